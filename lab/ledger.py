@@ -1,0 +1,228 @@
+"""Transfers and ledgers: what one step of a sharded program communicates. Theory predicts a ledger, a compiled program yields one; both are this type.
+
+Byte conventions. Payload `n`, per execution: all_reduce: the reduced buffer; all_gather: the gathered result; reduce_scatter:
+the full input; all_to_all: the local buffer; collective_permute, collective_broadcast, send_recv: the message. Wire bytes are
+what one participating device sends per execution, with P devices in a group: all_reduce 2(P-1)/P n; all_gather,
+reduce_scatter, all_to_all (P-1)/P n; a message n. P = 1 sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any
+
+SCHEMA = "sharding-lab/ledger/1"
+
+
+class Kind(StrEnum):
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    RAGGED_ALL_TO_ALL = "ragged_all_to_all"
+    COLLECTIVE_PERMUTE = "collective_permute"
+    COLLECTIVE_BROADCAST = "collective_broadcast"
+    SEND_RECV = "send_recv"
+
+
+_SHARE_OF_GROUP = {
+    Kind.ALL_REDUCE: 2,
+    Kind.ALL_GATHER: 1,
+    Kind.REDUCE_SCATTER: 1,
+    Kind.ALL_TO_ALL: 1,
+    Kind.RAGGED_ALL_TO_ALL: 1,
+}
+
+
+def wire_bytes(kind: Kind, payload_bytes: int, group_size: int) -> Fraction:
+    """Bytes that one participating device sends per execution; see the module's docstring."""
+    if group_size <= 1:
+        return Fraction(0)
+    if kind in _SHARE_OF_GROUP:
+        return Fraction(_SHARE_OF_GROUP[kind] * (group_size - 1) * payload_bytes, group_size)
+    return Fraction(payload_bytes)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One operand of a combined transfer."""
+
+    dtype: str
+    payload_bytes: int
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One communicating site of a program, per execution on one participating device.
+
+    Attributes:
+      kind: the collective.
+      axes: mesh axes that it spans, in the mesh's order; None where no set of axes gives its groups or no mesh is known.
+      group_size: devices in one group; of a permute, devices in one connected chain or ring (1: only self-pairs).
+      executions: times a step; None where the compiled text cannot tell.
+      dtype: element type as XLA names it (`f32`, `bf16`); several joined by `+` in a combined transfer.
+      payload_bytes: per execution, see the module's docstring.
+      groups: how many groups run at once.
+      shift: of a permute along one axis, the distance, modulo the axis size.
+      conditional: it stands in a branch that may not run.
+      phase: "forward", "backward" or "update".
+      scope: the user's named scopes, joined by `/`; in a predicted ledger the term of the formula.
+      origin: file and line of the user's code.
+      overlap: "async" where the compiled program starts it and waits for it later, else "sync".
+      link: "host" or "network" (GPUs), "ici" or "dcn" (TPUs).
+      parts: the operands of a combined transfer.
+      padded_from_bytes: payload before the compiler padded it, where the text shows that it did.
+    """
+
+    kind: Kind
+    axes: tuple[str, ...] | None
+    group_size: int
+    executions: int | None
+    dtype: str
+    payload_bytes: int
+    groups: int | None = None
+    shift: int | None = None
+    conditional: bool = False
+    phase: str | None = None
+    scope: str = ""
+    origin: str | None = None
+    op_name: str | None = None
+    instruction: str | None = None
+    overlap: str | None = None
+    link: str | None = None
+    parts: tuple[Part, ...] = ()
+    padded_from_bytes: int | None = None
+
+    @property
+    def wire_bytes(self) -> Fraction:
+        return wire_bytes(self.kind, self.payload_bytes, self.group_size)
+
+    def split(self) -> tuple[Transfer, ...]:
+        """The same communication, one transfer an operand."""
+        if len(self.parts) < 2:
+            return (self,)
+        return tuple(replace(self, dtype=part.dtype, payload_bytes=part.payload_bytes, parts=()) for part in self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        row = asdict(self)
+        row["kind"] = str(self.kind)
+        row["axes"] = None if self.axes is None else list(self.axes)
+        row["wire_bytes"] = number(self.wire_bytes)
+        return row
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that one device holds, as XLA's own analysis reports them; `peak` is None where the backend gives none."""
+
+    arguments: int
+    outputs: int
+    temporaries: int
+    aliased: int
+    peak: int | None
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over one step of one device. `lower_bound`: some executions are unknown and not in the sums."""
+
+    sites: int
+    executions: int
+    payload_bytes: int
+    wire_bytes: Fraction
+    lower_bound: bool
+
+    @classmethod
+    def of(cls, transfers: Iterable[Transfer]) -> Totals:
+        rows = tuple(transfers)
+        return cls(
+            sites=len(rows),
+            executions=sum(t.executions or 0 for t in rows),
+            payload_bytes=sum((t.executions or 0) * t.payload_bytes for t in rows),
+            wire_bytes=sum(((t.executions or 0) * t.wire_bytes for t in rows), Fraction(0)),
+            lower_bound=any(t.executions is None for t in rows),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        row: dict[str, Any] = asdict(self) | {"wire_bytes": number(self.wire_bytes)}
+        if not row.pop("lower_bound"):
+            return row
+        return row | {"lower_bound": True}
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The transfers of one step, with what else the compiled program tells.
+
+    Attributes:
+      transfers: one entry a site, in the program's order.
+      source, target: where it comes from and what it was compiled for.
+      devices: how many the program runs on, None where the text does not say.
+      mesh: axis names and sizes in the order of `mesh.devices`, None where no mesh was given.
+      flops: of matrix products and convolutions, a step of one device, loops counted; None in a predicted ledger.
+      notes: whatever could not be read, or was read with an assumption.
+    """
+
+    transfers: tuple[Transfer, ...]
+    source: str = ""
+    target: str | None = None
+    devices: int | None = None
+    mesh: Mapping[str, int] | None = None
+    flops: int | None = None
+    memory: Memory | None = None
+    notes: tuple[str, ...] = ()
+
+    def split(self) -> Ledger:
+        """Combined operations as one transfer an operand."""
+        return replace(self, transfers=tuple(part for t in self.transfers for part in t.split()))
+
+    def totals(self) -> Totals:
+        return Totals.of(self.transfers)
+
+    def totals_by(self, key: Callable[[Transfer], str]) -> dict[str, Totals]:
+        """Totals of the transfers that share `key(transfer)`, in order of first appearance."""
+        names = dict.fromkeys(key(t) for t in self.transfers)
+        return {name: Totals.of(t for t in self.transfers if key(t) == name) for name in names}
+
+    def to_json(self) -> dict[str, Any]:
+        """The `sharding-lab/ledger/1` object: fields may be added, none is renamed."""
+        by_kind, by_axes = self.totals_by(lambda t: str(t.kind)), self.totals_by(axes_label)
+        return {
+            "schema": SCHEMA,
+            "source": self.source,
+            "target": self.target,
+            "devices": self.devices,
+            "mesh": None if self.mesh is None else dict(self.mesh),
+            "transfers": [t.to_json() for t in self.transfers],
+            "totals": {
+                "by_kind": {name: t.to_json() for name, t in by_kind.items()},
+                "by_axes": {name: t.to_json() for name, t in by_axes.items()},
+                "all": self.totals().to_json(),
+            },
+            "flops": self.flops,
+            "memory": None if self.memory is None else asdict(self.memory),
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        from lab.report.tables import ledger_text
+
+        return ledger_text(self)
+
+    def _repr_html_(self) -> str:
+        from lab.report.tables import ledger_html
+
+        return ledger_html(self)
+
+
+def axes_label(transfer: Transfer) -> str:
+    """`data+fsdp` for the axes of a transfer, `?` where they are not known."""
+    return "?" if transfer.axes is None else "+".join(transfer.axes)
+
+
+def number(value: Fraction) -> int | float:
+    """An exact integer where it is one, for JSON and tables."""
+    return int(value) if value.denominator == 1 else float(value)
