@@ -1,0 +1,110 @@
+"""Where a program is compiled, and perhaps run: `cpu:8`, `gpu:h100:2x8`, `tpu:v5p:2x2x4*2` or `attached`. No JAX here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.hardware import chip, chip_names
+
+FORMS = "cpu:DEVICES (cpu:8), gpu:CHIP:HOSTSxGPUS (gpu:h100:2x8), tpu:CHIP:TOPOLOGY[*SLICES] (tpu:v5p:2x2x4*2) or attached"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A place to compile for.
+
+    Attributes:
+      platform: "cpu", "gpu", "tpu" or "attached".
+      chip: its name in the table of hardware; None on CPUs and where the devices are whatever is attached.
+      shape: devices of a CPU target; hosts and GPUs a host; chips along each direction of one TPU slice.
+      slices: TPU slices, joined by the data-centre network.
+    """
+
+    platform: str
+    chip: str | None = None
+    shape: tuple[int, ...] = ()
+    slices: int = 1
+
+    @property
+    def devices(self) -> int | None:
+        """How many devices JAX lists: two a chip on TPU v3, v4 and 7x. None where they are whatever is attached."""
+        if self.platform == "attached":
+            return None
+        a_chip = chip(self.chip).devices_per_chip if self.chip else 1
+        return prod(self.shape) * self.slices * a_chip
+
+    @property
+    def hosts(self) -> int:
+        """Of a GPU target."""
+        return self.shape[0]
+
+    @property
+    def per_host(self) -> int:
+        """GPUs of one host."""
+        return self.shape[1]
+
+    def __str__(self) -> str:
+        size = "x".join(map(str, self.shape)) + (f"*{self.slices}" if self.slices > 1 else "")
+        return ":".join(filter(None, (self.platform, self.chip, size)))
+
+
+def parse_target(text: str) -> Target:
+    """Reads a target as written on the command line.
+
+    Raises:
+      Unusable: another form, or a chip that the table of hardware lacks.
+    """
+    platform, _, rest = text.strip().partition(":")
+    if (platform, rest) == ("attached", ""):
+        return Target("attached")
+    name, _, size = rest.rpartition(":")
+    sizes = re.fullmatch(_SIZES.get(platform, "(?!)"), size)
+    if not sizes or (platform == "cpu") != (name == ""):
+        raise Unusable(f"target {text!r}: expected {FORMS}")
+    if name and name not in chip_names(platform):
+        raise Unusable(f"target {text!r}: unknown {platform} chip {name!r}; known are {', '.join(chip_names(platform))}")
+    return Target(platform, name or None, tuple(map(int, sizes[1].split("x"))), int(sizes[2] or 1))
+
+
+_N = "[1-9][0-9]*"
+_SIZES = {"cpu": f"({_N})()", "gpu": f"({_N}x{_N})()", "tpu": rf"({_N}(?:x{_N}){{1,2}})(?:\*({_N}))?"}
+
+
+def link_names(target: Target) -> tuple[str, str]:
+    """The link inside a domain and the one between domains, as transfers name them."""
+    return ("ici", "dcn") if target.platform == "tpu" else ("host", "network")
+
+
+def domains(target: Target, axes: Axes) -> np.ndarray:
+    """For each position of the mesh, the domain of fast links that its device belongs to.
+
+    Returns:
+      [devices]: the host of a GPU, the slice of a TPU; zeros on CPUs and where the devices are whatever is attached.
+    """
+    check_size(target, axes)
+    if target.platform == "gpu":
+        return np.arange(axes.size) // target.per_host
+    if target.slices == 1:
+        return np.zeros(axes.size, int)
+    across = axes.names.index(slice_axis(target, axes))
+    coordinate = np.indices(axes.sizes)[across].ravel()
+    return coordinate * target.slices // axes.sizes[across]
+
+
+def slice_axis(target: Target, axes: Axes) -> str:
+    """The first axis that the slices divide: each slice holds a run of its coordinates."""
+    for name, size in axes.shape.items():
+        if size % target.slices == 0:
+            return name
+    raise Unusable(f"no axis of {axes} is a multiple of the {target.slices} slices of {target}; let one axis span the slices")
+
+
+def check_size(target: Target, axes: Axes) -> None:
+    if target.devices is not None and axes.size != target.devices:
+        raise Unusable(f"mesh {axes} has {axes.size} devices and target {target} has {target.devices}; make them equal")

@@ -1,0 +1,84 @@
+import pytest
+
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import Target, domains, link_names, parse_target
+
+
+@pytest.mark.parametrize(
+    "text, devices",
+    [
+        ("cpu:8", 8),
+        ("gpu:h100:2x8", 16),
+        ("gpu:h100:2048x8", 16384),
+        ("tpu:v5p:2x2x4", 16),
+        ("tpu:v5p:2x2x2*2", 16),
+        ("tpu:v5e:2x4", 8),
+        ("tpu:v4:2x2x2", 16),
+        ("tpu:7x:2x2x1", 8),
+        ("attached", None),
+    ],
+)
+def test_a_target_prints_as_it_was_written_and_counts_its_devices(text, devices):
+    target = parse_target(text)
+    assert str(target) == text
+    assert target.devices == devices
+
+
+def test_a_gpu_target_has_hosts_and_gpus_a_host():
+    target = parse_target("gpu:a100:4x8")
+    assert (target.platform, target.chip, target.hosts, target.per_host) == ("gpu", "a100", 4, 8)
+
+
+def test_one_slice_written_out_is_the_same_target():
+    assert parse_target("tpu:v5p:2x2x4*1") == parse_target("tpu:v5p:2x2x4") == Target("tpu", "v5p", (2, 2, 4))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "cpu", "cpu:", "cpu:0", "cpu:2x4", "cpu:h100:8", "gpu:h100", "gpu:h100:8", "gpu:2x8", "gpu:h100:2x8*2", "gpu:h100:0x8",
+     "tpu:v5p:16", "tpu:v5p:2x2x2x2", "tpu:v5p:2x2x2*0", "attached:8", "npu:x:2x2"],
+)  # fmt: skip
+def test_another_form_is_refused_with_the_forms_that_are_known(text):
+    with pytest.raises(Unusable, match="gpu:CHIP:HOSTSxGPUS"):
+        parse_target(text)
+
+
+def test_an_unknown_chip_is_refused_with_the_known_ones():
+    with pytest.raises(Unusable, match="unknown gpu chip 'h900'; known are h100, h200, a100, b200"):
+        parse_target("gpu:h900:1x8")
+    with pytest.raises(Unusable, match="unknown gpu chip 'v5p'"):
+        parse_target("gpu:v5p:1x8")
+
+
+def test_consecutive_gpus_share_a_host():
+    assert domains(parse_target("gpu:h100:2x4"), Axes.parse("data=4,tensor=2")).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_slices_stand_on_the_first_axis_that_they_divide():
+    two = parse_target("tpu:v5e:2x4*2")
+    assert domains(two, Axes.parse("data=4,tensor=4")).tolist() == [0] * 8 + [1] * 8
+    assert domains(two, Axes.parse("data=1,tensor=8,fsdp=2")).tolist() == [0] * 8 + [1] * 8
+    assert domains(parse_target("tpu:v5e:2x2*3"), Axes.parse("data=2,tensor=6")).tolist() == [0, 0, 1, 1, 2, 2] * 2
+
+
+def test_one_slice_and_fake_devices_have_one_domain():
+    assert not domains(parse_target("tpu:v5p:2x2x4"), Axes.parse("data=16")).any()
+    assert not domains(parse_target("cpu:8"), Axes.parse("data=8")).any()
+
+
+def test_slices_that_no_axis_spans_are_refused():
+    with pytest.raises(Unusable, match="no axis of data=2,tensor=8 is a multiple of the 16 slices"):
+        domains(Target("tpu", "v5e", (1, 1), 16), Axes.parse("data=2,tensor=8"))
+
+
+@pytest.mark.parametrize("text", ["cpu:16", "gpu:h100:2x8", "tpu:v5e:2x4*2"])
+def test_a_mesh_of_another_size_is_refused(text):
+    with pytest.raises(Unusable, match="mesh data=8 has 8 devices and target .* has 16; make them equal"):
+        domains(parse_target(text), Axes.parse("data=8"))
+
+
+def test_links_are_named_after_the_platform():
+    assert link_names(parse_target("gpu:h100:2x8")) == ("host", "network")
+    assert link_names(parse_target("tpu:v5p:2x2x2*2")) == ("ici", "dcn")
+    assert link_names(parse_target("cpu:8")) == ("host", "network")
