@@ -1,0 +1,28 @@
+# `make verify` and `make test` need Python 3.11 or later and nothing else; the first run installs into .venv.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+            $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
+pip := .venv/bin/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: verify test
+verify: .venv/installed
+	@.venv/bin/lab verify
+
+test: .venv/installed
+	@.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadgroup
+
+# A platform without a wheel of a compile-only plugin does without its targets; any other failure of pip stops here.
+define plugin
+@echo "installing the compile-only $(1) plugin"
+@$(pip) --editable '.[$(1)]' 2>.venv/$(1).log || { \
+  grep -q 'No matching distribution\|ResolutionImpossible' .venv/$(1).log || { cat .venv/$(1).log >&2; exit 1; }; \
+  echo "no wheel of the $(1) plugin for this platform: $(1) targets are left out"; }
+endef
+
+.venv/installed: pyproject.toml
+	@[ -n "$(PYTHON)" ] || { echo "make: no Python 3.11 or later on PATH; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "installing into .venv with $(PYTHON)"
+	@$(PYTHON) -m venv .venv
+	@$(pip) --editable '.[dev]'
+	$(call plugin,gpu)
+	$(call plugin,tpu)
+	@touch $@
