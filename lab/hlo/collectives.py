@@ -1,0 +1,284 @@
+"""Instructions that communicate, as transfers of the ledger."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from lab.hlo.flops import operand_shapes
+from lab.hlo.groups import Groups, UnreadGroups, axes_of_groups, read_groups, read_pairs, read_permutation
+from lab.hlo.names import Frames, origin, phase, scope
+from lab.hlo.shapes import Shape, arrays
+from lab.hlo.text import Computation, Instruction, Module
+from lab.hlo.walk import Visit
+from lab.ledger import Kind, Part, Transfer
+from meshes.axes import Axes
+
+KINDS = {
+    "all-reduce": Kind.ALL_REDUCE,
+    "all-gather": Kind.ALL_GATHER,
+    "reduce-scatter": Kind.REDUCE_SCATTER,
+    "all-to-all": Kind.ALL_TO_ALL,
+    "ragged-all-to-all": Kind.RAGGED_ALL_TO_ALL,
+    "collective-permute": Kind.COLLECTIVE_PERMUTE,
+    "collective-broadcast": Kind.COLLECTIVE_BROADCAST,
+    "send": Kind.SEND_RECV,
+}
+OPCODES = frozenset(KINDS) | {f"{opcode}-start" for opcode in KINDS if opcode != "send"}
+_WAITS = frozenset({"async-start"})
+_GROUPS = re.compile(r"replica_groups=(\{\{.*?\}\}|\{\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[[^\]]*\](?:,\s*device_ids=\([^{]*?\))?\s*\{[^}]*\})")
+_PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\}|\{\})")
+_MEGASCALE_PRODUCT = re.compile(r"\{([\d,]+)\}x\{(\d+):(\d+)\}")
+_MEGASCALE_LIST = re.compile(r"\{([\d,>\-]+)\}")
+_SLICE_STRIDE = 100_000  # XLA numbers the devices of slice k (from 1) from k * 100,000.
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the program's partitions stand.
+
+    Attributes:
+      axes: the user's mesh, None if it is not known.
+      devices: partitions of the program over all slices, None if it is not known.
+      domains: of each position of the mesh, the host or slice that it lies in; None without a target.
+      link_names: what joins devices inside a domain and between domains.
+      slices: how many copies of the partitioned module run side by side; group ids count inside one.
+    """
+
+    axes: Axes | None
+    devices: int | None
+    domains: tuple[int, ...] | None = None
+    link_names: tuple[str, str] = ("host", "network")
+    slices: int = 1
+
+    @cached_property
+    def _positions(self) -> list[list[int]]:
+        """For each slice, the mesh positions of its partitions in their order."""
+        if self.slices == 1 or self.domains is None:
+            return []
+        return [[p for p, d in enumerate(self.domains) if d == one] for one in range(self.slices)]
+
+    @property
+    def partitions(self) -> int | None:
+        return None if self.devices is None else self.devices // self.slices
+
+    def on_mesh(self, groups: Groups) -> Groups:
+        """Groups of a slice's partitions as groups of mesh positions, of all slices."""
+        if not self._positions:
+            return groups
+        return Groups(tuple(tuple(order[i] for i in row) for order in self._positions for row in groups.members))
+
+    def position(self, device: int) -> int:
+        """Mesh position of a device id of the data-centre network."""
+        one, local = device // _SLICE_STRIDE - 1, device % _SLICE_STRIDE
+        return self._positions[one][local] if 0 <= one < len(self._positions) else device
+
+    def link(self, groups: Groups) -> str | None:
+        if self.domains is None or groups.size < 2:
+            return None
+        domains = np.asarray(self.domains)
+        rows = [row for row in groups.members if len(row) > 1 and max(row) < len(domains)]
+        crosses = any(domains[list(row)].min() != domains[list(row)].max() for row in rows)
+        return self.link_names[crosses]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What every transfer of one module is read with."""
+
+    module: Module
+    frames: Frames
+    placement: Placement
+    differentiated: bool
+    has_names: bool
+
+    def transfer(self, visit: Visit, notes: dict[str, None]) -> Transfer | None:
+        """One site; None for what moves nothing between devices (a transfer to the host)."""
+        instruction = visit.instruction
+        kind = KINDS[instruction.opcode.removesuffix("-start")]
+        if kind is Kind.SEND_RECV and "source_target_pairs" not in instruction.extras and "_xla_megascale_target" not in instruction.extras:
+            notes[f"{instruction.name}: a transfer to the host, not between devices; not counted"] = None
+            return None
+        if _is_reduce_scatter_fusion(visit):
+            kind = Kind.REDUCE_SCATTER
+        groups, axes, shift = self._groups(instruction, notes)
+        parts = self._parts(visit, kind, groups.size)
+        named = self._named(visit)
+        op_name = instruction.op_name
+        return Transfer(
+            kind=kind,
+            axes=axes,
+            group_size=groups.size,
+            executions=visit.executions,
+            dtype="+".join(dict.fromkeys(part.dtype for part in parts)),
+            payload_bytes=sum(part.payload_bytes for part in parts),
+            groups=groups.count,
+            shift=shift,
+            conditional=visit.conditional,
+            phase=phase(named.op_name if named else None, self.differentiated),
+            scope=scope(named.op_name) if named else "",
+            origin=next((o for i in (instruction, *reversed(visit.callers), *([named] if named else [])) if (o := origin(i.extras, self.frames))), None),
+            op_name=op_name,
+            instruction=instruction.name,
+            overlap="async" if _is_async(visit) else "sync",
+            link=self.placement.link_names[1] if "_xla_megascale_target" in instruction.extras else self.placement.link(groups),
+            parts=parts if len(parts) > 1 else (),
+            padded_from_bytes=_unpadded_bytes(visit) if kind is Kind.REDUCE_SCATTER else None,
+        )
+
+    def _groups(self, instruction: Instruction, notes: dict[str, None]) -> tuple[Groups, tuple[str, ...] | None, int | None]:
+        axes = self.placement.axes
+        if pairs := _PAIRS.search(instruction.extras):
+            permutation = read_permutation(self.placement.on_mesh(read_pairs(pairs[1])).members, axes)
+            return permutation.groups, permutation.axes, permutation.shift
+        try:
+            groups = self._replica_groups(instruction)
+        except UnreadGroups as problem:
+            notes[f"{instruction.name}: groups not understood: {problem}"] = None
+            return Groups(()), None, None
+        found = axes_of_groups(groups, axes) if axes is not None else None
+        if axes is not None and found is None:
+            notes[f"{instruction.name}: no set of axes gives its groups {_short(groups)}"] = None
+        return groups, found, None
+
+    def _replica_groups(self, instruction: Instruction) -> Groups:
+        if target := re.search(r'_xla_megascale_target="([^"]*)"', instruction.extras):
+            return self._megascale_groups(target[1])
+        attributes = instruction.attributes
+        found = _GROUPS.search(attributes)
+        if found is None and "replica_groups=" in attributes:
+            raise UnreadGroups(attributes[attributes.index("replica_groups=") :][:80])
+        return self.placement.on_mesh(read_groups(found[1] if found else "", self.placement.partitions))
+
+    def _megascale_groups(self, text: str) -> Groups:
+        """The three spellings of who meets over the data-centre network: all slices, some, or one to one."""
+        if product := _MEGASCALE_PRODUCT.match(text):
+            slices = [int(one) for one in product[1].split(",")]
+            rows = [[one * _SLICE_STRIDE + i for one in slices] for i in range(int(product[2]), int(product[3]) + 1)]
+        else:
+            rows = [[int(one) for one in re.findall(r"\d+", row)] for row in _MEGASCALE_LIST.findall(text)]
+        if not rows:
+            raise UnreadGroups(text[:80])
+        return Groups(tuple(tuple(self.placement.position(device) for device in row) for row in rows))
+
+    def _parts(self, visit: Visit, kind: Kind, group_size: int) -> tuple[Part, ...]:
+        """Payload of every operand, by the conventions of the ledger."""
+        instruction, computation = visit.instruction, visit.computation
+        shapes = operand_shapes(instruction, computation)
+        if not shapes or (kind is Kind.ALL_GATHER and not instruction.opcode.endswith("-start")):
+            return _as_parts(arrays(instruction.shape), 1)
+        if kind is Kind.RAGGED_ALL_TO_ALL:
+            shapes = shapes[:1]
+        if kind is Kind.ALL_REDUCE and len(shapes) == 1:
+            shapes = _packed_operands(self.module, instruction, computation) or shapes
+        return _as_parts(shapes, group_size if kind is Kind.ALL_GATHER else 1)
+
+    def _named(self, visit: Visit) -> Instruction | None:
+        """The instruction whose op_name speaks for this one: itself, its callers, or the nearest producer that has a name."""
+        if not self.has_names:
+            return None
+        for instruction in (visit.instruction, *reversed([c for c in visit.callers if c.opcode != "while"])):
+            if instruction.op_name:
+                return instruction
+        return next((i for i in _producers(visit.instruction, visit.computation) if i.op_name), None)
+
+
+def once(visits: Iterable[Visit]) -> list[Visit]:
+    """The visits without repeats of one collective.
+
+    TPU text prints an asynchronous collective in every fusion that carries a piece of it, under one channel and chain; the copy
+    that starts it is the one that runs. An instruction reached on several ways keeps one visit, with the sum of its executions.
+    """
+    merged: dict[tuple[str, str], Visit] = {}
+    for visit in visits:
+        key = visit.computation.name, visit.instruction.name
+        merged[key] = _together(merged[key], visit) if key in merged else visit
+    chains: dict[tuple[str, ...], list[Visit]] = {}
+    for key, visit in merged.items():
+        chains.setdefault(_chain(visit.instruction) or key, []).append(visit)
+    return [visit for copies in chains.values() for visit in _starters(copies)]
+
+
+def _together(one: Visit, other: Visit) -> Visit:
+    unknown = one.executions is None or other.executions is None
+    executions = None if unknown else one.executions + other.executions
+    return Visit(one.instruction, one.computation, one.callers, executions, one.conditional and other.conditional)
+
+
+def _chain(instruction: Instruction) -> tuple[str, ...] | None:
+    chain = re.search(r'chain_id="(\d+)"', instruction.extras)
+    channel = instruction.attribute("channel_id")
+    return (instruction.opcode, channel, chain[1]) if chain and channel else None
+
+
+def _starters(copies: list[Visit]) -> list[Visit]:
+    if len(copies) == 1:
+        return copies
+    starting = [copy for copy in copies if any("AsyncCollectiveStart" in i.tail for i in copy.computation.instructions)]
+    return starting or copies[:1]
+
+
+def _is_async(visit: Visit) -> bool:
+    wrapped = any(caller.opcode in _WAITS or caller.opcode == "call-start" for caller in visit.callers)
+    return visit.instruction.opcode.endswith("-start") or visit.instruction.opcode == "send" or wrapped or "chain_id=" in visit.instruction.extras
+
+
+def _is_reduce_scatter_fusion(visit: Visit) -> bool:
+    """TPU: an all-reduce and the slice of its result, fused into one custom operation, is a reduce-scatter."""
+    if visit.instruction.opcode != "all-reduce" or not visit.callers:
+        return False
+    caller = visit.callers[-1]
+    sliced = any(i.opcode == "dynamic-slice" for i in visit.computation.instructions)
+    return caller.opcode.startswith("fusion") and "kind=kCustom" in caller.attributes and sliced
+
+
+def _unpadded_bytes(visit: Visit) -> int | None:
+    """Payload before a `pad` inside the reduce-scatter fusion, None where there is none."""
+    computation = visit.computation
+    sources = [computation.by_name.get(name) for name in visit.instruction.operands]
+    padded = [source for source in sources if source is not None and source.opcode == "pad"]
+    if not padded:
+        return None
+    unpadded = (operand_shapes(source, computation)[:1] if source in padded else arrays(source.shape) for source in sources if source)
+    return sum(shape.bytes for shapes in unpadded for shape in shapes)
+
+
+def _packed_operands(module: Module, instruction: Instruction, computation: Computation) -> tuple[Shape, ...]:
+    """GPU: reductions combined into one flat concatenation; its pieces, where they make up the whole."""
+    source = computation.by_name.get(instruction.operands[0]) if instruction.operands else None
+    if source is None or len(arrays(source.shape)) != 1 or len(arrays(source.shape)[0].dims) != 1:
+        return ()
+    where, packed = computation, source
+    if source.opcode == "fusion":
+        called = module.computations.get(source.attribute("calls") or "")
+        if called is None or called.root is None:
+            return ()
+        where, packed = called, called.root
+    pieces = operand_shapes(packed, where) if packed.opcode == "concatenate" else ()
+    return pieces if sum(p.bytes for p in pieces) == arrays(source.shape)[0].bytes else ()
+
+
+def _producers(instruction: Instruction, computation: Computation, limit: int = 16) -> Iterator[Instruction]:
+    """The instructions that feed this one, nearest first."""
+    queue, seen = list(instruction.operands), set()
+    while queue and len(seen) < limit:
+        name = queue.pop(0)
+        source = computation.by_name.get(name)
+        if source is None or name in seen:
+            continue
+        seen.add(name)
+        yield source
+        queue += source.operands
+
+
+def _as_parts(shapes: Iterable[Shape], times: int) -> tuple[Part, ...]:
+    return tuple(Part(shape.dtype, shape.bytes * times) for shape in shapes)
+
+
+def _short(groups: Groups, most: int = 8) -> str:
+    shown = ", ".join("{" + ",".join(map(str, row[:most])) + ("..." if len(row) > most else "") + "}" for row in groups.members[:most])
+    return shown + (", ..." if groups.count > most else "")

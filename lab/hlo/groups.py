@@ -1,0 +1,192 @@
+"""Which devices talk to each other: the four spellings of groups, and the mesh axes that give them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from meshes.axes import Axes
+
+_IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_MESH = re.compile(r"mesh\[([^\]]*)\](?:,\s*device_ids=\(([^{]*?)\))?\s*\{([^}]*)\}")
+_MESH_AXIS = re.compile(r"'([^']*)'\s*=\s*(\d+)")
+_PICKED_AXIS = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
+_PERMUTED_IDS = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_LIST = re.compile(r"\{([\d,\s]*)\}")
+_PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
+
+
+class UnreadGroups(ValueError):
+    """A spelling of groups that this module does not know."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of devices, each a tuple of positions in `mesh.devices.flat`."""
+
+    members: tuple[tuple[int, ...], ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.members)
+
+    @property
+    def size(self) -> int:
+        return max(map(len, self.members), default=1)
+
+
+@lru_cache(maxsize=512)
+def read_groups(text: str, devices: int | None) -> Groups:
+    """Expands the value of `replica_groups=`; an empty one means all `devices`.
+
+    Raises:
+      UnreadGroups: the spelling is not one of `{{0,1},{2,3}}`, `[2,4]<=[4,2]T(1,0)`, `mesh['x'=4,'y'=2] {'x'}`.
+    """
+    text = text.strip()
+    if text in ("", "{}"):
+        if devices is None:
+            raise UnreadGroups("all devices, whose number the text does not say")
+        return Groups((tuple(range(devices)),))
+    if mesh := _MESH.match(text):
+        return _rows(_mesh_groups(*mesh.groups()))
+    if iota := _IOTA.match(text):
+        shape, source, order = (_numbers(part) for part in iota.groups())
+        return _rows(_iota(source, order).reshape(shape))
+    if text.startswith("{"):
+        return Groups(tuple(tuple(_numbers(group)) for group in _LIST.findall(text)))
+    raise UnreadGroups(text[:80])
+
+
+@lru_cache(maxsize=512)
+def read_pairs(text: str) -> Groups:
+    """The (source, target) pairs of a permute."""
+    return Groups(tuple((int(source), int(target)) for source, target in _PAIR.findall(text)))
+
+
+@lru_cache(maxsize=512)
+def axes_of_groups(groups: Groups, axes: Axes) -> tuple[str, ...] | None:
+    """The smallest set of axes whose groups are exactly these; None where there is none."""
+    wide = [name for name in axes.names if axes[name] > 1]
+    wanted = _canonical(groups.members)
+    for count in range(len(wide) + 1):
+        for names in itertools.combinations(wide, count):
+            if math.prod(axes[name] for name in names) != groups.size:
+                continue
+            if np.array_equal(_canonical(axes.groups(names)), wanted):
+                return names
+    return None
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """What a list of (source, target) pairs does to a mesh.
+
+    Attributes:
+      axes: those along which any pair moves, None without a mesh.
+      shift: the common distance along them, modulo their size; None where pairs differ.
+    """
+
+    groups: Groups
+    axes: tuple[str, ...] | None
+    shift: int | None
+
+
+@lru_cache(maxsize=512)
+def read_permutation(pairs: tuple[tuple[int, ...], ...], axes: Axes | None) -> Permutation:
+    groups = _connected(pairs)
+    moving = np.array([pair for pair in pairs if pair[0] != pair[1]], dtype=int).reshape(-1, 2)
+    if axes is None or (moving.size and moving.max() >= axes.size):
+        return Permutation(groups, None, None)
+    source, target = (np.unravel_index(side, axes.sizes) for side in moving.T)
+    changed = [i for i in range(len(axes.sizes)) if np.any(source[i] != target[i])]
+    sizes = [axes.sizes[i] for i in changed]
+    if not changed:
+        return Permutation(groups, (), None)
+    flat_source, flat_target = (np.ravel_multi_index([side[i] for i in changed], sizes) for side in (source, target))
+    shifts = set(((flat_target - flat_source) % math.prod(sizes)).tolist())
+    return Permutation(groups, tuple(axes.names[i] for i in changed), shifts.pop() if len(shifts) == 1 else None)
+
+
+def _mesh_groups(mesh: str, device_ids: str | None, picked: str) -> np.ndarray:
+    names = [name for name, _ in _MESH_AXIS.findall(mesh)]
+    sizes = [int(size) for _, size in _MESH_AXIS.findall(mesh)]
+    ids = np.arange(math.prod(sizes)) if device_ids is None else _device_ids(device_ids)
+    pieces, chosen = _split_sub_axes(names, sizes, _PICKED_AXIS.findall(picked))
+    rest = [i for i in range(len(pieces)) if i not in chosen]
+    group_size = math.prod(pieces[i] for i in chosen)
+    return ids.reshape(pieces).transpose(rest + chosen).reshape(-1, group_size)
+
+
+def _split_sub_axes(names: list[str], sizes: list[int], picked: list[tuple[str, str, str]]) -> tuple[list[int], list[int]]:
+    """Sizes of the mesh with every cut axis in its pieces, and which pieces are picked, in the order of the picks."""
+    pieces: list[int] = []
+    place: dict[tuple[str, int], int] = {}
+    for name, size in zip(names, sizes, strict=True):
+        cuts = {1, size}
+        for other, before, extent in picked:
+            if other == name and before:
+                cuts |= {int(before), int(before) * int(extent)}
+        edges = sorted(cuts)
+        for low, high in itertools.pairwise(edges):
+            place[name, low] = len(pieces)
+            pieces.append(high // low)
+        if size == 1:
+            place[name, 1] = len(pieces)
+            pieces.append(1)
+    chosen = []
+    for name, before, extent in picked:
+        low = int(before) if before else 1
+        high = low * int(extent) if before else sizes[names.index(name)]
+        chosen += [i for (other, at), i in place.items() if other == name and (low <= at < high or at == low)]
+    return pieces, chosen
+
+
+def _device_ids(text: str) -> np.ndarray:
+    permuted = _PERMUTED_IDS.search(text)
+    if permuted:
+        return _iota(_numbers(permuted[1]), _numbers(permuted[2])).reshape(-1)
+    return np.array(_numbers(text))
+
+
+def _iota(dims: list[int], order: list[int]) -> np.ndarray:
+    ids = np.arange(math.prod(dims)).reshape(dims)
+    return ids.transpose(order) if order else ids
+
+
+def _numbers(text: str | None) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text or "")]
+
+
+def _rows(array: np.ndarray) -> Groups:
+    return Groups(tuple(map(tuple, array.tolist())))
+
+
+def _canonical(members) -> np.ndarray:
+    if len({len(row) for row in members}) > 1:
+        return np.array([-1])
+    rows = np.sort(np.asarray(members), axis=1)
+    return rows[np.argsort(rows[:, 0])]
+
+
+def _connected(pairs: tuple[tuple[int, ...], ...]) -> Groups:
+    """Chains and rings of devices that the pairs link."""
+    leader: dict[int, int] = {}
+
+    def find(device: int) -> int:
+        leader.setdefault(device, device)
+        while leader[device] != device:
+            leader[device] = leader[leader[device]]
+            device = leader[device]
+        return device
+
+    for source, target in pairs:
+        leader[max(find(source), find(target))] = min(find(source), find(target))
+    chains: dict[int, list[int]] = {}
+    for device in sorted(leader):
+        chains.setdefault(find(device), []).append(device)
+    return Groups(tuple(map(tuple, chains.values())))

@@ -1,0 +1,217 @@
+"""How often a loop runs: the trip count that XLA printed, or the one that follows from condition, start and step.
+
+Integers are followed through the text symbolically. A value is a known `int`, a `Carried` element of the loop's state plus an
+offset, or None where it cannot be known. TPU text has no trip counts, so there all of them are found this way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lab.hlo.shapes import arrays, bits
+from lab.hlo.text import Computation, Instruction, Module
+
+_KNOWN_TRIP_COUNT = re.compile(r'known_trip_count"?[\s:{]+"?n"?[\s:]+"?(\d+)')
+_PASS_THROUGH = frozenset({"copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "broadcast", "optimization-barrier", "domain"})
+_CALLS = frozenset({"fusion", "call"})
+_ARITHMETIC = {"add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b}
+_MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "EQ": "EQ", "NE": "NE"}
+_DEEPEST = 200
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Element `index` of the loop's state at the start of an iteration, plus `offset`."""
+
+    index: int
+    offset: int = 0
+
+
+Value = int | Carried | None
+# The value of element `index` of parameter `number` of a computation; index None: of the parameter itself.
+Parameters = Callable[[int, int | None], Value]
+
+
+def unknown(number: int, index: int | None) -> Value:
+    """Parameters of which nothing is known."""
+    return None
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A computation and what is known of its parameters."""
+
+    module: Module
+    computation: Computation
+    parameters: Parameters = unknown
+
+    def value(self, name: str, index: int | None = None, depth: int = 0) -> Value:
+        """The value of an instruction, or of element `index` of the tuple that it gives."""
+        instruction = self.computation.by_name.get(name)
+        if instruction is None or depth > _DEEPEST:
+            return None
+        opcode = instruction.opcode
+        if opcode == "parameter":
+            return self.parameters(self.computation.parameters.get(name, -1), index)
+        if opcode == "constant":
+            return _constant(instruction)
+        operands = instruction.operands
+        if opcode == "get-tuple-element":
+            element = instruction.attribute("index")
+            return self.value(operands[0], int(element), depth + 1) if index is None and element else None
+        if opcode == "tuple":
+            return self.value(operands[index], None, depth + 1) if index is not None else None
+        if opcode in _PASS_THROUGH:
+            return self.value(operands[0], index, depth + 1)
+        if opcode in _CALLS:
+            return self._called(instruction, index, depth)
+        if opcode == "while":
+            return self._after_loop(instruction, index, depth)
+        if opcode in _ARITHMETIC and len(operands) == 2:
+            left, right = (self.value(operand, None, depth + 1) for operand in operands)
+            return _wrap(_combine(opcode, left, right), instruction.shape)
+        return None
+
+    def root_value(self, index: int | None = None, depth: int = 0) -> Value:
+        root = self.computation.root
+        return None if root is None else self.value(root.name, index, depth)
+
+    def callee(self, instruction: Instruction) -> Scope | None:
+        """The computation that a fusion or call runs, its parameters bound to the operands."""
+        name = instruction.attribute("calls") or instruction.attribute("to_apply")
+        computation = self.module.computations.get(name or "")
+        if computation is None:
+            return None
+        operands = instruction.operands
+        return Scope(self.module, computation, lambda n, i: self.value(operands[n], i) if 0 <= n < len(operands) else None)
+
+    def body(self, loop: Instruction) -> Scope | None:
+        """The body of a loop: of its state, what no iteration changes keeps the value from before the loop."""
+        computation = self.module.computations.get(loop.attribute("body") or "")
+        return None if computation is None else Scope(self.module, computation, self._invariants(loop, computation))
+
+    def _invariants(self, loop: Instruction, body: Computation) -> Parameters:
+        symbolic = Scope(self.module, body, _carried)
+
+        def element(number: int, index: int | None) -> Value:
+            if index is None or symbolic.root_value(index) != Carried(index):
+                return None
+            return self.value(loop.operands[0], index)
+
+        return element
+
+    def _called(self, instruction: Instruction, index: int | None, depth: int) -> Value:
+        callee = self.callee(instruction)
+        return None if callee is None else callee.root_value(index, depth + 1)
+
+    def _after_loop(self, loop: Instruction, index: int | None, depth: int) -> Value:
+        computation = self.module.computations.get(loop.attribute("body") or "")
+        if index is None or computation is None:
+            return None
+        unchanged = Scope(self.module, computation, _carried).root_value(index, depth + 1) == Carried(index)
+        return self.value(loop.operands[0], index, depth + 1) if unchanged else None
+
+
+def trip_count(loop: Instruction, scope: Scope) -> int | None:
+    """Iterations of a `while` that stands in `scope`; None where the text does not decide it."""
+    known = _KNOWN_TRIP_COUNT.search(loop.extras)
+    return int(known[1]) if known else derived_trip_count(loop, scope)
+
+
+def derived_trip_count(loop: Instruction, scope: Scope) -> int | None:
+    """The trip count from condition, start and step alone."""
+    condition = scope.module.computations.get(loop.attribute("condition") or "")
+    body = scope.module.computations.get(loop.attribute("body") or "")
+    if condition is None or body is None:
+        return None
+    comparison = _comparison(Scope(scope.module, condition, _carried))
+    if comparison is None:
+        return None
+    direction, left, right = comparison
+    lines = [_line(value, loop, scope, Scope(scope.module, body, _carried)) for value in (left, right)]
+    if None in lines:
+        return None
+    (start, step), (bound, drift) = lines
+    return _iterations(direction, start - bound, step - drift)
+
+
+def _comparison(scope: Scope, depth: int = 0) -> tuple[str, Value, Value] | None:
+    """Direction and both sides of the comparison that a condition returns."""
+    instruction = scope.computation.root
+    while instruction is not None and instruction.opcode in _PASS_THROUGH:
+        instruction = scope.computation.by_name.get(instruction.operands[0])
+    if instruction is None or depth > _DEEPEST:
+        return None
+    if instruction.opcode in _CALLS:
+        callee = scope.callee(instruction)
+        return None if callee is None else _comparison(callee, depth + 1)
+    direction = instruction.attribute("direction")
+    if instruction.opcode != "compare" or direction not in _MIRRORED:
+        return None
+    left, right = (scope.value(operand) for operand in instruction.operands)
+    return direction, left, right
+
+
+def _line(value: Value, loop: Instruction, outside: Scope, body: Scope) -> tuple[int, int] | None:
+    """A side of the condition as (value at the first test, change an iteration)."""
+    if not isinstance(value, Carried):
+        return None if value is None else (value, 0)
+    start = outside.value(loop.operands[0], value.index)
+    after = body.root_value(value.index)
+    if not isinstance(start, int) or not isinstance(after, Carried) or after.index != value.index:
+        return None
+    return start + value.offset, after.offset
+
+
+def _iterations(direction: str, distance: int, step: int) -> int | None:
+    """How often `distance + k step` compares true with 0 for k = 0, 1, ... before it first does not."""
+    if direction in ("GT", "GE"):
+        return _iterations(_MIRRORED[direction], -distance, -step)
+    if direction == "EQ":
+        return (None if step == 0 else 1) if distance == 0 else 0
+    if direction == "NE":
+        if distance == 0:
+            return 0
+        return -distance // step if step and distance % step == 0 and -distance // step > 0 else None
+    missing = -distance if direction == "LT" else 1 - distance
+    if missing <= 0:
+        return 0
+    return -(-missing // step) if step > 0 else None
+
+
+def _carried(number: int, index: int | None) -> Value:
+    return Carried(index) if number == 0 and index is not None else None
+
+
+def _constant(instruction: Instruction) -> Value:
+    literal = instruction.literal.strip()
+    if literal in ("true", "false"):
+        return int(literal == "true")
+    return int(literal) if re.fullmatch(r"-?\d+", literal) else None
+
+
+def _combine(opcode: str, left: Value, right: Value) -> Value:
+    if isinstance(left, int) and isinstance(right, int):
+        return _ARITHMETIC[opcode](left, right)
+    if isinstance(left, Carried) and isinstance(right, int) and opcode != "multiply":
+        return Carried(left.index, _ARITHMETIC[opcode](left.offset, right))
+    if isinstance(left, int) and isinstance(right, Carried) and opcode == "add":
+        return Carried(right.index, left + right.offset)
+    return None
+
+
+def _wrap(value: Value, shape: str) -> Value:
+    """Adding 4294967295 to a u32 takes one away: offsets are read as signed, values as the type has them."""
+    dtype = arrays(shape)[0].dtype if arrays(shape) else "s64"
+    modulus, unsigned = 1 << bits(dtype), dtype.startswith("u")
+    if isinstance(value, Carried):
+        return Carried(value.index, _signed(value.offset, modulus))
+    if value is None:
+        return None
+    return value % modulus if unsigned else _signed(value, modulus)
+
+
+def _signed(value: int, modulus: int) -> int:
+    return (value + modulus // 2) % modulus - modulus // 2

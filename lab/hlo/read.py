@@ -1,0 +1,152 @@
+"""Reads a compiled program's text into a ledger."""
+
+from __future__ import annotations
+
+import re
+
+from lab.hlo import collectives, flops
+from lab.hlo.collectives import Placement, Reader
+from lab.hlo.names import read_frames
+from lab.hlo.shapes import arrays
+from lab.hlo.text import Module, parse
+from lab.hlo.walk import Visit, Walk, walk
+from lab.ledger import Ledger, Transfer
+from meshes import targets
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import Target
+
+_PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
+_REPLICAS = re.compile(r"\breplica_count=(\d+)")
+_LARGEST_ID = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}")
+_BEFORE_PARTITIONING = ("Sharding", "SPMDFullToShardShape", "xla.sdy.")
+_PRODUCT = re.compile(r"replica_groups=\[([\d,]+)\]<=|replica_groups=mesh\[([^\]]*)\]")
+
+
+def read_text(text: str, *, source: str = "", axes: Axes | None = None, target: Target | None = None) -> Ledger:
+    """The ledger of a compiled module.
+
+    Args:
+      text: what `compiled.as_text()` or an XLA dump gives, of CPU, GPU or TPU.
+      source: how the ledger names it.
+      axes: the mesh, in the order of `mesh.devices`; without it axes stay None.
+      target: what it was compiled for; decides links and the number of slices.
+    Raises:
+      Unusable: the text is no HLO, or the mesh has another size than the program has devices.
+    """
+    module = parse(text)
+    if not module.computations:
+        raise Unusable(f"{source or 'the text'}: no HLO module found (no computation in it); expected the text of a compiled program, as compiled.as_text() gives it")
+    notes = _reading_notes(module)
+    devices = _devices(module, text, target, notes)
+    _check_sizes(source or "the program", devices, axes, target)
+    reached = walk(module, collectives.OPCODES | flops.OPCODES)
+    placement = _placement(axes, devices or (axes.size if axes else None), target)
+    reader = Reader(module, read_frames(module.head), placement, differentiated="transpose(jvp(" in text, has_names='op_name="' in text)
+    transfers = _transfers(reader, reached, notes)
+    total = _flops(reached.visits, notes)
+    if not transfers:
+        _note_why_none(module, text, devices, notes)
+    notes |= reached.notes
+    mesh = None if axes is None else axes.shape
+    return Ledger(tuple(transfers), source, None if target is None else str(target), devices, mesh, total, None, tuple(notes))
+
+
+def _transfers(reader: Reader, reached: Walk, notes: dict[str, None]) -> list[Transfer]:
+    visits = [visit for visit in reached.visits if visit.instruction.opcode in collectives.OPCODES]
+    _note_unreached(reader.module, visits, notes)
+    found = (reader.transfer(visit, notes) for visit in collectives.once(visits))
+    promoted = sum(1 for visit in visits if "_promoted" in visit.instruction.attributes)
+    if promoted:
+        notes[f"{promoted} reductions run in f32 although the program reduces a narrower type: the CPU compiler promoted them"] = None
+    return [transfer for transfer in found if transfer is not None]
+
+
+def _check_sizes(source: str, devices: int | None, axes: Axes | None, target: Target | None) -> None:
+    if axes is not None and devices not in (None, axes.size):
+        raise Unusable(f"{source} runs on {devices} devices but the mesh {axes} has {axes.size}; give a mesh of {devices}")
+    sizes = {devices, axes.size if axes else None} - {None}
+    if target is not None and target.devices is not None and sizes - {target.devices}:
+        raise Unusable(f"{source} runs on {max(sizes)} devices but the target {target} has {target.devices}; name a target of {max(sizes)}")
+
+
+def _flops(visits: list[Visit], notes: dict[str, None]) -> int | None:
+    total = 0
+    for visit in visits:
+        if visit.instruction.opcode not in flops.OPCODES:
+            continue
+        once = flops.flops(visit.instruction, visit.computation)
+        if once is None:
+            notes[f"{visit.instruction.name}: its FLOPs cannot be read from the text; not counted"] = None
+        elif once and visit.executions is None:
+            notes["FLOPs inside a loop of unknown length are not counted"] = None
+        else:
+            total += (once or 0) * (visit.executions or 0)
+    return total
+
+
+def _placement(axes: Axes | None, devices: int | None, target: Target | None) -> Placement:
+    if target is None or target.platform == "attached":
+        return Placement(axes, devices)
+    laid_out = axes or Axes(("devices",), (target.devices,))
+    domains = tuple(targets.domains(target, laid_out).tolist())
+    return Placement(axes, devices, domains, targets.link_names(target), targets.slices(target))
+
+
+def _devices(module: Module, text: str, target: Target | None, notes: dict[str, None]) -> int | None:
+    """How many devices the program runs on: the module says so, or its largest group does."""
+    partitions, replicas = _PARTITIONS.search(module.head), _REPLICAS.search(module.head)
+    if partitions or replicas:
+        counts = [int(found[1]) for found in (partitions, replicas) if found]
+        return counts[0] * (counts[1] if len(counts) > 1 else 1) * (targets.slices(target) if target else 1)
+    for source, count in (("its groups", _largest_group(text)), ("the shapes of its gathers", _widest_gather(module))):
+        if count:
+            notes[f"the module does not say on how many devices it runs: {count} taken from {source}"] = None
+            return count
+    return None
+
+
+def _largest_group(text: str) -> int | None:
+    sizes = [0]
+    for iota, mesh in _PRODUCT.findall(text):
+        size = 1
+        for number in re.findall(r"\d+", iota) if iota else re.findall(r"=(\d+)", mesh):
+            size *= int(number)
+        sizes.append(size)
+    for listed in set(_LARGEST_ID.findall(text)):
+        sizes.append(1 + max(map(int, re.findall(r"\d+", listed)), default=-1))
+    return max(sizes) or None
+
+
+def _widest_gather(module: Module) -> int | None:
+    """How much larger a gather without groups makes its operand."""
+    ratios = [
+        sum(shape.bytes for shape in arrays(i.shape)) // max(1, sum(shape.bytes for shape in flops.operand_shapes(i, c)))
+        for c in module.computations.values()
+        for i in c.instructions
+        if i.opcode == "all-gather"
+    ]
+    return max(ratios, default=0) or None
+
+
+def _reading_notes(module: Module) -> dict[str, None]:
+    notes: dict[str, None] = {}
+    if module.is_cut:
+        notes["the text ends early, inside a computation: what stands here is what it holds"] = None
+    if module.unread:
+        notes[f"{len(module.unread)} lines inside computations are no instruction, the first: {module.unread[0][:60]}"] = None
+    return notes
+
+
+def _note_unreached(module: Module, visits: list[Visit], notes: dict[str, None]) -> None:
+    reached = {(visit.computation.name, visit.instruction.name) for visit in visits}
+    left = [i.name for c in module.computations.values() for i in c.instructions if i.opcode in collectives.OPCODES and (c.name, i.name) not in reached]
+    if left:
+        notes[f"{len(left)} collectives stand in computations that nothing here runs, the first: {left[0]}; not counted"] = None
+
+
+def _note_why_none(module: Module, text: str, devices: int | None, notes: dict[str, None]) -> None:
+    if any(f'custom_call_target="{target}' in text for target in _BEFORE_PARTITIONING):
+        notes["no transfers: the program is annotated with shardings but not partitioned yet; read the text of the compiled program instead"] = None
+    elif devices in (None, 1):
+        notes["no transfers: the module runs on one device"] = None

@@ -1,0 +1,47 @@
+"""Types as XLA prints them: element types, dims, bytes."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+_ARRAY = re.compile(r"([a-z]+\d*\w*)\[([^\]]*)\]")
+_BITS = re.compile(r"[a-z]+(\d+)")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One array: element type and dims."""
+
+    dtype: str
+    dims: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.dims)
+
+    @property
+    def bytes(self) -> int:
+        """Size with 4-bit and 2-bit elements packed."""
+        return -(-self.elements * bits(self.dtype) // 8)
+
+
+@lru_cache(maxsize=1 << 14)
+def arrays(text: str) -> tuple[Shape, ...]:
+    """The arrays of a type, tuples flattened, layouts dropped: `(f32[2,3]{1,0}, bf16[4])` gives two."""
+    return tuple(Shape(dtype, _dims(dims)) for dtype, dims in _ARRAY.findall(text) if dtype not in ("token", "opaque"))
+
+
+@lru_cache(maxsize=256)
+def bits(dtype: str) -> int:
+    """Bits of one element; 0 for a type that carries none or is not known."""
+    if dtype == "pred":
+        return 8
+    found = _BITS.match(dtype)
+    return int(found[1]) if found else 0
+
+
+def _dims(text: str) -> tuple[int, ...]:
+    return tuple(int(dim.strip().lstrip("<=")) for dim in text.split(",") if dim.strip().lstrip("<=").isdigit())

@@ -1,0 +1,196 @@
+"""The text of an HLO module as computations of instructions.
+
+Tolerant on purpose: XLA's own parser refuses the text of other versions and cut files. What cannot be read is kept in `Module.unread`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+_LINE = re.compile(
+    r"""^(?:
+      [ \t]+(?P<root>ROOT\ )?%?(?P<name>[^\s=]+)\ =\ (?P<shape>.*?)\ (?P<opcode>[a-z][\w\-]*)\((?P<tail>.*)
+    | (?P<entry>ENTRY\ )?%?(?P<computation>[^\s(]+)\ (?:\(.*)?\{[ \t]*
+    | (?P<end>\}).*
+    | [ \t]+(?P<unread>\S.*)
+    )$""",
+    re.MULTILINE | re.VERBOSE,
+)
+_COMMENT = re.compile(r"/\*.*?\*/")
+_OPERAND = re.compile(r"%?([^\s%]+)$")
+_WITHOUT_OPERANDS = frozenset({"constant", "parameter", "iota", "partition-id", "replica-id", "infeed", "rng-get-and-update-state"})
+_AFTER_ATTRIBUTES = (", frontend_attributes={", ", metadata={", ", backend_config=")
+
+
+@dataclass(eq=False)
+class Instruction:
+    """One line of a computation. `shape` is the result's type as printed, `tail` all that follows the operands' opening parenthesis."""
+
+    name: str
+    shape: str
+    opcode: str
+    is_root: bool
+    tail: str
+
+    @cached_property
+    def _close(self) -> int:
+        return closing_parenthesis(self.tail)
+
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """Names of the operands, in order."""
+        if self.opcode in _WITHOUT_OPERANDS:
+            return ()
+        listed = _COMMENT.sub("", self.literal)
+        return tuple(_OPERAND.search(item.strip())[1] for item in split_outside_brackets(listed) if item.strip())
+
+    @property
+    def literal(self) -> str:
+        """What stands between the parentheses: the value of a constant, the number of a parameter."""
+        return self.tail[: self._close]
+
+    @property
+    def extras(self) -> str:
+        """All that follows the operands: attributes, metadata and backend configuration."""
+        return self.tail[self._close + 1 :]
+
+    @cached_property
+    def attributes(self) -> str:
+        """The attributes alone, without metadata, frontend attributes and backend configuration, in whose strings anything may stand."""
+        extras = self.extras
+        ends = [end for marker in _AFTER_ATTRIBUTES if (end := extras.find(marker)) >= 0]
+        return extras[: min(ends)] if ends else extras
+
+    def attribute(self, name: str) -> str | None:
+        """The bare value of an attribute such as `body=%region_0.1` or `index=3`."""
+        found = re.search(rf"(?:^|[ ,{{]){re.escape(name)}=%?([^\s,{{}}]+)", self.attributes)
+        return found[1] if found else None
+
+    def braced(self, name: str) -> str | None:
+        """The inside of an attribute such as `dimensions={0,1}`, nested braces included."""
+        attributes = self.attributes
+        start = attributes.find(f"{name}={{")
+        if start < 0:
+            return None
+        start += len(name) + 2
+        return attributes[start : start + closing_brace(attributes[start:])]
+
+    @property
+    def op_name(self) -> str | None:
+        """The name stack that JAX gave it."""
+        found = re.search(r'metadata=\{[^}]*?op_name="((?:[^"\\]|\\.)*)"', self.extras)
+        return found[1] if found else None
+
+
+@dataclass
+class Computation:
+    name: str
+    is_entry: bool
+    instructions: list[Instruction]
+
+    @cached_property
+    def by_name(self) -> dict[str, Instruction]:
+        return {i.name: i for i in self.instructions}
+
+    @cached_property
+    def parameters(self) -> dict[str, int]:
+        """Number of each parameter, by name."""
+        return {i.name: int(i.literal) for i in self.instructions if i.opcode == "parameter" and i.literal.isdigit()}
+
+    @cached_property
+    def root(self) -> Instruction | None:
+        marked = [i for i in self.instructions if i.is_root]
+        return marked[-1] if marked else (self.instructions[-1] if self.instructions else None)
+
+
+@dataclass
+class Module:
+    """A parsed text.
+
+    Attributes:
+      head: what stands before the first computation: the module's line and the tables of files and stack frames.
+      computations: by name, in the text's order.
+      unread: indented lines that are no instruction.
+      is_cut: the text ends inside a computation.
+    """
+
+    head: str
+    computations: dict[str, Computation]
+    unread: list[str]
+    is_cut: bool
+
+    @property
+    def entry(self) -> Computation | None:
+        """The marked entry, or the only computation of a text that marks none."""
+        marked = [c for c in self.computations.values() if c.is_entry]
+        if marked:
+            return marked[-1]
+        return next(iter(self.computations.values())) if len(self.computations) == 1 and not self.is_cut else None
+
+
+def parse(text: str) -> Module:
+    """Reads the text of one module; never fails on text it does not understand."""
+    computations: dict[str, Computation] = {}
+    shapes: dict[str, str] = {}
+    unread: list[str] = []
+    instructions: list[Instruction] | None = None
+    first = len(text)
+    for line in _LINE.finditer(text):
+        kind = line.lastgroup
+        if kind == "tail" and instructions is not None:
+            root, name, shape, opcode, tail = line.group(1, 2, 3, 4, 5)
+            instructions.append(Instruction(name, shapes.setdefault(shape, shape), opcode, root is not None, tail))
+        elif kind == "computation":
+            first = min(first, line.start())
+            instructions = []
+            name = line["computation"]
+            computations[name] = Computation(name, line["entry"] is not None, instructions)
+        elif kind == "end":
+            instructions = None
+        elif kind == "unread" and instructions is not None:
+            unread.append(line["unread"])
+    return Module(text[:first], computations, unread, is_cut=instructions is not None)
+
+
+def closing_parenthesis(text: str) -> int:
+    """Where the parenthesis closes that stands open before `text`."""
+    end = text.find(")")
+    if end < 0:
+        return len(text)
+    depth = text.count("(", 0, end)
+    while depth:
+        following = text.find(")", end + 1)
+        if following < 0:
+            return len(text)
+        depth += text.count("(", end + 1, following) - 1
+        end = following
+    return end
+
+
+def closing_brace(text: str) -> int:
+    """Where the brace closes that stands open before `text`."""
+    depth = 1
+    for found in re.finditer(r"[{}]", text):
+        depth += 1 if found[0] == "{" else -1
+        if not depth:
+            return found.start()
+    return len(text)
+
+
+def split_outside_brackets(text: str) -> list[str]:
+    """Splits at commas that stand in no bracket: the operands of a list, the elements of a tuple type."""
+    if not any(bracket in text for bracket in "([{"):
+        return text.split(",")
+    items, depth, start = [], 0, 0
+    for found in re.finditer(r"[()\[\]{},]", text):
+        mark = found[0]
+        if mark in "([{":
+            depth += 1
+        elif mark in ")]}":
+            depth -= 1
+        elif not depth:
+            items.append(text[start : found.start()])
+            start = found.end()
+    return [*items, text[start:]]

@@ -1,0 +1,146 @@
+"""The way a program runs: every instruction that communicates or multiplies, with how often it is reached in one step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from lab.hlo.loops import Scope, trip_count
+from lab.hlo.text import Computation, Instruction, Module
+
+_CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
+_BRANCHES = ("true_computation", "false_computation")
+# Opcodes whose `calls=` or `to_apply=` runs once when they do; of an async pair only the start runs it.
+_RUNS_CALLEE = frozenset({"fusion", "call", "async-start", "fusion-start", "call-start", "custom-call", "custom-call-start"})
+_LEADS = _RUNS_CALLEE | {"while", "conditional"}
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One instruction as it is reached from the entry.
+
+    Attributes:
+      callers: the instructions that lead to its computation, outermost first.
+      executions: times a step, None where a loop on the way has no known trip count.
+      conditional: a branch on the way may not be taken.
+    """
+
+    instruction: Instruction
+    computation: Computation
+    callers: tuple[Instruction, ...]
+    executions: int | None
+    conditional: bool
+
+
+@dataclass(frozen=True)
+class _State:
+    """Where the walk stands."""
+
+    scope: Scope
+    callers: tuple[Instruction, ...] = ()
+    executions: int | None = 1
+    conditional: bool = False
+
+    def enter(self, scope: Scope, caller: Instruction, times: int | None = 1, conditional: bool = False) -> _State:
+        executions = None if times is None or self.executions is None else self.executions * times
+        return _State(scope, (*self.callers, caller), executions, self.conditional or conditional)
+
+
+@dataclass
+class Walk:
+    """The visits of a module's run, and what had to be noted on the way."""
+
+    module: Module
+    wanted: frozenset[str]
+    visits: list[Visit] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+
+
+def walk(module: Module, wanted: frozenset[str]) -> Walk:
+    """Visits every instruction whose opcode is `wanted`, from the entry or, in a cut text without one, from what nobody calls."""
+    result = Walk(module, wanted)
+    holds = _computations_that_hold(module, wanted)
+    if module.entry is not None:
+        _visit(result, _State(Scope(module, module.entry)), holds)
+        return result
+    result.notes["the text has no entry computation: executions cannot be known"] = None
+    called = {name for c in module.computations.values() for i in c.instructions for name in _callees(i)}
+    for name, computation in module.computations.items():
+        if name not in called:
+            _visit(result, _State(Scope(module, computation), executions=None), holds)
+    return result
+
+
+def _visit(result: Walk, state: _State, holds: frozenset[str]) -> None:
+    if state.scope.computation.name not in holds:
+        return
+    for instruction in state.scope.computation.instructions:
+        if instruction.opcode in result.wanted:
+            result.visits.append(Visit(instruction, state.scope.computation, state.callers, state.executions, state.conditional))
+        if instruction.opcode in _LEADS:
+            for entered in _entered(instruction, state, result.notes, holds):
+                _visit(result, entered, holds)
+
+
+def _entered(instruction: Instruction, state: _State, notes: dict[str, None], holds: frozenset[str]) -> Iterator[_State]:
+    """The computations that an instruction runs."""
+    if instruction.opcode == "while":
+        yield from _loop(instruction, state, notes, holds)
+    elif instruction.opcode == "conditional":
+        for scope in _branches(instruction, state.scope.module):
+            yield state.enter(scope, instruction, conditional=True)
+    elif instruction.opcode in _RUNS_CALLEE and "=" in instruction.tail:
+        callee = state.scope.callee(instruction)
+        if callee is not None:
+            yield state.enter(callee, instruction)
+
+
+def _loop(loop: Instruction, state: _State, notes: dict[str, None], holds: frozenset[str]) -> Iterator[_State]:
+    body = state.scope.body(loop)
+    condition = state.scope.module.computations.get(loop.attribute("condition") or "")
+    if body is None or not holds & {body.computation.name, condition.name if condition else ""}:
+        return
+    trips = trip_count(loop, state.scope)
+    if trips is None:
+        notes[f"loop {loop.name}: how often it runs cannot be known from the text"] = None
+    yield state.enter(body, loop, trips)
+    if condition is not None:
+        yield state.enter(replace(body, computation=condition), loop, None if trips is None else trips + 1)
+
+
+def _branches(instruction: Instruction, module: Module) -> Iterator[Scope]:
+    listed = instruction.braced("branch_computations")
+    names = re.findall(r"%?([\w.\-]+)", listed) if listed else [instruction.attribute(name) for name in _BRANCHES]
+    for name in names:
+        if name in module.computations:
+            yield Scope(module, module.computations[name])
+
+
+def _callees(instruction: Instruction) -> Iterable[str]:
+    """Every computation that an instruction names."""
+    if "=" not in instruction.tail:
+        return ()
+    listed = instruction.braced("branch_computations") or instruction.braced("called_computations") or ""
+    return [*_CALLED.findall(instruction.attributes), *re.findall(r"%?([\w.\-]+)", listed)]
+
+
+def _computations_that_hold(module: Module, wanted: frozenset[str]) -> frozenset[str]:
+    """Names of the computations that contain a wanted instruction, or lead to one."""
+    callers: dict[str, list[str]] = {}
+    found = set()
+    for computation in module.computations.values():
+        for instruction in computation.instructions:
+            if instruction.opcode in wanted:
+                found.add(computation.name)
+            if instruction.opcode in _LEADS:
+                for callee in _callees(instruction):
+                    callers.setdefault(callee, []).append(computation.name)
+    frontier = list(found)
+    while frontier:
+        for caller in callers.get(frontier.pop(), ()):
+            if caller not in found:
+                found.add(caller)
+                frontier.append(caller)
+    return frozenset(found)
+
