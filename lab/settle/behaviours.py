@@ -1,0 +1,139 @@
+"""What compilers do to a ledger that theory does not ask for: one entry each.
+
+A `predictable` behaviour follows from the configuration alone; its `rewrite` turns a predicted transfer into the one that the
+compiler will emit. A `readable` one is recognised in the compiled text by `recognise`, an `observed` one has been seen but
+follows no known rule: neither ever counts as predicted. Seen with XLA of jax 0.10.2 and 0.11.2 on the layouts of this project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from lab.ledger import Kind, Transfer
+
+
+class Certainty(StrEnum):
+    PREDICTABLE = "predictable"
+    READABLE = "readable"
+    OBSERVED = "observed"
+
+
+@dataclass(frozen=True)
+class Context:
+    """The configuration that a prediction may know: platform, style, and how many devices one TPU slice (else the program) has."""
+
+    platform: str
+    style: str
+    slice_size: int
+
+
+Rewrite = Callable[[Transfer, Context], Transfer]
+# Which of the measured transfers that are left over carry out a predicted one; () where none do.
+Recognise = Callable[[Transfer, Sequence[Transfer]], tuple[Transfer, ...]]
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """One compiler behaviour.
+
+    Attributes:
+      id: letter of the compiler (C CPU, G GPU, T TPU, X any) and number.
+      platform: where it happens, None for all.
+      certainty: whether a configuration predicts it.
+      effect: what it does to a ledger.
+      remedy: what to write instead, where there is something.
+    """
+
+    id: str
+    platform: str | None
+    certainty: Certainty
+    effect: str
+    remedy: str = ""
+    rewrite: Rewrite | None = None
+    recognise: Recognise | None = None
+
+
+def _widened(transfer: Transfer, context: Context) -> Transfer:
+    if transfer.dtype not in ("bf16", "f16"):
+        return transfer
+    return replace(transfer, dtype="f32", payload_bytes=2 * transfer.payload_bytes)
+
+
+def _never_scattered(transfer: Transfer, context: Context) -> Transfer:
+    declared_scatter = context.style == "declared" and transfer.kind is Kind.REDUCE_SCATTER
+    return replace(transfer, kind=Kind.ALL_REDUCE) if declared_scatter else transfer
+
+
+def _reduced_over_the_slice(transfer: Transfer, context: Context) -> Transfer:
+    whole_slice = transfer.kind is Kind.REDUCE_SCATTER and transfer.group_size == context.slice_size
+    return replace(transfer, kind=Kind.ALL_REDUCE) if whole_slice else transfer
+
+
+def _padded_scatter(predicted: Transfer, left: Sequence[Transfer]) -> tuple[Transfer, ...]:
+    """The scatter whose operand was padded from the predicted size, with the permutes that restore the shards."""
+    scatters = [t for t in left if t.axes == predicted.axes and t.padded_from_bytes == predicted.payload_bytes and t.dtype == predicted.dtype]
+    if predicted.kind is not Kind.REDUCE_SCATTER or not scatters:
+        return ()
+    halos = [t for t in left if t.kind is Kind.COLLECTIVE_PERMUTE and t.axes == predicted.axes and not t.op_name and t.executions == predicted.executions]
+    return (scatters[0], *(t for t in halos if t.payload_bytes < scatters[0].payload_bytes))
+
+
+def _windowed_einsum(predicted: Transfer, left: Sequence[Transfer]) -> tuple[Transfer, ...]:
+    """The n + 1 permutes of a shard that stand for a gather or scatter over n devices."""
+    if predicted.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER) or predicted.executions is None:
+        return ()
+    shard = predicted.payload_bytes // predicted.group_size
+    hops, taken = (predicted.group_size + 1) * predicted.executions, []
+    for transfer in left:
+        if transfer.kind is Kind.COLLECTIVE_PERMUTE and (transfer.axes, transfer.dtype, transfer.payload_bytes) == (predicted.axes, predicted.dtype, shard):
+            share = min(hops, transfer.executions or 0)
+            taken += [replace(transfer, executions=share)] if share else []
+            hops -= share
+    return tuple(taken) if hops == 0 else ()
+
+
+_P, _R, _O = Certainty.PREDICTABLE, Certainty.READABLE, Certainty.OBSERVED
+
+CATALOGUE: tuple[Behaviour, ...] = (
+    Behaviour("C2", "cpu", _P, "a declared reduce-scatter stays an all-reduce of the same payload; an explicit psum_scatter is kept", rewrite=_never_scattered),
+    Behaviour("C1", "cpu", _P, "16-bit floats are widened to f32 in collectives: twice the bytes", "judge bf16 layouts on a GPU or TPU target, or run the CPU in f32", rewrite=_widened),
+    Behaviour("C3", "cpu", _P, "partial sums of sibling matmuls are reduced one by one (q, k, v: 3; gate, up: 2)", "fuse the weights, or make the input varying once a block in the explicit style"),
+    Behaviour("C4", "cpu", _P, "sequence-parallel gradients of norm weights are reduced over tensor and data apart, not at once"),
+    Behaviour("C5", "cpu", _O, "a bf16 psum in a shard_map that is manual over some axes only aborts the process", "make the shard_map fully manual, or psum in f32"),
+    Behaviour("C6", "cpu", _P, "gathers that no micro-batch changes leave the accumulation loop: executions x 1"),
+    Behaviour("G1", "gpu", _P, "transfers of one kind and group are combined into one instruction: bytes unchanged, all-reduce operands packed into one flat array"),
+    Behaviour("G2", "gpu", _P, "an iteration of the backward loop is peeled: executions L become (L - 1) + 1"),
+    Behaviour("G3", "gpu", _P, "an all-reduce over one axis whose result is sliced becomes a reduce-scatter; over two axes it does not"),
+    Behaviour("G4", "gpu", _P, "nested reductions over two axes merge into one over both"),
+    Behaviour("G5", "gpu", _O, "a narrowing convert after a permute moves before it: half the bytes", "cast before the hop"),
+    Behaviour("G6", "gpu", _P, "reductions of gradients outside the inner scan leave the accumulation loop: executions x 1"),
+    Behaviour("G7", "gpu", _O, "some gathers of a cast weight run in f32: twice the bytes", "pin the sharding of the cast value before the gather"),
+    Behaviour("T1", "tpu", _P, "a reduce-scatter over the whole slice is an all-reduce and a slice: same payload, twice the wire bytes", rewrite=_reduced_over_the_slice),
+    Behaviour("T2", "tpu", _R, "shards are padded before a reduce-scatter, and permutes of the padding follow", "choose shards that fill the tiles", recognise=_padded_scatter),
+    Behaviour("T3", "tpu", _P, "a reduce-scatter is printed as an all-reduce and a slice inside a custom fusion; it is read as what it is"),
+    Behaviour("T4", "tpu", _R, "a gather or scatter that feeds a matmul becomes a loop of permutes: n + 1 shards on the wire instead of n - 1", "pin the gathered value, or raise xla_jf_spmd_threshold_for_windowed_einsum_mib", recognise=_windowed_einsum),
+    Behaviour("T5", "tpu", _P, "a max over widened bf16 is reduced in bf16: half the bytes"),
+    Behaviour("T6", "tpu", _P, "a declared all-reduce of the embedding whose result is sliced becomes a reduce-scatter"),
+    Behaviour("T7", "tpu", _O, "a tiny gather becomes a masked all-reduce"),
+    Behaviour("T8", "tpu", _P, "arguments are padded to layout tiles: memory, not bytes on the wire"),
+    Behaviour("X1", None, _O, "an embedding lookup constrained straight to a sequence-parallel output moves tokens and activations on both axes", "constrain in two steps"),
+    Behaviour("X2", None, _O, "an embedding gradient pinned to a sharding gathers tokens and cotangents instead of reducing", "pin the gradient replicated first"),
+    Behaviour("X3", None, _P, "declared hybrid sharding reduces full gradients over both axes at once", "shard_map over the replica axis"),
+    Behaviour("X4", None, _P, "tied embeddings reduce two gradients of the table, not one"),
+    Behaviour("X5", None, _O, "global-norm clipping reduces one scalar a leaf and axis, merged in no predictable way", "sum the squares and reduce once by hand"),
+    Behaviour("X6", None, _O, "slicing the last stage outside a pipeline broadcasts its activations to all stages", "compute the loss inside and reduce a scalar"),
+)
+
+
+def emitted(transfer: Transfer, context: Context) -> tuple[Transfer, tuple[Behaviour, ...]]:
+    """What the compiler is predicted to emit for a transfer, and the behaviours that make the difference."""
+    applied: list[Behaviour] = []
+    for behaviour in CATALOGUE:
+        if behaviour.rewrite is None or behaviour.platform not in (None, context.platform):
+            continue
+        changed = behaviour.rewrite(transfer, context)
+        applied += [behaviour] if changed != transfer else []
+        transfer = changed
+    return transfer, tuple(applied)
