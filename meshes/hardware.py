@@ -16,7 +16,9 @@ class Chip:
 
     name: str
     platform: str
-    devices_per_chip: int = 1
+    devices_per_chip: int
+    plugin_name: str
+    plugin_options: dict[str, str]
 
 
 def chip_names(platform: str) -> tuple[str, ...]:
@@ -38,4 +40,4 @@ def chip(name: str) -> Chip:
 @cache
 def _table() -> dict[str, Chip]:
     rows = tomllib.loads((files("meshes") / "hardware.toml").read_text())
-    return {name: Chip(name, **row) for name, row in rows.items()}
+    return {name: Chip(name, **({"devices_per_chip": 1, "plugin_name": name, "plugin_options": {}} | row)) for name, row in rows.items()}

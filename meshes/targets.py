@@ -1,16 +1,25 @@
-"""Where a program is compiled, and perhaps run: `cpu:8`, `gpu:h100:2x8`, `tpu:v5p:2x2x4*2` or `attached`. No JAX here."""
+"""Where a program is compiled, and perhaps run: `cpu:8`, `gpu:h100:2x8`, `tpu:v5p:2x2x4*2` or `attached`.
+
+JAX is imported by `prepare` and `make_mesh` only, when they are called.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshes.axes import Axes
 from meshes.errors import Unusable
 from meshes.hardware import chip, chip_names
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
 
 FORMS = "cpu:DEVICES (cpu:8), gpu:CHIP:HOSTSxGPUS (gpu:h100:2x8), tpu:CHIP:TOPOLOGY[*SLICES] (tpu:v5p:2x2x4*2) or attached"
 
@@ -33,7 +42,7 @@ class Target:
 
     @property
     def devices(self) -> int | None:
-        """How many devices JAX lists: two a chip on TPU v3, v4 and 7x. None where they are whatever is attached."""
+        """How many devices JAX lists: a chip is one, on TPU 7x two. None where they are whatever is attached."""
         if self.platform == "attached":
             return None
         a_chip = chip(self.chip).devices_per_chip if self.chip else 1
@@ -76,6 +85,45 @@ _N = "[1-9][0-9]*"
 _SIZES = {"cpu": f"({_N})()", "gpu": f"({_N}x{_N})()", "tpu": rf"({_N}(?:x{_N}){{1,2}})(?:\*({_N}))?"}
 
 
+def prepare(targets: Collection[Target]) -> None:
+    """Gets JAX ready to compile for these targets; call it before anything else uses JAX.
+
+    Unless `attached` is among them, JAX starts on CPUs only and looks for no accelerator. Variables that are set already stay.
+
+    Raises:
+      Unusable: JAX has started with fewer fake CPU devices than a target asks for.
+    """
+    attached = any(target.platform == "attached" for target in targets)
+    for name, value in (_QUIET if attached else _QUIET | _NO_ACCELERATOR).items():
+        os.environ.setdefault(name, value)
+    from meshes import devices
+
+    devices.start(targets)
+
+
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TPU_MIN_LOG_LEVEL": "2", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+# The last two keep libtpu from warning that it cannot tell on which TPU it runs; it compiles for the topology asked for.
+_NO_ACCELERATOR = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5e-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+
+
+def make_mesh(target: Target, axes: Axes) -> Mesh:
+    """The mesh of JAX for a target, all axes of type Auto.
+
+    Consecutive GPUs share a host. TPUs stand as `jax.experimental.mesh_utils` puts them, slices on the first axis that they divide.
+
+    Raises:
+      Unusable: axes and target differ in size, a plugin is missing, or the plugin refuses the topology.
+    """
+    from meshes import devices
+
+    return devices.mesh(target, axes)
+
+
 def link_names(target: Target) -> tuple[str, str]:
     """The link inside a domain and the one between domains, as transfers name them."""
     return ("ici", "dcn") if target.platform == "tpu" else ("host", "network")
@@ -92,17 +140,17 @@ def domains(target: Target, axes: Axes) -> np.ndarray:
         return np.arange(axes.size) // target.per_host
     if target.slices == 1:
         return np.zeros(axes.size, int)
-    across = axes.names.index(slice_axis(target, axes))
+    across = axes.names.index(slice_axis(target.slices, axes))
     coordinate = np.indices(axes.sizes)[across].ravel()
     return coordinate * target.slices // axes.sizes[across]
 
 
-def slice_axis(target: Target, axes: Axes) -> str:
+def slice_axis(slices: int, axes: Axes) -> str:
     """The first axis that the slices divide: each slice holds a run of its coordinates."""
     for name, size in axes.shape.items():
-        if size % target.slices == 0:
+        if size % slices == 0:
             return name
-    raise Unusable(f"no axis of {axes} is a multiple of the {target.slices} slices of {target}; let one axis span the slices")
+    raise Unusable(f"no axis of mesh {axes} is a multiple of the {slices} slices; let one axis span the slices")
 
 
 def check_size(target: Target, axes: Axes) -> None:

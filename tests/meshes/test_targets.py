@@ -14,7 +14,7 @@ from meshes.targets import Target, domains, link_names, parse_target
         ("tpu:v5p:2x2x4", 16),
         ("tpu:v5p:2x2x2*2", 16),
         ("tpu:v5e:2x4", 8),
-        ("tpu:v4:2x2x2", 16),
+        ("tpu:v4:2x2x2", 8),
         ("tpu:7x:2x2x1", 8),
         ("attached", None),
     ],
@@ -68,7 +68,7 @@ def test_one_slice_and_fake_devices_have_one_domain():
 
 
 def test_slices_that_no_axis_spans_are_refused():
-    with pytest.raises(Unusable, match="no axis of data=2,tensor=8 is a multiple of the 16 slices"):
+    with pytest.raises(Unusable, match="no axis of mesh data=2,tensor=8 is a multiple of the 16 slices"):
         domains(Target("tpu", "v5e", (1, 1), 16), Axes.parse("data=2,tensor=8"))
 
 

@@ -1,0 +1,107 @@
+"""From a target to the devices and the mesh of JAX. Importing this module imports JAX; `meshes.targets` does so late."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from functools import cache
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils, topologies
+from jax.sharding import AxisType, Mesh
+
+from meshes import plugins
+from meshes.axes import Axes
+from meshes.chip_texts import chip_text
+from meshes.errors import Unusable
+from meshes.hardware import chip
+from meshes.targets import Target, check_size, slice_axis
+
+
+def start(targets: Collection[Target]) -> None:
+    """See `meshes.targets.prepare`."""
+    if all(target.platform != "attached" for target in targets):
+        jax.config.update("jax_platforms", "cpu")
+    wanted = max((target.devices for target in targets if target.platform == "cpu"), default=0)
+    if wanted > jax.config.jax_num_cpu_devices:
+        _fake_cpu_devices(wanted)
+
+
+def _fake_cpu_devices(wanted: int) -> None:
+    try:
+        jax.config.update("jax_num_cpu_devices", wanted)
+    except RuntimeError:  # JAX has started: what it has may do.
+        _cpu_devices(wanted)
+
+
+def _cpu_devices(wanted: int) -> list[jax.Device]:
+    devices = jax.devices("cpu")
+    if len(devices) < wanted:
+        raise Unusable(
+            f"target cpu:{wanted} needs {wanted} fake CPU devices and JAX has started with {len(devices)}; "
+            f"call meshes.targets.prepare before JAX starts, or set JAX_NUM_CPU_DEVICES={wanted}"
+        )
+    return devices[:wanted]
+
+
+def mesh(target: Target, axes: Axes) -> Mesh:
+    """See `meshes.targets.make_mesh`."""
+    check_size(target, axes)
+    devices = _devices(target)
+    if len(devices) != axes.size:
+        raise Unusable(f"mesh {axes} has {axes.size} devices and {target} has {len(devices)}; make them equal")
+    try:
+        grid = _arranged(devices, axes)
+    except (AssertionError, NotImplementedError, ValueError) as refusal:
+        raise Unusable(f"mesh {axes} does not fit target {target}: {_first_line(refusal)}; choose other axis sizes") from refusal
+    return Mesh(grid, axes.names, axis_types=(AxisType.Auto,) * len(axes.names))
+
+
+def _arranged(devices: Sequence[jax.Device], axes: Axes) -> np.ndarray:
+    """The devices in the mesh's shape: row-major, but on TPUs as the wires run."""
+    if devices[0].platform != "tpu":
+        return np.array(devices).reshape(axes.sizes)
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if slices == 1:
+        return mesh_utils.create_device_mesh(axes.sizes, devices, allow_split_physical_axes=True)
+    across = [slices if name == slice_axis(slices, axes) else 1 for name in axes.names]
+    inside = [size // count for size, count in zip(axes.sizes, across)]
+    return mesh_utils.create_hybrid_device_mesh(inside, across, devices, allow_split_physical_axes=True)
+
+
+@cache
+def _devices(target: Target) -> tuple[jax.Device, ...]:
+    """The target's devices. Kept, so that two meshes of one target are made of the same devices."""
+    if target.platform == "attached":
+        return tuple(jax.devices())
+    if target.platform == "cpu":
+        return tuple(_cpu_devices(target.devices))
+    if not plugins.installed(target.platform):
+        command = plugins.install_command(target.platform)
+        raise Unusable(f"target {target}: the compile-only plugin for {target.platform.upper()}s is not installed; run: {command}")
+    return tuple(_ahead_of_time(target))
+
+
+def _ahead_of_time(target: Target) -> list[jax.Device]:
+    jax.devices()  # The CUDA plugin registers itself when JAX starts.
+    describe = _gpu_cluster if target.platform == "gpu" else _tpu_slices
+    try:
+        return describe(target).devices
+    except (RuntimeError, NotImplementedError) as refusal:
+        raise Unusable(f"target {target}: the plugin refuses it: {_first_line(refusal)}; choose another topology") from refusal
+
+
+def _gpu_cluster(target: Target) -> topologies.TopologyDescription:
+    topology = f"1x{target.hosts}x{target.per_host}"
+    return topologies.get_topology_desc("any", platform="cuda", topology=topology, target_config=chip_text(target.chip))
+
+
+def _tpu_slices(target: Target) -> topologies.TopologyDescription:
+    described = chip(target.chip)
+    name = f"{described.plugin_name}:{'x'.join(map(str, target.shape))}"
+    return topologies.get_topology_desc(name, platform="tpu", num_slices=target.slices, **described.plugin_options)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200].rstrip(".")

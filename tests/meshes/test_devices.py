@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+
+from meshes import plugins
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import domains, make_mesh, parse_target
+
+needs_gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
+needs_tpu = pytest.mark.skipif(not plugins.installed("tpu"), reason="libtpu is not installed")
+
+AHEAD_OF_TIME = [
+    pytest.param("gpu:h100:2x8", "data=4,tensor=4", marks=needs_gpu),
+    pytest.param("gpu:h100:4x4", "fsdp=16", marks=needs_gpu),
+    pytest.param("tpu:v5p:2x2x4", "data=2,tensor=8", marks=needs_tpu),
+    pytest.param("tpu:v5e:2x4", "data=8", marks=needs_tpu),
+    pytest.param("tpu:v5e:2x4*2", "data=4,tensor=4", marks=needs_tpu),
+    pytest.param("tpu:v5e:2x2*2", "data=1,tensor=8", marks=needs_tpu),
+    pytest.param("tpu:v4:2x2x2", "data=2,tensor=4", marks=needs_tpu),
+    pytest.param("tpu:v4:2x2x2*2", "data=2,tensor=8", marks=needs_tpu),
+    pytest.param("tpu:v5p:4x4x4", "data=2,tensor=32", marks=needs_tpu),
+    pytest.param("tpu:v6e:4x4", "data=16", marks=needs_tpu),
+    pytest.param("tpu:7x:2x2x1", "data=2,tensor=4", marks=needs_tpu),
+]
+
+
+def test_fake_cpu_devices_stand_in_row_major_order():
+    mesh = make_mesh(parse_target("cpu:8"), Axes.parse("data=2,tensor=4"))
+    assert dict(mesh.shape) == {"data": 2, "tensor": 4}
+    assert [device.id for device in mesh.devices.flat] == list(range(8))
+
+
+@pytest.mark.parametrize("text, axes", AHEAD_OF_TIME)
+def test_a_mesh_has_the_devices_that_the_target_counts_and_the_domains_that_it_tells(text, axes):
+    target, axes = parse_target(text), Axes.parse(axes)
+    mesh = make_mesh(target, axes)
+    assert mesh.devices.shape == axes.sizes
+    assert len(set(mesh.devices.flat)) == target.devices
+    np.testing.assert_array_equal(domains(target, axes), [_domain(device) for device in mesh.devices.flat])
+
+
+def _domain(device) -> int:
+    return device.process_index if device.platform != "tpu" else getattr(device, "slice_index", 0)
+
+
+def test_two_meshes_of_one_target_are_equal():
+    target, axes = parse_target("cpu:8"), Axes.parse("data=8")
+    assert make_mesh(target, axes) == make_mesh(target, axes)
+
+
+def test_more_fake_devices_than_jax_started_with_are_refused():
+    with pytest.raises(Unusable, match="needs 64 fake CPU devices and JAX has started with 8"):
+        make_mesh(parse_target("cpu:64"), Axes.parse("data=64"))
+
+
+def test_a_mesh_of_another_size_than_the_target_is_refused():
+    with pytest.raises(Unusable, match="mesh data=4 has 4 devices and target cpu:8 has 8"):
+        make_mesh(parse_target("cpu:8"), Axes.parse("data=4"))
+
+
+@needs_tpu
+def test_a_topology_that_the_plugin_refuses_is_refused_in_its_words():
+    with pytest.raises(Unusable, match="not divisible by the given .*chips_per_host_bounds"):
+        make_mesh(parse_target("tpu:v5e:3x5"), Axes.parse("data=15"))
+
+
+@pytest.mark.parametrize("text, extra", [("gpu:a100:1x2", "gpu"), ("tpu:v6e:2x1", "tpu")])
+def test_a_missing_plugin_is_named_with_its_install_command(monkeypatch, text, extra):
+    monkeypatch.setattr(plugins, "find_spec", lambda package: None)
+    with pytest.raises(Unusable, match=rf"run: pip install 'sharding-lab\[{extra}\]'"):
+        make_mesh(parse_target(text), Axes.parse("data=2"))
