@@ -1,0 +1,1 @@
+"""Ledgers and verdicts for people: tables for a terminal, a pipe and a notebook."""

@@ -1,0 +1,159 @@
+"""Ledgers as tables: aligned text for a terminal or a pipe, HTML for a notebook."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lab.ledger import Ledger, Totals, Transfer, axes_label
+from lab.report.units import bytes_text, scaled
+
+# In a pipe nothing is folded: a line is as long as it is.
+_PIPE_WIDTH = 10_000
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, its cells, and whether they are numbers."""
+
+    heading: str
+    cells: tuple[str, ...]
+    is_number: bool = False
+
+
+def ledger_text(ledger: Ledger) -> str:
+    """What a ledger holds: transfers alike in one row, the largest first, then totals by axes, FLOPs, memory and notes."""
+    parts = [headline(ledger)]
+    if ledger.transfers:
+        parts += [columns_text(transfer_columns(ledger)), columns_text(total_columns(ledger))]
+    return "\n\n".join([*parts, "\n".join(facts(ledger))]).rstrip()
+
+
+def ledger_html(ledger: Ledger) -> str:
+    """The same for a notebook."""
+    tables = [columns_html(transfer_columns(ledger)), columns_html(total_columns(ledger))] if ledger.transfers else []
+    lines = [f"<p>{escape(headline(ledger))}</p>", *tables, *(f"<p>{escape(fact)}</p>" for fact in facts(ledger))]
+    return "\n".join(lines)
+
+
+def headline(ledger: Ledger) -> str:
+    mesh = ledger.mesh and "mesh " + ",".join(f"{name}={size}" for name, size in ledger.mesh.items())
+    devices = ledger.devices and f"{ledger.devices:,} devices"
+    told = [part for part in (devices, mesh, ledger.target) if part]
+    return f"{ledger.source or 'ledger'}: {', '.join(told) or 'devices unknown'}"
+
+
+def transfer_columns(ledger: Ledger) -> list[Column]:
+    """One row for the transfers that differ in instruction, executions and numbers in their scope only."""
+    alike: dict[tuple[object, ...], list[Transfer]] = {}
+    for transfer in ledger.transfers:
+        alike.setdefault(_likeness(transfer), []).append(transfer)
+    rows = sorted(alike.values(), key=lambda group: Totals.of(group).wire_bytes, reverse=True)
+    firsts, totals = [group[0] for group in rows], [Totals.of(group) for group in rows]
+    columns = [
+        Column("kind", tuple(t.kind + (" if taken" if t.conditional else "") for t in firsts)),
+        Column("axes", tuple(_axes_text(t) for t in firsts)),
+        Column("sites", tuple(f"{total.sites:,}" for total in totals), is_number=True),
+        Column("executions", tuple(_executions(total) for total in totals), is_number=True),
+        Column("payload each", tuple(bytes_text(t.payload_bytes) for t in firsts), is_number=True),
+        Column("wire a step", tuple(_at_least(total, bytes_text(total.wire_bytes)) for total in totals), is_number=True),
+        Column("dtype", tuple(t.dtype for t in firsts)),
+        Column("overlap", tuple(t.overlap or "" for t in firsts)),
+        Column("link", tuple(t.link or "" for t in firsts)),
+        Column("phase", tuple(t.phase or "" for t in firsts)),
+        Column("scope", tuple(_common_scope(group) for group in rows)),
+        Column("origin", tuple(t.origin or "" for t in firsts)),
+    ]
+    return [column for column in columns if any(column.cells)]
+
+
+def total_columns(ledger: Ledger) -> list[Column]:
+    """Totals of a step of one device, by axes and kind, and of everything."""
+    by = ledger.totals_by(lambda t: f"{axes_label(t)} {t.kind}") | {"all ": ledger.totals()}
+    names, totals = [name.split(" ") for name in by], list(by.values())
+    return [
+        Column("total", tuple(axes for axes, _ in names)),
+        Column("kind", tuple(kind for _, kind in names)),
+        Column("executions", tuple(_executions(total) for total in totals), is_number=True),
+        Column("payload a step", tuple(_at_least(total, bytes_text(total.payload_bytes)) for total in totals), is_number=True),
+        Column("wire a step", tuple(_at_least(total, bytes_text(total.wire_bytes)) for total in totals), is_number=True),
+    ]
+
+
+def facts(ledger: Ledger) -> list[str]:
+    """FLOPs, memory and notes, a line each."""
+    lines = [] if ledger.flops is None else [f"matrix products: {scaled(ledger.flops, 'FLOP')} a step of one device"]
+    if memory := ledger.memory:
+        peak = "" if memory.peak is None else f", peak {bytes_text(memory.peak)}"
+        lines.append(
+            f"memory of one device: arguments {bytes_text(memory.arguments)}, outputs {bytes_text(memory.outputs)}, "
+            f"of which in place {bytes_text(memory.aliased)}, temporaries {bytes_text(memory.temporaries)}{peak}"
+        )
+    return lines + [f"note: {note}" for note in ledger.notes]
+
+
+def columns_text(columns: Sequence[Column]) -> str:
+    """Aligned columns; on a terminal folded to its width, in a pipe as long as they are."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column.heading, justify="right" if column.is_number else "left", no_wrap=column.is_number)
+    for cells in zip(*(column.cells for column in columns)):
+        table.add_row(*(_cell(cell) for cell in cells))
+    return rendered(table)
+
+
+def columns_html(columns: Sequence[Column]) -> str:
+    heads = "".join(f"<th>{escape(column.heading)}</th>" for column in columns)
+    rows = ("".join(_html_cell(c, i) for c in columns) for i in range(len(columns[0].cells)))
+    return f"<table><tr>{heads}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+def rendered(table: Table) -> str:
+    on_terminal = sys.stdout.isatty()
+    page = io.StringIO()
+    Console(file=page, force_terminal=on_terminal, width=None if on_terminal else _PIPE_WIDTH).print(table)
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+
+
+def _cell(cell: str) -> Text:
+    return Text(cell, style="red" if cell in ("refuted", "failed") else "")
+
+
+def _html_cell(column: Column, row: int) -> str:
+    align = "right" if column.is_number else "left"
+    return f'<td style="text-align: {align}">{escape(column.cells[row])}</td>'
+
+
+def _likeness(transfer: Transfer) -> tuple[object, ...]:
+    t = transfer
+    scope = re.sub(r"\d+", "*", t.scope)
+    return t.kind, t.axes, t.shift, t.group_size, t.conditional, t.executions is None, t.payload_bytes, t.dtype, t.overlap, t.link, t.phase, scope, t.origin
+
+
+def _common_scope(group: Iterable[Transfer]) -> str:
+    scopes = {t.scope for t in group}
+    return scopes.pop() if len(scopes) == 1 else re.sub(r"\d+", "*", scopes.pop())
+
+
+def _axes_text(transfer: Transfer) -> str:
+    label = f"{axes_label(transfer)} ({transfer.group_size})" if transfer.axes is None else axes_label(transfer)
+    return label if transfer.shift is None else f"{label} shift {transfer.shift}"
+
+
+def _executions(total: Totals) -> str:
+    return _at_least(total, f"{total.executions:,}")
+
+
+def _at_least(total: Totals, text: str) -> str:
+    if total.lower_bound:
+        return f">= {text}" if total.executions else "?"
+    return text

@@ -1,0 +1,27 @@
+"""Numbers with their units. GB = 1e9 bytes."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
+
+
+def bytes_text(amount: int | Fraction) -> str:
+    """`1.745 GB`: four digits and a decimal prefix."""
+    return scaled(amount, "B")
+
+
+def scaled(amount: int | Fraction, unit: str) -> str:
+    """Four digits, a decimal prefix and the unit; whole numbers below a thousand as they are."""
+    power = 0
+    while power < len(_PREFIXES) - 1 and float(f"{float(amount) / 1000**power:.4g}") >= 1000:
+        power += 1
+    value = float(amount) / 1000**power
+    return f"{value:.4g} {_PREFIXES[power]}{unit}" if power or value == int(value) else f"{value:.4g} {unit}"
+
+
+def exact(amount: int | Fraction) -> str:
+    """`1,731,198,976`: every digit; a fraction rounded to a tenth."""
+    whole = Fraction(amount)
+    return f"{int(whole):,}" if whole.denominator == 1 else f"{float(whole):,.1f}"
