@@ -90,7 +90,7 @@ def _placement(axes: Axes | None, devices: int | None, target: Target | None) ->
         return Placement(axes, devices)
     laid_out = axes or Axes(("devices",), (target.devices,))
     domains = tuple(targets.domains(target, laid_out).tolist())
-    return Placement(axes, devices, domains, targets.link_names(target), targets.slices(target))
+    return Placement(axes, devices, domains, targets.link_names(target), target.slices)
 
 
 def _devices(module: Module, text: str, target: Target | None, notes: dict[str, None]) -> int | None:
@@ -98,7 +98,7 @@ def _devices(module: Module, text: str, target: Target | None, notes: dict[str, 
     partitions, replicas = _PARTITIONS.search(module.head), _REPLICAS.search(module.head)
     if partitions or replicas:
         counts = [int(found[1]) for found in (partitions, replicas) if found]
-        return counts[0] * (counts[1] if len(counts) > 1 else 1) * (targets.slices(target) if target else 1)
+        return counts[0] * (counts[1] if len(counts) > 1 else 1) * (target.slices if target else 1)
     for source, count in (("its groups", _largest_group(text)), ("the shapes of its gathers", _widest_gather(module))):
         if count:
             notes[f"the module does not say on how many devices it runs: {count} taken from {source}"] = None

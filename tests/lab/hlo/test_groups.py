@@ -1,0 +1,72 @@
+"""The four spellings of groups and the axes that give them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.hlo.groups import Groups, UnreadGroups, axes_of_groups, read_groups, read_pairs, read_permutation
+from meshes.axes import Axes
+
+AXES = Axes.parse("data=2,fsdp=2,tensor=4")
+
+
+@pytest.mark.parametrize(
+    ("spelling", "members"),
+    [
+        ("{{0,1},{2,3}}", ((0, 1), (2, 3))),
+        ("{{0,2},{1}}", ((0, 2), (1,))),
+        ("[2,4]<=[8]", ((0, 1, 2, 3), (4, 5, 6, 7))),
+        ("[2,4]<=[4,2]T(1,0)", ((0, 2, 4, 6), (1, 3, 5, 7))),
+        ("mesh['x'=4,'y'=2] {'x'}", ((0, 2, 4, 6), (1, 3, 5, 7))),
+        ("mesh['x'=4,'y'=2] {'y'}", ((0, 1), (2, 3), (4, 5), (6, 7))),
+        ("mesh['x'=4,'y'=2] {'x','y'}", ((0, 1, 2, 3, 4, 5, 6, 7),)),
+        ("mesh['x'=8] {'x':(1)2}", ((0, 4), (1, 5), (2, 6), (3, 7))),
+        ("mesh['x'=8] {'x':(4)2}", ((0, 1), (2, 3), (4, 5), (6, 7))),
+        ("mesh['x'=8] {'x':(2)2}", ((0, 2), (1, 3), (4, 6), (5, 7))),
+        ("mesh['x'=8,'y'=1] {'y'}", tuple((i,) for i in range(8))),
+        ("mesh['x'=4,'y'=2], device_ids=([2,4]T(1,0)) {'x'}", ((0, 1, 2, 3), (4, 5, 6, 7))),
+        ("", ((0, 1, 2, 3, 4, 5, 6, 7),)),
+        ("{}", ((0, 1, 2, 3, 4, 5, 6, 7),)),
+    ],
+)
+def test_spelling_expands_to_its_groups(spelling, members):
+    assert read_groups(spelling, 8).members == members
+
+
+def test_a_spelling_of_tomorrow_is_refused_not_guessed():
+    with pytest.raises(UnreadGroups):
+        read_groups("hypercube<8>", 8)
+    with pytest.raises(UnreadGroups):
+        read_groups("{}", None)
+
+
+@given(st.sets(st.sampled_from(AXES.names)), st.randoms())
+def test_groups_of_any_axes_are_told_from_their_members_in_any_order(names, random):
+    rows = [random.sample(row, len(row)) for row in AXES.groups(names).tolist()]
+    random.shuffle(rows)
+    assert axes_of_groups(Groups(tuple(map(tuple, rows))), AXES) == AXES.ordered(names)
+
+
+def test_groups_that_no_axes_give_have_none():
+    assert axes_of_groups(Groups(((0, 3), (1, 2))), Axes.parse("a=2,b=2")) is None
+    assert axes_of_groups(Groups(((0, 1),)), Axes.parse("a=2,b=2")) is None
+
+
+def test_a_ring_along_one_axis_has_axis_and_shift():
+    pairs = read_pairs("{{0,1},{1,2},{2,3},{3,0},{4,5},{5,6},{6,7},{7,4}}")
+    ring = read_permutation(pairs.members, Axes.parse("data=2,tensor=4"))
+    assert (ring.axes, ring.shift, ring.groups.count, ring.groups.size) == (("tensor",), 1, 2, 4)
+
+
+def test_a_ring_backwards_shifts_by_size_less_one():
+    assert read_permutation(((0, 3), (1, 0), (2, 1), (3, 2)), Axes.parse("x=4")).shift == 3
+
+
+def test_an_exchange_of_halves_has_an_axis_of_size_two():
+    swap = read_permutation(((0, 4), (4, 0), (1, 5), (5, 1), (2, 6), (6, 2), (3, 7), (7, 3)), Axes.parse("x=2,y=4"))
+    assert (swap.axes, swap.shift, swap.groups.size) == (("x",), 1, 2)
+
+
+def test_pairs_with_themselves_are_groups_of_one():
+    still = read_permutation(((0, 0), (1, 1)), Axes.parse("x=2"))
+    assert (still.axes, still.groups.size) == ((), 1)

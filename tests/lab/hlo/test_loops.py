@@ -1,0 +1,106 @@
+"""Trip counts from condition, start and step, against a loop that is simply run."""
+
+import operator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.hlo.loops import Scope, derived_trip_count, trip_count
+from lab.hlo.text import parse
+
+COMPARE = {"LT": operator.lt, "LE": operator.le, "GT": operator.gt, "GE": operator.ge, "EQ": operator.eq, "NE": operator.ne}
+
+LOOP = """HloModule loop
+
+%body (state: ({t}[], f32[4], {t}[])) -> ({t}[], f32[4], {t}[]) {{
+  %state = ({t}[], f32[4], {t}[]) parameter(0)
+  %counter = {t}[] get-tuple-element(%state), index=0
+  %step = {t}[] constant({step})
+  %next = {t}[] add(%counter, %step)
+  %value = f32[4]{{0}} get-tuple-element(%state), index=1
+  %bound = {t}[] get-tuple-element(%state), index=2
+  ROOT %out = ({t}[], f32[4], {t}[]) tuple(%next, %value, %bound)
+}}
+
+%condition (state.1: ({t}[], f32[4], {t}[])) -> pred[] {{
+  %state.1 = ({t}[], f32[4], {t}[]) parameter(0)
+  %counter.1 = {t}[] get-tuple-element(%state.1), index=0
+  {limit}
+  ROOT %less = pred[] compare({sides}), direction={direction}
+}}
+
+ENTRY %main (x: f32[4]) -> f32[4] {{
+  %x = f32[4]{{0}} parameter(0)
+  %start = {t}[] constant({start})
+  %end = {t}[] constant({bound})
+  %init = ({t}[], f32[4], {t}[]) tuple(%start, %x, %end)
+  %loop = ({t}[], f32[4], {t}[]) while(%init), condition=%condition, body=%body
+  ROOT %result = f32[4]{{0}} get-tuple-element(%loop), index=1
+}}
+"""
+
+
+def count(start=0, step=1, bound=10, direction="LT", t="s32", carried=False, mirrored=False) -> int | None:
+    limit = f"%limit = {t}[] get-tuple-element(%state.1), index=2" if carried else f"%limit = {t}[] constant({bound})"
+    sides = "%limit, %counter.1" if mirrored else "%counter.1, %limit"
+    module = parse(LOOP.format(start=start, step=step, bound=bound, direction=direction, t=t, limit=limit, sides=sides))
+    return trip_count(module.entry.by_name["loop"], Scope(module, module.entry))
+
+
+def run(start, step, bound, direction, mirrored, most=500) -> int | None:
+    trips = 0
+    while COMPARE[direction](*((bound, start) if mirrored else (start, bound))):
+        start, trips = start + step, trips + 1
+        if trips > most:
+            return None
+    return trips
+
+
+@given(
+    start=st.integers(-20, 20),
+    step=st.integers(-5, 5),
+    bound=st.integers(-20, 20),
+    direction=st.sampled_from(sorted(COMPARE)),
+    carried=st.booleans(),
+    mirrored=st.booleans(),
+)
+def test_every_direction_start_and_step_gives_the_trips_of_a_loop_that_is_run(start, step, bound, direction, carried, mirrored):
+    assert count(start, step, bound, direction, "s32", carried, mirrored) == run(start, step, bound, direction, mirrored)
+
+
+def test_loop_bound_four_with_step_two_runs_twice():
+    assert count(bound=4, step=2, t="u32") == 2
+
+
+def test_unsigned_counter_that_adds_the_largest_number_counts_down():
+    assert count(start=126, step=4294967295, bound=0, direction="GT", t="u32") == 126
+
+
+def test_a_printed_trip_count_is_taken_as_it_stands():
+    printed = LOOP.replace("body=%body", 'body=%body, backend_config={{"known_trip_count":{{"n":"7"}}}}')
+    text = printed.format(start=0, step=1, bound=10, direction="LT", t="s32", limit="%limit = s32[] constant(10)", sides="%counter.1, %limit")
+    module = parse(text)
+    loop = module.entry.by_name["loop"]
+    assert trip_count(loop, Scope(module, module.entry)) == 7
+    assert derived_trip_count(loop, Scope(module, module.entry)) == 10
+
+
+def test_a_bound_that_only_the_caller_knows_gives_no_count():
+    unknown = LOOP.replace("%end = {t}[] constant({bound})", "%end = {t}[] custom-call(%x)")
+    module = parse(unknown.format(start=0, step=1, direction="LT", t="s32", limit="%limit = s32[] get-tuple-element(%state.1), index=2", sides="%counter.1, %limit"))
+    assert trip_count(module.entry.by_name["loop"], Scope(module, module.entry)) is None
+
+
+@pytest.mark.parametrize("wrapped", ["fusion(%counter.1, %limit), kind=kLoop, calls=%compared"])
+def test_a_comparison_inside_a_fusion_is_found(wrapped):
+    fused = """%compared (a: s32[], b: s32[]) -> pred[] {{
+  %a = s32[] parameter(0)
+  %b = s32[] parameter(1)
+  ROOT %lt = pred[] compare(%a, %b), direction=LT
+}}
+
+ENTRY"""
+    text = LOOP.replace("ENTRY", fused).replace("compare({sides}), direction={direction}", wrapped)
+    module = parse(text.format(start=3, step=2, bound=10, t="s32", limit="%limit = s32[] constant(10)"))
+    assert trip_count(module.entry.by_name["loop"], Scope(module, module.entry)) == 4

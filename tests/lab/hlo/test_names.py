@@ -1,0 +1,68 @@
+"""Phase and scope from op_names, origin from the frame tables."""
+
+import pytest
+
+from lab.hlo.names import origin, phase, read_frames, scope
+
+HEAD = """HloModule jit_step
+
+FileNames
+1 "train.py"
+2 "lib/site-packages/flax/nnx.py"
+
+FunctionNames
+1 "<module>"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=88 end_line=88 column=4 end_column=9}
+2 {file_name_id=2 function_name_id=1 line=7 end_line=7 column=4 end_column=9}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=2}
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("op_name", "expected"),
+    [
+        ("jit(step)/jvp()/while/body/closed_call/layers/mlp/up/dot_general", "layers/mlp/up"),
+        ("jit(step)/transpose(jvp(layers))/while/body/checkpoint/rematted_computation/mlp/up/dot_general", "layers/mlp/up"),
+        ("jit(step)/jit(shmap_body)/jvp(layers/mlp)/psum_invariant", "layers/mlp"),
+        ("jit(step)/shard_map/loss/psum", "loss"),
+        ("jit(f)/layers/(up:down)", "layers"),
+        ("jit(f)/branch_0_fun/head/add", "head"),
+        ("broadcast.1", ""),
+        (None, ""),
+    ],
+)
+def test_scope_keeps_what_the_user_named(op_name, expected):
+    assert scope(op_name) == expected
+
+
+@pytest.mark.parametrize(
+    ("op_name", "differentiated", "expected"),
+    [
+        ("jit(f)/jvp(mlp)/dot_general", True, "forward"),
+        ("jit(f)/transpose(jvp(mlp))/dot_general", True, "backward"),
+        ("jit(f)/adam/mul", True, "update"),
+        ("jit(f)/dot_general", False, "forward"),
+        ("jit(f)/transpose", False, "forward"),
+        (None, True, None),
+    ],
+)
+def test_phase_follows_from_the_name_stack(op_name, differentiated, expected):
+    assert phase(op_name, differentiated) == expected
+
+
+def test_origin_is_the_innermost_frame_outside_installed_packages():
+    assert origin(', metadata={op_name="x" stack_frame_id=2}', read_frames(HEAD)) == "train.py:88"
+
+
+def test_origin_is_read_from_older_metadata_too():
+    assert origin(', metadata={op_name="x" source_file="old.py" source_line=12}', read_frames("")) == "old.py:12"
+
+
+def test_an_instruction_without_metadata_has_no_origin():
+    assert origin("", read_frames(HEAD)) is None
