@@ -13,6 +13,9 @@ import numpy as np
 
 from meshes.errors import Unusable
 
+DATA, FSDP, PIPE, CONTEXT, TENSOR, EXPERT = AXIS_ORDER = ("data", "fsdp", "pipe", "context", "tensor", "expert")
+"""The lab's axes, in the order in which its meshes have them: replicas outermost, then towards the fastest links."""
+
 
 @dataclass(frozen=True)
 class Axes:

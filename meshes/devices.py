@@ -88,7 +88,9 @@ def _ahead_of_time(target: Target) -> list[jax.Device]:
     describe = _gpu_cluster if target.platform == "gpu" else _tpu_slices
     try:
         return describe(target).devices
-    except (RuntimeError, NotImplementedError) as refusal:
+    except NotImplementedError as refusal:
+        raise Unusable(f"target {target}: JAX has started without this plugin; call meshes.targets.prepare before it starts") from refusal
+    except RuntimeError as refusal:
         raise Unusable(f"target {target}: the plugin refuses it: {_first_line(refusal)}; choose another topology") from refusal
 
 
