@@ -98,10 +98,10 @@ def program(source: str, build: Callable[[Any], Any], mesh: Any) -> tuple[Callab
 
 def _load(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent.resolve()))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(str(path), path)
     module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up by name.
-    sys.modules[path.stem] = module
+    # Dataclasses look their module up by name; the path is one that no other module has.
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 

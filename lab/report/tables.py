@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -17,8 +19,9 @@ from rich.text import Text
 from lab.ledger import Ledger, Totals, Transfer, axes_label
 from lab.report.units import bytes_text, scaled
 
-# In a pipe nothing is folded: a line is as long as it is.
-_PIPE_WIDTH = 10_000
+# In a pipe nothing is folded: a line is as long as it is. A terminal narrower than this breaks lines itself, numbers stay whole.
+_PIPE_WIDTH, _NARROWEST = 10_000, 120
+_FOLDED = ("scope", "origin", "why")
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def transfer_columns(ledger: Ledger) -> list[Column]:
         Column("link", tuple(t.link or "" for t in firsts)),
         Column("phase", tuple(t.phase or "" for t in firsts)),
         Column("scope", tuple(_common_scope(group) for group in rows)),
-        Column("origin", tuple(t.origin or "" for t in firsts)),
+        Column("origin", tuple((t.origin or "").removeprefix(f"{Path.cwd()}/") for t in firsts)),
     ]
     return [column for column in columns if any(column.cells)]
 
@@ -103,9 +106,9 @@ def facts(ledger: Ledger) -> list[str]:
 
 def columns_text(columns: Sequence[Column]) -> str:
     """Aligned columns; on a terminal folded to its width, in a pipe as long as they are."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
-        table.add_column(column.heading, justify="right" if column.is_number else "left", no_wrap=column.is_number)
+        table.add_column(column.heading, justify="right" if column.is_number else "left", no_wrap=column.heading not in _FOLDED, overflow="fold")
     for cells in zip(*(column.cells for column in columns)):
         table.add_row(*(_cell(cell) for cell in cells))
     return rendered(table)
@@ -119,8 +122,9 @@ def columns_html(columns: Sequence[Column]) -> str:
 
 def rendered(table: Table) -> str:
     on_terminal = sys.stdout.isatty()
+    width = max(_NARROWEST, shutil.get_terminal_size().columns) if on_terminal else _PIPE_WIDTH
     page = io.StringIO()
-    Console(file=page, force_terminal=on_terminal, width=None if on_terminal else _PIPE_WIDTH).print(table)
+    Console(file=page, force_terminal=on_terminal, width=width).print(table)
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
 
 

@@ -1,0 +1,92 @@
+from lab.ledger import Kind, Ledger, Memory, Transfer
+from lab.report.tables import ledger_html, ledger_text
+
+GATHER = Transfer(Kind.ALL_GATHER, ("fsdp",), 8, 4, "bf16", 1_000_000, phase="forward", scope="layers_0/mlp", origin="model.py:88")
+REDUCE = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 4)
+
+
+def row(text: str, start: str) -> list[str]:
+    """The cells of the only line that starts so."""
+    (line,) = [line for line in text.splitlines() if line.startswith(start)]
+    return line.split()
+
+
+def ledger(*transfers: Transfer, **rest) -> Ledger:
+    return Ledger(transfers, "step", devices=16, mesh={"data": 2, "fsdp": 8}, **rest)
+
+
+def test_the_headline_names_devices_mesh_and_target():
+    assert ledger_text(ledger(target="cpu:16")).splitlines()[0] == "step: 16 devices, mesh data=2,fsdp=8, cpu:16"
+
+
+def test_four_gathers_of_a_megabyte_over_eight_send_3_5_megabytes():
+    assert row(ledger_text(ledger(GATHER)), "all_gather")[:8] == ["all_gather", "fsdp", "1", "4", "1", "MB", "3.5", "MB"]
+
+
+def test_layers_that_differ_by_number_share_a_row_of_two_sites():
+    second = Transfer(Kind.ALL_GATHER, ("fsdp",), 8, 4, "bf16", 1_000_000, phase="forward", scope="layers_1/mlp", origin="model.py:88")
+    cells = row(ledger_text(ledger(GATHER, second)), "all_gather")
+    assert cells[2:4] == ["2", "8"]
+    assert "layers_*/mlp" in cells
+
+
+def test_rows_stand_by_wire_bytes_the_largest_first():
+    text = ledger_text(ledger(REDUCE, GATHER))
+    assert text.index("all_gather") < text.index("all_reduce")
+
+
+def test_a_column_that_says_nothing_is_left_out():
+    assert "origin" in ledger_text(ledger(GATHER))
+    assert "origin" not in ledger_text(ledger(REDUCE))
+
+
+def test_axes_that_are_not_known_show_the_group_size():
+    assert row(ledger_text(ledger(Transfer(Kind.ALL_REDUCE, None, 4, 1, "f32", 8))), "all_reduce")[1:3] == ["?", "(4)"]
+
+
+def test_a_permute_shows_its_shift():
+    assert "fsdp shift 1" in ledger_text(ledger(Transfer(Kind.COLLECTIVE_PERMUTE, ("fsdp",), 8, 1, "f32", 8, shift=1)))
+
+
+def test_a_transfer_in_a_branch_says_so():
+    assert "all_reduce if taken" in ledger_text(ledger(Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 8, conditional=True)))
+
+
+def test_unknown_executions_make_the_total_a_lower_bound():
+    unknown = Transfer(Kind.ALL_REDUCE, ("data",), 2, None, "f32", 4)
+    text = ledger_text(ledger(GATHER, unknown))
+    assert row(text, "all_reduce")[2:4] == ["1", "?"]
+    assert row(text, "all  ")[1:3] == [">=", "4"]
+
+
+def test_memory_flops_and_notes_follow_the_tables():
+    text = ledger_text(ledger(REDUCE, flops=2_000_000, memory=Memory(1000, 2000, 3000, 500, None), notes=("cut",)))
+    assert text.splitlines()[-3:] == [
+        "matrix products: 2 MFLOP a step of one device",
+        "memory of one device: arguments 1 kB, outputs 2 kB, of which in place 500 B, temporaries 3 kB",
+        "note: cut",
+    ]
+
+
+def test_a_ledger_without_transfers_says_why():
+    assert ledger_text(ledger(notes=("no transfers: one device",))) == "step: 16 devices, mesh data=2,fsdp=8\n\nnote: no transfers: one device"
+
+
+def test_lines_are_never_folded_in_a_pipe():
+    long = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 8, scope="a/" * 200)
+    assert "a/" * 200 in ledger_text(ledger(long))
+
+
+def test_html_escapes_what_the_program_names():
+    html = ledger_html(ledger(Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 8, scope="<script>")))
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_markup_in_a_scope_is_printed_as_it_is():
+    assert "[red]x[/red]" in ledger_text(ledger(Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 8, scope="[red]x[/red]")))
+
+
+def test_printing_a_ledger_prints_its_table():
+    assert str(ledger(GATHER)) == ledger_text(ledger(GATHER))
+    assert ledger(GATHER)._repr_html_() == ledger_html(ledger(GATHER))

@@ -1,0 +1,33 @@
+from fractions import Fraction
+
+from lab.report.units import bytes_text, exact, scaled
+
+
+def test_four_bytes_are_written_out():
+    assert bytes_text(4) == "4 B"
+
+
+def test_a_fraction_of_a_byte_keeps_four_digits():
+    assert bytes_text(Fraction(508, 64)) == "7.938 B"
+
+
+def test_1744830464_bytes_are_1745_thousandths_of_a_gigabyte():
+    assert bytes_text(1_744_830_464) == "1.745 GB"
+
+
+def test_what_rounds_to_a_thousand_takes_the_next_prefix():
+    assert bytes_text(999_999) == "1 MB"
+    assert bytes_text(999_900) == "999.9 kB"
+
+
+def test_a_yottabyte_has_no_larger_prefix():
+    assert bytes_text(5 * 10**25) == "5e+04 ZB"
+
+
+def test_flops_carry_their_own_unit():
+    assert scaled(24_690_000_000_000_000, "FLOP") == "24.69 PFLOP"
+
+
+def test_exact_numbers_have_separators_and_fractions_one_decimal():
+    assert exact(1_731_198_976) == "1,731,198,976"
+    assert exact(Fraction(1, 3)) == "0.3"
