@@ -1,0 +1,143 @@
+"""An experiment: a question, a program, the ledger that theory predicts for it, and the claims of the book that it decides."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from lab.ledger import Ledger
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import Target
+
+STYLES = ("declared", "explicit")
+TARGETS = ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4")
+TOLERANCE = 1e-5
+
+
+class ClaimVerdict(StrEnum):
+    """`calculated`: the formula was evaluated, but this program does not decide it."""
+
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    CALCULATED = "calculated"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One formula of the book put to the test: its id in the catalogue, the outcome, and one sentence of evidence."""
+
+    id: str
+    verdict: ClaimVerdict
+    evidence: str
+
+
+def decided(id: str, holds: bool, evidence: str) -> Claim:
+    return Claim(id, ClaimVerdict.CONFIRMED if holds else ClaimVerdict.REFUTED, evidence)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One question and what it takes to answer it.
+
+    Attributes:
+      name: of its module in `experiments`.
+      chapter: of the book.
+      parameters: sizes to compile, a frozen dataclass.
+      numeric_parameters: small ones in float32, to run.
+      axes: the mesh that suits a target.
+      build: (style, parameters, mesh) to a jitted function and its arguments, as shapes with shardings.
+      predict: (parameters, axes) to the ledger that theory asks for.
+      claims: (parameters, axes, measured ledger) to what that ledger decides.
+      reference: parameters to the same function on one device.
+    """
+
+    name: str
+    chapter: int
+    question: str
+    parameters: Any
+    numeric_parameters: Any
+    axes: Callable[[Target], Axes]
+    build: Callable[[str, Any, Mesh], tuple[Callable[..., Any], tuple[Any, ...]]]
+    predict: Callable[[Any, Axes], Ledger]
+    claims: Callable[[Any, Axes, Ledger], tuple[Claim, ...]]
+    reference: Callable[[Any], Callable[..., Any]]
+    targets: tuple[str, ...] = TARGETS
+    styles: tuple[str, ...] = STYLES
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """How far a sharded program's results are from one device's, relative to the largest entry of each array."""
+
+    worst_relative_error: float
+    tolerance: float
+
+
+def numerics(experiment: Experiment, style: str, mesh: Mesh) -> Numerics:
+    """Runs an experiment's small float32 program on `mesh`, and once more on one device.
+
+    Raises:
+      AssertionError: a result differs by more than `TOLERANCE`.
+    """
+    function, shapes = experiment.build(style, experiment.numeric_parameters, mesh)
+    inputs = _random(shapes)
+    expected = jax.device_get(jax.jit(experiment.reference(experiment.numeric_parameters))(*inputs))
+    shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
+    found = jax.device_get(function(*jax.device_put(inputs, shardings)))
+    scaled = [jax.tree.map(lambda x, unit: x / jnp.abs(unit).max(), tree, expected) for tree in (found, expected)]
+    chex.assert_trees_all_close(*scaled, rtol=0, atol=TOLERANCE)
+    return Numerics(float(max(jnp.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, scaled)))), TOLERANCE)
+
+
+def _random(shapes: Any) -> Any:
+    """Normal entries on one device, divided by the root of the rows, so that a product with a matrix keeps its scale."""
+    leaves, tree = jax.tree.flatten(shapes)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    return tree.unflatten(jax.random.normal(key, leaf.shape, leaf.dtype) * leaf.shape[-2] ** -0.5 for key, leaf in zip(keys, leaves))
+
+
+def with_settings(parameters: Any, settings: Mapping[str, str]) -> Any:
+    """The parameters with some fields read from text.
+
+    Raises:
+      Unusable: an unknown name, or a text that does not fit the field's type.
+    """
+    known = {field.name: type(getattr(parameters, field.name)) for field in fields(parameters)}
+    for name in settings:
+        if name not in known:
+            raise Unusable(f"no parameter {name!r}; known are {', '.join(known)}")
+    return replace(parameters, **{name: _read(name, text, known[name]) for name, text in settings.items()})
+
+
+def _read(name: str, text: str, kind: type) -> Any:
+    try:
+        return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+    except (KeyError, ValueError):
+        raise Unusable(f"{name}={text}: expected {'true or false' if kind is bool else kind.__name__}") from None
+
+
+def names() -> tuple[str, ...]:
+    """Names of all experiments, none of them imported."""
+    package = importlib.import_module("experiments")
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
+
+
+def load(name: str) -> Experiment:
+    """The experiment of that name.
+
+    Raises:
+      Unusable: there is none.
+    """
+    if name not in names():
+        raise Unusable(f"no experiment {name!r}; known are {', '.join(names())}")
+    return importlib.import_module(f"experiments.{name}").EXPERIMENT
