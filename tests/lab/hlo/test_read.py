@@ -1,0 +1,203 @@
+"""Forms of compiled text that one has to have met: each is read once, with its bytes, or is told in a note."""
+
+import pytest
+
+from lab.hlo import read_text
+from lab.ledger import Kind
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import parse_target
+
+ADD = """%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+"""
+
+
+def read(entry: str, *, before: str = "", partitions: int = 8, **how):
+    body = "\n".join(f"  {line.strip()}" for line in entry.strip().splitlines())
+    return read_text(f"HloModule jit_f, is_scheduled=true, num_partitions={partitions}\n\n{ADD}{before}ENTRY %main (x: f32[64]) -> f32[64] {{\n{body}\n}}\n", **how)
+
+
+def only(ledger):
+    (transfer,) = ledger.transfers
+    return transfer
+
+
+@pytest.mark.parametrize(
+    ("start", "done", "kind", "payload"),
+    [
+        ("f32[64]{0} all-reduce-start(%x), replica_groups=[2,4]<=[8], to_apply=%add", "all-reduce-done", Kind.ALL_REDUCE, 256),
+        ("((f32[64]{0}), f32[64]{0}) all-reduce-start(%x), replica_groups=[2,4]<=[8], to_apply=%add", "all-reduce-done", Kind.ALL_REDUCE, 256),
+        ("(f32[64]{0}, f32[256]{0}) all-gather-start(%x), replica_groups=[2,4]<=[8], dimensions={0}", "all-gather-done", Kind.ALL_GATHER, 1024),
+        ("((f32[64]{0}), f32[256]{0}) all-gather-start(%x), replica_groups=[2,4]<=[8], dimensions={0}", "all-gather-done", Kind.ALL_GATHER, 1024),
+        ("((f32[64]{0}), f32[16]{0}) reduce-scatter-start(%x), replica_groups=[2,4]<=[8], dimensions={0}, to_apply=%add", "reduce-scatter-done", Kind.REDUCE_SCATTER, 256),
+        ("((f32[64]{0}), f32[64]{0}) all-to-all-start(%x), replica_groups=[2,4]<=[8], dimensions={0}", "all-to-all-done", Kind.ALL_TO_ALL, 256),
+        ("(f32[64]{0}, f32[64]{0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%x), source_target_pairs={{0,1},{1,0}}", "collective-permute-done", Kind.COLLECTIVE_PERMUTE, 256),
+    ],
+)
+def test_an_async_pair_counts_once_whatever_its_start_holds(start, done, kind, payload):
+    transfer = only(read(f"%x = f32[64]{{0}} parameter(0)\n%s = {start}\nROOT %d = f32[64]{{0}} {done}(%s)"))
+    assert (transfer.kind, transfer.payload_bytes, transfer.overlap, transfer.executions) == (kind, payload, "async", 1)
+
+
+def test_a_wrapped_async_computation_counts_at_its_start():
+    wrapped = "%wrapped (p: f32[64]) -> f32[64] {\n  %p = f32[64]{0} parameter(0)\n  ROOT %a2a = f32[64]{0} all-to-all(%p), replica_groups=[1,8]<=[8], dimensions={0}\n}\n\n"
+    transfer = only(
+        read(
+            """%x = f32[64]{0} parameter(0)
+            %start = ((f32[64]{0}), f32[64]{0}, u32[]) async-start(%x), calls=%wrapped
+            %update = ((f32[64]{0}), f32[64]{0}, u32[]) async-update(%start), calls=%wrapped
+            ROOT %done = f32[64]{0} async-done(%update), calls=%wrapped""",
+            before=wrapped,
+        )
+    )
+    assert (transfer.kind, transfer.executions, transfer.overlap) == (Kind.ALL_TO_ALL, 1, "async")
+
+
+def test_a_sparsecore_call_is_followed_into_its_computation():
+    called = '%called (p: f32[64]) -> f32[64] {\n  %p = f32[64]{0} parameter(0)\n  ROOT %ar = f32[64]{0} all-reduce(%p), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add\n}, execution_thread="sparsecore"\n\n'
+    transfer = only(
+        read(
+            """%x = f32[64]{0} parameter(0)
+            %start = ((f32[64]{0}, token[]), f32[64]{0}) call-start(%x), async_execution_thread="sparsecore", to_apply=%called
+            ROOT %done = f32[64]{0} call-done(%start)""",
+            before=called,
+        )
+    )
+    assert (transfer.kind, transfer.group_size, transfer.overlap) == (Kind.ALL_REDUCE, 4, "async")
+
+
+def test_tuple_operands_are_parts_and_their_sum_is_the_payload():
+    transfer = only(
+        read(
+            """%x = f32[64]{0} parameter(0)
+            %y = bf16[8,2]{1,0:T(8,128)(2,1)S(1)} parameter(1)
+            ROOT %ar = (f32[64]{0}, /*index=1*/bf16[8,2]{1,0:T(8,128)(2,1)}) all-reduce(%x, /*index=1*/%y), replica_groups={}, to_apply=%add"""
+        )
+    )
+    assert transfer.payload_bytes == 256 + 32
+    assert [(p.dtype, p.payload_bytes) for p in transfer.parts] == [("f32", 256), ("bf16", 32)]
+    assert (transfer.dtype, transfer.group_size) == ("f32+bf16", 8)
+
+
+def test_reductions_packed_into_one_flat_array_are_their_pieces():
+    packed = "%packed (p: f32[16,2], q: f32[32]) -> f32[64] {\n  %p = f32[16,2]{1,0} parameter(0)\n  %q = f32[32]{0} parameter(1)\n  %flat = f32[32]{0} bitcast(%p)\n  ROOT %c = f32[64]{0} concatenate(%flat, %q), dimensions={0}\n}\n\n"
+    transfer = only(
+        read(
+            """%x = f32[16,2]{1,0} parameter(0)
+            %y = f32[32]{0} parameter(1)
+            %f = f32[64]{0} fusion(%x, %y), kind=kLoop, calls=%packed
+            ROOT %ar = f32[64]{0} all-reduce(%f), replica_groups={}, to_apply=%add""",
+            before=packed,
+        )
+    )
+    assert [p.payload_bytes for p in transfer.parts] == [128, 128]
+
+
+def test_an_all_reduce_and_slice_in_one_custom_fusion_is_a_reduce_scatter():
+    fused = "%all-reduce-scatter (p: f32[64]) -> f32[8] {\n  %p = f32[64]{0} parameter(0)\n  %ar = f32[64]{0} all-reduce(%p), replica_groups={}, to_apply=%add\n  %id = u32[] partition-id()\n  ROOT %ds = f32[8]{0} dynamic-slice(%ar, %id), dynamic_slice_sizes={8}\n}\n\n"
+    custom = "%x = f32[64]{0} parameter(0)\nROOT %rs = f32[8]{0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter"
+    assert only(read(custom, before=fused)).kind is Kind.REDUCE_SCATTER
+    assert only(read(custom.replace("kCustom", "kLoop"), before=fused)).kind is Kind.ALL_REDUCE
+
+
+@pytest.mark.parametrize(
+    ("target", "groups"),
+    [("{1,2}x{0:3}", 4), ("{{100000,200000},{100001,200001}}", 2), ("{{100000->200000},{100001->200001}}", 2)],
+)
+def test_three_spellings_of_who_meets_over_the_data_centre_network(target, groups):
+    send = f"""%x = f32[64]{{0}} parameter(0)
+    %token = token[] after-all()
+    %send = (f32[64]{{0}}, u32[], token[]) send(%x, %token), channel_id=1, is_host_transfer=true, frontend_attributes={{_xla_megascale_target="{target}",_xla_megascale_transfer_type="ALL_REDUCE"}}
+    ROOT %done = token[] send-done(%send), channel_id=1, is_host_transfer=true"""
+    transfer = only(read(send, partitions=4, axes=Axes.parse("data=2,model=4"), target=parse_target("tpu:v5e:2x2*2")))
+    assert (transfer.kind, transfer.payload_bytes, transfer.link, transfer.groups, transfer.group_size) == (Kind.SEND_RECV, 256, "dcn", groups, 2)
+
+
+def test_a_gpu_send_has_axis_and_shift_and_its_recv_counts_nothing():
+    pairs = '_xla_send_recv_source_target_pairs={{0,1},{1,2},{2,3}}'
+    ledger = read(
+        f"""%x = f32[64]{{0}} parameter(0)
+        %token = token[] after-all()
+        %recv = (f32[64]{{0}}, u32[], token[]) recv(%token), channel_id=1, frontend_attributes={{{pairs}}}
+        %send = (f32[64]{{0}}, u32[], token[]) send(%x, %token), channel_id=1, frontend_attributes={{{pairs}}}
+        ROOT %done = (f32[64]{{0}}, token[]) recv-done(%recv), channel_id=1""",
+        partitions=4,
+        axes=Axes.parse("pipe=4"),
+    )
+    assert (only(ledger).kind, only(ledger).axes, only(ledger).shift) == (Kind.SEND_RECV, ("pipe",), 1)
+
+
+def test_a_transfer_to_the_host_is_noted_not_counted():
+    ledger = read("%x = f32[64]{0} parameter(0)\n%t = token[] after-all()\nROOT %s = (f32[64]{0}, u32[], token[]) send(%x, %t), is_host_transfer=true")
+    assert ledger.transfers == ()
+    assert any("host" in note for note in ledger.notes)
+
+
+def test_a_group_of_one_moves_nothing_and_stays_in_sight():
+    transfer = only(read("%x = f32[64]{0} parameter(0)\nROOT %ar = f32[64]{0} all-reduce(%x), replica_groups={{0},{1},{2},{3},{4},{5},{6},{7}}, to_apply=%add", axes=Axes.parse("x=8")))
+    assert (transfer.payload_bytes, transfer.wire_bytes, transfer.axes) == (256, 0, ())
+
+
+def test_branches_of_a_conditional_are_flagged():
+    branch = "%{0} (p{0}: f32[64]) -> f32[64] {{\n  %p{0} = f32[64]{{0}} parameter(0)\n  ROOT %ar{0} = f32[64]{{0}} all-reduce(%p{0}), replica_groups={{}}, to_apply=%add\n}}\n\n"
+    ledger = read(
+        "%x = f32[64]{0} parameter(0)\n%i = s32[] constant(0)\nROOT %c = f32[64]{0} conditional(%i, %x, %x), branch_computations={%left, %right}",
+        before=branch.format("left") + branch.format("right"),
+    )
+    assert [(t.conditional, t.executions) for t in ledger.transfers] == [(True, 1), (True, 1)]
+
+
+def test_names_that_lie_are_not_believed():
+    ledger = read(
+        """%all-reduce.1 = f32[64]{0} parameter(0), metadata={op_name="jit(f)/all-reduce(fake)" source_file="replica_groups={{0,1}}"}
+        ROOT %psum_invariant.7 = f32[64]{0} all-gather(%all-reduce.1), replica_groups=[8,1]<=[8], dimensions={0}, metadata={op_name="jit(f)/all_to_all, replica_groups={{0,1}}"}"""
+    )
+    assert (only(ledger).kind, only(ledger).group_size) == (Kind.ALL_GATHER, 1)
+
+
+def test_groups_of_an_unknown_spelling_go_to_the_notes():
+    ledger = read("%x = f32[64]{0} parameter(0)\nROOT %ar = f32[64]{0} all-reduce(%x), replica_groups=<hypercube 8>, to_apply=%add")
+    assert only(ledger).payload_bytes == 256
+    assert any("groups not understood" in note for note in ledger.notes)
+
+
+def test_a_collective_that_nothing_runs_is_noted():
+    dead = "%dead (p: f32[64]) -> f32[64] {\n  %p = f32[64]{0} parameter(0)\n  ROOT %ar = f32[64]{0} all-reduce(%p), replica_groups={}, to_apply=%add\n}\n\n"
+    ledger = read("ROOT %x = f32[64]{0} parameter(0)", before=dead)
+    assert ledger.transfers == ()
+    assert any("nothing here runs" in note for note in ledger.notes)
+
+
+def test_lines_that_are_no_instruction_are_noted():
+    ledger = read("%x = f32[64]{0} parameter(0)\n?? something new\nROOT %ar = f32[64]{0} all-reduce(%x), replica_groups={}, to_apply=%add")
+    assert only(ledger).kind is Kind.ALL_REDUCE
+    assert any("no instruction" in note for note in ledger.notes)
+
+
+def test_a_text_cut_inside_a_computation_gives_what_it_holds():
+    text = f"HloModule f, num_partitions=8\n\n{ADD}ENTRY %main (x: f32[64]) -> f32[64] {{\n  %x = f32[64]{{0}} parameter(0)\n  %ar = f32[64]{{0}} all-reduce(%x), replica_groups={{}}, to_apply=%add\n"
+    ledger = read_text(text)
+    assert only(ledger).payload_bytes == 256
+    assert any("ends early" in note for note in ledger.notes)
+
+
+def test_a_text_that_is_no_hlo_is_unusable():
+    with pytest.raises(Unusable, match="no HLO module"):
+        read_text("Dear reader,\nthis is a letter.", source="letter.txt")
+
+
+def test_a_mesh_of_another_size_is_unusable():
+    with pytest.raises(Unusable, match="runs on 8 devices but the mesh x=4 has 4"):
+        read("ROOT %x = f32[64]{0} parameter(0)", axes=Axes.parse("x=4"))
+
+
+def test_links_follow_from_the_hosts_that_a_group_spans():
+    gather = "%x = f32[64]{0} parameter(0)\nROOT %ag = f32[64]{0} all-gather(%x), replica_groups=GROUPS, dimensions={0}"
+    target = parse_target("gpu:h100:2x4")
+    assert only(read(gather.replace("GROUPS", "[2,4]<=[8]"), target=target)).link == "host"
+    assert only(read(gather.replace("GROUPS", "[4,2]<=[2,4]T(1,0)"), target=target)).link == "network"
