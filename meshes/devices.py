@@ -24,7 +24,7 @@ def start(targets: Collection[Target]) -> None:
     if all(target.platform != "attached" for target in targets):
         jax.config.update("jax_platforms", "cpu")
     wanted = max((target.devices for target in targets if target.platform == "cpu"), default=0)
-    if wanted > jax.config.jax_num_cpu_devices:
+    if wanted > max(0, jax.config.jax_num_cpu_devices):
         _fake_cpu_devices(wanted)
 
 

@@ -1,29 +1,86 @@
-"""What chips and links can do: the table `hardware.toml`, read and checked."""
+"""What chips and links can do: the table `hardware.toml`, read and checked.
+
+Figures are of one chip. A device of JAX is a chip, on TPU 7x half of one (`devices_per_chip`).
+"""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from meshes.errors import Unusable
 
 
 @dataclass(frozen=True)
-class Chip:
-    """One accelerator."""
+class Figure:
+    """A number with where it comes from. `note` says how it was printed there."""
 
+    value: float
+    source: str
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if not (self.value > 0 and self.source):
+            raise ValueError(f"{self}: expected a value above 0 and a source")
+
+
+@dataclass(frozen=True)
+class Link(Figure):
+    """All links of a kind that one chip has: `value` [B/s] in one direction.
+
+    Attributes:
+      links: how many they are, where a message uses one of them; NVLinks behind a switch and network adapters count as one.
+    """
+
+    name: str = ""
+    direction: str = ""
+    links: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.direction != "one way":
+            raise ValueError(f"{self}: expected the rate of one direction")
+
+    @property
+    def bytes_per_s_per_link(self) -> float:
+        return self.value / self.links
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One accelerator.
+
+    Attributes:
+      key, name: in targets, and for people.
+      flops_per_s: dense peak by element type (`bf16`, `f8`, `tf32`, ...), two a multiply-add.
+      memory_bytes, memory_bytes_per_s: device memory.
+      fast, slow: the link inside a domain (NVLink, ICI) and the one between domains (network adapter, DCN).
+      devices_per_chip: how many devices JAX lists for one.
+      torus_dims: dimensions of a TPU's ICI torus, 0 behind a switch.
+      plugin_name, plugin_options: what the compile-only plugin calls it, and wants to be told.
+    """
+
+    key: str
     name: str
     platform: str
+    flops_per_s: Mapping[str, Figure]
+    memory_bytes: Figure
+    memory_bytes_per_s: Figure
+    fast: Link
+    slow: Link
     devices_per_chip: int
+    torus_dims: int
     plugin_name: str
-    plugin_options: dict[str, str]
+    plugin_options: Mapping[str, str]
 
 
 def chip_names(platform: str) -> tuple[str, ...]:
     """The known chips of a platform, in the table's order."""
-    return tuple(name for name, known in _table().items() if known.platform == platform)
+    return tuple(name for name, known in _chips().items() if known.platform == platform)
 
 
 def chip(name: str) -> Chip:
@@ -32,12 +89,32 @@ def chip(name: str) -> Chip:
     Raises:
       Unusable: the table lacks it.
     """
-    if name not in _table():
-        raise Unusable(f"unknown chip {name!r}; known are {', '.join(_table())}")
-    return _table()[name]
+    if name not in _chips():
+        raise Unusable(f"unknown chip {name!r}; known are {', '.join(_chips())}")
+    return _chips()[name]
 
 
 @cache
-def _table() -> dict[str, Chip]:
-    rows = tomllib.loads((files("meshes") / "hardware.toml").read_text())
-    return {name: Chip(name, **({"devices_per_chip": 1, "plugin_name": name, "plugin_options": {}} | row)) for name, row in rows.items()}
+def _chips() -> dict[str, Chip]:
+    table = tomllib.loads((files("meshes") / "hardware.toml").read_text())
+    return {key: _chip(key, row, table["sources"]) for key, row in table["chips"].items()}
+
+
+def _chip(key: str, row: Mapping[str, Any], sources: Mapping[str, str]) -> Chip:
+    def cited(figure: Mapping[str, Any]) -> dict[str, Any]:
+        return {**figure, "source": sources[figure["source"]]}
+
+    return Chip(
+        key=key,
+        name=row["name"],
+        platform=row["platform"],
+        flops_per_s={dtype: Figure(**cited(figure)) for dtype, figure in row["flops_per_s"].items()},
+        memory_bytes=Figure(**cited(row["memory_bytes"])),
+        memory_bytes_per_s=Figure(**cited(row["memory_bytes_per_s"])),
+        fast=Link(**cited(row["fast"])),
+        slow=Link(**cited(row["slow"])),
+        devices_per_chip=row.get("devices_per_chip", 1),
+        torus_dims=row.get("torus_dims", 0),
+        plugin_name=row.get("plugin_name", key),
+        plugin_options=row.get("plugin_options", {}),
+    )
