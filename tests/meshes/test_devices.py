@@ -1,5 +1,9 @@
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from meshes import plugins
 from meshes.axes import Axes
@@ -69,3 +73,21 @@ def test_a_missing_plugin_is_named_with_its_install_command(monkeypatch, text, e
     monkeypatch.setattr(plugins, "find_spec", lambda package: None)
     with pytest.raises(Unusable, match=rf"run: pip install 'sharding-lab\[{extra}\]'"):
         make_mesh(parse_target(text), Axes.parse("data=2"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cpu:8",
+        *(pytest.param(f"gpu:{chip}:1x8", marks=needs_gpu) for chip in ("a100", "h100", "h200", "b200")),
+        *(pytest.param(f"tpu:{topology}", marks=needs_tpu) for topology in ("v4:2x2x2", "v5e:2x4", "v5p:2x2x2", "v6e:2x4", "7x:2x2x1")),
+    ],
+)
+def test_one_process_compiles_a_sharded_product_for_every_chip(text):
+    mesh = make_mesh(parse_target(text), Axes.parse("data=2,tensor=4"))
+    x_BD = jax.ShapeDtypeStruct((64, 256), jnp.bfloat16, sharding=NamedSharding(mesh, P("data", "tensor")))
+    w_DF = jax.ShapeDtypeStruct((256, 512), jnp.bfloat16, sharding=NamedSharding(mesh, P("tensor")))
+    out = NamedSharding(mesh, P("data"))
+    compiled = jax.jit(jnp.matmul, out_shardings=out).lower(x_BD, w_DF).compile()
+    assert "all-reduce" in compiled.as_text()
+    assert compiled.memory_analysis().output_size_in_bytes == 32 * 512 * 2

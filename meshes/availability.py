@@ -1,0 +1,69 @@
+"""What this machine can compile for. Nothing is compiled and JAX is not imported: an answer takes milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from meshes import plugins
+from meshes.chip_texts import origin
+from meshes.hardware import Chip, chip, chip_names
+
+
+@dataclass(frozen=True)
+class Available:
+    """One line of `lab targets`.
+
+    Attributes:
+      target: an example, as `parse_target` reads it.
+      name: the chip, for people.
+      can_compile: whether the plugin is installed.
+      how: what stands for the hardware when there is none.
+      approximate: the text of the chip was not dumped on hardware; memory may be some per cent off.
+      install: the command that makes it available, None where it is.
+    """
+
+    target: str
+    platform: str
+    chip: str | None
+    name: str
+    can_compile: bool
+    how: str
+    approximate: bool = False
+    install: str | None = None
+
+
+def availability() -> tuple[Available, ...]:
+    """Every platform and chip that the lab knows."""
+    return (
+        Available("cpu:8", "cpu", None, "fake CPU devices", True, "runs here"),
+        *_chips("gpu"),
+        *_chips("tpu"),
+        Available("attached", "attached", None, "the devices of this process", True, "runs here"),
+    )
+
+
+def _chips(platform: str) -> Iterator[Available]:
+    ready = plugins.installed(platform)
+    for key in chip_names(platform):
+        how = f"chip text {origin(key)}" if platform == "gpu" else _libtpu()
+        yield Available(
+            target=_example(chip(key)),
+            platform=platform,
+            chip=key,
+            name=chip(key).name,
+            can_compile=ready,
+            how=how,
+            approximate=how.startswith("chip text approximate"),
+            install=None if ready else plugins.install_command(platform),
+        )
+
+
+def _example(known: Chip) -> str:
+    sizes = {"gpu": "2x8", "tpu": "x".join("224"[-known.torus_dims :])}
+    return f"{known.platform}:{known.key}:{sizes[known.platform]}"
+
+
+def _libtpu() -> str:
+    return f"libtpu {version('libtpu')}" if plugins.installed("tpu") else "libtpu"

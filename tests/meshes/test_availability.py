@@ -1,0 +1,34 @@
+import subprocess
+import sys
+from pathlib import Path
+
+from meshes import plugins
+from meshes.availability import availability
+from meshes.targets import parse_target
+
+
+def test_every_example_is_a_target_of_its_chip():
+    rows = availability()
+    assert len(rows) == 11
+    for row in rows:
+        target = parse_target(row.target)
+        assert (target.platform, target.chip) == (row.platform, row.chip)
+
+
+def test_a_missing_plugin_is_shown_with_its_install_command(monkeypatch):
+    monkeypatch.setattr(plugins, "find_spec", lambda package: None)
+    rows = {row.target: row for row in availability()}
+    assert not rows["gpu:h100:2x8"].can_compile
+    assert rows["gpu:h100:2x8"].install == "pip install 'sharding-lab[gpu]'"
+    assert rows["tpu:v5p:2x2x4"].install == "pip install 'sharding-lab[tpu]'"
+    assert rows["cpu:8"].can_compile and rows["cpu:8"].install is None
+
+
+def test_texts_that_were_not_dumped_on_hardware_are_called_approximate():
+    approximate = {row.chip for row in availability() if row.approximate}
+    assert approximate == {"a100", "h200", "b200"}
+
+
+def test_telling_what_is_available_does_not_import_jax():
+    code = "import sys; from meshes.availability import availability; availability(); sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0

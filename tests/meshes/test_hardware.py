@@ -1,0 +1,105 @@
+import re
+import tomllib
+from collections.abc import Iterator
+from importlib.resources import files
+
+import pytest
+
+from meshes.chip_texts import chip_text, known_fields, origin
+from meshes.errors import Unusable
+from meshes.hardware import Figure, Link, chip, chip_names
+
+CHIPS = chip_names("gpu") + chip_names("tpu")
+TABLE = tomllib.loads((files("meshes") / "hardware.toml").read_text())
+NOT_MEASURES = {"torus_dims", "devices_per_chip", "links"}
+
+
+def test_the_table_has_nine_chips():
+    assert chip_names("gpu") == ("a100", "h100", "h200", "b200")
+    assert chip_names("tpu") == ("v4", "v5e", "v5p", "v6e", "7x")
+
+
+def test_every_number_of_the_table_has_a_source_and_every_source_is_used():
+    cited = {figure["source"] for figure in _numbers(TABLE["chips"])}
+    assert cited == set(TABLE["sources"])
+
+
+def _numbers(row: dict) -> Iterator[dict]:
+    """The tables in `row` that hold a value; a bare number elsewhere fails."""
+    if "value" in row:
+        yield row
+        return
+    for name, entry in row.items():
+        if isinstance(entry, dict):
+            yield from _numbers(entry)
+        else:
+            assert isinstance(entry, str) or name in NOT_MEASURES, f"{name} = {entry} stands without a source"
+
+
+def test_a_bare_number_is_noticed():
+    with pytest.raises(AssertionError, match="stands without a source"):
+        list(_numbers({"h100": {"memory_bytes": 80e9}}))
+
+
+def test_a_figure_without_a_source_is_refused():
+    with pytest.raises(ValueError, match="a source"):
+        Figure(80e9, "")
+    with pytest.raises(ValueError, match="one direction"):
+        Link(900e9, "data sheet", direction="both ways")
+
+
+def test_nvlink_of_an_h100_moves_450_gb_per_s_one_way():
+    assert chip("h100").fast.value == 450e9
+    assert chip("h100").fast.value / chip("h100").slow.value == 9
+
+
+def test_an_ici_link_of_a_v5p_moves_100_gb_per_s_one_way():
+    assert chip("v5p").fast.bytes_per_s_per_link == 100e9
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_links_grow_slower_from_memory_to_network(name):
+    assert chip(name).memory_bytes_per_s.value > chip(name).fast.value > chip(name).slow.value
+
+
+@pytest.mark.parametrize("name", chip_names("tpu"))
+def test_a_torus_has_two_links_a_dimension(name):
+    assert chip(name).fast.links == 2 * chip(name).torus_dims
+
+
+@pytest.mark.parametrize("name", chip_names("gpu"))
+@pytest.mark.parametrize("dtype, key", [("bf16", 16), ("tf32", 11), ("s8", 2)])
+def test_the_units_of_a_chip_text_give_the_peak_of_the_table_within_one_per_cent(name, dtype, key):
+    text = chip_text(name)
+    matrix = text[text.index("matrix_unit_description") :]
+    clock_ghz, units, ops = map(float, re.search(rf"key: {key}\s+value {{\s+\S+ (\S+)\s+\S+ (\S+)\s+\S+ (\S+)", matrix).groups())
+    multiply_adds = _field(text, "core_count") * units * ops * clock_ghz * 1e9
+    assert 2 * multiply_adds == pytest.approx(chip(name).flops_per_s[dtype].value, rel=0.01)
+
+
+@pytest.mark.parametrize("name", chip_names("gpu"))
+def test_the_memory_of_a_chip_text_is_that_of_the_table(name):
+    text = chip_text(name)
+    assert _field(text, "memory_bandwidth") == pytest.approx(chip(name).memory_bytes_per_s.value, rel=0.01)
+    assert _field(text, "device_memory_size") == chip(name).memory_bytes.value
+
+
+def _field(text: str, name: str) -> float:
+    return float(re.search(rf"\b{name}: (\S+)", text)[1])
+
+
+def test_fields_newer_than_the_installed_xla_are_dropped():
+    text = "# origin: here\nold: 1\n  new: 2  # since jaxlib 0.11\nold_too: 3"
+    assert "new: 2" not in known_fields(text, "0.10.2")
+    assert known_fields(text, "0.10.2").splitlines()[-1] == "old_too: 3"
+    assert known_fields(text, "0.11.0") == known_fields(text, "1.0") == text
+
+
+def test_only_the_text_of_the_h100_was_dumped_on_hardware():
+    assert [name for name in chip_names("gpu") if not origin(name).startswith("approximate")] == ["h100"]
+    assert origin("h100") == "dumped by XLA on an H100 SXM 80 GB, jax 0.11.2"
+
+
+def test_an_unknown_chip_is_refused_with_the_known_ones():
+    with pytest.raises(Unusable, match="unknown chip 'v9'; known are a100, h100"):
+        chip("v9")
