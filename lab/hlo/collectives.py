@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from lab.hlo.flops import operand_shapes
-from lab.hlo.groups import Groups, UnreadGroups, axes_of_groups, read_groups, read_pairs, read_permutation
+from lab.hlo.groups import Groups, UnreadGroups, axes_of_groups, read_groups, read_permutation
 from lab.hlo.names import Frames, origin, phase, scope
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction, Module
@@ -29,6 +29,7 @@ KINDS = {
     "send": Kind.SEND_RECV,
 }
 OPCODES = frozenset(KINDS) | {f"{opcode}-start" for opcode in KINDS if opcode != "send"}
+_BY_PAIRS = ("collective-permute", "collective-permute-start", "send")
 _WAITS = frozenset({"async-start"})
 _GROUPS = re.compile(r"replica_groups=(\{\{.*?\}\}|\{\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[[^\]]*\](?:,\s*device_ids=\([^{]*?\))?\s*\{[^}]*\})")
 _PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\}|\{\})")
@@ -94,7 +95,7 @@ class Reader:
     frames: Frames
     placement: Placement
     differentiated: bool
-    has_names: bool
+    has_metadata: bool
 
     def transfer(self, visit: Visit, notes: dict[str, None]) -> Transfer | None:
         """One site; None for what moves nothing between devices (a transfer to the host)."""
@@ -121,7 +122,7 @@ class Reader:
             conditional=visit.conditional,
             phase=phase(named.op_name if named else None, self.differentiated),
             scope=scope(named.op_name) if named else "",
-            origin=next((o for i in (instruction, *reversed(visit.callers), *([named] if named else [])) if (o := origin(i.extras, self.frames))), None),
+            origin=self._origin(visit, named),
             op_name=op_name,
             instruction=instruction.name,
             overlap="async" if _is_async(visit) else "sync",
@@ -130,10 +131,17 @@ class Reader:
             padded_from_bytes=_unpadded_bytes(visit) if kind is Kind.REDUCE_SCATTER else None,
         )
 
+    def _origin(self, visit: Visit, named: Instruction | None) -> str | None:
+        """Line of the instruction, else of its callers, else of the one that speaks for it."""
+        if not self.has_metadata:
+            return None
+        speakers = (visit.instruction, *reversed(visit.callers), *([named] if named else []))
+        return next((place for speaker in speakers if (place := origin(speaker.extras, self.frames))), None)
+
     def _groups(self, instruction: Instruction, notes: dict[str, None]) -> tuple[Groups, tuple[str, ...] | None, int | None]:
         axes = self.placement.axes
-        if pairs := _PAIRS.search(instruction.extras):
-            permutation = read_permutation(self.placement.on_mesh(read_pairs(pairs[1])).members, axes)
+        if _moves_by_pairs(instruction):
+            permutation = read_permutation(self.placement.on_mesh(listed_groups(groups_text(instruction))).members, axes)
             return permutation.groups, permutation.axes, permutation.shift
         try:
             groups = self._replica_groups(instruction)
@@ -148,11 +156,7 @@ class Reader:
     def _replica_groups(self, instruction: Instruction) -> Groups:
         if target := re.search(r'_xla_megascale_target="([^"]*)"', instruction.extras):
             return self._megascale_groups(target[1])
-        attributes = instruction.attributes
-        found = _GROUPS.search(attributes)
-        if found is None and "replica_groups=" in attributes:
-            raise UnreadGroups(attributes[attributes.index("replica_groups=") :][:80])
-        return self.placement.on_mesh(read_groups(found[1] if found else "", self.placement.partitions))
+        return self.placement.on_mesh(read_groups(groups_text(instruction), self.placement.partitions))
 
     def _megascale_groups(self, text: str) -> Groups:
         """The three spellings of who meets over the data-centre network: all slices, some, or one to one."""
@@ -179,12 +183,36 @@ class Reader:
 
     def _named(self, visit: Visit) -> Instruction | None:
         """The instruction whose op_name speaks for this one: itself, its callers, or the nearest producer that has a name."""
-        if not self.has_names:
+        if not self.has_metadata:
             return None
         for instruction in (visit.instruction, *reversed([c for c in visit.callers if c.opcode != "while"])):
             if instruction.op_name:
                 return instruction
         return next((i for i in _producers(visit.instruction, visit.computation) if i.op_name), None)
+
+
+def groups_text(instruction: Instruction) -> str:
+    """The groups or pairs of an instruction as they are spelled; empty where it names none."""
+    if _moves_by_pairs(instruction):
+        pairs = _PAIRS.search(instruction.extras)
+        return pairs[1] if pairs else ""
+    attributes = instruction.attributes
+    if "replica_groups=" not in attributes:
+        return ""
+    found = _GROUPS.search(attributes)
+    return found[1] if found else attributes[attributes.index("replica_groups=") + 15 :][:80]
+
+
+def listed_groups(text: str) -> Groups:
+    """Groups that need no number of devices to be read, () otherwise."""
+    try:
+        return read_groups(text, None)
+    except UnreadGroups:
+        return Groups(())
+
+
+def _moves_by_pairs(instruction: Instruction) -> bool:
+    return instruction.opcode in _BY_PAIRS and "source_target_pairs" in instruction.extras
 
 
 def once(visits: Iterable[Visit]) -> list[Visit]:
@@ -210,6 +238,8 @@ def _together(one: Visit, other: Visit) -> Visit:
 
 
 def _chain(instruction: Instruction) -> tuple[str, ...] | None:
+    if "chain_id=" not in instruction.tail:
+        return None
     chain = re.search(r'chain_id="(\d+)"', instruction.extras)
     channel = instruction.attribute("channel_id")
     return (instruction.opcode, channel, chain[1]) if chain and channel else None

@@ -18,7 +18,6 @@ _MESH_AXIS = re.compile(r"'([^']*)'\s*=\s*(\d+)")
 _PICKED_AXIS = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
 _PERMUTED_IDS = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _LIST = re.compile(r"\{([\d,\s]*)\}")
-_PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
 
 
 class UnreadGroups(ValueError):
@@ -42,7 +41,7 @@ class Groups:
 
 @lru_cache(maxsize=512)
 def read_groups(text: str, devices: int | None) -> Groups:
-    """Expands the value of `replica_groups=`; an empty one means all `devices`.
+    """Expands the value of `replica_groups=` or `source_target_pairs=`; an empty one means all `devices`.
 
     Raises:
       UnreadGroups: the spelling is not one of `{{0,1},{2,3}}`, `[2,4]<=[4,2]T(1,0)`, `mesh['x'=4,'y'=2] {'x'}`.
@@ -60,12 +59,6 @@ def read_groups(text: str, devices: int | None) -> Groups:
     if text.startswith("{"):
         return Groups(tuple(tuple(_numbers(group)) for group in _LIST.findall(text)))
     raise UnreadGroups(text[:80])
-
-
-@lru_cache(maxsize=512)
-def read_pairs(text: str) -> Groups:
-    """The (source, target) pairs of a permute."""
-    return Groups(tuple((int(source), int(target)) for source, target in _PAIR.findall(text)))
 
 
 @lru_cache(maxsize=512)

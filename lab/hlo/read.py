@@ -18,9 +18,7 @@ from meshes.targets import Target
 
 _PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
 _REPLICAS = re.compile(r"\breplica_count=(\d+)")
-_LARGEST_ID = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}")
 _BEFORE_PARTITIONING = ("Sharding", "SPMDFullToShardShape", "xla.sdy.")
-_PRODUCT = re.compile(r"replica_groups=\[([\d,]+)\]<=|replica_groups=mesh\[([^\]]*)\]")
 
 
 def read_text(text: str, *, source: str = "", axes: Axes | None = None, target: Target | None = None) -> Ledger:
@@ -38,11 +36,11 @@ def read_text(text: str, *, source: str = "", axes: Axes | None = None, target: 
     if not module.computations:
         raise Unusable(f"{source or 'the text'}: no HLO module found (no computation in it); expected the text of a compiled program, as compiled.as_text() gives it")
     notes = _reading_notes(module)
-    devices = _devices(module, text, target, notes)
+    devices = _devices(module, target, notes)
     _check_sizes(source or "the program", devices, axes, target)
     reached = walk(module, collectives.OPCODES | flops.OPCODES)
     placement = _placement(axes, devices or (axes.size if axes else None), target)
-    reader = Reader(module, read_frames(module.head), placement, differentiated="transpose(jvp(" in text, has_names='op_name="' in text)
+    reader = Reader(module, read_frames(module.head), placement, differentiated="transpose(jvp(" in text, has_metadata="metadata={" in text)
     transfers = _transfers(reader, reached, notes)
     total = _flops(reached.visits, notes)
     if not transfers:
@@ -93,29 +91,24 @@ def _placement(axes: Axes | None, devices: int | None, target: Target | None) ->
     return Placement(axes, devices, domains, targets.link_names(target), target.slices)
 
 
-def _devices(module: Module, text: str, target: Target | None, notes: dict[str, None]) -> int | None:
+def _devices(module: Module, target: Target | None, notes: dict[str, None]) -> int | None:
     """How many devices the program runs on: the module says so, or its largest group does."""
     partitions, replicas = _PARTITIONS.search(module.head), _REPLICAS.search(module.head)
     if partitions or replicas:
         counts = [int(found[1]) for found in (partitions, replicas) if found]
         return counts[0] * (counts[1] if len(counts) > 1 else 1) * (target.slices if target else 1)
-    for source, count in (("its groups", _largest_group(text)), ("the shapes of its gathers", _widest_gather(module))):
-        if count:
+    for source, found in (("its groups", _largest_group), ("the shapes of its gathers", _widest_gather)):
+        if count := found(module):
             notes[f"the module does not say on how many devices it runs: {count} taken from {source}"] = None
             return count
     return None
 
 
-def _largest_group(text: str) -> int | None:
-    sizes = [0]
-    for iota, mesh in _PRODUCT.findall(text):
-        size = 1
-        for number in re.findall(r"\d+", iota) if iota else re.findall(r"=(\d+)", mesh):
-            size *= int(number)
-        sizes.append(size)
-    for listed in set(_LARGEST_ID.findall(text)):
-        sizes.append(1 + max(map(int, re.findall(r"\d+", listed)), default=-1))
-    return max(sizes) or None
+def _largest_group(module: Module) -> int | None:
+    """One more than the largest device id that a collective names."""
+    texts = {collectives.groups_text(i) for c in module.computations.values() for i in c.instructions if i.opcode in collectives.OPCODES}
+    ids = [max(row) for text in texts for row in collectives.listed_groups(text).members if row]
+    return 1 + max(ids) if ids else None
 
 
 def _widest_gather(module: Module) -> int | None:
@@ -139,8 +132,9 @@ def _reading_notes(module: Module) -> dict[str, None]:
 
 
 def _note_unreached(module: Module, visits: list[Visit], notes: dict[str, None]) -> None:
-    reached = {(visit.computation.name, visit.instruction.name) for visit in visits}
-    left = [i.name for c in module.computations.values() for i in c.instructions if i.opcode in collectives.OPCODES and (c.name, i.name) not in reached]
+    reached = {visit.computation.name for visit in visits}
+    skipped = (c for name, c in module.computations.items() if name not in reached)
+    left = [i.name for c in skipped for i in c.instructions if i.opcode in collectives.OPCODES]
     if left:
         notes[f"{len(left)} collectives stand in computations that nothing here runs, the first: {left[0]}; not counted"] = None
 

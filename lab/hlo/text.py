@@ -9,15 +9,8 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-_LINE = re.compile(
-    r"""^(?:
-      [ \t]+(?P<root>ROOT\ )?%?(?P<name>[^\s=]+)\ =\ (?P<shape>.*?)\ (?P<opcode>[a-z][\w\-]*)\((?P<tail>.*)
-    | (?P<entry>ENTRY\ )?%?(?P<computation>[^\s(]+)\ (?:\(.*)?\{[ \t]*
-    | (?P<end>\}).*
-    | [ \t]+(?P<unread>\S.*)
-    )$""",
-    re.MULTILINE | re.VERBOSE,
-)
+_INSTRUCTION = re.compile(r"[ \t]+(ROOT )?%?([^\s=]+) = (.*?) ([a-z][\w\-]*)\((.*)")
+_HEADER = re.compile(r"(ENTRY )?%?([^\s(]+) (?:\(.*)?\{[ \t]*$")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _OPERAND = re.compile(r"%?([^\s%]+)$")
 _WITHOUT_OPERANDS = frozenset({"constant", "parameter", "iota", "partition-id", "replica-id", "infeed", "rng-get-and-update-state"})
@@ -51,7 +44,7 @@ class Instruction:
         """What stands between the parentheses: the value of a constant, the number of a parameter."""
         return self.tail[: self._close]
 
-    @property
+    @cached_property
     def extras(self) -> str:
         """All that follows the operands: attributes, metadata and backend configuration."""
         return self.tail[self._close + 1 :]
@@ -134,24 +127,35 @@ def parse(text: str) -> Module:
     """Reads the text of one module; never fails on text it does not understand."""
     computations: dict[str, Computation] = {}
     shapes: dict[str, str] = {}
-    unread: list[str] = []
-    instructions: list[Instruction] | None = None
-    first = len(text)
-    for line in _LINE.finditer(text):
-        kind = line.lastgroup
-        if kind == "tail" and instructions is not None:
-            root, name, shape, opcode, tail = line.group(1, 2, 3, 4, 5)
-            instructions.append(Instruction(name, shapes.setdefault(shape, shape), opcode, root is not None, tail))
-        elif kind == "computation":
-            first = min(first, line.start())
-            instructions = []
-            name = line["computation"]
-            computations[name] = Computation(name, line["entry"] is not None, instructions)
-        elif kind == "end":
-            instructions = None
-        elif kind == "unread" and instructions is not None:
-            unread.append(line["unread"])
-    return Module(text[:first], computations, unread, is_cut=instructions is not None)
+    head, unread = [], []
+    inside: list[Instruction] | None = None
+    for line in text.split("\n"):
+        if inside is None:
+            if header := _HEADER.match(line):
+                inside = []
+                computations[header[2]] = Computation(header[2], header[1] is not None, inside)
+            elif not computations:
+                head.append(line)
+        elif line.startswith("}"):
+            inside = None
+        elif instruction := _instruction(line, shapes):
+            inside.append(instruction)
+        elif line.strip():
+            unread.append(line.strip())
+    return Module("\n".join(head), computations, unread, is_cut=inside is not None)
+
+
+def _instruction(line: str, shapes: dict[str, str]) -> Instruction | None:
+    """`shapes` keeps one copy of each type: they repeat in every line."""
+    left, _, tail = line.partition("(")
+    words = left.split()
+    if len(words) == 4 and words[1] == "=":  # Most lines: no tuple type, no tiling, no ROOT; four times as fast as the pattern.
+        return Instruction(words[0].lstrip("%"), shapes.setdefault(words[2], words[2]), words[3], False, tail)
+    found = _INSTRUCTION.match(line)
+    if found is None:
+        return None
+    root, name, shape, opcode, tail = found.groups()
+    return Instruction(name, shapes.setdefault(shape, shape), opcode, root is not None, tail)
 
 
 def closing_parenthesis(text: str) -> int:

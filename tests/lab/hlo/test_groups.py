@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.hlo.groups import Groups, UnreadGroups, axes_of_groups, read_groups, read_pairs, read_permutation
+from lab.hlo.groups import Groups, UnreadGroups, axes_of_groups, read_groups, read_permutation
 from meshes.axes import Axes
 
 AXES = Axes.parse("data=2,fsdp=2,tensor=4")
@@ -53,7 +53,7 @@ def test_groups_that_no_axes_give_have_none():
 
 
 def test_a_ring_along_one_axis_has_axis_and_shift():
-    pairs = read_pairs("{{0,1},{1,2},{2,3},{3,0},{4,5},{5,6},{6,7},{7,4}}")
+    pairs = read_groups("{{0,1},{1,2},{2,3},{3,0},{4,5},{5,6},{6,7},{7,4}}", 8)
     ring = read_permutation(pairs.members, Axes.parse("data=2,tensor=4"))
     assert (ring.axes, ring.shift, ring.groups.count, ring.groups.size) == (("tensor",), 1, 2, 4)
 
