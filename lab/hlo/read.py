@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from lab.hlo import collectives, flops
 from lab.hlo.collectives import Placement, Reader
@@ -21,7 +22,7 @@ _REPLICAS = re.compile(r"\breplica_count=(\d+)")
 _BEFORE_PARTITIONING = ("Sharding", "SPMDFullToShardShape", "xla.sdy.")
 
 
-def read_text(text: str, *, source: str = "", axes: Axes | None = None, target: Target | None = None) -> Ledger:
+def read_text(text: str, *, source: str = "", axes: Axes | None = None, target: Target | None = None, domains: Sequence[int] | None = None) -> Ledger:
     """The ledger of a compiled module.
 
     Args:
@@ -29,6 +30,7 @@ def read_text(text: str, *, source: str = "", axes: Axes | None = None, target: 
       source: how the ledger names it.
       axes: the mesh, in the order of `mesh.devices`; without it axes stay None.
       target: what it was compiled for; decides links and the number of slices.
+      domains: host or slice of each position of the mesh, where it is not the one that `target` implies.
     Raises:
       Unusable: the text is no HLO, or the mesh has another size than the program has devices.
     """
@@ -39,7 +41,7 @@ def read_text(text: str, *, source: str = "", axes: Axes | None = None, target: 
     devices = _devices(module, target, notes)
     _check_sizes(source or "the program", devices, axes, target)
     reached = walk(module, collectives.OPCODES | flops.OPCODES)
-    placement = _placement(axes, devices or (axes.size if axes else None), target)
+    placement = _placement(axes, devices or (axes.size if axes else None), target, domains)
     reader = Reader(module, read_frames(module.head), placement, differentiated="transpose(jvp(" in text, has_metadata="metadata={" in text)
     transfers = _transfers(reader, reached, notes)
     total = _flops(reached.visits, notes)
@@ -83,12 +85,12 @@ def _flops(visits: list[Visit], notes: dict[str, None]) -> int | None:
     return total
 
 
-def _placement(axes: Axes | None, devices: int | None, target: Target | None) -> Placement:
-    if target is None or target.platform == "attached":
+def _placement(axes: Axes | None, devices: int | None, target: Target | None, domains: Sequence[int] | None) -> Placement:
+    if target is None:
         return Placement(axes, devices)
-    laid_out = axes or Axes(("devices",), (target.devices,))
-    domains = tuple(targets.domains(target, laid_out).tolist())
-    return Placement(axes, devices, domains, targets.link_names(target), target.slices)
+    if domains is None and target.devices is not None:
+        domains = targets.domains(target, axes or Axes(("devices",), (target.devices,))).tolist()
+    return Placement(axes, devices, None if domains is None else tuple(domains), targets.link_names(target), target.slices)
 
 
 def _devices(module: Module, target: Target | None, notes: dict[str, None]) -> int | None:

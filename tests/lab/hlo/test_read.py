@@ -201,3 +201,10 @@ def test_links_follow_from_the_hosts_that_a_group_spans():
     target = parse_target("gpu:h100:2x4")
     assert only(read(gather.replace("GROUPS", "[2,4]<=[8]"), target=target)).link == "host"
     assert only(read(gather.replace("GROUPS", "[4,2]<=[2,4]T(1,0)"), target=target)).link == "network"
+
+
+def test_a_mesh_whose_second_axis_spans_the_slices_is_read_with_its_own_domains():
+    gather = "%x = f32[64]{0} parameter(0)\nROOT %ag = f32[64]{0} all-gather(%x), replica_groups={{0,1},{2,3}}, dimensions={0}"
+    where = dict(partitions=4, axes=Axes.parse("data=4,model=2"), target=parse_target("tpu:v5e:2x2*2"))
+    assert only(read(gather, **where)).axes == ("model",)
+    assert only(read(gather, **where, domains=[0, 1, 0, 1, 0, 1, 0, 1])).axes is None

@@ -1,0 +1,137 @@
+"""Runs an experiment: compiles its program for a target, reads its ledger, and settles it with the one that theory predicts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import jax
+from jax.sharding import Mesh
+
+from lab.experiment import Claim, ClaimVerdict, Experiment, Numerics, numerics
+from lab.inspection import inspect_program
+from lab.ledger import Ledger, Memory
+from lab.settle import Context, Settlement, Verdict, settle
+from meshes.axes import Axes
+from meshes.targets import Target, make_mesh
+
+SCHEMA = "sharding-lab/run/1"
+# Where a program can be run as well as compiled.
+RUNNABLE = ("cpu", "attached")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Wall time of this process: of XLA's compilation, of reading the text, and of everything."""
+
+    compile: float
+    read: float
+    all: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one experiment showed in one style on one target.
+
+    Attributes:
+      measured: the compiled program's ledger; None where it failed to compile or gave wrong numbers.
+      settlement: None where `measured` is.
+      numerics: None where the program was not run.
+      failure: why there is no ledger, in a line.
+    """
+
+    experiment: str
+    style: str
+    target: str
+    mesh: dict[str, int]
+    parameters: dict[str, Any]
+    seconds: Seconds
+    measured: Ledger | None = None
+    settlement: Settlement | None = None
+    claims: tuple[Claim, ...] = ()
+    numerics: Numerics | None = None
+    failure: str | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict.FAILED if self.settlement is None else self.settlement.verdict
+
+    @property
+    def is_fine(self) -> bool:
+        """Nothing failed and nothing, of the ledger or of the book, was refuted."""
+        return self.verdict not in (Verdict.FAILED, Verdict.REFUTED) and all(c.verdict is not ClaimVerdict.REFUTED for c in self.claims)
+
+    def to_json(self) -> dict[str, Any]:
+        """One of the `results` of `sharding-lab/run/1`."""
+        settled = self.settlement
+        return {
+            "experiment": self.experiment,
+            "style": self.style,
+            "target": self.target,
+            "mesh": self.mesh,
+            "parameters": self.parameters,
+            "verdict": str(self.verdict),
+            "failure": self.failure,
+            "terms": [term.to_json() for term in settled.terms] if settled else [],
+            "unexplained": [transfer.to_json() for transfer in settled.unexplained] if settled else [],
+            "missing": [term.to_json() for term in settled.missing] if settled else [],
+            "claims": [{"id": c.id, "verdict": str(c.verdict), "evidence": c.evidence} for c in self.claims],
+            "numerics": asdict(self.numerics) if self.numerics else None,
+            "memory": _memory_json(self.measured.memory if self.measured else None),
+            "seconds": asdict(self.seconds),
+        }
+
+
+def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None = None, parameters: Any = None) -> Result:
+    """Compiles and settles one program; on devices that are there, checks its numbers first.
+
+    Args:
+      axes: the mesh; by default the one that the experiment has for the target.
+      parameters: sizes; by default the experiment's own.
+    Raises:
+      Unusable: the target, the mesh or the sizes cannot be used. What XLA refuses is a failed result, not an error.
+    """
+    axes, parameters = axes or experiment.axes(target), parameters or experiment.parameters
+    start = time.perf_counter()
+    mesh = make_mesh(target, axes)
+    predicted = experiment.predict(parameters, axes)
+
+    def result(compiled: float, read: float, **outcome: Any) -> Result:
+        seconds = Seconds(compiled, read, time.perf_counter() - start)
+        return Result(experiment.name, style, str(target), axes.shape, asdict(parameters), seconds, **outcome)
+
+    try:
+        checked = numerics(experiment, style, mesh) if target.platform in RUNNABLE else None
+        compiled, compile_seconds = _timed(lambda: _compiled(experiment, style, parameters, mesh))
+    except (AssertionError, jax.errors.JaxRuntimeError) as failure:
+        return result(0.0, 0.0, failure=_first_line(failure))
+    measured, read_seconds = _timed(lambda: inspect_program(compiled, (), mesh, target, source=experiment.name))
+    settlement = settle(predicted, measured, _context(target, style, axes, mesh))
+    claims = experiment.claims(parameters, axes, measured)
+    return result(compile_seconds, read_seconds, measured=measured, settlement=settlement, claims=claims, numerics=checked)
+
+
+def _compiled(experiment: Experiment, style: str, parameters: Any, mesh: Mesh) -> jax.stages.Compiled:
+    function, args = experiment.build(style, parameters, mesh)
+    return function.lower(*args).compile()
+
+
+def _context(target: Target, style: str, axes: Axes, mesh: Mesh) -> Context:
+    platform = mesh.devices.flat[0].platform if target.platform == "attached" else target.platform
+    return Context(platform, style, axes.size // target.slices)
+
+
+def _timed(work: Callable[[], T]) -> tuple[T, float]:
+    start = time.perf_counter()
+    return work(), time.perf_counter() - start
+
+
+def _first_line(failure: Exception) -> str:
+    return str(failure).strip().partition("\n")[0] or type(failure).__name__
+
+
+def _memory_json(memory: Memory | None) -> dict[str, Any] | None:
+    return None if memory is None else {"predicted": None, "measured": asdict(memory)}
