@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from lab import inspection, sources
 from lab.ledger import Ledger
-from lab.report import tables
-from meshes import targets as meshes_targets
+from lab.report import tables, verdicts
+from meshes import plugins
+from meshes.availability import availability
 from meshes.axes import Axes
 from meshes.errors import Unusable
-from meshes.targets import Target, parse_target
+from meshes.targets import Target, make_mesh, parse_target, prepare
 
+if TYPE_CHECKING:
+    from lab.experiment import Experiment
+    from lab.run import Result
+
+FULL_TARGETS = ("cpu:8",)
 INTERRUPTED, CLOSED_PIPE = 130, 141
+
+# An experiment, where to compile it, and in which style.
+Run = tuple["Experiment", Target, str]
 
 
 def _parsed(parse):
@@ -31,6 +41,13 @@ def _parsed(parse):
         return tuple(map(parse, value)) if isinstance(value, tuple) else value and parse(value)
 
     return callback
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise Unusable(f"--set {text}: expected NAME=VALUE, such as --set layers=4")
+    return name, value
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
@@ -68,7 +85,7 @@ def _prepared(mesh: Axes | None, target: Target | None) -> Target:
     if mesh is None:
         raise Unusable("a program needs a mesh; name its axes in the order of mesh.devices, such as --mesh data=2,tensor=4")
     target = target or parse_target(f"cpu:{mesh.size}")
-    meshes_targets.prepare([target])
+    prepare([target])
     return target
 
 
@@ -77,10 +94,104 @@ def _ledgers(source: str, mesh: Axes | None, target: Target | None) -> list[Ledg
         return inspection.inspect_texts(Path(source), mesh, target)
     with _working(f"compiling {source} for {target}"):
         build = sources.builder(source)
-        devices = meshes_targets.make_mesh(target, mesh)
+        devices = make_mesh(target, mesh)
         function, args = sources.program(source, build, devices)
         with sources.own_words(source):
             return [inspection.inspect_program(function, args, devices, target, source=source)]
+
+
+@cli.command("targets")
+@as_json
+def list_targets(as_json: bool) -> None:
+    """Lists what this machine can compile for, and how to install what it cannot."""
+    rows = availability()
+    if as_json:
+        _print_json([asdict(row) for row in rows])
+    else:
+        _print(tables.rows_text(("target", "chip", "compiles here", "how"), [(r.target, r.name, "no" if r.install else "yes", r.install or r.how) for r in rows]))
+
+
+@cli.command("list")
+@as_json
+def list_experiments(as_json: bool) -> None:
+    """Lists the experiments."""
+    experiments = _loaded((), ())
+    if as_json:
+        _print_json([{"experiment": e.name, "chapter": e.chapter, "question": e.question, "targets": e.targets, "styles": e.styles} for e in experiments])
+    else:
+        _print(tables.rows_text(("experiment", "chapter", "question"), [(e.name, str(e.chapter), e.question) for e in experiments]))
+
+
+@cli.command()
+@click.argument("names", metavar="EXPERIMENT...", nargs=-1, required=True)
+@click.option("--target", "targets", metavar="TARGET", multiple=True, callback=_parsed(parse_target), help=_TARGET_HELP + " By default the experiment's own.")
+@click.option("--style", "styles", metavar="STYLE", multiple=True, help="declared or explicit; by default both.")
+@mesh_option
+@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="A parameter of the experiment, such as layers=4.")
+@as_json
+def run(names: tuple[str, ...], targets: tuple[Target, ...], styles: tuple[str, ...], mesh: Axes | None, settings: tuple[tuple[str, str], ...], as_json: bool) -> int:
+    """Settles what theory predicts with what the compilers make of it, term by term."""
+    runs = _runs(_loaded(names, targets), targets, styles)
+    results = _results(runs, mesh, dict(settings))
+    return _report(results, as_json, "\n\n\n".join(map(verdicts.result_text, results)))
+
+
+@cli.command()
+@click.option("--full", is_flag=True, help="More chips and larger machines.")
+@as_json
+def verify(full: bool, as_json: bool) -> int:
+    """Runs every experiment in every style on its targets, and ends with a table of verdicts."""
+    runs = _with_plugin(_runs(_loaded((), ()), FULL_TARGETS if full else (), ()))
+    results = _results(runs, None, {})
+    return _report(results, as_json, verdicts.summary_text(results))
+
+
+def _loaded(names: Sequence[str], targets: Sequence[Target]) -> list[Experiment]:
+    """The named experiments, or all, with JAX made ready for these targets before it is imported."""
+    prepare(targets)
+    from lab import experiment
+
+    return [experiment.load(name) for name in names or experiment.names()]
+
+
+def _runs(experiments: Sequence[Experiment], targets: Sequence[Target], styles: Sequence[str]) -> list[Run]:
+    for experiment in experiments:
+        for style in set(styles) - set(experiment.styles):
+            raise Unusable(f"{experiment.name} has no style {style!r}; it has {', '.join(experiment.styles)}")
+    return [(e, target, style) for e in experiments for target in targets or map(parse_target, e.targets) for style in styles or e.styles]
+
+
+def _with_plugin(runs: Sequence[Run]) -> list[Run]:
+    """The runs whose target can be compiled for here; says once for each platform what is left out."""
+    for platform in dict.fromkeys(target.platform for _, target, _ in runs):
+        if not plugins.installed(platform):
+            print(f"lab: {platform} targets are left out, the plugin is not installed; run: {plugins.install_command(platform)}", file=sys.stderr)
+    return [run for run in runs if plugins.installed(run[1].platform)]
+
+
+def _results(runs: Sequence[Run], mesh: Axes | None, settings: dict[str, str]) -> list[Result]:
+    prepare([target for _, target, _ in runs])
+    from lab.experiment import with_settings
+    from lab.run import run
+
+    results = []
+    with Progress(SpinnerColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"), console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("", total=len(runs))
+        for experiment, target, style in runs:
+            progress.update(task, description=f"{experiment.name} {style} {target}")
+            parameters = with_settings(experiment.parameters, settings)
+            results.append(run(experiment, target=target, style=style, axes=mesh, parameters=parameters))
+            progress.advance(task)
+    return results
+
+
+def _report(results: Sequence[Result], as_json: bool, text: str) -> int:
+    """Prints the results; 1 where something failed or was refuted."""
+    if as_json:
+        _print_json({"schema": "sharding-lab/run/1", "results": [result.to_json() for result in results]})
+    else:
+        _print(text)
+    return 0 if all(result.is_fine for result in results) else 1
 
 
 @contextmanager
@@ -100,8 +211,6 @@ def _print(text: str) -> None:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is still in the buffer would be tried again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(CLOSED_PIPE)
 
 

@@ -36,12 +36,8 @@ def inspect_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Targ
     mesh = mesh if mesh is not None else _mesh(jax.tree.leaves(args))
     compiled = _compiled(program, args, mesh)
     mesh = mesh if mesh is not None else _mesh(jax.tree.leaves(compiled.input_shardings))
-    return read_compiled(compiled, compiled.as_text(), source=source, axes=_axes(mesh), target=target)
-
-
-def read_compiled(compiled: Any, text: str, *, source: str, axes: Axes | None, target: Target | None) -> Ledger:
-    """The ledger of a `jax.stages.Compiled` and its text, memory included."""
-    return replace(hlo.read_text(text, source=source, axes=axes, target=target), memory=_memory(compiled))
+    ledger = hlo.read_text(compiled.as_text(), source=source, axes=_axes(mesh), target=target)
+    return replace(ledger, memory=_memory(compiled))
 
 
 def _compiled(program: Any, args: tuple[Any, ...], mesh: Any) -> Any:

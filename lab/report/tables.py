@@ -21,7 +21,7 @@ from lab.report.units import bytes_text, scaled
 
 # In a pipe nothing is folded: a line is as long as it is. A terminal narrower than this breaks lines itself, numbers stay whole.
 _PIPE_WIDTH, _NARROWEST = 10_000, 120
-_FOLDED = ("scope", "origin", "why")
+_FOLDED = ("scope", "origin", "question", "how", "install")
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,11 @@ def columns_text(columns: Sequence[Column]) -> str:
     for cells in zip(*(column.cells for column in columns)):
         table.add_row(*(_cell(cell) for cell in cells))
     return rendered(table)
+
+
+def rows_text(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The same from rows of words."""
+    return columns_text([Column(heading, cells) for heading, cells in zip(headings, zip(*rows))])
 
 
 def columns_html(columns: Sequence[Column]) -> str:

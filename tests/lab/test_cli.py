@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from lab import cli
+from meshes.targets import parse_target
 
 TEXT = """HloModule jit_step, num_partitions=8
 
@@ -271,6 +272,21 @@ def test_a_topology_that_the_plugin_refuses_is_refused_in_its_own_words(lab):
     assert_refused(lab("inspect", "model.py:build", "--mesh", "tensor=21", "--target", "tpu:v5e:3x7"), "tpu:v5e:3x7", "the plugin refuses it")
 
 
+def test_every_known_chip_is_listed_with_a_target_that_parses(lab):
+    rows = json.loads(lab("targets", "--json").out)
+    assert all(str(parse_target(row["target"])) == row["target"] for row in rows)
+    assert {row["chip"] for row in rows} >= {"h100", "h200", "a100", "b200", "v4", "v5e", "v5p", "v6e"}
+
+
+def test_a_target_without_its_plugin_is_listed_with_the_command_that_installs_it(lab, monkeypatch):
+    from meshes import plugins
+
+    monkeypatch.setattr(plugins, "installed", lambda platform: platform != "gpu")
+    lines = [line for line in lab("targets").out.splitlines() if line.startswith("gpu:")]
+    assert len(lines) == 4
+    assert all(line.endswith("no             pip install 'sharding-lab[gpu]'") for line in lines)
+
+
 @pytest.mark.parametrize("arguments", [(), ("frobnicate",), ("inspect",), ("inspect", "step.hlo", "--colour"), ("inspect", "step.hlo", "--mesh")])
 def test_a_wrong_command_line_gets_one_line(lab, arguments):
     assert_refused(lab(*arguments), "--help")
@@ -287,7 +303,8 @@ def test_control_c_ends_the_line_and_with_130(lab, monkeypatch):
 def test_a_reader_that_went_away_is_no_error(tmp_path):
     (tmp_path / "step.hlo").write_text(TEXT)
     root = Path(__file__).parents[2]
-    lab = subprocess.Popen([sys.executable, "-m", "lab.cli", "inspect", tmp_path / "step.hlo"], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    more_than_a_buffer = [tmp_path / "step.hlo"] * 50
+    lab = subprocess.Popen([sys.executable, "-m", "lab.cli", "inspect", *more_than_a_buffer], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     lab.stdout.close()
     assert lab.stderr.read() == b""
     assert lab.wait() == 141

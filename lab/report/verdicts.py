@@ -1,0 +1,154 @@
+"""Results of experiments as tables: one run with its terms and claims, many runs in a summary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lab.ledger import Totals, Transfer, axes_label
+from lab.report.tables import Column, columns_text
+from lab.report.units import exact
+from lab.settle import Term, Verdict
+
+if TYPE_CHECKING:
+    from lab.run import Result
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the summary: the transfers of a run that span the same axes. The run is named in its first line only."""
+
+    run: tuple[str, str, str, str]
+    axes: str
+    predicted: Totals
+    measured: Totals
+
+
+def summary_text(results: Sequence[Result]) -> str:
+    """One line for each run and set of axes, then what needs words, then a count of the verdicts."""
+    parts = [columns_text(_summary_columns(results)), "\n".join(_explanations(results)), "\n".join(_troubles(results)), "\n".join(_closing(results))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def result_text(result: Result) -> str:
+    """One run: its verdict, each term, what no term asked for, and the claims it decides."""
+    mesh = ",".join(f"{name}={size}" for name, size in result.mesh.items())
+    parameters = ", ".join(f"{name} {value}" for name, value in result.parameters.items())
+    head = f"{result.verdict}: {result.experiment}, {result.style}, {result.target}, mesh {mesh}\n{parameters}"
+    terms = columns_text(_term_columns(result.settlement.terms)) if result.settlement else ""
+    words = [*_explanations([result]), *_troubles([result]), *_claims(result), *_numerics([result])]
+    return "\n\n".join(part for part in (head, terms, "\n".join(words)) if part)
+
+
+def _summary_columns(results: Sequence[Result]) -> list[Column]:
+    lines = [line for result in results for line in _lines(result)]
+    verdict, experiment, style, target = zip(*(line.run for line in lines))
+    return [
+        Column("verdict", verdict),
+        Column("experiment", experiment),
+        Column("style", style),
+        Column("target", target),
+        Column("axes", tuple(line.axes for line in lines)),
+        *_compared([line.predicted for line in lines], [line.measured for line in lines]),
+    ]
+
+
+def _lines(result: Result) -> list[Line]:
+    run, again = (result.verdict, result.experiment, result.style, result.target), ("", "", "", "")
+    predicted, measured = _by_axes(_predicted(result)), _by_axes(_measured(result))
+    nothing = Totals.of(())
+    axes = list(dict.fromkeys([*predicted, *measured])) or ["none"]
+    return [Line(again if place else run, name, predicted.get(name, nothing), measured.get(name, nothing)) for place, name in enumerate(axes)]
+
+
+def _predicted(result: Result) -> list[Transfer]:
+    return [term.predicted for term in result.settlement.terms] if result.settlement else []
+
+
+def _measured(result: Result) -> list[Transfer]:
+    settled = result.settlement
+    return [t for term in settled.terms for t in term.measured] + list(settled.unexplained) if settled else []
+
+
+def _by_axes(transfers: Sequence[Transfer]) -> dict[str, Totals]:
+    names = dict.fromkeys(map(axes_label, transfers))
+    return {name: Totals.of(t for t in transfers if axes_label(t) == name) for name in names}
+
+
+def _term_columns(terms: Sequence[Term]) -> list[Column]:
+    return [
+        Column("status", tuple(str(term.status) for term in terms)),
+        Column("term", tuple(term.predicted.scope for term in terms)),
+        Column("kind", tuple(str(term.predicted.kind) for term in terms)),
+        Column("axes", tuple(axes_label(term.predicted) for term in terms)),
+        *_compared([Totals.of([term.predicted]) for term in terms], [Totals.of(term.measured) for term in terms]),
+    ]
+
+
+def _compared(predicted: Sequence[Totals], measured: Sequence[Totals]) -> list[Column]:
+    return [
+        Column("executions: predicted", tuple(f"{total.executions:,}" for total in predicted), is_number=True),
+        Column("measured", tuple(f"{total.executions:,}" for total in measured), is_number=True),
+        Column("wire bytes: predicted", tuple(exact(total.wire_bytes) for total in predicted), is_number=True),
+        Column("measured", tuple(exact(total.wire_bytes) for total in measured), is_number=True),
+    ]
+
+
+def _explanations(results: Iterable[Result]) -> list[str]:
+    """Each compiler behaviour that explains a term, and in how many terms it did."""
+    said = Counter(
+        (str(term.status), term.explanation)
+        for result in results
+        if result.settlement
+        for term in result.settlement.terms
+        if term.status in (Verdict.EXPLAINED, Verdict.ATTRIBUTED)
+    )
+    return [f"{status}, {_counted(count, 'term')}: {why}" for (status, why), count in said.items()]
+
+
+def _troubles(results: Iterable[Result]) -> list[str]:
+    """Every failure, every term that is not there as predicted, every transfer that no term asks for."""
+    return [f"{result.experiment} {result.style} {result.target}: {trouble}" for result in results for trouble in _troubles_of(result)]
+
+
+def _troubles_of(result: Result) -> list[str]:
+    if result.settlement is None:
+        return [f"failed: {result.failure}"]
+    terms = [f"{t.status} {t.predicted.scope}: {t.explanation}" for t in result.settlement.terms if t.status in ("refuted", "missing")]
+    return terms + [f"unexplained {_transfer_text(t)}" for t in result.settlement.unexplained]
+
+
+def _transfer_text(transfer: Transfer) -> str:
+    where = transfer.scope or transfer.instruction or "no scope"
+    return f"{transfer.executions} x {transfer.kind} over {axes_label(transfer)} of {transfer.payload_bytes:,} B {transfer.dtype} ({where})"
+
+
+def _claims(result: Result) -> list[str]:
+    return [f"{claim.verdict} {claim.id}: {claim.evidence}" for claim in result.claims]
+
+
+def _closing(results: Sequence[Result]) -> list[str]:
+    claims = Counter(str(claim.verdict) for result in results for claim in result.claims)
+    refuted = [f"{r.experiment} {r.style} {r.target}: {line}" for r in results for line in _claims(r) if line.startswith("refuted")]
+    settled = [result.settlement for result in results if result.settlement]
+    left = f"{sum(len(s.unexplained) for s in settled) or 'nothing'} unexplained, {sum(len(s.missing) for s in settled) or 'nothing'} missing"
+    verdicts = Counter(str(result.verdict) for result in results)
+    return [*refuted, *_numerics(results), f"claims of the book: {_tally(claims)}", f"{_counted(len(results), 'run')}: {_tally(verdicts)}; {left}"]
+
+
+def _numerics(results: Iterable[Result]) -> list[str]:
+    checked = [result.numerics for result in results if result.numerics]
+    if not checked:
+        return []
+    worst = max(checked, key=lambda n: n.worst_relative_error)
+    return [f"losses and gradients equal those of one device: worst relative error {worst.worst_relative_error:.1e}, tolerance {worst.tolerance:.0e}"]
+
+
+def _tally(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
