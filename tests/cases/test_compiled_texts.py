@@ -1,4 +1,4 @@
-"""The compiled texts of the reported cases give the sums, sites, groups and loops that were worked out for them by hand and by a second reader."""
+"""The compiled texts of the reported cases give the sums, sites, groups and loops that a second reader worked out for them."""
 
 import json
 import re
