@@ -37,4 +37,4 @@ def _since(line: str) -> tuple[int, ...]:
 
 
 def _release(number: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"[0-9]+", number)[:2])
+    return tuple(int(part) for part in re.findall(r"[0-9]+", number))

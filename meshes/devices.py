@@ -50,10 +50,10 @@ def mesh(target: Target, axes: Axes) -> Mesh:
     check_size(target, axes)
     devices = _devices(target)
     if len(devices) != axes.size:
-        raise Unusable(f"mesh {axes} has {axes.size} devices and {target} has {len(devices)}; make them equal")
+        raise Unusable(f"mesh {axes} has {axes.size} devices and target {target} has {len(devices)}; make them equal")
     try:
         grid = _arranged(devices, axes)
-    except (AssertionError, NotImplementedError, ValueError) as refusal:
+    except (AssertionError, NotImplementedError) as refusal:
         raise Unusable(f"mesh {axes} does not fit target {target}: {_first_line(refusal)}; choose other axis sizes") from refusal
     return Mesh(grid, axes.names, axis_types=(AxisType.Auto,) * len(axes.names))
 

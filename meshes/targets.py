@@ -109,7 +109,6 @@ _QUIET = {
 }
 # The last two keep libtpu from warning that it cannot tell on which TPU it runs; it compiles for the topology asked for.
 _NO_ACCELERATOR = {
-    "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5e-8",
     "TPU_WORKER_HOSTNAMES": "localhost",

@@ -47,8 +47,9 @@ def _domain(device) -> int:
     return device.process_index if device.platform != "tpu" else getattr(device, "slice_index", 0)
 
 
+@needs_gpu
 def test_two_meshes_of_one_target_are_equal():
-    target, axes = parse_target("cpu:8"), Axes.parse("data=8")
+    target, axes = parse_target("gpu:h100:1x8"), Axes.parse("data=8")
     assert make_mesh(target, axes) == make_mesh(target, axes)
 
 
@@ -60,6 +61,17 @@ def test_more_fake_devices_than_jax_started_with_are_refused():
 def test_a_mesh_of_another_size_than_the_target_is_refused():
     with pytest.raises(Unusable, match="mesh data=4 has 4 devices and target cpu:8 has 8"):
         make_mesh(parse_target("cpu:8"), Axes.parse("data=4"))
+
+
+def test_a_mesh_of_another_size_than_the_attached_devices_is_refused():
+    with pytest.raises(Unusable, match=r"mesh data=3 has 3 devices and target attached has \d+; make them equal"):
+        make_mesh(parse_target("attached"), Axes.parse("data=3"))
+
+
+@needs_tpu
+def test_slices_that_no_axis_spans_are_refused():
+    with pytest.raises(Unusable, match="^no axis of mesh a=2,b=2,c=2,d=2 is a multiple of the 4 slices"):
+        make_mesh(parse_target("tpu:v5e:2x2*4"), Axes.parse("a=2,b=2,c=2,d=2"))
 
 
 @needs_tpu

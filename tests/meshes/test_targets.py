@@ -59,6 +59,7 @@ def test_slices_stand_on_the_first_axis_that_they_divide():
     two = parse_target("tpu:v5e:2x4*2")
     assert domains(two, Axes.parse("data=4,tensor=4")).tolist() == [0] * 8 + [1] * 8
     assert domains(two, Axes.parse("data=1,tensor=8,fsdp=2")).tolist() == [0] * 8 + [1] * 8
+    assert domains(parse_target("tpu:v5e:2x3*2"), Axes.parse("data=3,tensor=4")).tolist() == [0, 0, 1, 1] * 3
     assert domains(parse_target("tpu:v5e:2x2*3"), Axes.parse("data=2,tensor=6")).tolist() == [0, 0, 1, 1, 2, 2] * 2
 
 
