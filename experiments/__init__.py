@@ -1,0 +1,1 @@
+"""One question a file, named after its chapter; each has an `EXPERIMENT`."""

@@ -7,6 +7,7 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from math import gcd
 from typing import Any
 
 import chex
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from lab.ledger import Ledger
-from meshes.axes import Axes
+from meshes.axes import TENSOR, Axes
 from meshes.errors import Unusable
 from meshes.targets import Target
 
@@ -43,6 +44,10 @@ class Claim:
 
 def decided(id: str, holds: bool, evidence: str) -> Claim:
     return Claim(id, ClaimVerdict.CONFIRMED if holds else ClaimVerdict.REFUTED, evidence)
+
+
+def calculated(id: str, evidence: str) -> Claim:
+    return Claim(id, ClaimVerdict.CALCULATED, evidence)
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,26 @@ class Experiment:
     styles: tuple[str, ...] = STYLES
 
 
+def on_one_axis(name: str) -> Callable[[Target], Axes]:
+    """All devices of a target along one axis."""
+    return lambda target: Axes.of({name: _devices(target)})
+
+
+def beside_tensor(name: str) -> Callable[[Target], Axes]:
+    """Tensor parallelism inside a host of GPUs, over 4 devices elsewhere; what remains along `name`."""
+
+    def axes(target: Target) -> Axes:
+        devices = _devices(target)
+        tensor = target.per_host if target.platform == "gpu" else gcd(devices, 4)
+        return Axes.of({name: devices // tensor, TENSOR: tensor})
+
+    return axes
+
+
+def _devices(target: Target) -> int:
+    return jax.device_count() if target.devices is None else target.devices
+
+
 @dataclass(frozen=True)
 class Numerics:
     """How far a sharded program's results are from one device's, relative to the largest entry of each array."""
@@ -90,10 +115,10 @@ def numerics(experiment: Experiment, style: str, mesh: Mesh) -> Numerics:
       AssertionError: a result differs by more than `TOLERANCE`.
     """
     function, shapes = experiment.build(style, experiment.numeric_parameters, mesh)
-    inputs = _random(shapes)
-    expected = jax.device_get(jax.jit(experiment.reference(experiment.numeric_parameters))(*inputs))
-    shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
-    found = jax.device_get(function(*jax.device_put(inputs, shardings)))
+    inputs, shardings = _random(shapes), jax.tree.map(lambda shape: shape.sharding, shapes)
+    with jax.default_matmul_precision("highest"):
+        expected = jax.device_get(jax.jit(experiment.reference(experiment.numeric_parameters))(*inputs))
+        found = jax.device_get(function(*jax.device_put(inputs, shardings)))
     scaled = [jax.tree.map(lambda x, unit: x / jnp.abs(unit).max(), tree, expected) for tree in (found, expected)]
     chex.assert_trees_all_close(*scaled, rtol=0, atol=TOLERANCE)
     return Numerics(float(max(jnp.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, scaled)))), TOLERANCE)

@@ -32,9 +32,9 @@ class MlpShape:
     """
 
     layers: int = 4
-    batch: int = 256
-    embed: int = 2048
-    mlp: int = 2560
+    batch: int = 512
+    embed: int = 1024
+    mlp: int = 1536
     dtype: str = "bf16"
     remat: bool = True
 
@@ -57,6 +57,10 @@ class MlpShape:
     @property
     def parameters(self) -> int:
         return self.layers * 2 * self.matrix
+
+
+SMALL = MlpShape(layers=3, batch=32, embed=48, mlp=64, dtype="f32")
+"""To run rather than to compile: pairwise different sizes that split over 8 or 16 devices."""
 
 
 class Weights(NamedTuple):
@@ -122,4 +126,4 @@ def loss(weights: Weights, x_BD: jax.Array, y_BD: jax.Array, shape: MlpShape, se
         x_BD, _ = jax.lax.scan(jax.checkpoint(block, prevent_cse=False) if shape.remat else block, x_BD, weights)
     with jax.named_scope("loss"):
         square_BD = jnp.square(x_BD.astype(jnp.float32) - y_BD.astype(jnp.float32))
-        return seams.total(jnp.sum(square_BD)) / (shape.batch * shape.embed)
+        return seams.total(jnp.sum(square_BD)) / float(shape.batch * shape.embed)

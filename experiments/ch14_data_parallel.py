@@ -1,0 +1,47 @@
+"""Chapter 14: what does data parallelism send, and is it the gradient alone?"""
+
+from lab.book.parallelism import dp_volume_bytes, gradient_bytes
+from lab.evidence import along, counted, element_bytes
+from lab.experiment import Claim, Experiment, decided, on_one_axis
+from lab.ledger import Ledger, Totals
+from lab.models.mlp import SMALL, MlpShape
+from lab.strategies.data_parallel import DATA_PARALLEL
+from lab.strategies.strategy import one_device
+from meshes.axes import DATA, Axes
+
+
+def claims(shape: MlpShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    P, gradients = axes[DATA], along(measured, DATA, phase="backward")
+    if P == 1:
+        return ()
+    sums, e = Totals.of(gradients), element_bytes(gradients)
+    volume, payload = dp_volume_bytes(shape.parameters, e, P), gradient_bytes(shape.parameters, e)
+    rest = measured.totals().payload_bytes - sums.payload_bytes
+    return (
+        decided(
+            "ch14.dp_allreduce_volume",
+            sums.wire_bytes == volume,
+            f"a device sends {counted(sums.wire_bytes)} B of gradients a step; "
+            f"2(P-1)/P Psi e is {counted(volume)} B at P={P}, Psi={counted(shape.parameters)}, e={e}",
+        ),
+        decided(
+            "ch14.partition_theorem",
+            sums.payload_bytes == payload,
+            f"{counted(sums.payload_bytes)} B are summed over groups of {P}; each gradient once is Psi e = {counted(payload)} B",
+        ),
+        decided("ch14.sync_invariant", rest == 4, f"besides gradients {rest} B move, and the loss has 4: no weight is sent, equal replicas stay equal"),
+    )
+
+
+EXPERIMENT = Experiment(
+    name="ch14_data_parallel",
+    chapter=14,
+    question="What does data parallelism send, and is it the gradient alone?",
+    parameters=MlpShape(),
+    numeric_parameters=SMALL,
+    axes=on_one_axis(DATA),
+    build=DATA_PARALLEL.build,
+    predict=DATA_PARALLEL.predict,
+    claims=claims,
+    reference=one_device,
+)

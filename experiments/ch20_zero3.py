@@ -1,0 +1,52 @@
+"""Chapter 20: does ZeRO-3 send half again what data parallelism does, for 1/P of the weights a device?"""
+
+from lab.book.parallelism import dp_volume_bytes
+from lab.book.sharding import zero3_volume_bytes, zero3_weight_bytes
+from lab.evidence import along, counted, element_bytes
+from lab.experiment import Claim, Experiment, calculated, decided, on_one_axis
+from lab.ledger import Kind, Ledger, Totals
+from lab.models.mlp import SMALL, MlpShape
+from lab.strategies.strategy import one_device
+from lab.strategies.zero3 import ZERO3
+from meshes.axes import FSDP, Axes
+
+
+def claims(shape: MlpShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    if axes[FSDP] == 1:
+        return ()
+    return (_communication(shape, axes[FSDP], measured), _memory(shape, axes[FSDP], measured))
+
+
+def _communication(shape: MlpShape, P: int, measured: Ledger) -> Claim:
+    gathers = along(measured, FSDP, kind=Kind.ALL_GATHER)
+    sums = tuple(t for t in along(measured, FSDP, phase="backward") if t.kind is not Kind.ALL_GATHER)
+    sent, e = Totals.of(gathers + sums).wire_bytes, element_bytes(gathers + sums)
+    dp, zero3 = dp_volume_bytes(shape.parameters, e, P), zero3_volume_bytes(shape.parameters, e, P)
+    times = f"a device sends {counted(sent)} B for weights a step, {float(sent / dp):.2f} times what data parallelism does"
+    if any(t.kind is Kind.ALL_REDUCE for t in sums):
+        return calculated("ch20.comm", f"{times}, since this compiler sums gradients by all_reduce; by reduce_scatter it is {float(zero3 / dp):.2f}")
+    copies = Totals.of(gathers).payload_bytes / (shape.parameters * e)
+    return decided("ch20.comm", sent == zero3, f"{times}, each weight gathered {copies:g} times; 3(P-1)/P Psi e is {counted(zero3)} B at P={P}")
+
+
+def _memory(shape: MlpShape, P: int, measured: Ledger) -> Claim:
+    part = zero3_weight_bytes(shape.parameters, shape.bytes_per_element, P)
+    if measured.memory is None:
+        return calculated("ch20.stage_memory", f"Psi e / P is {counted(part)} B of weights a device")
+    batch = 2 * shape.batch // P * shape.embed * shape.bytes_per_element
+    held = measured.memory.arguments - batch
+    return decided("ch20.stage_memory", held == part, f"a device holds {counted(held)} B of weights; Psi e / P is {counted(part)} B")
+
+
+EXPERIMENT = Experiment(
+    name="ch20_zero3",
+    chapter=20,
+    question="Does ZeRO-3 send half again what data parallelism does, for 1/P of the weights a device?",
+    parameters=MlpShape(),
+    numeric_parameters=SMALL,
+    axes=on_one_axis(FSDP),
+    build=ZERO3.build,
+    predict=ZERO3.predict,
+    claims=claims,
+    reference=one_device,
+)
