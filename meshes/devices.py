@@ -51,11 +51,7 @@ def mesh(target: Target, axes: Axes) -> Mesh:
     devices = _devices(target)
     if len(devices) != axes.size:
         raise Unusable(f"mesh {axes} has {axes.size} devices and target {target} has {len(devices)}; make them equal")
-    try:
-        grid = _arranged(devices, axes)
-    except (AssertionError, NotImplementedError) as refusal:
-        raise Unusable(f"mesh {axes} does not fit target {target}: {_first_line(refusal)}; choose other axis sizes") from refusal
-    return Mesh(grid, axes.names, axis_types=(AxisType.Auto,) * len(axes.names))
+    return Mesh(_arranged(devices, axes), axes.names, axis_types=(AxisType.Auto,) * len(axes.names))
 
 
 def _arranged(devices: Sequence[jax.Device], axes: Axes) -> np.ndarray:
