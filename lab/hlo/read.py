@@ -129,7 +129,7 @@ def _reading_notes(module: Module) -> dict[str, None]:
     if module.is_cut:
         notes["the text ends early, inside a computation: what stands here is what it holds"] = None
     if module.unread:
-        notes[f"{len(module.unread)} lines inside computations are no instruction, the first: {module.unread[0][:60]}"] = None
+        notes[f"{len(module.unread)} lines are no instruction, the first: {module.unread[0][:60]}"] = None
     return notes
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 _INSTRUCTION = re.compile(r"[ \t]+(ROOT )?%?([^\s=]+) = (.*?) ([a-z][\w\-]*)\((.*)")
+_END = re.compile(r"\}(?:, execution_thread=.*|\s*)$")
 _HEADER = re.compile(r"(ENTRY )?%?([^\s(]+) (?:\(.*)?\{[ \t]*$")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _OPERAND = re.compile(r"%?([^\s%]+)$")
@@ -105,7 +106,7 @@ class Module:
     Attributes:
       head: what stands before the first computation: the module's line and the tables of files and stack frames.
       computations: by name, in the text's order.
-      unread: indented lines that are no instruction.
+      unread: lines among and between the computations that are no instruction.
       is_cut: the text ends inside a computation.
     """
 
@@ -136,17 +137,21 @@ def parse(text: str) -> Module:
                 computations[header[2]] = Computation(header[2], header[1] is not None, inside)
             elif not computations:
                 head.append(line)
+            elif line.strip():
+                unread.append(line.strip())
             continue
         left, _, tail = line.partition("(")
         words = left.split()
         if len(words) == 4 and words[1] == "=":  # Most lines: no ROOT, no tuple, no tiling. Four times as fast as the pattern.
             name, _, shape, opcode = words
             inside.append(Instruction(name.lstrip("%"), shapes.setdefault(shape, shape), opcode, False, tail))
-        elif line.startswith("}"):
+        elif _END.match(line):
             inside = None
         elif found := _INSTRUCTION.match(line):
             root, name, shape, opcode, tail = found.groups()
             inside.append(Instruction(name, shapes.setdefault(shape, shape), opcode, root is not None, tail))
+        elif words and inside and not line[0].isspace():
+            inside[-1].tail += line  # A string with line breaks, such as a kernel's metadata.
         elif words:
             unread.append(line.strip())
     return Module("\n".join(head), computations, unread, is_cut=inside is not None)
