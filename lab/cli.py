@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -133,7 +133,7 @@ def run(names: tuple[str, ...], targets: tuple[Target, ...], styles: tuple[str, 
     """Settles what theory predicts with what the compilers make of it, term by term."""
     runs = _runs(_loaded(names, targets), targets, styles)
     results = _results(runs, mesh, dict(settings))
-    return _report(results, as_json, "\n\n\n".join(map(verdicts.result_text, results)))
+    return _report(results, as_json, verdicts.results_text)
 
 
 @cli.command()
@@ -143,7 +143,7 @@ def verify(full: bool, as_json: bool) -> int:
     """Runs every experiment in every style on its targets, and ends with a table of verdicts."""
     runs = _with_plugin(_runs(_loaded((), ()), FULL_TARGETS if full else (), ()))
     results = _results(runs, None, {})
-    return _report(results, as_json, verdicts.summary_text(results))
+    return _report(results, as_json, verdicts.summary_text)
 
 
 def _loaded(names: Sequence[str], targets: Sequence[Target]) -> list[Experiment]:
@@ -175,22 +175,29 @@ def _results(runs: Sequence[Run], mesh: Axes | None, settings: dict[str, str]) -
     from lab.run import run
 
     results = []
-    with Progress(SpinnerColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"), console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("", total=len(runs))
-        for experiment, target, style in runs:
-            progress.update(task, description=f"{experiment.name} {style} {target}")
-            parameters = with_settings(experiment.parameters, settings)
-            results.append(run(experiment, target=target, style=style, axes=mesh, parameters=parameters))
-            progress.advance(task)
+    for experiment, target, style in _counted(runs):
+        parameters = with_settings(experiment.parameters, settings)
+        results.append(run(experiment, target=target, style=style, axes=mesh, parameters=parameters))
     return results
 
 
-def _report(results: Sequence[Result], as_json: bool, text: str) -> int:
+def _counted(runs: Sequence[Run]) -> Iterator[Run]:
+    """The same runs; on a terminal it shows which one is under way, and how many are done."""
+    columns = SpinnerColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("", total=len(runs))
+        for experiment, target, style in runs:
+            progress.update(task, description=f"{experiment.name} {style} {target}")
+            yield experiment, target, style
+            progress.advance(task)
+
+
+def _report(results: Sequence[Result], as_json: bool, text: Callable[[Sequence[Result]], str]) -> int:
     """Prints the results; 1 where something failed or was refuted."""
     if as_json:
         _print_json({"schema": "sharding-lab/run/1", "results": [result.to_json() for result in results]})
     else:
-        _print(text)
+        _print(text(results))
     return 0 if all(result.is_fine for result in results) else 1
 
 

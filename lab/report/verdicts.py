@@ -32,6 +32,11 @@ def summary_text(results: Sequence[Result]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def results_text(results: Sequence[Result]) -> str:
+    """Each run in full."""
+    return "\n\n\n".join(map(result_text, results))
+
+
 def result_text(result: Result) -> str:
     """One run: its verdict, each term, what no term asked for, and the claims it decides."""
     mesh = ",".join(f"{name}={size}" for name, size in result.mesh.items())
@@ -81,6 +86,7 @@ def _term_columns(terms: Sequence[Term]) -> list[Column]:
     return [
         Column("status", tuple(str(term.status) for term in terms)),
         Column("term", tuple(term.predicted.scope for term in terms)),
+        Column("phase", tuple(term.predicted.phase or "" for term in terms)),
         Column("kind", tuple(str(term.predicted.kind) for term in terms)),
         Column("axes", tuple(axes_label(term.predicted) for term in terms)),
         *_compared([Totals.of([term.predicted]) for term in terms], [Totals.of(term.measured) for term in terms]),
@@ -89,10 +95,10 @@ def _term_columns(terms: Sequence[Term]) -> list[Column]:
 
 def _compared(predicted: Sequence[Totals], measured: Sequence[Totals]) -> list[Column]:
     return [
-        Column("executions: predicted", tuple(f"{total.executions:,}" for total in predicted), is_number=True),
-        Column("measured", tuple(f"{total.executions:,}" for total in measured), is_number=True),
-        Column("wire bytes: predicted", tuple(exact(total.wire_bytes) for total in predicted), is_number=True),
-        Column("measured", tuple(exact(total.wire_bytes) for total in measured), is_number=True),
+        Column("executions\npredicted", tuple(f"{total.executions:,}" for total in predicted), is_number=True),
+        Column("\nmeasured", tuple(f"{total.executions:,}" for total in measured), is_number=True),
+        Column("wire bytes\npredicted", tuple(exact(total.wire_bytes) for total in predicted), is_number=True),
+        Column("\nmeasured", tuple(exact(total.wire_bytes) for total in measured), is_number=True),
     ]
 
 

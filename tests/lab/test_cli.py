@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -54,30 +53,14 @@ def does_not_lower(mesh):
 """
 
 
-class Answer(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def lab(capsys, monkeypatch, tmp_path):
-    """Runs `lab` with these arguments in a folder that holds `step.hlo` and `model.py`."""
+@pytest.fixture(autouse=True)
+def sources(tmp_path):
+    """`step.hlo` and `model.py` in the folder that `lab` runs in."""
     (tmp_path / "step.hlo").write_text(TEXT)
     (tmp_path / "model.py").write_text(PROGRAM)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def run(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["lab", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return Answer(ended.value.code or 0, *capsys.readouterr())
-
-    return run
 
 
-def assert_refused(answer: Answer, *words: str) -> None:
+def assert_refused(answer, *words: str) -> None:
     """Status 2, nothing on stdout, one line on stderr with these words."""
     assert (answer.status, answer.out) == (2, "")
     (line,) = answer.err.splitlines()

@@ -1,0 +1,86 @@
+from dataclasses import replace
+
+from lab.experiment import Claim, ClaimVerdict, Numerics
+from lab.ledger import Kind, Ledger, Transfer
+from lab.report.verdicts import result_text, results_text, summary_text
+from lab.run import Result, Seconds
+from lab.settle import Context, settle
+
+REDUCE = Transfer(Kind.ALL_REDUCE, ("data",), 8, 4, "f32", 1_000_000, phase="backward", scope="layers/mlp/up")
+GATHER = Transfer(Kind.ALL_GATHER, ("tensor",), 2, 1, "f32", 500, scope="layers/mlp/down")
+
+
+def result(predicted: list[Transfer], measured: list[Transfer], platform: str = "gpu", **rest) -> Result:
+    ledger = Ledger(tuple(measured))
+    settlement = settle(Ledger(tuple(predicted)), ledger, Context(platform, "declared", 16))
+    return Result("ch14", "declared", "gpu:h100:2x8", {"data": 8, "tensor": 2}, {"layers": 4}, Seconds(1.0, 0.1, 2.0), ledger, settlement, **rest)
+
+
+def failed() -> Result:
+    return Result("ch14", "declared", "gpu:h100:2x8", {"data": 16}, {"layers": 4}, Seconds(0.0, 0.0, 2.0), failure="out of memory")
+
+
+def lines(text: str, start: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.startswith(start)]
+
+
+def test_four_reductions_of_a_megabyte_over_eight_are_7_million_bytes_predicted_and_measured():
+    ((*run, axes, predicted, measured, wire_predicted, wire_measured),) = lines(summary_text([result([REDUCE], [REDUCE])]), "exact")
+    assert run == ["exact", "ch14", "declared", "gpu:h100:2x8"]
+    assert (axes, predicted, measured, wire_predicted, wire_measured) == ("data", "4", "4", "7,000,000", "7,000,000")
+
+
+def test_a_run_on_two_axes_has_two_lines_and_its_name_once():
+    text = summary_text([result([REDUCE, GATHER], [REDUCE, GATHER])])
+    assert len(lines(text, "exact")) == 1
+    assert [line.split() for line in text.splitlines() if line.startswith(" ") and "tensor" in line] == [["tensor", "1", "1", "250", "250"]]
+
+
+def test_an_explained_term_shows_both_numbers_and_the_behaviour():
+    wide = replace(REDUCE, payload_bytes=2_000_000)
+    text = summary_text([result([replace(REDUCE, dtype="bf16")], [wide], platform="cpu")])
+    assert lines(text, "explained ")[0][-2:] == ["7,000,000", "14,000,000"]
+    assert "explained, 1 term: C1" in text
+
+
+def test_what_no_term_asks_for_is_told_with_its_bytes():
+    text = summary_text([result([REDUCE], [REDUCE, GATHER])])
+    assert "ch14 declared gpu:h100:2x8: unexplained 1 x all_gather over tensor of 500 B f32 (layers/mlp/down)" in text
+    assert text.endswith("1 run: 1 refuted; 1 unexplained, nothing missing")
+
+
+def test_what_the_program_lacks_is_told_with_its_term():
+    text = summary_text([result([REDUCE, GATHER], [REDUCE])])
+    assert "ch14 declared gpu:h100:2x8: missing layers/mlp/down" in text
+    assert text.endswith("1 run: 1 refuted; nothing unexplained, 1 missing")
+
+
+def test_a_failed_run_says_why_and_the_others_stand():
+    text = summary_text([failed(), result([REDUCE], [REDUCE])])
+    assert "ch14 declared gpu:h100:2x8: failed: out of memory" in text
+    assert text.endswith("2 runs: 1 failed, 1 exact; nothing unexplained, nothing missing")
+
+
+def test_refuted_claims_are_told_and_the_others_counted():
+    claims = (Claim("ch14.volume", ClaimVerdict.CONFIRMED, "7 is 7"), Claim("ch14.other", ClaimVerdict.REFUTED, "1 is not 2"))
+    text = summary_text([result([REDUCE], [REDUCE], claims=claims)])
+    assert "refuted ch14.other: 1 is not 2" in text
+    assert "7 is 7" not in text
+    assert "claims of the book: 1 confirmed, 1 refuted" in text
+
+
+def test_the_worst_of_the_numeric_errors_is_told():
+    runs = [result([REDUCE], [REDUCE], numerics=Numerics(error, 1e-5)) for error in (1e-7, 3e-7)]
+    assert "worst relative error 3.0e-07, tolerance 1e-05" in summary_text(runs)
+
+
+def test_one_run_in_full_has_its_terms_phases_and_claims():
+    claims = (Claim("ch14.volume", ClaimVerdict.CONFIRMED, "7 is 7"),)
+    text = result_text(result([REDUCE], [REDUCE], claims=claims))
+    assert text.startswith("exact: ch14, declared, gpu:h100:2x8, mesh data=8,tensor=2\nlayers 4\n")
+    assert ["exact", "layers/mlp/up", "backward", "all_reduce", "data", "4", "4", "7,000,000", "7,000,000"] in lines(text, "exact")
+    assert text.endswith("confirmed ch14.volume: 7 is 7")
+
+
+def test_two_runs_in_full_stand_apart():
+    assert len(results_text([result([REDUCE], [REDUCE]), failed()]).split("\n\n\n")) == 2
