@@ -1,0 +1,95 @@
+"""Where XLA's own parser accepts a text, ours reads the same instructions: names, opcodes, result shapes and operands, in the same order."""
+
+from functools import cache
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+
+from lab.hlo.text import parse
+from tests.cases.compiling import array, compiled, cpu, pinned
+from tests.hlo_corpus.corpus import CORPUS
+from tests.hlo_corpus.xla_parser import Read, read_by_xla, without_layouts
+
+SHARED = CORPUS.parent
+TEXTS = {str(path.relative_to(SHARED)): path for folder in ("hlo", "cases/compiled") for path in sorted((SHARED / folder).glob("*/*"))}
+ABSENT = [pytest.param("", marks=pytest.mark.skip(reason="the published and compiled texts, ../shared, are absent"))]
+
+
+@cache
+def accepted(path: Path) -> dict[str, list[Read]] | None:
+    """As XLA reads it; None where it refuses."""
+    try:
+        return read_by_xla(path.read_text())
+    except jax.errors.JaxRuntimeError:
+        return None
+
+
+def read_by_us(text: str) -> dict[str, list[Read]]:
+    computations = parse(text).computations.values()
+    return {c.name: [Read(i.name, i.opcode, without_layouts(i.shape), i.operands) for i in c.instructions] for c in computations}
+
+
+def printed(by_xla: dict[str, list[Read]], text: str) -> dict[str, list[Read]]:
+    """Without the computations that XLA makes for asynchronous operations printed in short."""
+    return {name: instructions for name, instructions in by_xla.items() if not name.startswith("async_wrapped") or f"%{name} (" in text}
+
+
+@pytest.mark.parametrize("name", TEXTS or ABSENT)
+def test_instructions_of_published_and_compiled_texts_are_those_of_xla(name):
+    by_xla, text = accepted(TEXTS[name]), TEXTS[name].read_text()
+    if by_xla is None:
+        pytest.skip("XLA's parser refuses it")
+    assert read_by_us(text) == printed(by_xla, text)
+
+
+@pytest.mark.skipif(not TEXTS, reason="the published and compiled texts, ../shared, are absent")
+def test_xla_accepts_201_of_204_texts():
+    """It refuses the two cut ones and one of another version's attributes."""
+    assert (sum(accepted(path) is not None for path in TEXTS.values()), len(TEXTS)) == (201, 204)
+
+
+MESHES = [{"a": 8}, {"a": 4, "b": 2}, {"a": 2, "b": 2, "c": 2}]
+STEPS = {
+    "tanh": jnp.tanh,
+    "square": lambda x: x @ x.T,
+    "transpose": jnp.transpose,
+    "softmax": lambda x: jax.nn.softmax(x, axis=-1),
+    "roll": lambda x: jnp.roll(x, 1, axis=0),
+    "sort": lambda x: jnp.sort(x, axis=0),
+    "rows": lambda x: x[jnp.arange(16) % 5],
+    "sum": lambda x: x - x.sum(axis=0, keepdims=True),
+    "half": lambda x: x.astype(jnp.bfloat16).astype(jnp.float32),
+    "scan": lambda x: jax.lax.scan(lambda h, _: (jnp.sin(h @ h), None), x, length=3)[0],
+    "branch": lambda x: jax.lax.cond(x[0, 0] > 0, lambda: x, lambda: x.T),
+    "until": lambda x: jax.lax.while_loop(lambda h: h.max() < 1, lambda h: 2 * h + 1, x),
+}
+
+
+@st.composite
+def programs(draw):
+    """A mesh, and steps on [16, 16] matrices, after each of which the sharding may be pinned."""
+    axes = draw(st.sampled_from(MESHES))
+    side = st.sampled_from([None, *axes, tuple(axes)])
+    specs = st.tuples(side, side).filter(lambda spec: spec[0] is None or not set(spec[0]) & set(spec[1] or ()))
+    steps = st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.none() | specs), min_size=1, max_size=5)
+    return axes, draw(specs), draw(steps), draw(specs)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(programs())
+def test_instructions_of_fifty_random_sharded_programs_are_those_of_xla(program):
+    axes, before, steps, after = program
+    mesh = cpu(**axes)
+
+    def run(x):
+        for step, spec in steps:
+            x = STEPS[step](x) if spec is None else pinned(mesh, STEPS[step](x), *spec)
+        return x
+
+    text = compiled(mesh, run, array(mesh, (16, 16), *before), out=P(*after)).as_text()
+    assert read_by_us(text) == printed(read_by_xla(text), text)
