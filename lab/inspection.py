@@ -36,7 +36,7 @@ def inspect_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Targ
     mesh = mesh if mesh is not None else _mesh(jax.tree.leaves(args))
     compiled = _compiled(program, args, mesh)
     mesh = mesh if mesh is not None else _mesh(jax.tree.leaves(compiled.input_shardings))
-    ledger = hlo.read_text(compiled.as_text(), source=source, axes=_axes(mesh), target=target)
+    ledger = hlo.read_text(compiled.as_text(), source=source, axes=_axes(mesh), target=target, domains=_domains(mesh))
     return replace(ledger, memory=_memory(compiled))
 
 
@@ -63,6 +63,12 @@ def _mesh(leaves: Iterable[Any]) -> Any:
 
 def _axes(mesh: Any) -> Axes | None:
     return mesh if mesh is None or isinstance(mesh, Axes) else Axes.of(dict(mesh.shape))
+
+
+def _domains(mesh: Any) -> list[int] | None:
+    """Slice or host of each device of a JAX mesh, where it is made of devices."""
+    devices = list(getattr(getattr(mesh, "devices", None), "flat", ()))
+    return [getattr(device, "slice_index", None) or (0 if device.platform == "tpu" else device.process_index) for device in devices] or None
 
 
 def _memory(compiled: Any) -> Memory | None:

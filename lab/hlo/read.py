@@ -38,10 +38,12 @@ def read_text(text: str, *, source: str = "", axes: Axes | None = None, target: 
     if not module.computations:
         raise Unusable(f"{source or 'the text'}: no HLO module found (no computation in it); expected the text of a compiled program, as compiled.as_text() gives it")
     notes = _reading_notes(module)
-    devices = _devices(module, target, notes)
+    partitions = _partitions(module, notes)
+    slices = _slices(partitions, axes, target, domains)
+    devices = partitions and partitions * slices
     _check_sizes(source or "the program", devices, axes, target)
     reached = walk(module, collectives.OPCODES | flops.OPCODES)
-    placement = _placement(axes, devices or (axes.size if axes else None), target, domains)
+    placement = _placement(axes, devices or (axes.size if axes else None), target, domains, slices)
     reader = Reader(module, read_frames(module.head), placement, differentiated="transpose(jvp(" in text, has_metadata="metadata={" in text)
     transfers = _transfers(reader, reached, notes)
     total = _flops(reached.visits, notes)
@@ -85,20 +87,28 @@ def _flops(visits: list[Visit], notes: dict[str, None]) -> int | None:
     return total
 
 
-def _placement(axes: Axes | None, devices: int | None, target: Target | None, domains: Sequence[int] | None) -> Placement:
-    if target is None:
-        return Placement(axes, devices)
-    if domains is None and target.devices is not None:
+def _placement(axes: Axes | None, devices: int | None, target: Target | None, domains: Sequence[int] | None, slices: int) -> Placement:
+    if domains is None and target is not None and target.devices is not None:
         domains = targets.domains(target, axes or Axes(("devices",), (target.devices,))).tolist()
-    return Placement(axes, devices, None if domains is None else tuple(domains), targets.link_names(target), target.slices)
+    if domains is None or (target is None and slices == 1):
+        return Placement(axes, devices)
+    names = targets.link_names(target) if target is not None else ("ici", "dcn")
+    return Placement(axes, devices, tuple(domains), names, slices)
 
 
-def _devices(module: Module, target: Target | None, notes: dict[str, None]) -> int | None:
-    """How many devices the program runs on: the module says so, or its largest group does."""
+def _slices(partitions: int | None, axes: Axes | None, target: Target | None, domains: Sequence[int] | None) -> int:
+    """How many copies of the module make up the program: on several TPU slices each runs one of its own."""
+    if target is not None:
+        return target.slices
+    apart = len(set(domains or ()))
+    return apart if partitions and axes is not None and apart * partitions == axes.size else 1
+
+
+def _partitions(module: Module, notes: dict[str, None]) -> int | None:
+    """On how many devices the module runs: it says so, or its largest group does."""
     partitions, replicas = _PARTITIONS.search(module.head), _REPLICAS.search(module.head)
     if partitions or replicas:
-        counts = [int(found[1]) for found in (partitions, replicas) if found]
-        return counts[0] * (counts[1] if len(counts) > 1 else 1) * (target.slices if target else 1)
+        return int(partitions[1] if partitions else 1) * int(replicas[1] if replicas else 1)
     for source, found in (("its groups", _largest_group), ("the shapes of its gathers", _widest_gather)):
         if count := found(module):
             notes[f"the module does not say on how many devices it runs: {count} taken from {source}"] = None
