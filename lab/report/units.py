@@ -22,6 +22,5 @@ def scaled(amount: int | Fraction, unit: str) -> str:
 
 
 def exact(amount: int | Fraction) -> str:
-    """`1,731,198,976`: every digit; a fraction rounded to a tenth."""
-    whole = Fraction(amount)
-    return f"{int(whole):,}" if whole.denominator == 1 else f"{float(whole):,.1f}"
+    """`1,731,198,976`: every digit; a fraction is rounded to a tenth."""
+    return f"{float(amount):,.1f}".removesuffix(".0") if Fraction(amount).denominator > 1 else f"{int(amount):,}"

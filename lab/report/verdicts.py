@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from lab.ledger import Totals, Transfer, axes_label
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class Line:
     """One line of the summary: the transfers of a run that span the same axes. The run is named in its first line only."""
 
-    run: tuple[str, str, str, str]
+    run: tuple[str, str, str, str, str]
     axes: str
     predicted: Totals
     measured: Totals
@@ -49,19 +50,21 @@ def result_text(result: Result) -> str:
 
 def _summary_columns(results: Sequence[Result]) -> list[Column]:
     lines = [line for result in results for line in _lines(result)]
-    verdict, experiment, style, target = zip(*(line.run for line in lines))
+    verdict, experiment, style, target, devices = zip(*(line.run for line in lines))
     return [
         Column("verdict", verdict),
         Column("experiment", experiment),
         Column("style", style),
         Column("target", target),
+        Column("devices", devices, is_number=True),
         Column("axes", tuple(line.axes for line in lines)),
         *_compared([line.predicted for line in lines], [line.measured for line in lines]),
     ]
 
 
 def _lines(result: Result) -> list[Line]:
-    run, again = (result.verdict, result.experiment, result.style, result.target), ("", "", "", "")
+    run = str(result.verdict), result.experiment, result.style, result.target, f"{prod(result.mesh.values()):,}"
+    again = ("",) * len(run)
     predicted, measured = _by_axes(_predicted(result)), _by_axes(_measured(result))
     nothing = Totals.of(())
     axes = list(dict.fromkeys([*predicted, *measured])) or ["none"]

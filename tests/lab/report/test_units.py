@@ -31,3 +31,4 @@ def test_flops_carry_their_own_unit():
 def test_exact_numbers_have_separators_and_fractions_one_decimal():
     assert exact(1_731_198_976) == "1,731,198,976"
     assert exact(Fraction(1, 3)) == "0.3"
+    assert exact(Fraction(29_999, 10_000)) == "3"

@@ -26,7 +26,7 @@ def lines(text: str, start: str) -> list[list[str]]:
 
 def test_four_reductions_of_a_megabyte_over_eight_are_7_million_bytes_predicted_and_measured():
     ((*run, axes, predicted, measured, wire_predicted, wire_measured),) = lines(summary_text([result([REDUCE], [REDUCE])]), "exact")
-    assert run == ["exact", "ch14", "declared", "gpu:h100:2x8"]
+    assert run == ["exact", "ch14", "declared", "gpu:h100:2x8", "16"]
     assert (axes, predicted, measured, wire_predicted, wire_measured) == ("data", "4", "4", "7,000,000", "7,000,000")
 
 
