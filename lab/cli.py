@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from lab.experiment import Experiment
     from lab.run import Result
 
-FULL_TARGETS = ("cpu:8",)
 INTERRUPTED, CLOSED_PIPE = 130, 141
 
 # An experiment, where to compile it, and in which style.
@@ -137,11 +136,13 @@ def run(names: tuple[str, ...], targets: tuple[Target, ...], styles: tuple[str, 
 
 
 @cli.command()
-@click.option("--full", is_flag=True, help="More chips and larger machines.")
+@click.option("--full", is_flag=True, help="For every known chip, not only for the experiments' own targets.")
 @as_json
 def verify(full: bool, as_json: bool) -> int:
     """Runs every experiment in every style on its targets, and ends with a table of verdicts."""
-    runs = _with_plugin(_runs(_loaded((), ()), FULL_TARGETS if full else (), ()))
+    experiments = _loaded((), ())
+    runs = _runs(experiments, (), ())
+    runs = _with_plugin(_on_every_chip(runs) if full else runs)
     results = _results(runs, None, {})
     return _report(results, as_json, verdicts.summary_text)
 
@@ -159,6 +160,13 @@ def _runs(experiments: Sequence[Experiment], targets: Sequence[Target], styles: 
         for style in set(styles) - set(experiment.styles):
             raise Unusable(f"{experiment.name} has no style {style!r}; it has {', '.join(experiment.styles)}")
     return [(e, target, style) for e in experiments for target in targets or map(parse_target, e.targets) for style in styles or e.styles]
+
+
+def _on_every_chip(runs: Sequence[Run]) -> list[Run]:
+    """The same runs on all chips of their platform: GPU clusters of the same shape, TPU topologies such as `lab targets` lists."""
+    examples = [parse_target(row.target) for row in availability()]
+    chips = {target: [e if e.platform == "tpu" else replace(e, shape=target.shape) for e in examples if e.platform == target.platform] for _, target, _ in runs}
+    return list(dict.fromkeys((experiment, other, style) for experiment, target, style in runs for other in (target, *chips[target])))
 
 
 def _with_plugin(runs: Sequence[Run]) -> list[Run]:
