@@ -1,6 +1,7 @@
 """What the tests of the cases share: arrays that know their sharding, programs compiled and read, ledgers as short rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from meshes.axes import Axes
 from meshes.targets import make_mesh, parse_target
 
 ahead_of_time_tpu = pytest.mark.skipif(not plugins.installed("tpu"), reason="libtpu is not installed: nothing compiles for TPUs")
+under_both_partitioners = pytest.mark.parametrize("shardy", [True, False], ids=["shardy", "gspmd"])
 Row = tuple[str, str, int | None, int]
 
 
@@ -40,6 +42,17 @@ def array(mesh: Mesh, shape: tuple[int, ...], *spec: Any, dtype: Any = jnp.float
 def pinned(mesh: Mesh, x: jax.Array, *spec: Any) -> jax.Array:
     """`x` with its sharding constrained."""
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec)))
+
+
+@contextmanager
+def partitioned_by(shardy: bool) -> Iterator[None]:
+    """Programs compiled inside are partitioned by Shardy or by GSPMD."""
+    before = jax.config.jax_use_shardy_partitioner
+    jax.config.update("jax_use_shardy_partitioner", shardy)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", before)
 
 
 def compiled(mesh: Mesh, function: Callable, *args: Any, out: Any = None, **options: Any) -> jax.stages.Compiled:

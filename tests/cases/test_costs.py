@@ -5,6 +5,7 @@ Of c23 and c44 the ledger tells what was aliased and multiplied; that a donation
 
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 import lab
 from tests.cases.compiling import ahead_of_time_tpu, array, compiled, cpu, pinned, read, rows, tpu
 
+ROOT = Path(__file__).parents[2]
 L, B, D = 12, 256, 256
 FLOPS = 2 * B * D * D * L // 8
 
@@ -103,7 +105,7 @@ def test_the_fake_devices_asked_for_after_jax_has_started_are_refused_in_one_lin
     """c24: XLA's flag would have no effect, without a word."""
     late = "import jax; jax.devices(); from meshes.targets import parse_target, prepare; prepare([parse_target('cpu:8')])"
     environment = {"JAX_PLATFORMS": "cpu", "PATH": ""}
-    refused = subprocess.run([sys.executable, "-c", late], env=environment, capture_output=True, text=True)
+    refused = subprocess.run([sys.executable, "-c", late], env=environment, cwd=ROOT, capture_output=True, text=True)
     assert refused.returncode and "Unusable: target cpu:8 needs 8 fake CPU devices and JAX has started with 1" in refused.stderr
 
 

@@ -13,7 +13,6 @@ from jax.sharding import PartitionSpec as P
 
 import lab
 from lab.ledger import Ledger, axes_label
-from meshes.axes import Axes
 from tests.cases.compiling import ahead_of_time_tpu, array, compiled, mesh_on
 
 pytestmark = ahead_of_time_tpu
@@ -48,26 +47,39 @@ def test_with_slices_on_data_two_gradients_of_262144_bytes_cross_the_network():
 
 
 def test_with_model_across_slices_65536_bytes_of_activations_cross_the_network():
-    """c35: between a reduce-scatter and an all-gather inside each slice; gradients stay inside. `model` is slice x 4 here."""
-    halves = slices_on_data().devices.reshape(2, 2, 4)
-    mesh = Mesh(np.moveaxis(halves, 0, 1).reshape(2, 8), ("data", "model"))
-    ledger = lab.inspect(step_on(mesh), mesh=Axes.parse("slice=2,data=2,model=4"), target=TWO_SLICES)
+    """c35: between a reduce-scatter and an all-gather inside each slice; gradients stay inside."""
+    halves = np.moveaxis(slices_on_data().devices.reshape(2, 2, 4), 0, 1)
+    program = step_on(Mesh(halves.reshape(2, 8), ("data", "model")))
+    ledger = lab.inspect(program, mesh=Mesh(halves, ("data", "model_high", "model_low")), target=TWO_SLICES)
     assert by_link(ledger) == [
-        ("dcn", "send_recv", "slice", 65_536),
-        ("ici", "all_gather", "model", 262_144),
+        ("dcn", "send_recv", "model_high", 65_536),
+        ("ici", "all_gather", "model_low", 262_144),
         ("ici", "all_reduce", "data", 524_288),
-        ("ici", "reduce_scatter", "model", 262_144),
+        ("ici", "reduce_scatter", "model_low", 262_144),
     ]
 
 
+def test_half_an_axis_inside_a_slice_and_half_between_slices_is_no_axis_of_the_mesh():
+    """c35: as above, on the program's own mesh."""
+    halves = np.moveaxis(slices_on_data().devices.reshape(2, 2, 4), 0, 1)
+    mesh = Mesh(halves.reshape(2, 8), ("data", "model"))
+    ledger = lab.inspect(step_on(mesh), mesh=mesh, target=TWO_SLICES)
+    assert {str(t.kind): t.axes for t in ledger.transfers} == {
+        "send_recv": None,
+        "all_gather": None,
+        "reduce_scatter": None,
+        "all_reduce": ("data",),
+    }
+
+
 def test_devices_as_they_come_on_an_8x2_mesh_gather_two_gradients_of_1048576_bytes():
-    """c35: each reduced in its slice, over the network by quarters, and gathered again. `data` is slice x 4 here."""
-    devices = sorted(slices_on_data().devices.flat, key=lambda device: device.id)
-    mesh = Mesh(np.array(devices).reshape(8, 2), ("data", "model"))
-    ledger = lab.inspect(step_on(mesh), mesh=Axes.parse("slice=2,data=4,model=2"), target=TWO_SLICES)
+    """c35: each reduced in its slice, over the network by quarters, and gathered again."""
+    devices = np.array(sorted(slices_on_data().devices.flat, key=lambda device: device.id))
+    program = step_on(Mesh(devices.reshape(8, 2), ("data", "model")))
+    ledger = lab.inspect(program, mesh=Mesh(devices.reshape(2, 4, 2), ("data_high", "data_low", "model")), target=TWO_SLICES)
     assert by_link(ledger) == [
-        *2 * [("dcn", "send_recv", "slice", 262_144)],
-        *2 * [("ici", "all_gather", "data", 1_048_576)],
+        *2 * [("dcn", "send_recv", "data_high", 262_144)],
+        *2 * [("ici", "all_gather", "data_low", 1_048_576)],
         ("ici", "all_reduce", "model", 65_536),
-        *2 * [("ici", "reduce_scatter", "data", 1_048_576)],
+        *2 * [("ici", "reduce_scatter", "data_low", 1_048_576)],
     ]

@@ -8,19 +8,21 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import lab
-from tests.cases.compiling import array, compiled, cpu, pinned, read, rows
+from tests.cases.compiling import array, compiled, cpu, partitioned_by, pinned, read, rows, under_both_partitioners
 
 
 def doubled(x):
     return 2 * x
 
 
-def test_between_clashing_tilings_an_array_of_131072_bytes_is_gathered_whole():
+@under_both_partitioners
+def test_between_clashing_tilings_an_array_of_131072_bytes_is_gathered_whole(shardy):
     """c01: its shard is 16,384 B, and all-to-alls would move about that much."""
     mesh = cpu(x=4, y=2)
     before, after = P("y", None, "x"), P(None, ("x", "y"), None)
     a, b = array(mesh, (16, 32, 64), *before), array(mesh, (16, 32, 64), *after)
-    ledger = read(mesh, lambda a, b: b + pinned(mesh, jnp.sin(a), *after), a, b, out=after)
+    with partitioned_by(shardy):
+        ledger = read(mesh, lambda a, b: b + pinned(mesh, jnp.sin(a), *after), a, b, out=after)
     assert rows(ledger) == [("all_gather", "x", 1, 65_536), ("all_gather", "y", 1, 131_072)]
 
 

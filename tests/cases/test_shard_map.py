@@ -7,7 +7,7 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 from lab.ledger import Ledger
-from tests.cases.compiling import array, cpu, pinned, read, rows
+from tests.cases.compiling import array, cpu, partitioned_by, pinned, read, rows, under_both_partitioners
 
 
 def replicated_weight(mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
@@ -44,7 +44,7 @@ def test_checked_shard_map_reduces_by_itself_so_that_a_pmean_is_a_second_reducti
     assert rows(mapped_gradient(cpu(data=4, model=2), check)) == reductions * [("all_reduce", "data", 1, 65_536)]
 
 
-@pytest.mark.parametrize("shardy", [True, False], ids=["shardy", "gspmd"])
+@under_both_partitioners
 @pytest.mark.parametrize(
     ("spec", "vmap_options", "expected"),
     [
@@ -60,12 +60,8 @@ def test_none_in_a_constraint_gathers_262144_bytes_where_vmap_and_unconstrained_
     mesh = cpu(data=4, model=2)
     body = lambda a: jnp.sin(pinned(mesh, jnp.cos(a), *spec))
     x = array(mesh, (16, 64, 128), "data", None, "model")
-    before = jax.config.jax_use_shardy_partitioner
-    jax.config.update("jax_use_shardy_partitioner", shardy)
-    try:
+    with partitioned_by(shardy):
         ledger = read(mesh, body if vmap_options is None else jax.vmap(body, **vmap_options), x, out=P("data", None, "model"))
-    finally:
-        jax.config.update("jax_use_shardy_partitioner", before)
     assert rows(ledger) == expected
 
 

@@ -1,4 +1,7 @@
-"""Cases c06, c41, c48: rolls, updates, reads and convolutions along a sharded dim."""
+"""Cases c06, c41, c48: rolls, updates, reads and convolutions along a sharded dim.
+
+The wrong values once reported of c48 are no matter of a ledger.
+"""
 
 import jax
 import jax.numpy as jnp

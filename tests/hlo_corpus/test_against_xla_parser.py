@@ -1,4 +1,4 @@
-"""Where XLA's own parser accepts a text, ours reads the same instructions: names, opcodes, result shapes and operands, in the same order."""
+"""Where XLA's own parser accepts a text, ours reads the same instructions: names, opcodes, result shapes and operands, in order."""
 
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,7 @@
 """The ledgers of published programs carry, to the last byte, what the shapes of their models define.
 
-Every number follows from a published configuration: weights in bf16, two matrices of the vocabulary, two norms a layer and one at the end. What no shape
-defines are single numbers of 4 B (norms of gradients, the loss): their count is what is left of the count of operations.
+Every number follows from a published configuration: weights in bf16, two matrices of the vocabulary, two norms a layer and one at the
+end. What no shape defines are single numbers of 4 B (norms of gradients, the loss): their count is what is left of the count of operations.
 """
 
 from dataclasses import dataclass
