@@ -10,6 +10,9 @@ from lab.strategies.strategy import one_device
 from meshes.axes import DATA, Axes
 
 
+LOSS_BYTES = 4
+
+
 def claims(shape: MlpShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     P, gradients = axes[DATA], along(measured, DATA, phase="backward")
     if P == 1:
@@ -29,7 +32,11 @@ def claims(shape: MlpShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
             sums.payload_bytes == payload,
             f"{counted(sums.payload_bytes)} B are summed over groups of {P}; each gradient once is Psi e = {counted(payload)} B",
         ),
-        decided("ch14.sync_invariant", rest == 4, f"besides gradients {rest} B move, and the loss has 4: no weight is sent, equal replicas stay equal"),
+        decided(
+            "ch14.sync_invariant",
+            rest == LOSS_BYTES,
+            f"besides gradients {counted(rest)} B move, and the loss has {LOSS_BYTES}: no weight is sent, equal replicas stay equal",
+        ),
     )
 
 

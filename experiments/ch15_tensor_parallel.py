@@ -20,7 +20,8 @@ def claims(shape: MlpShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
 def _count(shape: MlpShape, measured: Ledger) -> Claim:
     forward, backward = (Totals.of(along(measured, TENSOR, phase=phase)).executions for phase in ("forward", "backward"))
     once = (forward, backward) == (TP_ALL_REDUCES_FORWARD * shape.layers, TP_ALL_REDUCES_BACKWARD * shape.layers)
-    evidence = f"{forward} sums forward and {backward} backward in {shape.layers} layers of one block, {'with' if shape.remat else 'without'} recomputation"
+    remat = "with" if shape.remat else "without"
+    evidence = f"{forward} sums forward and {backward} backward in {shape.layers} layers of one block, {remat} recomputation"
     return decided("ch15.ar_count", once, f"{evidence}; the book has 2 and 2 a layer of two blocks")
 
 
@@ -33,9 +34,14 @@ def _volume(shape: MlpShape, axes: Axes, measured: Ledger) -> Claim:
 
 
 def _places(measured: Ledger) -> Claim:
-    column, row = (sorted({t.scope for t in along(measured, TENSOR, phase=phase)}) for phase in ("backward", "forward"))
-    evidence = f"backward sums stand in {', '.join(column) or 'no scope'} (column-parallel), forward sums in {', '.join(row) or 'no scope'} (row-parallel)"
-    return decided("ch15.tp_backward_table", (column, row) == ([UP], [DOWN]), evidence)
+    forward, backward = ({t.scope for t in along(measured, TENSOR, phase=phase)} for phase in ("forward", "backward"))
+    evidence = f"forward sums stand in {_listed(forward)}, backward sums in {_listed(backward)}"
+    holds = (forward, backward) == ({DOWN}, {UP})
+    return decided("ch15.tp_backward_table", holds, f"{evidence}; the book: row-parallel {DOWN}, column-parallel {UP}")
+
+
+def _listed(scopes: set[str]) -> str:
+    return " and ".join(sorted(scopes)) or "no scope"
 
 
 EXPERIMENT = Experiment(

@@ -1,5 +1,6 @@
 """Chapter 20: does ZeRO-3 send half again what data parallelism does, for 1/P of the weights a device?"""
 
+from lab.book.collectives import reduce_scatter_wire_bytes
 from lab.book.parallelism import dp_volume_bytes
 from lab.book.sharding import zero3_volume_bytes, zero3_weight_bytes
 from lab.evidence import along, counted, element_bytes
@@ -22,11 +23,13 @@ def _communication(shape: MlpShape, P: int, measured: Ledger) -> Claim:
     sums = tuple(t for t in along(measured, FSDP, phase="backward") if t.kind is not Kind.ALL_GATHER)
     sent, e = Totals.of(gathers + sums).wire_bytes, element_bytes(gathers + sums)
     dp, zero3 = dp_volume_bytes(shape.parameters, e, P), zero3_volume_bytes(shape.parameters, e, P)
-    times = f"a device sends {counted(sent)} B for weights a step, {float(sent / dp):.2f} times what data parallelism does"
-    if any(t.kind is Kind.ALL_REDUCE for t in sums):
-        return calculated("ch20.comm", f"{times}, since this compiler sums gradients by all_reduce; by reduce_scatter it is {float(zero3 / dp):.2f}")
     copies = Totals.of(gathers).payload_bytes / (shape.parameters * e)
-    return decided("ch20.comm", sent == zero3, f"{times}, each weight gathered {copies:g} times; 3(P-1)/P Psi e is {counted(zero3)} B at P={P}")
+    times = f"a device sends {counted(sent)} B for weights a step, {float(sent / dp):.2f} times what data parallelism does"
+    gathered = f"{times}, each gathered {copies:g} times"
+    if any(t.kind is Kind.ALL_REDUCE for t in sums):
+        scattered = (Totals.of(gathers).wire_bytes + reduce_scatter_wire_bytes(Totals.of(sums).payload_bytes, P)) / dp
+        return calculated("ch20.comm", f"{gathered} and summed by all_reduce; with reduce_scatter it is {float(scattered):.2f} times")
+    return decided("ch20.comm", sent == zero3, f"{gathered}; 3(P-1)/P Psi e is {counted(zero3)} B at P={P}, e={e}")
 
 
 def _memory(shape: MlpShape, P: int, measured: Ledger) -> Claim:

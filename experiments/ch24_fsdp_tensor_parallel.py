@@ -21,21 +21,23 @@ def claims(shape: MlpShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
 
 
 def _volumes(shape: MlpShape, axes: Axes, measured: Ledger) -> Claim:
-    weights = tuple(t for t in along(measured, FSDP) if t.kind is Kind.ALL_GATHER or t.phase == "backward")
+    weights = along(measured, FSDP, phase="backward") + along(measured, FSDP, phase="forward", kind=Kind.ALL_GATHER)
     activations, d, t = along(measured, TENSOR), axes[FSDP], axes[TENSOR]
-    e, sent = element_bytes(weights + activations), [Totals.of(transfers).wire_bytes for transfers in (weights, activations)]
-    book = [zero3_volume_bytes(shape.parameters // t, e, d), tp_volume_bytes(shape.batch // d, shape.embed, e, ranks=t, blocks=shape.layers)]
-    evidence = f"a device sends {counted(sent[0])} B over fsdp and {counted(sent[1])} B over tensor a step; the formulas give {' and '.join(map(counted, book))} B"
+    e, sent = element_bytes(weights + activations), tuple(Totals.of(transfers).wire_bytes for transfers in (weights, activations))
+    over_fsdp = zero3_volume_bytes(shape.parameters // t, e, d)
+    over_tensor = tp_volume_bytes(shape.batch // d, shape.embed, e, ranks=t, blocks=shape.layers)
+    found = f"a device sends {counted(sent[0])} B over fsdp and {counted(sent[1])} B over tensor a step"
+    evidence = f"{found}; the formulas give {counted(over_fsdp)} and {counted(over_tensor)} B at d={d}, t={t}"
     if any(transfer.kind is Kind.ALL_REDUCE for transfer in weights):
-        return calculated("ch24.comm_per_axis", f"{evidence} for reduce_scatter, where this compiler sums gradients by all_reduce")
-    return decided("ch24.comm_per_axis", sent == book, f"{evidence} at d={d}, t={t}")
+        return calculated("ch24.comm_per_axis", f"{evidence}, but this compiler sums gradients by all_reduce, not reduce_scatter")
+    return decided("ch24.comm_per_axis", sent == (over_fsdp, over_tensor), evidence)
 
 
 def _payload(shape: MlpShape, axes: Axes, measured: Ledger) -> Claim:
     sums = along(measured, TENSOR)
     sizes, book = {t.payload_bytes for t in sums}, activation_bytes(shape.batch // axes[FSDP], shape.embed, element_bytes(sums))
-    evidence = f"each sum over {axes[TENSOR]} ranks has {' and '.join(map(counted, sizes))} B; b S H w is {counted(book)} B, without a t that would make it grow"
-    return decided("ch24.tp_scaling_claim", sizes == {book}, evidence)
+    found = f"each sum over {axes[TENSOR]} ranks has {' or '.join(map(counted, sizes))} B"
+    return decided("ch24.tp_scaling_claim", sizes == {book}, f"{found}; b S H w is {counted(book)} B, however many ranks there are")
 
 
 def _links(measured: Ledger) -> tuple[Claim, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import chex
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from lab.ledger import Ledger
@@ -119,16 +119,15 @@ def numerics(experiment: Experiment, style: str, mesh: Mesh) -> Numerics:
     with jax.default_matmul_precision("highest"):
         expected = jax.device_get(jax.jit(experiment.reference(experiment.numeric_parameters))(*inputs))
         found = jax.device_get(function(*jax.device_put(inputs, shardings)))
-    scaled = [jax.tree.map(lambda x, unit: x / jnp.abs(unit).max(), tree, expected) for tree in (found, expected)]
+    scaled = [jax.tree.map(lambda x, unit: x / np.abs(unit).max(), tree, expected) for tree in (found, expected)]
     chex.assert_trees_all_close(*scaled, rtol=0, atol=TOLERANCE)
-    return Numerics(float(max(jnp.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, scaled)))), TOLERANCE)
+    return Numerics(float(max(np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, scaled)))), TOLERANCE)
 
 
 def _random(shapes: Any) -> Any:
-    """Normal entries on one device, divided by the root of the rows, so that a product with a matrix keeps its scale."""
-    leaves, tree = jax.tree.flatten(shapes)
-    keys = jax.random.split(jax.random.key(0), len(leaves))
-    return tree.unflatten(jax.random.normal(key, leaf.shape, leaf.dtype) * leaf.shape[-2] ** -0.5 for key, leaf in zip(keys, leaves))
+    """Normal entries, divided by the root of the rows, so that a product with a matrix keeps its scale."""
+    draw = np.random.default_rng(0).standard_normal
+    return jax.tree.map(lambda array: (draw(array.shape) * array.shape[-2] ** -0.5).astype(array.dtype), shapes)
 
 
 def with_settings(parameters: Any, settings: Mapping[str, str]) -> Any:

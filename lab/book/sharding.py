@@ -7,7 +7,10 @@ from lab.book.collectives import all_gather_wire_bytes, reduce_scatter_wire_byte
 
 
 def zero3_volume_bytes(parameters: int, bytes_per_element: int, ranks: int) -> Fraction:
-    """3 (P - 1) / P Psi e bytes that one rank sends a step: gather, gather again for the backward pass, reduce_scatter. Source: Ch. 20, `ch20.comm`."""
+    """3 (P - 1) / P Psi e bytes that one rank sends a step: two gathers, one for each pass, and a reduce_scatter.
+
+    Source: Ch. 20, `ch20.comm`.
+    """
     positive(parameters=parameters, bytes_per_element=bytes_per_element)
     whole = parameters * bytes_per_element
     return 2 * all_gather_wire_bytes(whole, ranks) + reduce_scatter_wire_bytes(whole, ranks)

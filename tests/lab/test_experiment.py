@@ -1,0 +1,56 @@
+from dataclasses import replace
+
+import jax
+import pytest
+
+from lab.experiment import beside_tensor, load, names, numerics, on_one_axis, with_settings
+from lab.models.mlp import MlpShape
+from lab.strategies.strategy import one_device
+from meshes.errors import Unusable
+from meshes.targets import make_mesh, parse_target
+
+
+def test_settings_are_read_as_the_field_has_them():
+    changed = with_settings(MlpShape(), {"layers": "8", "dtype": "f32", "remat": "false"})
+    assert changed == MlpShape(layers=8, dtype="f32", remat=False)
+
+
+def test_an_unknown_setting_lists_the_known():
+    with pytest.raises(Unusable, match="no parameter 'depth'; known are layers, batch, embed, mlp, dtype, remat"):
+        with_settings(MlpShape(), {"depth": "8"})
+
+
+@pytest.mark.parametrize(("name", "text", "wanted"), [("layers", "many", "int"), ("remat", "perhaps", "true or false")])
+def test_a_setting_of_another_type_is_refused(name, text, wanted):
+    with pytest.raises(Unusable, match=f"{name}={text}: expected {wanted}"):
+        with_settings(MlpShape(), {name: text})
+
+
+def test_an_unknown_experiment_lists_the_known():
+    with pytest.raises(Unusable, match="no experiment 'ch99'; known are ch14_data_parallel, ch15_tensor_parallel"):
+        load("ch99")
+
+
+@pytest.mark.parametrize("name", names())
+def test_an_experiment_has_the_name_and_chapter_of_its_file(name):
+    experiment = load(name)
+    assert (experiment.name, f"ch{experiment.chapter:02}") == (name, name[:4])
+
+
+@pytest.mark.parametrize(
+    ("target", "mesh"), [("cpu:8", "data=2,tensor=4"), ("gpu:h100:2x8", "data=2,tensor=8"), ("tpu:v5p:2x2x4", "data=4,tensor=4")]
+)
+def test_tensor_parallelism_stays_inside_a_host(target, mesh):
+    assert str(beside_tensor("data")(parse_target(target))) == mesh
+
+
+def test_attached_devices_are_counted():
+    assert on_one_axis("fsdp")(parse_target("attached")).size == jax.device_count()
+
+
+def test_numbers_that_differ_from_one_device_fail():
+    experiment = load("ch14_data_parallel")
+    halved = replace(experiment, reference=lambda shape: one_device(replace(shape, batch=2 * shape.batch)))
+    target = parse_target("cpu:8")
+    with pytest.raises(AssertionError):
+        numerics(halved, "explicit", make_mesh(target, experiment.axes(target)))
