@@ -1,8 +1,8 @@
 """What compilers do to a ledger that theory does not ask for: one entry each.
 
 A `predictable` behaviour follows from the configuration alone; its `rewrite` turns a predicted transfer into the one that the
-compiler will emit. A `readable` one is recognised in the compiled text by `recognise`, an `observed` one has been seen but
-follows no known rule: neither ever counts as predicted. Seen with XLA of jax 0.10.2 and 0.11.2 on the layouts of this project.
+compiler will emit. A `readable` one shows in the compiled text, an `observed` one has been seen but follows no known rule; where
+`recognise` finds one of these, it explains what stands there, and never counts as predicted. Seen with XLA of jax 0.10.2 and 0.11.2 on the layouts of this project.
 """
 
 from __future__ import annotations
@@ -94,6 +94,13 @@ def _windowed_einsum(predicted: Transfer, left: Sequence[Transfer]) -> tuple[Tra
     return tuple(taken) if hops == 0 else ()
 
 
+def _reduced_after_the_loop(predicted: Transfer, left: Sequence[Transfer]) -> tuple[Transfer, ...]:
+    """One reduction of the stack of all iterations' values."""
+    wanted = predicted.kind, predicted.axes, predicted.dtype, predicted.payload_bytes * (predicted.executions or 0)
+    stacks = [t for t in left if (t.kind, t.axes, t.dtype, t.payload_bytes) == wanted and t.executions == 1]
+    return tuple(stacks[:1]) if predicted.kind is Kind.ALL_REDUCE else ()
+
+
 _P, _R, _O = Certainty.PREDICTABLE, Certainty.READABLE, Certainty.OBSERVED
 
 CATALOGUE: tuple[Behaviour, ...] = (
@@ -110,7 +117,8 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("G5", "gpu", _O, "a narrowing convert after a permute moves before it: half the bytes", "cast before the hop"),
     Behaviour("G6", "gpu", _P, "reductions of gradients outside the inner scan leave the accumulation loop: executions x 1"),
     Behaviour("G7", "gpu", _O, "some gathers of a cast weight run in f32: twice the bytes", "pin the sharding of the cast value before the gather"),
-    Behaviour("T1", "tpu", _P, "a reduce-scatter over the whole slice is an all-reduce and a slice: same payload, twice the wire bytes", rewrite=_reduced_over_the_slice),
+    Behaviour("G8", "gpu", _O, "all_reduces of small gradients leave the backward loop: one of the whole stack, the same bytes", recognise=_reduced_after_the_loop),
+    Behaviour("T1", "tpu", _P, "a reduce-scatter over the whole slice is an all-reduce and a slice: same payload, twice the wire bytes (some, of few columns a shard, stay)", rewrite=_reduced_over_the_slice),
     Behaviour("T2", "tpu", _R, "shards are padded before a reduce-scatter, and permutes of the padding follow", "choose shards that fill the tiles", recognise=_padded_scatter),
     Behaviour("T3", "tpu", _P, "a reduce-scatter is printed as an all-reduce and a slice inside a custom fusion; it is read as what it is"),
     Behaviour("T4", "tpu", _R, "a gather or scatter that feeds a matmul becomes a loop of permutes: n + 1 shards on the wire instead of n - 1", "pin the gathered value, or raise xla_jf_spmd_threshold_for_windowed_einsum_mib", recognise=_windowed_einsum),

@@ -96,6 +96,13 @@ def test_seventeen_permutes_of_a_shard_are_a_windowed_gather_over_sixteen():
     assert statuses([GATHER], [loop], TPU)[0] is Verdict.REFUTED
 
 
+def test_one_reduction_of_the_stack_is_attributed_to_a_loop_that_it_left():
+    layers = replace(LOSS, executions=3, payload_bytes=3072, dtype="bf16", scope="layers/mlp/up")
+    stack = replace(layers, executions=1, payload_bytes=9216)
+    assert statuses([layers], [stack])[0] is Verdict.ATTRIBUTED
+    assert statuses([layers], [replace(stack, payload_bytes=9215)])[0] is Verdict.REFUTED
+
+
 def test_columns_split_the_wire_bytes_of_what_was_measured():
     padded = replace(SCATTER, payload_bytes=1120, padded_from_bytes=1024)
     stray = replace(LOSS, payload_bytes=8)
@@ -114,7 +121,7 @@ def test_of_two_terms_that_look_alike_the_scope_decides():
 @pytest.mark.parametrize("behaviour", CATALOGUE, ids=lambda b: b.id)
 def test_only_a_predictable_behaviour_rewrites_a_prediction(behaviour):
     assert behaviour.rewrite is None or behaviour.certainty == "predictable"
-    assert behaviour.recognise is None or behaviour.certainty == "readable"
+    assert behaviour.recognise is None or behaviour.certainty != "predictable"
 
 
 def test_ids_are_unique():
