@@ -6,7 +6,7 @@ from lab.experiment import Claim, Experiment, decided, on_one_axis
 from lab.ledger import Ledger, Totals
 from lab.models.mlp import SMALL, MlpShape
 from lab.strategies.data_parallel import DATA_PARALLEL
-from lab.strategies.strategy import one_device
+from lab.strategies.strategy import loss_and_gradients
 from meshes.axes import DATA, Axes
 
 
@@ -50,5 +50,5 @@ EXPERIMENT = Experiment(
     build=DATA_PARALLEL.build,
     predict=DATA_PARALLEL.predict,
     claims=claims,
-    reference=one_device,
+    reference=loss_and_gradients,
 )

@@ -5,7 +5,7 @@ from lab.evidence import along, counted, element_bytes
 from lab.experiment import Claim, Experiment, beside_tensor, decided
 from lab.ledger import Ledger, Totals
 from lab.models.mlp import SMALL, MlpShape
-from lab.strategies.strategy import one_device
+from lab.strategies.strategy import loss_and_gradients
 from lab.strategies.tensor_parallel import DATA_TENSOR
 from lab.strategies.terms import DOWN, UP
 from meshes.axes import DATA, TENSOR, Axes
@@ -54,5 +54,5 @@ EXPERIMENT = Experiment(
     build=DATA_TENSOR.build,
     predict=DATA_TENSOR.predict,
     claims=claims,
-    reference=one_device,
+    reference=loss_and_gradients,
 )

@@ -7,7 +7,7 @@ from lab.evidence import along, counted, element_bytes
 from lab.experiment import Claim, Experiment, calculated, decided, on_one_axis
 from lab.ledger import Kind, Ledger, Totals
 from lab.models.mlp import SMALL, MlpShape
-from lab.strategies.strategy import one_device
+from lab.strategies.strategy import loss_and_gradients
 from lab.strategies.zero3 import ZERO3
 from meshes.axes import FSDP, Axes
 
@@ -51,5 +51,5 @@ EXPERIMENT = Experiment(
     build=ZERO3.build,
     predict=ZERO3.predict,
     claims=claims,
-    reference=one_device,
+    reference=loss_and_gradients,
 )

@@ -7,7 +7,7 @@ from lab.experiment import Claim, Experiment, beside_tensor, calculated, decided
 from lab.ledger import Kind, Ledger, Totals
 from lab.models.mlp import SMALL, MlpShape
 from lab.strategies.fsdp_tensor import FSDP_TENSOR
-from lab.strategies.strategy import one_device
+from lab.strategies.strategy import loss_and_gradients
 from meshes.axes import FSDP, TENSOR, Axes
 
 # The MLPs of a model of 405 billion parameters, 8,192 tokens for each of 2,048 groups.
@@ -59,6 +59,6 @@ EXPERIMENT = Experiment(
     build=FSDP_TENSOR.build,
     predict=FSDP_TENSOR.predict,
     claims=claims,
-    reference=one_device,
+    reference=loss_and_gradients,
     targets=("gpu:h100:2048x8",),
 )

@@ -68,9 +68,11 @@ class Strategy:
         self._check(shape, Axes.of(mesh.shape))
         weights = Weights(self.stored.spec("layers", *UP_DF), self.stored.spec("layers", *DOWN_FD))
         batch = self.used.spec(*X_BD)
-        step = one_device(shape, self._constraints(mesh)) if style == "declared" else one_device(shape, self.seams)
-        if style == "explicit":
-            step = jax.shard_map(step, mesh=mesh, in_specs=(weights, batch, batch), out_specs=(PartitionSpec(), weights))
+        if style == "declared":
+            step = loss_and_gradients(shape, self._constraints(mesh))
+        else:
+            local = loss_and_gradients(shape, self.seams)
+            step = jax.shard_map(local, mesh=mesh, in_specs=(weights, batch, batch), out_specs=(PartitionSpec(), weights))
         return _jitted(step, shape, mesh, weights, batch)
 
     def _constraints(self, mesh: Mesh) -> Seams:
@@ -92,8 +94,8 @@ class Strategy:
             layout.local_shape(dims, [getattr(shape, dim) for dim in dims], axes)
 
 
-def one_device(shape: MlpShape, seams: Seams = Seams()) -> Callable[..., Any]:
-    """(weights, x_BD, y_BD) to (loss, gradients)."""
+def loss_and_gradients(shape: MlpShape, seams: Seams = Seams()) -> Callable[..., Any]:
+    """(weights, x_BD, y_BD) to (loss, gradients): without seams, the step of one device."""
     return jax.value_and_grad(partial(loss, shape=shape, seams=seams))
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from lab.experiment import beside_tensor, load, names, numerics, on_one_axis, with_settings
 from lab.models.mlp import MlpShape
-from lab.strategies.strategy import one_device
+from lab.strategies.strategy import loss_and_gradients
 from meshes.errors import Unusable
 from meshes.targets import make_mesh, parse_target
 
@@ -48,9 +48,9 @@ def test_attached_devices_are_counted():
     assert on_one_axis("fsdp")(parse_target("attached")).size == jax.device_count()
 
 
-def test_numbers_that_differ_from_one_device_fail():
+def test_numbers_that_differ_from_loss_and_gradients_fail():
     experiment = load("ch14_data_parallel")
-    halved = replace(experiment, reference=lambda shape: one_device(replace(shape, batch=2 * shape.batch)))
+    halved = replace(experiment, reference=lambda shape: loss_and_gradients(replace(shape, batch=2 * shape.batch)))
     target = parse_target("cpu:8")
     with pytest.raises(AssertionError):
         numerics(halved, "explicit", make_mesh(target, experiment.axes(target)))
