@@ -80,6 +80,19 @@ def test_cpu_gathers_three_weights_once_or_with_remat_twice(gradients, gathers):
     assert rows(ledger.split())[gathers:] == 3 * [("all_reduce", "fsdp", 1, 262_144)]
 
 
+@pytest.mark.parametrize(("gradients", "again"), [(plain, 0), (rematerialised, 3)], ids=["plain", "remat"])
+def test_remat_gathers_the_three_weights_again_in_the_backward_pass(gradients, again):
+    """c14."""
+    phases = [str(t.phase) for t in three_layers(cpu(fsdp=8), gradients, 256).transfers if t.kind == "all_gather"]
+    assert sorted(phases) == again * ["backward"] + 3 * ["forward"]
+
+
+def test_gathers_and_reduction_point_at_the_line_of_the_matrix_product():
+    """c14."""
+    product = f"{__file__}:{layer.__code__.co_firstlineno + 1}"
+    assert {t.origin for t in three_layers(cpu(fsdp=8), plain, 256).transfers} == {product}
+
+
 def test_cpu_hoists_gathers_out_of_the_accumulation_loop_and_reduces_in_it_four_times():
     """c14."""
     ledger = three_layers(cpu(fsdp=8), accumulated, 256)
