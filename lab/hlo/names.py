@@ -40,6 +40,7 @@ def scope(op_name: str | None) -> str:
     """The user's named scopes, joined by `/`: JAX's own levels and the final primitive are left out."""
     if not op_name:
         return ""
+    op_name = op_name.partition(";")[0]  # Of several names that a GPU fusion joins, the first.
     merged = _MERGED.match(op_name)
     levels = _levels(merged[1]) if merged else _levels(op_name)[:-1]
     return "/".join(level for raw in levels for level in _user_levels(raw))

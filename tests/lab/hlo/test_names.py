@@ -33,6 +33,7 @@ StackFrames
         ("jit(step)/shard_map/loss/psum", "loss"),
         ("jit(f)/layers/(up:down)", "layers"),
         ("jit(f)/branch_0_fun/head/add", "head"),
+        ("jit(f)/jvp(loss)/mul;jit(f)/transpose(jvp(loss))/sub", "loss"),
         ("broadcast.1", ""),
         (None, ""),
     ],
