@@ -1,0 +1,41 @@
+"""The README's own program gives what the README prints."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lab.inspection import inspect_program
+from lab.report.tables import columns_text, total_columns, transfer_columns
+from lab.sources import builder
+from meshes import plugins
+from meshes.axes import Axes
+from meshes.targets import make_mesh, parse_target
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+COMMAND = "$ lab inspect step.py:build --mesh fsdp=16,tensor=8 --target gpu:h100:16x8\n"
+
+
+def rows(text: str) -> list[list[str]]:
+    """The numbers of each row of a table: all up to the element type, which compilers of several versions agree on."""
+    lines = [re.split(r"  +", line) for line in text.splitlines() if re.search(r"all_|reduce_|^all ", line)]
+    return [line[:7] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory):
+    if not plugins.installed("gpu"):
+        pytest.skip("the GPU plugin is not installed")
+    path = tmp_path_factory.mktemp("readme") / "step.py"
+    path.write_text(re.search(r"```python\n(# step.py\n.*?)```", README, re.DOTALL)[1])
+    target = parse_target("gpu:h100:16x8")
+    mesh = make_mesh(target, Axes.parse("fsdp=16,tensor=8"))
+    step, args = builder(f"{path}:build")(mesh)
+    return inspect_program(step, args, mesh, target, source="step.py:build")
+
+
+def test_the_table_in_the_readme_is_what_its_program_gives(ledger):
+    printed = README.partition(COMMAND)[2].partition("```")[0]
+    found = columns_text(transfer_columns(ledger)) + "\n" + columns_text(total_columns(ledger))
+    assert rows(printed) == rows(found)
+    assert len(rows(printed)) == 9
