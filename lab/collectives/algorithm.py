@@ -1,0 +1,56 @@
+"""An algorithm: a kernel, and beside it the statement of what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+
+from lab.collectives.cost import Cost
+from lab.collectives.wires import Axis, Op, join, split
+from meshes.axes import Axes
+
+OfAxes = Callable[[Axes], str | None]
+
+
+def any_axes(axes: Axes) -> None:
+    """Serves every axis."""
+
+
+def power_of_two(axes: Axes) -> str | None:
+    return None if axes.size & (axes.size - 1) == 0 else f"{axes.size} ranks, expected a power of two"
+
+
+def several_axes(axes: Axes) -> str | None:
+    return None if len(axes.names) > 1 else f"the one axis {axes}, expected two or more, outermost first"
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to do a primitive.
+
+    Attributes:
+      run: the kernel: one array, the axis, and the arguments of the primitive (`op`, `root`) by name.
+      cost: (axes, elements) to its rounds; `elements` is the n of the book: of the result of an all_gather, else of what enters.
+      elementwise: whether `op` meets parts of a flattened array, and so must act element by element.
+      misfit: what is wrong with these axes, None where they serve.
+    """
+
+    run: Callable[..., jax.Array]
+    cost: Callable[[Axes, int], Cost]
+    elementwise: bool = True
+    misfit: OfAxes = any_axes
+
+
+def all_reduce_by_blocks(reduce_scatter: Algorithm, all_gather: Algorithm) -> Algorithm:
+    """AR = AG o RS (Ch. 11, `ch11.decomposition`), on the flattened array, padded to a multiple of the axis size."""
+
+    def run(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
+        x_PC = split(x.reshape(-1), jax.lax.axis_size(axis))
+        return join(all_gather.run(reduce_scatter.run(x_PC, axis, op=op), axis), x.size).reshape(x.shape)
+
+    def cost(axes: Axes, elements: int) -> Cost:
+        return reduce_scatter.cost(axes, elements) + all_gather.cost(axes, elements)
+
+    return Algorithm(run, cost, misfit=reduce_scatter.misfit)

@@ -1,0 +1,84 @@
+"""How ranks of a kernel speak to each other: permutes over lists of (source, target) pairs, and the blocks that they carry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from lab.collectives.cost import Pairs
+
+Axis = str | tuple[str, ...]
+"""A mesh axis inside `jax.shard_map`, or several as one, in row-major order."""
+
+Op = Callable[[jax.Array, jax.Array], jax.Array]
+"""An associative operation."""
+
+
+def shift_pairs(ranks: int, by: int) -> Pairs:
+    return [(rank, (rank + by) % ranks) for rank in range(ranks)]
+
+
+def shift(x: jax.Array, axis: Axis, by: int) -> jax.Array:
+    """Every rank sends `x` to the rank `by` places on, around the axis. What is empty stays."""
+    return jax.lax.ppermute(x, axis, shift_pairs(jax.lax.axis_size(axis), by)) if x.size else x
+
+
+def receive(x: jax.Array, axis: Axis, pairs: Pairs, otherwise: jax.Array) -> jax.Array:
+    """What arrives when `x` is sent over `pairs`; on a rank to which nothing is sent, `otherwise`."""
+    if not pairs or not x.size:
+        return otherwise
+    arrived = jax.lax.ppermute(x, axis, pairs)
+    return jnp.where(is_among([target for _, target in pairs], axis), arrived, otherwise)
+
+
+def merge(x: jax.Array, axis: Axis, pairs: Pairs, op: Op) -> jax.Array:
+    """`op(x, arrived)` where `x` of another rank arrives over `pairs`, `x` elsewhere."""
+    # Where nothing arrives `op` meets x twice and not zeros, at which its gradient may not be finite.
+    merged = op(x, receive(x, axis, pairs, otherwise=x)) if pairs and x.size else x
+    return jnp.where(is_among([target for _, target in pairs], axis), merged, x)
+
+
+def is_among(ranks: Sequence[int], axis: Axis) -> jax.Array | bool:
+    """Whether this rank is one of `ranks`."""
+    size = jax.lax.axis_size(axis)
+    return len(ranks) == size or jnp.array([rank in ranks for rank in range(size)])[jax.lax.axis_index(axis)]
+
+
+def backwards(pairs: Pairs) -> Pairs:
+    return [(target, source) for source, target in pairs]
+
+
+def block_size(elements: int, ranks: int) -> int:
+    """Elements of one of `ranks` equal blocks, the last of them padded."""
+    return -(-elements // ranks)
+
+
+def split(x_NS: jax.Array, ranks: int) -> jax.Array:
+    """[N, S] to [ranks, C, S], C = ceil(N / ranks): rows in order, zeros after them."""
+    C = block_size(x_NS.shape[0], ranks)
+    padding = [(0, ranks * C - x_NS.shape[0])] + [(0, 0)] * (x_NS.ndim - 1)
+    return jnp.pad(x_NS, padding).reshape(ranks, C, *x_NS.shape[1:])
+
+
+def join(x_PCS: jax.Array, rows: int) -> jax.Array:
+    """[P, C, S] to the first `rows` of [P C, S]."""
+    return x_PCS.reshape(-1, *x_PCS.shape[2:])[:rows]
+
+
+def pick(x_PC: jax.Array, block: jax.Array) -> jax.Array:
+    """Block number `block` modulo P."""
+    return jax.lax.dynamic_index_in_dim(x_PC, block % x_PC.shape[0], keepdims=False)
+
+
+def put(x_PC: jax.Array, new_C: jax.Array, block: jax.Array | int, start: int = 0) -> jax.Array:
+    """`x` with block number `block` modulo P replaced, from `start` on as far as `new` goes."""
+    place = (block % x_PC.shape[0], start) + (0,) * (x_PC.ndim - 2)
+    return jax.lax.dynamic_update_slice(x_PC, new_C[None], place[: x_PC.ndim])
+
+
+def rotate(x_PC: jax.Array, by: jax.Array) -> jax.Array:
+    """Block i of the result is block i + `by` modulo P."""
+    P = x_PC.shape[0]
+    return x_PC.at[(jnp.arange(P) + by) % P].get(mode="promise_in_bounds", unique_indices=True)
