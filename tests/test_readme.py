@@ -17,7 +17,7 @@ COMMAND = "$ lab inspect step.py:build --mesh fsdp=16,tensor=8 --target gpu:h100
 
 
 def rows(text: str) -> list[list[str]]:
-    """The numbers of each row of a table: all up to the element type, which compilers of several versions agree on."""
+    """The numbers of each row of a table: all up to the element type, which compilers of several versions agree on; not their order."""
     lines = [re.split(r"  +", line) for line in text.splitlines() if re.search(r"all_|reduce_|^all ", line)]
     return [line[:7] for line in lines]
 
@@ -34,8 +34,8 @@ def ledger(tmp_path_factory):
     return inspect_program(step, args, mesh, target, source="step.py:build")
 
 
-def test_the_table_in_the_readme_is_what_its_program_gives(ledger):
+def test_the_nine_rows_in_the_readme_are_what_its_program_gives(ledger):
     printed = README.partition(COMMAND)[2].partition("```")[0]
     found = columns_text(transfer_columns(ledger)) + "\n" + columns_text(total_columns(ledger))
-    assert rows(printed) == rows(found)
+    assert sorted(rows(printed)) == sorted(rows(found))
     assert len(rows(printed)) == 9
