@@ -1,4 +1,4 @@
-"""What a sharded program communicates: predicted by theory, read from the compiled program, settled to the byte. Importing this imports no JAX."""
+"""What a sharded program communicates: predicted by theory, read from the compiled program, settled to the byte. Imports no JAX."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,10 @@ import click
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from lab import inspection, sources
+from lab import inspection, sources, suite
 from lab.ledger import Ledger
 from lab.report import tables, verdicts
+from lab.suite import Run
 from meshes import plugins
 from meshes.availability import availability
 from meshes.axes import Axes
@@ -24,19 +25,15 @@ from meshes.errors import Unusable
 from meshes.targets import Target, make_mesh, parse_target, prepare
 
 if TYPE_CHECKING:
-    from lab.experiment import Experiment
     from lab.run import Result
 
 INTERRUPTED, CLOSED_PIPE = 130, 141
 
-# An experiment, where to compile it, and in which style.
-Run = tuple["Experiment", Target, str]
 
-
-def _parsed(parse):
+def _parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
     """Reads an option's value, or each of its values, with `parse`."""
 
-    def callback(_context, _option, value):
+    def callback(_context: click.Context, _option: click.Parameter, value: Any) -> Any:
         return tuple(map(parse, value)) if isinstance(value, tuple) else value and parse(value)
 
     return callback
@@ -50,8 +47,9 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-mesh_option = click.option("--mesh", metavar="AXES", callback=_parsed(Axes.parse), help="Axes in the order of mesh.devices: data=2,tensor=8.")
-_TARGET_HELP = "What to compile for: cpu:8, gpu:h100:2x8, tpu:v5p:2x2x4, attached."
+mesh_option = click.option("--mesh", metavar="AXES", callback=_parsed(Axes.parse), help="In the order of mesh.devices: data=2,tensor=8.")
+_TARGET = {"metavar": "TARGET", "callback": _parsed(parse_target)}
+_FORMS = "cpu:8, gpu:h100:2x8, tpu:v5p:2x2x4 or attached"
 
 
 @click.group(no_args_is_help=False)
@@ -62,7 +60,7 @@ def cli() -> None:
 @cli.command()
 @click.argument("given", metavar="SOURCE...", nargs=-1, required=True)
 @mesh_option
-@click.option("--target", metavar="TARGET", callback=_parsed(parse_target), help=_TARGET_HELP + " By default fake CPU devices, as many as the mesh has.")
+@click.option("--target", **_TARGET, help=f"What to compile for: {_FORMS}. By default fake CPU devices, as many as the mesh has.")
 @as_json
 def inspect(given: tuple[str, ...], mesh: Axes | None, target: Target | None, as_json: bool) -> None:
     """Lists what a compiled program communicates.
@@ -107,32 +105,40 @@ def list_targets(as_json: bool) -> None:
     if as_json:
         _print_json([asdict(row) for row in rows])
     else:
-        _print(tables.rows_text(("target", "chip", "compiles here", "how"), [(r.target, r.name, "no" if r.install else "yes", r.install or r.how) for r in rows]))
+        cells = [(row.target, row.name, "no" if row.install else "yes", row.install or row.how) for row in rows]
+        _print(tables.rows_text(("target", "chip", "compiles here", "how"), cells))
 
 
 @cli.command("list")
 @as_json
 def list_experiments(as_json: bool) -> None:
     """Lists the experiments."""
-    experiments = _loaded((), ())
+    experiments = suite.load()
     if as_json:
-        _print_json([{"experiment": e.name, "chapter": e.chapter, "question": e.question, "targets": e.targets, "styles": e.styles} for e in experiments])
+        names = ("name", "chapter", "question", "targets", "styles")
+        _print_json([{name: getattr(experiment, name) for name in names} for experiment in experiments])
     else:
         _print(tables.rows_text(("experiment", "chapter", "question"), [(e.name, str(e.chapter), e.question) for e in experiments]))
 
 
 @cli.command()
 @click.argument("names", metavar="EXPERIMENT...", nargs=-1, required=True)
-@click.option("--target", "targets", metavar="TARGET", multiple=True, callback=_parsed(parse_target), help=_TARGET_HELP + " By default the experiment's own.")
+@click.option("--target", "targets", multiple=True, **_TARGET, help=f"What to compile for: {_FORMS}. By default its own.")
 @click.option("--style", "styles", metavar="STYLE", multiple=True, help="declared or explicit; by default both.")
 @mesh_option
-@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="A parameter of the experiment, such as layers=4.")
+@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="A parameter: layers=4.")
 @as_json
-def run(names: tuple[str, ...], targets: tuple[Target, ...], styles: tuple[str, ...], mesh: Axes | None, settings: tuple[tuple[str, str], ...], as_json: bool) -> int:
+def run(
+    names: tuple[str, ...],
+    targets: tuple[Target, ...],
+    styles: tuple[str, ...],
+    mesh: Axes | None,
+    settings: tuple[tuple[str, str], ...],
+    as_json: bool,
+) -> int:
     """Settles what theory predicts with what the compilers make of it, term by term."""
-    runs = _runs(_loaded(names, targets), targets, styles)
-    results = _results(runs, mesh, dict(settings))
-    return _report(results, as_json, verdicts.results_text)
+    runs = suite.runs(suite.load(names, targets), targets, styles)
+    return _report(_results(runs, mesh, dict(settings)), as_json, verdicts.results_text)
 
 
 @cli.command()
@@ -140,70 +146,36 @@ def run(names: tuple[str, ...], targets: tuple[Target, ...], styles: tuple[str, 
 @as_json
 def verify(full: bool, as_json: bool) -> int:
     """Runs every experiment in every style on its targets, and ends with a table of verdicts."""
-    experiments = _loaded((), ())
-    runs = _runs(experiments, (), ())
-    runs = _with_plugin(_on_every_chip(runs) if full else runs)
-    results = _results(runs, None, {})
-    return _report(results, as_json, verdicts.summary_text)
+    runs = suite.runs(suite.load())
+    runs = suite.on_every_chip(runs) if full else runs
+    missing = suite.without_plugin(runs)
+    for platform in missing:
+        print(f"lab: no {platform} targets, the plugin is not installed; run: {plugins.install_command(platform)}", file=sys.stderr)
+    return _report(_results([run for run in runs if run.target.platform not in missing]), as_json, verdicts.summary_text)
 
 
-def _loaded(names: Sequence[str], targets: Sequence[Target]) -> list[Experiment]:
-    """The named experiments, or all, with JAX made ready for these targets before it is imported."""
-    prepare(targets)
-    from lab import experiment
-
-    return [experiment.load(name) for name in names or experiment.names()]
+def _results(runs: Sequence[Run], mesh: Axes | None = None, settings: Mapping[str, str] | None = None) -> list[Result]:
+    prepare([run.target for run in runs])
+    return suite.results(_watched(runs), mesh, settings)
 
 
-def _runs(experiments: Sequence[Experiment], targets: Sequence[Target], styles: Sequence[str]) -> list[Run]:
-    for experiment in experiments:
-        for style in set(styles) - set(experiment.styles):
-            raise Unusable(f"{experiment.name} has no style {style!r}; it has {', '.join(experiment.styles)}")
-    return [(e, target, style) for e in experiments for target in targets or map(parse_target, e.targets) for style in styles or e.styles]
-
-
-def _on_every_chip(runs: Sequence[Run]) -> list[Run]:
-    """The same runs on all chips of their platform: GPU clusters of the same shape, TPU topologies such as `lab targets` lists."""
-    examples = [parse_target(row.target) for row in availability()]
-    chips = {target: [e if e.platform == "tpu" else replace(e, shape=target.shape) for e in examples if e.platform == target.platform] for _, target, _ in runs}
-    return list(dict.fromkeys((experiment, other, style) for experiment, target, style in runs for other in (target, *chips[target])))
-
-
-def _with_plugin(runs: Sequence[Run]) -> list[Run]:
-    """The runs whose target can be compiled for here; says once for each platform what is left out."""
-    for platform in dict.fromkeys(target.platform for _, target, _ in runs):
-        if not plugins.installed(platform):
-            print(f"lab: {platform} targets are left out, the plugin is not installed; run: {plugins.install_command(platform)}", file=sys.stderr)
-    return [run for run in runs if plugins.installed(run[1].platform)]
-
-
-def _results(runs: Sequence[Run], mesh: Axes | None, settings: dict[str, str]) -> list[Result]:
-    prepare([target for _, target, _ in runs])
-    from lab.experiment import with_settings
-    from lab.run import run
-
-    results = []
-    for experiment, target, style in _counted(runs):
-        parameters = with_settings(experiment.parameters, settings)
-        results.append(run(experiment, target=target, style=style, axes=mesh, parameters=parameters))
-    return results
-
-
-def _counted(runs: Sequence[Run]) -> Iterator[Run]:
-    """The same runs; on a terminal it shows which one is under way, and how many are done."""
+def _watched(runs: Sequence[Run]) -> Iterator[Run]:
+    """The same runs; a terminal shows which one is under way and how many are done."""
     columns = SpinnerColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("", total=len(runs))
-        for experiment, target, style in runs:
-            progress.update(task, description=f"{experiment.name} {style} {target}")
-            yield experiment, target, style
+        for run in runs:
+            progress.update(task, description=str(run))
+            yield run
             progress.advance(task)
 
 
 def _report(results: Sequence[Result], as_json: bool, text: Callable[[Sequence[Result]], str]) -> int:
     """Prints the results; 1 where something failed or was refuted."""
+    from lab.run import SCHEMA
+
     if as_json:
-        _print_json({"schema": "sharding-lab/run/1", "results": [result.to_json() for result in results]})
+        _print_json({"schema": SCHEMA, "results": [result.to_json() for result in results]})
     else:
         _print(text(results))
     return 0 if all(result.is_fine for result in results) else 1

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from lab.report.units import bytes_text, scaled
 
 # In a pipe nothing is folded: a line is as long as it is. A terminal narrower than this breaks lines itself, numbers stay whole.
 _PIPE_WIDTH, _NARROWEST = 10_000, 120
-_FOLDED = ("scope", "origin", "question", "how", "install")
+_FOLDED = ("scope", "origin", "question", "how")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def headline(ledger: Ledger) -> str:
 
 def transfer_columns(ledger: Ledger) -> list[Column]:
     """One row for the transfers that differ in instruction, executions and numbers in their scope only."""
-    alike: dict[tuple[object, ...], list[Transfer]] = {}
+    alike: dict[tuple[Transfer, bool], list[Transfer]] = {}
     for transfer in ledger.transfers:
         alike.setdefault(_likeness(transfer), []).append(transfer)
     rows = sorted(alike.values(), key=lambda group: Totals.of(group).wire_bytes, reverse=True)
@@ -108,7 +108,8 @@ def columns_text(columns: Sequence[Column]) -> str:
     """Aligned columns; on a terminal folded to its width, in a pipe as long as they are."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
-        table.add_column(column.heading, justify="right" if column.is_number else "left", no_wrap=column.heading not in _FOLDED, overflow="fold")
+        side = "right" if column.is_number else "left"
+        table.add_column(column.heading, justify=side, no_wrap=column.heading not in _FOLDED, overflow="fold")
     for cells in zip(*(column.cells for column in columns)):
         table.add_row(*(_cell(cell) for cell in cells))
     return rendered(table)
@@ -142,15 +143,20 @@ def _html_cell(column: Column, row: int) -> str:
     return f'<td style="text-align: {align}">{escape(column.cells[row])}</td>'
 
 
-def _likeness(transfer: Transfer) -> tuple[object, ...]:
-    t = transfer
-    scope = re.sub(r"\d+", "*", t.scope)
-    return t.kind, t.axes, t.shift, t.group_size, t.conditional, t.executions is None, t.payload_bytes, t.dtype, t.overlap, t.link, t.phase, scope, t.origin
+def _likeness(transfer: Transfer) -> tuple[Transfer, bool]:
+    """What transfers of one row have in common: all but what tells their places in the program apart."""
+    t = replace(transfer, scope=_unnumbered(transfer.scope), executions=None, instruction=None, op_name=None, parts=(), groups=None)
+    return t, transfer.executions is None
 
 
 def _common_scope(group: Iterable[Transfer]) -> str:
     scopes = {t.scope for t in group}
-    return scopes.pop() if len(scopes) == 1 else re.sub(r"\d+", "*", scopes.pop())
+    return scopes.pop() if len(scopes) == 1 else _unnumbered(scopes.pop())
+
+
+def _unnumbered(scope: str) -> str:
+    """`layers_*/mlp` for `layers_12/mlp`: one name for all layers of an unrolled loop."""
+    return re.sub(r"\d+", "*", scope)
 
 
 def _axes_text(transfer: Transfer) -> str:

@@ -29,7 +29,7 @@ class Line:
 
 def summary_text(results: Sequence[Result]) -> str:
     """One line for each run and set of axes, then what needs words, then a count of the verdicts."""
-    parts = [columns_text(_summary_columns(results)), "\n".join(_explanations(results)), "\n".join(_troubles(results)), "\n".join(_closing(results))]
+    parts = [columns_text(_summary_columns(results)), *("\n".join(say(results)) for say in (_explanations, _troubles, _closing))]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -44,7 +44,7 @@ def result_text(result: Result) -> str:
     parameters = ", ".join(f"{name} {value}" for name, value in result.parameters.items())
     head = f"{result.verdict}: {result.experiment}, {result.style}, {result.target}, mesh {mesh}\n{parameters}"
     terms = columns_text(_term_columns(result.settlement.terms)) if result.settlement else ""
-    words = [*_explanations([result]), *_troubles([result]), *_claims(result), *_numerics([result])]
+    words = [*_columns(result), *_explanations([result]), *_troubles([result]), *_claims(result), *_numerics([result])]
     return "\n\n".join(part for part in (head, terms, "\n".join(words)) if part)
 
 
@@ -68,7 +68,8 @@ def _lines(result: Result) -> list[Line]:
     predicted, measured = _by_axes(_predicted(result)), _by_axes(_measured(result))
     nothing = Totals.of(())
     axes = list(dict.fromkeys([*predicted, *measured])) or ["none"]
-    return [Line(again if place else run, name, predicted.get(name, nothing), measured.get(name, nothing)) for place, name in enumerate(axes)]
+    names = [run, *[again] * (len(axes) - 1)]
+    return [Line(name, of, predicted.get(of, nothing), measured.get(of, nothing)) for name, of in zip(names, axes)]
 
 
 def _predicted(result: Result) -> list[Transfer]:
@@ -96,6 +97,14 @@ def _term_columns(terms: Sequence[Term]) -> list[Column]:
     ]
 
 
+def _columns(result: Result) -> list[str]:
+    """What is on the wire, in three columns: foreseen, recognised only, and neither."""
+    if not (settled := result.settlement):
+        return []
+    columns = settled.predicted_wire_bytes, settled.attributed_wire_bytes, settled.unexplained_wire_bytes
+    return ["wire bytes: {} predicted, {} attributed, {} unexplained".format(*map(exact, columns))]
+
+
 def _compared(predicted: Sequence[Totals], measured: Sequence[Totals]) -> list[Column]:
     return [
         Column("executions\npredicted", tuple(f"{total.executions:,}" for total in predicted), is_number=True),
@@ -119,7 +128,7 @@ def _explanations(results: Iterable[Result]) -> list[str]:
 
 def _troubles(results: Iterable[Result]) -> list[str]:
     """Every failure, every term that is not there as predicted, every transfer that no term asks for."""
-    return [f"{result.experiment} {result.style} {result.target}: {trouble}" for result in results for trouble in _troubles_of(result)]
+    return [f"{_name(result)}: {trouble}" for result in results for trouble in _troubles_of(result)]
 
 
 def _troubles_of(result: Result) -> list[str]:
@@ -140,11 +149,15 @@ def _claims(result: Result) -> list[str]:
 
 def _closing(results: Sequence[Result]) -> list[str]:
     claims = Counter(str(claim.verdict) for result in results for claim in result.claims)
-    refuted = [f"{r.experiment} {r.style} {r.target}: {line}" for r in results for line in _claims(r) if line.startswith("refuted")]
+    refuted = [f"{_name(result)}: {line}" for result in results for line in _claims(result) if line.startswith("refuted")]
+    return [*refuted, *_numerics(results), f"claims of the book: {_tally(claims)}", _count(results)]
+
+
+def _count(results: Sequence[Result]) -> str:
     settled = [result.settlement for result in results if result.settlement]
-    left = f"{sum(len(s.unexplained) for s in settled) or 'nothing'} unexplained, {sum(len(s.missing) for s in settled) or 'nothing'} missing"
+    unexplained, missing = sum(len(s.unexplained) for s in settled), sum(len(s.missing) for s in settled)
     verdicts = Counter(str(result.verdict) for result in results)
-    return [*refuted, *_numerics(results), f"claims of the book: {_tally(claims)}", f"{_counted(len(results), 'run')}: {_tally(verdicts)}; {left}"]
+    return f"{_counted(len(results), 'run')}: {_tally(verdicts)}; {unexplained or 'nothing'} unexplained, {missing or 'nothing'} missing"
 
 
 def _numerics(results: Iterable[Result]) -> list[str]:
@@ -152,7 +165,12 @@ def _numerics(results: Iterable[Result]) -> list[str]:
     if not checked:
         return []
     worst = max(checked, key=lambda n: n.worst_relative_error)
-    return [f"losses and gradients equal those of one device: worst relative error {worst.worst_relative_error:.1e}, tolerance {worst.tolerance:.0e}"]
+    error = f"worst relative error {worst.worst_relative_error:.1e}, tolerance {worst.tolerance:.0e}"
+    return [f"losses and gradients equal those of one device: {error}"]
+
+
+def _name(result: Result) -> str:
+    return f"{result.experiment} {result.style} {result.target}"
 
 
 def _tally(counts: Counter[str]) -> str:

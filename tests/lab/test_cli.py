@@ -24,7 +24,8 @@ ENTRY %main (p: f32[256]) -> f32[256] {
   ROOT %all-reduce = f32[256]{0} all-reduce(%p), channel_id=1, replica_groups=[2,4]<=[8], use_global_device_ids=true, to_apply=%add
 }
 """
-ONE_DEVICE = TEXT.replace(", num_partitions=8", "").replace("all-reduce(%p), channel_id=1, replica_groups=[2,4]<=[8], use_global_device_ids=true,", "map(%p), dimensions={0},")
+ALL_REDUCE = "all-reduce(%p), channel_id=1, replica_groups=[2,4]<=[8], use_global_device_ids=true,"
+ONE_DEVICE = TEXT.replace(", num_partitions=8", "").replace(ALL_REDUCE, "map(%p), dimensions={0},")
 
 PROGRAM = """
 import jax, jax.numpy as jnp
@@ -122,7 +123,8 @@ def test_a_program_is_compiled_for_as_many_cpu_devices_as_its_mesh_has(lab, sour
     answer = lab("inspect", source, "--mesh", "tensor=8", "--json")
     ledger = json.loads(answer.out)
     (transfer,) = ledger["transfers"]
-    assert (ledger["target"], transfer["kind"], transfer["axes"], transfer["payload_bytes"]) == ("cpu:8", "all_reduce", ["tensor"], 16 * 32 * 4)
+    assert ledger["target"] == "cpu:8"
+    assert (transfer["kind"], transfer["axes"], transfer["payload_bytes"]) == ("all_reduce", ["tensor"], 16 * 32 * 4)
     assert ledger["memory"]["arguments"] == (64 * 32 + 16 * 64) * 4 // 8
 
 
@@ -252,7 +254,8 @@ def test_a_plugin_that_is_not_installed_is_refused_with_the_command(lab, monkeyp
 
 def test_a_topology_that_the_plugin_refuses_is_refused_in_its_own_words(lab):
     pytest.importorskip("libtpu", reason="the TPU plugin is not installed")
-    assert_refused(lab("inspect", "model.py:build", "--mesh", "tensor=21", "--target", "tpu:v5e:3x7"), "tpu:v5e:3x7", "the plugin refuses it")
+    answer = lab("inspect", "model.py:build", "--mesh", "tensor=21", "--target", "tpu:v5e:3x7")
+    assert_refused(answer, "tpu:v5e:3x7", "the plugin refuses it")
 
 
 def test_every_known_chip_is_listed_with_a_target_that_parses(lab):
@@ -270,9 +273,9 @@ def test_a_target_without_its_plugin_is_listed_with_the_command_that_installs_it
     assert all(line.endswith("no             pip install 'sharding-lab[gpu]'") for line in lines)
 
 
-@pytest.mark.parametrize("arguments", [(), ("frobnicate",), ("inspect",), ("inspect", "step.hlo", "--colour"), ("inspect", "step.hlo", "--mesh")])
+@pytest.mark.parametrize("arguments", ["", "frobnicate", "inspect", "inspect step.hlo --colour", "inspect step.hlo --mesh"])
 def test_a_wrong_command_line_gets_one_line(lab, arguments):
-    assert_refused(lab(*arguments), "--help")
+    assert_refused(lab(*arguments.split()), "--help")
 
 
 def test_control_c_ends_the_line_and_with_130(lab, monkeypatch):
@@ -287,7 +290,8 @@ def test_a_reader_that_went_away_is_no_error(tmp_path):
     (tmp_path / "step.hlo").write_text(TEXT)
     root = Path(__file__).parents[2]
     more_than_a_buffer = [tmp_path / "step.hlo"] * 50
-    lab = subprocess.Popen([sys.executable, "-m", "lab.cli", "inspect", *more_than_a_buffer], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    command = [sys.executable, "-m", "lab.cli", "inspect", *more_than_a_buffer]
+    lab = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     lab.stdout.close()
     assert lab.stderr.read() == b""
     assert lab.wait() == 141

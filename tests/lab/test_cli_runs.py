@@ -17,7 +17,7 @@ ONE = ("run", "ch14_data_parallel", "--target", "cpu:8", "--style", "explicit", 
 def asked(monkeypatch):
     """What would have been run: (runs, mesh, settings) of each command."""
     asked = []
-    monkeypatch.setattr(cli, "_results", lambda *what: asked.append(what) or [])
+    monkeypatch.setattr(cli, "_results", lambda runs, mesh=None, settings=None: asked.append((runs, mesh, settings)) or [])
     monkeypatch.setattr(cli.verdicts, "results_text", lambda results: "")
     monkeypatch.setattr(cli.verdicts, "summary_text", lambda results: "")
     return asked
@@ -32,7 +32,7 @@ def results(answer) -> list[dict]:
 
 def test_every_experiment_is_listed_with_its_question(lab):
     listed = json.loads(lab("list", "--json").out)
-    assert {"ch14_data_parallel", "ch15_tensor_parallel", "ch20_zero3"} <= {row["experiment"] for row in listed}
+    assert {"ch14_data_parallel", "ch15_tensor_parallel", "ch20_zero3"} <= {row["name"] for row in listed}
     assert all(row["question"].endswith("?") for row in listed)
 
 
@@ -69,7 +69,7 @@ def test_verify_runs_both_styles_of_every_experiment_on_its_own_targets(lab, ask
     assert {(e.name, str(target), style) for e, target, style in runs} >= {
         ("ch20_zero3", target, style) for target in ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4") for style in ("declared", "explicit")
     }
-    assert (mesh, settings) == (None, {})
+    assert (mesh, settings) == (None, None)
 
 
 def test_a_prediction_that_does_not_hold_ends_with_1(lab, monkeypatch):
@@ -113,4 +113,4 @@ def test_verify_leaves_out_what_has_no_plugin_and_says_so_in_a_line(lab, asked, 
     monkeypatch.setattr(plugins, "installed", lambda platform: platform == "cpu")
     answer = lab("verify")
     assert {target.platform for _, target, _ in asked[0][0]} == {"cpu"}
-    assert [line.partition(",")[0] for line in answer.err.splitlines()] == ["lab: gpu targets are left out", "lab: tpu targets are left out"]
+    assert [line.partition(",")[0] for line in answer.err.splitlines()] == ["lab: no gpu targets", "lab: no tpu targets"]

@@ -42,7 +42,8 @@ def test_partial_products_of_8_rows_are_summed_over_tensor(mesh, arguments):
 def test_plain_jitted_lowered_and_compiled_give_the_same_transfers(mesh, arguments):
     jitted = jax.jit(product)
     lowered = jitted.lower(*arguments)
-    ledgers = [lab.inspect(p, *a, mesh=mesh) for p, a in [(product, arguments), (jitted, arguments), (lowered, ()), (lowered.compile(), ())]]
+    programs = (product, *arguments), (jitted, *arguments), (lowered,), (lowered.compile(),)
+    ledgers = [lab.inspect(*program, mesh=mesh) for program in programs]
     assert all(ledger.transfers == ledgers[0].transfers for ledger in ledgers)
 
 

@@ -69,7 +69,8 @@ def test_memory_flops_and_notes_follow_the_tables():
 
 
 def test_a_ledger_without_transfers_says_why():
-    assert ledger_text(ledger(notes=("no transfers: one device",))) == "step: 16 devices, mesh data=2,fsdp=8\n\nnote: no transfers: one device"
+    text = ledger_text(ledger(notes=("no transfers: one device",)))
+    assert text == "step: 16 devices, mesh data=2,fsdp=8\n\nnote: no transfers: one device"
 
 
 def test_lines_are_never_folded_in_a_pipe():

@@ -13,7 +13,8 @@ GATHER = Transfer(Kind.ALL_GATHER, ("tensor",), 2, 1, "f32", 500, scope="layers/
 def result(predicted: list[Transfer], measured: list[Transfer], platform: str = "gpu", **rest) -> Result:
     ledger = Ledger(tuple(measured))
     settlement = settle(Ledger(tuple(predicted)), ledger, Context(platform, "declared", 16))
-    return Result("ch14", "declared", "gpu:h100:2x8", {"data": 8, "tensor": 2}, {"layers": 4}, Seconds(1.0, 0.1, 2.0), ledger, settlement, **rest)
+    mesh, seconds = {"data": 8, "tensor": 2}, Seconds(1.0, 0.1, 2.0)
+    return Result("ch14", "declared", "gpu:h100:2x8", mesh, {"layers": 4}, seconds, ledger, settlement, **rest)
 
 
 def failed() -> Result:
@@ -80,6 +81,11 @@ def test_one_run_in_full_has_its_terms_phases_and_claims():
     assert text.startswith("exact: ch14, declared, gpu:h100:2x8, mesh data=8,tensor=2\nlayers 4\n")
     assert ["exact", "layers/mlp/up", "backward", "all_reduce", "data", "4", "4", "7,000,000", "7,000,000"] in lines(text, "exact")
     assert text.endswith("confirmed ch14.volume: 7 is 7")
+
+
+def test_the_three_columns_of_a_run_add_up_to_what_is_measured():
+    text = result_text(result([REDUCE], [REDUCE, GATHER]))
+    assert "wire bytes: 7,000,000 predicted, 0 attributed, 250 unexplained" in text
 
 
 def test_two_runs_in_full_stand_apart():

@@ -1,0 +1,75 @@
+"""Which experiments are run, where and in which style. JAX is imported when experiments are loaded, and made ready before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from meshes import plugins
+from meshes.availability import availability
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import Target, parse_target, prepare
+
+if TYPE_CHECKING:
+    from lab.experiment import Experiment
+    from lab.run import Result
+
+
+class Run(NamedTuple):
+    """One experiment in one style on one target."""
+
+    experiment: Experiment
+    target: Target
+    style: str
+
+    def __str__(self) -> str:
+        return f"{self.experiment.name} {self.style} {self.target}"
+
+
+def load(names: Sequence[str] = (), targets: Sequence[Target] = ()) -> list[Experiment]:
+    """The named experiments, or all of them, with JAX made ready for these targets."""
+    prepare(targets)
+    from lab import experiment
+
+    return [experiment.load(name) for name in names or experiment.names()]
+
+
+def runs(experiments: Iterable[Experiment], targets: Sequence[Target] = (), styles: Sequence[str] = ()) -> list[Run]:
+    """Every experiment in these styles on these targets; by default in all of its styles, on its own targets."""
+    places = {e: targets or tuple(map(parse_target, e.targets)) for e in experiments}
+    return [Run(e, target, style) for e, some in places.items() for target in some for style in _styles(e, styles)]
+
+
+def _styles(experiment: Experiment, wanted: Sequence[str]) -> Sequence[str]:
+    for style in wanted:
+        if style not in experiment.styles:
+            raise Unusable(f"{experiment.name} has no style {style!r}; it has {', '.join(experiment.styles)}")
+    return wanted or experiment.styles
+
+
+def on_every_chip(some: Iterable[Run]) -> list[Run]:
+    """The same runs on all chips of their platform as well: GPU clusters of the same shape, TPU topologies as `lab targets` lists them."""
+    return list(dict.fromkeys(run._replace(target=target) for run in some for target in (run.target, *_on_other_chips(run.target))))
+
+
+def _on_other_chips(target: Target) -> list[Target]:
+    examples = [parse_target(row.target) for row in availability() if row.platform == target.platform]
+    return [replace(example, shape=target.shape) for example in examples] if target.platform == "gpu" else examples
+
+
+def without_plugin(some: Iterable[Run]) -> list[str]:
+    """The platforms that these runs need a plugin for which is not installed."""
+    return [platform for platform in dict.fromkeys(run.target.platform for run in some) if not plugins.installed(platform)]
+
+
+def results(some: Iterable[Run], mesh: Axes | None = None, settings: Mapping[str, str] | None = None) -> list[Result]:
+    """Runs them one after the other, on `mesh` and with `settings` of their parameters where given."""
+    from lab.experiment import with_settings
+    from lab.run import run
+
+    return [
+        run(experiment, target=target, style=style, axes=mesh, parameters=with_settings(experiment.parameters, settings or {}))
+        for experiment, target, style in some
+    ]
