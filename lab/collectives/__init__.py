@@ -1,9 +1,9 @@
 """Collectives as kernels for `jax.shard_map`, several algorithms each, and what every one of them costs."""
 
 from lab.collectives.algorithm import Algorithm
+from lab.collectives.catalogue import ALGORITHMS
 from lab.collectives.cost import AlphaBeta, Cost
 from lab.collectives.primitives import (
-    ALGORITHMS,
     all_gather,
     all_reduce,
     all_to_all,

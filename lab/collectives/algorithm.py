@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 
 from lab.collectives.cost import Cost
-from lab.collectives.wires import Axis, Op, join, split
+from lab.collectives.wires import Axis, Op, block_size, join, split
 from meshes.axes import Axes
 
 OfAxes = Callable[[Axes], str | None]
@@ -35,12 +35,20 @@ class Algorithm:
       cost: (axes, elements) to its rounds; `elements` is the n of the book: of the result of an all_gather, else of what enters.
       elementwise: whether `op` meets parts of a flattened array, and so must act element by element.
       misfit: what is wrong with these axes, None where they serve.
+      buffers, blocks: how many whole buffers, and blocks of one P-th, the compiled program holds at most, beside argument and result.
     """
 
     run: Callable[..., jax.Array]
     cost: Callable[[Axes, int], Cost]
     elementwise: bool = True
     misfit: OfAxes = any_axes
+    buffers: int = 1
+    blocks: int = 1
+
+    def workspace_elements(self, axes: Axes, elements: int) -> int:
+        """What `buffers` and `blocks` come to for n = `elements`, padded."""
+        block = block_size(elements, axes.size)
+        return (self.buffers * axes.size + self.blocks) * block
 
 
 def all_reduce_by_blocks(reduce_scatter: Algorithm, all_gather: Algorithm) -> Algorithm:

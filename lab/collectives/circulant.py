@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from lab.collectives.cost import Cost, permute, rounds
-from lab.collectives.wires import Axis, Op, block_size, pick, put, rotate, shift, shift_pairs
+from lab.collectives.wires import Axis, Op, block_size, rotate, shift, shift_pairs
 from meshes.axes import Axes
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from lab.collectives.circulant import distances
 from lab.collectives.cost import Cost, permute, rounds
-from lab.collectives.wires import Axis, block_size, pick, put, rotate, shift, shift_pairs
+from lab.collectives.wires import Axis, block_size, in_rank_order, pick, rotate, shift, shift_pairs
 from meshes.axes import Axes
 
 
@@ -16,12 +16,9 @@ def pairwise(x_PC: jax.Array, axis: Axis) -> jax.Array:
 
     Cost: P - 1 steps; sends (P - 1) / P of the buffer.
     """
-    P, rank = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
-    received_PC = x_PC
-    for step in range(1, P):
-        arrived_C = shift(pick(x_PC, rank + step), axis, step)
-        received_PC = put(received_PC, arrived_C, rank - step)
-    return received_PC
+    rank = jax.lax.axis_index(axis)
+    arrived = [shift(pick(x_PC, rank + step), axis, step) for step in range(x_PC.shape[0])]
+    return in_rank_order(jnp.stack(arrived), axis)
 
 
 def pairwise_cost(axes: Axes, elements: int) -> Cost:
@@ -34,15 +31,13 @@ def bruck(x_PC: jax.Array, axis: Axis) -> jax.Array:
 
     Cost: ceil(log2 P) steps; sends about half of the buffer in each.
     """
-    P, rank = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
-    due_PC = rotate(x_PC, rank)  # Block i is due i places on.
+    P, due_PC = jax.lax.axis_size(axis), rotate(x_PC, jax.lax.axis_index(axis))  # Block i is due i places on.
     for distance in distances(P):
         runs = [due_PC[i : i + distance] for i in range(0, P, distance)]
         arrived = shift(jnp.concatenate(runs[1::2]), axis, distance)
         runs[1::2] = [arrived[i : i + distance] for i in range(0, arrived.shape[0], distance)]
         due_PC = jnp.concatenate(runs)
-    # Now block i is from i places back.
-    return rotate(due_PC[::-1], -(rank + 1))
+    return in_rank_order(due_PC, axis)
 
 
 def bruck_cost(axes: Axes, elements: int) -> Cost:

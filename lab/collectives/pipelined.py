@@ -105,7 +105,7 @@ def _played(x_KC: jax.Array, axis: Axis, turns: Sequence[Turn], op: Op) -> jax.A
         arrived_C = jax.lax.ppermute(pick(x_KC, sent), axis, _pairs(turn))
         old_C = pick(x_KC, place)
         new_C = jnp.where(is_among([hop.target for hop in turn], axis), op(old_C, arrived_C), old_C)
-        x_KC = put(x_KC, new_C, place)
+        x_KC = jax.lax.optimization_barrier(put(x_KC, new_C, place))
     return x_KC
 
 

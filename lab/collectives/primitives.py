@@ -1,7 +1,7 @@
 """The primitives, one signature for all algorithms of each; to be called inside `jax.shard_map`.
 
 `x` is an array or a tree of arrays, which are dealt with one by one. `axis` is a mesh axis or several, outermost first; flat algorithms
-see several as one, in row-major order. `algorithm` is a name from `ALGORITHMS` or an `Algorithm`. Results vary over the axis.
+see several as one, in row-major order. `algorithm` is a name from `lab.collectives.catalogue` or an `Algorithm`. Results vary over the axis.
 Where a buffer has to be cut into blocks it is padded with zeros at its end, which `op` never mixes with data and the cost counts.
 """
 
@@ -14,73 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lab.collectives import builtin, circulant, exchange, hierarchical, pipelined, recursive, ring, tree
-from lab.collectives.algorithm import Algorithm, all_reduce_by_blocks, power_of_two, several_axes
+from lab.collectives.algorithm import Algorithm
+from lab.collectives.catalogue import ALGORITHMS
 from lab.collectives.cost import Cost, permute as permute_message, rounds
 from lab.collectives.wires import Axis, Op, shift_pairs, split
 from meshes.axes import Axes
 from meshes.errors import Unusable
-
-_REDUCE_SCATTER = {
-    "lax": Algorithm(builtin.reduce_scatter, builtin.reduce_scatter_cost),
-    "ring": Algorithm(ring.reduce_scatter, ring.half_cost),
-    "split_ring": Algorithm(ring.reduce_scatter_split, ring.half_cost_split),
-    "bidirectional_ring": Algorithm(ring.reduce_scatter_both_ways, ring.half_cost_both_ways),
-    "halving": Algorithm(recursive.reduce_scatter_halving, recursive.reduce_scatter_halving_cost, misfit=power_of_two),
-    "circulant": Algorithm(circulant.reduce_scatter, circulant.reduce_scatter_cost),
-    "hierarchical": Algorithm(hierarchical.reduce_scatter, hierarchical.reduce_scatter_cost, misfit=several_axes),
-}
-_ALL_GATHER = {
-    "lax": Algorithm(builtin.all_gather, builtin.all_gather_cost),
-    "ring": Algorithm(ring.all_gather, ring.half_cost),
-    "split_ring": Algorithm(ring.all_gather_split, ring.half_cost_split),
-    "bidirectional_ring": Algorithm(ring.all_gather_both_ways, ring.half_cost_both_ways),
-    "doubling": Algorithm(recursive.all_gather_doubling, recursive.all_gather_doubling_cost, misfit=power_of_two),
-    "circulant": Algorithm(circulant.all_gather, circulant.all_gather_cost),
-    "hierarchical": Algorithm(hierarchical.all_gather, hierarchical.all_gather_cost, misfit=several_axes),
-}
-_BY_BLOCKS = {
-    name: all_reduce_by_blocks(_REDUCE_SCATTER[name], _ALL_GATHER[name]) for name in ("ring", "split_ring", "bidirectional_ring", "circulant")
-}
-_TREE = Algorithm(tree.all_reduce, tree.all_reduce_cost, elementwise=False)
-_ALL_REDUCE = {
-    "lax": Algorithm(builtin.all_reduce, builtin.all_reduce_cost, elementwise=False),
-    **_BY_BLOCKS,
-    "sliced_ring": pipelined.sliced(_BY_BLOCKS["ring"]),
-    "doubling": Algorithm(recursive.all_reduce_doubling, recursive.all_reduce_doubling_cost, elementwise=False),
-    "halving_doubling": Algorithm(recursive.all_reduce_halving, recursive.all_reduce_halving_cost),
-    "tree": _TREE,
-    "double_tree": pipelined.double_tree(),
-    "hierarchical": hierarchical.all_reduce(across=_BY_BLOCKS["ring"]),
-    "ring_tree": hierarchical.all_reduce(across=_TREE),
-    "torus": Algorithm(hierarchical.torus, hierarchical.torus_cost, misfit=several_axes),
-}
-ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
-    "all_reduce": _ALL_REDUCE,
-    "reduce_scatter": _REDUCE_SCATTER,
-    "all_gather": _ALL_GATHER,
-    "reduce": {
-        "lax": Algorithm(builtin.reduce, builtin.all_reduce_cost, elementwise=False),
-        "tree": Algorithm(tree.reduce, tree.reduce_cost, elementwise=False),
-        "blocks": Algorithm(tree.reduce_by_blocks, tree.reduce_by_blocks_cost),
-        "chain": pipelined.chain_reduce(),
-    },
-    "broadcast": {
-        "lax": Algorithm(builtin.broadcast, builtin.all_reduce_cost),
-        "tree": Algorithm(tree.broadcast, tree.broadcast_cost),
-        "blocks": Algorithm(tree.broadcast_by_blocks, tree.broadcast_by_blocks_cost),
-        "chain": pipelined.chain_broadcast(),
-    },
-    "scatter": {"lax": Algorithm(builtin.scatter, builtin.reduce_scatter_cost), "tree": Algorithm(tree.scatter, tree.scatter_cost)},
-    "gather": {"lax": Algorithm(builtin.gather, builtin.all_gather_cost), "tree": Algorithm(tree.gather, tree.gather_cost)},
-    "all_to_all": {
-        "lax": Algorithm(builtin.all_to_all, builtin.all_to_all_cost),
-        "pairwise": Algorithm(exchange.pairwise, exchange.pairwise_cost),
-        "bruck": Algorithm(exchange.bruck, exchange.bruck_cost),
-    },
-    "barrier": {"lax": Algorithm(builtin.barrier, builtin.all_reduce_cost), "circulant": Algorithm(circulant.barrier, circulant.barrier_cost)},
-}
-
 
 def all_reduce(x: Any, axis: Axis, algorithm: str | Algorithm = "ring", op: Op = jnp.add) -> Any:
     """Combines `x` of all ranks with `op`, on every rank.

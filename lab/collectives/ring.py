@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from lab.collectives.cost import Cost, Message, permute, rounds
-from lab.collectives.wires import Axis, Op, block_size, pick, put, shift, shift_pairs
+from lab.collectives.wires import Axis, Op, block_size, in_rank_order, pick, shift, shift_pairs
 from meshes.axes import Axes
 
 RIGHT, LEFT = 1, -1
@@ -33,12 +33,8 @@ def all_gather(x_C: jax.Array, axis: Axis, way: int = RIGHT) -> jax.Array:
 
     Cost: P - 1 steps; sends (P - 1) / P of the result.
     """
-    P, rank = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
-    gathered_PC = put(jnp.zeros((P, *x_C.shape), x_C.dtype), x_C, rank)
-    for step in range(1, P):
-        x_C = shift(x_C, axis, way)
-        gathered_PC = put(gathered_PC, x_C, rank - way * step)
-    return gathered_PC
+    passing = _passing(x_C, axis, way, jax.lax.axis_size(axis) - 1)
+    return in_rank_order(jnp.stack(passing if way == RIGHT else _turned_round(passing)), axis)
 
 
 def half_cost(axes: Axes, elements: int) -> Cost:
@@ -91,15 +87,11 @@ def all_gather_both_ways(x_C: jax.Array, axis: Axis) -> jax.Array:
 
     Cost: floor(P / 2) steps; sends (P - 1) / (2 P) of the result in each direction.
     """
-    P, rank = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
-    gathered_PC = put(jnp.zeros((P, *x_C.shape), x_C.dtype), x_C, rank)
-    for way in (RIGHT, LEFT):
-        travelling_C = x_C
-        for step in range(1, P // 2 + 1):
-            part = _farthest_part(P, x_C.shape[0], way) if step == P // 2 else slice(0, None)
-            travelling_C = shift(travelling_C[part], axis, way)
-            gathered_PC = put(gathered_PC, travelling_C, rank - way * step, part.start)
-    return gathered_PC
+    P, half = jax.lax.axis_size(axis), block_size(x_C.shape[0], 2)
+    right, left = (_passing(x_C, axis, way, (P - 1) // 2) for way in (RIGHT, LEFT))
+    # For even P the farthest rank is as far both ways: half of its block comes each.
+    farthest = [] if P % 2 else [jnp.concatenate([shift(right[-1][:half], axis, RIGHT), shift(left[-1][half:], axis, LEFT)])]
+    return in_rank_order(jnp.stack([*right, *farthest, *_turned_round(left)[1:]]), axis)
 
 
 def half_cost_both_ways(axes: Axes, elements: int) -> Cost:
@@ -109,8 +101,21 @@ def half_cost_both_ways(axes: Axes, elements: int) -> Cost:
     return whole if P % 2 else rounds(*_both_ways(axes, *_halves(block))) + whole
 
 
+def _passing(x_C: jax.Array, axis: Axis, way: int, steps: int) -> list[jax.Array]:
+    """One's own block, and those that pass on their way around: of the neighbour, of the one behind it, ..."""
+    blocks = [x_C]
+    for _ in range(steps):
+        blocks.append(shift(blocks[-1], axis, way))
+    return blocks
+
+
+def _turned_round(blocks: list[jax.Array]) -> list[jax.Array]:
+    """One's own block first, the others in the opposite order."""
+    return blocks[:1] + blocks[:0:-1]
+
+
 def _farthest_part(ranks: int, block: int, way: int) -> slice:
-    """What of a block comes this way from the farthest rank: for even P that is one rank for both ways, so half comes each way."""
+    """What of a block comes this way from the farthest rank."""
     half = block_size(block, 2)
     if ranks % 2:
         return slice(0, None)

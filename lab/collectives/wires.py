@@ -21,8 +21,9 @@ def shift_pairs(ranks: int, by: int) -> Pairs:
 
 
 def shift(x: jax.Array, axis: Axis, by: int) -> jax.Array:
-    """Every rank sends `x` to the rank `by` places on, around the axis. What is empty stays."""
-    return jax.lax.ppermute(x, axis, shift_pairs(jax.lax.axis_size(axis), by)) if x.size else x
+    """Every rank sends `x` to the rank `by` places on, around the axis. What is empty, or at home, stays."""
+    P = jax.lax.axis_size(axis)
+    return jax.lax.ppermute(x, axis, shift_pairs(P, by)) if x.size and by % P else x
 
 
 def receive(x: jax.Array, axis: Axis, pairs: Pairs, otherwise: jax.Array) -> jax.Array:
@@ -72,13 +73,16 @@ def pick(x_PC: jax.Array, block: jax.Array) -> jax.Array:
     return jax.lax.dynamic_index_in_dim(x_PC, block % x_PC.shape[0], keepdims=False)
 
 
-def put(x_PC: jax.Array, new_C: jax.Array, block: jax.Array | int, start: int = 0) -> jax.Array:
-    """`x` with block number `block` modulo P replaced, from `start` on as far as `new` goes."""
-    place = (block % x_PC.shape[0], start) + (0,) * (x_PC.ndim - 2)
-    return jax.lax.dynamic_update_slice(x_PC, new_C[None], place[: x_PC.ndim])
+def put(x_PC: jax.Array, new_C: jax.Array, block: jax.Array) -> jax.Array:
+    """`x` with block number `block` replaced."""
+    return jax.lax.dynamic_update_index_in_dim(x_PC, new_C, block, 0)
 
 
 def rotate(x_PC: jax.Array, by: jax.Array) -> jax.Array:
     """Block i of the result is block i + `by` modulo P."""
-    P = x_PC.shape[0]
-    return x_PC.at[(jnp.arange(P) + by) % P].get(mode="promise_in_bounds", unique_indices=True)
+    return jnp.roll(x_PC, -by, axis=0)
+
+
+def in_rank_order(from_behind_PC: jax.Array, axis: Axis) -> jax.Array:
+    """Blocks of which block i is from the rank i places back: block r is from rank r."""
+    return rotate(from_behind_PC[::-1], -(jax.lax.axis_index(axis) + 1))
