@@ -104,9 +104,10 @@ def test_what_cannot_be_run_is_refused_in_one_line(lab, arguments, words):
 def test_verify_in_full_takes_every_chip_with_clusters_of_the_same_shape(lab, asked, monkeypatch):
     monkeypatch.setattr(plugins, "installed", lambda platform: True)
     lab("verify", "--full")
-    runs = [str(target) for experiment, target, style in asked[0][0] if (experiment.name, style) == ("ch14_data_parallel", "explicit")]
+    runs = [(run.experiment.name, str(run.target)) for run in asked[0][0] if run.style == "explicit"]
     assert len(runs) == len(set(runs))
-    assert set(runs) >= {"cpu:8", "gpu:h100:2x8", "gpu:b200:2x8", "tpu:v5p:2x2x4", "tpu:v6e:2x4"}
+    assert set(runs) >= {("ch14_data_parallel", target) for target in ("cpu:8", "gpu:h100:2x8", "gpu:b200:2x8", "tpu:v6e:2x4")}
+    assert ("ch24_fsdp_tensor_parallel", "gpu:b200:2048x8") in runs
 
 
 def test_verify_leaves_out_what_has_no_plugin_and_says_so_in_a_line(lab, asked, monkeypatch):

@@ -46,6 +46,7 @@ def test_an_explained_term_shows_both_numbers_and_the_behaviour():
 
 def test_what_no_term_asks_for_is_told_with_its_bytes():
     text = summary_text([result([REDUCE], [REDUCE, GATHER])])
+    assert ["tensor", "0", "1", "0", "250"] in lines(text, "   ")
     assert "ch14 declared gpu:h100:2x8: unexplained 1 x all_gather over tensor of 500 B f32 (layers/mlp/down)" in text
     assert text.endswith("1 run: 1 refuted; 1 unexplained, nothing missing")
 
