@@ -140,10 +140,10 @@ class Reader:
 
     def _groups(self, instruction: Instruction, notes: dict[str, None]) -> tuple[Groups, tuple[str, ...] | None, int | None]:
         axes = self.placement.axes
-        if _moves_by_pairs(instruction):
-            permutation = read_permutation(self.placement.on_mesh(listed_groups(groups_text(instruction))).members, axes)
-            return permutation.groups, permutation.axes, permutation.shift
         try:
+            if _moves_by_pairs(instruction):
+                permutation = read_permutation(self.placement.on_mesh(listed_groups(groups_text(instruction))).members, axes)
+                return permutation.groups, permutation.axes, permutation.shift
             groups = self._replica_groups(instruction)
         except UnreadGroups as problem:
             notes[f"{instruction.name}: groups not understood: {problem}"] = None

@@ -27,8 +27,7 @@ def flops(instruction: Instruction, computation: Computation) -> int | None:
         return None
     if instruction.opcode == "convolution":
         return _convolution(instruction.attributes, operands[0], operands[1], result[0])
-    contracted = _dims(instruction.braced("lhs_contracting_dims"))
-    return 2 * result[0].elements * math.prod(operands[0].dims[dim] for dim in contracted)
+    return _product(operands[0], _dims(instruction.braced("lhs_contracting_dims")), result[0])
 
 
 def operand_shapes(instruction: Instruction, computation: Computation) -> tuple[Shape, ...]:
@@ -49,8 +48,13 @@ def _custom_call(target: str, instruction: Instruction, operands: tuple[Shape, .
     numbers = _DIM_NUMBERS.search(instruction.extras.replace("\\", ""))
     if numbers is None or not operands or not result:
         return None
-    contracted = json.loads(numbers[1]).get("lhs_contracting_dimensions", [])
-    return 2 * result[0].elements * math.prod(operands[0].dims[int(dim)] for dim in contracted)
+    return _product(operands[0], [int(dim) for dim in json.loads(numbers[1]).get("lhs_contracting_dimensions", [])], result[0])
+
+
+def _product(lhs: Shape, contracted: list[int], result: Shape) -> int | None:
+    if any(dim >= len(lhs.dims) for dim in contracted):
+        return None
+    return 2 * result.elements * math.prod(lhs.dims[dim] for dim in contracted)
 
 
 def _convolution(attributes: str, lhs: Shape, rhs: Shape, result: Shape) -> int | None:

@@ -51,6 +51,13 @@ def read_groups(text: str, devices: int | None) -> Groups:
         if devices is None:
             raise UnreadGroups("all devices, whose number the text does not say")
         return Groups((tuple(range(devices)),))
+    try:
+        return _expanded(text)
+    except ValueError as damage:  # Sizes that do not fit each other, names that are not there.
+        raise UnreadGroups(text[:80]) from damage
+
+
+def _expanded(text: str) -> Groups:
     if mesh := _MESH.match(text):
         return _rows(_mesh_groups(*mesh.groups()))
     if iota := _IOTA.match(text):
@@ -91,6 +98,8 @@ class Permutation:
 
 @lru_cache(maxsize=512)
 def read_permutation(pairs: tuple[tuple[int, ...], ...], axes: Axes | None) -> Permutation:
+    if any(len(pair) != 2 for pair in pairs):
+        raise UnreadGroups(f"pairs of more or fewer than two devices: {str(pairs)[:60]}")
     groups = _connected(pairs)
     moving = np.array([pair for pair in pairs if pair[0] != pair[1]], dtype=int).reshape(-1, 2)
     if axes is None or (moving.size and moving.max() >= axes.size):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lab.hlo.shapes import arrays, bits
 from lab.hlo.text import Computation, Instruction, Module
@@ -18,7 +18,7 @@ _PASS_THROUGH = frozenset({"copy", "copy-start", "copy-done", "bitcast", "conver
 _CALLS = frozenset({"fusion", "call"})
 _ARITHMETIC = {"add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b}
 _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "EQ": "EQ", "NE": "NE"}
-_DEEPEST = 200
+_DEEPEST = 150
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Carried:
 
 
 Value = int | Carried | None
-# The value of element `index` of parameter `number` of a computation; index None: of the parameter itself.
-Parameters = Callable[[int, int | None], Value]
+# The value of element `index` of parameter `number` of a computation (index None: of the parameter itself), asked for at some depth.
+Parameters = Callable[[int, int | None, int], Value]
 
 
-def unknown(number: int, index: int | None) -> Value:
+def unknown(number: int, index: int | None, depth: int) -> Value:
     """Parameters of which nothing is known."""
     return None
 
@@ -46,31 +46,37 @@ class Scope:
     module: Module
     computation: Computation
     parameters: Parameters = unknown
+    _known: dict[tuple[str, int | None], Value] = field(default_factory=dict, compare=False, repr=False)
 
-    def value(self, name: str, index: int | None = None, depth: int = 0) -> Value:
+    def value(self, name: str | None, index: int | None = None, depth: int = 0) -> Value:
         """The value of an instruction, or of element `index` of the tuple that it gives."""
         instruction = self.computation.by_name.get(name)
         if instruction is None or depth > _DEEPEST:
             return None
-        opcode = instruction.opcode
+        if (name, index) not in self._known:
+            self._known[name, index] = None  # What depends on itself, in a damaged text, is not known.
+            self._known[name, index] = self._value(instruction, index, depth + 1)
+        return self._known[name, index]
+
+    def _value(self, instruction: Instruction, index: int | None, depth: int) -> Value:
+        opcode, operands = instruction.opcode, instruction.operands
         if opcode == "parameter":
-            return self.parameters(self.computation.parameters.get(name, -1), index)
+            return self.parameters(self.computation.parameters.get(instruction.name, -1), index, depth)
         if opcode == "constant":
             return _constant(instruction)
-        operands = instruction.operands
         if opcode == "get-tuple-element":
             element = instruction.attribute("index")
-            return self.value(operands[0], int(element), depth + 1) if index is None and element else None
+            return self.value(_at(operands, 0), int(element), depth) if index is None and element else None
         if opcode == "tuple":
-            return self.value(operands[index], None, depth + 1) if index is not None else None
+            return self.value(_at(operands, index), None, depth)
         if opcode in _PASS_THROUGH:
-            return self.value(operands[0], index, depth + 1)
+            return self.value(_at(operands, 0), index, depth)
         if opcode in _CALLS:
             return self._called(instruction, index, depth)
         if opcode == "while":
             return self._after_loop(instruction, index, depth)
         if opcode in _ARITHMETIC and len(operands) == 2:
-            left, right = (self.value(operand, None, depth + 1) for operand in operands)
+            left, right = (self.value(operand, None, depth) for operand in operands)
             return _wrap(_combine(opcode, left, right), instruction.shape)
         return None
 
@@ -81,37 +87,37 @@ class Scope:
     def callee(self, instruction: Instruction) -> Scope | None:
         """The computation that a fusion or call runs, its parameters bound to the operands."""
         name = instruction.attribute("calls") or instruction.attribute("to_apply")
-        computation = self.module.computations.get(name or "")
+        computation = self.module.called(self.computation, name)
         if computation is None:
             return None
         operands = instruction.operands
-        return Scope(self.module, computation, lambda n, i: self.value(operands[n], i) if 0 <= n < len(operands) else None)
+        return Scope(self.module, computation, lambda n, i, depth: self.value(_at(operands, n), i, depth))
 
     def body(self, loop: Instruction) -> Scope | None:
         """The body of a loop: of its state, what no iteration changes keeps the value from before the loop."""
-        computation = self.module.computations.get(loop.attribute("body") or "")
+        computation = self.module.called(self.computation, loop.attribute("body"))
         return None if computation is None else Scope(self.module, computation, self._invariants(loop, computation))
 
     def _invariants(self, loop: Instruction, body: Computation) -> Parameters:
         symbolic = Scope(self.module, body, _carried)
 
-        def element(number: int, index: int | None) -> Value:
-            if index is None or symbolic.root_value(index) != Carried(index):
+        def element(number: int, index: int | None, depth: int) -> Value:
+            if index is None or symbolic.root_value(index, depth) != Carried(index):
                 return None
-            return self.value(loop.operands[0], index)
+            return self.value(_at(loop.operands, 0), index, depth)
 
         return element
 
     def _called(self, instruction: Instruction, index: int | None, depth: int) -> Value:
         callee = self.callee(instruction)
-        return None if callee is None else callee.root_value(index, depth + 1)
+        return None if callee is None else callee.root_value(index, depth)
 
     def _after_loop(self, loop: Instruction, index: int | None, depth: int) -> Value:
-        computation = self.module.computations.get(loop.attribute("body") or "")
+        computation = self.module.called(self.computation, loop.attribute("body"))
         if index is None or computation is None:
             return None
-        unchanged = Scope(self.module, computation, _carried).root_value(index, depth + 1) == Carried(index)
-        return self.value(loop.operands[0], index, depth + 1) if unchanged else None
+        unchanged = Scope(self.module, computation, _carried).root_value(index, depth) == Carried(index)
+        return self.value(_at(loop.operands, 0), index, depth) if unchanged else None
 
 
 def trip_count(loop: Instruction, scope: Scope) -> int | None:
@@ -122,8 +128,7 @@ def trip_count(loop: Instruction, scope: Scope) -> int | None:
 
 def derived_trip_count(loop: Instruction, scope: Scope) -> int | None:
     """The trip count from condition, start and step alone."""
-    condition = scope.module.computations.get(loop.attribute("condition") or "")
-    body = scope.module.computations.get(loop.attribute("body") or "")
+    condition, body = (scope.module.called(scope.computation, loop.attribute(name)) for name in ("condition", "body"))
     if condition is None or body is None:
         return None
     comparison = _comparison(Scope(scope.module, condition, _carried))
@@ -141,14 +146,14 @@ def _comparison(scope: Scope, depth: int = 0) -> tuple[str, Value, Value] | None
     """Direction and both sides of the comparison that a condition returns."""
     instruction = scope.computation.root
     while instruction is not None and instruction.opcode in _PASS_THROUGH:
-        instruction = scope.computation.by_name.get(instruction.operands[0])
+        instruction = scope.computation.by_name.get(_at(instruction.operands, 0))
     if instruction is None or depth > _DEEPEST:
         return None
     if instruction.opcode in _CALLS:
         callee = scope.callee(instruction)
         return None if callee is None else _comparison(callee, depth + 1)
     direction = instruction.attribute("direction")
-    if instruction.opcode != "compare" or direction not in _MIRRORED:
+    if instruction.opcode != "compare" or direction not in _MIRRORED or len(instruction.operands) != 2:
         return None
     left, right = (scope.value(operand) for operand in instruction.operands)
     return direction, left, right
@@ -158,7 +163,7 @@ def _line(value: Value, loop: Instruction, outside: Scope, body: Scope) -> tuple
     """A side of the condition as (value at the first test, change an iteration)."""
     if not isinstance(value, Carried):
         return None if value is None else (value, 0)
-    start = outside.value(loop.operands[0], value.index)
+    start = outside.value(_at(loop.operands, 0), value.index)
     after = body.root_value(value.index)
     if not isinstance(start, int) or not isinstance(after, Carried) or after.index != value.index:
         return None
@@ -181,8 +186,12 @@ def _iterations(direction: str, distance: int, step: int) -> int | None:
     return -(-missing // step) if step > 0 else None
 
 
-def _carried(number: int, index: int | None) -> Value:
+def _carried(number: int, index: int | None, depth: int) -> Value:
     return Carried(index) if number == 0 and index is not None else None
+
+
+def _at(operands: tuple[str, ...], number: int | None) -> str | None:
+    return operands[number] if number is not None and 0 <= number < len(operands) else None
 
 
 def _constant(instruction: Instruction) -> Value:

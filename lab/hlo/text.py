@@ -6,6 +6,7 @@ Tolerant on purpose: XLA's own parser refuses the text of other versions and cut
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +16,9 @@ _HEADER = re.compile(r"(ENTRY )?%?([^\s(]+) (?:\(.*)?\{[ \t]*$")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _OPERAND = re.compile(r"%?([^\s%]+)$")
 _WITHOUT_OPERANDS = frozenset({"constant", "parameter", "iota", "partition-id", "replica-id", "infeed", "rng-get-and-update-state"})
+_CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
+# Opcodes whose computations run when they do; of an async pair only the start runs it.
+RUNS_CALLEE = frozenset("fusion call while conditional async-start fusion-start call-start custom-call custom-call-start".split())
 _AFTER_ATTRIBUTES = (", frontend_attributes={", ", metadata={", ", backend_config=")
 
 
@@ -38,7 +42,7 @@ class Instruction:
         if self.opcode in _WITHOUT_OPERANDS:
             return ()
         listed = _COMMENT.sub("", self.literal)
-        return tuple(_OPERAND.search(item.strip())[1] for item in split_outside_brackets(listed) if item.strip())
+        return tuple(found[1] for item in split_outside_brackets(listed) if (found := _OPERAND.search(item.strip())))
 
     @property
     def literal(self) -> str:
@@ -70,6 +74,14 @@ class Instruction:
             return None
         start += len(name) + 2
         return attributes[start : start + closing_brace(attributes[start:])]
+
+    @property
+    def callees(self) -> list[str]:
+        """Every computation that it names."""
+        if "=" not in self.tail:
+            return []
+        listed = self.braced("branch_computations") or self.braced("called_computations") or ""
+        return [*_CALLED.findall(self.attributes), *re.findall(r"%?([\w.\-]+)", listed)]
 
     @property
     def op_name(self) -> str | None:
@@ -114,6 +126,35 @@ class Module:
     computations: dict[str, Computation]
     unread: list[str]
     is_cut: bool
+
+    @cached_property
+    def calls(self) -> dict[str, list[str]]:
+        """The computations that each computation runs, by name. Those of a reduction or a sort, which run an element, are left out."""
+        runs = {name: [i for i in c.instructions if i.opcode in RUNS_CALLEE] for name, c in self.computations.items()}
+        return {name: [callee for i in instructions for callee in i.callees] for name, instructions in runs.items()}
+
+    def called(self, caller: Computation, name: str | None) -> Computation | None:
+        """The computation of that name, None where there is none or where the call would lead back to a running one."""
+        return None if (caller.name, name) in self._circles else self.computations.get(name or "")
+
+    @cached_property
+    def _circles(self) -> frozenset[tuple[str, str]]:
+        """Calls that lead back to a computation which is still running: only a damaged text has them."""
+        found: set[tuple[str, str]] = set()
+        done: set[str] = set()
+        for start in self.calls:
+            path, pending = [start], [iter(self.calls[start])]
+            while path:
+                callee = next(pending[-1], None)
+                if callee is None:
+                    done.add(path.pop())
+                    pending.pop()
+                elif callee in path:
+                    found.add((path[-1], callee))
+                elif callee not in done:
+                    path.append(callee)
+                    pending.append(iter(self.calls.get(callee, ())))
+        return frozenset(found)
 
     @property
     def entry(self) -> Computation | None:

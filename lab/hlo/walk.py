@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from lab.hlo.loops import Scope, trip_count
-from lab.hlo.text import Computation, Instruction, Module
+from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
 
-_CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
 _BRANCHES = ("true_computation", "false_computation")
-# Opcodes whose `calls=` or `to_apply=` runs once when they do; of an async pair only the start runs it.
-_RUNS_CALLEE = frozenset({"fusion", "call", "async-start", "fusion-start", "call-start", "custom-call", "custom-call-start"})
-_LEADS = _RUNS_CALLEE | {"while", "conditional"}
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def walk(module: Module, wanted: frozenset[str]) -> Walk:
         _visit(result, _State(Scope(module, module.entry)), holds)
         return result
     result.notes["the text has no entry computation: executions cannot be known"] = None
-    called = {name for c in module.computations.values() for i in c.instructions for name in _callees(i)}
+    called = {callee for callees in module.calls.values() for callee in callees}
     for name, computation in module.computations.items():
         if name not in called:
             _visit(result, _State(Scope(module, computation), executions=None), holds)
@@ -78,7 +74,7 @@ def _visit(result: Walk, state: _State, holds: frozenset[str]) -> None:
     for instruction in state.scope.computation.instructions:
         if instruction.opcode in result.wanted:
             result.visits.append(Visit(instruction, state.scope.computation, state.callers, state.executions, state.conditional))
-        if instruction.opcode in _LEADS:
+        if instruction.opcode in RUNS_CALLEE:
             for entered in _entered(instruction, state, result.notes, holds):
                 _visit(result, entered, holds)
 
@@ -88,9 +84,9 @@ def _entered(instruction: Instruction, state: _State, notes: dict[str, None], ho
     if instruction.opcode == "while":
         yield from _loop(instruction, state, notes, holds)
     elif instruction.opcode == "conditional":
-        for scope in _branches(instruction, state.scope.module):
+        for scope in _branches(instruction, state.scope):
             yield state.enter(scope, instruction, conditional=True)
-    elif instruction.opcode in _RUNS_CALLEE and "=" in instruction.tail:
+    elif "=" in instruction.tail:
         callee = state.scope.callee(instruction)
         if callee is not None:
             yield state.enter(callee, instruction)
@@ -98,7 +94,7 @@ def _entered(instruction: Instruction, state: _State, notes: dict[str, None], ho
 
 def _loop(loop: Instruction, state: _State, notes: dict[str, None], holds: frozenset[str]) -> Iterator[_State]:
     body = state.scope.body(loop)
-    condition = state.scope.module.computations.get(loop.attribute("condition") or "")
+    condition = state.scope.module.called(state.scope.computation, loop.attribute("condition"))
     if body is None or not holds & {body.computation.name, condition.name if condition else ""}:
         return
     trips = trip_count(loop, state.scope)
@@ -109,33 +105,21 @@ def _loop(loop: Instruction, state: _State, notes: dict[str, None], holds: froze
         yield state.enter(replace(body, computation=condition), loop, None if trips is None else trips + 1)
 
 
-def _branches(instruction: Instruction, module: Module) -> Iterator[Scope]:
+def _branches(instruction: Instruction, scope: Scope) -> Iterator[Scope]:
     listed = instruction.braced("branch_computations")
     names = re.findall(r"%?([\w.\-]+)", listed) if listed else [instruction.attribute(name) for name in _BRANCHES]
     for name in names:
-        if name in module.computations:
-            yield Scope(module, module.computations[name])
-
-
-def _callees(instruction: Instruction) -> Iterable[str]:
-    """Every computation that an instruction names."""
-    if "=" not in instruction.tail:
-        return ()
-    listed = instruction.braced("branch_computations") or instruction.braced("called_computations") or ""
-    return [*_CALLED.findall(instruction.attributes), *re.findall(r"%?([\w.\-]+)", listed)]
+        if branch := scope.module.called(scope.computation, name):
+            yield Scope(scope.module, branch)
 
 
 def _computations_that_hold(module: Module, wanted: frozenset[str]) -> frozenset[str]:
     """Names of the computations that contain a wanted instruction, or lead to one."""
     callers: dict[str, list[str]] = {}
-    found = set()
-    for computation in module.computations.values():
-        for instruction in computation.instructions:
-            if instruction.opcode in wanted:
-                found.add(computation.name)
-            if instruction.opcode in _LEADS:
-                for callee in _callees(instruction):
-                    callers.setdefault(callee, []).append(computation.name)
+    for caller, callees in module.calls.items():
+        for callee in callees:
+            callers.setdefault(callee, []).append(caller)
+    found = {name for name, c in module.computations.items() if any(i.opcode in wanted for i in c.instructions)}
     frontier = list(found)
     while frontier:
         for caller in callers.get(frontier.pop(), ()):
@@ -143,4 +127,3 @@ def _computations_that_hold(module: Module, wanted: frozenset[str]) -> frozenset
                 found.add(caller)
                 frontier.append(caller)
     return frozenset(found)
-
