@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -107,7 +108,12 @@ _STACK_FRAME = re.compile(r"stack_frame_id=(\d+)")
 
 
 def origin(extras: str, frames: Frames) -> str | None:
-    """File and line of an instruction, from its metadata."""
+    """File and line of an instruction, from its metadata; a file below the working directory relative to it."""
+    place = _place(extras, frames)
+    return place and place.removeprefix(f"{os.getcwd()}{os.sep}")
+
+
+def _place(extras: str, frames: Frames) -> str | None:
     metadata = extras[extras.find("metadata={") :] if "metadata={" in extras else ""
     if source := _SOURCE.search(metadata):
         return f"{source[1]}:{source[2] or 0}"

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -74,7 +73,7 @@ def transfer_columns(ledger: Ledger) -> list[Column]:
         Column("link", tuple(t.link or "" for t in firsts)),
         Column("phase", tuple(t.phase or "" for t in firsts)),
         Column("scope", tuple(_common_scope(group) for group in rows)),
-        Column("origin", tuple((t.origin or "").removeprefix(f"{Path.cwd()}/") for t in firsts)),
+        Column("origin", tuple(t.origin or "" for t in firsts)),
     ]
     return [column for column in columns if any(column.cells)]
 

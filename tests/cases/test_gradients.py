@@ -89,7 +89,7 @@ def test_remat_gathers_the_three_weights_again_in_the_backward_pass(gradients, a
 
 def test_gathers_and_reduction_point_at_the_line_of_the_matrix_product():
     """c14."""
-    product = f"{__file__}:{layer.__code__.co_firstlineno + 1}"
+    product = f"tests/cases/test_gradients.py:{layer.__code__.co_firstlineno + 1}"
     assert {t.origin for t in three_layers(cpu(fsdp=8), plain, 256).transfers} == {product}
 
 
