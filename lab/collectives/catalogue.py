@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from lab.collectives import builtin, circulant, exchange, hierarchical, pipelined, recursive, ring, tree
+from lab.collectives import builtin, circulant, double_tree, exchange, hierarchical, pipelined, recursive, ring, tree
 from lab.collectives.algorithm import Algorithm, all_reduce_by_blocks, power_of_two, several_axes
 
 _REDUCE_SCATTER = {
@@ -23,9 +23,8 @@ _ALL_GATHER = {
     "circulant": Algorithm(circulant.all_gather, circulant.all_gather_cost),
     "hierarchical": Algorithm(hierarchical.all_gather, hierarchical.all_gather_cost, misfit=several_axes),
 }
-_BY_BLOCKS = {
-    name: all_reduce_by_blocks(_REDUCE_SCATTER[name], _ALL_GATHER[name]) for name in ("ring", "split_ring", "bidirectional_ring", "circulant")
-}
+_IN_TWO = ("ring", "split_ring", "bidirectional_ring", "circulant")
+_BY_BLOCKS = {name: all_reduce_by_blocks(_REDUCE_SCATTER[name], _ALL_GATHER[name]) for name in _IN_TWO}
 _TREE = Algorithm(tree.all_reduce, tree.all_reduce_cost, elementwise=False, buffers=2)
 _ALL_REDUCE = {
     "lax": Algorithm(builtin.all_reduce, builtin.all_reduce_cost, elementwise=False),
@@ -34,7 +33,7 @@ _ALL_REDUCE = {
     "doubling": Algorithm(recursive.all_reduce_doubling, recursive.all_reduce_doubling_cost, elementwise=False, buffers=2),
     "halving_doubling": Algorithm(recursive.all_reduce_halving, recursive.all_reduce_halving_cost, buffers=2),
     "tree": _TREE,
-    "double_tree": pipelined.double_tree(),
+    "double_tree": double_tree.all_reduce(),
     "hierarchical": hierarchical.all_reduce(across=_BY_BLOCKS["ring"]),
     "ring_tree": hierarchical.all_reduce(across=_TREE),
     "torus": Algorithm(hierarchical.torus, hierarchical.torus_cost, misfit=several_axes),
@@ -55,12 +54,21 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
         "blocks": Algorithm(tree.broadcast_by_blocks, tree.broadcast_by_blocks_cost, buffers=2),
         "chain": pipelined.chain_broadcast(),
     },
-    "scatter": {"lax": Algorithm(builtin.scatter, builtin.reduce_scatter_cost), "tree": Algorithm(tree.scatter, tree.scatter_cost)},
-    "gather": {"lax": Algorithm(builtin.gather, builtin.all_gather_cost), "tree": Algorithm(tree.gather, tree.gather_cost)},
+    "scatter": {
+        "lax": Algorithm(builtin.scatter, builtin.reduce_scatter_cost),
+        "tree": Algorithm(tree.scatter, tree.scatter_cost),
+    },
+    "gather": {
+        "lax": Algorithm(builtin.gather, builtin.all_gather_cost),
+        "tree": Algorithm(tree.gather, tree.gather_cost),
+    },
     "all_to_all": {
         "lax": Algorithm(builtin.all_to_all, builtin.all_to_all_cost),
         "pairwise": Algorithm(exchange.pairwise, exchange.pairwise_cost),
         "bruck": Algorithm(exchange.bruck, exchange.bruck_cost, buffers=2),
     },
-    "barrier": {"lax": Algorithm(builtin.barrier, builtin.all_reduce_cost), "circulant": Algorithm(circulant.barrier, circulant.barrier_cost)},
+    "barrier": {
+        "lax": Algorithm(builtin.barrier, builtin.all_reduce_cost),
+        "circulant": Algorithm(circulant.barrier, circulant.barrier_cost),
+    },
 }

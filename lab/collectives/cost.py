@@ -97,12 +97,12 @@ class Cost:
     @property
     def bytes_sent(self) -> Fraction:
         """By a device that takes part in every round; the root of a `reduce` receives them instead."""
-        return sum((times * message.wire_elements * self.bytes_per_element for message, times in self._executed()), Fraction(0))
+        return self._bytes((times, message.wire_elements) for message, times in self._executed())
 
     @property
     def mean_bytes_sent(self) -> Fraction:
         """By all devices together, over their number."""
-        return sum((times * message.share * message.wire_elements * self.bytes_per_element for message, times in self._executed()), Fraction(0))
+        return self._bytes((times, message.share * message.wire_elements) for message, times in self._executed())
 
     def time_s(self, links: Links) -> float:
         """In the alpha-beta model: every round takes as long as its slowest message; arithmetic is free."""
@@ -123,6 +123,9 @@ class Cost:
             for message, times in self._executed()
         )
         return Ledger(transfers, devices=mesh.size, mesh=mesh.shape)
+
+    def _bytes(self, elements: Iterable[tuple[int, Fraction]]) -> Fraction:
+        return self.bytes_per_element * sum((times * sent for times, sent in elements), Fraction(0))
 
     def _executed(self) -> Iterable[tuple[Message, int]]:
         return ((message, round.times) for round in self.rounds for message in round.messages)

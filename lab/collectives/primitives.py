@@ -1,13 +1,13 @@
 """The primitives, one signature for all algorithms of each; to be called inside `jax.shard_map`.
 
-`x` is an array or a tree of arrays, which are dealt with one by one. `axis` is a mesh axis or several, outermost first; flat algorithms
-see several as one, in row-major order. `algorithm` is a name from `lab.collectives.catalogue` or an `Algorithm`. Results vary over the axis.
+`x` is an array or a tree of arrays, dealt with one by one. `axis` is a mesh axis or several, outermost first; flat algorithms see several
+as one, in row-major order. `algorithm` is a name from `lab.collectives.catalogue` or an `Algorithm`. Results vary over the axis.
 Where a buffer has to be cut into blocks it is padded with zeros at its end, which `op` never mixes with data and the cost counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -180,11 +180,11 @@ def _fitting(op: Op, leaf: jax.Array, chosen: Algorithm) -> Op:
     return op
 
 
-def _each(x: Any, kernel: Any) -> Any:
+def _each(x: Any, kernel: Callable[[jax.Array], jax.Array]) -> Any:
     return jax.tree.map(lambda leaf: kernel(jnp.asarray(leaf)), x)
 
 
-def _each_by_rows(x: Any, kernel: Any) -> Any:
+def _each_by_rows(x: Any, kernel: Callable[[jax.Array], jax.Array]) -> Any:
     def checked(leaf: jax.Array) -> jax.Array:
         if not leaf.ndim:
             raise Unusable("found an array without a dim, expected rows to split or to gather; give it a dim of one row")
