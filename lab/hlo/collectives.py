@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from lab.hlo.groups import Groups, UnreadGroups, axes_of_groups, read_groups, re
 from lab.hlo.names import Frames, origin, phase, scope
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction, Module
-from lab.hlo.walk import Visit
+from lab.hlo.walk import Site, Visit
 from lab.ledger import Kind, Part, Transfer
 from meshes.axes import Axes
 
@@ -30,7 +31,7 @@ KINDS = {
 }
 OPCODES = frozenset(KINDS) | {f"{opcode}-start" for opcode in KINDS if opcode != "send"}
 _BY_PAIRS = ("collective-permute", "collective-permute-start", "send")
-_WAITS = frozenset({"async-start"})
+_WAITS = frozenset({"async-start", "call-start"})
 _GROUPS = re.compile(r"replica_groups=(\{\{.*?\}\}|\{\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[[^\]]*\](?:,\s*device_ids=\([^{]*?\))?\s*\{[^}]*\})")
 _PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\}|\{\})")
 _MEGASCALE_PRODUCT = re.compile(r"\{([\d,]+)\}x\{(\d+):(\d+)\}")
@@ -135,7 +136,7 @@ class Reader:
         """Line of the instruction, else of its callers, else of the one that speaks for it."""
         if not self.has_metadata:
             return None
-        speakers = (visit.instruction, *reversed(visit.callers), *([named] if named else []))
+        speakers = (visit.instruction, *(s.instruction for s in reversed(visit.callers)), *([named] if named else []))
         return next((place for speaker in speakers if (place := origin(speaker.extras, self.frames))), None)
 
     def _groups(self, instruction: Instruction, notes: dict[str, None]) -> tuple[Groups, tuple[str, ...] | None, int | None]:
@@ -185,10 +186,9 @@ class Reader:
         """The instruction whose op_name speaks for this one: itself, its callers, or the nearest producer that has a name."""
         if not self.has_metadata:
             return None
-        for instruction in (visit.instruction, *reversed([c for c in visit.callers if c.opcode != "while"])):
-            if instruction.op_name:
-                return instruction
-        return next((i for i in _producers(visit.instruction, visit.computation) if i.op_name), None)
+        sites = [Site(visit.instruction, visit.computation), *(s for s in reversed(visit.callers) if s.instruction.opcode != "while")]
+        nearest = itertools.chain((site.instruction for site in sites), *(_producers(*site) for site in sites))
+        return next((instruction for instruction in nearest if instruction.op_name), None)
 
 
 def groups_text(instruction: Instruction) -> str:
@@ -253,7 +253,7 @@ def _starters(copies: list[Visit]) -> list[Visit]:
 
 
 def _is_async(visit: Visit) -> bool:
-    wrapped = any(caller.opcode in _WAITS or caller.opcode == "call-start" for caller in visit.callers)
+    wrapped = any(site.instruction.opcode in _WAITS for site in visit.callers)
     return visit.instruction.opcode.endswith("-start") or visit.instruction.opcode == "send" or wrapped or "chain_id=" in visit.instruction.extras
 
 
@@ -261,7 +261,7 @@ def _is_reduce_scatter_fusion(visit: Visit) -> bool:
     """TPU: an all-reduce and the slice of its result, fused into one custom operation, is a reduce-scatter."""
     if visit.instruction.opcode != "all-reduce" or not visit.callers:
         return False
-    caller = visit.callers[-1]
+    caller = visit.callers[-1].instruction
     sliced = any(i.opcode == "dynamic-slice" for i in visit.computation.instructions)
     return caller.opcode.startswith("fusion") and "kind=kCustom" in caller.attributes and sliced
 

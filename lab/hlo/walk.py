@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from lab.hlo.loops import Scope, trip_count
 from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
@@ -12,19 +13,26 @@ from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
 _BRANCHES = ("true_computation", "false_computation")
 
 
+class Site(NamedTuple):
+    """An instruction and where it stands."""
+
+    instruction: Instruction
+    computation: Computation
+
+
 @dataclass(frozen=True)
 class Visit:
     """One instruction as it is reached from the entry.
 
     Attributes:
-      callers: the instructions that lead to its computation, outermost first.
+      callers: the sites that lead to its computation, outermost first.
       executions: times a step, None where a loop on the way has no known trip count.
       conditional: a branch on the way may not be taken.
     """
 
     instruction: Instruction
     computation: Computation
-    callers: tuple[Instruction, ...]
+    callers: tuple[Site, ...]
     executions: int | None
     conditional: bool
 
@@ -34,13 +42,14 @@ class _State:
     """Where the walk stands."""
 
     scope: Scope
-    callers: tuple[Instruction, ...] = ()
+    callers: tuple[Site, ...] = ()
     executions: int | None = 1
     conditional: bool = False
 
     def enter(self, scope: Scope, caller: Instruction, times: int | None = 1, conditional: bool = False) -> _State:
         executions = None if times is None or self.executions is None else self.executions * times
-        return _State(scope, (*self.callers, caller), executions, self.conditional or conditional)
+        site = Site(caller, self.scope.computation)
+        return _State(scope, (*self.callers, site), executions, self.conditional or conditional)
 
 
 @dataclass

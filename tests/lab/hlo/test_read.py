@@ -59,16 +59,19 @@ def test_a_wrapped_async_computation_counts_at_its_start():
 
 
 def test_a_sparsecore_call_is_followed_into_its_computation():
+    named = ', metadata={op_name="jit(f)/transpose(jvp(mlp))/add"}'
     called = '%called (p: f32[64]) -> f32[64] {\n  %p = f32[64]{0} parameter(0)\n  ROOT %ar = f32[64]{0} all-reduce(%p), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add\n}, execution_thread="sparsecore"\n\n'
     transfer = only(
         read(
-            """%x = f32[64]{0} parameter(0)
-            %start = ((f32[64]{0}, token[]), f32[64]{0}) call-start(%x), async_execution_thread="sparsecore", to_apply=%called
-            ROOT %done = f32[64]{0} call-done(%start)""",
+            f"""%w = f32[64]{{0}} parameter(0)
+            %x = f32[64]{{0}} add(%w, %w){named}
+            %start = ((f32[64]{{0}}, token[]), f32[64]{{0}}) call-start(%x), async_execution_thread="sparsecore", to_apply=%called
+            ROOT %done = f32[64]{{0}} call-done(%start)""",
             before=called,
         )
     )
     assert (transfer.kind, transfer.group_size, transfer.overlap) == (Kind.ALL_REDUCE, 4, "async")
+    assert (transfer.phase, transfer.scope) == ("backward", "mlp")  # Of what feeds the call: the offloaded computation has no names.
 
 
 def test_tuple_operands_are_parts_and_their_sum_is_the_payload():
