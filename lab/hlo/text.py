@@ -14,7 +14,6 @@ _INSTRUCTION = re.compile(r"[ \t]+(ROOT )?%?([^\s=]+) = (.*?) ([a-z][\w\-]*)\((.
 _END = re.compile(r"\}(?:, execution_thread=.*|\s*)$")
 _HEADER = re.compile(r"(ENTRY )?%?([^\s(]+) (?:\(.*)?\{[ \t]*$")
 _COMMENT = re.compile(r"/\*.*?\*/")
-_OPERAND = re.compile(r"%?([^\s%]+)$")
 _WITHOUT_OPERANDS = frozenset({"constant", "parameter", "iota", "partition-id", "replica-id", "infeed", "rng-get-and-update-state"})
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
 # Opcodes whose computations run when they do; of an async pair only the start runs it.
@@ -41,15 +40,15 @@ class Instruction:
         """Names of the operands, in order."""
         if self.opcode in _WITHOUT_OPERANDS:
             return ()
-        listed = _COMMENT.sub("", self.literal)
-        return tuple(found[1] for item in split_outside_brackets(listed) if (found := _OPERAND.search(item.strip())))
+        listed = _COMMENT.sub("", self.literal) if "/*" in self.literal else self.literal
+        return tuple(words[-1].lstrip("%") for item in split_outside_brackets(listed) if (words := item.split()))
 
     @property
     def literal(self) -> str:
         """What stands between the parentheses: the value of a constant, the number of a parameter."""
         return self.tail[: self._close]
 
-    @cached_property
+    @property
     def extras(self) -> str:
         """All that follows the operands: attributes, metadata and backend configuration."""
         return self.tail[self._close + 1 :]
