@@ -1,0 +1,144 @@
+"""The cheapest way from one placement to another: the least bytes on the wire, then the fewest transfers.
+
+A move takes axes away from the minor end of dims, puts them at the minor end of others, or renames them:
+
+  slice         an unused axis splits a dim            nothing
+  all_gather    axes leave a dim                       (P - 1) / P of the gathered block
+  all_to_all    axes leave some dims for others        (P - 1) / P of the block
+  permute       other axes, the same block sizes       the block
+  reduce_scatter, all_reduce of a partial sum          (P - 1) / P, 2 (P - 1) / P of the block
+
+Source: Ch. 23, `ch23.redistribution`, where the all-to-all is said to cost as much as the gather.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from functools import lru_cache
+from itertools import chain, combinations, count, product
+from math import prod
+from typing import NamedTuple
+
+from lab.ledger import Kind, Ledger, Transfer
+from lab.redistribution.placement import Array, Placement, Split, arrangements
+from meshes.axes import Axes
+from meshes.errors import Unusable
+
+
+class Move(NamedTuple):
+    """One step; `kind` is None for a slice, which sends nothing."""
+
+    kind: Kind | None
+    over: frozenset[str]
+    after: Placement
+
+
+def plan(before: Placement, after: Placement, array: Array, axes: Axes) -> Ledger:
+    """What has to be sent to turn `before` into `after`.
+
+    Every axis moves as a whole: where two axes of unlike sizes change places, `Axes.split` the larger one for a cheaper plan.
+
+    Raises:
+      Unusable: a placement does not fit the array or the mesh, or `after` is a partial sum that `before` is not.
+    """
+    for placement in (before, after):
+        placement.local_shape(array, axes)
+    found = _cheapest(before, array, axes)
+    if after not in found:
+        raise Unusable(f"no way from {before} to {after}; a partial sum can be summed up, and not made")
+    return Ledger(found[after], source=f"{before} to {after}", devices=axes.size, mesh=axes.shape)
+
+
+@lru_cache(maxsize=256)
+def _cheapest(before: Placement, array: Array, axes: Axes) -> Mapping[Placement, tuple[Transfer, ...]]:
+    """The transfers from one placement to every other that it can become (Dijkstra)."""
+    found: dict[Placement, tuple[Transfer, ...]] = {}
+    turn = count()
+    queue: list[tuple[Fraction, int, int, Placement, tuple[Transfer, ...]]] = [(Fraction(0), 0, 0, before, ())]
+    while queue:
+        sent, _, _, here, path = heapq.heappop(queue)
+        if here in found:
+            continue
+        found[here] = path
+        for move in _moves(here, array, axes):
+            if move.after not in found:
+                step = _transfers(here, move, array, axes)
+                longer = (*path, *step)
+                heapq.heappush(queue, (sent + sum(t.wire_bytes for t in step), len(longer), next(turn), move.after, longer))
+    return found
+
+
+def _moves(here: Placement, array: Array, axes: Axes) -> Iterator[Move]:
+    for move in chain(_slices(here, axes), _gathers(here), _exchanges(here), _permutes(here, axes), _sums(here)):
+        if move.after.fits(array, axes):
+            yield move
+
+
+def _slices(here: Placement, axes: Axes) -> Iterator[Move]:
+    for axis, dim in product(set(axes.names) - here.axes, range(len(here.dims))):
+        added = tuple((axis,) if i == dim else () for i in range(len(here.dims)))
+        yield Move(None, frozenset([axis]), Placement(_joined(here.dims, added), here.partial))
+
+
+def _gathers(here: Placement) -> Iterator[Move]:
+    for left, gone in _shortened(here.dims):
+        if gone:
+            yield Move(Kind.ALL_GATHER, gone, Placement(left, here.partial))
+
+
+def _exchanges(here: Placement) -> Iterator[Move]:
+    for left, gone in _shortened(here.dims):
+        for added in arrangements(gone, len(here.dims)) if gone else ():
+            # A dim that gives and takes at once is no all-to-all: its pieces would go to some of the others only.
+            if not any(new and old != kept for new, old, kept in zip(added, here.dims, left)):
+                yield Move(Kind.ALL_TO_ALL, gone, Placement(_joined(left, added), here.partial))
+
+
+def _permutes(here: Placement, axes: Axes) -> Iterator[Move]:
+    """Every placement with blocks of the same sizes."""
+    free = sorted(set(axes.names) - here.partial)
+    for used in chain.from_iterable(combinations(free, n) for n in range(1, len(free) + 1)):
+        for dims in arrangements(used, len(here.dims)):
+            if dims != here.dims and _parts(dims, axes) == _parts(here.dims, axes):
+                yield Move(Kind.COLLECTIVE_PERMUTE, _moved(here.dims, dims), Placement(dims, here.partial))
+
+
+def _sums(here: Placement) -> Iterator[Move]:
+    for over in chain.from_iterable(combinations(sorted(here.partial), n) for n in range(1, len(here.partial) + 1)):
+        rest = here.partial.difference(over)
+        yield Move(Kind.ALL_REDUCE, frozenset(over), Placement(here.dims, rest))
+        for added in arrangements(over, len(here.dims)):
+            yield Move(Kind.REDUCE_SCATTER, frozenset(over), Placement(_joined(here.dims, added), rest))
+
+
+def _shortened(dims: Split) -> Iterator[tuple[Split, frozenset[str]]]:
+    """The dims without some of their minor axes, and the axes that are gone."""
+    for lengths in product(*(range(len(dim) + 1) for dim in dims)):
+        gone = chain.from_iterable(dim[n:] for dim, n in zip(dims, lengths))
+        yield tuple(dim[:n] for dim, n in zip(dims, lengths)), frozenset(gone)
+
+
+def _joined(major: Split, minor: Split) -> Split:
+    return tuple(a + b for a, b in zip(major, minor))
+
+
+def _parts(dims: Split, axes: Axes) -> list[int]:
+    return [prod(axes[axis] for axis in dim) for dim in dims]
+
+
+def _moved(before: Split, after: Split) -> frozenset[str]:
+    """The axes that do not stand where they stood."""
+    old, new = ({(axis, i, j) for i, dim in enumerate(dims) for j, axis in enumerate(dim)} for dims in (before, after))
+    return frozenset(axis for axis, *_ in old ^ new)
+
+
+def _transfers(here: Placement, move: Move, array: Array, axes: Axes) -> tuple[Transfer, ...]:
+    if move.kind is None:
+        return ()
+    block = prod(array.shape) * array.bytes_per_element // prod(_parts(here.dims, axes))
+    over = axes.ordered(move.over)
+    size = prod(axes[axis] for axis in over)
+    payload = block * size if move.kind is Kind.ALL_GATHER else block
+    return (Transfer(move.kind, over, size, 1, array.dtype, payload, groups=axes.size // size),)
