@@ -1,0 +1,118 @@
+"""Chains: calls of a collective in a row, each on the result of the one before, with no pass over memory between them.
+
+Where a result has another shape than what entered, its mirror stands beside it: a reduce_scatter and an all_gather are one call of a chain.
+A barrier takes no array and cannot be chained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+
+import jax
+
+from lab import collectives
+from lab.collectives import ALGORITHMS, Cost
+from lab.collectives.wires import Axis
+from meshes.axes import Axes
+from meshes.errors import Unusable
+
+ALONE = ("all_reduce", "reduce", "broadcast", "all_to_all")
+IN_PAIRS = (("reduce_scatter", "all_gather"), ("scatter", "gather"))
+MIRRORS = {"halving": "doubling"}
+"""Algorithms whose mirror has another name."""
+
+BYTES = 4
+"""Of an element: unsigned integers, which wrap, so that no sum has to be scaled."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """What is called again and again.
+
+    Attributes:
+      primitives: one, or two that undo each other's shape.
+      algorithms: of each.
+    """
+
+    primitives: tuple[str, ...]
+    algorithms: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.primitive} by {self.algorithm}"
+
+    @property
+    def primitive(self) -> str:
+        return "+".join(self.primitives)
+
+    @property
+    def algorithm(self) -> str:
+        return "+".join(dict.fromkeys(self.algorithms))
+
+    def call(self, x_N: jax.Array, axis: Axis) -> jax.Array:
+        """[N] to [N], N a multiple of the ranks; inside `jax.shard_map`."""
+        return reduce(lambda x, step: _run(*step, x, axis), zip(self.primitives, self.algorithms), x_N)
+
+    def cost(self, axes: Axes, elements: int) -> Cost:
+        """Of one call on [elements]."""
+        if self.primitives == ("permute",):
+            return collectives.permute_cost(axes, 1, elements, BYTES)
+        costs = [collectives.cost(*step, axes, elements, BYTES) for step in zip(self.primitives, self.algorithms)]
+        return reduce(Cost.__add__, costs)
+
+    def bus_factor(self, ranks: int) -> Fraction:
+        """Bus bandwidth over algorithm bandwidth, as nccl-tests has it; of two primitives the sum."""
+        return sum((_bus_factor(primitive, ranks) for primitive in self.primitives), Fraction(0))
+
+
+def _bus_factor(primitive: str, ranks: int) -> Fraction:
+    if primitive in ("reduce", "broadcast", "permute"):
+        return Fraction(1)
+    return Fraction((ranks - 1) * (2 if primitive == "all_reduce" else 1), ranks)
+
+
+def chains(axes: Axes) -> tuple[Chain, ...]:
+    """All that these axes allow: the catalogue, and the permute by one place."""
+    alone = [Chain((primitive,), (name,)) for primitive in ALONE for name in ALGORITHMS[primitive]]
+    pairs = [Chain(pair, (name, MIRRORS.get(name, name))) for pair in IN_PAIRS for name in ALGORITHMS[pair[0]]]
+    return tuple(chain for chain in [Chain(("permute",), ("lax",)), *alone, *pairs] if _serves(chain, axes))
+
+
+def chosen(known: Sequence[Chain], primitives: Sequence[str], algorithms: Sequence[str]) -> tuple[Chain, ...]:
+    """Those of `known` that have one of the primitives and one of the algorithms; no names stand for all.
+
+    Raises:
+      Unusable: no chain has such a name, or none has both.
+    """
+    _check("primitive", primitives, {name for chain in known for name in chain.primitives})
+    _check("algorithm", algorithms, {name for chain in known for name in chain.algorithms})
+    found = [chain for chain in known if _meets(chain.primitives, primitives) and _meets(chain.algorithms, algorithms)]
+    if not found:
+        raise Unusable(f"no algorithm {', '.join(algorithms)} of {', '.join(primitives)}; leave one of the two out to see what there is")
+    return tuple(found)
+
+
+def _run(primitive: str, algorithm: str, x: jax.Array, axis: Axis) -> jax.Array:
+    if primitive == "permute":
+        return collectives.permute(x, axis, 1)
+    return getattr(collectives, primitive)(x, axis, algorithm=algorithm)
+
+
+def _serves(chain: Chain, axes: Axes) -> bool:
+    try:
+        chain.cost(axes, axes.size)
+    except Unusable:
+        return False
+    return True
+
+
+def _check(what: str, names: Sequence[str], known: set[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise Unusable(f"no {what} {name!r} to time on this mesh; known are {', '.join(sorted(known))}")
+
+
+def _meets(names: Sequence[str], wanted: Sequence[str]) -> bool:
+    return not wanted or bool(set(names) & set(wanted))

@@ -1,0 +1,162 @@
+"""A chain as one compiled program, and how long it takes.
+
+Every program is first held against what its algorithms state: had XLA merged or dropped a call, the time would be of something else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from lab import hlo
+from lab.bench.chains import BYTES, Chain
+from lab.collectives import AlphaBeta
+from lab.fit import Point
+from lab.ledger import Ledger
+from meshes.axes import Axes
+
+WARM_UPS, RUNS = 2, 7
+LONG = 4 << 20
+"""From so many bytes on the launch of a program no longer counts, and a chain may be short [B]."""
+
+EVEN = 16
+"""Blocks are a multiple of so many elements, so that halves and slices of them need no padding."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One call of a chain: `point.seconds` is the median of the runs, `best_s` the least, less the launch, over `calls`."""
+
+    chain: Chain
+    calls: int
+    point: Point
+    best_s: float
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A size without a time, and why."""
+
+    chain: Chain
+    payload_bytes: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """`calls` of a chain on [elements] of every device, compiled."""
+
+    chain: Chain
+    elements: int
+    calls: int
+    compiled: jax.stages.Compiled
+
+
+def measured(chain: Chain, mesh: Mesh, sizes: Iterable[int], launch_s: float) -> list[Measurement | LeftOut]:
+    """Times of one chain at about these payloads [B]."""
+    axes = _axes(mesh)
+    counts = dict.fromkeys(_elements(size, axes.size) for size in sizes)
+    with ThreadPoolExecutor(max(1, os.cpu_count() // 2)) as pool:
+        programs = list(pool.map(lambda elements: program(chain, mesh, elements), counts))
+    return [_measured(program, mesh, launch_s) for program in programs]
+
+
+def program(chain: Chain, mesh: Mesh, elements: int) -> Program:
+    calls = _calls(chain.cost(_axes(mesh), elements).messages, elements * BYTES)
+
+    def run(x_N: jax.Array) -> jax.Array:
+        for _ in range(calls):
+            x_N = chain.call(x_N, mesh.axis_names)
+        return x_N
+
+    return Program(chain, elements, calls, _compiled(run, mesh, elements))
+
+
+def launch_seconds(mesh: Mesh) -> float:
+    """What a program without a collective takes: it adds one to a few numbers."""
+    return median(_runs(_compiled(lambda x_N: x_N + 1, mesh, EVEN), _numbers(mesh, EVEN)))
+
+
+def merged(program: Program, axes: Axes) -> str | None:
+    """How the compiled collectives differ from what the algorithms state, None where they do not."""
+    stated = _collectives(program.chain.cost(axes, program.elements).ledger(axes, "u32"), program.calls)
+    found = _collectives(hlo.read_text(program.compiled.as_text(), axes=axes))
+    if found == stated:
+        return None
+    return f"XLA compiled {_told(found)}, and {program.calls} calls state {_told(stated)}"
+
+
+def _measured(program: Program, mesh: Mesh, launch_s: float) -> Measurement | LeftOut:
+    axes, payload = _axes(mesh), program.elements * BYTES
+    if why := merged(program, axes) or _too_large(program.compiled, mesh):
+        return LeftOut(program.chain, payload, why)
+    seconds = _runs(program.compiled, _numbers(mesh, program.elements))
+    if min(seconds) <= launch_s:
+        return LeftOut(program.chain, payload, f"{program.calls} calls take no longer than the launch of an empty program")
+    middle, best = ((chosen(seconds) - launch_s) / program.calls for chosen in (median, min))
+    cost = program.chain.cost(axes, program.elements)
+    path_bytes = cost.time_s(AlphaBeta(alpha_s=0.0, bytes_per_s=1.0))
+    return Measurement(program.chain, program.calls, Point(payload, cost.steps, path_bytes, middle), best)
+
+
+def _runs(compiled: Callable[[jax.Array], jax.Array], x: jax.Array) -> list[float]:
+    return [_seconds(compiled, x) for _ in range(WARM_UPS + RUNS)][WARM_UPS:]
+
+
+def _seconds(compiled: Callable[[jax.Array], jax.Array], x: jax.Array) -> float:
+    start = perf_counter()
+    jax.block_until_ready(compiled(x))
+    return perf_counter() - start
+
+
+def _too_large(compiled: jax.stages.Compiled, mesh: Mesh) -> str | None:
+    """Why it would not run, in the device's own words on its memory."""
+    memory, limit = compiled.memory_analysis(), (mesh.devices.flat[0].memory_stats() or {}).get("bytes_limit")
+    needed = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    return f"needs {needed:,} B of the device's {limit:,} B" if limit and needed > limit else None
+
+
+def _calls(messages: int, payload_bytes: int) -> int:
+    """Many where a call is short, so that the launch of the program does not drown it; fewer where one call has many messages."""
+    most = 32 if payload_bytes < LONG else 8
+    return max(2, most // messages)
+
+
+def _elements(size: int, ranks: int) -> int:
+    a_block = EVEN * ranks
+    return a_block * max(1, round(size / (BYTES * a_block)))
+
+
+def _compiled(kernel: Callable[[jax.Array], jax.Array], mesh: Mesh, elements: int) -> jax.stages.Compiled:
+    spec = PartitionSpec(mesh.axis_names)
+    x = jax.ShapeDtypeStruct((mesh.size * elements,), jnp.uint32, sharding=NamedSharding(mesh, spec))
+    return jax.jit(jax.shard_map(kernel, mesh=mesh, in_specs=spec, out_specs=spec)).lower(x).compile()
+
+
+def _numbers(mesh: Mesh, elements: int) -> jax.Array:
+    sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    return jax.jit(lambda: jnp.arange(mesh.size * elements, dtype=jnp.uint32), out_shardings=sharding)()
+
+
+def _axes(mesh: Mesh) -> Axes:
+    return Axes(mesh.axis_names, mesh.devices.shape)
+
+
+def _collectives(ledger: Ledger, times: int = 1) -> Counter[tuple[str, int]]:
+    found: Counter[tuple[str, int]] = Counter()
+    for transfer in ledger.transfers:
+        found[str(transfer.kind), transfer.payload_bytes] += times * (transfer.executions or 0)
+    return found
+
+
+def _told(found: Counter[tuple[str, int]]) -> str:
+    return ", ".join(f"{count} {kind} of {payload:,} B" for (kind, payload), count in sorted(found.items())) or "no collective"
