@@ -54,7 +54,7 @@ def _down_trees(ranks: int, slices: int) -> tuple[Turn, ...]:
     for edge, first in firsts.items():
         for i in range(slices):
             turns[first + 2 * i].append(Hop(edge.parent, edge.child, edge.tree * slices + i))
-    return tuple(map(tuple, turns))
+    return tuple(tuple(turn) for turn in turns if turn)
 
 
 def _first_turns(edges: Sequence[Edge]) -> dict[Edge, int]:

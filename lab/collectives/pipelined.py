@@ -56,8 +56,8 @@ def chain_reduce(slices: int = SLICES) -> Algorithm:
     return Algorithm(run, cost)
 
 
-def sliced(whole: Algorithm, slices: int = SLICES) -> Algorithm:
-    """An all_reduce for one slice after the other: more and shorter messages, so that a device may sum one while it sends the next.
+def sliced(whole: Algorithm, slices: int = 2) -> Algorithm:
+    """An all_reduce of each slice for itself: more and shorter messages, so that a device may sum one while it sends another.
 
     Cost: k times that of n/k.
     """

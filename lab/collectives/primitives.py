@@ -175,9 +175,13 @@ def _fitting(op: Op, leaf: jax.Array, chosen: Algorithm) -> Op:
     given = jax.ShapeDtypeStruct(shape, leaf.dtype)
     found = jax.eval_shape(op, given, given)
     if (found.shape, found.dtype) != (shape, leaf.dtype):
-        part = "parts of arrays, flattened" if chosen.elementwise else "whole arrays"
-        raise Unusable(f"op makes {found} of two {given}; it is applied to {part} and must keep shape and dtype")
+        whole = "flattened parts of arrays" if chosen.elementwise else "whole arrays"
+        raise Unusable(f"op makes {_typed(found)} of two {_typed(given)}; here it meets {whole} and must keep shape and dtype")
     return op
+
+
+def _typed(array: jax.ShapeDtypeStruct) -> str:
+    return f"{array.dtype}{list(array.shape)}"
 
 
 def _each(x: Any, kernel: Callable[[jax.Array], jax.Array]) -> Any:

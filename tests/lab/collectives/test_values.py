@@ -1,0 +1,35 @@
+"""Every algorithm gives what NumPy gives, bit for bit, and its compiled program sends what its cost states."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from meshes.axes import Axes
+from tests.lab.collectives.sweep import cases, wrong
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("ranks", range(1, 9))
+def test_every_algorithm_is_exact_in_values_and_ledger_over_one_axis_of(ranks):
+    axes = Axes(("data",), (ranks,))
+    assert list(wrong(axes, cases(axes))) == []
+
+
+def test_every_algorithm_is_exact_in_values_and_ledger_over_9_and_16_ranks():
+    run = subprocess.run([sys.executable, "-m", "tests.lab.collectives.sweep", "9", "16"], cwd=ROOT, capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, ""), run.stderr
+
+
+def test_every_algorithm_is_exact_in_values_and_ledger_over_two_axes():
+    axes = Axes(("data", "tensor"), (2, 4))
+    assert list(wrong(axes, cases(axes))) == []
+
+
+@pytest.mark.parametrize("sizes", [(4, 2), (3, 2), (2, 2, 2), (1, 3), (2, 1, 2)])
+def test_algorithms_by_axes_are_exact_in_values_and_ledger(sizes):
+    axes = Axes(("data", "fsdp", "tensor")[: len(sizes)], sizes)
+    chosen = cases(axes, lambda _, algorithm: algorithm in ("hierarchical", "ring_tree", "torus"))
+    assert list(wrong(axes, chosen)) == []
