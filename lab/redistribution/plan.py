@@ -14,17 +14,20 @@ Source: Ch. 23, `ch23.redistribution`, where the all-to-all is said to cost as m
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, combinations, count, product
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from lab.ledger import Kind, Ledger, Transfer
+from lab.ledger import Kind, Ledger, Totals, Transfer
 from lab.redistribution.placement import Array, Placement, Split, arrangements
 from meshes.axes import Axes
 from meshes.errors import Unusable
+
+if TYPE_CHECKING:
+    from meshes.layouts import Layout
 
 
 class Move(NamedTuple):
@@ -32,13 +35,40 @@ class Move(NamedTuple):
 
     kind: Kind | None
     over: frozenset[str]
+    before: Placement
     after: Placement
+
+    def transfers(self, array: Array, axes: Axes) -> tuple[Transfer, ...]:
+        """None or one."""
+        if self.kind is None:
+            return ()
+        over = axes.ordered(self.over)
+        size = prod(axes[axis] for axis in over)
+        block = prod(self.before.local_shape(array, axes)) * array.bytes_per_element
+        payload = block * size if self.kind is Kind.ALL_GATHER else block
+        return (Transfer(self.kind, over, size, 1, array.dtype, payload, groups=axes.size // size),)
+
+
+Route = tuple[Move, ...]
 
 
 def plan(before: Placement, after: Placement, array: Array, axes: Axes) -> Ledger:
-    """What has to be sent to turn `before` into `after`.
+    """What has to be sent to turn `before` into `after`. Raises: see `route`."""
+    moves = route(before, after, array, axes)
+    sent = tuple(transfer for move in moves for transfer in move.transfers(array, axes))
+    return Ledger(sent, source=f"{before} to {after}", devices=axes.size, mesh=axes.shape)
 
-    Every axis moves as a whole: where two axes of unlike sizes change places, `Axes.split` the larger one for a cheaper plan.
+
+def layout_change(before: Layout, after: Layout, dims: Sequence[str | None], array: Array, axes: Axes) -> Ledger:
+    """What has to be sent to go from one layout to another, for an array with these dims. Raises: see `route`."""
+    old, new = (Placement(tuple(layout.axes_of(dim, axes.names) for dim in dims)) for layout in (before, after))
+    return plan(old, new, array, axes)
+
+
+def route(before: Placement, after: Placement, array: Array, axes: Axes) -> Route:
+    """The moves that turn `before` into `after`.
+
+    Every axis moves as a whole: where two axes of unlike sizes change places, `Axes.split` the larger one for a cheaper route.
 
     Raises:
       Unusable: a placement does not fit the array or the mesh, or `after` is a partial sum that `before` is not.
@@ -47,26 +77,25 @@ def plan(before: Placement, after: Placement, array: Array, axes: Axes) -> Ledge
         placement.local_shape(array, axes)
     found = _cheapest(before, array, axes)
     if after not in found:
-        raise Unusable(f"no way from {before} to {after}; a partial sum can be summed up, and not made")
-    return Ledger(found[after], source=f"{before} to {after}", devices=axes.size, mesh=axes.shape)
+        raise Unusable(f"no way from {before} to {after}: a partial sum can be summed up, and not made; give a placement without it")
+    return found[after]
 
 
 @lru_cache(maxsize=256)
-def _cheapest(before: Placement, array: Array, axes: Axes) -> Mapping[Placement, tuple[Transfer, ...]]:
-    """The transfers from one placement to every other that it can become (Dijkstra)."""
-    found: dict[Placement, tuple[Transfer, ...]] = {}
+def _cheapest(before: Placement, array: Array, axes: Axes) -> Mapping[Placement, Route]:
+    """The route from one placement to every other that it can become (Dijkstra)."""
+    found: dict[Placement, Route] = {}
     turn = count()
-    queue: list[tuple[Fraction, int, int, Placement, tuple[Transfer, ...]]] = [(Fraction(0), 0, 0, before, ())]
+    queue: list[tuple[Fraction, int, int, Placement, Route]] = [(Fraction(0), 0, 0, before, ())]
     while queue:
-        sent, _, _, here, path = heapq.heappop(queue)
+        sent, transfers, _, here, moves = heapq.heappop(queue)
         if here in found:
             continue
-        found[here] = path
+        found[here] = moves
         for move in _moves(here, array, axes):
             if move.after not in found:
-                step = _transfers(here, move, array, axes)
-                longer = (*path, *step)
-                heapq.heappush(queue, (sent + sum(t.wire_bytes for t in step), len(longer), next(turn), move.after, longer))
+                step = Totals.of(move.transfers(array, axes))
+                heapq.heappush(queue, (sent + step.wire_bytes, transfers + step.sites, next(turn), move.after, (*moves, move)))
     return found
 
 
@@ -77,15 +106,15 @@ def _moves(here: Placement, array: Array, axes: Axes) -> Iterator[Move]:
 
 
 def _slices(here: Placement, axes: Axes) -> Iterator[Move]:
-    for axis, dim in product(set(axes.names) - here.axes, range(len(here.dims))):
+    for axis, dim in product(sorted(set(axes.names) - here.axes), range(len(here.dims))):
         added = tuple((axis,) if i == dim else () for i in range(len(here.dims)))
-        yield Move(None, frozenset([axis]), Placement(_joined(here.dims, added), here.partial))
+        yield Move(None, frozenset([axis]), here, Placement(_joined(here.dims, added), here.partial))
 
 
 def _gathers(here: Placement) -> Iterator[Move]:
     for left, gone in _shortened(here.dims):
         if gone:
-            yield Move(Kind.ALL_GATHER, gone, Placement(left, here.partial))
+            yield Move(Kind.ALL_GATHER, gone, here, Placement(left, here.partial))
 
 
 def _exchanges(here: Placement) -> Iterator[Move]:
@@ -93,7 +122,7 @@ def _exchanges(here: Placement) -> Iterator[Move]:
         for added in arrangements(gone, len(here.dims)) if gone else ():
             # A dim that gives and takes at once is no all-to-all: its pieces would go to some of the others only.
             if not any(new and old != kept for new, old, kept in zip(added, here.dims, left)):
-                yield Move(Kind.ALL_TO_ALL, gone, Placement(_joined(left, added), here.partial))
+                yield Move(Kind.ALL_TO_ALL, gone, here, Placement(_joined(left, added), here.partial))
 
 
 def _permutes(here: Placement, axes: Axes) -> Iterator[Move]:
@@ -102,15 +131,15 @@ def _permutes(here: Placement, axes: Axes) -> Iterator[Move]:
     for used in chain.from_iterable(combinations(free, n) for n in range(1, len(free) + 1)):
         for dims in arrangements(used, len(here.dims)):
             if dims != here.dims and _parts(dims, axes) == _parts(here.dims, axes):
-                yield Move(Kind.COLLECTIVE_PERMUTE, _moved(here.dims, dims), Placement(dims, here.partial))
+                yield Move(Kind.COLLECTIVE_PERMUTE, _moved(here.dims, dims, axes), here, Placement(dims, here.partial))
 
 
 def _sums(here: Placement) -> Iterator[Move]:
     for over in chain.from_iterable(combinations(sorted(here.partial), n) for n in range(1, len(here.partial) + 1)):
         rest = here.partial.difference(over)
-        yield Move(Kind.ALL_REDUCE, frozenset(over), Placement(here.dims, rest))
+        yield Move(Kind.ALL_REDUCE, frozenset(over), here, Placement(here.dims, rest))
         for added in arrangements(over, len(here.dims)):
-            yield Move(Kind.REDUCE_SCATTER, frozenset(over), Placement(_joined(here.dims, added), rest))
+            yield Move(Kind.REDUCE_SCATTER, frozenset(over), here, Placement(_joined(here.dims, added), rest))
 
 
 def _shortened(dims: Split) -> Iterator[tuple[Split, frozenset[str]]]:
@@ -128,17 +157,10 @@ def _parts(dims: Split, axes: Axes) -> list[int]:
     return [prod(axes[axis] for axis in dim) for dim in dims]
 
 
-def _moved(before: Split, after: Split) -> frozenset[str]:
-    """The axes that do not stand where they stood."""
-    old, new = ({(axis, i, j) for i, dim in enumerate(dims) for j, axis in enumerate(dim)} for dims in (before, after))
-    return frozenset(axis for axis, *_ in old ^ new)
+def _moved(before: Split, after: Split, axes: Axes) -> frozenset[str]:
+    """The axes that do not stand where they stood: in the same dim, above as many pieces."""
+    return frozenset(axis for axis, *_ in _places(before, axes) ^ _places(after, axes))
 
 
-def _transfers(here: Placement, move: Move, array: Array, axes: Axes) -> tuple[Transfer, ...]:
-    if move.kind is None:
-        return ()
-    block = prod(array.shape) * array.bytes_per_element // prod(_parts(here.dims, axes))
-    over = axes.ordered(move.over)
-    size = prod(axes[axis] for axis in over)
-    payload = block * size if move.kind is Kind.ALL_GATHER else block
-    return (Transfer(move.kind, over, size, 1, array.dtype, payload, groups=axes.size // size),)
+def _places(dims: Split, axes: Axes) -> set[tuple[str, int, int]]:
+    return {(axis, i, prod(axes[minor] for minor in dim[j:])) for i, dim in enumerate(dims) for j, axis in enumerate(dim)}

@@ -1,0 +1,136 @@
+"""Chapter 23: what does it cost to change the layout of an array, and do compilers pay more?
+
+The program follows the cheapest routes of a sample of pairs of placements, and is settled to the byte. The claims compile the same
+changes as the partitioner makes them from two specs, one program a pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from lab.evidence import counted
+from lab.experiment import Claim, Experiment, calculated, decided
+from lab.ledger import Ledger
+from lab.redistribution import Array, Placement, plan
+from lab.redistribution.kernel import redistribute, sharding
+from lab.redistribution.measure import DTYPES, Row, measure, worst_first
+from lab.redistribution.pairs import Pair, classes
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import Target, make_mesh, parse_target
+
+
+@dataclass(frozen=True)
+class Changes:
+    """An array of three dims, and how many pairs of placements it is moved between.
+
+    Attributes:
+      pairs: classes of pairs to compile, evenly chosen; 339 are all of a mesh of three equal axes.
+      dtype: as XLA names it: "f32" or "s32".
+
+    Raises:
+      Unusable: a size below one, or another dtype.
+    """
+
+    rows: int = 32
+    columns: int = 64
+    depth: int = 128
+    dtype: str = "f32"
+    pairs: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "columns", "depth", "pairs"):
+            if getattr(self, name) < 1:
+                raise Unusable(f"{name}={getattr(self, name)}: expected 1 or more")
+        if self.dtype not in DTYPES:
+            raise Unusable(f"dtype={self.dtype}: expected {' or '.join(DTYPES)}")
+
+    @property
+    def array(self) -> Array:
+        return Array((self.rows, self.columns, self.depth), self.dtype)
+
+    def sample(self, axes: Axes) -> list[Pair]:
+        everything = classes(3, axes)
+        return everything[:: max(1, -(-len(everything) // self.pairs))]
+
+
+def in_three(target: Target) -> Axes:
+    """Two axes of 2 where the devices allow it, and one of what remains."""
+    devices = jax.device_count() if target.devices is None else target.devices
+    halves = [2 if devices % factor == 0 else 1 for factor in (2, 4)]
+    return Axes(("a", "b", "c"), (*halves, devices // (halves[0] * halves[1])))
+
+
+def build(_style: str, changes: Changes, mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A function of one array a pair, by scope, to the same arrays placed anew."""
+    pairs, array = {_scope(pair): pair for pair in changes.sample(Axes.of(dict(mesh.shape)))}, changes.array
+
+    def together(xs: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        return {scope: jax.named_scope(scope)(partial(redistribute, array=array, mesh=mesh))(xs[scope], *pair) for scope, pair in pairs.items()}
+
+    def entering(pair: Pair) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(array.shape, DTYPES[array.dtype], sharding=sharding(pair[0], mesh))
+
+    return jax.jit(together), ({scope: entering(pair) for scope, pair in pairs.items()},)
+
+
+def predict(changes: Changes, axes: Axes) -> Ledger:
+    plans = {_scope(pair): plan(*pair, changes.array, axes) for pair in changes.sample(axes)}
+    transfers = tuple(replace(t, scope=scope) for scope, ledger in plans.items() for t in ledger.transfers)
+    return Ledger(transfers, devices=axes.size, mesh=axes.shape)
+
+
+def claims(changes: Changes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    if axes.size == 1:
+        return ()
+    target = parse_target(measured.target)
+    compiled = partial(measure, array=changes.array, mesh=make_mesh(target, axes), target=target)
+    rows = worst_first(map(compiled, changes.sample(axes)))
+    worse = [calculated(f"redistribution.{row.before}.{row.after}", str(row)) for row in rows if row.excess_bytes > 0]
+    return (*_book(changes.array, axes, compiled), _tally(rows), *worse)
+
+
+def _book(array: Array, axes: Axes, compiled: Callable[[Pair], Row]) -> tuple[Claim, Claim]:
+    """Whole, split by its first dim and split by its second, over all axes."""
+    whole, first, second = (Placement.of(*entries) for entries in ((None,) * 3, (axes.names, None, None), (None, axes.names, None)))
+    gathered, sliced, exchanged = (compiled(pair).wire_bytes for pair in ((first, whole), (whole, first), (first, second)))
+    n, V = axes.size, array.bytes
+    holds = gathered * n == (n - 1) * V and sliced == 0 and exchanged * n * n == (n - 1) * V
+    sent = f"n={n}, V={V:,} B: gathering sends {counted(gathered)} B, slicing {counted(sliced)}, another dim {counted(exchanged)}"
+    return (
+        decided("ch23.redistribution", holds, sent, statement="(n-1)/n V to gather, nothing to slice, (n-1)/n^2 V to another dim"),
+        decided("ch23.redistribution", exchanged == gathered, sent, statement="another dim costs as much as a gather", disputed="Ch. 23, 1"),
+    )
+
+
+def _tally(rows: list[Row]) -> Claim:
+    as_planned, whole = sum(row.excess_bytes == 0 for row in rows), sum(row.rebuilds_the_whole for row in rows)
+    least = sum(row.wire_bytes == row.least_bytes for row in rows)
+    evidence = f"of {len(rows)} changes {as_planned} send as little as planned, {least} as little as any way must; {whole} rebuild the whole array"
+    return calculated("redistribution", evidence)
+
+
+def _scope(pair: Pair) -> str:
+    return f"{pair[0]} to {pair[1]}"
+
+
+EXPERIMENT = Experiment(
+    name="ch23_redistribution",
+    chapter=23,
+    question="What does it cost to change the layout of an array, and do compilers pay more?",
+    parameters=Changes(),
+    numeric_parameters=Changes(),
+    axes=in_three,
+    build=build,
+    predict=predict,
+    claims=claims,
+    reference=lambda changes: lambda xs: xs,
+    targets=("cpu:8", "gpu:h100:1x8", "tpu:v5e:2x4"),
+    styles=("explicit",),
+)

@@ -1,0 +1,110 @@
+"""A route as a program: what `jax.shard_map` runs on each block to send the planned bytes and no more.
+
+`over` are the axes of a move in the mesh's order, P their product; B stands for the dims of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+
+import jax
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from lab.ledger import Kind
+from lab.redistribution.placement import Array, Placement, Split
+from lab.redistribution.plan import Move, Route, route
+from meshes.axes import Axes
+
+
+def redistribute(x: jax.Array, before: Placement, after: Placement, array: Array, mesh: Mesh) -> jax.Array:
+    """`x`, placed as `before`, placed as `after`, by the cheapest route.
+
+    Raises:
+      Unusable: see `route`.
+    """
+    axes = Axes.of(dict(mesh.shape))
+    moves = route(before, after, array, axes)
+    specs = {"in_specs": spec(before), "out_specs": spec(after)}
+    # What a gather leaves equal on all devices is not known to be so.
+    return jax.shard_map(partial(follow, moves=moves, axes=axes), mesh=mesh, check_vma=False, **specs)(x)
+
+
+def spec(placement: Placement) -> PartitionSpec:
+    return PartitionSpec(*placement.entries)
+
+
+def sharding(placement: Placement, mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, spec(placement))
+
+
+def follow(x_B: jax.Array, moves: Route, axes: Axes) -> jax.Array:
+    """One device's block after all moves, inside `jax.shard_map`."""
+    for move in moves:
+        x_B = _step(x_B, move, axes)
+    return x_B
+
+
+def _step(x_B: jax.Array, move: Move, axes: Axes) -> jax.Array:
+    over = axes.ordered(move.over)
+    taken, added = (_beyond(move.before.dims, move.after.dims), _beyond(move.after.dims, move.before.dims))
+    match move.kind:
+        case None:
+            return _cut(x_B, added, over, axes)[lax.axis_index(over)]
+        case Kind.ALL_GATHER:
+            return _pasted(lax.all_gather(x_B, over), taken, over, axes)
+        case Kind.ALL_TO_ALL:
+            return _pasted(lax.all_to_all(_cut(x_B, added, over, axes), over, 0, 0), taken, over, axes)
+        case Kind.COLLECTIVE_PERMUTE:
+            return lax.ppermute(x_B, over, _pairs(move, axes))
+        case Kind.REDUCE_SCATTER:
+            return lax.psum_scatter(_cut(x_B, added, over, axes), over)
+        case Kind.ALL_REDUCE:
+            return lax.psum(x_B, over)
+    raise AssertionError(f"no step for {move.kind}")
+
+
+def _beyond(dims: Split, kept: Split) -> Split:
+    """The minor axes of each dim that `kept` lacks."""
+    return tuple(dim[len(rest) :] for dim, rest in zip(dims, kept))
+
+
+def _cut(x_B: jax.Array, added: Split, over: Sequence[str], axes: Axes) -> jax.Array:
+    """A block in pieces [P, ...], one for each device of a group: `added` are the axes that cut each dim."""
+    parts = [(*(axes[axis] for axis in dim), size // prod(axes[axis] for axis in dim)) for size, dim in zip(x_B.shape, added)]
+    x = x_B.reshape([size for part in parts for size in part])
+    front, rest = _places(added, over)
+    return x.transpose(front + rest).reshape(-1, *(part[-1] for part in parts))
+
+
+def _pasted(x_PB: jax.Array, taken: Split, over: Sequence[str], axes: Axes) -> jax.Array:
+    """The block that the pieces of a group make up: the inverse of `_cut`."""
+    x = x_PB.reshape(*(axes[axis] for axis in over), *x_PB.shape[1:])
+    front, rest = _places(taken, over)
+    x = x.transpose(np.argsort(front + rest))
+    return x.reshape([size * prod(axes[axis] for axis in dim) for size, dim in zip(x_PB.shape[1:], taken)])
+
+
+def _places(split: Split, over: Sequence[str]) -> tuple[list[int], list[int]]:
+    """Where, among each dim's axes followed by what is left of the dim, the axes `over` and what is left stand."""
+    labels: list[str | int] = [label for i, dim in enumerate(split) for label in (*dim, i)]
+    return [labels.index(axis) for axis in over], [labels.index(i) for i in range(len(split))]
+
+
+def _pairs(move: Move, axes: Axes) -> list[tuple[int, int]]:
+    """Who sends to whom in a group: each to one that is to have its block."""
+    group = axes.groups(move.over)[0]
+    have, want = (_blocks(placement, axes)[group] for placement in (move.before, move.after))
+    return list(zip(*(np.argsort(blocks, kind="stable").tolist() for blocks in (have, want))))
+
+
+def _blocks(placement: Placement, axes: Axes) -> np.ndarray:
+    """The number of every device's block, as one counts blocks in row-major order."""
+    used = [axis for dim in placement.dims for axis in dim]
+    coordinates = np.indices(axes.sizes).reshape(len(axes.sizes), -1)
+    if not used:
+        return np.zeros(axes.size, int)
+    return np.ravel_multi_index([coordinates[axes.names.index(axis)] for axis in used], [axes[axis] for axis in used])
