@@ -35,19 +35,31 @@ class ClaimVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class Claim:
-    """One formula of the book put to the test: its id in the catalogue, the outcome, and one sentence of evidence."""
+    """One formula of the book put to the test: its id in the catalogue, the outcome, and one sentence of evidence.
+
+    Attributes:
+      statement: what was tested, where the evidence alone does not tell.
+      disputed: the item of the catalogue that already says that the statement is wrong.
+    """
 
     id: str
     verdict: ClaimVerdict
     evidence: str
+    statement: str | None = None
+    disputed: str | None = None
+
+    @property
+    def is_surprise(self) -> bool:
+        """It is refuted, and nobody has said so before."""
+        return self.verdict is ClaimVerdict.REFUTED and self.disputed is None
 
 
-def decided(id: str, holds: bool, evidence: str) -> Claim:
-    return Claim(id, ClaimVerdict.CONFIRMED if holds else ClaimVerdict.REFUTED, evidence)
+def decided(id: str, holds: bool, evidence: str, *, statement: str | None = None, disputed: str | None = None) -> Claim:
+    return Claim(id, ClaimVerdict.CONFIRMED if holds else ClaimVerdict.REFUTED, evidence, statement, disputed)
 
 
-def calculated(id: str, evidence: str) -> Claim:
-    return Claim(id, ClaimVerdict.CALCULATED, evidence)
+def calculated(id: str, evidence: str, *, statement: str | None = None) -> Claim:
+    return Claim(id, ClaimVerdict.CALCULATED, evidence, statement)
 
 
 @dataclass(frozen=True)
@@ -58,7 +70,7 @@ class Experiment:
       name: of its module in `experiments`.
       chapter: of the book.
       parameters: sizes to compile, a frozen dataclass.
-      numeric_parameters: small ones in float32, to run.
+      numeric_parameters: small ones in float32 or integers, to run.
       axes: the mesh that suits a target.
       build: (style, parameters, mesh) to a jitted function and its arguments, as shapes with shardings.
       predict: (parameters, axes) to the ledger that theory asks for.
@@ -109,10 +121,10 @@ class Numerics:
 
 
 def numerics(experiment: Experiment, style: str, mesh: Mesh) -> Numerics:
-    """Runs an experiment's small float32 program on `mesh`, and once more on one device.
+    """Runs an experiment's small program on `mesh`, and once more on one device.
 
     Raises:
-      AssertionError: a result differs by more than `TOLERANCE`.
+      AssertionError: a result differs by more than `TOLERANCE`, or at all where everything is integers.
     """
     function, shapes = experiment.build(style, experiment.numeric_parameters, mesh)
     inputs, shardings = _random(shapes), jax.tree.map(lambda shape: shape.sharding, shapes)
@@ -120,14 +132,21 @@ def numerics(experiment: Experiment, style: str, mesh: Mesh) -> Numerics:
         expected = jax.device_get(jax.jit(experiment.reference(experiment.numeric_parameters))(*inputs))
         found = jax.device_get(function(*jax.device_put(inputs, shardings)))
     scaled = [jax.tree.map(lambda x, unit: x / np.abs(unit).max(), tree, expected) for tree in (found, expected)]
-    chex.assert_trees_all_close(*scaled, rtol=0, atol=TOLERANCE)
-    return Numerics(float(max(np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, scaled)))), TOLERANCE)
+    tolerance = TOLERANCE if any(np.issubdtype(x.dtype, np.inexact) for x in jax.tree.leaves(expected)) else 0.0
+    chex.assert_trees_all_close(*scaled, rtol=0, atol=tolerance)
+    return Numerics(float(max(np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, scaled)))), tolerance)
 
 
 def _random(shapes: Any) -> Any:
-    """Normal entries, divided by the root of the rows, so that a product with a matrix keeps its scale."""
-    draw = np.random.default_rng(0).standard_normal
-    return jax.tree.map(lambda array: (draw(array.shape) * array.shape[-2] ** -0.5).astype(array.dtype), shapes)
+    """Integers of two digits; or normal entries, divided by the root of the rows, so that a product with a matrix keeps its scale."""
+    draw = np.random.default_rng(0)
+
+    def entries(array: jax.ShapeDtypeStruct) -> np.ndarray:
+        if np.issubdtype(array.dtype, np.integer):
+            return draw.integers(-99, 100, array.shape, array.dtype)
+        return (draw.standard_normal(array.shape) * array.shape[-2] ** -0.5).astype(array.dtype)
+
+    return jax.tree.map(entries, shapes)
 
 
 def with_settings(parameters: Any, settings: Mapping[str, str]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import jax
 from jax.sharding import Mesh
 
-from lab.experiment import Claim, ClaimVerdict, Experiment, Numerics, numerics
+from lab.experiment import Claim, Experiment, Numerics, numerics
 from lab.inspection import inspect_program
 from lab.ledger import Ledger, Memory
 from lab.settle import Context, Settlement, Verdict, settle
@@ -61,8 +61,8 @@ class Result:
 
     @property
     def is_fine(self) -> bool:
-        """Nothing failed and nothing, of the ledger or of the book, was refuted."""
-        return self.verdict not in (Verdict.FAILED, Verdict.REFUTED) and all(c.verdict is not ClaimVerdict.REFUTED for c in self.claims)
+        """Nothing failed and nothing, of the ledger or of the book, was refuted but what the catalogue disputes."""
+        return self.verdict not in (Verdict.FAILED, Verdict.REFUTED) and not any(claim.is_surprise for claim in self.claims)
 
     def to_json(self) -> dict[str, Any]:
         """One of the `results` of `sharding-lab/run/1`."""
@@ -78,7 +78,7 @@ class Result:
             "terms": [term.to_json() for term in settled.terms] if settled else [],
             "unexplained": [transfer.to_json() for transfer in settled.unexplained] if settled else [],
             "missing": [term.to_json() for term in settled.missing] if settled else [],
-            "claims": [{"id": c.id, "verdict": str(c.verdict), "evidence": c.evidence} for c in self.claims],
+            "claims": [asdict(claim) for claim in self.claims],
             "numerics": asdict(self.numerics) if self.numerics else None,
             "memory": _memory_json(self.measured.memory if self.measured else None),
             "seconds": asdict(self.seconds),

@@ -14,6 +14,7 @@ from lab.report.units import exact
 from lab.settle import Term, Verdict
 
 if TYPE_CHECKING:
+    from lab.experiment import Claim
     from lab.run import Result
 
 
@@ -144,13 +145,23 @@ def _transfer_text(transfer: Transfer) -> str:
 
 
 def _claims(result: Result) -> list[str]:
-    return [f"{claim.verdict} {claim.id}: {claim.evidence}" for claim in result.claims]
+    return [_claim_text(claim) for claim in result.claims]
+
+
+def _claim_text(claim: Claim) -> str:
+    known = f", as disputed in {claim.disputed}," if claim.disputed and claim.verdict == "refuted" else ""
+    statement = f"{claim.statement}: " if claim.statement else ""
+    return f"{claim.verdict}{known} {claim.id}: {statement}{claim.evidence}"
 
 
 def _closing(results: Sequence[Result]) -> list[str]:
-    claims = Counter(str(claim.verdict) for result in results for claim in result.claims)
-    refuted = [f"{_name(result)}: {line}" for result in results for line in _claims(result) if line.startswith("refuted")]
+    claims = Counter(_outcome(claim) for result in results for claim in result.claims)
+    refuted = [f"{_name(result)}: {_claim_text(claim)}" for result in results for claim in result.claims if claim.is_surprise]
     return [*refuted, *_numerics(results), f"claims of the book: {_tally(claims)}", _count(results)]
+
+
+def _outcome(claim: Claim) -> str:
+    return "refuted as disputed" if claim.verdict == "refuted" and claim.disputed else str(claim.verdict)
 
 
 def _count(results: Sequence[Result]) -> str:
@@ -166,7 +177,7 @@ def _numerics(results: Iterable[Result]) -> list[str]:
         return []
     worst = max(checked, key=lambda n: n.worst_relative_error)
     error = f"worst relative error {worst.worst_relative_error:.1e}, tolerance {worst.tolerance:.0e}"
-    return [f"losses and gradients equal those of one device: {error}"]
+    return [f"results equal those of one device: {error}"]
 
 
 def _name(result: Result) -> str:
