@@ -92,7 +92,7 @@ def claims(changes: Changes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     target = parse_target(measured.target)
     compiled = partial(measure, array=changes.array, mesh=make_mesh(target, axes), target=target)
     rows = worst_first(map(compiled, changes.sample(axes)))
-    worse = [calculated(f"redistribution.{row.before}.{row.after}", str(row)) for row in rows if row.excess_bytes > 0]
+    worse = [calculated("redistribution", str(row), statement=_scope((row.before, row.after))) for row in rows if row.excess_bytes > 0]
     return (*_book(changes.array, axes, compiled), _tally(rows), *worse)
 
 

@@ -59,7 +59,7 @@ def _step(x_B: jax.Array, move: Move, axes: Axes) -> jax.Array:
         case Kind.ALL_TO_ALL:
             return _pasted(lax.all_to_all(_cut(x_B, added, over, axes), over, 0, 0), taken, over, axes)
         case Kind.COLLECTIVE_PERMUTE:
-            return lax.ppermute(x_B, over, _pairs(move, axes))
+            return lax.ppermute(x_B, over, move.pairs(axes))
         case Kind.REDUCE_SCATTER:
             return lax.psum_scatter(_cut(x_B, added, over, axes), over)
         case Kind.ALL_REDUCE:
@@ -92,19 +92,3 @@ def _places(split: Split, over: Sequence[str]) -> tuple[list[int], list[int]]:
     """Where, among each dim's axes followed by what is left of the dim, the axes `over` and what is left stand."""
     labels: list[str | int] = [label for i, dim in enumerate(split) for label in (*dim, i)]
     return [labels.index(axis) for axis in over], [labels.index(i) for i in range(len(split))]
-
-
-def _pairs(move: Move, axes: Axes) -> list[tuple[int, int]]:
-    """Who sends to whom in a group: each to one that is to have its block."""
-    group = axes.groups(move.over)[0]
-    have, want = (_blocks(placement, axes)[group] for placement in (move.before, move.after))
-    return list(zip(*(np.argsort(blocks, kind="stable").tolist() for blocks in (have, want))))
-
-
-def _blocks(placement: Placement, axes: Axes) -> np.ndarray:
-    """The number of every device's block, as one counts blocks in row-major order."""
-    used = [axis for dim in placement.dims for axis in dim]
-    coordinates = np.indices(axes.sizes).reshape(len(axes.sizes), -1)
-    if not used:
-        return np.zeros(axes.size, int)
-    return np.ravel_multi_index([coordinates[axes.names.index(axis)] for axis in used], [axes[axis] for axis in used])

@@ -55,10 +55,7 @@ class Row:
 
     def __str__(self) -> str:
         whole = ", rebuilds the whole array on every device" if self.rebuilds_the_whole else ""
-        return (
-            f"{self.before} to {self.after}: {_sent(self.measured)}{whole}; "
-            f"planned {_sent(self.planned)}; least {self.least_bytes:,} B"
-        )
+        return f"{_sent(self.measured)}{whole}; planned {_sent(self.planned)}; least {self.least_bytes:,} B"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -98,7 +95,7 @@ def _sent(ledger: Ledger) -> str:
 
 
 def _steps(ledger: Ledger) -> list[str]:
-    return [_step(transfer) for transfer in ledger.split().transfers]
+    return [_step(transfer) for transfer in ledger.transfers]
 
 
 def _step(transfer: Transfer) -> str:

@@ -21,6 +21,8 @@ from itertools import chain, combinations, count, product
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from lab.ledger import Kind, Ledger, Totals, Transfer
 from lab.redistribution.placement import Array, Placement, Split, arrangements
 from meshes.axes import Axes
@@ -43,10 +45,17 @@ class Move(NamedTuple):
         if self.kind is None:
             return ()
         over = axes.ordered(self.over)
-        size = prod(axes[axis] for axis in over)
+        group = prod(axes[axis] for axis in over)
         block = prod(self.before.local_shape(array, axes)) * array.bytes_per_element
-        payload = block * size if self.kind is Kind.ALL_GATHER else block
-        return (Transfer(self.kind, over, size, 1, array.dtype, payload, groups=axes.size // size),)
+        payload = block * group if self.kind is Kind.ALL_GATHER else block
+        meeting = _longest_chain(self.pairs(axes)) if self.kind is Kind.COLLECTIVE_PERMUTE else group
+        return (Transfer(self.kind, over, meeting, 1, array.dtype, payload),)
+
+    def pairs(self, axes: Axes) -> list[tuple[int, int]]:
+        """Who sends to whom in a permute, as positions along `over`: each to one that is to have its block."""
+        group = axes.groups(self.over)[0]
+        have, want = (_blocks(placement, axes)[group] for placement in (self.before, self.after))
+        return list(zip(*(np.argsort(blocks, kind="stable").tolist() for blocks in (have, want))))
 
 
 Route = tuple[Move, ...]
@@ -164,3 +173,23 @@ def _moved(before: Split, after: Split, axes: Axes) -> frozenset[str]:
 
 def _places(dims: Split, axes: Axes) -> set[tuple[str, int, int]]:
     return {(axis, i, prod(axes[minor] for minor in dim[j:])) for i, dim in enumerate(dims) for j, axis in enumerate(dim)}
+
+
+def _blocks(placement: Placement, axes: Axes) -> np.ndarray:
+    """The number of every device's block, as one counts blocks in row-major order."""
+    coordinates, number = dict(zip(axes.names, np.indices(axes.sizes))), np.zeros(axes.sizes, int)
+    for axis in chain.from_iterable(placement.dims):
+        number = number * axes[axis] + coordinates[axis]
+    return number.ravel()
+
+
+def _longest_chain(pairs: list[tuple[int, int]]) -> int:
+    """How many devices the largest cycle of a permutation has."""
+    target, longest, seen = dict(pairs), 0, set()
+    for start in target:
+        length, here = 0, start
+        while here not in seen:
+            seen.add(here)
+            length, here = length + 1, target[here]
+        longest = max(longest, length)
+    return longest
