@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from lab import inspection, sources, suite
+from lab.bench.sizes import parse_sizes
 from lab.ledger import Ledger
 from lab.report import tables, verdicts
 from lab.suite import Run
@@ -28,13 +30,14 @@ if TYPE_CHECKING:
     from lab.run import Result
 
 INTERRUPTED, CLOSED_PIPE = 130, 141
+T = TypeVar("T")
 
 
 def _parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
     """Reads an option's value, or each of its values, with `parse`."""
 
     def callback(_context: click.Context, _option: click.Parameter, value: Any) -> Any:
-        return tuple(map(parse, value)) if isinstance(value, tuple) else value and parse(value)
+        return tuple(map(parse, value)) if isinstance(value, tuple) else None if value is None else parse(value)
 
     return callback
 
@@ -154,12 +157,37 @@ def verify(full: bool, as_json: bool) -> int:
     return _report(_results([run for run in runs if run.target.platform not in missing]), as_json, verdicts.summary_text)
 
 
+@cli.command()
+@click.argument("primitives", metavar="PRIMITIVE...", nargs=-1)
+@click.option("--algorithm", "algorithms", metavar="NAME", multiple=True, help="By default all that the mesh allows.")
+@mesh_option
+@click.option("--target", **_TARGET, default="attached", show_default=True, help="attached, or cpu:N to try it on fake CPU devices.")
+@click.option("--sizes", metavar="FROM..TO", default="1KiB..1GiB", show_default=True, callback=_parsed(parse_sizes), help="In steps of 4.")
+@as_json
+def bench(
+    primitives: tuple[str, ...], algorithms: tuple[str, ...], mesh: Axes | None, target: Target, sizes: tuple[int, ...], as_json: bool
+) -> None:
+    """Times collectives on attached devices, and fits alpha and beta to each algorithm.
+
+    Every collective spans all axes of the mesh; by default that is one axis of all devices. What --json prints,
+    meshes.hardware.measured_link reads.
+    """
+    from lab.bench import run as benches, tables as bench_tables
+
+    command = shlex.join(["lab", *sys.argv[1:]])
+    found = benches.bench(target, mesh, primitives, algorithms, sizes, command, _watched)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        _print(bench_tables.bench_text(found))
+
+
 def _results(runs: Sequence[Run], mesh: Axes | None = None, settings: Mapping[str, str] | None = None) -> list[Result]:
     prepare([run.target for run in runs])
     return suite.results(_watched(runs), mesh, settings)
 
 
-def _watched(runs: Sequence[Run]) -> Iterator[Run]:
+def _watched(runs: Sequence[T]) -> Iterator[T]:
     """The same runs; a terminal shows which one is under way and how many are done."""
     columns = SpinnerColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lab import hlo, sources
+from lab.hlo.placement import Devices
 from lab.ledger import Ledger, Memory
 from meshes.axes import Axes
 from meshes.errors import Unusable
@@ -33,10 +34,12 @@ def inspect_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Targ
     """Compiles what is not compiled yet, and reads it."""
     import jax
 
-    mesh = mesh if mesh is not None else _mesh(jax.tree.leaves(args))
+    # Group ids count positions of the mesh that the arguments lie on, whatever mesh was offered.
+    own = _mesh(jax.tree.leaves(args))
+    mesh = own if isinstance(own, jax.sharding.Mesh) or mesh is None else mesh
     compiled = _compiled(program, args, mesh)
     mesh = mesh if mesh is not None else _mesh(jax.tree.leaves(compiled.input_shardings))
-    ledger = hlo.read_text(compiled.as_text(), source=source, axes=_axes(mesh), target=target, domains=_domains(mesh))
+    ledger = hlo.read_text(compiled.as_text(), source=source, axes=_axes(mesh), target=target, devices=_devices(mesh))
     return replace(ledger, memory=_memory(compiled))
 
 
@@ -62,13 +65,29 @@ def _mesh(leaves: Iterable[Any]) -> Any:
 
 
 def _axes(mesh: Any) -> Axes | None:
-    return mesh if mesh is None or isinstance(mesh, Axes) else Axes.of(dict(mesh.shape))
+    """The axes of a JAX mesh, or of what else names them: `data=2,tensor=4` or a mapping.
+
+    Raises:
+      Unusable: it is none of these.
+    """
+    if mesh is None or isinstance(mesh, Axes):
+        return mesh
+    if isinstance(mesh, str):
+        return Axes.parse(mesh)
+    shape = getattr(mesh, "shape", mesh)
+    if not isinstance(shape, Mapping):
+        raise Unusable(f"found a mesh of type {type(mesh).__name__}; expected a jax.sharding.Mesh, meshes.axes.Axes or a text such as data=2,tensor=4")
+    return Axes.of(dict(shape))
 
 
-def _domains(mesh: Any) -> list[int] | None:
-    """Slice or host of each device of a JAX mesh, where it is made of devices."""
+def _devices(mesh: Any) -> Devices | None:
+    """What the devices of a JAX mesh tell of where they stand."""
     devices = list(getattr(getattr(mesh, "devices", None), "flat", ()))
-    return [getattr(device, "slice_index", None) or (0 if device.platform == "tpu" else device.process_index) for device in devices] or None
+    if not devices:
+        return None
+    on_tpu = devices[0].platform == "tpu"
+    domains = tuple(getattr(device, "slice_index", None) or 0 if on_tpu else device.process_index for device in devices)
+    return Devices(domains, ("ici", "dcn") if on_tpu else ("host", "network"), tuple(device.id for device in devices))
 
 
 def _memory(compiled: Any) -> Memory | None:

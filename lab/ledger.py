@@ -61,7 +61,8 @@ class Transfer:
     Attributes:
       kind: the collective.
       axes: mesh axes that it spans, in the mesh's order; None where no set of axes gives its groups or no mesh is known.
-      group_size: devices in one group; of a permute, devices in one connected chain or ring (1: only self-pairs).
+      group_size: devices in one group; of a permute, devices in one connected chain or ring (1: only self-pairs). None where the
+        compiled text cannot tell; wire bytes are then unknown too.
       executions: times a step; None where the compiled text cannot tell.
       dtype: element type as XLA names it (`f32`, `bf16`); several joined by `+` in a combined transfer.
       payload_bytes: per execution, see the module's docstring.
@@ -79,7 +80,7 @@ class Transfer:
 
     kind: Kind
     axes: tuple[str, ...] | None
-    group_size: int
+    group_size: int | None
     executions: int | None
     dtype: str
     payload_bytes: int
@@ -97,20 +98,20 @@ class Transfer:
     padded_from_bytes: int | None = None
 
     @property
-    def wire_bytes(self) -> Fraction:
-        return wire_bytes(self.kind, self.payload_bytes, self.group_size)
+    def wire_bytes(self) -> Fraction | None:
+        return None if self.group_size is None else wire_bytes(self.kind, self.payload_bytes, self.group_size)
 
     def split(self) -> tuple[Transfer, ...]:
-        """The same communication, one transfer an operand."""
+        """The same communication, one transfer an operand; without a scope, since the name of a combination is that of one of them."""
         if len(self.parts) < 2:
             return (self,)
-        return tuple(replace(self, dtype=part.dtype, payload_bytes=part.payload_bytes, parts=()) for part in self.parts)
+        return tuple(replace(self, dtype=part.dtype, payload_bytes=part.payload_bytes, parts=(), scope="") for part in self.parts)
 
     def to_json(self) -> dict[str, Any]:
         row = asdict(self)
         row["kind"] = str(self.kind)
         row["axes"] = None if self.axes is None else list(self.axes)
-        row["wire_bytes"] = number(self.wire_bytes)
+        row["wire_bytes"] = None if self.wire_bytes is None else number(self.wire_bytes)
         return row
 
 
@@ -127,7 +128,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over one step of one device. `lower_bound`: some executions are unknown and not in the sums."""
+    """Sums over one step of one device. `lower_bound`: some executions or groups are unknown, and not in the sums."""
 
     sites: int
     executions: int
@@ -142,8 +143,8 @@ class Totals:
             sites=len(rows),
             executions=sum(t.executions or 0 for t in rows),
             payload_bytes=sum((t.executions or 0) * t.payload_bytes for t in rows),
-            wire_bytes=sum(((t.executions or 0) * t.wire_bytes for t in rows), Fraction(0)),
-            lower_bound=any(t.executions is None for t in rows),
+            wire_bytes=sum(((t.executions or 0) * (t.wire_bytes or 0) for t in rows), Fraction(0)),
+            lower_bound=any(t.executions is None or t.group_size is None for t in rows),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -164,6 +165,7 @@ class Ledger:
       mesh: axis names and sizes in the order of `mesh.devices`, None where no mesh was given.
       flops: of matrix products and convolutions, a step of one device, loops counted; None in a predicted ledger.
       notes: whatever could not be read, or was read with an assumption.
+      is_complete: nothing that communicates is known to be left out; the notes tell what is.
     """
 
     transfers: tuple[Transfer, ...]
@@ -174,6 +176,7 @@ class Ledger:
     flops: int | None = None
     memory: Memory | None = None
     notes: tuple[str, ...] = ()
+    is_complete: bool = True
 
     def split(self) -> Ledger:
         """Combined operations as one transfer an operand."""
@@ -205,6 +208,7 @@ class Ledger:
             "flops": self.flops,
             "memory": None if self.memory is None else asdict(self.memory),
             "notes": list(self.notes),
+            "complete": self.is_complete,
         }
 
     def __str__(self) -> str:

@@ -6,18 +6,15 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-
-import numpy as np
 
 from lab.hlo.flops import operand_shapes
 from lab.hlo.groups import Groups, UnreadGroups, axes_of_groups, read_groups, read_permutation
 from lab.hlo.names import Frames, origin, phase, scope
+from lab.hlo.placement import MEGASCALE_TARGET, Placement
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction, Module
-from lab.hlo.walk import Site, Visit
+from lab.hlo.walk import Notes, Site, Visit
 from lab.ledger import Kind, Part, Transfer
-from meshes.axes import Axes
 
 KINDS = {
     "all-reduce": Kind.ALL_REDUCE,
@@ -34,58 +31,6 @@ _BY_PAIRS = ("collective-permute", "collective-permute-start", "send")
 _WAITS = frozenset({"async-start", "call-start"})
 _GROUPS = re.compile(r"replica_groups=(\{\{.*?\}\}|\{\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[[^\]]*\](?:,\s*device_ids=\([^{]*?\))?\s*\{[^}]*\})")
 _PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\}|\{\})")
-_MEGASCALE_PRODUCT = re.compile(r"\{([\d,]+)\}x\{(\d+):(\d+)\}")
-_MEGASCALE_LIST = re.compile(r"\{([\d,>\-]+)\}")
-_SLICE_STRIDE = 100_000  # XLA numbers the devices of slice k (from 1) from k * 100,000.
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where the program's partitions stand.
-
-    Attributes:
-      axes: the user's mesh, None if it is not known.
-      devices: partitions of the program over all slices, None if it is not known.
-      domains: of each position of the mesh, the host or slice that it lies in; None without a target.
-      link_names: what joins devices inside a domain and between domains.
-      slices: how many copies of the partitioned module run side by side; group ids count inside one.
-    """
-
-    axes: Axes | None
-    devices: int | None
-    domains: tuple[int, ...] | None = None
-    link_names: tuple[str, str] = ("host", "network")
-    slices: int = 1
-
-    @cached_property
-    def _positions(self) -> list[list[int]]:
-        """For each slice, the mesh positions of its partitions in their order."""
-        if self.slices == 1 or self.domains is None:
-            return []
-        return [[p for p, d in enumerate(self.domains) if d == one] for one in range(self.slices)]
-
-    @property
-    def partitions(self) -> int | None:
-        return None if self.devices is None else self.devices // self.slices
-
-    def on_mesh(self, groups: Groups) -> Groups:
-        """Groups of a slice's partitions as groups of mesh positions, of all slices."""
-        if not self._positions:
-            return groups
-        return Groups(tuple(tuple(order[i] for i in row) for order in self._positions for row in groups.members))
-
-    def position(self, device: int) -> int:
-        """Mesh position of a device id of the data-centre network."""
-        one, local = device // _SLICE_STRIDE - 1, device % _SLICE_STRIDE
-        return self._positions[one][local] if 0 <= one < len(self._positions) else device
-
-    def link(self, groups: Groups) -> str | None:
-        if self.domains is None or groups.size < 2:
-            return None
-        domains = np.asarray(self.domains)
-        rows = [row for row in groups.members if len(row) > 1 and max(row) < len(domains)]
-        crosses = any(domains[list(row)].min() != domains[list(row)].max() for row in rows)
-        return self.link_names[crosses]
 
 
 @dataclass(frozen=True)
@@ -98,36 +43,35 @@ class Reader:
     differentiated: bool
     has_metadata: bool
 
-    def transfer(self, visit: Visit, notes: dict[str, None]) -> Transfer | None:
+    def transfer(self, visit: Visit, notes: Notes) -> Transfer | None:
         """One site; None for what moves nothing between devices (a transfer to the host)."""
         instruction = visit.instruction
         kind = KINDS[instruction.opcode.removesuffix("-start")]
-        if kind is Kind.SEND_RECV and "source_target_pairs" not in instruction.extras and "_xla_megascale_target" not in instruction.extras:
-            notes[f"{instruction.name}: a transfer to the host, not between devices; not counted"] = None
+        if kind is Kind.SEND_RECV and not (_moves_by_pairs(instruction) or MEGASCALE_TARGET.search(instruction.extras)):
+            notes[f"{instruction.name}: a transfer to the host, not between devices; not counted"] = False
             return None
         if _is_reduce_scatter_fusion(visit):
             kind = Kind.REDUCE_SCATTER
         groups, axes, shift = self._groups(instruction, notes)
-        parts = self._parts(visit, kind, groups.size)
+        parts = self._parts(visit, kind, groups.size if groups else 1)
         named = self._named(visit)
-        op_name = instruction.op_name
         return Transfer(
             kind=kind,
             axes=axes,
-            group_size=groups.size,
+            group_size=groups.size if groups else None,
             executions=visit.executions,
             dtype="+".join(dict.fromkeys(part.dtype for part in parts)),
             payload_bytes=sum(part.payload_bytes for part in parts),
-            groups=groups.count,
+            groups=groups.count if groups else None,
             shift=shift,
             conditional=visit.conditional,
             phase=phase(named.op_name if named else None, self.differentiated),
             scope=scope(named.op_name) if named else "",
             origin=self._origin(visit, named),
-            op_name=op_name,
+            op_name=instruction.op_name,
             instruction=instruction.name,
             overlap="async" if _is_async(visit) else "sync",
-            link=self.placement.link_names[1] if "_xla_megascale_target" in instruction.extras else self.placement.link(groups),
+            link=self.placement.link(groups) if groups else None,
             parts=parts if len(parts) > 1 else (),
             padded_from_bytes=_unpadded_bytes(visit) if kind is Kind.REDUCE_SCATTER else None,
         )
@@ -139,36 +83,28 @@ class Reader:
         speakers = (visit.instruction, *(s.instruction for s in reversed(visit.callers)), *([named] if named else []))
         return next((place for speaker in speakers if (place := origin(speaker.extras, self.frames))), None)
 
-    def _groups(self, instruction: Instruction, notes: dict[str, None]) -> tuple[Groups, tuple[str, ...] | None, int | None]:
+    def _groups(self, instruction: Instruction, notes: Notes) -> tuple[Groups | None, tuple[str, ...] | None, int | None]:
+        """Groups as mesh positions, with the axes that give them and, of a permutation, its shift; None where they are not understood."""
         axes = self.placement.axes
         try:
-            if _moves_by_pairs(instruction):
-                permutation = read_permutation(self.placement.on_mesh(listed_groups(groups_text(instruction))).members, axes)
+            groups, is_permutation = self._members(instruction)
+            if is_permutation:
+                permutation = read_permutation(groups.members, axes)
                 return permutation.groups, permutation.axes, permutation.shift
-            groups = self._replica_groups(instruction)
         except UnreadGroups as problem:
-            notes[f"{instruction.name}: groups not understood: {problem}"] = None
-            return Groups(()), None, None
+            notes[f"{instruction.name}: groups not understood, its wire bytes are not counted: {problem}"] = True
+            return None, None, None
         found = axes_of_groups(groups, axes) if axes is not None else None
         if axes is not None and found is None:
-            notes[f"{instruction.name}: no set of axes gives its groups {_short(groups)}"] = None
+            notes[f"{instruction.name}: no set of axes gives its groups {_short(groups)}"] = False
         return groups, found, None
 
-    def _replica_groups(self, instruction: Instruction) -> Groups:
-        if target := re.search(r'_xla_megascale_target="([^"]*)"', instruction.extras):
-            return self._megascale_groups(target[1])
-        return self.placement.on_mesh(read_groups(groups_text(instruction), self.placement.partitions))
-
-    def _megascale_groups(self, text: str) -> Groups:
-        """The three spellings of who meets over the data-centre network: all slices, some, or one to one."""
-        if product := _MEGASCALE_PRODUCT.match(text):
-            slices = [int(one) for one in product[1].split(",")]
-            rows = [[one * _SLICE_STRIDE + i for one in slices] for i in range(int(product[2]), int(product[3]) + 1)]
-        else:
-            rows = [[int(one) for one in re.findall(r"\d+", row)] for row in _MEGASCALE_LIST.findall(text)]
-        if not rows:
-            raise UnreadGroups(text[:80])
-        return Groups(tuple(tuple(self.placement.position(device) for device in row) for row in rows))
+    def _members(self, instruction: Instruction) -> tuple[Groups, bool]:
+        if _moves_by_pairs(instruction):
+            return self.placement.on_mesh(listed_groups(groups_text(instruction))), True
+        if target := MEGASCALE_TARGET.search(instruction.extras):
+            return self.placement.across_slices(target[1] or target[2])
+        return self.placement.on_mesh(read_groups(groups_text(instruction), self.placement.partitions)), False
 
     def _parts(self, visit: Visit, kind: Kind, group_size: int) -> tuple[Part, ...]:
         """Payload of every operand, by the conventions of the ledger."""
@@ -253,6 +189,9 @@ def _starters(copies: list[Visit]) -> list[Visit]:
 
 
 def _is_async(visit: Visit) -> bool:
+    """Whether it is started before it is waited for. A GPU start that XLA marks synchronous runs to its end at once."""
+    if '"is_sync":true' in visit.instruction.extras:
+        return False
     wrapped = any(site.instruction.opcode in _WAITS for site in visit.callers)
     return visit.instruction.opcode.endswith("-start") or visit.instruction.opcode == "send" or wrapped or "chain_id=" in visit.instruction.extras
 

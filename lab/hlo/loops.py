@@ -11,12 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lab.hlo.shapes import arrays, bits
-from lab.hlo.text import Computation, Instruction, Module
+from lab.hlo.text import Computation, Instruction, Module, split_outside_brackets
 
+_COMMENT = re.compile(r"/\*.*?\*/")
 _KNOWN_TRIP_COUNT = re.compile(r'known_trip_count"?[\s:{]+"?n"?[\s:]+"?(\d+)')
 _PASS_THROUGH = frozenset({"copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "broadcast", "optimization-barrier", "domain"})
 _CALLS = frozenset({"fusion", "call"})
 _ARITHMETIC = {"add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b}
+_OPPOSITE = {"LT": "GE", "LE": "GT", "GT": "LE", "GE": "LT", "EQ": "NE", "NE": "EQ"}
 _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "EQ": "EQ", "NE": "NE"}
 _DEEPEST = 150
 
@@ -139,24 +141,28 @@ def derived_trip_count(loop: Instruction, scope: Scope) -> int | None:
     if None in lines:
         return None
     (start, step), (bound, drift) = lines
-    return _iterations(direction, start - bound, step - drift)
+    trips = _iterations(direction, start - bound, step - drift)
+    kept = all(_fits(value, at + (trips or 0) * change, loop) for value, (at, change) in zip((left, right), lines, strict=True))
+    return trips if kept else None
 
 
 def _comparison(scope: Scope, depth: int = 0) -> tuple[str, Value, Value] | None:
     """Direction and both sides of the comparison that a condition returns."""
-    instruction = scope.computation.root
-    while instruction is not None and instruction.opcode in _PASS_THROUGH:
+    instruction, negated = scope.computation.root, False
+    while instruction is not None and instruction.opcode in _PASS_THROUGH | {"not"}:
+        negated ^= instruction.opcode == "not"
         instruction = scope.computation.by_name.get(_at(instruction.operands, 0))
     if instruction is None or depth > _DEEPEST:
         return None
     if instruction.opcode in _CALLS:
         callee = scope.callee(instruction)
-        return None if callee is None else _comparison(callee, depth + 1)
+        inside = None if callee is None else _comparison(callee, depth + 1)
+        return (_OPPOSITE[inside[0]], *inside[1:]) if inside and negated else inside
     direction = instruction.attribute("direction")
     if instruction.opcode != "compare" or direction not in _MIRRORED or len(instruction.operands) != 2:
         return None
     left, right = (scope.value(operand) for operand in instruction.operands)
-    return direction, left, right
+    return _OPPOSITE[direction] if negated else direction, left, right
 
 
 def _line(value: Value, loop: Instruction, outside: Scope, body: Scope) -> tuple[int, int] | None:
@@ -168,6 +174,18 @@ def _line(value: Value, loop: Instruction, outside: Scope, body: Scope) -> tuple
     if not isinstance(start, int) or not isinstance(after, Carried) or after.index != value.index:
         return None
     return start + value.offset, after.offset
+
+
+def _fits(value: Value, last: int, loop: Instruction) -> bool:
+    """Whether a counter ends inside its type: one that wraps around runs on."""
+    if not isinstance(value, Carried):
+        return True
+    elements = split_outside_brackets(_COMMENT.sub("", loop.shape.strip()[1:-1]))
+    shapes = arrays(elements[value.index]) if value.index < len(elements) else ()
+    if len(shapes) != 1 or not bits(shapes[0].dtype):
+        return True
+    size, unsigned = 1 << bits(shapes[0].dtype), shapes[0].dtype.startswith("u")
+    return 0 <= last < size if unsigned else -size // 2 <= last < size // 2
 
 
 def _iterations(direction: str, distance: int, step: int) -> int | None:

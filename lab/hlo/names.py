@@ -13,6 +13,7 @@ _STRUCTURE = frozenset(
     """while body cond closed_call core_call checkpoint remat remat2 rematted_computation shard_map smap pjit xla_call custom_jvp_call
     custom_vjp_call custom_vjp_call_jaxpr custom_lin eval_jaxpr scan jit main xla_pmap named_call run_state""".split()
 )
+# `->` stands in the equations of einsum, which JAX puts among the names.
 _BRANCH = re.compile(r"^branch_\d+_fun$|^cond_branch_\d+$")
 _MERGED = re.compile(r"^(.*)/\(([^()]*:[^()]*)\)$")
 _FILE = re.compile(r'^(\d+) "((?:[^"\\]|\\.)*)"$', re.MULTILINE)
@@ -64,7 +65,7 @@ def _levels(op_name: str) -> list[str]:
 def _user_levels(level: str) -> list[str]:
     if inside := _WRAPPER.match(level):
         return [name for raw in _levels(inside[1]) for name in _user_levels(raw)]
-    if not level or level in _STRUCTURE or _BRANCH.match(level) or level.startswith(("jit(", "pjit(")):
+    if not level or level in _STRUCTURE or "->" in level or _BRANCH.match(level) or level.startswith(("jit(", "pjit(")):
         return []
     return [level]
 

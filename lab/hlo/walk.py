@@ -13,6 +13,10 @@ from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
 _BRANCHES = ("true_computation", "false_computation")
 
 
+Notes = dict[str, bool]
+"""What was noted while reading, and whether something is therefore missing from the ledger."""
+
+
 class Site(NamedTuple):
     """An instruction and where it stands."""
 
@@ -59,7 +63,7 @@ class Walk:
     module: Module
     wanted: frozenset[str]
     visits: list[Visit] = field(default_factory=list)
-    notes: dict[str, None] = field(default_factory=dict)
+    notes: Notes = field(default_factory=dict)
 
 
 def walk(module: Module, wanted: frozenset[str]) -> Walk:
@@ -69,7 +73,7 @@ def walk(module: Module, wanted: frozenset[str]) -> Walk:
     if module.entry is not None:
         _visit(result, _State(Scope(module, module.entry)), holds)
         return result
-    result.notes["the text has no entry computation: executions cannot be known"] = None
+    result.notes["the text has no entry computation: executions cannot be known"] = False
     called = {callee for callees in module.calls.values() for callee in callees}
     for name, computation in module.computations.items():
         if name not in called:
@@ -88,7 +92,7 @@ def _visit(result: Walk, state: _State, holds: frozenset[str]) -> None:
                 _visit(result, entered, holds)
 
 
-def _entered(instruction: Instruction, state: _State, notes: dict[str, None], holds: frozenset[str]) -> Iterator[_State]:
+def _entered(instruction: Instruction, state: _State, notes: Notes, holds: frozenset[str]) -> Iterator[_State]:
     """The computations that an instruction runs."""
     if instruction.opcode == "while":
         yield from _loop(instruction, state, notes, holds)
@@ -101,14 +105,14 @@ def _entered(instruction: Instruction, state: _State, notes: dict[str, None], ho
             yield state.enter(callee, instruction)
 
 
-def _loop(loop: Instruction, state: _State, notes: dict[str, None], holds: frozenset[str]) -> Iterator[_State]:
+def _loop(loop: Instruction, state: _State, notes: Notes, holds: frozenset[str]) -> Iterator[_State]:
     body = state.scope.body(loop)
     condition = state.scope.module.called(state.scope.computation, loop.attribute("condition"))
     if body is None or not holds & {body.computation.name, condition.name if condition else ""}:
         return
     trips = trip_count(loop, state.scope)
     if trips is None:
-        notes[f"loop {loop.name}: how often it runs cannot be known from the text"] = None
+        notes[f"loop {loop.name}: how often it runs cannot be known from the text"] = False
     yield state.enter(body, loop, trips)
     if condition is not None:
         yield state.enter(replace(body, computation=condition), loop, None if trips is None else trips + 1)

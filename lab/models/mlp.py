@@ -23,12 +23,13 @@ class MlpShape:
     """Sizes of the model and its batch.
 
     Attributes:
+      layers: two or more: of a loop that runs once XLA leaves no loop, and merges the gathers of forward and backward pass.
       batch: tokens of one step, over all devices.
       dtype: of weights and activations, as XLA names it: "bf16" or "f32".
       remat: recompute each layer in the backward pass, from its input.
 
     Raises:
-      Unusable: a size below one, or another dtype.
+      Unusable: a size below the least, or another dtype.
     """
 
     layers: int = 4
@@ -39,9 +40,9 @@ class MlpShape:
     remat: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("layers", "batch", "embed", "mlp"):
-            if getattr(self, name) < 1:
-                raise Unusable(f"{name}={getattr(self, name)}: expected 1 or more")
+        for name, least in (("layers", 2), ("batch", 1), ("embed", 1), ("mlp", 1)):
+            if getattr(self, name) < least:
+                raise Unusable(f"{name}={getattr(self, name)}: expected {least} or more")
         if self.dtype not in DTYPES:
             raise Unusable(f"dtype={self.dtype}: expected {' or '.join(DTYPES)}")
 

@@ -102,8 +102,8 @@ def _columns(result: Result) -> list[str]:
     """What is on the wire, in three columns: foreseen, recognised only, and neither."""
     if not (settled := result.settlement):
         return []
-    columns = settled.predicted_wire_bytes, settled.attributed_wire_bytes, settled.unexplained_wire_bytes
-    return ["wire bytes: {} predicted, {} attributed, {} unexplained".format(*map(exact, columns))]
+    columns = settled.foreseen_wire_bytes, settled.attributed_wire_bytes, settled.unexplained_wire_bytes
+    return ["wire bytes as compiled: {} as predicted, {} attributed, {} unexplained".format(*map(exact, columns))]
 
 
 def _compared(predicted: Sequence[Totals], measured: Sequence[Totals]) -> list[Column]:

@@ -1,17 +1,18 @@
 """What compilers do to a ledger that theory does not ask for: one entry each.
 
-A `predictable` behaviour follows from the configuration alone; its `rewrite` turns a predicted transfer into the one that the
-compiler will emit. A `readable` one shows in the compiled text, an `observed` one has been seen but follows no known rule; where
+A `predictable` behaviour follows from the configuration alone; its `rewrite`, where one is needed to settle the layouts so far, turns
+a predicted transfer into the one that the compiler will emit. A `readable` one shows in the compiled text, an `observed` one has been seen but follows no known rule; where
 `recognise` finds one of these, it explains what stands there, and never counts as predicted. Seen with XLA of jax 0.10.2 and 0.11.2 on the layouts of this project.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from lab.ledger import Kind, Transfer
+from lab.settle.left import Left, take
 
 
 class Certainty(StrEnum):
@@ -31,7 +32,7 @@ class Context:
 
 Rewrite = Callable[[Transfer, Context], Transfer]
 # Which of the measured transfers that are left over carry out a predicted one; () where none do.
-Recognise = Callable[[Transfer, Sequence[Transfer]], tuple[Transfer, ...]]
+Recognise = Callable[[Transfer, Context, Left], Left]
 
 
 @dataclass(frozen=True)
@@ -66,39 +67,39 @@ def _never_scattered(transfer: Transfer, context: Context) -> Transfer:
     return replace(transfer, kind=Kind.ALL_REDUCE) if declared_scatter else transfer
 
 
-def _reduced_over_the_slice(transfer: Transfer, context: Context) -> Transfer:
-    whole_slice = transfer.kind is Kind.REDUCE_SCATTER and transfer.group_size == context.slice_size
-    return replace(transfer, kind=Kind.ALL_REDUCE) if whole_slice else transfer
-
-
-def _padded_scatter(predicted: Transfer, left: Sequence[Transfer]) -> tuple[Transfer, ...]:
-    """The scatter whose operand was padded from the predicted size, with the permutes that restore the shards."""
-    scatters = [t for t in left if t.axes == predicted.axes and t.padded_from_bytes == predicted.payload_bytes and t.dtype == predicted.dtype]
-    if predicted.kind is not Kind.REDUCE_SCATTER or not scatters:
+def _reduced_over_the_slice(predicted: Transfer, context: Context, left: Left) -> Left:
+    """The all-reduce of the same payload, where the group is the whole slice."""
+    if predicted.kind is not Kind.REDUCE_SCATTER or predicted.group_size != context.slice_size:
         return ()
-    halos = [t for t in left if t.kind is Kind.COLLECTIVE_PERMUTE and t.axes == predicted.axes and not t.op_name and t.executions == predicted.executions]
-    return (scatters[0], *(t for t in halos if t.payload_bytes < scatters[0].payload_bytes))
+    return take(replace(predicted, kind=Kind.ALL_REDUCE), left)
 
 
-def _windowed_einsum(predicted: Transfer, left: Sequence[Transfer]) -> tuple[Transfer, ...]:
+def _padded_scatter(predicted: Transfer, context: Context, left: Left) -> Left:
+    """The scatter whose operand was padded from the predicted size, with the permute that restores the shards."""
+    if predicted.kind is not Kind.REDUCE_SCATTER:
+        return ()
+    padded = next((t for t in left if t.padded_from_bytes == predicted.payload_bytes), None)
+    if padded is None:
+        return ()
+    P, padding = predicted.group_size, padded.payload_bytes - predicted.payload_bytes
+    halo = replace(predicted, kind=Kind.COLLECTIVE_PERMUTE, payload_bytes=padding * (P - 1) // P)
+    return take(replace(predicted, kind=padded.kind, payload_bytes=padded.payload_bytes), left) + take(halo, left)
+
+
+def _windowed_einsum(predicted: Transfer, context: Context, left: Left) -> Left:
     """The n + 1 permutes of a shard that stand for a gather or scatter over n devices."""
-    if predicted.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER) or predicted.executions is None:
+    if predicted.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
         return ()
-    shard = predicted.payload_bytes // predicted.group_size
-    hops, taken = (predicted.group_size + 1) * predicted.executions, []
-    for transfer in left:
-        if transfer.kind is Kind.COLLECTIVE_PERMUTE and (transfer.axes, transfer.dtype, transfer.payload_bytes) == (predicted.axes, predicted.dtype, shard):
-            share = min(hops, transfer.executions or 0)
-            taken += [replace(transfer, executions=share)] if share else []
-            hops -= share
-    return tuple(taken) if hops == 0 else ()
+    P = predicted.group_size
+    hops = (P + 1) * predicted.executions
+    return take(replace(predicted, kind=Kind.COLLECTIVE_PERMUTE, payload_bytes=predicted.payload_bytes // P, executions=hops), left)
 
 
-def _reduced_after_the_loop(predicted: Transfer, left: Sequence[Transfer]) -> tuple[Transfer, ...]:
+def _reduced_after_the_loop(predicted: Transfer, context: Context, left: Left) -> Left:
     """One reduction of the stack of all iterations' values."""
-    wanted = predicted.kind, predicted.axes, predicted.dtype, predicted.payload_bytes * (predicted.executions or 0)
-    stacks = [t for t in left if (t.kind, t.axes, t.dtype, t.payload_bytes) == wanted and t.executions == 1]
-    return tuple(stacks[:1]) if predicted.kind is Kind.ALL_REDUCE else ()
+    if predicted.kind is not Kind.ALL_REDUCE or predicted.executions < 2:
+        return ()
+    return take(replace(predicted, payload_bytes=predicted.payload_bytes * predicted.executions, executions=1), left)
 
 
 _P, _R, _O = Certainty.PREDICTABLE, Certainty.READABLE, Certainty.OBSERVED
@@ -118,7 +119,7 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("G6", "gpu", _P, "reductions of gradients outside the inner scan leave the accumulation loop: executions x 1"),
     Behaviour("G7", "gpu", _O, "some gathers of a cast weight run in f32: twice the bytes", "pin the sharding of the cast value before the gather"),
     Behaviour("G8", "gpu", _O, "all_reduces of small gradients leave the backward loop: one of the whole stack, the same bytes", recognise=_reduced_after_the_loop),
-    Behaviour("T1", "tpu", _P, "a reduce-scatter over the whole slice is an all-reduce and a slice: same payload, twice the wire bytes (some, of few columns a shard, stay)", rewrite=_reduced_over_the_slice),
+    Behaviour("T1", "tpu", _R, "a reduce-scatter over the whole slice is an all-reduce and a slice: same payload, twice the wire bytes; which ones stay as they are follows no known rule", "scatter over less than the slice", recognise=_reduced_over_the_slice),
     Behaviour("T2", "tpu", _R, "shards are padded before a reduce-scatter, and permutes of the padding follow", "choose shards that fill the tiles", recognise=_padded_scatter),
     Behaviour("T3", "tpu", _P, "a reduce-scatter is printed as an all-reduce and a slice inside a custom fusion; it is read as what it is"),
     Behaviour("T4", "tpu", _R, "a gather or scatter that feeds a matmul becomes a loop of permutes: n + 1 shards on the wire instead of n - 1", "pin the gathered value, or raise xla_jf_spmd_threshold_for_windowed_einsum_mib", recognise=_windowed_einsum),

@@ -6,7 +6,6 @@ up, since compilers peel, unroll and merge loops. Scopes only decide between ter
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -14,7 +13,8 @@ from fractions import Fraction
 from typing import Any
 
 from lab.ledger import Ledger, Totals, Transfer
-from lab.settle.behaviours import CATALOGUE, Context, emitted
+from lab.settle.behaviours import CATALOGUE, Behaviour, Context, emitted
+from lab.settle.left import Left, take, without
 
 
 class Status(StrEnum):
@@ -66,10 +66,11 @@ class Term:
 
 @dataclass(frozen=True)
 class Settlement:
-    """The terms, and the measured transfers that no term asks for."""
+    """The terms, the measured transfers that no term asks for, and whether the measured ledger holds all that communicates."""
 
     terms: tuple[Term, ...]
     unexplained: tuple[Transfer, ...]
+    is_complete: bool = True
 
     @property
     def missing(self) -> tuple[Term, ...]:
@@ -78,7 +79,7 @@ class Settlement:
     @property
     def verdict(self) -> Verdict:
         statuses = {term.status for term in self.terms}
-        if self.unexplained or statuses & {Status.REFUTED, Status.MISSING}:
+        if self.unexplained or not self.is_complete or statuses & {Status.REFUTED, Status.MISSING}:
             return Verdict.REFUTED
         for status in (Status.ATTRIBUTED, Status.EXPLAINED):
             if status in statuses:
@@ -86,8 +87,8 @@ class Settlement:
         return Verdict.EXACT
 
     @property
-    def predicted_wire_bytes(self) -> Fraction:
-        """On the wire as predicted: exact terms and explained ones. One of the three columns."""
+    def foreseen_wire_bytes(self) -> Fraction:
+        """Measured on the wire as predicted, in exact terms and explained ones. One of the three columns."""
         return self._wire_bytes(Status.EXACT, Status.EXPLAINED)
 
     @property
@@ -102,92 +103,71 @@ class Settlement:
         return Totals.of(t for term in self.terms if term.status in statuses for t in term.measured).wire_bytes
 
 
-# Measured transfers that no term has claimed yet.
-Left = tuple[Transfer, ...]
-# Settles a term with what is left, and says what is left then; None where it cannot.
-Settle = Callable[[Transfer, Left, Context], tuple[Term, Left] | None]
+# Settles a term with what it may claim of what is left; None where it cannot.
+Attempt = Callable[[Transfer, Left, Context], Term | None]
 
 
 def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
-    """Settles every predicted transfer; groups of one device, which send nothing, are left out on both sides."""
+    """Settles every predicted transfer; what sends nothing is left out on both sides."""
     left = _moving(measured)
     open_terms = dict(enumerate(_moving(predicted)))
+    scopes = {term.scope for term in open_terms.values()}
     settled: dict[int, Term] = {}
-    for attempt in (_as_predicted, _as_emitted, _as_recognised, _contradicted):
-        scopes = {t.scope for t in left}
-        for place, term in sorted(open_terms.items(), key=lambda item: item[1].scope not in scopes):
-            found = attempt(term, left, context)
+    for attempt in (_as_emitted, _as_predicted, _as_recognised, _contradicted):
+        kept = {t.scope for t in left}
+        for place, term in sorted(open_terms.items(), key=lambda item: item[1].scope not in kept):
+            found = attempt(term, _of_no_other(term, left, scopes), context)
             if found is not None:
-                settled[place], left = found
+                settled[place], left = found, without(left, found.measured)
                 del open_terms[place]
     for place, term in open_terms.items():
         settled[place] = Term(term, (), Status.MISSING, "the compiled program has no such transfer")
-    return Settlement(tuple(settled[place] for place in sorted(settled)), left)
+    return Settlement(tuple(settled[place] for place in sorted(settled)), left, measured.is_complete)
 
 
-def _as_predicted(term: Transfer, left: Left, context: Context) -> tuple[Term, Left] | None:
-    taken = _take(term, left)
-    return (Term(term, taken, Status.EXACT), _without(left, taken)) if taken else None
+def _of_no_other(term: Transfer, left: Left, scopes: set[str]) -> Left:
+    """What a term may claim: where the compiled text keeps a scope, it is for the terms of that scope."""
+    return tuple(t for t in left if t.scope == term.scope or not t.scope or t.scope not in scopes)
 
 
-def _as_emitted(term: Transfer, left: Left, context: Context) -> tuple[Term, Left] | None:
+def _as_emitted(term: Transfer, left: Left, context: Context) -> Term | None:
     expected, behaviours = emitted(term, context)
-    taken = _take(expected, left) if behaviours else ()
-    why = "; ".join(f"{b.id}: {b.effect}" for b in behaviours)
-    return (Term(term, taken, Status.EXPLAINED, why), _without(left, taken)) if taken else None
+    taken = take(expected, left) if behaviours else ()
+    return Term(term, taken, Status.EXPLAINED, _effects(behaviours)) if taken else None
 
 
-def _as_recognised(term: Transfer, left: Left, context: Context) -> tuple[Term, Left] | None:
+def _as_predicted(term: Transfer, left: Left, context: Context) -> Term | None:
+    _, behaviours = emitted(term, context)
+    taken = take(term, left)
+    unseen = f"although this was expected of the compiler: {_effects(behaviours)}" if behaviours else None
+    return Term(term, taken, Status.EXACT, unseen) if taken else None
+
+
+def _as_recognised(term: Transfer, left: Left, context: Context) -> Term | None:
     for behaviour in CATALOGUE:
         if behaviour.recognise is None or behaviour.platform not in (None, context.platform):
             continue
-        if found := behaviour.recognise(term, left):
-            return Term(term, found, Status.ATTRIBUTED, f"{behaviour.id}: {behaviour.effect}"), _without(left, found)
+        if found := behaviour.recognise(term, context, left):
+            return Term(term, found, Status.ATTRIBUTED, _effects((behaviour,)))
     return None
 
 
-def _contradicted(term: Transfer, left: Left, context: Context) -> tuple[Term, Left] | None:
+def _contradicted(term: Transfer, left: Left, context: Context) -> Term | None:
     """What the program does in the term's own scope, on its axes, with other bytes or executions than predicted."""
     rivals = tuple(t for t in left if term.scope and (t.scope, t.axes) == (term.scope, term.axes))
     why = f"predicted {_sentence((term,))}, compiled {_sentence(rivals)}"
-    return (Term(term, rivals, Status.REFUTED, why), _without(left, rivals)) if rivals else None
+    return Term(term, rivals, Status.REFUTED, why) if rivals else None
 
 
-def _take(wanted: Transfer, left: Left) -> Left:
-    """As many executions as are wanted of transfers like it, those of its scope and phase first; () where there are fewer."""
-    alike = [t for t in left if _key(t) == _key(wanted) and t.executions]
-    missing, taken = wanted.executions or 0, []
-    for transfer in sorted(alike, key=lambda t: (t.scope != wanted.scope, t.phase != wanted.phase)):
-        share = min(missing, transfer.executions)
-        taken += [replace(transfer, executions=share)] if share else []
-        missing -= share
-    return () if missing else tuple(taken)
+def _effects(behaviours: Iterable[Behaviour]) -> str:
+    return "; ".join(f"{b.id}: {b.effect}" for b in behaviours)
 
 
-def _without(left: Left, taken: Left) -> Left:
-    """What is left when the executions of `taken` are gone."""
-    claimed = Counter()
-    for transfer in taken:
-        claimed[replace(transfer, executions=None)] += transfer.executions or 0
-    rest = []
-    for transfer in left:
-        name = replace(transfer, executions=None)
-        if name not in claimed:
-            rest.append(transfer)
-            continue
-        remaining = max(0, (transfer.executions or 0) - claimed[name])
-        claimed[name] -= (transfer.executions or 0) - remaining
-        rest += [replace(transfer, executions=remaining)] if remaining else []
-    return tuple(rest)
-
-
-def _key(transfer: Transfer) -> tuple:
-    axes = None if transfer.axes is None else frozenset(transfer.axes)
-    return transfer.kind, axes, transfer.dtype, transfer.payload_bytes
-
-
-def _moving(ledger: Ledger) -> tuple[Transfer, ...]:
-    return tuple(t for t in ledger.split().transfers if t.group_size > 1)
+def _moving(ledger: Ledger) -> Left:
+    """Single operands that move, on axes of more than one device."""
+    sizes = ledger.mesh or {}
+    rows = (t for t in ledger.split().transfers if t.group_size != 1 and t.executions != 0)
+    return tuple(t if t.axes is None else replace(t, axes=tuple(axis for axis in t.axes if sizes.get(axis) != 1)) for t in rows)
 
 
 def _totals_json(transfers: tuple[Transfer, ...]) -> dict[str, Any]:

@@ -77,6 +77,17 @@ def test_unsigned_counter_that_adds_the_largest_number_counts_down():
     assert count(start=126, step=4294967295, bound=0, direction="GT", t="u32") == 126
 
 
+def test_a_counter_that_leaves_its_type_gives_no_count():
+    assert count(step=100, bound=120, t="s8") is None  # 0, 100, -56, 44, ...
+    assert count(step=100, bound=120, t="s32") == 2
+
+
+def test_a_negated_comparison_is_the_opposite_one():
+    negated = LOOP.replace("ROOT %less = pred[] compare({sides}), direction={direction}", "%more = pred[] compare({sides}), direction={direction}\n  ROOT %not = pred[] not(%more)")
+    module = parse(negated.format(start=0, step=1, bound=10, direction="GE", t="s32", limit="%limit = s32[] constant(10)", sides="%counter.1, %limit"))
+    assert trip_count(module.entry.by_name["loop"], Scope(module, module.entry)) == 10
+
+
 def test_a_printed_trip_count_is_taken_as_it_stands():
     printed = LOOP.replace("body=%body", 'body=%body, backend_config={{"known_trip_count":{{"n":"7"}}}}')
     text = printed.format(start=0, step=1, bound=10, direction="LT", t="s32", limit="%limit = s32[] constant(10)", sides="%counter.1, %limit")

@@ -34,6 +34,7 @@ StackFrames
         ("jit(f)/layers/(up:down)", "layers"),
         ("jit(f)/branch_0_fun/head/add", "head"),
         ("jit(f)/jvp(loss)/mul;jit(f)/transpose(jvp(loss))/sub", "loss"),
+        ("jit(f)/mlp/ij,jk->ik/dot_general", "mlp"),
         ("broadcast.1", ""),
         (None, ""),
     ],

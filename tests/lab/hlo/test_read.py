@@ -3,6 +3,7 @@
 import pytest
 
 from lab.hlo import read_text
+from lab.hlo.placement import Devices
 from lab.ledger import Kind
 from meshes.axes import Axes
 from meshes.errors import Unusable
@@ -110,15 +111,25 @@ def test_an_all_reduce_and_slice_in_one_custom_fusion_is_a_reduce_scatter():
 
 @pytest.mark.parametrize(
     ("target", "groups"),
-    [("{1,2}x{0:3}", 4), ("{{100000,200000},{100001,200001}}", 2), ("{{100000->200000},{100001->200001}}", 2)],
+    [('"{1,2}x{0:3}"', 4), ("{{100000,200000},{100001,200001}}", 2), ("{{100000->200000},{200000->100000},{100001->200001},{200001->100001}}", 2)],
 )
 def test_three_spellings_of_who_meets_over_the_data_centre_network(target, groups):
     send = f"""%x = f32[64]{{0}} parameter(0)
     %token = token[] after-all()
-    %send = (f32[64]{{0}}, u32[], token[]) send(%x, %token), channel_id=1, is_host_transfer=true, frontend_attributes={{_xla_megascale_target="{target}",_xla_megascale_transfer_type="ALL_REDUCE"}}
+    %send = (f32[64]{{0}}, u32[], token[]) send(%x, %token), channel_id=1, is_host_transfer=true, frontend_attributes={{_xla_megascale_target={target},_xla_megascale_transfer_type="ALL_REDUCE"}}
     ROOT %done = token[] send-done(%send), channel_id=1, is_host_transfer=true"""
     transfer = only(read(send, partitions=4, axes=Axes.parse("data=2,model=4"), target=parse_target("tpu:v5e:2x2*2")))
     assert (transfer.kind, transfer.payload_bytes, transfer.link, transfer.groups, transfer.group_size) == (Kind.SEND_RECV, 256, "dcn", groups, 2)
+
+
+def test_device_ids_find_their_positions_on_the_mesh():
+    send = """%x = f32[64]{0} parameter(0)
+    %token = token[] after-all()
+    ROOT %send = (f32[64]{0}, u32[], token[]) send(%x, %token), is_host_transfer=true, frontend_attributes={_xla_megascale_target={{100000->200001},{200001->100000},{100001->200000},{200000->100001}}}"""
+    where = dict(partitions=2, axes=Axes.parse("data=2,model=2"), target=parse_target("tpu:v5e:1x2*2"))
+    turned = Devices((0, 0, 1, 1), ("ici", "dcn"), ids=(100000, 100001, 200001, 200000))
+    assert (only(read(send, **where, devices=turned)).axes, only(read(send, **where, devices=turned)).shift) == (("data",), 1)
+    assert only(read(send, **where)).axes == ("data", "model")
 
 
 def test_a_gpu_send_has_axis_and_shift_and_its_recv_counts_nothing():
@@ -165,8 +176,22 @@ def test_names_that_lie_are_not_believed():
 
 def test_groups_of_an_unknown_spelling_go_to_the_notes():
     ledger = read("%x = f32[64]{0} parameter(0)\nROOT %ar = f32[64]{0} all-reduce(%x), replica_groups=<hypercube 8>, to_apply=%add")
-    assert only(ledger).payload_bytes == 256
+    assert (only(ledger).payload_bytes, only(ledger).group_size, only(ledger).wire_bytes) == (256, None, None)
+    assert ledger.to_json()["totals"]["all"]["lower_bound"] is True
+    assert not ledger.is_complete
     assert any("groups not understood" in note for note in ledger.notes)
+
+
+def test_an_operation_of_tomorrow_that_names_devices_goes_to_the_notes():
+    ledger = read("%x = f32[64]{0} parameter(0)\nROOT %g = f32[64]{0} super-gather(%x), replica_groups=[2,4]<=[8], dimensions={0}")
+    assert ledger.transfers == () and not ledger.is_complete
+    assert any("super-gather" in note for note in ledger.notes)
+
+
+def test_a_start_that_xla_marks_synchronous_overlaps_nothing():
+    start = '%x = f32[64]{0} parameter(0)\n%s = ((f32[64]{0}), f32[64]{0}) all-to-all-start(%x), replica_groups=[1,8]<=[8], backend_config={"collective_backend_config":{"is_sync":SYNC}}\nROOT %d = f32[64]{0} all-to-all-done(%s)'
+    assert only(read(start.replace("SYNC", "true"))).overlap == "sync"
+    assert only(read(start.replace("SYNC", "false"))).overlap == "async"
 
 
 def test_a_collective_that_nothing_runs_is_noted():
@@ -210,4 +235,4 @@ def test_a_mesh_whose_second_axis_spans_the_slices_is_read_with_its_own_domains(
     gather = "%x = f32[64]{0} parameter(0)\nROOT %ag = f32[64]{0} all-gather(%x), replica_groups={{0,1},{2,3}}, dimensions={0}"
     where = dict(partitions=4, axes=Axes.parse("data=4,model=2"), target=parse_target("tpu:v5e:2x2*2"))
     assert only(read(gather, **where)).axes == ("model",)
-    assert only(read(gather, **where, domains=[0, 1, 0, 1, 0, 1, 0, 1])).axes is None
+    assert only(read(gather, **where, devices=Devices((0, 1) * 4, ("ici", "dcn")))).axes is None

@@ -42,9 +42,9 @@ def test_four_layers_of_two_matrices_have_eight_matrices_of_parameters():
     assert MlpShape(layers=4, embed=10, mlp=30).parameters == 8 * 300
 
 
-def test_no_layers_are_refused():
-    with pytest.raises(Unusable, match="layers=0: expected 1 or more"):
-        MlpShape(layers=0)
+def test_one_layer_which_is_no_loop_is_refused():
+    with pytest.raises(Unusable, match="layers=1: expected 2 or more"):
+        MlpShape(layers=1)
 
 
 def test_an_unknown_dtype_is_refused():

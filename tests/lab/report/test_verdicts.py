@@ -86,7 +86,7 @@ def test_one_run_in_full_has_its_terms_phases_and_claims():
 
 def test_the_three_columns_of_a_run_add_up_to_what_is_measured():
     text = result_text(result([REDUCE], [REDUCE, GATHER]))
-    assert "wire bytes: 7,000,000 predicted, 0 attributed, 250 unexplained" in text
+    assert "wire bytes as compiled: 7,000,000 as predicted, 0 attributed, 250 unexplained" in text
 
 
 def test_two_runs_in_full_stand_apart():

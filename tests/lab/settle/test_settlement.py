@@ -76,17 +76,58 @@ def test_cpu_keeps_a_declared_scatter_as_all_reduce_and_an_explicit_one_as_it_is
     assert statuses([SCATTER], [reduced], replace(CPU, style="explicit"))[0] is Verdict.REFUTED
 
 
-def test_tpu_reduces_over_the_whole_slice_and_scatters_over_less():
+def test_tpu_reductions_over_the_whole_slice_are_recognised_not_predicted():
     reduced = replace(SCATTER, kind=Kind.ALL_REDUCE)
-    assert statuses([SCATTER], [reduced], TPU)[0] is Verdict.EXPLAINED
+    assert statuses([SCATTER], [reduced], TPU)[0] is Verdict.ATTRIBUTED
+    assert statuses([SCATTER], [SCATTER], TPU)[0] is Verdict.EXACT
     assert statuses([SCATTER], [reduced], replace(TPU, slice_size=64))[0] is Verdict.REFUTED
 
 
 def test_a_padded_scatter_and_its_halo_are_attributed_not_predicted():
     padded = replace(SCATTER, payload_bytes=1120, padded_from_bytes=1024)
-    halo = Transfer(Kind.COLLECTIVE_PERMUTE, ("fsdp",), 16, 4, "bf16", 90)
+    halo = Transfer(Kind.COLLECTIVE_PERMUTE, ("fsdp",), 16, 4, "bf16", 90)  # (1120 - 1024) / 16 x 15
     verdict, [status], unexplained = statuses([SCATTER], [padded, halo], TPU)
     assert (verdict, status, unexplained) == (Verdict.ATTRIBUTED, Status.ATTRIBUTED, ())
+
+
+def test_padding_explains_neither_fewer_scatters_nor_other_permutes():
+    padded = replace(SCATTER, payload_bytes=1120, padded_from_bytes=1024)
+    stray = Transfer(Kind.COLLECTIVE_PERMUTE, ("fsdp",), 16, 4, "bf16", 91)
+    assert statuses([SCATTER], [replace(padded, executions=1)], TPU)[0] is Verdict.REFUTED
+    assert statuses([SCATTER], [padded, stray], TPU)[2] == (stray,)
+
+
+def test_a_branch_that_may_not_run_carries_out_no_term():
+    assert statuses([GATHER], [replace(GATHER, conditional=True)])[0] is Verdict.REFUTED
+
+
+def test_another_shift_is_another_permute_where_one_is_predicted():
+    hop = Transfer(Kind.COLLECTIVE_PERMUTE, ("pipe",), 8, 1, "f32", 64, shift=1)
+    assert statuses([hop], [replace(hop, shift=7)])[0] is Verdict.REFUTED
+    assert statuses([replace(hop, shift=None)], [hop])[0] is Verdict.EXACT
+
+
+def test_where_scopes_are_kept_one_term_is_not_settled_with_the_transfers_of_another():
+    down = replace(GATHER, scope="layers/mlp/down")
+    assert statuses([GATHER, down], [replace(GATHER, executions=8)])[0] is Verdict.REFUTED
+    assert statuses([GATHER, down], [replace(GATHER, executions=8, scope="layers/mlp")])[0] is Verdict.EXACT
+
+
+def test_what_could_not_be_read_refutes():
+    assert settle(Ledger((GATHER,)), Ledger((GATHER,), is_complete=False), GPU).verdict is Verdict.REFUTED
+    assert statuses([GATHER], [GATHER, replace(GATHER, group_size=None, axes=None)])[0] is Verdict.REFUTED
+
+
+def test_axes_of_one_device_and_loops_that_do_not_run_need_no_prediction():
+    mesh = {"fsdp": 16, "tensor": 1}
+    wide = replace(GATHER, axes=("fsdp", "tensor"))
+    assert settle(Ledger((wide,), mesh=mesh), Ledger((GATHER, replace(LOSS, executions=0)), mesh=mesh), GPU).verdict is Verdict.EXACT
+
+
+def test_a_predictable_behaviour_that_did_not_happen_is_told():
+    settlement = settle(Ledger((SCATTER,)), Ledger((SCATTER,)), CPU)
+    assert settlement.verdict is Verdict.EXACT
+    assert "C2" in settlement.terms[0].explanation
 
 
 def test_seventeen_permutes_of_a_shard_are_a_windowed_gather_over_sixteen():
@@ -107,7 +148,7 @@ def test_columns_split_the_wire_bytes_of_what_was_measured():
     padded = replace(SCATTER, payload_bytes=1120, padded_from_bytes=1024)
     stray = replace(LOSS, payload_bytes=8)
     settlement = settle(Ledger((GATHER, SCATTER)), Ledger((GATHER, padded, stray)), TPU)
-    assert settlement.predicted_wire_bytes == 4 * 1024 * 15 / 16
+    assert settlement.foreseen_wire_bytes == 4 * 1024 * 15 / 16
     assert settlement.attributed_wire_bytes == 4 * 1120 * 15 / 16
     assert settlement.unexplained_wire_bytes == 2 * 8 * 15 / 16
 

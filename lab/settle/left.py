@@ -1,0 +1,46 @@
+"""Measured transfers that no term has claimed yet, and what claiming some of them leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from lab.ledger import Transfer
+
+Left = tuple[Transfer, ...]
+
+
+def take(wanted: Transfer, left: Left) -> Left:
+    """As many executions as are wanted of transfers like it, those of its scope and phase first; () where there are fewer.
+
+    Alike are kind, axes, group size, dtype, payload, whether it always runs, and the shift where one is wanted.
+    """
+    alike = [t for t in left if _likeness(t) == _likeness(wanted) and t.executions and wanted.shift in (None, t.shift)]
+    missing, taken = wanted.executions or 0, []
+    for transfer in sorted(alike, key=lambda t: (t.scope != wanted.scope, t.phase != wanted.phase)):
+        share = min(missing, transfer.executions)
+        taken += [replace(transfer, executions=share)] if share else []
+        missing -= share
+    return () if missing else tuple(taken)
+
+
+def without(left: Left, taken: Left) -> Left:
+    """What is left when the executions of `taken` are gone."""
+    claimed = Counter()
+    for transfer in taken:
+        claimed[replace(transfer, executions=None)] += transfer.executions or 0
+    rest = []
+    for transfer in left:
+        name = replace(transfer, executions=None)
+        if name not in claimed:
+            rest.append(transfer)
+            continue
+        remaining = max(0, (transfer.executions or 0) - claimed[name])
+        claimed[name] -= (transfer.executions or 0) - remaining
+        rest += [replace(transfer, executions=remaining)] if remaining else []
+    return tuple(rest)
+
+
+def _likeness(transfer: Transfer) -> tuple:
+    axes = None if transfer.axes is None else frozenset(transfer.axes)
+    return transfer.kind, axes, transfer.group_size, transfer.dtype, transfer.payload_bytes, transfer.conditional
