@@ -163,23 +163,39 @@ def verify(full: bool, as_json: bool) -> int:
 @mesh_option
 @click.option("--target", **_TARGET, default="attached", show_default=True, help="attached, or cpu:N to try it on fake CPU devices.")
 @click.option("--sizes", metavar="FROM..TO", default="1KiB..1GiB", show_default=True, callback=_parsed(parse_sizes), help="In steps of 4.")
+@click.option("--save", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Also write the JSON to a file.")
 @as_json
 def bench(
-    primitives: tuple[str, ...], algorithms: tuple[str, ...], mesh: Axes | None, target: Target, sizes: tuple[int, ...], as_json: bool
+    primitives: tuple[str, ...],
+    algorithms: tuple[str, ...],
+    mesh: Axes | None,
+    target: Target,
+    sizes: tuple[int, ...],
+    save: Path | None,
+    as_json: bool,
 ) -> None:
     """Times collectives on attached devices, and fits alpha and beta to each algorithm.
 
-    Every collective spans all axes of the mesh; by default that is one axis of all devices. What --json prints,
-    meshes.hardware.measured_link reads.
+    Every collective spans all axes of the mesh; by default that is one axis of all devices. The JSON of it is a link profile
+    that meshes.hardware.measured_link reads.
     """
     from lab.bench import run as benches, tables as bench_tables
 
     command = shlex.join(["lab", *sys.argv[1:]])
     found = benches.bench(target, mesh, primitives, algorithms, sizes, command, _watched)
+    if save:
+        _write(save, json.dumps(found.to_json(), indent=2))
     if as_json:
         _print_json(found.to_json())
     else:
         _print(bench_tables.bench_text(found))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text + "\n")
+    except OSError as refusal:
+        raise Unusable(f"cannot write {path}: {refusal.strerror}; name a file in a folder that exists") from refusal
 
 
 def _results(runs: Sequence[Run], mesh: Axes | None = None, settings: Mapping[str, str] | None = None) -> list[Result]:

@@ -5,15 +5,18 @@ Figures are of one chip. A device of JAX is a chip, on TPU 7x half of one (`devi
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from meshes.errors import Unusable
 
+BENCH_SCHEMA = "sharding-lab/bench/1"
 
 @dataclass(frozen=True)
 class Figure:
@@ -48,6 +51,19 @@ class Link(Figure):
     @property
     def bytes_per_s_per_link(self) -> float:
         return self.value / self.links
+
+
+@dataclass(frozen=True)
+class MeasuredLink(Link):
+    """A link as a collective meets it: `value` is beta [B/s], of one direction of one device; errors are standard errors of the fit.
+
+    Attributes:
+      alpha_s: seconds a message takes however short.
+    """
+
+    value_error: float = 0.0
+    alpha_s: float = 0.0
+    alpha_error_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -92,6 +108,39 @@ def chip(name: str) -> Chip:
     if name not in _chips():
         raise Unusable(f"unknown chip {name!r}; known are {', '.join(_chips())}")
     return _chips()[name]
+
+
+def measured_link(path: Path, primitive: str = "permute", algorithm: str = "lax") -> MeasuredLink:
+    """The link that `lab bench --save` measured, as alpha and beta of one algorithm of one primitive, by default of plain messages.
+
+    Raises:
+      Unusable: the file is no such record, or has no fit of this name.
+    """
+    record = _record(path)
+    fit = next((fit for fit in record["fits"] if (fit["primitive"], fit["algorithm"]) == (primitive, algorithm)), {})
+    if not fit.get("bytes_per_s"):
+        fitted = ", ".join(f"{fit['primitive']} by {fit['algorithm']}" for fit in record["fits"] if fit["bytes_per_s"])
+        raise Unusable(f"{path}: no fit of {primitive} by {algorithm}; it has {fitted or 'none at all: time three sizes or more'}")
+    return MeasuredLink(
+        value=fit["bytes_per_s"],
+        source=f"{record['command']}, {record['devices']} x {record['card']}, jax {record['jax']}, {record['date']}",
+        name=f"measured by {primitive}",
+        direction="one way",
+        value_error=fit["bytes_per_s_error"],
+        alpha_s=fit["alpha_s"],
+        alpha_error_s=fit["alpha_error_s"],
+    )
+
+
+def _record(path: Path) -> Mapping[str, Any]:
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError) as refusal:
+        raise Unusable(f"{path}: not readable as JSON ({refusal}); expected what lab bench --save writes") from refusal
+    schema = record.get("schema") if isinstance(record, dict) else None
+    if schema != BENCH_SCHEMA:
+        raise Unusable(f"{path}: found schema {schema}, expected {BENCH_SCHEMA}, as lab bench --save writes it")
+    return record
 
 
 @cache

@@ -6,10 +6,10 @@ Every program is first held against what its algorithms state: had XLA merged or
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 from time import perf_counter
 
@@ -34,10 +34,19 @@ EVEN = 16
 
 @dataclass(frozen=True)
 class Measurement:
-    """One call of a chain: `point.seconds` is the median of the runs, `best_s` the least, less the launch, over `calls`."""
+    """One call of a chain.
+
+    Attributes:
+      calls: how many the program makes.
+      messages, messages_stated: collectives a call, as compiled and as stated: fewer where XLA put several into one.
+      point: what the algorithm states, and the median of the runs, less the launch, over `calls`.
+      best_s: the same of the fastest run.
+    """
 
     chain: Chain
     calls: int
+    messages: float
+    messages_stated: int
     point: Point
     best_s: float
 
@@ -59,13 +68,14 @@ class Program:
     elements: int
     calls: int
     compiled: jax.stages.Compiled
+    ledger: Ledger
 
 
 def measured(chain: Chain, mesh: Mesh, sizes: Iterable[int], launch_s: float) -> list[Measurement | LeftOut]:
     """Times of one chain at about these payloads [B]."""
     axes = _axes(mesh)
     counts = dict.fromkeys(_elements(size, axes.size) for size in sizes)
-    with ThreadPoolExecutor(max(1, os.cpu_count() // 2)) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         programs = list(pool.map(lambda elements: program(chain, mesh, elements), counts))
     return [_measured(program, mesh, launch_s) for program in programs]
 
@@ -78,7 +88,8 @@ def program(chain: Chain, mesh: Mesh, elements: int) -> Program:
             x_N = chain.call(x_N, mesh.axis_names)
         return x_N
 
-    return Program(chain, elements, calls, _compiled(run, mesh, elements))
+    compiled = _compiled(run, mesh, elements)
+    return Program(chain, elements, calls, compiled, hlo.read_text(compiled.as_text(), axes=_axes(mesh)))
 
 
 def launch_seconds(mesh: Mesh) -> float:
@@ -86,18 +97,16 @@ def launch_seconds(mesh: Mesh) -> float:
     return median(_runs(_compiled(lambda x_N: x_N + 1, mesh, EVEN), _numbers(mesh, EVEN)))
 
 
-def merged(program: Program, axes: Axes) -> str | None:
-    """How the compiled collectives differ from what the algorithms state, None where they do not."""
-    stated = _collectives(program.chain.cost(axes, program.elements).ledger(axes, "u32"), program.calls)
-    found = _collectives(hlo.read_text(program.compiled.as_text(), axes=axes))
-    if found == stated:
-        return None
-    return f"XLA compiled {_told(found)}, and {program.calls} calls state {_told(stated)}"
+def difference(program: Program, axes: Axes) -> str | None:
+    """How the bytes of the compiled collectives differ from what the algorithms state, None where they do not."""
+    stated = _bytes(program.chain.cost(axes, program.elements).ledger(axes, "u32"), program.calls)
+    found = _bytes(program.ledger)
+    return None if found == stated else f"XLA compiled {_told(found)}, and {program.calls} calls state {_told(stated)}"
 
 
 def _measured(program: Program, mesh: Mesh, launch_s: float) -> Measurement | LeftOut:
     axes, payload = _axes(mesh), program.elements * BYTES
-    if why := merged(program, axes) or _too_large(program.compiled, mesh):
+    if why := difference(program, axes) or _too_large(program.compiled, mesh):
         return LeftOut(program.chain, payload, why)
     seconds = _runs(program.compiled, _numbers(mesh, program.elements))
     if min(seconds) <= launch_s:
@@ -105,17 +114,18 @@ def _measured(program: Program, mesh: Mesh, launch_s: float) -> Measurement | Le
     middle, best = ((chosen(seconds) - launch_s) / program.calls for chosen in (median, min))
     cost = program.chain.cost(axes, program.elements)
     path_bytes = cost.time_s(AlphaBeta(alpha_s=0.0, bytes_per_s=1.0))
-    return Measurement(program.chain, program.calls, Point(payload, cost.steps, path_bytes, middle), best)
+    messages = program.ledger.totals().executions / program.calls
+    return Measurement(program.chain, program.calls, messages, cost.messages, Point(payload, cost.steps, path_bytes, middle), best)
 
 
 def _runs(compiled: Callable[[jax.Array], jax.Array], x: jax.Array) -> list[float]:
-    return [_seconds(compiled, x) for _ in range(WARM_UPS + RUNS)][WARM_UPS:]
-
-
-def _seconds(compiled: Callable[[jax.Array], jax.Array], x: jax.Array) -> float:
-    start = perf_counter()
-    jax.block_until_ready(compiled(x))
-    return perf_counter() - start
+    """Seconds of each run on the result of the one before, whose memory it takes over."""
+    seconds = []
+    for _ in range(WARM_UPS + RUNS):
+        start = perf_counter()
+        x = jax.block_until_ready(compiled(x))
+        seconds.append(perf_counter() - start)
+    return seconds[WARM_UPS:]
 
 
 def _too_large(compiled: jax.stages.Compiled, mesh: Mesh) -> str | None:
@@ -139,24 +149,28 @@ def _elements(size: int, ranks: int) -> int:
 def _compiled(kernel: Callable[[jax.Array], jax.Array], mesh: Mesh, elements: int) -> jax.stages.Compiled:
     spec = PartitionSpec(mesh.axis_names)
     x = jax.ShapeDtypeStruct((mesh.size * elements,), jnp.uint32, sharding=NamedSharding(mesh, spec))
-    return jax.jit(jax.shard_map(kernel, mesh=mesh, in_specs=spec, out_specs=spec)).lower(x).compile()
+    return jax.jit(jax.shard_map(kernel, mesh=mesh, in_specs=spec, out_specs=spec), donate_argnums=0).lower(x).compile()
 
 
 def _numbers(mesh: Mesh, elements: int) -> jax.Array:
+    """[devices * elements], new each time, since programs take over its memory."""
+    return _maker(mesh, elements)()
+
+
+@cache
+def _maker(mesh: Mesh, elements: int) -> Callable[[], jax.Array]:
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    return jax.jit(lambda: jnp.arange(mesh.size * elements, dtype=jnp.uint32), out_shardings=sharding)()
+    return jax.jit(lambda: jnp.ones(mesh.size * elements, jnp.uint32), out_shardings=sharding)
 
 
 def _axes(mesh: Mesh) -> Axes:
     return Axes(mesh.axis_names, mesh.devices.shape)
 
 
-def _collectives(ledger: Ledger, times: int = 1) -> Counter[tuple[str, int]]:
-    found: Counter[tuple[str, int]] = Counter()
-    for transfer in ledger.transfers:
-        found[str(transfer.kind), transfer.payload_bytes] += times * (transfer.executions or 0)
-    return found
+def _bytes(ledger: Ledger, times: int = 1) -> dict[str, int]:
+    """Payload by kind: XLA may put several messages between the same devices into one."""
+    return {kind: times * totals.payload_bytes for kind, totals in ledger.totals_by(lambda transfer: str(transfer.kind)).items()}
 
 
-def _told(found: Counter[tuple[str, int]]) -> str:
-    return ", ".join(f"{count} {kind} of {payload:,} B" for (kind, payload), count in sorted(found.items())) or "no collective"
+def _told(found: dict[str, int]) -> str:
+    return ", ".join(f"{payload:,} B of {kind}" for kind, payload in sorted(found.items())) or "no collective"

@@ -1,0 +1,58 @@
+"""What the times belong to: the card, its driver, the versions."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+import jax
+
+from meshes.hardware import Chip, chip, chip_names
+
+_TPUS = {"v5 lite": "v5e", "v5": "v5p", "v6 lite": "v6e"}
+"""What the runtime calls a chip, where the table of hardware has another name."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Attributes:
+    card: the device as its runtime names it.
+    platform: "cpu", "gpu" or "tpu".
+    chip: its key in the table of hardware, None where that lacks it.
+    driver: of the GPUs, None where no tool tells.
+    runtime: what the backend of JAX says of itself.
+    jax: its version.
+    """
+
+    card: str
+    platform: str
+    chip: str | None
+    driver: str | None
+    runtime: str
+    jax: str
+
+
+def machine(device: jax.Device) -> Machine:
+    known = known_chip(device.device_kind)
+    driver = _driver() if device.platform == "gpu" else None
+    runtime = " ".join(device.client.platform_version.split())
+    return Machine(device.device_kind, device.platform, known and known.key, driver, runtime, jax.__version__)
+
+
+def known_chip(card: str) -> Chip | None:
+    """`NVIDIA H100 80GB HBM3` and `TPU v5 lite` to their rows of the table."""
+    if tpu := re.fullmatch(r"TPU ?(.+)", card):
+        name = _TPUS.get(tpu[1], tpu[1])
+        return chip(name) if name in chip_names("tpu") else None
+    words = re.split(r"[\s-]+", card.lower())
+    return next((chip(name) for name in chip_names("gpu") if name in words), None)
+
+
+def _driver() -> str | None:
+    if not shutil.which("nvidia-smi"):
+        return None
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    answer = subprocess.run(query, capture_output=True, text=True)
+    return answer.stdout.partition("\n")[0].strip() or None

@@ -1,0 +1,114 @@
+"""A bench: points, what could not be timed, and alpha and beta of every chain; `sharding-lab/bench/1`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from lab.bench.chains import Chain
+from lab.bench.machine import Machine
+from lab.bench.timing import RUNS, WARM_UPS, LeftOut, Measurement
+from lab.fit import Line, line, relative_errors
+from meshes.axes import Axes
+from meshes.hardware import BENCH_SCHEMA, Link, chip
+
+METHOD = (
+    f"a chain of dependent calls in one compiled program, u32, donated; {WARM_UPS} runs to warm up, then the median of {RUNS}, "
+    "less the launch of an empty program, over the calls; bandwidths as nccl-tests: algbw = n / t, busbw = algbw x "
+    "2(P-1)/P for all_reduce, (P-1)/P for all_gather, reduce_scatter, scatter, gather and all_to_all, 1 for broadcast, reduce and permute; "
+    "of two primitives in one call the sum"
+)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Alpha and beta of a chain, and how far the line is from its points: fitted over measured time, less one."""
+
+    line: Line
+    median_error: float
+    worst_error: float
+    worst_at_bytes: int
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Attributes:
+    command, date: how and when.
+    axes: the mesh, all of which every collective spans.
+    launch_s: of a program without a collective.
+    found: in the order of the chains, sizes rising.
+    """
+
+    command: str
+    date: str
+    machine: Machine
+    axes: Axes
+    launch_s: float
+    found: tuple[Measurement | LeftOut, ...]
+
+    @cached_property
+    def by_chain(self) -> Mapping[Chain, list[Measurement]]:
+        times = [entry for entry in self.found if isinstance(entry, Measurement)]
+        return {chain: [entry for entry in times if entry.chain == chain] for chain in dict.fromkeys(entry.chain for entry in times)}
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        return [entry for entry in self.found if isinstance(entry, LeftOut)]
+
+    @property
+    def link(self) -> Link | None:
+        """The fast link of the chip, where the chip is known."""
+        return chip(self.machine.chip).fast if self.machine.chip else None
+
+    def fit(self, chain: Chain) -> Fit | None:
+        """None where the points are too few, or not on a line with both constants above zero."""
+        points = [entry.point for entry in self.by_chain[chain]]
+        if (fitted := line(points)) is None:
+            return None
+        errors = relative_errors(fitted, points)
+        worst = int(np.abs(errors).argmax())
+        return Fit(fitted, float(np.median(np.abs(errors))), float(errors[worst]), points[worst].payload_bytes)
+
+    def bus_bytes_per_s(self, entry: Measurement) -> float:
+        return float(entry.chain.bus_factor(self.axes.size)) * entry.point.payload_bytes / entry.point.seconds
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": BENCH_SCHEMA,
+            "command": self.command,
+            "date": self.date,
+            **asdict(self.machine),
+            "devices": self.axes.size,
+            "mesh": self.axes.shape,
+            "link": self.link and {"name": self.link.name, "bytes_per_s": self.link.value, "source": self.link.source},
+            "method": METHOD,
+            "launch_s": self.launch_s,
+            "points": [self._point(entry) for entries in self.by_chain.values() for entry in entries],
+            "fits": [_named(chain) | _constants(self.fit(chain)) for chain in self.by_chain],
+            "left_out": [_named(entry.chain) | {"payload_bytes": entry.payload_bytes, "why": entry.why} for entry in self.left_out],
+        }
+
+    def _point(self, entry: Measurement) -> dict[str, Any]:
+        return {
+            **_named(entry.chain),
+            "calls": entry.calls,
+            "messages": entry.messages,
+            "messages_stated": entry.messages_stated,
+            **asdict(entry.point),
+            "best_s": entry.best_s,
+            "algbw_bytes_per_s": entry.point.payload_bytes / entry.point.seconds,
+            "busbw_bytes_per_s": self.bus_bytes_per_s(entry),
+        }
+
+
+def _named(chain: Chain) -> dict[str, Any]:
+    return {"primitive": chain.primitive, "algorithm": chain.algorithm}
+
+
+def _constants(fit: Fit | None) -> dict[str, Any]:
+    constants = asdict(fit) if fit else {}
+    return constants.pop("line", {name: None for name in Line.__dataclass_fields__}) | constants

@@ -1,0 +1,108 @@
+"""A bench as text: constants and bandwidth of every chain, then the time of a call by size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from lab.bench.chains import Chain
+from lab.bench.record import METHOD, Bench
+from lab.bench.sizes import size_text
+from lab.report.tables import Column, columns_text
+from lab.report.units import scaled
+
+T = TypeVar("T")
+
+
+def bench_text(bench: Bench) -> str:
+    return "\n\n".join([_headline(bench), *map(columns_text, _columns(bench)), "\n".join(_facts(bench))])
+
+
+def _columns(bench: Bench) -> list[list[Column]]:
+    return [_constants(bench), _times(bench)] if bench.by_chain else []
+
+
+def _headline(bench: Bench) -> str:
+    machine = bench.machine
+    driver = f", driver {machine.driver}" if machine.driver else ""
+    return f"{bench.axes.size} x {machine.card}, mesh {bench.axes}, jax {machine.jax}{driver}, {bench.date}"
+
+
+def _constants(bench: Bench) -> list[Column]:
+    """A row a chain: alpha and beta with their standard errors, the farthest point, and busbw beside the link and beside lax."""
+    fits = [bench.fit(chain) for chain in bench.by_chain]
+    best = [max(map(bench.bus_bytes_per_s, entries)) for entries in bench.by_chain.values()]
+    columns = [
+        Column("primitive", tuple(chain.primitive for chain in bench.by_chain)),
+        Column("algorithm", tuple(chain.algorithm for chain in bench.by_chain)),
+        _numbers("alpha us", fits, lambda fit: f"{fit.line.alpha_s * 1e6:.1f}"),
+        _numbers("+-", fits, lambda fit: f"{fit.line.alpha_error_s * 1e6:.1f}"),
+        _numbers("beta GB/s", fits, lambda fit: f"{fit.line.bytes_per_s / 1e9:,.1f}"),
+        _numbers("+-", fits, lambda fit: f"{fit.line.bytes_per_s_error / 1e9:,.1f}"),
+        _numbers("line off by", fits, lambda fit: f"{fit.median_error:.0%}"),
+        _numbers("at worst", fits, lambda fit: f"{fit.worst_error:+.0%}"),
+        _numbers("at n", fits, lambda fit: size_text(fit.worst_at_bytes)),
+        _numbers("best busbw GB/s", best, lambda rate: f"{rate / 1e9:,.1f}"),
+    ]
+    if bench.link:
+        columns.append(_numbers("of the link", best, lambda rate: f"{rate / bench.link.value:.0%}"))
+    return [*columns, Column("time / lax, smallest n", _beside_lax(bench, 0), True), Column("largest n", _beside_lax(bench, -1), True)]
+
+
+def _beside_lax(bench: Bench, place: int) -> tuple[str, ...]:
+    def ratio(chain: Chain) -> str:
+        lax = Chain(chain.primitives, ("lax",) * len(chain.primitives))
+        ours, theirs = (entries[place].point if (entries := bench.by_chain.get(c)) else None for c in (chain, lax))
+        same = theirs is not None and ours.payload_bytes == theirs.payload_bytes
+        return f"{ours.seconds / theirs.seconds:.2f}" if same else ""
+
+    return tuple(map(ratio, bench.by_chain))
+
+
+def _times(bench: Bench) -> list[Column]:
+    """Microseconds a call; a star where the primitive has no faster algorithm."""
+    sizes = sorted({entry.point.payload_bytes for entries in bench.by_chain.values() for entry in entries})
+    return [
+        Column("us a call", tuple(chain.primitive for chain in bench.by_chain)),
+        Column("algorithm", tuple(chain.algorithm for chain in bench.by_chain)),
+        *(Column(size_text(size), tuple(_time(bench, chain, size) for chain in bench.by_chain), is_number=True) for size in sizes),
+    ]
+
+
+def _time(bench: Bench, chain: Chain, size: int) -> str:
+    def seconds(other: Chain) -> float | None:
+        return next((entry.point.seconds for entry in bench.by_chain[other] if entry.point.payload_bytes == size), None)
+
+    if (ours := seconds(chain)) is None:
+        return ""
+    peers = [time for other in bench.by_chain if other.primitives == chain.primitives and (time := seconds(other)) is not None]
+    return f"{'*' if len(peers) > 1 and ours == min(peers) else ''}{ours * 1e6:,.1f}"
+
+
+def _facts(bench: Bench) -> list[str]:
+    on_cpu = "these are CPU devices: the times say nothing about links" if bench.machine.platform == "cpu" else ""
+    return [fact for fact in (on_cpu, _link(bench), _combined(bench), *_missing(bench)) if fact] + [
+        "alpha, beta: t = steps alpha + bytes / beta, steps and bytes as the algorithm states them; least squares of relative errors",
+        f"method: {METHOD}",
+        f"launch of an empty program: {bench.launch_s * 1e6:.0f} us",
+    ]
+
+
+def _link(bench: Bench) -> str:
+    return f"link: {bench.link.name}, {scaled(int(bench.link.value), 'B/s')} one way ({bench.link.source})" if bench.link else ""
+
+
+def _combined(bench: Bench) -> str:
+    chains = [str(chain) for chain, entries in bench.by_chain.items() if any(e.messages < e.messages_stated for e in entries)]
+    return f"XLA put several messages into one in: {', '.join(chains)}" if chains else ""
+
+
+def _missing(bench: Bench) -> list[str]:
+    """A line a chain, with the reason of its first size."""
+    firsts = {str(entry.chain): entry for entry in reversed(bench.left_out)}
+    sizes = {name: [size_text(entry.payload_bytes) for entry in bench.left_out if str(entry.chain) == name] for name in firsts}
+    return [f"left out: {name} at {', '.join(sizes[name])}: {entry.why}" for name, entry in firsts.items()]
+
+
+def _numbers(heading: str, values: Sequence[T | None], text: Callable[[T], str]) -> Column:
+    return Column(heading, tuple("" if value is None else text(value) for value in values), is_number=True)
