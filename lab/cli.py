@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,6 +48,13 @@ def _setting(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise Unusable(f"--set {text}: expected NAME=VALUE, such as --set layers=4")
     return name, value
+
+
+def _writable(path: Path) -> Path:
+    """Refused before the work is done, not after it."""
+    if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise Unusable(f"--save {path}: cannot be written; name a file in a folder of yours that exists")
+    return path
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
@@ -163,7 +171,7 @@ def verify(full: bool, as_json: bool) -> int:
 @mesh_option
 @click.option("--target", **_TARGET, default="attached", show_default=True, help="attached, or cpu:N to try it on fake CPU devices.")
 @click.option("--sizes", metavar="FROM..TO", default="1KiB..1GiB", show_default=True, callback=_parsed(parse_sizes), help="In steps of 4.")
-@click.option("--save", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Also write the JSON to a file.")
+@click.option("--save", type=Path, callback=_parsed(_writable), help="Also write the JSON to a file.")
 @as_json
 def bench(
     primitives: tuple[str, ...],
@@ -184,18 +192,11 @@ def bench(
     command = shlex.join(["lab", *sys.argv[1:]])
     found = benches.bench(target, mesh, primitives, algorithms, sizes, command, _watched)
     if save:
-        _write(save, json.dumps(found.to_json(), indent=2))
+        save.write_text(json.dumps(found.to_json(), indent=2) + "\n")
     if as_json:
         _print_json(found.to_json())
     else:
         _print(bench_tables.bench_text(found))
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text + "\n")
-    except OSError as refusal:
-        raise Unusable(f"cannot write {path}: {refusal.strerror}; name a file in a folder that exists") from refusal
 
 
 def _results(runs: Sequence[Run], mesh: Axes | None = None, settings: Mapping[str, str] | None = None) -> list[Result]:

@@ -82,7 +82,8 @@ def _time(bench: Bench, chain: Chain, size: int) -> str:
 def _facts(bench: Bench) -> list[str]:
     on_cpu = "these are CPU devices: the times say nothing about links" if bench.machine.platform == "cpu" else ""
     return [fact for fact in (on_cpu, _link(bench), _combined(bench), *_missing(bench)) if fact] + [
-        "alpha, beta: t = steps alpha + bytes / beta, steps and bytes as the algorithm states them; least squares of relative errors",
+        "alpha, beta: t = steps alpha + bytes / beta, steps and bytes as the algorithm states them; least squares of relative errors; "
+        "none where both do not come out above zero",
         f"method: {METHOD}",
         f"launch of an empty program: {bench.launch_s * 1e6:.0f} us",
     ]
