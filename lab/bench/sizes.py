@@ -16,8 +16,8 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     Raises:
       Unusable: another form, or a last size below the first.
     """
-    first, _, last = text.partition("..")
-    least, most = _bytes(first, text), _bytes(last or first, text)
+    first, dots, last = text.partition("..")
+    least, most = _bytes(first, text), _bytes(last if dots else first, text)
     if not 0 < least <= most:
         raise Unusable(f"--sizes {text}: found {least:,} B to {most:,} B, expected a first size above zero and a last one not below it")
     sizes = [least]

@@ -129,10 +129,14 @@ def _runs(compiled: Callable[[jax.Array], jax.Array], x: jax.Array) -> list[floa
 
 
 def _too_large(compiled: jax.stages.Compiled, mesh: Mesh) -> str | None:
-    """Why it would not run, in the device's own words on its memory."""
-    memory, limit = compiled.memory_analysis(), (mesh.devices.flat[0].memory_stats() or {}).get("bytes_limit")
-    needed = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    memory, limit = compiled.memory_analysis(), _memory_limit(mesh)
+    needed = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes + memory.temp_size_in_bytes
     return f"needs {needed:,} B of the device's {limit:,} B" if limit and needed > limit else None
+
+
+def _memory_limit(mesh: Mesh) -> int | None:
+    """Bytes that a device gives to programs, None where it does not tell."""
+    return (mesh.devices.flat[0].memory_stats() or {}).get("bytes_limit")
 
 
 def _calls(messages: int, payload_bytes: int) -> int:

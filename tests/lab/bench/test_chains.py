@@ -1,0 +1,143 @@
+"""Chains: that every algorithm is in one, that they compute, and that what is timed is nothing else."""
+
+import re
+from dataclasses import replace
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from lab.bench import timing
+from lab.bench.chains import Chain, chains, chosen
+from lab.bench.timing import LeftOut, Measurement, difference, launch_seconds, measured, program
+from lab.collectives import ALGORITHMS
+from lab.ledger import Kind, wire_bytes
+from meshes import plugins
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import make_mesh, parse_target
+
+ONE_AXIS, TWO_AXES = Axes.parse("data=4"), Axes.parse("data=2,tensor=2")
+LAX = {chain.primitive: chain for chain in chains(ONE_AXIS) if chain.algorithm == "lax"}
+
+
+def mesh(axes):
+    return make_mesh(parse_target(f"cpu:{axes.size}"), axes)
+
+
+def test_every_algorithm_but_a_barrier_is_in_a_chain_on_some_mesh():
+    found = {step for axes in (ONE_AXIS, TWO_AXES) for chain in chains(axes) for step in zip(chain.primitives, chain.algorithms)}
+    known = {(primitive, name) for primitive, table in ALGORITHMS.items() for name in table if primitive != "barrier"}
+    assert found == known | {("permute", "lax")}
+
+
+def test_three_ranks_have_no_chain_that_needs_a_power_of_two():
+    names = {name for chain in chains(Axes.parse("data=3")) for name in chain.algorithms}
+    assert "ring" in names and "halving" not in names
+
+
+@pytest.mark.parametrize("chain", LAX.values(), ids=str)
+def test_a_call_gives_what_the_next_one_takes(chain):
+    spec = PartitionSpec("data")
+    call = jax.shard_map(lambda x_N: chain.call(x_N, ("data",)), mesh=mesh(ONE_AXIS), in_specs=spec, out_specs=spec)
+    x = jnp.arange(64, dtype=jnp.uint32)
+    assert (call(x).shape, call(x).dtype) == (x.shape, x.dtype)
+
+
+def test_a_reduce_scatter_and_an_all_gather_are_the_all_reduce_that_they_stand_for():
+    spec = PartitionSpec("data")
+    calls = [
+        jax.shard_map(lambda x_N, c=LAX[name]: c.call(x_N, ("data",)), mesh=mesh(ONE_AXIS), in_specs=spec, out_specs=spec)
+        for name in ("reduce_scatter+all_gather", "all_reduce")
+    ]
+    x = jnp.arange(64, dtype=jnp.uint32)
+    np.testing.assert_array_equal(calls[0](x), calls[1](x))
+
+
+@pytest.mark.parametrize("kind", [Kind.ALL_REDUCE, Kind.ALL_TO_ALL, Kind.COLLECTIVE_PERMUTE])
+def test_the_bus_factor_is_wire_over_payload(kind):
+    primitive = {Kind.COLLECTIVE_PERMUTE: "permute"}.get(kind, str(kind))
+    assert LAX[primitive].bus_factor(8) == wire_bytes(kind, 8000, 8) / 8000
+
+
+def test_bus_factors_on_eight_ranks_are_those_of_nccl_tests():
+    factors = {name: chain.bus_factor(8) for name, chain in LAX.items()}
+    assert factors == {
+        "permute": 1,
+        "all_reduce": Fraction(7, 4),
+        "reduce": 1,
+        "broadcast": 1,
+        "all_to_all": Fraction(7, 8),
+        "reduce_scatter+all_gather": Fraction(7, 4),
+        "scatter+gather": Fraction(7, 4),
+    }
+
+
+def test_a_name_of_one_of_a_pair_chooses_the_pair():
+    assert [str(chain) for chain in chosen(chains(ONE_AXIS), ["all_gather"], ["doubling"])] == [
+        "reduce_scatter+all_gather by halving+doubling"
+    ]
+
+
+@pytest.mark.parametrize(
+    "primitives, algorithms, said",
+    [
+        (["barrier"], [], "no primitive 'barrier' to time on this mesh; known are all_gather, all_reduce"),
+        ([], ["torus"], "no algorithm 'torus' to time on this mesh; known are bidirectional_ring"),
+        (["permute"], ["ring"], "no algorithm ring of permute"),
+    ],
+)
+def test_a_name_that_no_chain_has_is_refused(primitives, algorithms, said):
+    with pytest.raises(Unusable, match=said):
+        chosen(chains(ONE_AXIS), primitives, algorithms)
+
+
+def test_three_sizes_give_three_times_at_payloads_that_split_evenly():
+    found = measured(LAX["all_to_all"], mesh(ONE_AXIS), (1000, 4000, 16000), launch_s=0.0)
+    assert [entry.point.payload_bytes for entry in found] == [1024, 4096, 15872 + 512]
+    assert all(isinstance(entry, Measurement) and 0 < entry.best_s <= entry.point.seconds < 1 for entry in found)
+    assert [entry.point.wire_bytes for entry in found] == [768, 3072, 12288]
+
+
+def test_the_time_of_a_call_is_that_of_the_program_less_the_launch_over_the_calls(monkeypatch):
+    monkeypatch.setattr(timing, "_runs", lambda compiled, x: [1.1, 0.5, 0.9])
+    (entry,) = measured(LAX["permute"], mesh(ONE_AXIS), (1024,), launch_s=0.1)
+    assert (entry.calls, entry.point.seconds, entry.best_s) == pytest.approx((32, 0.8 / 32, 0.4 / 32))
+
+
+def test_a_chain_no_longer_than_a_launch_has_no_time():
+    (entry,) = measured(LAX["permute"], mesh(ONE_AXIS), (1024,), launch_s=60.0)
+    assert isinstance(entry, LeftOut)
+    assert entry.why == "32 calls take no longer than the launch of an empty program"
+
+
+def test_a_program_that_does_not_fit_is_not_run(monkeypatch):
+    monkeypatch.setattr(timing, "_memory_limit", lambda mesh: 1000)
+    (entry,) = measured(LAX["permute"], mesh(ONE_AXIS), (1024,), launch_s=0.0)
+    assert re.fullmatch(r"needs [\d,]+ B of the device's 1,000 B", entry.why)
+
+
+def test_calls_that_xla_dropped_are_noticed():
+    shorter = program(LAX["all_reduce"], mesh(ONE_AXIS), 256)
+    assert difference(shorter, ONE_AXIS) is None
+    said = difference(replace(shorter, calls=33), ONE_AXIS)
+    assert said == "XLA compiled 32,768 B of all_reduce, and 33 calls state 33,792 B of all_reduce"
+
+
+def test_launching_an_empty_program_takes_less_than_a_tenth_of_a_second():
+    assert 0 < launch_seconds(mesh(ONE_AXIS)) < 0.1
+
+
+@pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
+@pytest.mark.parametrize("name", ["permute", "all_reduce", "all_to_all", "reduce_scatter+all_gather"])
+def test_on_gpus_a_chain_of_lax_is_its_collectives_and_not_one_pass_more(name):
+    axes = Axes.parse("data=2")
+    compiled = program(LAX[name], make_mesh(parse_target("gpu:h100:1x2"), axes), 4 << 20)
+    assert difference(compiled, axes) is None
+    entry = compiled.compiled.as_text().partition("\nENTRY")[2]
+    operations = re.findall(r"^ .*? = .*?[\]})] ([a-z][a-z-]*)\(", entry, re.MULTILINE)
+    assert {name for name in operations if not name.endswith(("-start", "-done"))} <= {"parameter", "bitcast"}
+    assert sum(name.endswith("-start") for name in operations) == 8
