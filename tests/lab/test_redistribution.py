@@ -1,0 +1,222 @@
+"""Changing placements: hand-computed plans, the least that any way must send, kernels that follow a plan, and compilers beside both."""
+
+from itertools import islice
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh
+
+import lab
+from lab.ledger import Kind, Ledger, axes_label
+from lab.redistribution import Array, Placement, layout_change, least_bytes, plan, route
+from lab.redistribution.kernel import follow, redistribute, sharding, spec
+from lab.redistribution.measure import Row, measure, worst_first
+from lab.redistribution.pairs import alike, classes, placements
+from meshes.axes import DATA, FSDP, TENSOR, Axes
+from meshes.errors import Unusable
+from meshes.layouts import Layout
+from meshes.targets import make_mesh, parse_target
+
+CPU = parse_target("cpu:8")
+CUBE, SQUARE = Axes.of({"a": 2, "b": 2, "c": 2}), Axes.of({"a": 2, "b": 2})
+BLOCKS = Array((8, 16, 24))  # 12,288 B.
+P = Placement.of
+
+
+def sends(ledger: Ledger) -> list[tuple[str, str, int]]:
+    return [(str(t.kind), axes_label(t), t.payload_bytes) for t in ledger.transfers]
+
+
+def planned(before: Placement, after: Placement, array: Array = BLOCKS, axes: Axes = CUBE) -> list[tuple[str, str, int]]:
+    return sends(plan(before, after, array, axes))
+
+
+def on_cpu(axes: Axes) -> Mesh:
+    return make_mesh(parse_target(f"cpu:{axes.size}"), axes)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "moves"),
+    [
+        (P(None, None, None), P("a", ("b", "c"), None), []),
+        (P("a", None, None), P(("a", "b"), "c", None), []),
+        (P("a", None, None), P(None, None, None), [("all_gather", "a", 12_288)]),
+        (P(("a", "b"), None, None), P("a", None, None), [("all_gather", "b", 6_144)]),
+        (P("a", None, None), P(None, "a", None), [("all_to_all", "a", 6_144)]),
+        (P(("a", "b"), None, None), P(None, ("b", "a"), None), [("all_to_all", "a+b", 3_072)]),
+        (P("a", None, "b"), P(None, ("a", "b"), None), [("all_to_all", "a+b", 3_072)]),
+        (P(("a", "b"), None, None), P(("b", "a"), None, None), [("collective_permute", "a+b", 3_072)]),
+        (P("a", "b", None), P("b", "a", None), [("collective_permute", "a+b", 3_072)]),
+        (P("a", None, None), P("a", None, None), []),
+    ],
+)
+def test_a_change_costs_what_is_computed_by_hand(before, after, moves):
+    assert planned(before, after) == moves
+
+
+def test_a_partial_sum_is_scattered_for_half_of_what_it_takes_to_sum_it_everywhere():
+    summands = P(None, None, None, partial="ab")
+    scattered, summed = (plan(summands, after, BLOCKS, SQUARE) for after in (P("b", "a", None), P(None, None, None)))
+    assert sends(scattered) == [("reduce_scatter", "a+b", 12_288)]
+    assert sends(summed) == [("all_reduce", "a+b", 12_288)]
+    assert 2 * scattered.totals().wire_bytes == summed.totals().wire_bytes == 18_432
+
+
+def test_replicas_of_a_partial_sum_share_the_work_and_save_a_sixth():
+    """Each of the two sums half, and the halves are gathered: 5/4 of the block instead of 3/2."""
+    summands, whole = P(None, None, None, partial="ab"), P(None, None, None)
+    alone, shared = (plan(summands, whole, BLOCKS, axes).totals().wire_bytes for axes in (SQUARE, CUBE))
+    assert (alone, shared) == (18_432, 15_360)
+
+
+def test_another_dim_costs_an_eighth_of_a_gather_over_8_devices():
+    split, whole = P(("a", "b", "c"), None, None), P(None, None, None)
+    exchange, gather = plan(split, P(None, ("a", "b", "c"), None), Array((8, 8, 8)), CUBE), plan(split, whole, Array((8, 8, 8)), CUBE)
+    assert 8 * exchange.totals().wire_bytes == gather.totals().wire_bytes == 7 * 8 * 8 * 4
+
+
+def test_two_axes_of_unlike_sizes_change_places_for_less_once_the_larger_is_split():
+    array, whole = Array((64, 64)), Axes.of({"x": 4, "y": 2})
+    coarse = plan(P("x", "y"), P("y", "x"), array, whole).totals().wire_bytes
+    fine = plan(P(("h", "l"), "y"), P("y", ("h", "l")), array, whole.split("x", {"h": 2, "l": 2})).totals().wire_bytes
+    assert (coarse, fine) == (3_840, 3_072)
+
+
+def test_eight_devices_in_a_cube_hold_three_dims_in_106_ways_and_change_them_in_339():
+    everywhere = placements(3, CUBE)
+    assert len(everywhere) == len(set(everywhere)) == 106
+    found = classes(3, CUBE)
+    assert len(found) == 339
+    assert len({pair for one in found for pair in alike(one, CUBE)}) == 106 * 105
+
+
+def test_219_of_339_changes_are_planned_with_the_least_that_any_way_must_send():
+    array = Array((32, 64, 128))
+    costs = [(plan(*pair, array, CUBE).totals().wire_bytes, least_bytes(*pair, array, CUBE)) for pair in classes(3, CUBE)]
+    assert all(sent >= least for sent, least in costs)
+    assert sum(sent == least for sent, least in costs) == 219
+    assert max(sent / least for sent, least in costs if least) == 1.75
+
+
+@st.composite
+def changes(draw) -> tuple[Placement, Placement, Array, Axes]:
+    axes = Axes(("a", "b", "c"), tuple(draw(st.lists(st.integers(1, 3), min_size=3, max_size=3))))
+    split = st.sampled_from(placements(2, axes))
+    return draw(split), draw(split), Array((216, 432)), axes
+
+
+@settings(max_examples=40, deadline=None)
+@given(changes())
+def test_no_plan_sends_less_than_what_a_device_lacks(change):
+    before, after, array, axes = change
+    assert plan(before, after, array, axes).totals().wire_bytes >= least_bytes(before, after, array, axes)
+
+
+@settings(max_examples=20, deadline=None)
+@given(changes())
+def test_a_route_leads_from_the_first_placement_to_the_last(change):
+    before, after, array, axes = change
+    moves = route(before, after, array, axes)
+    assert [before, *(move.after for move in moves)] == [*(move.before for move in moves), after]
+
+
+@pytest.mark.parametrize("pair", classes(3, CUBE)[::30], ids=str)
+def test_what_a_device_lacks_is_counted_as_jax_places_it(pair):
+    held, needed = (sharding(placement, on_cpu(CUBE)).devices_indices_map(BLOCKS.shape) for placement in pair)
+    numbers = np.arange(np.prod(BLOCKS.shape)).reshape(BLOCKS.shape)
+    lacking = max(len(np.setdiff1d(numbers[needed[device]], numbers[held[device]])) for device in held)
+    assert least_bytes(*pair, BLOCKS, CUBE) == 4 * lacking
+
+
+@pytest.mark.parametrize(("axes", "some"), [("a=2,b=2,c=2", 45), ("a=4,b=2", 15)])
+def test_a_kernel_that_follows_a_route_gives_the_array_and_sends_what_is_planned(axes, some):
+    axes = Axes.parse(axes)
+    mesh, x = on_cpu(axes), np.arange(np.prod(BLOCKS.shape), dtype=np.float32).reshape(BLOCKS.shape)
+    for before, after in islice(classes(3, axes), some // 2, None, some):
+        program = jax.jit(lambda x: redistribute(x, before, after, BLOCKS, mesh))
+        placed = jax.device_put(x, sharding(before, mesh))
+        found = program(placed)
+        assert found.sharding.is_equivalent_to(sharding(after, mesh), 3)
+        np.testing.assert_array_equal(found, x)
+        measured, expected = lab.inspect(program, placed, mesh=mesh), plan(before, after, BLOCKS, axes)
+        assert sorted(_met(measured)) == sorted(_met(expected)), f"{before} to {after}"
+
+
+def _met(ledger: Ledger) -> list[tuple[str, str, int, int]]:
+    return [(str(t.kind), axes_label(t), t.group_size, t.payload_bytes) for t in ledger.transfers]
+
+
+@pytest.mark.parametrize(("after", "kinds"), [(P("b", None, "a"), {Kind.REDUCE_SCATTER}), (P(None, None, None), {Kind.ALL_REDUCE})])
+def test_a_kernel_sums_four_summands_and_leaves_each_part_where_it_belongs(after, kinds):
+    mesh, ones = on_cpu(SQUARE), np.ones(BLOCKS.shape, np.float32)
+    summands = P(None, None, None, partial="ab")
+    moves = route(summands, after, BLOCKS, SQUARE)
+    assert {move.kind for move in moves} == kinds
+    step = jax.shard_map(lambda x: follow(x, moves, SQUARE), mesh=mesh, in_specs=spec(summands), out_specs=spec(after), check_vma=False)
+    np.testing.assert_array_equal(jax.jit(step)(ones), 4 * ones)
+
+
+def test_the_partitioner_sends_8_times_the_plan_between_clashing_tilings_of_131072_bytes():
+    """c01."""
+    row = measure((P("y", None, "x"), P(None, ("x", "y"), None)), Array((16, 32, 64)), on_cpu(Axes.of({"x": 4, "y": 2})), CPU)
+    assert (row.wire_bytes, row.planned_bytes, row.least_bytes) == (114_688, 14_336, 14_336)
+    assert row.rebuilds_the_whole and "rebuilds the whole array on every device" in str(row)
+
+
+def test_a_gather_that_is_asked_for_rebuilds_nothing():
+    row = measure((P("a", None, None), P(None, None, None)), BLOCKS, on_cpu(CUBE), CPU)
+    assert (row.wire_bytes, row.excess_bytes, row.rebuilds_the_whole) == (6_144, 0, False)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return [measure(pair, BLOCKS, on_cpu(CUBE), CPU) for pair in classes(3, CUBE)[7::30]]
+
+
+def test_no_compiled_change_sends_less_than_the_plan_nor_the_plan_less_than_the_least(rows):
+    assert all(row.wire_bytes >= row.planned_bytes >= row.least_bytes for row in rows)
+
+
+def test_the_worst_change_stands_first(rows):
+    excess = [row.excess_bytes for row in worst_first(rows)]
+    assert excess == sorted(excess, reverse=True) and excess[0] > 0
+
+
+def test_changes_that_differ_in_names_and_dims_only_send_the_same():
+    pair = P("a", None, None), P(None, ("b", "a"), None)
+    some = sorted(set(alike(pair, CUBE)), key=str)[::9]
+    assert len(some) > 2 and len({measure(one, Array((8, 8, 8)), on_cpu(CUBE), CPU).wire_bytes for one in some}) == 1
+
+
+def test_going_from_data_parallelism_to_fsdp_slices_weights_and_back_gathers_them():
+    axes, array = Axes.of({DATA: 2, FSDP: 4}), Array((64, 32))
+    replicated, sharded = Layout.of(batch=(DATA, FSDP)), Layout.of(batch=(DATA, FSDP), embed=FSDP)
+    assert sends(layout_change(replicated, sharded, ("embed", "mlp"), array, axes)) == []
+    assert sends(layout_change(sharded, replicated, ("embed", "mlp"), array, axes)) == [("all_gather", FSDP, 8_192)]
+
+
+def test_moving_heads_to_the_sequence_is_one_all_to_all():
+    axes, array = Axes.of({DATA: 2, TENSOR: 4}), Array((16, 32))
+    before, after = Layout.of(batch=DATA, heads=TENSOR), Layout.of(batch=DATA, length=TENSOR)
+    assert sends(layout_change(before, after, ("length", "heads"), array, axes)) == [("all_to_all", TENSOR, 512)]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "told"),
+    [
+        (lambda: P("a", ("b", "a")), "axis 'a' appears twice"),
+        (lambda: P("a", partial="a"), "axis 'a' appears twice"),
+        (lambda: planned(P("a", None), P(None, None)), "2 dims and the array"),
+        (lambda: planned(P("d", None, None), P(None, None, None)), "no axis 'd'"),
+        (lambda: planned(P(("a", "b"), None), P(None, None), Array((6, 8))), "6 does not split over a*b=4"),
+        (lambda: planned(P("a", None, None), P(None, None, None, partial="a")), "can be summed up, and not made"),
+        (lambda: least_bytes(P(None, None, None, partial="a"), P("a", None, None), BLOCKS, CUBE), "sum it up first"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_line(attempt, told):
+    with pytest.raises(Unusable) as refused:
+        attempt()
+    assert told in str(refused.value) and "\n" not in str(refused.value)
