@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import gcd
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 import jax
@@ -14,15 +14,17 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab import collectives
-from lab.collectives import ALGORITHMS, Cost
+from lab.collectives import ALGORITHMS, AlphaBeta, Cost
 from lab.experiment import Claim, Experiment
-from lab.ledger import Ledger, Totals, Transfer
+from lab.ledger import Kind, Ledger, Totals, Transfer
 from meshes.axes import DATA, FSDP, Axes
 from meshes.errors import Unusable
-from meshes.targets import Target
+from meshes.targets import Target, make_mesh, parse_target
 
 DTYPES = {"s32": jnp.int32, "f32": jnp.float32}
 TARGETS = ("cpu:8", "gpu:h100:2x4", "tpu:v5e:2x4")
+# Where a program can be run as well as compiled.
+RUNNABLE = ("cpu", "attached")
 GATHERED = ("all_gather", "gather")
 
 
@@ -63,20 +65,20 @@ class Buffer:
 
 
 class Kernel(NamedTuple):
-    """One collective over all axes of the mesh, outermost first; a permute goes from every rank to the next."""
+    """One collective over all axes of the mesh, outermost first; a permute has no algorithm and goes from every rank to the next."""
 
     primitive: str
-    algorithm: str = ""
+    algorithm: str = "next"
 
     @property
     def scope(self) -> str:
-        return f"{self.primitive}/{self.algorithm}" if self.algorithm else self.primitive
+        return f"{self.primitive}/{self.algorithm}"
 
     def serves(self, axes: Axes) -> bool:
         return self.primitive == "permute" or ALGORITHMS[self.primitive][self.algorithm].misfit(axes) is None
 
     def run(self, x_N: jax.Array, axes: Sequence[str]) -> jax.Array:
-        with jax.named_scope(self.primitive), jax.named_scope(self.algorithm or "next"):
+        with jax.named_scope(self.primitive), jax.named_scope(self.algorithm):
             if self.primitive == "permute":
                 return collectives.permute(x_N, axes, 1)
             return getattr(collectives, self.primitive)(x_N, axes, algorithm=self.algorithm)
@@ -105,6 +107,7 @@ def experiment(name: str, chapter: int, question: str, kernels: Sequence[Kernel]
         reference=lambda buffer: partial(on_one_device, kernels),
         targets=TARGETS,
         styles=("explicit",),
+        counted=by_axes,
     )
     return replace(of_collectives, **rest)
 
@@ -122,7 +125,8 @@ def program(kernels: Iterable[Kernel], buffer: Buffer, mesh: Mesh) -> tuple[Call
     Raises:
       Unusable: the buffer does not split over the ranks.
     """
-    serving, over = [k for k in kernels if k.serves(Axes.of(mesh.shape))], PartitionSpec(mesh.axis_names)
+    serving = [kernel for kernel in kernels if kernel.serves(Axes.of(mesh.shape))]
+    sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
 
     def in_turn(xs: dict[str, jax.Array]) -> dict[str, jax.Array]:
         results: dict[str, jax.Array] = {}
@@ -134,11 +138,16 @@ def program(kernels: Iterable[Kernel], buffer: Buffer, mesh: Mesh) -> tuple[Call
 
     def entering(kernel: Kernel) -> jax.ShapeDtypeStruct:
         shape = mesh.size, buffer.entering(kernel.primitive, mesh.size)
-        return jax.ShapeDtypeStruct(shape, DTYPES[buffer.dtype], sharding=NamedSharding(mesh, over))
+        return jax.ShapeDtypeStruct(shape, DTYPES[buffer.dtype], sharding=sharding)
 
-    shapes = {kernel.scope: entering(kernel) for kernel in serving}
+    return on_ranks(in_turn, mesh), ({kernel.scope: entering(kernel) for kernel in serving},)
+
+
+def on_ranks(function: Callable[..., Any], mesh: Mesh) -> jax.stages.Wrapped:
+    """A function of one rank's arrays [1, ...], jitted, of arrays [ranks, ...]."""
+    over = PartitionSpec(mesh.axis_names)
     options = _QUICK if mesh.devices.flat[0].platform == "cpu" else None
-    return jax.jit(jax.shard_map(in_turn, mesh=mesh, in_specs=over, out_specs=over), compiler_options=options), (shapes,)
+    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=over, out_specs=over), compiler_options=options)
 
 
 # What XLA's CPU compiler takes most of its time for: the machine code between collectives, which decides nothing here.
@@ -152,7 +161,17 @@ def predict(kernels: Iterable[Kernel], buffer: Buffer, axes: Axes) -> Ledger:
         for transfer in kernel.cost(buffer, axes).ledger(axes, buffer.dtype).transfers if kernel.serves(axes) else ():
             executions[replace(transfer, scope=kernel.scope, executions=1)] += transfer.executions
     rows = tuple(replace(transfer, executions=times) for transfer, times in executions.items())
-    return Ledger(rows, devices=axes.size, mesh=axes.shape)
+    return by_axes(Ledger(rows, devices=axes.size, mesh=axes.shape))
+
+
+def by_axes(ledger: Ledger) -> Ledger:
+    """Permutes counted over all devices along the axes that they cross, as statements do, not by the chains that their pairs make."""
+
+    def counted(t: Transfer) -> Transfer:
+        is_counted = t.kind is Kind.COLLECTIVE_PERMUTE and t.axes and ledger.mesh
+        return replace(t, group_size=prod(ledger.mesh[axis] for axis in t.axes)) if is_counted else t
+
+    return replace(ledger, transfers=tuple(map(counted, ledger.transfers)))
 
 
 def on_one_device(kernels: Iterable[Kernel], xs: dict[str, jax.Array]) -> dict[str, jax.Array]:
@@ -163,6 +182,18 @@ def sent(measured: Ledger, kernel: Kernel, *axes: str) -> Totals:
     """What the compiled program sends in the scope of a kernel; along these axes alone, where some are named."""
     rows = (t for t in measured.split().transfers if t.scope == kernel.scope)
     return Totals.of(t for t in rows if not axes or t.axes == axes)
+
+
+def at_hand(measured: Ledger, axes: Axes) -> Mesh | None:
+    """The mesh that a program was compiled for, where it is of devices that can run."""
+    target = parse_target(measured.target) if measured.target else None
+    return make_mesh(target, axes) if target and target.platform in RUNNABLE else None
+
+
+def priced_s(measured: Ledger, kernel: Kernel, links: Mapping[str, AlphaBeta]) -> float:
+    """Seconds of the compiled messages of a kernel, one after the other, each over the slowest link of its axes."""
+    rows = (t for t in measured.split().transfers if t.scope == kernel.scope)
+    return sum(t.executions * max(links[axis].seconds(t.wire_bytes) for axis in t.axes) for t in rows)
 
 
 def _everywhere(x_N: jax.Array, like_PN: jax.Array) -> jax.Array:

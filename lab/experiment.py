@@ -76,6 +76,7 @@ class Experiment:
       predict: (parameters, axes) to the ledger that theory asks for.
       claims: (parameters, axes, measured ledger) to what that ledger decides.
       reference: parameters to the same function on one device.
+      counted: what a measured ledger is in the terms of the predicted one.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Experiment:
     reference: Callable[[Any], Callable[..., Any]]
     targets: tuple[str, ...] = TARGETS
     styles: tuple[str, ...] = STYLES
+    counted: Callable[[Ledger], Ledger] = lambda measured: measured
 
 
 def on_one_axis(name: str) -> Callable[[Target], Axes]:

@@ -109,7 +109,7 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
     except (AssertionError, jax.errors.JaxRuntimeError) as failure:
         return result(0.0, 0.0, failure=_first_line(failure))
     measured, read_seconds = _timed(lambda: inspect_program(compiled, (), mesh, target, source=experiment.name))
-    settlement = settle(predicted, measured, _context(target, style, axes, mesh))
+    settlement = settle(predicted, experiment.counted(measured), _context(target, style, axes, mesh))
     claims = experiment.claims(parameters, axes, measured)
     return result(compile_seconds, read_seconds, measured=measured, settlement=settlement, claims=claims, numerics=checked)
 
