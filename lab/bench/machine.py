@@ -17,13 +17,15 @@ _TPUS = {"v5 lite": "v5e", "v5": "v5p", "v6 lite": "v6e"}
 
 @dataclass(frozen=True)
 class Machine:
-    """Attributes:
-    card: the device as its runtime names it.
-    platform: "cpu", "gpu" or "tpu".
-    chip: its key in the table of hardware, None where that lacks it.
-    driver: of the GPUs, None where no tool tells.
-    runtime: what the backend of JAX says of itself.
-    jax: its version.
+    """One device, and the software under it.
+
+    Attributes:
+      card: the device as its runtime names it.
+      platform: "cpu", "gpu" or "tpu".
+      chip: its key in the table of hardware, None where that lacks it.
+      driver: of GPUs, None where no tool tells.
+      runtime: what the backend of JAX says of itself.
+      jax: its version.
     """
 
     card: str

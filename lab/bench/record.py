@@ -36,11 +36,13 @@ class Fit:
 
 @dataclass(frozen=True)
 class Bench:
-    """Attributes:
-    command, date: how and when.
-    axes: the mesh, all of which every collective spans.
-    launch_s: of a program without a collective.
-    found: in the order of the chains, sizes rising.
+    """What was timed, how, when and on what.
+
+    Attributes:
+      command, date: as typed; UTC.
+      axes: the mesh, all of which every collective spans.
+      launch_s: of a program without a collective.
+      found: in the order of the chains, sizes rising.
     """
 
     command: str

@@ -108,7 +108,10 @@ def _measured(program: Program, mesh: Mesh, launch_s: float) -> Measurement | Le
     axes, payload = _axes(mesh), program.elements * BYTES
     if why := difference(program, axes) or _too_large(program.compiled, mesh):
         return LeftOut(program.chain, payload, why)
-    seconds = _runs(program.compiled, _numbers(mesh, program.elements))
+    try:
+        seconds = _runs(program.compiled, _numbers(mesh, program.elements))
+    except jax.errors.JaxRuntimeError as refusal:  # Libraries take memory of their own: one size too many must not cost all others.
+        return LeftOut(program.chain, payload, str(refusal).strip().partition("\n")[0][:200])
     if min(seconds) <= launch_s:
         return LeftOut(program.chain, payload, f"{program.calls} calls take no longer than the launch of an empty program")
     middle, best = ((chosen(seconds) - launch_s) / program.calls for chosen in (median, min))

@@ -6,7 +6,8 @@ Errors are fitted over measured time, less one.
 
 import csv
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ Group = tuple[str, str, str]
 """Device, collective, and ranks of a group or pairs of a permute."""
 
 
+@cache
 def groups() -> Mapping[Group, list[Point]]:
     """The points of every group, by size."""
     found = defaultdict(list)

@@ -23,9 +23,9 @@ def test_every_algorithm_is_exact_in_values_and_ledger_over_9_and_16_ranks():
     assert (run.returncode, run.stdout) == (0, ""), run.stderr
 
 
-def test_every_algorithm_is_exact_in_values_and_ledger_over_two_axes():
+def test_flat_algorithms_are_exact_in_values_and_ledger_over_two_axes_as_one():
     axes = Axes(("data", "tensor"), (2, 4))
-    assert list(wrong(axes, cases(axes))) == []
+    assert list(wrong(axes, cases(axes, lambda _, algorithm: "ring" not in algorithm or algorithm in ("ring", "ring_tree")))) == []
 
 
 @pytest.mark.parametrize("sizes", [(4, 2), (3, 2), (2, 2, 2), (1, 3), (2, 1, 2)])
