@@ -14,17 +14,17 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab import collectives
+from lab.book.collectives import all_reduce_wire_bytes
 from lab.collectives import ALGORITHMS, AlphaBeta, Cost
 from lab.experiment import Claim, Experiment
 from lab.ledger import Kind, Ledger, Totals, Transfer
+from lab.run import RUNNABLE
 from meshes.axes import DATA, FSDP, Axes
 from meshes.errors import Unusable
 from meshes.targets import Target, make_mesh, parse_target
 
 DTYPES = {"s32": jnp.int32, "f32": jnp.float32}
 TARGETS = ("cpu:8", "gpu:h100:2x4", "tpu:v5e:2x4")
-# Where a program can be run as well as compiled.
-RUNNABLE = ("cpu", "attached")
 GATHERED = ("all_gather", "gather")
 
 
@@ -194,6 +194,13 @@ def priced_s(measured: Ledger, kernel: Kernel, links: Mapping[str, AlphaBeta]) -
     """Seconds of the compiled messages of a kernel, one after the other, each over the slowest link of its axes."""
     rows = (t for t in measured.split().transfers if t.scope == kernel.scope)
     return sum(t.executions * max(links[axis].seconds(t.wire_bytes) for axis in t.axes) for t in rows)
+
+
+def flat_rings_s(payload_bytes: int, hosts: int, a_host: int, inside: AlphaBeta, across: AlphaBeta) -> float:
+    """Seconds of as many flat rings at once as a host has ranks, each through a network card of its own."""
+    ranks = hosts * a_host
+    sent_bytes = float(all_reduce_wire_bytes(payload_bytes, ranks))
+    return 2 * (ranks - 1) * across.alpha_s + max(sent_bytes / a_host / across.bytes_per_s, sent_bytes / inside.bytes_per_s)
 
 
 def _everywhere(x_N: jax.Array, like_PN: jax.Array) -> jax.Array:

@@ -1,0 +1,162 @@
+"""Chapter 13: do the costs of the table price what the compilers emit, and what do the worked examples come to?"""
+
+from math import isclose
+
+from lab.book.collectives import (
+    all_reduce_wire_bytes,
+    binomial_broadcast_s,
+    binomial_scatter_s,
+    halving_doubling_all_reduce_s,
+    levels_all_reduce_s,
+    ring_all_gather_s,
+    ring_all_reduce_s,
+    tree_all_reduce_s,
+)
+from lab.book.sharding import zero3_volume_bytes
+from lab.collective_program import Buffer, Kernel, experiment, flat_rings_s, priced_s, sent
+from lab.collectives import AlphaBeta
+from lab.evidence import counted
+from lab.experiment import Claim, calculated, decided
+from lab.ledger import Ledger
+from meshes.axes import Axes
+
+RING, TREE, HALVING, DOUBLING, HIERARCHICAL = ALL_REDUCES = [
+    Kernel("all_reduce", name) for name in ("ring", "tree", "halving_doubling", "doubling", "hierarchical")
+]
+AROUND = ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = [Kernel("all_gather", "ring"), Kernel("reduce_scatter", "ring"), Kernel("all_to_all", "pairwise")]
+BROADCAST, REDUCE = WHOLE = [Kernel(name, "tree") for name in ("broadcast", "reduce")]
+BLOCKS = [Kernel(name, "tree") for name in ("scatter", "gather")]
+KERNELS = [*ALL_REDUCES, *AROUND, *WHOLE, *BLOCKS]
+TABLE = {
+    RING: ring_all_reduce_s,
+    TREE: tree_all_reduce_s,
+    HALVING: halving_doubling_all_reduce_s,
+    **dict.fromkeys(AROUND, ring_all_gather_s),
+    **dict.fromkeys(WHOLE, binomial_broadcast_s),
+    **dict.fromkeys(BLOCKS, binomial_scatter_s),
+}
+# (alpha, bandwidth of one direction) as the chapter's first example has them.
+INSIDE, ACROSS = AlphaBeta(1e-6, 300e9), AlphaBeta(5e-6, 50e9)
+
+
+def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    if axes.size < 3:
+        return ()
+    found = (*_table(buffer.size_bytes, axes, measured), *_bus_bandwidth(buffer.size_bytes, axes.size, measured))
+    examples = (_hidden_network_cards(), _zero3(), _seventy_billion(), _gather(), _halved_tensor_parallelism())
+    return (*found, *_two_levels(buffer.size_bytes, axes, measured), _smallest(axes.size, measured), *examples)
+
+
+def _table(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    P, link = axes.size, (ACROSS.alpha_s, ACROSS.bytes_per_s)
+    book = {kernel: form(n, P, *link) for kernel, form in TABLE.items()}
+    priced = {kernel: priced_s(measured, kernel, dict.fromkeys(axes.names, ACROSS)) for kernel in TABLE}
+    rows = ", ".join(f"{kernel.scope} {seconds * 1e6:.2f} us" for kernel, seconds in priced.items())
+    fastest = min((RING, TREE, HALVING), key=priced.__getitem__)
+    return (
+        decided(
+            "ch13.table",
+            all(isclose(priced[kernel], book[kernel], rel_tol=1e-9) for kernel in TABLE),
+            f"the compiled messages of {counted(n)} B at P={P}, 5 us and 50 GB/s take {rows}",
+            statement="alpha-beta times of the named algorithms",
+        ),
+        decided(
+            "ch13.table",
+            book[RING] <= priced[fastest],
+            f"the row of the ring is {book[RING] * 1e6:.2f} us, {fastest.algorithm} as compiled takes {priced[fastest] * 1e6:.2f} us",
+            statement="the formulas are lower bounds",
+            disputed="D-58",
+        ),
+    )
+
+
+def _bus_bandwidth(n: int, P: int, measured: Ledger) -> tuple[Claim, ...]:
+    factors = {kernel: sent(measured, kernel).wire_bytes / n for kernel in (RING, *AROUND)}
+    book = {kernel: all_reduce_wire_bytes(n, P) / n / (1 if kernel is RING else 2) for kernel in factors}
+    listed = ", ".join(f"{kernel.primitive} {float(factor):g}" for kernel, factor in factors.items())
+    seconds, size, ranks = 50e-3, 1_000_000_000, 8
+    bus = float(all_reduce_wire_bytes(size, ranks)) / seconds / 1e9
+    tree = sent(measured, BROADCAST).wire_bytes / n
+    return (
+        decided("ch13.algbw_busbw", factors == book, f"a rank sends n times {listed} at P={P}", statement="bus bandwidth is n/T times what a rank sends of n"),
+        decided(
+            "ch13.algbw_busbw",
+            tree == 1,
+            f"the root of the chapter's own tree sends {float(tree):g} n; only a chain of many slices sends n",
+            statement="the factor of a broadcast is 1",
+            disputed="D-71",
+        ),
+        calculated("ch13.algbw_busbw", f"1 GB over {ranks} ranks in 50 ms is {size / seconds / 1e9:g} GB/s, on the bus {bus:g} GB/s, {2 * bus:g} % of 50"),
+    )
+
+
+def _two_levels(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    if len(axes.names) != 2:
+        return ()
+    (across, inside), (N, G) = axes.names, axes.sizes
+    priced = priced_s(measured, HIERARCHICAL, {across: ACROSS, inside: INSIDE})
+    book = levels_all_reduce_s(n, _levels(G, N))
+    evidence = f"as compiled {priced * 1e6:.2f} us, by the formula {book * 1e6:.2f} us for {counted(n)} B at G={G}, N={N}"
+    return (decided("ch13.hier", isclose(priced, book, rel_tol=1e-9), evidence, statement="T1 + T2 + T3 of reduce_scatter, all_reduce, all_gather"),)
+
+
+def _levels(G: int, N: int) -> list[tuple[int, float, float]]:
+    return [(G, INSIDE.alpha_s, INSIDE.bytes_per_s), (N, ACROSS.alpha_s, ACROSS.bytes_per_s)]
+
+
+def _hidden_network_cards() -> Claim:
+    n, G, N = 2_000_000_000, 8, 8
+    levels = levels_all_reduce_s(n, _levels(G, N))
+    one_card = ring_all_reduce_s(n, G * N, ACROSS.alpha_s, ACROSS.bytes_per_s)
+    all_cards = flat_rings_s(n, N, G, INSIDE, ACROSS)
+    evidence = f"{levels * 1e3:.2f} ms against {one_card * 1e3:.2f} of a ring on one card a host is {one_card / levels:.3f} times"
+    return decided(
+        "ch13.hier",
+        levels < all_cards,
+        f"{evidence}; {G} rings, one a card, take {all_cards * 1e3:.2f} ms",
+        statement="two levels are 3.9 times faster than a flat ring",
+        disputed="D-46",
+    )
+
+
+def _zero3() -> Claim:
+    parameters, P = 1_000_000, 8
+    times = zero3_volume_bytes(parameters, 2, P) / (all_reduce_wire_bytes(2 * parameters, P) / 2)
+    evidence = f"gathered forward, gathered backward, gradients scattered: {float(times):g} times; ch20_zero3 compiles it"
+    return decided("ch13.zero3", times == 2, evidence, statement="ZeRO-3 takes 2 times (P-1)/P n a layer", disputed="D-60")
+
+
+def _smallest(P: int, measured: Ledger) -> Claim:
+    steps, ring = sent(measured, DOUBLING).executions, 2 * (P - 1)
+    evidence = f"a small all_reduce by doubling takes {steps} steps, so T/(2(P-1)) is {steps}/{ring} = {steps / ring:.3f} alpha at P={P}"
+    return decided("ch13.measure", steps == ring, evidence, statement="alpha = T_small/(2(P-1))", disputed="D-62")
+
+
+def _seventy_billion() -> Claim:
+    weights, TP, PP, DP = 70_000_000_000 * 2, 8, 8, 8
+    sizes = {"a rank holds": weights // (TP * PP), "the book has": weights // 8}
+    times = {name: ring_all_reduce_s(size, DP, ACROSS.alpha_s, ACROSS.bytes_per_s) * 1e3 for name, size in sizes.items()}
+    evidence = "; ".join(f"{name} {size / 1e9:g} GB of gradients, {times[name]:.1f} ms" for name, size in sizes.items())
+    held, book = sizes.values()
+    return decided("ch13.ex70b", held == book, f"{evidence} at TP=PP=DP=8", statement="data parallelism of 70B takes 612.6 ms", disputed="D-59")
+
+
+def _gather() -> Claim:
+    n, P, link = 100_000_000, 16, (10e-6, 100e9)
+    gather, reduce = (time_s(n, P, *link) * 1e3 for time_s in (ring_all_gather_s, ring_all_reduce_s))
+    return calculated("ch13.ex1", f"100 MB at P={P}, 10 us and 100 GB/s: all_gather {gather:.4f} ms, all_reduce {reduce:.3f} ms")
+
+
+def _halved_tensor_parallelism() -> Claim:
+    four, eight = (all_reduce_wire_bytes(1_000_000, P) for P in (4, 8))
+    evidence = f"2(t-1)/t goes from {float(eight) / 1e6:g} to {float(four) / 1e6:g}, {float(four / eight):.3f} times"
+    return decided("ch13.ex3", 2 * four <= eight, evidence, statement="halving tensor parallelism halves its traffic", disputed="D-61")
+
+
+EXPERIMENT = experiment(
+    name="ch13_cost_model",
+    chapter=13,
+    question="Do the costs of the table price what the compilers emit, and what do the worked examples come to?",
+    kernels=KERNELS,
+    claims=claims,
+)
