@@ -47,6 +47,12 @@ def test_padding_leaks_into_no_maximum_minimum_or_product():
             assert (np.asarray(result) == reference(x, axis=0)).all(), name
 
 
+def test_lax_takes_maximum_and_minimum_too():
+    x_PN = np.random.default_rng(0).integers(-99, 99, (3, 7), np.int32)
+    most, least = on_ranks(lambda x: [collectives.all_reduce(x, "data", "lax", op) for op in (jnp.maximum, jnp.minimum)], 3)(x_PN)
+    assert (most == x_PN.max(0)).all() and (least == x_PN.min(0)).all()
+
+
 @pytest.mark.parametrize("ranks", range(1, 9))
 @pytest.mark.parametrize("algorithm", ["doubling", "tree"])
 def test_products_of_matrices_come_in_the_order_of_ranks(algorithm, ranks):
