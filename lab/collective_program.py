@@ -40,7 +40,7 @@ class Buffer:
       Unusable: a size below one, or another dtype.
     """
 
-    elements: int = 46080
+    elements: int = 50400
     dtype: str = "s32"
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ def experiment(name: str, chapter: int, question: str, kernels: Sequence[Kernel]
         chapter=chapter,
         question=question,
         parameters=Buffer(),
-        numeric_parameters=Buffer(elements=480),
+        numeric_parameters=Buffer(elements=5040),
         axes=inside_hosts,
         build=lambda style, buffer, mesh: program(kernels, buffer, mesh),
         predict=partial(predict, kernels),

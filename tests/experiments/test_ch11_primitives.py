@@ -1,0 +1,65 @@
+"""Chapter 11: volumes, steps and laws of the primitives; and what other ledgers, and other laws, would refute."""
+
+import pytest
+
+from lab import collective_laws
+from lab.collectives import all_gather, reduce_scatter
+from lab.settle import Verdict
+from meshes.targets import make_mesh, parse_target
+from tests.experiments.collective_claims import TWO_BY_FOUR, claims, compiled, disputed, evidence, flipped, ideal, with_more
+
+NAME = "ch11_primitives"
+DISPUTED = {"D-50", "D-51", "D-53", "D-54", "D-56"}
+VOLUMES = "all_reduce 2(P-1)/P n; reduce_scatter, all_gather, all_to_all (P-1)/P n"
+STEPS = "rings take P-1 steps a phase, trees log2 P"
+
+
+def test_what_the_kernels_state_refutes_five_statements_that_are_disputed():
+    assert disputed(claims(NAME, ideal(NAME))) == DISPUTED
+
+
+def test_an_eighth_step_of_a_gather_refutes_its_volume_its_steps_and_the_sum_of_costs():
+    assert flipped(NAME, with_more(ideal(NAME), "all_gather/ring")) >= {VOLUMES, STEPS, "cost(AR) = cost(RS) + cost(AG)"}
+
+
+def test_a_fourth_step_of_a_broadcast_refutes_the_table_alone():
+    assert flipped(NAME, with_more(ideal(NAME), "broadcast/tree")) == {STEPS}
+
+
+def test_costs_would_be_optimal_if_nothing_took_fewer_steps():
+    slow = ideal(NAME)
+    for scope in ("reduce_scatter/circulant", "all_gather/circulant", "all_to_all/bruck", "all_reduce/halving_doubling", "broadcast/blocks"):
+        slow = with_more(slow, scope, 20)
+    assert flipped(NAME, slow) == {"these costs are optimal"}
+
+
+def test_ex6_takes_145_7_132_0_and_31_7_microseconds_and_a_root_carries_32_times():
+    assert all(f"{time} us" in evidence(NAME, "ch11.ex6") for time in (145.7, 132.0, 31.7))
+    assert "32 times" in evidence(NAME, "ch11.ex3")
+
+
+def test_a_million_small_numbers_and_one_make_1_0099673():
+    assert "1.0099673" in evidence(NAME, "ch11.fp_nonassoc")
+
+
+def test_that_a_scatter_undoes_a_gather_is_refuted_by_a_factor_of_8():
+    law = collective_laws.Law("x", "RS o AG = id", lambda x, y, axes: reduce_scatter(all_gather(x, axes), axes), lambda x, y, axes: x)
+    (claim,) = collective_laws.claims((law,), make_mesh(parse_target("cpu:8"), TWO_BY_FOUR))
+    assert claim.verdict == "refuted" and "0 of them differ" not in claim.evidence
+
+
+def test_fake_devices_send_exactly_what_is_stated_and_obey_17_laws():
+    result = compiled(NAME, "cpu:8")
+    assert (result.verdict, result.numerics.worst_relative_error) == (Verdict.EXACT, 0)
+    laws = [claim for claim in result.claims if "of them differ" in claim.evidence]
+    assert len(laws) == 17 and {str(law.verdict) for law in laws} == {"confirmed"}
+    assert disputed(result.claims) == DISPUTED and result.is_fine
+
+
+@pytest.mark.parametrize("size", [0, -5])
+def test_a_buffer_of_nothing_is_refused(size):
+    from lab.collective_program import Buffer
+    from meshes.errors import Unusable
+
+    with pytest.raises(Unusable, match=f"elements={size}: expected 1 or more"):
+        Buffer(elements=size)

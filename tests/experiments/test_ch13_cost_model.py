@@ -1,0 +1,49 @@
+"""Chapter 13: compiled messages, priced, take what the table says; and the worked examples come to other numbers than printed."""
+
+from lab.settle import Verdict
+from tests.experiments.collective_claims import claims, compiled, disputed, evidence, flipped, ideal, with_more
+
+NAME = "ch13_cost_model"
+DISPUTED = {"D-46", "D-58", "D-59", "D-60", "D-61", "D-62", "D-71"}
+TABLE = "alpha-beta times of the named algorithms"
+
+
+def test_what_the_kernels_state_refutes_seven_statements_that_are_disputed():
+    assert disputed(claims(NAME, ideal(NAME))) == DISPUTED
+
+
+def test_a_step_more_of_any_kernel_of_the_table_refutes_its_time():
+    scopes = {t.scope for t in ideal(NAME).transfers} - {"all_reduce/doubling", "all_reduce/hierarchical"}
+    assert len(scopes) == 10
+    assert all(TABLE in flipped(NAME, with_more(ideal(NAME), scope)) for scope in scopes)
+
+
+def test_a_step_more_of_the_hierarchy_refutes_its_three_terms_alone():
+    assert flipped(NAME, with_more(ideal(NAME), "all_reduce/hierarchical")) == {"T1 + T2 + T3 of reduce_scatter, all_reduce, all_gather"}
+
+
+def test_two_gathers_refute_the_factor_of_the_bus():
+    assert "bus bandwidth is n/T times what a rank sends of n" in flipped(NAME, with_more(ideal(NAME), "all_gather/ring", 7))
+
+
+def test_the_gradients_of_70b_take_76_6_ms_a_rank_not_612_6():
+    assert "a rank holds 2.1875 GB of gradients, 76.6 ms; the book has 17.5 GB of gradients, 612.6 ms" in evidence(NAME, "ch13.ex70b")
+
+
+def test_two_levels_take_20_50_ms_and_8_rings_one_a_card_13_75():
+    assert "20.50 ms against 79.38" in evidence(NAME, "ch13.hier") and "take 13.75 ms" in evidence(NAME, "ch13.hier")
+
+
+def test_1_gb_over_8_ranks_in_50_ms_is_35_gb_a_second_on_the_bus():
+    assert "is 20 GB/s, on the bus 35 GB/s, 70 % of 50" in evidence(NAME, "ch13.algbw_busbw")
+
+
+def test_ex1_takes_1_0875_and_2_175_ms_and_ex3_saves_a_seventh():
+    assert "all_gather 1.0875 ms, all_reduce 2.175 ms" in evidence(NAME, "ch13.ex1")
+    assert "0.857 times" in evidence(NAME, "ch13.ex3")
+
+
+def test_fake_devices_send_exactly_what_is_stated():
+    result = compiled(NAME, "cpu:8")
+    assert (result.verdict, result.numerics.worst_relative_error) == (Verdict.EXACT, 0)
+    assert disputed(result.claims) == DISPUTED and result.is_fine
