@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -56,18 +55,6 @@ class Row:
     def __str__(self) -> str:
         whole = ", rebuilds the whole array on every device" if self.rebuilds_the_whole else ""
         return f"{_sent(self.measured)}{whole}; planned {_sent(self.planned)}; least {self.least_bytes:,} B"
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "before": str(self.before),
-            "after": str(self.after),
-            "least_wire_bytes": self.least_bytes,
-            "planned_wire_bytes": number(self.planned_bytes),
-            "measured_wire_bytes": number(self.wire_bytes),
-            "planned": _steps(self.planned),
-            "measured": _steps(self.measured),
-            "rebuilds_the_whole": self.rebuilds_the_whole,
-        }
 
 
 def measure(pair: Pair, array: Array, mesh: Mesh, target: Target) -> Row:

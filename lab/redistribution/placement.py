@@ -70,7 +70,7 @@ class Placement:
           Unusable: another number of dims, an axis that the mesh lacks, or a dim that does not divide.
         """
         if len(self.dims) != len(array.shape):
-            raise Unusable(f"placement {self} has {len(self.dims)} dims and the array {array.shape} has {len(array.shape)}; give one entry a dim")
+            raise Unusable(f"placement {self} has {len(self.dims)} dims and the array {len(array.shape)}; give one entry a dim")
         for axis in self.axes:
             axes[axis]
         parts = [prod(axes[axis] for axis in dim) for dim in self.dims]

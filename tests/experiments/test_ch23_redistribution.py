@@ -1,0 +1,89 @@
+"""Chapter 23: routes carried out, and what the partitioner does instead."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from experiments.ch23_redistribution import EXPERIMENT, Changes, in_three
+from lab.experiment import Claim, numerics
+from lab.ledger import Ledger
+from lab.run import Result, run
+from lab.settle import Verdict
+from meshes import plugins
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import make_mesh, parse_target
+
+CUBE = Axes.of({"a": 2, "b": 2, "c": 2})
+SMALL = Changes(rows=8, columns=16, depth=24, pairs=3)
+
+
+def _run(target: str, changes: Changes) -> Result:
+    return run(EXPERIMENT, target=parse_target(target), style="explicit", parameters=changes)
+
+
+@pytest.fixture(scope="module")
+def claims() -> tuple[Claim, ...]:
+    return EXPERIMENT.claims(SMALL, CUBE, Ledger((), target="cpu:8"))
+
+
+def test_the_numbers_of_eight_cpu_devices_are_those_of_one():
+    few = replace(EXPERIMENT, numeric_parameters=SMALL)
+    assert numerics(few, "explicit", make_mesh(parse_target("cpu:8"), CUBE)).worst_relative_error == 0
+
+
+@pytest.mark.parametrize("target", ["gpu:h100:1x8", "tpu:v5e:2x4"])
+def test_accelerators_send_exactly_what_is_planned(target):
+    if not plugins.installed(parse_target(target).platform):
+        pytest.skip("the compile-only plugin is not installed")
+    result = _run(target, SMALL)
+    assert result.verdict is Verdict.EXACT and result.is_fine
+    assert {str(term.predicted.kind) for term in result.settlement.terms} == {"all_to_all", "all_gather", "collective_permute"}
+
+
+def test_the_book_is_right_on_gathers_and_slices_and_wrong_on_all_to_alls(claims):
+    formulas, same_cost, *_ = claims
+    assert (str(formulas.verdict), str(same_cost.verdict), same_cost.disputed) == ("confirmed", "refuted", "Ch. 23, 1")
+    # (n-1)/n V and (n-1)/n^2 V of 12,288 B over 8 devices.
+    assert formulas.evidence.endswith("gathering sends 10,752 B, slicing 0, another dim 1,344")
+
+
+def test_two_of_three_changes_cost_more_than_planned_and_are_listed_worst_first(claims):
+    _, _, tally, *worse = claims
+    assert tally.evidence.startswith("of 3 changes 1 send what is planned")
+    sent, planned = ([_bytes_after(word, claim) for claim in worse] for word in ("^", "planned "))
+    excess = [a - b for a, b in zip(sent, planned, strict=True)]
+    assert len(excess) == 2 and excess == sorted(excess, reverse=True) and excess[-1] > 0
+    assert f"the worst sends {max(a / b for a, b in zip(sent, planned)):.1f} times the plan" in tally.evidence
+
+
+def _bytes_after(word: str, claim: Claim) -> int:
+    return int(re.search(rf"{word}([\d,]+) B by", claim.evidence)[1].replace(",", ""))
+
+
+def test_one_device_decides_nothing():
+    assert EXPERIMENT.claims(SMALL, Axes.of({"a": 1, "b": 1, "c": 1}), Ledger((), target="cpu:1")) == ()
+
+
+def test_a_sample_is_spread_over_all_339_classes():
+    assert [len(Changes(pairs=n).sample(CUBE)) for n in (1, 3, 339, 1000)] == [1, 3, 339, 339]
+
+
+@pytest.mark.parametrize(
+    ("target", "axes"),
+    [("cpu:8", "a=2,b=2,c=2"), ("gpu:h100:2x8", "a=2,b=2,c=4"), ("cpu:6", "a=2,b=1,c=3"), ("cpu:3", "a=1,b=1,c=3")],
+)
+def test_a_mesh_has_three_axes_whatever_the_devices(target, axes):
+    assert str(in_three(parse_target(target))) == axes
+
+
+@pytest.mark.parametrize(("setting", "told"), [({"pairs": 0}, "pairs=0: expected 1 or more"), ({"dtype": "f8"}, "dtype=f8: expected f32")])
+def test_sizes_that_cannot_be_are_told_in_a_line(setting, told):
+    with pytest.raises(Unusable, match=told):
+        Changes(**setting)
+
+
+def test_an_array_that_does_not_split_is_refused():
+    with pytest.raises(Unusable, match="7 does not split over"):
+        EXPERIMENT.predict(Changes(rows=7, columns=7, depth=7), CUBE)
