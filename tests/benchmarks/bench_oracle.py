@@ -73,6 +73,13 @@ def main() -> None:
     print(f"{'group':48} alpha us  +-   GB/s   +-   farthest off   protocol changes at")
     for group, points in groups().items():
         print(_constants(group, points))
+    print(f"\none line does not reproduce these points: {_far_off(line):.0%} are off by more than 20 %; with two lines {_far_off(two_lines):.0%}")
+
+
+def _far_off(fit: Callable[[Sequence[Point]], Line | TwoLines]) -> float:
+    """Share of all points that are off by more than a fifth."""
+    (found,) = errors(fit, lambda group, point: "all").values()
+    return float(np.mean(np.abs(found) > 0.2))
 
 
 def _spread(found: np.ndarray) -> str:
