@@ -24,7 +24,8 @@ BROADCAST, REDUCE, SCATTER, GATHER = TREES = [Kernel(name, "tree") for name in (
 PAIRWISE, BRUCK, PERMUTE = Kernel("all_to_all", "pairwise"), Kernel("all_to_all", "bruck"), Kernel("permute")
 BLOCKS, HALVING = Kernel("broadcast", "blocks"), Kernel("all_reduce", "halving_doubling")
 CIRCULANT = {kernel: Kernel(kernel.primitive, "circulant") for kernel in (REDUCE_SCATTER, ALL_GATHER)}
-KERNELS = [*RINGS, *TREES, PAIRWISE, BRUCK, PERMUTE, BLOCKS, HALVING, *CIRCULANT.values()]
+LAX = [Kernel(name, "lax") for name in ("all_gather", "reduce_scatter", "all_to_all")]
+KERNELS = [*RINGS, *TREES, PAIRWISE, BRUCK, PERMUTE, BLOCKS, HALVING, *CIRCULANT.values(), *LAX]
 
 
 def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -32,7 +33,7 @@ def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         return ()
     found = {kernel: sent(measured, kernel) for kernel in KERNELS}
     n, P = buffer.size_bytes, axes.size
-    volumes = (_rotating(n, P, found), _rooted(n, P, found), _total(buffer, axes), _eighth(n, P, found))
+    volumes = (_rotating(n, P, found), _rooted(n, P, found), _total(buffer, axes), _eighth(n, P, found), _transpose(found))
     costs = (_steps(P, found), _optimal(n, P, found), _in_two(found), _root_load(), _times())
     mesh = at_hand(measured, axes)
     laws = collective_laws.claims(collective_laws.COMPOSITION + collective_laws.ADJOINTS, mesh) if mesh else ()
@@ -79,6 +80,12 @@ def _eighth(n: int, P: int, found: dict[Kernel, Totals]) -> Claim:
     evidence = f"a transpose of blocks sends {counted(sends)} B a rank by all_to_all, {counted(gathering)} B by all_gather"
     hop = f"a hop to the next rank {counted(found[PERMUTE].wire_bytes)} B by permute, and none of the seven is one"
     return decided("ch11.seven_suffice", sends >= gathering, f"{evidence}; {hop}", statement="seven primitives suffice", disputed="D-54")
+
+
+def _transpose(found: dict[Kernel, Totals]) -> Claim:
+    transpose, gather = found[PAIRWISE].wire_bytes, found[ALL_GATHER].wire_bytes
+    evidence = f"a rank sends {counted(transpose)} B and {counted(gather)} B"
+    return decided("ch11.ex5", transpose == gather, evidence, statement="all_to_all and all_gather send the same")
 
 
 def _steps(P: int, found: dict[Kernel, Totals]) -> Claim:

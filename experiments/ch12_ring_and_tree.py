@@ -4,10 +4,11 @@ from fractions import Fraction
 
 from lab.book.collectives import all_reduce_wire_bytes, ring_all_reduce_s, ring_tree_crossover_bytes, rounds_down, rounds_up, tree_all_reduce_s
 from lab.collective_program import Buffer, Kernel, experiment, sent
+from lab.collectives import cost, double_tree
 from lab.evidence import counted
 from lab.experiment import Claim, calculated, decided
 from lab.ledger import Ledger, Totals
-from meshes.axes import Axes
+from meshes.axes import DATA, Axes
 
 NAMES = ("lax", "ring", "bidirectional_ring", "doubling", "halving_doubling", "tree", "hierarchical", "ring_tree")
 LAX, RING, BOTH_WAYS, DOUBLING, HALVING, TREE, HIERARCHICAL, RING_TREE = KERNELS = [Kernel("all_reduce", name) for name in NAMES]
@@ -20,7 +21,7 @@ def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         return ()
     found = {kernel: sent(measured, kernel) for kernel in KERNELS if kernel.serves(axes)}
     one_level = (*_ring(n, P, found), *_both_ways(n, P, found[BOTH_WAYS]), *_trees(n, P, found), _halving(n, P, found[HALVING]))
-    return (*one_level, *_two_levels(n, axes, measured), _crossover(), _buckets())
+    return (*one_level, *_two_levels(n, axes, measured), _crossover(), _buckets(), _double_tree())
 
 
 def _ring(n: int, P: int, found: dict[Kernel, Totals]) -> tuple[Claim, ...]:
@@ -136,6 +137,13 @@ def _buckets() -> Claim:
     link, P = (10e-6, 100e9), 8
     small, large = (calls * ring_all_reduce_s(size, P, *link) * 1e3 for calls, size in ((1000, 1_000_000), (40, 25_000_000)))
     return calculated("ch12.bucket", f"1,000 calls of 1 MB take {small:.1f} ms, 40 of 25 MB {large:.1f} ms: {small / large:.3f} times less")
+
+
+def _double_tree() -> Claim:
+    P, n, slices = 64, 1_000_000_000, 64
+    stated = cost("all_reduce", double_tree.all_reduce(slices), Axes.of({DATA: P}), n, 1)
+    evidence = f"{stated.steps} steps of 1/{2 * slices}, the time of {float(stated.bytes_sent / n):.2f} n, at P={P} with {slices} slices of each half"
+    return calculated("ch12.double_tree", f"{evidence}; the book has about 2 n")
 
 
 EXPERIMENT = experiment(

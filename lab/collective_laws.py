@@ -109,8 +109,10 @@ COMPOSITION: tuple[Law, ...] = (
     Law("ch11.laws", "the mean of a mean is the mean", lambda x, y, a: _mean(_mean(_scaled(x, a), a), a), lambda x, y, a: _mean(_scaled(x, a), a)),
     Law("ch11.laws", "A2A o A2A = id", lambda x, y, a: all_to_all(all_to_all(x, a), a), _whole),
     Law("ch11.laws", "a permute is undone by its inverse", lambda x, y, a: permute(permute(x, a, 1), a, -1), _whole),
-    Law("ch11.laws", "AR o permute = AR, so AR has no inverse and the primitives are no group", lambda x, y, a: all_reduce(permute(x, a, 1), a), _of(all_reduce)),
-    Law("ch11.laws", "broadcast o reduce = AR", lambda x, y, a: broadcast(reduce(x, a), a), _of(all_reduce)),
+    Law("ch11.laws", "AR o permute = AR, so AR has no inverse: no group", lambda x, y, a: all_reduce(permute(x, a, 1), a), _of(all_reduce)),
+    Law("ch11.hierarchy_of_primitives", "broadcast o reduce = AR", lambda x, y, a: broadcast(reduce(x, a), a), _of(all_reduce)),
+    Law("ch11.hierarchy_of_primitives", "scatter o reduce = RS", lambda x, y, a: scatter(reduce(x, a), a), _of(reduce_scatter)),
+    Law("ch11.hierarchy_of_primitives", "broadcast o gather = AG", lambda x, y, a: broadcast(gather(x, a), a), _of(all_gather)),
     Law("ch11.gather_scatter", "gather o scatter = id on the root", lambda x, y, a: gather(scatter(x, a), a), lambda x, y, a: _first(x, a)),
     Law("ch11.gather_scatter", "scatter o gather = id", lambda x, y, a: scatter(gather(x[:BLOCK], a), a), _block),
 )

@@ -107,7 +107,7 @@ def experiment(name: str, chapter: int, question: str, kernels: Sequence[Kernel]
         reference=lambda buffer: partial(on_one_device, kernels),
         targets=TARGETS,
         styles=("explicit",),
-        counted=by_axes,
+        counted=as_stated,
     )
     return replace(of_collectives, **rest)
 
@@ -161,15 +161,20 @@ def predict(kernels: Iterable[Kernel], buffer: Buffer, axes: Axes) -> Ledger:
         for transfer in kernel.cost(buffer, axes).ledger(axes, buffer.dtype).transfers if kernel.serves(axes) else ():
             executions[replace(transfer, scope=kernel.scope, executions=1)] += transfer.executions
     rows = tuple(replace(transfer, executions=times) for transfer, times in executions.items())
-    return by_axes(Ledger(rows, devices=axes.size, mesh=axes.shape))
+    return as_stated(Ledger(rows, devices=axes.size, mesh=axes.shape))
 
 
-def by_axes(ledger: Ledger) -> Ledger:
-    """Permutes counted over all devices along the axes that they cross, as statements do, not by the chains that their pairs make."""
+def as_stated(ledger: Ledger) -> Ledger:
+    """A ledger in the terms of statements.
+
+    A permute counts all devices along the axes that it crosses, not the chains that its pairs make; an all_to_all is one transfer, also
+    where the compiled text lists its pieces.
+    """
 
     def counted(t: Transfer) -> Transfer:
-        is_counted = t.kind is Kind.COLLECTIVE_PERMUTE and t.axes and ledger.mesh
-        return replace(t, group_size=prod(ledger.mesh[axis] for axis in t.axes)) if is_counted else t
+        if t.kind is Kind.COLLECTIVE_PERMUTE and t.axes and ledger.mesh:
+            return replace(t, group_size=prod(ledger.mesh[axis] for axis in t.axes))
+        return replace(t, parts=()) if t.kind is Kind.ALL_TO_ALL else t
 
     return replace(ledger, transfers=tuple(map(counted, ledger.transfers)))
 

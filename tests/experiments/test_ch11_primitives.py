@@ -48,11 +48,11 @@ def test_that_a_scatter_undoes_a_gather_is_refuted_by_a_factor_of_8():
     assert claim.verdict == "refuted" and "0 of them differ" not in claim.evidence
 
 
-def test_fake_devices_send_exactly_what_is_stated_and_obey_17_laws():
+def test_fake_devices_send_exactly_what_is_stated_and_obey_19_laws():
     result = compiled(NAME, "cpu:8")
     assert (result.verdict, result.numerics.worst_relative_error) == (Verdict.EXACT, 0)
     laws = [claim for claim in result.claims if "of them differ" in claim.evidence]
-    assert len(laws) == 17 and {str(law.verdict) for law in laws} == {"confirmed"}
+    assert len(laws) == 19 and {str(law.verdict) for law in laws} == {"confirmed"}
     assert disputed(result.claims) == DISPUTED and result.is_fine
 
 
