@@ -73,7 +73,8 @@ def main() -> None:
     print(f"{'group':48} alpha us  +-   GB/s   +-   farthest off   protocol changes at")
     for group, points in groups().items():
         print(_constants(group, points))
-    print(f"\none line does not reproduce these points: {_far_off(line):.0%} are off by more than 20 %; with two lines {_far_off(two_lines):.0%}")
+    one, two = _far_off(line), _far_off(two_lines)
+    print(f"\none line does not reproduce these points: {one:.0%} are off by more than 20 %; with two lines {two:.0%}")
 
 
 def _far_off(fit: Callable[[Sequence[Point]], Line | TwoLines]) -> float:

@@ -96,8 +96,8 @@ def test_two_sizes_give_times_and_no_fit():
 @pytest.mark.parametrize(
     "card, key",
     [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA H200", "h200"), ("NVIDIA B200", "b200"), ("cpu", None),
-     ("NVIDIA GeForce RTX 4090", None), ("TPU v4", "v4"), ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"), ("TPU7x", "7x"),
-     ("TPU v2", None)],
+     ("NVIDIA GeForce RTX 4090", None), ("TPU v4", "v4"), ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"),
+     ("TPU7x", "7x"), ("TPU v2", None)],
 )  # fmt: skip
 def test_a_card_is_found_in_the_table_of_hardware(card, key):
     found = known_chip(card)
