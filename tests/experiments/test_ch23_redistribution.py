@@ -51,7 +51,7 @@ def test_the_book_is_right_on_gathers_and_slices_and_wrong_on_all_to_alls(claims
 
 def test_two_of_three_changes_cost_more_than_planned_and_are_listed_worst_first(claims):
     _, _, tally, *worse = claims
-    assert tally.evidence.startswith("of 3 changes 1 send what is planned")
+    assert tally.evidence.startswith("of 3 changes 1 send no more than planned")
     sent, planned = ([_bytes_after(word, claim) for claim in worse] for word in ("^", "planned "))
     excess = [a - b for a, b in zip(sent, planned, strict=True)]
     assert len(excess) == 2 and excess == sorted(excess, reverse=True) and excess[-1] > 0
@@ -67,7 +67,7 @@ def test_one_device_decides_nothing():
 
 
 def test_a_sample_is_spread_over_all_339_classes():
-    assert [len(Changes(pairs=n).sample(CUBE)) for n in (1, 3, 339, 1000)] == [1, 3, 339, 339]
+    assert [len(Changes(pairs=n).sample(CUBE)) for n in (1, 6, 339, 1000)] == [1, 6, 339, 339]
 
 
 @pytest.mark.parametrize(
