@@ -2,7 +2,14 @@
 
 from fractions import Fraction
 
-from lab.book.collectives import all_reduce_wire_bytes, ring_all_reduce_s, ring_tree_crossover_bytes, rounds_down, rounds_up, tree_all_reduce_s
+from lab.book.collectives import (
+    all_reduce_wire_bytes,
+    ring_all_reduce_s,
+    ring_tree_crossover_bytes,
+    rounds_down,
+    rounds_up,
+    tree_all_reduce_s,
+)
 from lab.collective_program import Buffer, Kernel, experiment, sent
 from lab.collectives import cost, double_tree
 from lab.evidence import counted
@@ -26,10 +33,15 @@ def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
 
 def _ring(n: int, P: int, found: dict[Kernel, Totals]) -> tuple[Claim, ...]:
     ring, least = found[RING], all_reduce_wire_bytes(n, P)
-    evidence = f"{ring.executions} permutes send {counted(ring.wire_bytes)} B of n = {counted(n)} B; 2(P-1)/P n is {counted(least)} B at P={P}"
+    found_ring = f"{ring.executions} permutes send {counted(ring.wire_bytes)} B of n = {counted(n)} B"
     fewest = min(total.wire_bytes for total in found.values())
     return (
-        decided("ch12.ring", (ring.executions, ring.wire_bytes) == (2 * (P - 1), least), evidence, statement="a ring takes 2(P-1) steps of n/P"),
+        decided(
+            "ch12.ring",
+            (ring.executions, ring.wire_bytes) == (2 * (P - 1), least),
+            f"{found_ring}; 2(P-1)/P n is {counted(least)} B at P={P}",
+            statement="a ring takes 2(P-1) steps of n/P",
+        ),
         decided(
             "ch12.ring_optimal",
             fewest >= least,
@@ -120,7 +132,7 @@ def _two_levels(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "ch12.ring_tree",
             (tree.executions, tree.wire_bytes * G) == (2 * rounds_up(N), 2 * rounds_up(N) * n),
-            f"{tree.executions} steps and {counted(tree.wire_bytes)} B across; 2 log2 N is {2 * rounds_up(N)}, n/G {counted(Fraction(n, G))} B",
+            f"{tree.executions} steps and {counted(tree.wire_bytes)} B; 2 log2 N is {2 * rounds_up(N)}, n/G {counted(Fraction(n, G))} B",
             statement="a tree between rings takes 2 log2 N steps of n/G",
         ),
     )
@@ -130,7 +142,8 @@ def _crossover() -> Claim:
     link, P = (1e-6, 100e9), 64
     size = ring_tree_crossover_bytes(P, *link)
     ring, tree = (time_s(round(size), P, *link) * 1e6 for time_s in (ring_all_reduce_s, tree_all_reduce_s))
-    return calculated("ch12.crossover", f"at P={P}, 1 us and 100 GB/s: {size:,.0f} B, where the ring takes {ring:.1f} us and the tree {tree:.1f} us")
+    evidence = f"{size:,.0f} B at P={P}, 1 us and 100 GB/s, where the ring takes {ring:.1f} us and the tree {tree:.1f} us"
+    return calculated("ch12.crossover", evidence)
 
 
 def _buckets() -> Claim:
@@ -142,8 +155,8 @@ def _buckets() -> Claim:
 def _double_tree() -> Claim:
     P, n, slices = 64, 1_000_000_000, 64
     stated = cost("all_reduce", double_tree.all_reduce(slices), Axes.of({DATA: P}), n, 1)
-    evidence = f"{stated.steps} steps of 1/{2 * slices}, the time of {float(stated.bytes_sent / n):.2f} n, at P={P} with {slices} slices of each half"
-    return calculated("ch12.double_tree", f"{evidence}; the book has about 2 n")
+    evidence = f"{stated.steps} steps of n/{2 * slices} take as long as {float(stated.bytes_sent / n):.2f} n at P={P}"
+    return calculated("ch12.double_tree", f"{evidence} with {slices} slices of each half; the book has about 2 n")
 
 
 EXPERIMENT = experiment(

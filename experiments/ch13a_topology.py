@@ -71,8 +71,8 @@ def _leaving(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "ch13a.traffic",
             ratio == float(flat / a_rank),
-            f"a host sends {counted(flat_host)} B in the flat ring and {counted(levels_host)} B in levels: {ratio:g} times, where ranks differ by "
-            f"{float(flat / a_rank):g}; {at_8_by_8:g} at 8 x 8, where the book has 9",
+            f"a host sends {counted(flat_host)} B in the flat ring and {counted(levels_host)} B in levels: {ratio:g} times, "
+            f"where ranks differ by {float(flat / a_rank):g}; {at_8_by_8:g} at 8 x 8, where the book has 9",
             statement="the traffic between hosts falls as that of a rank does",
             disputed="D-44",
         ),
@@ -92,7 +92,8 @@ def _links(axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if "network" not in across | inside:
         return ()
     evidence = f"over {axes.names[0]} {' and '.join(sorted(across))} links, over the others {' and '.join(sorted(inside))} links"
-    return (decided("ch13a.hier", (across, inside) == ({"network"}, {"host"}), evidence, statement="only the middle phase crosses the network"),)
+    holds = (across, inside) == ({"network"}, {"host"})
+    return (decided("ch13a.hier", holds, evidence, statement="only the middle phase crosses the network"),)
 
 
 def _bound(axes: Axes, measured: Ledger) -> Claim:
@@ -106,7 +107,8 @@ def _toy() -> Claim:
     G, N, n = 2, 2, 1_000_000_000
     flat = N * _edges_out_of_a_host(G * N, N) * all_reduce_wire_bytes(n, G * N)
     levels = G * N * all_reduce_wire_bytes(n, N) / G
-    evidence = f"{N} edges of the flat ring carry {float(flat) / 1e9:g} GB, {G * N} of the levels {float(levels) / 1e9:g} GB: {float(flat / levels):g} times"
+    carried = f"{N} edges of the flat ring carry {float(flat) / 1e9:g} GB, {G * N} of the levels {float(levels) / 1e9:g} GB"
+    evidence = f"{carried}: {float(flat / levels):g} times"
     return decided("ch13a.toy", flat == 3 * levels, evidence, statement="at 2 x 2 the link carries 6 GB against 2", disputed="D-45")
 
 
@@ -145,7 +147,7 @@ def _bisection() -> Claim:
     ranks = 64
     injected, bisection = ranks, ranks // 2
     sigma = injected / bisection
-    evidence = f"{ranks} ranks of a fabric that blocks nothing inject {injected} links' worth, and {bisection} links cross its middle: sigma is {sigma:g}"
+    evidence = f"{ranks} ranks inject {injected} links' worth, and {bisection} links cross the middle: sigma is {sigma:g}"
     return decided("ch13a.oversub", sigma == 1, evidence, statement="injection over bisection is 1 where nothing blocks", disputed="D-68")
 
 

@@ -88,6 +88,10 @@ def _of(primitive: Callable[..., jax.Array], *arguments: int) -> Side:
     return lambda x, y, axes: primitive(x, axes, *arguments)
 
 
+def _by_lax(x_N: jax.Array, y_N: jax.Array, axes: Sequence[str]) -> jax.Array:
+    return all_reduce(x_N, axes, "lax")
+
+
 def _one_by_one(x_N: jax.Array, axes: Sequence[str]) -> jax.Array:
     for axis in axes:
         x_N = all_reduce(x_N, axis)
@@ -97,7 +101,7 @@ def _one_by_one(x_N: jax.Array, axes: Sequence[str]) -> jax.Array:
 _LARGEST = partial(all_reduce, algorithm="lax", op=jnp.maximum)
 
 COMPOSITION: tuple[Law, ...] = (
-    Law("ch11.decomposition", "AG o RS = AR", lambda x, y, a: all_gather(reduce_scatter(x, a), a), lambda x, y, a: all_reduce(x, a, "lax")),
+    Law("ch11.decomposition", "AG o RS = AR", lambda x, y, a: all_gather(reduce_scatter(x, a), a), _by_lax),
     Law(
         "ch11.decomposition",
         "AG o RS = AR for the maximum as well",
@@ -106,7 +110,7 @@ COMPOSITION: tuple[Law, ...] = (
     ),
     Law("ch11.laws", "RS o AG = P id, and not id", lambda x, y, a: reduce_scatter(all_gather(x, a), a), lambda x, y, a: _scaled(x, a)),
     Law("ch11.laws", "AR o AR = P AR", lambda x, y, a: all_reduce(all_reduce(x, a), a), lambda x, y, a: _scaled(all_reduce(x, a), a)),
-    Law("ch11.laws", "the mean of a mean is the mean", lambda x, y, a: _mean(_mean(_scaled(x, a), a), a), lambda x, y, a: _mean(_scaled(x, a), a)),
+    Law("ch11.laws", "the mean of a mean is the mean", lambda x, y, a: _mean(_mean(_scaled(x, a), a), a), _of(all_reduce)),
     Law("ch11.laws", "A2A o A2A = id", lambda x, y, a: all_to_all(all_to_all(x, a), a), _whole),
     Law("ch11.laws", "a permute is undone by its inverse", lambda x, y, a: permute(permute(x, a, 1), a, -1), _whole),
     Law("ch11.laws", "AR o permute = AR, so AR has no inverse: no group", lambda x, y, a: all_reduce(permute(x, a, 1), a), _of(all_reduce)),
@@ -127,6 +131,6 @@ ADJOINTS: tuple[Law, ...] = (
 )
 
 AXIS_BY_AXIS: tuple[Law, ...] = (
-    Law("ch13a.regroup", "AR over all ranks = AR over each axis in turn", lambda x, y, a: _one_by_one(x, a), lambda x, y, a: all_reduce(x, a, "lax")),
-    Law("ch13a.regroup", "in either order", lambda x, y, a: _one_by_one(x, a[::-1]), lambda x, y, a: all_reduce(x, a, "lax")),
+    Law("ch13a.regroup", "AR over all ranks = AR over each axis in turn", _of(_one_by_one), _by_lax),
+    Law("ch13a.regroup", "in either order", lambda x, y, a: _one_by_one(x, a[::-1]), _by_lax),
 )

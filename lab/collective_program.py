@@ -1,4 +1,4 @@
-"""A program of several collectives, each in a scope of its own: what runs, the ledger that their statements ask for, the same on one device."""
+"""A program of several collectives, each in its own scope: what runs, the ledger that the statements ask for, the same on one device."""
 
 from __future__ import annotations
 

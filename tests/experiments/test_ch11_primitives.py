@@ -28,7 +28,8 @@ def test_a_fourth_step_of_a_broadcast_refutes_the_table_alone():
 
 def test_costs_would_be_optimal_if_nothing_took_fewer_steps():
     slow = ideal(NAME)
-    for scope in ("reduce_scatter/circulant", "all_gather/circulant", "all_to_all/bruck", "all_reduce/halving_doubling", "broadcast/blocks"):
+    rivals = "reduce_scatter/circulant", "all_gather/circulant", "all_to_all/bruck", "all_reduce/halving_doubling", "broadcast/blocks"
+    for scope in rivals:
         slow = with_more(slow, scope, 20)
     assert flipped(NAME, slow) == {"these costs are optimal"}
 

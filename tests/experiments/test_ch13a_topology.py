@@ -59,7 +59,8 @@ def test_levels_on_their_links_confirm_the_phases_and_swapped_links_refute_them(
 
 
 @pytest.mark.parametrize(
-    ("target", "mesh"), [("cpu:8", "data=2,fsdp=2,tensor=2"), ("gpu:h100:4x8", "data=4,fsdp=2,tensor=4"), ("cpu:3", "data=1,fsdp=1,tensor=3")]
+    ("target", "mesh"),
+    [("cpu:8", "data=2,fsdp=2,tensor=2"), ("gpu:h100:4x8", "data=4,fsdp=2,tensor=4"), ("cpu:3", "data=1,fsdp=1,tensor=3")],
 )
 def test_levels_are_hosts_pairs_and_the_rest(target, mesh):
     assert str(three_levels(parse_target(target))) == mesh

@@ -13,7 +13,8 @@ TREE = decided("ch12.tree_latency_optimal", False, "6 steps against 3", statemen
 
 
 def result(claim: Claim) -> Result:
-    return Result("ch12_ring_and_tree", "explicit", "cpu:8", {"data": 8}, {}, Seconds(0, 0, 0), settlement=Settlement((), ()), claims=(claim,))
+    nothing = Settlement((), ())
+    return Result("ch12_ring_and_tree", "explicit", "cpu:8", {"data": 8}, {}, Seconds(0, 0, 0), settlement=nothing, claims=(claim,))
 
 
 @pytest.mark.parametrize(("claim", "fine"), [(TREE, True), (replace(TREE, disputed=None), False)])
@@ -32,8 +33,9 @@ def test_a_run_says_in_which_item_a_refuted_statement_is_disputed():
 def test_a_summary_counts_disputed_statements_apart_and_lists_the_others_alone():
     surprise = replace(TREE, disputed=None)
     lines = summary_text([result(TREE), result(surprise)]).splitlines()
+    listed = "ch12_ring_and_tree explicit cpu:8: refuted ch12.tree_latency_optimal: a tree is fastest: 6 steps against 3"
     assert "claims of the book: 1 refuted as disputed, 1 refuted" in lines
-    assert [line for line in lines if "a tree is fastest" in line] == ["ch12_ring_and_tree explicit cpu:8: " + "refuted ch12.tree_latency_optimal: a tree is fastest: 6 steps against 3"]
+    assert [line for line in lines if "a tree is fastest" in line] == [listed]
 
 
 def test_json_has_the_statement_and_the_item():
