@@ -83,7 +83,7 @@ def compiled(mesh: Mesh, swept: list[Case], dtype: Any = jnp.int32, rows: int = 
 
 
 # How carefully XLA makes machine code of what lies between collectives: most of the time, and no matter here.
-_QUICK = {"xla_backend_optimization_level": "0", "xla_cpu_use_fusion_emitters": False}
+_QUICK = {"xla_backend_optimization_level": "0"}
 
 
 def on_ranks(kernel: Callable[..., Any], ranks: int | Axes) -> Callable[..., Any]:
