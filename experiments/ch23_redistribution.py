@@ -136,6 +136,6 @@ EXPERIMENT = Experiment(
     predict=predict,
     claims=claims,
     reference=lambda changes: lambda xs: xs,
-    targets=("gpu:h100:1x8", "tpu:v5e:2x4"),
+    targets=("cpu:8", "gpu:h100:1x8", "tpu:v5e:2x4"),
     styles=("explicit",),
 )

@@ -114,6 +114,9 @@ class Reader:
             return _as_parts(arrays(instruction.shape), 1)
         if kind is Kind.RAGGED_ALL_TO_ALL:
             shapes = shapes[:1]
+        if kind is Kind.ALL_TO_ALL and len(shapes) == group_size and len(set(shapes)) == 1:
+            # A tuple has one piece for each member: the operands are one buffer.
+            return (Part(shapes[0].dtype, sum(shape.bytes for shape in shapes)),)
         if kind is Kind.ALL_REDUCE and len(shapes) == 1:
             shapes = _packed_operands(self.module, instruction, computation) or shapes
         return _as_parts(shapes, group_size if kind is Kind.ALL_GATHER else 1)

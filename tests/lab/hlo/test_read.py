@@ -236,3 +236,14 @@ def test_a_mesh_whose_second_axis_spans_the_slices_is_read_with_its_own_domains(
     where = dict(partitions=4, axes=Axes.parse("data=4,model=2"), target=parse_target("tpu:v5e:2x2*2"))
     assert only(read(gather, **where)).axes == ("model",)
     assert only(read(gather, **where, devices=Devices((0, 1) * 4, ("ici", "dcn")))).axes is None
+
+
+def test_an_all_to_all_of_pieces_is_one_buffer():
+    transfer = only(
+        read(
+            """%x = f32[8,4]{1,0} parameter(0)
+            %y = f32[8,4]{1,0} parameter(1)
+            ROOT %a = (f32[8,4]{1,0}, f32[8,4]{1,0}) all-to-all(%x, %y), replica_groups={{0,1},{2,3},{4,5},{6,7}}"""
+        )
+    )
+    assert (transfer.payload_bytes, transfer.parts) == (256, ())
