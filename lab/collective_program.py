@@ -151,7 +151,7 @@ def on_ranks(function: Callable[..., Any], mesh: Mesh) -> jax.stages.Wrapped:
 
 
 # What XLA's CPU compiler takes most of its time for: the machine code between collectives, which decides nothing here.
-_QUICK = {"xla_backend_optimization_level": "0", "xla_cpu_use_fusion_emitters": False}
+_QUICK = {"xla_backend_optimization_level": "0"}
 
 
 def predict(kernels: Iterable[Kernel], buffer: Buffer, axes: Axes) -> Ledger:
@@ -165,16 +165,11 @@ def predict(kernels: Iterable[Kernel], buffer: Buffer, axes: Axes) -> Ledger:
 
 
 def as_stated(ledger: Ledger) -> Ledger:
-    """A ledger in the terms of statements.
-
-    A permute counts all devices along the axes that it crosses, not the chains that its pairs make; an all_to_all is one transfer, also
-    where the compiled text lists its pieces.
-    """
+    """Permutes counted over all devices along the axes that they cross, as statements do, not by the chains that their pairs make."""
 
     def counted(t: Transfer) -> Transfer:
-        if t.kind is Kind.COLLECTIVE_PERMUTE and t.axes and ledger.mesh:
-            return replace(t, group_size=prod(ledger.mesh[axis] for axis in t.axes))
-        return replace(t, parts=()) if t.kind is Kind.ALL_TO_ALL else t
+        is_counted = t.kind is Kind.COLLECTIVE_PERMUTE and t.axes and ledger.mesh
+        return replace(t, group_size=prod(ledger.mesh[axis] for axis in t.axes)) if is_counted else t
 
     return replace(ledger, transfers=tuple(map(counted, ledger.transfers)))
 
