@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import gcd, prod
+from math import gcd
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +17,7 @@ from lab import collectives
 from lab.book.collectives import all_reduce_wire_bytes
 from lab.collectives import ALGORITHMS, AlphaBeta, Cost
 from lab.experiment import Claim, Experiment
-from lab.ledger import Kind, Ledger, Totals, Transfer
+from lab.ledger import Ledger, Totals, Transfer
 from lab.run import RUNNABLE
 from meshes.axes import DATA, FSDP, Axes
 from meshes.errors import Unusable
@@ -107,7 +107,6 @@ def experiment(name: str, chapter: int, question: str, kernels: Sequence[Kernel]
         reference=lambda buffer: partial(on_one_device, kernels),
         targets=TARGETS,
         styles=("explicit",),
-        counted=as_stated,
     )
     return replace(of_collectives, **rest)
 
@@ -161,17 +160,7 @@ def predict(kernels: Iterable[Kernel], buffer: Buffer, axes: Axes) -> Ledger:
         for transfer in kernel.cost(buffer, axes).ledger(axes, buffer.dtype).transfers if kernel.serves(axes) else ():
             executions[replace(transfer, scope=kernel.scope, executions=1)] += transfer.executions
     rows = tuple(replace(transfer, executions=times) for transfer, times in executions.items())
-    return as_stated(Ledger(rows, devices=axes.size, mesh=axes.shape))
-
-
-def as_stated(ledger: Ledger) -> Ledger:
-    """Permutes counted over all devices along the axes that they cross, as statements do, not by the chains that their pairs make."""
-
-    def counted(t: Transfer) -> Transfer:
-        is_counted = t.kind is Kind.COLLECTIVE_PERMUTE and t.axes and ledger.mesh
-        return replace(t, group_size=prod(ledger.mesh[axis] for axis in t.axes)) if is_counted else t
-
-    return replace(ledger, transfers=tuple(map(counted, ledger.transfers)))
+    return Ledger(rows, devices=axes.size, mesh=axes.shape)
 
 
 def on_one_device(kernels: Iterable[Kernel], xs: dict[str, jax.Array]) -> dict[str, jax.Array]:

@@ -79,6 +79,7 @@ class Result:
             "unexplained": [transfer.to_json() for transfer in settled.unexplained] if settled else [],
             "missing": [term.to_json() for term in settled.missing] if settled else [],
             "claims": [asdict(claim) for claim in self.claims],
+            "notes": list(self.measured.notes) if self.measured else [],
             "numerics": asdict(self.numerics) if self.numerics else None,
             "memory": _memory_json(self.measured.memory if self.measured else None),
             "seconds": asdict(self.seconds),
@@ -109,7 +110,7 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
     except (AssertionError, jax.errors.JaxRuntimeError) as failure:
         return result(0.0, 0.0, failure=_first_line(failure))
     measured, read_seconds = _timed(lambda: inspect_program(compiled, (), mesh, target, source=experiment.name))
-    settlement = settle(predicted, experiment.counted(measured), _context(target, style, axes, mesh))
+    settlement = settle(predicted, measured, _context(target, style, axes, mesh))
     claims = experiment.claims(parameters, axes, measured)
     return result(compile_seconds, read_seconds, measured=measured, settlement=settlement, claims=claims, numerics=checked)
 

@@ -80,7 +80,8 @@ def put(x_PC: jax.Array, new_C: jax.Array, block: jax.Array) -> jax.Array:
 
 def rotate(x_PC: jax.Array, by: jax.Array) -> jax.Array:
     """Block i of the result is block i + `by` modulo P."""
-    return jnp.roll(x_PC, -by, axis=0)
+    P = x_PC.shape[0]
+    return jax.lax.dynamic_slice_in_dim(jnp.concatenate([x_PC, x_PC]), by % P, P)
 
 
 def in_rank_order(from_behind_PC: jax.Array, axis: Axis) -> jax.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from lab.ledger import Transfer
+from lab.ledger import Kind, Transfer
 
 Left = tuple[Transfer, ...]
 
@@ -13,7 +13,7 @@ Left = tuple[Transfer, ...]
 def take(wanted: Transfer, left: Left) -> Left:
     """As many executions as are wanted of transfers like it, those of its scope and phase first; () where there are fewer.
 
-    Alike are kind, axes, group size, dtype, payload, whether it always runs, and the shift where one is wanted.
+    Alike are kind, axes, group size (but of permutes), dtype, payload, whether it always runs, and the shift where one is wanted.
     """
     alike = [t for t in left if _likeness(t) == _likeness(wanted) and t.executions and wanted.shift in (None, t.shift)]
     missing, taken = wanted.executions or 0, []
@@ -43,4 +43,6 @@ def without(left: Left, taken: Left) -> Left:
 
 def _likeness(transfer: Transfer) -> tuple:
     axes = None if transfer.axes is None else frozenset(transfer.axes)
-    return transfer.kind, axes, transfer.group_size, transfer.dtype, transfer.payload_bytes, transfer.conditional
+    # Of a permute the group is whatever chain its pairs make; its axes and its message say it all.
+    group_size = None if transfer.kind is Kind.COLLECTIVE_PERMUTE else transfer.group_size
+    return transfer.kind, axes, group_size, transfer.dtype, transfer.payload_bytes, transfer.conditional
