@@ -57,7 +57,7 @@ def test_gradients_stay_finite_where_op_cannot_take_zeros():
 
 def test_a_scan_of_5_sends_5_times_what_is_stated():
     axes = Axes(("data",), (3,))
-    swept = [case for case in over(axes, "all_reduce") if case.algorithm != "lax"]
+    swept = [case for case in over(axes, "all_reduce") if case.algorithm in ("ring", "doubling", "circulant", "double_tree")]
 
     def five_times(x: jax.Array) -> list[jax.Array]:
         return jax.lax.scan(lambda xs, _: ([case.kernel(x) for case, x in zip(swept, xs)], None), [x] * len(swept), length=5)[0]

@@ -25,10 +25,10 @@ def test_every_algorithm_is_exact_in_values_and_ledger_over_9_and_16_ranks():
 
 def test_flat_algorithms_are_exact_in_values_and_ledger_over_two_axes_as_one():
     axes = Axes(("data", "tensor"), (2, 4))
-    assert list(wrong(axes, cases(axes, lambda _, algorithm: "ring" not in algorithm or algorithm in ("ring", "ring_tree")))) == []
+    assert list(wrong(axes, cases(axes, lambda _, algorithm: algorithm in ("lax", "ring", "doubling", "circulant", "tree")))) == []
 
 
-@pytest.mark.parametrize("sizes", [(4, 2), (3, 2), (2, 2, 2), (1, 3), (2, 1, 2)])
+@pytest.mark.parametrize("sizes", [(2, 4), (3, 2), (2, 2, 2), (1, 3)])
 def test_algorithms_by_axes_are_exact_in_values_and_ledger(sizes):
     axes = Axes(("data", "fsdp", "tensor")[: len(sizes)], sizes)
     chosen = cases(axes, lambda _, algorithm: algorithm in ("hierarchical", "ring_tree", "torus"))
