@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations_with_replacement, pairwise, permutations
 from math import prod
 
+from lab.hlo.shapes import bits
 from meshes.axes import Axes
 from meshes.errors import Unusable
 
@@ -16,11 +17,14 @@ Split = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class Array:
-    """A global array: its shape and what one element takes."""
+    """A global array: its shape and element type, as XLA names it."""
 
     shape: tuple[int, ...]
     dtype: str = "f32"
-    bytes_per_element: int = 4
+
+    @property
+    def bytes_per_element(self) -> int:
+        return bits(self.dtype) // 8
 
     @property
     def bytes(self) -> int:

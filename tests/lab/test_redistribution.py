@@ -220,3 +220,10 @@ def test_what_cannot_be_is_told_in_a_line(attempt, told):
     with pytest.raises(Unusable) as refused:
         attempt()
     assert told in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_bf16_costs_half_of_f32():
+    before, after = Placement.of("a", None), Placement.of(None, None)
+    axes = Axes.parse("a=4")
+    sent = [plan(before, after, Array((8, 8), dtype), axes).totals().wire_bytes for dtype in ("f32", "bf16")]
+    assert sent == [192, 96]
