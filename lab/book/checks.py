@@ -1,8 +1,54 @@
-"""What every formula asks of its arguments."""
+"""What every formula asks of its arguments, numbers or arrays, and how it stays exact.
+
+Each check raises ValueError that names the argument and the first value refused.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
 
 
-def positive(**arguments: float) -> None:
-    """Raises ValueError naming the first argument that is not above zero."""
+def positive(**arguments: Any) -> None:
+    """Above zero."""
+    _require(arguments, lambda value: value > 0, "a number above 0")
+
+
+def not_negative(**arguments: Any) -> None:
+    """Zero or above."""
+    _require(arguments, lambda value: value >= 0, "a number of 0 or above")
+
+
+def share(**arguments: Any) -> None:
+    """From 0 to 1, both included."""
+    _require(arguments, lambda value: (value >= 0) & (value <= 1), "a share, from 0 to 1")
+
+
+def whole(**arguments: Any) -> None:
+    """Integral, whatever its type: 8 or 8.0."""
+    _require(arguments, lambda value: value % 1 == 0, "a whole number")
+
+
+def ratio(numerator: Any, denominator: Any) -> Any:
+    """A quotient: the exact Fraction of integers and fractions, a / b of anything else."""
+    if isinstance(numerator, (int, Fraction)) and isinstance(denominator, (int, Fraction)):
+        return Fraction(numerator) / denominator
+    return numerator / denominator
+
+
+def real(value: Any) -> Any:
+    """A float where the value is exact, arrays as they are: for times, which need no exactness."""
+    return float(value) if isinstance(value, (int, Fraction)) else value
+
+
+def _require(arguments: dict[str, Any], holds: Callable[[np.ndarray], Any], expected: str) -> None:
     for name, value in arguments.items():
-        if not value > 0:
-            raise ValueError(f"{name}={value}: expected a number above 0")
+        values = np.asarray(value)
+        # Fractions and integers beyond 64 bits are objects to NumPy; text and bools are no numbers.
+        if values.dtype.kind not in "iufO":
+            raise ValueError(f"{name}={value}: expected {expected}")
+        with np.errstate(invalid="ignore"):
+            fine = np.asarray(holds(values), dtype=bool)
+        if not fine.all():
+            raise ValueError(f"{name}={values[~fine].flat[0]}: expected {expected}")

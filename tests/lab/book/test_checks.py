@@ -1,0 +1,48 @@
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from lab.book.checks import not_negative, positive, ratio, real, share, whole
+
+
+@pytest.mark.parametrize("refused", [0, -1, 0.0, float("nan"), Fraction(0), Fraction(-1, 2), "8", True])
+def test_what_is_not_above_zero_is_refused_by_name(refused):
+    with pytest.raises(ValueError, match=f"ranks={refused}: expected a number above 0"):
+        positive(payload_bytes=1, ranks=refused)
+
+
+def test_the_first_refused_value_of_an_array_is_named():
+    with pytest.raises(ValueError, match="^ranks=-3: "):
+        positive(ranks=np.array([1, -3, 0]))
+
+
+def test_zero_is_not_negative_and_minus_one_is():
+    not_negative(a=0, b=np.zeros(3))
+    with pytest.raises(ValueError, match="b=-1"):
+        not_negative(a=0, b=-1)
+
+
+@pytest.mark.parametrize("refused", [-0.1, 1.1, float("nan")])
+def test_a_share_lies_between_zero_and_one(refused):
+    share(mfu=0, overlap=1, of=np.linspace(0, 1, 3))
+    with pytest.raises(ValueError, match=f"mfu={refused}"):
+        share(mfu=refused)
+
+
+@pytest.mark.parametrize("refused", [0.5, Fraction(1, 3), float("inf"), float("nan")])
+def test_eight_and_eight_point_zero_are_whole_and_halves_are_not(refused):
+    whole(ranks=8, layers=8.0, stages=np.arange(3), parameters=10**30, blocks=Fraction(4, 2))
+    with pytest.raises(ValueError, match=f"ranks={refused}"):
+        whole(ranks=refused)
+
+
+def test_a_third_of_integers_is_exact_and_of_floats_a_float():
+    assert ratio(1, 3) == Fraction(1, 3) and ratio(Fraction(1, 3), 2) == Fraction(1, 6)
+    assert isinstance(ratio(1.0, 3), float)
+    assert ratio(np.array([1, 2]), 4).tolist() == [0.25, 0.5]
+
+
+def test_a_time_from_exact_bytes_is_a_float_even_with_arrays():
+    assert isinstance(real(Fraction(1, 3)), float)
+    assert (real(Fraction(1, 2)) / np.array([1.0, 2.0])).dtype == float
