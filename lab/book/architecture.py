@@ -1,0 +1,66 @@
+"""Part VII: what attention variants cache, and what pipelines of two directions idle (Ch. 31a)."""
+
+import numpy as np
+
+from lab.book.checks import not_negative, positive
+
+
+def kv_bytes_per_token(kv_heads, head_dim, bytes_per_element):
+    """2 g d_h w bytes a token and layer; g = A heads without grouping, 1 for one shared head. Source: Ch. 31a, `ch31a.kv_cache`."""
+    positive(kv_heads=kv_heads, head_dim=head_dim, bytes_per_element=bytes_per_element)
+    return 2 * kv_heads * head_dim * bytes_per_element
+
+
+def window_kv_bytes(tokens, window, kv_heads, head_dim, bytes_per_element):
+    """2 g d_h min(S, W) w bytes a layer. Source: Ch. 31a, `ch31a.kv_cache`."""
+    positive(tokens=tokens, window=window)
+    return kv_bytes_per_token(kv_heads, head_dim, bytes_per_element) * np.minimum(tokens, window)
+
+
+def receptive_field_tokens(layers, window):
+    """L W. Source: Ch. 31a, `ch31a.swa`."""
+    positive(layers=layers, window=window)
+    return layers * window
+
+
+def window_hops(window, length, ranks):
+    """ceil(W / (S / c)): neighbours from which a rank of a split sequence needs keys. Source: Ch. 31a, `ch31a.swa`."""
+    positive(window=window, length=length, ranks=ranks)
+    return np.minimum(np.ceil(window * ranks / length), ranks - 1)
+
+
+def latent_bytes_per_token(latent_dim, rope_dim, bytes_per_element):
+    """(d_c + d_R) w bytes a token and layer. Source: Ch. 31a, `ch31a.mla` as corrected (6-8:D-92)."""
+    positive(latent_dim=latent_dim, bytes_per_element=bytes_per_element)
+    not_negative(rope_dim=rope_dim)
+    return (latent_dim + rope_dim) * bytes_per_element
+
+
+def one_f_one_b_idle_s(stages, forward_s, backward_s):
+    """(p - 1) (F + B) seconds that a stage idles a step. Source: Ch. 31a, `ch31a.dualpipe`."""
+    positive(stages=stages, forward_s=forward_s, backward_s=backward_s)
+    return (stages - 1) * (forward_s + backward_s)
+
+
+def zero_bubble_idle_s(stages, forward_s, backward_s, weight_s):
+    """(p - 1) (F + B - 2 W), W the part of B that computes gradients of weights (ZB1P). Source: Ch. 31a, `ch31a.dualpipe`."""
+    positive(stages=stages, forward_s=forward_s, backward_s=backward_s)
+    not_negative(weight_s=weight_s)
+    return (stages - 1) * (forward_s + backward_s - 2 * weight_s)
+
+
+def dualpipe_idle_s(stages, both_s, backward_s, weight_s):
+    """(p / 2 - 1) (F&B + B - 3 W), F&B a forward and a backward pass run together.
+
+    Source: Ch. 31a, `ch31a.dualpipe` as corrected (6-8:D-95; DeepSeek-V3 report, Table 2).
+    """
+    positive(stages=stages, both_s=both_s, backward_s=backward_s)
+    not_negative(weight_s=weight_s)
+    return (stages / 2 - 1) * (both_s + backward_s - 3 * weight_s)
+
+
+def idle_share(idle_s, busy_s):
+    """idle / (idle + busy), busy = m (F + B) of one step. Source: Ch. 31a, `ch31a.dualpipe`."""
+    not_negative(idle_s=idle_s)
+    positive(busy_s=busy_s)
+    return idle_s / (idle_s + busy_s)
