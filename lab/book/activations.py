@@ -1,0 +1,72 @@
+"""Part V: which tensors of one layer the forward pass keeps for the backward pass, and their bytes (Ch. 19 and 21)."""
+
+from lab.book.checks import positive
+
+_RESIDUAL = ("attention_norm_in", "attention_normed", "attention_in", "mlp_norm_in", "mlp_normed", "mlp_in")
+_SWIGLU = ("gate", "sigmoid", "sigmoid_slope", "silu", "up", "hidden")
+
+LLAMA_SAVED = {
+    "full_remat": ("input",),
+    "dots_saved": ("input", "q", "k", "v", "attention_out", "gate", "up"),
+    "attention_recomputed": (*_RESIDUAL, "q", "k", "v", "attended", *_SWIGLU),
+    "no_remat": (*_RESIDUAL, "q", "k", "v", "softmax", "probabilities", "attended", *_SWIGLU),
+}
+"""What each remat policy keeps of `llama_tensors`.
+
+full_remat: `jax.checkpoint` of the layer. dots_saved: its policy `dots_with_no_batch_dims_saveable`; the product of the down projection
+is not kept, since only the sum that follows needs it. attention_recomputed: no remat, but an attention (flash, or a custom VJP) that keeps q, k, v alone.
+"""
+
+
+def llama_tensors(
+    tokens: int, length: int, embed: int, heads: int, kv_heads: int, head_dim: int, mlp: int, bytes_per_element: int = 2
+) -> dict[str, int]:
+    """Bytes of every tensor of one Llama-style layer (RMSNorm, RoPE, grouped-query attention, SwiGLU, no dropout) that a backward pass can want.
+
+    `tokens` is B S of one device, `length` S; `heads`, `kv_heads` and `mlp` are one device's share under tensor parallelism.
+
+    - input: the residual stream that enters. attention_norm_in, mlp_norm_in: what a norm reads, in float32 whatever the stream is kept in.
+      attention_normed, mlp_normed: its output before the weight, for the weight's gradient; attention_in, mlp_in: after it, for those of the matrices.
+    - q, k, v: after RoPE. softmax: in float32; probabilities: rounded to the dtype of v. attended: what the output projection reads, attention_out what it gives.
+    - gate, up: products of the two first matrices. silu(gate) = gate sigmoid(gate) keeps gate, sigmoid and sigmoid (1 - sigmoid) (`sigmoid_slope`);
+      its product with up keeps silu and up; hidden, that product, is what the down projection reads.
+
+    Source: Ch. 19, `ch19.act_layer` as corrected (4-5:D-60), for this layer instead of GPT's.
+    """
+    positive(tokens=tokens, length=length, embed=embed, heads=heads, kv_heads=kv_heads, head_dim=head_dim, mlp=mlp, bytes_per_element=bytes_per_element)
+    e = bytes_per_element
+    stream, norm_in = tokens * embed * e, tokens * embed * 4
+    query, key, ff = tokens * heads * head_dim * e, tokens * kv_heads * head_dim * e, tokens * mlp * e
+    square = tokens * heads * length
+    return {
+        "input": stream,
+        "attention_norm_in": norm_in,
+        "attention_normed": stream,
+        "attention_in": stream,
+        "q": query,
+        "k": key,
+        "v": key,
+        "softmax": square * 4,
+        "probabilities": square * e,
+        "attended": query,
+        "attention_out": stream,
+        "mlp_norm_in": norm_in,
+        "mlp_normed": stream,
+        "mlp_in": stream,
+        **dict.fromkeys(_SWIGLU, ff),
+    }
+
+
+def llama_saved_bytes(
+    policy: str, tokens: int, length: int, embed: int, heads: int, kv_heads: int, head_dim: int, mlp: int, bytes_per_element: int = 2
+) -> int:
+    """Bytes that one layer keeps under a policy of `LLAMA_SAVED`: the sum of the tensors named there.
+
+    With two bytes an element, A h = H, K kv_heads of h and F = mlp, in units of B S H bytes: full_remat 2; dots_saved 6 + 4 K h / H + 4 F / H;
+    attention_recomputed 20 + 4 K h / H + 12 F / H; no_remat 6 A S / H more. The statistics of norms and softmax (4 bytes a row) are left out.
+    XLA's GPU compiler holds the float32 softmax of no_remat in two layouts: 4 A S / H more than is saved.
+    """
+    if policy not in LLAMA_SAVED:
+        raise ValueError(f"policy={policy!r}: expected one of {', '.join(LLAMA_SAVED)}")
+    tensors = llama_tensors(tokens, length, embed, heads, kv_heads, head_dim, mlp, bytes_per_element)
+    return sum(tensors[name] for name in LLAMA_SAVED[policy])
