@@ -5,15 +5,17 @@ Times are of the alpha-beta model, without arithmetic: `alpha_s` a message, `byt
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import log2, prod, sqrt
+from math import prod
 
-from lab.book.checks import positive
+import numpy as np
+
+from lab.book.checks import positive, ratio, real, whole
 
 
 def all_gather_wire_bytes(payload_bytes: int, ranks: int) -> Fraction:
-    """(P - 1) / P n bytes, n the gathered buffer. Source: Ch. 11, `ch11.volumes`."""
+    """(P - 1) / P n bytes, n the gathered buffer: all of it but one's own part. Source: Ch. 11, `ch11.volumes`."""
     positive(payload_bytes=payload_bytes, ranks=ranks)
-    return Fraction((ranks - 1) * payload_bytes, ranks)
+    return payload_bytes - ratio(payload_bytes, ranks)
 
 
 def reduce_scatter_wire_bytes(payload_bytes: int, ranks: int) -> Fraction:
@@ -29,7 +31,7 @@ def all_reduce_wire_bytes(payload_bytes: int, ranks: int) -> Fraction:
 def message_s(payload_bytes: float, alpha_s: float, bytes_per_s: float) -> float:
     """alpha + n / beta, beta the bandwidth of one direction. Source: Ch. 4, `ch04.alpha_beta`."""
     positive(payload_bytes=payload_bytes, bytes_per_s=bytes_per_s)
-    return alpha_s + payload_bytes / bytes_per_s
+    return alpha_s + real(payload_bytes) / bytes_per_s
 
 
 def ring_all_gather_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
@@ -37,7 +39,7 @@ def ring_all_gather_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_
 
     Source: Ch. 4, `ch04.all_gather`, `ch04.reduce_scatter`, `ch04.all_to_all`.
     """
-    return (ranks - 1) * alpha_s + float(all_gather_wire_bytes(payload_bytes, ranks)) / bytes_per_s
+    return (ranks - 1) * alpha_s + real(all_gather_wire_bytes(payload_bytes, ranks)) / bytes_per_s
 
 
 def ring_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
@@ -47,12 +49,12 @@ def ring_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_
 
 def split_ring_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 (P - 1) alpha + (P - 1) / P n / beta: half of the buffer goes round each way. Source: Ch. 12, `ch12.bidir_ring` (D-49)."""
-    return 2 * (ranks - 1) * alpha_s + float(all_reduce_wire_bytes(payload_bytes, ranks)) / 2 / bytes_per_s
+    return 2 * (ranks - 1) * alpha_s + real(all_reduce_wire_bytes(payload_bytes, ranks)) / 2 / bytes_per_s
 
 
 def bidirectional_ring_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 floor(P / 2) alpha + (P - 1) / P n / beta: every block goes both ways. Source: Ch. 12, `ch12.bidir_ring` (D-49)."""
-    return 2 * (ranks // 2) * alpha_s + float(all_reduce_wire_bytes(payload_bytes, ranks)) / 2 / bytes_per_s
+    return 2 * (ranks // 2) * alpha_s + real(all_reduce_wire_bytes(payload_bytes, ranks)) / 2 / bytes_per_s
 
 
 def binomial_broadcast_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
@@ -78,7 +80,7 @@ def halving_doubling_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float
 
     Source: Ch. 12, `ch12.rhd`, `ch12.non_pow2`.
     """
-    halves = 2 * rounds_down(ranks) * alpha_s + float(all_reduce_wire_bytes(payload_bytes, 2 ** rounds_down(ranks))) / bytes_per_s
+    halves = 2 * rounds_down(ranks) * alpha_s + real(all_reduce_wire_bytes(payload_bytes, 2 ** rounds_down(ranks))) / bytes_per_s
     return halves + _fold(ranks) * message_s(payload_bytes, alpha_s, bytes_per_s)
 
 
@@ -87,7 +89,7 @@ def binomial_scatter_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per
 
     Source: Ch. 11, `ch11.cost_table`.
     """
-    return rounds_up(ranks) * alpha_s + float(all_gather_wire_bytes(payload_bytes, ranks)) / bytes_per_s
+    return rounds_up(ranks) * alpha_s + real(all_gather_wire_bytes(payload_bytes, ranks)) / bytes_per_s
 
 
 def blocks_broadcast_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
@@ -98,17 +100,17 @@ def blocks_broadcast_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per
 
 def chain_broadcast_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float, slices: int) -> float:
     """(P - 2 + k) (alpha + n / (k beta)). Source: Ch. 11, `ch11.cost_table` as corrected (D-51)."""
-    return (ranks - 2 + slices) * message_s(payload_bytes / slices, alpha_s, bytes_per_s)
+    return (ranks - 2 + slices) * message_s(ratio(payload_bytes, slices), alpha_s, bytes_per_s)
 
 
 def best_slices(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """sqrt((P - 2) n / (alpha beta)), at which a chain broadcast is fastest. Source: table 'Algorithms described'."""
-    return sqrt((ranks - 2) * payload_bytes / (alpha_s * bytes_per_s))
+    return np.sqrt((ranks - 2) * payload_bytes / (alpha_s * bytes_per_s))
 
 
 def bruck_all_to_all_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """log2 P (alpha + n / (2 beta)) for P a power of two. Source: Ch. 11, `ch11.cost_table` as corrected (D-51)."""
-    return rounds_up(ranks) * message_s(payload_bytes / 2, alpha_s, bytes_per_s)
+    return rounds_up(ranks) * message_s(ratio(payload_bytes, 2), alpha_s, bytes_per_s)
 
 
 def levels_all_reduce_s(payload_bytes: int, levels: Sequence[tuple[int, float, float]]) -> float:
@@ -117,18 +119,18 @@ def levels_all_reduce_s(payload_bytes: int, levels: Sequence[tuple[int, float, f
     Source: Ch. 12, `ch12.hier2d`; Ch. 13a, `ch13a.levels`.
     """
     inside = [prod(size for size, _, _ in levels[:i]) for i in range(len(levels))]
-    return sum(ring_all_reduce_s(Fraction(payload_bytes, n), *level) for n, level in zip(inside, levels))
+    return sum(ring_all_reduce_s(ratio(payload_bytes, n), *level) for n, level in zip(inside, levels, strict=True))
 
 
 def torus_all_reduce_s(payload_bytes: int, side: int, axes: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 k (p - 1) alpha + 2 (P - 1) / P n / (k beta) for k axes of p ranks, P = p^k, each with links of its own."""
     wire_bytes = all_reduce_wire_bytes(payload_bytes, side**axes)
-    return 2 * axes * (side - 1) * alpha_s + float(wire_bytes) / axes / bytes_per_s
+    return 2 * axes * (side - 1) * alpha_s + real(wire_bytes) / axes / bytes_per_s
 
 
 def ring_tree_crossover_bytes(ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """n* = alpha beta (P - 1 - log2 P) / (log2 P - (P - 1) / P): below it the tree is faster. Source: Ch. 12, `ch12.crossover`."""
-    return alpha_s * bytes_per_s * (ranks - 1 - log2(ranks)) / (log2(ranks) - (ranks - 1) / ranks)
+    return alpha_s * bytes_per_s * (ranks - 1 - np.log2(ranks)) / (np.log2(ranks) - (ranks - 1) / ranks)
 
 
 def ring_balance_bytes(ranks: int, alpha_s: float, bytes_per_s: float) -> float:
@@ -138,15 +140,18 @@ def ring_balance_bytes(ranks: int, alpha_s: float, bytes_per_s: float) -> float:
 
 def rounds_up(ranks: int) -> int:
     """ceil(log2 P)."""
-    positive(ranks=ranks)
-    return (ranks - 1).bit_length()
+    return rounds_down(ranks) + (2.0 ** rounds_down(ranks) < ranks)
 
 
 def rounds_down(ranks: int) -> int:
     """floor(log2 P)."""
     positive(ranks=ranks)
-    return ranks.bit_length() - 1
+    whole(ranks=ranks)
+    # A float's exponent is exact, where a logarithm rounds.
+    exponents = np.frexp(ranks)[1] - 1
+    return exponents if np.ndim(ranks) else int(exponents)
 
 
 def _fold(ranks: int) -> int:
-    return 0 if rounds_up(ranks) == rounds_down(ranks) else 2
+    """Rounds in which the ranks beyond a power of two hand theirs over, and get the result back."""
+    return 2 * (rounds_up(ranks) - rounds_down(ranks))

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from lab.book.checks import positive
+from lab.book.checks import positive, ratio
 from lab.book.collectives import all_gather_wire_bytes, reduce_scatter_wire_bytes
 
 
@@ -19,4 +19,4 @@ def zero3_volume_bytes(parameters: int, bytes_per_element: int, ranks: int) -> F
 def zero3_weight_bytes(parameters: int, bytes_per_element: int, ranks: int) -> Fraction:
     """Psi e / P bytes of weights on one rank: the first term of 16 Psi / P. Source: Ch. 20, `ch20.stage_memory`."""
     positive(parameters=parameters, bytes_per_element=bytes_per_element, ranks=ranks)
-    return Fraction(parameters * bytes_per_element, ranks)
+    return ratio(parameters * bytes_per_element, ranks)

@@ -1,0 +1,188 @@
+"""Every worked number of the register, as numbers, as arrays and over a million points; and that the register is whole."""
+
+import inspect
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lab.book.register import Formula, Worked, evaluate, load, load_part, part_names, read_entry
+
+ROOT = Path(__file__).parents[3]
+CATALOGUE = ROOT / "../shared/formulas"
+POINTS = 1_000_000
+
+
+def formulas() -> list[Formula]:
+    """Those of every table that can be read; the others fail a test of their own."""
+    found = []
+    for name in part_names():
+        try:
+            found += load_part(name).formulas
+        except ValueError:
+            continue
+    return found
+
+
+def worked() -> list:
+    cases = [(formula, number, i) for formula in formulas() for i, number in enumerate(formula.worked)]
+    return [pytest.param(formula, number, id=f"{formula.id}-{i}") for formula, number, i in cases]
+
+
+def sweepable(number: Worked) -> bool:
+    return not isinstance(number.gives, (str, bool, list)) and any(map(is_number, number.arguments.values()))
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def one_a_function() -> list:
+    """The first worked number of each function that a sweep can take."""
+    firsts = {f.function: (f, number) for f in reversed(formulas()) for number in reversed(f.worked) if f.sweeps and sweepable(number)}
+    return [pytest.param(*first, id=first[0].function) for first in firsts.values()]
+
+
+def filled(number: Worked, points: int) -> dict:
+    """Its arguments with every number as an array."""
+    return {name: np.full(points, value) if is_number(value) else value for name, value in number.arguments.items()}
+
+
+@pytest.mark.parametrize("name", part_names())
+def test_every_table_can_be_read(name):
+    load_part(name)
+
+
+def test_no_id_is_in_the_register_twice():
+    load()
+
+
+@pytest.mark.parametrize("formula, number", worked())
+def test_worked_number(formula, number):
+    value = evaluate(formula, number.arguments)
+    exact = isinstance(number.gives, (str, bool))
+    found = value if exact else np.asarray(value, dtype=float) * number.times
+    assert found == (number.gives if exact else pytest.approx(np.asarray(number.gives, dtype=float), rel=number.rel))
+
+
+@pytest.mark.parametrize("formula, number", [case for case in worked() if case.values[0].sweeps and sweepable(case.values[1])])
+def test_arrays_give_what_numbers_give(formula, number):
+    values = np.asarray(formula.call(**filled(number, 3)))
+    assert values.dtype != object
+    assert values * number.times == pytest.approx(np.full(values.shape, number.gives, dtype=float), rel=number.rel)
+
+
+@pytest.mark.parametrize("formula, number", one_a_function())
+def test_a_million_points_take_one_numpy_pass(formula, number):
+    """Calls of functions are counted, Python's and C's: one pass makes as many of them for a million points as for one."""
+    arguments, calls = filled(number, POINTS), 0
+
+    def count(_frame, event, _argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        values = formula.call(**arguments)
+    finally:
+        sys.setprofile(None)
+    assert calls < 1000
+    assert np.shape(values) == (POINTS,)
+
+
+@pytest.mark.parametrize("name", part_names())
+def test_evidence_is_a_file_of_the_project(name):
+    named = {(formula.id, path) for formula in load_part(name).formulas for path in formula.evidence}
+    assert [(id, path) for id, path in named if path not in ("calculated", "open") and not (ROOT / path).is_file()] == []
+
+
+@pytest.mark.parametrize("name", part_names())
+def test_a_function_has_a_docstring_and_no_letter_that_is_another_argument(name):
+    for formula in load_part(name).formulas:
+        if formula.function:
+            assert inspect.getdoc(formula.call), formula.function
+            assert not [letter for letter, meant in formula.symbols.items() if letter in formula.arguments and letter != meant]
+
+
+def catalogue_ids(text: str) -> set[str]:
+    """What stands in bold or in a heading, and is not merely mentioned: `ch12.ring`, `app.qr.sanity`, `ml.04_young_daly`, `A7`."""
+    heads = [" ".join(head) for head in re.findall(r"\*\*(.+?)\*\*|^#{3,} (.+)$", text, re.M)]
+    rows = re.findall(r"^\| (A\d+) \|", text, re.M)
+    named = r"^A\d+\b|\b(?:ch\d+a?|app|ml)\.\d*[A-Za-z_]\w*(?:\.\w+)?"
+    return {*rows, *(id for head in heads for id in re.findall(named, head.strip()))}
+
+
+@pytest.mark.parametrize("file", ["parts-1-3.md", "parts-4-5.md", "parts-6-8.md", "second-source.md"])
+def test_every_entry_of_the_catalogue_is_in_the_register_or_left_out_with_a_reason(file):
+    if not (CATALOGUE / file).is_file():
+        pytest.skip(f"no catalogue at {CATALOGUE}")
+    known = {entry.id for part in load() for entry in (*part.formulas, *part.left_out)}
+    missing = catalogue_ids((CATALOGUE / file).read_text()) - known
+    assert not missing, f"{len(missing)} missing: {', '.join(sorted(missing))}"
+
+
+ENTRY = {
+    "id": "ch12.ring",
+    "chapter": "12",
+    "title": "ring all-reduce",
+    "prints": "2(P-1)(alpha + n/(P beta))",
+    "verdict": "right",
+    "function": "lab.book.collectives:ring_all_reduce_s",
+    "symbols": {"p": "ranks", "n": "payload_bytes"},
+    "kind": "calculated",
+    "evidence": ["calculated"],
+}
+RING = {"ranks": 2, "payload_bytes": 2, "alpha_s": 1, "bytes_per_s": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"colour": "red"}, "ch12.ring: unknown colour"),
+        ({"verdict": "fine"}, "ch12.ring: verdict 'fine'"),
+        ({"kind": "guessed"}, "kind 'guessed'"),
+        ({"verdict": "wrong", "right": "n"}, "without reason"),
+        ({"severity": 2.0}, "severity 2.0 with verdict 'right'"),
+        ({"evidence": []}, "kind 'calculated' with evidence"),
+        ({"kind": "compiled"}, "kind 'compiled' with evidence"),
+        ({"evidence": ["calculated", "README.md"]}, "kind 'calculated' with evidence"),
+        ({"function": "lab.book.collectives:ring"}, "no function 'lab.book.collectives:ring'"),
+        ({"function": "lab.book.rings:ring"}, "no function 'lab.book.rings:ring'"),
+        ({"symbols": {"p": "rank"}}, "rank is no argument of lab.book.collectives:ring_all_reduce_s"),
+        ({"worked": [{"set": {"size": 8}, "gives": 1}]}, "size is no argument"),
+        ({"worked": [{"set": {}, "gives": 1, "tolerance": 1}]}, "worked: unknown tolerance"),
+        ({"worked": [{"set": {}}]}, "worked: .*gives"),
+    ],
+)
+def test_an_entry_that_says_too_much_or_too_little_is_refused(change, problem):
+    read_entry(ENTRY)
+    with pytest.raises(ValueError, match=problem):
+        read_entry(ENTRY | change)
+
+
+def test_letters_and_names_of_arguments_give_the_same():
+    ring = read_entry(ENTRY)
+    assert evaluate(ring, RING) == evaluate(ring, {"p": 2, "n": 2, "alpha_s": 1, "bytes_per_s": 1}) == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"rank": 2}, "no argument 'rank'; expected ranks"),
+        ({"payload_bits": 2}, "no argument 'payload_bits'; expected payload_bytes"),
+        ({"ranks": 2, "p": 2}, "ranks set twice"),
+        ({"p": 2, "n": 2}, r"alpha_s, bytes_per_s not given; it takes payload_bytes \(n\), ranks \(p\)"),
+        (RING | {"ranks": 0}, "ranks=0: expected a number above 0"),
+    ],
+)
+def test_unusable_settings_are_refused_by_name(settings, problem):
+    with pytest.raises(ValueError, match=problem):
+        evaluate(read_entry(ENTRY), settings)
+
+
+def test_a_statement_has_nothing_to_set():
+    statement = {key: value for key, value in ENTRY.items() if key not in ("function", "symbols")}
+    with pytest.raises(ValueError, match="without a function"):
+        evaluate(read_entry(statement), {})
