@@ -1,7 +1,5 @@
 """Part IV: what a layer computes and how long tensor parallelism keeps it waiting (Ch. 15). What it sends stands in `parallelism`."""
 
-import numpy as np
-
 from lab.book.checks import not_negative, positive, ratio, whole
 from lab.book.collectives import all_reduce_wire_bytes, ring_all_reduce_s
 from lab.book.parallelism import activation_bytes
@@ -24,7 +22,10 @@ def gpt_layer_forward_flops(tokens, length, embed):
 
 
 def tp_layer_s(tokens, embed, bytes_per_element, ranks, alpha_s, bytes_per_s, all_reduces=2):
-    """2 [2 (P - 1) alpha + 2 (P - 1) / P b s d e / beta] of a layer's forward pass; a training step has 4 all-reduces. Source: Ch. 15, `ch15.tp_time` as corrected (4-5:D-05)."""
+    """2 [2 (P - 1) alpha + 2 (P - 1) / P b s d e / beta] of a layer's forward pass; a training step has 4 all-reduces.
+
+    Source: Ch. 15, `ch15.tp_time` as corrected (4-5:D-05).
+    """
     positive(all_reduces=all_reduces)
     return all_reduces * ring_all_reduce_s(activation_bytes(tokens, embed, bytes_per_element), ranks, alpha_s, bytes_per_s)
 

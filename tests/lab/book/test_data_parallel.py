@@ -52,7 +52,7 @@ def test_two_orders_of_64_summands_differ_within_the_bound_and_by_more_than_any_
 def sent_one_after_the_other(backward_s, sync_s):
     """An event at a time: the link takes a bucket once it is ready and the link is free."""
     clock = link_free = 0.0
-    for computed, sent in zip(backward_s, sync_s):
+    for computed, sent in zip(backward_s, sync_s, strict=True):
         clock += computed
         link_free = max(link_free, clock) + sent
     return link_free

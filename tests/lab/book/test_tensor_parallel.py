@@ -26,17 +26,17 @@ def gelu(x):
 
 
 def test_a_product_split_over_its_rows_sums_to_the_whole():
-    np.testing.assert_allclose(sum(x @ w for x, w in zip(np.split(X, P, 1), np.split(UP, P, 0))), X @ UP)
+    np.testing.assert_allclose(sum(x @ w for x, w in zip(np.split(X, P, 1), np.split(UP, P, 0), strict=True)), X @ UP)
 
 
 def test_a_bias_on_each_of_8_ranks_is_added_8_times():
-    partial = [x @ w + np.ones(F) for x, w in zip(np.split(X, 8, 1), np.split(UP, 8, 0))]
+    partial = [x @ w + np.ones(F) for x, w in zip(np.split(X, 8, 1), np.split(UP, 8, 0), strict=True)]
     np.testing.assert_allclose(sum(partial) - X @ UP - 1, 7)
 
 
 def test_gelu_commutes_with_columns_and_not_with_partial_sums():
-    by_columns = sum(gelu(X @ up) @ down for up, down in zip(np.split(UP, P, 1), np.split(DOWN, P, 0)))
-    by_rows = sum(gelu(x @ up) for x, up in zip(np.split(X, P, 1), np.split(UP, P, 0))) @ DOWN
+    by_columns = sum(gelu(X @ up) @ down for up, down in zip(np.split(UP, P, 1), np.split(DOWN, P, 0), strict=True))
+    by_rows = sum(gelu(x @ up) for x, up in zip(np.split(X, P, 1), np.split(UP, P, 0), strict=True)) @ DOWN
     whole = gelu(X @ UP) @ DOWN
     np.testing.assert_allclose(by_columns, whole, rtol=1e-4, atol=1e-4)
     assert np.abs(by_rows - whole).max() > 0.1

@@ -1,0 +1,144 @@
+"""Part IV: what a pipeline idles, holds and sends (Ch. 16).
+
+P stages, m micro-batches, v chunks a stage; `forward_s` and `backward_s` are times of one stage and micro-batch, all its chunks together.
+"""
+
+import numpy as np
+
+from lab.book.checks import not_negative, positive, ratio
+
+
+def idle_s(stages, forward_s, backward_s, chunks=1):
+    """(P - 1) (t_F + t_B) / v seconds that a stage idles a step, with GPipe or 1F1B (v = 1) or interleaved 1F1B (P a divisor of m).
+
+    Source: Ch. 16, `ch16.gpipe_bubble`, `ch16.1f1b_bubble`, `ch16.interleaved_bubble`; `A24` to `A26`.
+    """
+    positive(stages=stages, chunks=chunks)
+    not_negative(forward_s=forward_s, backward_s=backward_s)
+    return (stages - 1) * (forward_s + backward_s) / chunks
+
+
+def step_s(stages, micro_batches, forward_s, backward_s, chunks=1):
+    """m (t_F + t_B) + (P - 1) (t_F + t_B) / v. Source: Ch. 16, `ch16.gpipe_bubble`, `ch16.throughput`."""
+    positive(micro_batches=micro_batches)
+    return micro_batches * (forward_s + backward_s) + idle_s(stages, forward_s, backward_s, chunks)
+
+
+def bubble_share(stages, micro_batches, chunks=1):
+    """(P - 1) / (m v + P - 1) of all the time. Source: Ch. 16, `ch16.gpipe_bubble`, `ch16.interleaved_bubble` as corrected (4-5:D-23)."""
+    positive(stages=stages, micro_batches=micro_batches, chunks=chunks)
+    return ratio(stages - 1, micro_batches * chunks + stages - 1)
+
+
+def bubble_to_ideal(stages, micro_batches, chunks=1):
+    """(P - 1) / (m v): idle over busy time, which the literature calls the bubble too (Narayanan et al. 2021). Source: Ch. 16, `ch16.interleaved_bubble`."""
+    positive(stages=stages, micro_batches=micro_batches, chunks=chunks)
+    return ratio(stages - 1, micro_batches * chunks)
+
+
+def ticks(stages, micro_batches, chunks=1):
+    """m v + P - 1 turns of the loop of one pass; a program that computes on garbage in the bubble runs every one. Source: `A24`, `A26`."""
+    positive(stages=stages, micro_batches=micro_batches, chunks=chunks)
+    return micro_batches * chunks + stages - 1
+
+
+def warm_up(stages, micro_batches, stage):
+    """min(P - s - 1, m) forward passes of stage s before its first pair of one forward and one backward. Source: Ch. 16, `ch16.1f1b_order` as corrected (4-5:D-21)."""
+    _check_stage(stages, stage)
+    positive(micro_batches=micro_batches)
+    return np.minimum(stages - stage - 1, micro_batches)
+
+
+def in_flight(stages, micro_batches, stage):
+    """min(P - s, m): micro-batches whose activations stage s of a 1F1B pipeline holds at most; GPipe holds m. Source: Ch. 16, `ch16.1f1b_memory`."""
+    _check_stage(stages, stage)
+    positive(micro_batches=micro_batches)
+    return np.minimum(stages - stage, micro_batches)
+
+
+def interleaved_in_flight(stages, chunks, stage=0):
+    """(2 (P - s - 1) + (v - 1) P + 1) / v micro-batches of a whole stage that interleaved 1F1B holds at most; P + (P - 1) / v on stage 0.
+
+    Source: Ch. 16, `ch16.interleaved_memory` (not in the book; 4-5:D-75).
+    """
+    _check_stage(stages, stage)
+    positive(chunks=chunks)
+    return ratio(2 * (stages - stage - 1) + (chunks - 1) * stages + 1, chunks)
+
+
+def hops(stages, chunks=1):
+    """P v - 1 messages a micro-batch and direction, those from the last stage to the first included. Source: Ch. 16, `ch16.interleaved_comm`."""
+    positive(stages=stages, chunks=chunks)
+    return stages * chunks - 1
+
+
+def zero_bubble_idle_s(stages, forward_s, input_backward_s, weight_s, lag=1):
+    """(P - 1) (t_F + t_B - k t_W): W, the gradient of weights, put off by k times s micro-batches on stage s; ZB-H1 has k = 1, ZB-H2 k = 2.
+
+    t_B is the gradient of the input alone; 1F1B, with both in one, idles (P - 1) (t_F + t_B + t_W). Below 0 there is no bubble.
+    Source: Ch. 16, `ch16.zb_bubble` as corrected (4-5:D-24; Qi et al. 2023).
+    """
+    positive(stages=stages, lag=lag)
+    not_negative(forward_s=forward_s, input_backward_s=input_backward_s, weight_s=weight_s)
+    return np.maximum(0, (stages - 1) * (forward_s + input_backward_s - lag * weight_s))
+
+
+def zero_bubble_share(stages, micro_batches, forward_s, input_backward_s, weight_s, lag=1):
+    """x / (x + m (t_F + t_B + t_W)), x = `zero_bubble_idle_s`. Source: Ch. 16, `ch16.zb_bubble`; `A27`, `A28`."""
+    positive(micro_batches=micro_batches)
+    idle = zero_bubble_idle_s(stages, forward_s, input_backward_s, weight_s, lag)
+    return idle / (idle + micro_batches * (forward_s + input_backward_s + weight_s))
+
+
+def zero_bubble_in_flight(stages, lag=1):
+    """k (P - 1) + 1 micro-batches: P with ZB-H1, 2 P - 1 with ZB-H2. Source: Ch. 16, `ch16.zb_memory` as corrected (4-5:D-25)."""
+    positive(stages=stages, lag=lag)
+    return lag * (stages - 1) + 1
+
+
+def stage_volume_bytes(message_bytes, micro_batches, neighbours=2):
+    """2 m n bytes that an interior stage sends a step, activations one way and their gradients the other; half of it at the ends (`neighbours` 1).
+
+    Source: Ch. 16, `ch16.pp_volume`.
+    """
+    positive(message_bytes=message_bytes, micro_batches=micro_batches, neighbours=neighbours)
+    return neighbours * micro_batches * message_bytes
+
+
+def pipeline_volume_bytes(message_bytes, micro_batches, stages):
+    """2 (P - 1) m n bytes over all boundaries. Source: Ch. 16, `ch16.pp_volume`."""
+    positive(message_bytes=message_bytes, micro_batches=micro_batches, stages=stages)
+    return 2 * (stages - 1) * micro_batches * message_bytes
+
+
+def uneven_step_s(stage_s, micro_batches):
+    """sum t_i + (m - 1) max t_i for stages that take t_i, listed along the last dim. Source: Ch. 16, `ch16.load_balance`."""
+    positive(stage_s=stage_s, micro_batches=micro_batches)
+    return np.sum(stage_s, -1) + (micro_batches - 1) * np.max(stage_s, -1)
+
+
+def uneven_efficiency(stage_s, micro_batches=np.inf):
+    """m sum t_i / (P T), T = `uneven_step_s`; sum t_i / (P max t_i) for endlessly many micro-batches. Source: Ch. 16, `ch16.load_balance`."""
+    positive(stage_s=stage_s, micro_batches=micro_batches)
+    one, slowest = np.sum(stage_s, -1), np.max(stage_s, -1)
+    return one / (np.shape(stage_s)[-1] * (one / micro_batches + (1 - 1 / micro_batches) * slowest))
+
+
+def throughput_per_s(stages, micro_batches, forward_s, backward_s, chunks=1):
+    """m / T micro-batches a second. Source: Ch. 16, `ch16.throughput`."""
+    return micro_batches / step_s(stages, micro_batches, forward_s, backward_s, chunks)
+
+
+def segmented_bytes(in_flight, segments, layers, input_bytes, layer_bytes):
+    """f g A_in + (L_s / g) M_layer: g inputs of segments for each micro-batch in flight, and one segment of a stage's L_s layers recomputed.
+
+    Source: Ch. 16, `ch16.ckpt_1f1b` as corrected (4-5:D-27).
+    """
+    positive(in_flight=in_flight, segments=segments, layers=layers, input_bytes=input_bytes, layer_bytes=layer_bytes)
+    return in_flight * segments * input_bytes + layers / segments * layer_bytes
+
+
+def _check_stage(stages, stage):
+    positive(stages=stages)
+    not_negative(stage=stage)
+    positive(**{"stages - stage": stages - stage})
