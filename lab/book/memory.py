@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from lab.book.checks import positive, ratio
 
 
@@ -16,9 +18,9 @@ def model_state_bytes(
     Source: Ch. 19, `ch19.model_state`; Ch. 20, `ch20.stage_memory`.
     """
     positive(parameters=parameters, ranks=ranks)
-    if stage not in (0, 1, 2, 3):
+    if not np.isin(stage, (0, 1, 2, 3)).all():
         raise ValueError(f"stage={stage}: expected a ZeRO stage, 0 to 3")
     split = (3, weight_bytes), (2, gradient_bytes), (1, master_bytes + moment_bytes)
-    whole = sum(size for first, size in split if stage < first)
-    parted = sum(size for first, size in split if stage >= first)
+    whole = sum(size * (stage < first) for first, size in split)
+    parted = sum(size * (stage >= first) for first, size in split)
     return parameters * whole + ratio(parameters * parted, ranks)
