@@ -128,3 +128,11 @@ def test_96_heads_have_12_divisors_and_6_ranks_no_cure_in_8_kv_heads():
 def test_one_rank_has_no_ratio():
     with pytest.raises(ValueError, match="ranks - 1=0"):
         tp_compute_to_sync(4096, 1, 989e12, 450e9)
+
+
+def test_two_pullbacks_give_what_one_gives():
+    x, w, g = jnp.asarray(X), jnp.asarray(UP), jnp.ones((ROWS, F))
+    both = jax.vjp(lambda x, w: jnp.tanh(x @ w), x, w)[1](g)
+    alone = *jax.vjp(lambda x: jnp.tanh(x @ w), x)[1](g), *jax.vjp(lambda w: jnp.tanh(x @ w), w)[1](g)
+    for one, other in zip(both, alone, strict=True):
+        np.testing.assert_array_equal(one, other)
