@@ -42,22 +42,24 @@ def all_gather_cost(axes: Axes, elements: int) -> Cost:
     return sum((_blocks_cost(axes, elements, distance, -distance) for distance in distances(axes.size)), Cost())
 
 
-def barrier(axis: Axis) -> jax.Array:
+def barrier(rank: jax.Array, axis: Axis) -> jax.Array:
     """Every rank hears of every other (dissemination; Hensgen, Finkel & Manber 1988).
 
+    Args:
+      rank: int32[], one's own.
     Returns:
       int32[]: one more than the highest rank heard of.
 
     Cost: ceil(log2 P) steps of one number.
     """
-    highest = jax.lax.axis_index(axis)
+    highest = rank
     for distance in distances(jax.lax.axis_size(axis)):
         highest = jnp.maximum(highest, shift(highest, axis, distance))
     return highest + 1
 
 
 def barrier_cost(axes: Axes, elements: int) -> Cost:
-    return sum((rounds(permute(axes, shift_pairs(axes.size, distance), elements)) for distance in distances(axes.size)), Cost())
+    return sum((rounds(permute(axes, shift_pairs(axes.size, distance), 1)) for distance in distances(axes.size)), Cost())
 
 
 def distances(ranks: int) -> list[int]:

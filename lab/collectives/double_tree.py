@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import jax
 
-from lab.collectives.algorithm import Algorithm
+from lab.collectives.algorithm import Algorithm, rounds_down
 from lab.collectives.cost import Cost
 from lab.collectives.pipelined import SLICES, Hop, Turn, backwards, keep_arrived, play, turns_cost
 from lab.collectives.wires import Axis, Op, block_size, join, split
@@ -34,7 +34,7 @@ def all_reduce(slices: int = SLICES) -> Algorithm:
         down, size = _down_trees(axes.size, slices), block_size(elements, 2 * slices)
         return turns_cost(axes, backwards(down), size) + turns_cost(axes, down, size)
 
-    return Algorithm(run, cost)
+    return Algorithm("all_reduce", run, cost, additions=lambda axes: 2 * rounds_down(axes))
 
 
 class Edge(NamedTuple):

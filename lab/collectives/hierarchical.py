@@ -38,7 +38,15 @@ def all_reduce(across: Algorithm) -> Algorithm:
         inside = ring.half_cost(_inner(axes), elements)
         return inside + cost(_outer(axes), block_size(elements, _inner(axes).size)) + inside
 
-    return Algorithm(run, cost, misfit=several_axes)
+    def in_a_row(axes: Axes) -> int:
+        return across.additions(axes) if len(axes.names) == 1 else axes.sizes[-1] - 1 + in_a_row(_outer(axes))
+
+    return Algorithm("all_reduce", run, cost, misfit=several_axes, additions=in_a_row)
+
+
+def additions(axes: Axes) -> int:
+    """Through how many additions in a row a term goes in rings along one axis after the other."""
+    return sum(size - 1 for size in axes.sizes)
 
 
 def reduce_scatter(x_PC: jax.Array, axis: Names, op: Op) -> jax.Array:

@@ -41,7 +41,7 @@ def chain_broadcast(slices: int = SLICES) -> Algorithm:
     def cost(axes: Axes, elements: int) -> Cost:
         return turns_cost(axes, _down_chain(axes.size, slices, 0), block_size(elements, slices))
 
-    return Algorithm(run, cost)
+    return Algorithm("broadcast", run, cost)
 
 
 def chain_reduce(slices: int = SLICES) -> Algorithm:
@@ -53,7 +53,7 @@ def chain_reduce(slices: int = SLICES) -> Algorithm:
     def cost(axes: Axes, elements: int) -> Cost:
         return turns_cost(axes, backwards(_down_chain(axes.size, slices, 0)), block_size(elements, slices))
 
-    return Algorithm(run, cost)
+    return Algorithm("reduce", run, cost)
 
 
 def sliced(whole: Algorithm, slices: int = 2) -> Algorithm:
@@ -69,7 +69,7 @@ def sliced(whole: Algorithm, slices: int = 2) -> Algorithm:
     def cost(axes: Axes, elements: int) -> Cost:
         return whole.cost(axes, block_size(elements, slices)) * slices
 
-    return Algorithm(run, cost, misfit=whole.misfit)
+    return Algorithm("all_reduce", run, cost, misfit=whole.misfit, additions=whole.additions)
 
 
 def _in_slices(x: jax.Array, slices: int, axis: Axis, turns: Sequence[Turn], op: Op) -> jax.Array:

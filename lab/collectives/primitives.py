@@ -7,8 +7,10 @@ Where a buffer has to be cut into blocks it is padded with zeros at its end, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from operator import index
 from typing import Any
 
 import jax
@@ -16,10 +18,11 @@ import jax.numpy as jnp
 
 from lab.collectives.algorithm import Algorithm
 from lab.collectives.catalogue import ALGORITHMS
-from lab.collectives.cost import Cost, permute as permute_message, rounds
-from lab.collectives.wires import Axis, Op, shift_pairs, split
+from lab.collectives.cost import Cost, Pairs
+from lab.collectives.wires import Axis, Op, join, shift_pairs, split
 from meshes.axes import Axes
 from meshes.errors import Unusable
+
 
 def all_reduce(x: Any, axis: Axis, algorithm: str | Algorithm = "ring", op: Op = jnp.add) -> Any:
     """Combines `x` of all ranks with `op`, on every rank.
@@ -31,8 +34,8 @@ def all_reduce(x: Any, axis: Axis, algorithm: str | Algorithm = "ring", op: Op =
     Raises:
       Unusable: the algorithm is unknown, or does not serve this axis or `op`.
     """
-    chosen = _chosen("all_reduce", algorithm, axis)
-    return _each(x, lambda leaf: chosen.run(leaf, _names(axis), op=_fitting(op, leaf, chosen)))
+    chosen, axes = _chosen("all_reduce", algorithm, axis)
+    return _each(x, lambda leaf: chosen.run(leaf, axes.names, op=_fitting(op, leaf, chosen)))
 
 
 def reduce_scatter(x: Any, axis: Axis, algorithm: str | Algorithm = "ring", op: Op = jnp.add) -> Any:
@@ -44,8 +47,8 @@ def reduce_scatter(x: Any, axis: Axis, algorithm: str | Algorithm = "ring", op: 
     Raises:
       Unusable: the algorithm is unknown, or does not serve this axis or `op`; or an array has no dim.
     """
-    chosen, P = _chosen("reduce_scatter", algorithm, axis), jax.lax.axis_size(axis)
-    return _each_by_rows(x, lambda leaf: chosen.run(split(leaf, P), _names(axis), op=_fitting(op, leaf, chosen)))
+    chosen, axes = _chosen("reduce_scatter", algorithm, axis)
+    return _each_by_rows(x, lambda leaf: chosen.run(split(leaf, axes.size), axes.names, op=_fitting(op, leaf, chosen)))
 
 
 def all_gather(x: Any, axis: Axis, algorithm: str | Algorithm = "ring") -> Any:
@@ -54,8 +57,8 @@ def all_gather(x: Any, axis: Axis, algorithm: str | Algorithm = "ring") -> Any:
     Raises:
       Unusable: the algorithm is unknown, or does not serve this axis; or an array has no dim.
     """
-    chosen = _chosen("all_gather", algorithm, axis)
-    return _each_by_rows(x, lambda leaf: _joined(chosen.run(leaf, _names(axis))))
+    chosen, axes = _chosen("all_gather", algorithm, axis)
+    return _each_by_rows(x, lambda leaf: join(chosen.run(leaf, axes.names)))
 
 
 def reduce(x: Any, axis: Axis, root: int = 0, algorithm: str | Algorithm = "tree", op: Op = jnp.add) -> Any:
@@ -66,8 +69,9 @@ def reduce(x: Any, axis: Axis, root: int = 0, algorithm: str | Algorithm = "tree
     Raises:
       Unusable: the algorithm is unknown, or does not serve this axis or `op`; or there is no such root.
     """
-    chosen = _chosen("reduce", algorithm, axis, root)
-    return _each(x, lambda leaf: chosen.run(leaf, _names(axis), root=root, op=_fitting(op, leaf, chosen)))
+    chosen, axes = _chosen("reduce", algorithm, axis)
+    at = _root(root, chosen, axes)
+    return _each(x, lambda leaf: chosen.run(leaf, axes.names, root=at, op=_fitting(op, leaf, chosen)))
 
 
 def broadcast(x: Any, axis: Axis, root: int = 0, algorithm: str | Algorithm = "tree") -> Any:
@@ -76,8 +80,9 @@ def broadcast(x: Any, axis: Axis, root: int = 0, algorithm: str | Algorithm = "t
     Raises:
       Unusable: the algorithm is unknown, or does not serve this axis; or there is no such root.
     """
-    chosen = _chosen("broadcast", algorithm, axis, root)
-    return _each(x, lambda leaf: chosen.run(leaf, _names(axis), root=root))
+    chosen, axes = _chosen("broadcast", algorithm, axis)
+    at = _root(root, chosen, axes)
+    return _each(x, lambda leaf: chosen.run(leaf, axes.names, root=at))
 
 
 def scatter(x: Any, axis: Axis, root: int = 0, algorithm: str | Algorithm = "tree") -> Any:
@@ -86,8 +91,9 @@ def scatter(x: Any, axis: Axis, root: int = 0, algorithm: str | Algorithm = "tre
     Raises:
       Unusable: the algorithm is unknown, or does not serve this axis; there is no such root; or an array has no dim.
     """
-    chosen, P = _chosen("scatter", algorithm, axis, root), jax.lax.axis_size(axis)
-    return _each_by_rows(x, lambda leaf: chosen.run(split(leaf, P), _names(axis), root=root))
+    chosen, axes = _chosen("scatter", algorithm, axis)
+    at = _root(root, chosen, axes)
+    return _each_by_rows(x, lambda leaf: chosen.run(split(leaf, axes.size), axes.names, root=at))
 
 
 def gather(x: Any, axis: Axis, root: int = 0, algorithm: str | Algorithm = "tree") -> Any:
@@ -96,8 +102,9 @@ def gather(x: Any, axis: Axis, root: int = 0, algorithm: str | Algorithm = "tree
     Raises:
       Unusable: the algorithm is unknown, or does not serve this axis; there is no such root; or an array has no dim.
     """
-    chosen = _chosen("gather", algorithm, axis, root)
-    return _each_by_rows(x, lambda leaf: _joined(chosen.run(leaf, _names(axis), root=root)))
+    chosen, axes = _chosen("gather", algorithm, axis)
+    at = _root(root, chosen, axes)
+    return _each_by_rows(x, lambda leaf: join(chosen.run(leaf, axes.names, root=at)))
 
 
 def all_to_all(x: Any, axis: Axis, algorithm: str | Algorithm = "pairwise") -> Any:
@@ -106,19 +113,32 @@ def all_to_all(x: Any, axis: Axis, algorithm: str | Algorithm = "pairwise") -> A
     Raises:
       Unusable: the algorithm is unknown, or does not serve this axis; or an array has no dim.
     """
-    chosen, P = _chosen("all_to_all", algorithm, axis), jax.lax.axis_size(axis)
-    return _each_by_rows(x, lambda leaf: _joined(chosen.run(split(leaf, P), _names(axis))))
+    chosen, axes = _chosen("all_to_all", algorithm, axis)
+    return _each_by_rows(x, lambda leaf: join(chosen.run(split(leaf, axes.size), axes.names)))
 
 
-def permute(x: Any, axis: Axis, pairs: int | Sequence[tuple[int, int]]) -> Any:
-    """Sends `x` along (source, target) pairs, or from every rank as many places on around the axis; zeros where nothing arrives."""
-    along = shift_pairs(jax.lax.axis_size(axis), pairs) if isinstance(pairs, int) else pairs
-    return _each(x, lambda leaf: jax.lax.ppermute(leaf, axis, along))
+def permute(x: Any, axis: Axis, pairs: int | Pairs = 1, algorithm: str | Algorithm = "lax") -> Any:
+    """Sends `x` along (source, target) pairs, or from every rank as many places on around the axis; zeros where nothing arrives.
+
+    Raises:
+      Unusable: the algorithm is unknown, a rank does not exist, or two pairs have one source or one target.
+    """
+    chosen, axes = _chosen("permute", algorithm, axis)
+    checked = _pairs(pairs, axes)
+    return _each(x, lambda leaf: chosen.run(leaf, axes.names, pairs=checked))
 
 
-def barrier(axis: Axis, algorithm: str | Algorithm = "circulant") -> jax.Array:
-    """int32[]: the number of ranks, known only once all of them have come this far. What shall wait must depend on it."""
-    return _chosen("barrier", algorithm, axis).run(_names(axis))
+def barrier(axis: Axis, algorithm: str | Algorithm = "circulant", after: Any = ()) -> jax.Array:
+    """int32[]: the number of ranks, known only once all of them have come this far. What shall wait must depend on it.
+
+    Args:
+      after: arrays that each rank has before it comes.
+    Raises:
+      Unusable: the algorithm is unknown, or does not serve this axis.
+    """
+    chosen, axes = _chosen("barrier", algorithm, axis)
+    rank, _ = jax.lax.optimization_barrier((jax.lax.axis_index(axes.names), after))
+    return chosen.run(rank, axes.names)
 
 
 def cost(primitive: str, algorithm: str | Algorithm, axes: Axes, elements: int, bytes_per_element: int) -> Cost:
@@ -127,53 +147,98 @@ def cost(primitive: str, algorithm: str | Algorithm, axes: Axes, elements: int, 
     Args:
       axes: the axes that it spans, outermost first.
       elements: the n of the book: of the result for all_gather and gather, else of what enters. Where arrays are split by rows
-        (reduce_scatter, all_gather, scatter, gather, all_to_all) count rows.
+        (reduce_scatter, all_gather, scatter, gather, all_to_all) count rows. A barrier sends one number, whatever n.
       bytes_per_element: of a number, or of a row.
     Raises:
-      Unusable: the algorithm is unknown, or does not serve these axes.
+      Unusable: the primitive or the algorithm is unknown, or does not serve these axes; or a size is below zero.
     """
-    chosen = algorithm if isinstance(algorithm, Algorithm) else _named(primitive, algorithm)
-    _check(primitive, algorithm, chosen, axes)
-    return replace(chosen.cost(axes, elements), bytes_per_element=bytes_per_element)
+    return _counted(_named(primitive, algorithm, axes).cost, axes, elements, bytes_per_element)
 
 
-def permute_cost(axes: Axes, pairs: int | Sequence[tuple[int, int]], elements: int, bytes_per_element: int) -> Cost:
-    """Of `permute`: one message."""
-    along = shift_pairs(axes.size, pairs) if isinstance(pairs, int) else pairs
-    return replace(rounds(permute_message(axes, along, elements)), bytes_per_element=bytes_per_element)
+def permute_cost(axes: Axes, pairs: int | Pairs, elements: int, bytes_per_element: int) -> Cost:
+    """Of `permute` along any pairs: one message."""
+    along_pairs = partial(_named("permute", "lax", axes).cost, pairs=_pairs(pairs, axes))
+    return _counted(along_pairs, axes, elements, bytes_per_element)
 
 
-def _names(axis: Axis) -> tuple[str, ...]:
-    return (axis,) if isinstance(axis, str) else tuple(axis)
+def _counted(statement: Callable[[Axes, int], Cost], axes: Axes, elements: int, bytes_per_element: int) -> Cost:
+    if elements < 0 or bytes_per_element < 1:
+        raise Unusable(f"cost of {elements} elements of {bytes_per_element} bytes: expected 0 elements or more, of 1 byte or more")
+    return replace(statement(axes, elements), bytes_per_element=bytes_per_element)
 
 
-def _chosen(primitive: str, algorithm: str | Algorithm, axis: Axis, root: int = 0) -> Algorithm:
-    axes = Axes(_names(axis), tuple(map(jax.lax.axis_size, _names(axis))))
-    chosen = algorithm if isinstance(algorithm, Algorithm) else _named(primitive, algorithm)
-    _check(primitive, algorithm, chosen, axes)
-    if not 0 <= root < axes.size:
-        raise Unusable(f"{primitive} over {axes}: found root {root}, expected 0 to {axes.size - 1}")
-    return chosen
+def _chosen(primitive: str, algorithm: str | Algorithm, axis: Axis) -> tuple[Algorithm, Axes]:
+    """The algorithm, and the axes as they are inside `jax.shard_map`."""
+    names = (axis,) if isinstance(axis, str) else tuple(axis)
+    axes = Axes(names, tuple(map(_size, names)))
+    return _named(primitive, algorithm, axes), axes
 
 
-def _named(primitive: str, algorithm: str) -> Algorithm:
+def _size(name: str) -> int:
+    try:
+        return jax.lax.axis_size(name)
+    except NameError:
+        there = ", ".join(map(repr, jax.sharding.get_abstract_mesh().manual_axes)) or "none"
+        raise Unusable(f"axis {name!r}: found axes {there} here, expected one of the mesh of the jax.shard_map around this call") from None
+
+
+def _named(primitive: str, algorithm: str | Algorithm, axes: Axes) -> Algorithm:
+    if primitive not in ALGORITHMS:
+        raise Unusable(f"unknown primitive {primitive!r}; known are {', '.join(ALGORITHMS)}")
     known = ALGORITHMS[primitive]
-    if algorithm not in known:
+    chosen = algorithm if isinstance(algorithm, Algorithm) else known.get(algorithm)
+    if chosen is None:
         raise Unusable(f"{primitive}: unknown algorithm {algorithm!r}; known are {', '.join(known)}")
-    return known[algorithm]
-
-
-def _check(primitive: str, algorithm: str | Algorithm, chosen: Algorithm, axes: Axes) -> None:
+    if chosen.primitive != primitive:
+        raise Unusable(f"{primitive}: found an algorithm of {chosen.primitive}; known are {', '.join(known)}")
     if problem := chosen.misfit(axes):
         name = algorithm if isinstance(algorithm, str) else "the given algorithm"
         raise Unusable(f"{primitive} by {name} over {axes}: found {problem}; name another algorithm")
+    return chosen
+
+
+def _root(root: int, chosen: Algorithm, axes: Axes) -> int:
+    if (found := _integer(root)) not in range(axes.size):
+        raise Unusable(f"{chosen.primitive} over {axes}: found root {root!r}, expected 0 to {axes.size - 1}")
+    return found
+
+
+def _pairs(pairs: int | Pairs, axes: Axes) -> Pairs:
+    if (by := _integer(pairs)) is not None:
+        return shift_pairs(axes.size, by)
+    known = [_pair(pair, axes) for pair in pairs]
+    for side, ranks in zip(("sources", "targets"), zip(*known, strict=True), strict=False):
+        if len(set(ranks)) < len(ranks):
+            raise Unusable(f"permute over {axes}: found {side} {', '.join(map(str, ranks))}, expected each rank once at most")
+    return known
+
+
+def _pair(pair: tuple[int, int], axes: Axes) -> tuple[int, int]:
+    try:
+        source, target = map(index, pair)
+    except (TypeError, ValueError):
+        source = target = -1
+    if not {source, target} <= set(range(axes.size)):
+        raise Unusable(f"permute over {axes}: found pair {pair!r}, expected (source, target) of ranks 0 to {axes.size - 1}")
+    return source, target
+
+
+def _integer(value: Any) -> int | None:
+    try:
+        return index(value)
+    except TypeError:
+        return None
 
 
 def _fitting(op: Op, leaf: jax.Array, chosen: Algorithm) -> Op:
     """`op`, once it is seen to keep shape and dtype of what the algorithm applies it to."""
     shape = (3,) if chosen.elementwise else leaf.shape
     given = jax.ShapeDtypeStruct(shape, leaf.dtype)
-    found = jax.eval_shape(op, given, given)
+    try:
+        found = jax.eval_shape(lambda a, b: op(a, b), given, given)
+    except (TypeError, ValueError) as refusal:
+        reason = str(refusal).strip().partition("\n")[0]
+        raise Unusable(f"op {op} does not take two {_typed(given)} of JAX; give one of jax.numpy: {reason}") from None
     if (found.shape, found.dtype) != (shape, leaf.dtype):
         whole = "flattened parts of arrays" if chosen.elementwise else "whole arrays"
         raise Unusable(f"op makes {_typed(found)} of two {_typed(given)}; here it meets {whole} and must keep shape and dtype")
@@ -195,7 +260,3 @@ def _each_by_rows(x: Any, kernel: Callable[[jax.Array], jax.Array]) -> Any:
         return kernel(leaf)
 
     return _each(x, checked)
-
-
-def _joined(x_PC: jax.Array) -> jax.Array:
-    return x_PC.reshape(-1, *x_PC.shape[2:])

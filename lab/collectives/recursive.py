@@ -20,13 +20,13 @@ def all_reduce_doubling(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
     """
     P = jax.lax.axis_size(axis)
     x = merge(x, axis, _fold_pairs(P), op)
-    for distance in distances(P):
+    for distance in exchange_distances(P):
         x = op(*_pair(x, axis, distance))
     return receive(x, axis, backwards(_fold_pairs(P)), otherwise=x)
 
 
 def all_reduce_doubling_cost(axes: Axes, elements: int) -> Cost:
-    exchanges = (rounds(permute(axes, _exchange_pairs(axes.size, distance), elements)) for distance in distances(axes.size))
+    exchanges = (rounds(permute(axes, _exchange_pairs(axes.size, distance), elements)) for distance in exchange_distances(axes.size))
     return _folded_cost(axes, elements, sum(exchanges, Cost()))
 
 
@@ -53,7 +53,7 @@ def reduce_scatter_halving(x_QC: jax.Array, axis: Axis, op: Op) -> jax.Array:
     Cost: log2 Q steps of n/2, n/4, ..., n/Q.
     """
     P = jax.lax.axis_size(axis)
-    for distance in reversed(distances(P)):
+    for distance in reversed(exchange_distances(P)):
         lower, upper = x_QC[:distance], x_QC[distance:]
         is_upper = _is_upper(axis, distance)
         kept, given = jnp.where(is_upper, upper, lower), jnp.where(is_upper, lower, upper)
@@ -62,7 +62,7 @@ def reduce_scatter_halving(x_QC: jax.Array, axis: Axis, op: Op) -> jax.Array:
 
 
 def reduce_scatter_halving_cost(axes: Axes, elements: int) -> Cost:
-    return sum((_blocks_cost(axes, elements, distance) for distance in reversed(distances(axes.size))), Cost())
+    return sum((_blocks_cost(axes, elements, distance) for distance in reversed(exchange_distances(axes.size))), Cost())
 
 
 def all_gather_doubling(x_C: jax.Array, axis: Axis) -> jax.Array:
@@ -71,16 +71,16 @@ def all_gather_doubling(x_C: jax.Array, axis: Axis) -> jax.Array:
     Cost: log2 Q steps of n/Q, ..., n/4, n/2.
     """
     x_QC = x_C[None]
-    for distance in distances(jax.lax.axis_size(axis)):
+    for distance in exchange_distances(jax.lax.axis_size(axis)):
         x_QC = jnp.concatenate(_pair(x_QC, axis, distance))
     return x_QC
 
 
 def all_gather_doubling_cost(axes: Axes, elements: int) -> Cost:
-    return sum((_blocks_cost(axes, elements, distance) for distance in distances(axes.size)), Cost())
+    return sum((_blocks_cost(axes, elements, distance) for distance in exchange_distances(axes.size)), Cost())
 
 
-def distances(ranks: int) -> list[int]:
+def exchange_distances(ranks: int) -> list[int]:
     """1, 2, 4, ... below the greatest power of two that is at most P."""
     return [2**k for k in range(ranks.bit_length() - 1)]
 

@@ -101,6 +101,11 @@ def half_cost_both_ways(axes: Axes, elements: int) -> Cost:
     return whole if P % 2 else rounds(*_both_ways(axes, *_halves(block))) + whole
 
 
+def additions_both_ways(axes: Axes) -> int:
+    """Half of the way round, then what comes from the other side."""
+    return min(axes.size - 1, axes.size // 2 + 1)
+
+
 def _passing(x_C: jax.Array, axis: Axis, way: int, steps: int) -> list[jax.Array]:
     """One's own block, and those that pass on their way around: of the neighbour, of the one behind it, ..."""
     blocks = [x_C]

@@ -20,6 +20,11 @@ def shift_pairs(ranks: int, by: int) -> Pairs:
     return [(rank, (rank + by) % ranks) for rank in range(ranks)]
 
 
+def along(pairs: int | Pairs, ranks: int) -> Pairs:
+    """Pairs as they are; a number of places on as pairs."""
+    return shift_pairs(ranks, pairs) if isinstance(pairs, int) else pairs
+
+
 def shift(x: jax.Array, axis: Axis, by: int) -> jax.Array:
     """Every rank sends `x` to the rank `by` places on, around the axis. What is empty, or at home, stays."""
     P = jax.lax.axis_size(axis)
@@ -63,9 +68,10 @@ def split(x_NS: jax.Array, ranks: int) -> jax.Array:
     return jnp.pad(x_NS, padding).reshape(ranks, C, *x_NS.shape[1:])
 
 
-def join(x_PCS: jax.Array, rows: int) -> jax.Array:
-    """[P, C, S] to the first `rows` of [P C, S]."""
-    return x_PCS.reshape(-1, *x_PCS.shape[2:])[:rows]
+def join(x_PCS: jax.Array, rows: int | None = None) -> jax.Array:
+    """[P, C, S] to [P C, S], or to its first `rows`."""
+    P, C, *S = x_PCS.shape
+    return x_PCS.reshape(P * C, *S)[:rows]
 
 
 def pick(x_PC: jax.Array, block: jax.Array) -> jax.Array:

@@ -1,18 +1,20 @@
 """Every algorithm of every primitive in one program, so that a mesh is compiled for once; what each must give, and must send.
 
-As a script, `python -m tests.lab.collectives.sweep 9 16`, it prints what is wrong on so many fake CPU devices.
+As a script, `python -m tests.lab.collectives.sweep 9 16`, it prints what is wrong on so many fake CPU devices, and on random shapes there.
 """
 
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab import collectives
@@ -42,15 +44,13 @@ class Case:
         """The last rank; the first over several axes, where it decides which of them a step crosses."""
         return self.axes.size - 1 if len(self.axes.names) == 1 else 0
 
-    def kernel(self, x_NW: jax.Array) -> jax.Array:
+    def kernel(self, x_NW: jax.Array, **how: Any) -> jax.Array:
         if self.primitive == "barrier":
             return collectives.barrier(self.axes.names, self.algorithm)[None]
         root = {"root": self.root} if self.primitive in ROOTED else {}
-        return getattr(collectives, self.primitive)(x_NW, self.axes.names, algorithm=self.algorithm, **root)
+        return getattr(collectives, self.primitive)(x_NW, self.axes.names, algorithm=self.algorithm, **root, **how)
 
     def cost(self, rows: int = ROWS, bytes_per_number: int = 4) -> Cost:
-        if self.primitive == "barrier":
-            return collectives.cost("barrier", self.algorithm, self.axes, 1, 4)
         rows *= self.axes.size if self.primitive in ("all_gather", "gather") else 1
         elements, size = (rows, self.width * bytes_per_number) if self.primitive in BY_ROWS else (rows * self.width, bytes_per_number)
         return collectives.cost(self.primitive, self.algorithm, self.axes, elements, size)
@@ -79,11 +79,13 @@ def program(mesh: Mesh, swept: list[Case]) -> tuple[jax.stages.Wrapped, NamedSha
 def compiled(mesh: Mesh, swept: list[Case], dtype: Any = jnp.int32, rows: int = ROWS) -> jax.stages.Compiled:
     function, sharding = program(mesh, swept)
     shapes = [jax.ShapeDtypeStruct((mesh.size, rows, case.width), dtype, sharding=sharding) for case in swept]
-    return function.lower(shapes).compile(compiler_options=_QUICK if mesh.devices.flat[0].platform == "cpu" else None)
+    return function.lower(shapes).compile(compiler_options=_QUICK.get(mesh.devices.flat[0].platform))
 
 
 # How carefully XLA makes machine code of what lies between collectives: most of the time, and no matter here.
-_QUICK = {"xla_backend_optimization_level": "0"}
+_ON_CPU = {"xla_backend_optimization_level": 0} | ({"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {})
+_ON_GPU = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True, "xla_gpu_disable_gpuasm_optimizations": True}
+_QUICK = {"cpu": _ON_CPU, "gpu": _ON_GPU, "cuda": _ON_GPU}
 
 
 def on_ranks(kernel: Callable[..., Any], ranks: int | Axes) -> Callable[..., Any]:
@@ -95,7 +97,7 @@ def on_ranks(kernel: Callable[..., Any], ranks: int | Axes) -> Callable[..., Any
         return jax.tree.map(lambda y: y[None], kernel(*jax.tree.map(lambda x: x[0], stacked)))
 
     mapped = jax.shard_map(one_rank, mesh=cpu_mesh(axes), in_specs=spec, out_specs=spec)
-    return jax.jit(mapped, compiler_options=_QUICK)
+    return jax.jit(mapped, compiler_options=_ON_CPU)
 
 
 def cpu_mesh(axes: Axes) -> Mesh:
@@ -141,6 +143,28 @@ def wrong(axes: Axes, swept: list[Case]) -> Iterator[str]:
         yield f"over {axes}: shown but not stated {found - said}, stated but not shown {said - found}"
 
 
+@st.composite
+def random_case(draw: st.DrawFn, meshes: list[Axes]) -> tuple[Case, np.ndarray]:
+    """An algorithm that serves one of the meshes, and buffers of any shape for it, [ranks, rows, width]."""
+    axes = draw(st.sampled_from(meshes), label="mesh")
+    one = draw(st.sampled_from(cases(axes, lambda primitive, _: primitive != "barrier")), label="case")
+    case = replace(one, width=draw(st.integers(0, 3), label="width"))
+    rows = draw(st.integers(0, 20), label="rows")
+    return case, np.random.default_rng(rows).integers(-(2**31), 2**31, (axes.size, rows, case.width), np.int32)
+
+
+def exact_on_any_shape(meshes: list[Axes], examples: int) -> Callable[[], None]:
+    """A test that algorithms give what NumPy gives, bit for bit."""
+
+    @settings(max_examples=examples, deadline=None, derandomize=True)
+    @given(random_case(meshes))
+    def exact(drawn: tuple[Case, np.ndarray]) -> None:
+        case, x = drawn
+        np.testing.assert_array_equal(on_ranks(case.kernel, case.axes)(x), case.expected(x))
+
+    return exact
+
+
 def _padded_blocks(x_PNW: np.ndarray) -> np.ndarray:
     """[P, N, W] to [P, P, C, W]."""
     P, N, W = x_PNW.shape
@@ -168,7 +192,8 @@ _REFERENCES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "broadcast": lambda x, root: _everywhere(x[root], len(x)),
     "scatter": lambda x, root: _padded_blocks(x)[root],
     "gather": lambda x, root: _only_on(root, np.concatenate(x), len(x)),
-    "all_to_all": lambda x, root: (b := _padded_blocks(x)).swapaxes(0, 1).reshape(len(x), prod(b.shape[1:3]), -1),
+    "all_to_all": lambda x, root: (b := _padded_blocks(x)).swapaxes(0, 1).reshape(len(x), prod(b.shape[1:3]), x.shape[-1]),
+    "permute": lambda x, root: np.roll(x, 1, axis=0),
     "barrier": lambda x, root: np.full((len(x), 1), len(x)),
 }
 
@@ -176,6 +201,7 @@ _REFERENCES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 if __name__ == "__main__":
     sizes = list(map(int, sys.argv[1:]))
     prepare([parse_target(f"cpu:{max(sizes)}")])
-    for size in sizes:
-        axes = Axes(("data",), (size,))
+    rings = [Axes(("data",), (size,)) for size in sizes]
+    for axes in rings:
         print(*wrong(axes, cases(axes)), sep="\n", end="")
+    exact_on_any_shape(rings + [Axes.parse("data=3,tensor=3"), Axes.parse("data=4,tensor=4")], examples=20)()

@@ -1,6 +1,7 @@
 """Ahead of time for GPUs and TPUs: every algorithm sends what it states, and holds no more than it states."""
 
 from collections import Counter
+from dataclasses import replace
 
 import jax.numpy as jnp
 import pytest
@@ -14,7 +15,7 @@ from tests.lab.collectives.sweep import Case, Rows, cases, compiled, rows, shown
 
 gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
 tpu = pytest.mark.skipif(not plugins.installed("tpu"), reason="libtpu is not installed: nothing compiles for TPUs")
-SEVERAL = ("hierarchical", "ring_tree", "torus")
+FOUR, TWO_BY_TWO = Axes.parse("data=4"), Axes.parse("data=2,tensor=2")
 
 
 def compiled_rows(target: str, axes: Axes, swept: list[Case]) -> Rows:
@@ -22,8 +23,13 @@ def compiled_rows(target: str, axes: Axes, swept: list[Case]) -> Rows:
     return shown(compiled(make_mesh(to, axes), swept).as_text(), axes, target=to)
 
 
+def by_axes(axes: Axes) -> list[Case]:
+    """The algorithms that take several axes one by one."""
+    return cases(axes, lambda primitive, name: ALGORITHMS[primitive][name].misfit(FOUR) is not None)
+
+
 @gpu
-@pytest.mark.parametrize("ranks", [2, 3, 5, 8, 16])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 16])
 def test_gpus_send_what_every_algorithm_states_over_one_axis_of(ranks):
     axes = Axes(("data",), (ranks,))
     assert compiled_rows(f"gpu:h100:1x{ranks}", axes, cases(axes)) == stated(cases(axes))
@@ -32,18 +38,33 @@ def test_gpus_send_what_every_algorithm_states_over_one_axis_of(ranks):
 @gpu
 def test_2_hosts_of_6_gpus_send_what_algorithms_by_axes_state():
     axes = Axes(("data", "fsdp", "tensor"), (2, 2, 3))
-    swept = cases(axes, lambda _, algorithm: algorithm in SEVERAL)
-    assert compiled_rows("gpu:h100:2x6", axes, swept) == stated(swept)
+    assert compiled_rows("gpu:h100:2x6", axes, by_axes(axes)) == stated(by_axes(axes))
 
 
 @tpu
-def test_8_tpus_send_what_every_algorithm_states_but_scatter_all_they_reduce():
+@pytest.mark.parametrize(("target", "ranks"), [("tpu:v5p:2x2x1", 4), ("tpu:v5e:2x4", 8), ("tpu:v5p:2x2x4", 16)])
+def test_a_slice_of_tpus_sends_what_every_algorithm_states_but_reduces_all_to_scatter_it(target, ranks):
+    axes = Axes(("data",), (ranks,))
+    assert compiled_rows(target, axes, cases(axes)) == as_tpus_do(stated(cases(axes)))
+
+
+@tpu
+@pytest.mark.parametrize(("target", "ranks"), [("tpu:v5p:2x2x1", 2), ("tpu:v5p:2x2x3", 3), ("tpu:v5p:2x2x5", 5)])
+def test_tpus_do_so_over_one_axis_of_two_of(target, ranks):
+    """A slice is a multiple of the 2 x 2 chips of a host, so these numbers can be had as one axis of a mesh alone."""
+    swept = cases(Axes(("tensor",), (ranks,)))
+    mesh = Axes(("data", "tensor"), (parse_target(target).devices // ranks, ranks))
+    assert compiled_rows(target, mesh, swept) == as_tpus_do(stated(swept))
+
+
+@tpu
+def test_2_by_4_tpus_send_what_algorithms_by_axes_state():
     axes = Axes(("data", "tensor"), (2, 4))
-    assert compiled_rows("tpu:v5e:2x4", axes, cases(axes)) == as_tpus_do(stated(cases(axes)))
+    assert compiled_rows("tpu:v5e:2x4", axes, by_axes(axes)) == stated(by_axes(axes))
 
 
 def as_tpus_do(said: Rows) -> Rows:
-    """A reduce_scatter over the whole slice is emitted as an all_reduce whose result is sliced."""
+    """A reduce_scatter of arrays this small is emitted as an all_reduce whose result is sliced."""
     changed: Rows = Counter()
     for (kind, axes, payload), executions in said.items():
         changed[Kind.ALL_REDUCE if kind is Kind.REDUCE_SCATTER else kind, axes, payload] += executions
@@ -51,26 +72,15 @@ def as_tpus_do(said: Rows) -> Rows:
 
 
 ROWS = 4096
-OF_RANKS = [(p, name) for p, known in ALGORITHMS.items() for name in known if name not in SEVERAL and p != "barrier"]
 
 
 @gpu
-@pytest.mark.parametrize(("primitive", "algorithm"), OF_RANKS)
-def test_4_gpus_send_and_hold_what_is_stated(primitive, algorithm):
-    assert_sends_and_holds(Axes(("data",), (4,)), primitive, algorithm)
-
-
-@gpu
-@pytest.mark.parametrize("algorithm", SEVERAL)
-def test_2_by_2_gpus_send_and_hold_what_is_stated(algorithm):
-    assert_sends_and_holds(Axes(("data", "tensor"), (2, 2)), "all_reduce", algorithm)
-
-
-def assert_sends_and_holds(axes: Axes, primitive: str, algorithm: str) -> None:
-    case, target = Case(primitive, algorithm, axes, width=64), parse_target("gpu:h100:1x4")
-    per_rank = ROWS // axes.size if primitive in ("all_gather", "gather") else ROWS
-    ready = compiled(make_mesh(target, axes), [case], jnp.float32, per_rank)
-    assert shown(ready.as_text(), axes, target=target) == rows(case.cost(per_rank).ledger(axes, "f32"))
-    workspace_bytes = 4 * case.width * ALGORITHMS[primitive][algorithm].workspace_elements(axes, ROWS)
+@pytest.mark.parametrize("case", [*cases(FOUR), *by_axes(TWO_BY_TWO)], ids=lambda case: f"{case.primitive}-{case.algorithm}")
+def test_4_gpus_send_and_hold_what_is_stated(case):
+    case, target = replace(case, width=64), parse_target("gpu:h100:1x4")
+    per_rank = ROWS // case.axes.size if case.primitive in ("all_gather", "gather") else ROWS
+    ready = compiled(make_mesh(target, case.axes), [case], jnp.float32, per_rank)
+    assert shown(ready.as_text(), case.axes, target=target) == rows(case.cost(per_rank).ledger(case.axes, "f32"))
+    workspace_bytes = 4 * case.width * ALGORITHMS[case.primitive][case.algorithm].workspace_elements(case.axes, ROWS)
     alignment = 256 * (case.cost(per_rank).messages + 8)
     assert ready.memory_analysis().temp_size_in_bytes <= workspace_bytes + alignment

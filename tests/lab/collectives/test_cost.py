@@ -62,10 +62,10 @@ def test_a_statement_takes_the_time_of_the_closed_form(primitive, algorithm, for
 
 
 @pytest.mark.parametrize("slices", [1, 3, 8])
-@pytest.mark.parametrize("algorithm", [chain_broadcast, chain_reduce])
-def test_a_chain_takes_the_time_of_the_closed_form(algorithm, slices):
+@pytest.mark.parametrize(("primitive", "algorithm"), [("broadcast", chain_broadcast), ("reduce", chain_reduce)])
+def test_a_chain_takes_the_time_of_the_closed_form(primitive, algorithm, slices):
     for ranks in RANKS:
-        stated = cost("broadcast", algorithm(slices), data(ranks), 48 * slices, 4)
+        stated = cost(primitive, algorithm(slices), data(ranks), 48 * slices, 4)
         assert stated.time_s(LINK) == pytest.approx(book.chain_broadcast_s(192 * slices, ranks, LINK.alpha_s, LINK.bytes_per_s, slices))
 
 
@@ -173,12 +173,24 @@ def test_a_row_may_be_the_element():
 
 
 @pytest.mark.parametrize("primitive", ALGORITHMS)
-def test_one_rank_and_no_elements_cost_nothing(primitive):
+def test_one_rank_costs_nothing_and_neither_do_no_elements_but_of_a_barrier(primitive):
     for name, algorithm in ALGORITHMS[primitive].items():
         axes = Axes.of({"a": 1, "b": 1}) if algorithm.misfit(data(1)) else data(1)
         wide = Axes.of({"a": 2, "b": 2}) if algorithm.misfit(data(4)) else data(4)
-        assert cost(primitive, name, axes, 16, 4) == cost(primitive, name, wide, 0, 4) == Cost(bytes_per_element=4)
+        assert cost(primitive, name, axes, 16, 4) == Cost(bytes_per_element=4)
+        assert (cost(primitive, name, wide, 0, 4) == Cost(bytes_per_element=4)) is (primitive != "barrier")
         assert cost(primitive, name, wide, 16, 4).steps > 0
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS["barrier"])
+def test_a_barrier_sends_one_number_whatever_n(algorithm):
+    one, many = (cost("barrier", algorithm, data(5), elements, 4) for elements in (1, 1000))
+    assert one == many and {message.elements for round in many.rounds for message in round.messages} == {1}
+
+
+def test_lax_sends_as_much_for_a_broadcast_as_for_an_all_reduce():
+    broadcast, all_reduce = (cost(primitive, "lax", data(8), 64, 4) for primitive in ("broadcast", "all_reduce"))
+    assert broadcast.bytes_sent == all_reduce.bytes_sent == book.all_reduce_wire_bytes(256, 8)
 
 
 def test_costs_add_up_in_order():

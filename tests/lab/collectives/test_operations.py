@@ -1,35 +1,27 @@
 """Operations other than a sum of integers; arrays of every shape; floats within the bound of their order of summation."""
 
-from collections.abc import Callable
-from functools import cache, reduce
+from functools import reduce
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lab import collectives
 from lab.collectives import ALGORITHMS
 from meshes.axes import Axes
-from tests.lab.collectives.sweep import Case, cpu_mesh, on_ranks
+from tests.lab.collectives.sweep import Case, cases, cpu_mesh, exact_on_any_shape, on_ranks
+
+RINGS = [Axes(("data",), (ranks,)) for ranks in range(1, 9)]
+SEVERAL = [Axes.parse(text) for text in ("data=2,tensor=3", "data=4,tensor=2", "data=2,fsdp=2,tensor=2", "data=1,tensor=3")]
+
 
 def over(axes: Axes, primitive: str) -> list[str]:
-    return [name for name, algorithm in ALGORITHMS[primitive].items() if not algorithm.misfit(axes)]
+    return [case.algorithm for case in cases(axes, lambda one, _: one == primitive)]
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
-@given(st.data())
-def test_any_shape_and_number_of_ranks_gives_what_numpy_gives(data):
-    ranks = data.draw(st.integers(1, 8), label="ranks")
-    axes = Axes(("data",), (ranks,))
-    primitive = data.draw(st.sampled_from([p for p in ALGORITHMS if p != "barrier"]), label="primitive")
-    algorithm = data.draw(st.sampled_from(over(axes, primitive)), label="algorithm")
-    rows, width = data.draw(st.tuples(st.integers(0, 20), st.integers(0, 3)), label="shape")
-    case = Case(primitive, algorithm, axes, width)
-    x = np.random.default_rng(rows).integers(-(2**31), 2**31, (ranks, rows, width), np.int32)
-    np.testing.assert_array_equal(on_ranks(case.kernel, ranks)(x), case.expected(x))
+test_any_shape_and_number_of_ranks_gives_what_numpy_gives = exact_on_any_shape(RINGS, examples=30)
+test_any_shape_over_several_axes_gives_what_numpy_gives = exact_on_any_shape(SEVERAL, examples=30)
 
 
 def test_padding_leaks_into_no_maximum_and_no_product():
@@ -68,41 +60,46 @@ def test_a_tree_reduces_matrices_to_rank_0_in_the_order_of_ranks():
     assert not np.any(product[1:])
 
 
-# Additions that one term may go through, at most: what bounds the rounding error.
-ADDITIONS = {
-    "doubling": lambda P: P.bit_length() + 1,
-    "halving_doubling": lambda P: P.bit_length() + 1,
-    "halving": lambda P: P.bit_length(),
-    "circulant": lambda P: P.bit_length(),
-    "tree": lambda P: 2 * P.bit_length(),
-    "double_tree": lambda P: 2 * P.bit_length(),
-    "bidirectional_ring": lambda P: P // 2 + 2,
-}
+REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 
 
-@cache
-def all_reduces(ranks: int) -> tuple[list[str], Callable[[np.ndarray], list[jax.Array]]]:
-    """The names of the algorithms, and a function of stacked arrays to what each gives."""
-    names = over(Axes(("data",), (ranks,)), "all_reduce")
-    return names, on_ranks(lambda x: [collectives.all_reduce(x, "data", name) for name in names], ranks)
+def reductions(axes: Axes) -> list[Case]:
+    return cases(axes, lambda primitive, _: primitive in REDUCTIONS)
 
 
-def test_float_sums_err_by_no_more_than_their_additions_allow():
-    """|error| <= k eps sum |x| for k additions in a row (Higham 2002, section 4.2), P - 1 at most."""
-    ranks = 7
-    x_PN = (np.random.default_rng(2).standard_normal((ranks, 50)) * 10.0 ** np.arange(ranks)[:, None]).astype(np.float32)
-    exact, size = x_PN.astype(np.float64).sum(0), np.abs(x_PN.astype(np.float64)).sum(0)
-    names, sums = all_reduces(ranks)
-    for name, found in zip(names, sums(x_PN), strict=True):
-        additions = ADDITIONS.get(name, lambda P: P - 1)(ranks)
-        assert (np.abs(np.asarray(found, np.float64) - exact) <= additions * np.finfo(np.float32).eps * size).all(), name
+def additions(case: Case) -> int:
+    return ALGORITHMS[case.primitive][case.algorithm].additions(case.axes)
+
+
+@pytest.mark.parametrize("sizes", [(2,), (7,), (8,), (2, 3), (2, 2, 2)], ids=str)
+def test_a_term_goes_through_as_many_additions_as_stated(sizes):
+    """Where `op` counts how deep its results lie. A double tree, whose inner ranks have one child or two, may take fewer than it states."""
+    axes = Axes(("data", "fsdp", "tensor")[: len(sizes)], sizes)
+    counted = [case for case in reductions(axes) if case.algorithm != "lax"]
+
+    def depths(x: jax.Array) -> list[jax.Array]:
+        return [case.kernel(x, op=lambda a, b: jnp.maximum(a, b) + 1).max() for case in counted]
+
+    for case, found in zip(counted, on_ranks(depths, axes)(np.zeros((axes.size, 7), np.int32)), strict=True):
+        stated, deepest = additions(case), int(found.max())
+        assert deepest == stated or (case.algorithm == "double_tree" and deepest < stated), case
+
+
+@pytest.mark.parametrize("axes", [Axes.parse("data=7"), Axes.parse("data=2,tensor=3")], ids=str)
+def test_float_sums_err_by_no_more_than_their_additions_allow(axes):
+    """|error| <= k eps sum |x| for k additions in a row (Higham 2002, section 4.2)."""
+    x_PN = (np.random.default_rng(2).standard_normal((axes.size, 50, 1)) * 10.0 ** np.arange(axes.size)[:, None, None]).astype(np.float32)
+    x64_PN, swept = x_PN.astype(np.float64), reductions(axes)
+    for case, found in zip(swept, on_ranks(lambda x: [one.kernel(x) for one in swept], axes)(x_PN), strict=True):
+        allowed = additions(case) * np.finfo(np.float32).eps * case.expected(np.abs(x64_PN))
+        assert (np.abs(np.asarray(found, np.float64) - case.expected(x64_PN)) <= allowed).all(), case
 
 
 def test_the_ranks_of_an_all_reduce_agree_bit_for_bit_whatever_they_round():
     """While the algorithms differ in their last bits: `ch11.fp_nonassoc`."""
     x_PN = np.random.default_rng(3).standard_normal((7, 50)).astype(np.float32)
-    names, sums = all_reduces(7)
-    found = np.asarray(sums(x_PN))
+    names = over(RINGS[6], "all_reduce")
+    found = np.asarray(on_ranks(lambda x: [collectives.all_reduce(x, "data", name) for name in names], 7)(x_PN))
     assert [name for name, one in zip(names, found, strict=True) if (one != one[0]).any()] == []
     assert np.any(found[names.index("ring")] != found[names.index("tree")])
 
@@ -114,9 +111,30 @@ def test_a_tree_of_arrays_is_dealt_with_leaf_by_leaf():
     assert (summed["scale"] == 6).all() and (summed["w"].dtype, summed["scale"].dtype) == (np.float32, np.int32)
 
 
-def test_truth_values_are_joined_by_or():
-    found = on_ranks(lambda x: collectives.all_reduce(x, "data", op=jnp.logical_or), 4)(np.eye(4, dtype=bool)[:, :3])
-    assert found.dtype == bool and found.all()
+def test_truth_values_are_joined_by_or_and_stay_truth_values():
+    axes = RINGS[3]
+    swept = [case for case in reductions(axes) if (case.primitive, case.algorithm) != ("reduce_scatter", "lax")]
+    x = np.eye(4, dtype=bool)[:, :3, None]
+    for case, found in zip(swept, on_ranks(lambda x: [one.kernel(x) for one in swept], axes)(x), strict=True):
+        assert found.dtype == bool and np.array_equal(found, case.expected(x)), case
+
+
+MOVING = ("broadcast", "scatter", "gather", "all_gather", "all_to_all", "permute")
+BITS = np.array([-0.0, 0.0, np.nan, -np.inf, 1e-40, 3.5, -7.25], np.float32)  # Among them a sign of zero, no number, and a subnormal one.
+
+
+def test_what_only_moves_data_keeps_every_bit_of_every_dtype():
+    axes = RINGS[2]
+    swept = cases(axes, lambda primitive, _: primitive in MOVING)
+    floats = np.stack([np.roll(BITS, rank) for rank in range(axes.size)])[..., None]
+    x = [floats, floats.astype(jnp.bfloat16), np.stack([floats, floats[:, ::-1]], -1).view(np.complex64)[..., 0], np.signbit(floats), floats.view(np.int8)]
+
+    def moved(x: list[jax.Array]) -> list[list[jax.Array]]:
+        return [case.kernel(x) for case in swept]
+
+    for case, found in zip(swept, on_ranks(moved, axes)(x), strict=True):
+        for one, before in zip(found, x, strict=True):
+            assert np.asarray(one).dtype == before.dtype and np.asarray(one).tobytes() == np.asarray(case.expected(before)).tobytes(), case
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int8])
