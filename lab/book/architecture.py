@@ -36,19 +36,6 @@ def latent_bytes_per_token(latent_dim, rope_dim, bytes_per_element):
     return (latent_dim + rope_dim) * bytes_per_element
 
 
-def one_f_one_b_idle_s(stages, forward_s, backward_s):
-    """(p - 1) (F + B) seconds that a stage idles a step. Source: Ch. 31a, `ch31a.dualpipe`."""
-    positive(stages=stages, forward_s=forward_s, backward_s=backward_s)
-    return (stages - 1) * (forward_s + backward_s)
-
-
-def zero_bubble_idle_s(stages, forward_s, backward_s, weight_s):
-    """(p - 1) (F + B - 2 W), W the part of B that computes gradients of weights (ZB1P). Source: Ch. 31a, `ch31a.dualpipe`."""
-    positive(stages=stages, forward_s=forward_s, backward_s=backward_s)
-    not_negative(weight_s=weight_s)
-    return (stages - 1) * (forward_s + backward_s - 2 * weight_s)
-
-
 def dualpipe_idle_s(stages, both_s, backward_s, weight_s):
     """(p / 2 - 1) (F&B + B - 3 W), F&B a forward and a backward pass run together.
 
@@ -60,7 +47,7 @@ def dualpipe_idle_s(stages, both_s, backward_s, weight_s):
 
 
 def idle_share(idle_s, busy_s):
-    """idle / (idle + busy), busy = m (F + B) of one step. Source: Ch. 31a, `ch31a.dualpipe`."""
+    """idle / (idle + busy), busy = m (F + B) of one step; `pipeline.idle_s` and `zero_bubble_idle_s` are the rivals' idle times. Source: Ch. 31a, `ch31a.dualpipe`."""
     not_negative(idle_s=idle_s)
     positive(busy_s=busy_s)
     return idle_s / (idle_s + busy_s)

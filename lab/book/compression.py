@@ -90,7 +90,8 @@ def low_rank_error(singular_values, rank: int) -> float:
 
     Source: Ch. 28, `ch28.lowrank_error` (Eckart & Young 1936).
     """
-    positive(singular_values=singular_values, rank=rank)
+    not_negative(singular_values=singular_values)
+    positive(rank=rank)
     squares = np.sort(np.square(singular_values, dtype=float))[::-1]
     return float(np.sqrt(squares[rank:].sum() / squares.sum()))
 

@@ -1,0 +1,128 @@
+"""Chapters 25 to 31a compiled for 8 devices: which collectives such programs hold, and how many bytes these send."""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import lab
+from lab.book.collectives import all_reduce_wire_bytes
+from lab.book.compression import quantized_all_reduce_wire_bytes
+from lab.ledger import Kind, Ledger
+from meshes.axes import Axes
+from meshes.targets import make_mesh, parse_target
+
+RANKS = 8
+
+
+@pytest.fixture(scope="module")
+def ring() -> Mesh:
+    return make_mesh(parse_target("cpu:8"), Axes.of({"ring": RANKS}))
+
+
+def program(mesh: Mesh, function: Callable, entering, leaving) -> Callable:
+    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=entering, out_specs=leaving, check_vma=False))
+
+
+def compiled(mesh: Mesh, function: Callable, specs, shapes, leaving) -> Ledger:
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec)) for shape, spec in zip(shapes, specs, strict=True)]
+    return lab.inspect(program(mesh, function, specs, leaving).lower(*arrays).compile(), mesh=mesh)
+
+
+def sent(ledger: Ledger) -> dict[str, int]:
+    return {str(kind): sum(t.executions * t.wire_bytes for t in ledger.transfers if t.kind is kind) for kind in {t.kind for t in ledger.transfers}}
+
+
+def rounded(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    scale = jnp.max(jnp.abs(x)) / 127
+    return jnp.round(x / scale).astype(jnp.int8), scale
+
+
+def dequantized_sum(x_D: jax.Array) -> jax.Array:
+    levels_D, scale = rounded(x_D)
+    return jax.lax.psum(levels_D.astype(jnp.float32) * scale, "ring")
+
+
+def exchanged_sum(x_D: jax.Array) -> jax.Array:
+    """Levels with one scale that all know: 1."""
+    pieces_RC = jax.lax.all_to_all(jnp.round(x_D).astype(jnp.int8).reshape(RANKS, -1), "ring", 0, 0)
+    sum_C = jnp.clip(pieces_RC.astype(jnp.int32).sum(axis=0), -127, 127).astype(jnp.int8)
+    return jax.lax.all_gather(sum_C, "ring", tiled=True).astype(jnp.float32)
+
+
+def test_dequantising_before_an_all_reduce_sends_what_floats_do_and_exchanging_8_bits_a_quarter(ring):
+    elements = 131_072
+    whole = compiled(ring, dequantized_sum, (P(),), [(elements,)], P())
+    assert sent(whole) == {"all_reduce": all_reduce_wire_bytes(4 * elements, RANKS)}
+    eighth = compiled(ring, exchanged_sum, (P(),), [(elements,)], P())
+    assert set(sent(eighth)) == {"all_to_all", "all_gather"}
+    assert sum(sent(eighth).values()) == quantized_all_reduce_wire_bytes(4 * elements, RANKS, 8) == sum(sent(whole).values()) / 4
+
+
+def test_levels_exchanged_and_gathered_are_the_sum(ring):
+    x_RD = np.random.default_rng(0).integers(-9, 10, (RANKS, 64)).astype(np.float32)
+    total = program(ring, lambda x_1D: exchanged_sum(x_1D[0]), P("ring"), P())(x_RD)
+    assert np.array_equal(total, x_RD.sum(axis=0))
+
+
+def power_sgd(g_RC: jax.Array, start_CK: jax.Array) -> jax.Array:
+    basis_RK, _ = jnp.linalg.qr(jax.lax.pmean(g_RC @ start_CK, "ring"))
+    return basis_RK @ jax.lax.pmean(g_RC.T @ basis_RK, "ring").T
+
+
+def test_powersgd_all_reduces_its_two_factors_and_nothing_else(ring):
+    ledger = compiled(ring, power_sgd, (P(), P()), [(512, 256), (256, 4)], P())
+    assert sorted((str(t.kind), t.payload_bytes) for t in ledger.transfers) == [("all_reduce", 256 * 4 * 4), ("all_reduce", 512 * 4 * 4)]
+
+
+def local_steps(w_D: jax.Array, x_BD: jax.Array, steps: int) -> jax.Array:
+    def step(w_D, _):
+        return w_D - 0.1 * jax.grad(lambda w_D: jnp.mean((x_BD @ w_D) ** 2))(w_D), None
+
+    return jax.lax.pmean(jax.lax.scan(step, w_D, length=steps)[0], "ring")
+
+
+def test_500_local_steps_send_one_average_of_the_weights(ring):
+    ledger = compiled(ring, partial(local_steps, steps=500), (P(), P("ring")), [(64,), (64, 64)], P())
+    assert [(str(t.kind), t.executions, t.payload_bytes) for t in ledger.transfers] == [("all_reduce", 1, 64 * 4)]
+
+
+def in_parts(x_BD: jax.Array, w_DF: jax.Array) -> jax.Array:
+    """All-gather and product of rows split over the ring, a shard at a time."""
+    rank, out_RBF = jax.lax.axis_index("ring"), jnp.zeros((RANKS, x_BD.shape[0], w_DF.shape[1]))
+    for step in range(RANKS):
+        out_RBF = out_RBF.at[(rank + step) % RANKS].set(x_BD @ w_DF)
+        if step < RANKS - 1:
+            x_BD = jax.lax.ppermute(x_BD, "ring", [(i, (i - 1) % RANKS) for i in range(RANKS)])
+    return out_RBF.reshape(-1, w_DF.shape[1])
+
+
+def test_a_collective_matmul_permutes_7_shards_of_8_beside_8_products(ring):
+    ledger = compiled(ring, in_parts, (P("ring"), P()), [(64, 32), (32, 16)], P())
+    assert {(str(t.kind), t.payload_bytes) for t in ledger.transfers} == {("collective_permute", 8 * 32 * 4)}
+    assert sum(t.executions for t in ledger.transfers) == RANKS - 1
+    x_BD, w_DF = np.ones((64, 32), np.float32) * np.arange(64)[:, None], np.ones((32, 16), np.float32)
+    assert np.array_equal(program(ring, in_parts, (P("ring"), P()), P())(x_BD, w_DF), x_BD @ w_DF)
+
+
+def grouped_attention(x_SD: jax.Array, q_DHK: jax.Array, k_DGK: jax.Array, v_DGK: jax.Array, o_HKD: jax.Array) -> jax.Array:
+    q_SHK, k_SGK, v_SGK = (jnp.einsum("sd,dhk->shk", x_SD, w) for w in (q_DHK, k_DGK, v_DGK))
+    q_SGMK = q_SHK.reshape(q_SHK.shape[0], k_SGK.shape[1], -1, q_SHK.shape[2])
+    weights_GMST = jax.nn.softmax(jnp.einsum("sgmk,tgk->gmst", q_SGMK, k_SGK))
+    out_SHK = jnp.einsum("gmst,tgk->sgmk", weights_GMST, v_SGK).reshape(q_SHK.shape)
+    return jnp.einsum("shk,hkd->sd", out_SHK, o_HKD)
+
+
+@pytest.mark.parametrize("kv_heads", [8, 32])
+def test_attention_with_its_heads_split_gathers_no_keys_however_these_are_grouped(ring, kv_heads):
+    heads = P(None, "ring")
+    shapes = {"x": (128, 64), "q": (64, 32, 4), "k": (64, kv_heads, 4), "v": (64, kv_heads, 4), "o": (32, 4, 64)}
+    specs = {"x": P(), "q": heads, "k": heads, "v": heads, "o": P("ring")}
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(ring, specs[name])) for name, shape in shapes.items()]
+    ledger = lab.inspect(jax.jit(grouped_attention, out_shardings=NamedSharding(ring, P())).lower(*arrays).compile(), mesh=ring)
+    assert [(t.kind, t.payload_bytes) for t in ledger.transfers] == [(Kind.ALL_REDUCE, 128 * 64 * 4)]
