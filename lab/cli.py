@@ -19,7 +19,7 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColum
 from lab import inspection, sources, suite
 from lab.bench.sizes import parse_sizes
 from lab.ledger import Ledger
-from lab.report import tables, verdicts
+from lab.report import answers, tables, verdicts
 from lab.suite import Run
 from meshes import plugins
 from meshes.availability import availability
@@ -28,6 +28,7 @@ from meshes.errors import Unusable
 from meshes.targets import Target, make_mesh, parse_target, prepare
 
 if TYPE_CHECKING:
+    from lab.question import Answer
     from lab.run import Result
 
 INTERRUPTED, CLOSED_PIPE = 130, 141
@@ -148,8 +149,11 @@ def run(
     as_json: bool,
 ) -> int:
     """Settles what theory predicts with what the compilers make of it, term by term."""
-    runs = suite.runs(suite.load(names, targets), targets, styles)
-    return _report(_results(runs, mesh, dict(settings)), as_json, verdicts.results_text)
+    experiments, questions = suite.parted(suite.load(names, targets))
+    if questions and (targets or styles or mesh):
+        raise Unusable(f"{questions[0].name} has no program to compile; leave out --target, --style and --mesh")
+    results = _results(suite.runs(experiments, targets, styles), mesh, dict(settings))
+    return _report(results, suite.answers(questions, dict(settings)), as_json, verdicts.results_text, answers.answers_text)
 
 
 @cli.command()
@@ -157,12 +161,14 @@ def run(
 @as_json
 def verify(full: bool, as_json: bool) -> int:
     """Runs every experiment in every style on its targets, and ends with a table of verdicts."""
-    runs = suite.runs(suite.load())
+    experiments, questions = suite.parted(suite.load())
+    runs = suite.runs(experiments)
     runs = suite.on_every_chip(runs) if full else runs
     missing = suite.without_plugin(runs)
     for platform in missing:
         print(f"lab: no {platform} targets, the plugin is not installed; run: {plugins.install_command(platform)}", file=sys.stderr)
-    return _report(_results([run for run in runs if run.target.platform not in missing]), as_json, verdicts.summary_text)
+    results = _results([run for run in runs if run.target.platform not in missing])
+    return _report(results, suite.answers(questions), as_json, verdicts.summary_text, answers.summary_text)
 
 
 @cli.command()
@@ -199,6 +205,23 @@ def bench(
         _print(bench_tables.bench_text(found))
 
 
+@cli.command()
+@click.argument("what", metavar="[CHAPTER|ID]", required=False)
+@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="Evaluate: p=64, payload_bytes=10GB.")
+@click.option("--errata", is_flag=True, help="What is wrong in the book, worst first.")
+@click.option("--coverage", is_flag=True, help="How many entries compiling, numerics, timers or calculation decide, and which are open.")
+@as_json
+def book(what: str | None, settings: tuple[tuple[str, str], ...], errata: bool, coverage: bool, as_json: bool) -> None:
+    """Lists the book's chapters, a chapter's formulas, or all about one formula; evaluates it with --set."""
+    from lab.report import book as pages
+
+    page = pages.page(what, dict(settings), errata, coverage)
+    if as_json:
+        _print_json(page.to_json())
+    else:
+        _print(page.text)
+
+
 def _results(runs: Sequence[Run], mesh: Axes | None = None, settings: Mapping[str, str] | None = None) -> list[Result]:
     prepare([run.target for run in runs])
     return suite.results(_watched(runs), mesh, settings)
@@ -215,15 +238,17 @@ def _watched(runs: Sequence[T]) -> Iterator[T]:
             progress.advance(task)
 
 
-def _report(results: Sequence[Result], as_json: bool, text: Callable[[Sequence[Result]], str]) -> int:
-    """Prints the results; 1 where something failed or was refuted."""
+def _report(
+    results: Sequence[Result], answered: Sequence[Answer], as_json: bool, text: Callable[..., str], answers_text: Callable[..., str]
+) -> int:
+    """Prints the results, then the answers; 1 where something failed or was refuted."""
     from lab.run import SCHEMA
 
     if as_json:
-        _print_json({"schema": SCHEMA, "results": [result.to_json() for result in results]})
+        _print_json({"schema": SCHEMA, "results": [result.to_json() for result in (*results, *answered)]})
     else:
-        _print(text(results))
-    return 0 if all(result.is_fine for result in results) else 1
+        _print("\n\n\n".join(say(some) for say, some in ((text, results), (answers_text, answered)) if some))
+    return 0 if all(result.is_fine for result in (*results, *answered)) else 1
 
 
 @contextmanager

@@ -8,13 +8,62 @@ from __future__ import annotations
 import inspect
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache, cached_property
 from importlib import import_module
 from importlib.resources import files
 from typing import Any
+
+CHAPTERS = {
+    "1": "scale",
+    "2": "extended roofline",
+    "3": "memory hierarchy of a cluster",
+    "3a": "data pipeline",
+    "4": "alpha-beta model",
+    "5": "economics of compute",
+    "6": "estimation",
+    "7": "compute and loss",
+    "8": "compute-optimal training",
+    "9": "phase transitions",
+    "10": "batch size",
+    "11": "collective primitives",
+    "12": "rings and trees",
+    "13": "cost of collectives",
+    "13a": "topology",
+    "14": "data parallelism",
+    "15": "tensor parallelism",
+    "16": "pipeline parallelism",
+    "17": "sequence and context parallelism",
+    "18": "expert parallelism",
+    "19": "memory",
+    "20": "ZeRO",
+    "21": "recomputation",
+    "22": "offloading",
+    "23": "device mesh",
+    "24": "3D parallelism",
+    "25": "4D and 5D parallelism",
+    "26": "failures and checkpoints",
+    "27": "configuration search",
+    "28": "gradient compression",
+    "29": "asynchrony and local SGD",
+    "30": "reduced precision",
+    "31": "overlap",
+    "31a": "architecture and efficiency",
+    "32": "profiling",
+    "33": "investigation",
+    "34": "Llama 3",
+    "35": "DeepSeek-V3",
+    "36": "Mistral and Mixtral",
+    "37": "conclusion",
+    "A": "appendix: quick reference",
+    "B": "appendix: hardware and units",
+    "C": "appendix: notation",
+    "D": "appendix: glossary",
+    "ml": "second source: Machine Learning Systems",
+}
+"""What each chapter is about, in the book's order."""
 
 VERDICTS = ("right", "wrong", "depends")
 KINDS = ("compiled", "numerics", "measured", "calculated", "open")
@@ -131,27 +180,33 @@ def evaluate(formula: Formula, settings: Mapping[str, Any]) -> Any:
     """The formula's value for arguments by their own names or by the book's letters.
 
     Raises:
-      ValueError: no function, a name that is no argument, an argument twice or not at all, a value that the function refuses.
+      ValueError: as `named`, or an argument that is not given, or a value that the function refuses.
     """
-    if not formula.function:
-        raise ValueError(f"{formula.id} is a statement without a function; there is nothing to set")
-    arguments = dict(_bound(formula, settings))
+    arguments = named(formula, settings)
     if absent := [name for name, default in formula.arguments.items() if default is inspect.Parameter.empty and name not in arguments]:
         raise ValueError(f"{formula.id}: {', '.join(absent)} not given; it takes {', '.join(argument_names(formula))}")
     try:
         return formula.call(**arguments)
     except (ArithmeticError, TypeError) as error:
-        raise ValueError(f"{formula.id}: {error}") from error
+        words = ", ".join(f"{name}={value}" for name, value in arguments.items() if isinstance(value, str))
+        raise ValueError(f"{formula.id}: {f'{words}: expected a number' if words else error}") from error
 
 
-def _bound(formula: Formula, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def named(formula: Formula, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings by the names of arguments.
+
+    Raises:
+      ValueError: no function, a name that is neither an argument nor a letter of the book, an argument set twice.
+    """
+    if not formula.function:
+        raise ValueError(f"{formula.id} is a statement without a function; there is nothing to set")
     names = [formula.symbols.get(given, given) for given in settings]
     if unknown := [name for name in names if name not in formula.arguments]:
         close = get_close_matches(unknown[0], [*formula.arguments, *formula.symbols], 3)
         raise ValueError(f"{formula.id}: no argument {unknown[0]!r}; expected {', '.join(close or argument_names(formula))}")
     if doubled := _twice(names):
         raise ValueError(f"{formula.id}: {doubled[0]} set twice")
-    return zip(names, settings.values(), strict=True)
+    return dict(zip(names, settings.values(), strict=True))
 
 
 def argument_names(formula: Formula) -> list[str]:
@@ -162,28 +217,28 @@ def argument_names(formula: Formula) -> list[str]:
 
 def read_entry(entry: Mapping[str, Any]) -> Formula:
     """One entry of a table; raises ValueError as `load` does."""
-    named = entry.get("id", "an entry without id")
-    worked = tuple(_worked(number, named) for number in entry.get("worked", ()))
+    told = entry.get("id", "an entry without id")
+    worked = tuple(_worked(number, told) for number in entry.get("worked", ()))
     lists = {key: tuple(entry.get(key, ())) for key in ("evidence", "disputed")}
-    formula = _record(Formula, {**entry, **lists, "worked": worked, "symbols": entry.get("symbols", {})}, named)
+    formula = _record(Formula, {**entry, **lists, "worked": worked, "symbols": entry.get("symbols", {})}, told)
     if problem := _problem(formula):
-        raise ValueError(f"{named}: {problem}")
+        raise ValueError(f"{told}: {problem}")
     return formula
 
 
-def _worked(number: Mapping[str, Any], named: str) -> Worked:
+def _worked(number: Mapping[str, Any], entry: str) -> Worked:
     renamed = {{"set": "arguments", "is": "says"}.get(key, key): value for key, value in number.items()}
-    return _record(Worked, renamed, f"{named}, worked")
+    return _record(Worked, renamed, f"{entry}, worked")
 
 
-def _record(kind: type, entry: Mapping[str, Any], named: str) -> Any:
+def _record(kind: type, entry: Mapping[str, Any], told: str) -> Any:
     known = {field.name for field in fields(kind)}
     if unknown := set(entry) - known:
-        raise ValueError(f"{named}: unknown {', '.join(sorted(unknown))}; expected {', '.join(sorted(known))}")
+        raise ValueError(f"{told}: unknown {', '.join(sorted(unknown))}; expected {', '.join(sorted(known))}")
     try:
         return kind(**entry)
     except TypeError as error:
-        raise ValueError(f"{named}: {error}") from error
+        raise ValueError(f"{told}: {error}") from error
 
 
 def _problem(formula: Formula) -> str | None:
@@ -192,6 +247,8 @@ def _problem(formula: Formula) -> str | None:
     strangers -= set(formula.arguments)
     if formula.verdict not in VERDICTS or formula.kind not in KINDS:
         return f"verdict {formula.verdict!r} and kind {formula.kind!r}; expected one of {VERDICTS} and one of {KINDS}"
+    if formula.chapter not in CHAPTERS:
+        return f"chapter {formula.chapter!r}; expected one of {', '.join(CHAPTERS)}"
     undecided = not formula.evidence or {formula.kind, *formula.evidence} & set(_WITHOUT_EVIDENCE)
     if undecided and formula.evidence != (formula.kind,):
         return f"kind {formula.kind!r} with evidence {formula.evidence}; expected files of the project, or one of {_WITHOUT_EVIDENCE} as both"

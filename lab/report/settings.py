@@ -1,0 +1,68 @@
+"""What `--set NAME=VALUE` says for a formula: a number, a number with a unit, a list, or a word."""
+
+from __future__ import annotations
+
+import json
+import re
+from fractions import Fraction
+from typing import Any
+
+from meshes.errors import Unusable
+
+_DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18, "Z": 10**21}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_SECONDS = {"ns": Fraction(1, 10**9), "us": Fraction(1, 10**6), "ms": Fraction(1, 1000), "s": 1, "min": 60, "h": 3600, "d": 86400}
+
+
+def _prefixed(unit: str, *prefixes: dict[str, int]) -> dict[str, Fraction | int]:
+    return {prefix + unit: scale for table in prefixes for prefix, scale in table.items()}
+
+
+# By the end of an argument's name, the longest first: its unit, and what may be written for it.
+_QUANTITIES = {
+    "bytes_per_s": ("B/s", _prefixed("B/s", _DECIMAL, _BINARY)),
+    "flops_per_s": ("FLOP/s", _prefixed("FLOP/s", _DECIMAL)),
+    "bytes": ("B", _prefixed("B", _DECIMAL, _BINARY)),
+    "flops": ("FLOP", _prefixed("FLOP", _DECIMAL)),
+    "bits": ("bit", _prefixed("bit", _DECIMAL)),
+    "s": ("s", _SECONDS),
+    "h": ("h", {unit: Fraction(scale) / 3600 for unit, scale in _SECONDS.items()}),
+}
+
+
+def unit_of(argument: str) -> str:
+    """`B/s` for `bytes_per_s`; "" for a pure number."""
+    return _quantity(argument)[0]
+
+
+def parse(argument: str, text: str) -> Any:
+    """The value of an argument: `10e9`, `10GB`, `2us`, `[8, 8]`, `bf16`. Whole numbers are integers, so that bytes stay exact.
+
+    Raises:
+      Unusable: a unit that is not the argument's, such as bits for bytes.
+    """
+    found = re.fullmatch(r"([-+]?[\d_]*\.?\d+(?:[eE][-+]?\d+)?)\s*([A-Za-z/]*)", text.strip())
+    if not found:
+        return _other(text)
+    number, unit = found.groups()
+    scales = _quantity(argument)[1]
+    if unit and unit not in scales:
+        expected = f"a number or one with a unit of {', '.join(scales)}" if scales else "a number without a unit"
+        raise Unusable(f"--set {argument}={text}: found the unit {unit!r}, expected {expected}")
+    return _plain(Fraction(number.replace("_", "")) * (scales[unit] if unit else 1))
+
+
+def _quantity(argument: str) -> tuple[str, dict[str, Fraction | int]]:
+    return next((quantity for end, quantity in _QUANTITIES.items() if f"_{argument}".endswith(f"_{end}")), ("", {}))
+
+
+def _plain(value: Fraction) -> int | float:
+    """NumPy takes integers of up to 64 bits."""
+    return int(value) if value.denominator == 1 and abs(value) < 2**63 else float(value)
+
+
+def _other(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
