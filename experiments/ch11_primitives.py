@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from lab import collective_laws
 from lab.book.collectives import (
     all_gather_wire_bytes,
     all_reduce_wire_bytes,
@@ -13,15 +12,18 @@ from lab.book.collectives import (
     rounds_up,
     tree_all_reduce_s,
 )
-from lab.collective_program import Buffer, Kernel, at_hand, experiment, sent
-from lab.evidence import counted
+from lab.collective_experiments import laws
+from lab.collective_experiments.experiment import experiment
+from lab.collective_experiments.kernels import Buffer, Kernel
+from lab.evidence import counted, sent
 from lab.experiment import Claim, calculated, decided
 from lab.ledger import Ledger, Totals
+from lab.run import at_hand
 from meshes.axes import Axes
 
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = RINGS = [Kernel(name, "ring") for name in ("all_reduce", "reduce_scatter", "all_gather")]
 BROADCAST, REDUCE, SCATTER, GATHER = TREES = [Kernel(name, "tree") for name in ("broadcast", "reduce", "scatter", "gather")]
-PAIRWISE, BRUCK, PERMUTE = Kernel("all_to_all", "pairwise"), Kernel("all_to_all", "bruck"), Kernel("permute")
+PAIRWISE, BRUCK, PERMUTE = Kernel("all_to_all", "pairwise"), Kernel("all_to_all", "bruck"), Kernel("permute", "lax")
 BLOCKS, HALVING = Kernel("broadcast", "blocks"), Kernel("all_reduce", "halving_doubling")
 CIRCULANT = {kernel: Kernel(kernel.primitive, "circulant") for kernel in (REDUCE_SCATTER, ALL_GATHER)}
 LAX = [Kernel(name, "lax") for name in ("all_gather", "reduce_scatter", "all_to_all")]
@@ -31,13 +33,13 @@ KERNELS = [*RINGS, *TREES, PAIRWISE, BRUCK, PERMUTE, BLOCKS, HALVING, *CIRCULANT
 def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if axes.size < 3:
         return ()
-    found = {kernel: sent(measured, kernel) for kernel in KERNELS}
+    found = {kernel: sent(measured, kernel.scope) for kernel in KERNELS}
     n, P = buffer.size_bytes, axes.size
     volumes = (_rotating(n, P, found), _rooted(n, P, found), _total(buffer, axes), _eighth(n, P, found), _transpose(found))
     costs = (_steps(P, found), _optimal(n, P, found), _in_two(found), _root_load(), _times())
     mesh = at_hand(measured, axes)
-    laws = collective_laws.claims(collective_laws.COMPOSITION + collective_laws.ADJOINTS, mesh) if mesh else ()
-    return (*volumes, *costs, *laws, *_floats())
+    obeyed = laws.claims(laws.COMPOSITION + laws.ADJOINTS, mesh) if mesh else ()
+    return (*volumes, *costs, *obeyed, *_floats())
 
 
 def _rotating(n: int, P: int, found: dict[Kernel, Totals]) -> Claim:

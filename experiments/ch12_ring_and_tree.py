@@ -10,9 +10,10 @@ from lab.book.collectives import (
     rounds_up,
     tree_all_reduce_s,
 )
-from lab.collective_program import Buffer, Kernel, experiment, sent
+from lab.collective_experiments.experiment import experiment
+from lab.collective_experiments.kernels import Buffer, Kernel
 from lab.collectives import cost, double_tree
-from lab.evidence import counted
+from lab.evidence import counted, sent
 from lab.experiment import Claim, calculated, decided
 from lab.ledger import Ledger, Totals
 from meshes.axes import DATA, Axes
@@ -26,7 +27,7 @@ def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     n, P = buffer.size_bytes, axes.size
     if P < 3:
         return ()
-    found = {kernel: sent(measured, kernel) for kernel in KERNELS if kernel.serves(axes)}
+    found = {kernel: sent(measured, kernel.scope) for kernel in KERNELS if kernel.serves(axes)}
     one_level = (*_ring(n, P, found), *_both_ways(n, P, found[BOTH_WAYS]), *_trees(n, P, found), _halving(n, P, found[HALVING]))
     return (*one_level, *_two_levels(n, axes, measured), _crossover(), _buckets(), _double_tree())
 
@@ -111,10 +112,10 @@ def _two_levels(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if len(axes.names) != 2:
         return ()
     (across, inside), (N, G) = axes.names, axes.sizes
-    levels = [sent(measured, HIERARCHICAL, axis) for axis in (inside, across)]
-    tree = sent(measured, RING_TREE, across)
+    levels = [sent(measured, HIERARCHICAL.scope, axis) for axis in (inside, across)]
+    tree = sent(measured, RING_TREE.scope, across)
     book = all_reduce_wire_bytes(n, G), all_reduce_wire_bytes(n, N) / G
-    flat, both = sent(measured, RING).wire_bytes, sent(measured, HIERARCHICAL).wire_bytes
+    flat, both = sent(measured, RING.scope).wire_bytes, sent(measured, HIERARCHICAL.scope).wire_bytes
     steps, bytes_sent = tuple(level.executions for level in levels), tuple(level.wire_bytes for level in levels)
     found = f"{steps[0]} steps and {counted(bytes_sent[0])} B inside, {steps[1]} and {counted(bytes_sent[1])} B across"
     return (

@@ -1,5 +1,6 @@
 """Chapter 13: do the costs of the table price what the compilers emit, and what do the worked examples come to?"""
 
+from dataclasses import astuple
 from math import isclose
 
 from lab.book.collectives import (
@@ -13,9 +14,11 @@ from lab.book.collectives import (
     tree_all_reduce_s,
 )
 from lab.book.sharding import zero3_volume_bytes
-from lab.collective_program import Buffer, Kernel, experiment, flat_rings_s, priced_s, sent
+from lab.book.topology import flat_rings_all_reduce_s
+from lab.collective_experiments.experiment import experiment
+from lab.collective_experiments.kernels import Buffer, Kernel
 from lab.collectives import AlphaBeta
-from lab.evidence import counted
+from lab.evidence import counted, priced_s, sent
 from lab.experiment import Claim, calculated, decided
 from lab.ledger import Ledger
 from meshes.axes import Axes
@@ -50,7 +53,7 @@ def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
 def _table(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     P, link = axes.size, (ACROSS.alpha_s, ACROSS.bytes_per_s)
     book = {kernel: form(n, P, *link) for kernel, form in TABLE.items()}
-    priced = {kernel: priced_s(measured, kernel, dict.fromkeys(axes.names, ACROSS)) for kernel in TABLE}
+    priced = {kernel: priced_s(measured, kernel.scope, dict.fromkeys(axes.names, ACROSS)) for kernel in TABLE}
     rows = ", ".join(f"{kernel.scope} {seconds * 1e6:.2f} us" for kernel, seconds in priced.items())
     fastest = min((RING, TREE, HALVING), key=priced.__getitem__)
     return (
@@ -71,12 +74,12 @@ def _table(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
 
 
 def _bus_bandwidth(n: int, P: int, measured: Ledger) -> tuple[Claim, ...]:
-    factors = {kernel: sent(measured, kernel).wire_bytes / n for kernel in (RING, *AROUND)}
+    factors = {kernel: sent(measured, kernel.scope).wire_bytes / n for kernel in (RING, *AROUND)}
     book = {kernel: all_reduce_wire_bytes(n, P) / n / (1 if kernel is RING else 2) for kernel in factors}
     listed = ", ".join(f"{kernel.primitive} {float(factor):g}" for kernel, factor in factors.items())
     seconds, size, ranks = 50e-3, 1_000_000_000, 8
     bus = float(all_reduce_wire_bytes(size, ranks)) / seconds / 1e9
-    tree = sent(measured, BROADCAST).wire_bytes / n
+    tree = sent(measured, BROADCAST.scope).wire_bytes / n
     return (
         decided(
             "ch13.algbw_busbw",
@@ -99,7 +102,7 @@ def _two_levels(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if len(axes.names) != 2:
         return ()
     (across, inside), (N, G) = axes.names, axes.sizes
-    priced = priced_s(measured, HIERARCHICAL, {across: ACROSS, inside: INSIDE})
+    priced = priced_s(measured, HIERARCHICAL.scope, {across: ACROSS, inside: INSIDE})
     book = levels_all_reduce_s(n, _levels(G, N))
     evidence = f"as compiled {priced * 1e6:.2f} us, by the formula {book * 1e6:.2f} us for {counted(n)} B at G={G}, N={N}"
     is_equal, statement = isclose(priced, book, rel_tol=1e-9), "T1 + T2 + T3 of reduce_scatter, all_reduce, all_gather"
@@ -114,7 +117,7 @@ def _hidden_network_cards() -> Claim:
     n, G, N = 2_000_000_000, 8, 8
     levels = levels_all_reduce_s(n, _levels(G, N))
     one_card = ring_all_reduce_s(n, G * N, ACROSS.alpha_s, ACROSS.bytes_per_s)
-    all_cards = flat_rings_s(n, N, G, INSIDE, ACROSS)
+    all_cards = flat_rings_all_reduce_s(n, G, N, *astuple(INSIDE), *astuple(ACROSS))
     evidence = f"{levels * 1e3:.2f} ms against {one_card * 1e3:.2f} of a ring on one card a host is {one_card / levels:.3f} times"
     return decided(
         "ch13.hier",
@@ -133,7 +136,7 @@ def _zero3() -> Claim:
 
 
 def _smallest(P: int, measured: Ledger) -> Claim:
-    steps, ring = sent(measured, DOUBLING).executions, 2 * (P - 1)
+    steps, ring = sent(measured, DOUBLING.scope).executions, 2 * (P - 1)
     evidence = f"a small all_reduce by doubling takes {steps} steps, so T/(2(P-1)) is {steps}/{ring} = {steps / ring:.3f} alpha at P={P}"
     return decided("ch13.measure", steps == ring, evidence, statement="alpha = T_small/(2(P-1))", disputed="D-62")
 

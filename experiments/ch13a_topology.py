@@ -1,14 +1,18 @@
 """Chapter 13a: what does a hierarchy send over each level of links, and how much less leaves a host?"""
 
+from dataclasses import astuple
 from math import gcd
 
-from lab import collective_laws
 from lab.book.collectives import all_reduce_wire_bytes, levels_all_reduce_s, ring_all_reduce_s, ring_tree_crossover_bytes
-from lab.collective_program import Buffer, Kernel, at_hand, experiment, flat_rings_s, inside_hosts, priced_s, sent
+from lab.book.topology import flat_rings_all_reduce_s
+from lab.collective_experiments import laws
+from lab.collective_experiments.experiment import experiment, inside_hosts
+from lab.collective_experiments.kernels import Buffer, Kernel
 from lab.collectives import AlphaBeta
-from lab.evidence import counted
+from lab.evidence import counted, priced_s, sent
 from lab.experiment import Claim, calculated, decided
 from lab.ledger import Ledger
+from lab.run import at_hand
 from meshes.axes import DATA, FSDP, TENSOR, Axes
 from meshes.targets import Target
 
@@ -29,27 +33,27 @@ def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if axes.size < 3 or axes.sizes[0] == 1 or len(axes.names) < 2:
         return ()
     n, mesh = buffer.size_bytes, at_hand(measured, axes)
-    laws = collective_laws.claims(collective_laws.AXIS_BY_AXIS, mesh) if mesh else ()
+    obeyed = laws.claims(laws.AXIS_BY_AXIS, mesh) if mesh else ()
     levels = (_levels(n, axes, measured), *_leaving(n, axes, measured), *_links(axes, measured), _bound(axes, measured))
-    return (*levels, *laws, _toy(), *_case(), _congested(), _bisection(), _crossover())
+    return (*levels, *obeyed, _toy(), *_case(), _congested(), _bisection(), _crossover())
 
 
 def _levels(n: int, axes: Axes, measured: Ledger) -> Claim:
     book, found, whole = [], [], n
     for name, size in reversed(axes.shape.items()):
-        level = sent(measured, HIERARCHICAL, name)
+        level = sent(measured, HIERARCHICAL.scope, name)
         found.append((level.executions, level.wire_bytes))
         book.append((2 * (size - 1), all_reduce_wire_bytes(n, size) * whole / n))
         whole //= size
     listed = ", then ".join(f"{steps} steps and {counted(size)} B over {name}" for (steps, size), name in zip(found, reversed(axes.names)))
-    flat, total = sent(measured, RING).wire_bytes, sum(size for _, size in found)
+    flat, total = sent(measured, RING.scope).wire_bytes, sum(size for _, size in found)
     evidence = f"{listed}: {counted(total)} B, and the flat ring {counted(flat)} B"
     return decided("ch13a.levels", found == book and total == flat, evidence, statement="the bytes of the levels add up to 2(P-1)/P n")
 
 
 def _leaving(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     N, G, P = axes.sizes[0], axes.size // axes.sizes[0], axes.size
-    a_rank, flat = sent(measured, HIERARCHICAL, axes.names[0]).wire_bytes, sent(measured, RING).wire_bytes
+    a_rank, flat = sent(measured, HIERARCHICAL.scope, axes.names[0]).wire_bytes, sent(measured, RING.scope).wire_bytes
     levels_host, flat_host = G * a_rank, _edges_out_of_a_host(P, N) * flat
     book = all_reduce_wire_bytes(n, N) / G
     ratio = float(flat_host / levels_host)
@@ -97,8 +101,8 @@ def _links(axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
 
 
 def _bound(axes: Axes, measured: Ledger) -> Claim:
-    priced = priced_s(measured, RING, dict.fromkeys(axes.names, ACROSS))
-    bound = float(sent(measured, RING).wire_bytes) / ACROSS.bytes_per_s
+    priced = priced_s(measured, RING.scope, dict.fromkeys(axes.names, ACROSS))
+    bound = float(sent(measured, RING.scope).wire_bytes) / ACROSS.bytes_per_s
     evidence = f"the ring as compiled takes {priced * 1e6:.2f} us at 5 us and 50 GB/s, its fullest edge {bound * 1e6:.2f} us"
     return decided("ch13a.graph_cost", priced >= bound, evidence, statement="no schedule beats the load of its fullest edge")
 
@@ -114,7 +118,7 @@ def _toy() -> Claim:
 
 def _case() -> tuple[Claim, ...]:
     flat, levels, inside = _case_s()
-    all_cards = flat_rings_s(CASE_BYTES, HOSTS, A_HOST, INSIDE, ACROSS)
+    all_cards = flat_rings_all_reduce_s(CASE_BYTES, A_HOST, HOSTS, *astuple(INSIDE), *astuple(ACROSS))
     times = f"flat {flat * 1e3:.2f} ms, levels {levels * 1e3:.2f} ms of which {inside * 1e3:.2f} inside"
     return (
         calculated("ch13a.case", f"{times}: {flat / levels:.3f} times, with one card a host for the ring and {A_HOST} for the levels"),

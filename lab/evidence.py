@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
+from lab.collectives import AlphaBeta
 from lab.hlo.shapes import bits
-from lab.ledger import Kind, Ledger, Transfer, number
+from lab.ledger import Kind, Ledger, Totals, Transfer, number
 
 
 def along(ledger: Ledger, axis: str, *, kind: Kind | None = None, phase: str | None = None) -> tuple[Transfer, ...]:
     """The transfers over this axis alone, one an operand, of one kind and phase where these are given."""
     rows = ledger.split().transfers
     return tuple(t for t in rows if t.axes == (axis,) and kind in (None, t.kind) and phase in (None, t.phase))
+
+
+def in_scope(ledger: Ledger, scope: str) -> tuple[Transfer, ...]:
+    """The transfers of one named scope, one an operand."""
+    return tuple(t for t in ledger.split().transfers if t.scope == scope)
+
+
+def sent(ledger: Ledger, scope: str, *axes: str) -> Totals:
+    """What a scope sends; along these axes alone, where some are named."""
+    return Totals.of(t for t in in_scope(ledger, scope) if not axes or t.axes == axes)
+
+
+def priced_s(ledger: Ledger, scope: str, links: Mapping[str, AlphaBeta]) -> float:
+    """Seconds of the messages of a scope, one after the other, each over the slowest link of its axes."""
+    return sum(t.executions * max(links[axis].seconds(t.wire_bytes) for axis in t.axes) for t in in_scope(ledger, scope))
 
 
 def element_bytes(transfers: Iterable[Transfer]) -> int:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from lab.clock import timed
 from lab.experiment import Claim, Experiment, Numerics, numerics
 from lab.inspection import inspect_program
 from lab.ledger import Ledger, Memory
 from lab.settle import Context, Settlement, Verdict, settle
 from meshes.axes import Axes
-from meshes.targets import Target, make_mesh
+from meshes.targets import Target, make_mesh, parse_target
 
 SCHEMA = "sharding-lab/run/1"
 # Where a program can be run as well as compiled.
 RUNNABLE = ("cpu", "attached")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -106,13 +105,19 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
 
     try:
         checked = numerics(experiment, style, mesh) if target.platform in RUNNABLE else None
-        compiled, compile_seconds = _timed(lambda: _compiled(experiment, style, parameters, mesh))
+        compiled, compile_seconds = timed(lambda: _compiled(experiment, style, parameters, mesh))
     except (AssertionError, jax.errors.JaxRuntimeError) as failure:
         return result(0.0, 0.0, failure=_first_line(failure))
-    measured, read_seconds = _timed(lambda: inspect_program(compiled, (), mesh, target, source=experiment.name))
+    measured, read_seconds = timed(lambda: inspect_program(compiled, (), mesh, target, source=experiment.name))
     settlement = settle(predicted, measured, _context(target, style, axes, mesh))
     claims = experiment.claims(parameters, axes, measured)
     return result(compile_seconds, read_seconds, measured=measured, settlement=settlement, claims=claims, numerics=checked)
+
+
+def at_hand(measured: Ledger, axes: Axes) -> Mesh | None:
+    """The mesh that a program was compiled for, where it is of devices that can run."""
+    target = parse_target(measured.target) if measured.target else None
+    return make_mesh(target, axes) if target and target.platform in RUNNABLE else None
 
 
 def _compiled(experiment: Experiment, style: str, parameters: Any, mesh: Mesh) -> jax.stages.Compiled:
@@ -123,11 +128,6 @@ def _compiled(experiment: Experiment, style: str, parameters: Any, mesh: Mesh) -
 def _context(target: Target, style: str, axes: Axes, mesh: Mesh) -> Context:
     platform = mesh.devices.flat[0].platform if target.platform == "attached" else target.platform
     return Context(platform, style, axes.size // target.slices)
-
-
-def _timed(work: Callable[[], T]) -> tuple[T, float]:
-    start = time.perf_counter()
-    return work(), time.perf_counter() - start
 
 
 def _first_line(failure: Exception) -> str:

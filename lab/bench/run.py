@@ -12,6 +12,7 @@ from lab.bench.chains import Chain, chains, chosen
 from lab.bench.machine import machine
 from lab.bench.record import Bench
 from lab.bench.timing import launch_seconds, measured
+from lab.run import RUNNABLE
 from meshes.axes import Axes
 from meshes.errors import Unusable
 from meshes.targets import Target, make_mesh, prepare
@@ -43,7 +44,7 @@ def bench(
 
 
 def _mesh(target: Target, axes: Axes | None) -> Mesh:
-    if target.platform not in ("attached", "cpu"):
+    if target.platform not in RUNNABLE:
         raise Unusable(f"target {target} is compiled for ahead of time and cannot run here; bench on attached devices or on cpu:N")
     prepare([target])
     axes = axes or Axes(("devices",), (target.devices or len(jax.devices()),))

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
-from time import perf_counter
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab import hlo
 from lab.bench.chains import BYTES, Chain
+from lab.clock import timed
 from lab.collectives import AlphaBeta
 from lab.fit import Point
 from lab.ledger import Ledger
@@ -125,9 +125,8 @@ def _runs(compiled: Callable[[jax.Array], jax.Array], x: jax.Array) -> list[floa
     """Seconds of each run on the result of the one before, whose memory it takes over."""
     seconds = []
     for _ in range(WARM_UPS + RUNS):
-        start = perf_counter()
-        x = jax.block_until_ready(compiled(x))
-        seconds.append(perf_counter() - start)
+        x, took = timed(lambda x=x: jax.block_until_ready(compiled(x)))
+        seconds.append(took)
     return seconds[WARM_UPS:]
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lab.collective_program import Buffer
+from lab.collective_experiments.kernels import Buffer
 from lab.experiment import Claim, load
 from lab.ledger import Ledger
 from lab.run import Result, run

@@ -2,9 +2,11 @@
 
 import pytest
 
-from lab import collective_laws
+from lab.collective_experiments import laws
+from lab.collective_experiments.kernels import Buffer
 from lab.collectives import all_gather, reduce_scatter
 from lab.settle import Verdict
+from meshes.errors import Unusable
 from meshes.targets import make_mesh, parse_target
 from tests.experiments.collective_claims import TWO_BY_FOUR, claims, compiled, disputed, evidence, flipped, ideal, with_more
 
@@ -44,23 +46,20 @@ def test_a_million_small_numbers_and_one_make_1_0099673():
 
 
 def test_that_a_scatter_undoes_a_gather_is_refuted_by_a_factor_of_8():
-    law = collective_laws.Law("x", "RS o AG = id", lambda x, y, axes: reduce_scatter(all_gather(x, axes), axes), lambda x, y, axes: x)
-    (claim,) = collective_laws.claims((law,), make_mesh(parse_target("cpu:8"), TWO_BY_FOUR))
+    law = laws.Law("x", "RS o AG = id", lambda x, y, axes: reduce_scatter(all_gather(x, axes), axes), lambda x, y, axes: x)
+    (claim,) = laws.claims((law,), make_mesh(parse_target("cpu:8"), TWO_BY_FOUR))
     assert claim.verdict == "refuted" and "0 of them differ" not in claim.evidence
 
 
 def test_fake_devices_send_exactly_what_is_stated_and_obey_19_laws():
     result = compiled(NAME, "cpu:8")
     assert (result.verdict, result.numerics.worst_relative_error) == (Verdict.EXACT, 0)
-    laws = [claim for claim in result.claims if "of them differ" in claim.evidence]
-    assert len(laws) == 19 and {str(law.verdict) for law in laws} == {"confirmed"}
+    obeyed = [claim for claim in result.claims if "of them differ" in claim.evidence]
+    assert len(obeyed) == 19 and {str(law.verdict) for law in obeyed} == {"confirmed"}
     assert disputed(result.claims) == DISPUTED and result.is_fine
 
 
 @pytest.mark.parametrize("size", [0, -5])
 def test_a_buffer_of_nothing_is_refused(size):
-    from lab.collective_program import Buffer
-    from meshes.errors import Unusable
-
     with pytest.raises(Unusable, match=f"elements={size}: expected 1 or more"):
         Buffer(elements=size)

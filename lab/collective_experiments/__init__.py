@@ -1,0 +1,1 @@
+"""What the experiments on collectives share: a program of many kernels, the ledger that their statements ask for, and laws to compute."""
