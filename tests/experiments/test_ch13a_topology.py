@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from experiments.ch13a_topology import three_levels
 from lab.settle import Verdict
 from meshes import plugins
 from meshes.axes import Axes
 from meshes.targets import parse_target
-from experiments.ch13a_topology import three_levels
 from tests.experiments.collective_claims import claims, compiled, disputed, flipped, ideal, with_more
 
 NAME = "ch13a_topology"
