@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from math import gcd
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import chex
 import jax
@@ -19,6 +19,9 @@ from lab.ledger import Ledger
 from meshes.axes import TENSOR, Axes
 from meshes.errors import Unusable
 from meshes.targets import Target
+
+if TYPE_CHECKING:
+    from lab.question import Question
 
 STYLES = ("declared", "explicit")
 TARGETS = ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4")
@@ -176,8 +179,8 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
 
 
-def load(name: str) -> Experiment:
-    """The experiment of that name.
+def load(name: str) -> Experiment | Question:
+    """The experiment, or the question without a program, of that name.
 
     Raises:
       Unusable: there is none.

@@ -14,6 +14,7 @@ from meshes.targets import Target, parse_target, prepare
 
 if TYPE_CHECKING:
     from lab.experiment import Experiment
+    from lab.question import Answer, Question
     from lab.run import Result
 
 
@@ -28,12 +29,20 @@ class Run(NamedTuple):
         return f"{self.experiment.name} {self.style} {self.target}"
 
 
-def load(names: Sequence[str] = (), targets: Sequence[Target] = ()) -> list[Experiment]:
-    """The named experiments, or all of them, with JAX made ready for these targets."""
+def load(names: Sequence[str] = (), targets: Sequence[Target] = ()) -> list[Experiment | Question]:
+    """The named experiments and questions, or all of them, with JAX made ready for these targets."""
     prepare(targets)
     from lab import experiment
 
     return [experiment.load(name) for name in names or experiment.names()]
+
+
+def parted(loaded: Iterable[Experiment | Question]) -> tuple[list[Experiment], list[Question]]:
+    """Those with a program, and those without."""
+    from lab.question import Question
+
+    loaded = list(loaded)
+    return [one for one in loaded if not isinstance(one, Question)], [one for one in loaded if isinstance(one, Question)]
 
 
 def runs(experiments: Iterable[Experiment], targets: Sequence[Target] = (), styles: Sequence[str] = ()) -> list[Run]:
@@ -73,3 +82,10 @@ def results(some: Iterable[Run], mesh: Axes | None = None, settings: Mapping[str
         run(experiment, target=target, style=style, axes=mesh, parameters=with_settings(experiment.parameters, settings or {}))
         for experiment, target, style in some
     ]
+
+
+def answers(questions: Iterable[Question], settings: Mapping[str, str] | None = None) -> list[Answer]:
+    """Answers them, with `settings` of what they assume where given."""
+    from lab.question import answer
+
+    return [answer(question, settings or {}) for question in questions]

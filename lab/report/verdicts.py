@@ -145,22 +145,22 @@ def _transfer_text(transfer: Transfer) -> str:
 
 
 def _claims(result: Result) -> list[str]:
-    return [_claim_text(claim) for claim in result.claims]
+    return [claim_text(claim) for claim in result.claims]
 
 
-def _claim_text(claim: Claim) -> str:
+def claim_text(claim: Claim) -> str:
     known = f", as disputed in {claim.disputed}," if claim.disputed and claim.verdict == "refuted" else ""
     statement = f"{claim.statement}: " if claim.statement else ""
     return f"{claim.verdict}{known} {claim.id}: {statement}{claim.evidence}"
 
 
 def _closing(results: Sequence[Result]) -> list[str]:
-    claims = Counter(_outcome(claim) for result in results for claim in result.claims)
-    refuted = [f"{_name(result)}: {_claim_text(claim)}" for result in results for claim in result.claims if claim.is_surprise]
+    claims = Counter(outcome(claim) for result in results for claim in result.claims)
+    refuted = [f"{_name(result)}: {claim_text(claim)}" for result in results for claim in result.claims if claim.is_surprise]
     return [*refuted, *_numerics(results), f"claims of the book: {_tally(claims)}", _count(results)]
 
 
-def _outcome(claim: Claim) -> str:
+def outcome(claim: Claim) -> str:
     return "refuted as disputed" if claim.verdict == "refuted" and claim.disputed else str(claim.verdict)
 
 

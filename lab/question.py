@@ -1,0 +1,89 @@
+"""A question that needs no program: formulas, the zoo and the hardware table answer it in numbers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from lab.book.checks import not_negative, positive
+from lab.experiment import Claim, with_settings
+from meshes.errors import Unusable
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of an answer: what it is, its value (or a word), and its unit."""
+
+    what: str
+    value: float | str
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question and how it is answered.
+
+    Attributes:
+      name: of its module in `experiments`.
+      chapter: of the book.
+      parameters: what is assumed, a frozen dataclass.
+      answer: parameters to the rows of the answer.
+      claims: parameters to what these numbers say of the book.
+    """
+
+    name: str
+    chapter: int
+    question: str
+    parameters: Any
+    answer: Callable[[Any], tuple[Row, ...]]
+    claims: Callable[[Any], tuple[Claim, ...]]
+    targets: ClassVar[tuple[str, ...]] = ()
+    styles: ClassVar[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a question came to."""
+
+    experiment: str
+    question: str
+    parameters: dict[str, Any]
+    rows: tuple[Row, ...]
+    claims: tuple[Claim, ...]
+    seconds: float
+
+    @property
+    def is_fine(self) -> bool:
+        """Nothing of the book was refuted but what the catalogue disputes."""
+        return not any(claim.is_surprise for claim in self.claims)
+
+    def to_json(self) -> dict[str, Any]:
+        """One of the `results` of `sharding-lab/run/1`, with `rows` in place of terms."""
+        nothing = dict.fromkeys(("style", "target", "mesh", "numerics", "memory"))
+        fields = {key: value for key, value in asdict(self).items() if key != "seconds"}
+        return {**fields, **nothing, "verdict": "answered", "terms": [], "unexplained": [], "missing": [], "seconds": {"all": self.seconds}}
+
+
+def answer(question: Question, settings: Mapping[str, str]) -> Answer:
+    """Answers a question with some of its assumptions set from text.
+
+    Raises:
+      Unusable: an unknown assumption, or one that a formula refuses.
+    """
+    start, parameters = time.perf_counter(), with_settings(question.parameters, settings)
+    try:
+        _check(asdict(parameters))
+        rows, claims = question.answer(parameters), question.claims(parameters)
+    except Unusable:
+        raise
+    except (ArithmeticError, ValueError) as refusal:
+        raise Unusable(f"{question.name}: {refusal}") from refusal
+    return Answer(question.name, question.question, asdict(parameters), rows, claims, time.perf_counter() - start)
+
+
+def _check(assumed: Mapping[str, Any]) -> None:
+    """Counts are above zero; what is measured may be zero."""
+    positive(**{name: value for name, value in assumed.items() if isinstance(value, int)})
+    not_negative(**{name: value for name, value in assumed.items() if isinstance(value, float)})

@@ -1,0 +1,53 @@
+"""Answers to questions without a program, as tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lab.report.tables import Column, columns_text
+from lab.report.units import scaled
+from lab.report.verdicts import claim_text, outcome
+
+if TYPE_CHECKING:
+    from lab.question import Answer, Row
+
+# Units that take a decimal prefix; others are printed as they are.
+_PREFIXED = ("B", "B/s", "FLOP", "FLOP/s")
+
+
+def answers_text(answers: Sequence[Answer]) -> str:
+    """Each answer in full: the question, what was assumed, the numbers, and what they say of the book."""
+    return "\n\n\n".join(map(answer_text, answers))
+
+
+def answer_text(answer: Answer) -> str:
+    assumed = ", ".join(f"{name} {value:,.10g}" if isinstance(value, float) else f"{name} {value}" for name, value in answer.parameters.items())
+    columns = Column("", tuple(row.what for row in answer.rows)), Column("value", tuple(map(_value, answer.rows)), is_number=True)
+    claims = "\n".join(map(claim_text, answer.claims))
+    return "\n\n".join(part for part in (f"answered: {answer.experiment}\n{answer.question}\n{assumed}", columns_text(columns), claims) if part)
+
+
+def summary_text(answers: Sequence[Answer]) -> str:
+    """One line for each question, then what was refuted and is not disputed yet."""
+    columns = [
+        Column("verdict", ("answered",) * len(answers)),
+        Column("experiment", tuple(answer.experiment for answer in answers)),
+        Column("claims of the book", tuple(_tally(answer) for answer in answers)),
+    ]
+    surprises = [f"{answer.experiment}: {claim_text(claim)}" for answer in answers for claim in answer.claims if claim.is_surprise]
+    return "\n\n".join(part for part in (columns_text(columns), "\n".join(surprises)) if part)
+
+
+def _tally(answer: Answer) -> str:
+    counts = Counter(map(outcome, answer.claims))
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+
+
+def _value(row: Row) -> str:
+    if isinstance(row.value, str):
+        return row.value
+    if row.unit in _PREFIXED:
+        return scaled(row.value, row.unit)
+    return f"{row.value:{',.0f' if abs(row.value) >= 1e4 else ',.4g'}} {row.unit}".rstrip()

@@ -1,0 +1,147 @@
+"""The final exercises: numbers that the chapter prints and the catalogue recomputed, and programs where they decide."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+import lab
+from experiments import ch37_batch, ch37_capacity, ch37_case_studies, ch37_checkpoint, ch37_chip, ch37_local_attention, ch37_placement, ch37_scale_up
+from lab.experiment import load, names
+from lab.ledger import Totals
+from lab.question import Question, answer
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import make_mesh, parse_target
+
+QUESTIONS = [name for name in names() if name.startswith("ch37_")]
+
+
+def values(module, **settings) -> dict[str, float]:
+    return {row.what: row.value for row in answer(module.EXPERIMENT, {name: str(value) for name, value in settings.items()}).rows}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_each_of_the_eight_exercises_is_answered_in_numbers_and_surprises_nobody(name):
+    assert len(QUESTIONS) == 8
+    question = load(name)
+    found = answer(question, {})
+    assert isinstance(question, Question) and found.is_fine and found.claims
+    assert all(isinstance(row.value, (int, float, str)) or row.value == row.value for row in found.rows)
+    assert found.to_json()["verdict"] == "answered"
+
+
+def test_gpt3_needs_33_devices_of_85_gb_and_35_of_80():
+    assert values(ch37_capacity)["devices that hold these and nothing else, at least"] == 33
+    assert "35 GPUs" in ch37_capacity.claims(ch37_capacity.Assumed())[0].evidence
+
+
+def test_the_books_layout_of_t8_p8_d8_fits_in_20_gb_and_is_6_percent_slower_than_the_best():
+    best, *_ = ch37_capacity.plans(ch37_capacity.Assumed())
+    (book,) = [plan for plan in ch37_capacity.plans(ch37_capacity.Assumed()) if str(plan) == "t8 p8 d8"]
+    assert (str(best), str(book)) == ("t4 p32 d4", "t8 p8 d8")
+    assert book.memory_bytes == pytest.approx(19.9e9, rel=5e-3)
+    assert book.step_s / best.step_s == pytest.approx(1.06, abs=0.01)
+
+
+def test_slower_links_cost_tensor_parallelism_more_than_pipelines():
+    wide = [plan for plan in ch37_capacity.plans(ch37_capacity.Assumed()) if plan.tensor == 8 and plan.pipe == 8]
+    older = [plan for plan in ch37_capacity.plans(replace(ch37_capacity.Assumed(), cluster="dgx-a100")) if plan.tensor == 8 and plan.pipe == 8]
+    assert older[0].tensor_s / wide[0].tensor_s == pytest.approx(450 / 300, rel=0.05)
+
+
+def test_a_batch_that_no_layout_divides_is_refused():
+    with pytest.raises(Unusable, match="devices=512 and batch=1: no degrees divide gpt3-175b's 96 layers"):
+        values(ch37_capacity, batch=1, devices=512, micro_batch=7)
+
+
+def test_saves_of_5_minutes_and_72_h_between_failures_ask_for_one_every_3_46_h():
+    found = values(ch37_checkpoint)
+    assert found["interval (Young)"] == pytest.approx(3.464, rel=1e-3)
+    assert found["failures"] == pytest.approx(4.67, abs=5e-3)
+    assert found["lost to saving"] == pytest.approx(2.4, abs=0.05)
+
+
+@pytest.mark.parametrize("factor", [0.3, 1, 3])
+def test_the_simulation_loses_what_the_exact_expectation_says(factor):
+    save, mtbf = 300.0, 72 * 3600.0
+    interval = factor * 12471
+    exact = mtbf * (2.718281828459045 ** ((interval + save) / mtbf) - 1) / interval - 1
+    assert ch37_checkpoint.simulated_overhead(interval, save, mtbf) == pytest.approx(exact, rel=0.02)
+
+
+def test_ten_times_the_model_on_ten_times_the_devices_takes_70_days():
+    assert values(ch37_scale_up)["its days"] == 70
+    assert values(ch37_scale_up, kept_utilisation=0.7)["its days"] == 100
+
+
+def test_a_doubled_batch_at_20_percent_more_samples_costs_120_000_hours_and_means_a_critical_batch_of_4():
+    found = values(ch37_batch)
+    assert found["device hours with the larger batch"] == 120_000
+    assert found["hours with the larger batch"] == 60
+    critical = found["critical batch, in old batches"]
+    assert (2 + critical) / (1 + critical) == pytest.approx(1.2)
+
+
+def test_a_batch_that_saves_no_time_is_never_worth_it():
+    assert values(ch37_batch, more_samples=2.0)["worth it if an hour earlier is worth"] == "never: it is not faster"
+
+
+def test_twice_the_flops_over_half_the_bandwidth_moves_every_ridge_4_times_up():
+    found = values(ch37_chip)
+    for what in ("ridge of the memory", "ridge of the fast link", "ridge of the network", "tokens a replica that hide its gradient sync"):
+        assert found[f"new: {what}"] == pytest.approx(4 * found[what])
+
+
+def attention(window):
+    """One attention under tensor parallelism: heads split, one sum where it leaves."""
+
+    def program(x_SH, w_HAD, o_ADH):
+        q, k, v = (jnp.einsum("sh,had->sad", x_SH, w) for w in w_HAD)
+        apart = jnp.arange(64)[:, None] - jnp.arange(64)
+        scores = jnp.where((apart >= 0) & (apart < window), jnp.einsum("sad,tad->ast", q, k), -1e9)
+        return jnp.einsum("sad,adh->sh", jnp.einsum("ast,tad->sad", jax.nn.softmax(scores), v), o_ADH)
+
+    mesh = make_mesh(parse_target("cpu:8"), Axes.of({"tensor": 8}))
+    replicated, heads_second, heads_first = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in ((), (None, "tensor"), ("tensor",)))
+    w = jax.ShapeDtypeStruct((32, 8, 4), jnp.float32, sharding=heads_second)
+    args = (
+        jax.ShapeDtypeStruct((64, 32), jnp.float32, sharding=replicated),
+        (w, w, w),
+        jax.ShapeDtypeStruct((8, 4, 32), jnp.float32, sharding=heads_first),
+    )
+    compiled = jax.jit(program, out_shardings=replicated)
+    return lab.inspect(compiled, *args)
+
+
+def test_a_window_leaves_what_tensor_parallelism_sends_to_the_byte():
+    full, local = attention(64), attention(4)
+    assert Totals.of(local.transfers) == Totals.of(full.transfers)
+    assert Totals.of(full.transfers).payload_bytes == 64 * 32 * 4
+
+
+def test_a_window_of_256_leaves_one_hop_of_context_parallelism():
+    found = values(ch37_local_attention)
+    assert (found["context parallelism: hops a layer"], found["local: context parallelism: hops a layer"]) == (7, 1)
+    assert found["local: context parallelism sends a rank and layer forward"] == 256 * 2 * 8 * 128 * 2
+    assert found["context parallelism sends a rank and layer forward"] == 7 / 8 * 131072 * 2 * 8 * 128 * 2
+    assert values(ch37_local_attention, window=10**9) == values(ch37_local_attention, window=131072)
+
+
+def test_mixtral_8x22b_weighs_281_gb_and_has_more_active_parameters_than_deepseek_v3():
+    found = values(ch37_case_studies)
+    assert found["mixtral-8x22b: weights"] == pytest.approx(281.2e9, rel=1e-3)
+    assert found["mixtral-8x22b: of them active"] > found["deepseek-v3: of them active"] == pytest.approx(37.55e9, rel=1e-3)
+
+
+def test_experts_of_deepseek_v3_lie_in_8_nodes_but_in_one_nvl72():
+    assert values(ch37_placement)["deepseek-v3: expert of 64 spans"] == 8
+    assert values(ch37_placement, cluster="gb200-nvl72")["deepseek-v3: expert of 64 spans"] == 1
+
+
+@pytest.mark.parametrize("setting", [{"devices": 0}, {"micro_batch": 0}, {"efficiency": -0.5}])
+def test_counts_of_zero_and_negative_measures_are_refused_by_name(setting):
+    with pytest.raises(Unusable, match=f"ch37_capacity: {next(iter(setting))}="):
+        values(ch37_capacity, **setting)

@@ -1,0 +1,41 @@
+"""`lab run` and `lab list` of questions without a program."""
+
+import json
+
+import pytest
+
+
+def test_a_question_prints_assumptions_numbers_and_claims(lab):
+    answer = lab("run", "ch37_scale_up", "--set", "larger_devices=1280")
+    assert answer.status == 0
+    assert "answered: ch37_scale_up" in answer.out and "larger_devices 1280" in answer.out
+    assert any(line.split() == ["its", "days", "35", "days"] for line in answer.out.splitlines())
+    assert "calculated ch37.exercises: 70 days" in answer.out
+
+
+def test_a_questions_json_has_the_fields_of_every_result_and_its_rows(lab):
+    (result,) = json.loads(lab("run", "ch37_placement", "--json").out)["results"]
+    assert set(result) >= {"experiment", "style", "target", "mesh", "parameters", "verdict", "terms", "unexplained", "missing", "claims", "seconds"}
+    assert (result["verdict"], result["terms"], result["target"]) == ("answered", [], None)
+    assert {"what": "llama3-405b: tensor of 8 spans", "value": 1, "unit": "domain"} in result["rows"]
+
+
+def test_questions_are_listed_without_targets(lab):
+    (row,) = [row for row in json.loads(lab("list", "--json").out) if row["name"] == "ch37_capacity"]
+    assert (row["targets"], row["chapter"]) == ([], 37)
+
+
+@pytest.mark.parametrize("option", [("--target", "cpu:8"), ("--style", "declared"), ("--mesh", "data=8")])
+def test_a_question_takes_no_target_style_or_mesh(lab, option):
+    answer = lab("run", "ch37_capacity", *option)
+    assert (answer.status, answer.err) == (2, "lab: ch37_capacity has no program to compile; leave out --target, --style and --mesh\n")
+
+
+def test_an_unknown_assumption_lists_the_known(lab):
+    answer = lab("run", "ch37_batch", "--set", "size=3")
+    assert answer.status == 2 and "no parameter 'size'; known are device_h, devices, times" in answer.err
+
+
+def test_an_unknown_model_is_answered_with_close_ones(lab):
+    answer = lab("run", "ch37_capacity", "--set", "model=gpt3")
+    assert answer.status == 2 and "no model 'gpt3'; close are gpt2, gpt3-175b" in answer.err
