@@ -1,8 +1,12 @@
 """`lab run` and `lab list` of questions without a program."""
 
 import json
+from dataclasses import replace
 
 import pytest
+
+from lab import suite
+from lab.experiment import decided
 
 
 def test_a_question_prints_assumptions_numbers_and_claims(lab):
@@ -29,6 +33,24 @@ def test_questions_are_listed_without_targets(lab):
 def test_a_question_takes_no_target_style_or_mesh(lab, option):
     answer = lab("run", "ch37_capacity", *option)
     assert (answer.status, answer.err) == (2, "lab: ch37_capacity has no program to compile; leave out --target, --style and --mesh\n")
+
+
+def test_verify_ends_with_a_line_for_each_question(lab, monkeypatch):
+    from experiments.ch37_case_studies import EXPERIMENT
+
+    monkeypatch.setattr(suite, "load", lambda: [EXPERIMENT])
+    answer = lab("verify")
+    assert answer.status == 0
+    assert any(line.split() == "answered ch37_case_studies 2 refuted as disputed".split() for line in answer.out.splitlines())
+
+
+def test_a_refutation_that_nobody_disputed_ends_with_status_1(lab, monkeypatch):
+    from experiments.ch37_batch import EXPERIMENT
+
+    surprise = replace(EXPERIMENT, claims=lambda assumed: (decided("ch37.exercises", False, "120 is not 100"),))
+    monkeypatch.setattr(suite, "load", lambda: [surprise])
+    answer = lab("verify")
+    assert answer.status == 1 and "ch37_batch: refuted ch37.exercises: 120 is not 100" in answer.out
 
 
 def test_an_unknown_assumption_lists_the_known(lab):
