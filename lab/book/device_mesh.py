@@ -91,16 +91,16 @@ def domains_spanned(ranks, stride, ranks_per_domain, first=0):
     return np.minimum(reached, ranks)
 
 
-def free_degree(devices: int, *degrees: int) -> int:
-    """N over the product of the given degrees: what is left for an axis of unknown size. Source: Ch. 23, `ch23.auto_mesh` as corrected (6-8:D-5).
+def free_degree(devices: int, specified: int) -> int:
+    """N over the product of the specified degrees: what the first axis without one takes. Source: Ch. 23, `ch23.auto_mesh` as corrected (6-8:D-5).
 
     Raises:
-      ValueError: the degrees do not divide the devices.
+      ValueError: the product does not divide the devices.
     """
-    _check_sizes((devices, *degrees))
-    if devices % prod(degrees):
-        raise ValueError(f"devices={devices}: do not divide into {' x '.join(map(str, degrees))}")
-    return devices // prod(degrees)
+    positive(devices=devices, specified=specified)
+    if devices % specified:
+        raise ValueError(f"devices={devices}: do not divide by the degrees' product specified={specified}")
+    return devices // specified
 
 
 def _check_sizes(sizes: Sequence[int]) -> None:
