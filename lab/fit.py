@@ -67,6 +67,13 @@ def line(points: Sequence[Point]) -> Line | None:
     return Line(float(alpha), float(alpha_error), float(1 / per_byte), float(per_byte_error / per_byte**2))
 
 
+def why_no_line(points: Sequence[Point]) -> str:
+    """The reason, where `line` gives None."""
+    sizes = len({point.payload_bytes for point in points})
+    few = f"{sizes} size{'s' * (sizes > 1)}, expected {FEWEST} or more"
+    return f"found {few}" if sizes < FEWEST else "alpha and beta do not both come out above zero"
+
+
 def two_lines(points: Sequence[Point]) -> TwoLines | None:
     """The two lines with the least sum of squares over all sizes at which they could meet."""
     sizes = sorted({point.payload_bytes for point in points})

@@ -1,7 +1,7 @@
 """Chains: calls of a collective in a row, each on the result of the one before, with no pass over memory between them.
 
 Where a result has another shape than what entered, its mirror stands beside it: a reduce_scatter and an all_gather are one call of a chain.
-A barrier takes no array and cannot be chained.
+A barrier takes no array, so what it gives moves the rank that the next one begins with, by nothing, which no compiler can know.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import reduce
 
 import jax
+import jax.numpy as jnp
 
 from lab import collectives
 from lab.collectives import ALGORITHMS, Cost
@@ -19,13 +20,16 @@ from lab.collectives.wires import Axis
 from meshes.axes import Axes
 from meshes.errors import Unusable
 
-ALONE = ("all_reduce", "reduce", "broadcast", "all_to_all")
+ALONE = ("permute", "all_reduce", "reduce", "broadcast", "all_to_all", "barrier")
 IN_PAIRS = (("reduce_scatter", "all_gather"), ("scatter", "gather"))
 MIRRORS = {"halving": "doubling"}
 """Algorithms whose mirror has another name."""
 
 BYTES = 4
 """Of an element: unsigned integers, which wrap, so that no sum has to be scaled."""
+
+EVEN = 16
+"""Blocks are a multiple of so many elements, so that halves and slices of them need no padding."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,17 @@ class Chain:
     def algorithm(self) -> str:
         return "+".join(dict.fromkeys(self.algorithms))
 
+    def elements(self, payload_bytes: int, ranks: int) -> int:
+        """The nearest number that splits evenly; of a barrier one, whatever the payload."""
+        a_block = EVEN * ranks
+        return 1 if self.primitives == ("barrier",) else a_block * max(1, round(payload_bytes / (BYTES * a_block)))
+
     def call(self, x_N: jax.Array, axis: Axis) -> jax.Array:
-        """[N] to [N], N a multiple of the ranks; inside `jax.shard_map`."""
+        """[N] to [N], N a multiple of the ranks, or 1 for a barrier; inside `jax.shard_map`, beginning with ones."""
         return reduce(lambda x, step: _run(*step, x, axis), zip(self.primitives, self.algorithms), x_N)
 
     def cost(self, axes: Axes, elements: int) -> Cost:
         """Of one call on [elements]."""
-        if self.primitives == ("permute",):
-            return collectives.permute_cost(axes, 1, elements, BYTES)
         costs = [collectives.cost(*step, axes, elements, BYTES) for step in zip(self.primitives, self.algorithms)]
         return reduce(Cost.__add__, costs)
 
@@ -68,16 +75,16 @@ class Chain:
 
 
 def _bus_factor(primitive: str, ranks: int) -> Fraction:
-    if primitive in ("reduce", "broadcast", "permute"):
+    if primitive in ("reduce", "broadcast", "permute", "barrier"):
         return Fraction(1)
     return Fraction((ranks - 1) * (2 if primitive == "all_reduce" else 1), ranks)
 
 
 def chains(axes: Axes) -> tuple[Chain, ...]:
-    """All that these axes allow: the catalogue, and the permute by one place."""
+    """The whole catalogue, as far as these axes allow."""
     alone = [Chain((primitive,), (name,)) for primitive in ALONE for name in ALGORITHMS[primitive]]
     pairs = [Chain(pair, (name, MIRRORS.get(name, name))) for pair in IN_PAIRS for name in ALGORITHMS[pair[0]]]
-    return tuple(chain for chain in [Chain(("permute",), ("lax",)), *alone, *pairs] if _serves(chain, axes))
+    return tuple(chain for chain in [*alone, *pairs] if _serves(chain, axes))
 
 
 def chosen(known: Sequence[Chain], primitives: Sequence[str], algorithms: Sequence[str]) -> tuple[Chain, ...]:
@@ -95,9 +102,16 @@ def chosen(known: Sequence[Chain], primitives: Sequence[str], algorithms: Sequen
 
 
 def _run(primitive: str, algorithm: str, x: jax.Array, axis: Axis) -> jax.Array:
-    if primitive == "permute":
-        return collectives.permute(x, axis, 1)
+    if primitive == "barrier":
+        return _after(x, algorithm, axis)
     return getattr(collectives, primitive)(x, axis, algorithm=algorithm)
+
+
+def _after(one_1: jax.Array, algorithm: str, axis: Axis) -> jax.Array:
+    """A barrier that waits for the one which gave [1], and gives [1]."""
+    rank = jax.lax.axis_index(axis) + one_1[0].astype(jnp.int32) - 1
+    ranks = ALGORITHMS["barrier"][algorithm].run(rank, axis)
+    return (ranks - jax.lax.axis_size(axis) + 1).astype(one_1.dtype)[None]
 
 
 def _serves(chain: Chain, axes: Axes) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
 import shutil
 import subprocess
@@ -24,6 +26,7 @@ class Machine:
       platform: "cpu", "gpu" or "tpu".
       chip: its key in the table of hardware, None where that lacks it.
       driver: of GPUs, None where no tool tells.
+      nccl: its version, None where this process has not loaded it.
       runtime: what the backend of JAX says of itself.
       jax: its version.
     """
@@ -32,6 +35,7 @@ class Machine:
     platform: str
     chip: str | None
     driver: str | None
+    nccl: str | None
     runtime: str
     jax: str
 
@@ -40,7 +44,7 @@ def machine(device: jax.Device) -> Machine:
     known = known_chip(device.device_kind)
     driver = _driver() if device.platform == "gpu" else None
     runtime = " ".join(device.client.platform_version.split())
-    return Machine(device.device_kind, device.platform, known and known.key, driver, runtime, jax.__version__)
+    return Machine(device.device_kind, device.platform, known and known.key, driver, _nccl(), runtime, jax.__version__)
 
 
 def known_chip(card: str) -> Chip | None:
@@ -50,6 +54,21 @@ def known_chip(card: str) -> Chip | None:
         return chip(name) if name in chip_names("tpu") else None
     words = re.split(r"[\s-]+", card.lower())
     return next((chip(name) for name in chip_names("gpu") if name in words), None)
+
+
+def _nccl() -> str | None:
+    """As the library itself says, which must have been loaded already: JAX does not tell."""
+    found = ctypes.c_int()
+    try:
+        ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOLOAD).ncclGetVersion(ctypes.byref(found))
+    except OSError:
+        return None
+    return nccl_version(found.value)
+
+
+def nccl_version(code: int) -> str:
+    """22809 to 2.28.9."""
+    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
 def _driver() -> str | None:

@@ -12,26 +12,33 @@ import numpy as np
 from lab.bench.chains import Chain
 from lab.bench.machine import Machine
 from lab.bench.timing import RUNS, WARM_UPS, LeftOut, Measurement
-from lab.fit import Line, line, relative_errors
+from lab.fit import Line, Point, TwoLines, line, relative_errors, two_lines, why_no_line
 from meshes.axes import Axes
 from meshes.hardware import BENCH_SCHEMA, Link, chip
 
 METHOD = (
     f"a chain of dependent calls in one compiled program, u32, donated; {WARM_UPS} runs to warm up, then the median of {RUNS}, "
     "less the launch of an empty program, over the calls; bandwidths as nccl-tests: algbw = n / t, busbw = algbw x "
-    "2(P-1)/P for all_reduce, (P-1)/P for all_gather, reduce_scatter, scatter, gather and all_to_all, 1 for broadcast, reduce and permute; "
+    "2(P-1)/P for all_reduce, (P-1)/P for all_gather, reduce_scatter, scatter, gather and all_to_all, 1 for broadcast, reduce, permute and barrier; "
     "of two primitives in one call the sum"
 )
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Alpha and beta of a chain, and how far the line is from its points: fitted over measured time, less one."""
+    """Alpha and beta of a chain, and how far the line is from its points: fitted over measured time, less one.
+
+    Attributes:
+      two: a line for short payloads and one for long ones, None where the points are too few.
+      two_median_error: of those.
+    """
 
     line: Line
     median_error: float
     worst_error: float
     worst_at_bytes: int
+    two: TwoLines | None
+    two_median_error: float | None
 
 
 @dataclass(frozen=True)
@@ -68,12 +75,21 @@ class Bench:
 
     def fit(self, chain: Chain) -> Fit | None:
         """None where the points are too few, or not on a line with both constants above zero."""
-        points = [entry.point for entry in self.by_chain[chain]]
+        points = self.points(chain)
         if (fitted := line(points)) is None:
             return None
-        errors = relative_errors(fitted, points)
+        errors, two = relative_errors(fitted, points), two_lines(points)
         worst = int(np.abs(errors).argmax())
-        return Fit(fitted, float(np.median(np.abs(errors))), float(errors[worst]), points[worst].payload_bytes)
+        of_two = two and float(np.median(np.abs(relative_errors(two, points))))
+        return Fit(fitted, float(np.median(np.abs(errors))), float(errors[worst]), points[worst].payload_bytes, two, of_two)
+
+    @property
+    def without_fit(self) -> Mapping[Chain, str]:
+        """Why."""
+        return {chain: why_no_line(self.points(chain)) for chain in self.by_chain if self.fit(chain) is None}
+
+    def points(self, chain: Chain) -> list[Point]:
+        return [entry.point for entry in self.by_chain[chain]]
 
     def bus_bytes_per_s(self, entry: Measurement) -> float:
         return float(entry.chain.bus_factor(self.axes.size)) * entry.point.payload_bytes / entry.point.seconds
@@ -90,7 +106,7 @@ class Bench:
             "method": METHOD,
             "launch_s": self.launch_s,
             "points": [self._point(entry) for entries in self.by_chain.values() for entry in entries],
-            "fits": [_named(chain) | _constants(self.fit(chain)) for chain in self.by_chain],
+            "fits": [_named(chain) | _constants(self.fit(chain)) | {"why_none": self.without_fit.get(chain)} for chain in self.by_chain],
             "left_out": [_named(entry.chain) | {"payload_bytes": entry.payload_bytes, "why": entry.why} for entry in self.left_out],
         }
 

@@ -24,13 +24,14 @@ def _columns(bench: Bench) -> list[list[Column]]:
 
 def _headline(bench: Bench) -> str:
     machine = bench.machine
-    driver = f", driver {machine.driver}" if machine.driver else ""
-    return f"{bench.axes.size} x {machine.card}, mesh {bench.axes}, jax {machine.jax}{driver}, {bench.date}"
+    under = "".join(f", {name} {version}" for name, version in (("driver", machine.driver), ("NCCL", machine.nccl)) if version)
+    return f"{bench.axes.size} x {machine.card}, mesh {bench.axes}, jax {machine.jax}{under}, {bench.date}"
 
 
 def _constants(bench: Bench) -> list[Column]:
-    """A row a chain: alpha and beta with their standard errors, the farthest point, and busbw beside the link and beside lax."""
+    """A row a chain: alpha and beta with their standard errors, the farthest point, what two lines gain, and busbw beside the link and lax."""
     fits = [bench.fit(chain) for chain in bench.by_chain]
+    two = [fit if fit and fit.two else None for fit in fits]
     best = [max(map(bench.bus_bytes_per_s, entries)) for entries in bench.by_chain.values()]
     columns = [
         Column("primitive", tuple(chain.primitive for chain in bench.by_chain)),
@@ -42,6 +43,8 @@ def _constants(bench: Bench) -> list[Column]:
         _numbers("line off by", fits, lambda fit: f"{fit.median_error:.0%}"),
         _numbers("at worst", fits, lambda fit: f"{fit.worst_error:+.0%}"),
         _numbers("at n", fits, lambda fit: size_text(fit.worst_at_bytes)),
+        _numbers("two lines", two, lambda fit: f"{fit.two_median_error:.0%}"),
+        _numbers("from n", two, lambda fit: size_text(fit.two.from_bytes)),
         _numbers("best busbw GB/s", best, lambda rate: f"{rate / 1e9:,.1f}"),
     ]
     if bench.link:
@@ -81,9 +84,9 @@ def _time(bench: Bench, chain: Chain, size: int) -> str:
 
 def _facts(bench: Bench) -> list[str]:
     on_cpu = "these are CPU devices: the times say nothing about links" if bench.machine.platform == "cpu" else ""
-    return [fact for fact in (on_cpu, _link(bench), _combined(bench), *_missing(bench)) if fact] + [
+    return [fact for fact in (on_cpu, _link(bench), _combined(bench), *_missing(bench), *_unfitted(bench)) if fact] + [
         "alpha, beta: t = steps alpha + bytes / beta, steps and bytes as the algorithm states them; least squares of relative errors; "
-        "none where both do not come out above zero",
+        "'line off by' and 'two lines' are medians",
         f"method: {METHOD}",
         f"launch of an empty program: {bench.launch_s * 1e6:.0f} us",
     ]
@@ -103,6 +106,13 @@ def _missing(bench: Bench) -> list[str]:
     firsts = {str(entry.chain): entry for entry in reversed(bench.left_out)}
     sizes = {name: [size_text(entry.payload_bytes) for entry in bench.left_out if str(entry.chain) == name] for name in firsts}
     return [f"left out: {name} at {', '.join(sizes[name])}: {entry.why}" for name, entry in firsts.items()]
+
+
+def _unfitted(bench: Bench) -> list[str]:
+    """A line a reason."""
+    reasons = dict.fromkeys(bench.without_fit.values())
+    of = {reason: [str(chain) for chain, why in bench.without_fit.items() if why == reason] for reason in reasons}
+    return [f"no alpha and beta: {reason}: {', '.join(chains)}" for reason, chains in of.items()]
 
 
 def _numbers(heading: str, values: Sequence[T | None], text: Callable[[T], str]) -> Column:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab import hlo
-from lab.bench.chains import BYTES, Chain
+from lab.bench.chains import BYTES, EVEN, Chain
 from lab.clock import timed
 from lab.collectives import AlphaBeta
 from lab.fit import Point
@@ -27,9 +27,6 @@ from meshes.axes import Axes
 WARM_UPS, RUNS = 2, 7
 LONG = 4 << 20
 """From so many bytes on the launch of a program no longer counts, and a chain may be short [B]."""
-
-EVEN = 16
-"""Blocks are a multiple of so many elements, so that halves and slices of them need no padding."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ class Program:
 def measured(chain: Chain, mesh: Mesh, sizes: Iterable[int], launch_s: float) -> list[Measurement | LeftOut]:
     """Times of one chain at about these payloads [B]."""
     axes = _axes(mesh)
-    counts = dict.fromkeys(_elements(size, axes.size) for size in sizes)
+    counts = dict.fromkeys(chain.elements(size, axes.size) for size in sizes)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         programs = list(pool.map(lambda elements: program(chain, mesh, elements), counts))
     return [_measured(program, mesh, launch_s) for program in programs]
@@ -145,11 +142,6 @@ def _calls(messages: int, payload_bytes: int) -> int:
     """Many where a call is short, so that the launch of the program does not drown it; fewer where one call has many messages."""
     most = 32 if payload_bytes < LONG else 8
     return max(2, most // messages)
-
-
-def _elements(size: int, ranks: int) -> int:
-    a_block = EVEN * ranks
-    return a_block * max(1, round(size / (BYTES * a_block)))
 
 
 def _compiled(kernel: Callable[[jax.Array], jax.Array], mesh: Mesh, elements: int) -> jax.stages.Compiled:

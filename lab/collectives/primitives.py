@@ -1,7 +1,8 @@
 """The primitives, one signature for all algorithms of each; to be called inside `jax.shard_map`.
 
 `x` is an array or a tree of arrays, dealt with one by one. `axis` is a mesh axis or several, outermost first; flat algorithms see several
-as one, in row-major order. `algorithm` is a name from `lab.collectives.catalogue` or an `Algorithm`. Results vary over the axis.
+as one, in row-major order. `algorithm` is a name from `lab.collectives.catalogue` or an `Algorithm`. Results vary over the axis, also where
+they are equal on every rank: `out_specs` must name it, unless `jax.shard_map` is told not to check (`check_vma=False`).
 Where a buffer has to be cut into blocks it is padded with zeros at its end, which `op` never mixes with data and the cost counts.
 """
 
@@ -128,17 +129,14 @@ def permute(x: Any, axis: Axis, pairs: int | Pairs = 1, algorithm: str | Algorit
     return _each(x, lambda leaf: chosen.run(leaf, axes.names, pairs=checked))
 
 
-def barrier(axis: Axis, algorithm: str | Algorithm = "circulant", after: Any = ()) -> jax.Array:
+def barrier(axis: Axis, algorithm: str | Algorithm = "circulant") -> jax.Array:
     """int32[]: the number of ranks, known only once all of them have come this far. What shall wait must depend on it.
 
-    Args:
-      after: arrays that each rank has before it comes.
     Raises:
       Unusable: the algorithm is unknown, or does not serve this axis.
     """
     chosen, axes = _chosen("barrier", algorithm, axis)
-    rank, _ = jax.lax.optimization_barrier((jax.lax.axis_index(axes.names), after))
-    return chosen.run(rank, axes.names)
+    return chosen.run(jax.lax.axis_index(axes.names), axes.names)
 
 
 def cost(primitive: str, algorithm: str | Algorithm, axes: Axes, elements: int, bytes_per_element: int) -> Cost:

@@ -28,10 +28,9 @@ def mesh(axes):
     return make_mesh(parse_target(f"cpu:{axes.size}"), axes)
 
 
-def test_every_algorithm_but_a_barrier_is_in_a_chain_on_some_mesh():
+def test_every_algorithm_is_in_a_chain_on_some_mesh():
     found = {step for axes in (ONE_AXIS, TWO_AXES) for chain in chains(axes) for step in zip(chain.primitives, chain.algorithms)}
-    known = {(primitive, name) for primitive, table in ALGORITHMS.items() for name in table if primitive != "barrier"}
-    assert found == known | {("permute", "lax")}
+    assert found == {(primitive, name) for primitive, table in ALGORITHMS.items() for name in table}
 
 
 def test_three_ranks_have_no_chain_that_needs_a_power_of_two():
@@ -47,7 +46,7 @@ def on_four(chain):
 
 @pytest.mark.parametrize("chain", chains(ONE_AXIS), ids=str)
 def test_a_call_gives_what_the_next_one_takes(chain):
-    x = jax.ShapeDtypeStruct((4 * 64,), jnp.uint32)
+    x = jax.ShapeDtypeStruct((4 * chain.elements(256, 4),), jnp.uint32)
     result = jax.eval_shape(on_four(chain), x)
     assert (result.shape, result.dtype) == (x.shape, x.dtype)
 
@@ -55,6 +54,17 @@ def test_a_call_gives_what_the_next_one_takes(chain):
 def test_a_reduce_scatter_and_an_all_gather_are_the_all_reduce_that_they_stand_for():
     x = jnp.arange(64, dtype=jnp.uint32)
     np.testing.assert_array_equal(on_four(LAX["reduce_scatter+all_gather"])(x), on_four(LAX["all_reduce"])(x))
+
+
+@pytest.mark.parametrize("algorithm", ["lax", "circulant"])
+def test_a_chain_of_barriers_sends_one_number_each_and_stays_at_one(algorithm):
+    (chain,) = chosen(chains(ONE_AXIS), ["barrier"], [algorithm])
+    ones = jnp.ones(4, jnp.uint32)
+    assert on_four(chain)(ones).tolist() == [1, 1, 1, 1] and on_four(chain)(ones + 1).tolist() == [2, 2, 2, 2]
+    compiled = program(chain, mesh(ONE_AXIS), chain.elements(1 << 20, 4))
+    assert difference(compiled, ONE_AXIS) is None and compiled.ledger.totals().payload_bytes == 4 * 32
+    (entry,) = measured(chain, mesh(ONE_AXIS), (1024, 4096), launch_s=0.0)
+    assert (entry.point.payload_bytes, entry.calls) == (4, 32 // entry.messages_stated)
 
 
 @pytest.mark.parametrize("kind", [Kind.ALL_REDUCE, Kind.ALL_TO_ALL, Kind.COLLECTIVE_PERMUTE])
@@ -71,6 +81,7 @@ def test_bus_factors_on_eight_ranks_are_those_of_nccl_tests():
         "reduce": 1,
         "broadcast": 1,
         "all_to_all": Fraction(7, 8),
+        "barrier": 1,
         "reduce_scatter+all_gather": Fraction(7, 4),
         "scatter+gather": Fraction(7, 4),
     }
@@ -85,7 +96,7 @@ def test_a_name_of_one_of_a_pair_chooses_the_pair():
 @pytest.mark.parametrize(
     "primitives, algorithms, said",
     [
-        (["barrier"], [], "no primitive 'barrier' to time on this mesh; known are all_gather, all_reduce"),
+        (["fence"], [], "no primitive 'fence' to time on this mesh; known are all_gather, all_reduce"),
         ([], ["torus"], "no algorithm 'torus' to time on this mesh; known are bidirectional_ring"),
         (["permute"], ["ring"], "no algorithm ring of permute"),
     ],

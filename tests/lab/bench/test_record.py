@@ -2,10 +2,12 @@
 
 import json
 
+import jax
 import pytest
 
-from lab.bench.chains import Chain
-from lab.bench.machine import Machine, known_chip
+from lab.bench import run as benches
+from lab.bench.chains import Chain, chains, chosen
+from lab.bench.machine import Machine, known_chip, machine, nccl_version
 from lab.bench.record import Bench
 from lab.bench.sizes import parse_sizes, size_text
 from lab.bench.tables import bench_text
@@ -14,8 +16,9 @@ from lab.fit import Point
 from meshes.axes import Axes
 from meshes.errors import Unusable
 from meshes.hardware import measured_link
+from meshes.targets import parse_target
 
-H100 = Machine("NVIDIA H100 80GB HBM3", "gpu", "h100", "580.1", "cuda 13", "0.11.2")
+H100 = Machine("NVIDIA H100 80GB HBM3", "gpu", "h100", "580.1", "2.28.9", "cuda 13", "0.11.2")
 PERMUTE, RING, LAX = Chain(("permute",), ("lax",)), Chain(("all_reduce",), ("ring",)), Chain(("all_reduce",), ("lax",))
 SIZES = tuple(4**power * 2**10 for power in range(11))
 
@@ -45,8 +48,8 @@ WHOLE = bench(
 def test_the_record_has_points_and_fits_with_card_driver_version_and_command():
     record = json.loads(json.dumps(WHOLE.to_json()))
     assert record["schema"] == "sharding-lab/bench/1"
-    assert [record[name] for name in ("card", "driver", "jax", "command", "devices")] == [
-        "NVIDIA H100 80GB HBM3", "580.1", "0.11.2", "lab bench", 2
+    assert [record[name] for name in ("card", "driver", "nccl", "jax", "command", "devices")] == [
+        "NVIDIA H100 80GB HBM3", "580.1", "2.28.9", "0.11.2", "lab bench", 2
     ]  # fmt: skip
     assert len(record["points"]) == 33 and len(record["fits"]) == 3
     assert record["left_out"] == [
@@ -65,7 +68,9 @@ def test_a_ring_on_two_ranks_has_two_alphas_and_all_reduce_moves_n_on_the_bus():
 def test_the_table_sets_busbw_beside_the_link_and_times_beside_lax():
     text = bench_text(WHOLE)
     (ring,) = [line.split() for line in text.splitlines() if line.startswith("all_reduce  ring") and "%" in line]
-    assert ring == ["all_reduce", "ring", "15.0", "0.0", "200.0", "0.0", "0%", ring[7], *ring[8:10], "198.9", "44%", "1.50", "1.50"]
+    exact_fit, from_size = ["15.0", "0.0", "200.0", "0.0", "0%", ring[7], *ring[8:10], "0%"], ring[11:13]
+    assert ring == ["all_reduce", "ring", *exact_fit, *from_size, "198.9", "44%", "1.50", "1.50"]
+    assert "jax 0.11.2, driver 580.1, NCCL 2.28.9" in text
     assert "link: NVLink 4, 450 GB/s one way (NVIDIA H100" in text
     assert "left out: broadcast by tree at 1 GiB: needs 2 B of the device's 1 B" in text
 
@@ -87,10 +92,33 @@ def test_a_bench_without_a_time_still_tells_why():
 
 
 def test_two_sizes_give_times_and_no_fit():
-    short = bench(*entries(PERMUTE, 1e-5, 1e11, SIZES[:2]))
+    short = bench(*entries(PERMUTE, 1e-5, 1e11, SIZES[:2]), *entries(RING, 1e-5, 1e11, SIZES[:1]))
     assert short.fit(PERMUTE) is None
-    assert short.to_json()["fits"][0]["bytes_per_s"] is None
-    assert "permute" in bench_text(short)
+    two, one = short.to_json()["fits"]
+    assert two["bytes_per_s"] is None and two["why_none"] == "found 2 sizes, expected 3 or more"
+    assert one["why_none"] == "found 1 size, expected 3 or more"
+    assert "no alpha and beta: found 2 sizes, expected 3 or more: permute by lax\n" in bench_text(short)
+
+
+def test_times_that_fall_with_size_say_so_and_a_fit_has_no_reason():
+    falling = bench(*entries(PERMUTE, 1e-5, -1e15), *entries(RING, 1e-5, 1e11))
+    assert "no alpha and beta: alpha and beta do not both come out above zero: permute by lax\n" in bench_text(falling)
+    assert [fit["why_none"] is None for fit in falling.to_json()["fits"]] == [False, True]
+
+
+def test_two_lines_stand_beside_one_where_the_protocol_changes_at_1_mib():
+    slow, fast = entries(PERMUTE, 10e-6, 20e9, SIZES[:5]), entries(PERMUTE, 40e-6, 300e9, SIZES[5:])
+    changing = bench(*slow, *fast)
+    fit = changing.fit(PERMUTE)
+    assert fit.two.from_bytes == 1 << 20 and fit.two_median_error < 1e-9 < fit.median_error
+    (row,) = changing.to_json()["fits"]
+    assert (row["two"]["from_bytes"], row["two"]["above"]["bytes_per_s"]) == (1 << 20, pytest.approx(300e9))
+    assert ["0%", "1", "MiB"] == [line.split()[-7:-4] for line in bench_text(changing).splitlines() if "MiB" in line and "%" in line][0]
+
+
+def test_versions_of_nccl_are_numbers_in_one_and_absent_without_it():
+    assert (nccl_version(22809), nccl_version(21003)) == ("2.28.9", "2.10.3")
+    assert machine(jax.devices("cpu")[0]).nccl is None
 
 
 @pytest.mark.parametrize(
@@ -158,6 +186,13 @@ def test_lab_bench_on_fake_devices_says_that_its_times_say_nothing_about_links(l
         (primitive, size) for primitive in ("permute", "reduce_scatter+all_gather") for size in (1024, 4096, 16384)
     }
     assert record["command"].startswith("lab bench permute all_gather --algorithm lax")
+
+
+def test_lab_bench_takes_a_mesh_of_several_axes_and_the_algorithms_that_go_along_them():
+    axes, found = Axes.parse("data=2,tensor=2"), chains(Axes.parse("data=2,tensor=2"))
+    some = chosen(found, ["all_reduce"], ["hierarchical", "torus"])
+    benched = benches.bench(parse_target("cpu:4"), axes, ["all_reduce"], ["hierarchical", "torus"], (1024,), "lab bench")
+    assert [entry.chain for entry in benched.found] == list(some) and benched.to_json()["mesh"] == {"data": 2, "tensor": 2}
 
 
 @pytest.mark.parametrize(
