@@ -222,6 +222,20 @@ def book(what: str | None, settings: tuple[tuple[str, str], ...], errata: bool, 
         _print(page.text)
 
 
+@cli.command()
+@click.argument("name", metavar="PLOT")
+@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="What it shows: chip=h200, ranks=256.")
+@click.option("--save", type=Path, required=True, callback=_parsed(_writable), help="A .png, .svg or .pdf file.")
+def plot(name: str, settings: tuple[tuple[str, str], ...], save: Path) -> None:
+    """Draws a picture into a file: roofline, memory, messages or loss.
+
+    The roofline takes a program's compiled text: --set source=step.hlo --set mesh=data=2,tensor=8.
+    """
+    from lab.report import plots
+
+    plots.save(name, dict(settings), save)
+
+
 def _results(runs: Sequence[Run], mesh: Axes | None = None, settings: Mapping[str, str] | None = None) -> list[Result]:
     prepare([run.target for run in runs])
     return suite.results(_watched(runs), mesh, settings)

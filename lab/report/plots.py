@@ -1,0 +1,195 @@
+"""Pictures of formulas and of programs, as matplotlib figures: each a few parameters and `figure()`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lab.book.checks import positive
+from lab.book.collectives import doubling_all_reduce_s, halving_doubling_all_reduce_s, ring_all_reduce_s, tree_all_reduce_s
+from lab.book.memory import model_state_bytes
+from lab.ledger import Ledger, Totals
+from lab.report.units import scaled
+from lab.zoo import model
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.hardware import Chip, chip
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Panel
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which every kind of eye tells apart.
+BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#666666"
+SLOW_LINKS = ("network", "dcn")
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """What bounds a program's FLOP/s: its chip, its memory, and each link by FLOPs over the bytes that cross it (Ch. 2, `ch02.ext_roofline`).
+
+    Attributes:
+      chip: of `meshes/hardware.toml`.
+      source: a compiled text to put on it; "" for none.
+      mesh: of that program, in the order of `mesh.devices`.
+      dtype: of its matrix products.
+    """
+
+    chip: str = "h100"
+    source: str = ""
+    mesh: str = ""
+    dtype: str = "bf16"
+
+    def figure(self) -> Figure:
+        return roofline(chip(self.chip), self._ledgers(), self.dtype)
+
+    def _ledgers(self) -> Sequence[Ledger]:
+        if not self.source:
+            return ()
+        from lab.inspection import inspect_texts
+
+        return inspect_texts(Path(self.source), Axes.parse(self.mesh) if self.mesh else None, None)
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """What a device holds between steps, by ZeRO stage (Ch. 20, `ch20.stage_memory`): bf16 with float32 master weights and Adam's moments.
+
+    Attributes:
+      model: of `lab.zoo`.
+      ranks: over which ZeRO splits.
+      chip: whose memory is marked.
+    """
+
+    model: str = "llama3-8b"
+    ranks: int = 64
+    chip: str = "h100"
+
+    def figure(self) -> Figure:
+        figure, panel = _panel(f"{self.model} on {self.ranks} devices: model state of one", "", "GB a device")
+        stages, bottom = ["data parallel", "ZeRO-1", "ZeRO-2", "ZeRO-3"], np.zeros(4)
+        for what, colour, sizes in (
+            ("weights", BLUE, {"gradient_bytes": 0, "master_bytes": 0, "moment_bytes": 0}),
+            ("gradients", ORANGE, {"weight_bytes": 0, "master_bytes": 0, "moment_bytes": 0}),
+            ("master weights and moments", GREEN, {"weight_bytes": 0, "gradient_bytes": 0}),
+        ):
+            held = [float(model_state_bytes(model(self.model).parameters, self.ranks, stage, **sizes)) / 1e9 for stage in range(4)]
+            panel.bar(stages, held, 0.6, bottom, color=colour, label=what)
+            bottom += held
+        for x, total in enumerate(bottom):
+            panel.annotate(f"{total:,.3g}", (x, total), (0, 3), textcoords="offset points", ha="center")
+        memory = chip(self.chip).memory_bytes.value / 1e9
+        panel.axhline(memory, color=RED, linestyle="--", label=f"memory of {chip(self.chip).name}: {memory:,.3g} GB")
+        panel.grid(visible=False, axis="x")
+        panel.legend(frameon=False)
+        panel.set_ylim(0, 1.15 * max(memory, bottom.max()))
+        return figure
+
+
+@dataclass(frozen=True)
+class MessageTimes:
+    """All-reduce algorithms in the alpha-beta model (Ch. 12): below a size trees and doubling win, above it what sends 2(P-1)/P of the buffer."""
+
+    ranks: int = 64
+    alpha_s: float = 5e-6
+    bytes_per_s: float = 50e9
+    largest_bytes: float = 1e9
+
+    def figure(self) -> Figure:
+        positive(largest_bytes=self.largest_bytes)
+        title = f"all-reduce over {self.ranks} ranks, {self.alpha_s * 1e6:g} us and {self.bytes_per_s / 1e9:g} GB/s"
+        figure, panel = _panel(title, "buffer [B]", "time [s]", log=True)
+        sizes = np.geomspace(100, self.largest_bytes, 200)
+        algorithms = {
+            ("ring", BLUE, "-"): ring_all_reduce_s,
+            ("tree", ORANGE, "-"): tree_all_reduce_s,
+            ("recursive doubling", GREEN, "-"): doubling_all_reduce_s,
+            ("halving and doubling", RED, "--"): halving_doubling_all_reduce_s,
+        }
+        for (name, colour, dashes), seconds in algorithms.items():
+            panel.plot(sizes, seconds(sizes, self.ranks, self.alpha_s, self.bytes_per_s), dashes, color=colour, label=name)
+        panel.plot(sizes, 2 * sizes / self.bytes_per_s, ":", color=GREY, label="twice the buffer at the link's rate")
+        panel.set_ylim(bottom=self.alpha_s)
+        panel.legend(frameon=False)
+        return figure
+
+
+def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> Figure:
+    """The chip's roofs, and for each ledger a point on the roof of every link that it uses: its FLOPs over the wire bytes of that link.
+
+    Raises:
+      Unusable: the chip has no rate for the dtype, or a ledger counts no FLOPs.
+    """
+    if dtype not in of.flops_per_s:
+        raise Unusable(f"{of.name} has no rate for {dtype!r}; it has {', '.join(of.flops_per_s)}")
+    peak = of.flops_per_s[dtype].value
+    figure, panel = _panel(f"{of.name}, {dtype}", "FLOPs for each byte that crosses", "FLOP/s at most", log=True)
+    roofs = {"memory": (of.memory_bytes_per_s.value, BLUE), of.fast.name: (of.fast.value, GREEN), of.slow.name: (of.slow.value, ORANGE)}
+    widest = max([100 * peak / of.slow.value, *(10 * at for ledger in ledgers for at, _ in _intensities(ledger, of).values())])
+    intensity = np.logspace(0, np.log10(widest), 400)
+    for name, (bytes_per_s, colour) in roofs.items():
+        panel.plot(intensity, np.minimum(peak, bytes_per_s * intensity), color=colour, label=f"{name}, {bytes_per_s / 1e9:,.4g} GB/s")
+    panel.annotate(f"{peak / 1e12:,.4g} TFLOP/s", (widest, peak), (0, 4), textcoords="offset points", ha="right", va="bottom")
+    for ledger, marker in zip(ledgers, cycle("osD^v<>")):
+        for link, (at, bytes_per_s) in _intensities(ledger, of).items():
+            bound = min(peak, bytes_per_s * at)
+            said = f"{Path(ledger.source).name or 'program'}, {link}: {scaled(at, 'FLOP/B')}, at most {100 * bound / peak:.3g} % of peak"
+            panel.plot(at, bound, marker, color=roofs[link][1], markeredgecolor="black", markersize=9, linestyle="", label=said)
+    panel.set_ylim(roofs[of.slow.name][0], 3 * peak)
+    panel.legend(loc="lower right")
+    return figure
+
+
+def _intensities(ledger: Ledger, of: Chip) -> dict[str, tuple[float, float]]:
+    """Link to (FLOPs a wire byte, its bytes a second); transfers of unknown link count as inside a domain."""
+    if not ledger.flops:
+        raise Unusable(f"{ledger.source or 'this program'} counts no FLOPs, so it has no place on a roofline; it needs a matrix product")
+    sent = {link: Totals.of(t for t in ledger.transfers if (t.link in SLOW_LINKS) == is_slow) for is_slow, link in ((False, of.fast), (True, of.slow))}
+    return {link.name: (ledger.flops / float(total.wire_bytes), link.value) for link, total in sent.items() if total.wire_bytes}
+
+
+PLOTS: dict[str, Callable[[], Roofline | ModelState | MessageTimes]] = {"roofline": Roofline, "memory": ModelState, "messages": MessageTimes}
+"""What `lab plot` draws, by name."""
+
+
+def save(name: str, settings: Mapping[str, str], path: Path) -> None:
+    """Draws a plot of `PLOTS` with some of its parameters set from text, into a file of a kind that matplotlib writes.
+
+    Raises:
+      Unusable: no such plot, an unknown parameter, one that a formula refuses, or an unknown kind of file.
+    """
+    from lab.experiment import with_settings
+
+    if name not in PLOTS:
+        raise Unusable(f"no plot {name!r}; known are {', '.join(PLOTS)}")
+    try:
+        with_settings(PLOTS[name](), settings).figure().savefig(path)
+    except Unusable:
+        raise
+    except (ArithmeticError, ValueError) as refusal:
+        raise Unusable(f"plot {name}: {refusal}") from refusal
+
+
+def _panel(title: str, x: str, y: str, log: bool = False) -> tuple[Figure, Panel]:
+    """An empty picture, drawn without a screen.
+
+    Raises:
+      Unusable: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise Unusable("plots need matplotlib; run: pip install 'sharding-lab[plots]'") from None
+    figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
+    panel = figure.add_subplot(title=title, xlabel=x, ylabel=y)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid(alpha=0.3)
+    if log:
+        panel.set_xscale("log")
+        panel.set_yscale("log")
+    return figure, panel

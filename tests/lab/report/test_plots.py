@@ -1,0 +1,86 @@
+"""What the pictures show, read back from their axes."""
+
+import sys
+
+import pytest
+
+from lab.ledger import Kind, Ledger, Transfer
+from lab.report.plots import MessageTimes, ModelState, Roofline, roofline, save
+from meshes.errors import Unusable
+from meshes.hardware import chip
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed; it comes with the extra plots")
+STEP = Ledger(
+    (
+        Transfer(Kind.ALL_REDUCE, ("tensor",), 8, 4, "bf16", 10**9, link="host"),
+        Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "bf16", 10**9, link="network"),
+    ),
+    source="step.hlo",
+    flops=10**13,
+)
+
+
+def lines(figure) -> dict:
+    return {line.get_label(): line for line in figure.axes[0].get_lines()}
+
+
+def test_the_roofs_of_an_h100_bend_at_295_2199_and_19790_flops_a_byte():
+    ridges = {"memory": 295.4, "NVLink 4": 2199, "NDR InfiniBand": 19790}
+    for name, line in lines(Roofline().figure()).items():
+        x, y = line.get_data()
+        (ridge,) = [at for roof, at in ridges.items() if name.startswith(roof)]
+        assert x[y < y.max()].max() < ridge < x[y == 989.5e12].min()
+
+
+def test_a_program_stands_on_the_roof_of_each_link_that_it_uses():
+    found = [line for name, line in lines(roofline(chip("h100"), [STEP])).items() if name.startswith("step.hlo")]
+    (inside, across) = [tuple(float(v) for v in (*line.get_xdata(), *line.get_ydata())) for line in found]
+    assert inside == pytest.approx((10**13 / 7e9, 450e9 * 10**13 / 7e9))
+    assert across == pytest.approx((1e4, 50e9 * 1e4))
+
+
+def test_a_program_without_products_has_no_place_on_a_roofline():
+    with pytest.raises(Unusable, match="step.hlo counts no FLOPs"):
+        roofline(chip("h100"), [Ledger(STEP.transfers, source="step.hlo")])
+
+
+def test_a_dtype_without_a_rate_is_refused():
+    with pytest.raises(Unusable, match="NVIDIA A100 SXM 80 GB has no rate for 'f8'; it has bf16"):
+        roofline(chip("a100"), dtype="f8")
+
+
+def test_bars_of_8_03_billion_parameters_reach_16_4_2_and_a_64th_of_16_bytes_each():
+    bars = ModelState(model="llama3-8b", ranks=64).figure().axes[0].patches
+    heights = [sum(bar.get_height() for bar in bars[stage::4]) for stage in range(4)]
+    assert heights == pytest.approx([8.030261248 * b for b in (16, 4 + 12 / 64, 2 + 14 / 64, 16 / 64)])
+
+
+def test_a_ring_of_64_takes_126_alphas_at_100_bytes_and_the_links_rate_at_a_gigabyte():
+    ring = lines(MessageTimes().figure())["ring"].get_ydata()
+    assert ring[0] == pytest.approx(126 * 5e-6, rel=1e-4)
+    assert ring[-1] == pytest.approx(126 * 5e-6 + 2 * 63 / 64 * 1e9 / 50e9)
+
+
+def test_a_picture_is_written(tmp_path):
+    save("messages", {"ranks": "8"}, tmp_path / "times.png")
+    assert (tmp_path / "times.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "name,settings,file,problem",
+    [
+        ("rooflin", {}, "a.png", "no plot 'rooflin'; known are roofline, memory, messages"),
+        ("memory", {"ranks": "0"}, "a.png", "plot memory: ranks=0: expected a number above 0"),
+        ("memory", {"rank": "8"}, "a.png", "no parameter 'rank'; known are model, ranks, chip"),
+        ("messages", {}, "a.word", "plot messages: Format 'word' is not supported"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(tmp_path, name, settings, file, problem):
+    with pytest.raises(Unusable, match=problem):
+        save(name, settings, tmp_path / file)
+
+
+def test_without_matplotlib_a_plot_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(Unusable, match=r"plots need matplotlib; run: pip install 'sharding-lab\[plots\]'"):
+        save("memory", {}, tmp_path / "a.png")
