@@ -1,11 +1,13 @@
 """Chapter 23: what does it cost to change the layout of an array, and do compilers pay more?
 
 The program follows the cheapest routes of a sample of pairs of placements, and is settled to the byte. The claims compile the same
-changes as the partitioner makes them from two specs, one program a pair.
+changes, and as many from partial sums, as the partitioner makes them from two specs, one program a pair. All pairs of 8 devices stand in
+`results/redistribution_2x2x2.json`, which `lab.redistribution.table` writes.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -19,12 +21,14 @@ from lab.evidence import counted
 from lab.experiment import Claim, Experiment, calculated, decided
 from lab.ledger import Ledger
 from lab.redistribution import Array, Placement, plan
-from lab.redistribution.kernel import redistribute, sharding
-from lab.redistribution.measure import DTYPES, Row, measure, worst_first
-from lab.redistribution.pairs import Pair, classes
+from lab.redistribution.kernel import redistribute, shape
+from lab.redistribution.measure import Row, measure, measure_kernel, worst_first
+from lab.redistribution.pairs import Pair, classes, sums
 from meshes.axes import Axes
 from meshes.errors import Unusable
 from meshes.targets import Target, make_mesh, parse_target
+
+_DTYPES = ("f32", "s32")
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,8 @@ class Changes:
     """An array of three dims, and how many pairs of placements it is moved between.
 
     Attributes:
-      pairs: classes of pairs to compile, evenly chosen; 339 are all of a mesh of three equal axes.
+      pairs: classes of pairs to compile, evenly chosen, and as many that start from a partial sum. On a mesh of three equal axes 339
+        and 248 are all.
       dtype: as XLA names it: "f32" or "s32".
 
     Raises:
@@ -49,15 +54,20 @@ class Changes:
         for name in ("rows", "columns", "depth", "pairs"):
             if getattr(self, name) < 1:
                 raise Unusable(f"{name}={getattr(self, name)}: expected 1 or more")
-        if self.dtype not in DTYPES:
-            raise Unusable(f"dtype={self.dtype}: expected {' or '.join(DTYPES)}")
+        if self.dtype not in _DTYPES:
+            raise Unusable(f"dtype={self.dtype}: expected {' or '.join(_DTYPES)}")
 
     @property
     def array(self) -> Array:
         return Array((self.rows, self.columns, self.depth), self.dtype)
 
     def sample(self, axes: Axes) -> list[Pair]:
-        everything = classes(3, axes)
+        return self._spread(classes(3, axes))
+
+    def sample_of_sums(self, axes: Axes) -> list[Pair]:
+        return self._spread(sums(3, axes))
+
+    def _spread(self, everything: list[Pair]) -> list[Pair]:
         return everything[:: max(1, -(-len(everything) // self.pairs))]
 
 
@@ -71,15 +81,12 @@ def in_three(target: Target) -> Axes:
 def build(_style: str, changes: Changes, mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """A function of one array a pair, by scope, to the same arrays placed anew."""
     pairs, array = {_scope(pair): pair for pair in changes.sample(Axes.of(dict(mesh.shape)))}, changes.array
-    moved = partial(redistribute, array=array, mesh=mesh)
+    moved = partial(redistribute, mesh=mesh)
 
     def together(xs: dict[str, jax.Array]) -> dict[str, jax.Array]:
         return {scope: jax.named_scope(scope)(moved)(xs[scope], *pair) for scope, pair in pairs.items()}
 
-    def entering(pair: Pair) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(array.shape, DTYPES[array.dtype], sharding=sharding(pair[0], mesh))
-
-    return jax.jit(together), ({scope: entering(pair) for scope, pair in pairs.items()},)
+    return jax.jit(together), ({scope: shape(before, array, mesh) for scope, (before, _) in pairs.items()},)
 
 
 def predict(changes: Changes, axes: Axes) -> Ledger:
@@ -92,10 +99,12 @@ def claims(changes: Changes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if axes.size == 1:
         return ()
     target = parse_target(measured.target)
-    compiled = partial(measure, array=changes.array, mesh=make_mesh(target, axes), target=target)
-    rows = worst_first(map(compiled, changes.sample(axes)))
-    worse = [calculated("ch23.redistribution", str(row), statement=_scope((row.before, row.after))) for row in rows if row.excess_bytes > 0]
-    return (*_book(changes.array, axes, compiled), _tally(rows), *worse)
+    on = {"array": changes.array, "mesh": make_mesh(target, axes), "target": target}
+    compiled = partial(measure, **on)
+    kept, summed = (list(map(compiled, pairs)) for pairs in (changes.sample(axes), changes.sample_of_sums(axes)))
+    worse = [calculated("ch23.redistribution", str(row), statement=_scope(row.pair)) for row in worst_first(kept + summed) if row.excess_bytes > 0]
+    tallies = _tally("compilers' own changes", kept), _tally("compilers' own sums", summed)
+    return (*_book(changes.array, axes, compiled), *tallies, _written(summed, partial(measure_kernel, **on)), *worse)
 
 
 def _book(array: Array, axes: Axes, compiled: Callable[[Pair], Row]) -> tuple[Claim, Claim]:
@@ -112,13 +121,32 @@ def _book(array: Array, axes: Axes, compiled: Callable[[Pair], Row]) -> tuple[Cl
     )
 
 
-def _tally(rows: list[Row]) -> Claim:
-    as_planned, whole = sum(row.excess_bytes <= 0 for row in rows), sum(row.rebuilds_the_whole for row in rows)
+def _tally(what: str, rows: list[Row]) -> Claim:
+    as_planned, whole = _as_planned(rows), sum(row.rebuilds_the_whole for row in rows)
     least = sum(row.wire_bytes == row.least_bytes for row in rows)
     worst = max((row.wire_bytes / row.planned_bytes for row in rows if row.planned_bytes), default=Fraction(1))
     found = f"of {len(rows)} changes {as_planned} send no more than planned, {least} the least that any way must, {whole} rebuild the whole"
-    evidence = f"{found}; the worst sends {float(worst):.1f} times the plan"
-    return calculated("ch23.redistribution", evidence, statement="compilers' own changes")
+    by_plan = ", ".join(f"{kinds} {_as_planned(some)} of {len(some)}" for kinds, some in _by_plan(rows).items())
+    evidence = f"{found}; the worst sends {float(worst):.1f} times the plan; as planned, by what the plan takes: {by_plan}"
+    return calculated("ch23.redistribution", evidence, statement=what)
+
+
+def _written(rows: list[Row], compiled: Callable[[Pair], Ledger]) -> Claim:
+    """Whether a compiler leaves a planned sum as it is, once it is written out with `shard_map`."""
+    beyond = [compiled(row.pair).totals().wire_bytes - row.planned_bytes for row in rows]
+    found = f"of {len(rows)} planned sums, written out as kernels, {beyond.count(0)} send what is planned"
+    more = f"; the others send up to {counted(max(beyond))} B more" if any(beyond) else ""
+    return calculated("ch23.redistribution", found + more, statement="planned sums, written out")
+
+
+def _by_plan(rows: list[Row]) -> dict[str, list[Row]]:
+    """The rows by the kinds of transfers that their plans consist of, the most frequent first."""
+    kinds = [" + ".join(sorted({str(t.kind) for t in row.planned.transfers})) or "nothing" for row in rows]
+    return {name: [row for row, kind in zip(rows, kinds, strict=True) if kind == name] for name, _ in Counter(kinds).most_common()}
+
+
+def _as_planned(rows: list[Row]) -> int:
+    return sum(row.excess_bytes <= 0 for row in rows)
 
 
 def _scope(pair: Pair) -> str:

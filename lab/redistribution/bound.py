@@ -1,8 +1,11 @@
-"""What any redistribution must send at the least: the elements that a device needs and does not hold. Counted, not planned."""
+"""What any redistribution must send at the least: counted, not planned."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -11,31 +14,48 @@ from meshes.axes import Axes
 from meshes.errors import Unusable
 
 
-def least_bytes(before: Placement, after: Placement, array: Array, axes: Axes) -> int:
-    """Bytes that the device which lacks most of its new block must receive.
+def least_bytes(before: Placement, after: Placement, array: Array, axes: Axes) -> Fraction:
+    """Bytes that a device must send at the least, whatever the way.
+
+    Elements: what the device which lacks most of its new block must receive.
+    A partial sum of P summands, each element of which k devices are to have: P - 2 + k messages of an element, shared by all devices:
+    P - 1 until the first device has the sum, and another for each further one (for k = P: Patarasu & Yuan 2009).
 
     Raises:
-      Unusable: one of the two is a partial sum, of which no device holds any element.
+      Unusable: a placement does not fit the array or the mesh, or `after` is a partial sum.
     """
-    if before.partial or after.partial:
-        raise Unusable(f"{before} to {after}: elements of a partial sum cannot be counted; sum it up first")
+    if after.partial:
+        raise Unusable(f"{before} to {after}: what a partial sum needs cannot be counted; give a placement without it")
+    summands = prod(axes[axis] for axis in before.partial)
+    elements = _least_to_sum(summands, after, array, axes) if summands > 1 else Fraction(_lacking(before, after, array, axes))
+    return elements * array.bytes_per_element
+
+
+def _least_to_sum(summands: int, after: Placement, array: Array, axes: Axes) -> Fraction:
+    everywhere = axes.size * prod(after.local_shape(array, axes))
+    return Fraction((summands - 2) * prod(array.shape) + everywhere, axes.size)
+
+
+def _lacking(before: Placement, after: Placement, array: Array, axes: Axes) -> int:
+    """Elements of the new block of a device that it does not hold, at the most."""
     held, needed = (_ranges(placement, array, axes) for placement in (before, after))
     both = np.minimum(held[1], needed[1]) - np.maximum(held[0], needed[0])
-    lacking = np.prod(needed[1] - needed[0], axis=-1) - np.prod(np.maximum(both, 0), axis=-1)
-    return int(lacking.max()) * array.bytes_per_element
+    return int((np.prod(needed[1] - needed[0], axis=-1) - np.prod(np.maximum(both, 0), axis=-1)).max())
 
 
+@lru_cache(maxsize=1024)
 def _ranges(placement: Placement, array: Array, axes: Axes) -> np.ndarray:
     """First and last-plus-one index of every device's block: [2, devices, dims]."""
-    local = placement.local_shape(array, axes)
-    where = np.array([axes.coordinates(rank) for rank in range(axes.size)]).reshape(axes.size, len(axes.names))
-    first = np.stack([_block(dim, where, axes) * size for dim, size in zip(placement.dims, local)], axis=-1)
-    return np.stack([first, first + np.array(local)])
+    local = np.array(placement.local_shape(array, axes), int)
+    where = dict(zip(axes.names, np.indices(axes.sizes).reshape(len(axes.sizes), axes.size)))
+    blocks = np.array([_block(dim, where, axes) for dim in placement.dims], int).reshape(len(local), axes.size)
+    first = blocks.T * local
+    return np.stack([first, first + local])
 
 
-def _block(dim: Sequence[str], where: np.ndarray, axes: Axes) -> np.ndarray:
+def _block(dim: Sequence[str], where: dict[str, np.ndarray], axes: Axes) -> np.ndarray:
     """Which block of a dim each device has: its coordinates along the dim's axes read as one number."""
-    number = np.zeros(len(where), int)
+    number = np.zeros(axes.size, int)
     for axis in dim:
-        number = number * axes[axis] + where[:, axes.names.index(axis)]
+        number = number * axes[axis] + where[axis]
     return number

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 from math import prod
 
 import jax
@@ -15,30 +15,60 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab.ledger import Kind
-from lab.redistribution.placement import Array, Placement, Split
+from lab.redistribution.placement import DTYPES, Array, Placement, Split
 from lab.redistribution.plan import Move, Route, route
 from meshes.axes import Axes
+from meshes.errors import Unusable
 
 
-def redistribute(x: jax.Array, before: Placement, after: Placement, array: Array, mesh: Mesh) -> jax.Array:
-    """`x`, placed as `before`, placed as `after`, by the cheapest route.
+def redistribute(x: jax.Array, before: Placement, after: Placement, mesh: Mesh) -> jax.Array:
+    """`x`, which lies as `before`, placed as `after` by the cheapest route, bit for bit but for the order of sums.
 
+    A partial sum over P devices is given as the stack [P, ...] of its summands, and so is a result that is one: see `sharding`.
+
+    Args:
+      x: an array of any shape; where it does not lie as `before`, JAX brings it there first.
     Raises:
-      Unusable: see `route`.
+      Unusable: see `route`; or a stack of another number of summands.
+
+    >>> y = redistribute(x, Placement.of("data", None), Placement.of(None, "data"), mesh)  # one all_to_all
     """
     axes = Axes.of(dict(mesh.shape))
-    moves = route(before, after, array, axes)
-    specs = {"in_specs": spec(before), "out_specs": spec(after)}
+    moves = route(before, after, _summed(x, before, axes), axes)
+
+    def step(x_B: jax.Array) -> jax.Array:
+        block = follow(x_B[0] if before.partial else x_B, moves, axes)
+        return block[None] if after.partial else block
+
     # What a gather leaves equal on all devices is not known to be so.
-    return jax.shard_map(partial(follow, moves=moves, axes=axes), mesh=mesh, check_vma=False, **specs)(x)
-
-
-def spec(placement: Placement) -> PartitionSpec:
-    return PartitionSpec(*placement.entries)
+    return jax.shard_map(step, mesh=mesh, check_vma=False, in_specs=_spec(before, axes), out_specs=_spec(after, axes))(x)
 
 
 def sharding(placement: Placement, mesh: Mesh) -> NamedSharding:
-    return NamedSharding(mesh, spec(placement))
+    """How JAX places the array, or the stack [P, ...] of the summands of a partial sum over P devices: one on each."""
+    return NamedSharding(mesh, _spec(placement, Axes.of(dict(mesh.shape))))
+
+
+def shape(placement: Placement, array: Array, mesh: Mesh) -> jax.ShapeDtypeStruct:
+    """What `redistribute` takes, without values."""
+    stack = (prod(mesh.shape[axis] for axis in placement.partial),) if placement.partial else ()
+    return jax.ShapeDtypeStruct((*stack, *array.shape), DTYPES[array.dtype][0], sharding=sharding(placement, mesh))
+
+
+def _spec(placement: Placement, axes: Axes) -> PartitionSpec:
+    stack = (axes.ordered(placement.partial),) if placement.partial else ()
+    return PartitionSpec(*stack, *placement.entries)
+
+
+def _summed(x: jax.Array, before: Placement, axes: Axes) -> Array:
+    """The array that is placed, of a stack that which its summands add up to."""
+    array = Array.of(x)
+    if not before.partial:
+        return array
+    summands = prod(axes[axis] for axis in before.partial)
+    if array.shape[:1] != (summands,):
+        raise Unusable(f"x of shape {array.shape}: a partial sum over {'*'.join(axes.ordered(before.partial))} is a stack of {summands} summands")
+    return replace(array, shape=array.shape[1:])
 
 
 def follow(x_B: jax.Array, moves: Route, axes: Axes) -> jax.Array:

@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from lab.inspection import inspect_program
-from lab.ledger import Ledger, Transfer, axes_label, number
+from lab.ledger import Kind, Ledger, Transfer, axes_label, number
 from lab.redistribution.bound import least_bytes
-from lab.redistribution.kernel import sharding
+from lab.redistribution.kernel import redistribute, shape, sharding
 from lab.redistribution.pairs import Pair
 from lab.redistribution.placement import Array, Placement
 from lab.redistribution.plan import plan
 from meshes.axes import Axes
 from meshes.targets import Target
-
-DTYPES = {"f32": jnp.float32, "s32": jnp.int32}
 
 
 @dataclass(frozen=True)
@@ -30,9 +27,13 @@ class Row:
     before: Placement
     after: Placement
     array: Array
-    least_bytes: int
+    least_bytes: Fraction
     planned: Ledger
     measured: Ledger
+
+    @property
+    def pair(self) -> Pair:
+        return self.before, self.after
 
     @property
     def wire_bytes(self) -> Fraction:
@@ -49,12 +50,13 @@ class Row:
 
     @property
     def rebuilds_the_whole(self) -> bool:
-        """Every device gathers the whole array although it is to keep a part."""
-        return bool(self.after.axes) and any(t.payload_bytes >= self.array.bytes for t in self.measured.split().transfers)
+        """Every device gathers or sums up the whole array although it is to keep a part."""
+        wholes = [t for t in self.measured.split().transfers if t.payload_bytes >= self.array.bytes]
+        return bool(self.after.axes) and any(t.kind in (Kind.ALL_GATHER, Kind.ALL_REDUCE) for t in wholes)
 
     def __str__(self) -> str:
         whole = ", rebuilds the whole array on every device" if self.rebuilds_the_whole else ""
-        return f"{_sent(self.measured)}{whole}; planned {_sent(self.planned)}; least {self.least_bytes:,} B"
+        return f"{_sent(self.measured)}{whole}; planned {_sent(self.planned)}; least {number(self.least_bytes):,} B"
 
 
 def measure(pair: Pair, array: Array, mesh: Mesh, target: Target) -> Row:
@@ -65,15 +67,30 @@ def measure(pair: Pair, array: Array, mesh: Mesh, target: Target) -> Row:
     return Row(*pair, array, least_bytes(*pair, array, axes), planned, measured)
 
 
+def measure_kernel(pair: Pair, array: Array, mesh: Mesh, target: Target) -> Ledger:
+    """The same for the plan, written out with `shard_map`."""
+    program = jax.jit(lambda x: redistribute(x, *pair, mesh))
+    return inspect_program(program, (shape(pair[0], array, mesh),), mesh, target, source="redistribute")
+
+
 def worst_first(rows: Iterable[Row]) -> list[Row]:
     """By what is sent beyond the plan."""
     return sorted(rows, key=lambda row: row.excess_bytes, reverse=True)
 
 
 def _compiled(pair: Pair, array: Array, mesh: Mesh) -> jax.stages.Compiled:
-    before, after = (sharding(placement, mesh) for placement in pair)
-    shape = jax.ShapeDtypeStruct(array.shape, DTYPES[array.dtype], sharding=before)
-    return jax.jit(lambda x: x, out_shardings=after).lower(shape).compile()
+    before, after = pair
+    change = _sum if before.partial else _same
+    return jax.jit(change, out_shardings=sharding(after, mesh)).lower(shape(before, array, mesh)).compile()
+
+
+def _same(x_B: jax.Array) -> jax.Array:
+    return x_B
+
+
+def _sum(x_NB: jax.Array) -> jax.Array:
+    """Of a stack with one summand on each device: what the partitioner sees of any product whose contracted dim is split."""
+    return x_NB.sum(0, dtype=x_NB.dtype)
 
 
 def _sent(ledger: Ledger) -> str:

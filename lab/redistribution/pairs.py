@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import chain, combinations, groupby, permutations, product
 
-from lab.redistribution.placement import Placement, arrangements
+from lab.redistribution.placement import Placement, Split, arrangements
 from meshes.axes import Axes
 
 Pair = tuple[Placement, Placement]
@@ -12,16 +13,38 @@ Pair = tuple[Placement, Placement]
 
 def placements(dims: int, axes: Axes) -> list[Placement]:
     """Every placement of an array with so many dims that is no partial sum."""
-    used = chain.from_iterable(combinations(axes.names, n) for n in range(len(axes.names) + 1))
-    return [Placement(split) for names in used for split in arrangements(names, dims)]
+    return [Placement(split) for names in _some(axes.names) for split in arrangements(names, dims)]
+
+
+def partial_sums(dims: int, axes: Axes) -> list[Placement]:
+    """Every placement that is one."""
+    return [Placement(split, frozenset(names)) for names in _some(axes.names) for split in _beside(names, dims, axes) if names]
 
 
 def classes(dims: int, axes: Axes) -> list[Pair]:
-    """One pair of every class, without those that change nothing."""
-    everywhere = placements(dims, axes)
+    """One pair of every class, without those that change nothing and without partial sums."""
+    return _one_of_each(product(placements(dims, axes), repeat=2), axes)
+
+
+def sums(dims: int, axes: Axes) -> list[Pair]:
+    """One pair of every class that leads from a partial sum to a placement of its sum."""
+    return _one_of_each(product(partial_sums(dims, axes), placements(dims, axes)), axes)
+
+
+def _some(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Every choice of names, none and all among them."""
+    names = tuple(names)
+    return chain.from_iterable(combinations(names, n) for n in range(len(names) + 1))
+
+
+def _beside(partial: Iterable[str], dims: int, axes: Axes) -> Iterator[Split]:
+    return chain.from_iterable(arrangements(names, dims) for names in _some(name for name in axes.names if name not in partial))
+
+
+def _one_of_each(pairs: Iterable[Pair], axes: Axes) -> list[Pair]:
     found: list[Pair] = []
     seen: set[Pair] = set()
-    for pair in product(everywhere, repeat=2):
+    for pair in pairs:
         if pair[0] != pair[1] and pair not in seen:
             found.append(pair)
             seen.update(alike(pair, axes))
@@ -41,4 +64,5 @@ def _renamings(axes: Axes) -> list[dict[str, str]]:
 
 
 def _renamed(placement: Placement, names: dict[str, str], order: tuple[int, ...]) -> Placement:
-    return Placement(tuple(tuple(names[axis] for axis in placement.dims[i]) for i in order))
+    dims = tuple(tuple(names[axis] for axis in placement.dims[i]) for i in order)
+    return Placement(dims, frozenset(names[axis] for axis in placement.partial))

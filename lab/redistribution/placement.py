@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, pairwise, permutations
 from math import prod
+from typing import Any
 
-from lab.hlo.shapes import bits
 from meshes.axes import Axes
 from meshes.errors import Unusable
 
@@ -15,16 +15,39 @@ Split = tuple[tuple[str, ...], ...]
 """For each dim the mesh axes that split it, major to minor."""
 
 
+DTYPES = {
+    **{"pred": ("bool", 1), "s8": ("int8", 1), "s16": ("int16", 2), "s32": ("int32", 4), "s64": ("int64", 8)},
+    **{"u8": ("uint8", 1), "u16": ("uint16", 2), "u32": ("uint32", 4), "u64": ("uint64", 8)},
+    **{"f8e4m3fn": ("float8_e4m3fn", 1), "f8e5m2": ("float8_e5m2", 1), "bf16": ("bfloat16", 2), "f16": ("float16", 2)},
+    **{"f32": ("float32", 4), "f64": ("float64", 8), "c64": ("complex64", 8), "c128": ("complex128", 16)},
+}
+"""By XLA's name of an element type: NumPy's name and the bytes of an element."""
+
+
 @dataclass(frozen=True)
 class Array:
-    """A global array: its shape and element type, as XLA names it."""
+    """A global array: its shape and element type, as XLA names it.
+
+    Raises:
+      Unusable: another element type than those of `DTYPES`.
+    """
 
     shape: tuple[int, ...]
     dtype: str = "f32"
 
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise Unusable(f"dtype {self.dtype!r}: expected {', '.join(DTYPES)}")
+
+    @classmethod
+    def of(cls, x: Any) -> Array:
+        """That of anything with a shape and a dtype: a JAX or NumPy array, a `ShapeDtypeStruct`."""
+        name = str(x.dtype)
+        return cls(tuple(x.shape), next((xla for xla, (numpy, _) in DTYPES.items() if numpy == name), name))
+
     @property
     def bytes_per_element(self) -> int:
-        return bits(self.dtype) // 8
+        return DTYPES[self.dtype][1]
 
     @property
     def bytes(self) -> int:
@@ -97,6 +120,9 @@ def _entry(axes: tuple[str, ...]) -> str:
 
 def arrangements(axes: Iterable[str], dims: int) -> Iterator[Split]:
     """Every way to put all of these axes, in any order, on this many dims."""
+    if dims == 0:
+        yield from [] if set(axes) else [()]
+        return
     for order in permutations(sorted(axes)):
         for cuts in combinations_with_replacement(range(len(order) + 1), dims - 1):
             yield tuple(order[i:j] for i, j in pairwise((0, *cuts, len(order))))

@@ -14,7 +14,7 @@ Source: Ch. 23, `ch23.redistribution`, where the all-to-all is said to cost as m
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, combinations, count, product
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lab.ledger import Kind, Ledger, Totals, Transfer
+from lab.redistribution.bound import least_bytes
 from lab.redistribution.placement import Array, Placement, Split, arrangements
 from meshes.axes import Axes
 from meshes.errors import Unusable
@@ -84,34 +85,49 @@ def route(before: Placement, after: Placement, array: Array, axes: Axes) -> Rout
     """
     for placement in (before, after):
         placement.local_shape(array, axes)
-    found = _cheapest(before, array, axes)
-    if after not in found:
+    if not after.partial <= before.partial:
         raise Unusable(f"no way from {before} to {after}: a partial sum can be summed up, and not made; give a placement without it")
-    return found[after]
-
-
-@lru_cache(maxsize=256)
-def _cheapest(before: Placement, array: Array, axes: Axes) -> Mapping[Placement, Route]:
-    """The route from one placement to every other that it can become (Dijkstra)."""
-    found: dict[Placement, Route] = {}
-    turn = count()
-    queue: list[tuple[Fraction, int, int, Placement, Route]] = [(Fraction(0), 0, 0, before, ())]
-    while queue:
-        sent, transfers, _, here, moves = heapq.heappop(queue)
-        if here in found:
-            continue
-        found[here] = moves
-        for move in _moves(here, array, axes):
-            if move.after not in found:
-                step = Totals.of(move.transfers(array, axes))
-                heapq.heappush(queue, (sent + step.wire_bytes, transfers + step.sites, next(turn), move.after, (*moves, move)))
+    *_, found = tried(before, after, array, axes)
     return found
 
 
-def _moves(here: Placement, array: Array, axes: Axes) -> Iterator[Move]:
-    for move in chain(_slices(here, axes), _gathers(here), _exchanges(here), _permutes(here, axes), _sums(here)):
-        if move.after.fits(array, axes):
-            yield move
+def tried(before: Placement, after: Placement, array: Array, axes: Axes) -> Iterator[Route]:
+    """Cheapest routes to ever more placements, until the last one ends at `after` (A*: Hart, Nilsson & Raphael 1968).
+
+    The order is that of the bytes so far and the least that the rest must send; no move saves more of the latter than it sends.
+    """
+    done: set[Placement] = set()
+    turn = count()
+    queue = [_Way(Fraction(0), 0, Fraction(0), next(turn), before, ())]
+    while after not in done:
+        way = heapq.heappop(queue)
+        if way.here in done:
+            continue
+        done.add(way.here)
+        yield way.moves
+        for move, cost in steps(way.here, array, axes):
+            if move.after not in done:
+                rest = Fraction(0) if after.partial else least_bytes(move.after, after, array, axes)
+                total = way.total - way.rest + cost.wire_bytes + rest
+                heapq.heappush(queue, _Way(total, way.transfers + cost.sites, rest, next(turn), move.after, (*way.moves, move)))
+
+
+class _Way(NamedTuple):
+    """A route so far, in the order in which it is tried; `rest` are the bytes that it must send yet, in `total` already."""
+
+    total: Fraction
+    transfers: int
+    rest: Fraction
+    turn: int
+    here: Placement
+    moves: Route
+
+
+@lru_cache(maxsize=1024)
+def steps(here: Placement, array: Array, axes: Axes) -> tuple[tuple[Move, Totals], ...]:
+    """Every single move from a placement, and what it costs."""
+    moves = chain(_slices(here, axes), _gathers(here), _exchanges(here), _permutes(here, axes), _sums(here))
+    return tuple((move, Totals.of(move.transfers(array, axes))) for move in moves if move.after.fits(array, axes))
 
 
 def _slices(here: Placement, axes: Axes) -> Iterator[Move]:

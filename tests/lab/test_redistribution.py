@@ -1,8 +1,11 @@
 """Changing placements: hand-computed plans, the least that any way must send, kernels that follow a plan, and compilers beside both."""
 
+from fractions import Fraction
 from itertools import islice
+from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,11 +13,14 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh
 
 import lab
-from lab.ledger import Kind, Ledger, axes_label
+from lab.ledger import Ledger, axes_label
 from lab.redistribution import Array, Placement, layout_change, least_bytes, plan, route
-from lab.redistribution.kernel import follow, redistribute, sharding, spec
+from lab.redistribution.kernel import redistribute, sharding
 from lab.redistribution.measure import Row, measure, worst_first
-from lab.redistribution.pairs import alike, classes, placements
+from lab.redistribution.pairs import Pair, alike, classes, placements, sums
+from lab.redistribution.placement import DTYPES
+from lab.redistribution.plan import steps, tried
+from meshes import plugins
 from meshes.axes import DATA, FSDP, TENSOR, Axes
 from meshes.errors import Unusable
 from meshes.layouts import Layout
@@ -101,6 +107,71 @@ def test_219_of_339_changes_are_planned_with_the_least_that_any_way_must_send():
     assert max(sent / least for sent, least in costs if least) == 1.75
 
 
+def test_a_partial_sum_costs_between_once_and_19_eighths_of_the_least():
+    """248 ways to sum up in a cube, and 70 of them are planned with the least."""
+    ratios = [plan(*pair, BLOCKS, CUBE).totals().wire_bytes / least_bytes(*pair, BLOCKS, CUBE) for pair in sums(3, CUBE)]
+    assert (len(ratios), ratios.count(1)) == (248, 70)
+    assert (min(ratios), max(ratios)) == (1, Fraction(19, 8))
+
+
+def test_the_least_to_sum_up_is_what_scattering_and_summing_over_all_devices_send():
+    """(P - 1) / P and 2 (P - 1) / P of 12,288 B, over 8 devices."""
+    summands = P(None, None, None, partial="abc")
+    least = [least_bytes(summands, after, BLOCKS, CUBE) for after in (P(("a", "b", "c"), None, None), P(None, None, None))]
+    assert least == [10_752, 21_504]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "placements_tried"),
+    [
+        (P("a", None, None), P(None, "a", None), 2),
+        (P(("a", "b", "c", "d"), None, None), P(None, None, None), 2),
+        (P("a", ("b", "c"), "d"), P(None, ("d", "a"), ("c", "b")), 9),
+        (P(None, None, None, partial="abcd"), P("a", "b", ("c", "d")), 2),
+    ],
+)
+def test_a_plan_over_4_axes_tries_few_of_685_placements(before, after, placements_tried):
+    axes = Axes.parse("a=2,b=2,c=2,d=2")
+    assert len(placements(3, axes)) == 685
+    assert sum(1 for _ in tried(before, after, Array((64, 64, 64)), axes)) == placements_tried
+
+
+@pytest.mark.parametrize("axes", ["a=2,b=2,c=2", "a=3,b=2"])
+def test_no_route_is_cheaper_than_the_plan_nor_as_cheap_with_fewer_transfers(axes):
+    array, axes = Array((24, 48)), Axes.parse(axes)
+    for before, after in [*classes(2, axes)[::4], *sums(2, axes)[::4]]:
+        found = plan(before, after, array, axes).totals()
+        assert (found.wire_bytes, found.sites) == _cheapest(before, array, axes)[after], f"{before} to {after}"
+
+
+def _cheapest(before: Placement, array: Array, axes: Axes) -> dict[Placement, tuple[Fraction, int]]:
+    """Bytes and transfers to every placement, by trying all moves until nothing gets cheaper."""
+    costs, changed = {before: (Fraction(0), 0)}, {before}
+    while changed:
+        here = changed.pop()
+        for move, step in steps(here, array, axes):
+            cost = costs[here][0] + step.wire_bytes, costs[here][1] + step.sites
+            if move.after not in costs or cost < costs[move.after]:
+                costs[move.after] = cost
+                changed.add(move.after)
+    return costs
+
+
+def test_a_scalar_is_summed_up_and_needs_nothing_else():
+    assert planned(P(), P(), Array(())) == []
+    assert planned(P(partial="ab"), P(), Array(()), SQUARE) == [("all_reduce", "a+b", 4)]
+
+
+def test_bytes_are_those_of_the_dtypes_of_jax():
+    assert {name: Array((), name).bytes for name in DTYPES} == {name: jnp.dtype(numpy).itemsize for name, (numpy, _) in DTYPES.items()}
+    assert [Array.of(jax.ShapeDtypeStruct((2, 3), jnp.dtype(numpy))) for numpy, _ in DTYPES.values()] == [Array((2, 3), name) for name in DTYPES]
+
+
+def test_plans_and_bounds_take_nothing_from_the_reader_of_compiled_texts():
+    folder = Path(lab.__file__).parent / "redistribution"
+    assert [file.name for file in folder.glob("*.py") if "lab.hlo" in file.read_text()] == []
+
+
 @st.composite
 def changes(draw) -> tuple[Placement, Placement, Array, Axes]:
     axes = Axes(("a", "b", "c"), tuple(draw(st.lists(st.integers(1, 3), min_size=3, max_size=3))))
@@ -135,28 +206,54 @@ def test_what_a_device_lacks_is_counted_as_jax_places_it(pair):
 def test_a_kernel_that_follows_a_route_gives_the_array_and_sends_what_is_planned(axes, some):
     axes = Axes.parse(axes)
     mesh, x = on_cpu(axes), np.arange(np.prod(BLOCKS.shape), dtype=np.float32).reshape(BLOCKS.shape)
-    for before, after in islice(classes(3, axes), some // 2, None, some):
-        program = jax.jit(lambda x: redistribute(x, before, after, BLOCKS, mesh))
-        placed = jax.device_put(x, sharding(before, mesh))
-        found = program(placed)
-        assert found.sharding.is_equivalent_to(sharding(after, mesh), 3)
-        np.testing.assert_array_equal(found, x)
-        measured, expected = lab.inspect(program, placed, mesh=mesh), plan(before, after, BLOCKS, axes)
-        assert sorted(_met(measured)) == sorted(_met(expected)), f"{before} to {after}"
+    for pair in islice(classes(3, axes), some // 2, None, some):
+        np.testing.assert_array_equal(moved(x, pair, mesh), x)
+
+
+@pytest.mark.parametrize(("axes", "some"), [("a=2,b=2,c=2", 50), ("a=4,b=2", 15)])
+def test_a_kernel_that_starts_from_a_partial_sum_gives_the_sum_and_sends_what_is_planned(axes, some):
+    axes = Axes.parse(axes)
+    mesh = on_cpu(axes)
+    for pair in islice(sums(3, axes), some // 2, None, some):
+        stack = np.random.default_rng(0).integers(-99, 100, (int(np.prod([axes[axis] for axis in pair[0].partial])), *BLOCKS.shape), np.int32)
+        np.testing.assert_array_equal(moved(stack, pair, mesh), stack.sum(0))
+
+
+def test_a_partial_sum_that_stays_one_is_a_stack_of_fewer_summands():
+    stack = np.arange(4 * 16, dtype=np.int32).reshape(4, 16)
+    found = moved(stack, (P(None, partial="ab"), P("a", partial="b")), on_cpu(SQUARE))
+    assert found.shape == (2, 16)
+    np.testing.assert_array_equal(found.sum(0), stack.sum(0))
+
+
+def moved(x: np.ndarray, pair: Pair, mesh: Mesh) -> jax.Array:
+    """`x` redistributed by a kernel whose compiled text holds just the transfers of the plan."""
+    program, placed = jax.jit(lambda x: redistribute(x, *pair, mesh)), jax.device_put(x, sharding(pair[0], mesh))
+    found, axes = program(placed), Axes.of(dict(mesh.shape))
+    assert found.sharding.is_equivalent_to(sharding(pair[1], mesh), found.ndim)
+    array = Array.of(x[0] if pair[0].partial else x)
+    measured, expected = lab.inspect(program, placed, mesh=mesh), plan(*pair, array, axes)
+    assert sorted(_met(measured)) == sorted(_met(expected)), f"{pair[0]} to {pair[1]}"
+    return found
 
 
 def _met(ledger: Ledger) -> list[tuple[str, str, int, int]]:
     return [(str(t.kind), axes_label(t), t.group_size, t.payload_bytes) for t in ledger.transfers]
 
 
-@pytest.mark.parametrize(("after", "kinds"), [(P("b", None, "a"), {Kind.REDUCE_SCATTER}), (P(None, None, None), {Kind.ALL_REDUCE})])
-def test_a_kernel_sums_four_summands_and_leaves_each_part_where_it_belongs(after, kinds):
-    mesh, ones = on_cpu(SQUARE), np.ones(BLOCKS.shape, np.float32)
-    summands = P(None, None, None, partial="ab")
-    moves = route(summands, after, BLOCKS, SQUARE)
-    assert {move.kind for move in moves} == kinds
-    step = jax.shard_map(lambda x: follow(x, moves, SQUARE), mesh=mesh, in_specs=spec(summands), out_specs=spec(after), check_vma=False)
-    np.testing.assert_array_equal(jax.jit(step)(ones), 4 * ones)
+def test_a_kernel_plans_for_the_array_that_it_is_given_and_for_no_other():
+    change = (P("a", None), P(None, "a"))
+    bytes_AB = np.arange(16, dtype=np.int8).reshape(2, 8)
+    np.testing.assert_array_equal(moved(bytes_AB, change, on_cpu(SQUARE)), bytes_AB)
+    assert planned(*change, Array.of(bytes_AB), SQUARE) == [("all_to_all", "a", 8)]
+    with pytest.raises(Unusable, match="3 does not split over a=2"):
+        redistribute(jnp.zeros((3, 8)), *change, on_cpu(SQUARE))
+
+
+@pytest.mark.parametrize("shape", [(2, 8), (8,), ()])
+def test_a_stack_of_another_number_of_summands_is_refused(shape):
+    with pytest.raises(Unusable, match=r"over a\*b is a stack of 4 summands"):
+        redistribute(jnp.zeros(shape), P(None, partial="ab"), P(None), on_cpu(SQUARE))
 
 
 def test_the_partitioner_sends_8_times_the_plan_between_clashing_tilings_of_131072_bytes():
@@ -164,6 +261,19 @@ def test_the_partitioner_sends_8_times_the_plan_between_clashing_tilings_of_1310
     row = measure((P("y", None, "x"), P(None, ("x", "y"), None)), Array((16, 32, 64)), on_cpu(Axes.of({"x": 4, "y": 2})), CPU)
     assert (row.wire_bytes, row.planned_bytes, row.least_bytes) == (114_688, 14_336, 14_336)
     assert row.rebuilds_the_whole and "rebuilds the whole array on every device" in str(row)
+
+
+@pytest.mark.parametrize(("target", "kind"), [("cpu:8", "all_reduce"), ("gpu:h100:1x8", "reduce_scatter"), ("tpu:v5e:2x4", "reduce_scatter")])
+def test_compilers_scatter_a_sum_along_one_dim_and_reduce_it_whole_for_two(target, kind):
+    target = parse_target(target)
+    if not plugins.installed(target.platform):
+        pytest.skip("the compile-only plugin is not installed")
+    summands, array = P(None, None, None, partial="abc"), Array((32, 64, 128))
+    one, two = (measure((summands, after), array, make_mesh(target, CUBE), target) for after in (P(None, None, ("a", "b", "c")), P("a", "b", "c")))
+    assert sends(one.measured) == [(kind, "a+b+c", 1_048_576)]
+    assert sends(two.measured) == [("all_reduce", "a+b+c", 1_048_576)]
+    assert sends(one.planned) == sends(two.planned) == [("reduce_scatter", "a+b+c", 1_048_576)]
+    assert two.rebuilds_the_whole and two.wire_bytes == 2 * two.least_bytes
 
 
 def test_a_gather_that_is_asked_for_rebuilds_nothing():
@@ -213,7 +323,8 @@ def test_moving_heads_to_the_sequence_is_one_all_to_all():
         (lambda: planned(P("d", None, None), P(None, None, None)), "no axis 'd'"),
         (lambda: planned(P(("a", "b"), None), P(None, None), Array((6, 8))), "6 does not split over a*b=4"),
         (lambda: planned(P("a", None, None), P(None, None, None, partial="a")), "can be summed up, and not made"),
-        (lambda: least_bytes(P(None, None, None, partial="a"), P("a", None, None), BLOCKS, CUBE), "sum it up first"),
+        (lambda: least_bytes(P(None, None, None, partial="ab"), P(None, None, None, partial="a"), BLOCKS, CUBE), "cannot be counted"),
+        (lambda: Array((8, 8), "float32"), "dtype 'float32': expected pred, s8"),
     ],
 )
 def test_what_cannot_be_is_told_in_a_line(attempt, told):
