@@ -1,0 +1,103 @@
+"""The second source's laws of a fleet: how loss, step time and useful work scale with compute and ranks (ml.01, ml.02, ml.05 to ml.13)."""
+
+import numpy as np
+
+from lab.book.checks import not_negative, positive, ratio, share
+
+BACKWARD_SHARE = 2 / 3
+"""Of a step's compute: two of the three products of every layer, and all that an all-reduce of gradients can hide behind."""
+
+
+def reducible_loss_ratio(compute_ratio, exponent):
+    """r^-g: reducible loss after r times the compute, over that before. Source: ml, `ml.01_scaling_law`."""
+    positive(compute_ratio=compute_ratio, exponent=exponent)
+    return np.power(np.asarray(compute_ratio, dtype=float), -np.asarray(exponent, dtype=float))
+
+
+def compute_for_loss(loss_ratio, exponent):
+    """q^(1/g): times the compute for q times less reducible loss. Source: ml, `ml.01_scaling_law` (2nd:M1)."""
+    positive(loss_ratio=loss_ratio, exponent=exponent)
+    return np.power(np.asarray(loss_ratio, dtype=float), 1 / np.asarray(exponent, dtype=float))
+
+
+def largest_overlap_s(compute_s, communication_s, backward_share=BACKWARD_SHARE):
+    """min(T_comm, b T_c / N), both of one rank: what communication can hide behind, b = 1 at the very most. Source: ml, `ml.02_fleet_law` (2nd:M2)."""
+    not_negative(compute_s=compute_s, communication_s=communication_s)
+    share(backward_share=backward_share)
+    return np.minimum(communication_s, backward_share * compute_s)
+
+
+def fleet_step_s(serial_compute_s, ranks, communication_s, sync_s, overlap_s):
+    """T_c / N + T_comm + T_sync - T_ov.
+
+    Raises:
+      ValueError: an overlap above the communication or above one rank's compute, which the source's own bound forgets (2nd:M2).
+    Source: ml, `ml.02_fleet_law`.
+    """
+    positive(serial_compute_s=serial_compute_s, ranks=ranks)
+    not_negative(communication_s=communication_s, sync_s=sync_s, overlap_s=overlap_s)
+    compute_s = serial_compute_s / ranks
+    hidden = np.asarray(overlap_s)
+    if np.any(hidden > largest_overlap_s(compute_s, communication_s, 1)):
+        raise ValueError(f"overlap_s={hidden.max()}: expected no more than the communication and the compute of one rank")
+    return compute_s + communication_s + sync_s - overlap_s
+
+
+def fleet_efficiency(serial_compute_s, ranks, communication_s, sync_s, overlap_s):
+    """(T_c / N) / T_step. Source: ml, `ml.02_fleet_law`, `ml.06_c3`, `ml.10_eta_175b`."""
+    return serial_compute_s / ranks / fleet_step_s(serial_compute_s, ranks, communication_s, sync_s, overlap_s)
+
+
+def useful_flops_per_s(peak_flops_per_s, mfu, availability):
+    """peak x MFU x availability; the MFU of whole steps has communication and bubbles in it already. Source: ml, `ml.07_effective_flops` (2nd:M10)."""
+    positive(peak_flops_per_s=peak_flops_per_s)
+    share(mfu=mfu, availability=availability)
+    return peak_flops_per_s * mfu * availability
+
+
+def fed_share(storage_bytes_per_s, ranks, bytes_per_s_a_rank):
+    """min(1, B / (N r)): the share of a step's rate that storage can feed. Source: ml, `ml.08_fleet_principles`."""
+    positive(storage_bytes_per_s=storage_bytes_per_s, ranks=ranks, bytes_per_s_a_rank=bytes_per_s_a_rank)
+    return np.minimum(1, storage_bytes_per_s / (ranks * bytes_per_s_a_rank))
+
+
+def amdahl_speedup(ranks, serial_share):
+    """1 / (s + (1 - s) / N). Source: ml, `ml.12_amdahl` (Amdahl 1967)."""
+    positive(ranks=ranks)
+    share(serial_share=serial_share)
+    return 1 / (serial_share + (1 - serial_share) / ranks)
+
+
+def universal_speedup(ranks, contention, coherency):
+    """N / (1 + a (N - 1) + b N (N - 1)); with b = 0 Amdahl's law, a its serial share. Source: ml, `ml.13_scaling_tax_curve` (Gunther 1993)."""
+    positive(ranks=ranks)
+    not_negative(contention=contention, coherency=coherency)
+    return ranks / (1 + contention * (ranks - 1) + coherency * ranks * (ranks - 1))
+
+
+def fastest_ranks(contention, coherency):
+    """sqrt((1 - a) / b): ranks beyond which `universal_speedup` falls. Source: ml, `ml.13_scaling_tax_curve`."""
+    share(contention=contention)
+    positive(coherency=coherency)
+    return np.sqrt((1 - contention) / coherency)
+
+
+def exposed_speedup(ranks, exposed_share):
+    """N / (1 + N r), r the exposed communication over the compute of one rank alone: at most 1 / r. Source: ml, `ml.13_scaling_tax_curve` (2nd:M19)."""
+    positive(ranks=ranks)
+    not_negative(exposed_share=exposed_share)
+    return ranks / (1 + ranks * exposed_share)
+
+
+def weak_speedup(ranks, compute_s, sync_s, micro_batches=1):
+    """N A T_c / (A T_c + T_sync): work done by N ranks that synchronise after A micro-batches. Source: ml, `ml.14_gpt2_scaling`."""
+    positive(ranks=ranks, compute_s=compute_s, micro_batches=micro_batches)
+    not_negative(sync_s=sync_s)
+    return ranks * micro_batches * compute_s / (micro_batches * compute_s + sync_s)
+
+
+def communication_removed_speedup(communication_share, left_share=0):
+    """(1 - left) / (1 - c): of a step that spends c on communication, when it spends `left` instead. Source: ml, `ml.06_c3`."""
+    share(communication_share=communication_share, left_share=left_share)
+    positive(computation_share=1 - communication_share)
+    return ratio(1 - left_share, 1 - communication_share)
