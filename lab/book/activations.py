@@ -1,6 +1,6 @@
 """Part V: which tensors of one layer the forward pass keeps for the backward pass, and their bytes (Ch. 19 and 21)."""
 
-from lab.book.checks import positive
+from lab.book.checks import positive, ratio
 
 _RESIDUAL = ("attention_norm_in", "attention_normed", "attention_in", "mlp_norm_in", "mlp_normed", "mlp_in")
 _SWIGLU = ("gate", "sigmoid", "sigmoid_slope", "silu", "up", "hidden")
@@ -70,3 +70,31 @@ def llama_saved_bytes(
         raise ValueError(f"policy={policy!r}: expected one of {', '.join(LLAMA_SAVED)}")
     tensors = llama_tensors(tokens, length, embed, heads, kv_heads, head_dim, mlp, bytes_per_element)
     return sum(tensors[name] for name in LLAMA_SAVED[policy])
+
+
+def gpt_tensors(tokens, length, embed, heads, tensor_ranks=1, sequence_ranks=1):
+    """Bytes a rank of what one GPT layer (LayerNorm, MHA, GELU with F = 4 H, dropout) saves in 16 bits, masks in one byte; softmax in 16 bits.
+
+    Heads and the inside of the MLP are split over `tensor_ranks`, the rest over `sequence_ranks`: 1, or `tensor_ranks` with sequence parallelism.
+    Source: Ch. 17, `ch17.megatron_sp_memory`; Ch. 19, `ch19.act_layer` as corrected (4-5:D-60; Korthikanti et al. 2022, section 4).
+    """
+    positive(tokens=tokens, length=length, embed=embed, heads=heads, tensor_ranks=tensor_ranks, sequence_ranks=sequence_ranks)
+    stream, inside = (ratio(tokens * embed, ranks) for ranks in (sequence_ranks, tensor_ranks))
+    square = ratio(tokens * heads * length, tensor_ranks)
+    norms = {"attention_norm_in": 2 * stream, "attention_in": 2 * stream, "mlp_norm_in": 2 * stream, "mlp_in": 2 * stream}
+    heads_and_mlp = {"q": 2 * inside, "k": 2 * inside, "v": 2 * inside, "attended": 2 * inside, "up": 8 * inside, "hidden": 8 * inside}
+    masks = {"attention_mask": stream, "mlp_mask": stream}
+    core = {"softmax": 2 * square, "probabilities_mask": square, "probabilities_dropped": 2 * square}
+    return norms | heads_and_mlp | masks | core
+
+
+def gpt_saved_bytes(tokens, length, embed, heads, tensor_ranks=1, sequence_ranks=1, dropout=True, scores=True):
+    """(10 / t_s + 24 / t + 5 A S / (H t)) b S H bytes: the sum of `gpt_tensors`, for `tokens` b S.
+
+    Without dropout there are no masks, and softmax is what multiplies values: 32 + 2 A S / H. Without `scores` (flash attention, or Korthikanti's
+    selective recomputation) the tensors of S^2 are left out. Source: as `gpt_tensors`.
+    """
+    saved = gpt_tensors(tokens, length, embed, heads, tensor_ranks, sequence_ranks)
+    square = {"softmax", "probabilities_mask", "probabilities_dropped"}
+    absent = (set() if scores else square) | (set() if dropout else {"attention_mask", "mlp_mask", "probabilities_mask", "probabilities_dropped"})
+    return sum(size for name, size in saved.items() if name not in absent)

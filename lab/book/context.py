@@ -1,0 +1,118 @@
+"""Part IV: attention over a sequence split into chunks: what it sends, holds and waits for (Ch. 17).
+
+`tokens` is b S, all tokens of the P ranks together; `query_dim` A h and `kv_dim` K h. Megatron's sequence parallelism stands in `tensor_parallel`.
+"""
+
+import numpy as np
+
+from lab.book.checks import not_negative, positive, ratio
+
+
+def scores_bytes(batch, heads, length, bytes_per_element):
+    """b A S^2 e bytes of attention scores. Source: Ch. 17, `ch17.attn_matrix_memory`."""
+    positive(batch=batch, heads=heads, length=length, bytes_per_element=bytes_per_element)
+    return batch * heads * length**2 * bytes_per_element
+
+
+def ring_wire_bytes(tokens, kv_dim, bytes_per_element, ranks):
+    """2 (P - 1) / P b S K h e a rank: keys and values once round, less the last hop. Source: Ch. 17, `ch17.ring_volume`; `A30`."""
+    return ratio(2 * (ranks - 1) * _whole_bytes(tokens, kv_dim, bytes_per_element, ranks), ranks)
+
+
+def ring_training_wire_bytes(tokens, kv_dim, bytes_per_element, ranks):
+    """(6 P - 4) / P b S K h e: the forward pass, keys and values again, and their gradients P hops home.
+
+    Source: Ch. 17, `ch17.ring_volume` (Liu et al. 2023); a derivative of the loop keeps all blocks instead of sending them again.
+    """
+    return ratio((6 * ranks - 4) * _whole_bytes(tokens, kv_dim, bytes_per_element, ranks), ranks)
+
+
+def ring_block_s(batch, length, query_dim, ranks, flops_per_s):
+    """4 b (S / P)^2 A h / F: one block of scores and its product with values. Source: Ch. 17, `ch17.ring_overlap` as corrected (4-5:D-31)."""
+    positive(batch=batch, length=length, query_dim=query_dim, ranks=ranks, flops_per_s=flops_per_s)
+    return 4 * batch * (length / ranks) ** 2 * query_dim / flops_per_s
+
+
+def least_chunk_tokens(bytes_per_element, flops_per_s, bytes_per_s, kv_share=1):
+    """F e K / (2 beta A): tokens of a chunk from which its block hides the next; twice as many under a causal mask. `kv_share` is K / A.
+
+    Source: Ch. 17, `ch17.ring_overlap`.
+    """
+    positive(bytes_per_element=bytes_per_element, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s, kv_share=kv_share)
+    return flops_per_s * bytes_per_element / (2 * bytes_per_s) * kv_share
+
+
+def ring_s(ranks, block_s, transfer_s):
+    """t_c + (P - 1) max(t_c, t_x): the own block waits for nothing. Source: Ch. 17, `ch17.ring_overlap` as corrected (4-5:D-32)."""
+    positive(ranks=ranks)
+    not_negative(block_s=block_s, transfer_s=transfer_s)
+    return block_s + (ranks - 1) * np.maximum(block_s, transfer_s)
+
+
+def serial_ring_s(ranks, block_s, transfer_s):
+    """P t_c + (P - 1) t_x: sends posted after the computation hide nothing. Source: Ch. 17, `ch17.ring_overlap` as corrected (4-5:D-32, D-33)."""
+    positive(ranks=ranks)
+    not_negative(block_s=block_s, transfer_s=transfer_s)
+    return ranks * block_s + (ranks - 1) * transfer_s
+
+
+def ring_bytes(tokens, query_dim, kv_dim, bytes_per_element, ranks):
+    """(2 A h + 4 K h) b S e / P: queries, outputs, and keys and values twice (one block in use, one arriving); scores come on top.
+
+    Source: Ch. 17, `ch17.ring_memory` as corrected (4-5:D-34).
+    """
+    return ratio(tokens * (2 * query_dim + 4 * kv_dim) * bytes_per_element, ranks)
+
+
+def ulysses_wire_bytes(tokens, query_dim, kv_dim, bytes_per_element, ranks):
+    """(P - 1) / P (2 A h + 2 K h) b S e / P a rank: all-to-alls of queries, keys, values and outputs; as much again in the backward pass.
+
+    Source: Ch. 17, `ch17.ulysses_volume`; `A32` (Jacobs et al. 2023).
+    """
+    positive(tokens=tokens, query_dim=query_dim, kv_dim=kv_dim, bytes_per_element=bytes_per_element, ranks=ranks)
+    return ratio((ranks - 1) * 2 * tokens * (query_dim + kv_dim) * bytes_per_element, ranks**2)
+
+
+def ring_to_ulysses(ranks, kv_share=1):
+    """P g / (1 + g), g = K / A: P / 2 without grouped queries. Source: Ch. 17, `ch17.ring_vs_ulysses`."""
+    positive(ranks=ranks, kv_share=kv_share)
+    return ratio(ranks * kv_share, 1 + kv_share)
+
+
+def skipped_share(ranks):
+    """(P - 1) / (2 P) of all blocks lies above the diagonal. Source: Ch. 17, `ch17.causal_skip`."""
+    positive(ranks=ranks)
+    return ratio(ranks - 1, 2 * ranks)
+
+
+def causal_blocks(rank, ranks):
+    """r + 1/2 blocks of work for rank r of contiguous chunks, the diagonal one half. Source: Ch. 17, `ch17.causal_skip`."""
+    positive(ranks=ranks, **{"ranks - rank": np.subtract(ranks, rank)})
+    not_negative(rank=rank)
+    return rank + 0.5
+
+
+def zigzag_gain(ranks):
+    """(P - 1/2) / (P / 2): the last rank's blocks over everybody's, chunks r and 2 P - 1 - r together. Source: Ch. 17, `ch17.causal_skip` as corrected (4-5:D-38)."""
+    positive(ranks=ranks)
+    return 2 - ratio(1, ranks)
+
+
+def hybrid_all_to_all_wire_bytes(tokens, query_dim, kv_dim, bytes_per_element, ulysses, ring):
+    """(U - 1) / U (A h + 2 K h) b S e / (U R): queries, keys and values of the inner all-to-all; outputs come on top.
+
+    Source: Ch. 17, `ch17.hybrid_usp`; `A33` (Fang & Zhao 2024).
+    """
+    positive(tokens=tokens, query_dim=query_dim, kv_dim=kv_dim, bytes_per_element=bytes_per_element, ulysses=ulysses, ring=ring)
+    return ratio((ulysses - 1) * tokens * (query_dim + 2 * kv_dim) * bytes_per_element, ulysses**2 * ring)
+
+
+def hybrid_hop_bytes(tokens, kv_dim, bytes_per_element, ulysses, ring):
+    """2 b (S / R) (K h / U) e: keys and values of one hop of the outer ring, heads already split. Source: Ch. 17, `ch17.hybrid_usp` as corrected (4-5:D-40)."""
+    positive(tokens=tokens, kv_dim=kv_dim, bytes_per_element=bytes_per_element, ulysses=ulysses, ring=ring)
+    return ratio(2 * tokens * kv_dim * bytes_per_element, ulysses * ring)
+
+
+def _whole_bytes(tokens, kv_dim, bytes_per_element, ranks):
+    positive(tokens=tokens, kv_dim=kv_dim, bytes_per_element=bytes_per_element, ranks=ranks)
+    return tokens * kv_dim * bytes_per_element
