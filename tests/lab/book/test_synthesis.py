@@ -6,13 +6,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from lab.book.collectives import ring_all_reduce_s
+from lab.book.architecture import kv_bytes_per_token, latent_bytes_per_token, receptive_field_tokens, window_kv_bytes
+from lab.book.collectives import ring_all_gather_s, ring_all_reduce_s
 from lab.book.composition import trained_flops_per_s
-from lab.book.deepseek import elsewhere_share, float_rms_error, load_deviation
+from lab.book.context import scores_bytes
+from lab.book.data_parallel import training_flops
+from lab.book.deepseek import decompression_flops_per_key, elsewhere_share, float_rms_error, load_deviation
 from lab.book.investigation import category, extra_h, improvement, interval_variation
-from lab.book.llama3 import banded_rope_frequencies, causal_attention_share, rope_frequencies
-from lab.book.mistral import cache_slot, speculative_tokens
+from lab.book.llama3 import banded_rope_frequencies, causal_attention_share, llama_layer_parameters, rope_frequencies
+from lab.book.mistral import cache_slot, power_of_two_window, speculative_tokens
 from lab.book.profiling import largest_z_score, pipelined_tree_all_reduce_s, wasted_device_h
+from lab.book.reliability import parallel_save_s
 from lab.zoo import model
 from meshes.hardware import chip
 
@@ -147,7 +151,54 @@ def test_llama_3_1_stretches_low_frequencies_8_times_and_keeps_high_ones():
     assert abs(uniform[20] / plain[20] - 1) > 0.4
 
 
+def test_a_checkpoint_of_4_05_terabytes_takes_810_s_at_5_gb_a_second_and_2_at_2_terabytes():
+    assert [parallel_save_s(4.05e12, 1, 1, rate) for rate in (5e9, 2e12)] == pytest.approx([810, 2.0], rel=0.02)
+
+
+def test_a_layer_of_llama_3_405b_has_302_million_in_q_k_v_268_in_o_and_6_375_gb_in_all():
+    layer = llama_layer_parameters(16384, 128, 8, 128, 53248)
+    assert layer == 301_989_888 + 268_435_456 + 2_617_245_696 + 2 * 16384
+    assert 2 * layer == pytest.approx(6.375e9, rel=1e-4)
+
+
+def test_a_stage_of_llama_3_gathers_its_layers_in_0_127_s_not_1_89():
+    layer_bytes = 2 * llama_layer_parameters(16384, 128, 8, 128, 53248) / 8
+    assert ring_all_gather_s(750e6, 128, 0, 50e9) == pytest.approx(14.9e-3, rel=2e-3)
+    assert ring_all_gather_s(8 * layer_bytes, 128, 0, 50e9) == pytest.approx(0.127, rel=5e-3)
+
+
+def test_scores_of_128_000_tokens_would_take_528_terabytes():
+    assert 126 * scores_bytes(1, 128, 128_000, 2) == pytest.approx(528e12, rel=1e-3)
+
+
 # Ch. 35
+
+
+def test_a_dense_model_of_671b_takes_18_times_the_flops_and_6_2_times_the_hours():
+    dense, active = training_flops(671e9, 14.8e12), training_flops(37e9, 14.8e12)
+    assert (dense, active, dense / active) == pytest.approx((5.958e25, 3.286e24, 18.14), rel=1e-3)
+    assert training_flops(37e9, 4e6) / 0.6 / 2048 / 3200e12 == pytest.approx(0.226, rel=2e-3)
+    assert training_flops(37e9, 4e6) / 0.6 / 2048 / 1979e12 == pytest.approx(0.365, rel=2e-3)
+
+
+def test_a_device_of_deepseek_v3_holds_0_64_billion_routed_parameters():
+    shape = model("deepseek-v3")
+    routed = (shape.layers - shape.dense_layers) * shape.experts.routed * shape.mlp_parameters(shape.experts.mlp)
+    assert routed / 16 / 64 == pytest.approx(0.639e9, rel=2e-3)
+    assert (shape.parameters - routed) / 16 == pytest.approx(1.07e9, rel=5e-3)
+
+
+def test_300_billion_on_3_trillion_tokens_cost_1_64_times_deepseek_v3_at_the_same_rate():
+    dense, sparse = training_flops(300e9, 3e12), 3.29e24
+    hours = [flops / (989e12 * 0.5) / 3600 for flops in (dense, sparse)]
+    assert hours == pytest.approx([3.03e6, 1.85e6], rel=5e-3)
+    assert dense / sparse == pytest.approx(1.64, rel=2e-3)
+
+
+def test_latents_are_compressed_with_7_3_megaflops_of_an_embedding_of_7168():
+    assert decompression_flops_per_key(1, 7168, 512) == pytest.approx(7.34e6, rel=1e-3)
+    assert kv_bytes_per_token(128, 128, 2) / latent_bytes_per_token(512, 64, 2) == pytest.approx(56.9, rel=1e-3)
+    assert kv_bytes_per_token(128, 128, 2) / latent_bytes_per_token(512, 0, 2) == 64
 
 
 def test_published_gpu_hours_of_deepseek_v3_are_343_tflops_and_17_percent_of_the_fp8_peak():
@@ -244,6 +295,33 @@ def test_one_number_added_to_a_column_of_router_weights_unbalances_experts_where
         bias -= 0.05 * (loads(tokens @ weights + bias) / 1024 - 1)
     assert peak(loads(tokens @ weights + bias)) < 1.02 < peak(loads(tokens @ weights))
     assert peak(loads(tokens @ shifted)) > peak(loads(tokens @ weights))
+
+
+def test_a_window_of_4096_caches_64_mebibytes_of_512_and_groups_a_quarter_of_134_megabytes():
+    full, window = window_kv_bytes(32768, 32768, 32, 128, 2), window_kv_bytes(32768, 4096, 32, 128, 2)
+    assert (full, window) == (512 * 2**20, 64 * 2**20)
+    assert [window_kv_bytes(8192, 8192, heads, 128, 2) for heads in (32, 1, 8)] == pytest.approx([134e6, 4.2e6, 33.6e6], rel=2e-3)
+    assert power_of_two_window(100_000, 32) == 4096
+    assert [receptive_field_tokens(32, window) for window in (2048, 4096, 8192)] == [65536, 131072, 262144]
+
+
+def test_mixtral_8x7b_by_the_chapters_analyser_takes_74_3_gb_and_6_42_of_traffic():
+    shape = model("mixtral-8x7b")
+    experts = shape.layers * shape.experts.routed * shape.mlp_parameters(shape.experts.mlp)
+    other = shape.parameters - experts
+    local = experts / 8 + other / 8
+    activations = shape.layers * 4096 * shape.embed * 8
+    assert local == pytest.approx(5.838e9, rel=1e-3)
+    assert local * (2 + 8 + 2) + activations == pytest.approx(74.3e9, rel=2e-3)
+    assert 2 * other * 2 == pytest.approx(6.42e9, rel=2e-3)
+    assert shape.layers * 4096 * shape.embed * 4 / 8 == pytest.approx(0.268e9, rel=2e-3)
+
+
+def test_mixtral_8x7b_is_1_77_times_slower_than_a_7b_and_6_4_times_as_large():
+    sparse, dense = model("mixtral-8x7b"), model("mistral-7b")
+    assert sparse.active_parameters / 7.3e9 == pytest.approx(1.77, abs=0.01)
+    assert sparse.parameters / dense.parameters == pytest.approx(6.4, abs=0.06)
+    assert sparse.active_parameters / sparse.parameters == pytest.approx(0.276, abs=5e-4)
 
 
 def test_mixtral_8x22b_has_16_9_billion_parameters_an_expert_not_22():
