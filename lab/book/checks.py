@@ -25,6 +25,16 @@ def share(**arguments: Any) -> None:
     _require(arguments, lambda value: (value >= 0) & (value <= 1), "a share, from 0 to 1")
 
 
+def at_least(bound: Any, /, **arguments: Any) -> None:
+    """The bound or above."""
+    _require(arguments, lambda value: value >= bound, f"{bound} or above")
+
+
+def below(bound: Any, /, **arguments: Any) -> None:
+    """Less than the bound."""
+    _require(arguments, lambda value: value < bound, f"less than {bound}")
+
+
 def whole(**arguments: Any) -> None:
     """Integral, whatever its type: 8 or 8.0."""
     _require(arguments, lambda value: value % 1 == 0, "a whole number")

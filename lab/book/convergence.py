@@ -1,6 +1,6 @@
 """The second source's laws of optimisation: what ranks and batch buy in steps (ml.15, ml.16)."""
 
-from lab.book.checks import not_negative, positive
+from lab.book.checks import below, not_negative, positive
 
 
 def synchronous_bound(distance, steps, learning_rate, smoothness, variance, ranks, batch_a_rank):
@@ -25,6 +25,7 @@ def simple_noise_scale(small_norm2, large_norm2, small_batch, large_batch):
     |G|^2 = (B |g_B|^2 - b |g_b|^2) / (B - b), tr(Sigma) = (|g_b|^2 - |g_B|^2) / (1/b - 1/B). With data parallelism the two come for nothing:
     one rank's gradient, and the reduced one. Source: ml, `ml.16_critical_batch` (McCandlish et al. 2018).
     """
-    positive(small_batch=small_batch, more=large_batch - small_batch)
+    positive(small_batch=small_batch)
+    below(large_batch, small_batch=small_batch)
     squared_norm = (large_batch * large_norm2 - small_batch * small_norm2) / (large_batch - small_batch)
     return (small_norm2 - large_norm2) / (1 / small_batch - 1 / large_batch) / squared_norm

@@ -5,7 +5,7 @@ Times are of the alpha-beta model: `alpha_s` a message, `bytes_per_s` in one dir
 
 import numpy as np
 
-from lab.book.checks import positive, ratio
+from lab.book.checks import at_least, positive, ratio
 from lab.book.collectives import all_gather_wire_bytes, all_reduce_wire_bytes, message_s, ring_all_gather_s, ring_all_reduce_s, rounds_up
 
 
@@ -61,5 +61,6 @@ def stage_boundary_s(payload_bytes: int, alpha_s: float, bytes_per_s: float) -> 
 
 def ring_alpha_s(seconds: float, ranks: int) -> float:
     """T / (2 (P - 1)) of an all_reduce of next to nothing, if it is a ring. Source: Ch. 13, `ch13.measure` (D-62)."""
-    positive(seconds=seconds, others=ranks - 1)
+    positive(seconds=seconds)
+    at_least(2, ranks=ranks)
     return seconds / (2 * (ranks - 1))

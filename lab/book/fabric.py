@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lab.book.checks import not_negative, positive, ratio
+from lab.book.checks import at_least, not_negative, positive, ratio, share
 from lab.book.collectives import all_reduce_wire_bytes, rounds_up
 
 
@@ -37,7 +37,8 @@ def ring_cut_bytes(payload_bytes, ranks):
 
 def oversubscribed_loss(communication_share, oversubscription):
     """1 - 1 / (1 - c + c r): of a step's rate where all communication slows r times. Source: ml, `ml.44_bisection_allreduce`."""
-    not_negative(communication_share=communication_share, more=oversubscription - 1)
+    share(communication_share=communication_share)
+    at_least(1, oversubscription=oversubscription)
     return 1 - 1 / (1 - communication_share + communication_share * oversubscription)
 
 

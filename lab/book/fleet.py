@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, ratio, share
+from lab.book.checks import below, not_negative, positive, ratio, share
 
 BACKWARD_SHARE = 2 / 3
 """Of a step's compute: two of the three products of every layer, and all that an all-reduce of gradients can hide behind."""
@@ -99,5 +99,5 @@ def weak_speedup(ranks, compute_s, sync_s, micro_batches=1):
 def communication_removed_speedup(communication_share, left_share=0):
     """(1 - left) / (1 - c): of a step that spends c on communication, when it spends `left` instead. Source: ml, `ml.06_c3`."""
     share(communication_share=communication_share, left_share=left_share)
-    positive(computation_share=1 - communication_share)
+    below(1, communication_share=communication_share)
     return ratio(1 - left_share, 1 - communication_share)

@@ -2,22 +2,21 @@
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, share
+from lab.book.checks import below, not_negative, positive, share
 
 
 def one_server_wait(load, variation):
     """rho / (1 - rho) (1 + C^2) / 2 mean job lengths, for jobs that take the whole fleet. Source: ml, `ml.48_queue` (Pollaczek, Khinchine)."""
-    share(load=load)
-    positive(idle=1 - load)
-    not_negative(variation=variation)
+    not_negative(load=load, variation=variation)
+    below(1, load=load)
     return load / (1 - load) * (1 + variation**2) / 2
 
 
 def many_server_wait(load, servers, variation):
     """rho^(sqrt(2 (c + 1)) - 1) / (c (1 - rho)) (1 + C^2) / 2 mean job lengths with c places. Source: ml, `ml.48_queue` (Sakasegawa 1977)."""
-    share(load=load)
-    positive(idle=1 - load, servers=servers)
-    not_negative(variation=variation)
+    not_negative(load=load, variation=variation)
+    below(1, load=load)
+    positive(servers=servers)
     return load ** (np.sqrt(2 * (servers + 1)) - 1) / (servers * (1 - load)) * (1 + variation**2) / 2
 
 

@@ -160,7 +160,9 @@ def _decided(formula: Formula) -> str:
 
 
 def _off_by(formula: Formula) -> str:
-    return f"{formula.severity:.3g} times: " if formula.severity else ""
+    if formula.severity is None:
+        return ""
+    return f"{formula.severity:,.0f} times: " if formula.severity >= 100 else f"{formula.severity:.3g} times: "
 
 
 def _arguments(formula: Formula) -> list[str]:

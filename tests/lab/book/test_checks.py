@@ -3,7 +3,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lab.book.checks import not_negative, positive, ratio, real, share, whole
+from lab.book.checks import at_least, below, not_negative, positive, ratio, real, share, whole
 
 
 @pytest.mark.parametrize("refused", [0, -1, 0.0, float("nan"), Fraction(0), Fraction(-1, 2), "8", True])
@@ -21,6 +21,15 @@ def test_zero_is_not_negative_and_minus_one_is():
     not_negative(a=0, b=np.zeros(3))
     with pytest.raises(ValueError, match="b=-1"):
         not_negative(a=0, b=-1)
+
+
+def test_bounds_are_told_and_the_lower_one_is_included():
+    at_least(2, ranks=np.array([2, 3]))
+    below(1, load=0.99)
+    with pytest.raises(ValueError, match="^ranks=1: expected 2 or above"):
+        at_least(2, ranks=1)
+    with pytest.raises(ValueError, match="^load=1: expected less than 1"):
+        below(1, load=1)
 
 
 @pytest.mark.parametrize("refused", [-0.1, 1.1, float("nan")])
