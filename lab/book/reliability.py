@@ -41,8 +41,9 @@ def daly_interval_s(save_s, mtbf_s):
 
     Source: Ch. 26, `ch26.young_daly` (Daly 2006).
     """
+    young_s = young_interval_s(save_s, mtbf_s)
     x = np.sqrt(save_s / (2 * mtbf_s))
-    return np.where(x < 1, young_interval_s(save_s, mtbf_s) * (1 + x / 3 + x * x / 9) - save_s, mtbf_s)[()]
+    return np.where(x < 1, young_s * (1 + x / 3 + x * x / 9) - save_s, mtbf_s)[()]
 
 
 def longest_blocking_s(interval_s, overhead):

@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from lab.book.collectives import ring_all_reduce_s, tree_all_reduce_s
@@ -17,6 +18,7 @@ from lab.book.composition import (
     with_experts_bytes,
 )
 from lab.book.context import hybrid_hop_bytes, ring_bytes
+from lab.book.experts import capacity
 from lab.book.parallelism import activation_bytes, dp_volume_bytes, tp_volume_bytes
 from lab.book.pipeline import bubble_share, stage_volume_bytes
 
@@ -85,6 +87,12 @@ def test_an_expert_without_gate_takes_16_h_squared_bytes():
 
 def test_dense_and_experts_of_a_trillion_take_50_gigabytes_of_state_on_2048_ways():
     assert with_experts_bytes(200_000_000_000, 800_000_000_000, 16, 8, 4, 16) == 50_000_000_000
+
+
+def test_1000_tokens_lose_238_at_156_slots_236_at_157_and_none_at_300():
+    arrived = 10 * np.array([30, 5, 25, 10, 5, 10, 10, 5])
+    slots = [156, capacity(1000, 8, 1, 1.25), capacity(1000, 8, 1, 2.4)]
+    assert [np.maximum(0, arrived - held).sum() for held in slots] == [238, 236, 0]
 
 
 def test_latency_of_a_ring_grows_4_2_times_from_16_to_64_ranks_and_its_bytes_by_a_twentieth():
