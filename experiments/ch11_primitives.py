@@ -12,7 +12,7 @@ from lab.book.collectives import (
     rounds_up,
     tree_all_reduce_s,
 )
-from lab.collective_experiments import laws
+from lab.collective_experiments import laws, nonblocking
 from lab.collective_experiments.experiment import experiment
 from lab.collective_experiments.kernels import Buffer, Kernel
 from lab.evidence import counted, sent
@@ -38,8 +38,8 @@ def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     volumes = (_rotating(n, P, found), _rooted(n, P, found), _total(buffer, axes), _eighth(n, P, found), _transpose(found))
     costs = (_steps(P, found), _optimal(n, P, found), _in_two(found), _root_load(), _times())
     mesh = at_hand(measured, axes)
-    obeyed = laws.claims(laws.COMPOSITION + laws.ADJOINTS, mesh) if mesh else ()
-    return (*volumes, *costs, *obeyed, *_floats())
+    run = (*laws.claims(laws.COMPOSITION + laws.ADJOINTS, mesh), nonblocking.claim(mesh, measured)) if mesh else ()
+    return (*volumes, *costs, *run, *_floats())
 
 
 def _rotating(n: int, P: int, found: dict[Kernel, Totals]) -> Claim:

@@ -1,6 +1,7 @@
 """Chapter 12: how many steps and bytes do rings, trees and hierarchies take, and which claims of optimality hold?"""
 
 from fractions import Fraction
+from math import inf
 
 from lab.book.collectives import (
     all_reduce_wire_bytes,
@@ -12,15 +13,18 @@ from lab.book.collectives import (
 )
 from lab.collective_experiments.experiment import experiment
 from lab.collective_experiments.kernels import Buffer, Kernel
-from lab.collectives import cost, double_tree
-from lab.evidence import counted, sent
+from lab.collectives import AlphaBeta, cost, double_tree
+from lab.evidence import counted, in_scope, sent
 from lab.experiment import Claim, calculated, decided
 from lab.ledger import Ledger, Totals
 from meshes.axes import DATA, Axes
 
-NAMES = ("lax", "ring", "bidirectional_ring", "doubling", "halving_doubling", "tree", "hierarchical", "ring_tree")
-LAX, RING, BOTH_WAYS, DOUBLING, HALVING, TREE, HIERARCHICAL, RING_TREE = KERNELS = [Kernel("all_reduce", name) for name in NAMES]
+NAMES = ("lax", "ring", "bidirectional_ring", "doubling", "halving_doubling", "tree", "double_tree", "hierarchical", "ring_tree")
+LAX, RING, BOTH_WAYS, DOUBLING, HALVING, TREE, DOUBLE_TREE, HIERARCHICAL, RING_TREE = KERNELS = [Kernel("all_reduce", name) for name in NAMES]
 MESSAGES_A_STEP_BOTH_WAYS = 2
+# Links as (alpha, bandwidth of one direction), of chapters 12 and 13; and where NCCL is said to leave trees, and to come to rings.
+LINKS = AlphaBeta(1e-6, 100e9), AlphaBeta(5e-6, 50e9), AlphaBeta(1e-6, 300e9)
+TREES_END_BYTES, RINGS_BEGIN_BYTES = 256_000, 4_000_000
 
 
 def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -28,8 +32,9 @@ def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if P < 3:
         return ()
     found = {kernel: sent(measured, kernel.scope) for kernel in KERNELS if kernel.serves(axes)}
-    one_level = (*_ring(n, P, found), *_both_ways(n, P, found[BOTH_WAYS]), *_trees(n, P, found), _halving(n, P, found[HALVING]))
-    return (*one_level, *_two_levels(n, axes, measured), _crossover(), _buckets(), _double_tree())
+    rings = (*_ring(n, P, found), *_both_ways(n, P, found[BOTH_WAYS]))
+    trees = (*_trees(n, P, found), _name(n, measured), _pipelined(n, P, found), *_halving(n, P, found))
+    return (*rings, *trees, *_two_levels(n, axes, measured), _thresholds(n, P, found), _crossover(), _buckets(), _double_tree())
 
 
 def _ring(n: int, P: int, found: dict[Kernel, Totals]) -> tuple[Claim, ...]:
@@ -98,14 +103,56 @@ def _trees(n: int, P: int, found: dict[Kernel, Totals]) -> tuple[Claim, ...]:
     )
 
 
-def _halving(n: int, P: int, halving: Totals) -> Claim:
+def _name(n: int, measured: Ledger) -> Claim:
+    tree, halving = ({t.payload_bytes for t in in_scope(measured, kernel.scope)} for kernel in (TREE, HALVING))
+    listed = [", ".join(map(counted, sorted(sizes, reverse=True))) for sizes in (tree, halving)]
+    evidence = f"messages of the tree have {listed[0]} B, of n = {counted(n)} B; those of halving and doubling have {listed[1]} B"
+    return decided("ch12.tree", tree == halving, evidence, statement="reduce and broadcast is recursive halving and doubling", disputed="D-52")
+
+
+def _pipelined(n: int, P: int, found: dict[Kernel, Totals]) -> Claim:
+    whole, slices = (found[kernel].wire_bytes / found[RING].wire_bytes for kernel in (TREE, DOUBLE_TREE))
+    evidence = f"a tree of whole buffers sends {float(whole):.3g} times what the ring does, two trees of slices {float(slices):.3g} times"
+    holds = min(whole, slices) >= rounds_down(P)
+    return decided("ch12.tree", holds, f"{evidence} at P={P}", statement="trees send log2 P times what a ring does", disputed="D-52")
+
+
+def _thresholds(n: int, P: int, found: dict[Kernel, Totals]) -> Claim:
+    equal = [_equal_bytes(n, found[RING], found[TREE], link) for link in LINKS]
+    places = zip(equal, LINKS, strict=True)
+    listed = ", ".join(f"{size:,.0f} B ({link.alpha_s * 1e6:g} us, {link.bytes_per_s / 1e9:g} GB/s)" for size, link in places)
+    return decided(
+        "ch11.nccl_sizes",
+        all(TREES_END_BYTES <= size <= RINGS_BEGIN_BYTES for size in equal),
+        f"ring and tree as compiled are equally fast at {listed} for P={P}",
+        statement="trees below 256 KB, rings above 4 MB",
+        disputed="D-57",
+    )
+
+
+def _equal_bytes(n: int, ring: Totals, tree: Totals, link: AlphaBeta) -> float:
+    """The payload above which the ring is the faster, if what both send grows with n."""
+    steps_saved, more_sent = ring.executions - tree.executions, float(tree.wire_bytes - ring.wire_bytes) / n
+    return link.alpha_s * link.bytes_per_s * steps_saved / more_sent if more_sent > 0 else inf
+
+
+def _halving(n: int, P: int, found: dict[Kernel, Totals]) -> tuple[Claim, ...]:
+    halving = found[HALVING]
     steps, sends = 2 * rounds_down(P), f"{halving.executions} permutes send {counted(halving.wire_bytes)} B"
     if rounds_up(P) == rounds_down(P):
         book = all_reduce_wire_bytes(n, P)
         holds, evidence = (halving.executions, halving.wire_bytes) == (steps, book), f"{sends}; 2(P-1)/P n is {counted(book)} B"
-        return decided("ch12.rhd", holds, evidence, statement="halving and doubling takes 2 log2 P steps and the bytes of the ring")
+        return (decided("ch12.rhd", holds, evidence, statement="halving and doubling takes 2 log2 P steps and the bytes of the ring"),)
     evidence = f"{sends}; 2 floor(log2 P) + 2 is {steps + 2} at P={P}, the ring takes {2 * (P - 1)}"
-    return decided("ch12.non_pow2", halving.executions == steps + 2, evidence, statement="ranks beyond a power of two fold in two steps")
+    folds = decided("ch12.non_pow2", halving.executions == steps + 2, evidence, statement="ranks beyond a power of two fold in two steps")
+    return folds, _slower_ring(P, found[RING], halving)
+
+
+def _slower_ring(P: int, ring: Totals, folded: Totals) -> Claim:
+    small, large = ring.executions / folded.executions, float(ring.wire_bytes / folded.wire_bytes)
+    evidence = f"as compiled for P={P} it takes {small:.3g} times as long where steps count, and {large:.3g} times where bytes do"
+    holds = all(1.05 < ratio < 1.15 for ratio in (small, large))
+    return decided("ch12.non_pow2", holds, evidence, statement="a ring is about 10 % slower than folding", disputed="D-57")
 
 
 def _two_levels(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:

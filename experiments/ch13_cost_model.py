@@ -9,10 +9,12 @@ from lab.book.collectives import (
     binomial_scatter_s,
     halving_doubling_all_reduce_s,
     levels_all_reduce_s,
+    message_s,
     ring_all_gather_s,
     ring_all_reduce_s,
     tree_all_reduce_s,
 )
+from lab.book.cost_model import bus_bytes_per_s, stage_boundary_s
 from lab.book.sharding import zero3_volume_bytes
 from lab.book.topology import flat_rings_all_reduce_s
 from lab.collective_experiments.experiment import experiment
@@ -29,7 +31,8 @@ RING, TREE, HALVING, DOUBLING, HIERARCHICAL = ALL_REDUCES = [
 AROUND = [Kernel("all_gather", "ring"), Kernel("reduce_scatter", "ring"), Kernel("all_to_all", "pairwise")]
 BROADCAST, REDUCE = WHOLE = [Kernel(name, "tree") for name in ("broadcast", "reduce")]
 BLOCKS = [Kernel(name, "tree") for name in ("scatter", "gather")]
-KERNELS = [*ALL_REDUCES, *AROUND, *WHOLE, *BLOCKS]
+SEND, NARROW = Kernel("permute", "lax"), Kernel("all_gather", "ring", "s16")
+KERNELS = [*ALL_REDUCES, *AROUND, *WHOLE, *BLOCKS, SEND, NARROW]
 TABLE = {
     RING: ring_all_reduce_s,
     TREE: tree_all_reduce_s,
@@ -37,6 +40,7 @@ TABLE = {
     **dict.fromkeys(AROUND, ring_all_gather_s),
     **dict.fromkeys(WHOLE, binomial_broadcast_s),
     **dict.fromkeys(BLOCKS, binomial_scatter_s),
+    SEND: lambda n, P, *link: message_s(n, *link),
 }
 # (alpha, bandwidth of one direction) as the chapter's first example has them.
 INSIDE, ACROSS = AlphaBeta(1e-6, 300e9), AlphaBeta(5e-6, 50e9)
@@ -45,9 +49,10 @@ INSIDE, ACROSS = AlphaBeta(1e-6, 300e9), AlphaBeta(5e-6, 50e9)
 def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if axes.size < 3:
         return ()
-    found = (*_table(buffer.size_bytes, axes, measured), *_bus_bandwidth(buffer.size_bytes, axes.size, measured))
-    examples = (_hidden_network_cards(), _zero3(), _seventy_billion(), _gather(), _halved_tensor_parallelism())
-    return (*found, *_two_levels(buffer.size_bytes, axes, measured), _smallest(axes.size, measured), *examples)
+    n, P = buffer.size_bytes, axes.size
+    found = (*_table(n, axes, measured), *_bus_bandwidth(n, P, measured), *_two_levels(n, axes, measured), *_from_two_times(n, axes, measured))
+    examples = (_hidden_network_cards(), *_more_levels(), _zero3(), *_seventy_billion(), _gather(), _halved_tensor_parallelism())
+    return (*found, _boundary(n, axes, measured), _sixteen_bits(measured), *examples)
 
 
 def _table(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -135,20 +140,57 @@ def _zero3() -> Claim:
     return decided("ch13.zero3", times == 2, evidence, statement="ZeRO-3 takes 2 times (P-1)/P n a layer", disputed="D-60")
 
 
+def _more_levels() -> tuple[Claim, ...]:
+    n, link = 100_000_000, (10e-6, 100e9)
+    flat, levels = ring_all_reduce_s(n, 16, *link) * 1e3, levels_all_reduce_s(n, [(4, *link), (4, *link)]) * 1e3
+    large = [levels_all_reduce_s(4_000_000_000, _levels(G, N)) * 1e3 for G, N in ((8, 8), (4, 16))]
+    return (
+        calculated("ch13.hier", f"4 x 4 ranks on equal links take {levels:.3f} ms against {flat:.3f}: the bytes are the same, the steps fewer"),
+        calculated("ch13.hier", f"4 GB take {large[0]:.3f} ms over 8 hosts of 8, {large[1]:.3f} ms over 16 of 4: {large[1] / large[0]:.3f} times"),
+    )
+
+
+def _from_two_times(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    without_alpha_s = priced_s(measured, RING.scope, dict.fromkeys(axes.names, AlphaBeta(0.0, ACROSS.bytes_per_s)))
+    rate = bus_bytes_per_s(n, axes.size, without_alpha_s)
+    evidence = f"the compiled ring's bytes take {without_alpha_s * 1e6:.3f} us at 50 GB/s, from which the formula makes {rate / 1e9:.6g} GB/s"
+    is_rate = isclose(rate, ACROSS.bytes_per_s, rel_tol=1e-9)
+    return decided("ch13.measure", is_rate, evidence, statement="beta = 2(P-1)/P n/T"), _smallest(axes.size, measured)
+
+
+def _boundary(n: int, axes: Axes, measured: Ledger) -> Claim:
+    there_s, book_s = priced_s(measured, SEND.scope, dict.fromkeys(axes.names, ACROSS)), stage_boundary_s(n, ACROSS.alpha_s, ACROSS.bytes_per_s)
+    evidence = f"a permute as compiled takes {there_s * 1e6:.3f} us, and as much back; the formula has {book_s * 1e6:.3f} us for {counted(n)} B"
+    statement = "a stage boundary takes 2 (alpha + n/beta) a micro-batch"
+    return decided("ch13.pp", isclose(2 * there_s, book_s, rel_tol=1e-9), evidence, statement=statement)
+
+
+def _sixteen_bits(measured: Ledger) -> Claim:
+    wide, narrow = (sent(measured, kernel.scope).wire_bytes for kernel in (AROUND[0], NARROW))
+    evidence = f"an all_gather of numbers of 32 bits sends {counted(wide)} B, of the same in 16 bits {counted(narrow)} B"
+    return decided("ch13.compression", wide == 2 * narrow, evidence, statement="16 bits halve what is sent")
+
+
 def _smallest(P: int, measured: Ledger) -> Claim:
     steps, ring = sent(measured, DOUBLING.scope).executions, 2 * (P - 1)
     evidence = f"a small all_reduce by doubling takes {steps} steps, so T/(2(P-1)) is {steps}/{ring} = {steps / ring:.3f} alpha at P={P}"
     return decided("ch13.measure", steps == ring, evidence, statement="alpha = T_small/(2(P-1))", disputed="D-62")
 
 
-def _seventy_billion() -> Claim:
+def _seventy_billion() -> tuple[Claim, ...]:
     weights, TP, PP, DP = 70_000_000_000 * 2, 8, 8, 8
     sizes = {"a rank holds": weights // (TP * PP), "the book has": weights // 8}
     times = {name: ring_all_reduce_s(size, DP, ACROSS.alpha_s, ACROSS.bytes_per_s) * 1e3 for name, size in sizes.items()}
     evidence = "; ".join(f"{name} {size / 1e9:g} GB of gradients, {times[name]:.1f} ms" for name, size in sizes.items())
     held, book = sizes.values()
     statement = "data parallelism of 70B takes 612.6 ms at TP=PP=DP=8"
-    return decided("ch13.ex70b", held == book, evidence, statement=statement, disputed="D-59")
+    tensor = 320 * ring_all_reduce_s(64_000_000, TP, INSIDE.alpha_s, INSIDE.bytes_per_s) * 1e3
+    pipe = 8 * stage_boundary_s(64_000_000, ACROSS.alpha_s, ACROSS.bytes_per_s) * 1e3
+    parts = f"TP {tensor:.1f} ms, PP {pipe:.2f} ms, DP {times['a rank holds']:.1f} ms"
+    return (
+        decided("ch13.ex70b", held == book, evidence, statement=statement, disputed="D-59"),
+        calculated("ch13.ex70b", f"{parts}: {tensor + pipe + times['a rank holds']:.0f} ms in all, where the book has 757"),
+    )
 
 
 def _gather() -> Claim:

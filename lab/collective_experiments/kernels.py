@@ -11,10 +11,12 @@ import jax.numpy as jnp
 
 from lab import collectives
 from lab.collectives import ALGORITHMS, Cost
+from lab.ledger import Ledger
 from meshes.axes import Axes
 from meshes.errors import Unusable
 
-DTYPES = {"s32": jnp.int32, "f32": jnp.float32}
+DTYPES = {"s16": jnp.int16, "s32": jnp.int32, "f32": jnp.float32}
+OF_BUFFERS = "s32", "f32"
 GATHERED = ("all_gather", "gather")
 
 
@@ -36,16 +38,12 @@ class Buffer:
     def __post_init__(self) -> None:
         if self.elements < 1:
             raise Unusable(f"elements={self.elements}: expected 1 or more")
-        if self.dtype not in DTYPES:
-            raise Unusable(f"dtype={self.dtype}: expected {' or '.join(DTYPES)}")
-
-    @property
-    def bytes_per_element(self) -> int:
-        return jnp.dtype(DTYPES[self.dtype]).itemsize
+        if self.dtype not in OF_BUFFERS:
+            raise Unusable(f"dtype={self.dtype}: expected {' or '.join(OF_BUFFERS)}")
 
     @property
     def size_bytes(self) -> int:
-        return self.elements * self.bytes_per_element
+        return self.elements * bytes_per_element(self.dtype)
 
     def entering(self, primitive: str, ranks: int) -> jax.ShapeDtypeStruct:
         """What one rank brings.
@@ -60,21 +58,35 @@ class Buffer:
 
 
 class Kernel(NamedTuple):
-    """One collective over all axes of the mesh, outermost first; a permute goes from every rank to the next."""
+    """One collective over all axes of the mesh, outermost first; a permute goes from every rank to the next.
+
+    Attributes:
+      dtype: that numbers travel in, where it is not the buffer's.
+    """
 
     primitive: str
     algorithm: str
+    dtype: str | None = None
 
     @property
     def scope(self) -> str:
-        return f"{self.primitive}/{self.algorithm}"
+        return "/".join(filter(None, self))
 
     def serves(self, axes: Axes) -> bool:
         return ALGORITHMS[self.primitive][self.algorithm].misfit(axes) is None
 
     def run(self, x_N: jax.Array, axes: Sequence[str]) -> jax.Array:
-        with jax.named_scope(self.primitive), jax.named_scope(self.algorithm):
-            return getattr(collectives, self.primitive)(x_N, axes, algorithm=self.algorithm)
+        sent_N = x_N.astype(DTYPES[self.dtype]) if self.dtype else x_N
+        with jax.named_scope(self.scope):
+            return getattr(collectives, self.primitive)(sent_N, axes, algorithm=self.algorithm).astype(x_N.dtype)
 
     def cost(self, buffer: Buffer, axes: Axes) -> Cost:
-        return collectives.cost(self.primitive, self.algorithm, axes, buffer.elements, buffer.bytes_per_element)
+        return collectives.cost(self.primitive, self.algorithm, axes, buffer.elements, bytes_per_element(self.dtype or buffer.dtype))
+
+    def ledger(self, buffer: Buffer, axes: Axes) -> Ledger:
+        """What its statement asks of the compiled program."""
+        return self.cost(buffer, axes).ledger(axes, self.dtype or buffer.dtype)
+
+
+def bytes_per_element(dtype: str) -> int:
+    return jnp.dtype(DTYPES[dtype]).itemsize

@@ -54,7 +54,7 @@ def predict(kernels: Iterable[Kernel], buffer: Buffer, axes: Axes) -> Ledger:
     """The statements of the kernels, equal messages of one kernel added up."""
     executions = Counter()
     for kernel in kernels:
-        for transfer in kernel.cost(buffer, axes).ledger(axes, buffer.dtype).transfers if kernel.serves(axes) else ():
+        for transfer in kernel.ledger(buffer, axes).transfers if kernel.serves(axes) else ():
             executions[replace(transfer, scope=kernel.scope, executions=1)] += transfer.executions
     rows = tuple(replace(transfer, executions=times) for transfer, times in executions.items())
     return Ledger(rows, devices=axes.size, mesh=axes.shape)
