@@ -1,4 +1,4 @@
-"""What compiled collectives send across the middle of a fleet, and over a torus axis by axis: counted in the compiled text."""
+"""The second source's claims of traffic, counted in compiled text: across the middle, over a torus, of sparse gradients, by width."""
 
 import re
 from collections.abc import Callable
@@ -9,9 +9,11 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from lab import collectives
+from lab.book.codec import sparse_collective_gain
 from lab.book.collectives import all_reduce_wire_bytes
 from lab.book.fabric import all_to_all_cut_bytes, axis_by_axis_wire_bytes, ring_cut_bytes
 from lab.hlo import read_text
+from lab.ledger import Kind
 from meshes.axes import Axes
 from meshes.targets import make_mesh, parse_target
 
@@ -63,3 +65,47 @@ def test_three_all_reduces_over_a_torus_send_3_buffers_and_a_cascade_of_scatters
     ledger = read_text(compiled, axes=Axes(names, (2, 2, 2)))
     expected = all_reduce_wire_bytes(BYTES, N) if cascade else axis_by_axis_wire_bytes(BYTES, (2, 2, 2))
     assert ledger.totals().wire_bytes == expected == wire * BYTES
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_gathering_4_of_64_gradients_gains_16_over_the_ranks(ranks):
+    kept, axes = 4, Axes(("data",), (ranks,))
+    devices = make_mesh(parse_target(f"cpu:{ranks}"), axes)
+
+    def dense(x: jax.Array) -> jax.Array:
+        return jax.lax.psum(x, "data")
+
+    def sparse(x: jax.Array) -> jax.Array:
+        values, places = jax.lax.top_k(x, kept)
+        gathered, where = (jax.lax.all_gather(part, "data", tiled=True) for part in (values, places))
+        return jnp.zeros_like(x).at[where].add(gathered)
+
+    sends = []
+    for kernel in (dense, sparse):
+        function = jax.jit(jax.shard_map(kernel, mesh=devices, in_specs=PartitionSpec("data"), out_specs=PartitionSpec("data"), check_vma=False))
+        compiled = function.lower(jax.ShapeDtypeStruct((ranks * SIZE,), jnp.float32)).compile().as_text()
+        sends.append(read_text(compiled, axes=axes).totals().wire_bytes)
+    assert sends[0] / sends[1] == sparse_collective_gain(SIZE, kept, ranks, 4, 4) == 16 / ranks
+
+
+def flops_a_reduced_byte(width: int, tokens: int) -> float:
+    """Of the data-parallel step of three square layers."""
+    def loss(w_LDD: jax.Array, x_BD: jax.Array) -> jax.Array:
+        for w_DD in w_LDD:
+            x_BD = jnp.tanh(x_BD @ w_DD)
+        return (x_BD**2).sum()
+
+    devices = mesh(data=N)
+    replicated, split = (jax.NamedSharding(devices, PartitionSpec(*spec)) for spec in ((), ("data",)))
+    weights = jax.ShapeDtypeStruct((3, width, width), jnp.float32, sharding=replicated)
+    batch = jax.ShapeDtypeStruct((N * tokens, width), jnp.float32, sharding=split)
+    compiled = jax.jit(jax.grad(loss), out_shardings=replicated).lower(weights, batch).compile().as_text()
+    ledger = read_text(compiled, axes=Axes(("data",), (N,)))
+    reduced = sum(t.payload_bytes * t.executions for t in ledger.transfers if t.kind is Kind.ALL_REDUCE)
+    assert reduced == 3 * width**2 * 4
+    return ledger.flops / reduced
+
+
+def test_wider_models_compute_no_more_for_each_byte_they_reduce_and_more_tokens_do():
+    narrow, wide, longer = (flops_a_reduced_byte(*case) for case in ((32, 16), (128, 16), (32, 64)))
+    assert narrow == wide == longer / 4
