@@ -68,10 +68,3 @@ def expected_largest(samples):
     """sqrt(2 ln n) standard deviations: about the largest of n normal values. Source: Ch. 35, `ch35.fp8`."""
     positive(samples=samples)
     return np.sqrt(2 * np.log(samples))
-
-
-def compute_optimal_parameters(flops, tokens_per_parameter=20):
-    """sqrt(C / (6 r)) parameters for r tokens each: the dense model that the same compute trains best. Source: Ch. 35, `ch35.chinchilla`."""
-    positive(flops=flops, tokens_per_parameter=tokens_per_parameter)
-    return np.sqrt(flops / (6 * tokens_per_parameter))
-

@@ -29,6 +29,17 @@ def least_activation_bytes(layers, length, embed, mlp, bytes_per_element):
     return layers * length * (2 * embed + mlp) * bytes_per_element
 
 
+def compute_efficiency(batch, critical_batch):
+    """B_c / (B + B_c): the compute of the smallest batch over this one's, for equal loss. Source: Ch. 34, `ch34.batch_efficiency` as corrected (6-8:D-123)."""
+    positive(batch=batch, critical_batch=critical_batch)
+    return critical_batch / (batch + critical_batch)
+
+
+def time_efficiency(batch, critical_batch):
+    """B / (B + B_c): the steps of the largest batch over this one's, for equal loss. Source: as there."""
+    return 1 - compute_efficiency(batch, critical_batch)
+
+
 def rope_frequencies(head_dim: int, base: float) -> np.ndarray:
     """base^(-2i/d) for i < d/2, radians a token. Source: Su et al. 2021, arXiv:2104.09864; Ch. 34, `ch34.rope`."""
     positive(head_dim=head_dim, base=base)

@@ -1,4 +1,4 @@
-"""Pictures of formulas and of programs, as matplotlib figures: each a few parameters and `figure()`."""
+"""Pictures of formulas and of programs, as matplotlib figures: each a few parameters and `figure()`. A notebook shows them after `%matplotlib inline`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import numpy as np
 
 from lab.book.checks import positive
 from lab.book.collectives import doubling_all_reduce_s, halving_doubling_all_reduce_s, ring_all_reduce_s, tree_all_reduce_s
+from lab.book.data_parallel import training_flops
+from lab.book.loss import FITS, additive_loss, optimal_parameters, optimal_tokens
 from lab.book.memory import model_state_bytes
+from lab.book.roofline import attainable_flops_per_s, ridge
 from lab.ledger import Ledger, Totals
-from lab.report.units import scaled
+from lab.report.units import bytes_text, scaled
 from lab.zoo import model
 from meshes.axes import Axes
 from meshes.errors import Unusable
@@ -82,7 +85,7 @@ class ModelState:
             panel.bar(stages, held, 0.6, bottom, color=colour, label=what)
             bottom += held
         for x, total in enumerate(bottom):
-            panel.annotate(f"{total:,.3g}", (x, total), (0, 3), textcoords="offset points", ha="center")
+            panel.annotate(bytes_text(round(1e9 * total)), (x, total), (0, 3), textcoords="offset points", ha="center")
         memory = chip(self.chip).memory_bytes.value / 1e9
         panel.axhline(memory, color=RED, linestyle="--", label=f"memory of {chip(self.chip).name}: {memory:,.3g} GB")
         panel.grid(visible=False, axis="x")
@@ -119,6 +122,38 @@ class MessageTimes:
         return figure
 
 
+@dataclass(frozen=True)
+class Loss:
+    """Loss against compute of models of a size, and the least loss that a compute reaches (Ch. 7, `ch07.additive`, `ch07.optimum`).
+
+    Attributes:
+      fit: of `lab.book.loss`: hoffmann or besiroglu.
+      least_parameters, most_parameters, sizes: the models shown.
+    """
+
+    fit: str = "hoffmann"
+    least_parameters: float = 1e8
+    most_parameters: float = 1e12
+    sizes: int = 5
+
+    def figure(self) -> Figure:
+        positive(least_parameters=self.least_parameters, most_parameters=self.most_parameters, sizes=self.sizes)
+        figure, panel = _panel(f"models trained on 1 to 1000 tokens a parameter, {self.fit} fit", "training FLOPs", "loss [nats a token]", log=True)
+        models = np.geomspace(self.least_parameters, self.most_parameters, self.sizes)
+        for parameters, shade in zip(models, np.linspace(0.3, 1, self.sizes), strict=True):
+            tokens = np.geomspace(parameters, 1000 * parameters, 100)
+            name = f"{scaled(parameters, ' parameters')}"
+            panel.plot(training_flops(parameters, tokens), additive_loss(parameters, tokens, self.fit), color=BLUE, alpha=shade, label=name)
+        flops = np.geomspace(training_flops(models[0], models[0]), training_flops(models[-1], 1000 * models[-1]), 200)
+        least = additive_loss(optimal_parameters(flops, self.fit), optimal_tokens(flops, self.fit), self.fit)
+        panel.plot(flops, least, "--", color=RED, label="the best size for this compute")
+        panel.axhline(FITS[self.fit].irreducible, linestyle=":", color=GREY, label="irreducible")
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter("{x:g}")
+        panel.legend(frameon=False)
+        return figure
+
+
 def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> Figure:
     """The chip's roofs, and for each ledger a point on the roof of every link that it uses: its FLOPs over the wire bytes of that link.
 
@@ -130,14 +165,14 @@ def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> F
     peak = of.flops_per_s[dtype].value
     figure, panel = _panel(f"{of.name}, {dtype}", "FLOPs for each byte that crosses", "FLOP/s at most", log=True)
     roofs = {"memory": (of.memory_bytes_per_s.value, BLUE), of.fast.name: (of.fast.value, GREEN), of.slow.name: (of.slow.value, ORANGE)}
-    widest = max([100 * peak / of.slow.value, *(10 * at for ledger in ledgers for at, _ in _intensities(ledger, of).values())])
+    widest = max([100 * ridge(peak, of.slow.value), *(10 * at for ledger in ledgers for at, _ in _intensities(ledger, of).values())])
     intensity = np.logspace(0, np.log10(widest), 400)
     for name, (bytes_per_s, colour) in roofs.items():
-        panel.plot(intensity, np.minimum(peak, bytes_per_s * intensity), color=colour, label=f"{name}, {bytes_per_s / 1e9:,.4g} GB/s")
+        panel.plot(intensity, attainable_flops_per_s(peak, bytes_per_s, intensity), color=colour, label=f"{name}, {bytes_per_s / 1e9:,.4g} GB/s")
     panel.annotate(f"{peak / 1e12:,.4g} TFLOP/s", (widest, peak), (0, 4), textcoords="offset points", ha="right", va="bottom")
     for ledger, marker in zip(ledgers, cycle("osD^v<>")):
         for link, (at, bytes_per_s) in _intensities(ledger, of).items():
-            bound = min(peak, bytes_per_s * at)
+            bound = attainable_flops_per_s(peak, bytes_per_s, at)
             said = f"{Path(ledger.source).name or 'program'}, {link}: {scaled(at, 'FLOP/B')}, at most {100 * bound / peak:.3g} % of peak"
             panel.plot(at, bound, marker, color=roofs[link][1], markeredgecolor="black", markersize=9, linestyle="", label=said)
     panel.set_ylim(roofs[of.slow.name][0], 3 * peak)
@@ -153,7 +188,8 @@ def _intensities(ledger: Ledger, of: Chip) -> dict[str, tuple[float, float]]:
     return {link.name: (ledger.flops / float(total.wire_bytes), link.value) for link, total in sent.items() if total.wire_bytes}
 
 
-PLOTS: dict[str, Callable[[], Roofline | ModelState | MessageTimes]] = {"roofline": Roofline, "memory": ModelState, "messages": MessageTimes}
+Plot = Roofline | ModelState | MessageTimes | Loss
+PLOTS: dict[str, Callable[[], Plot]] = {"roofline": Roofline, "memory": ModelState, "messages": MessageTimes, "loss": Loss}
 """What `lab plot` draws, by name."""
 
 

@@ -2,10 +2,11 @@
 
 import sys
 
+import numpy as np
 import pytest
 
 from lab.ledger import Kind, Ledger, Transfer
-from lab.report.plots import MessageTimes, ModelState, Roofline, roofline, save
+from lab.report.plots import Loss, MessageTimes, ModelState, Roofline, roofline, save
 from meshes.errors import Unusable
 from meshes.hardware import chip
 
@@ -61,6 +62,16 @@ def test_a_ring_of_64_takes_126_alphas_at_100_bytes_and_the_links_rate_at_a_giga
     assert ring[-1] == pytest.approx(126 * 5e-6 + 2 * 63 / 64 * 1e9 / 50e9)
 
 
+def test_no_model_is_below_the_best_for_its_compute_and_the_best_touches_each():
+    found = lines(Loss(sizes=3).figure())
+    flops, best = found["the best size for this compute"].get_data()
+    models = [line.get_data() for name, line in found.items() if name.endswith("parameters")]
+    assert len(models) == 3
+    for x, loss in models:
+        over = loss - np.interp(np.log(x), np.log(flops), best)
+        assert -1e-3 < over.min() < 2e-3
+
+
 def test_a_picture_is_written(tmp_path):
     save("messages", {"ranks": "8"}, tmp_path / "times.png")
     assert (tmp_path / "times.png").read_bytes().startswith(b"\x89PNG")
@@ -69,8 +80,9 @@ def test_a_picture_is_written(tmp_path):
 @pytest.mark.parametrize(
     "name,settings,file,problem",
     [
-        ("rooflin", {}, "a.png", "no plot 'rooflin'; known are roofline, memory, messages"),
+        ("rooflin", {}, "a.png", "no plot 'rooflin'; known are roofline, memory, messages, loss"),
         ("memory", {"ranks": "0"}, "a.png", "plot memory: ranks=0: expected a number above 0"),
+        ("loss", {"fit": "kaplan"}, "a.png", "plot loss: fit='kaplan': expected one of hoffmann, besiroglu"),
         ("memory", {"rank": "8"}, "a.png", "no parameter 'rank'; known are model, ranks, chip"),
         ("messages", {}, "a.word", "plot messages: Format 'word' is not supported"),
     ],
