@@ -6,7 +6,7 @@ Degrees are named after their axes: `pipe` (p), `tensor` (t), `context` (c), `ex
 
 import numpy as np
 
-from lab.book.checks import positive, ratio, share
+from lab.book.checks import not_negative, positive, ratio, share
 from lab.book.memory import model_state_bytes
 
 
@@ -24,7 +24,8 @@ def split_state_bytes(
 
 def with_experts_bytes(dense_parameters, expert_parameters, pipe, tensor, expert, bytes_per_parameter):
     """w (Psi_dense / (p t) + Psi_experts / (p t e)) bytes of one device. Source: Ch. 25, `ch25.memory_5d` as corrected (6-8:D-32)."""
-    positive(dense_parameters=dense_parameters, pipe=pipe, tensor=tensor, expert=expert, bytes_per_parameter=bytes_per_parameter)
+    not_negative(dense_parameters=dense_parameters, expert_parameters=expert_parameters)
+    positive(pipe=pipe, tensor=tensor, expert=expert, bytes_per_parameter=bytes_per_parameter)
     return bytes_per_parameter * (ratio(dense_parameters, pipe * tensor) + ratio(expert_parameters, pipe * tensor * expert))
 
 
@@ -59,6 +60,7 @@ def stage_compute_s(parameters, tokens, pipe, tensor, flops_per_s, efficiency=1.
 def pipelined_step_s(micro_batches, pipe, micro_batch_s, exposed_s=0.0):
     """(m + p - 1) t + T_exposed: equal stages, messages between them hidden. Source: Ch. 24, `ch24.step_time`."""
     positive(micro_batches=micro_batches, pipe=pipe, micro_batch_s=micro_batch_s)
+    not_negative(exposed_s=exposed_s)
     return (micro_batches + pipe - 1) * micro_batch_s + exposed_s
 
 
@@ -75,6 +77,7 @@ def composed_efficiency(bubble, compute_s, tensor_s, data_s):
     """
     share(bubble=bubble)
     positive(compute_s=compute_s)
+    not_negative(tensor_s=tensor_s, data_s=data_s)
     return compute_s / (np.divide(compute_s + tensor_s, 1 - bubble) + data_s)
 
 

@@ -66,6 +66,7 @@ def bucket_efficiency(bucket_bytes, alpha_s, bytes_per_s):
 def least_bucket_bytes(efficiency, alpha_s, bytes_per_s):
     """eta / (1 - eta) alpha beta: the inverse of `bucket_efficiency`. Source: Ch. 31, `ch31.bucket_size`."""
     share(efficiency=efficiency)
+    not_negative(alpha_s=alpha_s)
     positive(bytes_per_s=bytes_per_s)
     return np.divide(efficiency, 1 - efficiency) * alpha_s * bytes_per_s
 

@@ -41,12 +41,13 @@ def values_per_octave(mantissa_bits):
 
 def least_growth(weight, mantissa_bits):
     """Half the gap above |w|: an update that is not larger is lost. Source: Ch. 30, `ch30.master_weights`."""
+    positive(**{"|weight|": np.abs(weight)})
     return 2.0 ** np.floor(np.log2(np.abs(weight))) * epsilon(mantissa_bits) / 2
 
 
 def least_loss_scale(gradient, exponent_bits):
     """smallest normal / |g|: the scale that keeps a gradient normal. Source: Ch. 30, `ch30.loss_scaling`."""
-    positive(gradient=np.abs(gradient))
+    positive(**{"|gradient|": np.abs(gradient)})
     return smallest_normal(exponent_bits) / np.abs(gradient)
 
 

@@ -95,7 +95,8 @@ def shards_read(rank: int, ranks_before: int, ranks_now: int) -> tuple[int, ...]
     Raises:
       ValueError: neither number of ranks divides the other.
     """
-    positive(ranks_before=ranks_before, ranks_now=ranks_now)
+    not_negative(rank=rank)
+    positive(ranks_before=ranks_before, ranks_now=ranks_now, **{"ranks_now - rank": ranks_now - rank})
     if ranks_before % ranks_now and ranks_now % ranks_before:
         raise ValueError(f"ranks_now={ranks_now}: expected a divisor or a multiple of ranks_before={ranks_before}")
     merged = max(1, ranks_before // ranks_now)
