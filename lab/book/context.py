@@ -93,7 +93,10 @@ def causal_blocks(rank, ranks):
 
 
 def zigzag_gain(ranks):
-    """(P - 1/2) / (P / 2): the last rank's blocks over everybody's, chunks r and 2 P - 1 - r together. Source: Ch. 17, `ch17.causal_skip` as corrected (4-5:D-38)."""
+    """(P - 1/2) / (P / 2): the last rank's blocks over everybody's, chunks r and 2 P - 1 - r together.
+
+    Source: Ch. 17, `ch17.causal_skip` as corrected (4-5:D-38).
+    """
     positive(ranks=ranks)
     return 2 - ratio(1, ranks)
 
@@ -108,7 +111,10 @@ def hybrid_all_to_all_wire_bytes(tokens, query_dim, kv_dim, bytes_per_element, u
 
 
 def hybrid_hop_bytes(tokens, kv_dim, bytes_per_element, ulysses, ring):
-    """2 b (S / R) (K h / U) e: keys and values of one hop of the outer ring, heads already split. Source: Ch. 17, `ch17.hybrid_usp` as corrected (4-5:D-40)."""
+    """2 b (S / R) (K h / U) e: keys and values of one hop of the outer ring, heads already split.
+
+    Source: Ch. 17, `ch17.hybrid_usp` as corrected (4-5:D-40).
+    """
     positive(tokens=tokens, kv_dim=kv_dim, bytes_per_element=bytes_per_element, ulysses=ulysses, ring=ring)
     return ratio(2 * tokens * kv_dim * bytes_per_element, ulysses * ring)
 

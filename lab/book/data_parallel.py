@@ -9,7 +9,10 @@ from lab.book.checks import not_negative, positive, share, whole
 
 
 def training_flops(parameters, tokens):
-    """6 Psi n FLOP of a forward and a backward pass over n tokens, attention's products of activations left out. Source: Ch. 14, `ch14.compute_time` (4-5:D-01)."""
+    """6 Psi n FLOP of a forward and a backward pass over n tokens, attention's products of activations left out.
+
+    Source: Ch. 14, `ch14.compute_time` (4-5:D-01).
+    """
     positive(parameters=parameters, tokens=tokens)
     return 6 * parameters * tokens
 
@@ -110,7 +113,10 @@ def staleness_damping(delay, rate):
 
 
 def mean_staleness_damping(delays, rate):
-    """(1 - exp(-lambda n)) / (n (1 - exp(-lambda))): the mean of `staleness_damping` over delays 0 to n - 1. Source: Ch. 14, `ch14.async_staleness`."""
+    """(1 - exp(-lambda n)) / (n (1 - exp(-lambda))): the mean of `staleness_damping` over delays 0 to n - 1.
+
+    Source: Ch. 14, `ch14.async_staleness`.
+    """
     positive(delays=delays, rate=rate)
     whole(delays=delays)
     return np.expm1(-rate * delays) / (delays * np.expm1(-rate))

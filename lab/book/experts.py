@@ -18,7 +18,10 @@ def expert_parameters(experts, embed, mlp, mlp_matrices):
 
 
 def token_flops(top_k, embed, mlp, mlp_matrices, experts=0):
-    """2 k n d F + 2 d E FLOP of a token's forward pass, the router's product included. Source: Ch. 18, `ch18.conditional_compute` as corrected (4-5:D-42)."""
+    """2 k n d F + 2 d E FLOP of a token's forward pass, the router's product included.
+
+    Source: Ch. 18, `ch18.conditional_compute` as corrected (4-5:D-42).
+    """
     not_negative(experts=experts)
     return 2 * expert_parameters(top_k, embed, mlp, mlp_matrices) + 2 * embed * experts
 
@@ -104,7 +107,10 @@ def gini(loads):
 
 
 def hidden_share(attention_s, all_to_all_s):
-    """min(1, T_attention / T_all-to-all): of another micro-batch, since a layer's dispatch needs its own attention. Source: Ch. 18, `ch18.a2a_overlap` (4-5:D-55)."""
+    """min(1, T_attention / T_all-to-all): of another micro-batch, since a layer's dispatch needs its own attention.
+
+    Source: Ch. 18, `ch18.a2a_overlap` (4-5:D-55).
+    """
     not_negative(attention_s=attention_s)
     positive(all_to_all_s=all_to_all_s)
     return np.minimum(1, attention_s / all_to_all_s)

@@ -38,7 +38,10 @@ def least_devices(parameters, bytes_per_parameter, device_bytes):
 
 
 def total_bytes(state_bytes, activation_bytes, workspace_share=0.1, fragmentation_share=0.1):
-    """(1 + f) (M_state + (1 + w) M_act): state, activations, workspace as a share of these, fragmentation as a share of all. Source: Ch. 19, `ch19.total`."""
+    """(1 + f) (M_state + (1 + w) M_act): state, activations, workspace as a share of these, fragmentation as a share of all.
+
+    Source: Ch. 19, `ch19.total`.
+    """
     positive(state_bytes=state_bytes)
     not_negative(activation_bytes=activation_bytes, workspace_share=workspace_share, fragmentation_share=fragmentation_share)
     return (1 + fragmentation_share) * (state_bytes + (1 + workspace_share) * activation_bytes)

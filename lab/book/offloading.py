@@ -13,14 +13,20 @@ def exposed_s(payload_bytes, bytes_per_s, overlap_s=0):
 
 
 def optimizer_traffic_bytes(parameters, ranks=1, gradient_bytes=2, weight_bytes=2):
-    """(g + w) Psi / P over the link a step: gradients down, new weights up; P > 1 from ZeRO-2 on. Source: Ch. 22, `ch22.zero_offload_traffic` as corrected (4-5:D-86)."""
+    """(g + w) Psi / P over the link a step: gradients down, new weights up; P > 1 from ZeRO-2 on.
+
+    Source: Ch. 22, `ch22.zero_offload_traffic` as corrected (4-5:D-86).
+    """
     positive(parameters=parameters, ranks=ranks)
     not_negative(gradient_bytes=gradient_bytes, weight_bytes=weight_bytes)
     return ratio(parameters * (gradient_bytes + weight_bytes), ranks)
 
 
 def host_optimizer_s(parameters, memory_bytes_per_s, bytes_per_parameter=28):
-    """28 Psi / B_DRAM: Adam on the host reads gradient, master and moments and writes them again. Source: Ch. 22, `ch22.zero_offload_traffic` (4-5:D-86)."""
+    """28 Psi / B_DRAM: Adam on the host reads gradient, master and moments and writes them again.
+
+    Source: Ch. 22, `ch22.zero_offload_traffic` (4-5:D-86).
+    """
     positive(parameters=parameters, memory_bytes_per_s=memory_bytes_per_s, bytes_per_parameter=bytes_per_parameter)
     return parameters * bytes_per_parameter / memory_bytes_per_s
 
@@ -79,6 +85,9 @@ def compressed_s(payload_bytes, codec_bytes_per_s, bytes_per_s, compression):
 
 
 def least_codec_bytes_per_s(bytes_per_s, compression):
-    """B / (1 - 1 / R): the codec above which `compressed_s` beats sending plainly; B itself where both run at once. Source: Ch. 22, `ch22.compression`."""
+    """B / (1 - 1 / R): the codec above which `compressed_s` beats sending plainly; B itself where both run at once.
+
+    Source: Ch. 22, `ch22.compression`.
+    """
     positive(bytes_per_s=bytes_per_s, compression=compression, **{"compression - 1": np.subtract(compression, 1)})
     return bytes_per_s / (1 - 1 / compression)

@@ -31,7 +31,10 @@ def bubble_share(stages, micro_batches, chunks=1):
 
 
 def bubble_to_ideal(stages, micro_batches, chunks=1):
-    """(P - 1) / (m v): idle over busy time, which the literature calls the bubble too (Narayanan et al. 2021). Source: Ch. 16, `ch16.interleaved_bubble`."""
+    """(P - 1) / (m v): idle over busy time, which the literature calls the bubble too (Narayanan et al. 2021).
+
+    Source: Ch. 16, `ch16.interleaved_bubble`.
+    """
     positive(stages=stages, micro_batches=micro_batches, chunks=chunks)
     return ratio(stages - 1, micro_batches * chunks)
 
@@ -43,7 +46,10 @@ def ticks(stages, micro_batches, chunks=1):
 
 
 def warm_up(stages, micro_batches, stage):
-    """min(P - s - 1, m) forward passes of stage s before its first pair of one forward and one backward. Source: Ch. 16, `ch16.1f1b_order` as corrected (4-5:D-21)."""
+    """min(P - s - 1, m) forward passes of stage s before its first pair of one forward and one backward.
+
+    Source: Ch. 16, `ch16.1f1b_order` as corrected (4-5:D-21).
+    """
     _check_stage(stages, stage)
     positive(micro_batches=micro_batches)
     return np.minimum(stages - stage - 1, micro_batches)

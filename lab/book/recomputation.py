@@ -6,7 +6,10 @@ from lab.book.checks import not_negative, positive, share
 
 
 def segmented_bytes(layers, segment_layers, input_bytes, layer_bytes):
-    """(L / k) A_in + k M_layer: an input for each segment of k layers, and one segment's activations. Source: Ch. 21, `ch21.sqrt_rule` as corrected (4-5:D-78)."""
+    """(L / k) A_in + k M_layer: an input for each segment of k layers, and one segment's activations.
+
+    Source: Ch. 21, `ch21.sqrt_rule` as corrected (4-5:D-78).
+    """
     positive(layers=layers, segment_layers=segment_layers, input_bytes=input_bytes, layer_bytes=layer_bytes)
     return layers / segment_layers * input_bytes + segment_layers * layer_bytes
 
@@ -27,7 +30,10 @@ def least_segmented_bytes(layers, input_bytes, layer_bytes):
 
 
 def recomputed_layers(layers):
-    """L (L + 1) / 2 layers' forward passes where nothing at all is kept but the input. Source: Ch. 21, `ch21.strategies_big_o` as corrected (4-5:D-77)."""
+    """L (L + 1) / 2 layers' forward passes where nothing at all is kept but the input.
+
+    Source: Ch. 21, `ch21.strategies_big_o` as corrected (4-5:D-77).
+    """
     positive(layers=layers)
     return layers * (layers + 1) / 2
 
@@ -43,13 +49,19 @@ def overhead(recomputed_share, backward_to_forward=2):
 
 
 def attention_cost_share(length, embed):
-    """s / (6 h + s): scores and their product with values, 4 b s^2 h of a layer's 24 b s h^2 + 4 b s^2 h. Source: Ch. 21, `ch21.selective_attention`."""
+    """s / (6 h + s): scores and their product with values, 4 b s^2 h of a layer's 24 b s h^2 + 4 b s^2 h.
+
+    Source: Ch. 21, `ch21.selective_attention`.
+    """
     positive(length=length, embed=embed)
     return length / (6 * embed + length)
 
 
 def attention_saved_share(length, embed, heads):
-    """(5 a s / h) / (34 + 5 a s / h): what selective recomputation saves of a GPT layer. Source: Ch. 21, `ch21.selective_attention` (Korthikanti et al. 2022)."""
+    """(5 a s / h) / (34 + 5 a s / h): what selective recomputation saves of a GPT layer.
+
+    Source: Ch. 21, `ch21.selective_attention` (Korthikanti et al. 2022).
+    """
     positive(length=length, embed=embed, heads=heads)
     square = 5 * heads * length / embed
     return square / (34 + square)

@@ -66,6 +66,9 @@ def zero3_overhead(parameters, layers, tokens, ranks, flops_per_s, alpha_s, byte
 
 
 def zero3_tokens(overhead, flops_per_s, bytes_per_s, bytes_per_element=2):
-    """e F / (2 beta x) tokens a rank, at which the wire adds x to a step, whatever the model's size. Source: Ch. 20, `ch20.breakeven` as corrected."""
+    """e F / (2 beta x) tokens a rank, at which the wire adds x to a step, whatever the model's size.
+
+    Source: Ch. 20, `ch20.breakeven` as corrected.
+    """
     positive(overhead=overhead, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s, bytes_per_element=bytes_per_element)
     return bytes_per_element * flops_per_s / (2 * bytes_per_s * overhead)

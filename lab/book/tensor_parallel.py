@@ -17,7 +17,10 @@ def layer_forward_flops(tokens, length, embed, query_dim, kv_dim, mlp, mlp_matri
 
 
 def gpt_layer_forward_flops(tokens, length, embed):
-    """24 t d^2 + 4 t S d: `layer_forward_flops` with A h = K h = d, F = 4 d and two matrices. Source: Ch. 15, `ch15.layer_flops_forward` as corrected."""
+    """24 t d^2 + 4 t S d: `layer_forward_flops` with A h = K h = d, F = 4 d and two matrices.
+
+    Source: Ch. 15, `ch15.layer_flops_forward` as corrected.
+    """
     return layer_forward_flops(tokens, length, embed, embed, embed, 4 * embed, 2)
 
 

@@ -11,7 +11,6 @@ from lab.book.pipeline import (
     idle_s,
     in_flight,
     interleaved_in_flight,
-    segmented_bytes,
     stage_volume_bytes,
     step_s,
     throughput_per_s,
@@ -122,10 +121,6 @@ def test_an_interior_rank_sends_28_5_times_less_than_data_parallelism_not_4_3():
 
 def test_interleaving_4_stages_by_2_sends_2_33_times_as_often():
     assert hops(4, 2) / hops(4) == pytest.approx(7 / 3)
-
-
-def test_more_segments_store_more():
-    assert segmented_bytes(4, 8, 8, 2, 34) > segmented_bytes(4, 2, 8, 2, 34) - 3 * 34
 
 
 def test_a_stage_beyond_the_last_is_named():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lab.book.activations import LLAMA_SAVED, gpt_saved_bytes
+from lab.book.activations import gpt_saved_bytes
 from lab.book.recomputation import (
     attention_cost_share,
     attention_saved_share,
@@ -116,7 +116,3 @@ def test_eight_bits_round_by_up_to_6_25_and_12_5_percent(dtype, mantissa_bits, l
     error = np.abs(np.asarray(values.astype(dtype), np.float32) / values - 1).max()
     assert 0.85 * rounding_error(mantissa_bits) < error <= rounding_error(mantissa_bits)
     assert float(jnp.finfo(dtype).max) == largest and jnp.dtype(dtype).itemsize * 2 == jnp.dtype(jnp.bfloat16).itemsize
-
-
-def test_every_policy_keeps_what_a_stricter_one_recomputes():
-    assert len(LLAMA_SAVED["full_remat"]) < len(LLAMA_SAVED["dots_saved"]) < len(LLAMA_SAVED["attention_recomputed"]) < len(LLAMA_SAVED["no_remat"])
