@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,13 @@ from rich.console import Console
 from rich.progress import track
 
 from lab.ledger import Ledger, axes_label, number
+from lab.redistribution.bound import least_bytes
 from lab.redistribution.measure import Row, measure, measure_kernel
 from lab.redistribution.pairs import Pair, classes, sums
 from lab.redistribution.placement import Array
+from lab.redistribution.plan import plan
 from meshes.axes import Axes
-from meshes.targets import make_mesh, parse_target, prepare
+from meshes.targets import Target, make_mesh, parse_target, prepare
 
 SCHEMA = "sharding-lab/redistribution/1"
 AXES, ARRAY = Axes.of({"a": 2, "b": 2, "c": 2}), Array((32, 64, 128))
@@ -35,27 +37,29 @@ def every_pair() -> list[Pair]:
     return [*classes(len(ARRAY.shape), AXES), *sums(len(ARRAY.shape), AXES)]
 
 
-def line(pair: Pair) -> dict[str, Any]:
-    """What is found for one pair on all targets."""
-    rows = {str(target): measure(pair, ARRAY, make_mesh(target, AXES), target) for target in TARGETS}
-    kernels = {str(target): measure_kernel(pair, ARRAY, make_mesh(target, AXES), target) for target in TARGETS}
-    first = rows[str(TARGETS[0])]
+def theory(pair: Pair) -> dict[str, Any]:
+    """The half of a row that is calculated."""
+    before, after = pair
+    least, planned = least_bytes(*pair, ARRAY, AXES), plan(*pair, ARRAY, AXES)
+    return {"from": str(before), "to": str(after), "least_bytes": number(least), "planned": _sent(planned)}
+
+
+def measurement(pair: Pair, targets: Sequence[Target] = TARGETS) -> dict[str, Any]:
+    """The half of a row that compilers decide."""
+    rows = {str(target): measure(pair, ARRAY, make_mesh(target, AXES), target) for target in targets}
+    kernels = {str(target): measure_kernel(pair, ARRAY, make_mesh(target, AXES), target) for target in targets}
     return {
-        "from": str(first.before),
-        "to": str(first.after),
-        "least_bytes": number(first.least_bytes),
-        "planned": _sent(first.planned),
         "compiled": {target: _sent(row.measured) | _beside_the_plan(row) for target, row in rows.items()},
         "kernel_bytes": {target: _bytes(ledger) for target, ledger in kernels.items()},
     }
 
 
-def table(command: str, lines: Iterable[dict[str, Any]]) -> str:
+def table(command: str, rows: Iterable[dict[str, Any]]) -> str:
     """As JSON, one pair a line."""
     array = {"shape": list(ARRAY.shape), "dtype": ARRAY.dtype, "bytes": ARRAY.bytes}
     head = {"schema": SCHEMA, "command": command, "jax": jax.__version__, "mesh": AXES.shape, "array": array}
-    rows = ",\n".join(map(json.dumps, lines))
-    return f'{json.dumps(head)[:-1]}, "rows": [\n{rows}\n]}}\n'
+    lines = ",\n".join(map(json.dumps, rows))
+    return f'{json.dumps(head)[:-1]}, "rows": [\n{lines}\n]}}\n'
 
 
 def _sent(ledger: Ledger) -> dict[str, Any]:
@@ -73,11 +77,11 @@ def _beside_the_plan(row: Row) -> dict[str, Any]:
     return {"ratio": ratio, "rebuilds_the_whole": row.rebuilds_the_whole}
 
 
-def main(path: str) -> None:
+def main(path: str = "results/redistribution_2x2x2.json") -> None:
     prepare(TARGETS)
     console = Console(stderr=True)
     pairs = track(every_pair(), "compiling", console=console, disable=not console.is_terminal)
-    Path(path).write_text(table(f"python -m lab.redistribution.table {path}", map(line, pairs)))
+    Path(path).write_text(table(f"python -m lab.redistribution.table {path}", (theory(pair) | measurement(pair) for pair in pairs)))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Changing placements: hand-computed plans, the least that any way must send, kernels that follow a plan, and compilers beside both."""
 
+import doctest
+import json
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh
 
 import lab
+import lab.redistribution
 from lab.ledger import Ledger, axes_label
 from lab.redistribution import Array, Placement, layout_change, least_bytes, plan, route
 from lab.redistribution.kernel import redistribute, sharding
@@ -20,6 +23,7 @@ from lab.redistribution.measure import Row, measure, worst_first
 from lab.redistribution.pairs import Pair, alike, classes, placements, sums
 from lab.redistribution.placement import DTYPES
 from lab.redistribution.plan import steps, tried
+from lab.redistribution.table import TARGETS, every_pair, measurement, theory
 from meshes import plugins
 from meshes.axes import DATA, FSDP, TENSOR, Axes
 from meshes.errors import Unusable
@@ -165,6 +169,10 @@ def test_a_scalar_is_summed_up_and_needs_nothing_else():
 def test_bytes_are_those_of_the_dtypes_of_jax():
     assert {name: Array((), name).bytes for name in DTYPES} == {name: jnp.dtype(numpy).itemsize for name, (numpy, _) in DTYPES.items()}
     assert [Array.of(jax.ShapeDtypeStruct((2, 3), jnp.dtype(numpy))) for numpy, _ in DTYPES.values()] == [Array((2, 3), name) for name in DTYPES]
+
+
+def test_the_example_of_the_package_holds():
+    assert doctest.testmod(lab.redistribution) == (0, 5)
 
 
 def test_plans_and_bounds_take_nothing_from_the_reader_of_compiled_texts():
@@ -338,3 +346,38 @@ def test_bf16_costs_half_of_f32():
     axes = Axes.parse("a=4")
     sent = [plan(before, after, Array((8, 8), dtype), axes).totals().wire_bytes for dtype in ("f32", "bf16")]
     assert sent == [192, 96]
+
+
+TABLE = json.loads((Path(__file__).parents[2] / "results/redistribution_2x2x2.json").read_text())["rows"]
+THEORY = ("from", "to", "least_bytes", "planned")
+
+
+def test_the_saved_table_has_the_least_and_the_plan_of_all_587_pairs():
+    assert [{name: row[name] for name in THEORY} for row in TABLE] == [json.loads(json.dumps(theory(pair))) for pair in every_pair()]
+    assert len(TABLE) == 587
+
+
+@pytest.mark.parametrize("row", range(60, 587, 120))
+def test_the_saved_table_is_what_compilers_give(row):
+    targets = [target for target in TARGETS if plugins.installed(target.platform)]
+    for name, found in json.loads(json.dumps(measurement(every_pair()[row], targets))).items():
+        assert found == {target: TABLE[row][name][target] for target in found}
+
+
+def counts(rows: list[dict], target: str) -> tuple[int, int, int, float]:
+    """Pairs that send just the plan, that send the least, that rebuild the whole; the worst ratio to the plan."""
+    found = [row["compiled"][target] for row in rows]
+    as_planned = sum(one["wire_bytes"] == row["planned"]["wire_bytes"] for one, row in zip(found, rows, strict=True))
+    least = sum(one["wire_bytes"] == row["least_bytes"] for one, row in zip(found, rows, strict=True))
+    return as_planned, least, sum(one["rebuilds_the_whole"] for one in found), max(one["ratio"] or 0 for one in found)
+
+
+def test_three_compilers_send_just_the_plan_for_155_of_339_changes_and_for_12_64_and_58_of_248_sums():
+    changes, summed = ([row for row in TABLE if ("summed" in row["from"]) == is_sum] for is_sum in (False, True))
+    assert (len(changes), {counts(changes, str(target)) for target in TARGETS}) == (339, {(155, 132, 57, 12.0)})
+    assert (len(summed), [counts(summed, str(target)) for target in TARGETS]) == (248, [(12, 12, 56, 8.0), (64, 29, 53, 8.0), (58, 25, 54, 8.0)])
+
+
+def test_no_compiler_sends_less_than_the_plan_nor_the_plan_less_than_the_least():
+    sent = [(row["compiled"][target]["wire_bytes"], row) for row in TABLE for target in row["compiled"]]
+    assert all(bytes >= row["planned"]["wire_bytes"] >= row["least_bytes"] for bytes, row in sent)
