@@ -85,8 +85,13 @@ def test_simulated_descent_needs_least_steps_times_one_plus_critical_over_batch(
     assert DIMS / START < critical < DIMS / END
 
 
-def test_the_noise_scale_rises_as_the_gradient_shrinks():
-    assert noise_scale(DIMS, END) / noise_scale(DIMS, START) == START / END
+def test_the_noise_scale_rises_8_times_while_the_square_of_the_gradient_falls_to_an_eighth(random):
+    scales = []
+    for square in (START, END):
+        g_D = np.full(DIMS, np.sqrt(square / DIMS))
+        norms = [((g_D + random.normal(size=(20_000, DIMS)) / np.sqrt(batch)) ** 2).sum(axis=1).mean() for batch in (8, 64)]
+        scales.append(simple_noise_scale(*norms, 8, 64))
+    assert scales == pytest.approx([DIMS / START, DIMS / END], rel=0.02)
 
 
 def test_at_the_critical_batch_steps_and_examples_are_twice_their_least_and_efficiency_is_a_half():
