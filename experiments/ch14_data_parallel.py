@@ -1,19 +1,18 @@
 """Chapter 14: what does data parallelism send, and is it the gradient alone?"""
 
 from lab.book.parallelism import dp_volume_bytes, gradient_bytes
+from lab.decoder_experiment import decoder_experiment
 from lab.evidence import along, counted, element_bytes
-from lab.experiment import Claim, Experiment, decided, on_one_axis
+from lab.experiment import Claim, decided, on_one_axis
 from lab.ledger import Ledger, Totals
-from lab.models.mlp import SMALL, MlpShape
+from lab.models.shape import DecoderShape
 from lab.strategies.data_parallel import DATA_PARALLEL
-from lab.strategies.strategy import loss_and_gradients
 from meshes.axes import DATA, Axes
-
 
 LOSS_BYTES = 4
 
 
-def claims(shape: MlpShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     P, gradients = axes[DATA], along(measured, DATA, phase="backward")
     if P == 1:
         return ()
@@ -40,15 +39,11 @@ def claims(shape: MlpShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     )
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = decoder_experiment(
     name="ch14_data_parallel",
     chapter=14,
     question="What does data parallelism send, and is it the gradient alone?",
-    parameters=MlpShape(),
-    numeric_parameters=SMALL,
+    strategy=DATA_PARALLEL,
     axes=on_one_axis(DATA),
-    build=DATA_PARALLEL.build,
-    predict=DATA_PARALLEL.predict,
     claims=claims,
-    reference=loss_and_gradients,
 )

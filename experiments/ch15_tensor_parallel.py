@@ -1,58 +1,69 @@
 """Chapter 15: how often does tensor parallelism sum, where, and how much?"""
 
-from lab.book.parallelism import TP_ALL_REDUCES_BACKWARD, TP_ALL_REDUCES_FORWARD, tp_volume_bytes
+from lab.book.parallelism import activation_bytes, tp_volume_bytes
+from lab.decoder_experiment import decoder_experiment
 from lab.evidence import along, counted, element_bytes
-from lab.experiment import Claim, Experiment, beside_tensor, decided
-from lab.ledger import Ledger, Totals
-from lab.models.mlp import SMALL, MlpShape
-from lab.strategies.strategy import loss_and_gradients
-from lab.strategies.tensor_parallel import DATA_TENSOR
-from lab.strategies.terms import DOWN, UP
+from lab.experiment import Claim, beside_tensor, calculated, decided
+from lab.ledger import Ledger, Totals, Transfer
+from lab.models.shape import DecoderShape
+from lab.strategies.data_parallel import DATA_PARALLEL
+from lab.strategies.tensor_parallel import TENSOR_PARALLEL
 from meshes.axes import DATA, TENSOR, Axes
 
+BLOCKS = 2
+"""Of a layer: attention and MLP."""
 
-def claims(shape: MlpShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+APART = 3
+"""Sums a layer that are one too many for each product beyond the first, where gradients of q, k, v and of gate, up are summed apart."""
+
+
+def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if axes[TENSOR] == 1:
         return ()
-    return (_count(shape, measured), _volume(shape, axes, measured), _places(measured))
+    tokens = shape.micro_batch // axes[DATA] * shape.length
+    sums = along(measured, TENSOR)
+    payload = activation_bytes(tokens, shape.embed, element_bytes(sums))
+    activations = tuple(t for t in sums if t.payload_bytes == payload)
+    return (_count(shape, activations), _volume(shape, axes, tokens, activations), _payload(axes, activations, payload))
 
 
-def _count(shape: MlpShape, measured: Ledger) -> Claim:
-    forward, backward = (Totals.of(along(measured, TENSOR, phase=phase)).executions for phase in ("forward", "backward"))
-    once = (forward, backward) == (TP_ALL_REDUCES_FORWARD * shape.layers, TP_ALL_REDUCES_BACKWARD * shape.layers)
-    remat = "with" if shape.remat else "without"
-    evidence = f"{forward} sums forward and {backward} backward in {shape.layers} layers of one block, {remat} recomputation"
-    return decided("ch15.ar_count", once, f"{evidence}; the book has 2 and 2 a layer of two blocks")
+def _again(shape: DecoderShape) -> int:
+    """Sums that a layer's recomputation repeats: the attention's, which the MLP begins with."""
+    return shape.layers if shape.remat in ("dots", "full") else 0
 
 
-def _volume(shape: MlpShape, axes: Axes, measured: Ledger) -> Claim:
-    sums, P, tokens = along(measured, TENSOR), axes[TENSOR], shape.batch // axes[DATA]
-    sent, e = Totals.of(sums).wire_bytes, element_bytes(sums)
-    volume = tp_volume_bytes(tokens, shape.embed, e, ranks=P, blocks=shape.layers)
-    evidence = f"a device sends {counted(sent)} B of activations a step; {shape.layers} times 4(P-1)/P b s d e is {counted(volume)} B"
-    return decided("ch15.tp_allreduce_volume", sent == volume, f"{evidence} at P={P}, b s={tokens}, d={shape.embed}, e={e}")
+def _count(shape: DecoderShape, activations: tuple[Transfer, ...]) -> Claim:
+    m, L = shape.accumulation, shape.layers
+    forward, backward = (Totals.of(t for t in activations if t.phase == phase).executions for phase in ("forward", "backward"))
+    once = BLOCKS * L + 1
+    evidence = f"{forward} sums forward and {backward} backward in {L} layers, the embedding and the head: 2 and 2 a layer, remat={shape.remat} repeats {_again(shape) // L}"
+    if (forward, backward) == (m * once, m * (once + _again(shape) + APART * L)):
+        return calculated("ch15.ar_count", f"{evidence}; this compiler sums what q, k, v and gate, up give apart (C3)")
+    return decided("ch15.ar_count", (forward, backward) == (m * once, m * (once + _again(shape))), evidence)
 
 
-def _places(measured: Ledger) -> Claim:
-    forward, backward = ({t.scope for t in along(measured, TENSOR, phase=phase)} for phase in ("forward", "backward"))
-    evidence = f"forward sums stand in {_listed(forward)}, backward sums in {_listed(backward)}"
-    holds = (forward, backward) == ({DOWN}, {UP})
-    return decided("ch15.tp_backward_table", holds, f"{evidence}; the book: row-parallel {DOWN}, column-parallel {UP}")
+def _volume(shape: DecoderShape, axes: Axes, tokens: int, activations: tuple[Transfer, ...]) -> Claim:
+    sums, P, e, m = Totals.of(activations), axes[TENSOR], element_bytes(activations), shape.accumulation
+    block = tp_volume_bytes(tokens, shape.embed, e, ranks=P, blocks=1)
+    layers, again = BLOCKS * shape.layers * block, _again(shape) * block / 2
+    evidence = f"a device sends {counted(sums.wire_bytes)} B of activations a step; {shape.layers} times 8(P-1)/P b s d e is {counted(layers)} B"
+    evidence += f" at P={P}, b s={tokens}, d={shape.embed}, e={e}; embedding and head add {counted(block)} B, recomputation {counted(again)} B"
+    if sums.wire_bytes == m * (layers + block + again + APART * shape.layers * block / 2):
+        return calculated("ch15.tp_allreduce_volume", f"{evidence}; this compiler sums what q, k, v and gate, up give apart (C3)")
+    return decided("ch15.tp_allreduce_volume", sums.wire_bytes == m * (layers + block + again), evidence)
 
 
-def _listed(scopes: set[str]) -> str:
-    return " and ".join(sorted(scopes)) or "no scope"
+def _payload(axes: Axes, activations: tuple[Transfer, ...], payload: int) -> Claim:
+    forward, backward = (Totals.of(t for t in activations if t.phase == phase).payload_bytes for phase in ("forward", "backward"))
+    evidence = f"{counted(forward)} B are summed forward where rows leave, {counted(backward)} B backward where columns were entered"
+    return decided("ch15.tp_backward_table", 0 < forward <= backward, f"{evidence}; each b s d e = {counted(payload)} B over {axes[TENSOR]} ranks")
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = decoder_experiment(
     name="ch15_tensor_parallel",
     chapter=15,
     question="How often does tensor parallelism sum, where, and how much?",
-    parameters=MlpShape(),
-    numeric_parameters=SMALL,
+    strategy=DATA_PARALLEL | TENSOR_PARALLEL,
     axes=beside_tensor(DATA),
-    build=DATA_TENSOR.build,
-    predict=DATA_TENSOR.predict,
     claims=claims,
-    reference=loss_and_gradients,
 )

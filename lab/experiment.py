@@ -78,7 +78,10 @@ class Experiment:
       build: (style, parameters, mesh) to a jitted function and its arguments, as shapes with shardings.
       predict: (parameters, axes) to the ledger that theory asks for.
       claims: (parameters, axes, measured ledger) to what that ledger decides.
-      reference: parameters to the same function on one device.
+      reference: parameters to the function on one device whose results a small program must reach.
+      build_numeric: the same as `build`, for the program whose results are compared, where that is another.
+      inputs: parameters to the arguments of that program; random ones where there is none.
+      static_bytes: (parameters, axes) to the bytes of the arguments that theory puts on one device.
     """
 
     name: str
@@ -91,27 +94,30 @@ class Experiment:
     predict: Callable[[Any, Axes], Ledger]
     claims: Callable[[Any, Axes, Ledger], tuple[Claim, ...]]
     reference: Callable[[Any], Callable[..., Any]]
+    build_numeric: Callable[[str, Any, Mesh], tuple[Callable[..., Any], tuple[Any, ...]]] | None = None
+    inputs: Callable[[Any], tuple[Any, ...]] | None = None
+    static_bytes: Callable[[Any, Axes], int] | None = None
     targets: tuple[str, ...] = TARGETS
     styles: tuple[str, ...] = STYLES
 
 
 def on_one_axis(name: str) -> Callable[[Target], Axes]:
     """All devices of a target along one axis."""
-    return lambda target: Axes.of({name: _devices(target)})
+    return lambda target: Axes.of({name: device_count(target)})
 
 
 def beside_tensor(name: str) -> Callable[[Target], Axes]:
     """Tensor parallelism inside a host of GPUs, over 4 devices elsewhere; what remains along `name`."""
 
     def axes(target: Target) -> Axes:
-        devices = _devices(target)
+        devices = device_count(target)
         tensor = target.per_host if target.platform == "gpu" else gcd(devices, 4)
         return Axes.of({name: devices // tensor, TENSOR: tensor})
 
     return axes
 
 
-def _devices(target: Target) -> int:
+def device_count(target: Target) -> int:
     return jax.device_count() if target.devices is None else target.devices
 
 
@@ -129,10 +135,12 @@ def numerics(experiment: Experiment, style: str, mesh: Mesh) -> Numerics:
     Raises:
       AssertionError: a result differs by more than `TOLERANCE`, or at all where everything is integers.
     """
-    function, shapes = experiment.build(style, experiment.numeric_parameters, mesh)
-    inputs, shardings = _random(shapes), jax.tree.map(lambda shape: shape.sharding, shapes)
+    parameters = experiment.numeric_parameters
+    function, shapes = (experiment.build_numeric or experiment.build)(style, parameters, mesh)
+    inputs = experiment.inputs(parameters) if experiment.inputs else _random(shapes)
+    shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
     with jax.default_matmul_precision("highest"):
-        expected = jax.device_get(jax.jit(experiment.reference(experiment.numeric_parameters))(*inputs))
+        expected = jax.device_get(jax.jit(experiment.reference(parameters))(*inputs))
         found = jax.device_get(function(*jax.device_put(inputs, shardings)))
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(expected)), "one device's results are not finite, and nothing can be compared with them"
     scaled = [jax.tree.map(lambda x, unit: x / np.abs(unit).max(), tree, expected) for tree in (found, expected)]
@@ -154,11 +162,14 @@ def _random(shapes: Any) -> Any:
 
 
 def with_settings(parameters: Any, settings: Mapping[str, str]) -> Any:
-    """The parameters with some fields read from text.
+    """The parameters with some fields read from text; `preset` stands for all fields of a named one.
 
     Raises:
       Unusable: an unknown name, or a text that does not fit the field's type.
     """
+    settings = dict(settings)
+    if "preset" in settings and hasattr(parameters, "preset"):
+        parameters = parameters.preset(settings.pop("preset"))
     known = {field.name: type(getattr(parameters, field.name)) for field in fields(parameters)}
     for name in settings:
         if name not in known:

@@ -55,6 +55,29 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Making:
+    """Of a predicted transfer, how its value comes about: what compilers do to it may depend on that.
+
+    Attributes:
+      addends: partial products that are added before the value is reduced.
+      stack: iterations of a loop whose values stand in one payload, each made where the loop runs.
+      micro_batches: passes whose values are added before the value is reduced.
+      product: dtype of the products that the value is added up or widened from, where that is another.
+      sum_over: all axes that the value is summed over, where several transfers do it one after the other.
+      apart: axes that split different dims of what is summed, in groups, where there are several.
+      is_looked_up: it is the result of a lookup, held whole before it is split.
+    """
+
+    addends: int = 1
+    stack: int = 1
+    micro_batches: int = 1
+    product: str | None = None
+    sum_over: tuple[str, ...] = ()
+    apart: tuple[tuple[str, ...], ...] = ()
+    is_looked_up: bool = False
+
+
+@dataclass(frozen=True)
 class Transfer:
     """One communicating site of a program, per execution on one participating device.
 
@@ -76,6 +99,7 @@ class Transfer:
       link: "host" or "network" (GPUs), "ici" or "dcn" (TPUs).
       parts: the operands of a combined transfer.
       padded_from_bytes: payload before the compiler padded it, where the text shows that it did.
+      making: of a predicted transfer, how its value comes about.
     """
 
     kind: Kind
@@ -96,6 +120,7 @@ class Transfer:
     link: str | None = None
     parts: tuple[Part, ...] = ()
     padded_from_bytes: int | None = None
+    making: Making = Making()
 
     @property
     def wire_bytes(self) -> Fraction | None:
@@ -109,6 +134,7 @@ class Transfer:
 
     def to_json(self) -> dict[str, Any]:
         row = asdict(self)
+        del row["making"]
         row["kind"] = str(self.kind)
         row["axes"] = None if self.axes is None else list(self.axes)
         row["wire_bytes"] = None if self.wire_bytes is None else number(self.wire_bytes)

@@ -38,6 +38,7 @@ class Result:
     Attributes:
       measured: the compiled program's ledger; None where it failed to compile or gave wrong numbers.
       settlement: None where `measured` is.
+      static_bytes: of arguments on one device, as theory has them; None where it says nothing.
       numerics: None where the program was not run.
       failure: why there is no ledger, in a line.
     """
@@ -50,6 +51,7 @@ class Result:
     seconds: Seconds
     measured: Ledger | None = None
     settlement: Settlement | None = None
+    static_bytes: int | None = None
     claims: tuple[Claim, ...] = ()
     numerics: Numerics | None = None
     failure: str | None = None
@@ -80,7 +82,7 @@ class Result:
             "claims": [asdict(claim) for claim in self.claims],
             "notes": list(self.measured.notes) if self.measured else [],
             "numerics": asdict(self.numerics) if self.numerics else None,
-            "memory": _memory_json(self.measured.memory if self.measured else None),
+            "memory": _memory_json(self.static_bytes, self.measured.memory if self.measured else None),
             "seconds": asdict(self.seconds),
         }
 
@@ -111,7 +113,8 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
     measured, read_seconds = timed(lambda: inspect_program(compiled, (), mesh, target, source=experiment.name))
     settlement = settle(predicted, measured, _context(target, style, axes, mesh))
     claims = experiment.claims(parameters, axes, measured)
-    return result(compile_seconds, read_seconds, measured=measured, settlement=settlement, claims=claims, numerics=checked)
+    static = experiment.static_bytes(parameters, axes) if experiment.static_bytes else None
+    return result(compile_seconds, read_seconds, measured=measured, settlement=settlement, static_bytes=static, claims=claims, numerics=checked)
 
 
 def at_hand(measured: Ledger, axes: Axes) -> Mesh | None:
@@ -127,12 +130,13 @@ def _compiled(experiment: Experiment, style: str, parameters: Any, mesh: Mesh) -
 
 def _context(target: Target, style: str, axes: Axes, mesh: Mesh) -> Context:
     platform = mesh.devices.flat[0].platform if target.platform == "attached" else target.platform
-    return Context(platform, style, axes.size // target.slices)
+    return Context(platform, style, axes.shape)
 
 
 def _first_line(failure: Exception) -> str:
     return str(failure).strip().partition("\n")[0] or type(failure).__name__
 
 
-def _memory_json(memory: Memory | None) -> dict[str, Any] | None:
-    return None if memory is None else {"predicted": None, "measured": asdict(memory)}
+def _memory_json(static_bytes: int | None, memory: Memory | None) -> dict[str, Any] | None:
+    predicted = None if static_bytes is None else {"arguments": static_bytes}
+    return None if memory is None else {"predicted": predicted, "measured": asdict(memory)}

@@ -7,9 +7,10 @@ a predicted transfer into the one that the compiler will emit. A `readable` one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import prod
 
 from lab.ledger import Kind, Transfer
 from lab.settle.left import Left, take
@@ -23,14 +24,15 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True)
 class Context:
-    """The configuration that a prediction may know: platform, style, and how many devices one TPU slice (else the program) has."""
+    """The configuration that a prediction may know."""
 
     platform: str
     style: str
-    slice_size: int
+    mesh: Mapping[str, int] = field(default_factory=dict)
 
 
-Rewrite = Callable[[Transfer, Context], Transfer]
+# A predicted transfer to those that the compiler emits for it: itself where nothing changes, none where another one does its work.
+Rewrite = Callable[[Transfer, Context], tuple[Transfer, ...]]
 # Which of the measured transfers that are left over carry out a predicted one; () where none do.
 Recognise = Callable[[Transfer, Context, Left], Left]
 
@@ -56,22 +58,72 @@ class Behaviour:
     recognise: Recognise | None = None
 
 
-def _widened(transfer: Transfer, context: Context) -> Transfer:
+def _widened(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     if transfer.dtype not in ("bf16", "f16"):
-        return transfer
-    return replace(transfer, dtype="f32", payload_bytes=2 * transfer.payload_bytes)
+        return (transfer,)
+    return (replace(transfer, dtype="f32", payload_bytes=2 * transfer.payload_bytes),)
 
 
-def _never_scattered(transfer: Transfer, context: Context) -> Transfer:
-    declared_scatter = context.style == "declared" and transfer.kind is Kind.REDUCE_SCATTER
-    return replace(transfer, kind=Kind.ALL_REDUCE) if declared_scatter else transfer
+def _never_scattered(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    return (replace(transfer, kind=Kind.ALL_REDUCE) if _is_declared_scatter(transfer, context) else transfer,)
 
 
-def _reduced_over_the_slice(predicted: Transfer, context: Context, left: Left) -> Left:
-    """The all-reduce of the same payload, where the group is the whole slice."""
-    if predicted.kind is not Kind.REDUCE_SCATTER or predicted.group_size != context.slice_size:
+def _is_declared_scatter(transfer: Transfer, context: Context) -> bool:
+    return context.style == "declared" and transfer.kind is Kind.REDUCE_SCATTER
+
+
+def _one_by_one(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """The reductions of partial products, each before the sum over products."""
+    if context.style != "declared" or transfer.executions is None:
+        return (transfer,)
+    return (replace(transfer, executions=transfer.executions * transfer.making.addends),)
+
+
+def _apart(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """One reduction for each group of axes."""
+    if context.style != "declared" or len(transfer.making.apart) < 2:
+        return (transfer,)
+    return tuple(_over(axes, transfer, context) for axes in transfer.making.apart)
+
+
+def _over(axes: tuple[str, ...], transfer: Transfer, context: Context) -> Transfer:
+    return replace(transfer, axes=axes, group_size=prod(context.mesh[axis] for axis in axes))
+
+
+def _looked_up_whole(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    is_whole = transfer.making.is_looked_up and _is_declared_scatter(transfer, context)
+    return (replace(transfer, kind=Kind.ALL_REDUCE) if is_whole else transfer,)
+
+
+def _in_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """A stack's reduction, as one for each iteration."""
+    stack = transfer.making.stack
+    if context.style != "declared" or stack == 1:
+        return (transfer,)
+    return (replace(transfer, payload_bytes=transfer.payload_bytes // stack, executions=transfer.executions * stack),)
+
+
+def _summed_at_once(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """A scatter over some of the axes that a gradient is summed over: a sum over them all; what was to follow it: nothing."""
+    axes = transfer.making.sum_over
+    is_in_loop = transfer.executions != 1
+    if context.style != "declared" or not axes or transfer.axes == axes or (context.platform == "gpu" and not is_in_loop):
+        return (transfer,)
+    if transfer.kind is not Kind.REDUCE_SCATTER:
         return ()
-    return take(replace(predicted, kind=Kind.ALL_REDUCE), left)
+    return (_over(axes, replace(transfer, kind=Kind.ALL_REDUCE), context),)
+
+
+def _narrow(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """In the 16 bits that a value was widened from."""
+    if transfer.making.product != "bf16" or transfer.making.micro_batches > 1 or transfer.dtype != "f32":
+        return (transfer,)
+    return (replace(transfer, dtype="bf16", payload_bytes=transfer.payload_bytes // 2),)
+
+
+def _reduced_everywhere(predicted: Transfer, context: Context, left: Left) -> Left:
+    """The all-reduce of the same payload."""
+    return take(replace(predicted, kind=Kind.ALL_REDUCE), left) if predicted.kind is Kind.REDUCE_SCATTER else ()
 
 
 def _padded_scatter(predicted: Transfer, context: Context, left: Left) -> Left:
@@ -104,11 +156,20 @@ def _reduced_after_the_loop(predicted: Transfer, context: Context, left: Left) -
 
 _P, _R, _O = Certainty.PREDICTABLE, Certainty.READABLE, Certainty.OBSERVED
 
+# In the order in which they act: what the partitioner of every compiler does comes first.
 CATALOGUE: tuple[Behaviour, ...] = (
+    Behaviour("X1", None, _O, "an embedding lookup constrained straight to a sequence-parallel output moves tokens and activations on both axes", "constrain in two steps"),
+    Behaviour("X2", None, _O, "an embedding gradient pinned to a sharding gathers tokens and cotangents instead of reducing", "pin the gradient replicated first"),
+    Behaviour("X3", None, _P, "declared hybrid sharding reduces full gradients over both axes at once; on GPUs only inside the loop over layers", "write the step explicitly", rewrite=_summed_at_once),
+    Behaviour("X4", None, _P, "tied embeddings reduce two gradients of the table, not one"),
+    Behaviour("X5", None, _O, "global-norm clipping reduces one scalar a leaf and axis, merged in no predictable way", "sum the squares and reduce once by hand"),
+    Behaviour("X6", None, _O, "slicing the last stage outside a pipeline broadcasts its activations to all stages", "compute the loss inside and reduce a scalar"),
+    Behaviour("X7", None, _P, "a declared reduction of a stack of gradients is done layer by layer inside the backward loop: the same bytes", rewrite=_in_the_loop),
+    Behaviour("X8", None, _O, "all-reduces of small gradients leave the backward loop: one of the whole stack, the same bytes", recognise=_reduced_after_the_loop),
     Behaviour("C2", "cpu", _P, "a declared reduce-scatter stays an all-reduce of the same payload; an explicit psum_scatter is kept", rewrite=_never_scattered),
     Behaviour("C1", "cpu", _P, "16-bit floats are widened to f32 in collectives: twice the bytes", "judge bf16 layouts on a GPU or TPU target, or run the CPU in f32", rewrite=_widened),
-    Behaviour("C3", "cpu", _P, "partial sums of sibling matmuls are reduced one by one (q, k, v: 3; gate, up: 2)", "fuse the weights, or make the input varying once a block in the explicit style"),
-    Behaviour("C4", "cpu", _P, "sequence-parallel gradients of norm weights are reduced over tensor and data apart, not at once"),
+    Behaviour("C3", "cpu", _P, "partial sums of sibling matmuls are reduced one by one (q, k, v: 3; gate, up: 2)", "fuse the weights, or make the input varying once a block in the explicit style", rewrite=_one_by_one),
+    Behaviour("C4", "cpu", _P, "sequence-parallel gradients of norm weights are reduced over tensor and data apart, not at once", rewrite=_apart),
     Behaviour("C5", "cpu", _O, "a bf16 psum in a shard_map that is manual over some axes only aborts the process", "make the shard_map fully manual, or psum in f32"),
     Behaviour("C6", "cpu", _P, "gathers that no micro-batch changes leave the accumulation loop: executions x 1"),
     Behaviour("G1", "gpu", _P, "transfers of one kind and group are combined into one instruction: bytes unchanged, all-reduce operands packed into one flat array"),
@@ -118,31 +179,25 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("G5", "gpu", _O, "a narrowing convert after a permute moves before it: half the bytes", "cast before the hop"),
     Behaviour("G6", "gpu", _P, "reductions of gradients outside the inner scan leave the accumulation loop: executions x 1"),
     Behaviour("G7", "gpu", _O, "some gathers of a cast weight run in f32: twice the bytes", "pin the sharding of the cast value before the gather"),
-    Behaviour("G8", "gpu", _O, "all_reduces of small gradients leave the backward loop: one of the whole stack, the same bytes", recognise=_reduced_after_the_loop),
-    Behaviour("T1", "tpu", _R, "a reduce-scatter over the whole slice is an all-reduce and a slice: same payload, twice the wire bytes; which ones stay as they are follows no known rule", "scatter over less than the slice", recognise=_reduced_over_the_slice),
+    Behaviour("G9", "gpu", _P, "a declared lookup that is held whole before its tokens are split is summed everywhere: an all-reduce, not a reduce-scatter", rewrite=_looked_up_whole),
+    Behaviour("T1", "tpu", _R, "a reduce-scatter is an all-reduce and a slice: same payload, twice the wire bytes; nearly always over a whole slice, sometimes over less, by no known rule", "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter keeps most", recognise=_reduced_everywhere),
     Behaviour("T2", "tpu", _R, "shards are padded before a reduce-scatter, and permutes of the padding follow", "choose shards that fill the tiles", recognise=_padded_scatter),
     Behaviour("T3", "tpu", _P, "a reduce-scatter is printed as an all-reduce and a slice inside a custom fusion; it is read as what it is"),
     Behaviour("T4", "tpu", _R, "a gather or scatter that feeds a matmul becomes a loop of permutes: n + 1 shards on the wire instead of n - 1", "pin the gathered value, or raise xla_jf_spmd_threshold_for_windowed_einsum_mib", recognise=_windowed_einsum),
-    Behaviour("T5", "tpu", _P, "a max over widened bf16 is reduced in bf16: half the bytes"),
+    Behaviour("T5", "tpu", _P, "a max over widened bf16 is reduced in bf16: half the bytes", rewrite=_narrow),
     Behaviour("T6", "tpu", _P, "a declared all-reduce of the embedding whose result is sliced becomes a reduce-scatter"),
     Behaviour("T7", "tpu", _O, "a tiny gather becomes a masked all-reduce"),
     Behaviour("T8", "tpu", _P, "arguments are padded to layout tiles: memory, not bytes on the wire"),
-    Behaviour("X1", None, _O, "an embedding lookup constrained straight to a sequence-parallel output moves tokens and activations on both axes", "constrain in two steps"),
-    Behaviour("X2", None, _O, "an embedding gradient pinned to a sharding gathers tokens and cotangents instead of reducing", "pin the gradient replicated first"),
-    Behaviour("X3", None, _P, "declared hybrid sharding reduces full gradients over both axes at once", "shard_map over the replica axis"),
-    Behaviour("X4", None, _P, "tied embeddings reduce two gradients of the table, not one"),
-    Behaviour("X5", None, _O, "global-norm clipping reduces one scalar a leaf and axis, merged in no predictable way", "sum the squares and reduce once by hand"),
-    Behaviour("X6", None, _O, "slicing the last stage outside a pipeline broadcasts its activations to all stages", "compute the loss inside and reduce a scalar"),
 )
 
 
-def emitted(transfer: Transfer, context: Context) -> tuple[Transfer, tuple[Behaviour, ...]]:
+def emitted(transfer: Transfer, context: Context) -> tuple[tuple[Transfer, ...], tuple[Behaviour, ...]]:
     """What the compiler is predicted to emit for a transfer, and the behaviours that make the difference."""
-    applied: list[Behaviour] = []
+    found, applied = (transfer,), []
     for behaviour in CATALOGUE:
         if behaviour.rewrite is None or behaviour.platform not in (None, context.platform):
             continue
-        changed = behaviour.rewrite(transfer, context)
-        applied += [behaviour] if changed != transfer else []
-        transfer = changed
-    return transfer, tuple(applied)
+        changed = tuple(new for old in found for new in behaviour.rewrite(old, context))
+        applied += [behaviour] if changed != found else []
+        found = changed
+    return found, tuple(applied)

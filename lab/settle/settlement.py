@@ -111,7 +111,7 @@ def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
     """Settles every predicted transfer; what sends nothing is left out on both sides."""
     left = _moving(measured)
     open_terms = dict(enumerate(_moving(predicted)))
-    scopes = {term.scope for term in open_terms.values()}
+    scopes = {(term.scope, term.axes) for term in open_terms.values()}
     settled: dict[int, Term] = {}
     for attempt in (_as_emitted, _as_predicted, _as_recognised, _contradicted):
         kept = {t.scope for t in left}
@@ -125,15 +125,22 @@ def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
     return Settlement(tuple(settled[place] for place in sorted(settled)), left, measured.is_complete)
 
 
-def _of_no_other(term: Transfer, left: Left, scopes: set[str]) -> Left:
-    """What a term may claim: where the compiled text keeps a scope, it is for the terms of that scope."""
-    return tuple(t for t in left if t.scope == term.scope or not t.scope or t.scope not in scopes)
+def _of_no_other(term: Transfer, left: Left, scopes: set[tuple[str, tuple[str, ...] | None]]) -> Left:
+    """What a term may claim: where the compiled text keeps a scope in which terms span the same axes, it is for these terms."""
+    return tuple(t for t in left if t.scope == term.scope or not t.scope or (t.scope, t.axes) not in scopes)
 
 
 def _as_emitted(term: Transfer, left: Left, context: Context) -> Term | None:
     expected, behaviours = emitted(term, context)
-    taken = take(expected, left) if behaviours else ()
-    return Term(term, taken, Status.EXPLAINED, _effects(behaviours)) if taken else None
+    if not behaviours:
+        return None
+    taken: Left = ()
+    for transfer in expected:
+        found = take(transfer, without(left, taken))
+        if not found:
+            return None
+        taken += found
+    return Term(term, taken, Status.EXPLAINED, _effects(behaviours))
 
 
 def _as_predicted(term: Transfer, left: Left, context: Context) -> Term | None:

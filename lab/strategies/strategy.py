@@ -3,112 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab.ledger import Ledger, Transfer
-from lab.models.mlp import DTYPES, MlpShape, Seam, Seams, Weights, loss
+from lab.models.seams import Dims, Seams
+from lab.models.shape import DecoderShape
 from meshes.axes import Axes
 from meshes.layouts import Layout
 
-UP_DF, DOWN_FD = ("embed", "mlp"), ("mlp", "embed")
-X_BD, HIDDEN_BF = ("batch", "embed"), ("batch", "mlp")
+RESIDUAL = ("batch", "length", "embed")
+# Of what a device may hold a part of, each with the field of the shape that it must divide.
+CHECKED = ("kv_heads", "mlp", "vocab", "length", "embed")
 
-Program = tuple[Callable[..., Any], tuple[Any, ...]]
-Terms = Callable[[MlpShape, Layout, Axes], tuple[Transfer, ...]]
+
+
+class Pair(NamedTuple):
+    """A weight's whole copy, which the products use, and this device's part of the master, to which its gradient belongs (ZeRO-2)."""
+
+    copy: jax.Array
+    master: jax.Array
+
+
+Terms = Callable[["Strategy", DecoderShape, Axes], tuple[Transfer, ...]]
+Copies = Callable[[Dims], frozenset[str]]
+
+
+def no_copies(dims: Dims) -> frozenset[str]:
+    return frozenset()
 
 
 @dataclass(frozen=True)
 class Strategy:
     """A way to spread a training step over a mesh.
 
-    `a | b` does both, each on its own axes: layouts unite, seams follow each other, terms add up.
+    `a | b` does both: layouts unite, seams follow each other, copies unite, and so do terms; what both ask for is asked for once.
 
     Attributes:
-      stored: layout of weights and gradients between steps.
-      used: layout inside a layer, of weights and activations.
+      weights: layout of the weights that a step begins with.
+      state: layout of the master weights and moments where it differs from `weights` (ZeRO-1 and 2), which then are a copy in the
+        dtype of the products.
+      inside: layout inside a block, of activations and of weights in use.
+      residual: layout of the stream between blocks.
+      copies: of a weight with these dims, the axes along which ranks use equal copies for different tokens: their gradients are summed.
       seams: the collectives, written out; their transposes are those of the backward pass.
-      terms: (shape, used, axes) to the transfers that theory asks for, `used` being the layout of the whole composition.
+      is_anchored: weights are used as `Pair`s, so that gradients belong to the parts of `state` from the start (ZeRO-2).
+      terms: (the whole composition, shape, axes) to the transfers that theory asks for.
     """
 
-    stored: Layout
-    used: Layout
-    seams: Seams
-    terms: Terms
+    terms: tuple[Terms, ...]
+    weights: Layout = Layout()
+    state: Layout | None = None
+    inside: Layout = Layout()
+    residual: Layout = Layout()
+    copies: Copies = no_copies
+    seams: Seams = field(default_factory=Seams)
+    is_anchored: bool = False
 
     def __or__(self, other: Strategy) -> Strategy:
+        states = [s for s in (self.state, other.state) if s is not None]
         return Strategy(
-            stored=self.stored | other.stored,
-            used=self.used | other.used,
+            terms=self.terms + other.terms,
+            weights=self.weights | other.weights,
+            state=self.master | other.master if states else None,
+            inside=self.inside | other.inside,
+            residual=self.residual | other.residual,
+            copies=lambda dims: self.copies(dims) | other.copies(dims),
             seams=self.seams | other.seams,
-            terms=lambda shape, used, axes: self.terms(shape, used, axes) + other.terms(shape, used, axes),
+            is_anchored=self.is_anchored or other.is_anchored,
         )
 
-    def predict(self, shape: MlpShape, axes: Axes) -> Ledger:
-        """The ledger of one step that theory asks for.
+    @property
+    def master(self) -> Layout:
+        """Layout of the master weights, their gradients and moments."""
+        return self.weights if self.state is None else self.state
+
+    def splits_further(self, dims: Dims) -> bool:
+        """The master of a weight with these dims has parts that the weight in `weights` has not."""
+        return any(set(self.master.axes_of(dim)) - set(self.weights.axes_of(dim)) for dim in dims)
+
+    def batch_axes(self, axes: Axes) -> tuple[str, ...]:
+        return self.inside.axes_of("batch", axes.names)
+
+    def predict(self, shape: DecoderShape, axes: Axes) -> Ledger:
+        """The ledger of one step that theory asks for; equal terms of two strategies are one.
 
         Raises:
           Unusable: a dim does not split over its axes, or the mesh lacks an axis.
         """
-        self._check(shape, axes)
-        return Ledger(self.terms(shape, self.used, axes), devices=axes.size, mesh=axes.shape)
+        self.check(shape, axes)
+        transfers = dict.fromkeys(transfer for terms in self.terms for transfer in terms(self, shape, axes))
+        return Ledger(tuple(transfers), devices=axes.size, mesh=axes.shape)
 
-    def build(self, style: str, shape: MlpShape, mesh: Mesh) -> Program:
-        """One step, (weights, x_BD, y_BD) to (loss, gradients), and its arguments as shapes with shardings.
-
-        Args:
-          style: "declared": the compiler inserts the collectives that the layouts ask for; "explicit": `seams` are written out.
-        Raises:
-          Unusable: a dim does not split over its axes, or the mesh lacks an axis.
-        """
-        self._check(shape, Axes.of(mesh.shape))
-        weights = Weights(self.stored.spec("layers", *UP_DF), self.stored.spec("layers", *DOWN_FD))
-        batch = self.used.spec(*X_BD)
-        if style == "declared":
-            step = loss_and_gradients(shape, self._constraints(mesh))
-        else:
-            local = loss_and_gradients(shape, self.seams)
-            step = jax.shard_map(local, mesh=mesh, in_specs=(weights, batch, batch), out_specs=(PartitionSpec(), weights))
-        return _jitted(step, shape, mesh, weights, batch)
-
-    def _constraints(self, mesh: Mesh) -> Seams:
-        """The seams of the declared style: every value held to its layout, a weight first to the one, then to the other."""
-
-        def hold(*specs: PartitionSpec) -> Seam:
-            return partial(_held, shardings=tuple(NamedSharding(mesh, spec) for spec in specs))
-
-        return Seams(
-            enter=hold(self.used.spec(*X_BD)),
-            up=hold(self.stored.spec(*UP_DF), self.used.spec(*UP_DF)),
-            hidden=hold(self.used.spec(*HIDDEN_BF)),
-            down=hold(self.stored.spec(*DOWN_FD), self.used.spec(*DOWN_FD)),
-            leave=hold(self.used.spec(*X_BD)),
-        )
-
-    def _check(self, shape: MlpShape, axes: Axes) -> None:
-        for layout, dims in ((self.stored, UP_DF), (self.used, X_BD), (self.used, HIDDEN_BF)):
-            layout.local_shape(dims, [getattr(shape, dim) for dim in dims], axes)
-
-
-def loss_and_gradients(shape: MlpShape, seams: Seams = Seams()) -> Callable[..., Any]:
-    """(weights, x_BD, y_BD) to (loss, gradients): without seams, the step of one device."""
-    return jax.value_and_grad(partial(loss, shape=shape, seams=seams))
-
-
-def _held(x: jax.Array, shardings: tuple[NamedSharding, ...]) -> jax.Array:
-    for sharding in shardings:
-        x = jax.lax.with_sharding_constraint(x, sharding)
-    return x
-
-
-def _jitted(step: Callable[..., Any], shape: MlpShape, mesh: Mesh, weights: Weights, batch: PartitionSpec) -> Program:
-    dtype, on = DTYPES[shape.dtype], partial(NamedSharding, mesh)
-    x_BD = jax.ShapeDtypeStruct((shape.batch, shape.embed), dtype, sharding=on(batch))
-    up_LDF = jax.ShapeDtypeStruct((shape.layers, shape.embed, shape.mlp), dtype, sharding=on(weights.up))
-    down_LFD = jax.ShapeDtypeStruct((shape.layers, shape.mlp, shape.embed), dtype, sharding=on(weights.down))
-    gradients = Weights(on(weights.up), on(weights.down))
-    return jax.jit(step, out_shardings=(on(PartitionSpec()), gradients)), (Weights(up_LDF, down_LFD), x_BD, x_BD)
+    def check(self, shape: DecoderShape, axes: Axes) -> None:
+        """Raises Unusable where a dim does not split over its axes, or the mesh lacks an axis."""
+        for layout in (self.master, self.weights, self.inside, self.residual):
+            layout.local_shape(("batch",), (shape.micro_batch,), axes)
+            for dim in CHECKED:
+                layout.local_shape((dim,), (getattr(shape, dim),), axes)

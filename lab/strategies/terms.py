@@ -1,48 +1,151 @@
-"""Transfers as theory writes them: kind, scope, axis, payload, executions."""
+"""Transfers as theory writes them: kind, scope, axes, payload, executions. Formulas are the book's."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from math import prod
 
-from lab.ledger import Kind, Transfer
-from lab.models.mlp import MlpShape
-from lab.strategies.strategy import UP_DF
+from lab.book.parallelism import activation_bytes, gradient_bytes
+from lab.ledger import Kind, Making, Transfer
+from lab.models.seams import Dims
+from lab.models.shape import DecoderShape
+from lab.strategies.strategy import Strategy
 from meshes.axes import Axes
 from meshes.layouts import Layout
 
-UP, DOWN = "layers/mlp/up", "layers/mlp/down"
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+RECOMPUTING = ("dots", "names", "full")
+"""Policies under which the backward pass runs a layer's products with weights, or what feeds them, again."""
 
 
-def each_layer(kind: Kind, scope: str, axis: str, payload_bytes: int, phase: str, shape: MlpShape, axes: Axes) -> Transfer:
-    """A transfer of every layer, in the dtype of the model."""
-    return _transfer(kind, scope, axis, payload_bytes, phase, shape.dtype, shape.layers, axes)
+@dataclass(frozen=True)
+class Weight:
+    """One weight of the formula: where it is used, its dims, and how often a pass uses it."""
+
+    scope: str
+    dims: Dims
+    per_pass: int
+
+    @property
+    def is_matrix(self) -> bool:
+        return self.dims != ("norm",)
+
+    @property
+    def in_layers(self) -> bool:
+        return self.scope.startswith("layers/")
 
 
-def sum_of_loss(axis: str, axes: Axes) -> Transfer:
-    """The one number that every device needs of all: 4 bytes of float32."""
-    return _transfer(Kind.ALL_REDUCE, "loss", axis, 4, FORWARD, "f32", 1, axes)
+def weights(shape: DecoderShape) -> tuple[Weight, ...]:
+    """All weights of a decoder."""
+    heads, kv = ("kv_heads", "queries", "head_dim"), ("kv_heads", "head_dim")
+    layer = {
+        "attention/norm": ("norm",),
+        "attention/query": ("embed", *heads),
+        "attention/key": ("embed", *kv),
+        "attention/value": ("embed", *kv),
+        "attention/out": (*heads, "embed"),
+        "mlp/norm": ("norm",),
+        "mlp/gate": ("embed", "mlp"),
+        "mlp/up": ("embed", "mlp"),
+        "mlp/down": ("mlp", "embed"),
+    }
+    ends = {"embedding": ("vocab", "embed"), "norm": ("norm",)} | ({} if shape.tied else {"head": ("embed", "vocab")})
+    in_layers = tuple(Weight(f"layers/{scope}", dims, shape.layers) for scope, dims in layer.items())
+    return in_layers + tuple(Weight(scope, dims, 1) for scope, dims in ends.items())
 
 
-def _transfer(kind: Kind, scope: str, axis: str, payload_bytes: int, phase: str, dtype: str, executions: int, axes: Axes) -> Transfer:
+def elements(weight: Weight, layout: Layout, shape: DecoderShape, axes: Axes) -> int:
+    """Of one layer's weight on one device."""
+    return prod(layout.local_shape(weight.dims, [size(dim, shape) for dim in weight.dims], axes))
+
+
+def size(dim: str, shape: DecoderShape) -> int:
+    return shape.embed if dim == "norm" else getattr(shape, dim)
+
+
+def tokens_on_device(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
+    """Of one micro-batch, inside a block."""
+    return prod(strategy.inside.local_shape(("batch", "length"), (shape.micro_batch, shape.length), axes))
+
+
+def stream_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
+    """Activations of one micro-batch at the entrance of a block, in the dtype of the products."""
+    return activation_bytes(tokens_on_device(strategy, shape, axes), shape.embed, shape.bytes_per_element)
+
+
+def transfer(
+    kind: Kind, scope: str, over: Iterable[str], payload_bytes: int, phase: str, dtype: str, executions: int, axes: Axes, making: Making = Making()
+) -> Transfer:
+    spanned = axes.ordered(over)
+    group = prod(axes[axis] for axis in spanned)
     return Transfer(
         kind=kind,
-        axes=(axis,),
-        group_size=axes[axis],
-        groups=axes.size // axes[axis],
+        axes=spanned,
+        group_size=group,
+        groups=axes.size // group,
         executions=executions,
         dtype=dtype,
         payload_bytes=payload_bytes,
         phase=phase,
         scope=scope,
+        making=making,
     )
 
 
-def matrix_on_device(shape: MlpShape, used: Layout, axes: Axes) -> int:
-    """Parameters of one matrix of one layer, as a device multiplies with it."""
-    return prod(used.local_shape(UP_DF, (shape.embed, shape.mlp), axes))
+def sum_of_loss(strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:
+    """The one number that every device needs of all: 4 bytes of float32."""
+    return transfer(Kind.ALL_REDUCE, "loss", strategy.batch_axes(axes), 4, FORWARD, "f32", 1, axes)
 
 
-def tokens_on_device(shape: MlpShape, used: Layout, axes: Axes) -> int:
-    (tokens,) = used.local_shape(("batch",), (shape.batch,), axes)
-    return tokens
+def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: str) -> Iterator[Transfer]:
+    """Of every weight that ranks along `over` use copies of, the sum of its gradients, on what a device keeps of it.
+
+    Each layer's in the backward pass; the stack's once, after it, where gradients are first added up over micro-batches (in float32)
+    or belong to the ranks' own copies (ZeRO-1 and 2).
+    """
+    dtype, e = stack_dtype(shape)
+    is_late = shape.accumulation > 1 or strategy.state is not None
+    for weight in weights(shape):
+        copies = axes.ordered(strategy.copies(weight.dims))
+        if over not in copies or strategy.splits_further(weight.dims):
+            continue
+        kept = gradient_bytes(elements(weight, strategy.weights, shape, axes), e)
+        payload, executions = (kept * weight.per_pass, 1) if is_late else (kept, weight.per_pass)
+        making = of_gradient(weight, strategy, shape, axes, stack=weight.per_pass if is_late else 1)
+        yield transfer(Kind.ALL_REDUCE, weight.scope, copies, payload, BACKWARD, dtype, executions, axes, making)
+
+
+def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes, stack: int) -> Making:
+    """How a gradient comes about, one layer's or a stack of them."""
+    split = strategy.inside | strategy.residual
+    copies = strategy.copies(weight.dims)
+    apart = [axes.ordered(copies & set(split.axes_of(dim, axes.names))) for dim in ("batch", "length")]
+    all_axes = axes.ordered(copies | set(_split_in_use(weight, strategy, axes)))
+    return Making(
+        stack=stack,
+        micro_batches=shape.accumulation,
+        product=shape.dtype,
+        sum_over=all_axes if copies and all_axes != axes.ordered(copies) else (),
+        apart=tuple(group for group in apart if group) if all(apart) else (),
+    )
+
+
+def _split_in_use(weight: Weight, strategy: Strategy, axes: Axes) -> set[str]:
+    """Axes whose parts of a stored weight are gathered for use, and its gradients scattered."""
+    return {axis for dim in weight.dims for axis in strategy.weights.axes_of(dim, axes.names) if axis not in strategy.inside.axes_of(dim, axes.names)}
+
+
+def stack_dtype(shape: DecoderShape) -> tuple[str, int]:
+    """Of gradients when they are reduced after the backward pass: added up over micro-batches they are float32."""
+    return (shape.dtype, shape.bytes_per_element) if shape.accumulation == 1 else ("f32", 4)
+
+
+def norm_of_gradients(strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:
+    """The sum of squares over the ranks that hold parts: 4 bytes of float32."""
+    return transfer(Kind.ALL_REDUCE, "clip", sharding_axes(strategy, shape, axes), 4, UPDATE, "f32", 1, axes)
+
+
+def sharding_axes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[str, ...]:
+    """Axes along which some weight's master is split."""
+    return axes.ordered(axis for weight in weights(shape) for dim in weight.dims for axis in strategy.master.axes_of(dim, axes.names))

@@ -2,37 +2,55 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
 
 import jax
 
 from lab.book.parallelism import gradient_bytes
 from lab.ledger import Kind, Transfer
-from lab.models.mlp import MlpShape, Seams
+from lab.models.seams import Dims, Seams
+from lab.models.shape import DecoderShape
 from lab.strategies.strategy import Strategy
-from lab.strategies.terms import BACKWARD, DOWN, FORWARD, UP, each_layer, matrix_on_device, sum_of_loss
+from lab.strategies.terms import BACKWARD, FORWARD, RECOMPUTING, Weight, elements, norm_of_gradients, of_gradient, sum_of_loss, sums_of_copies, transfer, weights
 from meshes.axes import FSDP, Axes
 from meshes.layouts import Layout
 
-STORED = Layout.of(embed=FSDP)
-USED = Layout.of(batch=FSDP)
-
-# The transpose of gathering a weight is to scatter the sum of its gradients.
-_gathered = partial(jax.lax.all_gather, axis_name=FSDP, tiled=True)
-SEAMS = Seams(up=partial(_gathered, axis=0), down=partial(_gathered, axis=1), total=partial(jax.lax.psum, axis_name=FSDP))
+WEIGHTS = Layout.of(embed=FSDP)
+ACTIVATIONS = Layout.of(batch=FSDP)
 
 
-def terms(shape: MlpShape, used: Layout, axes: Axes) -> tuple[Transfer, ...]:
-    """Gathers every matrix for each pass that needs it, scatters the sum of its gradients, and sums the loss."""
-    W = gradient_bytes(matrix_on_device(shape, used, axes), shape.bytes_per_element)
-    gathers = [each_layer(Kind.ALL_GATHER, scope, FSDP, W, phase, shape, axes) for phase in _passes(shape) for scope in (UP, DOWN)]
-    scatters = [each_layer(Kind.REDUCE_SCATTER, scope, FSDP, W, BACKWARD, shape, axes) for scope in (DOWN, UP)]
-    return (*gathers, sum_of_loss(FSDP, axes), *scatters)
+def gathered(w: jax.Array, dims: Dims) -> jax.Array:
+    """The whole of a weight; the transpose scatters the sum of its gradients."""
+    return jax.lax.all_gather(w, FSDP, axis=dims.index("embed"), tiled=True) if "embed" in dims else w
 
 
-def _passes(shape: MlpShape) -> tuple[str, ...]:
-    """Without recomputation the gathered weights are kept for the backward pass, and with them the memory that ZeRO-3 was to save."""
-    return (FORWARD, BACKWARD) if shape.remat else (FORWARD,)
+def copies(dims: Dims) -> frozenset[str]:
+    """Norms are too small to split."""
+    return frozenset() if "embed" in dims else frozenset({FSDP})
 
 
-ZERO3 = Strategy(stored=STORED, used=USED, seams=SEAMS, terms=terms)
+def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
+    """Gathers every matrix for each pass that needs it, and scatters the sum of its gradients; sums norms, loss and squares."""
+    matrices = [weight for weight in weights(shape) if weight.is_matrix]
+    moved = [t for weight in matrices for t in _moves(weight, strategy, shape, axes)]
+    return (*moved, *sums_of_copies(strategy, shape, axes, FSDP), sum_of_loss(strategy, shape, axes), norm_of_gradients(strategy, shape, axes))
+
+
+def _moves(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Iterator[Transfer]:
+    whole = gradient_bytes(elements(weight, strategy.inside, shape, axes), shape.bytes_per_element)
+    executions = weight.per_pass * shape.accumulation
+    # Without recomputation the gathered weights are kept for the backward pass, and with them the memory that ZeRO-3 was to save.
+    again = weight.in_layers and shape.remat in RECOMPUTING
+    for phase in (FORWARD, BACKWARD) if again else (FORWARD,):
+        yield transfer(Kind.ALL_GATHER, weight.scope, (FSDP,), whole, phase, shape.dtype, executions, axes)
+    yield transfer(Kind.REDUCE_SCATTER, weight.scope, (FSDP,), whole, BACKWARD, shape.dtype, executions, axes, of_gradient(weight, strategy, shape, axes, stack=1))
+
+
+ZERO3 = Strategy(
+    weights=WEIGHTS,
+    inside=ACTIVATIONS,
+    residual=ACTIVATIONS,
+    copies=copies,
+    seams=Seams(weight=gathered),
+    terms=(terms,),
+)

@@ -12,7 +12,7 @@ GATHER = Transfer(Kind.ALL_GATHER, ("tensor",), 2, 1, "f32", 500, scope="layers/
 
 def result(predicted: list[Transfer], measured: list[Transfer], platform: str = "gpu", **rest) -> Result:
     ledger = Ledger(tuple(measured))
-    settlement = settle(Ledger(tuple(predicted)), ledger, Context(platform, "declared", 16))
+    settlement = settle(Ledger(tuple(predicted)), ledger, Context(platform, "declared"))
     mesh, seconds = {"data": 8, "tensor": 2}, Seconds(1.0, 0.1, 2.0)
     return Result("ch14", "declared", "gpu:h100:2x8", mesh, {"layers": 4}, seconds, ledger, settlement, **rest)
 

@@ -7,9 +7,9 @@ import pytest
 from lab.ledger import Kind, Ledger, Part, Transfer
 from lab.settle import CATALOGUE, Context, Status, Verdict, settle
 
-CPU = Context("cpu", "declared", 8)
-GPU = Context("gpu", "declared", 16)
-TPU = Context("tpu", "explicit", 16)
+CPU = Context("cpu", "declared")
+GPU = Context("gpu", "declared")
+TPU = Context("tpu", "explicit")
 
 GATHER = Transfer(Kind.ALL_GATHER, ("fsdp",), 16, 4, "bf16", 1024, scope="layers/mlp/up")
 SCATTER = replace(GATHER, kind=Kind.REDUCE_SCATTER)

@@ -1,0 +1,57 @@
+"""Chapter 17: does sequence parallelism send what tensor parallelism does, and what does it ask for beside?"""
+
+from lab.book.parallelism import activation_bytes, tp_volume_bytes
+from lab.book.tensor_parallel import sp_layer_wire_bytes
+from lab.decoder_experiment import decoder_experiment
+from lab.evidence import along, counted, element_bytes
+from lab.experiment import Claim, beside_tensor, calculated, decided
+from lab.ledger import Kind, Ledger, Totals
+from lab.models.shape import DecoderShape
+from lab.strategies.data_parallel import DATA_PARALLEL
+from lab.strategies.sequence_parallel import SEQUENCE_PARALLEL
+from meshes.axes import DATA, TENSOR, Axes
+
+
+def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    if axes[TENSOR] == 1:
+        return ()
+    return (_volume(shape, axes, measured), _norms(shape, axes, measured))
+
+
+def _volume(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
+    """The book: as much as tensor parallelism. Right: inputs that are not kept are gathered again, which the catalogue says."""
+    P, tokens = axes[TENSOR], shape.micro_batch // axes[DATA] * shape.length
+    moved = along(measured, TENSOR)
+    e = element_bytes(moved)
+    payload = activation_bytes(tokens, shape.embed, e)
+    activations = Totals.of(t for t in moved if t.payload_bytes == payload)
+    ends = tp_volume_bytes(tokens, shape.embed, e, ranks=P, blocks=1)
+    plain = shape.accumulation * (tp_volume_bytes(tokens, shape.embed, e, ranks=P, blocks=2 * shape.layers) + ends)
+    again = {"none": 0, "selective": 0, "names": 2}.get(shape.remat, 3)
+    right = shape.accumulation * (shape.layers * sp_layer_wire_bytes(tokens, shape.embed, e, P, regathers=again) + ends)
+    evidence = f"a device sends {counted(activations.wire_bytes)} B of activations a step at remat={shape.remat}"
+    compared = f"{evidence}; tensor parallelism without recomputation {counted(plain)} B, (8 + {again})(P-1)/P b s d e a layer and its ends {counted(right)} B"
+    if any(t.kind is Kind.ALL_REDUCE and t.payload_bytes == payload and t.phase == "backward" for t in moved):
+        return calculated("ch17.megatron_sp_pattern", f"{compared}; this compiler sums where it should scatter")
+    if activations.wire_bytes == right and again:
+        return decided("ch17.megatron_sp_pattern", False, compared, statement="sequence parallelism sends what tensor parallelism does", disputed="4-5:D-28")
+    return decided("ch17.megatron_sp_pattern", activations.wire_bytes == right, compared)
+
+
+def _norms(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
+    """Each rank applied the norms to its own tokens, so that their gradients are summed over tensor too; the book does not say so."""
+    summed = [t for t in measured.split().transfers if t.kind is Kind.ALL_REDUCE and t.axes and TENSOR in t.axes and t.phase == "backward"]
+    norms = Totals.of(t for t in summed if t.payload_bytes % shape.embed == 0 and t.payload_bytes <= shape.layers * shape.embed * 4)
+    e = norms.payload_bytes / ((2 * shape.layers + 1) * shape.embed)
+    evidence = f"{counted(norms.payload_bytes)} B of norms' gradients are summed over tensor, {e:g} bytes for each of {2 * shape.layers + 1} norms of {shape.embed}"
+    return decided("ch17.megatron_sp_pattern", e not in (2, 4), evidence, statement="no other reduction over tensor is needed", disputed="4-5:D-29")
+
+
+EXPERIMENT = decoder_experiment(
+    name="ch17_sequence_parallel",
+    chapter=17,
+    question="Does sequence parallelism send what tensor parallelism does, and what does it ask for beside?",
+    strategy=DATA_PARALLEL | SEQUENCE_PARALLEL,
+    axes=beside_tensor(DATA),
+    claims=claims,
+)

@@ -1,0 +1,16 @@
+"""Chapter 20: does ZeRO-2 keep only a part of the gradients and send no more than data parallelism?"""
+
+from lab.decoder_experiment import decoder_experiment
+from lab.experiment import on_one_axis
+from lab.strategies.zero1 import ZERO2
+from lab.zero_claims import zero_claims
+from meshes.axes import DATA
+
+EXPERIMENT = decoder_experiment(
+    name="ch20_zero2",
+    chapter=20,
+    question="Does ZeRO-2 keep only a part of the gradients and send no more than data parallelism?",
+    strategy=ZERO2,
+    axes=on_one_axis(DATA),
+    claims=zero_claims(ZERO2, stage=2),
+)

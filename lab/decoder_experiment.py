@@ -1,0 +1,71 @@
+"""An experiment on a decoder's training step under a strategy: all but the question and the claims is the same for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from lab.experiment import TARGETS, Claim, Experiment
+from lab.ledger import Ledger
+from lab.models.shape import DecoderShape
+from lab.strategies import program
+from lab.strategies.memory import static_bytes
+from lab.strategies.strategy import Strategy
+from meshes.axes import Axes
+from meshes.targets import Target
+
+SMALL = DecoderShape().shrunk(layers=3)
+"""To run rather than to compile: float32, and every dim splits over 8 or 16 devices."""
+
+
+def decoder_experiment(
+    name: str,
+    chapter: int,
+    question: str,
+    strategy: Strategy,
+    axes: Callable[[Target], Axes],
+    claims: Callable[[DecoderShape, Axes, Ledger], tuple[Claim, ...]],
+    parameters: DecoderShape = DecoderShape(),
+    targets: tuple[str, ...] = TARGETS,
+) -> Experiment:
+    """Compiles the whole step; runs loss and gradients, and holds them against one device's."""
+
+    def inputs(shape: DecoderShape) -> tuple[Any, ...]:
+        return program.initial_state(strategy, shape), *random_tokens(shape)
+
+    return Experiment(
+        name=name,
+        chapter=chapter,
+        question=question,
+        parameters=parameters,
+        numeric_parameters=SMALL,
+        axes=axes,
+        build=partial(_with_style, program.step, strategy),
+        predict=strategy.predict,
+        claims=claims,
+        reference=on_one_device,
+        build_numeric=partial(_with_style, program.gradients, strategy),
+        inputs=inputs,
+        static_bytes=partial(static_bytes, strategy),
+        targets=targets,
+    )
+
+
+def _with_style(build: Callable, strategy: Strategy, style: str, shape: DecoderShape, mesh: jax.sharding.Mesh) -> program.Program:
+    return build(strategy, style, shape, mesh)
+
+
+def random_tokens(shape: DecoderShape, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and targets, int32 [B, S]."""
+    draw = np.random.default_rng(seed)
+    tokens, targets = draw.integers(0, shape.vocab, (2, shape.batch, shape.length), dtype=np.int32)
+    return tokens, targets
+
+
+def on_one_device(shape: DecoderShape) -> Callable[..., Any]:
+    """(state, tokens_BS, targets_BS) to the mean loss and all gradients, without a strategy and without micro-batches."""
+    return lambda state, tokens_BS, targets_BS: jax.value_and_grad(program.mean_loss)(state.master, tokens_BS, targets_BS, shape)

@@ -1,0 +1,69 @@
+"""Where a sharded decoder may communicate. Without strategies every seam leaves its value as it is: the program of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import jax
+
+Dims = tuple[str, ...]
+Seam = Callable[[jax.Array], jax.Array]
+WeightSeam = Callable[[Any, Dims], jax.Array]
+
+
+def unchanged(x: jax.Array) -> jax.Array:
+    return x
+
+
+def as_stored(w: Any, dims: Dims) -> jax.Array:
+    return w
+
+
+def whole(size: int) -> int:
+    return 0
+
+
+@dataclass(frozen=True)
+class Seams:
+    """Each seam takes a value as it was made to what the next step needs.
+
+    `a | b` does at each seam what `a` does, then what `b` does; on axes apart the order does not matter.
+
+    Attributes:
+      weight: (w, dims) as stored, to w for use.
+      enter: x_BSD of the residual stream, into a block.
+      inside: an activation whose dims are given, between two products of a block.
+      leave: y_BSD, out of a block, into the residual stream.
+      embed: x_BSD, out of the embedding, into the residual stream.
+      residual: the residual stream between two blocks.
+      tokens: a sum over this device's part of the vocabulary, to the sum over all of it.
+      largest: the same for a maximum.
+      total: a sum over this device's tokens, to the sum over all.
+      first: index of the first of this device's `size` entries of the vocabulary.
+      scatter: (g, dims) a gradient of a whole copy of a weight, to the sum of this device's part (ZeRO-1).
+      renew: (w, dims) this device's part of the new weights, to the whole (ZeRO-1 and 2).
+    """
+
+    weight: WeightSeam = as_stored
+    enter: Seam = unchanged
+    inside: WeightSeam = as_stored
+    leave: Seam = unchanged
+    embed: Seam = unchanged
+    residual: Seam = unchanged
+    tokens: Seam = unchanged
+    largest: Seam = unchanged
+    total: Seam = unchanged
+    first: Callable[[int], Any] = whole
+    scatter: WeightSeam = as_stored
+    renew: WeightSeam = as_stored
+
+    def __or__(self, other: Seams) -> Seams:
+        return Seams(**{seam.name: _then(getattr(self, seam.name), getattr(other, seam.name), seam.default) for seam in fields(Seams)})
+
+
+def _then(first: Callable, second: Callable, nothing: Callable) -> Callable:
+    if first is nothing or second is nothing:
+        return second if first is nothing else first
+    return lambda x, *dims: second(first(x, *dims), *dims)

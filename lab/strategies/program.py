@@ -1,0 +1,327 @@
+"""The training step of a decoder under a strategy: declared (the compiler inserts the collectives) or explicit (they are written out).
+
+A step takes the state, tokens_BS and targets_BS, and gives the new state with the mean loss and the norm of the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from lab.models import decoder
+from lab.models.seams import Dims, Seam, Seams, as_stored, unchanged
+from lab.models.shape import DTYPES, DecoderShape
+from lab.strategies.strategy import RESIDUAL, Pair, Strategy
+from lab.strategies.terms import sharding_axes
+from lab.strategies.update import clipped, is_weight, optimizer, squares, updated
+from meshes.axes import Axes
+from meshes.layouts import Layout
+
+Found = tuple[jax.Array, nnx.State]
+Program = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+class TrainState(NamedTuple):
+    """What a step begins with: float32 master weights, their moments, and under ZeRO-1 and 2 the weights that products use."""
+
+    master: nnx.State
+    moments: Any
+    weights: nnx.State | None
+
+
+class Metrics(NamedTuple):
+    """Of the whole batch, float32."""
+
+    loss: jax.Array
+    gradient_norm: jax.Array
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A strategy on a mesh: what the styles' programs are made from."""
+
+    strategy: Strategy
+    shape: DecoderShape
+    mesh: Mesh
+
+    @property
+    def axes(self) -> Axes:
+        return Axes.of(self.mesh.shape)
+
+    @property
+    def batch(self) -> PartitionSpec:
+        return self.spec(self.strategy.inside, "batch", "length")
+
+    def spec(self, layout: Layout, *dims: str) -> PartitionSpec:
+        return layout.spec(*dims, order=self.axes.names)
+
+    def specs(self, tree: Any, layout: Layout) -> Any:
+        """The same tree with each weight's spec, and replication for what is no weight."""
+        return _each(tree, lambda w: self.spec(layout, *w.dims), lambda _: PartitionSpec())
+
+    def shardings(self, specs: Any) -> Any:
+        return jax.tree.map(partial(NamedSharding, self.mesh), specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
+
+    @property
+    def state_specs(self) -> TrainState:
+        state, layouts = initial_shapes(self.strategy, self.shape), (self.strategy.master, self.strategy.master, self.strategy.weights)
+        return TrainState(*map(self.specs, state, layouts))
+
+
+def _each(tree: Any, weight: Callable[[nnx.Variable], Any], other: Callable[[Any], Any] = lambda x: x) -> Any:
+    """A tree of the same structure, with a new value for each weight and for each other leaf."""
+    return jax.tree.map(lambda x: x.replace(weight(x)) if is_weight(x) else other(x), tree, is_leaf=is_weight)
+
+
+def initial_state(strategy: Strategy, shape: DecoderShape, seed: int = 0) -> TrainState:
+    master = decoder.initial(shape, seed)
+    return TrainState(master, optimizer().init(master), None if strategy.state is None else in_use(master, shape))
+
+
+def initial_shapes(strategy: Strategy, shape: DecoderShape) -> TrainState:
+    return jax.eval_shape(partial(initial_state, strategy, shape))
+
+
+def in_use(master: nnx.State, shape: DecoderShape) -> nnx.State:
+    """Weights in the dtype of the products."""
+    return jax.tree.map(lambda w: w.astype(DTYPES[shape.dtype]), master)
+
+
+def step(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Program:
+    """One training step, jitted, and its arguments as shapes with shardings. The state is donated.
+
+    Args:
+      style: "declared" or "explicit".
+    Raises:
+      Unusable: a dim does not split over its axes, or the mesh lacks an axis.
+    """
+    spread = Spread(strategy, shape, mesh)
+    strategy.check(shape, spread.axes)
+    one_step = {"declared": declared_step, "explicit": explicit_step}[style](spread)
+    specs = (spread.state_specs, Metrics(PartitionSpec(), PartitionSpec()))
+    return jax.jit(one_step, donate_argnums=0, out_shardings=spread.shardings(specs)), arguments(spread)
+
+
+def gradients(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Program:
+    """The mean loss and the gradients of a step, jitted, with the arguments of `step`; float32 comparisons begin here."""
+    spread = Spread(strategy, shape, mesh)
+    strategy.check(shape, spread.axes)
+    find = {"declared": declared_gradients, "explicit": explicit_gradients}[style](spread)
+    specs = (PartitionSpec(), spread.state_specs.master)
+    if style == "explicit":
+        find = jax.shard_map(find, mesh=mesh, in_specs=(spread.state_specs, spread.batch, spread.batch), out_specs=specs)
+    return jax.jit(find, out_shardings=spread.shardings(specs)), arguments(spread)
+
+
+def arguments(spread: Spread) -> tuple[Any, ...]:
+    """State, tokens and targets, as shapes with shardings."""
+    state = initial_shapes(spread.strategy, spread.shape)
+    shardings = spread.shardings(spread.state_specs)
+    state = jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state, shardings)
+    sizes = (spread.shape.batch, spread.shape.length)
+    tokens_BS = jax.ShapeDtypeStruct(sizes, jnp.int32, sharding=NamedSharding(spread.mesh, spread.batch))
+    return state, tokens_BS, tokens_BS
+
+
+def mean_loss(state: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, shape: DecoderShape, seams: Seams = Seams()) -> jax.Array:
+    """Over all tokens of the whole batch."""
+    return decoder.total_loss(state, tokens_BS, targets_BS, shape, seams) / float(shape.batch * shape.length)
+
+
+def micro_batches(x_BS: jax.Array, count: int) -> jax.Array:
+    """[m, B / m, S]; a device's sequences stay with it."""
+    B, S = x_BS.shape
+    return x_BS.reshape(B // count, count, S).swapaxes(0, 1)
+
+
+Found = tuple[jax.Array, nnx.State]
+
+
+def summed(find: Callable[[jax.Array, jax.Array], Found], nothing: Found, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> Found:
+    """Loss and gradients added up over micro-batches, in float32."""
+
+    def add(found: Found, batch: tuple[jax.Array, jax.Array]) -> tuple[Found, None]:
+        return jax.tree.map(jnp.add, found, find(*batch)), None
+
+    return jax.lax.scan(add, nothing, (tokens_mBS, targets_mBS))[0]
+
+
+def summed(find: Callable[[jax.Array, jax.Array], Found], nothing: Found, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> Found:
+    """Loss and gradients added up over micro-batches, in float32."""
+
+    def add(found: Found, batch: tuple[jax.Array, jax.Array]) -> tuple[Found, None]:
+        return jax.tree.map(jnp.add, found, find(*batch)), None
+
+    return jax.lax.scan(add, nothing, (tokens_mBS, targets_mBS))[0]
+
+
+def explicit_gradients(spread: Spread) -> Callable[..., Found]:
+    """(state, tokens_BS, targets_BS) of one device to the mean loss and this device's part of the gradients."""
+    strategy, shape = spread.strategy, spread.shape
+    total = _sum_over(strategy.batch_axes(spread.axes))
+    in_backward = replace(strategy.seams, total=total, weight=lambda w, dims: strategy.seams.weight(_own(strategy, w, dims), dims))
+
+    def find(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
+        if state.weights is None and shape.accumulation == 1:
+            return jax.value_and_grad(mean_loss)(state.master, tokens_BS, targets_BS, shape, in_backward)
+        loss, gradients = _of_own_tokens(spread, state, tokens_BS, targets_BS)
+        return total(loss), _each(gradients, lambda g: _reduced(strategy, g.value, g.dims))
+
+    return find
+
+
+def _sum_over(axes: tuple[str, ...]) -> Seam:
+    return partial(jax.lax.psum, axis_name=axes) if axes else unchanged
+
+
+def _own(strategy: Strategy, w: jax.Array, dims: Dims) -> jax.Array:
+    """A copy that is the rank's own from here: the transpose sums the ranks' gradients."""
+    axes = strategy.copies(dims)
+    return jax.lax.pcast(w, tuple(sorted(axes)), to="varying") if axes else w
+
+
+def _of_own_tokens(spread: Spread, state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
+    """Loss and gradients of this rank's tokens: copies are its own before any loop, so that none is summed inside."""
+    strategy, shape = spread.strategy, spread.shape
+    own = _each(state.master if state.weights is None else state.weights, lambda w: _own(strategy, w.value, w.dims))
+    variables = _each(own, lambda w: w.value)
+    if strategy.is_anchored:
+        variables = jax.tree.map(lambda m, w: m if strategy.splits_further(w.dims) else w, state.master, own, is_leaf=is_weight)
+
+    def loss_of(variables: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> jax.Array:
+        weights = _pairs(strategy, own, variables) if strategy.is_anchored else variables
+        return mean_loss(weights, tokens_BS, targets_BS, shape, strategy.seams)
+
+    find = partial(jax.value_and_grad(loss_of), variables)
+    if shape.accumulation == 1:
+        return find(tokens_BS, targets_BS)
+    nothing = jnp.zeros(()), jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), variables)
+    return summed(find, (jax.lax.pcast(nothing[0], strategy.batch_axes(spread.axes), to="varying"), nothing[1]), *_split(shape, tokens_BS, targets_BS))
+
+
+def _pairs(strategy: Strategy, own: nnx.State, masters: nnx.State) -> nnx.State:
+    return jax.tree.map(lambda w, m: w.replace(Pair(w.value, m.value)) if strategy.splits_further(w.dims) else m, own, masters, is_leaf=is_weight)
+
+
+def _split(shape: DecoderShape, *batches_BS: jax.Array) -> list[jax.Array]:
+    """[m, B / m, S] each; a device's sequences stay with it."""
+    m = shape.accumulation
+    return [x_BS.reshape(x_BS.shape[0] // m, m, x_BS.shape[1]).swapaxes(0, 1) for x_BS in batches_BS]
+
+
+def _reduced(strategy: Strategy, g: jax.Array, dims: Dims) -> jax.Array:
+    """A gradient of own tokens, to what this device keeps of the sum."""
+    if strategy.splits_further(dims):
+        return g if strategy.is_anchored else strategy.seams.scatter(g, dims)
+    return _sum_over(tuple(sorted(strategy.copies(dims))))(g)
+
+
+def declared_gradients(spread: Spread) -> Callable[..., Found]:
+    """(state, tokens_BS, targets_BS) to the mean loss and all gradients, held to the layouts."""
+    strategy, shape = spread.strategy, spread.shape
+    loss_of = partial(mean_loss, shape=shape, seams=constraints(spread))
+
+    def find(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
+        weights = state.master if state.weights is None else state.weights
+        found = partial(jax.value_and_grad(loss_of), weights)
+        if shape.accumulation == 1:
+            loss, gradients = found(tokens_BS, targets_BS)
+        else:
+            nothing = jnp.zeros(()), jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), weights)
+            loss, gradients = summed(found, nothing, *_split(shape, tokens_BS, targets_BS))
+        return loss, _each(gradients, lambda g: _held(spread, g.value, *_places(strategy, g.dims)))
+
+    return find
+
+
+def _places(strategy: Strategy, dims: Dims) -> list[tuple[Layout, Dims]]:
+    """Where a gradient goes. An embedding's is summed first: scattered at once, tokens and cotangents would be gathered instead (X2)."""
+    first = [(strategy.weights, dims)] if dims == ("vocab", "embed") else []
+    return [*first, (strategy.master, dims)]
+
+
+def constraints(spread: Spread) -> Seams:
+    """The seams of the declared style: every value held to its layout, a weight first to the one, then to the other."""
+    strategy = spread.strategy
+
+    def weight(w: jax.Array, dims: Dims) -> jax.Array:
+        return _held(spread, w, (strategy.weights, dims), (strategy.inside, dims))
+
+    def hold(*layouts: Layout) -> Seam:
+        return lambda x_BSD: _held(spread, x_BSD, *((layout, RESIDUAL) for layout in layouts))
+
+    return Seams(
+        weight=weight,
+        enter=hold(strategy.inside),
+        inside=lambda x, dims: _held(spread, x, (strategy.inside, dims)),
+        leave=hold(strategy.residual),
+        residual=hold(strategy.residual),
+        # In two steps: looked up straight into a split sequence, tokens and activations would be permuted over both axes (X1).
+        embed=hold(strategy.inside, strategy.residual),
+    )
+
+
+def _held(spread: Spread, x: jax.Array, *places: tuple[Layout, Dims]) -> jax.Array:
+    for layout, dims in places:
+        x = jax.lax.with_sharding_constraint(x, NamedSharding(spread.mesh, spread.spec(layout, *dims)))
+    return x
+
+
+def update(spread: Spread, state: TrainState, gradients: nnx.State, square: jax.Array, renew: Callable[[jax.Array, Dims], jax.Array]) -> tuple[TrainState, jax.Array]:
+    """The new state, and the norm of the gradients of which `square` is the square."""
+    norm = jnp.sqrt(square)
+    with jax.named_scope("update"):
+        master, moments = updated(optimizer(), clipped(gradients, norm), state.moments, state.master)
+    if state.weights is None:
+        return TrainState(master, moments, None), norm
+    new = in_use(master, spread.shape)
+    return TrainState(master, moments, _each(new, lambda w: renew(w.value, w.dims) if spread.strategy.splits_further(w.dims) else w.value)), norm
+
+
+def explicit_step(spread: Spread) -> Callable[..., Any]:
+    find = explicit_gradients(spread)
+
+    def one_step(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[TrainState, Metrics]:
+        loss, gradients = find(state, tokens_BS, targets_BS)
+        state, norm = update(spread, state, gradients, _square(spread, gradients), spread.strategy.seams.renew)
+        return state, Metrics(loss, norm)
+
+    specs = (spread.state_specs, Metrics(PartitionSpec(), PartitionSpec()))
+    return jax.shard_map(one_step, mesh=spread.mesh, in_specs=(spread.state_specs, spread.batch, spread.batch), out_specs=specs)
+
+
+def declared_step(spread: Spread) -> Callable[..., Any]:
+    find, strategy = declared_gradients(spread), spread.strategy
+
+    def renew(w: jax.Array, dims: Dims) -> jax.Array:
+        return _held(spread, w, (strategy.master, dims), (strategy.weights, dims))
+
+    def one_step(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[TrainState, Metrics]:
+        loss, gradients = find(state, tokens_BS, targets_BS)
+        # By hand: left to the compiler, every gradient's squares would be summed apart (X5).
+        square = jax.shard_map(partial(_square, spread), mesh=spread.mesh, in_specs=(spread.state_specs.master,), out_specs=PartitionSpec())(gradients)
+        state, norm = update(spread, state, gradients, square, renew)
+        return state, Metrics(loss, norm)
+
+    return one_step
+
+
+def _square(spread: Spread, gradients: nnx.State) -> jax.Array:
+    """The square of the gradients' norm, from this device's parts."""
+    over = sharding_axes(spread.strategy, spread.shape, spread.axes)
+    repeats = {dims: prod(spread.axes[a] for a in over if a not in _axes_of(spread, dims)) for dims in {g.dims for g in jax.tree.leaves(gradients, is_leaf=is_weight)}}
+    with jax.named_scope("clip"):
+        square = squares(gradients, repeats)
+        return jax.lax.psum(square, over) if over else square
+
+
+def _axes_of(spread: Spread, dims: Dims) -> set[str]:
+    return {axis for dim in dims for axis in spread.strategy.master.axes_of(dim, spread.axes.names)}

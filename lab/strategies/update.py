@@ -1,0 +1,42 @@
+"""AdamW on each device's part of the master weights, after clipping by the norm of all gradients."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+CLIP = 1.0
+
+
+def optimizer(learning_rate: float = 3e-4) -> optax.GradientTransformation:
+    """Source: Loshchilov & Hutter 2019, with the betas of Brown et al. 2020."""
+    return optax.adamw(learning_rate, b1=0.9, b2=0.95, weight_decay=0.1)
+
+
+def is_weight(x: Any) -> bool:
+    return isinstance(x, nnx.Variable)
+
+
+def squares(gradients: nnx.State, repeats: dict[tuple[str, ...], int]) -> jax.Array:
+    """Sum of this device's squares, a gradient that several devices hold counted by its share; float32.
+
+    Args:
+      repeats: of each dims, how many devices hold the same part, among those that the result is summed over.
+    """
+    leaves = jax.tree.leaves(gradients, is_leaf=is_weight)
+    return sum(jnp.sum(jnp.square(g.value.astype(jnp.float32))) / repeats[g.dims] for g in leaves)
+
+
+def clipped(gradients: nnx.State, norm: jax.Array) -> nnx.State:
+    """Scaled to `CLIP` where their norm is larger (Pascanu et al. 2013)."""
+    return jax.tree.map(lambda g: g.astype(jnp.float32) * jnp.minimum(1.0, CLIP / norm), gradients)
+
+
+def updated(optimizer: optax.GradientTransformation, gradients: nnx.State, moments: Any, master: nnx.State) -> tuple[nnx.State, Any]:
+    changes, moments = optimizer.update(gradients, moments, master)
+    return optax.apply_updates(master, changes), moments

@@ -1,0 +1,44 @@
+"""What ZeRO-1 and ZeRO-2 claim of a measured ledger (Ch. 20)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lab.book.sharding import zero_volume_bytes
+from lab.evidence import along, counted, element_bytes
+from lab.experiment import Claim, calculated, decided
+from lab.ledger import Kind, Ledger, Totals
+from lab.models.shape import DecoderShape
+from lab.strategies.memory import static_bytes
+from lab.strategies.strategy import Strategy
+from meshes.axes import DATA, Axes
+
+
+def zero_claims(strategy: Strategy, stage: int) -> Callable[[DecoderShape, Axes, Ledger], tuple[Claim, ...]]:
+    def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+        if axes[DATA] == 1:
+            return ()
+        return (_volume(stage, shape, axes[DATA], measured), _memory(strategy, shape, axes, measured))
+
+    return claims
+
+
+def _volume(stage: int, shape: DecoderShape, P: int, measured: Ledger) -> Claim:
+    moved = tuple(t for t in along(measured, DATA) if t.scope != "loss" and t.payload_bytes > 4)
+    sent, e = Totals.of(moved).wire_bytes, element_bytes(moved)
+    book = zero_volume_bytes(shape.parameters, e, P, stage, shape.accumulation)
+    evidence = f"a device sends {counted(sent)} B of gradients and new weights a step; the formula for stage {stage} gives {counted(book)} B at P={P}, e={e}"
+    if any(t.kind is Kind.ALL_REDUCE and t.payload_bytes > shape.layers * shape.embed * e for t in moved):
+        return calculated("ch20.comm", f"{evidence}; this compiler sums gradients everywhere, where the formula scatters them")
+    return decided("ch20.comm", sent == book, evidence)
+
+
+def _memory(strategy: Strategy, shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
+    part = static_bytes(strategy, shape, axes)
+    state = f"2 Psi + 12 Psi / P, with norms whole and this device's tokens, is {counted(part)} B a device"
+    if measured.memory is None:
+        return calculated("ch20.stage_memory", state)
+    evidence = f"a device holds {counted(measured.memory.arguments)} B between steps; {state}"
+    if measured.memory.arguments > part and (measured.target or "").startswith("tpu"):
+        return calculated("ch20.stage_memory", f"{evidence}, without the layout tiles that a TPU pads arguments to (T8)")
+    return decided("ch20.stage_memory", measured.memory.arguments == part, evidence)
