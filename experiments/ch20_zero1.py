@@ -1,9 +1,9 @@
 """Chapter 20: does ZeRO-1 split the optimizer's state and send no more than data parallelism?"""
 
+from lab.decoder_claims.zero import zero_claims
 from lab.decoder_experiment import decoder_experiment
 from lab.experiment import on_one_axis
 from lab.strategies.zero1 import ZERO1
-from lab.zero_claims import zero_claims
 from meshes.axes import DATA
 
 EXPERIMENT = decoder_experiment(

@@ -33,15 +33,15 @@ class DecoderShape:
       Unusable: a size below the least, an unknown dtype or remat, or sizes that do not divide.
     """
 
-    layers: int = 3
+    layers: int = 4
     batch: int = 32
-    length: int = 128
-    embed: int = 512
+    length: int = 512
+    embed: int = 2048
     kv_heads: int = 8
     queries: int = 2
-    head_dim: int = 64
-    mlp: int = 1408
-    vocab: int = 3072
+    head_dim: int = 128
+    mlp: int = 5632
+    vocab: int = 32000
     tied: bool = False
     dtype: str = "bf16"
     remat: str = "full"

@@ -1,0 +1,33 @@
+"""Chapter 24: what do 16,384 GPUs send a step of Llama 3 405B under FSDP x tensor and sequence parallelism?"""
+
+from dataclasses import replace
+from math import gcd
+
+from lab.decoder_claims.fsdp_tensor import fsdp_tensor_claims
+from lab.decoder_experiment import decoder_experiment
+from lab.experiment import device_count
+from lab.models.shape import DecoderShape
+from lab.strategies.fsdp_tensor import FSDP_SEQUENCE
+from meshes.axes import FSDP, TENSOR, Axes
+from meshes.targets import Target
+
+LLAMA3_405B = replace(DecoderShape.preset("llama3-405b"), batch=4096)
+"""One sequence of 8,192 tokens for each group of GPUs."""
+
+
+def axes(target: Target) -> Axes:
+    """Tensor parallelism in groups of 4 devices."""
+    devices = device_count(target)
+    return Axes.of({FSDP: devices // gcd(devices, 4), TENSOR: gcd(devices, 4)})
+
+
+EXPERIMENT = decoder_experiment(
+    name="ch24_llama3_405b",
+    chapter=24,
+    question="What do 16,384 GPUs send a step of Llama 3 405B under FSDP x tensor and sequence parallelism?",
+    strategy=FSDP_SEQUENCE,
+    axes=axes,
+    claims=fsdp_tensor_claims,
+    parameters=LLAMA3_405B,
+    targets=("gpu:h100:2048x8",),
+)
