@@ -76,11 +76,12 @@ def test_cpu_keeps_a_declared_scatter_as_all_reduce_and_an_explicit_one_as_it_is
     assert statuses([SCATTER], [reduced], replace(CPU, style="explicit"))[0] is Verdict.REFUTED
 
 
-def test_tpu_reductions_over_the_whole_slice_are_recognised_not_predicted():
+def test_a_tpu_reduction_instead_of_a_scatter_is_recognised_not_predicted():
     reduced = replace(SCATTER, kind=Kind.ALL_REDUCE)
     assert statuses([SCATTER], [reduced], TPU)[0] is Verdict.ATTRIBUTED
     assert statuses([SCATTER], [SCATTER], TPU)[0] is Verdict.EXACT
-    assert statuses([SCATTER], [reduced], replace(TPU, slice_size=64))[0] is Verdict.REFUTED
+    assert statuses([SCATTER], [reduced], GPU)[0] is Verdict.REFUTED
+    assert statuses([GATHER], [replace(reduced, scope=GATHER.scope)], TPU)[0] is Verdict.REFUTED
 
 
 def test_a_padded_scatter_and_its_halo_are_attributed_not_predicted():

@@ -1,0 +1,123 @@
+"""What each behaviour makes of a prediction, on ledgers written by hand for a mesh of 2 replicas, 4 shards and 2 parts of a tensor."""
+
+from dataclasses import replace
+
+import pytest
+
+from lab.ledger import Kind, Ledger, Making, Transfer
+from lab.settle import Context, Status, Verdict, settle
+
+MESH = {"data": 2, "fsdp": 4, "tensor": 2}
+CPU, GPU, TPU = (Context(platform, "declared", MESH) for platform in ("cpu", "gpu", "tpu"))
+
+ENTER = Transfer(Kind.ALL_REDUCE, ("tensor",), 2, 4, "f32", 640, phase="backward", scope="layers/attention/enter", making=Making(addends=3))
+NORM = Transfer(Kind.ALL_REDUCE, ("data", "tensor"), 4, 4, "f32", 96, phase="backward", scope="layers/mlp/norm", making=Making(apart=(("data",), ("tensor",))))
+SPLIT = Making(sum_over=("data", "fsdp"))
+SCATTER = Transfer(Kind.REDUCE_SCATTER, ("fsdp",), 4, 3, "f32", 3072, phase="backward", scope="layers/mlp/up", making=SPLIT)
+PARTS = Transfer(Kind.ALL_REDUCE, ("data",), 2, 3, "f32", 768, phase="backward", scope="layers/mlp/up", making=SPLIT)
+WHOLE = Transfer(Kind.ALL_REDUCE, ("data", "fsdp"), 8, 3, "f32", 3072, phase="backward", scope="layers/mlp/up")
+LOOKED_UP = Transfer(Kind.REDUCE_SCATTER, ("tensor",), 2, 1, "bf16", 640, phase="forward", scope="embedding", making=Making(is_looked_up=True))
+STACK = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 3 * 768, phase="backward", scope="layers/mlp/up", making=Making(stack=3))
+LARGEST = Transfer(Kind.ALL_REDUCE, ("tensor",), 2, 1, "f32", 128, phase="forward", scope="loss/largest", making=Making(product="bf16"))
+NARROW = replace(LARGEST, dtype="bf16", payload_bytes=64)
+
+
+def explicit(context: Context) -> Context:
+    return replace(context, style="explicit")
+
+
+def verdict(predicted: list[Transfer], measured: list[Transfer], context: Context) -> Verdict:
+    return settle(Ledger(tuple(predicted), mesh=MESH), Ledger(tuple(measured), mesh=MESH), context).verdict
+
+
+def explained_by(predicted: list[Transfer], measured: list[Transfer], context: Context) -> set[str]:
+    """The first behaviour of each explained term; fails where anything else is the case."""
+    settlement = settle(Ledger(tuple(predicted), mesh=MESH), Ledger(tuple(measured), mesh=MESH), context)
+    assert (settlement.unexplained, {term.status for term in settlement.terms}) == ((), {Status.EXPLAINED})
+    return {term.explanation.partition(":")[0] for term in settlement.terms}
+
+
+def test_three_products_are_reduced_three_times_by_a_declared_program_on_cpu_alone():
+    each = replace(ENTER, executions=12)
+    assert explained_by([ENTER], [each], CPU) == {"C3"}
+    assert verdict([ENTER], [replace(ENTER, executions=8)], CPU) is Verdict.REFUTED
+    assert {verdict([ENTER], [each], context) for context in (GPU, TPU, explicit(CPU))} == {Verdict.REFUTED}
+
+
+def test_a_norm_of_split_tokens_is_summed_over_data_and_over_tensor_apart_on_cpu_alone():
+    apart = [replace(NORM, axes=("data",), group_size=2), replace(NORM, axes=("tensor",), group_size=2)]
+    assert explained_by([NORM], apart, CPU) == {"C4"}
+    assert verdict([NORM], apart[:1], CPU) is Verdict.REFUTED
+    assert {verdict([NORM], apart, context) for context in (GPU, TPU, explicit(CPU))} == {Verdict.REFUTED}
+
+
+@pytest.mark.parametrize("context", [CPU, GPU, TPU], ids=lambda c: c.platform)
+def test_a_sharded_gradient_inside_the_loop_is_summed_over_both_axes_at_once_where_declared(context):
+    assert explained_by([SCATTER, PARTS], [WHOLE], context) == {"X3"}
+    assert verdict([SCATTER, PARTS], [WHOLE], explicit(context)) is Verdict.REFUTED
+
+
+def test_a_sum_over_both_axes_stands_for_the_scatter_and_leaves_no_second_one():
+    terms = settle(Ledger((SCATTER, PARTS), mesh=MESH), Ledger((WHOLE,), mesh=MESH), GPU).terms
+    assert [len(term.measured) for term in terms] == [1, 0]
+    assert settle(Ledger((SCATTER, PARTS), mesh=MESH), Ledger((WHOLE, PARTS), mesh=MESH), GPU).unexplained == (PARTS,)
+
+
+def test_outside_the_loop_gpus_scatter_and_then_sum_and_others_sum_at_once():
+    scatter, parts, whole = (replace(t, executions=1) for t in (SCATTER, PARTS, WHOLE))
+    assert verdict([scatter, parts], [scatter, parts], GPU) is Verdict.EXACT
+    assert verdict([scatter, parts], [whole], GPU) is Verdict.REFUTED
+    assert explained_by([scatter, parts], [whole], CPU) == explained_by([scatter, parts], [whole], TPU) == {"X3"}
+
+
+def test_a_gradient_summed_over_one_axis_knows_no_second():
+    alone = replace(SCATTER, making=Making())
+    assert explained_by([alone], [replace(alone, kind=Kind.ALL_REDUCE)], CPU) == {"C2"}
+    assert verdict([alone], [WHOLE], CPU) is Verdict.REFUTED
+
+
+@pytest.mark.parametrize("context", [CPU, GPU, TPU], ids=lambda c: c.platform)
+def test_a_stack_of_three_is_reduced_in_three_iterations_where_declared(context):
+    layers = replace(STACK, executions=3, payload_bytes=768)
+    assert explained_by([STACK], [layers], context) == {"X7"}
+    assert verdict([STACK], [replace(layers, executions=2)], context) is Verdict.REFUTED
+    assert verdict([STACK], [layers], explicit(context)) is Verdict.REFUTED
+
+
+def test_a_stack_reduced_at_once_is_exact_and_tells_what_was_expected():
+    (term,) = settle(Ledger((STACK,)), Ledger((STACK,)), GPU).terms
+    assert term.status is Status.EXACT and "X7" in term.explanation
+
+
+def test_layers_reduced_as_one_stack_are_attributed_and_never_more_than_all_of_them():
+    layers = replace(STACK, executions=3, payload_bytes=768, making=Making())
+    stack = replace(STACK, making=Making())
+    for context in (CPU, GPU, TPU, explicit(GPU)):
+        assert verdict([layers], [stack], context) is Verdict.ATTRIBUTED
+        assert verdict([layers], [replace(stack, executions=2)], context) is Verdict.REFUTED
+    assert verdict([replace(SCATTER, making=Making())], [replace(SCATTER, executions=1, payload_bytes=3 * 3072)], GPU) is Verdict.REFUTED
+
+
+def test_a_lookup_is_summed_whole_by_a_declared_program_on_gpu_and_scattered_on_tpu():
+    whole = replace(LOOKED_UP, kind=Kind.ALL_REDUCE)
+    assert explained_by([LOOKED_UP], [whole], GPU) == {"G9"}
+    assert verdict([LOOKED_UP], [whole], explicit(GPU)) is Verdict.REFUTED
+    assert verdict([replace(LOOKED_UP, making=Making())], [whole], GPU) is Verdict.REFUTED
+    assert verdict([LOOKED_UP], [LOOKED_UP], TPU) is Verdict.EXACT
+
+
+@pytest.mark.parametrize("style", ["declared", "explicit"])
+def test_a_maximum_of_widened_numbers_is_found_in_16_bits_on_tpu_alone(style):
+    assert explained_by([LARGEST], [NARROW], replace(TPU, style=style)) == {"T5"}
+    assert {verdict([LARGEST], [NARROW], replace(context, style=style)) for context in (CPU, GPU)} == {Verdict.REFUTED}
+
+
+@pytest.mark.parametrize("making", [Making(), Making(product="f32"), Making(product="bf16", micro_batches=4)])
+def test_what_was_not_widened_or_is_added_up_in_32_bits_is_reduced_in_32_bits(making):
+    assert verdict([replace(LARGEST, making=making)], [NARROW], TPU) is Verdict.REFUTED
+    assert verdict([replace(LARGEST, making=making)], [LARGEST], TPU) is Verdict.EXACT
+
+
+def test_on_cpu_a_scattered_lookup_of_bf16_is_summed_whole_in_f32():
+    (term,) = settle(Ledger((LOOKED_UP,)), Ledger((replace(LOOKED_UP, kind=Kind.ALL_REDUCE, dtype="f32", payload_bytes=1280),)), CPU).terms
+    assert term.status is Status.EXPLAINED and "C2: " in term.explanation and "C1: " in term.explanation
