@@ -31,14 +31,14 @@ KERNELS = [*RINGS, *TREES, PAIRWISE, BRUCK, PERMUTE, BLOCKS, HALVING, *CIRCULANT
 
 
 def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    mesh = at_hand(measured, axes)
+    run = (*laws.claims(laws.COMPOSITION + laws.ADJOINTS, mesh), nonblocking.claim(mesh, measured)) if mesh else ()
     if axes.size < 3:
-        return ()
+        return run
     found = {kernel: sent(measured, kernel.scope) for kernel in KERNELS}
     n, P = buffer.size_bytes, axes.size
     volumes = (_rotating(n, P, found), _rooted(n, P, found), _total(buffer, axes), _eighth(n, P, found), _transpose(found))
     costs = (_steps(P, found), _optimal(n, P, found), _in_two(found), _root_load(), _times())
-    mesh = at_hand(measured, axes)
-    run = (*laws.claims(laws.COMPOSITION + laws.ADJOINTS, mesh), nonblocking.claim(mesh, measured)) if mesh else ()
     return (*volumes, *costs, *run, *_floats())
 
 

@@ -18,9 +18,13 @@ tpu = pytest.mark.skipif(not plugins.installed("tpu"), reason="libtpu is not ins
 FOUR, TWO_BY_TWO = Axes.parse("data=4"), Axes.parse("data=2,tensor=2")
 
 
+AT_ONCE = 5
+"""Kernels of a program: the compilers for TPUs take longer for one of many than for many of few."""
+
+
 def compiled_rows(target: str, axes: Axes, swept: list[Case]) -> Rows:
-    to = parse_target(target)
-    return shown(compiled(make_mesh(to, axes), swept).as_text(), axes, target=to)
+    to, some = parse_target(target), [swept[i : i + AT_ONCE] for i in range(0, len(swept), AT_ONCE)]
+    return sum((shown(compiled(make_mesh(to, axes), few).as_text(), axes, target=to) for few in some), Counter())
 
 
 def by_axes(axes: Axes) -> list[Case]:
@@ -29,7 +33,7 @@ def by_axes(axes: Axes) -> list[Case]:
 
 
 @gpu
-@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8, 16])
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8, 16])
 def test_gpus_send_what_every_algorithm_states_over_one_axis_of(ranks):
     axes = Axes(("data",), (ranks,))
     assert compiled_rows(f"gpu:h100:1x{ranks}", axes, cases(axes)) == stated(cases(axes))
