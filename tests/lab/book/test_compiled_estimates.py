@@ -1,4 +1,4 @@
-"""Chapters 1, 2, 6, 7 and 10 compiled for 8 devices: FLOPs over bytes sent, what memory holds, and how often gradients are reduced."""
+"""Chapters 1, 2, 7 and 10 compiled for 8 devices: FLOPs over bytes sent, what memory holds, and how often gradients are reduced."""
 
 from functools import partial
 
@@ -12,7 +12,6 @@ from jax.sharding import PartitionSpec as P
 import lab
 from lab.book.batch_size import lars_ratio
 from lab.book.data_parallel import training_flops
-from lab.book.estimation import best_remat_segment, remat_bytes
 from lab.book.memory import model_state_bytes
 from lab.book.roofline import dp_intensity, pp_intensity, tp_intensity
 from lab.ledger import Kind, Ledger
@@ -167,42 +166,3 @@ def test_a_hundred_times_the_tokens_take_no_more_memory():
     arrays = jax.ShapeDtypeStruct((L, H, H), jnp.float32), jax.ShapeDtypeStruct((TOKENS, H), jnp.float32)
     few, many = (temporary_bytes(lambda w, x, n=n: trained(w, x, n), *arrays) for n in (10, 1000))
     assert few == many
-
-
-LAYERS, BATCH, WIDTH = 16, 4096, 8
-
-
-def layer(x_BH, weights):
-    up_HF, down_FH = weights
-    return x_BH + jnp.sin(jnp.sin(x_BH @ up_HF)) @ down_FH, None
-
-
-def stacked(segment):
-    @jax.checkpoint
-    def several(x_BH, weights):
-        return jax.lax.scan(layer, x_BH, weights)
-
-    def loss(x_BH, weights):
-        parted = jax.tree.map(lambda w: w.reshape(-1, segment, *w.shape[1:]), weights)
-        return jnp.sum(jax.lax.scan(several, x_BH, parted)[0] ** 2)
-
-    return jax.grad(loss, argnums=1)
-
-
-def residual_bytes(function, *arrays):
-    """Of activations alone."""
-    kept = jax.eval_shape(lambda *args: jax.tree.leaves(jax.vjp(function, *args)[1]), *arrays)
-    return sum(a.size * a.dtype.itemsize for a in kept if a.shape[0] == BATCH)
-
-
-def test_remat_in_segments_of_1_2_and_4_layers_takes_inputs_and_one_segment_and_least_with_1():
-    """sqrt(L) is 4 here. What the backward pass works on comes on top: less than one more layer."""
-    x_BH = jax.ShapeDtypeStruct((BATCH, H), jnp.float32)
-    weights = tuple(jax.ShapeDtypeStruct((LAYERS, *shape), jnp.float32) for shape in ((H, WIDTH * H), (WIDTH * H, H)))
-    input_bytes = x_BH.size * FLOAT
-    layer_bytes = residual_bytes(lambda *args: layer(*args)[0], x_BH, [jax.ShapeDtypeStruct(w.shape[1:], w.dtype) for w in weights])
-    segments = (1, 2, 4)
-    measured = np.array([temporary_bytes(stacked(k), x_BH, weights) for k in segments])
-    formula = remat_bytes(LAYERS, np.array(segments), input_bytes, layer_bytes)
-    assert (formula <= measured).all() and (measured <= formula + layer_bytes).all()
-    assert segments[measured.argmin()] == max(1, round(best_remat_segment(LAYERS, input_bytes, layer_bytes))) == 1

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import pytest
 
 from lab.book.activations import gpt_saved_bytes
-from lab.book.estimation import best_remat_segment, devices_needed, gpt_parameters, remat_bytes
+from lab.book.estimation import devices_needed, gpt_parameters
 from lab.book.memory import model_state_bytes
+from lab.book.recomputation import best_segment_layers, segmented_bytes
 from lab.zoo import model
 
 
@@ -33,15 +34,55 @@ BSH = 8 * 4096 * 5120
 def test_13b_in_segments_of_4_layers_on_4_ranks_keeps_33_gigabytes_and_4_with_the_batch_over_8():
     layer_bytes = gpt_saved_bytes(8 * 4096, 4096, 5120, 40)
     assert layer_bytes == 194 * BSH
-    split = remat_bytes(40, 4, 2 * BSH, layer_bytes) / 4
+    split = segmented_bytes(40, 4, 2 * BSH, layer_bytes) / 4
     assert (split, split / 8) == pytest.approx((33.4e9, 4.17e9), rel=2e-3)
     assert split + model_state_bytes(13 * 10**9, 32, 3) + 5e9 < 80e9
 
 
 def test_one_layer_a_segment_is_best_for_13b_and_two_with_flash_attention_and_80_layers():
-    assert best_remat_segment(40, 2, 194) == pytest.approx(0.64, abs=0.005)
-    assert best_remat_segment(80, 2, 194) == pytest.approx(0.91, abs=0.005)
-    assert best_remat_segment(80, 2, 34) == pytest.approx(2.17, abs=0.005)
+    assert best_segment_layers(40, 2, 194) == pytest.approx(0.64, abs=0.005)
+    assert best_segment_layers(80, 2, 194) == pytest.approx(0.91, abs=0.005)
+    assert best_segment_layers(80, 2, 34) == pytest.approx(2.17, abs=0.005)
+
+
+A = 4
+"""Heads of a layer small enough to trace."""
+
+
+def kept(forward, backward, saved):
+    """A function whose backward pass keeps `saved(x, y)` of its input and output."""
+    function = jax.custom_vjp(forward)
+
+    def run(x):
+        y = forward(x)
+        return y, saved(x, y)
+
+    function.defvjp(run, lambda left, g: (backward(left, g),))
+    return function
+
+
+norm = kept(lambda x: x - x.mean(-1, keepdims=True), lambda x, g: g * x, lambda x, y: x)
+gelu = kept(lambda x: jax.nn.gelu(x), lambda x, g: g * x, lambda x, y: x)
+softmax = kept(lambda x: jax.nn.softmax(x, -1), lambda y, g: g * y, lambda x, y: y)
+dropout = kept(lambda x: jnp.where(x > 0, x, 0), lambda mask, g: g * mask, lambda x, y: x > 0)
+
+
+def gpt_layer(x_BSH, qkv_H3H, o_HH, up_HF, down_FH):
+    """In 16 bits; norms and GELU keep their input, softmax its output, dropout a mask of a byte."""
+    y_BSH = norm(x_BSH)
+    q, k, v = (part.reshape(*x_BSH.shape[:2], A, -1) for part in (y_BSH @ w for w in jnp.split(qkv_H3H, 3, -1)))
+    weights_BAST = dropout(softmax(jnp.einsum("bsah,btah->bast", q, k)))
+    x_BSH = x_BSH + dropout(jnp.einsum("bast,btah->bsah", weights_BAST, v).reshape(x_BSH.shape) @ o_HH)
+    return x_BSH + dropout(gelu(norm(x_BSH) @ up_HF) @ down_FH)
+
+
+@pytest.mark.parametrize(("batch", "length", "embed"), [(2, 64, 32), (3, 32, 64)])
+def test_a_gpt_layer_keeps_34_and_5_a_s_over_h_bytes_a_token_and_embed(batch, length, embed):
+    H = embed
+    x_BSH, *weights = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in [(batch, length, H), (H, 3 * H), (H, H), (H, 4 * H), (4 * H, H)])
+    leaves = jax.eval_shape(lambda *args: jax.tree.leaves(jax.vjp(gpt_layer, *args)[1]), x_BSH, *weights)
+    saved = sum(a.size * a.dtype.itemsize for a in leaves if a.shape[0] == batch)
+    assert saved == gpt_saved_bytes(batch * length, length, embed, A) == batch * length * embed * (34 + 5 * A * length / embed)
 
 
 def test_tensor_parallelism_over_4_leaves_56_of_194_and_with_sequence_parallelism_48_5():
@@ -57,7 +98,6 @@ def test_13b_of_state_fill_3_gpus_and_70b_14():
     ("call", "named"),
     [
         (lambda: gpt_parameters(0, 8, 8), "layers=0"),
-        (lambda: remat_bytes(40, 0, 1, 1), "segment=0"),
         (lambda: devices_needed(1e9, 0), "device_bytes=0"),
     ],
 )
