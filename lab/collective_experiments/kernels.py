@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from lab import collectives
 from lab.collectives import ALGORITHMS, Cost
+from lab.dtypes import DTYPES
 from lab.ledger import Ledger
 from meshes.axes import Axes
 from meshes.errors import Unusable
 
-DTYPES = {"s16": jnp.int16, "s32": jnp.int32, "f32": jnp.float32}
 OF_BUFFERS = "s32", "f32"
 GATHERED = ("all_gather", "gather")
 
@@ -43,7 +42,7 @@ class Buffer:
 
     @property
     def size_bytes(self) -> int:
-        return self.elements * bytes_per_element(self.dtype)
+        return self.elements * _bytes(self.dtype)
 
     def entering(self, primitive: str, ranks: int) -> jax.ShapeDtypeStruct:
         """What one rank brings.
@@ -54,7 +53,7 @@ class Buffer:
         if self.elements % ranks:
             raise Unusable(f"elements={self.elements}: expected a multiple of the {ranks} ranks")
         elements = self.elements // ranks if primitive in GATHERED else self.elements
-        return jax.ShapeDtypeStruct((elements,), DTYPES[self.dtype])
+        return jax.ShapeDtypeStruct((elements,), DTYPES[self.dtype][0])
 
 
 class Kernel(NamedTuple):
@@ -76,17 +75,17 @@ class Kernel(NamedTuple):
         return ALGORITHMS[self.primitive][self.algorithm].misfit(axes) is None
 
     def run(self, x_N: jax.Array, axes: Sequence[str]) -> jax.Array:
-        sent_N = x_N.astype(DTYPES[self.dtype]) if self.dtype else x_N
+        sent_N = x_N.astype(DTYPES[self.dtype][0]) if self.dtype else x_N
         with jax.named_scope(self.scope):
             return getattr(collectives, self.primitive)(sent_N, axes, algorithm=self.algorithm).astype(x_N.dtype)
 
     def cost(self, buffer: Buffer, axes: Axes) -> Cost:
-        return collectives.cost(self.primitive, self.algorithm, axes, buffer.elements, bytes_per_element(self.dtype or buffer.dtype))
+        return collectives.cost(self.primitive, self.algorithm, axes, buffer.elements, _bytes(self.dtype or buffer.dtype))
 
     def ledger(self, buffer: Buffer, axes: Axes) -> Ledger:
         """What its statement asks of the compiled program."""
         return self.cost(buffer, axes).ledger(axes, self.dtype or buffer.dtype)
 
 
-def bytes_per_element(dtype: str) -> int:
-    return jnp.dtype(DTYPES[dtype]).itemsize
+def _bytes(dtype: str) -> int:
+    return DTYPES[dtype][1]

@@ -14,8 +14,9 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from lab.dtypes import DTYPES
 from lab.ledger import Kind
-from lab.redistribution.placement import DTYPES, Array, Placement, Split
+from lab.redistribution.placement import Array, Placement, Split
 from lab.redistribution.plan import Move, Route, route
 from meshes.axes import Axes
 from meshes.errors import Unusable

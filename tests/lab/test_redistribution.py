@@ -16,12 +16,12 @@ from jax.sharding import Mesh
 
 import lab
 import lab.redistribution
+from lab.dtypes import DTYPES
 from lab.ledger import Ledger, axes_label
 from lab.redistribution import Array, Placement, layout_change, least_bytes, plan, route
 from lab.redistribution.kernel import redistribute, sharding
 from lab.redistribution.measure import Row, measure, worst_first
 from lab.redistribution.pairs import Pair, alike, classes, placements, sums
-from lab.redistribution.placement import DTYPES
 from lab.redistribution.plan import steps, tried
 from lab.redistribution.table import TARGETS, every_pair, measurement, theory
 from meshes import plugins
