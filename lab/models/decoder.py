@@ -188,7 +188,8 @@ def mlp(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams) -
 def rms_norm(x_BSD: jax.Array, scale_D: jax.Array) -> jax.Array:
     """Computed in float32."""
     x = x_BSD.astype(jnp.float32)
-    return (x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-5)).astype(x_BSD.dtype) * scale_D
+    # x * x keeps x alone for the backward pass; jnp.square would keep 2 x beside it.
+    return (x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5)).astype(x_BSD.dtype) * scale_D
 
 
 def rotation(shape: DecoderShape) -> tuple[jax.Array, jax.Array]:
