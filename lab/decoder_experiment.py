@@ -51,6 +51,7 @@ def decoder_experiment(
         build_numeric=partial(_with_style, program.gradients, strategy),
         inputs=inputs,
         static_bytes=partial(static_bytes, strategy),
+        state=lambda shape, mesh: program.arguments(program.Spread(strategy, shape, mesh))[0],
         targets=targets,
     )
 

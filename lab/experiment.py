@@ -82,6 +82,7 @@ class Experiment:
       build_numeric: the same as `build`, for the program whose results are compared, where that is another.
       inputs: parameters to the arguments of that program; random ones where there is none.
       static_bytes: (parameters, axes) to the bytes of the arguments that theory puts on one device.
+      state: (parameters, mesh) to what a step takes first and gives back first, as shapes with the shardings that its layout declares.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Experiment:
     build_numeric: Callable[[str, Any, Mesh], tuple[Callable[..., Any], tuple[Any, ...]]] | None = None
     inputs: Callable[[Any], tuple[Any, ...]] | None = None
     static_bytes: Callable[[Any, Axes], int] | None = None
+    state: Callable[[Any, Mesh], Any] | None = None
     targets: tuple[str, ...] = TARGETS
     styles: tuple[str, ...] = STYLES
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 import jax
@@ -14,6 +16,7 @@ from lab.experiment import Claim, Experiment, Numerics, numerics
 from lab.inspection import inspect_program
 from lab.ledger import Ledger, Memory
 from lab.settle import Context, Settlement, Verdict, settle
+from lab.settle.no_ops import Held, not_scattered, not_split
 from meshes.axes import Axes
 from meshes.targets import Target, make_mesh, parse_target
 
@@ -40,7 +43,7 @@ class Result:
       settlement: None where `measured` is.
       static_bytes: of arguments on one device, as theory has them; None where it says nothing.
       numerics: None where the program was not run.
-      failure: why there is no ledger, in a line.
+      failure: why there is no ledger, or which declared sharding did not happen, in a line.
     """
 
     experiment: str
@@ -58,7 +61,7 @@ class Result:
 
     @property
     def verdict(self) -> Verdict:
-        return Verdict.FAILED if self.settlement is None else self.settlement.verdict
+        return Verdict.FAILED if self.failure or self.settlement is None else self.settlement.verdict
 
     @property
     def is_fine(self) -> bool:
@@ -107,14 +110,16 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
 
     try:
         checked = numerics(experiment, style, mesh) if target.platform in RUNNABLE else None
-        compiled, compile_seconds = timed(lambda: _compiled(experiment, style, parameters, mesh))
+        compiled, compile_seconds = timed(lambda: compiled_step(experiment, style, parameters, mesh))
     except (AssertionError, jax.errors.JaxRuntimeError) as failure:
         return result(0.0, 0.0, failure=_first_line(failure))
     measured, read_seconds = timed(lambda: inspect_program(compiled, (), mesh, target, source=experiment.name))
-    settlement = settle(predicted, measured, _context(target, style, axes, mesh))
+    settlement = settle(predicted, measured, context(target, style, axes, mesh))
     claims = experiment.claims(parameters, axes, measured)
     static = experiment.static_bytes(parameters, axes) if experiment.static_bytes else None
-    return result(compile_seconds, read_seconds, measured=measured, settlement=settlement, static_bytes=static, claims=claims, numerics=checked)
+    failure = no_op(experiment, parameters, mesh, compiled, settlement)
+    outcome = {"measured": measured, "settlement": settlement, "static_bytes": static, "claims": claims, "numerics": checked, "failure": failure}
+    return result(compile_seconds, read_seconds, **outcome)
 
 
 def at_hand(measured: Ledger, axes: Axes) -> Mesh | None:
@@ -123,14 +128,31 @@ def at_hand(measured: Ledger, axes: Axes) -> Mesh | None:
     return make_mesh(target, axes) if target and target.platform in RUNNABLE else None
 
 
-def _compiled(experiment: Experiment, style: str, parameters: Any, mesh: Mesh) -> jax.stages.Compiled:
+def compiled_step(experiment: Experiment, style: str, parameters: Any, mesh: Mesh) -> jax.stages.Compiled:
     function, args = experiment.build(style, parameters, mesh)
     return function.lower(*args).compile()
 
 
-def _context(target: Target, style: str, axes: Axes, mesh: Mesh) -> Context:
+def context(target: Target, style: str, axes: Axes, mesh: Mesh) -> Context:
     platform = mesh.devices.flat[0].platform if target.platform == "attached" else target.platform
     return Context(platform, style, axes.shape)
+
+
+def no_op(experiment: Experiment, parameters: Any, mesh: Mesh, compiled: jax.stages.Compiled, settlement: Settlement) -> str | None:
+    """The sentence on a declared sharding that did not happen in a compiled program, of state or of gradients; None where all did."""
+    state = _held(experiment.state(parameters, mesh), compiled) if experiment.state else ()
+    return not_split(state) or not_scattered(settlement)
+
+
+def _held(declared: Any, compiled: jax.stages.Compiled) -> Iterator[Held]:
+    """The state, a step's first argument and first result, as declared and as compiled."""
+    for when, shardings in (("taken", compiled.input_shardings[0][0]), ("given back", compiled.output_shardings[0])):
+        leaves = zip(jax.tree.leaves_with_path(declared), jax.tree.leaves(shardings), strict=True)
+        for (path, array), sharding in leaves:
+            name = jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value")
+            axes = tuple(axis for axes in array.sharding.spec for axis in ((axes,) if isinstance(axes, str) else axes or ()))
+            declared_entries, held_entries = (prod(s.shard_shape(array.shape)) for s in (array.sharding, sharding))
+            yield Held(name, when, array.shape, axes, declared_entries, held_entries)
 
 
 def _first_line(failure: Exception) -> str:

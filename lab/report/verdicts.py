@@ -133,10 +133,11 @@ def _troubles(results: Iterable[Result]) -> list[str]:
 
 
 def _troubles_of(result: Result) -> list[str]:
+    failure = [f"failed: {result.failure}"] if result.failure else []
     if result.settlement is None:
-        return [f"failed: {result.failure}"]
+        return failure
     terms = [f"{t.status} {t.predicted.scope}: {t.explanation}" for t in result.settlement.terms if t.status in ("refuted", "missing")]
-    return terms + [f"unexplained {_transfer_text(t)}" for t in result.settlement.unexplained]
+    return failure + terms + [f"unexplained {_transfer_text(t)}" for t in result.settlement.unexplained]
 
 
 def _transfer_text(transfer: Transfer) -> str:
