@@ -7,14 +7,16 @@ _SWIGLU = ("gate", "sigmoid", "sigmoid_slope", "silu", "up", "hidden")
 
 LLAMA_SAVED = {
     "full_remat": ("input",),
+    "names_saved": ("input", "attention_leaves"),
     "dots_saved": ("input", "q", "k", "v", "attention_out", "gate", "up"),
     "attention_recomputed": (*_RESIDUAL, "q", "k", "v", "attended", *_SWIGLU),
     "no_remat": (*_RESIDUAL, "q", "k", "v", "softmax", "probabilities", "attended", *_SWIGLU),
 }
 """What each remat policy keeps of `llama_tensors`.
 
-full_remat: `jax.checkpoint` of the layer. dots_saved: its policy `dots_with_no_batch_dims_saveable`; the product of the down projection
-is not kept, since only the sum that follows needs it. attention_recomputed: no remat, but an attention (flash, or a custom VJP) that keeps q, k, v alone.
+full_remat: `jax.checkpoint` of the layer. names_saved: its policy `save_only_these_names` of what each block adds to the stream; what the
+last block adds is not kept, since only the sum that follows needs it. dots_saved: its policy `dots_with_no_batch_dims_saveable`; the product of the down projection
+is not kept, for the same reason. attention_recomputed: no remat, but an attention (flash, or a custom VJP) that keeps q, k, v alone.
 """
 
 
@@ -27,7 +29,8 @@ def llama_tensors(
 
     - input: the residual stream that enters. attention_norm_in, mlp_norm_in: what a norm reads, in float32 whatever the stream is kept in.
       attention_normed, mlp_normed: its output before the weight, for the weight's gradient; attention_in, mlp_in: after it, for those of the matrices.
-    - q, k, v: after RoPE. softmax: in float32; probabilities: rounded to the dtype of v. attended: what the output projection reads, attention_out what it gives.
+    - q, k, v: after RoPE. softmax: in float32; probabilities: rounded to the dtype of v. attended: what the output projection reads, attention_out what it gives,
+      attention_leaves what the stream is given of that, summed over tensor-parallel ranks.
     - gate, up: products of the two first matrices. silu(gate) = gate sigmoid(gate) keeps gate, sigmoid and sigmoid (1 - sigmoid) (`sigmoid_slope`);
       its product with up keeps silu and up; hidden, that product, is what the down projection reads.
 
@@ -50,6 +53,7 @@ def llama_tensors(
         "probabilities": square * e,
         "attended": query,
         "attention_out": stream,
+        "attention_leaves": stream,
         "mlp_norm_in": norm_in,
         "mlp_normed": stream,
         "mlp_in": stream,
@@ -62,7 +66,7 @@ def llama_saved_bytes(
 ) -> int:
     """Bytes that one layer keeps under a policy of `LLAMA_SAVED`: the sum of the tensors named there.
 
-    With two bytes an element, A h = H, K kv_heads of h and F = mlp, in units of B S H bytes: full_remat 2; dots_saved 6 + 4 K h / H + 4 F / H;
+    With two bytes an element, A h = H, K kv_heads of h and F = mlp, in units of B S H bytes: full_remat 2; names_saved 4; dots_saved 6 + 4 K h / H + 4 F / H;
     attention_recomputed 20 + 4 K h / H + 12 F / H; no_remat 6 A S / H more. The statistics of norms and softmax (4 bytes a row) are left out.
     XLA's GPU compiler holds the float32 softmax of no_remat in two layouts: 4 A S / H more than is saved.
     """
