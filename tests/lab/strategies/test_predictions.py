@@ -277,9 +277,10 @@ def test_composition_does_not_depend_on_the_brackets():
     ],
 )
 def test_what_does_not_split_is_refused_in_one_line(strategy, axes, sizes, message):
-    with pytest.raises(Unusable) as refused:
-        strategy.predict(replace(SHAPE, **sizes), axes)
-    assert str(refused.value) == message
+    for refuse in (strategy.check, strategy.predict):
+        with pytest.raises(Unusable) as refused:
+            refuse(replace(SHAPE, **sizes), axes)
+        assert str(refused.value) == message
 
 
 def test_tensor_parallelism_alone_splits_no_sequence_of_6():
