@@ -55,14 +55,22 @@ class Device:
     @property
     def moments(self) -> tuple[Terms, ...]:
         """The head, both ends of the backward pass of the layers, and what follows it; a step is fullest at one of them."""
-        kept = {"activations kept": self.shape.layers * self.saved, "weights kept as used": self.kept_weights}
-        head = {"gradient of the head": self.gradient_of(self.ends[-1:])}
+        kept = {"activations kept": self.shape.layers * self.saved, "weights kept as used": self.kept_weights} | self.head
+        # Where weights are gathered the backward loop's first layer is peeled off, and begins before the copy.
+        copied = {"scores in a second layout": self.second_layout} | (self.layer_at_work if self.is_gathered else {})
         return (
-            kept | head | {"logits and their gradient": 2 * self.logits, "head as used": self.used(self.ends[-1:])},
-            kept | head | self.gradients | {"scores in a second layout": self.second_layout},
-            kept | head | self.gradients | self.layer_at_work,
-            self.gradients | {"gradients of the ends": self.gradient_of(self.ends)},
+            kept | {"logits": self.logits, "head as used": self.used(self.ends[-1:])},
+            kept | self.gradients | copied,
+            kept | self.gradients | self.layer_at_work,
+            self.gradients | {"gradients of the ends, whole": self._in_products(self.ends)},
         )
+
+    @property
+    def head(self) -> Terms:
+        """What the head leaves: its gradient, or, where that is to be scattered, the gradient of the logits until there is time for it."""
+        if self.is_scattered:
+            return {"gradient of the logits": self.logits}
+        return {"gradient of the head": self.gradient_of(self.ends[-1:])}
 
     @cached_property
     def tensors(self) -> Terms:
@@ -99,9 +107,23 @@ class Device:
 
     def used(self, some: Iterable[Weight]) -> int:
         """Copies in the dtype and the layout of the products, where weights are stored otherwise: one layer's."""
-        if self.strategy.state is not None:
-            return 0
+        return self._in_products(some) if self.strategy.state is None else 0
+
+    def _in_products(self, some: Iterable[Weight]) -> int:
         return sum(self.shape.bytes_per_element * elements(weight, self.strategy.inside, self.shape, self.axes) for weight in some)
+
+    @property
+    def is_gathered(self) -> bool:
+        """Weights are, for each layer (ZeRO-3)."""
+        return self._is_parted(self.strategy.weights)
+
+    @property
+    def is_scattered(self) -> bool:
+        """Gradients are (ZeRO)."""
+        return self._is_parted(self.strategy.master)
+
+    def _is_parted(self, layout: Layout) -> bool:
+        return any(elements(w, layout, self.shape, self.axes) < elements(w, self.strategy.inside, self.shape, self.axes) for w in self.matrices)
 
     @property
     def is_recomputed(self) -> bool:
@@ -144,12 +166,10 @@ class Device:
         layer, attention = self._sum(SAVED["none"]), self._sum(ATTENTION) + self._sum(SQUARE)
         if not self.is_recomputed:
             layer, attention = 0, self._sum(SQUARE) * (1 if self.shape.remat == "none" else 2)
-        parted = [w for w in self.matrices if elements(w, self.held, self.shape, self.axes) != elements(w, self.strategy.inside, self.shape, self.axes)]
-        whole = sum(self.shape.bytes_per_element * elements(w, self.strategy.inside, self.shape, self.axes) for w in parted)
-        ahead = self.used(self.matrices) if parted and self.is_recomputed else 0
+        used = self.used(self.matrices) if self.is_recomputed else 0
         return {
             "one layer's tensors": max(layer, attention),
-            "one layer's weights as used": self.used(self.matrices) if self.is_recomputed else 0,
-            "the next layer's, gathered ahead": ahead,
-            "one layer's gradients before they are scattered": whole,
+            "one layer's weights as used": used,
+            "the next layer's, gathered ahead": used if self.is_gathered else 0,
+            "one layer's gradients before they are scattered": self._in_products(self.matrices) if self.strategy.is_anchored else 0,
         }
