@@ -19,7 +19,7 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColum
 from lab import inspection, sources, suite
 from lab.bench.sizes import parse_sizes
 from lab.ledger import Ledger
-from lab.report import answers, tables, verdicts
+from lab.report import answers, curves, tables, verdicts
 from lab.suite import Run
 from meshes import plugins
 from meshes.availability import availability
@@ -30,6 +30,7 @@ from meshes.targets import Target, make_mesh, parse_target, prepare
 if TYPE_CHECKING:
     from lab.question import Answer
     from lab.run import Result
+    from lab.training import Trained, Training
 
 INTERRUPTED, CLOSED_PIPE = 130, 141
 T = TypeVar("T")
@@ -149,11 +150,15 @@ def run(
     as_json: bool,
 ) -> int:
     """Settles what theory predicts with what the compilers make of it, term by term."""
-    experiments, questions = suite.parted(suite.load(names, targets))
+    experiments, trainings, questions = suite.parted(suite.load(names, targets))
     if questions and (targets or styles or mesh):
         raise Unusable(f"{questions[0].name} has no program to compile; leave out --target, --style and --mesh")
+    if trainings and mesh:
+        raise Unusable(f"{trainings[0].name} has a mesh for each layout; leave out --mesh")
     results = _results(suite.runs(experiments, targets, styles), mesh, dict(settings))
-    return _report(results, suite.answers(questions, dict(settings)), as_json, verdicts.results_text, answers.answers_text)
+    trained = _trained(trainings, targets, styles, dict(settings))
+    answered = suite.answers(questions, dict(settings))
+    return _report(as_json, (results, verdicts.results_text), (trained, curves.trained_text), (answered, answers.answers_text))
 
 
 @cli.command()
@@ -161,14 +166,15 @@ def run(
 @as_json
 def verify(full: bool, as_json: bool) -> int:
     """Runs every experiment in every style on its targets, and ends with a table of verdicts."""
-    experiments, questions = suite.parted(suite.load())
+    experiments, trainings, questions = suite.parted(suite.load())
     runs = suite.runs(experiments)
     runs = suite.on_every_chip(runs) if full else runs
     missing = suite.without_plugin(runs)
     for platform in missing:
         print(f"lab: no {platform} targets, the plugin is not installed; run: {plugins.install_command(platform)}", file=sys.stderr)
     results = _results([run for run in runs if run.target.platform not in missing])
-    return _report(results, suite.answers(questions), as_json, verdicts.summary_text, answers.summary_text)
+    trained, answered = _trained(trainings), suite.answers(questions)
+    return _report(as_json, (results, verdicts.summary_text), (trained, curves.trained_text), (answered, answers.summary_text))
 
 
 @cli.command()
@@ -227,9 +233,10 @@ def book(what: str | None, settings: tuple[tuple[str, str], ...], errata: bool, 
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="What it shows: chip=h200, ranks=256.")
 @click.option("--save", type=Path, required=True, callback=_parsed(_writable), help="A .png, .svg or .pdf file.")
 def plot(name: str, settings: tuple[tuple[str, str], ...], save: Path) -> None:
-    """Draws a picture into a file: roofline, memory, messages or loss.
+    """Draws a picture into a file: roofline, memory, messages, loss or training.
 
-    The roofline takes a program's compiled text: --set source=step.hlo --set mesh=data=2,tensor=8.
+    The roofline takes a program's compiled text: --set source=step.hlo --set mesh=data=2,tensor=8. The training takes what a run of
+    it printed: lab run ch14_training --json > training.json, then --set source=training.json.
     """
     from lab.report import plots
 
@@ -239,6 +246,11 @@ def plot(name: str, settings: tuple[tuple[str, str], ...], save: Path) -> None:
 def _results(runs: Sequence[Run], mesh: Axes | None = None, settings: Mapping[str, str] | None = None) -> list[Result]:
     prepare([run.target for run in runs])
     return suite.results(_watched(runs), mesh, settings)
+
+
+def _trained(trainings: Sequence[Training], targets: Sequence[Target] = (), styles: Sequence[str] = (), settings: Mapping[str, str] | None = None) -> list[Trained]:
+    prepare([target for training in trainings for target in targets or map(parse_target, training.targets)])
+    return suite.trained(trainings, targets, styles, settings or {}, _watched)
 
 
 def _watched(runs: Sequence[T]) -> Iterator[T]:
@@ -252,17 +264,16 @@ def _watched(runs: Sequence[T]) -> Iterator[T]:
             progress.advance(task)
 
 
-def _report(
-    results: Sequence[Result], answered: Sequence[Answer], as_json: bool, text: Callable[..., str], answers_text: Callable[..., str]
-) -> int:
-    """Prints the results, then the answers; 1 where something failed or was refuted."""
+def _report(as_json: bool, *told: tuple[Sequence[Result | Trained | Answer], Callable[..., str]]) -> int:
+    """Prints the results, each kind in its own words; 1 where something failed or was refuted."""
     from lab.run import SCHEMA
 
+    every = [result for results, _ in told for result in results]
     if as_json:
-        _print_json({"schema": SCHEMA, "results": [result.to_json() for result in (*results, *answered)]})
+        _print_json({"schema": SCHEMA, "results": [result.to_json() for result in every]})
     else:
-        _print("\n\n\n".join(say(some) for say, some in ((text, results), (answers_text, answered)) if some))
-    return 0 if all(result.is_fine for result in (*results, *answered)) else 1
+        _print("\n\n\n".join(say(some) for some, say in told if some))
+    return 0 if all(result.is_fine for result in every) else 1
 
 
 @contextmanager

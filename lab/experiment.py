@@ -22,6 +22,7 @@ from meshes.targets import Target
 
 if TYPE_CHECKING:
     from lab.question import Question
+    from lab.training import Training
 
 STYLES = ("declared", "explicit")
 TARGETS = ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4")
@@ -81,7 +82,7 @@ class Experiment:
       reference: parameters to the function on one device whose results a small program must reach.
       build_numeric: the same as `build`, for the program whose results are compared, where that is another.
       inputs: parameters to the arguments of that program; random ones where there is none.
-      static_bytes: (parameters, axes) to the bytes of the arguments that theory puts on one device.
+      memory: (parameters, axes) to the bytes that theory puts on one device when it holds most, by what they are, the arguments first.
       state: (parameters, mesh) to what a step takes first and gives back first, as shapes with the shardings that its layout declares.
     """
 
@@ -97,7 +98,7 @@ class Experiment:
     reference: Callable[[Any], Callable[..., Any]]
     build_numeric: Callable[[str, Any, Mesh], tuple[Callable[..., Any], tuple[Any, ...]]] | None = None
     inputs: Callable[[Any], tuple[Any, ...]] | None = None
-    static_bytes: Callable[[Any, Axes], int] | None = None
+    memory: Callable[[Any, Axes], dict[str, int]] | None = None
     state: Callable[[Any, Mesh], Any] | None = None
     targets: tuple[str, ...] = TARGETS
     styles: tuple[str, ...] = STYLES
@@ -192,8 +193,8 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
 
 
-def load(name: str) -> Experiment | Question:
-    """The experiment, or the question without a program, of that name.
+def load(name: str) -> Experiment | Training | Question:
+    """The experiment, the training, or the question without a program, of that name.
 
     Raises:
       Unusable: there is none.

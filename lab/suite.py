@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lab.experiment import Experiment
     from lab.question import Answer, Question
     from lab.run import Result
+    from lab.training import Trained, Training
 
 
 class Run(NamedTuple):
@@ -29,20 +30,23 @@ class Run(NamedTuple):
         return f"{self.experiment.name} {self.style} {self.target}"
 
 
-def load(names: Sequence[str] = (), targets: Sequence[Target] = ()) -> list[Experiment | Question]:
-    """The named experiments and questions, or all of them, with JAX made ready for these targets."""
+def load(names: Sequence[str] = (), targets: Sequence[Target] = ()) -> list[Experiment | Training | Question]:
+    """The named experiments, trainings and questions, or all of them, with JAX made ready for these targets."""
     prepare(targets)
     from lab import experiment
 
     return [experiment.load(name) for name in names or experiment.names()]
 
 
-def parted(loaded: Iterable[Experiment | Question]) -> tuple[list[Experiment], list[Question]]:
-    """Those with a program, and those without."""
+def parted(loaded: Iterable[Experiment | Training | Question]) -> tuple[list[Experiment], list[Training], list[Question]]:
+    """Those with one program, those with one for each layout, and those without."""
+    from lab.experiment import Experiment
     from lab.question import Question
+    from lab.training import Training
 
     loaded = list(loaded)
-    return [one for one in loaded if not isinstance(one, Question)], [one for one in loaded if isinstance(one, Question)]
+    experiments, trainings, questions = ([one for one in loaded if isinstance(one, kind)] for kind in (Experiment, Training, Question))
+    return experiments, trainings, questions
 
 
 def runs(experiments: Iterable[Experiment], targets: Sequence[Target] = (), styles: Sequence[str] = ()) -> list[Run]:
@@ -81,6 +85,24 @@ def results(some: Iterable[Run], mesh: Axes | None = None, settings: Mapping[str
     return [
         run(experiment, target=target, style=style, axes=mesh, parameters=with_settings(experiment.parameters, settings or {}))
         for experiment, target, style in some
+    ]
+
+
+def trained(
+    trainings: Iterable[Training],
+    targets: Sequence[Target],
+    styles: Sequence[str],
+    settings: Mapping[str, str],
+    watched: Callable[[Sequence[Run]], Iterable[Run]],
+) -> list[Trained]:
+    """Trains under every layout in these styles on these targets; by default in all styles, on the training's own targets."""
+    from lab.experiment import with_settings
+    from lab.training import train
+
+    return [
+        train(training, target, watched(runs(training.layouts, [target], styles)), with_settings(training.parameters, settings))
+        for training in trainings
+        for target in targets or tuple(map(parse_target, training.targets))
     ]
 
 

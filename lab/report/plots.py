@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, which every kind of eye tells apart.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#666666"
+COLOURS = (BLUE, ORANGE, GREEN, RED, "#CC79A7", "#56B4E9", "#000000", "#8C510A", "#7B3294")
 SLOW_LINKS = ("network", "dcn")
 
 
@@ -154,6 +156,82 @@ class Loss:
         return figure
 
 
+@dataclass(frozen=True)
+class Curves:
+    """Loss of a training under every layout and style, and how far each is from that of one device.
+
+    Attributes:
+      source: what `lab run ch14_training --json` printed.
+    """
+
+    source: str = ""
+
+    def figure(self) -> Figure:
+        return curves(_training(self.source))
+
+
+def _training(source: str) -> Mapping[str, Any]:
+    """The training of a run.
+
+    Raises:
+      Unusable: the file holds none, or is not what the command prints.
+    """
+    expected = "expected what this prints: lab run ch14_training --json > training.json"
+    try:
+        results = json.loads(Path(source).read_text())["results"]
+        return next(result for result in results if "curves" in result)
+    except OSError:
+        raise Unusable(f"source={source}: no such file; {expected}") from None
+    except (ValueError, LookupError, TypeError, StopIteration):
+        raise Unusable(f"source={source}: holds no training; {expected}") from None
+
+
+def curves(training: Mapping[str, Any]) -> Figure:
+    """Above the losses of all layouts and styles, over a broad line for one device's; below their relative distance from it.
+
+    Args:
+      training: the JSON of a `lab.training.Trained`.
+    """
+    trained = [curve for curve in training["curves"] if curve["losses"]]
+    figure, above = _panel(f"{len(trained)} trainings and one device, {training['target']}", "", "loss [nats a byte]")
+    figure.set_size_inches(10, 6)
+    above_part, below_part = figure.add_gridspec(2, 1, height_ratios=(3, 2))
+    above.set_subplotspec(above_part)
+    below = figure.add_subplot(below_part, sharex=above, xlabel="step", ylabel="relative error")
+    below.spines[["top", "right"]].set_visible(False)
+    below.grid(alpha=0.3)
+    _draw_losses(above, training, trained)
+    _draw_distances(below, training, trained)
+    figure.legend(*above.get_legend_handles_labels(), frameon=False, loc="outside right upper", fontsize="small")
+    return figure
+
+
+def _draw_losses(panel: Panel, training: Mapping[str, Any], trained: Sequence[Mapping[str, Any]]) -> None:
+    panel.plot(np.array(training["one_device"]["losses"], float), color="#CCCCCC", linewidth=7, label="one device")
+    for curve, colour in zip(trained, _colours(trained), strict=True):
+        dashes = "-" if curve["style"] == "declared" else ":"
+        panel.plot(np.array(curve["losses"], float), dashes, color=colour, linewidth=1, label=f"{curve['layout']}, {curve['style']}")
+    panel.axhline(training["guessing_by_frequency"], linestyle="--", color=GREY, linewidth=1, label="guessing by frequency")
+
+
+def _draw_distances(panel: Panel, training: Mapping[str, Any], trained: Sequence[Mapping[str, Any]]) -> None:
+    alone, tolerance = np.array(training["one_device"]["losses"], float), training["numerics"]["tolerance"]
+    for curve, colour in zip(trained, _colours(trained), strict=True):
+        marker = "." if curve["style"] == "declared" else "x"
+        panel.plot(np.abs(np.array(curve["losses"], float) / alone - 1), marker, color=colour, markersize=3)
+    panel.axhline(tolerance, linestyle="--", color=RED, linewidth=1)
+    panel.annotate(f"tolerance {tolerance:.1e}", (0, tolerance), (0, -3), textcoords="offset points", va="top", color=RED)
+    # Linear below the rounding of a float32, so that equal losses are shown too.
+    panel.set_yscale("symlog", linthresh=1e-7)
+    panel.set_ylim(bottom=-1e-8)
+
+
+def _colours(trained: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One for each layout."""
+    layouts = dict(zip(dict.fromkeys(curve["layout"] for curve in trained), cycle(COLOURS)))
+    return [layouts[curve["layout"]] for curve in trained]
+
+
 def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> Figure:
     """The chip's roofs, and for each ledger a point on the roof of every link that it uses: its FLOPs over the wire bytes of that link.
 
@@ -188,8 +266,8 @@ def _intensities(ledger: Ledger, of: Chip) -> dict[str, tuple[float, float]]:
     return {link.name: (ledger.flops / float(total.wire_bytes), link.value) for link, total in sent.items() if total.wire_bytes}
 
 
-Plot = Roofline | ModelState | MessageTimes | Loss
-PLOTS: dict[str, Callable[[], Plot]] = {"roofline": Roofline, "memory": ModelState, "messages": MessageTimes, "loss": Loss}
+Plot = Roofline | ModelState | MessageTimes | Loss | Curves
+PLOTS: dict[str, Callable[[], Plot]] = {"roofline": Roofline, "memory": ModelState, "messages": MessageTimes, "loss": Loss, "training": Curves}
 """What `lab plot` draws, by name."""
 
 

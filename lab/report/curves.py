@@ -1,0 +1,48 @@
+"""Trainings as tables: one line for each layout and style."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lab.report.tables import Column, columns_text
+from lab.report.verdicts import claim_text
+
+if TYPE_CHECKING:
+    from lab.training import Curve, Trained
+
+
+def trained_text(trained: Sequence[Trained]) -> str:
+    """Each training in full."""
+    return "\n\n\n".join(map(training_text, trained))
+
+
+def training_text(trained: Trained) -> str:
+    """The verdict, each curve, what failed, how the loss fell, and what the curves decide."""
+    parameters = ", ".join(f"{name} {value}" for name, value in vars(trained.parameters).items())
+    head = f"{trained.verdict}: {trained.training.name}, {trained.target}\n{parameters}"
+    words = [*(f"failed: {failure}" for failure in trained.failures), *_fall(trained), *map(claim_text, trained.claims)]
+    return "\n\n".join((head, columns_text(_columns(trained.curves)), "\n".join(words)))
+
+
+def _columns(curves: Sequence[Curve]) -> list[Column]:
+    return [
+        Column("ledger", tuple(str(curve.verdict) for curve in curves)),
+        Column("layout", tuple(curve.layout for curve in curves)),
+        Column("style", tuple(curve.style for curve in curves)),
+        Column("mesh", tuple(",".join(f"{name}={size}" for name, size in curve.mesh.items()) for curve in curves)),
+        Column("last loss", tuple(f"{curve.losses[-1]:.6f}" if curve.losses.size else "" for curve in curves), is_number=True),
+        Column("worst relative\nerror", tuple(f"{curve.worst_relative_error:.1e}" for curve in curves), is_number=True),
+        Column("compile\n[s]", tuple(f"{curve.compile_s:.1f}" for curve in curves), is_number=True),
+        Column("steps\n[s]", tuple(f"{curve.steps_s:.1f}" for curve in curves), is_number=True),
+    ]
+
+
+def _fall(trained: Trained) -> list[str]:
+    alone, steps = trained.alone, trained.parameters.steps
+    return [
+        f"one device: the loss is {trained.start:.3f} at first and {trained.end:.3f} over the last tenth of {steps} steps; "
+        f"guessing bytes by how often they occur costs {trained.guessing:.3f}",
+        f"float32: other orders of the sequences move that curve by {alone.moved[0]:.1e} at the first step and by {alone.moved.max():.1e} at most; "
+        f"tolerance {alone.tolerance:.1e}",
+    ]

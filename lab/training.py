@@ -1,0 +1,265 @@
+"""One training, the same under every layout and style: the loss curves must lie on each other, and on that of one device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from lab import text
+from lab.clock import timed
+from lab.experiment import STYLES, Claim, Experiment
+from lab.inspection import inspect_program
+from lab.models.shape import DecoderShape
+from lab.run import RUNNABLE, compiled_step, context, no_op
+from lab.settle import Verdict, settle
+from lab.strategies.program import Metrics, TrainState
+from lab.strategies.update import CLIP, optimizer, updated
+from lab.suite import Run
+from meshes.errors import Unusable
+from meshes.targets import Target, make_mesh
+
+# A curve may differ by ten times what other orders of the sums do, and a loss by at least its own rounding; by no more than an eye would see.
+MARGIN, LEAST_MOVE, LARGEST_TOLERANCE = 10, float(np.finfo(np.float32).eps), 1e-2
+ORDERS = 2
+Batches = Sequence[tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class TrainingShape(DecoderShape):
+    """A decoder over bytes, its batch, and how often it is trained on one.
+
+    Raises:
+      Unusable: as `DecoderShape`; fewer than two steps, or a vocabulary without room for every byte.
+    """
+
+    steps: int = 200
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps < 2:
+            raise Unusable(f"steps={self.steps}: expected 2 or more")
+        if self.vocab < text.BYTES:
+            raise Unusable(f"vocab={self.vocab}: expected {text.BYTES} or more, one for each byte")
+
+
+@dataclass(frozen=True)
+class Training:
+    """Experiments on a decoder's step whose layouts train the same model.
+
+    Attributes:
+      name: of its module in `experiments`.
+      chapter: of the book.
+      layouts: an experiment for each layout, named after it.
+      claims: what the curves decide.
+    """
+
+    name: str
+    chapter: int
+    question: str
+    parameters: TrainingShape
+    layouts: tuple[Experiment, ...]
+    claims: Callable[[Trained], tuple[Claim, ...]]
+    targets: tuple[str, ...] = ("cpu:8",)
+    styles: tuple[str, ...] = STYLES
+
+
+@dataclass(frozen=True)
+class Alone:
+    """One device's training: its losses, and how far they moved, relatively, when each batch held its sequences in another order.
+
+    Nothing but the order of sums differs then, so this is what float32 allows two layouts to differ by.
+    """
+
+    losses: np.ndarray
+    moved: np.ndarray
+
+    @property
+    def tolerance(self) -> float:
+        """Relative error up to which a curve is the same."""
+        return min(MARGIN * max(LEAST_MOVE, float(self.moved.max())), LARGEST_TOLERANCE)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A training under one layout in one style.
+
+    Attributes:
+      verdict: of the step's ledger.
+      failure: where the curve leaves that of one device, what XLA refused, or which declared sharding did not happen, in a line.
+    """
+
+    layout: str
+    style: str
+    mesh: dict[str, int]
+    losses: np.ndarray
+    worst_relative_error: float
+    compile_s: float
+    steps_s: float
+    verdict: Verdict
+    failure: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"losses": numbers(self.losses), "worst_relative_error": number(self.worst_relative_error), "verdict": str(self.verdict)}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training came to on one target."""
+
+    training: Training
+    target: str
+    parameters: TrainingShape
+    alone: Alone
+    curves: tuple[Curve, ...]
+    guessing: float
+    seconds: float
+
+    @property
+    def start(self) -> float:
+        return float(self.alone.losses[0])
+
+    @property
+    def end(self) -> float:
+        """Mean loss of the last tenth of the steps."""
+        return float(self.alone.losses[-max(1, self.parameters.steps // 10) :].mean())
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        level = () if self.end < self.start else (f"the loss does not fall: {self.start:.3f} at first, {self.end:.3f} over the last tenth of the steps",)
+        return level + tuple(f"{curve.layout} {curve.style}: {curve.failure}" for curve in self.curves if curve.failure)
+
+    @property
+    def worst_relative_error(self) -> float:
+        return max(curve.worst_relative_error for curve in self.curves)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of the ledgers; failed where a curve is."""
+        return Verdict.FAILED if self.failures else max((curve.verdict for curve in self.curves), key=list(Verdict).index)
+
+    @property
+    def is_fine(self) -> bool:
+        return self.verdict not in (Verdict.FAILED, Verdict.REFUTED) and not any(claim.is_surprise for claim in self.claims)
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        return self.training.claims(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """One of the `results` of `sharding-lab/run/1`, with `curves` in place of terms."""
+        return {
+            "experiment": self.training.name,
+            "style": None,
+            "target": self.target,
+            "mesh": None,
+            "parameters": asdict(self.parameters),
+            "verdict": str(self.verdict),
+            "failure": "; ".join(self.failures) or None,
+            "terms": [],
+            "unexplained": [],
+            "missing": [],
+            "claims": [asdict(claim) for claim in self.claims],
+            "numerics": {"worst_relative_error": number(self.worst_relative_error), "tolerance": self.alone.tolerance},
+            "memory": None,
+            "one_device": {"losses": numbers(self.alone.losses), "moved_by_order": numbers(self.alone.moved)},
+            "guessing_by_frequency": self.guessing,
+            "curves": [curve.to_json() for curve in self.curves],
+            "seconds": {"all": self.seconds},
+        }
+
+
+def train(training: Training, target: Target, runs: Iterable[Run], shape: TrainingShape) -> Trained:
+    """Trains on one device, then as each run says: a layout in a style.
+
+    Raises:
+      Unusable: the target only compiles, or a dim does not split over its devices.
+    """
+    if target.platform not in RUNNABLE:
+        raise Unusable(f"{training.name} runs its programs, and {target} only compiles; take cpu:8 or attached")
+    start, source = time.perf_counter(), text.standard_library()
+    batches = text.batches(source, shape.steps, shape.batch, shape.length)
+    with jax.default_matmul_precision("highest"):
+        alone = train_alone(training.layouts[0], shape, batches)
+        curves = tuple(curve(run, shape, batches, alone) for run in runs)
+    return Trained(training, str(target), shape, alone, curves, text.guessing(source), time.perf_counter() - start)
+
+
+def train_alone(experiment: Experiment, shape: TrainingShape, batches: Batches) -> Alone:
+    """Without mesh and layout, with Optax's own clipping."""
+    find, clipping = experiment.reference(shape), optax.chain(optax.clip_by_global_norm(CLIP), optimizer())
+
+    @jax.jit
+    def step(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[TrainState, Metrics]:
+        loss, gradients = find(state, tokens_BS, targets_BS)
+        master, moments = updated(clipping, gradients, state.moments, state.master)
+        return TrainState(master, moments, None), Metrics(loss, optax.global_norm(gradients))
+
+    master = experiment.inputs(shape)[0].master
+    state = TrainState(master, clipping.init(master), None)
+    found = losses(step, state, batches)
+    others = [losses(step, state, _reordered(batches, seed)) for seed in range(ORDERS)]
+    return Alone(found, np.max([np.abs(other / found - 1) for other in others], axis=0))
+
+
+def _reordered(batches: Batches, seed: int) -> Batches:
+    draw = np.random.default_rng(seed)
+    orders = [draw.permutation(len(tokens_BS)) for tokens_BS, _ in batches]
+    return [(tokens_BS[order], targets_BS[order]) for order, (tokens_BS, targets_BS) in zip(orders, batches, strict=True)]
+
+
+def losses(step: Callable[..., tuple[Any, Metrics]], state: Any, batches: Batches) -> np.ndarray:
+    """The loss of each step, before its update; float64 [steps]."""
+    found = []
+    for batch in batches:
+        state, metrics = step(state, *batch)
+        # Awaited here: fake devices share the threads of one pool, and several steps in flight may wait for each other for ever.
+        found.append(float(metrics.loss))
+    return np.array(found)
+
+
+def curve(run: Run, shape: TrainingShape, batches: Batches, alone: Alone) -> Curve:
+    """Compiles one layout's step in one style, settles its ledger, and trains with it."""
+    experiment, target, style = run
+    axes = experiment.axes(target)
+    mesh, predicted = make_mesh(target, axes), experiment.predict(shape, axes)
+    nothing = Curve(experiment.name, style, axes.shape, np.empty(0), np.inf, 0.0, 0.0, Verdict.FAILED)
+    try:
+        compiled, compile_s = timed(lambda: compiled_step(experiment, style, shape, mesh))
+        # In float32 the weights in use are the master weights at first, and a step that is given one buffer twice cannot reuse it.
+        state = jax.device_put(jax.tree.map(jnp.copy, experiment.inputs(shape)[0]), compiled.input_shardings[0][0])
+        found, steps_s = timed(lambda: losses(compiled, state, batches))
+    except jax.errors.JaxRuntimeError as refusal:
+        return replace(nothing, failure=str(refusal).strip().partition("\n")[0])
+    settlement = settle(predicted, inspect_program(compiled, (), mesh, target, source=experiment.name), context(target, style, axes, mesh))
+    failure = left(found, alone) or no_op(experiment, shape, mesh, compiled, settlement)
+    return replace(nothing, losses=found, worst_relative_error=float(relative_error(found, alone).max()), compile_s=compile_s, steps_s=steps_s, verdict=settlement.verdict, failure=failure)
+
+
+def relative_error(found: np.ndarray, alone: Alone) -> np.ndarray:
+    """Of each step; infinite where a loss is no number."""
+    return np.nan_to_num(np.abs(found / alone.losses - 1), nan=np.inf)
+
+
+def left(found: np.ndarray, alone: Alone) -> str | None:
+    """Where a curve leaves that of one device, in a sentence; None where it does not."""
+    away = relative_error(found, alone) > alone.tolerance
+    if not away.any():
+        return None
+    step = int(away.argmax())
+    return f"leaves the curve of one device at step {step}: loss {found[step]:.7g}, expected {alone.losses[step]:.7g} to {alone.tolerance:.1e}"
+
+
+def numbers(values: np.ndarray) -> list[float | None]:
+    return [number(value) for value in values]
+
+
+def number(value: float) -> float | None:
+    """As JSON has them: what is not finite is null."""
+    return float(value) if np.isfinite(value) else None
