@@ -13,7 +13,7 @@ from lab.experiment import TARGETS, Claim, Experiment
 from lab.ledger import Ledger
 from lab.models.shape import DecoderShape
 from lab.strategies import program
-from lab.strategies.memory import static_bytes
+from lab.strategies.peak import peak_terms
 from lab.strategies.strategy import Strategy
 from meshes.axes import Axes
 from meshes.targets import Target
@@ -50,7 +50,7 @@ def decoder_experiment(
         reference=on_one_device,
         build_numeric=partial(_with_style, program.gradients, strategy),
         inputs=inputs,
-        static_bytes=partial(static_bytes, strategy),
+        memory=partial(peak_terms, strategy),
         state=lambda shape, mesh: program.arguments(program.Spread(strategy, shape, mesh))[0],
         targets=targets,
     )

@@ -41,7 +41,7 @@ class Result:
     Attributes:
       measured: the compiled program's ledger; None where it failed to compile or gave wrong numbers.
       settlement: None where `measured` is.
-      static_bytes: of arguments on one device, as theory has them; None where it says nothing.
+      held: bytes on one device at the fullest moment, as theory has them, by what they are; None where it says nothing.
       numerics: None where the program was not run.
       failure: why there is no ledger, or which declared sharding did not happen, in a line.
     """
@@ -54,7 +54,7 @@ class Result:
     seconds: Seconds
     measured: Ledger | None = None
     settlement: Settlement | None = None
-    static_bytes: int | None = None
+    held: dict[str, int] | None = None
     claims: tuple[Claim, ...] = ()
     numerics: Numerics | None = None
     failure: str | None = None
@@ -85,7 +85,7 @@ class Result:
             "claims": [asdict(claim) for claim in self.claims],
             "notes": list(self.measured.notes) if self.measured else [],
             "numerics": asdict(self.numerics) if self.numerics else None,
-            "memory": _memory_json(self.static_bytes, self.measured.memory if self.measured else None),
+            "memory": _memory_json(self.held, self.measured.memory if self.measured else None),
             "seconds": asdict(self.seconds),
         }
 
@@ -116,9 +116,9 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
     measured, read_seconds = timed(lambda: inspect_program(compiled, (), mesh, target, source=experiment.name))
     settlement = settle(predicted, measured, context(target, style, axes, mesh))
     claims = experiment.claims(parameters, axes, measured)
-    static = experiment.static_bytes(parameters, axes) if experiment.static_bytes else None
+    held = experiment.memory(parameters, axes) if experiment.memory else None
     failure = no_op(experiment, parameters, mesh, compiled, settlement)
-    outcome = {"measured": measured, "settlement": settlement, "static_bytes": static, "claims": claims, "numerics": checked, "failure": failure}
+    outcome = {"measured": measured, "settlement": settlement, "held": held, "claims": claims, "numerics": checked, "failure": failure}
     return result(compile_seconds, read_seconds, **outcome)
 
 
@@ -159,6 +159,6 @@ def _first_line(failure: Exception) -> str:
     return str(failure).strip().partition("\n")[0] or type(failure).__name__
 
 
-def _memory_json(static_bytes: int | None, memory: Memory | None) -> dict[str, Any] | None:
-    predicted = None if static_bytes is None else {"arguments": static_bytes}
+def _memory_json(held: dict[str, int] | None, memory: Memory | None) -> dict[str, Any] | None:
+    predicted = None if held is None else {"arguments": held["arguments"], "peak": sum(held.values()), "terms": held}
     return None if memory is None else {"predicted": predicted, "measured": asdict(memory)}
