@@ -22,6 +22,7 @@ from meshes.targets import Target
 
 if TYPE_CHECKING:
     from lab.question import Question
+    from lab.training import Training
 
 STYLES = ("declared", "explicit")
 TARGETS = ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4")
@@ -192,8 +193,8 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
 
 
-def load(name: str) -> Experiment | Question:
-    """The experiment, or the question without a program, of that name.
+def load(name: str) -> Experiment | Training | Question:
+    """The experiment, the training, or the question without a program, of that name.
 
     Raises:
       Unusable: there is none.
