@@ -239,7 +239,8 @@ def curve(run: Run, shape: TrainingShape, batches: Batches, alone: Alone) -> Cur
         return replace(nothing, failure=str(refusal).strip().partition("\n")[0])
     settlement = settle(predicted, inspect_program(compiled, (), mesh, target, source=experiment.name), context(target, style, axes, mesh))
     failure = left(found, alone) or no_op(experiment, shape, mesh, compiled, settlement)
-    return replace(nothing, losses=found, worst_relative_error=float(relative_error(found, alone).max()), compile_s=compile_s, steps_s=steps_s, verdict=settlement.verdict, failure=failure)
+    worst, verdict = float(relative_error(found, alone).max()), settlement.verdict
+    return replace(nothing, losses=found, worst_relative_error=worst, compile_s=compile_s, steps_s=steps_s, verdict=verdict, failure=failure)
 
 
 def relative_error(found: np.ndarray, alone: Alone) -> np.ndarray:

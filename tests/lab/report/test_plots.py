@@ -1,12 +1,13 @@
 """What the pictures show, read back from their axes."""
 
+import json
 import sys
 
 import numpy as np
 import pytest
 
 from lab.ledger import Kind, Ledger, Transfer
-from lab.report.plots import Loss, MessageTimes, ModelState, Roofline, roofline, save
+from lab.report.plots import Curves, Loss, MessageTimes, ModelState, Roofline, curves, roofline, save
 from meshes.errors import Unusable
 from meshes.hardware import chip
 
@@ -70,6 +71,45 @@ def test_no_model_is_below_the_best_for_its_compute_and_the_best_touches_each():
     for x, loss in models:
         over = loss - np.interp(np.log(x), np.log(flops), best)
         assert -1e-3 < over.min() < 2e-3
+
+
+TRAINING = {
+    "target": "cpu:8",
+    "numerics": {"tolerance": 1e-6},
+    "one_device": {"losses": [4.0, 2.0]},
+    "guessing_by_frequency": 3.1,
+    "curves": [
+        {"layout": "ZeRO-1", "style": "declared", "losses": [4.0, 2.0]},
+        {"layout": "ZeRO-1", "style": "explicit", "losses": [4.0, 3.0]},
+        {"layout": "ZeRO-2", "style": "explicit", "losses": [4.0, None]},
+        {"layout": "ZeRO-3", "style": "explicit", "losses": []},
+    ],
+}
+
+
+def test_curves_lie_on_that_of_one_device_and_half_a_loss_beside_it_is_half_below():
+    above, below = curves(TRAINING).axes
+    losses = {line.get_label(): list(line.get_ydata()) for line in above.get_lines()}
+    assert losses["one device"] == losses["ZeRO-1, declared"] == [4.0, 2.0]
+    assert losses["ZeRO-1, explicit"] == [4.0, 3.0]
+    assert "ZeRO-3, explicit" not in losses
+    assert [list(line.get_ydata()) for line in below.get_lines()][:2] == [[0.0, 0.0], [0.0, 0.5]]
+    assert list(below.get_lines()[-1].get_ydata()) == [1e-6, 1e-6]
+
+
+@pytest.mark.parametrize("text", [None, "{", '{"results": []}', '{"results": [{"terms": []}]}', "[]"])
+def test_a_file_without_a_training_is_refused_with_the_command_that_makes_one(tmp_path, text):
+    file = tmp_path / "training.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(Unusable, match=r"no such file|holds no training.*lab run ch14_training --json > training.json"):
+        Curves(str(file)).figure()
+
+
+def test_a_picture_of_a_training_is_drawn_from_what_a_run_printed(tmp_path):
+    (tmp_path / "training.json").write_text(json.dumps({"results": [{"terms": []}, TRAINING]}))
+    save("training", {"source": str(tmp_path / "training.json")}, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_picture_is_written(tmp_path):
