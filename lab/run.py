@@ -116,7 +116,7 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
     measured, read_seconds = timed(lambda: inspect_program(compiled, (), mesh, target, source=experiment.name))
     settlement = settle(predicted, measured, context(target, style, axes, mesh))
     claims = experiment.claims(parameters, axes, measured)
-    held = experiment.memory(parameters, axes) if experiment.memory else None
+    held = experiment.memory(style, parameters, axes) if experiment.memory else None
     failure = no_op(experiment, parameters, mesh, compiled, settlement)
     outcome = {"measured": measured, "settlement": settlement, "held": held, "claims": claims, "numerics": checked, "failure": failure}
     return result(compile_seconds, read_seconds, **outcome)

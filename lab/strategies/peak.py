@@ -30,18 +30,18 @@ ATTENTION = ("attention_norm_in", "attention_normed", "attention_in", "q", "k", 
 Terms = dict[str, int]
 
 
-def peak_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> Terms:
+def peak_terms(strategy: Strategy, style: str, shape: DecoderShape, axes: Axes) -> Terms:
     """Bytes of one device at the fullest moment of a step, by what they are; their sum is the peak.
 
-    Buffers that XLA keeps beside them, gathers more than one layer ahead and copies into other layouts are left out, but for the one
-    that its GPU compiler makes of all layers' scores. Source: Ch. 19, `ch19.total`, with the activations of `lab.book.activations`.
+    Copies into other layouts are those that XLA's GPU compiler makes of whole stacks; what else it keeps beside these terms is left out.
+    Source: Ch. 19, `ch19.total`, with the activations of `lab.book.activations`.
     """
-    return {"arguments": static_bytes(strategy, shape, axes)} | max(Device(strategy, shape, axes).moments, key=lambda terms: sum(terms.values()))
+    return {"arguments": static_bytes(strategy, shape, axes)} | max(Device(strategy, style, shape, axes).moments, key=lambda terms: sum(terms.values()))
 
 
 def saved_layer_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
     """What one layer keeps for its backward pass on one device."""
-    return Device(strategy, shape, axes).saved
+    return Device(strategy, "explicit", shape, axes).saved
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Device:
     """One device's share of a step."""
 
     strategy: Strategy
+    style: str
     shape: DecoderShape
     axes: Axes
 
@@ -56,8 +57,8 @@ class Device:
     def moments(self) -> tuple[Terms, ...]:
         """The head, both ends of the backward pass of the layers, and what follows it; a step is fullest at one of them."""
         kept = {"activations kept": self.shape.layers * self.saved, "weights kept as used": self.kept_weights} | self.head
-        # Where weights are gathered the backward loop's first layer is peeled off, and begins before the copy.
-        copied = {"scores in a second layout": self.second_layout} | (self.layer_at_work if self.is_gathered else {})
+        # The layer that is peeled off the backward loop begins before the copy.
+        copied = {"scores in a second layout": self.second_layout} | (self.layer_at_work if self.is_peeled else {})
         return (
             kept | {"logits": self.logits, "head as used": self.used(self.ends[-1:])},
             kept | self.gradients | copied,
@@ -118,6 +119,11 @@ class Device:
         return self._is_parted(self.strategy.weights)
 
     @property
+    def is_peeled(self) -> bool:
+        """XLA's GPU compiler takes a layer out of the backward loop, to gather ahead (G2)."""
+        return self.is_gathered and self.style == "explicit"
+
+    @property
     def is_scattered(self) -> bool:
         """Gradients are (ZeRO)."""
         return self._is_parted(self.strategy.master)
@@ -161,6 +167,12 @@ class Device:
         return self.shape.layers * self.tensors["softmax"] if self.shape.remat == "none" else 0
 
     @property
+    def relaid(self) -> int:
+        """XLA's GPU compiler copies two stacks of float32 masters for both loops, so that their split dim comes first."""
+        some = [weight for weight in self.matrices if weight.scope.endswith(("gate", "query"))]
+        return sum(4 * weight.per_pass * elements(weight, self.strategy.weights, self.shape, self.axes) for weight in some)
+
+    @property
     def layer_at_work(self) -> Terms:
         """All tensors of the layer that is gone through backwards; or, where its scores are largest, attention's and the gradients of the square ones."""
         layer, attention = self._sum(SAVED["none"]), self._sum(ATTENTION) + self._sum(SQUARE)
@@ -170,6 +182,7 @@ class Device:
         return {
             "one layer's tensors": max(layer, attention),
             "one layer's weights as used": used,
-            "the next layer's, gathered ahead": used if self.is_gathered else 0,
+            "the next layer's, gathered ahead": used if self.is_peeled else 0,
+            "gate and query as gathers read them": self.relaid if self.is_gathered and self.is_recomputed else 0,
             "one layer's gradients before they are scattered": self._in_products(self.matrices) if self.strategy.is_anchored else 0,
         }
