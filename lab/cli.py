@@ -151,13 +151,15 @@ def run(
 ) -> int:
     """Settles what theory predicts with what the compilers make of it, term by term."""
     experiments, trainings, questions = suite.parted(suite.load(names, targets))
-    if questions and (targets or styles or mesh):
-        raise Unusable(f"{questions[0].name} has no program to compile; leave out --target, --style and --mesh")
+    for question in questions:
+        if styles or mesh or (targets and not question.targets):
+            reason = "chooses styles and meshes itself; leave out" if question.targets else "has no program to compile; leave out --target,"
+            raise Unusable(f"{question.name} {reason} --style and --mesh")
     if trainings and mesh:
         raise Unusable(f"{trainings[0].name} has a mesh for each layout; leave out --mesh")
     results = _results(suite.runs(experiments, targets, styles), mesh, dict(settings))
     trained = _trained(trainings, targets, styles, dict(settings))
-    answered = suite.answers(questions, dict(settings))
+    answered = suite.answers(questions, dict(settings) | ({"target": str(targets[0])} if targets else {}))
     return _report(as_json, (results, verdicts.results_text), (trained, curves.trained_text), (answered, answers.answers_text))
 
 
@@ -173,7 +175,8 @@ def verify(full: bool, as_json: bool) -> int:
     for platform in missing:
         print(f"lab: no {platform} targets, the plugin is not installed; run: {plugins.install_command(platform)}", file=sys.stderr)
     results = _results([run for run in runs if run.target.platform not in missing])
-    trained, answered = _trained(trainings), suite.answers(questions)
+    compilable = [question for question in questions if not {parse_target(target).platform for target in question.targets} & set(missing)]
+    trained, answered = _trained(trainings), suite.answers(compilable)
     return _report(as_json, (results, verdicts.summary_text), (trained, curves.trained_text), (answered, answers.summary_text))
 
 

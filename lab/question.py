@@ -1,4 +1,4 @@
-"""A question that needs no program: formulas, the zoo and the hardware table answer it in numbers."""
+"""A question that is answered in numbers: by formulas, the zoo and the hardware table, or by several programs side by side."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from meshes.errors import Unusable
 
 @dataclass(frozen=True)
 class Row:
-    """One number of an answer: what it is, its value (or a word), and its unit."""
+    """One number of an answer: what it is, its value (or a word), and its unit; where the value is measured, what theory predicts for it."""
 
     what: str
     value: float | str
     unit: str = ""
+    predicted: float | None = None
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Question:
     Attributes:
       name: of its module in `experiments`.
       chapter: of the book.
-      parameters: what is assumed, a frozen dataclass.
+      parameters: what is assumed, a frozen dataclass; its `target`, if it has one, is where programs are compiled.
       answer: parameters to the rows of the answer.
       claims: parameters to what these numbers say of the book.
     """
@@ -39,8 +40,12 @@ class Question:
     parameters: Any
     answer: Callable[[Any], tuple[Row, ...]]
     claims: Callable[[Any], tuple[Claim, ...]]
-    targets: ClassVar[tuple[str, ...]] = ()
     styles: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Where its programs are compiled by default; none where it has no program."""
+        return (self.parameters.target,) if hasattr(self.parameters, "target") else ()
 
 
 @dataclass(frozen=True)
@@ -85,5 +90,5 @@ def answer(question: Question, settings: Mapping[str, str]) -> Answer:
 
 def _check(assumed: Mapping[str, Any]) -> None:
     """Counts are above zero; what is measured may be zero."""
-    positive(**{name: value for name, value in assumed.items() if isinstance(value, int)})
+    positive(**{name: value for name, value in assumed.items() if type(value) is int})
     not_negative(**{name: value for name, value in assumed.items() if isinstance(value, float)})

@@ -21,7 +21,7 @@ def test_a_questions_json_has_the_fields_of_every_result_and_its_rows(lab):
     (result,) = json.loads(lab("run", "ch37_placement", "--json").out)["results"]
     assert set(result) >= {"experiment", "style", "target", "mesh", "parameters", "verdict", "terms", "unexplained", "missing", "claims", "seconds"}
     assert (result["verdict"], result["terms"], result["target"]) == ("answered", [], None)
-    assert {"what": "llama3-405b: tensor of 8 spans", "value": 1, "unit": "domain"} in result["rows"]
+    assert {"what": "llama3-405b: tensor of 8 spans", "value": 1, "unit": "domain", "predicted": None} in result["rows"]
 
 
 def test_questions_are_listed_without_targets(lab):

@@ -1,0 +1,105 @@
+"""Chapter 20: what does each ZeRO stage hold, and what does it send for that?"""
+
+from dataclasses import asdict, dataclass
+
+from lab.experiment import Claim, calculated, decided
+from lab.ledger import Ledger
+from lab.models.shape import DecoderShape
+from lab.plans import planned_step
+from lab.question import Question, Row
+from lab.strategies.data_parallel import DATA_PARALLEL
+from lab.strategies.peak import peak_terms
+from lab.strategies.strategy import Strategy
+from lab.strategies.zero1 import ZERO1, ZERO2
+from lab.strategies.zero3 import ZERO3
+from meshes.axes import DATA, FSDP, Axes
+from meshes.targets import parse_target
+
+STYLE = "explicit"
+NORM_BYTES = 4
+LESS = "each stage holds less than the one before at its peak as well"
+STAGES = {"data parallelism": DATA_PARALLEL, "ZeRO-1": ZERO1, "ZeRO-2": ZERO2, "ZeRO-3": ZERO3}
+
+
+@dataclass(frozen=True)
+class Assumed(DecoderShape):
+    """A decoder's step, each sequence on one device, over all devices of the target."""
+
+    target: str = "gpu:h100:2x8"
+
+    @property
+    def shape(self) -> DecoderShape:
+        return DecoderShape(**{name: value for name, value in asdict(self).items() if name != "target"})
+
+    def axes(self, strategy: Strategy) -> Axes:
+        return Axes.of({FSDP if strategy is ZERO3 else DATA: parse_target(self.target).devices})
+
+    def measured(self, strategy: Strategy) -> Ledger:
+        return planned_step(strategy, STYLE, self.shape, self.target, self.axes(strategy))
+
+    def terms(self, strategy: Strategy) -> dict[str, int]:
+        return peak_terms(strategy, STYLE, self.shape, self.axes(strategy))
+
+
+def answer(assumed: Assumed) -> tuple[Row, ...]:
+    return tuple(row for name, strategy in STAGES.items() for row in _stage(name, strategy, assumed))
+
+
+def _stage(name: str, strategy: Strategy, assumed: Assumed) -> tuple[Row, ...]:
+    terms, found = assumed.terms(strategy), assumed.measured(strategy)
+    peak = () if found.memory.peak is None else (Row(f"{name}: peak", found.memory.peak, "bytes", sum(terms.values())),)
+    volume = strategy.predict(assumed.shape, assumed.axes(strategy)).totals().wire_bytes
+    return (
+        Row(f"{name}: held between steps", found.memory.arguments, "bytes", terms["arguments"]),
+        *peak,
+        Row(f"{name}: sent a step", float(found.totals().wire_bytes), "bytes", float(volume)),
+    )
+
+
+def claims(assumed: Assumed) -> tuple[Claim, ...]:
+    return (_memory(assumed), *_volumes(assumed), _peaks(assumed))
+
+
+def _memory(assumed: Assumed) -> Claim:
+    held = {name: assumed.measured(strategy).memory.arguments for name, strategy in STAGES.items()}
+    book = {name: assumed.terms(strategy)["arguments"] for name, strategy in STAGES.items()}
+    evidence = f"between steps a device holds {_listed(held)} B; 12 Psi, 2 Psi + 12 Psi / P twice and 12 Psi / P with norms whole, gradients aside: {_listed(book)} B"
+    if held != book and assumed.target.startswith("tpu"):
+        return calculated("ch20.stage_memory", f"{evidence}; a TPU pads arguments to layout tiles (T8)")
+    return decided("ch20.stage_memory", held == book, evidence)
+
+
+def _volumes(assumed: Assumed) -> tuple[Claim, ...]:
+    sent = {name: float(assumed.measured(strategy).totals().wire_bytes) for name, strategy in STAGES.items()}
+    dp = sent["data parallelism"]
+    if assumed.accumulation > 1:
+        return (calculated("ch20.comm", f"a device sends {_listed(sent)} B for {assumed.accumulation} micro-batches a step"),)
+    evidence = f"stages 0 to 3 send {_listed(sent)} B a device and step"
+    # Beyond gradients and weights, the norm of split gradients takes a sum of one float32.
+    alike = all(0 <= sent[stage] - dp < 2 * NORM_BYTES for stage in ("ZeRO-1", "ZeRO-2"))
+    return (
+        decided("ch20.comm", alike, evidence, statement="stages 1 and 2 send what data parallelism does"),
+        decided("ch20.comm", sent["ZeRO-2"] >= 2 * dp, evidence, statement="ZeRO-2 sends twice as much", disputed="4-5:D-68"),
+    )
+
+
+def _peaks(assumed: Assumed) -> Claim:
+    found = {name: assumed.measured(strategy).memory.peak for name, strategy in STAGES.items()}
+    if None in found.values():
+        return calculated("ch20.stage_memory", "this backend reports no peak", statement=LESS)
+    falls = list(found.values()) == sorted(found.values(), reverse=True)
+    return decided("ch20.stage_memory", falls, f"at most a device holds {_listed(found)} B", statement=LESS)
+
+
+def _listed(sizes: dict[str, float]) -> str:
+    return ", ".join(f"{size:,.0f}" for size in sizes.values())
+
+
+EXPERIMENT = Question(
+    name="ch20_stages",
+    chapter=20,
+    question="What does each ZeRO stage hold, and what does it send for that?",
+    parameters=Assumed(),
+    answer=answer,
+    claims=claims,
+)
