@@ -247,12 +247,15 @@ def plot(name: str, settings: tuple[tuple[str, str], ...], save: Path) -> None:
 
 
 def _results(runs: Sequence[Run], mesh: Axes | None = None, settings: Mapping[str, str] | None = None) -> list[Result]:
-    prepare([run.target for run in runs])
+    # Where nothing is run nothing is prepared: without targets that would turn accelerators off.
+    if runs:
+        prepare([run.target for run in runs])
     return suite.results(_watched(runs), mesh, settings)
 
 
 def _trained(trainings: Sequence[Training], targets: Sequence[Target] = (), styles: Sequence[str] = (), settings: Mapping[str, str] | None = None) -> list[Trained]:
-    prepare([target for training in trainings for target in targets or map(parse_target, training.targets)])
+    if trainings:
+        prepare([target for training in trainings for target in targets or map(parse_target, training.targets)])
     return suite.trained(trainings, targets, styles, settings or {}, _watched)
 
 

@@ -70,7 +70,6 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """One of the `results` of `sharding-lab/run/1`."""
-        settled = self.settlement
         return {
             "experiment": self.experiment,
             "style": self.style,
@@ -79,9 +78,7 @@ class Result:
             "parameters": self.parameters,
             "verdict": str(self.verdict),
             "failure": self.failure,
-            "terms": [term.to_json() for term in settled.terms] if settled else [],
-            "unexplained": [transfer.to_json() for transfer in settled.unexplained] if settled else [],
-            "missing": [term.to_json() for term in settled.missing] if settled else [],
+            **settlement_json(self.settlement),
             "claims": [asdict(claim) for claim in self.claims],
             "notes": list(self.measured.notes) if self.measured else [],
             "numerics": asdict(self.numerics) if self.numerics else None,
@@ -120,6 +117,14 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
     failure = no_op(experiment, parameters, mesh, compiled, settlement)
     outcome = {"measured": measured, "settlement": settlement, "held": held, "claims": claims, "numerics": checked, "failure": failure}
     return result(compile_seconds, read_seconds, **outcome)
+
+
+def settlement_json(settled: Settlement | None) -> dict[str, list[dict[str, Any]]]:
+    """Terms, what no term asks for, and what is missing; nothing of each where nothing was settled."""
+    if settled is None:
+        return {"terms": [], "unexplained": [], "missing": []}
+    rows = {"terms": settled.terms, "unexplained": settled.unexplained, "missing": settled.missing}
+    return {name: [row.to_json() for row in some] for name, some in rows.items()}
 
 
 def at_hand(measured: Ledger, axes: Axes) -> Mesh | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import jax
@@ -17,8 +17,8 @@ from lab.clock import timed
 from lab.experiment import STYLES, Claim, Experiment
 from lab.inspection import inspect_program
 from lab.models.shape import DecoderShape
-from lab.run import RUNNABLE, compiled_step, context, no_op
-from lab.settle import Verdict, settle
+from lab.run import RUNNABLE, compiled_step, context, no_op, settlement_json
+from lab.settle import Settlement, Verdict, settle
 from lab.strategies.program import Metrics, TrainState
 from lab.strategies.update import CLIP, optimizer, updated
 from lab.suite import Run
@@ -91,22 +91,37 @@ class Curve:
     """A training under one layout in one style.
 
     Attributes:
-      verdict: of the step's ledger.
+      losses: none where the step was not run.
+      settlement: of the step's ledger with what theory predicts; None where it was not compiled.
       failure: where the curve leaves that of one device, what XLA refused, or which declared sharding did not happen, in a line.
     """
 
     layout: str
     style: str
     mesh: dict[str, int]
-    losses: np.ndarray
-    worst_relative_error: float
-    compile_s: float
-    steps_s: float
-    verdict: Verdict
+    losses: np.ndarray = field(default_factory=lambda: np.empty(0))
+    worst_relative_error: float = np.inf
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    settlement: Settlement | None = None
     failure: str | None = None
 
+    @property
+    def verdict(self) -> Verdict:
+        """Of the ledger."""
+        return self.settlement.verdict if self.settlement else Verdict.FAILED
+
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"losses": numbers(self.losses), "worst_relative_error": number(self.worst_relative_error), "verdict": str(self.verdict)}
+        return {
+            "layout": self.layout,
+            "style": self.style,
+            "mesh": self.mesh,
+            "verdict": str(self.verdict),
+            "failure": self.failure,
+            **settlement_json(self.settlement),
+            "losses": numbers(self.losses),
+            "worst_relative_error": number(self.worst_relative_error),
+            "seconds": dict(self.seconds),
+        }
 
 
 @dataclass(frozen=True)
@@ -162,9 +177,7 @@ class Trained:
             "parameters": asdict(self.parameters),
             "verdict": str(self.verdict),
             "failure": "; ".join(self.failures) or None,
-            "terms": [],
-            "unexplained": [],
-            "missing": [],
+            **settlement_json(None),
             "claims": [asdict(claim) for claim in self.claims],
             "numerics": {"worst_relative_error": number(self.worst_relative_error), "tolerance": self.alone.tolerance},
             "memory": None,
@@ -229,7 +242,7 @@ def curve(run: Run, shape: TrainingShape, batches: Batches, alone: Alone) -> Cur
     experiment, target, style = run
     axes = experiment.axes(target)
     mesh, predicted = make_mesh(target, axes), experiment.predict(shape, axes)
-    nothing = Curve(experiment.name, style, axes.shape, np.empty(0), np.inf, 0.0, 0.0, Verdict.FAILED)
+    nothing = Curve(experiment.name, style, axes.shape)
     try:
         compiled, compile_s = timed(lambda: compiled_step(experiment, style, shape, mesh))
         # In float32 the weights in use are the master weights at first, and a step that is given one buffer twice cannot reuse it.
@@ -239,8 +252,8 @@ def curve(run: Run, shape: TrainingShape, batches: Batches, alone: Alone) -> Cur
         return replace(nothing, failure=str(refusal).strip().partition("\n")[0])
     settlement = settle(predicted, inspect_program(compiled, (), mesh, target, source=experiment.name), context(target, style, axes, mesh))
     failure = left(found, alone) or no_op(experiment, shape, mesh, compiled, settlement)
-    worst, verdict = float(relative_error(found, alone).max()), settlement.verdict
-    return replace(nothing, losses=found, worst_relative_error=worst, compile_s=compile_s, steps_s=steps_s, verdict=verdict, failure=failure)
+    worst, seconds = float(relative_error(found, alone).max()), {"compile": compile_s, "steps": steps_s}
+    return replace(nothing, losses=found, worst_relative_error=worst, seconds=seconds, settlement=settlement, failure=failure)
 
 
 def relative_error(found: np.ndarray, alone: Alone) -> np.ndarray:

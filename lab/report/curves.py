@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lab.report.tables import Column, columns_text
-from lab.report.verdicts import claim_text
+from lab.report.verdicts import claim_text, unsettled
 
 if TYPE_CHECKING:
     from lab.training import Curve, Trained
@@ -21,7 +21,7 @@ def training_text(trained: Trained) -> str:
     """The verdict, each curve, what failed, how the loss fell, and what the curves decide."""
     parameters = ", ".join(f"{name} {value}" for name, value in vars(trained.parameters).items())
     head = f"{trained.verdict}: {trained.training.name}, {trained.target}\n{parameters}"
-    words = [*(f"failed: {failure}" for failure in trained.failures), *_fall(trained), *map(claim_text, trained.claims)]
+    words = [*(f"failed: {failure}" for failure in trained.failures), *_unsettled(trained.curves), *_fall(trained), *map(claim_text, trained.claims)]
     return "\n\n".join((head, columns_text(_columns(trained.curves)), "\n".join(words)))
 
 
@@ -33,9 +33,13 @@ def _columns(curves: Sequence[Curve]) -> list[Column]:
         Column("mesh", tuple(",".join(f"{name}={size}" for name, size in curve.mesh.items()) for curve in curves)),
         Column("last loss", tuple(f"{curve.losses[-1]:.6f}" if curve.losses.size else "" for curve in curves), is_number=True),
         Column("worst relative\nerror", tuple(f"{curve.worst_relative_error:.1e}" for curve in curves), is_number=True),
-        Column("compile\n[s]", tuple(f"{curve.compile_s:.1f}" for curve in curves), is_number=True),
-        Column("steps\n[s]", tuple(f"{curve.steps_s:.1f}" for curve in curves), is_number=True),
+        Column("compile\n[s]", tuple(f"{curve.seconds.get('compile', 0):.1f}" for curve in curves), is_number=True),
+        Column("steps\n[s]", tuple(f"{curve.seconds.get('steps', 0):.1f}" for curve in curves), is_number=True),
     ]
+
+
+def _unsettled(curves: Sequence[Curve]) -> list[str]:
+    return [f"{curve.layout} {curve.style}: {trouble}" for curve in curves if curve.settlement for trouble in unsettled(curve.settlement)]
 
 
 def _fall(trained: Trained) -> list[str]:

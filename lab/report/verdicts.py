@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lab.ledger import Totals, Transfer, axes_label
 from lab.report.tables import Column, columns_text
 from lab.report.units import exact
-from lab.settle import Term, Verdict
+from lab.settle import Settlement, Term, Verdict
 
 if TYPE_CHECKING:
     from lab.experiment import Claim
@@ -134,10 +134,13 @@ def _troubles(results: Iterable[Result]) -> list[str]:
 
 def _troubles_of(result: Result) -> list[str]:
     failure = [f"failed: {result.failure}"] if result.failure else []
-    if result.settlement is None:
-        return failure
-    terms = [f"{t.status} {t.predicted.scope}: {t.explanation}" for t in result.settlement.terms if t.status in ("refuted", "missing")]
-    return failure + terms + [f"unexplained {_transfer_text(t)}" for t in result.settlement.unexplained]
+    return failure + (unsettled(result.settlement) if result.settlement else [])
+
+
+def unsettled(settlement: Settlement) -> list[str]:
+    """Every term that is not there as predicted, every transfer that no term asks for."""
+    terms = [f"{t.status} {t.predicted.scope}: {t.explanation}" for t in settlement.terms if t.status in ("refuted", "missing")]
+    return terms + [f"unexplained {_transfer_text(t)}" for t in settlement.unexplained]
 
 
 def _transfer_text(transfer: Transfer) -> str:

@@ -18,6 +18,7 @@ def asked(monkeypatch):
     """What would have been run: (runs, mesh, settings) of each command."""
     asked = []
     monkeypatch.setattr(cli, "_results", lambda runs, mesh=None, settings=None: asked.append((runs, mesh, settings)) or [])
+    monkeypatch.setattr(cli, "_trained", lambda *_: [])
     monkeypatch.setattr(cli.verdicts, "results_text", lambda results: "")
     monkeypatch.setattr(cli.verdicts, "summary_text", lambda results: "")
     return asked

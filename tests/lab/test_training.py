@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from experiments.ch14_training import EXPERIMENT
-from lab import suite, text
+from lab import cli, suite, text
 from lab.models.seams import Seams
 from lab.report.curves import training_text
-from lab.settle import Verdict
+from lab.settle import Settlement, Verdict
 from lab.strategies import program
 from lab.strategies.zero1 import ZERO1, renewed
 from lab.training import Alone, Curve, Trained, TrainingShape, left, train, train_alone
@@ -62,7 +62,10 @@ def test_gradients_that_are_not_summed_leave_the_curve_at_the_second_step():
     assert curve.failure.startswith("leaves the curve of one device at step 1: loss ")
     assert curve.worst_relative_error > 100 * found.alone.tolerance
     assert (found.verdict, found.is_fine, found.claims[0].verdict) == (Verdict.FAILED, False, "refuted")
-    assert f"failed: ZeRO-1 explicit: {curve.failure}" in training_text(found)
+    told = training_text(found)
+    assert f"failed: ZeRO-1 explicit: {curve.failure}" in told
+    assert "ZeRO-1 explicit: missing layers/mlp/down: the compiled program has no such transfer" in told
+    assert {term["term"] for term in found.to_json()["curves"][0]["missing"]} >= {"layers/mlp/down", "head"}
     assert found.to_json()["failure"] == f"ZeRO-1 explicit: {curve.failure}"
 
 
@@ -108,7 +111,7 @@ def test_a_curve_has_left_where_it_is_farther_than_the_tolerance_or_no_number(th
 
 def test_a_loss_that_does_not_fall_fails():
     level = Alone(np.array([5.0, 6.0]), np.zeros(2))
-    curve = Curve("data parallel", "explicit", {"data": 8}, level.losses, 0.0, 1.0, 1.0, Verdict.EXACT)
+    curve = Curve("data parallel", "explicit", {"data": 8}, level.losses, 0.0, settlement=Settlement((), ()))
     found = Trained(EXPERIMENT, "cpu:8", replace(SMALL, steps=2), level, (curve,), 3.1, 1.0)
     assert found.failures == ("the loss does not fall: 5.000 at first, 6.000 over the last tenth of the steps",)
     assert found.verdict is Verdict.FAILED
@@ -134,3 +137,12 @@ def test_a_mesh_for_all_layouts_is_refused_and_one_style_is_one_line_a_layout(la
     lab("run", "ch14_training", "--target", "cpu:8", "--style", "explicit", "--set", "steps=3")
     ((trainings, targets, styles, settings, _),) = asked
     assert ([t.name for t in trainings], targets, styles, settings) == (["ch14_training"], (CPUS,), ("explicit",), {"steps": "3"})
+
+
+def test_for_attached_devices_nothing_else_is_prepared(lab, monkeypatch):
+    asked = []
+    monkeypatch.setattr(suite, "trained", lambda *_: [])
+    monkeypatch.setattr(suite, "prepare", lambda targets: asked.append(list(targets)))
+    monkeypatch.setattr(cli, "prepare", lambda targets: asked.append(list(targets)))
+    lab("run", "ch14_training", "--target", "attached")
+    assert asked == [[parse_target("attached")]] * 2
