@@ -2,7 +2,7 @@
 
 from lab.book.parallelism import activation_bytes, tp_volume_bytes
 from lab.decoder_experiment import decoder_experiment
-from lab.evidence import along, counted, element_bytes
+from lab.evidence import along, counted, element_bytes, of_elements
 from lab.experiment import Claim, beside_tensor, calculated, decided
 from lab.ledger import Ledger, Totals, Transfer
 from lab.models.shape import DecoderShape
@@ -21,9 +21,8 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     if axes[TENSOR] == 1:
         return ()
     tokens = shape.micro_batch // axes[DATA] * shape.length
-    sums = along(measured, TENSOR)
-    payload = activation_bytes(tokens, shape.embed, element_bytes(sums))
-    activations = tuple(t for t in sums if t.payload_bytes == payload)
+    activations = of_elements(along(measured, TENSOR), tokens * shape.embed)
+    payload = activation_bytes(tokens, shape.embed, element_bytes(activations))
     return (_count(shape, activations), _volume(shape, axes, tokens, activations), _payload(axes, activations, payload))
 
 

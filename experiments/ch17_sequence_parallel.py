@@ -1,9 +1,9 @@
 """Chapter 17: does sequence parallelism send what tensor parallelism does, and what does it ask for beside?"""
 
-from lab.book.parallelism import activation_bytes, tp_volume_bytes
+from lab.book.parallelism import tp_volume_bytes
 from lab.book.tensor_parallel import sp_layer_wire_bytes
 from lab.decoder_experiment import decoder_experiment
-from lab.evidence import along, counted, element_bytes
+from lab.evidence import along, counted, element_bytes, of_elements
 from lab.experiment import Claim, beside_tensor, calculated, decided
 from lab.ledger import Kind, Ledger, Totals
 from lab.models.shape import DecoderShape
@@ -21,18 +21,18 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 def _volume(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
     """The book: as much as tensor parallelism. Right: inputs that are not kept are gathered again, which the catalogue says."""
     P, tokens = axes[TENSOR], shape.micro_batch // axes[DATA] * shape.length
-    moved = along(measured, TENSOR)
-    e = element_bytes(moved)
-    payload = activation_bytes(tokens, shape.embed, e)
-    activations = Totals.of(t for t in moved if t.payload_bytes == payload)
+    moved = of_elements(along(measured, TENSOR), tokens * shape.embed)
+    e, activations = element_bytes(moved), Totals.of(moved)
     ends = tp_volume_bytes(tokens, shape.embed, e, ranks=P, blocks=1)
     plain = shape.accumulation * (tp_volume_bytes(tokens, shape.embed, e, ranks=P, blocks=2 * shape.layers) + ends)
     again = {"none": 0, "selective": 0, "names": 2}.get(shape.remat, 3)
     right = shape.accumulation * (shape.layers * sp_layer_wire_bytes(tokens, shape.embed, e, P, regathers=again) + ends)
     evidence = f"a device sends {counted(activations.wire_bytes)} B of activations a step at remat={shape.remat}"
     compared = f"{evidence}; tensor parallelism without recomputation {counted(plain)} B, (8 + {again})(P-1)/P b s d e a layer and its ends {counted(right)} B"
-    if any(t.kind is Kind.ALL_REDUCE and t.payload_bytes == payload and t.phase == "backward" for t in moved):
-        return calculated("ch17.megatron_sp_pattern", f"{compared}; this compiler sums where it should scatter")
+    if any(t.kind is Kind.ALL_REDUCE and t.phase == "backward" for t in moved):
+        return calculated("ch17.megatron_sp_pattern", f"{compared}; this compiler sums where it should scatter (C2)")
+    if activations.wire_bytes == right + shape.accumulation * ends / 4:
+        return calculated("ch17.megatron_sp_pattern", f"{compared}; the embedding is summed everywhere, not scattered (G9)")
     if activations.wire_bytes == right and again:
         return decided("ch17.megatron_sp_pattern", False, compared, statement="sequence parallelism sends what tensor parallelism does", disputed="4-5:D-28")
     return decided("ch17.megatron_sp_pattern", activations.wire_bytes == right, compared)

@@ -36,6 +36,11 @@ def element_bytes(transfers: Iterable[Transfer]) -> int:
     return max((bits(t.dtype) // 8 for t in transfers), default=1)
 
 
+def of_elements(transfers: Iterable[Transfer], elements: int) -> tuple[Transfer, ...]:
+    """Those that carry so many elements, each in its own dtype."""
+    return tuple(t for t in transfers if 8 * t.payload_bytes == elements * bits(t.dtype))
+
+
 def counted(value: int | Fraction) -> str:
     """With thousands separators."""
     return f"{number(Fraction(value)):,}"

@@ -62,19 +62,21 @@ class Making:
       addends: partial products that are added before the value is reduced.
       stack: iterations of a loop whose values stand in one payload, each made where the loop runs.
       micro_batches: passes whose values are added before the value is reduced.
+      repeats: passes that need the same value, one after the other.
       product: dtype of the products that the value is added up or widened from, where that is another.
       sum_over: all axes that the value is summed over, where several transfers do it one after the other.
       apart: axes that split different dims of what is summed, in groups, where there are several.
-      is_looked_up: it is the result of a lookup, held whole before it is split.
+      is_held_whole: it is held whole before it is split, lest a lookup's operands be moved instead.
     """
 
     addends: int = 1
     stack: int = 1
     micro_batches: int = 1
+    repeats: int = 1
     product: str | None = None
     sum_over: tuple[str, ...] = ()
     apart: tuple[tuple[str, ...], ...] = ()
-    is_looked_up: bool = False
+    is_held_whole: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from lab.book.parallelism import activation_bytes, dp_volume_bytes, tp_volume_bytes
 from lab.book.sharding import zero3_volume_bytes
 from lab.book.tensor_parallel import sp_layer_wire_bytes
-from lab.evidence import along, counted, element_bytes
+from lab.evidence import along, counted, element_bytes, of_elements
 from lab.experiment import Claim, calculated, decided
 from lab.ledger import Kind, Ledger, Totals
 from lab.models.shape import DecoderShape
@@ -25,7 +25,7 @@ def _volumes(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
     """Norms are left out: their gradients are summed whole."""
     d, t = axes[FSDP], axes[TENSOR]
     over_fsdp = tuple(x for x in along(measured, FSDP) if x.payload_bytes > NORM_BYTES * shape.embed * shape.layers)
-    activations = tuple(x for x in along(measured, TENSOR) if x.payload_bytes >= 2 * tokens_of(shape, d) * shape.embed)
+    activations = of_elements(along(measured, TENSOR), tokens_of(shape, d) * shape.embed)
     e, sent = element_bytes(over_fsdp), tuple(Totals.of(transfers).wire_bytes for transfers in (over_fsdp, activations))
     ends = (1 if shape.tied else 2) * shape.vocab * shape.embed // t
     weights = zero3_volume_bytes(shape.layer_matrices // t, e, d) + dp_volume_bytes(ends, e, d)
@@ -68,7 +68,8 @@ def compilers_share(shape: DecoderShape, axes: Axes, measured: Ledger, bytes_per
 
 
 def _payload(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
-    moved = [t for t in along(measured, TENSOR) if t.payload_bytes >= 2 * tokens_of(shape, axes[FSDP]) * shape.embed]
+    # Whatever is no softmax's sum of a number a token.
+    moved = [t for t in along(measured, TENSOR) if t.payload_bytes > 4 * tokens_of(shape, axes[FSDP])]
     sizes, book = {t.payload_bytes for t in moved}, activation_bytes(tokens_of(shape, axes[FSDP]), shape.embed, element_bytes(moved))
     found = f"each transfer of activations over {axes[TENSOR]} ranks has {' or '.join(map(counted, sizes))} B"
     return decided("ch24.tp_scaling_claim", sizes == {book}, f"{found}; b S H w is {counted(book)} B, however many ranks there are")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import prod
 
-from lab.ledger import Kind, Transfer
+from lab.ledger import Kind, Making, Transfer
 from lab.settle.left import Left, take
 
 
@@ -91,8 +91,49 @@ def _over(axes: tuple[str, ...], transfer: Transfer, context: Context) -> Transf
 
 
 def _looked_up_whole(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
-    is_whole = transfer.making.is_looked_up and _is_declared_scatter(transfer, context)
+    is_whole = transfer.making.is_held_whole and transfer.phase == "forward" and _is_declared_scatter(transfer, context)
     return (replace(transfer, kind=Kind.ALL_REDUCE) if is_whole else transfer,)
+
+
+def _every_micro_batch(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """The reduction of each pass, and of each layer where the value is a stack, in the dtype of its products."""
+    m, stack = transfer.making.micro_batches, transfer.making.stack
+    if context.style != "declared" or m == 1:
+        return (transfer,)
+    each = replace(transfer, payload_bytes=transfer.payload_bytes // stack, executions=transfer.executions * m * stack)
+    return (replace(_in_products_dtype(each), making=replace(transfer.making, stack=1)),)
+
+
+def _after_the_passes(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """One reduction of the sum over passes, of a gradient that no loop over layers makes."""
+    making, passes = transfer.making, max(transfer.making.micro_batches, transfer.making.repeats)
+    is_gradient = making.product is not None and transfer.phase == "backward"
+    stays = transfer.kind is not Kind.ALL_REDUCE and not making.is_held_whole
+    if context.style != "declared" or not is_gradient or stays or passes == 1 or transfer.executions != passes:
+        return (transfer,)
+    return (replace(transfer, kind=Kind.ALL_REDUCE, executions=1),)
+
+
+def _after_the_passes_in_f32(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """The same on TPUs, of a gradient that each pass was to scatter: the sum over passes is float32."""
+    making = transfer.making
+    if context.style != "declared" or not making.is_held_whole or making.repeats == 1 or transfer.phase != "backward":
+        return (transfer,)
+    wide = transfer.payload_bytes * (2 if transfer.dtype == "bf16" else 1)
+    return (replace(transfer, kind=Kind.ALL_REDUCE, executions=1, dtype="f32", payload_bytes=wide),)
+
+
+def _hoisted(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """A gather that every pass would repeat, once."""
+    if transfer.kind is not Kind.ALL_GATHER or transfer.making.repeats == 1:
+        return (transfer,)
+    return (replace(transfer, executions=transfer.executions // transfer.making.repeats),)
+
+
+def _in_products_dtype(transfer: Transfer) -> Transfer:
+    if transfer.making.product != "bf16" or transfer.dtype != "f32":
+        return transfer
+    return replace(transfer, dtype="bf16", payload_bytes=transfer.payload_bytes // 2)
 
 
 def _in_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
@@ -106,19 +147,17 @@ def _in_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
 def _summed_at_once(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """A scatter over some of the axes that a gradient is summed over: a sum over them all; what was to follow it: nothing."""
     axes = transfer.making.sum_over
-    is_in_loop = transfer.executions != 1
+    is_in_loop = transfer.executions != 1 or transfer.making.stack > 1 or transfer.making.micro_batches > 1
     if context.style != "declared" or not axes or transfer.axes == axes or (context.platform == "gpu" and not is_in_loop):
         return (transfer,)
     if transfer.kind is not Kind.REDUCE_SCATTER:
         return ()
-    return (_over(axes, replace(transfer, kind=Kind.ALL_REDUCE), context),)
+    return (_over(axes, replace(transfer, kind=Kind.ALL_REDUCE, making=Making()), context),)
 
 
 def _narrow(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """In the 16 bits that a value was widened from."""
-    if transfer.making.product != "bf16" or transfer.making.micro_batches > 1 or transfer.dtype != "f32":
-        return (transfer,)
-    return (replace(transfer, dtype="bf16", payload_bytes=transfer.payload_bytes // 2),)
+    return (_in_products_dtype(transfer) if transfer.phase == "forward" else transfer,)
 
 
 def _reduced_everywhere(predicted: Transfer, context: Context, left: Left) -> Left:
@@ -164,6 +203,7 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("X4", None, _P, "tied embeddings reduce two gradients of the table, not one"),
     Behaviour("X5", None, _O, "global-norm clipping reduces one scalar a leaf and axis, merged in no predictable way", "sum the squares and reduce once by hand"),
     Behaviour("X6", None, _O, "slicing the last stage outside a pipeline broadcasts its activations to all stages", "compute the loss inside and reduce a scalar"),
+    Behaviour("X9", None, _P, "declared gradients and losses that micro-batches add up are reduced for each of them, layer by layer, in the dtype of the products", "write the step explicitly: the sum is then reduced once", rewrite=_every_micro_batch),
     Behaviour("X7", None, _P, "a declared reduction of a stack of gradients is done layer by layer inside the backward loop: the same bytes", rewrite=_in_the_loop),
     Behaviour("X8", None, _O, "all-reduces of small gradients leave the backward loop: one of the whole stack, the same bytes", recognise=_reduced_after_the_loop),
     Behaviour("C2", "cpu", _P, "a declared reduce-scatter stays an all-reduce of the same payload; an explicit psum_scatter is kept", rewrite=_never_scattered),
@@ -171,13 +211,13 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("C3", "cpu", _P, "partial sums of sibling matmuls are reduced one by one (q, k, v: 3; gate, up: 2)", "fuse the weights, or make the input varying once a block in the explicit style", rewrite=_one_by_one),
     Behaviour("C4", "cpu", _P, "sequence-parallel gradients of norm weights are reduced over tensor and data apart, not at once", rewrite=_apart),
     Behaviour("C5", "cpu", _O, "a bf16 psum in a shard_map that is manual over some axes only aborts the process", "make the shard_map fully manual, or psum in f32"),
-    Behaviour("C6", "cpu", _P, "gathers that no micro-batch changes leave the accumulation loop: executions x 1"),
+    Behaviour("C6", "cpu", _P, "gathers that no micro-batch changes leave the accumulation loop: executions x 1", rewrite=_hoisted),
     Behaviour("G1", "gpu", _P, "transfers of one kind and group are combined into one instruction: bytes unchanged, all-reduce operands packed into one flat array"),
     Behaviour("G2", "gpu", _P, "an iteration of the backward loop is peeled: executions L become (L - 1) + 1"),
     Behaviour("G3", "gpu", _P, "an all-reduce over one axis whose result is sliced becomes a reduce-scatter; over two axes it does not"),
     Behaviour("G4", "gpu", _P, "nested reductions over two axes merge into one over both"),
     Behaviour("G5", "gpu", _O, "a narrowing convert after a permute moves before it: half the bytes", "cast before the hop"),
-    Behaviour("G6", "gpu", _P, "reductions of gradients outside the inner scan leave the accumulation loop: executions x 1"),
+    Behaviour("G6", "gpu", _P, "sums of gradients outside the inner scan leave the accumulation loop: executions x 1", rewrite=_after_the_passes),
     Behaviour("G7", "gpu", _O, "some gathers of a cast weight run in f32: twice the bytes", "pin the sharding of the cast value before the gather"),
     Behaviour("G9", "gpu", _P, "a declared lookup that is held whole before its tokens are split is summed everywhere: an all-reduce, not a reduce-scatter", rewrite=_looked_up_whole),
     Behaviour("T1", "tpu", _R, "a reduce-scatter is an all-reduce and a slice: same payload, twice the wire bytes; nearly always over a whole slice, sometimes over less, by no known rule", "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter keeps most", recognise=_reduced_everywhere),
@@ -187,6 +227,7 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("T5", "tpu", _P, "a max over widened bf16 is reduced in bf16: half the bytes", rewrite=_narrow),
     Behaviour("T6", "tpu", _P, "a declared all-reduce of the embedding whose result is sliced becomes a reduce-scatter"),
     Behaviour("T7", "tpu", _O, "a tiny gather becomes a masked all-reduce"),
+    Behaviour("T9", "tpu", _P, "sums of gradients that are held whole leave the accumulation loop: executions x 1, in float32", rewrite=_after_the_passes_in_f32),
     Behaviour("T8", "tpu", _P, "arguments are padded to layout tiles: memory, not bytes on the wire"),
 )
 

@@ -151,11 +151,14 @@ def _as_predicted(term: Transfer, left: Left, context: Context) -> Term | None:
 
 
 def _as_recognised(term: Transfer, left: Left, context: Context) -> Term | None:
-    for behaviour in CATALOGUE:
-        if behaviour.recognise is None or behaviour.platform not in (None, context.platform):
-            continue
-        if found := behaviour.recognise(term, context, left):
-            return Term(term, found, Status.ATTRIBUTED, _effects((behaviour,)))
+    """By a behaviour that shows in the text, done to what the compiler was predicted to emit or to what theory asks for."""
+    expected, behaviours = emitted(term, context)
+    for wanted, before in ((expected, behaviours), ((term,), ())):
+        for behaviour in CATALOGUE:
+            if len(wanted) != 1 or behaviour.recognise is None or behaviour.platform not in (None, context.platform):
+                continue
+            if found := behaviour.recognise(wanted[0], context, left):
+                return Term(term, found, Status.ATTRIBUTED, _effects((*before, behaviour)))
     return None
 
 

@@ -44,7 +44,7 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
         )
 
     return (
-        moved(Kind.REDUCE_SCATTER, "embedding", FORWARD, 1, Making(is_looked_up=True)),
+        moved(Kind.REDUCE_SCATTER, "embedding", FORWARD, 1, Making(is_held_whole=True)),
         moved(Kind.ALL_GATHER, "embedding", BACKWARD, 1),
         moved(Kind.ALL_GATHER, "head", FORWARD, 1),
         moved(Kind.REDUCE_SCATTER, "head", BACKWARD, 1),

@@ -95,7 +95,7 @@ def transfer(
 
 def sum_of_loss(strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:
     """The one number that every device needs of all: 4 bytes of float32."""
-    return transfer(Kind.ALL_REDUCE, "loss", strategy.batch_axes(axes), 4, FORWARD, "f32", 1, axes)
+    return transfer(Kind.ALL_REDUCE, "loss", strategy.batch_axes(axes), 4, FORWARD, "f32", 1, axes, Making(micro_batches=shape.accumulation))
 
 
 def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: str) -> Iterator[Transfer]:
@@ -112,20 +112,22 @@ def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: st
             continue
         kept = gradient_bytes(elements(weight, strategy.weights, shape, axes), e)
         payload, executions = (kept * weight.per_pass, 1) if is_late else (kept, weight.per_pass)
-        making = of_gradient(weight, strategy, shape, axes, stack=weight.per_pass if is_late else 1)
+        making = of_gradient(weight, strategy, shape, axes, is_late)
         yield transfer(Kind.ALL_REDUCE, weight.scope, copies, payload, BACKWARD, dtype, executions, axes, making)
 
 
-def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes, stack: int) -> Making:
-    """How a gradient comes about, one layer's or a stack of them."""
+def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes, is_late: bool) -> Making:
+    """How a gradient comes about: after the backward passes a stack of all layers', inside them one layer's of one micro-batch."""
     split = strategy.inside | strategy.residual
     copies = strategy.copies(weight.dims)
     apart = [axes.ordered(copies & set(split.axes_of(dim, axes.names))) for dim in ("batch", "length")]
     all_axes = axes.ordered(copies | set(_split_in_use(weight, strategy, axes)))
     return Making(
-        stack=stack,
-        micro_batches=shape.accumulation,
+        stack=weight.per_pass if is_late else 1,
+        micro_batches=shape.accumulation if is_late else 1,
+        repeats=1 if is_late else shape.accumulation,
         product=shape.dtype,
+        is_held_whole=weight.scope == "embedding" and strategy.splits_further(weight.dims),
         sum_over=all_axes if copies and all_axes != axes.ordered(copies) else (),
         apart=tuple(group for group in apart if group) if all(apart) else (),
     )

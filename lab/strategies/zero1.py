@@ -4,7 +4,6 @@ so that no rank ever holds all gradients, and with accumulation for every micro-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
 
 import jax
@@ -59,36 +58,35 @@ def anchored(w: Pair | jax.Array, dims: Dims) -> jax.Array:
 
 def late_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """ZeRO-1: scatters each stack of gradients once."""
-    return _terms(strategy, shape, axes, partial(_stack, shape))
+    return _terms(strategy, shape, axes, is_late=True)
 
 
 def early_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """ZeRO-2: scatters each layer's gradients of every micro-batch."""
-    return _terms(strategy, shape, axes, lambda weight: (shape.bytes_per_element, shape.dtype, weight.per_pass * shape.accumulation))
+    return _terms(strategy, shape, axes, is_late=False)
 
 
-Reduction = tuple[int, str, int]
-"""Bytes for each element of one layer, dtype, executions."""
-
-
-def _stack(shape: DecoderShape, weight: Weight) -> Reduction:
-    dtype, e = stack_dtype(shape)
-    return weight.per_pass * e, dtype, 1
-
-
-def _terms(strategy: Strategy, shape: DecoderShape, axes: Axes, reduction: Callable[[Weight], Reduction]) -> tuple[Transfer, ...]:
-    moved = [t for weight in weights(shape) if weight.is_matrix for t in _moves(weight, strategy, shape, axes, *reduction(weight))]
+def _terms(strategy: Strategy, shape: DecoderShape, axes: Axes, is_late: bool) -> tuple[Transfer, ...]:
+    matrices = [weight for weight in weights(shape) if weight.is_matrix]
+    scatters = [_scatter(weight, strategy, shape, axes, is_late) for weight in matrices]
+    gathers = [_gather(weight, strategy, shape, axes) for weight in matrices]
     norms = sums_of_copies(strategy, shape, axes, DATA)
-    return (*moved, *norms, sum_of_loss(strategy, shape, axes), norm_of_gradients(strategy, shape, axes))
+    return (*scatters, *gathers, *norms, sum_of_loss(strategy, shape, axes), norm_of_gradients(strategy, shape, axes))
 
 
-def _moves(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes, bytes_each: int, dtype: str, executions: int) -> Iterator[Transfer]:
-    """The sum of a matrix's gradients, and the new matrix."""
-    used = elements(weight, strategy.weights, shape, axes)
-    making = of_gradient(weight, strategy, shape, axes, stack=weight.per_pass // executions if executions <= weight.per_pass else 1)
-    yield transfer(Kind.REDUCE_SCATTER, weight.scope, (DATA,), gradient_bytes(used, bytes_each), BACKWARD, dtype, executions, axes, making)
-    stack = gradient_bytes(used * weight.per_pass, shape.bytes_per_element)
-    yield transfer(Kind.ALL_GATHER, f"renew/{weight.scope}", (DATA,), stack, UPDATE, shape.dtype, 1, axes)
+def _scatter(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes, is_late: bool) -> Transfer:
+    """The sum of a matrix's gradients."""
+    used, making = elements(weight, strategy.weights, shape, axes), of_gradient(weight, strategy, shape, axes, is_late)
+    dtype, e = stack_dtype(shape) if is_late else (shape.dtype, shape.bytes_per_element)
+    payload = gradient_bytes(used * making.stack, e)
+    executions = 1 if is_late else weight.per_pass * shape.accumulation
+    return transfer(Kind.REDUCE_SCATTER, weight.scope, (DATA,), payload, BACKWARD, dtype, executions, axes, making)
+
+
+def _gather(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:
+    """The new matrix, of all layers at once."""
+    stack = gradient_bytes(elements(weight, strategy.weights, shape, axes) * weight.per_pass, shape.bytes_per_element)
+    return transfer(Kind.ALL_GATHER, f"renew/{weight.scope}", (DATA,), stack, UPDATE, shape.dtype, 1, axes)
 
 
 ZERO1 = Strategy(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import jax
 
 from lab.book.parallelism import gradient_bytes
-from lab.ledger import Kind, Transfer
+from lab.ledger import Kind, Making, Transfer
 from lab.models.seams import Dims, Seams
 from lab.models.shape import DecoderShape
 from lab.strategies.strategy import Strategy
@@ -41,9 +41,10 @@ def _moves(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) 
     executions = weight.per_pass * shape.accumulation
     # Without recomputation the gathered weights are kept for the backward pass, and with them the memory that ZeRO-3 was to save.
     again = weight.in_layers and shape.remat in RECOMPUTING
+    repeats = Making(repeats=1 if weight.in_layers else shape.accumulation)
     for phase in (FORWARD, BACKWARD) if again else (FORWARD,):
-        yield transfer(Kind.ALL_GATHER, weight.scope, (FSDP,), whole, phase, shape.dtype, executions, axes)
-    yield transfer(Kind.REDUCE_SCATTER, weight.scope, (FSDP,), whole, BACKWARD, shape.dtype, executions, axes, of_gradient(weight, strategy, shape, axes, stack=1))
+        yield transfer(Kind.ALL_GATHER, weight.scope, (FSDP,), whole, phase, shape.dtype, executions, axes, repeats)
+    yield transfer(Kind.REDUCE_SCATTER, weight.scope, (FSDP,), whole, BACKWARD, shape.dtype, executions, axes, of_gradient(weight, strategy, shape, axes, is_late=False))
 
 
 ZERO3 = Strategy(
