@@ -1,4 +1,5 @@
-"""The training step of a decoder under a strategy: declared (the compiler inserts the collectives) or explicit (they are written out).
+"""The training step of a decoder under a strategy: declared (the compiler inserts the collectives), typed (it does, where the types of
+arrays say so) or explicit (they are written out).
 
 A step takes the state, tokens_BS and targets_BS, and gives the new state with the mean loss and the norm of the gradients.
 """
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from lab.models import decoder
 from lab.models.seams import Dims, Seam, Seams, as_stored, unchanged
@@ -23,6 +24,7 @@ from lab.strategies.strategy import RESIDUAL, Pair, Strategy
 from lab.strategies.terms import sharding_axes
 from lab.strategies.update import clipped, is_weight, optimizer, squares, updated
 from meshes.axes import Axes
+from meshes.devices import typed
 from meshes.layouts import Layout
 
 Found = tuple[jax.Array, nnx.State]
@@ -57,6 +59,10 @@ class Spread:
         return Axes.of(self.mesh.shape)
 
     @property
+    def is_typed(self) -> bool:
+        return AxisType.Explicit in self.mesh.axis_types
+
+    @property
     def batch(self) -> PartitionSpec:
         return self.spec(self.strategy.inside, "batch", "length")
 
@@ -83,7 +89,9 @@ def _each(tree: Any, weight: Callable[[nnx.Variable], Any], other: Callable[[Any
 
 def initial_state(strategy: Strategy, shape: DecoderShape, seed: int = 0) -> TrainState:
     master = decoder.initial(shape, seed)
-    return TrainState(master, optimizer().init(master), None if strategy.state is None else in_use(master, shape))
+    # Copied, since a step takes its whole state over, and in float32 a cast is no copy.
+    weights = None if strategy.state is None else jax.tree.map(jnp.copy, in_use(master, shape))
+    return TrainState(master, optimizer().init(master), weights)
 
 
 def initial_shapes(strategy: Strategy, shape: DecoderShape) -> TrainState:
@@ -95,30 +103,45 @@ def in_use(master: nnx.State, shape: DecoderShape) -> nnx.State:
     return jax.tree.map(lambda w: w.astype(DTYPES[shape.dtype]), master)
 
 
+def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Spread:
+    """Raises Unusable where a dim does not split over its axes, or the mesh lacks an axis."""
+    spread = Spread(strategy, shape, typed(mesh) if style == "typed" else mesh)
+    strategy.check(shape, spread.axes)
+    return spread
+
+
 def step(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Program:
     """One training step, jitted, and its arguments as shapes with shardings. The state is donated.
 
     Args:
-      style: "declared" or "explicit".
+      style: "declared", "typed" or "explicit".
     Raises:
       Unusable: a dim does not split over its axes, or the mesh lacks an axis.
     """
-    spread = Spread(strategy, shape, mesh)
-    strategy.check(shape, spread.axes)
-    one_step = {"declared": declared_step, "explicit": explicit_step}[style](spread)
+    spread = spread_over(strategy, style, shape, mesh)
+    one_step = {"declared": declared_step, "typed": declared_step, "explicit": explicit_step}[style](spread)
     specs = (spread.state_specs, Metrics(PartitionSpec(), PartitionSpec()))
-    return jax.jit(one_step, donate_argnums=0, out_shardings=spread.shardings(specs)), arguments(spread)
+    return jax.jit(_within(spread, one_step), donate_argnums=0, out_shardings=spread.shardings(specs)), arguments(spread)
 
 
 def gradients(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Program:
     """The mean loss and the gradients of a step, jitted, with the arguments of `step`; float32 comparisons begin here."""
-    spread = Spread(strategy, shape, mesh)
-    strategy.check(shape, spread.axes)
-    find = {"declared": declared_gradients, "explicit": explicit_gradients}[style](spread)
+    spread = spread_over(strategy, style, shape, mesh)
+    find = {"declared": declared_gradients, "typed": declared_gradients, "explicit": explicit_gradients}[style](spread)
     specs = (PartitionSpec(), spread.state_specs.master)
     if style == "explicit":
-        find = jax.shard_map(find, mesh=mesh, in_specs=(spread.state_specs, spread.batch, spread.batch), out_specs=specs)
-    return jax.jit(find, out_shardings=spread.shardings(specs)), arguments(spread)
+        find = jax.shard_map(find, mesh=spread.mesh, in_specs=(spread.state_specs, spread.batch, spread.batch), out_specs=specs)
+    return jax.jit(_within(spread, find), out_shardings=spread.shardings(specs)), arguments(spread)
+
+
+def _within(spread: Spread, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Typed arrays are made and combined where the mesh of their types is the ambient one."""
+
+    def on_mesh(*args: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(spread.mesh.abstract_mesh):
+            return function(*args)
+
+    return on_mesh if spread.is_typed else function
 
 
 def arguments(spread: Spread) -> tuple[Any, ...]:
@@ -227,7 +250,8 @@ def _reduced(strategy: Strategy, g: jax.Array, dims: Dims) -> jax.Array:
 def declared_gradients(spread: Spread) -> Callable[..., Found]:
     """(state, tokens_BS, targets_BS) to the mean loss and all gradients, held to the layouts."""
     strategy, shape = spread.strategy, spread.shape
-    loss_of = partial(mean_loss, shape=shape, seams=constraints(spread))
+    seams = constraints(spread) | types(spread) if spread.is_typed else constraints(spread)
+    loss_of = partial(mean_loss, shape=shape, seams=seams)
 
     def find(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
         weights = state.master if state.weights is None else state.weights
@@ -269,9 +293,19 @@ def constraints(spread: Spread) -> Seams:
     )
 
 
+def types(spread: Spread) -> Seams:
+    """What the typed style adds: where a split dim is summed over or looked up in, the result's type does not follow and is asked for."""
+    inside, residual = (spread.spec(layout, *RESIDUAL) for layout in (spread.strategy.inside, spread.strategy.residual))
+    return Seams(
+        lookup=lambda table_VD, row_BS: table_VD.at[row_BS].get(mode="clip", out_sharding=inside),
+        contract=partial(jnp.einsum, out_sharding=residual),
+    )
+
+
 def _held(spread: Spread, x: jax.Array, *places: tuple[Layout, Dims]) -> jax.Array:
+    hold = jax.sharding.reshard if spread.is_typed else jax.lax.with_sharding_constraint
     for layout, dims in places:
-        x = jax.lax.with_sharding_constraint(x, NamedSharding(spread.mesh, spread.spec(layout, *dims)))
+        x = hold(x, NamedSharding(spread.mesh, spread.spec(layout, *dims)))
     return x
 
 

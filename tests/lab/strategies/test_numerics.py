@@ -1,0 +1,96 @@
+"""Loss, gradients and one update of the sharded decoder against one device's, float32 on 8 fake devices."""
+
+from collections.abc import Callable
+from functools import cache
+from itertools import combinations, product
+from typing import Any
+
+import chex
+import jax
+import numpy as np
+import optax
+import pytest
+
+from lab.decoder_experiment import random_tokens
+from lab.experiment import STYLES
+from lab.models.decoder import initial
+from lab.models.shape import DecoderShape
+from lab.strategies import program
+from lab.strategies.program import Metrics, TrainState, mean_loss
+from lab.strategies.update import optimizer
+from meshes.targets import make_mesh, parse_target
+from tests.lab.strategies.layouts import EVERY_CASE, LAYOUTS, SHAPE, Case, covering
+
+TOLERANCE = 1e-5
+"""Of the largest entry of each array."""
+
+
+def assert_equal_to_one_device(found: Any, expected: Any) -> None:
+    found, expected = (jax.tree.leaves_with_path(jax.device_get(tree)) for tree in (found, expected))
+    assert [path for path, _ in found] == [path for path, _ in expected]
+    unit = {path: max(np.abs(x).max(), 1e-30) for path, x in expected}
+    scaled = [{jax.tree_util.keystr(path): x / unit[path] for path, x in tree} for tree in (found, expected)]
+    chex.assert_trees_all_close(*scaled, rtol=0, atol=TOLERANCE)
+
+
+@cache
+def loss_and_gradients(tied: bool) -> tuple[jax.Array, Any]:
+    """One device's, without recomputation and without micro-batches."""
+    shape = DecoderShape(**vars(SHAPE) | {"tied": tied, "remat": "none"})
+    with jax.default_matmul_precision("highest"):
+        return jax.jit(jax.value_and_grad(mean_loss), static_argnums=3)(initial(shape), *random_tokens(shape), shape)
+
+
+def on_8_devices(build: Callable[..., program.Program], case: Case, state: TrainState) -> Any:
+    function, shapes = build(case.strategy, case.style, case.shape, make_mesh(parse_target("cpu:8"), case.axes))
+    # A step takes its state over: no two arrays of it may lie in one buffer, nor in one that a later test needs.
+    arguments = jax.device_put((state, *random_tokens(case.shape)), jax.tree.map(lambda x: x.sharding, shapes), may_alias=False)
+    with jax.default_matmul_precision("highest"):
+        # Half the time: the machine code is as XLA's partitioner and simplifier left it, and the numbers are the same.
+        return function.lower(*shapes).compile(compiler_options={"xla_backend_optimization_level": 0})(*arguments)
+
+
+@pytest.mark.parametrize("case", covering(), ids=str)
+def test_loss_and_every_gradient_are_those_of_one_device(case):
+    found = on_8_devices(program.gradients, case, program.initial_state(case.strategy, case.shape))
+    assert_equal_to_one_device(found, loss_and_gradients(case.tied))
+
+
+def test_any_two_choices_meet_in_a_case():
+    fields = ("layout", "style", "remat", "accumulation", "tied")
+    for pair in combinations(fields, 2):
+        met, possible = ({tuple(getattr(case, name) for name in pair) for case in cases} for cases in (covering(), EVERY_CASE))
+        assert met == possible
+
+
+def in_mid_training(case: Case) -> TrainState:
+    """With moments that are not zero: at the first step AdamW sees signs of gradients alone."""
+    draw = np.random.default_rng(3)
+    state = program.initial_state(case.strategy, case.shape)
+    adam, *rest = state.moments
+    mu = jax.tree.map(lambda w: draw.normal(scale=1e-2, size=w.shape).astype(np.float32), adam.mu)
+    nu = jax.tree.map(lambda w: draw.uniform(1e-4, 2e-4, w.shape).astype(np.float32), adam.nu)
+    return state._replace(moments=(adam._replace(mu=mu, nu=nu, count=adam.count + 5), *rest))
+
+
+def one_update(state: TrainState, loss: jax.Array, gradients: Any) -> tuple[TrainState, Metrics]:
+    """One device's, clipped by optax."""
+    clipped, _ = optax.clip_by_global_norm(1.0).update(gradients, optax.EmptyState())
+    changes, moments = optimizer().update(clipped, state.moments, state.master)
+    master = optax.apply_updates(state.master, changes)
+    return TrainState(master, moments, None if state.weights is None else master), Metrics(loss, optax.global_norm(gradients))
+
+
+@pytest.mark.parametrize(("layout", "style"), product(LAYOUTS, STYLES))
+def test_one_step_gives_the_state_that_one_device_updates_to(layout, style):
+    case = Case(layout, style, remat="full", accumulation=2 if style == "explicit" else 1, tied=False)
+    state = in_mid_training(case)
+    expected = one_update(state, *loss_and_gradients(case.tied))
+    assert expected[1].gradient_norm > 1
+    assert_equal_to_one_device(on_8_devices(program.step, case, state), expected)
+
+
+def test_no_two_arrays_of_a_state_lie_in_one_buffer():
+    """Else a step, which takes its state over, takes one of them twice: in float32 a cast to the dtype of products is no copy."""
+    arrays = jax.tree.leaves(program.initial_state(LAYOUTS["zero1"][0], SHAPE))
+    assert len({array.unsafe_buffer_pointer() for array in arrays}) == len(arrays)
