@@ -2,7 +2,7 @@
 
 from lab.decoder_claims.zero import zero_claims
 from lab.decoder_experiment import decoder_experiment
-from lab.experiment import on_one_axis
+from lab.experiment import TARGETS, on_one_axis
 from lab.strategies.zero1 import ZERO2
 from meshes.axes import DATA
 
@@ -13,4 +13,5 @@ EXPERIMENT = decoder_experiment(
     strategy=ZERO2,
     axes=on_one_axis(DATA),
     claims=zero_claims(ZERO2, stage=2),
+    targets=TARGETS[:2],
 )

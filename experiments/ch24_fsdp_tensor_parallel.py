@@ -1,8 +1,8 @@
 """Chapter 24: what does each axis of FSDP x tensor parallelism carry?"""
 
 from lab.decoder_claims.fsdp_tensor import fsdp_tensor_claims
-from lab.decoder_experiment import decoder_experiment
-from lab.experiment import beside_tensor
+from lab.decoder_experiment import WITH_TYPES, decoder_experiment
+from lab.experiment import TARGETS, beside_tensor
 from lab.strategies.fsdp_tensor import FSDP_TENSOR
 from meshes.axes import FSDP
 
@@ -13,4 +13,6 @@ EXPERIMENT = decoder_experiment(
     strategy=FSDP_TENSOR,
     axes=beside_tensor(FSDP),
     claims=fsdp_tensor_claims,
+    styles=WITH_TYPES,
+    targets=TARGETS[:2],
 )

@@ -3,7 +3,7 @@
 from lab.book.collectives import all_reduce_wire_bytes
 from lab.decoder_experiment import decoder_experiment
 from lab.evidence import along, counted, element_bytes
-from lab.experiment import Claim, calculated, decided, device_count
+from lab.experiment import TARGETS, Claim, calculated, decided, device_count
 from lab.ledger import Kind, Ledger, Totals
 from lab.models.shape import DecoderShape
 from lab.strategies.hybrid import HYBRID
@@ -39,4 +39,5 @@ EXPERIMENT = decoder_experiment(
     strategy=HYBRID,
     axes=axes,
     claims=claims,
+    targets=TARGETS[:2],
 )

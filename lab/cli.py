@@ -167,7 +167,7 @@ def run(
 @click.option("--full", is_flag=True, help="For every known chip, not only for the experiments' own targets.")
 @as_json
 def verify(full: bool, as_json: bool) -> int:
-    """Runs every experiment in every style on its targets, and ends with a table of verdicts."""
+    """Runs every experiment in every style on its targets, and ends with a table of verdicts. Trainings take minutes: --full, or lab run."""
     experiments, trainings, questions = suite.parted(suite.load())
     runs = suite.runs(experiments)
     runs = suite.on_every_chip(runs) if full else runs
@@ -176,7 +176,7 @@ def verify(full: bool, as_json: bool) -> int:
         print(f"lab: no {platform} targets, the plugin is not installed; run: {plugins.install_command(platform)}", file=sys.stderr)
     results = _results([run for run in runs if run.target.platform not in missing])
     compilable = [question for question in questions if not {parse_target(target).platform for target in question.targets} & set(missing)]
-    trained, answered = _trained(trainings), suite.answers(compilable)
+    trained, answered = _trained(trainings) if full else [], suite.answers(compilable)
     return _report(as_json, (results, verdicts.summary_text), (trained, curves.trained_text), (answered, answers.summary_text))
 
 
