@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from collections.abc import Callable
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from lab.inspection import inspect_program
@@ -27,17 +28,21 @@ def planned_step(strategy: Strategy, style: str, shape: DecoderShape, target: st
 
 
 @cache
-def planned_layers(shape: DecoderShape, target: str) -> Ledger:
+def planned_layers(shape: DecoderShape, target: str, segment: int = 0) -> Ledger:
     """Gradients of the layers alone, of weights in the dtype of the products, on every device of the target for itself.
 
-    The shape's batch is one device's.
+    Args:
+      shape: its batch is one device's.
+      segment: layers that are recomputed together from the input of the first; 0 for none beyond `shape.remat`.
     """
-    return _planned(lambda mesh: gradients_of_layers(shape, mesh), target, Axes.of({DATA: parse_target(target).devices}))
+    return _planned(lambda mesh: gradients_of_layers(shape, segment, mesh), target, Axes.of({DATA: parse_target(target).devices}))
 
 
-def gradients_of_layers(shape: DecoderShape, mesh: jax.sharding.Mesh) -> program.Program:
-    def total(state: Any, x_BSD: jax.Array) -> jax.Array:
-        return jnp.sum(decoder.layers(state, x_BSD, shape, Seams()).astype(jnp.float32))
+def gradients_of_layers(shape: DecoderShape, segment: int, mesh: jax.sharding.Mesh) -> program.Program:
+    run = partial(in_segments, shape, segment) if segment else partial(decoder.layers, shape=shape, seams=Seams())
+
+    def total(state: nnx.State, x_BSD: jax.Array) -> jax.Array:
+        return jnp.sum(run(state, x_BSD).astype(jnp.float32))
 
     state = jax.eval_shape(lambda: program.in_use(decoder.initial(shape), shape))["layers"]
     x_BSD = jax.ShapeDtypeStruct((shape.batch, shape.length, shape.embed), DTYPES[shape.dtype])
@@ -46,7 +51,17 @@ def gradients_of_layers(shape: DecoderShape, mesh: jax.sharding.Mesh) -> program
     return jax.jit(jax.value_and_grad(total, argnums=(0, 1))), args
 
 
-def _planned(build: Any, target: str, axes: Axes) -> Ledger:
+def in_segments(shape: DecoderShape, segment: int, state: nnx.State, x_BSD: jax.Array) -> jax.Array:
+    """All layers, recomputed `segment` at a time."""
+
+    def several(x_BSD: jax.Array, state: nnx.State) -> tuple[jax.Array, None]:
+        return decoder.layers(state, x_BSD, shape, Seams()), None
+
+    parts = jax.tree.map(lambda w: w.reshape(-1, segment, *w.shape[1:]), state)
+    return jax.lax.scan(jax.checkpoint(several, prevent_cse=False), x_BSD, parts)[0]
+
+
+def _planned(build: Callable[[jax.sharding.Mesh], program.Program], target: str, axes: Axes) -> Ledger:
     place = parse_target(target)
     prepare([place])
     mesh = make_mesh(place, axes)
