@@ -87,10 +87,12 @@ def test_every_weight_names_each_of_its_dims():
         assert len([dim for dim in weight.dims if dim != "layers"]) == per_layer
 
 
-def test_products_are_bf16_and_the_loss_is_f32():
+def test_products_are_bf16_and_scores_and_the_loss_are_f32():
     shape = replace(TINY, dtype="bf16")
+    program = str(jax.make_jaxpr(lambda state: mean_loss(state, *tokens(shape), shape))(initial(shape)))
     assert mean_loss(initial(shape), *tokens(shape), shape).dtype == jnp.float32
-    assert "bf16[2,5,17]" in str(jax.make_jaxpr(lambda state: mean_loss(state, *tokens(shape), shape))(initial(shape)))
+    assert ":bf16[2,5,17] = dot_general" in program
+    assert ":f32[2,2,5,5,3] = dot_general" in program
 
 
 def test_a_rotation_keeps_lengths_and_sees_distances_alone():
