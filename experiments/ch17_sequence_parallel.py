@@ -29,9 +29,10 @@ def _volume(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
     right = shape.accumulation * (shape.layers * sp_layer_wire_bytes(tokens, shape.embed, e, P, regathers=again) + ends)
     evidence = f"a device sends {counted(activations.wire_bytes)} B of activations a step at remat={shape.remat}"
     compared = f"{evidence}; tensor parallelism without recomputation {counted(plain)} B, (8 + {again})(P-1)/P b s d e a layer and its ends {counted(right)} B"
-    if any(t.kind is Kind.ALL_REDUCE and t.phase == "backward" for t in moved):
+    summed = {t.phase for t in moved if t.kind is Kind.ALL_REDUCE}
+    if "backward" in summed:
         return calculated("ch17.megatron_sp_pattern", f"{compared}; this compiler sums where it should scatter (C2)")
-    if activations.wire_bytes == right + shape.accumulation * ends / 4:
+    if "forward" in summed and activations.wire_bytes == right + shape.accumulation * ends / 4:
         return calculated("ch17.megatron_sp_pattern", f"{compared}; the embedding is summed everywhere, not scattered (G9)")
     if activations.wire_bytes == right and again:
         return decided("ch17.megatron_sp_pattern", False, compared, statement="sequence parallelism sends what tensor parallelism does", disputed="4-5:D-28")

@@ -62,7 +62,8 @@ def compilers_share(shape: DecoderShape, axes: Axes, measured: Ledger, bytes_per
     if any(t.kind is Kind.ALL_REDUCE and t.payload_bytes > NORM_BYTES * shape.embed * shape.layers for t in along(measured, FSDP, phase="backward")):
         return "this compiler sums gradients everywhere, where the formula scatters them (C2)"
     one_scatter = tp_volume_bytes(tokens_of(shape, axes[FSDP]), shape.embed, bytes_per_element, ranks=axes[TENSOR], blocks=1) / 4
-    if (sent[0], sent[1] - one_scatter) == book:
+    activations = of_elements(along(measured, TENSOR, kind=Kind.ALL_REDUCE, phase="forward"), tokens_of(shape, axes[FSDP]) * shape.embed)
+    if activations and is_split(measured) and (sent[0], sent[1] - one_scatter) == book:
         return "the embedding is summed everywhere, not scattered (G9)"
     return ""
 

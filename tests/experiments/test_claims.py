@@ -1,9 +1,14 @@
-"""Claims decided by hand-made ledgers: what theory asks for confirms them, and any other refutes them."""
+"""Claims decided by hand-made ledgers: what theory asks for confirms them, and any other refutes them.
 
+Three layers 48 wide, 16 sequences of 32 tokens, float32: 71,760 parameters, of which 336 in 7 norms; 2 x 32 or 8 x 32 tokens a device.
+"""
+
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from lab.decoder_experiment import SMALL
 from lab.experiment import Claim, load
 from lab.ledger import Kind, Ledger, Memory, Transfer
 from meshes.axes import Axes
@@ -11,41 +16,63 @@ from meshes.axes import Axes
 AXES = {
     "ch14_data_parallel": Axes.of({"data": 8}),
     "ch15_tensor_parallel": Axes.of({"data": 2, "tensor": 4}),
+    "ch17_sequence_parallel": Axes.of({"data": 2, "tensor": 4}),
+    "ch20_zero1": Axes.of({"data": 8}),
+    "ch20_zero2": Axes.of({"data": 8}),
     "ch20_zero3": Axes.of({"fsdp": 8}),
     "ch24_fsdp_tensor_parallel": Axes.of({"fsdp": 2, "tensor": 4}),
+    "ch24_hybrid": Axes.of({"data": 2, "fsdp": 4}),
+    "ch24_llama3_405b": Axes.of({"fsdp": 2, "tensor": 4}),
 }
+# Bytes of 8 x 32 tokens' activations.
+X = 8 * 32 * 48 * 4
 
 
-def _ideal(name: str) -> Ledger:
-    experiment = load(name)
-    return experiment.predict(experiment.numeric_parameters, AXES[name])
+def ideal(name: str, **sizes) -> Ledger:
+    return load(name).predict(replace(SMALL, **sizes), AXES[name])
 
 
-def _claims(name: str, measured: Ledger) -> dict[str, Claim]:
-    experiment = load(name)
-    return {claim.id: claim for claim in experiment.claims(experiment.numeric_parameters, AXES[name], measured)}
+def claims(name: str, measured: Ledger, **sizes) -> list[Claim]:
+    return list(load(name).claims(replace(SMALL, **sizes), AXES[name], measured))
 
 
-def _verdicts(name: str, measured: Ledger) -> dict[str, str]:
-    return {id: str(claim.verdict) for id, claim in _claims(name, measured).items()}
+def verdicts(name: str, measured: Ledger, **sizes) -> dict[str, str]:
+    return {claim.id: str(claim.verdict) for claim in claims(name, measured, **sizes)}
 
 
-def _changed(ledger: Ledger, which, **change) -> Ledger:
+def changed(ledger: Ledger, which: Callable[[Transfer], bool], **change) -> Ledger:
+    assert any(map(which, ledger.transfers))
     return replace(ledger, transfers=tuple(replace(t, **change) if which(t) else t for t in ledger.transfers))
 
 
-def _sums(t: Transfer) -> bool:
-    return t.phase == "backward" and t.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) and t.axes != ("tensor",)
+def sums_of_matrices(t: Transfer) -> bool:
+    return t.phase == "backward" and t.kind is not Kind.ALL_GATHER and t.axes != ("tensor",) and not t.scope.endswith("norm")
 
 
-@pytest.mark.parametrize("name", ["ch14_data_parallel", "ch15_tensor_parallel"])
+def is_activation(t: Transfer) -> bool:
+    return t.axes == ("tensor",) and t.payload_bytes == X
+
+
+@pytest.mark.parametrize("name", [name for name in AXES if name != "ch17_sequence_parallel"])
 def test_what_theory_asks_for_confirms_every_claim(name):
-    assert set(_verdicts(name, _ideal(name)).values()) == {"confirmed"}
+    assert set(verdicts(name, ideal(name)).values()) - {"calculated"} == {"confirmed"}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_one_device_decides_nothing(name):
+    alone = Axes(AXES[name].names, (1,) * len(AXES[name].names))
+    assert load(name).claims(SMALL, alone, load(name).predict(SMALL, alone)) == ()
+
+
+def test_data_parallelism_sends_seven_fourths_of_71760_gradients():
+    (volume, payload, _) = claims("ch14_data_parallel", ideal("ch14_data_parallel"))
+    assert f"sends {71_760 * 4 * 7 // 4:,} B of gradients" in volume.evidence
+    assert f"{71_760 * 4:,} B are summed over groups of 8" in payload.evidence
 
 
 def test_gradients_sent_twice_refute_the_volume_of_data_parallelism():
-    twice = _changed(_ideal("ch14_data_parallel"), _sums, executions=6)
-    assert _verdicts("ch14_data_parallel", twice) == {
+    twice = changed(ideal("ch14_data_parallel"), sums_of_matrices, executions=6)
+    assert verdicts("ch14_data_parallel", twice) == {
         "ch14.dp_allreduce_volume": "refuted",
         "ch14.partition_theorem": "refuted",
         "ch14.sync_invariant": "confirmed",
@@ -53,60 +80,161 @@ def test_gradients_sent_twice_refute_the_volume_of_data_parallelism():
 
 
 def test_a_gathered_weight_refutes_that_replicas_stay_equal_by_themselves():
-    ideal = _ideal("ch14_data_parallel")
-    gather = replace(ideal.transfers[-1], kind=Kind.ALL_GATHER, phase="forward")
-    assert _verdicts("ch14_data_parallel", replace(ideal, transfers=(*ideal.transfers, gather)))["ch14.sync_invariant"] == "refuted"
+    measured = ideal("ch14_data_parallel")
+    gather = replace(measured.transfers[-1], kind=Kind.ALL_GATHER, phase="forward")
+    assert verdicts("ch14_data_parallel", replace(measured, transfers=(*measured.transfers, gather)))["ch14.sync_invariant"] == "refuted"
 
 
-def test_a_third_sum_a_layer_refutes_the_count_and_the_volume_of_tensor_parallelism():
-    more = _changed(_ideal("ch15_tensor_parallel"), lambda t: t.axes == ("tensor",) and t.phase == "backward", executions=6)
-    verdicts = _verdicts("ch15_tensor_parallel", more)
-    assert (verdicts["ch15.ar_count"], verdicts["ch15.tp_allreduce_volume"]) == ("refuted", "refuted")
+def test_one_sum_more_in_each_layer_refutes_the_count_and_the_volume_of_tensor_parallelism():
+    more = changed(ideal("ch15_tensor_parallel"), lambda t: t.scope == "layers/mlp/enter", executions=6)
+    found = verdicts("ch15_tensor_parallel", more)
+    assert (found["ch15.ar_count"], found["ch15.tp_allreduce_volume"]) == ("refuted", "refuted")
 
 
-def test_a_backward_sum_of_the_row_parallel_matrix_refutes_the_table():
-    moved = _changed(_ideal("ch15_tensor_parallel"), lambda t: t.axes == ("tensor",), scope="layers/mlp/down")
-    assert _verdicts("ch15_tensor_parallel", moved)["ch15.tp_backward_table"] == "refuted"
+@pytest.mark.parametrize(("remat", "backward"), [("none", 7), ("selective", 7), ("names", 7), ("dots", 10), ("full", 10)])
+def test_tensor_parallelism_sums_7_times_forward_and_7_backward_or_10(remat, backward):
+    """Two a layer, and one for the embedding or the head."""
+    count = claims("ch15_tensor_parallel", ideal("ch15_tensor_parallel", remat=remat), remat=remat)[0]
+    assert count.verdict == "confirmed" and count.evidence.startswith(f"7 sums forward and {backward} backward in 3 layers")
+
+
+def test_sums_of_each_product_apart_leave_tensor_parallelism_undecided():
+    apart = changed(ideal("ch15_tensor_parallel"), lambda t: t.scope == "layers/attention/enter", executions=9)
+    apart = changed(apart, lambda t: t.scope == "layers/mlp/enter", executions=6)
+    assert verdicts("ch15_tensor_parallel", apart) == {
+        "ch15.ar_count": "calculated",
+        "ch15.tp_allreduce_volume": "calculated",
+        "ch15.tp_backward_table": "confirmed",
+    }
+
+
+def test_more_sums_forward_than_backward_refute_the_table():
+    early = changed(ideal("ch15_tensor_parallel"), lambda t: is_activation(t) and "mlp" in t.scope, phase="forward")
+    early = changed(early, lambda t: t.scope == "layers/attention/enter", phase="forward")
+    assert verdicts("ch15_tensor_parallel", early)["ch15.tp_backward_table"] == "refuted"
+
+
+def test_sequence_parallelism_sends_what_tensor_parallelism_does_where_nothing_is_recomputed():
+    volume, norms = claims("ch17_sequence_parallel", ideal("ch17_sequence_parallel", remat="none"), remat="none")
+    assert volume.verdict == "confirmed" and "tensor parallelism without recomputation 1,032,192 B" in volume.evidence
+    assert (norms.verdict, norms.disputed) == ("refuted", "4-5:D-29")
+
+
+def test_recomputed_sequence_parallelism_refutes_the_book_as_the_catalogue_does():
+    volume, norms = claims("ch17_sequence_parallel", ideal("ch17_sequence_parallel"))
+    assert [(c.verdict, c.disputed) for c in (volume, norms)] == [("refuted", "4-5:D-28"), ("refuted", "4-5:D-29")]
+    # Of 3 x 2 + 1 norms of 48 in float32.
+    assert f"{7 * 48 * 4:,} B of norms' gradients" in norms.evidence
+
+
+def test_norms_summed_over_data_alone_would_confirm_the_book():
+    measured = changed(ideal("ch17_sequence_parallel"), lambda t: t.scope.endswith("norm"), axes=("data",))
+    assert claims("ch17_sequence_parallel", measured)[1].verdict == "confirmed"
+
+
+def test_a_gather_too_many_is_a_surprise():
+    more = changed(ideal("ch17_sequence_parallel"), lambda t: t.scope == "head" and t.kind is Kind.ALL_GATHER, executions=2)
+    assert claims("ch17_sequence_parallel", more)[0].is_surprise
+
+
+def test_a_gather_of_activations_too_many_refutes_the_volume_of_its_axis():
+    more = changed(ideal("ch24_llama3_405b"), lambda t: t.scope == "head" and t.kind is Kind.ALL_GATHER and t.axes == ("tensor",), executions=2)
+    assert verdicts("ch24_llama3_405b", more)["ch24.comm_per_axis"] == "refuted"
+
+
+@pytest.mark.parametrize(
+    ("which", "behaviour"), [(lambda t: t.scope == "embedding" and t.phase == "forward", "(G9)"), (lambda t: is_activation(t) and t.phase == "backward", "(C2)")]
+)
+def test_a_sum_in_place_of_a_scatter_leaves_sequence_parallelism_undecided(which, behaviour):
+    measured = changed(ideal("ch17_sequence_parallel"), lambda t: which(t) and t.kind is Kind.REDUCE_SCATTER, kind=Kind.ALL_REDUCE)
+    volume = claims("ch17_sequence_parallel", measured)[0]
+    assert volume.verdict == "calculated" and volume.evidence.endswith(behaviour)
+
+
+@pytest.mark.parametrize("name", ["ch20_zero1", "ch20_zero2"])
+def test_zero_stages_that_send_more_than_data_parallelism_are_refuted(name):
+    more = changed(ideal(name), lambda t: t.scope == "renew/head", executions=2)
+    assert verdicts(name, more)["ch20.comm"] == "refuted"
+
+
+@pytest.mark.parametrize("name", ["ch20_zero1", "ch20_zero2"])
+def test_zero_stages_that_sum_everywhere_are_left_undecided(name):
+    everywhere = changed(ideal(name), sums_of_matrices, kind=Kind.ALL_REDUCE)
+    assert verdicts(name, everywhere)["ch20.comm"] == "calculated"
 
 
 def test_two_gathers_and_a_scatter_are_one_and_a_half_times_data_parallelism():
-    claim = _claims("ch20_zero3", _ideal("ch20_zero3"))["ch20.comm"]
-    assert claim.verdict == "confirmed" and "1.50 times what data parallelism does, each gathered 2 times" in claim.evidence
+    claim = claims("ch20_zero3", ideal("ch20_zero3"))[0]
+    assert claim.verdict == "confirmed" and "1.50 times what data parallelism does" in claim.evidence
 
 
 def test_one_gather_refutes_the_volume_of_zero3():
-    once = _changed(_ideal("ch20_zero3"), lambda t: t.kind is Kind.ALL_GATHER and t.phase == "backward", executions=0)
-    claim = _claims("ch20_zero3", once)["ch20.comm"]
-    assert claim.verdict == "refuted" and "1.00 times what data parallelism does, each gathered 1 times" in claim.evidence
+    once = changed(ideal("ch20_zero3"), lambda t: t.kind is Kind.ALL_GATHER and t.phase == "backward", executions=0)
+    claim = claims("ch20_zero3", once)[0]
+    assert claim.verdict == "refuted" and "1.00 times what data parallelism does" in claim.evidence
 
 
 def test_gradients_summed_by_all_reduce_leave_zero3_undecided_at_two_times():
-    claim = _claims("ch20_zero3", _changed(_ideal("ch20_zero3"), _sums, kind=Kind.ALL_REDUCE))["ch20.comm"]
+    in_layers = changed(ideal("ch20_zero3"), lambda t: sums_of_matrices(t) and t.scope.startswith("layers"), kind=Kind.ALL_REDUCE)
+    claim = claims("ch20_zero3", in_layers)[0]
     assert claim.verdict == "calculated" and "2.00 times what" in claim.evidence and claim.evidence.endswith("it is 1.50 times")
 
 
-@pytest.mark.parametrize(("extra", "verdict"), [(0, "confirmed"), (4, "refuted")])
-def test_arguments_hold_an_eighth_of_the_weights(extra, verdict):
-    # 3 layers of 2 matrices of 48 x 64 f32 over 8 devices, and 4 of 32 tokens, twice.
-    memory = Memory(arguments=3 * 2 * 48 * 64 * 4 // 8 + 2 * 4 * 48 * 4 + extra, outputs=0, temporaries=0, aliased=0, peak=None)
-    assert _verdicts("ch20_zero3", replace(_ideal("ch20_zero3"), memory=memory))["ch20.stage_memory"] == verdict
+# 12 bytes for each of 71,424 / 8 + 336 parameters, AdamW's count, 2 x 32 tokens twice; the copy of ZeRO-1 and 2.
+HELD = 12 * (71_424 // 8 + 336) + 4 + 2 * 4 * 64
+COPY = 4 * 71_760
 
 
-def test_axes_on_their_links_confirm_the_order_and_swapped_links_refute_it():
-    ideal = _ideal("ch24_fsdp_tensor_parallel")
+@pytest.mark.parametrize(("name", "held"), [("ch20_zero1", HELD + COPY), ("ch20_zero2", HELD + COPY), ("ch20_zero3", HELD)])
+@pytest.mark.parametrize(("extra", "target", "verdict"), [(0, "cpu:8", "confirmed"), (4, "cpu:8", "refuted"), (4, "tpu:v5p:2x2x2", "calculated")])
+def test_arguments_hold_an_eighth_of_the_state(name, held, extra, target, verdict):
+    memory = Memory(arguments=held + extra, outputs=0, temporaries=0, aliased=0, peak=None)
+    assert verdicts(name, replace(ideal(name), memory=memory, target=target))["ch20.stage_memory"] == verdict
+
+
+def test_between_groups_a_quarter_of_71424_gradients_is_summed():
+    (claim,) = claims("ch24_hybrid", ideal("ch24_hybrid"))
+    assert claim.verdict == "confirmed" and f"sends {71_424 * 4 // 4:,} B of gradients between groups" in claim.evidence
+
+
+def test_a_whole_gradient_between_groups_refutes_hybrid_sharding():
+    whole = changed(ideal("ch24_hybrid"), lambda t: t.axes == ("data",) and t.scope == "head", payload_bytes=96 * 48 * 4)
+    assert verdicts("ch24_hybrid", whole) == {"ch24.hsdp": "refuted"}
+
+
+def test_gradients_summed_over_both_axes_at_once_leave_hybrid_sharding_undecided():
+    whole = changed(ideal("ch24_hybrid"), lambda t: t.scope == "head" and t.axes == ("data",), axes=("data", "fsdp"), payload_bytes=96 * 48 * 4)
+    (claim,) = claims("ch24_hybrid", whole)
+    assert claim.verdict == "calculated" and claim.evidence.endswith("(X3)")
+
+
+FSDP_BY_TENSOR = ["ch24_fsdp_tensor_parallel", "ch24_llama3_405b"]
+
+
+@pytest.mark.parametrize("name", FSDP_BY_TENSOR)
+def test_axes_on_their_links_confirm_the_order_and_swapped_links_refute_it(name):
     for inner, outer, verdict in (("host", "network", "confirmed"), ("network", "host", "refuted")):
-        placed = _changed(_changed(ideal, lambda t: t.axes == ("tensor",), link=inner), lambda t: t.axes == ("fsdp",), link=outer)
-        verdicts = _verdicts("ch24_fsdp_tensor_parallel", placed)
-        assert (verdicts["ch24.order_3d"], verdicts["ch24.comm_per_axis"]) == (verdict, "confirmed")
+        placed = changed(changed(ideal(name), lambda t: t.axes == ("tensor",), link=inner), lambda t: t.axes == ("fsdp",), link=outer)
+        found = verdicts(name, placed)
+        assert (found["ch24.order_3d"], found["ch24.comm_per_axis"]) == (verdict, "confirmed")
 
 
-def test_activations_that_grow_with_the_ranks_refute_that_they_do_not():
-    grown = _changed(_ideal("ch24_fsdp_tensor_parallel"), lambda t: t.axes == ("tensor",), payload_bytes=4 * 16 * 48 * 4)
-    verdicts = _verdicts("ch24_fsdp_tensor_parallel", grown)
-    assert (verdicts["ch24.tp_scaling_claim"], verdicts["ch24.comm_per_axis"]) == ("refuted", "refuted")
+@pytest.mark.parametrize("name", FSDP_BY_TENSOR)
+def test_activations_that_grow_with_the_ranks_refute_that_they_do_not(name):
+    found = verdicts(name, changed(ideal(name), is_activation, payload_bytes=2 * X))
+    assert (found["ch24.tp_scaling_claim"], found["ch24.comm_per_axis"]) == ("refuted", "refuted")
 
 
-@pytest.mark.parametrize("name", AXES)
-def test_one_device_decides_nothing(name):
-    experiment, alone = load(name), Axes(AXES[name].names, (1,) * len(AXES[name].names))
-    assert experiment.claims(experiment.numeric_parameters, alone, experiment.predict(experiment.numeric_parameters, alone)) == ()
+@pytest.mark.parametrize("name", FSDP_BY_TENSOR)
+def test_a_weight_gathered_once_more_refutes_the_volume_of_its_axis(name):
+    more = changed(ideal(name), lambda t: t.scope == "head" and t.kind is Kind.ALL_GATHER and t.axes == ("fsdp",), executions=2)
+    assert verdicts(name, more)["ch24.comm_per_axis"] == "refuted"
+
+
+@pytest.mark.parametrize(
+    ("which", "behaviour"), [(lambda t: t.axes == ("tensor",) and t.scope == "embedding", "(G9)"), (lambda t: t.axes == ("fsdp",) and sums_of_matrices(t), "(C2)")]
+)
+def test_a_sum_in_place_of_a_scatter_leaves_the_axes_undecided(which, behaviour):
+    measured = changed(ideal("ch24_llama3_405b"), lambda t: which(t) and t.kind is Kind.REDUCE_SCATTER, kind=Kind.ALL_REDUCE)
+    claim = claims("ch24_llama3_405b", measured)[0]
+    assert claim.verdict == "calculated" and claim.evidence.endswith(behaviour)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from itertools import product
 
-from lab.experiment import STYLES
 from lab.models.shape import REMATS, DecoderShape
 from lab.strategies.data_parallel import DATA_PARALLEL
 from lab.strategies.fsdp_tensor import FSDP_SEQUENCE, FSDP_TENSOR
@@ -26,6 +25,7 @@ LAYOUTS: dict[str, tuple[Strategy, str]] = {
     "fsdp x tensor": (FSDP_TENSOR, "fsdp=2,tensor=4"),
     "fsdp x sequence": (FSDP_SEQUENCE, "fsdp=2,tensor=4"),
 }
+STYLES = ("declared", "explicit")
 ACCUMULATIONS = (1, 2, 4)
 SHAPE = DecoderShape(layers=3, batch=32, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=48, dtype="f32")
 """Every dim splits over what any layout splits it over, four micro-batches too."""
