@@ -14,7 +14,7 @@ import optax
 
 from lab import text
 from lab.clock import timed
-from lab.experiment import STYLES, Claim, Experiment
+from lab.experiment import Claim, Experiment
 from lab.inspection import inspect_program
 from lab.models.shape import DecoderShape
 from lab.run import RUNNABLE, compiled_step, context, no_op, settlement_json
@@ -67,7 +67,11 @@ class Training:
     layouts: tuple[Experiment, ...]
     claims: Callable[[Trained], tuple[Claim, ...]]
     targets: tuple[str, ...] = ("cpu:8",)
-    styles: tuple[str, ...] = STYLES
+
+    @property
+    def styles(self) -> tuple[str, ...]:
+        """Those that some layout has."""
+        return tuple(dict.fromkeys(style for layout in self.layouts for style in layout.styles))
 
 
 @dataclass(frozen=True)

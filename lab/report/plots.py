@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, which every kind of eye tells apart.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#666666"
 COLOURS = (BLUE, ORANGE, GREEN, RED, "#CC79A7", "#56B4E9", "#000000", "#8C510A", "#7B3294")
+# Of a program: its dashes and its marker.
+STYLES = {"declared": ("-", "."), "explicit": (":", "x"), "typed": ("--", "+")}
 SLOW_LINKS = ("network", "dcn")
 
 
@@ -209,7 +211,7 @@ def curves(training: Mapping[str, Any]) -> Figure:
 def _draw_losses(panel: Panel, training: Mapping[str, Any], trained: Sequence[Mapping[str, Any]]) -> None:
     panel.plot(np.array(training["one_device"]["losses"], float), color="#CCCCCC", linewidth=7, label="one device")
     for curve, colour in zip(trained, _colours(trained), strict=True):
-        dashes = "-" if curve["style"] == "declared" else ":"
+        dashes, _ = STYLES[curve["style"]]
         panel.plot(np.array(curve["losses"], float), dashes, color=colour, linewidth=1, label=f"{curve['layout']}, {curve['style']}")
     panel.axhline(training["guessing_by_frequency"], linestyle="--", color=GREY, linewidth=1, label="guessing by frequency")
 
@@ -217,7 +219,7 @@ def _draw_losses(panel: Panel, training: Mapping[str, Any], trained: Sequence[Ma
 def _draw_distances(panel: Panel, training: Mapping[str, Any], trained: Sequence[Mapping[str, Any]]) -> None:
     alone, tolerance = np.array(training["one_device"]["losses"], float), training["numerics"]["tolerance"]
     for curve, colour in zip(trained, _colours(trained), strict=True):
-        marker = "." if curve["style"] == "declared" else "x"
+        _, marker = STYLES[curve["style"]]
         panel.plot(np.abs(np.array(curve["losses"], float) / alone - 1), marker, color=colour, markersize=3)
     panel.axhline(tolerance, linestyle="--", color=RED, linewidth=1)
     panel.annotate(f"tolerance {tolerance:.1e}", (0, tolerance), (0, -3), textcoords="offset points", va="top", color=RED)
