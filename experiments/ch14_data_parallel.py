@@ -1,7 +1,7 @@
 """Chapter 14: what does data parallelism send, and is it the gradient alone?"""
 
 from lab.book.parallelism import dp_volume_bytes, gradient_bytes
-from lab.decoder_experiment import decoder_experiment
+from lab.decoder_experiment import WITH_TYPES, decoder_experiment
 from lab.evidence import along, counted, element_bytes
 from lab.experiment import Claim, decided, on_one_axis
 from lab.ledger import Ledger, Totals
@@ -13,7 +13,8 @@ LOSS_BYTES = 4
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    P, gradients = axes[DATA], along(measured, DATA, phase="backward")
+    # Compilers may send the loss with the gradients, in one instruction.
+    P, gradients = axes[DATA], tuple(t for t in along(measured, DATA, phase="backward") if t.payload_bytes > LOSS_BYTES)
     if P == 1:
         return ()
     sums, e = Totals.of(gradients), element_bytes(gradients)
@@ -46,4 +47,5 @@ EXPERIMENT = decoder_experiment(
     strategy=DATA_PARALLEL,
     axes=on_one_axis(DATA),
     claims=claims,
+    styles=WITH_TYPES,
 )

@@ -2,7 +2,7 @@
 
 from lab.book.parallelism import dp_volume_bytes
 from lab.book.sharding import zero3_volume_bytes
-from lab.decoder_experiment import decoder_experiment
+from lab.decoder_experiment import WITH_TYPES, decoder_experiment
 from lab.evidence import along, counted, element_bytes
 from lab.experiment import Claim, calculated, decided, on_one_axis
 from lab.ledger import Kind, Ledger, Totals
@@ -50,4 +50,5 @@ EXPERIMENT = decoder_experiment(
     strategy=ZERO3,
     axes=on_one_axis(FSDP),
     claims=claims,
+    styles=WITH_TYPES,
 )

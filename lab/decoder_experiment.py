@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lab.experiment import TARGETS, Claim, Experiment
+from lab.experiment import STYLES, TARGETS, Claim, Experiment
 from lab.ledger import Ledger
 from lab.models.shape import DecoderShape
 from lab.strategies import program
@@ -21,6 +21,10 @@ from meshes.targets import Target
 SMALL = DecoderShape().shrunk(layers=3)
 """To run rather than to compile: float32, and every dim splits over 8 or 16 devices."""
 
+WITH_TYPES = ("declared", "typed", "explicit")
+"""Of strategies whose gradients lie as their weights do. Where they are to be scattered further (ZeRO-1 and 2), a gradient's type, which is
+its weight's, holds it whole: GPUs then sum everywhere."""
+
 
 def decoder_experiment(
     name: str,
@@ -31,6 +35,7 @@ def decoder_experiment(
     claims: Callable[[DecoderShape, Axes, Ledger], tuple[Claim, ...]],
     parameters: DecoderShape = DecoderShape(),
     targets: tuple[str, ...] = TARGETS,
+    styles: tuple[str, ...] = STYLES,
 ) -> Experiment:
     """Compiles the whole step; runs loss and gradients, and holds them against one device's."""
 
@@ -53,6 +58,7 @@ def decoder_experiment(
         memory=partial(peak_terms, strategy),
         state=lambda shape, mesh: program.arguments(program.Spread(strategy, shape, mesh))[0],
         targets=targets,
+        styles=styles,
     )
 
 

@@ -140,7 +140,8 @@ def compiled_step(experiment: Experiment, style: str, parameters: Any, mesh: Mes
 
 def context(target: Target, style: str, axes: Axes, mesh: Mesh) -> Context:
     platform = mesh.devices.flat[0].platform if target.platform == "attached" else target.platform
-    return Context(platform, style, axes.shape)
+    # Types tell the partitioner where arrays lie, as declarations do; what it makes of that is the same.
+    return Context(platform, "declared" if style == "typed" else style, axes.shape)
 
 
 def no_op(experiment: Experiment, parameters: Any, mesh: Mesh, compiled: jax.stages.Compiled, settlement: Settlement) -> str | None:

@@ -53,6 +53,11 @@ def mesh(target: Target, axes: Axes) -> Mesh:
     return Mesh(_arranged(devices, axes), axes.names, axis_types=(AxisType.Auto,) * len(axes.names))
 
 
+def typed(mesh: Mesh) -> Mesh:
+    """The same mesh, on which an array's type says how it is split (JAX's explicit sharding)."""
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * len(mesh.axis_names))
+
+
 def _arranged(devices: Sequence[jax.Device], axes: Axes) -> np.ndarray:
     """The devices in the mesh's shape: row-major, but on TPUs as the wires run."""
     if devices[0].platform != "tpu":

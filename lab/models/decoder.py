@@ -106,7 +106,7 @@ def lookup(table_VD: jax.Array, tokens_BS: jax.Array, seams: Seams) -> jax.Array
     """Rows of a table of which this device may hold a part: zero for the tokens of other devices."""
     V = table_VD.shape[0]
     row_BS = tokens_BS - seams.first(V)
-    x_BSD = jnp.take(table_VD, row_BS, axis=0, mode="clip")
+    x_BSD = seams.lookup(table_VD, row_BS)
     is_here_BS = (row_BS >= 0) & (row_BS < V)
     return jnp.where(is_here_BS[..., None], x_BSD, 0)
 
@@ -153,7 +153,7 @@ def attention(x_BSD: jax.Array, state: nnx.State, rotation_SH: tuple[jax.Array, 
             core = jax.checkpoint(attend, prevent_cse=False) if shape.remat == "selective" else attend
             y_BSKGH = seams.inside(core(q_BSKGH, k_BTKH, v_BTKH), ("batch", "length", "kv_heads", "queries", "head_dim"))
         with scope("out"):
-            y_BSD = jnp.einsum("bskgh,kghd->bsd", y_BSKGH, use(state["out"]))
+            y_BSD = seams.contract("bskgh,kghd->bsd", y_BSKGH, use(state["out"]))
         with scope("leave"):
             return checkpoint_name(seams.leave(y_BSD), LEAVES[0])
 
@@ -180,7 +180,7 @@ def mlp(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams) -
         with scope("up"):
             hidden_BSF = seams.inside(gate_BSF * jnp.einsum("bsd,df->bsf", x_BSD, use(state["up"])), ("batch", "length", "mlp"))
         with scope("down"):
-            y_BSD = jnp.einsum("bsf,fd->bsd", hidden_BSF, use(state["down"]))
+            y_BSD = seams.contract("bsf,fd->bsd", hidden_BSF, use(state["down"]))
         with scope("leave"):
             return checkpoint_name(seams.leave(y_BSD), LEAVES[1])
 

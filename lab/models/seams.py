@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 Dims = tuple[str, ...]
 Seam = Callable[[jax.Array], jax.Array]
@@ -23,6 +24,10 @@ def as_stored(w: Any, dims: Dims) -> jax.Array:
 
 def whole(size: int) -> int:
     return 0
+
+
+def rows(table_VD: jax.Array, row_BS: jax.Array) -> jax.Array:
+    return jnp.take(table_VD, row_BS, axis=0, mode="clip")
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,8 @@ class Seams:
       first: index of the first of this device's `size` entries of the vocabulary.
       scatter: (g, dims) a gradient of a whole copy of a weight, to the sum of this device's part (ZeRO-1).
       renew: (w, dims) this device's part of the new weights, to the whole (ZeRO-1 and 2).
+      lookup: (table_VD, row_BS) to x_BSD, of a table that may be split.
+      contract: (equation, x, w) to y_BSD, the product that a block ends with: the dims that it sums over may be split.
     """
 
     weight: WeightSeam = as_stored
@@ -58,6 +65,8 @@ class Seams:
     first: Callable[[int], Any] = whole
     scatter: WeightSeam = as_stored
     renew: WeightSeam = as_stored
+    lookup: Callable[[jax.Array, jax.Array], jax.Array] = rows
+    contract: Callable[[str, jax.Array, jax.Array], jax.Array] = jnp.einsum
 
     def __or__(self, other: Seams) -> Seams:
         return Seams(**{seam.name: _then(getattr(self, seam.name), getattr(other, seam.name), seam.default) for seam in fields(Seams)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from math import prod
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from lab.models import decoder
-from lab.models.seams import Dims, Seam, Seams, as_stored, unchanged
+from lab.models.seams import Dims, Seam, Seams, unchanged
 from lab.models.shape import DTYPES, DecoderShape
 from lab.strategies.strategy import RESIDUAL, Pair, Strategy
 from lab.strategies.terms import sharding_axes
@@ -137,6 +137,7 @@ def gradients(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -
 def _within(spread: Spread, function: Callable[..., Any]) -> Callable[..., Any]:
     """Typed arrays are made and combined where the mesh of their types is the ambient one."""
 
+    @wraps(function)
     def on_mesh(*args: Any) -> Any:
         with jax.sharding.use_abstract_mesh(spread.mesh.abstract_mesh):
             return function(*args)
@@ -157,24 +158,6 @@ def arguments(spread: Spread) -> tuple[Any, ...]:
 def mean_loss(state: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, shape: DecoderShape, seams: Seams = Seams()) -> jax.Array:
     """Over all tokens of the whole batch."""
     return decoder.total_loss(state, tokens_BS, targets_BS, shape, seams) / float(shape.batch * shape.length)
-
-
-def micro_batches(x_BS: jax.Array, count: int) -> jax.Array:
-    """[m, B / m, S]; a device's sequences stay with it."""
-    B, S = x_BS.shape
-    return x_BS.reshape(B // count, count, S).swapaxes(0, 1)
-
-
-Found = tuple[jax.Array, nnx.State]
-
-
-def summed(find: Callable[[jax.Array, jax.Array], Found], nothing: Found, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> Found:
-    """Loss and gradients added up over micro-batches, in float32."""
-
-    def add(found: Found, batch: tuple[jax.Array, jax.Array]) -> tuple[Found, None]:
-        return jax.tree.map(jnp.add, found, find(*batch)), None
-
-    return jax.lax.scan(add, nothing, (tokens_mBS, targets_mBS))[0]
 
 
 def summed(find: Callable[[jax.Array, jax.Array], Found], nothing: Found, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> Found:
