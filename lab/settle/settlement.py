@@ -12,7 +12,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
-from lab.ledger import Ledger, Totals, Transfer
+from lab.ledger import Kind, Ledger, Totals, Transfer
 from lab.settle.behaviours import CATALOGUE, Behaviour, Context, emitted
 from lab.settle.left import Left, take, without
 
@@ -111,12 +111,12 @@ def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
     """Settles every predicted transfer; what sends nothing is left out on both sides."""
     left = _moving(measured)
     open_terms = dict(enumerate(_moving(predicted)))
-    scopes = {(term.scope, term.axes) for term in open_terms.values()}
+    places = {_place(term) for term in open_terms.values()}
     settled: dict[int, Term] = {}
     for attempt in (_as_emitted, _as_predicted, _as_recognised, _contradicted):
         kept = {t.scope for t in left}
         for place, term in sorted(open_terms.items(), key=lambda item: item[1].scope not in kept):
-            found = attempt(term, _of_no_other(term, left, scopes), context)
+            found = attempt(term, _of_no_other(term, left, places), context)
             if found is not None:
                 settled[place], left = found, without(left, found.measured)
                 del open_terms[place]
@@ -125,9 +125,17 @@ def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
     return Settlement(tuple(settled[place] for place in sorted(settled)), left, measured.is_complete)
 
 
-def _of_no_other(term: Transfer, left: Left, scopes: set[tuple[str, tuple[str, ...] | None]]) -> Left:
-    """What a term may claim: where the compiled text keeps a scope in which terms span the same axes, it is for these terms."""
-    return tuple(t for t in left if t.scope == term.scope or not t.scope or (t.scope, t.axes) not in scopes)
+Place = tuple[str, tuple[str, ...] | None, bool]
+
+
+def _place(transfer: Transfer) -> Place:
+    """Scope and axes, and whether something is summed there: compilers turn one kind of sum into another, never into a gather."""
+    return transfer.scope, transfer.axes, transfer.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
+
+
+def _of_no_other(term: Transfer, left: Left, places: set[Place]) -> Left:
+    """What a term may claim: what stands in the place of some term is for the terms of that scope."""
+    return tuple(t for t in left if t.scope == term.scope or not t.scope or _place(t) not in places)
 
 
 def _as_emitted(term: Transfer, left: Left, context: Context) -> Term | None:
