@@ -1,0 +1,23 @@
+"""What waits on the host: inputs of layers on GPUs; state only where a compile-only device lists its memories."""
+
+from experiments.ch22_offloading import Assumed, claims
+
+GPUS = Assumed(embed=256, kv_heads=2, mlp=512, length=256, target="gpu:h100:1x2")
+
+
+def test_inputs_of_layers_wait_on_the_host_to_the_byte():
+    # Two sequences a device of 256 tokens, 256 bf16 numbers, 4 layers.
+    assert GPUS.stack(True).host_temporaries == GPUS.inputs == 2 * 256 * 256 * 2 * 4
+    assert GPUS.stack(False).host_temporaries == 0
+
+
+def test_state_stays_where_memory_kinds_are_dropped_and_no_claim_is_made_of_it():
+    state, traffic, inputs = claims(GPUS)
+    assert GPUS.step(True) == GPUS.step(False)
+    assert [str(claim.verdict) for claim in (state, traffic, inputs)] == ["calculated", "calculated", "confirmed"]
+    assert "JAX drops the memory kind" in state.evidence
+
+
+def test_what_stays_and_what_leaves_make_what_a_device_holds():
+    assert GPUS.between_steps == GPUS.step(False).device_arguments
+    assert 0 < GPUS.state < GPUS.between_steps
