@@ -9,16 +9,18 @@ from lab import cli
 from lab.ledger import Kind, Ledger, Transfer
 from meshes import plugins
 
-SMALL = ("--set", "layers=2", "--set", "batch=16", "--set", "embed=64", "--set", "mlp=96")
+SMALL = ("--set", "layers=2", "--set", "batch=16", "--set", "length=16", "--set", "embed=64", "--set", "mlp=96", "--set", "vocab=48")
 ONE = ("run", "ch14_data_parallel", "--target", "cpu:8", "--style", "explicit", *SMALL)
 
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What would have been run: (runs, mesh, settings) of each command."""
+    """What would have been run: (runs, mesh, settings) of each command; trainings are not run and questions not answered."""
     asked = []
     monkeypatch.setattr(cli, "_results", lambda runs, mesh=None, settings=None: asked.append((runs, mesh, settings)) or [])
     monkeypatch.setattr(cli, "_trained", lambda *_: [])
+    monkeypatch.setattr(cli, "_trained", lambda *_: [])
+    monkeypatch.setattr(cli.suite, "answers", lambda *_: [])
     monkeypatch.setattr(cli.verdicts, "results_text", lambda results: "")
     monkeypatch.setattr(cli.verdicts, "summary_text", lambda results: "")
     return asked
@@ -55,20 +57,20 @@ def test_a_run_gives_the_fields_of_the_contract_and_two_layers_of_64_by_96_in_bf
     assert up["measured"]["executions"] == up["predicted"]["executions"] == 2
 
 
-def test_two_styles_and_two_targets_are_four_runs_on_the_users_own_mesh(lab, asked):
+def test_three_styles_and_two_targets_are_six_runs_on_the_users_own_mesh(lab, asked):
     lab("run", "ch14_data_parallel", "--target", "cpu:8", "--target", "cpu:4", "--mesh", "data=8", *SMALL)
     ((runs, mesh, settings),) = asked
-    assert [(str(target), style) for _, target, style in runs] == [(t, s) for t in ("cpu:8", "cpu:4") for s in ("declared", "explicit")]
+    assert [(str(target), style) for _, target, style in runs] == [(t, s) for t in ("cpu:8", "cpu:4") for s in ("declared", "typed", "explicit")]
     assert mesh.shape == {"data": 8}
-    assert settings == {"layers": "2", "batch": "16", "embed": "64", "mlp": "96"}
+    assert settings == {"layers": "2", "batch": "16", "length": "16", "embed": "64", "mlp": "96", "vocab": "48"}
 
 
-def test_verify_runs_both_styles_of_every_experiment_on_its_own_targets(lab, asked, monkeypatch):
+def test_verify_runs_all_styles_of_every_experiment_on_its_own_targets(lab, asked, monkeypatch):
     monkeypatch.setattr(plugins, "installed", lambda platform: True)
     lab("verify")
     ((runs, mesh, settings),) = asked
     assert {(e.name, str(target), style) for e, target, style in runs} >= {
-        ("ch20_zero3", target, style) for target in ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4") for style in ("declared", "explicit")
+        ("ch20_zero3", target, style) for target in ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4") for style in ("declared", "typed", "explicit")
     }
     assert (mesh, settings) == (None, None)
 
@@ -89,7 +91,7 @@ def test_a_prediction_that_does_not_hold_ends_with_1(lab, monkeypatch):
         ((*ONE, "--set", "depth=2"), ("'depth'", "layers")),
         ((*ONE, "--set", "layers=two"), ("layers=two", "int")),
         ((*ONE, "--set", "layers"), ("--set layers", "NAME=VALUE")),
-        ((*ONE, "--style", "imperative"), ("'imperative'", "declared, explicit")),
+        ((*ONE, "--style", "imperative"), ("'imperative'", "declared, typed, explicit")),
         ((*ONE, "--mesh", "pipe=8"), ("'data'", "pipe")),
         ((*ONE, "--mesh", "data=4"), ("4 devices", "cpu:8")),
         ((*ONE, "--set", "batch=12"), ("12", "8")),
@@ -108,7 +110,7 @@ def test_verify_in_full_takes_every_chip_with_clusters_of_the_same_shape(lab, as
     runs = [(run.experiment.name, str(run.target)) for run in asked[0][0] if run.style == "explicit"]
     assert len(runs) == len(set(runs))
     assert set(runs) >= {("ch14_data_parallel", target) for target in ("cpu:8", "gpu:h100:2x8", "gpu:b200:2x8", "tpu:v6e:2x4")}
-    assert ("ch24_fsdp_tensor_parallel", "gpu:b200:2048x8") in runs
+    assert ("ch24_llama3_405b", "gpu:b200:2048x8") in runs
 
 
 def test_verify_leaves_out_what_has_no_plugin_and_says_so_in_a_line(lab, asked, monkeypatch):

@@ -3,31 +3,36 @@ from dataclasses import replace
 import jax
 import pytest
 
+from lab.decoder_experiment import on_one_device
 from lab.experiment import beside_tensor, load, names, numerics, on_one_axis, with_settings
-from lab.models.mlp import MlpShape
-from lab.strategies.strategy import loss_and_gradients
+from lab.models.shape import DecoderShape
 from meshes.errors import Unusable
 from meshes.targets import make_mesh, parse_target
 
 
 def test_settings_are_read_as_the_field_has_them():
-    changed = with_settings(MlpShape(), {"layers": "8", "dtype": "f32", "remat": "false"})
-    assert changed == MlpShape(layers=8, dtype="f32", remat=False)
+    changed = with_settings(DecoderShape(), {"layers": "8", "dtype": "f32", "tied": "true"})
+    assert changed == DecoderShape(layers=8, dtype="f32", tied=True)
+
+
+def test_a_preset_stands_for_all_sizes_and_other_settings_change_it():
+    changed = with_settings(DecoderShape(batch=8), {"batch": "64", "preset": "llama3-8b"})
+    assert (changed.embed, changed.layers, changed.batch) == (4096, 32, 64)
 
 
 def test_an_unknown_setting_lists_the_known():
-    with pytest.raises(Unusable, match="no parameter 'depth'; known are layers, batch, embed, mlp, dtype, remat"):
-        with_settings(MlpShape(), {"depth": "8"})
+    with pytest.raises(Unusable, match="no parameter 'depth'; known are layers, batch, length, embed, .*, remat, accumulation"):
+        with_settings(DecoderShape(), {"depth": "8"})
 
 
-@pytest.mark.parametrize(("name", "text", "wanted"), [("layers", "many", "int"), ("remat", "perhaps", "true or false")])
+@pytest.mark.parametrize(("name", "text", "wanted"), [("layers", "many", "int"), ("tied", "perhaps", "true or false")])
 def test_a_setting_of_another_type_is_refused(name, text, wanted):
     with pytest.raises(Unusable, match=f"{name}={text}: expected {wanted}"):
-        with_settings(MlpShape(), {name: text})
+        with_settings(DecoderShape(), {name: text})
 
 
 def test_an_unknown_experiment_lists_the_known():
-    with pytest.raises(Unusable, match="no experiment 'ch99'; known are ch.*ch14_data_parallel, ch15_tensor_parallel"):
+    with pytest.raises(Unusable, match="no experiment 'ch99'; known are ch.*ch14_data_parallel, .*ch15_tensor_parallel"):
         load("ch99")
 
 
@@ -50,7 +55,7 @@ def test_attached_devices_are_counted():
 
 def test_numbers_that_differ_from_loss_and_gradients_fail():
     experiment = load("ch14_data_parallel")
-    halved = replace(experiment, reference=lambda shape: loss_and_gradients(replace(shape, batch=2 * shape.batch)))
+    halved = replace(experiment, reference=lambda shape: on_one_device(replace(shape, batch=2 * shape.batch)))
     target = parse_target("cpu:8")
     with pytest.raises(AssertionError):
         numerics(halved, "explicit", make_mesh(target, experiment.axes(target)))
