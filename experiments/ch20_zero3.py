@@ -2,12 +2,12 @@
 
 from lab.book.parallelism import dp_volume_bytes
 from lab.book.sharding import zero3_volume_bytes
+from lab.decoder_claims.zero import stage_memory
 from lab.decoder_experiment import WITH_TYPES, decoder_experiment
 from lab.evidence import along, counted, element_bytes
 from lab.experiment import Claim, calculated, decided, on_one_axis
 from lab.ledger import Kind, Ledger, Totals
 from lab.models.shape import DecoderShape
-from lab.strategies.memory import static_bytes
 from lab.strategies.zero3 import ZERO3
 from meshes.axes import FSDP, Axes
 
@@ -15,7 +15,7 @@ from meshes.axes import FSDP, Axes
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if axes[FSDP] == 1:
         return ()
-    return (_communication(shape, axes[FSDP], measured), _memory(shape, axes, measured))
+    return (_communication(shape, axes[FSDP], measured), stage_memory(ZERO3, "12 Psi / P", shape, axes, measured))
 
 
 def _communication(shape: DecoderShape, P: int, measured: Ledger) -> Claim:
@@ -30,17 +30,6 @@ def _communication(shape: DecoderShape, P: int, measured: Ledger) -> Claim:
     if any(t.kind is Kind.ALL_REDUCE for t in scatters):
         return calculated("ch20.comm", f"{evidence}; this compiler sums gradients by all_reduce, with reduce_scatter it is 1.50 times")
     return decided("ch20.comm", sent == book, f"{evidence}; 3(P-1)/P Psi e of them and 2(P-1)/P Psi e of the rest is {counted(book)} B at P={P}, e={e}")
-
-
-def _memory(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
-    part = static_bytes(ZERO3, shape, axes)
-    state = f"12 Psi / P, with norms whole and this device's tokens, is {counted(part)} B a device"
-    if measured.memory is None:
-        return calculated("ch20.stage_memory", state)
-    evidence = f"a device holds {counted(measured.memory.arguments)} B between steps; {state}"
-    if measured.memory.arguments > part and (measured.target or "").startswith("tpu"):
-        return calculated("ch20.stage_memory", f"{evidence}, without the layout tiles that a TPU pads arguments to (T8)")
-    return decided("ch20.stage_memory", measured.memory.arguments == part, evidence)
 
 
 EXPERIMENT = decoder_experiment(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import hlo, sources
+from lab.hlo.padding import argument_padding
 from lab.hlo.placement import Devices
 from lab.ledger import Ledger, Memory
 from meshes.axes import Axes
@@ -39,8 +40,9 @@ def inspect_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Targ
     mesh = own if isinstance(own, jax.sharding.Mesh) or mesh is None else mesh
     compiled = _compiled(program, args, mesh)
     mesh = mesh if mesh is not None else _mesh(jax.tree.leaves(compiled.input_shardings))
-    ledger = hlo.read_text(compiled.as_text(), source=source, axes=_axes(mesh), target=target, devices=_devices(mesh))
-    return replace(ledger, memory=_memory(compiled))
+    text = compiled.as_text()
+    ledger = hlo.read_text(text, source=source, axes=_axes(mesh), target=target, devices=_devices(mesh))
+    return replace(ledger, memory=_memory(compiled, argument_padding(text)))
 
 
 def _compiled(program: Any, args: tuple[Any, ...], mesh: Any) -> Any:
@@ -90,7 +92,7 @@ def _devices(mesh: Any) -> Devices | None:
     return Devices(domains, ("ici", "dcn") if on_tpu else ("host", "network"), tuple(device.id for device in devices))
 
 
-def _memory(compiled: Any) -> Memory | None:
+def _memory(compiled: Any, padding: int) -> Memory | None:
     found = compiled.memory_analysis()
     if found is None:
         return None
@@ -101,6 +103,7 @@ def _memory(compiled: Any) -> Memory | None:
         aliased=found.alias_size_in_bytes,
         # On CPUs XLA's peak leaves the temporaries out.
         peak=None if _platform(compiled) == "cpu" else found.peak_memory_in_bytes,
+        padding=padding,
     )
 
 

@@ -145,13 +145,18 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that one device holds, as XLA's own analysis reports them; `peak` is None where the backend gives none."""
+    """Bytes that one device holds, as XLA's own analysis reports them; `peak` is None where the backend gives none.
+
+    Attributes:
+      padding: of the arguments, what fills up the layout tiles of a TPU (T8).
+    """
 
     arguments: int
     outputs: int
     temporaries: int
     aliased: int
     peak: int | None
+    padding: int = 0
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def zero_claims(strategy: Strategy, stage: int) -> Callable[[DecoderShape, Axes,
     def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         if axes[DATA] == 1:
             return ()
-        return (_volume(stage, shape, axes[DATA], measured), _memory(strategy, shape, axes, measured))
+        return (_volume(stage, shape, axes[DATA], measured), stage_memory(strategy, "2 Psi + 12 Psi / P", shape, axes, measured))
 
     return claims
 
@@ -33,12 +33,12 @@ def _volume(stage: int, shape: DecoderShape, P: int, measured: Ledger) -> Claim:
     return decided("ch20.comm", sent == book, evidence)
 
 
-def _memory(strategy: Strategy, shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
+def stage_memory(strategy: Strategy, formula: str, shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
+    """Decides `ch20.stage_memory` by the bytes that a device holds between steps, less what fills up a TPU's layout tiles."""
     part = static_bytes(strategy, shape, axes)
-    state = f"2 Psi + 12 Psi / P, with norms whole and this device's tokens, is {counted(part)} B a device"
+    state = f"{formula}, with norms whole and this device's tokens, is {counted(part)} B a device"
     if measured.memory is None:
         return calculated("ch20.stage_memory", state)
-    evidence = f"a device holds {counted(measured.memory.arguments)} B between steps; {state}"
-    if measured.memory.arguments > part and (measured.target or "").startswith("tpu"):
-        return calculated("ch20.stage_memory", f"{evidence}, without the layout tiles that a TPU pads arguments to (T8)")
-    return decided("ch20.stage_memory", measured.memory.arguments == part, evidence)
+    held, padding = measured.memory.arguments, measured.memory.padding
+    tiles = f", of which {counted(padding)} B fill up layout tiles (T8)" if padding else ""
+    return decided("ch20.stage_memory", held - padding == part, f"a device holds {counted(held)} B between steps{tiles}; {state}")

@@ -186,10 +186,10 @@ COPY = 4 * 71_760
 
 
 @pytest.mark.parametrize(("name", "held"), [("ch20_zero1", HELD + COPY), ("ch20_zero2", HELD + COPY), ("ch20_zero3", HELD)])
-@pytest.mark.parametrize(("extra", "target", "verdict"), [(0, "cpu:8", "confirmed"), (4, "cpu:8", "refuted"), (4, "tpu:v5p:2x2x2", "calculated")])
-def test_arguments_hold_an_eighth_of_the_state(name, held, extra, target, verdict):
-    memory = Memory(arguments=held + extra, outputs=0, temporaries=0, aliased=0, peak=None)
-    assert verdicts(name, replace(ideal(name), memory=memory, target=target))["ch20.stage_memory"] == verdict
+@pytest.mark.parametrize(("extra", "padding", "verdict"), [(0, 0, "confirmed"), (4, 0, "refuted"), (508, 508, "confirmed")])
+def test_arguments_without_padding_hold_an_eighth_of_the_state(name, held, extra, padding, verdict):
+    memory = Memory(arguments=held + extra, outputs=0, temporaries=0, aliased=0, peak=None, padding=padding)
+    assert verdicts(name, replace(ideal(name), memory=memory))["ch20.stage_memory"] == verdict
 
 
 def test_between_groups_a_quarter_of_71424_gradients_is_summed():
