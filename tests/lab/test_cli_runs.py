@@ -19,7 +19,6 @@ def asked(monkeypatch):
     asked = []
     monkeypatch.setattr(cli, "_results", lambda runs, mesh=None, settings=None: asked.append((runs, mesh, settings)) or [])
     monkeypatch.setattr(cli, "_trained", lambda *_: [])
-    monkeypatch.setattr(cli, "_trained", lambda *_: [])
     monkeypatch.setattr(cli.suite, "answers", lambda *_: [])
     monkeypatch.setattr(cli.verdicts, "results_text", lambda results: "")
     monkeypatch.setattr(cli.verdicts, "summary_text", lambda results: "")
