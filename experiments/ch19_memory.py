@@ -1,0 +1,83 @@
+"""Chapter 19: is what a device holds at its fullest the sum of state, activations, gradients and one layer at work?"""
+
+from dataclasses import asdict, dataclass
+
+from lab.book.memory import model_state_bytes
+from lab.evidence import counted
+from lab.experiment import Claim, calculated, decided
+from lab.ledger import Memory
+from lab.models.shape import DecoderShape
+from lab.plans import planned_step
+from lab.question import Question, Row
+from lab.strategies.data_parallel import DATA_PARALLEL
+from lab.strategies.peak import peak_terms
+from meshes.axes import DATA, Axes
+from meshes.targets import parse_target
+
+STYLE, CLOSE = "explicit", 0.05
+EXTREMES = {"all recomputed": "full", "nothing recomputed": "none"}
+
+
+@dataclass(frozen=True)
+class Assumed(DecoderShape):
+    """Data parallelism, each device with sequences of its own."""
+
+    target: str = "gpu:h100:2x8"
+
+    def shape(self, remat: str) -> DecoderShape:
+        return DecoderShape(**{name: value for name, value in asdict(self).items() if name != "target"} | {"remat": remat})
+
+    @property
+    def axes(self) -> Axes:
+        return Axes.of({DATA: parse_target(self.target).devices})
+
+    def terms(self, remat: str) -> dict[str, int]:
+        return peak_terms(DATA_PARALLEL, STYLE, self.shape(remat), self.axes)
+
+    def measured(self, remat: str) -> Memory:
+        return planned_step(DATA_PARALLEL, STYLE, self.shape(remat), self.target, self.axes).memory
+
+
+def answer(assumed: Assumed) -> tuple[Row, ...]:
+    return tuple(row for name, remat in EXTREMES.items() for row in _sum(name, assumed.terms(remat), assumed.measured(remat)))
+
+
+def _sum(name: str, terms: dict[str, int], found: Memory) -> tuple[Row, ...]:
+    parts = tuple(Row(f"{name}: {term}", size, "bytes") for term, size in terms.items() if size)
+    return parts if found.peak is None else (*parts, Row(f"{name}: peak", found.peak, "bytes", sum(terms.values())))
+
+
+def claims(assumed: Assumed) -> tuple[Claim, ...]:
+    return (_state(assumed), *(_total(name, remat, assumed) for name, remat in EXTREMES.items()), _fullest(assumed))
+
+
+def _state(assumed: Assumed) -> Claim:
+    """Weights in use and gradients are temporary here, 2 bytes each of the book's 16."""
+    found, terms = assumed.measured("full"), assumed.terms("full")
+    book = model_state_bytes(assumed.parameters, weight_bytes=0, gradient_bytes=0)
+    held = found.arguments - found.padding
+    evidence = f"a device holds {counted(held)} B between steps, master weights and moments {counted(book)} B of them; gradients and 16-bit weights come and go"
+    return decided("ch19.model_state", held == terms["arguments"], evidence, statement="12 of the 16 bytes a parameter are master weights and moments")
+
+
+def _total(name: str, remat: str, assumed: Assumed) -> Claim:
+    peak, total = assumed.measured(remat).peak, sum(assumed.terms(remat).values())
+    if peak is None or not assumed.target.startswith("gpu"):
+        return calculated("ch19.total", f"{name}: {counted(total)} B; copies into other layouts are those of XLA's GPU compiler")
+    evidence = f"{name}: the terms sum to {counted(total)} B and XLA plans {counted(peak)} B, {peak / total - 1:+.1%}; no allocator, no fragments"
+    return decided("ch19.total", abs(total / peak - 1) < CLOSE, evidence, statement=f"the sum of named terms is the peak within {CLOSE:.0%}")
+
+
+def _fullest(assumed: Assumed) -> Claim:
+    largest = {name: [term for term in assumed.terms(remat) if term != "arguments" and assumed.terms(remat)[term]] for name, remat in EXTREMES.items()}
+    return calculated("ch19.peak_at_backward", "; ".join(f"{name}, a step is fullest with {', '.join(terms)}" for name, terms in largest.items()))
+
+
+EXPERIMENT = Question(
+    name="ch19_memory",
+    chapter=19,
+    question="Is what a device holds at its fullest the sum of state, activations, gradients and one layer at work?",
+    parameters=Assumed(),
+    answer=answer,
+    claims=claims,
+)
