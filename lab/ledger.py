@@ -63,6 +63,7 @@ class Making:
       stack: iterations of a loop whose values stand in one payload, each made where the loop runs.
       micro_batches: passes whose values are added before the value is reduced.
       repeats: passes that need the same value, one after the other.
+      added_up: iterations of a loop that each reduce a value, only to add it to the sum of the others.
       product: dtype of the products that the value is added up or widened from, where that is another.
       sum_over: all axes that the value is summed over, where several transfers do it one after the other.
       apart: axes that split different dims of what is summed, in groups, where there are several.
@@ -73,6 +74,7 @@ class Making:
     stack: int = 1
     micro_batches: int = 1
     repeats: int = 1
+    added_up: int = 1
     product: str | None = None
     sum_over: tuple[str, ...] = ()
     apart: tuple[tuple[str, ...], ...] = ()

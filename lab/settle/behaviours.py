@@ -123,6 +123,12 @@ def _after_the_passes_in_f32(transfer: Transfer, context: Context) -> tuple[Tran
     return (replace(transfer, kind=Kind.ALL_REDUCE, executions=1, dtype="f32", payload_bytes=wide),)
 
 
+def _after_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """One reduction of what a loop adds up, written out or not."""
+    iterations = transfer.making.added_up
+    return (transfer if context.platform == "cpu" else replace(transfer, executions=transfer.executions // iterations),)
+
+
 def _hoisted(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """A gather that every pass would repeat, once."""
     if transfer.kind is not Kind.ALL_GATHER or transfer.making.repeats == 1:
@@ -205,6 +211,7 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("X6", None, _O, "slicing the last stage outside a pipeline broadcasts its activations to all stages", "compute the loss inside and reduce a scalar"),
     Behaviour("X9", None, _P, "declared gradients and losses that micro-batches add up are reduced for each of them, layer by layer, in the dtype of the products", "write the step explicitly: the sum is then reduced once", rewrite=_every_micro_batch),
     Behaviour("X7", None, _P, "a declared reduction of a stack of gradients is done layer by layer inside the backward loop: the same bytes", rewrite=_in_the_loop),
+    Behaviour("X10", None, _P, "an all-reduce in a loop that only adds its results up, a psum too, is done once after the loop; not on CPUs", rewrite=_after_the_loop),
     Behaviour("X8", None, _O, "all-reduces of small gradients leave the backward loop: one of the whole stack, the same bytes", recognise=_reduced_after_the_loop),
     Behaviour("C2", "cpu", _P, "a declared reduce-scatter stays an all-reduce of the same payload; an explicit psum_scatter is kept", rewrite=_never_scattered),
     Behaviour("C1", "cpu", _P, "16-bit floats are widened to f32 in collectives: twice the bytes", "judge bf16 layouts on a GPU or TPU target, or run the CPU in f32", rewrite=_widened),
