@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from lab.book.data_parallel import accumulation_speedup, overlapped_backward_s
-from lab.evidence import counted, sent
+from lab.evidence import counted
 from lab.experiment import Claim, calculated, decided, on_one_axis
 from lab.ledger import Kind, Ledger, Making, Totals
-from lab.parts import FLOAT_BYTES, Array, Part, Sent, experiment
+from lab.parts import FLOAT_BYTES, Array, Part, Sent, experiment, moved
 from meshes.axes import DATA, Axes
 
 
@@ -79,7 +79,7 @@ PARTS = (
 def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if axes.size == 1:
         return ()
-    once, every_time = (sent(measured, scope) for scope in (ONCE, EVERY_TIME))
+    once, every_time = (moved(measured, scope) for scope in (ONCE, EVERY_TIME))
     payload = sizes.weights * FLOAT_BYTES
     equal = decided(
         "ch14.accum_equivalence",

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab.experiment import Claim, Experiment
-from lab.ledger import Kind, Ledger, Making, Transfer
+from lab.ledger import Kind, Ledger, Making, Totals, Transfer
 from meshes.axes import Axes
 from meshes.errors import Unusable
 from meshes.targets import Target
@@ -109,7 +109,12 @@ def program(parts: Iterable[Part], sizes: Any, mesh: Mesh) -> tuple[Callable[...
                 results = results | {part.scope: on_ranks(part)(*own)}
         return results
 
-    return jax.jit(in_turn), ({scope: tuple(_shaped(array, mesh) for array in arrays) for scope, arrays in taken.items()},)
+    options = _APART if mesh.devices.flat[0].platform == "cpu" else None
+    return jax.jit(in_turn, compiler_options=options), ({scope: tuple(_shaped(array, mesh) for array in arrays) for scope, arrays in taken.items()},)
+
+
+# The CPU's compiler drops barriers before it combines all-reduces; it combines nothing else.
+_APART = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner"}
 
 
 def _shaped(array: Array, mesh: Mesh) -> jax.ShapeDtypeStruct:
@@ -119,6 +124,11 @@ def _shaped(array: Array, mesh: Mesh) -> jax.ShapeDtypeStruct:
     except ValueError:
         raise Unusable(f"sizes {array.shape} do not split as {array.spec} over {Axes.of(mesh.shape)}; make each a multiple of its ranks") from None
     return jax.ShapeDtypeStruct(array.shape, jnp.float32, sharding=sharding)
+
+
+def moved(measured: Ledger, scope: str) -> Totals:
+    """What a part of a compiled program moves; combined transfers count as one."""
+    return Totals.of(t for t in measured.transfers if t.scope == scope)
 
 
 def predict(parts: Iterable[Part], sizes: Any, axes: Axes) -> Ledger:
