@@ -37,6 +37,7 @@ class Sent(NamedTuple):
     elements: int
     executions: int = 1
     dtype: str = "f32"
+    phase: str | None = None
     making: Making = Making()
 
 
@@ -139,7 +140,7 @@ def predict(parts: Iterable[Part], sizes: Any, axes: Axes) -> Ledger:
 def _transfer(sent: Sent, scope: str, axes: Axes) -> Transfer:
     group = prod(axes[axis] for axis in sent.axes)
     row = Transfer(sent.kind, sent.axes, group, sent.executions, sent.dtype, sent.elements * FLOAT_BYTES)
-    return replace(row, groups=axes.size // group, scope=scope, making=sent.making)
+    return replace(row, groups=axes.size // group, scope=scope, phase=sent.phase, making=sent.making)
 
 
 def on_one_device(parts: Iterable[Part], arguments: dict[str, tuple[jax.Array, ...]]) -> dict[str, Any]:
