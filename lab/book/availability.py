@@ -51,6 +51,7 @@ def recovery_s(detect_s, restart_s, load_s, interval_s):
 
 def false_alarms_a_day(nodes, heartbeat_s, deviations):
     """nodes 86400 / H Q(k): healthy heartbeats that are more than k standard deviations late. Source: ml, `ml.41_heartbeat`."""
+    not_negative(deviations=deviations)
     positive(nodes=nodes, heartbeat_s=heartbeat_s)
     return nodes * SECONDS_A_DAY / heartbeat_s * ndtr(-np.asarray(deviations, dtype=float))
 

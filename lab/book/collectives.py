@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from lab.book.checks import positive, ratio, real, whole
+from lab.book.checks import at_least, not_negative, positive, ratio, real, whole
 
 
 def all_gather_wire_bytes(payload_bytes: int, ranks: int) -> Fraction:
@@ -30,7 +30,8 @@ def all_reduce_wire_bytes(payload_bytes: int, ranks: int) -> Fraction:
 
 def message_s(payload_bytes: float, alpha_s: float, bytes_per_s: float) -> float:
     """alpha + n / beta, beta the bandwidth of one direction. Source: Ch. 4, `ch04.alpha_beta`."""
-    positive(payload_bytes=payload_bytes, bytes_per_s=bytes_per_s)
+    positive(payload_bytes=payload_bytes)
+    _check_link(alpha_s, bytes_per_s)
     return alpha_s + real(payload_bytes) / bytes_per_s
 
 
@@ -39,6 +40,7 @@ def ring_all_gather_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_
 
     Source: Ch. 4, `ch04.all_gather`, `ch04.reduce_scatter`, `ch04.all_to_all`.
     """
+    _check_link(alpha_s, bytes_per_s)
     return (ranks - 1) * alpha_s + real(all_gather_wire_bytes(payload_bytes, ranks)) / bytes_per_s
 
 
@@ -49,11 +51,13 @@ def ring_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_
 
 def split_ring_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 (P - 1) alpha + (P - 1) / P n / beta: half of the buffer goes round each way. Source: Ch. 12, `ch12.bidir_ring` (D-49)."""
+    _check_link(alpha_s, bytes_per_s)
     return 2 * (ranks - 1) * alpha_s + real(all_reduce_wire_bytes(payload_bytes, ranks)) / 2 / bytes_per_s
 
 
 def bidirectional_ring_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 floor(P / 2) alpha + (P - 1) / P n / beta: every block goes both ways. Source: Ch. 12, `ch12.bidir_ring` (D-49)."""
+    _check_link(alpha_s, bytes_per_s)
     return 2 * (ranks // 2) * alpha_s + real(all_reduce_wire_bytes(payload_bytes, ranks)) / 2 / bytes_per_s
 
 
@@ -80,6 +84,7 @@ def halving_doubling_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float
 
     Source: Ch. 12, `ch12.rhd`, `ch12.non_pow2`.
     """
+    _check_link(alpha_s, bytes_per_s)
     halves = 2 * rounds_down(ranks) * alpha_s + real(all_reduce_wire_bytes(payload_bytes, 2 ** rounds_down(ranks))) / bytes_per_s
     return halves + _fold(ranks) * message_s(payload_bytes, alpha_s, bytes_per_s)
 
@@ -89,6 +94,7 @@ def binomial_scatter_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per
 
     Source: Ch. 11, `ch11.cost_table`.
     """
+    _check_link(alpha_s, bytes_per_s)
     return rounds_up(ranks) * alpha_s + real(all_gather_wire_bytes(payload_bytes, ranks)) / bytes_per_s
 
 
@@ -100,11 +106,15 @@ def blocks_broadcast_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per
 
 def chain_broadcast_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float, slices: int) -> float:
     """(P - 2 + k) (alpha + n / (k beta)). Source: Ch. 11, `ch11.cost_table` as corrected (D-51)."""
+    at_least(2, ranks=ranks)
+    positive(slices=slices)
     return (ranks - 2 + slices) * message_s(ratio(payload_bytes, slices), alpha_s, bytes_per_s)
 
 
 def best_slices(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """sqrt((P - 2) n / (alpha beta)), at which a chain broadcast is fastest. Source: table 'Algorithms described'."""
+    at_least(2, ranks=ranks)
+    positive(payload_bytes=payload_bytes, alpha_s=alpha_s, bytes_per_s=bytes_per_s)
     return np.sqrt((ranks - 2) * payload_bytes / (alpha_s * bytes_per_s))
 
 
@@ -124,17 +134,22 @@ def levels_all_reduce_s(payload_bytes: int, levels: Sequence[tuple[int, float, f
 
 def torus_all_reduce_s(payload_bytes: int, side: int, axes: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 k (p - 1) alpha + 2 (P - 1) / P n / (k beta) for k axes of p ranks, P = p^k, each with links of its own."""
+    _check_link(alpha_s, bytes_per_s)
     wire_bytes = all_reduce_wire_bytes(payload_bytes, side**axes)
     return 2 * axes * (side - 1) * alpha_s + real(wire_bytes) / axes / bytes_per_s
 
 
 def ring_tree_crossover_bytes(ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """n* = alpha beta (P - 1 - log2 P) / (log2 P - (P - 1) / P): below it the tree is faster. Source: Ch. 12, `ch12.crossover`."""
+    at_least(2, ranks=ranks)
+    _check_link(alpha_s, bytes_per_s)
     return alpha_s * bytes_per_s * (ranks - 1 - np.log2(ranks)) / (np.log2(ranks) - (ranks - 1) / ranks)
 
 
 def ring_balance_bytes(ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """P alpha beta: where the two terms of a ring are equal. Source: Ch. 4, `ch04.crossover` as corrected (D-03)."""
+    positive(ranks=ranks)
+    _check_link(alpha_s, bytes_per_s)
     return ranks * alpha_s * bytes_per_s
 
 
@@ -150,6 +165,11 @@ def rounds_down(ranks: int) -> int:
     # A float's exponent is exact, where a logarithm rounds.
     exponents = np.frexp(ranks)[1] - 1
     return exponents if np.ndim(ranks) else int(exponents)
+
+
+def _check_link(alpha_s: float, bytes_per_s: float) -> None:
+    not_negative(alpha_s=alpha_s)
+    positive(bytes_per_s=bytes_per_s)
 
 
 def _fold(ranks: int) -> int:

@@ -6,7 +6,7 @@ Degrees are named after their axes: `pipe` (p), `tensor` (t), `context` (c), `ex
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, ratio, share
+from lab.book.checks import at_least, not_negative, positive, ratio, share
 from lab.book.memory import model_state_bytes
 
 
@@ -17,7 +17,7 @@ def split_state_bytes(
 
     Source: Ch. 24, `ch24.memory_3d`, `ch24.zero1_3d` as corrected (6-8:D-10); Ch. 27, `ch27.memory_constraint` as corrected (6-8:D-48).
     """
-    positive(parameters=parameters, pipe=pipe, tensor=tensor)
+    positive(parameters=parameters, pipe=pipe, tensor=tensor, replicas=replicas)
     held = ratio(parameters, pipe * tensor)
     return model_state_bytes(held, replicas, stage, weight_bytes, gradient_bytes, master_bytes, moment_bytes)
 
@@ -86,7 +86,8 @@ def data_parallel_growth(replicas, times):
 
     Source: Ch. 24, `ch24.dp_weak_scaling`; Ch. 25, `ch25.dp_latency`.
     """
-    positive(times=times, **{"replicas - 1": np.subtract(replicas, 1)})
+    positive(times=times)
+    at_least(2, replicas=replicas)
     return ratio(times * replicas - 1, times * (replicas - 1))
 
 

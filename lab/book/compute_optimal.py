@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive
+from lab.book.checks import at_least, positive
 from lab.book.loss import additive_loss
 
 TOKENS_PER_PARAMETER = 20
@@ -32,7 +32,7 @@ def tokens_per_parameter(tokens, parameters):
 
 def oversize(parameters, flops, ratio=TOKENS_PER_PARAMETER):
     """Psi / sqrt(C / (6 r)): how many times the parameters that its compute trains best. Source: Ch. 8, `ch08.gpt3`, `ch08.gopher`."""
-    positive(parameters=parameters)
+    positive(parameters=parameters, ratio=ratio)
     return parameters / compute_optimal_parameters(flops, ratio)
 
 
@@ -88,5 +88,5 @@ def effective_tokens(unique_tokens, epochs, decay_epochs=15.39):
     Source: Ch. 8, `ch08.repeat` as corrected (D-37; Muennighoff et al. 2023, arXiv:2305.16264).
     """
     positive(unique_tokens=unique_tokens, decay_epochs=decay_epochs)
-    not_negative(**{"epochs - 1": np.asarray(epochs) - 1})
+    at_least(1, epochs=epochs)
     return unique_tokens * (1 - decay_epochs * np.expm1(-(epochs - 1) / decay_epochs))

@@ -6,7 +6,7 @@ from math import erfc, prod, sqrt
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, share
+from lab.book.checks import at_least, not_negative, positive, share
 
 
 def layouts(devices: int, menus: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
@@ -61,7 +61,7 @@ def communication_share(communication_s, compute_s):
 
 def relative_error(predicted_s, measured_s):
     """(predicted - measured) / measured. Source: Ch. 27, `ch27.calibration`."""
-    positive(measured_s=measured_s)
+    positive(predicted_s=predicted_s, measured_s=measured_s)
     return (predicted_s - measured_s) / measured_s
 
 
@@ -89,7 +89,8 @@ def search_h(evaluations, hours_per_evaluation):
 
 def equal_bubble_micro_batches(micro_batches, pipe, pipe_now):
     """m (p' - 1) / (p - 1): keeps the bubble of p stages with p'. Source: Ch. 27, `ch27.bubble_tradeoff`."""
-    positive(micro_batches=micro_batches, pipe_now=pipe_now, **{"pipe - 1": np.subtract(pipe, 1)})
+    positive(micro_batches=micro_batches, pipe_now=pipe_now)
+    at_least(2, pipe=pipe)
     return micro_batches * (pipe_now - 1) / (pipe - 1)
 
 

@@ -61,6 +61,7 @@ def ring_bytes(tokens, query_dim, kv_dim, bytes_per_element, ranks):
 
     Source: Ch. 17, `ch17.ring_memory` as corrected (4-5:D-34).
     """
+    positive(tokens=tokens, query_dim=query_dim, kv_dim=kv_dim, bytes_per_element=bytes_per_element, ranks=ranks)
     return ratio(tokens * (2 * query_dim + 4 * kv_dim) * bytes_per_element, ranks)
 
 

@@ -25,7 +25,8 @@ def simple_noise_scale(small_norm2, large_norm2, small_batch, large_batch):
     |G|^2 = (B |g_B|^2 - b |g_b|^2) / (B - b), tr(Sigma) = (|g_b|^2 - |g_B|^2) / (1/b - 1/B). With data parallelism the two come for nothing:
     one rank's gradient, and the reduced one. Source: ml, `ml.16_critical_batch` (McCandlish et al. 2018).
     """
-    positive(small_batch=small_batch)
+    not_negative(small_norm2=small_norm2, large_norm2=large_norm2)
+    positive(small_batch=small_batch, large_batch=large_batch)
     below(large_batch, small_batch=small_batch)
     squared_norm = (large_batch * large_norm2 - small_batch * small_norm2) / (large_batch - small_batch)
     return (small_norm2 - large_norm2) / (1 / small_batch - 1 / large_batch) / squared_norm

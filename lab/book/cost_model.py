@@ -5,7 +5,7 @@ Times are of the alpha-beta model: `alpha_s` a message, `bytes_per_s` in one dir
 
 import numpy as np
 
-from lab.book.checks import at_least, positive, ratio
+from lab.book.checks import at_least, not_negative, positive, ratio
 from lab.book.collectives import all_gather_wire_bytes, all_reduce_wire_bytes, message_s, ring_all_gather_s, ring_all_reduce_s, rounds_up
 
 
@@ -35,6 +35,7 @@ def star_over_ring_load(ranks: int) -> float:
 
 def double_tree_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 ceil(log2 P) alpha + 2 n / beta, with so many slices that filling the trees costs no bandwidth. Source: Ch. 12, `ch12.double_tree`."""
+    not_negative(alpha_s=alpha_s)
     return 2 * rounds_up(ranks) * alpha_s + 2 * message_s(payload_bytes, 0, bytes_per_s)
 
 

@@ -46,6 +46,7 @@ def overlapped_strong_efficiency(one_rank_s, sync_s, ranks):
 
 def strong_efficiency(one_rank_s, sync_s, ranks):
     """1 / (1 + P T_r / T_1), nothing overlapped. Source: Ch. 14, `ch14.weak_strong_no_overlap`."""
+    positive(one_rank_s=one_rank_s, ranks=ranks)
     return weak_efficiency(one_rank_s / ranks, sync_s)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, share
+from lab.book.checks import at_least, not_negative, positive, share
 from lab.book.reliability import restart_from_zero_s
 from lab.book.scale import training_s
 
@@ -37,7 +37,7 @@ def break_even_h(device_usd, usd_per_h, used_share=1):
 def contended_bytes_per_s(bytes_per_s, contention):
     """beta / sigma, sigma at least 1. Source: Ch. 5, `ch05.contention`."""
     positive(bytes_per_s=bytes_per_s)
-    not_negative(**{"contention - 1": contention - 1})
+    at_least(1, contention=contention)
     return bytes_per_s / contention
 
 

@@ -22,6 +22,7 @@ def token_flops(top_k, embed, mlp, mlp_matrices, experts=0):
 
     Source: Ch. 18, `ch18.conditional_compute` as corrected (4-5:D-42).
     """
+    positive(top_k=top_k)
     not_negative(experts=experts)
     return 2 * expert_parameters(top_k, embed, mlp, mlp_matrices) + 2 * embed * experts
 

@@ -55,6 +55,7 @@ def torus_hops(sides: Sequence[int]):
 
 def switch_all_reduce_s(payload_bytes, ranks, alpha_s, bytes_per_s):
     """n / beta + ceil(log2 N) alpha: switches add, so a rank sends its buffer once. Source: ml, `ml.24_lower_bound` (2nd:M33)."""
+    not_negative(alpha_s=alpha_s)
     positive(payload_bytes=payload_bytes, bytes_per_s=bytes_per_s)
     return payload_bytes / bytes_per_s + rounds_up(ranks) * alpha_s
 

@@ -45,6 +45,7 @@ def fleet_step_s(serial_compute_s, ranks, communication_s, sync_s, overlap_s):
 
 def fleet_efficiency(serial_compute_s, ranks, communication_s, sync_s, overlap_s):
     """(T_c / N) / T_step. Source: ml, `ml.02_fleet_law`, `ml.06_c3`, `ml.10_eta_175b`."""
+    positive(ranks=ranks)
     return serial_compute_s / ranks / fleet_step_s(serial_compute_s, ranks, communication_s, sync_s, overlap_s)
 
 

@@ -37,6 +37,7 @@ def improvement(losses: Sequence[float], window: int = 100) -> float:
     Raises:
       ValueError: fewer losses than two windows.
     """
+    positive(window=window)
     if len(losses) < 2 * window:
         raise ValueError(f"losses={len(losses)}: expected two windows of {window}, that is {2 * window} or more")
     older, recent = np.mean(losses[-2 * window : -window]), np.mean(losses[-window:])

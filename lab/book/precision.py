@@ -73,6 +73,7 @@ def log_uniform_share_lost(low, high, exponent_bits, mantissa_bits):
 
 def matmul_error_ratio(mantissa_bits, other_mantissa_bits):
     """2^(m' - m): errors of a product in one format over those in another. Source: Ch. 30, `ch30.matmul_error` (6-8:D-80)."""
+    positive(mantissa_bits=mantissa_bits, other_mantissa_bits=other_mantissa_bits)
     return epsilon(mantissa_bits) / epsilon(other_mantissa_bits)
 
 

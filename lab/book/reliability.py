@@ -76,6 +76,7 @@ def snapshot_s(shard_bytes, host_bytes_per_s):
 
 def blocking_save_s(shard_bytes, host_bytes_per_s, storage_bytes_per_s):
     """C_shard / B_host + C_shard / B_storage: how long a synchronous save blocks. Source: Ch. 26, `ch26.async`."""
+    positive(shard_bytes=shard_bytes, host_bytes_per_s=host_bytes_per_s, storage_bytes_per_s=storage_bytes_per_s)
     return snapshot_s(shard_bytes, host_bytes_per_s) + snapshot_s(shard_bytes, storage_bytes_per_s)
 
 

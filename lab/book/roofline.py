@@ -5,7 +5,7 @@ Intensities are FLOP of one rank over bytes that this rank moves. Bandwidths are
 
 import numpy as np
 
-from lab.book.checks import positive
+from lab.book.checks import at_least, positive
 
 
 def attainable_flops_per_s(
@@ -39,7 +39,8 @@ def dp_intensity(tokens, ranks, bytes_per_element=2):
 
     `ranks` may be infinite. Source: Ch. 2, `ch02.I_dp`.
     """
-    positive(tokens=tokens, bytes_per_element=bytes_per_element, **{"ranks - 1": ranks - 1})
+    positive(tokens=tokens, bytes_per_element=bytes_per_element)
+    at_least(2, ranks=ranks)
     return 3 * tokens / bytes_per_element / (1 - 1 / ranks)
 
 
@@ -48,7 +49,8 @@ def tp_intensity(embed, ranks, bytes_per_element=2):
 
     Source: Ch. 2, `ch02.I_tp` as corrected (D-12).
     """
-    positive(embed=embed, bytes_per_element=bytes_per_element, **{"ranks - 1": ranks - 1})
+    positive(embed=embed, bytes_per_element=bytes_per_element)
+    at_least(2, ranks=ranks)
     return 9 * embed / ((ranks - 1) * bytes_per_element)
 
 

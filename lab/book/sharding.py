@@ -50,7 +50,7 @@ def zero3_working_bytes(layer_parameters, bytes_per_element=2, prefetched=1):
 
 def hybrid_across_wire_bytes(payload_bytes, shards, replicas):
     """2 (r - 1) / r n / s bytes a rank: each of s shards is reduced over r replicas, after the reduce-scatter inside. Source: `A4`, `A10`."""
-    positive(shards=shards)
+    positive(shards=shards, replicas=replicas)
     return all_reduce_wire_bytes(ratio(payload_bytes, shards), replicas)
 
 

@@ -1,6 +1,6 @@
 """Part IV: what a layer computes and how long tensor parallelism keeps it waiting (Ch. 15). What it sends stands in `parallelism`."""
 
-from lab.book.checks import not_negative, positive, ratio, whole
+from lab.book.checks import at_least, not_negative, positive, ratio, whole
 from lab.book.collectives import all_reduce_wire_bytes, ring_all_reduce_s
 from lab.book.parallelism import activation_bytes
 
@@ -38,7 +38,8 @@ def tp_compute_to_sync(embed, ranks, flops_per_s, bytes_per_s, bytes_per_element
 
     Source: Ch. 15, `ch15.tp_ratio` as corrected (4-5:D-11, D-12).
     """
-    positive(**{"ranks - 1": ranks - 1}, embed=embed, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s, bytes_per_element=bytes_per_element)
+    at_least(2, ranks=ranks)
+    positive(embed=embed, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s, bytes_per_element=bytes_per_element)
     return 6 * embed * bytes_per_s / ((ranks - 1) * flops_per_s * bytes_per_element)
 
 

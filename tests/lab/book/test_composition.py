@@ -113,7 +113,7 @@ def test_efficiency_is_the_product_of_bubble_tensor_and_data_shares():
         (lambda: split_state_bytes(-1, 8, 4), "parameters=-1"),
         (lambda: split_state_bytes(1, 0, 4), "pipe=0"),
         (lambda: split_state_bytes(1, 8, 4, 8, stage=4), "stage=4"),
-        (lambda: data_parallel_growth(1, 4), "replicas - 1=0"),
+        (lambda: data_parallel_growth(1, 4), "replicas=1: expected 2 or above"),
         (lambda: with_experts_bytes(1, -1, 1, 1, 1, 2), "expert_parameters=-1"),
         (lambda: pipelined_step_s(1, 1, 1, -1), "exposed_s=-1"),
         (lambda: composed_efficiency(0, 1, -1, 0), "tensor_s=-1"),

@@ -59,7 +59,7 @@ def test_a_device_of_55000_dollars_pays_after_18_8_months_or_37_7_if_used_half()
         (lambda: first_order_spot_usd_per_h(1.5, 3, 0.5), "kept=-0.5"),
         (lambda: break_even_h(55_000, 4, 0), "used_share=0"),
         (lambda: device_h(-7e9, 2e12, 989e12, 0.5), "parameters=-7000000000.0"),
-        (lambda: contended_bytes_per_s(50e9, 0.5), "contention - 1=-0.5"),
+        (lambda: contended_bytes_per_s(50e9, 0.5), "contention=0.5: expected 1 or above"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(call, named):

@@ -128,7 +128,7 @@ def test_a_million_budgets_are_one_call():
         (lambda: additive_loss(1e9, 1e9, "chinchilla"), "fit='chinchilla': expected one of hoffmann, besiroglu"),
         (lambda: least_parameters(1.6), "loss - irreducible"),
         (lambda: parameters_for_loss(1.69), "least reachable"),
-        (lambda: effective_tokens(1e9, 0.5), "epochs - 1=-0.5"),
+        (lambda: effective_tokens(1e9, 0.5), "epochs=0.5: expected 1 or above"),
         (lambda: break_even_tokens(7e9, 1e12, 70e9, 1e12), "parameters - small_parameters"),
     ],
 )

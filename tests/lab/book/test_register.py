@@ -77,6 +77,23 @@ def test_arrays_give_what_numbers_give(formula, number):
     assert values * number.times == pytest.approx(np.full(values.shape, number.gives, dtype=float), rel=number.rel)
 
 
+# What may be below zero: exponents, losses, logarithms, weights, gradients, and times that a model predicts.
+SIGNED = {"exponent", "loss", "critical_loss", "weight", "gradient", "best_s", "mean_s"}
+
+
+def refusals() -> list:
+    """Each argument of each function that is a size, a count, a rate or a time, with arguments that the function takes."""
+    firsts = {f.function: (f, number) for f in reversed(formulas()) for number in reversed(f.worked) if f.function}
+    taken = [(f, {**{name: given for name, given in f.arguments.items() if is_number(given)}, **number.arguments}) for f, number in firsts.values()]
+    return [pytest.param(f, given, name, id=f"{f.function}-{name}") for f, given in taken for name in given if is_number(given[name]) and name not in SIGNED]
+
+
+@pytest.mark.parametrize("formula, given, name", refusals())
+def test_minus_one_is_refused_by_the_name_of_its_argument(formula, given, name):
+    with pytest.raises(ValueError, match=rf"\b{name}=-1\b"):
+        formula.call(**{**given, name: -1})
+
+
 @pytest.mark.parametrize("formula, number", one_a_function())
 def test_a_million_points_take_one_numpy_pass(formula, number):
     """Calls of functions are counted, Python's and C's: one pass makes as many of them for a million points as for one."""
