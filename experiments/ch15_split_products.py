@@ -12,7 +12,7 @@ from lab.book.parallelism import activation_bytes
 from lab.evidence import counted
 from lab.experiment import Claim, decided, on_one_axis
 from lab.ledger import Kind, Ledger
-from lab.parts import FLOAT_BYTES, Array, Part, Sent, experiment, moved
+from lab.parts import FLOAT_BYTES, Array, Part, Sent, experiment, moved, with_pullback
 from meshes.axes import TENSOR, Axes
 
 HEADS = 16
@@ -35,16 +35,6 @@ class Sizes:
 
 def summed(x: jax.Array) -> jax.Array:
     return jax.lax.psum(x, TENSOR)
-
-
-def with_pullback(function: Callable[..., jax.Array]) -> Callable[..., tuple[jax.Array, ...]]:
-    """(arguments, cotangent) to the value and every argument's gradient."""
-
-    def both(*arguments: jax.Array) -> tuple[jax.Array, ...]:
-        y, pull = jax.vjp(function, *arguments[:-1])
-        return y, *pull(arguments[-1])
-
-    return both
 
 
 def product(x: jax.Array, w: jax.Array) -> jax.Array:

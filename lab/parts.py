@@ -89,6 +89,16 @@ def experiment(
     )
 
 
+def with_pullback(function: Callable[..., jax.Array]) -> Callable[..., tuple[jax.Array, ...]]:
+    """(arguments, cotangent) to the value and every argument's gradient."""
+
+    def both(*arguments: jax.Array) -> tuple[jax.Array, ...]:
+        y, pull = jax.vjp(function, *arguments[:-1])
+        return y, *pull(arguments[-1])
+
+    return both
+
+
 def program(parts: Iterable[Part], sizes: Any, mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """A function of each part's arguments, by scope, to each part's result, and the arguments as shapes with shardings.
 
