@@ -91,10 +91,12 @@ def answer_page(formula: Formula, settings: Mapping[str, str]) -> Page:
         value = evaluate(formula, arguments)
     except ValueError as error:
         raise Unusable(str(error)) from error
-    given = ", ".join(f"{name} = {number_text(setting, unit_of(name))}" for name, setting in arguments.items())
-    lines = [f"{number_text(value, formula.unit)}   {formula.id}, {formula.title} (chapter {formula.chapter}), for {given}"]
+    # Defaults too: a time at an assumed MFU of 1 is another answer.
+    used = {name: arguments.get(name, default) for name, default in formula.arguments.items()}
+    given = ", ".join(f"{name} = {number_text(setting, unit_of(name))}" for name, setting in used.items())
+    lines = [f"{number_text(value, formula.unit)}{_days(value, formula.unit)}   {formula.id}, {formula.title} (chapter {formula.chapter}), for {given}"]
     lines += [*_said(formula), f"evidence  {', '.join(formula.evidence)}"]
-    return Page("\n".join(lines), {"value": plain(value), "unit": formula.unit, "set": arguments, "formula": to_json(formula)})
+    return Page("\n".join(lines), {"value": plain(value), "unit": formula.unit, "set": used, "formula": to_json(formula)})
 
 
 def errata_page(formulas: Iterable[Formula]) -> Page:
@@ -137,6 +139,12 @@ def number_text(value: Any, unit: str) -> str:
     if unit.startswith(("B", "FLOP")) and abs(value) >= 1:
         return scaled(value, unit)
     return f"{value:,} {unit}".rstrip() if isinstance(value, int) else f"{value:.6g} {unit}".rstrip()
+
+
+def _days(value: Any, unit: str) -> str:
+    """` (10.8 days)` after seconds of a day or more."""
+    value = plain(value)
+    return f" ({value / 86400:,.3g} days)" if unit == "s" and isinstance(value, (int, float)) and value >= 86400 else ""
 
 
 def plain(value: Any) -> Any:

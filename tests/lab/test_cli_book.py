@@ -35,6 +35,12 @@ def test_json_has_the_value_its_unit_and_what_decides_it(lab):
     assert answer["formula"]["verdict"] == "right" and answer["formula"]["evidence"]
 
 
+def test_an_answer_tells_the_default_that_it_used_and_its_10_8_days(lab):
+    sizes = "--set", "parameters=70e9", "--set", "tokens=1.4e12", "--set", "devices=640", "--set", "flops_per_s=989e12"
+    out = lab("book", "ch01.train_time", *sizes).out
+    assert out.startswith("928969 s (10.8 days)") and "mfu = 1\n" in out
+
+
 def test_bytes_are_exact_in_json(lab):
     answer = json.loads(lab("book", "ch11.ex5", "--set", "n=64MiB", "--set", "p=8", "--json").out)
     assert answer["value"] == 58_720_256
