@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from lab.decoder_experiment import SMALL, WITH_TYPES
-from lab.experiment import ClaimVerdict, load, names
+from lab.experiment import ClaimVerdict, Experiment, load, names
 from lab.inspection import inspect_program
 from lab.ledger import Kind, Ledger
 from lab.models.seams import Seams
@@ -23,7 +23,7 @@ from meshes import plugins
 from meshes.axes import Axes
 from meshes.targets import make_mesh, parse_target
 
-TYPED = [name for name in names() if "typed" in getattr(load(name), "styles", ())]
+TYPED = [name for name in names() if isinstance(load(name), Experiment) and "typed" in load(name).styles]
 SEQUENCE = DATA_PARALLEL | SEQUENCE_PARALLEL
 on_gpus = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
 
@@ -46,7 +46,7 @@ def test_four_experiments_have_types():
     assert all(load(name).styles == WITH_TYPES for name in TYPED)
 
 
-@pytest.mark.parametrize("name", ["ch14_data_parallel", "ch24_fsdp_tensor_parallel"])
+@pytest.mark.parametrize("name", [TYPED[0], TYPED[-1]])
 def test_typed_steps_compute_and_send_on_8_devices_what_theory_says(name):
     result = run(load(name), target=parse_target("cpu:8"), style="typed", parameters=SMALL)
     assert result.numerics.worst_relative_error <= result.numerics.tolerance
