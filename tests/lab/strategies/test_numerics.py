@@ -7,6 +7,7 @@ from typing import Any
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -16,7 +17,7 @@ from lab.models.decoder import initial
 from lab.models.shape import DecoderShape
 from lab.strategies import program
 from lab.strategies.program import Metrics, TrainState, mean_loss
-from lab.strategies.update import optimizer
+from lab.strategies.update import clipped, optimizer
 from meshes.targets import make_mesh, parse_target
 from tests.lab.strategies.layouts import EVERY_CASE, LAYOUTS, SHAPE, STYLES, Case, covering
 
@@ -62,6 +63,17 @@ def test_any_two_choices_meet_in_a_case():
         assert met == possible
 
 
+def test_no_two_arrays_of_a_state_lie_in_one_buffer():
+    """Else a step, which takes its state over, takes one of them twice: in float32 a cast to the dtype of products is no copy."""
+    arrays = jax.tree.leaves(program.initial_state(LAYOUTS["zero1"][0], SHAPE))
+    assert len({array.unsafe_buffer_pointer() for array in arrays}) == len(arrays)
+
+
+@pytest.mark.parametrize(("norm", "share"), [(0.5, 1.0), (1.0, 1.0), (4.0, 0.25)])
+def test_gradients_are_scaled_to_a_norm_of_one_where_theirs_is_larger(norm, share):
+    assert clipped({"w": jnp.float32(3.0)}, jnp.float32(norm)) == {"w": 3.0 * share}
+
+
 def in_mid_training(case: Case) -> TrainState:
     """With moments that are not zero: at the first step AdamW sees signs of gradients alone."""
     draw = np.random.default_rng(3)
@@ -87,9 +99,3 @@ def test_one_step_gives_the_state_that_one_device_updates_to(layout, style):
     expected = one_update(state, *loss_and_gradients(case.tied))
     assert expected[1].gradient_norm > 1
     assert_equal_to_one_device(on_8_devices(program.step, case, state), expected)
-
-
-def test_no_two_arrays_of_a_state_lie_in_one_buffer():
-    """Else a step, which takes its state over, takes one of them twice: in float32 a cast to the dtype of products is no copy."""
-    arrays = jax.tree.leaves(program.initial_state(LAYOUTS["zero1"][0], SHAPE))
-    assert len({array.unsafe_buffer_pointer() for array in arrays}) == len(arrays)

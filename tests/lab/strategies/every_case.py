@@ -1,0 +1,16 @@
+"""Every layout, style, recomputation and accumulation, tied and not, where `test_numerics` takes one case in twelve.
+
+Collected only by name: `pytest tests/lab/strategies/every_case.py`, 540 cases of about two seconds.
+"""
+
+import pytest
+
+from lab.strategies import program
+from tests.lab.strategies.layouts import EVERY_CASE
+from tests.lab.strategies.test_numerics import assert_equal_to_one_device, loss_and_gradients, on_8_devices
+
+
+@pytest.mark.parametrize("case", EVERY_CASE, ids=str)
+def test_loss_and_every_gradient_are_those_of_one_device(case):
+    found = on_8_devices(program.gradients, case, program.initial_state(case.strategy, case.shape))
+    assert_equal_to_one_device(found, loss_and_gradients(case.tied))
