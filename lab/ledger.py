@@ -67,6 +67,8 @@ class Making:
       product: dtype of the products that the value is added up or widened from, where that is another.
       sum_over: all axes that the value is summed over, where several transfers do it one after the other.
       apart: axes that split different dims of what is summed, in groups, where there are several.
+      uses: places of the program that use a weight, and each give a gradient of it.
+      is_kept: it is made again of products that a policy keeps.
       is_held_whole: it is held whole before it is split, lest a lookup's operands be moved instead.
     """
 
@@ -78,6 +80,8 @@ class Making:
     product: str | None = None
     sum_over: tuple[str, ...] = ()
     apart: tuple[tuple[str, ...], ...] = ()
+    uses: int = 1
+    is_kept: bool = False
     is_held_whole: bool = False
 
 

@@ -99,7 +99,7 @@ def total_loss(state: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, sh
 def _use(shape: DecoderShape, seams: Seams, weight: nnx.Param) -> jax.Array:
     """A weight in the dtype of the products, as the seam gives it; what a scan has taken one layer of has no dim "layers"."""
     dims = tuple(dim for dim in weight.dims if dim != "layers")
-    return seams.weight(jax.tree.map(lambda w: w.astype(DTYPES[shape.dtype]), weight.value), dims)
+    return seams.weight(jax.tree.map(lambda w: w.astype(DTYPES[shape.dtype]), weight.get_value()), dims)
 
 
 def lookup(table_VD: jax.Array, tokens_BS: jax.Array, seams: Seams) -> jax.Array:

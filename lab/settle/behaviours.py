@@ -142,6 +142,21 @@ def _in_products_dtype(transfer: Transfer) -> Transfer:
     return replace(transfer, dtype="bf16", payload_bytes=transfer.payload_bytes // 2)
 
 
+def _each_use_apart(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """Beside the gradient of one use that of every other, summed at once over all axes, in each pass."""
+    making = transfer.making
+    if context.style != "declared" or making.uses == 1:
+        return (transfer,)
+    passes = max(making.micro_batches, making.repeats)
+    whole = replace(_in_products_dtype(transfer), kind=Kind.ALL_REDUCE, executions=passes * (making.uses - 1), making=Making())
+    return replace(transfer, making=replace(making, uses=1)), _over(making.sum_over or transfer.axes, whole, context)
+
+
+def _kept_as_summed(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """Nothing: the partitioner's sum is part of the product that is kept."""
+    return () if context.style == "declared" and transfer.making.is_kept else (transfer,)
+
+
 def _in_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """A stack's reduction, as one for each iteration."""
     stack = transfer.making.stack
@@ -193,20 +208,22 @@ def _windowed_einsum(predicted: Transfer, context: Context, left: Left) -> Left:
 
 
 def _reduced_after_the_loop(predicted: Transfer, context: Context, left: Left) -> Left:
-    """One reduction of the stack of all iterations' values."""
-    if predicted.kind is not Kind.ALL_REDUCE or predicted.executions < 2:
+    """One reduction of the stack of all iterations' values, in each pass over a micro-batch."""
+    passes = predicted.making.micro_batches
+    if predicted.kind is not Kind.ALL_REDUCE or predicted.executions % passes or predicted.executions < 2 * passes:
         return ()
-    return take(replace(predicted, payload_bytes=predicted.payload_bytes * predicted.executions, executions=1), left)
+    return take(replace(predicted, payload_bytes=predicted.payload_bytes * predicted.executions // passes, executions=passes), left)
 
 
 _P, _R, _O = Certainty.PREDICTABLE, Certainty.READABLE, Certainty.OBSERVED
 
 # In the order in which they act: what the partitioner of every compiler does comes first.
 CATALOGUE: tuple[Behaviour, ...] = (
+    Behaviour("X4", None, _P, "declared tied embeddings reduce two gradients of the table, not one: the second whole, over all axes", "write the step explicitly", rewrite=_each_use_apart),
+    Behaviour("X11", None, _P, "a declared product that a policy keeps is kept as summed: its sum is not repeated", rewrite=_kept_as_summed),
     Behaviour("X1", None, _O, "an embedding lookup constrained straight to a sequence-parallel output moves tokens and activations on both axes", "constrain in two steps"),
     Behaviour("X2", None, _O, "an embedding gradient pinned to a sharding gathers tokens and cotangents instead of reducing", "pin the gradient replicated first"),
     Behaviour("X3", None, _P, "declared hybrid sharding reduces full gradients over both axes at once; on GPUs only inside the loop over layers", "write the step explicitly", rewrite=_summed_at_once),
-    Behaviour("X4", None, _P, "tied embeddings reduce two gradients of the table, not one"),
     Behaviour("X5", None, _O, "global-norm clipping reduces one scalar a leaf and axis, merged in no predictable way", "sum the squares and reduce once by hand"),
     Behaviour("X6", None, _O, "slicing the last stage outside a pipeline broadcasts its activations to all stages", "compute the loss inside and reduce a scalar"),
     Behaviour("X9", None, _P, "declared gradients and losses that micro-batches add up are reduced for each of them, layer by layer, in the dtype of the products", "write the step explicitly: the sum is then reduced once", rewrite=_every_micro_batch),

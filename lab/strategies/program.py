@@ -179,7 +179,7 @@ def explicit_gradients(spread: Spread) -> Callable[..., Found]:
         if state.weights is None and shape.accumulation == 1:
             return jax.value_and_grad(mean_loss)(state.master, tokens_BS, targets_BS, shape, in_backward)
         loss, gradients = _of_own_tokens(spread, state, tokens_BS, targets_BS)
-        return total(loss), _each(gradients, lambda g: _reduced(strategy, g.value, g.dims))
+        return total(loss), _each(gradients, lambda g: _reduced(strategy, g.get_value(), g.dims))
 
     return find
 
@@ -197,8 +197,8 @@ def _own(strategy: Strategy, w: jax.Array, dims: Dims) -> jax.Array:
 def _of_own_tokens(spread: Spread, state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
     """Loss and gradients of this rank's tokens: copies are its own before any loop, so that none is summed inside."""
     strategy, shape = spread.strategy, spread.shape
-    own = _each(state.master if state.weights is None else state.weights, lambda w: _own(strategy, w.value, w.dims))
-    variables = _each(own, lambda w: w.value)
+    own = _each(state.master if state.weights is None else state.weights, lambda w: _own(strategy, w.get_value(), w.dims))
+    variables = own
     if strategy.is_anchored:
         variables = jax.tree.map(lambda m, w: m if strategy.splits_further(w.dims) else w, state.master, own, is_leaf=is_weight)
 
@@ -214,7 +214,7 @@ def _of_own_tokens(spread: Spread, state: TrainState, tokens_BS: jax.Array, targ
 
 
 def _pairs(strategy: Strategy, own: nnx.State, masters: nnx.State) -> nnx.State:
-    return jax.tree.map(lambda w, m: w.replace(Pair(w.value, m.value)) if strategy.splits_further(w.dims) else m, own, masters, is_leaf=is_weight)
+    return jax.tree.map(lambda w, m: w.replace(Pair(w.get_value(), m.get_value())) if strategy.splits_further(w.dims) else m, own, masters, is_leaf=is_weight)
 
 
 def _split(shape: DecoderShape, *batches_BS: jax.Array) -> list[jax.Array]:
@@ -244,7 +244,7 @@ def declared_gradients(spread: Spread) -> Callable[..., Found]:
         else:
             nothing = jnp.zeros(()), jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), weights)
             loss, gradients = summed(found, nothing, *_split(shape, tokens_BS, targets_BS))
-        return loss, _each(gradients, lambda g: _held(spread, g.value, *_places(strategy, g.dims)))
+        return loss, _each(gradients, lambda g: _held(spread, g.get_value(), *_places(strategy, g.dims)))
 
     return find
 
@@ -300,7 +300,7 @@ def update(spread: Spread, state: TrainState, gradients: nnx.State, square: jax.
     if state.weights is None:
         return TrainState(master, moments, None), norm
     new = in_use(master, spread.shape)
-    return TrainState(master, moments, _each(new, lambda w: renew(w.value, w.dims) if spread.strategy.splits_further(w.dims) else w.value)), norm
+    return TrainState(master, moments, _each(new, lambda w: renew(w.get_value(), w.dims) if spread.strategy.splits_further(w.dims) else w.get_value())), norm
 
 
 def explicit_step(spread: Spread) -> Callable[..., Any]:

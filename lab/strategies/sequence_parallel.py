@@ -34,7 +34,7 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
     def block(name: str, inputs: tuple[str, ...], is_left_again: bool) -> tuple[Transfer, ...]:
         enter, leave, L = f"layers/{name}/enter", f"layers/{name}/leave", shape.layers
         again = [moved(Kind.ALL_GATHER, enter, BACKWARD, L)] if shape.remat in RECOMPUTING else []
-        again += [moved(Kind.REDUCE_SCATTER, leave, BACKWARD, L)] if is_left_again else []
+        again += [moved(Kind.REDUCE_SCATTER, leave, BACKWARD, L, Making(is_kept=shape.remat == "dots"))] if is_left_again else []
         return (
             moved(Kind.ALL_GATHER, enter, FORWARD, L),
             moved(Kind.REDUCE_SCATTER, leave, FORWARD, L),

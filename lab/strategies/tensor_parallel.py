@@ -42,19 +42,19 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
     """
     X = stream_bytes(strategy, shape, axes)
 
-    def summed(scope: str, phase: str, times: int, addends: int = 1) -> Transfer:
-        return transfer(Kind.ALL_REDUCE, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, Making(addends=addends))
+    def summed(scope: str, phase: str, times: int, making: Making = Making()) -> Transfer:
+        return transfer(Kind.ALL_REDUCE, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, making)
 
     L = shape.layers
-    again = [summed("layers/attention/leave", BACKWARD, L)] if shape.remat in ("dots", "full") else []
+    again = [summed("layers/attention/leave", BACKWARD, L, Making(is_kept=shape.remat == "dots"))] if shape.remat in ("dots", "full") else []
     return (
         summed("embedding", FORWARD, 1),
         summed("layers/attention/leave", FORWARD, L),
         summed("layers/mlp/leave", FORWARD, L),
         summed("head", BACKWARD, 1),
         *again,
-        summed("layers/mlp/enter", BACKWARD, L, len(MLP_INPUTS)),
-        summed("layers/attention/enter", BACKWARD, L, len(ATTENTION_INPUTS)),
+        summed("layers/mlp/enter", BACKWARD, L, Making(addends=len(MLP_INPUTS))),
+        summed("layers/attention/enter", BACKWARD, L, Making(addends=len(ATTENTION_INPUTS))),
     )
 
 

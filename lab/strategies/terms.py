@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from lab.book.parallelism import activation_bytes, gradient_bytes
@@ -113,6 +113,9 @@ def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: st
         kept = gradient_bytes(elements(weight, strategy.weights, shape, axes), e)
         payload, executions = (kept * weight.per_pass, 1) if is_late else (kept, weight.per_pass)
         making = of_gradient(weight, strategy, shape, axes, is_late)
+        if _split_in_use(weight, strategy, axes):
+            # The scatter before it stands for all uses.
+            making = replace(making, uses=1)
         yield transfer(Kind.ALL_REDUCE, weight.scope, copies, payload, BACKWARD, dtype, executions, axes, making)
 
 
@@ -123,6 +126,7 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
     apart = [axes.ordered(copies & set(split.axes_of(dim, axes.names))) for dim in ("batch", "length")]
     all_axes = axes.ordered(copies | set(_split_in_use(weight, strategy, axes)))
     return Making(
+        uses=2 if shape.tied and weight.scope == "embedding" else 1,
         stack=weight.per_pass if is_late else 1,
         micro_batches=shape.accumulation if is_late else 1,
         repeats=1 if is_late else shape.accumulation,

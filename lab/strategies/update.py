@@ -28,7 +28,7 @@ def squares(gradients: nnx.State, repeats: dict[tuple[str, ...], int]) -> jax.Ar
       repeats: of each dims, how many devices hold the same part, among those that the result is summed over.
     """
     leaves = jax.tree.leaves(gradients, is_leaf=is_weight)
-    return sum(jnp.sum(jnp.square(g.value.astype(jnp.float32))) / repeats[g.dims] for g in leaves)
+    return sum(jnp.sum(jnp.square(g.get_value().astype(jnp.float32))) / repeats[g.dims] for g in leaves)
 
 
 def clipped(gradients: nnx.State, norm: jax.Array) -> nnx.State:

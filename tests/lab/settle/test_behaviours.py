@@ -122,3 +122,37 @@ def test_what_was_not_widened_or_is_added_up_in_32_bits_is_reduced_in_32_bits(ma
 def test_on_cpu_a_scattered_lookup_of_bf16_is_summed_whole_in_f32():
     (term,) = settle(Ledger((LOOKED_UP,)), Ledger((replace(LOOKED_UP, kind=Kind.ALL_REDUCE, dtype="f32", payload_bytes=1280),)), CPU).terms
     assert term.status is Status.EXPLAINED and "C2: " in term.explanation and "C1: " in term.explanation
+
+
+TABLE = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 960, phase="backward", scope="embedding", making=Making(uses=2))
+
+
+@pytest.mark.parametrize("context", [CPU, GPU, TPU], ids=lambda c: c.platform)
+def test_a_table_used_at_both_ends_is_summed_twice_where_declared(context):
+    twice = [replace(TABLE, executions=2)]
+    assert explained_by([TABLE], twice, context) == {"X4"}
+    assert verdict([TABLE], [replace(TABLE, executions=3)], context) is Verdict.REFUTED
+    assert verdict([TABLE], twice, explicit(context)) is Verdict.REFUTED
+
+
+def test_the_second_use_of_a_sharded_table_is_summed_whole_over_all_axes():
+    scatter = replace(SCATTER, scope="embedding", executions=1, making=replace(SPLIT, uses=2))
+    whole = replace(WHOLE, scope="embedding", executions=1)
+    assert verdict([scatter], [scatter, whole], GPU) is Verdict.EXPLAINED
+    assert verdict([scatter], [scatter, replace(whole, axes=("data",), group_size=2)], GPU) is Verdict.REFUTED
+
+
+@pytest.mark.parametrize("context", [CPU, GPU, TPU], ids=lambda c: c.platform)
+def test_the_sum_of_a_product_that_is_kept_is_not_repeated_where_declared(context):
+    forward = Transfer(Kind.ALL_REDUCE, ("tensor",), 2, 4, "f32", 640, phase="forward", scope="layers/attention/leave")
+    again = replace(forward, phase="backward", making=Making(is_kept=True))
+    assert verdict([forward, again], [forward], context) is Verdict.EXPLAINED
+    assert verdict([forward, replace(again, making=Making())], [forward], context) is Verdict.REFUTED
+    assert verdict([forward, again], [forward], explicit(context)) is Verdict.REFUTED
+
+
+def test_small_norms_of_two_micro_batches_leave_the_loop_twice_in_the_dtype_of_the_products():
+    norm = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 5 * 32, phase="backward", scope="layers/mlp/norm", making=Making(stack=5, micro_batches=2, product="bf16"))
+    stacks = replace(norm, dtype="bf16", payload_bytes=5 * 16, executions=2)
+    assert verdict([norm], [stacks], GPU) is Verdict.ATTRIBUTED
+    assert verdict([norm], [replace(stacks, executions=3)], GPU) is Verdict.REFUTED

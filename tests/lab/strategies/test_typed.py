@@ -89,4 +89,4 @@ def test_a_typed_gradient_is_whole_before_zero1_scatters_it_and_a_declared_one_i
 def test_arrays_carry_their_split_in_their_types():
     devices = make_mesh(parse_target("cpu:8"), Axes.parse("data=2,tensor=4"))
     _, (state, *_) = program.step(SEQUENCE, "typed", SMALL, devices)
-    assert set(state.master["embedding"].value.sharding.mesh.axis_types) == {jax.sharding.AxisType.Explicit}
+    assert set(state.master["embedding"].get_value().sharding.mesh.axis_types) == {jax.sharding.AxisType.Explicit}
