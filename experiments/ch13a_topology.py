@@ -3,7 +3,12 @@
 from dataclasses import astuple
 from math import gcd
 
-from lab.book.collectives import all_reduce_wire_bytes, levels_all_reduce_s, ring_all_reduce_s, ring_tree_crossover_bytes
+from lab.book.collectives import (
+    all_reduce_wire_bytes,
+    levels_all_reduce_s,
+    ring_all_reduce_s,
+    ring_tree_crossover_bytes,
+)
 from lab.book.topology import flat_rings_all_reduce_s
 from lab.collective_experiments import laws
 from lab.collective_experiments.experiment import experiment, inside_hosts

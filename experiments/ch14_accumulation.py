@@ -10,7 +10,7 @@ from lab.book.data_parallel import accumulation_speedup, overlapped_backward_s
 from lab.evidence import counted
 from lab.experiment import Claim, calculated, decided, on_one_axis
 from lab.ledger import Kind, Ledger, Making, Totals
-from lab.parts import FLOAT_BYTES, Array, Part, Sent, experiment, moved
+from lab.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, moved
 from meshes.axes import DATA, Axes
 
 

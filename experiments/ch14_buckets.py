@@ -10,7 +10,7 @@ from lab.book.overlap import buckets_needed
 from lab.evidence import counted
 from lab.experiment import Claim, calculated, decided, on_one_axis
 from lab.ledger import Kind, Ledger
-from lab.parts import FLOAT_BYTES, Array, Part, Sent, experiment, moved
+from lab.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, moved
 from meshes.axes import DATA, Axes
 
 BUCKET_LAYERS = 4

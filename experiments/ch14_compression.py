@@ -11,7 +11,7 @@ from lab.book.data_parallel import top_k_gain
 from lab.evidence import along, counted
 from lab.experiment import Claim, decided, on_one_axis
 from lab.ledger import Kind, Ledger, Totals
-from lab.parts import Array, Part, Sent, experiment
+from lab.small_programs import Array, Part, Sent, experiment
 from meshes.axes import DATA, Axes
 
 KEPT = 0.01

@@ -1,7 +1,7 @@
 """Chapter 14: what does data parallelism send, and is it the gradient alone?"""
 
 from lab.book.parallelism import dp_volume_bytes, gradient_bytes
-from lab.decoder_experiment import WITH_TYPES, decoder_experiment
+from lab.decoder_experiments.step import WITH_TYPES, decoder_experiment
 from lab.evidence import along, counted, element_bytes
 from lab.experiment import Claim, decided, on_one_axis
 from lab.ledger import Ledger, Totals

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 from lab.evidence import counted
 from lab.experiment import Claim, decided, on_one_axis
 from lab.ledger import Kind, Ledger
-from lab.parts import FLOAT_BYTES, Array, Part, Sent, experiment, moved
+from lab.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, moved
 from meshes.axes import DATA, Axes
 
 TOKENS_MORE = 2

@@ -13,9 +13,9 @@ from experiments import (
     ch24_hybrid,
     ch24_llama3_405b,
 )
-from lab import text
+from lab.decoder_experiments import text
+from lab.decoder_experiments.training import Trained, Training, TrainingShape
 from lab.experiment import Claim, decided
-from lab.training import Trained, Training, TrainingShape
 
 LAYOUTS = {
     "data parallel": ch14_data_parallel,

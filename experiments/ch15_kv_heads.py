@@ -10,7 +10,7 @@ from lab.book.tensor_parallel import divisors, kv_replicas, padded_share
 from lab.evidence import along, counted
 from lab.experiment import Claim, beside_tensor, decided
 from lab.ledger import Kind, Ledger, Totals
-from lab.parts import FLOAT_BYTES, Array, Part, Sent, experiment, with_pullback
+from lab.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, with_pullback
 from meshes.axes import DATA, TENSOR, Axes
 
 BOTH = (TENSOR, DATA)

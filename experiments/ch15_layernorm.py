@@ -11,7 +11,7 @@ from lab.book.tensor_parallel import merged_moments, moments_bytes
 from lab.evidence import counted
 from lab.experiment import Claim, decided, on_one_axis
 from lab.ledger import Kind, Ledger
-from lab.parts import Array, Part, Sent, experiment, moved
+from lab.small_programs import Array, Part, Sent, experiment, moved
 from meshes.axes import TENSOR, Axes
 
 SPLIT = P(None, TENSOR)

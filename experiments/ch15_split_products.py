@@ -12,7 +12,15 @@ from lab.book.parallelism import activation_bytes
 from lab.evidence import counted
 from lab.experiment import Claim, decided, on_one_axis
 from lab.ledger import Kind, Ledger
-from lab.parts import FLOAT_BYTES, Array, Part, Sent, experiment, moved, with_pullback
+from lab.small_programs import (
+    FLOAT_BYTES,
+    Array,
+    Part,
+    Sent,
+    experiment,
+    moved,
+    with_pullback,
+)
 from meshes.axes import TENSOR, Axes
 
 HEADS = 16

@@ -1,7 +1,7 @@
 """Chapter 15: how often does tensor parallelism sum, where, and how much?"""
 
 from lab.book.parallelism import activation_bytes, tp_volume_bytes
-from lab.decoder_experiment import WITH_TYPES, decoder_experiment
+from lab.decoder_experiments.step import WITH_TYPES, decoder_experiment
 from lab.evidence import along, counted, element_bytes, of_elements
 from lab.experiment import Claim, beside_tensor, calculated, decided
 from lab.ledger import Ledger, Totals, Transfer

@@ -2,7 +2,7 @@
 
 from lab.book.parallelism import tp_volume_bytes
 from lab.book.tensor_parallel import sp_layer_wire_bytes
-from lab.decoder_experiment import decoder_experiment
+from lab.decoder_experiments.step import decoder_experiment
 from lab.evidence import along, counted, element_bytes, of_elements
 from lab.experiment import Claim, beside_tensor, calculated, decided
 from lab.ledger import Kind, Ledger, Totals

@@ -3,11 +3,11 @@
 from dataclasses import asdict, dataclass
 
 from lab.book.memory import model_state_bytes
+from lab.decoder_experiments.plans import planned_step
 from lab.evidence import counted
 from lab.experiment import Claim, calculated, decided
 from lab.ledger import Memory
 from lab.models.shape import DecoderShape
-from lab.plans import planned_step
 from lab.question import Question, Row
 from lab.strategies.data_parallel import DATA_PARALLEL
 from lab.strategies.peak import peak_terms

@@ -2,10 +2,10 @@
 
 from dataclasses import asdict, dataclass
 
+from lab.decoder_experiments.plans import planned_step
 from lab.experiment import Claim, calculated, decided
 from lab.ledger import Ledger
 from lab.models.shape import DecoderShape
-from lab.plans import planned_step
 from lab.question import Question, Row
 from lab.strategies.data_parallel import DATA_PARALLEL
 from lab.strategies.peak import peak_terms

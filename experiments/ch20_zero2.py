@@ -1,7 +1,7 @@
 """Chapter 20: does ZeRO-2 keep only a part of the gradients and send no more than data parallelism?"""
 
-from lab.decoder_claims.zero import zero_claims
-from lab.decoder_experiment import decoder_experiment
+from lab.decoder_experiments.step import decoder_experiment
+from lab.decoder_experiments.zero_claims import zero_claims
 from lab.experiment import TARGETS, on_one_axis
 from lab.strategies.zero1 import ZERO2
 from meshes.axes import DATA

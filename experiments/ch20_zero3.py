@@ -2,8 +2,8 @@
 
 from lab.book.parallelism import dp_volume_bytes
 from lab.book.sharding import zero3_volume_bytes
-from lab.decoder_claims.zero import stage_memory
-from lab.decoder_experiment import WITH_TYPES, decoder_experiment
+from lab.decoder_experiments.step import WITH_TYPES, decoder_experiment
+from lab.decoder_experiments.zero_claims import stage_memory
 from lab.evidence import along, counted, element_bytes
 from lab.experiment import Claim, calculated, decided, on_one_axis
 from lab.ledger import Kind, Ledger, Totals

@@ -6,11 +6,11 @@ from fractions import Fraction
 from math import sqrt
 
 from lab.book.recomputation import best_segment_layers, overhead, segmented_bytes
+from lab.decoder_experiments.plans import planned_layers, planned_step
 from lab.evidence import along, counted
 from lab.experiment import Claim, calculated, decided
 from lab.ledger import Kind, Ledger, Totals
 from lab.models.shape import REMATS, DecoderShape
-from lab.plans import planned_layers, planned_step
 from lab.question import Question, Row
 from lab.strategies.data_parallel import DATA_PARALLEL
 from lab.strategies.peak import Device, saved_layer_bytes

@@ -2,10 +2,10 @@
 
 from dataclasses import asdict, dataclass
 
+from lab.decoder_experiments.offload import Planned, offloaded_layers, offloaded_step
 from lab.evidence import counted
 from lab.experiment import Claim, calculated, decided
 from lab.models.shape import DecoderShape
-from lab.offload import Planned, offloaded_layers, offloaded_step
 from lab.question import Question, Row
 from lab.strategies.data_parallel import DATA_PARALLEL
 from lab.strategies.memory import parameters_on_device, static_bytes

@@ -1,7 +1,7 @@
 """Chapter 24: what does each axis of FSDP x tensor parallelism carry?"""
 
-from lab.decoder_claims.fsdp_tensor import fsdp_tensor_claims
-from lab.decoder_experiment import WITH_TYPES, decoder_experiment
+from lab.decoder_experiments.fsdp_tensor_claims import fsdp_tensor_claims
+from lab.decoder_experiments.step import WITH_TYPES, decoder_experiment
 from lab.experiment import TARGETS, beside_tensor
 from lab.strategies.fsdp_tensor import FSDP_TENSOR
 from meshes.axes import FSDP

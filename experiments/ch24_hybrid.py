@@ -1,7 +1,7 @@
 """Chapter 24: what does hybrid sharding keep off the link between groups?"""
 
 from lab.book.collectives import all_reduce_wire_bytes
-from lab.decoder_experiment import decoder_experiment
+from lab.decoder_experiments.step import decoder_experiment
 from lab.evidence import along, counted, element_bytes
 from lab.experiment import TARGETS, Claim, calculated, decided, device_count
 from lab.ledger import Kind, Ledger, Totals

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from math import gcd
 
-from lab.decoder_claims.fsdp_tensor import fsdp_tensor_claims
-from lab.decoder_experiment import decoder_experiment
+from lab.decoder_experiments.fsdp_tensor_claims import fsdp_tensor_claims
+from lab.decoder_experiments.step import decoder_experiment
 from lab.experiment import device_count
 from lab.models.shape import DecoderShape
 from lab.strategies.fsdp_tensor import FSDP_SEQUENCE

@@ -4,7 +4,12 @@ from dataclasses import dataclass
 from math import ceil
 
 from lab.book.collectives import ring_all_reduce_s
-from lab.book.composition import pipelined_step_s, split_state_bytes, stage_compute_s, trained_flops_per_s
+from lab.book.composition import (
+    pipelined_step_s,
+    split_state_bytes,
+    stage_compute_s,
+    trained_flops_per_s,
+)
 from lab.book.memory import model_state_bytes
 from lab.book.parallelism import activation_bytes
 from lab.experiment import Claim, calculated, decided

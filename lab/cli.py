@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from lab import inspection, sources, suite
 from lab.bench.sizes import parse_sizes
@@ -28,9 +34,9 @@ from meshes.errors import Unusable
 from meshes.targets import Target, make_mesh, parse_target, prepare
 
 if TYPE_CHECKING:
+    from lab.decoder_experiments.training import Trained, Training
     from lab.question import Answer
     from lab.run import Result
-    from lab.training import Trained, Training
 
 INTERRUPTED, CLOSED_PIPE = 130, 141
 T = TypeVar("T")
@@ -164,10 +170,10 @@ def run(
 
 
 @cli.command()
-@click.option("--full", is_flag=True, help="For every known chip, not only for the experiments' own targets.")
+@click.option("--full", is_flag=True, help="For every known chip, with trainings and the questions that compile.")
 @as_json
 def verify(full: bool, as_json: bool) -> int:
-    """Runs every experiment in every style on its targets, and ends with a table of verdicts. Trainings take minutes: --full, or lab run."""
+    """Runs every experiment in every style on its targets, and ends with a table of verdicts. Minutes long are trainings, and questions that compile: --full, or lab run."""
     experiments, trainings, questions = suite.parted(suite.load())
     runs = suite.runs(experiments)
     runs = suite.on_every_chip(runs) if full else runs
@@ -176,7 +182,8 @@ def verify(full: bool, as_json: bool) -> int:
         print(f"lab: no {platform} targets, the plugin is not installed; run: {plugins.install_command(platform)}", file=sys.stderr)
     results = _results([run for run in runs if run.target.platform not in missing])
     compilable = [question for question in questions if not {parse_target(target).platform for target in question.targets} & set(missing)]
-    trained, answered = _trained(trainings) if full else [], suite.answers(compilable)
+    trained = _trained(trainings) if full else []
+    answered = suite.answers(question for question in compilable if full or not question.targets)
     return _report(as_json, (results, verdicts.summary_text), (trained, curves.trained_text), (answered, answers.summary_text))
 
 
@@ -202,7 +209,8 @@ def bench(
     Every collective spans all axes of the mesh; by default that is one axis of all devices. The JSON of it is a link profile
     that meshes.hardware.measured_link reads.
     """
-    from lab.bench import run as benches, tables as bench_tables
+    from lab.bench import run as benches
+    from lab.bench import tables as bench_tables
 
     command = shlex.join(["lab", *sys.argv[1:]])
     found = benches.bench(target, mesh, primitives, algorithms, sizes, command, _watched)

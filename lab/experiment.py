@@ -21,8 +21,8 @@ from meshes.errors import Unusable
 from meshes.targets import Target
 
 if TYPE_CHECKING:
+    from lab.decoder_experiments.training import Training
     from lab.question import Question
-    from lab.training import Training
 
 STYLES = ("declared", "explicit")
 TARGETS = ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4")

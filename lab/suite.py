@@ -13,10 +13,10 @@ from meshes.errors import Unusable
 from meshes.targets import Target, parse_target, prepare
 
 if TYPE_CHECKING:
+    from lab.decoder_experiments.training import Trained, Training
     from lab.experiment import Experiment
     from lab.question import Answer, Question
     from lab.run import Result
-    from lab.training import Trained, Training
 
 
 class Run(NamedTuple):
@@ -40,9 +40,9 @@ def load(names: Sequence[str] = (), targets: Sequence[Target] = ()) -> list[Expe
 
 def parted(loaded: Iterable[Experiment | Training | Question]) -> tuple[list[Experiment], list[Training], list[Question]]:
     """Those with one program, those with one for each layout, and those without."""
+    from lab.decoder_experiments.training import Training
     from lab.experiment import Experiment
     from lab.question import Question
-    from lab.training import Training
 
     loaded = list(loaded)
     experiments, trainings, questions = ([one for one in loaded if isinstance(one, kind)] for kind in (Experiment, Training, Question))
@@ -96,8 +96,8 @@ def trained(
     watched: Callable[[Sequence[Run]], Iterable[Run]],
 ) -> list[Trained]:
     """Trains under every layout in these styles on these targets; by default in all styles, on the training's own targets."""
+    from lab.decoder_experiments.training import train
     from lab.experiment import with_settings
-    from lab.training import train
 
     return [
         train(training, target, watched(runs(training.layouts, [target], styles)), with_settings(training.parameters, settings))

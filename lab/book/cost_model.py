@@ -6,7 +6,14 @@ Times are of the alpha-beta model: `alpha_s` a message, `bytes_per_s` in one dir
 import numpy as np
 
 from lab.book.checks import at_least, not_negative, positive, ratio
-from lab.book.collectives import all_gather_wire_bytes, all_reduce_wire_bytes, message_s, ring_all_gather_s, ring_all_reduce_s, rounds_up
+from lab.book.collectives import (
+    all_gather_wire_bytes,
+    all_reduce_wire_bytes,
+    message_s,
+    ring_all_gather_s,
+    ring_all_reduce_s,
+    rounds_up,
+)
 
 
 def bus_bytes_per_s(payload_bytes: float, ranks: int, seconds: float) -> float:

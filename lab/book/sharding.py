@@ -3,7 +3,11 @@
 from fractions import Fraction
 
 from lab.book.checks import not_negative, positive, ratio
-from lab.book.collectives import all_gather_wire_bytes, all_reduce_wire_bytes, reduce_scatter_wire_bytes
+from lab.book.collectives import (
+    all_gather_wire_bytes,
+    all_reduce_wire_bytes,
+    reduce_scatter_wire_bytes,
+)
 from lab.book.data_parallel import compute_s
 from lab.book.memory import check_stage, model_state_bytes
 

@@ -5,7 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from lab.book.checks import not_negative, positive, ratio
-from lab.book.collectives import all_reduce_wire_bytes, levels_all_reduce_s, ring_all_gather_s, tree_all_reduce_s
+from lab.book.collectives import (
+    all_reduce_wire_bytes,
+    levels_all_reduce_s,
+    ring_all_gather_s,
+    tree_all_reduce_s,
+)
 
 
 def two_level_all_reduce_s(

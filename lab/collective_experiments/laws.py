@@ -12,7 +12,17 @@ import numpy as np
 from jax.sharding import Mesh
 
 from lab.collective_experiments.program import on_ranks
-from lab.collectives import all_gather, all_reduce, all_to_all, broadcast, gather, permute, reduce, reduce_scatter, scatter
+from lab.collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    broadcast,
+    gather,
+    permute,
+    reduce,
+    reduce_scatter,
+    scatter,
+)
 from lab.experiment import Claim, decided
 
 BLOCK = 24

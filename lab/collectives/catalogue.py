@@ -2,8 +2,24 @@
 
 from collections.abc import Mapping
 
-from lab.collectives import builtin, circulant, double_tree, exchange, hierarchical, pipelined, recursive, ring, tree
-from lab.collectives.algorithm import Algorithm, all_reduce_by_blocks, power_of_two, rounds_up, several_axes
+from lab.collectives import (
+    builtin,
+    circulant,
+    double_tree,
+    exchange,
+    hierarchical,
+    pipelined,
+    recursive,
+    ring,
+    tree,
+)
+from lab.collectives.algorithm import (
+    Algorithm,
+    all_reduce_by_blocks,
+    power_of_two,
+    rounds_up,
+    several_axes,
+)
 
 _RS, _AG = "reduce_scatter", "all_gather"
 _REDUCE_SCATTER = {

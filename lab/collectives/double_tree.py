@@ -13,7 +13,15 @@ import jax
 
 from lab.collectives.algorithm import Algorithm, rounds_down
 from lab.collectives.cost import Cost
-from lab.collectives.pipelined import SLICES, Hop, Turn, backwards, keep_arrived, play, turns_cost
+from lab.collectives.pipelined import (
+    SLICES,
+    Hop,
+    Turn,
+    backwards,
+    keep_arrived,
+    play,
+    turns_cost,
+)
 from lab.collectives.wires import Axis, Op, block_size, join, split
 from meshes.axes import Axes
 

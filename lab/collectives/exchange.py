@@ -7,7 +7,15 @@ import jax.numpy as jnp
 
 from lab.collectives.circulant import distances
 from lab.collectives.cost import Cost, permute, rounds
-from lab.collectives.wires import Axis, block_size, in_rank_order, pick, rotate, shift, shift_pairs
+from lab.collectives.wires import (
+    Axis,
+    block_size,
+    in_rank_order,
+    pick,
+    rotate,
+    shift,
+    shift_pairs,
+)
 from meshes.axes import Axes
 
 

@@ -14,7 +14,17 @@ import jax.numpy as jnp
 from lab.collectives.algorithm import Algorithm
 from lab.collectives.cost import Cost, permute, rounds
 from lab.collectives.tree import only_on
-from lab.collectives.wires import Axis, Op, block_size, is_among, join, pick, put, receive, split
+from lab.collectives.wires import (
+    Axis,
+    Op,
+    block_size,
+    is_among,
+    join,
+    pick,
+    put,
+    receive,
+    split,
+)
 from meshes.axes import Axes
 
 SLICES = 4

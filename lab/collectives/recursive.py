@@ -9,7 +9,16 @@ import jax
 import jax.numpy as jnp
 
 from lab.collectives.cost import Cost, Pairs, permute, rounds
-from lab.collectives.wires import Axis, Op, backwards, block_size, join, merge, receive, split
+from lab.collectives.wires import (
+    Axis,
+    Op,
+    backwards,
+    block_size,
+    join,
+    merge,
+    receive,
+    split,
+)
 from meshes.axes import Axes
 
 

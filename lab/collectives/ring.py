@@ -9,7 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from lab.collectives.cost import Cost, Message, permute, rounds
-from lab.collectives.wires import Axis, Op, block_size, in_rank_order, pick, shift, shift_pairs
+from lab.collectives.wires import (
+    Axis,
+    Op,
+    block_size,
+    in_rank_order,
+    pick,
+    shift,
+    shift_pairs,
+)
 from meshes.axes import Axes
 
 RIGHT, LEFT = 1, -1

@@ -11,7 +11,17 @@ import jax.numpy as jnp
 from lab.collectives import ring
 from lab.collectives.circulant import distances
 from lab.collectives.cost import Cost, Pairs, permute, rounds
-from lab.collectives.wires import Axis, Op, backwards, block_size, is_among, join, merge, receive, split
+from lab.collectives.wires import (
+    Axis,
+    Op,
+    backwards,
+    block_size,
+    is_among,
+    join,
+    merge,
+    receive,
+    split,
+)
 from meshes.axes import Axes
 
 

@@ -8,7 +8,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lab.hlo.flops import operand_shapes
-from lab.hlo.groups import Groups, UnreadGroups, axes_of_groups, read_groups, read_permutation
+from lab.hlo.groups import (
+    Groups,
+    UnreadGroups,
+    axes_of_groups,
+    read_groups,
+    read_permutation,
+)
 from lab.hlo.names import Frames, origin, phase, scope
 from lab.hlo.placement import MEGASCALE_TARGET, Placement
 from lab.hlo.shapes import Shape, arrays

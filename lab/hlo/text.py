@@ -6,7 +6,6 @@ Tolerant on purpose: XLA's own parser refuses the text of other versions and cut
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 

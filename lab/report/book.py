@@ -12,7 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from lab.book.register import CHAPTERS, KINDS, VERDICTS, Formula, Part, Worked, argument_names, evaluate, load, named
+from lab.book.register import (
+    CHAPTERS,
+    KINDS,
+    VERDICTS,
+    Formula,
+    Part,
+    Worked,
+    argument_names,
+    evaluate,
+    load,
+    named,
+)
 from lab.report.settings import parse, unit_of
 from lab.report.tables import Column, columns_text, rows_text
 from lab.report.units import scaled

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lab.book.checks import positive
-from lab.book.collectives import doubling_all_reduce_s, halving_doubling_all_reduce_s, ring_all_reduce_s, tree_all_reduce_s
+from lab.book.collectives import (
+    doubling_all_reduce_s,
+    halving_doubling_all_reduce_s,
+    ring_all_reduce_s,
+    tree_all_reduce_s,
+)
 from lab.book.data_parallel import training_flops
 from lab.book.loss import FITS, additive_loss, optimal_parameters, optimal_tokens
 from lab.book.memory import model_state_bytes
@@ -192,7 +197,7 @@ def curves(training: Mapping[str, Any]) -> Figure:
     """Above the losses of all layouts and styles, over a broad line for one device's; below their relative distance from it.
 
     Args:
-      training: the JSON of a `lab.training.Trained`.
+      training: the JSON of a `lab.decoder_experiments.training.Trained`.
     """
     trained = [curve for curve in training["curves"] if curve["losses"]]
     figure, above = _panel(f"{len(trained)} trainings and one device, {training['target']}", "", "loss [nats a byte]")

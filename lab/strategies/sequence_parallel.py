@@ -11,8 +11,21 @@ from lab.ledger import Kind, Making, Transfer
 from lab.models.seams import Dims, Seams
 from lab.models.shape import DecoderShape
 from lab.strategies.strategy import Strategy
-from lab.strategies.tensor_parallel import ATTENTION_INPUTS, LAYOUT, MLP_INPUTS, VOCABULARY, vocabulary_terms
-from lab.strategies.terms import BACKWARD, FORWARD, RECOMPUTING, stream_bytes, sums_of_copies, transfer
+from lab.strategies.tensor_parallel import (
+    ATTENTION_INPUTS,
+    LAYOUT,
+    MLP_INPUTS,
+    VOCABULARY,
+    vocabulary_terms,
+)
+from lab.strategies.terms import (
+    BACKWARD,
+    FORWARD,
+    RECOMPUTING,
+    stream_bytes,
+    sums_of_copies,
+    transfer,
+)
 from meshes.axes import TENSOR, Axes
 from meshes.layouts import Layout
 

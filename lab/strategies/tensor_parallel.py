@@ -11,7 +11,14 @@ from lab.ledger import Kind, Making, Transfer
 from lab.models.seams import Seams
 from lab.models.shape import DecoderShape
 from lab.strategies.strategy import Strategy
-from lab.strategies.terms import BACKWARD, FORWARD, norm_of_gradients, stream_bytes, tokens_on_device, transfer
+from lab.strategies.terms import (
+    BACKWARD,
+    FORWARD,
+    norm_of_gradients,
+    stream_bytes,
+    tokens_on_device,
+    transfer,
+)
 from meshes.axes import TENSOR, Axes
 from meshes.layouts import Layout
 

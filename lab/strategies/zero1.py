@@ -14,7 +14,19 @@ from lab.ledger import Kind, Transfer
 from lab.models.seams import Dims, Seams
 from lab.models.shape import DecoderShape
 from lab.strategies.strategy import Pair, Strategy
-from lab.strategies.terms import BACKWARD, UPDATE, Weight, elements, norm_of_gradients, of_gradient, stack_dtype, sum_of_loss, sums_of_copies, transfer, weights
+from lab.strategies.terms import (
+    BACKWARD,
+    UPDATE,
+    Weight,
+    elements,
+    norm_of_gradients,
+    of_gradient,
+    stack_dtype,
+    sum_of_loss,
+    sums_of_copies,
+    transfer,
+    weights,
+)
 from meshes.axes import DATA, Axes
 from meshes.layouts import Layout
 

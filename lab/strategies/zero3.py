@@ -11,7 +11,19 @@ from lab.ledger import Kind, Making, Transfer
 from lab.models.seams import Dims, Seams
 from lab.models.shape import DecoderShape
 from lab.strategies.strategy import Strategy
-from lab.strategies.terms import BACKWARD, FORWARD, RECOMPUTING, Weight, elements, norm_of_gradients, of_gradient, sum_of_loss, sums_of_copies, transfer, weights
+from lab.strategies.terms import (
+    BACKWARD,
+    FORWARD,
+    RECOMPUTING,
+    Weight,
+    elements,
+    norm_of_gradients,
+    of_gradient,
+    sum_of_loss,
+    sums_of_copies,
+    transfer,
+    weights,
+)
 from meshes.axes import FSDP, Axes
 from meshes.layouts import Layout
 

@@ -14,7 +14,16 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import lab
-from tests.cases.compiling import ahead_of_time_tpu, array, compiled, cpu, pinned, read, rows, tpu
+from tests.cases.compiling import (
+    ahead_of_time_tpu,
+    array,
+    compiled,
+    cpu,
+    pinned,
+    read,
+    rows,
+    tpu,
+)
 
 ROOT = Path(__file__).parents[2]
 L, B, D = 12, 256, 256

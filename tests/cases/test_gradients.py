@@ -11,7 +11,16 @@ from jax.sharding import PartitionSpec as P
 import lab
 from lab.ledger import Ledger
 from meshes.axes import Axes
-from tests.cases.compiling import Row, ahead_of_time_tpu, array, cpu, pinned, read, rows, tpu
+from tests.cases.compiling import (
+    Row,
+    ahead_of_time_tpu,
+    array,
+    cpu,
+    pinned,
+    read,
+    rows,
+    tpu,
+)
 
 MICRO_BATCHES = 4
 FSDP = P("fsdp")

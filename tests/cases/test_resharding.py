@@ -8,7 +8,16 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import lab
-from tests.cases.compiling import array, compiled, cpu, partitioned_by, pinned, read, rows, under_both_partitioners
+from tests.cases.compiling import (
+    array,
+    compiled,
+    cpu,
+    partitioned_by,
+    pinned,
+    read,
+    rows,
+    under_both_partitioners,
+)
 
 
 def doubled(x):

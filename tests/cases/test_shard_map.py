@@ -7,7 +7,15 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
 from lab.ledger import Ledger
-from tests.cases.compiling import array, cpu, partitioned_by, pinned, read, rows, under_both_partitioners
+from tests.cases.compiling import (
+    array,
+    cpu,
+    partitioned_by,
+    pinned,
+    read,
+    rows,
+    under_both_partitioners,
+)
 
 
 def replicated_weight(mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:

@@ -10,7 +10,16 @@ import pytest
 from jax.experimental import pallas
 from jax.sharding import PartitionSpec as P
 
-from tests.cases.compiling import ahead_of_time_tpu, array, cpu, partitioned_by, read, rows, tpu, under_both_partitioners
+from tests.cases.compiling import (
+    ahead_of_time_tpu,
+    array,
+    cpu,
+    partitioned_by,
+    read,
+    rows,
+    tpu,
+    under_both_partitioners,
+)
 
 
 @under_both_partitioners

@@ -9,7 +9,16 @@ from lab.collectives import all_gather, reduce_scatter
 from lab.settle import Verdict
 from meshes.errors import Unusable
 from meshes.targets import make_mesh, parse_target
-from tests.experiments.collective_claims import TWO_BY_FOUR, claims, compiled, disputed, evidence, flipped, ideal, with_more
+from tests.experiments.collective_claims import (
+    TWO_BY_FOUR,
+    claims,
+    compiled,
+    disputed,
+    evidence,
+    flipped,
+    ideal,
+    with_more,
+)
 
 NAME = "ch11_primitives"
 DISPUTED = {"D-50", "D-51", "D-53", "D-54", "D-56"}

@@ -10,7 +10,16 @@ from lab.ledger import Totals
 from lab.settle import Verdict
 from meshes import plugins
 from meshes.axes import Axes
-from tests.experiments.collective_claims import claims, compiled, disputed, evidence, flipped, ideal, verdicts, with_more
+from tests.experiments.collective_claims import (
+    claims,
+    compiled,
+    disputed,
+    evidence,
+    flipped,
+    ideal,
+    verdicts,
+    with_more,
+)
 
 NAME = "ch12_ring_and_tree"
 DISPUTED = {"D-47", "D-48", "D-49", "D-52", "D-57"}

@@ -1,7 +1,15 @@
 """Chapter 13: compiled messages, priced, take what the table says; and the worked examples come to other numbers than printed."""
 
 from lab.settle import Verdict
-from tests.experiments.collective_claims import claims, compiled, disputed, evidence, flipped, ideal, with_more
+from tests.experiments.collective_claims import (
+    claims,
+    compiled,
+    disputed,
+    evidence,
+    flipped,
+    ideal,
+    with_more,
+)
 
 NAME = "ch13_cost_model"
 DISPUTED = {"D-46", "D-58", "D-59", "D-60", "D-61", "D-62", "D-71"}

@@ -9,7 +9,14 @@ from lab.settle import Verdict
 from meshes import plugins
 from meshes.axes import Axes
 from meshes.targets import parse_target
-from tests.experiments.collective_claims import claims, compiled, disputed, flipped, ideal, with_more
+from tests.experiments.collective_claims import (
+    claims,
+    compiled,
+    disputed,
+    flipped,
+    ideal,
+    with_more,
+)
 
 NAME = "ch13a_topology"
 CUBE = Axes.of({"data": 2, "fsdp": 2, "tensor": 2})

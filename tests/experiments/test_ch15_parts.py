@@ -6,7 +6,14 @@ from experiments.ch15_dropout import noise
 from experiments.ch15_layernorm import variances_off
 from lab.settle import Verdict
 from meshes.axes import Axes
-from tests.experiments.part_claims import claims, flipped, ideal, more, on_8_devices, verdicts
+from tests.experiments.part_claims import (
+    claims,
+    flipped,
+    ideal,
+    more,
+    on_8_devices,
+    verdicts,
+)
 
 EIGHT, FOUR_HEADS = Axes.of({"tensor": 8}), Axes.of({"data": 2, "tensor": 4})
 COPIES = "above K ranks key-value heads are replicated ceil(P/K) times and their gradients summed"

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from experiments.ch21_recomputation import AGAIN, Assumed, claims
+from lab.decoder_experiments.plans import planned_layers
 from lab.models.shape import REMATS, DecoderShape
-from lab.plans import planned_layers
 
 TINY = Assumed(**vars(DecoderShape().shrunk(layers=4)) | {"batch": 1}, target="cpu:1")
 

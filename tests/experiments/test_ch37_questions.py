@@ -9,7 +9,16 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import lab
-from experiments import ch37_batch, ch37_capacity, ch37_case_studies, ch37_checkpoint, ch37_chip, ch37_local_attention, ch37_placement, ch37_scale_up
+from experiments import (
+    ch37_batch,
+    ch37_capacity,
+    ch37_case_studies,
+    ch37_checkpoint,
+    ch37_chip,
+    ch37_local_attention,
+    ch37_placement,
+    ch37_scale_up,
+)
 from lab.experiment import load, names
 from lab.ledger import Totals
 from lab.question import Question, answer

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.decoder_experiment import SMALL
+from lab.decoder_experiments.step import SMALL
 from lab.experiment import Claim, load
 from lab.ledger import Kind, Ledger, Memory, Transfer
 from meshes.axes import Axes

@@ -3,8 +3,15 @@ from dataclasses import replace
 import jax
 import pytest
 
-from lab.decoder_experiment import on_one_device
-from lab.experiment import beside_tensor, load, names, numerics, on_one_axis, with_settings
+from lab.decoder_experiments.step import on_one_device
+from lab.experiment import (
+    beside_tensor,
+    load,
+    names,
+    numerics,
+    on_one_axis,
+    with_settings,
+)
 from lab.models.shape import DecoderShape
 from meshes.errors import Unusable
 from meshes.targets import make_mesh, parse_target

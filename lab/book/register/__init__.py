@@ -12,7 +12,15 @@ from functools import cache
 from importlib.resources import files
 
 from lab.book.register.chapters import CHAPTERS
-from lab.book.register.entries import KINDS, VERDICTS, Formula, LeftOut, Worked, read_entry, record
+from lab.book.register.entries import (
+    KINDS,
+    VERDICTS,
+    Formula,
+    LeftOut,
+    Worked,
+    read_entry,
+    record,
+)
 from lab.book.register.evaluation import argument_names, evaluate, named
 
 __all__ = [

@@ -12,7 +12,14 @@ from jax.sharding import PartitionSpec
 
 from lab.bench import timing
 from lab.bench.chains import chains, chosen
-from lab.bench.timing import LeftOut, Measurement, difference, launch_seconds, measured, program
+from lab.bench.timing import (
+    LeftOut,
+    Measurement,
+    difference,
+    launch_seconds,
+    measured,
+    program,
+)
 from lab.collectives import ALGORITHMS
 from lab.ledger import Kind, wire_bytes
 from meshes import plugins

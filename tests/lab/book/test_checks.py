@@ -3,7 +3,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lab.book.checks import at_least, below, not_negative, positive, ratio, real, share, whole
+from lab.book.checks import (
+    at_least,
+    below,
+    not_negative,
+    positive,
+    ratio,
+    real,
+    share,
+    whole,
+)
 
 
 @pytest.mark.parametrize("refused", [0, -1, 0.0, float("nan"), Fraction(0), Fraction(-1, 2), "8", True])

@@ -11,7 +11,11 @@ from jax.sharding import Mesh, PartitionSpec
 from lab import collectives
 from lab.book.codec import sparse_collective_gain
 from lab.book.collectives import all_reduce_wire_bytes
-from lab.book.fabric import all_to_all_cut_bytes, axis_by_axis_wire_bytes, ring_cut_bytes
+from lab.book.fabric import (
+    all_to_all_cut_bytes,
+    axis_by_axis_wire_bytes,
+    ring_cut_bytes,
+)
 from lab.hlo import read_text
 from lab.ledger import Kind
 from meshes.axes import Axes

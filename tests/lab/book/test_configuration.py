@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from lab.book.advisor import first_guess
-from lab.book.composition import saved_activation_bytes, split_state_bytes, stage_compute_s
+from lab.book.composition import (
+    saved_activation_bytes,
+    split_state_bytes,
+    stage_compute_s,
+)
 from lab.book.configuration import (
     broken_rules,
     bubble_micro_batches,

@@ -3,7 +3,12 @@
 import pytest
 
 from lab.book.collectives import all_reduce_wire_bytes, ring_all_reduce_s
-from lab.book.cost_model import bus_bytes_per_s, gathered_bus_bytes_per_s, ring_alpha_s, stage_boundary_s
+from lab.book.cost_model import (
+    bus_bytes_per_s,
+    gathered_bus_bytes_per_s,
+    ring_alpha_s,
+    stage_boundary_s,
+)
 from lab.book.topology import (
     flat_rings_all_reduce_s,
     fullest_edge_s,

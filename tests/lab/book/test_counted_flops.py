@@ -5,7 +5,11 @@ import jax.numpy as jnp
 import pytest
 
 import lab
-from lab.book.deepseek import absorbed_flops_per_key, decompression_flops_per_key, latent_flops_per_key
+from lab.book.deepseek import (
+    absorbed_flops_per_key,
+    decompression_flops_per_key,
+    latent_flops_per_key,
+)
 from lab.book.profiling import forward_flops_per_token, hfu, training_flops_per_token
 
 L, B, S, H, A, F, V = 3, 2, 16, 32, 4, 48, 80

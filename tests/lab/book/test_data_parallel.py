@@ -5,7 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lab.book.data_parallel import hidden_share, order_error_bound, overlapped_backward_s, training_flops
+from lab.book.data_parallel import (
+    hidden_share,
+    order_error_bound,
+    overlapped_backward_s,
+    training_flops,
+)
 
 RNG = np.random.default_rng(0)
 X, Y, W = (jnp.asarray(RNG.normal(size=size), jnp.float32) for size in ((24, 5), (24, 3), (5, 3)))

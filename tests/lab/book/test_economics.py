@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from lab.book.economics import break_even_h, contended_bytes_per_s, device_h, first_order_spot_usd_per_h, spot_usd_per_h, training_usd, usd_per_token
+from lab.book.economics import (
+    break_even_h,
+    contended_bytes_per_s,
+    device_h,
+    first_order_spot_usd_per_h,
+    spot_usd_per_h,
+    training_usd,
+    usd_per_token,
+)
 from lab.book.scale import extra_work, training_s, wasted_share
 
 

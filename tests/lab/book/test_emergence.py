@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from lab.book.compute_optimal import compute_optimal_flops
-from lab.book.emergence import exact_match_share, loss_below_critical, reducible_after, success_share, uniform_loss
+from lab.book.emergence import (
+    exact_match_share,
+    loss_below_critical,
+    reducible_after,
+    success_share,
+    uniform_loss,
+)
 
 
 @pytest.mark.parametrize("vocab", [512, 32000])

@@ -2,7 +2,14 @@
 
 import pytest
 
-from lab.book.offloading import buffered_layer_s, compressed_s, efficiency, host_optimizer_s, least_codec_bytes_per_s, step_s
+from lab.book.offloading import (
+    buffered_layer_s,
+    compressed_s,
+    efficiency,
+    host_optimizer_s,
+    least_codec_bytes_per_s,
+    step_s,
+)
 
 
 def streamed_s(layers, compute_s, transfer_s, ahead):

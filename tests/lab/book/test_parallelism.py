@@ -1,6 +1,11 @@
 import pytest
 
-from lab.book.parallelism import activation_bytes, dp_volume_bytes, gradient_bytes, tp_volume_bytes
+from lab.book.parallelism import (
+    activation_bytes,
+    dp_volume_bytes,
+    gradient_bytes,
+    tp_volume_bytes,
+)
 
 
 def test_seven_billion_bf16_parameters_over_8_ranks_send_24_5_gb():

@@ -9,7 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.book.register import Formula, Part, Worked, evaluate, load, load_part, part_names, read_entry
+from lab.book.register import (
+    Formula,
+    Part,
+    Worked,
+    evaluate,
+    load,
+    load_part,
+    part_names,
+    read_entry,
+)
 
 ROOT = Path(__file__).parents[3]
 CATALOGUE = ROOT / "../shared/formulas"

@@ -3,8 +3,19 @@
 import numpy as np
 import pytest
 
-from lab.book.memory_hierarchy import cards_bytes_per_s, half_bandwidth_bytes, ring_bytes_per_s
-from lab.book.roofline import attainable_flops_per_s, data_intensity, dp_intensity, pp_intensity, ridge, tp_intensity
+from lab.book.memory_hierarchy import (
+    cards_bytes_per_s,
+    half_bandwidth_bytes,
+    ring_bytes_per_s,
+)
+from lab.book.roofline import (
+    attainable_flops_per_s,
+    data_intensity,
+    dp_intensity,
+    pp_intensity,
+    ridge,
+    tp_intensity,
+)
 
 H100 = 989e12
 

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from lab.book.scale import achieved_mfu, devices_in_time, inference_flops, tokens_per_s, training_s, wasted_share
+from lab.book.scale import (
+    achieved_mfu,
+    devices_in_time,
+    inference_flops,
+    tokens_per_s,
+    training_s,
+    wasted_share,
+)
 
 
 def test_deepseek_v3_s_hours_are_33_percent_of_an_h800():

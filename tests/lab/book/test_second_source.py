@@ -7,9 +7,26 @@ from lab.book.availability import chance_of_any, chance_of_failure, unavailabili
 from lab.book.codec import phased_gain, sparse_collective_gain
 from lab.book.collectives import all_reduce_wire_bytes
 from lab.book.convergence import sample_efficiency, simple_noise_scale
-from lab.book.fabric import axis_by_axis_wire_bytes, oversubscribed_loss, ring_cut_bytes, two_tier_hosts
-from lab.book.fleet import amdahl_speedup, communication_removed_speedup, exposed_speedup, fastest_ranks, fleet_efficiency, fleet_step_s, universal_speedup
-from lab.book.orchestration import many_server_wait, one_server_wait, preemptible_usd_an_h
+from lab.book.fabric import (
+    axis_by_axis_wire_bytes,
+    oversubscribed_loss,
+    ring_cut_bytes,
+    two_tier_hosts,
+)
+from lab.book.fleet import (
+    amdahl_speedup,
+    communication_removed_speedup,
+    exposed_speedup,
+    fastest_ranks,
+    fleet_efficiency,
+    fleet_step_s,
+    universal_speedup,
+)
+from lab.book.orchestration import (
+    many_server_wait,
+    one_server_wait,
+    preemptible_usd_an_h,
+)
 
 
 @pytest.mark.parametrize(

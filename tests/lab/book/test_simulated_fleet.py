@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from lab.book.availability import chance_of_any, false_alarms_a_day, recovery_s, unavailability
+from lab.book.availability import (
+    chance_of_any,
+    false_alarms_a_day,
+    recovery_s,
+    unavailability,
+)
 from lab.book.convergence import simple_noise_scale, synchronous_bound
 from lab.book.fleet import fleet_step_s, largest_overlap_s
 from lab.book.orchestration import many_server_wait, one_server_wait

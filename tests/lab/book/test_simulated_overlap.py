@@ -5,7 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
-from lab.book.overlap import bucketed_backward_s, collective_matmul_s, formed_buckets, overlap_speedup, overlapped_s, prefetched_s
+from lab.book.overlap import (
+    bucketed_backward_s,
+    collective_matmul_s,
+    formed_buckets,
+    overlap_speedup,
+    overlapped_s,
+    prefetched_s,
+)
 
 
 def serial_ends(ready, durations) -> list[float]:

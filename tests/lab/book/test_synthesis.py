@@ -6,16 +6,35 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from lab.book.architecture import kv_bytes_per_token, latent_bytes_per_token, receptive_field_tokens, window_kv_bytes
+from lab.book.architecture import (
+    kv_bytes_per_token,
+    latent_bytes_per_token,
+    receptive_field_tokens,
+    window_kv_bytes,
+)
 from lab.book.collectives import ring_all_gather_s, ring_all_reduce_s
 from lab.book.composition import trained_flops_per_s
 from lab.book.context import scores_bytes
 from lab.book.data_parallel import training_flops
-from lab.book.deepseek import decompression_flops_per_key, elsewhere_share, float_rms_error, load_deviation
+from lab.book.deepseek import (
+    decompression_flops_per_key,
+    elsewhere_share,
+    float_rms_error,
+    load_deviation,
+)
 from lab.book.investigation import category, extra_h, improvement, interval_variation
-from lab.book.llama3 import banded_rope_frequencies, causal_attention_share, llama_layer_parameters, rope_frequencies
+from lab.book.llama3 import (
+    banded_rope_frequencies,
+    causal_attention_share,
+    llama_layer_parameters,
+    rope_frequencies,
+)
 from lab.book.mistral import cache_slot, power_of_two_window, speculative_tokens
-from lab.book.profiling import largest_z_score, pipelined_tree_all_reduce_s, wasted_device_h
+from lab.book.profiling import (
+    largest_z_score,
+    pipelined_tree_all_reduce_s,
+    wasted_device_h,
+)
 from lab.book.reliability import parallel_save_s
 from lab.zoo import model
 from meshes.hardware import chip

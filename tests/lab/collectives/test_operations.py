@@ -10,7 +10,13 @@ import pytest
 from lab import collectives
 from lab.collectives import ALGORITHMS
 from meshes.axes import Axes
-from tests.lab.collectives.sweep import Case, cases, cpu_mesh, exact_on_any_shape, on_ranks
+from tests.lab.collectives.sweep import (
+    Case,
+    cases,
+    cpu_mesh,
+    exact_on_any_shape,
+    on_ranks,
+)
 
 RINGS = [Axes(("data",), (ranks,)) for ranks in range(1, 9)]
 SEVERAL = [Axes.parse(text) for text in ("data=2,tensor=3", "data=4,tensor=2", "data=2,fsdp=2,tensor=2", "data=1,tensor=3")]

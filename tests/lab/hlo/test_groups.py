@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.hlo.groups import Groups, UnreadGroups, axes_of_groups, read_groups, read_permutation
+from lab.hlo.groups import (
+    Groups,
+    UnreadGroups,
+    axes_of_groups,
+    read_groups,
+    read_permutation,
+)
 from meshes.axes import Axes
 
 AXES = Axes.parse("data=2,fsdp=2,tensor=4")

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from lab.ledger import Kind, Ledger, Transfer
-from lab.report.plots import Curves, Loss, MessageTimes, ModelState, Roofline, curves, roofline, save
+from lab.report.plots import (
+    Curves,
+    Loss,
+    MessageTimes,
+    ModelState,
+    Roofline,
+    curves,
+    roofline,
+    save,
+)
 from meshes.errors import Unusable
 from meshes.hardware import chip
 

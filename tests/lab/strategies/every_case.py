@@ -7,7 +7,11 @@ import pytest
 
 from lab.strategies import program
 from tests.lab.strategies.layouts import EVERY_CASE
-from tests.lab.strategies.test_numerics import assert_equal_to_one_device, loss_and_gradients, on_8_devices
+from tests.lab.strategies.test_numerics import (
+    assert_equal_to_one_device,
+    loss_and_gradients,
+    on_8_devices,
+)
 
 
 @pytest.mark.parametrize("case", EVERY_CASE, ids=str)

@@ -12,14 +12,21 @@ import numpy as np
 import optax
 import pytest
 
-from lab.decoder_experiment import random_tokens
+from lab.decoder_experiments.step import random_tokens
 from lab.models.decoder import initial
 from lab.models.shape import DecoderShape
 from lab.strategies import program
 from lab.strategies.program import Metrics, TrainState, mean_loss
 from lab.strategies.update import clipped, optimizer
 from meshes.targets import make_mesh, parse_target
-from tests.lab.strategies.layouts import EVERY_CASE, LAYOUTS, SHAPE, STYLES, Case, covering
+from tests.lab.strategies.layouts import (
+    EVERY_CASE,
+    LAYOUTS,
+    SHAPE,
+    STYLES,
+    Case,
+    covering,
+)
 
 TOLERANCE = 1e-5
 """Of the largest entry of each array."""

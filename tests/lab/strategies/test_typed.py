@@ -6,7 +6,7 @@ from dataclasses import replace
 import jax
 import pytest
 
-from lab.decoder_experiment import SMALL, WITH_TYPES
+from lab.decoder_experiments.step import SMALL, WITH_TYPES
 from lab.experiment import ClaimVerdict, Experiment, load, names
 from lab.inspection import inspect_program
 from lab.ledger import Kind, Ledger

@@ -7,13 +7,22 @@ import numpy as np
 import pytest
 
 from experiments.ch14_training import EXPERIMENT
-from lab import cli, suite, text
+from lab import cli, suite
+from lab.decoder_experiments import text
+from lab.decoder_experiments.training import (
+    Alone,
+    Curve,
+    Trained,
+    TrainingShape,
+    left,
+    train,
+    train_alone,
+)
 from lab.models.seams import Seams
 from lab.report.curves import training_text
 from lab.settle import Settlement, Verdict
 from lab.strategies import program
 from lab.strategies.zero1 import ZERO1, renewed
-from lab.training import Alone, Curve, Trained, TrainingShape, left, train, train_alone
 from meshes.axes import DATA
 from meshes.errors import Unusable
 from meshes.targets import parse_target

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lab import text
+from lab.decoder_experiments import text
 from meshes.errors import Unusable
 
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from lab import text
 from lab.clock import timed
+from lab.decoder_experiments import text
 from lab.experiment import Claim, Experiment
 from lab.inspection import inspect_program
 from lab.models.shape import DecoderShape
