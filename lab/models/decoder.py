@@ -81,11 +81,26 @@ def total_loss(state: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, sh
       state: the weights, as stored.
       tokens_BS, targets_BS: int32 below `shape.vocab`.
     """
-    use = partial(_use, shape, seams)
+    table_VD = table(state, shape, seams)
+    x_BSD = layers(state["layers"], embedded(table_VD, tokens_BS, seams), shape, seams)
+    return head_loss(state, table_VD, x_BSD, targets_BS, shape, seams)
+
+
+def table(state: nnx.State, shape: DecoderShape, seams: Seams) -> jax.Array:
+    """The embedding's table as products use it: [V, D]."""
     with scope("embedding"):
-        table_VD = use(state["embedding"])
-        x_BSD = seams.embed(lookup(table_VD, tokens_BS, seams))
-    x_BSD = layers(state["layers"], x_BSD, shape, seams)
+        return _use(shape, seams, state["embedding"])
+
+
+def embedded(table_VD: jax.Array, tokens_BS: jax.Array, seams: Seams) -> jax.Array:
+    """What the layers begin with: [B, S, D]."""
+    with scope("embedding"):
+        return seams.embed(lookup(table_VD, tokens_BS, seams))
+
+
+def head_loss(state: nnx.State, table_VD: jax.Array, x_BSD: jax.Array, targets_BS: jax.Array, shape: DecoderShape, seams: Seams) -> jax.Array:
+    """Cross-entropy of what the layers end with, summed over all tokens of all devices, float32; the table is needed where it is tied."""
+    use = partial(_use, shape, seams)
     with scope("norm"):
         x_BSD = rms_norm(x_BSD, use(state["norm"]))
     with scope("head"):
