@@ -1,7 +1,8 @@
 """A decoder-only transformer as people train it: RMSNorm, rotary positions, grouped-query attention, SwiGLU, a head over the vocabulary.
 
 Dims: L layers, B batch (sequences), S length, T length of keys, D embed, K key-value heads, G queries a key-value head, H head dim,
-F mlp, V vocabulary. One device's sizes where the program is explicit. Source: Touvron et al. 2023, Ainslie et al. 2023 (GQA),
+F mlp, V vocabulary; E experts and C slots of each where a layer has experts.
+One device's sizes where the program is explicit. Source: Touvron et al. 2023, Ainslie et al. 2023 (GQA),
 Shazeer 2020 (SwiGLU), Su et al. 2021 (rotary positions).
 """
 
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
+from lab.models import experts
 from lab.models.seams import Dims, Seams
 from lab.models.shape import DTYPES, DecoderShape
 
@@ -35,9 +37,16 @@ class Layers(nnx.Module):
         self.value = weight("embed", "kv_heads", "head_dim")
         self.out = weight("kv_heads", "queries", "head_dim", "embed")
         self.mlp_norm = weight("norm")
-        self.gate = weight("embed", "mlp")
-        self.up = weight("embed", "mlp")
-        self.down = weight("mlp", "embed")
+        each = ("experts",) if shape.experts else ()
+        self.gate = weight(*each, "embed", "mlp")
+        self.up = weight(*each, "embed", "mlp")
+        self.down = weight(*each, "mlp", "embed")
+        if shape.experts:
+            self.router = weight("embed", "choices")
+        if shape.experts and shape.shared:
+            self.shared_gate = weight("embed", "shared_mlp")
+            self.shared_up = weight("embed", "shared_mlp")
+            self.shared_down = weight("shared_mlp", "embed")
 
 
 class Decoder(nnx.Module):
@@ -62,7 +71,9 @@ def _weight(shape: DecoderShape, rngs: nnx.Rngs, *dims: str) -> nnx.Param:
 
 def _inputs(dims: Dims) -> Dims:
     """The dims that a product with this weight sums over; a lookup sums over none, and its rows have the scale of `embed`."""
-    return ("kv_heads", "queries", "head_dim") if dims[-1] == "embed" and "kv_heads" in dims else ("mlp",) if dims[-2:] == ("mlp", "embed") else ("embed",)
+    if dims[-1] == "embed" and "kv_heads" in dims:
+        return ("kv_heads", "queries", "head_dim")
+    return dims[-2:-1] if dims[-2:] in (("mlp", "embed"), ("shared_mlp", "embed")) else ("embed",)
 
 
 def weights(shape: DecoderShape) -> nnx.State:
@@ -128,7 +139,7 @@ def lookup(table_VD: jax.Array, tokens_BS: jax.Array, seams: Seams) -> jax.Array
 
 def layers(state: nnx.State, x_BSD: jax.Array, shape: DecoderShape, seams: Seams) -> jax.Array:
     """All layers, one after the other."""
-    rotation_SH = rotation(shape)
+    rotation_SH = rotation(shape, seams.positions(shape.length))
 
     def layer(x_BSD: jax.Array, state: nnx.State) -> tuple[jax.Array, None]:
         x_BSD = seams.residual(x_BSD + attention(x_BSD, state, rotation_SH, shape, seams))
@@ -165,6 +176,7 @@ def attention(x_BSD: jax.Array, state: nnx.State, rotation_SH: tuple[jax.Array, 
         with scope("value"):
             v_BTKH = seams.inside(jnp.einsum("bsd,dkh->bskh", x_BSD, use(state["value"])), ("batch", "length", "kv_heads", "head_dim"))
         with scope("core"):
+            attend = partial(seams.attend, mask=shape.mask)
             core = jax.checkpoint(attend, prevent_cse=False) if shape.remat == "selective" else attend
             y_BSKGH = seams.inside(core(q_BSKGH, k_BTKH, v_BTKH), ("batch", "length", "kv_heads", "queries", "head_dim"))
         with scope("out"):
@@ -173,31 +185,50 @@ def attention(x_BSD: jax.Array, state: nnx.State, rotation_SH: tuple[jax.Array, 
             return checkpoint_name(seams.leave(y_BSD), LEAVES[0])
 
 
-def attend(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array) -> jax.Array:
-    """Causal attention, scores and softmax in float32: [B, S, K, G, H]."""
-    scores_BKGST = jnp.einsum("bskgh,btkh->bkgst", q_BSKGH, k_BTKH, preferred_element_type=jnp.float32) * q_BSKGH.shape[-1] ** -0.5
-    S, T = scores_BKGST.shape[-2:]
-    seen_ST = jnp.arange(S)[:, None] >= jnp.arange(T)
-    weights_BKGST = jax.nn.softmax(jnp.where(seen_ST, scores_BKGST, -jnp.inf)).astype(v_BTKH.dtype)
-    return jnp.einsum("bkgst,btkh->bskgh", weights_BKGST, v_BTKH)
-
-
 def mlp(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams) -> jax.Array:
-    """What one layer's SwiGLU adds to the residual stream."""
+    """What one layer's SwiGLU, or its experts', adds to the residual stream."""
     use = partial(_use, shape, seams)
     with scope("mlp"):
         with scope("norm"):
             x_BSD = rms_norm(x_BSD, use(state["mlp_norm"]))
         with scope("enter"):
             x_BSD = seams.enter(x_BSD)
-        with scope("gate"):
-            gate_BSF = jax.nn.silu(jnp.einsum("bsd,df->bsf", x_BSD, use(state["gate"])))
-        with scope("up"):
-            hidden_BSF = seams.inside(gate_BSF * jnp.einsum("bsd,df->bsf", x_BSD, use(state["up"])), ("batch", "length", "mlp"))
-        with scope("down"):
-            y_BSD = seams.contract("bsf,fd->bsd", hidden_BSF, use(state["down"]))
+        y_BSD = mixture(x_BSD, state, shape, seams) if shape.experts else swiglu(x_BSD, state, shape, seams)
         with scope("leave"):
             return checkpoint_name(seams.leave(y_BSD), LEAVES[1])
+
+
+def swiglu(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams, name: str = "", width: str = "mlp") -> jax.Array:
+    use = partial(_use, shape, seams)
+    with scope("gate"):
+        gate_BSF = jax.nn.silu(jnp.einsum("bsd,df->bsf", x_BSD, use(state[f"{name}gate"])))
+    with scope("up"):
+        hidden_BSF = seams.inside(gate_BSF * jnp.einsum("bsd,df->bsf", x_BSD, use(state[f"{name}up"])), ("batch", "length", width))
+    with scope("down"):
+        return seams.contract("bsf,fd->bsd", hidden_BSF, use(state[f"{name}down"]))
+
+
+def mixture(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams) -> jax.Array:
+    """A layer's experts: each sequence's tokens are routed apart, so that no layout changes which are dropped."""
+    use, E, C = partial(_use, shape, seams), shape.experts, shape.slots
+    with scope("router"):
+        gates_BSE = experts.softmax_gates(jnp.einsum("bsd,de->bse", x_BSD, use(state["router"]), preferred_element_type=jnp.float32))
+        routes = jax.vmap(partial(experts.routes, k=shape.top_k))(gates_BSE)
+    with scope("dispatch"):
+        x_BECD = seams.dispatch(jax.vmap(partial(experts.dispatched, experts=E, slots=C))(x_BSD, routes))
+    with scope("gate"):
+        gate_BECF = jax.nn.silu(jnp.einsum("becd,edf->becf", x_BECD, use(state["gate"])))
+    with scope("up"):
+        hidden_BECF = gate_BECF * jnp.einsum("becd,edf->becf", x_BECD, use(state["up"]))
+    with scope("down"):
+        y_BECD = jnp.einsum("becf,efd->becd", hidden_BECF, use(state["down"]))
+    with scope("combine"):
+        y_BSD = jax.vmap(experts.combined)(seams.combine(y_BECD), routes)
+    with scope("balance"):
+        losses_B = jax.vmap(experts.balance_loss)(gates_BSE, routes.expert_Tk)
+        y_BSD = experts.charged(y_BSD, shape.balance / shape.batch * jnp.sum(losses_B))
+    with scope("shared"):
+        return y_BSD + swiglu(x_BSD, state, shape, seams, "shared_", "shared_mlp") if shape.shared else y_BSD
 
 
 def rms_norm(x_BSD: jax.Array, scale_D: jax.Array) -> jax.Array:
@@ -207,10 +238,10 @@ def rms_norm(x_BSD: jax.Array, scale_D: jax.Array) -> jax.Array:
     return (x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5)).astype(x_BSD.dtype) * scale_D
 
 
-def rotation(shape: DecoderShape) -> tuple[jax.Array, jax.Array]:
-    """Cosine and sine of every position's angles, each [S, H / 2], float32."""
+def rotation(shape: DecoderShape, positions_S: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Cosine and sine of each position's angles, each [S, H / 2], float32."""
     frequency_H = ROTARY_BASE ** (-jnp.arange(0, shape.head_dim, 2) / shape.head_dim)
-    angle_SH = jnp.arange(shape.length)[:, None] * frequency_H
+    angle_SH = positions_S[:, None] * frequency_H
     return jnp.cos(angle_SH), jnp.sin(angle_SH)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from lab.attention import dense
+
 Dims = tuple[str, ...]
 Seam = Callable[[jax.Array], jax.Array]
 WeightSeam = Callable[[Any, Dims], jax.Array]
@@ -50,6 +52,10 @@ class Seams:
       scatter: (g, dims) a gradient of a whole copy of a weight, to the sum of this device's part (ZeRO-1).
       renew: (w, dims) this device's part of the new weights, to the whole (ZeRO-1 and 2).
       lookup: (table_VD, row_BS) to x_BSD, of a table that may be split.
+      dispatch: x_BECD, this device's sequences in the slots of all experts, to those of all sequences in the slots of its own experts.
+      combine: the way back.
+      positions: length of the whole sequence to [S], where in it this device's tokens stand.
+      attend: (q_BSKGH, k_BTKH, v_BTKH, mask) to y_BSKGH; this device may hold a part of the sequence.
       contract: (equation, x, w) to y_BSD, the product that a block ends with: the dims that it sums over may be split.
     """
 
@@ -66,6 +72,10 @@ class Seams:
     scatter: WeightSeam = as_stored
     renew: WeightSeam = as_stored
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = rows
+    dispatch: Seam = unchanged
+    combine: Seam = unchanged
+    positions: Callable[[int], jax.Array] = jnp.arange
+    attend: Callable[..., jax.Array] = dense.attend
     contract: Callable[[str, jax.Array, jax.Array], jax.Array] = jnp.einsum
 
     def __or__(self, other: Seams) -> Seams:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Self
 
 import jax.numpy as jnp
@@ -23,6 +24,11 @@ class DecoderShape:
       batch: sequences of one step, over all devices and micro-batches.
       length: tokens of a sequence.
       kv_heads: heads of keys and values; each serves `queries` heads.
+      experts: of a layer, each `mlp` wide, in place of its one MLP; 0: a dense decoder.
+      top_k: experts that a token visits.
+      capacity_factor: slots of an expert for a sequence's tokens, relative to what balance would need; what finds none is dropped.
+      shared: experts that every token visits besides.
+      balance: weight of the loss that keeps experts in balance.
       tied: the head multiplies with the embedding's table.
       dtype: of activations and of weights in use, as XLA names it: "bf16" or "f32". Master weights and moments are float32.
       remat: what the backward pass computes again. "none": nothing; "selective": scores and softmax (Korthikanti et al. 2022);
@@ -46,6 +52,11 @@ class DecoderShape:
     dtype: str = "bf16"
     remat: str = "full"
     accumulation: int = 1
+    experts: int = 0
+    top_k: int = 2
+    capacity_factor: float = 1.25
+    shared: int = 0
+    balance: float = 0.01
 
     def __post_init__(self) -> None:
         for name, least in (("layers", 2), *((name, 1) for name in ("batch", "length", "embed", "kv_heads", "queries", "mlp", "vocab", "accumulation"))):
@@ -59,6 +70,10 @@ class DecoderShape:
             raise Unusable(f"remat={self.remat}: expected one of {', '.join(REMATS)}")
         if self.batch % self.accumulation:
             raise Unusable(f"batch={self.batch} does not split into accumulation={self.accumulation} micro-batches; make it a multiple")
+        if self.experts < 0 or self.experts and not 1 <= self.top_k <= self.experts:
+            raise Unusable(f"top_k={self.top_k} of experts={self.experts}: expected 1 to all of them, or experts=0")
+        if not self.capacity_factor > 0 or self.shared < 0 or self.balance < 0:
+            raise Unusable(f"capacity_factor={self.capacity_factor}, shared={self.shared}, balance={self.balance}: expected more than 0, and 0 or more")
 
     @property
     def heads(self) -> int:
@@ -78,18 +93,37 @@ class DecoderShape:
         """A model of the zoo at its real size, trained on 2,048 of its sequences a step.
 
         Raises:
-          Unusable: no such model, or one that is no plain decoder (experts, latent attention, biases).
+          Unusable: no such model, or one that is no plain decoder (latent attention, biases, dense layers before those with experts).
         """
         model = zoo.model(name)
-        if model.experts or model.latent or model.biased or not model.gated or model.learned_positions or model.normed_heads:
-            raise Unusable(f"preset={name}: the decoder has RMSNorm, grouped queries and SwiGLU, without biases, experts or latent attention; take llama3-8b or the like")
+        experts = model.experts
+        if (experts and experts.dense_layers) or model.latent or model.biased or not model.gated or model.learned_positions or model.normed_heads:
+            has = "RMSNorm, grouped queries and SwiGLU, without biases or latent attention, in layers that are all alike"
+            raise Unusable(f"preset={name}: the decoder has {has}; take llama3-8b or the like")
         sizes = {size: getattr(model, size) for size in ("layers", "length", "embed", "kv_heads", "head_dim", "mlp", "vocab", "tied")}
-        return cls(batch=2048, queries=model.heads // model.kv_heads, **sizes)
+        routed = {"experts": experts.routed, "top_k": experts.per_token, "shared": experts.shared, "mlp": experts.mlp} if experts else {}
+        return cls(batch=2048, queries=model.heads // model.kv_heads, **sizes | routed)
+
+    @property
+    def choices(self) -> int:
+        """Of a router."""
+        return self.experts
+
+    @property
+    def shared_mlp(self) -> int:
+        """Width of all shared experts together."""
+        return self.shared * self.mlp
+
+    @property
+    def slots(self) -> int:
+        """Of an expert for the tokens of one sequence (Ch. 18, `ch18.capacity`)."""
+        return ceil(self.capacity_factor * self.length * self.top_k / self.experts)
 
     @property
     def layer_matrices(self) -> int:
         """Parameters of all layers, without their norms."""
-        return self.layers * self.embed * (2 * self.head_dim * (self.heads + self.kv_heads) + 3 * self.mlp)
+        mlps = self.experts + self.shared if self.experts else 1
+        return self.layers * self.embed * (2 * self.head_dim * (self.heads + self.kv_heads) + 3 * mlps * self.mlp + self.experts)
 
     @property
     def parameters(self) -> int:

@@ -12,11 +12,12 @@ from lab.ledger import Ledger, Transfer
 from lab.models.seams import Dims, Seams
 from lab.models.shape import DecoderShape
 from meshes.axes import Axes
+from meshes.errors import Unusable
 from meshes.layouts import Layout
 
 RESIDUAL = ("batch", "length", "embed")
 # Of what a device may hold a part of, each with the field of the shape that it must divide.
-CHECKED = ("kv_heads", "mlp", "vocab", "length", "embed")
+CHECKED = ("kv_heads", "mlp", "vocab", "length", "embed", "experts")
 
 
 
@@ -99,6 +100,9 @@ class Strategy:
 
     def check(self, shape: DecoderShape, axes: Axes) -> None:
         """Raises Unusable where a dim does not split over its axes, or the mesh lacks an axis."""
+        for dim, whole in (("mlp", "hidden dims"), ("length", "sequences")):
+            if shape.experts and (split := self.inside.axes_of(dim, axes.names)):
+                raise Unusable(f"experts={shape.experts} with {whole} split over {', '.join(split)}: experts take whole {whole}; drop that axis, or set experts=0")
         for layout in (self.master, self.weights, self.inside, self.residual):
             layout.local_shape(("batch",), (shape.micro_batch,), axes)
             for dim in CHECKED:

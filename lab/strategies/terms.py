@@ -39,6 +39,7 @@ class Weight:
 def weights(shape: DecoderShape) -> tuple[Weight, ...]:
     """All weights of a decoder."""
     heads, kv = ("kv_heads", "queries", "head_dim"), ("kv_heads", "head_dim")
+    each = ("experts",) if shape.experts else ()
     layer = {
         "attention/norm": ("norm",),
         "attention/query": ("embed", *heads),
@@ -46,10 +47,14 @@ def weights(shape: DecoderShape) -> tuple[Weight, ...]:
         "attention/value": ("embed", *kv),
         "attention/out": (*heads, "embed"),
         "mlp/norm": ("norm",),
-        "mlp/gate": ("embed", "mlp"),
-        "mlp/up": ("embed", "mlp"),
-        "mlp/down": ("mlp", "embed"),
+        "mlp/gate": (*each, "embed", "mlp"),
+        "mlp/up": (*each, "embed", "mlp"),
+        "mlp/down": (*each, "mlp", "embed"),
     }
+    if shape.experts:
+        layer["mlp/router"] = ("embed", "choices")
+    if shape.experts and shape.shared:
+        layer |= {"mlp/shared/gate": ("embed", "shared_mlp"), "mlp/shared/up": ("embed", "shared_mlp"), "mlp/shared/down": ("shared_mlp", "embed")}
     ends = {"embedding": ("vocab", "embed"), "norm": ("norm",)} | ({} if shape.tied else {"head": ("embed", "vocab")})
     in_layers = tuple(Weight(f"layers/{scope}", dims, shape.layers) for scope, dims in layer.items())
     return in_layers + tuple(Weight(scope, dims, 1) for scope, dims in ends.items())
