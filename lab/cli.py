@@ -244,7 +244,7 @@ def book(what: str | None, settings: tuple[tuple[str, str], ...], errata: bool, 
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="What it shows: chip=h200, ranks=256.")
 @click.option("--save", type=Path, required=True, callback=_parsed(_writable), help="A .png, .svg or .pdf file.")
 def plot(name: str, settings: tuple[tuple[str, str], ...], save: Path) -> None:
-    """Draws a picture into a file: roofline, memory, messages, loss or training.
+    """Draws a picture into a file: roofline, memory, messages, loss, training or gantt.
 
     The roofline takes a program's compiled text: --set source=step.hlo --set mesh=data=2,tensor=8. The training takes what a run of
     it printed: lab run ch14_training --json > training.json, then --set source=training.json.

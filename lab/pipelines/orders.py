@@ -59,6 +59,23 @@ def dual_pipe(stages: int, micro_batches: int) -> Schedule:
     return Schedule("dual_pipe", stages, micro_batches, 2, tuple(orders), is_two_way=True)
 
 
+PLAIN = {"gpipe": gpipe, "1f1b": one_f_one_b, "zb_h1": zb_h1, "zb_h2": zb_h2, "dual_pipe": dual_pipe}
+"""By name, what needs no number of chunks."""
+
+
+def named(name: str, stages: int, micro_batches: int, chunks: int = 2) -> Schedule:
+    """The schedule of a name; `chunks` counts for `interleaved` alone.
+
+    Raises:
+      Unusable: no such schedule, or one that these sizes do not allow.
+    """
+    if name == "interleaved":
+        return interleaved(stages, micro_batches, chunks)
+    if name not in PLAIN:
+        raise Unusable(f"no schedule {name!r}; known are {', '.join(PLAIN)} and interleaved")
+    return PLAIN[name](stages, micro_batches)
+
+
 def _all(work: Work, micro_batches: int) -> tuple[Task, ...]:
     return tuple(Task(work, i) for i in range(micro_batches))
 

@@ -23,6 +23,8 @@ from lab.book.loss import FITS, additive_loss, optimal_parameters, optimal_token
 from lab.book.memory import model_state_bytes
 from lab.book.roofline import attainable_flops_per_s, ridge
 from lab.ledger import Ledger, Totals
+from lab.report.gantt import Gantt
+from lab.report.panel import empty_panel
 from lab.report.units import bytes_text, scaled
 from lab.zoo import model
 from meshes.axes import Axes
@@ -83,7 +85,7 @@ class ModelState:
     chip: str = "h100"
 
     def figure(self) -> Figure:
-        figure, panel = _panel(f"{self.model} on {self.ranks} devices: model state of one", "", "GB a device")
+        figure, panel = empty_panel(f"{self.model} on {self.ranks} devices: model state of one", "", "GB a device")
         stages, bottom = ["data parallel", "ZeRO-1", "ZeRO-2", "ZeRO-3"], np.zeros(4)
         for what, colour, sizes in (
             ("weights", BLUE, {"gradient_bytes": 0, "master_bytes": 0, "moment_bytes": 0}),
@@ -115,7 +117,7 @@ class MessageTimes:
     def figure(self) -> Figure:
         positive(largest_bytes=self.largest_bytes)
         title = f"all-reduce over {self.ranks} ranks, {self.alpha_s * 1e6:g} us and {self.bytes_per_s / 1e9:g} GB/s"
-        figure, panel = _panel(title, "buffer [B]", "time [s]", log=True)
+        figure, panel = empty_panel(title, "buffer [B]", "time [s]", log=True)
         sizes = np.geomspace(100, self.largest_bytes, 200)
         algorithms = {
             ("ring", BLUE, "-"): ring_all_reduce_s,
@@ -147,7 +149,7 @@ class Loss:
 
     def figure(self) -> Figure:
         positive(least_parameters=self.least_parameters, most_parameters=self.most_parameters, sizes=self.sizes)
-        figure, panel = _panel(f"models trained on 1 to 1000 tokens a parameter, {self.fit} fit", "training FLOPs", "loss [nats a token]", log=True)
+        figure, panel = empty_panel(f"models trained on 1 to 1000 tokens a parameter, {self.fit} fit", "training FLOPs", "loss [nats a token]", log=True)
         models = np.geomspace(self.least_parameters, self.most_parameters, self.sizes)
         for parameters, shade in zip(models, np.linspace(0.3, 1, self.sizes), strict=True):
             tokens = np.geomspace(parameters, 1000 * parameters, 100)
@@ -200,7 +202,7 @@ def curves(training: Mapping[str, Any]) -> Figure:
       training: the JSON of a `lab.decoder_experiments.training.Trained`.
     """
     trained = [curve for curve in training["curves"] if curve["losses"]]
-    figure, above = _panel(f"{len(trained)} trainings and one device, {training['target']}", "", "loss [nats a byte]")
+    figure, above = empty_panel(f"{len(trained)} trainings and one device, {training['target']}", "", "loss [nats a byte]")
     figure.set_size_inches(10, 6)
     above_part, below_part = figure.add_gridspec(2, 1, height_ratios=(3, 2))
     above.set_subplotspec(above_part)
@@ -248,7 +250,7 @@ def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> F
     if dtype not in of.flops_per_s:
         raise Unusable(f"{of.name} has no rate for {dtype!r}; it has {', '.join(of.flops_per_s)}")
     peak = of.flops_per_s[dtype].value
-    figure, panel = _panel(f"{of.name}, {dtype}", "FLOPs for each byte that crosses", "FLOP/s at most", log=True)
+    figure, panel = empty_panel(f"{of.name}, {dtype}", "FLOPs for each byte that crosses", "FLOP/s at most", log=True)
     roofs = {"memory": (of.memory_bytes_per_s.value, BLUE), of.fast.name: (of.fast.value, GREEN), of.slow.name: (of.slow.value, ORANGE)}
     widest = max([100 * ridge(peak, of.slow.value), *(10 * at for ledger in ledgers for at, _ in _intensities(ledger, of).values())])
     intensity = np.logspace(0, np.log10(widest), 400)
@@ -273,8 +275,15 @@ def _intensities(ledger: Ledger, of: Chip) -> dict[str, tuple[float, float]]:
     return {link.name: (ledger.flops / float(total.wire_bytes), link.value) for link, total in sent.items() if total.wire_bytes}
 
 
-Plot = Roofline | ModelState | MessageTimes | Loss | Curves
-PLOTS: dict[str, Callable[[], Plot]] = {"roofline": Roofline, "memory": ModelState, "messages": MessageTimes, "loss": Loss, "training": Curves}
+Plot = Roofline | ModelState | MessageTimes | Loss | Curves | Gantt
+PLOTS: dict[str, Callable[[], Plot]] = {
+    "roofline": Roofline,
+    "memory": ModelState,
+    "messages": MessageTimes,
+    "loss": Loss,
+    "training": Curves,
+    "gantt": Gantt,
+}
 """What `lab plot` draws, by name."""
 
 
@@ -294,23 +303,3 @@ def save(name: str, settings: Mapping[str, str], path: Path) -> None:
         raise
     except (ArithmeticError, ValueError) as refusal:
         raise Unusable(f"plot {name}: {refusal}") from refusal
-
-
-def _panel(title: str, x: str, y: str, log: bool = False) -> tuple[Figure, Panel]:
-    """An empty picture, drawn without a screen.
-
-    Raises:
-      Unusable: matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise Unusable("plots need matplotlib; run: pip install 'sharding-lab[plots]'") from None
-    figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
-    panel = figure.add_subplot(title=title, xlabel=x, ylabel=y)
-    panel.spines[["top", "right"]].set_visible(False)
-    panel.grid(alpha=0.3)
-    if log:
-        panel.set_xscale("log")
-        panel.set_yscale("log")
-    return figure, panel

@@ -129,7 +129,7 @@ def test_a_picture_is_written(tmp_path):
 @pytest.mark.parametrize(
     "name,settings,file,problem",
     [
-        ("rooflin", {}, "a.png", "no plot 'rooflin'; known are roofline, memory, messages, loss, training"),
+        ("rooflin", {}, "a.png", "no plot 'rooflin'; known are roofline, memory, messages, loss, training, gantt"),
         ("memory", {"ranks": "0"}, "a.png", "plot memory: ranks=0: expected a number above 0"),
         ("loss", {"fit": "kaplan"}, "a.png", "plot loss: fit='kaplan': expected one of hoffmann, besiroglu"),
         ("memory", {"rank": "8"}, "a.png", "no parameter 'rank'; known are model, ranks, chip"),

@@ -1,0 +1,57 @@
+"""What a Gantt chart shows, read back from its axes."""
+
+import pytest
+
+from lab.pipelines.orders import PLAIN
+from lab.report.gantt import COLOURS, Gantt
+from meshes.errors import Unusable
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed; it comes with the extra plots")
+
+
+def numbers(figure) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+@pytest.mark.parametrize(
+    ("settings", "title"),
+    [
+        ({}, "1f1b: 4 stages, 8 micro-batches; idle 27.3 %"),
+        ({"schedule": "interleaved"}, "interleaved: 4 stages, 8 micro-batches, 2 chunks a stage; idle 15.8 %"),
+        ({"schedule": "zb_h1", "stages": 8, "micro_batches": 32, "weight": 0.3}, "zb_h1: 8 stages, 32 micro-batches; idle 13.9 %"),
+        ({"schedule": "dual_pipe", "stages": 8, "micro_batches": 20}, "dual_pipe: 8 stages, 20 micro-batches; idle 9.1 %"),
+    ],
+)
+def test_the_title_says_the_idle_share(settings, title):
+    assert Gantt(**settings).figure().axes[0].get_title() == title
+
+
+@pytest.mark.parametrize("name", [*PLAIN, "interleaved"])
+def test_every_piece_of_work_has_a_box_and_its_number(name):
+    figure = Gantt(name).figure()
+    boxes, work = len(figure.axes[0].collections), 4 * 8 * (2 if name == "interleaved" else 1)
+    assert boxes == len(numbers(figure)) and boxes >= 2 * work
+    assert len(figure.legends[0].get_patches()) == (3 if boxes > 2 * work else 2)
+
+
+def test_boxes_of_one_unit_have_no_number_where_249_units_are_on_a_page():
+    assert numbers(Gantt(micro_batches=80).figure()) == []
+    assert numbers(Gantt("interleaved", stages=2, micro_batches=2).figure())[:4] == ["0", "1", "0.1", "1.1"]
+
+
+def test_a_forward_and_a_backward_that_overlap_share_the_height_of_a_box():
+    figure = Gantt("dual_pipe").figure()
+    heights = [box.get_paths()[0].get_extents().height for box in figure.axes[0].collections]
+    assert {round(height, 2) for height in heights} == {0.84, 0.42}
+
+
+def test_the_three_kinds_of_work_differ_without_colour():
+    greys = sorted(sum(share * int(colour[at : at + 2], 16) for share, at in ((0.299, 1), (0.587, 3), (0.114, 5))) for colour, _ in COLOURS.values())
+    assert min(after - one for one, after in zip(greys, greys[1:], strict=False)) > 40
+
+
+def test_times_below_zero_and_unknown_schedules_are_refused():
+    with pytest.raises(ValueError, match="forward=-1: expected a number above 0"):
+        Gantt(forward=-1).figure()
+    with pytest.raises(Unusable, match="no schedule '2f2b'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe and interleaved"):
+        Gantt("2f2b").figure()
