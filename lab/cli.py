@@ -224,7 +224,7 @@ def bench(
 
 @cli.command()
 @click.argument("what", metavar="[CHAPTER|ID]", required=False)
-@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="Evaluate: p=64, payload_bytes=10GB.")
+@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="Evaluate: p=64, payload_bytes=10GB; p=2,4,8 gives a table.")
 @click.option("--errata", is_flag=True, help="What is wrong in the book, worst first.")
 @click.option("--coverage", is_flag=True, help="How many entries compiling, numerics, timers or calculation decide, and which are open.")
 @as_json
@@ -232,7 +232,7 @@ def book(what: str | None, settings: tuple[tuple[str, str], ...], errata: bool, 
     """Lists the book's chapters, a chapter's formulas, or all about one formula; evaluates it with --set."""
     from lab.report import book as pages
 
-    page = pages.page(what, dict(settings), errata, coverage)
+    page = pages.page(what, settings, errata, coverage)
     if as_json:
         _print_json(page.to_json())
     else:

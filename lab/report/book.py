@@ -24,7 +24,7 @@ from lab.book.register import (
     load,
     named,
 )
-from lab.report.settings import parse, unit_of
+from lab.report.settings import parse, swept, unit_of
 from lab.report.tables import Column, columns_text, rows_text
 from lab.report.units import scaled
 from meshes.errors import Unusable
@@ -43,28 +43,55 @@ class Page:
         return {"schema": SCHEMA, **self.data}
 
 
-def page(what: str | None, settings: Mapping[str, str], errata: bool, coverage: bool) -> Page:
+def page(what: str | None, settings: Sequence[tuple[str, str]], errata: bool, coverage: bool) -> Page:
     """The page for a chapter, an id, or everything.
 
     Raises:
-      Unusable: no such chapter or formula, settings without a formula, or a value that the formula refuses.
+      Unusable: no such chapter or formula, options that do not go together, a value that the formula refuses, or a register that cannot be read.
     """
-    parts = load()
+    parts = _parts()
     formulas = _sorted(formula for part in parts for formula in part.formulas)
-    by_id = {formula.id: formula for formula in formulas}
-    if what in by_id:
-        return answer_page(by_id[what], settings) if settings else formula_page(by_id[what])
+    formula, chapter = _found(what, formulas)
+    if errata and coverage or formula and (errata or coverage):
+        raise Unusable("--errata and --coverage are two pages, each of a chapter or of the whole book; ask for one of them")
+    if formula:
+        return answer_page(formula, _once(settings)) if settings else formula_page(formula)
     if settings:
-        raise Unusable("--set goes with the id of a formula, such as lab book ch12.ring --set p=64" if what is None else _unknown(what, by_id))
-    if what is not None:
-        if what not in CHAPTERS:
-            raise Unusable(_unknown(what, by_id))
-        formulas = [formula for formula in formulas if formula.chapter == what]
+        raise Unusable("--set goes with the id of a formula, such as lab book ch12.ring --set p=64")
+    if chapter:
+        formulas = [formula for formula in formulas if formula.chapter == chapter]
     if errata:
         return errata_page(formulas)
     if coverage:
-        return coverage_page(formulas, () if what else parts)
-    return chapters_page(formulas) if what is None else chapter_page(formulas)
+        return coverage_page(formulas, () if chapter else parts)
+    return chapter_page(formulas) if chapter else chapters_page(formulas)
+
+
+def _parts() -> tuple[Part, ...]:
+    try:
+        return load()
+    except ValueError as error:
+        raise Unusable(f"the register cannot be read: {error}") from error
+
+
+def _found(what: str | None, formulas: Sequence[Formula]) -> tuple[Formula | None, str | None]:
+    """The formula or the chapter that is meant, however it is spelled: ch12, 12, Ch03a, CH12.RING."""
+    if what is None:
+        return None, None
+    ids = {formula.id: formula for formula in formulas}
+    # `A` is an appendix and `a7` a formula of the quick tables: as it stands, before any other spelling.
+    spelled = {id.lower(): formula for id, formula in ids.items()}
+    chapters = {f"{ch}{zeros}{name.lower()}": name for name in CHAPTERS for ch in ("", "ch", "ch.") for zeros in ("", "0")}
+    formula, chapter = spelled.get(what.lower()), chapters.get(what.lower().replace(" ", ""))
+    if formula is None and chapter is None:
+        raise Unusable(_unknown(what, ids))
+    return formula, chapter
+
+
+def _once(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
+    if doubled := [name for name, times in Counter(name for name, _ in settings).items() if times > 1]:
+        raise Unusable(f"--set {doubled[0]} is given twice; several values are a sweep, such as --set {doubled[0]}=2,4,8")
+    return dict(settings)
 
 
 def chapters_page(formulas: Sequence[Formula]) -> Page:
@@ -96,48 +123,77 @@ def formula_page(formula: Formula) -> Page:
 
 
 def answer_page(formula: Formula, settings: Mapping[str, str]) -> Page:
-    """The formula's value for these settings, with how far it can be trusted."""
+    """The formula's value for these settings, with how far it can be trusted; a table where settings have several values."""
     try:
-        arguments = {name: parse(name, text) for name, text in named(formula, settings).items()}
-        value = evaluate(formula, arguments)
+        points = [{name: parse(name, text) for name, text in point.items()} for point in swept(named(formula, settings))]
+        values = [evaluate(formula, point) for point in points]
     except ValueError as error:
         raise Unusable(str(error)) from error
     # Defaults too: a time at an assumed MFU of 1 is another answer.
-    used = {name: arguments.get(name, default) for name, default in formula.arguments.items()}
-    given = ", ".join(f"{name} = {number_text(setting, unit_of(name))}" for name, setting in used.items())
-    lines = [f"{number_text(value, formula.unit)}{_days(value, formula.unit)}   {formula.id}, {formula.title} (chapter {formula.chapter}), for {given}"]
+    used = [{name: point.get(name, default) for name, default in formula.arguments.items()} for point in points]
+    lines = _one_answer(formula, values[0], used[0]) if len(points) == 1 else _sweep(formula, values, used)
     lines += [*_said(formula), f"evidence  {', '.join(formula.evidence)}"]
-    return Page("\n".join(lines), {"value": plain(value), "unit": formula.unit, "set": used, "formula": to_json(formula)})
+    told = [{"set": point, "value": plain(value)} for point, value in zip(used, values, strict=True)]
+    answer = told[0] if len(points) == 1 else {"sweep": told}
+    return Page("\n".join(lines), {**answer, "unit": formula.unit, "formula": to_json(formula)})
+
+
+def _one_answer(formula: Formula, value: Any, used: Mapping[str, Any]) -> list[str]:
+    given = _given(used)
+    return [f"{number_text(value, formula.unit)}{_days(value, formula.unit)}   {_headline(formula)}{f', for {given}' if given else ''}"]
+
+
+def _sweep(formula: Formula, values: Sequence[Any], used: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A row a point: what varies and the value; what does not stands above."""
+    varied = [name for name in used[0] if any(point[name] != used[0][name] for point in used)]
+    given = _given({name: value for name, value in used[0].items() if name not in varied})
+    columns = [Column(name, tuple(number_text(point[name], unit_of(name)) for point in used), is_number=True) for name in varied]
+    value = Column("value", tuple(f"{number_text(value, formula.unit)}{_days(value, formula.unit)}" for value in values), is_number=True)
+    return [f"{_headline(formula)}{f', for {given}' if given else ''}", "", columns_text([*columns, value]), ""]
+
+
+def _headline(formula: Formula) -> str:
+    return f"{formula.id}, {formula.title} (chapter {formula.chapter})"
+
+
+def _given(used: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {number_text(value, unit_of(name))}" for name, value in used.items())
 
 
 def errata_page(formulas: Iterable[Formula]) -> Page:
-    """What is wrong in the book, worst first; statements, which are off by no number, come last."""
-    wrong = sorted((formula for formula in formulas if formula.verdict == "wrong"), key=lambda formula: -(formula.severity or 0))
+    """What is wrong in the book, worst first: what does not work as printed, numbers by how far they are off, then statements."""
+    wrong = sorted((formula for formula in formulas if formula.verdict == "wrong"), key=lambda formula: (not formula.fails, -(formula.severity or 0)))
     blocks = [
         "\n".join([f"{_off_by(formula)}{formula.id}: {formula.title}", *(f"  {line}" for line in _said(formula)[:-1])]) for formula in wrong
     ]
-    return Page("\n\n".join([*blocks, f"{len(wrong)} entries are wrong"]), {"errata": [to_json(formula) for formula in wrong]})
+    fail, off = sum(formula.fails for formula in wrong), sum(formula.severity is not None and not formula.fails for formula in wrong)
+    counted = f"{len(wrong)} entries are wrong: {fail} do not work as printed, {off} are off by a number, {len(wrong) - fail - off} are statements"
+    return Page("\n\n".join([*blocks, counted]), {"errata": [to_json(formula) for formula in wrong]})
 
 
 def coverage_page(formulas: Sequence[Formula], parts: Sequence[Part]) -> Page:
-    """How entries are decided: by what, and with which verdict."""
+    """How entries are decided: by what, and with which verdict; and which are open, with the reason."""
     rows = [(kind, [formula for formula in formulas if formula.kind == kind]) for kind in KINDS] + [("all", formulas)]
     counted = [{"decided by": kind, "entries": len(of), **_verdicts(of)} for kind, of in rows]
     columns = [
         Column(heading, tuple(f"{row[heading]}" for row in counted), is_number=heading != "decided by")
         for heading in ("decided by", "entries", *VERDICTS)
     ]
+    undecided = [{"id": formula.id, "title": formula.title, "reason": formula.reason} for formula in formulas if formula.kind == "open"]
     left_out = [{"id": entry.id, "reason": entry.reason} for part in parts for entry in part.left_out]
     worked = sum(len(formula.worked) for formula in formulas)
     runs = len({formula.function for formula in formulas if formula.function})
-    said = f"{runs} functions, {worked} worked numbers, {len(left_out)} entries of the catalogue left out"
-    lines = [columns_text(columns), "", said, *(f"  {entry['id']}: {entry['reason']}" for entry in left_out)]
-    return Page("\n".join(lines), {"coverage": counted, "functions": runs, "worked": worked, "left_out": left_out})
+    lines = [columns_text(columns), "", f"{runs} functions, {worked} worked numbers", *_listed("open", undecided), *_listed("left out of the register", left_out)]
+    return Page("\n".join(lines), {"coverage": counted, "functions": runs, "worked": worked, "open": undecided, "left_out": left_out})
+
+
+def _listed(heading: str, entries: Sequence[Mapping[str, str]]) -> list[str]:
+    return ["", f"{heading}: {len(entries)}", *(f"  {entry['id']}: {entry['reason']}" for entry in entries)] if entries else []
 
 
 def to_json(formula: Formula) -> dict[str, Any]:
     worked = [{"set": number.arguments, "gives": number.gives, "prints": number.prints, "is": number.says or None} for number in formula.worked]
-    told = ("id", "chapter", "title", "prints", "right", "verdict", "reason", "disputed", "function", "unit", "severity", "evidence", "kind", "catalogue")
+    told = ("id", "chapter", "title", "prints", "right", "verdict", "reason", "disputed", "function", "unit", "severity", "fails", "evidence", "kind", "catalogue")
     arguments = [{"name": name, "unit": unit_of(name), "symbols": _letters(formula, name)} for name in formula.arguments]
     return {**{name: getattr(formula, name) for name in told}, "arguments": arguments, "worked": worked}
 
@@ -175,10 +231,13 @@ def _said(formula: Formula) -> list[str]:
 
 
 def _decided(formula: Formula) -> str:
-    return {"open": "nothing decides it yet", "calculated": "calculated only"}.get(formula.kind, f"decided by: {formula.kind}")
+    told = {"open": "nothing decides it", "calculated": "calculated only", "published": "as published: the source is named, nothing here computes it"}
+    return told.get(formula.kind, f"decided by: {formula.kind}")
 
 
 def _off_by(formula: Formula) -> str:
+    if formula.fails:
+        return "does not work: "
     if formula.severity is None:
         return ""
     return f"{formula.severity:,.0f} times: " if formula.severity >= 100 else f"{formula.severity:.3g} times: "

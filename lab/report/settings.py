@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 from meshes.errors import Unusable
@@ -50,6 +52,12 @@ def parse(argument: str, text: str) -> Any:
         expected = f"a number or one with a unit of {', '.join(scales)}" if scales else "a number without a unit"
         raise Unusable(f"--set {argument}={text}: found the unit {unit!r}, expected {expected}")
     return _plain(Fraction(number.replace("_", "")) * (scales[unit] if unit else 1))
+
+
+def swept(settings: Mapping[str, str]) -> list[dict[str, str]]:
+    """`p=2,4` with `n=1kB,1MB` are four settings, the last name varying fastest; a list in brackets is one value."""
+    values = [[text] if text.lstrip().startswith("[") else text.split(",") for text in settings.values()]
+    return [dict(zip(settings, point, strict=True)) for point in product(*values)]
 
 
 def _quantity(argument: str) -> tuple[str, dict[str, Fraction | int]]:

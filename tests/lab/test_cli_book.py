@@ -65,10 +65,11 @@ def test_a_formula_shows_what_the_book_prints_what_is_right_why_and_its_argument
     assert [part for part in told if part not in out] == []
 
 
-def test_errata_come_worst_first_and_numbers_before_statements(lab):
+def test_errata_come_worst_first_what_fails_before_numbers_and_these_before_statements(lab):
     found = json.loads(lab("book", "--errata", "--json").out)["errata"]
-    severities = [entry["severity"] or 0 for entry in found]
-    assert severities == sorted(severities, reverse=True) and severities[0] > 10
+    ranks = [(entry["fails"], entry["severity"] or 0) for entry in found]
+    assert ranks == sorted(ranks, reverse=True)
+    assert [entry["id"] for entry in found if entry["fails"]].count("ch16.1f1b_order") == 1
     assert {entry["verdict"] for entry in found} == {"wrong"}
     assert all(entry["reason"] and entry["right"] for entry in found)
 
@@ -81,19 +82,54 @@ def test_errata_of_one_chapter(lab):
 def test_coverage_counts_every_entry_once(lab):
     answer = json.loads(lab("book", "--coverage", "--json").out)
     *kinds, everything = answer["coverage"]
-    assert [row["decided by"] for row in kinds] == ["compiled", "numerics", "measured", "calculated", "open"]
+    assert [row["decided by"] for row in kinds] == ["compiled", "numerics", "measured", "published", "calculated", "open"]
     assert sum(row["entries"] for row in kinds) == everything["entries"] == len(formulas())
     assert answer["left_out"] == [{"id": entry.id, "reason": entry.reason} for part in load() for entry in part.left_out]
+
+
+def test_coverage_lists_what_is_open_with_the_reason(lab):
+    answer = json.loads(lab("book", "--coverage", "--json").out)
+    undecided = {formula.id: formula.reason for formula in formulas() if formula.kind == "open"}
+    assert {entry["id"]: entry["reason"] for entry in answer["open"]} == undecided
+    assert all(f"  {id}: {reason}" in lab("book", "--coverage").out for id, reason in undecided.items())
+
+
+@pytest.mark.parametrize(("spelled", "plain"), [("ch12", "12"), ("CH03A", "3a"), ("ch 7", "7"), ("04", "4"), ("CH12.RING", "ch12.ring"), ("a7", "A7"), ("a", "A")])
+def test_chapters_and_ids_are_found_however_they_are_spelled(lab, spelled, plain):
+    answer = lab("book", spelled)
+    assert answer.status == 0 and answer == lab("book", plain)
+
+
+def test_p_2_4_8_and_two_sizes_are_a_table_of_six_rows(lab):
+    sweep = "book", "ch12.ring", "--set", "p=2,4,8", "--set", "n=1MB,1GB", "--set", "bytes_per_s=1GB/s", "--set", "alpha_s=0"
+    points = json.loads(lab(*sweep, "--json").out)["sweep"]
+    assert [point["value"] for point in points] == pytest.approx([2 * (1 - 1 / p) * n / 1e9 for p in (2, 4, 8) for n in (1e6, 1e9)])
+    head, _, columns, _, *rows = lab(*sweep).out.splitlines()
+    assert head == "ch12.ring, ring all-reduce (chapter 12), for alpha_s = 0 s, bytes_per_s = 1 GB/s"
+    assert columns.split() == ["payload_bytes", "ranks", "value"] and rows[5].split() == ["1", "GB", "8", "1.75", "s"]
+
+
+def test_a_register_that_cannot_be_read_is_told_in_one_line(lab, monkeypatch):
+    def broken():
+        raise ValueError("part4.toml: ch14.ring: unknown colour")
+
+    monkeypatch.setattr(book, "load", broken)
+    answer = lab("book")
+    assert (answer.status, answer.err) == (2, "lab: the register cannot be read: part4.toml: ch14.ring: unknown colour\n")
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (("book", "--errata", "--coverage"), "--errata and --coverage are two pages"),
+        (("book", "ch12.ring", "--errata"), "ask for one of them"),
+        (("book", "ch12.ring", "--set", "p=2", "--set", "p=4"), "--set p is given twice; several values are a sweep, such as --set p=2,4,8"),
+        (("book", *RING[:3], "--set", "n=1,2kbit", *RING[5:]), "--set payload_bytes=2kbit: found the unit 'kbit'"),
         (("book", "ch12.rign"), "ch12.ring"),
         (("book", "99"), "no such chapter or formula"),
         (("book", "busbw"), "ch13.algbw_busbw"),
         (("book", "--set", "p=8"), "--set goes with the id of a formula"),
-        (("book", "13", "--set", "p=8"), "13"),
+        (("book", "13", "--set", "p=8"), "--set goes with the id of a formula"),
         (("book", "ch12.ring", "--set", "p"), "expected NAME=VALUE"),
         (("book", "ch12.ring", "--set", "rank=8"), "no argument 'rank'; expected ranks"),
         (("book", "ch12.ring", "--set", "p=8"), "payload_bytes, alpha_s, bytes_per_s not given"),
@@ -116,5 +152,5 @@ def test_every_formula_has_a_page():
 
 
 def test_no_jax_is_imported():
-    program = "import sys; from lab.report import book; book.page('ch12.ring', {}, False, False); print('jax' in sys.modules)"
+    program = "import sys; from lab.report import book; book.page('ch12.ring', (), False, False); print('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"

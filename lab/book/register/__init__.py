@@ -61,11 +61,16 @@ def load() -> tuple[Part, ...]:
 def load_part(name: str) -> Part:
     """One table, validated."""
     try:
-        table = tomllib.loads((files(__name__) / f"{name}.toml").read_text())
-    except tomllib.TOMLDecodeError as error:
+        return read_part(name, (files(__name__) / f"{name}.toml").read_text())
+    except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{name}.toml: {error}") from error
+
+
+def read_part(name: str, text: str) -> Part:
+    """One table of that name."""
+    table = tomllib.loads(text)
     formulas = tuple(read_entry(entry) for entry in table.pop("formula", ()))
     left_out = tuple(record(LeftOut, entry, entry.get("id", "?")) for entry in table.pop("left_out", ()))
     if table:
-        raise ValueError(f"{name}.toml: unknown {', '.join(table)}; expected [[formula]] and [[left_out]]")
+        raise ValueError(f"unknown {', '.join(table)}; expected [[formula]] and [[left_out]]")
     return Part(name, formulas, left_out)

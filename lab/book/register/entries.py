@@ -12,8 +12,8 @@ from typing import Any
 from lab.book.register.chapters import CHAPTERS
 
 VERDICTS = ("right", "wrong", "depends")
-KINDS = ("compiled", "numerics", "measured", "calculated", "open")
-_WITHOUT_EVIDENCE = ("calculated", "open")
+KINDS = ("compiled", "numerics", "measured", "published", "calculated", "open")
+_WITHOUT_FILES = ("published", "calculated", "open")
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,10 @@ class Worked:
 class Formula:
     """An entry. `function` is `module:name`, or "" for a statement; `symbols` maps the book's letters to its arguments.
 
-    `severity` is how many times a wrong printed value is off; `evidence` names files of the project that decide the entry, or is
-    ("calculated",) or ("open",). `sweeps` is false for a schedule or a search, which take numbers only. `catalogue` is what the
-    catalogue says where it is wrong too.
+    `severity` is how many times a wrong printed value is off; `fails` is true where what is printed does not work at all: it deadlocks,
+    diverges, or gives other results. `evidence` names files of the project that decide the entry, each with `::test` or `::claim` where it
+    holds many; or it is ("published",), the source that `reason` names, ("calculated",), or ("open",). `sweeps` is false for a schedule or
+    a search, which take numbers only. `catalogue` is what the catalogue says where it is wrong too.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Formula:
     unit: str = ""
     worked: tuple[Worked, ...] = ()
     severity: float | None = None
+    fails: bool = False
     catalogue: str = ""
     sweeps: bool = True
 
@@ -116,13 +118,15 @@ def _problem(formula: Formula) -> str | None:
         return f"verdict {formula.verdict!r} and kind {formula.kind!r}; expected one of {VERDICTS} and one of {KINDS}"
     if formula.chapter not in CHAPTERS:
         return f"chapter {formula.chapter!r}; expected one of {', '.join(CHAPTERS)}"
-    undecided = not formula.evidence or {formula.kind, *formula.evidence} & set(_WITHOUT_EVIDENCE)
-    if undecided and formula.evidence != (formula.kind,):
-        return f"kind {formula.kind!r} with evidence {formula.evidence}; expected files of the project, or one of {_WITHOUT_EVIDENCE} as both"
+    without_files = not formula.evidence or {formula.kind, *formula.evidence} & set(_WITHOUT_FILES)
+    if without_files and formula.evidence != (formula.kind,):
+        return f"kind {formula.kind!r} with evidence {formula.evidence}; expected files of the project, or one of {_WITHOUT_FILES} as both"
     if formula.verdict == "wrong" and not (formula.reason and formula.right):
         return "wrong, but without reason or without what is right"
     if formula.severity is not None and (formula.verdict == "right" or formula.severity < 1):
         return f"severity {formula.severity} with verdict {formula.verdict!r}; expected 1 or more, and a printed value that is off"
+    if formula.fails and formula.verdict != "wrong":
+        return f"fails with verdict {formula.verdict!r}; expected wrong"
     if strangers:
         return f"{', '.join(sorted(strangers))} is no argument of {formula.function or 'a statement'}; expected {', '.join(formula.arguments)}"
     return None

@@ -121,10 +121,26 @@ def test_a_million_points_take_one_numpy_pass(formula, number):
     assert np.shape(values) == (POINTS,)
 
 
+def is_there(evidence: str) -> bool:
+    """A file of the project, and in it the test or the claim after `::`."""
+    path, _, name = evidence.partition("::")
+    written = f'"{name}"' if path.startswith("experiments/") else f"def {name}("
+    return (ROOT / path).is_file() and (not name or written in (ROOT / path).read_text())
+
+
 @pytest.mark.parametrize("name", part_names())
-def test_evidence_is_a_file_of_the_project(name):
-    named = {(formula.id, path) for formula in load_part(name).formulas for path in formula.evidence}
-    assert [(id, path) for id, path in named if path not in ("calculated", "open") and not (ROOT / path).is_file()] == []
+def test_evidence_is_a_file_of_the_project_and_a_test_or_a_claim_in_it(name):
+    named = {(formula.id, evidence) for formula in load_part(name).formulas for evidence in formula.evidence if formula.evidence != (formula.kind,)}
+    assert [(id, evidence) for id, evidence in named if not is_there(evidence)] == []
+
+
+def test_a_table_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("lab.book.register.files", lambda _package: tmp_path)
+    for text, problem in (("[[formula]\n", "line 1"), ("formula = 3", "int"), ("[[formula]]\nid = 'ch12.ring'", "ch12.ring"), ("[[chapter]]", "unknown chapter")):
+        (tmp_path / "part9.toml").write_text(text)
+        load_part.cache_clear()
+        with pytest.raises(ValueError, match=rf"^part9\.toml: .*{problem}"):
+            load_part("part9")
 
 
 @pytest.mark.parametrize("name", part_names())
@@ -174,6 +190,7 @@ RING = {"ranks": 2, "payload_bytes": 2, "alpha_s": 1, "bytes_per_s": 1}
         ({"kind": "guessed"}, "kind 'guessed'"),
         ({"verdict": "wrong", "right": "n"}, "without reason"),
         ({"severity": 2.0}, "severity 2.0 with verdict 'right'"),
+        ({"fails": True}, "fails with verdict 'right'"),
         ({"evidence": []}, "kind 'calculated' with evidence"),
         ({"kind": "compiled"}, "kind 'compiled' with evidence"),
         ({"evidence": ["calculated", "README.md"]}, "kind 'calculated' with evidence"),

@@ -1,6 +1,6 @@
 import pytest
 
-from lab.report.settings import parse, unit_of
+from lab.report.settings import parse, swept, unit_of
 from meshes.errors import Unusable
 
 
@@ -40,3 +40,8 @@ def test_another_unit_is_refused_with_those_that_are_meant(argument, text):
 def test_names_end_in_their_units():
     names = ["alpha_s", "bytes_per_s", "link_bytes_per_s", "payload_bytes", "flops_per_s", "ranks", "heads", "bytes_per_element"]
     assert [unit_of(name) for name in names] == ["s", "B/s", "B/s", "B", "FLOP/s", "", "", ""]
+
+
+def test_values_with_commas_are_every_combination_and_brackets_one_list():
+    assert swept({"p": "2,4", "n": "1kB"}) == [{"p": "2", "n": "1kB"}, {"p": "4", "n": "1kB"}]
+    assert swept({"menus": "[[8], [1, 2]]"}) == [{"menus": "[[8], [1, 2]]"}]
