@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+from lab.budget import Allowance, allow, broken
 
 if TYPE_CHECKING:
     from lab.ledger import Ledger
 
-__all__ = ["inspect"]
+__all__ = ["allow", "assert_communication", "inspect", "mesh"]
 
 
 def inspect(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> Ledger:
@@ -24,3 +27,38 @@ def inspect(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> L
     from lab import inspection
 
     return inspection.inspect(program, *args, mesh=mesh, target=target)
+
+
+def assert_communication(program: Any, *args: Any, budget: Iterable[Allowance], mesh: Any = None, target: Any = None) -> Ledger:
+    """Holds a program to a budget: what no line of it allows is over it, so that `budget=[]` allows nothing.
+
+    Args:
+      program, args, mesh, target: as for `inspect`.
+      budget: lines such as `lab.allow("all_gather", "fsdp", executions=2, wire_bytes=32e6)`.
+    Returns:
+      The program's ledger.
+    Raises:
+      AssertionError: it sends more; every broken line is told, with the transfers and where they come from.
+      meshes.errors.Unusable: as for `inspect`.
+    """
+    __tracebackhide__ = True
+    ledger = inspect(program, *args, mesh=mesh, target=target)
+    if lines := broken(ledger, budget):
+        raise AssertionError("\n".join(["over the budget of communication:", *lines]))
+    return ledger
+
+
+def mesh(target: str, **axes: int) -> Any:
+    """The `jax.sharding.Mesh` of a target, axes in the order of `mesh.devices`: `lab.mesh("gpu:h100:2x8", data=2, tensor=8)` needs no GPU.
+
+    For "cpu:8" call it before anything else starts JAX: it asks for eight fake devices.
+
+    Raises:
+      meshes.errors.Unusable: JAX has started without them, sizes differ, or a plugin is missing.
+    """
+    from meshes.axes import Axes
+    from meshes.targets import make_mesh, parse_target, prepare
+
+    place = parse_target(target)
+    prepare([place])
+    return make_mesh(place, Axes.of(axes))

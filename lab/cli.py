@@ -22,10 +22,11 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from lab import inspection, sources, suite
+from lab import changes, inspection, sources, suite
 from lab.bench.sizes import parse_sizes
 from lab.ledger import Ledger
 from lab.report import answers, curves, tables, verdicts
+from lab.report.changes import changes_text
 from lab.suite import Run
 from meshes import plugins
 from meshes.availability import availability
@@ -114,6 +115,36 @@ def _ledgers(source: str, mesh: Axes | None, target: Target | None) -> list[Ledg
         function, args = sources.program(source, build, devices)
         with sources.own_words(source):
             return [inspection.inspect_program(function, args, devices, target, source=source)]
+
+
+@cli.command()
+@click.argument("before", metavar="BEFORE")
+@click.argument("after", metavar="AFTER")
+@mesh_option
+@click.option("--target", **_TARGET, help=f"What to compile programs for: {_FORMS}.")
+@as_json
+def diff(before: str, after: str, mesh: Axes | None, target: Target | None, as_json: bool) -> int:
+    """Says what AFTER communicates otherwise than BEFORE. Exit status 1 where they differ.
+
+    Each is a SOURCE as of lab inspect, or a .json file that lab inspect --json printed.
+    """
+    if any(map(sources.is_program, (before, after))):
+        target = _prepared(mesh, target)
+    ledgers = [_one_ledger(source, mesh, target) for source in (before, after)]
+    if as_json:
+        _print_json(changes.to_json(*ledgers))
+    else:
+        _print(changes_text(*ledgers))
+    return 1 if changes.changes(*ledgers) else 0
+
+
+def _one_ledger(source: str, mesh: Axes | None, target: Target | None) -> Ledger:
+    if source.endswith(".json"):
+        return sources.saved_ledger(source)
+    ledgers = _ledgers(source, mesh, target)
+    if len(ledgers) > 1:
+        raise Unusable(f"{source} holds {len(ledgers)} partitioned modules; give one of their files, such as {ledgers[0].source}")
+    return ledgers[0]
 
 
 @cli.command("targets")

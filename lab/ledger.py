@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any
+from typing import Any, Self
 
 SCHEMA = "sharding-lab/ledger/1"
 
@@ -148,6 +148,12 @@ class Transfer:
         row["wire_bytes"] = None if self.wire_bytes is None else number(self.wire_bytes)
         return row
 
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        row = {name: value for name, value in found.items() if name != "wire_bytes"}
+        axes = None if row["axes"] is None else tuple(row["axes"])
+        return cls(**row | {"kind": Kind(row["kind"]), "axes": axes, "parts": tuple(Part(**part) for part in row["parts"])})
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -249,6 +255,14 @@ class Ledger:
             "notes": list(self.notes),
             "complete": self.is_complete,
         }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`; raises KeyError, TypeError or ValueError where it is no such object."""
+        transfers = tuple(map(Transfer.from_json, found["transfers"]))
+        memory = found["memory"] and Memory(**found["memory"])
+        told = {name: found[name] for name in ("source", "target", "devices", "mesh", "flops")}
+        return cls(transfers, memory=memory, notes=tuple(found["notes"]), is_complete=found["complete"], **told)
 
     def __str__(self) -> str:
         from lab.report.tables import ledger_text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import importlib.util
+import json
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from lab.ledger import Ledger
 from meshes.errors import Unusable
 
 _DUMPED = "*after_optimizations.txt"
@@ -50,6 +52,21 @@ def _text(path: Path) -> str:
     if not text.strip():
         raise Unusable(f"{path}: empty, expected the text of a compiled program, as compiled.as_text() gives it")
     return text
+
+
+def saved_ledger(source: str) -> Ledger:
+    """The one ledger that `lab inspect --json` printed into a file.
+
+    Raises:
+      Unusable: no such file, or another content.
+    """
+    try:
+        found = json.loads(Path(source).read_text())
+        return Ledger.from_json(found)
+    except OSError as error:
+        raise Unusable(f"{source}: {error.strerror}; expected what lab inspect --json printed") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Unusable(f"{source}: expected the one ledger that lab inspect --json prints, found something else") from None
 
 
 def _dumped(folder: Path) -> list[tuple[str, str]]:

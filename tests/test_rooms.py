@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-WITHOUT_JAX = ("lab.hlo", "lab.book", "lab.zoo", "lab.ledger", "lab.settle", "lab.cli", "meshes.axes", "meshes.targets", "meshes.hardware")
+WITHOUT_JAX = ("lab.hlo", "lab.book", "lab.zoo", "lab.ledger", "lab.settle", "lab.cli", "lab.pytest_plugin", "meshes.axes", "meshes.targets", "meshes.hardware")
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -48,7 +48,7 @@ def test_settling_knows_no_strategy():
     assert importers("lab/settle", "lab.strategies", "lab.models", "lab.book") == []
 
 
-@pytest.mark.parametrize("room", ["lab/book", "lab/zoo", "lab/hlo", "lab/ledger.py", "lab/__init__.py"])
+@pytest.mark.parametrize("room", ["lab/book", "lab/zoo", "lab/hlo", "lab/ledger.py", "lab/__init__.py", "lab/budget.py", "lab/changes.py", "lab/snapshot.py"])
 def test_texts_and_formulas_need_no_jax(room):
     assert importers(room, "jax", "jaxlib", "flax") == []
 

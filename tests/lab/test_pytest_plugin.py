@@ -1,0 +1,89 @@
+"""The plugin as somebody's project uses it: a budget, a snapshot written, kept to, broken and written anew."""
+
+import pytest
+
+pytest_plugins = "pytester"
+
+PROGRAM = """
+import jax, jax.numpy as jnp, lab
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+def program(rows):
+    mesh = lab.mesh("cpu:8", data=2, tensor=4)
+    x = jax.ShapeDtypeStruct((8, rows), jnp.float32, sharding=NamedSharding(mesh, P("data")))
+    return jax.jit(lambda x: x.sum(0), out_shardings=NamedSharding(mesh, P())), x
+"""
+TEST = """
+from program import program
+
+def test_sum(communication_snapshot):
+    communication_snapshot(*program({rows}))
+"""
+SNAPSHOT = "communication/test_step/test_sum.toml"
+
+
+@pytest.fixture
+def project(pytester):
+    pytester.makepyfile(program=PROGRAM, test_step=TEST.format(rows=16))
+    return pytester
+
+
+def run(project, *options):
+    return project.runpytest_inprocess("-q", "-p", "no:cacheprovider", *options)
+
+
+def change_program(project):
+    project.makepyfile(test_step=TEST.format(rows=32))
+
+
+def test_without_a_snapshot_the_test_fails_and_says_how_to_write_one(project):
+    result = run(project)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*no snapshot*--update-communication*", "*all_reduce*data*64 B*"])
+    assert not (project.path / SNAPSHOT).exists()
+
+
+def test_a_snapshot_is_written_once_and_then_kept_to(project):
+    run(project, "--update-communication").assert_outcomes(passed=1)
+    written = (project.path / SNAPSHOT).read_text()
+    assert 'kind = "all_reduce"\naxes = "data"\ngroup_size = 2\nexecutions = 1\ndtype = "f32"\npayload_bytes = 64\n' in written
+    run(project).assert_outcomes(passed=1)
+    run(project, "--update-communication").assert_outcomes(passed=1)
+    assert (project.path / SNAPSHOT).read_text() == written
+
+
+def test_a_changed_program_fails_with_the_difference_until_it_is_written_anew(project):
+    run(project, "--update-communication").assert_outcomes(passed=1)
+    change_program(project)
+    result = run(project)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["grew*all_reduce*data*64 B -> 128 B*"])
+    run(project, "--update-communication").assert_outcomes(passed=1)
+    run(project).assert_outcomes(passed=1)
+
+
+def test_a_failure_names_the_versions_that_wrote_the_snapshot(project):
+    run(project, "--update-communication")
+    path = project.path / SNAPSHOT
+    path.write_text(path.read_text().replace("payload_bytes = 64", "payload_bytes = 60").replace('jax = "', 'jax = "7.'))
+    run(project).stdout.fnmatch_lines(["*(with jax 7.*; this is jax *)*"])
+
+
+@pytest.mark.parametrize("broken, said", [("not = [toml", "no snapshot of communication"), ("devices = 8", "no snapshot of communication")])
+def test_a_damaged_snapshot_is_told_in_a_line(project, broken, said):
+    path = project.path / SNAPSHOT
+    path.parent.mkdir(parents=True)
+    path.write_text(broken)
+    run(project).stdout.fnmatch_lines([f"*{said}*"])
+
+
+def test_another_mesh_is_told_before_any_transfer(project):
+    run(project, "--update-communication")
+    path = project.path / SNAPSHOT
+    path.write_text(path.read_text().replace("tensor = 4", "tensor = 2"))
+    run(project).stdout.fnmatch_lines(["*was written for mesh {'data': 2, 'tensor': 2}; this program has {'data': 2, 'tensor': 4}*"])
+
+
+def test_a_second_snapshot_in_one_test_is_refused(project):
+    project.makepyfile(test_step=TEST.format(rows=16) + "    communication_snapshot(*program(16))\n")
+    run(project, "--update-communication").stdout.fnmatch_lines(["*this test has checked its snapshot already*"])
