@@ -9,6 +9,7 @@ from typing import Self
 import jax.numpy as jnp
 
 from lab import zoo
+from lab.attention.mask import Mask
 from meshes.errors import Unusable
 
 DTYPES = {"bf16": jnp.bfloat16, "f32": jnp.float32}
@@ -34,6 +35,8 @@ class DecoderShape:
       remat: what the backward pass computes again. "none": nothing; "selective": scores and softmax (Korthikanti et al. 2022);
         "dots": all but products with weights; "names": all but what a block adds to the residual; "full": each layer from its input.
       accumulation: micro-batches of one step, one after the other.
+      causal: a token attends to none after it.
+      window: it attends to this many tokens, its own the last; 0 for all.
 
     Raises:
       Unusable: a size below the least, an unknown dtype or remat, or sizes that do not divide.
@@ -52,6 +55,8 @@ class DecoderShape:
     dtype: str = "bf16"
     remat: str = "full"
     accumulation: int = 1
+    causal: bool = True
+    window: int = 0
     experts: int = 0
     top_k: int = 2
     capacity_factor: float = 1.25
@@ -70,6 +75,7 @@ class DecoderShape:
             raise Unusable(f"remat={self.remat}: expected one of {', '.join(REMATS)}")
         if self.batch % self.accumulation:
             raise Unusable(f"batch={self.batch} does not split into accumulation={self.accumulation} micro-batches; make it a multiple")
+        Mask(self.causal, self.window)
         if self.experts < 0 or self.experts and not 1 <= self.top_k <= self.experts:
             raise Unusable(f"top_k={self.top_k} of experts={self.experts}: expected 1 to all of them, or experts=0")
         if not self.capacity_factor > 0 or self.shared < 0 or self.balance < 0:
@@ -78,6 +84,10 @@ class DecoderShape:
     @property
     def heads(self) -> int:
         return self.kv_heads * self.queries
+
+    @property
+    def mask(self) -> Mask:
+        return Mask(self.causal, self.window)
 
     @property
     def micro_batch(self) -> int:

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from lab.attention import dense
+from lab.attention.mask import Mask
 from lab.models import decoder
 from lab.models.seams import Dims, Seam, Seams, unchanged
 from lab.models.shape import DTYPES, DecoderShape
@@ -172,7 +174,7 @@ def summed(find: Callable[[jax.Array, jax.Array], Found], nothing: Found, tokens
 def explicit_gradients(spread: Spread) -> Callable[..., Found]:
     """(state, tokens_BS, targets_BS) of one device to the mean loss and this device's part of the gradients."""
     strategy, shape = spread.strategy, spread.shape
-    total = _sum_over(strategy.batch_axes(spread.axes))
+    total = _sum_over(strategy.token_axes(spread.axes))
     in_backward = replace(strategy.seams, total=total, weight=lambda w, dims: strategy.seams.weight(_own(strategy, w, dims), dims))
 
     def find(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
@@ -210,7 +212,7 @@ def _of_own_tokens(spread: Spread, state: TrainState, tokens_BS: jax.Array, targ
     if shape.accumulation == 1:
         return find(tokens_BS, targets_BS)
     nothing = jnp.zeros(()), jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), variables)
-    return summed(find, (jax.lax.pcast(nothing[0], strategy.batch_axes(spread.axes), to="varying"), nothing[1]), *_split(shape, tokens_BS, targets_BS))
+    return summed(find, (jax.lax.pcast(nothing[0], strategy.token_axes(spread.axes), to="varying"), nothing[1]), *_split(shape, tokens_BS, targets_BS))
 
 
 def _pairs(strategy: Strategy, own: nnx.State, masters: nnx.State) -> nnx.State:
@@ -265,8 +267,14 @@ def constraints(spread: Spread) -> Seams:
     def hold(*layouts: Layout) -> Seam:
         return lambda x_BSD: _held(spread, x_BSD, *((layout, RESIDUAL) for layout in layouts))
 
+    def attend(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask) -> jax.Array:
+        heads, met = ("kv_heads", "queries", "head_dim"), strategy.meeting
+        k_BTKH, v_BTKH = (_held(spread, x_BTKH, (met, ("batch", "keys", "kv_heads", "head_dim"))) for x_BTKH in (k_BTKH, v_BTKH))
+        return dense.attend(_held(spread, q_BSKGH, (met, ("batch", "length", *heads))), k_BTKH, v_BTKH, mask)
+
     return Seams(
         weight=weight,
+        attend=attend,
         enter=hold(strategy.inside),
         inside=lambda x, dims: _held(spread, x, (strategy.inside, dims)),
         leave=hold(strategy.residual),

@@ -47,6 +47,7 @@ class Strategy:
       state: layout of the master weights and moments where it differs from `weights` (ZeRO-1 and 2), which then are a copy in the
         dtype of the products.
       inside: layout inside a block, of activations and of weights in use.
+      core: how sequences are split where queries (`length`) meet keys (`keys`); of all else `inside` tells.
       residual: layout of the stream between blocks.
       copies: of a weight with these dims, the axes along which ranks use equal copies for different tokens: their gradients are summed.
       seams: the collectives, written out; their transposes are those of the backward pass.
@@ -58,6 +59,7 @@ class Strategy:
     weights: Layout = Layout()
     state: Layout | None = None
     inside: Layout = Layout()
+    core: Layout = Layout()
     residual: Layout = Layout()
     copies: Copies = no_copies
     seams: Seams = field(default_factory=Seams)
@@ -70,6 +72,7 @@ class Strategy:
             weights=self.weights | other.weights,
             state=self.master | other.master if states else None,
             inside=self.inside | other.inside,
+            core=self.core | other.core,
             residual=self.residual | other.residual,
             copies=lambda dims: self.copies(dims) | other.copies(dims),
             seams=self.seams | other.seams,
@@ -85,8 +88,14 @@ class Strategy:
         """The master of a weight with these dims has parts that the weight in `weights` has not."""
         return any(set(self.master.axes_of(dim)) - set(self.weights.axes_of(dim)) for dim in dims)
 
-    def batch_axes(self, axes: Axes) -> tuple[str, ...]:
-        return self.inside.axes_of("batch", axes.names)
+    @property
+    def meeting(self) -> Layout:
+        """Layout of queries and keys where they meet."""
+        return Layout(frozenset((dim, axis) for dim, axis in self.inside.rules if dim != "length")) | self.core
+
+    def token_axes(self, axes: Axes) -> tuple[str, ...]:
+        """Axes along which ranks have different tokens inside a block."""
+        return axes.ordered(axis for dim in ("batch", "length") for axis in self.inside.axes_of(dim, axes.names))
 
     def predict(self, shape: DecoderShape, axes: Axes) -> Ledger:
         """The ledger of one step that theory asks for; equal terms of two strategies are one.

@@ -100,7 +100,7 @@ def transfer(
 
 def sum_of_loss(strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:
     """The one number that every device needs of all: 4 bytes of float32."""
-    return transfer(Kind.ALL_REDUCE, "loss", strategy.batch_axes(axes), 4, FORWARD, "f32", 1, axes, Making(micro_batches=shape.accumulation))
+    return transfer(Kind.ALL_REDUCE, "loss", strategy.token_axes(axes), 4, FORWARD, "f32", 1, axes, Making(micro_batches=shape.accumulation))
 
 
 def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: str) -> Iterator[Transfer]:

@@ -96,7 +96,7 @@ def test_products_are_bf16_and_scores_and_the_loss_are_f32():
 
 
 def test_a_rotation_keeps_lengths_and_sees_distances_alone():
-    cos_SH, sin_SH = rotation(replace(TINY, length=9))
+    cos_SH, sin_SH = rotation(TINY, jnp.arange(9))
     q_BSnH, k_BSnH = (jnp.broadcast_to(jax.random.normal(jax.random.key(i), (4,)), (1, 9, 1, 4)) for i in (0, 1))
     q_SH, k_SH = (rotated(x, cos_SH, sin_SH)[0, :, 0] for x in (q_BSnH, k_BSnH))
     np.testing.assert_allclose(jnp.linalg.norm(q_SH, axis=-1), jnp.linalg.norm(q_BSnH[0, :, 0], axis=-1), rtol=1e-5)
