@@ -177,7 +177,6 @@ def attention(x_BSD: jax.Array, state: nnx.State, rotation_SH: tuple[jax.Array, 
             v_BTKH = seams.inside(jnp.einsum("bsd,dkh->bskh", x_BSD, use(state["value"])), ("batch", "length", "kv_heads", "head_dim"))
         with scope("core"):
             attend = partial(seams.attend, mask=shape.mask)
-            attend = partial(seams.attend, mask=shape.mask)
             core = jax.checkpoint(attend, prevent_cse=False) if shape.remat == "selective" else attend
             y_BSKGH = seams.inside(core(q_BSKGH, k_BTKH, v_BTKH), ("batch", "length", "kv_heads", "queries", "head_dim"))
         with scope("out"):

@@ -56,8 +56,6 @@ class Seams:
       combine: the way back.
       positions: length of the whole sequence to [S], where in it this device's tokens stand.
       attend: (q_BSKGH, k_BTKH, v_BTKH, mask) to y_BSKGH; this device may hold a part of the sequence.
-      positions: length of the whole sequence to [S], where in it this device's tokens stand.
-      attend: (q_BSKGH, k_BTKH, v_BTKH, mask) to y_BSKGH; this device may hold a part of the sequence.
       contract: (equation, x, w) to y_BSD, the product that a block ends with: the dims that it sums over may be split.
     """
 
@@ -76,8 +74,6 @@ class Seams:
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = rows
     dispatch: Seam = unchanged
     combine: Seam = unchanged
-    positions: Callable[[int], jax.Array] = jnp.arange
-    attend: Callable[..., jax.Array] = dense.attend
     positions: Callable[[int], jax.Array] = jnp.arange
     attend: Callable[..., jax.Array] = dense.attend
     contract: Callable[[str, jax.Array, jax.Array], jax.Array] = jnp.einsum
