@@ -61,7 +61,7 @@ def _planned(build: Callable[[Mesh], program.Program], target: str, axes: Axes) 
 
 def _step(strategy: Strategy, shape: DecoderShape, is_offloaded: bool, mesh: Mesh) -> program.Program:
     spread = program.Spread(strategy, shape, mesh)
-    one_step, on_device = program.explicit_step(spread), spread.shardings(spread.state_specs)
+    one_step, on_device = program.explicit_step(spread, program.explicit_gradients(spread)), spread.shardings(spread.state_specs)
     between = _on_host(on_device) if is_offloaded else on_device
 
     def step(state: program.TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[program.TrainState, program.Metrics]:

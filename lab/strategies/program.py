@@ -23,7 +23,6 @@ from lab.models import decoder
 from lab.models.seams import Dims, Seam, Seams, unchanged
 from lab.models.shape import DTYPES, DecoderShape
 from lab.strategies.strategy import RESIDUAL, Pair, Strategy
-from lab.strategies.terms import sharding_axes
 from lab.strategies.update import clipped, is_weight, optimizer, squares, updated
 from meshes.axes import Axes
 from meshes.devices import typed
@@ -73,18 +72,23 @@ class Spread:
 
     def specs(self, tree: Any, layout: Layout) -> Any:
         """The same tree with each weight's spec, and replication for what is no weight."""
-        return _each(tree, lambda w: self.spec(layout, *w.dims), lambda _: PartitionSpec())
+        return each(tree, lambda w: self.spec(layout, *w.dims), lambda _: PartitionSpec())
 
     def shardings(self, specs: Any) -> Any:
         return jax.tree.map(partial(NamedSharding, self.mesh), specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
 
     @property
+    def state(self) -> TrainState:
+        """What a step begins with, as shapes."""
+        return initial_shapes(self.strategy, self.shape)
+
+    @property
     def state_specs(self) -> TrainState:
-        state, layouts = initial_shapes(self.strategy, self.shape), (self.strategy.master, self.strategy.master, self.strategy.weights)
-        return TrainState(*map(self.specs, state, layouts))
+        layouts = self.strategy.master, self.strategy.master, self.strategy.weights
+        return TrainState(*map(self.specs, self.state, layouts))
 
 
-def _each(tree: Any, weight: Callable[[nnx.Variable], Any], other: Callable[[Any], Any] = lambda x: x) -> Any:
+def each(tree: Any, weight: Callable[[nnx.Variable], Any], other: Callable[[Any], Any] = lambda x: x) -> Any:
     """A tree of the same structure, with a new value for each weight and for each other leaf."""
     return jax.tree.map(lambda x: x.replace(weight(x)) if is_weight(x) else other(x), tree, is_leaf=is_weight)
 
@@ -121,7 +125,7 @@ def step(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Pro
       Unusable: a dim does not split over its axes, or the mesh lacks an axis.
     """
     spread = spread_over(strategy, style, shape, mesh)
-    one_step = {"declared": declared_step, "typed": declared_step, "explicit": explicit_step}[style](spread)
+    one_step = explicit_step(spread, explicit_gradients(spread)) if style == "explicit" else declared_step(spread)
     specs = (spread.state_specs, Metrics(PartitionSpec(), PartitionSpec()))
     return jax.jit(_within(spread, one_step), donate_argnums=0, out_shardings=spread.shardings(specs)), arguments(spread)
 
@@ -149,9 +153,8 @@ def _within(spread: Spread, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def arguments(spread: Spread) -> tuple[Any, ...]:
     """State, tokens and targets, as shapes with shardings."""
-    state = initial_shapes(spread.strategy, spread.shape)
     shardings = spread.shardings(spread.state_specs)
-    state = jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state, shardings)
+    state = jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), spread.state, shardings)
     sizes = (spread.shape.batch, spread.shape.length)
     tokens_BS = jax.ShapeDtypeStruct(sizes, jnp.int32, sharding=NamedSharding(spread.mesh, spread.batch))
     return state, tokens_BS, tokens_BS
@@ -174,23 +177,23 @@ def summed(find: Callable[[jax.Array, jax.Array], Found], nothing: Found, tokens
 def explicit_gradients(spread: Spread) -> Callable[..., Found]:
     """(state, tokens_BS, targets_BS) of one device to the mean loss and this device's part of the gradients."""
     strategy, shape = spread.strategy, spread.shape
-    total = _sum_over(strategy.token_axes(spread.axes))
-    in_backward = replace(strategy.seams, total=total, weight=lambda w, dims: strategy.seams.weight(_own(strategy, w, dims), dims))
+    total = sum_over(strategy.token_axes(spread.axes))
+    in_backward = replace(strategy.seams, total=total, weight=lambda w, dims: strategy.seams.weight(as_own(strategy, w, dims), dims))
 
     def find(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
         if state.weights is None and shape.accumulation == 1:
             return jax.value_and_grad(mean_loss)(state.master, tokens_BS, targets_BS, shape, in_backward)
         loss, gradients = _of_own_tokens(spread, state, tokens_BS, targets_BS)
-        return total(loss), _each(gradients, lambda g: _reduced(strategy, g.get_value(), g.dims))
+        return total(loss), each(gradients, lambda g: reduced(strategy, g.get_value(), g.dims))
 
     return find
 
 
-def _sum_over(axes: tuple[str, ...]) -> Seam:
+def sum_over(axes: tuple[str, ...]) -> Seam:
     return partial(jax.lax.psum, axis_name=axes) if axes else unchanged
 
 
-def _own(strategy: Strategy, w: jax.Array, dims: Dims) -> jax.Array:
+def as_own(strategy: Strategy, w: jax.Array, dims: Dims) -> jax.Array:
     """A copy that is the rank's own from here: the transpose sums the ranks' gradients."""
     axes = strategy.copies(dims)
     return jax.lax.pcast(w, tuple(sorted(axes)), to="varying") if axes else w
@@ -199,7 +202,7 @@ def _own(strategy: Strategy, w: jax.Array, dims: Dims) -> jax.Array:
 def _of_own_tokens(spread: Spread, state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
     """Loss and gradients of this rank's tokens: copies are its own before any loop, so that none is summed inside."""
     strategy, shape = spread.strategy, spread.shape
-    own = _each(state.master if state.weights is None else state.weights, lambda w: _own(strategy, w.get_value(), w.dims))
+    own = each(state.master if state.weights is None else state.weights, lambda w: as_own(strategy, w.get_value(), w.dims))
     variables = own
     if strategy.is_anchored:
         variables = jax.tree.map(lambda m, w: m if strategy.splits_further(w.dims) else w, state.master, own, is_leaf=is_weight)
@@ -212,24 +215,24 @@ def _of_own_tokens(spread: Spread, state: TrainState, tokens_BS: jax.Array, targ
     if shape.accumulation == 1:
         return find(tokens_BS, targets_BS)
     nothing = jnp.zeros(()), jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), variables)
-    return summed(find, (jax.lax.pcast(nothing[0], strategy.token_axes(spread.axes), to="varying"), nothing[1]), *_split(shape, tokens_BS, targets_BS))
+    return summed(find, (jax.lax.pcast(nothing[0], strategy.token_axes(spread.axes), to="varying"), nothing[1]), *split(shape, tokens_BS, targets_BS))
 
 
 def _pairs(strategy: Strategy, own: nnx.State, masters: nnx.State) -> nnx.State:
     return jax.tree.map(lambda w, m: w.replace(Pair(w.get_value(), m.get_value())) if strategy.splits_further(w.dims) else m, own, masters, is_leaf=is_weight)
 
 
-def _split(shape: DecoderShape, *batches_BS: jax.Array) -> list[jax.Array]:
+def split(shape: DecoderShape, *batches_BS: jax.Array) -> list[jax.Array]:
     """[m, B / m, S] each; a device's sequences stay with it."""
     m = shape.accumulation
     return [x_BS.reshape(x_BS.shape[0] // m, m, x_BS.shape[1]).swapaxes(0, 1) for x_BS in batches_BS]
 
 
-def _reduced(strategy: Strategy, g: jax.Array, dims: Dims) -> jax.Array:
+def reduced(strategy: Strategy, g: jax.Array, dims: Dims) -> jax.Array:
     """A gradient of own tokens, to what this device keeps of the sum."""
     if strategy.splits_further(dims):
         return g if strategy.is_anchored else strategy.seams.scatter(g, dims)
-    return _sum_over(tuple(sorted(strategy.copies(dims))))(g)
+    return sum_over(tuple(sorted(strategy.copies(dims))))(g)
 
 
 def declared_gradients(spread: Spread) -> Callable[..., Found]:
@@ -245,8 +248,8 @@ def declared_gradients(spread: Spread) -> Callable[..., Found]:
             loss, gradients = found(tokens_BS, targets_BS)
         else:
             nothing = jnp.zeros(()), jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), weights)
-            loss, gradients = summed(found, nothing, *_split(shape, tokens_BS, targets_BS))
-        return loss, _each(gradients, lambda g: _held(spread, g.get_value(), *_places(strategy, g.dims)))
+            loss, gradients = summed(found, nothing, *split(shape, tokens_BS, targets_BS))
+        return loss, each(gradients, lambda g: _held(spread, g.get_value(), *_places(strategy, g.dims)))
 
     return find
 
@@ -308,11 +311,11 @@ def update(spread: Spread, state: TrainState, gradients: nnx.State, square: jax.
     if state.weights is None:
         return TrainState(master, moments, None), norm
     new = in_use(master, spread.shape)
-    return TrainState(master, moments, _each(new, lambda w: renew(w.get_value(), w.dims) if spread.strategy.splits_further(w.dims) else w.get_value())), norm
+    return TrainState(master, moments, each(new, lambda w: renew(w.get_value(), w.dims) if spread.strategy.splits_further(w.dims) else w.get_value())), norm
 
 
-def explicit_step(spread: Spread) -> Callable[..., Any]:
-    find = explicit_gradients(spread)
+def explicit_step(spread: Spread, find: Callable[..., Found]) -> Callable[..., Any]:
+    """The update after `find`, which gives the mean loss and this device's part of the gradients."""
 
     def one_step(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[TrainState, Metrics]:
         loss, gradients = find(state, tokens_BS, targets_BS)
@@ -341,8 +344,9 @@ def declared_step(spread: Spread) -> Callable[..., Any]:
 
 def _square(spread: Spread, gradients: nnx.State) -> jax.Array:
     """The square of the gradients' norm, from this device's parts."""
-    over = sharding_axes(spread.strategy, spread.shape, spread.axes)
-    repeats = {dims: prod(spread.axes[a] for a in over if a not in _axes_of(spread, dims)) for dims in {g.dims for g in jax.tree.leaves(gradients, is_leaf=is_weight)}}
+    axes = {g.dims: _axes_of(spread, g.dims) for g in jax.tree.leaves(gradients, is_leaf=is_weight)}
+    over = spread.axes.ordered(axis for split in axes.values() for axis in split)
+    repeats = {dims: prod(spread.axes[axis] for axis in over if axis not in split) for dims, split in axes.items()}
     with jax.named_scope("clip"):
         square = squares(gradients, repeats)
         return jax.lax.psum(square, over) if over else square

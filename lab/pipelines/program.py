@@ -1,0 +1,216 @@
+"""The training step of a decoder whose layers lie along `pipe`, under any schedule; inside a stage a strategy's seams split it further (Ch. 16)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh, PartitionSpec
+
+from lab.models import decoder
+from lab.models.seams import Dims
+from lab.models.shape import DTYPES, DecoderShape
+from lab.pipelines import executor
+from lab.pipelines.executor import Weights
+from lab.pipelines.orders import gpipe, interleaved, one_f_one_b, zb_h1, zb_h2
+from lab.pipelines.schedule import Schedule
+from lab.pipelines.table import Row, table_of
+from lab.strategies import program
+from lab.strategies.program import (
+    Metrics,
+    Program,
+    Spread,
+    TrainState,
+    arguments,
+    as_own,
+    each,
+    explicit_step,
+    reduced,
+    split,
+    sum_over,
+)
+from lab.strategies.strategy import RESIDUAL, Strategy
+from lab.strategies.update import is_weight, optimizer
+from meshes.axes import PIPE
+from meshes.errors import Unusable
+from meshes.layouts import Layout
+
+SCHEDULES = {"gpipe": gpipe, "1f1b": one_f_one_b, "zb_h1": zb_h1, "zb_h2": zb_h2}
+STACK = ("chunks", "stage", "layers")
+"""Dims of the stack of all layers: layer l of chunk c on stage s is the model's layer (c P + s) L_c + l, for chunks of L_c layers."""
+
+
+@dataclass(frozen=True)
+class PipelineShape(DecoderShape):
+    """A decoder in a pipeline; micro-batches are what `accumulation` counts.
+
+    Attributes:
+      schedule: "gpipe", "1f1b", "zb_h1", "zb_h2" or "interleaved".
+      chunks: of layers, on each stage; more than one with "interleaved" alone.
+    """
+
+    schedule: str = "1f1b"
+    chunks: int = 1
+
+    def order(self, stages: int) -> Schedule:
+        """Raises Unusable where there is no such schedule."""
+        if self.schedule == "interleaved":
+            return interleaved(stages, self.accumulation, self.chunks)
+        if self.schedule not in SCHEDULES or self.chunks != 1:
+            raise Unusable(f"schedule={self.schedule}, chunks={self.chunks}: expected {', '.join(SCHEDULES)} with one chunk, or interleaved with more")
+        return SCHEDULES[self.schedule](stages, self.accumulation)
+
+    def chunk_layers(self, stages: int) -> int:
+        """Raises Unusable where the layers do not split."""
+        parts = stages * self.chunks
+        if self.layers % parts:
+            raise Unusable(f"layers={self.layers} do not split into {stages} stages of {self.chunks} chunks; make it a multiple of {parts}")
+        return self.layers // parts
+
+
+def copies(dims: Dims) -> frozenset[str]:
+    """Every stage has a copy of what is no layer's, and uses it on one end of the pipeline or not at all."""
+    return frozenset() if "stage" in dims else frozenset({PIPE})
+
+
+PIPELINE = Strategy(terms=(), weights=Layout.of(stage=PIPE), copies=copies)
+
+
+@dataclass(frozen=True)
+class Pipeline(Spread):
+    """A pipelined strategy on a mesh: its state has the layers stacked by chunk and stage."""
+
+    @property
+    def stages(self) -> int:
+        return self.axes[PIPE]
+
+    @property
+    def state(self) -> TrainState:
+        return jax.eval_shape(lambda: initial_state(self.shape, self.stages))
+
+
+def initial_state(shape: PipelineShape, stages: int, seed: int = 0) -> TrainState:
+    master = stacked(shape, stages, decoder.initial(shape, seed))
+    return TrainState(master, optimizer().init(master), None)
+
+
+def stacked(shape: PipelineShape, stages: int, state: nnx.State) -> nnx.State:
+    """The model's weights, with layers [L, ...] as [chunks, stages, layers of a chunk, ...]."""
+    sizes = (shape.chunks, stages, shape.chunk_layers(stages))
+    return _with_layers(state, lambda w: w.replace(w.get_value().reshape(*sizes, *w.shape[1:]), dims=(*STACK, *w.dims[1:])))
+
+
+def in_sequence(state: nnx.State) -> nnx.State:
+    """The inverse of `stacked`."""
+    return _with_layers(state, lambda w: w.replace(w.get_value().reshape(-1, *w.shape[3:]), dims=w.dims[2:]))
+
+
+def _with_layers(state: nnx.State, change: Callable[[nnx.Variable], nnx.Variable]) -> nnx.State:
+    return nnx.State({**state, "layers": jax.tree.map(change, state["layers"], is_leaf=is_weight)})
+
+
+def step(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
+    """One training step, jitted, and its arguments as shapes with shardings. The state is donated.
+
+    Args:
+      strategy: how a stage's work is split further.
+    Raises:
+      Unusable: a dim does not split over its axes, the mesh lacks an axis, there is no such schedule, or the strategy keeps weights
+        beside their masters (ZeRO-1 and 2).
+    """
+    spread = pipeline(strategy, shape, mesh)
+    specs = spread.state_specs, Metrics(PartitionSpec(), PartitionSpec())
+    return jax.jit(explicit_step(spread, find(spread)), donate_argnums=0, out_shardings=spread.shardings(specs)), arguments(spread)
+
+
+def gradients(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
+    """The mean loss and the gradients of a step, jitted, with the arguments of `step`."""
+    spread = pipeline(strategy, shape, mesh)
+    specs = PartitionSpec(), spread.state_specs.master
+    on_ranks = jax.shard_map(find(spread), mesh=mesh, in_specs=(spread.state_specs, spread.batch, spread.batch), out_specs=specs)
+    return jax.jit(on_ranks, out_shardings=spread.shardings(specs)), arguments(spread)
+
+
+def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
+    """Raises Unusable as `step`."""
+    if strategy.state is not None:
+        raise Unusable("a pipeline of ZeRO-1 or 2: a stage would keep weights beside their masters; take data parallelism or ZeRO-3")
+    spread = Pipeline(strategy | PIPELINE, shape, mesh)
+    spread.strategy.check(shape, spread.axes)
+    return spread
+
+
+def find(spread: Pipeline) -> Callable[..., tuple[jax.Array, nnx.State]]:
+    """(state, tokens_BS, targets_BS) of one rank to the mean loss and this rank's part of the gradients."""
+    strategy, shape = spread.strategy, spread.shape
+    table = table_of(shape.order(spread.stages))
+
+    def on_rank(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[jax.Array, nnx.State]:
+        # Before the loop over ticks, so that gradients are summed over ranks once, after it.
+        own = each(state.master, lambda w: as_own(strategy, w.get_value(), w.dims))
+        chunk = _chunk(spread, *split(shape, tokens_BS, targets_BS))
+        found = executor.run(table, chunk, _parted(own), _nothing(spread))
+        summed = each(_joined(found.gradients), lambda g: reduced(strategy, g.get_value(), g.dims))
+        with jax.named_scope("loss"):
+            return sum_over(_data_axes(spread))(found.loss), summed
+
+    return on_rank
+
+
+def _parted(state: nnx.State) -> Weights:
+    """This stage's layers, as chunks to take one of, and what every stage has a copy of."""
+    layers = jax.tree.map(lambda w: w.replace(w.get_value()[:, 0], dims=w.dims[2:]), state["layers"], is_leaf=is_weight)
+    return Weights(layers, nnx.State({name: weight for name, weight in state.items() if name != "layers"}))
+
+
+def _joined(weights: Weights) -> nnx.State:
+    layers = jax.tree.map(lambda w: w.replace(w.get_value()[:, None], dims=(*STACK[:2], *w.dims)), weights.chunks, is_leaf=is_weight)
+    return nnx.State({**weights.shared, "layers": layers})
+
+
+def _chunk(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Chunk:
+    """What one chunk does: the first one begins with the embedding, the last one ends with the loss, as a share of the whole batch's mean."""
+    shape, seams, last = spread.shape, spread.strategy.seams, spread.stages - 1
+    stage, nothing = jax.lax.axis_index(PIPE), _nothing(spread)
+
+    def run(weights: Weights, x_BSD: jax.Array, row: Row) -> tuple[jax.Array, jax.Array]:
+        def begin(x_BSD: jax.Array) -> jax.Array:
+            return decoder.embedded(decoder.table(weights.shared, shape, seams), tokens_mBS[row.micro_batch], seams)
+
+        def end(x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
+            table_VD = decoder.table(weights.shared, shape, seams) if shape.tied else None
+            loss = decoder.head_loss(weights.shared, table_VD, x_BSD, targets_mBS[row.micro_batch], shape, seams)
+            return nothing[0], loss / float(shape.batch * shape.length)
+
+        x_BSD = jax.lax.cond((stage == 0) & (row.chunk == 0), begin, lambda x_BSD: x_BSD, x_BSD)
+        x_BSD = decoder.layers(weights.chunks, x_BSD, shape, seams)
+        return jax.lax.cond((stage == last) & (row.chunk == shape.chunks - 1), end, lambda x_BSD: (x_BSD, nothing[1]), x_BSD)
+
+    return run
+
+
+def _nothing(spread: Pipeline) -> tuple[jax.Array, jax.Array]:
+    """Zeros in the shapes and types of a message and of a loss."""
+    shape, residual = spread.shape, spread.strategy.residual
+    sizes = residual.local_shape(RESIDUAL, (shape.micro_batch, shape.length, shape.embed), spread.axes)
+    axes = spread.axes.ordered({PIPE, *(axis for dim in RESIDUAL for axis in residual.axes_of(dim, spread.axes.names))})
+    message_BSD = jax.lax.pcast(jnp.zeros(sizes, DTYPES[shape.dtype]), axes, to="varying")
+    return message_BSD, jax.lax.pcast(jnp.zeros(()), _data_axes(spread), to="varying")
+
+
+def _data_axes(spread: Pipeline) -> tuple[str, ...]:
+    """Axes along which ranks have losses of their own."""
+    return spread.axes.ordered({PIPE, *spread.strategy.token_axes(spread.axes)})
+
+
+def on_one_device(shape: PipelineShape) -> Callable[..., Any]:
+    """(state, tokens_BS, targets_BS) to the mean loss and all gradients, without a pipeline and without micro-batches."""
+
+    def loss(master: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> jax.Array:
+        return program.mean_loss(in_sequence(master), tokens_BS, targets_BS, shape)
+
+    return lambda state, tokens_BS, targets_BS: jax.value_and_grad(loss)(state.master, tokens_BS, targets_BS)
