@@ -60,7 +60,7 @@ class Reader:
             kind = Kind.REDUCE_SCATTER
         groups, axes, shift = self._groups(instruction, notes)
         parts = self._parts(visit, kind, groups.size if groups else 1)
-        named = self._named(visit)
+        named = self.named(visit)
         return Transfer(
             kind=kind,
             axes=axes,
@@ -93,7 +93,7 @@ class Reader:
         """Groups as mesh positions, with the axes that give them and, of a permutation, its shift; None where they are not understood."""
         axes = self.placement.axes
         try:
-            groups, is_permutation = self._members(instruction)
+            groups, is_permutation = self.members(instruction)
             if is_permutation:
                 permutation = read_permutation(groups.members, axes)
                 return permutation.groups, permutation.axes, permutation.shift
@@ -105,7 +105,7 @@ class Reader:
             notes[f"{instruction.name}: no set of axes gives its groups {_short(groups)}"] = False
         return groups, found, None
 
-    def _members(self, instruction: Instruction) -> tuple[Groups, bool]:
+    def members(self, instruction: Instruction) -> tuple[Groups, bool]:
         if _moves_by_pairs(instruction):
             return self.placement.on_mesh(listed_groups(groups_text(instruction))), True
         if target := MEGASCALE_TARGET.search(instruction.extras):
@@ -127,7 +127,7 @@ class Reader:
             shapes = _packed_operands(self.module, instruction, computation) or shapes
         return _as_parts(shapes, group_size if kind is Kind.ALL_GATHER else 1)
 
-    def _named(self, visit: Visit) -> Instruction | None:
+    def named(self, visit: Visit) -> Instruction | None:
         """The instruction whose op_name speaks for this one: itself, its callers, or the nearest producer that has a name."""
         if not self.has_metadata:
             return None

@@ -6,6 +6,7 @@ import gc
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from lab.hlo import collectives, flops
 from lab.hlo.collectives import Reader
@@ -27,8 +28,30 @@ _NO_START = ("-done", "-update", "recv")
 _BEFORE_PARTITIONING = ("Sharding", "SPMDFullToShardShape", "xla.sdy.")
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What a text holds.
+
+    Attributes:
+      ledger: what it communicates.
+      reader: its parsed module, with what the transfers were read with.
+      visits: the instruction of each transfer, in the ledger's order.
+      products: every visited matrix product and convolution.
+    """
+
+    ledger: Ledger
+    reader: Reader
+    visits: tuple[Visit, ...]
+    products: tuple[Visit, ...]
+
+
 def read_text(text: str, *, source: str = "", axes: Axes | None = None, target: Target | None = None, devices: Devices | None = None) -> Ledger:
-    """The ledger of a compiled module.
+    """The ledger of a compiled module; arguments and errors are those of `read`."""
+    return read(text, source=source, axes=axes, target=target, devices=devices).ledger
+
+
+def read(text: str, *, source: str = "", axes: Axes | None = None, target: Target | None = None, devices: Devices | None = None) -> Reading:
+    """The ledger of a compiled module, with the instructions that it comes from.
 
     Args:
       text: what `compiled.as_text()` or an XLA dump gives, of CPU, GPU or TPU.
@@ -55,7 +78,7 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _read(text: str, source: str, axes: Axes | None, target: Target | None, devices: Devices | None) -> Ledger:
+def _read(text: str, source: str, axes: Axes | None, target: Target | None, devices: Devices | None) -> Reading:
     module = parse(text)
     if not module.computations:
         raise Unusable(f"{source or 'the text'}: no HLO module found (no computation in it); expected the text of a compiled program, as compiled.as_text() gives it")
@@ -67,13 +90,14 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
     placement = Placement(axes, size or (axes.size if axes else None), devices or _implied(target, axes), slices)
     reader = Reader(module, read_frames(module.head), placement, differentiated="transpose(jvp(" in text, has_metadata="metadata={" in text)
     reached = walk(module, collectives.OPCODES | flops.OPCODES)
-    transfers = _transfers(reader, reached, notes)
+    found = _transfers(reader, reached, notes)
+    transfers = [transfer for transfer, _ in found]
     _note_unknown(module, text, notes)
     total = _flops(reached.visits, notes)
     if not transfers:
         _note_why_none(text, size, notes)
     notes |= reached.notes
-    return Ledger(
+    ledger = Ledger(
         transfers=tuple(transfers),
         source=source,
         target=None if target is None else str(target),
@@ -83,16 +107,18 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
         notes=tuple(notes),
         is_complete=not any(notes.values()),
     )
+    products = tuple(visit for visit in reached.visits if visit.instruction.opcode in flops.OPCODES)
+    return Reading(ledger, reader, tuple(visit for _, visit in found), products)
 
 
-def _transfers(reader: Reader, reached: Walk, notes: Notes) -> list[Transfer]:
+def _transfers(reader: Reader, reached: Walk, notes: Notes) -> list[tuple[Transfer, Visit]]:
     visits = [visit for visit in reached.visits if visit.instruction.opcode in collectives.OPCODES]
     _note_unreached(reader.module, visits, notes)
-    found = (reader.transfer(visit, notes) for visit in collectives.once(visits))
+    found = [(reader.transfer(visit, notes), visit) for visit in collectives.once(visits)]
     promoted = sum(1 for visit in visits if "_promoted" in visit.instruction.attributes)
     if promoted:
         notes[f"{promoted} reductions run in f32 although the program reduces a narrower type: the CPU compiler promoted them"] = False
-    return [transfer for transfer in found if transfer is not None]
+    return [(transfer, visit) for transfer, visit in found if transfer is not None]
 
 
 def _check_sizes(source: str, devices: int | None, axes: Axes | None, target: Target | None) -> None:
