@@ -111,11 +111,16 @@ def on_one_axis(name: str) -> Callable[[Target], Axes]:
 
 def beside_tensor(name: str) -> Callable[[Target], Axes]:
     """Tensor parallelism inside a host of GPUs, over 4 devices elsewhere; what remains along `name`."""
+    return beside(name, TENSOR)
+
+
+def beside(name: str, inner: str) -> Callable[[Target], Axes]:
+    """One axis inside a host of GPUs, over 4 devices elsewhere; what remains along `name`."""
 
     def axes(target: Target) -> Axes:
         devices = device_count(target)
-        tensor = target.per_host if target.platform == "gpu" else gcd(devices, 4)
-        return Axes.of({name: devices // tensor, TENSOR: tensor})
+        inside = target.per_host if target.platform == "gpu" else gcd(devices, 4)
+        return Axes.of({name: devices // inside, inner: inside})
 
     return axes
 

@@ -36,6 +36,7 @@ def decoder_experiment(
     parameters: DecoderShape = DecoderShape(),
     targets: tuple[str, ...] = TARGETS,
     styles: tuple[str, ...] = STYLES,
+    small: DecoderShape = SMALL,
 ) -> Experiment:
     """Compiles the whole step; runs loss and gradients, and holds them against one device's."""
 
@@ -47,7 +48,7 @@ def decoder_experiment(
         chapter=chapter,
         question=question,
         parameters=parameters,
-        numeric_parameters=SMALL,
+        numeric_parameters=small,
         axes=axes,
         build=partial(_with_style, program.step, strategy),
         predict=strategy.predict,

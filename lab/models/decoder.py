@@ -212,7 +212,7 @@ def mixture(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seam
     """A layer's experts: each sequence's tokens are routed apart, so that no layout changes which are dropped."""
     use, E, C = partial(_use, shape, seams), shape.experts, shape.slots
     with scope("router"):
-        gates_BSE = experts.softmax_gates(jnp.einsum("bsd,de->bse", x_BSD, use(state["router"]), preferred_element_type=jnp.float32))
+        gates_BSE = experts.softmax_gates(jnp.einsum("bsd,de->bse", x_BSD, use(state["router"])))
         routes = jax.vmap(partial(experts.routes, k=shape.top_k))(gates_BSE)
     with scope("dispatch"):
         x_BECD = seams.dispatch(jax.vmap(partial(experts.dispatched, experts=E, slots=C))(x_BSD, routes))

@@ -42,8 +42,8 @@ def routes(gates_TE: jax.Array, k: int, bias_E: jax.Array | float = 0.0) -> Rout
     Args:
       bias_E: added to the gates to choose by, and not to weigh by (DeepSeek-V3).
     """
-    # A choice has no gradient; the gates of what is chosen do.
-    expert_Tk = jax.lax.top_k(jax.lax.stop_gradient(gates_TE + bias_E), k)[1]
+    # A choice has no gradient; the gates of what is chosen do. Sorted: for a top_k the CPU's compiler gathers the gates of all ranks.
+    expert_Tk = jnp.argsort(-jax.lax.stop_gradient(gates_TE + bias_E), axis=-1)[..., :k]
     return Routes(expert_Tk, slots(expert_Tk, gates_TE.shape[-1]), weights(jnp.take_along_axis(gates_TE, expert_Tk, -1)))
 
 
