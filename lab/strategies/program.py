@@ -267,6 +267,9 @@ def constraints(spread: Spread) -> Seams:
     def weight(w: jax.Array, dims: Dims) -> jax.Array:
         return _held(spread, w, (strategy.weights, dims), (strategy.inside, dims))
 
+    batch, experts = (strategy.inside.axes_of(dim, spread.axes.names) for dim in ("batch", "experts"))
+    of_tokens, of_experts = PartitionSpec(batch), PartitionSpec(tuple(axis for axis in batch if axis not in experts), experts)
+
     def hold(*layouts: Layout) -> Seam:
         return lambda x_BSD: _held(spread, x_BSD, *((layout, RESIDUAL) for layout in layouts))
 
@@ -284,6 +287,9 @@ def constraints(spread: Spread) -> Seams:
         residual=hold(strategy.residual),
         # In two steps: looked up straight into a split sequence, tokens and activations would be permuted over both axes (X1).
         embed=hold(strategy.inside, strategy.residual),
+        # In two steps as well: held to the experts at once, all tokens would be gathered.
+        dispatch=lambda x_BECD: _held_to(spread, x_BECD, of_tokens, of_experts),
+        combine=lambda x_BECD: _held_to(spread, x_BECD, of_experts, of_tokens),
     )
 
 
@@ -297,9 +303,13 @@ def types(spread: Spread) -> Seams:
 
 
 def _held(spread: Spread, x: jax.Array, *places: tuple[Layout, Dims]) -> jax.Array:
+    return _held_to(spread, x, *(spread.spec(layout, *dims) for layout, dims in places))
+
+
+def _held_to(spread: Spread, x: jax.Array, *specs: PartitionSpec) -> jax.Array:
     hold = jax.sharding.reshard if spread.is_typed else jax.lax.with_sharding_constraint
-    for layout, dims in places:
-        x = hold(x, NamedSharding(spread.mesh, spread.spec(layout, *dims)))
+    for spec in specs:
+        x = hold(x, NamedSharding(spread.mesh, spec))
     return x
 
 
