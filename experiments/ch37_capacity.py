@@ -12,6 +12,7 @@ from lab.book.composition import (
 )
 from lab.book.memory import model_state_bytes
 from lab.book.parallelism import activation_bytes
+from lab.book.pipeline import bubble_share
 from lab.experiment import Claim, calculated, decided
 from lab.question import Question, Row
 from lab.zoo import ModelShape, cluster, model
@@ -102,7 +103,7 @@ def _plan(tensor: int, pipe: int, replicas: int, shape: ModelShape, assumed: Ass
     # A stage keeps the input of each of its layers for the micro-batches in flight, and all of one layer while it is computed again.
     inputs = 2 * tokens * shape.embed * layers * min(pipe, micro_batches)
     memory = float(split_state_bytes(shape.parameters, pipe, tensor, replicas, stage=1)) + inputs + 34 * tokens * shape.embed / tensor
-    bubble = (pipe - 1) / (micro_batches + pipe - 1)
+    bubble = float(bubble_share(pipe, micro_batches))
     return Plan(tensor, pipe, replicas, memory, bubble, micro_batches * tensor_s, data_s, step_s)
 
 

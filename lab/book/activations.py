@@ -1,6 +1,6 @@
 """Part V: which tensors of one layer the forward pass keeps for the backward pass, and their bytes (Ch. 19 and 21)."""
 
-from lab.book.checks import positive, ratio
+from lab.book.checks import count, positive, ratio
 
 _RESIDUAL = ("attention_norm_in", "attention_normed", "attention_in", "mlp_norm_in", "mlp_normed", "mlp_in")
 _SWIGLU = ("gate", "sigmoid", "sigmoid_slope", "silu", "up", "hidden")
@@ -82,7 +82,8 @@ def gpt_tensors(tokens, length, embed, heads, tensor_ranks=1, sequence_ranks=1):
     Heads and the inside of the MLP are split over `tensor_ranks`, the rest over `sequence_ranks`: 1, or `tensor_ranks` with sequence parallelism.
     Source: Ch. 17, `ch17.megatron_sp_memory`; Ch. 19, `ch19.act_layer` as corrected (4-5:D-60; Korthikanti et al. 2022, section 4).
     """
-    positive(tokens=tokens, length=length, embed=embed, heads=heads, tensor_ranks=tensor_ranks, sequence_ranks=sequence_ranks)
+    count(tensor_ranks=tensor_ranks, sequence_ranks=sequence_ranks)
+    positive(tokens=tokens, length=length, embed=embed, heads=heads)
     stream, inside = (ratio(tokens * embed, ranks) for ranks in (sequence_ranks, tensor_ranks))
     square = ratio(tokens * heads * length, tensor_ranks)
     norms = {"attention_norm_in": 2 * stream, "attention_in": 2 * stream, "mlp_norm_in": 2 * stream, "mlp_in": 2 * stream}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import ceil, log2
 
-from lab.book.checks import positive
+from lab.book.checks import count, positive
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Guess:
 
 def first_guess(parameters: int, layers: int, embed: int, heads: int, devices: int, length: int, batch: int, memory_bytes: float) -> Guess:
     """What the chapter's rules give for a model, a number of devices and a batch of sequences. Source: Ch. 27, `ch27.advisor` (6-8:D-53)."""
-    positive(parameters=parameters, layers=layers, embed=embed, heads=heads, devices=devices, length=length, batch=batch, memory_bytes=memory_bytes)
+    count(devices=devices)
+    positive(parameters=parameters, layers=layers, embed=embed, heads=heads, length=length, batch=batch, memory_bytes=memory_bytes)
     tensor = _dividing(_tensor(parameters, memory_bytes), heads)
     pipe = _dividing(_pipe(layers, devices // tensor), layers)
     data = devices // (tensor * pipe)

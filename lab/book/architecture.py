@@ -1,8 +1,8 @@
-"""Part VII: what attention variants cache, and what pipelines of two directions idle (Ch. 31a)."""
+"""Part VII: what attention variants cache, and what a pipeline of two directions idles (Ch. 31a)."""
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive
+from lab.book.checks import count, not_negative, positive
 
 
 def kv_bytes_per_token(kv_heads, head_dim, bytes_per_element):
@@ -25,7 +25,8 @@ def receptive_field_tokens(layers, window):
 
 def window_hops(window, length, ranks):
     """ceil(W / (S / c)): neighbours from which a rank of a split sequence needs keys. Source: Ch. 31a, `ch31a.swa`."""
-    positive(window=window, length=length, ranks=ranks)
+    count(ranks=ranks)
+    positive(window=window, length=length)
     return np.minimum(np.ceil(window * ranks / length), ranks - 1)
 
 
@@ -37,17 +38,11 @@ def latent_bytes_per_token(latent_dim, rope_dim, bytes_per_element):
 
 
 def dualpipe_idle_s(stages, both_s, backward_s, weight_s):
-    """(p / 2 - 1) (F&B + B - 3 W), F&B a forward and a backward pass run together.
+    """(p / 2 - 1) (F&B + B - 3 W), F&B a forward and a backward pass run together; `pipeline` has the other schedules.
 
     Source: Ch. 31a, `ch31a.dualpipe` as corrected (6-8:D-95; DeepSeek-V3 report, Table 2).
     """
-    positive(stages=stages, both_s=both_s, backward_s=backward_s)
+    count(stages=stages)
+    positive(both_s=both_s, backward_s=backward_s)
     not_negative(weight_s=weight_s)
     return (stages / 2 - 1) * (both_s + backward_s - 3 * weight_s)
-
-
-def idle_share(idle_s, busy_s):
-    """idle / (idle + busy), busy = m (F + B) of one step; `pipeline.idle_s` and `zero_bubble_idle_s` are the rivals' idle times. Source: Ch. 31a, `ch31a.dualpipe`."""
-    not_negative(idle_s=idle_s)
-    positive(busy_s=busy_s)
-    return idle_s / (idle_s + busy_s)

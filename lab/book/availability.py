@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import ndtr
 
-from lab.book.checks import not_negative, positive, share
+from lab.book.checks import count, not_negative, positive, share
 
 SECONDS_A_DAY = 86_400
 BITS_A_MEGABIT = 2**20
@@ -32,7 +32,7 @@ def failures_a_day(count, mttf_h):
 
 def straggler_rank_steps(ranks, slow_ranks, slowdown):
     """(N - k) x: steps of ranks lost a step to k ranks that are slower by a share x. Source: ml, `ml.22_stragglers`."""
-    positive(ranks=ranks)
+    count(ranks=ranks)
     not_negative(slow_ranks=slow_ranks, slowdown=slowdown)
     return (ranks - slow_ranks) * slowdown
 
@@ -52,7 +52,8 @@ def recovery_s(detect_s, restart_s, load_s, interval_s):
 def false_alarms_a_day(nodes, heartbeat_s, deviations):
     """nodes 86400 / H Q(k): healthy heartbeats that are more than k standard deviations late. Source: ml, `ml.41_heartbeat`."""
     not_negative(deviations=deviations)
-    positive(nodes=nodes, heartbeat_s=heartbeat_s)
+    count(nodes=nodes)
+    positive(heartbeat_s=heartbeat_s)
     return nodes * SECONDS_A_DAY / heartbeat_s * ndtr(-np.asarray(deviations, dtype=float))
 
 

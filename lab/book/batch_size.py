@@ -5,7 +5,7 @@ The two-batch estimate of the noise scale is `convergence.simple_noise_scale`, a
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive
+from lab.book.checks import above, below, count, not_negative, positive
 
 
 def gradient_variance(example_variance, batch):
@@ -75,8 +75,9 @@ def observed_efficiency(steps_before, steps, batch_before, batch):
 
 def critical_batch_from(efficiency, batch_before, batch):
     """(E B - B_0) / (1 - E): the B_c at which `efficiency` is E; none where E B is below B_0. Source: Ch. 10, `ch10.efficiency`."""
-    positive(efficiency=efficiency, batch_before=batch_before, batch=batch, **{"1 - efficiency": 1 - efficiency})
-    positive(**{"efficiency batch - batch_before": efficiency * batch - batch_before})
+    positive(efficiency=efficiency, batch_before=batch_before)
+    below(1, efficiency=efficiency)
+    above(batch_before / efficiency, batch=batch)
     return (efficiency * batch - batch_before) / (1 - efficiency)
 
 
@@ -112,7 +113,8 @@ def lamb_ratio(weights, adam_update, weight_decay=0):
 
 def micro_steps(batch, micro_batch, ranks=1):
     """B / (b P): micro-batches that a rank accumulates an update. Source: Ch. 10, `ch10.accum`."""
-    positive(batch=batch, micro_batch=micro_batch, ranks=ranks)
+    count(ranks=ranks)
+    positive(batch=batch, micro_batch=micro_batch)
     return batch / (micro_batch * ranks)
 
 

@@ -15,6 +15,11 @@ def positive(**arguments: Any) -> None:
     _require(arguments, lambda value: value > 0, "a number above 0")
 
 
+def count(**arguments: Any) -> None:
+    """A whole number above zero, whatever its type: 8 or 8.0, not 1.5; or infinity, for a limit."""
+    _require(arguments, lambda value: (value > 0) & ((value % 1 == 0) | (value == np.inf)), "a whole number above 0")
+
+
 def not_negative(**arguments: Any) -> None:
     """Zero or above."""
     _require(arguments, lambda value: value >= 0, "a number of 0 or above")
@@ -30,9 +35,19 @@ def at_least(bound: Any, /, **arguments: Any) -> None:
     _require(arguments, lambda value: value >= bound, f"{bound} or above")
 
 
+def above(bound: Any, /, **arguments: Any) -> None:
+    """More than the bound."""
+    _require(arguments, lambda value: value > bound, f"more than {bound}")
+
+
 def below(bound: Any, /, **arguments: Any) -> None:
     """Less than the bound."""
     _require(arguments, lambda value: value < bound, f"less than {bound}")
+
+
+def not_zero(**arguments: Any) -> None:
+    """Above or below zero."""
+    _require(arguments, lambda value: value != 0, "a number other than 0")
 
 
 def whole(**arguments: Any) -> None:

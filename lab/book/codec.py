@@ -1,6 +1,6 @@
 """The second source's laws of compression: what a message saves after its codec and its collective (ml.31 to ml.35)."""
 
-from lab.book.checks import not_negative, positive, ratio, share
+from lab.book.checks import count, not_negative, positive, ratio, share
 
 
 def compressed_speedup(latency_s, transfer_s, compression, codec_s):
@@ -22,7 +22,7 @@ def sparse_collective_gain(elements, kept, ranks, dense_bytes_per_element, value
 
     Source: ml, `ml.32_sparse` (2nd:M48).
     """
-    positive(ranks=ranks)
+    count(ranks=ranks)
     return ratio(2 * sparse_message_gain(elements, kept, dense_bytes_per_element, value_bytes, index_bytes), ranks)
 
 

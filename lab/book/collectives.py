@@ -9,12 +9,13 @@ from math import prod
 
 import numpy as np
 
-from lab.book.checks import at_least, not_negative, positive, ratio, real, whole
+from lab.book.checks import at_least, count, not_negative, positive, ratio, real, whole
 
 
 def all_gather_wire_bytes(payload_bytes: int, ranks: int) -> Fraction:
     """(P - 1) / P n bytes, n the gathered buffer: all of it but one's own part. Source: Ch. 11, `ch11.volumes`."""
-    positive(payload_bytes=payload_bytes, ranks=ranks)
+    count(ranks=ranks)
+    positive(payload_bytes=payload_bytes)
     return payload_bytes - ratio(payload_bytes, ranks)
 
 
@@ -106,6 +107,7 @@ def blocks_broadcast_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per
 
 def chain_broadcast_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float, slices: int) -> float:
     """(P - 2 + k) (alpha + n / (k beta)). Source: Ch. 11, `ch11.cost_table` as corrected (D-51)."""
+    count(ranks=ranks)
     at_least(2, ranks=ranks)
     positive(slices=slices)
     return (ranks - 2 + slices) * message_s(ratio(payload_bytes, slices), alpha_s, bytes_per_s)
@@ -113,6 +115,7 @@ def chain_broadcast_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_
 
 def best_slices(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """sqrt((P - 2) n / (alpha beta)), at which a chain broadcast is fastest. Source: table 'Algorithms described'."""
+    count(ranks=ranks)
     at_least(2, ranks=ranks)
     positive(payload_bytes=payload_bytes, alpha_s=alpha_s, bytes_per_s=bytes_per_s)
     return np.sqrt((ranks - 2) * payload_bytes / (alpha_s * bytes_per_s))
@@ -141,6 +144,7 @@ def torus_all_reduce_s(payload_bytes: int, side: int, axes: int, alpha_s: float,
 
 def ring_tree_crossover_bytes(ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """n* = alpha beta (P - 1 - log2 P) / (log2 P - (P - 1) / P): below it the tree is faster. Source: Ch. 12, `ch12.crossover`."""
+    count(ranks=ranks)
     at_least(2, ranks=ranks)
     _check_link(alpha_s, bytes_per_s)
     return alpha_s * bytes_per_s * (ranks - 1 - np.log2(ranks)) / (np.log2(ranks) - (ranks - 1) / ranks)
@@ -148,7 +152,7 @@ def ring_tree_crossover_bytes(ranks: int, alpha_s: float, bytes_per_s: float) ->
 
 def ring_balance_bytes(ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """P alpha beta: where the two terms of a ring are equal. Source: Ch. 4, `ch04.crossover` as corrected (D-03)."""
-    positive(ranks=ranks)
+    count(ranks=ranks)
     _check_link(alpha_s, bytes_per_s)
     return ranks * alpha_s * bytes_per_s
 

@@ -6,8 +6,9 @@ Degrees are named after their axes: `pipe` (p), `tensor` (t), `context` (c), `ex
 
 import numpy as np
 
-from lab.book.checks import at_least, not_negative, positive, ratio, share
+from lab.book.checks import at_least, count, not_negative, positive, ratio, real, share
 from lab.book.memory import model_state_bytes
+from lab.book.pipeline import bubble_share, ticks
 
 
 def split_state_bytes(
@@ -17,7 +18,8 @@ def split_state_bytes(
 
     Source: Ch. 24, `ch24.memory_3d`, `ch24.zero1_3d` as corrected (6-8:D-10); Ch. 27, `ch27.memory_constraint` as corrected (6-8:D-48).
     """
-    positive(parameters=parameters, pipe=pipe, tensor=tensor, replicas=replicas)
+    count(pipe=pipe, tensor=tensor, replicas=replicas)
+    positive(parameters=parameters)
     held = ratio(parameters, pipe * tensor)
     return model_state_bytes(held, replicas, stage, weight_bytes, gradient_bytes, master_bytes, moment_bytes)
 
@@ -25,14 +27,15 @@ def split_state_bytes(
 def with_experts_bytes(dense_parameters, expert_parameters, pipe, tensor, expert, bytes_per_parameter):
     """w (Psi_dense / (p t) + Psi_experts / (p t e)) bytes of one device. Source: Ch. 25, `ch25.memory_5d` as corrected (6-8:D-32)."""
     not_negative(dense_parameters=dense_parameters, expert_parameters=expert_parameters)
-    positive(pipe=pipe, tensor=tensor, expert=expert, bytes_per_parameter=bytes_per_parameter)
+    count(pipe=pipe, tensor=tensor, expert=expert)
+    positive(bytes_per_parameter=bytes_per_parameter)
     return bytes_per_parameter * (ratio(dense_parameters, pipe * tensor) + ratio(expert_parameters, pipe * tensor * expert))
 
 
 def expert_bytes(experts, parameters_per_expert, bytes_per_element, pipe=1, tensor=1, expert=1):
     """E Psi_expert w / (p t e) bytes of one device. Source: Ch. 25, `ch25.expert_memory`."""
     positive(experts=experts, parameters_per_expert=parameters_per_expert, bytes_per_element=bytes_per_element)
-    positive(pipe=pipe, tensor=tensor, expert=expert)
+    count(pipe=pipe, tensor=tensor, expert=expert)
     return ratio(experts * parameters_per_expert * bytes_per_element, pipe * tensor * expert)
 
 
@@ -43,7 +46,8 @@ def saved_activation_bytes(tokens, embed, layers, tensor=1, context=1, in_flight
     scores; 2, and neither tensor nor sequence split, where each layer is recomputed from its input.
     Source: Ch. 24, `ch24.activation_3d` as corrected (6-8:D-11); Ch. 25, `ch25.activation_growth`, `ch25.ex_70b_256k` (6-8:D-33).
     """
-    positive(tokens=tokens, embed=embed, layers=layers, tensor=tensor, context=context)
+    count(tensor=tensor, context=context)
+    positive(tokens=tokens, embed=embed, layers=layers)
     positive(in_flight=in_flight, bytes_per_element_saved=bytes_per_element_saved)
     return ratio(tokens * embed * layers * in_flight * bytes_per_element_saved, tensor * context)
 
@@ -53,21 +57,24 @@ def stage_compute_s(parameters, tokens, pipe, tensor, flops_per_s, efficiency=1.
 
     Source: Ch. 24, `ch24.compute_time` as corrected (6-8:D-12).
     """
-    positive(parameters=parameters, tokens=tokens, pipe=pipe, tensor=tensor, flops_per_s=flops_per_s, efficiency=efficiency)
+    count(pipe=pipe, tensor=tensor)
+    positive(parameters=parameters, tokens=tokens, flops_per_s=flops_per_s, efficiency=efficiency)
     return 6 * parameters * tokens / (pipe * tensor * flops_per_s * efficiency)
 
 
 def pipelined_step_s(micro_batches, pipe, micro_batch_s, exposed_s=0.0):
     """(m + p - 1) t + T_exposed: equal stages, messages between them hidden. Source: Ch. 24, `ch24.step_time`."""
-    positive(micro_batches=micro_batches, pipe=pipe, micro_batch_s=micro_batch_s)
+    count(pipe=pipe)
+    positive(micro_batch_s=micro_batch_s)
     not_negative(exposed_s=exposed_s)
-    return (micro_batches + pipe - 1) * micro_batch_s + exposed_s
+    return ticks(pipe, micro_batches) * micro_batch_s + exposed_s
 
 
 def interleaving_saves_s(step_s, pipe, micro_batches, chunks):
     """T (p - 1) (1 - 1 / v) / (m + p - 1) of a 1F1B step of T seconds. Source: Ch. 24, `ch24.interleave_breakeven`."""
-    positive(step_s=step_s, pipe=pipe, micro_batches=micro_batches, chunks=chunks)
-    return step_s * (pipe - 1) * (1 - 1 / chunks) / (micro_batches + pipe - 1)
+    count(pipe=pipe, chunks=chunks)
+    positive(step_s=step_s, micro_batches=micro_batches)
+    return step_s * real(bubble_share(pipe, micro_batches)) * (1 - 1 / chunks)
 
 
 def composed_efficiency(bubble, compute_s, tensor_s, data_s):
@@ -87,6 +94,7 @@ def data_parallel_growth(replicas, times):
     Source: Ch. 24, `ch24.dp_weak_scaling`; Ch. 25, `ch25.dp_latency`.
     """
     positive(times=times)
+    count(replicas=replicas)
     at_least(2, replicas=replicas)
     return ratio(times * replicas - 1, times * (replicas - 1))
 
@@ -99,5 +107,6 @@ def gpt_parameters(layers, embed, vocab, length):
 
 def trained_flops_per_s(parameters, tokens, devices, step_s, flops_per_parameter=6):
     """c Psi D / (N T) of one device; c = 6, or 8 where the forward pass is run twice. Source: Ch. 24, `ch24.case_megatron`."""
-    positive(parameters=parameters, tokens=tokens, devices=devices, step_s=step_s, flops_per_parameter=flops_per_parameter)
+    count(devices=devices)
+    positive(parameters=parameters, tokens=tokens, step_s=step_s, flops_per_parameter=flops_per_parameter)
     return flops_per_parameter * parameters * tokens / (devices * step_s)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, ratio, share
+from lab.book.checks import count, not_negative, positive, ratio, share
 
 FLOAT_BITS = 32
 
@@ -101,19 +101,21 @@ def quantized_all_reduce_wire_bytes(payload_bytes, ranks, bits):
 
     Source: Ch. 28, `ch28.compressed_allreduce` as corrected (6-8:D-66).
     """
-    positive(payload_bytes=payload_bytes, ranks=ranks, bits=bits)
+    count(ranks=ranks)
+    positive(payload_bytes=payload_bytes, bits=bits)
     return ratio(2 * (ranks - 1) * payload_bytes * bits, ranks * FLOAT_BITS)
 
 
 def sparse_all_reduce_wire_bytes(kept, ranks):
     """8 k (n - 1) bytes a rank: a gather of k pairs of 32-bit index and value from each. Source: Ch. 28, `ch28.compressed_allreduce`."""
-    positive(kept=kept, ranks=ranks)
+    count(ranks=ranks)
+    positive(kept=kept)
     return 8 * kept * (ranks - 1)
 
 
 def sparse_break_even_density(ranks):
     """1 / n: below it `sparse_all_reduce_wire_bytes` is less than a dense ring's. Source: Ch. 28, `ch28.compressed_allreduce`."""
-    positive(ranks=ranks)
+    count(ranks=ranks)
     return ratio(1, ranks)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import at_least, positive
+from lab.book.checks import above, at_least, below, positive
 from lab.book.loss import additive_loss
 
 TOKENS_PER_PARAMETER = 20
@@ -52,7 +52,7 @@ def parameters_for_loss(loss, ratio=TOKENS_PER_PARAMETER, fit="hoffmann"):
     """
     positive(ratio=ratio)
     low, high = np.zeros(np.broadcast_shapes(np.shape(loss), np.shape(ratio))), 18 * np.log(10)
-    positive(**{"loss - the least reachable": loss - additive_loss(np.exp(high), ratio * np.exp(high), fit)})
+    above(additive_loss(np.exp(high), ratio * np.exp(high), fit), loss=loss)
     for _ in range(60):
         middle = (low + high) / 2
         too_small = additive_loss(np.exp(middle), ratio * np.exp(middle), fit) > loss
@@ -66,7 +66,7 @@ def break_even_tokens(parameters, tokens, small_parameters, small_tokens):
     Source: Ch. 8, `ch08.breakeven_rule` as corrected (D-33).
     """
     positive(parameters=parameters, tokens=tokens, small_parameters=small_parameters, small_tokens=small_tokens)
-    positive(**{"parameters - small_parameters": parameters - small_parameters})
+    below(parameters, small_parameters=small_parameters)
     return 3 * (small_parameters * small_tokens - parameters * tokens) / (parameters - small_parameters)
 
 

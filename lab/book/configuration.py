@@ -6,12 +6,12 @@ from math import erfc, prod, sqrt
 
 import numpy as np
 
-from lab.book.checks import at_least, not_negative, positive, share
+from lab.book.checks import at_least, count, not_negative, positive, share
 
 
 def layouts(devices: int, menus: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     """Every choice of one degree from each menu whose product is the number of devices. Source: Ch. 27, `ch27.space_size`; Ch. 25, `ch25.search_5d`."""
-    positive(devices=devices)
+    count(devices=devices)
     return [degrees for degrees in product(*menus) if prod(degrees) == devices]
 
 
@@ -38,7 +38,8 @@ def broken_rules(
         "expert | experts": (expert, experts),
         "data expert micro_batch | batch": (data * expert * micro_batch, batch),
     }
-    positive(data=data, pipe=pipe, tensor=tensor, context=context, expert=expert, chunks=chunks, micro_batch=micro_batch)
+    count(pipe=pipe, tensor=tensor, context=context, expert=expert, chunks=chunks)
+    positive(data=data, micro_batch=micro_batch)
     return tuple(rule for rule, (divisor, whole) in rules.items() if whole % divisor)
 
 
@@ -89,13 +90,16 @@ def search_h(evaluations, hours_per_evaluation):
 
 def equal_bubble_micro_batches(micro_batches, pipe, pipe_now):
     """m (p' - 1) / (p - 1): keeps the bubble of p stages with p'. Source: Ch. 27, `ch27.bubble_tradeoff`."""
-    positive(micro_batches=micro_batches, pipe_now=pipe_now)
+    count(pipe_now=pipe_now)
+    positive(micro_batches=micro_batches)
+    count(pipe=pipe)
     at_least(2, pipe=pipe)
     return micro_batches * (pipe_now - 1) / (pipe - 1)
 
 
 def bubble_micro_batches(pipe, bubble):
     """(p - 1) (1 - f) / f: micro-batches at which the bubble is f. Source: Ch. 27, `ch27.bubble_tradeoff`."""
-    positive(pipe=pipe, bubble=bubble)
+    count(pipe=pipe)
+    positive(bubble=bubble)
     share(bubble=bubble)
     return (pipe - 1) * (1 - bubble) / bubble

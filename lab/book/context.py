@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, ratio
+from lab.book.checks import below, count, not_negative, positive, ratio
 
 
 def scores_bytes(batch, heads, length, bytes_per_element):
@@ -29,7 +29,8 @@ def ring_training_wire_bytes(tokens, kv_dim, bytes_per_element, ranks):
 
 def ring_block_s(batch, length, query_dim, ranks, flops_per_s):
     """4 b (S / P)^2 A h / F: one block of scores and its product with values. Source: Ch. 17, `ch17.ring_overlap` as corrected (4-5:D-31)."""
-    positive(batch=batch, length=length, query_dim=query_dim, ranks=ranks, flops_per_s=flops_per_s)
+    count(ranks=ranks)
+    positive(batch=batch, length=length, query_dim=query_dim, flops_per_s=flops_per_s)
     return 4 * batch * (length / ranks) ** 2 * query_dim / flops_per_s
 
 
@@ -44,14 +45,14 @@ def least_chunk_tokens(bytes_per_element, flops_per_s, bytes_per_s, kv_share=1):
 
 def ring_s(ranks, block_s, transfer_s):
     """t_c + (P - 1) max(t_c, t_x): the own block waits for nothing. Source: Ch. 17, `ch17.ring_overlap` as corrected (4-5:D-32)."""
-    positive(ranks=ranks)
+    count(ranks=ranks)
     not_negative(block_s=block_s, transfer_s=transfer_s)
     return block_s + (ranks - 1) * np.maximum(block_s, transfer_s)
 
 
 def serial_ring_s(ranks, block_s, transfer_s):
     """P t_c + (P - 1) t_x: sends posted after the computation hide nothing. Source: Ch. 17, `ch17.ring_overlap` as corrected (4-5:D-32, D-33)."""
-    positive(ranks=ranks)
+    count(ranks=ranks)
     not_negative(block_s=block_s, transfer_s=transfer_s)
     return ranks * block_s + (ranks - 1) * transfer_s
 
@@ -61,7 +62,8 @@ def ring_bytes(tokens, query_dim, kv_dim, bytes_per_element, ranks):
 
     Source: Ch. 17, `ch17.ring_memory` as corrected (4-5:D-34).
     """
-    positive(tokens=tokens, query_dim=query_dim, kv_dim=kv_dim, bytes_per_element=bytes_per_element, ranks=ranks)
+    count(ranks=ranks)
+    positive(tokens=tokens, query_dim=query_dim, kv_dim=kv_dim, bytes_per_element=bytes_per_element)
     return ratio(tokens * (2 * query_dim + 4 * kv_dim) * bytes_per_element, ranks)
 
 
@@ -70,26 +72,29 @@ def ulysses_wire_bytes(tokens, query_dim, kv_dim, bytes_per_element, ranks):
 
     Source: Ch. 17, `ch17.ulysses_volume`; `A32` (Jacobs et al. 2023).
     """
-    positive(tokens=tokens, query_dim=query_dim, kv_dim=kv_dim, bytes_per_element=bytes_per_element, ranks=ranks)
+    count(ranks=ranks)
+    positive(tokens=tokens, query_dim=query_dim, kv_dim=kv_dim, bytes_per_element=bytes_per_element)
     return ratio((ranks - 1) * 2 * tokens * (query_dim + kv_dim) * bytes_per_element, ranks**2)
 
 
 def ring_to_ulysses(ranks, kv_share=1):
     """P g / (1 + g), g = K / A: P / 2 without grouped queries. Source: Ch. 17, `ch17.ring_vs_ulysses`."""
-    positive(ranks=ranks, kv_share=kv_share)
+    count(ranks=ranks)
+    positive(kv_share=kv_share)
     return ratio(ranks * kv_share, 1 + kv_share)
 
 
 def skipped_share(ranks):
     """(P - 1) / (2 P) of all blocks lies above the diagonal. Source: Ch. 17, `ch17.causal_skip`."""
-    positive(ranks=ranks)
+    count(ranks=ranks)
     return ratio(ranks - 1, 2 * ranks)
 
 
 def causal_blocks(rank, ranks):
     """r + 1/2 blocks of work for rank r of contiguous chunks, the diagonal one half. Source: Ch. 17, `ch17.causal_skip`."""
-    positive(ranks=ranks, **{"ranks - rank": np.subtract(ranks, rank)})
+    count(ranks=ranks)
     not_negative(rank=rank)
+    below(ranks, rank=rank)
     return rank + 0.5
 
 
@@ -98,7 +103,7 @@ def zigzag_gain(ranks):
 
     Source: Ch. 17, `ch17.causal_skip` as corrected (4-5:D-38).
     """
-    positive(ranks=ranks)
+    count(ranks=ranks)
     return 2 - ratio(1, ranks)
 
 
@@ -121,5 +126,6 @@ def hybrid_hop_bytes(tokens, kv_dim, bytes_per_element, ulysses, ring):
 
 
 def _whole_bytes(tokens, kv_dim, bytes_per_element, ranks):
-    positive(tokens=tokens, kv_dim=kv_dim, bytes_per_element=bytes_per_element, ranks=ranks)
+    count(ranks=ranks)
+    positive(tokens=tokens, kv_dim=kv_dim, bytes_per_element=bytes_per_element)
     return tokens * kv_dim * bytes_per_element

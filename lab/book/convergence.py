@@ -1,6 +1,6 @@
 """The second source's laws of optimisation: what ranks and batch buy in steps (ml.15, ml.16)."""
 
-from lab.book.checks import below, not_negative, positive
+from lab.book.checks import below, count, not_negative, positive
 
 
 def synchronous_bound(distance, steps, learning_rate, smoothness, variance, ranks, batch_a_rank):
@@ -8,7 +8,8 @@ def synchronous_bound(distance, steps, learning_rate, smoothness, variance, rank
 
     `variance` is s^2 of one sample's gradient. Source: ml, `ml.15_convergence` as corrected (2nd:M22).
     """
-    positive(steps=steps, learning_rate=learning_rate, smoothness=smoothness, ranks=ranks, batch_a_rank=batch_a_rank)
+    count(ranks=ranks)
+    positive(steps=steps, learning_rate=learning_rate, smoothness=smoothness, batch_a_rank=batch_a_rank)
     not_negative(distance=distance, variance=variance)
     return distance**2 / (2 * learning_rate * steps) + learning_rate * smoothness * variance / (2 * ranks * batch_a_rank)
 

@@ -5,7 +5,7 @@ Times are of the alpha-beta model: `alpha_s` a message, `bytes_per_s` in one dir
 
 import numpy as np
 
-from lab.book.checks import at_least, not_negative, positive, ratio
+from lab.book.checks import at_least, count, not_negative, positive, ratio
 from lab.book.collectives import (
     all_gather_wire_bytes,
     all_reduce_wire_bytes,
@@ -30,13 +30,14 @@ def gathered_bus_bytes_per_s(payload_bytes: float, ranks: int, seconds: float) -
 
 def broadcast_total_bytes(payload_bytes: int, ranks: int) -> int:
     """(P - 1) n bytes in the whole network: every rank but the root is sent the buffer once. Source: Ch. 11, `ch11.volumes` (D-50)."""
-    positive(payload_bytes=payload_bytes, ranks=ranks)
+    count(ranks=ranks)
+    positive(payload_bytes=payload_bytes)
     return (ranks - 1) * payload_bytes
 
 
 def star_over_ring_load(ranks: int) -> float:
     """P / 2: what a root gets in a reduce and sends in a broadcast, over what a rank of a ring does. Source: Ch. 11, `ch11.ex3`."""
-    positive(ranks=ranks)
+    count(ranks=ranks)
     return ratio(ranks, 2)
 
 
@@ -70,5 +71,6 @@ def stage_boundary_s(payload_bytes: int, alpha_s: float, bytes_per_s: float) -> 
 def ring_alpha_s(seconds: float, ranks: int) -> float:
     """T / (2 (P - 1)) of an all_reduce of next to nothing, if it is a ring. Source: Ch. 13, `ch13.measure` (D-62)."""
     positive(seconds=seconds)
+    count(ranks=ranks)
     at_least(2, ranks=ranks)
     return seconds / (2 * (ranks - 1))

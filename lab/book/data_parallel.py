@@ -5,7 +5,7 @@ What the reduction sends stands in `parallelism`, how long it takes in `collecti
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, share, whole
+from lab.book.checks import count, not_negative, positive, share, whole
 
 
 def training_flops(parameters, tokens):
@@ -28,25 +28,29 @@ def compute_to_sync(tokens, ranks, bytes_per_element, flops_per_s, bytes_per_s):
 
     Source: Ch. 14, `ch14.R_ratio` (4-5:D-01, D-02: n in tokens, beta in one direction).
     """
-    positive(tokens=tokens, ranks=ranks, bytes_per_element=bytes_per_element, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s)
+    count(ranks=ranks)
+    positive(tokens=tokens, bytes_per_element=bytes_per_element, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s)
     return 3 * tokens * bytes_per_s / (flops_per_s * bytes_per_element) / (1 - 1 / ranks)
 
 
 def tokens_to_hide_sync(ranks, bytes_per_element, flops_per_s, bytes_per_s, ratio=1):
     """R F e / (3 beta) (P - 1) / P tokens a rank, at which `compute_to_sync` is R. Source: Ch. 14, `ch14.R_ratio`."""
-    positive(ranks=ranks, bytes_per_element=bytes_per_element, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s, ratio=ratio)
+    count(ranks=ranks)
+    positive(bytes_per_element=bytes_per_element, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s, ratio=ratio)
     return ratio * flops_per_s * bytes_per_element / (3 * bytes_per_s) * (1 - 1 / ranks)
 
 
 def overlapped_strong_efficiency(one_rank_s, sync_s, ranks):
     """min(1, T_1 / (P T_comm)), T_1 the global batch on one rank. Source: Ch. 14, `ch14.strong_efficiency_overlap` as corrected (4-5:D-03)."""
-    positive(one_rank_s=one_rank_s, sync_s=sync_s, ranks=ranks)
+    count(ranks=ranks)
+    positive(one_rank_s=one_rank_s, sync_s=sync_s)
     return np.minimum(1, one_rank_s / (ranks * sync_s))
 
 
 def strong_efficiency(one_rank_s, sync_s, ranks):
     """1 / (1 + P T_r / T_1), nothing overlapped. Source: Ch. 14, `ch14.weak_strong_no_overlap`."""
-    positive(one_rank_s=one_rank_s, ranks=ranks)
+    count(ranks=ranks)
+    positive(one_rank_s=one_rank_s)
     return weak_efficiency(one_rank_s / ranks, sync_s)
 
 
@@ -79,7 +83,8 @@ def order_error_bound(ranks, unit_roundoff, absolute_sum):
     u is half of epsilon: 2^-24, 2^-11 and 2^-8 for float32, float16 and bfloat16. Relative to |sum g_i| there is no bound.
     Source: Ch. 14, `ch14.fp_order_bound` as corrected (4-5:D-06; Higham 2002, Ch. 4).
     """
-    positive(ranks=ranks, unit_roundoff=unit_roundoff)
+    count(ranks=ranks)
+    positive(unit_roundoff=unit_roundoff)
     not_negative(absolute_sum=absolute_sum)
     return 2 * (ranks - 1) * unit_roundoff * absolute_sum
 
@@ -97,7 +102,8 @@ def top_k_gain(kept_share, ranks, value_bytes, index_bytes=4):
     Source: Ch. 14, `ch14.topk_compression` as corrected (4-5:D-08).
     """
     share(kept_share=kept_share)
-    positive(kept_share=kept_share, ranks=ranks, value_bytes=value_bytes, index_bytes=index_bytes)
+    count(ranks=ranks)
+    positive(kept_share=kept_share, value_bytes=value_bytes, index_bytes=index_bytes)
     return 2 * value_bytes / (ranks * kept_share * (index_bytes + value_bytes))
 
 

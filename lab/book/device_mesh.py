@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, ratio, whole
+from lab.book.checks import count, not_negative, positive, ratio, whole
 
 
 def strides(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -76,7 +76,8 @@ def resplit_wire_bytes(payload_bytes, ranks):
 
     Source: Ch. 23, `ch23.redistribution` as corrected (6-8:D-1).
     """
-    positive(payload_bytes=payload_bytes, ranks=ranks)
+    count(ranks=ranks)
+    positive(payload_bytes=payload_bytes)
     return ratio((ranks - 1) * payload_bytes, ranks * ranks)
 
 
@@ -85,7 +86,8 @@ def domains_spanned(ranks, stride, ranks_per_domain, first=0):
 
     Source: Ch. 23, `ch23.topology_placement`; Ch. 25, `ch25.mesh_4d5d`.
     """
-    positive(ranks=ranks, stride=stride, ranks_per_domain=ranks_per_domain)
+    count(ranks=ranks, ranks_per_domain=ranks_per_domain)
+    positive(stride=stride)
     not_negative(first=first)
     reached = (first + (ranks - 1) * stride) // ranks_per_domain - first // ranks_per_domain + 1
     return np.minimum(reached, ranks)
@@ -97,7 +99,8 @@ def free_degree(devices: int, specified: int) -> int:
     Raises:
       ValueError: the product does not divide the devices.
     """
-    positive(devices=devices, specified=specified)
+    count(devices=devices)
+    positive(specified=specified)
     if devices % specified:
         raise ValueError(f"devices={devices}: do not divide by the degrees' product specified={specified}")
     return devices // specified

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import at_least, not_negative, positive, share
+from lab.book.checks import at_least, count, not_negative, positive, share
 from lab.book.reliability import restart_from_zero_s
 from lab.book.scale import training_s
 
@@ -16,7 +16,8 @@ def device_h(parameters, tokens, flops_per_s, mfu):
 
 def training_usd(devices, hours, usd_per_h, other_usd=0):
     """P T R + network, storage and operation. Source: Ch. 5, `ch05.cost`."""
-    positive(devices=devices, hours=hours, usd_per_h=usd_per_h)
+    count(devices=devices)
+    positive(hours=hours, usd_per_h=usd_per_h)
     not_negative(other_usd=other_usd)
     return devices * hours * usd_per_h + other_usd
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import positive, share
+from lab.book.checks import above, below, positive, share
 
 
 def success_share(loss, critical_loss, width):
@@ -13,13 +13,15 @@ def success_share(loss, critical_loss, width):
 
 def loss_below_critical(success_share, width):
     """L_c - L = tau ln(p / (1 - p)); negative before the transition. Source: Ch. 9, `ch09.sigmoid`."""
-    positive(success_share=success_share, width=width, **{"1 - success_share": 1 - success_share})
+    positive(success_share=success_share, width=width)
+    below(1, success_share=success_share)
     return width * np.log(success_share / (1 - success_share))
 
 
 def reducible_after(loss_drop, size_ratio, exponent):
     """d / (r^a - 1): what is left above the floor of a power law that fell by d while the size grew r times. Source: Ch. 9, `ch09.sigmoid`, exercise 2."""
-    positive(loss_drop=loss_drop, exponent=exponent, **{"size_ratio - 1": size_ratio - 1})
+    positive(loss_drop=loss_drop, exponent=exponent)
+    above(1, size_ratio=size_ratio)
     return loss_drop / np.expm1(exponent * np.log(size_ratio))
 
 

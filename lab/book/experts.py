@@ -7,7 +7,7 @@ from math import comb
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, ratio, share, whole
+from lab.book.checks import count, not_negative, positive, ratio, share
 from lab.book.collectives import all_gather_wire_bytes
 
 
@@ -119,12 +119,14 @@ def hidden_share(attention_s, all_to_all_s):
 
 def distinct_nodes(experts: int, top_k: int, nodes: int) -> float:
     """N (1 - C(E - E/N, k) / C(E, k)): nodes that a token of a uniform router visits, on average. Source: `A41`."""
-    positive(experts=experts, top_k=top_k, nodes=nodes)
-    whole(**{"experts / nodes": experts / nodes})
+    count(nodes=nodes)
+    positive(experts=experts, top_k=top_k)
+    if experts % nodes:
+        raise ValueError(f"experts={experts}: expected a multiple of nodes={nodes}")
     return nodes * (1 - comb(experts - experts // nodes, top_k) / comb(experts, top_k))
 
 
 def two_level_messages(ranks_a_node, nodes):
     """(G - 1) + (N - 1) messages a rank of an all-to-all inside nodes, then across, instead of G N - 1. Source: `A40`."""
-    positive(ranks_a_node=ranks_a_node, nodes=nodes)
+    count(ranks_a_node=ranks_a_node, nodes=nodes)
     return ranks_a_node + nodes - 2

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lab.book.checks import at_least, not_negative, positive, ratio, share
+from lab.book.checks import at_least, count, not_negative, positive, ratio, share
 from lab.book.collectives import all_reduce_wire_bytes, rounds_up
 
 
@@ -26,7 +26,8 @@ def three_tier_switches(ports):
 
 def all_to_all_cut_bytes(payload_bytes, ranks):
     """N n / 4 one way across the middle: each of N / 2 ranks sends n / N to N / 2 others. Source: ml, `ml.44_bisection_allreduce` (2nd:M56)."""
-    positive(payload_bytes=payload_bytes, ranks=ranks)
+    count(ranks=ranks)
+    positive(payload_bytes=payload_bytes)
     return ratio(payload_bytes * ranks, 4)
 
 
@@ -62,12 +63,13 @@ def switch_all_reduce_s(payload_bytes, ranks, alpha_s, bytes_per_s):
 
 def hops_saved_s(ranks, hop_s):
     """2 (N - 1) hop: of a ring all_reduce that crosses one switch instead of two. Source: ml, `ml.45_rail` (2nd:M57)."""
-    positive(ranks=ranks)
+    count(ranks=ranks)
     not_negative(hop_s=hop_s)
     return 2 * (ranks - 1) * hop_s
 
 
 def all_reduce_j(payload_bytes, ranks, joules_per_bit):
     """16 N n e J: N ranks send 2 n bytes each. Source: ml, `ml.30_energy`."""
-    positive(payload_bytes=payload_bytes, ranks=ranks, joules_per_bit=joules_per_bit)
+    count(ranks=ranks)
+    positive(payload_bytes=payload_bytes, joules_per_bit=joules_per_bit)
     return 16 * payload_bytes * ranks * joules_per_bit

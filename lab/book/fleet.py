@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import below, not_negative, positive, ratio, share
+from lab.book.checks import below, count, not_negative, positive, ratio, share
 
 BACKWARD_SHARE = 2 / 3
 """Of a step's compute: two of the three products of every layer, and all that an all-reduce of gradients can hide behind."""
@@ -34,7 +34,8 @@ def fleet_step_s(serial_compute_s, ranks, communication_s, sync_s, overlap_s):
       ValueError: an overlap above the communication or above one rank's compute, which the source's own bound forgets (2nd:M2).
     Source: ml, `ml.02_fleet_law`.
     """
-    positive(serial_compute_s=serial_compute_s, ranks=ranks)
+    count(ranks=ranks)
+    positive(serial_compute_s=serial_compute_s)
     not_negative(communication_s=communication_s, sync_s=sync_s, overlap_s=overlap_s)
     compute_s = serial_compute_s / ranks
     hidden = np.asarray(overlap_s)
@@ -45,7 +46,7 @@ def fleet_step_s(serial_compute_s, ranks, communication_s, sync_s, overlap_s):
 
 def fleet_efficiency(serial_compute_s, ranks, communication_s, sync_s, overlap_s):
     """(T_c / N) / T_step. Source: ml, `ml.02_fleet_law`, `ml.06_c3`, `ml.10_eta_175b`."""
-    positive(ranks=ranks)
+    count(ranks=ranks)
     return serial_compute_s / ranks / fleet_step_s(serial_compute_s, ranks, communication_s, sync_s, overlap_s)
 
 
@@ -58,20 +59,21 @@ def useful_flops_per_s(peak_flops_per_s, mfu, availability):
 
 def fed_share(storage_bytes_per_s, ranks, bytes_per_s_a_rank):
     """min(1, B / (N r)): the share of a step's rate that storage can feed. Source: ml, `ml.08_fleet_principles`."""
-    positive(storage_bytes_per_s=storage_bytes_per_s, ranks=ranks, bytes_per_s_a_rank=bytes_per_s_a_rank)
+    count(ranks=ranks)
+    positive(storage_bytes_per_s=storage_bytes_per_s, bytes_per_s_a_rank=bytes_per_s_a_rank)
     return np.minimum(1, storage_bytes_per_s / (ranks * bytes_per_s_a_rank))
 
 
 def amdahl_speedup(ranks, serial_share):
     """1 / (s + (1 - s) / N). Source: ml, `ml.12_amdahl` (Amdahl 1967)."""
-    positive(ranks=ranks)
+    count(ranks=ranks)
     share(serial_share=serial_share)
     return 1 / (serial_share + (1 - serial_share) / ranks)
 
 
 def universal_speedup(ranks, contention, coherency):
     """N / (1 + a (N - 1) + b N (N - 1)); with b = 0 Amdahl's law, a its serial share. Source: ml, `ml.13_scaling_tax_curve` (Gunther 1993)."""
-    positive(ranks=ranks)
+    count(ranks=ranks)
     not_negative(contention=contention, coherency=coherency)
     return ranks / (1 + contention * (ranks - 1) + coherency * ranks * (ranks - 1))
 
@@ -85,14 +87,15 @@ def fastest_ranks(contention, coherency):
 
 def exposed_speedup(ranks, exposed_share):
     """N / (1 + N r), r the exposed communication over the compute of one rank alone: at most 1 / r. Source: ml, `ml.13_scaling_tax_curve` (2nd:M19)."""
-    positive(ranks=ranks)
+    count(ranks=ranks)
     not_negative(exposed_share=exposed_share)
     return ranks / (1 + ranks * exposed_share)
 
 
 def weak_speedup(ranks, compute_s, sync_s, micro_batches=1):
     """N A T_c / (A T_c + T_sync): work done by N ranks that synchronise after A micro-batches. Source: ml, `ml.14_gpt2_scaling`."""
-    positive(ranks=ranks, compute_s=compute_s, micro_batches=micro_batches)
+    count(ranks=ranks)
+    positive(compute_s=compute_s, micro_batches=micro_batches)
     not_negative(sync_s=sync_s)
     return ranks * micro_batches * compute_s / (micro_batches * compute_s + sync_s)
 

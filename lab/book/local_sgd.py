@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive
+from lab.book.checks import count, not_negative, positive
 
 EULER = 0.5772156649015329
 
 
 def exponential_straggler(ranks):
     """H_N = sum of 1 / i: expected time of the slowest of N over that of one, for exponential times. Source: Ch. 29, `ch29.straggler`."""
-    positive(ranks=ranks)
+    count(ranks=ranks)
     # Euler and Maclaurin's series at N + 8, and the eight terms back: off by less than 1e-8.
     n = np.asarray(ranks) + 8.0
     series = np.log(n) + EULER + 1 / (2 * n) - 1 / (12 * n**2) + 1 / (120 * n**4)

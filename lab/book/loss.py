@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.book.checks import positive
+from lab.book.checks import above, positive
 
 
 @dataclass(frozen=True)
@@ -131,5 +131,5 @@ def _gain(scale, exponent, **sizes):
 
 
 def _reducible(loss, law):
-    positive(**{"loss - irreducible": loss - law.irreducible})
+    above(law.irreducible, loss=loss)
     return loss - law.irreducible

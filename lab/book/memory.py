@@ -5,7 +5,7 @@ What a layer saves for its backward pass stands in `activations`.
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, ratio, share
+from lab.book.checks import count, not_negative, positive, ratio, share
 
 
 def model_state_bytes(parameters, ranks=1, stage=0, weight_bytes=2, gradient_bytes=2, master_bytes=4, moment_bytes=8):
@@ -16,7 +16,8 @@ def model_state_bytes(parameters, ranks=1, stage=0, weight_bytes=2, gradient_byt
     are weight_bytes=4, gradient_bytes=0, master_bytes=0. Stage 3 has a working set beside it: `sharding.zero3_working_bytes`.
     Source: Ch. 19, `ch19.model_state`; Ch. 20, `ch20.stage_memory` (Rajbhandari et al. 2020).
     """
-    positive(parameters=parameters, ranks=ranks)
+    count(ranks=ranks)
+    positive(parameters=parameters)
     not_negative(weight_bytes=weight_bytes, gradient_bytes=gradient_bytes, master_bytes=master_bytes, moment_bytes=moment_bytes)
     check_stage(stage)
     split = (3, weight_bytes), (2, gradient_bytes), (1, master_bytes + moment_bytes)

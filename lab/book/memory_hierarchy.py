@@ -1,6 +1,6 @@
 """Part I: links inside and across nodes (Ch. 3). Bandwidths are of one direction of one rank."""
 
-from lab.book.checks import at_least, not_negative, positive
+from lab.book.checks import at_least, count, not_negative, positive
 
 
 def half_bandwidth_bytes(alpha_s, bytes_per_s):
@@ -16,6 +16,7 @@ def half_bandwidth_bytes(alpha_s, bytes_per_s):
 def ring_bytes_per_s(ranks, bytes_per_s):
     """beta P / (2 (P - 1)): buffer over time of a long ring all_reduce. Source: Ch. 3, `ch03.ring_algbw` (D-01)."""
     positive(bytes_per_s=bytes_per_s)
+    count(ranks=ranks)
     at_least(2, ranks=ranks)
     return bytes_per_s * ranks / (2 * (ranks - 1))
 
@@ -26,5 +27,6 @@ def cards_bytes_per_s(nodes, cards, bytes_per_s):
     Source: Ch. 3, `ch03.hier_single_rep` as corrected (D-15).
     """
     positive(cards=cards)
+    count(nodes=nodes)
     at_least(2, nodes=nodes)
     return cards * ring_bytes_per_s(nodes, bytes_per_s)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, ratio
+from lab.book.checks import above, count, not_negative, positive, ratio
 
 
 def exposed_s(payload_bytes, bytes_per_s, overlap_s=0):
@@ -17,7 +17,8 @@ def optimizer_traffic_bytes(parameters, ranks=1, gradient_bytes=2, weight_bytes=
 
     Source: Ch. 22, `ch22.zero_offload_traffic` as corrected (4-5:D-86).
     """
-    positive(parameters=parameters, ranks=ranks)
+    count(ranks=ranks)
+    positive(parameters=parameters)
     not_negative(gradient_bytes=gradient_bytes, weight_bytes=weight_bytes)
     return ratio(parameters * (gradient_bytes + weight_bytes), ranks)
 
@@ -89,5 +90,6 @@ def least_codec_bytes_per_s(bytes_per_s, compression):
 
     Source: Ch. 22, `ch22.compression`.
     """
-    positive(bytes_per_s=bytes_per_s, compression=compression, **{"compression - 1": np.subtract(compression, 1)})
+    positive(bytes_per_s=bytes_per_s)
+    above(1, compression=compression)
     return bytes_per_s / (1 - 1 / compression)

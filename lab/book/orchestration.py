@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import below, not_negative, positive, share
+from lab.book.checks import below, count, not_negative, positive, share
 
 
 def one_server_wait(load, variation):
@@ -22,7 +22,7 @@ def many_server_wait(load, servers, variation):
 
 def distance_score(nodes, ranks_a_node, weight):
     """w times the pairs of ranks on different nodes: a score, not a time. Source: ml, `ml.50_locality`."""
-    positive(nodes=nodes, ranks_a_node=ranks_a_node)
+    count(nodes=nodes, ranks_a_node=ranks_a_node)
     not_negative(weight=weight)
     return weight * ranks_a_node**2 * nodes * (nodes - 1) / 2
 
@@ -41,6 +41,7 @@ def preemptible_usd_an_h(spot_usd_an_h, all_h, productive_h):
 
 def idle_usd(devices, usd_an_h, hours, idle_share):
     """Price of what nobody uses. Source: ml, `ml.53_idle_cost`."""
-    positive(devices=devices, usd_an_h=usd_an_h, hours=hours)
+    count(devices=devices)
+    positive(usd_an_h=usd_an_h, hours=hours)
     share(idle_share=idle_share)
     return devices * usd_an_h * hours * idle_share

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, share
+from lab.book.checks import count, not_negative, positive, share
 
 
 def overlapped_s(compute_s, communication_s, overlap):
@@ -109,5 +109,6 @@ def collective_matmul_s(matmul_s, gathered_bytes, ranks, alpha_s, bytes_per_s):
 
     Source: `ch31.collective_matmul`, not in the book (Wang et al. 2023); the last part has nothing to wait for.
     """
-    positive(matmul_s=matmul_s, gathered_bytes=gathered_bytes, ranks=ranks)
+    count(ranks=ranks)
+    positive(matmul_s=matmul_s, gathered_bytes=gathered_bytes)
     return matmul_s / ranks + (ranks - 1) * np.maximum(matmul_s / ranks, bucket_s(gathered_bytes, ranks, alpha_s, bytes_per_s))

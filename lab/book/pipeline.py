@@ -5,7 +5,7 @@ P stages, m micro-batches, v chunks a stage; `forward_s` and `backward_s` are ti
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, ratio
+from lab.book.checks import below, count, not_negative, positive, ratio
 
 
 def idle_s(stages, forward_s, backward_s, chunks=1):
@@ -13,7 +13,7 @@ def idle_s(stages, forward_s, backward_s, chunks=1):
 
     Source: Ch. 16, `ch16.gpipe_bubble`, `ch16.1f1b_bubble`, `ch16.interleaved_bubble`; `A24` to `A26`.
     """
-    positive(stages=stages, chunks=chunks)
+    count(stages=stages, chunks=chunks)
     not_negative(forward_s=forward_s, backward_s=backward_s)
     return (stages - 1) * (forward_s + backward_s) / chunks
 
@@ -26,7 +26,8 @@ def step_s(stages, micro_batches, forward_s, backward_s, chunks=1):
 
 def bubble_share(stages, micro_batches, chunks=1):
     """(P - 1) / (m v + P - 1) of all the time. Source: Ch. 16, `ch16.gpipe_bubble`, `ch16.interleaved_bubble` as corrected (4-5:D-23)."""
-    positive(stages=stages, micro_batches=micro_batches, chunks=chunks)
+    count(stages=stages, chunks=chunks)
+    positive(micro_batches=micro_batches)
     return ratio(stages - 1, micro_batches * chunks + stages - 1)
 
 
@@ -35,13 +36,15 @@ def bubble_to_ideal(stages, micro_batches, chunks=1):
 
     Source: Ch. 16, `ch16.interleaved_bubble`.
     """
-    positive(stages=stages, micro_batches=micro_batches, chunks=chunks)
+    count(stages=stages, chunks=chunks)
+    positive(micro_batches=micro_batches)
     return ratio(stages - 1, micro_batches * chunks)
 
 
 def ticks(stages, micro_batches, chunks=1):
     """m v + P - 1 turns of the loop of one pass; a program that computes on garbage in the bubble runs every one. Source: `A24`, `A26`."""
-    positive(stages=stages, micro_batches=micro_batches, chunks=chunks)
+    count(stages=stages, chunks=chunks)
+    positive(micro_batches=micro_batches)
     return micro_batches * chunks + stages - 1
 
 
@@ -68,13 +71,13 @@ def interleaved_in_flight(stages, chunks, stage=0):
     Source: Ch. 16, `ch16.interleaved_memory` (not in the book; 4-5:D-75).
     """
     _check_stage(stages, stage)
-    positive(chunks=chunks)
+    count(chunks=chunks)
     return ratio(2 * (stages - stage - 1) + (chunks - 1) * stages + 1, chunks)
 
 
 def hops(stages, chunks=1):
     """P v - 1 messages a micro-batch and direction, those from the last stage to the first included. Source: Ch. 16, `ch16.interleaved_comm`."""
-    positive(stages=stages, chunks=chunks)
+    count(stages=stages, chunks=chunks)
     return stages * chunks - 1
 
 
@@ -84,7 +87,8 @@ def zero_bubble_idle_s(stages, forward_s, input_backward_s, weight_s, lag=1):
     t_B is the gradient of the input alone; 1F1B, with both in one, idles (P - 1) (t_F + t_B + t_W). Below 0 there is no bubble.
     Source: Ch. 16, `ch16.zb_bubble` as corrected (4-5:D-24; Qi et al. 2023).
     """
-    positive(stages=stages, lag=lag)
+    count(stages=stages)
+    positive(lag=lag)
     not_negative(forward_s=forward_s, input_backward_s=input_backward_s, weight_s=weight_s)
     return np.maximum(0, (stages - 1) * (forward_s + input_backward_s - lag * weight_s))
 
@@ -93,12 +97,20 @@ def zero_bubble_share(stages, micro_batches, forward_s, input_backward_s, weight
     """x / (x + m (t_F + t_B + t_W)), x = `zero_bubble_idle_s`. Source: Ch. 16, `ch16.zb_bubble`; `A27`, `A28`."""
     positive(micro_batches=micro_batches)
     idle = zero_bubble_idle_s(stages, forward_s, input_backward_s, weight_s, lag)
-    return idle / (idle + micro_batches * (forward_s + input_backward_s + weight_s))
+    return idle_share(idle, micro_batches * (forward_s + input_backward_s + weight_s))
+
+
+def idle_share(idle_s, busy_s):
+    """idle / (idle + busy), busy = m (t_F + t_B) of one step, whatever the schedule. Source: Ch. 31a, `ch31a.dualpipe`."""
+    not_negative(idle_s=idle_s)
+    positive(busy_s=busy_s)
+    return idle_s / (idle_s + busy_s)
 
 
 def zero_bubble_in_flight(stages, lag=1):
     """k (P - 1) + 1 micro-batches: P with ZB-H1, 2 P - 1 with ZB-H2. Source: Ch. 16, `ch16.zb_memory` as corrected (4-5:D-25)."""
-    positive(stages=stages, lag=lag)
+    count(stages=stages)
+    positive(lag=lag)
     return lag * (stages - 1) + 1
 
 
@@ -113,7 +125,8 @@ def stage_volume_bytes(message_bytes, micro_batches, neighbours=2):
 
 def pipeline_volume_bytes(message_bytes, micro_batches, stages):
     """2 (P - 1) m n bytes over all boundaries. Source: Ch. 16, `ch16.pp_volume`."""
-    positive(message_bytes=message_bytes, micro_batches=micro_batches, stages=stages)
+    count(stages=stages)
+    positive(message_bytes=message_bytes, micro_batches=micro_batches)
     return 2 * (stages - 1) * micro_batches * message_bytes
 
 
@@ -145,6 +158,6 @@ def segmented_bytes(in_flight, segments, layers, input_bytes, layer_bytes):
 
 
 def _check_stage(stages, stage):
-    positive(stages=stages)
+    count(stages=stages)
     not_negative(stage=stage)
-    positive(**{"stages - stage": stages - stage})
+    below(stages, stage=stage)

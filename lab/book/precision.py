@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, share
+from lab.book.checks import not_negative, not_zero, positive, share
 
 
 def epsilon(mantissa_bits):
@@ -41,13 +41,13 @@ def values_per_octave(mantissa_bits):
 
 def least_growth(weight, mantissa_bits):
     """Half the gap above |w|: an update that is not larger is lost. Source: Ch. 30, `ch30.master_weights`."""
-    positive(**{"|weight|": np.abs(weight)})
+    not_zero(weight=weight)
     return 2.0 ** np.floor(np.log2(np.abs(weight))) * epsilon(mantissa_bits) / 2
 
 
 def least_loss_scale(gradient, exponent_bits):
     """smallest normal / |g|: the scale that keeps a gradient normal. Source: Ch. 30, `ch30.loss_scaling`."""
-    positive(**{"|gradient|": np.abs(gradient)})
+    not_zero(gradient=gradient)
     return smallest_normal(exponent_bits) / np.abs(gradient)
 
 

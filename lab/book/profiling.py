@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, share
+from lab.book.checks import count, not_negative, positive, share
 
 
 def hfu(mfu, recomputed_forwards=1.0):
@@ -35,13 +35,15 @@ def training_flops_per_token(layers, embed, mlp, vocab, length, kv_share=1.0, ga
 def wasted_device_h(waste_share, devices, hours):
     """Device hours that a share of lost time costs. Source: Ch. 32, `ch32.time_budget`."""
     share(waste_share=waste_share)
-    positive(devices=devices, hours=hours)
+    count(devices=devices)
+    positive(hours=hours)
     return waste_share * devices * hours
 
 
 def pipelined_tree_all_reduce_s(payload_bytes, ranks, alpha_s, bytes_per_s):
     """2 ceil(log2 n) alpha + 2 V / beta: a tree in the limit of many slices. Source: Ch. 32, `ch32.collective_models`."""
-    positive(payload_bytes=payload_bytes, ranks=ranks, bytes_per_s=bytes_per_s)
+    count(ranks=ranks)
+    positive(payload_bytes=payload_bytes, bytes_per_s=bytes_per_s)
     not_negative(alpha_s=alpha_s)
     return 2 * np.ceil(np.log2(ranks)) * alpha_s + 2 * payload_bytes / bytes_per_s
 
@@ -54,6 +56,6 @@ def straggler_loss(usual_s, slowest_s):
 
 def largest_z_score(ranks):
     """(n - 1) / sqrt(n): as far as one of n values can be from their mean, in sample standard deviations. Source: Ch. 32, `ch32.straggler_probe`."""
-    positive(ranks=ranks)
+    count(ranks=ranks)
     return (ranks - 1) / np.sqrt(ranks)
 

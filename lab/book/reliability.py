@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, share
+from lab.book.checks import below, count, not_negative, positive, share
 
 
 def failures_per_h(counts, mtbf_h):
@@ -58,7 +58,8 @@ def gathered_save_s(checkpoint_bytes, ranks, network_bytes_per_s, disk_bytes_per
 
     Source: Ch. 26, `ch26.io_models` as corrected (6-8:D-37).
     """
-    positive(checkpoint_bytes=checkpoint_bytes, ranks=ranks, network_bytes_per_s=network_bytes_per_s, disk_bytes_per_s=disk_bytes_per_s)
+    count(ranks=ranks)
+    positive(checkpoint_bytes=checkpoint_bytes, network_bytes_per_s=network_bytes_per_s, disk_bytes_per_s=disk_bytes_per_s)
     return checkpoint_bytes * (ranks - 1) / ranks / network_bytes_per_s + checkpoint_bytes / disk_bytes_per_s
 
 
@@ -97,7 +98,8 @@ def shards_read(rank: int, ranks_before: int, ranks_now: int) -> tuple[int, ...]
       ValueError: neither number of ranks divides the other.
     """
     not_negative(rank=rank)
-    positive(ranks_before=ranks_before, ranks_now=ranks_now, **{"ranks_now - rank": ranks_now - rank})
+    count(ranks_before=ranks_before, ranks_now=ranks_now)
+    below(ranks_now, rank=rank)
     if ranks_before % ranks_now and ranks_now % ranks_before:
         raise ValueError(f"ranks_now={ranks_now}: expected a divisor or a multiple of ranks_before={ranks_before}")
     merged = max(1, ranks_before // ranks_now)

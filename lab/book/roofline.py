@@ -5,7 +5,7 @@ Intensities are FLOP of one rank over bytes that this rank moves. Bandwidths are
 
 import numpy as np
 
-from lab.book.checks import at_least, positive
+from lab.book.checks import at_least, count, positive
 
 
 def attainable_flops_per_s(
@@ -40,6 +40,7 @@ def dp_intensity(tokens, ranks, bytes_per_element=2):
     `ranks` may be infinite. Source: Ch. 2, `ch02.I_dp`.
     """
     positive(tokens=tokens, bytes_per_element=bytes_per_element)
+    count(ranks=ranks)
     at_least(2, ranks=ranks)
     return 3 * tokens / bytes_per_element / (1 - 1 / ranks)
 
@@ -50,13 +51,15 @@ def tp_intensity(embed, ranks, bytes_per_element=2):
     Source: Ch. 2, `ch02.I_tp` as corrected (D-12).
     """
     positive(embed=embed, bytes_per_element=bytes_per_element)
+    count(ranks=ranks)
     at_least(2, ranks=ranks)
     return 9 * embed / ((ranks - 1) * bytes_per_element)
 
 
 def pp_intensity(embed, layers, stages, bytes_per_element=2):
     """36 H L / (p s) FLOP a byte: 72 n H^2 L / p of a stage over an activation and its gradient. Source: Ch. 2, `ch02.I_pp` as corrected (D-13)."""
-    positive(embed=embed, layers=layers, stages=stages, bytes_per_element=bytes_per_element)
+    count(stages=stages)
+    positive(embed=embed, layers=layers, bytes_per_element=bytes_per_element)
     return 36 * embed * layers / (stages * bytes_per_element)
 
 
@@ -68,5 +71,6 @@ def data_intensity(parameters, bytes_per_token, amplification=1):
 
 def data_ridge(devices, flops_per_s, mfu, bytes_per_s):
     """P F eta / BW FLOP a byte of a store that all devices share. Source: Ch. 3a, `ch03a.data_ridge` as corrected (D-18)."""
-    positive(devices=devices, mfu=mfu)
+    count(devices=devices)
+    positive(mfu=mfu)
     return devices * mfu * ridge(flops_per_s, bytes_per_s)

@@ -1,12 +1,13 @@
 """Part I: how long training takes, and how much of the devices it uses (Ch. 1, 5 and 6). `mfu` is model FLOPs utilisation."""
 
-from lab.book.checks import positive, share
+from lab.book.checks import count, positive, share
 from lab.book.data_parallel import compute_s, training_flops
 
 
 def training_s(parameters, tokens, devices, flops_per_s, mfu=1):
     """6 Psi D / (F eta P); attention's products of activations come on top. Source: Ch. 1, `ch01.train_time`; Ch. 6, `ch06.step_time`."""
-    positive(devices=devices, mfu=mfu)
+    count(devices=devices)
+    positive(mfu=mfu)
     share(mfu=mfu)
     return compute_s(parameters, tokens, flops_per_s) / (devices * mfu)
 
@@ -18,7 +19,8 @@ def tokens_per_s(parameters, devices, flops_per_s, mfu=1):
 
 def achieved_mfu(parameters, tokens, seconds, devices, flops_per_s):
     """6 Psi D / (T P F); Psi are the parameters that a token visits. Above 1 no machine can be so fast. Source: Ch. 5, `ch05.mfu`."""
-    positive(seconds=seconds, devices=devices)
+    count(devices=devices)
+    positive(seconds=seconds)
     return compute_s(parameters, tokens, flops_per_s) / (seconds * devices)
 
 

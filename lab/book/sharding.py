@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from lab.book.checks import not_negative, positive, ratio
+from lab.book.checks import count, not_negative, positive, ratio
 from lab.book.collectives import (
     all_gather_wire_bytes,
     all_reduce_wire_bytes,
@@ -24,7 +24,8 @@ def zero3_volume_bytes(parameters: int, bytes_per_element: int, ranks: int) -> F
 
 def zero3_weight_bytes(parameters: int, bytes_per_element: int, ranks: int) -> Fraction:
     """Psi e / P bytes of weights on one rank: the first term of 16 Psi / P. Source: Ch. 20, `ch20.stage_memory`."""
-    positive(parameters=parameters, bytes_per_element=bytes_per_element, ranks=ranks)
+    count(ranks=ranks)
+    positive(parameters=parameters, bytes_per_element=bytes_per_element)
     return ratio(parameters * bytes_per_element, ranks)
 
 
@@ -35,7 +36,8 @@ def zero_volume_bytes(parameters, bytes_per_element, ranks, stage, micro_batches
     Source: Ch. 20, `ch20.comm` as corrected (4-5:D-68).
     """
     check_stage(stage)
-    positive(parameters=parameters, bytes_per_element=bytes_per_element, ranks=ranks, micro_batches=micro_batches)
+    count(ranks=ranks)
+    positive(parameters=parameters, bytes_per_element=bytes_per_element, micro_batches=micro_batches)
     passes = 2 * (stage < 2) + (micro_batches + 1) * (stage == 2) + 3 * micro_batches * (stage == 3)
     return ratio(passes * parameters * bytes_per_element * (ranks - 1), ranks)
 
@@ -54,7 +56,7 @@ def zero3_working_bytes(layer_parameters, bytes_per_element=2, prefetched=1):
 
 def hybrid_across_wire_bytes(payload_bytes, shards, replicas):
     """2 (r - 1) / r n / s bytes a rank: each of s shards is reduced over r replicas, after the reduce-scatter inside. Source: `A4`, `A10`."""
-    positive(shards=shards, replicas=replicas)
+    count(shards=shards, replicas=replicas)
     return all_reduce_wire_bytes(ratio(payload_bytes, shards), replicas)
 
 
@@ -63,7 +65,8 @@ def zero3_overhead(parameters, layers, tokens, ranks, flops_per_s, alpha_s, byte
 
     Source: Ch. 20, `ch20.breakeven` as corrected (4-5:D-71).
     """
-    positive(layers=layers, ranks=ranks, bytes_per_s=bytes_per_s, bytes_per_element=bytes_per_element)
+    count(ranks=ranks)
+    positive(layers=layers, bytes_per_s=bytes_per_s, bytes_per_element=bytes_per_element)
     not_negative(alpha_s=alpha_s)
     sent_s = 3 * layers * (ranks - 1) * alpha_s + 3 * parameters * bytes_per_element / bytes_per_s
     return sent_s / compute_s(parameters, tokens, flops_per_s)

@@ -1,6 +1,6 @@
 """Part IV: what a layer computes and how long tensor parallelism keeps it waiting (Ch. 15). What it sends stands in `parallelism`."""
 
-from lab.book.checks import at_least, not_negative, positive, ratio, whole
+from lab.book.checks import at_least, count, not_negative, positive, ratio, whole
 from lab.book.collectives import all_reduce_wire_bytes, ring_all_reduce_s
 from lab.book.parallelism import activation_bytes
 
@@ -38,6 +38,7 @@ def tp_compute_to_sync(embed, ranks, flops_per_s, bytes_per_s, bytes_per_element
 
     Source: Ch. 15, `ch15.tp_ratio` as corrected (4-5:D-11, D-12).
     """
+    count(ranks=ranks)
     at_least(2, ranks=ranks)
     positive(embed=embed, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s, bytes_per_element=bytes_per_element)
     return 6 * embed * bytes_per_s / ((ranks - 1) * flops_per_s * bytes_per_element)
@@ -95,5 +96,5 @@ def sp_layer_wire_bytes(tokens, embed, bytes_per_element, ranks, regathers=2):
     Source: Ch. 17, `ch17.megatron_sp_pattern` as corrected (4-5:D-28; Korthikanti et al. 2022).
     """
     not_negative(regathers=regathers)
-    positive(ranks=ranks)
+    count(ranks=ranks)
     return ratio((8 + regathers) * (ranks - 1) * activation_bytes(tokens, embed, bytes_per_element), ranks)

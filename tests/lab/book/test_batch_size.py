@@ -150,8 +150,8 @@ def test_warm_up_ends_at_the_peak():
     [
         (lambda: steps_needed(0, 4000, 6144), "batch=0"),
         (lambda: noise_scale(1, 0), "gradient_square=0"),
-        (lambda: critical_batch_from(1, 512, 8192), "1 - efficiency=0"),
-        (lambda: critical_batch_from(0.01, 512, 8192), "efficiency batch - batch_before"),
+        (lambda: critical_batch_from(1, 512, 8192), "efficiency=1: expected less than 1"),
+        (lambda: critical_batch_from(0.01, 512, 8192), "batch=8192: expected more than 51200"),
         (lambda: lars_ratio(0, 1), "weight_norm=0"),
         (lambda: best_learning_rate(0.1, -1, 8), "noise_scale=-1"),
     ],

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 
 from lab.book.checks import (
+    above,
     at_least,
     below,
+    count,
     not_negative,
+    not_zero,
     positive,
     ratio,
     real,
@@ -39,6 +42,22 @@ def test_bounds_are_told_and_the_lower_one_is_included():
         at_least(2, ranks=1)
     with pytest.raises(ValueError, match="^load=1: expected less than 1"):
         below(1, load=1)
+    above(1, ratio=1.01)
+    with pytest.raises(ValueError, match="^ratio=1: expected more than 1"):
+        above(1, ratio=1)
+
+
+def test_zero_alone_is_refused_where_a_sign_is_free():
+    not_zero(weight=-1, gradient=np.array([1, -1]))
+    with pytest.raises(ValueError, match="^weight=0: expected a number other than 0"):
+        not_zero(weight=0)
+
+
+@pytest.mark.parametrize("refused", [0, -8, 1.5, Fraction(3, 2), float("nan")])
+def test_a_count_is_whole_above_zero_or_endless(refused):
+    count(ranks=8, stages=8.0, shards=np.arange(1, 3), replicas=float("inf"), hosts=Fraction(4, 2))
+    with pytest.raises(ValueError, match=f"^ranks={refused}: expected a whole number above 0"):
+        count(ranks=refused)
 
 
 @pytest.mark.parametrize("refused", [-0.1, 1.1, float("nan")])

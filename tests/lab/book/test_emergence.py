@@ -66,9 +66,9 @@ def test_a_model_that_sees_60_examples_over_and_over_is_worst_with_60_features_n
     ("call", "named"),
     [
         (lambda: success_share(2.1, 2.0, 0), "width=0"),
-        (lambda: loss_below_critical(1, 0.1), "1 - success_share=0"),
+        (lambda: loss_below_critical(1, 0.1), "success_share=1: expected less than 1"),
         (lambda: uniform_loss(0), "vocab=0"),
-        (lambda: reducible_after(0.3, 1, 0.34), "size_ratio - 1=0"),
+        (lambda: reducible_after(0.3, 1, 0.34), "size_ratio=1: expected more than 1"),
         (lambda: exact_match_share(1.5, 4), "token_share=1.5"),
     ],
 )

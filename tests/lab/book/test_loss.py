@@ -126,10 +126,10 @@ def test_a_million_budgets_are_one_call():
         (lambda: additive_loss(0, 1e9), "parameters=0"),
         (lambda: additive_loss(1e9, -1), "tokens=-1"),
         (lambda: additive_loss(1e9, 1e9, "chinchilla"), "fit='chinchilla': expected one of hoffmann, besiroglu"),
-        (lambda: least_parameters(1.6), "loss - irreducible"),
-        (lambda: parameters_for_loss(1.69), "least reachable"),
+        (lambda: least_parameters(1.6), "loss=1.6: expected more than 1.69"),
+        (lambda: parameters_for_loss(1.69), "loss=1.69: expected more than 1.69"),
         (lambda: effective_tokens(1e9, 0.5), "epochs=0.5: expected 1 or above"),
-        (lambda: break_even_tokens(7e9, 1e12, 70e9, 1e12), "parameters - small_parameters"),
+        (lambda: break_even_tokens(7e9, 1e12, 70e9, 1e12), "small_parameters=70000000000.0: expected less than 7000000000.0"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(call, named):

@@ -124,5 +124,5 @@ def test_interleaving_4_stages_by_2_sends_2_33_times_as_often():
 
 
 def test_a_stage_beyond_the_last_is_named():
-    with pytest.raises(ValueError, match="stages - stage=0"):
+    with pytest.raises(ValueError, match="stage=4: expected less than 4"):
         in_flight(4, 8, 4)

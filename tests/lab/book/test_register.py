@@ -90,14 +90,27 @@ def test_arrays_give_what_numbers_give(formula, number):
 SIGNED = {"exponent", "loss", "critical_loss", "weight", "gradient", "best_s", "mean_s"}
 
 
-def refusals() -> list:
-    """Each argument of each function that is a size, a count, a rate or a time, with arguments that the function takes."""
+# What is counted: half of one is not to be had.
+COUNTED = {
+    "ranks", "stages", "replicas", "shards", "hosts", "devices", "nodes", "pipe", "tensor", "context", "expert", "chunks",
+    "tensor_ranks", "sequence_ranks", "pipe_now", "ranks_before", "ranks_now", "ranks_a_node", "ranks_per_domain",
+}  # fmt: skip
+
+
+def numbers_taken() -> list:
+    """Each number that each function takes, with arguments that it takes."""
     firsts = {f.function: (f, number) for f in reversed(formulas()) for number in reversed(f.worked) if f.function}
     taken = [(f, {**{name: given for name, given in f.arguments.items() if is_number(given)}, **number.arguments}) for f, number in firsts.values()]
-    return [pytest.param(f, given, name, id=f"{f.function}-{name}") for f, given in taken for name in given if is_number(given[name]) and name not in SIGNED]
+    return [pytest.param(f, given, name, id=f"{f.function}-{name}") for f, given in taken for name in given if is_number(given[name])]
 
 
-@pytest.mark.parametrize("formula, given, name", refusals())
+@pytest.mark.parametrize("formula, given, name", [case for case in numbers_taken() if case.values[2] in COUNTED and case.values[1][case.values[2]] < np.inf])
+def test_a_half_of_what_is_counted_is_refused_by_the_name_of_its_argument(formula, given, name):
+    with pytest.raises(ValueError, match=rf"\b{name}={given[name] + 0.5}\b"):
+        formula.call(**{**given, name: given[name] + 0.5})
+
+
+@pytest.mark.parametrize("formula, given, name", [case for case in numbers_taken() if case.values[2] not in SIGNED])
 def test_minus_one_is_refused_by_the_name_of_its_argument(formula, given, name):
     with pytest.raises(ValueError, match=rf"\b{name}=-1\b"):
         formula.call(**{**given, name: -1})
@@ -220,7 +233,8 @@ def test_letters_and_names_of_arguments_give_the_same():
         ({"payload_bits": 2}, "no argument 'payload_bits'; expected payload_bytes"),
         ({"ranks": 2, "p": 2}, "ranks set twice"),
         ({"p": 2, "n": 2}, r"alpha_s, bytes_per_s not given; it takes payload_bytes \(n\), ranks \(p\)"),
-        (RING | {"ranks": 0}, "ranks=0: expected a number above 0"),
+        (RING | {"ranks": 0}, "ranks=0: expected a whole number above 0"),
+        (RING | {"ranks": 2.5}, "ranks=2.5: expected a whole number above 0"),
     ],
 )
 def test_unusable_settings_are_refused_by_name(settings, problem):

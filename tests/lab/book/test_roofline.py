@@ -43,7 +43,7 @@ def test_tensor_parallelism_over_8_is_network_bound_across_nodes_and_not_inside_
         (lambda: ridge(H100, 0), "bytes_per_s=0"),
         (lambda: dp_intensity(1024, 1), "ranks=1: expected 2 or above"),
         (lambda: dp_intensity(np.array([1024, -1]), 8), "tokens=-1"),
-        (lambda: tp_intensity(8192, 0), "ranks=0: expected 2 or above"),
+        (lambda: tp_intensity(8192, 1), "ranks=1: expected 2 or above"),
         (lambda: pp_intensity(8192, 80, 0), "stages=0"),
         (lambda: data_intensity(70e9, 2, 0), "amplification=0"),
         (lambda: half_bandwidth_bytes(-1e-6, 450e9), "alpha_s=-1e-06"),
