@@ -2,26 +2,98 @@
 
 from dataclasses import replace
 
+from lab.book.experts import all_to_all_wire_bytes, buffer_bytes, capacity, expert_parameters
 from lab.decoder_experiments.step import SMALL, decoder_experiment
-from lab.experiment import Claim, beside
-from lab.ledger import Ledger
+from lab.evidence import along, counted, element_bytes
+from lab.experiment import Claim, beside, calculated, decided
+from lab.ledger import Kind, Ledger, Totals, Transfer
 from lab.models.shape import DecoderShape
 from lab.strategies.data_parallel import DATA_PARALLEL
 from lab.strategies.expert_parallel import EXPERT_PARALLEL
+from lab.strategies.memory import static_bytes
+from lab.strategies.terms import RECOMPUTING
 from meshes.axes import DATA, EXPERT, Axes
+
+MLP_MATRICES = 3
+STRATEGY = DATA_PARALLEL | EXPERT_PARALLEL
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    return ()
+    moved = along(measured, EXPERT, kind=Kind.ALL_TO_ALL)
+    if axes[EXPERT] == 1 or not shape.experts or not moved:
+        return ()
+    return (*_volume(shape, axes, moved), _slots(shape, axes, moved), _of_all_tokens(shape, axes, moved), *_gradients(shape, axes, measured), *_placed(shape, axes, measured))
+
+
+def _tokens(shape: DecoderShape, axes: Axes) -> int:
+    """Of one rank and micro-batch."""
+    return shape.micro_batch * shape.length // axes.size
+
+
+def _volume(shape: DecoderShape, axes: Axes, moved: tuple[Transfer, ...]) -> tuple[Claim, Claim]:
+    P, T, e, sent = axes[EXPERT], _tokens(shape, axes), element_bytes(moved), Totals.of(moved)
+    times = (6 if shape.remat in RECOMPUTING else 4) * shape.layers * shape.accumulation
+    n = buffer_bytes(T, shape.embed, e, shape.top_k, shape.capacity_factor)
+    book, printed = float(all_to_all_wire_bytes(n, P, times)), float(all_to_all_wire_bytes(T * shape.embed, P, 2)) * shape.layers * shape.accumulation
+    evidence = f"{sent.executions} all-to-alls in {shape.layers} layers send {counted(sent.wire_bytes)} B a rank at remat={shape.remat}"
+    compared = f"{evidence}; {times} times (P-1)/P C_f k T H e is {book:,.0f} B at P={P}, T={T:,}, k={shape.top_k}, C_f={shape.capacity_factor:g}"
+    is_rounded = shape.slots * shape.experts != shape.capacity_factor * shape.length * shape.top_k
+    right = calculated("ch18.moe_comm", f"{compared}, each expert's slots rounded up") if is_rounded else decided("ch18.moe_comm", sent.wire_bytes == book, compared)
+    wrong = decided("ch18.moe_comm", sent.wire_bytes == printed, f"{evidence}, not {printed:,.0f}", statement="a layer sends 2(P-1)/P T H", disputed="4-5:D-43")
+    return right, wrong
+
+
+def _slots(shape: DecoderShape, axes: Axes, moved: tuple[Transfer, ...]) -> Claim:
+    sequences, sizes = shape.micro_batch // axes.size, {t.payload_bytes for t in moved}
+    slots = {size / (sequences * shape.experts * shape.embed * element_bytes(moved)) for size in sizes}
+    book = int(capacity(shape.length, shape.experts, shape.top_k, shape.capacity_factor))
+    evidence = f"each buffer has {' or '.join(f'{s:g}' for s in slots)} slots of an expert for a sequence of {shape.length}; ceil(C_f T k/E) is {book}"
+    return decided("ch18.capacity", slots == {book}, evidence)
+
+
+def _of_all_tokens(shape: DecoderShape, axes: Axes, moved: tuple[Transfer, ...]) -> Claim:
+    """A rank's own tokens k times, where the book has an expert's share of everyone's."""
+    payload, T = float(Totals.of(moved).payload_bytes) / Totals.of(moved).executions, _tokens(shape, axes)
+    own, all_tokens = (buffer_bytes(tokens, shape.embed, element_bytes(moved), k, shape.capacity_factor) for tokens, k in ((T, shape.top_k), (T * axes.size, shape.top_k / shape.experts)))
+    evidence = f"a buffer holds {payload:,.0f} B: k T_rank d w is {own:,.0f} B with empty slots, k/E T_global d w {all_tokens:,.0f} B"
+    if own == all_tokens:
+        return calculated("ch35.a2a_volume", f"{evidence}: the same for as many ranks as experts")
+    return decided("ch35.a2a_volume", payload == all_tokens, evidence, statement="a rank sends k/E of all tokens", disputed="6-8:D-129")
+
+
+def _gradients(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    """Experts' over data, of a rank's share of them; all others' over both axes."""
+    if axes[DATA] == 1:
+        return ()
+    sums = tuple(t for t in measured.split().transfers if t.kind is Kind.ALL_REDUCE and t.phase == "backward" and t.payload_bytes > 4)
+    by_axes = {names: Totals.of(t for t in sums if t.axes == names) for names in ((DATA,), (EXPERT,), axes.ordered((DATA, EXPERT)))}
+    experts = shape.layers * expert_parameters(shape.experts, shape.embed, shape.mlp, MLP_MATRICES)
+    e, (own, expert_axis, rest) = element_bytes(sums), (int(total.payload_bytes) for total in by_axes.values())
+    book = e * experts // axes[EXPERT], 0, e * (shape.parameters - experts)
+    evidence = f"{counted(own)} B of gradients are summed over data={axes[DATA]} and {counted(rest)} B over all {axes.size} ranks"
+    compared = f"{evidence}; a rank's experts have {counted(book[0])} B, all other weights {counted(book[2])} B"
+    return (
+        decided("ch18.ep_dp", (own, expert_axis, rest) == book, compared),
+        decided("ch18.ep_dp", rest == e * shape.parameters, evidence, statement="all gradients are summed over one group", disputed="4-5:D-44"),
+        decided("ch25.grad_sync_5d", (own, rest) == (book[2], book[0]), evidence, statement="experts are summed over the expert axis too, the rest over data alone", disputed="6-8:D-24"),
+    )
+
+
+def _placed(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    if measured.memory is None:
+        return ()
+    held, book = measured.memory.arguments - measured.memory.padding, static_bytes(STRATEGY, shape, axes)
+    evidence = f"a device takes {counted(held)} B, {shape.experts // axes[EXPERT]} of {shape.experts} experts among them; by the formula {counted(book)} B"
+    return (decided("ch18.placement", held == book, evidence, statement="E > P: a rank holds E/P experts"),)
 
 
 EXPERIMENT = decoder_experiment(
     name="ch18_expert_parallel",
     chapter=18,
     question="What do experts on other ranks cost a training step, and whose gradients are summed where?",
-    strategy=DATA_PARALLEL | EXPERT_PARALLEL,
+    strategy=STRATEGY,
     axes=beside(DATA, EXPERT),
     claims=claims,
-    parameters=DecoderShape(mlp=1408, experts=16),
+    parameters=DecoderShape(mlp=1408, experts=32),
     small=replace(SMALL, mlp=24, experts=8),
 )

@@ -3,14 +3,14 @@
 from lab.book.checks import count, positive, ratio
 
 _RESIDUAL = ("attention_norm_in", "attention_normed", "attention_in", "mlp_norm_in", "mlp_normed", "mlp_in")
-_SWIGLU = ("gate", "sigmoid", "sigmoid_slope", "silu", "up", "hidden")
+SWIGLU = ("gate", "sigmoid", "sigmoid_slope", "silu", "up", "hidden")
 
 LLAMA_SAVED = {
     "full_remat": ("input",),
     "names_saved": ("input", "attention_leaves"),
     "dots_saved": ("input", "q", "k", "v", "attention_out", "gate", "up"),
-    "attention_recomputed": (*_RESIDUAL, "q", "k", "v", "attended", *_SWIGLU),
-    "no_remat": (*_RESIDUAL, "q", "k", "v", "softmax", "probabilities", "attended", *_SWIGLU),
+    "attention_recomputed": (*_RESIDUAL, "q", "k", "v", "attended", *SWIGLU),
+    "no_remat": (*_RESIDUAL, "q", "k", "v", "softmax", "probabilities", "attended", *SWIGLU),
 }
 """What each remat policy keeps of `llama_tensors`.
 
@@ -57,7 +57,7 @@ def llama_tensors(
         "mlp_norm_in": norm_in,
         "mlp_normed": stream,
         "mlp_in": stream,
-        **dict.fromkeys(_SWIGLU, ff),
+        **dict.fromkeys(SWIGLU, ff),
     }
 
 

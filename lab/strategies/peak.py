@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from lab.book.activations import LLAMA_SAVED, llama_tensors
+from lab.book.activations import LLAMA_SAVED, SWIGLU, llama_tensors
 from lab.models.shape import DecoderShape
 from lab.strategies.memory import static_bytes
 from lab.strategies.strategy import Strategy
@@ -82,7 +82,15 @@ class Device:
     def _tensors(self, layout: Layout) -> Terms:
         shape = self.shape
         kv_heads, mlp = (self._local(self.strategy.inside, dim) for dim in ("kv_heads", "mlp"))
-        return llama_tensors(self._tokens(layout), shape.length, shape.embed, kv_heads * shape.queries, kv_heads, shape.head_dim, mlp, shape.bytes_per_element)
+        dense = llama_tensors(self._tokens(layout), shape.length, shape.embed, kv_heads * shape.queries, kv_heads, shape.head_dim, mlp, shape.bytes_per_element)
+        return dense | self._in_slots(dense) if shape.experts else dense
+
+    def _in_slots(self, dense: Terms) -> Terms:
+        """What experts have in place of the MLP's tensors: as many, of slots; beside a router's tokens what is sent to them and comes back."""
+        shape = self.shape
+        slots = self._tokens(self.strategy.inside) // shape.length * shape.experts * shape.slots
+        size = slots * shape.bytes_per_element
+        return dict.fromkeys(SWIGLU, size * shape.mlp) | {"mlp_in": dense["mlp_in"] + 2 * size * shape.embed}
 
     def _tokens(self, layout: Layout) -> int:
         return prod(layout.local_shape(("batch", "length"), (self.shape.micro_batch, self.shape.length), self.axes))
