@@ -22,7 +22,8 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     moved = along(measured, EXPERT, kind=Kind.ALL_TO_ALL)
     if axes[EXPERT] == 1 or not shape.experts or not moved:
         return ()
-    return (*_volume(shape, axes, moved), _slots(shape, axes, moved), _of_all_tokens(shape, axes, moved), *_gradients(shape, axes, measured), *_placed(shape, axes, measured))
+    sent = (*_volume(shape, axes, moved), _slots(shape, axes, moved), _of_all_tokens(shape, axes, moved))
+    return (*sent, *_gradients(shape, axes, measured), *_placed(shape, axes, measured))
 
 
 def _tokens(shape: DecoderShape, axes: Axes) -> int:
@@ -53,8 +54,9 @@ def _slots(shape: DecoderShape, axes: Axes, moved: tuple[Transfer, ...]) -> Clai
 
 def _of_all_tokens(shape: DecoderShape, axes: Axes, moved: tuple[Transfer, ...]) -> Claim:
     """A rank's own tokens k times, where the book has an expert's share of everyone's."""
-    payload, T = float(Totals.of(moved).payload_bytes) / Totals.of(moved).executions, _tokens(shape, axes)
-    own, all_tokens = (buffer_bytes(tokens, shape.embed, element_bytes(moved), k, shape.capacity_factor) for tokens, k in ((T, shape.top_k), (T * axes.size, shape.top_k / shape.experts)))
+    payload, T, k = float(Totals.of(moved).payload_bytes) / Totals.of(moved).executions, _tokens(shape, axes), shape.top_k
+    shares = (T, k), (T * axes.size, k / shape.experts)
+    own, all_tokens = (buffer_bytes(tokens, shape.embed, element_bytes(moved), copies, shape.capacity_factor) for tokens, copies in shares)
     evidence = f"a buffer holds {payload:,.0f} B: k T_rank d w is {own:,.0f} B with empty slots, k/E T_global d w {all_tokens:,.0f} B"
     if own == all_tokens:
         return calculated("ch35.a2a_volume", f"{evidence}: the same for as many ranks as experts")
@@ -74,8 +76,8 @@ def _gradients(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim
     compared = f"{evidence}; a rank's experts have {counted(book[0])} B, all other weights {counted(book[2])} B"
     return (
         decided("ch18.ep_dp", (own, expert_axis, rest) == book, compared),
-        decided("ch18.ep_dp", rest == e * shape.parameters, evidence, statement="all gradients are summed over one group", disputed="4-5:D-44"),
-        decided("ch25.grad_sync_5d", (own, rest) == (book[2], book[0]), evidence, statement="experts are summed over the expert axis too, the rest over data alone", disputed="6-8:D-24"),
+        decided("ch18.ep_dp", e * shape.parameters in (own, rest), evidence, statement="all gradients are summed over one group", disputed="4-5:D-44"),
+        decided("ch25.grad_sync_5d", (own, rest) == (book[2], book[0]), evidence, statement="experts' are summed over both, the rest over data", disputed="6-8:D-24"),
     )
 
 

@@ -43,11 +43,11 @@ def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer
     )
 
 
-def moved(scope: str, phase: str, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:
+def moved(scope: str, phase: str, strategy: Strategy, shape: DecoderShape, axes: Axes, over: str = EXPERT) -> Transfer:
     """A recomputed layer sends both ways again, since the gates' gradients need what the experts gave."""
     passes = 2 if phase == BACKWARD and shape.remat in RECOMPUTING else 1
     payload = slot_bytes(strategy, shape, axes)
-    return transfer(Kind.ALL_TO_ALL, f"layers/mlp/{scope}", (EXPERT,), payload, phase, shape.dtype, passes * shape.layers * shape.accumulation, axes)
+    return transfer(Kind.ALL_TO_ALL, f"layers/mlp/{scope}", (over,), payload, phase, shape.dtype, passes * shape.layers * shape.accumulation, axes)
 
 
 def slot_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:

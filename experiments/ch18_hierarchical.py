@@ -1,0 +1,68 @@
+"""Chapter 18: what does an all-to-all over two levels of links save, and what does it cost?"""
+
+from dataclasses import replace
+
+from lab.book.experts import all_to_all_wire_bytes, two_level_messages
+from lab.decoder_experiments.step import SMALL, decoder_experiment
+from lab.evidence import along, counted
+from lab.experiment import Claim, beside, decided
+from lab.ledger import Kind, Ledger, Totals
+from lab.models.shape import DecoderShape
+from lab.strategies.hierarchical_experts import HIERARCHICAL_EXPERTS, LEVELS
+from meshes.axes import DATA, EXPERT, Axes
+
+
+def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    """Of one dispatch, against one all-to-all over all ranks."""
+    inside, across = (along(measured, axis, kind=Kind.ALL_TO_ALL, phase="forward") for axis in LEVELS)
+    if 1 in axes.sizes or not inside or not across:
+        return ()
+    N, G, P = axes[DATA], axes[EXPERT], axes.size
+    n = inside[0].payload_bytes
+    messages, flat_messages = sum(some[0].group_size - 1 for some in (inside, across)), P - 1
+    sent, crossing = (float(some[0].wire_bytes) for some in (inside, across))
+    flat, flat_crossing = float(all_to_all_wire_bytes(n, P, 1)), n * (P - G) / P
+    equal = Totals.of(inside).executions == Totals.of(across).executions
+    return (
+        decided(
+            "A40",
+            equal and messages == two_level_messages(G, N),
+            f"{messages} messages a rank inside groups of {G} and across {N}, not {flat_messages}; those that cross have {counted(n // N)} B, not {counted(n // P)}",
+        ),
+        decided(
+            "A40",
+            crossing == flat_crossing,
+            f"{counted(int(crossing))} B of {counted(n)} cross between groups, as many as in one all-to-all over {P}",
+            statement="as many bytes cross between nodes",
+        ),
+        decided(
+            "A40",
+            sent + crossing == all_to_all_wire_bytes(n, G, 1) + all_to_all_wire_bytes(n, N, 1),
+            f"a rank sends {counted(int(sent + crossing))} B, {(sent + crossing) / flat:.2f} times the {counted(int(flat))} of one all-to-all",
+            statement="(G-1)/G n + (N-1)/N n are sent",
+        ),
+        *_links(measured),
+    )
+
+
+def _links(measured: Ledger) -> tuple[Claim, ...]:
+    """Decided where there are two links."""
+    inside, across = ({t.link for t in along(measured, axis, kind=Kind.ALL_TO_ALL)} for axis in LEVELS)
+    if "network" not in inside | across:
+        return ()
+    evidence = f"the first all-to-all crosses {' and '.join(sorted(inside))} links, the second {' and '.join(sorted(across))} links"
+    return (decided("A40", (inside, across) == ({"host"}, {"network"}), evidence, statement="only the second level crosses the network"),)
+
+
+EXPERIMENT = decoder_experiment(
+    name="ch18_hierarchical",
+    chapter=18,
+    question="What does an all-to-all over two levels of links save, and what does it cost?",
+    strategy=HIERARCHICAL_EXPERTS,
+    axes=beside(DATA, EXPERT),
+    claims=claims,
+    parameters=DecoderShape(mlp=1408, experts=32),
+    targets=("gpu:h100:2x8",),
+    styles=("explicit",),
+    small=replace(SMALL, mlp=24, experts=16),
+)
