@@ -1,0 +1,95 @@
+"""Experts on one device: a layer against all experts on all tokens, and the parts of routing against numbers worked out by hand."""
+
+from dataclasses import replace
+from functools import partial
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lab.models import experts
+from lab.models.decoder import initial, mixture
+from lab.models.seams import Seams
+from lab.models.shape import DecoderShape
+from tests.lab.models import dense_mixture
+
+TINY = DecoderShape(layers=2, batch=3, length=24, embed=8, kv_heads=2, queries=1, head_dim=4, mlp=12, vocab=17, dtype="f32", experts=4, shared=2)
+FEW_SLOTS, ALL_SLOTS = 0.75, 4.0
+
+
+def one_layer(shape: DecoderShape) -> dict[str, jax.Array]:
+    layer = jax.tree.map(lambda w: w[0], initial(shape)["layers"])
+    return {name: layer[name] for name in ("router", "gate", "up", "down", "shared_gate", "shared_up", "shared_down")}
+
+
+def plain(layer: dict) -> dict[str, jax.Array]:
+    return {name: weight.get_value() for name, weight in layer.items()}
+
+
+@pytest.mark.parametrize(("k", "factor"), [(1, FEW_SLOTS), (2, FEW_SLOTS), (3, ALL_SLOTS)])
+def test_a_layer_and_its_gradients_are_those_of_all_experts_on_all_tokens(k, factor):
+    shape = replace(TINY, top_k=k, capacity_factor=factor, balance=0.5)
+    x, u = (jax.random.normal(jax.random.key(i), (3, 24, 8)) for i in (1, 2))
+    layer = one_layer(shape)
+    kept = (dense_mixture.weights(x, plain(layer)["router"], k, shape.slots) > 0).sum()
+    assert kept == x[..., 0].size * k if factor == ALL_SLOTS else kept < 0.9 * x[..., 0].size * k
+
+    def found(x, layer):
+        return jnp.sum(u * mixture(x, layer, shape, Seams()))
+
+    def expected(x, w):
+        loss = 0.5 / shape.batch * dense_mixture.balance(x, w["router"], k)
+        return jnp.sum(u * dense_mixture.mixture(x, w, k, shape.slots)) + loss - jax.lax.stop_gradient(loss)
+
+    with jax.default_matmul_precision("highest"):
+        value, (gx, gw) = jax.jit(jax.value_and_grad(found, (0, 1)))(x, layer)
+        chex.assert_trees_all_close((value, (gx, plain(gw))), jax.jit(jax.value_and_grad(expected, (0, 1)))(x, plain(layer)), rtol=1e-5, atol=1e-5)
+
+
+def test_a_token_takes_the_next_slot_of_each_of_its_experts():
+    assert experts.slots(jnp.array([[0, 2], [2, 1], [2, 0], [0, 1]]), 3).tolist() == [[0, 0], [1, 0], [2, 1], [2, 1]]
+
+
+def test_the_third_token_of_an_expert_with_two_slots_gets_nothing_back():
+    routes = experts.Routes(jnp.array([[0], [0], [0], [1]]), jnp.array([[0], [1], [2], [0]]), jnp.full((4, 1), 0.5))
+    x_TD = jnp.arange(8.0).reshape(4, 2) + 1
+    y_ECD = experts.dispatched(x_TD, routes, 2, 2)
+    assert y_ECD.tolist() == [[[1, 2], [3, 4]], [[7, 8], [0, 0]]]
+    assert experts.combined(y_ECD, routes).tolist() == [[0.5, 1], [1.5, 2], [0, 0], [3.5, 4]]
+
+
+def test_a_bias_moves_the_choice_and_not_the_weights():
+    gates_TE = jnp.array([[0.6, 0.3, 0.2]])
+    routes = experts.routes(gates_TE, 2, jnp.array([0.0, 0.0, 0.5]))
+    assert routes.expert_Tk.tolist() == [[2, 0]]
+    np.testing.assert_allclose(routes.weight_Tk, [[0.25, 0.75]])
+
+
+def test_one_expert_a_token_keeps_its_gate():
+    assert experts.weights(jnp.array([[0.3]])).tolist() == [[pytest.approx(0.3)]]
+    assert experts.weights(jnp.array([[0.3, 0.1]])).tolist() == [[pytest.approx(0.75), pytest.approx(0.25)]]
+
+
+def test_only_the_two_nodes_with_the_largest_sums_stay_open():
+    # Sums of the two best of each node: 1.0, 1.1, 1.2, 0.9.
+    gates_TE = jnp.array([[0.9, 0.1, 0.0, 0.5, 0.6, 0.1, 0.6, 0.6, 0.5, 0.8, 0.1, 0.0]])
+    open_TE = experts.within_nodes(gates_TE, nodes=4, limit=2, k=4) > 0
+    assert np.flatnonzero(open_TE).tolist() == [3, 4, 5, 6, 7, 8]
+
+
+def test_each_bias_moves_by_one_step_towards_the_mean_load():
+    found = experts.rebalanced(jnp.zeros(3), jnp.array([10.0, 2.0, 6.0]), 0.001)
+    assert found.tolist() == pytest.approx([-0.001, 0.001, 0.0])
+
+
+def test_large_logits_cost_the_square_of_their_logsumexp():
+    assert float(experts.z_loss(jnp.log(jnp.array([[1.0, 2.0, 1.0], [0.5, 0.25, 0.25]])))) == pytest.approx(np.log(4) ** 2 / 2)
+
+
+def test_later_tokens_change_no_earlier_token():
+    shape = replace(TINY, capacity_factor=FEW_SLOTS)
+    x_BSD, layer = jax.random.normal(jax.random.key(3), (1, 24, 8)), one_layer(shape)
+    run = jax.jit(partial(mixture, shape=shape, seams=Seams()))
+    np.testing.assert_array_equal(run(x_BSD, layer)[:, :12], run(x_BSD.at[:, 12:].multiply(-2), layer)[:, :12])
