@@ -10,13 +10,17 @@ from lab.models.shape import DecoderShape
 from meshes.errors import Unusable
 
 
-@pytest.mark.parametrize(("preset", "parameters"), [("llama3-8b", 8_030_261_248), ("llama3-70b", 70_553_706_496), ("llama2-7b", 6_738_415_616)])
+PUBLISHED = {"llama3-8b": 8_030_261_248, "llama3-70b": 70_553_706_496, "llama2-7b": 6_738_415_616, "mixtral-8x7b": 46_702_792_704}
+SHAPES = {"untied": DecoderShape(), "tied": DecoderShape(tied=True), "small": DecoderShape().shrunk(queries=3, layers=5), "experts": DecoderShape(experts=4, shared=2)}
+
+
+@pytest.mark.parametrize(("preset", "parameters"), PUBLISHED.items())
 def test_a_preset_has_as_many_parameters_as_its_model(preset, parameters):
     shape = DecoderShape.preset(preset)
     assert (shape.parameters, _allocated(shape)) == (parameters, parameters)
 
 
-@pytest.mark.parametrize("shape", [DecoderShape(), DecoderShape(tied=True), DecoderShape().shrunk(queries=3, layers=5)], ids=["untied", "tied", "small"])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_parameters_are_the_entries_of_all_arrays(shape):
     assert _allocated(shape) == shape.parameters
 
@@ -30,8 +34,8 @@ def test_llama3_8b_has_8_groups_of_4_queries():
     assert (shape.layers, shape.embed, shape.kv_heads, shape.queries, shape.heads, shape.head_dim, shape.batch) == (32, 4096, 8, 4, 32, 128, 2048)
 
 
-@pytest.mark.parametrize("preset", ["mixtral-8x7b", "deepseek-v3", "gpt2", "qwen3-8b"])
-def test_a_model_with_experts_latent_attention_biases_or_normed_heads_is_refused(preset):
+@pytest.mark.parametrize("preset", ["deepseek-v3", "gpt2", "qwen3-8b"])
+def test_a_model_with_latent_attention_biases_or_normed_heads_is_refused(preset):
     with pytest.raises(Unusable, match=f"preset={preset}: the decoder has RMSNorm, .* take llama3-8b or the like"):
         DecoderShape.preset(preset)
 
@@ -53,6 +57,8 @@ def test_an_unknown_preset_lists_the_known():
         ({"head_dim": 0}, "head_dim=0: expected an even number, since positions rotate pairs"),
         ({"dtype": "f64"}, "dtype=f64: expected bf16 or f32"),
         ({"remat": "some"}, "remat=some: expected one of none, selective, dots, names, full"),
+        ({"experts": 4, "top_k": 5}, "top_k=5 of experts=4: expected 1 to all of them, or experts=0"),
+        ({"capacity_factor": 0.0}, "capacity_factor=0.0, shared=0, balance=0.01: expected more than 0, and 0 or more"),
         ({"batch": 30, "accumulation": 4}, "batch=30 does not split into accumulation=4 micro-batches; make it a multiple"),
     ],
 )
