@@ -109,6 +109,8 @@ class Strategy:
 
     def check(self, shape: DecoderShape, axes: Axes) -> None:
         """Raises Unusable where a dim does not split over its axes, or the mesh lacks an axis."""
+        if not shape.experts and (split := self.weights.axes_of("experts", axes.names)):
+            raise Unusable(f"experts=0 with experts split over {', '.join(split)}: nothing to split; set experts to a multiple of the axis")
         for dim, whole in (("mlp", "hidden dims"), ("length", "sequences")):
             if shape.experts and (split := self.inside.axes_of(dim, axes.names)):
                 raise Unusable(f"experts={shape.experts} with {whole} split over {', '.join(split)}: experts take whole {whole}; drop that axis, or set experts=0")

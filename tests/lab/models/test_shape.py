@@ -9,7 +9,6 @@ from lab.models.decoder import weights
 from lab.models.shape import DecoderShape
 from meshes.errors import Unusable
 
-
 PUBLISHED = {"llama3-8b": 8_030_261_248, "llama3-70b": 70_553_706_496, "llama2-7b": 6_738_415_616, "mixtral-8x7b": 46_702_792_704}
 SHAPES = {"untied": DecoderShape(), "tied": DecoderShape(tied=True), "small": DecoderShape().shrunk(queries=3, layers=5), "experts": DecoderShape(experts=4, shared=2)}
 

@@ -86,8 +86,9 @@ LONGER = replace(SHAPE, length=16, dtype="f32")
     [
         Sharded(DATA_PARALLEL | EXPERT_PARALLEL, DATA_EXPERT, "explicit", replace(LONGER, capacity_factor=4.0, shared=1, accumulation=2)),
         Sharded(ZERO3 | EXPERT_PARALLEL, FSDP_EXPERT, "declared", replace(LONGER, capacity_factor=0.5, top_k=1, remat="dots")),
+        Sharded(HIERARCHICAL_EXPERTS, DATA_EXPERT, "explicit", replace(LONGER, capacity_factor=1.0, remat="none")),
     ],
-    ids=["none dropped", "half dropped"],
+    ids=["none dropped", "half dropped", "two levels"],
 )
 def test_loss_and_every_gradient_are_those_of_one_device(case):
     state, tokens = program.initial_state(case.strategy, case.shape), random_tokens(case.shape)
@@ -100,6 +101,7 @@ def test_loss_and_every_gradient_are_those_of_one_device(case):
     ("strategy", "axes", "sizes", "message"),
     [
         (EXPERT_PARALLEL, Axes.parse("expert=8"), {"experts": 12}, "dim 'experts' of size 12 does not split over expert=8; make it a multiple of 8"),
+        (EXPERT_PARALLEL, Axes.parse("expert=8"), {"experts": 0}, "experts=0 with experts split over expert: nothing to split; set experts to a multiple of the axis"),
         (EXPERT_PARALLEL, Axes.parse("expert=8"), {"batch": 12}, "dim 'batch' of size 12 does not split over expert=8; make it a multiple of 8"),
         (TENSOR_PARALLEL, Axes.parse("tensor=4"), {}, "experts=8 with hidden dims split over tensor: experts take whole hidden dims; drop that axis, or set experts=0"),
         (SEQUENCE_PARALLEL, Axes.parse("tensor=4"), {}, "experts=8 with hidden dims split over tensor: experts take whole hidden dims; drop that axis, or set experts=0"),
