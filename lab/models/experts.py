@@ -36,15 +36,26 @@ def sigmoid_gates(logits_TE: jax.Array) -> jax.Array:
     return jax.nn.sigmoid(logits_TE.astype(jnp.float32))
 
 
+def noisy_logits(x_TD: jax.Array, gate_DE: jax.Array, noise_DE: jax.Array, key: jax.Array) -> jax.Array:
+    """x W_g + N(0, 1) softplus(x W_noise), so that near choices alternate (Shazeer et al. 2017; `ch18.noisy_topk`); any leading dims."""
+    clean_TE = x_TD @ gate_DE
+    return clean_TE + jax.random.normal(key, clean_TE.shape) * jax.nn.softplus(x_TD @ noise_DE)
+
+
 def routes(gates_TE: jax.Array, k: int, bias_E: jax.Array | float = 0.0) -> Routes:
-    """Each token to the k experts of its largest gates.
+    """Each token to the k experts of its largest gates; see `chosen` for the bias."""
+    expert_Tk = chosen(gates_TE, k, bias_E)
+    return Routes(expert_Tk, slots(expert_Tk, gates_TE.shape[-1]), weights(jnp.take_along_axis(gates_TE, expert_Tk, -1)))
+
+
+def chosen(gates_TE: jax.Array, k: int, bias_E: jax.Array | float = 0.0) -> jax.Array:
+    """[T, k]: the experts of each token's largest gates, the largest first.
 
     Args:
       bias_E: added to the gates to choose by, and not to weigh by (DeepSeek-V3).
     """
     # A choice has no gradient; the gates of what is chosen do. Sorted: for a top_k the CPU's compiler gathers the gates of all ranks.
-    expert_Tk = jnp.argsort(-jax.lax.stop_gradient(gates_TE + bias_E), axis=-1)[..., :k]
-    return Routes(expert_Tk, slots(expert_Tk, gates_TE.shape[-1]), weights(jnp.take_along_axis(gates_TE, expert_Tk, -1)))
+    return jnp.argsort(-jax.lax.stop_gradient(gates_TE + bias_E), axis=-1)[..., :k]
 
 
 def weights(gate_Tk: jax.Array) -> jax.Array:
