@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from lab.ledger import Totals, Transfer, axes_label
+from lab.report.memory import memory_text
 from lab.report.tables import Column, columns_text
 from lab.report.units import exact
 from lab.settle import Settlement, Term, Verdict
@@ -40,13 +41,13 @@ def results_text(results: Sequence[Result]) -> str:
 
 
 def result_text(result: Result) -> str:
-    """One run: its verdict, each term, what no term asked for, and the claims it decides."""
+    """One run: its verdict, each term, what a device holds, what no term asked for, and the claims it decides."""
     mesh = ",".join(f"{name}={size}" for name, size in result.mesh.items())
     parameters = ", ".join(f"{name} {value}" for name, value in result.parameters.items())
     head = f"{result.verdict}: {result.experiment}, {result.style}, {result.target}, mesh {mesh}\n{parameters}"
     terms = columns_text(_term_columns(result.settlement.terms)) if result.settlement else ""
     words = [*_columns(result), *_explanations([result]), *_troubles([result]), *_claims(result), *_numerics([result])]
-    return "\n\n".join(part for part in (head, terms, "\n".join(words)) if part)
+    return "\n\n".join(part for part in (head, terms, memory_text(result), "\n".join(words)) if part)
 
 
 def _summary_columns(results: Sequence[Result]) -> list[Column]:

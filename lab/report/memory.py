@@ -1,0 +1,52 @@
+"""What one device holds, by theory's terms and by XLA's plan, and whether its chip has room for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lab.report.tables import Column, columns_text
+from lab.report.units import bytes_text
+from meshes.hardware import chip
+from meshes.targets import parse_target
+
+if TYPE_CHECKING:
+    from lab.run import Result
+
+NOT_MODELLED = "copies that a TPU's compiler saves or makes are not modelled: take the terms as a list, its plan as the peak"
+
+
+def memory_text(result: Result) -> str:
+    """A table of the terms with their sum beside XLA's peak, and a line on the chip; nothing where theory or XLA says nothing."""
+    memory = result.measured.memory if result.measured else None
+    if memory is None or result.held is None:
+        return ""
+    planned = {"arguments": memory.arguments - memory.padding}
+    rows = [(name, size, planned.get(name)) for name, size in result.held.items() if size]
+    rows += [("peak", sum(result.held.values()), memory.peak)] if memory.peak is not None else []
+    return "\n".join([columns_text(_columns(rows)), *_padding(memory.padding), *_room(result.target, memory.peak)])
+
+
+def _columns(rows: list[tuple[str, int, int | None]]) -> list[Column]:
+    names, held, planned = zip(*rows, strict=True)
+    return [
+        Column("memory of one device", names),
+        Column("bytes\npredicted", tuple(f"{size:,}" for size in held), is_number=True),
+        Column("\nmeasured", tuple("" if size is None else f"{size:,}" for size in planned), is_number=True),
+    ]
+
+
+def _padding(size: int) -> list[str]:
+    return [f"arguments are padded by another {size:,} B to fill the tiles of their layouts (T8)"] if size else []
+
+
+def _room(target: str, peak: int | None) -> list[str]:
+    """On the chip of a target that names one."""
+    place = parse_target(target)
+    if peak is None or place.chip is None:
+        return []
+    known = chip(place.chip)
+    room = int(known.memory_bytes.value) // known.devices_per_chip
+    fits = f"the peak is {peak / room:.0%} of the {bytes_text(room)} of {known.name}"
+    if peak > room:
+        fits += ": it does not fit; take fewer sequences at once (batch, accumulation) or another layout"
+    return [fits, *([NOT_MODELLED] if place.platform == "tpu" else [])]

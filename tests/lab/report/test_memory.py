@@ -1,0 +1,47 @@
+from lab.ledger import Ledger, Memory
+from lab.report.memory import memory_text
+from lab.report.verdicts import result_text
+from lab.run import Result, Seconds
+from lab.settle import Context, settle
+
+HELD = {"arguments": 12_000, "activations kept": 0, "gradients of the layers": 4_000}
+
+
+def result(target: str, peak: int | None, held: dict[str, int] | None = HELD, padding: int = 0) -> Result:
+    measured = Ledger((), memory=Memory(12_000 + padding, 0, 0, 0, peak, padding))
+    settlement = settle(Ledger(()), measured, Context("gpu", "declared"))
+    return Result("ch20", "declared", target, {"data": 16}, {}, Seconds(1.0, 0.1, 2.0), measured, settlement, held)
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split()[-2:] for line in text.splitlines() if line.split()[-1].replace(",", "").isdigit()]
+
+
+def test_terms_that_are_not_zero_sum_up_beside_the_planned_peak():
+    text = memory_text(result("gpu:h100:2x8", 15_000))
+    assert rows(text) == [["12,000", "12,000"], ["layers", "4,000"], ["16,000", "15,000"]]
+
+
+def test_a_peak_of_151_gb_does_not_fit_an_h100_and_one_of_40_does():
+    (too_much, fits) = (memory_text(result("gpu:h100:2x8", peak)).splitlines()[-1] for peak in (151_334_969_672, 40_402_575_704))
+    assert too_much.startswith("the peak is 178% of the 85.02 GB of NVIDIA H100 SXM 80 GB: it does not fit")
+    assert fits == "the peak is 48% of the 85.02 GB of NVIDIA H100 SXM 80 GB"
+
+
+def test_a_tpu_that_lists_two_devices_has_half_of_its_memory_for_each():
+    assert "is 50% of the 103.1 GB of" in memory_text(result("tpu:7x:2x2x4", 206_158_430_208 // 4))
+
+
+def test_padding_of_a_tpu_is_told_apart_and_its_peak_is_not_called_modelled():
+    text = memory_text(result("tpu:v5p:2x2x4", 15_000, padding=508))
+    assert rows(text)[0] == ["12,000", "12,000"]
+    assert "padded by another 508 B" in text and text.endswith("take the terms as a list, its plan as the peak")
+
+
+def test_cpus_report_no_peak_and_none_is_compared():
+    assert rows(memory_text(result("cpu:8", None))) == [["12,000", "12,000"], ["layers", "4,000"]]
+
+
+def test_without_terms_nothing_is_said_and_with_them_a_run_shows_them():
+    assert memory_text(result("gpu:h100:2x8", 15_000, held=None)) == ""
+    assert memory_text(result("gpu:h100:2x8", 15_000)) in result_text(result("gpu:h100:2x8", 15_000))
