@@ -100,10 +100,11 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
     start = time.perf_counter()
     mesh = make_mesh(target, axes)
     predicted = experiment.predict(parameters, axes)
+    held = experiment.memory(style, parameters, axes) if experiment.memory else None
 
     def result(compiled: float, read: float, **outcome: Any) -> Result:
         seconds = Seconds(compiled, read, time.perf_counter() - start)
-        return Result(experiment.name, style, str(target), axes.shape, asdict(parameters), seconds, **outcome)
+        return Result(experiment.name, style, str(target), axes.shape, asdict(parameters), seconds, held=held, **outcome)
 
     try:
         checked = numerics(experiment, style, mesh) if target.platform in RUNNABLE else None
@@ -113,9 +114,8 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
     measured, read_seconds = timed(lambda: inspect_program(compiled, (), mesh, target, source=experiment.name))
     settlement = settle(predicted, measured, context(target, style, axes, mesh))
     claims = experiment.claims(parameters, axes, measured)
-    held = experiment.memory(style, parameters, axes) if experiment.memory else None
     failure = no_op(experiment, parameters, mesh, compiled, settlement)
-    outcome = {"measured": measured, "settlement": settlement, "held": held, "claims": claims, "numerics": checked, "failure": failure}
+    outcome = {"measured": measured, "settlement": settlement, "claims": claims, "numerics": checked, "failure": failure}
     return result(compile_seconds, read_seconds, **outcome)
 
 
@@ -167,4 +167,4 @@ def _first_line(failure: Exception) -> str:
 
 def _memory_json(held: dict[str, int] | None, memory: Memory | None) -> dict[str, Any] | None:
     predicted = None if held is None else {"arguments": held["arguments"], "peak": sum(held.values()), "terms": held}
-    return None if memory is None else {"predicted": predicted, "measured": asdict(memory)}
+    return {"predicted": predicted, "measured": memory and asdict(memory)} if held or memory else None

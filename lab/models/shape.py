@@ -100,7 +100,7 @@ class DecoderShape:
 
     @classmethod
     def preset(cls, name: str) -> Self:
-        """A model of the zoo at its real size, trained on 2,048 of its sequences a step.
+        """A model of the zoo at its real size, trained on 512 of its sequences a step.
 
         Raises:
           Unusable: no such model, or one that is no plain decoder (latent attention, biases, dense layers before those with experts).
@@ -112,7 +112,7 @@ class DecoderShape:
             raise Unusable(f"preset={name}: the decoder has {has}; take llama3-8b or the like")
         sizes = {size: getattr(model, size) for size in ("layers", "length", "embed", "kv_heads", "head_dim", "mlp", "vocab", "tied")}
         routed = {"experts": experts.routed, "top_k": experts.per_token, "shared": experts.shared, "mlp": experts.mlp} if experts else {}
-        return cls(batch=2048, queries=model.heads // model.kv_heads, **sizes | routed)
+        return cls(batch=512, queries=model.heads // model.kv_heads, **sizes | routed)
 
     @property
     def choices(self) -> int:

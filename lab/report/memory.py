@@ -16,14 +16,17 @@ NOT_MODELLED = "copies that a TPU's compiler saves or makes are not modelled: ta
 
 
 def memory_text(result: Result) -> str:
-    """A table of the terms with their sum beside XLA's peak, and a line on the chip; nothing where theory or XLA says nothing."""
-    memory = result.measured.memory if result.measured else None
-    if memory is None or result.held is None:
+    """A table of the terms with their sum beside XLA's peak, and a line on the chip; nothing where theory says nothing.
+
+    Where XLA gives no plan, as for a program that it refuses, the terms stand alone.
+    """
+    if result.held is None:
         return ""
-    planned = {"arguments": memory.arguments - memory.padding}
-    rows = [(name, size, planned.get(name)) for name, size in result.held.items() if size]
-    rows += [("peak", sum(result.held.values()), memory.peak)] if memory.peak is not None else []
-    return "\n".join([columns_text(_columns(rows)), *_padding(memory.padding), *_room(result.target, memory.peak)])
+    memory, total = result.measured.memory if result.measured else None, sum(result.held.values())
+    planned = {} if memory is None else {"arguments": memory.arguments - memory.padding, "peak": memory.peak}
+    terms = {name: size for name, size in result.held.items() if size} | {"peak": total}
+    rows = [(name, size, planned.get(name)) for name, size in terms.items()]
+    return "\n".join([columns_text(_columns(rows)), *_padding(memory.padding if memory else 0), *_room(result.target, planned.get("peak") or total)])
 
 
 def _columns(rows: list[tuple[str, int, int | None]]) -> list[Column]:
@@ -39,10 +42,10 @@ def _padding(size: int) -> list[str]:
     return [f"arguments are padded by another {size:,} B to fill the tiles of their layouts (T8)"] if size else []
 
 
-def _room(target: str, peak: int | None) -> list[str]:
+def _room(target: str, peak: int) -> list[str]:
     """On the chip of a target that names one."""
     place = parse_target(target)
-    if peak is None or place.chip is None:
+    if place.chip is None:
         return []
     known = chip(place.chip)
     room = int(known.memory_bytes.value) // known.devices_per_chip

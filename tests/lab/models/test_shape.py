@@ -30,7 +30,7 @@ def _allocated(shape: DecoderShape) -> int:
 
 def test_llama3_8b_has_8_groups_of_4_queries():
     shape = DecoderShape.preset("llama3-8b")
-    assert (shape.layers, shape.embed, shape.kv_heads, shape.queries, shape.heads, shape.head_dim, shape.batch) == (32, 4096, 8, 4, 32, 128, 2048)
+    assert (shape.layers, shape.embed, shape.kv_heads, shape.queries, shape.heads, shape.head_dim, shape.batch) == (32, 4096, 8, 4, 32, 128, 512)
 
 
 @pytest.mark.parametrize("preset", ["deepseek-v3", "gpt2", "qwen3-8b"])

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from lab.ledger import Ledger, Memory
 from lab.report.memory import memory_text
 from lab.report.verdicts import result_text
@@ -39,7 +41,14 @@ def test_padding_of_a_tpu_is_told_apart_and_its_peak_is_not_called_modelled():
 
 
 def test_cpus_report_no_peak_and_none_is_compared():
-    assert rows(memory_text(result("cpu:8", None))) == [["12,000", "12,000"], ["layers", "4,000"]]
+    assert rows(memory_text(result("cpu:8", None)))[1:] == [["layers", "4,000"], ["peak", "16,000"]]
+
+
+def test_a_program_that_xla_refuses_still_has_its_terms_and_what_to_do():
+    refused = replace(result("gpu:h100:2x8", None), measured=None, settlement=None, held={"arguments": 12_000, "one layer's tensors": 200_000_000_000})
+    text = result_text(replace(refused, failure="RESOURCE_EXHAUSTED: Ran out of memory"))
+    assert "one layer's tensors   200,000,000,000" in text and "take fewer sequences at once (batch, accumulation)" in text
+    assert refused.to_json()["memory"]["measured"] is None and refused.to_json()["memory"]["predicted"]["peak"] == 200_000_012_000
 
 
 def test_without_terms_nothing_is_said_and_with_them_a_run_shows_them():
