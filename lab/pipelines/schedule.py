@@ -97,6 +97,11 @@ class Schedule:
             return [(micro_batch, int(2 * micro_batch >= self.micro_batches)) for micro_batch in range(self.micro_batches)]
         return list(product(range(self.micro_batches), range(self.chunks)))
 
+    @property
+    def visits(self) -> int:
+        """How often a micro-batch comes to a stage in each direction."""
+        return 1 if self.is_two_way else self.chunks
+
     @cached_property
     def weights(self) -> frozenset[tuple[int, Task]]:
         """(stage, task) of every weight gradient that is put off."""
@@ -149,7 +154,7 @@ def spans(schedule: Schedule, lasts: Lasts, transfer: float = 0) -> tuple[tuple[
     waiting = [(stage, order[len(rows[stage])]) for stage, order in enumerate(schedule.orders) if len(rows[stage]) < len(order)]
     if waiting:
         what = ", ".join(f"stage {stage} waits before {task} for {_first_missing(schedule, stage, task, ended)}" for stage, task in waiting)
-        raise Deadlock(f"{schedule.name} deadlocks: {what}; let each stage do more forwards before its first backward, or reorder these")
+        raise Deadlock(f"{schedule.name} deadlocks: {what}; give these stages an order in which none of them waits for the others")
     return tuple(map(tuple, rows))
 
 

@@ -49,7 +49,7 @@ class Timeline:
     @property
     def idle_share(self) -> float:
         """Of the time of all stages from the first start to the last end."""
-        return 1 - sum(self.busy) / (self.makespan * len(self.rows))
+        return float(1 - sum(self.busy) / (self.makespan * len(self.rows)))
 
     @property
     def stage_spans(self) -> tuple[float, ...]:

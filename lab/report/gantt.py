@@ -74,7 +74,7 @@ def _width(timeline: Timeline) -> tuple[float, float]:
 
 def _title(timeline: Timeline) -> str:
     schedule = timeline.schedule
-    of_chunks = f", {schedule.chunks} chunks a stage" if schedule.chunks > 1 and not schedule.is_two_way else ""
+    of_chunks = f", {schedule.chunks} chunks a stage" if schedule.visits > 1 else ""
     sizes = f"{schedule.stages} stages, {schedule.micro_batches} micro-batches{of_chunks}"
     return f"{schedule.name}: {sizes}; idle {100 * timeline.idle_share:.1f} %"
 
@@ -91,7 +91,7 @@ def _draw(panel: Panel, schedule: Schedule, stage: int, span: Span, is_numbered:
 
 
 def _label(schedule: Schedule, task: Task) -> str:
-    return f"{task.micro_batch}.{task.chunk}" if task.chunk and not schedule.is_two_way else f"{task.micro_batch}"
+    return f"{task.micro_batch}.{task.chunk}" if task.chunk and schedule.visits > 1 else f"{task.micro_batch}"
 
 
 def _legend(schedule: Schedule) -> list[Patch]:

@@ -20,7 +20,7 @@ def test_a_stage_is_busy_with_one_piece_at_a_time_and_with_all_of_its_work(sched
     timeline = simulate(schedule, Durations(forward, backward, weight, transfer=transfer))
     for row in timeline.rows:
         assert all(one.end <= after.start for one, after in zip(row, row[1:], strict=False))
-    each = schedule.micro_batches * (1 if schedule.is_two_way else schedule.chunks) * (forward + backward + weight)
+    each = schedule.micro_batches * schedule.visits * (forward + backward + weight)
     assert set(timeline.busy) == {each}
     assert timeline.makespan >= each and timeline.idle_share == pytest.approx(1 - each / timeline.makespan)
 

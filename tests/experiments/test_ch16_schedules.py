@@ -1,0 +1,129 @@
+"""Pipelines by simulation: what chapters 16, 24 and 31a print, decided without the formulas that it is compared with."""
+
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+
+from experiments import (
+    ch16_interleaving,
+    ch16_load_balance,
+    ch16_printed_schedules,
+    ch16_schedules,
+    ch16_zero_bubble,
+    ch31a_dualpipe,
+)
+from lab.experiment import ClaimVerdict
+from lab.pipelines.orders import gpipe, one_f_one_b, zb_h1
+from lab.pipelines.schedule import ticks
+from lab.pipelines.simulation import Durations, simulate
+from lab.pipelines.sweep import Point, swept
+from lab.question import Answer, answer
+from tests.test_rooms import importers
+
+CONFIRMED, REFUTED = ClaimVerdict.CONFIRMED, ClaimVerdict.REFUTED
+MODULES = (ch16_interleaving, ch16_load_balance, ch16_printed_schedules, ch16_schedules, ch16_zero_bubble, ch31a_dualpipe)
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, Answer]:
+    return {module.EXPERIMENT.name: answer(module.EXPERIMENT, {}) for module in MODULES}
+
+
+def rows(found: Answer) -> dict[str, float | str]:
+    return {row.what: row.value for row in found.rows}
+
+
+def verdicts(found: Answer, id: str) -> Counter:
+    return Counter(claim.verdict for claim in found.claims if claim.id == id)
+
+
+def test_what_is_simulated_knows_no_formula_of_the_book():
+    for module in ("schedule", "orders", "simulation"):
+        assert importers(f"lab/pipelines/{module}.py", "lab.book", "jax") == []
+
+
+def test_only_what_the_catalogue_disputes_is_refuted_and_every_theory_beside_a_number_is_met(answers):
+    assert all(found.is_fine and found.claims for found in answers.values())
+    beside = [row for found in answers.values() for row in found.rows if row.predicted is not None]
+    assert len(beside) == 40
+    for row in beside:
+        assert row.value == pytest.approx(row.predicted), row.what
+
+
+@pytest.mark.parametrize(
+    ("name", "id", "confirmed", "refuted"),
+    [
+        ("ch16_schedules", "ch16.gpipe_bubble", 1, 0),
+        ("ch16_interleaving", "ch16.interleaved_bubble", 2, 1),
+        ("ch16_interleaving", "ch16.interleaved_memory", 2, 1),
+        ("ch16_zero_bubble", "ch16.zb_bubble", 2, 1),
+        ("ch16_zero_bubble", "ch16.zb_memory", 1, 1),
+        ("ch16_printed_schedules", "ch16.1f1b_order", 1, 2),
+        ("ch16_printed_schedules", "ch24.schedule_1f1b", 1, 2),
+        ("ch16_load_balance", "ch16.load_balance", 2, 2),
+        ("ch31a_dualpipe", "ch31a.dualpipe", 3, 2),
+        ("ch31a_dualpipe", "ch35.dualpipe_variants", 0, 2),
+    ],
+)
+def test_what_is_confirmed_and_what_is_refuted(answers, name, id, confirmed, refuted):
+    assert verdicts(answers[name], id) == +Counter({CONFIRMED: confirmed, REFUTED: refuted})
+
+
+def test_a_formula_that_is_wrong_at_one_size_is_refuted_there():
+    right = Point("P 2, m 4", 0.2, 0.2)
+    assert swept("ch16.gpipe_bubble", [right], statement="").verdict is CONFIRMED
+    claim = swept("ch16.gpipe_bubble", [right, Point("P 4, m 4", 0.43, 0.42), right], statement="")
+    assert claim.verdict is REFUTED and claim.evidence == "1 of 3 simulations differ: 0.43 at P 4, m 4, not 0.42"
+
+
+def test_the_exercise_of_zb_h1_idles_13_92_percent_and_not_3_5_and_all_weights_last_hold_32(answers):
+    found = rows(answers["ch16_zero_bubble"])
+    assert found["zb_h1: idle share of the step"] == pytest.approx(13.92, abs=5e-3)
+    assert found["1f1b with all weights last: held at most"] == 32
+    assert found["1f1b with all weights last: idle share of the step"] == pytest.approx(15.98, abs=5e-3)
+
+
+def test_longer_weights_than_forwards_leave_zb_h1_longer_than_its_formula():
+    """W no longer fits into the gaps: (P - 1)(1 + 1 - 2) would be no bubble."""
+    assert simulate(zb_h1(4, 8), Durations(1, 1, 2)).makespan > 8 * 4
+
+
+def test_p_minus_1_forwards_ahead_on_every_stage_take_46_ticks_instead_of_22():
+    cases = ch16_printed_schedules.cases(ch16_printed_schedules.Assumed())
+    assert [len(ticks(cases[f"1f1b, {first} first"])) for first in ("P - 1", "P - s - 1")] == [46, 22]
+
+
+def test_two_chunks_save_160_of_1000_ms_where_the_difference_of_the_bubbles_says_129(answers):
+    (claim,) = [claim for claim in answers["ch16_interleaving"].claims if claim.id == "ch24.interleave_breakeven"]
+    assert claim.evidence == "two chunks save 159.6 of 1,000 ms, by formula 159.6; the difference of the shares says 129.3"
+
+
+def test_where_a_hop_takes_a_fifth_of_a_forward_four_chunks_are_slower_than_two(answers):
+    two, four = (rows(answers["ch16_interleaving"])[f"{v} chunks a stage: step, a hop takes 0.2 of a forward"] for v in (2, 4))
+    assert two < four
+
+
+@pytest.mark.parametrize("P, m", [(4, 8), (4, 16), (8, 32)])
+def test_messages_that_take_t_cost_gpipe_2_p_minus_1_of_them_and_1f1b_a_round_trip_for_every_p_micro_batches(P, m):
+    """1F1B has P micro-batches under way, each of which goes there and back before its place is free."""
+    hop = Fraction(1, 10)
+    extra = [simulate(make(P, m), Durations(1, 2, transfer=hop)).makespan - 3 * (m + P - 1) for make in (gpipe, one_f_one_b)]
+    assert extra == [2 * (P - 1) * hop, (2 * (P - 1) * Fraction(m, P) + 2 * (P - 2)) * hop]
+
+
+def test_pairs_of_a_fast_and_a_slow_layer_idle_a_thirteenth_of_the_time_for_ever(answers):
+    found = rows(answers["ch16_load_balance"])
+    assert found["the same: idle for each further micro-batch"] == pytest.approx(100 / 13)
+    assert found["slowest stage of the best split into neighbours"] == 40
+
+
+def test_dual_pipe_idles_12_7_percent_at_p_16_m_32_and_1f1b_31_9(answers):
+    found = rows(answers["ch31a_dualpipe"])
+    shares = [round(found[f"{name}: idle share of all stages"], 1) for name in ("1f1b", "zb_h1", "dual_pipe")]
+    assert shares == [31.9, 13.5, 12.7]
+
+
+def test_sizes_without_an_order_have_no_rows():
+    found = {row.what.split(":")[0] for row in answer(ch16_schedules.EXPERIMENT, {"stages": "3", "micro_batches": "4"}).rows}
+    assert found == {"gpipe", "1f1b", "zb_h1", "zb_h2"}
