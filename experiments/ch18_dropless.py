@@ -81,7 +81,7 @@ def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     return (
         decided("A39", sizes[RAGGED] == [n, ranks * n], f"{evidence}; k T H e is {counted(n)} B, and {ranks} times that where every token wants one rank"),
         decided("A39", sizes[PADDED] == [ranks * n], f"{padding}, {ranks} times k T H e", statement="without a ragged all-to-all the worst case is sent"),
-        decided("A39", told == {4 * ranks * (s.experts + 1)}, f"{' and '.join(map(counted, told))} B of counts, an integer an expert and a rank", statement="counts go first"),
+        decided("A39", told == {4 * ranks * (s.experts + 1)}, f"{' and '.join(map(counted, told))} B of counts, one an expert and a rank", statement="counts go first"),
     )
 
 
