@@ -97,5 +97,7 @@ EXPERIMENT = decoder_experiment(
     axes=beside(DATA, EXPERT),
     claims=claims,
     parameters=DecoderShape(mlp=1408, experts=32),
+    targets=("gpu:h100:2x8",),
+    more_targets=("cpu:8", "tpu:v5p:2x2x4"),
     small=replace(SMALL, mlp=24, experts=8),
 )

@@ -63,6 +63,7 @@ EXPERIMENT = decoder_experiment(
     claims=claims,
     parameters=DecoderShape(mlp=1408, experts=32),
     targets=("gpu:h100:2x8",),
+    more_targets=("cpu:8", "tpu:v5p:2x2x4"),
     styles=("explicit",),
     small=replace(SMALL, mlp=24, experts=16),
 )

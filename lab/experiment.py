@@ -84,6 +84,7 @@ class Experiment:
       inputs: parameters to the arguments of that program; random ones where there is none.
       memory: (style, parameters, axes) to the bytes that theory puts on one device when it holds most, by what they are, the arguments first.
       state: (parameters, mesh) to what a step takes first and gives back first, as shapes with the shardings that its layout declares.
+      more_targets: where `lab verify --full` runs it besides.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Experiment:
     state: Callable[[Any, Mesh], Any] | None = None
     targets: tuple[str, ...] = TARGETS
     styles: tuple[str, ...] = STYLES
+    more_targets: tuple[str, ...] = ()
 
 
 def on_one_axis(name: str) -> Callable[[Target], Axes]:

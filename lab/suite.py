@@ -63,8 +63,13 @@ def _styles(experiment: Experiment, wanted: Sequence[str]) -> Sequence[str]:
 
 
 def on_every_chip(some: Iterable[Run]) -> list[Run]:
-    """The same runs on all chips of their platform as well: GPU clusters of the same shape, TPU topologies as `lab targets` lists them."""
-    return list(dict.fromkeys(run._replace(target=target) for run in some for target in (run.target, *_on_other_chips(run.target))))
+    """The same runs on all chips of their platform as well (GPU clusters of the same shape, TPU topologies as `lab targets` lists them), and where else
+    their experiments run."""
+    return list(dict.fromkeys(run._replace(target=target) for run in some for target in (run.target, *_on_other_chips(run.target), *_besides(run))))
+
+
+def _besides(run: Run) -> tuple[Target, ...]:
+    return tuple(map(parse_target, run.experiment.more_targets))
 
 
 def _on_other_chips(target: Target) -> list[Target]:

@@ -37,6 +37,7 @@ def decoder_experiment(
     targets: tuple[str, ...] = TARGETS,
     styles: tuple[str, ...] = STYLES,
     small: DecoderShape = SMALL,
+    more_targets: tuple[str, ...] = (),
 ) -> Experiment:
     """Compiles the whole step; runs loss and gradients, and holds them against one device's."""
 
@@ -60,6 +61,7 @@ def decoder_experiment(
         state=lambda shape, mesh: program.arguments(program.Spread(strategy, shape, mesh))[0],
         targets=targets,
         styles=styles,
+        more_targets=more_targets,
     )
 
 
