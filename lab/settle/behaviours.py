@@ -233,7 +233,7 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("C2", "cpu", _P, "a declared reduce-scatter stays an all-reduce of the same payload; an explicit psum_scatter is kept", rewrite=_never_scattered),
     Behaviour("C1", "cpu", _P, "16-bit floats are widened to f32 in collectives: twice the bytes", "judge bf16 layouts on a GPU or TPU target, or run the CPU in f32", rewrite=_widened),
     Behaviour("C3", "cpu", _P, "partial sums of sibling matmuls are reduced one by one (q, k, v: 3; gate, up: 2)", "fuse the weights, or make the input varying once a block in the explicit style", rewrite=_one_by_one),
-    Behaviour("C4", "cpu", _P, "sequence-parallel gradients of norm weights are reduced over tensor and data apart, not at once", rewrite=_apart),
+    Behaviour("C4", "cpu", _P, "declared sums over tokens of split batches and split sequences are done over each of the two axes apart, not at once", rewrite=_apart),
     Behaviour("C5", "cpu", _O, "a bf16 psum in a shard_map that is manual over some axes only aborts the process", "make the shard_map fully manual, or psum in f32"),
     Behaviour("C6", "cpu", _P, "gathers that no micro-batch changes leave the accumulation loop: executions x 1", rewrite=_hoisted),
     Behaviour("G1", "gpu", _P, "transfers of one kind and group are combined into one instruction: bytes unchanged, all-reduce operands packed into one flat array"),

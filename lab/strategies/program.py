@@ -274,9 +274,9 @@ def constraints(spread: Spread) -> Seams:
         return lambda x_BSD: _held(spread, x_BSD, *((layout, RESIDUAL) for layout in layouts))
 
     def attend(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask) -> jax.Array:
-        heads, met = ("kv_heads", "queries", "head_dim"), strategy.meeting
-        k_BTKH, v_BTKH = (_held(spread, x_BTKH, (met, ("batch", "keys", "kv_heads", "head_dim"))) for x_BTKH in (k_BTKH, v_BTKH))
-        return dense.attend(_held(spread, q_BSKGH, (met, ("batch", "length", *heads))), k_BTKH, v_BTKH, mask)
+        queries, keys = ("batch", "length", "kv_heads", "queries", "head_dim"), ("batch", "keys", "kv_heads", "head_dim")
+        q, k, v = (_held(spread, x, (strategy.meeting, dims)) for x, dims in ((q_BSKGH, queries), (k_BTKH, keys), (v_BTKH, keys)))
+        return _held(spread, dense.attend(q, k, v, mask), (strategy.meeting, queries))
 
     return Seams(
         weight=weight,

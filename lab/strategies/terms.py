@@ -100,7 +100,14 @@ def transfer(
 
 def sum_of_loss(strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:
     """The one number that every device needs of all: 4 bytes of float32."""
-    return transfer(Kind.ALL_REDUCE, "loss", strategy.token_axes(axes), 4, FORWARD, "f32", 1, axes, Making(micro_batches=shape.accumulation))
+    making = Making(micro_batches=shape.accumulation, apart=_apart(strategy.inside, axes, strategy.token_axes(axes)))
+    return transfer(Kind.ALL_REDUCE, "loss", strategy.token_axes(axes), 4, FORWARD, "f32", 1, axes, making)
+
+
+def _apart(split: Layout, axes: Axes, over: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """Of the axes of a sum over tokens those that split batches and those that split sequences, where there are both."""
+    groups = tuple(axes.ordered(set(over) & set(split.axes_of(dim, axes.names))) for dim in ("batch", "length"))
+    return groups if all(groups) else ()
 
 
 def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: str) -> Iterator[Transfer]:
@@ -128,7 +135,6 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
     """How a gradient comes about: after the backward passes a stack of all layers', inside them one layer's of one micro-batch."""
     split = strategy.inside | strategy.residual
     copies = strategy.copies(weight.dims)
-    apart = [axes.ordered(copies & set(split.axes_of(dim, axes.names))) for dim in ("batch", "length")]
     all_axes = axes.ordered(copies | set(_split_in_use(weight, strategy, axes)))
     return Making(
         uses=2 if shape.tied and weight.scope == "embedding" else 1,
@@ -138,7 +144,7 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
         product=shape.dtype,
         is_held_whole=weight.scope == "embedding" and strategy.splits_further(weight.dims),
         sum_over=all_axes if copies and all_axes != axes.ordered(copies) else (),
-        apart=tuple(group for group in apart if group) if all(apart) else (),
+        apart=_apart(split, axes, copies),
     )
 
 

@@ -1,0 +1,74 @@
+"""Attention over a split sequence against attention on one device, float32 on 8 fake devices: values and all gradients."""
+
+from functools import cache, partial
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from lab.attention import dense
+from lab.attention.exchange import gathered_attention, ulysses_attention
+from lab.attention.mask import Mask
+from lab.attention.order import CONTIGUOUS, ZIGZAG
+from lab.attention.ring import ring_attention
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import make_mesh, parse_target
+
+B, S, H, RANKS = 2, 16, 6, 4
+AXES = Axes.of({"data": 2, "context": RANKS})
+CAUSAL, FULL = Mask(), Mask(causal=False)
+HEADS = {"grouped": (4, 2), "all heads": (4, 1), "fewer than ranks": (2, 4)}
+RING, ZIGZAG_RING = (partial(ring_attention, axis="context", order=order) for order in (CONTIGUOUS, ZIGZAG))
+GATHERED, ULYSSES = (partial(kernel, axis="context") for kernel in (gathered_attention, ulysses_attention))
+
+
+def arrays(heads: str, length: int = S) -> tuple[np.ndarray, ...]:
+    """Queries, keys, values and the gradient of the result."""
+    (K, G), draw = HEADS[heads], np.random.default_rng(0)
+    shapes = (B, length, K, G, H), (B, length, K, H), (B, length, K, H), (B, length, K, G, H)
+    return tuple(draw.normal(size=shape).astype(np.float32) for shape in shapes)
+
+
+def with_gradients(attend, q, k, v, y_bar):
+    y, pull = jax.vjp(attend, q, k, v)
+    return y, *pull(y_bar)
+
+
+@cache
+def on_one_device(heads: str, mask: Mask) -> tuple[np.ndarray, ...]:
+    with jax.default_matmul_precision("highest"):
+        return jax.device_get(jax.jit(partial(with_gradients, partial(dense.attend, mask=mask)))(*arrays(heads)))
+
+
+def on_ranks(kernel, heads: str, mask: Mask, order=CONTIGUOUS) -> list[np.ndarray]:
+    at = np.asarray(order.whole(S, RANKS))
+    spec, mesh = P("data", "context"), make_mesh(parse_target("cpu:8"), AXES)
+    run = jax.shard_map(partial(with_gradients, partial(kernel, mask=mask)), mesh=mesh, in_specs=(spec,) * 4, out_specs=spec)
+    with jax.default_matmul_precision("highest"):
+        found = jax.device_get(jax.jit(run)(*(x[:, at] for x in arrays(heads))))
+    return [x[:, np.argsort(at)] for x in found]
+
+
+def assert_equal(found, expected):
+    for x, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("mask", [CAUSAL, FULL, Mask(window=3), Mask(window=6)], ids=str)
+@pytest.mark.parametrize("kernel", [RING, GATHERED, ULYSSES], ids=["ring", "gathered", "ulysses"])
+def test_a_sequence_over_4_ranks_gives_what_one_device_gives(kernel, mask, heads):
+    assert_equal(on_ranks(kernel, heads, mask), on_one_device(heads, mask))
+
+
+@pytest.mark.parametrize("heads", HEADS)
+def test_a_zigzag_ring_gives_what_one_device_gives(heads):
+    assert_equal(on_ranks(ZIGZAG_RING, heads, CAUSAL, ZIGZAG), on_one_device(heads, CAUSAL))
+
+
+@pytest.mark.parametrize("mask", [FULL, Mask(window=3)], ids=str)
+def test_zigzag_order_serves_plainly_causal_masks_alone(mask):
+    with pytest.raises(Unusable, match="zigzag order with .* use contiguous order"):
+        on_ranks(ZIGZAG_RING, "grouped", mask, ZIGZAG)
