@@ -1,0 +1,160 @@
+"""Chapters 18 and 35: experts over ranks in ledgers made by hand, routers in numbers, and a ragged all-to-all by its definition."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from experiments import (
+    ch18_constraint_order,
+    ch18_expert_parallel,
+    ch18_router_gradients,
+    ch18_routing,
+    ch35_routing,
+)
+from lab.book.experts import distinct_nodes
+from lab.experiment import load
+from lab.ledger import Kind, Memory
+from lab.models import dropless, experts
+from lab.question import answer
+from lab.settle import Verdict
+from lab.strategies.memory import static_bytes
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import make_mesh, parse_target
+from tests.experiments.part_claims import claims, flipped, ideal, more, on_8_devices
+
+TWO_HOSTS, EIGHT = Axes.of({"data": 2, "expert": 8}), Axes.of({"expert": 8})
+DISPUTED = {
+    "ch18_expert_parallel": (["4-5:D-43", "6-8:D-129", "4-5:D-44", "6-8:D-24"], TWO_HOSTS),
+    "ch18_hierarchical": ([], TWO_HOSTS),
+    "ch18_dropless": ([], EIGHT),
+}
+
+
+@pytest.mark.parametrize("name", DISPUTED)
+def test_what_theory_asks_for_confirms_all_but_what_is_disputed(name):
+    items, axes = DISPUTED[name]
+    assert [c.disputed for c in claims(name, axes) if c.verdict != "confirmed"] == items
+
+
+@pytest.mark.parametrize("name", DISPUTED)
+def test_one_rank_decides_nothing(name):
+    axes = DISPUTED[name][1]
+    assert claims(name, Axes(axes.names, (1,) * len(axes.names))) == ()
+
+
+def over_both(t):
+    return replace(t, axes=("data", "expert")) if t.scope == "layers/mlp/up" else t
+
+
+def apart(t):
+    return replace(t, executions=t.executions + 1) if t.kind is Kind.ALL_TO_ALL and t.axes == ("data",) else t
+
+
+def larger(t):
+    return replace(t, payload_bytes=2 * t.payload_bytes) if t.kind is Kind.ALL_TO_ALL and t.axes == ("data",) else t
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "statements"),
+    [
+        ("ch18_expert_parallel", more("layers/mlp/dispatch"), {"ch18.moe_comm"}),
+        ("ch18_expert_parallel", more("layers/mlp/combine", 0, 4), {"ch18.moe_comm", "ch18.capacity"}),
+        ("ch18_expert_parallel", over_both, {"ch18.ep_dp"}),
+        ("ch18_hierarchical", apart, {"A40"}),
+        ("ch18_hierarchical", larger, {"as many bytes cross between nodes", "(G-1)/G n + (N-1)/N n are sent"}),
+        ("ch18_dropless", more("ragged", 0, 4), {"A39", "counts go first"}),
+        ("ch18_dropless", more("padded", 0, 4), {"without a ragged all-to-all the worst case is sent"}),
+    ],
+    ids=["an all-to-all more", "a slot more", "experts over both axes", "levels apart", "twice across", "room", "padding"],
+)
+def test_another_ledger_refutes_what_it_should(name, change, statements):
+    assert flipped(name, DISPUTED[name][1], change) == statements
+
+
+@pytest.mark.parametrize(("extra", "padding", "verdict"), [(0, 0, "confirmed"), (4, 0, "refuted"), (508, 508, "confirmed")])
+def test_arguments_without_padding_hold_an_eighth_of_the_experts(extra, padding, verdict):
+    experiment = load("ch18_expert_parallel")
+    held = static_bytes(ch18_expert_parallel.STRATEGY, experiment.parameters, TWO_HOSTS)
+    memory = Memory(arguments=held + extra, outputs=0, temporaries=0, aliased=0, peak=None, padding=padding)
+    found = experiment.claims(experiment.parameters, TWO_HOSTS, replace(ideal("ch18_expert_parallel", TWO_HOSTS), memory=memory))
+    assert [str(c.verdict) for c in found if c.id == "ch18.placement"] == [verdict]
+
+
+def test_padded_parts_on_8_devices_send_exactly_that_and_compute_what_one_does():
+    result = on_8_devices("ch18_dropless")
+    assert result.verdict is Verdict.EXACT and result.is_fine
+
+
+def by_definition(x, output, input_offsets, send_sizes, output_offsets, recv_sizes, *, axis_name):
+    """What `jax.lax.ragged_all_to_all` says it does, row by row of all ranks' buffers."""
+    everything = [jax.lax.all_gather(each, axis_name) for each in (x, input_offsets, send_sizes, output_offsets)]
+    me, row = jax.lax.axis_index(axis_name), jnp.arange(output.shape[0])
+    for x_ND, start_P, size_P, there_P in zip(*everything, strict=True):
+        inside = (row >= there_P[me]) & (row < there_P[me] + size_P[me])
+        output = jnp.where(inside[:, None], x_ND.at[row - there_P[me] + start_P[me]].get(mode="clip"), output)
+    return output
+
+
+def test_a_ragged_all_to_all_moves_rows_and_gradients_as_the_padded_one(monkeypatch):
+    """Where tokens prefer some ranks; CPUs have none, so that its definition stands in."""
+    monkeypatch.setattr(jax.lax, "ragged_all_to_all", by_definition)
+    mesh, draw, P = make_mesh(parse_target("cpu:8"), EIGHT), np.random.default_rng(0), PartitionSpec("expert")
+    x_TD, gates_TE, w_EDD = (draw.normal(size=n).astype(np.float32) for n in ((48, 4), (48, 16), (16, 4, 4)))
+    gates_TE = np.exp(gates_TE + np.linspace(0, 3, 16, dtype=np.float32))
+
+    def found(move):
+        layer = jax.shard_map(partial(dropless.mixture, k=3, axis="expert", move=move), mesh=mesh, in_specs=(P, P, P), out_specs=P)
+        return jax.jit(jax.value_and_grad(lambda *args: jnp.sum(layer(*args) ** 2), (0, 1, 2)))(x_TD, gates_TE, w_EDD)
+
+    for a, b in zip(*map(jax.tree.leaves, map(found, (dropless.ragged, dropless.padded))), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5)
+
+
+QUESTIONS = [
+    (ch18_routing, {}, ["4-5:D-52", "4-5:D-54"]),
+    (ch18_router_gradients, {}, ["4-5:D-51", "4-5:D-50", "4-5:D-45"]),
+    (ch35_routing, {"tokens": "1024", "steps": "200"}, ["6-8:D-135", "6-8:D-131", "6-8:D-134"]),
+]
+
+
+@pytest.mark.parametrize(("module", "settings", "items"), QUESTIONS, ids=["whom", "gradients", "many small experts"])
+def test_routers_confirm_all_but_what_is_disputed(module, settings, items):
+    found = answer(module.EXPERIMENT, settings)
+    assert found.is_fine and [c.disputed for c in found.claims if c.verdict == "refuted"] == items
+
+
+def test_a_bias_that_never_moves_balances_nothing(monkeypatch):
+    monkeypatch.setattr(experts, "rebalanced", lambda bias_E, load_E, rate: bias_E)
+    (balance, _) = ch35_routing._bias(ch35_routing.Assumed(steps=40))
+    assert balance.verdict == "refuted"
+
+
+def test_a_normalised_gate_of_one_trains_no_router(monkeypatch):
+    monkeypatch.setattr(experts, "weights", lambda gate_Tk: gate_Tk / gate_Tk.sum(-1, keepdims=True))
+    assert ch18_router_gradients._top_1(ch18_router_gradients.Assumed())[0].verdict == "refuted"
+
+
+def test_eight_of_256_experts_lie_on_5_29_of_8_nodes():
+    assumed = ch35_routing.Assumed(tokens=1024)
+    found = ch35_routing._visited(ch35_routing.chosen(assumed, False), assumed)
+    assert distinct_nodes(256, 8, 8) == pytest.approx(5.295, abs=1e-3) and found == pytest.approx(5.295, abs=0.05)
+
+
+def test_held_to_its_own_device_first_a_dispatch_is_two_all_to_alls_of_43008_elements():
+    found = answer(ch18_constraint_order.EXPERIMENT, {"target": "cpu:8"})
+    sent = {row.what: row.value for row in found.rows}
+    assert {sent[f"{how}, held to its own device, then to its experts"] for how in ("looked up", "multiplied")} == {43_008}
+    assert sent["multiplied, held to its experts at once"] > 2 * 43_008 and found.is_fine
+
+
+def test_routing_of_all_experts_is_refused_in_one_line():
+    with pytest.raises(Unusable, match="top_k=8 of experts=8"):
+        ch18_routing.Assumed(top_k=8)
+    with pytest.raises(Unusable, match="experts=250 on nodes=8"):
+        ch35_routing.Assumed(experts=250)
