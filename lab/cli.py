@@ -254,16 +254,16 @@ def bench(
 
 
 @cli.command()
-@click.argument("what", metavar="[CHAPTER|ID]", required=False)
+@click.argument("what", metavar="[CHAPTER|ID|WORDS]", nargs=-1)
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="Evaluate: p=64, payload_bytes=10GB; p=2,4,8 gives a table.")
 @click.option("--errata", is_flag=True, help="What is wrong in the book, worst first.")
 @click.option("--coverage", is_flag=True, help="How many entries compiling, numerics, timers or calculation decide, and which are open.")
 @as_json
-def book(what: str | None, settings: tuple[tuple[str, str], ...], errata: bool, coverage: bool, as_json: bool) -> None:
-    """Lists the book's chapters, a chapter's formulas, or all about one formula; evaluates it with --set."""
+def book(what: tuple[str, ...], settings: tuple[tuple[str, str], ...], errata: bool, coverage: bool, as_json: bool) -> None:
+    """Lists the book's chapters, a chapter's formulas, those that have some words, or all about one; evaluates it with --set."""
     from lab.report import book as pages
 
-    page = pages.page(what, settings, errata, coverage)
+    page = pages.page(" ".join(what) or None, settings, errata, coverage)
     if as_json:
         _print_json(page.to_json())
     else:
@@ -271,18 +271,26 @@ def book(what: str | None, settings: tuple[tuple[str, str], ...], errata: bool, 
 
 
 @cli.command()
-@click.argument("name", metavar="PLOT")
+@click.argument("name", metavar="[PLOT]", required=False)
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="What it shows: chip=h200, ranks=256.")
-@click.option("--save", type=Path, required=True, callback=_parsed(_writable), help="A .png, .svg or .pdf file.")
-def plot(name: str, settings: tuple[tuple[str, str], ...], save: Path) -> None:
-    """Draws a picture into a file: roofline, memory, messages, loss, training or gantt.
+@click.option("--save", type=Path, callback=_parsed(_writable), help="A .png, .svg or .pdf file.")
+@as_json
+def plot(name: str | None, settings: tuple[tuple[str, str], ...], save: Path | None, as_json: bool) -> None:
+    """Lists the pictures, or draws one into a file.
 
     The roofline takes a program's compiled text: --set source=step.hlo --set mesh=data=2,tensor=8. The training takes what a run of
     it printed: lab run ch14_training --json > training.json, then --set source=training.json.
     """
     from lab.report import plots
 
-    plots.save(name, dict(settings), save)
+    if name and save:
+        plots.save(name, dict(settings), save)
+    elif name or save or settings:
+        raise Unusable("a picture takes its name and a file: lab plot roofline --save roofline.png; lab plot lists them")
+    elif as_json:
+        _print_json(plots.listed())
+    else:
+        _print(plots.listed_text())
 
 
 def _results(runs: Sequence[Run], mesh: Axes | None = None, settings: Mapping[str, str] | None = None) -> list[Result]:

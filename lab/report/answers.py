@@ -24,7 +24,7 @@ def answers_text(answers: Sequence[Answer]) -> str:
 
 
 def answer_text(answer: Answer) -> str:
-    assumed = ", ".join(f"{name} {value:,.10g}" if isinstance(value, float) else f"{name} {value}" for name, value in answer.parameters.items())
+    assumed = ", ".join(f"{name} {value:,.12g}" if isinstance(value, float) else f"{name} {value}" for name, value in answer.parameters.items())
     columns = [Column("", tuple(row.what for row in answer.rows)), Column("value", tuple(map(_value, answer.rows)), is_number=True)]
     if any(row.predicted is not None for row in answer.rows):
         columns.append(Column("theory", tuple(map(_predicted, answer.rows)), is_number=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
@@ -30,6 +30,7 @@ from lab.report.units import scaled
 from meshes.errors import Unusable
 
 SCHEMA = "sharding-lab/book/1"
+LONGER = {"days": 86400, "h": 3600, "min": 60}
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Page:
 
 
 def page(what: str | None, settings: Sequence[tuple[str, str]], errata: bool, coverage: bool) -> Page:
-    """The page for a chapter, an id, or everything.
+    """The page for a chapter, an id, words, or everything.
 
     Raises:
       Unusable: no such chapter or formula, options that do not go together, a value that the formula refuses, or a register that cannot be read.
@@ -58,13 +59,13 @@ def page(what: str | None, settings: Sequence[tuple[str, str]], errata: bool, co
         return answer_page(formula, _once(settings)) if settings else formula_page(formula)
     if settings:
         raise Unusable("--set goes with the id of a formula, such as lab book ch12.ring --set p=64")
-    if chapter:
-        formulas = [formula for formula in formulas if formula.chapter == chapter]
+    if what:
+        formulas = [formula for formula in formulas if formula.chapter == chapter] if chapter else _mentioning(what, formulas)
     if errata:
         return errata_page(formulas)
     if coverage:
-        return coverage_page(formulas, () if chapter else parts)
-    return chapter_page(formulas) if chapter else chapters_page(formulas)
+        return coverage_page(formulas, () if what else parts)
+    return chapter_page(formulas) if what else chapters_page(formulas)
 
 
 def _parts() -> tuple[Part, ...]:
@@ -82,10 +83,22 @@ def _found(what: str | None, formulas: Sequence[Formula]) -> tuple[Formula | Non
     # `A` is an appendix and `a7` a formula of the quick tables: as it stands, before any other spelling.
     spelled = {id.lower(): formula for id, formula in ids.items()}
     chapters = {f"{ch}{zeros}{name.lower()}": name for name in CHAPTERS for ch in ("", "ch", "ch.") for zeros in ("", "0")}
-    formula, chapter = spelled.get(what.lower()), chapters.get(what.lower().replace(" ", ""))
-    if formula is None and chapter is None:
-        raise Unusable(_unknown(what, ids))
-    return formula, chapter
+    return spelled.get(what.lower()), chapters.get(what.lower().replace(" ", ""))
+
+
+def _mentioning(words: str, formulas: Sequence[Formula]) -> list[Formula]:
+    """What has every word, in its id or title first.
+
+    Raises:
+      Unusable: nothing has.
+    """
+    def holding(text: Callable[[Formula], str]) -> list[Formula]:
+        return [formula for formula in formulas if all(word in text(formula).lower() for word in words.lower().split())]
+
+    found = holding(lambda of: f"{of.id} {of.title}") + holding(lambda of: f"{of.id} {of.title} {of.prints} {of.right}")
+    if not found or not any(map(str.isalpha, words)):
+        raise Unusable(_unknown(words, [formula.id for formula in formulas]))
+    return list({formula.id: formula for formula in found}.values())
 
 
 def _once(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -106,9 +119,11 @@ def chapters_page(formulas: Sequence[Formula]) -> Page:
 
 
 def chapter_page(formulas: Sequence[Formula]) -> Page:
-    """A row a formula."""
+    """A row a formula, and how many are right."""
     rows = [(formula.id, formula.title, formula.verdict, formula.kind, "yes" if formula.function else "") for formula in formulas]
-    return Page(rows_text(("id", "title", "verdict", "decided by", "runs"), rows), {"formulas": [to_json(formula) for formula in formulas]})
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in _verdicts(formulas).items())
+    text = f"{rows_text(('id', 'title', 'verdict', 'decided by', 'runs'), rows)}\n\n{len(rows)} entries: {counted}"
+    return Page(text, {"formulas": [to_json(formula) for formula in formulas]})
 
 
 def formula_page(formula: Formula) -> Page:
@@ -140,7 +155,7 @@ def answer_page(formula: Formula, settings: Mapping[str, str]) -> Page:
 
 def _one_answer(formula: Formula, value: Any, used: Mapping[str, Any]) -> list[str]:
     given = _given(used)
-    return [f"{number_text(value, formula.unit)}{_days(value, formula.unit)}   {_headline(formula)}{f', for {given}' if given else ''}"]
+    return [f"{number_text(value, formula.unit)}{_longer(value, formula.unit)}   {_headline(formula)}{f', for {given}' if given else ''}"]
 
 
 def _sweep(formula: Formula, values: Sequence[Any], used: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -148,7 +163,7 @@ def _sweep(formula: Formula, values: Sequence[Any], used: Sequence[Mapping[str, 
     varied = [name for name in used[0] if any(point[name] != used[0][name] for point in used)]
     given = _given({name: value for name, value in used[0].items() if name not in varied})
     columns = [Column(name, tuple(number_text(point[name], unit_of(name)) for point in used), is_number=True) for name in varied]
-    value = Column("value", tuple(f"{number_text(value, formula.unit)}{_days(value, formula.unit)}" for value in values), is_number=True)
+    value = Column("value", tuple(f"{number_text(value, formula.unit)}{_longer(value, formula.unit)}" for value in values), is_number=True)
     return [f"{_headline(formula)}{f', for {given}' if given else ''}", "", columns_text([*columns, value]), ""]
 
 
@@ -208,10 +223,12 @@ def number_text(value: Any, unit: str) -> str:
     return f"{value:,} {unit}".rstrip() if isinstance(value, int) else f"{value:.6g} {unit}".rstrip()
 
 
-def _days(value: Any, unit: str) -> str:
-    """` (10.8 days)` after seconds of a day or more."""
+def _longer(value: Any, unit: str) -> str:
+    """` (10.8 days)` after many seconds."""
     value = plain(value)
-    return f" ({value / 86400:,.3g} days)" if unit == "s" and isinstance(value, (int, float)) and value >= 86400 else ""
+    if unit != "s" or not isinstance(value, (int, float)):
+        return ""
+    return next((f" ({value / seconds:,.3g} {name})" for name, seconds in LONGER.items() if value >= 2 * seconds or value >= seconds > 3600), "")
 
 
 def plain(value: Any) -> Any:
@@ -255,8 +272,9 @@ def _letters(formula: Formula, argument: str) -> list[str]:
 
 def _worked_text(formula: Formula, number: Worked) -> str:
     given = ", ".join(f"{name} = {number_text(value, unit_of(name))}" for name, value in number.arguments.items())
-    prints = f" (the book: {number_text(number.prints, '')})" if number.prints is not None else ""
-    return f"{number_text(number.gives, '')}{prints} for {given}{f': {number.says}' if number.says else ''}"
+    unit = formula.unit if number.times == 1 else ""
+    prints = f" (the book: {number_text(number.prints, unit)})" if number.prints is not None else ""
+    return f"{number_text(number.gives, unit)}{prints} for {given}{f': {number.says}' if number.says else ''}"
 
 
 def _verdicts(formulas: Iterable[Formula]) -> dict[str, int]:
@@ -271,5 +289,5 @@ def _sorted(formulas: Iterable[Formula]) -> list[Formula]:
 
 def _unknown(what: str, ids: Iterable[str]) -> str:
     ids = list(ids)
-    close = get_close_matches(what, [*ids, *CHAPTERS], 3) or [id for id in ids if what.lower() in id.lower()][:3]
+    close = get_close_matches(what, [*ids, *CHAPTERS], 3)
     return f"{what}: found no such chapter or formula, expected {' or '.join(close)}" if close else f"{what}: no such chapter or formula; see lab book"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from lab.book.roofline import attainable_flops_per_s, ridge
 from lab.ledger import Ledger, Totals
 from lab.report.gantt import Gantt
 from lab.report.panel import empty_panel
+from lab.report.tables import rows_text
 from lab.report.units import bytes_text, scaled
 from lab.zoo import model
 from meshes.axes import Axes
@@ -285,6 +287,20 @@ PLOTS: dict[str, Callable[[], Plot]] = {
     "gantt": Gantt,
 }
 """What `lab plot` draws, by name."""
+
+
+def listed() -> list[dict[str, Any]]:
+    """Each plot by name: what it shows, and its parameters with their defaults."""
+    return [{"name": name, "shows": inspect.getdoc(of).splitlines()[0], "set": asdict(of())} for name, of in PLOTS.items()]
+
+
+def listed_text() -> str:
+    """The same as a table."""
+    return rows_text(("plot", "shows", "--set"), [(row["name"], row["shows"], " ".join(map(_setting, *zip(*row["set"].items(), strict=True)))) for row in listed()])
+
+
+def _setting(name: str, default: Any) -> str:
+    return f"{name}={default:g}" if isinstance(default, float) else f"{name}={default}"
 
 
 def save(name: str, settings: Mapping[str, str], path: Path) -> None:

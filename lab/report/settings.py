@@ -13,6 +13,7 @@ from meshes.errors import Unusable
 
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18, "Z": 10**21}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_COUNTS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _SECONDS = {"ns": Fraction(1, 10**9), "us": Fraction(1, 10**6), "ms": Fraction(1, 1000), "s": 1, "min": 60, "h": 3600, "d": 86400}
 
 
@@ -27,6 +28,9 @@ _QUANTITIES = {
     "bytes": ("B", _prefixed("B", _DECIMAL, _BINARY)),
     "flops": ("FLOP", _prefixed("FLOP", _DECIMAL)),
     "bits": ("bit", _prefixed("bit", _DECIMAL)),
+    # As people write them: a 70B model, 15T tokens.
+    "parameters": ("", _COUNTS),
+    "tokens": ("", _COUNTS),
     "s": ("s", _SECONDS),
     "h": ("h", {unit: Fraction(scale) / 3600 for unit, scale in _SECONDS.items()}),
 }

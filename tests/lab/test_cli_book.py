@@ -109,6 +109,35 @@ def test_p_2_4_8_and_two_sizes_are_a_table_of_six_rows(lab):
     assert columns.split() == ["payload_bytes", "ranks", "value"] and rows[5].split() == ["1", "GB", "8", "1.75", "s"]
 
 
+def test_words_find_what_has_them_all_titles_first(lab):
+    found = [formula["id"] for formula in json.loads(lab("book", "ZeRO-2", "--json").out)["formulas"]]
+    assert found[0] == "A8" and "ch20.comm" in found
+    assert lab("book", "checkpoint", "interval").out.splitlines()[2].startswith("ch26.young_daly ")
+    assert lab("book", "zero", "--errata").out.endswith("statements\n")
+
+
+def test_70b_parameters_and_1_4t_tokens_are_billions_and_trillions(lab):
+    sizes = "--set", "devices=640", "--set", "flops_per_s=989TFLOP/s", "--set", "mfu=0.4"
+    short = lab("book", "ch01.train_time", "--set", "parameters=70B", "--set", "tokens=1.4T", *sizes)
+    assert short == lab("book", "ch01.train_time", "--set", "parameters=70e9", "--set", "tokens=1.4e12", *sizes)
+    assert short.out.startswith("2.32242e+06 s (26.9 days)")
+
+
+@pytest.mark.parametrize(("save", "interval"), [("1s", "169.706 s (2.83 min)"), ("5min", "2939.39 s (49 min)"), ("1h", "10182.3 s (2.83 h)"), ("0.1s", "53.6656 s ")])
+def test_an_interval_is_told_in_minutes_and_hours_too(lab, save, interval):
+    assert lab("book", "ch26.young_daly", "--set", f"save_s={save}", "--set", "mtbf_s=4h").out.startswith(interval)
+
+
+def test_worked_numbers_have_the_unit_of_the_formula(lab):
+    assert "  87.5 GB (the book: 79 GB) for parameters = 175,000,000,000, pipe = 8" in lab("book", "ch24.memory_3d").out
+
+
+def test_plots_are_listed_and_need_a_file_to_be_drawn(lab):
+    assert [row["name"] for row in json.loads(lab("plot", "--json").out)][:3] == ["roofline", "memory", "messages"]
+    assert lab("plot").out.startswith("plot ")
+    assert lab("plot", "roofline").err == "lab: a picture takes its name and a file: lab plot roofline --save roofline.png; lab plot lists them\n"
+
+
 def test_a_register_that_cannot_be_read_is_told_in_one_line(lab, monkeypatch):
     def broken():
         raise ValueError("part4.toml: ch14.ring: unknown colour")
@@ -127,7 +156,7 @@ def test_a_register_that_cannot_be_read_is_told_in_one_line(lab, monkeypatch):
         (("book", *RING[:3], "--set", "n=1,2kbit", *RING[5:]), "--set payload_bytes=2kbit: found the unit 'kbit'"),
         (("book", "ch12.rign"), "ch12.ring"),
         (("book", "99"), "no such chapter or formula"),
-        (("book", "busbw"), "ch13.algbw_busbw"),
+        (("book", "busbw", "ghosts"), "no such chapter or formula"),
         (("book", "--set", "p=8"), "--set goes with the id of a formula"),
         (("book", "13", "--set", "p=8"), "--set goes with the id of a formula"),
         (("book", "ch12.ring", "--set", "p"), "expected NAME=VALUE"),

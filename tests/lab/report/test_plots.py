@@ -8,12 +8,15 @@ import pytest
 
 from lab.ledger import Kind, Ledger, Transfer
 from lab.report.plots import (
+    PLOTS,
     Curves,
     Loss,
     MessageTimes,
     ModelState,
     Roofline,
     curves,
+    listed,
+    listed_text,
     roofline,
     save,
 )
@@ -121,6 +124,13 @@ def test_a_picture_of_a_training_is_drawn_from_what_a_run_printed(tmp_path):
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_every_plot_is_listed_with_what_it_shows_and_its_settings():
+    assert [row["name"] for row in listed()] == list(PLOTS)
+    assert {row["name"]: row["set"] for row in listed()}["memory"] == {"model": "llama3-8b", "ranks": 64, "chip": "h100"}
+    (line,) = [line for line in listed_text().splitlines() if line.startswith("messages")]
+    assert "All-reduce algorithms" in line and line.endswith("ranks=64 alpha_s=5e-06 bytes_per_s=5e+10 largest_bytes=1e+09")
+
+
 def test_a_picture_is_written(tmp_path):
     save("messages", {"ranks": "8"}, tmp_path / "times.png")
     assert (tmp_path / "times.png").read_bytes().startswith(b"\x89PNG")
@@ -130,7 +140,7 @@ def test_a_picture_is_written(tmp_path):
     "name,settings,file,problem",
     [
         ("rooflin", {}, "a.png", "no plot 'rooflin'; known are roofline, memory, messages, loss, training, gantt"),
-        ("memory", {"ranks": "0"}, "a.png", "plot memory: ranks=0: expected a number above 0"),
+        ("memory", {"ranks": "0"}, "a.png", "plot memory: ranks=0: expected a whole number above 0"),
         ("loss", {"fit": "kaplan"}, "a.png", "plot loss: fit='kaplan': expected one of hoffmann, besiroglu"),
         ("memory", {"rank": "8"}, "a.png", "no parameter 'rank'; known are model, ranks, chip"),
         ("messages", {}, "a.word", "plot messages: Format 'word' is not supported"),
