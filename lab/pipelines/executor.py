@@ -29,10 +29,11 @@ class Weights(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Sums over micro-batches, float32: of the loss (on the last stage) and of the weights' gradients."""
+    """Sums over micro-batches, float32: of the loss (on the last stage) and of the weights' gradients; and how often each `Job` was done, int32."""
 
     loss: jax.Array
     gradients: Weights
+    done: jax.Array
 
 
 class Messages(NamedTuple):
@@ -64,12 +65,11 @@ def run(table: Table, chunk: Chunk, weights: Weights, nothing: tuple[jax.Array, 
     """
     stage, P = jax.lax.axis_index(PIPE), jax.lax.axis_size(PIPE)
     forth, back = _neighbours(P, has_ring=bool(table.rows.chunk.any()))
-    jobs = _jobs(chunk, weights, nothing[0])
+    branches = [_counted(job, run) for job, run in _jobs(chunk, weights, nothing[0]).items() if job in table.jobs]
 
     def tick(state: State, row: Row) -> tuple[State, None]:
         inputs_nBSD = _stored(state.inputs_nBSD, row.new_input, state.arrived.output_BSD)
         cotangents_nBSD = _stored(state.cotangents_nBSD, row.new_cotangent, state.arrived.cotangent_BSD)
-        branches = [jobs[job] for job in table.jobs]
         branch = jnp.searchsorted(np.array(table.jobs), row.job)
         sent, found = jax.lax.switch(branch, branches, row, inputs_nBSD[row.input], cotangents_nBSD[row.cotangent], state.found)
         with jax.named_scope("forth"):
@@ -91,7 +91,8 @@ def _neighbours(P: int, has_ring: bool) -> tuple[list[tuple[int, int]], list[tup
 def _start(table: Table, weights: Weights, nothing_BSD: jax.Array, loss: jax.Array) -> State:
     inputs, cotangents = (jnp.stack([nothing_BSD] * slots) for slots in (table.inputs, table.cotangents))
     gradients = jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), weights)
-    return State(inputs, cotangents, Messages(nothing_BSD, nothing_BSD), Found(loss, gradients))
+    done = jax.lax.pcast(jnp.zeros(len(Job), jnp.int32), PIPE, to="varying")
+    return State(inputs, cotangents, Messages(nothing_BSD, nothing_BSD), Found(loss, gradients, done))
 
 
 def _stored(stash_nBSD: jax.Array, slot: jax.Array, message_BSD: jax.Array) -> jax.Array:
@@ -99,7 +100,18 @@ def _stored(stash_nBSD: jax.Array, slot: jax.Array, message_BSD: jax.Array) -> j
     return stash_nBSD.at[slot].set(kept_BSD)
 
 
-def _jobs(chunk: Chunk, weights: Weights, nothing_BSD: jax.Array) -> dict[Job, Callable[..., tuple[Messages, Found]]]:
+Run = Callable[[Row, jax.Array, jax.Array, Found], tuple[Messages, Found]]
+
+
+def _counted(job: Job, run: Run) -> Run:
+    def run_and_count(row: Row, x_BSD: jax.Array, dy_BSD: jax.Array, found: Found) -> tuple[Messages, Found]:
+        sent, found = run(row, x_BSD, dy_BSD, found)
+        return sent, found._replace(done=found.done.at[job].add(1))
+
+    return run_and_count
+
+
+def _jobs(chunk: Chunk, weights: Weights, nothing_BSD: jax.Array) -> dict[Job, Run]:
     """(row, x_BSD, dy_BSD, found) to the messages that a job sends, and the sums with what it adds."""
 
     def own(row: Row) -> Weights:

@@ -71,8 +71,12 @@ def _is_done(job: Job, each: Transfer, strategy: Strategy, axes: Axes) -> bool:
     if each.phase == FORWARD:
         # No gradient needs the loss, and of its sums that of the target's logit.
         return job is Job.FORWARD or job in AGAIN and each.scope != "loss/target"
-    sums_weights = each.kind is Kind.REDUCE_SCATTER and set(each.axes) <= set(strategy.token_axes(axes))
-    return job in AGAIN and not (job is Job.INPUT_GRADIENT and sums_weights)
+    return job in AGAIN and not (job is Job.INPUT_GRADIENT and _is_for_weights(each, strategy, axes))
+
+
+def _is_for_weights(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
+    """It sums a gradient of a weight over ranks with tokens of their own, or leads to that of the table, with which the first chunk begins."""
+    return each.scope == "embedding" or each.kind is Kind.REDUCE_SCATTER and set(each.axes) <= set(strategy.token_axes(axes))
 
 
 def _once(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Iterator[Transfer]:

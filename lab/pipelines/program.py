@@ -18,7 +18,7 @@ from lab.pipelines import executor
 from lab.pipelines.executor import Weights
 from lab.pipelines.orders import gpipe, interleaved, one_f_one_b, zb_h1, zb_h2
 from lab.pipelines.schedule import Schedule
-from lab.pipelines.table import Row, table_of
+from lab.pipelines.table import Row, table_of, to_do
 from lab.strategies import program
 from lab.strategies.program import (
     Metrics,
@@ -124,13 +124,14 @@ def step(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
     """
     spread = pipeline(strategy, shape, mesh)
     specs = spread.state_specs, Metrics(PartitionSpec(), PartitionSpec())
-    return jax.jit(explicit_step(spread, find(spread)), donate_argnums=0, out_shardings=spread.shardings(specs)), arguments(spread)
+    on_ranks = explicit_step(spread, lambda *of_rank: find(spread)(*of_rank)[:2])
+    return jax.jit(on_ranks, donate_argnums=0, out_shardings=spread.shardings(specs)), arguments(spread)
 
 
 def gradients(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
-    """The mean loss and the gradients of a step, jitted, with the arguments of `step`."""
+    """The mean loss, the gradients and how often each stage did each `Job` ([stages, jobs]), jitted, with the arguments of `step`."""
     spread = pipeline(strategy, shape, mesh)
-    specs = PartitionSpec(), spread.state_specs.master
+    specs = PartitionSpec(), spread.state_specs.master, PartitionSpec(PIPE)
     on_ranks = jax.shard_map(find(spread), mesh=mesh, in_specs=(spread.state_specs, spread.batch, spread.batch), out_specs=specs)
     return jax.jit(on_ranks, out_shardings=spread.shardings(specs)), arguments(spread)
 
@@ -144,19 +145,19 @@ def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
     return spread
 
 
-def find(spread: Pipeline) -> Callable[..., tuple[jax.Array, nnx.State]]:
-    """(state, tokens_BS, targets_BS) of one rank to the mean loss and this rank's part of the gradients."""
+def find(spread: Pipeline) -> Callable[..., tuple[jax.Array, nnx.State, jax.Array]]:
+    """(state, tokens_BS, targets_BS) of one rank to the mean loss, this rank's part of the gradients, and how often its stage did each `Job`."""
     strategy, shape = spread.strategy, spread.shape
     table = table_of(shape.order(spread.stages))
 
-    def on_rank(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[jax.Array, nnx.State]:
+    def on_rank(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[jax.Array, nnx.State, jax.Array]:
         # Before the loop over ticks, so that gradients are summed over ranks once, after it.
         own = each(state.master, lambda w: as_own(strategy, w.get_value(), w.dims))
         chunk = _chunk(spread, *split(shape, tokens_BS, targets_BS))
         found = executor.run(table, chunk, _parted(own), _nothing(spread))
         summed = each(_joined(found.gradients), lambda g: reduced(strategy, g.get_value(), g.dims))
         with jax.named_scope("loss"):
-            return sum_over(_data_axes(spread))(found.loss), summed
+            return sum_over(_data_axes(spread))(found.loss), summed, found.done[None]
 
     return on_rank
 
@@ -207,10 +208,13 @@ def _data_axes(spread: Pipeline) -> tuple[str, ...]:
     return spread.axes.ordered({PIPE, *spread.strategy.token_axes(spread.axes)})
 
 
-def on_one_device(shape: PipelineShape) -> Callable[..., Any]:
-    """(state, tokens_BS, targets_BS) to the mean loss and all gradients, without a pipeline and without micro-batches."""
+def on_one_device(shape: PipelineShape, stages: int) -> Callable[..., Any]:
+    """(state, tokens_BS, targets_BS) to the mean loss and all gradients, without a pipeline and without micro-batches, and to what each stage has to do."""
 
     def loss(master: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> jax.Array:
         return program.mean_loss(in_sequence(master), tokens_BS, targets_BS, shape)
 
-    return lambda state, tokens_BS, targets_BS: jax.value_and_grad(loss)(state.master, tokens_BS, targets_BS)
+    def run(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[jax.Array, nnx.State, jax.Array]:
+        return *jax.value_and_grad(loss)(state.master, tokens_BS, targets_BS), jnp.array(to_do(shape.order(stages)))
+
+    return run

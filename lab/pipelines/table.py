@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import NamedTuple
@@ -121,3 +122,9 @@ def _job(schedule: Schedule, stage: int, task: Task) -> Job:
     if task.work is Work.BACKWARD:
         return Job.INPUT_GRADIENT if schedule.is_split(stage, task) else Job.BACKWARD
     return Job.FORWARD if task.work is Work.FORWARD else Job.WEIGHT_GRADIENT
+
+
+def to_do(schedule: Schedule) -> list[list[int]]:
+    """[stages, jobs]: how often a stage has to do each job: as its order says, and idle for the rest of the ticks."""
+    counts = [Counter(_job(schedule, stage, task) for task in order) for stage, order in enumerate(schedule.orders)]
+    return [[len(ticks(schedule)) - count.total(), *(count[job] for job in Job if job)] for count in counts]
