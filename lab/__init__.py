@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from lab.budget import Allowance, allow, broken
 
 if TYPE_CHECKING:
+    from lab.diagnosis import Finding
     from lab.ledger import Ledger
 
-__all__ = ["allow", "assert_communication", "inspect", "mesh"]
+__all__ = ["allow", "assert_communication", "diagnose", "inspect", "mesh"]
 
 
 def inspect(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> Ledger:
@@ -27,6 +28,19 @@ def inspect(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> L
     from lab import inspection
 
     return inspection.inspect(program, *args, mesh=mesh, target=target)
+
+
+def diagnose(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> tuple[Finding, ...]:
+    """What is wrong with a program, the worst first: by wire bytes, then by memory; () where nothing is found.
+
+    Args:
+      program, args, mesh, target: as for `inspect`.
+    Raises:
+      meshes.errors.Unusable: as for `inspect`.
+    """
+    from lab import diagnosis, inspection
+
+    return diagnosis.of(inspection.read_one(program, *args, mesh=mesh, target=target)).findings
 
 
 def assert_communication(program: Any, *args: Any, budget: Iterable[Allowance], mesh: Any = None, target: Any = None) -> Ledger:

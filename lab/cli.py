@@ -22,11 +22,14 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from lab import changes, inspection, sources, suite
+from lab import changes, diagnosis, inspection, sources, suite
 from lab.bench.sizes import parse_sizes
+from lab.diagnosis import KINDS
+from lab.diagnosis.program import Program
 from lab.ledger import Ledger
 from lab.report import answers, curves, tables, verdicts
 from lab.report.changes import changes_text
+from lab.report.diagnosis import diagnosis_text
 from lab.suite import Run
 from meshes import plugins
 from meshes.availability import availability
@@ -69,6 +72,7 @@ def _writable(path: Path) -> Path:
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 mesh_option = click.option("--mesh", metavar="AXES", callback=_parsed(Axes.parse), help="In the order of mesh.devices: data=2,tensor=8.")
 _TARGET = {"metavar": "TARGET", "callback": _parsed(parse_target)}
+_KIND = click.Choice(["any", *(kind.name for kind in KINDS)])
 _FORMS = "cpu:8, gpu:h100:2x8, tpu:v5p:2x2x4 or attached"
 
 
@@ -81,20 +85,26 @@ def cli() -> None:
 @click.argument("given", metavar="SOURCE...", nargs=-1, required=True)
 @mesh_option
 @click.option("--target", **_TARGET, help=f"What to compile for: {_FORMS}. By default fake CPU devices, as many as the mesh has.")
+@click.option("--fail-on", "kinds", metavar="KIND", multiple=True, type=_KIND, help="Exit status 1 where this is found; any: where anything is.")
 @as_json
-def inspect(given: tuple[str, ...], mesh: Axes | None, target: Target | None, as_json: bool) -> None:
-    """Lists what a compiled program communicates.
+def inspect(given: tuple[str, ...], mesh: Axes | None, target: Target | None, kinds: tuple[str, ...], as_json: bool) -> int:
+    """Says what is wrong with a compiled program, the worst first, and lists what it communicates.
 
     SOURCE is a compiled text (.hlo, .txt, .gz), the folder of an XLA dump, or file.py:build or package.module:build, where
     build(mesh) returns (function, args) with args as arrays or ShapeDtypeStructs with shardings.
     """
     if any(map(sources.is_program, given)):
+        # So that XLA says where it finds no way between two shardings; what it says is caught.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
         target = _prepared(mesh, target)
-    ledgers = [ledger for source in given for ledger in _ledgers(source, mesh, target)]
+    diagnoses = [diagnosis.of(program) for source in given for program in _programs(source, mesh, target)]
     if as_json:
-        _print_json([ledger.to_json() for ledger in ledgers] if len(ledgers) > 1 else ledgers[0].to_json())
+        rows = [found.to_json() for found in diagnoses]
+        _print_json(rows if len(rows) > 1 else rows[0])
     else:
-        _print("\n\n".join(map(tables.ledger_text, ledgers)))
+        _print("\n\n".join(map(diagnosis_text, diagnoses)))
+    found = {finding.kind for each in diagnoses for finding in each.findings}
+    return 1 if found and ("any" in kinds or found & set(kinds)) else 0
 
 
 def _prepared(mesh: Axes | None, target: Target | None) -> Target:
@@ -107,14 +117,18 @@ def _prepared(mesh: Axes | None, target: Target | None) -> Target:
 
 
 def _ledgers(source: str, mesh: Axes | None, target: Target | None) -> list[Ledger]:
+    return [program.ledger for program in _programs(source, mesh, target)]
+
+
+def _programs(source: str, mesh: Axes | None, target: Target | None) -> list[Program]:
     if not sources.is_program(source):
-        return inspection.inspect_texts(Path(source), mesh, target)
+        return inspection.read_texts(Path(source), mesh, target)
     with _working(f"compiling {source} for {target}"):
         build = sources.builder(source)
         devices = make_mesh(target, mesh)
         function, args = sources.program(source, build, devices)
         with sources.own_words(source):
-            return [inspection.inspect_program(function, args, devices, target, source=source)]
+            return [inspection.read_program(function, args, devices, target, source=source)]
 
 
 @cli.command()

@@ -50,7 +50,7 @@ def mesh(target: Target, axes: Axes) -> Mesh:
     devices = _devices(target)
     if len(devices) != axes.size:
         raise Unusable(f"mesh {axes} has {axes.size} devices and target {target} has {len(devices)}; make them equal")
-    return Mesh(_arranged(devices, axes), axes.names, axis_types=(AxisType.Auto,) * len(axes.names))
+    return Mesh(arranged(devices, axes), axes.names, axis_types=(AxisType.Auto,) * len(axes.names))
 
 
 def typed(mesh: Mesh) -> Mesh:
@@ -58,7 +58,7 @@ def typed(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * len(mesh.axis_names))
 
 
-def _arranged(devices: Sequence[jax.Device], axes: Axes) -> np.ndarray:
+def arranged(devices: Sequence[jax.Device], axes: Axes) -> np.ndarray:
     """The devices in the mesh's shape: row-major, but on TPUs as the wires run."""
     if devices[0].platform != "tpu":
         return np.array(devices).reshape(axes.sizes)

@@ -83,7 +83,7 @@ def test_without_a_mesh_a_text_is_read_all_the_same(lab):
 
 def test_the_table_is_plain_in_a_pipe(lab):
     answer = lab("inspect", "step.hlo", "--mesh", "data=2,tensor=4")
-    assert answer.out.startswith("step.hlo: 8 devices, mesh data=2,tensor=4\n")
+    assert answer.out.startswith("step.hlo: nothing found that it could do without\n\nstep.hlo: 8 devices, mesh data=2,tensor=4\n")
     assert "all_reduce" in answer.out
     assert "\x1b" not in answer.out
 

@@ -1,0 +1,68 @@
+"""A finding: what a program does that it need not, in a sentence, with what to try and the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from lab.ledger import Totals, Transfer, number
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault of a program.
+
+    Attributes:
+      kind: its short name, a row of `lab.diagnosis.table`.
+      sentence: what happened, with array or operation and factor.
+      advice: what to try.
+      transfers: those that it concerns; bytes and executions are theirs, of one device in one step.
+      origin: file and line of the user's code; of the transfers where none is given.
+      memory_bytes: what one device holds for it and need not.
+      seconds: what the transfers take at least, at the full rate of the target's links; None where the target is not known.
+    """
+
+    kind: str
+    sentence: str
+    advice: str
+    transfers: tuple[Transfer, ...] = ()
+    origin: str | None = None
+    memory_bytes: int = 0
+    seconds: float | None = None
+
+    @property
+    def totals(self) -> Totals:
+        return Totals.of(self.transfers)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(axis for t in self.transfers for axis in t.axes or ()))
+
+    @property
+    def cost(self) -> tuple[Fraction, int]:
+        """Wire bytes, then memory: the worst has the largest."""
+        return self.totals.wire_bytes, self.memory_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        totals = self.totals
+        return {
+            "kind": self.kind,
+            "sentence": self.sentence,
+            "advice": self.advice,
+            "origin": self.origin,
+            "axes": list(self.axes),
+            "sites": totals.sites,
+            "executions": None if any(t.executions is None for t in self.transfers) else totals.executions,
+            "payload_bytes": totals.payload_bytes,
+            "wire_bytes": number(totals.wire_bytes),
+            "lower_bound": totals.lower_bound,
+            "memory_bytes": self.memory_bytes,
+            "seconds": self.seconds,
+            "instructions": [t.instruction for t in self.transfers],
+        }
+
+
+def first_origin(transfers: Iterable[Transfer]) -> str | None:
+    return next((t.origin for t in transfers if t.origin), None)

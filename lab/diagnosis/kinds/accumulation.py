@@ -1,0 +1,113 @@
+"""Reductions inside a loop that only adds their results up: one reduction of the sum after the loop does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lab.diagnosis.finding import Finding, first_origin
+from lab.diagnosis.flow import Flow, Place, Use
+from lab.diagnosis.program import Program, Site, times
+from lab.hlo.loops import Scope, trip_count
+from lab.hlo.text import Computation, Instruction
+from lab.report.units import exact
+
+_SCALES = ("multiply", "divide")
+_THROUGH = frozenset({"dynamic-slice", "dynamic-update-slice", "reduce-scatter-done", *_SCALES})
+# Losses and other numbers for people; what they cost is a message's latency, not bytes.
+_SMALLEST = 1024
+
+
+def reduced_in_loop(program: Program) -> Iterator[Finding]:
+    by_loop: dict[str, list[Site]] = {}
+    bodies: dict[str, Computation] = {}
+    for site in program.sites:
+        if site.kind in ("all_reduce", "reduce_scatter") and site.transfer.executions != 1 and site.primitive not in ("psum_scatter", "reduce_scatter"):
+            body = _adding_loop(program.flow, site)
+            if body is not None:
+                by_loop.setdefault(body.name, []).append(site)
+                bodies[body.name] = body
+    for name, sites in by_loop.items():
+        if sum(site.transfer.payload_bytes for site in sites) >= _SMALLEST:
+            yield _finding(program, sites, bodies[name])
+
+
+def _finding(program: Program, sites: list[Site], body: Computation) -> Finding:
+    trips = _trips(program, body)
+    often, less = (f"{trips} times a step", times(trips)) if trips else ("in every iteration", "as many times")
+    what = "gradients are" if program.is_differentiated else "a sum is"
+    each = exact(sum(site.transfer.payload_bytes for site in sites) * (sites[0].transfer.executions or 0) // (trips or 1))
+    sentence = f"{what} reduced {often} inside the loop that adds them up, {each} B each time; reduced once after it they are {less} fewer bytes"
+    advice = (
+        "add up on each device and reduce once: the loop inside jax.shard_map, with jax.lax.pcast(w, axis, "
+        "to='varying') before it and one psum (or psum_scatter) after it"
+    )
+    return program.finding("reduced_in_loop", sentence, advice, *sites, origin=first_origin(site.transfer for site in sites))
+
+
+def _adding_loop(flow: Flow, site: Site) -> Computation | None:
+    """The body of the loop that adds the reduction's results to a sum which nothing else reads."""
+    for use in flow.uses(*site.place, through=_THROUGH):
+        if use.opcode == "add" and all(_is_constant_scale(flow, step, site) for step in use.path if step.opcode in _SCALES):
+            other = use.instruction.operands[1 - use.number] if len(use.instruction.operands) == 2 else None
+            body = _summed_into(flow, use, other)
+            if body is not None and _loops_over(flow, site, body):
+                return body
+    return None
+
+
+def _summed_into(flow: Flow, use: Use, other: str | None) -> Computation | None:
+    """The loop body whose carried element `other` is, if all that is ever done with the element is this addition."""
+    operand = use.computation.by_name.get(other or "")
+    if operand is None:
+        return None
+    for instruction, computation in _back(flow, Place(operand, use.computation)):
+        if instruction.opcode != "get-tuple-element" or not _is_body(flow, computation):
+            continue
+        element = instruction.attribute("index")
+        carried = [i for i in computation.instructions if i.opcode == "get-tuple-element" and i.attribute("index") == element and i.operands == instruction.operands]
+        readers = [reader for i in carried for reader in flow.uses(i, computation, through=frozenset({"select"}))]
+        if all(reader.instruction is use.instruction for reader in readers) and _comes_back(computation, element, use, flow):
+            return computation
+    return None
+
+
+def _back(flow: Flow, place: Place) -> Iterator[Place]:
+    """Back from a sum; TPUs select zero in place of it in the first iteration."""
+    steps = list(flow.back(*place))
+    yield from steps
+    last, computation = steps[-1]
+    if last.opcode == "select":
+        for name in last.operands[1:]:
+            if name in computation.by_name:
+                yield from flow.back(computation.by_name[name], computation)
+
+
+def _comes_back(body: Computation, element: str | None, use: Use, flow: Flow) -> bool:
+    """The sum is what the next iteration carries on."""
+    root = body.root
+    if root is None or root.opcode != "tuple" or element is None or int(element) >= len(root.operands):
+        return False
+    following = body.by_name.get(root.operands[int(element)])
+    return following is not None and any(i is use.instruction for i, _ in flow.back(following, body))
+
+
+def _is_body(flow: Flow, computation: Computation) -> bool:
+    return any(caller.opcode == "while" for caller, _ in flow.callers(computation))
+
+
+def _loops_over(flow: Flow, site: Site, body: Computation) -> bool:
+    return body.name == site.visit.computation.name or any(c.computation.name == body.name for c in site.visit.callers)
+
+
+def _is_constant_scale(flow: Flow, step: Instruction, site: Site) -> bool:
+    """One factor is a constant number."""
+    for computation in (site.visit.computation, *(flow.module.computations.values())):
+        if computation.by_name.get(step.name) is step:
+            makers = [flow.source(computation.by_name[n], computation, frozenset({"broadcast"})).instruction for n in step.operands if n in computation.by_name]
+            return any(maker.opcode == "constant" for maker in makers)
+    return False
+
+
+def _trips(program: Program, body: Computation) -> int | None:
+    loop = next((place for place in program.flow.callers(body) if place.instruction.opcode == "while"), None)
+    return None if loop is None else trip_count(loop.instruction, Scope(program.module, loop.computation))

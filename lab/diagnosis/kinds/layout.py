@@ -1,0 +1,92 @@
+"""Data that moves since dims are reshaped, joined, padded or split in another order of axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lab.diagnosis.finding import Finding
+from lab.diagnosis.flow import LAYOUT
+from lab.diagnosis.kinds.together import together
+from lab.diagnosis.program import Program, Site, count
+from lab.diagnosis.slices import ELEMENTWISE
+from lab.hlo.flops import operand_shapes
+from lab.hlo.shapes import arrays
+from lab.report.units import exact
+
+_JOINS = {"reshape": "a reshape that merges or splits a split dim", "concatenate": "a concatenation along a split dim", "split": "a split of a split dim"}
+_EXCHANGES = ("all_to_all", "all_gather")
+# A move that the program asks for by its own name: these permutes carry the rows that cross.
+_MOVES = frozenset(
+    """rev concatenate pad slice split roll dynamic_slice dynamic_update_slice gather scatter conv_general_dilated dot_general squeeze reshape transpose
+    select_n""".split()
+)
+_DRAWS = tuple(f"jit({name}" for name in "_uniform _normal _normal_real _truncated_normal _gumbel _bernoulli _randint threefry_2x32 _random_bits".split())
+# Rounding a dim up to the axis costs less than one row a device; a tenth of the bytes is worth another size.
+_WASTE = 0.1
+
+
+def moved_to_reshape(program: Program) -> Iterator[Finding]:
+    for sites in together(program, lambda site: site.primitive in _JOINS and site.kind in _EXCHANGES and "random" not in site.op_name):
+        moved = sum(site.transfer.payload_bytes for site in sites)
+        kinds = " and ".join(dict.fromkeys(site.kind.replace("_", "-") for site in sites))
+        sentence = f"{_JOINS[sites[0].primitive]} moves {exact(moved)} B ({kinds}): the result's parts are not those of {program.behind(sites[0])}"
+        advice = "merge or split dims so that the split one stays outermost, join along a whole dim (jnp.stack), or shift with jnp.roll or jax.lax.ppermute"
+        yield program.finding("moved_to_reshape", sentence, advice, *sites)
+
+
+def axis_order(program: Program) -> Iterator[Finding]:
+    """A whole shard is permuted: the same split, by axes in another order."""
+    for site in program.inserted:
+        if site.kind == "collective_permute" and site.primitive not in _MOVES and len(site.transfer.axes or ()) > 1 and _is_whole_shard(program, site):
+            sentence = (
+                f"{program.moved(site)}: every whole shard, {exact(site.transfer.payload_bytes)} B, moves to another device, since "
+                f"the axes {', '.join(site.transfer.axes or ())} stand in another order there"
+            )
+            yield program.finding("axis_order", sentence, "write the axes in one order in both specs: P(('x', 'y')) and P(('y', 'x')) are different places", site)
+
+
+def _is_whole_shard(program: Program, site: Site) -> bool:
+    """What is sent is a value as it is, or what elementwise operations made of it, and no edge of it."""
+    operand = program.operand(site.place)
+    if operand is None:
+        return False
+    source = program.flow.source(*operand, through=frozenset())
+    return source.instruction.opcode not in ("slice", "dynamic-slice", "concatenate", "pad") and (
+        source.instruction.opcode == "parameter" or source.instruction.opcode in ELEMENTWISE | LAYOUT | {"all-to-all"}
+    )
+
+
+def padded(program: Program) -> Iterator[Finding]:
+    """A gather moves rows that fill up the last shard, and cuts them off again."""
+    for site in program.inserted:
+        if site.kind != "all_gather":
+            continue
+        uses = program.uses(site, ELEMENTWISE)
+        cuts = [use for use in uses if use.opcode == "slice" and use.number == 0]
+        gathered = arrays(site.visit.instruction.shape)[-1]
+        if cuts and len(cuts) == len(uses) and operand_shapes(cuts[0].instruction, cuts[0].computation)[0].dims == gathered.dims:
+            kept = max(arrays(use.instruction.shape)[0].dims for use in cuts)
+            wider = [(held, whole) for held, whole in zip(kept, gathered.dims, strict=True) if held < whole]
+            if len(wider) == 1 and wider[0][1] - wider[0][0] >= _WASTE * wider[0][0] and "[0:" in (cuts[0].instruction.braced("slice") or "[0:"):
+                held, whole = wider[0]
+                sentence = (
+                    f"{held} rows are padded to {whole} to split over {count(site.transfer.group_size or 0, 'device')}, "
+                    f"{exact(site.transfer.payload_bytes)} B gathered: {(whole - held) / held:.0%} wasted"
+                )
+                yield program.finding("padded", sentence, f"choose a multiple of {site.transfer.group_size}, or split another dim", site)
+
+
+def random_numbers_moved(program: Program) -> Iterator[Finding]:
+    """Random bits drawn in another order than they are kept in."""
+    sites = [site for site in program.inserted if any(f"{name})" in site.op_name for name in _DRAWS)]
+    if sites:
+        moved = exact(sum(site.transfer.payload_bytes for site in sites))
+        sentence = f"drawing random numbers of a split array moves {moved} B in {count(len(sites), 'transfer')}: jax_threefry_partitionable is off"
+        yield program.finding("random_numbers_moved", sentence, "turn jax_threefry_partitionable on (the default of JAX): each device then draws its own part", *sites)
+
+
+
+
+def split_heads(program: Program) -> Iterator[Finding]:
+    """Of grouped-query attention: fewer key-value heads than the axis that splits the queries' heads has devices."""
+    return iter(())

@@ -1,0 +1,110 @@
+"""Traffic on the wrong wires: the slow link, neighbours of the mesh that are none of the torus, bytes doubled by a dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from lab.diagnosis.finding import Finding
+from lab.diagnosis.program import Program, Site, count
+from lab.report.units import exact
+
+_SLOW = {"network": "the network between hosts", "dcn": "the data-centre network"}
+_SMALLEST = 1 << 12
+_NARROW = ("bf16", "f16", "f8e4m3fn", "f8e5m2")
+_MOVES = ("all_gather", "all_to_all", "collective_permute", "collective_broadcast")
+
+
+def on_slow_link(program: Program) -> Iterator[Finding]:
+    """Activations are reduced across hosts or slices, though an axis that carries none of that lies inside one."""
+    forward = [site for site in program.sites if _is_activation(site)]
+    crossing = [site for site in forward if site.transfer.link in _SLOW]
+    inside = _inside(program) - {axis for site in forward for axis in site.transfer.axes or ()}
+    axes = tuple(dict.fromkeys(axis for site in crossing for axis in site.transfer.axes or ()))
+    if crossing and axes and inside:
+        moved = exact(sum(site.transfer.payload_bytes * (site.transfer.executions or 1) for site in crossing))
+        sentence = (
+            f"activations of {moved} B a step are reduced along {', '.join(axes)} over "
+            f"{_SLOW[crossing[0].transfer.link or '']}, while {', '.join(sorted(inside))} lies on the fast link and carries none"
+        )
+        advice = (
+            f"let {', '.join(axes)} vary fastest in the mesh, inside a host or slice, and "
+            f"{', '.join(sorted(inside))} span them (jax.experimental.mesh_utils.create_hybrid_device_mesh)"
+        )
+        yield program.finding("on_slow_link", sentence, advice, *crossing)
+
+
+def _is_activation(site: Site) -> bool:
+    is_sum = site.kind in ("all_reduce", "reduce_scatter", "send_recv")
+    return is_sum and site.transfer.phase == "forward" and bool(site.transfer.axes) and site.transfer.payload_bytes >= _SMALLEST and "transpose(" not in site.op_name
+
+
+def _inside(program: Program) -> set[str]:
+    """Axes whose groups each lie in one host or slice."""
+    placement = program.reading.reader.placement
+    if program.axes is None or placement.devices is None or len(set(placement.devices.domains)) < 2:
+        return set()
+    domains = np.asarray(placement.devices.domains)
+    rows = {name: domains[np.asarray(program.axes.groups((name,)))] for name in program.axes.names if program.axes[name] > 1}
+    return {name for name, found in rows.items() if (found.min(axis=1) == found.max(axis=1)).all()}
+
+
+def not_neighbours(program: Program) -> Iterator[Finding]:
+    """Along an axis that communicates, neighbours of the mesh are several hops apart in the torus, and JAX knows an order in which they are not."""
+    if program.wires is None or program.axes is None:
+        return
+    for axis in program.axes.names:
+        sites = [site for site in program.sites if site.transfer.axes == (axis,) and site.transfer.link != "dcn"]
+        if not sites or program.axes[axis] < 3:
+            continue
+        groups = program.axes.groups((axis,))
+        stand, arranged = (_hops(where, groups, program.wires.torus) for where in (program.wires.stand, program.wires.arranged))
+        if stand > arranged:
+            sentence = (
+                f"neighbours along {axis} stand {stand:.2g} hops apart in the torus "
+                f"{'x'.join(map(str, program.wires.torus))}, on average; JAX knows an order with {arranged:.2g}"
+            )
+            advice = "make the mesh with jax.make_mesh or jax.experimental.mesh_utils.create_device_mesh, which follow the wires"
+            yield program.finding("not_neighbours", sentence, advice, *sites)
+
+
+def _hops(stand: tuple[tuple[int, ...], ...], groups: np.ndarray, torus: tuple[int, ...]) -> float:
+    """Mean distance from each member of a group to the next, around the torus where that is shorter."""
+    found = []
+    for row in groups:
+        for one, other in pairwise([*row]):
+            steps = [abs(a - b) for a, b in zip(stand[one], stand[other], strict=True)]
+            found.append(sum(min(step, size - step) if size > 2 else step for step, size in zip(steps, torus, strict=True)))
+    return sum(found) / len(found)
+
+
+def widened(program: Program) -> Iterator[Finding]:
+    """A value is moved in f32 that fits into 16 bits: it was widened just before."""
+    sites = [site for site in program.sites if site.transfer.dtype == "f32" and _is_widened(program, site)]
+    if sites and program.platform == "cpu":
+        sentence = (
+            f"{count(len(sites), 'transfer')} carry 16-bit floats in f32, {program.moved(sites[0])} first: the CPU "
+            "compiler widens them, so that bytes here are twice those of a GPU or TPU"
+        )
+        yield program.finding("widened", sentence, "judge bf16 programs on a gpu: or tpu: target; to run on a CPU, use f32", *sites)
+    elif sites:
+        sentence = f"{count(len(sites), 'transfer')} carry 16-bit floats in f32, {program.moved(sites[0])} first: cast before the move, and half the bytes move"
+        advice = "cast to the narrow dtype before the move, and pin the cast value's sharding (jax.lax.with_sharding_constraint), so that the move stays behind it"
+        yield program.finding("widened", sentence, advice, *sites)
+
+
+def _is_widened(program: Program, site: Site) -> bool:
+    is_sum = "to_apply=" in site.visit.instruction.attributes
+    if is_sum:
+        return program.platform == "cpu" and "_promoted" in site.visit.instruction.attributes
+    operand = program.operand(site.place)
+    if site.kind not in _MOVES or operand is None:
+        return False
+    return any(i.opcode == "convert" and _from(program, i, c) in _NARROW for i, c in program.flow.back(*operand))
+
+
+def _from(program: Program, i, c) -> str:
+    source = c.by_name.get(i.operands[0]) if i.operands else None
+    return source.shape.partition("[")[0] if source is not None else ""

@@ -1,0 +1,149 @@
+"""What devices hold and need not: state that each uses a part of, constants, donations in vain, weights kept whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from lab.diagnosis.finding import Finding
+from lab.diagnosis.program import Argument, Given, Program, Site, count, shape_text, times
+from lab.diagnosis.slices import ELEMENTWISE, own_slices
+from lab.hlo.shapes import arrays
+from lab.report.units import exact
+
+# A counter or a vector of norms is held whole on purpose, and no one would split it.
+_SMALLEST = 1 << 14
+# Smaller constants are masks and tables of positions.
+_SMALLEST_CONSTANT = 1 << 18
+# The last layer's weight is used again at once, so that one kept weight is no fault.
+_FEWEST_KEPT = 2
+
+
+def held_whole(program: Program) -> Iterator[Finding]:
+    """Arguments that lie whole on every device, of which each only uses its part: optimizer state beside split weights.
+
+    Only of arguments that are given up, or go with a split one of the same shape: inputs may lie whole because it is simpler.
+    """
+    split = {argument.whole(program.axes) for argument in program.arguments if argument.dims and any(argument.dims) and program.axes}
+    donated = program.donors | program.aliased | _donated(program)
+    belong = [a for a in program.arguments if a.dims == () and (a.number in donated or a.local.dims in split)]
+    whole = [(argument, kept) for argument in belong if (kept := _kept(program, argument))]
+    wasted = sum(argument.local.bytes - kept for argument, kept in whole)
+    if wasted >= _SMALLEST:
+        factor = max(argument.local.bytes / kept for argument, kept in whole)
+        sentence = (
+            f"{_listed([argument for argument, _ in whole])} held whole on every device, which only uses its part: "
+            f"{times(factor)} the memory, {exact(wasted)} B a device too many"
+        )
+        advice = (
+            "give them the sharding of what they go with: out_shardings where they are made (optimizer "
+            "state under jit follows nothing by itself), in_shardings here"
+        )
+        yield program.finding("held_whole", sentence, advice, origin=_first_use(program, whole[0][0]), memory_bytes=wasted)
+
+
+def _kept(program: Program, argument: Argument) -> int:
+    slices = own_slices(program.flow, program.flow.uses(*argument.place, ELEMENTWISE))
+    return sum(arrays(use.instruction.shape)[0].bytes for use in slices[:1]) if len({use.instruction.shape for use in slices}) == 1 else 0
+
+
+def _first_use(program: Program, argument: Argument) -> str | None:
+    uses = program.flow.uses(*argument.place)
+    steps = [i for use in uses if use.instruction for i in (*use.path, use.instruction)]
+    return next((place for i in steps if (place := program.origin(i))), None)
+
+
+def _listed(arguments: list[Argument]) -> str:
+    names = [f"{a.name} {shape_text(a.local)}" for a in arguments[:4]] + ([f"{len(arguments) - 4} more"] if len(arguments) > 4 else [])
+    return f"{names[0]} is" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} are"
+
+
+def on_one_device(program: Program) -> Iterator[Finding]:
+    """Outputs that need nothing of the split arguments land whole on one device."""
+    most, memory = max((given.devices for given in program.given), default=1), program.ledger.memory
+    if most > 1 and program.ledger.devices in (None, 1) and memory is not None and memory.outputs >= _SMALLEST and not program.arguments:
+        sentence = (
+            f"the outputs, {exact(memory.outputs)} B, are made whole on one device though the arguments are "
+            f"spread over {most}: their values do not depend on the arguments"
+        )
+        advice = "pass out_shardings to jax.jit, or make them eagerly with jnp.zeros_like, which follows the argument's sharding"
+        yield program.finding("held_whole", sentence, advice, memory_bytes=memory.outputs - memory.outputs // most)
+
+
+def array_constant(program: Program) -> Iterator[Finding]:
+    """An array closed over: part of the program, whole on every device, and in no argument's memory."""
+    entry = program.module.computations.values()
+    found = [(i, arrays(i.shape)[0]) for c in entry for i in c.instructions if i.opcode == "constant" and arrays(i.shape)]
+    large = [(i, shape) for i, shape in found if shape.bytes >= _SMALLEST_CONSTANT]
+    if large:
+        total, (instruction, shape) = sum(shape.bytes for _, shape in large), max(large, key=lambda pair: pair[1].bytes)
+        sentence = (
+            f"{count(len(large), 'array')} of {exact(total)} B in all stand in the program as constants, the largest "
+            f"{shape_text(shape)}: every device holds them whole, beside what the memory analysis counts"
+        )
+        advice = "pass it as an argument with a sharding instead of closing over it"
+        origin = program.origin(instruction) or next((place for i, _ in large if (place := program.origin(i))), None)
+        yield program.finding("array_constant", sentence, advice, origin=origin, memory_bytes=total)
+
+
+def donation_unused(program: Program) -> Iterator[Finding]:
+    """Arguments given up for outputs that could not be made in their memory."""
+    unused = [a for a in program.arguments if a.number in program.donors or (a.number not in program.aliased and a.number in _donated(program))]
+    wasted = sum(argument.local.bytes for argument in unused)
+    if wasted >= _SMALLEST // 16:
+        reasons = "no output has the same dtype and the same shape on a device"
+        sentence = f"the donation of {_names(unused)} is in vain: {reasons}; {exact(wasted)} B are held twice"
+        advice = "give the output the sharding and dtype of the argument (out_shardings), or drop the donation"
+        yield program.finding("donation_unused", sentence, advice, origin=_first_use(program, unused[0]), memory_bytes=wasted)
+
+
+def _names(arguments: list[Argument]) -> str:
+    listed = ", ".join(f"{a.name} {shape_text(a.local)}" for a in arguments[:4])
+    return listed + (f" and {len(arguments) - 4} more" if len(arguments) > 4 else "")
+
+
+def _donated(program: Program) -> set[int]:
+    """Parameters whose argument was donated, as the user gave it: JAX itself drops a donation that it sees no use for.
+
+    Arguments that a program does not use are no parameters, so that the two are matched in their order, by what they hold.
+    """
+    parameters, found, at = program.arguments, set(), 0
+    for given in program.given:
+        if at < len(parameters) and _is_same(program, parameters[at], given):
+            if given.donated:
+                found.add(parameters[at].number)
+            at += 1
+    return found if at == len(parameters) else set()
+
+
+def _is_same(program: Program, argument: Argument, given: Given) -> bool:
+    if argument.dims is None or program.axes is None:
+        return prod(argument.local.dims) <= prod(given.shape) and len(argument.local.dims) == len(given.shape)
+    return argument.whole(program.axes) == given.shape
+
+
+def kept_whole(program: Program) -> Iterator[Finding]:
+    """Split weights that are gathered once in the forward pass, and kept until the backward pass uses them."""
+    if not program.is_differentiated:
+        return
+    kept = [site for site in program.inserted if site.kind == "all_gather" and site.transfer.phase == "forward" and _is_used_in_both(program, site)]
+    if len(kept) >= _FEWEST_KEPT:
+        held = sum(site.transfer.payload_bytes for site in kept)
+        sentence = (
+            f"{len(kept)} split weights ({program.moved(kept[0])} first) are gathered once and kept whole for the "
+            f"backward pass: {exact(held)} B a device, as if they were not split"
+        )
+        advice = (
+            "rematerialise each layer (jax.checkpoint): the weights are then gathered again in the "
+            "backward pass, half as many bytes again, and held one at a time"
+        )
+        yield program.finding("kept_whole", sentence, advice, *kept, memory_bytes=held)
+
+
+def _is_used_in_both(program: Program, site: Site) -> bool:
+    operand = program.operand(site.place)
+    if operand is None or program.argument_of(*operand, through=frozenset({"dynamic-slice"})) is None:
+        return False
+    names = [use.instruction.op_name or "" for use in program.uses(site) if use.instruction]
+    backward = ["transpose(" in name for name in names if name]
+    return any(backward) and not all(backward)

@@ -1,0 +1,39 @@
+"""Pipelines of stages that lie along a split dim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lab.diagnosis.finding import Finding
+from lab.diagnosis.kinds.together import together
+from lab.diagnosis.program import Program, Site
+from lab.report.units import exact
+
+_PICKS = ("squeeze", "slice", "dynamic_slice", "gather")
+_SHIFTS = ("collective_permute", "all_to_all")
+_SMALLEST = 1024
+
+
+def last_stage_broadcast(program: Program) -> Iterator[Finding]:
+    """Taking one stage's output sends it to all stages: a sum over the stages in which all but one add zeros."""
+    shifted = {site.transfer.axes for site in program.sites if site.kind in _SHIFTS and site.transfer.executions != 1 and site.primitive not in _PICKS}
+    for sites in together(program, lambda site: site.transfer.axes in shifted and site.primitive in _PICKS and site.transfer.payload_bytes >= _SMALLEST):
+        sums = [site for site in sites if site.kind == "all_reduce"]
+        if sums:
+            yield _finding(program, sums, sites)
+
+
+def _finding(program: Program, sums: list[Site], sites: list[Site]) -> Finding:
+    axis, transfer = ", ".join(sums[0].transfer.axes or ()), sums[0].transfer
+    often = "every tick" if transfer.executions != 1 else "once"
+    line = transfer.origin
+    beside = [s for s in program.inserted if s.transfer.origin == line and s.primitive in _PICKS and s not in sites]
+    sentence = (
+        f"the output of one stage is taken out {often} and sent to all stages along {axis}, "
+        f"{exact(transfer.payload_bytes)} B each time; the shift between stages is not the matter"
+    )
+    advice = (
+        f"keep the outputs where the last stage is: compute the loss there and sum a scalar over {axis}, or "
+        "collect in the loop's state and take the last stage once, after the loop"
+    )
+    return program.finding("last_stage_broadcast", sentence, advice, *sites, *beside)

@@ -1,0 +1,97 @@
+"""Arrays gathered whole, of which each device then keeps a part only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lab.diagnosis.finding import Finding
+from lab.diagnosis.flow import Place, Use
+from lab.diagnosis.program import Program, Site, shape_text, times
+from lab.diagnosis.remarks import Remark
+from lab.diagnosis.slices import ELEMENTWISE, own_slices
+from lab.diagnosis.specs import axes_of_dims, spec_text
+from lab.hlo.flops import operand_shapes
+from lab.hlo.shapes import Shape, arrays
+
+_GATHERS = frozenset({"all-gather", "all-gather-start"})
+
+
+def rebuilt_whole(program: Program) -> Iterator[Finding]:
+    """Between two shardings an array is rebuilt whole: all-to-alls would move about a shard."""
+    for chain, kept in _cut_again(program):
+        shard, rebuilt = _shard(program, chain[0]), arrays(chain[-1].visit.instruction.shape)[-1]
+        if shard.dims != kept.dims:
+            remark = _remark(program, chain[0])
+            way = _way(program, remark) if remark else f"to keep {shape_text(kept)} of it"
+            said = "; XLA says that it found no other way" if remark else ""
+            sentence = f"{program.moved(chain[0])} is rebuilt whole on every device, {times(rebuilt.elements / shard.elements)} its shard, {way}{said}"
+            advice = "move it in two steps, one axis at a time (each an all-to-all of about one shard), or give both ends the same spec"
+            yield program.finding("rebuilt_whole", sentence, advice, *chain)
+
+
+def constraint_undone(program: Program) -> Iterator[Finding]:
+    """A constraint replicates what is split before and after it."""
+    for chain, kept in _cut_again(program):
+        shard = _shard(program, chain[0])
+        if shard.dims == kept.dims:
+            over = ", ".join(chain[0].transfer.axes or ()) or "its axis"
+            sentence = (
+                f"{program.moved(chain[0])} is gathered over {over} and cut back to the same shards of "
+                f"{shape_text(shard)}: a constraint asks for it whole in between"
+            )
+            advice = "None in a PartitionSpec means replicated: write P.UNCONSTRAINED for dims that the constraint is not about, or drop the constraint"
+            yield program.finding("constraint_undone", sentence, advice, *chain)
+
+
+def _cut_again(program: Program) -> Iterator[tuple[list[Site], Shape]]:
+    """Gathers in a row, the compiler's own, of whose result every device only keeps a slice, and that slice."""
+    gathers = [site for site in program.inserted if site.kind == "all_gather"]
+    by_place = {(site.place.computation.name, site.place.instruction.name): site for site in gathers}
+    for site in gathers:
+        chain = _chain(program, site, by_place)
+        slices = own_slices(program.flow, program.uses(site, ELEMENTWISE))
+        if slices:
+            yield chain, _in_use(program, slices[0])
+
+
+def _chain(program: Program, last: Site, by_place: dict[tuple[str, str], Site]) -> list[Site]:
+    chain = [last]
+    for instruction, computation in program.flow.back(*last.place, through=_GATHERS):
+        site = by_place.get((computation.name, instruction.name))
+        if site is not None and site is not last:
+            chain.insert(0, site)
+    return chain
+
+
+def _in_use(program: Program, use: Use) -> Shape:
+    """A slice in the dims of what uses it: TPUs gather and slice arrays laid out anew."""
+    kept = arrays(use.instruction.shape)[0]
+    for user in program.flow.uses(use.instruction, use.computation):
+        last = [i for i in (user.instruction, *reversed(user.path)) if i is not None]
+        for shape in (arrays(i.shape)[0] for i in last if len(arrays(i.shape)) == 1):
+            if shape.elements == kept.elements:
+                return shape
+    return kept
+
+
+def _shard(program: Program, site: Site) -> Shape:
+    """What one device holds before it is gathered, in the dims of what made it."""
+    operand = operand_shapes(site.visit.instruction, site.visit.computation)[0]
+    made = program.flow.source(*(program.operand(site.place) or site.place)).instruction
+    shapes = arrays(made.shape)
+    return shapes[0] if len(shapes) == 1 and shapes[0].elements == operand.elements else operand
+
+
+def _remark(program: Program, site: Site) -> Remark | None:
+    """What the compiler said of the array that a gather rebuilds."""
+    operand = program.operand(site.place)
+    names = {site.op_name}
+    if operand is not None:
+        names |= {i.op_name for i, _ in program.flow.back(*Place(*operand), through=_GATHERS) if i.op_name}
+    return next((remark for remark in program.remarks if remark.op_name in names), None)
+
+
+def _way(program: Program, remark: Remark) -> str:
+    ends = [axes_of_dims(sharding, program.axes) if program.axes else None for sharding in (remark.before, remark.after)]
+    before, after = (raw if dims is None else spec_text(dims) for raw, dims in zip((remark.before, remark.after), ends, strict=True))
+    return f"to move it from {before} to {after}"

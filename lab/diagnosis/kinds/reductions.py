@@ -1,0 +1,88 @@
+"""Reductions that are done twice, span an axis along which nothing varies, or leave everywhere what each device keeps a part of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lab.diagnosis.finding import Finding
+from lab.diagnosis.flow import Place
+from lab.diagnosis.program import Program, Site, count
+from lab.diagnosis.slices import own_slices
+from lab.hlo.text import Instruction
+from lab.report.units import exact
+
+_SCALES = frozenset({"multiply", "divide"})
+_REDUCTIONS = ("all-reduce", "all-reduce-start")
+# Of a number for people, such as a loss, a second reduction costs a message's latency and no bytes to speak of.
+_SMALLEST = 1024
+
+
+def reduced_twice(program: Program) -> Iterator[Finding]:
+    """The operand of a reduction is the result of another over the same devices, at most scaled."""
+    by_place = {(s.place.computation.name, s.place.instruction.name): s for s in program.sites if s.kind == "all_reduce"}
+    for site in by_place.values():
+        first = _reduced_before(program, site, by_place)
+        if first is not None and first.transfer.axes == site.transfer.axes and site.transfer.payload_bytes >= _SMALLEST:
+            over = ", ".join(site.transfer.axes or ()) or "the same devices"
+            sentence = f"one value of {exact(site.transfer.payload_bytes)} B is reduced twice over {over}: the second reduction adds up copies of the first's result"
+            advice = "drop the second (a pmean of a gradient in a checked jax.shard_map: JAX has summed it already, divide by the axis size instead)"
+            yield program.finding("reduced_twice", sentence, advice, first, site)
+
+
+def _reduced_before(program: Program, site: Site, by_place: dict[tuple[str, str], Site]) -> Site | None:
+    operand = program.operand(site.place)
+    if operand is None:
+        return None
+    for instruction, computation in _scaled_back(program, operand):
+        if instruction.opcode in _REDUCTIONS:
+            return by_place.get((computation.name, instruction.name))
+    return None
+
+
+def _scaled_back(program: Program, start: Place) -> Iterator[Place]:
+    """Back through what lays a value out anew or scales it by a constant."""
+    place = start
+    for _ in range(32):
+        yield from program.flow.back(*place)
+        place = program.flow.source(*place)
+        if place.instruction.opcode not in _SCALES:
+            return
+        sides = [program.operand(place, number) for number in (0, 1)]
+        makers = [None if side is None else program.flow.source(*side, through=frozenset({"broadcast"})).instruction for side in sides]
+        values = [side for side, maker in zip(sides, makers, strict=True) if side is not None and not _is_constant(maker)]
+        if len(values) != 1:
+            return
+        place = values[0]
+
+
+def _is_constant(maker: Instruction | None) -> bool:
+    return maker is not None and maker.opcode == "constant"
+
+
+def reduced_for_nothing(program: Program) -> Iterator[Finding]:
+    """A reduction spans an axis along which its operand is the same on every device."""
+    for site in program.sites:
+        axes = site.transfer.axes
+        if site.kind != "all_reduce" or not axes or site.transfer.payload_bytes < _SMALLEST:
+            continue
+        varies = program.variation.operands[site.place.computation.name, site.place.instruction.name]
+        alike = [axis for axis in axes if axis not in varies]
+        if alike:
+            rest = ", ".join(axis for axis in axes if axis not in alike)
+            instead = f"; over {rest} alone it would be the same" if rest else ""
+            sentence = f"a reduction of {exact(site.transfer.payload_bytes)} B spans {', '.join(alike)}, along which nothing varies{instead}"
+            advice = (
+                f"leave {', '.join(alike)} out of the reduction; if JAX put it in, keep check_vma=True on the "
+                "jax.shard_map, or move inputs that no axis splits outside"
+            )
+            yield program.finding("reduced_for_nothing", sentence, advice, site)
+
+
+def not_scattered(program: Program) -> Iterator[Finding]:
+    """A psum of the user's, of which each device keeps a slice."""
+    for site in program.sites:
+        if site.kind == "all_reduce" and site.is_written and site.transfer.payload_bytes >= _SMALLEST:
+            slices = own_slices(program.flow, program.uses(site))
+            if slices:
+                sentence = f"a sum of {exact(site.transfer.payload_bytes)} B is given to every device, and each keeps only its part ({count(len(slices), 'slice')})"
+                yield program.finding("not_scattered", sentence, "use jax.lax.psum_scatter: half the bytes", site)

@@ -1,0 +1,63 @@
+"""Work that all devices of an axis do alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from lab.diagnosis.finding import Finding
+from lab.diagnosis.program import Program, times
+from lab.hlo import flops
+from lab.hlo.walk import Visit
+from lab.report.units import bytes_text, scaled
+
+# Splitting takes a message more, some microseconds. 1e8 FLOPs take one at 1e14 a second, a MiB is read in less: below these splitting saves nothing.
+_SMALLEST_FLOPS, _SMALLEST_BYTES = 10**8, 2**20
+# A tenth of a step's products is worth a change of its layout; routers and other small products that a layout repeats by design stay below.
+_SHARE = 0.1
+
+
+def computed_redundantly(program: Program) -> Iterator[Finding]:
+    if program.axes is None or program.axes.size == 1 or (program.ledger.devices or 1) == 1:
+        return
+    found = dict(_repeated_products(program))
+    for axes, (work, visits) in found.items():
+        if work >= max(_SMALLEST_FLOPS, _SHARE * (program.ledger.flops or 0)):
+            yield _finding(program, axes, f"matrix products of {scaled(work, 'FLOP')} a step", _line(program, visits))
+    if not found and not program.ledger.flops and not program.sites:
+        yield from _everything(program)
+
+
+def _repeated_products(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[int, list[Visit]]]]:
+    """By the axes along which nothing of them varies: FLOPs of products in a step, and the products."""
+    work: dict[tuple[str, ...], tuple[int, list[Visit]]] = {}
+    for visit in program.reading.products:
+        varies = program.variation.operands.get((visit.computation.name, visit.instruction.name), program.variation.everything)
+        alike = tuple(axis for axis in program.axes.names if axis in program.variation.everything - varies)
+        once = flops.flops(visit.instruction, visit.computation) or 0
+        if alike and once:
+            total, visits = work.get(alike, (0, []))
+            work[alike] = total + once * (visit.executions or 1), [*visits, visit]
+    yield from work.items()
+
+
+def _everything(program: Program) -> Iterator[Finding]:
+    """No argument and no instruction differs between devices, and there is something to do."""
+    alike = program.variation.everything - frozenset().union(*program.variation.operands.values())
+    held = sum(argument.local.bytes for argument in program.arguments)
+    if alike == program.variation.everything and held >= _SMALLEST_BYTES:
+        axes = tuple(axis for axis in program.axes.names if axis in alike)
+        yield _finding(program, axes, f"all operations, on arguments of {bytes_text(held)},", _line(program, []))
+
+
+def _finding(program: Program, axes: tuple[str, ...], what: str, line: str | None) -> Finding:
+    factor = times(prod(program.axes[axis] for axis in axes))
+    sentence = f"{what} are done alike by all devices along {', '.join(axes)}: nothing of them is split there, {factor} the work for no communication"
+    advice = "split a dim of an operand over it, by its sharding or with jax.lax.with_sharding_constraint"
+    return program.finding("computed_redundantly", sentence, advice, origin=line)
+
+
+def _line(program: Program, visits: list[Visit]) -> str | None:
+    entry = program.module.entry
+    instructions = [visit.instruction for visit in visits] or (entry.instructions if entry else [])
+    return next((place for i in instructions if (place := program.origin(i))), None)

@@ -1,0 +1,89 @@
+"""Operations that XLA's partitioner does not split: their operands are gathered, and every device computes all of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from lab.diagnosis.finding import Finding
+from lab.diagnosis.kinds.together import together
+from lab.diagnosis.program import Program, Site, operation, times
+from lab.hlo.shapes import arrays
+
+_SHARD_MAP = "wrap it in jax.shard_map over the dims that it does not mix, so that each device computes its own part"
+_LOCAL_CALL = "wrap it in jax.shard_map (or give it a rule with jax.experimental.custom_partitioning): XLA cannot look inside"
+_TWO_STAGES = "do it in two stages in jax.shard_map: the best of each device first, then the best of those"
+_BY_BLOCKS = "do it by blocks in jax.shard_map: each device its own part, then what the parts before it add up to"
+_ANOTHER_DIM = "split another dim for it (one all-to-all each way), or do it in stages in jax.shard_map"
+
+ADVICE = {
+    "fft": _SHARD_MAP,
+    "sort": _ANOTHER_DIM,
+    "argsort": _ANOTHER_DIM,
+    "top_k": _TWO_STAGES,
+    "approx_top_k": _TWO_STAGES,
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), _BY_BLOCKS),
+    **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), _SHARD_MAP),
+    **dict.fromkeys(("pure_callback", "io_callback", "ffi_call", "custom_call", "pallas_call", "tpu_custom_call", "triton_kernel_call"), _LOCAL_CALL),
+    **dict.fromkeys(("cholesky", "eigh", "eig", "qr", "geqrf", "householder_product", "svd", "lu", "triangular_solve", "schur", "tridiagonal"), _SHARD_MAP),
+}
+_CALLS = frozenset({"pure_callback", "io_callback", "ffi_call", "custom_call", "pallas_call", "tpu_custom_call", "triton_kernel_call"})
+_NAMED_LEVEL = re.compile(r"jit\((\w+)\)/\w+$")
+
+
+def unsplit_operation(program: Program) -> Iterator[Finding]:
+    for sites in together(program, lambda site: site.primitive in ADVICE and _feeds(program, site)):
+        name, gather = _name(sites[0]), max(sites, key=lambda s: s.transfer.payload_bytes)
+        factor = times(gather.transfer.group_size or 0)
+        does = "is a call that XLA cannot look into" if sites[0].primitive in _CALLS else "is an operation that XLA does not split here"
+        sentence = f"{name} {does}: {program.moved(gather)} is gathered {factor} and every device computes all of it{_top_k(program, gather)}"
+        yield program.finding("unsplit_operation", sentence, ADVICE[sites[0].primitive], *sites)
+
+
+def grouped_convolution(program: Program) -> Iterator[Finding]:
+    """A convolution in groups whose operand is gathered though no group needs another's channels."""
+
+    def is_grouped(site: Site) -> bool:
+        uses = program.uses(site, frozenset({"pad"})) if site.primitive == "conv_general_dilated" and site.kind == "all_gather" else []
+        return any(use.opcode == "convolution" and use.number == 0 and _groups(use.instruction.attributes) > 1 for use in uses)
+
+    for sites in together(program, is_grouped):
+        gather = sites[0]
+        sentence = (
+            f"a grouped convolution is an operation that XLA does not split here: {program.moved(gather)} is gathered "
+            f"{times(gather.transfer.group_size or 0)} and every device computes all of it"
+        )
+        yield program.finding("unsplit_operation", sentence, "wrap it in jax.shard_map with whole groups on each device", *sites)
+
+
+def _groups(attributes: str) -> int:
+    return max([int(found) for found in re.findall(r"(?:feature|batch)_group_count=(\d+)", attributes)], default=1)
+
+
+def _feeds(program: Program, site: Site) -> bool:
+    """It moves an operand, and not what the operation has made of each device's part: that is a split operation."""
+    operand = program.operand(site.place)
+    if operand is None:
+        return True
+    made = program.flow.source(*operand).instruction
+    is_result = operation(made.op_name) == site.primitive and made.opcode in ("custom-call", "sort", "topk")
+    return site.kind in ("all_gather", "all_to_all") and not is_result
+
+
+def _name(site: Site) -> str:
+    """`cumsum` for `jit(cumsum)/reduce_window_sum`."""
+    level = _NAMED_LEVEL.search(site.op_name)
+    return level[1].lstrip("_") if level else site.primitive
+
+
+def _top_k(program: Program, gather: Site) -> str:
+    """Of top_k, what two stages would move: a value and a place for each of the k best of each device."""
+    if gather.primitive != "top_k":
+        return ""
+    results = [arrays(use.instruction.shape) for use in program.uses(gather) if use.instruction]
+    values = min((shapes[0] for shapes in results if shapes and shapes[0].dims), key=lambda shape: shape.elements, default=None)
+    devices = gather.transfer.group_size or 1
+    if values is None or 2 * values.elements * devices >= arrays(gather.visit.instruction.shape)[-1].elements:
+        return ""
+    factor = arrays(gather.visit.instruction.shape)[-1].elements / (2 * values.elements * devices)
+    return f"; it moves {times(factor)} what the best {values.dims[-1]} of each device would be"

@@ -1,0 +1,308 @@
+"""What a rule may look at: the ledger of a compiled program with the instructions behind it, its arguments, and what the compiler said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lab.diagnosis.finding import Finding, first_origin
+from lab.diagnosis.flow import Flow, Place, Use
+from lab.diagnosis.remarks import Remark
+from lab.diagnosis.specs import Dims, axes_of_dims, spec_text
+from lab.hlo.groups import Groups, UnreadGroups
+from lab.hlo.names import origin
+from lab.hlo.read import Reading
+from lab.hlo.shapes import Shape, arrays
+from lab.hlo.text import Computation, Instruction, Module
+from lab.hlo.walk import Visit
+from lab.ledger import Ledger, Transfer
+from meshes.axes import Axes
+from meshes.hardware import chip
+from meshes.targets import Target
+
+if TYPE_CHECKING:
+    from lab.diagnosis.varying import Variation
+
+# Collectives that JAX writes where the user does; any other primitive in an op_name is an operation that the partitioner moves data for.
+WRITTEN = frozenset(
+    """all_gather all_gather_invariant all_gather_reduced psum psum2 psum_invariant pmax pmin ppermute pbroadcast all_to_all ragged_all_to_all reduce_scatter
+    psum_scatter unreduced_psum unreduced_reduce_scatter pgather pcast pvary collective_permute""".split()
+)
+_SHARDING = re.compile(r"sharding=(\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\})")
+_CHAIN = re.compile(r'chain_id="\d+"')
+_FARTHEST = 200
+_ALIAS = re.compile(r"\((\d+), \{[\d, ]*\}(?:, (?:may|must)-alias)?\)")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A parameter of the compiled program.
+
+    Attributes:
+      number: among the parameters.
+      name: as JAX names it: `w`, `state['m']`.
+      local: what one device holds.
+      dims: the axes that split each dim; () where it is whole everywhere, None where that is not known.
+    """
+
+    number: int
+    name: str
+    local: Shape
+    dims: Dims | None
+    place: Place
+
+    def whole(self, axes: Axes) -> tuple[int, ...]:
+        split = (self.dims or ()) + ((),) * len(self.local.dims)
+        return tuple(size * prod(axes[name] for name in names) for size, names in zip(self.local.dims, split, strict=False))
+
+
+@dataclass(frozen=True)
+class Given:
+    """An argument as the user gave it: what it holds, and whether it is given up."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    donated: bool
+    devices: int
+
+
+@dataclass(frozen=True)
+class Wires:
+    """Where the devices of a mesh stand in a torus, in the mesh's order, as they are and as JAX would put them."""
+
+    torus: tuple[int, ...]
+    stand: tuple[tuple[int, ...], ...]
+    arranged: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A transfer and its instruction.
+
+    Attributes:
+      op_name: of the instruction, or of the one that speaks for it.
+    """
+
+    transfer: Transfer
+    visit: Visit
+    op_name: str
+
+    @property
+    def place(self) -> Place:
+        return Place(self.visit.instruction, self.visit.computation)
+
+    @property
+    def primitive(self) -> str:
+        """The operation that it serves: the last level of the op_name."""
+        return self.op_name.rsplit("/", 1)[-1]
+
+    @property
+    def is_written(self) -> bool:
+        """The user wrote it; the compiler put in the others."""
+        return self.primitive in WRITTEN
+
+    @property
+    def kind(self) -> str:
+        return str(self.transfer.kind)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled program as rules see it.
+
+    Attributes:
+      ledger: what it communicates, holds and multiplies.
+      reading: the text as `lab.hlo` has parsed it.
+      axes: the user's mesh; None where it is not known.
+      target: what it was compiled for; None where it is not known.
+      given: the arguments as they were given; () for a text alone.
+      remarks: what the compiler said.
+      wires: where the devices stand; None but on TPUs.
+    """
+
+    ledger: Ledger
+    reading: Reading
+    axes: Axes | None = None
+    target: Target | None = None
+    given: tuple[Given, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+    wires: Wires | None = None
+    platform: str | None = None
+
+    @property
+    def module(self) -> Module:
+        return self.reading.reader.module
+
+    @cached_property
+    def flow(self) -> Flow:
+        return Flow(self.module)
+
+    @cached_property
+    def variation(self) -> Variation:
+        from lab.diagnosis.varying import Variation
+
+        return Variation.of(self)
+
+    @cached_property
+    def sites(self) -> tuple[Site, ...]:
+        """The transfers that cross a wire."""
+        pairs = zip(self.ledger.transfers, self.reading.visits, strict=True)
+        return tuple(Site(t, visit, self._op_name(visit)) for t, visit in pairs if t.group_size != 1)
+
+    @property
+    def inserted(self) -> tuple[Site, ...]:
+        """Those that the compiler put in."""
+        return tuple(site for site in self.sites if not site.is_written)
+
+    def _op_name(self, visit: Visit) -> str:
+        named = self.reading.reader.named(visit)
+        return (named.op_name or "").partition(";")[0] if named else ""
+
+    @cached_property
+    def is_differentiated(self) -> bool:
+        return self.reading.reader.differentiated
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        entry = self.module.entry
+        parameters = [] if entry is None else [i for i in entry.instructions if i.opcode == "parameter" and i.literal.isdigit()]
+        return tuple(sorted((self._argument(i, entry) for i in parameters if arrays(i.shape)), key=lambda a: a.number))
+
+    def _argument(self, i: Instruction, entry: Computation) -> Argument:
+        sharding = _SHARDING.search(i.extras)
+        dims = axes_of_dims(sharding[1], self.axes) if sharding and self.axes else None
+        return Argument(int(i.literal), (i.op_name or i.name).replace("\\'", "'"), arrays(i.shape)[0], dims, Place(i, entry))
+
+    @cached_property
+    def _by_parameter(self) -> dict[str, Argument]:
+        return {argument.place.instruction.name: argument for argument in self.arguments}
+
+    def argument_at(self, place: Place) -> Argument | None:
+        return self._by_parameter.get(place.instruction.name) if place.computation.is_entry else None
+
+    def argument_of(self, instruction: Instruction, computation: Computation, through: frozenset[str] = frozenset()) -> Argument | None:
+        """The argument that a value is, laid out anew; None where something was done to it."""
+        return self.argument_at(self.flow.source(instruction, computation, through))
+
+    def operand(self, place: Place, number: int = 0) -> Place | None:
+        operands = place.instruction.operands
+        found = place.computation.by_name.get(operands[number]) if number < len(operands) else None
+        return None if found is None else Place(found, place.computation)
+
+    def moved(self, site: Site) -> str:
+        """What a transfer moves, for people: an argument by its name and spec, else the result of an operation."""
+        operand = self.operand(site.place)
+        if operand is None:
+            return "a value"
+        source = self.flow.source(*operand, through=frozenset({"all-gather", "all-gather-start"}))
+        if argument := self.argument_at(source):
+            return self.named(argument)
+        made = operation(source.instruction.op_name) or operation(site.op_name)
+        return f"the result of {made}" if made else "a value"
+
+    def uses(self, site: Site, through: frozenset[str] = frozenset()) -> list[Use]:
+        """What is done with what a transfer gives; TPU text prints an asynchronous one several times, and its result where it is waited for."""
+        instruction = site.place.instruction
+        chain = _CHAIN.search(instruction.extras)
+        if chain is None:
+            return self.flow.uses(*site.place, through)
+        channel = instruction.attribute("channel_id")
+        copies = [p for p in self.instructions(instruction.opcode) if p.instruction.attribute("channel_id") == channel and chain[0] in p.instruction.extras]
+        return [use for copy in copies for use in self.flow.uses(*copy, through)]
+
+    def behind(self, site: Site) -> str:
+        """The largest argument that a moved value is made of; the value itself where there is none."""
+        pending, seen, found = [site.place], set(), []
+        while pending and len(seen) < _FARTHEST:
+            place = self.flow.source(*pending.pop())
+            key = place.computation.name, place.instruction.name
+            argument = self.argument_at(place)
+            found += [] if argument is None else [argument]
+            if key not in seen:
+                seen.add(key)
+                pending += [Place(place.computation.by_name[name], place.computation) for name in place.instruction.operands if name in place.computation.by_name]
+        return self.named(max(found, key=lambda a: a.local.bytes)) if found else self.moved(site)
+
+    def named(self, argument: Argument) -> str:
+        """`w f32[512,256] P('fsdp')`."""
+        if self.axes is None or argument.dims is None:
+            return f"{argument.name} {shape_text(argument.local)} a device"
+        whole = replace(argument.local, dims=argument.whole(self.axes))
+        return f"{argument.name} {shape_text(whole)} {spec_text(argument.dims)}"
+
+    @cached_property
+    def aliased(self) -> frozenset[int]:
+        """Numbers of the parameters whose memory an output takes over."""
+        return frozenset(int(number) for number in _ALIAS.findall(self._header("input_output_alias")))
+
+    @cached_property
+    def donors(self) -> frozenset[int]:
+        """Numbers of the parameters that were given up and no output could be made in, as the text says."""
+        return frozenset(int(number) for number in _ALIAS.findall(self._header("buffer_donor"))) - self.aliased
+
+    def _header(self, name: str) -> str:
+        head = self.module.head.partition("\n")[0]
+        return head.partition(f"{name}={{")[2].partition(" }")[0]
+
+    def origin(self, instruction: Instruction) -> str | None:
+        return origin(instruction.extras, self.reading.reader.frames)
+
+    def members(self, site: Site) -> Groups | None:
+        """Who takes part, as positions in the mesh."""
+        try:
+            return self.reading.reader.members(site.visit.instruction)[0]
+        except UnreadGroups:
+            return None
+
+    def spanned(self, site: Site) -> tuple[str, ...]:
+        """The axes along which members of a group differ, where they fill no whole axis too."""
+        if site.transfer.axes is not None or self.axes is None:
+            return site.transfer.axes or ()
+        groups = self.members(site)
+        rows = [] if groups is None else [np.array(np.unravel_index(row, self.axes.sizes)) for row in groups.members if max(row) < self.axes.size]
+        return tuple(name for at, name in enumerate(self.axes.names) if any(np.ptp(row[at]) for row in rows))
+
+    def finding(self, kind: str, sentence: str, advice: str, *sites: Site, origin: str | None = None, memory_bytes: int = 0) -> Finding:
+        transfers = tuple(site.transfer for site in sites)
+        return Finding(kind, sentence, advice, transfers, origin or first_origin(transfers), memory_bytes, self._seconds(transfers))
+
+    def _seconds(self, transfers: tuple[Transfer, ...]) -> float | None:
+        """One after the other, each at the full rate of its link."""
+        if self.target is None or self.target.chip is None or not transfers:
+            return None
+        described = chip(self.target.chip)
+        rates = {link: described.slow.value if link in ("network", "dcn") else described.fast.value for link in {t.link for t in transfers}}
+        wires = ((t.wire_bytes or Fraction(0)) * (t.executions or 0) / Fraction(rates[t.link]) for t in transfers)
+        return float(sum(wires)) * described.devices_per_chip  # The links of a chip are shared by its devices.
+
+    def instructions(self, *opcodes: str) -> Iterator[Place]:
+        for computation in self.module.computations.values():
+            for instruction in computation.instructions:
+                if instruction.opcode in opcodes:
+                    yield Place(instruction, computation)
+
+
+def shape_text(shape: Shape) -> str:
+    return f"{shape.dtype}[{','.join(map(str, shape.dims))}]"
+
+
+def operation(op_name: str | None) -> str:
+    """The operation that an op_name ends with, without the levels above it; empty where it is none."""
+    return (op_name or "").rsplit("/", 1)[-1]
+
+
+def count(number: int, word: str) -> str:
+    """`1 gather`, `3 gathers`."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def times(factor: float) -> str:
+    """`8x`, `1.5x`."""
+    return f"{factor:.3g}x"

@@ -1,0 +1,124 @@
+"""Along which axes of the mesh a value may differ between devices: from shardings of arguments, through the instructions, loops included.
+
+What is not known to be equal counts as different, so that "nothing varies there" is certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lab.diagnosis.program import Argument, Program
+from lab.hlo.text import Computation, Instruction
+
+Value = frozenset[str] | tuple["Value", ...]
+"""The axes along which an array varies; of a tuple, those of each element."""
+
+_NOTHING: frozenset[str] = frozenset()
+_OWN = frozenset({"partition-id", "replica-id", "recv", "recv-done", "infeed", "send", "rng", "rng-bit-generator", "rng-get-and-update-state", "outfeed"})
+_EQUAL_AFTER = ("all-reduce", "all-gather", "collective-broadcast")
+_MIXES = ("reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
+_WRAPS = frozenset({"fusion", "call", "async-start", "fusion-start", "call-start"})
+
+
+def joined(value: Value) -> frozenset[str]:
+    """All axes along which any element varies."""
+    return value if isinstance(value, frozenset) else frozenset().union(*map(joined, value))
+
+
+@dataclass
+class Variation:
+    """The axes along which operands of instructions vary, by computation and instruction; of several calls, all together."""
+
+    program: Program
+    operands: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    _done: dict[tuple[str, tuple[Value, ...]], Value] = field(default_factory=dict)
+    _axes: Mapping[tuple[str, str], frozenset[str] | None] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, program: Program) -> Variation:
+        pairs = zip(program.ledger.transfers, program.reading.visits, strict=True)
+        axes = {(v.computation.name, v.instruction.name): None if t.axes is None else frozenset(t.axes) for t, v in pairs}
+        variation = cls(program, _axes=axes)
+        entry = program.module.entry
+        if entry is not None:
+            given = {argument.place.instruction.name: argument for argument in program.arguments}
+            variation._run(entry, {name: variation._given(given.get(name)) for name in entry.parameters})
+        return variation
+
+    @property
+    def everything(self) -> frozenset[str]:
+        return frozenset(name for name, size in self.program.axes.shape.items() if size > 1) if self.program.axes else _NOTHING
+
+    def _given(self, argument: Argument | None) -> Value:
+        if argument is None or argument.dims is None:
+            return self.everything
+        return frozenset(axis for names in argument.dims for axis in names)
+
+    def _run(self, computation: Computation, values: dict[str, Value]) -> Value:
+        for i in computation.instructions:
+            if i.opcode != "parameter" or i.name not in values:
+                used = [values.get(name, self.everything) for name in i.operands]
+                key = computation.name, i.name
+                self.operands[key] = self.operands.get(key, _NOTHING).union(*map(joined, used))
+                values[i.name] = self._value(i, computation, used)
+        return values.get(computation.root.name, self.everything) if computation.root else self.everything
+
+    def _value(self, i: Instruction, c: Computation, used: Sequence[Value]) -> Value:
+        opcode = i.opcode.removesuffix("-start")
+        if i.opcode in _OWN:
+            return self.everything
+        if opcode in _EQUAL_AFTER + _MIXES:
+            return self._after_collective(opcode, (c.name, i.name), used)
+        if i.opcode == "tuple":
+            return tuple(used)
+        if i.opcode == "get-tuple-element":
+            return self._element(used[0], i.attribute("index"))
+        if i.opcode == "while":
+            return self._loop(i, c, used[0])
+        if i.opcode in _WRAPS and "=" in i.tail:
+            return self._called(self.program.module.called(c, i.attribute("calls") or i.attribute("to_apply")), tuple(used))
+        if i.opcode in ("copy", "optimization-barrier", "opt-barrier") and used:
+            return used[0]
+        return frozenset().union(*map(joined, used)) if i.opcode != "parameter" else self.everything
+
+    def _after_collective(self, opcode: str, key: tuple[str, str], used: Sequence[Value]) -> Value:
+        axes, before = self._axes.get(key), frozenset().union(*map(joined, used))
+        if opcode in _EQUAL_AFTER:
+            return before - (axes or _NOTHING)
+        return before | (self.everything if axes is None else axes)
+
+    def _element(self, value: Value, index: str | None) -> Value:
+        if isinstance(value, frozenset) or index is None or int(index) >= len(value):
+            return joined(value)
+        return value[int(index)]
+
+    def _called(self, callee: Computation | None, used: tuple[Value, ...]) -> Value:
+        if callee is None:
+            return frozenset().union(*map(joined, used))
+        key = callee.name, used
+        if key not in self._done:
+            values = {name: used[number] if number < len(used) else self.everything for name, number in callee.parameters.items()}
+            self._done[key] = self._run(callee, values)
+        return self._done[key]
+
+    def _loop(self, loop: Instruction, c: Computation, state: Value) -> Value:
+        """The state after any number of iterations: it grows until an iteration adds nothing, at most once for each axis and element."""
+        body = self.program.module.called(c, loop.attribute("body"))
+        condition = self.program.module.called(c, loop.attribute("condition"))
+        for _ in range(1 + len(self.everything) * (1 if isinstance(state, frozenset) else len(state))):
+            after = _union(state, self._called(body, (state,)))
+            if after == state:
+                break
+            state = after
+        # How often it runs may differ between devices, where its condition does.
+        decided = joined(self._called(condition, (state,))) if condition else _NOTHING
+        return _union(state, decided) if decided else state
+
+
+def _union(one: Value, other: Value) -> Value:
+    if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
+        return tuple(map(_union, one, other))
+    if isinstance(one, tuple) and isinstance(other, frozenset):
+        return tuple(_union(each, other) for each in one)
+    return joined(one) | joined(other)
