@@ -62,9 +62,3 @@ def float_rms_error(mantissa_bits):
     """
     positive(mantissa_bits=mantissa_bits)
     return 2.0 ** -np.asarray(mantissa_bits) * np.sqrt(3 / (8 * np.log(2)) / 12)
-
-
-def expected_largest(samples):
-    """sqrt(2 ln n) standard deviations: about the largest of n normal values. Source: Ch. 35, `ch35.fp8`."""
-    positive(samples=samples)
-    return np.sqrt(2 * np.log(samples))

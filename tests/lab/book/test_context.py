@@ -8,6 +8,7 @@ from lab.book.context import (
     causal_blocks,
     hybrid_hop_bytes,
     least_chunk_tokens,
+    ring_block_s,
     ring_s,
     ring_to_ulysses,
     ring_wire_bytes,
@@ -142,3 +143,9 @@ def test_a_chunk_of_19_780_tokens_hides_a_hop_at_50_gb_per_s():
 def test_sequence_parallelism_saves_220_mb_a_gpt_3_layer():
     shape = dict(tokens=2048, length=2048, embed=12288, heads=96, tensor_ranks=8)
     assert gpt_saved_bytes(**shape) - gpt_saved_bytes(**shape, sequence_ranks=8) == 220_200_960
+
+
+def test_a_block_lasts_as_long_as_the_next_ones_transfer_from_19_780_tokens_on():
+    chunk = least_chunk_tokens(2, 989e12, 50e9)
+    block_s, transfer_s = ring_block_s(1, 8 * chunk, 4096, 8, 989e12), 2 * chunk * 4096 * 2 / 50e9
+    assert chunk == pytest.approx(19_780) and block_s == pytest.approx(transfer_s)

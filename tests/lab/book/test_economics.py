@@ -7,6 +7,7 @@ from lab.book.economics import (
     break_even_h,
     contended_bytes_per_s,
     device_h,
+    first_order_break_even_per_h,
     first_order_spot_usd_per_h,
     spot_usd_per_h,
     training_usd,
@@ -73,3 +74,8 @@ def test_a_device_of_55000_dollars_pays_after_18_8_months_or_37_7_if_used_half()
 def test_what_cannot_be_is_refused_by_name(call, named):
     with pytest.raises(ValueError, match=named):
         call()
+
+
+def test_spot_at_1_50_with_a_twentieth_of_overhead_is_worth_it_below_1_2125_preemptions_an_hour():
+    at = first_order_break_even_per_h(4, 1.05 * 1.5, 0.5)
+    assert at == pytest.approx(1.2125) and first_order_spot_usd_per_h(1.05 * 1.5, at, 0.5) == pytest.approx(4)

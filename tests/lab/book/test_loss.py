@@ -9,6 +9,7 @@ from lab.book.compute_optimal import (
     break_even_tokens,
     compute_optimal_flops,
     compute_optimal_parameters,
+    effective_parameters,
     effective_tokens,
     oversize,
     parameters_for_loss,
@@ -135,3 +136,7 @@ def test_a_million_budgets_are_one_call():
 def test_what_cannot_be_is_refused_by_name(call, named):
     with pytest.raises(ValueError, match=named):
         call()
+
+
+def test_a_trillion_parameters_with_70_billion_active_pass_for_264_6_billion():
+    assert effective_parameters(1000e9, 70e9) == pytest.approx(264.6e9, rel=1e-3)

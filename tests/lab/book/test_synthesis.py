@@ -26,8 +26,10 @@ from lab.book.investigation import category, extra_h, improvement, interval_vari
 from lab.book.llama3 import (
     banded_rope_frequencies,
     causal_attention_share,
+    compute_efficiency,
     llama_layer_parameters,
     rope_frequencies,
+    time_efficiency,
 )
 from lab.book.mistral import cache_slot, power_of_two_window, speculative_tokens
 from lab.book.profiling import (
@@ -346,3 +348,8 @@ def test_mixtral_8x7b_is_1_77_times_slower_than_a_7b_and_6_4_times_as_large():
 def test_mixtral_8x22b_has_16_9_billion_parameters_an_expert_not_22():
     shape = model("mixtral-8x22b")
     assert shape.layers * shape.mlp_parameters(shape.experts.mlp) == 16_911_433_728
+
+
+@pytest.mark.parametrize(("batch", "critical", "compute", "time"), [(4, 2, 33, 67), (8, 5, 38, 62), (16, 10, 38, 62), (4, 10, 71, 29)])
+def test_small_batches_save_compute_and_large_ones_time(batch, critical, compute, time):
+    assert (round(100 * compute_efficiency(batch, critical)), round(100 * time_efficiency(batch, critical))) == (compute, time)
