@@ -32,7 +32,8 @@ def head_copies(kv_heads: int, queries: int, ranks: int) -> int:
     """
     copies = max(1, ranks // kv_heads)
     if kv_heads * copies % ranks or ranks % copies or queries % copies:
-        raise Unusable(f"kv_heads={kv_heads} with queries={queries} each do not split over {ranks} ranks; make one a multiple of the other, and queries one of the copies")
+        cure = "make one a multiple of the other, and queries one of the copies"
+        raise Unusable(f"kv_heads={kv_heads} with queries={queries} each do not split over {ranks} ranks; {cure}")
     return copies
 
 

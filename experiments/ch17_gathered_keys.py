@@ -1,0 +1,47 @@
+"""Chapter 17 (and Llama 3's long contexts, Ch. 34): what do gathered keys and values cost beside a ring?"""
+
+from lab.book.context import ring_wire_bytes
+from lab.decoder_experiments.context import MORE_TARGETS, TARGETS, each_layer, group_tokens, moved_in_core
+from lab.decoder_experiments.step import decoder_experiment
+from lab.evidence import counted
+from lab.experiment import Claim, beside, decided
+from lab.ledger import Ledger
+from lab.models.shape import DecoderShape
+from lab.strategies.context_parallel import GATHERED_KEYS
+from lab.strategies.data_parallel import DATA_PARALLEL
+from meshes.axes import CONTEXT, DATA, Axes
+
+
+def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    P, tokens = axes[CONTEXT], group_tokens(shape, axes)
+    if P == 1:
+        return ()
+    gathers, sent, e = each_layer(shape, moved_in_core(measured, "forward"))
+    ring, of_all_heads = (ring_wire_bytes(tokens, heads * shape.head_dim, e, P) for heads in (shape.kv_heads, shape.heads))
+    evidence = f"{gathers:g} gathers send {counted(int(sent))} B a rank, layer and forward pass"
+    compared = f"{evidence}; a ring {counted(ring)} B in {2 * (P - 1)} messages"
+    same = decided("ch34.cp", sent == ring, compared, statement="gathering keys and values sends what a ring sends")
+    many = f"{evidence}, those of {shape.heads} heads would be {counted(of_all_heads)} B"
+    grouped = decided("ch34.cp", sent == of_all_heads, many, statement="keys and values have as many heads as queries", disputed="6-8:D-120")
+    return same, grouped, _backward(shape, axes, measured)
+
+
+def _backward(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
+    _, forward, _ = each_layer(shape, moved_in_core(measured, "forward"))
+    _, backward, _ = each_layer(shape, moved_in_core(measured, "backward"))
+    passes = 1 if shape.remat == "none" else 2
+    evidence = f"backward a rank sends {counted(int(backward))} B a layer, {backward / forward:g} times the forward pass at remat={shape.remat}"
+    return decided("ch34.cp", backward == passes * forward, evidence, statement="gradients are scattered as keys were gathered")
+
+
+EXPERIMENT = decoder_experiment(
+    name="ch17_gathered_keys",
+    chapter=17,
+    question="What do gathered keys and values cost beside a ring?",
+    strategy=DATA_PARALLEL | GATHERED_KEYS,
+    axes=beside(DATA, CONTEXT),
+    claims=claims,
+    targets=TARGETS,
+    more_targets=MORE_TARGETS,
+    styles=("explicit",),
+)

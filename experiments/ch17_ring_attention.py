@@ -1,0 +1,56 @@
+"""Chapter 17: what does ring attention send, and what does the backward pass, of which the book says nothing, send beside?"""
+
+from lab.book.context import ring_training_wire_bytes, ring_wire_bytes
+from lab.decoder_experiments.context import MORE_TARGETS, TARGETS, each_layer, group_tokens, kv_dim, moved_in_core
+from lab.decoder_experiments.step import decoder_experiment
+from lab.evidence import counted
+from lab.experiment import Claim, beside, calculated, decided
+from lab.ledger import Ledger
+from lab.models.shape import DecoderShape
+from lab.strategies.context_parallel import RING
+from lab.strategies.data_parallel import DATA_PARALLEL
+from meshes.axes import CONTEXT, DATA, Axes
+
+
+def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    if axes[CONTEXT] == 1 or shape.window:
+        return ()
+    return (_forward(shape, axes, measured), _training(shape, axes, measured), _overlap(measured))
+
+
+def _forward(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
+    messages, sent, e = each_layer(shape, moved_in_core(measured, "forward"))
+    book = ring_wire_bytes(group_tokens(shape, axes), kv_dim(shape), e, axes[CONTEXT])
+    evidence = f"{messages:g} messages of {counted(int(sent))} B a rank, layer and forward pass; 2(P-1)/P b S K h e is {counted(book)} B at P={axes[CONTEXT]}"
+    return decided("ch17.ring_volume", (messages, sent) == (2 * (axes[CONTEXT] - 1), book), evidence)
+
+
+def _training(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
+    """With the forward pass that recomputation repeats; gradients are float32 on their way, which the formula does not know."""
+    P, again = axes[CONTEXT], 0 if shape.remat == "none" else 2 * (axes[CONTEXT] - 1)
+    messages, sent, _ = each_layer(shape, moved_in_core(measured))
+    _, forward, e = each_layer(shape, moved_in_core(measured, "forward"))
+    book = ring_training_wire_bytes(group_tokens(shape, axes), kv_dim(shape), e, P) + (forward if again else 0)
+    wanted = f"6P-4, and {again} of recomputation, are {6 * P - 4 + again}, {counted(int(book))} B were gradients in the dtype of keys"
+    evidence = f"{messages:g} messages of {counted(int(sent))} B a rank and layer; {wanted}"
+    return decided("ch17.ring_volume", messages == 6 * P - 4 + again, evidence, statement="keys and values again and their gradients home: 6P-4 messages")
+
+
+def _overlap(measured: Ledger) -> Claim:
+    rows = moved_in_core(measured)
+    begun = sum(t.executions for t in rows if t.overlap == "async")
+    evidence = f"{begun} of {sum(t.executions for t in rows)} messages are begun before the block at hand is worked on and awaited after it"
+    return calculated("ch17.ring_overlap", evidence, statement="a ring that sends first leaves compilers room to hide its hops")
+
+
+EXPERIMENT = decoder_experiment(
+    name="ch17_ring_attention",
+    chapter=17,
+    question="What does ring attention send, and what does its backward pass send beside?",
+    strategy=DATA_PARALLEL | RING,
+    axes=beside(DATA, CONTEXT),
+    claims=claims,
+    targets=TARGETS,
+    more_targets=MORE_TARGETS,
+    styles=("explicit",),
+)

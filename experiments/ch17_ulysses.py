@@ -1,0 +1,45 @@
+"""Chapter 17: what does it cost to exchange tokens for heads, and when is a ring cheaper?"""
+
+from math import isclose
+
+from lab.attention.exchange import head_copies
+from lab.book.context import ring_to_ulysses, ring_wire_bytes, ulysses_wire_bytes
+from lab.decoder_experiments.context import MORE_TARGETS, TARGETS, each_layer, group_tokens, kv_dim, moved_in_core
+from lab.decoder_experiments.step import decoder_experiment
+from lab.evidence import counted
+from lab.experiment import Claim, beside, calculated, decided
+from lab.ledger import Ledger
+from lab.models.shape import DecoderShape
+from lab.strategies.context_parallel import ULYSSES
+from lab.strategies.data_parallel import DATA_PARALLEL
+from meshes.axes import CONTEXT, DATA, Axes
+
+
+def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    P, tokens = axes[CONTEXT], group_tokens(shape, axes)
+    if P == 1:
+        return ()
+    exchanges, sent, e = each_layer(shape, moved_in_core(measured, "forward"))
+    copies = head_copies(shape.kv_heads, shape.queries, P)
+    book = ulysses_wire_bytes(tokens, shape.heads * shape.head_dim, copies * kv_dim(shape), e, P)
+    evidence = f"{exchanges:g} all-to-alls send {counted(int(sent))} B a rank, layer and forward pass at P={P}"
+    compared = f"{evidence}; (P-1)/P^2 (2A+2K) h b S e is {counted(book)} B{f' with {copies} copies of each key-value head' if copies > 1 else ''}"
+    ring = ring_wire_bytes(tokens, kv_dim(shape), e, P)
+    ratio, formula = float(ring) / sent, float(ring_to_ulysses(P, 1 / shape.queries))
+    times = f"{evidence}, a ring {counted(ring)} B, {ratio:.4g} times as much; P g/(1+g) is {formula:.4g} with g=1/{shape.queries}"
+    volume = decided("ch17.ulysses_volume", sent == book, compared)
+    if copies > 1:
+        return volume, calculated("ch17.ring_vs_ulysses", f"{times}, which knows no copies")
+    return volume, decided("ch17.ring_vs_ulysses", isclose(ratio, formula), times)
+
+
+EXPERIMENT = decoder_experiment(
+    name="ch17_ulysses",
+    chapter=17,
+    question="What does it cost to exchange tokens for heads, and when is a ring cheaper?",
+    strategy=DATA_PARALLEL | ULYSSES,
+    axes=beside(DATA, CONTEXT),
+    claims=claims,
+    targets=TARGETS,
+    more_targets=MORE_TARGETS,
+)

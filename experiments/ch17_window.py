@@ -1,0 +1,43 @@
+"""Chapter 17: attention that sees a window alone: how far must keys go round?"""
+
+from dataclasses import replace
+
+from lab.book.architecture import window_hops
+from lab.decoder_experiments.context import MORE_TARGETS, TARGETS, blocks_of_products, each_layer, moved_in_core
+from lab.decoder_experiments.step import SMALL, decoder_experiment
+from lab.experiment import Claim, beside, calculated, decided
+from lab.ledger import Ledger
+from lab.models.shape import DecoderShape
+from lab.strategies.context_parallel import RING
+from lab.strategies.data_parallel import DATA_PARALLEL
+from meshes.axes import CONTEXT, DATA, Axes
+
+
+def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    P = axes[CONTEXT]
+    if P == 1 or not shape.window:
+        return ()
+    messages, _, _ = each_layer(shape, moved_in_core(measured, "forward"))
+    book, found = int(window_hops(shape.window, shape.length, P)), blocks_of_products(shape, axes, measured)
+    seen = f"{messages:g} messages a rank, layer and forward pass for a window of {shape.window} and chunks of {shape.length // P}"
+    evidence = f"{seen}; ceil(W / (S/P)) = {book} hops of keys and values; all round it would be {2 * (P - 1)} messages"
+    blocks = f"a device multiplies {found:g} of {P} blocks, {book} that came and its own"
+    return (
+        decided("ch31a.swa", messages == 2 * book, evidence, statement="context parallelism needs ceil(W / (S / c)) neighbours"),
+        decided("ch31a.swa", found == book + 1, blocks, statement="scores are O(S W)") if shape.remat == "none" else calculated("ch31a.swa", blocks),
+    )
+
+
+EXPERIMENT = decoder_experiment(
+    name="ch17_window",
+    chapter=17,
+    question="Attention sees a window alone: how far must keys go round?",
+    strategy=DATA_PARALLEL | RING,
+    axes=beside(DATA, CONTEXT),
+    claims=claims,
+    parameters=DecoderShape(window=100, remat="none"),
+    targets=TARGETS,
+    more_targets=MORE_TARGETS,
+    styles=("explicit",),
+    small=replace(SMALL, window=12),
+)
