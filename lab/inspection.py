@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def inspect_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Targ
 
 
 def read_texts(path: Path, axes: Axes | None, target: Target | None) -> list[Program]:
-    """The same with what a diagnosis needs."""
+    """One program for a text, one a module for the folder of an XLA dump, with what a diagnosis needs."""
     readings = [read(text, source=name, axes=axes, target=target) for name, text in sources.texts(path)]
     return [Program(reading.ledger, reading, axes, target, platform=target.platform if target else None) for reading in readings]
 
@@ -65,7 +66,7 @@ def read_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Target 
     axes = None if axes is not None and axes.size > 1 and _devices_of(compiled) == 1 else axes
     reading = read(text, source=source, axes=axes, target=target if axes else None, devices=_devices(mesh) if axes else None)
     ledger = replace(reading.ledger, memory=_memory(compiled, argument_padding(text)))
-    return Program(ledger, reading, axes, target, _given(compiled, args), tuple(remarks), _wires(mesh), _platform(compiled))
+    return Program(ledger, reading, axes, target, _given(compiled, args), tuple(remarks), partial(_wires, mesh), _platform(compiled))
 
 
 def _compiled(program: Any, args: tuple[Any, ...], mesh: Any, remarks: list[Remark]) -> Any:
@@ -93,13 +94,13 @@ def _devices_of(compiled: Any) -> int:
 
 
 def _given(compiled: Any, args: tuple[Any, ...]) -> tuple[Given, ...]:
-    """The arguments in their order; without their devices where they are not at hand."""
+    """The arguments in their order; as if whole where they are not at hand."""
     import jax
 
     infos = jax.tree.leaves(compiled.args_info, is_leaf=lambda leaf: hasattr(leaf, "donated"))
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]
-    counts = [len(s.device_set) if s is not None else 1 for s in shardings] if len(shardings) == len(infos) else [1] * len(infos)
-    return tuple(Given(str(info.dtype), tuple(info.shape), info.donated, count) for info, count in zip(infos, counts, strict=True))
+    parts = [1 if s is None or s.is_fully_replicated else len(s.device_set) for s in shardings] if len(shardings) == len(infos) else [1] * len(infos)
+    return tuple(Given(tuple(info.shape), info.donated, count) for info, count in zip(infos, parts, strict=True))
 
 
 def _wires(mesh: Any) -> Wires | None:
@@ -109,7 +110,10 @@ def _wires(mesh: Any) -> Wires | None:
         return None
     from meshes.devices import arranged
 
-    best = arranged(sorted(devices, key=lambda device: device.id), _axes(mesh))
+    try:
+        best = arranged(sorted(devices, key=lambda device: device.id), _axes(mesh))
+    except (AssertionError, NotImplementedError, ValueError):  # Devices that fill no torus: JAX knows no order of them.
+        return None
     torus = tuple(1 + max(along) for along in zip(*(device.coords for device in devices), strict=True))
     return Wires(torus, tuple(tuple(d.coords) for d in devices), tuple(tuple(d.coords) for d in best.flat))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -65,12 +65,11 @@ class Argument:
 
 @dataclass(frozen=True)
 class Given:
-    """An argument as the user gave it: what it holds, and whether it is given up."""
+    """An argument as the user gave it: what it holds, whether it is given up, and over how many devices it is split."""
 
-    dtype: str
     shape: tuple[int, ...]
     donated: bool
-    devices: int
+    parts: int
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,8 @@ class Program:
       target: what it was compiled for; None where it is not known.
       given: the arguments as they were given; () for a text alone.
       remarks: what the compiler said.
-      wires: where the devices stand; None but on TPUs.
+      locate: gives where the devices stand; None but on TPUs.
+      platform: what it was compiled for.
     """
 
     ledger: Ledger
@@ -133,7 +133,7 @@ class Program:
     target: Target | None = None
     given: tuple[Given, ...] = ()
     remarks: tuple[Remark, ...] = ()
-    wires: Wires | None = None
+    locate: Callable[[], Wires | None] = lambda: None
     platform: str | None = None
 
     @property
@@ -218,7 +218,12 @@ class Program:
         return [use for copy in copies for use in self.flow.uses(*copy, through)]
 
     def behind(self, site: Site) -> str:
-        """The largest argument that a moved value is made of; the value itself where there is none."""
+        """The largest argument that a moved value is made of, for people; the value itself where there is none."""
+        argument = self.argument_behind(site)
+        return self.moved(site) if argument is None else self.named(argument)
+
+    def argument_behind(self, site: Site) -> Argument | None:
+        """The largest argument that a moved value is made of."""
         pending, seen, found = [site.place], set(), []
         while pending and len(seen) < _FARTHEST:
             place = self.flow.source(*pending.pop())
@@ -228,7 +233,7 @@ class Program:
             if key not in seen:
                 seen.add(key)
                 pending += [Place(place.computation.by_name[name], place.computation) for name in place.instruction.operands if name in place.computation.by_name]
-        return self.named(max(found, key=lambda a: a.local.bytes)) if found else self.moved(site)
+        return max(found, key=lambda argument: argument.local.bytes, default=None)
 
     def named(self, argument: Argument) -> str:
         """`w f32[512,256] P('fsdp')`."""

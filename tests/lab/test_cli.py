@@ -282,7 +282,7 @@ def test_control_c_ends_the_line_and_with_130(lab, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.inspection, "inspect_texts", interrupted)
+    monkeypatch.setattr(cli.inspection, "read_texts", interrupted)
     assert lab("inspect", "step.hlo") == (130, "", "\n")
 
 

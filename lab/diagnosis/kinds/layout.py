@@ -50,10 +50,10 @@ def _is_whole_shard(program: Program, site: Site) -> bool:
     operand = program.operand(site.place)
     if operand is None:
         return False
-    source = program.flow.source(*operand, through=frozenset())
-    return source.instruction.opcode not in ("slice", "dynamic-slice", "concatenate", "pad") and (
-        source.instruction.opcode == "parameter" or source.instruction.opcode in ELEMENTWISE | LAYOUT | {"all-to-all"}
-    )
+    source = program.flow.source(*operand)
+    if argument := program.argument_behind(site):
+        return argument.local.bytes == site.transfer.payload_bytes
+    return source.instruction.opcode in ELEMENTWISE | LAYOUT
 
 
 def padded(program: Program) -> Iterator[Finding]:
@@ -85,8 +85,3 @@ def random_numbers_moved(program: Program) -> Iterator[Finding]:
         yield program.finding("random_numbers_moved", sentence, "turn jax_threefry_partitionable on (the default of JAX): each device then draws its own part", *sites)
 
 
-
-
-def split_heads(program: Program) -> Iterator[Finding]:
-    """Of grouped-query attention: fewer key-value heads than the axis that splits the queries' heads has devices."""
-    return iter(())

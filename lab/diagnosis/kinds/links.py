@@ -53,18 +53,19 @@ def _inside(program: Program) -> set[str]:
 
 def not_neighbours(program: Program) -> Iterator[Finding]:
     """Along an axis that communicates, neighbours of the mesh are several hops apart in the torus, and JAX knows an order in which they are not."""
-    if program.wires is None or program.axes is None:
+    wires = program.locate() if program.sites else None
+    if wires is None or program.axes is None:
         return
     for axis in program.axes.names:
         sites = [site for site in program.sites if site.transfer.axes == (axis,) and site.transfer.link != "dcn"]
         if not sites or program.axes[axis] < 3:
             continue
         groups = program.axes.groups((axis,))
-        stand, arranged = (_hops(where, groups, program.wires.torus) for where in (program.wires.stand, program.wires.arranged))
+        stand, arranged = (_hops(where, groups, wires.torus) for where in (wires.stand, wires.arranged))
         if stand > arranged:
             sentence = (
                 f"neighbours along {axis} stand {stand:.2g} hops apart in the torus "
-                f"{'x'.join(map(str, program.wires.torus))}, on average; JAX knows an order with {arranged:.2g}"
+                f"{'x'.join(map(str, wires.torus))}, on average; JAX knows an order with {arranged:.2g}"
             )
             advice = "make the mesh with jax.make_mesh or jax.experimental.mesh_utils.create_device_mesh, which follow the wires"
             yield program.finding("not_neighbours", sentence, advice, *sites)

@@ -58,16 +58,23 @@ def _listed(arguments: list[Argument]) -> str:
     return f"{names[0]} is" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} are"
 
 
-def on_one_device(program: Program) -> Iterator[Finding]:
-    """Outputs that need nothing of the split arguments land whole on one device."""
-    most, memory = max((given.devices for given in program.given), default=1), program.ledger.memory
-    if most > 1 and program.ledger.devices in (None, 1) and memory is not None and memory.outputs >= _SMALLEST and not program.arguments:
+def made_whole(program: Program) -> Iterator[Finding]:
+    """Outputs that need nothing of the split arguments are made whole, on one device or on all."""
+    parts, memory = max((given.parts for given in program.given), default=1), program.ledger.memory
+    is_alike = program.ledger.devices in (None, 1) or not frozenset().union(*program.variation.operands.values())
+    if parts > 1 and is_alike and not program.arguments and memory is not None and memory.outputs >= _SMALLEST:
+        where = "one device" if program.ledger.devices in (None, 1) else "every device"
         sentence = (
-            f"the outputs, {exact(memory.outputs)} B, are made whole on one device though the arguments are "
-            f"spread over {most}: their values do not depend on the arguments"
+            f"the outputs, {exact(memory.outputs)} B, are made whole on {where} though the arguments are split over {parts}: "
+            f"their values need nothing of the arguments, so that they follow their shardings nowhere; {times(parts)} the memory"
         )
         advice = "pass out_shardings to jax.jit, or make them eagerly with jnp.zeros_like, which follows the argument's sharding"
-        yield program.finding("held_whole", sentence, advice, memory_bytes=memory.outputs - memory.outputs // most)
+        yield program.finding("held_whole", sentence, advice, origin=_first_line(program), memory_bytes=memory.outputs - memory.outputs // parts)
+
+
+def _first_line(program: Program) -> str | None:
+    instructions = (i for computation in program.module.computations.values() for i in computation.instructions)
+    return next((place for i in instructions if (place := program.origin(i))), None)
 
 
 def array_constant(program: Program) -> Iterator[Finding]:

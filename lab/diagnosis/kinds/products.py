@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Use
 from lab.diagnosis.kinds.together import together
-from lab.diagnosis.program import Program, Site, times
+from lab.diagnosis.program import Argument, Program, Site, times
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
 from lab.report.units import exact
@@ -63,7 +63,7 @@ def experts_gathered(program: Program) -> Iterator[Finding]:
             yield program.finding("experts_gathered", sentence, advice, *gathers, *sums)
 
 
-def _experts(program: Program) -> list:
+def _experts(program: Program) -> list[Argument]:
     return [a for a in program.arguments if a.dims and len(a.dims) >= 3 and a.dims[0] and not any(a.dims[1:]) and _is_batched(program, a)]
 
 
@@ -72,6 +72,38 @@ def _expert_axes(program: Program) -> list[str]:
     return list(dict.fromkeys(axis for argument in _experts(program) for axis in argument.dims[0]))
 
 
-def _is_batched(program: Program, argument) -> bool:
+def _is_batched(program: Program, argument: Argument) -> bool:
     uses = program.flow.uses(*argument.place)
     return any(use.opcode == "dot" and re.search(r"(?:lhs|rhs)_batch_dims=\{\d", use.instruction.attributes) for use in uses)
+
+
+def heads_split_apart(program: Program) -> Iterator[Finding]:
+    """Of grouped-query attention: the axis that splits the queries' heads has more devices than there are key-value heads, so that a head is split."""
+    found: dict[str, list[Site]] = {}
+    for site in program.inserted:
+        if site.kind == "all_gather" and site.primitive == "dot_general" and (weight := _column_weight(program, site)):
+            found.setdefault(f"{', '.join(program.spanned(site))}|{weight.dims}", []).append(site)
+    for sites in found.values():
+        weights = [weight for site in sites if (weight := _column_weight(program, site))]
+        axis = weights[0].dims[-1][0]
+        names = " and ".join(dict.fromkeys(program.named(weight) for weight in weights))
+        sentence = (
+            f"what is made with {names} is gathered over {axis} before it is multiplied again: its heads are fewer "
+            f"than {axis} has devices, {program.axes[axis]}, so that each is split"
+        )
+        advice = f"let a smaller axis split the key-value heads, repeat them up to {program.axes[axis]} before the product, or keep their weights whole along {axis}"
+        yield program.finding("heads_split_apart", sentence, advice, *sites)
+
+
+def _column_weight(program: Program, site: Site) -> Argument | None:
+    """The weight [.., F] split along F alone, of whose product a part of a row, and no whole head, is gathered for another product."""
+    operand = program.operand(site.place)
+    if operand is None or not any(_is_product(use) for use in program.uses(site)):
+        return None
+    product = program.flow.source(*operand)
+    if product.instruction.opcode not in ("dot", "custom-call", "convolution"):
+        return None
+    sides = [side for number in (0, 1) if (side := program.operand(product, number))]
+    weights = [weight for side in sides if (weight := program.argument_of(*side))]
+    split = [weight for weight in weights if weight.dims and weight.dims[-1] and not any(weight.dims[:-1])]
+    return split[0] if split and set(program.spanned(site)) <= set(split[0].dims[-1]) else None

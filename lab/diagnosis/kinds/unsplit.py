@@ -67,7 +67,7 @@ def _feeds(program: Program, site: Site) -> bool:
         return True
     made = program.flow.source(*operand).instruction
     is_result = operation(made.op_name) == site.primitive and made.opcode in ("custom-call", "sort", "topk")
-    return site.kind in ("all_gather", "all_to_all") and not is_result
+    return site.kind == "all_gather" and not is_result
 
 
 def _name(site: Site) -> str:
