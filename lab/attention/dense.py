@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from lab.attention.mask import Mask
+from lab.attention.mask import CAUSAL, Mask
 
 
-def attend(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask = Mask(), q_at_S: jax.Array | None = None) -> jax.Array:
+def attend(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask = CAUSAL, q_at_S: jax.Array | None = None) -> jax.Array:
     """[B, S, K, G, H], scores and softmax in float32; each of K key-value heads serves G queries (Ainslie et al. 2023).
 
     Args:

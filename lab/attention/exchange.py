@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -37,9 +39,11 @@ def head_copies(kv_heads: int, queries: int, ranks: int) -> int:
     return copies
 
 
-def ulysses_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str) -> jax.Array:
+def ulysses_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str, attend: Callable[..., jax.Array] = dense.attend) -> jax.Array:
     """Every rank exchanges its share of the tokens of all heads for all tokens of its share of the heads, attends, and exchanges back (Jacobs et al. 2023).
 
+    Args:
+      attend: attention of a rank's heads, to be given (q, k, v, mask).
     Raises:
       Unusable: see `head_copies`.
 
@@ -50,7 +54,7 @@ def ulysses_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, 
     q_BSKGH = q_BSKGH.reshape(B, S, K * copies, G // copies, H)
     k_BTKH, v_BTKH = (jnp.repeat(x_BTKH, copies, axis=2) for x_BTKH in (k_BTKH, v_BTKH))
     whole = {name: _exchanged(name, x, axis, 2, 1) for name, x in {"queries": q_BSKGH, "keys": k_BTKH, "values": v_BTKH}.items()}
-    y_BSKGH = dense.attend(*whole.values(), mask)
+    y_BSKGH = attend(*whole.values(), mask)
     return _exchanged("outputs", y_BSKGH, axis, 1, 2).reshape(B, S, K, G, H)
 
 

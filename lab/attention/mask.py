@@ -33,3 +33,6 @@ class Mask:
         is_before_ST = q_at_S[:, None] >= k_at_T
         is_near_ST = q_at_S[:, None] - k_at_T < self.window if self.window else True
         return is_before_ST & is_near_ST if self.causal else jnp.ones_like(is_before_ST)
+
+
+CAUSAL = Mask()

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lab.attention.mask import Mask
+from lab.attention.mask import CAUSAL, Mask
 from lab.attention.order import CONTIGUOUS, Index, Order, Pair
 from lab.attention.softmax import Gradients, Partial, attended, block_gradients, finished, merged, pulled
 from meshes.errors import Unusable
@@ -99,7 +99,7 @@ class Ring:
     is_second: bool = False
 
     def __post_init__(self) -> None:
-        if self.order.pieces > 1 and self.mask != Mask():
+        if self.order.pieces > 1 and self.mask != CAUSAL:
             raise Unusable(f"{self.order.name} order with {self.mask}: its ranks pass over pieces that a causal mask hides; use contiguous order")
 
     @property

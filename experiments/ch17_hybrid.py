@@ -1,0 +1,84 @@
+"""Chapter 17: Ulysses among neighbours and a ring beyond them: what does each send, once heads are split?"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+from jax.sharding import PartitionSpec as P
+
+from lab.attention import dense
+from lab.attention.exchange import ulysses_attention
+from lab.attention.mask import CAUSAL
+from lab.attention.ring import ring_attention
+from lab.book.context import hybrid_all_to_all_wire_bytes, hybrid_hop_bytes
+from lab.evidence import along, counted
+from lab.experiment import Claim, beside, decided
+from lab.ledger import Kind, Ledger, Totals
+from lab.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, with_pullback
+from meshes.axes import Axes
+
+RING, ULYSSES = "ring", "ulysses"
+SPLIT = P(None, (RING, ULYSSES))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """One sequence of `length` tokens; heads of keys, each with as many queries."""
+
+    length: int = 256
+    kv_heads: int = 8
+    queries: int = 2
+    head_dim: int = 32
+
+
+def takes(s: Sizes, axes: Axes) -> tuple[Array, ...]:
+    """Queries, keys, values, and what comes back to the outputs."""
+    q, kv = (1, s.length, s.kv_heads, s.queries, s.head_dim), (1, s.length, s.kv_heads, s.head_dim)
+    return Array(q, SPLIT), Array(kv, SPLIT), Array(kv, SPLIT), Array(q, SPLIT)
+
+
+def hybrid(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array) -> jax.Array:
+    """A ring for each rank's heads, among ranks that each have the tokens of all their neighbours (Fang & Zhao 2024)."""
+    return ulysses_attention(q_BSKGH, k_BTKH, v_BTKH, CAUSAL, ULYSSES, partial(ring_attention, axis=RING))
+
+
+def sends(s: Sizes, axes: Axes) -> tuple[Sent, ...]:
+    """All-to-alls of queries, keys, values and outputs, twice; keys and values round twice, their gradients round and home."""
+    keys = s.length // axes.size * s.kv_heads * s.head_dim
+    exchanged = [Sent(Kind.ALL_TO_ALL, (ULYSSES,), elements, 2, phase=phase) for phase in ("forward", "backward") for elements in (keys * s.queries, keys)]
+    hops = 2 * (axes[RING] - 1)
+    carried = [Sent(Kind.COLLECTIVE_PERMUTE, (RING,), keys, times, phase=phase) for phase, times in (("forward", hops), ("backward", 2 * hops + 2))]
+    return (*exchanged, *carried)
+
+
+PARTS = (Part("hybrid", takes, with_pullback(hybrid), SPLIT, with_pullback(dense.attend), sends),)
+
+
+def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    U, R = axes[ULYSSES], axes[RING]
+    if 1 in (U, R):
+        return ()
+    query_dim, kv_dim = s.kv_heads * s.queries * s.head_dim, s.kv_heads * s.head_dim
+    exchanged, round_ = (Totals.of(along(measured, axis, phase="forward")) for axis in (ULYSSES, RING))
+    inner = hybrid_all_to_all_wire_bytes(s.length, query_dim, kv_dim, FLOAT_BYTES, U, R) * (2 * (query_dim + kv_dim)) / (query_dim + 2 * kv_dim)
+    hop, of_node = hybrid_hop_bytes(s.length, kv_dim, FLOAT_BYTES, U, R), hybrid_hop_bytes(s.length, kv_dim, FLOAT_BYTES, 1, R)
+    found, sent = round_.wire_bytes / (R - 1), f"{exchanged.executions} all-to-alls send {counted(exchanged.wire_bytes)} B a rank over {U} ranks"
+    outer = f"a hop over {R} ranks carries {counted(found)} B of keys and values"
+    of_all = f"{outer}, not {counted(of_node)}"
+    return (
+        decided("ch17.hybrid_usp", exchanged.wire_bytes == inner, f"{sent}; (U-1)/U of queries, keys, values and outputs are {counted(inner)} B"),
+        decided("ch17.hybrid_usp", found == hop, f"{outer}; 2 b (S/R) (K h / U) e is {counted(hop)} B", statement="heads are split already when the ring starts"),
+        decided("ch17.hybrid_usp", found == of_node, of_all, statement="every rank sends all heads of its node's tokens", disputed="4-5:D-40"),
+    )
+
+
+EXPERIMENT = experiment(
+    name="ch17_hybrid",
+    chapter=17,
+    question="Ulysses among neighbours and a ring beyond them: what does each send, once heads are split?",
+    parts=PARTS,
+    sizes=Sizes(),
+    small=Sizes(length=32, head_dim=4),
+    axes=beside(RING, ULYSSES),
+    claims=claims,
+)
