@@ -11,6 +11,7 @@ from lab.pipelines.schedule import Schedule
 from lab.pipelines.simulation import Durations, Timeline, simulate
 from lab.pipelines.sweep import Point, swept
 from lab.question import Question, Row
+from meshes.errors import Unusable
 
 STAGES = ((1, 3, 2), (3, 1, 2), (2, 2, 5, 1), (5, 1, 1, 1), (1, 1, 1, 5), (20, 20, 40, 40))
 MICRO_BATCHES = (1, 4, 8, 16)
@@ -32,14 +33,14 @@ class Assumed:
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
-    best, m = best_split(assumed), assumed.micro_batches
+    paired, best, m = _paired(assumed, assumed.micro_batches), best_split(assumed), assumed.micro_batches
     formula = 100 * (1 - float(uneven_efficiency(best, m)))
     return (
         Row("slowest stage of the best split into neighbours", max(best), "units"),
         Row("idle for endlessly many micro-batches, by formula", 100 * (1 - float(uneven_efficiency(best))), "%"),
         Row("gpipe: idle", 100 * _run(gpipe, best, m).idle_share, "%", formula),
         Row("1f1b: idle", 100 * _run(one_f_one_b, best, m).idle_share, "%", formula),
-        Row("first layer with the fifth and so on, interleaved: idle", 100 * _paired(assumed, m).idle_share, "%"),
+        Row("first layer with the fifth and so on, interleaved: idle", 100 * paired.idle_share, "%"),
         Row("the same: idle for each further micro-batch", 100 * _steady_idle(assumed), "%"),
     )
 
@@ -63,6 +64,8 @@ def best_split(assumed: Assumed) -> tuple[int, ...]:
 def _paired(assumed: Assumed, micro_batches: int) -> Timeline:
     """Two chunks a stage: a fast run of layers and a slow one."""
     P, layers = assumed.stages, assumed.layers
+    if len(layers) % (2 * P):
+        raise Unusable(f"fast_layers={assumed.fast_layers} on stages={P}: expected a multiple of {P}, so that every stage has a fast and a slow run")
     size = len(layers) // (2 * P)
     runs = [sum(layers[first : first + size]) for first in range(0, len(layers), size)]
     chunks = list(zip(runs[:P], runs[P:], strict=True))
@@ -109,7 +112,7 @@ def _splits(assumed: Assumed) -> Claim:
 
 def _pairing(assumed: Assumed) -> Claim:
     idle = _steady_idle(assumed)
-    evidence = f"interleaved, in pairs of equal sum, {100 * idle:.3g} % of the time of each further micro-batch is idle: its chunks are not equal"
+    evidence = f"interleaved, the pairs of equal sum leave {100 * idle:.3g} % of the time of each further micro-batch idle"
     return decided("ch16.load_balance", idle == 0, evidence, statement="pairs of a fast and a slow layer idle 0 %", disputed="4-5:D-26")
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 
+from lab.book.checks import positive
 from lab.book.pipeline import idle_s, zero_bubble_idle_s, zero_bubble_in_flight, zero_bubble_share
 from lab.experiment import Claim, decided
 from lab.pipelines.orders import one_f_one_b, zb_h1, zb_h2
@@ -37,6 +38,7 @@ class Assumed:
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
+    positive(forward=assumed.forward, input_backward=assumed.input_backward)
     return (*(row for name in BY_NAME for row in _rows(name, assumed)), *_weights_last(assumed))
 
 

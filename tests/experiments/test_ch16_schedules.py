@@ -19,6 +19,7 @@ from lab.pipelines.schedule import ticks
 from lab.pipelines.simulation import Durations, simulate
 from lab.pipelines.sweep import Point, swept
 from lab.question import Answer, answer
+from meshes.errors import Unusable
 from tests.test_rooms import importers
 
 CONFIRMED, REFUTED = ClaimVerdict.CONFIRMED, ClaimVerdict.REFUTED
@@ -127,3 +128,17 @@ def test_dual_pipe_idles_12_7_percent_at_p_16_m_32_and_1f1b_31_9(answers):
 def test_sizes_without_an_order_have_no_rows():
     found = {row.what.split(":")[0] for row in answer(ch16_schedules.EXPERIMENT, {"stages": "3", "micro_batches": "4"}).rows}
     assert found == {"gpipe", "1f1b", "zb_h1", "zb_h2"}
+
+
+@pytest.mark.parametrize(
+    ("module", "settings", "problem"),
+    [
+        (ch16_load_balance, {"stages": "3"}, "fast_layers=4 on stages=3: expected a multiple of 3"),
+        (ch16_zero_bubble, {"input_backward": "0"}, "input_backward=0.0: expected a number above 0"),
+        (ch16_interleaving, {"micro_batches": "7"}, "expected a multiple of 16 micro-batches"),
+        (ch31a_dualpipe, {"stages": "5"}, "32 micro-batches on 5 stages; expected even numbers"),
+    ],
+)
+def test_sizes_that_a_question_cannot_take_are_refused(module, settings, problem):
+    with pytest.raises(Unusable, match=problem):
+        answer(module.EXPERIMENT, settings)

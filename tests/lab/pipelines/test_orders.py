@@ -35,6 +35,12 @@ def test_dual_pipe_holds_p_plus_1_and_gives_each_direction_half(schedule):
         assert [sorted(part.micro_batch for part in forwards if part.chunk == way) for way in (0, 1)] == [[*range(half)], [*range(half, 2 * half)]]
 
 
+def test_dual_pipe_on_4_stages_overlaps_all_pairs_but_the_first_in_the_middle():
+    end, middle = (" ".join(map(str, order)) for order in dual_pipe(4, 8).orders[:2])
+    assert end == "F0 F1 F2 F4.1 B4.1 W4.1 F5.1 F3+B5.1 F6.1+B0 B6.1 F7.1+B1 B7.1 B2 W2 B3 W3"
+    assert middle == "F0 F4.1 F1 F5.1 F2 B4.1 F6.1+B0 F3+B5.1 F7.1+B1 B6.1 B2 B7.1 B3 W7.1 W3"
+
+
 def test_4_stages_and_8_micro_batches_take_22_ticks_or_38_in_two_chunks_or_27_with_weights_apart():
     assert [len(ticks(make(4, 8))) for make in (gpipe, one_f_one_b, zb_h1, zb_h2)] == [22, 22, 27, 27]
     assert len(ticks(interleaved(4, 8, 2))) == 38
