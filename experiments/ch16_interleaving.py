@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from itertools import product
 
 from lab.book.composition import interleaving_saves_s
@@ -91,6 +92,7 @@ def _at(P: int, m: int, v: int) -> str:
     return f"P {P}, m {m}, v {v}"
 
 
+@cache
 def _run(P: int, m: int, v: int, assumed: Assumed) -> Timeline:
     return simulate(interleaved(P, m, v), _in(v, assumed.backward_to_forward))
 
