@@ -65,12 +65,13 @@ def _setting(text: str) -> tuple[str, str]:
 def _writable(path: Path) -> Path:
     """Refused before the work is done, not after it."""
     if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise Unusable(f"--save {path}: cannot be written; name a file in a folder of yours that exists")
+        raise Unusable(f"{path}: cannot be written; name a file in a folder of yours that exists")
     return path
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 mesh_option = click.option("--mesh", metavar="AXES", callback=_parsed(Axes.parse), help="In the order of mesh.devices: data=2,tensor=8.")
+html_option = click.option("--html", type=Path, metavar="FILE", callback=_parsed(_writable), help="Also write a report to open in a browser; it needs no network.")
 _TARGET = {"metavar": "TARGET", "callback": _parsed(parse_target)}
 _KIND = click.Choice(["any", *(kind.name for kind in KINDS)])
 _FORMS = "cpu:8, gpu:h100:2x8, tpu:v5p:2x2x4 or attached"
@@ -86,8 +87,9 @@ def cli() -> None:
 @mesh_option
 @click.option("--target", **_TARGET, help=f"What to compile for: {_FORMS}. By default fake CPU devices, as many as the mesh has.")
 @click.option("--fail-on", "kinds", metavar="KIND", multiple=True, type=_KIND, help="Exit status 1 where this is found; any: where anything is.")
+@html_option
 @as_json
-def inspect(given: tuple[str, ...], mesh: Axes | None, target: Target | None, kinds: tuple[str, ...], as_json: bool) -> int:
+def inspect(given: tuple[str, ...], mesh: Axes | None, target: Target | None, kinds: tuple[str, ...], html: Path | None, as_json: bool) -> int:
     """Says what is wrong with a compiled program, the worst first, and lists what it communicates.
 
     SOURCE is a compiled text (.hlo, .txt, .gz), the folder of an XLA dump, or file.py:build or package.module:build, where
@@ -98,6 +100,10 @@ def inspect(given: tuple[str, ...], mesh: Axes | None, target: Target | None, ki
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
         target = _prepared(mesh, target)
     diagnoses = [diagnosis.of(program) for source in given for program in _programs(source, mesh, target)]
+    if html:
+        from lab.report.html import reports
+
+        html.write_text(reports.inspection(diagnoses), encoding="utf-8")
     if as_json:
         rows = [found.to_json() for found in diagnoses]
         _print_json(rows if len(rows) > 1 else rows[0])
@@ -191,6 +197,7 @@ def list_experiments(as_json: bool) -> None:
 @click.option("--style", "styles", metavar="STYLE", multiple=True, help="declared or explicit; by default both.")
 @mesh_option
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="A parameter: layers=4.")
+@html_option
 @as_json
 def run(
     names: tuple[str, ...],
@@ -198,6 +205,7 @@ def run(
     styles: tuple[str, ...],
     mesh: Axes | None,
     settings: tuple[tuple[str, str], ...],
+    html: Path | None,
     as_json: bool,
 ) -> int:
     """Settles what theory predicts with what the compilers make of it, term by term."""
@@ -211,13 +219,18 @@ def run(
     results = _results(suite.runs(experiments, targets, styles), mesh, dict(settings))
     trained = _trained(trainings, targets, styles, dict(settings))
     answered = suite.answers(questions, dict(settings) | ({"target": str(targets[0])} if targets else {}))
+    if html:
+        from lab.report.html import reports
+
+        html.write_text(reports.experiments(results, trained, answered, is_audit=False), encoding="utf-8")
     return _report(as_json, (results, verdicts.results_text), (trained, curves.trained_text), (answered, answers.answers_text))
 
 
 @cli.command()
 @click.option("--full", is_flag=True, help="For every known chip, with trainings and the questions that compile.")
+@html_option
 @as_json
-def verify(full: bool, as_json: bool) -> int:
+def verify(full: bool, html: Path | None, as_json: bool) -> int:
     """Runs every experiment in every style on its targets, and ends with a table of verdicts. Minutes long are trainings, and questions that compile: --full, or lab run."""
     experiments, trainings, questions = suite.parted(suite.load())
     runs = suite.runs(experiments)
@@ -229,6 +242,10 @@ def verify(full: bool, as_json: bool) -> int:
     compilable = [question for question in questions if not {parse_target(target).platform for target in question.targets} & set(missing)]
     trained = _trained(trainings) if full else []
     answered = suite.answers(question for question in compilable if full or not question.targets)
+    if html:
+        from lab.report.html import reports
+
+        html.write_text(reports.experiments(results, trained, answered, is_audit=True), encoding="utf-8")
     return _report(as_json, (results, verdicts.summary_text), (trained, curves.trained_text), (answered, answers.summary_text))
 
 

@@ -270,7 +270,7 @@ class Ledger:
         return ledger_text(self)
 
     def _repr_html_(self) -> str:
-        from lab.report.tables import ledger_html
+        from lab.report.html.notebook import ledger_html
 
         return ledger_html(self)
 

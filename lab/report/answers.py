@@ -25,9 +25,9 @@ def answers_text(answers: Sequence[Answer]) -> str:
 
 def answer_text(answer: Answer) -> str:
     assumed = ", ".join(f"{name} {value:,.12g}" if isinstance(value, float) else f"{name} {value}" for name, value in answer.parameters.items())
-    columns = [Column("", tuple(row.what for row in answer.rows)), Column("value", tuple(map(_value, answer.rows)), is_number=True)]
+    columns = [Column("", tuple(row.what for row in answer.rows)), Column("value", tuple(map(value_text, answer.rows)), is_number=True)]
     if any(row.predicted is not None for row in answer.rows):
-        columns.append(Column("theory", tuple(map(_predicted, answer.rows)), is_number=True))
+        columns.append(Column("theory", tuple(map(predicted_text, answer.rows)), is_number=True))
     claims = "\n".join(map(claim_text, answer.claims))
     return "\n\n".join(part for part in (f"answered: {answer.experiment}\n{answer.question}\n{assumed}", columns_text(columns), claims) if part)
 
@@ -48,11 +48,11 @@ def _tally(answer: Answer) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
 
 
-def _predicted(row: Row) -> str:
-    return "" if row.predicted is None else _value(replace(row, value=row.predicted))
+def predicted_text(row: Row) -> str:
+    return "" if row.predicted is None else value_text(replace(row, value=row.predicted))
 
 
-def _value(row: Row) -> str:
+def value_text(row: Row) -> str:
     if isinstance(row.value, str):
         return row.value
     if row.unit in _PREFIXED:

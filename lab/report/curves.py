@@ -21,11 +21,15 @@ def training_text(trained: Trained) -> str:
     """The verdict, each curve, what failed, how the loss fell, and what the curves decide."""
     parameters = ", ".join(f"{name} {value}" for name, value in vars(trained.parameters).items())
     head = f"{trained.verdict}: {trained.training.name}, {trained.target}\n{parameters}"
-    words = [*(f"failed: {failure}" for failure in trained.failures), *_unsettled(trained.curves), *_fall(trained), *map(claim_text, trained.claims)]
-    return "\n\n".join((head, columns_text(_columns(trained.curves)), "\n".join(words)))
+    return "\n\n".join((head, columns_text(curve_columns(trained.curves)), "\n".join([*words(trained), *map(claim_text, trained.claims)])))
 
 
-def _columns(curves: Sequence[Curve]) -> list[Column]:
+def words(trained: Trained) -> list[str]:
+    """What failed, and how the loss fell."""
+    return [*(f"failed: {failure}" for failure in trained.failures), *_unsettled(trained.curves), *_fall(trained)]
+
+
+def curve_columns(curves: Sequence[Curve]) -> list[Column]:
     return [
         Column("ledger", tuple(str(curve.verdict) for curve in curves)),
         Column("layout", tuple(curve.layout for curve in curves)),

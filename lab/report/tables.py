@@ -1,4 +1,4 @@
-"""Ledgers as tables: aligned text for a terminal or a pipe, HTML for a notebook."""
+"""Ledgers as tables: aligned text for a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 
 from rich import box
 from rich.console import Console
@@ -40,13 +39,6 @@ def ledger_text(ledger: Ledger) -> str:
     return "\n\n".join([*parts, "\n".join(facts(ledger))]).rstrip()
 
 
-def ledger_html(ledger: Ledger) -> str:
-    """The same for a notebook."""
-    tables = [columns_html(transfer_columns(ledger)), columns_html(total_columns(ledger))] if ledger.transfers else []
-    lines = [f"<p>{escape(headline(ledger))}</p>", *tables, *(f"<p>{escape(fact)}</p>" for fact in facts(ledger))]
-    return "\n".join(lines)
-
-
 def headline(ledger: Ledger) -> str:
     mesh = ledger.mesh and "mesh " + ",".join(f"{name}={size}" for name, size in ledger.mesh.items())
     devices = ledger.devices and f"{ledger.devices:,} devices"
@@ -63,11 +55,11 @@ def transfer_columns(ledger: Ledger) -> list[Column]:
     firsts, totals = [group[0] for group in rows], [Totals.of(group) for group in rows]
     columns = [
         Column("kind", tuple(t.kind + (" if taken" if t.conditional else "") for t in firsts)),
-        Column("axes", tuple(_axes_text(t) for t in firsts)),
+        Column("axes", tuple(axes_text(t) for t in firsts)),
         Column("sites", tuple(f"{total.sites:,}" for total in totals), is_number=True),
         Column("executions", tuple(_executions(total) for total in totals), is_number=True),
         Column("payload each", tuple(bytes_text(t.payload_bytes) for t in firsts), is_number=True),
-        Column("wire a step", tuple(_at_least(total, bytes_text(total.wire_bytes)) for total in totals), is_number=True),
+        Column("wire a step", tuple(at_least(total, bytes_text(total.wire_bytes)) for total in totals), is_number=True),
         Column("dtype", tuple(t.dtype for t in firsts)),
         Column("overlap", tuple(t.overlap or "" for t in firsts)),
         Column("link", tuple(t.link or "" for t in firsts)),
@@ -86,8 +78,8 @@ def total_columns(ledger: Ledger) -> list[Column]:
         Column("total", tuple(axes for axes, _ in names)),
         Column("kind", tuple(kind for _, kind in names)),
         Column("executions", tuple(_executions(total) for total in totals), is_number=True),
-        Column("payload a step", tuple(_at_least(total, bytes_text(total.payload_bytes)) for total in totals), is_number=True),
-        Column("wire a step", tuple(_at_least(total, bytes_text(total.wire_bytes)) for total in totals), is_number=True),
+        Column("payload a step", tuple(at_least(total, bytes_text(total.payload_bytes)) for total in totals), is_number=True),
+        Column("wire a step", tuple(at_least(total, bytes_text(total.wire_bytes)) for total in totals), is_number=True),
     ]
 
 
@@ -119,12 +111,6 @@ def rows_text(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return columns_text([Column(heading, cells) for heading, cells in zip(headings, zip(*rows))])
 
 
-def columns_html(columns: Sequence[Column]) -> str:
-    heads = "".join(f"<th>{escape(column.heading)}</th>" for column in columns)
-    rows = ("".join(_html_cell(c, i) for c in columns) for i in range(len(columns[0].cells)))
-    return f"<table><tr>{heads}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
-
-
 def rendered(table: Table) -> str:
     on_terminal = sys.stdout.isatty()
     width = max(_NARROWEST, shutil.get_terminal_size().columns) if on_terminal else _PIPE_WIDTH
@@ -137,37 +123,32 @@ def _cell(cell: str) -> Text:
     return Text(cell, style="red" if cell in ("refuted", "failed") else "")
 
 
-def _html_cell(column: Column, row: int) -> str:
-    align = "right" if column.is_number else "left"
-    return f'<td style="text-align: {align}">{escape(column.cells[row])}</td>'
-
-
 def _likeness(transfer: Transfer) -> tuple[Transfer, bool]:
     """What transfers of one row have in common: all but what tells their places in the program apart."""
-    t = replace(transfer, scope=_unnumbered(transfer.scope), executions=None, instruction=None, op_name=None, parts=(), groups=None)
+    t = replace(transfer, scope=unnumbered(transfer.scope), executions=None, instruction=None, op_name=None, parts=(), groups=None)
     return t, transfer.executions is None
 
 
 def _common_scope(group: Iterable[Transfer]) -> str:
     scopes = {t.scope for t in group}
-    return scopes.pop() if len(scopes) == 1 else _unnumbered(scopes.pop())
+    return scopes.pop() if len(scopes) == 1 else unnumbered(scopes.pop())
 
 
-def _unnumbered(scope: str) -> str:
+def unnumbered(scope: str) -> str:
     """`layers_*/mlp` for `layers_12/mlp`: one name for all layers of an unrolled loop."""
     return re.sub(r"\d+", "*", scope)
 
 
-def _axes_text(transfer: Transfer) -> str:
+def axes_text(transfer: Transfer) -> str:
     label = f"{axes_label(transfer)} ({transfer.group_size})" if transfer.axes is None else axes_label(transfer)
     return label if transfer.shift is None else f"{label} shift {transfer.shift}"
 
 
 def _executions(total: Totals) -> str:
-    return _at_least(total, f"{total.executions:,}")
+    return at_least(total, f"{total.executions:,}")
 
 
-def _at_least(total: Totals, text: str) -> str:
+def at_least(total: Totals, text: str) -> str:
     if total.lower_bound:
         return f">= {text}" if total.executions else "?"
     return text

@@ -24,3 +24,9 @@ def scaled(amount: int | Fraction, unit: str) -> str:
 def exact(amount: int | Fraction) -> str:
     """`1,731,198,976`: every digit; a fraction is rounded to a tenth."""
     return f"{float(amount):,.1f}".removesuffix(".0") if Fraction(amount).denominator > 1 else f"{int(amount):,}"
+
+
+def seconds_text(seconds: float) -> str:
+    """`1.26 ms`: three digits, in the unit that suits."""
+    unit, scale = next(((unit, scale) for unit, scale in (("s", 1), ("ms", 1e3)) if seconds * scale >= 1), ("us", 1e6))
+    return f"{seconds * scale:.3g} {unit}"

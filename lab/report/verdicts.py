@@ -31,7 +31,7 @@ class Line:
 
 def summary_text(results: Sequence[Result]) -> str:
     """One line for each run and set of axes, then what needs words, then a count of the verdicts."""
-    parts = [columns_text(_summary_columns(results)), *("\n".join(say(results)) for say in (_explanations, _troubles, _closing))]
+    parts = [columns_text(_summary_columns(results)), *("\n".join(say(results)) for say in (explanations, _troubles, _closing))]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -46,7 +46,7 @@ def result_text(result: Result) -> str:
     parameters = ", ".join(f"{name} {value}" for name, value in result.parameters.items())
     head = f"{result.verdict}: {result.experiment}, {result.style}, {result.target}, mesh {mesh}\n{parameters}"
     terms = columns_text(_term_columns(result.settlement.terms)) if result.settlement else ""
-    words = [*_columns(result), *_explanations([result]), *_troubles([result]), *_claims(result), *_numerics([result])]
+    words = [*on_the_wire(result), *explanations([result]), *_troubles([result]), *_claims(result), *numerics_lines([result])]
     return "\n\n".join(part for part in (head, terms, memory_text(result), "\n".join(words)) if part)
 
 
@@ -67,18 +67,18 @@ def _summary_columns(results: Sequence[Result]) -> list[Column]:
 def _lines(result: Result) -> list[Line]:
     run = str(result.verdict), result.experiment, result.style, result.target, f"{prod(result.mesh.values()):,}"
     again = ("",) * len(run)
-    predicted, measured = _by_axes(_predicted(result)), _by_axes(_measured(result))
+    predicted, measured = _by_axes(predicted_transfers(result)), _by_axes(measured_transfers(result))
     nothing = Totals.of(())
     axes = list(dict.fromkeys([*predicted, *measured])) or ["none"]
     names = [run, *[again] * (len(axes) - 1)]
     return [Line(name, of, predicted.get(of, nothing), measured.get(of, nothing)) for name, of in zip(names, axes)]
 
 
-def _predicted(result: Result) -> list[Transfer]:
+def predicted_transfers(result: Result) -> list[Transfer]:
     return [term.predicted for term in result.settlement.terms] if result.settlement else []
 
 
-def _measured(result: Result) -> list[Transfer]:
+def measured_transfers(result: Result) -> list[Transfer]:
     settled = result.settlement
     return [t for term in settled.terms for t in term.measured] + list(settled.unexplained) if settled else []
 
@@ -99,7 +99,7 @@ def _term_columns(terms: Sequence[Term]) -> list[Column]:
     ]
 
 
-def _columns(result: Result) -> list[str]:
+def on_the_wire(result: Result) -> list[str]:
     """What is on the wire, in three columns: foreseen, recognised only, and neither."""
     if not (settled := result.settlement):
         return []
@@ -116,7 +116,7 @@ def _compared(predicted: Sequence[Totals], measured: Sequence[Totals]) -> list[C
     ]
 
 
-def _explanations(results: Iterable[Result]) -> list[str]:
+def explanations(results: Iterable[Result]) -> list[str]:
     """Each compiler behaviour that explains a term, and in how many terms it did."""
     said = Counter(
         (str(term.status), term.explanation)
@@ -125,15 +125,15 @@ def _explanations(results: Iterable[Result]) -> list[str]:
         for term in result.settlement.terms
         if term.status in (Verdict.EXPLAINED, Verdict.ATTRIBUTED)
     )
-    return [f"{status}, {_counted(count, 'term')}: {why}" for (status, why), count in said.items()]
+    return [f"{status}, {counted(count, 'term')}: {why}" for (status, why), count in said.items()]
 
 
 def _troubles(results: Iterable[Result]) -> list[str]:
     """Every failure, every term that is not there as predicted, every transfer that no term asks for."""
-    return [f"{_name(result)}: {trouble}" for result in results for trouble in _troubles_of(result)]
+    return [f"{_name(result)}: {trouble}" for result in results for trouble in troubles_of(result)]
 
 
-def _troubles_of(result: Result) -> list[str]:
+def troubles_of(result: Result) -> list[str]:
     failure = [f"failed: {result.failure}"] if result.failure else []
     return failure + (unsettled(result.settlement) if result.settlement else [])
 
@@ -162,21 +162,21 @@ def claim_text(claim: Claim) -> str:
 def _closing(results: Sequence[Result]) -> list[str]:
     claims = Counter(outcome(claim) for result in results for claim in result.claims)
     refuted = [f"{_name(result)}: {claim_text(claim)}" for result in results for claim in result.claims if claim.is_surprise]
-    return [*refuted, *_numerics(results), f"claims of the book: {_tally(claims)}", _count(results)]
+    return [*refuted, *numerics_lines(results), f"claims of the book: {tally(claims)}", count_text(results)]
 
 
 def outcome(claim: Claim) -> str:
     return "refuted as disputed" if claim.verdict == "refuted" and claim.disputed else str(claim.verdict)
 
 
-def _count(results: Sequence[Result]) -> str:
+def count_text(results: Sequence[Result]) -> str:
     settled = [result.settlement for result in results if result.settlement]
     unexplained, missing = sum(len(s.unexplained) for s in settled), sum(len(s.missing) for s in settled)
     verdicts = Counter(str(result.verdict) for result in results)
-    return f"{_counted(len(results), 'run')}: {_tally(verdicts)}; {unexplained or 'nothing'} unexplained, {missing or 'nothing'} missing"
+    return f"{counted(len(results), 'run')}: {tally(verdicts)}; {unexplained or 'nothing'} unexplained, {missing or 'nothing'} missing"
 
 
-def _numerics(results: Iterable[Result]) -> list[str]:
+def numerics_lines(results: Iterable[Result]) -> list[str]:
     checked = [result.numerics for result in results if result.numerics]
     if not checked:
         return []
@@ -189,9 +189,9 @@ def _name(result: Result) -> str:
     return f"{result.experiment} {result.style} {result.target}"
 
 
-def _tally(counts: Counter[str]) -> str:
+def tally(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")

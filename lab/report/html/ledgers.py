@@ -1,0 +1,238 @@
+"""What a page tells of one ledger: where its bytes go, the mesh, memory, roofline, who sends to whom, and every transfer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from markupsafe import Markup
+
+from lab.ledger import Ledger, Memory, Totals, Transfer, axes_label
+from lab.report.html import charts
+from lab.report.html.markup import element, joined, paragraphs, words
+from lab.report.html.page import Section
+from lab.report.html.place import Place
+from lab.report.html.tables import Column, bars, numbers, table
+from lab.report.tables import at_least, axes_text, unnumbered
+from lab.report.traffic import Traffic, blocks, traffic
+from lab.report.units import bytes_text, scaled, seconds_text
+from meshes.picture import mesh_svg
+
+LARGEST_PAIRS = 10
+
+
+def sections(ledger: Ledger, held: Mapping[str, int] | None = None) -> tuple[Section, ...]:
+    """In the order of a page.
+
+    Args:
+      held: bytes that theory puts on one device, by what they are.
+    """
+    place = Place.of(ledger)
+    return (
+        Section("Mesh", mesh(ledger, place)),
+        Section("Where the bytes go", wire(ledger, place)),
+        Section("Transfers", transfers(ledger)),
+        Section("Memory of one device", memory(ledger.memory, held, place)),
+        Section("Roofline", roofline(ledger, place)),
+        Section("Who sends to whom", who(ledger, place)),
+        Section("Notes", words(ledger.notes) if ledger.notes else Markup("")),
+    )
+
+
+def sums(ledger: Ledger) -> tuple[str, ...]:
+    """What a step sends in all and over each link, and whether one device holds it: a sentence each."""
+    place, total = Place.of(ledger), ledger.totals()
+    sent = at_least(total, f"{bytes_text(total.wire_bytes)} in {total.executions:,} executions")
+    return (f"One device sends {sent} a step.", *_over_links(ledger, place), *_fits(ledger.memory, place))
+
+
+def _over_links(ledger: Ledger, place: Place) -> Iterable[str]:
+    for name, total in _by(ledger, lambda t: t.link or "").items():
+        if (seconds := place.seconds(name, total)) and total.wire_bytes:
+            yield f"Of these {bytes_text(total.wire_bytes)} go over {place.link(name).name}: {seconds_text(seconds)} at its full rate."
+
+
+def _fits(found: Memory | None, place: Place) -> Iterable[str]:
+    if found and found.peak is not None and place.capacity:
+        verb = "fits" if found.peak <= place.capacity else "does not fit"
+        yield f"It {verb}: a peak of {bytes_text(found.peak)} in {bytes_text(round(place.capacity))} of {place.chip.name}."
+
+
+def does_not_fit(ledger: Ledger) -> bool:
+    found, capacity = ledger.memory, Place.of(ledger).capacity
+    return bool(found and found.peak is not None and capacity and found.peak > capacity)
+
+
+def mesh(ledger: Ledger, place: Place) -> Markup:
+    if place.axes is None:
+        return Markup("")
+    drawn = charts.scrolling(f"mesh {place.axes}", Markup(mesh_svg(place.axes, place.domains, place.domain)))
+    sent = {name: Totals.of(t for t in ledger.transfers if t.axes and name in t.axes) for name in place.axes.names}
+    links = [place.link_along(name) for name in place.axes.names]
+    columns = [
+        Column("axis", place.axes.names),
+        numbers("size", place.axes.sizes, place.axes.sizes),
+        Column("neighbours meet over", [place.link(link).name if link else "" for link in links]),
+        numbers("link, one way", [scaled(round(place.link(link).value), "B/s") if link else "" for link in links], [None] * len(links)),
+        bars("wire a step, with other axes too", [_wire(total) for total in sent.values()], [total.wire_bytes for total in sent.values()]),
+    ]
+    told = f"{place.axes.size:,} devices{_hosts(place)}; a box is a device, its number the position in mesh.devices."
+    return joined((element("p", told), drawn, table("Axes of the mesh", columns)))
+
+
+def _hosts(place: Place) -> str:
+    if place.domains is None:
+        return ""
+    count = int(place.domains.max()) + 1
+    return f" in {count:,} {place.domain}s, each of one colour" if count > 1 else f" in one {place.domain}"
+
+
+def wire(ledger: Ledger, place: Place) -> Markup:
+    """By axes, by link and by term."""
+    if not ledger.transfers:
+        return Markup("")
+    return joined((_by_axes(ledger), _by_link(ledger, place), _by_term(ledger)))
+
+
+def _by_axes(ledger: Ledger) -> Markup:
+    found = _by(ledger, lambda t: f"{axes_label(t)} {t.kind}")
+    axes, kinds = zip(*(name.split(" ") for name in found), strict=True)
+    return table("By axes and kind, of one device in one step", [Column("axes", axes), Column("kind", kinds), *_totals(list(found.values()))])
+
+
+def _by_link(ledger: Ledger, place: Place) -> Markup:
+    found = _by(ledger, lambda t: t.link or "")
+    if list(found) == [""]:
+        return Markup("")
+    links, seconds = [place.link(name) for name in found], [place.seconds(name, total) for name, total in found.items()]
+    columns = [
+        Column("link", [name or "not known" for name in found]),
+        Column("name", [link.name if link else "" for link in links]),
+        numbers("one way", [scaled(round(link.value), "B/s") if link else "" for link in links], [link.value if link else None for link in links]),
+        *_totals(list(found.values())),
+        numbers("at its full rate", [seconds_text(s) if s is not None else "" for s in seconds], seconds),
+    ]
+    return table("By link, of one device in one step", columns)
+
+
+def _by_term(ledger: Ledger) -> Markup:
+    """A term is a scope, of whichever layer."""
+    found = _by(ledger, lambda t: "\n".join((unnumbered(t.scope) or "no scope", t.kind, axes_label(t), t.phase or "")))
+    scopes, kinds, axes, phases = zip(*(name.split("\n") for name in found), strict=True)
+    columns = [
+        Column("scope", scopes),
+        Column("kind", kinds, is_choice=True),
+        Column("axes", axes, is_choice=True),
+        Column("phase", phases, is_choice=True),
+        *_totals(list(found.values())),
+    ]
+    return table("By term, of one device in one step; * stands for a number", columns, is_sortable=True)
+
+
+def _by(ledger: Ledger, key: Callable[[Transfer], str]) -> dict[str, Totals]:
+    """Totals, the most wire bytes first."""
+    groups: dict[str, list[Transfer]] = {}
+    for t in ledger.transfers:
+        groups.setdefault(key(t), []).append(t)
+    return dict(sorted(((name, Totals.of(group)) for name, group in groups.items()), key=lambda item: -item[1].wire_bytes))
+
+
+def _totals(totals: Sequence[Totals]) -> list[Column]:
+    return [
+        numbers("sites", [f"{total.sites:,}" for total in totals], [total.sites for total in totals]),
+        numbers("executions", [at_least(total, f"{total.executions:,}") for total in totals], [total.executions for total in totals]),
+        bars("wire a step", [_wire(total) for total in totals], [total.wire_bytes for total in totals]),
+    ]
+
+
+def _wire(total: Totals) -> str:
+    return at_least(total, bytes_text(total.wire_bytes))
+
+
+def transfers(ledger: Ledger) -> Markup:
+    """Every site, the most wire bytes first."""
+    rows = sorted(((t, Totals.of([t])) for t in ledger.transfers), key=lambda row: -row[1].wire_bytes)
+    sites, totals = [t for t, _ in rows], [total for _, total in rows]
+    columns = [
+        Column("kind", [t.kind + (" if taken" if t.conditional else "") for t in sites], is_choice=True),
+        Column("axes", [axes_text(t) for t in sites], is_choice=True),
+        numbers("executions", [at_least(total, f"{total.executions:,}") for total in totals], [t.executions for t in sites]),
+        numbers("payload each", [bytes_text(t.payload_bytes) for t in sites], [t.payload_bytes for t in sites]),
+        numbers("wire a step", [_wire(total) for total in totals], [None if total.lower_bound else total.wire_bytes for total in totals], is_summed=True),
+        Column("dtype", [t.dtype for t in sites], is_choice=True),
+        Column("overlap", [t.overlap or "" for t in sites], is_choice=True),
+        Column("link", [t.link or "" for t in sites], is_choice=True),
+        Column("phase", [t.phase or "" for t in sites], is_choice=True),
+        Column("scope", [t.scope for t in sites]),
+        Column("origin", [t.origin or "" for t in sites], is_choice=True),
+        Column("instruction", [t.instruction or "" for t in sites]),
+        Column("operation", [t.op_name or "" for t in sites]),
+    ]
+    return table(f"{len(sites):,} transfers, a row a site of the program", columns, is_sortable=True)
+
+
+def memory(found: Memory | None, held: Mapping[str, int] | None, place: Place) -> Markup:
+    """XLA's own analysis, and what theory puts there, as shares of what the device has."""
+    capacity = place.capacity
+    tables = []
+    if found:
+        rows = {"arguments": found.arguments, "outputs that take no argument's place": found.outputs - found.aliased, "temporaries": found.temporaries}
+        rows |= {"peak": found.peak} if found.peak is not None else {}
+        tables.append(_held("As compiled, by XLA's own analysis", rows, capacity))
+    if held:
+        tables.append(_held("At the fullest moment, by theory", {**held, "together": sum(held.values())}, capacity))
+    if tables and place.chip:
+        tables.append(element("p", f"A full bar is {bytes_text(round(capacity))}, the memory of one device of {place.chip.name}.", class_="note"))
+    return joined(tables)
+
+
+def _held(caption: str, rows: Mapping[str, int], capacity: float | None) -> Markup:
+    amounts = list(rows.values())
+    columns = [Column("what", list(rows)), bars("bytes", [bytes_text(amount) for amount in amounts], amounts, capacity)]
+    if capacity:
+        columns.append(numbers("of the device", [f"{100 * amount / capacity:.3g} %" for amount in amounts], [amount / capacity for amount in amounts]))
+    return table(caption, columns)
+
+
+def roofline(ledger: Ledger, place: Place) -> Markup:
+    of, dtype = place.chip, "bf16"
+    if not (of and ledger.flops and dtype in of.flops_per_s):
+        return Markup("")
+    peak = of.flops_per_s[dtype].value
+    sent = {link: total.wire_bytes for name, total in _by(ledger, lambda t: t.link or "").items() if (link := place.link(name)) and total.wire_bytes}
+    points = {link.name: (ledger.flops / float(wire), link.value) for link, wire in sent.items()}
+    told = f"{scaled(ledger.flops, 'FLOP')} a step of one device; {of.name} does {scaled(round(peak), 'FLOP/s')} in {dtype} at most."
+    bounds = [min(1.0, at * rate / peak) for at, rate in points.values()]
+    columns = [
+        Column("link", list(points)),
+        numbers("FLOP for each byte", [scaled(at, "FLOP/B") for at, _ in points.values()], [at for at, _ in points.values()]),
+        numbers("needed for the peak", [scaled(peak / rate, "FLOP/B") for _, rate in points.values()], [peak / rate for _, rate in points.values()]),
+        bars("of the peak at most", [f"{100 * bound:.3g} %" for bound in bounds], bounds, 1.0),
+    ]
+    return joined((element("p", told), charts.roofline(of, peak, points), table("What each link allows, if nothing else bounds", columns)))
+
+
+def who(ledger: Ledger, place: Place) -> Markup:
+    if place.axes is None or place.axes.size < 2:
+        return Markup("")
+    found = traffic(ledger, place.axes, blocks(place.axes, place.domains, place.domain))
+    if not found.bytes.any():
+        return Markup("")
+    unit = found.blocks.unit
+    told = [
+        f"Bytes of a step, all devices together; a row and a column are {'a ' + unit if unit[0].isalpha() else unit}.",
+        "Collectives go around rings in the mesh's order, an all_to_all to each of its group, permutes where they go.",
+    ]
+    if found.unplaced_wire_bytes:
+        told.append(f"Left out are {bytes_text(found.unplaced_wire_bytes)} of a device whose receivers the ledger does not tell.")
+    return joined((paragraphs(told), charts.heat(found), _pairs(found)))
+
+
+def _pairs(found: Traffic) -> Markup:
+    pairs = sorted(zip(*found.bytes.nonzero(), strict=True), key=lambda pair: -found.bytes[pair])[:LARGEST_PAIRS]
+    amounts = [float(found.bytes[pair]) for pair in pairs]
+    columns = [
+        Column("from", [str(sender) for sender, _ in pairs]),
+        Column("to", [str(receiver) if sender != receiver else f"{receiver}, inside" for sender, receiver in pairs]),
+        bars("a step", [bytes_text(round(amount)) for amount in amounts], amounts),
+    ]
+    return table(f"The {len(pairs)} largest of {int((found.bytes > 0).sum()):,} pairs", columns)

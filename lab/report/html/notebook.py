@@ -1,0 +1,63 @@
+"""What notebooks show of ledgers, verdicts and meshes: the tables and pictures of a page, in its style, without its script."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from lab.ledger import Ledger
+from lab.report.html import runs
+from lab.report.html.markup import element, joined, paragraphs, source
+from lab.report.html.tables import plain, table
+from lab.report.tables import facts, headline, total_columns, transfer_columns
+from lab.settle import Settlement
+from meshes.axes import Axes
+from meshes.picture import mesh_svg
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from lab.run import Result
+
+
+def ledger_html(ledger: Ledger) -> str:
+    """The tables that printing it gives."""
+    told = [("Transfers alike in one row", transfer_columns), ("Totals of one device in one step", total_columns)] if ledger.transfers else []
+    tables = [table(caption, list(map(plain, columns(ledger)))) for caption, columns in told]
+    return _output(element("p", headline(ledger)), *tables, paragraphs(facts(ledger)))
+
+
+def settlement_html(settled: Settlement) -> str:
+    """The verdict, the terms, and what no term asks for."""
+    return _output(_word(settled.verdict), runs.terms_table(settled.terms), runs.left_over(settled.unexplained))
+
+
+def result_html(result: Result) -> str:
+    """The verdict of a run, its terms and its claims."""
+    claims = runs.claims([(result.experiment, claim) for claim in result.claims]).body
+    return _output(_word(result.verdict), element("p", runs.name(result)), runs.settled(result), claims)
+
+
+def mesh_html(mesh: Any) -> str:
+    """A `jax.sharding.Mesh` with the host, or slice, of each device."""
+    from lab.inspection import _devices as devices_of_mesh
+
+    axes, found = Axes.of(dict(mesh.shape)), devices_of_mesh(mesh)
+    is_parted = found is not None and len(set(found.domains)) > 1
+    drawn = mesh_svg(axes, found.domains if is_parted else None, "slice" if found and "ici" in found.link_names else "host")
+    return _output(element("p", f"mesh {axes}: {axes.size:,} devices"), Markup(drawn))
+
+
+def register(shell: InteractiveShell) -> None:
+    """Meshes of JAX are shown as pictures from now on."""
+    shell.display_formatter.formatters["text/html"].for_type_by_name("jax._src.mesh", "Mesh", mesh_html)
+
+
+def _word(verdict: str) -> Markup:
+    return element("p", runs.status(verdict))
+
+
+def _output(*parts: Markup) -> str:
+    style = element("style", Markup(source("report.css")))
+    return str(element("div", style, joined(parts), class_="lab"))

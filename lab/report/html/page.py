@@ -1,0 +1,58 @@
+"""A page: its verdict, then parts of sections, with style and script inside."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from markupsafe import Markup
+
+from lab.report.html.markup import rendered, source
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it. Those with nothing under them are left out."""
+
+    title: str
+    body: Markup
+
+
+@dataclass(frozen=True)
+class Part:
+    """A run of sections, about one program or one run.
+
+    Attributes:
+      lead: a sentence before them.
+      is_folded: only its title shows until it is opened.
+    """
+
+    title: str
+    sections: tuple[Section, ...]
+    lead: str = ""
+    is_folded: bool = False
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the page comes to: a word or two, sentences, and whether that is "good", "bad" or "plain"."""
+
+    word: str
+    sentences: tuple[str, ...]
+    tone: str = "plain"
+
+
+def document(title: str, verdict: Verdict, parts: Sequence[Part]) -> str:
+    """The whole file. Its policy lets no script run but its own, and nothing be fetched."""
+    style, script = source("report.css"), source("report.js")
+    script_hash = b64encode(sha256(script.encode()).digest()).decode()
+    told = [told_part for part in parts if (told_part := _told(part)).sections or part.lead]
+    numbered = [replace(part, id=f"part-{number}") for number, part in enumerate(told, 1)]
+    return str(rendered("page.html", title=title, verdict=verdict, parts=numbered, style=style, script=script, script_hash=script_hash))
+
+
+def _told(part: Part) -> Part:
+    return replace(part, sections=tuple(section for section in part.sections if section.body))

@@ -1,0 +1,105 @@
+"use strict";
+// Sorts and filters tables, and switches between light and dark. Without it the page shows all rows, as the system likes them.
+const MOST = 200;
+
+function bytesText(amount) {
+  const power = amount < 1000 ? 0 : Math.min(6, Math.floor(Math.log10(amount) / 3));
+  return `${Number((amount / 1000 ** power).toPrecision(4))} ${["", "k", "M", "G", "T", "P", "E"][power]}B`;
+}
+
+function number(cell) {
+  return cell.dataset.value === "" ? -Infinity : Number(cell.dataset.value);
+}
+
+// layers_2 before layers_10.
+function word(cell) {
+  return cell.textContent.toLowerCase().replace(/\d+/g, (digits) => digits.padStart(12, "0"));
+}
+
+function live(grid) {
+  const body = grid.querySelector("tbody");
+  const heads = [...grid.querySelectorAll("thead th")];
+  const form = grid.querySelector("form"), more = grid.querySelector(".more");
+  const texts = new Map();
+  let rows = [...body.rows];
+  let isWhole = !form;
+
+  function matches(row, wanted, picked) {
+    if (picked.some(([column, choice]) => row.cells[column].textContent !== choice)) return false;
+    if (!wanted.length) return true;
+    if (!texts.has(row)) texts.set(row, row.textContent.toLowerCase());
+    return wanted.every((word) => texts.get(row).includes(word));
+  }
+
+  function show() {
+    const wanted = form ? form.querySelector("input").value.toLowerCase().split(/\s+/).filter(Boolean) : [];
+    const picked = form ? [...form.querySelectorAll("select")].filter((one) => one.value).map((one) => [one.dataset.column, one.value]) : [];
+    const found = rows.filter((row) => matches(row, wanted, picked));
+    const shown = isWhole ? found : found.slice(0, MOST);
+    body.replaceChildren(...shown);
+    if (form) tell(found, shown.length);
+  }
+
+  function tell(found, shown) {
+    const of = found.length < rows.length ? ` of ${rows.length.toLocaleString("en")}` : "";
+    const sums = heads.filter((head) => "sum" in head.dataset).map((head) => {
+      const sum = found.reduce((total, row) => total + Math.max(0, number(row.cells[head.cellIndex])), 0);
+      return `, ${head.textContent} ${bytesText(sum)}`;
+    });
+    form.querySelector("output").textContent = `${found.length.toLocaleString("en")}${of} rows${sums.join("")}`;
+    more.hidden = shown === found.length;
+    more.textContent = `Show all ${found.length.toLocaleString("en")} rows`;
+  }
+
+  function sort(head) {
+    const isNumber = head.classList.contains("number");
+    const first = isNumber ? "descending" : "ascending";
+    const order = head.ariaSort === first ? (isNumber ? "ascending" : "descending") : first;
+    for (const other of heads) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", order);
+    const keyed = rows.map((row) => [(isNumber ? number : word)(row.cells[head.cellIndex]), row]);
+    const sign = order === "ascending" ? 1 : -1;
+    keyed.sort(([a], [b]) => (a < b ? -sign : a > b ? sign : 0));
+    rows = keyed.map(([, row]) => row);
+    show();
+  }
+
+  for (const head of heads) head.querySelector("button").addEventListener("click", () => sort(head));
+  if (form) {
+    form.addEventListener("input", show);
+    form.addEventListener("submit", (event) => event.preventDefault());
+    more.addEventListener("click", () => { isWhole = true; show(); });
+    show();
+  }
+}
+
+function themes(button) {
+  const root = document.documentElement;
+  const stored = (() => { try { return localStorage.getItem("theme"); } catch { return null; } })();
+  let isDark = stored ? stored === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  function apply() {
+    button.textContent = isDark ? "Light" : "Dark";
+    button.setAttribute("aria-label", `Switch to ${isDark ? "light" : "dark"} colours`);
+  }
+  function choose() {
+    isDark = !isDark;
+    root.style.colorScheme = isDark ? "dark" : "light";
+    try { localStorage.setItem("theme", isDark ? "dark" : "light"); } catch { /* A page from a file may have no storage. */ }
+    apply();
+  }
+  if (stored) root.style.colorScheme = stored;
+  button.hidden = false;
+  button.addEventListener("click", choose);
+  apply();
+}
+
+document.querySelectorAll("[data-sortable]").forEach(live);
+themes(document.getElementById("theme"));
+
+// A link into a folded part unfolds it.
+function unfold() {
+  const part = location.hash && document.getElementById(location.hash.slice(1))?.closest("details");
+  if (part) part.open = true;
+}
+addEventListener("hashchange", unfold);
+unfold();

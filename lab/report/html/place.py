@@ -1,0 +1,63 @@
+"""Where a ledger's program runs, as far as the ledger tells: mesh, chip, hosts or slices, and what their links carry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lab.ledger import Ledger, Totals
+from meshes.axes import Axes
+from meshes.hardware import Chip, Link, chip
+from meshes.targets import Target, domains, link_names, parse_target
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is None is not known.
+
+    Attributes:
+      domains: [devices], the host of each position, on TPUs the slice.
+    """
+
+    axes: Axes | None
+    target: Target | None
+    domains: np.ndarray | None
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> Place:
+        axes = Axes.of(dict(ledger.mesh)) if ledger.mesh else None
+        target = parse_target(ledger.target) if ledger.target else None
+        has_domains = axes and target and target.platform in ("gpu", "tpu")
+        return cls(axes, target, domains(target, axes) if has_domains else None)
+
+    @property
+    def chip(self) -> Chip | None:
+        return chip(self.target.chip) if self.target and self.target.chip else None
+
+    @property
+    def domain(self) -> str:
+        return "slice" if self.target and self.target.platform == "tpu" else "host"
+
+    def link(self, name: str | None) -> Link | None:
+        """Of a transfer's link name."""
+        if not (self.chip and self.target and name):
+            return None
+        return self.chip.fast if name == link_names(self.target)[0] else self.chip.slow
+
+    def seconds(self, name: str | None, sent: Totals) -> float | None:
+        """That one device's wire bytes take at least: all of its share of the link at full rate."""
+        link = self.link(name)
+        return float(sent.wire_bytes) * self.chip.devices_per_chip / link.value if link else None
+
+    @property
+    def capacity(self) -> float | None:
+        """Bytes of memory that one device has."""
+        return self.chip.memory_bytes.value / self.chip.devices_per_chip if self.chip else None
+
+    def link_along(self, name: str) -> str | None:
+        """The name of the slowest link among the neighbours of one axis."""
+        if self.domains is None or self.axes[name] == 1:
+            return None
+        groups = self.domains[self.axes.groups((name,))]
+        return link_names(self.target)[int((groups.min(1) != groups.max(1)).any())]

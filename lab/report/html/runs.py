@@ -1,0 +1,181 @@
+"""What a page tells of experiments: each run's terms, claims and program; answers of questions; trainings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from lab.ledger import Totals, Transfer, axes_label
+from lab.pipelines.orders import named
+from lab.pipelines.schedule import Work
+from lab.pipelines.simulation import Durations, simulate
+from lab.report import curves
+from lab.report.answers import predicted_text, value_text
+from lab.report.html import charts, ledgers
+from lab.report.html.markup import element, joined, words
+from lab.report.html.page import Part, Section, Verdict
+from lab.report.html.tables import Column, bars, numbers, plain, table
+from lab.report.units import bytes_text, exact
+from lab.report.verdicts import (
+    claim_text,
+    count_text,
+    counted,
+    explanations,
+    measured_transfers,
+    numerics_lines,
+    on_the_wire,
+    outcome,
+    predicted_transfers,
+    tally,
+    troubles_of,
+)
+from lab.settle import Term
+from lab.settle import Verdict as Settled
+from meshes.axes import PIPE
+
+if TYPE_CHECKING:
+    from lab.decoder_experiments.training import Trained
+    from lab.experiment import Claim
+    from lab.question import Answer
+    from lab.run import Result
+
+
+def verdict(results: Sequence[Result], trained: Sequence[Trained], answers: Sequence[Answer]) -> Verdict:
+    """The worst of all, and how often there is which."""
+    every = [*results, *trained, *answers]
+    verdicts = [one.verdict for one in (*results, *trained)]
+    word = str(max(verdicts, key=list(Settled).index)) if verdicts else "answered"
+    surprises = [claim for one in every for claim in one.claims if claim.is_surprise]
+    sentences = [count_text(results)] if results else []
+    sentences += [f"{counted(len(trained), 'training')}."] if trained else []
+    sentences += [f"{counted(len(answers), 'question')} answered."] if answers else []
+    sentences.append(f"Claims of the book: {tally(Counter(outcome(claim) for one in every for claim in one.claims))}.")
+    sentences += numerics_lines(results) + [f"Refuted, and not disputed before: {claim_text(claim)}" for claim in surprises]
+    return Verdict(word.capitalize(), tuple(sentences), "good" if all(one.is_fine for one in every) else "bad")
+
+
+def summary(results: Sequence[Result]) -> Section:
+    """A row a run, linked to its part."""
+    totals = [(Totals.of(predicted_transfers(result)), Totals.of(measured_transfers(result))) for result in results]
+    columns = [
+        Column("run", [element("a", name(result), href=f"#{anchor(number)}") for number, result in enumerate(results, 1)]),
+        Column("verdict", [status(result.verdict) for result in results], is_choice=True),
+        Column("experiment", [result.experiment for result in results], is_choice=True),
+        Column("style", [result.style for result in results], is_choice=True),
+        Column("target", [result.target for result in results], is_choice=True),
+        *_compared(totals),
+        numbers("seconds", [f"{result.seconds.all:.1f}" for result in results], [result.seconds.all for result in results]),
+    ]
+    return Section("Runs", table("What was run; bytes and executions of one device in one step", columns, is_sortable=True) if results else Markup(""))
+
+
+def claims(told: Sequence[tuple[str, Claim]]) -> Section:
+    """Every claim with its evidence, and what decided it."""
+    columns = [
+        Column("claim", [claim.id for _, claim in told]),
+        Column("verdict", [status(outcome(claim)) for _, claim in told], is_choice=True),
+        Column("statement", [claim.statement or "" for _, claim in told]),
+        Column("evidence", [claim.evidence for _, claim in told]),
+        Column("disputed in", [claim.disputed or "" for _, claim in told]),
+        Column("decided by", [by for by, _ in told], is_choice=True),
+    ]
+    return Section("Claims of the book", table("Claims and their evidence", columns, is_sortable=True))
+
+
+def result_part(result: Result, number: int, *, is_folded: bool, with_program: bool) -> Part:
+    """One run, in full where the program is told too."""
+    mesh = ",".join(f"{axis}={size}" for axis, size in result.mesh.items())
+    parameters = ", ".join(f"{key} {value}" for key, value in result.parameters.items())
+    own = [
+        Section("Settlement", settled(result)),
+        claims([(name(result), claim) for claim in result.claims]),
+        Section("Pipeline", pipeline(result)),
+    ]
+    program = ledgers.sections(result.measured, result.held) if with_program and result.measured else ()
+    return Part(f"{result.verdict}: {name(result)}", (*own, *program), f"Mesh {mesh}; {parameters}", is_folded, anchor(number))
+
+
+def settled(result: Result) -> Markup:
+    """Terms, then in words what stands between prediction and program."""
+    lines = [*on_the_wire(result), *explanations([result]), *troubles_of(result), *numerics_lines([result])]
+    terms = terms_table(result.settlement.terms) if result.settlement else Markup("")
+    return joined((terms, words(lines) if lines else Markup("")))
+
+
+def terms_table(terms: Sequence[Term]) -> Markup:
+    predicted = [term.predicted for term in terms]
+    columns = [
+        Column("term", [t.scope for t in predicted]),
+        Column("status", [status(term.status) for term in terms], is_choice=True),
+        Column("phase", [t.phase or "" for t in predicted], is_choice=True),
+        Column("kind", [str(t.kind) for t in predicted], is_choice=True),
+        Column("axes", [axes_label(t) for t in predicted], is_choice=True),
+        *_compared([(Totals.of([term.predicted]), Totals.of(term.measured)) for term in terms]),
+    ]
+    return table("Terms of theory, and what the compiled program does for each", columns, is_sortable=True)
+
+
+def left_over(transfers: Sequence[Transfer]) -> Markup:
+    """What no term asks for."""
+    totals = [Totals.of([t]) for t in transfers]
+    columns = [
+        Column("unexplained", [t.scope or t.instruction or "no scope" for t in transfers]),
+        Column("kind", [str(t.kind) for t in transfers]),
+        Column("axes", [axes_label(t) for t in transfers]),
+        bars("wire a step", [bytes_text(total.wire_bytes) for total in totals], [total.wire_bytes for total in totals]),
+    ]
+    return table("Transfers that no term asks for", columns)
+
+
+def _compared(totals: Sequence[tuple[Totals, Totals]]) -> list[Column]:
+    both = list(zip(*totals, strict=True)) or [(), ()]
+    names = ("predicted", "measured")
+    executions = [numbers(f"executions {name}", [f"{t.executions:,}" for t in some], [t.executions for t in some]) for name, some in zip(names, both, strict=True)]
+    return executions + [numbers(f"wire bytes {name}", [exact(t.wire_bytes) for t in some], [t.wire_bytes for t in some]) for name, some in zip(names, both, strict=True)]
+
+
+def pipeline(result: Result) -> Markup:
+    """The schedule that a run's parameters name, as it would run were all its work of equal length."""
+    stages, sizes = result.mesh.get(PIPE, 1), result.parameters
+    if stages < 2 or not {"schedule", "accumulation", "chunks"} <= set(sizes):
+        return Markup("")
+    timeline = simulate(named(sizes["schedule"], stages, sizes["accumulation"], sizes["chunks"]), Durations(weight=1))
+    busy = [100 * float(seconds / timeline.makespan) for seconds in timeline.busy]
+    columns = [Column("stage", [str(stage) for stage in range(stages)]), bars("busy", [f"{share:.1f} %" for share in busy], busy, 100)]
+    told = f"{sizes['schedule']}: {stages} stages, {sizes['accumulation']} micro-batches; idle {100 * timeline.idle_share:.1f} %"
+    told += ", were forward and the gradients of inputs and of weights of equal length."
+    works = [(Work.FORWARD, "forward"), (Work.BACKWARD, "backward")]
+    works += [(Work.WEIGHT, "backward to the weights")] if timeline.schedule.splits_backward else []
+    return joined((element("p", told), charts.gantt(timeline), charts.swatches(works), table("Busy share of the time, by stage", columns)))
+
+
+def answer_part(answer: Answer, *, is_folded: bool) -> Part:
+    assumed = ", ".join(f"{key} {value}" for key, value in answer.parameters.items())
+    columns = [
+        Column("what", [row.what for row in answer.rows]),
+        numbers("value", list(map(value_text, answer.rows)), [None if isinstance(row.value, str) else row.value for row in answer.rows]),
+        numbers("theory", list(map(predicted_text, answer.rows)), [row.predicted for row in answer.rows]),
+    ]
+    sections = Section("Answer", table(f"With {assumed}", columns)), claims([(answer.experiment, claim) for claim in answer.claims])
+    return Part(f"answered: {answer.experiment}", sections, answer.question, is_folded)
+
+
+def trained_part(trained: Trained, *, is_folded: bool) -> Part:
+    told = table("Curves, a row a layout and style", list(map(plain, curves.curve_columns(trained.curves))), is_sortable=True)
+    sections = Section("Losses", joined((told, words(curves.words(trained))))), claims([(trained.training.name, claim) for claim in trained.claims])
+    return Part(f"{trained.verdict}: {trained.training.name}, {trained.target}", sections, trained.training.question, is_folded)
+
+
+def name(result: Result) -> str:
+    return f"{result.experiment}, {result.style}, {result.target}"
+
+
+def anchor(number: int) -> str:
+    return f"run-{number}"
+
+
+def status(word: str) -> Markup:
+    return element("span", str(word), class_=f"status-{str(word).split()[0]}")

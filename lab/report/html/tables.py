@@ -1,0 +1,89 @@
+"""Tables of a page: with a caption and scopes, sorted and filtered where they are long, with bars where numbers compare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from markupsafe import Markup
+
+from lab.report.html.markup import rendered
+from lab.report.tables import Column as TextColumn
+
+FEWEST_TO_FILTER, MOST_CHOICES, LONG = 8, 40, 30
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading and its cells.
+
+    Attributes:
+      values: of a column of numbers, what it is sorted by; None where a number is not known.
+      shares: lengths of bars behind the cells, 0 to 1.
+      is_choice: rows can be picked by its cells.
+      is_summed: bytes that are added up over the rows shown.
+    """
+
+    heading: str
+    cells: Sequence[Any]
+    values: Sequence[float | None] | None = None
+    shares: Sequence[float] | None = None
+    is_choice: bool = False
+    is_summed: bool = False
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """What a reader sees."""
+        return [cell.striptags() if isinstance(cell, Markup) else str(cell) for cell in self.cells]
+
+    @property
+    def choices(self) -> list[str]:
+        return sorted(set(self.texts) - {""}) if self.is_choice else []
+
+    @cached_property
+    def is_long(self) -> bool:
+        """Its cells are broken into lines."""
+        return max(map(len, self.texts), default=0) > LONG
+
+    def value(self, row: int) -> str | None:
+        """For the script."""
+        if self.values is None:
+            return None
+        value = self.values[row]
+        return "" if value is None else f"{value:.12g}"
+
+
+def numbers(heading: str, cells: Sequence[Any], values: Sequence[float | None], **more: Any) -> Column:
+    return Column(heading, cells, tuple(None if value is None else float(value) for value in values), **more)
+
+
+def plain(column: TextColumn) -> Column:
+    """A column of the terminal's tables; numbers are sorted by what is printed."""
+    heading = " ".join(column.heading.split())
+    return numbers(heading, column.cells, list(map(_read, column.cells))) if column.is_number else Column(heading, column.cells)
+
+
+def _read(cell: str) -> float | None:
+    try:
+        return float(cell.replace(",", ""))
+    except ValueError:
+        return None
+
+
+def bars(heading: str, cells: Sequence[Any], values: Sequence[float], whole: float | None = None) -> Column:
+    """Numbers with bars, the longest of them full, or what equals `whole`."""
+    most = float(whole or max(values, default=0)) or 1.0
+    return numbers(heading, cells, values, shares=tuple(min(1.0, float(value) / most) for value in values))
+
+
+def table(caption: str, columns: Sequence[Column], *, is_sortable: bool = False) -> Markup:
+    """Columns without a word in them are left out, and all of it where nothing is left; filters only where rows are many."""
+    told = [column for column in columns if any(map(str, column.cells))]
+    rows = len(told[0].cells) if told else 0
+    if not rows:
+        return Markup("")
+    filtered = is_sortable and rows >= FEWEST_TO_FILTER
+    filters = [column for column in told if filtered and 1 < len(column.choices) <= MOST_CHOICES]
+    return rendered("table.html", caption=caption, columns=told, rows=rows, is_sortable=is_sortable, is_filtered=filtered, filters=filters)
