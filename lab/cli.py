@@ -286,7 +286,7 @@ def bench(
 
 @cli.command()
 @click.argument("what", metavar="[CHAPTER|ID|WORDS]", nargs=-1)
-@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="Evaluate: p=64, payload_bytes=10GB; p=2,4,8 gives a table.")
+@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="Evaluate: n=10GB, parameters=70B, flops_per_s=h100; p=2,4,8 gives a table.")
 @click.option("--errata", is_flag=True, help="What is wrong in the book, worst first.")
 @click.option("--coverage", is_flag=True, help="How many entries compiling, numerics, timers or calculation decide, and which are open.")
 @as_json

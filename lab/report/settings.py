@@ -1,4 +1,4 @@
-"""What `--set NAME=VALUE` says for a formula: a number, a number with a unit, a list, or a word."""
+"""What `--set NAME=VALUE` says for a formula: a number, a number with a unit, a model or a chip by name, a list, or a word."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from fractions import Fraction
 from itertools import product
 from typing import Any
 
+from lab.zoo import model
 from meshes.errors import Unusable
+from meshes.hardware import chip
 
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18, "Z": 10**21}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
@@ -36,24 +38,30 @@ _QUANTITIES = {
 }
 
 
+# What a name stands for, by the end of an argument's name: its parameters, its rate for products in 16 bits.
+_NAMED = {"parameters": lambda name: model(name).parameters, "flops_per_s": lambda name: chip(name).flops_per_s["bf16"].value}
+
+
 def unit_of(argument: str) -> str:
     """`B/s` for `bytes_per_s`; "" for a pure number."""
     return _quantity(argument)[0]
 
 
 def parse(argument: str, text: str) -> Any:
-    """The value of an argument: `10e9`, `10GB`, `2us`, `[8, 8]`, `bf16`. Whole numbers are integers, so that bytes stay exact.
+    """The value of an argument: `10e9`, `10GB`, `2us`, `[8, 8]`, `bf16`, `llama3-70b` for parameters, `h100` for FLOP/s.
+
+    Whole numbers are integers, so that bytes stay exact.
 
     Raises:
-      Unusable: a unit that is not the argument's, such as bits for bytes.
+      Unusable: a unit that is not the argument's, such as bits for bytes; no such model or chip.
     """
     found = re.fullmatch(r"([-+]?[\d_]*\.?\d+(?:[eE][-+]?\d+)?)\s*([A-Za-z/]*)", text.strip())
     if not found:
-        return _other(text)
+        return _ending(argument, _NAMED, _other)(text)
     number, unit = found.groups()
     scales = _quantity(argument)[1]
     if unit and unit not in scales:
-        expected = f"a number or one with a unit of {', '.join(scales)}" if scales else "a number without a unit"
+        expected = f"a number or one with a unit of {', '.join(filter(None, scales))}" if scales else "a number without a unit"
         raise Unusable(f"--set {argument}={text}: found the unit {unit!r}, expected {expected}")
     return _plain(Fraction(number.replace("_", "")) * (scales[unit] if unit else 1))
 
@@ -65,7 +73,11 @@ def swept(settings: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def _quantity(argument: str) -> tuple[str, dict[str, Fraction | int]]:
-    return next((quantity for end, quantity in _QUANTITIES.items() if f"_{argument}".endswith(f"_{end}")), ("", {}))
+    return _ending(argument, _QUANTITIES, ("", {}))
+
+
+def _ending(argument: str, table: Mapping[str, Any], otherwise: Any) -> Any:
+    return next((entry for end, entry in table.items() if f"_{argument}".endswith(f"_{end}")), otherwise)
 
 
 def _plain(value: Fraction) -> int | float:

@@ -21,6 +21,11 @@ from meshes.errors import Unusable
         ("ranks", "64", 64),
         ("bytes_per_element", "2", 2),
         ("exponent", "-0.5", -0.5),
+        ("parameters", "70B", 70 * 10**9),
+        ("active_parameters", "37.5B", 37_500_000_000),
+        ("tokens", "15T", 15 * 10**12),
+        ("parameters", "llama3-8b", 8_030_261_248),
+        ("flops_per_s", "h100", 989.5e12),
         ("flops", "1e24", 1e24),
         ("levels", "[[8, 1e-6, 6e11]]", [[8, 1e-6, 6e11]]),
         ("dtype", "bf16", "bf16"),
@@ -34,6 +39,12 @@ def test_a_setting_is_a_number_with_or_without_a_unit_a_list_or_a_word(argument,
 @pytest.mark.parametrize(("argument", "text"), [("payload_bytes", "10Gbit"), ("payload_bytes", "10GB/s"), ("alpha_s", "1m"), ("ranks", "8GB")])
 def test_another_unit_is_refused_with_those_that_are_meant(argument, text):
     with pytest.raises(Unusable, match=f"--set {argument}={text}: found the unit .*, expected a number"):
+        parse(argument, text)
+
+
+@pytest.mark.parametrize(("argument", "text", "problem"), [("parameters", "llama3-7b", "llama3-70b"), ("flops_per_s", "h1000", "h100")])
+def test_a_model_or_a_chip_that_nobody_knows_is_refused_with_those_that_are(argument, text, problem):
+    with pytest.raises(Unusable, match=problem):
         parse(argument, text)
 
 
