@@ -121,6 +121,8 @@ def _problem(formula: Formula) -> str | None:
     without_files = not formula.evidence or {formula.kind, *formula.evidence} & set(_WITHOUT_FILES)
     if without_files and formula.evidence != (formula.kind,):
         return f"kind {formula.kind!r} with evidence {formula.evidence}; expected files of the project, or one of {_WITHOUT_FILES} as both"
+    if formula.kind in ("published", "open") and not formula.reason:
+        return f"{formula.kind}, but without the reason"
     if formula.verdict == "wrong" and not (formula.reason and formula.right):
         return "wrong, but without reason or without what is right"
     if formula.severity is not None and (formula.verdict == "right" or formula.severity < 1):

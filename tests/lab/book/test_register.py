@@ -204,6 +204,8 @@ RING = {"ranks": 2, "payload_bytes": 2, "alpha_s": 1, "bytes_per_s": 1}
         ({"verdict": "wrong", "right": "n"}, "without reason"),
         ({"severity": 2.0}, "severity 2.0 with verdict 'right'"),
         ({"fails": True}, "fails with verdict 'right'"),
+        ({"kind": "open", "evidence": ["open"]}, "open, but without the reason"),
+        ({"kind": "published", "evidence": ["published"]}, "published, but without the reason"),
         ({"evidence": []}, "kind 'calculated' with evidence"),
         ({"kind": "compiled"}, "kind 'compiled' with evidence"),
         ({"evidence": ["calculated", "README.md"]}, "kind 'calculated' with evidence"),
