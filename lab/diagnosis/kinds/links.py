@@ -21,8 +21,8 @@ def on_slow_link(program: Program) -> Iterator[Finding]:
     """Activations are reduced across hosts or slices, though an axis that carries none of that lies inside one."""
     forward = [site for site in program.sites if _is_activation(site)]
     crossing = [site for site in forward if site.transfer.link in _SLOW]
-    inside = _inside(program) - {axis for site in forward for axis in site.transfer.axes or ()}
-    axes = tuple(dict.fromkeys(axis for site in crossing for axis in site.transfer.axes or ()))
+    inside = _inside(program) - {axis for site in forward for axis in program.spanned(site)}
+    axes = tuple(dict.fromkeys(axis for site in crossing for axis in program.spanned(site)))
     if crossing and axes and inside:
         moved = exact(sum(site.transfer.payload_bytes * (site.transfer.executions or 1) for site in crossing))
         sentence = (
@@ -38,7 +38,7 @@ def on_slow_link(program: Program) -> Iterator[Finding]:
 
 def _is_activation(site: Site) -> bool:
     is_sum = site.kind in ("all_reduce", "reduce_scatter", "send_recv")
-    return is_sum and site.transfer.phase == "forward" and bool(site.transfer.axes) and site.transfer.payload_bytes >= _SMALLEST and "transpose(" not in site.op_name
+    return is_sum and site.transfer.phase == "forward" and site.transfer.payload_bytes >= _SMALLEST and "transpose(" not in site.op_name
 
 
 def _inside(program: Program) -> set[str]:

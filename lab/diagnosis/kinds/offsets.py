@@ -11,6 +11,7 @@ from lab.diagnosis.program import Program, Site
 from lab.diagnosis.slices import ELEMENTWISE
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
+from lab.hlo.text import Instruction
 from lab.report.units import exact
 
 _READS, _UPDATES = ("dynamic_slice", "slice"), ("dynamic_update_slice", "scatter")
@@ -57,14 +58,17 @@ def table_gathered(program: Program) -> Iterator[Finding]:
     """A lookup gathers its table, where the rows that it looks up are far fewer; in training that is FSDP, and wanted."""
     if program.is_differentiated:
         return
-    for sites in together(program, lambda site: site.kind == "all_gather" and site.primitive == "gather"):
-        gather = sites[0]
-        looked_up = [use.instruction for use in program.uses(gather) if use.opcode == "gather" and use.number == 0]
+    for sites in together(program, lambda site: site.kind == "all_gather" and bool(_lookups(program, site))):
+        gather, looked_up = sites[0], _lookups(program, sites[0])
         answers = sum(arrays(i.shape)[0].bytes for i in looked_up) * (gather.transfer.group_size or 1)
-        if looked_up and gather.transfer.payload_bytes >= _FAR_FEWER * answers:
+        if gather.transfer.payload_bytes >= _FAR_FEWER * answers:
             sentence = f"a lookup gathers its table, {program.moved(gather)}: {exact(gather.transfer.payload_bytes)} B for rows of {exact(answers)} B in all"
             advice = "split the table and the tokens over different axes, or look up in jax.shard_map: mask what another device owns, and sum"
             yield program.finding("table_gathered", sentence, advice, *sites)
+
+
+def _lookups(program: Program, site: Site) -> list[Instruction]:
+    return [use.instruction for use in program.uses(site) if use.instruction and use.opcode == "gather" and use.number == 0]
 
 
 def cotangents_gathered(program: Program) -> Iterator[Finding]:

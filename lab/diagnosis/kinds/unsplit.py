@@ -28,7 +28,7 @@ ADVICE = {
     **dict.fromkeys(("cholesky", "eigh", "eig", "qr", "geqrf", "householder_product", "svd", "lu", "triangular_solve", "schur", "tridiagonal"), _SHARD_MAP),
 }
 _CALLS = frozenset({"pure_callback", "io_callback", "ffi_call", "custom_call", "pallas_call", "tpu_custom_call", "triton_kernel_call"})
-_NAMED_LEVEL = re.compile(r"jit\((\w+)\)/\w+$")
+_WINDOWS = re.compile(r"jit\((cum\w+)\)/reduce_window\w*$")
 
 
 def unsplit_operation(program: Program) -> Iterator[Finding]:
@@ -72,8 +72,8 @@ def _feeds(program: Program, site: Site) -> bool:
 
 def _name(site: Site) -> str:
     """`cumsum` for `jit(cumsum)/reduce_window_sum`."""
-    level = _NAMED_LEVEL.search(site.op_name)
-    return level[1].lstrip("_") if level else site.primitive
+    level = _WINDOWS.search(site.op_name)
+    return level[1] if level else site.primitive
 
 
 def _top_k(program: Program, gather: Site) -> str:

@@ -1,0 +1,109 @@
+"""What findings are made from: remarks of the compiler, specs from shardings, their JSON, and the command line."""
+
+import json
+import os
+import subprocess
+import sys
+from fractions import Fraction
+
+import pytest
+
+from lab.diagnosis.finding import Finding
+from lab.diagnosis.remarks import heard, read_remarks
+from lab.diagnosis.specs import axes_of_dims, spec_text
+from lab.ledger import Kind, Transfer
+from meshes.axes import Axes
+
+XY = Axes.of({"x": 4, "y": 2})
+REMARK = (
+    "W1128 07:56:06.588927    6187 spmd_partitioner.cc:661] [SPMD] Involuntary full rematerialization. The compiler cannot go from sharding "
+    "{BEFORE} to {AFTER} efficiently for HLO operation %param = f32[8,32,16]{2,1,0} parameter(0), sharding={BEFORE}, "
+    'metadata={op_name="a"}. As the last resort, SPMD will replicate the tensor and then partition it to obtain the target sharding.\n'
+)
+OLD = ("{devices=[2,1,4]<=[4,2]T(1,0)}", "{devices=[1,8,1]<=[8]}")
+NEW = ("{mesh['x'=4,'y'=2], [{'y'}, {}, {'x'}]}", "{mesh['x'=4,'y'=2], [{}, {'x', 'y'}, {}]}")
+
+
+@pytest.mark.parametrize("spelling", [OLD, NEW], ids=["jax 0.10", "jax 0.11"])
+def test_a_remark_tells_the_array_and_both_specs(spelling):
+    (remark,) = read_remarks(2 * REMARK.replace("{BEFORE}", spelling[0]).replace("{AFTER}", spelling[1]))
+    assert remark.op_name == "a"
+    assert [spec_text(axes_of_dims(sharding, XY)) for sharding in (remark.before, remark.after)] == ["P('y', None, 'x')", "P(None, ('x', 'y'), None)"]
+
+
+def test_what_is_said_past_python_is_heard_and_all_but_warnings_goes_on(capfd):
+    remarks = []
+    with heard(remarks):
+        os.write(2, REMARK.replace("{BEFORE}", OLD[0]).replace("{AFTER}", OLD[1]).encode())
+        os.write(2, b"something else\n")
+    assert len(remarks) == 1
+    assert capfd.readouterr().err == "something else\n"
+
+
+@pytest.mark.parametrize(
+    ("sharding", "spec"),
+    [
+        ("{devices=[8,1]<=[8]}", "P(('x', 'y'), None)"),
+        ("{devices=[8,1]<=[4,2]T(1,0)}", "P(('y', 'x'), None)"),
+        ("{devices=[4,1,2]<=[8] last_tile_dim_replicate}", "P('x', None)"),
+        ("{devices=[1,2,4]<=[4,2]T(1,0) last_tile_dim_replicate}", "P(None, 'y')"),
+        ("{devices=[2,4]0,2,4,6,1,3,5,7}", "P('y', 'x')"),
+    ],
+)
+def test_tiles_are_told_in_axes_of_the_mesh(sharding, spec):
+    assert spec_text(axes_of_dims(sharding, XY)) == spec
+
+
+def test_whole_arrays_have_no_axes_and_shardings_of_other_meshes_none():
+    assert axes_of_dims("{replicated}", XY) == ()
+    assert axes_of_dims("{devices=[4]<=[4]}", XY) is None
+
+
+def test_a_finding_of_four_executions_sends_4_times_the_bytes():
+    transfer = Transfer(Kind.ALL_GATHER, ("x",), 4, 4, "f32", 1024, instruction="all-gather.1")
+    row = Finding("rebuilt_whole", "s", "a", (transfer,), "model.py:3").to_json()
+    assert (row["executions"], row["payload_bytes"], row["wire_bytes"], row["axes"]) == (4, 4096, 3072, ["x"])
+    assert (row["instructions"], row["origin"], row["seconds"]) == (["all-gather.1"], "model.py:3", None)
+    assert Finding("k", "s", "a", memory_bytes=5).cost == (Fraction(0), 5)
+
+
+PROGRAM = """
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+def build(mesh):
+    after = NamedSharding(mesh, P(None, ("x", "y"), None))
+    def moved(a, b):
+        return b + jax.lax.with_sharding_constraint(jnp.sin(a), after)
+    array = lambda sharding: jax.ShapeDtypeStruct((16, 32, 64), jnp.float32, sharding=sharding)
+    return moved, (array(NamedSharding(mesh, P("y", None, "x"))), array(after))
+"""
+
+
+def inspect(folder, *options: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "lab.cli", "inspect", "step.py:build", "--mesh", "x=4,y=2", *options]
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def test_inspect_tells_findings_first_joins_the_compilers_remark_and_fails_on_request(tmp_path):
+    (tmp_path / "step.py").write_text(PROGRAM)
+    told = inspect(tmp_path, "--fail-on", "rebuilt_whole")
+    assert (told.returncode, told.stderr) == (1, "")
+    assert told.stdout.startswith("1 finding, the worst first\n\n1. rebuilt_whole: a f32[16,32,64] P('y', None, 'x') is rebuilt whole")
+    assert "to move it from P('y', None, 'x') to P(None, ('x', 'y'), None); XLA says that it found no other way\n   step.py:9, over x, y" in told.stdout
+
+
+def test_a_kind_that_is_not_found_does_not_fail_and_json_has_the_findings(lab, tmp_path):
+    (tmp_path / "step.py").write_text(PROGRAM)
+    told = lab("inspect", "step.py:build", "--mesh", "x=4,y=2", "--fail-on", "axis_order", "--json")
+    (finding,) = json.loads(told.out)["findings"]
+    assert (told.status, finding["kind"], finding["wire_bytes"], finding["origin"]) == (0, "rebuilt_whole", 114_688, "step.py:9")
+
+
+def test_any_fails_on_whatever_is_found_and_an_unknown_kind_is_refused(lab, tmp_path):
+    (tmp_path / "step.py").write_text(PROGRAM)
+    assert lab("inspect", "step.py:build", "--mesh", "x=4,y=2", "--fail-on", "any").status == 1
+    refused = lab("inspect", "step.py:build", "--mesh", "x=4,y=2", "--fail-on", "slow")
+    assert (refused.status, refused.err.count("\n"), "rebuilt_whole" in refused.err) == (2, 1, True)
