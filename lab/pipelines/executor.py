@@ -105,7 +105,8 @@ Run = Callable[[Row, jax.Array, jax.Array, Found], tuple[Messages, Found]]
 
 def _counted(job: Job, run: Run) -> Run:
     def run_and_count(row: Row, x_BSD: jax.Array, dy_BSD: jax.Array, found: Found) -> tuple[Messages, Found]:
-        sent, found = run(row, x_BSD, dy_BSD, found)
+        with jax.named_scope(job.scope):
+            sent, found = run(row, x_BSD, dy_BSD, found)
         return sent, found._replace(done=found.done.at[job].add(1))
 
     return run_and_count

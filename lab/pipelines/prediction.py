@@ -61,10 +61,11 @@ def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table)
     two = replace(shape, layers=shape.chunk_layers(axes[PIPE]), batch=2 * shape.micro_batch, accumulation=2)
     for each in strategy.predict(two, axes).transfers:
         if each.executions % 2 == 0:
-            executions = table.ticks * each.executions // 2
+            executions = table.ticks * _uses(each, strategy, shape, axes) * each.executions // 2
             for job in table.jobs:
                 if _is_done(job, each, strategy, axes):
-                    yield replace(each, executions=executions, conditional=True, making=replace(each.making, repeats=1))
+                    making = replace(each.making, repeats=1)
+                    yield replace(each, scope=f"{job.scope}/{each.scope}", executions=executions, conditional=True, making=making)
 
 
 def _is_done(job: Job, each: Transfer, strategy: Strategy, axes: Axes) -> bool:
@@ -74,9 +75,19 @@ def _is_done(job: Job, each: Transfer, strategy: Strategy, axes: Axes) -> bool:
     return job in AGAIN and not (job is Job.INPUT_GRADIENT and _is_for_weights(each, strategy, axes))
 
 
+def _uses(each: Transfer, strategy: Strategy, shape: PipelineShape, axes: Axes) -> int:
+    """A tied table is moved at both ends of the pipeline, which lie on two stages."""
+    return 2 if shape.tied and each.scope == "embedding" and _moves_weights(each, strategy, axes) else 1
+
+
 def _is_for_weights(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
-    """It sums a gradient of a weight over ranks with tokens of their own, or leads to that of the table, with which the first chunk begins."""
-    return each.scope == "embedding" or each.kind is Kind.REDUCE_SCATTER and set(each.axes) <= set(strategy.token_axes(axes))
+    """It sums the gradient of a weight, or leads to that of the table, with which the first chunk begins."""
+    return each.scope == "embedding" or each.kind is Kind.REDUCE_SCATTER and _moves_weights(each, strategy, axes)
+
+
+def _moves_weights(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
+    """Ranks with tokens of their own have nothing else to tell each other inside a job."""
+    return set(each.axes) <= set(strategy.token_axes(axes))
 
 
 def _once(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Iterator[Transfer]:

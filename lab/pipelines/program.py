@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab.models import decoder
 from lab.models.seams import Dims
 from lab.models.shape import DTYPES, DecoderShape
 from lab.pipelines import executor
 from lab.pipelines.executor import Weights
-from lab.pipelines.orders import gpipe, interleaved, one_f_one_b, zb_h1, zb_h2
+from lab.pipelines.orders import named
 from lab.pipelines.schedule import Schedule
-from lab.pipelines.table import Row, table_of, to_do
-from lab.strategies import program
+from lab.pipelines.table import Row, table_of
 from lab.strategies.program import (
     Metrics,
     Program,
@@ -39,7 +37,6 @@ from meshes.axes import PIPE
 from meshes.errors import Unusable
 from meshes.layouts import Layout
 
-SCHEDULES = {"gpipe": gpipe, "1f1b": one_f_one_b, "zb_h1": zb_h1, "zb_h2": zb_h2}
 STACK = ("chunks", "stage", "layers")
 """Dims of the stack of all layers: layer l of chunk c on stage s is the model's layer (c P + s) L_c + l, for chunks of L_c layers."""
 
@@ -49,7 +46,7 @@ class PipelineShape(DecoderShape):
     """A decoder in a pipeline; micro-batches are what `accumulation` counts.
 
     Attributes:
-      schedule: "gpipe", "1f1b", "zb_h1", "zb_h2" or "interleaved".
+      schedule: a name of `lab.pipelines.orders`; "dual_pipe" does not run.
       chunks: of layers, on each stage; more than one with "interleaved" alone.
     """
 
@@ -58,11 +55,10 @@ class PipelineShape(DecoderShape):
 
     def order(self, stages: int) -> Schedule:
         """Raises Unusable where there is no such schedule."""
-        if self.schedule == "interleaved":
-            return interleaved(stages, self.accumulation, self.chunks)
-        if self.schedule not in SCHEDULES or self.chunks != 1:
-            raise Unusable(f"schedule={self.schedule}, chunks={self.chunks}: expected {', '.join(SCHEDULES)} with one chunk, or interleaved with more")
-        return SCHEDULES[self.schedule](stages, self.accumulation)
+        order = named(self.schedule, stages, self.accumulation, self.chunks)
+        if order.chunks != self.chunks:
+            raise Unusable(f"schedule={self.schedule}: a stage of it has {order.chunks} chunks, found chunks={self.chunks}; several run with interleaved alone")
+        return order
 
     def chunk_layers(self, stages: int) -> int:
         """Raises Unusable where the layers do not split."""
@@ -101,16 +97,16 @@ def initial_state(shape: PipelineShape, stages: int, seed: int = 0) -> TrainStat
 def stacked(shape: PipelineShape, stages: int, state: nnx.State) -> nnx.State:
     """The model's weights, with layers [L, ...] as [chunks, stages, layers of a chunk, ...]."""
     sizes = (shape.chunks, stages, shape.chunk_layers(stages))
-    return _with_layers(state, lambda w: w.replace(w.get_value().reshape(*sizes, *w.shape[1:]), dims=(*STACK, *w.dims[1:])))
+    return _of_layers(state, lambda w: w.replace(w.get_value().reshape(*sizes, *w.shape[1:]), dims=(*STACK, *w.dims[1:])))
 
 
 def in_sequence(state: nnx.State) -> nnx.State:
     """The inverse of `stacked`."""
-    return _with_layers(state, lambda w: w.replace(w.get_value().reshape(-1, *w.shape[3:]), dims=w.dims[2:]))
+    return _of_layers(state, lambda w: w.replace(w.get_value().reshape(-1, *w.shape[3:]), dims=w.dims[2:]))
 
 
-def _with_layers(state: nnx.State, change: Callable[[nnx.Variable], nnx.Variable]) -> nnx.State:
-    return nnx.State({**state, "layers": jax.tree.map(change, state["layers"], is_leaf=is_weight)})
+def _of_layers(state: nnx.State, change: Callable[[nnx.Variable], nnx.Variable]) -> nnx.State:
+    return jax.tree.map(lambda w: change(w) if "layers" in w.dims else w, state, is_leaf=is_weight)
 
 
 def step(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
@@ -124,16 +120,25 @@ def step(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
     """
     spread = pipeline(strategy, shape, mesh)
     specs = spread.state_specs, Metrics(PartitionSpec(), PartitionSpec())
-    on_ranks = explicit_step(spread, lambda *of_rank: find(spread)(*of_rank)[:2])
+    on_ranks = explicit_step(spread, lambda state, *batch: find(spread)(state.master, *batch)[:2])
     return jax.jit(on_ranks, donate_argnums=0, out_shardings=spread.shardings(specs)), arguments(spread)
 
 
 def gradients(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
-    """The mean loss, the gradients and how often each stage did each `Job` ([stages, jobs]), jitted, with the arguments of `step`."""
+    """(weights, tokens_BS, targets_BS) to the mean loss, the gradients and how often each stage did each `Job` ([stages, jobs]), jitted.
+
+    Weights and gradients are whole and as the model has them, for float32 comparisons.
+    """
     spread = pipeline(strategy, shape, mesh)
-    specs = PartitionSpec(), spread.state_specs.master, PartitionSpec(PIPE)
-    on_ranks = jax.shard_map(find(spread), mesh=mesh, in_specs=(spread.state_specs, spread.batch, spread.batch), out_specs=specs)
-    return jax.jit(on_ranks, out_shardings=spread.shardings(specs)), arguments(spread)
+    everywhere, stored = PartitionSpec(), spread.state_specs.master
+    on_ranks = jax.shard_map(find(spread), mesh=mesh, in_specs=(stored, spread.batch, spread.batch), out_specs=(everywhere, stored, PartitionSpec(PIPE)))
+
+    def run(weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[jax.Array, nnx.State, jax.Array]:
+        loss, found, done = on_ranks(stacked(shape, spread.stages, weights), tokens_BS, targets_BS)
+        return loss, in_sequence(found), done
+
+    whole = jax.tree.map(lambda w: jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=NamedSharding(mesh, everywhere)), decoder.weights(shape))
+    return jax.jit(run, out_shardings=NamedSharding(mesh, everywhere)), (whole, *arguments(spread)[1:])
 
 
 def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
@@ -146,13 +151,13 @@ def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
 
 
 def find(spread: Pipeline) -> Callable[..., tuple[jax.Array, nnx.State, jax.Array]]:
-    """(state, tokens_BS, targets_BS) of one rank to the mean loss, this rank's part of the gradients, and how often its stage did each `Job`."""
+    """(weights, tokens_BS, targets_BS) of one rank to the mean loss, this rank's part of the gradients, and how often its stage did each `Job`."""
     strategy, shape = spread.strategy, spread.shape
     table = table_of(shape.order(spread.stages))
 
-    def on_rank(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[jax.Array, nnx.State, jax.Array]:
+    def on_rank(weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[jax.Array, nnx.State, jax.Array]:
         # Before the loop over ticks, so that gradients are summed over ranks once, after it.
-        own = each(state.master, lambda w: as_own(strategy, w.get_value(), w.dims))
+        own = each(weights, lambda w: as_own(strategy, w.get_value(), w.dims))
         chunk = _chunk(spread, *split(shape, tokens_BS, targets_BS))
         found = executor.run(table, chunk, _parted(own), _nothing(spread))
         summed = each(_joined(found.gradients), lambda g: reduced(strategy, g.get_value(), g.dims))
@@ -170,7 +175,7 @@ def _parted(state: nnx.State) -> Weights:
 
 def _joined(weights: Weights) -> nnx.State:
     layers = jax.tree.map(lambda w: w.replace(w.get_value()[:, None], dims=(*STACK[:2], *w.dims)), weights.chunks, is_leaf=is_weight)
-    return nnx.State({**weights.shared, "layers": layers})
+    return nnx.State({**weights.shared, "layers": dict(layers)})
 
 
 def _chunk(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Chunk:
@@ -206,15 +211,3 @@ def _nothing(spread: Pipeline) -> tuple[jax.Array, jax.Array]:
 def _data_axes(spread: Pipeline) -> tuple[str, ...]:
     """Axes along which ranks have losses of their own."""
     return spread.axes.ordered({PIPE, *spread.strategy.token_axes(spread.axes)})
-
-
-def on_one_device(shape: PipelineShape, stages: int) -> Callable[..., Any]:
-    """(state, tokens_BS, targets_BS) to the mean loss and all gradients, without a pipeline and without micro-batches, and to what each stage has to do."""
-
-    def loss(master: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> jax.Array:
-        return program.mean_loss(in_sequence(master), tokens_BS, targets_BS, shape)
-
-    def run(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[jax.Array, nnx.State, jax.Array]:
-        return *jax.value_and_grad(loss)(state.master, tokens_BS, targets_BS), jnp.array(to_do(shape.order(stages)))
-
-    return run

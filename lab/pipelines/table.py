@@ -24,6 +24,11 @@ class Job(IntEnum):
     INPUT_GRADIENT = 3
     WEIGHT_GRADIENT = 4
 
+    @property
+    def scope(self) -> str:
+        """As programs name it."""
+        return self.name.lower()
+
 
 class Row(NamedTuple):
     """What a stage does at a tick; in a table each field is an int32 array, [ticks, stages].

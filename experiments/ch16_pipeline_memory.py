@@ -1,0 +1,162 @@
+"""Chapter 16: does a device hold as many micro-batches as its schedule has in flight?"""
+
+from dataclasses import dataclass
+from functools import cache
+
+from lab.book.memory import model_state_bytes
+from lab.book.pipeline import in_flight, zero_bubble_in_flight
+from lab.evidence import counted
+from lab.experiment import Claim, calculated, decided
+from lab.inspection import inspect_program
+from lab.ledger import Memory
+from lab.pipelines import program
+from lab.pipelines.prediction import message_bytes
+from lab.pipelines.program import PipelineShape
+from lab.question import Question, Row
+from lab.strategies.data_parallel import DATA_PARALLEL
+from meshes.axes import DATA, PIPE, Axes
+from meshes.targets import make_mesh, parse_target, prepare
+
+PAIR = ("gpipe", "1f1b")
+SPLIT = ("zb_h1", "zb_h2")
+TOKEN_BYTES = COUNT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """Stages of `stage_layers` layers, each with as many ranks as are left; a rank has one sequence of a micro-batch."""
+
+    stages: int = 4
+    micro_batches: int = 16
+    stage_layers: int = 2
+    length: int = 512
+    embed: int = 512
+    target: str = "gpu:h100:2x4"
+
+    def axes(self, stages: int) -> Axes:
+        return Axes.of({DATA: parse_target(self.target).devices // stages, PIPE: stages})
+
+    def shape(self, schedule: str, stages: int, micro_batches: int) -> PipelineShape:
+        sizes = {"length": self.length, "embed": self.embed, "kv_heads": 4, "head_dim": 64, "mlp": 2 * self.embed, "vocab": 8192}
+        batch = self.axes(stages)[DATA] * micro_batches
+        return PipelineShape(schedule=schedule, layers=stages * self.stage_layers, batch=batch, accumulation=micro_batches, **sizes)
+
+    @property
+    def message(self) -> int:
+        """Bytes of what a stage keeps of a micro-batch: its input."""
+        return message_bytes(DATA_PARALLEL, self.shape("1f1b", self.stages, self.micro_batches), self.axes(self.stages))
+
+    def memory(self, schedule: str, stages: int | None = None, micro_batches: int | None = None) -> Memory:
+        stages = stages or self.stages
+        return planned(self.shape(schedule, stages, micro_batches or self.micro_batches), self.target, self.axes(stages))
+
+    def messages(self, more: Memory, less: Memory) -> float:
+        """What one program needs above another while it runs."""
+        return (more.temporaries - less.temporaries) / self.message
+
+    def gpipe_above_1f1b(self, micro_batches: int) -> float:
+        return self.messages(*(self.memory(name, micro_batches=micro_batches) for name in PAIR))
+
+
+@cache
+def planned(shape: PipelineShape, target: str, axes: Axes) -> Memory:
+    place = parse_target(target)
+    prepare([place])
+    mesh = make_mesh(place, axes)
+    step, args = program.step(DATA_PARALLEL, shape, mesh)
+    return inspect_program(step.lower(*args).compile(), (), mesh, place, source=target).memory
+
+
+def answer(assumed: Assumed) -> tuple[Row, ...]:
+    P, m = assumed.stages, assumed.micro_batches
+    grown = (Row(f"{name}: {m} micro-batches above {m // 2}", _grown(assumed, name), "messages", more) for name, more in zip(PAIR, (m - m // 2, 0), strict=True))
+    above = (Row(f"gpipe above 1f1b, {some} micro-batches", assumed.gpipe_above_1f1b(some), "messages", some - int(in_flight(P, some, 0))) for some in (m // 2, m))
+    return (
+        Row("message: what a stage keeps of a micro-batch", assumed.message, "bytes"),
+        *(Row(f"{name}: at its fullest", assumed.memory(name).peak, "bytes") for name in (*PAIR, *SPLIT)),
+        *grown,
+        *above,
+        Row(f"1f1b: {2 * P} stages above {P}", _lengthened(assumed), "messages", _more_stages(assumed)),
+        Row("zb_h2 above zb_h1", _put_off(assumed), "messages", _put_off_longer(P)),
+    )
+
+
+def _grown(assumed: Assumed, schedule: str) -> float:
+    """By the second half of the micro-batches."""
+    return assumed.messages(assumed.memory(schedule), assumed.memory(schedule, micro_batches=assumed.micro_batches // 2))
+
+
+def _lengthened(assumed: Assumed) -> float:
+    """By as many stages again."""
+    return assumed.messages(assumed.memory("1f1b", stages=2 * assumed.stages), assumed.memory("1f1b"))
+
+
+def _more_stages(assumed: Assumed) -> int:
+    P, m = assumed.stages, assumed.micro_batches
+    return int(in_flight(2 * P, m, 0) - in_flight(P, m, 0))
+
+
+def _put_off(assumed: Assumed) -> float:
+    """At the fullest moment: what XLA sets aside for ZB-H2 has gaps, nine messages where seven are held."""
+    h1, h2 = (assumed.memory(name).peak for name in SPLIT)
+    return (h2 - h1) / assumed.message
+
+
+def _put_off_longer(stages: int) -> int:
+    """An input and a gradient of an output for each further micro-batch in flight, and one input that arrives before there is time for it."""
+    return 2 * int(zero_bubble_in_flight(stages, 2) - zero_bubble_in_flight(stages)) + 1
+
+
+def claims(assumed: Assumed) -> tuple[Claim, ...]:
+    if not assumed.target.startswith("gpu"):
+        return (calculated("ch16.gpipe_memory", f"{assumed.target} plans buffers otherwise; the claims are decided on GPUs"),)
+    return (_gpipe(assumed), _one_f_one_b(assumed), *_zero_bubble(assumed), _state(assumed))
+
+
+def _gpipe(assumed: Assumed) -> Claim:
+    P, m = assumed.stages, assumed.micro_batches
+    grown, above = _grown(assumed, "gpipe"), assumed.gpipe_above_1f1b(m)
+    evidence = f"{m} micro-batches need {grown:g} messages of {counted(assumed.message)} B more than {m // 2}, and {above:g} more than with 1F1B on {P} stages"
+    holds = (grown, above) == (m - m // 2, m - in_flight(P, m, 0))
+    return decided("ch16.gpipe_memory", holds, evidence, statement="m on every stage; here their inputs, from which a stage computes again")
+
+
+def _one_f_one_b(assumed: Assumed) -> Claim:
+    P, m = assumed.stages, assumed.micro_batches
+    grown, lengthened = _grown(assumed, "1f1b"), _lengthened(assumed)
+    evidence = f"{m} micro-batches need {grown:g} messages more than {m // 2}, {2 * P} stages {lengthened:g} more than {P}"
+    return decided("ch16.1f1b_memory", (grown, lengthened) == (0, _more_stages(assumed)), evidence, statement="min(P, m) on stage 0, for which every stage has room")
+
+
+def _zero_bubble(assumed: Assumed) -> tuple[Claim, ...]:
+    P, more = assumed.stages, _put_off(assumed)
+    evidence = f"ZB-H2 holds {more:g} messages more than ZB-H1 on {P} stages"
+    evidence += f": for {P - 1} more in flight an input and the gradient of an output each, and one input that waits"
+    printed = assumed.memory("zb_h2").temporaries / assumed.memory("1f1b").temporaries - 1
+    return (
+        decided("ch16.zb_memory", more == _put_off_longer(P), evidence, statement="2P-1 in flight with ZB-H2, P with ZB-H1"),
+        calculated("ch16.zb_memory", f"ZB-H2 needs {100 * printed:.1f} % more temporary bytes than 1F1B at these sizes, gradients of all weights among them"),
+    )
+
+
+def _state(assumed: Assumed) -> Claim:
+    """The book lists parameters, activations and gradients."""
+    P, m = assumed.stages, assumed.micro_batches
+    shape = assumed.shape("1f1b", P, m)
+    ends = 2 * shape.vocab * shape.embed + shape.embed
+    parameters = (shape.parameters - ends) // P + ends
+    state = int(model_state_bytes(parameters, weight_bytes=0, gradient_bytes=0))
+    tokens = 2 * TOKEN_BYTES * m * shape.micro_batch // assumed.axes(P)[DATA] * shape.length
+    held = assumed.memory("1f1b").arguments
+    evidence = f"a device takes {counted(held)} B, {counted(state)} of them master weights and moments of {counted(parameters)} parameters, both ends among them"
+    return decided("ch16.stage_memory", held == state + tokens + COUNT_BYTES, evidence, statement="the optimizer's state of a stage belongs to what it holds")
+
+
+EXPERIMENT = Question(
+    name="ch16_pipeline_memory",
+    chapter=16,
+    question="Does a device hold as many micro-batches as its schedule has in flight?",
+    parameters=Assumed(),
+    answer=answer,
+    claims=claims,
+)
