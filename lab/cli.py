@@ -285,6 +285,28 @@ def bench(
 
 
 @cli.command()
+@click.argument("parts", metavar="[PART]...", nargs=-1)
+@click.option("--save", type=Path, callback=_parsed(_writable), help="Also write the JSON to a file.")
+@as_json
+def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> None:
+    """Measures on two or more attached GPUs what the lab says ahead of time.
+
+    PART is times (steps predicted from compiled text and measured rates, and timed), programs (every experiment here and ahead of time) or
+    losses (a small decoder's under every layout, against one CPU's); by default all.
+    """
+    from lab.report.tour import tour_text
+    from lab.tour import tour as tours
+
+    found = tours.tour(parts or tours.PARTS, shlex.join(["lab", *sys.argv[1:]]), _watched)
+    if save:
+        save.write_text(json.dumps(found.to_json(), indent=2) + "\n")
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        _print(tour_text(found))
+
+
+@cli.command()
 @click.argument("what", metavar="[CHAPTER|ID|WORDS]", nargs=-1)
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="Evaluate: n=10GB, parameters=70B, flops_per_s=h100; p=2,4,8 gives a table.")
 @click.option("--errata", is_flag=True, help="What is wrong in the book, worst first.")

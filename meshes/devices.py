@@ -44,10 +44,10 @@ def _cpu_devices(wanted: int) -> list[jax.Device]:
     return devices[:wanted]
 
 
-def mesh(target: Target, axes: Axes) -> Mesh:
+def mesh(target: Target, axes: Axes, chip_text: str | None = None) -> Mesh:
     """See `meshes.targets.make_mesh`."""
     check_size(target, axes)
-    devices = _devices(target)
+    devices = _devices(target, chip_text)
     if len(devices) != axes.size:
         raise Unusable(f"mesh {axes} has {axes.size} devices and target {target} has {len(devices)}; make them equal")
     return Mesh(arranged(devices, axes), axes.names, axis_types=(AxisType.Auto,) * len(axes.names))
@@ -71,7 +71,7 @@ def arranged(devices: Sequence[jax.Device], axes: Axes) -> np.ndarray:
 
 
 @cache
-def _devices(target: Target) -> tuple[jax.Device, ...]:
+def _devices(target: Target, text: str | None = None) -> tuple[jax.Device, ...]:
     """The target's devices. Kept, so that two meshes of one target are made of the same devices."""
     if target.platform == "attached":
         return tuple(jax.devices())
@@ -80,23 +80,22 @@ def _devices(target: Target) -> tuple[jax.Device, ...]:
     if not plugins.installed(target.platform):
         command = plugins.install_command(target.platform)
         raise Unusable(f"target {target}: the compile-only plugin for {target.platform.upper()}s is not installed; run: {command}")
-    return tuple(_ahead_of_time(target))
+    return tuple(_ahead_of_time(target, text))
 
 
-def _ahead_of_time(target: Target) -> list[jax.Device]:
+def _ahead_of_time(target: Target, text: str | None) -> list[jax.Device]:
     jax.devices()  # The CUDA plugin registers itself when JAX starts.
-    describe = _gpu_cluster if target.platform == "gpu" else _tpu_slices
     try:
-        return describe(target).devices
+        return (_gpu_cluster(target, text) if target.platform == "gpu" else _tpu_slices(target)).devices
     except NotImplementedError as refusal:
         raise Unusable(f"target {target}: JAX has started without this plugin; call meshes.targets.prepare before it starts") from refusal
     except RuntimeError as refusal:
         raise Unusable(f"target {target}: the plugin refuses it: {_first_line(refusal)}; choose another topology") from refusal
 
 
-def _gpu_cluster(target: Target) -> topologies.TopologyDescription:
+def _gpu_cluster(target: Target, text: str | None) -> topologies.TopologyDescription:
     topology = f"1x{target.hosts}x{target.per_host}"
-    return topologies.get_topology_desc("any", platform="cuda", topology=topology, target_config=chip_text(target.chip))
+    return topologies.get_topology_desc("any", platform="cuda", topology=topology, target_config=text or chip_text(target.chip))
 
 
 def _tpu_slices(target: Target) -> topologies.TopologyDescription:

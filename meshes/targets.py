@@ -115,17 +115,18 @@ _NO_ACCELERATOR = {
 }
 
 
-def make_mesh(target: Target, axes: Axes) -> Mesh:
+def make_mesh(target: Target, axes: Axes, chip_text: str | None = None) -> Mesh:
     """The mesh of JAX for a target, all axes of type Auto.
 
     Consecutive GPUs share a host. TPUs stand as `jax.experimental.mesh_utils` puts them, slices on the first axis that they divide.
+    `chip_text` describes a GPU to XLA, in place of the text that `meshes.chip_texts` has.
 
     Raises:
       Unusable: axes and target differ in size, a plugin is missing, or the plugin refuses the topology.
     """
     from meshes import devices
 
-    return devices.mesh(target, axes)
+    return devices.mesh(target, axes, chip_text)
 
 
 def link_names(target: Target) -> tuple[str, str]:

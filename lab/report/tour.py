@@ -1,0 +1,54 @@
+"""A tour as text."""
+
+from __future__ import annotations
+
+from lab.report.tables import Column, columns_text
+from lab.tour.tour import Tour
+
+
+def tour_text(tour: Tour) -> str:
+    machine = tour.machine
+    under = "".join(f", {name} {version}" for name, version in (("driver", machine.driver), ("NCCL", machine.nccl)) if version)
+    parts = [f"{tour.devices} x {machine.card}, jax {machine.jax}{under}, {tour.date}"]
+    if tour.times:
+        parts += [columns_text(_times(tour)), _errors(tour)]
+    if tour.programs:
+        parts += [columns_text(_programs(tour)), _sameness(tour)]
+    parts += [f"losses of {entry.trained.training.name} against one CPU: worst relative error {entry.worst_relative_error:.1e}" for entry in tour.losses]
+    return "\n\n".join(parts)
+
+
+def _times(tour: Tour) -> list[Column]:
+    terms = ("products", "memory", "communication", "exposed", "slowed")
+    return [
+        Column("step", tuple(str(step.setting) for step in tour.times)),
+        Column("measured ms", tuple(f"{step.measured * 1e3:.2f}" for step in tour.times), is_number=True),
+        Column("predicted ms", tuple(f"{step.predicted * 1e3:.2f}" for step in tour.times), is_number=True),
+        Column("off", tuple(f"{step.error:+.1%}" for step in tour.times), is_number=True),
+        *(Column(f"{term} ms", tuple(f"{step.terms[term] * 1e3:.2f}" for step in tour.times), is_number=True) for term in terms),
+    ]
+
+
+def _errors(tour: Tour) -> str:
+    worst = sorted(tour.times, key=lambda step: -abs(step.error))[:3]
+    told = "; ".join(f"{step.setting} {step.error:+.1%}" for step in worst)
+    return f"{len(tour.times)} steps: median error {tour.median_error:.1%}, {len(tour.far_off)} off by more than 20 %; worst: {told}"
+
+
+def _programs(tour: Tour) -> list[Column]:
+    return [
+        Column("verdict", tuple(str(entry.result.verdict) for entry in tour.programs)),
+        Column("program", tuple(str(entry.run) for entry in tour.programs)),
+        Column("ahead of time", tuple("same" if entry.is_same else entry.failure or _differs(entry) for entry in tour.programs)),
+    ]
+
+
+def _differs(entry) -> str:
+    peaks = [ledger.memory.peak if ledger and ledger.memory else None for ledger in (entry.ahead, entry.result.measured)]
+    return f"{len(entry.changes)} transfers differ, peak {peaks[0]} B ahead of time and {peaks[1]} B here"
+
+
+def _sameness(tour: Tour) -> str:
+    same = sum(entry.is_same for entry in tour.programs)
+    left = f"; left out: {'; '.join(tour.left_out)}" if tour.left_out else ""
+    return f"{same} of {len(tour.programs)} programs have the same transfers and peak memory ahead of time and here{left}"

@@ -1,0 +1,144 @@
+"""How long a compiled GPU step takes: its kernels one after the other at measured rates, its collectives beside them.
+
+Every rate is a measurement of its own (`lab.bench.rates`); none is fitted to a step. Source: roofline (Ch. 8), alpha-beta (Ch. 13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lab.hlo.kernels import Collective, Kernel, Loop, Step, steps
+from lab.ledger import Kind, Ledger, Transfer
+from meshes.errors import Unusable
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Seconds of any amount of work: alpha_s + work / per_s."""
+
+    alpha_s: float
+    per_s: float
+
+    def seconds(self, work: float) -> float:
+        return self.alpha_s + work / self.per_s
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one device was measured to do.
+
+    Attributes:
+      product: of FLOPs of a matrix product in bf16, its launch included.
+      memory: (bytes read and written, seconds) of kernels that add one to an array, launches included, smallest first.
+      scattered_bytes_per_s: of a kernel that transposes the last dim away, element by element.
+      links: of wire bytes, by kind of collective.
+      contention: seconds that kernels lose for a second of communication beside them.
+    """
+
+    product: Rate
+    memory: tuple[tuple[float, float], ...]
+    scattered_bytes_per_s: float
+    links: Mapping[Kind, Rate]
+    contention: float
+
+    def kernel_s(self, kernel: Kernel) -> float:
+        """The roofline: the slower of its product and its traffic."""
+        if kernel.is_scattered:
+            return kernel.bytes / self.scattered_bytes_per_s
+        return max(self.product.seconds(kernel.flops) if kernel.flops else 0.0, self._traffic_s(kernel.bytes))
+
+    def _traffic_s(self, count: int) -> float:
+        """Between two measured sizes on the line through them in logarithms; beyond the largest at its rate."""
+        sizes, seconds = np.array(self.memory).T
+        if count >= sizes[-1]:
+            return float(count / sizes[-1] * seconds[-1])
+        return float(np.exp(np.interp(np.log(max(count, 1)), np.log(sizes), np.log(seconds))))
+
+    def transfer_s(self, transfer: Transfer) -> float:
+        if transfer.kind not in self.links:
+            raise Unusable(f"no measured rate of {transfer.kind}; measured are {', '.join(self.links)}")
+        return self.links[transfer.kind].seconds(float(transfer.wire_bytes or 0))
+
+
+@dataclass
+class StepTime:
+    """Seconds of a step: `total` is `products`, `memory`, `exposed` and `slowed` together.
+
+    Attributes:
+      communication: on the wire, hidden or not.
+      exposed: what kernels wait for.
+      slowed: what they lose to communication beside them.
+    """
+
+    total: float = 0.0
+    products: float = 0.0
+    memory: float = 0.0
+    communication: float = 0.0
+    exposed: float = 0.0
+    slowed: float = 0.0
+
+
+def step_time(text: str, ledger: Ledger, rates: Rates) -> StepTime:
+    """Runs a scheduled text on two streams: kernels, and collectives one at a time.
+
+    Args:
+      ledger: of the same text, with its mesh.
+    Raises:
+      Unusable: a loop of which it is not known how often it runs, or a collective without a measured rate.
+    """
+    run = _Run(rates, {t.instruction: rates.transfer_s(t) for t in ledger.transfers})
+    run.through(steps(text))
+    return run.spent
+
+
+@dataclass
+class _Run:
+    """A run so far: where the wire stands, and when the collectives under way end."""
+
+    rates: Rates
+    wires: Mapping[str, float]
+    spent: StepTime = field(default_factory=StepTime)
+    wire_is_free: float = 0.0
+    ends: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def through(self, some: Iterable[Step]) -> None:
+        for step in some:
+            if isinstance(step, Kernel):
+                self.launch(step)
+            elif isinstance(step, Collective):
+                self.communicate(step)
+            else:
+                self.repeat(step)
+
+    def launch(self, kernel: Kernel) -> None:
+        seconds = self.rates.kernel_s(kernel)
+        self.spent.total += seconds
+        if kernel.flops:
+            self.spent.products += seconds
+        else:
+            self.spent.memory += seconds
+
+    def repeat(self, loop: Loop) -> None:
+        if loop.trips is None:
+            raise Unusable("the text does not tell how often a loop runs, and so not how long the step takes")
+        for _ in range(loop.trips):
+            self.through(loop.body)
+
+    def communicate(self, collective: Collective) -> None:
+        if collective.starts:
+            seconds = self.wires.get(collective.name, 0.0)
+            self.wire_is_free = max(self.wire_is_free, self.spent.total) + seconds
+            self.ends[collective.name] = (self.wire_is_free, seconds)
+            self.spent.communication += seconds
+        if collective.awaits and collective.name in self.ends:
+            self.wait(*self.ends.pop(collective.name))
+
+    def wait(self, end: float, seconds: float) -> None:
+        exposed = max(0.0, end - self.spent.total)
+        slowed = self.rates.contention * max(0.0, seconds - exposed)
+        self.spent.exposed += exposed
+        self.spent.slowed += slowed
+        self.spent.total += exposed + slowed

@@ -1,0 +1,105 @@
+"""All parts of the tour in one record: `sharding-lab/tour/1`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from statistics import median
+from typing import Any
+
+import jax
+
+from lab import suite
+from lab.bench import rates as own
+from lab.bench.machine import Machine, machine
+from lab.bench.run import bench
+from lab.step_time import Rates
+from lab.tour.losses import AgainstCpu, against_cpu
+from lab.tour.programs import Compared, compared, own_chip_text
+from lab.tour.times import TimedStep, timed_steps
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import Target, make_mesh, parse_target
+
+SCHEMA = "sharding-lab/tour/1"
+PARTS = ("times", "programs", "losses")
+LINK_SIZES = tuple(4**power * 2**10 for power in range(11))
+"""1 KiB to 1 GiB."""
+Watch = Callable[[Sequence[Any]], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Tour:
+    """What the tour found; a part that was left out is None or empty."""
+
+    command: str
+    date: str
+    machine: Machine
+    devices: int
+    chip_text: str | None = None
+    rates: Rates | None = None
+    times: tuple[TimedStep, ...] = ()
+    programs: tuple[Compared, ...] = ()
+    left_out: tuple[str, ...] = ()
+    losses: tuple[AgainstCpu, ...] = ()
+
+    @property
+    def median_error(self) -> float:
+        return median(abs(step.error) for step in self.times)
+
+    @property
+    def far_off(self) -> tuple[TimedStep, ...]:
+        """Predicted times that are off by more than a fifth."""
+        return tuple(step for step in self.times if abs(step.error) > 0.2)
+
+    def to_json(self) -> dict[str, Any]:
+        told = {"schema": SCHEMA, "command": self.command, "date": self.date, "machine": asdict(self.machine), "devices": self.devices}
+        parts = {name: [entry.to_json() for entry in getattr(self, name)] for name in PARTS}
+        return told | {"chip_text": self.chip_text, "rates": self.rates and asdict(self.rates), "left_out": list(self.left_out)} | parts
+
+
+def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Tour:
+    """Measures on the attached devices.
+
+    Raises:
+      Unusable: an unknown part, or no two GPUs.
+    """
+    for part in parts:
+        if part not in PARTS:
+            raise Unusable(f"no part {part!r} of the tour; it has {', '.join(PARTS)}")
+    target = parse_target("attached")
+    loaded = suite.parted(suite.load((), [target, parse_target("cpu:1")]))
+    first = jax.devices()[0]
+    if first.platform != "gpu" or len(jax.devices()) < 2:
+        raise Unusable(f"found {len(jax.devices())} x {first.device_kind}; the tour measures on two or more GPUs")
+    here = machine(first)
+    found: dict[str, Any] = {"chip_text": own_chip_text()}
+    if "times" in parts:
+        found |= _times(target, watch)
+    if "programs" in parts:
+        found |= _programs(loaded[0], here, target, found["chip_text"], watch)
+    if "losses" in parts:
+        found["losses"] = tuple(against_cpu(training, target, watch) for training in loaded[1])
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return Tour(command, date, machine(first), len(jax.devices()), **found)
+
+
+def _times(target: Target, watch: Watch) -> dict[str, Any]:
+    mesh = make_mesh(target, Axes.of({"devices": len(jax.devices())}))
+    links = bench(target, None, (), ("lax",), LINK_SIZES, "lab tour", watch)
+    rates = own.rates(mesh, links)
+    return {"rates": rates, "times": tuple(timed_steps(target, rates, watch))}
+
+
+def _programs(experiments: Sequence[Any], here: Machine, target: Target, text: str | None, watch: Watch) -> dict[str, Any]:
+    """Experiments that need another number of devices are named, not run."""
+    ahead = parse_target(f"gpu:{here.chip}:1x{len(jax.devices())}")
+    fits, left_out = [], []
+    for run in suite.runs(experiments, [target]):
+        try:
+            run.experiment.predict(run.experiment.parameters, run.experiment.axes(target))
+            fits.append(run)
+        except Unusable as refusal:
+            left_out.append(f"{run}: {refusal}")
+    return {"programs": tuple(compared(fits, ahead, text, watch)), "left_out": tuple(left_out)}

@@ -1,0 +1,112 @@
+"""Kernels of a GPU program from its text: bytes that each touches, FLOPs of its products, collectives and loops in their order."""
+
+import pytest
+
+from lab.hlo.kernels import Collective, Kernel, Loop, steps
+
+HEAD = """HloModule jit_step, is_scheduled=true, num_partitions=2
+
+%fused_add (a: f32[64], b: f32[64]) -> f32[64] {
+  %a = f32[64]{0} parameter(0)
+  %b = f32[64]{0} parameter(1)
+  ROOT %sum = f32[64]{0} add(%a, %b)
+}
+
+%fused_take (stack: f32[8,64], i: s32[]) -> f32[64] {
+  %stack = f32[8,64]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  %row = f32[1,64]{1,0} dynamic-slice(%stack, %i, %zero), dynamic_slice_sizes={1,64}
+  ROOT %flat = f32[64]{0} bitcast(%row)
+}
+
+%fused_put (stack: f32[8,64], row: f32[1,64], i: s32[]) -> f32[8,64] {
+  %stack = f32[8,64]{1,0} parameter(0)
+  %row = f32[1,64]{1,0} parameter(1)
+  %i = s32[] parameter(2)
+  %zero = s32[] constant(0)
+  ROOT %new = f32[8,64]{1,0} dynamic-update-slice(%stack, %row, %i, %zero)
+}
+
+%fused_turn (a: f32[16,4]) -> f32[4,16] {
+  %a = f32[16,4]{1,0} parameter(0)
+  ROOT %turned = f32[4,16]{1,0} transpose(%a), dimensions={1,0}
+}
+
+%fused_product (a: f32[8,64], b: f32[64,4]) -> f32[8,4] {
+  %a = f32[8,64]{1,0} parameter(0)
+  %b = f32[64,4]{1,0} parameter(1)
+  ROOT %dot = f32[8,4]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%condition (p: (s32[], f32[64])) -> pred[] {
+  %p = (s32[], f32[64]{0}) parameter(0)
+  %count = s32[] get-tuple-element(%p), index=0
+  %five = s32[] constant(5)
+  ROOT %less = pred[] compare(%count, %five), direction=LT
+}
+
+%body (p: (s32[], f32[64])) -> (s32[], f32[64]) {
+  %p = (s32[], f32[64]{0}) parameter(0)
+  %x = f32[64]{0} get-tuple-element(%p), index=1
+  %twice = f32[64]{0} fusion(%x, %x), kind=kLoop, calls=%fused_add
+  %count = s32[] get-tuple-element(%p), index=0
+  ROOT %next = (s32[], f32[64]{0}) tuple(%count, %twice)
+}
+
+ENTRY %main (x: f32[64], stack: f32[8,64], w: f32[64,4], i: s32[], t: f32[16,4]) -> f32[64] {
+  %x = f32[64]{0} parameter(0)
+  %stack = f32[8,64]{1,0} parameter(1)
+  %w = f32[64,4]{1,0} parameter(2)
+  %i = s32[] parameter(3)
+  %t = f32[16,4]{1,0} parameter(4)
+"""
+TAIL = "\n}\n"
+
+
+def entry(*lines: str) -> tuple:
+    return steps(HEAD + "\n".join(f"  {line}" for line in lines) + TAIL)
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        ("ROOT %k = f32[64]{0} fusion(%x, %x), kind=kLoop, calls=%fused_add", Kernel("k", 3 * 256, 0)),
+        ("ROOT %k = f32[64]{0} fusion(%stack, %i), kind=kLoop, calls=%fused_take", Kernel("k", 2 * 256 + 4, 0)),
+        ("ROOT %k = f32[8,64]{1,0} fusion(%stack, %x, %i), kind=kLoop, calls=%fused_put", Kernel("k", 2 * 256 + 4, 0)),
+        ("ROOT %k = f32[4,16]{1,0} fusion(%t), kind=kLoop, calls=%fused_turn", Kernel("k", 2 * 256, 0, is_scattered=True)),
+        ("ROOT %k = f32[4,16]{1,0} fusion(%t), kind=kInput, calls=%fused_turn", Kernel("k", 2 * 256, 0)),
+        ("ROOT %k = f32[8,4]{1,0} fusion(%stack, %w), kind=kCustom, calls=%fused_product", Kernel("k", 2048 + 1024 + 128, 2 * 8 * 64 * 4)),
+        ("ROOT %k = f32[64]{0} copy(%x)", Kernel("k", 2 * 256, 0)),
+    ],
+    ids=["all of two operands", "a slice of a stack", "a slice put into a stack", "a transpose by threads", "a transpose by tiles", "a product", "a copy"],
+)
+def test_a_kernel_touches_what_it_needs_and_no_more(line, expected):
+    assert entry(line) == (expected,)
+
+
+def test_the_workspace_of_a_library_is_no_traffic():
+    config = 'backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}'
+    (kernel,) = entry(f'ROOT %k = (f32[8,4]{{1,0}}, s8[33554432]{{0}}) custom-call(%stack, %w), custom_call_target="__cublas$gemm", {config}')
+    assert (kernel.bytes, kernel.flops) == (2048 + 1024 + 128, 2 * 8 * 64 * 4)
+
+
+def test_a_loop_holds_its_kernels_once_and_says_how_often():
+    init = "%init = (s32[], f32[64]{0}) tuple(%i, %x)"
+    (loop,) = entry(init, 'ROOT %w0 = (s32[], f32[64]{0}) while(%init), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"5"}}')
+    assert loop == Loop(5, (Kernel("twice", 3 * 256, 0),))
+
+
+def test_a_pair_of_start_and_done_frames_what_runs_meanwhile():
+    found = entry(
+        "%s = f32[64]{0} all-reduce-start(%x), replica_groups={{0,1}}, to_apply=%fused_add",
+        "%k = f32[64]{0} copy(%x)",
+        "ROOT %d = f32[64]{0} all-reduce-done(%s)",
+    )
+    assert [type(step) for step in found] == [Collective, Kernel, Collective]
+    assert (found[0].starts, found[0].awaits, found[2].starts, found[2].awaits) == (True, False, False, True)
+    assert found[0].name == found[2].name == "s"
+
+
+def test_a_collective_without_a_pair_is_waited_for_at_once():
+    assert entry("ROOT %a = f32[64]{0} all-reduce(%x), replica_groups={{0,1}}, to_apply=%fused_add") == (Collective("a", starts=True, awaits=True),)

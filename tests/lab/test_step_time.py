@@ -1,0 +1,80 @@
+"""The time of a step from its text and measured rates, where it can be told by hand."""
+
+import pytest
+
+from lab.hlo import read_text
+from lab.hlo.kernels import Kernel
+from lab.ledger import Kind
+from lab.step_time import Rate, Rates, step_time
+from meshes.axes import Axes
+from meshes.errors import Unusable
+
+RATES = Rates(
+    product=Rate(alpha_s=2.0, per_s=100.0),
+    memory=((10.0, 1.0), (1000.0, 10.0)),
+    scattered_bytes_per_s=5.0,
+    links={Kind.ALL_REDUCE: Rate(alpha_s=1.0, per_s=64.0)},
+    contention=0.5,
+)
+
+
+@pytest.mark.parametrize(
+    "kernel, seconds",
+    [
+        (Kernel("at a measured size", 10, 0), 1.0),
+        (Kernel("between two, in logarithms", 100, 0), 10**0.5),
+        (Kernel("below the least", 1, 0), 1.0),
+        (Kernel("beyond the largest, at its rate", 2000, 0), 20.0),
+        (Kernel("a product longer than its traffic", 10, 800), 10.0),
+        (Kernel("traffic longer than its product", 1000, 100), 10.0),
+        (Kernel("scattered", 20, 0, is_scattered=True), 4.0),
+    ],
+    ids=lambda each: each.name if isinstance(each, Kernel) else None,
+)
+def test_a_kernel_takes_the_slower_of_product_and_traffic(kernel, seconds):
+    assert RATES.kernel_s(kernel) == pytest.approx(seconds)
+
+
+SUM = "replica_groups={{0,1}}, to_apply=%add"
+TEXT = """HloModule jit_step, is_scheduled=true, num_partitions=2
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+ENTRY %main (x: f32[64], y: f32[125]) -> f32[64] {
+  %x = f32[64]{0} parameter(0)
+  %y = f32[125]{0} parameter(1)
+BODY
+}
+"""
+
+
+def taken(*lines: str):
+    text = TEXT.replace("BODY", "\n".join(f"  {line}" for line in lines))
+    return step_time(text, read_text(text, axes=Axes.parse("data=2")), RATES)
+
+
+def test_a_sum_that_nothing_runs_beside_is_exposed_whole():
+    found = taken(f"ROOT %s = f32[64]{{0}} all-reduce(%x), {SUM}")
+    assert (found.total, found.exposed, found.slowed) == (1 + 256 / 64, 5.0, 0.0)
+
+
+def test_kernels_beside_a_sum_hide_it_and_lose_half_of_what_they_hide():
+    start, done = f"%s = f32[64]{{0}} all-reduce-start(%x), {SUM}", "ROOT %d = f32[64]{0} all-reduce-done(%s)"
+    found = taken(start, "%k = f32[125]{0} copy(%y)", done)
+    assert (found.memory, found.communication, found.exposed) == (10.0, 5.0, 0.0)
+    assert found.total == found.memory + found.slowed == 10.0 + 0.5 * 5.0
+
+
+def test_two_sums_share_one_wire():
+    starts = [f"%{name} = f32[64]{{0}} all-reduce-start(%x), {SUM}" for name in "st"]
+    found = taken(*starts, "%d = f32[64]{0} all-reduce-done(%s)", "ROOT %e = f32[64]{0} all-reduce-done(%t)")
+    assert found.total == found.communication == 10.0
+
+
+def test_a_kind_that_was_not_measured_is_refused_by_its_name():
+    with pytest.raises(Unusable, match="no measured rate of all_gather; measured are all_reduce"):
+        taken("ROOT %g = f32[128]{0} all-gather(%x), replica_groups={{0,1}}, dimensions={0}")
