@@ -68,8 +68,11 @@ class Device:
 
     @property
     def head(self) -> Terms:
-        """What the head leaves: its gradient, or, where that is to be scattered, the gradient of the logits until there is time for it."""
-        if self.is_scattered:
+        """What the head leaves: its gradient, or, where that is to be scattered, the gradient of the logits until there is time for it.
+
+        Where sequences are split its input is gathered for it, and it does not wait.
+        """
+        if self.is_scattered and not self.is_split_between_blocks:
             return {"gradient of the logits": self.logits}
         return {"gradient of the head": self.gradient_of(self.ends[-1:])}
 
@@ -140,6 +143,11 @@ class Device:
         return any(elements(w, layout, self.shape, self.axes) < elements(w, self.strategy.inside, self.shape, self.axes) for w in self.matrices)
 
     @property
+    def is_split_between_blocks(self) -> bool:
+        """The stream is, and gathered for each block (sequence parallelism)."""
+        return self._tokens(self.strategy.residual) < self._tokens(self.strategy.inside)
+
+    @property
     def is_recomputed(self) -> bool:
         return self.shape.remat in RECOMPUTING
 
@@ -181,14 +189,22 @@ class Device:
         return sum(4 * weight.per_pass * elements(weight, self.strategy.weights, self.shape, self.axes) for weight in some)
 
     @property
+    def gathered_streams(self) -> int:
+        """XLA's GPU compiler gathers with the split dim first, and copies: inputs of both blocks, and gradients of what they gave."""
+        stream = self._tokens(self.strategy.inside) * self.shape.embed * self.shape.bytes_per_element
+        return 4 * stream if self.is_split_between_blocks else 0
+
+    @property
     def layer_at_work(self) -> Terms:
         """All tensors of the layer that is gone through backwards; or, where its scores are largest, attention's and the gradients of the square ones."""
         layer, attention = self._sum(SAVED["none"]), self._sum(ATTENTION) + self._sum(SQUARE)
         if not self.is_recomputed:
-            layer, attention = 0, self._sum(SQUARE) * (1 if self.shape.remat == "none" else 2)
+            # Of stacks that are kept, a layer that is peeled off the loop has slices of its own.
+            layer, attention = self.saved if self.is_peeled else 0, self._sum(SQUARE) * (1 if self.shape.remat == "none" else 2)
         used = self.used(self.matrices) if self.is_recomputed else 0
         return {
             "one layer's tensors": max(layer, attention),
+            "gathered streams in a second layout": self.gathered_streams,
             "one layer's weights as used": used,
             "the next layer's, gathered ahead": used if self.is_peeled else 0,
             "gate and query as gathers read them": self.relaid if self.is_gathered and self.is_recomputed else 0,

@@ -7,6 +7,7 @@ import pytest
 from lab.models.shape import DecoderShape
 from lab.strategies import program
 from lab.strategies.data_parallel import DATA_PARALLEL
+from lab.strategies.fsdp_tensor import FSDP_TENSOR
 from lab.strategies.peak import peak_terms, saved_layer_bytes
 from lab.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.strategies.tensor_parallel import TENSOR_PARALLEL
@@ -21,6 +22,8 @@ LAYOUTS = {
     "zero1": (ZERO1, {"data": 8}),
     "zero3": (ZERO3, {"fsdp": 8}),
     "data x tensor": (DATA_PARALLEL | TENSOR_PARALLEL, {"data": 2, "tensor": 4}),
+    "data x sequence": (DATA_PARALLEL | SEQUENCE_PARALLEL, {"data": 2, "tensor": 4}),
+    "fsdp x tensor": (FSDP_TENSOR, {"fsdp": 2, "tensor": 4}),
 }
 
 
