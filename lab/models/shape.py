@@ -29,7 +29,7 @@ class DecoderShape:
       top_k: experts that a token visits.
       capacity_factor: slots of an expert for a sequence's tokens, relative to what balance would need; what finds none is dropped.
       shared: experts that every token visits besides.
-      balance: weight of the loss that keeps experts in balance.
+      balance: weight of the loss that keeps experts in balance; its gradient is added to that of the loss, itself it is not.
       tied: the head multiplies with the embedding's table.
       dtype: of activations and of weights in use, as XLA names it: "bf16" or "f32". Master weights and moments are float32.
       remat: what the backward pass computes again. "none": nothing; "selective": scores and softmax (Korthikanti et al. 2022);
