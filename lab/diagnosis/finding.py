@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -63,6 +62,3 @@ class Finding:
             "instructions": [t.instruction for t in self.transfers],
         }
 
-
-def first_origin(transfers: Iterable[Transfer]) -> str | None:
-    return next((t.origin for t in transfers if t.origin), None)

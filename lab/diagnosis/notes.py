@@ -19,7 +19,7 @@ def notes(program: Program) -> list[str]:
 
 def _reduced_narrow(program: Program) -> Iterator[str]:
     """Sums over devices in 16 bits, of gradients that are then widened."""
-    sites = [s for s in program.sites if s.kind in ("all_reduce", "reduce_scatter") and s.transfer.dtype in _NARROW and s.transfer.phase == "backward"]
+    sites = [s for s in program.sites if s.kind in ("all_reduce", "reduce_scatter") and s.transfer.dtype in _NARROW and s.phase == "backward"]
     if sites:
         first = sites[0].transfer
         sums = f"{count(len(sites), 'reduction')} of gradients {'runs' if len(sites) == 1 else 'run'} in {first.dtype}"
@@ -28,8 +28,8 @@ def _reduced_narrow(program: Program) -> Iterator[str]:
 
 def _gathered_again(program: Program) -> Iterator[str]:
     """Weights gathered in the forward pass and again for the backward pass."""
-    gathers = [site for site in program.sites if site.kind == "all_gather" and site.transfer.phase == "backward" and _argument(program, site)]
-    forward = {_argument(program, site) for site in program.sites if site.kind == "all_gather" and site.transfer.phase == "forward"}
+    gathers = [site for site in program.sites if site.kind == "all_gather" and site.phase == "backward" and _argument(program, site)]
+    forward = {_argument(program, site) for site in program.sites if site.kind == "all_gather" and site.phase == "forward"}
     again = [site for site in gathers if _argument(program, site) in forward]
     if again:
         yield (

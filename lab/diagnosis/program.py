@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lab.diagnosis.finding import Finding, first_origin
+from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Flow, Place, Use
 from lab.diagnosis.remarks import Remark
 from lab.diagnosis.specs import Dims, axes_of_dims, spec_text
 from lab.hlo.groups import Groups, UnreadGroups
-from lab.hlo.names import origin
+from lab.hlo.names import origin, phase
 from lab.hlo.read import Reading
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction, Module
 from lab.hlo.walk import Visit
-from lab.ledger import Ledger, Transfer
+from lab.ledger import Kind, Ledger, Transfer
 from meshes.axes import Axes
 from meshes.hardware import chip
 from meshes.targets import Target
@@ -37,6 +37,8 @@ WRITTEN = frozenset(
 )
 _SHARDING = re.compile(r"sharding=(\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\})")
 _CHAIN = re.compile(r'chain_id="\d+"')
+_MOVES = (Kind.ALL_GATHER, Kind.ALL_TO_ALL, Kind.COLLECTIVE_PERMUTE)
+_GATHERS = frozenset({"all-gather", "all-gather-start"})
 _FARTHEST = 200
 _ALIAS = re.compile(r"\((\d+), \{[\d, ]*\}(?:, (?:may|must)-alias)?\)")
 
@@ -86,12 +88,16 @@ class Site:
     """A transfer and its instruction.
 
     Attributes:
-      op_name: of the instruction, or of the one that speaks for it.
+      op_name: of the instruction, of the one that speaks for it, or, where that only says what is moved, of the one that it is moved for.
+      line: file and line of the same.
+      phase: "forward", "backward" or "update", by the same.
     """
 
     transfer: Transfer
     visit: Visit
     op_name: str
+    line: str | None
+    phase: str | None
 
     @property
     def place(self) -> Place:
@@ -154,16 +160,31 @@ class Program:
     def sites(self) -> tuple[Site, ...]:
         """The transfers that cross a wire."""
         pairs = zip(self.ledger.transfers, self.reading.visits, strict=True)
-        return tuple(Site(t, visit, self._op_name(visit)) for t, visit in pairs if t.group_size != 1)
+        return tuple(self._site(t, visit) for t, visit in pairs if t.group_size != 1)
 
     @property
     def inserted(self) -> tuple[Site, ...]:
         """Those that the compiler put in."""
         return tuple(site for site in self.sites if not site.is_written)
 
-    def _op_name(self, visit: Visit) -> str:
+    def _site(self, transfer: Transfer, visit: Visit) -> Site:
         named = self.reading.reader.named(visit)
-        return (named.op_name or "").partition(";")[0] if named else ""
+        op_name, line = _first(named.op_name) if named else "", transfer.origin
+        place = Place(visit.instruction, visit.computation)
+        if transfer.kind in _MOVES and op_name in self._names_behind(place):
+            served = self._served(place)
+            op_name, line = (_first(served.op_name), self.origin(served) or line) if served else (op_name, line)
+        return Site(transfer, visit, op_name, line, phase(op_name or None, self.is_differentiated))
+
+    def _names_behind(self, place: Place) -> set[str]:
+        """What newer XLA names a move after: the value that it moves."""
+        operand = self.operand(place)
+        return set() if operand is None else {_first(i.op_name) for i, _ in self.flow.back(*operand, through=_GATHERS) if i.op_name}
+
+    def _served(self, place: Place) -> Instruction | None:
+        """The named instruction that a moved value is moved for, in the forward pass where there are several."""
+        users = [use.instruction for use in self._results(place, frozenset()) if use.instruction and use.instruction.op_name]
+        return min(users, key=lambda i: "transpose(" in (i.op_name or ""), default=None)
 
     @cached_property
     def is_differentiated(self) -> bool:
@@ -209,10 +230,13 @@ class Program:
 
     def uses(self, site: Site, through: frozenset[str] = frozenset()) -> list[Use]:
         """What is done with what a transfer gives; TPU text prints an asynchronous one several times, and its result where it is waited for."""
-        instruction = site.place.instruction
+        return self._results(site.place, through)
+
+    def _results(self, place: Place, through: frozenset[str]) -> list[Use]:
+        instruction = place.instruction
         chain = _CHAIN.search(instruction.extras)
         if chain is None:
-            return self.flow.uses(*site.place, through)
+            return self.flow.uses(*place, through)
         channel = instruction.attribute("channel_id")
         copies = [p for p in self.instructions(instruction.opcode) if p.instruction.attribute("channel_id") == channel and chain[0] in p.instruction.extras]
         return [use for copy in copies for use in self.flow.uses(*copy, through)]
@@ -276,7 +300,7 @@ class Program:
 
     def finding(self, kind: str, sentence: str, advice: str, *sites: Site, origin: str | None = None, memory_bytes: int = 0) -> Finding:
         transfers = tuple(site.transfer for site in sites)
-        return Finding(kind, sentence, advice, transfers, origin or first_origin(transfers), memory_bytes, self._seconds(transfers))
+        return Finding(kind, sentence, advice, transfers, origin or next((site.line for site in sites if site.line), None), memory_bytes, self._seconds(transfers))
 
     def _seconds(self, transfers: tuple[Transfer, ...]) -> float | None:
         """One after the other, each at the full rate of its link."""
@@ -292,6 +316,11 @@ class Program:
             for instruction in computation.instructions:
                 if instruction.opcode in opcodes:
                     yield Place(instruction, computation)
+
+
+def _first(op_name: str | None) -> str:
+    """Of several names that a GPU fusion joins, the first; quotes as the user wrote them."""
+    return (op_name or "").partition(";")[0]
 
 
 def shape_text(shape: Shape) -> str:

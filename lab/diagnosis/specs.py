@@ -21,13 +21,13 @@ Dims = tuple[tuple[str, ...], ...]
 @lru_cache(maxsize=1 << 12)
 def axes_of_dims(sharding: str, axes: Axes) -> Dims | None:
     """Which axes split each dim; () where the array is whole on every device, None where the sharding is of another mesh or not understood."""
-    if "replicated" in sharding and "last_tile" not in sharding and "devices=" not in sharding:
-        return ()
     if tiles := _TILES.search(sharding):
-        return _from_tiles(tiles, "last_tile_dim_replicate" in sharding, axes)
-    if named := _MESH.search(sharding):
-        return _from_names(named[1], named[2], axes)
-    return None
+        found = _from_tiles(tiles, "last_tile_dim_replicate" in sharding, axes)
+    elif named := _MESH.search(sharding):
+        found = _from_names(named[1], named[2], axes)
+    else:
+        found = () if "replicated" in sharding else None
+    return found if found is None or any(found) else ()
 
 
 def spec_text(dims: Dims) -> str:
@@ -62,6 +62,8 @@ def _split_by(tile_of: np.ndarray, axes: Axes) -> Dims:
 def _from_names(mesh: str, dims: str, axes: Axes) -> Dims | None:
     """Of newer JAX: `{mesh['x'=4,'y'=2], [{'y'}, {}, {'x'}]}`."""
     sizes = {name: int(size) for name, size in _SIZE.findall(mesh)}
+    if ":(" in dims:  # A part of an axis.
+        return None
     split = tuple(tuple(re.findall(r"'([^']*)'", one)) for one in re.findall(r"\{([^}]*)\}", dims))
     if any(sizes.get(name) != axes.shape.get(name) for found in split for name in found):
         return None

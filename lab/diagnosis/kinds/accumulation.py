@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lab.diagnosis.finding import Finding, first_origin
+from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Flow, Place, Use
 from lab.diagnosis.program import Program, Site, times
 from lab.hlo.loops import Scope, trip_count
@@ -41,7 +41,7 @@ def _finding(program: Program, sites: list[Site], body: Computation) -> Finding:
         "add up on each device and reduce once: the loop inside jax.shard_map, with jax.lax.pcast(w, axis, "
         "to='varying') before it and one psum (or psum_scatter) after it"
     )
-    return program.finding("reduced_in_loop", sentence, advice, *sites, origin=first_origin(site.transfer for site in sites))
+    return program.finding("reduced_in_loop", sentence, advice, *sites)
 
 
 def _adding_loop(flow: Flow, site: Site) -> Computation | None:

@@ -38,7 +38,7 @@ def on_slow_link(program: Program) -> Iterator[Finding]:
 
 def _is_activation(site: Site) -> bool:
     is_sum = site.kind in ("all_reduce", "reduce_scatter", "send_recv")
-    return is_sum and site.transfer.phase == "forward" and site.transfer.payload_bytes >= _SMALLEST and "transpose(" not in site.op_name
+    return is_sum and site.phase == "forward" and site.transfer.payload_bytes >= _SMALLEST and "transpose(" not in site.op_name
 
 
 def _inside(program: Program) -> set[str]:

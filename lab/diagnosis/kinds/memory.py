@@ -133,7 +133,7 @@ def kept_whole(program: Program) -> Iterator[Finding]:
     """Split weights that are gathered once in the forward pass, and kept until the backward pass uses them."""
     if not program.is_differentiated:
         return
-    kept = [site for site in program.inserted if site.kind == "all_gather" and site.transfer.phase == "forward" and _is_used_in_both(program, site)]
+    kept = [site for site in program.inserted if site.kind == "all_gather" and site.phase == "forward" and _is_used_in_both(program, site)]
     if len(kept) >= _FEWEST_KEPT:
         held = sum(site.transfer.payload_bytes for site in kept)
         sentence = (

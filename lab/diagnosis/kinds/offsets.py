@@ -74,7 +74,7 @@ def _lookups(program: Program, site: Site) -> list[Instruction]:
 def cotangents_gathered(program: Program) -> Iterator[Finding]:
     """The gradient of a lookup gathers tokens and cotangents, where summing the table's gradient would move less."""
     names = ("scatter-add", "scatter_add")
-    for sites in together(program, lambda site: site.kind == "all_gather" and site.primitive in names and site.transfer.phase == "backward"):
+    for sites in together(program, lambda site: site.kind == "all_gather" and site.primitive in names and site.phase == "backward"):
         payload = sum(site.transfer.payload_bytes for site in sites)
         tables = [use.instruction for site in sites for use in program.uses(site) if use.opcode == "scatter"]
         table = max((arrays(i.shape)[0].bytes for i in tables), default=0) * (sites[0].transfer.group_size or 1)

@@ -27,7 +27,7 @@ def _finding(program: Program, sums: list[Site], sites: list[Site]) -> Finding:
     axis, transfer = ", ".join(sums[0].transfer.axes or ()), sums[0].transfer
     often = "every tick" if transfer.executions != 1 else "once"
     line = transfer.origin
-    beside = [s for s in program.inserted if s.transfer.origin == line and s.primitive in _PICKS and s not in sites]
+    beside = [s for s in program.inserted if s.line == line and s.primitive in _PICKS and s not in sites]
     sentence = (
         f"the output of one stage is taken out {often} and sent to all stages along {axis}, "
         f"{exact(transfer.payload_bytes)} B each time; the shift between stages is not the matter"

@@ -53,7 +53,7 @@ def experts_gathered(program: Program) -> Iterator[Finding]:
         over = [site for site in program.inserted if site.transfer.axes == (axis,) and site.primitive == "dot_general"]
         gathers = [site for site in over if site.kind == "all_gather" and program.argument_of(*(program.operand(site.place) or site.place)) not in _experts(program)]
         sums = [site for site in over if site.kind == "all_reduce"]
-        if gathers and sums and len({site.transfer.origin for site in gathers + sums}) > 1:
+        if gathers and sums and len({site.line for site in gathers + sums}) > 1:
             payload = sum(site.transfer.payload_bytes for site in gathers + sums)
             sentence = (
                 f"a constraint on the experts' dim makes XLA gather the tokens over {axis} and sum the outputs, "

@@ -12,7 +12,7 @@ def together(program: Program, concerns: Callable[[Site], bool]) -> Iterator[lis
     by_cause: dict[tuple[str, str | None], list[Site]] = {}
     for site in program.inserted:
         if concerns(site):
-            by_cause.setdefault((site.primitive, site.transfer.origin), []).append(site)
+            by_cause.setdefault((site.primitive, site.line), []).append(site)
     for (_, line), sites in by_cause.items():
-        nameless = [site for site in program.inserted if site.transfer.op_name is None and line and site.transfer.origin == line]
+        nameless = [site for site in program.inserted if site.transfer.op_name is None and line and site.line == line]
         yield sites + [site for site in nameless if site not in sites]
