@@ -147,6 +147,7 @@ def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
         raise Unusable("a pipeline of ZeRO-1 or 2: a stage would keep weights beside their masters; take data parallelism or ZeRO-3")
     spread = Pipeline(strategy | PIPELINE, shape, mesh)
     spread.strategy.check(shape, spread.axes)
+    shape.order(spread.stages)
     return spread
 
 

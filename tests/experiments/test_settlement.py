@@ -9,7 +9,7 @@ from lab.settle import Status, Verdict
 from meshes import plugins
 from meshes.targets import parse_target
 
-STEPS = [name for name in names() if isinstance(load(name), Experiment) and isinstance(load(name).parameters, DecoderShape)]
+STEPS = [name for name in names() if isinstance(load(name), Experiment) and type(load(name).parameters) is DecoderShape]
 IN_STYLES = [(name, style) for name in STEPS for style in STYLES if style in load(name).styles]
 # Numbers of the others stand in tests/lab/strategies/test_experts.py.
 ON_CPU = [each for each in IN_STYLES if each not in (("ch18_expert_parallel", "declared"), ("ch18_hierarchical", "explicit"))]

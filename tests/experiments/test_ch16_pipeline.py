@@ -1,0 +1,81 @@
+"""A pipeline's claims, by ledgers made by hand and by one compiled for 16 GPUs; what two schedules hold, as XLA plans it for 8."""
+
+from dataclasses import replace
+
+import pytest
+
+from experiments.ch16_pipeline_memory import Assumed
+from lab.experiment import load
+from lab.ledger import Kind, Ledger, Transfer
+from lab.run import run
+from lab.settle import Verdict
+from meshes import plugins
+from meshes.axes import Axes
+from meshes.targets import parse_target
+
+AXES = Axes.of({"data": 2, "pipe": 4, "tensor": 2})
+EXPERIMENT = load("ch16_pipeline")
+SHAPE = replace(EXPERIMENT.numeric_parameters, layers=16, accumulation=8)
+
+
+def shape_of(schedule: str):
+    return replace(SHAPE, schedule=schedule, chunks=2 if schedule == "interleaved" else 1)
+
+
+def verdicts(schedule: str, ledger: Ledger | None = None) -> dict[str, str]:
+    shape = shape_of(schedule)
+    return {claim.id: str(claim.verdict) for claim in EXPERIMENT.claims(shape, AXES, ledger or EXPERIMENT.predict(shape, AXES))}
+
+
+def changed(which, **change) -> Ledger:
+    ledger = EXPERIMENT.predict(shape_of("1f1b"), AXES)
+    assert any(map(which, ledger.transfers))
+    return replace(ledger, transfers=tuple(replace(t, **change) if which(t) else t for t in ledger.transfers))
+
+
+def is_message(t: Transfer) -> bool:
+    return t.kind is Kind.COLLECTIVE_PERMUTE
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb_h1", "zb_h2", "interleaved"])
+def test_what_theory_asks_for_confirms_what_it_decides(schedule):
+    found = verdicts(schedule)
+    left_open = {"zb_h2": {"ch16.zb_bubble"}, "interleaved": {"ch16.pp_volume"}}.get(schedule, set())
+    assert {id for id, verdict in found.items() if verdict == "calculated"} == left_open
+    assert {verdict for id, verdict in found.items() if id not in left_open} == {"confirmed"}
+    assert ("ch16.interleaved_comm" in found) == (schedule == "interleaved")
+
+
+def test_1f1b_needs_48_of_132_messages_of_4_stages_and_8_micro_batches():
+    volume = next(claim for claim in EXPERIMENT.claims(shape_of("1f1b"), AXES, changed(is_message, phase=None)) if claim.id == "ch16.pp_volume")
+    assert volume.evidence.startswith("of 22 messages each way over 3 boundaries the schedule needs 48 of")
+
+
+def test_half_a_message_refutes_its_size():
+    ledger = changed(lambda t: t.scope == "back", payload_bytes=12)
+    assert verdicts("1f1b", ledger)["ch16.p2p_size"] == "refuted"
+
+
+def test_one_tick_more_refutes_the_bubble():
+    assert verdicts("1f1b", changed(is_message, executions=23))["ch16.1f1b_bubble"] == "refuted"
+
+
+def test_a_gradient_summed_over_stages_in_every_tick_refutes_that_they_are_separate():
+    assert verdicts("1f1b", changed(lambda t: t.scope == "embedding" and "pipe" in t.axes, executions=22))["ch16.separability"] == "refuted"
+
+
+def test_one_stage_decides_nothing():
+    alone = Axes.of({"data": 2, "pipe": 1, "tensor": 2})
+    assert EXPERIMENT.claims(SHAPE, alone, EXPERIMENT.predict(SHAPE, alone)) == ()
+
+
+@pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
+def test_16_gpus_send_what_theory_says_to_the_byte():
+    result = run(EXPERIMENT, target=parse_target("gpu:h100:2x8"), style="explicit")
+    assert (result.failure, result.verdict, result.settlement.unexplained) == (None, Verdict.EXACT, ())
+    assert {claim.verdict for claim in result.claims} == {"confirmed"}
+
+
+@pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
+def test_gpipe_holds_4_messages_more_than_1f1b_of_8_micro_batches_on_4_stages():
+    assert Assumed().gpipe_above_1f1b(micro_batches=8) == 4

@@ -1,0 +1,98 @@
+"""Pipelines of the decoder on 8 fake devices: numbers of one device, ledgers of theory, jobs as often as the schedule has them."""
+
+from dataclasses import replace
+from functools import cache
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from lab.decoder_experiments.step import random_tokens
+from lab.inspection import inspect_program
+from lab.models.decoder import initial
+from lab.pipelines import program
+from lab.pipelines.prediction import predict
+from lab.pipelines.program import PipelineShape
+from lab.pipelines.table import to_do
+from lab.settle import Context, Verdict, settle
+from lab.strategies.data_parallel import DATA_PARALLEL
+from lab.strategies.program import mean_loss
+from lab.strategies.sequence_parallel import SEQUENCE_PARALLEL
+from lab.strategies.strategy import Strategy
+from lab.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.strategies.zero1 import ZERO1
+from lab.strategies.zero3 import ZERO3
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import make_mesh, parse_target
+
+SHAPE = PipelineShape(
+    layers=4, batch=16, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=48, dtype="f32", remat="none", accumulation=4
+)
+CASES = {
+    "gpipe": (DATA_PARALLEL | TENSOR_PARALLEL, "data=2,pipe=2,tensor=2", {}),
+    "1f1b": (DATA_PARALLEL, "data=2,pipe=4", {"remat": "full"}),
+    "interleaved": (DATA_PARALLEL | SEQUENCE_PARALLEL, "data=2,pipe=2,tensor=2", {"chunks": 2}),
+    "zb_h1": (ZERO3 | TENSOR_PARALLEL, "fsdp=2,pipe=2,tensor=2", {"tied": True}),
+    "zb_h2": (TENSOR_PARALLEL, "pipe=4,tensor=2", {"accumulation": 8, "remat": "dots"}),
+}
+# Half the time: the machine code is as XLA's partitioner and simplifier left it, and the numbers are the same.
+QUICKLY = {"xla_backend_optimization_level": 0}
+TOLERANCE = 1e-5
+
+
+@cache
+def loss_and_gradients(tied: bool):
+    """One device's, without micro-batches."""
+    shape = replace(SHAPE, tied=tied)
+    with jax.default_matmul_precision("highest"):
+        return jax.jit(jax.value_and_grad(mean_loss), static_argnums=3)(initial(shape), *random_tokens(shape), shape)
+
+
+@pytest.mark.parametrize("schedule", CASES)
+def test_loss_and_gradients_are_those_of_one_device_and_each_stage_does_its_jobs(schedule):
+    strategy, mesh, sizes = CASES[schedule]
+    shape, axes = replace(SHAPE, schedule=schedule, **sizes), Axes.parse(mesh)
+    function, shapes = program.gradients(strategy, shape, make_mesh(parse_target("cpu:8"), axes))
+    arguments = jax.device_put((initial(shape), *random_tokens(shape)), jax.tree.map(lambda x: x.sharding, shapes))
+    with jax.default_matmul_precision("highest"):
+        *found, done = jax.device_get(function.lower(*shapes).compile(compiler_options=QUICKLY)(*arguments))
+    expected = jax.device_get(loss_and_gradients(shape.tied))
+    scaled = [jax.tree.map(lambda x, unit: x / np.abs(unit).max(), tree, expected) for tree in (tuple(found), expected)]
+    chex.assert_trees_all_close(*scaled, rtol=0, atol=TOLERANCE)
+    assert done.tolist() == to_do(shape.order(axes["pipe"]))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mesh", "sizes"),
+    [
+        (DATA_PARALLEL | TENSOR_PARALLEL, "data=2,pipe=2,tensor=2", {"schedule": "1f1b"}),
+        (ZERO3 | SEQUENCE_PARALLEL, "fsdp=2,pipe=2,tensor=2", {"schedule": "zb_h2", "remat": "full", "tied": True}),
+    ],
+    ids=["1f1b", "zb_h2"],
+)
+def test_a_step_sends_what_theory_says_to_the_byte(strategy: Strategy, mesh: str, sizes: dict):
+    shape, axes, target = replace(SHAPE, **sizes), Axes.parse(mesh), parse_target("cpu:8")
+    devices = make_mesh(target, axes)
+    step, args = program.step(strategy, shape, devices)
+    compiled = step.lower(*args).compile(compiler_options=QUICKLY)
+    settled = settle(predict(strategy, shape, axes), inspect_program(compiled, (), devices, target, source="pipeline"), Context("cpu", "explicit", axes.shape))
+    assert (settled.verdict, settled.unexplained, settled.missing) == (Verdict.EXACT, (), ())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sizes", "message"),
+    [
+        (ZERO1, {}, "a pipeline of ZeRO-1 or 2: a stage would keep weights beside their masters; take data parallelism or ZeRO-3"),
+        (DATA_PARALLEL, {"layers": 5}, "layers=5 do not split into 4 stages of 1 chunks; make it a multiple of 4"),
+        (DATA_PARALLEL, {"chunks": 2}, "schedule=1f1b: a stage of it has 1 chunks, found chunks=2; several run with interleaved alone"),
+        (DATA_PARALLEL, {"schedule": "eager"}, "no schedule 'eager'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe and interleaved"),
+        (DATA_PARALLEL, {"batch": 12}, "dim 'batch' of size 3 does not split over data=2; make it a multiple of 2"),
+    ],
+)
+def test_what_does_not_run_is_refused_in_one_line(strategy, sizes, message):
+    mesh = make_mesh(parse_target("cpu:8"), Axes.parse("data=2,pipe=4"))
+    with pytest.raises(Unusable) as refused:
+        program.step(strategy, replace(SHAPE, **sizes), mesh)
+    assert str(refused.value) == message
