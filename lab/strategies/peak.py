@@ -82,10 +82,20 @@ class Device:
         inside, between = map(self._tensors, (self.strategy.inside, self.strategy.residual))
         return inside | {name: between[name] for name in STREAM}
 
+    @property
+    def keys(self) -> int:
+        """That meet a query at once: of the whole sequence, or of one block that goes round."""
+        return self.strategy.meeting.local_shape(("keys",), (self.shape.length,), self.axes)[0]
+
+    @property
+    def remat(self) -> str:
+        """Of blocks that go round no scores are kept, whatever else is."""
+        return "selective" if self.keys < self.shape.length and self.shape.remat == "none" else self.shape.remat
+
     def _tensors(self, layout: Layout) -> Terms:
         shape = self.shape
         kv_heads, mlp = (self._local(self.strategy.inside, dim) for dim in ("kv_heads", "mlp"))
-        dense = llama_tensors(self._tokens(layout), shape.length, shape.embed, kv_heads * shape.queries, kv_heads, shape.head_dim, mlp, shape.bytes_per_element)
+        dense = llama_tensors(self._tokens(layout), self.keys, shape.embed, kv_heads * shape.queries, kv_heads, shape.head_dim, mlp, shape.bytes_per_element)
         return dense | self._in_slots(dense) if shape.experts else dense
 
     def _in_slots(self, dense: Terms) -> Terms:
@@ -106,7 +116,7 @@ class Device:
 
     @property
     def saved(self) -> int:
-        return self._sum(SAVED[self.shape.remat])
+        return self._sum(SAVED[self.remat])
 
     @property
     def matrices(self) -> list[Weight]:
@@ -180,7 +190,7 @@ class Device:
     @property
     def second_layout(self) -> int:
         """XLA's GPU compiler copies the softmax of all layers before the backward pass."""
-        return self.shape.layers * self.tensors["softmax"] if self.shape.remat == "none" else 0
+        return self.shape.layers * self.tensors["softmax"] if self.remat == "none" else 0
 
     @property
     def relaid(self) -> int:
@@ -200,7 +210,7 @@ class Device:
         layer, attention = self._sum(SAVED["none"]), self._sum(ATTENTION) + self._sum(SQUARE)
         if not self.is_recomputed:
             # Of stacks that are kept, a layer that is peeled off the loop has slices of its own.
-            layer, attention = self.saved if self.is_peeled else 0, self._sum(SQUARE) * (1 if self.shape.remat == "none" else 2)
+            layer, attention = self.saved if self.is_peeled else 0, self._sum(SQUARE) * (1 if self.remat == "none" else 2)
         used = self.used(self.matrices) if self.is_recomputed else 0
         return {
             "one layer's tensors": max(layer, attention),
