@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -183,8 +183,10 @@ class Program:
 
     def _served(self, place: Place) -> Instruction | None:
         """The named instruction that a moved value is moved for, in the forward pass where there are several."""
-        users = [use.instruction for use in self._results(place, frozenset()) if use.instruction and use.instruction.op_name]
-        return min(users, key=lambda i: "transpose(" in (i.op_name or ""), default=None)
+        users = [use for use in self._results(place, frozenset()) if use.instruction]
+        after = [then for use in users if not use.instruction.op_name for then in self.flow.uses(use.instruction, use.computation) if then.instruction]
+        named = [use.instruction for use in users + after if use.instruction.op_name]
+        return min(named, key=lambda i: "transpose(" in (i.op_name or ""), default=None)
 
     @cached_property
     def is_differentiated(self) -> bool:
@@ -237,9 +239,18 @@ class Program:
         chain = _CHAIN.search(instruction.extras)
         if chain is None:
             return self.flow.uses(*place, through)
-        channel = instruction.attribute("channel_id")
-        copies = [p for p in self.instructions(instruction.opcode) if p.instruction.attribute("channel_id") == channel and chain[0] in p.instruction.extras]
+        copies = self._chains[instruction.opcode, instruction.attribute("channel_id"), chain[0]]
         return [use for copy in copies for use in self.flow.uses(*copy, through)]
+
+    @cached_property
+    def _chains(self) -> dict[tuple[str, str | None, str], list[Place]]:
+        """The copies of each asynchronous collective of TPU text, by opcode, channel and chain."""
+        found: dict[tuple[str, str | None, str], list[Place]] = {}
+        for computation in self.module.computations.values():
+            for i in computation.instructions:
+                if "chain_id=" in i.tail and (chain := _CHAIN.search(i.extras)):
+                    found.setdefault((i.opcode, i.attribute("channel_id"), chain[0]), []).append(Place(i, computation))
+        return found
 
     def behind(self, site: Site) -> str:
         """The largest argument that a moved value is made of, for people; the value itself where there is none."""
@@ -310,12 +321,6 @@ class Program:
         rates = {link: described.slow.value if link in ("network", "dcn") else described.fast.value for link in {t.link for t in transfers}}
         wires = ((t.wire_bytes or Fraction(0)) * (t.executions or 0) / Fraction(rates[t.link]) for t in transfers)
         return float(sum(wires)) * described.devices_per_chip  # The links of a chip are shared by its devices.
-
-    def instructions(self, *opcodes: str) -> Iterator[Place]:
-        for computation in self.module.computations.values():
-            for instruction in computation.instructions:
-                if instruction.opcode in opcodes:
-                    yield Place(instruction, computation)
 
 
 def _first(op_name: str | None) -> str:

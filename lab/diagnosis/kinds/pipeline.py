@@ -11,6 +11,7 @@ from lab.report.units import exact
 
 _PICKS = ("squeeze", "slice", "dynamic_slice", "gather")
 _SHIFTS = ("collective_permute", "all_to_all")
+_MASKS = frozenset({"select", "slice", "dynamic-slice", "broadcast"})
 _SMALLEST = 1024
 
 
@@ -23,11 +24,16 @@ def last_stage_broadcast(program: Program) -> Iterator[Finding]:
             yield _finding(program, sums, sites)
 
 
+def _feeds(program: Program, permute: Site, total: Site) -> bool:
+    """It brings the stage's output to where the sum masks the others."""
+    uses = program.uses(permute, _MASKS) if permute.kind == "collective_permute" else []
+    return any(use.instruction is total.visit.instruction for use in uses)
+
+
 def _finding(program: Program, sums: list[Site], sites: list[Site]) -> Finding:
     axis, transfer = ", ".join(sums[0].transfer.axes or ()), sums[0].transfer
     often = "every tick" if transfer.executions != 1 else "once"
-    line = transfer.origin
-    beside = [s for s in program.inserted if s.line == line and s.primitive in _PICKS and s not in sites]
+    beside = [site for site in program.inserted if site.transfer.axes == transfer.axes and site not in sites and _feeds(program, site, sums[0])]
     sentence = (
         f"the output of one stage is taken out {often} and sent to all stages along {axis}, "
         f"{exact(transfer.payload_bytes)} B each time; the shift between stages is not the matter"

@@ -81,7 +81,7 @@ def heads_split_apart(program: Program) -> Iterator[Finding]:
     """Of grouped-query attention: the axis that splits the queries' heads has more devices than there are key-value heads, so that a head is split."""
     found: dict[str, list[Site]] = {}
     for site in program.inserted:
-        if site.kind == "all_gather" and site.primitive == "dot_general" and (weight := _column_weight(program, site)):
+        if site.kind == "all_gather" and site.primitive in ("dot_general", "reshape") and (weight := _column_weight(program, site)):
             found.setdefault(f"{', '.join(program.spanned(site))}|{weight.dims}", []).append(site)
     for sites in found.values():
         weights = [weight for site in sites if (weight := _column_weight(program, site))]

@@ -32,19 +32,22 @@ _WINDOWS = re.compile(r"jit\((cum\w+)\)/reduce_window\w*$")
 
 
 def unsplit_operation(program: Program) -> Iterator[Finding]:
-    for sites in together(program, lambda site: site.primitive in ADVICE and _feeds(program, site)):
-        name, gather = _name(sites[0]), max(sites, key=lambda s: s.transfer.payload_bytes)
+    for sites in together(program, lambda site: site.primitive in ADVICE):
+        gathers = [site for site in sites if _feeds(program, site)]
+        if not gathers:
+            continue
+        name, gather = _name(gathers[0]), max(gathers, key=lambda s: s.transfer.payload_bytes)
         factor = times(gather.transfer.group_size or 0)
-        does = "is a call that XLA cannot look into" if sites[0].primitive in _CALLS else "is an operation that XLA does not split here"
+        does = "is a call that XLA cannot look into" if gather.primitive in _CALLS else "is an operation that XLA does not split here"
         sentence = f"{name} {does}: {program.moved(gather)} is gathered {factor} and every device computes all of it{_top_k(program, gather)}"
-        yield program.finding("unsplit_operation", sentence, ADVICE[sites[0].primitive], *sites)
+        yield program.finding("unsplit_operation", sentence, ADVICE[gather.primitive], *sites)
 
 
 def grouped_convolution(program: Program) -> Iterator[Finding]:
     """A convolution in groups whose operand is gathered though no group needs another's channels."""
 
     def is_grouped(site: Site) -> bool:
-        uses = program.uses(site, frozenset({"pad"})) if site.primitive == "conv_general_dilated" and site.kind == "all_gather" else []
+        uses = program.uses(site, frozenset({"pad"})) if site.kind == "all_gather" else []
         return any(use.opcode == "convolution" and use.number == 0 and _groups(use.instruction.attributes) > 1 for use in uses)
 
     for sites in together(program, is_grouped):

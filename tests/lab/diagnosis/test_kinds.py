@@ -92,7 +92,7 @@ def test_fewer_key_value_heads_than_the_tensor_axis_of_4_are_split_and_gathered(
     found = diagnosed(mesh, lambda x, wq, wk, wv: attention(x, wq, wk, wv, heads=heads), array(mesh, (4, 64, 64), "data"), wq, wkv, wkv)
     assert kinds(found) == (["heads_split_apart"] if is_split else [])
     if is_split:
-        assert f"wk f32[64,{heads * 16}] P(None, 'tensor')" in found.findings[0].sentence
+        assert f"wv f32[64,{heads * 16}] P(None, 'tensor')" in found.findings[0].sentence
 
 
 @pytest.mark.parametrize(("size", "is_large"), [(512, True), (64, False)])
