@@ -76,3 +76,10 @@ def mesh(target: str, **axes: int) -> Any:
     place = parse_target(target)
     prepare([place])
     return make_mesh(place, Axes.of(axes))
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext lab`: meshes of JAX are shown as pictures. Ledgers, verdicts and `meshes.axes.Axes` always are."""
+    from lab.report.html.notebook import register
+
+    register(shell)

@@ -64,7 +64,7 @@ def read_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Target 
     text, axes = compiled.as_text(), _axes(mesh)
     # A program of one device is no program on the mesh of its arguments.
     axes = None if axes is not None and axes.size > 1 and _devices_of(compiled) == 1 else axes
-    reading = read(text, source=source, axes=axes, target=target if axes else None, devices=_devices(mesh) if axes else None)
+    reading = read(text, source=source, axes=axes, target=target if axes else None, devices=devices_of(mesh) if axes else None)
     ledger = replace(reading.ledger, memory=_memory(compiled, argument_padding(text)))
     return Program(ledger, reading, axes, target, _given(compiled, args), tuple(remarks), partial(_wires, mesh), _platform(compiled))
 
@@ -142,7 +142,7 @@ def _axes(mesh: Any) -> Axes | None:
     return Axes.of(dict(shape))
 
 
-def _devices(mesh: Any) -> Devices | None:
+def devices_of(mesh: Any) -> Devices | None:
     """What the devices of a JAX mesh tell of where they stand."""
     devices = list(getattr(getattr(mesh, "devices", None), "flat", ()))
     if not devices:

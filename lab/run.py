@@ -68,6 +68,11 @@ class Result:
         """Nothing failed and nothing, of the ledger or of the book, was refuted but what the catalogue disputes."""
         return self.verdict not in (Verdict.FAILED, Verdict.REFUTED) and not any(claim.is_surprise for claim in self.claims)
 
+    def _repr_html_(self) -> str:
+        from lab.report.html.notebook import result_html
+
+        return result_html(self)
+
     def to_json(self) -> dict[str, Any]:
         """One of the `results` of `sharding-lab/run/1`."""
         return {

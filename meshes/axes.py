@@ -62,6 +62,11 @@ class Axes:
     def __str__(self) -> str:
         return ",".join(f"{name}={size}" for name, size in self.shape.items())
 
+    def _repr_html_(self) -> str:
+        from meshes.picture import mesh_svg
+
+        return mesh_svg(self)
+
     def ordered(self, names: Iterable[str]) -> tuple[str, ...]:
         """The given names in the mesh's order."""
         return tuple(sorted(set(names), key=self._index))

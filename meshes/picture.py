@@ -26,7 +26,8 @@ def mesh_svg(axes: Axes, domains: Sequence[int] | None = None, domain: str = "ho
     names, sizes = ("",) * (3 - len(axes.names)) + axes.names, (1,) * (3 - len(axes.sizes)) + axes.sizes
     *outer, planes, rows, columns = map(_shown, sizes, [_most(sizes)] * len(sizes))
     cell_width = PADDING + LETTER * len(str(axes.size - 1))
-    width, height = LINE + len(columns) * cell_width + GAP, 2 * LINE + len(rows) * CELL_HEIGHT + GAP
+    title_width = LETTER * max(len(_place(names, tuple(size - 1 for size in sizes[:-2]))), len(names[-1]) + 2)
+    width, height = LINE + max(len(columns) * cell_width, title_width) + GAP, 2 * LINE + len(rows) * CELL_HEIGHT + GAP
     panels = []
     for (down, above), (right, plane) in product(enumerate(product(*outer)), enumerate(planes)):
         place = (*above, plane)

@@ -99,6 +99,11 @@ class Settlement:
     def unexplained_wire_bytes(self) -> Fraction:
         return Totals.of(self.unexplained).wire_bytes + self._wire_bytes(Status.REFUTED)
 
+    def _repr_html_(self) -> str:
+        from lab.report.html.notebook import settlement_html
+
+        return settlement_html(self)
+
     def _wire_bytes(self, *statuses: Status) -> Fraction:
         return Totals.of(t for term in self.terms if term.status in statuses for t in term.measured).wire_bytes
 

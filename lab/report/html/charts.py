@@ -73,7 +73,7 @@ def roofline(of: Chip, peak: float, points: Mapping[str, tuple[float, float]]) -
         bound = attainable_flops_per_s(peak, rate, at)
         told = element("title", f"this program over {name}: {scaled(at, 'FLOP/B')}, at most {100 * bound / peak:.3g} % of peak")
         parts.append(element("circle", told, cx=float(x(at)), cy=float(y(bound)), r=6, style=f"fill:{colours[name]};stroke:var(--ink);stroke-width:1.5"))
-    return chart(f"Roofline of {of.name}: FLOP/s at most over FLOPs for each byte that crosses", WIDTH, HEIGHT, *parts)
+    return chart(f"Roofline of {of.name}: FLOP/s at most over FLOPs for each byte that crosses", WIDTH, HEIGHT, *parts, kind="roofline")
 
 
 def _frame(x: Decades, y: Decades) -> list[Markup]:

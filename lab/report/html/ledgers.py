@@ -175,11 +175,11 @@ def memory(found: Memory | None, held: Mapping[str, int] | None, place: Place) -
     capacity = place.capacity
     tables = []
     if found:
-        rows = {"arguments": found.arguments, "outputs that take no argument's place": found.outputs - found.aliased, "temporaries": found.temporaries}
+        rows = {"arguments": found.arguments, "outputs, not in place": found.outputs - found.aliased, "temporaries": found.temporaries}
         rows |= {"peak": found.peak} if found.peak is not None else {}
         tables.append(_held("As compiled, by XLA's own analysis", rows, capacity))
     if held:
-        tables.append(_held("At the fullest moment, by theory", {**held, "together": sum(held.values())}, capacity))
+        tables.append(_held("At the fullest moment, by theory", {name: size for name, size in held.items() if size} | {"together": sum(held.values())}, capacity))
     if tables and place.chip:
         tables.append(element("p", f"A full bar is {bytes_text(round(capacity))}, the memory of one device of {place.chip.name}.", class_="note"))
     return joined(tables)

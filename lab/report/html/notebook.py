@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from lab.inspection import devices_of
 from lab.ledger import Ledger
 from lab.report.html import runs
 from lab.report.html.markup import element, joined, paragraphs, source
@@ -40,17 +41,16 @@ def result_html(result: Result) -> str:
 
 
 def mesh_html(mesh: Any) -> str:
-    """A `jax.sharding.Mesh` with the host, or slice, of each device."""
-    from lab.inspection import _devices as devices_of_mesh
-
-    axes, found = Axes.of(dict(mesh.shape)), devices_of_mesh(mesh)
-    is_parted = found is not None and len(set(found.domains)) > 1
-    drawn = mesh_svg(axes, found.domains if is_parted else None, "slice" if found and "ici" in found.link_names else "host")
-    return _output(element("p", f"mesh {axes}: {axes.size:,} devices"), Markup(drawn))
+    """A `jax.sharding.Mesh`, coloured by host, or by slice, where there are several."""
+    axes, placed = Axes.of(dict(mesh.shape)), devices_of(mesh)
+    domains = placed.domains if placed and len(set(placed.domains)) > 1 else None
+    domain = "slice" if placed and "ici" in placed.link_names else "host"
+    parted = f" in {len(set(domains)):,} {domain}s" if domains else ""
+    return _output(element("p", f"mesh {axes}: {axes.size:,} devices{parted}"), Markup(mesh_svg(axes, domains, domain)))
 
 
 def register(shell: InteractiveShell) -> None:
-    """Meshes of JAX are shown as pictures from now on."""
+    """Meshes of JAX are shown as pictures from now on. Their type is named, since JAX is not to be imported before a target is."""
     shell.display_formatter.formatters["text/html"].for_type_by_name("jax._src.mesh", "Mesh", mesh_html)
 
 

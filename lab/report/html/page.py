@@ -11,6 +11,9 @@ from markupsafe import Markup
 
 from lab.report.html.markup import rendered, source
 
+MOST_LISTED = 2
+"""Parts whose sections stand in the contents."""
+
 
 @dataclass(frozen=True)
 class Section:
@@ -27,6 +30,7 @@ class Part:
     Attributes:
       lead: a sentence before them.
       is_folded: only its title shows until it is opened.
+      id: what links name; a number where it is "".
     """
 
     title: str
@@ -50,8 +54,16 @@ def document(title: str, verdict: Verdict, parts: Sequence[Part]) -> str:
     style, script = source("report.css"), source("report.js")
     script_hash = b64encode(sha256(script.encode()).digest()).decode()
     told = [told_part for part in parts if (told_part := _told(part)).sections or part.lead]
-    numbered = [replace(part, id=f"part-{number}") for number, part in enumerate(told, 1)]
-    return str(rendered("page.html", title=title, verdict=verdict, parts=numbered, style=style, script=script, script_hash=script_hash))
+    numbered = [replace(part, id=part.id or f"part-{number}") for number, part in enumerate(told, 1)]
+    links = _links([part for part in numbered if not part.is_folded])
+    return str(rendered("page.html", title=title, verdict=verdict, parts=numbered, links=links, style=style, script=script, script_hash=script_hash))
+
+
+def _links(parts: Sequence[Part]) -> list[tuple[str, str]]:
+    """(id, title) of parts, of their sections where parts are few."""
+    if len(parts) > MOST_LISTED:
+        return [(part.id, part.title) for part in parts]
+    return [(f"{part.id}-{number}", section.title) for part in parts for number, section in enumerate(part.sections, 1)]
 
 
 def _told(part: Part) -> Part:

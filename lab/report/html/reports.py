@@ -33,9 +33,10 @@ def experiments(results: Sequence[Result], trained: Sequence[Trained], answers: 
     is_folded = len(results) + len(trained) + len(answers) > 1
     told = [(runs.name(one), claim) for one in results for claim in one.claims]
     told += [(one.training.name, claim) for one in trained for claim in one.claims] + [(one.experiment, claim) for one in answers for claim in one.claims]
-    overview = [Part("Overview", (runs.summary(results), runs.claims(told)))] if is_folded else []
+    overview = [Part("Overview", (runs.summary(results), runs.others(trained, answers), runs.claims(told)))] if is_folded else []
     parts = [runs.result_part(one, number, is_folded=is_folded, with_program=not is_audit) for number, one in enumerate(results, 1)]
-    parts += [runs.trained_part(one, is_folded=is_folded) for one in trained] + [runs.answer_part(one, is_folded=is_folded) for one in answers]
+    parts += [runs.trained_part(one, number, is_folded=is_folded) for number, one in enumerate(trained, 1)]
+    parts += [runs.answer_part(one, number, is_folded=is_folded) for number, one in enumerate(answers, 1)]
     names = list(dict.fromkeys([*(one.experiment for one in results), *(one.training.name for one in trained), *(one.experiment for one in answers)]))
     title = "lab verify" if is_audit else f"lab run {' '.join(names)}"
     return document(title, runs.verdict(results, trained, answers), [*overview, *([audit()] if is_audit else []), *parts])

@@ -49,21 +49,21 @@ def verdict(results: Sequence[Result], trained: Sequence[Trained], answers: Sequ
     verdicts = [one.verdict for one in (*results, *trained)]
     word = str(max(verdicts, key=list(Settled).index)) if verdicts else "answered"
     surprises = [claim for one in every for claim in one.claims if claim.is_surprise]
+    counts = {"training": len(trained), "question": len(answers)}
     sentences = [count_text(results)] if results else []
-    sentences += [f"{counted(len(trained), 'training')}."] if trained else []
-    sentences += [f"{counted(len(answers), 'question')} answered."] if answers else []
-    sentences.append(f"Claims of the book: {tally(Counter(outcome(claim) for one in every for claim in one.claims))}.")
-    sentences += numerics_lines(results) + [f"Refuted, and not disputed before: {claim_text(claim)}" for claim in surprises]
-    return Verdict(word.capitalize(), tuple(sentences), "good" if all(one.is_fine for one in every) else "bad")
+    sentences += [counted(count, noun) for noun, count in counts.items() if count]
+    sentences.append(f"claims of the book: {tally(Counter(outcome(claim) for one in every for claim in one.claims))}")
+    sentences += numerics_lines(results) + [f"refuted, and not disputed before: {claim_text(claim)}" for claim in surprises]
+    tone = "good" if all(one.is_fine for one in every) else "bad"
+    return Verdict(word.capitalize(), tuple(f"{said[0].upper()}{said[1:]}." for said in sentences), tone)
 
 
 def summary(results: Sequence[Result]) -> Section:
     """A row a run, linked to its part."""
     totals = [(Totals.of(predicted_transfers(result)), Totals.of(measured_transfers(result))) for result in results]
     columns = [
-        Column("run", [element("a", name(result), href=f"#{anchor(number)}") for number, result in enumerate(results, 1)]),
+        Column("experiment", [link(result.experiment, "run", number) for number, result in enumerate(results, 1)], is_choice=True),
         Column("verdict", [status(result.verdict) for result in results], is_choice=True),
-        Column("experiment", [result.experiment for result in results], is_choice=True),
         Column("style", [result.style for result in results], is_choice=True),
         Column("target", [result.target for result in results], is_choice=True),
         *_compared(totals),
@@ -72,15 +72,31 @@ def summary(results: Sequence[Result]) -> Section:
     return Section("Runs", table("What was run; bytes and executions of one device in one step", columns, is_sortable=True) if results else Markup(""))
 
 
-def claims(told: Sequence[tuple[str, Claim]]) -> Section:
-    """Every claim with its evidence, and what decided it."""
+def others(trained: Sequence[Trained], answers: Sequence[Answer]) -> Section:
+    """Trainings and questions, linked to their parts."""
+    links = [link(one.training.name, "training", number) for number, one in enumerate(trained, 1)]
+    links += [link(one.experiment, "question", number) for number, one in enumerate(answers, 1)]
     columns = [
-        Column("claim", [claim.id for _, claim in told]),
-        Column("verdict", [status(outcome(claim)) for _, claim in told], is_choice=True),
-        Column("statement", [claim.statement or "" for _, claim in told]),
-        Column("evidence", [claim.evidence for _, claim in told]),
-        Column("disputed in", [claim.disputed or "" for _, claim in told]),
-        Column("decided by", [by for by, _ in told], is_choice=True),
+        Column("experiment", links),
+        Column("verdict", [*(status(one.verdict) for one in trained), *(status("answered") for _ in answers)]),
+        Column("question", [*(one.training.question for one in trained), *(one.question for one in answers)]),
+        Column("claims of the book", [tally(Counter(map(outcome, one.claims))) for one in (*trained, *answers)]),
+    ]
+    return Section("Trainings and questions", table("Trainings, and questions that numbers answer", columns, is_sortable=True) if links else Markup(""))
+
+
+def claims(told: Sequence[tuple[str, Claim]]) -> Section:
+    """Every claim with its evidence, once, and what decided it."""
+    by: dict[Claim, list[str]] = {}
+    for run, claim in told:
+        by.setdefault(claim, []).append(run)
+    columns = [
+        Column("claim", [claim.id for claim in by]),
+        Column("verdict", [status(outcome(claim)) for claim in by], is_choice=True),
+        Column("statement", [claim.statement or "" for claim in by]),
+        Column("evidence", [claim.evidence for claim in by]),
+        Column("disputed in", [claim.disputed or "" for claim in by]),
+        Column("decided by", ["; ".join(runs) for runs in by.values()]),
     ]
     return Section("Claims of the book", table("Claims and their evidence", columns, is_sortable=True))
 
@@ -95,7 +111,7 @@ def result_part(result: Result, number: int, *, is_folded: bool, with_program: b
         Section("Pipeline", pipeline(result)),
     ]
     program = ledgers.sections(result.measured, result.held) if with_program and result.measured else ()
-    return Part(f"{result.verdict}: {name(result)}", (*own, *program), f"Mesh {mesh}; {parameters}", is_folded, anchor(number))
+    return Part(f"{result.verdict}: {name(result)}", (*own, *program), f"Mesh {mesh}; {parameters}", is_folded, f"run-{number}")
 
 
 def settled(result: Result) -> Markup:
@@ -152,7 +168,7 @@ def pipeline(result: Result) -> Markup:
     return joined((element("p", told), charts.gantt(timeline), charts.swatches(works), table("Busy share of the time, by stage", columns)))
 
 
-def answer_part(answer: Answer, *, is_folded: bool) -> Part:
+def answer_part(answer: Answer, number: int, *, is_folded: bool) -> Part:
     assumed = ", ".join(f"{key} {value}" for key, value in answer.parameters.items())
     columns = [
         Column("what", [row.what for row in answer.rows]),
@@ -160,21 +176,22 @@ def answer_part(answer: Answer, *, is_folded: bool) -> Part:
         numbers("theory", list(map(predicted_text, answer.rows)), [row.predicted for row in answer.rows]),
     ]
     sections = Section("Answer", table(f"With {assumed}", columns)), claims([(answer.experiment, claim) for claim in answer.claims])
-    return Part(f"answered: {answer.experiment}", sections, answer.question, is_folded)
+    return Part(f"answered: {answer.experiment}", sections, answer.question, is_folded, f"question-{number}")
 
 
-def trained_part(trained: Trained, *, is_folded: bool) -> Part:
+def trained_part(trained: Trained, number: int, *, is_folded: bool) -> Part:
     told = table("Curves, a row a layout and style", list(map(plain, curves.curve_columns(trained.curves))), is_sortable=True)
     sections = Section("Losses", joined((told, words(curves.words(trained))))), claims([(trained.training.name, claim) for claim in trained.claims])
-    return Part(f"{trained.verdict}: {trained.training.name}, {trained.target}", sections, trained.training.question, is_folded)
+    return Part(f"{trained.verdict}: {trained.training.name}, {trained.target}", sections, trained.training.question, is_folded, f"training-{number}")
 
 
 def name(result: Result) -> str:
     return f"{result.experiment}, {result.style}, {result.target}"
 
 
-def anchor(number: int) -> str:
-    return f"run-{number}"
+def link(said: str, what: str, number: int) -> Markup:
+    """To the part of a run, a training or a question."""
+    return element("a", said, href=f"#{what}-{number}")
 
 
 def status(word: str) -> Markup:

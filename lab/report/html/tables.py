@@ -12,7 +12,7 @@ from markupsafe import Markup
 from lab.report.html.markup import rendered
 from lab.report.tables import Column as TextColumn
 
-FEWEST_TO_FILTER, MOST_CHOICES, LONG = 8, 40, 30
+LONG = 40
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Column:
     Attributes:
       values: of a column of numbers, what it is sorted by; None where a number is not known.
       shares: lengths of bars behind the cells, 0 to 1.
-      is_choice: rows can be picked by its cells.
+      is_choice: rows can be picked by its cells, where these are few.
       is_summed: bytes that are added up over the rows shown.
     """
 
@@ -34,18 +34,17 @@ class Column:
     is_summed: bool = False
 
     @cached_property
-    def texts(self) -> list[str]:
-        """What a reader sees."""
-        return [cell.striptags() if isinstance(cell, Markup) else str(cell) for cell in self.cells]
-
-    @property
-    def choices(self) -> list[str]:
-        return sorted(set(self.texts) - {""}) if self.is_choice else []
+    def is_long(self) -> bool:
+        return max(map(len, self._texts), default=0) > LONG
 
     @cached_property
-    def is_long(self) -> bool:
-        """Its cells are broken into lines."""
-        return max(map(len, self.texts), default=0) > LONG
+    def is_prose(self) -> bool:
+        """Its cells are broken into lines; names are not."""
+        return self.is_long and any(" " in text for text in self._texts)
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        return [cell.striptags() if isinstance(cell, Markup) else str(cell) for cell in self.cells]
 
     def value(self, row: int) -> str | None:
         """For the script."""
@@ -79,11 +78,8 @@ def bars(heading: str, cells: Sequence[Any], values: Sequence[float], whole: flo
 
 
 def table(caption: str, columns: Sequence[Column], *, is_sortable: bool = False) -> Markup:
-    """Columns without a word in them are left out, and all of it where nothing is left; filters only where rows are many."""
+    """Columns without a word in them are left out, and all of it where nothing is left. The page's script lets the reader sort and filter what is sortable."""
     told = [column for column in columns if any(map(str, column.cells))]
-    rows = len(told[0].cells) if told else 0
-    if not rows:
+    if not told:
         return Markup("")
-    filtered = is_sortable and rows >= FEWEST_TO_FILTER
-    filters = [column for column in told if filtered and 1 < len(column.choices) <= MOST_CHOICES]
-    return rendered("table.html", caption=caption, columns=told, rows=rows, is_sortable=is_sortable, is_filtered=filtered, filters=filters)
+    return rendered("table.html", caption=caption, columns=told, rows=len(told[0].cells), is_sortable=is_sortable)

@@ -1,6 +1,6 @@
 "use strict";
-// Sorts and filters tables, and switches between light and dark. Without it the page shows all rows, as the system likes them.
-const MOST = 200;
+// Lets the reader sort and filter tables, and switch between light and dark. Without it the page shows all rows, in the system's colours.
+const MOST = 200, FEWEST = 8, MOST_CHOICES = 40;
 
 function bytesText(amount) {
   const power = amount < 1000 ? 0 : Math.min(6, Math.floor(Math.log10(amount) / 3));
@@ -16,12 +16,34 @@ function word(cell) {
   return cell.textContent.toLowerCase().replace(/\d+/g, (digits) => digits.padStart(12, "0"));
 }
 
+function made(tag, properties, ...children) {
+  const one = Object.assign(document.createElement(tag), properties);
+  one.append(...children);
+  return one;
+}
+
+// A search and a choice for each column of few words.
+function filters(grid, heads, rows) {
+  const form = made("form", { className: "filters", role: "search", ariaLabel: `Filter: ${grid.querySelector("caption").textContent}` });
+  form.append(made("label", {}, "Find ", made("input", { type: "search", autocomplete: "off", spellcheck: false })));
+  for (const head of heads.filter((one) => "choice" in one.dataset)) {
+    const choices = [...new Set(rows.map((row) => row.cells[head.cellIndex].textContent))].filter(Boolean).sort();
+    if (choices.length < 2 || choices.length > MOST_CHOICES) continue;
+    const select = made("select", {}, made("option", { value: "" }, "all"), ...choices.map((choice) => made("option", {}, choice)));
+    select.dataset.column = head.cellIndex;
+    form.append(made("label", {}, `${head.textContent} `, select));
+  }
+  form.append(made("output", { ariaLive: "polite" }));
+  return form;
+}
+
 function live(grid) {
   const body = grid.querySelector("tbody");
   const heads = [...grid.querySelectorAll("thead th")];
-  const form = grid.querySelector("form"), more = grid.querySelector(".more");
-  const texts = new Map();
   let rows = [...body.rows];
+  const form = rows.length < FEWEST ? null : filters(grid, heads, rows);
+  const more = made("button", { type: "button", className: "more" });
+  const texts = new Map();
   let isWhole = !form;
 
   function matches(row, wanted, picked) {
@@ -64,8 +86,14 @@ function live(grid) {
     show();
   }
 
-  for (const head of heads) head.querySelector("button").addEventListener("click", () => sort(head));
+  for (const head of heads) {
+    const button = made("button", { type: "button" }, ...head.childNodes);
+    button.addEventListener("click", () => sort(head));
+    head.append(button);
+  }
   if (form) {
+    grid.prepend(form);
+    grid.append(more);
     form.addEventListener("input", show);
     form.addEventListener("submit", (event) => event.preventDefault());
     more.addEventListener("click", () => { isWhole = true; show(); });
