@@ -6,7 +6,7 @@ from lab.attention.exchange import head_copies
 from lab.book.context import ring_to_ulysses, ring_wire_bytes, ulysses_wire_bytes
 from lab.decoder_experiments.context import MORE_TARGETS, TARGETS, each_layer, group_tokens, kv_dim, moved_in_core
 from lab.decoder_experiments.step import decoder_experiment
-from lab.evidence import counted
+from lab.evidence import counted, element_bytes
 from lab.experiment import Claim, beside, calculated, decided
 from lab.ledger import Ledger
 from lab.models.shape import DecoderShape
@@ -27,10 +27,21 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     ring = ring_wire_bytes(tokens, kv_dim(shape), e, P)
     ratio, formula = float(ring) / sent, float(ring_to_ulysses(P, 1 / shape.queries))
     times = f"{evidence}, a ring {counted(ring)} B, {ratio:.4g} times as much; P g/(1+g) is {formula:.4g} with g=1/{shape.queries}"
-    volume = decided("ch17.ulysses_volume", sent == book, compared)
+    decisions = decided("ch17.ulysses_volume", sent == book, compared), *_kept(shape, axes, measured, copies)
     if copies > 1:
-        return volume, calculated("ch17.ring_vs_ulysses", f"{times}, which knows no copies")
-    return volume, decided("ch17.ring_vs_ulysses", isclose(ratio, formula), times)
+        return *decisions, calculated("ch17.ring_vs_ulysses", f"{times}, which knows no copies")
+    return *decisions, decided("ch17.ring_vs_ulysses", isclose(ratio, formula), times)
+
+
+def _kept(shape: DecoderShape, axes: Axes, measured: Ledger, copies: int) -> tuple[Claim, Claim]:
+    """An all-to-all gives as much as it takes: what is left of keys after it is the least that it carries."""
+    keys = min(moved_in_core(measured, "forward"), key=lambda t: t.payload_bytes)
+    whole = group_tokens(shape, axes) * copies * kv_dim(shape) * element_bytes([keys])
+    evidence = f"a rank's keys take {counted(keys.payload_bytes)} B after the exchange, those of the sequence {counted(whole)} B"
+    return (
+        decided("ch17.memory_table", keys.payload_bytes * axes[CONTEXT] == whole, evidence, statement="Ulysses leaves S H / P of keys on a rank"),
+        decided("ch17.memory_table", keys.payload_bytes == whole, evidence, statement="Ulysses leaves S H of keys on a rank", disputed="4-5:D-36"),
+    )
 
 
 EXPERIMENT = decoder_experiment(

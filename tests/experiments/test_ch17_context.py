@@ -27,7 +27,7 @@ DISPUTED = {
     "ch17_ring_attention": [],
     "ch17_zigzag": ["4-5:D-38"],
     "ch17_gathered_keys": ["6-8:D-120"],
-    "ch17_ulysses": [],
+    "ch17_ulysses": ["4-5:D-36"],
     "ch17_window": [],
 }
 # Blocks that a device multiplies in each layer: half at 3 hops and 3/4 of its own; two hops and its own.

@@ -77,3 +77,21 @@ def test_a_zigzag_ring_gives_what_one_device_gives(heads):
 def test_zigzag_order_serves_plainly_causal_masks_alone(mask):
     with pytest.raises(Unusable, match="zigzag order with .* use contiguous order"):
         on_ranks(ZIGZAG_RING, "grouped", mask, ZIGZAG)
+
+
+def temporaries(kernel, ranks: int, length: int) -> int:
+    """Bytes of one rank beside arguments and results, for eight heads of two."""
+    mesh = make_mesh(parse_target("cpu:8"), Axes.of({"data": 8 // ranks, "context": ranks}))
+    spec = P("data", "context")
+    run = jax.shard_map(partial(kernel, mask=CAUSAL), mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
+    q, kv = (8 // ranks, length, 4, 2, 2), (8 // ranks, length, 4, 2)
+    shapes = [jax.ShapeDtypeStruct(shape, np.float32, sharding=jax.sharding.NamedSharding(mesh, spec)) for shape in (q, kv, kv)]
+    return jax.jit(run).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize(("kernel", "share"), [(RING, 1 / 4), (GATHERED, 1 / 2), (ULYSSES, 1 / 2)], ids=["ring", "gathered", "ulysses"])
+def test_scores_grow_with_the_square_of_a_sequence_and_shrink_with_ranks_and_in_a_ring_with_their_square(kernel, share):
+    """n_h (S / P)^2 for a block of a ring, n_h / P S^2 for heads or queries of a rank (Ch. 17, `ch17.memory_table`)."""
+    base = temporaries(kernel, 4, 8192)
+    assert temporaries(kernel, 4, 16384) / base == pytest.approx(4, rel=0.15)
+    assert temporaries(kernel, 8, 8192) / base == pytest.approx(share, rel=0.25)
