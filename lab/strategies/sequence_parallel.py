@@ -29,7 +29,7 @@ from lab.strategies.terms import (
 from meshes.axes import TENSOR, Axes
 from meshes.layouts import Layout
 
-RESIDUAL = Layout.of(length=TENSOR)
+BETWEEN_BLOCKS = Layout.of(length=TENSOR)
 
 
 def copies(dims: Dims) -> frozenset[str]:
@@ -70,4 +70,4 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
 _scatter = partial(jax.lax.psum_scatter, axis_name=TENSOR, scatter_dimension=1, tiled=True)
 BLOCKS = Seams(enter=partial(jax.lax.all_gather, axis_name=TENSOR, axis=1, tiled=True), leave=_scatter, embed=_scatter)
 
-SEQUENCE_PARALLEL = Strategy(weights=LAYOUT, inside=LAYOUT, residual=RESIDUAL, copies=copies, seams=VOCABULARY | BLOCKS, terms=(block_terms, vocabulary_terms))
+SEQUENCE_PARALLEL = Strategy(weights=LAYOUT, inside=LAYOUT, residual=BETWEEN_BLOCKS, copies=copies, seams=VOCABULARY | BLOCKS, terms=(block_terms, vocabulary_terms))
