@@ -26,7 +26,7 @@ def test_a_missing_plugin_is_shown_with_its_install_command(monkeypatch):
 
 def test_texts_that_were_not_dumped_on_hardware_are_called_approximate():
     approximate = {row.chip for row in availability() if row.approximate}
-    assert approximate == {"a100", "h200", "b200"}
+    assert approximate == {"a100", "b200"}
 
 
 def test_telling_what_is_available_does_not_import_jax():
