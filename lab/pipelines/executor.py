@@ -4,7 +4,8 @@ What a forward leaves behind is its input alone: going backwards, a stage comput
 stashes hold what the schedule has in flight. All that a tick sends along `pipe` are one message forward and one backward.
 
 A job is a branch of a conditional, so that a stage computes nothing in the bubble. Stages take different branches, but all ranks
-of one stage the same one: a branch may communicate along every axis but `pipe`.
+of one stage the same one: a branch may communicate along every axis but `pipe`. Doing all jobs in all T ticks and keeping one result
+would need no conditional, and T / m times the products: 22 / 8 for 1F1B of 8 micro-batches on 4 stages.
 """
 
 from __future__ import annotations
