@@ -27,35 +27,43 @@ class Rate:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """Seconds of amounts that were measured, (bytes, seconds), the smallest first; a launch is part of each."""
+
+    points: tuple[tuple[float, float], ...]
+
+    def seconds(self, count: float) -> float:
+        """Between two points on the line through them in logarithms; below the first its seconds, beyond the last at its rate."""
+        sizes, seconds = np.array(self.points).T
+        if count >= sizes[-1]:
+            return float(count / sizes[-1] * seconds[-1])
+        return float(np.exp(np.interp(np.log(max(count, 1)), np.log(sizes), np.log(seconds))))
+
+
+@dataclass(frozen=True)
 class Rates:
     """What one device was measured to do.
 
     Attributes:
       product: of FLOPs of a matrix product in bf16, its launch included.
-      memory: (bytes read and written, seconds) of kernels that add one to an array, launches included, smallest first.
+      memory: of bytes read and written by kernels that add one to an array.
       scattered_bytes_per_s: of a kernel that transposes the last dim away, element by element.
       links: of wire bytes, by kind of collective.
-      contention: seconds that kernels lose for a second of communication beside them.
+      slowed_products, slowed_memory: seconds that such kernels lose for a second of communication beside them.
     """
 
     product: Rate
-    memory: tuple[tuple[float, float], ...]
+    memory: Curve
     scattered_bytes_per_s: float
-    links: Mapping[Kind, Rate]
-    contention: float
+    links: Mapping[Kind, Curve]
+    slowed_products: float
+    slowed_memory: float
 
     def kernel_s(self, kernel: Kernel) -> float:
         """The roofline: the slower of its product and its traffic."""
         if kernel.is_scattered:
-            return kernel.bytes / self.scattered_bytes_per_s
-        return max(self.product.seconds(kernel.flops) if kernel.flops else 0.0, self._traffic_s(kernel.bytes))
-
-    def _traffic_s(self, count: int) -> float:
-        """Between two measured sizes on the line through them in logarithms; beyond the largest at its rate."""
-        sizes, seconds = np.array(self.memory).T
-        if count >= sizes[-1]:
-            return float(count / sizes[-1] * seconds[-1])
-        return float(np.exp(np.interp(np.log(max(count, 1)), np.log(sizes), np.log(seconds))))
+            return max(self.memory.seconds(0), kernel.bytes / self.scattered_bytes_per_s)
+        return max(self.product.seconds(kernel.flops) if kernel.flops else 0.0, self.memory.seconds(kernel.bytes))
 
     def transfer_s(self, transfer: Transfer) -> float:
         if transfer.kind not in self.links:
@@ -102,7 +110,7 @@ class _Run:
     wires: Mapping[str, float]
     spent: StepTime = field(default_factory=StepTime)
     wire_is_free: float = 0.0
-    ends: dict[str, tuple[float, float]] = field(default_factory=dict)
+    ends: dict[str, float] = field(default_factory=dict)
 
     def through(self, some: Iterable[Step]) -> None:
         for step in some:
@@ -115,7 +123,10 @@ class _Run:
 
     def launch(self, kernel: Kernel) -> None:
         seconds = self.rates.kernel_s(kernel)
-        self.spent.total += seconds
+        slows = self.rates.slowed_products if kernel.flops else self.rates.slowed_memory
+        slowed = slows * min(seconds, max(0.0, self.wire_is_free - self.spent.total))
+        self.spent.slowed += slowed
+        self.spent.total += seconds + slowed
         if kernel.flops:
             self.spent.products += seconds
         else:
@@ -131,14 +142,9 @@ class _Run:
         if collective.starts:
             seconds = self.wires.get(collective.name, 0.0)
             self.wire_is_free = max(self.wire_is_free, self.spent.total) + seconds
-            self.ends[collective.name] = (self.wire_is_free, seconds)
+            self.ends[collective.name] = self.wire_is_free
             self.spent.communication += seconds
-        if collective.awaits and collective.name in self.ends:
-            self.wait(*self.ends.pop(collective.name))
-
-    def wait(self, end: float, seconds: float) -> None:
-        exposed = max(0.0, end - self.spent.total)
-        slowed = self.rates.contention * max(0.0, seconds - exposed)
-        self.spent.exposed += exposed
-        self.spent.slowed += slowed
-        self.spent.total += exposed + slowed
+        if collective.awaits:
+            exposed = max(0.0, self.ends.pop(collective.name, 0.0) - self.spent.total)
+            self.spent.exposed += exposed
+            self.spent.total += exposed

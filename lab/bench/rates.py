@@ -18,18 +18,22 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from lab import fit
 from lab.bench.record import Bench
 from lab.clock import timed
+from lab.hlo.kernels import Kernel, steps
 from lab.ledger import Kind
-from lab.step_time import Rate, Rates
+from lab.step_time import Curve, Rate, Rates
+from meshes.errors import Unusable
 
-SHORT, LONG = 2, 22
+SHORT, LONG, LONGER = 2, 22, 402
 RUNS = 5
+TIRING = 1e-4
+"""A call that takes longer than this needs no longer chain to stand out [s]."""
 PRODUCTS = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 1024, 1024), (8192, 4096, 4096), (8192, 1024, 4096), (16384, 5632, 2048))
 """(m, n, k), k the dim that is summed over; each chain alternates with (m, k, n)."""
 PASSES = tuple(2**power for power in range(16, 31, 2))
 """Elements of float32."""
-TURNED = (16, 4, 1024, 1024)
+TURNED = (16, 4, 2048, 2048)
 BESIDE = (8192, 4096, 256 << 20)
-"""Rows and columns of the products, and bytes of the sum beside them."""
+"""Rows and columns of what kernels work on, and bytes of the sum beside them."""
 CHAINS = {
     Kind.ALL_REDUCE: ("all_reduce",),
     Kind.ALL_GATHER: ("reduce_scatter", "all_gather"),
@@ -41,37 +45,60 @@ CHAINS = {
 
 
 def rates(mesh: Mesh, bench: Bench) -> Rates:
-    """Measured now on the first device of a mesh, and on all of them for the contention; links as `bench` found them."""
-    return Rates(product=_product_rate(), memory=tuple(_passes()), scattered_bytes_per_s=_scattered(), links=links(bench), contention=contention(mesh))
+    """Measured now on the first device of a mesh, and on all of them for what communication costs kernels; links as `bench` found them.
+
+    Raises:
+      Unusable: XLA wrote the transpose in another way, so that there is nothing to measure.
+    """
+    slowed_products, slowed_memory = slowed(mesh)
+    return Rates(_product_rate(), Curve(tuple(_passes())), _scattered(), links(bench), slowed_products, slowed_memory)
 
 
-def links(bench: Bench) -> dict[Kind, Rate]:
-    """Alpha and beta of JAX's own collectives, as far as they were timed."""
-    fits = {chain.primitives: bench.fit(chain) for chain in bench.by_chain if set(chain.algorithms) == {"lax"}}
-    lines = {kind: fits[chain].line for kind, chain in CHAINS.items() if fits.get(chain)}
-    return {kind: Rate(line.alpha_s, line.bytes_per_s) for kind, line in lines.items()}
+def links(bench: Bench) -> dict[Kind, Curve]:
+    """Of JAX's own collectives, as far as they were timed; of a pair each is half."""
+    found: dict[Kind, list[tuple[float, float]]] = {}
+    for chain, entries in bench.by_chain.items():
+        if set(chain.algorithms) == {"lax"}:
+            share = len(chain.primitives)
+            for kind in (kind for kind, primitives in CHAINS.items() if primitives == chain.primitives):
+                found[kind] = [(entry.point.wire_bytes / share, entry.point.seconds / share) for entry in entries]
+    return {kind: Curve(tuple(sorted(points))) for kind, points in found.items()}
 
 
-def contention(mesh: Mesh) -> float:
-    """(both - products alone) / sum alone, of products and a sum over all devices that do not wait for each other."""
+def slowed(mesh: Mesh) -> tuple[float, float]:
+    """(both - kernels alone) / sum alone, of a sum over all devices and of products, then passes over memory, that do not wait for it."""
     rows, columns, size = BESIDE
     split, whole = PartitionSpec(mesh.axis_names), PartitionSpec()
     a, b, x = _normal((mesh.size * rows, columns)), _normal((columns, columns)), jnp.ones(mesh.size * size // 2, jnp.bfloat16)
     args = [jax.device_put(array, NamedSharding(mesh, spec)) for array, spec in ((a, split), (b, whole), (x, split))]
 
-    def chain(multiplies: bool, sums: bool, repeats: int) -> Callable[..., Any]:
+    def chain(kernel: Callable[..., jax.Array] | None, sums: bool, repeats: int) -> Callable[..., Any]:
         def both(a_MN: jax.Array, b_NN: jax.Array, x_K: jax.Array) -> tuple[jax.Array, jax.Array]:
             for _ in range(repeats):
                 total_K = jax.lax.pcast(jax.lax.psum(x_K, mesh.axis_names), mesh.axis_names, to="varying") if sums else x_K
-                for _ in range(8 if multiplies else 0):
-                    a_MN = jax.lax.optimization_barrier(a_MN @ b_NN)
+                for _ in range(KERNELS_BESIDE[kernel] if kernel else 0):
+                    a_MN = jax.lax.optimization_barrier(kernel(a_MN, b_NN))
                 a_MN, x_K = jax.lax.optimization_barrier((a_MN, total_K))
             return a_MN, x_K
 
         return jax.shard_map(both, mesh=mesh, in_specs=(split, whole, split), out_specs=(split, split))
 
-    products, sums, together = (_a_call(partial(chain, *which), *args) for which in ((True, False), (False, True), (True, True)))
-    return (together - products) / sums
+    sums = _a_call(partial(chain, None, True), *args)
+    alone, beside = ([_a_call(partial(chain, kernel, sums), *args) for kernel in KERNELS_BESIDE] for sums in (False, True))
+    products, passes = ((both - kernels) / sums for kernels, both in zip(alone, beside, strict=True))
+    return products, passes
+
+
+def _product(a_MN: jax.Array, b_NN: jax.Array) -> jax.Array:
+    return a_MN @ b_NN
+
+
+def _pass(a_MN: jax.Array, b_NN: jax.Array) -> jax.Array:
+    return a_MN + 1
+
+
+KERNELS_BESIDE = {_product: 8, _pass: 64}
+"""So many of each take longer than the sum."""
 
 
 def _product_rate() -> Rate:
@@ -106,25 +133,23 @@ def _passes() -> Iterator[tuple[float, float]]:
 
 
 def _scattered() -> float:
-    """There and back again, to another width each time, so that XLA writes a loop and no tiles."""
-
-    def chain(repeats: int) -> Callable[..., jax.Array]:
-        def turns(x_BGST: jax.Array) -> jax.Array:
-            for _ in range(repeats):
-                y_BTSG = jax.lax.optimization_barrier(x_BGST.astype(jnp.float32).transpose(0, 3, 2, 1))
-                x_BGST = jax.lax.optimization_barrier(y_BTSG.astype(jnp.bfloat16).transpose(0, 3, 2, 1))
-            return x_BGST
-
-        return turns
-
+    """One transpose from layout to layout of whole programs, since inside one XLA would rather change the layout."""
     x = jnp.ones(TURNED, jnp.bfloat16)
-    return 2 * (2 + 4) * x.size / _a_call(chain, x)
+    turn = jax.jit(lambda x_BGST: x_BGST.astype(jnp.float32).transpose(0, 3, 2, 1)).lower(x).compile()
+    (kernel,) = [step for step in steps(turn.as_text()) if isinstance(step, Kernel)]
+    if not kernel.is_scattered:
+        raise Unusable(f"XLA transposes {x.shape} in {kernel.name}, not element by element; the rate of such kernels cannot be measured")
+    return kernel.bytes / (_median_s(turn, (x,)) - _median_s(jax.jit(lambda x: x + 1), (jnp.ones(1),)))
 
 
 def _a_call(chain: Callable[[int], Callable[..., Any]], *args: jax.Array) -> float:
-    """Seconds of one of the chain's calls."""
-    short, long = (_median_s(jax.jit(chain(repeats)), args) for repeats in (SHORT, LONG))
-    return max(long - short, 1e-9) / (LONG - SHORT)
+    """Seconds of one of the chain's calls; where they are few, of a longer chain."""
+    short = _median_s(jax.jit(chain(SHORT)), args)
+    for repeats in (LONG, LONGER):
+        seconds = (_median_s(jax.jit(chain(repeats)), args) - short) / (repeats - SHORT)
+        if seconds > TIRING:
+            break
+    return max(seconds, 1e-9)
 
 
 def _median_s(function: Callable[..., Any], args: tuple[jax.Array, ...]) -> float:
@@ -134,4 +159,4 @@ def _median_s(function: Callable[..., Any], args: tuple[jax.Array, ...]) -> floa
 
 def _normal(shape: tuple[int, int]) -> jax.Array:
     """Random, since zeros draw less power; divided by the root of the rows, so that a product keeps its scale."""
-    return (jax.random.normal(jax.random.key(0), shape) * shape[0] ** -0.5).astype(jnp.bfloat16)
+    return (jax.random.normal(jax.random.key(0), shape) * shape[-1] ** -0.5).astype(jnp.bfloat16)

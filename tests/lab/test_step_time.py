@@ -5,16 +5,17 @@ import pytest
 from lab.hlo import read_text
 from lab.hlo.kernels import Kernel
 from lab.ledger import Kind
-from lab.step_time import Rate, Rates, step_time
+from lab.step_time import Curve, Rate, Rates, step_time
 from meshes.axes import Axes
 from meshes.errors import Unusable
 
 RATES = Rates(
     product=Rate(alpha_s=2.0, per_s=100.0),
-    memory=((10.0, 1.0), (1000.0, 10.0)),
+    memory=Curve(((10.0, 1.0), (1000.0, 10.0))),
     scattered_bytes_per_s=5.0,
-    links={Kind.ALL_REDUCE: Rate(alpha_s=1.0, per_s=64.0)},
-    contention=0.5,
+    links={Kind.ALL_REDUCE: Curve(((1.0, 1.0), (256.0, 5.0)))},
+    slowed_products=0.25,
+    slowed_memory=0.5,
 )
 
 
@@ -28,6 +29,7 @@ RATES = Rates(
         (Kernel("a product longer than its traffic", 10, 800), 10.0),
         (Kernel("traffic longer than its product", 1000, 100), 10.0),
         (Kernel("scattered", 20, 0, is_scattered=True), 4.0),
+        (Kernel("scattered, but short", 1, 0, is_scattered=True), 1.0),
     ],
     ids=lambda each: each.name if isinstance(each, Kernel) else None,
 )
@@ -59,7 +61,7 @@ def taken(*lines: str):
 
 def test_a_sum_that_nothing_runs_beside_is_exposed_whole():
     found = taken(f"ROOT %s = f32[64]{{0}} all-reduce(%x), {SUM}")
-    assert (found.total, found.exposed, found.slowed) == (1 + 256 / 64, 5.0, 0.0)
+    assert (found.total, found.exposed, found.slowed) == (5.0, 5.0, 0.0)
 
 
 def test_kernels_beside_a_sum_hide_it_and_lose_half_of_what_they_hide():
