@@ -1,0 +1,174 @@
+"""What pages say, read back from their elements; `test_html_browser` opens them."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from lab.diagnosis import Diagnosis
+from lab.experiment import Claim, ClaimVerdict
+from lab.ledger import Ledger, Memory, Totals
+from lab.question import Answer, Row
+from lab.report import book
+from lab.report.html import notebook, reports
+from lab.report.tables import headline
+from meshes.axes import Axes
+from tests.lab.report.pages import HOSTILE, headings, ledger, page, read, tables
+from tests.lab.report.test_verdicts import GATHER, REDUCE, failed, result
+
+CLAIM = Claim("ch12.ring", ClaimVerdict.REFUTED, f"seven of eight {HOSTILE}", disputed="D-1")
+ANSWER = Answer("ch37_chip", "What becomes of it?", {"chips": 8}, (Row("bytes", 7e6, "B", 8e6), Row("best", "ring")), (CLAIM,), 1.0)
+RESULT = replace(result([REDUCE], [REDUCE, GATHER]), claims=(CLAIM,), held={"arguments": 10, "activations": 30, "nothing": 0})
+PIPELINE = replace(RESULT, mesh={"pipe": 4}, parameters={"schedule": "1f1b", "accumulation": 8, "chunks": 1})
+
+
+@pytest.fixture(scope="module")
+def inspected() -> str:
+    return page()
+
+
+def of(*results, answers=(), is_audit=False) -> str:
+    return reports.experiments(results, (), answers, is_audit=is_audit)
+
+
+def test_a_scope_called_script_is_text_on_every_page(inspected):
+    for html in (inspected, of(RESULT, RESULT, answers=(ANSWER,))):
+        assert HOSTILE not in html
+        assert HOSTILE in "".join(read(html).itertext())
+        assert html.count("<script") == 1
+    assert HOSTILE not in notebook.ledger_html(ledger()) + RESULT._repr_html_()
+
+
+def test_a_page_fetches_nothing(inspected):
+    assert not re.search(r"""(src|href)="(?!#)|url\(|@import""", inspected)
+    assert "default-src 'none'" in inspected
+
+
+def test_findings_stand_first_then_sections_in_the_order_of_a_page(inspected):
+    assert headings(inspected) == [
+        "Findings", "Mesh", "Where the bytes go", "Transfers", "Memory of one device", "Roofline", "Who sends to whom", "Notes"
+    ]  # fmt: skip
+
+
+def test_a_ledger_without_mesh_target_memory_or_notes_has_no_empty_sections():
+    bare = Ledger(tuple(replace(t, link=None, op_name=None) for t in ledger().transfers), "step.hlo")
+    html = reports.inspection([Diagnosis(bare, ())])
+    assert headings(html) == ["Where the bytes go", "Transfers"]
+    assert not {"operation", "link"} & set(tables(html)["60 transfers, a row a site of the program"][0])
+    assert headings(reports.inspection([Diagnosis(Ledger(()), ())])) == []
+
+
+def test_the_verdict_counts_findings_and_says_that_92_gb_do_not_fit(inspected):
+    said = "".join(read(inspected).find("section").itertext())
+    assert "1 finding" in said
+    assert "It does not fit: a peak of 92 GB in 85.02 GB of NVIDIA H100 SXM 80 GB." in said
+    fits = page(memory=Memory(1, 1, 1, 1, 80 * 10**9))
+    assert "It fits: a peak of 80 GB" in fits
+
+
+def test_a_slow_link_takes_its_bytes_over_50_gb_a_second(inspected):
+    network = Totals.of(t for t in ledger().transfers if t.link == "network").wire_bytes
+    (row,) = [row for row in tables(inspected)["By link, of one device in one step"] if row[0] == "network"]
+    assert row[1] == "NDR InfiniBand" and row[-1] == f"{float(network) / 50e9 * 1e3:.3g} ms"
+
+
+def test_wire_bytes_by_axes_by_link_and_by_term_add_up_to_the_ledgers(inspected):
+    total = ledger().totals().wire_bytes
+    for caption in ("By axes and kind, of one device in one step", "By link, of one device in one step", "By term, of one device in one step; * stands for a number"):
+        (table,) = [table for table in read(inspected).iter("table") if table.find("caption").text == caption]
+        at = [cell.text for cell in table.find("thead/tr")].index("wire a step")
+        assert sum(float(row[at].get("data-value")) for row in table.find("tbody")) == pytest.approx(float(total), rel=1e-9)
+
+
+def test_every_transfer_has_a_row_with_its_line(inspected):
+    rows = tables(inspected)["60 transfers, a row a site of the program"]
+    lines = [row[rows[0].index("origin")] for row in rows[1:]]
+    assert sorted(lines) == sorted(t.origin for t in ledger().transfers)
+
+
+def test_axes_tell_the_link_that_their_neighbours_meet_over(inspected):
+    rows = tables(inspected)["Axes of the mesh"]
+    assert {row[0]: row[2] for row in rows[1:]} == {"data": "NDR InfiniBand", "pipe": "NDR InfiniBand", "fsdp": "NDR InfiniBand", "tensor": "NVLink 4"}
+
+
+def test_a_program_at_half_the_ridge_of_its_link_reaches_half_the_peak():
+    sent = Totals.of(t for t in ledger().transfers if t.link == "network").wire_bytes
+    html = page(flops=int(float(sent) * 989.5e12 / 50e9 / 2))
+    (row,) = [row for row in tables(html)["What each link allows, if nothing else bounds"] if row[0] == "NDR InfiniBand"]
+    assert row[-1] == "50 %"
+
+
+def test_tables_have_captions_and_scopes_and_pictures_have_words(inspected):
+    body = read(inspected)
+    for table in body.iter("table"):
+        assert table.find("caption").text
+        assert {cell.get("scope") for cell in table.iter("th")} == {"col", "row"}
+    assert all(picture.get("aria-label") or picture.get("aria-hidden") for picture in body.iter("svg"))
+    ids = [one.get("id") for one in body.iter() if one.get("id")]
+    assert len(ids) == len(set(ids)) and {one.get("aria-labelledby") for one in body.iter("section")} <= set(ids)
+
+
+def test_an_unexplained_gather_of_250_bytes_makes_a_run_refuted():
+    html = of(RESULT)
+    assert read(html).find("section/h1").text == "Refuted" and 'class="verdict bad"' in html
+    assert "wire bytes as compiled: 7,000,000 as predicted, 0 attributed, 250 unexplained" in html
+    assert 'class="verdict good"' in of(result([REDUCE], [REDUCE]))
+    assert read(of(failed())).find("section/h1").text == "Failed" and "failed: out of memory" in of(failed())
+
+
+def test_theorys_memory_is_40_bytes_together_without_what_is_nothing():
+    rows = tables(of(RESULT))["At the fullest moment, by theory"]
+    assert [row[:2] for row in rows[1:]] == [["arguments", "10 B"], ["activations", "30 B"], ["together", "40 B"]]
+
+
+def test_equal_claims_of_two_runs_share_a_row_and_links_lead_to_parts():
+    html = of(RESULT, replace(RESULT, style="explicit"), answers=(ANSWER,))
+    (row,) = tables(html)["Claims and their evidence"][1:]
+    assert row[1] == "refuted as disputed" and "declared" in row[-1] and "explicit" in row[-1] and "ch37_chip" in row[-1]
+    ids = {one.get("id") for one in read(html).iter() if one.get("id")}
+    assert {link.get("href") for link in read(html).iter("a")} <= {f"#{id}" for id in ids}
+    assert {"run-1", "run-2", "question-1"} <= ids
+
+
+def test_an_answer_shows_values_beside_theory():
+    assert tables(of(answers=(ANSWER,)))["With chips 8"] == [["what", "value", "theory"], ["bytes", "7 MB", "8 MB"], ["best", "ring", ""]]
+
+
+def test_a_pipeline_of_four_and_eight_idles_3_of_11():
+    html = of(PIPELINE)
+    assert "1f1b: 4 stages, 8 micro-batches; idle 27.3 %" in html
+    (chart,) = [one for one in read(html).iter("svg") if one.get("aria-label") == "1f1b: 4 stages, 8 micro-batches"]
+    assert sum(box.get("class") in ("F", "B") for box in chart.iter("rect")) == 4 * 8 * 2
+    assert "Pipeline" not in headings(of(RESULT))
+
+
+def test_the_audit_has_all_errata_worst_first_and_a_verify_no_ledgers():
+    html = of(RESULT, is_audit=True)
+    wrong = book.page(None, (), errata=True, coverage=False).data["errata"]
+    rows = tables(html)["What is wrong in the book, worst first"]
+    assert [row[0] for row in rows[1:]] == [entry["id"] for entry in wrong]
+    assert headings(html)[:2] == ["Errata", "Coverage"] and "Transfers" not in headings(html)
+
+
+def test_notebooks_show_verdict_and_terms_in_the_style_of_pages():
+    html = RESULT.settlement._repr_html_()
+    assert ">refuted<" in html and "layers/mlp/up" in html and "<script" not in html
+    assert headline(ledger()) in ledger()._repr_html_()
+    assert notebook.source("report.css") in html
+
+
+def test_the_extension_shows_meshes_of_jax_with_four_hosts():
+    import jax
+
+    import lab
+
+    shown = {}
+
+    class Formatter:
+        def for_type_by_name(self, module, name, show):
+            shown[module, name] = show
+
+    shell = type("Shell", (), {"display_formatter": type("All", (), {"formatters": {"text/html": Formatter()}})})
+    lab.load_ipython_extension(shell)
+    show = shown[jax.sharding.Mesh.__module__, jax.sharding.Mesh.__qualname__]
+    assert Axes.parse("data=1,tensor=1")._repr_html_() in show(jax.sharding.Mesh([[jax.devices()[0]]], ("data", "tensor")))
