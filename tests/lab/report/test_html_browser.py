@@ -167,7 +167,7 @@ def test_nothing_is_wider_than_the_page_and_words_stand_out(opened, tmp_path, wi
 # WCAG's ratio, the least of all texts against the paper behind them.
 _LEAST_CONTRAST = """() => {
     const channel = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-    const canvas = document.createElement("canvas").getContext("2d");
+    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
     const parsed = (colour) => { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
     const light = (colour) => { const [r, g, b] = parsed(colour).map(channel); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
     const paper = (one) => {
