@@ -186,6 +186,11 @@ def _reduced_everywhere(predicted: Transfer, context: Context, left: Left) -> Le
     return take(replace(predicted, kind=Kind.ALL_REDUCE), left) if predicted.kind is Kind.REDUCE_SCATTER else ()
 
 
+def _gathered_by_sum(predicted: Transfer, context: Context, left: Left) -> Left:
+    """The all-reduce of what each device has its part of, and zeros beside it."""
+    return take(replace(predicted, kind=Kind.ALL_REDUCE), left) if predicted.kind is Kind.ALL_GATHER else ()
+
+
 def _padded_scatter(predicted: Transfer, context: Context, left: Left) -> Left:
     """The scatter whose operand was padded from the predicted size, with the permute that restores the shards."""
     if predicted.kind is not Kind.REDUCE_SCATTER:
@@ -250,7 +255,7 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("T4", "tpu", _R, "a gather or scatter that feeds a matmul becomes a loop of permutes: n + 1 shards on the wire instead of n - 1", "pin the gathered value, or raise xla_jf_spmd_threshold_for_windowed_einsum_mib", recognise=_windowed_einsum),
     Behaviour("T5", "tpu", _P, "a max over widened bf16 is reduced in bf16: half the bytes", rewrite=_narrow),
     Behaviour("T6", "tpu", _P, "a declared all-reduce of the embedding whose result is sliced becomes a reduce-scatter"),
-    Behaviour("T7", "tpu", _O, "a tiny gather becomes a masked all-reduce"),
+    Behaviour("T7", "tpu", _R, "a gather becomes a masked all-reduce of the same payload, twice the wire bytes: of tiny arrays, and of all weights over 512 devices; by no known rule", recognise=_gathered_by_sum),
     Behaviour("T9", "tpu", _P, "sums of gradients that are held whole leave the accumulation loop: executions x 1, in float32", rewrite=_after_the_passes_in_f32),
     Behaviour("T8", "tpu", _P, "arguments are padded to layout tiles: memory, not bytes on the wire"),
 )

@@ -156,3 +156,11 @@ def test_small_norms_of_two_micro_batches_leave_the_loop_twice_in_the_dtype_of_t
     stacks = replace(norm, dtype="bf16", payload_bytes=5 * 16, executions=2)
     assert verdict([norm], [stacks], GPU) is Verdict.ATTRIBUTED
     assert verdict([norm], [replace(stacks, executions=3)], GPU) is Verdict.REFUTED
+
+
+def test_a_gather_that_a_tpu_does_by_an_all_reduce_is_attributed_and_not_where_another_compiler_does_nor_for_half_of_it():
+    gather = Transfer(Kind.ALL_GATHER, ("fsdp",), 4, 3, "bf16", 3072, phase="forward", scope="layers/mlp/up")
+    summed = replace(gather, kind=Kind.ALL_REDUCE, scope=None)
+    assert verdict([gather], [summed], TPU) is Verdict.ATTRIBUTED
+    assert {verdict([gather], [summed], context) for context in (CPU, GPU)} == {Verdict.REFUTED}
+    assert verdict([gather], [replace(summed, executions=2)], TPU) is Verdict.REFUTED

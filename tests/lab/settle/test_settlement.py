@@ -81,7 +81,7 @@ def test_a_tpu_reduction_instead_of_a_scatter_is_recognised_not_predicted():
     assert statuses([SCATTER], [reduced], TPU)[0] is Verdict.ATTRIBUTED
     assert statuses([SCATTER], [SCATTER], TPU)[0] is Verdict.EXACT
     assert statuses([SCATTER], [reduced], GPU)[0] is Verdict.REFUTED
-    assert statuses([GATHER], [replace(reduced, scope=GATHER.scope)], TPU)[0] is Verdict.REFUTED
+    assert statuses([GATHER], [replace(reduced, scope=GATHER.scope)], GPU)[0] is Verdict.REFUTED
 
 
 def test_a_padded_scatter_and_its_halo_are_attributed_not_predicted():
