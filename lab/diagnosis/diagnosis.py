@@ -9,6 +9,7 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.notes import notes
 from lab.diagnosis.program import Program
 from lab.diagnosis.table import findings
+from lab.hlo.read import collector_paused
 from lab.ledger import Ledger
 
 
@@ -25,5 +26,6 @@ class Diagnosis:
 
 
 def of(program: Program) -> Diagnosis:
-    ledger = replace(program.ledger, notes=(*program.ledger.notes, *notes(program)))
-    return Diagnosis(ledger, tuple(findings(program)))
+    with collector_paused():
+        ledger = replace(program.ledger, notes=(*program.ledger.notes, *notes(program)))
+        return Diagnosis(ledger, tuple(findings(program)))

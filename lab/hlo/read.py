@@ -62,12 +62,12 @@ def read(text: str, *, source: str = "", axes: Axes | None = None, target: Targe
     Raises:
       Unusable: the text is no HLO, or the mesh has another size than the program has devices.
     """
-    with _collector_paused():
+    with collector_paused():
         return _read(text, source, axes, target, devices)
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """A text makes an object a line and no cycles; the collector would visit them all again and again, for a sixth of the time."""
     was_on = gc.isenabled()
     gc.disable()
