@@ -145,6 +145,8 @@ def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
     """Raises Unusable as `step`."""
     if strategy.state is not None:
         raise Unusable("a pipeline of ZeRO-1 or 2: a stage would keep weights beside their masters; take data parallelism or ZeRO-3")
+    if shape.experts:
+        raise Unusable(f"experts={shape.experts} in a pipeline: only dense layers are known to give one device's gradients; set experts=0")
     spread = Pipeline(strategy | PIPELINE, shape, mesh)
     spread.strategy.check(shape, spread.axes)
     shape.order(spread.stages)

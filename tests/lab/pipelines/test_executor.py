@@ -85,6 +85,7 @@ def test_a_step_sends_what_theory_says_to_the_byte(strategy: Strategy, mesh: str
     ("strategy", "sizes", "message"),
     [
         (ZERO1, {}, "a pipeline of ZeRO-1 or 2: a stage would keep weights beside their masters; take data parallelism or ZeRO-3"),
+        (DATA_PARALLEL, {"experts": 4}, "experts=4 in a pipeline: only dense layers are known to give one device's gradients; set experts=0"),
         (DATA_PARALLEL, {"layers": 5}, "layers=5 do not split into 4 stages of 1 chunks; make it a multiple of 4"),
         (DATA_PARALLEL, {"chunks": 2}, "schedule=1f1b: a stage of it has 1 chunks, found chunks=2; several run with interleaved alone"),
         (DATA_PARALLEL, {"schedule": "eager"}, "no schedule 'eager'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe and interleaved"),
