@@ -2,7 +2,9 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from lab.diagnosis import Diagnosis
@@ -157,7 +159,13 @@ def test_notebooks_show_verdict_and_terms_in_the_style_of_pages():
     assert notebook.source("report.css") in html
 
 
-def test_the_extension_shows_meshes_of_jax_with_four_hosts():
+def test_a_mesh_of_jax_on_four_hosts_says_so_and_names_each_devices():
+    devices = np.array([SimpleNamespace(platform="gpu", process_index=i // 4, id=i) for i in range(16)]).reshape(2, 2, 4)
+    html = notebook.mesh_html(SimpleNamespace(shape={"data": 2, "fsdp": 2, "tensor": 4}, devices=devices))
+    assert "16 devices in 4 hosts" in html and "position 13: data=1, fsdp=1, tensor=1, host 3" in html
+
+
+def test_the_extension_shows_meshes_of_jax_as_axes_show_themselves():
     import jax
 
     import lab
