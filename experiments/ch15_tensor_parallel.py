@@ -23,7 +23,8 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     tokens = shape.micro_batch // axes[DATA] * shape.length
     activations = of_elements(along(measured, TENSOR), tokens * shape.embed)
     payload = activation_bytes(tokens, shape.embed, element_bytes(activations))
-    return (_count(shape, activations), _volume(shape, axes, tokens, activations), _payload(axes, activations, payload))
+    of_blocks = _count(shape, activations), _volume(shape, axes, tokens, activations), _payload(axes, activations, payload)
+    return (*of_blocks, *_vocabulary(shape, activations, of_elements(along(measured, TENSOR), tokens)))
 
 
 def _again(shape: DecoderShape) -> int:
@@ -56,6 +57,16 @@ def _payload(axes: Axes, activations: tuple[Transfer, ...], payload: int) -> Cla
     forward, backward = (Totals.of(t for t in activations if t.phase == phase).payload_bytes for phase in ("forward", "backward"))
     evidence = f"{counted(forward)} B are summed forward where rows leave, {counted(backward)} B backward where columns were entered"
     return decided("ch15.tp_backward_table", 0 < forward <= backward, f"{evidence}; each b s d e = {counted(payload)} B over {axes[TENSOR]} ranks")
+
+
+def _vocabulary(shape: DecoderShape, activations: tuple[Transfer, ...], one_a_token: tuple[Transfer, ...]) -> tuple[Claim, ...]:
+    """The largest logit, the sum of exponentials and the target's logit are one number a token each."""
+    ends = [("embedding", "forward"), ("embedding", "backward"), ("head", "forward"), ("head", "backward")]
+    looked_up, scattered, left, entered = (Totals.of(t for t in activations if (t.scope, t.phase) == end).executions for end in ends)
+    numbers, m = Totals.of(one_a_token).executions, shape.accumulation
+    lookup = f"where the embedding leaves {looked_up} sums of b s d forward, {scattered} backward, for {m} micro-batches"
+    loss = f"{numbers} sums of one number a token, and of b s d {left} forward and {entered} backward at the head, for {m} micro-batches"
+    return decided("A18", (looked_up, scattered) == (m, 0), lookup), decided("A19", (numbers, left, entered) == (3 * m, 0, m), loss)
 
 
 EXPERIMENT = decoder_experiment(

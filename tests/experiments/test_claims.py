@@ -105,7 +105,16 @@ def test_sums_of_each_product_apart_leave_tensor_parallelism_undecided():
         "ch15.ar_count": "calculated",
         "ch15.tp_allreduce_volume": "calculated",
         "ch15.tp_backward_table": "confirmed",
+        "A18": "confirmed",
+        "A19": "confirmed",
     }
+
+
+@pytest.mark.parametrize(("scope", "claim"), [("embedding", "A18"), ("loss/target", "A19"), ("head", "A19")])
+def test_one_sum_more_at_an_end_refutes_what_a_split_vocabulary_sends(scope, claim):
+    more = changed(ideal("ch15_tensor_parallel"), lambda t: t.scope == scope and t.axes == ("tensor",), executions=2)
+    found = verdicts("ch15_tensor_parallel", more)
+    assert {end: found[end] for end in ("A18", "A19")} == {"A18": "confirmed", "A19": "confirmed"} | {claim: "refuted"}
 
 
 def test_more_sums_forward_than_backward_refute_the_table():
