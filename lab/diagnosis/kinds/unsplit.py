@@ -68,9 +68,12 @@ def _feeds(program: Program, site: Site) -> bool:
     operand = program.operand(site.place)
     if operand is None:
         return True
-    made = program.flow.source(*operand).instruction
-    is_result = operation(made.op_name) == site.primitive and made.opcode in ("custom-call", "sort", "topk")
-    return site.kind == "all_gather" and not is_result
+    way = [i for i, _ in program.flow.back(*operand)]
+    whole = program.argument_behind(site)
+    # The best of each device, say: made by the operation itself, and far less than what it works on.
+    is_result = way[-1].opcode != "parameter" and any(operation(i.op_name) == site.primitive for i in way)
+    is_less = whole is not None and 2 * site.transfer.payload_bytes <= whole.local.bytes * (site.transfer.group_size or 1)
+    return site.kind == "all_gather" and not (is_result and is_less)
 
 
 def _name(site: Site) -> str:

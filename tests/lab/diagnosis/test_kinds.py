@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from meshes import plugins
 from tests.cases.compiling import ahead_of_time_tpu, array, cpu, mesh_on, pinned
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only
 from tests.lab.diagnosis.test_cases import slices_step
@@ -41,6 +42,13 @@ def test_whatever_the_specs_an_array_is_told_to_be_rebuilt_only_where_it_is_gath
 def test_other_operations_along_the_split_dim_are_told(function, out):
     mesh = cpu(d=8)
     assert kinds(diagnosed(mesh, function, array(mesh, (64, 4), "d"), out=out)) == ["unsplit_operation"]
+
+
+@pytest.mark.skipif(not plugins.installed("gpu"), reason="the CUDA plugin is not installed: nothing compiles for GPUs")
+def test_on_gpu_top_k_gathers_the_best_of_each_device_which_is_no_fault():
+    mesh = mesh_on("gpu:h100:1x8", tensor=8)
+    found = diagnosed(mesh, lambda x: jax.lax.top_k(x, 8), array(mesh, (32, 131_072), None, "tensor"), out=P())
+    assert ([t.payload_bytes <= 16_384 for t in found.ledger.transfers], kinds(found)) == ([True], [])
 
 
 def test_a_sort_of_16_columns_that_are_exchanged_for_it_is_split():
