@@ -41,7 +41,7 @@ def source(name: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    return Environment(loader=PackageLoader("lab.report.html", "page"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return Environment(loader=PackageLoader("lab.report.html", "static"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
 def _value(value: Any) -> str:

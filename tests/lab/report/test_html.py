@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +18,7 @@ from lab.report.tables import headline
 from meshes.axes import Axes
 from tests.lab.report.pages import HOSTILE, headings, ledger, page, read, tables
 from tests.lab.report.test_verdicts import GATHER, REDUCE, failed, result
+from tests.lab.test_cli import TEXT
 
 CLAIM = Claim("ch12.ring", ClaimVerdict.REFUTED, f"seven of eight {HOSTILE}", disputed="D-1")
 ANSWER = Answer("ch37_chip", "What becomes of it?", {"chips": 8}, (Row("bytes", 7e6, "B", 8e6), Row("best", "ring")), (CLAIM,), 1.0)
@@ -157,6 +159,20 @@ def test_notebooks_show_verdict_and_terms_in_the_style_of_pages():
     assert ">refuted<" in html and "layers/mlp/up" in html and "<script" not in html
     assert headline(ledger()) in ledger()._repr_html_()
     assert notebook.source("report.css") in html
+
+
+def test_the_command_writes_a_page_beside_what_it_prints(lab):
+    Path("step.hlo").write_text(TEXT)
+    printed = lab("inspect", "step.hlo", "--mesh", "data=2,tensor=4")
+    written = lab("inspect", "step.hlo", "--mesh", "data=2,tensor=4", "--html", "step.html")
+    assert written == printed and printed.status == 0
+    html = Path("step.html").read_text(encoding="utf-8")
+    assert tables(html)["By axes and kind, of one device in one step"][1][:2] == ["tensor", "all_reduce"]
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_work(lab):
+    answer = lab("inspect", "nothing.hlo", "--html", "absent/step.html")
+    assert answer.status == 2 and "absent/step.html: cannot be written" in answer.err
 
 
 def test_a_mesh_of_jax_on_four_hosts_says_so_and_names_each_devices():
