@@ -36,6 +36,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("reduced_twice", "one value reduced twice over the same devices", (reductions.reduced_twice,)),
     Kind("reduced_for_nothing", "a reduction over an axis along which nothing varies", (reductions.reduced_for_nothing,)),
     Kind("not_scattered", "an all-reduce of which each device keeps a part: a reduce-scatter would do", (reductions.not_scattered,)),
+    Kind("given_back_whole", "the gradient of a split argument summed and given back whole", (reductions.given_back_whole,)),
     Kind("last_stage_broadcast", "one pipeline stage's output sent to all stages", (pipeline.last_stage_broadcast,)),
     Kind("experts_gathered", "tokens gathered to experts where all-to-alls would do", (products.experts_gathered,)),
     Kind("constraint_undone", "a constraint that replicates what is split before and after", (rebuilt.constraint_undone,)),

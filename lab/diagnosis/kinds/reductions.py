@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
-from lab.diagnosis.program import Program, Site, count
+from lab.diagnosis.program import Argument, Program, Site, count
 from lab.diagnosis.slices import own_slices
+from lab.hlo.shapes import arrays
 from lab.hlo.text import Instruction
 from lab.report.units import exact
 
@@ -86,3 +88,29 @@ def not_scattered(program: Program) -> Iterator[Finding]:
             if slices:
                 sentence = f"a sum of {exact(site.transfer.payload_bytes)} B is given to every device, and each keeps only its part ({count(len(slices), 'slice')})"
                 yield program.finding("not_scattered", sentence, "use jax.lax.psum_scatter: half the bytes", site)
+
+
+def given_back_whole(program: Program) -> Iterator[Finding]:
+    """A sum over an axis that an argument of the same shape is split over, which the program gives back whole: its gradient, most often."""
+    found: dict[str, list[Site]] = {}
+    for site in program.inserted:
+        if site.kind == "all_reduce" and site.transfer.payload_bytes >= _SMALLEST and any(use.opcode is None for use in program.uses(site)):
+            twin = next((a for a in program.arguments if _is_part_of(a, site, program)), None)
+            if twin is not None:
+                found.setdefault(program.named(twin), []).append(site)
+    for name, sites in found.items():
+        held, over = sum(site.transfer.payload_bytes for site in sites), ", ".join(dict.fromkeys(axis for site in sites for axis in site.transfer.axes or ()))
+        what = "the gradient" if sites[0].phase == "backward" else "a result in the shape"
+        sentence = f"{what} of {name} is summed over {over} and given back whole: {exact(held)} B on every device, though {name.partition(' ')[0]} itself is split"
+        advice = "name its sharding in out_shardings, the one of the argument: a reduce_scatter sends half the bytes, and each device keeps its part"
+        yield program.finding("given_back_whole", sentence, advice, *sites, memory_bytes=held)
+
+
+def _is_part_of(argument: Argument, site: Site, program: Program) -> bool:
+    """The result is what the argument would be on a device, were it not split over the axes of the sum; compilers may sum it transposed."""
+    axes, over = program.axes, set(site.transfer.axes or ())
+    if axes is None or not over or argument.dims is None or not over <= {axis for dim in argument.dims for axis in dim}:
+        return False
+    split = argument.dims + ((),) * len(argument.local.dims)
+    whole = sorted(size * prod(axes[axis] for axis in dim if axis in over) for size, dim in zip(argument.local.dims, split, strict=False))
+    return any(sorted(shape.dims) == whole for shape in arrays(site.visit.instruction.shape))

@@ -133,3 +133,25 @@ def test_a_mesh_that_does_not_follow_the_torus_is_told_with_its_hops():
     found = only(slices_step(Mesh(shuffled.reshape(2, 8), ("data", "model")), "tpu:v5p:2x2x4"))
     assert found.kind == "not_neighbours" and "neighbours along model stand 2" in found.sentence and "torus 2x2x4" in found.sentence
     assert kinds(slices_step(good, "tpu:v5p:2x2x4")) == []
+
+
+@pytest.mark.parametrize(("spec", "size"), [(("d", "t"), 8192), ((None, "d"), 16384)], ids=["rows and columns", "columns"])
+def test_the_gradient_of_a_split_weight_that_is_given_back_whole_is_told_and_a_split_one_is_not(spec, size):
+    mesh = cpu(d=4, t=2)
+    w, x = array(mesh, (32, 128), *spec), array(mesh, (256, 32), "d")
+
+    def gradient(w, x):
+        whole = pinned(mesh, w, None, *(axis for axis in spec[1:] if axis == "t"))
+        return jnp.sum(jnp.square(jnp.tanh(x @ whole)))
+
+    found = diagnosed(mesh, jax.grad(gradient), w, x, out=P(None, *(axis for axis in spec[1:] if axis == "t")))
+    (whole,) = [finding for finding in found.findings if finding.kind == "given_back_whole"]
+    assert (whole.axes, whole.memory_bytes) == (("d",), size)
+    assert "the gradient of w f32[32,128] P(" in whole.sentence and f"is summed over d and given back whole: {size:,} B on every device" in whole.sentence
+    assert "given_back_whole" not in kinds(diagnosed(mesh, jax.grad(gradient), w, x, out=P(*spec)))
+
+
+def test_the_gradient_of_a_weight_that_is_whole_anyway_is_no_fault():
+    mesh = cpu(d=8)
+    found = diagnosed(mesh, lambda w, x: jax.grad(lambda w: jnp.sum(jnp.square(x @ w)))(w), array(mesh, (32, 128)), array(mesh, (256, 32), "d"), out=P())
+    assert kinds(found) == []
