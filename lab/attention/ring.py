@@ -18,7 +18,8 @@ import jax.numpy as jnp
 
 from lab.attention.mask import CAUSAL, Mask
 from lab.attention.order import CONTIGUOUS, Index, Order, Pair
-from lab.attention.softmax import Gradients, Partial, attended, block_gradients, finished, merged, pulled
+from lab.attention.softmax import Gradients, Partial, finished, merged, pulled
+from lab.attention.tiles import attended, block_gradients, joined, parted
 from meshes.errors import Unusable
 
 Arrays = dict[str, jax.Array]
@@ -45,36 +46,36 @@ def ring_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mas
 
 
 def _forward(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str, order: Order) -> tuple[jax.Array, Any]:
-    ring, q_nBSKGH = Ring(axis, mask, order, q_BSKGH.shape[1]), _pieces(order, q_BSKGH)
+    ring, q_nBSKGH = Ring(axis, mask, order, q_BSKGH.shape[1]), parted(q_BSKGH, order.pieces)
 
     def visit(hop: Index, state: Partial, kv: Arrays) -> Partial:
-        for i, j, seen_ST in ring.meetings(hop):
-            part = attended(_at(q_nBSKGH, i), _at(kv["keys"], j), _at(kv["values"], j), seen_ST)
+        for i, j, q_at_S, k_at_T in ring.meetings(hop):
+            part = attended(_at(q_nBSKGH, i), _at(kv["keys"], j), _at(kv["values"], j), mask, q_at_S, k_at_T)
             state = _with(state, i, merged(_at(state, i), part))
         return state
 
-    state = ring.around({"keys": _pieces(order, k_BTKH), "values": _pieces(order, v_BTKH)}, visit, _nothing(q_nBSKGH))
+    state = ring.around({"keys": parted(k_BTKH, order.pieces), "values": parted(v_BTKH, order.pieces)}, visit, _nothing(q_nBSKGH))
     done_n = jax.vmap(partial(finished, dtype=q_BSKGH.dtype))(state)
-    return _chunk(done_n.y), (q_BSKGH, k_BTKH, v_BTKH, done_n)
+    return joined(done_n.y), (q_BSKGH, k_BTKH, v_BTKH, done_n)
 
 
 def _backward(mask: Mask, axis: str, order: Order, kept: Any, y_bar_BSKGH: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     q_BSKGH, k_BTKH, v_BTKH, done_n = kept
-    ring, q_nBSKGH = Ring(axis, mask, order, q_BSKGH.shape[1], is_second=True), _pieces(order, q_BSKGH)
-    back_n = jax.vmap(pulled)(done_n, _pieces(order, y_bar_BSKGH))
+    ring, q_nBSKGH = Ring(axis, mask, order, q_BSKGH.shape[1], is_second=True), parted(q_BSKGH, order.pieces)
+    back_n = jax.vmap(pulled)(done_n, parted(y_bar_BSKGH, order.pieces))
 
     def visit(hop: Index, found: Gradients, kv: Arrays) -> Gradients:
         """The query's gradients add up here; those of keys and values come with their block and are added to."""
         q_bar, *bars = found
         k_bar, v_bar = bars if hop is OWN else ring.sent_on({"key_gradients": bars[0], "value_gradients": bars[1]}).values()
-        for i, j, seen_ST in ring.meetings(hop):
-            part = block_gradients(_at(q_nBSKGH, i), _at(kv["keys"], j), _at(kv["values"], j), seen_ST, _at(back_n, i))
+        for i, j, q_at_S, k_at_T in ring.meetings(hop):
+            part = block_gradients(_at(q_nBSKGH, i), _at(kv["keys"], j), _at(kv["values"], j), mask, q_at_S, k_at_T, _at(back_n, i))
             q_bar, k_bar, v_bar = (_with(x, at, _at(x, at) + new) for x, at, new in zip((q_bar, k_bar, v_bar), (i, j, j), part, strict=True))
         return Gradients(q_bar, k_bar, v_bar)
 
-    kv = {"keys": _pieces(order, k_BTKH), "values": _pieces(order, v_BTKH)}
+    kv = {"keys": parted(k_BTKH, order.pieces), "values": parted(v_BTKH, order.pieces)}
     found = ring.around(kv, visit, Gradients(*(jnp.zeros(x.shape, jnp.float32) for x in (q_nBSKGH, *kv.values()))))
-    q_bar, k_bar, v_bar = (_chunk(bar).astype(x.dtype) for bar, x in zip(found, (q_BSKGH, k_BTKH, v_BTKH), strict=True))
+    q_bar, k_bar, v_bar = (joined(bar).astype(x.dtype) for bar, x in zip(found, (q_BSKGH, k_BTKH, v_BTKH), strict=True))
     return q_bar, *ring.sent_home({"key_gradients": k_bar, "value_gradients": v_bar}).values()
 
 
@@ -118,12 +119,12 @@ class Ring:
         """[n, S / n], of a rank's tokens."""
         return self.order.positions(self.length, rank, self.ranks).reshape(self.order.pieces, -1)
 
-    def meetings(self, hop: Index) -> list[tuple[Index, Index, jax.Array]]:
-        """Pieces of own queries and of the block that has come `hop` ranks, and which of these keys those queries see."""
+    def meetings(self, hop: Index) -> list[tuple[Index, Index, jax.Array, jax.Array]]:
+        """Pieces of own queries and of the block that has come `hop` ranks, and where these queries and keys stand."""
         rank = jax.lax.axis_index(self.axis)
         source = (rank - hop) % self.ranks
         pairs: tuple[Pair, ...] = self.order.own if hop is OWN else self.order.others(rank, source)
-        return [(i, j, self.mask.seen(_at(self.positions(rank), i), _at(self.positions(source), j))) for i, j in pairs]
+        return [(i, j, _at(self.positions(rank), i), _at(self.positions(source), j)) for i, j in pairs]
 
     def around(self, block: Arrays, visit: Callable[[Index, Any, Arrays], Any], state: Any) -> Any:
         """Folds `visit` over the own block and over all that come, each sent on before it is visited."""
@@ -159,16 +160,6 @@ def _nothing(q_nBSKGH: jax.Array) -> Partial:
     """Attention of every query to no key."""
     n, B, S, K, G, H = q_nBSKGH.shape
     return Partial(jnp.full((n, B, K, G, S), -jnp.inf), jnp.zeros((n, B, K, G, S)), jnp.zeros((n, B, K, G, S, H)))
-
-
-def _pieces(order: Order, x_BSX: jax.Array) -> jax.Array:
-    """[n, B, S / n, ...]"""
-    return jnp.moveaxis(x_BSX.reshape(x_BSX.shape[0], order.pieces, -1, *x_BSX.shape[2:]), 1, 0)
-
-
-def _chunk(x_nBSX: jax.Array) -> jax.Array:
-    """[B, S, ...]"""
-    return jnp.moveaxis(x_nBSX, 0, 1).reshape(x_nBSX.shape[1], -1, *x_nBSX.shape[3:])
 
 
 def _at(tree: Any, i: Index) -> Any:

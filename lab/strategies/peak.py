@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from lab.attention.tiles import tile_size
 from lab.book.activations import LLAMA_SAVED, SWIGLU, llama_tensors
 from lab.models.shape import DecoderShape
 from lab.strategies.memory import static_bytes
@@ -84,8 +85,9 @@ class Device:
 
     @property
     def keys(self) -> int:
-        """That meet a query at once: of the whole sequence, or of one block that goes round."""
-        return self.strategy.meeting.local_shape(("keys",), (self.shape.length,), self.axes)[0]
+        """That meet a query at once: of the whole sequence, or of a tile of one block that goes round."""
+        keys = self.strategy.meeting.local_shape(("keys",), (self.shape.length,), self.axes)[0]
+        return tile_size(keys) if keys < self.shape.length else keys
 
     @property
     def remat(self) -> str:

@@ -1,0 +1,72 @@
+"""Blocks of attention by tiles of keys: the scores of one tile alone are at hand, so that a block needs memory linear in its tokens
+(Dao et al. 2022; Ch. 17, `ch17.flash_ring_memory`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import add
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lab.attention import softmax
+from lab.attention.mask import Mask
+from lab.attention.softmax import Gradients, Partial, Pulled, merged
+
+TILE = 512
+"""Keys of a tile, at most."""
+
+
+def tile_size(keys: int) -> int:
+    """The largest that splits so many keys evenly and is no larger than a tile."""
+    return max(size for size in range(1, min(keys, TILE) + 1) if keys % size == 0)
+
+
+def attended(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, q_at_S: jax.Array, k_at_T: jax.Array) -> Partial:
+    """Attention to the keys of one block, of queries and keys at these positions."""
+
+    def of_tile(k_BtKH: jax.Array, v_BtKH: jax.Array, k_at_t: jax.Array) -> tuple[Partial, None]:
+        return softmax.attended(q_BSKGH, k_BtKH, v_BtKH, mask.seen(q_at_S, k_at_t)), None
+
+    return _over_tiles(of_tile, merged, k_BTKH, v_BTKH, k_at_T)[0]
+
+
+def block_gradients(
+    q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, q_at_S: jax.Array, k_at_T: jax.Array, back: Pulled
+) -> Gradients:
+    """The block's share of the gradients."""
+
+    def of_tile(k_BtKH: jax.Array, v_BtKH: jax.Array, k_at_t: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        query, *own = softmax.block_gradients(q_BSKGH, k_BtKH, v_BtKH, mask.seen(q_at_S, k_at_t), back)
+        return query, tuple(own)
+
+    query, (key, value) = _over_tiles(of_tile, add, k_BTKH, v_BTKH, k_at_T)
+    return Gradients(query, key, value)
+
+
+def _over_tiles(of_tile: Callable[..., tuple[Any, Any]], plus: Callable[[Any, Any], Any], k_BTKH: jax.Array, v_BTKH: jax.Array, k_at_T: jax.Array) -> tuple[Any, Any]:
+    """The sum of what tiles give for the queries, and what each gives for its own keys, [B, T, ...]."""
+    tiles = k_BTKH.shape[1] // tile_size(k_BTKH.shape[1])
+    if tiles == 1:
+        return of_tile(k_BTKH, v_BTKH, k_at_T)
+    parts = parted(k_BTKH, tiles), parted(v_BTKH, tiles), k_at_T.reshape(tiles, -1)
+    first, rest = (jax.tree.map(lambda x, some=some: x[some], parts) for some in (0, slice(1, None)))
+
+    def following(total: Any, tile: tuple[jax.Array, ...]) -> tuple[Any, Any]:
+        more, own = of_tile(*tile)
+        return plus(total, more), own
+
+    total, own = of_tile(*first)
+    total, others = jax.lax.scan(following, total, rest)
+    return total, jax.tree.map(lambda x, x_n: joined(jnp.concatenate([x[None], x_n])), own, others)
+
+
+def parted(x_BSX: jax.Array, pieces: int) -> jax.Array:
+    """[n, B, S / n, ...]"""
+    return jnp.moveaxis(x_BSX.reshape(x_BSX.shape[0], pieces, -1, *x_BSX.shape[2:]), 1, 0)
+
+
+def joined(x_nBSX: jax.Array) -> jax.Array:
+    """[B, n S, ...]"""
+    return jnp.moveaxis(x_nBSX, 0, 1).reshape(x_nBSX.shape[1], -1, *x_nBSX.shape[3:])
