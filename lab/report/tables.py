@@ -54,7 +54,7 @@ def transfer_columns(ledger: Ledger) -> list[Column]:
     rows = sorted(alike.values(), key=lambda group: Totals.of(group).wire_bytes, reverse=True)
     firsts, totals = [group[0] for group in rows], [Totals.of(group) for group in rows]
     columns = [
-        Column("kind", tuple(t.kind + (" if taken" if t.conditional else "") for t in firsts)),
+        Column("kind", tuple(kind_text(t.kind, [t]) for t in firsts)),
         Column("axes", tuple(axes_text(t) for t in firsts)),
         Column("sites", tuple(f"{total.sites:,}" for total in totals), is_number=True),
         Column("executions", tuple(_executions(total) for total in totals), is_number=True),
@@ -137,6 +137,11 @@ def _common_scope(group: Iterable[Transfer]) -> str:
 def unnumbered(scope: str) -> str:
     """`layers_*/mlp` for `layers_12/mlp`: one name for all layers of an unrolled loop."""
     return re.sub(r"\d+", "*", scope)
+
+
+def kind_text(kind: str, transfers: Iterable[Transfer]) -> str:
+    """A kind, and whether any transfer of it stands in a branch."""
+    return kind + " if taken" * any(t.conditional for t in transfers)
 
 
 def axes_text(transfer: Transfer) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lab.ledger import Totals, Transfer, axes_label
 from lab.report.memory import memory_text
-from lab.report.tables import Column, columns_text
+from lab.report.tables import Column, columns_text, kind_text
 from lab.report.units import exact
 from lab.settle import Settlement, Term, Verdict
 
@@ -46,7 +46,7 @@ def result_text(result: Result) -> str:
     parameters = ", ".join(f"{name} {value}" for name, value in result.parameters.items())
     head = f"{result.verdict}: {result.experiment}, {result.style}, {result.target}, mesh {mesh}\n{parameters}"
     terms = columns_text(_term_columns(result.settlement.terms)) if result.settlement else ""
-    words = [*on_the_wire(result), *explanations([result]), *_troubles([result]), *_claims(result), *numerics_lines([result])]
+    words = [*on_the_wire(result), *in_branches(result), *explanations([result]), *_troubles([result]), *_claims(result), *numerics_lines([result])]
     return "\n\n".join(part for part in (head, terms, memory_text(result), "\n".join(words)) if part)
 
 
@@ -93,10 +93,26 @@ def _term_columns(terms: Sequence[Term]) -> list[Column]:
         Column("status", tuple(str(term.status) for term in terms)),
         Column("term", tuple(term.predicted.scope for term in terms)),
         Column("phase", tuple(term.predicted.phase or "" for term in terms)),
-        Column("kind", tuple(str(term.predicted.kind) for term in terms)),
+        Column("kind", tuple(map(term_kind, terms))),
         Column("axes", tuple(axes_label(term.predicted) for term in terms)),
         *_compared([Totals.of([term.predicted]) for term in terms], [Totals.of(term.measured) for term in terms]),
     ]
+
+
+def term_kind(term: Term) -> str:
+    """Of a transfer, and of what carries it out whether that stands in a branch."""
+    return kind_text(term.predicted.kind, _found(term))
+
+
+def _found(term: Term) -> tuple[Transfer, ...]:
+    return term.measured or (term.predicted,)
+
+
+def in_branches(result: Result) -> list[str]:
+    """What the terms that are marked mean."""
+    terms = result.settlement.terms if result.settlement else ()
+    is_there = any(t.conditional for term in terms for t in _found(term))
+    return ["if taken: it stands in a branch; executions and bytes are those of a branch taken every time, the most that a device can send"] * is_there
 
 
 def on_the_wire(result: Result) -> list[str]:

@@ -199,4 +199,4 @@ def _totals_json(transfers: tuple[Transfer, ...]) -> dict[str, Any]:
 
 
 def _sentence(transfers: Iterable[Transfer]) -> str:
-    return " and ".join(f"{t.executions} x {t.kind} of {t.payload_bytes:,} B {t.dtype}" for t in transfers)
+    return " and ".join(f"{t.executions} x {t.kind} of {t.payload_bytes:,} B {t.dtype}" + " in a branch" * t.conditional for t in transfers)

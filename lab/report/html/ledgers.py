@@ -12,7 +12,7 @@ from lab.report.html.markup import element, joined, paragraphs, words
 from lab.report.html.page import Section
 from lab.report.html.place import Place
 from lab.report.html.tables import Column, bars, numbers, table
-from lab.report.tables import at_least, axes_text, unnumbered
+from lab.report.tables import at_least, axes_text, kind_text, unnumbered
 from lab.report.traffic import Traffic, blocks, traffic
 from lab.report.units import bytes_text, scaled, seconds_text
 from meshes.picture import mesh_svg
@@ -153,7 +153,7 @@ def transfers(ledger: Ledger) -> Markup:
     rows = sorted(((t, Totals.of([t])) for t in ledger.transfers), key=lambda row: -row[1].wire_bytes)
     sites, totals = [t for t, _ in rows], [total for _, total in rows]
     columns = [
-        Column("kind", [t.kind + (" if taken" if t.conditional else "") for t in sites], is_choice=True),
+        Column("kind", [kind_text(t.kind, [t]) for t in sites], is_choice=True),
         Column("axes", [axes_text(t) for t in sites], is_choice=True),
         numbers("executions", [at_least(total, f"{total.executions:,}") for total in totals], [t.executions for t in sites]),
         numbers("payload each", [bytes_text(t.payload_bytes) for t in sites], [t.payload_bytes for t in sites]),

@@ -24,12 +24,14 @@ from lab.report.verdicts import (
     count_text,
     counted,
     explanations,
+    in_branches,
     measured_transfers,
     numerics_lines,
     on_the_wire,
     outcome,
     predicted_transfers,
     tally,
+    term_kind,
     troubles_of,
 )
 from lab.settle import Term
@@ -116,7 +118,7 @@ def result_part(result: Result, number: int, *, is_folded: bool, with_program: b
 
 def settled(result: Result) -> Markup:
     """Terms, then in words what stands between prediction and program."""
-    lines = [*on_the_wire(result), *explanations([result]), *troubles_of(result), *numerics_lines([result])]
+    lines = [*on_the_wire(result), *in_branches(result), *explanations([result]), *troubles_of(result), *numerics_lines([result])]
     terms = terms_table(result.settlement.terms) if result.settlement else Markup("")
     return joined((terms, words(lines) if lines else Markup("")))
 
@@ -127,7 +129,7 @@ def terms_table(terms: Sequence[Term]) -> Markup:
         Column("term", [t.scope for t in predicted]),
         Column("status", [status(term.status) for term in terms], is_choice=True),
         Column("phase", [t.phase or "" for t in predicted], is_choice=True),
-        Column("kind", [str(t.kind) for t in predicted], is_choice=True),
+        Column("kind", [term_kind(term) for term in terms], is_choice=True),
         Column("axes", [axes_label(t) for t in predicted], is_choice=True),
         *_compared([(Totals.of([term.predicted]), Totals.of(term.measured)) for term in terms]),
     ]

@@ -89,5 +89,19 @@ def test_the_three_columns_of_a_run_add_up_to_what_is_measured():
     assert "wire bytes as compiled: 7,000,000 as predicted, 0 attributed, 250 unexplained" in text
 
 
+def test_a_term_that_stands_in_a_branch_says_so_and_what_its_numbers_are():
+    taken = replace(REDUCE, conditional=True)
+    text = result_text(result([taken, GATHER], [taken, GATHER]))
+    kinds = [line[2:] for line in lines(text, "exact ")]
+    assert kinds[0][1:5] == ["all_reduce", "if", "taken", "data"] and kinds[1][:2] == ["all_gather", "tensor"]
+    assert len(lines(text, "if taken: it stands in a branch")) == 1
+    assert "if taken" not in result_text(result([REDUCE], [REDUCE]))
+
+
+def test_a_branch_that_no_term_asks_for_is_told():
+    text = summary_text([result([REDUCE], [replace(REDUCE, conditional=True)])])
+    assert "predicted 4 x all_reduce of 1,000,000 B f32, compiled 4 x all_reduce of 1,000,000 B f32 in a branch" in text
+
+
 def test_two_runs_in_full_stand_apart():
     assert len(results_text([result([REDUCE], [REDUCE]), failed()]).split("\n\n\n")) == 2
