@@ -37,7 +37,7 @@ def interleaved(stages: int, micro_batches: int, chunks: int) -> Schedule:
     """
     if chunks < 2 or micro_batches % stages:
         found = f"{micro_batches} micro-batches and {chunks} chunks on {stages} stages"
-        raise Unusable(f"interleaved: {found}; expected a multiple of {stages} micro-batches and 2 chunks or more; pad the batch, or take one_f_one_b")
+        raise Unusable(f"interleaved: {found}; expected a multiple of {stages} micro-batches and 2 chunks or more; change them, or take 1f1b")
     groups = [range(first, first + stages) for first in range(0, micro_batches, stages)]
     forwards = [Task(Work.FORWARD, i, chunk) for group in groups for chunk in range(chunks) for i in group]
     backwards = [Task(Work.BACKWARD, i, chunk) for group in groups for chunk in reversed(range(chunks)) for i in group]

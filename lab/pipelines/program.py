@@ -17,7 +17,7 @@ from lab.pipelines import executor
 from lab.pipelines.executor import Weights
 from lab.pipelines.orders import named
 from lab.pipelines.schedule import Schedule
-from lab.pipelines.table import Row, table_of
+from lab.pipelines.table import Row, one_way, table_of
 from lab.strategies.program import (
     Metrics,
     Program,
@@ -54,8 +54,8 @@ class PipelineShape(DecoderShape):
     chunks: int = 1
 
     def order(self, stages: int) -> Schedule:
-        """Raises Unusable where there is no such schedule."""
-        order = named(self.schedule, stages, self.accumulation, self.chunks)
+        """Raises Unusable where there is no such schedule, or none that runs."""
+        order = one_way(named(self.schedule, stages, self.accumulation, self.chunks))
         if order.chunks != self.chunks:
             raise Unusable(f"schedule={self.schedule}: a stage of it has {order.chunks} chunks, found chunks={self.chunks}; several run with interleaved alone")
         return order

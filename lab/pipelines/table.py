@@ -84,14 +84,19 @@ def table_of(schedule: Schedule) -> Table:
       Deadlock: some work can never start.
       Unusable: micro-batches go through the stages in both directions.
     """
-    if schedule.is_two_way:
-        raise Unusable(f"{schedule.name}: its micro-batches go both ways through the stages; expected one direction, take 1f1b or zb_h1")
-    turns, stages = ticks(schedule), range(schedule.stages)
+    turns, stages = ticks(one_way(schedule)), range(schedule.stages)
     when = {(stage, task): tick for tick, turn in enumerate(turns) for stage, task in enumerate(turn)}
     inputs, cotangents = ([_slots(_messages(schedule, when, stage, work)) for stage in stages] for work in (Work.FORWARD, Work.BACKWARD))
     rows = [[_row(schedule, stage, tick, turn[stage], inputs[stage], cotangents[stage]) for stage in stages] for tick, turn in enumerate(turns)]
     fields = np.moveaxis(np.array(rows, np.int32), -1, 0)
     return Table(Row(*fields), *(max((1 + slot for slots in some for slot in slots.values()), default=1) for some in (inputs, cotangents)))
+
+
+def one_way(schedule: Schedule) -> Schedule:
+    """The schedule; raises Unusable where micro-batches go through the stages in both directions."""
+    if schedule.is_two_way:
+        raise Unusable(f"{schedule.name}: its micro-batches go both ways through the stages; expected one direction, take 1f1b or zb_h1")
+    return schedule
 
 
 def _messages(schedule: Schedule, when: dict[tuple[int, Task], int], stage: int, work: Work) -> Iterator[Message]:

@@ -88,6 +88,16 @@ def test_a_step_sends_what_theory_says_to_the_byte(strategy: Strategy, mesh: str
         (DATA_PARALLEL, {"experts": 4}, "experts=4 in a pipeline: only dense layers are known to give one device's gradients; set experts=0"),
         (DATA_PARALLEL, {"layers": 5}, "layers=5 do not split into 4 stages of 1 chunks; make it a multiple of 4"),
         (DATA_PARALLEL, {"chunks": 2}, "schedule=1f1b: a stage of it has 1 chunks, found chunks=2; several run with interleaved alone"),
+        (
+            DATA_PARALLEL,
+            {"schedule": "dual_pipe", "accumulation": 8},
+            "dual_pipe: its micro-batches go both ways through the stages; expected one direction, take 1f1b or zb_h1",
+        ),
+        (
+            DATA_PARALLEL,
+            {"schedule": "interleaved"},
+            "interleaved: 4 micro-batches and 1 chunks on 4 stages; expected a multiple of 4 micro-batches and 2 chunks or more; change them, or take 1f1b",
+        ),
         (DATA_PARALLEL, {"schedule": "eager"}, "no schedule 'eager'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe and interleaved"),
         (DATA_PARALLEL, {"batch": 12}, "dim 'batch' of size 3 does not split over data=2; make it a multiple of 2"),
     ],
