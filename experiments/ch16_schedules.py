@@ -1,6 +1,6 @@
 """Chapter 16: how long does a step of each schedule take, what part of it idles, and what does a stage hold?"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
@@ -17,6 +17,8 @@ from meshes.errors import Unusable
 
 SIZES = tuple(product((2, 3, 4, 8), (1, 2, 3, 4, 8, 16, 32)))
 """Stages and micro-batches of the claims."""
+LAGS = {"zb_h1": 1, "zb_h2": 2}
+"""By how many micro-batches for each stage before it a stage puts off the gradients of weights."""
 
 
 @dataclass(frozen=True)
@@ -47,31 +49,30 @@ class Assumed:
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
-    busy = assumed.micro_batches * (assumed.forward_s + assumed.backward_s)
-    return tuple(row for schedule in possible(assumed) for row in _rows(schedule, assumed.run(schedule), busy + _idle_s(schedule, assumed), assumed))
+    return tuple(row for name in (*PLAIN, "interleaved") for row in _of(name, assumed))
 
 
-def possible(assumed: Assumed) -> Iterator[Schedule]:
-    """All schedules that have an order for these sizes."""
-    for name in (*PLAIN, "interleaved"):
-        try:
-            yield named(name, assumed.stages, assumed.micro_batches, assumed.chunks)
-        except Unusable:
-            continue
+def _of(name: str, assumed: Assumed) -> tuple[Row, ...]:
+    """What a schedule comes to, or why it has no order for these sizes."""
+    try:
+        schedule = named(name, assumed.stages, assumed.micro_batches, assumed.chunks)
+    except Unusable as reason:
+        return (Row(name, str(reason).removeprefix(f"{name}: ")),)
+    return _rows(schedule, assumed.run(schedule), _span_s(schedule, assumed), assumed)
 
 
-def _idle_s(schedule: Schedule, assumed: Assumed) -> float:
-    """By formula; of a stage from its first to its last work where the schedule is ZB-H2."""
-    P, both = assumed.stages, assumed.forward_s + assumed.backward_s
+def _span_s(schedule: Schedule, assumed: Assumed) -> float | None:
+    """By formula, of a stage from its first to its last work; None where a zero-bubble pipeline never fills, and idles longer."""
+    P, m, both = assumed.stages, assumed.micro_batches, assumed.forward_s + assumed.backward_s
     if schedule.is_two_way:
-        return dualpipe_idle_s(P, both, assumed.backward_s, assumed.weight_s)
-    if schedule.splits_backward:
-        lag = 2 if schedule.name == "zb_h2" else 1
-        return float(zero_bubble_idle_s(P, assumed.forward_s, assumed.input_backward_s, assumed.weight_s, lag))
-    return idle_s(P, assumed.forward_s, assumed.backward_s, schedule.chunks)
+        return m * both + dualpipe_idle_s(P, both, assumed.backward_s, assumed.weight_s)
+    if lag := LAGS.get(schedule.name):
+        idle = zero_bubble_idle_s(P, assumed.forward_s, assumed.input_backward_s, assumed.weight_s, lag)
+        return m * both + float(idle) if m >= zero_bubble_in_flight(P, lag) else None
+    return m * both + idle_s(P, assumed.forward_s, assumed.backward_s, schedule.chunks)
 
 
-def _rows(schedule: Schedule, timeline: Timeline, formula_s: float, assumed: Assumed) -> tuple[Row, ...]:
+def _rows(schedule: Schedule, timeline: Timeline, formula_s: float | None, assumed: Assumed) -> tuple[Row, ...]:
     return (
         Row(f"{schedule.name}: step", float(timeline.makespan), "s", None if schedule.name == "zb_h2" else formula_s),
         Row(f"{schedule.name}: a stage from its first work to its last", float(max(timeline.stage_spans)), "s", formula_s),
@@ -86,11 +87,11 @@ def _held(schedule: Schedule, assumed: Assumed) -> float:
         "gpipe": m,
         "1f1b": in_flight(P, m, 0),
         "interleaved": interleaved_in_flight(P, schedule.chunks),
-        "zb_h1": zero_bubble_in_flight(P),
-        "zb_h2": zero_bubble_in_flight(P, 2),
+        "zb_h1": zero_bubble_in_flight(P, LAGS["zb_h1"]),
+        "zb_h2": zero_bubble_in_flight(P, LAGS["zb_h2"]),
         "dual_pipe": P + 1,
     }
-    return float(formulas[schedule.name])
+    return float(min(m, formulas[schedule.name]))
 
 
 def claims(assumed: Assumed) -> tuple[Claim, ...]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from fractions import Fraction
+from itertools import product
 
 import pytest
 
@@ -125,9 +126,18 @@ def test_dual_pipe_idles_12_7_percent_at_p_16_m_32_and_1f1b_31_9(answers):
     assert shares == [31.9, 13.5, 12.7]
 
 
-def test_sizes_without_an_order_have_no_rows():
-    found = {row.what.split(":")[0] for row in answer(ch16_schedules.EXPERIMENT, {"stages": "3", "micro_batches": "4"}).rows}
-    assert found == {"gpipe", "1f1b", "zb_h1", "zb_h2"}
+def test_sizes_without_an_order_have_the_reason_for_a_row():
+    found = rows(answer(ch16_schedules.EXPERIMENT, {"stages": "3", "micro_batches": "4"}))
+    assert {what for what, value in found.items() if isinstance(value, str)} == {"dual_pipe", "interleaved"}
+    assert found["dual_pipe"] == "4 micro-batches on 3 stages; expected even numbers of both and at least 6 micro-batches"
+
+
+def test_theory_beside_a_schedule_is_met_at_few_micro_batches_too_or_silent():
+    for sizes in product((1, 2, 3, 4), (1, 2, 3, 4, 6, 8)):
+        beside = [row for row in ch16_schedules.answer(ch16_schedules.Assumed(*sizes)) if row.predicted is not None]
+        assert [row.value for row in beside] == pytest.approx([row.predicted for row in beside]), sizes
+    silent = [row.what for row in ch16_schedules.answer(ch16_schedules.Assumed(4, 4)) if row.predicted is None and row.unit == "s"]
+    assert silent == ["zb_h2: step", "zb_h2: a stage from its first work to its last"]
 
 
 @pytest.mark.parametrize(
