@@ -110,9 +110,11 @@ BUBBLES = {"gpipe": "ch16.gpipe_bubble", "1f1b": "ch16.1f1b_bubble", "interleave
 
 def _bubble(shape: PipelineShape, axes: Axes, ticks: set[int | None]) -> Claim:
     """In ticks, of which every piece of work takes one."""
-    (T,), P, m, v = ticks, axes[PIPE], shape.accumulation, shape.chunks
+    T, P, m, v = max(ticks), axes[PIPE], shape.accumulation, shape.chunks
     jobs = m * v * (3 if shape.schedule.startswith("zb") else 2)
     evidence = f"the loop runs {T} ticks, and a stage works in {jobs} of them, {m * v} for each of its jobs: what a job sends is read as {T} times, its branch's bound"
+    if shape.schedule == "zb_h1" and m < P:
+        return calculated(BUBBLES["zb_h1"], f"{evidence}: the formula needs {P} micro-batches or more on {P} stages")
     if shape.schedule == "zb_h2":
         return calculated(BUBBLES["zb_h2"], f"{evidence}: its bubble is gone only from a stage's own first work to its last")
     book = float(zero_bubble_idle_s(P, 1, 1, 1)) / T if shape.schedule == "zb_h1" else float(bubble_share(P, m, v))

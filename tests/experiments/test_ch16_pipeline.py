@@ -60,6 +60,16 @@ def test_one_tick_more_refutes_the_bubble():
     assert verdicts("1f1b", changed(is_message, executions=23))["ch16.1f1b_bubble"] == "refuted"
 
 
+def test_a_message_back_in_one_tick_less_than_forth_refutes_that_stages_need_no_more():
+    found = verdicts("1f1b", changed(lambda t: t.scope == "back", executions=21))
+    assert (found["ch16.separability"], found["ch16.1f1b_bubble"]) == ("refuted", "confirmed")
+
+
+def test_too_few_micro_batches_to_fill_zb_h1_leave_its_bubble_open():
+    few = replace(shape_of("zb_h1"), accumulation=2, batch=8)
+    assert [str(claim.verdict) for claim in EXPERIMENT.claims(few, AXES, EXPERIMENT.predict(few, AXES)) if claim.id == "ch16.zb_bubble"] == ["calculated"]
+
+
 def test_a_gradient_summed_over_stages_in_every_tick_refutes_that_they_are_separate():
     assert verdicts("1f1b", changed(lambda t: t.scope == "embedding" and "pipe" in t.axes, executions=22))["ch16.separability"] == "refuted"
 
