@@ -5,16 +5,21 @@ from functools import cache
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from lab.decoder_experiments.step import random_tokens
 from lab.inspection import inspect_program
+from lab.models import decoder
 from lab.models.decoder import initial
 from lab.pipelines import program
+from lab.pipelines.executor import Found, Weights
+from lab.pipelines.executor import _jobs as jobs_of
 from lab.pipelines.prediction import predict
 from lab.pipelines.program import PipelineShape
-from lab.pipelines.table import to_do
+from lab.pipelines.table import Job, Row, to_do
 from lab.settle import Context, Verdict, settle
 from lab.strategies.data_parallel import DATA_PARALLEL
 from lab.strategies.program import mean_loss
@@ -79,6 +84,31 @@ def test_a_step_sends_what_theory_says_to_the_byte(strategy: Strategy, mesh: str
     compiled = step.lower(*args).compile(compiler_options=QUICKLY)
     settled = settle(predict(strategy, shape, axes), inspect_program(compiled, (), devices, target, source="pipeline"), Context("cpu", "explicit", axes.shape))
     assert (settled.verdict, settled.unexplained, settled.missing) == (Verdict.EXACT, (), ())
+
+
+def products(job: Job) -> int:
+    """FLOPs of one job of a chunk of two layers, on one device."""
+    shape, device = replace(SHAPE, layers=2), parse_target("cpu:1")
+    mesh, x_BSD = make_mesh(device, Axes.parse("data=1")), jax.ShapeDtypeStruct((1, shape.length, shape.embed), jnp.float32)
+    weights = Weights(jax.tree.map(lambda w: jax.ShapeDtypeStruct((1, *w.shape), w.dtype), decoder.weights(shape)["layers"]), ())
+    row = Row(job, *np.zeros((6,), np.int32))
+
+    def run(weights: Weights, x_BSD: jax.Array, dy_BSD: jax.Array):
+        def chunk(weights: Weights, x_BSD: jax.Array, row: Row):
+            return decoder.layers(weights.chunks, x_BSD, shape, DATA_PARALLEL.seams), jnp.zeros(())
+
+        found = Found(jnp.zeros(()), jax.tree.map(jnp.zeros_like, weights), jnp.zeros(len(Job), jnp.int32))
+        return jobs_of(chunk, weights, jnp.zeros_like(x_BSD))[job](row, x_BSD, dy_BSD, found)
+
+    on_rank = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False))
+    return inspect_program(on_rank.lower(weights, x_BSD, x_BSD).compile(), (), mesh, device, source=job.scope).flops
+
+
+def test_a_whole_backward_has_the_products_of_3_forwards_and_so_has_a_gradient_of_the_weights_alone():
+    forward, whole, to_input, to_weights = (products(job) for job in Job if job is not Job.IDLE)
+    matrices = sum(w.size for w in jax.tree.leaves(decoder.weights(replace(SHAPE, layers=2))["layers"]) if w.ndim > 2)
+    assert (whole, to_weights) == (3 * forward, 3 * forward)
+    assert whole - to_input == 2 * SHAPE.length * matrices
 
 
 @pytest.mark.parametrize(

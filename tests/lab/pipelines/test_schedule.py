@@ -97,6 +97,12 @@ def test_the_ticks_of_2_stages(schedule, rows):
     assert [" ".join(str(task or "-") for task in row) for row in zip(*ticks(schedule), strict=True)] == rows
 
 
+def test_ticks_as_long_as_their_longest_job_take_1f1b_58_forwards_and_gpipe_44_with_backwards_of_3():
+    lasts = {F: 1, B: 3}
+    steps = [sum(max(lasts[task.work] for task in row if task) for row in ticks(make(4, 8))) for make in (gpipe, one_f_one_b)]
+    assert steps == [44, 58]
+
+
 def test_a_weight_gradient_that_is_put_off_holds_its_micro_batch():
     plain = (Task(F, 0), Task(B, 0), Task(F, 1), Task(B, 1))
     late = (Task(F, 0), Task(B, 0), Task(F, 1), Task(B, 1), Task(W, 0), Task(W, 1))
