@@ -31,6 +31,13 @@ def hops(mask: Mask, length: int, ranks: int) -> int:
     return min(-(-(mask.window - 1) * ranks // length), ranks - 1) if mask.window else ranks - 1
 
 
+def check(mask: Mask, order: Order) -> None:
+    """Raises Unusable where an order passes over pieces that this mask does not hide."""
+    if order.pieces > 1 and mask != CAUSAL:
+        found = f"{order.name} order with causal={mask.causal}, window={mask.window}"
+        raise Unusable(f"{found}: its ranks pass over pieces that a plainly causal mask hides; use contiguous order, or causal=True and window=0")
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def ring_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str, order: Order = CONTIGUOUS) -> jax.Array:
     """Attention of this rank's queries to the keys of all ranks along `axis`, [B, S, K, G, H]; inside `jax.shard_map`.
@@ -100,8 +107,7 @@ class Ring:
     is_second: bool = False
 
     def __post_init__(self) -> None:
-        if self.order.pieces > 1 and self.mask != CAUSAL:
-            raise Unusable(f"{self.order.name} order with {self.mask}: its ranks pass over pieces that a causal mask hides; use contiguous order")
+        check(self.mask, self.order)
 
     @property
     def ranks(self) -> int:

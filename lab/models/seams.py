@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from lab.attention import dense
+from meshes.errors import Unusable
 
 Dims = tuple[str, ...]
 Seam = Callable[[jax.Array], jax.Array]
@@ -36,7 +37,8 @@ def rows(table_VD: jax.Array, row_BS: jax.Array) -> jax.Array:
 class Seams:
     """Each seam takes a value as it was made to what the next step needs.
 
-    `a | b` does at each seam what `a` does, then what `b` does; on axes apart the order does not matter.
+    `a | b` does at each seam what `a` does, then what `b` does; on axes apart the order does not matter. What stands in `ONCE` does not
+    change a value but makes one: there a second is refused.
 
     Attributes:
       weight: (w, dims) as stored, to w for use.
@@ -79,10 +81,16 @@ class Seams:
     contract: Callable[[str, jax.Array, jax.Array], jax.Array] = jnp.einsum
 
     def __or__(self, other: Seams) -> Seams:
-        return Seams(**{seam.name: _then(getattr(self, seam.name), getattr(other, seam.name), seam.default) for seam in fields(Seams)})
+        """Raises Unusable where both make the same value."""
+        return Seams(**{seam.name: _then(seam.name, getattr(self, seam.name), getattr(other, seam.name), seam.default) for seam in fields(Seams)})
 
 
-def _then(first: Callable, second: Callable, nothing: Callable) -> Callable:
+ONCE = ("first", "lookup", "dispatch", "combine", "positions", "attend", "contract")
+
+
+def _then(name: str, first: Callable, second: Callable, nothing: Callable) -> Callable:
     if first is nothing or second is nothing:
         return second if first is nothing else first
+    if name in ONCE:
+        raise Unusable(f"two strategies each bring their own '{name}', such as two kinds of attention or of experts over ranks; compose one of them")
     return lambda x, *dims: second(first(x, *dims), *dims)

@@ -11,7 +11,7 @@ import jax
 
 from lab.attention.exchange import gathered_attention, head_copies, ulysses_attention
 from lab.attention.order import CONTIGUOUS, ZIGZAG, Order
-from lab.attention.ring import hops, ring_attention
+from lab.attention.ring import check, hops, ring_attention
 from lab.book.parallelism import activation_bytes
 from lab.ledger import Kind, Transfer
 from lab.models.seams import Dims, Seams
@@ -38,6 +38,7 @@ def ring_terms(order: Order, strategy: Strategy, shape: DecoderShape, axes: Axes
     """Keys and values go round in every pass; their float32 gradients with them in the last, and home in the dtype of the products."""
     ranks = axes[CONTEXT]
     order.piece_size(shape.length, ranks)
+    check(shape.mask, order)
     h, keys = hops(shape.mask, shape.length, ranks), _kv_heads(strategy, shape, axes) * shape.head_dim
 
     def permuted(scope: str, phase: str, times: int, dtype: str, e: int) -> Transfer:

@@ -16,6 +16,7 @@ from meshes.errors import Unusable
 from meshes.layouts import Layout
 
 RESIDUAL = ("batch", "length", "embed")
+TABLE = ("vocab", "embed")
 # Of what a device may hold a part of, each with the field of the shape that it must divide.
 CHECKED = ("kv_heads", "mlp", "vocab", "length", "embed", "experts")
 
@@ -86,7 +87,10 @@ class Strategy:
 
     def splits_further(self, dims: Dims) -> bool:
         """The master of a weight with these dims has parts that the weight in `weights` has not."""
-        return any(set(self.master.axes_of(dim)) - set(self.weights.axes_of(dim)) for dim in dims)
+        return bool(self._scattered(dims))
+
+    def _scattered(self, dims: Dims) -> set[str]:
+        return {axis for dim in dims for axis in set(self.master.axes_of(dim)) - set(self.weights.axes_of(dim))}
 
     @property
     def meeting(self) -> Layout:
@@ -114,6 +118,9 @@ class Strategy:
         for dim, whole in (("mlp", "hidden dims"), ("length", "sequences")):
             if shape.experts and (split := self.inside.axes_of(dim, axes.names)):
                 raise Unusable(f"experts={shape.experts} with {whole} split over {', '.join(split)}: experts take whole {whole}; drop that axis, or set experts=0")
+        if unsummed := axes.ordered(self.copies(TABLE) - self._scattered(TABLE)) if self.splits_further(TABLE) else ():
+            found = f"gradients scattered over {', '.join(sorted(self._scattered(TABLE)))} (ZeRO-1 or 2) of weights with copies along {', '.join(unsummed)}"
+            raise Unusable(f"{found}: those would not be summed; use ZeRO-3 or data parallelism beside it")
         for layout in (self.master, self.weights, self.inside, self.residual):
             layout.local_shape(("batch",), (shape.micro_batch,), axes)
             for dim in CHECKED:

@@ -17,6 +17,7 @@ from lab.strategies.data_parallel import DATA_PARALLEL
 from lab.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.strategies.strategy import Strategy
 from lab.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.strategies.zero1 import ZERO1, ZERO2
 from lab.strategies.zero3 import ZERO3
 from meshes.axes import Axes
 from meshes.errors import Unusable
@@ -90,6 +91,24 @@ def test_a_zigzag_sequence_of_12_on_4_ranks_is_refused():
 def test_heads_that_do_not_split_are_refused_by_ulysses(sizes):
     with pytest.raises(Unusable, match="do not split over 4 ranks; make one a multiple of the other"):
         ULYSSES.predict(replace(SHAPE, **sizes), MESH)
+
+
+def test_a_zigzag_ring_of_a_full_mask_is_refused_before_anything_is_compiled():
+    with pytest.raises(Unusable, match="zigzag order with causal=False, window=0.*use contiguous order, or causal=True and window=0"):
+        ZIGZAG_RING.predict(replace(SHAPE, causal=False), MESH)
+
+
+@pytest.mark.parametrize("zero", [ZERO1, ZERO2], ids=["1", "2"])
+def test_gradients_that_zero_1_and_2_would_not_sum_over_context_are_refused(zero):
+    with pytest.raises(Unusable, match="scattered over data .* copies along context: those would not be summed"):
+        (zero | RING).check(SHAPE, MESH)
+    zero.check(SHAPE, MESH)
+
+
+@pytest.mark.parametrize(("one", "other"), [(RING, ULYSSES), (GATHERED_KEYS, ZIGZAG_RING)])
+def test_two_kinds_of_attention_over_ranks_do_not_compose(one, other):
+    with pytest.raises(Unusable, match="two strategies each bring their own 'positions'"):
+        one | other
 
 
 SMALL = DecoderShape(layers=2, batch=8, length=16, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=48, dtype="f32")

@@ -20,6 +20,7 @@ from lab.strategies.memory import static_bytes
 from lab.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.strategies.strategy import Strategy
 from lab.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.strategies.zero1 import ZERO1
 from lab.strategies.zero3 import ZERO3
 from meshes.axes import Axes
 from meshes.errors import Unusable
@@ -103,6 +104,12 @@ def test_loss_and_every_gradient_are_those_of_one_device(case):
         (EXPERT_PARALLEL, Axes.parse("expert=8"), {"experts": 12}, "dim 'experts' of size 12 does not split over expert=8; make it a multiple of 8"),
         (EXPERT_PARALLEL, Axes.parse("expert=8"), {"experts": 0}, "experts=0 with experts split over expert: nothing to split; set experts to a multiple of the axis"),
         (EXPERT_PARALLEL, Axes.parse("expert=8"), {"batch": 12}, "dim 'batch' of size 12 does not split over expert=8; make it a multiple of 8"),
+        (
+            ZERO1 | EXPERT_PARALLEL,
+            DATA_EXPERT,
+            {},
+            "gradients scattered over data (ZeRO-1 or 2) of weights with copies along expert: those would not be summed; use ZeRO-3 or data parallelism beside it",
+        ),
         (TENSOR_PARALLEL, Axes.parse("tensor=4"), {}, "experts=8 with hidden dims split over tensor: experts take whole hidden dims; drop that axis, or set experts=0"),
         (SEQUENCE_PARALLEL, Axes.parse("tensor=4"), {}, "experts=8 with hidden dims split over tensor: experts take whole hidden dims; drop that axis, or set experts=0"),
     ],
