@@ -21,6 +21,7 @@ from lab.ledger import Kind, Ledger, Totals
 from lab.models import experts
 from lab.question import Question, Row
 from meshes.axes import EXPERT, Axes
+from meshes.errors import Unusable
 from meshes.targets import make_mesh, parse_target, prepare
 
 OWN, EXPERTS = PartitionSpec(EXPERT), PartitionSpec(None, EXPERT)
@@ -66,10 +67,12 @@ FORMULATIONS: dict[str, tuple[Callable, Callable]] = {"looked up": (looked_up, p
 
 @cache
 def compiled(s: Assumed, formulation: str, order: str) -> Ledger:
-    """One layer's forward pass."""
+    """One layer's forward pass; raises Unusable where experts do not split over the target."""
     target = parse_target(s.target)
     prepare([target])
     mesh = make_mesh(target, Axes.of({EXPERT: device_count(target)}))
+    if s.experts % mesh.size:
+        raise Unusable(f"experts={s.experts} do not split over the {mesh.size} devices of {target}; make it a multiple")
     program = jax.jit(partial(layer, s, mesh, formulation, order), out_shardings=NamedSharding(mesh, OWN))
     return inspect_program(program, shapes(s, mesh), mesh, target, source=order)
 

@@ -3,7 +3,7 @@
 Routers of random logits, as DeepSeek-V3's: sigmoid gates, the largest chosen with a bias and weighed without it. Seeds are fixed.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 
 import jax
@@ -30,7 +30,8 @@ class Assumed:
     """DeepSeek-V3: 256 experts, 8 a token, on 8 nodes of which a token visits 4; 4,096 tokens at a time.
 
     Raises:
-      Unusable: experts that do not split over the nodes, or choices that do not over the nodes a token visits.
+      Unusable: none of something, experts that do not split over the nodes or into as many groups as the coarse design has experts,
+        or choices that do not split over the nodes a token visits.
     """
 
     experts: int = 256
@@ -42,6 +43,10 @@ class Assumed:
     steps: int = 400
 
     def __post_init__(self) -> None:
+        if none := [name for name, count in asdict(self).items() if count < 1]:
+            raise Unusable(f"{none[0]}={getattr(self, none[0])}: expected 1 or more")
+        if self.experts % COARSE[0]:
+            raise Unusable(f"experts={self.experts}: expected a multiple of {COARSE[0]}, the experts that they are compared with")
         if self.experts % self.nodes or self.top_k % self.limit or not self.limit <= self.nodes:
             found = f"experts={self.experts} on nodes={self.nodes}, top_k={self.top_k} on limit={self.limit} of them"
             raise Unusable(f"{found}: expected multiples, and no limit above the nodes")

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from lab.run import Result
 
 INTERRUPTED, CLOSED_PIPE = 130, 141
+JAX_NOTE = "-----"
+"""How a note begins that JAX adds to every error of a traced function."""
 T = TypeVar("T")
 
 
@@ -415,7 +417,8 @@ def main() -> None:
 
 def _refuse(error: click.ClickException | Unusable) -> int:
     for note in getattr(error, "__notes__", ()):
-        print(note, file=sys.stderr)
+        if not note.startswith(JAX_NOTE):
+            print(note, file=sys.stderr)
     print(f"lab: {_said(error)}", file=sys.stderr)
     return 2
 

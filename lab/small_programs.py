@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
@@ -143,6 +143,9 @@ def moved(measured: Ledger, scope: str) -> Totals:
 
 
 def predict(parts: Iterable[Part], sizes: Any, axes: Axes) -> Ledger:
+    """What theory asks of all parts; raises Unusable where there is none of something."""
+    if none := [name for name, size in asdict(sizes).items() if type(size) is int and size < 1]:
+        raise Unusable(f"{none[0]}={getattr(sizes, none[0])}: expected 1 or more")
     rows = tuple(_transfer(sent, part.scope, axes) for part in parts for sent in part.sends(sizes, axes))
     return Ledger(rows, devices=axes.size, mesh=axes.shape)
 

@@ -156,5 +156,21 @@ def test_held_to_its_own_device_first_a_dispatch_is_two_all_to_alls_of_43008_ele
 def test_routing_of_all_experts_is_refused_in_one_line():
     with pytest.raises(Unusable, match="top_k=8 of experts=8"):
         ch18_routing.Assumed(top_k=8)
-    with pytest.raises(Unusable, match="experts=250 on nodes=8"):
-        ch35_routing.Assumed(experts=250)
+    with pytest.raises(Unusable, match="experts=192 on nodes=5"):
+        ch35_routing.Assumed(experts=192, nodes=5)
+
+
+@pytest.mark.parametrize(("settings", "message"), [({"limit": 0}, "limit=0: expected 1 or more"), ({"experts": 32}, "expected a multiple of 64")])
+def test_no_nodes_to_go_to_and_too_few_experts_are_refused_in_one_line(settings, message):
+    with pytest.raises(Unusable, match=message):
+        ch35_routing.Assumed(**settings)
+
+
+def test_no_tokens_are_refused_in_one_line():
+    with pytest.raises(Unusable, match="tokens=0: expected 1 or more"):
+        load("ch18_dropless").predict(replace(load("ch18_dropless").parameters, tokens=0), EIGHT)
+
+
+def test_six_experts_do_not_split_over_8_devices():
+    with pytest.raises(Unusable, match="experts=6 do not split over the 8 devices of cpu:8; make it a multiple"):
+        answer(ch18_constraint_order.EXPERIMENT, {"target": "cpu:8", "experts": "6"})

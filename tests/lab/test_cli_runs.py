@@ -8,6 +8,7 @@ import pytest
 from lab import cli
 from lab.ledger import Kind, Ledger, Transfer
 from meshes import plugins
+from meshes.errors import Unusable
 
 SMALL = ("--set", "layers=2", "--set", "batch=16", "--set", "length=16", "--set", "embed=64", "--set", "mlp=96", "--set", "vocab=48")
 ONE = ("run", "ch14_data_parallel", "--target", "cpu:8", "--style", "explicit", *SMALL)
@@ -101,6 +102,13 @@ def test_what_cannot_be_run_is_refused_in_one_line(lab, arguments, words):
     (line,) = answer.err.splitlines()
     assert (answer.status, answer.out) == (2, "")
     assert line.startswith("lab: ") and all(word in line for word in words), line
+
+
+def test_a_note_of_ours_is_told_and_one_of_jax_is_not(capsys):
+    refused = Unusable("length=6: expected 8")
+    for note in ("--------------------\nFor simplicity, JAX has removed its internal frames", "in model.py:3"):
+        refused.add_note(note)
+    assert (cli._refuse(refused), capsys.readouterr().err) == (2, "in model.py:3\nlab: length=6: expected 8\n")
 
 
 def test_verify_in_full_takes_every_chip_with_clusters_of_the_same_shape(lab, asked, monkeypatch):
