@@ -15,6 +15,7 @@ from lab.pipelines.program import PipelineShape
 from lab.question import Question, Row
 from lab.strategies.data_parallel import DATA_PARALLEL
 from meshes.axes import DATA, PIPE, Axes
+from meshes.errors import Unusable
 from meshes.targets import make_mesh, parse_target, prepare
 
 PAIR = ("gpipe", "1f1b")
@@ -67,7 +68,17 @@ def planned(shape: PipelineShape, target: str, axes: Axes) -> Memory:
     return inspect_program(step.lower(*args).compile(), (), mesh, place, source=target).memory
 
 
+def check(assumed: Assumed) -> None:
+    """Raises Unusable where XLA plans no peak, or half of the micro-batches do not fill the deepest schedule."""
+    P, m, deepest = assumed.stages, assumed.micro_batches, int(zero_bubble_in_flight(assumed.stages, 2))
+    if parse_target(assumed.target).platform == "cpu":
+        raise Unusable(f"target={assumed.target}: XLA tells no peak of memory there; take a GPU target, such as gpu:h100:2x4")
+    if m // 2 < deepest:
+        raise Unusable(f"micro_batches={m} on stages={P}: expected {2 * deepest} or more, so that half of them fill every schedule")
+
+
 def answer(assumed: Assumed) -> tuple[Row, ...]:
+    check(assumed)
     P, m = assumed.stages, assumed.micro_batches
     grown = (Row(f"{name}: {m} micro-batches above {m // 2}", _grown(assumed, name), "messages", more) for name, more in zip(PAIR, (m - m // 2, 0), strict=True))
     above = (Row(f"gpipe above 1f1b, {some} micro-batches", assumed.gpipe_above_1f1b(some), "messages", some - int(in_flight(P, some, 0))) for some in (m // 2, m))

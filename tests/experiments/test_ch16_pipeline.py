@@ -7,10 +7,12 @@ import pytest
 from experiments.ch16_pipeline_memory import Assumed
 from lab.experiment import load
 from lab.ledger import Kind, Ledger, Transfer
+from lab.question import answer
 from lab.run import run
 from lab.settle import Verdict
 from meshes import plugins
 from meshes.axes import Axes
+from meshes.errors import Unusable
 from meshes.targets import parse_target
 
 AXES = Axes.of({"data": 2, "pipe": 4, "tensor": 2})
@@ -84,6 +86,18 @@ def test_16_gpus_send_what_theory_says_to_the_byte():
     result = run(EXPERIMENT, target=parse_target("gpu:h100:2x8"), style="explicit")
     assert (result.failure, result.verdict, result.settlement.unexplained) == (None, Verdict.EXACT, ())
     assert {claim.verdict for claim in result.claims} == {"confirmed"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"target": "cpu:8"}, "target=cpu:8: XLA tells no peak of memory there"),
+        ({"micro_batches": "13"}, "micro_batches=13 on stages=4: expected 14 or more, so that half of them fill every schedule"),
+    ],
+)
+def test_memory_that_would_decide_nothing_is_refused(settings, problem):
+    with pytest.raises(Unusable, match=problem):
+        answer(load("ch16_pipeline_memory"), settings)
 
 
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
