@@ -3,11 +3,14 @@
 CPUs have no ragged all-to-all: there the padded one stands in, `--set ragged=false`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from lab.book.experts import buffer_bytes
@@ -17,6 +20,7 @@ from lab.ledger import Kind, Ledger
 from lab.models import dropless, experts
 from lab.small_programs import FLOAT_BYTES, Array, Part, Sent, on_one_device, predict, program, with_pullback
 from meshes.axes import EXPERT, Axes
+from meshes.errors import Unusable
 
 RAGGED, PADDED = "ragged", "padded"
 TOP_K = 2
@@ -69,6 +73,13 @@ def parts(s: Sizes) -> tuple[Part, ...]:
     return PARTS if s.ragged else PARTS[:1]
 
 
+def build(style: str, s: Sizes, mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Raises Unusable for a ragged all-to-all on CPUs."""
+    if s.ragged and mesh.devices.flat[0].platform == "cpu":
+        raise Unusable("ragged=True on CPUs, which have no ragged all-to-all; compile for a GPU or TPU, or --set ragged=false for the padded one alone")
+    return program(parts(s), s, mesh)
+
+
 def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     """Of the buffers: how much of them moves depends on the tokens."""
     sizes = {scope: sorted({t.payload_bytes for t in in_scope(measured, scope) if t.dtype == "f32"}) for scope in (RAGGED, PADDED)}
@@ -92,7 +103,7 @@ EXPERIMENT = Experiment(
     parameters=Sizes(),
     numeric_parameters=Sizes(tokens=12, embed=8, ragged=False),
     axes=on_one_axis(EXPERT),
-    build=lambda style, sizes, mesh: program(parts(sizes), sizes, mesh),
+    build=build,
     predict=lambda sizes, axes: predict(parts(sizes), sizes, axes),
     claims=claims,
     reference=lambda sizes: partial(on_one_device, parts(sizes)),

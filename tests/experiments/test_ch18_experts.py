@@ -166,6 +166,12 @@ def test_no_nodes_to_go_to_and_too_few_experts_are_refused_in_one_line(settings,
         ch35_routing.Assumed(**settings)
 
 
+def test_a_ragged_all_to_all_on_cpus_is_refused_in_one_line():
+    experiment = load("ch18_dropless")
+    with pytest.raises(Unusable, match="ragged=True on CPUs.*--set ragged=false"):
+        experiment.build("explicit", experiment.parameters, make_mesh(parse_target("cpu:8"), EIGHT))
+
+
 def test_no_tokens_are_refused_in_one_line():
     with pytest.raises(Unusable, match="tokens=0: expected 1 or more"):
         load("ch18_dropless").predict(replace(load("ch18_dropless").parameters, tokens=0), EIGHT)
