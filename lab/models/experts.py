@@ -122,7 +122,7 @@ def expert_choice(gates_TE: jax.Array, slots: int) -> tuple[jax.Array, jax.Array
 
 
 def within_nodes(gates_TE: jax.Array, nodes: int, limit: int, k: int) -> jax.Array:
-    """Gates of the experts on the `limit` nodes of each token with the largest sums of their k / limit best; elsewhere zero.
+    """Gates of the experts on the `limit` nodes of each token with the largest sums of their k / limit best; elsewhere -inf, which no bias lifts.
 
     Experts lie on nodes in order, E / nodes each. Source: DeepSeek-V3, section 2.1.2; its k / limit is whole.
     """
@@ -130,7 +130,7 @@ def within_nodes(gates_TE: jax.Array, nodes: int, limit: int, k: int) -> jax.Arr
     best_TN = jnp.sum(jax.lax.top_k(gates_TNe, k // limit)[0], -1)
     node_Tl = jax.lax.top_k(best_TN, limit)[1]
     is_open_TN = jnp.any(node_Tl[..., None] == jnp.arange(nodes), -2)
-    return jnp.where(is_open_TN[..., None], gates_TNe, 0).reshape(gates_TE.shape)
+    return jnp.where(is_open_TN[..., None], gates_TNe, -jnp.inf).reshape(gates_TE.shape)
 
 
 def rebalanced(bias_E: jax.Array, load_E: jax.Array, rate: float) -> jax.Array:

@@ -79,6 +79,11 @@ def test_only_the_two_nodes_with_the_largest_sums_stay_open():
     assert np.flatnonzero(open_TE).tolist() == [3, 4, 5, 6, 7, 8]
 
 
+def test_a_bias_opens_no_closed_node():
+    open_TE = experts.within_nodes(jnp.array([[0.9, 0.8, 0.1, 0.2, 0.5, 0.4]]), nodes=3, limit=2, k=2)
+    assert experts.chosen(open_TE, 2, jnp.array([0, 0, 1.5, 0, 0, 0])).tolist() == [[0, 1]]
+
+
 def test_each_bias_moves_by_one_step_towards_the_mean_load():
     found = experts.rebalanced(jnp.zeros(3), jnp.array([10.0, 2.0, 6.0]), 0.001)
     assert found.tolist() == pytest.approx([-0.001, 0.001, 0.0])
