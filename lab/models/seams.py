@@ -81,7 +81,7 @@ class Seams:
     contract: Callable[[str, jax.Array, jax.Array], jax.Array] = jnp.einsum
 
     def __or__(self, other: Seams) -> Seams:
-        """Raises Unusable where both make the same value."""
+        """Raises Unusable where both make the same value, each in its own way."""
         return Seams(**{seam.name: _then(seam.name, getattr(self, seam.name), getattr(other, seam.name), seam.default) for seam in fields(Seams)})
 
 
@@ -91,6 +91,8 @@ ONCE = ("first", "lookup", "dispatch", "combine", "positions", "attend", "contra
 def _then(name: str, first: Callable, second: Callable, nothing: Callable) -> Callable:
     if first is nothing or second is nothing:
         return second if first is nothing else first
+    if name in ONCE and first is second:
+        return first
     if name in ONCE:
         raise Unusable(f"two strategies each bring their own '{name}', such as two kinds of attention or of experts over ranks; compose one of them")
     return lambda x, *dims: second(first(x, *dims), *dims)

@@ -95,9 +95,10 @@ def test_fields_newer_than_the_installed_xla_are_dropped():
     assert known_fields(text, "0.11.0") == known_fields(text, "1.0") == text
 
 
-def test_only_the_text_of_the_h100_was_dumped_on_hardware():
-    assert [name for name in chip_names("gpu") if not origin(name).startswith("approximate")] == ["h100"]
+def test_the_texts_of_the_h100_and_the_h200_were_dumped_on_hardware():
+    assert [name for name in chip_names("gpu") if not origin(name).startswith("approximate")] == ["h100", "h200"]
     assert origin("h100") == "dumped by XLA on an H100 SXM 80 GB, jax 0.11.2"
+    assert origin("h200") == "dumped by XLA on an H200 SXM 141 GB, jax 0.11.2, driver 580.159.04"
 
 
 def test_an_unknown_chip_is_refused_with_the_known_ones():

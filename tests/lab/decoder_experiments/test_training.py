@@ -103,8 +103,9 @@ def test_in_200_steps_a_loss_falls_below_what_guessing_by_frequency_costs():
     found = Trained(EXPERIMENT, "cpu:8", shape, alone, (), text.guessing(source), 0.0)
     assert shape.steps == 200
     assert found.end < found.guessing - 0.3 < found.start - 2
-    # In float32 other orders of the sums change the last bits of a loss, and what they change does not grow.
-    assert 0 < alone.moved.max() < 1e-6
+    # In float32 other orders of the sums change the last bits of a loss, and what they change does not grow. Here, where machine code is not
+    # vectorised and adds one number after the other, it comes to 2.0e-6; vectorised to 0.3e-6.
+    assert 0 < alone.moved.max() < 32 * np.finfo(np.float32).eps
 
 
 @pytest.mark.parametrize(("moved", "tolerance"), [([0.0, 0.0], 10 * 2**-23), ([0.0, 3e-6], 3e-5), ([1e-6, 1.0], 1e-2)])
