@@ -42,6 +42,12 @@ def hybrid(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array) -> jax.Arra
     return ulysses_attention(q_BSKGH, k_BTKH, v_BTKH, CAUSAL, ULYSSES, partial(ring_attention, axis=RING))
 
 
+def there_and_back(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """At the default precision a TPU multiplies in bf16, and narrows what it sends to that."""
+    with jax.default_matmul_precision("highest"):
+        return with_pullback(hybrid)(*arrays)
+
+
 def sends(s: Sizes, axes: Axes) -> tuple[Sent, ...]:
     """All-to-alls of queries, keys, values and outputs, twice; keys and values round twice, their gradients round and home."""
     keys = s.length // axes.size * s.kv_heads * s.head_dim
@@ -51,7 +57,7 @@ def sends(s: Sizes, axes: Axes) -> tuple[Sent, ...]:
     return (*exchanged, *carried)
 
 
-PARTS = (Part("hybrid", takes, with_pullback(hybrid), SPLIT, with_pullback(dense.attend), sends),)
+PARTS = (Part("hybrid", takes, there_and_back, SPLIT, with_pullback(dense.attend), sends),)
 
 
 def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
