@@ -1,14 +1,21 @@
 """What the tour times and tells; the measuring itself needs GPUs."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from lab.bench.machine import Machine
 from lab.experiment import load
+from lab.ledger import Kind, Ledger, Memory
 from lab.report.tour import tour_text
+from lab.run import Result, Seconds
+from lab.suite import Run
+from lab.tour.programs import Compared
 from lab.tour.times import SIZES, Setting, TimedStep, settings
 from lab.tour.tour import Tour
+from meshes.targets import parse_target
+from tests.lab.ledgers import ledger, transfer
 
 MACHINE = Machine("NVIDIA H200", "gpu", "h200", "580", "2.28.9", "cuda", "0.11.2")
 TERMS = {"products": 0.004, "memory": 0.003, "communication": 0.002, "exposed": 0.001, "slowed": 0.0}
@@ -37,3 +44,23 @@ def test_errors_are_of_the_prediction_and_those_above_a_fifth_are_counted():
 def test_without_gpus_the_tour_says_what_it_found(lab):
     assert lab("tour").err == "lab: found 8 x cpu; the tour measures on two or more GPUs\n"
     assert lab("tour", "nonsense").err == "lab: no part 'nonsense' of the tour; it has times, programs, losses\n"
+
+
+def held(peak: int, *transfers) -> Ledger:
+    return replace(ledger(*transfers), memory=Memory(0, 0, 0, 0, peak))
+
+
+GATHER = transfer(Kind.ALL_GATHER, ("data",), 800, group_size=2)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "is_same"),
+    [(held(7, GATHER), True), (held(8, GATHER), False), (held(7), False), (held(7, replace(GATHER, payload_bytes=400)), False), (None, False)],
+    ids=["the same", "another peak", "a transfer less", "other bytes", "nothing ahead of time"],
+)
+def test_a_program_is_the_same_ahead_of_time_where_transfers_and_peak_are(ahead, is_same):
+    run = Run(load("ch14_data_parallel"), parse_target("attached"), "explicit")
+    result = Result("ch14_data_parallel", "explicit", "attached", {"data": 2}, {}, Seconds(0, 0, 0), measured=held(7, GATHER))
+    compared = Compared(run, result, ahead)
+    assert compared.is_same is is_same
+    assert compared.to_json()["ahead_of_time"]["same"] is is_same

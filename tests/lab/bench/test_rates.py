@@ -1,0 +1,45 @@
+"""Rates as the bench finds them: on fake devices, where they say nothing of a GPU, but must be above zero and of the right kinds."""
+
+import pytest
+
+from lab.bench import rates
+from lab.bench.run import bench
+from lab.hlo.kernels import Kernel
+from lab.ledger import Kind
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import make_mesh, parse_target
+
+PLACE = parse_target("cpu:2")
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Sizes that take no time."""
+    for name, size in {"PASSES": (2**10, 2**12), "TURNED": (2, 4, 8, 8), "BESIDE": (64, 64, 1024), "LONG": 6, "LONGER": 8, "RUNS": 2}.items():
+        monkeypatch.setattr(rates, name, size)
+
+
+def test_a_pass_reads_and_writes_each_of_its_4_bytes(small):
+    assert [count for count, _ in rates._passes()] == [2 * 4 * 2**10, 2 * 4 * 2**12]
+    assert all(seconds > 0 for _, seconds in rates._passes())
+
+
+def test_of_a_pair_each_kind_is_half_its_bytes_and_half_its_time():
+    found = bench(PLACE, None, ("reduce_scatter", "permute"), ("lax",), (4096,), "a test")
+    links = rates.links(found)
+    assert set(links) == {Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.COLLECTIVE_PERMUTE}
+    (pair,) = [entries for chain, entries in found.by_chain.items() if len(chain.primitives) == 2]
+    # A half of 4,096 bytes crosses the wire each way.
+    assert links[Kind.ALL_GATHER].points == links[Kind.REDUCE_SCATTER].points == ((2048.0, pair[0].point.seconds / 2),)
+
+
+def test_what_kernels_lose_is_measured_for_products_and_passes(small):
+    assert len(rates.slowed(make_mesh(PLACE, Axes.parse("devices=2")))) == 2
+
+
+def test_a_transpose_is_measured_where_xla_writes_it_element_by_element_and_refused_where_not(small, monkeypatch):
+    assert rates._scattered() != 0
+    monkeypatch.setattr(rates, "steps", lambda text: (Kernel("tiled", 8, 0),))
+    with pytest.raises(Unusable, match="in tiled, not element by element"):
+        rates._scattered()
