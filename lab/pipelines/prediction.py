@@ -25,6 +25,7 @@ from lab.strategies.terms import (
     weights,
 )
 from meshes.axes import PIPE, Axes
+from meshes.errors import Unusable
 
 FLOAT32_BYTES = 4
 AGAIN = (Job.BACKWARD, Job.INPUT_GRADIENT, Job.WEIGHT_GRADIENT)
@@ -58,7 +59,10 @@ def _messages(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table
 def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table) -> Iterator[Transfer]:
     """What the strategy sends for one micro-batch and the layers of one chunk, in every job that does."""
     # Of two micro-batches: what happens as often as these does for each of them, all else once a step.
-    two = replace(shape, layers=shape.chunk_layers(axes[PIPE]), batch=2 * shape.micro_batch, accumulation=2)
+    layers = shape.chunk_layers(axes[PIPE])
+    if layers < 2:
+        raise Unusable(f"layers={shape.layers} are one a chunk, whose loop XLA leaves out; make it {2 * shape.layers} or more")
+    two = replace(shape, layers=layers, batch=2 * shape.micro_batch, accumulation=2)
     for each in strategy.predict(two, axes).transfers:
         if each.executions % 2 == 0:
             executions = table.ticks * _uses(each, strategy, shape, axes) * each.executions // 2

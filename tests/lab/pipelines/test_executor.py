@@ -137,3 +137,9 @@ def test_what_does_not_run_is_refused_in_one_line(strategy, sizes, message):
     with pytest.raises(Unusable) as refused:
         program.step(strategy, replace(SHAPE, **sizes), mesh)
     assert str(refused.value) == message
+
+
+def test_a_ledger_of_chunks_of_one_layer_is_refused_in_words_of_chunks():
+    shape = replace(SHAPE, layers=8, schedule="interleaved", chunks=2)
+    with pytest.raises(Unusable, match="layers=8 are one a chunk, whose loop XLA leaves out; make it 16 or more"):
+        predict(DATA_PARALLEL, shape, Axes.parse("data=2,pipe=4"))
