@@ -30,10 +30,10 @@ DONE = tuple(job for job in Job if job is not Job.IDLE)
 
 
 def axes(target: Target) -> Axes:
-    """Two ranks in a stage's tensor group; four stages where there are devices enough to have each twice."""
+    """Two stages; where devices are left over, two ranks in a stage's tensor group; four stages where there are devices enough to have each twice."""
     devices = device_count(target)
-    tensor = 2 if devices % 2 == 0 else 1
-    pipe = next(p for p in (4, 2, 1) if devices % (p * tensor) == 0 and (devices >= 2 * p * tensor or p == 1))
+    tensor = 2 if devices % 4 == 0 else 1
+    pipe = next(p for p in (4, 2, 1) if devices % (p * tensor) == 0 and (devices >= 2 * p * tensor or p < 4))
     return Axes.of({DATA: devices // (pipe * tensor), PIPE: pipe, TENSOR: tensor})
 
 

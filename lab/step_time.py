@@ -6,11 +6,11 @@ Every rate is a measurement of its own (`lab.bench.rates`); none is fitted to a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lab.hlo.kernels import Collective, Kernel, Loop, Step, steps
+from lab.hlo.kernels import Choice, Collective, Kernel, Loop, Step, steps
 from lab.ledger import Kind, Ledger, Transfer
 from meshes.errors import Unusable
 
@@ -118,6 +118,8 @@ class _Run:
                 self.launch(step)
             elif isinstance(step, Collective):
                 self.communicate(step)
+            elif isinstance(step, Choice):
+                self.choose(step)
             else:
                 self.repeat(step)
 
@@ -137,6 +139,14 @@ class _Run:
             raise Unusable("the text does not tell how often a loop runs, and so not how long the step takes")
         for _ in range(loop.trips):
             self.through(loop.body)
+
+    def choose(self, choice: Choice) -> None:
+        """The longest branch: devices that wait for one another's messages wait for who took it."""
+        runs = [replace(self, spent=replace(self.spent), ends=dict(self.ends)) for _ in choice.branches]
+        for run, branch in zip(runs, choice.branches, strict=True):
+            run.through(branch)
+        longest = max(runs, key=lambda run: run.spent.total)
+        self.spent, self.wire_is_free, self.ends = longest.spent, longest.wire_is_free, longest.ends
 
     def communicate(self, collective: Collective) -> None:
         if collective.starts:

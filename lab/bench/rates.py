@@ -44,14 +44,17 @@ CHAINS = {
 """Which chain of `lab bench` tells the rate of a kind."""
 
 
-def rates(mesh: Mesh, bench: Bench) -> Rates:
+def rates(mesh: Mesh, bench: Bench | None) -> Rates:
     """Measured now on the first device of a mesh, and on all of them for what communication costs kernels; links as `bench` found them.
+
+    Args:
+      bench: None on a mesh of one device, which has no links.
 
     Raises:
       Unusable: XLA wrote the transpose in another way, so that there is nothing to measure.
     """
-    slowed_products, slowed_memory = slowed(mesh)
-    return Rates(_product_rate(), Curve(tuple(_passes())), _scattered(), links(bench), slowed_products, slowed_memory)
+    slowed_products, slowed_memory = slowed(mesh) if bench else (0.0, 0.0)
+    return Rates(_product_rate(), Curve(tuple(_passes())), _scattered(), links(bench) if bench else {}, slowed_products, slowed_memory)
 
 
 def links(bench: Bench) -> dict[Kind, Curve]:

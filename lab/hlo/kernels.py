@@ -1,4 +1,4 @@
-"""What a compiled GPU program does, in its order: kernels with the bytes that they touch and the FLOPs of their products, collectives, loops."""
+"""What a compiled GPU program does, in its order: kernels with the bytes that they touch and the FLOPs of their products, collectives, loops, branches."""
 
 from __future__ import annotations
 
@@ -52,7 +52,14 @@ class Loop:
     body: tuple[Step, ...]
 
 
-Step = Kernel | Collective | Loop
+@dataclass(frozen=True)
+class Choice:
+    """Branches, of which a device takes one."""
+
+    branches: tuple[tuple[Step, ...], ...]
+
+
+Step = Kernel | Collective | Loop | Choice
 
 
 def steps(text: str) -> tuple[Step, ...]:
@@ -66,6 +73,8 @@ def _steps(scope: Scope) -> Iterator[Step]:
         opcode = i.opcode
         if opcode == "while":
             yield Loop(trip_count(i, scope), tuple(_steps(scope.body(i))))
+        elif opcode == "conditional":
+            yield Choice(tuple(tuple(_steps(branch)) for branch in scope.branches(i)))
         elif opcode in ("call", "async-start") and (callee := scope.callee(i)):
             yield from _steps(callee)
         elif opcode in collectives.OPCODES or opcode.removesuffix("-done") + "-start" in collectives.OPCODES:

@@ -7,7 +7,7 @@ offset, or None where it cannot be known. TPU text has no trip counts, so there 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from lab.hlo.shapes import arrays, bits
@@ -99,6 +99,14 @@ class Scope:
         """The body of a loop: of its state, what no iteration changes keeps the value from before the loop."""
         computation = self.module.called(self.computation, loop.attribute("body"))
         return None if computation is None else Scope(self.module, computation, self._invariants(loop, computation))
+
+    def branches(self, instruction: Instruction) -> Iterator[Scope]:
+        """Of a conditional; nothing is known of their parameters."""
+        listed = instruction.braced("branch_computations")
+        names = re.findall(r"%?([\w.\-]+)", listed) if listed else [instruction.attribute(f"{which}_computation") for which in ("true", "false")]
+        for name in names:
+            if branch := self.module.called(self.computation, name):
+                yield Scope(self.module, branch)
 
     def _invariants(self, loop: Instruction, body: Computation) -> Parameters:
         symbolic = Scope(self.module, body, _carried)

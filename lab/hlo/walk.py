@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from lab.hlo.loops import Scope, trip_count
 from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
-
-_BRANCHES = ("true_computation", "false_computation")
-
 
 Notes = dict[str, bool]
 """What was noted while reading, and whether something is therefore missing from the ledger."""
@@ -97,7 +93,7 @@ def _entered(instruction: Instruction, state: _State, notes: Notes, holds: froze
     if instruction.opcode == "while":
         yield from _loop(instruction, state, notes, holds)
     elif instruction.opcode == "conditional":
-        for scope in _branches(instruction, state.scope):
+        for scope in state.scope.branches(instruction):
             yield state.enter(scope, instruction, conditional=True)
     elif "=" in instruction.tail:
         callee = state.scope.callee(instruction)
@@ -116,14 +112,6 @@ def _loop(loop: Instruction, state: _State, notes: Notes, holds: frozenset[str])
     yield state.enter(body, loop, trips)
     if condition is not None:
         yield state.enter(replace(body, computation=condition), loop, None if trips is None else trips + 1)
-
-
-def _branches(instruction: Instruction, scope: Scope) -> Iterator[Scope]:
-    listed = instruction.braced("branch_computations")
-    names = re.findall(r"%?([\w.\-]+)", listed) if listed else [instruction.attribute(name) for name in _BRANCHES]
-    for name in names:
-        if branch := scope.module.called(scope.computation, name):
-            yield Scope(scope.module, branch)
 
 
 def _computations_that_hold(module: Module, wanted: frozenset[str]) -> frozenset[str]:

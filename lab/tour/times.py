@@ -24,6 +24,11 @@ MIDDLE = DecoderShape(layers=6, batch=16, length=1024, embed=2048, kv_heads=8, q
 LARGE = DecoderShape(layers=4, batch=8, length=2048, embed=4096, kv_heads=8, queries=4, head_dim=128, mlp=14336, vocab=32000)
 SIZES = {"small": SMALL, "middle": MIDDLE, "large": LARGE}
 LAYOUTS = ("ch14_data_parallel", "ch20_zero1", "ch20_zero3", "ch15_tensor_parallel", "ch17_sequence_parallel")
+OF_PARTS = ("ch16_pipeline", "ch17_ring_attention", "ch17_zigzag", "ch17_ulysses", "ch18_expert_parallel")
+"""Layouts that divide layers, sequences or experts."""
+ON_TWO_AXES = ("ch24_fsdp_tensor_parallel",)
+ALSO = {"ch16_pipeline": {"accumulation": 8}, "ch18_expert_parallel": {"experts": 8, "mlp": 1408}}
+"""What a layout needs besides a size."""
 REMATS = ("none", "dots", "selective")
 WARM_UPS, STEPS, RUNS = 3, 10, 3
 COMPILERS = 8
@@ -43,7 +48,9 @@ class Setting(NamedTuple):
 
     @property
     def shape(self) -> DecoderShape:
-        return replace(SIZES[self.size], remat=self.remat)
+        """Of the kind that the layout's experiment takes."""
+        sizes = asdict(SIZES[self.size]) | ALSO.get(self.layout, {}) | {"remat": self.remat}
+        return replace(experiment.load(self.layout).parameters, **sizes)
 
 
 @dataclass(frozen=True)
@@ -64,17 +71,21 @@ class TimedStep:
         return self.setting._asdict() | {"measured_s": self.measured, "predicted_s": self.predicted, "error": self.error, "terms_s": self.terms}
 
 
-def settings() -> tuple[Setting, ...]:
-    """All layouts in all sizes with full recomputation; in the middle size some declared ones, and other policies."""
+def settings(devices: int) -> tuple[Setting, ...]:
+    """All sizes with full recomputation, other policies in the middle one; on one device, where layouts are all the same, all of both."""
+    if devices == 1:
+        return tuple(Setting(LAYOUTS[0], "explicit", size, remat) for size in SIZES for remat in ("full", *REMATS))
     sized = [Setting(layout, "explicit", size, "full") for size in SIZES for layout in LAYOUTS]
     some = ("ch14_data_parallel", "ch20_zero3", "ch15_tensor_parallel")
     declared = [Setting(layout, "declared", "middle", "full") for layout in some]
-    return (*sized, *declared, *(Setting(layout, "explicit", "middle", remat) for layout in some for remat in REMATS))
+    policies = [Setting(layout, "explicit", "middle", remat) for layout in some for remat in REMATS]
+    more = [Setting(layout, "explicit", "middle", "full") for layout in (*OF_PARTS, *(ON_TWO_AXES if devices > 3 else ()))]
+    return (*sized, *declared, *policies, *more)
 
 
 def timed_steps(target: Target, rates: Rates, watch: Callable[[Sequence[Setting]], Iterable[Setting]] = iter) -> list[TimedStep]:
     """Compiles several at once, then runs one after the other."""
-    wanted = settings()
+    wanted = settings(len(jax.devices()))
     with ThreadPoolExecutor(COMPILERS) as pool:
         programs = {setting: pool.submit(_compiled, setting, target) for setting in wanted}
         return [_timed(setting, *programs.pop(setting).result(), target, rates) for setting in watch(wanted)]

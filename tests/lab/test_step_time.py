@@ -77,6 +77,16 @@ def test_two_sums_share_one_wire():
     assert found.total == found.communication == 10.0
 
 
+def test_of_a_conditional_the_longest_branch_counts_with_the_sum_that_it_waits_for():
+    short = "%short (a: f32[125]) -> f32[125] {\n  %a = f32[125]{0} parameter(0)\n  ROOT %c = f32[125]{0} copy(%a)\n}\n\n"
+    long = short.replace("short", "long").replace("ROOT %c = f32[125]{0} copy(%a)", f"%c = f32[125]{{0}} copy(%a)\n  ROOT %s = f32[125]{{0}} all-reduce(%c), {SUM}")
+    choice = "ROOT %d = f32[125]{0} conditional(%i, %y, %y), branch_computations={%short, %long}"
+    text = TEXT.replace("ENTRY", f"{short}{long}ENTRY").replace("BODY", f"  %i = s32[] constant(0)\n  {choice}")
+    found = step_time(text, read_text(text, axes=Axes.parse("data=2")), RATES)
+    assert (found.memory, found.exposed) == (10.0, 500 / 256 * 5.0)
+    assert found.total == found.memory + found.exposed
+
+
 def test_a_kind_that_was_not_measured_is_refused_by_its_name():
     with pytest.raises(Unusable, match="no measured rate of all_gather; measured are all_reduce"):
         taken("ROOT %g = f32[128]{0} all-gather(%x), replica_groups={{0,1}}, dimensions={0}")
