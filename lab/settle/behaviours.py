@@ -168,12 +168,22 @@ def _in_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
 def _summed_at_once(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """A scatter over some of the axes that a gradient is summed over: a sum over them all; what was to follow it: nothing."""
     axes = transfer.making.sum_over
-    is_in_loop = transfer.executions != 1 or transfer.making.stack > 1 or transfer.making.micro_batches > 1
-    if context.style != "declared" or not axes or transfer.axes == axes or (context.platform == "gpu" and not is_in_loop):
+    if context.style != "declared" or not axes or transfer.axes == axes or _is_split(transfer, context):
         return (transfer,)
     if transfer.kind is not Kind.REDUCE_SCATTER:
         return ()
     return (_over(axes, replace(transfer, kind=Kind.ALL_REDUCE, making=Making()), context),)
+
+
+def _is_split(transfer: Transfer, context: Context) -> bool:
+    """XLA's GPU compiler splits a sum over all devices where neighbours keep parts and another sum of the same computation has one of the two groups."""
+    making, own = transfer.making, transfer.axes or ()
+    if context.platform != "gpu" or transfer.executions != 1 or making.stack > 1 or making.micro_batches > 1:
+        return False
+    every, over, norm = (tuple(axis for axis in axes if context.mesh[axis] > 1) for axes in (context.mesh, making.sum_over, making.norm_over))
+    rest = tuple(axis for axis in over if axis not in own)
+    summed, scattered = (rest, own) if transfer.kind is Kind.REDUCE_SCATTER else (own, rest)
+    return every == over == (*summed, *scattered) and norm in (summed, scattered)
 
 
 def _narrow(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
@@ -228,9 +238,10 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("X11", None, _P, "a declared product that a policy keeps is kept as summed: its sum is not repeated", rewrite=_kept_as_summed),
     Behaviour("X1", None, _O, "an embedding lookup constrained straight to a sequence-parallel output moves tokens and activations on both axes", "constrain in two steps"),
     Behaviour("X2", None, _O, "an embedding gradient pinned to a sharding gathers tokens and cotangents instead of reducing", "pin the gradient replicated first"),
-    Behaviour("X3", None, _P, "declared hybrid sharding reduces full gradients over both axes at once; on GPUs only inside the loop over layers", "write the step explicitly", rewrite=_summed_at_once),
+    Behaviour("X3", None, _P, "declared hybrid sharding reduces full gradients over all axes at once; on GPUs outside the loop over layers only where parts do not lie on neighbours or no other sum is over one of the two groups", "write the step explicitly", rewrite=_summed_at_once),
     Behaviour("X5", None, _O, "global-norm clipping reduces one scalar a leaf and axis, merged in no predictable way", "sum the squares and reduce once by hand"),
     Behaviour("X6", None, _O, "slicing the last stage outside a pipeline broadcasts its activations to all stages", "compute the loss inside and reduce a scalar"),
+    Behaviour("X12", None, _O, "a dispatch constrained to its experts at once gathers tokens or sums activations, in place of an all-to-all", "constrain it to its tokens' devices first, then to its experts'"),
     Behaviour("X9", None, _P, "declared gradients and losses that micro-batches add up are reduced for each of them, layer by layer, in the dtype of the products", "write the step explicitly: the sum is then reduced once", rewrite=_every_micro_batch),
     Behaviour("X7", None, _P, "a declared reduction of a stack of gradients is done layer by layer inside the backward loop: the same bytes", rewrite=_in_the_loop),
     Behaviour("X10", None, _P, "an all-reduce in a loop that only adds its results up, a psum too, is done once after the loop; not on CPUs", rewrite=_after_the_loop),

@@ -144,6 +144,7 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
         product=shape.dtype,
         is_held_whole=weight.scope == "embedding" and strategy.splits_further(weight.dims),
         sum_over=all_axes if copies and all_axes != axes.ordered(copies) else (),
+        norm_over=sharding_axes(strategy, shape, axes),
         apart=_apart(split, axes, copies),
     )
 

@@ -12,7 +12,7 @@ CPU, GPU, TPU = (Context(platform, "declared", MESH) for platform in ("cpu", "gp
 
 ENTER = Transfer(Kind.ALL_REDUCE, ("tensor",), 2, 4, "f32", 640, phase="backward", scope="layers/attention/enter", making=Making(addends=3))
 NORM = Transfer(Kind.ALL_REDUCE, ("data", "tensor"), 4, 4, "f32", 96, phase="backward", scope="layers/mlp/norm", making=Making(apart=(("data",), ("tensor",))))
-SPLIT = Making(sum_over=("data", "fsdp"))
+SPLIT = Making(sum_over=("data", "fsdp"), norm_over=("fsdp",))
 SCATTER = Transfer(Kind.REDUCE_SCATTER, ("fsdp",), 4, 3, "f32", 3072, phase="backward", scope="layers/mlp/up", making=SPLIT)
 PARTS = Transfer(Kind.ALL_REDUCE, ("data",), 2, 3, "f32", 768, phase="backward", scope="layers/mlp/up", making=SPLIT)
 WHOLE = Transfer(Kind.ALL_REDUCE, ("data", "fsdp"), 8, 3, "f32", 3072, phase="backward", scope="layers/mlp/up")
@@ -63,11 +63,30 @@ def test_a_sum_over_both_axes_stands_for_the_scatter_and_leaves_no_second_one():
     assert settle(Ledger((SCATTER, PARTS), mesh=MESH), Ledger((WHOLE, PARTS), mesh=MESH), GPU).unexplained == (PARTS,)
 
 
-def test_outside_the_loop_gpus_scatter_and_then_sum_and_others_sum_at_once():
-    scatter, parts, whole = (replace(t, executions=1) for t in (SCATTER, PARTS, WHOLE))
-    assert verdict([scatter, parts], [scatter, parts], GPU) is Verdict.EXACT
-    assert verdict([scatter, parts], [whole], GPU) is Verdict.REFUTED
-    assert explained_by([scatter, parts], [whole], CPU) == explained_by([scatter, parts], [whole], TPU) == {"X3"}
+TWO_AXES = {"data": 2, "fsdp": 4}
+ONCE = [replace(t, executions=1) for t in (SCATTER, PARTS)]
+AT_ONCE = [replace(WHOLE, executions=1)]
+
+
+@pytest.mark.parametrize("mesh", [TWO_AXES, TWO_AXES | {"tensor": 1}], ids=["two axes", "a third of one device"])
+def test_outside_the_loop_gpus_scatter_and_then_sum_and_others_sum_at_once(mesh):
+    assert verdict(ONCE, ONCE, replace(GPU, mesh=mesh)) is Verdict.EXACT
+    assert verdict(ONCE, AT_ONCE, replace(GPU, mesh=mesh)) is Verdict.REFUTED
+    assert {*explained_by(ONCE, AT_ONCE, CPU), *explained_by(ONCE, AT_ONCE, TPU)} == {"X3"}
+
+
+@pytest.mark.parametrize(
+    ("mesh", "making"),
+    [
+        ({"fsdp": 4, "data": 2}, {"sum_over": ("fsdp", "data")}),
+        (TWO_AXES, {"norm_over": ("data", "fsdp")}),
+        (MESH, {}),
+    ],
+    ids=["parts far apart", "no other sum over fsdp or data", "not all devices"],
+)
+def test_gpus_too_sum_at_once_where(mesh, making):
+    changed = [replace(t, making=replace(t.making, **making)) for t in ONCE]
+    assert explained_by(changed, AT_ONCE, replace(GPU, mesh=mesh)) == {"X3"}
 
 
 def test_a_gradient_summed_over_one_axis_knows_no_second():
@@ -138,8 +157,9 @@ def test_a_table_used_at_both_ends_is_summed_twice_where_declared(context):
 def test_the_second_use_of_a_sharded_table_is_summed_whole_over_all_axes():
     scatter = replace(SCATTER, scope="embedding", executions=1, making=replace(SPLIT, uses=2))
     whole = replace(WHOLE, scope="embedding", executions=1)
-    assert verdict([scatter], [scatter, whole], GPU) is Verdict.EXPLAINED
-    assert verdict([scatter], [scatter, replace(whole, axes=("data",), group_size=2)], GPU) is Verdict.REFUTED
+    gpu = replace(GPU, mesh=TWO_AXES)
+    assert verdict([scatter], [scatter, whole], gpu) is Verdict.EXPLAINED
+    assert verdict([scatter], [scatter, replace(whole, axes=("data",), group_size=2)], gpu) is Verdict.REFUTED
 
 
 @pytest.mark.parametrize("context", [CPU, GPU, TPU], ids=lambda c: c.platform)
