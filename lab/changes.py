@@ -1,4 +1,4 @@
-"""What changed between two ledgers: transfers that appeared, vanished, grew, shrank or moved to another place of the program."""
+"""What changed between two ledgers: transfers that appeared, vanished, grew, shrank or moved to another place of the program; and how much, by axes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from lab.ledger import Kind, Ledger, Totals, Transfer, number
+from lab.ledger import Kind, Ledger, Totals, Transfer, axes_label, number
 
 SCHEMA = "sharding-lab/diff/1"
 Place = tuple[Kind, tuple[str, ...] | None, int | None, int | None, str, str]
@@ -36,11 +36,58 @@ class Change:
     after: Row | None
 
     @property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(row for row in (self.before, self.after) if row)
+
+    @property
     def added_wire_bytes(self) -> Fraction:
         return _wire(self.after) - _wire(self.before)
 
     def to_json(self) -> dict[str, Any]:
         return {"what": self.what, "before": _row_json(self.before), "after": _row_json(self.after)}
+
+
+@dataclass(frozen=True)
+class Along:
+    """What changed along the same axes.
+
+    Attributes:
+      axes: as `lab.ledger.axes_label` joins them.
+      before, after: bytes that one device sends in a step.
+      changed: bytes that came or went, all added up, so that what vanished makes up for nothing that appeared; None where the texts do not tell.
+    """
+
+    axes: str
+    before: Fraction
+    after: Fraction
+    changed: Fraction | None
+
+    def exceeds(self, share: Fraction) -> bool:
+        """More changed than this share of what was sent before."""
+        return self.changed is None or self.changed > share * self.before
+
+    def to_json(self) -> dict[str, Any]:
+        return {"before": number(self.before), "after": number(self.after), "changed": None if self.changed is None else number(self.changed)}
+
+
+def by_axes(before: Ledger, after: Ledger) -> tuple[Along, ...]:
+    """The axes along which something changed, the largest change first; changes that the texts do not tell the size of stand before all."""
+    found: dict[str, list[Change]] = defaultdict(list)
+    for change in changes(before, after):
+        found[_label(change.rows[0])].append(change)
+    old, new = before.totals_by(axes_label), after.totals_by(axes_label)
+    rows = [Along(axes, *(totals[axes].wire_bytes if axes in totals else Fraction(0) for totals in (old, new)), _changed(some)) for axes, some in found.items()]
+    return tuple(sorted(rows, key=lambda row: (row.changed is not None, -(row.changed or 0), row.axes)))
+
+
+def _changed(some: Iterable[Change]) -> Fraction | None:
+    if any(row.totals.lower_bound for change in some for row in change.rows):
+        return None
+    return sum((abs(change.added_wire_bytes) for change in some), Fraction(0))
+
+
+def _label(row: Row) -> str:
+    return "?" if row.axes is None else "+".join(row.axes)
 
 
 def changes(before: Ledger, after: Ledger) -> tuple[Change, ...]:
@@ -105,4 +152,5 @@ def _row_json(row: Row | None) -> dict[str, Any] | None:
 def to_json(before: Ledger, after: Ledger) -> dict[str, Any]:
     """The `sharding-lab/diff/1` object; totals are of one step of one device."""
     ends = {name: {"source": ledger.source, "target": ledger.target, "totals": ledger.totals().to_json()} for name, ledger in (("before", before), ("after", after))}
-    return {"schema": SCHEMA} | ends | {"changes": [change.to_json() for change in changes(before, after)]}
+    along = {row.axes: row.to_json() for row in by_axes(before, after)}
+    return {"schema": SCHEMA} | ends | {"by_axes": along, "changes": [change.to_json() for change in changes(before, after)]}

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -62,6 +63,17 @@ def _setting(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise Unusable(f"--set {text}: expected NAME=VALUE, such as --set layers=4")
     return name, value
+
+
+def _share(text: str) -> Fraction:
+    number, percent, rest = text.partition("%")
+    try:
+        share = Fraction(number) / 100
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(-1)
+    if share < 0 or not percent or rest:
+        raise Unusable(f"--allow {text}: expected a percentage of the bytes, such as 1%")
+    return share
 
 
 def _writable(path: Path) -> Path:
@@ -144,9 +156,10 @@ def _programs(source: str, mesh: Axes | None, target: Target | None) -> list[Pro
 @click.argument("after", metavar="AFTER")
 @mesh_option
 @click.option("--target", **_TARGET, help=f"What to compile programs for: {_FORMS}.")
+@click.option("--allow", "allowed", metavar="PERCENT", callback=_parsed(_share), help="How much of what is sent along any axes may come or go: 1%.")
 @as_json
-def diff(before: str, after: str, mesh: Axes | None, target: Target | None, as_json: bool) -> int:
-    """Says what AFTER communicates otherwise than BEFORE. Exit status 1 where they differ.
+def diff(before: str, after: str, mesh: Axes | None, target: Target | None, allowed: Fraction | None, as_json: bool) -> int:
+    """Says what AFTER communicates otherwise than BEFORE. Exit status 1 where they differ, or with --allow where they do by more than that.
 
     Each is a SOURCE as of lab inspect, or a .json file that lab inspect --json printed.
     """
@@ -157,7 +170,8 @@ def diff(before: str, after: str, mesh: Axes | None, target: Target | None, as_j
         _print_json(changes.to_json(*ledgers))
     else:
         _print(changes_text(*ledgers))
-    return 1 if changes.changes(*ledgers) else 0
+    along = changes.by_axes(*ledgers)
+    return 1 if any(allowed is None or row.exceeds(allowed) for row in along) else 0
 
 
 def _one_ledger(source: str, mesh: Axes | None, target: Target | None) -> Ledger:

@@ -4,26 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lab.changes import Change, Row, changes
+from lab.changes import Along, Change, Row, by_axes, changes
 from lab.ledger import Ledger, Totals
 from lab.report.tables import Column, columns_text
 from lab.report.units import bytes_text
 
 
 def changes_text(before: Ledger, after: Ledger) -> str:
-    """A row a change, the largest first, and what a step sends in all; one line where nothing changed."""
+    """A row a change, the largest first, what a step sends along the axes that changed, and in all; one line where nothing changed."""
     found = changes(before, after)
     sent = [_sent(ledger.split().totals()) for ledger in (before, after)]
     if not found:
         return f"no change: {sent[1]} a step of one device, in both"
     total = f"in all: {sent[0]} a step of one device before, {sent[1]} after"
-    return columns_text(_columns(found)) + f"\n\n{total}"
+    return "\n\n".join([columns_text(_columns(found)), columns_text(_along(by_axes(before, after))), total])
+
+
+def _along(rows: Sequence[Along]) -> list[Column]:
+    return [
+        Column("along", tuple(row.axes for row in rows)),
+        *(Column(f"wire {end}", tuple(bytes_text(getattr(row, end)) for row in rows), is_number=True) for end in ("before", "after")),
+        Column("changed", tuple(map(_share, rows)), is_number=True),
+    ]
+
+
+def _share(row: Along) -> str:
+    """What changed, as a share of what was sent before."""
+    if row.changed is None:
+        return "?"
+    return f"{float(100 * row.changed / row.before):.3g}%" if row.before else "new"
 
 
 def _columns(found: Sequence[Change]) -> list[Column]:
     def of(tell: Callable[[Row], str]) -> tuple[str, ...]:
         """What is told of the row after and, where it was otherwise, before."""
-        return tuple(" -> ".join(dict.fromkeys(tell(row) for row in (change.before, change.after) if row)) for change in found)
+        return tuple(" -> ".join(dict.fromkeys(map(tell, change.rows))) for change in found)
 
     columns = [
         Column("change", tuple(change.what for change in found)),

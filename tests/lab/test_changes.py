@@ -2,12 +2,13 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.changes import changes
+from lab.changes import by_axes, changes
 from lab.ledger import Kind, Ledger, Part
 from lab.report.changes import changes_text
 from tests.lab.ledgers import ledger, transfer
@@ -53,6 +54,12 @@ def test_the_largest_change_stands_first():
     assert [change.after.kind for change in found] == [Kind.ALL_GATHER, Kind.ALL_REDUCE]
 
 
+def test_what_vanished_along_an_axis_makes_up_for_nothing_that_appeared():
+    (along,) = by_axes(ledger(GATHER), ledger(replace(GATHER, kind=Kind.REDUCE_SCATTER), REDUCE))
+    assert (along.axes, along.before, along.after) == ("data", 2100, 2100 + 140)
+    assert along.changed == 2 * 2100 + 140
+
+
 def test_executions_that_become_unknown_are_a_change():
     (change,) = changes(ledger(GATHER), ledger(replace(GATHER, executions=None)))
     assert change.what == "shrank" and change.after.totals.lower_bound
@@ -81,13 +88,38 @@ def test_a_ledger_survives_its_json(some):
 
 def test_lab_diff_of_saved_ledgers_tells_what_appeared_and_exits_with_1(lab, tmp_path):
     names = [str(tmp_path / name) for name in ("before.json", "after.json")]
-    for name, found in zip(names, (ledger(REDUCE), ledger(REDUCE, GATHER))):
+    for name, found in zip(names, (ledger(REDUCE), ledger(REDUCE, GATHER)), strict=True):
         (tmp_path / name).write_text(json.dumps(found.to_json()))
     assert lab("diff", names[0], names[0]).status == 0
     run = lab("diff", *names)
     assert run.status == 1 and "appeared  all_gather  data" in run.out
     (change,) = json.loads(lab("diff", *names, "--json").out)["changes"]
     assert (change["what"], change["before"], change["after"]["wire_bytes"]) == ("appeared", None, 2100)
+
+
+@pytest.mark.parametrize(
+    "after, allowed, status",
+    [
+        ((replace(GATHER, payload_bytes=808), REDUCE), "1%", 0),
+        ((replace(GATHER, payload_bytes=808), REDUCE), "0.9%", 1),
+        ((replace(GATHER, scope="attention"), REDUCE), "0%", 0),
+        ((replace(GATHER, kind=Kind.REDUCE_SCATTER), REDUCE), "99%", 1),
+        ((replace(GATHER, executions=None), REDUCE), "99%", 1),
+        ((GATHER, replace(REDUCE, axes=("tensor",))), "99%", 1),
+    ],
+    ids=["0.94% of data", "more than 0.9%", "moved", "another kind", "unknown", "another axis"],
+)
+def test_allow_bounds_the_bytes_that_come_and_go_along_any_axes(lab, tmp_path, after, allowed, status):
+    names = [str(tmp_path / name) for name in ("before.json", "after.json")]
+    for name, found in zip(names, (ledger(GATHER, REDUCE), ledger(*after)), strict=True):
+        Path(name).write_text(json.dumps(found.to_json()))
+    assert (lab("diff", *names).status, lab("diff", *names, "--allow", allowed).status) == (1, status)
+
+
+@pytest.mark.parametrize("share", ["1", "-1%", "much", "1%%"])
+def test_a_share_that_is_no_percentage_is_refused(lab, share):
+    told = lab("diff", "a.json", "b.json", f"--allow={share}")
+    assert (told.status, told.err) == (2, f"lab: --allow {share}: expected a percentage of the bytes, such as 1%\n")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"transfers": [{}]}'])
