@@ -31,7 +31,9 @@ PRODUCTS = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096
 """(m, n, k), k the dim that is summed over; each chain alternates with (m, k, n)."""
 PASSES = tuple(2**power for power in range(16, 31, 2))
 """Elements of float32."""
-TURNED = (16, 4, 2048, 2048)
+TURNED = (4, 8, 4, 2048, 2048)
+UNTUNED = {"xla_gpu_autotune_level": 0}
+"""What a program is compiled with so that XLA tries no kernels on the card, as it cannot ahead of time."""
 BESIDE = (8192, 4096, 256 << 20)
 """Rows and columns of what kernels work on, and bytes of the sum beside them."""
 CHAINS = {
@@ -136,9 +138,9 @@ def _passes() -> Iterator[tuple[float, float]]:
 
 
 def _scattered() -> float:
-    """One transpose from layout to layout of whole programs, since inside one XLA would rather change the layout."""
+    """A transpose between layouts of whole programs, since inside one XLA would rather change the layout; untuned, so that no other kernel is tried."""
     x = jnp.ones(TURNED, jnp.bfloat16)
-    turn = jax.jit(lambda x_BGST: x_BGST.astype(jnp.float32).transpose(0, 3, 2, 1)).lower(x).compile()
+    turn = jax.jit(lambda x_BKGST: x_BKGST.astype(jnp.float32).transpose(0, 1, 4, 3, 2)).lower(x).compile(compiler_options=UNTUNED)
     (kernel,) = [step for step in steps(turn.as_text()) if isinstance(step, Kernel)]
     if not kernel.is_scattered:
         raise Unusable(f"XLA transposes {x.shape} in {kernel.name}, not element by element; the rate of such kernels cannot be measured")

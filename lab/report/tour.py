@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lab.report.tables import Column, columns_text
+from lab.tour.programs import Compared
 from lab.tour.tour import Tour
 
 
@@ -15,6 +16,7 @@ def tour_text(tour: Tour) -> str:
     if tour.programs:
         parts += [columns_text(_programs(tour)), _sameness(tour)]
     parts += [f"losses of {entry.trained.training.name} against one CPU: worst relative error {entry.worst_relative_error:.1e}" for entry in tour.losses]
+    parts += [f"left out: {'; '.join(tour.left_out)}"] if tour.left_out else []
     return "\n\n".join(parts)
 
 
@@ -39,16 +41,19 @@ def _programs(tour: Tour) -> list[Column]:
     return [
         Column("verdict", tuple(str(entry.result.verdict) for entry in tour.programs)),
         Column("program", tuple(str(entry.run) for entry in tour.programs)),
-        Column("ahead of time", tuple("same" if entry.is_same else entry.failure or _differs(entry) for entry in tour.programs)),
+        Column("ahead of time", tuple(_sameness_of(entry) for entry in tour.programs)),
     ]
 
 
-def _differs(entry) -> str:
+def _sameness_of(entry: Compared) -> str:
+    if entry.is_same or entry.failure:
+        return entry.failure or "same"
     peaks = [ledger.memory.peak if ledger and ledger.memory else None for ledger in (entry.ahead, entry.result.measured)]
-    return f"{len(entry.changes)} transfers differ, peak {peaks[0]} B ahead of time and {peaks[1]} B here"
+    differs = f"{len(entry.changes)} transfers differ, peak {peaks[0]} B ahead of time and {peaks[1]} B here"
+    return f"same but for kernels tried on the card: {differs}" if entry.is_same_untuned else differs
 
 
 def _sameness(tour: Tour) -> str:
     same = sum(entry.is_same for entry in tour.programs)
-    left = f"; left out: {'; '.join(tour.left_out)}" if tour.left_out else ""
-    return f"{same} of {len(tour.programs)} programs have the same transfers and peak memory ahead of time and here{left}"
+    untuned = sum(entry.is_same_untuned and not entry.is_same for entry in tour.programs)
+    return f"{same} of {len(tour.programs)} programs have the same transfers and peak memory ahead of time and here, {untuned} more where no kernels are tried here"

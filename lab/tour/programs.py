@@ -6,16 +6,17 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lab import changes
+from lab.bench.rates import UNTUNED
 from lab.inspection import inspect_program
 from lab.ledger import Ledger, Memory
-from lab.run import Result, compiled_step, run
+from lab.run import Result, run
 from lab.suite import Run
 from meshes.targets import Target, make_mesh
 
@@ -28,13 +29,15 @@ class Compared:
     """One program here and ahead of time.
 
     Attributes:
+      untuned: compiled here, but without trying kernels on the card.
       changes: transfers that differ, as `lab.changes` has them.
-      failure: why there is nothing ahead of time to compare with.
+      failure: why there is nothing to compare with.
     """
 
     run: Run
     result: Result
     ahead: Ledger | None
+    untuned: Ledger | None = None
     failure: str | None = None
 
     @property
@@ -44,11 +47,20 @@ class Compared:
     @property
     def is_same(self) -> bool:
         """Transfers and peak memory are equal."""
-        return bool(self.ahead and self.result.measured) and not self.changes and _peak(self.ahead) == _peak(self.result.measured)
+        return _are_same(self.ahead, self.result.measured)
+
+    @property
+    def is_same_untuned(self) -> bool:
+        return _are_same(self.ahead, self.untuned)
 
     def to_json(self) -> dict[str, Any]:
-        ahead = {"failure": self.failure, "peak": _peak(self.ahead), "attached_peak": _peak(self.result.measured), "same": self.is_same}
+        peaks = {"peak": _peak(self.ahead), "untuned_peak": _peak(self.untuned), "attached_peak": _peak(self.result.measured)}
+        ahead = {"failure": self.failure, "same": self.is_same, "same_untuned": self.is_same_untuned} | peaks
         return self.result.to_json() | {"ahead_of_time": ahead | {"changes": [change.to_json() for change in self.changes]}}
+
+
+def _are_same(one: Ledger | None, other: Ledger | None) -> bool:
+    return bool(one and other) and not changes.changes(one, other) and _peak(one) == _peak(other)
 
 
 def _peak(ledger: Ledger | None) -> int | None:
@@ -57,25 +69,27 @@ def _peak(ledger: Ledger | None) -> int | None:
 
 
 def compared(runs: Sequence[Run], ahead: Target, chip_text: str | None, watch: Callable[[Sequence[Run]], Iterable[Run]] = iter, compilers: int = 8) -> list[Compared]:
-    """Runs each, with numbers, one after the other; what is compiled ahead of time is compiled meanwhile."""
+    """Runs each, with numbers, one after the other; what it is compared with is compiled meanwhile."""
     with ThreadPoolExecutor(compilers) as pool:
-        waiting = {each: pool.submit(_ahead, each, ahead, chip_text) for each in runs}
-        return [_compared(each, waiting.pop(each)) for each in watch(runs)]
+        waiting = {each: (pool.submit(_ledger, each, ahead, chip_text), pool.submit(_ledger, each, each.target, options=UNTUNED)) for each in runs}
+        return [_compared(each, *waiting.pop(each)) for each in watch(runs)]
 
 
-def _compared(each: Run, waiting: Any) -> Compared:
+def _compared(each: Run, ahead: Future[Ledger], untuned: Future[Ledger]) -> Compared:
     result = run(each.experiment, target=each.target, style=each.style)
     try:
-        return Compared(each, result, waiting.result())
+        return Compared(each, result, ahead.result(), untuned.result())
     except Exception as failure:  # One program that the compiler refuses must not end the tour.
-        return Compared(each, result, None, str(failure).strip().partition("\n")[0])
+        return Compared(each, result, None, failure=str(failure).strip().partition("\n")[0])
 
 
-def _ahead(each: Run, ahead: Target, chip_text: str | None) -> Ledger:
-    """The same program on the same mesh, with a description of the card in place of the card."""
+def _ledger(each: Run, target: Target, chip_text: str | None = None, options: Mapping[str, Any] | None = None) -> Ledger:
+    """The same program on the same mesh; ahead of time with a description of the card in place of the card."""
     experiment = each.experiment
-    mesh = make_mesh(ahead, experiment.axes(each.target), chip_text)
-    return inspect_program(compiled_step(experiment, each.style, experiment.parameters, mesh), (), mesh, ahead, source=experiment.name)
+    mesh = make_mesh(target, experiment.axes(each.target), chip_text)
+    function, args = experiment.build(each.style, experiment.parameters, mesh)
+    compiled = function.lower(*args).compile(compiler_options=options and dict(options))
+    return inspect_program(compiled, (), mesh, target, source=experiment.name)
 
 
 def own_chip_text() -> str | None:

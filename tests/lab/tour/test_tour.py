@@ -72,5 +72,6 @@ def test_a_program_is_the_same_ahead_of_time_where_transfers_and_peak_are(ahead,
     run = Run(load("ch14_data_parallel"), parse_target("attached"), "explicit")
     result = Result("ch14_data_parallel", "explicit", "attached", {"data": 2}, {}, Seconds(0, 0, 0), measured=held(7, GATHER))
     compared = Compared(run, result, ahead)
+    assert Compared(run, result, ahead, untuned=held(7, GATHER)).is_same_untuned is is_same
     assert compared.is_same is is_same
     assert compared.to_json()["ahead_of_time"]["same"] is is_same
