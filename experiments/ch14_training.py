@@ -1,7 +1,5 @@
 """Chapter 14: do all layouts train the same model? A small decoder on the standard library's own sources, in bytes."""
 
-from dataclasses import replace
-
 from experiments import (
     ch14_data_parallel,
     ch15_tensor_parallel,
@@ -13,8 +11,7 @@ from experiments import (
     ch24_hybrid,
     ch24_llama3_405b,
 )
-from lab.decoder_experiments import text
-from lab.decoder_experiments.training import Trained, Training, TrainingShape
+from lab.decoder_experiments.training import SMALL, Trained, Training, trainee
 from lab.experiment import Claim, decided
 
 LAYOUTS = {
@@ -31,18 +28,14 @@ LAYOUTS = {
 
 
 def claims(trained: Trained) -> tuple[Claim, ...]:
-    evidence = (
-        f"{len(trained.curves)} trainings of {trained.parameters.steps} steps, the loss from {trained.start:.3f} to {trained.end:.3f}, differ from one device's "
-        f"by {trained.worst_relative_error:.1e} at most; other orders of the sequences move that by {trained.alone.moved.max():.1e}"
-    )
-    return (decided("ch14.partition_theorem", trained.worst_relative_error <= trained.alone.tolerance, evidence),)
+    return (decided("ch14.partition_theorem", trained.is_one_curve, trained.evidence),)
 
 
 EXPERIMENT = Training(
     name="ch14_training",
     chapter=14,
     question="Do all layouts train the same model?",
-    parameters=TrainingShape().shrunk(vocab=text.BYTES, embed=64, head_dim=8, mlp=176),
-    layouts=tuple(replace(module.EXPERIMENT, name=layout) for layout, module in LAYOUTS.items()),
+    parameters=SMALL,
+    layouts=tuple(trainee(layout, module.EXPERIMENT) for layout, module in LAYOUTS.items()),
     claims=claims,
 )

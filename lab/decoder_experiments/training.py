@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import jax
@@ -14,14 +14,17 @@ import optax
 
 from lab.clock import timed
 from lab.decoder_experiments import text
+from lab.decoder_experiments.step import on_one_device
 from lab.experiment import Claim, Experiment
 from lab.inspection import inspect_program
+from lab.models import decoder
 from lab.models.shape import DecoderShape
 from lab.run import RUNNABLE, compiled_step, context, no_op, settlement_json
 from lab.settle import Settlement, Verdict, settle
 from lab.strategies.program import Metrics, TrainState
 from lab.strategies.update import CLIP, optimizer, updated
 from lab.suite import Run
+from meshes.axes import Axes
 from meshes.errors import Unusable
 from meshes.targets import Target, make_mesh
 
@@ -49,6 +52,34 @@ class TrainingShape(DecoderShape):
             raise Unusable(f"vocab={self.vocab}: expected {text.BYTES} or more, one for each byte")
 
 
+SMALL = TrainingShape().shrunk(vocab=text.BYTES, embed=64, head_dim=8, mlp=176)
+"""Two layers and 32 tokens: a step takes a CPU milliseconds."""
+
+
+def as_they_come(shape: TrainingShape, axes: Axes) -> np.ndarray:
+    return np.arange(shape.length)
+
+
+@dataclass(frozen=True)
+class Trainee(Experiment):
+    """An experiment on a step as one layout of a training.
+
+    Attributes:
+      sized: the training's parameters to the experiment's own.
+      start: (the experiment's parameters, axes) to the state that the first step takes; by default the first of its `inputs`.
+      order: (parameters, axes) to the positions [length] of a sequence's tokens as the step takes them: those of the first rank, then the next one's.
+    """
+
+    sized: Callable[[TrainingShape], Any] = lambda shape: shape
+    start: Callable[[Any, Axes], Any] | None = None
+    order: Callable[[TrainingShape, Axes], np.ndarray] = as_they_come
+
+
+def trainee(name: str, experiment: Experiment, **how: Any) -> Trainee:
+    """The experiment as a layout of this name, and how it is loaded where that is its own."""
+    return Trainee(**{each.name: getattr(experiment, each.name) for each in fields(experiment)} | {"name": name} | how)
+
+
 @dataclass(frozen=True)
 class Training:
     """Experiments on a decoder's step whose layouts train the same model.
@@ -56,7 +87,7 @@ class Training:
     Attributes:
       name: of its module in `experiments`.
       chapter: of the book.
-      layouts: an experiment for each layout, named after it.
+      layouts: one or more, named after what they are.
       claims: what the curves decide.
     """
 
@@ -64,7 +95,7 @@ class Training:
     chapter: int
     question: str
     parameters: TrainingShape
-    layouts: tuple[Experiment, ...]
+    layouts: tuple[Trainee, ...]
     claims: Callable[[Trained], tuple[Claim, ...]]
     targets: tuple[str, ...] = ("cpu:8",)
 
@@ -159,6 +190,18 @@ class Trained:
         return max(curve.worst_relative_error for curve in self.curves)
 
     @property
+    def is_one_curve(self) -> bool:
+        return self.worst_relative_error <= self.alone.tolerance
+
+    @property
+    def evidence(self) -> str:
+        """How close the curves are."""
+        return (
+            f"{len(self.curves)} trainings of {self.parameters.steps} steps, the loss from {self.start:.3f} to {self.end:.3f}, differ from one device's "
+            f"by {self.worst_relative_error:.1e} at most; other orders of the sequences move that by {self.alone.moved.max():.1e}"
+        )
+
+    @property
     def verdict(self) -> Verdict:
         """The worst of the ledgers; failed where a curve is."""
         return Verdict.FAILED if self.failures else max((curve.verdict for curve in self.curves), key=list(Verdict).index)
@@ -203,14 +246,14 @@ def train(training: Training, target: Target, runs: Iterable[Run], shape: Traini
     start, source = time.perf_counter(), text.standard_library()
     batches = text.batches(source, shape.steps, shape.batch, shape.length)
     with jax.default_matmul_precision("highest"):
-        alone = train_alone(training.layouts[0], shape, batches)
+        alone = train_alone(shape, batches)
         curves = tuple(curve(run, shape, batches, alone) for run in runs)
     return Trained(training, str(target), shape, alone, curves, text.guessing(source), time.perf_counter() - start)
 
 
-def train_alone(experiment: Experiment, shape: TrainingShape, batches: Batches) -> Alone:
-    """Without mesh and layout, with Optax's own clipping."""
-    find, clipping = experiment.reference(shape), optax.chain(optax.clip_by_global_norm(CLIP), optimizer())
+def train_alone(shape: TrainingShape, batches: Batches) -> Alone:
+    """Without mesh, layout and micro-batches, with Optax's own clipping. Sequences are routed apart, so experts drop here what they drop under any layout."""
+    find, clipping = on_one_device(shape), optax.chain(optax.clip_by_global_norm(CLIP), optimizer())
 
     @jax.jit
     def step(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[TrainState, Metrics]:
@@ -218,7 +261,7 @@ def train_alone(experiment: Experiment, shape: TrainingShape, batches: Batches) 
         master, moments = updated(clipping, gradients, state.moments, state.master)
         return TrainState(master, moments, None), Metrics(loss, optax.global_norm(gradients))
 
-    master = experiment.inputs(shape)[0].master
+    master = decoder.initial(shape)
     state = TrainState(master, clipping.init(master), None)
     found = losses(step, state, batches)
     others = [losses(step, state, _reordered(batches, seed)) for seed in range(ORDERS)]
@@ -243,21 +286,30 @@ def losses(step: Callable[..., tuple[Any, Metrics]], state: Any, batches: Batche
 
 def curve(run: Run, shape: TrainingShape, batches: Batches, alone: Alone) -> Curve:
     """Compiles one layout's step in one style, settles its ledger, and trains with it."""
-    experiment, target, style = run
-    axes = experiment.axes(target)
-    mesh, predicted = make_mesh(target, axes), experiment.predict(shape, axes)
-    nothing = Curve(experiment.name, style, axes.shape)
+    layout, target, style = run
+    axes, own = layout.axes(target), layout.sized(shape)
+    mesh, predicted = make_mesh(target, axes), layout.predict(own, axes)
+    nothing = Curve(layout.name, style, axes.shape)
     try:
-        compiled, compile_s = timed(lambda: compiled_step(experiment, style, shape, mesh))
-        # In float32 the weights in use are the master weights at first, and a step that is given one buffer twice cannot reuse it.
-        state = jax.device_put(jax.tree.map(jnp.copy, experiment.inputs(shape)[0]), compiled.input_shardings[0][0])
-        found, steps_s = timed(lambda: losses(compiled, state, batches))
+        compiled, compile_s = timed(lambda: compiled_step(layout, style, own, mesh))
+        state = jax.device_put(_start(layout, own, axes), compiled.input_shardings[0][0])
+        found, steps_s = timed(lambda: losses(compiled, state, _in_order(batches, layout.order(shape, axes))))
     except jax.errors.JaxRuntimeError as refusal:
         return replace(nothing, failure=str(refusal).strip().partition("\n")[0])
-    settlement = settle(predicted, inspect_program(compiled, (), mesh, target, source=experiment.name), context(target, style, axes, mesh))
-    failure = left(found, alone) or no_op(experiment, shape, mesh, compiled, settlement)
+    settlement = settle(predicted, inspect_program(compiled, (), mesh, target, source=layout.name), context(target, style, axes, mesh))
+    failure = left(found, alone) or no_op(layout, own, mesh, compiled, settlement)
     worst, seconds = float(relative_error(found, alone).max()), {"compile": compile_s, "steps": steps_s}
     return replace(nothing, losses=found, worst_relative_error=worst, seconds=seconds, settlement=settlement, failure=failure)
+
+
+def _start(layout: Trainee, own: Any, axes: Axes) -> Any:
+    state = layout.start(own, axes) if layout.start else layout.inputs(own)[0]
+    # In float32 the weights in use are the master weights at first, and a step that is given one buffer twice cannot reuse it.
+    return jax.tree.map(jnp.copy, state)
+
+
+def _in_order(batches: Batches, at_S: np.ndarray) -> Batches:
+    return [(tokens_BS[:, at_S], targets_BS[:, at_S]) for tokens_BS, targets_BS in batches]
 
 
 def relative_error(found: np.ndarray, alone: Alone) -> np.ndarray:

@@ -11,7 +11,10 @@ import jax
 from lab.decoder_experiments import text
 from lab.decoder_experiments.training import Alone, Trained, Training, left, numbers, relative_error, train, train_alone
 from lab.suite import Run, runs
-from meshes.targets import Target
+from meshes.errors import Unusable
+from meshes.targets import Target, make_mesh
+
+Watch = Callable[[Sequence[Run]], Iterable[Run]]
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,29 @@ class AgainstCpu:
         return self.trained.to_json() | {"cpu": cpu}
 
 
-def against_cpu(training: Training, target: Target, watch: Callable[[Sequence[Run]], Iterable[Run]] = iter) -> AgainstCpu:
-    """All styles of all layouts."""
+def losses(trainings: Iterable[Training], target: Target, watch: Watch = iter) -> tuple[tuple[AgainstCpu, ...], tuple[str, ...]]:
+    """All styles of all layouts; and those that these devices do not allow, each with the reason."""
+    parts = {training: fitting(training, target) for training in trainings}
+    compared = tuple(against_cpu(training, target, fits, watch) for training, (fits, _) in parts.items() if fits)
+    return compared, tuple(reason for _, reasons in parts.values() for reason in reasons)
+
+
+def fitting(training: Training, target: Target) -> tuple[list[Run], list[str]]:
+    fits, left_out = [], []
+    for run in runs(training.layouts, [target]):
+        layout = run.experiment
+        try:
+            axes = layout.axes(target)
+            make_mesh(target, axes)
+            layout.predict(layout.sized(training.parameters), axes)
+            fits.append(run)
+        except Unusable as refusal:
+            left_out.append(f"{training.name} {run}: {refusal}")
+    return fits, left_out
+
+
+def against_cpu(training: Training, target: Target, some: Sequence[Run], watch: Watch = iter) -> AgainstCpu:
     shape = training.parameters
-    batches = text.batches(text.standard_library(), shape.steps, shape.batch, shape.length)
-    trained = train(training, target, watch(runs(training.layouts, [target])), shape)
+    trained = train(training, target, watch(some), shape)
     with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):
-        return AgainstCpu(trained, train_alone(training.layouts[0], shape, batches))
+        return AgainstCpu(trained, train_alone(shape, text.batches(text.standard_library(), shape.steps, shape.batch, shape.length)))

@@ -15,7 +15,7 @@ from lab.bench import rates as own
 from lab.bench.machine import Machine, machine
 from lab.bench.run import bench
 from lab.step_time import Rates
-from lab.tour.losses import AgainstCpu, against_cpu
+from lab.tour.losses import AgainstCpu, losses
 from lab.tour.programs import Compared, compared, own_chip_text
 from lab.tour.times import TimedStep, timed_steps
 from meshes.axes import Axes
@@ -80,7 +80,8 @@ def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Tour:
     if "programs" in parts:
         found |= _programs(loaded[0], here, target, found["chip_text"], watch)
     if "losses" in parts:
-        found["losses"] = tuple(against_cpu(training, target, watch) for training in loaded[1])
+        found["losses"], left_out = losses(loaded[1], target, watch)
+        found["left_out"] = (*found.get("left_out", ()), *left_out)
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Tour(command, date, machine(first), len(jax.devices()), **found)
 

@@ -14,7 +14,7 @@ from lab.pipelines.schedule import Work
 from lab.pipelines.simulation import Durations, simulate
 from lab.report import curves
 from lab.report.answers import predicted_text, value_text
-from lab.report.html import charts, ledgers
+from lab.report.html import charts, ledgers, losses
 from lab.report.html.markup import element, joined, words
 from lab.report.html.page import Part, Section, Verdict
 from lab.report.html.tables import Column, bars, numbers, plain, table
@@ -183,7 +183,8 @@ def answer_part(answer: Answer, number: int, *, is_folded: bool) -> Part:
 
 def trained_part(trained: Trained, number: int, *, is_folded: bool) -> Part:
     told = table("Curves, a row a layout and style", list(map(plain, curves.curve_columns(trained.curves))), is_sortable=True)
-    sections = Section("Losses", joined((told, words(curves.words(trained))))), claims([(trained.training.name, claim) for claim in trained.claims])
+    section = Section("Losses", joined((losses.picture(trained), told, words(curves.words(trained)))))
+    sections = section, claims([(trained.training.name, claim) for claim in trained.claims])
     return Part(f"{trained.verdict}: {trained.training.name}, {trained.target}", sections, trained.training.question, is_folded, f"training-{number}")
 
 

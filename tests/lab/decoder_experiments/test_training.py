@@ -99,7 +99,7 @@ def test_what_xla_refuses_fails_alone_and_leaves_no_curve():
 
 def test_in_200_steps_a_loss_falls_below_what_guessing_by_frequency_costs():
     shape, source = EXPERIMENT.parameters, text.standard_library()
-    alone = train_alone(EXPERIMENT.layouts[0], shape, text.batches(source, shape.steps, shape.batch, shape.length))
+    alone = train_alone(shape, text.batches(source, shape.steps, shape.batch, shape.length))
     found = Trained(EXPERIMENT, "cpu:8", shape, alone, (), text.guessing(source), 0.0)
     assert shape.steps == 200
     assert found.end < found.guessing - 0.3 < found.start - 2

@@ -1,0 +1,53 @@
+"""Chapter 16: do pipelines train the same model, whatever the schedule? The small decoder of ch14_training in stages, its batch in micro-batches."""
+
+from dataclasses import fields, replace
+from math import gcd
+
+from experiments import ch16_pipeline
+from lab.decoder_experiments.training import SMALL, Trained, Trainee, Training, TrainingShape, trainee
+from lab.experiment import Claim, beside, decided, device_count
+from lab.models.shape import DecoderShape
+from lab.pipelines.program import PipelineShape, initial_state
+from meshes.axes import DATA, PIPE, TENSOR, Axes
+from meshes.targets import Target
+
+
+def two_stages(target: Target) -> Axes:
+    """For two chunks each, which 8 layers are enough for."""
+    stages = gcd(device_count(target), 2)
+    return Axes.of({DATA: device_count(target) // stages, PIPE: stages, TENSOR: 1})
+
+
+def four_stages(target: Target) -> Axes:
+    """As many as there are devices where they are fewer."""
+    axes = beside(DATA, PIPE)(target)
+    return Axes.of({DATA: axes[DATA], PIPE: axes[PIPE], TENSOR: 1})
+
+
+def in_schedule(name: str, schedule: str, chunks: int = 1, **how) -> Trainee:
+    def sized(shape: TrainingShape) -> PipelineShape:
+        return PipelineShape(**{each.name: getattr(shape, each.name) for each in fields(DecoderShape)}, schedule=schedule, chunks=chunks)
+
+    how = {"axes": four_stages, "sized": sized, "start": lambda shape, axes: initial_state(shape, axes[PIPE])} | how
+    return trainee(name, ch16_pipeline.EXPERIMENT, **how)
+
+
+def claims(trained: Trained) -> tuple[Claim, ...]:
+    evidence = f"{trained.evidence}; pipelines take the batch in {trained.parameters.accumulation} micro-batches, one device takes it whole"
+    return (decided("ch16.grad_scaling", trained.is_one_curve, evidence),)
+
+
+EXPERIMENT = Training(
+    name="ch16_training",
+    chapter=16,
+    question="Do pipelines train the same model, whatever the schedule?",
+    parameters=replace(SMALL, layers=8, accumulation=4, remat="none"),
+    layouts=(
+        in_schedule("1F1B", "1f1b"),
+        in_schedule("GPipe", "gpipe"),
+        in_schedule("ZB-H1", "zb_h1"),
+        in_schedule("interleaved 1F1B", "interleaved", chunks=2, axes=two_stages),
+        in_schedule("1F1B x tensor", "1f1b", axes=ch16_pipeline.axes),
+    ),
+    claims=claims,
+)

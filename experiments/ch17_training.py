@@ -1,0 +1,32 @@
+"""Chapter 17: does a decoder whose sequences lie on several ranks train as one device's? The small decoder of ch14_training, its attention over ranks."""
+
+import numpy as np
+
+from experiments import ch17_gathered_keys, ch17_ring_attention, ch17_ulysses, ch17_zigzag
+from lab.attention.order import ZIGZAG
+from lab.decoder_experiments.training import SMALL, Trained, Training, TrainingShape, trainee
+from lab.experiment import Claim, decided
+from meshes.axes import CONTEXT, Axes
+
+
+def in_zigzag(shape: TrainingShape, axes: Axes) -> np.ndarray:
+    return np.asarray(ZIGZAG.whole(shape.length, axes[CONTEXT]))
+
+
+def claims(trained: Trained) -> tuple[Claim, ...]:
+    return (decided("ch17.positions", trained.is_one_curve, trained.evidence, statement="a rank's own range, with zigzag two of them, give one device's model"),)
+
+
+EXPERIMENT = Training(
+    name="ch17_training",
+    chapter=17,
+    question="Does a decoder whose sequences lie on several ranks train as one device's?",
+    parameters=SMALL,
+    layouts=(
+        trainee("ring", ch17_ring_attention.EXPERIMENT),
+        trainee("ring in zigzag order", ch17_zigzag.EXPERIMENT, order=in_zigzag),
+        trainee("gathered keys", ch17_gathered_keys.EXPERIMENT),
+        trainee("Ulysses", ch17_ulysses.EXPERIMENT),
+    ),
+    claims=claims,
+)

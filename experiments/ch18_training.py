@@ -1,0 +1,29 @@
+"""Chapter 18: do experts on other ranks train the same model where some tokens find no slot?
+
+The small decoder of ch14_training with 8 experts in a layer, and slots for as many tokens as balance would send. One device drops the same tokens:
+slots are of a sequence, and no layout splits one.
+"""
+
+from dataclasses import replace
+
+from experiments import ch18_expert_parallel, ch18_hierarchical
+from lab.decoder_experiments.training import SMALL, Trained, Training, trainee
+from lab.experiment import Claim, decided
+
+
+def claims(trained: Trained) -> tuple[Claim, ...]:
+    statement = "experts' gradients are summed over data, all others over both axes"
+    return (decided("ch18.ep_dp", trained.is_one_curve, trained.evidence, statement=statement),)
+
+
+EXPERIMENT = Training(
+    name="ch18_training",
+    chapter=18,
+    question="Do experts on other ranks train the same model where some tokens find no slot?",
+    parameters=replace(SMALL, mlp=88, experts=8, top_k=2, capacity_factor=1.0),
+    layouts=(
+        trainee("experts", ch18_expert_parallel.EXPERIMENT),
+        trainee("experts over two levels", ch18_hierarchical.EXPERIMENT),
+    ),
+    claims=claims,
+)
