@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from lab.attention import dense
+from lab.attention import tiles
 from lab.attention.mask import Mask
 from lab.attention.order import CONTIGUOUS
 from meshes.errors import Unusable
@@ -23,7 +23,7 @@ def gathered_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array,
         k_BTKH = jax.lax.all_gather(k_BTKH, axis, axis=1, tiled=True)
     with jax.named_scope("values"):
         v_BTKH = jax.lax.all_gather(v_BTKH, axis, axis=1, tiled=True)
-    return dense.attend(q_BSKGH, k_BTKH, v_BTKH, mask, q_at_S)
+    return tiles.attend(q_BSKGH, k_BTKH, v_BTKH, mask, q_at_S)
 
 
 def head_copies(kv_heads: int, queries: int, ranks: int) -> int:
@@ -39,7 +39,7 @@ def head_copies(kv_heads: int, queries: int, ranks: int) -> int:
     return copies
 
 
-def ulysses_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str, attend: Callable[..., jax.Array] = dense.attend) -> jax.Array:
+def ulysses_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str, attend: Callable[..., jax.Array] = tiles.attend) -> jax.Array:
     """Every rank exchanges its share of the tokens of all heads for all tokens of its share of the heads, attends, and exchanges back (Jacobs et al. 2023).
 
     Args:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import add
 from typing import Any
 
@@ -11,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from lab.attention import softmax
-from lab.attention.mask import Mask
-from lab.attention.softmax import Gradients, Partial, Pulled, merged
+from lab.attention.mask import CAUSAL, Mask
+from lab.attention.softmax import Gradients, Partial, Pulled, finished, merged, pulled
 
 TILE = 512
 """Keys of a tile, at most."""
@@ -21,6 +22,30 @@ TILE = 512
 def tile_size(keys: int) -> int:
     """The largest that splits so many keys evenly and is no larger than a tile."""
     return max(size for size in range(1, min(keys, TILE) + 1) if keys % size == 0)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def attend(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask = CAUSAL, q_at_S: jax.Array | None = None) -> jax.Array:
+    """[B, S, K, G, H] of all keys: `dense.attend` without its scores. The backward pass makes each tile's again."""
+    return _forward(q_BSKGH, k_BTKH, v_BTKH, mask, q_at_S)[0]
+
+
+def _forward(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, q_at_S: jax.Array | None) -> tuple[jax.Array, Any]:
+    done = finished(attended(q_BSKGH, k_BTKH, v_BTKH, mask, *_positions(q_BSKGH, k_BTKH, q_at_S)), q_BSKGH.dtype)
+    return done.y, (q_BSKGH, k_BTKH, v_BTKH, q_at_S, done)
+
+
+def _backward(mask: Mask, kept: Any, y_bar_BSKGH: jax.Array) -> tuple[jax.Array | None, ...]:
+    *qkv, q_at_S, done = kept
+    found = block_gradients(*qkv, mask, *_positions(*qkv[:2], q_at_S), pulled(done, y_bar_BSKGH))
+    return *(bar.astype(x.dtype) for bar, x in zip(found, qkv, strict=True)), None
+
+
+attend.defvjp(_forward, _backward)
+
+
+def _positions(q_BSKGH: jax.Array, k_BTKH: jax.Array, q_at_S: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    return jnp.arange(q_BSKGH.shape[1]) if q_at_S is None else q_at_S, jnp.arange(k_BTKH.shape[1])
 
 
 def attended(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, q_at_S: jax.Array, k_at_T: jax.Array) -> Partial:

@@ -79,8 +79,11 @@ def test_zigzag_order_serves_plainly_causal_masks_alone(mask):
         on_ranks(ZIGZAG_RING, "grouped", mask, ZIGZAG)
 
 
-@pytest.mark.parametrize(("kernel", "order"), [(RING, CONTIGUOUS), (ZIGZAG_RING, ZIGZAG)], ids=["contiguous", "zigzag"])
-def test_a_ring_of_tiles_of_one_key_gives_what_one_device_gives(kernel, order, monkeypatch):
+IN_TILES = {"contiguous": (RING, CONTIGUOUS), "zigzag": (ZIGZAG_RING, ZIGZAG), "gathered": (GATHERED, CONTIGUOUS), "ulysses": (ULYSSES, CONTIGUOUS)}
+
+
+@pytest.mark.parametrize(("kernel", "order"), IN_TILES.values(), ids=IN_TILES)
+def test_attention_by_tiles_of_one_key_gives_what_one_device_gives(kernel, order, monkeypatch):
     monkeypatch.setattr(tiles, "TILE", 1)
     assert_equal(on_ranks(kernel, "grouped", CAUSAL, order), on_one_device("grouped", CAUSAL))
 
