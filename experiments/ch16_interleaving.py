@@ -5,6 +5,7 @@ from fractions import Fraction
 from functools import cache
 from itertools import product
 
+from lab.book.checks import at_least
 from lab.book.composition import interleaving_saves_s
 from lab.book.pipeline import bubble_share, bubble_to_ideal, hops, interleaved_in_flight
 from lab.experiment import Claim, decided
@@ -45,12 +46,13 @@ def _in(chunks: int, backward: int, transfer: Fraction | int = 0) -> Durations:
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
+    at_least(2, stages=assumed.stages)
     return tuple(row for chunks in (1, 2, 4) for row in _rows(chunks, assumed))
 
 
 def _rows(chunks: int, assumed: Assumed) -> tuple[Row, ...]:
     P, m, own = assumed.stages, assumed.micro_batches, f"{chunks} chunk{'s' * (chunks > 1)} a stage"
-    held = interleaved_in_flight(P, chunks) if chunks > 1 else min(P, m)
+    held = min(m, interleaved_in_flight(P, chunks) if chunks > 1 else P)
     plain = assumed.run(chunks)
     return (
         Row(f"{own}: idle", 100 * plain.idle_share, "%", 100 * float(bubble_share(P, m, chunks))),

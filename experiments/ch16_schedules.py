@@ -7,6 +7,7 @@ from itertools import product
 from lab.book.architecture import dualpipe_idle_s
 from lab.book.pipeline import bubble_share, idle_s, in_flight, interleaved_in_flight, step_s, throughput_per_s, zero_bubble_idle_s, zero_bubble_in_flight
 from lab.experiment import Claim
+from lab.pipelines.domain import LAGS, Times, refusal
 from lab.pipelines.orders import PLAIN, gpipe, named, one_f_one_b
 from lab.pipelines.schedule import Schedule
 from lab.pipelines.schedule import in_flight as held
@@ -17,8 +18,6 @@ from meshes.errors import Unusable
 
 SIZES = tuple(product((2, 3, 4, 8), (1, 2, 3, 4, 8, 16, 32)))
 """Stages and micro-batches of the claims."""
-LAGS = {"zb_h1": 1, "zb_h2": 2}
-"""By how many micro-batches for each stage before it a stage puts off the gradients of weights."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,10 @@ class Assumed:
     def durations(self, chunks: int = 1) -> Durations:
         return Durations(self.forward_s / chunks, self.input_backward_s / chunks, self.weight_s / chunks, transfer=self.transfer_s)
 
+    @property
+    def times(self) -> Times:
+        return Times(self.forward_s, self.input_backward_s, self.weight_s, self.forward_s + self.backward_s)
+
     def run(self, schedule: Schedule) -> Timeline:
         return simulate(schedule, self.durations(schedule.visits))
 
@@ -58,17 +61,19 @@ def _of(name: str, assumed: Assumed) -> tuple[Row, ...]:
         schedule = named(name, assumed.stages, assumed.micro_batches, assumed.chunks)
     except Unusable as reason:
         return (Row(name, str(reason).removeprefix(f"{name}: ")),)
+    if refused := refusal(schedule, assumed.times):
+        return (*_rows(schedule, assumed.run(schedule), None, assumed), Row(f"{name}: theory of its time", refused))
     return _rows(schedule, assumed.run(schedule), _span_s(schedule, assumed), assumed)
 
 
-def _span_s(schedule: Schedule, assumed: Assumed) -> float | None:
-    """By formula, of a stage from its first to its last work; None where a zero-bubble pipeline never fills, and idles longer."""
+def _span_s(schedule: Schedule, assumed: Assumed) -> float:
+    """By formula, of a stage from its first to its last work."""
     P, m, both = assumed.stages, assumed.micro_batches, assumed.forward_s + assumed.backward_s
     if schedule.is_two_way:
         return m * both + dualpipe_idle_s(P, both, assumed.backward_s, assumed.weight_s)
     if lag := LAGS.get(schedule.name):
         idle = zero_bubble_idle_s(P, assumed.forward_s, assumed.input_backward_s, assumed.weight_s, lag)
-        return m * both + float(idle) if m >= zero_bubble_in_flight(P, lag) else None
+        return m * both + float(idle)
     return m * both + idle_s(P, assumed.forward_s, assumed.backward_s, schedule.chunks)
 
 

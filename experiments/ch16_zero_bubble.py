@@ -8,6 +8,8 @@ from itertools import product
 from lab.book.checks import positive
 from lab.book.pipeline import idle_s, zero_bubble_idle_s, zero_bubble_in_flight, zero_bubble_share
 from lab.experiment import Claim, decided
+from lab.pipelines.domain import LAGS, refusal
+from lab.pipelines.domain import Times as Lasting
 from lab.pipelines.orders import one_f_one_b, zb_h1, zb_h2
 from lab.pipelines.schedule import Schedule, Task, Work, in_flight
 from lab.pipelines.simulation import Durations, Timeline, simulate
@@ -44,12 +46,16 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
 
 def _rows(name: str, assumed: Assumed) -> tuple[Row, ...]:
     timeline, busy = _run(BY_NAME[name](assumed.stages, assumed.micro_batches), assumed.times), assumed.micro_batches * sum(assumed.times)
+    forward, backward, weight = map(float, assumed.times)
+    refused = refusal(timeline.schedule, Lasting(forward, backward, weight, forward + backward + weight))
+    formula = None if refused else _formula(name, assumed)
     return (
         Row(f"{name}: step", float(timeline.makespan), "units"),
         Row(f"{name}: idle in the step", float(timeline.makespan - busy), "units"),
-        Row(f"{name}: idle between a stage's first and last work, at most", float(max(timeline.stage_spans) - busy), "units", _formula(name, assumed)),
+        Row(f"{name}: idle between a stage's first and last work, at most", float(max(timeline.stage_spans) - busy), "units", formula),
         Row(f"{name}: idle share of the step", 100 * timeline.idle_share, "%"),
         Row(f"{name}: held at most", max(in_flight(timeline.schedule)), "micro-batches", _held(name, assumed)),
+        *([Row(f"{name}: theory of its time", refused)] if refused else []),
     )
 
 
@@ -57,15 +63,12 @@ def _formula(name: str, assumed: Assumed) -> float:
     forward, backward, weight = assumed.times
     if name == "1f1b":
         return float(idle_s(assumed.stages, forward, backward + weight))
-    return float(zero_bubble_idle_s(assumed.stages, forward, backward, weight, _lag(name)))
+    return float(zero_bubble_idle_s(assumed.stages, forward, backward, weight, LAGS[name]))
 
 
 def _held(name: str, assumed: Assumed) -> int:
-    return min(assumed.stages, assumed.micro_batches) if name == "1f1b" else int(zero_bubble_in_flight(assumed.stages, _lag(name)))
-
-
-def _lag(name: str) -> int:
-    return 2 if name == "zb_h2" else 1
+    filled = assumed.stages if name == "1f1b" else int(zero_bubble_in_flight(assumed.stages, LAGS[name]))
+    return min(filled, assumed.micro_batches)
 
 
 def _weights_last(assumed: Assumed) -> tuple[Row, ...]:
@@ -113,7 +116,7 @@ def _h2_idles() -> Claim:
 def _idle(name: str, size: tuple[int, int], times: Times, span: Callable[[Timeline], float]) -> Point:
     P, m = size
     simulated = span(_run(BY_NAME[name](P, m), times)) - m * sum(times)
-    return Point(f"P {P}, m {m}, times {', '.join(map(str, times))}", simulated, float(zero_bubble_idle_s(P, *times, _lag(name))))
+    return Point(f"P {P}, m {m}, times {', '.join(map(str, times))}", simulated, float(zero_bubble_idle_s(P, *times, LAGS[name])))
 
 
 def _printed_share(assumed: Assumed) -> Claim:
@@ -126,7 +129,7 @@ def _printed_share(assumed: Assumed) -> Claim:
 
 
 def _held_at(name: str, P: int, m: int) -> Point:
-    return Point(f"{name}, P {P}, m {m}", max(in_flight(BY_NAME[name](P, m))), int(zero_bubble_in_flight(P, _lag(name))))
+    return Point(f"{name}, P {P}, m {m}", max(in_flight(BY_NAME[name](P, m))), int(zero_bubble_in_flight(P, LAGS[name])))
 
 
 def _thirty_percent(name: str, assumed: Assumed) -> Point:

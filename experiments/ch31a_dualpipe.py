@@ -7,6 +7,7 @@ from itertools import product
 from lab.book.architecture import dualpipe_idle_s
 from lab.book.pipeline import idle_s, zero_bubble_idle_s
 from lab.experiment import Claim, decided
+from lab.pipelines.domain import Times, refusal
 from lab.pipelines.orders import dual_pipe, one_f_one_b, zb_h1
 from lab.pipelines.schedule import in_flight
 from lab.pipelines.simulation import Durations, Timeline, simulate
@@ -29,6 +30,10 @@ class Assumed:
     both: float = 3.0
 
     @property
+    def times(self) -> Times:
+        return Times(1, self.backward - self.weight, self.weight, self.both)
+
+    @property
     def durations(self) -> Durations:
         backward, weight, both = (Fraction(str(time)) for time in (self.backward, self.weight, self.both))
         return Durations(1, backward - weight, weight, both)
@@ -47,11 +52,14 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
 
 def _rows(timeline: Timeline, formula: float, assumed: Assumed) -> tuple[Row, ...]:
     name, busy = timeline.schedule.name, assumed.micro_batches * (1 + assumed.backward)
+    refused = refusal(timeline.schedule, assumed.times)
+    idle, share = (None, None) if refused else (formula, 100 * formula / (formula + busy))
     return (
-        Row(f"{name}: idle of the stage that idles most", float(timeline.makespan - min(timeline.busy)), "forwards", formula),
-        Row(f"{name}: idle share of all stages", 100 * timeline.idle_share, "%", 100 * formula / (formula + busy)),
+        Row(f"{name}: idle of the stage that idles most", float(timeline.makespan - min(timeline.busy)), "forwards", idle),
+        Row(f"{name}: idle share of all stages", 100 * timeline.idle_share, "%", share),
         Row(f"{name}: held at most", max(in_flight(timeline.schedule)), "micro-batches"),
         Row(f"{name}: copies of a stage's weights", 2 if timeline.schedule.is_two_way else 1),
+        *([Row(f"{name}: theory of its idle time", refused)] if refused else []),
     )
 
 

@@ -19,7 +19,7 @@ from lab.pipelines.orders import gpipe, one_f_one_b, zb_h1
 from lab.pipelines.schedule import ticks
 from lab.pipelines.simulation import Durations, simulate
 from lab.pipelines.sweep import Point, swept
-from lab.question import Answer, answer
+from lab.question import Answer, Row, answer
 from meshes.errors import Unusable
 from tests.test_rooms import importers
 
@@ -127,17 +127,46 @@ def test_dual_pipe_idles_12_7_percent_at_p_16_m_32_and_1f1b_31_9(answers):
 
 
 def test_sizes_without_an_order_have_the_reason_for_a_row():
-    found = rows(answer(ch16_schedules.EXPERIMENT, {"stages": "3", "micro_batches": "4"}))
+    found = rows(answer(ch16_schedules.EXPERIMENT, {"stages": "3", "micro_batches": "8"}))
     assert {what for what, value in found.items() if isinstance(value, str)} == {"dual_pipe", "interleaved"}
-    assert found["dual_pipe"] == "4 micro-batches on 3 stages; expected even numbers of both and at least 6 micro-batches"
+    assert found["dual_pipe"] == "8 micro-batches on 3 stages; expected even numbers of both and at least 6 micro-batches"
 
 
-def test_theory_beside_a_schedule_is_met_at_few_micro_batches_too_or_silent():
-    for sizes in product((1, 2, 3, 4), (1, 2, 3, 4, 6, 8)):
-        beside = [row for row in ch16_schedules.answer(ch16_schedules.Assumed(*sizes)) if row.predicted is not None]
-        assert [row.value for row in beside] == pytest.approx([row.predicted for row in beside]), sizes
-    silent = [row.what for row in ch16_schedules.answer(ch16_schedules.Assumed(4, 4)) if row.predicted is None and row.unit == "s"]
-    assert silent == ["zb_h2: step", "zb_h2: a stage from its first work to its last"]
+def assumptions():
+    """Few micro-batches and many, and times in every order."""
+    for sizes in product((1, 2, 4), (1, 4, 6, 8)):
+        yield ch16_schedules.Assumed(*sizes)
+    for forward, backward, weight in product((1, 2), (1, 3), (0, 1, 2)):
+        yield ch16_schedules.Assumed(4, 8, 2, forward, backward, weight)
+        yield ch16_zero_bubble.Assumed(4, 8, forward, backward, weight)
+        yield ch31a_dualpipe.Assumed(4, 8, backward + weight, weight, forward + backward + weight)
+
+
+def answered(assumed) -> tuple[Row, ...]:
+    (module,) = [module for module in MODULES if isinstance(assumed, module.Assumed)]
+    return module.answer(assumed)
+
+
+def test_theory_beside_a_schedule_is_met_or_refused_with_the_reason():
+    for assumed in assumptions():
+        beside = [row for row in answered(assumed) if row.predicted is not None]
+        assert [row.value for row in beside] == pytest.approx([row.predicted for row in beside]), assumed
+
+
+@pytest.mark.parametrize(
+    ("assumed", "refused"),
+    [
+        (ch16_schedules.Assumed(4, 4), {"zb_h2": "4 micro-batches never fill 4 stages; expected 7 or more"}),
+        (
+            ch16_zero_bubble.Assumed(4, 8, 1, 2, 1.5),
+            {name: "a gradient of weights of 1.5 does not fit into gaps of 1; expected no more" for name in ("zb_h1", "zb_h2")},
+        ),
+        (ch31a_dualpipe.Assumed(4, 8, both=2.5), {"dual_pipe": "a pair that overlaps in 2.5; expected 3, the time of both"}),
+    ],
+)
+def test_a_formula_outside_its_domain_is_refused_beside_what_was_simulated(assumed, refused):
+    found = {row.what.split(":")[0]: str(row.value) for row in answered(assumed) if str(row.value).startswith("refused: ")}
+    assert found == {name: f"refused: {reason}" for name, reason in refused.items()}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +175,7 @@ def test_theory_beside_a_schedule_is_met_at_few_micro_batches_too_or_silent():
         (ch16_load_balance, {"stages": "3"}, "fast_layers=4 on stages=3: expected a multiple of 3"),
         (ch16_zero_bubble, {"input_backward": "0"}, "input_backward=0.0: expected a number above 0"),
         (ch16_interleaving, {"micro_batches": "7"}, "expected a multiple of 16 micro-batches"),
+        (ch16_interleaving, {"stages": "1"}, "stages=1: expected 2 or above"),
         (ch31a_dualpipe, {"stages": "5"}, "32 micro-batches on 5 stages; expected even numbers"),
     ],
 )
