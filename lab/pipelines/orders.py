@@ -69,6 +69,9 @@ def named(name: str, stages: int, micro_batches: int, chunks: int = 2) -> Schedu
     Raises:
       Unusable: no such schedule, or one that these sizes do not allow.
     """
+    for what, size in (("stages", stages), ("micro_batches", micro_batches), ("chunks", chunks)):
+        if size < 1:
+            raise Unusable(f"{name}: {what}={size}; expected 1 or more")
     if name == "interleaved":
         return interleaved(stages, micro_batches, chunks)
     if name not in PLAIN:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # From dark to light, so that they differ on paper too; of Okabe and Ito.
 COLOURS = {Work.FORWARD: ("#0072B2", "white"), Work.BACKWARD: ("#E69F00", "black"), Work.WEIGHT: ("#F0E442", "black")}
+LIGHTEST = 0.5
 HEIGHT, INCHES_A_LETTER, LEAST_INCHES, MOST_INCHES = 0.84, 0.085, 7, 17
 
 
@@ -27,7 +28,7 @@ class Gantt:
 
     Attributes:
       schedule: gpipe, 1f1b, interleaved, zb_h1, zb_h2 or dual_pipe.
-      chunks: of a stage, where the schedule is interleaved; a later chunk's boxes say which after a point.
+      chunks: of a stage, where the schedule is interleaved; a later chunk's boxes are lighter, and say which after a point.
       forward, backward, weight, transfer: times of one chunk of one micro-batch, `backward` to the input's gradient.
     """
 
@@ -48,7 +49,7 @@ class Gantt:
 
 
 def gantt(timeline: Timeline) -> Figure:
-    """A schedule as it runs; in a box of two halves a forward and a backward overlap."""
+    """A schedule as it runs; in a box of two halves a forward and a backward overlap, and lighter ones belong to later chunks or to the other direction."""
     schedule = timeline.schedule
     figure, panel = empty_panel(_title(timeline), "time", "stage")
     inches, numbered = _width(timeline)
@@ -58,7 +59,7 @@ def gantt(timeline: Timeline) -> Figure:
     for stage, row in enumerate(timeline.rows):
         for span in row:
             _draw(panel, schedule, stage, span, is_numbered=span.end - span.start >= numbered)
-    figure.legend(handles=_legend(schedule), frameon=False, ncols=3, loc="outside lower center")
+    figure.legend(handles=_legend(schedule), frameon=False, ncols=2 if schedule.splits_backward and schedule.chunks > 1 else 3, loc="outside lower center")
     return figure
 
 
@@ -82,12 +83,23 @@ def _title(timeline: Timeline) -> str:
 def _draw(panel: Panel, schedule: Schedule, stage: int, span: Span, is_numbered: bool) -> None:
     parts, width = span.task.parts, span.end - span.start
     for turn, part in enumerate(parts):
-        colour, ink = COLOURS[part.work]
+        (colour, ink), white = COLOURS[part.work], _white(part.chunk, schedule)
         height = HEIGHT / len(parts)
         top = stage - HEIGHT / 2 + turn * height
-        panel.broken_barh([(span.start, width)], (top, height), facecolor=colour, edgecolor="white", linewidth=0.5)
+        panel.broken_barh([(span.start, width)], (top, height), facecolor=_lighter(colour, white), edgecolor="white", linewidth=0.5)
         if is_numbered:
-            panel.text(span.start + width / 2, top + height / 2, _label(schedule, part), color=ink, size=7 if len(parts) == 1 else 5, ha="center", va="center")
+            ink, size = "black" if 2 * white >= LIGHTEST else ink, 7 if len(parts) == 1 else 5
+            panel.text(span.start + width / 2, top + height / 2, _label(schedule, part), color=ink, size=size, ha="center", va="center")
+
+
+def _white(chunk: int, schedule: Schedule) -> float:
+    """The share of white in a chunk's colours, in equal steps from none in chunk 0's."""
+    return LIGHTEST * chunk / max(1, schedule.chunks - 1)
+
+
+def _lighter(colour: str, white: float) -> str:
+    mixed = (round(int(colour[at : at + 2], 16) * (1 - white) + 255 * white) for at in (1, 3, 5))
+    return "#" + "".join(f"{part:02X}" for part in mixed)
 
 
 def _label(schedule: Schedule, task: Task) -> str:
@@ -101,4 +113,8 @@ def _legend(schedule: Schedule) -> list[Patch]:
     if schedule.splits_backward:
         of_which = "backward, whole or to the input" if schedule.is_two_way else "backward to the input"
         names |= {Work.BACKWARD: of_which, Work.WEIGHT: "backward to the weights"}
-    return [Patch(color=COLOURS[work][0], label=name) for work, name in names.items()]
+    patches = [Patch(color=COLOURS[work][0], label=name) for work, name in names.items()]
+    if schedule.chunks == 1:
+        return patches
+    lighter = "the same, from the last stage to the first" if schedule.is_two_way else "the same, by later chunks"
+    return [*patches, Patch(color=_lighter(COLOURS[Work.FORWARD][0], LIGHTEST), label=lighter)]

@@ -31,7 +31,22 @@ def test_every_piece_of_work_has_a_box_and_its_number(name):
     figure = Gantt(name).figure()
     boxes, work = len(figure.axes[0].collections), 4 * 8 * (2 if name == "interleaved" else 1)
     assert boxes == len(numbers(figure)) and boxes >= 2 * work
-    assert len(figure.legends[0].get_patches()) == (3 if boxes > 2 * work else 2)
+    lighter = name in ("interleaved", "dual_pipe")
+    assert len(figure.legends[0].get_patches()) == (3 if boxes > 2 * work else 2) + lighter
+
+
+@pytest.mark.parametrize(("name", "chunks", "shades"), [("1f1b", 2, 2), ("interleaved", 2, 4), ("interleaved", 4, 8), ("dual_pipe", 2, 6)])
+def test_each_chunk_and_each_direction_has_a_shade_of_its_own(name, chunks, shades):
+    figure = Gantt(name, chunks=chunks).figure()
+    assert len({tuple(box.get_facecolor()[0]) for box in figure.axes[0].collections}) == shades
+
+
+def test_dual_pipe_says_which_shade_goes_from_the_last_stage_to_the_first():
+    figure = Gantt("dual_pipe").figure()
+    legend = dict(zip([text.get_text() for text in figure.legends[0].get_texts()], figure.legends[0].get_patches(), strict=True))
+    first = {box.get_paths()[0].get_extents().y1: box for box in reversed(figure.axes[0].collections) if box.get_paths()[0].get_extents().x0 == 0}
+    upwards = legend["the same, from the last stage to the first"].get_facecolor()
+    assert [tuple(box.get_facecolor()[0]) == upwards for _, box in sorted(first.items())] == [False, True]
 
 
 def test_boxes_of_one_unit_have_no_number_where_249_units_are_on_a_page():
@@ -55,3 +70,9 @@ def test_times_below_zero_and_unknown_schedules_are_refused():
         Gantt(forward=-1).figure()
     with pytest.raises(Unusable, match="no schedule '2f2b'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe and interleaved"):
         Gantt("2f2b").figure()
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "dual_pipe"])
+def test_no_stages_are_refused_by_their_name(schedule):
+    with pytest.raises(Unusable, match=f"{schedule}: stages=0; expected 1 or more"):
+        Gantt(schedule, stages=0).figure()
