@@ -74,7 +74,7 @@ def _legend(counts: Counter[str]) -> Iterator[Markup]:
 
 def _errors(trained: Trained, curves: Sequence[Curve], x: Linear) -> Iterator[Markup]:
     tolerance, errors = trained.alone.tolerance, [np.abs(curve.losses / trained.alone.losses - 1) for curve in curves]
-    largest = max(tolerance, *(error for some in errors for error in _finite(some)))
+    largest = max([tolerance, *(error for some in errors for error in _finite(some))])
     y = Decades(round(log10(SMALLEST)), ceil(log10(1.5 * largest)), *reversed(BELOW))
     yield from _frame(y, "relative error", lambda power: f"1e{power}", lambda power: 10.0**power)
     yield _line(x, y, [tolerance] * len(trained.alone.losses), LEAVES, DASHED, "tolerance")
