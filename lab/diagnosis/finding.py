@@ -59,6 +59,6 @@ class Finding:
             "lower_bound": totals.lower_bound,
             "memory_bytes": self.memory_bytes,
             "seconds": self.seconds,
-            "instructions": [t.instruction for t in self.transfers],
+            "instructions": list(dict.fromkeys(t.instruction for t in self.transfers)),
         }
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from lab.hlo.shapes import arrays
 from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
 
 LAYOUT = frozenset(
     """copy copy-start copy-done bitcast bitcast-convert transpose reshape convert get-tuple-element optimization-barrier all-gather-done all-reduce-done
-    collective-permute-done async-done async-update fusion-done call-done""".split()
+    reduce-scatter-done all-to-all-done collective-permute-done async-done async-update fusion-done call-done""".split()
 )
 _LOCAL = frozenset({"dynamic-slice", "dynamic-update-slice"})
 _FARTHEST = 400
@@ -111,7 +110,8 @@ class Flow:
             element = i.attribute("index")
             return self._operand(i, c, 0, int(element)) if element and element.isdigit() else None
         if i.opcode in LAYOUT or i.opcode in through:
-            return self._operand(i, c, 0, index)
+            is_combined = index is not None and len(i.operands) > 1
+            return self._operand(i, c, index, None) if is_combined else self._operand(i, c, 0, index)
         return None
 
     def _argument(self, i: Instruction, c: Computation, index: int | None, calls: list[Place]) -> tuple[Instruction, Computation, int | None] | None:
@@ -130,15 +130,16 @@ class Flow:
         found = c.by_name.get(operands[number]) if 0 <= number < len(operands) else None
         return None if found is None else (found, c, index)
 
-    def uses(self, instruction: Instruction, computation: Computation, through: frozenset[str] = frozenset()) -> list[Use]:
+    def uses(self, instruction: Instruction, computation: Computation, through: frozenset[str] = frozenset(), element: int | None = None) -> list[Use]:
         """What is done with a value, in the end.
 
         Args:
           through: opcodes to follow all the same, to what their result is used for.
+          element: of a tuple, the element that is asked for.
         """
         found: list[Use] = []
         seen: set[tuple[str, str, int | None]] = set()
-        pending: list[tuple[Instruction, Computation, int | None, tuple[Instruction, ...]]] = [(instruction, computation, None, ())]
+        pending: list[tuple[Instruction, Computation, int | None, tuple[Instruction, ...]]] = [(instruction, computation, element, ())]
         while pending and len(seen) < _FARTHEST:
             i, c, index, path = pending.pop()
             if (c.name, i.name, index) in seen:
@@ -192,12 +193,3 @@ class Flow:
 
 def _parameters(computation: Computation, number: int) -> list[Instruction]:
     return [computation.by_name[name] for name, n in computation.parameters.items() if n == number]
-
-
-def size(instruction: Instruction) -> int:
-    """Bytes of all arrays of its result."""
-    return sum(shape.bytes for shape in arrays(instruction.shape))
-
-
-def elements(instruction: Instruction) -> int:
-    return sum(shape.elements for shape in arrays(instruction.shape))

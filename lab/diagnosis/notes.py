@@ -39,7 +39,7 @@ def _gathered_again(program: Program) -> Iterator[str]:
 
 
 def _argument(program: Program, site: Site) -> str | None:
-    operand = program.operand(site.place)
+    operand = program.moving(site)
     found = None if operand is None else program.argument_of(*operand, through=frozenset({"dynamic-slice"}))
     return None if found is None else found.name
 

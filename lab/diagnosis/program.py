@@ -40,6 +40,7 @@ _CHAIN = re.compile(r'chain_id="\d+"')
 _MOVES = (Kind.ALL_GATHER, Kind.ALL_TO_ALL, Kind.COLLECTIVE_PERMUTE)
 _GATHERS = frozenset({"all-gather", "all-gather-start"})
 _FARTHEST = 200
+_JOINED = re.compile(r"^(.*)/\(([^:]*):.*\)$")
 _ALIAS = re.compile(r"\((\d+), \{[\d, ]*\}(?:, (?:may|must)-alias)?\)")
 
 
@@ -85,16 +86,18 @@ class Wires:
 
 @dataclass(frozen=True)
 class Site:
-    """A transfer and its instruction.
+    """A transfer and its instruction; of a combined transfer, one operand: it is the compiler that combines, and rules ask what for.
 
     Attributes:
-      op_name: of the instruction, of the one that speaks for it, or, where that only says what is moved, of the one that it is moved for.
+      number: of the operand of a combined transfer; None of a transfer by itself.
+      op_name: of the instruction, of the one that speaks for it, or, where that only says what is moved or combined, of the one that it is moved for.
       line: file and line of the same.
       phase: "forward", "backward" or "update", by the same.
     """
 
     transfer: Transfer
     visit: Visit
+    number: int | None
     op_name: str
     line: str | None
     phase: str | None
@@ -102,6 +105,17 @@ class Site:
     @property
     def place(self) -> Place:
         return Place(self.visit.instruction, self.visit.computation)
+
+    @property
+    def key(self) -> tuple[str, str, int | None]:
+        """What no other site has."""
+        return self.visit.computation.name, self.visit.instruction.name, self.number
+
+    @property
+    def result(self) -> Shape:
+        """What one device holds after it."""
+        shapes = arrays(self.visit.instruction.shape)
+        return shapes[-1] if self.number is None else shapes[self.number - len(self.visit.instruction.operands)]
 
     @property
     def primitive(self) -> str:
@@ -160,30 +174,34 @@ class Program:
     def sites(self) -> tuple[Site, ...]:
         """The transfers that cross a wire."""
         pairs = zip(self.ledger.transfers, self.reading.visits, strict=True)
-        return tuple(self._site(t, visit) for t, visit in pairs if t.group_size != 1)
+        return tuple(site for t, visit in pairs if t.group_size != 1 for site in self._sites(t, visit))
 
     @property
     def inserted(self) -> tuple[Site, ...]:
         """Those that the compiler put in."""
         return tuple(site for site in self.sites if not site.is_written)
 
-    def _site(self, transfer: Transfer, visit: Visit) -> Site:
-        named = self.reading.reader.named(visit)
-        op_name, line = _first(named.op_name) if named else "", transfer.origin
-        place = Place(visit.instruction, visit.computation)
-        if transfer.kind in _MOVES and op_name in self._names_behind(place):
-            served = self._served(place)
-            op_name, line = (_first(served.op_name), self.origin(served) or line) if served else (op_name, line)
-        return Site(transfer, visit, op_name, line, phase(op_name or None, self.is_differentiated))
+    def _sites(self, transfer: Transfer, visit: Visit) -> list[Site]:
+        if len(transfer.parts) < 2 or len(transfer.parts) != len(visit.instruction.operands):
+            return [self._site(transfer, visit, None)]
+        return [self._site(part, visit, number) for number, part in enumerate(transfer.split())]
 
-    def _names_behind(self, place: Place) -> set[str]:
+    def _site(self, transfer: Transfer, visit: Visit, number: int | None) -> Site:
+        named = self.reading.reader.named(visit)
+        site = Site(transfer, visit, number, _first(named.op_name) if named else "", transfer.origin, None)
+        if transfer.kind in _MOVES and not site.is_written and (number is not None or site.op_name in self._names_behind(site)):
+            served = self._served(site)
+            site = replace(site, op_name=_first(served.op_name), line=self.origin(served) or site.line) if served else site
+        return replace(site, phase=phase(site.op_name or None, self.is_differentiated))
+
+    def _names_behind(self, site: Site) -> set[str]:
         """What newer XLA names a move after: the value that it moves."""
-        operand = self.operand(place)
+        operand = self.moving(site)
         return set() if operand is None else {_first(i.op_name) for i, _ in self.flow.back(*operand, through=_GATHERS) if i.op_name}
 
-    def _served(self, place: Place) -> Instruction | None:
+    def _served(self, site: Site) -> Instruction | None:
         """The named instruction that a moved value is moved for, in the forward pass where there are several."""
-        users = [use for use in self._results(place, frozenset()) if use.instruction]
+        users = [use for use in self.uses(site) if use.instruction]
         after = [then for use in users if not use.instruction.op_name for then in self.flow.uses(use.instruction, use.computation) if then.instruction]
         named = [use.instruction for use in users + after if use.instruction.op_name]
         return min(named, key=lambda i: "transpose(" in (i.op_name or ""), default=None)
@@ -219,9 +237,13 @@ class Program:
         found = place.computation.by_name.get(operands[number]) if number < len(operands) else None
         return None if found is None else Place(found, place.computation)
 
+    def moving(self, site: Site) -> Place | None:
+        """The value that a transfer moves or reduces."""
+        return self.operand(site.place, site.number or 0)
+
     def moved(self, site: Site) -> str:
         """What a transfer moves, for people: an argument by its name and spec, else the result of an operation."""
-        operand = self.operand(site.place)
+        operand = self.moving(site)
         if operand is None:
             return "a value"
         source = self.flow.source(*operand, through=frozenset({"all-gather", "all-gather-start"}))
@@ -232,15 +254,10 @@ class Program:
 
     def uses(self, site: Site, through: frozenset[str] = frozenset()) -> list[Use]:
         """What is done with what a transfer gives; TPU text prints an asynchronous one several times, and its result where it is waited for."""
-        return self._results(site.place, through)
-
-    def _results(self, place: Place, through: frozenset[str]) -> list[Use]:
-        instruction = place.instruction
+        instruction = site.visit.instruction
         chain = _CHAIN.search(instruction.extras)
-        if chain is None:
-            return self.flow.uses(*place, through)
-        copies = self._chains[instruction.opcode, instruction.attribute("channel_id"), chain[0]]
-        return [use for copy in copies for use in self.flow.uses(*copy, through)]
+        copies = [site.place] if chain is None else self._chains[instruction.opcode, instruction.attribute("channel_id"), chain[0]]
+        return [use for copy in copies for use in self.flow.uses(*copy, through, site.number)]
 
     @cached_property
     def _chains(self) -> dict[tuple[str, str | None, str], list[Place]]:
@@ -258,8 +275,9 @@ class Program:
         return self.moved(site) if argument is None else self.named(argument)
 
     def argument_behind(self, site: Site) -> Argument | None:
-        """The largest argument that a moved value is made of."""
-        pending, seen, found = [site.place], set(), []
+        """The largest argument that a moved value is made of; of split ones, where there are any."""
+        moving = self.moving(site)
+        pending, seen, found = [] if moving is None else [moving], set(), []
         while pending and len(seen) < _FARTHEST:
             place = self.flow.source(*pending.pop())
             key = place.computation.name, place.instruction.name
@@ -268,7 +286,7 @@ class Program:
             if key not in seen:
                 seen.add(key)
                 pending += [Place(place.computation.by_name[name], place.computation) for name in place.instruction.operands if name in place.computation.by_name]
-        return max(found, key=lambda argument: argument.local.bytes, default=None)
+        return max(found, key=lambda argument: (argument.dims != (), argument.local.bytes), default=None)
 
     def named(self, argument: Argument) -> str:
         """`w f32[512,256] P('fsdp')`."""
@@ -324,8 +342,10 @@ class Program:
 
 
 def _first(op_name: str | None) -> str:
-    """Of several names that a GPU fusion joins, the first; quotes as the user wrote them."""
-    return (op_name or "").partition(";")[0]
+    """Of several names that a GPU fusion or combination joins, the first."""
+    first = (op_name or "").partition(";")[0]
+    joined = _JOINED.match(first)
+    return f"{joined[1]}/{joined[2]}" if joined else first
 
 
 def shape_text(shape: Shape) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lab.diagnosis.flow import LAYOUT, Flow, Place, Use
+from lab.hlo.text import Computation
 
 ELEMENTWISE = frozenset(
     """add subtract multiply divide maximum minimum negate abs sine cosine tan tanh exponential exponential-minus-one log log-plus-one logistic sqrt rsqrt cbrt
@@ -19,13 +20,13 @@ def own_slices(flow: Flow, uses: list[Use]) -> list[Use]:
 
 def is_own_slice(flow: Flow, use: Use) -> bool:
     """A slice at an offset that follows from the device's number."""
-    return use.opcode == "dynamic-slice" and use.number == 0 and any(depends_on_device(flow, use, name) for name in use.instruction.operands[1:])
+    return use.opcode == "dynamic-slice" and use.number == 0 and any(depends_on_device(flow, use.computation, name) for name in use.instruction.operands[1:])
 
 
-def depends_on_device(flow: Flow, use: Use, name: str) -> bool:
+def depends_on_device(flow: Flow, computation: Computation, name: str) -> bool:
     """Whether a value follows, in any way, from the device's number."""
-    found = use.computation.by_name.get(name)
-    pending = [] if found is None else [Place(found, use.computation)]
+    found = computation.by_name.get(name)
+    pending = [] if found is None else [Place(found, computation)]
     seen: set[tuple[str, str]] = set()
     while pending and len(seen) < _MOST:
         place = pending.pop()

@@ -60,10 +60,10 @@ KINDS: tuple[Kind, ...] = (
 def findings(program: Program) -> list[Finding]:
     """All that is wrong with a program, the worst first: by wire bytes, then by memory."""
     found: list[Finding] = []
-    explained: set[str | None] = set()
+    explained: set[int] = set()  # The objects themselves: two operands of a combined transfer may be equal in all.
     for kind in KINDS:
         for finding in (finding for find in kind.find for finding in find(program)):
-            told = {transfer.instruction for transfer in finding.transfers}
+            told = set(map(id, finding.transfers))
             if not (kind.explains and told and told <= explained):
                 found.append(finding)
                 explained |= told if kind.explains else set()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from lab.diagnosis.program import Argument, Program
 from lab.hlo.text import Computation, Instruction
+from lab.hlo.walk import Visit
 
 Value = frozenset[str] | tuple["Value", ...]
 """The axes along which an array varies; of a tuple, those of each element."""
@@ -28,10 +29,10 @@ def joined(value: Value) -> frozenset[str]:
 
 @dataclass
 class Variation:
-    """The axes along which operands of instructions vary, by computation and instruction; of several calls, all together."""
+    """The axes along which each operand of an instruction varies, by computation and instruction; of several calls, all together."""
 
     program: Program
-    operands: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    operands: dict[tuple[str, str], tuple[frozenset[str], ...]] = field(default_factory=dict)
     _done: dict[tuple[str, tuple[Value, ...]], Value] = field(default_factory=dict)
     _axes: Mapping[tuple[str, str], frozenset[str] | None] = field(default_factory=dict)
 
@@ -50,6 +51,16 @@ class Variation:
     def everything(self) -> frozenset[str]:
         return frozenset(name for name, size in self.program.axes.shape.items() if size > 1) if self.program.axes else _NOTHING
 
+    @property
+    def anywhere(self) -> frozenset[str]:
+        """The axes along which any operand varies."""
+        return _NOTHING.union(*(axes for used in self.operands.values() for axes in used))
+
+    def along(self, visit: Visit, number: int | None = None) -> frozenset[str]:
+        """The axes along which an operand of an instruction varies, or any of its operands."""
+        used = self.operands.get((visit.computation.name, visit.instruction.name), (self.everything,))
+        return _NOTHING.union(*used) if number is None else used[number]
+
     def _given(self, argument: Argument | None) -> Value:
         if argument is None or argument.dims is None:
             return self.everything
@@ -59,8 +70,9 @@ class Variation:
         for i in computation.instructions:
             if i.opcode != "parameter" or i.name not in values:
                 used = [values.get(name, self.everything) for name in i.operands]
-                key = computation.name, i.name
-                self.operands[key] = self.operands.get(key, _NOTHING).union(*map(joined, used))
+                key, varies = (computation.name, i.name), tuple(map(joined, used))
+                before = self.operands.get(key)
+                self.operands[key] = varies if before is None else tuple(map(frozenset.union, before, varies))
                 values[i.name] = self._value(i, computation, used)
         return values.get(computation.root.name, self.everything) if computation.root else self.everything
 
@@ -78,15 +90,16 @@ class Variation:
             return self._loop(i, c, used[0])
         if i.opcode in _WRAPS and "=" in i.tail:
             return self._called(self.program.module.called(c, i.attribute("calls") or i.attribute("to_apply")), tuple(used))
-        if i.opcode in ("copy", "optimization-barrier", "opt-barrier") and used:
+        if used and (i.opcode in ("copy", "optimization-barrier", "opt-barrier") or i.opcode.endswith("-done")):
             return used[0]
         return frozenset().union(*map(joined, used)) if i.opcode != "parameter" else self.everything
 
     def _after_collective(self, opcode: str, key: tuple[str, str], used: Sequence[Value]) -> Value:
-        axes, before = self._axes.get(key), frozenset().union(*map(joined, used))
+        axes = self._axes.get(key)
         if opcode in _EQUAL_AFTER:
-            return before - (axes or _NOTHING)
-        return before | (self.everything if axes is None else axes)
+            after = tuple(joined(one) - (axes or _NOTHING) for one in used)
+            return after if len(after) > 1 else joined(after)
+        return frozenset().union(*map(joined, used)) | (self.everything if axes is None else axes)
 
     def _element(self, value: Value, index: str | None) -> Value:
         if isinstance(value, frozenset) or index is None or int(index) >= len(value):

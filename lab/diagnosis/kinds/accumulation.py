@@ -12,7 +12,7 @@ from lab.hlo.text import Computation, Instruction
 from lab.report.units import exact
 
 _SCALES = ("multiply", "divide")
-_THROUGH = frozenset({"dynamic-slice", "dynamic-update-slice", "reduce-scatter-done", *_SCALES})
+_THROUGH = frozenset({"dynamic-slice", "dynamic-update-slice", *_SCALES})
 # Losses and other numbers for people; what they cost is a message's latency, not bytes.
 _SMALLEST = 1024
 
@@ -22,7 +22,7 @@ def reduced_in_loop(program: Program) -> Iterator[Finding]:
     bodies: dict[str, Computation] = {}
     for site in program.sites:
         if site.kind in ("all_reduce", "reduce_scatter") and site.transfer.executions != 1 and site.primitive not in ("psum_scatter", "reduce_scatter"):
-            body = _adding_loop(program.flow, site)
+            body = _adding_loop(program, site)
             if body is not None:
                 by_loop.setdefault(body.name, []).append(site)
                 bodies[body.name] = body
@@ -44,9 +44,10 @@ def _finding(program: Program, sites: list[Site], body: Computation) -> Finding:
     return program.finding("reduced_in_loop", sentence, advice, *sites)
 
 
-def _adding_loop(flow: Flow, site: Site) -> Computation | None:
+def _adding_loop(program: Program, site: Site) -> Computation | None:
     """The body of the loop that adds the reduction's results to a sum which nothing else reads."""
-    for use in flow.uses(*site.place, through=_THROUGH):
+    flow = program.flow
+    for use in program.uses(site, through=_THROUGH):
         if use.opcode == "add" and all(_is_constant_scale(flow, step, site) for step in use.path if step.opcode in _SCALES):
             other = use.instruction.operands[1 - use.number] if len(use.instruction.operands) == 2 else None
             body = _summed_into(flow, use, other)

@@ -13,7 +13,13 @@ from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
 from lab.report.units import exact
 
-_JOINS = {"reshape": "a reshape that merges or splits a split dim", "concatenate": "a concatenation along a split dim", "split": "a split of a split dim"}
+# What it is, and what to try.
+_JOINS = {
+    "reshape": ("a reshape that merges or splits a split dim", "keep the split dim outermost when it is merged or split: x.reshape(batch, micro), not x.reshape(micro, batch)"),
+    "concatenate": ("a concatenation along a split dim", "join along a whole dim (jnp.stack), or shift with jnp.roll or jax.lax.ppermute"),
+    "split": ("taking a split dim apart", "give the parts a dim of their own, which no axis splits, such as [D, 2, F] split along F; or an array each"),
+    "tile": ("a repetition along a split dim", "repeat along a whole dim, or each row on its own device (jnp.repeat)"),
+}
 _EXCHANGES = ("all_to_all", "all_gather")
 # A move that the program asks for by its own name: these permutes carry the rows that cross.
 _MOVES = frozenset(
@@ -23,15 +29,32 @@ _MOVES = frozenset(
 _DRAWS = tuple(f"jit({name}" for name in "_uniform _normal _normal_real _truncated_normal _gumbel _bernoulli _randint threefry_2x32 _random_bits".split())
 # Rounding a dim up to the axis costs less than one row a device; a tenth of the bytes is worth another size.
 _WASTE = 0.1
+_SMALLEST = 1024
 
 
 def moved_to_reshape(program: Program) -> Iterator[Finding]:
-    for sites in together(program, lambda site: site.primitive in _JOINS and site.kind in _EXCHANGES and "random" not in site.op_name):
+    causes = {(site.primitive, site.line) for site in program.inserted if _is_joined(site) or _is_cut(program, site)}
+    for sites in together(program, lambda site: site.kind in (*_EXCHANGES, "collective_permute") and (site.primitive, site.line) in causes):
         moved = sum(site.transfer.payload_bytes for site in sites)
         kinds = " and ".join(dict.fromkeys(site.kind.replace("_", "-") for site in sites))
-        sentence = f"{_JOINS[sites[0].primitive]} moves {exact(moved)} B ({kinds}): the result's parts are not those of {program.behind(sites[0])}"
-        advice = "merge or split dims so that the split one stays outermost, join along a whole dim (jnp.stack), or shift with jnp.roll or jax.lax.ppermute"
+        what, advice = _JOINS.get(sites[0].primitive, _JOINS["reshape"])
+        sentence = f"{what} moves {exact(moved)} B ({kinds}): the result's parts are not those of {program.behind(sites[0])}"
         yield program.finding("moved_to_reshape", sentence, advice, *sites)
+
+
+def _is_joined(site: Site) -> bool:
+    is_exchange = site.kind in _EXCHANGES or (site.kind == "collective_permute" and site.primitive == "split")
+    return is_exchange and site.primitive in _JOINS and "random" not in site.op_name
+
+
+def _is_cut(program: Program, site: Site) -> bool:
+    """An exchange along a part of the only axis that splits an argument, whatever it is named after: only a reshape cuts an axis."""
+    operand = program.moving(site)
+    if site.kind != "all_to_all" or site.transfer.axes is not None or operand is None:
+        return False
+    argument = program.argument_of(*operand, through=ELEMENTWISE | {"slice", "concatenate"})
+    split = [axis for names in argument.dims or () for axis in names] if argument else []
+    return split == list(program.spanned(site))
 
 
 def axis_order(program: Program) -> Iterator[Finding]:
@@ -47,7 +70,7 @@ def axis_order(program: Program) -> Iterator[Finding]:
 
 def _is_whole_shard(program: Program, site: Site) -> bool:
     """What is sent is a value as it is, or what elementwise operations made of it, and no edge of it."""
-    operand = program.operand(site.place)
+    operand = program.moving(site)
     if operand is None:
         return False
     source = program.flow.source(*operand)
@@ -63,10 +86,11 @@ def padded(program: Program) -> Iterator[Finding]:
             continue
         uses = program.uses(site, ELEMENTWISE)
         cuts = [use for use in uses if use.opcode == "slice" and use.number == 0]
-        gathered = arrays(site.visit.instruction.shape)[-1]
-        if cuts and len(cuts) == len(uses) and operand_shapes(cuts[0].instruction, cuts[0].computation)[0].dims == gathered.dims:
+        gathered = site.result
+        padding = operand_shapes(cuts[0].instruction, cuts[0].computation)[0] if cuts else gathered
+        if cuts and len(cuts) == len(uses) and sorted(padding.dims) == sorted(gathered.dims) and gathered.bytes >= _SMALLEST:
             kept = max(arrays(use.instruction.shape)[0].dims for use in cuts)
-            wider = [(held, whole) for held, whole in zip(kept, gathered.dims, strict=True) if held < whole]
+            wider = [(held, whole) for held, whole in zip(kept, padding.dims, strict=True) if held < whole]
             if len(wider) == 1 and wider[0][1] - wider[0][0] >= _WASTE * wider[0][0] and "[0:" in (cuts[0].instruction.braced("slice") or "[0:"):
                 held, whole = wider[0]
                 sentence = (

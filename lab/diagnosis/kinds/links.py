@@ -14,6 +14,7 @@ from lab.report.units import exact
 _SLOW = {"network": "the network between hosts", "dcn": "the data-centre network"}
 _SMALLEST = 1 << 12
 _NARROW = ("bf16", "f16", "f8e4m3fn", "f8e5m2")
+_PARTS = frozenset({"slice", "dynamic-slice"})
 _MOVES = ("all_gather", "all_to_all", "collective_permute", "collective_broadcast")
 
 
@@ -84,14 +85,15 @@ def _hops(stand: tuple[tuple[int, ...], ...], groups: np.ndarray, torus: tuple[i
 def widened(program: Program) -> Iterator[Finding]:
     """A value is moved in f32 that fits into 16 bits: it was widened just before."""
     sites = [site for site in program.sites if site.transfer.dtype == "f32" and _is_widened(program, site)]
+    carry = f"{count(len(sites), 'transfer')} {'carries' if len(sites) == 1 else 'carry'}"
     if sites and program.platform == "cpu":
         sentence = (
-            f"{count(len(sites), 'transfer')} carry 16-bit floats in f32, {program.moved(sites[0])} first: the CPU "
+            f"{carry} 16-bit floats in f32, {program.moved(sites[0])} first: the CPU "
             "compiler widens them, so that bytes here are twice those of a GPU or TPU"
         )
         yield program.finding("widened", sentence, "judge bf16 programs on a gpu: or tpu: target; to run on a CPU, use f32", *sites)
     elif sites:
-        sentence = f"{count(len(sites), 'transfer')} carry 16-bit floats in f32, {program.moved(sites[0])} first: cast before the move, and half the bytes move"
+        sentence = f"{carry} 16-bit floats in f32, {program.moved(sites[0])} first: cast before the move, and half the bytes move"
         advice = "cast to the narrow dtype before the move, and pin the cast value's sharding (jax.lax.with_sharding_constraint), so that the move stays behind it"
         yield program.finding("widened", sentence, advice, *sites)
 
@@ -100,10 +102,10 @@ def _is_widened(program: Program, site: Site) -> bool:
     is_sum = "to_apply=" in site.visit.instruction.attributes
     if is_sum:
         return program.platform == "cpu" and "_promoted" in site.visit.instruction.attributes
-    operand = program.operand(site.place)
+    operand = program.moving(site)
     if site.kind not in _MOVES or operand is None:
         return False
-    return any(i.opcode == "convert" and _from(program, i, c) in _NARROW for i, c in program.flow.back(*operand))
+    return any(i.opcode == "convert" and _from(program, i, c) in _NARROW for i, c in program.flow.back(*operand, through=_PARTS))
 
 
 def _from(program: Program, i, c) -> str:

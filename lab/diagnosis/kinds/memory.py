@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from lab.diagnosis.finding import Finding
+from lab.diagnosis.flow import Place
 from lab.diagnosis.program import Argument, Given, Program, Site, count, shape_text, times
 from lab.diagnosis.slices import ELEMENTWISE, own_slices
 from lab.hlo.shapes import arrays
@@ -39,7 +40,7 @@ def held_whole(program: Program) -> Iterator[Finding]:
             "give them the sharding of what they go with: out_shardings where they are made (optimizer "
             "state under jit follows nothing by itself), in_shardings here"
         )
-        yield program.finding("held_whole", sentence, advice, origin=_first_use(program, whole[0][0]), memory_bytes=wasted)
+        yield program.finding("held_whole", sentence, advice, origin=_first_use(program, whole[0][0].place), memory_bytes=wasted)
 
 
 def _kept(program: Program, argument: Argument) -> int:
@@ -47,8 +48,8 @@ def _kept(program: Program, argument: Argument) -> int:
     return sum(arrays(use.instruction.shape)[0].bytes for use in slices[:1]) if len({use.instruction.shape for use in slices}) == 1 else 0
 
 
-def _first_use(program: Program, argument: Argument) -> str | None:
-    uses = program.flow.uses(*argument.place)
+def _first_use(program: Program, place: Place) -> str | None:
+    uses = program.flow.uses(*place)
     steps = [i for use in uses if use.instruction for i in (*use.path, use.instruction)]
     return next((place for i in steps if (place := program.origin(i))), None)
 
@@ -61,7 +62,7 @@ def _listed(arguments: list[Argument]) -> str:
 def made_whole(program: Program) -> Iterator[Finding]:
     """Outputs that need nothing of the split arguments are made whole, on one device or on all."""
     parts, memory = max((given.parts for given in program.given), default=1), program.ledger.memory
-    is_alike = program.ledger.devices in (None, 1) or not frozenset().union(*program.variation.operands.values())
+    is_alike = program.ledger.devices in (None, 1) or not program.variation.anywhere
     if parts > 1 and is_alike and not program.arguments and memory is not None and memory.outputs >= _SMALLEST:
         where = "one device" if program.ledger.devices in (None, 1) else "every device"
         sentence = (
@@ -79,17 +80,16 @@ def _first_line(program: Program) -> str | None:
 
 def array_constant(program: Program) -> Iterator[Finding]:
     """An array closed over: part of the program, whole on every device, and in no argument's memory."""
-    entry = program.module.computations.values()
-    found = [(i, arrays(i.shape)[0]) for c in entry for i in c.instructions if i.opcode == "constant" and arrays(i.shape)]
-    large = [(i, shape) for i, shape in found if shape.bytes >= _SMALLEST_CONSTANT]
+    constants = [Place(i, c) for c in program.module.computations.values() for i in c.instructions if i.opcode == "constant"]
+    large = [(place, shapes[0]) for place in constants if (shapes := arrays(place.instruction.shape)) and shapes[0].bytes >= _SMALLEST_CONSTANT]
     if large:
-        total, (instruction, shape) = sum(shape.bytes for _, shape in large), max(large, key=lambda pair: pair[1].bytes)
+        total, shape = sum(shape.bytes for _, shape in large), max((shape for _, shape in large), key=lambda shape: shape.bytes)
         sentence = (
             f"{count(len(large), 'array')} of {exact(total)} B in all stand in the program as constants, the largest "
             f"{shape_text(shape)}: every device holds them whole, beside what the memory analysis counts"
         )
         advice = "pass it as an argument with a sharding instead of closing over it"
-        origin = program.origin(instruction) or next((place for i, _ in large if (place := program.origin(i))), None)
+        origin = next((line for place, _ in large if (line := program.origin(place.instruction) or _first_use(program, place))), None)
         yield program.finding("array_constant", sentence, advice, origin=origin, memory_bytes=total)
 
 
@@ -101,7 +101,7 @@ def donation_unused(program: Program) -> Iterator[Finding]:
         reasons = "no output has the same dtype and the same shape on a device"
         sentence = f"the donation of {_names(unused)} is in vain: {reasons}; {exact(wasted)} B are held twice"
         advice = "give the output the sharding and dtype of the argument (out_shardings), or drop the donation"
-        yield program.finding("donation_unused", sentence, advice, origin=_first_use(program, unused[0]), memory_bytes=wasted)
+        yield program.finding("donation_unused", sentence, advice, origin=_first_use(program, unused[0].place), memory_bytes=wasted)
 
 
 def _names(arguments: list[Argument]) -> str:
@@ -134,21 +134,28 @@ def kept_whole(program: Program) -> Iterator[Finding]:
     if not program.is_differentiated:
         return
     kept = [site for site in program.inserted if site.kind == "all_gather" and site.phase == "forward" and _is_used_in_both(program, site)]
-    if len(kept) >= _FEWEST_KEPT:
+    weights = sum(_layers(program, site) for site in kept)
+    if weights >= _FEWEST_KEPT:
         held = sum(site.transfer.payload_bytes for site in kept)
         sentence = (
-            f"{len(kept)} split weights ({program.moved(kept[0])} first) are gathered once and kept whole for the "
+            f"{weights} split weights ({program.moved(kept[0])} first) are gathered once and kept whole for the "
             f"backward pass: {exact(held)} B a device, as if they were not split"
         )
         advice = (
-            "rematerialise each layer (jax.checkpoint): the weights are then gathered again in the "
+            "gather each layer where it is used, and rematerialise it (jax.checkpoint): the weights are then gathered again in the "
             "backward pass, half as many bytes again, and held one at a time"
         )
         yield program.finding("kept_whole", sentence, advice, *kept, memory_bytes=held)
 
 
+def _layers(program: Program, site: Site) -> int:
+    """How many a gathered stack holds, of which a loop takes one at a time."""
+    taken = [arrays(use.instruction.shape)[0].elements for use in program.uses(site) if use.opcode == "dynamic-slice"]
+    return site.result.elements // taken[0] if taken else 1
+
+
 def _is_used_in_both(program: Program, site: Site) -> bool:
-    operand = program.operand(site.place)
+    operand = program.moving(site)
     if operand is None or program.argument_of(*operand, through=frozenset({"dynamic-slice"})) is None:
         return False
     names = [use.instruction.op_name or "" for use in program.uses(site) if use.instruction]

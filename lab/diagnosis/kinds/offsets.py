@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lab.diagnosis.finding import Finding
-from lab.diagnosis.flow import elements
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site
 from lab.diagnosis.slices import ELEMENTWISE
@@ -14,7 +13,7 @@ from lab.hlo.shapes import arrays
 from lab.hlo.text import Instruction
 from lab.report.units import exact
 
-_READS, _UPDATES = ("dynamic_slice", "slice"), ("dynamic_update_slice", "scatter")
+_READS, _UPDATES = ("dynamic_slice", "slice"), ("dynamic_update_slice", "scatter", *(f"scatter{mark}{how}" for mark in "-_" for how in ("add", "mul", "min", "max")))
 # A lookup that moves its table where its answers are far fewer; what moves up to four times as much may be the simpler way.
 _FAR_FEWER = 4
 
@@ -42,11 +41,12 @@ def _is_part(program: Program, site: Site) -> bool:
     """The gathered array is what a slice, an update or a scatter works on, and these touch half of it at most."""
     if site.primitive not in _READS + _UPDATES:
         return False
-    gathered = elements(site.visit.instruction)
-    for use in program.uses(site, ELEMENTWISE if site.primitive == "scatter" else frozenset()):
+    gathered = site.result.elements
+    is_scattered = site.primitive.startswith("scatter")
+    for use in program.uses(site, ELEMENTWISE if is_scattered else frozenset()):
         if use.instruction is None or use.number != 0:
             continue
-        if use.opcode == "dynamic-update-slice" or (use.opcode == "scatter" and site.primitive == "scatter"):
+        if use.opcode == "dynamic-update-slice" or (use.opcode == "scatter" and is_scattered):
             shapes = operand_shapes(use.instruction, use.computation)
             return len(shapes) < 2 or 2 * min(s.elements for s in shapes[1:] if s.elements > 1 or len(shapes) == 2) <= gathered
         if use.opcode in ("dynamic-slice", "slice", "gather") and site.primitive in _READS:

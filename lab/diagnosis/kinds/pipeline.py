@@ -7,21 +7,37 @@ from collections.abc import Iterator
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site
+from lab.diagnosis.slices import depends_on_device
 from lab.report.units import exact
 
 _PICKS = ("squeeze", "slice", "dynamic_slice", "gather")
 _SHIFTS = ("collective_permute", "all_to_all")
 _MASKS = frozenset({"select", "slice", "dynamic-slice", "broadcast"})
+_REPEATS = frozenset({"broadcast"})
 _SMALLEST = 1024
 
 
 def last_stage_broadcast(program: Program) -> Iterator[Finding]:
     """Taking one stage's output sends it to all stages: a sum over the stages in which all but one add zeros."""
     shifted = {site.transfer.axes for site in program.sites if site.kind in _SHIFTS and site.transfer.executions != 1 and site.primitive not in _PICKS}
-    for sites in together(program, lambda site: site.transfer.axes in shifted and site.primitive in _PICKS and site.transfer.payload_bytes >= _SMALLEST):
+    over = [site for site in program.sites if site.transfer.axes in shifted and site.transfer.payload_bytes >= _SMALLEST]
+    for sites in together(program, lambda site: site in over and (site.primitive in _PICKS or _is_masked(program, site))):
         sums = [site for site in sites if site.kind == "all_reduce"]
         if sums:
             yield _finding(program, sums, sites)
+    for site in over:
+        if site.is_written and site.transfer.executions != 1 and _is_masked(program, site):
+            yield _finding(program, [site], [site])
+
+
+def _is_masked(program: Program, site: Site) -> bool:
+    """A sum to which every device but some adds zeros."""
+    operand = program.moving(site) if site.kind == "all_reduce" else None
+    made = None if operand is None else program.flow.source(*operand)
+    if made is None or made.instruction.opcode != "select":
+        return False
+    sides = [program.flow.source(*side, through=_REPEATS).instruction.opcode for number in (1, 2) if (side := program.operand(made, number))]
+    return "constant" in sides and depends_on_device(program.flow, made.computation, made.instruction.operands[0])
 
 
 def _feeds(program: Program, permute: Site, total: Site) -> bool:

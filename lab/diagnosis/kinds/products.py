@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from lab.diagnosis.finding import Finding
-from lab.diagnosis.flow import Use
+from lab.diagnosis.flow import Place, Use
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Argument, Program, Site, times
 from lab.hlo.flops import operand_shapes
@@ -15,6 +15,10 @@ from lab.report.units import exact
 
 # The other way also moves the output, and takes another layout of it: it must be worth that.
 _FAR_LESS = 4
+# Key-value heads are repeated up to the queries'.
+_REPEATS = frozenset({"broadcast"})
+# GPUs make one product of several with the same operand, in pieces that are added up, and take it apart again.
+_APART = frozenset({"slice", "reduce"})
 
 
 def larger_side_gathered(program: Program) -> Iterator[Finding]:
@@ -51,8 +55,8 @@ def experts_gathered(program: Program) -> Iterator[Finding]:
     """Tokens are gathered to split experts, and their outputs summed over the experts' axis, where two all-to-alls would do."""
     for axis in _expert_axes(program):
         over = [site for site in program.inserted if site.transfer.axes == (axis,) and site.primitive == "dot_general"]
-        gathers = [site for site in over if site.kind == "all_gather" and program.argument_of(*(program.operand(site.place) or site.place)) not in _experts(program)]
-        sums = [site for site in over if site.kind == "all_reduce"]
+        gathers = [site for site in over if site.kind == "all_gather" and program.argument_of(*(program.moving(site) or site.place)) not in _experts(program)]
+        sums = [site for site in over if site.kind in ("all_reduce", "reduce_scatter")]
         if gathers and sums and len({site.line for site in gathers + sums}) > 1:
             payload = sum(site.transfer.payload_bytes for site in gathers + sums)
             sentence = (
@@ -73,7 +77,10 @@ def _expert_axes(program: Program) -> list[str]:
 
 
 def _is_batched(program: Program, argument: Argument) -> bool:
+    """A product takes it as it lies; of one expert a device no batch dim is left, but weights, unlike tokens, are not gathered."""
     uses = program.flow.uses(*argument.place)
+    if argument.local.dims[0] == 1:
+        return any(map(_is_product, uses)) and not any("all-gather" in (use.opcode or "") for use in uses)
     return any(use.opcode == "dot" and re.search(r"(?:lhs|rhs)_batch_dims=\{\d", use.instruction.attributes) for use in uses)
 
 
@@ -81,10 +88,10 @@ def heads_split_apart(program: Program) -> Iterator[Finding]:
     """Of grouped-query attention: the axis that splits the queries' heads has more devices than there are key-value heads, so that a head is split."""
     found: dict[str, list[Site]] = {}
     for site in program.inserted:
-        if site.kind == "all_gather" and site.primitive in ("dot_general", "reshape") and (weight := _column_weight(program, site)):
-            found.setdefault(f"{', '.join(program.spanned(site))}|{weight.dims}", []).append(site)
+        if site.kind == "all_gather" and site.primitive in ("dot_general", "reshape", "broadcast_in_dim") and (weights := _column_weights(program, site)):
+            found.setdefault(f"{', '.join(program.spanned(site))}|{weights[0].dims}", []).append(site)
     for sites in found.values():
-        weights = [weight for site in sites if (weight := _column_weight(program, site))]
+        weights = [weight for site in sites for weight in _column_weights(program, site)]
         axis = weights[0].dims[-1][0]
         names = " and ".join(dict.fromkeys(program.named(weight) for weight in weights))
         sentence = (
@@ -95,15 +102,24 @@ def heads_split_apart(program: Program) -> Iterator[Finding]:
         yield program.finding("heads_split_apart", sentence, advice, *sites)
 
 
-def _column_weight(program: Program, site: Site) -> Argument | None:
-    """The weight [.., F] split along F alone, of whose product a part of a row, and no whole head, is gathered for another product."""
-    operand = program.operand(site.place)
-    if operand is None or not any(_is_product(use) for use in program.uses(site)):
-        return None
-    product = program.flow.source(*operand)
+def _column_weights(program: Program, site: Site) -> list[Argument]:
+    """The weights [.., F] split along F alone, of whose product a part of a row, and no whole head, is gathered for another product."""
+    operand = program.moving(site)
+    if operand is None or not any(_is_product(use) for use in program.uses(site, _REPEATS)):
+        return []
+    product = program.flow.source(*operand, through=_APART)
     if product.instruction.opcode not in ("dot", "custom-call", "convolution"):
-        return None
-    sides = [side for number in (0, 1) if (side := program.operand(product, number))]
-    weights = [weight for side in sides if (weight := program.argument_of(*side))]
+        return []
+    sides = [program.flow.source(*side) for number in (0, 1) if (side := program.operand(product, number))]
+    weights = [weight for side in sides for weight in _joined(program, side, program.flow.source(*operand))]
     split = [weight for weight in weights if weight.dims and weight.dims[-1] and not any(weight.dims[:-1])]
-    return split[0] if split and set(program.spanned(site)) <= set(split[0].dims[-1]) else None
+    return split if split and set(program.spanned(site)) <= set(split[0].dims[-1]) else []
+
+
+def _joined(program: Program, side: Place, part: Place) -> list[Argument]:
+    """The argument that a product's operand is; of several side by side those as wide as the part that is taken of the product."""
+    if side.instruction.opcode != "concatenate":
+        return [argument] if (argument := program.argument_of(*side)) else []
+    pieces = [piece for number in range(len(side.instruction.operands)) if (piece := program.operand(side, number))]
+    arguments = [argument for piece in pieces if (argument := program.argument_of(*piece))]
+    return [argument for argument in arguments if argument.local.dims[-1] in arrays(part.instruction.shape)[0].dims]

@@ -19,7 +19,7 @@ _GATHERS = frozenset({"all-gather", "all-gather-start"})
 def rebuilt_whole(program: Program) -> Iterator[Finding]:
     """Between two shardings an array is rebuilt whole: all-to-alls would move about a shard."""
     for chain, kept in _cut_again(program):
-        shard, rebuilt = _shard(program, chain[0]), arrays(chain[-1].visit.instruction.shape)[-1]
+        shard, rebuilt = _shard(program, chain[0]), chain[-1].result
         if shard.dims != kept.dims:
             remark = _remark(program, chain[0])
             way = _way(program, remark) if remark else f"to keep {shape_text(kept)} of it"
@@ -34,7 +34,7 @@ def constraint_undone(program: Program) -> Iterator[Finding]:
     for chain, kept in _cut_again(program):
         shard = _shard(program, chain[0])
         if shard.dims == kept.dims:
-            over = ", ".join(chain[0].transfer.axes or ()) or "its axis"
+            over = ", ".join(dict.fromkeys(axis for site in chain for axis in site.transfer.axes or ())) or "its axis"
             sentence = (
                 f"{program.moved(chain[0])} is gathered over {over} and cut back to the same shards of "
                 f"{shape_text(shard)}: a constraint asks for it whole in between"
@@ -46,7 +46,7 @@ def constraint_undone(program: Program) -> Iterator[Finding]:
 def _cut_again(program: Program) -> Iterator[tuple[list[Site], Shape]]:
     """Gathers in a row, the compiler's own, of whose result every device only keeps a slice, and that slice."""
     gathers = [site for site in program.inserted if site.kind == "all_gather"]
-    by_place = {(site.place.computation.name, site.place.instruction.name): site for site in gathers}
+    by_place = {site.key: site for site in gathers}
     for site in gathers:
         chain = _chain(program, site, by_place)
         slices = own_slices(program.flow, program.uses(site, ELEMENTWISE))
@@ -54,10 +54,10 @@ def _cut_again(program: Program) -> Iterator[tuple[list[Site], Shape]]:
             yield chain, _in_use(program, slices[0])
 
 
-def _chain(program: Program, last: Site, by_place: dict[tuple[str, str], Site]) -> list[Site]:
+def _chain(program: Program, last: Site, by_place: dict[tuple[str, str, int | None], Site]) -> list[Site]:
     chain = [last]
-    for instruction, computation in program.flow.back(*last.place, through=_GATHERS):
-        site = by_place.get((computation.name, instruction.name))
+    for instruction, computation in program.flow.back(*(program.moving(last) or last.place), through=_GATHERS):
+        site = by_place.get((computation.name, instruction.name, last.number))
         if site is not None and site is not last:
             chain.insert(0, site)
     return chain
@@ -76,15 +76,15 @@ def _in_use(program: Program, use: Use) -> Shape:
 
 def _shard(program: Program, site: Site) -> Shape:
     """What one device holds before it is gathered, in the dims of what made it."""
-    operand = operand_shapes(site.visit.instruction, site.visit.computation)[0]
-    made = program.flow.source(*(program.operand(site.place) or site.place)).instruction
+    operand = operand_shapes(site.visit.instruction, site.visit.computation)[site.number or 0]
+    made = program.flow.source(*(program.moving(site) or site.place)).instruction
     shapes = arrays(made.shape)
     return shapes[0] if len(shapes) == 1 and shapes[0].elements == operand.elements else operand
 
 
 def _remark(program: Program, site: Site) -> Remark | None:
     """What the compiler said of the array that a gather rebuilds."""
-    operand = program.operand(site.place)
+    operand = program.moving(site)
     names = {site.op_name}
     if operand is not None:
         names |= {i.op_name for i, _ in program.flow.back(*Place(*operand), through=_GATHERS) if i.op_name}

@@ -8,8 +8,8 @@ from math import prod
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
 from lab.diagnosis.program import Argument, Program, Site, count
-from lab.diagnosis.slices import own_slices
-from lab.hlo.shapes import arrays
+from lab.diagnosis.slices import ELEMENTWISE, own_slices
+from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Instruction
 from lab.report.units import exact
 
@@ -21,9 +21,9 @@ _SMALLEST = 1024
 
 def reduced_twice(program: Program) -> Iterator[Finding]:
     """The operand of a reduction is the result of another over the same devices, at most scaled."""
-    by_place = {(s.place.computation.name, s.place.instruction.name): s for s in program.sites if s.kind == "all_reduce"}
-    for site in by_place.values():
-        first = _reduced_before(program, site, by_place)
+    reductions = [site for site in program.sites if site.kind == "all_reduce"]
+    for site in reductions:
+        first = _reduced_before(program, site, reductions)
         if first is not None and first.transfer.axes == site.transfer.axes and site.transfer.payload_bytes >= _SMALLEST:
             over = ", ".join(site.transfer.axes or ()) or "the same devices"
             sentence = f"one value of {exact(site.transfer.payload_bytes)} B is reduced twice over {over}: the second reduction adds up copies of the first's result"
@@ -31,13 +31,14 @@ def reduced_twice(program: Program) -> Iterator[Finding]:
             yield program.finding("reduced_twice", sentence, advice, first, site)
 
 
-def _reduced_before(program: Program, site: Site, by_place: dict[tuple[str, str], Site]) -> Site | None:
-    operand = program.operand(site.place)
+def _reduced_before(program: Program, site: Site, reductions: list[Site]) -> Site | None:
+    operand = program.moving(site)
     if operand is None:
         return None
     for instruction, computation in _scaled_back(program, operand):
         if instruction.opcode in _REDUCTIONS:
-            return by_place.get((computation.name, instruction.name))
+            its = (one for one in reductions if one.place == (instruction, computation))
+            return next((one for one in its if one.transfer.payload_bytes == site.transfer.payload_bytes), None)
     return None
 
 
@@ -67,7 +68,7 @@ def reduced_for_nothing(program: Program) -> Iterator[Finding]:
         axes = site.transfer.axes
         if site.kind != "all_reduce" or not axes or site.transfer.payload_bytes < _SMALLEST:
             continue
-        varies = program.variation.operands[site.place.computation.name, site.place.instruction.name]
+        varies = program.variation.along(site.visit, site.number)
         alike = [axis for axis in axes if axis not in varies]
         if alike:
             rest = ", ".join(axis for axis in axes if axis not in alike)
@@ -84,33 +85,41 @@ def not_scattered(program: Program) -> Iterator[Finding]:
     """A psum of the user's, of which each device keeps a slice."""
     for site in program.sites:
         if site.kind == "all_reduce" and site.is_written and site.transfer.payload_bytes >= _SMALLEST:
-            slices = own_slices(program.flow, program.uses(site))
+            slices = own_slices(program.flow, program.uses(site, ELEMENTWISE))
             if slices:
                 sentence = f"a sum of {exact(site.transfer.payload_bytes)} B is given to every device, and each keeps only its part ({count(len(slices), 'slice')})"
                 yield program.finding("not_scattered", sentence, "use jax.lax.psum_scatter: half the bytes", site)
 
 
 def given_back_whole(program: Program) -> Iterator[Finding]:
-    """A sum over an axis that an argument of the same shape is split over, which the program gives back whole: its gradient, most often."""
-    found: dict[str, list[Site]] = {}
+    """A sum in the backward pass over an axis that an argument of the same shape is split over, which the program gives back whole: its gradient."""
+    found: dict[str, list[tuple[Site, Shape]]] = {}
     for site in program.inserted:
-        if site.kind == "all_reduce" and site.transfer.payload_bytes >= _SMALLEST and any(use.opcode is None for use in program.uses(site)):
-            twin = next((a for a in program.arguments if _is_part_of(a, site, program)), None)
-            if twin is not None:
-                found.setdefault(program.named(twin), []).append(site)
-    for name, sites in found.items():
-        held, over = sum(site.transfer.payload_bytes for site in sites), ", ".join(dict.fromkeys(axis for site in sites for axis in site.transfer.axes or ()))
-        what = "the gradient" if sites[0].phase == "backward" else "a result in the shape"
-        sentence = f"{what} of {name} is summed over {over} and given back whole: {exact(held)} B on every device, though {name.partition(' ')[0]} itself is split"
+        if site.kind == "all_reduce" and site.phase == "backward" and site.transfer.payload_bytes >= _SMALLEST:
+            for shape in _given_back(program, site):
+                twin = next((a for a in program.arguments if _is_part_of(a, site, shape, program)), None)
+                if twin is not None:
+                    found.setdefault(program.named(twin), []).append((site, shape))
+    for name, whole in found.items():
+        sites, held = [site for site, _ in whole], sum(shape.bytes for _, shape in whole)
+        over = ", ".join(dict.fromkeys(axis for site in sites for axis in site.transfer.axes or ()))
+        sentence = f"the gradient of {name} is summed over {over} and given back whole: {exact(held)} B on every device, though {name.partition(' ')[0]} itself is split"
         advice = "name its sharding in out_shardings, the one of the argument: a reduce_scatter sends half the bytes, and each device keeps its part"
         yield program.finding("given_back_whole", sentence, advice, *sites, memory_bytes=held)
 
 
-def _is_part_of(argument: Argument, site: Site, program: Program) -> bool:
+def _given_back(program: Program, site: Site) -> list[Shape]:
+    """What the program gives back of a sum: itself, or the stack that a loop puts it into."""
+    ends = [use for use in program.uses(site, frozenset({"dynamic-update-slice"})) if use.opcode is None]
+    stacks = [[i for i in use.path if i.opcode == "dynamic-update-slice"] for use in ends[:1]]
+    return [arrays(stack[-1].shape)[0] if stack else site.result for stack in stacks]
+
+
+def _is_part_of(argument: Argument, site: Site, shape: Shape, program: Program) -> bool:
     """The result is what the argument would be on a device, were it not split over the axes of the sum; compilers may sum it transposed."""
     axes, over = program.axes, set(site.transfer.axes or ())
     if axes is None or not over or argument.dims is None or not over <= {axis for dim in argument.dims for axis in dim}:
         return False
     split = argument.dims + ((),) * len(argument.local.dims)
     whole = sorted(size * prod(axes[axis] for axis in dim if axis in over) for size, dim in zip(argument.local.dims, split, strict=False))
-    return any(sorted(shape.dims) == whole for shape in arrays(site.visit.instruction.shape))
+    return sorted(shape.dims) == whole

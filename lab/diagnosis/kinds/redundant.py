@@ -32,7 +32,7 @@ def _repeated_products(program: Program) -> Iterator[tuple[tuple[str, ...], tupl
     """By the axes along which nothing of them varies: FLOPs of products in a step, and the products."""
     work: dict[tuple[str, ...], tuple[int, list[Visit]]] = {}
     for visit in program.reading.products:
-        varies = program.variation.operands.get((visit.computation.name, visit.instruction.name), program.variation.everything)
+        varies = program.variation.along(visit)
         alike = tuple(axis for axis in program.axes.names if axis in program.variation.everything - varies)
         once = flops.flops(visit.instruction, visit.computation) or 0
         if alike and once:
@@ -43,7 +43,7 @@ def _repeated_products(program: Program) -> Iterator[tuple[tuple[str, ...], tupl
 
 def _everything(program: Program) -> Iterator[Finding]:
     """No argument and no instruction differs between devices, and there is something to do."""
-    alike = program.variation.everything - frozenset().union(*program.variation.operands.values())
+    alike = program.variation.everything - program.variation.anywhere
     held = sum(argument.local.bytes for argument in program.arguments)
     if alike == program.variation.everything and held >= _SMALLEST_BYTES:
         axes = tuple(axis for axis in program.axes.names if axis in alike)

@@ -10,8 +10,9 @@ from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site, operation, times
 from lab.hlo.shapes import arrays
 
-_SHARD_MAP = "wrap it in jax.shard_map over the dims that it does not mix, so that each device computes its own part"
+_SHARD_MAP = "split its operand along dims that it does not mix, and wrap it in jax.shard_map, so that each device computes its own part"
 _LOCAL_CALL = "wrap it in jax.shard_map (or give it a rule with jax.experimental.custom_partitioning): XLA cannot look inside"
+_SHOWN = "show a sum or a part of it, or call it in jax.shard_map, where each device shows its own part"
 _TWO_STAGES = "do it in two stages in jax.shard_map: the best of each device first, then the best of those"
 _BY_BLOCKS = "do it by blocks in jax.shard_map: each device its own part, then what the parts before it add up to"
 _ANOTHER_DIM = "split another dim for it (one all-to-all each way), or do it in stages in jax.shard_map"
@@ -23,11 +24,12 @@ ADVICE = {
     "top_k": _TWO_STAGES,
     "approx_top_k": _TWO_STAGES,
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), _BY_BLOCKS),
-    **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), _SHARD_MAP),
+    **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), _BY_BLOCKS),
     **dict.fromkeys(("pure_callback", "io_callback", "ffi_call", "custom_call", "pallas_call", "tpu_custom_call", "triton_kernel_call"), _LOCAL_CALL),
+    **dict.fromkeys(("debug_print", "debug_callback"), _SHOWN),
     **dict.fromkeys(("cholesky", "eigh", "eig", "qr", "geqrf", "householder_product", "svd", "lu", "triangular_solve", "schur", "tridiagonal"), _SHARD_MAP),
 }
-_CALLS = frozenset({"pure_callback", "io_callback", "ffi_call", "custom_call", "pallas_call", "tpu_custom_call", "triton_kernel_call"})
+_CALLS = frozenset(name for name, advice in ADVICE.items() if advice in (_LOCAL_CALL, _SHOWN))
 _WINDOWS = re.compile(r"jit\((cum\w+)\)/reduce_window\w*$")
 
 
@@ -40,7 +42,7 @@ def unsplit_operation(program: Program) -> Iterator[Finding]:
         factor = times(gather.transfer.group_size or 0)
         does = "is a call that XLA cannot look into" if gather.primitive in _CALLS else "is an operation that XLA does not split here"
         sentence = f"{name} {does}: {program.moved(gather)} is gathered {factor} and every device computes all of it{_top_k(program, gather)}"
-        yield program.finding("unsplit_operation", sentence, ADVICE[gather.primitive], *sites)
+        yield program.finding("unsplit_operation", sentence, ADVICE.get(name, ADVICE[gather.primitive]), *sites)
 
 
 def grouped_convolution(program: Program) -> Iterator[Finding]:
@@ -48,7 +50,7 @@ def grouped_convolution(program: Program) -> Iterator[Finding]:
 
     def is_grouped(site: Site) -> bool:
         uses = program.uses(site, frozenset({"pad"})) if site.kind == "all_gather" else []
-        return any(use.opcode == "convolution" and use.number == 0 and _groups(use.instruction.attributes) > 1 for use in uses)
+        return any(use.instruction and use.number == 0 and _groups(use.instruction.attributes) > 1 for use in uses)
 
     for sites in together(program, is_grouped):
         gather = sites[0]
@@ -65,7 +67,7 @@ def _groups(attributes: str) -> int:
 
 def _feeds(program: Program, site: Site) -> bool:
     """It moves an operand, and not what the operation has made of each device's part: that is a split operation."""
-    operand = program.operand(site.place)
+    operand = program.moving(site)
     if operand is None:
         return True
     way = [i for i, _ in program.flow.back(*operand)]
@@ -89,7 +91,7 @@ def _top_k(program: Program, gather: Site) -> str:
     results = [arrays(use.instruction.shape) for use in program.uses(gather) if use.instruction]
     values = min((shapes[0] for shapes in results if shapes and shapes[0].dims), key=lambda shape: shape.elements, default=None)
     devices = gather.transfer.group_size or 1
-    if values is None or 2 * values.elements * devices >= arrays(gather.visit.instruction.shape)[-1].elements:
+    if values is None or 2 * values.elements * devices >= gather.result.elements:
         return ""
-    factor = arrays(gather.visit.instruction.shape)[-1].elements / (2 * values.elements * devices)
+    factor = gather.result.elements / (2 * values.elements * devices)
     return f"; it moves {times(factor)} what the best {values.dims[-1]} of each device would be"

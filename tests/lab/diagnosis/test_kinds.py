@@ -44,7 +44,22 @@ def test_other_operations_along_the_split_dim_are_told(function, out):
     assert kinds(diagnosed(mesh, function, array(mesh, (64, 4), "d"), out=out)) == ["unsplit_operation"]
 
 
-@pytest.mark.skipif(not plugins.installed("gpu"), reason="the CUDA plugin is not installed: nothing compiles for GPUs")
+@pytest.mark.parametrize("show", [lambda x: jax.debug.print("{}", x), lambda x: jax.debug.callback(lambda value: None, x)], ids=["print", "callback"])
+def test_to_show_a_split_array_gathers_all_65536_bytes_of_it(show):
+    mesh = cpu(d=8)
+
+    def doubled(x):
+        show(x)
+        return 2 * x
+
+    found = only(diagnosed(mesh, doubled, array(mesh, (64, 256), "d"), out=P("d")))
+    assert (found.kind, found.totals.payload_bytes, found.sentence.startswith("debug_")) == ("unsplit_operation", 65_536, True)
+
+
+on_gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the CUDA plugin is not installed: nothing compiles for GPUs")
+
+
+@on_gpu
 def test_on_gpu_top_k_gathers_the_best_of_each_device_which_is_no_fault():
     mesh = mesh_on("gpu:h100:1x8", tensor=8)
     found = diagnosed(mesh, lambda x: jax.lax.top_k(x, 8), array(mesh, (32, 131_072), None, "tensor"), out=P())
@@ -57,9 +72,11 @@ def test_a_sort_of_16_columns_that_are_exchanged_for_it_is_split():
     assert ({str(t.kind) for t in found.ledger.transfers}, kinds(found)) == ({"all_to_all"}, [])
 
 
-@pytest.mark.parametrize("spec", [P("d"), P(None, "d")], ids=["batch", "channels"])
-def test_a_convolution_in_4_groups_gathers_its_operand_and_a_depthwise_one_does_not(spec):
-    mesh = cpu(d=8)
+@pytest.mark.parametrize(
+    ("target", "spec"), [("cpu:8", P("d")), ("cpu:8", P(None, "d")), pytest.param("gpu:h100:1x8", P("d"), marks=on_gpu)], ids=["batch", "channels", "batch on gpu"]
+)
+def test_a_convolution_in_4_groups_gathers_its_operand_and_a_depthwise_one_does_not(target, spec):
+    mesh = mesh_on(target, d=8)
 
     def convolution(groups: int):
         def convolve(x, k):
@@ -69,14 +86,15 @@ def test_a_convolution_in_4_groups_gathers_its_operand_and_a_depthwise_one_does_
 
     found = only(convolution(4))
     assert (found.kind, "grouped convolution" in found.sentence, "f32[8,16,32,32]" in found.sentence) == ("unsplit_operation", True, True)
-    assert kinds(convolution(16)) == []
+    assert target != "cpu:8" or kinds(convolution(16)) == []
 
 
-def test_a_psum_of_which_each_device_keeps_a_part_could_scatter():
+@pytest.mark.parametrize("reduce", [jax.lax.psum, jax.lax.pmean])
+def test_a_sum_of_which_each_device_keeps_a_part_could_scatter(reduce):
     mesh = cpu(d=8)
 
     def part(x):
-        total = jax.lax.psum(x, "d")
+        total = reduce(x, "d")
         size = total.shape[0] // 8
         return jax.lax.dynamic_slice_in_dim(total, jax.lax.axis_index("d") * size, size)
 
@@ -103,18 +121,94 @@ def test_fewer_key_value_heads_than_the_tensor_axis_of_4_are_split_and_gathered(
         assert f"wv f32[64,{heads * 16}] P(None, 'tensor')" in found.findings[0].sentence
 
 
+def repeated_heads(x_BSD, wq, wk, wv):
+    q, k, v = (jnp.reshape(x_BSD @ w, (*x_BSD.shape[:2], -1, 16)) for w in (wq, wk, wv))
+    k, v = (jnp.repeat(heads, q.shape[2] // heads.shape[2], axis=2) for heads in (k, v))
+    return jnp.einsum("bhqs,bshd->bqhd", jax.nn.softmax(jnp.einsum("bqhd,bshd->bhqs", q, k), -1), v)
+
+
+@pytest.mark.parametrize("target", ["cpu:8", pytest.param("gpu:h100:1x8", marks=on_gpu)])
+def test_two_heads_repeated_to_the_queries_eight_are_told_though_a_gpu_gathers_both_at_once(target):
+    mesh = mesh_on(target, data=2, tensor=4)
+    wq, wkv = array(mesh, (64, 128), None, "tensor"), array(mesh, (64, 32), None, "tensor")
+    found = diagnosed(mesh, repeated_heads, array(mesh, (4, 64, 64), "data"), wq, wkv, wkv)
+    assert kinds(found) == ["heads_split_apart"]
+    assert len(found.findings[0].transfers) == 2 and "wk f32[64,32]" in found.findings[0].sentence and "wv f32[64,32]" in found.findings[0].sentence
+
+
+def gated(x, w):
+    gate, up = jnp.split(x @ w, 2, axis=-1)
+    return jax.nn.silu(gate) * up
+
+
+@pytest.mark.parametrize(
+    ("function", "spec", "out", "words"),
+    [
+        (gated, P(), P(None, "d"), "taking a split dim apart moves 40,960 B (collective-permute): the result's parts are not those of w f32[256,512]"),
+        (lambda x, w: 2 * x.reshape(4, 16, 256), P("d"), P(None, "d"), "a reshape that merges or splits a split dim moves 16,384 B (all-to-all and collective-permute)"),
+        (lambda x, w: jnp.tile(x, (2, 1)), P("d"), P("d"), "a repetition along a split dim moves 24,576 B"),
+    ],
+    ids=["gate and up in one weight", "micro-batches", "tile"],
+)
+def test_dims_taken_apart_cut_and_repeated_along_the_split_one_are_told(function, spec, out, words):
+    mesh = cpu(d=8)
+    found = only(diagnosed(mesh, function, array(mesh, (64, 256), *spec), array(mesh, (256, 512), None, "d"), out=out))
+    assert found.kind == "moved_to_reshape" and found.sentence.startswith(words)
+
+
+def test_a_sum_every_tick_of_what_all_stages_but_one_mask_is_a_broadcast():
+    mesh = cpu(stage=4, data=2)
+
+    def stages(w_1DD, xs_TRD):
+        at = jax.lax.axis_index("stage")
+
+        def tick(state_RD, x_RD):
+            state_RD = jnp.tanh(jnp.where(at == 0, x_RD, state_RD) @ w_1DD[0])
+            last_RD = jax.lax.psum(jnp.where(at == 3, state_RD, 0), "stage")
+            return jax.lax.ppermute(state_RD, "stage", [(i, (i + 1) % 4) for i in range(4)]), last_RD
+
+        return jax.lax.scan(tick, jnp.zeros_like(xs_TRD[0]), xs_TRD)[1]
+
+    function = jax.shard_map(stages, mesh=mesh, in_specs=(P("stage"), P(None, "data")), out_specs=P(None, "data"), check_vma=False)
+    found = only(diagnosed(mesh, function, array(mesh, (4, 64, 64), "stage"), array(mesh, (7, 32, 64), None, "data")))
+    assert (found.kind, found.totals.executions, found.totals.payload_bytes) == ("last_stage_broadcast", 7, 7 * 4_096)
+
+
+@pytest.mark.parametrize("target", ["cpu:8", pytest.param("gpu:h100:1x8", marks=on_gpu)])
+def test_tokens_gathered_to_one_expert_a_device_are_told(target):
+    mesh = mesh_on(target, ep=8)
+
+    def layer(x_TD, sent_TEC, w_EDF):
+        z_ECD = pinned(mesh, jnp.einsum("tec,td->ecd", sent_TEC, x_TD), "ep")
+        h_ECF = pinned(mesh, jnp.einsum("ecd,edf->ecf", z_ECD, w_EDF), "ep")
+        return jnp.einsum("tec,ecf->tf", sent_TEC, h_ECF)
+
+    found = diagnosed(mesh, layer, array(mesh, (256, 64), "ep"), array(mesh, (256, 8, 32), "ep"), array(mesh, (8, 64, 128), "ep"), out=P("ep"))
+    assert kinds(found) == ["experts_gathered"]
+    assert found.findings[0].totals.payload_bytes == 65_536 + 131_072
+
+
 @pytest.mark.parametrize(("size", "is_large"), [(512, True), (64, False)])
 def test_an_array_of_1048576_bytes_closed_over_is_a_constant_of_every_device(size, is_large):
     mesh = cpu(d=8)
     table = jnp.asarray(np.random.default_rng(0).normal(size=(size, size)), jnp.float32)
     found = diagnosed(mesh, lambda x: x @ table, array(mesh, (64, size), "d"), out=P("d"))
     assert [(f.kind, f.memory_bytes) for f in found.findings] == ([("array_constant", 1_048_576)] if is_large else [])
+    assert all("test_kinds.py" in finding.origin for finding in found.findings)
 
 
 def test_a_read_of_one_layer_of_a_split_stack_gathers_the_stack():
     mesh = cpu(d=8)
     found = only(diagnosed(mesh, lambda w, i: 2 * w[i], array(mesh, (8, 64, 64), "d"), SCALAR, out=P()))
     assert (found.kind, found.totals.payload_bytes) == ("gathered_for_slice", 131_072)
+
+
+def test_an_addition_to_four_rows_gathers_all_64_and_one_by_an_index_array_none():
+    mesh = cpu(d=8)
+    x, rows = array(mesh, (64, 256), "d"), array(mesh, (4, 256))
+    found = only(diagnosed(mesh, lambda x, u: x.at[5:9].add(u), x, rows, out=P("d")))
+    assert (found.kind, found.totals.payload_bytes) == ("gathered_for_slice", 65_536)
+    assert kinds(diagnosed(mesh, lambda x, u: x.at[jnp.arange(5, 9)].add(u), x, rows, out=P("d"))) == []
 
 
 def test_a_lookup_of_64_rows_that_gathers_its_table_is_told_and_one_that_sums_is_not():
@@ -155,3 +249,40 @@ def test_the_gradient_of_a_weight_that_is_whole_anyway_is_no_fault():
     mesh = cpu(d=8)
     found = diagnosed(mesh, lambda w, x: jax.grad(lambda w: jnp.sum(jnp.square(x @ w)))(w), array(mesh, (32, 128)), array(mesh, (256, 32), "d"), out=P())
     assert kinds(found) == []
+
+
+def scanned(w_LDD, x):
+    return jnp.mean(jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w_LDD)[0] ** 2)
+
+
+def test_gradients_that_a_scan_stacks_are_given_back_whole_where_nothing_splits_them():
+    mesh = cpu(fsdp=8)
+    w, x = array(mesh, (4, 64, 64), None, "fsdp"), array(mesh, (1024, 64), "fsdp")
+    found = only(diagnosed(mesh, jax.grad(scanned), w, x, out=P()))
+    assert (found.kind, found.totals.executions, found.memory_bytes) == ("given_back_whole", 4, 65_536)
+    assert "the gradient of w_LDD f32[4,64,64] P(None, 'fsdp', None) is summed over fsdp" in found.sentence
+
+
+def test_a_stack_of_four_layers_gathered_before_the_scan_is_kept_whole():
+    mesh = cpu(fsdp=8)
+    w, x = array(mesh, (4, 64, 64), None, "fsdp"), array(mesh, (1024, 64), "fsdp")
+    found = only(diagnosed(mesh, jax.grad(lambda w, x: scanned(pinned(mesh, w), x)), w, x, out=P(None, "fsdp")))
+    assert (found.kind, found.memory_bytes) == ("kept_whole", 65_536) and found.sentence.startswith("4 split weights")
+
+
+def test_a_product_that_is_asked_for_whole_is_no_fault_though_an_argument_has_its_shape():
+    mesh = cpu(d=8)
+    assert kinds(diagnosed(mesh, jnp.matmul, array(mesh, (64, 512), None, "d"), array(mesh, (512, 512), "d"), out=P())) == []
+
+
+@on_gpu
+def test_on_gpu_weights_that_are_gathered_at_once_are_told_one_by_one():
+    mesh = mesh_on("gpu:h100:1x8", fsdp=8)
+    weights = {"up": array(mesh, (256, 1024), "fsdp"), "down": array(mesh, (1024, 256), "fsdp"), "out": array(mesh, (256, 256), "fsdp")}
+
+    def loss(w, x):
+        return jnp.mean((jax.nn.gelu(jax.nn.gelu(x @ w["up"]) @ w["down"]) @ w["out"]) ** 2)
+
+    found = diagnosed(mesh, jax.grad(loss), weights, array(mesh, (4096, 256), "fsdp"), out=dict.fromkeys(weights, P("fsdp")))
+    assert [(str(t.kind), len(t.parts)) for t in found.ledger.transfers if t.kind == "all_gather"] == [("all_gather", 3)]
+    assert (only(found).kind, only(found).memory_bytes) == ("kept_whole", 1_048_576 + 262_144)
