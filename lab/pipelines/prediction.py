@@ -90,8 +90,8 @@ def _is_for_weights(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
 
 
 def _moves_weights(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
-    """Ranks with tokens of their own have nothing else to tell each other inside a job."""
-    return set(each.axes) <= set(strategy.token_axes(axes))
+    """Ranks with tokens of their own have nothing else to tell each other inside a job, but for keys and values."""
+    return set(each.axes) <= set(strategy.token_axes(axes)) and "/core/" not in each.scope
 
 
 def _once(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Iterator[Transfer]:
