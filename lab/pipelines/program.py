@@ -148,7 +148,8 @@ def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
     if shape.experts:
         raise Unusable(f"experts={shape.experts} in a pipeline: only dense layers are known to give one device's gradients; set experts=0")
     if ring := strategy.core.axes_of("keys", tuple(mesh.shape)):
-        raise Unusable(f"a ring over {', '.join(ring)} in a pipeline: a permute that other stages do not take part in gives wrong numbers; gather keys, or exchange them for heads")
+        found = f"a ring over {', '.join(ring)} in a pipeline"
+        raise Unusable(f"{found}: a permute that other stages do not take part in gives wrong numbers; gather keys, or exchange them for heads")
     spread = Pipeline(strategy | PIPELINE, shape, mesh)
     spread.strategy.check(shape, spread.axes)
     shape.order(spread.stages)
