@@ -8,8 +8,9 @@ of one stage the same one: a branch may communicate along every axis but `pipe`.
 would need no conditional, and T / m times the products: 22 / 8 for 1F1B of 8 micro-batches on 4 stages.
 
 What is run is what a schedule sends and holds, not always its speed. Neighbours end a tick together, so it lasts as long as its longest
-job: with backwards of 3 forwards, 1F1B of 8 micro-batches on 4 stages takes 58 forwards and not 44 as GPipe and `simulate` have it. And each
-half of a split backward computes its chunk again, the second with all products of a whole one: some 6 forwards a micro-batch instead of 4.
+job: with backwards of 3 forwards, 1F1B of 8 micro-batches on 4 stages takes 58 forwards and not 44 as GPipe and `simulate` have it. All stages
+forward in one tick and backward in the next would take 44 as well, but stage 0 would hold 2 P - 1 micro-batches: where every stage works in
+every tick, P - 1 further ones enter while a gradient comes back. 1F1B is there for its P, so its order stays. And each half of a split backward computes its chunk again, the second with all products of a whole one: some 6 forwards a micro-batch instead of 4.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.pipelines.orders import gpipe, one_f_one_b
-from lab.pipelines.schedule import Deadlock, Schedule, Task, Work, in_flight, ticks
+from lab.pipelines.schedule import Deadlock, Schedule, Task, Work, in_flight, needs, ticks
 from meshes.errors import Unusable
 from tests.lab.pipelines import every_schedule
 
@@ -101,6 +101,23 @@ def test_ticks_as_long_as_their_longest_job_take_1f1b_58_forwards_and_gpipe_44_w
     lasts = {F: 1, B: 3}
     steps = [sum(max(lasts[task.work] for task in row if task) for row in ticks(make(4, 8))) for make in (gpipe, one_f_one_b)]
     assert steps == [44, 58]
+
+
+def in_step(P: int, m: int) -> dict[tuple[int, Task], int]:
+    """(stage, task) to its tick, where all stages go forward in even ticks and backward in odd ones."""
+    forwards = {(stage, Task(F, i)): 2 * (i + stage) for stage in range(P) for i in range(m)}
+    return forwards | {(stage, Task(B, i)): 2 * (i + 2 * P - 2 - stage) + 1 for stage in range(P) for i in range(m)}
+
+
+def test_forwards_and_backwards_in_step_take_4_stages_and_8_micro_batches_44_too_and_hold_7_where_1f1b_holds_4():
+    """Each result a tick or more before its use; 1F1B's own order waits for the longer of the two in every tick."""
+    P, m, lasts, schedule = 4, 8, {F: 1, B: 3}, one_f_one_b(4, 8)
+    when = in_step(P, m)
+    assert all(when[need] < tick for (stage, task), tick in when.items() for need in needs(schedule, stage, task))
+    longest = {tick: max(lasts[task.work] for (_, task), at in when.items() if at == tick) for tick in when.values()}
+    orders = tuple(tuple(sorted((task for stage, task in when if stage == s), key=lambda task: when[s, task])) for s in range(P))
+    assert (sum(longest.values()), in_flight(replace(schedule, orders=orders))) == (44, (7, 5, 3, 1))
+    assert in_flight(schedule) == (4, 3, 2, 1)
 
 
 def test_a_weight_gradient_that_is_put_off_holds_its_micro_batch():
