@@ -84,11 +84,12 @@ def settings(devices: int) -> tuple[Setting, ...]:
 
 
 def timed_steps(target: Target, rates: Rates, watch: Callable[[Sequence[Setting]], Iterable[Setting]] = iter) -> list[TimedStep]:
-    """Compiles several at once, then runs one after the other."""
+    """Compiles several at once; then, since compilers try kernels on the card, runs one after the other."""
     wanted = settings(len(jax.devices()))
     with ThreadPoolExecutor(COMPILERS) as pool:
-        programs = {setting: pool.submit(_compiled, setting, target) for setting in wanted}
-        return [_timed(setting, *programs.pop(setting).result(), target, rates) for setting in watch(wanted)]
+        compiling = {setting: pool.submit(_compiled, setting, target) for setting in wanted}
+        programs = {setting: compiling[setting].result() for setting in watch(wanted)}
+    return [_timed(setting, *programs.pop(setting), target, rates) for setting in watch(wanted)]
 
 
 def _compiled(setting: Setting, target: Target) -> tuple[jax.stages.Compiled, tuple[Any, ...]]:

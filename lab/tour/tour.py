@@ -14,12 +14,14 @@ from lab import suite
 from lab.bench import rates as own
 from lab.bench.machine import Machine, machine
 from lab.bench.run import bench
+from lab.report.units import bytes_text
 from lab.step_time import Rates
 from lab.tour.losses import AgainstCpu, losses
 from lab.tour.programs import Compared, compared, own_chip_text
 from lab.tour.times import TimedStep, timed_steps
 from meshes.axes import Axes
 from meshes.errors import Unusable
+from meshes.hardware import chip
 from meshes.targets import Target, make_mesh, parse_target
 
 SCHEMA = "sharding-lab/tour/1"
@@ -94,13 +96,21 @@ def _times(target: Target, watch: Watch) -> dict[str, Any]:
 
 
 def _programs(experiments: Sequence[Any], here: Machine, target: Target, text: str | None, watch: Watch) -> dict[str, Any]:
-    """Experiments that need another number of devices are named, not run."""
+    """Experiments that need another number of devices, or more memory, are named, not run."""
     ahead = parse_target(f"gpu:{here.chip}:1x{len(jax.devices())}")
-    fits, left_out = [], []
-    for run in suite.runs(experiments, [target]):
-        try:
-            run.experiment.predict(run.experiment.parameters, run.experiment.axes(target))
-            fits.append(run)
-        except Unusable as refusal:
-            left_out.append(f"{run}: {refusal}")
-    return {"programs": tuple(compared(fits, ahead, text, watch)), "left_out": tuple(left_out)}
+    refusals = {run: refusal(run, int(chip(here.chip).memory_bytes.value)) for run in suite.runs(experiments, [target])}
+    fits = [run for run, reason in refusals.items() if reason is None]
+    left_out = tuple(f"{run}: {reason}" for run, reason in refusals.items() if reason)
+    return {"programs": tuple(compared(fits, ahead, text, watch)), "left_out": left_out}
+
+
+def refusal(run: suite.Run, room: int) -> str | None:
+    """Why it does not run on these devices, of `room` bytes each."""
+    experiment = run.experiment
+    try:
+        axes = experiment.axes(run.target)
+        experiment.predict(experiment.parameters, axes)
+    except Unusable as reason:
+        return str(reason)
+    held = sum(experiment.memory(run.style, experiment.parameters, axes).values()) if experiment.memory else 0
+    return f"a device would hold {bytes_text(held)} and has {bytes_text(room)}" if held > room else None

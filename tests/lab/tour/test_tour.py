@@ -1,6 +1,7 @@
 """What the tour times and tells; the measuring itself needs GPUs."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from lab.run import Result, Seconds
 from lab.suite import Run
 from lab.tour.programs import Compared
 from lab.tour.times import SIZES, Setting, TimedStep, settings
-from lab.tour.tour import Tour
+from lab.tour.tour import Tour, refusal
 from meshes.targets import parse_target
 from tests.lab.ledgers import ledger, transfer
 
@@ -54,6 +55,19 @@ def test_errors_are_of_the_prediction_and_those_above_a_fifth_are_counted():
 def test_without_gpus_the_tour_says_what_it_found(lab):
     assert lab("tour").err == "lab: found 8 x cpu; the tour measures on GPUs\n"
     assert lab("tour", "nonsense").err == "lab: no part 'nonsense' of the tour; it has times, programs, losses\n"
+
+
+@pytest.mark.parametrize(
+    "name, room, reason",
+    [
+        ("ch24_llama3_405b", 141 * 10**9, "a device would hold .* TB and has 141 GB"),
+        ("ch14_data_parallel", 141 * 10**9, None),
+        ("ch14_data_parallel", 10**9, "a device would hold .* GB and has 1 GB"),
+    ],
+)
+def test_what_a_device_has_no_room_for_is_left_out(name, room, reason):
+    found = refusal(Run(load(name), parse_target("gpu:h200:1x2"), "explicit"), room)
+    assert found is None if reason is None else re.fullmatch(reason, found)
 
 
 def held(peak: int, *transfers) -> Ledger:
