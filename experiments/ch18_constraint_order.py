@@ -18,7 +18,7 @@ from lab.experiment import Claim, calculated, decided, device_count
 from lab.hlo.shapes import bits
 from lab.inspection import inspect_program
 from lab.ledger import Kind, Ledger, Totals
-from lab.models import experts
+from lab.models import experts, routers
 from lab.question import Question, Row
 from meshes.axes import EXPERT, Axes
 from meshes.errors import Unusable
@@ -41,24 +41,24 @@ class Assumed:
     target: str = "gpu:h100:1x8"
 
 
-def looked_up(x_BSD: jax.Array, routes: experts.Routes, s: Assumed) -> jax.Array:
+def looked_up(x_BSD: jax.Array, routes: routers.Routes, s: Assumed) -> jax.Array:
     return jax.vmap(partial(experts.dispatched, experts=s.experts, slots=s.slots))(x_BSD, routes)
 
 
-def put_back(y_BECF: jax.Array, routes: experts.Routes, s: Assumed) -> jax.Array:
+def put_back(y_BECF: jax.Array, routes: routers.Routes, s: Assumed) -> jax.Array:
     return jax.vmap(experts.combined)(y_BECF, routes)
 
 
-def one_hot(routes: experts.Routes, s: Assumed) -> jax.Array:
+def one_hot(routes: routers.Routes, s: Assumed) -> jax.Array:
     """[B, S, E, C]: zeros for what is dropped."""
     return jax.nn.one_hot(routes.expert_Tk[..., 0], s.experts)[..., None] * jax.nn.one_hot(routes.slot_Tk[..., 0], s.slots)[..., None, :]
 
 
-def multiplied(x_BSD: jax.Array, routes: experts.Routes, s: Assumed) -> jax.Array:
+def multiplied(x_BSD: jax.Array, routes: routers.Routes, s: Assumed) -> jax.Array:
     return jnp.einsum("bsec,bsd->becd", one_hot(routes, s), x_BSD)
 
 
-def multiplied_back(y_BECF: jax.Array, routes: experts.Routes, s: Assumed) -> jax.Array:
+def multiplied_back(y_BECF: jax.Array, routes: routers.Routes, s: Assumed) -> jax.Array:
     return jnp.einsum("bsec,becf,bs->bsf", one_hot(routes, s), y_BECF, routes.weight_Tk[..., 0])
 
 
@@ -79,7 +79,7 @@ def compiled(s: Assumed, formulation: str, order: str) -> Ledger:
 
 def layer(s: Assumed, mesh: Mesh, formulation: str, order: str, x_BSD: jax.Array, router_DE: jax.Array, w_EDF: jax.Array) -> jax.Array:
     there, back = FORMULATIONS[formulation]
-    routes = jax.vmap(partial(experts.routes, k=1))(experts.softmax_gates(x_BSD @ router_DE))
+    routes = jax.vmap(partial(routers.routes, k=1))(routers.softmax_gates(x_BSD @ router_DE))
     z_BECF = jnp.einsum("becd,edf->becf", held(mesh, there(x_BSD, routes, s), ORDERS[order]), w_EDF)
     return back(held(mesh, z_BECF, ORDERS[order][::-1]), routes, s)
 

@@ -17,7 +17,7 @@ from lab.book.experts import buffer_bytes
 from lab.evidence import counted, in_scope
 from lab.experiment import Claim, Experiment, decided, on_one_axis
 from lab.ledger import Kind, Ledger
-from lab.models import dropless, experts
+from lab.models import dropless, routers
 from lab.small_programs import FLOAT_BYTES, Array, Part, Sent, on_one_device, predict, program, with_pullback
 from meshes.axes import EXPERT, Axes
 from meshes.errors import Unusable
@@ -44,7 +44,10 @@ def takes(s: Sizes, axes: Axes) -> tuple[Array, ...]:
 
 
 def layer(move: dropless.Move, x_TD: jax.Array, logits_TE: jax.Array, w_eDD: jax.Array) -> jax.Array:
-    return dropless.mixture(x_TD, experts.softmax_gates(3 * logits_TE), w_eDD, TOP_K, EXPERT, move)
+    """An expert is one matrix."""
+    routes = routers.routes(routers.softmax_gates(3 * logits_TE), TOP_K)
+    visit = partial(dropless.over_ranks, own=lambda y_RD, count_e: jax.lax.ragged_dot(y_RD, w_eDD, count_e), axis=EXPERT, move=move)
+    return dropless.mixture(x_TD, routes.expert_Tk, routes.weight_Tk, logits_TE.shape[-1], visit)
 
 
 def dense(x_TD: jax.Array, logits_TE: jax.Array, w_EDD: jax.Array) -> jax.Array:

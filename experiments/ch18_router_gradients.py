@@ -12,7 +12,7 @@ import numpy as np
 
 from lab.book.experts import balance_gradient, gate_gradient
 from lab.experiment import Claim, decided
-from lab.models import experts
+from lab.models import experts, routers
 from lab.question import Question, Row
 from meshes.errors import Unusable
 
@@ -52,17 +52,17 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
     return tuple(claim for part in parts for claim in part(assumed))
 
 
-def _mixed(assumed: Assumed, k: int, is_normalised: bool) -> tuple[np.ndarray, experts.Routes, jax.Array, jax.Array]:
+def _mixed(assumed: Assumed, k: int, is_normalised: bool) -> tuple[np.ndarray, routers.Routes, jax.Array, jax.Array]:
     """The gradient by one token's logits of <u, y>, y = sum w_i E_i; with routes, outputs and u."""
     outputs_ED, u_D = (jax.random.normal(jax.random.key(seed), shape) for seed, shape in ((1, (assumed.experts, assumed.embed)), (2, (assumed.embed,))))
 
     def loss(logits_TE: jax.Array) -> jax.Array:
-        routes = experts.routes(experts.softmax_gates(logits_TE), k)
+        routes = routers.routes(routers.softmax_gates(logits_TE), k)
         weight_Tk = routes.weight_Tk / routes.weight_Tk.sum(-1, keepdims=True) if is_normalised else routes.weight_Tk
         return experts.combined(outputs_ED[:, None], routes._replace(weight_Tk=weight_Tk))[0] @ u_D
 
     logits_TE = assumed.logits()[0, :1]
-    return np.asarray(jax.grad(loss)(logits_TE)[0]), experts.routes(experts.softmax_gates(logits_TE), k), outputs_ED, u_D
+    return np.asarray(jax.grad(loss)(logits_TE)[0]), routers.routes(routers.softmax_gates(logits_TE), k), outputs_ED, u_D
 
 
 def _top_1(assumed: Assumed) -> tuple[Claim, ...]:
@@ -90,12 +90,12 @@ def _router_gradient(assumed: Assumed) -> tuple[Claim, ...]:
 
 def _balance(assumed: Assumed) -> tuple[Claim, ...]:
     logits_TE = assumed.logits()[0]
-    expert_Tk = experts.routes(experts.softmax_gates(logits_TE), assumed.top_k).expert_Tk
-    found_TE = np.asarray(jax.grad(lambda z: experts.balance_loss(experts.softmax_gates(z), expert_Tk))(logits_TE))
-    f_E, gates_TE = np.asarray(experts.assigned(expert_Tk, assumed.experts)), np.asarray(experts.softmax_gates(logits_TE))
+    expert_Tk = routers.routes(routers.softmax_gates(logits_TE), assumed.top_k).expert_Tk
+    found_TE = np.asarray(jax.grad(lambda z: routers.balance_loss(routers.softmax_gates(z), expert_Tk))(logits_TE))
+    f_E, gates_TE = np.asarray(routers.assigned(expert_Tk, assumed.experts)), np.asarray(routers.softmax_gates(logits_TE))
     off = float(np.abs(found_TE - balance_gradient(f_E, gates_TE, tokens=assumed.tokens)).max() / np.abs(found_TE).max())
     gates_52 = jnp.array([(0.51, 0.49)] * 3 + [(0.01, 0.99)] * 2)
-    low = float(experts.balance_loss(gates_52, jnp.argmax(gates_52, -1, keepdims=True)))
+    low = float(routers.balance_loss(gates_52, jnp.argmax(gates_52, -1, keepdims=True)))
     lower = f"loads of 3 to 2 with mean gates of 0.31 and 0.69 cost {low:.3f}, balance 1"
     return (
         decided("ch18.aux_loss", off < CLOSE, f"(E/T) g (f - sum f g) is off by {off:.1e} of the largest gradient", statement="its gradient, shares held fixed"),
@@ -107,19 +107,19 @@ def _global_balance(assumed: Assumed) -> tuple[Claim, ...]:
     """Of ranks whose tokens differ: each has a favourite expert of its own, and together they are in balance."""
     E, T, k = assumed.experts, assumed.tokens, assumed.top_k
     logits_PTE = assumed.logits(E) + 3 * jnp.eye(E)[:, None]
-    gates_PTE = experts.softmax_gates(logits_PTE)
-    expert_PTk = jax.vmap(lambda g_TE: experts.routes(g_TE, k).expert_Tk)(gates_PTE)
-    local = float(jnp.mean(jax.vmap(experts.balance_loss)(gates_PTE, expert_PTk)))
-    means = jnp.mean(jax.vmap(partial(experts.assigned, experts=E))(expert_PTk), 0), jnp.mean(gates_PTE, (0, 1))
-    from_means, whole = float(E * means[0] @ means[1]), float(experts.balance_loss(gates_PTE.reshape(-1, E), expert_PTk.reshape(-1, k)))
+    gates_PTE = routers.softmax_gates(logits_PTE)
+    expert_PTk = jax.vmap(lambda g_TE: routers.routes(g_TE, k).expert_Tk)(gates_PTE)
+    local = float(jnp.mean(jax.vmap(routers.balance_loss)(gates_PTE, expert_PTk)))
+    means = jnp.mean(jax.vmap(partial(routers.assigned, experts=E))(expert_PTk), 0), jnp.mean(gates_PTE, (0, 1))
+    from_means, whole = float(E * means[0] @ means[1]), float(routers.balance_loss(gates_PTE.reshape(-1, E), expert_PTk.reshape(-1, k)))
     evidence = f"{E} ranks of {T} tokens, each with a favourite: losses of their own average to {local:.2f}, that of all tokens is {whole:.3f}"
     return (decided("A38", abs(from_means - whole) < CLOSE and local > 1.5 * whole, f"{evidence}; 2 E = {2 * E} averaged numbers give {from_means:.3f}"),)
 
 
 def _z(assumed: Assumed) -> tuple[Claim, ...]:
     logits_TE = assumed.logits()[0]
-    book, found, shifted = float(np.mean(np.log(np.exp(np.asarray(logits_TE, np.float64)).sum(-1)) ** 2)), *map(float, map(experts.z_loss, (logits_TE, logits_TE + 1)))
-    same = float(jnp.abs(experts.softmax_gates(logits_TE) - experts.softmax_gates(logits_TE + 1)).max())
+    book, found, shifted = float(np.mean(np.log(np.exp(np.asarray(logits_TE, np.float64)).sum(-1)) ** 2)), *map(float, map(routers.z_loss, (logits_TE, logits_TE + 1)))
+    same = float(jnp.abs(routers.softmax_gates(logits_TE) - routers.softmax_gates(logits_TE + 1)).max())
     evidence = f"{found:.4f}, in float64 {book:.4f}; logits that are 1 larger give the same gates within {same:.0e} and cost {shifted:.4f}"
     return (decided("ch18.z_loss", abs(found - book) < CLOSE * book and shifted > found, evidence),)
 

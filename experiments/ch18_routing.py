@@ -12,7 +12,7 @@ import numpy as np
 
 from lab.book.experts import capacity, dropped_share, entropy_nats, gini, tokens_per_expert
 from lab.experiment import Claim, calculated, decided
-from lab.models import experts
+from lab.models import experts, routers
 from lab.question import Question, Row
 from meshes.errors import Unusable
 
@@ -39,7 +39,7 @@ class Assumed:
 
     def gates(self, groups: int) -> jax.Array:
         """[groups, T, E] of a router that prefers no expert."""
-        return experts.softmax_gates(jax.random.normal(jax.random.key(18), (groups, self.tokens, self.experts)))
+        return routers.softmax_gates(jax.random.normal(jax.random.key(18), (groups, self.tokens, self.experts)))
 
     def slots(self, factor: float) -> int:
         return int(capacity(self.tokens, self.experts, self.top_k, factor))
@@ -52,7 +52,7 @@ class Assumed:
 @cache
 def slots_taken(assumed: Assumed) -> np.ndarray:
     """[groups, T, k]: the slot that each assignment asks for."""
-    route = jax.jit(jax.vmap(lambda gates_TE: experts.routes(gates_TE, assumed.top_k).slot_Tk))
+    route = jax.jit(jax.vmap(lambda gates_TE: routers.routes(gates_TE, assumed.top_k).slot_Tk))
     return np.asarray(route(assumed.gates(assumed.groups)))
 
 
@@ -63,7 +63,7 @@ def dropped(assumed: Assumed, factor: float) -> float:
 @cache
 def loads(assumed: Assumed) -> np.ndarray:
     """[E]: assignments of one group."""
-    return np.bincount(np.asarray(experts.routes(assumed.gates(1)[0], assumed.top_k).expert_Tk).ravel(), minlength=assumed.experts)
+    return np.bincount(np.asarray(routers.routes(assumed.gates(1)[0], assumed.top_k).expert_Tk).ravel(), minlength=assumed.experts)
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
@@ -90,7 +90,7 @@ def _drops(assumed: Assumed) -> tuple[Claim, ...]:
 def _overflow(assumed: Assumed) -> tuple[Claim, ...]:
     """All tokens want the same experts."""
     T, E, k, slots = assumed.tokens, assumed.experts, assumed.top_k, assumed.slots(1.25)
-    routes = experts.routes(jnp.broadcast_to(experts.softmax_gates(jnp.arange(E, 0, -1.0)), (T, E)), k)
+    routes = routers.routes(jnp.broadcast_to(routers.softmax_gates(jnp.arange(E, 0, -1.0)), (T, E)), k)
     sent_ECD = experts.dispatched(jnp.ones((T, 1)), routes, E, slots)
     empty, served = int((np.asarray(sent_ECD) == 0).all((1, 2)).sum()), int((np.asarray(experts.combined(sent_ECD, routes)) > 0).sum())
     evidence = f"{T} tokens of one mind fill {slots} slots of {k} experts: {T - served} go on by the residual alone, and {empty} experts stay empty"
@@ -100,7 +100,7 @@ def _overflow(assumed: Assumed) -> tuple[Claim, ...]:
 def _residual(assumed: Assumed) -> tuple[Claim, ...]:
     """The sum of a layer with residual by its input and by the expert's scale, of one expert that doubles, with slots for half the tokens."""
     T, half = assumed.tokens, assumed.tokens // 2
-    routes = experts.Routes(jnp.zeros((T, 1), int), jnp.arange(T)[:, None], jnp.ones((T, 1)))
+    routes = routers.Routes(jnp.zeros((T, 1), int), jnp.arange(T)[:, None], jnp.ones((T, 1)))
 
     def layer(x_TD: jax.Array, scale: jax.Array) -> jax.Array:
         return jnp.sum(x_TD + experts.combined(scale * experts.dispatched(x_TD, routes, 1, half), routes))
@@ -116,7 +116,7 @@ def _expert_choice(assumed: Assumed) -> tuple[Claim, ...]:
     T, E, C = assumed.tokens, assumed.experts, int(tokens_per_expert(assumed.tokens, assumed.experts, assumed.top_k))
     gates_GTE = assumed.gates(100)
     taken_GEC, early_GEC = (
-        np.asarray(jax.vmap(partial(experts.expert_choice, slots=slots))(gates)[0]) for slots, gates in ((C, gates_GTE), (C // 2, gates_GTE[:, : T // 2]))
+        np.asarray(jax.vmap(partial(routers.expert_choice, slots=slots))(gates)[0]) for slots, gates in ((C, gates_GTE), (C // 2, gates_GTE[:, : T // 2]))
     )
     visits_GT, early_GT = (np.stack([np.bincount(group.ravel(), minlength=T) for group in taken]) for taken in (taken_GEC, early_GEC))
     loads, lost = {len(set(tokens)) for tokens in taken_GEC.reshape(-1, C)}, int((early_GT > visits_GT).sum())
@@ -134,7 +134,7 @@ def _noise(assumed: Assumed) -> tuple[Claim, ...]:
     """Of many draws of the noisy logits of one token of width 16."""
     shapes = (16,), (16, assumed.experts), (16, assumed.experts)
     x_D, gate_DE, noise_DE = (jax.random.normal(jax.random.key(seed), shape) for seed, shape in enumerate(shapes))
-    draws = np.asarray(jax.vmap(lambda key: experts.noisy_logits(x_D, gate_DE, noise_DE, key))(jax.random.split(jax.random.key(3), DRAWS)))
+    draws = np.asarray(jax.vmap(lambda key: routers.noisy_logits(x_D, gate_DE, noise_DE, key))(jax.random.split(jax.random.key(3), DRAWS)))
     x, gate, noise = (np.asarray(array, np.float64) for array in (x_D, gate_DE, noise_DE))
     book = np.log1p(np.exp(x @ noise))
     off = np.abs(draws.std(0) / book - 1).max(), (np.abs(draws.mean(0) - x @ gate) / book).max()

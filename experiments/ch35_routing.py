@@ -13,7 +13,7 @@ import numpy as np
 from lab.book.deepseek import elsewhere_share
 from lab.book.experts import distinct_nodes
 from lab.experiment import Claim, decided
-from lab.models import experts
+from lab.models import routers
 from lab.question import Question, Row
 from meshes.errors import Unusable
 
@@ -53,7 +53,7 @@ class Assumed:
 
     def gates(self, seed: int, count: int | None = None) -> jax.Array:
         """[T, E] of a router that prefers no expert; of `count` experts where given."""
-        return experts.sigmoid_gates(jax.random.normal(jax.random.key(seed), (self.tokens, count or self.experts)))
+        return routers.sigmoid_gates(jax.random.normal(jax.random.key(seed), (self.tokens, count or self.experts)))
 
 
 def _visited(expert_Tk: np.ndarray, assumed: Assumed) -> float:
@@ -66,14 +66,14 @@ def _visited(expert_Tk: np.ndarray, assumed: Assumed) -> float:
 def chosen(assumed: Assumed, is_limited: bool) -> np.ndarray:
     """[T, k]"""
     gates_TE = assumed.gates(1)
-    open_TE = experts.within_nodes(gates_TE, assumed.nodes, assumed.limit, assumed.top_k) if is_limited else gates_TE
-    return np.asarray(experts.chosen(open_TE, assumed.top_k))
+    open_TE = routers.within_nodes(gates_TE, assumed.nodes, assumed.limit, assumed.top_k) if is_limited else gates_TE
+    return np.asarray(routers.chosen(open_TE, assumed.top_k))
 
 
 @cache
 def loads(assumed: Assumed, count: int, k: int) -> np.ndarray:
     """[batches, E]: assignments to each of `count` experts."""
-    chosen_NTk = [np.asarray(experts.chosen(assumed.gates(100 + seed, count), k)) for seed in range(BATCHES)]
+    chosen_NTk = [np.asarray(routers.chosen(assumed.gates(100 + seed, count), k)) for seed in range(BATCHES)]
     return np.stack([np.bincount(chosen_Tk.ravel(), minlength=count) for chosen_Tk in chosen_NTk])
 
 
@@ -89,9 +89,9 @@ def balanced(assumed: Assumed) -> tuple[float, float, float]:
     taste_E = 0.5 * jax.random.normal(jax.random.key(2), (assumed.experts,))
 
     def step(bias_E: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        gates_TE = experts.sigmoid_gates(taste_E + jax.random.normal(key, (STEP_TOKENS, assumed.experts)))
-        load_E = experts.assigned(experts.chosen(gates_TE, assumed.top_k, bias_E), assumed.experts)
-        return experts.rebalanced(bias_E, load_E, RATE), load_E
+        gates_TE = routers.sigmoid_gates(taste_E + jax.random.normal(key, (STEP_TOKENS, assumed.experts)))
+        load_E = routers.assigned(routers.chosen(gates_TE, assumed.top_k, bias_E), assumed.experts)
+        return routers.rebalanced(bias_E, load_E, RATE), load_E
 
     loads_SE = np.asarray(jax.jit(lambda keys: jax.lax.scan(step, jnp.zeros(assumed.experts), keys)[1])(jax.random.split(jax.random.key(3), assumed.steps)))
     some = max(1, assumed.steps // 20)
@@ -154,9 +154,9 @@ def _peaks(assumed: Assumed) -> tuple[Claim, ...]:
 def _bias(assumed: Assumed) -> tuple[Claim, ...]:
     before, middle, after = balanced(assumed)
     gates_TE, bias_E = assumed.gates(4)[:256], 0.2 * jax.random.normal(jax.random.key(5), (assumed.experts,))
-    routes = experts.routes(gates_TE, assumed.top_k, bias_E)
+    routes = routers.routes(gates_TE, assumed.top_k, bias_E)
     biased_Tk = jnp.take_along_axis(gates_TE + bias_E, routes.expert_Tk, 1)
-    gap = float(jnp.abs(experts.weights(biased_Tk) / routes.weight_Tk - 1).max())
+    gap = float(jnp.abs(routers.weights(biased_Tk) / routes.weight_Tk - 1).max())
     balance = f"the fullest expert falls from {before:.2f} to {middle:.2f} and {after:.2f} of the mean load in {assumed.steps} steps of {RATE:g}, without a loss"
     weighed = f"weights made of biased gates differ by up to {gap:.0%} from those of the gates themselves"
     return (

@@ -1,7 +1,7 @@
 """A decoder-only transformer as people train it: RMSNorm, rotary positions, grouped-query attention, SwiGLU, a head over the vocabulary.
 
 Dims: L layers, B batch (sequences), S length, T length of keys, D embed, K key-value heads, G queries a key-value head, H head dim,
-F mlp, V vocabulary; E experts and C slots of each where a layer has experts.
+F mlp, V vocabulary.
 One device's sizes where the program is explicit. Source: Touvron et al. 2023, Ainslie et al. 2023 (GQA),
 Shazeer 2020 (SwiGLU), Su et al. 2021 (rotary positions).
 """
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from lab.models import experts
+from lab.models.mixture import mixture
 from lab.models.seams import Dims, Seams
 from lab.models.shape import DTYPES, DecoderShape
 
@@ -43,6 +43,8 @@ class Layers(nnx.Module):
         self.down = weight(*each, "mlp", "embed")
         if shape.experts:
             self.router = weight("embed", "choices")
+        if shape.biases:
+            self.bias = weight("bias")
         if shape.experts and shape.shared:
             self.shared_gate = weight("embed", "shared_mlp")
             self.shared_up = weight("embed", "shared_mlp")
@@ -61,11 +63,13 @@ class Decoder(nnx.Module):
 
 
 def _weight(shape: DecoderShape, rngs: nnx.Rngs, *dims: str) -> nnx.Param:
-    """Ones for a norm; else normal entries over the root of the inputs, so that a product keeps its scale."""
+    """Ones for a norm, zeros for a bias; else normal entries over the root of the inputs, so that a product keeps its scale."""
     sizes = tuple(shape.embed if dim == "norm" else getattr(shape, dim) for dim in dims)
     if dims[-1] == "norm":
         return nnx.Param(jnp.ones(sizes), dims=dims)
-    inputs = prod(size for dim, size in zip(dims, sizes) if dim in _inputs(dims))
+    if dims[-1] == "bias":
+        return nnx.Param(jnp.zeros(sizes), dims=dims)
+    inputs = prod(size for dim, size in zip(dims, sizes, strict=True) if dim in _inputs(dims))
     return nnx.Param(jax.random.normal(rngs.params(), sizes) * inputs**-0.5, dims=dims)
 
 
@@ -123,9 +127,10 @@ def head_loss(state: nnx.State, table_VD: jax.Array, x_BSD: jax.Array, targets_B
 
 
 def _use(shape: DecoderShape, seams: Seams, weight: nnx.Param) -> jax.Array:
-    """A weight in the dtype of the products, as the seam gives it; what a scan has taken one layer of has no dim "layers"."""
+    """A weight in the dtype of the products, but for a bias, as the seam gives it; what a scan has taken one layer of has no dim "layers"."""
     dims = tuple(dim for dim in weight.dims if dim != "layers")
-    return seams.weight(jax.tree.map(lambda w: w.astype(DTYPES[shape.dtype]), weight.get_value()), dims)
+    dtype = jnp.float32 if dims == ("bias",) else DTYPES[shape.dtype]
+    return seams.weight(jax.tree.map(lambda w: w.astype(dtype), weight.get_value()), dims)
 
 
 def lookup(table_VD: jax.Array, tokens_BS: jax.Array, seams: Seams) -> jax.Array:
@@ -193,7 +198,7 @@ def mlp(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams) -
             x_BSD = rms_norm(x_BSD, use(state["mlp_norm"]))
         with scope("enter"):
             x_BSD = seams.enter(x_BSD)
-        y_BSD = mixture(x_BSD, state, shape, seams) if shape.experts else swiglu(x_BSD, state, shape, seams)
+        y_BSD = routed_and_shared(x_BSD, state, shape, seams) if shape.experts else swiglu(x_BSD, state, shape, seams)
         with scope("leave"):
             return checkpoint_name(seams.leave(y_BSD), LEAVES[1])
 
@@ -208,25 +213,9 @@ def swiglu(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams
         return seams.contract("bsf,fd->bsd", hidden_BSF, use(state[f"{name}down"]))
 
 
-def mixture(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams) -> jax.Array:
-    """A layer's experts: each sequence's tokens are routed apart, so that no layout changes which are dropped."""
-    use, E, C = partial(_use, shape, seams), shape.experts, shape.slots
-    with scope("router"):
-        gates_BSE = experts.softmax_gates(jnp.einsum("bsd,de->bse", x_BSD, use(state["router"])))
-        routes = jax.vmap(partial(experts.routes, k=shape.top_k))(gates_BSE)
-    with scope("dispatch"):
-        x_BECD = seams.dispatch(jax.vmap(partial(experts.dispatched, experts=E, slots=C))(x_BSD, routes))
-    with scope("gate"):
-        gate_BECF = jax.nn.silu(jnp.einsum("becd,edf->becf", x_BECD, use(state["gate"])))
-    with scope("up"):
-        hidden_BECF = gate_BECF * jnp.einsum("becd,edf->becf", x_BECD, use(state["up"]))
-    with scope("down"):
-        y_BECD = jnp.einsum("becf,efd->becd", hidden_BECF, use(state["down"]))
-    with scope("combine"):
-        y_BSD = jax.vmap(experts.combined)(seams.combine(y_BECD), routes)
-    with scope("balance"):
-        losses_B = jax.vmap(experts.balance_loss)(gates_BSE, routes.expert_Tk)
-        y_BSD = experts.charged(y_BSD, shape.balance / shape.batch * jnp.sum(losses_B))
+def routed_and_shared(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams) -> jax.Array:
+    """Experts that a router chooses, and those that every token visits."""
+    y_BSD = mixture(x_BSD, lambda name: _use(shape, seams, state[name]), shape, seams)
     with scope("shared"):
         return y_BSD + swiglu(x_BSD, state, shape, seams, "shared_", "shared_mlp") if shape.shared else y_BSD
 

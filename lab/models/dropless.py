@@ -13,8 +13,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from lab.models import experts
-
 
 class Parts(NamedTuple):
     """One part of a buffer for each rank, [P] int32 each.
@@ -31,11 +29,13 @@ class Parts(NamedTuple):
 
 
 Move = Callable[[jax.Array, Parts, Parts, int, str], jax.Array]
+Own = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def ragged(x_ND: jax.Array, out: Parts, back: Parts, rows: int, axis: str) -> jax.Array:
     """The parts that ranks have for this one, each where `back` says, among `rows` rows; zeros elsewhere. Not on CPUs."""
-    nothing = jax.lax.pcast(jnp.zeros((rows, x_ND.shape[1]), x_ND.dtype), axis, to="varying")
+    # As the rows are, different on all ranks: the counts, which are sorted numbers, do not say so.
+    nothing = jnp.zeros_like(x_ND, shape=(rows, x_ND.shape[1]))
     return jax.lax.ragged_all_to_all(x_ND, nothing, out.start, out.size, out.there, back.size, axis_name=axis)
 
 
@@ -46,8 +46,7 @@ def padded(x_ND: jax.Array, out: Parts, back: Parts, rows: int, axis: str) -> ja
     x_PMD = x_ND.at[jnp.where(row_M < out.size[:, None], out.start[:, None] + row_M, x_ND.shape[0])].get(mode="fill", fill_value=0)
     y_PMD = jax.lax.all_to_all(x_PMD, axis, 0, 0, tiled=True)
     place_PM = jnp.where(row_M < back.size[:, None], back.start[:, None] + row_M, rows)
-    nothing = jax.lax.pcast(jnp.zeros((rows, x_ND.shape[1]), x_ND.dtype), axis, to="varying")
-    return nothing.at[place_PM].set(y_PMD, mode="drop")
+    return jnp.zeros_like(x_ND, shape=(rows, x_ND.shape[1])).at[place_PM].set(y_PMD, mode="drop")
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 4, 5))
@@ -68,21 +67,31 @@ def _pulled(move: Move, rows: int, axis: str, kept: tuple, g_RD: jax.Array) -> t
 sent.defvjp(_sent, _pulled)
 
 
-def mixture(x_TD: jax.Array, gates_TE: jax.Array, w_eDD: jax.Array, k: int, axis: str, move: Move) -> jax.Array:
-    """[T, D]: the weighted results of each token's k experts, an expert one matrix.
+def mixture(x_TD: jax.Array, expert_Tk: jax.Array, weight_Tk: jax.Array, experts: int, visit: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
+    """[T, D]: the weighted results of each token's k experts.
+
+    Args:
+      visit: (x_ND, count_E) to z_ND, copies of tokens sorted by expert to what their experts make of them.
+    """
+    T, k = expert_Tk.shape
+    order_N = jnp.argsort(expert_Tk.reshape(-1), stable=True)
+    count_E = jnp.sum(expert_Tk.reshape(-1, 1) == jnp.arange(experts), 0, dtype=jnp.int32)
+    z_ND = visit(x_TD[order_N // k], count_E)
+    return jnp.einsum("tk,tkd->td", weight_Tk.astype(z_ND.dtype), jnp.zeros_like(z_ND).at[order_N].set(z_ND).reshape(T, k, -1))
+
+
+def over_ranks(x_ND: jax.Array, count_E: jax.Array, own: Own, axis: str, move: Move) -> jax.Array:
+    """Copies of tokens, sorted by expert, to the ranks of their experts and back.
+
+    Args:
+      own: (y_RD, count_e) to z_RD, rows sorted by expert to what this rank's experts make of them.
 
     Cost: an all-to-all of E + P counts, and two moves: of N rows, and of the N P for which an expert's rank must have room.
     """
-    T, N, P, e = x_TD.shape[0], x_TD.shape[0] * k, jax.lax.axis_size(axis), w_eDD.shape[0]
-    expert_Tk = experts.chosen(gates_TE, k)
-    weight_Tk = experts.weights(jnp.take_along_axis(gates_TE, expert_Tk, -1))
-    order_N = jnp.argsort(expert_Tk.reshape(-1), stable=True)
-    count_Pe = jnp.bincount(expert_Tk.reshape(-1), length=P * e).astype(jnp.int32).reshape(P, e)
-    out, back, arrived_Pe = agreed(count_Pe, N, axis)
-    y_RD = sent(move, x_TD[order_N // k], out, back, P * N, axis)
-    z_RD = by_own_experts(y_RD, arrived_Pe, w_eDD)
-    z_ND = sent(move, z_RD, back, out, N, axis)
-    return jnp.einsum("tk,tkd->td", weight_Tk, jnp.zeros_like(z_ND).at[order_N].set(z_ND).reshape(T, k, -1))
+    N, P = x_ND.shape[0], jax.lax.axis_size(axis)
+    out, back, arrived_Pe = agreed(count_E.reshape(P, -1), N, axis)
+    z_RD = by_own_experts(sent(move, x_ND, out, back, P * N, axis), arrived_Pe, own)
+    return sent(move, z_RD, back, out, N, axis)
 
 
 def agreed(count_Pe: jax.Array, room: int, axis: str) -> tuple[Parts, Parts, jax.Array]:
@@ -92,17 +101,16 @@ def agreed(count_Pe: jax.Array, room: int, axis: str) -> tuple[Parts, Parts, jax
     start_P = jnp.cumsum(size_P) - size_P
     told_PE = jax.lax.all_to_all(jnp.concatenate([count_Pe, start_P[:, None]], 1), axis, 0, 0, tiled=True)
     arrived_Pe, origin_P = told_PE[:, :e], told_PE[:, e]
-    place = jnp.broadcast_to(jax.lax.axis_index(axis) * room, (P,)).astype(jnp.int32)
+    here_P = jnp.full(P, jax.lax.axis_index(axis) * room, jnp.int32)
     block_P = jnp.arange(P, dtype=jnp.int32) * room
-    return Parts(start_P, size_P, place), Parts(jax.lax.pcast(block_P, axis, to="varying"), arrived_Pe.sum(1), origin_P), arrived_Pe
+    return Parts(start_P, size_P, here_P), Parts(block_P, arrived_Pe.sum(1), origin_P), arrived_Pe
 
 
-def by_own_experts(y_RD: jax.Array, arrived_Pe: jax.Array, w_eDD: jax.Array) -> jax.Array:
+def by_own_experts(y_RD: jax.Array, arrived_Pe: jax.Array, own: Own) -> jax.Array:
     """Each arrived row through its expert; blocks of rows are one of each rank, sorted by expert."""
-    P, e = arrived_Pe.shape
-    row_M = jnp.arange(y_RD.shape[0] // P)
+    row_M = jnp.arange(y_RD.shape[0] // arrived_Pe.shape[0])
     # Rows after those that arrived belong to no expert, e, and come last.
     expert_R = (row_M >= jnp.cumsum(arrived_Pe, 1)[..., None]).sum(1).reshape(-1)
     order_R = jnp.argsort(expert_R, stable=True)
-    z_RD = jax.lax.ragged_dot(y_RD[order_R], w_eDD, arrived_Pe.sum(0))
+    z_RD = own(y_RD[order_R], arrived_Pe.sum(0))
     return jnp.zeros_like(z_RD).at[order_R].set(z_RD)

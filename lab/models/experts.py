@@ -1,83 +1,33 @@
-"""A mixture of experts as pure functions of one group of tokens: who goes where, in which slot, and what comes back.
+"""Experts with slots, as pure functions of one group of tokens: copies of tokens into slots, and results back to tokens.
 
-Dims: T tokens of the group, E experts, k of them for each token, C slots of an expert, D embed. Source: Ch. 18; Fedus et al. 2021 (Switch),
-Lepikhin et al. 2020 (GShard), Zhou et al. 2022 (expert choice), DeepSeek-AI 2024 (arXiv:2412.19437).
+Dims: T tokens of the group, E experts, k of them for each token, C slots of an expert, D embed; N nodes of e experts and M slots. Source: Ch. 18;
+Lepikhin et al. 2020 (GShard), DeepSeek-AI 2024 (arXiv:2412.19437).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 
-
-class Routes(NamedTuple):
-    """Where each token goes.
-
-    Attributes:
-      expert_Tk: int32.
-      slot_Tk: int32, how many came to that expert before; from C on a token is dropped.
-      weight_Tk: float32, of the expert's result.
-    """
-
-    expert_Tk: jax.Array
-    slot_Tk: jax.Array
-    weight_Tk: jax.Array
-
-
-def softmax_gates(logits_TE: jax.Array) -> jax.Array:
-    """In float32; any leading dims."""
-    return jax.nn.softmax(logits_TE.astype(jnp.float32))
-
-
-def sigmoid_gates(logits_TE: jax.Array) -> jax.Array:
-    """In float32, each expert by itself (DeepSeek-V3); any leading dims."""
-    return jax.nn.sigmoid(logits_TE.astype(jnp.float32))
-
-
-def noisy_logits(x_TD: jax.Array, gate_DE: jax.Array, noise_DE: jax.Array, key: jax.Array) -> jax.Array:
-    """x W_g + N(0, 1) softplus(x W_noise), so that near choices alternate (Shazeer et al. 2017; `ch18.noisy_topk`); any leading dims."""
-    clean_TE = x_TD @ gate_DE
-    return clean_TE + jax.random.normal(key, clean_TE.shape) * jax.nn.softplus(x_TD @ noise_DE)
-
-
-def routes(gates_TE: jax.Array, k: int, bias_E: jax.Array | float = 0.0) -> Routes:
-    """Each token to the k experts of its largest gates; see `chosen` for the bias."""
-    expert_Tk = chosen(gates_TE, k, bias_E)
-    return Routes(expert_Tk, slots(expert_Tk, gates_TE.shape[-1]), weights(jnp.take_along_axis(gates_TE, expert_Tk, -1)))
-
-
-def chosen(gates_TE: jax.Array, k: int, bias_E: jax.Array | float = 0.0) -> jax.Array:
-    """[T, k]: the experts of each token's largest gates, the largest first.
-
-    Args:
-      bias_E: added to the gates to choose by, and not to weigh by (DeepSeek-V3).
-    """
-    # A choice has no gradient; the gates of what is chosen do. Sorted: for a top_k the CPU's compiler gathers the gates of all ranks.
-    return jnp.argsort(-jax.lax.stop_gradient(gates_TE + bias_E), axis=-1)[..., :k]
-
-
-def weights(gate_Tk: jax.Array) -> jax.Array:
-    """Normalised to 1, but for k = 1: a weight of 1 would give the router no gradient (Switch)."""
-    return gate_Tk if gate_Tk.shape[-1] == 1 else gate_Tk / jnp.sum(gate_Tk, -1, keepdims=True)
-
-
-def slots(expert_Tk: jax.Array, experts: int) -> jax.Array:
-    """How many came to the same expert before, token by token: no later token takes an earlier one's slot."""
-    is_sent_NE = expert_Tk.reshape(-1, 1) == jnp.arange(experts)
-    before_NE = jnp.cumsum(is_sent_NE, 0, dtype=jnp.int32) - is_sent_NE
-    return jnp.sum(jnp.where(is_sent_NE, before_NE, 0), -1, dtype=jnp.int32).reshape(expert_Tk.shape)
+from lab.models.routers import Filled, Routes, before
 
 
 def dispatched(x_TD: jax.Array, routes: Routes, experts: int, slots: int) -> jax.Array:
     """[E, C, D]: copies of tokens in the slots of their experts, zeros in those that nobody takes."""
     T, k = routes.expert_Tk.shape
-    is_kept_Tk = routes.slot_Tk < slots
-    place_Tk = jnp.where(is_kept_Tk, routes.expert_Tk * slots + routes.slot_Tk, experts * slots)
     token_Tk = jnp.broadcast_to(jnp.arange(T, dtype=jnp.int32)[:, None], (T, k))
-    token_N = jnp.full(experts * slots, T, jnp.int32).at[place_Tk].set(token_Tk, mode="drop")
-    return x_TD.at[token_N].get(mode="fill", fill_value=0).reshape(experts, slots, -1)
+    return taken(x_TD, _seated(token_Tk, routes.expert_Tk, routes.slot_Tk, experts, slots, T))
+
+
+def taken(x_TD: jax.Array, token_EC: jax.Array) -> jax.Array:
+    """[E, C, D]: the tokens with these numbers, zeros for T."""
+    return x_TD.at[token_EC].get(mode="fill", fill_value=0)
+
+
+def _seated(token: jax.Array, expert: jax.Array, slot: jax.Array, experts: int, slots: int, nobody: int) -> jax.Array:
+    """[E, C] int32: which token is in each slot; those whose slot is beyond the last are in none."""
+    place = jnp.where(slot < slots, expert * slots + slot, experts * slots)
+    return jnp.full(experts * slots, nobody, jnp.int32).at[place].set(token, mode="drop").reshape(experts, slots)
 
 
 def combined(y_ECD: jax.Array, routes: Routes) -> jax.Array:
@@ -88,51 +38,34 @@ def combined(y_ECD: jax.Array, routes: Routes) -> jax.Array:
     return jnp.einsum("tk,tkd->td", weight_Tk.astype(y_ECD.dtype), y_TkD)
 
 
-def balance_loss(gates_TE: jax.Array, expert_Tk: jax.Array) -> jax.Array:
-    """E sum_i f_i p_i, f shares of assignments and p mean gates; 1 in balance (`ch18.aux_loss` as corrected).
+def added(y_ECD: jax.Array, token_EC: jax.Array, tokens: int) -> jax.Array:
+    """[T, D]: the sum of what the slots of each token give it."""
+    return jnp.zeros((tokens, y_ECD.shape[-1]), y_ECD.dtype).at[token_EC].add(y_ECD, mode="drop")
 
-    Of a sequence by itself it needs no other rank's counts (DeepSeek-V3, section 2.1.2).
+
+def weighed(y_ECD: jax.Array, filled: Filled, tokens: int) -> jax.Array:
+    """[T, D]: the weighted results of the experts that took each token."""
+    return added(filled.weight_EC[..., None].astype(y_ECD.dtype) * y_ECD, filled.token_EC, tokens)
+
+
+def by_nodes(routes: Routes, experts: int, nodes: int, slots: int) -> tuple[jax.Array, jax.Array]:
+    """Which token is in each slot of a node, once however many experts it visits there, and the weights of that node's experts for it.
+
+    Returns:
+      token_NM: int32, T where nobody is.
+      weight_NMe: float32, 0 for experts that the token does not visit.
     """
-    return gates_TE.shape[-1] * jnp.sum(assigned(expert_Tk, gates_TE.shape[-1]) * jnp.mean(gates_TE, 0))
+    T, _ = routes.expert_Tk.shape
+    weight_TE = jnp.sum(jnp.where(routes.expert_Tk[..., None] == jnp.arange(experts), routes.weight_Tk[..., None], 0), 1)
+    weight_TNe = weight_TE.reshape(T, nodes, -1)
+    visits_TN = jnp.any(routes.expert_Tk[..., None] // (experts // nodes) == jnp.arange(nodes), 1)
+    token_NM = _seated(*jnp.indices((T, nodes), jnp.int32), jnp.where(visits_TN, before(visits_TN), slots), nodes, slots, T)
+    return token_NM, weight_TNe.at[token_NM, jnp.arange(nodes)[:, None]].get(mode="fill", fill_value=0)
 
 
-def assigned(expert_Tk: jax.Array, experts: int) -> jax.Array:
-    """[E]: each expert's share of all assignments, float32."""
-    return jnp.mean(expert_Tk[..., None] == jnp.arange(experts), (0, 1), dtype=jnp.float32)
-
-
-def z_loss(logits_TE: jax.Array) -> jax.Array:
-    """(1/T) sum logsumexp^2 keeps logits small (Zoph et al. 2022; `ch18.z_loss`)."""
-    return jnp.mean(jax.nn.logsumexp(logits_TE, -1) ** 2)
-
-
-@jax.custom_vjp
-def charged(x: jax.Array, loss: jax.Array) -> jax.Array:
-    """`x` as it is; the backward pass adds the gradient of `loss` to that of whatever is made of `x` (as Megatron-LM's auxiliary losses)."""
-    return x
-
-
-charged.defvjp(lambda x, loss: (x, loss), lambda loss, g: (g, jnp.ones_like(loss)))
-
-
-def expert_choice(gates_TE: jax.Array, slots: int) -> tuple[jax.Array, jax.Array]:
-    """Tokens [E, C] that each expert takes by its largest gates, and these gates: full slots, and no causal order (Zhou et al. 2022)."""
-    gate_EC, token_EC = jax.lax.top_k(gates_TE.T, slots)
-    return token_EC, gate_EC
-
-
-def within_nodes(gates_TE: jax.Array, nodes: int, limit: int, k: int) -> jax.Array:
-    """Gates of the experts on the `limit` nodes of each token with the largest sums of their k / limit best; elsewhere -inf, which no bias lifts.
-
-    Experts lie on nodes in order, E / nodes each. Source: DeepSeek-V3, section 2.1.2; its k / limit is whole.
-    """
-    gates_TNe = gates_TE.reshape(*gates_TE.shape[:-1], nodes, -1)
-    best_TN = jnp.sum(jax.lax.top_k(gates_TNe, k // limit)[0], -1)
-    node_Tl = jax.lax.top_k(best_TN, limit)[1]
-    is_open_TN = jnp.any(node_Tl[..., None] == jnp.arange(nodes), -2)
-    return jnp.where(is_open_TN[..., None], gates_TNe, -jnp.inf).reshape(gates_TE.shape)
-
-
-def rebalanced(bias_E: jax.Array, load_E: jax.Array, rate: float) -> jax.Array:
-    """A fixed step up for every expert below the mean load and down for every one above (DeepSeek-V3, section 2.1.2)."""
-    return bias_E + rate * jnp.sign(jnp.mean(load_E) - load_E)
+def filled(weight_Te: jax.Array, slots: int) -> Filled:
+    """The experts' slots, filled token by token with those whose weight is not 0."""
+    T, e = weight_Te.shape
+    is_sent_Te = weight_Te > 0
+    token_eC = _seated(*jnp.indices((T, e), jnp.int32), jnp.where(is_sent_Te, before(is_sent_Te), slots), e, slots, T)
+    return Filled(token_eC, weight_Te.at[token_eC, jnp.arange(e)[:, None]].get(mode="fill", fill_value=0))

@@ -33,6 +33,10 @@ def rows(table_VD: jax.Array, row_BS: jax.Array) -> jax.Array:
     return jnp.take(table_VD, row_BS, axis=0, mode="clip")
 
 
+def in_place(x_ND: jax.Array, count_E: jax.Array, own: Callable[[jax.Array, jax.Array], jax.Array], how: str) -> jax.Array:
+    return own(x_ND, count_E)
+
+
 @dataclass(frozen=True)
 class Seams:
     """Each seam takes a value as it was made to what the next step needs.
@@ -56,6 +60,9 @@ class Seams:
       lookup: (table_VD, row_BS) to x_BSD, of a table that may be split.
       dispatch: x_BECD, this device's sequences in the slots of all experts, to those of all sequences in the slots of its own experts.
       combine: the way back.
+      across: [B, N, ...] of this device's sequences for all nodes, to that of all sequences for this node.
+      home: the way back.
+      visit: (x_ND, count_E, own, how) copies of tokens sorted by expert, to what `own` of (rows, count of each expert) makes of them; `how` as the shape's `dispatch`.
       positions: length of the whole sequence to [S], where in it this device's tokens stand.
       attend: (q_BSKGH, k_BTKH, v_BTKH, mask) to y_BSKGH; this device may hold a part of the sequence.
       contract: (equation, x, w) to y_BSD, the product that a block ends with: the dims that it sums over may be split.
@@ -76,6 +83,9 @@ class Seams:
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = rows
     dispatch: Seam = unchanged
     combine: Seam = unchanged
+    across: Seam = unchanged
+    home: Seam = unchanged
+    visit: Callable[..., jax.Array] = in_place
     positions: Callable[[int], jax.Array] = jnp.arange
     attend: Callable[..., jax.Array] = dense.attend
     contract: Callable[[str, jax.Array, jax.Array], jax.Array] = jnp.einsum
@@ -85,7 +95,7 @@ class Seams:
         return Seams(**{seam.name: _then(seam.name, getattr(self, seam.name), getattr(other, seam.name), seam.default) for seam in fields(Seams)})
 
 
-ONCE = ("first", "lookup", "dispatch", "combine", "positions", "attend", "contract")
+ONCE = ("first", "lookup", "dispatch", "combine", "across", "home", "visit", "positions", "attend", "contract")
 
 
 def _then(name: str, first: Callable, second: Callable, nothing: Callable) -> Callable:

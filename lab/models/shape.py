@@ -13,6 +13,8 @@ from lab.attention.mask import Mask
 from meshes.errors import Unusable
 
 DTYPES = {"bf16": jnp.bfloat16, "f32": jnp.float32}
+ROUTERS = ("softmax", "sigmoid_bias", "expert_choice")
+DISPATCHES = ("slots", "padded", "ragged")
 REMATS = ("none", "selective", "dots", "names", "full")
 
 
@@ -29,7 +31,14 @@ class DecoderShape:
       top_k: experts that a token visits.
       capacity_factor: slots of an expert for a sequence's tokens, relative to what balance would need; what finds none is dropped.
       shared: experts that every token visits besides.
+      router: "softmax": tokens choose by a softmax over experts; "sigmoid_bias": by sigmoids and a bias that each step moves towards balance (DeepSeek-V3);
+        "expert_choice": each expert takes as many tokens as it has slots. That looks at tokens to come, so a causal model cannot generate with it.
+      nodes: that experts lie on, in order and equally many on each.
+      node_limit: nodes that a token's experts lie on at most; its copy goes to a node once, in one of the node's own slots.
+      dispatch: "slots": `capacity_factor` sets how many tokens an expert takes; "padded" or "ragged": all that come, sent in buffers for the worst case
+        or, where the backend can, in as many rows as there are.
       balance: weight of the loss that keeps experts in balance; its gradient is added to that of the loss, itself it is not.
+      z: the same of the loss that keeps a router's logits small.
       tied: the head multiplies with the embedding's table.
       dtype: of activations and of weights in use, as XLA names it: "bf16" or "f32". Master weights and moments are float32.
       remat: what the backward pass computes again. "none": nothing; "selective": scores and softmax (Korthikanti et al. 2022);
@@ -61,7 +70,12 @@ class DecoderShape:
     top_k: int = 2
     capacity_factor: float = 1.25
     shared: int = 0
+    router: str = "softmax"
+    nodes: int = 1
+    node_limit: int = 1
+    dispatch: str = "slots"
     balance: float = 0.01
+    z: float = 0.0
 
     def __post_init__(self) -> None:
         for name, least in (("layers", 2), *((name, 1) for name in ("batch", "length", "embed", "kv_heads", "queries", "mlp", "vocab", "accumulation"))):
@@ -71,15 +85,29 @@ class DecoderShape:
             raise Unusable(f"head_dim={self.head_dim}: expected an even number, since positions rotate pairs")
         if self.dtype not in DTYPES:
             raise Unusable(f"dtype={self.dtype}: expected {' or '.join(DTYPES)}")
-        if self.remat not in REMATS:
-            raise Unusable(f"remat={self.remat}: expected one of {', '.join(REMATS)}")
+        for name, known in (("remat", REMATS), ("router", ROUTERS), ("dispatch", DISPATCHES)):
+            if getattr(self, name) not in known:
+                raise Unusable(f"{name}={getattr(self, name)}: expected one of {', '.join(known)}")
         if self.batch % self.accumulation:
             raise Unusable(f"batch={self.batch} does not split into accumulation={self.accumulation} micro-batches; make it a multiple")
         Mask(self.causal, self.window)
         if self.experts < 0 or self.experts and not 1 <= self.top_k <= self.experts:
             raise Unusable(f"top_k={self.top_k} of experts={self.experts}: expected 1 to all of them, or experts=0")
-        if not self.capacity_factor > 0 or self.shared < 0 or self.balance < 0:
-            raise Unusable(f"capacity_factor={self.capacity_factor}, shared={self.shared}, balance={self.balance}: expected more than 0, and 0 or more")
+        if not self.capacity_factor > 0 or self.shared < 0 or self.balance < 0 or self.z < 0:
+            found = f"capacity_factor={self.capacity_factor}, shared={self.shared}, balance={self.balance}, z={self.z}"
+            raise Unusable(f"{found}: expected more than 0, and 0 or more")
+        if self.experts:
+            self._check_routing()
+
+    def _check_routing(self) -> None:
+        if not 1 <= self.node_limit <= self.nodes or self.experts % self.nodes or self.top_k % self.node_limit:
+            found = f"experts={self.experts} on nodes={self.nodes}, top_k={self.top_k} on node_limit={self.node_limit} of them"
+            raise Unusable(f"{found}: expected multiples, and no limit above the nodes")
+        if self.top_k // self.node_limit > self.experts // self.nodes:
+            raise Unusable(f"top_k={self.top_k} on node_limit={self.node_limit} nodes of {self.experts // self.nodes} experts: expected as many experts there")
+        if self.router == "expert_choice" and (self.nodes > 1 or self.dispatch != "slots" or self.slots > self.length):
+            found = f"router=expert_choice with nodes={self.nodes}, dispatch={self.dispatch} and {self.slots} slots for {self.length} tokens"
+            raise Unusable(f"{found}: expected nodes=1, dispatch=slots and no more slots than tokens, since experts fill their slots themselves")
 
     @property
     def heads(self) -> int:
@@ -120,6 +148,20 @@ class DecoderShape:
         return self.experts
 
     @property
+    def bias(self) -> int:
+        """Numbers by which a router's choice is moved."""
+        return self.experts
+
+    @property
+    def is_dropless(self) -> bool:
+        return self.dispatch != "slots"
+
+    @property
+    def node_slots(self) -> int:
+        """Of a node for the tokens of one sequence; a node's token has one copy for all its experts there."""
+        return min(self.length, ceil(self.capacity_factor * self.length * self.node_limit / self.nodes))
+
+    @property
     def shared_mlp(self) -> int:
         """Width of all shared experts together."""
         return self.shared * self.mlp
@@ -136,10 +178,15 @@ class DecoderShape:
         return self.layers * self.embed * (2 * self.head_dim * (self.heads + self.kv_heads) + 3 * mlps * self.mlp + self.experts)
 
     @property
+    def biases(self) -> int:
+        """Parameters of all layers that no gradient trains."""
+        return self.layers * self.experts if self.router == "sigmoid_bias" else 0
+
+    @property
     def parameters(self) -> int:
         """Of the whole model."""
         norms = (2 * self.layers + 1) * self.embed
-        return self.layer_matrices + norms + (1 if self.tied else 2) * self.vocab * self.embed
+        return self.layer_matrices + self.biases + norms + (1 if self.tied else 2) * self.vocab * self.embed
 
     def shrunk(self, **sizes: int | str | bool) -> Self:
         """The same architecture at sizes for a test: two layers, narrow, short, in float32; heads keep their ratio."""

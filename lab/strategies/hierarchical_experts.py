@@ -9,18 +9,14 @@ from __future__ import annotations
 import jax
 
 from lab.ledger import Transfer
+from lab.models.dropless import Own
 from lab.models.seams import Dims, Seams
 from lab.models.shape import DecoderShape
-from lab.strategies.expert_parallel import moved
+from lab.strategies.expert_parallel import moved, slot_bytes, sums
 from lab.strategies.strategy import Strategy
-from lab.strategies.terms import (
-    BACKWARD,
-    FORWARD,
-    norm_of_gradients,
-    sum_of_loss,
-    sums_of_copies,
-)
+from lab.strategies.terms import BACKWARD, FORWARD
 from meshes.axes import DATA, EXPERT, Axes
+from meshes.errors import Unusable
 from meshes.layouts import Layout
 
 LEVELS = (EXPERT, DATA)
@@ -35,12 +31,13 @@ def copies(dims: Dims) -> frozenset[str]:
 
 def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Every buffer moves twice, once over each axis."""
-    return (
-        *(moved(scope, phase, strategy, shape, axes, axis) for phase in (FORWARD, BACKWARD) for scope in ("dispatch", "combine") for axis in LEVELS),
-        *sums_of_copies(strategy, shape, axes, EXPERT),
-        sum_of_loss(strategy, shape, axes),
-        norm_of_gradients(strategy, shape, axes),
-    )
+    payload = slot_bytes(strategy, shape, axes)
+    exchanges = (moved(scope, phase, payload, shape, axes, axis) for phase in (FORWARD, BACKWARD) for scope in ("dispatch", "combine") for axis in LEVELS)
+    return *exchanges, *sums(strategy, shape, axes)
+
+
+def refused(x_ND: jax.Array, count_E: jax.Array, own: Own, how: str) -> jax.Array:
+    raise Unusable(f"dispatch={how} over two levels of links: as many rows as there are go over one; use expert parallelism beside data, or dispatch=slots")
 
 
 def dispatched(x_BECD: jax.Array) -> jax.Array:
@@ -65,6 +62,6 @@ HIERARCHICAL_EXPERTS = Strategy(
     inside=WEIGHTS | TOKENS,
     residual=TOKENS,
     copies=copies,
-    seams=Seams(dispatch=dispatched, combine=combined),
+    seams=Seams(dispatch=dispatched, combine=combined, visit=refused),
     terms=(terms,),
 )

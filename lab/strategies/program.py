@@ -26,6 +26,7 @@ from lab.strategies.strategy import RESIDUAL, Pair, Strategy
 from lab.strategies.update import clipped, is_weight, optimizer, squares, updated
 from meshes.axes import Axes
 from meshes.devices import typed
+from meshes.errors import Unusable
 from meshes.layouts import Layout
 
 Found = tuple[jax.Array, nnx.State]
@@ -110,10 +111,18 @@ def in_use(master: nnx.State, shape: DecoderShape) -> nnx.State:
 
 
 def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Spread:
-    """Raises Unusable where a dim does not split over its axes, or the mesh lacks an axis."""
+    """Raises Unusable where a dim does not split over its axes, or the mesh lacks an axis; or where tokens cannot be sent as the shape says."""
     spread = Spread(strategy, shape, typed(mesh) if style == "typed" else mesh)
     strategy.check(shape, spread.axes)
+    _check_dispatch(shape, style, mesh)
     return spread
+
+
+def _check_dispatch(shape: DecoderShape, style: str, mesh: Mesh) -> None:
+    if shape.is_dropless and style != "explicit":
+        raise Unusable(f"dispatch={shape.dispatch} in the {style} style: compilers lay out no array of as many rows as there are; set dispatch=slots, or go explicit")
+    if shape.dispatch == "ragged" and mesh.devices.flat[0].platform == "cpu":
+        raise Unusable("dispatch=ragged on CPUs, which have no ragged all-to-all; compile for a GPU or TPU, or set dispatch=padded")
 
 
 def step(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Program:

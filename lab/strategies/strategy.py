@@ -18,7 +18,7 @@ from meshes.layouts import Layout
 RESIDUAL = ("batch", "length", "embed")
 TABLE = ("vocab", "embed")
 # Of what a device may hold a part of, each with the field of the shape that it must divide.
-CHECKED = ("kv_heads", "mlp", "vocab", "length", "embed", "experts")
+CHECKED = ("kv_heads", "mlp", "vocab", "length", "embed", "experts", "nodes")
 
 
 
@@ -115,6 +115,8 @@ class Strategy:
         """Raises Unusable where a dim does not split over its axes, or the mesh lacks an axis."""
         if not shape.experts and (split := self.weights.axes_of("experts", axes.names)):
             raise Unusable(f"experts=0 with experts split over {', '.join(split)}: nothing to split; set experts to a multiple of the axis")
+        if shape.biases and self.state is not None:
+            raise Unusable(f"router={shape.router} with ZeRO-1 or 2: a bias has no copy in the dtype of the products; use ZeRO-3 or data parallelism")
         for dim, whole in (("mlp", "hidden dims"), ("length", "sequences")):
             if shape.experts and (split := self.inside.axes_of(dim, axes.names)):
                 raise Unusable(f"experts={shape.experts} with {whole} split over {', '.join(split)}: experts take whole {whole}; drop that axis, or set experts=0")

@@ -29,7 +29,7 @@ class Weight:
 
     @property
     def is_matrix(self) -> bool:
-        return self.dims != ("norm",)
+        return len(self.dims) > 1
 
     @property
     def in_layers(self) -> bool:
@@ -53,6 +53,8 @@ def weights(shape: DecoderShape) -> tuple[Weight, ...]:
     }
     if shape.experts:
         layer["mlp/router"] = ("embed", "choices")
+    if shape.biases:
+        layer["mlp/bias"] = ("bias",)
     if shape.experts and shape.shared:
         layer |= {"mlp/shared/gate": ("embed", "shared_mlp"), "mlp/shared/up": ("embed", "shared_mlp"), "mlp/shared/down": ("shared_mlp", "embed")}
     ends = {"embedding": ("vocab", "embed"), "norm": ("norm",)} | ({} if shape.tied else {"head": ("embed", "vocab")})
@@ -116,12 +118,12 @@ def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: st
     Each layer's in the backward pass; the stack's once, after it, where gradients are first added up over micro-batches (in float32)
     or belong to the ranks' own copies (ZeRO-1 and 2).
     """
-    dtype, e = stack_dtype(shape)
     is_late = shape.accumulation > 1 or strategy.state is not None
     for weight in weights(shape):
         copies = axes.ordered(strategy.copies(weight.dims))
         if over not in copies or strategy.splits_further(weight.dims):
             continue
+        dtype, e = ("f32", 4) if weight.dims == ("bias",) else stack_dtype(shape)
         kept = gradient_bytes(elements(weight, strategy.weights, shape, axes), e)
         payload, executions = (kept * weight.per_pass, 1) if is_late else (kept, weight.per_pass)
         making = of_gradient(weight, strategy, shape, axes, is_late)
@@ -141,7 +143,7 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
         stack=weight.per_pass if is_late else 1,
         micro_batches=shape.accumulation if is_late else 1,
         repeats=1 if is_late else shape.accumulation,
-        product=shape.dtype,
+        product="f32" if weight.dims == ("bias",) else shape.dtype,
         is_held_whole=weight.scope == "embedding" and strategy.splits_further(weight.dims),
         sum_over=all_axes if copies and all_axes != axes.ordered(copies) else (),
         norm_over=sharding_axes(strategy, shape, axes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,6 +11,8 @@ import optax
 from flax import nnx
 
 CLIP = 1.0
+BIAS_STEP = 1e-3
+"""Of a bias of DeepSeek-V3's routers, towards balance."""
 
 
 def optimizer(learning_rate: float = 3e-4) -> optax.GradientTransformation:
@@ -21,13 +24,24 @@ def is_weight(x: Any) -> bool:
     return isinstance(x, nnx.Variable)
 
 
+def is_trained(w: nnx.Variable) -> bool:
+    """A bias is not: what stands for its gradient is its expert's load beyond the mean, and but its sign counts."""
+    return "bias" not in w.dims
+
+
+def clipping() -> optax.GradientTransformation:
+    """Optax's own, of the gradients of what is trained."""
+    mask = partial(jax.tree.map, lambda w: w.replace(is_trained(w)), is_leaf=is_weight)
+    return optax.masked(optax.clip_by_global_norm(CLIP), mask)
+
+
 def squares(gradients: nnx.State, repeats: dict[tuple[str, ...], int]) -> jax.Array:
     """Sum of this device's squares, a gradient that several devices hold counted by its share; float32.
 
     Args:
       repeats: of each dims, how many devices hold the same part, among those that the result is summed over.
     """
-    leaves = jax.tree.leaves(gradients, is_leaf=is_weight)
+    leaves = filter(is_trained, jax.tree.leaves(gradients, is_leaf=is_weight))
     return sum(jnp.sum(jnp.square(g.get_value().astype(jnp.float32))) / repeats[g.dims] for g in leaves)
 
 
@@ -38,4 +52,5 @@ def clipped(gradients: nnx.State, norm: jax.Array) -> nnx.State:
 
 def updated(optimizer: optax.GradientTransformation, gradients: nnx.State, moments: Any, master: nnx.State) -> tuple[nnx.State, Any]:
     changes, moments = optimizer.update(gradients, moments, master)
+    changes = jax.tree.map(lambda change, g: change if is_trained(g) else g.replace(-BIAS_STEP * jnp.sign(g.get_value())), changes, gradients, is_leaf=is_weight)
     return optax.apply_updates(master, changes), moments

@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 
 from experiments import (
     ch18_constraint_order,
+    ch18_dropless,
     ch18_expert_parallel,
     ch18_router_gradients,
     ch18_routing,
@@ -19,7 +20,7 @@ from experiments import (
 from lab.book.experts import distinct_nodes
 from lab.experiment import load
 from lab.ledger import Kind, Memory
-from lab.models import dropless, experts
+from lab.models import dropless, routers
 from lab.question import answer
 from lab.settle import Verdict
 from lab.strategies.memory import static_bytes
@@ -105,12 +106,12 @@ def test_a_ragged_all_to_all_moves_rows_and_gradients_as_the_padded_one(monkeypa
     """Where tokens prefer some ranks; CPUs have none, so that its definition stands in."""
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", by_definition)
     mesh, draw, P = make_mesh(parse_target("cpu:8"), EIGHT), np.random.default_rng(0), PartitionSpec("expert")
-    x_TD, gates_TE, w_EDD = (draw.normal(size=n).astype(np.float32) for n in ((48, 4), (48, 16), (16, 4, 4)))
-    gates_TE = np.exp(gates_TE + np.linspace(0, 3, 16, dtype=np.float32))
+    x_TD, logits_TE, w_EDD = (draw.normal(size=n).astype(np.float32) for n in ((48, 4), (48, 16), (16, 4, 4)))
+    logits_TE += np.linspace(0, 1, 16, dtype=np.float32)
 
     def found(move):
-        layer = jax.shard_map(partial(dropless.mixture, k=3, axis="expert", move=move), mesh=mesh, in_specs=(P, P, P), out_specs=P)
-        return jax.jit(jax.value_and_grad(lambda *args: jnp.sum(layer(*args) ** 2), (0, 1, 2)))(x_TD, gates_TE, w_EDD)
+        layer = jax.shard_map(partial(ch18_dropless.layer, move), mesh=mesh, in_specs=(P, P, P), out_specs=P)
+        return jax.jit(jax.value_and_grad(lambda *args: jnp.sum(layer(*args) ** 2), (0, 1, 2)))(x_TD, logits_TE, w_EDD)
 
     for a, b in zip(*map(jax.tree.leaves, map(found, (dropless.ragged, dropless.padded))), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5)
@@ -130,13 +131,13 @@ def test_routers_confirm_all_but_what_is_disputed(module, settings, items):
 
 
 def test_a_bias_that_never_moves_balances_nothing(monkeypatch):
-    monkeypatch.setattr(experts, "rebalanced", lambda bias_E, load_E, rate: bias_E)
+    monkeypatch.setattr(routers, "rebalanced", lambda bias_E, load_E, rate: bias_E)
     (balance, _) = ch35_routing._bias(ch35_routing.Assumed(steps=40))
     assert balance.verdict == "refuted"
 
 
 def test_a_normalised_gate_of_one_trains_no_router(monkeypatch):
-    monkeypatch.setattr(experts, "weights", lambda gate_Tk: gate_Tk / gate_Tk.sum(-1, keepdims=True))
+    monkeypatch.setattr(routers, "weights", lambda gate_Tk: gate_Tk / gate_Tk.sum(-1, keepdims=True))
     assert ch18_router_gradients._top_1(ch18_router_gradients.Assumed())[0].verdict == "refuted"
 
 

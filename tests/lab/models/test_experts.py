@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lab.models import experts
-from lab.models.decoder import initial, mixture
+from lab.models import experts, routers
+from lab.models.decoder import initial, routed_and_shared
 from lab.models.seams import Seams
 from lab.models.shape import DecoderShape
 from tests.lab.models import dense_mixture
@@ -37,7 +37,7 @@ def test_a_layer_and_its_gradients_are_those_of_all_experts_on_all_tokens(k, fac
     assert kept == x[..., 0].size * k if factor == ALL_SLOTS else kept < 0.9 * x[..., 0].size * k
 
     def found(x, layer):
-        return jnp.sum(u * mixture(x, layer, shape, Seams()))
+        return jnp.sum(u * routed_and_shared(x, layer, shape, Seams()))
 
     def expected(x, w):
         loss = 0.5 / shape.batch * dense_mixture.balance(x, w["router"], k)
@@ -49,11 +49,11 @@ def test_a_layer_and_its_gradients_are_those_of_all_experts_on_all_tokens(k, fac
 
 
 def test_a_token_takes_the_next_slot_of_each_of_its_experts():
-    assert experts.slots(jnp.array([[0, 2], [2, 1], [2, 0], [0, 1]]), 3).tolist() == [[0, 0], [1, 0], [2, 1], [2, 1]]
+    assert routers.slots(jnp.array([[0, 2], [2, 1], [2, 0], [0, 1]]), 3).tolist() == [[0, 0], [1, 0], [2, 1], [2, 1]]
 
 
 def test_the_third_token_of_an_expert_with_two_slots_gets_nothing_back():
-    routes = experts.Routes(jnp.array([[0], [0], [0], [1]]), jnp.array([[0], [1], [2], [0]]), jnp.full((4, 1), 0.5))
+    routes = routers.Routes(jnp.array([[0], [0], [0], [1]]), jnp.array([[0], [1], [2], [0]]), jnp.full((4, 1), 0.5))
     x_TD = jnp.arange(8.0).reshape(4, 2) + 1
     y_ECD = experts.dispatched(x_TD, routes, 2, 2)
     assert y_ECD.tolist() == [[[1, 2], [3, 4]], [[7, 8], [0, 0]]]
@@ -62,39 +62,39 @@ def test_the_third_token_of_an_expert_with_two_slots_gets_nothing_back():
 
 def test_a_bias_moves_the_choice_and_not_the_weights():
     gates_TE = jnp.array([[0.6, 0.3, 0.2]])
-    routes = experts.routes(gates_TE, 2, jnp.array([0.0, 0.0, 0.5]))
+    routes = routers.routes(gates_TE, 2, jnp.array([0.0, 0.0, 0.5]))
     assert routes.expert_Tk.tolist() == [[2, 0]]
     np.testing.assert_allclose(routes.weight_Tk, [[0.25, 0.75]])
 
 
 def test_one_expert_a_token_keeps_its_gate():
-    assert experts.weights(jnp.array([[0.3]])).tolist() == [[pytest.approx(0.3)]]
-    assert experts.weights(jnp.array([[0.3, 0.1]])).tolist() == [[pytest.approx(0.75), pytest.approx(0.25)]]
+    assert routers.weights(jnp.array([[0.3]])).tolist() == [[pytest.approx(0.3)]]
+    assert routers.weights(jnp.array([[0.3, 0.1]])).tolist() == [[pytest.approx(0.75), pytest.approx(0.25)]]
 
 
 def test_only_the_two_nodes_with_the_largest_sums_stay_open():
     # Sums of the two best of each node: 1.0, 1.1, 1.2, 0.9.
     gates_TE = jnp.array([[0.9, 0.1, 0.0, 0.5, 0.6, 0.1, 0.6, 0.6, 0.5, 0.8, 0.1, 0.0]])
-    open_TE = experts.within_nodes(gates_TE, nodes=4, limit=2, k=4) > 0
+    open_TE = routers.within_nodes(gates_TE, nodes=4, limit=2, k=4) > 0
     assert np.flatnonzero(open_TE).tolist() == [3, 4, 5, 6, 7, 8]
 
 
 def test_a_bias_opens_no_closed_node():
-    open_TE = experts.within_nodes(jnp.array([[0.9, 0.8, 0.1, 0.2, 0.5, 0.4]]), nodes=3, limit=2, k=2)
-    assert experts.chosen(open_TE, 2, jnp.array([0, 0, 1.5, 0, 0, 0])).tolist() == [[0, 1]]
+    open_TE = routers.within_nodes(jnp.array([[0.9, 0.8, 0.1, 0.2, 0.5, 0.4]]), nodes=3, limit=2, k=2)
+    assert routers.chosen(open_TE, 2, jnp.array([0, 0, 1.5, 0, 0, 0])).tolist() == [[0, 1]]
 
 
 def test_each_bias_moves_by_one_step_towards_the_mean_load():
-    found = experts.rebalanced(jnp.zeros(3), jnp.array([10.0, 2.0, 6.0]), 0.001)
+    found = routers.rebalanced(jnp.zeros(3), jnp.array([10.0, 2.0, 6.0]), 0.001)
     assert found.tolist() == pytest.approx([-0.001, 0.001, 0.0])
 
 
 def test_large_logits_cost_the_square_of_their_logsumexp():
-    assert float(experts.z_loss(jnp.log(jnp.array([[1.0, 2.0, 1.0], [0.5, 0.25, 0.25]])))) == pytest.approx(np.log(4) ** 2 / 2)
+    assert float(routers.z_loss(jnp.log(jnp.array([[1.0, 2.0, 1.0], [0.5, 0.25, 0.25]])))) == pytest.approx(np.log(4) ** 2 / 2)
 
 
 def test_later_tokens_change_no_earlier_token():
     shape = replace(TINY, capacity_factor=FEW_SLOTS)
     x_BSD, layer = jax.random.normal(jax.random.key(3), (1, 24, 8)), one_layer(shape)
-    run = jax.jit(partial(mixture, shape=shape, seams=Seams()))
+    run = jax.jit(partial(routed_and_shared, shape=shape, seams=Seams()))
     np.testing.assert_array_equal(run(x_BSD, layer)[:, :12], run(x_BSD.at[:, 12:].multiply(-2), layer)[:, :12])

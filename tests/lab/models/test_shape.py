@@ -57,7 +57,7 @@ def test_an_unknown_preset_lists_the_known():
         ({"dtype": "f64"}, "dtype=f64: expected bf16 or f32"),
         ({"remat": "some"}, "remat=some: expected one of none, selective, dots, names, full"),
         ({"experts": 4, "top_k": 5}, "top_k=5 of experts=4: expected 1 to all of them, or experts=0"),
-        ({"capacity_factor": 0.0}, "capacity_factor=0.0, shared=0, balance=0.01: expected more than 0, and 0 or more"),
+        ({"capacity_factor": 0.0}, "capacity_factor=0.0, shared=0, balance=0.01, z=0.0: expected more than 0, and 0 or more"),
         ({"batch": 30, "accumulation": 4}, "batch=30 does not split into accumulation=4 micro-batches; make it a multiple"),
     ],
 )
