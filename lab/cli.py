@@ -269,7 +269,9 @@ def verify(full: bool, html: Path | None, as_json: bool) -> int:
 @click.argument("primitives", metavar="PRIMITIVE...", nargs=-1)
 @click.option("--algorithm", "algorithms", metavar="NAME", multiple=True, help="By default all that the mesh allows.")
 @mesh_option
-@click.option("--target", **_TARGET, default="attached", show_default=True, help="attached, or cpu:N to try it on fake CPU devices.")
+@click.option("--over", metavar="AXIS,...", help="The axes that every collective spans; groups along the others work side by side. By default all.")
+@click.option("--target", **_TARGET, default="attached", show_default=True, help="attached; cpu:N to try it; or GPUs to estimate for: gpu:h200:1x8.")
+@click.option("--links", type=Path, metavar="FILE", help="Of an estimate: a record of lab bench whose times by JAX's own collectives it takes.")
 @click.option("--sizes", metavar="FROM..TO", default="1KiB..1GiB", show_default=True, callback=_parsed(parse_sizes), help="In steps of 4.")
 @click.option("--save", type=Path, callback=_parsed(_writable), help="Also write the JSON to a file.")
 @as_json
@@ -277,21 +279,23 @@ def bench(
     primitives: tuple[str, ...],
     algorithms: tuple[str, ...],
     mesh: Axes | None,
+    over: str | None,
     target: Target,
+    links: Path | None,
     sizes: tuple[int, ...],
     save: Path | None,
     as_json: bool,
 ) -> None:
-    """Times collectives on attached devices, and fits alpha and beta to each algorithm.
+    """Times collectives on attached devices, or estimates them for GPUs that are not there, and fits alpha and beta to each algorithm.
 
-    Every collective spans all axes of the mesh; by default that is one axis of all devices. The JSON of it is a link profile
-    that meshes.hardware.measured_link reads.
+    The mesh is by default one axis of all devices. The JSON of times is a link profile that meshes.hardware.measured_link reads.
     """
     from lab.bench import run as benches
     from lab.bench import tables as bench_tables
 
     command = shlex.join(["lab", *sys.argv[1:]])
-    found = benches.bench(target, mesh, primitives, algorithms, sizes, command, _watched)
+    spanned = tuple(over.split(",")) if over else ()
+    found = benches.bench(target, mesh, primitives, algorithms, sizes, command, _watched, spanned, links)
     if save:
         save.write_text(json.dumps(found.to_json(), indent=2) + "\n")
     if as_json:

@@ -117,7 +117,7 @@ def measured_link(path: Path, primitive: str = "permute", algorithm: str = "lax"
       Unusable: the file is no such record, or has no fit of this name.
     """
     record = _record(path)
-    fit = next((fit for fit in record["fits"] if (fit["primitive"], fit["algorithm"]) == (primitive, algorithm)), {})
+    fit = next((fit for fit in record["fits"] if _is_of(fit, primitive, algorithm)), {})
     if not fit.get("bytes_per_s"):
         fitted = ", ".join(f"{fit['primitive']} by {fit['algorithm']}" for fit in record["fits"] if fit["bytes_per_s"])
         raise Unusable(f"{path}: no fit of {primitive} by {algorithm}; it has {fitted or 'none at all: time three sizes or more'}")
@@ -132,6 +132,24 @@ def measured_link(path: Path, primitive: str = "permute", algorithm: str = "lax"
     )
 
 
+def measured_points(path: Path, primitive: str, algorithm: str) -> tuple[tuple[float, float], ...]:
+    """(wire bytes, seconds) of one algorithm of one primitive at every size that `lab bench --save` timed, the smallest first.
+
+    Raises:
+      Unusable: the file is no such record, or has no time of this name.
+    """
+    record = _record(path)
+    points = [(point["wire_bytes"], point["seconds"]) for point in record["points"] if _is_of(point, primitive, algorithm)]
+    if not points:
+        timed = dict.fromkeys(f"{point['primitive']} by {point['algorithm']}" for point in record["points"])
+        raise Unusable(f"{path}: no time of {primitive} by {algorithm}; it has {', '.join(timed) or 'none'}")
+    return tuple(sorted(points))
+
+
+def _is_of(entry: Mapping[str, Any], primitive: str, algorithm: str) -> bool:
+    return (entry["primitive"], entry["algorithm"]) == (primitive, algorithm)
+
+
 def _record(path: Path) -> Mapping[str, Any]:
     try:
         record = json.loads(path.read_text())
@@ -140,6 +158,8 @@ def _record(path: Path) -> Mapping[str, Any]:
     schema = record.get("schema") if isinstance(record, dict) else None
     if schema != BENCH_SCHEMA:
         raise Unusable(f"{path}: found schema {schema}, expected {BENCH_SCHEMA}, as lab bench --save writes it")
+    if record.get("estimated"):
+        raise Unusable(f"{path}: found estimates, expected times; run lab bench --save on attached devices")
     return record
 
 

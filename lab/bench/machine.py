@@ -47,6 +47,11 @@ def machine(device: jax.Device) -> Machine:
     return Machine(device.device_kind, device.platform, known and known.key, driver, _nccl(), runtime, jax.__version__)
 
 
+def ahead_of_time(known: Chip) -> Machine:
+    """A machine that is not there."""
+    return Machine(known.name, known.platform, known.key, None, None, "compiled ahead of time, not run", jax.__version__)
+
+
 def known_chip(card: str) -> Chip | None:
     """`NVIDIA H100 80GB HBM3` and `TPU v5 lite` to their rows of the table."""
     if tpu := re.fullmatch(r"TPU ?(.+)", card):

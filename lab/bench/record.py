@@ -11,14 +11,18 @@ import numpy as np
 
 from lab.bench.chains import Chain
 from lab.bench.machine import Machine
-from lab.bench.timing import RUNS, WARM_UPS, LeftOut, Measurement
+from lab.bench.programs import LeftOut, Measurement
+from lab.bench.timing import RUNS, WARM_UPS
 from lab.fit import Line, Point, TwoLines, line, relative_errors, two_lines, why_no_line
 from meshes.axes import Axes
 from meshes.hardware import BENCH_SCHEMA, Link, chip
 
-METHOD = (
+TIMED = (
     f"a chain of dependent calls in one compiled program, u32, donated; {WARM_UPS} runs to warm up, then the median of {RUNS}, "
-    "less the launch of an empty program, over the calls; bandwidths as nccl-tests: algbw = n / t, busbw = algbw x "
+    "less the launch of an empty program, over the calls"
+)
+BANDWIDTHS = (
+    "bandwidths as nccl-tests: algbw = n / t, busbw = algbw x "
     "2(P-1)/P for all_reduce, (P-1)/P for all_gather, reduce_scatter, scatter, gather and all_to_all, 1 for broadcast, reduce, permute and barrier; "
     "of two primitives in one call the sum"
 )
@@ -47,22 +51,37 @@ class Bench:
 
     Attributes:
       command, date: as typed; UTC.
-      axes: the mesh, all of which every collective spans.
-      launch_s: of a program without a collective.
+      axes: the mesh.
+      over: those that every collective spans; groups along the others work side by side.
+      launch_s: of a program without a collective, 0 where none was run.
       found: in the order of the chains, sizes rising.
+      estimated: what the times rest on where none was taken.
     """
 
     command: str
     date: str
     machine: Machine
     axes: Axes
+    over: Axes
     launch_s: float
     found: tuple[Measurement | LeftOut, ...]
+    estimated: str | None = None
 
     @cached_property
     def by_chain(self) -> Mapping[Chain, list[Measurement]]:
         times = [entry for entry in self.found if isinstance(entry, Measurement)]
         return {chain: [entry for entry in times if entry.chain == chain] for chain in dict.fromkeys(entry.chain for entry in times)}
+
+    @property
+    def method(self) -> str:
+        return f"{self.estimated or TIMED}; {BANDWIDTHS}"
+
+    def beside_lax(self, chain: Chain) -> Mapping[int, float]:
+        """By payload, how many times as fast as JAX's own collective: its time over the chain's."""
+        lax = self.by_chain.get(Chain(chain.primitives, ("lax",) * len(chain.primitives)), [])
+        theirs = {entry.point.payload_bytes: entry.point.seconds for entry in lax}
+        ours = {point.payload_bytes: point.seconds for point in self.points(chain)}
+        return {size: theirs[size] / seconds for size, seconds in ours.items() if size in theirs}
 
     @property
     def left_out(self) -> list[LeftOut]:
@@ -92,7 +111,7 @@ class Bench:
         return [entry.point for entry in self.by_chain[chain]]
 
     def bus_bytes_per_s(self, entry: Measurement) -> float:
-        return float(entry.chain.bus_factor(self.axes.size)) * entry.point.payload_bytes / entry.point.seconds
+        return float(entry.chain.bus_factor(self.over.size)) * entry.point.payload_bytes / entry.point.seconds
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -102,8 +121,10 @@ class Bench:
             **asdict(self.machine),
             "devices": self.axes.size,
             "mesh": self.axes.shape,
+            "over": list(self.over.names),
             "link": self.link and {"name": self.link.name, "bytes_per_s": self.link.value, "source": self.link.source},
-            "method": METHOD,
+            "method": self.method,
+            "estimated": self.estimated is not None,
             "launch_s": self.launch_s,
             "points": [self._point(entry) for entries in self.by_chain.values() for entry in entries],
             "fits": [_named(chain) | _constants(self.fit(chain)) | {"why_none": self.without_fit.get(chain)} for chain in self.by_chain],
@@ -120,6 +141,7 @@ class Bench:
             "best_s": entry.best_s,
             "algbw_bytes_per_s": entry.point.payload_bytes / entry.point.seconds,
             "busbw_bytes_per_s": self.bus_bytes_per_s(entry),
+            "lax_time_over_time": self.beside_lax(entry.chain).get(entry.point.payload_bytes),
         }
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 
 import jax
 from jax.sharding import Mesh
 
 from lab.bench.chains import Chain, chains, chosen
-from lab.bench.machine import machine
+from lab.bench.estimate import assumed, estimated, rates
+from lab.bench.machine import ahead_of_time, machine
 from lab.bench.record import Bench
 from lab.bench.timing import launch_seconds, measured
 from lab.run import RUNNABLE
 from meshes.axes import Axes
 from meshes.errors import Unusable
+from meshes.hardware import chip
 from meshes.targets import Target, make_mesh, prepare
 
 Watch = Callable[[Sequence[Chain]], Iterable[Chain]]
@@ -29,25 +32,44 @@ def bench(
     sizes: Sequence[int],
     command: str,
     watch: Watch = iter,
+    over: Sequence[str] = (),
+    links: Path | None = None,
 ) -> Bench:
-    """Times chains over all axes of a mesh, by default one axis of all devices.
+    """Times chains on devices that are there, and estimates them for GPUs that are not.
 
+    Args:
+      axes: the mesh, by default one axis of all devices.
+      over: axes that every collective spans, by default all; groups along the others work side by side.
+      links: of an estimate: see `lab.bench.estimate.rates`.
     Raises:
-      Unusable: devices that this process cannot run on, fewer than two of them, a mesh of another size, or an unknown name.
+      Unusable: devices that can neither be run on nor estimated for, fewer than two to span, a mesh of another size, or an unknown name.
     """
     mesh = _mesh(target, axes)
     axes = Axes(mesh.axis_names, mesh.devices.shape)
-    wanted = chosen(chains(axes), primitives, algorithms)
-    date, launch_s = datetime.now(timezone.utc).isoformat(timespec="seconds"), launch_seconds(mesh)
-    found = tuple(entry for chain in watch(wanted) for entry in measured(chain, mesh, sizes, launch_s))
-    return Bench(command, date, machine(mesh.devices.flat[0]), axes, launch_s, found)
+    spanned = _spanned(axes, over)
+    wanted = chosen(chains(spanned), primitives, algorithms)
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    if target.platform not in RUNNABLE:
+        at = rates(target, links)
+        found = tuple(entry for chain in watch(wanted) for entry in estimated(chain, mesh, spanned, sizes, at))
+        return Bench(command, date, ahead_of_time(chip(target.chip)), axes, spanned, 0.0, found, assumed(links))
+    if links:
+        raise Unusable(f"links {links} are for an estimate, and target {target} is timed; leave them out, or name a target such as gpu:h200:1x8")
+    launch_s = launch_seconds(mesh)
+    found = tuple(entry for chain in watch(wanted) for entry in measured(chain, mesh, spanned, sizes, launch_s))
+    return Bench(command, date, machine(mesh.devices.flat[0]), axes, spanned, launch_s, found)
+
+
+def _spanned(axes: Axes, over: Sequence[str]) -> Axes:
+    names = axes.ordered(over or axes.names)
+    spanned = Axes.of({name: axes[name] for name in names})
+    if spanned.size < 2:
+        raise Unusable(f"collectives over {spanned} span {spanned.size} device, expected two or more; try --target cpu:8")
+    return spanned
 
 
 def _mesh(target: Target, axes: Axes | None) -> Mesh:
     if target.platform not in RUNNABLE:
-        raise Unusable(f"target {target} is compiled for ahead of time and cannot run here; bench on attached devices or on cpu:N")
+        rates(target, None)
     prepare([target])
-    axes = axes or Axes(("devices",), (target.devices or len(jax.devices()),))
-    if axes.size < 2:
-        raise Unusable(f"found {axes.size} device ({jax.devices()[0].device_kind}), expected two or more; try --target cpu:8")
-    return make_mesh(target, axes)
+    return make_mesh(target, axes or Axes(("devices",), (target.devices or len(jax.devices()),)))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from lab.bench.chains import Chain
-from lab.bench.record import METHOD, Bench
+from lab.bench.record import Bench
 from lab.bench.sizes import size_text
 from lab.report.tables import Column, columns_text
 from lab.report.units import scaled
@@ -19,17 +19,19 @@ def bench_text(bench: Bench) -> str:
 
 
 def _columns(bench: Bench) -> list[list[Column]]:
-    return [_constants(bench), _times(bench)] if bench.by_chain else []
+    tables = [_constants(bench), _times(bench)] if bench.by_chain else []
+    return [*tables, _beside_lax(bench)] if any(map(bench.beside_lax, _others(bench))) else tables
 
 
 def _headline(bench: Bench) -> str:
     machine = bench.machine
     under = "".join(f", {name} {version}" for name, version in (("driver", machine.driver), ("NCCL", machine.nccl)) if version)
-    return f"{bench.axes.size} x {machine.card}, mesh {bench.axes}, jax {machine.jax}{under}, {bench.date}"
+    over = "" if bench.over == bench.axes else f", over {', '.join(bench.over.names)}"
+    return f"{bench.axes.size} x {machine.card}, mesh {bench.axes}{over}, jax {machine.jax}{under}, {bench.date}"
 
 
 def _constants(bench: Bench) -> list[Column]:
-    """A row a chain: alpha and beta with their standard errors, the farthest point, what two lines gain, and busbw beside the link and lax."""
+    """A row a chain: alpha and beta with their standard errors, the farthest point, what two lines gain, and busbw beside the link."""
     fits = [bench.fit(chain) for chain in bench.by_chain]
     two = [fit if fit and fit.two else None for fit in fits]
     best = [max(map(bench.bus_bytes_per_s, entries)) for entries in bench.by_chain.values()]
@@ -49,26 +51,34 @@ def _constants(bench: Bench) -> list[Column]:
     ]
     if bench.link:
         columns.append(_numbers("of the link", best, lambda rate: f"{rate / bench.link.value:.0%}"))
-    return [*columns, Column("time / lax, smallest n", _beside_lax(bench, 0), True), Column("largest n", _beside_lax(bench, -1), True)]
+    return columns
 
 
-def _beside_lax(bench: Bench, place: int) -> tuple[str, ...]:
-    def ratio(chain: Chain) -> str:
-        lax = Chain(chain.primitives, ("lax",) * len(chain.primitives))
-        ours, theirs = (entries[place].point if (entries := bench.by_chain.get(c)) else None for c in (chain, lax))
-        same = theirs is not None and ours.payload_bytes == theirs.payload_bytes
-        return f"{ours.seconds / theirs.seconds:.2f}" if same else ""
+def _beside_lax(bench: Bench) -> list[Column]:
+    """How many times as fast as JAX's own collective, by size."""
+    others = _others(bench)
+    ratios = [bench.beside_lax(chain) for chain in others]
+    return [
+        Column("lax / time", tuple(chain.primitive for chain in others)),
+        Column("algorithm", tuple(chain.algorithm for chain in others)),
+        *(_numbers(size_text(size), [of.get(size) for of in ratios], lambda ratio: f"{ratio:.2f}") for size in _sizes(bench)),
+    ]
 
-    return tuple(map(ratio, bench.by_chain))
+
+def _others(bench: Bench) -> list[Chain]:
+    return [chain for chain in bench.by_chain if set(chain.algorithms) != {"lax"}]
+
+
+def _sizes(bench: Bench) -> list[int]:
+    return sorted({entry.point.payload_bytes for entries in bench.by_chain.values() for entry in entries})
 
 
 def _times(bench: Bench) -> list[Column]:
     """Microseconds a call; a star where the primitive has no faster algorithm."""
-    sizes = sorted({entry.point.payload_bytes for entries in bench.by_chain.values() for entry in entries})
     return [
         Column("us a call", tuple(chain.primitive for chain in bench.by_chain)),
         Column("algorithm", tuple(chain.algorithm for chain in bench.by_chain)),
-        *(Column(size_text(size), tuple(_time(bench, chain, size) for chain in bench.by_chain), is_number=True) for size in sizes),
+        *(Column(size_text(size), tuple(_time(bench, chain, size) for chain in bench.by_chain), is_number=True) for size in _sizes(bench)),
     ]
 
 
@@ -87,8 +97,8 @@ def _facts(bench: Bench) -> list[str]:
     return [fact for fact in (on_cpu, _link(bench), _combined(bench), *_missing(bench), *_unfitted(bench)) if fact] + [
         "alpha, beta: t = steps alpha + bytes / beta, steps and bytes as the algorithm states them; least squares of relative errors; "
         "'line off by' and 'two lines' are medians",
-        f"method: {METHOD}",
-        f"launch of an empty program: {bench.launch_s * 1e6:.0f} us",
+        f"method: {bench.method}",
+        *([] if bench.estimated else [f"launch of an empty program: {bench.launch_s * 1e6:.0f} us"]),
     ]
 
 

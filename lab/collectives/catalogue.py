@@ -1,6 +1,7 @@
 """Every algorithm by primitive and name: the one table to add a line to."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from lab.collectives import (
     builtin,
@@ -22,10 +23,19 @@ from lab.collectives.algorithm import (
 )
 
 _RS, _AG = "reduce_scatter", "all_gather"
+
+
+def _in_lanes(primitive: str, ways: ring.Ways) -> Algorithm:
+    """A ring whose blocks go round in lanes."""
+    cost = ring.all_reduce_cost if primitive == "all_reduce" else ring.half_cost
+    return Algorithm(primitive, partial(getattr(ring, primitive), ways=ways), partial(cost, ways=ways), buffers=0, blocks=3)
+
+
 _REDUCE_SCATTER = {
     "lax": Algorithm(_RS, builtin.reduce_scatter, builtin.reduce_scatter_cost),
-    "ring": Algorithm(_RS, ring.reduce_scatter, ring.half_cost, buffers=0, blocks=2),
-    "split_ring": Algorithm(_RS, ring.reduce_scatter_split, ring.half_cost_split, buffers=0, blocks=2),
+    "ring": _in_lanes(_RS, ring.WHOLE),
+    "split_ring": _in_lanes(_RS, ring.HALVES),
+    "sliced_ring": _in_lanes(_RS, ring.SLICES),
     "bidirectional_ring": Algorithm(
         _RS, ring.reduce_scatter_both_ways, ring.half_cost_both_ways, additions=ring.additions_both_ways, buffers=0, blocks=4
     ),
@@ -39,20 +49,22 @@ _REDUCE_SCATTER = {
 }
 _ALL_GATHER = {
     "lax": Algorithm(_AG, builtin.all_gather, builtin.all_gather_cost),
-    "ring": Algorithm(_AG, ring.all_gather, ring.half_cost),
-    "split_ring": Algorithm(_AG, ring.all_gather_split, ring.half_cost_split),
+    "ring": _in_lanes(_AG, ring.WHOLE),
+    "split_ring": _in_lanes(_AG, ring.HALVES),
+    "sliced_ring": _in_lanes(_AG, ring.SLICES),
     "bidirectional_ring": Algorithm(_AG, ring.all_gather_both_ways, ring.half_cost_both_ways),
     "doubling": Algorithm(_AG, recursive.all_gather_doubling, recursive.all_gather_doubling_cost, misfit=power_of_two),
     "circulant": Algorithm(_AG, circulant.all_gather, circulant.all_gather_cost),
     "hierarchical": Algorithm(_AG, hierarchical.all_gather, hierarchical.all_gather_cost, misfit=several_axes),
 }
-_IN_TWO = ("ring", "split_ring", "bidirectional_ring", "circulant")
-_BY_BLOCKS = {name: all_reduce_by_blocks(_REDUCE_SCATTER[name], _ALL_GATHER[name]) for name in _IN_TWO}
+_RING = _in_lanes("all_reduce", ring.WHOLE)
 _TREE = Algorithm("all_reduce", tree.all_reduce, tree.all_reduce_cost, elementwise=False, additions=rounds_up, buffers=2)
 _ALL_REDUCE = {
     "lax": Algorithm("all_reduce", builtin.all_reduce, builtin.all_reduce_cost, elementwise=False),
-    **_BY_BLOCKS,
-    "sliced_ring": pipelined.sliced(_BY_BLOCKS["ring"]),
+    "ring": _RING,
+    "split_ring": _in_lanes("all_reduce", ring.HALVES),
+    "sliced_ring": _in_lanes("all_reduce", ring.SLICES),
+    **{name: all_reduce_by_blocks(_REDUCE_SCATTER[name], _ALL_GATHER[name]) for name in ("bidirectional_ring", "circulant")},
     "doubling": Algorithm(
         "all_reduce", recursive.all_reduce_doubling, recursive.all_reduce_doubling_cost, elementwise=False, additions=rounds_up, buffers=2
     ),
@@ -61,9 +73,11 @@ _ALL_REDUCE = {
     ),
     "tree": _TREE,
     "double_tree": double_tree.all_reduce(),
-    "hierarchical": hierarchical.all_reduce(across=_BY_BLOCKS["ring"]),
+    "hierarchical": hierarchical.all_reduce(across=_RING),
     "ring_tree": hierarchical.all_reduce(across=_TREE),
-    "torus": Algorithm("all_reduce", hierarchical.torus, hierarchical.torus_cost, misfit=several_axes, additions=hierarchical.additions),
+    "torus": Algorithm(
+        "all_reduce", hierarchical.torus, hierarchical.torus_cost, misfit=several_axes, additions=hierarchical.additions, buffers=2
+    ),
 }
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
     "all_reduce": _ALL_REDUCE,
@@ -92,6 +106,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
     "all_to_all": {
         "lax": Algorithm("all_to_all", builtin.all_to_all, builtin.all_to_all_cost),
         "pairwise": Algorithm("all_to_all", exchange.pairwise, exchange.pairwise_cost),
+        "sliced_pairwise": Algorithm("all_to_all", partial(exchange.pairwise, slices=4), partial(exchange.pairwise_cost, slices=4)),
         "bruck": Algorithm("all_to_all", exchange.bruck, exchange.bruck_cost, buffers=2),
     },
     "permute": {

@@ -11,7 +11,10 @@ from lab.collectives.wires import (
     Axis,
     block_size,
     in_rank_order,
+    in_turn,
+    parts_of,
     pick,
+    put,
     rotate,
     shift,
     shift_pairs,
@@ -19,19 +22,29 @@ from lab.collectives.wires import (
 from meshes.axes import Axes
 
 
-def pairwise(x_PC: jax.Array, axis: Axis) -> jax.Array:
-    """Each block goes straight to its rank, 1, 2, ..., P - 1 places on.
+def pairwise(x_PC: jax.Array, axis: Axis, slices: int = 1) -> jax.Array:
+    """Each block, or one slice of it after the other, goes straight to its rank, 1, 2, ..., P - 1 places on.
 
-    Cost: P - 1 steps; sends (P - 1) / P of the buffer.
+    Cost of k slices: k (P - 1) steps; sends (P - 1) / P of the buffer.
     """
-    rank = jax.lax.axis_index(axis)
-    arrived = [shift(pick(x_PC, rank + step), axis, step) for step in range(x_PC.shape[0])]
-    return in_rank_order(jnp.stack(arrived), axis)
+    rank, arrived = jax.lax.axis_index(axis), None
+    for step, start, size in _turns(*x_PC.shape[:2], slices):
+        x_PC, due_C = in_turn(x_PC, pick(x_PC, rank + step, start, size))
+        # What came before is put in its place, from which all has left or leaves now, while this is on its way.
+        x_PC = put(x_PC, *arrived) if arrived else x_PC
+        arrived = shift(due_C, axis, step), rank - step, start
+    return put(x_PC, *arrived) if arrived else x_PC
 
 
-def pairwise_cost(axes: Axes, elements: int) -> Cost:
-    block = block_size(elements, axes.size)
-    return sum((rounds(permute(axes, shift_pairs(axes.size, step), block)) for step in range(1, axes.size)), Cost())
+def _turns(ranks: int, rows: int, slices: int) -> list[tuple[int, int, int]]:
+    """(step, start, size), d places on and back in turn: what is sent there goes to where the next one comes from."""
+    there_and_back = (dict.fromkeys((there, ranks - there)) for there in range(1, ranks // 2 + 1))
+    return [(step, *part) for steps in there_and_back for part in parts_of(rows, slices) for step in steps]
+
+
+def pairwise_cost(axes: Axes, elements: int, slices: int = 1) -> Cost:
+    turns = _turns(axes.size, block_size(elements, axes.size), slices)
+    return sum((rounds(permute(axes, shift_pairs(axes.size, step), size)) for step, _, size in turns), Cost())
 
 
 def bruck(x_PC: jax.Array, axis: Axis) -> jax.Array:

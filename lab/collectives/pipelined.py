@@ -66,22 +66,6 @@ def chain_reduce(slices: int = SLICES) -> Algorithm:
     return Algorithm("reduce", run, cost)
 
 
-def sliced(whole: Algorithm, slices: int = 2) -> Algorithm:
-    """An all_reduce of each slice for itself: more and shorter messages, so that a device may sum one while it sends another.
-
-    Cost: k times that of n/k.
-    """
-
-    def run(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
-        x_KC = split(x.reshape(-1), slices)
-        return join(jnp.stack([whole.run(x_C, axis, op=op) for x_C in x_KC]), x.size).reshape(x.shape)
-
-    def cost(axes: Axes, elements: int) -> Cost:
-        return whole.cost(axes, block_size(elements, slices)) * slices
-
-    return Algorithm("all_reduce", run, cost, misfit=whole.misfit, additions=whole.additions)
-
-
 def _in_slices(x: jax.Array, slices: int, axis: Axis, turns: Sequence[Turn], op: Op) -> jax.Array:
     return join(play(split(x.reshape(-1), slices), axis, turns, op), x.size).reshape(x.shape)
 

@@ -1,77 +1,126 @@
 """Rings: each rank speaks to its neighbours only, and every link carries the same (Patarasu & Yuan 2009).
 
-Blocks are summed starting from a different rank each, so the operation must be elementwise and commutative.
+Blocks are summed starting from a different rank each, so the operation must be elementwise and commutative. Blocks go round in lanes: a lane is
+a part of every block, and while one is on its way another is summed, or put where it belongs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
-from lab.collectives.cost import Cost, Message, permute, rounds
+from lab.collectives.cost import Cost, Message, at_once, permute, rounds
 from lab.collectives.wires import (
     Axis,
     Op,
     block_size,
-    in_rank_order,
+    everywhere,
+    in_turn,
+    join,
+    parts_of,
     pick,
+    put,
     shift,
     shift_pairs,
+    split,
 )
 from meshes.axes import Axes
 
 RIGHT, LEFT = 1, -1
+Ways = tuple[int, ...]
+"""Of the lanes."""
+WHOLE, HALVES, SLICES = (RIGHT,), (RIGHT, LEFT), (RIGHT,) * 4
 
 
-def reduce_scatter(x_PC: jax.Array, axis: Axis, op: Op, way: int = RIGHT) -> jax.Array:
+class Lane(NamedTuple):
+    """`size` rows of every block from `start` on, and the way that they go round."""
+
+    start: int
+    size: int
+    way: int
+
+
+def reduce_scatter(x_PC: jax.Array, axis: Axis, op: Op, ways: Ways = WHOLE) -> jax.Array:
     """[P, C], one block a rank, to [C]: block r of the result on rank r.
 
-    Cost: P - 1 steps; sends (P - 1) / P of the buffer.
+    Cost of k lanes: k (P - 1) messages, of opposite ways two at once; sends (P - 1) / P of the buffer.
     """
-    P, rank = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
-    # Start one block behind one's own, so that after P - 1 hops rank r holds block r.
-    travelling_C = pick(x_PC, rank - way)
-    for step in range(1, P):
-        travelling_C = op(shift(travelling_C, axis, way), pick(x_PC, rank - way * (1 + step)))
-    return travelling_C
+    sums, _ = _summed(x_PC, axis, op, _lanes(x_PC.shape[1], ways))
+    return jnp.concatenate(sums)
 
 
-def all_gather(x_C: jax.Array, axis: Axis, way: int = RIGHT) -> jax.Array:
+def all_gather(x_C: jax.Array, axis: Axis, ways: Ways = WHOLE) -> jax.Array:
     """[C] to [P, C]: block r from rank r.
 
-    Cost: P - 1 steps; sends (P - 1) / P of the result.
+    Cost of k lanes: k (P - 1) messages, of opposite ways two at once; sends (P - 1) / P of the result.
     """
-    passing = _passing(x_C, axis, way, jax.lax.axis_size(axis) - 1)
-    return in_rank_order(jnp.stack(passing if way == RIGHT else _turned_round(passing)), axis)
+    lanes = _lanes(x_C.shape[0], ways)
+    parts = [x_C[lane.start : lane.start + lane.size] for lane in lanes]
+    gathered_PC, _ = _gathered(parts, axis, lanes, everywhere(x_C, axis))
+    return gathered_PC
 
 
-def half_cost(axes: Axes, elements: int) -> Cost:
+def all_reduce(x: jax.Array, axis: Axis, op: Op, ways: Ways = WHOLE) -> jax.Array:
+    """A reduce_scatter, then an all_gather into the buffer that is summed up (AR = AG o RS: Ch. 11, `ch11.decomposition`).
+
+    Cost: that of both.
+    """
+    x_PC = split(x.reshape(-1), jax.lax.axis_size(axis))
+    lanes = _lanes(x_PC.shape[1], ways)
+    sums, spent_PC = _summed(x_PC, axis, op, lanes)
+    reduced_PC, _ = _gathered(sums, axis, lanes, spent_PC)
+    return join(reduced_PC, x.size).reshape(x.shape)
+
+
+def half_cost(axes: Axes, elements: int, ways: Ways = WHOLE) -> Cost:
     """Of a reduce_scatter, or of an all_gather."""
-    return rounds(_message(axes, block_size(elements, axes.size), RIGHT), times=axes.size - 1)
+    lanes = _lanes(block_size(elements, axes.size), ways)
+    one_way = ([_round(axes, lane) for lane in lanes if lane.way == way] for way in (RIGHT, LEFT))
+    return at_once(*(sum(costs, Cost()) for costs in one_way))
 
 
-def reduce_scatter_split(x_PC: jax.Array, axis: Axis, op: Op) -> jax.Array:
-    """As `reduce_scatter`, half of every block going round each way.
-
-    Cost: P - 1 steps; sends (P - 1) / (2 P) of the buffer in each direction.
-    """
-    half = block_size(x_PC.shape[1], 2)
-    halves = reduce_scatter(x_PC[:, :half], axis, op, RIGHT), reduce_scatter(x_PC[:, half:], axis, op, LEFT)
-    return jnp.concatenate(halves)
+def all_reduce_cost(axes: Axes, elements: int, ways: Ways = WHOLE) -> Cost:
+    return half_cost(axes, elements, ways) * 2
 
 
-def all_gather_split(x_C: jax.Array, axis: Axis) -> jax.Array:
-    """As `all_gather`, half of every block going round each way.
+def _summed(x_PC: jax.Array, axis: Axis, op: Op, lanes: Sequence[Lane]) -> tuple[list[jax.Array], jax.Array]:
+    """What is due here of every lane, and the buffer, now free."""
+    P, rank = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
+    travelling: list[jax.Array] = []
+    # Start one block behind one's own, so that after P - 1 hops rank r holds block r.
+    for lane in lanes:
+        x_PC, first = in_turn(x_PC, pick(x_PC, rank - lane.way, *lane[:2]))
+        travelling.append(first)
+    for step in range(2, P + 1):
+        for i, lane in enumerate(lanes):
+            here = pick(x_PC, rank - lane.way * step, *lane[:2])
+            x_PC, travelling[i] = in_turn(x_PC, op(shift(travelling[i], axis, lane.way), here))
+    return travelling, x_PC
 
-    Cost: P - 1 steps; sends (P - 1) / (2 P) of the result in each direction.
-    """
-    half = block_size(x_C.shape[0], 2)
-    return jnp.concatenate([all_gather(x_C[:half], axis, RIGHT), all_gather(x_C[half:], axis, LEFT)], axis=1)
+
+def _gathered(
+    parts: Sequence[jax.Array], axis: Axis, lanes: Sequence[Lane], into_PC: jax.Array, steps: int | None = None
+) -> tuple[jax.Array, list[jax.Array]]:
+    """`into` with what comes in `steps` less one hops, by default all blocks, lane by lane put in place while it moves on; and what came last."""
+    P, rank, travelling = jax.lax.axis_size(axis), jax.lax.axis_index(axis), list(parts)
+    last = (P if steps is None else steps) - 1
+    for step in range(last + 1):
+        for i, lane in enumerate(lanes):
+            here, then = travelling[i], (i + 1) % len(lanes)
+            travelling[i] = shift(here, axis, lane.way) if step < last else here
+            into_PC, travelling[then] = in_turn(put(into_PC, here, rank - lane.way * step, lane.start), travelling[then])
+    return into_PC, travelling
 
 
-def half_cost_split(axes: Axes, elements: int) -> Cost:
-    """Of a reduce_scatter, or of an all_gather."""
-    return rounds(*_both_ways(axes, *_halves(block_size(elements, axes.size))), times=axes.size - 1)
+def _lanes(block: int, ways: Ways) -> list[Lane]:
+    return [Lane(*part, way) for part, way in zip(parts_of(block, len(ways)), ways, strict=False)]
+
+
+def _round(axes: Axes, lane: Lane) -> Cost:
+    return rounds(_message(axes, lane.size, lane.way), times=axes.size - 1)
 
 
 def reduce_scatter_both_ways(x_PC: jax.Array, axis: Axis, op: Op) -> jax.Array:
@@ -81,12 +130,12 @@ def reduce_scatter_both_ways(x_PC: jax.Array, axis: Axis, op: Op) -> jax.Array:
     """
     P, rank = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
     sum_C = pick(x_PC, rank)
-    for way in (RIGHT, LEFT) if P > 1 else ():
-        travelling_C = pick(x_PC, rank + way * (P // 2))[_farthest_part(P, x_PC.shape[1], way)]
-        for hops_left in range(P // 2 - 1, -1, -1):
+    travelling = {way: pick(x_PC, rank + way * (P // 2))[_farthest_part(P, x_PC.shape[1], way)] for way in (RIGHT, LEFT)}
+    for hops_left in range(P // 2 - 1, -1, -1):
+        for way in travelling:
             here_C = pick(x_PC, rank + way * hops_left) if hops_left else sum_C
-            travelling_C = _added(here_C, shift(travelling_C, axis, way), way, op)
-        sum_C = travelling_C
+            x_PC, travelling[way] = in_turn(x_PC, _added(here_C, shift(travelling[way], axis, way), way, op))
+            sum_C = sum_C if hops_left else travelling[way]
     return sum_C
 
 
@@ -95,11 +144,15 @@ def all_gather_both_ways(x_C: jax.Array, axis: Axis) -> jax.Array:
 
     Cost: floor(P / 2) steps; sends (P - 1) / (2 P) of the result in each direction.
     """
-    P, half = jax.lax.axis_size(axis), block_size(x_C.shape[0], 2)
-    right, left = (_passing(x_C, axis, way, (P - 1) // 2) for way in (RIGHT, LEFT))
+    P, C, half = jax.lax.axis_size(axis), x_C.shape[0], block_size(x_C.shape[0], 2)
+    lanes = [Lane(0, C, RIGHT), Lane(0, C, LEFT)]
+    gathered_PC, (right_C, left_C) = _gathered([x_C, x_C], axis, lanes, everywhere(x_C, axis), steps=(P + 1) // 2)
+    if P % 2:
+        return gathered_PC
     # For even P the farthest rank is as far both ways: half of its block comes each.
-    farthest = [] if P % 2 else [jnp.concatenate([shift(right[-1][:half], axis, RIGHT), shift(left[-1][half:], axis, LEFT)])]
-    return in_rank_order(jnp.stack([*right, *farthest, *_turned_round(left)[1:]]), axis)
+    farthest = jax.lax.axis_index(axis) + P // 2
+    gathered_PC = put(gathered_PC, shift(right_C[:half], axis, RIGHT), farthest)
+    return put(gathered_PC, shift(left_C[half:], axis, LEFT), farthest, half)
 
 
 def half_cost_both_ways(axes: Axes, elements: int) -> Cost:
@@ -112,19 +165,6 @@ def half_cost_both_ways(axes: Axes, elements: int) -> Cost:
 def additions_both_ways(axes: Axes) -> int:
     """Half of the way round, then what comes from the other side."""
     return min(axes.size - 1, axes.size // 2 + 1)
-
-
-def _passing(x_C: jax.Array, axis: Axis, way: int, steps: int) -> list[jax.Array]:
-    """One's own block, and those that pass on their way around: of the neighbour, of the one behind it, ..."""
-    blocks = [x_C]
-    for _ in range(steps):
-        blocks.append(shift(blocks[-1], axis, way))
-    return blocks
-
-
-def _turned_round(blocks: list[jax.Array]) -> list[jax.Array]:
-    """One's own block first, the others in the opposite order."""
-    return blocks[:1] + blocks[:0:-1]
 
 
 def _farthest_part(ranks: int, block: int, way: int) -> slice:

@@ -61,6 +61,12 @@ def block_size(elements: int, ranks: int) -> int:
     return -(-elements // ranks)
 
 
+def parts_of(rows: int, count: int) -> list[tuple[int, int]]:
+    """(start, size) of nearly equal parts; one at least, none of the others empty."""
+    size = block_size(rows, count)
+    return [(start, min(size, rows - start)) for start in range(0, max(rows, 1), max(size, 1))]
+
+
 def split(x_NS: jax.Array, ranks: int) -> jax.Array:
     """[N, S] to [ranks, C, S], C = ceil(N / ranks): rows in order, zeros after them."""
     C = block_size(x_NS.shape[0], ranks)
@@ -74,14 +80,29 @@ def join(x_PCS: jax.Array, rows: int | None = None) -> jax.Array:
     return x_PCS.reshape(P * C, *S)[:rows]
 
 
-def pick(x_PC: jax.Array, block: jax.Array) -> jax.Array:
-    """Block number `block` modulo P."""
-    return jax.lax.dynamic_index_in_dim(x_PC, block % x_PC.shape[0], keepdims=False)
+def pick(x_PC: jax.Array, block: jax.Array, start: int = 0, size: int | None = None) -> jax.Array:
+    """Block number `block` modulo P; or `size` rows of it, from `start` on."""
+    P, C, *S = x_PC.shape
+    rows = C - start if size is None else size
+    return jax.lax.dynamic_slice(x_PC, (block % P, start, *[0] * len(S)), (1, rows, *S))[0]
 
 
-def put(x_PC: jax.Array, new_C: jax.Array, block: jax.Array) -> jax.Array:
-    """`x` with block number `block` replaced."""
-    return jax.lax.dynamic_update_index_in_dim(x_PC, new_C, block, 0)
+def put(x_PC: jax.Array, new_C: jax.Array, block: jax.Array, start: int = 0) -> jax.Array:
+    """`x` with block number `block` modulo P replaced; or as many rows of it as `new` has, from `start` on."""
+    return jax.lax.dynamic_update_slice(x_PC, new_C[None], (block % x_PC.shape[0], start, *[0] * (x_PC.ndim - 2)))
+
+
+def everywhere(x_C: jax.Array, axis: Axis) -> jax.Array:
+    """[P, C], to be overwritten."""
+    return jnp.broadcast_to(x_C, (jax.lax.axis_size(axis), *x_C.shape))
+
+
+def in_turn(first: jax.Array, then: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Both as they are; what is made of either has to wait for both.
+
+    So XLA neither fuses into one kernel what belongs beside different messages, nor puts it off until the last of them.
+    """
+    return jax.lax.optimization_barrier((first, then))
 
 
 def rotate(x_PC: jax.Array, by: jax.Array) -> jax.Array:

@@ -10,16 +10,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from lab.bench import timing
+from lab.bench import programs, timing
 from lab.bench.chains import chains, chosen
-from lab.bench.timing import (
-    LeftOut,
-    Measurement,
-    difference,
-    launch_seconds,
-    measured,
-    program,
-)
+from lab.bench.programs import LeftOut, Measurement, difference
+from lab.bench.timing import launch_seconds, measured
 from lab.collectives import ALGORITHMS
 from lab.ledger import Kind, wire_bytes
 from meshes import plugins
@@ -45,6 +39,14 @@ def test_three_ranks_have_no_chain_that_needs_a_power_of_two():
     assert "ring" in names and "halving" not in names
 
 
+def program(chain, elements, axes=ONE_AXIS):
+    return programs.program(chain, mesh(axes), axes, elements)
+
+
+def timed(chain, sizes, launch_s):
+    return measured(chain, mesh(ONE_AXIS), ONE_AXIS, sizes, launch_s)
+
+
 def on_four(chain):
     spec = PartitionSpec("data")
     call = jax.shard_map(lambda x_N: chain.call(x_N, ("data",)), mesh=mesh(ONE_AXIS), in_specs=spec, out_specs=spec)
@@ -68,9 +70,9 @@ def test_a_chain_of_barriers_sends_one_number_each_and_stays_at_one(algorithm):
     (chain,) = chosen(chains(ONE_AXIS), ["barrier"], [algorithm])
     ones = jnp.ones(4, jnp.uint32)
     assert on_four(chain)(ones).tolist() == [1, 1, 1, 1] and on_four(chain)(ones + 1).tolist() == [2, 2, 2, 2]
-    compiled = program(chain, mesh(ONE_AXIS), chain.elements(1 << 20, 4))
-    assert difference(compiled, ONE_AXIS) is None and compiled.ledger.totals().payload_bytes == 4 * 32
-    (entry,) = measured(chain, mesh(ONE_AXIS), (1024, 4096), launch_s=0.0)
+    compiled = program(chain, chain.elements(1 << 20, 4))
+    assert difference(compiled) is None and compiled.ledger.totals().payload_bytes == 4 * 32
+    (entry,) = timed(chain, (1024, 4096), launch_s=0.0)
     assert (entry.point.payload_bytes, entry.calls) == (4, 32 // entry.messages_stated)
 
 
@@ -114,7 +116,7 @@ def test_a_name_that_no_chain_has_is_refused(primitives, algorithms, said):
 
 
 def test_three_sizes_give_three_times_at_payloads_that_split_evenly():
-    found = measured(LAX["all_to_all"], mesh(ONE_AXIS), (1000, 4000, 16400), launch_s=0.0)
+    found = timed(LAX["all_to_all"], (1000, 4000, 16400), launch_s=0.0)
     assert [entry.point.payload_bytes for entry in found] == [1024, 4096, 16384]
     assert all(isinstance(entry, Measurement) and 0 < entry.best_s <= entry.point.seconds < 1 for entry in found)
     assert [entry.point.wire_bytes for entry in found] == [768, 3072, 12288]
@@ -122,19 +124,19 @@ def test_three_sizes_give_three_times_at_payloads_that_split_evenly():
 
 def test_the_time_of_a_call_is_that_of_the_program_less_the_launch_over_the_calls(monkeypatch):
     monkeypatch.setattr(timing, "_runs", lambda compiled, x: [1.1, 0.5, 0.9])
-    (entry,) = measured(LAX["permute"], mesh(ONE_AXIS), (1024,), launch_s=0.1)
+    (entry,) = timed(LAX["permute"], (1024,), launch_s=0.1)
     assert (entry.calls, entry.point.seconds, entry.best_s) == pytest.approx((32, 0.8 / 32, 0.4 / 32))
 
 
 def test_a_chain_no_longer_than_a_launch_has_no_time():
-    (entry,) = measured(LAX["permute"], mesh(ONE_AXIS), (1024,), launch_s=60.0)
+    (entry,) = timed(LAX["permute"], (1024,), launch_s=60.0)
     assert isinstance(entry, LeftOut)
     assert entry.why == "32 calls take no longer than the launch of an empty program"
 
 
 def test_a_program_that_does_not_fit_is_not_run(monkeypatch):
     monkeypatch.setattr(timing, "_memory_limit", lambda mesh: 1000)
-    (entry,) = measured(LAX["permute"], mesh(ONE_AXIS), (1024,), launch_s=0.0)
+    (entry,) = timed(LAX["permute"], (1024,), launch_s=0.0)
     assert re.fullmatch(r"needs [\d,]+ B of the device's 1,000 B", entry.why)
 
 
@@ -143,15 +145,15 @@ def test_a_program_that_fails_costs_its_own_time_only(monkeypatch):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nand more")
 
     monkeypatch.setattr(timing, "_runs", exhausted)
-    assert measured(LAX["permute"], mesh(ONE_AXIS), (1024,), launch_s=0.0) == [
+    assert timed(LAX["permute"], (1024,), launch_s=0.0) == [
         LeftOut(LAX["permute"], 1024, "RESOURCE_EXHAUSTED: out of memory")
     ]
 
 
 def test_calls_that_xla_dropped_are_noticed():
-    shorter = program(LAX["all_reduce"], mesh(ONE_AXIS), 256)
-    assert difference(shorter, ONE_AXIS) is None
-    said = difference(replace(shorter, calls=33), ONE_AXIS)
+    shorter = program(LAX["all_reduce"], 256)
+    assert difference(shorter) is None
+    said = difference(replace(shorter, calls=33))
     assert said == "XLA compiled 32,768 B of all_reduce, and 33 calls state 33,792 B of all_reduce"
 
 
@@ -163,8 +165,8 @@ def test_launching_an_empty_program_takes_less_than_a_tenth_of_a_second():
 @pytest.mark.parametrize("name", ["permute", "all_reduce", "all_to_all", "reduce_scatter+all_gather"])
 def test_on_gpus_a_chain_of_lax_is_its_collectives_and_not_one_pass_more(name):
     axes = Axes.parse("data=2")
-    compiled = program(LAX[name], make_mesh(parse_target("gpu:h100:1x2"), axes), 4 << 20)
-    assert difference(compiled, axes) is None
+    compiled = programs.program(LAX[name], make_mesh(parse_target("gpu:h100:1x2"), axes), axes, 4 << 20)
+    assert difference(compiled) is None
     entry = compiled.compiled.as_text().partition("\nENTRY")[2]
     operations = re.findall(r"^ .*? = .*?[\]})] ([a-z][a-z-]*)\(", entry, re.MULTILINE)
     begun = [re.sub("-start$", "", operation) for operation in operations if not operation.endswith("-done")]

@@ -8,10 +8,10 @@ import pytest
 from lab.bench import run as benches
 from lab.bench.chains import Chain, chains, chosen
 from lab.bench.machine import Machine, known_chip, machine, nccl_version
+from lab.bench.programs import LeftOut, Measurement
 from lab.bench.record import Bench
 from lab.bench.sizes import parse_sizes, size_text
 from lab.bench.tables import bench_text
-from lab.bench.timing import LeftOut, Measurement
 from lab.fit import Point
 from meshes.axes import Axes
 from meshes.errors import Unusable
@@ -20,6 +20,7 @@ from meshes.targets import parse_target
 
 H100 = Machine("NVIDIA H100 80GB HBM3", "gpu", "h100", "580.1", "2.28.9", "cuda 13", "0.11.2")
 PERMUTE, RING, LAX = Chain(("permute",), ("lax",)), Chain(("all_reduce",), ("ring",)), Chain(("all_reduce",), ("lax",))
+TWO = Axes.parse("data=2")
 SIZES = tuple(4**power * 2**10 for power in range(11))
 
 
@@ -34,7 +35,7 @@ def entries(chain, alpha_s, bytes_per_s, sizes=SIZES, messages=None):
 
 
 def bench(*found):
-    return Bench("lab bench", "2025-01-01T00:00:00+00:00", H100, Axes.parse("data=2"), 1e-4, found)
+    return Bench("lab bench", "2025-01-01T00:00:00+00:00", H100, TWO, TWO, 1e-4, found)
 
 
 WHOLE = bench(
@@ -65,11 +66,11 @@ def test_a_ring_on_two_ranks_has_two_alphas_and_all_reduce_moves_n_on_the_bus():
     assert WHOLE.bus_bytes_per_s(largest) == pytest.approx(2**30 / largest.point.seconds)
 
 
-def test_the_table_sets_busbw_beside_the_link_and_times_beside_lax():
+def test_the_table_sets_busbw_beside_the_link():
     text = bench_text(WHOLE)
     (ring,) = [line.split() for line in text.splitlines() if line.startswith("all_reduce  ring") and "%" in line]
     exact_fit, from_size = ["15.0", "0.0", "200.0", "0.0", "0%", ring[7], *ring[8:10], "0%"], ring[11:13]
-    assert ring == ["all_reduce", "ring", *exact_fit, *from_size, "198.9", "44%", "1.50", "1.50"]
+    assert ring == ["all_reduce", "ring", *exact_fit, *from_size, "198.9", "44%"]
     assert "jax 0.11.2, driver 580.1, NCCL 2.28.9" in text
     assert "link: NVLink 4, 450 GB/s one way (NVIDIA H100" in text
     assert "left out: broadcast by tree at 1 GiB: needs 2 B of the device's 1 B" in text
@@ -80,6 +81,14 @@ def test_a_star_marks_the_fastest_of_a_primitive_and_nothing_without_a_rival():
     cells = {(row[0], row[1]): row[2:] for row in rows if row and row[0] in ("permute", "all_reduce")}
     assert all(cell.startswith("*") for cell in cells["all_reduce", "lax"])
     assert not any(cell.startswith("*") for cell in cells["all_reduce", "ring"] + cells["permute", "lax"])
+
+
+def test_beside_lax_stands_by_how_much_it_is_faster_at_every_size():
+    table = bench_text(WHOLE).split("lax / time")[1]
+    (ring,) = [line.split() for line in table.splitlines() if line.startswith("all_reduce  ring")]
+    assert ring[2:] == ["0.67"] * 8 + ["0.67", "0.67", "0.67"]
+    assert [point["lax_time_over_time"] for point in WHOLE.to_json()["points"] if point["algorithm"] == "ring"][-1] == pytest.approx(2 / 3, rel=1e-2)
+    assert "lax / time" not in bench_text(bench(*entries(LAX, 1e-5, 1e11)))
 
 
 def test_messages_that_xla_put_together_are_told():
@@ -113,7 +122,7 @@ def test_two_lines_stand_beside_one_where_the_protocol_changes_at_1_mib():
     assert fit.two.from_bytes == 1 << 20 and fit.two_median_error < 1e-9 < fit.median_error
     (row,) = changing.to_json()["fits"]
     assert (row["two"]["from_bytes"], row["two"]["above"]["bytes_per_s"]) == (1 << 20, pytest.approx(300e9))
-    assert ["0%", "1", "MiB"] == [line.split()[-7:-4] for line in bench_text(changing).splitlines() if "MiB" in line and "%" in line][0]
+    assert ["0%", "1", "MiB"] == [line.split()[-5:-2] for line in bench_text(changing).splitlines() if "MiB" in line and "%" in line][0]
 
 
 def test_versions_of_nccl_are_numbers_in_one_and_absent_without_it():
@@ -198,8 +207,10 @@ def test_lab_bench_takes_a_mesh_of_several_axes_and_the_algorithms_that_go_along
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (["--target", "gpu:h100:1x2"], "cannot run here; bench on attached devices"),
-        (["--target", "cpu:1"], "found 1 device"),
+        (["--target", "gpu:h100:2x8"], "target gpu:h100:2x8: expected GPUs of one host to estimate for"),
+        (["--target", "cpu:1"], "collectives over devices=1 span 1 device, expected two or more"),
+        (["--target", "cpu:2", "--over", "tensor"], "no axis 'tensor' in the mesh"),
+        (["--target", "cpu:2", "--links", "b.json"], "are for an estimate, and target cpu:2 is timed"),
         (["--target", "cpu:2", "--mesh", "data=4"], "make them equal"),
         (["permutes", "--target", "cpu:2"], "no primitive 'permutes'"),
         (["--save", "absent/b.json"], "cannot be written"),

@@ -1,0 +1,100 @@
+"""Estimates: by hand where they are sums of a line, bounded where the compiler puts kernels beside messages; groups and levels of 8 GPUs."""
+
+import json
+
+import pytest
+
+from lab.bench import run as benches
+from lab.bench.chains import chains, chosen
+from lab.bench.estimate import KERNEL_S, MESSAGE_S, REACHED, estimated, rates
+from lab.bench.programs import Measurement, program
+from lab.ledger import Kind
+from meshes import plugins
+from meshes.axes import Axes
+from meshes.errors import Unusable
+from meshes.targets import make_mesh, parse_target
+
+gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
+GIB, LINK, MEMORY = 1 << 30, 450e9, REACHED * 4.8e12
+EIGHT = parse_target("gpu:h200:1x8")
+
+
+def seconds(primitive, algorithm, ranks, size=GIB, links=None):
+    target, axes = parse_target(f"gpu:h200:1x{ranks}"), Axes.of({"data": ranks})
+    (chain,) = chosen(chains(axes), [primitive], [algorithm])
+    (entry,) = estimated(chain, make_mesh(target, axes), axes, (size,), rates(target, links))
+    return entry.point.seconds
+
+
+@gpu
+def test_a_built_in_collective_is_a_message_and_its_wire_bytes():
+    assert seconds("all_reduce", "lax", 8) == pytest.approx(MESSAGE_S + 1.75 * GIB / LINK, rel=1e-9)
+
+
+@gpu
+@pytest.mark.parametrize(("size", "addition_s"), [(1024, KERNEL_S), (GIB, 3 * GIB / MEMORY)])
+def test_to_exchange_and_add_takes_a_pass_that_reads_two_buffers_and_writes_one(size, addition_s):
+    assert seconds("all_reduce", "doubling", 2, size) == pytest.approx(MESSAGE_S + size / LINK + addition_s, rel=1e-6)
+
+
+@gpu
+@pytest.mark.parametrize(
+    ("primitive", "algorithm", "ranks", "messages", "wire", "passes"),
+    [
+        # Beside no message: of two lanes the first block of one and, at the end, a block of one each summed and put in place.
+        ("all_reduce", "split_ring", 8, 28, 1.75, 0.45),
+        ("all_reduce", "sliced_ring", 2, 8, 1.0, 1.0),
+        # A block copied before the first message and after the last.
+        ("all_to_all", "pairwise", 8, 7, 0.875, 0.51),
+    ],
+)
+def test_kernels_run_beside_messages_but_for_the_first_and_the_last(primitive, algorithm, ranks, messages, wire, passes):
+    """`passes` are all bytes of kernels that messages may wait for, in buffers; the whole algorithm touches more than three."""
+    found = seconds(primitive, algorithm, ranks)
+    on_the_wire = messages * MESSAGE_S + wire * GIB / LINK
+    assert on_the_wire < found < on_the_wire + passes * GIB / MEMORY
+
+
+@gpu
+def test_a_record_of_times_takes_the_place_of_the_data_sheet(tmp_path):
+    points = [{"primitive": "permute", "algorithm": "lax", "wire_bytes": size, "seconds": size / 1e9} for size in (1024, GIB)]
+    for name in ("all_reduce", "reduce_scatter+all_gather", "all_to_all"):
+        points += [dict(point, primitive=name) for point in points[:2]]
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps({"schema": "sharding-lab/bench/1", "points": points}))
+    assert seconds("permute", "lax", 2, GIB // 4, links=path) == pytest.approx(GIB / 4 / 1e9)
+    path.write_text(json.dumps({"schema": "sharding-lab/bench/1", "points": points, "estimated": True}))
+    with pytest.raises(Unusable, match="found estimates, expected times"):
+        rates(EIGHT, path)
+
+
+@gpu
+@pytest.mark.parametrize(("mesh", "over"), [("data=4,tensor=2", ("tensor",)), ("data=2,tensor=4", ("tensor",))])
+def test_groups_of_8_gpus_work_side_by_side(mesh, over):
+    axes = Axes.parse(mesh)
+    spanned = Axes.of({name: axes[name] for name in over})
+    (chain,) = chosen(chains(spanned), ["all_reduce"], ["ring"])
+    (transfer, *_) = program(chain, make_mesh(EIGHT, axes), spanned, 1 << 20).ledger.transfers
+    assert (transfer.kind, transfer.axes, transfer.group_size, transfer.groups) == (Kind.COLLECTIVE_PERMUTE, over, spanned.size, 8 // spanned.size)
+
+
+@gpu
+@pytest.mark.parametrize(("ranks", "mesh"), [(4, "data=2,tensor=2"), (8, "data=2,tensor=4")])
+def test_levels_of_4_and_8_gpus_and_barriers_over_both_compile_to_what_is_stated(ranks, mesh):
+    target, primitives, names = parse_target(f"gpu:h200:1x{ranks}"), ("all_reduce", "barrier"), ("hierarchical", "halving_doubling", "lax")
+    found = benches.bench(target, Axes.parse(mesh), primitives, names, (16 << 20,), "lab bench")
+    assert [entry.chain.algorithm for entry in found.found if isinstance(entry, Measurement)] == ["lax", "halving_doubling", "hierarchical", "lax"]
+    record = found.to_json()
+    assert (record["estimated"], record["over"], record["launch_s"]) == (True, ["data", "tensor"], 0.0)
+
+
+def test_groups_of_two_of_8_fake_devices_are_timed():
+    found = benches.bench(parse_target("cpu:8"), Axes.parse("data=4,tensor=2"), ("all_reduce",), ("lax", "ring"), (1024,), "lab bench", over=("tensor",))
+    assert [entry.point.wire_bytes for entry in found.found] == [1024, 1024]
+    assert (found.to_json()["mesh"], found.to_json()["over"]) == ({"data": 4, "tensor": 2}, ["tensor"])
+
+
+@pytest.mark.parametrize("target", ["gpu:h200:2x8", "tpu:v5e:2x4"])
+def test_what_is_not_gpus_of_one_host_is_not_estimated(target):
+    with pytest.raises(Unusable, match="expected GPUs of one host to estimate for"):
+        rates(parse_target(target), None)
