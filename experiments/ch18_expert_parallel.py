@@ -1,11 +1,9 @@
 """Chapter 18: what do experts on other ranks cost a training step, and whose gradients are summed where?"""
 
-from dataclasses import replace
-
 from lab.book.experts import all_to_all_wire_bytes, buffer_bytes, capacity, expert_parameters
-from lab.decoder_experiments.step import SMALL, decoder_experiment
+from lab.decoder_experiments.experts import expert_experiment, tokens_on_rank
 from lab.evidence import along, counted, element_bytes
-from lab.experiment import Claim, beside, calculated, decided
+from lab.experiment import Claim, calculated, decided
 from lab.ledger import Kind, Ledger, Totals, Transfer
 from lab.models.shape import DecoderShape
 from lab.strategies.data_parallel import DATA_PARALLEL
@@ -15,6 +13,7 @@ from lab.strategies.terms import RECOMPUTING
 from meshes.axes import DATA, EXPERT, Axes
 
 MLP_MATRICES = 3
+BIAS_BYTES = 4
 STRATEGY = DATA_PARALLEL | EXPERT_PARALLEL
 
 
@@ -22,17 +21,12 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     moved = along(measured, EXPERT, kind=Kind.ALL_TO_ALL)
     if axes[EXPERT] == 1 or not shape.experts or not moved:
         return ()
-    sent = (*_volume(shape, axes, moved), _slots(shape, axes, moved), _of_all_tokens(shape, axes, moved))
+    sent = () if shape.is_dropless else (*_volume(shape, axes, moved), _slots(shape, axes, moved), _of_all_tokens(shape, axes, moved))
     return (*sent, *_gradients(shape, axes, measured), *_placed(shape, axes, measured))
 
 
-def _tokens(shape: DecoderShape, axes: Axes) -> int:
-    """Of one rank and micro-batch."""
-    return shape.micro_batch * shape.length // axes.size
-
-
 def _volume(shape: DecoderShape, axes: Axes, moved: tuple[Transfer, ...]) -> tuple[Claim, Claim]:
-    P, T, e, sent = axes[EXPERT], _tokens(shape, axes), element_bytes(moved), Totals.of(moved)
+    P, T, e, sent = axes[EXPERT], tokens_on_rank(shape, axes.size), element_bytes(moved), Totals.of(moved)
     times = (6 if shape.remat in RECOMPUTING else 4) * shape.layers * shape.accumulation
     n = buffer_bytes(T, shape.embed, e, shape.top_k, shape.capacity_factor)
     book, printed = float(all_to_all_wire_bytes(n, P, times)), float(all_to_all_wire_bytes(T * shape.embed, P, 2)) * shape.layers * shape.accumulation
@@ -54,7 +48,7 @@ def _slots(shape: DecoderShape, axes: Axes, moved: tuple[Transfer, ...]) -> Clai
 
 def _of_all_tokens(shape: DecoderShape, axes: Axes, moved: tuple[Transfer, ...]) -> Claim:
     """A rank's own tokens k times, where the book has an expert's share of everyone's."""
-    payload, T, k = float(Totals.of(moved).payload_bytes) / Totals.of(moved).executions, _tokens(shape, axes), shape.top_k
+    payload, T, k = float(Totals.of(moved).payload_bytes) / Totals.of(moved).executions, tokens_on_rank(shape, axes.size), shape.top_k
     shares = (T, k), (T * axes.size, k / shape.experts)
     own, all_tokens = (buffer_bytes(tokens, shape.embed, element_bytes(moved), copies, shape.capacity_factor) for tokens, copies in shares)
     evidence = f"a buffer holds {payload:,.0f} B: k T_rank d w is {own:,.0f} B with empty slots, k/E T_global d w {all_tokens:,.0f} B"
@@ -71,7 +65,7 @@ def _gradients(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim
     by_axes = {names: Totals.of(t for t in sums if t.axes == names) for names in ((DATA,), (EXPERT,), axes.ordered((DATA, EXPERT)))}
     experts = shape.layers * expert_parameters(shape.experts, shape.embed, shape.mlp, MLP_MATRICES)
     e, (own, expert_axis, rest) = element_bytes(sums), (int(total.payload_bytes) for total in by_axes.values())
-    book = e * experts // axes[EXPERT], 0, e * (shape.parameters - experts)
+    book = e * experts // axes[EXPERT], 0, e * (shape.parameters - experts - shape.biases) + BIAS_BYTES * shape.biases
     evidence = f"{counted(own)} B of gradients are summed over data={axes[DATA]} and {counted(rest)} B over all {axes.size} ranks"
     compared = f"{evidence}; a rank's experts have {counted(book[0])} B, all other weights {counted(book[2])} B"
     return (
@@ -89,15 +83,10 @@ def _placed(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, .
     return (decided("ch18.placement", held == book, evidence, statement="E > P: a rank holds E/P experts"),)
 
 
-EXPERIMENT = decoder_experiment(
+EXPERIMENT = expert_experiment(
     name="ch18_expert_parallel",
     chapter=18,
     question="What do experts on other ranks cost a training step, and whose gradients are summed where?",
     strategy=STRATEGY,
-    axes=beside(DATA, EXPERT),
     claims=claims,
-    parameters=DecoderShape(mlp=1408, experts=32),
-    targets=("gpu:h100:2x8",),
-    more_targets=("cpu:8", "tpu:v5p:2x2x4"),
-    small=replace(SMALL, mlp=24, experts=8),
 )

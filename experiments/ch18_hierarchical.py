@@ -1,11 +1,9 @@
 """Chapter 18: what does an all-to-all over two levels of links save, and what does it cost?"""
 
-from dataclasses import replace
-
 from lab.book.experts import all_to_all_wire_bytes, two_level_messages
-from lab.decoder_experiments.step import SMALL, decoder_experiment
+from lab.decoder_experiments.experts import expert_experiment
 from lab.evidence import along, counted
-from lab.experiment import Claim, beside, decided
+from lab.experiment import Claim, decided
 from lab.ledger import Kind, Ledger, Totals
 from lab.models.shape import DecoderShape
 from lab.strategies.hierarchical_experts import HIERARCHICAL_EXPERTS, LEVELS
@@ -54,16 +52,11 @@ def _links(measured: Ledger) -> tuple[Claim, ...]:
     return (decided("A40", (inside, across) == ({"host"}, {"network"}), evidence, statement="only the second level crosses the network"),)
 
 
-EXPERIMENT = decoder_experiment(
+EXPERIMENT = expert_experiment(
     name="ch18_hierarchical",
     chapter=18,
     question="What does an all-to-all over two levels of links save, and what does it cost?",
     strategy=HIERARCHICAL_EXPERTS,
-    axes=beside(DATA, EXPERT),
     claims=claims,
-    parameters=DecoderShape(mlp=1408, experts=32),
-    targets=("gpu:h100:2x8",),
-    more_targets=("cpu:8", "tpu:v5p:2x2x4"),
     styles=("explicit",),
-    small=replace(SMALL, mlp=24, experts=16),
 )
