@@ -52,7 +52,7 @@ def attended(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mas
     """Attention to the keys of one block, of queries and keys at these positions."""
 
     def of_tile(k_BtKH: jax.Array, v_BtKH: jax.Array, k_at_t: jax.Array) -> tuple[Partial, None]:
-        return softmax.attended(q_BSKGH, k_BtKH, v_BtKH, mask.seen(q_at_S, k_at_t)), None
+        return softmax.attended(q_BSKGH, k_BtKH, v_BtKH, mask.seen(q_at_S, _with_keys(k_at_t, k_BtKH))), None
 
     return _over_tiles(of_tile, merged, k_BTKH, v_BTKH, k_at_T)[0]
 
@@ -63,11 +63,16 @@ def block_gradients(
     """The block's share of the gradients."""
 
     def of_tile(k_BtKH: jax.Array, v_BtKH: jax.Array, k_at_t: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        query, *own = softmax.block_gradients(q_BSKGH, k_BtKH, v_BtKH, mask.seen(q_at_S, k_at_t), back)
+        query, *own = softmax.block_gradients(q_BSKGH, k_BtKH, v_BtKH, mask.seen(q_at_S, _with_keys(k_at_t, k_BtKH)), back)
         return query, tuple(own)
 
     query, (key, value) = _over_tiles(of_tile, add, k_BTKH, v_BTKH, k_at_T)
     return Gradients(query, key, value)
+
+
+def _with_keys(k_at_t: jax.Array, k_BtKH: jax.Array) -> jax.Array:
+    """Positions no earlier than their keys: known before, they would have JAX make the masks of all tiles and heads first, and keep them."""
+    return jax.lax.optimization_barrier((k_at_t, k_BtKH))[0]
 
 
 def _over_tiles(of_tile: Callable[..., tuple[Any, Any]], plus: Callable[[Any, Any], Any], k_BTKH: jax.Array, v_BTKH: jax.Array, k_at_T: jax.Array) -> tuple[Any, Any]:
