@@ -8,7 +8,7 @@ Where a buffer has to be cut into blocks it is padded with zeros at its end, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from operator import index
@@ -204,6 +204,8 @@ def _root(root: int, chosen: Algorithm, axes: Axes) -> int:
 def _pairs(pairs: int | Pairs, axes: Axes) -> Pairs:
     if (by := _integer(pairs)) is not None:
         return shift_pairs(axes.size, by)
+    if not isinstance(pairs, Iterable):
+        raise Unusable(f"permute over {axes}: found pairs {pairs!r}, expected (source, target) pairs or a number of places")
     known = [_pair(pair, axes) for pair in pairs]
     for side, ranks in zip(("sources", "targets"), zip(*known, strict=True), strict=False):
         if len(set(ranks)) < len(ranks):

@@ -36,6 +36,7 @@ from tests.lab.collectives.sweep import on_ranks
         (lambda x: collectives.all_reduce(x, "tensor"), "axis 'tensor': found axes 'data' here, expected one of the mesh of the jax.shard_map"),
         (lambda x: collectives.broadcast(x, "data", root="0"), "broadcast over data=3: found root '0', expected 0 to 2"),
         (lambda x: collectives.permute(x, "data", [(0, 3)]), "permute over data=3: found pair (0, 3), expected (source, target) of ranks 0 to 2"),
+        (lambda x: collectives.permute(x, "data", None), "permute over data=3: found pairs None, expected (source, target) pairs or a number of places"),
         (lambda x: collectives.permute(x, "data", [(0, 1, 2)]), "found pair (0, 1, 2), expected (source, target)"),
         (lambda x: collectives.permute(x, "data", [0, 1]), "found pair 0, expected (source, target)"),
         (lambda x: collectives.permute(x, "data", [(0, 1), (2, 1)]), "found targets 1, 1, expected each rank once at most"),
