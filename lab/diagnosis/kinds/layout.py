@@ -15,7 +15,10 @@ from lab.report.units import exact
 
 # What it is, and what to try.
 _JOINS = {
-    "reshape": ("a reshape that merges or splits a split dim", "keep the split dim outermost when it is merged or split: x.reshape(batch, micro), not x.reshape(micro, batch)"),
+    "reshape": (
+        "a reshape that merges or splits a split dim",
+        "keep the split dim outermost when it is merged or split: x.reshape(batch, micro), not x.reshape(micro, batch)",
+    ),
     "concatenate": ("a concatenation along a split dim", "join along a whole dim (jnp.stack), or shift with jnp.roll or jax.lax.ppermute"),
     "split": ("taking a split dim apart", "give the parts a dim of their own, which no axis splits, such as [D, 2, F] split along F; or an array each"),
     "tile": ("a repetition along a split dim", "repeat along a whole dim, or each row on its own device (jnp.repeat)"),
@@ -54,7 +57,7 @@ def _is_cut(program: Program, site: Site) -> bool:
         return False
     argument = program.argument_of(*operand, through=ELEMENTWISE | {"slice", "concatenate"})
     split = [axis for names in argument.dims or () for axis in names] if argument else []
-    return split == list(program.spanned(site))
+    return bool(split) and split == list(program.spanned(site))
 
 
 def axis_order(program: Program) -> Iterator[Finding]:

@@ -9,8 +9,11 @@ from fractions import Fraction
 import pytest
 
 from lab.diagnosis.finding import Finding
+from lab.diagnosis.program import Program
 from lab.diagnosis.remarks import heard, read_remarks
 from lab.diagnosis.specs import axes_of_dims, spec_text
+from lab.diagnosis.table import findings
+from lab.hlo.read import read
 from lab.ledger import Kind, Transfer
 from meshes.axes import Axes
 
@@ -65,6 +68,21 @@ def test_a_finding_of_four_executions_sends_4_times_the_bytes():
     assert (row["executions"], row["payload_bytes"], row["wire_bytes"], row["axes"]) == (4, 4096, 3072, ["x"])
     assert (row["instructions"], row["origin"], row["seconds"]) == (["all-gather.1"], "model.py:3", None)
     assert Finding("k", "s", "a", memory_bytes=5).cost == (Fraction(0), 5)
+
+
+NAMELESS = """HloModule m, num_partitions=4
+
+ENTRY %m (p: f32[8,256]) -> f32[8,256] {
+  %p = f32[8,256]{1,0} parameter(0)
+  %a = f32[8,256]{1,0} all-to-all(%p), replica_groups={{0,1},{2,3}}, dimensions={0}
+  ROOT %c = f32[8,256]{1,0} copy(%a)
+}
+"""
+
+
+def test_an_exchange_in_a_text_without_names_and_mesh_is_no_reshape():
+    reading = read(NAMELESS)
+    assert findings(Program(reading.ledger, reading)) == []
 
 
 PROGRAM = """
