@@ -52,5 +52,5 @@ def _fall(trained: Trained) -> list[str]:
         f"one device: the loss is {trained.start:.3f} at first and {trained.end:.3f} over the last tenth of {steps} steps; "
         f"guessing bytes by how often they occur costs {trained.guessing:.3f}",
         f"float32: other orders of the sequences move that curve by {alone.moved[0]:.1e} at the first step and by {alone.moved.max():.1e} at most; "
-        f"tolerance {alone.tolerance:.1e}",
+        f"tolerance {alone.tolerances[0]:.1e} at first and {alone.tolerance:.1e} in the end",
     ]

@@ -226,12 +226,12 @@ def _draw_losses(panel: Panel, training: Mapping[str, Any], trained: Sequence[Ma
 
 
 def _draw_distances(panel: Panel, training: Mapping[str, Any], trained: Sequence[Mapping[str, Any]]) -> None:
-    alone, tolerance = np.array(training["one_device"]["losses"], float), training["numerics"]["tolerance"]
+    alone, tolerances = (np.array(training["one_device"][name], float) for name in ("losses", "tolerances"))
     for curve, colour in zip(trained, _colours(trained), strict=True):
         _, marker = STYLES[curve["style"]]
         panel.plot(np.abs(np.array(curve["losses"], float) / alone - 1), marker, color=colour, markersize=3)
-    panel.axhline(tolerance, linestyle="--", color=RED, linewidth=1)
-    panel.annotate(f"tolerance {tolerance:.1e}", (0, tolerance), (0, -3), textcoords="offset points", va="top", color=RED)
+    panel.plot(tolerances, "--", color=RED, linewidth=1)
+    panel.annotate(f"tolerance {tolerances[0]:.1e}", (0, tolerances[0]), (0, -3), textcoords="offset points", va="top", color=RED)
     # Linear below the rounding of a float32, so that equal losses are shown too.
     panel.set_yscale("symlog", linthresh=1e-7)
     panel.set_ylim(bottom=-1e-8)

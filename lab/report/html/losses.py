@@ -73,12 +73,12 @@ def _legend(counts: Counter[str]) -> Iterator[Markup]:
 
 
 def _errors(trained: Trained, curves: Sequence[Curve], x: Linear) -> Iterator[Markup]:
-    tolerance, errors = trained.alone.tolerance, [np.abs(curve.losses / trained.alone.losses - 1) for curve in curves]
-    largest = max([tolerance, *(error for some in errors for error in _finite(some))])
+    tolerances, errors = trained.alone.tolerances, [np.abs(curve.losses / trained.alone.losses - 1) for curve in curves]
+    largest = max([trained.alone.tolerance, *(error for some in errors for error in _finite(some))])
     y = Decades(round(log10(SMALLEST)), ceil(log10(1.5 * largest)), *reversed(BELOW))
     yield from _frame(y, "relative error", lambda power: f"1e{power}", lambda power: 10.0**power)
-    yield _line(x, y, [tolerance] * len(trained.alone.losses), LEAVES, DASHED, "tolerance")
-    yield text(x.start + 4, y(tolerance) - 5, f"tolerance {tolerance:.1e}")
+    yield _line(x, y, tolerances, LEAVES, DASHED, "tolerance")
+    yield text(x.start + 4, y(tolerances[0]) - 5, f"tolerance {tolerances[0]:.1e}")
     for curve, some in zip(curves, errors, strict=True):
         yield _line(x, y, np.maximum(some, SMALLEST), _colour(trained, curve), THIN, _name(curve))
 
@@ -108,7 +108,7 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 
 def _colour(trained: Trained, curve: Curve) -> str:
-    return FITS if curve.worst_relative_error <= trained.alone.tolerance else LEAVES
+    return FITS if trained.is_on_curve(curve) else LEAVES
 
 
 def _name(curve: Curve) -> str:

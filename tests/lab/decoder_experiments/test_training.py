@@ -108,9 +108,18 @@ def test_in_200_steps_a_loss_falls_below_what_guessing_by_frequency_costs():
     assert 0 < alone.moved.max() < 32 * np.finfo(np.float32).eps
 
 
-@pytest.mark.parametrize(("moved", "tolerance"), [([0.0, 0.0], 10 * 2**-23), ([0.0, 3e-6], 3e-5), ([1e-6, 1.0], 1e-2)])
-def test_ten_times_what_another_order_moves_is_allowed_between_the_rounding_of_a_loss_and_a_percent(moved, tolerance):
-    assert Alone(np.ones(2), np.array(moved)).tolerance == pytest.approx(tolerance)
+@pytest.mark.parametrize(
+    ("moved", "tolerances"), [([0.0, 0.0], [10 * 2**-23] * 2), ([0.0, 3e-6, 1e-7], [10 * 2**-23, 3e-5, 3e-5]), ([1e-6, 1.0], [1e-5, 1e-2])]
+)
+def test_ten_times_what_another_order_moved_so_far_is_allowed_between_the_rounding_of_a_loss_and_a_percent(moved, tolerances):
+    alone = Alone(np.ones(len(moved)), np.array(moved))
+    assert list(alone.tolerances) == pytest.approx(tolerances) and alone.tolerance == pytest.approx(tolerances[-1])
+
+
+def test_a_curve_that_parts_a_step_before_other_orders_do_has_left():
+    alone = Alone(np.full(3, 2.0), np.array([1e-7, 1e-7, 1e-3]))
+    assert left(np.array([2.0, 2.0, 2.004]), alone) is None
+    assert left(np.array([2.0, 2.004, 2.004]), alone).startswith("leaves the curve of one device at step 1: loss 2.004, expected 2 to 1.2e-06")
 
 
 @pytest.mark.parametrize(("third", "step"), [(2.0, None), (2.00001, None), (2.001, 2), (np.nan, 2), (np.inf, 2)])
