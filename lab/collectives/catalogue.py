@@ -74,6 +74,7 @@ _ALL_REDUCE = {
     "tree": _TREE,
     "double_tree": double_tree.all_reduce(),
     "hierarchical": hierarchical.all_reduce(across=_RING),
+    "split_hierarchical": hierarchical.all_reduce(across=_RING, ways=ring.HALVES),
     "ring_tree": hierarchical.all_reduce(across=_TREE),
     "torus": Algorithm(
         "all_reduce", hierarchical.torus, hierarchical.torus_cost, misfit=several_axes, additions=hierarchical.additions, buffers=2

@@ -18,10 +18,10 @@ from meshes.axes import Axes
 Names = tuple[str, ...]
 
 
-def all_reduce(across: Algorithm) -> Algorithm:
-    """Rings inside, `across` over the outermost axis (Ch. 12, `ch12.hier2d`; Ch. 13a, `ch13a.levels`).
+def all_reduce(across: Algorithm, ways: ring.Ways = ring.WHOLE) -> Algorithm:
+    """Rings inside, `across` over the outermost axis (Ch. 12, `ch12.hier2d`; Ch. 13a, `ch13a.levels`), lane by lane.
 
-    Cost of N x G ranks: 2 (G - 1) steps of n/G, and those of `across` for n/G.
+    Cost of N x G ranks: 2 (G - 1) steps of n/G, and those of `across` for n/G; of k lanes k times as many, of a k-th each.
     """
 
     def run(x: jax.Array, axis: Names, op: Op) -> jax.Array:
@@ -29,14 +29,17 @@ def all_reduce(across: Algorithm) -> Algorithm:
         if not outer:
             return across.run(x, axis, op=op)
         x_GC = split(x.reshape(-1), jax.lax.axis_size(inner))
-        sum_C = run(ring.reduce_scatter(x_GC, inner, op), tuple(outer), op)
-        return join(ring.all_gather(sum_C, inner), x.size).reshape(x.shape)
+        lanes = ring.lanes_of(x_GC.shape[1], ways)
+        sums, spent_GC = ring.summed(x_GC, inner, op, lanes)
+        reduced_GC, _ = ring.gathered([run(sum_C, tuple(outer), op) for sum_C in sums], inner, lanes, spent_GC)
+        return join(reduced_GC, x.size).reshape(x.shape)
 
     def cost(axes: Axes, elements: int) -> Cost:
         if len(axes.names) == 1:
             return across.cost(axes, elements)
-        inside = ring.half_cost(_inner(axes), elements)
-        return inside + cost(_outer(axes), block_size(elements, _inner(axes).size)) + inside
+        inside = ring.half_cost(_inner(axes), elements, ways)
+        lanes = ring.lanes_of(block_size(elements, _inner(axes).size), ways)
+        return inside + sum((cost(_outer(axes), lane.size) for lane in lanes), Cost()) + inside
 
     def in_a_row(axes: Axes) -> int:
         return across.additions(axes) if len(axes.names) == 1 else axes.sizes[-1] - 1 + in_a_row(_outer(axes))
@@ -57,7 +60,8 @@ def reduce_scatter(x_PC: jax.Array, axis: Names, op: Op) -> jax.Array:
     *outer, inner = axis
     if not outer:
         return ring.reduce_scatter(x_PC, axis, op)
-    x_NGC = x_PC.reshape(-1, jax.lax.axis_size(inner), *x_PC.shape[1:])
+    G = jax.lax.axis_size(inner)
+    x_NGC = x_PC.reshape(x_PC.shape[0] // G, G, *x_PC.shape[1:])
     return reduce_scatter(ring.reduce_scatter(x_NGC.swapaxes(0, 1), inner, op), tuple(outer), op)
 
 
@@ -70,7 +74,7 @@ def all_gather(x_C: jax.Array, axis: Names) -> jax.Array:
     if not outer:
         return ring.all_gather(x_C, axis)
     x_GNC = ring.all_gather(all_gather(x_C, tuple(outer)), inner)
-    return x_GNC.swapaxes(0, 1).reshape(-1, *x_C.shape)
+    return x_GNC.swapaxes(0, 1).reshape(jax.lax.axis_size(axis), *x_C.shape)
 
 
 def reduce_scatter_cost(axes: Axes, elements: int) -> Cost:

@@ -48,7 +48,7 @@ def reduce_scatter(x_PC: jax.Array, axis: Axis, op: Op, ways: Ways = WHOLE) -> j
 
     Cost of k lanes: k (P - 1) messages, of opposite ways two at once; sends (P - 1) / P of the buffer.
     """
-    sums, _ = _summed(x_PC, axis, op, _lanes(x_PC.shape[1], ways))
+    sums, _ = summed(x_PC, axis, op, lanes_of(x_PC.shape[1], ways))
     return jnp.concatenate(sums)
 
 
@@ -57,9 +57,9 @@ def all_gather(x_C: jax.Array, axis: Axis, ways: Ways = WHOLE) -> jax.Array:
 
     Cost of k lanes: k (P - 1) messages, of opposite ways two at once; sends (P - 1) / P of the result.
     """
-    lanes = _lanes(x_C.shape[0], ways)
+    lanes = lanes_of(x_C.shape[0], ways)
     parts = [x_C[lane.start : lane.start + lane.size] for lane in lanes]
-    gathered_PC, _ = _gathered(parts, axis, lanes, everywhere(x_C, axis))
+    gathered_PC, _ = gathered(parts, axis, lanes, everywhere(x_C, axis))
     return gathered_PC
 
 
@@ -69,15 +69,15 @@ def all_reduce(x: jax.Array, axis: Axis, op: Op, ways: Ways = WHOLE) -> jax.Arra
     Cost: that of both.
     """
     x_PC = split(x.reshape(-1), jax.lax.axis_size(axis))
-    lanes = _lanes(x_PC.shape[1], ways)
-    sums, spent_PC = _summed(x_PC, axis, op, lanes)
-    reduced_PC, _ = _gathered(sums, axis, lanes, spent_PC)
+    lanes = lanes_of(x_PC.shape[1], ways)
+    sums, spent_PC = summed(x_PC, axis, op, lanes)
+    reduced_PC, _ = gathered(sums, axis, lanes, spent_PC)
     return join(reduced_PC, x.size).reshape(x.shape)
 
 
 def half_cost(axes: Axes, elements: int, ways: Ways = WHOLE) -> Cost:
     """Of a reduce_scatter, or of an all_gather."""
-    lanes = _lanes(block_size(elements, axes.size), ways)
+    lanes = lanes_of(block_size(elements, axes.size), ways)
     one_way = ([_round(axes, lane) for lane in lanes if lane.way == way] for way in (RIGHT, LEFT))
     return at_once(*(sum(costs, Cost()) for costs in one_way))
 
@@ -86,7 +86,7 @@ def all_reduce_cost(axes: Axes, elements: int, ways: Ways = WHOLE) -> Cost:
     return half_cost(axes, elements, ways) * 2
 
 
-def _summed(x_PC: jax.Array, axis: Axis, op: Op, lanes: Sequence[Lane]) -> tuple[list[jax.Array], jax.Array]:
+def summed(x_PC: jax.Array, axis: Axis, op: Op, lanes: Sequence[Lane]) -> tuple[list[jax.Array], jax.Array]:
     """What is due here of every lane, and the buffer, now free."""
     P, rank = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
     travelling: list[jax.Array] = []
@@ -101,7 +101,7 @@ def _summed(x_PC: jax.Array, axis: Axis, op: Op, lanes: Sequence[Lane]) -> tuple
     return travelling, x_PC
 
 
-def _gathered(
+def gathered(
     parts: Sequence[jax.Array], axis: Axis, lanes: Sequence[Lane], into_PC: jax.Array, steps: int | None = None
 ) -> tuple[jax.Array, list[jax.Array]]:
     """`into` with what comes in `steps` less one hops, by default all blocks, lane by lane put in place while it moves on; and what came last."""
@@ -115,7 +115,7 @@ def _gathered(
     return into_PC, travelling
 
 
-def _lanes(block: int, ways: Ways) -> list[Lane]:
+def lanes_of(block: int, ways: Ways) -> list[Lane]:
     return [Lane(*part, way) for part, way in zip(parts_of(block, len(ways)), ways, strict=False)]
 
 
@@ -146,7 +146,7 @@ def all_gather_both_ways(x_C: jax.Array, axis: Axis) -> jax.Array:
     """
     P, C, half = jax.lax.axis_size(axis), x_C.shape[0], block_size(x_C.shape[0], 2)
     lanes = [Lane(0, C, RIGHT), Lane(0, C, LEFT)]
-    gathered_PC, (right_C, left_C) = _gathered([x_C, x_C], axis, lanes, everywhere(x_C, axis), steps=(P + 1) // 2)
+    gathered_PC, (right_C, left_C) = gathered([x_C, x_C], axis, lanes, everywhere(x_C, axis), steps=(P + 1) // 2)
     if P % 2:
         return gathered_PC
     # For even P the farthest rank is as far both ways: half of its block comes each.
