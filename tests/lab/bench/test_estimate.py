@@ -1,6 +1,7 @@
 """Estimates: by hand where they are sums of a line, bounded where the compiler puts kernels beside messages; groups and levels of 8 GPUs."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from lab.ledger import Kind
 from meshes import plugins
 from meshes.axes import Axes
 from meshes.errors import Unusable
+from meshes.hardware import measured_points
 from meshes.targets import make_mesh, parse_target
 
 gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
@@ -98,3 +100,14 @@ def test_groups_of_two_of_8_fake_devices_are_timed():
 def test_what_is_not_gpus_of_one_host_is_not_estimated(target):
     with pytest.raises(Unusable, match="expected GPUs of one host to estimate for"):
         rates(parse_target(target), None)
+
+
+RECORD = Path(__file__).parents[3] / "results" / "bench_2xh200_jax0.11.2.json"
+
+
+@gpu
+@pytest.mark.parametrize(("primitive", "algorithm"), [("all_reduce", "circulant"), ("all_reduce", "tree"), ("reduce", "chain"), ("broadcast", "tree")])
+def test_what_2_h200s_took_at_1_gib_is_estimated_to_a_sixth(primitive, algorithm):
+    """With the messages as timed and no constant from these algorithms, so that theory may fail."""
+    ((_, timed_s),) = measured_points(RECORD, primitive, algorithm)[-1:]
+    assert seconds(primitive, algorithm, 2, links=RECORD) == pytest.approx(timed_s, rel=1 / 6)
