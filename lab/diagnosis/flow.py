@@ -13,7 +13,7 @@ LAYOUT = frozenset(
     """copy copy-start copy-done bitcast bitcast-convert transpose reshape convert get-tuple-element optimization-barrier all-gather-done all-reduce-done
     reduce-scatter-done all-to-all-done collective-permute-done async-done async-update fusion-done call-done""".split()
 )
-_LOCAL = frozenset({"dynamic-slice", "dynamic-update-slice"})
+SCALES = ("multiply", "divide")
 _FARTHEST = 400
 
 
@@ -52,6 +52,11 @@ class Flow:
                     for name in instruction.callees:
                         found.setdefault(name, []).append(Place(instruction, computation))
         return found
+
+    @cached_property
+    def home(self) -> dict[Instruction, Computation]:
+        """The computation of each multiplication and division."""
+        return {i: c for c in self.module.computations.values() for i in c.instructions if i.opcode in SCALES}
 
     @cached_property
     def _users(self) -> dict[str, dict[str, list[tuple[Instruction, int]]]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -254,10 +254,18 @@ class Program:
 
     def uses(self, site: Site, through: frozenset[str] = frozenset()) -> list[Use]:
         """What is done with what a transfer gives; TPU text prints an asynchronous one several times, and its result where it is waited for."""
-        instruction = site.visit.instruction
-        chain = _CHAIN.search(instruction.extras)
-        copies = [site.place] if chain is None else self._chains[instruction.opcode, instruction.attribute("channel_id"), chain[0]]
-        return [use for copy in copies for use in self.flow.uses(*copy, through, site.number)]
+        asked = site.key, through
+        if asked not in self._uses:
+            self._uses[asked] = [use for copy in self._copies(site.visit.instruction) or [site.place] for use in self.flow.uses(*copy, through, site.number)]
+        return self._uses[asked]
+
+    @cached_property
+    def _uses(self) -> dict[tuple[Any, frozenset[str]], list[Use]]:
+        return {}
+
+    def _copies(self, instruction: Instruction) -> list[Place]:
+        chain = _CHAIN.search(instruction.extras) if "chain_id=" in instruction.tail else None
+        return self._chains[instruction.opcode, instruction.attribute("channel_id"), chain[0]] if chain else []
 
     @cached_property
     def _chains(self) -> dict[tuple[str, str | None, str], list[Place]]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from lab.diagnosis.program import Argument, Program
+from lab.hlo import collectives, flops
 from lab.hlo.text import Computation, Instruction
 from lab.hlo.walk import Visit
 
@@ -19,6 +21,7 @@ _NOTHING: frozenset[str] = frozenset()
 _OWN = frozenset({"partition-id", "replica-id", "recv", "recv-done", "infeed", "send", "rng", "rng-bit-generator", "rng-get-and-update-state", "outfeed"})
 _EQUAL_AFTER = ("all-reduce", "all-gather", "collective-broadcast")
 _MIXES = ("reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
+_ASKED = collectives.OPCODES | flops.OPCODES
 _WRAPS = frozenset({"fusion", "call", "async-start", "fusion-start", "call-start"})
 
 
@@ -29,10 +32,11 @@ def joined(value: Value) -> frozenset[str]:
 
 @dataclass
 class Variation:
-    """The axes along which each operand of an instruction varies, by computation and instruction; of several calls, all together."""
+    """The axes along which each operand of a collective or a product varies, by computation and instruction; of several calls, all together."""
 
     program: Program
     operands: dict[tuple[str, str], tuple[frozenset[str], ...]] = field(default_factory=dict)
+    _values: set[frozenset[str]] = field(default_factory=set)
     _done: dict[tuple[str, tuple[Value, ...]], Value] = field(default_factory=dict)
     _axes: Mapping[tuple[str, str], frozenset[str] | None] = field(default_factory=dict)
 
@@ -44,17 +48,19 @@ class Variation:
         entry = program.module.entry
         if entry is not None:
             given = {argument.place.instruction.name: argument for argument in program.arguments}
-            variation._run(entry, {name: variation._given(given.get(name)) for name in entry.parameters})
+            values = {name: variation._given(given.get(name)) for name in entry.parameters}
+            variation._values |= set(values.values())
+            variation._run(entry, values)
         return variation
 
-    @property
+    @cached_property
     def everything(self) -> frozenset[str]:
         return frozenset(name for name, size in self.program.axes.shape.items() if size > 1) if self.program.axes else _NOTHING
 
     @property
     def anywhere(self) -> frozenset[str]:
-        """The axes along which any operand varies."""
-        return _NOTHING.union(*(axes for used in self.operands.values() for axes in used))
+        """The axes along which any value varies."""
+        return _NOTHING.union(*self._values)
 
     def along(self, visit: Visit, number: int | None = None) -> frozenset[str]:
         """The axes along which an operand of an instruction varies, or any of its operands."""
@@ -67,14 +73,20 @@ class Variation:
         return frozenset(axis for names in argument.dims for axis in names)
 
     def _run(self, computation: Computation, values: dict[str, Value]) -> Value:
+        everything = self.everything
         for i in computation.instructions:
             if i.opcode != "parameter" or i.name not in values:
-                used = [values.get(name, self.everything) for name in i.operands]
-                key, varies = (computation.name, i.name), tuple(map(joined, used))
-                before = self.operands.get(key)
-                self.operands[key] = varies if before is None else tuple(map(frozenset.union, before, varies))
-                values[i.name] = self._value(i, computation, used)
-        return values.get(computation.root.name, self.everything) if computation.root else self.everything
+                used = [values.get(name, everything) for name in i.operands]
+                if i.opcode in _ASKED:
+                    self._keep((computation.name, i.name), tuple(map(joined, used)))
+                value = values[i.name] = self._value(i, computation, used)
+                if isinstance(value, frozenset):
+                    self._values.add(value)
+        return values.get(computation.root.name, everything) if computation.root else everything
+
+    def _keep(self, key: tuple[str, str], varies: tuple[frozenset[str], ...]) -> None:
+        before = self.operands.get(key)
+        self.operands[key] = varies if before is None else tuple(map(frozenset.union, before, varies))
 
     def _value(self, i: Instruction, c: Computation, used: Sequence[Value]) -> Value:
         opcode = i.opcode.removesuffix("-start")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 _INSTRUCTION = re.compile(r"[ \t]+(ROOT )?%?([^\s=]+) = (.*?) ([a-z][\w\-]*)\((.*)")
 _END = re.compile(r"\}(?:, execution_thread=.*|\s*)$")
@@ -18,6 +18,11 @@ _CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_c
 # Opcodes whose computations run when they do; of an async pair only the start runs it.
 RUNS_CALLEE = frozenset("fusion call while conditional async-start fusion-start call-start custom-call custom-call-start".split())
 _AFTER_ATTRIBUTES = (", frontend_attributes={", ", metadata={", ", backend_config=")
+
+
+@cache
+def _attribute(name: str) -> re.Pattern:
+    return re.compile(rf"(?:^|[ ,{{]){re.escape(name)}=%?([^\s,{{}}]+)")
 
 
 @dataclass(eq=False)
@@ -61,7 +66,7 @@ class Instruction:
 
     def attribute(self, name: str) -> str | None:
         """The bare value of an attribute such as `body=%region_0.1` or `index=3`."""
-        found = re.search(rf"(?:^|[ ,{{]){re.escape(name)}=%?([^\s,{{}}]+)", self.attributes)
+        found = _attribute(name).search(self.attributes)
         return found[1] if found else None
 
     def braced(self, name: str) -> str | None:
@@ -223,7 +228,7 @@ def closing_brace(text: str) -> int:
 
 def split_outside_brackets(text: str) -> list[str]:
     """Splits at commas that stand in no bracket: the operands of a list, the elements of a tuple type."""
-    if not any(bracket in text for bracket in "([{"):
+    if "(" not in text and "[" not in text and "{" not in text:
         return text.split(",")
     items, depth, start = [], 0, 0
     for found in re.finditer(r"[()\[\]{},]", text):

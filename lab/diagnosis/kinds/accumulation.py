@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lab.diagnosis.finding import Finding
-from lab.diagnosis.flow import Flow, Place, Use
+from lab.diagnosis.flow import SCALES, Flow, Place, Use
 from lab.diagnosis.program import Program, Site, times
 from lab.hlo.loops import Scope, trip_count
 from lab.hlo.text import Computation, Instruction
 from lab.report.units import exact
 
-_SCALES = ("multiply", "divide")
-_THROUGH = frozenset({"dynamic-slice", "dynamic-update-slice", *_SCALES})
+_THROUGH = frozenset({"dynamic-slice", "dynamic-update-slice", *SCALES})
 # Losses and other numbers for people; what they cost is a message's latency, not bytes.
 _SMALLEST = 1024
 
@@ -48,7 +47,7 @@ def _adding_loop(program: Program, site: Site) -> Computation | None:
     """The body of the loop that adds the reduction's results to a sum which nothing else reads."""
     flow = program.flow
     for use in program.uses(site, through=_THROUGH):
-        if use.opcode == "add" and all(_is_constant_scale(flow, step, site) for step in use.path if step.opcode in _SCALES):
+        if use.opcode == "add" and all(_is_constant_scale(flow, step) for step in use.path if step.opcode in SCALES):
             other = use.instruction.operands[1 - use.number] if len(use.instruction.operands) == 2 else None
             body = _summed_into(flow, use, other)
             if body is not None and _loops_over(flow, site, body):
@@ -100,13 +99,11 @@ def _loops_over(flow: Flow, site: Site, body: Computation) -> bool:
     return body.name == site.visit.computation.name or any(c.computation.name == body.name for c in site.visit.callers)
 
 
-def _is_constant_scale(flow: Flow, step: Instruction, site: Site) -> bool:
+def _is_constant_scale(flow: Flow, step: Instruction) -> bool:
     """One factor is a constant number."""
-    for computation in (site.visit.computation, *(flow.module.computations.values())):
-        if computation.by_name.get(step.name) is step:
-            makers = [flow.source(computation.by_name[n], computation, frozenset({"broadcast"})).instruction for n in step.operands if n in computation.by_name]
-            return any(maker.opcode == "constant" for maker in makers)
-    return False
+    computation = flow.home[step]
+    makers = [flow.source(computation.by_name[n], computation, frozenset({"broadcast"})).instruction for n in step.operands if n in computation.by_name]
+    return any(maker.opcode == "constant" for maker in makers)
 
 
 def _trips(program: Program, body: Computation) -> int | None:
