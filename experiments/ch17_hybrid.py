@@ -10,7 +10,7 @@ from lab.attention import dense
 from lab.attention.exchange import ulysses_attention
 from lab.attention.mask import CAUSAL
 from lab.attention.ring import ring_attention
-from lab.book.context import hybrid_all_to_all_wire_bytes, hybrid_hop_bytes
+from lab.book.context import hybrid_hop_bytes, ulysses_wire_bytes
 from lab.evidence import along, counted
 from lab.experiment import Claim, beside, decided
 from lab.ledger import Kind, Ledger, Totals
@@ -66,13 +66,13 @@ def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         return ()
     query_dim, kv_dim = s.kv_heads * s.queries * s.head_dim, s.kv_heads * s.head_dim
     exchanged, round_ = (Totals.of(along(measured, axis, phase="forward")) for axis in (ULYSSES, RING))
-    inner = hybrid_all_to_all_wire_bytes(s.length, query_dim, kv_dim, FLOAT_BYTES, U, R) * (2 * (query_dim + kv_dim)) / (query_dim + 2 * kv_dim)
+    inner = ulysses_wire_bytes(s.length // R, query_dim, kv_dim, FLOAT_BYTES, U)
     hop, of_node = hybrid_hop_bytes(s.length, kv_dim, FLOAT_BYTES, U, R), hybrid_hop_bytes(s.length, kv_dim, FLOAT_BYTES, 1, R)
     found, sent = round_.wire_bytes / (R - 1), f"{exchanged.executions} all-to-alls send {counted(exchanged.wire_bytes)} B a rank over {U} ranks"
     outer = f"a hop over {R} ranks carries {counted(found)} B of keys and values"
     of_all = f"{outer}, not {counted(of_node)}"
     return (
-        decided("ch17.hybrid_usp", exchanged.wire_bytes == inner, f"{sent}; (U-1)/U of queries, keys, values and outputs are {counted(inner)} B"),
+        decided("ch17.hybrid_usp", exchanged.wire_bytes == inner, f"{sent}; of {s.length // R} tokens (P-1)/P^2 (2A+2K) h S e is {counted(inner)} B"),
         decided("ch17.hybrid_usp", found == hop, f"{outer}; 2 b (S/R) (K h / U) e is {counted(hop)} B", statement="heads are split already when the ring starts"),
         decided("ch17.hybrid_usp", found == of_node, of_all, statement="every rank sends all heads of its node's tokens", disputed="4-5:D-40"),
     )

@@ -26,20 +26,22 @@ def _forward(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
 
 
 def _training(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
-    """With the forward pass that recomputation repeats; gradients are float32 on their way, which the formula does not know."""
+    """With the forward pass that recomputation repeats; gradients are float32 on their way, but for the hop that takes them home."""
     P, again = axes[CONTEXT], 0 if shape.remat == "none" else 2 * (axes[CONTEXT] - 1)
     messages, sent, _ = each_layer(shape, moved_in_core(measured))
     _, forward, e = each_layer(shape, moved_in_core(measured, "forward"))
-    book = ring_training_wire_bytes(group_tokens(shape, axes), kv_dim(shape), e, P) + (forward if again else 0)
-    wanted = f"6P-4, and {again} of recomputation, are {6 * P - 4 + again}, {counted(int(book))} B were gradients in the dtype of keys"
+    book = ring_training_wire_bytes(group_tokens(shape, axes), kv_dim(shape), e, P, travelling_bytes_per_element=4) + (forward if again else 0)
+    wanted = f"6P-4, and {again} of recomputation, are {6 * P - 4 + again}, and {counted(int(book))} B with gradients in float32 but for their last hop"
     evidence = f"{messages:g} messages of {counted(int(sent))} B a rank and layer; {wanted}"
-    return decided("ch17.ring_volume", messages == 6 * P - 4 + again, evidence, statement="keys and values again and their gradients home: 6P-4 messages")
+    is_so = (messages, sent) == (6 * P - 4 + again, book)
+    return decided("ch17.ring_volume", is_so, evidence, statement="keys and values again and their gradients home: 6P-4 messages")
 
 
 def _overlap(measured: Ledger) -> Claim:
     rows = moved_in_core(measured)
     begun = sum(t.executions for t in rows if t.overlap == "async")
-    evidence = f"{begun} of {sum(t.executions for t in rows)} messages are begun before the block at hand is worked on and awaited after it"
+    sends = f"{begun} of {sum(t.executions for t in rows)} messages are begun before the block at hand is worked on and awaited after it"
+    evidence = f"{sends}; how long a block and a hop take, and so whether they hide, no compiled text tells"
     return calculated("ch17.ring_overlap", evidence, statement="a ring that sends first leaves compilers room to hide its hops")
 
 

@@ -2,8 +2,7 @@
 
 from math import isclose
 
-from lab.attention.exchange import head_copies
-from lab.book.context import ring_to_ulysses, ring_wire_bytes, ulysses_wire_bytes
+from lab.book.context import kv_head_copies, ring_to_ulysses, ring_wire_bytes, ulysses_wire_bytes
 from lab.decoder_experiments.context import MORE_TARGETS, TARGETS, each_layer, group_tokens, kv_dim, moved_in_core
 from lab.decoder_experiments.step import decoder_experiment
 from lab.evidence import counted, element_bytes
@@ -20,7 +19,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     if P == 1:
         return ()
     exchanges, sent, e = each_layer(shape, moved_in_core(measured, "forward"))
-    copies = head_copies(shape.kv_heads, shape.queries, P)
+    copies = kv_head_copies(shape.kv_heads, P)
     book = ulysses_wire_bytes(tokens, shape.heads * shape.head_dim, copies * kv_dim(shape), e, P)
     evidence = f"{exchanges:g} all-to-alls send {counted(int(sent))} B a rank, layer and forward pass at P={P}"
     compared = f"{evidence}; (P-1)/P^2 (2A+2K) h b S e is {counted(book)} B{f' with {copies} copies of each key-value head' if copies > 1 else ''}"

@@ -18,11 +18,11 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     if P == 1 or not shape.window:
         return ()
     messages, _, _ = each_layer(shape, moved_in_core(measured, "forward"))
-    book, found = int(window_hops(shape.window, shape.length, P)), blocks_of_products(shape, axes, measured)
+    before = shape.window - 1
+    book, found = int(window_hops(before, shape.length, P)), blocks_of_products(shape, axes, measured)
     came = messages / 2
-    seen = f"{messages:g} messages a rank, layer and forward pass for a window of {shape.window} and chunks of {shape.length // P}"
-    spare = ", of which a window that ends with its own token spares one" if came == book - 1 else ""
-    evidence = f"{seen}; ceil(W / (S/P)) = {book} hops of keys and values{spare}; all round it would be {2 * (P - 1)} messages"
+    seen = f"{messages:g} messages a rank, layer and forward pass for a window of {before} tokens before one's own and chunks of {shape.length // P}"
+    evidence = f"{seen}; ceil(W / (S/P)) = {book} hops of keys and values; all round it would be {2 * (P - 1)} messages"
     blocks = f"a device multiplies {found:g} of {P} blocks; {came:g} came, and one is its own"
     return (
         decided("ch31a.swa", messages == 2 * book, evidence, statement="context parallelism needs ceil(W / (S / c)) neighbours"),

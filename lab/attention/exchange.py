@@ -26,17 +26,17 @@ def gathered_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array,
     return tiles.attend(q_BSKGH, k_BTKH, v_BTKH, mask, q_at_S)
 
 
-def head_copies(kv_heads: int, queries: int, ranks: int) -> int:
-    """Copies of each key-value head, so that every rank has one at least.
-
-    Raises:
-      Unusable: heads that do not split over the ranks, or ranks that do not split over the heads and their queries.
-    """
-    copies = max(1, ranks // kv_heads)
+def check_heads(kv_heads: int, queries: int, ranks: int) -> None:
+    """Raises Unusable where heads do not split over the ranks, or ranks over the heads and their queries."""
+    copies = _copies(kv_heads, ranks)
     if kv_heads * copies % ranks or ranks % copies or queries % copies:
         cure = "make one a multiple of the other, and queries one of the copies"
         raise Unusable(f"kv_heads={kv_heads} with queries={queries} each do not split over {ranks} ranks; {cure}")
-    return copies
+
+
+def _copies(kv_heads: int, ranks: int) -> int:
+    """Of each key-value head, so that every rank has one at least."""
+    return max(1, ranks // kv_heads)
 
 
 def ulysses_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str, attend: Callable[..., jax.Array] = tiles.attend) -> jax.Array:
@@ -45,12 +45,13 @@ def ulysses_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, 
     Args:
       attend: attention of a rank's heads, to be given (q, k, v, mask).
     Raises:
-      Unusable: see `head_copies`.
+      Unusable: see `check_heads`.
 
     Cost: all-to-alls of b (S / P) A H twice and b (S / P) max(K, P) H twice, forward and backward alike.
     """
     B, S, K, G, H = q_BSKGH.shape
-    copies = head_copies(K, G, jax.lax.axis_size(axis))
+    check_heads(K, G, jax.lax.axis_size(axis))
+    copies = _copies(K, jax.lax.axis_size(axis))
     q_BSKGH = q_BSKGH.reshape(B, S, K * copies, G // copies, H)
     k_BTKH, v_BTKH = (jnp.repeat(x_BTKH, copies, axis=2) for x_BTKH in (k_BTKH, v_BTKH))
     whole = {name: _exchanged(name, x, axis, 2, 1) for name, x in {"queries": q_BSKGH, "keys": k_BTKH, "values": v_BTKH}.items()}

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from lab.attention.mask import CAUSAL, Mask
 from lab.attention.order import CONTIGUOUS, Index, Order, Pair
-from lab.attention.softmax import Gradients, Partial, finished, merged, pulled
+from lab.attention.softmax import Gradients, Partial, finished, merged, nothing, pulled
 from lab.attention.tiles import attended, block_gradients, joined, parted
 from meshes.errors import Unusable
 
@@ -61,7 +61,7 @@ def _forward(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mas
             state = _with(state, i, merged(_at(state, i), part))
         return state
 
-    state = ring.around({"keys": parted(k_BTKH, order.pieces), "values": parted(v_BTKH, order.pieces)}, visit, _nothing(q_nBSKGH))
+    state = ring.around({"keys": parted(k_BTKH, order.pieces), "values": parted(v_BTKH, order.pieces)}, visit, jax.vmap(nothing)(q_nBSKGH))
     done_n = jax.vmap(partial(finished, dtype=q_BSKGH.dtype))(state)
     return joined(done_n.y), (q_BSKGH, k_BTKH, v_BTKH, done_n)
 
@@ -160,12 +160,6 @@ class Ring:
             with jax.named_scope(name):
                 moved[name] = jax.lax.ppermute(x, self.axis, pairs)
         return moved
-
-
-def _nothing(q_nBSKGH: jax.Array) -> Partial:
-    """Attention of every query to no key."""
-    n, B, S, K, G, H = q_nBSKGH.shape
-    return Partial(jnp.full((n, B, K, G, S), -jnp.inf), jnp.zeros((n, B, K, G, S)), jnp.zeros((n, B, K, G, S, H)))
 
 
 def _at(tree: Any, i: Index) -> Any:

@@ -32,6 +32,11 @@ def merged(a: Partial, b: Partial) -> Partial:
     return Partial(largest, a.total * scale_a + b.total * scale_b, a.output * scale_a[..., None] + b.output * scale_b[..., None])
 
 
+def nothing(q_BSKGH: jax.Array) -> Partial:
+    """Attention of these queries to no key: the identity of `merged`."""
+    zero_BKGSH = jnp.zeros_like(jnp.moveaxis(q_BSKGH, 1, 3), jnp.float32)
+    return Partial(jnp.full_like(zero_BKGSH[..., 0], -jnp.inf), zero_BKGSH[..., 0], zero_BKGSH)
+
 
 def attended(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, seen_ST: jax.Array) -> Partial:
     """Attention to the keys of one block, some of which, or all, may be out of sight."""

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from lab.attention import softmax
 from lab.attention.mask import CAUSAL, Mask
-from lab.attention.softmax import Gradients, Partial, Pulled, finished, merged, pulled
+from lab.attention.softmax import Gradients, Partial, Pulled, finished, merged, nothing, pulled
 
 TILE = 512
 """Keys of a tile, at most."""
@@ -54,7 +54,7 @@ def attended(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mas
     def of_tile(k_BtKH: jax.Array, v_BtKH: jax.Array, k_at_t: jax.Array) -> tuple[Partial, None]:
         return softmax.attended(q_BSKGH, k_BtKH, v_BtKH, mask.seen(q_at_S, _with_keys(k_at_t, k_BtKH))), None
 
-    return _over_tiles(of_tile, merged, k_BTKH, v_BTKH, k_at_T)[0]
+    return _over_tiles(of_tile, merged, nothing(q_BSKGH), k_BTKH, v_BTKH, k_at_T)[0]
 
 
 def block_gradients(
@@ -66,7 +66,7 @@ def block_gradients(
         query, *own = softmax.block_gradients(q_BSKGH, k_BtKH, v_BtKH, mask.seen(q_at_S, _with_keys(k_at_t, k_BtKH)), back)
         return query, tuple(own)
 
-    query, (key, value) = _over_tiles(of_tile, add, k_BTKH, v_BTKH, k_at_T)
+    query, (key, value) = _over_tiles(of_tile, add, jnp.zeros_like(q_BSKGH, jnp.float32), k_BTKH, v_BTKH, k_at_T)
     return Gradients(query, key, value)
 
 
@@ -75,21 +75,21 @@ def _with_keys(k_at_t: jax.Array, k_BtKH: jax.Array) -> jax.Array:
     return jax.lax.optimization_barrier((k_at_t, k_BtKH))[0]
 
 
-def _over_tiles(of_tile: Callable[..., tuple[Any, Any]], plus: Callable[[Any, Any], Any], k_BTKH: jax.Array, v_BTKH: jax.Array, k_at_T: jax.Array) -> tuple[Any, Any]:
-    """The sum of what tiles give for the queries, and what each gives for its own keys, [B, T, ...]."""
+def _over_tiles(
+    of_tile: Callable[..., tuple[Any, Any]], plus: Callable[[Any, Any], Any], zero: Any, k_BTKH: jax.Array, v_BTKH: jax.Array, k_at_T: jax.Array
+) -> tuple[Any, Any]:
+    """The sum of what tiles give for the queries, and what each gives for its own keys, [B, T, ...]. One after the other: of a tile outside the loop,
+    the scores would stand beside all others."""
     tiles = k_BTKH.shape[1] // tile_size(k_BTKH.shape[1])
     if tiles == 1:
         return of_tile(k_BTKH, v_BTKH, k_at_T)
-    parts = parted(k_BTKH, tiles), parted(v_BTKH, tiles), k_at_T.reshape(tiles, -1)
-    first, rest = (jax.tree.map(lambda x, some=some: x[some], parts) for some in (0, slice(1, None)))
 
     def following(total: Any, tile: tuple[jax.Array, ...]) -> tuple[Any, Any]:
         more, own = of_tile(*tile)
         return plus(total, more), own
 
-    total, own = of_tile(*first)
-    total, others = jax.lax.scan(following, total, rest)
-    return total, jax.tree.map(lambda x, x_n: joined(jnp.concatenate([x[None], x_n])), own, others)
+    total, own_n = jax.lax.scan(following, zero, (parted(k_BTKH, tiles), parted(v_BTKH, tiles), k_at_T.reshape(tiles, -1)))
+    return total, jax.tree.map(joined, own_n)
 
 
 def parted(x_BSX: jax.Array, pieces: int) -> jax.Array:

@@ -24,9 +24,10 @@ def receptive_field_tokens(layers, window):
 
 
 def window_hops(window, length, ranks):
-    """ceil(W / (S / c)): neighbours from which a rank of a split sequence needs keys. Source: Ch. 31a, `ch31a.swa`."""
+    """ceil(W / (S / c)): neighbours from which a rank of a split sequence needs keys, W counting tokens before the own one. Source: Ch. 31a, `ch31a.swa`."""
     count(ranks=ranks)
-    positive(window=window, length=length)
+    positive(length=length)
+    not_negative(window=window)
     return np.minimum(np.ceil(window * ranks / length), ranks - 1)
 
 

@@ -19,12 +19,15 @@ def ring_wire_bytes(tokens, kv_dim, bytes_per_element, ranks):
     return ratio(2 * (ranks - 1) * _whole_bytes(tokens, kv_dim, bytes_per_element, ranks), ranks)
 
 
-def ring_training_wire_bytes(tokens, kv_dim, bytes_per_element, ranks):
+def ring_training_wire_bytes(tokens, kv_dim, bytes_per_element, ranks, travelling_bytes_per_element=None):
     """(6 P - 4) / P b S K h e: the forward pass, keys and values again, and their gradients P hops home.
 
+    Gradients may travel in another dtype, such as float32, for P - 1 of their hops; the last is in that of keys.
     Source: Ch. 17, `ch17.ring_volume` (Liu et al. 2023); a derivative of the loop keeps all blocks instead of sending them again.
     """
-    return ratio((6 * ranks - 4) * _whole_bytes(tokens, kv_dim, bytes_per_element, ranks), ranks)
+    e, travelling = bytes_per_element, bytes_per_element if travelling_bytes_per_element is None else travelling_bytes_per_element
+    of_keys, of_gradients = (_whole_bytes(tokens, kv_dim, size, ranks) for size in (e, travelling))
+    return ratio((4 * ranks - 2) * of_keys + (2 * ranks - 2) * of_gradients, ranks)
 
 
 def ring_block_s(batch, length, query_dim, ranks, flops_per_s):
@@ -75,6 +78,12 @@ def ulysses_wire_bytes(tokens, query_dim, kv_dim, bytes_per_element, ranks):
     count(ranks=ranks)
     positive(tokens=tokens, query_dim=query_dim, kv_dim=kv_dim, bytes_per_element=bytes_per_element)
     return ratio((ranks - 1) * 2 * tokens * (query_dim + kv_dim) * bytes_per_element, ranks**2)
+
+
+def kv_head_copies(kv_heads, ranks):
+    """max(1, P / K) of each key-value head, so that Ulysses has one for every rank. Source: Ch. 17, `ch17.ulysses_volume`."""
+    count(kv_heads=kv_heads, ranks=ranks)
+    return max(1, ranks // kv_heads)
 
 
 def ring_to_ulysses(ranks, kv_share=1):

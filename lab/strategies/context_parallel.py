@@ -9,9 +9,11 @@ from math import prod
 
 import jax
 
-from lab.attention.exchange import gathered_attention, head_copies, ulysses_attention
+from lab.attention.exchange import check_heads, gathered_attention, ulysses_attention
 from lab.attention.order import CONTIGUOUS, ZIGZAG, Order
-from lab.attention.ring import check, hops, ring_attention
+from lab.attention.ring import check, ring_attention
+from lab.book.architecture import window_hops
+from lab.book.context import kv_head_copies
 from lab.book.parallelism import activation_bytes
 from lab.ledger import Kind, Transfer
 from lab.models.seams import Dims, Seams
@@ -39,7 +41,7 @@ def ring_terms(order: Order, strategy: Strategy, shape: DecoderShape, axes: Axes
     ranks = axes[CONTEXT]
     order.piece_size(shape.length, ranks)
     check(shape.mask, order)
-    h, keys = hops(shape.mask, shape.length, ranks), _kv_heads(strategy, shape, axes) * shape.head_dim
+    h, keys = _hops(shape, ranks), _kv_heads(strategy, shape, axes) * shape.head_dim
 
     def permuted(scope: str, phase: str, times: int, dtype: str, e: int) -> Transfer:
         n = activation_bytes(tokens_on_device(strategy, shape, axes), keys, e)
@@ -54,6 +56,11 @@ def ring_terms(order: Order, strategy: Strategy, shape: DecoderShape, axes: Axes
     return (*of("key"), *of("value"))
 
 
+def _hops(shape: DecoderShape, ranks: int) -> int:
+    """All round, or as far as a window reaches: it counts the own token, the book's does not."""
+    return int(window_hops(shape.window - 1, shape.length, ranks)) if shape.window else ranks - 1
+
+
 def gathered_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Gathers keys and values for every pass that needs them, and scatters the sum of their gradients."""
     tokens = axes[CONTEXT] * tokens_on_device(strategy, shape, axes)
@@ -66,7 +73,8 @@ def gathered_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple
 def ulysses_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Exchanges tokens for heads of queries, keys and values, and the outputs back; the same again the other way round in the backward pass."""
     kv_heads = _kv_heads(strategy, shape, axes)
-    kv_copies = kv_heads * head_copies(kv_heads, shape.queries, axes[CONTEXT])
+    check_heads(kv_heads, shape.queries, axes[CONTEXT])
+    kv_copies = kv_heads * kv_head_copies(kv_heads, axes[CONTEXT])
 
     def exchanged(scope: str, heads: int) -> Iterator[Transfer]:
         n = activation_bytes(tokens_on_device(strategy, shape, axes), heads * shape.head_dim, shape.bytes_per_element)
@@ -99,7 +107,7 @@ def _over_context(attend: Callable[..., jax.Array], core: Layout, terms: Terms, 
         return order.positions(length, jax.lax.axis_index(CONTEXT), jax.lax.axis_size(CONTEXT))
 
     seams = Seams(positions=positions, attend=partial(attend, axis=CONTEXT))
-    return Strategy(inside=LAYOUT, core=core, residual=LAYOUT, copies=copies, seams=seams, terms=(terms_of_tokens, terms))
+    return Strategy(inside=LAYOUT, core=core, pieces=order.pieces, residual=LAYOUT, copies=copies, seams=seams, terms=(terms_of_tokens, terms))
 
 
 def _ring(order: Order) -> Strategy:

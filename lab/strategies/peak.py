@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from lab.attention.tiles import tile_size
 from lab.book.activations import LLAMA_SAVED, SWIGLU, llama_tensors
+from lab.book.context import kv_head_copies
 from lab.models.shape import DecoderShape
 from lab.strategies.memory import static_bytes
 from lab.strategies.strategy import Strategy
@@ -27,6 +27,8 @@ SAVED = {
 STREAM = ("input", "attention_norm_in", "attention_normed", "attention_leaves", "mlp_norm_in", "mlp_normed")
 SQUARE = ("softmax", "probabilities")
 ATTENTION = ("attention_norm_in", "attention_normed", "attention_in", "q", "k", "v", *SQUARE)
+TILE = 512
+"""Keys of a tile, at most, where scores are made tile by tile."""
 
 Terms = dict[str, int]
 
@@ -57,42 +59,69 @@ class Device:
     @property
     def moments(self) -> tuple[Terms, ...]:
         """The head, both ends of the backward pass of the layers, and what follows it; a step is fullest at one of them."""
-        kept = {"activations kept": self.shape.layers * self.saved, "weights kept as used": self.kept_weights} | self.head
-        # The layer that is peeled off the backward loop begins before the copy.
+        kept = {"activations kept": self.shape.layers * self.saved, "weights kept as used": self.kept_weights} | self.ends_waiting
+        # The layer that is peeled off the backward loop begins before the copy, and what it gives is scattered after the loop.
         copied = {"scores in a second layout": self.second_layout} | (self.layer_at_work if self.is_peeled else {})
+        peeled = {"one layer's gradients before they are scattered": self._in_products(self.matrices)} | self.head_later if self.is_peeled else {}
         return (
             kept | {"logits": self.logits, "head as used": self.used(self.ends[-1:])},
             kept | self.gradients | copied,
             kept | self.gradients | self.layer_at_work,
-            self.gradients | {"gradients of the ends, whole": self._in_products(self.ends)},
+            self.gradients | {"gradients of the ends, whole": self._in_products(self.ends)} | peeled,
         )
 
     @property
-    def head(self) -> Terms:
-        """What the head leaves: its gradient, or, where that is to be scattered, the gradient of the logits until there is time for it.
+    def ends_waiting(self) -> Terms:
+        """Of head and embedding, through the backward pass of the layers: what the head's gradient is made of, or the gradient where that is
+        smaller; and the zeros that the embedding's begins with, which wait for nothing."""
+        zeros = {"embedding's gradient, still zero": self._in_products(self.ends[:1])}
+        early = self._in_products(self.ends[-1:])
+        if self.is_declared_zero3:
+            return {"gradient of the head": early} | zeros
+        # Where the vocabulary is split, the sum of what the head hands back is begun first, and its gradient left for later.
+        if not self.is_vocab_split and early < sum(self.head_later.values()):
+            return {"gradient of the head": early}
+        return self.head_later if self.is_peeled or self.is_split_between_blocks or self.strategy.state else self.head_later | zeros
 
-        Where sequences are split its input is gathered for it, and it does not wait.
-        """
-        if self.is_scattered and not self.is_split_between_blocks:
-            return {"gradient of the logits": self.logits}
-        return {"gradient of the head": self.gradient_of(self.ends[-1:])}
+    @property
+    def head_later(self) -> Terms:
+        """What the gradient of the head is made of."""
+        return {"gradient of the logits": self.logits, "what the head read": self.stream}
+
+    @property
+    def is_declared_zero3(self) -> bool:
+        """XLA's GPU compiler makes the head's gradient at once where nothing but a scatter over all devices follows it, and scatters it last."""
+        return self.is_gathered and self.style != "explicit" and not self.strategy.copies(self.ends[-1].dims) and not self.is_vocab_split
+
+    @property
+    def is_vocab_split(self) -> bool:
+        return self._local(self.strategy.inside, "vocab") < self.shape.vocab
 
     @cached_property
     def tensors(self) -> Terms:
-        """Of one layer, as the book names them; the stream between blocks may be split further."""
+        """Of one layer, as the book names them; the stream between blocks may be split further, and keys and values are those that queries meet."""
         inside, between = map(self._tensors, (self.strategy.inside, self.strategy.residual))
-        return inside | {name: between[name] for name in STREAM}
+        return inside | {name: between[name] for name in STREAM} | dict.fromkeys(("k", "v"), self.keys_met)
+
+    @property
+    def is_tiled(self) -> bool:
+        """Attention to a sequence that is split, where it is written out, makes scores tile by tile."""
+        return bool(self.strategy.core.rules) and self.style == "explicit"
+
+    @property
+    def is_ring(self) -> bool:
+        return bool(self.strategy.core.axes_of("keys", self.axes.names))
 
     @property
     def keys(self) -> int:
-        """That meet a query at once: of the whole sequence, or of a tile of one block that goes round."""
-        keys = self.strategy.meeting.local_shape(("keys",), (self.shape.length,), self.axes)[0]
-        return tile_size(keys) if keys < self.shape.length else keys
+        """That meet a query at once: of the whole sequence, or of a tile of a piece of one block."""
+        keys = self.strategy.meeting.local_shape(("keys",), (self.shape.length,), self.axes)[0] // self.strategy.pieces
+        return max(size for size in range(1, min(keys, TILE) + 1) if keys % size == 0) if self.is_tiled else keys
 
     @property
     def remat(self) -> str:
-        """Of blocks that go round no scores are kept, whatever else is."""
-        return "selective" if self.keys < self.shape.length and self.shape.remat == "none" else self.shape.remat
+        """Of tiles no scores are kept, whatever else is."""
+        return "selective" if self.is_tiled and self.shape.remat == "none" else self.shape.remat
 
     def _tensors(self, layout: Layout) -> Terms:
         shape = self.shape
@@ -165,13 +194,15 @@ class Device:
 
     @property
     def kept_weights(self) -> int:
-        """Without recomputation the backward pass uses the copies of the forward pass."""
-        return 0 if self.is_recomputed else self.shape.layers * self.used(self.matrices)
+        """Without recomputation the backward pass uses the copies of the forward pass; a weight that is held to a layout is one, too."""
+        kept = self.used(self.matrices) if self.style == "explicit" else self._in_products(self.matrices)
+        return 0 if self.is_recomputed else self.shape.layers * kept
 
     @property
     def held(self) -> Layout:
-        """Of a gradient once its layer is done."""
-        return self.strategy.master if self.strategy.is_anchored else self.strategy.weights
+        """Of a gradient once its layer is done; declared, those of ZeRO-1 are scattered as they come, too."""
+        is_scattered_at_once = self.strategy.is_anchored or self.style != "explicit" and self.shape.accumulation == 1
+        return self.strategy.master if is_scattered_at_once else self.strategy.weights
 
     def gradient_of(self, some: Iterable[Weight]) -> int:
         """In the dtype of the products, as the backward pass leaves it."""
@@ -196,29 +227,76 @@ class Device:
 
     @property
     def relaid(self) -> int:
-        """XLA's GPU compiler copies two stacks of float32 masters for both loops, so that their split dim comes first."""
-        some = [weight for weight in self.matrices if weight.scope.endswith(("gate", "query"))]
+        """XLA's GPU compiler copies two stacks of float32 masters for both loops: for gathers, so that their split dim comes first; for experts, whose
+        products are batched, so that what these sum over comes last."""
+        ends = ("gate", "query") if self.is_gathered else ("gate", "up") if self.shape.experts else ()
+        some = [weight for weight in self.matrices if ends and weight.scope.endswith(ends)]
         return sum(4 * weight.per_pass * elements(weight, self.strategy.weights, self.shape, self.axes) for weight in some)
 
     @property
-    def gathered_streams(self) -> int:
-        """XLA's GPU compiler gathers with the split dim first, and copies: inputs of both blocks, and gradients of what they gave."""
-        stream = self._tokens(self.strategy.inside) * self.shape.embed * self.shape.bytes_per_element
-        return 4 * stream if self.is_split_between_blocks else 0
+    def stream(self) -> int:
+        """At the entrance of a block."""
+        return self._tokens(self.strategy.inside) * self.shape.embed * self.shape.bytes_per_element
 
     @property
     def layer_at_work(self) -> Terms:
-        """All tensors of the layer that is gone through backwards; or, where its scores are largest, attention's and the gradients of the square ones."""
-        layer, attention = self._sum(SAVED["none"]), self._sum(ATTENTION) + self._sum(SQUARE)
-        if not self.is_recomputed:
-            # Of stacks that are kept, a layer that is peeled off the loop has slices of its own.
-            layer, attention = self.saved if self.is_peeled else 0, self._sum(SQUARE) * (1 if self.remat == "none" else 2)
-        used = self.used(self.matrices) if self.is_recomputed else 0
-        return {
-            "one layer's tensors": max(layer, attention),
-            "gathered streams in a second layout": self.gathered_streams,
+        """The layer that is gone through backwards, at its fullest."""
+        used = self.used(weight for weight in self.matrices if not weight.scope.endswith("down")) if self.is_recomputed else 0
+        return max(self.at_work, key=lambda terms: sum(terms.values())) | {
             "one layer's weights as used": used,
-            "the next layer's, gathered ahead": used if self.is_peeled else 0,
-            "gate and query as gathers read them": self.relaid if self.is_gathered and self.is_recomputed else 0,
+            "the next layer's, gathered ahead": self.used(self.matrices) if self.is_peeled and self.is_recomputed else 0,
+            "weights as gathers or experts read them": self.relaid if self.is_recomputed else 0,
             "one layer's gradients before they are scattered": self._in_products(self.matrices) if self.strategy.is_anchored else 0,
         }
+
+    @property
+    def at_work(self) -> list[Terms]:
+        """Where it may be fullest."""
+        if self.is_tiled:
+            return [self.in_tiles]
+        others = [self.in_gathers] if self.is_split_between_blocks else [self.in_mlp] if self.is_recomputed else []
+        return [*others, self.in_attention]
+
+    @property
+    def in_mlp(self) -> Terms:
+        """When its MLP's gradients are made: what attention will need, the MLP's tensors and the gradients of two, and streams with theirs."""
+        streams = self._sum(("attention_in", "mlp_in")) + 3 * self.stream + 2 * self.tensors["input"]
+        return {"one layer's tensors": self._sum(("q", "k", "v", "softmax", "attended")) + 4 * self.tensors["hidden"] + streams}
+
+    @property
+    def in_attention(self) -> Terms:
+        """When its attention's are, where scores are largest: what it keeps, and the gradients of the square ones."""
+        if self.is_recomputed:
+            return {"one layer's tensors": self._sum((*ATTENTION, *SQUARE))}
+        # Of stacks that are kept, a layer that is peeled off the loop has slices of its own.
+        layer = self.saved if self.is_peeled else 0
+        return {"one layer's tensors": max(layer, self._sum(SQUARE) * (1 if self.remat == "none" else 2))}
+
+    @property
+    def in_gathers(self) -> Terms:
+        """When gradients of queries, keys and values are, of a stream that is split between blocks: both blocks' inputs, unless they are kept, and
+        gradients of what both gave are gathered; queries, keys and values each have a gradient of the whole, and their sum."""
+        inner = self._sum(("q", "k", "v", "attended")) + 4 * self.tensors["hidden"] + 4 * self.tensors["input"] if self.is_recomputed else 0
+        return {"gathered streams and their gradients": (8 if self.is_recomputed else 6) * self.stream, "one layer's tensors": inner}
+
+    @property
+    def in_tiles(self) -> Terms:
+        """When attention's are, tile by tile. Scores and their gradients are float32 and, for products, rounded. Queries, and what comes back to them, stand
+        in the layouts of products: of a tile, and of a block."""
+        q, keys, float32 = self.tensors["q"], self.keys_met, 4 // self.shape.bytes_per_element
+        around = self.is_ring
+        return {
+            "scores of a tile and their gradients": (2 * self.tensors["softmax"] + 3 * self.tensors["probabilities"]) // self.strategy.pieces,
+            "queries and outputs in layouts of products": (7 if around else 6) * q,
+            "queries' gradients in float32": (2 if around else 1) * q * float32,
+            "keys and values": 4 * keys,
+            "keys' and values' gradients in float32": (6 if around else 2) * keys * float32,
+            "streams, and the MLP's tensors until their weights' gradients are made": 4 * self.stream + (4 if around else 1) * self.tensors["hidden"],
+        }
+
+    @property
+    def keys_met(self) -> int:
+        """Of one block, for the heads that this rank has then."""
+        tokens = prod(self.strategy.meeting.local_shape(("batch", "keys"), (self.shape.micro_batch, self.shape.length), self.axes))
+        heads, ranks = self._local(self.strategy.inside, "kv_heads"), prod(self.axes[axis] for axis in self.strategy.core.axes_of("kv_heads", self.axes.names))
+        return tokens * heads * kv_head_copies(heads, ranks) // ranks * self.shape.head_dim * self.shape.bytes_per_element

@@ -49,6 +49,7 @@ class Strategy:
         dtype of the products.
       inside: layout inside a block, of activations and of weights in use.
       core: how sequences are split where queries (`length`) meet keys (`keys`); of all else `inside` tells.
+      pieces: of a rank's tokens, of which one at a time meets one of another's.
       residual: layout of the stream between blocks.
       copies: of a weight with these dims, the axes along which ranks use equal copies for different tokens: their gradients are summed.
       seams: the collectives, written out; their transposes are those of the backward pass.
@@ -61,6 +62,7 @@ class Strategy:
     state: Layout | None = None
     inside: Layout = Layout()
     core: Layout = Layout()
+    pieces: int = 1
     residual: Layout = Layout()
     copies: Copies = no_copies
     seams: Seams = field(default_factory=Seams)
@@ -74,6 +76,7 @@ class Strategy:
             state=self.master | other.master if states else None,
             inside=self.inside | other.inside,
             core=self.core | other.core,
+            pieces=max(self.pieces, other.pieces),
             residual=self.residual | other.residual,
             copies=lambda dims: self.copies(dims) | other.copies(dims),
             seams=self.seams | other.seams,
