@@ -309,7 +309,7 @@ def bench(
 @click.option("--save", type=Path, callback=_parsed(_writable), help="Also write the JSON to a file.")
 @as_json
 def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> None:
-    """Measures on two or more attached GPUs what the lab says ahead of time.
+    """Measures on the attached GPUs what the lab says ahead of time.
 
     PART is times (steps predicted from compiled text and measured rates, and timed), programs (every experiment here and ahead of time) or
     losses (a small decoder's under every layout, against one CPU's); by default all.
