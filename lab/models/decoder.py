@@ -173,13 +173,13 @@ def attention(x_BSD: jax.Array, state: nnx.State, rotation_SH: tuple[jax.Array, 
         with scope("enter"):
             x_BSD = seams.enter(x_BSD)
         with scope("query"):
-            q_BSKGH = rotated(jnp.einsum("bsd,dkgh->bskgh", x_BSD, use(state["query"])), *rotation_SH)
+            q_BSKGH = rotated(seams.product("bsd,dkgh->bskgh", x_BSD, use(state["query"])), *rotation_SH)
             q_BSKGH = seams.inside(q_BSKGH, ("batch", "length", "kv_heads", "queries", "head_dim"))
         with scope("key"):
-            k_BTKH = rotated(jnp.einsum("bsd,dkh->bskh", x_BSD, use(state["key"])), *rotation_SH)
+            k_BTKH = rotated(seams.product("bsd,dkh->bskh", x_BSD, use(state["key"])), *rotation_SH)
             k_BTKH = seams.inside(k_BTKH, ("batch", "length", "kv_heads", "head_dim"))
         with scope("value"):
-            v_BTKH = seams.inside(jnp.einsum("bsd,dkh->bskh", x_BSD, use(state["value"])), ("batch", "length", "kv_heads", "head_dim"))
+            v_BTKH = seams.inside(seams.product("bsd,dkh->bskh", x_BSD, use(state["value"])), ("batch", "length", "kv_heads", "head_dim"))
         with scope("core"):
             attend = partial(seams.attend, mask=shape.mask)
             core = jax.checkpoint(attend, prevent_cse=False) if shape.remat == "selective" else attend
@@ -206,9 +206,9 @@ def mlp(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams) -
 def swiglu(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams, name: str = "", width: str = "mlp") -> jax.Array:
     use = partial(_use, shape, seams)
     with scope("gate"):
-        gate_BSF = jax.nn.silu(jnp.einsum("bsd,df->bsf", x_BSD, use(state[f"{name}gate"])))
+        gate_BSF = jax.nn.silu(seams.product("bsd,df->bsf", x_BSD, use(state[f"{name}gate"])))
     with scope("up"):
-        hidden_BSF = seams.inside(gate_BSF * jnp.einsum("bsd,df->bsf", x_BSD, use(state[f"{name}up"])), ("batch", "length", width))
+        hidden_BSF = seams.inside(gate_BSF * seams.product("bsd,df->bsf", x_BSD, use(state[f"{name}up"])), ("batch", "length", width))
     with scope("down"):
         return seams.contract("bsf,fd->bsd", hidden_BSF, use(state[f"{name}down"]))
 

@@ -65,6 +65,7 @@ class Seams:
       visit: (x_ND, count_E, own, how) copies of tokens sorted by expert, to what `own` of (rows, count of each expert) makes of them; `how` as the shape's `dispatch`.
       positions: length of the whole sequence to [S], where in it this device's tokens stand.
       attend: (q_BSKGH, k_BTKH, v_BTKH, mask) to y_BSKGH; this device may hold a part of the sequence.
+      product: (equation, x, w) to a product that a block begins with.
       contract: (equation, x, w) to y_BSD, the product that a block ends with: the dims that it sums over may be split.
     """
 
@@ -88,6 +89,7 @@ class Seams:
     visit: Callable[..., jax.Array] = in_place
     positions: Callable[[int], jax.Array] = jnp.arange
     attend: Callable[..., jax.Array] = dense.attend
+    product: Callable[[str, jax.Array, jax.Array], jax.Array] = jnp.einsum
     contract: Callable[[str, jax.Array, jax.Array], jax.Array] = jnp.einsum
 
     def __or__(self, other: Seams) -> Seams:
@@ -95,7 +97,7 @@ class Seams:
         return Seams(**{seam.name: _then(seam.name, getattr(self, seam.name), getattr(other, seam.name), seam.default) for seam in fields(Seams)})
 
 
-ONCE = ("first", "lookup", "dispatch", "combine", "across", "home", "visit", "positions", "attend", "contract")
+ONCE = ("first", "lookup", "dispatch", "combine", "across", "home", "visit", "positions", "attend", "product", "contract")
 
 
 def _then(name: str, first: Callable, second: Callable, nothing: Callable) -> Callable:

@@ -28,7 +28,7 @@ from meshes.axes import PIPE, Axes
 from meshes.errors import Unusable
 
 FLOAT32_BYTES = 4
-AGAIN = (Job.BACKWARD, Job.INPUT_GRADIENT, Job.WEIGHT_GRADIENT)
+AGAIN = (Job.BACKWARD, Job.INPUT_GRADIENT)
 """Jobs that compute their chunk again, to go backwards through it."""
 
 
@@ -76,7 +76,8 @@ def _is_done(job: Job, each: Transfer, strategy: Strategy, axes: Axes) -> bool:
     if each.phase == FORWARD:
         # No gradient needs the loss, and of its sums that of the target's logit.
         return job is Job.FORWARD or job in AGAIN and each.scope != "loss/target"
-    return job in AGAIN and not (job is Job.INPUT_GRADIENT and _is_for_weights(each, strategy, axes))
+    halves = Job.WEIGHT_GRADIENT, Job.INPUT_GRADIENT
+    return job is Job.BACKWARD or job is halves[not _is_put_off(each, strategy, axes)]
 
 
 def _uses(each: Transfer, strategy: Strategy, shape: PipelineShape, axes: Axes) -> int:
@@ -84,9 +85,9 @@ def _uses(each: Transfer, strategy: Strategy, shape: PipelineShape, axes: Axes) 
     return 2 if shape.tied and each.scope == "embedding" and _moves_weights(each, strategy, axes) else 1
 
 
-def _is_for_weights(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
-    """It sums the gradient of a weight, or leads to that of the table, with which the first chunk begins."""
-    return each.scope == "embedding" or each.kind is Kind.REDUCE_SCATTER and _moves_weights(each, strategy, axes)
+def _is_put_off(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
+    """It sums the gradient of a layer's matrix."""
+    return each.kind is Kind.REDUCE_SCATTER and each.scope.startswith("layers/") and _moves_weights(each, strategy, axes)
 
 
 def _moves_weights(each: Transfer, strategy: Strategy, axes: Axes) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +15,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from lab.models import decoder
 from lab.models.seams import Dims
 from lab.models.shape import DTYPES, DecoderShape
-from lab.pipelines import executor
+from lab.pipelines import executor, halves
 from lab.pipelines.executor import Weights
 from lab.pipelines.orders import named
 from lab.pipelines.schedule import Schedule
-from lab.pipelines.table import Row, one_way, table_of
+from lab.pipelines.table import Job, Row, one_way, table_of
 from lab.strategies.program import (
     Metrics,
     Program,
@@ -164,8 +166,9 @@ def find(spread: Pipeline) -> Callable[..., tuple[jax.Array, nnx.State, jax.Arra
     def on_rank(weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[jax.Array, nnx.State, jax.Array]:
         # Before the loop over ticks, so that gradients are summed over ranks once, after it.
         own = each(weights, lambda w: as_own(strategy, w.get_value(), w.dims))
-        chunk = _chunk(spread, *split(shape, tokens_BS, targets_BS))
-        found = executor.run(table, chunk, _parted(own), _nothing(spread))
+        batches = split(shape, tokens_BS, targets_BS)
+        split_backward = _halves(spread, *batches) if Job.WEIGHT_GRADIENT in table.jobs else None
+        found = executor.run(table, _chunk(spread, *batches), _parted(own), _nothing(spread), split_backward)
         summed = each(_joined(found.gradients), lambda g: reduced(strategy, g.get_value(), g.dims))
         with jax.named_scope("loss"):
             return sum_over(_data_axes(spread))(found.loss), summed, found.done[None]
@@ -203,6 +206,22 @@ def _chunk(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> e
         return jax.lax.cond((stage == last) & (row.chunk == shape.chunks - 1), end, lambda x_BSD: (x_BSD, nothing[1]), x_BSD)
 
     return run
+
+
+def _halves(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Halves:
+    strategy, shape = spread.strategy, spread.shape
+    nothing = halves.nothing(decoder.weights(shape)["layers"], shape.chunk_layers(spread.stages), strategy, shape, spread.axes)
+    chunk = _chunk(replace(spread, strategy=replace(strategy, seams=halves.tapped_seams(strategy.seams))), tokens_mBS, targets_mBS)
+
+    def to_input(weights: Weights, x_BSD: jax.Array, dy_BSD: jax.Array, row: Row) -> tuple[Weights, jax.Array, Any]:
+        at = Weights(halves.tapped(weights.chunks, nothing), weights.shared)
+        gradients, dx_BSD = executor.pulled(partial(chunk, row=row), dy_BSD, at, x_BSD)
+        return Weights(halves.not_put_off(gradients.chunks), gradients.shared), dx_BSD, halves.of_taps(gradients.chunks)
+
+    def to_weights(weights: Weights, kept: Any) -> Weights:
+        return Weights(halves.put_off(weights.chunks, kept, shape, strategy.seams), None)
+
+    return executor.Halves(to_input, to_weights, nothing)
 
 
 def _nothing(spread: Pipeline) -> tuple[jax.Array, jax.Array]:

@@ -38,6 +38,7 @@ class Row(NamedTuple):
       micro_batch, chunk: what it is done on, and with.
       input, cotangent: slots of the two stashes with the chunk's input and with the gradient of its output.
       new_input, new_cotangent: slots for what the neighbours sent at the end of the last tick; `NOWHERE` where they sent nothing.
+      kept: slot of the stash for what the first half of a split backward leaves to the second.
     """
 
     job: np.ndarray
@@ -47,14 +48,16 @@ class Row(NamedTuple):
     cotangent: np.ndarray
     new_input: np.ndarray
     new_cotangent: np.ndarray
+    kept: np.ndarray
 
 
 class Table(NamedTuple):
-    """Rows of all ticks and stages, and how many inputs and how many gradients of outputs a stage needs room for."""
+    """Rows of all ticks and stages, and how many inputs, gradients of outputs and halves of backwards a stage needs room for."""
 
     rows: Row
     inputs: int
     cotangents: int
+    kept: int
 
     @property
     def ticks(self) -> int:
@@ -67,7 +70,7 @@ class Table(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What a neighbour sends of one micro-batch and chunk, and the ticks of its arrival and of its last use."""
+    """What a neighbour or the stage itself leaves of one micro-batch and chunk, and the ticks of its arrival and of its last use."""
 
     way: tuple[int, int]
     arrives: int
@@ -87,9 +90,11 @@ def table_of(schedule: Schedule) -> Table:
     turns, stages = ticks(one_way(schedule)), range(schedule.stages)
     when = {(stage, task): tick for tick, turn in enumerate(turns) for stage, task in enumerate(turn)}
     inputs, cotangents = ([_slots(_messages(schedule, when, stage, work)) for stage in stages] for work in (Work.FORWARD, Work.BACKWARD))
-    rows = [[_row(schedule, stage, tick, turn[stage], inputs[stage], cotangents[stage]) for stage in stages] for tick, turn in enumerate(turns)]
+    kept = [_slots(_halves(schedule, when, stage)) for stage in stages]
+    stashes = [list(of_stage) for of_stage in zip(inputs, cotangents, kept, strict=True)]
+    rows = [[_row(schedule, stage, tick, turn[stage], *stashes[stage]) for stage in stages] for tick, turn in enumerate(turns)]
     fields = np.moveaxis(np.array(rows, np.int32), -1, 0)
-    return Table(Row(*fields), *(max((1 + slot for slots in some for slot in slots.values()), default=1) for some in (inputs, cotangents)))
+    return Table(Row(*fields), _room(inputs, least=1), _room(cotangents, least=1), _room(kept, least=0))
 
 
 def one_way(schedule: Schedule) -> Schedule:
@@ -103,8 +108,19 @@ def _messages(schedule: Schedule, when: dict[tuple[int, Task], int], stage: int,
     """All inputs that a stage receives from forwards, or all gradients of outputs from backwards."""
     for way in schedule.ways:
         if sender := schedule.neighbour(stage, way[1], -1 if work is Work.FORWARD else 1):
-            last = Work.WEIGHT if schedule.is_split(stage, Task(work, *way)) else Work.BACKWARD
-            yield Message(way, 1 + when[sender[0], Task(work, way[0], sender[1])], when[stage, Task(last, *way)])
+            yield Message(way, 1 + when[sender[0], Task(work, way[0], sender[1])], when[stage, Task(Work.BACKWARD, *way)])
+
+
+def _halves(schedule: Schedule, when: dict[tuple[int, Task], int], stage: int) -> Iterator[Message]:
+    """What split backwards leave to their second halves."""
+    for way in schedule.ways:
+        if schedule.is_split(stage, Task(Work.BACKWARD, *way)):
+            yield Message(way, when[stage, Task(Work.BACKWARD, *way)], when[stage, Task(Work.WEIGHT, *way)])
+
+
+def _room(stash: list[Slots], least: int) -> int:
+    """For the stage that fills most slots."""
+    return max((1 + slot for slots in stash for slot in slots.values()), default=least)
 
 
 def _slots(messages: Iterable[Message]) -> Slots:
@@ -119,13 +135,13 @@ def _slots(messages: Iterable[Message]) -> Slots:
 
 
 def _row(schedule: Schedule, stage: int, tick: int, task: Task | None, *stashes: Slots) -> Row:
-    new = [next((slot for message, slot in slots.items() if message.arrives == tick), NOWHERE) for slots in stashes]
+    new = [next((slot for message, slot in slots.items() if message.arrives == tick), NOWHERE) for slots in stashes[:2]]
     if task is None:
-        return Row(Job.IDLE, 0, 0, 0, 0, *new)
+        return Row(Job.IDLE, 0, 0, 0, 0, *new, 0)
     # The first chunk of all receives no input, the last one no gradient of its output: they read some slot, and use nothing of it.
     way = task.micro_batch, task.chunk
-    read = [next((slot for message, slot in slots.items() if message.way == way), 0) for slots in stashes]
-    return Row(_job(schedule, stage, task), *way, *read, *new)
+    *read, kept = (next((slot for message, slot in slots.items() if message.way == way), 0) for slots in stashes)
+    return Row(_job(schedule, stage, task), *way, *read, *new, kept)
 
 
 def _job(schedule: Schedule, stage: int, task: Task) -> Job:
