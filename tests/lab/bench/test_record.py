@@ -15,7 +15,7 @@ from lab.bench.tables import bench_text
 from lab.fit import Point
 from meshes.axes import Axes
 from meshes.errors import Unusable
-from meshes.hardware import measured_link
+from meshes.hardware import measured_link, measured_points
 from meshes.targets import parse_target
 
 H100 = Machine("NVIDIA H100 80GB HBM3", "gpu", "h100", "580.1", "2.28.9", "cuda 13", "0.11.2")
@@ -148,6 +148,10 @@ def test_the_record_is_a_link_profile(tmp_path):
     assert (link.value, link.alpha_s, link.direction) == (pytest.approx(350e9), pytest.approx(10e-6), "one way")
     assert "2 x NVIDIA H100 80GB HBM3, jax 0.11.2" in link.source
     assert measured_link(path, "all_reduce", "ring").bytes_per_s_per_link == pytest.approx(200e9)
+    points = measured_points(path, "permute", "lax")
+    assert (len(points), points[-1]) == (11, (2**30, pytest.approx(10e-6 + 2**30 / 350e9)))
+    with pytest.raises(Unusable, match="no time of gather by lax; it has permute by lax, all_reduce by lax, all_reduce by ring"):
+        measured_points(path, "gather", "lax")
 
 
 @pytest.mark.parametrize(
