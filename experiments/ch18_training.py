@@ -6,7 +6,7 @@ slots are of a sequence, and no layout splits one. A hundred steps, since sooner
 
 from dataclasses import replace
 
-from experiments import ch18_expert_parallel, ch18_hierarchical
+from experiments import ch18_expert_parallel, ch18_fsdp_experts, ch18_hierarchical
 from lab.decoder_experiments.training import SMALL, Trained, Training, trainee
 from lab.experiment import Claim, decided
 
@@ -23,6 +23,7 @@ EXPERIMENT = Training(
     parameters=replace(SMALL, mlp=88, experts=8, top_k=2, capacity_factor=1.0, steps=100),
     layouts=(
         trainee("experts", ch18_expert_parallel.EXPERIMENT),
+        trainee("FSDP x experts", ch18_fsdp_experts.EXPERIMENT),
         trainee("experts over two levels", ch18_hierarchical.EXPERIMENT),
     ),
     claims=claims,

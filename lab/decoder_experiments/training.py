@@ -23,7 +23,7 @@ from lab.models.shape import DecoderShape
 from lab.run import RUNNABLE, compiled_step, context, no_op, settlement_json
 from lab.settle import Settlement, Verdict, settle
 from lab.strategies.program import Metrics, TrainState
-from lab.strategies.update import CLIP, optimizer, updated
+from lab.strategies.update import clipping, optimizer, updated
 from lab.suite import Run
 from meshes.axes import Axes
 from meshes.errors import Unusable
@@ -265,16 +265,16 @@ def train(training: Training, target: Target, runs: Iterable[Run], shape: Traini
 
 def train_alone(shape: TrainingShape, batches: Batches) -> Alone:
     """Without mesh, layout and micro-batches, with Optax's own clipping. Sequences are routed apart, so experts drop here what they drop under any layout."""
-    find, clipping = on_one_device(shape), optax.chain(optax.clip_by_global_norm(CLIP), optimizer())
+    find, clipped = on_one_device(shape), optax.chain(clipping(), optimizer())
 
     @jax.jit
     def step(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[TrainState, Metrics]:
         loss, gradients = find(state, tokens_BS, targets_BS)
-        master, moments = updated(clipping, gradients, state.moments, state.master)
+        master, moments = updated(clipped, gradients, state.moments, state.master)
         return TrainState(master, moments, None), Metrics(loss, optax.global_norm(gradients))
 
     master = decoder.initial(shape)
-    state = TrainState(master, clipping.init(master), None)
+    state = TrainState(master, clipped.init(master), None)
     found = losses(step, state, batches)
     others = [losses(step, state, _reordered(batches, seed)) for seed in range(ORDERS)]
     return Alone(found, np.max([np.abs(other / found - 1) for other in others], axis=0))

@@ -6,6 +6,7 @@ import jax
 
 from experiments.ch16_training import EXPERIMENT as PIPELINES
 from experiments.ch17_training import EXPERIMENT as SEQUENCES
+from experiments.ch18_dropless_training import EXPERIMENT as DROPLESS
 from experiments.ch18_training import EXPERIMENT as EXPERTS
 from lab import suite
 from lab.decoder_experiments.training import Trained, Trainee, Training, as_they_come, train
@@ -16,10 +17,20 @@ from meshes.targets import parse_target
 TINY = {"embed": 32, "head_dim": 4, "kv_heads": 4, "mlp": 48, "steps": 4}
 
 
-def trained(of: Training, target: str, *names: str, **how) -> Trained:
-    where, layouts = parse_target(target), [replace(layout, **how) for layout in of.layouts if layout.name in names]
-    assert len(layouts) == len(names)
-    return train(of, where, suite.runs(layouts, [where], ["explicit"]), replace(of.parameters, **TINY))
+def named(of: Training, *names: str) -> list[Trainee]:
+    layouts = {layout.name: layout for layout in of.layouts}
+    return [layouts[name] for name in names]
+
+
+def trained(of: Training, target: str, right: list[Trainee], *wrong: Trainee) -> Trained:
+    """All in the explicit style; right ones have no failure and the ledger of theory, wrong ones leave the curve at the first step."""
+    where = parse_target(target)
+    found = train(of, where, suite.runs([*right, *wrong], [where], ["explicit"]), replace(of.parameters, **TINY))
+    failures = [curve.failure and curve.failure.partition(":")[0] for curve in found.curves]
+    assert failures == [None] * len(right) + ["leaves the curve of one device at step 0"] * len(wrong)
+    assert {curve.verdict for curve in found.curves} == {Verdict.EXACT}
+    assert found.claims[0].verdict == ("refuted" if wrong else "confirmed")
+    return found
 
 
 def swapped(layout: Trainee):
@@ -29,37 +40,31 @@ def swapped(layout: Trainee):
         state = layout.start(shape, axes)
         return jax.tree.map(lambda w: w.replace(w.get_value().swapaxes(0, 1)) if is_weight(w) and "stage" in w.dims else w, state, is_leaf=is_weight)
 
-    return start
+    return replace(layout, start=start)
 
 
-def test_three_schedules_and_chunks_train_as_one_device_does():
-    found = trained(PIPELINES, "cpu:8", "1F1B", "ZB-H1", "interleaved 1F1B")
-    assert (found.failures, found.verdict, found.claims[0].verdict) == ((), Verdict.EXACT, "confirmed")
-    assert [curve.mesh["pipe"] for curve in found.curves] == [4, 4, 2]
+def test_four_stages_train_as_one_device_does_under_1f1b_and_split_backwards():
+    found = trained(PIPELINES, "cpu:8", named(PIPELINES, "1F1B", "ZB-H1"))
+    assert [curve.mesh["pipe"] for curve in found.curves] == [4, 4]
 
 
-def test_chunks_on_the_wrong_stages_leave_the_curve_at_the_first_step():
-    (layout,) = [layout for layout in PIPELINES.layouts if layout.name == "interleaved 1F1B"]
-    (curve,) = trained(PIPELINES, "cpu:2", layout.name, start=swapped(layout)).curves
-    assert "at step 0" in curve.failure and curve.verdict is Verdict.EXACT
+def test_two_stages_train_as_one_device_does_and_chunks_on_the_wrong_stages_do_not():
+    (interleaved,) = named(PIPELINES, "interleaved 1F1B")
+    trained(PIPELINES, "cpu:2", named(PIPELINES, "1F1B", "interleaved 1F1B"), swapped(interleaved))
 
 
-def test_sequences_on_two_ranks_train_as_on_one():
-    found = trained(SEQUENCES, "cpu:2", "ring", "ring in zigzag order", "gathered keys", "Ulysses")
-    assert (found.failures, found.verdict, found.claims[0].verdict) == ((), Verdict.EXACT, "confirmed")
+def test_sequences_on_two_ranks_train_as_on_one_and_tokens_that_do_not_come_in_zigzag_order_do_not():
+    (zigzag,) = named(SEQUENCES, "ring in zigzag order")
+    found = trained(SEQUENCES, "cpu:2", named(SEQUENCES, "ring", "ring in zigzag order", "gathered keys", "Ulysses"), replace(zigzag, order=as_they_come))
     assert {tuple(curve.mesh.items()) for curve in found.curves} == {(("data", 1), ("context", 2))}
 
 
-def test_tokens_that_do_not_come_in_zigzag_order_leave_the_curve_at_the_first_step():
-    found = trained(SEQUENCES, "cpu:8", "ring in zigzag order", order=as_they_come)
-    assert "at step 0" in found.curves[0].failure and found.claims[0].verdict == "refuted"
+def test_experts_on_ranks_drop_what_one_device_drops_and_slots_for_all_drop_less():
+    (experts,) = named(EXPERTS, "experts")
+    without_drops = replace(experts, sized=lambda shape: replace(shape, capacity_factor=shape.experts / shape.top_k))
+    trained(EXPERTS, "cpu:8", named(EXPERTS, "experts", "FSDP x experts", "experts over two levels"), without_drops)
 
 
-def test_experts_on_ranks_drop_what_one_device_drops():
-    found = trained(EXPERTS, "cpu:8", "experts", "experts over two levels")
-    assert (found.failures, found.verdict, found.claims[0].verdict) == ((), Verdict.EXACT, "confirmed")
-
-
-def test_slots_for_all_tokens_leave_the_curve_of_one_device_that_drops():
-    found = trained(EXPERTS, "cpu:2", "experts", sized=lambda shape: replace(shape, capacity_factor=shape.experts / shape.top_k))
-    assert "at step 0" in found.curves[0].failure
+def test_experts_without_slots_train_as_those_with_slots_for_all():
+    found = trained(DROPLESS, "cpu:2", named(DROPLESS, "no slots", "slots for all"))
+    assert "layers/mlp/visit" in {term.predicted.scope for term in found.curves[0].settlement.terms}
