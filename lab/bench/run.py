@@ -15,6 +15,7 @@ from lab.bench.machine import ahead_of_time, machine
 from lab.bench.record import Bench
 from lab.bench.timing import launch_seconds, measured
 from lab.run import RUNNABLE
+from lab.step_time import Rates
 from meshes.axes import Axes
 from meshes.errors import Unusable
 from meshes.hardware import chip
@@ -44,20 +45,27 @@ def bench(
     Raises:
       Unusable: devices that can neither be run on nor estimated for, fewer than two to span, a mesh of another size, or an unknown name.
     """
+    at = _rates(target, links)
     mesh = _mesh(target, axes)
     axes = Axes(mesh.axis_names, mesh.devices.shape)
     spanned = _spanned(axes, over)
     wanted = chosen(chains(spanned), primitives, algorithms)
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    if target.platform not in RUNNABLE:
-        at = rates(target, links)
+    if at:
         found = tuple(entry for chain in watch(wanted) for entry in estimated(chain, mesh, spanned, sizes, at))
         return Bench(command, date, ahead_of_time(chip(target.chip)), axes, spanned, 0.0, found, assumed(links))
-    if links:
-        raise Unusable(f"links {links} are for an estimate, and target {target} is timed; leave them out, or name a target such as gpu:h200:1x8")
     launch_s = launch_seconds(mesh)
     found = tuple(entry for chain in watch(wanted) for entry in measured(chain, mesh, spanned, sizes, launch_s))
     return Bench(command, date, machine(mesh.devices.flat[0]), axes, spanned, launch_s, found)
+
+
+def _rates(target: Target, links: Path | None) -> Rates | None:
+    """None where devices are there, and tell for themselves."""
+    if target.platform not in RUNNABLE:
+        return rates(target, links)
+    if links:
+        raise Unusable(f"links {links} are for an estimate, and target {target} is timed; leave them out, or name a target such as gpu:h200:1x8")
+    return None
 
 
 def _spanned(axes: Axes, over: Sequence[str]) -> Axes:
@@ -69,7 +77,5 @@ def _spanned(axes: Axes, over: Sequence[str]) -> Axes:
 
 
 def _mesh(target: Target, axes: Axes | None) -> Mesh:
-    if target.platform not in RUNNABLE:
-        rates(target, None)
     prepare([target])
     return make_mesh(target, axes or Axes(("devices",), (target.devices or len(jax.devices()),)))
