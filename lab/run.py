@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
@@ -13,8 +13,10 @@ from jax.sharding import Mesh
 
 from lab.clock import timed
 from lab.experiment import Claim, Experiment, Numerics, numerics
-from lab.inspection import inspect_program
+from lab.hlo.read import read_text
+from lab.inspection import devices_of, inspect_program
 from lab.ledger import Ledger, Memory
+from lab.planning import Order, Plan, Refused, can_plan, lower, plan
 from lab.settle import Context, Settlement, Verdict, settle
 from lab.settle.no_ops import Held, not_scattered, not_split
 from meshes.axes import Axes
@@ -113,10 +115,10 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
 
     try:
         checked = numerics(experiment, style, mesh) if target.platform in RUNNABLE else None
-        compiled, compile_seconds = timed(lambda: compiled_step(experiment, style, parameters, mesh))
-    except (AssertionError, jax.errors.JaxRuntimeError) as failure:
+        compiled, compile_seconds = timed(lambda: _compiled(experiment, style, parameters, target, axes, mesh))
+    except (AssertionError, Refused, jax.errors.JaxRuntimeError) as failure:
         return result(0.0, 0.0, failure=_first_line(failure))
-    measured, read_seconds = timed(lambda: inspect_program(compiled, (), mesh, target, source=experiment.name))
+    measured, read_seconds = timed(lambda: _ledger(compiled, mesh, axes, target, experiment.name))
     settlement = settle(predicted, measured, context(target, style, axes, mesh))
     claims = experiment.claims(parameters, axes, measured)
     failure = no_op(experiment, parameters, mesh, compiled, settlement)
@@ -138,9 +140,22 @@ def at_hand(measured: Ledger, axes: Axes) -> Mesh | None:
     return make_mesh(target, axes) if target and target.platform in RUNNABLE else None
 
 
+def _compiled(experiment: Experiment, style: str, parameters: Any, target: Target, axes: Axes, mesh: Mesh) -> jax.stages.Compiled | Plan:
+    """What is to be read: for TPUs the compiler's plan, since making their code takes twenty times as long and changes nothing in it."""
+    if can_plan(experiment, target):
+        return plan(Order(experiment.name, style, parameters, target, axes))
+    return compiled_step(experiment, style, parameters, mesh)
+
+
 def compiled_step(experiment: Experiment, style: str, parameters: Any, mesh: Mesh) -> jax.stages.Compiled:
-    function, args = experiment.build(style, parameters, mesh)
-    return function.lower(*args).compile()
+    return lower(experiment, style, parameters, mesh).compile()
+
+
+def _ledger(compiled: jax.stages.Compiled | Plan, mesh: Mesh, axes: Axes, target: Target, source: str) -> Ledger:
+    if not isinstance(compiled, Plan):
+        return inspect_program(compiled, (), mesh, target, source=source)
+    ledger = read_text(compiled.text, source=source, axes=axes, target=target, devices=devices_of(mesh))
+    return replace(ledger, memory=compiled.memory)
 
 
 def context(target: Target, style: str, axes: Axes, mesh: Mesh) -> Context:
@@ -149,21 +164,28 @@ def context(target: Target, style: str, axes: Axes, mesh: Mesh) -> Context:
     return Context(platform, "declared" if style == "typed" else style, axes.shape)
 
 
-def no_op(experiment: Experiment, parameters: Any, mesh: Mesh, compiled: jax.stages.Compiled, settlement: Settlement) -> str | None:
+def no_op(experiment: Experiment, parameters: Any, mesh: Mesh, compiled: jax.stages.Compiled | Plan, settlement: Settlement) -> str | None:
     """The sentence on a declared sharding that did not happen in a compiled program, of state or of gradients; None where all did."""
     state = _held(experiment.state(parameters, mesh), compiled) if experiment.state else ()
     return not_split(state) or not_scattered(settlement)
 
 
-def _held(declared: Any, compiled: jax.stages.Compiled) -> Iterator[Held]:
+def _held(declared: Any, compiled: jax.stages.Compiled | Plan) -> Iterator[Held]:
     """The state, a step's first argument and first result, as declared and as compiled."""
-    for when, shardings in (("taken", compiled.input_shardings[0][0]), ("given back", compiled.output_shardings[0])):
-        leaves = zip(jax.tree.leaves_with_path(declared), jax.tree.leaves(shardings), strict=True)
-        for (path, array), sharding in leaves:
+    arrays = jax.tree.leaves_with_path(declared)
+    for when, entries in _entries(compiled, [array for _, array in arrays]).items():
+        for (path, array), held_entries in zip(arrays, entries, strict=True):
             name = jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value")
             axes = tuple(axis for axes in array.sharding.spec for axis in ((axes,) if isinstance(axes, str) else axes or ()))
-            declared_entries, held_entries = (prod(s.shard_shape(array.shape)) for s in (array.sharding, sharding))
-            yield Held(name, when, array.shape, axes, declared_entries, held_entries)
+            yield Held(name, when, array.shape, axes, prod(array.sharding.shard_shape(array.shape)), held_entries)
+
+
+def _entries(compiled: jax.stages.Compiled | Plan, arrays: list[jax.ShapeDtypeStruct]) -> dict[str, Sequence[int]]:
+    """How many of each array's a device holds."""
+    if isinstance(compiled, Plan):
+        return {"taken": compiled.taken[: len(arrays)], "given back": compiled.given_back[: len(arrays)]}
+    shardings = {"taken": compiled.input_shardings[0][0], "given back": compiled.output_shardings[0]}
+    return {when: [prod(s.shard_shape(a.shape)) for s, a in zip(jax.tree.leaves(some), arrays, strict=True)] for when, some in shardings.items()}
 
 
 def _first_line(failure: Exception) -> str:

@@ -1,0 +1,125 @@
+"""XLA's buffer assignment: where every value of a program lies on a device, and when; from the `.hlo.pb` of an XLA dump.
+
+Fields are those of `xla/service/hlo.proto`; colour 0 is a chip's main memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+ASSIGNMENT = 3
+BUFFER, ALLOCATION, TRACE = 1, 3, 4
+EVENT, FREED = 1, 1
+_VARINT, _EIGHT_BYTES, _SIZED, _FOUR_BYTES = 0, 1, 2, 5
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One stretch of memory, with `size` in bytes; what an entry takes and gives back may be the same."""
+
+    size: int
+    color: int
+    is_thread_local: bool
+    is_argument: bool
+    is_output: bool
+    is_constant: bool
+
+    @property
+    def is_counted(self) -> bool:
+        return self.color == 0 and not self.is_thread_local
+
+    @property
+    def is_temporary(self) -> bool:
+        return not (self.is_argument or self.is_output or self.is_constant)
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """What a program holds.
+
+    Attributes:
+      allocations: in main memory.
+      temporaries_peak: the most bytes that temporaries fill at once in the memory where that is most: the on-chip one in a small program, as XLA has it.
+    """
+
+    allocations: tuple[Allocation, ...]
+    temporaries_peak: int
+
+    @property
+    def arguments(self) -> int:
+        return sum(a.size for a in self.allocations if a.is_argument)
+
+    @property
+    def outputs(self) -> int:
+        return sum(a.size for a in self.allocations if a.is_output)
+
+    @property
+    def aliased(self) -> int:
+        return sum(a.size for a in self.allocations if a.is_argument and a.is_output)
+
+    @property
+    def temporaries(self) -> int:
+        return sum(a.size for a in self.allocations if a.is_temporary)
+
+    @property
+    def peak(self) -> int:
+        """XLA's own `peak_memory_in_bytes`: allocations that stay, and temporaries as they come and go."""
+        return sum(a.size for a in self.allocations if not a.is_temporary) + self.temporaries_peak
+
+
+def read_buffers(proto: bytes) -> Buffers:
+    """Reads a serialized `HloProto`.
+
+    Raises:
+      ValueError: it holds no buffer assignment.
+    """
+    assignment = next((value for number, value in _fields(memoryview(proto)) if number == ASSIGNMENT), None)
+    if assignment is None:
+        raise ValueError("no buffer assignment in this module: it was dumped before buffers were assigned")
+    parts = list(_fields(assignment))
+    sizes = {b.get(1, 0): b.get(2, 0) for number, part in parts if number == BUFFER for b in [dict(_fields(part))]}
+    allocations = tuple(_allocation(dict(_fields(part))) for number, part in parts if number == ALLOCATION)
+    traces = [_peak(part, sizes) for number, part in parts if number == TRACE]
+    return Buffers(tuple(a for a in allocations if a.is_counted), max(traces, default=0))
+
+
+def _allocation(fields: dict) -> Allocation:
+    size, color, *flags = (fields.get(number, 0) for number in (2, 8, 3, 5, 7, 12))
+    return Allocation(size, color, *map(bool, flags))
+
+
+def _peak(trace: memoryview, sizes: dict[int, int]) -> int:
+    """The most that is live at once; a buffer that shares another's place counts for itself, as it does for XLA."""
+    live = peak = 0
+    for event in (dict(_fields(part)) for number, part in _fields(trace) if number == EVENT):
+        live += sizes[event.get(2, 0)] * (-1 if event.get(1, 0) == FREED else 1)
+        peak = max(peak, live)
+    return peak
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Field numbers and values of one message in protobuf's wire format."""
+    place = 0
+    while place < len(message):
+        key, place = _varint(message, place)
+        if key & 7 == _VARINT:
+            value, place = _varint(message, place)
+        else:
+            length, place = _length(message, place, key & 7)
+            value, place = message[place : place + length], place + length
+        yield key >> 3, value
+
+
+def _length(message: memoryview, place: int, wire: int) -> tuple[int, int]:
+    return _varint(message, place) if wire == _SIZED else ({_EIGHT_BYTES: 8, _FOUR_BYTES: 4}[wire], place)
+
+
+def _varint(message: memoryview, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[place]
+        value |= (byte & 127) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 128:
+            return value, place
