@@ -175,11 +175,11 @@ def diff(before: str, after: str, mesh: Axes | None, target: Target | None, allo
 
 
 def _one_ledger(source: str, mesh: Axes | None, target: Target | None) -> Ledger:
-    if source.endswith(".json"):
-        return sources.saved_ledger(source)
-    ledgers = _ledgers(source, mesh, target)
+    ledgers = [sources.saved_ledger(source)] if source.endswith(".json") else _ledgers(source, mesh, target)
     if len(ledgers) > 1:
         raise Unusable(f"{source} holds {len(ledgers)} partitioned modules; give one of their files, such as {ledgers[0].source}")
+    if not ledgers[0].is_complete:
+        raise Unusable(f"{source} could not be read whole, so that nothing can be said of the rest: {'; '.join(ledgers[0].notes)}")
     return ledgers[0]
 
 

@@ -116,6 +116,13 @@ def test_allow_bounds_the_bytes_that_come_and_go_along_any_axes(lab, tmp_path, a
     assert (lab("diff", *names).status, lab("diff", *names, "--allow", allowed).status) == (1, status)
 
 
+def test_a_program_that_could_not_be_read_whole_is_compared_with_none(lab, tmp_path):
+    path = tmp_path / "part.json"
+    path.write_text(json.dumps(replace(ledger(GATHER), notes=("the text ends early",), is_complete=False).to_json()))
+    told = lab("diff", str(path), str(path))
+    assert (told.status, told.err) == (2, f"lab: {path} could not be read whole, so that nothing can be said of the rest: the text ends early\n")
+
+
 @pytest.mark.parametrize("share", ["1", "-1%", "much", "1%%"])
 def test_a_share_that_is_no_percentage_is_refused(lab, share):
     told = lab("diff", "a.json", "b.json", f"--allow={share}")
