@@ -20,19 +20,19 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     if 1 in axes.sizes or not crossing:
         return ()
     T, M, k = tokens_on_rank(shape, axes.size), shape.node_limit, shape.top_k
-    rows = shape.micro_batch // axes.size * shape.nodes * shape.node_slots
-    of_tokens, of_weights = ([t for t in crossing if _elements(t) == rows * width] for width in (shape.embed, shape.experts // shape.nodes))
+    weights = shape.micro_batch // axes.size * shape.nodes * shape.node_slots * (shape.experts // shape.nodes)
+    of_weights, of_tokens = ([t for t in crossing if (_elements(t) == weights) is are_weights] for are_weights in (True, False))
     if not of_tokens:
         return ()
-    (found,), e = {t.wire_bytes for t in of_tokens}, bits(of_tokens[0].dtype) // 8
+    found, e = max(t.wire_bytes for t in of_tokens), bits(of_tokens[0].dtype) // 8
     once, each = (float(all_to_all_wire_bytes(buffer_bytes(T, shape.embed, e, copies, shape.capacity_factor), axes[DATA], 1)) for copies in (M, k))
-    evidence = f"{counted(found)} B of tokens cross; (N-1)/N C_f M T H e is {once:,.0f} for M={M} of {shape.nodes} nodes, and with a copy for each of k={k} experts {each:,.0f}"
+    evidence = f"{counted(found)} B of tokens cross; (N-1)/N C_f M T H e is {once:,.0f} for M={M} of {shape.nodes} nodes, for k={k} copies {each:,.0f}"
     is_rounded = shape.node_slots * shape.nodes != Fraction(shape.capacity_factor) * shape.length * M
     statement = "a token crosses once for each node, M copies at most"
-    weights = f"{' and '.join(counted(t.payload_bytes) for t in of_weights[:1])} B of weights go with {counted(of_tokens[0].payload_bytes)} B of tokens"
+    beside = f"{' and '.join(counted(t.payload_bytes) for t in of_weights[:1])} B of weights go with {counted(of_tokens[0].payload_bytes)} B of tokens"
     return (
         calculated("A41", f"{evidence}, slots rounded up", statement=statement) if is_rounded else decided("A41", found == once, evidence, statement=statement),
-        decided("A41", bool(of_weights), weights, statement="the weights of its experts go with it"),
+        decided("A41", bool(of_weights), beside, statement="the weights of its experts go with it"),
         *_links(measured),
     )
 

@@ -130,10 +130,12 @@ class Device:
         return dense | self._in_slots(dense) if shape.experts else dense
 
     def _in_slots(self, dense: Terms) -> Terms:
-        """What experts have in place of the MLP's tensors: as many, of slots; beside a router's tokens what is sent to them and comes back."""
-        shape = self.shape
-        slots = self._tokens(self.strategy.inside) // shape.length * shape.experts * shape.slots
-        size = slots * shape.bytes_per_element
+        """What experts have in place of the MLP's tensors: as many, of slots, or of room for all tokens of all ranks; beside a router's tokens what is
+        sent to them and comes back."""
+        shape, tokens = self.shape, self._tokens(self.strategy.inside)
+        ranks = shape.experts // self._local(self.strategy.weights, "experts")
+        rows = tokens * shape.top_k * ranks if shape.is_dropless else tokens // shape.length * shape.experts * shape.slots
+        size = rows * shape.bytes_per_element
         return dict.fromkeys(SWIGLU, size * shape.mlp) | {"mlp_in": dense["mlp_in"] + 2 * size * shape.embed}
 
     def _tokens(self, layout: Layout) -> int:
@@ -241,9 +243,7 @@ class Device:
     @property
     def layer_at_work(self) -> Terms:
         """The layer that is gone through backwards, at its fullest."""
-        used = self.used(weight for weight in self.matrices if not weight.scope.endswith("down")) if self.is_recomputed else 0
         return max(self.at_work, key=lambda terms: sum(terms.values())) | {
-            "one layer's weights as used": used,
             "the next layer's, gathered ahead": self.used(self.matrices) if self.is_peeled and self.is_recomputed else 0,
             "weights as gathers or experts read them": self.relaid if self.is_recomputed else 0,
             "one layer's gradients before they are scattered": self._in_products(self.matrices) if self.strategy.is_anchored else 0,
@@ -261,13 +261,13 @@ class Device:
     def in_mlp(self) -> Terms:
         """When its MLP's gradients are made: what attention will need, the MLP's tensors and the gradients of two, and streams with theirs."""
         streams = self._sum(("attention_in", "mlp_in")) + 3 * self.stream + 2 * self.tensors["input"]
-        return {"one layer's tensors": self._sum(("q", "k", "v", "softmax", "attended")) + 4 * self.tensors["hidden"] + streams}
+        return {"one layer's tensors": self._sum(("q", "k", "v", "softmax", "attended")) + 4 * self.tensors["hidden"] + streams} | self.used_but("down")
 
     @property
     def in_attention(self) -> Terms:
-        """When its attention's are, where scores are largest: what it keeps, and the gradients of the square ones."""
+        """When its attention's are, where scores are largest: what it keeps, the gradients of scores, and the MLP's tensors until its weights' are made."""
         if self.is_recomputed:
-            return {"one layer's tensors": self._sum((*ATTENTION, *SQUARE))}
+            return {"one layer's tensors": self._sum((*ATTENTION, *SQUARE)) + 4 * self.tensors["hidden"]} | self.used_but("down", "up", "gate")
         # Of stacks that are kept, a layer that is peeled off the loop has slices of its own.
         layer = self.saved if self.is_peeled else 0
         return {"one layer's tensors": max(layer, self._sum(SQUARE) * (1 if self.remat == "none" else 2))}
@@ -277,7 +277,7 @@ class Device:
         """When gradients of queries, keys and values are, of a stream that is split between blocks: both blocks' inputs, unless they are kept, and
         gradients of what both gave are gathered; queries, keys and values each have a gradient of the whole, and their sum."""
         inner = self._sum(("q", "k", "v", "attended")) + 4 * self.tensors["hidden"] + 4 * self.tensors["input"] if self.is_recomputed else 0
-        return {"gathered streams and their gradients": (8 if self.is_recomputed else 6) * self.stream, "one layer's tensors": inner}
+        return {"gathered streams and their gradients": (8 if self.is_recomputed else 6) * self.stream, "one layer's tensors": inner} | self.used_but("down")
 
     @property
     def in_tiles(self) -> Terms:
@@ -292,7 +292,11 @@ class Device:
             "keys and values": 4 * keys,
             "keys' and values' gradients in float32": (6 if around else 2) * keys * float32,
             "streams, and the MLP's tensors until their weights' gradients are made": 4 * self.stream + (4 if around else 1) * self.tensors["hidden"],
-        }
+        } | self.used_but("down")
+
+    def used_but(self, *done: str) -> Terms:
+        """Weights that are made for this layer again, without those whose products are done."""
+        return {"one layer's weights as used": self.used(w for w in self.matrices if not w.scope.endswith(done)) if self.is_recomputed else 0}
 
     @property
     def keys_met(self) -> int:

@@ -34,6 +34,9 @@ DISPUTED = {
     "ch18_expert_parallel": (["4-5:D-43", "6-8:D-129", "4-5:D-44", "6-8:D-24"], TWO_HOSTS),
     "ch18_hierarchical": ([], TWO_HOSTS),
     "ch18_dropless": ([], EIGHT),
+    "ch18_dropless_step": ([], TWO_HOSTS),
+    "ch18_fsdp_experts": ([], Axes.of({"fsdp": 2, "expert": 8})),
+    "ch35_node_limit": ([], TWO_HOSTS),
 }
 
 
@@ -61,6 +64,11 @@ def larger(t):
     return replace(t, payload_bytes=2 * t.payload_bytes) if t.kind is Kind.ALL_TO_ALL and t.axes == ("data",) else t
 
 
+def for_every_expert(t):
+    """As if a token crossed for each of its four experts, not for each of its two nodes."""
+    return replace(t, payload_bytes=2 * t.payload_bytes) if t.axes == ("data",) and t.dtype == "bf16" else t
+
+
 @pytest.mark.parametrize(
     ("name", "change", "statements"),
     [
@@ -70,9 +78,23 @@ def larger(t):
         ("ch18_hierarchical", apart, {"A40"}),
         ("ch18_hierarchical", larger, {"as many bytes cross between nodes", "(G-1)/G n + (N-1)/N n are sent"}),
         ("ch18_dropless", more("ragged", 0, 4), {"A39", "counts go first"}),
+        ("ch18_dropless_step", more("layers/mlp/visit", 0, 4), {"a ragged exchange in a whole step", "counts go first in a whole step"}),
+        ("ch18_fsdp_experts", more("layers/mlp/gate"), {"experts' gradients are summed over the ranks that share no expert"}),
+        ("ch35_node_limit", for_every_expert, {"a token crosses once for each node, M copies at most"}),
         ("ch18_dropless", more("padded", 0, 4), {"without a ragged all-to-all the worst case is sent"}),
     ],
-    ids=["an all-to-all more", "a slot more", "experts over both axes", "levels apart", "twice across", "room", "padding"],
+    ids=[
+        "an all-to-all more",
+        "a slot more",
+        "experts over both axes",
+        "levels apart",
+        "twice across",
+        "room",
+        "a row more",
+        "a scatter more",
+        "for every expert",
+        "padding",
+    ],
 )
 def test_another_ledger_refutes_what_it_should(name, change, statements):
     assert flipped(name, DISPUTED[name][1], change) == statements

@@ -10,7 +10,13 @@ from lab.models.shape import DecoderShape
 from meshes.errors import Unusable
 
 PUBLISHED = {"llama3-8b": 8_030_261_248, "llama3-70b": 70_553_706_496, "llama2-7b": 6_738_415_616, "mixtral-8x7b": 46_702_792_704}
-SHAPES = {"untied": DecoderShape(), "tied": DecoderShape(tied=True), "small": DecoderShape().shrunk(queries=3, layers=5), "experts": DecoderShape(experts=4, shared=2)}
+SHAPES = {
+    "untied": DecoderShape(),
+    "tied": DecoderShape(tied=True),
+    "small": DecoderShape().shrunk(queries=3, layers=5),
+    "experts": DecoderShape(experts=4, shared=2),
+    "biased": DecoderShape(experts=4, router="sigmoid_bias"),
+}
 
 
 @pytest.mark.parametrize(("preset", "parameters"), PUBLISHED.items())
@@ -58,6 +64,18 @@ def test_an_unknown_preset_lists_the_known():
         ({"remat": "some"}, "remat=some: expected one of none, selective, dots, names, full"),
         ({"experts": 4, "top_k": 5}, "top_k=5 of experts=4: expected 1 to all of them, or experts=0"),
         ({"capacity_factor": 0.0}, "capacity_factor=0.0, shared=0, balance=0.01, z=0.0: expected more than 0, and 0 or more"),
+        ({"experts": 4, "router": "hash"}, "router=hash: expected one of softmax, sigmoid_bias, expert_choice"),
+        ({"experts": 4, "dispatch": "sparse"}, "dispatch=sparse: expected one of slots, padded, ragged"),
+        (
+            {"experts": 6, "nodes": 4},
+            "experts=6 on nodes=4, top_k=2 on node_limit=1 of them: expected multiples, and no limit above the nodes",
+        ),
+        ({"experts": 4, "nodes": 4, "top_k": 2}, "top_k=2 on node_limit=1 nodes of 1 experts: expected as many experts there"),
+        (
+            {"experts": 4, "router": "expert_choice", "nodes": 2},
+            "router=expert_choice with nodes=2, dispatch=slots and 320 slots for 512 tokens: expected nodes=1, dispatch=slots and no more slots than tokens, "
+            "since experts fill their slots themselves",
+        ),
         ({"batch": 30, "accumulation": 4}, "batch=30 does not split into accumulation=4 micro-batches; make it a multiple"),
     ],
 )

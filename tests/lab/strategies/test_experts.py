@@ -4,9 +4,12 @@ Two layers, 16 sequences of 8 tokens, 24 wide, 8 experts of 40, 2 for each token
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+import optax
 import pytest
 
 from lab.decoder_experiments.step import on_one_device, random_tokens
@@ -17,13 +20,16 @@ from lab.strategies.data_parallel import DATA_PARALLEL
 from lab.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.strategies.hierarchical_experts import HIERARCHICAL_EXPERTS
 from lab.strategies.memory import static_bytes
+from lab.strategies.node_limited_experts import NODE_LIMITED_EXPERTS
 from lab.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.strategies.strategy import Strategy
 from lab.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.strategies.update import clipping, is_weight, optimizer, squares, updated
 from lab.strategies.zero1 import ZERO1
 from lab.strategies.zero3 import ZERO3
 from meshes.axes import Axes
 from meshes.errors import Unusable
+from meshes.targets import make_mesh, parse_target
 from tests.lab.strategies.test_numerics import assert_equal_to_one_device, on_8_devices
 
 SHAPE = DecoderShape(layers=2, batch=16, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=72, experts=8)
@@ -80,6 +86,20 @@ class Sharded(NamedTuple):
 
 
 LONGER = replace(SHAPE, length=16, dtype="f32")
+FEW_NODES = replace(LONGER, router="sigmoid_bias", nodes=4, node_limit=2, z=0.01, capacity_factor=0.7, shared=1)
+
+
+def with_biases(state: program.TrainState) -> program.TrainState:
+    """That move some choices: at first all are 0."""
+    biased = program.each(state.master, lambda w: w.get_value() + 0.02 * np.arange(w.shape[-1], dtype=np.float32) if "bias" in w.dims else w.get_value())
+    return state._replace(master=biased)
+
+
+@cache
+def one_device(shape: DecoderShape) -> Any:
+    state = with_biases(program.initial_state(EXPERT_PARALLEL, shape))
+    with jax.default_matmul_precision("highest"):
+        return jax.jit(on_one_device(shape))(state, *random_tokens(shape))
 
 
 @pytest.mark.parametrize(
@@ -88,14 +108,69 @@ LONGER = replace(SHAPE, length=16, dtype="f32")
         Sharded(DATA_PARALLEL | EXPERT_PARALLEL, DATA_EXPERT, "explicit", replace(LONGER, capacity_factor=4.0, shared=1, accumulation=2)),
         Sharded(ZERO3 | EXPERT_PARALLEL, FSDP_EXPERT, "declared", replace(LONGER, capacity_factor=0.5, top_k=1, remat="dots")),
         Sharded(HIERARCHICAL_EXPERTS, DATA_EXPERT, "explicit", replace(LONGER, capacity_factor=1.0, remat="none")),
+        Sharded(ZERO3 | EXPERT_PARALLEL, FSDP_EXPERT, "declared", FEW_NODES),
+        Sharded(NODE_LIMITED_EXPERTS, DATA_EXPERT, "explicit", FEW_NODES),
+        Sharded(DATA_PARALLEL | EXPERT_PARALLEL, DATA_EXPERT, "declared", replace(LONGER, router="expert_choice")),
+        Sharded(ZERO3 | EXPERT_PARALLEL, FSDP_EXPERT, "explicit", replace(LONGER, dispatch="padded", top_k=3)),
     ],
-    ids=["none dropped", "half dropped", "two levels"],
+    ids=["none dropped", "half dropped", "two levels", "biased, two nodes of four", "a copy a node", "experts choose", "dropless"],
 )
 def test_loss_and_every_gradient_are_those_of_one_device(case):
-    state, tokens = program.initial_state(case.strategy, case.shape), random_tokens(case.shape)
-    with jax.default_matmul_precision("highest"):
-        expected = jax.jit(on_one_device(case.shape))(state, *tokens)
-    assert_equal_to_one_device(on_8_devices(program.gradients, case, state), expected)
+    state = with_biases(program.initial_state(case.strategy, case.shape))
+    assert_equal_to_one_device(on_8_devices(program.gradients, case, state), one_device(case.shape))
+
+
+def test_loads_beyond_the_mean_stand_for_a_biases_gradient_and_are_not_clipped_by_or_with_others():
+    _, gradients = one_device(FEW_NODES)
+    (excess_LE,) = (g.get_value() for g in jax.tree.leaves(gradients, is_leaf=is_weight) if "bias" in g.dims)
+    assert np.abs(excess_LE).max() > 4 and float(np.abs(np.sum(excess_LE, -1)).max()) == 0
+    others = {path: g for path, g in flat(gradients).items() if "bias" not in g.dims}
+    assert float(squares(gradients, dict.fromkeys({g.dims for g in others.values()}, 1))) == pytest.approx(float(optax.global_norm(others) ** 2), rel=1e-6)
+    clipped, _ = clipping().update(gradients, clipping().init(gradients))
+    assert float(optax.global_norm({path: g for path, g in flat(clipped).items() if path in others})) == pytest.approx(1)
+
+
+def flat(tree: Any) -> dict[str, Any]:
+    return {jax.tree_util.keystr(path): w for path, w in jax.tree.leaves_with_path(tree, is_leaf=is_weight)}
+
+
+def test_a_step_moves_every_bias_by_a_thousandth_towards_balance():
+    shape = replace(LONGER, router="sigmoid_bias")
+    state = program.initial_state(EXPERT_PARALLEL, shape)
+    gradients = program.each(state.master, lambda w: np.arange(-3.0, 5.0)[None] * np.ones(w.shape) if "bias" in w.dims else w.get_value())
+    new, _ = updated(optimizer(), gradients, state.moments, state.master)
+    (bias_LE,) = (w.get_value() for w in jax.tree.leaves(new, is_leaf=is_weight) if "bias" in w.dims)
+    np.testing.assert_allclose(bias_LE, [[1e-3] * 3 + [0] + [-1e-3] * 4] * 2, rtol=1e-6)
+
+
+# A rank has 2 sequences of 8 tokens, 2 copies of each, in bf16; 8 experts and 4 ranks have a count each. Two nodes of four: 5 slots for 8 tokens on each.
+COPIES, COUNTS, CROSSING = 2 * 8 * 2 * 24 * 2, 4 * (8 + 4), 2 * 4 * 5 * 24 * 2
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "kind", "buffers"),
+    [("padded", Kind.ALL_TO_ALL, {4 * COPIES: 2}), ("ragged", Kind.RAGGED_ALL_TO_ALL, {COPIES: 1, 4 * COPIES: 1})],
+)
+def test_without_slots_counts_go_once_a_pass_and_rows_six_times_a_layer(dispatch, kind, buffers):
+    found = {k: rows(DATA_PARALLEL | EXPERT_PARALLEL, DATA_EXPERT, k, dispatch=dispatch) for k in (Kind.ALL_TO_ALL, Kind.RAGGED_ALL_TO_ALL)}
+    phases = {"forward": 2, "backward": 4}
+    counts = {("expert", "layers/mlp/visit", phase, 2, COUNTS) for phase in phases}
+    moves = {("expert", "layers/mlp/visit", phase, n * times, size) for phase, n in phases.items() for size, times in buffers.items()}
+    assert found[kind] - counts == moves and found[Kind.ALL_TO_ALL] >= counts
+
+
+def test_tokens_cross_once_a_node_with_the_weights_of_two_experts_and_come_home_added_up():
+    found = rows(NODE_LIMITED_EXPERTS, DATA_EXPERT, Kind.ALL_TO_ALL, nodes=4, node_limit=2)
+    tokens = {("data", "layers/mlp/across", phase, n, CROSSING) for phase, n in (("forward", 2), ("backward", 4))}
+    weights = {(*row[:4], 2 * 4 * 5 * 2 * 4) for row in tokens}
+    home = {("data", "layers/mlp/home", phase, 2, CROSSING) for phase in ("forward", "backward")}
+    assert {row for row in found if row[0] == "data"} == tokens | weights | home
+    assert {row for row in found if row[0] == "expert"} == rows(DATA_PARALLEL | EXPERT_PARALLEL, DATA_EXPERT, Kind.ALL_TO_ALL)
+
+
+def test_loads_of_all_ranks_are_summed_in_f32():
+    sums = {t for t in (DATA_PARALLEL | EXPERT_PARALLEL).predict(replace(SHAPE, router="sigmoid_bias"), DATA_EXPERT).transfers if t.scope == "layers/mlp/bias"}
+    assert {(t.axes, t.dtype, t.payload_bytes, t.executions) for t in sums} == {(("data", "expert"), "f32", 4 * 8, 2)}
 
 
 @pytest.mark.parametrize(
@@ -110,6 +185,13 @@ def test_loss_and_every_gradient_are_those_of_one_device(case):
             {},
             "gradients scattered over data (ZeRO-1 or 2) of weights with copies along expert: those would not be summed; use ZeRO-3 or data parallelism beside it",
         ),
+        (
+            ZERO1,
+            Axes.parse("data=8"),
+            {"router": "sigmoid_bias"},
+            "router=sigmoid_bias with ZeRO-1 or 2: a bias has no copy in the dtype of the products; use ZeRO-3 or data parallelism",
+        ),
+        (NODE_LIMITED_EXPERTS, DATA_EXPERT, {}, "dim 'nodes' of size 1 does not split over data=2; make it a multiple of 2"),
         (TENSOR_PARALLEL, Axes.parse("tensor=4"), {}, "experts=8 with hidden dims split over tensor: experts take whole hidden dims; drop that axis, or set experts=0"),
         (SEQUENCE_PARALLEL, Axes.parse("tensor=4"), {}, "experts=8 with hidden dims split over tensor: experts take whole hidden dims; drop that axis, or set experts=0"),
     ],
@@ -118,3 +200,17 @@ def test_what_does_not_split_is_refused_in_one_line(strategy, axes, sizes, messa
     with pytest.raises(Unusable) as refused:
         strategy.check(replace(SHAPE, **sizes), axes)
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("strategy", "style", "sizes", "message"),
+    [
+        (DATA_PARALLEL | EXPERT_PARALLEL, "declared", {"dispatch": "padded"}, "dispatch=padded in the declared style: .*; set dispatch=slots, or go explicit"),
+        (DATA_PARALLEL | EXPERT_PARALLEL, "explicit", {"dispatch": "ragged"}, "dispatch=ragged on CPUs.*or set dispatch=padded"),
+        (HIERARCHICAL_EXPERTS, "explicit", {"dispatch": "padded"}, "dispatch=padded over two levels of links: .*or dispatch=slots"),
+    ],
+)
+def test_tokens_that_cannot_be_sent_so_are_refused_in_one_line(strategy, style, sizes, message):
+    with pytest.raises(Unusable, match=message):
+        function, arguments = program.step(strategy, style, replace(SHAPE, **sizes), make_mesh(parse_target("cpu:8"), DATA_EXPERT))
+        function.lower(*arguments)
