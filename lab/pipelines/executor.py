@@ -95,7 +95,7 @@ def run(table: Table, chunk: Chunk, weights: Weights, nothing: tuple[jax.Array, 
     """
     stage, P = jax.lax.axis_index(PIPE), jax.lax.axis_size(PIPE)
     forth, back = _neighbours(P, has_ring=bool(table.rows.chunk.any()))
-    branches = [_counted(job, run) for job, run in _jobs(chunk, weights, nothing[0], halves).items() if job in table.jobs]
+    branches = [_counted(job, run) for job, run in jobs(chunk, weights, nothing[0], halves).items() if job in table.jobs]
 
     def tick(state: State, row: Row) -> tuple[State, None]:
         inputs_nBSD = _stored(state.inputs_nBSD, row.new_input, state.arrived.output_BSD)
@@ -124,9 +124,13 @@ def _neighbours(P: int, has_ring: bool) -> tuple[list[tuple[int, int]], list[tup
 def _start(table: Table, weights: Weights, nothing_BSD: jax.Array, loss: jax.Array, halves: Halves | None) -> State:
     inputs, cotangents = (jnp.stack([nothing_BSD] * slots) for slots in (table.inputs, table.cotangents))
     kept = jax.tree.map(lambda x: jnp.stack([x] * table.kept), halves.nothing) if halves else None
+    return State(inputs, cotangents, kept, Messages(nothing_BSD, nothing_BSD), no_sums(weights, loss))
+
+
+def no_sums(weights: Weights, loss: jax.Array) -> Found:
+    """To begin with; `loss` is a zero of its type."""
     gradients = jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), weights)
-    done = jax.lax.pcast(jnp.zeros(len(Job), jnp.int32), PIPE, to="varying")
-    return State(inputs, cotangents, kept, Messages(nothing_BSD, nothing_BSD), Found(loss, gradients, done))
+    return Found(loss, gradients, jax.lax.pcast(jnp.zeros(len(Job), jnp.int32), PIPE, to="varying"))
 
 
 def _stored(stash_nBSD: jax.Array, slot: jax.Array, message_BSD: jax.Array) -> jax.Array:
@@ -146,7 +150,7 @@ def _counted(job: Job, run: Run) -> Run:
     return run_and_count
 
 
-def _jobs(chunk: Chunk, weights: Weights, nothing_BSD: jax.Array, halves: Halves | None) -> dict[Job, Run]:
+def jobs(chunk: Chunk, weights: Weights, nothing_BSD: jax.Array, halves: Halves | None) -> dict[Job, Run]:
     """(row, x_BSD, dy_BSD, what was left so far) to the messages that a job sends, and what it leaves."""
 
     def own(row: Row) -> Weights:

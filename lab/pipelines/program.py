@@ -143,6 +143,28 @@ def gradients(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
     return jax.jit(run, out_shardings=NamedSharding(mesh, everywhere)), (whole, *arguments(spread)[1:])
 
 
+def one_job(shape: PipelineShape, mesh: Mesh, job: Job) -> Program:
+    """One job of the only stage of a mesh of one device, ends included, on the first micro-batch; jitted, for what its compiled text says.
+
+    It takes weights, tokens, targets, an input, the gradient of an output and what a half of a backward kept.
+    """
+    spread = pipeline(Strategy(terms=()), shape, mesh)
+    row = Row(*(jnp.int32(0) for _ in Row._fields))
+
+    def run(weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, x_BSD: jax.Array, dy_BSD: jax.Array, kept: Any) -> tuple[Any, Any]:
+        own, batches = _parted(weights), split(shape, tokens_BS, targets_BS)
+        jobs = executor.jobs(_chunk(spread, *batches), own, _nothing(spread)[0], _halves(spread, *batches))
+        return jobs[job](row, x_BSD, dy_BSD, executor.Done(executor.no_sums(own, _nothing(spread)[1]), kept))
+
+    def shapes() -> tuple[jax.Array, jax.Array, Any]:
+        return _nothing(spread)[0], _nothing(spread)[0], _nothing_kept(spread)
+
+    state, *batches = arguments(spread)
+    everywhere = PartitionSpec()
+    found = jax.eval_shape(jax.shard_map(shapes, mesh=mesh, in_specs=(), out_specs=everywhere, check_vma=False))
+    return jax.jit(jax.shard_map(run, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)), (state.master, *batches, *found)
+
+
 def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
     """Raises Unusable as `step`."""
     if strategy.state is not None:
@@ -209,8 +231,7 @@ def _chunk(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> e
 
 
 def _halves(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Halves:
-    strategy, shape = spread.strategy, spread.shape
-    nothing = halves.nothing(decoder.weights(shape)["layers"], shape.chunk_layers(spread.stages), strategy, shape, spread.axes)
+    strategy, shape, nothing = spread.strategy, spread.shape, _nothing_kept(spread)
     chunk = _chunk(replace(spread, strategy=replace(strategy, seams=halves.tapped_seams(strategy.seams))), tokens_mBS, targets_mBS)
 
     def to_input(weights: Weights, x_BSD: jax.Array, dy_BSD: jax.Array, row: Row) -> tuple[Weights, jax.Array, Any]:
@@ -222,6 +243,12 @@ def _halves(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> 
         return Weights(halves.put_off(weights.chunks, kept, shape, strategy.seams), None)
 
     return executor.Halves(to_input, to_weights, nothing)
+
+
+def _nothing_kept(spread: Pipeline) -> Any:
+    """Zeros in the shapes and types of what a half of a backward keeps."""
+    shape = spread.shape
+    return halves.nothing(decoder.weights(shape)["layers"], shape.chunk_layers(spread.stages), spread.strategy, shape, spread.axes)
 
 
 def _nothing(spread: Pipeline) -> tuple[jax.Array, jax.Array]:

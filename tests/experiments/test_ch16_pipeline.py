@@ -88,6 +88,15 @@ def test_16_gpus_send_what_theory_says_to_the_byte():
     assert {claim.verdict for claim in result.claims} == {"confirmed"}
 
 
+def test_both_halves_of_a_backward_have_the_products_of_a_whole_one_and_running_1f1b_takes_58_forwards_of_44():
+    found = answer(load("ch16_split_backward"), {"length": "8", "embed": "16"})
+    beside = {row.what: (row.value, row.predicted) for row in found.rows if row.predicted is not None}
+    assert len(beside) == 3 and all(value == predicted for value, predicted in beside.values())
+    assert [str(claim.verdict) for claim in found.claims] == ["confirmed"]
+    steps = {row.what.split(":")[0]: row.value for row in found.rows if row.what.endswith("longest job")}
+    assert (steps["gpipe"], steps["1f1b"]) == (44, 58) and steps["zb_h2"] < steps["zb_h1"] < steps["1f1b"]
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
@@ -101,5 +110,7 @@ def test_memory_that_would_decide_nothing_is_refused(settings, problem):
 
 
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
-def test_gpipe_holds_4_messages_more_than_1f1b_of_8_micro_batches_on_4_stages():
-    assert Assumed().gpipe_above_1f1b(micro_batches=8) == 4
+def test_gpipe_holds_4_messages_more_than_1f1b_of_8_micro_batches_on_4_stages_and_1f1b_2_more_than_on_2():
+    assumed = Assumed()
+    assert assumed.gpipe_above_1f1b(micro_batches=8) == 4
+    assert assumed.messages(*(assumed.memory("1f1b", stages, micro_batches=8) for stages in (4, 2))) == pytest.approx(2, rel=0.01)

@@ -5,26 +5,20 @@ from functools import cache
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
 
 from lab.decoder_experiments.step import random_tokens
 from lab.inspection import inspect_program
-from lab.models import decoder
 from lab.models.decoder import initial
-from lab.pipelines import halves, program
-from lab.pipelines.executor import Done, Found
-from lab.pipelines.executor import _jobs as jobs_of
-from lab.pipelines.halves import Kept
+from lab.pipelines import program
 from lab.pipelines.prediction import predict
 from lab.pipelines.program import PipelineShape
-from lab.pipelines.table import Job, Row, to_do
+from lab.pipelines.table import to_do
 from lab.settle import Context, Verdict, settle
 from lab.strategies.context_parallel import GATHERED_KEYS, RING, ULYSSES
 from lab.strategies.data_parallel import DATA_PARALLEL
-from lab.strategies.program import arguments, mean_loss
+from lab.strategies.program import mean_loss
 from lab.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.strategies.strategy import Strategy
 from lab.strategies.tensor_parallel import TENSOR_PARALLEL
@@ -86,35 +80,6 @@ def test_a_step_sends_what_theory_says_to_the_byte(strategy: Strategy, mesh: str
     compiled = step.lower(*args).compile(compiler_options=QUICKLY)
     settled = settle(predict(strategy, shape, axes), inspect_program(compiled, (), devices, target, source="pipeline"), Context("cpu", "explicit", axes.shape))
     assert (settled.verdict, settled.unexplained, settled.missing) == (Verdict.EXACT, (), ())
-
-
-def products(job: Job) -> int:
-    """FLOPs of one job of the only stage of two layers, ends included, on one micro-batch."""
-    shape, device = replace(SHAPE, schedule="zb_h1", layers=2, batch=1, accumulation=1), parse_target("cpu:1")
-    mesh = make_mesh(device, Axes.parse("data=1,pipe=1"))
-    spread = program.pipeline(DATA_PARALLEL, shape, mesh)
-    row = Row(job, *np.zeros((7,), np.int32))
-
-    def run(state, tokens_BS: jax.Array, x_BSD: jax.Array, dy_BSD: jax.Array, kept):
-        weights, batches = program._parted(state), [tokens_BS[None]] * 2
-        nothing_BSD, loss = program._nothing(spread)
-        found = Found(loss, jax.tree.map(jnp.zeros_like, weights), jnp.zeros(len(Job), jnp.int32))
-        jobs = jobs_of(program._chunk(spread, *batches), weights, nothing_BSD, program._halves(spread, *batches))
-        return jobs[job](row, x_BSD, dy_BSD, Done(found, kept))
-
-    state, tokens_BS, _ = arguments(spread)
-    x_BSD = jax.ShapeDtypeStruct((1, shape.length, shape.embed), jnp.float32)
-    sizes = dict(halves.sizes(decoder.weights(shape)["layers"], spread.strategy, shape, spread.axes))
-    kept = {name: Kept(*(size and jax.ShapeDtypeStruct((2, *size), jnp.float32) for size in both)) for name, both in sizes.items()}
-    on_rank = jax.jit(jax.shard_map(run, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False))
-    return inspect_program(on_rank.lower(state.master, tokens_BS, x_BSD, x_BSD, kept).compile(), (), mesh, device, source=job.scope).flops
-
-
-def test_a_backward_has_the_products_of_2_forwards_beside_its_own_and_its_halves_have_no_more_between_them():
-    forward, whole, to_input, to_weights = (products(job) for job in Job if job is not Job.IDLE)
-    matrices = sum(w.size for w in jax.tree.leaves(decoder.weights(replace(SHAPE, layers=2))["layers"]) if w.ndim > 2)
-    assert whole == 3 * forward
-    assert (to_weights, to_input) == (2 * SHAPE.length * matrices, whole - to_weights)
 
 
 @pytest.mark.parametrize(
