@@ -15,11 +15,34 @@ from lab import hlo
 from lab.bench.chains import BYTES, Chain
 from lab.collectives import AlphaBeta, Cost
 from lab.fit import Point
+from lab.hlo.kernels import Collective, Kernel, Step, steps
 from lab.ledger import Ledger
 from meshes.axes import Axes
 
 LONG = 4 << 20
 """From so many bytes on the launch of a program no longer counts, and a chain may be short [B]."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one call does beside the wire, as compiled.
+
+    Attributes:
+      kernels: launches.
+      kernel_bytes: that they read and write.
+      messages_alone: between whose start and end there is no kernel.
+    """
+
+    kernels: float
+    kernel_bytes: float
+    messages_alone: float
+
+    @classmethod
+    def of(cls, text: str, calls: int) -> Work:
+        """Of a scheduled text without loops."""
+        found = steps(text)
+        kernels = [step for step in found if isinstance(step, Kernel)]
+        return cls(len(kernels) / calls, sum(kernel.bytes for kernel in kernels) / calls, _alone(found) / calls)
 
 
 @dataclass(frozen=True)
@@ -31,6 +54,7 @@ class Measurement:
       messages, messages_stated: collectives a call, as compiled and as stated: fewer where XLA put several into one.
       point: what the algorithm states, and the median of the runs, less the launch, over `calls`; or what is estimated.
       best_s: the same of the fastest run.
+      work: None but on GPUs, whose texts tell.
     """
 
     chain: Chain
@@ -39,6 +63,7 @@ class Measurement:
     messages_stated: int
     point: Point
     best_s: float
+    work: Work | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +89,7 @@ class Program:
     calls: int
     compiled: jax.stages.Compiled
     ledger: Ledger
+    work: Work | None
 
     @property
     def payload_bytes(self) -> int:
@@ -78,7 +104,7 @@ class Program:
         """Of one call that takes so long."""
         path_bytes = self.cost.time_s(AlphaBeta(alpha_s=0.0, bytes_per_s=1.0))
         point = Point(self.payload_bytes, self.cost.steps, path_bytes, seconds)
-        return Measurement(self.chain, self.calls, self.ledger.totals().executions / self.calls, self.cost.messages, point, best_s)
+        return Measurement(self.chain, self.calls, self.ledger.totals().executions / self.calls, self.cost.messages, point, best_s, self.work)
 
     def left_out(self, why: str) -> LeftOut:
         return LeftOut(self.chain, self.payload_bytes, why)
@@ -100,7 +126,10 @@ def program(chain: Chain, mesh: Mesh, over: Axes, elements: int) -> Program:
         return x_N
 
     ready = compiled(run, mesh, elements)
-    return Program(chain, over, elements, calls, ready, hlo.read_text(ready.as_text(), axes=Axes(mesh.axis_names, mesh.devices.shape)))
+    text = ready.as_text()
+    ledger = hlo.read_text(text, axes=Axes(mesh.axis_names, mesh.devices.shape))
+    work = Work.of(text, calls) if mesh.devices.flat[0].platform == "gpu" else None
+    return Program(chain, over, elements, calls, ready, ledger, work)
 
 
 def compiled(kernel: Callable[[jax.Array], jax.Array], mesh: Mesh, elements: int) -> jax.stages.Compiled:
@@ -114,6 +143,18 @@ def difference(program: Program) -> str | None:
     stated = _bytes(program.cost.ledger(Axes.of(program.ledger.mesh), "u32"), program.calls)
     found = _bytes(program.ledger)
     return None if found == stated else f"XLA compiled {_told(found)}, and {program.calls} calls state {_told(stated)}"
+
+
+def _alone(found: Iterable[Step]) -> int:
+    """Messages that no kernel runs beside."""
+    alone, under_way = 0, {}
+    for step in found:
+        if isinstance(step, Kernel):
+            under_way = dict.fromkeys(under_way, True)
+        elif isinstance(step, Collective):
+            under_way |= {step.name: False} if step.starts else {}
+            alone += step.awaits and not under_way.pop(step.name)
+    return alone
 
 
 def _calls(messages: int, payload_bytes: int) -> int:

@@ -141,6 +141,7 @@ class Bench:
             "best_s": entry.best_s,
             "algbw_bytes_per_s": entry.point.payload_bytes / entry.point.seconds,
             "busbw_bytes_per_s": self.bus_bytes_per_s(entry),
+            "work": entry.work and asdict(entry.work),
             "lax_time_over_time": self.beside_lax(entry.chain).get(entry.point.payload_bytes),
         }
 

@@ -20,7 +20,9 @@ def bench_text(bench: Bench) -> str:
 
 def _columns(bench: Bench) -> list[list[Column]]:
     tables = [_constants(bench), _times(bench)] if bench.by_chain else []
-    return [*tables, _beside_lax(bench)] if any(map(bench.beside_lax, _others(bench))) else tables
+    compared = [_beside_lax(bench)] if any(map(bench.beside_lax, _others(bench))) else []
+    compiled = [_work(bench)] if any(entries[-1].work for entries in bench.by_chain.values()) else []
+    return tables + compared + compiled
 
 
 def _headline(bench: Bench) -> str:
@@ -52,6 +54,20 @@ def _constants(bench: Bench) -> list[Column]:
     if bench.link:
         columns.append(_numbers("of the link", best, lambda rate: f"{rate / bench.link.value:.0%}"))
     return columns
+
+
+def _work(bench: Bench) -> list[Column]:
+    """What a call of the largest n does beside the wire, where the text tells."""
+    entries = [entries[-1] for entries in bench.by_chain.values() if entries[-1].work]
+    return [
+        Column("as compiled", tuple(entry.chain.primitive for entry in entries)),
+        Column("algorithm", tuple(entry.chain.algorithm for entry in entries)),
+        _numbers("n", entries, lambda entry: size_text(entry.point.payload_bytes)),
+        _numbers("kernels", entries, lambda entry: f"{entry.work.kernels:.1f}"),
+        _numbers("B read and written / n", entries, lambda entry: f"{entry.work.kernel_bytes / entry.point.payload_bytes:.2f}"),
+        _numbers("messages", entries, lambda entry: f"{entry.messages:.1f}"),
+        _numbers("without a kernel beside", entries, lambda entry: f"{entry.work.messages_alone:.1f}"),
+    ]
 
 
 def _beside_lax(bench: Bench) -> list[Column]:

@@ -58,6 +58,16 @@ def test_kernels_run_beside_messages_but_for_the_first_and_the_last(primitive, a
 
 
 @gpu
+@pytest.mark.parametrize(("algorithm", "kernels", "passes", "alone"), [("lax", 0, 0, 1), ("doubling", 1, 3, 1), ("split_ring", 8, 4.5, 0)])
+def test_the_text_tells_kernels_their_bytes_and_messages_alone(algorithm, kernels, passes, alone):
+    """Of two lanes: 2 halves of a block are copied, 2 summed and 4 put in their places."""
+    target, axes = parse_target("gpu:h200:1x2"), Axes.of({"data": 2})
+    (chain,) = chosen(chains(axes), ["all_reduce"], [algorithm])
+    work = program(chain, make_mesh(target, axes), axes, GIB // 4).work
+    assert (round(work.kernels), round(work.kernel_bytes / GIB, 3), round(work.messages_alone)) == (kernels, passes, alone)
+
+
+@gpu
 def test_a_record_of_times_takes_the_place_of_the_data_sheet(tmp_path):
     points = [{"primitive": "permute", "algorithm": "lax", "wire_bytes": size, "seconds": size / 1e9} for size in (1024, GIB)]
     for name in ("all_reduce", "reduce_scatter+all_gather", "all_to_all"):
