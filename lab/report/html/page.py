@@ -60,10 +60,10 @@ def document(title: str, verdict: Verdict, parts: Sequence[Part]) -> str:
 
 
 def _links(parts: Sequence[Part]) -> list[tuple[str, str]]:
-    """(id, title) of parts, of their sections where parts are few."""
-    if len(parts) > MOST_LISTED:
-        return [(part.id, part.title) for part in parts]
-    return [(f"{part.id}-{number}", section.title) for part in parts for number, section in enumerate(part.sections, 1)]
+    """(id, title) of parts; of their sections where parts are few and no two sections are called alike."""
+    sections = [(f"{part.id}-{number}", section.title) for part in parts for number, section in enumerate(part.sections, 1)]
+    is_short = len(parts) <= MOST_LISTED and len({title for _, title in sections}) == len(sections)
+    return sections if is_short else [(part.id, part.title) for part in parts]
 
 
 def _told(part: Part) -> Part:

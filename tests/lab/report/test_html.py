@@ -54,6 +54,15 @@ def test_findings_stand_first_then_sections_in_the_order_of_a_page(inspected):
     ]  # fmt: skip
 
 
+def test_the_contents_of_one_program_are_its_sections_and_of_two_the_programs(inspected):
+    def contents(html: str) -> list[str]:
+        return re.findall(r'<li><a href="#[^"]+">([^<]+)</a></li>', html)
+
+    two = reports.inspection([Diagnosis(ledger(), ()), Diagnosis(replace(ledger(), source="other.hlo"), ())])
+    assert contents(inspected) == headings(inspected)
+    assert [line.partition(":")[0] for line in contents(two)] == ["step.hlo", "other.hlo"]
+
+
 def test_a_ledger_without_mesh_target_memory_or_notes_has_no_empty_sections():
     bare = Ledger(tuple(replace(t, link=None, op_name=None) for t in ledger().transfers), "step.hlo")
     html = reports.inspection([Diagnosis(bare, ())])
