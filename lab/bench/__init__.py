@@ -1,1 +1,1 @@
-"""Times of collectives on attached devices: chains of calls in one compiled program, with alpha and beta fitted to them."""
+"""Times of collectives, taken on attached devices or estimated for GPUs that are not there: chains of calls in one compiled program, with alpha and beta fitted."""

@@ -35,7 +35,6 @@ _REDUCE_SCATTER = {
     "lax": Algorithm(_RS, builtin.reduce_scatter, builtin.reduce_scatter_cost),
     "ring": _in_lanes(_RS, ring.WHOLE),
     "split_ring": _in_lanes(_RS, ring.HALVES),
-    "sliced_ring": _in_lanes(_RS, ring.SLICES),
     "bidirectional_ring": Algorithm(
         _RS, ring.reduce_scatter_both_ways, ring.half_cost_both_ways, additions=ring.additions_both_ways, buffers=0, blocks=4
     ),
@@ -51,7 +50,6 @@ _ALL_GATHER = {
     "lax": Algorithm(_AG, builtin.all_gather, builtin.all_gather_cost),
     "ring": _in_lanes(_AG, ring.WHOLE),
     "split_ring": _in_lanes(_AG, ring.HALVES),
-    "sliced_ring": _in_lanes(_AG, ring.SLICES),
     "bidirectional_ring": Algorithm(_AG, ring.all_gather_both_ways, ring.half_cost_both_ways),
     "doubling": Algorithm(_AG, recursive.all_gather_doubling, recursive.all_gather_doubling_cost, misfit=power_of_two),
     "circulant": Algorithm(_AG, circulant.all_gather, circulant.all_gather_cost),

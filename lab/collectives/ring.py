@@ -119,10 +119,6 @@ def lanes_of(block: int, ways: Ways) -> list[Lane]:
     return [Lane(*part, way) for part, way in zip(parts_of(block, len(ways)), ways, strict=False)]
 
 
-def _round(axes: Axes, lane: Lane) -> Cost:
-    return rounds(_message(axes, lane.size, lane.way), times=axes.size - 1)
-
-
 def reduce_scatter_both_ways(x_PC: jax.Array, axis: Axis, op: Op) -> jax.Array:
     """As `reduce_scatter`, each block coming to its rank from both sides, so half as far.
 
@@ -165,6 +161,10 @@ def half_cost_both_ways(axes: Axes, elements: int) -> Cost:
 def additions_both_ways(axes: Axes) -> int:
     """Half of the way round, then what comes from the other side."""
     return min(axes.size - 1, axes.size // 2 + 1)
+
+
+def _round(axes: Axes, lane: Lane) -> Cost:
+    return rounds(_message(axes, lane.size, lane.way), times=axes.size - 1)
 
 
 def _farthest_part(ranks: int, block: int, way: int) -> slice:
