@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from lab.models import dropless, experts, routers
-from lab.models.routers import Filled, Routes
+from lab.models.routers import Routes
 from lab.models.seams import Seams
 from lab.models.shape import DecoderShape
 
@@ -26,23 +26,24 @@ def mixture(x_BSD: jax.Array, use: Use, shape: DecoderShape, seams: Seams) -> ja
     """What a router's choice of experts makes of each token; each sequence is routed apart, so that no layout changes which tokens are dropped."""
     with scope("router"):
         logits_BSE = jnp.einsum("bsd,de->bse", x_BSD, use("router"))
-        gates_BSE = routers.sigmoid_gates(logits_BSE) if shape.router == "sigmoid_bias" else routers.softmax_gates(logits_BSE)
-    if shape.router == "expert_choice":
-        with scope("router"):
-            filled = jax.vmap(partial(routers.expert_choice, slots=shape.slots))(gates_BSE)
-        return _charged(_chosen_by_experts(x_BSD, filled, use, shape, seams), shape, logits_BSE, 0.0)
-    bias_E = _bias(use, shape)
+        gates_BSE = (routers.sigmoid_gates if shape.router == "sigmoid_bias" else routers.softmax_gates)(logits_BSE)
+    chosen = _chosen_by_experts if shape.router == "expert_choice" else _chosen_by_tokens
+    y_BSD, loss = chosen(x_BSD, gates_BSE, use, shape, seams)
+    with scope("balance"):
+        if shape.z:
+            loss += shape.z / shape.batch * jnp.sum(jax.vmap(routers.z_loss)(logits_BSE))
+        return routers.charged(y_BSD, jnp.asarray(loss))
+
+
+def _chosen_by_tokens(x_BSD: jax.Array, gates_BSE: jax.Array, use: Use, shape: DecoderShape, seams: Seams) -> tuple[jax.Array, jax.Array]:
+    with scope("bias"):
+        bias_E = use("bias") if shape.biases else 0.0
     with scope("router"):
         routes = jax.vmap(lambda gates_SE: routers.routes(gates_SE, shape.top_k, bias_E, shape.nodes, shape.node_limit))(gates_BSE)
     way = _dropless if shape.is_dropless else _over_nodes if shape.nodes > 1 else _in_slots
     y_BSD = way(x_BSD, routes, use, shape, seams)
     with scope("balance"):
-        return _charged(y_BSD, shape, logits_BSE, _imbalance(gates_BSE, bias_E, routes, shape))
-
-
-def _bias(use: Use, shape: DecoderShape) -> jax.Array | float:
-    with scope("bias"):
-        return use("bias") if shape.biases else 0.0
+        return y_BSD, _imbalance(gates_BSE, bias_E, routes, shape)
 
 
 def _imbalance(gates_BSE: jax.Array, bias_E: jax.Array | float, routes: Routes, shape: DecoderShape) -> jax.Array:
@@ -55,10 +56,15 @@ def _imbalance(gates_BSE: jax.Array, bias_E: jax.Array | float, routes: Routes, 
     return loss + jnp.sum(bias_E * jnp.sum(excess_BE, 0))
 
 
-def _charged(y_BSD: jax.Array, shape: DecoderShape, logits_BSE: jax.Array, loss: jax.Array | float) -> jax.Array:
-    if shape.z:
-        loss = loss + shape.z / shape.batch * jnp.sum(jax.vmap(routers.z_loss)(logits_BSE))
-    return y_BSD if isinstance(loss, float) else routers.charged(y_BSD, loss)
+def _chosen_by_experts(x_BSD: jax.Array, gates_BSE: jax.Array, use: Use, shape: DecoderShape, seams: Seams) -> tuple[jax.Array, float]:
+    """Full slots need no loss of balance."""
+    with scope("router"):
+        filled = jax.vmap(partial(routers.expert_choice, slots=shape.slots))(gates_BSE)
+    with scope("dispatch"):
+        x_BECD = seams.dispatch(jax.vmap(experts.taken)(x_BSD, filled.token_EC))
+    y_BECD = _slots_through(x_BECD, use)
+    with scope("combine"):
+        return jax.vmap(partial(experts.weighed, tokens=x_BSD.shape[1]))(seams.combine(y_BECD), filled), 0.0
 
 
 def _in_slots(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, seams: Seams) -> jax.Array:
@@ -67,14 +73,6 @@ def _in_slots(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, s
     y_BECD = _slots_through(x_BECD, use)
     with scope("combine"):
         return jax.vmap(experts.combined)(seams.combine(y_BECD), routes)
-
-
-def _chosen_by_experts(x_BSD: jax.Array, filled: Filled, use: Use, shape: DecoderShape, seams: Seams) -> jax.Array:
-    with scope("dispatch"):
-        x_BECD = seams.dispatch(jax.vmap(experts.taken)(x_BSD, filled.token_EC))
-    y_BECD = _slots_through(x_BECD, use)
-    with scope("combine"):
-        return jax.vmap(partial(experts.weighed, tokens=x_BSD.shape[1]))(seams.combine(y_BECD), filled)
 
 
 def _over_nodes(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, seams: Seams) -> jax.Array:
