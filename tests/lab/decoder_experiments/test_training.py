@@ -128,6 +128,14 @@ def test_a_curve_has_left_where_it_is_farther_than_the_tolerance_or_no_number(th
     assert (said is None) if step is None else said.startswith(f"leaves the curve of one device at step {step}: loss {third:.7g}, expected 2 ")
 
 
+@pytest.mark.parametrize(("devices", "verdicts"), [(1, []), (8, ["confirmed"])])
+def test_one_device_decides_no_claim(devices, verdicts):
+    alone = Alone(np.array([6.0, 5.0]), np.zeros(2))
+    curve = Curve("data parallel", "explicit", {"data": devices}, alone.losses, 0.0, settlement=Settlement((), ()))
+    found = Trained(EXPERIMENT, f"cpu:{devices}", replace(SMALL, steps=2), alone, (curve,), 3.1, 1.0)
+    assert [claim.verdict for claim in found.claims] == verdicts
+
+
 def test_a_loss_that_does_not_fall_fails():
     level = Alone(np.array([5.0, 6.0]), np.zeros(2))
     curve = Curve("data parallel", "explicit", {"data": 8}, level.losses, 0.0, settlement=Settlement((), ()))

@@ -1,9 +1,11 @@
 """Which trainings the tour runs on how many devices."""
 
+import numpy as np
 import pytest
 
+from lab.decoder_experiments.training import Alone, Curve, Trained
 from lab.experiment import load
-from lab.tour.losses import fitting, losses
+from lab.tour.losses import AgainstCpu, fitting, losses
 from meshes.targets import parse_target
 
 TRAININGS = ("ch14_training", "ch16_training", "ch17_training", "ch18_dropless_training", "ch18_training")
@@ -24,3 +26,12 @@ def test_on_3_devices_16_sequences_do_not_split_and_everything_is_left_out_with_
     assert left_out[0] == "ch16_training 1F1B explicit cpu:3: dim 'batch' of size 4 does not split over data=3; make it a multiple of 3"
     assert all("does not split over" in reason and "=3" in reason for reason in left_out)
     assert len(left_out) == sum(len(layout.styles) for training in trainings for layout in training.layouts)
+
+
+@pytest.mark.parametrize(("off", "told"), [((0, 0, 5e-3), None), ((0, 5e-3, 5e-3), "leaves the curve of one device at step 1: loss 3.015, expected 3 to 1.2e-06")])
+def test_a_curve_may_part_from_the_cpus_only_from_where_float32_parts_one_device_here(off, told):
+    here, cpu = (Alone(np.array([4.0, 3.0, 2.0]), np.array(moved)) for moved in ((0, 0, 1e-3), (0, 0, 0)))
+    curve = Curve("experts", "explicit", {"expert": 2}, cpu.losses * (1 + np.array(off)))
+    training = load("ch18_training")
+    found = AgainstCpu(Trained(training, "attached", training.parameters, here, (curve,), 3.1, 1.0), cpu)
+    assert found.to_json()["cpu"]["away"] == {"experts explicit": told}
