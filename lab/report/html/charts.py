@@ -120,7 +120,7 @@ def _heat_cell(found: Traffic, sender: int, receiver: int, most: float) -> Marku
 
 
 def gantt(timeline: Timeline) -> Markup:
-    """A row a stage, a box a task, with the micro-batch's number where it fits."""
+    """A row a stage, a box a task, with the micro-batch's number where it fits; lighter for later chunks and for the other direction."""
     spans = [(stage, span) for stage, row in enumerate(timeline.rows) for span in row]
     shortest = min(span.end - span.start for _, span in spans)
     scale = min(LEAST_BOX / shortest, WIDEST / timeline.makespan)
@@ -130,7 +130,8 @@ def gantt(timeline: Timeline) -> Markup:
         for turn, part in enumerate(span.task.parts):
             height = (ROW - 4) / len(span.task.parts)
             box = {"x": LEFT + scale * float(span.start), "y": ROW * stage + turn * height, "width": scale * float(span.end - span.start) - 1.0, "height": height}
-            parts.append(element("rect", element("title", f"stage {stage}: {part}"), class_=str(part.work), **box))
+            shade = f"{1 - 0.5 * part.chunk / max(1, timeline.schedule.chunks - 1):.2f}"
+            parts.append(element("rect", element("title", f"stage {stage}: {part}"), class_=str(part.work), fill_opacity=shade, **box))
             if box["width"] >= 6.5 * len(str(part.micro_batch)) and height > 12:
                 parts.append(text(box["x"] + box["width"] / 2, box["y"] + height / 2 + 4, str(part.micro_batch), "middle"))
     label = f"{timeline.schedule.name}: {timeline.schedule.stages} stages, {timeline.schedule.micro_batches} micro-batches"

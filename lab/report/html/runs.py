@@ -165,6 +165,7 @@ def pipeline(result: Result) -> Markup:
     columns = [Column("stage", [str(stage) for stage in range(stages)]), bars("busy", [f"{share:.1f} %" for share in busy], busy, 100)]
     told = f"{sizes['schedule']}: {stages} stages, {sizes['accumulation']} micro-batches; idle {100 * timeline.idle_share:.1f} %"
     told += ", were forward and the gradients of inputs and of weights of equal length."
+    told += " Later chunks are lighter." * (timeline.schedule.chunks > 1)
     works = [(Work.FORWARD, "forward"), (Work.BACKWARD, "backward")]
     works += [(Work.WEIGHT, "backward to the weights")] if timeline.schedule.splits_backward else []
     return joined((element("p", told), charts.gantt(timeline), charts.swatches(works), table("Busy share of the time, by stage", columns)))

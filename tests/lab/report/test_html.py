@@ -155,6 +155,13 @@ def test_a_pipeline_of_four_and_eight_idles_3_of_11():
     assert "Pipeline" not in headings(of(RESULT))
 
 
+def test_the_boxes_of_a_later_chunk_are_lighter():
+    html = of(replace(PIPELINE, parameters={**PIPELINE.parameters, "schedule": "interleaved", "chunks": 2}))
+    (chart,) = [one for one in read(html).iter("svg") if one.get("aria-label") == "interleaved: 4 stages, 8 micro-batches"]
+    shades = [box.get("fill-opacity") for box in chart.iter("rect")]
+    assert {shade: shades.count(shade) for shade in shades} == {"1.00": 64, "0.50": 64}
+
+
 def test_the_audit_has_all_errata_worst_first_and_a_verify_no_ledgers():
     html = of(RESULT, is_audit=True)
     wrong = book.page(None, (), errata=True, coverage=False).data["errata"]
