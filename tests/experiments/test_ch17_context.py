@@ -64,6 +64,21 @@ def test_a_message_too_many_is_a_surprise(name):
     assert any(claim.is_surprise for claim in claims(name, executions=SMALL.layers))
 
 
+def test_gradients_that_travel_in_half_of_float32_are_a_surprise():
+    asked = measured("ch17_ring_attention")
+    halved = tuple(replace(t, payload_bytes=t.payload_bytes // 2) if t.scope.endswith("core/key_gradients") else t for t in asked.transfers)
+    shape = replace(SMALL, **SIZES["ch17_ring_attention"])
+    found = load("ch17_ring_attention").claims(shape, MESH, replace(asked, transfers=halved))
+    assert [claim.statement for claim in found if claim.is_surprise] == ["keys and values again and their gradients home: 6P-4 messages"]
+
+
+@pytest.mark.parametrize(("window", "hops"), [(8, 1), (9, 1), (10, 2)])
+def test_a_window_over_chunks_of_8_counts_tokens_before_ones_own(window, hops):
+    shape, ring = replace(SMALL, remat="none", window=window), load("ch17_window")
+    found = ring.claims(shape, MESH, replace(ring.predict(shape, MESH), flops=0))[0]
+    assert (str(found.verdict), f"= {hops} hops" in found.evidence) == ("confirmed", True)
+
+
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_quarter_of_a_block_too_many_is_a_surprise(name):
     assert any(claim.is_surprise for claim in claims(name, blocks=0.25))

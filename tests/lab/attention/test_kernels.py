@@ -14,7 +14,7 @@ from lab.attention.order import CONTIGUOUS, ZIGZAG
 from lab.attention.ring import ring_attention
 from meshes.axes import Axes
 from meshes.errors import Unusable
-from meshes.targets import make_mesh, parse_target, prepare
+from meshes.targets import make_mesh, parse_target
 
 B, S, H, RANKS = 2, 16, 6, 4
 AXES = Axes.of({"data": 2, "context": RANKS})
@@ -91,25 +91,6 @@ def test_attention_by_tiles_of_one_key_gives_what_one_device_gives(kernel, order
 @pytest.mark.parametrize(("keys", "size"), [(1, 1), (512, 512), (1024, 512), (768, 384), (1500, 500)])
 def test_tiles_are_the_largest_of_equal_size_up_to_512_keys(keys, size):
     assert tiles.tile_size(keys) == size
-
-
-@cache
-def temporaries_of_training(length: int, ranks: int) -> int:
-    """Bytes of one H100 beside arguments and results: one layer's ring attention with its gradients, 16 heads of 128 and 8 of keys, bf16."""
-    target = parse_target(f"gpu:h100:{ranks // 8}x8")
-    prepare([target])
-    mesh, spec = make_mesh(target, Axes.of({"context": ranks})), P(None, "context")
-    run = jax.shard_map(partial(with_gradients, partial(RING, mask=CAUSAL)), mesh=mesh, in_specs=(spec,) * 4, out_specs=spec)
-    q, kv = (1, length, 8, 2, 128), (1, length, 8, 128)
-    shapes = [jax.ShapeDtypeStruct(shape, jax.numpy.bfloat16, sharding=jax.sharding.NamedSharding(mesh, spec)) for shape in (q, kv, kv, q)]
-    return jax.jit(run).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
-
-
-@pytest.mark.parametrize(("length", "ranks"), [(2**17, 8), (2**20, 8), (2**17, 64), (2**20, 64)])
-def test_a_ring_holds_as_much_for_each_token_of_a_rank_at_128k_and_1m_tokens_on_8_and_64_gpus_as_at_32k_on_8(length, ranks):
-    """Its memory grows with S / P, not with S nor with a square (Ch. 17, `ch17.ring_memory`)."""
-    base = temporaries_of_training(2**15, 8) / (2**15 / 8)
-    assert temporaries_of_training(length, ranks) / (length / ranks) == pytest.approx(base, rel=0.15)
 
 
 def temporaries(kernel, ranks: int, length: int) -> int:

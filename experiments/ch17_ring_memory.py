@@ -1,0 +1,102 @@
+"""Chapter 17: does a ring need memory for its share of the tokens alone, at a million of them too?"""
+
+from dataclasses import dataclass
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from lab.attention.mask import CAUSAL
+from lab.attention.ring import ring_attention
+from lab.book.context import ring_bytes, scores_bytes
+from lab.evidence import counted
+from lab.experiment import Claim, decided
+from lab.question import Question, Row
+from lab.small_programs import with_pullback
+from meshes.axes import CONTEXT, Axes
+from meshes.errors import Unusable
+from meshes.targets import make_mesh, parse_target, prepare
+
+SEQUENCES = ((2**15, 8), (2**17, 8), (2**20, 8), (2**20, 64))
+"""Tokens, and the ranks that they are split over."""
+CLOSE = 0.05
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """One layer's attention to one sequence, forward and backward, in bf16 on hosts of 8 GPUs."""
+
+    kv_heads: int = 8
+    queries: int = 2
+    head_dim: int = 128
+    target: str = "gpu:h100:1x8"
+
+    def __post_init__(self) -> None:
+        if parse_target(self.target).platform != "gpu":
+            raise Unusable(f"target={self.target}: expected GPUs, such as gpu:h100:1x8; other compilers plan no temporaries that tell a ring's")
+
+    @property
+    def query_dim(self) -> int:
+        return self.kv_heads * self.queries * self.head_dim
+
+    @property
+    def kv_dim(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    def a_token(self, length: int, ranks: int) -> float:
+        """Temporary bytes for each token of a rank."""
+        return temporaries(self, length, ranks) / (length // ranks)
+
+
+@cache
+def temporaries(assumed: Assumed, length: int, ranks: int) -> int:
+    """Bytes of one device beside arguments and results."""
+    target = parse_target(f"gpu:{parse_target(assumed.target).chip}:{ranks // 8}x8")
+    prepare([target])
+    mesh, spec = make_mesh(target, Axes.of({CONTEXT: ranks})), PartitionSpec(None, CONTEXT)
+    ring = with_pullback(partial(ring_attention, mask=CAUSAL, axis=CONTEXT))
+    q, kv = (1, length, assumed.kv_heads, assumed.queries, assumed.head_dim), (1, length, assumed.kv_heads, assumed.head_dim)
+    args = [jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec)) for shape in (q, kv, kv, q)]
+    run = jax.jit(jax.shard_map(ring, mesh=mesh, in_specs=(spec,) * 4, out_specs=spec))
+    return run.lower(*args).compile().memory_analysis().temp_size_in_bytes
+
+
+def answer(assumed: Assumed) -> tuple[Row, ...]:
+    return tuple(row for length, ranks in SEQUENCES for row in _rows(assumed, length, ranks))
+
+
+def _rows(assumed: Assumed, length: int, ranks: int) -> tuple[Row, Row]:
+    what = f"{length:,} tokens over {ranks} ranks"
+    return Row(f"{what}: temporaries", temporaries(assumed, length, ranks), "bytes"), Row(f"{what}: a token of a rank", assumed.a_token(length, ranks), "bytes")
+
+
+def claims(assumed: Assumed) -> tuple[Claim, ...]:
+    return (_linear(assumed), _tiles(assumed))
+
+
+def _linear(assumed: Assumed) -> Claim:
+    needs = [assumed.a_token(length, ranks) for length, ranks in SEQUENCES]
+    book = ring_bytes(1, assumed.query_dim, assumed.kv_dim, 2, 1)
+    seen = f"from {SEQUENCES[0][0]:,} tokens over 8 ranks to {SEQUENCES[-1][0]:,} over 8 and 64 a rank needs {min(needs):,.0f} to {max(needs):,.0f} B for each of its own"
+    evidence = f"{seen}, forward and backward; queries, outputs and two blocks of keys and values are {counted(book)} B of them"
+    is_so = max(needs) < (1 + CLOSE) * min(needs)
+    return decided("ch17.ring_memory", is_so, evidence, statement="a rank's memory grows with S/P, not with S nor with a square")
+
+
+def _tiles(assumed: Assumed) -> Claim:
+    length, ranks = SEQUENCES[2]
+    found = temporaries(assumed, length, ranks)
+    scores = scores_bytes(1, assumed.kv_heads * assumed.queries, length // ranks, 2)
+    evidence = f"at {length:,} tokens over {ranks} ranks a ring of tiles has {counted(found)} B of temporaries, scores of one block alone would be {counted(scores)} B"
+    return decided("ch17.flash_ring_memory", found < scores, evidence, statement="a ring of tiles holds no block's scores")
+
+
+EXPERIMENT = Question(
+    name="ch17_ring_memory",
+    chapter=17,
+    question="Does a ring need memory for its share of the tokens alone, at a million of them too?",
+    parameters=Assumed(),
+    answer=answer,
+    claims=claims,
+)
