@@ -1,7 +1,7 @@
 """How long the calls of a chain take on GPUs that are not there, by theory: the compiled text, run through at the rates of its chip.
 
 Collectives and kernels of a text go side by side where the compiler put them so (`lab.step_time`). A message takes `MESSAGE_S` and its
-bytes over the link (alpha-beta, Ch. 13), a kernel its bytes over the memory, but `KERNEL_S` at least.
+bytes over the link (alpha-beta, Ch. 13), a kernel its bytes over the memory, but `KERNEL_S` at least, and longer beside a message.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ from meshes.hardware import Chip, chip, measured_points
 from meshes.targets import Target
 
 MESSAGE_S = 10e-6
+"""At the least: a permute of 1 KiB takes 17 to 20 us in a chain on two H200s."""
 KERNEL_S = 4e-6
 """An all_reduce by doubling of 1 KiB, which is a permute and an addition, less the permute (`results/bench_2xh200_jax0.11.2.json`)."""
 REACHED = 0.88
-"""Of the peak rate of memory: 4.25 of 4.8 TB/s, by the same difference at 1 GiB."""
+"""Of the peak rate of memory: 4.25 of 4.8 TB/s, by the same difference at 1 GiB; 4.2 in `results/tour_2xh200_jax0.11.2.json`."""
+SLOWED = 0.18
+"""Seconds that a pass over memory loses for a second of communication beside it (`results/tour_2xh200_jax0.11.2.json`)."""
 ASSUMED = (
     f"estimated, not timed: a chain's compiled text at {KERNEL_S * 1e6:.0f} us a kernel or {REACHED:.0%} of the memory's peak rate; collectives "
 )
@@ -50,7 +53,7 @@ def rates(target: Target, links: Path | None) -> Rates:
     known = chip(target.chip)
     memory = REACHED * known.memory_bytes_per_s.value
     product = Rate(0.0, known.flops_per_s["bf16"].value)
-    return Rates(product, Curve(((KERNEL_S * memory, KERNEL_S),)), memory, _timed(links) if links else _stated(known), 0.0, 0.0)
+    return Rates(product, Curve(((KERNEL_S * memory, KERNEL_S),)), memory, _timed(links) if links else _stated(known), 0.0, SLOWED)
 
 
 def estimated(chain: Chain, mesh: Mesh, over: Axes, sizes: Iterable[int], at: Rates) -> list[Measurement | LeftOut]:
