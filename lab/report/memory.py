@@ -12,7 +12,7 @@ from meshes.targets import parse_target
 if TYPE_CHECKING:
     from lab.run import Result
 
-NOT_MODELLED = "copies that a TPU's compiler saves or makes are not modelled: take the terms as a list, its plan as the peak"
+OF_GPUS = "copies among the terms are those of XLA's GPU compiler; a TPU's makes others"
 
 
 def memory_text(result: Result) -> str:
@@ -26,7 +26,9 @@ def memory_text(result: Result) -> str:
     planned = {} if memory is None else {"arguments": memory.arguments - memory.padding, "peak": memory.peak}
     terms = {name: size for name, size in result.held.items() if size} | {"peak": total}
     rows = [(name, size, planned.get(name)) for name, size in terms.items()]
-    return "\n".join([columns_text(_columns(rows)), *_padding(memory.padding if memory else 0), *_room(result.target, planned.get("peak") or total)])
+    padding = memory.padding if memory else 0
+    notes = *_padding(padding), *_room(result.target, planned.get("peak") or total), *_on_tpu(result.target, total + padding, planned.get("peak"))
+    return "\n".join([columns_text(_columns(rows)), *notes])
 
 
 def _columns(rows: list[tuple[str, int, int | None]]) -> list[Column]:
@@ -52,4 +54,13 @@ def _room(target: str, peak: int) -> list[str]:
     fits = f"the peak is {peak / room:.0%} of the {bytes_text(room)} of {known.name}"
     if peak > room:
         fits += ": it does not fit; take fewer sequences at once (batch, accumulation) or another layout"
-    return [fits, *([NOT_MODELLED] if place.platform == "tpu" else [])]
+    return [fits]
+
+
+def _on_tpu(target: str, total: int, planned: int | None) -> list[str]:
+    """How far a TPU's plan is from terms that are not its own."""
+    if parse_target(target).platform != "tpu":
+        return []
+    if planned is None:
+        return [OF_GPUS]
+    return [f"{OF_GPUS}: its plan is {abs(planned / total - 1):.1%} {'above' if planned > total else 'below'} their sum with the padding"]

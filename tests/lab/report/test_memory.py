@@ -1,5 +1,7 @@
 from dataclasses import replace
 
+import pytest
+
 from lab.ledger import Ledger, Memory
 from lab.report.memory import memory_text
 from lab.report.verdicts import result_text
@@ -34,10 +36,15 @@ def test_a_tpu_that_lists_two_devices_has_half_of_its_memory_for_each():
     assert "is 50% of the 103.1 GB of" in memory_text(result("tpu:7x:2x2x4", 206_158_430_208 // 4))
 
 
-def test_padding_of_a_tpu_is_told_apart_and_its_peak_is_not_called_modelled():
-    text = memory_text(result("tpu:v5p:2x2x4", 15_000, padding=508))
+@pytest.mark.parametrize(("peak", "said"), [(17_333, "5.0% above"), (14_857, "10.0% below")])
+def test_padding_of_a_tpu_is_told_apart_and_its_plan_by_how_far_it_is_from_the_terms_of_gpus(peak, said):
+    text = memory_text(result("tpu:v5p:2x2x4", peak, padding=508))
     assert rows(text)[0] == ["12,000", "12,000"]
-    assert "padded by another 508 B" in text and text.endswith("take the terms as a list, its plan as the peak")
+    assert "padded by another 508 B" in text and text.endswith(f"a TPU's makes others: its plan is {said} their sum with the padding")
+
+
+def test_a_tpu_without_a_plan_has_the_terms_of_gpus_alone():
+    assert memory_text(result("tpu:v5p:2x2x4", None)).endswith("those of XLA's GPU compiler; a TPU's makes others")
 
 
 def test_cpus_report_no_peak_and_none_is_compared():
