@@ -76,8 +76,8 @@ def _is_done(job: Job, each: Transfer, strategy: Strategy, axes: Axes) -> bool:
     if each.phase == FORWARD:
         # No gradient needs the loss, and of its sums that of the target's logit.
         return job is Job.FORWARD or job in AGAIN and each.scope != "loss/target"
-    halves = Job.WEIGHT_GRADIENT, Job.INPUT_GRADIENT
-    return job is Job.BACKWARD or job is halves[not _is_put_off(each, strategy, axes)]
+    half = Job.WEIGHT_GRADIENT if _is_put_off(each, strategy, axes) else Job.INPUT_GRADIENT
+    return job in (Job.BACKWARD, half)
 
 
 def _uses(each: Transfer, strategy: Strategy, shape: PipelineShape, axes: Axes) -> int:
