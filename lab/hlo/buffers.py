@@ -5,12 +5,13 @@ Fields are those of `xla/service/hlo.proto`; colour 0 is a chip's main memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 ASSIGNMENT = 3
 BUFFER, ALLOCATION, TRACE = 1, 3, 4
-EVENT, FREED = 1, 1
+EVENT, FREED, SHARED = 1, 1, 2
 _VARINT, _EIGHT_BYTES, _SIZED, _FOUR_BYTES = 0, 1, 2, 5
 
 
@@ -90,10 +91,18 @@ def _allocation(fields: dict) -> Allocation:
 
 
 def _peak(trace: memoryview, sizes: dict[int, int]) -> int:
-    """The most that is live at once; a buffer that shares another's place counts for itself, as it does for XLA."""
+    """The most that is live at once: a place that buffers share is taken while any of them is."""
+    place: dict[int, int] = {}
+    users: Counter[int] = Counter()
     live = peak = 0
     for event in (dict(_fields(part)) for number, part in _fields(trace) if number == EVENT):
-        live += sizes[event.get(2, 0)] * (-1 if event.get(1, 0) == FREED else 1)
+        kind, buffer = event.get(1, 0), event.get(2, 0)
+        if kind != FREED:
+            place[buffer] = place[event.get(5, 0)] if kind == SHARED else buffer
+        owner = place[buffer]
+        before = users[owner]
+        users[owner] += -1 if kind == FREED else 1
+        live += sizes[owner] * (bool(users[owner]) - bool(before))
         peak = max(peak, live)
     return peak
 

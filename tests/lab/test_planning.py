@@ -75,14 +75,18 @@ def test_only_named_experiments_on_tpus_are_planned():
     assert not can_plan(replace(EXPERIMENT, chapter=0), TARGET)
 
 
-def test_temporaries_that_come_and_go_count_at_their_peak_only():
-    """Two of 5 and one of 7 bytes, of which the first is freed before the last: 12 at most, beside an argument of 3 and a constant of 1."""
+@pytest.mark.parametrize("freed_first", [False, True])
+def test_two_temporaries_in_one_place_of_5_bytes_and_one_of_7_hold_12_at_most(freed_first):
+    """Beside an argument of 3 and a constant of 1; whether the first is freed before the second takes its place or after."""
+    allocate, free, share = range(3)
+    handed_over = [(free, 0), (share, 1)] if freed_first else [(share, 1), (free, 0)]
     sizes = b"".join(_field(1, _number(1, i) + _number(2, size)) for i, size in enumerate((5, 5, 7)))
-    events = b"".join(_field(1, _number(1, kind) + _number(2, buffer)) for kind, buffer in ((0, 0), (2, 1), (1, 0), (0, 2), (1, 1), (1, 2)))
+    events = [(allocate, 0), *handed_over, (allocate, 2), (free, 1), (free, 2)]
+    trace = b"".join(_field(1, _number(1, kind) + _number(2, buffer)) for kind, buffer in events)
     argument = _field(3, _number(1, 0) + _number(2, 3) + _number(5, 1) + _number(7, 1))
     constant, block = _field(3, _number(1, 1) + _number(2, 1) + _number(12, 1)), _field(3, _number(1, 2) + _number(2, 20))
     elsewhere = _field(3, _number(1, 3) + _number(2, 300) + _number(8, 1))
-    held = read_buffers(_field(3, sizes + argument + constant + block + elsewhere + _field(4, events)))
+    held = read_buffers(_field(3, sizes + argument + constant + block + elsewhere + _field(4, trace)))
     assert (held.arguments, held.outputs, held.aliased, held.temporaries, held.peak) == (3, 3, 3, 20, 3 + 1 + 12)
 
 

@@ -184,3 +184,20 @@ def test_a_gather_that_a_tpu_does_by_an_all_reduce_is_attributed_and_not_where_a
     assert verdict([gather], [summed], TPU) is Verdict.ATTRIBUTED
     assert {verdict([gather], [summed], context) for context in (CPU, GPU)} == {Verdict.REFUTED}
     assert verdict([gather], [replace(summed, executions=2)], TPU) is Verdict.REFUTED
+
+
+def test_a_scatter_of_each_of_three_micro_batches_that_is_one_sum_in_f32_after_them_is_attributed_on_tpu_alone():
+    scatter = Transfer(Kind.REDUCE_SCATTER, ("fsdp",), 4, 3, "bf16", 640, phase="backward", scope="head", making=Making(repeats=3, product="bf16"))
+    whole = Transfer(Kind.ALL_REDUCE, ("fsdp",), 4, 1, "f32", 1280)
+    assert verdict([scatter], [whole], explicit(TPU)) is Verdict.ATTRIBUTED
+    assert {verdict([scatter], [whole], explicit(context)) for context in (CPU, GPU)} == {Verdict.REFUTED}
+    assert {verdict([scatter], [replace(whole, **wrong)], explicit(TPU)) for wrong in ({"payload_bytes": 640}, {"executions": 3}, {"dtype": "bf16"})} == {Verdict.REFUTED}
+    assert verdict([replace(scatter, making=Making(product="bf16"))], [whole], explicit(TPU)) is Verdict.REFUTED
+
+
+def test_a_sum_over_two_micro_batches_that_is_reduced_in_16_bits_is_attributed_on_tpu_alone():
+    late = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 1280, phase="backward", scope="head", making=Making(micro_batches=2, product="bf16"))
+    narrow = replace(late, dtype="bf16", payload_bytes=640, scope=None)
+    assert verdict([late], [narrow], TPU) is Verdict.ATTRIBUTED
+    assert verdict([late], [narrow], CPU) is Verdict.REFUTED
+    assert verdict([replace(late, making=Making(product="bf16"))], [narrow], TPU) is Verdict.REFUTED
