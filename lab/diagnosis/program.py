@@ -176,7 +176,7 @@ class Program:
         pairs = zip(self.ledger.transfers, self.reading.visits, strict=True)
         return tuple(site for t, visit in pairs if t.group_size != 1 for site in self._sites(t, visit))
 
-    @property
+    @cached_property
     def inserted(self) -> tuple[Site, ...]:
         """Those that the compiler put in."""
         return tuple(site for site in self.sites if not site.is_written)

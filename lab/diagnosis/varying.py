@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from lab.diagnosis.program import Argument, Program
+from lab.diagnosis.slices import ELEMENTWISE
 from lab.hlo import collectives, flops
 from lab.hlo.text import Computation, Instruction
 from lab.hlo.walk import Visit
@@ -23,11 +24,21 @@ _EQUAL_AFTER = ("all-reduce", "all-gather", "collective-broadcast")
 _MIXES = ("reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
 _ASKED = collectives.OPCODES | flops.OPCODES
 _WRAPS = frozenset({"fusion", "call", "async-start", "fusion-start", "call-start"})
+_NOT_SIMPLE = _ASKED | _OWN | _WRAPS | {"while", "conditional", "tuple", "custom-call"}
+# The most frequent of those that give what their operands are, so that they need not be told from the others.
+_PLAIN = ELEMENTWISE | frozenset("bitcast reshape transpose broadcast convert slice reduce dot constant iota pad concatenate dynamic-slice".split())
 
 
 def joined(value: Value) -> frozenset[str]:
     """All axes along which any element varies."""
     return value if isinstance(value, frozenset) else frozenset().union(*map(joined, value))
+
+
+def _all(used: Sequence[Value]) -> frozenset[str]:
+    """All axes along which any of these varies."""
+    if used and isinstance(used[0], frozenset) and all(value is used[0] for value in used):
+        return used[0]
+    return _NOTHING.union(*map(joined, used))
 
 
 @dataclass
@@ -37,6 +48,7 @@ class Variation:
     program: Program
     operands: dict[tuple[str, str], tuple[frozenset[str], ...]] = field(default_factory=dict)
     _values: set[frozenset[str]] = field(default_factory=set)
+    _simple: dict[str, bool] = field(default_factory=dict)
     _done: dict[tuple[str, tuple[Value, ...]], Value] = field(default_factory=dict)
     _axes: Mapping[tuple[str, str], frozenset[str] | None] = field(default_factory=dict)
 
@@ -89,6 +101,8 @@ class Variation:
         self.operands[key] = varies if before is None else tuple(map(frozenset.union, before, varies))
 
     def _value(self, i: Instruction, c: Computation, used: Sequence[Value]) -> Value:
+        if i.opcode in _PLAIN:
+            return _all(used)
         opcode = i.opcode.removesuffix("-start")
         if i.opcode in _OWN:
             return self.everything
@@ -101,10 +115,11 @@ class Variation:
         if i.opcode == "while":
             return self._loop(i, c, used[0])
         if i.opcode in _WRAPS and "=" in i.tail:
-            return self._called(self.program.module.called(c, i.attribute("calls") or i.attribute("to_apply")), tuple(used))
+            callee = self.program.module.called(c, i.attribute("calls") or i.attribute("to_apply"))
+            return _all(used) if callee is None or self._is_simple(callee) else self._called(callee, tuple(used))
         if used and (i.opcode in ("copy", "optimization-barrier", "opt-barrier") or i.opcode.endswith("-done")):
             return used[0]
-        return frozenset().union(*map(joined, used)) if i.opcode != "parameter" else self.everything
+        return _all(used) if i.opcode != "parameter" else self.everything
 
     def _after_collective(self, opcode: str, key: tuple[str, str], used: Sequence[Value]) -> Value:
         axes = self._axes.get(key)
@@ -118,9 +133,15 @@ class Variation:
             return joined(value)
         return value[int(index)]
 
+    def _is_simple(self, callee: Computation) -> bool:
+        """It gives one value, in which nothing of a device's own comes in, and nobody asks what is inside."""
+        if callee.name not in self._simple:
+            self._simple[callee.name] = not any(i.opcode in _NOT_SIMPLE for i in callee.instructions)
+        return self._simple[callee.name]
+
     def _called(self, callee: Computation | None, used: tuple[Value, ...]) -> Value:
         if callee is None:
-            return frozenset().union(*map(joined, used))
+            return _all(used)
         key = callee.name, used
         if key not in self._done:
             values = {name: used[number] if number < len(used) else self.everything for name, number in callee.parameters.items()}

@@ -13,6 +13,8 @@ _INSTRUCTION = re.compile(r"[ \t]+(ROOT )?%?([^\s=]+) = (.*?) ([a-z][\w\-]*)\((.
 _END = re.compile(r"\}(?:, execution_thread=.*|\s*)$")
 _HEADER = re.compile(r"(ENTRY )?%?([^\s(]+) (?:\(.*)?\{[ \t]*$")
 _COMMENT = re.compile(r"/\*.*?\*/")
+# In a list of operands: more than names and commas.
+_TYPED = re.compile(r"[\[({/]| (?!%)|,(?! )")
 _WITHOUT_OPERANDS = frozenset({"constant", "parameter", "iota", "partition-id", "replica-id", "infeed", "rng-get-and-update-state"})
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
 # Opcodes whose computations run when they do; of an async pair only the start runs it.
@@ -44,7 +46,10 @@ class Instruction:
         """Names of the operands, in order."""
         if self.opcode in _WITHOUT_OPERANDS:
             return ()
-        listed = _COMMENT.sub("", self.literal) if "/*" in self.literal else self.literal
+        listed = self.literal
+        if not _TYPED.search(listed):
+            return tuple(listed.replace("%", "").split(", ")) if listed else ()
+        listed = _COMMENT.sub("", listed)
         return tuple(words[-1].lstrip("%") for item in split_outside_brackets(listed) if (words := item.split()))
 
     @property
@@ -184,21 +189,30 @@ def parse(text: str) -> Module:
             elif line.strip():
                 unread.append(line.strip())
             continue
-        left, _, tail = line.partition("(")
-        words = left.split()
-        if len(words) == 4 and words[1] == "=":  # Most lines: no ROOT, no tuple, no tiling. Four times as fast as the pattern.
-            name, _, shape, opcode = words
-            inside.append(Instruction(name.lstrip("%"), shapes.setdefault(shape, shape), opcode, False, tail))
+        if found := _plain(line):
+            name, shape, opcode, tail = found
+            inside.append(Instruction(name, shapes.setdefault(shape, shape), opcode, False, tail))
         elif _END.match(line):
             inside = None
         elif found := _INSTRUCTION.match(line):
             root, name, shape, opcode, tail = found.groups()
             inside.append(Instruction(name, shapes.setdefault(shape, shape), opcode, root is not None, tail))
-        elif words and inside and not line[0].isspace():
+        elif line.strip() and inside and not line[0].isspace():
             inside[-1].tail += line  # A string with line breaks, such as a kernel's metadata.
-        elif words:
+        elif line.strip():
             unread.append(line.strip())
     return Module("\n".join(head), computations, unread, is_cut=inside is not None)
+
+
+def _plain(line: str) -> tuple[str, str, str, str] | None:
+    """Name, type, opcode and what follows of most lines: no ROOT and no tuple. Several times as fast as the pattern."""
+    left, equals, right = line.partition(" = ")
+    shape, _, call = right.partition(" ")
+    opcode, opens, tail = call.partition("(")
+    name = left.strip()
+    if not (equals and opens and line[0].isspace()) or " " in name or shape[0] == "(" or not opcode.replace("-", "").isalnum():
+        return None
+    return name.lstrip("%"), shape, opcode, tail
 
 
 def closing_parenthesis(text: str) -> int:

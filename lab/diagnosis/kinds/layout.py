@@ -46,8 +46,9 @@ def moved_to_reshape(program: Program) -> Iterator[Finding]:
 
 
 def _is_joined(site: Site) -> bool:
-    is_exchange = site.kind in _EXCHANGES or (site.kind == "collective_permute" and site.primitive == "split")
-    return is_exchange and site.primitive in _JOINS and "random" not in site.op_name
+    # An exchange of a split dim for another may serve a split too, of a third dim; what is taken apart itself is shifted.
+    is_moved = site.kind == "collective_permute" if site.primitive == "split" else site.kind in _EXCHANGES
+    return is_moved and site.primitive in _JOINS and "random" not in site.op_name
 
 
 def _is_cut(program: Program, site: Site) -> bool:

@@ -49,7 +49,7 @@ def grouped_convolution(program: Program) -> Iterator[Finding]:
     """A convolution in groups whose operand is gathered though no group needs another's channels."""
 
     def is_grouped(site: Site) -> bool:
-        uses = program.uses(site, frozenset({"pad"})) if site.kind == "all_gather" else []
+        uses = program.uses(site, frozenset({"pad"})) if site.kind == "all_gather" and "conv" in site.primitive else []
         return any(use.instruction and use.number == 0 and _groups(use.instruction.attributes) > 1 for use in uses)
 
     for sites in together(program, is_grouped):
