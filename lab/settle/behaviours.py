@@ -167,7 +167,7 @@ def _in_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
 
 def _summed_at_once(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """A scatter over some of the axes that a gradient is summed over: a sum over them all; what was to follow it: nothing."""
-    axes = transfer.making.sum_over
+    axes = tuple(axis for axis in transfer.making.sum_over if context.mesh[axis] > 1)
     if context.style != "declared" or not axes or transfer.axes == axes or _is_split(transfer, context):
         return (transfer,)
     if transfer.kind is not Kind.REDUCE_SCATTER:

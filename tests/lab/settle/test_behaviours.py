@@ -89,6 +89,11 @@ def test_gpus_too_sum_at_once_where(mesh, making):
     assert explained_by(changed, AT_ONCE, replace(GPU, mesh=mesh)) == {"X3"}
 
 
+@pytest.mark.parametrize("context", [CPU, GPU, TPU], ids=lambda c: c.platform)
+def test_a_sum_beside_parts_along_one_device_stays_as_it_is(context):
+    assert verdict([PARTS], [PARTS], replace(context, mesh={"data": 2, "fsdp": 1})) is Verdict.EXACT
+
+
 def test_a_gradient_summed_over_one_axis_knows_no_second():
     alone = replace(SCATTER, making=Making())
     assert explained_by([alone], [replace(alone, kind=Kind.ALL_REDUCE)], CPU) == {"C2"}
