@@ -230,13 +230,14 @@ def _reduced_after_the_loop(predicted: Transfer, context: Context, left: Left) -
     return take(replace(predicted, payload_bytes=predicted.payload_bytes * predicted.executions // passes, executions=passes), left)
 
 
-def _whole_after_the_passes(predicted: Transfer, context: Context, left: Left) -> Left:
-    """One sum everywhere, in float32, of what each pass over a micro-batch was to scatter."""
+def _scattered_after_the_passes(predicted: Transfer, context: Context, left: Left) -> Left:
+    """One scatter, or one sum everywhere, in float32, of what each pass over a micro-batch was to scatter."""
     passes = predicted.making.repeats
     if predicted.kind is not Kind.REDUCE_SCATTER or passes == 1 or predicted.executions != passes:
         return ()
     wide = predicted.payload_bytes * (2 if predicted.dtype == "bf16" else 1)
-    return take(replace(predicted, kind=Kind.ALL_REDUCE, executions=1, dtype="f32", payload_bytes=wide), left)
+    once = replace(predicted, executions=1, dtype="f32", payload_bytes=wide)
+    return take(once, left) or take(replace(once, kind=Kind.ALL_REDUCE), left)
 
 
 def _narrow_after_the_passes(predicted: Transfer, context: Context, left: Left) -> Left:
@@ -284,7 +285,7 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("T6", "tpu", _P, "a declared all-reduce of the embedding whose result is sliced becomes a reduce-scatter"),
     Behaviour("T7", "tpu", _R, "a gather becomes a masked all-reduce of the same payload, twice the wire bytes: of tiny arrays, and of all weights over 512 devices; by no known rule", recognise=_gathered_by_sum),
     Behaviour("T9", "tpu", _P, "sums of gradients that are held whole leave the accumulation loop: executions x 1, in float32", rewrite=_after_the_passes_in_f32),
-    Behaviour("T10", "tpu", _R, "a reduce-scatter that would be an all-reduce and a slice (T1) leaves the accumulation loop: one all-reduce of the sum over passes, in float32", recognise=_whole_after_the_passes),
+    Behaviour("T10", "tpu", _R, "a scatter of gradients leaves the accumulation loop: one of the sum over passes, in float32, or by T1 one all-reduce", recognise=_scattered_after_the_passes),
     Behaviour("T11", "tpu", _O, "a sum over micro-batches is rounded to 16 bits before it is reduced: half the bytes, of the head's gradient where sharding is in types", recognise=_narrow_after_the_passes),
     Behaviour("T8", "tpu", _P, "arguments are padded to layout tiles: memory, not bytes on the wire"),
 )

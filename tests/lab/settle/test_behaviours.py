@@ -191,9 +191,10 @@ def test_a_gather_that_a_tpu_does_by_an_all_reduce_is_attributed_and_not_where_a
     assert verdict([gather], [replace(summed, executions=2)], TPU) is Verdict.REFUTED
 
 
-def test_a_scatter_of_each_of_three_micro_batches_that_is_one_sum_in_f32_after_them_is_attributed_on_tpu_alone():
+@pytest.mark.parametrize("kind", [Kind.ALL_REDUCE, Kind.REDUCE_SCATTER])
+def test_a_scatter_of_each_of_three_micro_batches_that_is_one_in_f32_after_them_is_attributed_on_tpu_alone(kind):
     scatter = Transfer(Kind.REDUCE_SCATTER, ("fsdp",), 4, 3, "bf16", 640, phase="backward", scope="head", making=Making(repeats=3, product="bf16"))
-    whole = Transfer(Kind.ALL_REDUCE, ("fsdp",), 4, 1, "f32", 1280)
+    whole = Transfer(kind, ("fsdp",), 4, 1, "f32", 1280)
     assert verdict([scatter], [whole], explicit(TPU)) is Verdict.ATTRIBUTED
     assert {verdict([scatter], [whole], explicit(context)) for context in (CPU, GPU)} == {Verdict.REFUTED}
     assert {verdict([scatter], [replace(whole, **wrong)], explicit(TPU)) for wrong in ({"payload_bytes": 640}, {"executions": 3}, {"dtype": "bf16"})} == {Verdict.REFUTED}
