@@ -121,3 +121,10 @@ def test_what_2_h200s_took_at_1_gib_is_estimated_to_a_sixth(primitive, algorithm
     """With the messages as timed and no constant from these algorithms, so that theory may fail."""
     ((_, timed_s),) = measured_points(RECORD, primitive, algorithm)[-1:]
     assert seconds(primitive, algorithm, 2, links=RECORD) == pytest.approx(timed_s, rel=1 / 6)
+
+
+@gpu
+def test_the_recorded_estimate_for_2_h200s_is_what_is_estimated_now():
+    record = json.loads((RECORD.parent / "estimate_2xh200_jax0.10.2.json").read_text())
+    found = {(point["algorithm"], point["payload_bytes"]): point["seconds"] for point in record["points"] if point["primitive"] == "all_reduce"}
+    assert seconds("all_reduce", "split_ring", 2) == pytest.approx(found["split_ring", GIB], rel=1e-3)
