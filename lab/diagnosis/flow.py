@@ -75,6 +75,17 @@ class Flow:
     def callers(self, computation: Computation) -> list[Place]:
         return self._callers.get(computation.name, [])
 
+    def loops(self, computation: Computation) -> frozenset[str]:
+        """The bodies of the loops that a computation runs in."""
+        found: set[str] = set()
+        pending = [computation]
+        while pending and len(found) < _FARTHEST:
+            inner = pending.pop()
+            for caller, outer in self.callers(inner):
+                found |= {inner.name} if caller.opcode == "while" else set()
+                pending.append(outer)
+        return frozenset(found)
+
     def source(self, instruction: Instruction, computation: Computation, through: frozenset[str] = frozenset()) -> Place:
         """Where the value of an instruction is made: the first instruction, going back, that does more than lay it out anew.
 

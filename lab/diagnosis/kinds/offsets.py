@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lab.diagnosis.finding import Finding
+from lab.diagnosis.flow import Use
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site
 from lab.diagnosis.slices import ELEMENTWISE
@@ -49,9 +50,14 @@ def _is_part(program: Program, site: Site) -> bool:
         if use.opcode == "dynamic-update-slice" or (use.opcode == "scatter" and is_scattered):
             shapes = operand_shapes(use.instruction, use.computation)
             return len(shapes) < 2 or 2 * min(s.elements for s in shapes[1:] if s.elements > 1 or len(shapes) == 2) <= gathered
-        if use.opcode in ("dynamic-slice", "slice", "gather") and site.primitive in _READS:
+        if use.opcode in ("dynamic-slice", "slice", "gather") and site.primitive in _READS and not _takes_all(program, site, use):
             return 2 * arrays(use.instruction.shape)[0].elements <= gathered
     return False
+
+
+def _takes_all(program: Program, site: Site, use: Use) -> bool:
+    """A loop after the gather takes one part after the other, as a scan over layers does."""
+    return not program.flow.loops(use.computation) <= program.flow.loops(site.place.computation)
 
 
 def table_gathered(program: Program) -> Iterator[Finding]:

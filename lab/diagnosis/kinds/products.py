@@ -52,19 +52,27 @@ def _whole(gather: Site, use: Use) -> tuple[int, int]:
 
 
 def experts_gathered(program: Program) -> Iterator[Finding]:
-    """Tokens are gathered to split experts, and their outputs summed over the experts' axis, where two all-to-alls would do."""
+    """Tokens are gathered to split experts and their outputs summed over the experts' axis, or the other way round, where two all-to-alls would do."""
     for axis in _expert_axes(program):
-        over = [site for site in program.inserted if site.transfer.axes == (axis,) and site.primitive == "dot_general"]
-        gathers = [site for site in over if site.kind == "all_gather" and program.argument_of(*(program.moving(site) or site.place)) not in _experts(program)]
-        sums = [site for site in over if site.kind in ("all_reduce", "reduce_scatter")]
+        over = [site for site in program.inserted if site.transfer.axes == (axis,)]
+        gathers = [site for site in over if site.kind == "all_gather" and _is_of_tokens(program, site)]
+        sums = [site for site in over if site.kind in ("all_reduce", "reduce_scatter") and site.primitive == "dot_general"]
         if gathers and sums and len({site.line for site in gathers + sums}) > 1:
             payload = sum(site.transfer.payload_bytes for site in gathers + sums)
             sentence = (
-                f"a constraint on the experts' dim makes XLA gather the tokens over {axis} and sum the outputs, "
+                f"a constraint on the experts' dim makes XLA gather and sum whole tokens and outputs over {axis}, "
                 f"{exact(payload)} B, where two all-to-alls exchange a part of it"
             )
             advice = f"constrain the dispatched tokens to their groups over {axis} first, and to their experts after; the outputs in the other order"
             yield program.finding("experts_gathered", sentence, advice, *gathers, *sums)
+
+
+def _is_of_tokens(program: Program, site: Site) -> bool:
+    """What is gathered for a product, and is no expert's weight; arguments of a training step are all weights."""
+    operand = program.moving(site)
+    argument = None if operand is None else program.argument_of(*operand)
+    is_weight = argument is not None and (program.is_differentiated or argument in _experts(program))
+    return not is_weight and any(map(_is_product, program.uses(site)))
 
 
 def _experts(program: Program) -> list[Argument]:
