@@ -29,6 +29,7 @@ class Machine:
       nccl: its version, None where this process has not loaded it.
       runtime: what the backend of JAX says of itself.
       jax: its version.
+      flags: of XLA, as the environment has them.
     """
 
     card: str
@@ -38,13 +39,14 @@ class Machine:
     nccl: str | None
     runtime: str
     jax: str
+    flags: str = ""
 
 
 def machine(device: jax.Device) -> Machine:
     known = known_chip(device.device_kind)
     driver = _driver() if device.platform == "gpu" else None
     runtime = " ".join(device.client.platform_version.split())
-    return Machine(device.device_kind, device.platform, known and known.key, driver, _nccl(), runtime, jax.__version__)
+    return Machine(device.device_kind, device.platform, known and known.key, driver, _nccl(), runtime, jax.__version__, os.environ.get("XLA_FLAGS", ""))
 
 
 def ahead_of_time(known: Chip) -> Machine:

@@ -130,6 +130,11 @@ def test_versions_of_nccl_are_numbers_in_one_and_absent_without_it():
     assert machine(jax.devices("cpu")[0]).nccl is None
 
 
+def test_a_machine_tells_the_flags_of_xla_that_its_times_depend_on(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_experimental_parallel_collective_overlap_limit=2")
+    assert machine(jax.devices("cpu")[0]).flags == "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
+
+
 @pytest.mark.parametrize(
     "card, key",
     [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA H200", "h200"), ("NVIDIA B200", "b200"), ("cpu", None),
