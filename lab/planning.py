@@ -82,8 +82,8 @@ def _entries(types: str) -> tuple[int, ...]:
 
 
 def can_plan(of: Experiment, target: Target) -> bool:
-    """It is for TPUs, and another process finds the experiment by its name."""
-    return target.platform == "tpu" and of.name in experiment.names() and experiment.load(of.name) is of
+    """It is for TPUs, and another process finds the same program by the experiment's name."""
+    return target.platform == "tpu" and of.name in experiment.names() and experiment.load(of.name).build is of.build
 
 
 def plan(order: Order) -> Plan:

@@ -19,6 +19,22 @@ if TYPE_CHECKING:
     from lab.run import Result
 
 
+REAL_SIZE = "tpu:v5p:2x2x4"
+LAYOUTS = {
+    # Of 32 layers the state alone, 12 bytes a parameter, and their gradients are more than a chip has room for.
+    "ch14_data_parallel": {"layers": "16"},
+    "ch15_tensor_parallel": {},
+    "ch17_sequence_parallel": {},
+    "ch20_zero1": {},
+    "ch20_zero2": {},
+    "ch20_zero3": {},
+    "ch24_fsdp_tensor_parallel": {},
+    "ch24_hybrid": {},
+    "ch24_llama3_405b": {},
+}
+"""Experiments on the layouts of a decoder, with what a model of 8 billion parameters takes to fit, beside one sequence a device."""
+
+
 class Run(NamedTuple):
     """One experiment in one style on one target."""
 
@@ -66,6 +82,16 @@ def on_every_chip(some: Iterable[Run]) -> list[Run]:
     """The same runs on all chips of their platform as well (GPU clusters of the same shape, TPU topologies as `lab targets` lists them), and where else
     their experiments run."""
     return list(dict.fromkeys(run._replace(target=target) for run in some for target in (run.target, *_on_other_chips(run.target), *_besides(run))))
+
+
+def at_real_size(experiments: Iterable[Experiment]) -> list[Run]:
+    """A whole step of Llama 3 8B under every layout, for 16 TPUs."""
+    from lab.experiment import with_settings
+
+    target = parse_target(REAL_SIZE)
+    settings = {"preset": "llama3-8b", "batch": str(target.devices)}
+    sized = [replace(e, parameters=with_settings(e.parameters, settings | LAYOUTS[e.name])) for e in experiments if e.name in LAYOUTS]
+    return [Run(e, target, style) for e in sized for style in e.styles]
 
 
 def _besides(run: Run) -> tuple[Target, ...]:

@@ -114,8 +114,10 @@ def test_a_note_of_ours_is_told_and_one_of_jax_is_not(capsys):
 def test_verify_in_full_takes_every_chip_with_clusters_of_the_same_shape(lab, asked, monkeypatch):
     monkeypatch.setattr(plugins, "installed", lambda platform: True)
     lab("verify", "--full")
-    runs = [(run.experiment.name, str(run.target)) for run in asked[0][0] if run.style == "explicit"]
-    assert len(runs) == len(set(runs))
+    every = [(run.experiment.name, str(run.target), run.experiment.parameters) for run in asked[0][0] if run.style == "explicit"]
+    assert len(every) == len(set(every))
+    assert sum(target == "tpu:v5p:2x2x4" and getattr(size, "vocab", 0) == 128256 for _, target, size in every) == 9
+    runs = [(name, target) for name, target, _ in every]
     assert set(runs) >= {("ch14_data_parallel", target) for target in ("cpu:8", "gpu:h100:2x8", "gpu:b200:2x8", "tpu:v6e:2x4")}
     assert ("ch24_llama3_405b", "gpu:b200:2048x8") in runs
 

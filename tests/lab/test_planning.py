@@ -72,7 +72,7 @@ def test_a_compiler_that_dies_is_told(monkeypatch):
 def test_only_named_experiments_on_tpus_are_planned():
     assert can_plan(EXPERIMENT, TARGET)
     assert not can_plan(EXPERIMENT, parse_target("gpu:h100:1x8"))
-    assert not can_plan(replace(EXPERIMENT, chapter=0), TARGET)
+    assert not can_plan(replace(EXPERIMENT, build=lower), TARGET)
 
 
 @pytest.mark.parametrize("freed_first", [False, True])
