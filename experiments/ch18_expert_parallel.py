@@ -13,7 +13,7 @@ from lab.strategies.terms import RECOMPUTING
 from meshes.axes import DATA, EXPERT, Axes
 
 MLP_MATRICES = 3
-BIAS_BYTES = 4
+FLOAT_BYTES = 4
 STRATEGY = DATA_PARALLEL | EXPERT_PARALLEL
 
 
@@ -61,11 +61,11 @@ def _gradients(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim
     """Experts' over data, of a rank's share of them; all others' over both axes."""
     if axes[DATA] == 1:
         return ()
-    sums = tuple(t for t in measured.split().transfers if t.kind is Kind.ALL_REDUCE and t.phase == "backward" and t.payload_bytes > 4)
+    sums = tuple(t for t in measured.split().transfers if t.kind is Kind.ALL_REDUCE and t.phase == "backward" and t.payload_bytes not in _numbers(shape))
     by_axes = {names: Totals.of(t for t in sums if t.axes == names) for names in ((DATA,), (EXPERT,), axes.ordered((DATA, EXPERT)))}
     experts = shape.layers * expert_parameters(shape.experts, shape.embed, shape.mlp, MLP_MATRICES)
     e, (own, expert_axis, rest) = element_bytes(sums), (int(total.payload_bytes) for total in by_axes.values())
-    book = e * experts // axes[EXPERT], 0, e * (shape.parameters - experts - shape.biases) + BIAS_BYTES * shape.biases
+    book = e * experts // axes[EXPERT], 0, e * (shape.parameters - experts - shape.biases)
     evidence = f"{counted(own)} B of gradients are summed over data={axes[DATA]} and {counted(rest)} B over all {axes.size} ranks"
     compared = f"{evidence}; a rank's experts have {counted(book[0])} B, all other weights {counted(book[2])} B"
     return (
@@ -73,6 +73,12 @@ def _gradients(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim
         decided("ch18.ep_dp", e * shape.parameters in (own, rest), evidence, statement="all gradients are summed over one group", disputed="4-5:D-44"),
         decided("ch25.grad_sync_5d", (own, rest) == (book[2], book[0]), evidence, statement="experts' are summed over both, the rest over data", disputed="6-8:D-24"),
     )
+
+
+def _numbers(shape: DecoderShape) -> set[int]:
+    """Bytes of what is float32 whatever the gradients are: a sum of squares, and loads of experts, of a layer or of all."""
+    loads = FLOAT_BYTES * shape.experts
+    return {FLOAT_BYTES} | ({loads, loads * shape.layers} if shape.biases else set())
 
 
 def _placed(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:

@@ -46,6 +46,12 @@ def test_what_theory_asks_for_confirms_all_but_what_is_disputed(name):
     assert [c.disputed for c in claims(name, axes) if c.verdict != "confirmed"] == items
 
 
+def test_loads_that_stand_for_gradients_of_biases_are_no_gradients_of_others():
+    shape = replace(load("ch18_expert_parallel").parameters, router="sigmoid_bias")
+    found = ch18_expert_parallel.claims(shape, TWO_HOSTS, ch18_expert_parallel.STRATEGY.predict(shape, TWO_HOSTS))
+    assert [c.disputed for c in found if c.verdict != "confirmed"] == DISPUTED["ch18_expert_parallel"][0]
+
+
 @pytest.mark.parametrize("name", DISPUTED)
 def test_one_rank_decides_nothing(name):
     axes = DISPUTED[name][1]

@@ -86,7 +86,7 @@ class Sharded(NamedTuple):
 
 
 LONGER = replace(SHAPE, length=16, dtype="f32")
-FEW_NODES = replace(LONGER, router="sigmoid_bias", nodes=4, node_limit=2, z=0.01, capacity_factor=0.7, shared=1)
+FEW_NODES = replace(LONGER, router="sigmoid_bias", nodes=4, node_limit=2, top_k=4, z=0.01, capacity_factor=0.7, shared=1)
 
 
 def with_biases(state: program.TrainState) -> program.TrainState:
