@@ -7,10 +7,12 @@ from lab.book.activations import gpt_saved_bytes
 from lab.book.context import (
     causal_blocks,
     hybrid_hop_bytes,
+    kv_head_copies,
     least_chunk_tokens,
     ring_block_s,
     ring_s,
     ring_to_ulysses,
+    ring_training_wire_bytes,
     ring_wire_bytes,
     serial_ring_s,
     skipped_share,
@@ -149,3 +151,14 @@ def test_a_block_lasts_as_long_as_the_next_ones_transfer_from_19_780_tokens_on()
     chunk = least_chunk_tokens(2, 989e12, 50e9)
     block_s, transfer_s = ring_block_s(1, 8 * chunk, 4096, 8, 989e12), 2 * chunk * 4096 * 2 / 50e9
     assert chunk == pytest.approx(19_780) and block_s == pytest.approx(transfer_s)
+
+
+def test_gradients_that_travel_in_float32_make_44_of_a_rings_messages_58_of_16_bits():
+    """P = 8: 14 hops forward, 14 back again, 14 of gradients and 2 home; a message is an eighth of the keys."""
+    in_keys_dtype, in_float32 = (ring_training_wire_bytes(64, 3, 2, 8, *travelling) for travelling in ((), (4,)))
+    assert (in_keys_dtype, in_float32) == (44 * 48, 58 * 48)
+
+
+@pytest.mark.parametrize(("kv_heads", "ranks", "copies"), [(8, 4, 1), (8, 8, 1), (2, 8, 4), (1, 8, 8)])
+def test_every_rank_has_a_head_of_keys(kv_heads, ranks, copies):
+    assert kv_head_copies(kv_heads, ranks) == copies
