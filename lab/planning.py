@@ -33,6 +33,8 @@ from meshes.targets import Target, make_mesh, prepare
 # Buffers are written before the text, which is the last before machine code is made.
 BUFFERS, TEXT = "after_optimizations.hlo.pb", "after_optimizations_after_buffer_assignment.txt"
 ORDER, SAID, REFUSAL = "order", "said", "refusal"
+# Dumps of newer versions write `%x#1` for an element of a tuple, where older ones, and `compiled.as_text()`, have an instruction.
+AS_COMPILED = {"xla_dump_compact_gte": False}
 LOOK_S = 0.1
 _NEXT_ATTRIBUTE = re.compile(r"\}, \w+=")
 
@@ -141,10 +143,19 @@ def compile_into(folder: Path) -> None:
     try:
         prepare([order.target])
         lowered = lower(experiment.load(order.experiment), order.style, order.parameters, make_mesh(order.target, order.axes))
-        lowered.compile(compiler_options={"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True, "xla_dump_hlo_as_proto": True})
+        _compile(lowered, {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True, "xla_dump_hlo_as_proto": True})
     except Exception as failure:
         told = failure if isinstance(failure, Unusable) else Refused(str(failure))
         (folder / REFUSAL).write_bytes(pickle.dumps(told))
+
+
+def _compile(lowered: jax.stages.Lowered, options: dict[str, str | bool]) -> None:
+    try:
+        lowered.compile(compiler_options=options | AS_COMPILED)
+    except jax.errors.JaxRuntimeError as failure:
+        if "No such compile option" not in str(failure):
+            raise
+        lowered.compile(compiler_options=options)
 
 
 def lower(of: Experiment, style: str, parameters: Any, mesh: Mesh) -> jax.stages.Lowered:
