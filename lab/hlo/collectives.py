@@ -83,10 +83,11 @@ class Reader:
         )
 
     def _origin(self, visit: Visit, named: Instruction | None) -> str | None:
-        """Line of the instruction, else of its callers, else of the one that speaks for it."""
+        """Line of the instruction, else of its callers, else of the one that speaks for it; of that one first, where it is the one that it is moved for."""
         if not self.has_metadata:
             return None
-        speakers = (visit.instruction, *(s.instruction for s in reversed(visit.callers)), *([named] if named else []))
+        speaker, callers = [named] if named else [], [s.instruction for s in reversed(visit.callers)]
+        speakers = (visit.instruction, *(speaker + callers if _is_named_after_argument(visit.instruction) else callers + speaker))
         return next((place for speaker in speakers if (place := origin(speaker.extras, self.frames))), None)
 
     def _groups(self, instruction: Instruction, notes: Notes) -> tuple[Groups | None, tuple[str, ...] | None, int | None]:
@@ -128,9 +129,16 @@ class Reader:
         return _as_parts(shapes, group_size if kind is Kind.ALL_GATHER else 1)
 
     def named(self, visit: Visit) -> Instruction | None:
-        """The instruction whose op_name speaks for this one: itself, its callers, or the nearest producer that has a name."""
+        """The instruction whose op_name speaks for this one: itself, its callers, or the nearest producer that has a name.
+
+        Newer XLA names a move after the argument that it moves; then it is the operation that it is moved for.
+        """
         if not self.has_metadata:
             return None
+        if _is_named_after_argument(visit.instruction):
+            served = next((user for user in _users(visit.instruction, visit.computation) if "/" in (user.op_name or "")), None)
+            if served is not None:
+                return served
         sites = [Site(visit.instruction, visit.computation), *(s for s in reversed(visit.callers) if s.instruction.opcode != "while")]
         nearest = itertools.chain((site.instruction for site in sites), *(_producers(*site) for site in sites))
         return next((instruction for instruction in nearest if instruction.op_name), None)
@@ -251,6 +259,23 @@ def _producers(instruction: Instruction, computation: Computation, limit: int = 
         seen.add(name)
         yield source
         queue += source.operands
+
+
+def _users(instruction: Instruction, computation: Computation, limit: int = 16) -> Iterator[Instruction]:
+    """The instructions that this one feeds, nearest first."""
+    queue, seen = [instruction.name], set()
+    while queue and len(seen) < limit:
+        name = queue.pop(0)
+        if name not in seen:
+            seen.add(name)
+            yield from computation.users.get(name, ())
+            queue += [user.name for user in computation.users.get(name, ())]
+
+
+def _is_named_after_argument(instruction: Instruction) -> bool:
+    """An argument's name has no levels."""
+    name = instruction.op_name
+    return name is not None and "/" not in name
 
 
 def _as_parts(shapes: Iterable[Shape], times: int) -> tuple[Part, ...]:

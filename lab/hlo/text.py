@@ -114,6 +114,15 @@ class Computation:
         return {i.name: int(i.literal) for i in self.instructions if i.opcode == "parameter" and i.literal.isdigit()}
 
     @cached_property
+    def users(self) -> dict[str, list[Instruction]]:
+        """The instructions that each one feeds, by name."""
+        found: dict[str, list[Instruction]] = {}
+        for instruction in self.instructions:
+            for operand in instruction.operands:
+                found.setdefault(operand, []).append(instruction)
+        return found
+
+    @cached_property
     def root(self) -> Instruction | None:
         marked = [i for i in self.instructions if i.is_root]
         return marked[-1] if marked else (self.instructions[-1] if self.instructions else None)
