@@ -182,6 +182,21 @@ def test_groups_of_an_unknown_spelling_go_to_the_notes():
     assert any("groups not understood" in note for note in ledger.notes)
 
 
+def test_a_gather_named_after_the_weight_is_told_with_the_product_that_it_serves():
+    text = """HloModule m, num_partitions=4
+
+ENTRY %m (w: f32[8,32], x: f32[4,32]) -> f32[4,32] {
+  %w = f32[8,32]{1,0} parameter(0), metadata={op_name="w"}
+  %x = f32[4,32]{1,0} parameter(1), metadata={op_name="x"}
+  %g = f32[32,32]{1,0} all-gather(%w), replica_groups={{0,1,2,3}}, dimensions={0}, metadata={op_name="w"}
+  %c = f32[32,32]{1,0} copy(%g), metadata={op_name="w"}
+  ROOT %d = f32[4,32]{1,0} dot(%x, %c), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={op_name="jit(f)/jvp(mlp)/dot_general" source_file="a.py" source_line=7}
+}
+"""
+    (gather,) = read_text(text).transfers
+    assert (gather.scope, gather.phase, gather.origin) == ("mlp", "forward", "a.py:7")
+
+
 def test_an_operation_of_tomorrow_that_names_devices_goes_to_the_notes():
     ledger = read("%x = f32[64]{0} parameter(0)\nROOT %g = f32[64]{0} super-gather(%x), replica_groups=[2,4]<=[8], dimensions={0}")
     assert ledger.transfers == () and not ledger.is_complete
