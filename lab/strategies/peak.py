@@ -36,7 +36,8 @@ Terms = dict[str, int]
 def peak_terms(strategy: Strategy, style: str, shape: DecoderShape, axes: Axes) -> Terms:
     """Bytes of one device at the fullest moment of a step, by what they are; their sum is the peak.
 
-    Copies into other layouts are those that XLA's GPU compiler makes of whole stacks; what else it keeps beside these terms is left out.
+    Copies into other layouts are those that XLA's GPU compiler makes of whole stacks; what else it keeps beside these terms is left out, and what it
+    computes again of a step that its chip has no room for.
     Source: Ch. 19, `ch19.total`, with the activations of `lab.book.activations`.
     """
     return {"arguments": static_bytes(strategy, shape, axes)} | max(Device(strategy, style, shape, axes).moments, key=lambda terms: sum(terms.values()))
@@ -91,7 +92,7 @@ class Device:
     @property
     def is_declared_zero3(self) -> bool:
         """XLA's GPU compiler makes the head's gradient at once where nothing but a scatter over all devices follows it, and scatters it last."""
-        return self.is_gathered and self.style != "explicit" and not self.strategy.copies(self.ends[-1].dims) and not self.is_vocab_split
+        return self.is_gathered and self.style == "declared" and not self.strategy.copies(self.ends[-1].dims) and not self.is_vocab_split
 
     @property
     def is_vocab_split(self) -> bool:
