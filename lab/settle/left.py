@@ -11,13 +11,13 @@ Left = tuple[Transfer, ...]
 
 
 def take(wanted: Transfer, left: Left) -> Left:
-    """As many executions as are wanted of transfers like it, those of its scope and phase first; () where there are fewer.
+    """As many executions as are wanted of transfers like it, those of its scope and phase, and with a name, first; () where there are fewer.
 
     Alike are kind, axes, group size (but of permutes), dtype, payload, whether it always runs, and the shift where one is wanted.
     """
     alike = [t for t in left if _likeness(t) == _likeness(wanted) and t.executions and wanted.shift in (None, t.shift)]
     missing, taken = wanted.executions or 0, []
-    for transfer in sorted(alike, key=lambda t: (t.scope != wanted.scope, t.phase != wanted.phase)):
+    for transfer in sorted(alike, key=lambda t: (t.scope != wanted.scope, t.phase != wanted.phase, t.op_name is None)):
         share = min(missing, transfer.executions)
         taken += [replace(transfer, executions=share)] if share else []
         missing -= share

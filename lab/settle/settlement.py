@@ -118,10 +118,10 @@ def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
     open_terms = dict(enumerate(_moving(predicted)))
     places = {_place(term) for term in open_terms.values()}
     settled: dict[int, Term] = {}
-    for attempt in (_as_emitted, _as_predicted, _as_recognised, _contradicted):
+    for attempt, may_guess in ((_as_emitted, False), (_as_predicted, False), (_as_recognised, False), (_as_recognised, True), (_contradicted, False)):
         kept = {t.scope for t in left}
         for place, term in sorted(open_terms.items(), key=lambda item: item[1].scope not in kept):
-            found = attempt(term, _of_no_other(term, left, places), context)
+            found = attempt(term, _of_no_other(term, left, places, may_guess), context)
             if found is not None:
                 settled[place], left = found, without(left, found.measured)
                 del open_terms[place]
@@ -138,9 +138,10 @@ def _place(transfer: Transfer) -> Place:
     return transfer.scope, transfer.axes, transfer.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
 
 
-def _of_no_other(term: Transfer, left: Left, places: set[Place]) -> Left:
-    """What a term may claim: what stands in the place of some term is for the terms of that scope."""
-    return tuple(t for t in left if t.scope == term.scope or not t.scope or _place(t) not in places)
+def _of_no_other(term: Transfer, left: Left, places: set[Place], may_guess: bool) -> Left:
+    """What a term may claim: what stands in the place of some term is for the terms of that scope, unless it has lost its name and the
+    scope is that of what it was made from."""
+    return tuple(t for t in left if t.scope == term.scope or not t.scope or _place(t) not in places or (may_guess and t.op_name is None))
 
 
 def _as_emitted(term: Transfer, left: Left, context: Context) -> Term | None:

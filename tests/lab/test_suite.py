@@ -1,5 +1,8 @@
 """What `lab verify --full` runs beside the experiments' own sizes."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from lab import suite
@@ -17,6 +20,14 @@ def test_nine_layouts_are_run_at_their_real_size_in_every_style():
         name: (16 if name == "ch14_data_parallel" else 32, 4096, 14336, 128256, 8192, 16) for name in suite.LAYOUTS
     }
     assert [run.style for run in runs if run.experiment.name == "ch20_zero3"] == ["declared", "typed", "explicit"]
+
+
+def test_kept_results_hold_every_layout_and_style_with_nothing_unexplained_or_missing():
+    files = (Path(__file__).parents[2] / "results").glob("llama3_8b_tpu_v5p_2x2x4*.json")
+    results = [result for file in files for result in json.loads(file.read_text())["results"]]
+    assert {(r["experiment"], r["style"], r["target"]) for r in results} == {(r.experiment.name, r.style, str(r.target)) for r in _real()}
+    assert {(r["parameters"]["layers"], len(r["unexplained"]), len(r["missing"]), r["failure"]) for r in results} == {(32, 0, 0, None), (16, 0, 0, None)}
+    assert {t["status"] for r in results for t in r["terms"]} == {"exact", "explained", "attributed"}
 
 
 @pytest.mark.skipif(not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed")

@@ -114,6 +114,15 @@ def test_where_scopes_are_kept_one_term_is_not_settled_with_the_transfers_of_ano
     assert statuses([GATHER, down], [replace(GATHER, executions=8, scope="layers/mlp")])[0] is Verdict.EXACT
 
 
+def test_an_all_reduce_that_lost_its_name_may_stand_for_the_gather_of_another_scope_and_one_with_a_name_may_not():
+    summed = replace(GATHER, kind=Kind.ALL_REDUCE, scope="embedding")
+    predicted = [GATHER, replace(SCATTER, scope="embedding")]
+    assert statuses(predicted, [summed, summed], TPU)[1] == [Status.ATTRIBUTED, Status.ATTRIBUTED]
+    named = replace(summed, op_name="jit(step)/embedding/add")
+    assert statuses(predicted, [named, summed], TPU)[1] == [Status.ATTRIBUTED, Status.ATTRIBUTED]
+    assert statuses(predicted, [named, named], TPU)[1] == [Status.MISSING, Status.ATTRIBUTED]
+
+
 def test_what_could_not_be_read_refutes():
     assert settle(Ledger((GATHER,)), Ledger((GATHER,), is_complete=False), GPU).verdict is Verdict.REFUTED
     assert statuses([GATHER], [GATHER, replace(GATHER, group_size=None, axes=None)])[0] is Verdict.REFUTED
