@@ -179,9 +179,9 @@ class Device:
         return self.is_gathered and self.style == "explicit"
 
     @property
-    def is_scattered(self) -> bool:
-        """Gradients are (ZeRO)."""
-        return self._is_parted(self.strategy.master)
+    def is_anchored(self) -> bool:
+        """Gradients are those of the parts from the start; declared, ZeRO-2 is ZeRO-1."""
+        return self.strategy.is_anchored and self.style == "explicit"
 
     def _is_parted(self, layout: Layout) -> bool:
         return any(elements(w, layout, self.shape, self.axes) < elements(w, self.strategy.inside, self.shape, self.axes) for w in self.matrices)
@@ -204,7 +204,7 @@ class Device:
     @property
     def held(self) -> Layout:
         """Of a gradient once its layer is done; declared, those of ZeRO-1 are scattered as they come, too."""
-        is_scattered_at_once = self.strategy.is_anchored or self.style != "explicit" and self.shape.accumulation == 1
+        is_scattered_at_once = self.is_anchored or self.style != "explicit" and self.shape.accumulation == 1
         return self.strategy.master if is_scattered_at_once else self.strategy.weights
 
     def gradient_of(self, some: Iterable[Weight]) -> int:
@@ -214,7 +214,7 @@ class Device:
     @property
     def gradients(self) -> Terms:
         """Of all layers: those of float32 weights, and sums over micro-batches, are float32."""
-        is_float32 = self.strategy.state is None or self.strategy.is_anchored
+        is_float32 = self.strategy.state is None or self.is_anchored
         layers = self.gradient_of(self.matrices) * (4 // self.shape.bytes_per_element if is_float32 else 1)
         added = 4 * sum(w.per_pass * elements(w, self.held, self.shape, self.axes) for w in weights(self.shape)) if self.shape.accumulation > 1 else 0
         return {"gradients of the layers": layers, "gradients added up over micro-batches": added}
@@ -247,7 +247,7 @@ class Device:
         return max(self.at_work, key=lambda terms: sum(terms.values())) | {
             "the next layer's, gathered ahead": self.used(self.matrices) if self.is_peeled and self.is_recomputed else 0,
             "weights as gathers or experts read them": self.relaid if self.is_recomputed else 0,
-            "one layer's gradients before they are scattered": self._in_products(self.matrices) if self.strategy.is_anchored else 0,
+            "one layer's gradients before they are scattered": self._in_products(self.matrices) if self.is_anchored else 0,
         }
 
     @property
