@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from math import prod
 
 from lab.diagnosis.finding import Finding
@@ -97,8 +97,7 @@ def given_back_whole(program: Program) -> Iterator[Finding]:
     for site in program.inserted:
         if site.kind == "all_reduce" and site.phase == "backward" and site.transfer.payload_bytes >= _SMALLEST:
             for shape in _given_back(program, site):
-                twin = next((a for a in program.arguments if _is_part_of(a, site, shape, program)), None)
-                if twin is not None:
+                if twin := _twin(program, site, shape, found):
                     found.setdefault(program.named(twin), []).append((site, shape))
     for name, whole in found.items():
         sites, held = [site for site, _ in whole], sum(shape.bytes for _, shape in whole)
@@ -115,11 +114,16 @@ def _given_back(program: Program, site: Site) -> list[Shape]:
     return [arrays(stack[-1].shape)[0] if stack else site.result for stack in stacks]
 
 
-def _is_part_of(argument: Argument, site: Site, shape: Shape, program: Program) -> bool:
-    """The result is what the argument would be on a device, were it not split over the axes of the sum; compilers may sum it transposed."""
+def _twin(program: Program, site: Site, shape: Shape, told: Container[str]) -> Argument | None:
+    """What the result would be on a device, were it not split over the axes of the sum; compilers may sum it transposed. Of several one that was not told yet."""
+    alike = [a for a in program.arguments if sorted(_whole(a, site, program)) == sorted(shape.dims)]
+    return min(alike, key=lambda a: (_whole(a, site, program) != shape.dims, program.named(a) in told), default=None)
+
+
+def _whole(argument: Argument, site: Site, program: Program) -> tuple[int, ...]:
+    """Dims on a device without the axes of the sum; none where the argument is not split over all of them."""
     axes, over = program.axes, set(site.transfer.axes or ())
     if axes is None or not over or argument.dims is None or not over <= {axis for dim in argument.dims for axis in dim}:
-        return False
+        return ()
     split = argument.dims + ((),) * len(argument.local.dims)
-    whole = sorted(size * prod(axes[axis] for axis in dim if axis in over) for size, dim in zip(argument.local.dims, split, strict=False))
-    return sorted(shape.dims) == whole
+    return tuple(size * prod(axes[axis] for axis in dim if axis in over) for size, dim in zip(argument.local.dims, split, strict=False))

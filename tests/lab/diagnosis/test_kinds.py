@@ -245,6 +245,18 @@ def test_the_gradient_of_a_split_weight_that_is_given_back_whole_is_told_and_a_s
     assert "given_back_whole" not in kinds(diagnosed(mesh, jax.grad(gradient), w, x, out=P(*spec)))
 
 
+def test_of_two_weights_whose_gradients_have_the_same_shape_each_is_told_by_its_name():
+    mesh = cpu(d=8)
+    up, down, x = (array(mesh, shape, "d") for shape in ((32, 128), (128, 32), (256, 32)))
+
+    def loss(w_up, w_down, x):
+        return jnp.sum(jnp.square(jnp.tanh(x @ pinned(mesh, w_up)) @ pinned(mesh, w_down)))
+
+    found = diagnosed(mesh, jax.grad(loss, argnums=(0, 1)), up, down, x, out=P())
+    told = {f.sentence.split()[3]: f.memory_bytes for f in found.findings if f.kind == "given_back_whole"}
+    assert told == {"w_up": 16_384, "w_down": 16_384}
+
+
 def test_the_gradient_of_a_weight_that_is_whole_anyway_is_no_fault():
     mesh = cpu(d=8)
     found = diagnosed(mesh, lambda w, x: jax.grad(lambda w: jnp.sum(jnp.square(x @ w)))(w), array(mesh, (32, 128)), array(mesh, (256, 32), "d"), out=P())
