@@ -139,13 +139,23 @@ class Numerics:
     tolerance: float
 
 
-def numerics(experiment: Experiment, style: str, mesh: Mesh) -> Numerics:
-    """Runs an experiment's small program on `mesh`, and once more on one device.
+def small(experiment: Experiment, parameters: Any) -> Any:
+    """The sizes at which numbers are checked, with the choices in which `parameters` differ from the experiment's own.
+
+    Raises:
+      Unusable: these choices need other sizes.
+    """
+    own = experiment.parameters
+    chosen = {name: getattr(parameters, name) for name in getattr(parameters, "CHOICES", ()) if getattr(parameters, name) != getattr(own, name)}
+    return replace(experiment.numeric_parameters, **chosen)
+
+
+def numerics(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) -> Numerics:
+    """Runs an experiment's program, of small parameters, on `mesh`, and once more on one device.
 
     Raises:
       AssertionError: a result differs by more than `TOLERANCE`, or at all where everything is integers.
     """
-    parameters = experiment.numeric_parameters
     function, shapes = (experiment.build_numeric or experiment.build)(style, parameters, mesh)
     inputs = experiment.inputs(parameters) if experiment.inputs else _random(shapes)
     shardings = jax.tree.map(lambda shape: shape.sharding, shapes)

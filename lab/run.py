@@ -12,7 +12,7 @@ import jax
 from jax.sharding import Mesh
 
 from lab.clock import timed
-from lab.experiment import Claim, Experiment, Numerics, numerics
+from lab.experiment import Claim, Experiment, Numerics, numerics, small
 from lab.hlo.read import read_text
 from lab.inspection import devices_of, inspect_program
 from lab.ledger import Ledger, Memory
@@ -20,6 +20,7 @@ from lab.planning import Order, Plan, Refused, can_plan, lower, plan
 from lab.settle import Context, Settlement, Verdict, settle
 from lab.settle.no_ops import Held, not_scattered, not_split
 from meshes.axes import Axes
+from meshes.errors import Unusable
 from meshes.targets import Target, make_mesh, parse_target
 
 SCHEMA = "sharding-lab/run/1"
@@ -45,6 +46,7 @@ class Result:
       settlement: None where `measured` is.
       held: bytes on one device at the fullest moment, as theory has them, by what they are; None where it says nothing.
       numerics: None where the program was not run.
+      unchecked: why the numbers of what was chosen were not checked where they could have been.
       failure: why there is no ledger, or which declared sharding did not happen, in a line.
     """
 
@@ -59,6 +61,7 @@ class Result:
     held: dict[str, int] | None = None
     claims: tuple[Claim, ...] = ()
     numerics: Numerics | None = None
+    unchecked: str | None = None
     failure: str | None = None
 
     @property
@@ -89,6 +92,7 @@ class Result:
             "claims": [asdict(claim) for claim in self.claims],
             "notes": list(self.measured.notes) if self.measured else [],
             "numerics": asdict(self.numerics) if self.numerics else None,
+            "unchecked": self.unchecked,
             "memory": _memory_json(self.held, self.measured.memory if self.measured else None),
             "seconds": asdict(self.seconds),
         }
@@ -114,7 +118,7 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
         return Result(experiment.name, style, str(target), axes.shape, asdict(parameters), seconds, held=held, **outcome)
 
     try:
-        checked = numerics(experiment, style, mesh) if target.platform in RUNNABLE else None
+        checked, unchecked = _numbers(experiment, style, mesh, parameters) if target.platform in RUNNABLE else (None, None)
         compiled, compile_seconds = timed(lambda: _compiled(experiment, style, parameters, target, axes, mesh))
     except (AssertionError, Refused, jax.errors.JaxRuntimeError) as failure:
         return result(0.0, 0.0, failure=_first_line(failure))
@@ -122,8 +126,18 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
     settlement = settle(predicted, measured, context(target, style, axes, mesh))
     claims = experiment.claims(parameters, axes, measured)
     failure = no_op(experiment, parameters, mesh, compiled, settlement)
-    outcome = {"measured": measured, "settlement": settlement, "claims": claims, "numerics": checked, "failure": failure}
+    outcome = {"measured": measured, "settlement": settlement, "claims": claims, "numerics": checked, "unchecked": unchecked, "failure": failure}
     return result(compile_seconds, read_seconds, **outcome)
+
+
+def _numbers(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) -> tuple[Numerics | None, str | None]:
+    """Checked, or why not."""
+    try:
+        return numerics(experiment, style, mesh, small(experiment, parameters)), None
+    except Unusable as reason:
+        if parameters == experiment.parameters:
+            raise
+        return None, str(reason)
 
 
 def settlement_json(settled: Settlement | None) -> dict[str, list[dict[str, Any]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Self
+from typing import ClassVar, Self
 
 import jax.numpy as jnp
 
@@ -76,6 +76,9 @@ class DecoderShape:
     dispatch: str = "slots"
     balance: float = 0.01
     z: float = 0.0
+
+    CHOICES: ClassVar[tuple[str, ...]] = tuple("tied remat causal window top_k shared router nodes node_limit dispatch balance z".split())
+    """What is no size: numbers are checked with the same at small sizes."""
 
     def __post_init__(self) -> None:
         for name, least in (("layers", 2), *((name, 1) for name in ("batch", "length", "embed", "kv_heads", "queries", "mlp", "vocab", "accumulation"))):

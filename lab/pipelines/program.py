@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +59,8 @@ class PipelineShape(DecoderShape):
 
     schedule: str = "1f1b"
     chunks: int = 1
+
+    CHOICES: ClassVar[tuple[str, ...]] = (*DecoderShape.CHOICES, "schedule", "chunks")
 
     def order(self, stages: int) -> Schedule:
         """Raises Unusable where there is no such schedule, or none that runs."""

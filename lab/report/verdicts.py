@@ -193,12 +193,14 @@ def count_text(results: Sequence[Result]) -> str:
 
 
 def numerics_lines(results: Iterable[Result]) -> list[str]:
+    results = list(results)
+    unchecked = [f"{_name(result)}: its numbers are not checked, since at the small sizes of the check {result.unchecked}" for result in results if result.unchecked]
     checked = [result.numerics for result in results if result.numerics]
     if not checked:
-        return []
+        return unchecked
     worst = max(checked, key=lambda n: n.worst_relative_error)
     error = f"worst relative error {worst.worst_relative_error:.1e}, tolerance {worst.tolerance:.0e}"
-    return [f"results equal those of one device: {error}"]
+    return [f"results equal those of one device: {error}", *unchecked]
 
 
 def _name(result: Result) -> str:

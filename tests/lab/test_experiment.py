@@ -10,9 +10,12 @@ from lab.experiment import (
     names,
     numerics,
     on_one_axis,
+    small,
     with_settings,
 )
 from lab.models.shape import DecoderShape
+from lab.run import _numbers
+from meshes.axes import Axes
 from meshes.errors import Unusable
 from meshes.targets import make_mesh, parse_target
 
@@ -65,4 +68,19 @@ def test_numbers_that_differ_from_loss_and_gradients_fail():
     halved = replace(experiment, reference=lambda shape: on_one_device(replace(shape, batch=2 * shape.batch)))
     target = parse_target("cpu:8")
     with pytest.raises(AssertionError):
-        numerics(halved, "explicit", make_mesh(target, experiment.axes(target)))
+        numerics(halved, "explicit", make_mesh(target, experiment.axes(target)), halved.numeric_parameters)
+
+
+def test_numbers_are_checked_at_small_sizes_with_what_was_chosen():
+    pipeline = load("ch16_pipeline")
+    chosen = small(pipeline, replace(pipeline.parameters, schedule="zb_h2", layers=16, accumulation=2))
+    assert chosen == replace(pipeline.numeric_parameters, schedule="zb_h2")
+    assert small(pipeline, pipeline.parameters) == pipeline.numeric_parameters
+
+
+def test_choices_that_need_other_sizes_leave_numbers_unchecked_with_the_reason():
+    pipeline, target = load("ch16_pipeline"), parse_target("cpu:8")
+    axes = Axes.parse("data=1,pipe=4,tensor=2")
+    chunks = replace(pipeline.parameters, schedule="interleaved", chunks=4, layers=16)
+    found, reason = _numbers(pipeline, "explicit", make_mesh(target, axes), chunks)
+    assert found is None and reason.startswith("layers=8 do not split into 4 stages of 4 chunks")
