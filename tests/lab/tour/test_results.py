@@ -47,3 +47,13 @@ def test_the_programs_whose_peak_differs_are_listed_with_their_bytes():
         peaks = " | ".join(f"{program['ahead_of_time'][which]:,}" for which in ("peak", "attached_peak", "untuned_peak"))
         assert f"| {program['experiment']} | {program['style']} | {peaks} |" in PAGE
     assert len(differing) == 12
+
+
+def test_the_losses_of_pipelines_rings_and_experts_are_told_as_recorded():
+    record = json.loads((ROOT / "results" / "losses_2xh200_jax0.11.2.json").read_text())
+    errors = {}
+    for entry in record["losses"]:
+        errors.setdefault(entry["experiment"], []).append(entry["cpu"]["worst_relative_error"])
+    worst = max(*errors["ch16_training"], *errors["ch17_training"])
+    assert f"agree with one CPU's to {worst:.1e} over 200 steps".replace("e-07", "e-7") in README
+    assert f"later they part by {max(errors['ch18_training']):.1%}".replace("%", " %") in README
