@@ -1,11 +1,11 @@
 """Chapter 17 (and Llama 3's long contexts, Ch. 34): what do gathered keys and values cost beside a ring?"""
 
 from lab.book.context import ring_wire_bytes
-from lab.decoder_experiments.context import MORE_TARGETS, TARGETS, each_layer, group_tokens, moved_in_core
+from lab.decoder_experiments.context import MORE_TARGETS, TARGETS, each_layer, group_tokens, kv_dim, moved_in_core
 from lab.decoder_experiments.step import decoder_experiment
-from lab.evidence import counted
-from lab.experiment import Claim, beside, decided
-from lab.ledger import Ledger
+from lab.evidence import along, counted, of_elements
+from lab.experiment import Claim, beside, calculated, decided
+from lab.ledger import Kind, Ledger, Transfer
 from lab.models.shape import DecoderShape
 from lab.strategies.context_parallel import GATHERED_KEYS
 from lab.strategies.data_parallel import DATA_PARALLEL
@@ -29,9 +29,21 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 def _backward(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
     _, forward, _ = each_layer(shape, moved_in_core(measured, "forward"))
     _, backward, _ = each_layer(shape, moved_in_core(measured, "backward"))
-    passes = 1 if shape.remat == "none" else 2
+    many, summed, _ = each_layer(shape, _sums(shape, axes, measured))
+    asked = (1 if shape.remat == "none" else 2) * forward
     evidence = f"backward a rank sends {counted(int(backward))} B a layer, {backward / forward:g} times the forward pass at remat={shape.remat}"
-    return decided("ch34.cp", backward == passes * forward, evidence, statement="gradients are scattered as keys were gathered")
+    statement = "gradients are scattered as keys were gathered"
+    # A sum over all ranks sends twice what scattering it would.
+    if summed and backward + summed / 2 == asked:
+        whole = f"{many:g} sums of as many gradients stay whole, another {counted(int(summed))} B, where the formula scatters them (T1)"
+        return calculated("ch34.cp", f"{evidence}; {whole}", statement=statement)
+    return decided("ch34.cp", backward == asked, evidence, statement=statement)
+
+
+def _sums(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Transfer, ...]:
+    """What is summed of the size of gathered keys; told by size, since compilers join such sums, and what is joined has no name."""
+    sums = along(measured, CONTEXT, kind=Kind.ALL_REDUCE, phase="backward")
+    return of_elements(sums, group_tokens(shape, axes) * kv_dim(shape))
 
 
 EXPERIMENT = decoder_experiment(

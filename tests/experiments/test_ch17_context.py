@@ -9,7 +9,7 @@ from experiments.ch17_zigzag import blocks_in_sight
 from lab.attention.order import CONTIGUOUS, ZIGZAG
 from lab.decoder_experiments.step import SMALL
 from lab.experiment import Claim, load
-from lab.ledger import Ledger
+from lab.ledger import Kind, Ledger, Part
 from lab.settle import Verdict
 from meshes.axes import Axes
 from tests.experiments.part_claims import flipped, on_8_devices
@@ -70,6 +70,21 @@ def test_gradients_that_travel_in_half_of_float32_are_a_surprise():
     shape = replace(SMALL, **SIZES["ch17_ring_attention"])
     found = load("ch17_ring_attention").claims(shape, MESH, replace(asked, transfers=halved))
     assert [claim.statement for claim in found if claim.is_surprise] == ["keys and values again and their gradients home: 6P-4 messages"]
+
+
+def with_gradients_summed(executions: int, payload_times: int = 1) -> str:
+    """The verdict on gathered keys where the compiler sums their gradients whole and joins both sums, so that neither has a name."""
+    asked, shape = measured("ch17_gathered_keys"), replace(SMALL, **SIZES["ch17_gathered_keys"])
+    scattered = [t for t in asked.transfers if t.kind == "reduce_scatter"]
+    parts = tuple(Part(t.dtype, t.payload_bytes * payload_times) for t in scattered)
+    summed = replace(scattered[0], kind=Kind.ALL_REDUCE, executions=executions, scope="", parts=parts, payload_bytes=sum(p.payload_bytes for p in parts))
+    kept = tuple(t for t in asked.transfers if t not in scattered)
+    return str(load("ch17_gathered_keys").claims(shape, MESH, replace(asked, transfers=(*kept, summed)))[-1].verdict)
+
+
+def test_2_sums_a_layer_of_what_should_be_scattered_decide_nothing_and_any_other_number_or_size_refutes():
+    assert with_gradients_summed(SMALL.layers) == "calculated"
+    assert with_gradients_summed(2 * SMALL.layers) == with_gradients_summed(SMALL.layers // 2, payload_times=2) == "refuted"
 
 
 @pytest.mark.parametrize(("window", "hops"), [(8, 1), (9, 1), (10, 2)])
