@@ -4,6 +4,7 @@ from lab.book.experts import all_to_all_wire_bytes, buffer_bytes, capacity, expe
 from lab.decoder_experiments.experts import expert_experiment, tokens_on_rank
 from lab.evidence import along, counted, element_bytes
 from lab.experiment import Claim, calculated, decided
+from lab.hlo.shapes import bits
 from lab.ledger import Kind, Ledger, Totals, Transfer
 from lab.models.shape import DecoderShape
 from lab.strategies.data_parallel import DATA_PARALLEL
@@ -58,21 +59,34 @@ def _of_all_tokens(shape: DecoderShape, axes: Axes, moved: tuple[Transfer, ...])
 
 
 def _gradients(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    """Experts' over data, of a rank's share of them; all others' over both axes."""
+    """Experts' over data, of a rank's share of them; all others' over both axes. What is summed after the last micro-batch is in the update."""
     if axes[DATA] == 1:
         return ()
-    sums = tuple(t for t in measured.split().transfers if t.kind is Kind.ALL_REDUCE and t.phase == "backward" and t.payload_bytes not in _numbers(shape))
-    by_axes = {names: Totals.of(t for t in sums if t.axes == names) for names in ((DATA,), (EXPERT,), axes.ordered((DATA, EXPERT)))}
+    sums = tuple(t for t in measured.split().transfers if t.kind is Kind.ALL_REDUCE and t.phase != "forward" and t.payload_bytes not in _numbers(shape))
+    groups = (DATA,), (EXPERT,), axes.ordered((DATA, EXPERT))
+    own, expert_axis, rest = (sum(_summed(t, shape) for t in sums if t.axes == names) for names in groups)
     experts = shape.layers * expert_parameters(shape.experts, shape.embed, shape.mlp, MLP_MATRICES)
-    e, (own, expert_axis, rest) = element_bytes(sums), (int(total.payload_bytes) for total in by_axes.values())
-    book = e * experts // axes[EXPERT], 0, e * (shape.parameters - experts - shape.biases)
-    evidence = f"{counted(own)} B of gradients are summed over data={axes[DATA]} and {counted(rest)} B over all {axes.size} ranks"
-    compared = f"{evidence}; a rank's experts have {counted(book[0])} B, all other weights {counted(book[2])} B"
+    book = experts // axes[EXPERT], 0, shape.parameters - experts - shape.biases
+    evidence = f"gradients of {counted(own)} weights are summed over data={axes[DATA]} and of {counted(rest)} over all {axes.size} ranks"
+    if repeated := sum(t.executions > _of_a_step(t, shape) for t in sums):
+        evidence += f", by {repeated} of {len(sums)} sums for each of {shape.accumulation} micro-batches"
+    compared = f"{evidence}; a rank's experts have {counted(book[0])}, all else {counted(book[2])}"
     return (
         decided("ch18.ep_dp", (own, expert_axis, rest) == book, compared),
-        decided("ch18.ep_dp", e * shape.parameters in (own, rest), evidence, statement="all gradients are summed over one group", disputed="4-5:D-44"),
+        decided("ch18.ep_dp", shape.parameters in (own, rest), evidence, statement="all gradients are summed over one group", disputed="4-5:D-44"),
         decided("ch25.grad_sync_5d", (own, rest) == (book[2], book[0]), evidence, statement="experts' are summed over both, the rest over data", disputed="6-8:D-24"),
     )
+
+
+def _summed(sums: Transfer, shape: DecoderShape) -> int:
+    """Weights whose gradients these are, in whatever dtype they travel."""
+    return 8 * int(sums.payload_bytes) // bits(sums.dtype) * _of_a_step(sums, shape)
+
+
+def _of_a_step(sums: Transfer, shape: DecoderShape) -> int:
+    """Executions of one micro-batch where the declared style sums each of them (X9), of the step where it sums once."""
+    again, rest = divmod(sums.executions, shape.accumulation)
+    return sums.executions if rest else again
 
 
 def _numbers(shape: DecoderShape) -> set[int]:

@@ -52,6 +52,24 @@ def test_loads_that_stand_for_gradients_of_biases_are_no_gradients_of_others():
     assert [c.disputed for c in found if c.verdict != "confirmed"] == DISPUTED["ch18_expert_parallel"][0]
 
 
+def of_each_of_2_micro_batches(t, layers):
+    """A sum of gradients as declared: a layer's in bf16 for each micro-batch, all else in bf16 after the last."""
+    if t.kind is not Kind.ALL_REDUCE or t.phase != "backward":
+        return t
+    if not t.scope.startswith("layers/"):
+        return replace(t, phase="update", dtype="bf16", payload_bytes=t.payload_bytes // 2)
+    return replace(t, dtype="bf16", payload_bytes=t.payload_bytes // 2 // layers, executions=2 * layers)
+
+
+@pytest.mark.parametrize(("change", "more"), [(lambda t: t, []), (lambda t: over_both(t), [None])], ids=["as they are", "experts over both axes"])
+def test_gradients_that_2_micro_batches_sum_apart_count_once(change, more):
+    shape = replace(load("ch18_expert_parallel").parameters, accumulation=2)
+    asked = ch18_expert_parallel.STRATEGY.predict(shape, TWO_HOSTS)
+    apart = replace(asked, transfers=tuple(change(of_each_of_2_micro_batches(t, shape.layers)) for t in asked.transfers))
+    found = [c for c in ch18_expert_parallel.claims(shape, TWO_HOSTS, apart) if c.id in ("ch18.ep_dp", "ch25.grad_sync_5d")]
+    assert [c.disputed for c in found if c.verdict == "refuted"] == [*more, "4-5:D-44", "6-8:D-24"]
+
+
 @pytest.mark.parametrize("name", DISPUTED)
 def test_one_rank_decides_nothing(name):
     axes = DISPUTED[name][1]
