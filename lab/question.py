@@ -79,7 +79,7 @@ def answer(question: Question, settings: Mapping[str, str]) -> Answer:
     """
     start, parameters = time.perf_counter(), with_settings(question.parameters, settings)
     try:
-        _check(asdict(parameters))
+        check(parameters, question.parameters)
         rows, claims = question.answer(parameters), question.claims(parameters)
     except Unusable:
         raise
@@ -88,7 +88,12 @@ def answer(question: Question, settings: Mapping[str, str]) -> Answer:
     return Answer(question.name, question.question, asdict(parameters), rows, claims, time.perf_counter() - start)
 
 
-def _check(assumed: Mapping[str, Any]) -> None:
-    """Counts are above zero; what is measured may be zero."""
-    positive(**{name: value for name, value in assumed.items() if type(value) is int})
-    not_negative(**{name: value for name, value in assumed.items() if isinstance(value, float)})
+def check(assumed: Any, by_default: Any) -> None:
+    """Counts are above zero, but for those that are zero by default; what is measured may be zero.
+
+    Raises:
+      ValueError: a number below that.
+    """
+    numbers, may_be_zero = asdict(assumed), {name for name, value in asdict(by_default).items() if value == 0}
+    positive(**{name: value for name, value in numbers.items() if type(value) is int and name not in may_be_zero})
+    not_negative(**{name: value for name, value in numbers.items() if isinstance(value, float) or type(value) is int and name in may_be_zero})

@@ -27,7 +27,7 @@ def memory_text(result: Result) -> str:
     terms = {name: size for name, size in result.held.items() if size} | {"peak": total}
     rows = [(name, size, planned.get(name)) for name, size in terms.items()]
     padding = memory.padding if memory else 0
-    notes = *_padding(padding), *_room(result.target, planned.get("peak") or total), *_on_tpu(result.target, total + padding, planned.get("peak"))
+    notes = *_padding(padding), *_room(result.target, planned.get("peak") or total), *_away(result.target, total + padding, planned.get("peak"))
     return "\n".join([columns_text(_columns(rows)), *notes])
 
 
@@ -57,10 +57,9 @@ def _room(target: str, peak: int) -> list[str]:
     return [fits]
 
 
-def _on_tpu(target: str, total: int, planned: int | None) -> list[str]:
-    """How far a TPU's plan is from terms that are not its own."""
-    if parse_target(target).platform != "tpu":
-        return []
+def _away(target: str, total: int, planned: int | None) -> list[str]:
+    """How far XLA's plan is from the terms, which on a TPU are not its own."""
+    whose = [OF_GPUS] if parse_target(target).platform == "tpu" else []
     if planned is None:
-        return [OF_GPUS]
-    return [f"{OF_GPUS}: its plan is {abs(planned / total - 1):.1%} {'above' if planned > total else 'below'} their sum with the padding"]
+        return whose
+    return [*whose, f"XLA's plan is {abs(planned / total - 1):.1%} {'above' if planned > total else 'below'} the sum of the terms and the padding"]

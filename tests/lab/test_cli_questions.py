@@ -1,12 +1,18 @@
 """`lab run` and `lab list` of questions without a program."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from lab import suite
-from lab.experiment import decided
+from lab.experiment import decided, load, names
+from lab.question import Question, check
+
+
+@dataclass(frozen=True)
+class Assumed:
+    layers: int
 
 
 def test_a_question_prints_assumptions_numbers_and_claims(lab):
@@ -15,6 +21,19 @@ def test_a_question_prints_assumptions_numbers_and_claims(lab):
     assert "answered: ch37_scale_up" in answer.out and "larger_devices 1280" in answer.out
     assert any(line.split() == ["its", "days", "35", "days"] for line in answer.out.splitlines())
     assert "calculated ch37.exercises: 70 days" in answer.out
+
+
+@pytest.mark.parametrize("name", [name for name in names() if isinstance(load(name), Question)])
+def test_every_question_may_be_asked_as_it_is(name):
+    asked = load(name).parameters
+    check(asked, asked)
+
+
+def test_counts_are_above_zero_but_where_they_are_zero_by_default():
+    with pytest.raises(ValueError, match="layers=0: expected a number above 0"):
+        check(Assumed(layers=0), Assumed(layers=4))
+    with pytest.raises(ValueError, match="layers=-1"):
+        check(Assumed(layers=-1), Assumed(layers=0))
 
 
 def test_a_questions_json_has_the_fields_of_every_result_and_its_rows(lab):
