@@ -12,7 +12,7 @@ from math import prod
 
 from lab.book.parallelism import activation_bytes, gradient_bytes
 from lab.ledger import Kind, Ledger, Making, Transfer
-from lab.pipelines.program import PipelineShape
+from lab.pipelines.program import PipelineShape, refuse
 from lab.pipelines.table import Job, Table, table_of
 from lab.strategies.strategy import Strategy
 from lab.strategies.terms import (
@@ -36,8 +36,9 @@ def predict(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Ledger:
     """The ledger of one step of the strategy in a pipeline.
 
     Raises:
-      Unusable: a dim does not split over its axes, the mesh lacks an axis, or there is no such schedule.
+      Unusable: as `program.step`.
     """
+    refuse(strategy, shape, axes.names)
     table = table_of(shape.order(axes[PIPE]))
     rows = (*_messages(strategy, shape, axes, table), *_in_jobs(strategy, shape, axes, table), *_once(strategy, shape, axes))
     return Ledger(rows, devices=axes.size, mesh=axes.shape)

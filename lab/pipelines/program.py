@@ -174,17 +174,22 @@ def one_job(shape: PipelineShape, mesh: Mesh, job: Job) -> Program:
 
 def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
     """Raises Unusable as `step`."""
-    if strategy.state is not None:
-        raise Unusable("a pipeline of ZeRO-1 or 2: a stage would keep weights beside their masters; take data parallelism or ZeRO-3")
-    if shape.experts:
-        raise Unusable(f"experts={shape.experts} in a pipeline: only dense layers are known to give one device's gradients; set experts=0")
-    if ring := strategy.core.axes_of("keys", tuple(mesh.shape)):
-        found = f"a ring over {', '.join(ring)} in a pipeline"
-        raise Unusable(f"{found}: a permute that other stages do not take part in gives wrong numbers; gather keys, or exchange them for heads")
+    refuse(strategy, shape, tuple(mesh.shape))
     spread = Pipeline(strategy | PIPELINE, shape, mesh)
     spread.strategy.check(shape, spread.axes)
     shape.order(spread.stages)
     return spread
+
+
+def refuse(strategy: Strategy, shape: PipelineShape, names: tuple[str, ...]) -> None:
+    """Raises Unusable where a pipeline does not run, however its dims split: ZeRO-1 or 2, experts, or a ring over one of the mesh's axes."""
+    if strategy.state is not None:
+        raise Unusable("a pipeline of ZeRO-1 or 2: a stage would keep weights beside their masters; take data parallelism or ZeRO-3")
+    if shape.experts:
+        raise Unusable(f"experts={shape.experts} in a pipeline: only dense layers are known to give one device's gradients; set experts=0")
+    if ring := strategy.core.axes_of("keys", names):
+        found = f"a ring over {', '.join(ring)} in a pipeline"
+        raise Unusable(f"{found}: a permute that other stages do not take part in gives wrong numbers; gather keys, or exchange them for heads")
 
 
 def find(spread: Pipeline) -> Callable[..., tuple[jax.Array, nnx.State, jax.Array]]:

@@ -117,6 +117,16 @@ def test_a_ring_of_keys_is_refused_in_one_line():
         program.step(RING, SHAPE, mesh)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "experts", "message"),
+    [(ZERO1, 0, "a pipeline of ZeRO-1 or 2: "), (TENSOR_PARALLEL, 8, "experts=8 in a pipeline: .* set experts=0"), (RING, 0, "a ring over context in a pipeline: ")],
+    ids=["ZeRO-1", "experts", "ring"],
+)
+def test_theory_refuses_what_does_not_run_in_the_same_words(strategy, experts, message):
+    with pytest.raises(Unusable, match=f"^{message}"):
+        predict(strategy, replace(SHAPE, experts=experts), Axes.parse("data=1,pipe=2,context=2,tensor=2"))
+
+
 def test_a_ledger_of_chunks_of_one_layer_is_refused_in_words_of_chunks():
     shape = replace(SHAPE, layers=8, schedule="interleaved", chunks=2)
     with pytest.raises(Unusable, match="layers=8 are one a chunk, whose loop XLA leaves out; make it 16 or more"):
