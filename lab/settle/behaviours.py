@@ -269,6 +269,7 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("C4", "cpu", _P, "declared sums over tokens of split batches and split sequences are done over each of the two axes apart, not at once", rewrite=_apart),
     Behaviour("C5", "cpu", _O, "a bf16 psum in a shard_map that is manual over some axes only aborts the process", "make the shard_map fully manual, or psum in f32"),
     Behaviour("C6", "cpu", _P, "gathers that no micro-batch changes leave the accumulation loop: executions x 1", rewrite=_hoisted),
+    Behaviour("C7", "cpu", _O, "a permute waits for all devices, not for those that it links: in a branch that some do not take it hangs, or meets the permute of another tick and gives wrong numbers; in no ledger", "gather, or exchange all to all, where only some go, or permute outside the branch"),
     Behaviour("G1", "gpu", _P, "transfers of one kind and group are combined into one instruction: bytes unchanged, all-reduce operands packed into one flat array"),
     Behaviour("G2", "gpu", _P, "an iteration of the backward loop is peeled: executions L become (L - 1) + 1"),
     Behaviour("G3", "gpu", _P, "an all-reduce over one axis whose result is sliced becomes a reduce-scatter; over two axes it does not"),
