@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-from lab.book.checks import not_negative, positive
+from lab.book.checks import finite, not_negative, positive
 from lab.experiment import Claim, with_settings
 from meshes.errors import Unusable
 
@@ -89,11 +89,12 @@ def answer(question: Question, settings: Mapping[str, str]) -> Answer:
 
 
 def check(assumed: Any, by_default: Any) -> None:
-    """Counts are above zero, but for those that are zero by default; what is measured may be zero.
+    """Counts are above zero, but for those that are zero by default; what is measured is finite and may be zero.
 
     Raises:
-      ValueError: a number below that.
+      ValueError: a number below that, or none that is finite.
     """
     numbers, may_be_zero = asdict(assumed), {name for name, value in asdict(by_default).items() if value == 0}
     positive(**{name: value for name, value in numbers.items() if type(value) is int and name not in may_be_zero})
+    finite(**{name: value for name, value in numbers.items() if isinstance(value, float)})
     not_negative(**{name: value for name, value in numbers.items() if isinstance(value, float) or type(value) is int and name in may_be_zero})

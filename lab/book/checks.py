@@ -55,6 +55,11 @@ def whole(**arguments: Any) -> None:
     _require(arguments, lambda value: value % 1 == 0, "a whole number")
 
 
+def finite(**arguments: Any) -> None:
+    """Neither endless nor no number."""
+    _require(arguments, lambda value: abs(value) < np.inf, "a finite number")
+
+
 def ratio(numerator: Any, denominator: Any) -> Any:
     """A quotient: the exact Fraction of integers and fractions, a / b of anything else."""
     if isinstance(numerator, (int, Fraction)) and isinstance(denominator, (int, Fraction)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from typing import ClassVar, Self
 
 import jax.numpy as jnp
@@ -96,9 +96,9 @@ class DecoderShape:
         Mask(self.causal, self.window)
         if self.experts < 0 or self.experts and not 1 <= self.top_k <= self.experts:
             raise Unusable(f"top_k={self.top_k} of experts={self.experts}: expected 1 to all of them, or experts=0")
-        if not self.capacity_factor > 0 or self.shared < 0 or self.balance < 0 or self.z < 0:
+        if not 0 < self.capacity_factor < inf or self.shared < 0 or not 0 <= self.balance < inf or not 0 <= self.z < inf:
             found = f"capacity_factor={self.capacity_factor}, shared={self.shared}, balance={self.balance}, z={self.z}"
-            raise Unusable(f"{found}: expected more than 0, and 0 or more")
+            raise Unusable(f"{found}: expected more than 0, and 0 or more, all of them finite")
         if self.experts:
             self._check_routing()
 

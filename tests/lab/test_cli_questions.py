@@ -77,6 +77,12 @@ def test_an_unknown_assumption_lists_the_known(lab):
     assert answer.status == 2 and "no parameter 'size'; known are device_h, devices, times" in answer.err
 
 
+@pytest.mark.parametrize("endless", ["inf", "nan"])
+def test_times_without_end_are_refused_in_one_line(lab, endless):
+    answer = lab("run", "ch16_schedules", "--set", f"forward_s={endless}")
+    assert (answer.status, answer.err) == (2, f"lab: ch16_schedules: forward_s={endless}: expected a finite number\n")
+
+
 def test_an_unknown_model_is_answered_with_close_ones(lab):
     answer = lab("run", "ch37_capacity", "--set", "model=gpt3")
     assert answer.status == 2 and "no model 'gpt3'; close are gpt2, gpt3-175b" in answer.err

@@ -8,6 +8,7 @@ from lab.book.checks import (
     at_least,
     below,
     count,
+    finite,
     not_negative,
     not_zero,
     positive,
@@ -72,6 +73,13 @@ def test_eight_and_eight_point_zero_are_whole_and_halves_are_not(refused):
     whole(ranks=8, layers=8.0, stages=np.arange(3), parameters=10**30, blocks=Fraction(4, 2))
     with pytest.raises(ValueError, match=f"ranks={refused}"):
         whole(ranks=refused)
+
+
+@pytest.mark.parametrize("refused", [float("inf"), -float("inf"), float("nan"), "8"])
+def test_what_is_endless_or_no_number_is_not_finite(refused):
+    finite(s=-0.5, ranks=10**30, part=Fraction(1, 3), times=np.zeros(2))
+    with pytest.raises(ValueError, match=f"^s={refused}: expected a finite number"):
+        finite(s=refused)
 
 
 def test_a_third_of_integers_is_exact_and_of_floats_a_float():
