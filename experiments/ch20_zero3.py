@@ -1,13 +1,14 @@
 """Chapter 20: does ZeRO-3 send half again what data parallelism does, for 1/P of the state a device?"""
 
 from lab.book.parallelism import dp_volume_bytes
-from lab.book.sharding import zero3_volume_bytes
+from lab.book.sharding import zero_volume_bytes
 from lab.decoder_experiments.step import WITH_TYPES, decoder_experiment
-from lab.decoder_experiments.zero_claims import stage_memory
-from lab.evidence import along, counted, element_bytes
+from lab.decoder_experiments.zero_claims import moved_for_weights, never_split, stage_memory, sums_a_matrix
+from lab.evidence import counted, elements_sent
 from lab.experiment import Claim, calculated, decided, on_one_axis
-from lab.ledger import Kind, Ledger, Totals
+from lab.ledger import Ledger, Totals
 from lab.models.shape import DecoderShape
+from lab.strategies.terms import RECOMPUTING
 from lab.strategies.zero3 import ZERO3
 from meshes.axes import FSDP, Axes
 
@@ -19,17 +20,19 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 
 
 def _communication(shape: DecoderShape, P: int, measured: Ledger) -> Claim:
-    """Layers' matrices are gathered for each pass; embedding and head are kept once gathered, and norms are not split."""
-    gathers = along(measured, FSDP, kind=Kind.ALL_GATHER)
-    sums = tuple(t for t in along(measured, FSDP, phase="backward") if t.kind is not Kind.ALL_GATHER)
-    sent, e = Totals.of(gathers + sums).wire_bytes, element_bytes(gathers + sums)
-    rest = dp_volume_bytes(shape.parameters - shape.layer_matrices, e, P)
-    book, dp = zero3_volume_bytes(shape.layer_matrices, e, P) + rest, dp_volume_bytes(shape.layer_matrices, e, P)
-    evidence = f"a device sends {counted(sent)} B for weights a step, for the layers' matrices {float((sent - rest) / dp):.2f} times what data parallelism does"
-    scatters = [t for t in sums if t.payload_bytes > shape.embed * e * shape.layers]
-    if any(t.kind is Kind.ALL_REDUCE for t in scatters):
-        return calculated("ch20.comm", f"{evidence}; this compiler sums gradients by all_reduce, with reduce_scatter it is 1.50 times")
-    return decided("ch20.comm", sent == book, f"{evidence}; 3(P-1)/P Psi e of them and 2(P-1)/P Psi e of the rest is {counted(book)} B at P={P}, e={e}")
+    """Layers' matrices are gathered for each pass of a micro-batch; embedding and head are kept once gathered, and norms are not split."""
+    moved = moved_for_weights(measured, FSDP)
+    sent, A, layers, whole = elements_sent(moved), shape.accumulation, shape.layer_matrices, never_split(shape)
+    rest = A * dp_volume_bytes(shape.parameters - layers - whole, 1, P) + dp_volume_bytes(whole, 1, P)
+    book, dp = zero_volume_bytes(layers, 1, P, 3, A) + rest, dp_volume_bytes(layers, 1, P)
+    times = f"{float((sent - rest) / dp):.2f} times what data parallelism does"
+    evidence = f"a device sends {counted(Totals.of(moved).wire_bytes)} B for weights a step, for the layers' matrices {times}"
+    if shape.remat not in RECOMPUTING:
+        return calculated("ch20.comm", f"{evidence}; with remat={shape.remat} weights stay gathered for the backward pass, where the formula gathers them again")
+    if any(sums_a_matrix(t, shape) for t in moved):
+        return calculated("ch20.comm", f"{evidence}; this compiler sums gradients by all_reduce, with reduce_scatter it is {1.5 * A:.2f} times")
+    formula = f"3 A (P-1)/P Psi of them, 2 A (P-1)/P Psi of embedding and head and 2 (P-1)/P Psi of norms are {counted(book)}"
+    return decided("ch20.comm", sent == book, f"{evidence}, in all {counted(sent)} numbers; {formula} at P={P}, A={A}")
 
 
 EXPERIMENT = decoder_experiment(

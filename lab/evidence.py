@@ -36,6 +36,11 @@ def element_bytes(transfers: Iterable[Transfer]) -> int:
     return max((bits(t.dtype) // 8 for t in transfers), default=1)
 
 
+def elements_sent(transfers: Iterable[Transfer]) -> Fraction:
+    """Numbers that one device sends a step: its wire bytes over `e`, each transfer's own."""
+    return sum((Totals.of((t,)).wire_bytes * 8 / bits(t.dtype) for t in transfers), Fraction(0))
+
+
 def of_elements(transfers: Iterable[Transfer], elements: int) -> tuple[Transfer, ...]:
     """Those that carry so many elements, each in its own dtype."""
     return tuple(t for t in transfers if 8 * t.payload_bytes == elements * bits(t.dtype))

@@ -172,6 +172,32 @@ def test_zero_stages_that_sum_everywhere_are_left_undecided(name):
     assert verdicts(name, everywhere)["ch20.comm"] == "calculated"
 
 
+@pytest.mark.parametrize(("name", "sent"), [("ch20_zero1", 2), ("ch20_zero2", 3)])
+def test_of_two_micro_batches_in_bf16_a_stage_sends_each_matrix_2_or_3_times_and_norms_in_float32(name, sent):
+    """ZeRO-1 scatters gradients added up in float32, ZeRO-2 those of each micro-batch; both gather new weights once."""
+    sizes = {"accumulation": 2, "dtype": "bf16"}
+    claim = claims(name, ideal(name, **sizes), **sizes)[0]
+    assert claim.verdict == "confirmed" and f"{(sent * 71_424 + 2 * 336) * 7 // 8:,} numbers" in claim.evidence
+    more = changed(ideal(name, **sizes), lambda t: t.scope == "layers/mlp/norm", executions=2)
+    assert verdicts(name, more, **sizes)["ch20.comm"] == "refuted"
+
+
+def test_two_micro_batches_of_zero3_gather_and_scatter_twice_3_times_data_parallelism():
+    """As compiled for GPUs the norms' sums, combined after all backward passes, bear the names of the update."""
+    sizes = {"accumulation": 2, "dtype": "bf16"}
+    measured = changed(ideal("ch20_zero3", **sizes), lambda t: t.scope.endswith("norm"), scope="", phase="update")
+    claim = claims("ch20_zero3", measured, **sizes)[0]
+    assert claim.verdict == "confirmed" and "matrices 3.00 times what data parallelism does" in claim.evidence
+    once = changed(ideal("ch20_zero3", **sizes), lambda t: t.scope == "head" and t.kind is Kind.ALL_GATHER, executions=1)
+    assert verdicts("ch20_zero3", once, **sizes)["ch20.comm"] == "refuted"
+
+
+@pytest.mark.parametrize("remat", ["none", "selective"])
+def test_weights_kept_gathered_leave_zero3_undecided_at_the_volume_of_data_parallelism(remat):
+    claim = claims("ch20_zero3", ideal("ch20_zero3", remat=remat), remat=remat)[0]
+    assert claim.verdict == "calculated" and f"1.00 times what data parallelism does; with remat={remat} weights stay gathered" in claim.evidence
+
+
 def test_two_gathers_and_a_scatter_are_one_and_a_half_times_data_parallelism():
     claim = claims("ch20_zero3", ideal("ch20_zero3"))[0]
     assert claim.verdict == "confirmed" and "1.50 times what data parallelism does" in claim.evidence
