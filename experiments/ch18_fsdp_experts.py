@@ -11,6 +11,8 @@ from lab.strategies.zero3 import ZERO3
 from meshes.axes import EXPERT, FSDP, Axes
 
 MLP_MATRICES = 3
+ENDS = ("embedding", "head")
+"""At small sizes as large as a rank's experts."""
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -19,7 +21,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     if 1 in axes.sizes or not shape.experts or not scattered:
         return ()
     e, each = element_bytes(scattered), expert_parameters(shape.experts, shape.embed, shape.mlp, 1) // axes[EXPERT]
-    of_experts = [t for t in scattered if t.payload_bytes == e * each]
+    of_experts = [t for t in scattered if t.payload_bytes == e * each and t.scope not in ENDS]
     over_expert = [t for t in along(measured, EXPERT, kind=Kind.ALL_REDUCE) if t.payload_bytes == e * each]
     found, book = int(Totals.of(of_experts).payload_bytes), e * each * MLP_MATRICES * shape.layers * shape.accumulation
     evidence = f"{counted(found)} B of a rank's experts' gradients are scattered over fsdp={axes[FSDP]}, by the formula {counted(book)} B"

@@ -44,7 +44,8 @@ def all_reduce(across: Algorithm, ways: ring.Ways = ring.WHOLE) -> Algorithm:
     def in_a_row(axes: Axes) -> int:
         return across.additions(axes) if len(axes.names) == 1 else axes.sizes[-1] - 1 + in_a_row(_outer(axes))
 
-    return Algorithm("all_reduce", run, cost, misfit=several_axes, additions=in_a_row)
+    # What `across` holds as often as its part of the buffer is at most that many blocks.
+    return Algorithm("all_reduce", run, cost, misfit=several_axes, additions=in_a_row, blocks=max(1, across.buffers))
 
 
 def additions(axes: Axes) -> int:

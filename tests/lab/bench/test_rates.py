@@ -16,7 +16,7 @@ PLACE = parse_target("cpu:2")
 @pytest.fixture
 def small(monkeypatch):
     """Sizes that take no time."""
-    for name, size in {"PASSES": (2**10, 2**12), "TURNED": (2, 4, 8, 8), "BESIDE": (64, 64, 1024), "LONG": 6, "LONGER": 8, "RUNS": 2}.items():
+    for name, size in {"PASSES": (2**10, 2**12), "TURNED": (2, 2, 4, 8, 8), "BESIDE": (64, 64, 1024), "LONG": 6, "LONGER": 8, "RUNS": 2}.items():
         monkeypatch.setattr(rates, name, size)
 
 
