@@ -312,14 +312,14 @@ def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> None:
     """Measures on the attached GPUs what the lab says ahead of time.
 
     PART is times (steps predicted from compiled text and measured rates, and timed), programs (every experiment here and ahead of time) or
-    losses (a small decoder's under every layout, against one CPU's); by default all.
+    losses (a small decoder's under every layout, against one CPU's); by default all. The JSON is written after each part.
     """
     from lab.report.tour import tour_text
     from lab.tour import tour as tours
 
-    found = tours.tour(parts or tours.PARTS, shlex.join(["lab", *sys.argv[1:]]), _watched)
-    if save:
-        save.write_text(json.dumps(found.to_json(), indent=2) + "\n")
+    for found in tours.tour(parts or tours.PARTS, shlex.join(["lab", *sys.argv[1:]]), _watched):
+        if save:
+            save.write_text(json.dumps(found.to_json(), indent=2) + "\n")
     if as_json:
         _print_json(found.to_json())
     else:

@@ -18,6 +18,7 @@ from lab.inspection import inspect_program
 from lab.ledger import Ledger, Memory
 from lab.run import Result, run
 from lab.suite import Run
+from lab.tour.times import COMPILERS
 from meshes.targets import Target, make_mesh
 
 DESCRIBED = "*.gpu_target_config.pbtxt"
@@ -68,9 +69,9 @@ def _peak(ledger: Ledger | None) -> int | None:
     return memory.peak if memory else None
 
 
-def compared(runs: Sequence[Run], ahead: Target, chip_text: str | None, watch: Callable[[Sequence[Run]], Iterable[Run]] = iter, compilers: int = 8) -> list[Compared]:
+def compared(runs: Sequence[Run], ahead: Target, chip_text: str | None, watch: Callable[[Sequence[Run]], Iterable[Run]] = iter) -> list[Compared]:
     """Runs each, with numbers, one after the other; what it is compared with is compiled meanwhile."""
-    with ThreadPoolExecutor(compilers) as pool:
+    with ThreadPoolExecutor(COMPILERS) as pool:
         waiting = {each: (pool.submit(_ledger, each, ahead, chip_text), pool.submit(_ledger, each, each.target, options=UNTUNED)) for each in runs}
         return [_compared(each, *waiting.pop(each)) for each in watch(runs)]
 

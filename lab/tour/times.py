@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -31,7 +32,7 @@ ALSO = {"ch16_pipeline": {"accumulation": 8}, "ch18_expert_parallel": {"experts"
 """What a layout needs besides a size."""
 REMATS = ("none", "dots", "selective")
 WARM_UPS, STEPS, RUNS = 3, 10, 3
-COMPILERS = 8
+COMPILERS = max(8, (os.cpu_count() or 1) // 2)
 """Programs that are compiled at once; they run one after the other."""
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from statistics import median
 from typing import Any
@@ -61,8 +61,8 @@ class Tour:
         return told | {"chip_text": self.chip_text, "rates": self.rates and asdict(self.rates), "left_out": list(self.left_out)} | parts
 
 
-def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Tour:
-    """Measures on the attached devices.
+def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Iterator[Tour]:
+    """Measures on the attached devices; gives what is known after each part, since a lent machine may be taken back.
 
     Raises:
       Unusable: an unknown part, or no GPU.
@@ -71,37 +71,43 @@ def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Tour:
         if part not in PARTS:
             raise Unusable(f"no part {part!r} of the tour; it has {', '.join(PARTS)}")
     target = parse_target("attached")
-    loaded = suite.parted(suite.load((), [target, parse_target("cpu:1")]))
+    experiments, trainings, _ = suite.parted(suite.load((), [target, parse_target("cpu:1")]))
     first = jax.devices()[0]
     if first.platform != "gpu":
         raise Unusable(f"found {len(jax.devices())} x {first.device_kind}; the tour measures on GPUs")
-    here = machine(first)
-    found: dict[str, Any] = {"chip_text": own_chip_text()}
-    if "times" in parts:
-        found |= _times(target, watch)
-    if "programs" in parts:
-        found |= _programs(loaded[0], here, target, found["chip_text"], watch)
-    if "losses" in parts:
-        found["losses"], left_out = losses(loaded[1], target, watch)
-        found["left_out"] = (*found.get("left_out", ()), *left_out)
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return Tour(command, date, machine(first), len(jax.devices()), **found)
+    found = Tour(command, date, machine(first), len(jax.devices()), own_chip_text())
+    for part in (part for part in PARTS if part in parts):
+        match part:
+            case "times":
+                found = _timed(found, target, watch)
+            case "programs":
+                found = _compared(found, experiments, target, watch)
+            case "losses":
+                found = _trained(found, trainings, target, watch)
+        yield replace(found, machine=machine(first))
 
 
-def _times(target: Target, watch: Watch) -> dict[str, Any]:
-    mesh = make_mesh(target, Axes.of({"devices": len(jax.devices())}))
+def _timed(found: Tour, target: Target, watch: Watch) -> Tour:
+    mesh = make_mesh(target, Axes.of({"devices": found.devices}))
     links = bench(target, None, (), ("lax",), LINK_SIZES, "lab tour", watch) if mesh.size > 1 else None
     rates = own.rates(mesh, links)
-    return {"rates": rates, "times": tuple(timed_steps(target, rates, watch))}
+    return replace(found, rates=rates, times=tuple(timed_steps(target, rates, watch)))
 
 
-def _programs(experiments: Sequence[Any], here: Machine, target: Target, text: str | None, watch: Watch) -> dict[str, Any]:
+def _compared(found: Tour, experiments: Sequence[Any], target: Target, watch: Watch) -> Tour:
     """Experiments that need another number of devices, or more memory, are named, not run."""
-    ahead = parse_target(f"gpu:{here.chip}:1x{len(jax.devices())}")
-    refusals = {run: refusal(run, int(chip(here.chip).memory_bytes.value)) for run in suite.runs(experiments, [target])}
+    card = found.machine.chip
+    refusals = {run: refusal(run, int(chip(card).memory_bytes.value)) for run in suite.runs(experiments, [target])}
     fits = [run for run, reason in refusals.items() if reason is None]
     left_out = tuple(f"{run}: {reason}" for run, reason in refusals.items() if reason)
-    return {"programs": tuple(compared(fits, ahead, text, watch)), "left_out": left_out}
+    programs = tuple(compared(fits, parse_target(f"gpu:{card}:1x{found.devices}"), found.chip_text, watch))
+    return replace(found, programs=programs, left_out=found.left_out + left_out)
+
+
+def _trained(found: Tour, trainings: Sequence[Any], target: Target, watch: Watch) -> Tour:
+    against, left_out = losses(trainings, target, watch)
+    return replace(found, losses=against, left_out=found.left_out + left_out)
 
 
 def refusal(run: suite.Run, room: int) -> str | None:

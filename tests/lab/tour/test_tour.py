@@ -15,6 +15,7 @@ from lab.suite import Run
 from lab.tour.programs import Compared
 from lab.tour.times import SIZES, Setting, TimedStep, settings
 from lab.tour.tour import Tour, refusal
+from meshes.errors import Unusable
 from meshes.targets import parse_target
 from tests.lab.ledgers import ledger, transfer
 
@@ -55,6 +56,16 @@ def test_errors_are_of_the_prediction_and_those_above_a_fifth_are_counted():
 def test_without_gpus_the_tour_says_what_it_found(lab):
     assert lab("tour").err == "lab: found 8 x cpu; the tour measures on GPUs\n"
     assert lab("tour", "nonsense").err == "lab: no part 'nonsense' of the tour; it has times, programs, losses\n"
+
+
+def test_what_is_known_is_written_after_each_part(lab, tmp_path, monkeypatch):
+    def lost(*_):
+        yield Tour("lab tour", "2026-01-01", MACHINE, 2, times=(step(0.01, 0.011),))
+        raise Unusable("the machine is gone")
+
+    monkeypatch.setattr("lab.tour.tour.tour", lost)
+    assert lab("tour", "--save", str(tmp_path / "tour.json")).err == "lab: the machine is gone\n"
+    assert len(json.loads((tmp_path / "tour.json").read_text())["times"]) == 1
 
 
 @pytest.mark.parametrize(
