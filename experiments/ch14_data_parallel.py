@@ -1,10 +1,11 @@
 """Chapter 14: what does data parallelism send, and is it the gradient alone?"""
 
-from lab.book.parallelism import dp_volume_bytes, gradient_bytes
+from lab.book.parallelism import dp_volume_bytes
 from lab.decoder_experiments.step import WITH_TYPES, decoder_experiment
-from lab.evidence import along, counted, element_bytes
+from lab.decoder_experiments.zero_claims import moved_for_weights
+from lab.evidence import counted, elements, elements_sent
 from lab.experiment import Claim, decided, on_one_axis
-from lab.ledger import Ledger, Totals
+from lab.ledger import Kind, Ledger, Totals, Transfer
 from lab.models.shape import DecoderShape
 from lab.strategies.data_parallel import DATA_PARALLEL
 from meshes.axes import DATA, Axes
@@ -13,31 +14,36 @@ LOSS_BYTES = 4
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    # Compilers may send the loss with the gradients, in one instruction.
-    P, gradients = axes[DATA], tuple(t for t in along(measured, DATA, phase="backward") if t.payload_bytes > LOSS_BYTES)
-    if P == 1:
+    """Counts numbers, not bytes: gradients that were added up over micro-batches travel in float32."""
+    if axes[DATA] == 1:
         return ()
-    sums, e = Totals.of(gradients), element_bytes(gradients)
-    volume, payload = dp_volume_bytes(shape.parameters, e, P), gradient_bytes(shape.parameters, e)
-    rest = measured.totals().payload_bytes - sums.payload_bytes
+    P, gradients = axes[DATA], tuple(t for t in moved_for_weights(measured, DATA) if t.kind is Kind.ALL_REDUCE)
+    # Compilers may send the loss with the gradients, in one instruction.
+    rest = [t for t in measured.split().transfers if t not in gradients]
+    sent, summed, volume = elements_sent(gradients), elements(gradients), dp_volume_bytes(shape.parameters, 1, P)
     return (
         decided(
             "ch14.dp_allreduce_volume",
-            sums.wire_bytes == volume,
-            f"a device sends {counted(sums.wire_bytes)} B of gradients a step; "
-            f"2(P-1)/P Psi e is {counted(volume)} B at P={P}, Psi={counted(shape.parameters)}, e={e}",
+            sent == volume,
+            f"a device sends {counted(Totals.of(gradients).wire_bytes)} B of gradients a step, {counted(sent)} numbers; "
+            f"2(P-1)/P Psi is {counted(volume)} at P={P}, Psi={counted(shape.parameters)}",
         ),
         decided(
             "ch14.partition_theorem",
-            sums.payload_bytes == payload,
-            f"{counted(sums.payload_bytes)} B are summed over groups of {P}; each gradient once is Psi e = {counted(payload)} B",
+            summed == shape.parameters,
+            f"{counted(summed)} numbers are summed over groups of {P}; each gradient once is Psi = {counted(shape.parameters)}",
         ),
         decided(
             "ch14.sync_invariant",
-            rest == LOSS_BYTES,
-            f"besides gradients {counted(rest)} B move, and the loss has {LOSS_BYTES}: no weight is sent, equal replicas stay equal",
+            all(t.payload_bytes == LOSS_BYTES for t in rest),
+            f"besides gradients {counted(Totals.of(rest).payload_bytes)} B move, {_sizes(rest)} at a time, and a loss has {LOSS_BYTES}: "
+            "no weight is sent, equal replicas stay equal",
         ),
     )
+
+
+def _sizes(transfers: list[Transfer]) -> str:
+    return " or ".join(map(counted, sorted({t.payload_bytes for t in transfers})))
 
 
 EXPERIMENT = decoder_experiment(

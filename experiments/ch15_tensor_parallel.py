@@ -3,7 +3,7 @@
 from lab.book.parallelism import activation_bytes, tp_volume_bytes
 from lab.decoder_experiments.step import WITH_TYPES, decoder_experiment
 from lab.evidence import along, counted, element_bytes, of_elements
-from lab.experiment import Claim, beside_tensor, calculated, decided
+from lab.experiment import Claim, beside_tensor, decided
 from lab.ledger import Ledger, Totals, Transfer
 from lab.models.shape import DecoderShape
 from lab.strategies.data_parallel import DATA_PARALLEL
@@ -12,9 +12,6 @@ from meshes.axes import DATA, TENSOR, Axes
 
 BLOCKS = 2
 """Of a layer: attention and MLP."""
-
-APART = 3
-"""Sums a layer that are one too many for each product beyond the first, where gradients of q, k, v and of gate, up are summed apart."""
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -36,9 +33,8 @@ def _count(shape: DecoderShape, activations: tuple[Transfer, ...]) -> Claim:
     m, L = shape.accumulation, shape.layers
     forward, backward = (Totals.of(t for t in activations if t.phase == phase).executions for phase in ("forward", "backward"))
     once = BLOCKS * L + 1
-    evidence = f"{forward} sums forward and {backward} backward in {L} layers, the embedding and the head: 2 and 2 a layer, remat={shape.remat} repeats {_again(shape) // L}"
-    if (forward, backward) == (m * once, m * (once + _again(shape) + APART * L)):
-        return calculated("ch15.ar_count", f"{evidence}; this compiler sums what q, k, v and gate, up give apart (C3)")
+    evidence = f"{forward} sums forward and {backward} backward in {L} layers, the embedding and the head, for {m} micro-batches"
+    evidence += f": 2 and 2 a layer, remat={shape.remat} repeats {_again(shape) // L}"
     return decided("ch15.ar_count", (forward, backward) == (m * once, m * (once + _again(shape))), evidence)
 
 
@@ -46,10 +42,8 @@ def _volume(shape: DecoderShape, axes: Axes, tokens: int, activations: tuple[Tra
     sums, P, e, m = Totals.of(activations), axes[TENSOR], element_bytes(activations), shape.accumulation
     block = tp_volume_bytes(tokens, shape.embed, e, ranks=P, blocks=1)
     layers, again = BLOCKS * shape.layers * block, _again(shape) * block / 2
-    evidence = f"a device sends {counted(sums.wire_bytes)} B of activations a step; {shape.layers} times 8(P-1)/P b s d e is {counted(layers)} B"
-    evidence += f" at P={P}, b s={tokens}, d={shape.embed}, e={e}; embedding and head add {counted(block)} B, recomputation {counted(again)} B"
-    if sums.wire_bytes == m * (layers + block + again + APART * shape.layers * block / 2):
-        return calculated("ch15.tp_allreduce_volume", f"{evidence}; this compiler sums what q, k, v and gate, up give apart (C3)")
+    evidence = f"a device sends {counted(sums.wire_bytes)} B of activations for {m} micro-batches; of one {shape.layers} times 8(P-1)/P b s d e is"
+    evidence += f" {counted(layers)} B at P={P}, b s={tokens}, d={shape.embed}, e={e}; embedding and head add {counted(block)} B, recomputation {counted(again)} B"
     return decided("ch15.tp_allreduce_volume", sums.wire_bytes == m * (layers + block + again), evidence)
 
 

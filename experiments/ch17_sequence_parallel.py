@@ -4,7 +4,7 @@ from lab.book.parallelism import tp_volume_bytes
 from lab.book.tensor_parallel import sp_layer_wire_bytes
 from lab.decoder_experiments.step import decoder_experiment
 from lab.evidence import along, counted, element_bytes, of_elements
-from lab.experiment import Claim, beside_tensor, calculated, decided
+from lab.experiment import Claim, beside_tensor, decided
 from lab.ledger import Kind, Ledger, Totals
 from lab.models.shape import DecoderShape
 from lab.strategies.data_parallel import DATA_PARALLEL
@@ -29,11 +29,6 @@ def _volume(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
     right = shape.accumulation * (shape.layers * sp_layer_wire_bytes(tokens, shape.embed, e, P, regathers=again) + ends)
     evidence = f"a device sends {counted(activations.wire_bytes)} B of activations a step at remat={shape.remat}"
     compared = f"{evidence}; tensor parallelism without recomputation {counted(plain)} B, (8 + {again})(P-1)/P b s d e a layer and its ends {counted(right)} B"
-    summed = {t.phase for t in moved if t.kind is Kind.ALL_REDUCE}
-    if "backward" in summed:
-        return calculated("ch17.megatron_sp_pattern", f"{compared}; this compiler sums where it should scatter (C2)")
-    if "forward" in summed and activations.wire_bytes == right + shape.accumulation * ends / 4:
-        return calculated("ch17.megatron_sp_pattern", f"{compared}; the embedding is summed everywhere, not scattered (G9)")
     if activations.wire_bytes == right and again:
         return decided("ch17.megatron_sp_pattern", False, compared, statement="sequence parallelism sends what tensor parallelism does", disputed="4-5:D-28")
     return decided("ch17.megatron_sp_pattern", activations.wire_bytes == right, compared)

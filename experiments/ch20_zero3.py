@@ -1,9 +1,8 @@
 """Chapter 20: does ZeRO-3 send half again what data parallelism does, for 1/P of the state a device?"""
 
 from lab.book.parallelism import dp_volume_bytes
-from lab.book.sharding import zero_volume_bytes
 from lab.decoder_experiments.step import WITH_TYPES, decoder_experiment
-from lab.decoder_experiments.zero_claims import moved_for_weights, never_split, stage_memory, sums_a_matrix
+from lab.decoder_experiments.zero_claims import ends_numbers, layers_numbers, moved_for_weights, never_split, stage_memory
 from lab.evidence import counted, elements_sent
 from lab.experiment import Claim, calculated, decided, on_one_axis
 from lab.ledger import Ledger, Totals
@@ -21,16 +20,13 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 
 def _communication(shape: DecoderShape, P: int, measured: Ledger) -> Claim:
     """Layers' matrices are gathered for each pass of a micro-batch; embedding and head are kept once gathered, and norms are not split."""
-    moved = moved_for_weights(measured, FSDP)
-    sent, A, layers, whole = elements_sent(moved), shape.accumulation, shape.layer_matrices, never_split(shape)
-    rest = A * dp_volume_bytes(shape.parameters - layers - whole, 1, P) + dp_volume_bytes(whole, 1, P)
-    book, dp = zero_volume_bytes(layers, 1, P, 3, A) + rest, dp_volume_bytes(layers, 1, P)
-    times = f"{float((sent - rest) / dp):.2f} times what data parallelism does"
-    evidence = f"a device sends {counted(Totals.of(moved).wire_bytes)} B for weights a step, for the layers' matrices {times}"
+    moved, A = moved_for_weights(measured, FSDP), shape.accumulation
+    sent, rest = elements_sent(moved), ends_numbers(shape, P) + dp_volume_bytes(never_split(shape), 1, P)
+    times = float((sent - rest) / dp_volume_bytes(shape.layer_matrices, 1, P))
+    evidence = f"a device sends {counted(Totals.of(moved).wire_bytes)} B for weights a step, for the layers' matrices {times:.2f} times what data parallelism does"
     if shape.remat not in RECOMPUTING:
         return calculated("ch20.comm", f"{evidence}; with remat={shape.remat} weights stay gathered for the backward pass, where the formula gathers them again")
-    if any(sums_a_matrix(t, shape) for t in moved):
-        return calculated("ch20.comm", f"{evidence}; this compiler sums gradients by all_reduce, with reduce_scatter it is {1.5 * A:.2f} times")
+    book = layers_numbers(shape, P) + rest
     formula = f"3 A (P-1)/P Psi of them, 2 A (P-1)/P Psi of embedding and head and 2 (P-1)/P Psi of norms are {counted(book)}"
     return decided("ch20.comm", sent == book, f"{evidence}, in all {counted(sent)} numbers; {formula} at P={P}, A={A}")
 

@@ -1,10 +1,11 @@
 """Chapter 24: what does hybrid sharding keep off the link between groups?"""
 
-from lab.book.collectives import all_reduce_wire_bytes
+from lab.book.sharding import hybrid_across_wire_bytes
 from lab.decoder_experiments.step import decoder_experiment
-from lab.evidence import along, counted, element_bytes
-from lab.experiment import TARGETS, Claim, calculated, decided, device_count
-from lab.ledger import Kind, Ledger, Totals
+from lab.decoder_experiments.zero_claims import moved_for_weights, never_split
+from lab.evidence import counted, elements_sent
+from lab.experiment import TARGETS, Claim, decided, device_count
+from lab.ledger import Ledger, Totals
 from lab.models.shape import DecoderShape
 from lab.strategies.hybrid import HYBRID
 from meshes.axes import DATA, FSDP, Axes
@@ -18,18 +19,13 @@ def axes(target: Target) -> Axes:
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    """Counts numbers, not bytes: gradients that were added up over micro-batches travel in float32."""
     if 1 in axes.sizes:
         return ()
-    across = tuple(t for t in along(measured, DATA) if t.payload_bytes > 4)
-    both = tuple(t for t in measured.split().transfers if t.kind is Kind.ALL_REDUCE and t.axes == (DATA, FSDP) and t.payload_bytes > 4)
-    matrices = shape.parameters - (2 * shape.layers + 1) * shape.embed
-    e = element_bytes(across or both)
-    book = all_reduce_wire_bytes(matrices * e // axes[FSDP], axes[DATA])
-    sent, whole = Totals.of(across).wire_bytes, Totals.of(both).wire_bytes
-    evidence = f"a device sends {counted(sent)} B of gradients between groups; 2(R-1)/R Psi e / S is {counted(book)} B at R={axes[DATA]}, S={axes[FSDP]}, e={e}"
-    if Totals.of(both).payload_bytes > (2 * shape.layers + 1) * shape.embed * e:
-        return (calculated("ch24.hsdp", f"{evidence}; {counted(whole)} B go over both axes at once, gradients whole (X3)"),)
-    return (decided("ch24.hsdp", sent == book, evidence),)
+    R, S, across = axes[DATA], axes[FSDP], moved_for_weights(measured, DATA)
+    sent, book = elements_sent(across), hybrid_across_wire_bytes(shape.parameters - never_split(shape), S, R)
+    evidence = f"a device sends {counted(Totals.of(across).wire_bytes)} B of gradients between groups, {counted(sent)} numbers"
+    return (decided("ch24.hsdp", sent == book, f"{evidence}; 2(R-1)/R Psi / S is {counted(book)} at R={R}, S={S}"),)
 
 
 EXPERIMENT = decoder_experiment(

@@ -41,6 +41,11 @@ def elements_sent(transfers: Iterable[Transfer]) -> Fraction:
     return sum((Totals.of((t,)).wire_bytes * 8 / bits(t.dtype) for t in transfers), Fraction(0))
 
 
+def elements(transfers: Iterable[Transfer]) -> Fraction:
+    """Numbers in the payloads of a step, each transfer's in its own dtype."""
+    return sum((Fraction(8 * (t.executions or 0) * t.payload_bytes, bits(t.dtype)) for t in transfers), Fraction(0))
+
+
 def of_elements(transfers: Iterable[Transfer], elements: int) -> tuple[Transfer, ...]:
     """Those that carry so many elements, each in its own dtype."""
     return tuple(t for t in transfers if 8 * t.payload_bytes == elements * bits(t.dtype))

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from lab.claims import claims_of
 from lab.clock import timed
 from lab.experiment import Claim, Experiment, Numerics, numerics, small
 from lab.hlo.read import read_text
@@ -124,7 +125,7 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
         return result(0.0, 0.0, failure=_first_line(failure))
     measured, read_seconds = timed(lambda: _ledger(compiled, mesh, axes, target, experiment.name))
     settlement = settle(predicted, measured, context(target, style, axes, mesh))
-    claims = experiment.claims(parameters, axes, measured)
+    claims = claims_of(experiment, parameters, axes, predicted, measured, settlement)
     failure = no_op(experiment, parameters, mesh, compiled, settlement)
     outcome = {"measured": measured, "settlement": settlement, "claims": claims, "numerics": checked, "unchecked": unchecked, "failure": failure}
     return result(compile_seconds, read_seconds, **outcome)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 from lab.book.parallelism import dp_volume_bytes
 from lab.book.sharding import zero_volume_bytes
 from lab.evidence import along, counted, elements_sent
 from lab.experiment import Claim, calculated, decided
-from lab.hlo.shapes import bits
-from lab.ledger import Kind, Ledger, Totals, Transfer
+from lab.ledger import Ledger, Totals, Transfer
 from lab.models.shape import DecoderShape
 from lab.strategies.memory import static_bytes
 from lab.strategies.strategy import Strategy
+from lab.strategies.terms import RECOMPUTING
 from meshes.axes import DATA, Axes
 
 
@@ -32,8 +33,6 @@ def _volume(stage: int, shape: DecoderShape, P: int, measured: Ledger) -> Claim:
     book = zero_volume_bytes(shape.parameters - whole, 1, P, stage, A) + dp_volume_bytes(whole, 1, P)
     evidence = f"a device sends {counted(Totals.of(moved).wire_bytes)} B of gradients and new weights a step, {counted(sent)} numbers"
     evidence += f"; the formula for stage {stage} gives {counted(book)} at P={P}" + (f", A={A}" if A > 1 else "")
-    if any(sums_a_matrix(t, shape) for t in moved):
-        return calculated("ch20.comm", f"{evidence}; this compiler sums gradients everywhere, where the formula scatters them")
     return decided("ch20.comm", sent == book, evidence)
 
 
@@ -47,9 +46,15 @@ def never_split(shape: DecoderShape) -> int:
     return (2 * shape.layers + 1) * shape.embed + shape.biases
 
 
-def sums_a_matrix(t: Transfer, shape: DecoderShape) -> bool:
-    """An all_reduce of more than one stack of norms holds."""
-    return t.kind is Kind.ALL_REDUCE and 8 * t.payload_bytes > shape.layers * shape.embed * bits(t.dtype)
+def layers_numbers(shape: DecoderShape, P: int) -> Fraction:
+    """That a rank sends for layers' matrices under ZeRO-3: gathered for each pass of a micro-batch, unless they stay gathered for the backward pass."""
+    A, layers = shape.accumulation, shape.layer_matrices
+    return zero_volume_bytes(layers, 1, P, 3, A) if shape.remat in RECOMPUTING else A * dp_volume_bytes(layers, 1, P)
+
+
+def ends_numbers(shape: DecoderShape, P: int) -> Fraction:
+    """The same for embedding and head, which are kept once a micro-batch has gathered them."""
+    return shape.accumulation * dp_volume_bytes(shape.parameters - shape.layer_matrices - never_split(shape), 1, P)
 
 
 def stage_memory(strategy: Strategy, formula: str, shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:

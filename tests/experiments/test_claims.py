@@ -5,12 +5,14 @@ Three layers 48 wide, 16 sequences of 32 tokens, float32: 71,760 parameters, of 
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from lab.decoder_experiments.step import SMALL
 from lab.experiment import Claim, load
 from lab.ledger import Kind, Ledger, Memory, Transfer
+from lab.models.shape import REMATS
 from meshes.axes import Axes
 
 AXES = {
@@ -53,9 +55,14 @@ def is_activation(t: Transfer) -> bool:
     return t.axes == ("tensor",) and t.payload_bytes == X
 
 
-@pytest.mark.parametrize("name", [name for name in AXES if name != "ch17_sequence_parallel"])
-def test_what_theory_asks_for_confirms_every_claim(name):
-    assert set(verdicts(name, ideal(name)).values()) - {"calculated"} == {"confirmed"}
+@pytest.mark.parametrize("name", AXES)
+def test_what_theory_asks_for_refutes_nothing_but_what_is_disputed_whatever_is_chosen(name):
+    choices = {"accumulation": (1, 2, 4), "remat": REMATS, "tied": (False, True), "dtype": ("bf16", "f32")}
+    for chosen in product(*choices.values()):
+        sizes = {"batch": 64} | dict(zip(choices, chosen, strict=True))
+        found = claims(name, ideal(name, **sizes), **sizes)
+        assert [(claim.id, claim.evidence) for claim in found if claim.is_surprise] == [], sizes
+    assert "confirmed" in verdicts(name, ideal(name)).values() or name == "ch17_sequence_parallel"
 
 
 @pytest.mark.parametrize("name", AXES)
@@ -67,7 +74,7 @@ def test_one_device_decides_nothing(name):
 def test_data_parallelism_sends_seven_fourths_of_71760_gradients():
     (volume, payload, _) = claims("ch14_data_parallel", ideal("ch14_data_parallel"))
     assert f"sends {71_760 * 4 * 7 // 4:,} B of gradients" in volume.evidence
-    assert f"{71_760 * 4:,} B are summed over groups of 8" in payload.evidence
+    assert payload.evidence.startswith("71,760 numbers are summed over groups of 8")
 
 
 def test_gradients_sent_twice_refute_the_volume_of_data_parallelism():
@@ -96,18 +103,6 @@ def test_tensor_parallelism_sums_7_times_forward_and_7_backward_or_10(remat, bac
     """Two a layer, and one for the embedding or the head."""
     count = claims("ch15_tensor_parallel", ideal("ch15_tensor_parallel", remat=remat), remat=remat)[0]
     assert count.verdict == "confirmed" and count.evidence.startswith(f"7 sums forward and {backward} backward in 3 layers")
-
-
-def test_sums_of_each_product_apart_leave_tensor_parallelism_undecided():
-    apart = changed(ideal("ch15_tensor_parallel"), lambda t: t.scope == "layers/attention/enter", executions=9)
-    apart = changed(apart, lambda t: t.scope == "layers/mlp/enter", executions=6)
-    assert verdicts("ch15_tensor_parallel", apart) == {
-        "ch15.ar_count": "calculated",
-        "ch15.tp_allreduce_volume": "calculated",
-        "ch15.tp_backward_table": "confirmed",
-        "A18": "confirmed",
-        "A19": "confirmed",
-    }
 
 
 @pytest.mark.parametrize(("scope", "claim"), [("embedding", "A18"), ("loss/target", "A19"), ("head", "A19")])
@@ -151,25 +146,10 @@ def test_a_gather_of_activations_too_many_refutes_the_volume_of_its_axis():
     assert verdicts("ch24_llama3_405b", more)["ch24.comm_per_axis"] == "refuted"
 
 
-@pytest.mark.parametrize(
-    ("which", "behaviour"), [(lambda t: t.scope == "embedding" and t.phase == "forward", "(G9)"), (lambda t: is_activation(t) and t.phase == "backward", "(C2)")]
-)
-def test_a_sum_in_place_of_a_scatter_leaves_sequence_parallelism_undecided(which, behaviour):
-    measured = changed(ideal("ch17_sequence_parallel"), lambda t: which(t) and t.kind is Kind.REDUCE_SCATTER, kind=Kind.ALL_REDUCE)
-    volume = claims("ch17_sequence_parallel", measured)[0]
-    assert volume.verdict == "calculated" and volume.evidence.endswith(behaviour)
-
-
 @pytest.mark.parametrize("name", ["ch20_zero1", "ch20_zero2"])
 def test_zero_stages_that_send_more_than_data_parallelism_are_refuted(name):
     more = changed(ideal(name), lambda t: t.scope == "renew/head", executions=2)
     assert verdicts(name, more)["ch20.comm"] == "refuted"
-
-
-@pytest.mark.parametrize("name", ["ch20_zero1", "ch20_zero2"])
-def test_zero_stages_that_sum_everywhere_are_left_undecided(name):
-    everywhere = changed(ideal(name), sums_of_matrices, kind=Kind.ALL_REDUCE)
-    assert verdicts(name, everywhere)["ch20.comm"] == "calculated"
 
 
 @pytest.mark.parametrize(("name", "sent"), [("ch20_zero1", 2), ("ch20_zero2", 3)])
@@ -209,12 +189,6 @@ def test_one_gather_refutes_the_volume_of_zero3():
     assert claim.verdict == "refuted" and "1.00 times what data parallelism does" in claim.evidence
 
 
-def test_gradients_summed_by_all_reduce_leave_zero3_undecided_at_two_times():
-    in_layers = changed(ideal("ch20_zero3"), lambda t: sums_of_matrices(t) and t.scope.startswith("layers"), kind=Kind.ALL_REDUCE)
-    claim = claims("ch20_zero3", in_layers)[0]
-    assert claim.verdict == "calculated" and "2.00 times what" in claim.evidence and claim.evidence.endswith("it is 1.50 times")
-
-
 # 12 bytes for each of 71,424 / 8 + 336 parameters, AdamW's count, 2 x 32 tokens twice; the copy of ZeRO-1 and 2.
 HELD = 12 * (71_424 // 8 + 336) + 4 + 2 * 4 * 64
 COPY = 4 * 71_760
@@ -235,12 +209,6 @@ def test_between_groups_a_quarter_of_71424_gradients_is_summed():
 def test_a_whole_gradient_between_groups_refutes_hybrid_sharding():
     whole = changed(ideal("ch24_hybrid"), lambda t: t.axes == ("data",) and t.scope == "head", payload_bytes=96 * 48 * 4)
     assert verdicts("ch24_hybrid", whole) == {"ch24.hsdp": "refuted"}
-
-
-def test_gradients_summed_over_both_axes_at_once_leave_hybrid_sharding_undecided():
-    whole = changed(ideal("ch24_hybrid"), lambda t: t.scope == "head" and t.axes == ("data",), axes=("data", "fsdp"), payload_bytes=96 * 48 * 4)
-    (claim,) = claims("ch24_hybrid", whole)
-    assert claim.verdict == "calculated" and claim.evidence.endswith("(X3)")
 
 
 FSDP_BY_TENSOR = ["ch24_fsdp_tensor_parallel", "ch24_llama3_405b"]
@@ -264,12 +232,3 @@ def test_activations_that_grow_with_the_ranks_refute_that_they_do_not(name):
 def test_a_weight_gathered_once_more_refutes_the_volume_of_its_axis(name):
     more = changed(ideal(name), lambda t: t.scope == "head" and t.kind is Kind.ALL_GATHER and t.axes == ("fsdp",), executions=2)
     assert verdicts(name, more)["ch24.comm_per_axis"] == "refuted"
-
-
-@pytest.mark.parametrize(
-    ("which", "behaviour"), [(lambda t: t.axes == ("tensor",) and t.scope == "embedding", "(G9)"), (lambda t: t.axes == ("fsdp",) and sums_of_matrices(t), "(C2)")]
-)
-def test_a_sum_in_place_of_a_scatter_leaves_the_axes_undecided(which, behaviour):
-    measured = changed(ideal("ch24_llama3_405b"), lambda t: which(t) and t.kind is Kind.REDUCE_SCATTER, kind=Kind.ALL_REDUCE)
-    claim = claims("ch24_llama3_405b", measured)[0]
-    assert claim.verdict == "calculated" and claim.evidence.endswith(behaviour)
