@@ -89,6 +89,7 @@ html_option = click.option("--html", type=Path, metavar="FILE", callback=_parsed
 _TARGET = {"metavar": "TARGET", "callback": _parsed(parse_target)}
 _KIND = click.Choice(["any", *(kind.name for kind in KINDS)])
 _FORMS = "cpu:8, gpu:h100:2x8, tpu:v5p:2x2x4 or attached"
+_STYLES = "declared (the compiler inserts the collectives), typed (it does where types of arrays say so) or explicit (they are written out); by default all it has."
 
 
 @click.group(no_args_is_help=False)
@@ -210,7 +211,7 @@ def list_experiments(as_json: bool) -> None:
 @cli.command()
 @click.argument("names", metavar="EXPERIMENT...", nargs=-1, required=True)
 @click.option("--target", "targets", multiple=True, **_TARGET, help=f"What to compile for: {_FORMS}. By default its own.")
-@click.option("--style", "styles", metavar="STYLE", multiple=True, help="declared or explicit; by default both.")
+@click.option("--style", "styles", metavar="STYLE", multiple=True, help=_STYLES)
 @mesh_option
 @click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="A parameter: layers=4.")
 @html_option

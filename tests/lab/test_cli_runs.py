@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lab import cli
+from lab.experiment import Experiment, load, names
 from lab.ledger import Kind, Ledger, Transfer
 from meshes import plugins
 from meshes.errors import Unusable
@@ -102,6 +103,11 @@ def test_what_cannot_be_run_is_refused_in_one_line(lab, arguments, words):
     (line,) = answer.err.splitlines()
     assert (answer.status, answer.out) == (2, "")
     assert line.startswith("lab: ") and all(word in line for word in words), line
+
+
+def test_help_tells_every_style_that_an_experiment_has(lab):
+    styles = {style for name in names() if isinstance(load(name), Experiment) for style in load(name).styles}
+    assert styles == {"declared", "typed", "explicit"} and all(f"{style} (" in lab("run", "--help").out for style in styles)
 
 
 def test_a_note_of_ours_is_told_and_one_of_jax_is_not(capsys):
