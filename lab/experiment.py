@@ -147,14 +147,14 @@ def small(experiment: Experiment, parameters: Any) -> Any:
     """
     own = experiment.parameters
     chosen = {name: getattr(parameters, name) for name in getattr(parameters, "CHOICES", ()) if getattr(parameters, name) != getattr(own, name)}
-    return replace(experiment.numeric_parameters, **chosen)
+    return experiment.numeric_parameters.choosing(**chosen) if chosen else experiment.numeric_parameters
 
 
 def numerics(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) -> Numerics:
     """Runs an experiment's program, of small parameters, on `mesh`, and once more on one device.
 
     Raises:
-      AssertionError: a result differs by more than `TOLERANCE`, or at all where everything is integers.
+      AssertionError: a result differs by more than `TOLERANCE`, or at all where everything is integers; it tells the parameters.
     """
     function, shapes = (experiment.build_numeric or experiment.build)(style, parameters, mesh)
     inputs = experiment.inputs(parameters) if experiment.inputs else _random(shapes)
@@ -165,7 +165,10 @@ def numerics(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) ->
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(expected)), "one device's results are not finite, and nothing can be compared with them"
     scaled = [jax.tree.map(lambda x, unit: x / np.abs(unit).max(), tree, expected) for tree in (found, expected)]
     tolerance = TOLERANCE if any(np.issubdtype(x.dtype, np.inexact) for x in jax.tree.leaves(expected)) else 0.0
-    chex.assert_trees_all_close(*scaled, rtol=0, atol=tolerance)
+    try:
+        chex.assert_trees_all_close(*scaled, rtol=0, atol=tolerance)
+    except AssertionError as difference:
+        raise AssertionError(f"results differ from one device's at {parameters}: {difference}") from None
     return Numerics(float(max(np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, scaled)))), tolerance)
 
 

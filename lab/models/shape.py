@@ -77,7 +77,7 @@ class DecoderShape:
     balance: float = 0.01
     z: float = 0.0
 
-    CHOICES: ClassVar[tuple[str, ...]] = tuple("tied remat causal window top_k shared router nodes node_limit dispatch balance z".split())
+    CHOICES: ClassVar[tuple[str, ...]] = tuple("tied remat accumulation causal window top_k shared router nodes node_limit dispatch balance z".split())
     """What is no size: numbers are checked with the same at small sizes."""
 
     def __post_init__(self) -> None:
@@ -190,6 +190,10 @@ class DecoderShape:
         """Of the whole model."""
         norms = (2 * self.layers + 1) * self.embed
         return self.layer_matrices + self.biases + norms + (1 if self.tied else 2) * self.vocab * self.embed
+
+    def choosing(self, **choices: int | float | str | bool) -> Self:
+        """The same sizes with other `CHOICES`; a micro-batch has as many sequences, however many there are."""
+        return replace(self, batch=self.micro_batch * choices.get("accumulation", self.accumulation), **choices)
 
     def shrunk(self, **sizes: int | str | bool) -> Self:
         """The same architecture at sizes for a test: two layers, narrow, short, in float32; heads keep their ratio."""

@@ -131,6 +131,12 @@ def test_recomputed_sequence_parallelism_refutes_the_book_as_the_catalogue_does(
     assert f"{7 * 48 * 4:,} B of norms' gradients" in norms.evidence
 
 
+def test_sums_of_norms_whose_phase_a_compiler_lost_refute_the_book_of_two_micro_batches_too():
+    measured = changed(ideal("ch17_sequence_parallel", accumulation=2), lambda t: t.scope.endswith("norm"), phase="update")
+    norms = claims("ch17_sequence_parallel", measured, accumulation=2)[1]
+    assert (norms.verdict, norms.disputed) == ("refuted", "4-5:D-29")
+
+
 def test_norms_summed_over_data_alone_would_confirm_the_book():
     measured = changed(ideal("ch17_sequence_parallel"), lambda t: t.scope.endswith("norm"), axes=("data",))
     assert claims("ch17_sequence_parallel", measured)[1].verdict == "confirmed"

@@ -67,15 +67,21 @@ def test_numbers_that_differ_from_loss_and_gradients_fail():
     experiment = load("ch14_data_parallel")
     halved = replace(experiment, reference=lambda shape: on_one_device(replace(shape, batch=2 * shape.batch)))
     target = parse_target("cpu:8")
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=r"differ from one device's at DecoderShape\(layers=3, batch=16, .*\): .* leaves '0'"):
         numerics(halved, "explicit", make_mesh(target, experiment.axes(target)), halved.numeric_parameters)
 
 
 def test_numbers_are_checked_at_small_sizes_with_what_was_chosen():
     pipeline = load("ch16_pipeline")
-    chosen = small(pipeline, replace(pipeline.parameters, schedule="zb_h2", layers=16, accumulation=2))
+    chosen = small(pipeline, replace(pipeline.parameters, schedule="zb_h2", layers=16))
     assert chosen == replace(pipeline.numeric_parameters, schedule="zb_h2")
     assert small(pipeline, pipeline.parameters) == pipeline.numeric_parameters
+
+
+def test_four_micro_batches_are_checked_with_as_many_sequences_each_as_one():
+    experiment = load("ch14_data_parallel")
+    four = small(experiment, replace(experiment.parameters, accumulation=4, batch=1024))
+    assert four == replace(experiment.numeric_parameters, accumulation=4, batch=4 * experiment.numeric_parameters.batch)
 
 
 def test_choices_that_need_other_sizes_leave_numbers_unchecked_with_the_reason():
