@@ -7,19 +7,22 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from lab import changes
 from lab.bench.rates import UNTUNED
+from lab.experiment import load
 from lab.inspection import inspect_program
 from lab.ledger import Ledger, Memory
 from lab.run import Result, run
 from lab.suite import Run
 from lab.tour.times import COMPILERS
-from meshes.targets import Target, make_mesh
+from meshes.axes import Axes
+from meshes.targets import Target, make_mesh, prepare
 
 DESCRIBED = "*.gpu_target_config.pbtxt"
 TINY = "import jax; jax.jit(lambda x: x + 1)(1.0).block_until_ready()"
@@ -70,10 +73,24 @@ def _peak(ledger: Ledger | None) -> int | None:
 
 
 def compared(runs: Sequence[Run], ahead: Target, chip_text: str | None, watch: Callable[[Sequence[Run]], Iterable[Run]] = iter) -> list[Compared]:
-    """Runs each, with numbers, one after the other; what it is compared with is compiled meanwhile."""
-    with ThreadPoolExecutor(COMPILERS) as pool:
-        waiting = {each: (pool.submit(_ledger, each, ahead, chip_text), pool.submit(_ledger, each, each.target, options=UNTUNED)) for each in runs}
+    """Runs each, with numbers, one after the other; what it is compared with is compiled meanwhile.
+
+    In processes of their own: XLA keeps the kernels that it has tried, and takes them for any later program, whatever that one's options say.
+    """
+    with ProcessPoolExecutor(COMPILERS, get_context("spawn"), _start, (ahead, *{each.target for each in runs})) as pool:
+        waiting = {each: (pool.submit(_ledger, *_named(each), ahead, chip_text), pool.submit(_ledger, *_named(each), each.target, None, UNTUNED)) for each in runs}
         return [_compared(each, *waiting.pop(each)) for each in watch(runs)]
+
+
+def _start(*targets: Target) -> None:
+    """A process that runs nothing, and leaves the card's memory to the one that does."""
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    prepare(targets)
+
+
+def _named(run: Run) -> tuple[str, str, Axes]:
+    """What another process can load it by."""
+    return run.experiment.name, run.style, run.experiment.axes(run.target)
 
 
 def _compared(each: Run, ahead: Future[Ledger], untuned: Future[Ledger]) -> Compared:
@@ -84,13 +101,13 @@ def _compared(each: Run, ahead: Future[Ledger], untuned: Future[Ledger]) -> Comp
         return Compared(each, result, None, failure=str(failure).strip().partition("\n")[0])
 
 
-def _ledger(each: Run, target: Target, chip_text: str | None = None, options: Mapping[str, Any] | None = None) -> Ledger:
+def _ledger(name: str, style: str, axes: Axes, target: Target, chip_text: str | None = None, options: Mapping[str, Any] | None = None) -> Ledger:
     """The same program on the same mesh; ahead of time with a description of the card in place of the card."""
-    experiment = each.experiment
-    mesh = make_mesh(target, experiment.axes(each.target), chip_text)
-    function, args = experiment.build(each.style, experiment.parameters, mesh)
+    loaded = load(name)
+    mesh = make_mesh(target, axes, chip_text)
+    function, args = loaded.build(style, loaded.parameters, mesh)
     compiled = function.lower(*args).compile(compiler_options=options and dict(options))
-    return inspect_program(compiled, (), mesh, target, source=experiment.name)
+    return inspect_program(compiled, (), mesh, target, source=name)
 
 
 def own_chip_text() -> str | None:

@@ -118,5 +118,5 @@ def refusal(run: suite.Run, room: int) -> str | None:
         experiment.predict(experiment.parameters, axes)
     except Unusable as reason:
         return str(reason)
-    held = sum(experiment.memory(run.style, experiment.parameters, axes).values()) if experiment.memory else 0
+    held = sum(experiment.memory(run.style, experiment.parameters, axes, room).values()) if experiment.memory else 0
     return f"a device would hold {bytes_text(held)} and has {bytes_text(room)}" if held > room else None

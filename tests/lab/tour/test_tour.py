@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from lab.bench.machine import Machine
+from lab.changes import changes
 from lab.experiment import load
 from lab.ledger import Kind, Ledger, Memory
 from lab.report.tour import tour_text
 from lab.run import Result, Seconds
 from lab.suite import Run
+from lab.tour import programs
 from lab.tour.programs import Compared
 from lab.tour.times import SIZES, Setting, TimedStep, settings
 from lab.tour.tour import Tour, refusal
@@ -100,3 +102,12 @@ def test_a_program_is_the_same_ahead_of_time_where_transfers_and_peak_are(ahead,
     assert Compared(run, result, ahead, untuned=held(7, GATHER)).is_same_untuned is is_same
     assert compared.is_same is is_same
     assert compared.to_json()["ahead_of_time"]["same"] is is_same
+
+
+def test_a_program_is_compared_with_what_other_processes_compile(monkeypatch):
+    monkeypatch.setattr(programs, "COMPILERS", 1)
+    monkeypatch.setattr(programs, "UNTUNED", {"xla_cpu_enable_fast_math": False})
+    (compared,) = programs.compared([Run(load("ch14_buckets"), parse_target("cpu:8"), "explicit")], parse_target("gpu:h200:1x8"), None)
+    assert compared.failure is None and compared.ahead.source == "ch14_buckets"
+    assert compared.ahead.memory.peak != compared.untuned.memory.peak
+    assert changes(compared.untuned, compared.result.measured) == ()
