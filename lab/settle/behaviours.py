@@ -80,10 +80,11 @@ def _one_by_one(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
 
 
 def _apart(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
-    """One reduction for each group of axes."""
-    if context.style != "declared" or len(transfer.making.apart) < 2:
+    """One reduction for each group of axes of more than one device."""
+    groups = [axes for axes in transfer.making.apart if prod(context.mesh[axis] for axis in axes) > 1]
+    if context.style != "declared" or len(groups) < 2:
         return (transfer,)
-    return tuple(_over(axes, transfer, context) for axes in transfer.making.apart)
+    return tuple(_over(axes, transfer, context) for axes in groups)
 
 
 def _over(axes: tuple[str, ...], transfer: Transfer, context: Context) -> Transfer:

@@ -51,6 +51,13 @@ def test_a_norm_of_split_tokens_is_summed_over_data_and_over_tensor_apart_on_cpu
     assert {verdict([NORM], apart, context) for context in (GPU, TPU, explicit(CPU))} == {Verdict.REFUTED}
 
 
+def test_over_one_rank_of_data_the_norm_is_summed_over_tensor_alone_on_cpu():
+    mesh = {"data": 1, "fsdp": 4, "tensor": 2}
+    once = replace(NORM, axes=("tensor",), group_size=2, making=Making())
+    settled = settle(Ledger((replace(NORM, group_size=2),), mesh=mesh), Ledger((once,), mesh=mesh), replace(CPU, mesh=mesh))
+    assert settled.verdict is Verdict.EXACT
+
+
 @pytest.mark.parametrize("context", [CPU, GPU, TPU], ids=lambda c: c.platform)
 def test_a_sharded_gradient_inside_the_loop_is_summed_over_both_axes_at_once_where_declared(context):
     assert explained_by([SCATTER, PARTS], [WHOLE], context) == {"X3"}
