@@ -61,6 +61,7 @@ class Making:
     Attributes:
       addends: partial products that are added before the value is reduced.
       stack: iterations of a loop whose values stand in one payload, each made where the loop runs.
+      iterations: of a loop that makes the value, and only stores it for later.
       micro_batches: passes whose values are added before the value is reduced.
       repeats: passes that need the same value, one after the other.
       added_up: iterations of a loop that each reduce a value, only to add it to the sum of the others.
@@ -75,6 +76,7 @@ class Making:
 
     addends: int = 1
     stack: int = 1
+    iterations: int = 1
     micro_batches: int = 1
     repeats: int = 1
     added_up: int = 1

@@ -102,7 +102,7 @@ def _every_micro_batch(transfer: Transfer, context: Context) -> tuple[Transfer, 
     if context.style != "declared" or m == 1:
         return (transfer,)
     each = replace(transfer, payload_bytes=transfer.payload_bytes // stack, executions=transfer.executions * m * stack)
-    return (replace(_in_products_dtype(each), making=replace(transfer.making, stack=1)),)
+    return (replace(_in_products_dtype(each), making=replace(transfer.making, stack=1, iterations=stack)),)
 
 
 def _after_the_passes(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
@@ -163,7 +163,22 @@ def _in_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     stack = transfer.making.stack
     if context.style != "declared" or stack == 1:
         return (transfer,)
-    return (replace(transfer, payload_bytes=transfer.payload_bytes // stack, executions=transfer.executions * stack),)
+    making = replace(transfer.making, stack=1, iterations=stack)
+    return (replace(transfer, payload_bytes=transfer.payload_bytes // stack, executions=transfer.executions * stack, making=making),)
+
+
+LARGEST_STACK_BYTES = 10 << 10
+"""XLA's own limit (`xla_while_loop_all_reduce_dus_code_motion_max_size_bytes`): larger ones are summed where the loop makes them."""
+
+
+def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """One reduction of all that a loop stores, where that is small."""
+    iterations, is_sum = transfer.making.iterations, transfer.kind is Kind.ALL_REDUCE
+    if context.platform == "cpu" or not is_sum or iterations == 1 or transfer.payload_bytes * iterations > LARGEST_STACK_BYTES:
+        return (transfer,)
+    # It stays in the loop over micro-batches, if there is one.
+    making = replace(transfer.making, iterations=1, micro_batches=1, repeats=1)
+    return (replace(transfer, payload_bytes=transfer.payload_bytes * iterations, executions=transfer.executions // iterations, making=making),)
 
 
 def _summed_at_once(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
@@ -223,14 +238,6 @@ def _windowed_einsum(predicted: Transfer, context: Context, left: Left) -> Left:
     return take(replace(predicted, kind=Kind.COLLECTIVE_PERMUTE, payload_bytes=predicted.payload_bytes // P, executions=hops), left)
 
 
-def _reduced_after_the_loop(predicted: Transfer, context: Context, left: Left) -> Left:
-    """One reduction of the stack of all iterations' values, in each pass over a micro-batch."""
-    passes = predicted.making.micro_batches
-    if predicted.kind is not Kind.ALL_REDUCE or predicted.executions % passes or predicted.executions < 2 * passes:
-        return ()
-    return take(replace(predicted, payload_bytes=predicted.payload_bytes * predicted.executions // passes, executions=passes), left)
-
-
 def _scattered_after_the_passes(predicted: Transfer, context: Context, left: Left) -> Left:
     """One scatter, or one sum everywhere, in float32, of what each pass over a micro-batch was to scatter."""
     passes = predicted.making.repeats
@@ -263,7 +270,7 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("X9", None, _P, "declared gradients and losses that micro-batches add up are reduced for each of them, layer by layer, in the dtype of the products", "write the step explicitly: the sum is then reduced once", rewrite=_every_micro_batch),
     Behaviour("X7", None, _P, "a declared reduction of a stack of gradients is done layer by layer inside the backward loop: the same bytes", rewrite=_in_the_loop),
     Behaviour("X10", None, _P, "an all-reduce in a loop that only adds its results up, a psum too, is done once after the loop; not on CPUs", rewrite=_after_the_loop),
-    Behaviour("X8", None, _O, "all-reduces of small gradients leave the backward loop: one of the whole stack, the same bytes", recognise=_reduced_after_the_loop),
+    Behaviour("X8", None, _P, "an all-reduce in a loop that stores its results is done once, of the whole stack, where that has 10 KiB or less: the same bytes; not on CPUs", rewrite=_stored_then_summed),
     Behaviour("C2", "cpu", _P, "a declared reduce-scatter stays an all-reduce of the same payload; an explicit psum_scatter is kept", rewrite=_never_scattered),
     Behaviour("C1", "cpu", _P, "16-bit floats are widened to f32 in collectives: twice the bytes", "judge bf16 layouts on a GPU or TPU target, or run the CPU in f32", rewrite=_widened),
     Behaviour("C3", "cpu", _P, "partial sums of sibling matmuls are reduced one by one (q, k, v: 3; gate, up: 2)", "fuse the weights, or make the input varying once a block in the explicit style", rewrite=_one_by_one),
@@ -302,4 +309,6 @@ def emitted(transfer: Transfer, context: Context) -> tuple[tuple[Transfer, ...],
         changed = tuple(new for old in found for new in behaviour.rewrite(old, context))
         applied += [behaviour] if changed != found else []
         found = changed
-    return found, tuple(applied)
+    # What one moves into a loop, another may move out again.
+    is_unchanged = tuple(replace(new, making=transfer.making) for new in found) == (transfer,)
+    return found, () if is_unchanged else tuple(applied)

@@ -141,6 +141,7 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
     return Making(
         uses=2 if shape.tied and weight.scope == "embedding" else 1,
         stack=weight.per_pass if is_late else 1,
+        iterations=1 if is_late else weight.per_pass,
         micro_batches=shape.accumulation if is_late else 1,
         repeats=1 if is_late else shape.accumulation,
         product="f32" if weight.dims == ("bias",) else shape.dtype,

@@ -35,12 +35,6 @@ def left_over(result: Result) -> list[str]:
     return [f"{term.status} {term.predicted.scope}: {term.explanation}" for term in terms] + [f"unexplained {transfer}" for transfer in settled.unexplained]
 
 
-def attributed(result: Result) -> set[tuple[str, str]]:
-    """The behaviour and the last part of the scope of each attributed term."""
-    terms = [term for term in result.settlement.terms if term.status is Status.ATTRIBUTED]
-    return {(term.explanation.partition(":")[0], term.predicted.scope.rpartition("/")[2]) for term in terms}
-
-
 def test_nineteen_experiments_are_steps_of_the_decoder():
     assert {load(name).chapter for name in STEPS} == {14, 15, 17, 18, 20, 24, 35} and len(STEPS) == 19
 
@@ -56,10 +50,10 @@ def test_f32_on_8_cpu_devices_computes_and_sends_what_theory_says(name, style):
 
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
 @pytest.mark.parametrize(("name", "style"), IN_STYLES)
-def test_two_hosts_of_8_gpus_send_what_theory_says_but_for_the_time_of_norms(name, style):
+def test_two_hosts_of_8_gpus_send_what_theory_says(name, style):
     result = result_of(name, style, "gpu:h100:2x8", at_common_sizes(load(name).parameters))
     assert (result.failure, left_over(result)) == (None, [])
-    assert attributed(result) <= {("X8", "norm")}
+    assert result.verdict in (Verdict.EXACT, Verdict.EXPLAINED)
     assert not [claim for claim in result.claims if claim.is_surprise]
 
 

@@ -17,7 +17,7 @@ SCATTER = Transfer(Kind.REDUCE_SCATTER, ("fsdp",), 4, 3, "f32", 3072, phase="bac
 PARTS = Transfer(Kind.ALL_REDUCE, ("data",), 2, 3, "f32", 768, phase="backward", scope="layers/mlp/up", making=SPLIT)
 WHOLE = Transfer(Kind.ALL_REDUCE, ("data", "fsdp"), 8, 3, "f32", 3072, phase="backward", scope="layers/mlp/up")
 LOOKED_UP = Transfer(Kind.REDUCE_SCATTER, ("tensor",), 2, 1, "bf16", 640, phase="forward", scope="embedding", making=Making(is_held_whole=True))
-STACK = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 3 * 768, phase="backward", scope="layers/mlp/up", making=Making(stack=3))
+STACK = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 3 * 7680, phase="backward", scope="layers/mlp/up", making=Making(stack=3))
 LARGEST = Transfer(Kind.ALL_REDUCE, ("tensor",), 2, 1, "f32", 128, phase="forward", scope="loss/largest", making=Making(product="bf16"))
 NARROW = replace(LARGEST, dtype="bf16", payload_bytes=64)
 
@@ -109,7 +109,7 @@ def test_a_gradient_summed_over_one_axis_knows_no_second():
 
 @pytest.mark.parametrize("context", [CPU, GPU, TPU], ids=lambda c: c.platform)
 def test_a_stack_of_three_is_reduced_in_three_iterations_where_declared(context):
-    layers = replace(STACK, executions=3, payload_bytes=768)
+    layers = replace(STACK, executions=3, payload_bytes=7680)
     assert explained_by([STACK], [layers], context) == {"X7"}
     assert verdict([STACK], [replace(layers, executions=2)], context) is Verdict.REFUTED
     assert verdict([STACK], [layers], explicit(context)) is Verdict.REFUTED
@@ -120,13 +120,31 @@ def test_a_stack_reduced_at_once_is_exact_and_tells_what_was_expected():
     assert term.status is Status.EXACT and "X7" in term.explanation
 
 
-def test_layers_reduced_as_one_stack_are_attributed_and_never_more_than_all_of_them():
-    layers = replace(STACK, executions=3, payload_bytes=768, making=Making())
-    stack = replace(STACK, making=Making())
-    for context in (CPU, GPU, TPU, explicit(GPU)):
-        assert verdict([layers], [stack], context) is Verdict.ATTRIBUTED
-        assert verdict([layers], [replace(stack, executions=2)], context) is Verdict.REFUTED
-    assert verdict([replace(SCATTER, making=Making())], [replace(SCATTER, executions=1, payload_bytes=3 * 3072)], GPU) is Verdict.REFUTED
+FULL = replace(STACK, executions=4, payload_bytes=2560, making=Making(iterations=4))
+"""Four layers of 2,560 B: 10 KiB together."""
+
+
+@pytest.mark.parametrize("context", [GPU, TPU, explicit(GPU)], ids=["gpu", "tpu", "explicit"])
+def test_ten_kib_that_a_loop_stores_are_summed_once_and_a_byte_more_layer_by_layer(context):
+    more = replace(FULL, payload_bytes=2561)
+    assert explained_by([FULL], [replace(FULL, executions=1, payload_bytes=10_240)], context) == {"X8"}
+    assert verdict([FULL], [replace(FULL, executions=2, payload_bytes=10_240)], context) is Verdict.REFUTED
+    assert verdict([more], [more], context) is Verdict.EXACT
+    assert verdict([more], [replace(more, executions=1, payload_bytes=10_244)], context) is Verdict.REFUTED
+
+
+def test_cpus_sum_small_values_where_a_loop_makes_them_and_nobody_scatters_them_later():
+    late = replace(FULL, executions=1, payload_bytes=10_240)
+    assert verdict([FULL], [FULL], CPU) is Verdict.EXACT
+    assert verdict([FULL], [late], CPU) is Verdict.REFUTED
+    assert verdict([replace(FULL, kind=Kind.REDUCE_SCATTER)], [replace(late, kind=Kind.REDUCE_SCATTER)], explicit(GPU)) is Verdict.REFUTED
+
+
+@pytest.mark.parametrize("context", [GPU, TPU, explicit(GPU)], ids=["gpu", "tpu", "explicit"])
+def test_a_small_stack_that_is_summed_late_anyway_is_exact(context):
+    late = replace(FULL, executions=1, payload_bytes=10_240, making=Making(stack=4))
+    (term,) = settle(Ledger((late,)), Ledger((late,)), context).terms
+    assert (term.status, term.explanation) == (Status.EXACT, None)
 
 
 def test_a_lookup_is_summed_whole_by_a_declared_program_on_gpu_and_scattered_on_tpu():
@@ -186,8 +204,9 @@ def test_the_sum_of_a_product_that_is_kept_is_not_repeated_where_declared(contex
 def test_small_norms_of_two_micro_batches_leave_the_loop_twice_in_the_dtype_of_the_products():
     norm = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 5 * 32, phase="backward", scope="layers/mlp/norm", making=Making(stack=5, micro_batches=2, product="bf16"))
     stacks = replace(norm, dtype="bf16", payload_bytes=5 * 16, executions=2)
-    assert verdict([norm], [stacks], GPU) is Verdict.ATTRIBUTED
+    assert verdict([norm], [stacks], GPU) is Verdict.EXPLAINED
     assert verdict([norm], [replace(stacks, executions=3)], GPU) is Verdict.REFUTED
+    assert verdict([norm], [replace(stacks, executions=1)], GPU) is Verdict.REFUTED
 
 
 def test_a_gather_that_a_tpu_does_by_an_all_reduce_is_attributed_and_not_where_another_compiler_does_nor_for_half_of_it():

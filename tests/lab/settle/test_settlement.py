@@ -147,13 +147,6 @@ def test_seventeen_permutes_of_a_shard_are_a_windowed_gather_over_sixteen():
     assert statuses([GATHER], [loop], TPU)[0] is Verdict.REFUTED
 
 
-def test_one_reduction_of_the_stack_is_attributed_to_a_loop_that_it_left():
-    layers = replace(LOSS, executions=3, payload_bytes=3072, dtype="bf16", scope="layers/mlp/up")
-    stack = replace(layers, executions=1, payload_bytes=9216)
-    assert statuses([layers], [stack])[0] is Verdict.ATTRIBUTED
-    assert statuses([layers], [replace(stack, payload_bytes=9215)])[0] is Verdict.REFUTED
-
-
 def test_columns_split_the_wire_bytes_of_what_was_measured():
     padded = replace(SCATTER, payload_bytes=1120, padded_from_bytes=1024)
     stray = replace(LOSS, payload_bytes=8)
