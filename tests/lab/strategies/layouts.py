@@ -29,6 +29,8 @@ STYLES = ("declared", "explicit")
 ACCUMULATIONS = (1, 2, 4)
 SHAPE = DecoderShape(layers=3, batch=32, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=48, dtype="f32")
 """Every dim splits over what any layout splits it over, four micro-batches too."""
+UNEVEN = replace(SHAPE, kv_heads=3, queries=3, mlp=41, vocab=47)
+"""Heads, hidden dims and words split over no axis: where none is to split them, that is nobody's matter."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class Case:
 
     @property
     def shape(self) -> DecoderShape:
-        return replace(SHAPE, remat=self.remat, accumulation=self.accumulation, tied=self.tied)
+        shape = SHAPE if "tensor" in self.axes.names else UNEVEN
+        return replace(shape, remat=self.remat, accumulation=self.accumulation, tied=self.tied)
 
 
 EVERY_CASE = tuple(Case(*choice) for choice in product(LAYOUTS, STYLES, REMATS, ACCUMULATIONS, (False, True)))

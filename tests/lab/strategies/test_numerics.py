@@ -1,6 +1,7 @@
 """Loss, gradients and one update of the sharded decoder against one device's, float32 on 8 fake devices."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, product
 from typing import Any
@@ -32,18 +33,22 @@ TOLERANCE = 1e-5
 """Of the largest entry of each array."""
 
 
-def assert_equal_to_one_device(found: Any, expected: Any) -> None:
+def assert_equal_to_one_device(found: Any, expected: Any, of: object = None) -> None:
+    """Says what it is of where it is not."""
     found, expected = (jax.tree.leaves_with_path(jax.device_get(tree)) for tree in (found, expected))
     assert [path for path, _ in found] == [path for path, _ in expected]
     unit = {path: max(np.abs(x).max(), 1e-30) for path, x in expected}
     scaled = [{jax.tree_util.keystr(path): x / unit[path] for path, x in tree} for tree in (found, expected)]
-    chex.assert_trees_all_close(*scaled, rtol=0, atol=TOLERANCE)
+    chex.assert_trees_all_close(*scaled, rtol=0, atol=TOLERANCE, custom_message=f"of {of}" if of else None)
+
+
+def loss_and_gradients(shape: DecoderShape) -> tuple[jax.Array, Any]:
+    """One device's, without recomputation and without micro-batches."""
+    return _on_one_device(replace(shape, remat="none", accumulation=1))
 
 
 @cache
-def loss_and_gradients(tied: bool) -> tuple[jax.Array, Any]:
-    """One device's, without recomputation and without micro-batches."""
-    shape = DecoderShape(**vars(SHAPE) | {"tied": tied, "remat": "none"})
+def _on_one_device(shape: DecoderShape) -> tuple[jax.Array, Any]:
     with jax.default_matmul_precision("highest"):
         return jax.jit(jax.value_and_grad(mean_loss), static_argnums=3)(initial(shape), *random_tokens(shape), shape)
 
@@ -60,7 +65,7 @@ def on_8_devices(build: Callable[..., program.Program], case: Case, state: Train
 @pytest.mark.parametrize("case", covering(), ids=str)
 def test_loss_and_every_gradient_are_those_of_one_device(case):
     found = on_8_devices(program.gradients, case, program.initial_state(case.strategy, case.shape))
-    assert_equal_to_one_device(found, loss_and_gradients(case.tied))
+    assert_equal_to_one_device(found, loss_and_gradients(case.shape), of=case.shape)
 
 
 def test_any_two_choices_meet_in_a_case():
@@ -103,6 +108,6 @@ def one_update(state: TrainState, loss: jax.Array, gradients: Any) -> tuple[Trai
 def test_one_step_gives_the_state_that_one_device_updates_to(layout, style):
     case = Case(layout, style, remat="full", accumulation=2 if style == "explicit" else 1, tied=False)
     state = in_mid_training(case)
-    expected = one_update(state, *loss_and_gradients(case.tied))
+    expected = one_update(state, *loss_and_gradients(case.shape))
     assert expected[1].gradient_norm > 1
-    assert_equal_to_one_device(on_8_devices(program.step, case, state), expected)
+    assert_equal_to_one_device(on_8_devices(program.step, case, state), expected, of=case.shape)

@@ -268,9 +268,6 @@ def test_composition_does_not_depend_on_the_brackets():
         (HYBRID, REPLICAS, {"batch": 12}, "dim 'batch' of size 12 does not split over data=2*fsdp=4; make it a multiple of 8"),
         (ZERO3, FSDP_8, {"embed": 25}, "dim 'embed' of size 25 does not split over fsdp=8; make it a multiple of 8"),
         (ZERO1, DATA_8, {"embed": 28}, "dim 'embed' of size 28 does not split over data=8; make it a multiple of 8"),
-        (FSDP_TENSOR, FSDP_TENSOR_AXES, {"kv_heads": 6}, "dim 'kv_heads' of size 6 does not split over tensor=4; make it a multiple of 4"),
-        (FSDP_TENSOR, FSDP_TENSOR_AXES, {"vocab": 73}, "dim 'vocab' of size 73 does not split over tensor=4; make it a multiple of 4"),
-        (FSDP_TENSOR, FSDP_TENSOR_AXES, {"mlp": 42}, "dim 'mlp' of size 42 does not split over tensor=4; make it a multiple of 4"),
         (FSDP_SEQUENCE, FSDP_TENSOR_AXES, {"length": 6}, "dim 'length' of size 6 does not split over tensor=4; make it a multiple of 4"),
         (ZERO3, DATA_8, {}, "no axis 'fsdp' in the mesh; it has data"),
         (FSDP_TENSOR, FSDP_8, {}, "no axis 'tensor' in the mesh; it has fsdp"),
@@ -281,6 +278,15 @@ def test_what_does_not_split_is_refused_in_one_line(strategy, axes, sizes, messa
         with pytest.raises(Unusable) as refused:
             refuse(replace(SHAPE, **sizes), axes)
         assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("layout", [name for name, (_, axes) in EVERY.items() if "tensor" in axes.names])
+@pytest.mark.parametrize(("dim", "size"), [("kv_heads", 6), ("kv_heads", 2), ("mlp", 42), ("vocab", 73)])
+def test_heads_hidden_dims_or_words_that_4_tensor_ranks_cannot_share_are_refused_by_every_layout(layout, dim, size):
+    strategy, axes = EVERY[layout]
+    for refuse in (strategy.check, strategy.predict):
+        with pytest.raises(Unusable, match=f"dim '{dim}' of size {size} does not split over tensor=4; make it a multiple of 4"):
+            refuse(replace(SHAPE, **{dim: size}), axes)
 
 
 def test_tensor_parallelism_alone_splits_no_sequence_of_6():
