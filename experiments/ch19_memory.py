@@ -32,7 +32,7 @@ class Assumed(DecoderShape):
         return Axes.of({DATA: parse_target(self.target).devices})
 
     def terms(self, remat: str) -> dict[str, int]:
-        return peak_terms(DATA_PARALLEL, STYLE, self.shape(remat), self.axes)
+        return peak_terms(DATA_PARALLEL, STYLE, self.shape(remat), self.axes, parse_target(self.target).memory_bytes)
 
     def measured(self, remat: str) -> Memory:
         return planned_step(DATA_PARALLEL, STYLE, self.shape(remat), self.target, self.axes).memory

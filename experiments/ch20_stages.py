@@ -38,7 +38,7 @@ class Assumed(DecoderShape):
         return planned_step(strategy, STYLE, self.shape, self.target, self.axes(strategy))
 
     def terms(self, strategy: Strategy) -> dict[str, int]:
-        return peak_terms(strategy, STYLE, self.shape, self.axes(strategy))
+        return peak_terms(strategy, STYLE, self.shape, self.axes(strategy), parse_target(self.target).memory_bytes)
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:

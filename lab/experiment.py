@@ -82,7 +82,8 @@ class Experiment:
       reference: parameters to the function on one device whose results a small program must reach.
       build_numeric: the same as `build`, for the program whose results are compared, where that is another.
       inputs: parameters to the arguments of that program; random ones where there is none.
-      memory: (style, parameters, axes) to the bytes that theory puts on one device when it holds most, by what they are, the arguments first.
+      memory: (style, parameters, axes, bytes of memory or None) to the bytes that theory puts on one device when it holds most, by what they are, the
+        arguments first.
       state: (parameters, mesh) to what a step takes first and gives back first, as shapes with the shardings that its layout declares.
       more_targets: where `lab verify --full` runs it besides.
     """
@@ -99,7 +100,7 @@ class Experiment:
     reference: Callable[[Any], Callable[..., Any]]
     build_numeric: Callable[[str, Any, Mesh], tuple[Callable[..., Any], tuple[Any, ...]]] | None = None
     inputs: Callable[[Any], tuple[Any, ...]] | None = None
-    memory: Callable[[str, Any, Axes], dict[str, int]] | None = None
+    memory: Callable[[str, Any, Axes, int | None], dict[str, int]] | None = None
     state: Callable[[Any, Mesh], Any] | None = None
     targets: tuple[str, ...] = TARGETS
     styles: tuple[str, ...] = STYLES

@@ -112,7 +112,7 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
     start = time.perf_counter()
     mesh = make_mesh(target, axes)
     predicted = experiment.predict(parameters, axes)
-    held = experiment.memory(style, parameters, axes) if experiment.memory else None
+    held = experiment.memory(style, parameters, axes, target.memory_bytes) if experiment.memory else None
 
     def result(compiled: float, read: float, **outcome: Any) -> Result:
         seconds = Seconds(compiled, read, time.perf_counter() - start)

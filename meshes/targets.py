@@ -49,6 +49,12 @@ class Target:
         return prod(self.shape) * self.slices * a_chip
 
     @property
+    def memory_bytes(self) -> int | None:
+        """Of one device; None on CPUs and where they are whatever is attached."""
+        known = chip(self.chip) if self.chip else None
+        return int(known.memory_bytes.value) // known.devices_per_chip if known else None
+
+    @property
     def hosts(self) -> int:
         """Of a GPU target."""
         return self.shape[0]

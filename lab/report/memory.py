@@ -47,11 +47,10 @@ def _padding(size: int) -> list[str]:
 def _room(target: str, peak: int) -> list[str]:
     """On the chip of a target that names one."""
     place = parse_target(target)
-    if place.chip is None:
+    room = place.memory_bytes
+    if room is None:
         return []
-    known = chip(place.chip)
-    room = int(known.memory_bytes.value) // known.devices_per_chip
-    fits = f"the peak is {peak / room:.0%} of the {bytes_text(room)} of {known.name}"
+    fits = f"the peak is {peak / room:.0%} of the {bytes_text(room)} of {chip(place.chip).name}"
     if peak > room:
         fits += ": it does not fit; take fewer sequences at once (batch, accumulation) or another layout"
     return [fits]

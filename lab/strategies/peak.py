@@ -26,21 +26,34 @@ SAVED = {
 """What each of the decoder's policies keeps of a layer."""
 STREAM = ("input", "attention_norm_in", "attention_normed", "attention_leaves", "mlp_norm_in", "mlp_normed")
 SQUARE = ("softmax", "probabilities")
-ATTENTION = ("attention_norm_in", "attention_normed", "attention_in", "q", "k", "v", *SQUARE)
+ATTENTION = ("attention_norm_in", "attention_normed", "attention_in", "q", "k", "v")
 TILE = 512
 """Keys of a tile, at most, where scores are made tile by tile."""
 
 Terms = dict[str, int]
 
 
-def peak_terms(strategy: Strategy, style: str, shape: DecoderShape, axes: Axes) -> Terms:
+def peak_terms(strategy: Strategy, style: str, shape: DecoderShape, axes: Axes, memory_bytes: int | None = None) -> Terms:
     """Bytes of one device at the fullest moment of a step, by what they are; their sum is the peak.
 
-    Copies into other layouts are those that XLA's GPU compiler makes of whole stacks; what else it keeps beside these terms is left out, and what it
-    computes again of a step that its chip has no room for.
+    Copies into other layouts are those that XLA's GPU compiler makes of whole stacks; what else it keeps beside these terms is left out. Of a step that
+    has no room in a chip of `memory_bytes` it computes again what it can: the probabilities that it would else keep (G10).
     Source: Ch. 19, `ch19.total`, with the activations of `lab.book.activations`.
     """
-    return {"arguments": static_bytes(strategy, shape, axes)} | max(Device(strategy, style, shape, axes).moments, key=lambda terms: sum(terms.values()))
+    static = {"arguments": static_bytes(strategy, shape, axes)}
+    terms = static | fullest(Device(strategy, style, shape, axes).moments)
+    if memory_bytes is None or sum(terms.values()) <= budget(memory_bytes, static["arguments"]):
+        return terms
+    return static | fullest(Device(strategy, style, shape, axes, is_cramped=True).moments)
+
+
+def fullest(moments: Iterable[Terms]) -> Terms:
+    return max(moments, key=lambda terms: sum(terms.values()))
+
+
+def budget(memory_bytes: int, arguments: int) -> int:
+    """What XLA's GPU compiler lets a step hold: its arguments, and 95 % of what they leave of 80 % of the chip."""
+    return int(0.95 * 0.8 * memory_bytes + 0.05 * arguments)
 
 
 def saved_layer_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
@@ -50,22 +63,25 @@ def saved_layer_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> in
 
 @dataclass(frozen=True)
 class Device:
-    """One device's share of a step."""
+    """One device's share of a step; `is_cramped` where the step has no room."""
 
     strategy: Strategy
     style: str
     shape: DecoderShape
     axes: Axes
+    is_cramped: bool = False
 
     @property
     def moments(self) -> tuple[Terms, ...]:
-        """The head, both ends of the backward pass of the layers, and what follows it; a step is fullest at one of them."""
-        kept = {"activations kept": self.shape.layers * self.saved, "weights kept as used": self.kept_weights} | self.ends_waiting
+        """A layer's scores, the head, both ends of the backward pass of the layers, and what follows it; a step is fullest at one of them."""
+        saved = {"activations kept": self.shape.layers * self.saved, "weights kept as used": self.kept_weights}
+        kept = saved | self.ends_waiting
         # The layer that is peeled off the backward loop begins before the copy, and what it gives is scattered after the loop.
         copied = {"scores in a second layout": self.second_layout} | (self.layer_at_work if self.is_peeled else {})
         peeled = {"one layer's gradients before they are scattered": self._in_products(self.matrices)} | self.head_later if self.is_peeled else {}
         return (
-            kept | {"logits": self.logits, "head as used": self.used(self.ends[-1:])},
+            saved | self.going_forward,
+            saved | self.ends_waiting | {"logits": self.logits, "head as used": self.used(self.ends[-1:])},
             kept | self.gradients | copied,
             kept | self.gradients | self.layer_at_work,
             self.gradients | {"gradients of the ends, whole": self._in_products(self.ends)} | peeled,
@@ -79,8 +95,8 @@ class Device:
         early = self._in_products(self.ends[-1:])
         if self.is_declared_zero3:
             return {"gradient of the head": early} | zeros
-        # Where the vocabulary is split, the sum of what the head hands back is begun first, and its gradient left for later.
-        if not self.is_vocab_split and early < sum(self.head_later.values()):
+        # Where the stream is split, the scatter of what the head hands back is begun first, and its gradient left for later.
+        if not self.is_split_between_blocks and early < sum(self.head_later.values()):
             return {"gradient of the head": early}
         return self.head_later if self.is_peeled or self.is_split_between_blocks or self.strategy.state else self.head_later | zeros
 
@@ -171,7 +187,7 @@ class Device:
     @property
     def is_gathered(self) -> bool:
         """Weights are, for each layer (ZeRO-3)."""
-        return self._is_parted(self.strategy.weights)
+        return self._splits(self.strategy.weights, self.strategy.inside)
 
     @property
     def is_peeled(self) -> bool:
@@ -183,8 +199,9 @@ class Device:
         """Gradients are those of the parts from the start; declared, ZeRO-2 is ZeRO-1."""
         return self.strategy.is_anchored and self.style == "explicit"
 
-    def _is_parted(self, layout: Layout) -> bool:
-        return any(elements(w, layout, self.shape, self.axes) < elements(w, self.strategy.inside, self.shape, self.axes) for w in self.matrices)
+    def _splits(self, layout: Layout, other: Layout) -> bool:
+        """Of a layer's matrices, further than the other does."""
+        return any(elements(w, layout, self.shape, self.axes) < elements(w, other, self.shape, self.axes) for w in self.matrices)
 
     @property
     def is_split_between_blocks(self) -> bool:
@@ -268,10 +285,44 @@ class Device:
     def in_attention(self) -> Terms:
         """When its attention's are, where scores are largest: what it keeps, the gradients of scores, and the MLP's tensors until its weights' are made."""
         if self.is_recomputed:
-            return {"one layer's tensors": self._sum((*ATTENTION, *SQUARE)) + 4 * self.tensors["hidden"]} | self.used_but("down", "up", "gate")
+            inner = self._sum(ATTENTION) + 4 * self.tensors["hidden"]
+            return self.scores_and_gradients | {"one layer's tensors": inner} | self.used_but("down", "up", "gate")
         # Of stacks that are kept, a layer that is peeled off the loop has slices of its own.
-        layer = self.saved if self.is_peeled else 0
-        return {"one layer's tensors": max(layer, self._sum(SQUARE) * (1 if self.remat == "none" else 2))}
+        slices = {"one layer's tensors": self.saved if self.is_peeled else 0}
+        return fullest([slices, self.scores_and_gradients if self.remat == "selective" else {"one layer's tensors": self._sum(SQUARE)}])
+
+    @property
+    def scores_and_gradients(self) -> Terms:
+        """Of a layer whose attention is computed again. Through a softmax goes back what needs its scores, their gradients and those of the
+        probabilities; these themselves wait until the gradients of values are made of them."""
+        scores, probabilities = (self.tensors[name] for name in SQUARE)
+        return {
+            "one layer's scores and their gradients": 2 * scores + probabilities,
+            "probabilities that wait for the values' gradients": probabilities if self.keeps_probabilities else 0,
+        }
+
+    @property
+    def keeps_probabilities(self) -> bool:
+        """XLA's GPU compiler makes the gradients of values at once where no transfer is to be hidden; declared, it makes the probabilities once more, and
+        so it does where a step has no room."""
+        return self.style == "explicit" and self.is_moved_in_layers and not self.is_cramped
+
+    @property
+    def is_moved_in_layers(self) -> bool:
+        """Something is, as they are gone through backwards: weights, their gradients, or parts of products."""
+        return self.is_gathered or self.is_anchored or self._splits(self.strategy.inside, Layout())
+
+    @property
+    def going_forward(self) -> Terms:
+        """A layer's attention: scores and probabilities, and what is made before the loop: the mask of a byte a score, and in float32 what hides a score."""
+        if self.is_tiled:
+            return {}
+        scores, probabilities = (self.tensors[name] for name in SQUARE)
+        return {
+            "one layer's scores and probabilities": scores + probabilities,
+            "the mask of all scores": scores // 4 + scores if self.shape.causal else 0,
+            "weights as gathers or experts read them": self.relaid,
+        }
 
     @property
     def in_gathers(self) -> Terms:
