@@ -115,6 +115,7 @@ def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh)
     spread = Spread(strategy, shape, typed(mesh) if style == "typed" else mesh)
     strategy.check(shape, spread.axes)
     _check_dispatch(shape, style, mesh)
+    _check_order(spread, style)
     return spread
 
 
@@ -123,6 +124,15 @@ def _check_dispatch(shape: DecoderShape, style: str, mesh: Mesh) -> None:
         raise Unusable(f"dispatch={shape.dispatch} in the {style} style: compilers lay out no array of as many rows as there are; set dispatch=slots, or go explicit")
     if shape.dispatch == "ragged" and mesh.devices.flat[0].platform == "cpu":
         raise Unusable("dispatch=ragged on CPUs, which have no ragged all-to-all; compile for a GPU or TPU, or set dispatch=padded")
+
+
+def _check_order(spread: Spread, style: str) -> None:
+    """A dim that is split over several axes has consecutive parts along the last: without it, all others' parts lie elsewhere, and permutes have to bring them."""
+    batch, experts = ([axis for axis in spread.strategy.inside.axes_of(dim, spread.axes.names) if spread.axes[axis] > 1] for dim in ("batch", "experts"))
+    if style != "explicit" and experts and experts != batch[-len(experts) :]:
+        last = [axis for axis in batch if axis not in experts] + experts
+        found = f"mesh {spread.axes} with experts along {', '.join(experts)} in the {style} style: taken from a batch that {batch[-1]} splits further, tokens are permuted first"
+        raise Unusable(f"{found}; put {', '.join(experts)} last, as in {','.join(f'{axis}={spread.axes[axis]}' for axis in last)}, or go explicit")
 
 
 def step(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Program:
