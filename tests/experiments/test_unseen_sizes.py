@@ -1,4 +1,4 @@
-"""Steps of sizes that nobody looked at before settle as well: drawn shapes under drawn layouts, styles, micro-batches and recomputation."""
+"""Steps of sizes that nobody looked at before settle as well, and refute no claim: drawn shapes under drawn layouts, styles, micro-batches and recomputation."""
 
 from dataclasses import dataclass, replace
 
@@ -6,6 +6,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
+from lab.claims import claims_of
+from lab.experiment import Claim, load
 from lab.inspection import inspect_program
 from lab.models.shape import REMATS, DecoderShape
 from lab.run import context
@@ -38,6 +40,18 @@ class Grain:
 
 
 FINE, COARSE = Grain(), Grain(tokens=128, embed=64, head_dim=32, mlp=64)
+QUESTIONS = {
+    "data": "ch14_data_parallel",
+    "zero1": "ch20_zero1",
+    "zero2": "ch20_zero2",
+    "zero3": "ch20_zero3",
+    "hybrid": "ch24_hybrid",
+    "data x tensor": "ch15_tensor_parallel",
+    "data x sequence": "ch17_sequence_parallel",
+    "fsdp x tensor": "ch24_fsdp_tensor_parallel",
+    "fsdp x sequence": "ch24_llama3_405b",
+}
+"""The experiment of each layout, whose claims are to hold at any sizes."""
 MESHES_OF_16 = {"data=8": "data=16", "fsdp=8": "fsdp=16", "data=2,fsdp=4": "data=2,fsdp=8", "data=2,tensor=4": "data=2,tensor=8", "fsdp=2,tensor=4": "fsdp=2,tensor=8"}
 
 
@@ -64,18 +78,21 @@ def drawn(draw, style: str, dtype: str, grain: Grain, meshes: dict[str, str] | N
     return Drawn(layout, style, str(axes), DecoderShape(**sizes, accumulation=accumulation, remat=remat, tied=tied, dtype=dtype))
 
 
-def settlement_of(case: Drawn, target: str) -> Settlement:
+def settled(case: Drawn, target: str) -> tuple[Settlement, tuple[Claim, ...]]:
     strategy, axes, place = LAYOUTS[case.layout][0], Axes.parse(case.axes), parse_target(target)
     mesh = make_mesh(place, axes)
     function, arguments = program.step(strategy, case.style, case.shape, mesh)
     measured = inspect_program(function.lower(*arguments).compile(), (), mesh, place, source=case.layout)
-    return settle(strategy.predict(case.shape, axes), measured, context(place, case.style, axes, mesh))
+    predicted = strategy.predict(case.shape, axes)
+    settlement = settle(predicted, measured, context(place, case.style, axes, mesh))
+    return settlement, claims_of(load(QUESTIONS[case.layout]), case.shape, axes, predicted, measured, settlement)
 
 
 def assert_settles(case: Drawn, target: str) -> Settlement:
-    settlement = settlement_of(case, target)
+    settlement, claims = settled(case, target)
     assert [term for term in settlement.terms if term.status in (Status.REFUTED, Status.MISSING)] == []
     assert settlement.unexplained == () and settlement.is_complete
+    assert [claim for claim in claims if claim.is_surprise] == []
     return settlement
 
 
@@ -107,6 +124,11 @@ SMALL = DecoderShape(layers=3, batch=32, length=24, embed=40, kv_heads=4, querie
 
 def test_a_declared_tied_table_settles():
     assert_settles(Drawn("data", "declared", "data=8", replace(SMALL, tied=True)), "cpu:8")
+
+
+def test_gradients_that_are_summed_after_two_micro_batches_decide_what_data_parallelism_sends():
+    _, claims = settled(Drawn("data", "explicit", "data=8", replace(SMALL, accumulation=2)), "cpu:8")
+    assert [str(claim.verdict) for claim in claims] == ["confirmed"] * 3
 
 
 @pytest.mark.parametrize("layout", ["data x tensor", "fsdp x sequence"])
