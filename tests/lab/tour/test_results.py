@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[3]
@@ -24,18 +25,18 @@ def test_each_of_32_rows_is_a_step_of_the_record():
 
 
 @pytest.mark.parametrize("text", [PAGE, README], ids=["page", "README"])
-def test_the_median_error_is_told_and_the_step_that_is_far_off(text):
+def test_the_median_error_is_told_and_that_no_step_is_far_off(text):
     assert f"median error {median(ERRORS) * 100:.1f} %" in text
-    assert sum(error > 0.2 for error in ERRORS) == 1
+    assert max(ERRORS) < 0.2 and "off by more than 20 %" in text
     assert f"{len(ERRORS)} steps" in text
     assert {RECORD["machine"]["driver"], RECORD["machine"]["nccl"], RECORD["machine"]["jax"], RECORD["date"][:10]} <= set(re.findall(r"[\d.-]*\d", text))
 
 
-def test_46_programs_communicate_as_ahead_of_time_and_34_of_them_have_the_same_peak():
+def test_50_programs_communicate_as_ahead_of_time_and_43_of_them_have_the_same_peak():
     assert all(program["ahead_of_time"]["changes"] == [] and program["verdict"] in ("exact", "explained") for program in PROGRAMS)
     same = sum(program["ahead_of_time"]["same"] for program in PROGRAMS)
     untuned = sum(program["ahead_of_time"]["same_untuned"] and not program["ahead_of_time"]["same"] for program in PROGRAMS)
-    assert (len(PROGRAMS), same, untuned) == (46, 27, 7)
+    assert (len(PROGRAMS), same, untuned) == (50, 27, 16)
     assert f"Peak memory is equal in {same}, in {untuned} more" in README
     assert f"Peak memory is the same in {same}, and\nin {untuned} more" in PAGE
     assert f"{len(PROGRAMS)} programs" in PAGE and f"{len(PROGRAMS)} programs" in README
@@ -46,14 +47,18 @@ def test_the_programs_whose_peak_differs_are_listed_with_their_bytes():
     for program in differing:
         peaks = " | ".join(f"{program['ahead_of_time'][which]:,}" for which in ("peak", "attached_peak", "untuned_peak"))
         assert f"| {program['experiment']} | {program['style']} | {peaks} |" in PAGE
-    assert len(differing) == 12
+    assert len(differing) == 7
 
 
-def test_the_losses_of_pipelines_rings_and_experts_are_told_as_recorded():
-    record = json.loads((ROOT / "results" / "losses_2xh200_jax0.11.2.json").read_text())
-    errors = {}
-    for entry in record["losses"]:
-        errors.setdefault(entry["experiment"], []).append(entry["cpu"]["worst_relative_error"])
-    worst = max(*errors["ch16_training"], *errors["ch17_training"])
-    assert f"agree with one CPU's to {worst:.1e} over 200 steps".replace("e-07", "e-7") in README
-    assert f"later they part by {max(errors['ch18_training']):.1%}".replace("%", " %") in README
+def test_32_trainings_without_experts_and_4_of_8_with_them_have_the_losses_of_one_cpu():
+    worst = {}
+    for training in RECORD["losses"]:
+        cpu = np.array(training["cpu"]["losses"])
+        errors = {f"{curve['layout']} {curve['style']}": np.abs(np.array(curve["losses"]) / cpu - 1) for curve in training["curves"]}
+        worst.setdefault("ch18" in training["experiment"], []).extend(errors.values())
+    assert len(worst[False]) == 32 and all(len(errors) == 200 for errors in worst[False])
+    assert f"{max(errors.max() for errors in worst[False]):.1e}".replace("e-07", "e-7") in README
+    assert len(worst[True]) == 8 and sum(errors.max() < 1e-6 for errors in worst[True]) == 4
+    parted = [int(np.argmax(errors > 3e-6)) for errors in worst[True] if errors.max() > 1e-6]
+    assert sorted(parted) == [48, 59, 59, 59]
+    assert f"{max(errors[: min(parted)].max() for errors in worst[True]):.1e}" .replace("e-07", "e-7") in README
