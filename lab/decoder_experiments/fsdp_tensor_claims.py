@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import inf
 
 from lab.book.parallelism import activation_bytes, dp_volume_bytes, tp_volume_bytes
 from lab.book.tensor_parallel import sp_layer_wire_bytes
 from lab.decoder_experiments.zero_claims import ends_numbers, layers_numbers, moved_for_weights, never_split
 from lab.evidence import along, counted, element_bytes, elements_sent, of_elements
-from lab.experiment import Claim, decided
+from lab.experiment import Claim, calculated, decided
 from lab.ledger import Kind, Ledger
 from lab.models.shape import DecoderShape
 from meshes.axes import FSDP, TENSOR, Axes
+from meshes.targets import parse_target
 
 SCALAR_BYTES = 4
 
@@ -19,7 +21,7 @@ SCALAR_BYTES = 4
 def fsdp_tensor_claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if 1 in axes.sizes:
         return ()
-    return (_volumes(shape, axes, measured), _payload(shape, axes, measured), *_links(measured))
+    return (_volumes(shape, axes, measured), _payload(shape, axes, measured), *_links(axes, measured))
 
 
 def _volumes(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
@@ -68,10 +70,18 @@ def _payload(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
     return decided("ch24.tp_scaling_claim", sizes == {book}, f"{found}; b S H w is {counted(book)} B, however many ranks there are")
 
 
-def _links(measured: Ledger) -> tuple[Claim, ...]:
-    """Decided where there are two links: between GPUs of one host, and between hosts."""
+def _links(axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
+    """Decided where there are two links, between GPUs of one host and between hosts, and tensor ranks are neighbours in one host."""
     tensor, fsdp = ({t.link for t in along(measured, axis)} for axis in (TENSOR, FSDP))
     if "network" not in tensor | fsdp:
         return ()
     evidence = f"activations over tensor cross {' and '.join(sorted(tensor))} links, weights over fsdp {' and '.join(sorted(fsdp))} links"
+    if axes.names[-1] != TENSOR or measured.target and axes[TENSOR] > _of_a_host(measured.target):
+        return (calculated("ch24.order_3d", f"{evidence}; the order has tensor innermost and inside a host, and mesh {axes} has not"),)
     return (decided("ch24.order_3d", (tensor, fsdp) == ({"host"}, {"network"}), evidence),)
+
+
+def _of_a_host(target: str) -> float:
+    """GPUs; of attached ones it is not known."""
+    found = parse_target(target)
+    return found.per_host if found.platform == "gpu" else inf

@@ -233,6 +233,13 @@ def test_axes_on_their_links_confirm_the_order_and_swapped_links_refute_it(name)
         assert (found["ch24.order_3d"], found["ch24.comm_per_axis"]) == (verdict, "confirmed")
 
 
+@pytest.mark.parametrize(("mesh", "target"), [("tensor=4,fsdp=2", None), ("fsdp=2,tensor=4", "gpu:h100:4x2")])
+def test_tensor_ranks_that_are_no_neighbours_in_one_host_leave_the_order_undecided(mesh, target):
+    name, axes = "ch24_llama3_405b", Axes.parse(mesh)
+    measured = replace(changed(ideal(name), lambda t: True, link="network"), target=target)
+    assert [str(claim.verdict) for claim in load(name).claims(SMALL, axes, measured) if claim.id == "ch24.order_3d"] == ["calculated"]
+
+
 @pytest.mark.parametrize("name", FSDP_BY_TENSOR)
 def test_activations_that_grow_with_the_ranks_refute_that_they_do_not(name):
     found = verdicts(name, changed(ideal(name), is_activation, payload_bytes=2 * X))
