@@ -286,6 +286,8 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("G6", "gpu", _P, "sums of gradients outside the inner scan leave the accumulation loop: executions x 1", rewrite=_after_the_passes),
     Behaviour("G7", "gpu", _O, "some gathers of a cast weight run in f32: twice the bytes", "pin the sharding of the cast value before the gather"),
     Behaviour("G9", "gpu", _P, "a declared lookup that is held whole before its tokens are split is summed everywhere: an all-reduce, not a reduce-scatter", rewrite=_looked_up_whole),
+    Behaviour("G10", "gpu", _P, "a step that needs more than its arguments and 95 % of what they leave of 80 % of the chip is thinned out: probabilities that wait for the values' gradients are made again; memory, not bytes on the wire", "take fewer sequences at once"),
+    Behaviour("G11", "gpu", _O, "the schedule makes the head's gradient, the zeros of the embedding's and copies of kept stacks early or late: 6 % of a peak at most, and 17 % where there is no room; memory, not bytes on the wire", "compile at your own sizes"),
     Behaviour("T1", "tpu", _R, "a reduce-scatter is an all-reduce and a slice: same payload, twice the wire bytes; nearly always over a whole slice, sometimes over less, by no known rule", "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter keeps most", recognise=_reduced_everywhere),
     Behaviour("T2", "tpu", _R, "shards are padded before a reduce-scatter, and permutes of the padding follow", "choose shards that fill the tiles", recognise=_padded_scatter),
     Behaviour("T3", "tpu", _P, "a reduce-scatter is printed as an all-reduce and a slice inside a custom fusion; it is read as what it is"),

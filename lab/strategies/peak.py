@@ -9,6 +9,7 @@ from math import prod
 
 from lab.book.activations import LLAMA_SAVED, SWIGLU, llama_tensors
 from lab.book.context import kv_head_copies
+from lab.book.memory import model_state_bytes
 from lab.models.shape import DecoderShape
 from lab.strategies.memory import static_bytes
 from lab.strategies.strategy import Strategy
@@ -73,18 +74,20 @@ class Device:
 
     @property
     def moments(self) -> tuple[Terms, ...]:
-        """A layer's scores, the head, both ends of the backward pass of the layers, and what follows it; a step is fullest at one of them."""
+        """A layer's scores, the head, both ends of the backward pass of the layers, what follows it, and the update; a step is fullest at one of them."""
         saved = {"activations kept": self.shape.layers * self.saved, "weights kept as used": self.kept_weights}
         kept = saved | self.ends_waiting
-        # The layer that is peeled off the backward loop begins before the copy, and what it gives is scattered after the loop.
-        copied = {"scores in a second layout": self.second_layout} | (self.layer_at_work if self.is_peeled else {})
+        # The zeros that gradients begin with are made after the copy; but the layer that is peeled off the backward loop begins before it, and what it
+        # gives is scattered after the loop.
+        copied = {"scores in a second layout": self.second_layout} | (self.gradients | self.layer_at_work if self.is_peeled else {})
         peeled = {"one layer's gradients before they are scattered": self._in_products(self.matrices)} | self.head_later if self.is_peeled else {}
         return (
             saved | self.going_forward,
             saved | self.ends_waiting | {"logits": self.logits, "head as used": self.used(self.ends[-1:])},
-            kept | self.gradients | copied,
+            kept | copied,
             kept | self.gradients | self.layer_at_work,
             self.gradients | {"gradients of the ends, whole": self._in_products(self.ends)} | peeled,
+            self.renewal,
         )
 
     @property
@@ -226,15 +229,32 @@ class Device:
 
     def gradient_of(self, some: Iterable[Weight]) -> int:
         """In the dtype of the products, as the backward pass leaves it."""
-        return sum(self.shape.bytes_per_element * weight.per_pass * elements(weight, self.held, self.shape, self.axes) for weight in some)
+        return self.shape.bytes_per_element * self._count(some, self.held)
 
     @property
     def gradients(self) -> Terms:
         """Of all layers: those of float32 weights, and sums over micro-batches, are float32."""
         is_float32 = self.strategy.state is None or self.is_anchored
         layers = self.gradient_of(self.matrices) * (4 // self.shape.bytes_per_element if is_float32 else 1)
-        added = 4 * sum(w.per_pass * elements(w, self.held, self.shape, self.axes) for w in weights(self.shape)) if self.shape.accumulation > 1 else 0
+        added = 4 * self._count(weights(self.shape), self.held) if self.shape.accumulation > 1 else 0
         return {"gradients of the layers": layers, "gradients added up over micro-batches": added}
+
+    @property
+    def renewal(self) -> Terms:
+        """Where weights in use are a copy: the whole of one stack, gathered, and new states in the layout of gathers, their split dim first."""
+        if self.strategy.state is None:
+            return {}
+        parts = [w for w in (*self.matrices, *self.ends) if self.strategy.splits_further(w.dims)]
+        moved = [w for w in parts if not self.strategy.splits_further(w.dims[-1:])]
+        state = model_state_bytes(self._count(moved, self.strategy.master), weight_bytes=0, gradient_bytes=0)
+        return {
+            "new weights of one stack, whole": self.shape.bytes_per_element * max((self._count([w], self.strategy.weights) for w in parts), default=0),
+            "new masters and moments in another layout": int(state) if moved else 0,
+        }
+
+    def _count(self, some: Iterable[Weight], layout: Layout) -> int:
+        """Numbers of all their layers."""
+        return sum(w.per_pass * elements(w, layout, self.shape, self.axes) for w in some)
 
     @property
     def logits(self) -> int:
@@ -251,7 +271,7 @@ class Device:
         products are batched, so that what these sum over comes last."""
         ends = ("gate", "query") if self.is_gathered else ("gate", "up") if self.shape.experts else ()
         some = [weight for weight in self.matrices if ends and weight.scope.endswith(ends)]
-        return sum(4 * weight.per_pass * elements(weight, self.strategy.weights, self.shape, self.axes) for weight in some)
+        return 4 * self._count(some, self.strategy.weights)
 
     @property
     def stream(self) -> int:
@@ -303,9 +323,9 @@ class Device:
 
     @property
     def keeps_probabilities(self) -> bool:
-        """XLA's GPU compiler makes the gradients of values at once where no transfer is to be hidden; declared, it makes the probabilities once more, and
-        so it does where a step has no room."""
-        return self.style == "explicit" and self.is_moved_in_layers and not self.is_cramped
+        """Where a whole layer is computed again its attention comes first, since its MLP needs what that adds. XLA's GPU compiler makes the gradients of values
+        at once where no transfer is to be hidden; declared, it makes the probabilities once more, and so it does where a step has no room."""
+        return self.shape.remat == "full" and self.style == "explicit" and self.is_moved_in_layers and not self.is_cramped
 
     @property
     def is_moved_in_layers(self) -> bool:
