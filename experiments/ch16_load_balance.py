@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
+from math import comb
 
 from lab.book.pipeline import uneven_efficiency, uneven_step_s
 from lab.experiment import Claim, decided
@@ -15,17 +16,26 @@ from meshes.errors import Unusable
 
 STAGES = ((1, 3, 2), (3, 1, 2), (2, 2, 5, 1), (5, 1, 1, 1), (1, 1, 1, 5), (20, 20, 40, 40))
 MICRO_BATCHES = (1, 4, 8, 16)
+MOST_LAYERS, MOST_SPLITS = 1_000, 100_000
 
 
 @dataclass(frozen=True)
 class Assumed:
-    """The exercise: as many fast as slow layers, in this order; times of a forward, and a backward takes as long."""
+    """The exercise: as many fast as slow layers, in this order; times of a forward, and a backward takes as long.
+
+    Raises:
+      Unusable: more layers than can be split and tried in seconds.
+    """
 
     stages: int = 4
     micro_batches: int = 64
     fast_layers: int = 4
     fast: int = 10
     slow: int = 20
+
+    def __post_init__(self) -> None:
+        if self.fast_layers > MOST_LAYERS:
+            raise Unusable(f"fast_layers={self.fast_layers}: expected {MOST_LAYERS:,} at most, to be split and tried in seconds")
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -50,7 +60,13 @@ def _run(make: Callable[[int, int], Schedule], stage_times: Sequence[int], m: in
 
 
 def splits(layers: Sequence[int], stages: int) -> Iterator[tuple[int, ...]]:
-    """Times of the stages, for every split of the layers into runs of neighbours."""
+    """Times of the stages, for every split of the layers into runs of neighbours.
+
+    Raises:
+      Unusable: there is none, or there are too many to try.
+    """
+    if not 1 <= (ways := comb(len(layers) - 1, stages - 1)) <= MOST_SPLITS:
+        raise Unusable(f"{len(layers)} layers on stages={stages} split in {ways:,} ways; expected 1 to {MOST_SPLITS:,}, to be tried in seconds")
     for cuts in combinations(range(1, len(layers)), stages - 1):
         edges = (0, *cuts, len(layers))
         yield tuple(sum(layers[start:end]) for start, end in zip(edges, edges[1:], strict=False))

@@ -22,7 +22,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
         return ()
     e, each = element_bytes(scattered), expert_parameters(shape.experts, shape.embed, shape.mlp, 1) // axes[EXPERT]
     of_experts = [t for t in scattered if t.payload_bytes == e * each and t.scope not in ENDS]
-    over_expert = [t for t in along(measured, EXPERT, kind=Kind.ALL_REDUCE) if t.payload_bytes == e * each]
+    over_expert = [t for t in along(measured, EXPERT, kind=Kind.ALL_REDUCE) if (t.dtype, t.payload_bytes) == (scattered[0].dtype, e * each)]
     found, book = int(Totals.of(of_experts).payload_bytes), e * each * MLP_MATRICES * shape.layers * shape.accumulation
     evidence = f"{counted(found)} B of a rank's experts' gradients are scattered over fsdp={axes[FSDP]}, by the formula {counted(book)} B"
     evidence += f", and {len(over_expert)} of their transfers sum over expert={axes[EXPERT]}"

@@ -10,10 +10,10 @@ from meshes import plugins
 from meshes.availability import availability
 from meshes.axes import Axes
 from meshes.errors import Unusable
-from meshes.targets import Target, parse_target, prepare
+from meshes.targets import Target, make_mesh, parse_target, prepare
 
 if TYPE_CHECKING:
-    from lab.decoder_experiments.training import Trained, Training
+    from lab.decoder_experiments.training import Trained, Training, TrainingShape
     from lab.experiment import Experiment
     from lab.question import Answer, Question
     from lab.run import Result
@@ -126,15 +126,27 @@ def trained(
     settings: Mapping[str, str],
     watched: Callable[[Sequence[Run]], Iterable[Run]],
 ) -> list[Trained]:
-    """Trains under every layout in these styles on these targets; by default in all styles, on the training's own targets."""
+    """Trains under every layout in these styles on these targets; by default in all styles, on the training's own targets.
+
+    Raises:
+      Unusable: one of them cannot train so; then none has.
+    """
     from lab.decoder_experiments.training import train
     from lab.experiment import with_settings
 
-    return [
-        train(training, target, watched(runs(training.layouts, [target], styles)), with_settings(training.parameters, settings))
-        for training in trainings
-        for target in targets or tuple(map(parse_target, training.targets))
-    ]
+    shapes = {training: with_settings(training.parameters, settings) for training in trainings}
+    wanted = {(t, target): runs(t.layouts, [target], styles) for t in shapes for target in targets or tuple(map(parse_target, t.targets))}
+    for (training, _), some in wanted.items():
+        for run in some:
+            _check(run, shapes[training])
+    return [train(training, target, watched(some), shapes[training]) for (training, target), some in wanted.items()]
+
+
+def _check(run: Run, shape: TrainingShape) -> None:
+    layout, axes = run.experiment, run.experiment.axes(run.target)
+    own, mesh = layout.sized(shape), make_mesh(run.target, axes)
+    layout.predict(own, axes)
+    layout.build(run.style, own, mesh)
 
 
 def answers(questions: Iterable[Question], settings: Mapping[str, str] | None = None) -> list[Answer]:

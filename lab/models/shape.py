@@ -106,6 +106,9 @@ class DecoderShape:
         if not 1 <= self.node_limit <= self.nodes or self.experts % self.nodes or self.top_k % self.node_limit:
             found = f"experts={self.experts} on nodes={self.nodes}, top_k={self.top_k} on node_limit={self.node_limit} of them"
             raise Unusable(f"{found}: expected multiples, and no limit above the nodes")
+        if self.capacity_factor > self.experts:
+            found = f"capacity_factor={self.capacity_factor:g} of experts={self.experts}"
+            raise Unusable(f"{found}: expected {self.experts} at most, where each has a slot for every copy of every token")
         if self.top_k // self.node_limit > self.experts // self.nodes:
             raise Unusable(f"top_k={self.top_k} on node_limit={self.node_limit} nodes of {self.experts // self.nodes} experts: expected as many experts there")
         if self.router == "expert_choice" and (self.nodes > 1 or self.dispatch != "slots" or self.slots > self.length):

@@ -1,31 +1,35 @@
 """The schedules of the literature, a generator each (Ch. 16, Ch. 31a); P stages, m micro-batches, v chunks a stage, s the stage."""
 
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, repeat
 
 from lab.pipelines.schedule import Schedule, Task, Work
 from meshes.errors import Unusable
 
+MOST_VISITS = 1 << 16
+"""Of stages by micro-batches, once for each chunk: what is simulated in seconds."""
+
 
 def gpipe(stages: int, micro_batches: int) -> Schedule:
     """All forwards, then all backwards, the last micro-batch first. Source: Huang et al. 2019; Ch. 16."""
+    _check_size("gpipe", stages, micro_batches)
     order = (*_all(Work.FORWARD, micro_batches), *reversed(_all(Work.BACKWARD, micro_batches)))
     return Schedule("gpipe", stages, micro_batches, 1, (order,) * stages)
 
 
 def one_f_one_b(stages: int, micro_batches: int) -> Schedule:
     """P - s - 1 forwards, then one forward and one backward in turn. Source: PipeDream-Flush, Narayanan et al. 2021; Ch. 16."""
-    return _split("1f1b", stages, micro_batches, [stages - s - 1 for s in range(stages)], [None] * stages)
+    return _split("1f1b", stages, micro_batches, range(stages - 1, -1, -1), repeat(None, stages))
 
 
 def zb_h1(stages: int, micro_batches: int) -> Schedule:
     """1F1B whose weight gradients come s micro-batches after their backward. Source: Qi et al. 2023; Ch. 16."""
-    return _split("zb_h1", stages, micro_batches, [stages - s - 1 for s in range(stages)], range(stages))
+    return _split("zb_h1", stages, micro_batches, range(stages - 1, -1, -1), range(stages))
 
 
 def zb_h2(stages: int, micro_batches: int) -> Schedule:
     """2 (P - s - 1) forwards first, and weight gradients 2 s micro-batches late. Source: Qi et al. 2023; Ch. 16."""
-    return _split("zb_h2", stages, micro_batches, [2 * (stages - s - 1) for s in range(stages)], range(0, 2 * stages, 2))
+    return _split("zb_h2", stages, micro_batches, range(2 * stages - 2, -1, -2), range(0, 2 * stages, 2))
 
 
 def interleaved(stages: int, micro_batches: int, chunks: int) -> Schedule:
@@ -38,6 +42,7 @@ def interleaved(stages: int, micro_batches: int, chunks: int) -> Schedule:
     if chunks < 2 or micro_batches % stages:
         found = f"{micro_batches} micro-batches and {chunks} chunks on {stages} stages"
         raise Unusable(f"interleaved: {found}; expected a multiple of {stages} micro-batches and 2 chunks or more; change them, or take 1f1b")
+    _check_size("interleaved", stages, micro_batches, chunks)
     groups = [range(first, first + stages) for first in range(0, micro_batches, stages)]
     forwards = [Task(Work.FORWARD, i, chunk) for group in groups for chunk in range(chunks) for i in group]
     backwards = [Task(Work.BACKWARD, i, chunk) for group in groups for chunk in reversed(range(chunks)) for i in group]
@@ -55,6 +60,7 @@ def dual_pipe(stages: int, micro_batches: int) -> Schedule:
     if stages % 2 or micro_batches % 2 or micro_batches < 2 * stages:
         found = f"{micro_batches} micro-batches on {stages} stages"
         raise Unusable(f"dual_pipe: {found}; expected even numbers of both and at least {2 * stages} micro-batches")
+    _check_size("dual_pipe", stages, micro_batches)
     orders = (_dual_pipe_order(stages, micro_batches, stage) for stage in range(stages))
     return Schedule("dual_pipe", stages, micro_batches, 2, tuple(orders), is_two_way=True)
 
@@ -79,12 +85,20 @@ def named(name: str, stages: int, micro_batches: int, chunks: int = 2) -> Schedu
     return PLAIN[name](stages, micro_batches)
 
 
+def _check_size(name: str, stages: int, micro_batches: int, chunks: int = 1) -> None:
+    """Raises Unusable for a schedule that is too large to be simulated in seconds."""
+    if (visits := stages * micro_batches * chunks) > MOST_VISITS:
+        found = f"stages={stages}, micro_batches={micro_batches}, chunks={chunks}"
+        raise Unusable(f"{name}: {found}: micro-batches come to stages {visits:,} times; expected {MOST_VISITS:,} at most, to be simulated in seconds")
+
+
 def _all(work: Work, micro_batches: int) -> tuple[Task, ...]:
     return tuple(Task(work, i) for i in range(micro_batches))
 
 
-def _split(name: str, stages: int, micro_batches: int, warm_ups: Sequence[int], lags: Sequence[int | None]) -> Schedule:
+def _split(name: str, stages: int, micro_batches: int, warm_ups: Iterable[int], lags: Iterable[int | None]) -> Schedule:
     """One chunk a stage."""
+    _check_size(name, stages, micro_batches)
     forwards, backwards = _all(Work.FORWARD, micro_batches), _all(Work.BACKWARD, micro_batches)
     orders = tuple(tuple(_woven(forwards, backwards, *way)) for way in zip(warm_ups, lags, strict=True))
     return Schedule(name, stages, micro_batches, 1, orders)

@@ -31,12 +31,19 @@ def copies(dims: Dims) -> frozenset[str]:
 
 def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Every buffer moves twice, once over each axis."""
+    check_dispatch(shape)
     payload = slot_bytes(strategy, shape, axes)
     exchanges = (moved(scope, phase, payload, shape, axes, axis) for phase in (FORWARD, BACKWARD) for scope in ("dispatch", "combine") for axis in LEVELS)
     return *exchanges, *sums(strategy, shape, axes)
 
 
-def refused(x_ND: jax.Array, count_E: jax.Array, own: Own, how: str) -> jax.Array:
+def check_dispatch(shape: DecoderShape) -> None:
+    """Raises Unusable for experts without slots."""
+    if shape.is_dropless:
+        refused(how=shape.dispatch)
+
+
+def refused(*_: object, how: str, own: Own | None = None) -> jax.Array:
     raise Unusable(f"dispatch={how} over two levels of links: as many rows as there are go over one; use expert parallelism beside data, or dispatch=slots")
 
 

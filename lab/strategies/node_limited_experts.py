@@ -17,7 +17,7 @@ from lab.ledger import Kind, Transfer
 from lab.models.seams import Seams
 from lab.models.shape import DecoderShape
 from lab.strategies.expert_parallel import combined, dispatched, moved, sequences, slot_bytes, sums
-from lab.strategies.hierarchical_experts import HIERARCHICAL_EXPERTS, refused
+from lab.strategies.hierarchical_experts import HIERARCHICAL_EXPERTS, check_dispatch, refused
 from lab.strategies.strategy import Strategy
 from lab.strategies.terms import BACKWARD, FORWARD, transfer
 from meshes.axes import DATA, Axes
@@ -28,6 +28,7 @@ WEIGHT_BYTES = 4
 
 def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Tokens and the weights of their experts across, tokens inside; and back."""
+    check_dispatch(shape)
     inside = (moved(scope, phase, slot_bytes(strategy, shape, axes), shape, axes) for phase in (FORWARD, BACKWARD) for scope in ("dispatch", "combine"))
     crossing = (row for phase in (FORWARD, BACKWARD) for row in crossings(phase, strategy, shape, axes))
     return *inside, *crossing, *sums(strategy, shape, axes)

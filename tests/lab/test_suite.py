@@ -1,4 +1,4 @@
-"""What `lab verify --full` runs beside the experiments' own sizes."""
+"""What `lab verify --full` runs beside the experiments' own sizes, and what no training begins with."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from lab import suite
+from lab.decoder_experiments import training
 from meshes import plugins
+from meshes.errors import Unusable
+from meshes.targets import parse_target
 
 
 def _real() -> list[suite.Run]:
@@ -37,3 +40,17 @@ def test_llama3_8b_under_tensor_parallelism_sums_activations_five_times_a_layer_
     assert (str(result.verdict), result.is_fine, result.settlement.unexplained, result.settlement.missing) == ("explained", True, (), ())
     activations = 4 * 8192 * 4096 * 2
     assert sum(t.executions for t in result.measured.split().transfers if t.payload_bytes == activations) == 5 * 32 + 2
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "styles", "message"),
+    [
+        ("ch17_training", {"causal": "false"}, (), "zigzag order with causal=False"),
+        ("ch18_dropless_training", {"dispatch": "ragged"}, (), "dispatch=ragged on CPUs"),
+        ("ch18_training", {"dispatch": "padded"}, ("explicit",), "dispatch=padded over two levels of links"),
+    ],
+)
+def test_what_one_layout_cannot_train_is_refused_before_any_has_begun(name, settings, styles, message, monkeypatch):
+    monkeypatch.setattr(training, "train", lambda *_: pytest.fail("it was trained"))
+    with pytest.raises(Unusable, match=message):
+        suite.trained(suite.load([name]), [parse_target("cpu:8")], styles, settings, iter)

@@ -65,6 +65,7 @@ def test_an_unknown_preset_lists_the_known():
         ({"experts": 4, "top_k": 5}, "top_k=5 of experts=4: expected 1 to all of them, or experts=0"),
         ({"capacity_factor": 0.0}, "capacity_factor=0.0, shared=0, balance=0.01, z=0.0: expected more than 0, and 0 or more, all of them finite"),
         ({"capacity_factor": float("inf")}, "capacity_factor=inf, shared=0, balance=0.01, z=0.0: expected more than 0, and 0 or more, all of them finite"),
+        ({"experts": 8, "capacity_factor": 1e300}, "capacity_factor=1e+300 of experts=8: expected 8 at most, where each has a slot for every copy of every token"),
         ({"balance": float("nan")}, "capacity_factor=1.25, shared=0, balance=nan, z=0.0: expected more than 0, and 0 or more, all of them finite"),
         ({"z": float("inf")}, "capacity_factor=1.25, shared=0, balance=0.01, z=inf: expected more than 0, and 0 or more, all of them finite"),
         ({"experts": 4, "router": "hash"}, "router=hash: expected one of softmax, sigmoid_bias, expert_choice"),

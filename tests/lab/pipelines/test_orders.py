@@ -61,6 +61,10 @@ def test_a_micro_batch_hops_p_v_minus_1_times_in_each_direction():
         (dual_pipe, (3, 8), "even numbers"),
         (dual_pipe, (4, 6), "at least 8 micro-batches"),
         (gpipe, (0, 4), "at least one of each"),
+        (one_f_one_b, (100_000, 64), "stages=100000, micro_batches=64, chunks=1: micro-batches come to stages 6,400,000 times; expected 65,536 at most"),
+        (gpipe, (2, 32_769), "65,538 times"),
+        (interleaved, (4, 8_196, 2), "65,568 times"),
+        (dual_pipe, (2, 10**12), "2,000,000,000,000 times"),
     ],
 )
 def test_sizes_that_a_schedule_has_no_order_for_are_refused(make, sizes, expected):
