@@ -21,6 +21,7 @@ from meshes.targets import make_mesh, parse_target, prepare
 
 SEQUENCES = tuple((length, ranks) for ranks in (8, 64) for length in (2**15, 2**17, 2**20))
 """Tokens, and the ranks that they are split over."""
+HOST = (1, 8)
 LONGEST_CHUNKS = (2**20, 8)
 CLOSE = 0.125
 """How much more a token may need at one length than at another: at some, one or two float32 tensors of the queries' size live at XLA's peak."""
@@ -28,7 +29,11 @@ CLOSE = 0.125
 
 @dataclass(frozen=True)
 class Assumed:
-    """One layer's attention to one sequence, forward and backward, in bf16 on hosts of 8 GPUs."""
+    """One layer's attention to one sequence, forward and backward, in bf16 on hosts as the target is one.
+
+    Raises:
+      Unusable: another target than one host of 8 GPUs.
+    """
 
     kv_heads: int = 8
     queries: int = 2
@@ -36,8 +41,11 @@ class Assumed:
     target: str = "gpu:h100:1x8"
 
     def __post_init__(self) -> None:
-        if parse_target(self.target).platform != "gpu":
+        target = parse_target(self.target)
+        if target.platform != "gpu":
             raise Unusable(f"target={self.target}: expected GPUs, such as gpu:h100:1x8; other compilers plan no temporaries that tell a ring's")
+        if target.shape != HOST:
+            raise Unusable(f"target={self.target}: expected one host of 8 GPUs, gpu:{target.chip}:1x8; rings are over one and over 8 such hosts")
 
     @property
     def query_dim(self) -> int:
@@ -55,7 +63,7 @@ class Assumed:
 @cache
 def temporaries(assumed: Assumed, length: int, ranks: int) -> int:
     """Bytes of one device beside arguments and results."""
-    target = parse_target(f"gpu:{parse_target(assumed.target).chip}:{ranks // 8}x8")
+    target = parse_target(f"gpu:{parse_target(assumed.target).chip}:{ranks // HOST[1]}x{HOST[1]}")
     prepare([target])
     mesh, spec = make_mesh(target, Axes.of({CONTEXT: ranks})), PartitionSpec(None, CONTEXT)
     ring = with_pullback(partial(ring_attention, mask=CAUSAL, axis=CONTEXT))

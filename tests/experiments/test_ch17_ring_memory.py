@@ -34,6 +34,14 @@ def test_memory_that_grows_otherwise_refutes_and_a_chunk_of_one_tile_may_need_le
     assert verdicts(Assumed()) == expected
 
 
-def test_targets_that_are_no_gpus_are_refused():
-    with pytest.raises(Unusable, match="target=cpu:8: expected GPUs, such as gpu:h100:1x8"):
-        Assumed(target="cpu:8")
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("cpu:8", "target=cpu:8: expected GPUs, such as gpu:h100:1x8"),
+        ("gpu:h200:2x8", "target=gpu:h200:2x8: expected one host of 8 GPUs, gpu:h200:1x8"),
+        ("gpu:h100:1x4", "target=gpu:h100:1x4: expected one host of 8 GPUs, gpu:h100:1x8"),
+    ],
+)
+def test_targets_that_are_no_host_of_8_gpus_are_refused(target, message):
+    with pytest.raises(Unusable, match=message):
+        Assumed(target=target)
