@@ -37,8 +37,9 @@ Terms = dict[str, int]
 def peak_terms(strategy: Strategy, style: str, shape: DecoderShape, axes: Axes, memory_bytes: int | None = None) -> Terms:
     """Bytes of one device at the fullest moment of a step, by what they are; their sum is the peak.
 
-    Copies into other layouts are those that XLA's GPU compiler makes of whole stacks; what else it keeps beside these terms is left out. Of a step that
-    has no room in a chip of `memory_bytes` it computes again what it can: the probabilities that it would else keep (G10).
+    Copies into other layouts are those that XLA's GPU compiler makes of whole stacks; what else it keeps beside these terms is left out, and so is what its
+    schedule moves (G11). Of a step that has no room in a chip of `memory_bytes`, where that is given, it computes again what it can: the probabilities that
+    it would else keep (G10).
     Source: Ch. 19, `ch19.total`, with the activations of `lab.book.activations`.
     """
     static = {"arguments": static_bytes(strategy, shape, axes)}
@@ -83,7 +84,7 @@ class Device:
         peeled = {"one layer's gradients before they are scattered": self._in_products(self.matrices)} | self.head_later if self.is_peeled else {}
         return (
             saved | self.going_forward,
-            saved | self.ends_waiting | {"logits": self.logits, "head as used": self.used(self.ends[-1:])},
+            kept | {"logits": self.logits, "head as used": self.used(self.ends[-1:])},
             kept | copied,
             kept | self.gradients | self.layer_at_work,
             self.gradients | {"gradients of the ends, whole": self._in_products(self.ends)} | peeled,
@@ -281,7 +282,7 @@ class Device:
     @property
     def layer_at_work(self) -> Terms:
         """The layer that is gone through backwards, at its fullest."""
-        return max(self.at_work, key=lambda terms: sum(terms.values())) | {
+        return fullest(self.at_work) | {
             "the next layer's, gathered ahead": self.used(self.matrices) if self.is_peeled and self.is_recomputed else 0,
             "weights as gathers or experts read them": self.relaid if self.is_recomputed else 0,
             "one layer's gradients before they are scattered": self._in_products(self.matrices) if self.is_anchored else 0,

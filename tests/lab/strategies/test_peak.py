@@ -23,6 +23,8 @@ LONG = replace(SHAPE, batch=2, length=10240)
 """A rank of 4 has 2560 tokens: several tiles of keys."""
 ON_DATA, ON_FSDP, WITH_TENSOR, WITH_CONTEXT = {"data": 8}, {"fsdp": 8}, {"data": 2, "tensor": 4}, {"data": 2, "context": 4}
 LLAMA_8B, LLAMA_70B = (replace(DecoderShape.preset(f"llama3-{size}"), batch=devices) for size, devices in (("8b", 16), ("70b", 512)))
+SHORT = replace(LLAMA_8B, length=2048)
+"""Scores are small beside weights."""
 LAYOUTS = {
     "data": (DATA_PARALLEL, ON_DATA, SHAPE),
     "zero1": (ZERO1, ON_DATA, SHAPE),
@@ -38,9 +40,8 @@ LAYOUTS = {
 }
 DENSE = ("data", "zero1", "zero3", "data x tensor", "data x sequence", "fsdp x tensor")
 CASES = [
-    *((layout, "explicit", "full") for layout in DENSE),
+    *((layout, "explicit", "full") for layout in DENSE if layout not in ("zero3", "data x tensor")),
     *((layout, "explicit", "none") for layout in DENSE if layout not in ("zero1", "data x tensor")),
-    ("zero1", "declared", "full"),
     ("zero3", "declared", "none"),
     ("data x ring", "explicit", "full"),
     ("data x zigzag", "explicit", "none"),
@@ -57,17 +58,18 @@ def test_a_step_on_8_h100s_peaks_within_5_percent_of_the_sum_of_terms(layout, st
 
 
 @pytest.mark.parametrize(
-    ("strategy", "style", "shape", "target", "sizes", "largest"),
+    ("strategy", "style", "shape", "target", "sizes", "held"),
     [
         (ZERO3, "declared", LLAMA_8B, "gpu:h100:2x8", {"fsdp": 16}, "one layer's scores and their gradients"),
         (DATA_PARALLEL | TENSOR_PARALLEL, "explicit", LLAMA_8B, "gpu:h100:2x8", {"data": 2, "tensor": 8}, "probabilities that wait for the values' gradients"),
-        (ZERO1, "declared", LLAMA_70B, "gpu:h100:64x8", {"data": 512}, "the mask of all scores"),
+        (ZERO1, "declared", SHORT, "gpu:h100:2x8", {"data": 16}, "new masters and moments in another layout"),
+        (ZERO1, "explicit", replace(SHORT, remat="none"), "gpu:h100:2x8", {"data": 16}, "scores in a second layout"),
         (ZERO3, "explicit", LLAMA_70B, "gpu:h100:64x8", {"fsdp": 512}, "one layer's scores and their gradients"),
     ],
-    ids=["8b-zero3", "8b-tensor", "70b-zero1", "70b-zero3"],
+    ids=["8b-zero3", "8b-tensor", "8b-zero1", "8b-zero1-none", "70b-zero3"],
 )
-def test_llama_3_peaks_within_5_percent_of_the_sum_of_terms(strategy, style, shape, target, sizes, largest):
-    assert check(strategy, style, shape, target, sizes)[largest] > 0
+def test_llama_3_peaks_within_5_percent_of_the_sum_of_terms(strategy, style, shape, target, sizes, held):
+    assert check(strategy, style, shape, target, sizes)[held] > 0
 
 
 def check(strategy, style, shape, target, sizes):
