@@ -43,7 +43,9 @@ class Assumed(DecoderShape):
     target: str = "gpu:h100:1x1"
 
     def shape(self, remat: str) -> DecoderShape:
-        return DecoderShape(**{name: value for name, value in asdict(self).items() if name != "target"} | {"remat": remat})
+        """Of one micro-batch: layers alone know of no other."""
+        sizes = {name: value for name, value in asdict(self).items() if name != "target"}
+        return DecoderShape(**sizes | {"remat": remat, "batch": self.micro_batch, "accumulation": 1})
 
     def plan(self, remat: str, segment: int = 0) -> Ledger:
         return planned_layers(self.shape(remat), self.target, segment)
@@ -63,7 +65,7 @@ class Assumed(DecoderShape):
     @property
     def products(self) -> dict[str, int]:
         """FLOPs of one layer's products in a forward pass."""
-        tokens, heads = self.batch * self.length, self.heads * self.head_dim
+        tokens, heads = self.micro_batch * self.length, self.heads * self.head_dim
         columns = {"query": heads, "key": self.kv_heads * self.head_dim, "value": self.kv_heads * self.head_dim, "out": heads}
         mlp = dict.fromkeys(("gate", "up", "down"), 2 * tokens * self.embed * self.mlp)
         square = dict.fromkeys(("scores", "values"), 2 * tokens * self.length * heads)
@@ -95,7 +97,7 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
 
 def _kept(assumed: Assumed) -> tuple[Claim, ...]:
     """Rows of statistics, 4 bytes each, come on top of what is named."""
-    unit = assumed.batch * assumed.length * assumed.embed
+    unit = assumed.micro_batch * assumed.length * assumed.embed
     found = {remat: round(float(assumed.kept(remat) / unit), 3) for remat in REMATS}
     named = {remat: assumed.saved(remat) / unit for remat in REMATS}
     listed = ", ".join(f"{remat} {found[remat]:g} ({named[remat]:g})" for remat in REMATS)
@@ -133,7 +135,7 @@ def _square(assumed: Assumed) -> tuple[Claim, ...]:
     """Softmax in float32 and probabilities in 16 bits: three times the one tensor of the book."""
     saved = assumed.saved("none") - assumed.saved("selective")
     dropped = assumed.kept("none") - assumed.kept("selective")
-    book = 2 * assumed.batch * assumed.heads * assumed.length**2
+    book = 2 * assumed.micro_batch * assumed.heads * assumed.length**2
     more = Fraction(assumed.plan("selective").flops - assumed.plan("none").flops, assumed.layers * sum(assumed.products.values()))
     evidence = f"a layer holds {counted(round(dropped))} B less, of which {counted(saved)} B are kept tensors"
     evidence += f", for {float(more):.2%} of a forward pass: the scores alone are computed again"

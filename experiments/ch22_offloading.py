@@ -41,8 +41,8 @@ class Assumed(DecoderShape):
         return offloaded_step(ZERO1, self.shape(), self.target, self.axes, is_offloaded)
 
     def stack(self, is_offloaded: bool) -> Planned:
-        """One device's sequences."""
-        alone = self.shape(remat="none", batch=self.batch // self.axes.size)
+        """One device's sequences of one micro-batch."""
+        alone = self.shape(remat="none", batch=self.micro_batch // self.axes.size, accumulation=1)
         return offloaded_layers(alone, self.target, self.axes, is_offloaded)
 
     @property

@@ -35,5 +35,10 @@ def test_twelve_layers_are_cut_by_one_three_and_six():
     assert replace(TINY, layers=12).segments == (1, 3, 6)
 
 
+def test_layers_are_those_of_one_micro_batch():
+    three = replace(TINY, batch=3, accumulation=3)
+    assert (three.shape("none"), three.products, three.saved("full")) == (TINY.shape("none"), TINY.products, TINY.saved("full"))
+
+
 def test_cpus_decide_nothing_of_what_is_kept():
     assert [str(claim.verdict) for claim in claims(TINY)] == ["calculated"]
