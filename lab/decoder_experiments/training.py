@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import prod
 from typing import Any
@@ -11,28 +11,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from lab.clock import timed
 from lab.decoder_experiments import text
-from lab.decoder_experiments.step import on_one_device
+from lab.decoder_experiments.alone import Alone, Batches, Tie, followed, left, losses, relative_error, train_alone
 from lab.experiment import Claim, Experiment
 from lab.inspection import inspect_program
-from lab.models import decoder
 from lab.models.shape import DecoderShape
 from lab.run import RUNNABLE, compiled_step, context, no_op, settlement_json
 from lab.settle import Settlement, Verdict, settle
-from lab.strategies.program import Metrics, TrainState
-from lab.strategies.update import clipping, optimizer, updated
 from lab.suite import Run
 from meshes.axes import Axes
 from meshes.errors import Unusable
 from meshes.targets import Target, make_mesh
-
-# A curve may differ by ten times what other orders of the sums do, and a loss by at least its own rounding; by no more than an eye would see.
-MARGIN, LEAST_MOVE, LARGEST_TOLERANCE = 10, float(np.finfo(np.float32).eps), 1e-2
-ORDERS = 2
-Batches = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -107,33 +98,12 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Alone:
-    """One device's training: its losses, and how far they moved, relatively, when each batch held its sequences in another order.
-
-    Nothing but the order of sums differs then, so this is what float32 allows two layouts to differ by. Where a token chooses experts, the last bit of a
-    sum may decide between two whose gates tie, and two trainings part from there on: what was moved before a step counts, not what will be.
-    """
-
-    losses: np.ndarray
-    moved: np.ndarray
-
-    @property
-    def tolerances(self) -> np.ndarray:
-        """Relative error of each step up to which a curve is the same."""
-        return np.minimum(MARGIN * np.maximum(LEAST_MOVE, np.maximum.accumulate(self.moved)), LARGEST_TOLERANCE)
-
-    @property
-    def tolerance(self) -> float:
-        """The largest."""
-        return float(self.tolerances.max())
-
-
-@dataclass(frozen=True)
 class Curve:
     """A training under one layout in one style.
 
     Attributes:
       losses: none where the step was not run.
+      expected: one device's losses where it chose at `ties` as this layout did; None: those of the device alone. See `followed`.
       settlement: of the step's ledger with what theory predicts; None where it was not compiled.
       failure: where the curve leaves that of one device, what XLA refused, or which declared sharding did not happen, in a line.
     """
@@ -142,6 +112,8 @@ class Curve:
     style: str
     mesh: dict[str, int]
     losses: np.ndarray = field(default_factory=lambda: np.empty(0))
+    expected: Alone | None = None
+    ties: tuple[Tie, ...] = ()
     worst_relative_error: float = np.inf
     seconds: Mapping[str, float] = field(default_factory=dict)
     settlement: Settlement | None = None
@@ -161,6 +133,7 @@ class Curve:
             "failure": self.failure,
             **settlement_json(self.settlement),
             "losses": numbers(self.losses),
+            "ties": [asdict(tie) for tie in self.ties],
             "worst_relative_error": number(self.worst_relative_error),
             "seconds": dict(self.seconds),
         }
@@ -197,8 +170,8 @@ class Trained:
         return max(curve.worst_relative_error for curve in self.curves)
 
     def is_on_curve(self, curve: Curve) -> bool:
-        """Its losses are one device's."""
-        return curve.losses.size > 0 and left(curve.losses, self.alone) is None
+        """Its losses are one device's, but for what ties decide."""
+        return curve.losses.size > 0 and left(curve.losses, curve.expected or self.alone) is None
 
     @property
     def is_one_curve(self) -> bool:
@@ -207,9 +180,11 @@ class Trained:
     @property
     def evidence(self) -> str:
         """How close the curves are."""
+        tied = sum(bool(curve.ties) for curve in self.curves)
         return (
             f"{len(self.curves)} trainings of {self.parameters.steps} steps, the loss from {self.start:.3f} to {self.end:.3f}, differ from one device's "
             f"by {self.worst_relative_error:.1e} at most; other orders of the sequences move that by {self.alone.moved.max():.1e}"
+            + (f"; for {tied} of them one device had to choose experts at ties as they did" if tied else "")
         )
 
     @property
@@ -263,39 +238,6 @@ def train(training: Training, target: Target, runs: Iterable[Run], shape: Traini
     return Trained(training, str(target), shape, alone, curves, text.guessing(source), time.perf_counter() - start)
 
 
-def train_alone(shape: TrainingShape, batches: Batches) -> Alone:
-    """Without mesh, layout and micro-batches, with Optax's own clipping. Sequences are routed apart, so experts drop here what they drop under any layout."""
-    find, clipped = on_one_device(shape), optax.chain(clipping(), optimizer())
-
-    @jax.jit
-    def step(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[TrainState, Metrics]:
-        loss, gradients = find(state, tokens_BS, targets_BS)
-        master, moments = updated(clipped, gradients, state.moments, state.master)
-        return TrainState(master, moments, None), Metrics(loss, optax.global_norm(gradients))
-
-    master = decoder.initial(shape)
-    state = TrainState(master, clipped.init(master), None)
-    found = losses(step, state, batches)
-    others = [losses(step, state, _reordered(batches, seed)) for seed in range(ORDERS)]
-    return Alone(found, np.max([np.abs(other / found - 1) for other in others], axis=0))
-
-
-def _reordered(batches: Batches, seed: int) -> Batches:
-    draw = np.random.default_rng(seed)
-    orders = [draw.permutation(len(tokens_BS)) for tokens_BS, _ in batches]
-    return [(tokens_BS[order], targets_BS[order]) for order, (tokens_BS, targets_BS) in zip(orders, batches, strict=True)]
-
-
-def losses(step: Callable[..., tuple[Any, Metrics]], state: Any, batches: Batches) -> np.ndarray:
-    """The loss of each step, before its update; float64 [steps]."""
-    found = []
-    for batch in batches:
-        state, metrics = step(state, *batch)
-        # Awaited here: fake devices share the threads of one pool, and several steps in flight may wait for each other for ever.
-        found.append(float(metrics.loss))
-    return np.array(found)
-
-
 def curve(run: Run, shape: TrainingShape, batches: Batches, alone: Alone) -> Curve:
     """Compiles one layout's step in one style, settles its ledger, and trains with it."""
     layout, target, style = run
@@ -309,9 +251,10 @@ def curve(run: Run, shape: TrainingShape, batches: Batches, alone: Alone) -> Cur
     except jax.errors.JaxRuntimeError as refusal:
         return replace(nothing, failure=str(refusal).strip().partition("\n")[0])
     settlement = settle(predicted, inspect_program(compiled, (), mesh, target, source=layout.name), context(target, style, axes, mesh))
-    failure = left(found, alone) or no_op(layout, own, mesh, compiled, settlement)
-    worst, seconds = float(relative_error(found, alone).max()), {"compile": compile_s, "steps": steps_s}
-    return replace(nothing, losses=found, worst_relative_error=worst, seconds=seconds, settlement=settlement, failure=failure)
+    expected, ties = followed(found, alone, shape, batches)
+    failure = left(found, expected) or no_op(layout, own, mesh, compiled, settlement)
+    worst, seconds = float(relative_error(found, expected.losses).max()), {"compile": compile_s, "steps": steps_s}
+    return replace(nothing, losses=found, expected=expected, ties=ties, worst_relative_error=worst, seconds=seconds, settlement=settlement, failure=failure)
 
 
 def _start(layout: Trainee, own: Any, axes: Axes) -> Any:
@@ -322,20 +265,6 @@ def _start(layout: Trainee, own: Any, axes: Axes) -> Any:
 
 def _in_order(batches: Batches, at_S: np.ndarray) -> Batches:
     return [(tokens_BS[:, at_S], targets_BS[:, at_S]) for tokens_BS, targets_BS in batches]
-
-
-def relative_error(found: np.ndarray, alone: Alone) -> np.ndarray:
-    """Of each step; infinite where a loss is no number."""
-    return np.nan_to_num(np.abs(found / alone.losses - 1), nan=np.inf)
-
-
-def left(found: np.ndarray, alone: Alone) -> str | None:
-    """Where a curve leaves that of one device, in a sentence; None where it does not."""
-    away = relative_error(found, alone) > alone.tolerances
-    if not away.any():
-        return None
-    step = int(away.argmax())
-    return f"leaves the curve of one device at step {step}: loss {found[step]:.7g}, expected {alone.losses[step]:.7g} to {alone.tolerances[step]:.1e}"
 
 
 def numbers(values: np.ndarray) -> list[float | None]:

@@ -25,8 +25,8 @@ def training_text(trained: Trained) -> str:
 
 
 def words(trained: Trained) -> list[str]:
-    """What failed, and how the loss fell."""
-    return [*(f"failed: {failure}" for failure in trained.failures), *_unsettled(trained.curves), *_fall(trained)]
+    """What failed, where choices of experts tied, and how the loss fell."""
+    return [*(f"failed: {failure}" for failure in trained.failures), *_unsettled(trained.curves), *_ties(trained.curves), *_fall(trained)]
 
 
 def curve_columns(curves: Sequence[Curve]) -> list[Column]:
@@ -44,6 +44,10 @@ def curve_columns(curves: Sequence[Curve]) -> list[Column]:
 
 def _unsettled(curves: Sequence[Curve]) -> list[str]:
     return [f"{curve.layout} {curve.style}: {trouble}" for curve in curves if curve.settlement for trouble in unsettled(curve.settlement)]
+
+
+def _ties(curves: Sequence[Curve]) -> list[str]:
+    return [f"{curve.layout} {curve.style}: {' and '.join(map(str, curve.ties))}; held against one device that chose so" for curve in curves if curve.ties]
 
 
 def _fall(trained: Trained) -> list[str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
 
 from lab.decoder_experiments import text
-from lab.decoder_experiments.training import Alone, Trained, Training, left, numbers, relative_error, train, train_alone
+from lab.decoder_experiments.alone import Alone, Batches, Tie, followed, left, relative_error, train_alone
+from lab.decoder_experiments.training import Curve, Trained, Training, TrainingShape, numbers, train
 from lab.suite import Run, runs
 from meshes.errors import Unusable
 from meshes.targets import Target, make_mesh
@@ -19,25 +20,30 @@ Watch = Callable[[Sequence[Run]], Iterable[Run]]
 
 
 @dataclass(frozen=True)
+class FromCpu:
+    """How far a curve is from one CPU's that chose at `ties` as its layout did; `away`: where it leaves that all the same, in a sentence."""
+
+    worst_relative_error: float
+    ties: tuple[Tie, ...]
+    away: str | None
+
+
+@dataclass(frozen=True)
 class AgainstCpu:
-    """A training here, and the losses of one CPU."""
+    """A training here, the losses of one CPU, and each curve's distance from them by its layout and style."""
 
     trained: Trained
     cpu: Alone
-
-    @property
-    def expected(self) -> Alone:
-        """Of one CPU, from which what float32 moves there or here may part a curve."""
-        return replace(self.cpu, moved=np.maximum(self.cpu.moved, self.trained.alone.moved))
+    curves: Mapping[str, FromCpu]
 
     @property
     def worst_relative_error(self) -> float:
-        return max(float(relative_error(curve.losses, self.cpu).max()) for curve in self.trained.curves if len(curve.losses))
+        return max(curve.worst_relative_error for curve in self.curves.values())
 
     def to_json(self) -> dict[str, Any]:
-        away = {f"{curve.layout} {curve.style}": left(curve.losses, self.expected) for curve in self.trained.curves if len(curve.losses)}
-        cpu = {"losses": numbers(self.cpu.losses), "worst_relative_error": self.worst_relative_error, "tolerance": self.expected.tolerance, "away": away}
-        return self.trained.to_json() | {"cpu": cpu}
+        curves = {name: asdict(curve) for name, curve in self.curves.items()}
+        cpu = {"losses": numbers(self.cpu.losses), "worst_relative_error": self.worst_relative_error, "tolerance": self.cpu.tolerance}
+        return self.trained.to_json() | {"cpu": cpu | {name: {of: curve[name] for of, curve in curves.items()} for name in ("away", "ties")}}
 
 
 def losses(trainings: Iterable[Training], target: Target, watch: Watch = iter) -> tuple[tuple[AgainstCpu, ...], tuple[str, ...]]:
@@ -65,4 +71,17 @@ def against_cpu(training: Training, target: Target, some: Sequence[Run], watch: 
     shape = training.parameters
     trained = train(training, target, watch(some), shape)
     with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):
-        return AgainstCpu(trained, train_alone(shape, text.batches(text.standard_library(), shape.steps, shape.batch, shape.length)))
+        batches = text.batches(text.standard_library(), shape.steps, shape.batch, shape.length)
+        return held_against(trained, train_alone(shape, batches), batches)
+
+
+def held_against(trained: Trained, cpu: Alone, batches: Batches) -> AgainstCpu:
+    """By what float32 moves on this CPU or there."""
+    cpu = replace(cpu, moved=np.maximum(cpu.moved, trained.alone.moved))
+    curves = {f"{curve.layout} {curve.style}": from_cpu(curve, cpu, trained.parameters, batches) for curve in trained.curves if len(curve.losses)}
+    return AgainstCpu(trained, cpu, curves)
+
+
+def from_cpu(curve: Curve, cpu: Alone, shape: TrainingShape, batches: Batches) -> FromCpu:
+    expected, ties = followed(curve.losses, cpu, shape, batches)
+    return FromCpu(float(relative_error(curve.losses, expected.losses).max()), ties, left(curve.losses, expected))

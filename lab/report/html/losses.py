@@ -73,7 +73,7 @@ def _legend(counts: Counter[str]) -> Iterator[Markup]:
 
 
 def _errors(trained: Trained, curves: Sequence[Curve], x: Linear) -> Iterator[Markup]:
-    tolerances, errors = trained.alone.tolerances, [np.abs(curve.losses / trained.alone.losses - 1) for curve in curves]
+    tolerances, errors = trained.alone.tolerances, [np.abs(curve.losses / (curve.expected or trained.alone).losses - 1) for curve in curves]
     largest = max([trained.alone.tolerance, *(error for some in errors for error in _finite(some))])
     y = Decades(round(log10(SMALLEST)), ceil(log10(1.5 * largest)), *reversed(BELOW))
     yield from _frame(y, "relative error", lambda power: f"1e{power}", lambda power: 10.0**power)

@@ -9,15 +9,8 @@ import pytest
 from experiments.ch14_training import EXPERIMENT
 from lab import cli, suite
 from lab.decoder_experiments import text
-from lab.decoder_experiments.training import (
-    Alone,
-    Curve,
-    Trained,
-    TrainingShape,
-    left,
-    train,
-    train_alone,
-)
+from lab.decoder_experiments.alone import Alone, Tie, train_alone
+from lab.decoder_experiments.training import Curve, Trained, TrainingShape, train
 from lab.models.seams import Seams
 from lab.report.curves import training_text
 from lab.settle import Settlement, Verdict
@@ -108,37 +101,27 @@ def test_in_200_steps_a_loss_falls_below_what_guessing_by_frequency_costs():
     assert 0 < alone.moved.max() < 32 * np.finfo(np.float32).eps
 
 
-@pytest.mark.parametrize(
-    ("moved", "tolerances"), [([0.0, 0.0], [10 * 2**-23] * 2), ([0.0, 3e-6, 1e-7], [10 * 2**-23, 3e-5, 3e-5]), ([1e-6, 1.0], [1e-5, 1e-2])]
-)
-def test_ten_times_what_another_order_moved_so_far_is_allowed_between_the_rounding_of_a_loss_and_a_percent(moved, tolerances):
-    alone = Alone(np.ones(len(moved)), np.array(moved))
-    assert list(alone.tolerances) == pytest.approx(tolerances) and alone.tolerance == pytest.approx(tolerances[-1])
-
-
-def test_a_curve_that_parts_a_step_before_other_orders_do_has_left():
-    alone = Alone(np.full(3, 2.0), np.array([1e-7, 1e-7, 1e-3]))
-    assert left(np.array([2.0, 2.0, 2.004]), alone) is None
-    assert left(np.array([2.0, 2.004, 2.004]), alone).startswith("leaves the curve of one device at step 1: loss 2.004, expected 2 to 1.2e-06")
-
-
-@pytest.mark.parametrize(("third", "step"), [(2.0, None), (2.00001, None), (2.001, 2), (np.nan, 2), (np.inf, 2)])
-def test_a_curve_has_left_where_it_is_farther_than_the_tolerance_or_no_number(third, step):
-    said = left(np.array([4.0, 3.0, third, 1.0]), Alone(np.array([4.0, 3.0, 2.0, 1.0]), np.full(4, 1e-5)))
-    assert (said is None) if step is None else said.startswith(f"leaves the curve of one device at step {step}: loss {third:.7g}, expected 2 ")
-
-
 @pytest.mark.parametrize(("devices", "verdicts"), [(1, []), (8, ["confirmed"])])
 def test_one_device_decides_no_claim(devices, verdicts):
     alone = Alone(np.array([6.0, 5.0]), np.zeros(2))
-    curve = Curve("data parallel", "explicit", {"data": devices}, alone.losses, 0.0, settlement=Settlement((), ()))
+    curve = Curve("data parallel", "explicit", {"data": devices}, alone.losses, worst_relative_error=0.0, settlement=Settlement((), ()))
     found = Trained(EXPERIMENT, f"cpu:{devices}", replace(SMALL, steps=2), alone, (curve,), 3.1, 1.0)
     assert [claim.verdict for claim in found.claims] == verdicts
 
 
+def test_a_curve_that_ties_explain_is_told_with_its_ties_and_one_that_leaves_after_them_is_off():
+    alone, chosen = Alone(np.array([6.0, 5.0, 4.0]), np.zeros(3)), Alone(np.array([6.0, 5.1, 4.0]), np.zeros(3))
+    layout = Curve("experts", "explicit", {"expert": 8}, chosen.losses, chosen, (Tie(1, 2**-25),), 0.0, settlement=Settlement((), ()))
+    on, off = (Trained(EXPERIMENT, "cpu:8", replace(SMALL, steps=3), alone, (curve,), 3.1, 1.0) for curve in (layout, replace(layout, losses=alone.losses)))
+    assert (on.is_one_curve, off.is_one_curve) == (True, False)
+    assert "; for 1 of them one device had to choose experts at ties as they did" in on.claims[0].evidence
+    assert "\nexperts explicit: at step 1 the choice of experts hangs on 3e-08 of the router's weights; held against one device that" in training_text(on)
+    assert on.to_json()["curves"][0]["ties"] == [{"step": 1, "size": 2**-25}]
+
+
 def test_a_loss_that_does_not_fall_fails():
     level = Alone(np.array([5.0, 6.0]), np.zeros(2))
-    curve = Curve("data parallel", "explicit", {"data": 8}, level.losses, 0.0, settlement=Settlement((), ()))
+    curve = Curve("data parallel", "explicit", {"data": 8}, level.losses, worst_relative_error=0.0, settlement=Settlement((), ()))
     found = Trained(EXPERIMENT, "cpu:8", replace(SMALL, steps=2), level, (curve,), 3.1, 1.0)
     assert found.failures == ("the loss does not fall: 5.000 at first, 6.000 over the last tenth of the steps",)
     assert found.verdict is Verdict.FAILED

@@ -14,7 +14,7 @@ ALONE = Alone(np.array([6.0, 5.0, 4.0, 3.0]), np.full(4, 1e-7))
 
 def curve(name: str, *errors: float) -> Curve:
     off = np.array(errors)
-    return Curve(name, "explicit", {"context": 2}, ALONE.losses * (1 + off), float(np.nan_to_num(np.abs(off), nan=np.inf).max()))
+    return Curve(name, "explicit", {"context": 2}, ALONE.losses * (1 + off), worst_relative_error=float(np.nan_to_num(np.abs(off), nan=np.inf).max()))
 
 
 def lines(*curves: Curve) -> dict[str, list[tuple[str, list[tuple[float, float]]]]]:

@@ -1,11 +1,15 @@
 """Which trainings the tour runs on how many devices."""
 
+import json
+
 import numpy as np
 import pytest
 
-from lab.decoder_experiments.training import Alone, Curve, Trained
+from lab.decoder_experiments.alone import Alone, Tie
+from lab.decoder_experiments.training import Curve, Trained
 from lab.experiment import load
-from lab.tour.losses import AgainstCpu, fitting, losses
+from lab.tour import losses as module
+from lab.tour.losses import fitting, held_against, losses
 from meshes.targets import parse_target
 
 TRAININGS = ("ch14_training", "ch16_training", "ch17_training", "ch18_dropless_training", "ch18_training")
@@ -29,9 +33,21 @@ def test_on_3_devices_16_sequences_do_not_split_and_everything_is_left_out_with_
 
 
 @pytest.mark.parametrize(("off", "told"), [((0, 0, 5e-3), None), ((0, 5e-3, 5e-3), "leaves the curve of one device at step 1: loss 3.015, expected 3 to 1.2e-06")])
-def test_a_curve_may_part_from_the_cpus_only_from_where_float32_parts_one_device_here(off, told):
+def test_a_curve_may_be_as_far_from_the_cpus_as_float32_moves_one_device_here(off, told):
     here, cpu = (Alone(np.array([4.0, 3.0, 2.0]), np.array(moved)) for moved in ((0, 0, 1e-3), (0, 0, 0)))
-    curve = Curve("experts", "explicit", {"expert": 2}, cpu.losses * (1 + np.array(off)))
-    training = load("ch18_training")
-    found = AgainstCpu(Trained(training, "attached", training.parameters, here, (curve,), 3.1, 1.0), cpu)
-    assert found.to_json()["cpu"]["away"] == {"experts explicit": told}
+    found = held_against(trained("ch14_training", here, cpu.losses * (1 + np.array(off))), cpu, ())
+    assert found.to_json()["cpu"]["away"] == {"layout explicit": told}
+    assert found.worst_relative_error == pytest.approx(5e-3)
+
+
+def test_a_curve_is_held_against_a_cpu_that_chose_at_ties_as_its_layout_did(monkeypatch):
+    cpu, chosen = Alone(np.array([4.0, 3.0, 2.0]), np.zeros(3)), Alone(np.array([4.0, 3.1, 2.1]), np.zeros(3))
+    monkeypatch.setattr(module, "followed", lambda found, alone, *_: (chosen, (Tie(1, 2**-25),)))
+    told = held_against(trained("ch18_training", cpu, chosen.losses), cpu, ()).to_json()["cpu"]
+    assert (told["away"], told["worst_relative_error"]) == ({"layout explicit": None}, 0)
+    assert json.loads(json.dumps(told["ties"])) == {"layout explicit": [{"step": 1, "size": 2**-25}]}
+
+
+def trained(name: str, here: Alone, losses: np.ndarray) -> Trained:
+    training = load(name)
+    return Trained(training, "attached", training.parameters, here, (Curve("layout", "explicit", {"data": 2}, losses),), 3.1, 1.0)
