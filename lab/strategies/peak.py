@@ -38,8 +38,8 @@ def peak_terms(strategy: Strategy, style: str, shape: DecoderShape, axes: Axes, 
     """Bytes of one device at the fullest moment of a step, by what they are; their sum is the peak.
 
     Copies into other layouts are those that XLA's GPU compiler makes of whole stacks; what else it keeps beside these terms is left out, and so is what its
-    schedule moves (G11). Of a step that has no room in a chip of `memory_bytes`, where that is given, it computes again what it can: the probabilities that
-    it would else keep (G10).
+    schedule moves (G11). Of a step that has no room in a chip of `memory_bytes`, where that is given, it makes again what it would else keep: probabilities,
+    and the zeros that gradients begin with (G10).
     Source: Ch. 19, `ch19.total`, with the activations of `lab.book.activations`.
     """
     static = {"arguments": static_bytes(strategy, shape, axes)}
@@ -78,9 +78,9 @@ class Device:
         """A layer's scores, the head, both ends of the backward pass of the layers, what follows it, and the update; a step is fullest at one of them."""
         saved = {"activations kept": self.shape.layers * self.saved, "weights kept as used": self.kept_weights}
         kept = saved | self.ends_waiting
-        # The zeros that gradients begin with are made after the copy; but the layer that is peeled off the backward loop begins before it, and what it
-        # gives is scattered after the loop.
-        copied = {"scores in a second layout": self.second_layout} | (self.gradients | self.layer_at_work if self.is_peeled else {})
+        zeros = {} if self.is_cramped else self.gradients
+        # The layer that is peeled off the backward loop begins before the copy, and what it gives is scattered after the loop.
+        copied = {"scores in a second layout": self.second_layout} | zeros | (self.layer_at_work if self.is_peeled else {})
         peeled = {"one layer's gradients before they are scattered": self._in_products(self.matrices)} | self.head_later if self.is_peeled else {}
         return (
             saved | self.going_forward,
@@ -95,7 +95,7 @@ class Device:
     def ends_waiting(self) -> Terms:
         """Of head and embedding, through the backward pass of the layers: what the head's gradient is made of, or the gradient where that is
         smaller; and the zeros that the embedding's begins with, which wait for nothing."""
-        zeros = {"embedding's gradient, still zero": self._in_products(self.ends[:1])}
+        zeros = {"embedding's gradient, still zero": 0 if self.is_cramped else self._in_products(self.ends[:1])}
         early = self._in_products(self.ends[-1:])
         if self.is_declared_zero3:
             return {"gradient of the head": early} | zeros
