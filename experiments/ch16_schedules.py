@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from lab.book.architecture import dualpipe_idle_s
+from lab.book.checks import positive
 from lab.book.pipeline import bubble_share, idle_s, in_flight, interleaved_in_flight, step_s, throughput_per_s, zero_bubble_idle_s, zero_bubble_in_flight
 from lab.experiment import Claim
 from lab.pipelines.domain import LAGS, Times, refusal
@@ -52,6 +53,7 @@ class Assumed:
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
+    positive(forward_s_and_backward_s=assumed.forward_s + assumed.backward_s)
     return tuple(row for name in (*PLAIN, "interleaved") for row in _of(name, assumed))
 
 

@@ -67,10 +67,12 @@ FORMULATIONS: dict[str, tuple[Callable, Callable]] = {"looked up": (looked_up, p
 
 @cache
 def compiled(s: Assumed, formulation: str, order: str) -> Ledger:
-    """One layer's forward pass; raises Unusable where experts do not split over the target."""
+    """One layer's forward pass; raises Unusable where experts do not split over the target, or there is one device."""
     target = parse_target(s.target)
     prepare([target])
     mesh = make_mesh(target, Axes.of({EXPERT: device_count(target)}))
+    if mesh.size == 1:
+        raise Unusable(f"target={target} has one device, which sends nothing; take two or more, such as cpu:8")
     if s.experts % mesh.size:
         raise Unusable(f"experts={s.experts} do not split over the {mesh.size} devices of {target}; make it a multiple")
     program = jax.jit(partial(layer, s, mesh, formulation, order), out_shardings=NamedSharding(mesh, OWN))

@@ -100,10 +100,9 @@ def run(table: Table, chunk: Chunk, weights: Weights, nothing: tuple[jax.Array, 
     def tick(state: State, row: Row) -> tuple[State, None]:
         inputs_nBSD = _stored(state.inputs_nBSD, row.new_input, state.arrived.output_BSD)
         cotangents_nBSD = _stored(state.cotangents_nBSD, row.new_cotangent, state.arrived.cotangent_BSD)
-        branch = jnp.searchsorted(np.array(table.jobs), row.job)
         # One slot goes in and out: of a stash that a branch may write to, XLA would have two.
         so_far = Done(state.found, jax.tree.map(lambda kept_n: kept_n[row.kept], state.kept_n))
-        sent, (found, kept) = jax.lax.switch(branch, branches, row, inputs_nBSD[row.input], cotangents_nBSD[row.cotangent], so_far)
+        sent, (found, kept) = jax.lax.switch(row.job, branches, row, inputs_nBSD[row.input], cotangents_nBSD[row.cotangent], so_far)
         kept_n = jax.tree.map(lambda kept_n, new: kept_n.at[row.kept].set(new), state.kept_n, kept)
         with jax.named_scope("forth"):
             output_BSD = jax.lax.ppermute(sent.output_BSD, PIPE, forth)
@@ -111,7 +110,9 @@ def run(table: Table, chunk: Chunk, weights: Weights, nothing: tuple[jax.Array, 
             cotangent_BSD = jax.lax.ppermute(sent.cotangent_BSD, PIPE, back)
         return State(inputs_nBSD, cotangents_nBSD, kept_n, Messages(output_BSD, cotangent_BSD), found), None
 
-    rows = jax.tree.map(lambda column_TP: jnp.asarray(column_TP)[:, stage], table.rows)
+    # A job as the number of its branch.
+    by_branch = table.rows._replace(job=np.searchsorted(table.jobs, table.rows.job))
+    rows = jax.tree.map(lambda column_TP: jnp.asarray(column_TP)[:, stage], by_branch)
     return jax.lax.scan(tick, _start(table, weights, *nothing, halves), rows)[0].found
 
 

@@ -1,8 +1,8 @@
 """The training step of a decoder whose layers lie along `pipe`, under any schedule; inside a stage a strategy's seams split it further (Ch. 16).
 
-All axes are written out. Left to the compiler, in a `shard_map` over `pipe` alone, they work for 1F1B as far as was tried: 8 fake CPUs
-give one device's gradients in float32 (worst relative error 2e-6), and the step compiles for 8 H100s and for a v5p of 2x2x2. But then no
-gradient is a rank's own: each is summed over `data` in every tick that may go backward, and not once after the last.
+All axes are written out. Data parallelism left to the compiler, in a `shard_map` over `pipe` alone, gives one device's gradients too
+(tests/lab/pipelines/test_executor.py). But then no gradient is a rank's own: each is summed over `data` in every tick that may go backward, and not
+once after the last.
 """
 
 from __future__ import annotations

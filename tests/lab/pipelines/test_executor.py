@@ -7,6 +7,8 @@ import chex
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from lab.decoder_experiments.step import random_tokens
 from lab.inspection import inspect_program
@@ -63,6 +65,32 @@ def test_loss_and_gradients_are_those_of_one_device_and_each_stage_does_its_jobs
     scaled = [jax.tree.map(lambda x, unit: x / np.abs(unit).max(), tree, expected) for tree in (tuple(found), expected)]
     chex.assert_trees_all_close(*scaled, rtol=0, atol=TOLERANCE)
     assert done.tolist() == to_do(shape.order(axes["pipe"]))
+
+
+def along_pipe_alone(shape: PipelineShape, mesh: Mesh) -> program.Program:
+    """`program.gradients` of stages that are split no further, in a `shard_map` over `pipe` alone: sums over the other axes are the compiler's."""
+    spread = program.pipeline(Strategy(terms=()), shape, mesh)
+    stored, everywhere = spread.state_specs.master, NamedSharding(mesh, P())
+    on_stages = jax.shard_map(program.find(spread), mesh=mesh, in_specs=(stored, P(), P()), out_specs=(P(), stored, P("pipe")), axis_names={"pipe"})
+
+    def run(weights, *batch):
+        loss, found, _ = on_stages(program.stacked(shape, spread.stages, weights), *batch)
+        return loss, program.in_sequence(found)
+
+    return jax.jit(run, in_shardings=(everywhere, *[NamedSharding(mesh, P("data"))] * 2), out_shardings=everywhere)
+
+
+def test_left_to_the_compiler_data_parallelism_gives_one_devices_gradients_and_sums_them_in_each_of_10_ticks():
+    mesh, arguments = make_mesh(parse_target("cpu:8"), Axes.parse("data=4,pipe=2")), (initial(SHAPE), *random_tokens(SHAPE))
+    with jax.default_matmul_precision("highest"):
+        compiled = along_pipe_alone(SHAPE, mesh).lower(*arguments).compile(compiler_options=QUICKLY)
+        found = jax.device_get(compiled(*jax.device_put(arguments, compiled.input_shardings[0])))
+    expected = jax.device_get(loss_and_gradients(tied=False))
+    scaled = [jax.tree.map(lambda x, unit: x / np.abs(unit).max(), tree, expected) for tree in (found, expected)]
+    chex.assert_trees_all_close(*scaled, rtol=0, atol=TOLERANCE)
+    sums = [t for t in inspect_program(compiled, (), mesh, None, source="").split().transfers if t.kind == "all_reduce" and t.axes == ("data",)]
+    # Of matrices in each of a stage's two layers, of the ends and of the loss in each tick; in branches, so that no stage sums in all of them.
+    assert {(t.executions, t.conditional) for t in sums} == {(20, True), (10, True)}
 
 
 @pytest.mark.parametrize(
