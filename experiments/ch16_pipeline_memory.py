@@ -6,7 +6,7 @@ from functools import cache
 from lab.book.memory import model_state_bytes
 from lab.book.pipeline import in_flight, zero_bubble_in_flight
 from lab.evidence import counted
-from lab.experiment import Claim, calculated, decided
+from lab.experiment import Claim, calculated, decided, device_count
 from lab.inspection import inspect_program
 from lab.ledger import Memory
 from lab.pipelines import program
@@ -35,7 +35,7 @@ class Assumed:
     target: str = "gpu:h100:2x4"
 
     def axes(self, stages: int) -> Axes:
-        return Axes.of({DATA: parse_target(self.target).devices // stages, PIPE: stages})
+        return Axes.of({DATA: device_count(parse_target(self.target)) // stages, PIPE: stages})
 
     def shape(self, schedule: str, stages: int, micro_batches: int) -> PipelineShape:
         sizes = {"length": self.length, "embed": self.embed, "kv_heads": 4, "head_dim": 64, "mlp": 2 * self.embed, "vocab": 8192}

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from lab.book.memory import model_state_bytes
 from lab.decoder_experiments.plans import planned_step
 from lab.evidence import counted
-from lab.experiment import Claim, calculated, decided
+from lab.experiment import Claim, calculated, decided, device_count
 from lab.ledger import Memory
 from lab.models.shape import DecoderShape
 from lab.question import Question, Row
@@ -29,7 +29,7 @@ class Assumed(DecoderShape):
 
     @property
     def axes(self) -> Axes:
-        return Axes.of({DATA: parse_target(self.target).devices})
+        return Axes.of({DATA: device_count(parse_target(self.target))})
 
     def terms(self, remat: str) -> dict[str, int]:
         return peak_terms(DATA_PARALLEL, STYLE, self.shape(remat), self.axes, parse_target(self.target).memory_bytes)

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 
 from lab.decoder_experiments.plans import planned_step
-from lab.experiment import Claim, calculated, decided
+from lab.experiment import Claim, calculated, decided, device_count
 from lab.ledger import Ledger
 from lab.models.shape import DecoderShape
 from lab.question import Question, Row
@@ -32,7 +32,7 @@ class Assumed(DecoderShape):
         return DecoderShape(**{name: value for name, value in asdict(self).items() if name != "target"})
 
     def axes(self, strategy: Strategy) -> Axes:
-        return Axes.of({FSDP if strategy is ZERO3 else DATA: parse_target(self.target).devices})
+        return Axes.of({FSDP if strategy is ZERO3 else DATA: device_count(parse_target(self.target))})
 
     def measured(self, strategy: Strategy) -> Ledger:
         return planned_step(strategy, STYLE, self.shape, self.target, self.axes(strategy))

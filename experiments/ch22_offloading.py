@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 
 from lab.decoder_experiments.offload import Planned, offloaded_layers, offloaded_step
 from lab.evidence import counted
-from lab.experiment import Claim, calculated, decided
+from lab.experiment import Claim, calculated, decided, device_count
 from lab.models.shape import DecoderShape
 from lab.question import Question, Row
 from lab.strategies.data_parallel import DATA_PARALLEL
@@ -32,7 +32,7 @@ class Assumed(DecoderShape):
 
     @property
     def axes(self) -> Axes:
-        return Axes.of({DATA: parse_target(self.target).devices})
+        return Axes.of({DATA: device_count(parse_target(self.target))})
 
     def shape(self, **changes: int | str) -> DecoderShape:
         return DecoderShape(**{name: value for name, value in asdict(self).items() if name != "target"} | changes)

@@ -18,7 +18,7 @@ import jax
 from jax.sharding import Mesh
 
 from lab.evidence import counted
-from lab.experiment import Claim, Experiment, calculated, decided
+from lab.experiment import Claim, Experiment, calculated, decided, device_count
 from lab.ledger import Ledger
 from lab.redistribution import Array, Placement, plan
 from lab.redistribution.kernel import redistribute, shape
@@ -73,7 +73,7 @@ class Changes:
 
 def in_three(target: Target) -> Axes:
     """Two axes of 2 where the devices allow it, and one of what remains."""
-    devices = jax.device_count() if target.devices is None else target.devices
+    devices = device_count(target)
     halves = [2 if devices % factor == 0 else 1 for factor in (2, 4)]
     return Axes(("a", "b", "c"), (*halves, devices // (halves[0] * halves[1])))
 

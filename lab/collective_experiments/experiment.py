@@ -8,12 +8,10 @@ from functools import partial
 from math import gcd
 from typing import Any
 
-import jax
-
 from lab.collective_experiments.kernels import Buffer, Kernel
 from lab.collective_experiments.one_device import on_one_device
 from lab.collective_experiments.program import predict, program
-from lab.experiment import Claim, Experiment
+from lab.experiment import Claim, Experiment, device_count
 from lab.ledger import Ledger
 from meshes.axes import DATA, FSDP, Axes
 from meshes.targets import Target
@@ -44,6 +42,6 @@ def experiment(name: str, chapter: int, question: str, kernels: Sequence[Kernel]
 
 def inside_hosts(target: Target) -> Axes:
     """Ranks inside a host of GPUs along `fsdp`, hosts along `data`; elsewhere two groups stand for hosts."""
-    devices = jax.device_count() if target.devices is None else target.devices
+    devices = device_count(target)
     hosts = target.hosts if target.platform == "gpu" else gcd(devices, 2)
     return Axes.of({DATA: hosts, FSDP: devices // hosts})
