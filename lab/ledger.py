@@ -48,10 +48,12 @@ def wire_bytes(kind: Kind, payload_bytes: int, group_size: int) -> Fraction:
 
 @dataclass(frozen=True)
 class Part:
-    """One operand of a combined transfer."""
+    """One operand of a combined transfer: what `Transfer` tells of it alone."""
 
     dtype: str
     payload_bytes: int
+    padded_from_bytes: int | None = None
+    is_masked_gather: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,7 @@ class Transfer:
       link: "host" or "network" (GPUs), "ici" or "dcn" (TPUs).
       parts: the operands of a combined transfer.
       padded_from_bytes: payload before the compiler padded it, where the text shows that it did.
+      is_masked_gather: an all-reduce in which each device has its own part and zeros beside it: it gathers.
       making: of a predicted transfer, how its value comes about.
     """
 
@@ -132,6 +135,7 @@ class Transfer:
     link: str | None = None
     parts: tuple[Part, ...] = ()
     padded_from_bytes: int | None = None
+    is_masked_gather: bool = False
     making: Making = Making()
 
     @property
@@ -142,7 +146,7 @@ class Transfer:
         """The same communication, one transfer an operand; without a scope, since the name of a combination is that of one of them."""
         if len(self.parts) < 2:
             return (self,)
-        return tuple(replace(self, dtype=part.dtype, payload_bytes=part.payload_bytes, parts=(), scope="") for part in self.parts)
+        return tuple(replace(self, **asdict(part), scope="", parts=()) for part in self.parts)
 
     def to_json(self) -> dict[str, Any]:
         row = asdict(self)

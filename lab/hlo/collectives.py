@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lab.hlo.flops import operand_shapes
 from lab.hlo.groups import (
@@ -15,6 +15,7 @@ from lab.hlo.groups import (
     read_groups,
     read_permutation,
 )
+from lab.hlo.masked import is_part_in_zeros
 from lab.hlo.names import Frames, origin, phase, scope
 from lab.hlo.placement import MEGASCALE_TARGET, Placement
 from lab.hlo.shapes import Shape, arrays
@@ -79,7 +80,8 @@ class Reader:
             overlap="async" if _is_async(visit) else "sync",
             link=self.placement.link(groups) if groups else None,
             parts=parts if len(parts) > 1 else (),
-            padded_from_bytes=_unpadded_bytes(visit) if kind is Kind.REDUCE_SCATTER else None,
+            padded_from_bytes=parts[0].padded_from_bytes if len(parts) == 1 else None,
+            is_masked_gather=all(part.is_masked_gather for part in parts),
         )
 
     def _origin(self, visit: Visit, named: Instruction | None) -> str | None:
@@ -126,22 +128,37 @@ class Reader:
             return (Part(shapes[0].dtype, sum(shape.bytes for shape in shapes)),)
         if kind is Kind.ALL_REDUCE and len(shapes) == 1:
             shapes = _packed_operands(self.module, instruction, computation) or shapes
-        return _as_parts(shapes, group_size if kind is Kind.ALL_GATHER else 1)
+        parts = _as_parts(shapes, group_size if kind is Kind.ALL_GATHER else 1)
+        sources = _sources(instruction, computation)
+        if len(sources) != len(parts):
+            return parts
+        return tuple(self._as_made(part, kind, source, computation) for part, source in zip(parts, sources, strict=True))
+
+    def _as_made(self, part: Part, kind: Kind, source: Instruction, computation: Computation) -> Part:
+        """With what the operand tells of what compilers did to it."""
+        if kind is Kind.REDUCE_SCATTER:
+            return replace(part, padded_from_bytes=_unpadded_bytes(source, computation))
+        return replace(part, is_masked_gather=kind is Kind.ALL_REDUCE and is_part_in_zeros(source, computation, self.module))
 
     def named(self, visit: Visit) -> Instruction | None:
         """The instruction whose op_name speaks for this one: itself, its callers, or the nearest producer that has a name.
 
-        Newer XLA names a move after the argument that it moves; then it is the operation that it is moved for.
+        Newer XLA names a move after the argument that it moves, and the sum that stands for a gather after nothing; then it is the operation that it is moved for.
         """
         if not self.has_metadata:
             return None
-        if _is_named_after_argument(visit.instruction):
+        if _is_named_after_argument(visit.instruction) or self._is_nameless_gather(visit.instruction, visit.computation):
             served = next((user for user in _users(visit.instruction, visit.computation) if "/" in (user.op_name or "")), None)
             if served is not None:
                 return served
         sites = [Site(visit.instruction, visit.computation), *(s for s in reversed(visit.callers) if s.instruction.opcode != "while")]
         nearest = itertools.chain((site.instruction for site in sites), *(_producers(*site) for site in sites))
         return next((instruction for instruction in nearest if instruction.op_name), None)
+
+    def _is_nameless_gather(self, instruction: Instruction, computation: Computation) -> bool:
+        sources = _sources(instruction, computation)
+        is_nameless_sum = KINDS.get(instruction.opcode.removesuffix("-start")) is Kind.ALL_REDUCE and instruction.op_name is None
+        return is_nameless_sum and bool(sources) and all(is_part_in_zeros(source, computation, self.module) for source in sources)
 
 
 def groups_text(instruction: Instruction) -> str:
@@ -222,15 +239,14 @@ def _is_reduce_scatter_fusion(visit: Visit) -> bool:
     return caller.opcode.startswith("fusion") and "kind=kCustom" in caller.attributes and sliced
 
 
-def _unpadded_bytes(visit: Visit) -> int | None:
+def _sources(instruction: Instruction, computation: Computation) -> tuple[Instruction, ...]:
+    """What defines its operands, where the text shows it."""
+    return tuple(source for name in instruction.operands if (source := computation.by_name.get(name)) is not None)
+
+
+def _unpadded_bytes(source: Instruction, computation: Computation) -> int | None:
     """Payload before a `pad` inside the reduce-scatter fusion, None where there is none."""
-    computation = visit.computation
-    sources = [computation.by_name.get(name) for name in visit.instruction.operands]
-    padded = [source for source in sources if source is not None and source.opcode == "pad"]
-    if not padded:
-        return None
-    unpadded = (operand_shapes(source, computation)[:1] if source in padded else arrays(source.shape) for source in sources if source)
-    return sum(shape.bytes for shapes in unpadded for shape in shapes)
+    return operand_shapes(source, computation)[0].bytes if source.opcode == "pad" else None
 
 
 def _packed_operands(module: Module, instruction: Instruction, computation: Computation) -> tuple[Shape, ...]:
@@ -249,16 +265,27 @@ def _packed_operands(module: Module, instruction: Instruction, computation: Comp
 
 
 def _producers(instruction: Instruction, computation: Computation, limit: int = 16) -> Iterator[Instruction]:
-    """The instructions that feed this one, nearest first."""
+    """The instructions that make what this one takes, nearest first.
+
+    Numbers and constants are no such: XLA shares them, with the name of any user. Nor is what makes several values at once, named after one of them.
+    """
     queue, seen = list(instruction.operands), set()
     while queue and len(seen) < limit:
         name = queue.pop(0)
         source = computation.by_name.get(name)
-        if source is None or name in seen:
+        if source is None or name in seen or not _is_made(source, computation):
             continue
         seen.add(name)
         yield source
         queue += source.operands
+
+
+def _is_made(source: Instruction, computation: Computation) -> bool:
+    """An array that is computed alone: no number, no constant, no number repeated, no one of several."""
+    made = arrays(source.shape)
+    if source.opcode in ("constant", "iota") or not any(shape.dims for shape in made) or (source.opcode == "fusion" and len(made) > 1):
+        return False
+    return source.opcode != "broadcast" or any(shape.dims for shape in operand_shapes(source, computation))
 
 
 def _users(instruction: Instruction, computation: Computation, limit: int = 16) -> Iterator[Instruction]:

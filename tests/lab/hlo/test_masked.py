@@ -1,0 +1,92 @@
+"""Sums that gather: zeros but for the device's own part, added up over all."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from lab.hlo import read_text
+from lab.inspection import inspect
+from lab.ledger import Kind, Transfer
+from meshes import plugins
+from meshes.axes import Axes
+from meshes.targets import make_mesh, parse_target, prepare
+
+TEXT = """HloModule jit_f, is_scheduled=true, num_partitions=4
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%placed (into: f32[64], part: f32[16], at: u32[]) -> f32[64] {
+  %into = f32[64]{0} parameter(0)
+  %part = f32[16]{0} parameter(1)
+  %at = u32[] parameter(2)
+  ROOT %u = f32[64]{0} dynamic-update-slice(%into, %part, %at)
+}
+
+ENTRY %main (w: f32[16], x: f32[64]) -> f32[64] {
+  %w = f32[16]{0} parameter(0), metadata={op_name="w"}
+  %x = f32[64]{0} parameter(1), metadata={op_name="x"}
+  %id = u32[] partition-id()
+  %zero = f32[] constant(0), metadata={op_name="jit(f)/transpose(jvp(embedding))/scatter-add"}
+  %zeros = f32[64]{0} broadcast(%zero), dimensions={}, metadata={op_name="jit(f)/transpose(jvp(embedding))/scatter-add"}
+  MADE
+  %ar = f32[64]{0} all-reduce(%made), replica_groups={{0,1,2,3}}, to_apply=%add
+  %copied = f32[64]{0} copy(%ar)
+  ROOT %product = f32[64]{0} multiply(%x, %copied), metadata={op_name="jit(f)/jvp(mlp)/mul"}
+}
+"""
+ALONE = "%made = f32[64]{0} dynamic-update-slice(%zeros, %w, %id)"
+FUSED = "%made = f32[64]{0} fusion(%zeros, %w, %id), kind=kLoop, calls=%placed"
+COPIED = f"{ALONE.replace('%made', '%placed.1')}\n  %made = f32[64]{{0}} copy(%placed.1)"
+
+
+def summed(made: str) -> Transfer:
+    (transfer,) = read_text(TEXT.replace("MADE", made)).transfers
+    return transfer
+
+
+@pytest.mark.parametrize("made", [ALONE, FUSED, COPIED], ids=["alone", "fused", "copied"])
+def test_a_part_placed_in_zeros_and_summed_is_gathered_for_what_uses_it_not_for_what_has_the_same_zeros(made):
+    found = summed(made)
+    assert (found.kind, found.is_masked_gather, found.scope, found.phase, found.op_name) == (Kind.ALL_REDUCE, True, "mlp", "forward", None)
+
+
+ADDED = "%made = f32[64]{0} add(%x, %zeros)"
+
+
+@pytest.mark.parametrize("made", [ALONE.replace("%zeros", "%x"), FUSED.replace("%zeros", "%x"), ADDED], ids=["alone", "fused", "not placed"])
+def test_a_part_placed_in_what_is_not_zero_is_not_gathered(made):
+    assert not summed(made).is_masked_gather
+
+
+def test_zeros_give_a_sum_no_name():
+    text = TEXT.replace("MADE", ADDED).replace(', metadata={op_name="x"}', "")
+    (found,) = read_text(text).transfers
+    assert (found.scope, found.phase) == ("", None)
+
+
+def test_a_part_placed_in_ones_is_not_gathered():
+    (found,) = read_text(TEXT.replace("MADE", ALONE).replace("constant(0)", "constant(1)")).transfers
+    assert not found.is_masked_gather
+
+
+@pytest.mark.skipif(not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed")
+@pytest.mark.parametrize(("mesh", "kind"), [("fsdp=64", Kind.ALL_REDUCE), ("data=2,fsdp=32", Kind.ALL_GATHER)])
+def test_64_tpus_gather_by_a_masked_sum_of_the_same_payload_over_all_of_them_and_not_over_half(mesh, kind):
+    target = parse_target("tpu:v5p:4x4x4")
+    prepare([target])
+    devices = make_mesh(target, Axes.parse(mesh))
+
+    def product(w_DF: jax.Array, x_BD: jax.Array) -> jax.Array:
+        with jax.named_scope("mlp"):
+            return x_BD @ jax.lax.all_gather(w_DF, "fsdp", axis=0, tiled=True)
+
+    function = jax.jit(jax.shard_map(product, mesh=devices, in_specs=(PartitionSpec("fsdp"), PartitionSpec()), out_specs=PartitionSpec(), check_vma=False))
+    shapes = ((128, 256), PartitionSpec("fsdp")), ((8, 128), PartitionSpec())
+    (found,) = inspect(function, *(jax.ShapeDtypeStruct(dims, jnp.bfloat16, sharding=NamedSharding(devices, spec)) for dims, spec in shapes), target=target).transfers
+    assert (found.kind, found.is_masked_gather, found.payload_bytes, found.axes) == (kind, kind is Kind.ALL_REDUCE, 128 * 256 * 2, ("fsdp",))
+    assert (found.scope, found.phase) == ("mlp", "forward")
