@@ -13,7 +13,7 @@ from enum import StrEnum
 from math import prod
 
 from lab.ledger import Kind, Making, Transfer
-from lab.settle.left import Left, take
+from lab.settle.left import Left, take, take_all, take_most
 
 
 class Certainty(StrEnum):
@@ -99,7 +99,8 @@ def _looked_up_whole(transfer: Transfer, context: Context) -> tuple[Transfer, ..
 def _every_micro_batch(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """The reduction of each pass, and of each layer where the value is a stack, in the dtype of its products."""
     m, stack = transfer.making.micro_batches, transfer.making.stack
-    if context.style != "declared" or m == 1:
+    is_made_once = context.platform == "tpu" and stack == 1 and transfer.phase == "backward" and transfer.kind is Kind.ALL_REDUCE
+    if context.style != "declared" or m == 1 or is_made_once:
         return (transfer,)
     each = replace(transfer, payload_bytes=transfer.payload_bytes // stack, executions=transfer.executions * m * stack)
     return (replace(_in_products_dtype(each), making=replace(transfer.making, stack=1, iterations=stack)),)
@@ -202,6 +203,20 @@ def _is_split(transfer: Transfer, context: Context) -> bool:
     return every == over == (*summed, *scattered) and norm in (summed, scattered)
 
 
+LEAST_MASKED = 64
+"""48 devices gather, 64 do not; what is between was not tried."""
+
+
+def _gathered_by_sum(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """Of a gather over all devices, where they are many: the sum of what each device has its part of, and zeros beside it."""
+    is_over_all = transfer.group_size == prod(context.mesh.values()) >= LEAST_MASKED
+    return (_masked(transfer) if is_over_all and transfer.kind is Kind.ALL_GATHER else transfer,)
+
+
+def _masked(gather: Transfer) -> Transfer:
+    return replace(gather, kind=Kind.ALL_REDUCE, is_masked_gather=True)
+
+
 def _narrow(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """In the 16 bits that a value was widened from."""
     return (_in_products_dtype(transfer) if transfer.phase == "forward" else transfer,)
@@ -212,47 +227,69 @@ def _reduced_everywhere(predicted: Transfer, context: Context, left: Left) -> Le
     return take(replace(predicted, kind=Kind.ALL_REDUCE), left) if predicted.kind is Kind.REDUCE_SCATTER else ()
 
 
-def _gathered_by_sum(predicted: Transfer, context: Context, left: Left) -> Left:
+def _masked_sum(predicted: Transfer, context: Context, left: Left) -> Left:
     """The all-reduce of what each device has its part of, and zeros beside it."""
-    return take(replace(predicted, kind=Kind.ALL_REDUCE), left) if predicted.kind is Kind.ALL_GATHER else ()
+    return take(_masked(predicted), left) if predicted.kind is Kind.ALL_GATHER else ()
+
+
+def _rounded_for_products(predicted: Transfer, context: Context, left: Left) -> Left:
+    """The gathers of what products of 16 bits are to take, with those of iterations whose results something else takes too."""
+    if not (predicted.kind is Kind.ALL_GATHER or predicted.is_masked_gather) or predicted.dtype != "f32":
+        return ()
+    as_asked = take_most(predicted, left)
+    rest = predicted.executions - sum(t.executions for t in as_asked)
+    rounded = take(replace(predicted, dtype="bf16", payload_bytes=predicted.payload_bytes // 2, executions=rest), left)
+    return as_asked + rounded if rounded else ()
 
 
 def _padded_scatter(predicted: Transfer, context: Context, left: Left) -> Left:
-    """The scatter whose operand was padded from the predicted size, with the permute that restores the shards."""
+    """The scatter whose operand was padded from the predicted size, with the permutes that restore the shards."""
     if predicted.kind is not Kind.REDUCE_SCATTER:
         return ()
     padded = next((t for t in left if t.padded_from_bytes == predicted.payload_bytes), None)
     if padded is None:
         return ()
-    P, padding = predicted.group_size, padded.payload_bytes - predicted.payload_bytes
-    halo = replace(predicted, kind=Kind.COLLECTIVE_PERMUTE, payload_bytes=padding * (P - 1) // P)
-    return take(replace(predicted, kind=padded.kind, payload_bytes=padded.payload_bytes), left) + take(halo, left)
+    moves = [(padded.kind, padded.payload_bytes), *((Kind.COLLECTIVE_PERMUTE, payload) for payload in _halo(padded, predicted.group_size))]
+    return take_all((replace(predicted, kind=kind, payload_bytes=payload) for kind, payload in moves), left)
+
+
+def _halo(padded: Transfer, P: int) -> tuple[int, ...]:
+    """Messages to the last shard, which lies furthest from where it is to be: of no more than a padded shard each."""
+    shard = padded.payload_bytes // P
+    whole, rest = divmod((P - 1) * (padded.payload_bytes - padded.padded_from_bytes) // P, shard)
+    return (shard,) * whole + (rest,) * (rest > 0)
 
 
 def _windowed_einsum(predicted: Transfer, context: Context, left: Left) -> Left:
-    """The n + 1 permutes of a shard that stand for a gather or scatter over n devices."""
+    """The n + 1 permutes of a shard, or n - 1, that stand for a gather or scatter over n devices."""
     if predicted.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
         return ()
     P = predicted.group_size
-    hops = (P + 1) * predicted.executions
-    return take(replace(predicted, kind=Kind.COLLECTIVE_PERMUTE, payload_bytes=predicted.payload_bytes // P, executions=hops), left)
+    shard = replace(predicted, kind=Kind.COLLECTIVE_PERMUTE, payload_bytes=predicted.payload_bytes // P)
+    return take(replace(shard, executions=(P + 1) * predicted.executions), left) or take(replace(shard, executions=(P - 1) * predicted.executions), left)
 
 
 def _scattered_after_the_passes(predicted: Transfer, context: Context, left: Left) -> Left:
-    """One scatter, or one sum everywhere, in float32, of what each pass over a micro-batch was to scatter."""
+    """One scatter, padded or not, or one sum everywhere, in float32, of what each pass over a micro-batch was to scatter."""
     passes = predicted.making.repeats
     if predicted.kind is not Kind.REDUCE_SCATTER or passes == 1 or predicted.executions != passes:
         return ()
     wide = predicted.payload_bytes * (2 if predicted.dtype == "bf16" else 1)
     once = replace(predicted, executions=1, dtype="f32", payload_bytes=wide)
-    return take(once, left) or take(replace(once, kind=Kind.ALL_REDUCE), left)
+    alone = _alone(left)
+    return take(once, alone) or _padded_scatter(once, context, alone) or _reduced_everywhere(once, context, alone)
 
 
 def _narrow_after_the_passes(predicted: Transfer, context: Context, left: Left) -> Left:
     """A gradient's sum over passes in the 16 bits that each pass had it in."""
     narrow, is_gradient = _in_products_dtype(predicted), predicted.kind is Kind.ALL_REDUCE and predicted.phase == "backward"
     is_late = predicted.making.micro_batches > 1 and predicted.executions == 1
-    return take(narrow, left) if is_gradient and is_late and narrow != predicted else ()
+    return take(narrow, _alone(left)) if is_gradient and is_late and narrow != predicted else ()
+
+
+def _alone(left: Left) -> Left:
+    """What runs once in a step, and is no share of what each micro-batch does."""
+    return tuple(t for t in left if t.executions == 1)
 
 
 _P, _R, _O = Certainty.PREDICTABLE, Certainty.READABLE, Certainty.OBSERVED
@@ -267,7 +304,7 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("X5", None, _O, "global-norm clipping reduces one scalar a leaf and axis, merged in no predictable way", "sum the squares and reduce once by hand"),
     Behaviour("X6", None, _O, "slicing the last stage outside a pipeline broadcasts its activations to all stages", "compute the loss inside and reduce a scalar"),
     Behaviour("X12", None, _O, "a dispatch constrained to its experts at once gathers tokens or sums activations, in place of an all-to-all", "constrain it to its tokens' devices first, then to its experts'"),
-    Behaviour("X9", None, _P, "declared gradients and losses that micro-batches add up are reduced for each of them, layer by layer, in the dtype of the products", "write the step explicitly: the sum is then reduced once", rewrite=_every_micro_batch),
+    Behaviour("X9", None, _P, "declared gradients and losses that micro-batches add up are reduced for each of them, layer by layer, in the dtype of the products; not on TPUs the sums of those that no layer makes", "write the step explicitly: the sum is then reduced once", rewrite=_every_micro_batch),
     Behaviour("X7", None, _P, "a declared reduction of a stack of gradients is done layer by layer inside the backward loop: the same bytes", rewrite=_in_the_loop),
     Behaviour("X10", None, _P, "an all-reduce in a loop that only adds its results up, a psum too, is done once after the loop; not on CPUs", rewrite=_after_the_loop),
     Behaviour("X8", None, _P, "an all-reduce in a loop that stores its results is done once, of the whole stack, where that has 10 KiB or less: the same bytes; not on CPUs", rewrite=_stored_then_summed),
@@ -288,16 +325,18 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("G9", "gpu", _P, "a declared lookup that is held whole before its tokens are split is summed everywhere: an all-reduce, not a reduce-scatter", rewrite=_looked_up_whole),
     Behaviour("G10", "gpu", _P, "a step that needs more than its arguments and 95 % of what they leave of 80 % of the chip is thinned out: probabilities that wait for the values' gradients are made again, and zeros that gradients begin with later; memory, not bytes on the wire", "take fewer sequences at once"),
     Behaviour("G11", "gpu", _O, "the schedule makes the head's gradient, the zeros of the embedding's and copies of kept stacks early or late: 6 % of a peak at most, and 17 % where there is no room; memory, not bytes on the wire", "compile at your own sizes"),
+    Behaviour("T10", "tpu", _R, "a scatter of gradients leaves the accumulation loop: one of the sum over passes, in float32, or by T1 one all-reduce", recognise=_scattered_after_the_passes),
     Behaviour("T1", "tpu", _R, "a reduce-scatter is an all-reduce and a slice: same payload, twice the wire bytes; nearly always over a whole slice, sometimes over less, by no known rule", "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter keeps most", recognise=_reduced_everywhere),
     Behaviour("T2", "tpu", _R, "shards are padded before a reduce-scatter, and permutes of the padding follow", "choose shards that fill the tiles", recognise=_padded_scatter),
     Behaviour("T3", "tpu", _P, "a reduce-scatter is printed as an all-reduce and a slice inside a custom fusion; it is read as what it is"),
-    Behaviour("T4", "tpu", _R, "a gather or scatter that feeds a matmul becomes a loop of permutes: n + 1 shards on the wire instead of n - 1", "pin the gathered value, or raise xla_jf_spmd_threshold_for_windowed_einsum_mib", recognise=_windowed_einsum),
+    Behaviour("T4", "tpu", _R, "a gather or scatter that feeds a matmul becomes a loop of permutes: of n + 1 shards or, over a few devices, of n - 1", "pin the gathered value, or raise xla_jf_spmd_threshold_for_windowed_einsum_mib", recognise=_windowed_einsum),
     Behaviour("T5", "tpu", _P, "a max over widened bf16 is reduced in bf16: half the bytes", rewrite=_narrow),
     Behaviour("T6", "tpu", _P, "a declared all-reduce of the embedding whose result is sliced becomes a reduce-scatter"),
-    Behaviour("T7", "tpu", _R, "a gather becomes a masked all-reduce of the same payload, twice the wire bytes: of tiny arrays, and of all weights over 512 devices; by no known rule", recognise=_gathered_by_sum),
+    Behaviour("T7", "tpu", _R, "a gather of a tiny array becomes a masked all-reduce of the same payload: twice the wire bytes", recognise=_masked_sum),
+    Behaviour("T13", "tpu", _P, "a gather over all devices, where they are 64 or more, is a masked all-reduce of the same payload: twice the wire bytes", "split over an axis beside it: over part of the devices it stays a gather", rewrite=_gathered_by_sum),
     Behaviour("T9", "tpu", _P, "sums of gradients that are held whole leave the accumulation loop: executions x 1, in float32", rewrite=_after_the_passes_in_f32),
-    Behaviour("T10", "tpu", _R, "a scatter of gradients leaves the accumulation loop: one of the sum over passes, in float32, or by T1 one all-reduce", recognise=_scattered_after_the_passes),
     Behaviour("T11", "tpu", _O, "a sum over micro-batches is rounded to 16 bits before it is reduced: half the bytes, of the head's gradient where sharding is in types", recognise=_narrow_after_the_passes),
+    Behaviour("T12", "tpu", _R, "a gather of float32 that feeds products alone runs in the 16 bits that they round to: half the bytes", "ask for jax.default_matmul_precision('highest')", recognise=_rounded_for_products),
     Behaviour("T8", "tpu", _P, "arguments are padded to layout tiles: memory, not bytes on the wire"),
 )
 

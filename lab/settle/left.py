@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from lab.ledger import Kind, Transfer
@@ -13,15 +14,32 @@ Left = tuple[Transfer, ...]
 def take(wanted: Transfer, left: Left) -> Left:
     """As many executions as are wanted of transfers like it, those of its scope and phase, and with a name, first; () where there are fewer.
 
-    Alike are kind, axes, group size (but of permutes), dtype, payload, whether it always runs, and the shift where one is wanted.
+    Alike are kind, axes, group size (but of permutes), dtype, payload, whether it always runs and whether it gathers, and the shift where one is wanted.
     """
+    taken = take_most(wanted, left)
+    return taken if sum(t.executions for t in taken) == wanted.executions else ()
+
+
+def take_most(wanted: Transfer, left: Left) -> Left:
+    """The same, or as many as there are."""
     alike = [t for t in left if _likeness(t) == _likeness(wanted) and t.executions and wanted.shift in (None, t.shift)]
     missing, taken = wanted.executions or 0, []
     for transfer in sorted(alike, key=lambda t: (t.scope != wanted.scope, t.phase != wanted.phase, t.op_name is None)):
         share = min(missing, transfer.executions)
         taken += [replace(transfer, executions=share)] if share else []
         missing -= share
-    return () if missing else tuple(taken)
+    return tuple(taken)
+
+
+def take_all(wanted: Iterable[Transfer], left: Left) -> Left:
+    """Each of them; () where one is not there."""
+    taken: Left = ()
+    for transfer in wanted:
+        found = take(transfer, without(left, taken))
+        if not found:
+            return ()
+        taken += found
+    return taken
 
 
 def without(left: Left, taken: Left) -> Left:
@@ -45,4 +63,4 @@ def _likeness(transfer: Transfer) -> tuple:
     axes = None if transfer.axes is None else frozenset(transfer.axes)
     # Of a permute the group is whatever chain its pairs make; its axes and its message say it all.
     group_size = None if transfer.kind is Kind.COLLECTIVE_PERMUTE else transfer.group_size
-    return transfer.kind, axes, group_size, transfer.dtype, transfer.payload_bytes, transfer.conditional
+    return transfer.kind, axes, group_size, transfer.dtype, transfer.payload_bytes, transfer.conditional, transfer.is_masked_gather

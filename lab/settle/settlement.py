@@ -14,7 +14,7 @@ from typing import Any
 
 from lab.ledger import Kind, Ledger, Totals, Transfer
 from lab.settle.behaviours import CATALOGUE, Behaviour, Context, emitted
-from lab.settle.left import Left, take, without
+from lab.settle.left import Left, take, take_all, without
 
 
 class Status(StrEnum):
@@ -50,6 +50,11 @@ class Term:
     measured: tuple[Transfer, ...]
     status: Status
     explanation: str | None = None
+
+    @property
+    def taken_by_size(self) -> tuple[Transfer, ...]:
+        """Transfers without a name, and with nothing around them that has one in the term's scope: axes, kind, phase and size alone speak for them."""
+        return tuple(t for t in self.measured if t.op_name is None and t.scope != self.predicted.scope)
 
     def to_json(self) -> dict[str, Any]:
         axes = None if self.predicted.axes is None else list(self.predicted.axes)
@@ -87,6 +92,10 @@ class Settlement:
         return Verdict.EXACT
 
     @property
+    def taken_by_size(self) -> tuple[Transfer, ...]:
+        return tuple(t for term in self.terms for t in term.taken_by_size)
+
+    @property
     def foreseen_wire_bytes(self) -> Fraction:
         """Measured on the wire as predicted, in exact terms and explained ones. One of the three columns."""
         return self._wire_bytes(Status.EXACT, Status.EXPLAINED)
@@ -118,10 +127,9 @@ def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
     open_terms = dict(enumerate(_moving(predicted)))
     places = {_place(term) for term in open_terms.values()}
     settled: dict[int, Term] = {}
-    for attempt, may_guess in ((_as_emitted, False), (_as_predicted, False), (_as_recognised, False), (_as_recognised, True), (_contradicted, False)):
-        kept = {t.scope for t in left}
-        for place, term in sorted(open_terms.items(), key=lambda item: item[1].scope not in kept):
-            found = attempt(term, _of_no_other(term, left, places, may_guess), context)
+    for attempt, may_claim in _ATTEMPTS:
+        for place, term in tuple(open_terms.items()):
+            found = attempt(term, tuple(t for t in left if may_claim(term, t, places)), context)
             if found is not None:
                 settled[place], left = found, without(left, found.measured)
                 del open_terms[place]
@@ -135,26 +143,33 @@ Place = tuple[str, tuple[str, ...] | None, bool]
 
 def _place(transfer: Transfer) -> Place:
     """Scope and axes, and whether something is summed there: compilers turn one kind of sum into another, never into a gather."""
-    return transfer.scope, transfer.axes, transfer.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
+    return transfer.scope, transfer.axes, transfer.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) and not transfer.is_masked_gather
 
 
-def _of_no_other(term: Transfer, left: Left, places: set[Place], may_guess: bool) -> Left:
-    """What a term may claim: what stands in the place of some term is for the terms of that scope, unless it has lost its name and the
-    scope is that of what it was made from."""
-    return tuple(t for t in left if t.scope == term.scope or not t.scope or _place(t) not in places or (may_guess and t.op_name is None))
+def _its_own(term: Transfer, found: Transfer, places: set[Place]) -> bool:
+    return found.scope == term.scope and _in_phase(term, found, places)
+
+
+def _of_no_other(term: Transfer, found: Transfer, places: set[Place]) -> bool:
+    """What stands in the place of some term is for the terms of that scope."""
+    return found.scope in (term.scope, "") or _place(found) not in places
+
+
+def _in_phase(term: Transfer, found: Transfer, places: set[Place]) -> bool:
+    """Of no other, and in the phase of the term, or after it where it is a gradient."""
+    phases = (term.phase, "update") if term.phase == "backward" else (term.phase,)
+    return (found.phase is None or term.phase is None or found.phase in phases) and _of_no_other(term, found, places)
+
+
+def _nameless(term: Transfer, found: Transfer, places: set[Place]) -> bool:
+    """What has lost its name may be for another scope than that of what it was made from."""
+    return _in_phase(term, found if found.op_name else replace(found, scope=""), places)
 
 
 def _as_emitted(term: Transfer, left: Left, context: Context) -> Term | None:
     expected, behaviours = emitted(term, context)
-    if not behaviours:
-        return None
-    taken: Left = ()
-    for transfer in expected:
-        found = take(transfer, without(left, taken))
-        if not found:
-            return None
-        taken += found
-    return Term(term, taken, Status.EXPLAINED, _effects(behaviours))
+    taken = take_all(expected, left)
+    return Term(term, taken, Status.EXPLAINED, _effects(behaviours)) if behaviours and (taken or not expected) else None
 
 
 def _as_predicted(term: Transfer, left: Left, context: Context) -> Term | None:
@@ -165,15 +180,32 @@ def _as_predicted(term: Transfer, left: Left, context: Context) -> Term | None:
 
 
 def _as_recognised(term: Transfer, left: Left, context: Context) -> Term | None:
-    """By a behaviour that shows in the text, done to what the compiler was predicted to emit or to what theory asks for."""
+    """By behaviours that show in the text, done to what the compiler was predicted to emit or to what theory asks for."""
     expected, behaviours = emitted(term, context)
     for wanted, before in ((expected, behaviours), ((term,), ())):
-        for behaviour in CATALOGUE:
-            if len(wanted) != 1 or behaviour.recognise is None or behaviour.platform not in (None, context.platform):
-                continue
-            if found := behaviour.recognise(wanted[0], context, left):
-                return Term(term, found, Status.ATTRIBUTED, _effects((*before, behaviour)))
+        taken, seen = _recognised(wanted, left, context)
+        if seen:
+            return Term(term, taken, Status.ATTRIBUTED, _effects((*before, *dict.fromkeys(seen))))
     return None
+
+
+def _recognised(wanted: Iterable[Transfer], left: Left, context: Context) -> tuple[Left, tuple[Behaviour, ...]]:
+    """What carries out all of these, some as they stand, and the behaviours that the others show; nothing where one is not there."""
+    taken: Left = ()
+    seen: tuple[Behaviour, ...] = ()
+    for transfer in wanted:
+        rest = without(left, taken)
+        found = take(transfer, rest)
+        for behaviour in () if found else CATALOGUE:
+            if behaviour.recognise is None or behaviour.platform not in (None, context.platform):
+                continue
+            if found := behaviour.recognise(transfer, context, rest):
+                seen += (behaviour,)
+                break
+        if not found:
+            return (), ()
+        taken += found
+    return taken, seen
 
 
 def _contradicted(term: Transfer, left: Left, context: Context) -> Term | None:
@@ -183,6 +215,20 @@ def _contradicted(term: Transfer, left: Left, context: Context) -> Term | None:
     return Term(term, rivals, Status.REFUTED, why) if rivals else None
 
 
+# In their order: what fits best chooses first.
+_ATTEMPTS: tuple[tuple[Attempt, Callable[[Transfer, Transfer, set[Place]], bool]], ...] = (
+    (_as_emitted, _its_own),
+    (_as_predicted, _its_own),
+    (_as_emitted, _in_phase),
+    (_as_predicted, _in_phase),
+    (_as_emitted, _of_no_other),
+    (_as_predicted, _of_no_other),
+    (_as_recognised, _in_phase),
+    (_as_recognised, _nameless),
+    (_contradicted, _of_no_other),
+)
+
+
 def _effects(behaviours: Iterable[Behaviour]) -> str:
     return "; ".join(f"{b.id}: {b.effect}" for b in behaviours)
 
@@ -190,8 +236,14 @@ def _effects(behaviours: Iterable[Behaviour]) -> str:
 def _moving(ledger: Ledger) -> Left:
     """Single operands that move, on axes of more than one device."""
     sizes = ledger.mesh or {}
-    rows = (t for t in ledger.split().transfers if t.group_size != 1 and t.executions != 0)
+    rows = (t for combined in ledger.transfers for t in _operands(combined) if t.group_size != 1 and t.executions != 0)
     return tuple(t if t.axes is None else replace(t, axes=tuple(axis for axis in t.axes if sizes.get(axis) != 1)) for t in rows)
+
+
+def _operands(transfer: Transfer) -> tuple[Transfer, ...]:
+    """One transfer an operand; the phase of sums that were combined is that of one of them, as their name is."""
+    is_of_one = transfer.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) and len(transfer.parts) > 1 and not transfer.is_masked_gather
+    return tuple(replace(part, phase=None) if is_of_one else part for part in transfer.split())
 
 
 def _totals_json(transfers: tuple[Transfer, ...]) -> dict[str, Any]:

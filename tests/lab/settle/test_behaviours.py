@@ -209,12 +209,31 @@ def test_small_norms_of_two_micro_batches_leave_the_loop_twice_in_the_dtype_of_t
     assert verdict([norm], [replace(stacks, executions=1)], GPU) is Verdict.REFUTED
 
 
-def test_a_gather_that_a_tpu_does_by_an_all_reduce_is_attributed_and_not_where_another_compiler_does_nor_for_half_of_it():
-    gather = Transfer(Kind.ALL_GATHER, ("fsdp",), 4, 3, "bf16", 3072, phase="forward", scope="layers/mlp/up")
-    summed = replace(gather, kind=Kind.ALL_REDUCE, scope=None)
-    assert verdict([gather], [summed], TPU) is Verdict.ATTRIBUTED
-    assert {verdict([gather], [summed], context) for context in (CPU, GPU)} == {Verdict.REFUTED}
-    assert verdict([gather], [replace(summed, executions=2)], TPU) is Verdict.REFUTED
+MASKED = Transfer(Kind.ALL_REDUCE, ("fsdp",), 4, 3, "bf16", 3072, phase="forward", is_masked_gather=True)
+GATHER = replace(MASKED, kind=Kind.ALL_GATHER, scope="layers/mlp/up", is_masked_gather=False)
+
+
+def test_a_gather_that_a_tpu_does_by_a_masked_sum_is_attributed_and_not_where_another_compiler_does_nor_for_fewer():
+    assert verdict([GATHER], [MASKED], TPU) is Verdict.ATTRIBUTED
+    assert {verdict([GATHER], [MASKED], context) for context in (CPU, GPU)} == {Verdict.REFUTED}
+    assert verdict([GATHER], [replace(MASKED, executions=2)], TPU) is Verdict.REFUTED
+
+
+@pytest.mark.parametrize("style", ["declared", "explicit"])
+def test_a_gather_over_all_of_64_tpus_is_predicted_to_be_a_masked_sum_and_not_over_all_of_48_nor_over_half(style):
+    def found(mesh: dict[str, int]) -> Status:
+        over = {"group_size": mesh["fsdp"]}
+        (term,) = settle(Ledger((replace(GATHER, **over),)), Ledger((replace(MASKED, **over),)), Context("tpu", style, mesh)).terms
+        return term.status
+
+    assert [found(mesh) for mesh in ({"fsdp": 64}, {"fsdp": 48}, {"data": 2, "fsdp": 64})] == [Status.EXPLAINED, Status.ATTRIBUTED, Status.ATTRIBUTED]
+
+
+def test_a_gather_in_float32_of_which_a_part_feeds_products_alone_is_rounded_in_that_part_on_tpu_alone():
+    wide = replace(GATHER, dtype="f32", payload_bytes=6144)
+    some = [replace(wide, executions=2), replace(GATHER, executions=1)]
+    assert [verdict([wide], found, TPU) for found in ([GATHER], some, some[:1])] == [Verdict.ATTRIBUTED, Verdict.ATTRIBUTED, Verdict.REFUTED]
+    assert {verdict([wide], [GATHER], context) for context in (CPU, GPU)} == {Verdict.REFUTED}
 
 
 @pytest.mark.parametrize("kind", [Kind.ALL_REDUCE, Kind.REDUCE_SCATTER])
@@ -229,7 +248,31 @@ def test_a_scatter_of_each_of_three_micro_batches_that_is_one_in_f32_after_them_
 
 def test_a_sum_over_two_micro_batches_that_is_reduced_in_16_bits_is_attributed_on_tpu_alone():
     late = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 1280, phase="backward", scope="head", making=Making(micro_batches=2, product="bf16"))
-    narrow = replace(late, dtype="bf16", payload_bytes=640, scope=None)
+    narrow = replace(late, dtype="bf16", payload_bytes=640, scope="")
     assert verdict([late], [narrow], TPU) is Verdict.ATTRIBUTED
     assert verdict([late], [narrow], CPU) is Verdict.REFUTED
+    of_each = settle(Ledger((late,)), Ledger((replace(narrow, executions=2),)), TPU)
+    assert (len(of_each.missing), of_each.unexplained[0].executions) == (1, 2)
     assert verdict([replace(late, making=Making(product="bf16"))], [narrow], TPU) is Verdict.REFUTED
+
+
+@pytest.mark.parametrize("context", [CPU, GPU, TPU], ids=lambda c: c.platform)
+def test_the_sum_of_a_gradient_that_no_layer_makes_stays_after_two_micro_batches_on_tpu_alone(context):
+    head = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 1280, phase="backward", scope="head", making=Making(micro_batches=2, product="f32"))
+    (term,) = settle(Ledger((head,)), Ledger((head,)), context).terms
+    assert (term.status, term.explanation is None) == (Status.EXACT, context.platform != "cpu")
+    layers = replace(head, payload_bytes=12800, making=Making(micro_batches=2, stack=2, product="f32"))
+    assert explained_by([layers], [replace(layers, payload_bytes=6400, executions=4)], context) == {"X9"}
+
+
+def test_of_a_table_used_at_both_ends_one_gradient_may_be_scattered_by_a_sum():
+    table = Transfer(Kind.REDUCE_SCATTER, ("fsdp",), 4, 2, "bf16", 960, phase="backward", scope="embedding", making=Making(uses=2, repeats=2))
+    sum_of_one = replace(table, kind=Kind.ALL_REDUCE, making=Making())
+    tpu = replace(TPU, mesh={"fsdp": 4})
+    assert [verdict([table], [sum_of_one] * sums, tpu) for sums in (2, 3)] == [Verdict.ATTRIBUTED, Verdict.REFUTED]
+
+
+def test_one_of_four_sums_of_micro_batches_is_not_the_sum_after_them():
+    scatter = Transfer(Kind.REDUCE_SCATTER, ("fsdp",), 4, 4, "f32", 640, phase="backward", scope="head", making=Making(repeats=4))
+    (term,) = settle(Ledger((scatter,)), Ledger((replace(scatter, kind=Kind.ALL_REDUCE),)), explicit(TPU)).terms
+    assert [t.executions for t in term.measured] == [4] and term.explanation.startswith("T1:")
