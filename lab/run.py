@@ -141,12 +141,12 @@ def _numbers(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) ->
         return None, str(reason)
 
 
-def settlement_json(settled: Settlement | None) -> dict[str, list[dict[str, Any]]]:
-    """Terms, what no term asks for, and what is missing; nothing of each where nothing was settled."""
+def settlement_json(settled: Settlement | None) -> dict[str, Any]:
+    """Terms, what no term asks for, and what is missing, and how many transfers were taken by size; nothing of each where nothing was settled."""
     if settled is None:
-        return {"terms": [], "unexplained": [], "missing": []}
+        return {"terms": [], "unexplained": [], "missing": [], "taken_by_size": 0}
     rows = {"terms": settled.terms, "unexplained": settled.unexplained, "missing": settled.missing}
-    return {name: [row.to_json() for row in some] for name, some in rows.items()}
+    return {name: [row.to_json() for row in some] for name, some in rows.items()} | {"taken_by_size": len(settled.taken_by_size)}
 
 
 def at_hand(measured: Ledger, axes: Axes) -> Mesh | None:

@@ -116,11 +116,17 @@ def in_branches(result: Result) -> list[str]:
 
 
 def on_the_wire(result: Result) -> list[str]:
-    """What is on the wire, in three columns: foreseen, recognised only, and neither."""
+    """What is on the wire, in three columns: foreseen, recognised only, and neither; and what of it has no name."""
     if not (settled := result.settlement):
         return []
     columns = settled.foreseen_wire_bytes, settled.attributed_wire_bytes, settled.unexplained_wire_bytes
-    return ["wire bytes as compiled: {} as predicted, {} attributed, {} unexplained".format(*map(exact, columns))]
+    return ["wire bytes as compiled: {} as predicted, {} attributed, {} unexplained".format(*map(exact, columns)), *taken_by_size([result])]
+
+
+def taken_by_size(results: Iterable[Result]) -> list[str]:
+    """How many transfers stand beside a term for their size alone."""
+    count = sum(len(result.settlement.taken_by_size) for result in results if result.settlement)
+    return [f"{counted(count, 'transfer')} without a name taken by size"] * (count > 0)
 
 
 def _compared(predicted: Sequence[Totals], measured: Sequence[Totals]) -> list[Column]:
@@ -178,7 +184,7 @@ def claim_text(claim: Claim) -> str:
 def _closing(results: Sequence[Result]) -> list[str]:
     claims = Counter(outcome(claim) for result in results for claim in result.claims)
     refuted = [f"{_name(result)}: {claim_text(claim)}" for result in results for claim in result.claims if claim.is_surprise]
-    return [*refuted, *numerics_lines(results), f"claims of the book: {tally(claims)}", count_text(results)]
+    return [*refuted, *numerics_lines(results), *taken_by_size(results), f"claims of the book: {tally(claims)}", count_text(results)]
 
 
 def outcome(claim: Claim) -> str:

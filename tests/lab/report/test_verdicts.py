@@ -105,3 +105,11 @@ def test_a_branch_that_no_term_asks_for_is_told():
 
 def test_two_runs_in_full_stand_apart():
     assert len(results_text([result([REDUCE], [REDUCE]), failed()]).split("\n\n\n")) == 2
+
+
+def test_two_transfers_taken_by_size_are_told_and_none_is_not():
+    nameless = [replace(REDUCE, scope="", executions=executions, instruction=f"all-reduce.{executions}") for executions in (1, 3)]
+    found = result([REDUCE], nameless)
+    assert all("\n2 transfers without a name taken by size" in text for text in (result_text(found), summary_text([found])))
+    assert found.to_json()["taken_by_size"] == 2
+    assert "taken by size" not in result_text(result([REDUCE], [REDUCE]))
