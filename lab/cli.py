@@ -244,14 +244,14 @@ def run(
 
 
 @cli.command()
-@click.option("--full", is_flag=True, help="For every known chip and at real size, with trainings and the questions that compile.")
+@click.option("--full", is_flag=True, help="For every known chip, at real size and at drawn ones, with trainings and the questions that compile.")
 @html_option
 @as_json
 def verify(full: bool, html: Path | None, as_json: bool) -> int:
     """Runs every experiment in every style on its targets, and ends with a table of verdicts. Minutes long are trainings, and questions that compile: --full, or lab run."""
     experiments, trainings, questions = suite.parted(suite.load())
     runs = suite.runs(experiments)
-    runs = [*suite.on_every_chip(runs), *suite.at_real_size(experiments)] if full else runs
+    runs = [*suite.on_every_chip(runs), *suite.at_real_size(experiments), *suite.at_unseen_sizes(experiments)] if full else runs
     missing = suite.without_plugin(runs)
     for platform in missing:
         print(f"lab: no {platform} targets, the plugin is not installed; run: {plugins.install_command(platform)}", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from meshes import plugins
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 
 REAL_SIZE = "tpu:v5p:2x2x4"
+UNSEEN_ON = (REAL_SIZE, "tpu:v5e:2x4")
 LAYOUTS = {
     # Of 32 layers the state alone, 12 bytes a parameter, and their gradients are more than a chip has room for.
     "ch14_data_parallel": {"layers": "16"},
@@ -92,6 +94,16 @@ def at_real_size(experiments: Iterable[Experiment]) -> list[Run]:
     settings = {"preset": "llama3-8b", "batch": str(target.devices)}
     sized = [replace(e, parameters=with_settings(e.parameters, settings | LAYOUTS[e.name])) for e in experiments if e.name in LAYOUTS]
     return [Run(e, target, style) for e in sized for style in e.styles]
+
+
+def at_unseen_sizes(experiments: Iterable[Experiment], seed: int = 0) -> list[Run]:
+    """A whole step of a decoder of drawn sizes under every layout, declared and explicit, for 16 TPUs and for 8."""
+    from lab.decoder_experiments.unseen import drawn
+    from lab.experiment import STYLES
+
+    layouts, draw = [e for e in experiments if e.name in LAYOUTS], Random(seed)
+    places = [(e, target) for target in map(parse_target, UNSEEN_ON) for e in layouts]
+    return [Run(replace(e, parameters=drawn(draw, e.axes(target))), target, style) for e, target in places for style in STYLES]
 
 
 def _besides(run: Run) -> tuple[Target, ...]:
