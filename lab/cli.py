@@ -309,11 +309,12 @@ def bench(
 @click.argument("parts", metavar="[PART]...", nargs=-1)
 @click.option("--save", type=Path, callback=_parsed(_writable), help="Also write the JSON to a file.")
 @as_json
-def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> None:
+def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> int:
     """Measures on the attached GPUs what the lab says ahead of time.
 
-    PART is times (steps predicted from compiled text and measured rates, and timed), programs (every experiment here and ahead of time) or
-    losses (a small decoder's under every layout, against one CPU's); by default all. The JSON is written after each part.
+    PART is collectives (lab bench of all), times (steps predicted from compiled text and measured rates, and timed), programs (every experiment
+    that is one program, here and ahead of time) or losses (a small decoder's under every layout, against one CPU's); by default all. The JSON is
+    written after each part.
     """
     from lab.report.tour import tour_text
     from lab.tour import tour as tours
@@ -325,6 +326,7 @@ def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> None:
         _print_json(found.to_json())
     else:
         _print(tour_text(found))
+    return 1 if found.failures else 0
 
 
 @cli.command()

@@ -21,7 +21,7 @@ from lab.planning import Order, Plan, Refused, can_plan, lower, plan
 from lab.settle import Context, Settlement, Verdict, settle
 from lab.settle.no_ops import Held, not_scattered, not_split
 from meshes.axes import Axes
-from meshes.errors import Unusable
+from meshes.errors import Unusable, first_line
 from meshes.targets import Target, make_mesh, parse_target
 
 SCHEMA = "sharding-lab/run/1"
@@ -122,7 +122,7 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
         checked, unchecked = _numbers(experiment, style, mesh, parameters) if target.platform in RUNNABLE else (None, None)
         compiled, compile_seconds = timed(lambda: _compiled(experiment, style, parameters, target, axes, mesh))
     except (AssertionError, Refused, jax.errors.JaxRuntimeError) as failure:
-        return result(0.0, 0.0, failure=_first_line(failure))
+        return result(0.0, 0.0, failure=first_line(failure))
     measured, read_seconds = timed(lambda: _ledger(compiled, mesh, axes, target, experiment.name))
     settlement = settle(predicted, measured, context(target, style, axes, mesh))
     claims = claims_of(experiment, parameters, axes, predicted, measured, settlement)
@@ -201,10 +201,6 @@ def _entries(compiled: jax.stages.Compiled | Plan, arrays: list[jax.ShapeDtypeSt
         return {"taken": compiled.taken[: len(arrays)], "given back": compiled.given_back[: len(arrays)]}
     shardings = {"taken": compiled.input_shardings[0][0], "given back": compiled.output_shardings[0]}
     return {when: [prod(s.shard_shape(a.shape)) for s, a in zip(jax.tree.leaves(some), arrays, strict=True)] for when, some in shardings.items()}
-
-
-def _first_line(failure: Exception) -> str:
-    return str(failure).strip().partition("\n")[0] or type(failure).__name__
 
 
 def _memory_json(held: dict[str, int] | None, memory: Memory | None) -> dict[str, Any] | None:

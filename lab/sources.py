@@ -15,7 +15,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from lab.ledger import Ledger
-from meshes.errors import Unusable
+from meshes.errors import Unusable, first_line
 
 _DUMPED = "*after_optimizations.txt"
 _OURS = str(Path(__file__).parent)
@@ -137,8 +137,7 @@ def own_words(source: str) -> Iterator[None]:
     except Unusable:
         raise
     except (Exception, SystemExit) as error:
-        said = str(error).strip().partition("\n")[0]
-        failure = Unusable(f"{source} raised {type(error).__name__}: {said}")
+        failure = Unusable(f"{source} raised {type(error).__name__}: {first_line(error)}")
         if frames := _own_frames(error.__traceback__):
             failure.add_note(frames)
         raise failure from error

@@ -31,6 +31,8 @@ PRODUCTS = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096
 """(m, n, k), k the dim that is summed over; each chain alternates with (m, k, n)."""
 PASSES = tuple(2**power for power in range(16, 31, 2))
 """Elements of float32."""
+COLD, MOST_ARRAYS = 256 << 20, 200
+"""Bytes of what passes go through, several times a card's cache, in so many arrays at most."""
 TURNED = (4, 8, 4, 2048, 2048)
 UNTUNED = {"xla_gpu_autotune_level": 0}
 """What a program is compiled with so that XLA tries no kernels on the card, as it cannot ahead of time."""
@@ -125,16 +127,24 @@ def _product_s(m: int, n: int, k: int) -> float:
 
 
 def _passes() -> Iterator[tuple[float, float]]:
-    def chain(repeats: int) -> Callable[..., jax.Array]:
-        def passes(x_N: jax.Array) -> jax.Array:
-            for _ in range(repeats):
-                x_N = jax.lax.optimization_barrier(x_N + 1)
-            return x_N
+    """Over several arrays in turn, together larger than a cache, as the next kernel of a step seldom finds what it reads in one."""
+
+    def chain(repeats: int) -> Callable[..., list[jax.Array]]:
+        def passes(*xs_N: jax.Array) -> list[jax.Array]:
+            xs_N = list(xs_N)
+            for i in range(repeats):
+                here, then = i % len(xs_N), (i + 1) % len(xs_N)
+                xs_N[here], xs_N[then] = jax.lax.optimization_barrier((xs_N[here] + 1, xs_N[then]))
+            return xs_N
 
         return passes
 
     for elements in PASSES:
-        yield 2.0 * 4 * elements, _a_call(chain, jnp.ones(elements, jnp.float32))
+        yield 2.0 * 4 * elements, _a_call(chain, *(jnp.full(elements, i, jnp.float32) for i in range(_arrays(elements))))
+
+
+def _arrays(elements: int) -> int:
+    return max(2, min(MOST_ARRAYS, COLD // (4 * elements)))
 
 
 def _scattered() -> float:

@@ -14,8 +14,9 @@ from lab.bench.chains import EVEN, Chain
 from lab.bench.programs import LeftOut, Measurement, Program, compiled, difference, programs
 from lab.clock import timed
 from meshes.axes import Axes
+from meshes.errors import first_line
 
-WARM_UPS, RUNS = 2, 7
+WARM_UPS, RUNS = 3, 15
 
 
 def measured(chain: Chain, mesh: Mesh, over: Axes, sizes: Iterable[int], launch_s: float) -> list[Measurement | LeftOut]:
@@ -34,7 +35,7 @@ def _measured(program: Program, mesh: Mesh, launch_s: float) -> Measurement | Le
     try:
         seconds = _runs(program.compiled, _numbers(mesh, program.elements))
     except jax.errors.JaxRuntimeError as refusal:  # Libraries take memory of their own: one size too many must not cost all others.
-        return program.left_out(str(refusal).strip().partition("\n")[0][:200])
+        return program.left_out(first_line(refusal))
     if min(seconds) <= launch_s:
         return program.left_out(f"{program.calls} calls take no longer than the launch of an empty program")
     middle, best = ((chosen(seconds) - launch_s) / program.calls for chosen in (median, min))

@@ -22,7 +22,7 @@ from lab.collectives.catalogue import ALGORITHMS
 from lab.collectives.cost import Cost, Pairs
 from lab.collectives.wires import Axis, Op, join, shift_pairs, split
 from meshes.axes import Axes
-from meshes.errors import Unusable
+from meshes.errors import Unusable, first_line
 
 
 def all_reduce(x: Any, axis: Axis, algorithm: str | Algorithm = "ring", op: Op = jnp.add) -> Any:
@@ -237,8 +237,7 @@ def _fitting(op: Op, leaf: jax.Array, chosen: Algorithm) -> Op:
     try:
         found = jax.eval_shape(lambda a, b: op(a, b), given, given)
     except (TypeError, ValueError) as refusal:
-        reason = str(refusal).strip().partition("\n")[0]
-        raise Unusable(f"op {op} does not take two {_typed(given)} of JAX; give one of jax.numpy: {reason}") from None
+        raise Unusable(f"op {op} does not take two {_typed(given)} of JAX; give one of jax.numpy: {first_line(refusal)}") from None
     if (found.shape, found.dtype) != (shape, leaf.dtype):
         whole = "flattened parts of arrays" if chosen.elementwise else "whole arrays"
         raise Unusable(f"op makes {_typed(found)} of two {_typed(given)}; here it meets {whole} and must keep shape and dtype")

@@ -22,7 +22,7 @@ from lab.run import RUNNABLE, compiled_step, context, no_op, settlement_json
 from lab.settle import Settlement, Verdict, settle
 from lab.suite import Run
 from meshes.axes import Axes
-from meshes.errors import Unusable
+from meshes.errors import Unusable, first_line
 from meshes.targets import Target, make_mesh
 
 
@@ -249,7 +249,7 @@ def curve(run: Run, shape: TrainingShape, batches: Batches, alone: Alone) -> Cur
         state = jax.device_put(_start(layout, own, axes), compiled.input_shardings[0][0])
         found, steps_s = timed(lambda: losses(compiled, state, _in_order(batches, layout.order(shape, axes))))
     except jax.errors.JaxRuntimeError as refusal:
-        return replace(nothing, failure=str(refusal).strip().partition("\n")[0])
+        return replace(nothing, failure=first_line(refusal))
     settlement = settle(predicted, inspect_program(compiled, (), mesh, target, source=layout.name), context(target, style, axes, mesh))
     expected, ties = followed(found, alone, shape, batches)
     failure = left(found, expected) or no_op(layout, own, mesh, compiled, settlement)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from statistics import median
+
+from lab.bench.tables import bench_text
 from lab.report.tables import Column, columns_text
+from lab.tour.profile import Spent
 from lab.tour.programs import Compared
+from lab.tour.times import TimedStep
 from lab.tour.tour import Tour
 
 
@@ -11,12 +16,15 @@ def tour_text(tour: Tour) -> str:
     machine = tour.machine
     under = "".join(f", {name} {version}" for name, version in (("driver", machine.driver), ("NCCL", machine.nccl)) if version)
     parts = [f"{tour.devices} x {machine.card}, jax {machine.jax}{under}, {tour.date}"]
+    if tour.collectives:
+        parts += [bench_text(tour.collectives)]
     if tour.times:
         parts += [columns_text(_times(tour)), _errors(tour)]
     if tour.programs:
         parts += [columns_text(_programs(tour)), _sameness(tour)]
     parts += [f"losses of {entry.trained.training.name} against one CPU: worst relative error {entry.worst_relative_error:.1e}" for entry in tour.losses]
     parts += [f"left out: {'; '.join(tour.left_out)}"] if tour.left_out else []
+    parts += [f"{len(tour.failures)} failed: {'; '.join(tour.failures)}"] if tour.failures else ["nothing failed"]
     return "\n\n".join(parts)
 
 
@@ -27,14 +35,22 @@ def _times(tour: Tour) -> list[Column]:
         Column("measured ms", tuple(f"{step.measured * 1e3:.2f}" for step in tour.times), is_number=True),
         Column("predicted ms", tuple(f"{step.predicted * 1e3:.2f}" for step in tour.times), is_number=True),
         Column("off", tuple(f"{step.error:+.1%}" for step in tour.times), is_number=True),
+        Column("ahead of time", tuple("" if step.error_ahead is None else f"{step.error_ahead:+.1%}" for step in tour.times), is_number=True),
         *(Column(f"{term} ms", tuple(f"{step.terms[term] * 1e3:.2f}" for step in tour.times), is_number=True) for term in terms),
+        *(Column(f"{what} seen ms", tuple(_seen(step, what) for step in tour.times), is_number=True) for what in Spent._fields),
     ]
+
+
+def _seen(step: TimedStep, what: str) -> str:
+    return f"{getattr(step.spent, what) * 1e3:.2f}" if step.spent else ""
 
 
 def _errors(tour: Tour) -> str:
     worst = sorted(tour.times, key=lambda step: -abs(step.error))[:3]
     told = "; ".join(f"{step.setting} {step.error:+.1%}" for step in worst)
-    return f"{len(tour.times)} steps: median error {tour.median_error:.1%}, {len(tour.far_off)} off by more than 20 %; worst: {told}"
+    ahead = [abs(step.error_ahead) for step in tour.times if step.error_ahead is not None]
+    from_ahead = f"; from texts compiled ahead of time, median error {median(ahead):.1%}" if ahead else ""
+    return f"{len(tour.times)} steps: median error {tour.median_error:.1%}, {len(tour.far_off)} off by more than 20 %; worst: {told}{from_ahead}"
 
 
 def _programs(tour: Tour) -> list[Column]:

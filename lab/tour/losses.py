@@ -40,6 +40,11 @@ class AgainstCpu:
     def worst_relative_error(self) -> float:
         return max(curve.worst_relative_error for curve in self.curves.values())
 
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What failed here, and which curve is not one CPU's."""
+        return (*self.trained.failures, *(f"{name}: of one CPU, {curve.away}" for name, curve in self.curves.items() if curve.away))
+
     def to_json(self) -> dict[str, Any]:
         curves = {name: asdict(curve) for name, curve in self.curves.items()}
         cpu = {"losses": numbers(self.cpu.losses), "worst_relative_error": self.worst_relative_error, "tolerance": self.cpu.tolerance}

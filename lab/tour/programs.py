@@ -7,22 +7,21 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from lab import changes
 from lab.bench.rates import UNTUNED
-from lab.experiment import load
 from lab.inspection import inspect_program
 from lab.ledger import Ledger, Memory
 from lab.run import Result, run
 from lab.suite import Run
-from lab.tour.times import COMPILERS
+from lab.tour.apart import apart, compiled
 from meshes.axes import Axes
-from meshes.targets import Target, make_mesh, prepare
+from meshes.errors import first_line
+from meshes.targets import Target
 
 DESCRIBED = "*.gpu_target_config.pbtxt"
 TINY = "import jax; jax.jit(lambda x: x + 1)(1.0).block_until_ready()"
@@ -57,6 +56,10 @@ class Compared:
     def is_same_untuned(self) -> bool:
         return _are_same(self.ahead, self.untuned)
 
+    @property
+    def has_failed(self) -> bool:
+        return self.failure is not None or not self.result.is_fine
+
     def to_json(self) -> dict[str, Any]:
         peaks = {"peak": _peak(self.ahead), "untuned_peak": _peak(self.untuned), "attached_peak": _peak(self.result.measured)}
         ahead = {"failure": self.failure, "same": self.is_same, "same_untuned": self.is_same_untuned} | peaks
@@ -73,24 +76,15 @@ def _peak(ledger: Ledger | None) -> int | None:
 
 
 def compared(runs: Sequence[Run], ahead: Target, chip_text: str | None, watch: Callable[[Sequence[Run]], Iterable[Run]] = iter) -> list[Compared]:
-    """Runs each, with numbers, one after the other; what it is compared with is compiled meanwhile.
-
-    In processes of their own: XLA keeps the kernels that it has tried, and takes them for any later program, whatever that one's options say.
-    """
-    with ProcessPoolExecutor(COMPILERS, get_context("spawn"), _start, (ahead, *{each.target for each in runs})) as pool:
+    """Runs each, with numbers, one after the other; what it is compared with is compiled meanwhile, apart."""
+    with apart({ahead, *(each.target for each in runs)}) as pool:
         waiting = {each: (pool.submit(_ledger, *_named(each), ahead, chip_text), pool.submit(_ledger, *_named(each), each.target, None, UNTUNED)) for each in runs}
         return [_compared(each, *waiting.pop(each)) for each in watch(runs)]
 
 
-def _start(*targets: Target) -> None:
-    """A process that runs nothing, and leaves the card's memory to the one that does."""
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    prepare(targets)
-
-
-def _named(run: Run) -> tuple[str, str, Axes]:
+def _named(run: Run) -> tuple[str, str, Any, Axes]:
     """What another process can load it by."""
-    return run.experiment.name, run.style, run.experiment.axes(run.target)
+    return run.experiment.name, run.style, run.experiment.parameters, run.experiment.axes(run.target)
 
 
 def _compared(each: Run, ahead: Future[Ledger], untuned: Future[Ledger]) -> Compared:
@@ -98,16 +92,12 @@ def _compared(each: Run, ahead: Future[Ledger], untuned: Future[Ledger]) -> Comp
     try:
         return Compared(each, result, ahead.result(), untuned.result())
     except Exception as failure:  # One program that the compiler refuses must not end the tour.
-        return Compared(each, result, None, failure=str(failure).strip().partition("\n")[0])
+        return Compared(each, result, None, failure=first_line(failure))
 
 
-def _ledger(name: str, style: str, axes: Axes, target: Target, chip_text: str | None = None, options: Mapping[str, Any] | None = None) -> Ledger:
-    """The same program on the same mesh; ahead of time with a description of the card in place of the card."""
-    loaded = load(name)
-    mesh = make_mesh(target, axes, chip_text)
-    function, args = loaded.build(style, loaded.parameters, mesh)
-    compiled = function.lower(*args).compile(compiler_options=options and dict(options))
-    return inspect_program(compiled, (), mesh, target, source=name)
+def _ledger(name: str, style: str, parameters: Any, axes: Axes, target: Target, chip_text: str | None = None, options: Mapping[str, Any] | None = None) -> Ledger:
+    program, _, mesh = compiled(name, style, parameters, axes, target, chip_text, options)
+    return inspect_program(program, (), mesh, target, source=name)
 
 
 def own_chip_text() -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from lab import experiment
 from lab.clock import timed
@@ -18,7 +20,11 @@ from lab.decoder_experiments.step import random_tokens
 from lab.inspection import inspect_program
 from lab.models.shape import DecoderShape
 from lab.step_time import Rates, step_time
-from meshes.targets import Target, make_mesh
+from lab.tour.apart import Program, apart, compiled
+from lab.tour.profile import Spent, profiled
+from meshes.axes import Axes
+from meshes.errors import Unusable, first_line
+from meshes.targets import Target
 
 SMALL = DecoderShape(layers=4, batch=16, length=512, embed=1024, kv_heads=8, queries=2, head_dim=64, mlp=2816, vocab=30720)
 MIDDLE = DecoderShape(layers=6, batch=16, length=1024, embed=2048, kv_heads=8, queries=2, head_dim=128, mlp=5632, vocab=32000)
@@ -31,9 +37,9 @@ ON_TWO_AXES = ("ch24_fsdp_tensor_parallel",)
 ALSO = {"ch16_pipeline": {"accumulation": 8}, "ch18_expert_parallel": {"experts": 8, "mlp": 1408}}
 """What a layout needs besides a size."""
 REMATS = ("none", "dots", "selective")
-WARM_UPS, STEPS, RUNS = 3, 10, 3
+WARM_UPS, STEPS, RUNS, PROFILED = 3, 10, 3, 2
 COMPILERS = max(8, (os.cpu_count() or 1) // 2)
-"""Programs that are compiled at once; they run one after the other."""
+"""Programs that are compiled at once for the card; they run one after the other."""
 
 
 class Setting(NamedTuple):
@@ -56,20 +62,33 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class TimedStep:
-    """Seconds of a step: measured, the best of a few chains of steps, and predicted, in all and by term."""
+    """Seconds of a step: measured, the best of a few chains of steps, and predicted, in all and by term, from the text that ran.
+
+    Attributes:
+      ahead: predicted from the text that is compiled ahead of time, without trying kernels on the card; None where the card is in no table.
+      spent: what the profiler saw.
+    """
 
     setting: Setting
     measured: float
     predicted: float
     terms: dict[str, float]
+    ahead: float | None = None
+    spent: Spent | None = None
 
     @property
     def error(self) -> float:
         """Predicted over measured, less one."""
         return self.predicted / self.measured - 1
 
+    @property
+    def error_ahead(self) -> float | None:
+        return None if self.ahead is None else self.ahead / self.measured - 1
+
     def to_json(self) -> dict[str, Any]:
-        return self.setting._asdict() | {"measured_s": self.measured, "predicted_s": self.predicted, "error": self.error, "terms_s": self.terms}
+        seconds = {"measured_s": self.measured, "predicted_s": self.predicted, "error": self.error, "terms_s": self.terms}
+        ahead = {"predicted_ahead_of_time_s": self.ahead, "error_ahead_of_time": self.error_ahead}
+        return self.setting._asdict() | seconds | ahead | {"profiled_s": self.spent and self.spent._asdict()}
 
 
 def settings(devices: int) -> tuple[Setting, ...]:
@@ -84,36 +103,55 @@ def settings(devices: int) -> tuple[Setting, ...]:
     return (*sized, *declared, *policies, *more)
 
 
-def timed_steps(target: Target, rates: Rates, watch: Callable[[Sequence[Setting]], Iterable[Setting]] = iter) -> list[TimedStep]:
-    """Compiles several at once; then, since compilers try kernels on the card, runs one after the other."""
+def timed_steps(
+    target: Target, ahead: Target | None, chip_text: str | None, rates: Rates, watch: Callable[[Sequence[Setting]], Iterable[Setting]] = iter
+) -> tuple[list[TimedStep], list[str]]:
+    """Compiles several at once; then, since compilers try kernels on the card, runs one after the other; and what failed, each with the reason."""
     wanted = settings(len(jax.devices()))
-    with ThreadPoolExecutor(COMPILERS) as pool:
-        compiling = {setting: pool.submit(_compiled, setting, target) for setting in wanted}
-        programs = {setting: compiling[setting].result() for setting in watch(wanted)}
-    return [_timed(setting, *programs.pop(setting), target, rates) for setting in watch(wanted)]
+    axes = {setting: experiment.load(setting.layout).axes(target) for setting in wanted}
+    with ThreadPoolExecutor(COMPILERS) as here, apart((ahead,) if ahead else ()) as elsewhere:
+        programs = {setting: here.submit(_compiled, setting, axes[setting], target) for setting in wanted}
+        predicted = {s: elsewhere.submit(_ahead, s, axes[s], ahead, chip_text, rates) for s in wanted} if ahead else {}
+        for setting in watch(wanted):
+            futures.wait([some[setting] for some in (programs, predicted) if some])
+    found, failed = [], []
+    for setting in watch(wanted):
+        try:
+            seconds = predicted[setting].result() if predicted else None
+            found.append(_timed(setting, *programs.pop(setting).result(), target, rates, seconds))
+        except (Unusable, jax.errors.JaxRuntimeError) as failure:  # A step too large for the card must not end the tour.
+            failed.append(f"{setting}: {first_line(failure)}")
+    return found, failed
 
 
-def _compiled(setting: Setting, target: Target) -> tuple[jax.stages.Compiled, tuple[Any, ...]]:
-    step = experiment.load(setting.layout)
-    function, args = step.build(setting.style, setting.shape, make_mesh(target, step.axes(target)))
-    return function.lower(*args).compile(), args
+def _compiled(setting: Setting, axes: Axes, target: Target, chip_text: str | None = None) -> Program:
+    return compiled(setting.layout, setting.style, setting.shape, axes, target, chip_text)
 
 
-def _timed(setting: Setting, compiled: jax.stages.Compiled, args: tuple[Any, ...], target: Target, rates: Rates) -> TimedStep:
-    mesh = make_mesh(target, experiment.load(setting.layout).axes(target))
-    ledger = inspect_program(compiled, (), mesh, target, source=str(setting))
-    terms = asdict(step_time(compiled.as_text(), ledger, rates))
-    return TimedStep(setting, min(_chains(compiled, args, setting.shape)), terms.pop("total"), terms)
+def _ahead(setting: Setting, axes: Axes, target: Target, chip_text: str | None, rates: Rates) -> float:
+    program, _, mesh = _compiled(setting, axes, target, chip_text)
+    return _predicted(setting, program, mesh, target, rates)["total"]
 
 
-def _chains(compiled: jax.stages.Compiled, args: tuple[Any, ...], shape: DecoderShape) -> Iterator[float]:
-    """Seconds of a step, of each chain of steps; every step takes the state that the one before gave."""
-    state = _numbers(args[0])
+def _predicted(setting: Setting, program: jax.stages.Compiled, mesh: Mesh, target: Target, rates: Rates) -> dict[str, float]:
+    ledger = inspect_program(program, (), mesh, target, source=str(setting))
+    return asdict(step_time(program.as_text(), ledger, rates))
+
+
+def _timed(setting: Setting, program: jax.stages.Compiled, args: Any, mesh: Mesh, target: Target, rates: Rates, ahead: float | None) -> TimedStep:
+    terms = _predicted(setting, program, mesh, target, rates)
+    seconds, spent = _chains(program, args, setting.shape)
+    return TimedStep(setting, min(seconds), terms.pop("total"), terms, ahead, spent)
+
+
+def _chains(program: jax.stages.Compiled, args: tuple[Any, ...], shape: DecoderShape) -> tuple[list[float], Spent | None]:
+    """Seconds of a step, of each chain of steps, and a profile of a few; every step takes the state that the one before gave."""
+    state, chains = _numbers(args[0]), []
     batch = [jax.device_put(tokens, arg.sharding) for tokens, arg in zip(random_tokens(shape), args[1:], strict=True)]
     for count in (WARM_UPS, *[STEPS] * RUNS):
-        state, seconds = timed(lambda state=state, count=count: _steps(compiled, state, batch, count))
-        if count == STEPS:
-            yield seconds / STEPS
+        state, seconds = timed(lambda state=state, count=count: _steps(program, state, batch, count))
+        chains.append(seconds / count)
+    return chains[1:], profiled(lambda: _steps(program, state, batch, PROFILED), PROFILED)
 
 
 def _steps(compiled: jax.stages.Compiled, state: Any, batch: list[jax.Array], count: int) -> Any:

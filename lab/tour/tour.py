@@ -13,6 +13,7 @@ import jax
 from lab import suite
 from lab.bench import rates as own
 from lab.bench.machine import Machine, machine
+from lab.bench.record import Bench
 from lab.bench.run import bench
 from lab.report.units import bytes_text
 from lab.step_time import Rates
@@ -21,11 +22,10 @@ from lab.tour.programs import Compared, compared, own_chip_text
 from lab.tour.times import TimedStep, timed_steps
 from meshes.axes import Axes
 from meshes.errors import Unusable
-from meshes.hardware import chip
 from meshes.targets import Target, make_mesh, parse_target
 
 SCHEMA = "sharding-lab/tour/1"
-PARTS = ("times", "programs", "losses")
+PARTS = ("collectives", "times", "programs", "losses")
 LINK_SIZES = tuple(4**power * 2**10 for power in range(11))
 """1 KiB to 1 GiB."""
 Watch = Callable[[Sequence[Any]], Iterable[Any]]
@@ -40,10 +40,12 @@ class Tour:
     machine: Machine
     devices: int
     chip_text: str | None = None
+    collectives: Bench | None = None
     rates: Rates | None = None
     times: tuple[TimedStep, ...] = ()
     programs: tuple[Compared, ...] = ()
     left_out: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
     losses: tuple[AgainstCpu, ...] = ()
 
     @property
@@ -55,10 +57,18 @@ class Tour:
         """Predicted times that are off by more than a fifth."""
         return tuple(step for step in self.times if abs(step.error) > 0.2)
 
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What failed, or has other numbers than one CPU."""
+        programs = (f"{entry.run}: {entry.failure or entry.result.failure or entry.result.verdict}" for entry in self.programs if entry.has_failed)
+        trainings = (f"{entry.trained.training.name} {failure}" for entry in self.losses for failure in entry.failures)
+        return (*self.failed, *programs, *trainings)
+
     def to_json(self) -> dict[str, Any]:
         told = {"schema": SCHEMA, "command": self.command, "date": self.date, "machine": asdict(self.machine), "devices": self.devices}
-        parts = {name: [entry.to_json() for entry in getattr(self, name)] for name in PARTS}
-        return told | {"chip_text": self.chip_text, "rates": self.rates and asdict(self.rates), "left_out": list(self.left_out)} | parts
+        measured = {"collectives": self.collectives and self.collectives.to_json(), "rates": self.rates and asdict(self.rates)}
+        parts = {name: [entry.to_json() for entry in getattr(self, name)] for name in ("times", "programs", "losses")}
+        return told | {"chip_text": self.chip_text, "left_out": list(self.left_out), "failures": list(self.failures)} | measured | parts
 
 
 def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Iterator[Tour]:
@@ -79,6 +89,8 @@ def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Iterator[To
     found = Tour(command, date, machine(first), len(jax.devices()), own_chip_text())
     for part in (part for part in PARTS if part in parts):
         match part:
+            case "collectives":
+                found = _collectives(found, target, watch)
             case "times":
                 found = _timed(found, target, watch)
             case "programs":
@@ -88,21 +100,33 @@ def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Iterator[To
         yield replace(found, machine=machine(first))
 
 
+def _collectives(found: Tour, target: Target, watch: Watch) -> Tour:
+    return replace(found, collectives=bench(target, None, (), (), LINK_SIZES, found.command, watch)) if found.devices > 1 else found
+
+
 def _timed(found: Tour, target: Target, watch: Watch) -> Tour:
     mesh = make_mesh(target, Axes.of({"devices": found.devices}))
-    links = bench(target, None, (), ("lax",), LINK_SIZES, "lab tour", watch) if mesh.size > 1 else None
+    links = found.collectives or (bench(target, None, (), ("lax",), LINK_SIZES, found.command, watch) if mesh.size > 1 else None)
     rates = own.rates(mesh, links)
-    return replace(found, rates=rates, times=tuple(timed_steps(target, rates, watch)))
+    steps, failed = timed_steps(target, _ahead(found), found.chip_text, rates, watch)
+    return replace(found, rates=rates, times=tuple(steps), failed=found.failed + tuple(failed))
+
+
+def _ahead(found: Tour) -> Target | None:
+    """These devices as a target to compile for ahead of time; None for a card that the table of hardware lacks."""
+    return parse_target(f"gpu:{found.machine.chip}:1x{found.devices}") if found.machine.chip else None
 
 
 def _compared(found: Tour, experiments: Sequence[Any], target: Target, watch: Watch) -> Tour:
     """Experiments that need another number of devices, or more memory, are named, not run."""
-    card = found.machine.chip
-    refusals = {run: refusal(run, int(chip(card).memory_bytes.value)) for run in suite.runs(experiments, [target])}
+    ahead = _ahead(found)
+    if ahead is None:
+        return replace(found, left_out=(*found.left_out, f"programs: the table of hardware has no {found.machine.card} to compile for ahead of time"))
+    room = jax.devices()[0].memory_stats()["bytes_limit"]
+    refusals = {run: refusal(run, room) for run in suite.runs(experiments, [target])}
     fits = [run for run, reason in refusals.items() if reason is None]
     left_out = tuple(f"{run}: {reason}" for run, reason in refusals.items() if reason)
-    programs = tuple(compared(fits, parse_target(f"gpu:{card}:1x{found.devices}"), found.chip_text, watch))
-    return replace(found, programs=programs, left_out=found.left_out + left_out)
+    return replace(found, programs=tuple(compared(fits, ahead, found.chip_text, watch)), left_out=found.left_out + left_out)
 
 
 def _trained(found: Tour, trainings: Sequence[Any], target: Target, watch: Watch) -> Tour:

@@ -16,13 +16,21 @@ PLACE = parse_target("cpu:2")
 @pytest.fixture
 def small(monkeypatch):
     """Sizes that take no time."""
-    for name, size in {"PASSES": (2**10, 2**12), "TURNED": (2, 2, 4, 8, 8), "BESIDE": (64, 64, 1024), "LONG": 6, "LONGER": 8, "RUNS": 2}.items():
+    for name, size in {"PASSES": (2**10, 2**12), "COLD": 2**15, "TURNED": (2, 2, 4, 8, 8), "BESIDE": (64, 64, 1024), "LONG": 6, "LONGER": 8, "RUNS": 2}.items():
         monkeypatch.setattr(rates, name, size)
 
 
 def test_a_pass_reads_and_writes_each_of_its_4_bytes(small):
     assert [count for count, _ in rates._passes()] == [2 * 4 * 2**10, 2 * 4 * 2**12]
     assert all(seconds > 0 for _, seconds in rates._passes())
+
+
+@pytest.mark.parametrize("elements, arrays", [(2**16, 200), (2**22, 16), (2**28, 2)])
+def test_passes_go_through_more_than_a_cache_holds_before_they_come_back(elements, arrays):
+    assert rates._arrays(elements) == arrays
+    # Each is read, and another array written: an H200 caches 60 MB.
+    assert 2 * 4 * elements * arrays > 100e6
+    assert rates.LONGER > 2 * arrays
 
 
 def test_of_a_pair_each_kind_is_half_its_bytes_and_half_its_time():

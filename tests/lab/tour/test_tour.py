@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 
+import jax
 import pytest
 
 from lab.bench.machine import Machine
@@ -13,7 +14,8 @@ from lab.ledger import Kind, Ledger, Memory
 from lab.report.tour import tour_text
 from lab.run import Result, Seconds
 from lab.suite import Run
-from lab.tour import programs
+from lab.tour import apart, programs, times
+from lab.tour.profile import Spent
 from lab.tour.programs import Compared
 from lab.tour.times import SIZES, Setting, TimedStep, settings
 from lab.tour.tour import Tour, refusal
@@ -55,9 +57,42 @@ def test_errors_are_of_the_prediction_and_those_above_a_fifth_are_counted():
     assert json.loads(json.dumps(tour.to_json()))["times"][1]["error"] == pytest.approx(-0.21)
 
 
+def test_a_step_that_the_card_refuses_is_told_and_the_others_are_timed(monkeypatch):
+    def refused(setting, *_):
+        if setting.remat == "none":
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nand so on")
+        return step(0.01, 0.011)
+
+    wanted = tuple(Setting("ch14_data_parallel", "explicit", "small", remat) for remat in ("full", "none"))
+    monkeypatch.setattr(times, "settings", lambda devices: wanted)
+    monkeypatch.setattr(times, "_compiled", lambda *_: (None, None, None))
+    monkeypatch.setattr(times, "_timed", refused)
+    found, failed = times.timed_steps(parse_target("cpu:8"), None, None, None)
+    assert [one.measured for one in found] == [0.01]
+    assert failed == ["ch14_data_parallel explicit small remat=none: RESOURCE_EXHAUSTED: Out of memory"]
+
+
+def test_a_tour_on_which_something_failed_says_so_and_ends_with_status_1(lab, monkeypatch):
+    tour = Tour("lab tour", "2026-01-01", MACHINE, 2, times=(step(0.01, 0.011),), failed=("this: out of memory",))
+    monkeypatch.setattr("lab.tour.tour.tour", lambda *_: iter((tour,)))
+    found = lab("tour")
+    assert (found.status, found.out.splitlines()[-1]) == (1, "1 failed: this: out of memory")
+    monkeypatch.setattr("lab.tour.tour.tour", lambda *_: iter((replace(tour, failed=()),)))
+    found = lab("tour")
+    assert (found.status, found.out.splitlines()[-1]) == (0, "nothing failed")
+
+
+def test_what_is_predicted_ahead_of_time_and_what_the_profiler_saw_stand_beside_the_step():
+    seen = replace(step(0.01, 0.011), ahead=0.012, spent=Spent(0.009, 0.002, 0.001))
+    text = tour_text(Tour("lab tour", "2026-01-01", MACHINE, 2, times=(seen,)))
+    assert "from texts compiled ahead of time, median error 20.0%" in text
+    assert seen.to_json()["error_ahead_of_time"] == pytest.approx(0.2)
+    assert seen.to_json()["profiled_s"] == {"kernels": 0.009, "communication": 0.002, "waiting": 0.001}
+
+
 def test_without_gpus_the_tour_says_what_it_found(lab):
     assert lab("tour").err == "lab: found 8 x cpu; the tour measures on GPUs\n"
-    assert lab("tour", "nonsense").err == "lab: no part 'nonsense' of the tour; it has times, programs, losses\n"
+    assert lab("tour", "nonsense").err == "lab: no part 'nonsense' of the tour; it has collectives, times, programs, losses\n"
 
 
 def test_what_is_known_is_written_after_each_part(lab, tmp_path, monkeypatch):
@@ -105,7 +140,7 @@ def test_a_program_is_the_same_ahead_of_time_where_transfers_and_peak_are(ahead,
 
 
 def test_a_program_is_compared_with_what_other_processes_compile(monkeypatch):
-    monkeypatch.setattr(programs, "COMPILERS", 1)
+    monkeypatch.setattr(apart, "PROCESSES", 1)
     monkeypatch.setattr(programs, "UNTUNED", {"xla_cpu_enable_fast_math": False})
     (compared,) = programs.compared([Run(load("ch14_buckets"), parse_target("cpu:8"), "explicit")], parse_target("gpu:h200:1x8"), None)
     assert compared.failure is None and compared.ahead.source == "ch14_buckets"

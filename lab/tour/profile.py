@@ -1,0 +1,62 @@
+"""What a GPU did with the time of a step, as the profiler saw it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import jax
+
+FIRST, STREAM, COLLECTIVE = "/device:GPU:0", "Stream", "ncclDevKernel"
+
+
+class Event(NamedTuple):
+    """A kernel on a stream, in seconds."""
+
+    name: str
+    start: float
+    end: float
+
+
+class Spent(NamedTuple):
+    """Seconds of a step on one device: with kernels at work, with a collective's kernel on some stream, and without any but collectives."""
+
+    kernels: float
+    communication: float
+    waiting: float
+
+
+def profiled(some_steps: Callable[[], Any], count: int) -> Spent | None:
+    """Of one of `count` steps; None where the profiler saw no GPU. Profiling costs time itself, so the sum is more than a step takes without."""
+    with TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            some_steps()
+        files = sorted(Path(folder).rglob("*.xplane.pb"))
+        events = list(_events(jax.profiler.ProfileData.from_file(str(files[0])))) if files else []
+    return spent(events, count) if events else None
+
+
+def _events(profile: jax.profiler.ProfileData) -> Iterator[Event]:
+    for plane in profile.planes:
+        for line in plane.lines if plane.name == FIRST else ():
+            if line.name.startswith(STREAM):
+                yield from (Event(e.name, e.start_ns / 1e9, (e.start_ns + e.duration_ns) / 1e9) for e in line.events)
+
+
+def spent(events: Iterable[Event], count: int) -> Spent:
+    events = list(events)
+    kernels = _covered(event for event in events if not event.name.startswith(COLLECTIVE))
+    communication = _covered(event for event in events if event.name.startswith(COLLECTIVE))
+    whole = max(event.end for event in events) - min(event.start for event in events)
+    return Spent(kernels / count, communication / count, (whole - kernels) / count)
+
+
+def _covered(events: Iterable[Event]) -> float:
+    """Seconds in which at least one of them is under way."""
+    total, until = 0.0, float("-inf")
+    for _, start, end in sorted(events, key=lambda event: event.start):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
