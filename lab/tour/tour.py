@@ -84,7 +84,7 @@ def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Iterator[To
     experiments, trainings, _ = suite.parted(suite.load((), [target, parse_target("cpu:1")]))
     first = jax.devices()[0]
     if first.platform != "gpu":
-        raise Unusable(f"found {len(jax.devices())} x {first.device_kind}; the tour measures on GPUs")
+        raise Unusable(f"found {len(jax.devices())} x {first.device_kind}; the tour measures on GPUs (where CUDA is not installed, jax[cuda13] brings it)")
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     found = Tour(command, date, machine(first), len(jax.devices()), own_chip_text())
     for part in (part for part in PARTS if part in parts):

@@ -91,7 +91,7 @@ def test_what_is_predicted_ahead_of_time_and_what_the_profiler_saw_stand_beside_
 
 
 def test_without_gpus_the_tour_says_what_it_found(lab):
-    assert lab("tour").err == "lab: found 8 x cpu; the tour measures on GPUs\n"
+    assert lab("tour").err == "lab: found 8 x cpu; the tour measures on GPUs (where CUDA is not installed, jax[cuda13] brings it)\n"
     assert lab("tour", "nonsense").err == "lab: no part 'nonsense' of the tour; it has collectives, times, programs, losses\n"
 
 
