@@ -18,6 +18,8 @@ from meshes.errors import Unusable
 
 CLOSE = 1e-5
 """Of the largest entry, float32."""
+MOST_NUMBERS = 1 << 26
+"""Of an array, 256 MiB in float32."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Assumed:
     """One group of tokens.
 
     Raises:
-      Unusable: a token that visits one expert or all.
+      Unusable: a token that visits one expert or all, or arrays that are too large.
     """
 
     tokens: int = 64
@@ -36,6 +38,9 @@ class Assumed:
     def __post_init__(self) -> None:
         if not 2 <= self.top_k < self.experts:
             raise Unusable(f"top_k={self.top_k} of experts={self.experts}: expected 2 or more, and fewer than there are")
+        if (numbers := max(self.experts * self.tokens * self.top_k, self.embed) * self.experts) > MOST_NUMBERS:
+            found = f"tokens={self.tokens}, experts={self.experts}, top_k={self.top_k}, embed={self.embed}"
+            raise Unusable(f"{found}: arrays of {numbers:,} numbers; expected {MOST_NUMBERS:,} at most")
 
     def logits(self, groups: int = 1) -> jax.Array:
         """[groups, T, E]."""

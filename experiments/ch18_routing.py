@@ -17,7 +17,9 @@ from lab.question import Question, Row
 from meshes.errors import Unusable
 
 FACTORS = (1.0, 1.25, 1.5)
-DRAWS = 20_000
+DRAWS, CHOSEN_GROUPS = 20_000, 100
+MOST_NUMBERS = 1 << 26
+"""Of an array, 256 MiB in float32."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Assumed:
     """Groups of tokens that are routed apart; the chapter's exercise has 64 tokens, 8 experts, 2 for each token.
 
     Raises:
-      Unusable: no groups, or a token that visits one expert or all.
+      Unusable: no groups, a token that visits one expert or all, experts that take fewer than two tokens, or arrays that are too large.
     """
 
     tokens: int = 64
@@ -36,6 +38,11 @@ class Assumed:
     def __post_init__(self) -> None:
         if not 2 <= self.top_k < self.experts or self.groups < 1:
             raise Unusable(f"top_k={self.top_k} of experts={self.experts}, groups={self.groups}: expected 2 or more, fewer than there are, and 1 or more")
+        if self.tokens * self.top_k < 2 * self.experts:
+            raise Unusable(f"tokens={self.tokens} for experts={self.experts}, top_k={self.top_k}: expected {-(-2 * self.experts // self.top_k)} or more, two for each expert")
+        if (numbers := max(max(self.groups, CHOSEN_GROUPS) * self.tokens * self.top_k, DRAWS) * self.experts) > MOST_NUMBERS:
+            found = f"tokens={self.tokens}, experts={self.experts}, top_k={self.top_k}, groups={self.groups}"
+            raise Unusable(f"{found}: arrays of {numbers:,} numbers; expected {MOST_NUMBERS:,} at most")
 
     def gates(self, groups: int) -> jax.Array:
         """[groups, T, E] of a router that prefers no expert."""
@@ -114,7 +121,7 @@ def _residual(assumed: Assumed) -> tuple[Claim, ...]:
 def _expert_choice(assumed: Assumed) -> tuple[Claim, ...]:
     """In a hundred groups; then in the first half of each alone."""
     T, E, C = assumed.tokens, assumed.experts, int(tokens_per_expert(assumed.tokens, assumed.experts, assumed.top_k))
-    gates_GTE = assumed.gates(100)
+    gates_GTE = assumed.gates(CHOSEN_GROUPS)
     taken_GEC, early_GEC = (
         np.asarray(jax.vmap(partial(routers.expert_choice, slots=slots))(gates)[0]) for slots, gates in ((C, gates_GTE), (C // 2, gates_GTE[:, : T // 2]))
     )

@@ -175,6 +175,7 @@ def test_a_formula_outside_its_domain_is_refused_beside_what_was_simulated(assum
         (ch16_load_balance, {"stages": "3"}, "fast_layers=4 on stages=3: expected a multiple of 3"),
         (ch16_load_balance, {"stages": "20", "micro_batches": "40", "fast_layers": "40"}, "80 layers on stages=20 split in .* ways; expected 1 to 100,000"),
         (ch16_load_balance, {"fast_layers": "1000000000"}, "fast_layers=1000000000: expected 1,000 at most"),
+        (ch16_schedules, dict.fromkeys(("forward_s", "input_backward_s", "weight_s"), "0"), "forward_s_and_backward_s=0.0: expected a number above 0"),
         (ch16_zero_bubble, {"input_backward": "0"}, "input_backward=0.0: expected a number above 0"),
         (ch16_interleaving, {"micro_batches": "7"}, "expected a multiple of 16 micro-batches"),
         (ch16_interleaving, {"stages": "1"}, "stages=1: expected 2 or above"),

@@ -200,11 +200,20 @@ def test_held_to_its_own_device_first_a_dispatch_is_two_all_to_alls_of_43008_ele
     assert sent["multiplied, held to its experts at once"] > 2 * 43_008 and found.is_fine
 
 
-def test_routing_of_all_experts_is_refused_in_one_line():
-    with pytest.raises(Unusable, match="top_k=8 of experts=8"):
-        ch18_routing.Assumed(top_k=8)
-    with pytest.raises(Unusable, match="experts=192 on nodes=5"):
-        ch35_routing.Assumed(experts=192, nodes=5)
+@pytest.mark.parametrize(
+    ("module", "settings", "message"),
+    [
+        (ch18_routing, {"top_k": "8"}, "top_k=8 of experts=8"),
+        (ch18_routing, {"tokens": "7"}, "tokens=7 for experts=8, top_k=2: expected 8 or more, two for each expert"),
+        (ch18_routing, {"groups": "100000000"}, "arrays of 102,400,000,000 numbers; expected 67,108,864 at most"),
+        (ch18_router_gradients, {"embed": "100000000"}, "arrays of 800,000,000 numbers; expected 67,108,864 at most"),
+        (ch18_constraint_order, {"target": "cpu:1"}, "target=cpu:1 has one device, which sends nothing"),
+        (ch35_routing, {"experts": "192", "nodes": "5"}, "experts=192 on nodes=5"),
+    ],
+)
+def test_routing_that_cannot_be_or_is_too_large_is_refused_in_one_line(module, settings, message):
+    with pytest.raises(Unusable, match=message):
+        answer(module.EXPERIMENT, settings)
 
 
 @pytest.mark.parametrize(("settings", "message"), [({"limit": 0}, "limit=0: expected 1 or more"), ({"experts": 32}, "expected a multiple of 64")])
