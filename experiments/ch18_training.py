@@ -1,7 +1,8 @@
 """Chapter 18: do experts on other ranks train the same model where some tokens find no slot?
 
 The small decoder of ch14_training with 8 experts in a layer, and slots for as many tokens as balance would send. One device drops the same tokens:
-slots are of a sequence, and no layout splits one. A hundred steps, since sooner or later a token's choice hangs on the last bit of a sum, and any two trainings part.
+slots are of a sequence, and no layout splits one. Sooner or later a token's choice hangs on the last bit of a sum: a layout that chooses otherwise than
+one device is held against one device that chooses so, and a change of the router's weights within their rounding must make it.
 """
 
 from dataclasses import replace
@@ -20,7 +21,7 @@ EXPERIMENT = Training(
     name="ch18_training",
     chapter=18,
     question="Do experts on other ranks train the same model where some tokens find no slot?",
-    parameters=replace(SMALL, mlp=88, experts=8, top_k=2, capacity_factor=1.0, steps=100),
+    parameters=replace(SMALL, mlp=88, experts=8, top_k=2, capacity_factor=1.0),
     layouts=(
         trainee("experts", ch18_expert_parallel.EXPERIMENT),
         trainee("FSDP x experts", ch18_fsdp_experts.EXPERIMENT),
