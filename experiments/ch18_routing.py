@@ -5,6 +5,7 @@ Routers of random logits, as the decoder's layers run them, against the chapter'
 
 from dataclasses import dataclass
 from functools import cache, partial
+from math import ceil
 
 import jax
 import jax.numpy as jnp
@@ -38,8 +39,8 @@ class Assumed:
     def __post_init__(self) -> None:
         if not 2 <= self.top_k < self.experts or self.groups < 1:
             raise Unusable(f"top_k={self.top_k} of experts={self.experts}, groups={self.groups}: expected 2 or more, fewer than there are, and 1 or more")
-        if self.tokens * self.top_k < 2 * self.experts:
-            raise Unusable(f"tokens={self.tokens} for experts={self.experts}, top_k={self.top_k}: expected {-(-2 * self.experts // self.top_k)} or more, two for each expert")
+        if self.tokens < (least := ceil(2 * self.experts / self.top_k)):
+            raise Unusable(f"tokens={self.tokens} for experts={self.experts}, top_k={self.top_k}: expected {least} or more, two for each expert")
         if (numbers := max(max(self.groups, CHOSEN_GROUPS) * self.tokens * self.top_k, DRAWS) * self.experts) > MOST_NUMBERS:
             found = f"tokens={self.tokens}, experts={self.experts}, top_k={self.top_k}, groups={self.groups}"
             raise Unusable(f"{found}: arrays of {numbers:,} numbers; expected {MOST_NUMBERS:,} at most")
