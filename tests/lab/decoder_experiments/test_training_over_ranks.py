@@ -8,6 +8,7 @@ from experiments.ch16_training import EXPERIMENT as PIPELINES
 from experiments.ch17_training import EXPERIMENT as SEQUENCES
 from experiments.ch18_dropless_training import EXPERIMENT as DROPLESS
 from experiments.ch18_training import EXPERIMENT as EXPERTS
+from experiments.ch35_training import EXPERIMENT as FEW_NODES
 from lab import suite
 from lab.decoder_experiments.training import Trained, Trainee, Training, as_they_come, train
 from lab.settle import Verdict
@@ -68,3 +69,9 @@ def test_experts_on_ranks_drop_what_one_device_drops_and_slots_for_all_drop_less
 def test_experts_without_slots_train_as_those_with_slots_for_all():
     found = trained(DROPLESS, "cpu:2", named(DROPLESS, "no slots", "slots for all"))
     assert "layers/mlp/visit" in {term.predicted.scope for term in found.curves[0].settlement.terms}
+
+
+def test_experts_on_two_of_four_nodes_train_as_on_one_device_and_with_twice_the_slots_they_do_not():
+    (once,) = named(FEW_NODES, "a copy a node")
+    found = trained(FEW_NODES, "cpu:8", [once], replace(once, sized=lambda shape: replace(shape, capacity_factor=2.0)))
+    assert found.curves[0].mesh == {"data": 2, "expert": 4}

@@ -1,0 +1,28 @@
+"""Chapter 35: do experts on few nodes of a token's own choice train the model that one device trains?
+
+The small decoder of ch18_training with DeepSeek-V3's router: sigmoids, a bias that moves towards balance, and experts of 2 of 4 nodes for each token.
+On 8 devices or more several ranks are nodes; on two all nodes lie on each.
+"""
+
+from dataclasses import replace
+
+from experiments import ch18_expert_parallel, ch18_training, ch35_node_limit
+from lab.decoder_experiments.training import Trained, Training, trainee
+from lab.experiment import Claim, decided
+
+
+def claims(trained: Trained) -> tuple[Claim, ...]:
+    return (decided("A41", trained.is_one_curve, trained.evidence, statement="a token that goes to each of its nodes once trains them as one device does"),)
+
+
+EXPERIMENT = Training(
+    name="ch35_training",
+    chapter=35,
+    question="Do experts on few nodes of a token's own choice train the model that one device trains?",
+    parameters=replace(ch18_training.EXPERIMENT.parameters, router="sigmoid_bias", top_k=4, nodes=4, node_limit=2),
+    layouts=(
+        trainee("a copy a node", ch35_node_limit.EXPERIMENT),
+        trainee("a copy an expert", ch18_expert_parallel.EXPERIMENT),
+    ),
+    claims=claims,
+)
