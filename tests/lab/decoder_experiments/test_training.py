@@ -8,7 +8,7 @@ import pytest
 
 from experiments.ch14_training import EXPERIMENT
 from lab import cli, suite
-from lab.decoder_experiments import text
+from lab.decoder_experiments import text, training
 from lab.decoder_experiments.alone import Alone, Tie, train_alone
 from lab.decoder_experiments.training import Curve, Trained, TrainingShape, train
 from lab.models.seams import Seams
@@ -69,6 +69,13 @@ def test_gradients_that_are_not_summed_leave_the_curve_at_the_second_step():
     assert "ZeRO-1 explicit: missing layers/mlp/down: the compiled program has no such transfer" in told
     assert {term["term"] for term in found.to_json()["curves"][0]["missing"]} >= {"layers/mlp/down", "head"}
     assert found.to_json()["failure"] == f"ZeRO-1 explicit: {curve.failure}"
+
+
+def test_a_curve_that_one_device_has_which_chose_as_it_did_has_not_left(monkeypatch):
+    monkeypatch.setattr(training, "followed", lambda curve, alone, *_: (replace(alone, losses=curve), (Tie(1, 2**-25),)))
+    (curve,) = trained(replace(LAYOUTS["ZeRO-1"], build=unsummed)).curves
+    assert (curve.failure, curve.worst_relative_error, curve.ties) == (None, 0, (Tie(1, 2**-25),))
+    assert curve.expected.losses is curve.losses
 
 
 def test_state_that_is_not_split_fails_on_the_right_curve():
