@@ -146,7 +146,11 @@ def _place(transfer: Transfer) -> Place:
     return transfer.scope, transfer.axes, transfer.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) and not transfer.is_masked_gather
 
 
-def _its_own(term: Transfer, found: Transfer, places: set[Place]) -> bool:
+def _of_its_scope(term: Transfer, found: Transfer, places: set[Place]) -> bool:
+    return found.scope == term.scope
+
+
+def _of_its_scope_and_phase(term: Transfer, found: Transfer, places: set[Place]) -> bool:
     return found.scope == term.scope and _in_phase(term, found, places)
 
 
@@ -217,8 +221,10 @@ def _contradicted(term: Transfer, left: Left, context: Context) -> Term | None:
 
 # In their order: what fits best chooses first.
 _ATTEMPTS: tuple[tuple[Attempt, Callable[[Transfer, Transfer, set[Place]], bool]], ...] = (
-    (_as_emitted, _its_own),
-    (_as_predicted, _its_own),
+    (_as_emitted, _of_its_scope_and_phase),
+    (_as_predicted, _of_its_scope_and_phase),
+    (_as_emitted, _of_its_scope),
+    (_as_predicted, _of_its_scope),
     (_as_emitted, _in_phase),
     (_as_predicted, _in_phase),
     (_as_emitted, _of_no_other),

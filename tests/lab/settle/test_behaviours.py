@@ -265,6 +265,11 @@ def test_the_sum_of_a_gradient_that_no_layer_makes_stays_after_two_micro_batches
     assert explained_by([layers], [replace(layers, payload_bytes=6400, executions=4)], context) == {"X9"}
 
 
+def test_the_scatter_of_a_gradient_that_no_layer_makes_is_done_in_each_of_two_micro_batches_on_tpu():
+    head = Transfer(Kind.REDUCE_SCATTER, ("data",), 2, 1, "f32", 1280, phase="backward", scope="head", making=Making(micro_batches=2))
+    assert explained_by([head], [replace(head, executions=2)], TPU) == {"X9"}
+
+
 def test_of_a_table_used_at_both_ends_one_gradient_may_be_scattered_by_a_sum():
     table = Transfer(Kind.REDUCE_SCATTER, ("fsdp",), 4, 2, "bf16", 960, phase="backward", scope="embedding", making=Making(uses=2, repeats=2))
     sum_of_one = replace(table, kind=Kind.ALL_REDUCE, making=Making())

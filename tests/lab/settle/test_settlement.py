@@ -184,6 +184,21 @@ def test_a_sum_that_gathers_is_no_sum():
     assert statuses([replace(GATHER, kind=Kind.ALL_REDUCE)], [gathers], TPU)[0] is Verdict.REFUTED
 
 
+def test_a_term_takes_what_has_its_name_in_another_phase_before_what_has_none():
+    """A branch of a pipeline that lies in no pass, beside two sums in one without a name."""
+    largest, other = replace(LOSS, phase="forward", scope="loss/largest"), replace(LOSS, phase="forward", scope="loss/target")
+    measured = [replace(LOSS, scope="", phase=None), replace(largest, phase="update")]
+    terms = settle(Ledger((largest, other)), Ledger(tuple(measured)), GPU).terms
+    assert [[t.scope for t in term.measured] for term in terms] == [["loss/largest"], [""]]
+
+
+def test_a_sum_that_gathers_under_a_name_is_for_the_gather_of_that_name():
+    other = replace(GATHER, scope="head", payload_bytes=8)
+    named = replace(GATHER, kind=Kind.ALL_REDUCE, is_masked_gather=True, scope="head", op_name="jit(step)/head/all_gather")
+    settlement = settle(Ledger((GATHER, other)), Ledger((named, other)), TPU)
+    assert [term.status for term in settlement.terms] == [Status.MISSING, Status.EXACT]
+
+
 def test_the_phase_of_sums_in_one_is_that_of_one_of_them():
     both = replace(NAMELESS, phase="forward", payload_bytes=1028, parts=(Part("bf16", 1024), Part("bf16", 4)))
     assert statuses([BACKWARD, replace(LOSS, dtype="bf16", executions=4)], [both], TPU)[1] == [Status.ATTRIBUTED, Status.EXACT]
