@@ -56,12 +56,11 @@ def rounding_only(curve: np.ndarray) -> Alone:
     return Alone(curve, np.full(len(curve), EPS))
 
 
-@pytest.mark.parametrize(("low", "tied", "leaves"), [(1e-3, 2, 2), (8e-3, 0, 2)])
-def test_a_choice_that_rounding_tips_explains_the_whole_curve_whether_its_loss_leaps_at_once_or_later(low, tied, leaves, monkeypatch):
-    two = halves(low, low + 1e-3, monkeypatch)
-    assert left(two.other, two.alone).startswith(f"leaves the curve of one device at step {leaves}: loss ")
+def test_a_choice_that_rounding_tips_at_step_2_explains_the_whole_curve(monkeypatch):
+    two = halves(1e-3, 2e-3, monkeypatch)
+    assert left(two.other, two.alone).startswith("leaves the curve of one device at step 2: loss ")
     own, ties = followed(two.other, two.alone, SHAPE, BATCHES)
-    assert [tie.step for tie in ties] == [tied] and 0 < ties[0].size <= 16 * EPS
+    assert [tie.step for tie in ties] == [2] and 0 < ties[0].size <= 16 * EPS
     assert left(two.other, own) is None
 
 
@@ -93,6 +92,19 @@ def test_of_two_choices_that_lead_back_to_the_curve_the_one_that_leads_farther_i
     way = module._Way(0, STILL, 2, [1.0, 1.0, 2.0], {1: None, 2: None})
     found = module._tipped(lambda since, nudge, state, last: module._Way(since, nudge, ends.get(nudge, 2), [1.0] * 10, {}), way, np.ones(40))
     assert (found.since, found.nudge) == (2, NUDGES[7])
+
+
+def test_a_choice_two_steps_before_it_shows_is_found():
+    way = module._Way(0, STILL, 2, [1.0, 1.0, 2.0], {0: None, 1: None, 2: None})
+    found = module._tipped(lambda since, nudge, state, last: module._Way(since, nudge, last if since == 0 else 2, [1.0] * 10, {}), way, np.ones(40))
+    assert (found.since, found.nudge) == (0, NUDGES[0])
+
+
+@pytest.mark.parametrize(("nudge", "states"), [(STILL, range(5, 13)), (NUDGES[-1], range(10, 13))])
+def test_the_last_eight_states_are_kept_but_none_before_a_nudge(nudge, states):
+    since = 0 if nudge is STILL else 9
+    way = module._walk(SHAPE, BATCHES, np.full(SHAPE.steps, 6.0), np.ones(SHAPE.steps), since, nudge, start(np.float32(0)), SHAPE.steps)
+    assert (way.end, len(way.losses), sorted(way.states)) == (12, 12 - since, list(states))
 
 
 def test_rounding_tips_a_choice_at_two_of_twelve_steps_at_most():
