@@ -72,7 +72,7 @@ class Reader:
             groups=groups.count if groups else None,
             shift=shift,
             conditional=visit.conditional,
-            phase=phase(named.op_name if named else None, self.differentiated),
+            phase=self._phase(visit, named),
             scope=scope(named.op_name) if named else "",
             origin=self._origin(visit, named),
             op_name=instruction.op_name,
@@ -83,6 +83,12 @@ class Reader:
             padded_from_bytes=parts[0].padded_from_bytes if len(parts) == 1 else None,
             is_masked_gather=all(part.is_masked_gather for part in parts),
         )
+
+    def _phase(self, visit: Visit, named: Instruction | None) -> str | None:
+        """By its name; but what a loop of the backward pass runs is backward: of equal bodies in both passes XLA keeps one, with the names of the forward pass."""
+        found = phase(named.op_name if named else None, self.differentiated)
+        loops = [site.instruction for site in visit.callers if site.instruction.opcode == "while"]
+        return "backward" if found == "forward" and "backward" in (phase(loop.op_name, True) for loop in loops) else found
 
     def _origin(self, visit: Visit, named: Instruction | None) -> str | None:
         """Line of the instruction, else of its callers, else of the one that speaks for it; of that one first, where it is the one that it is moved for."""

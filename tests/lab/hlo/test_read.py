@@ -262,3 +262,37 @@ def test_an_all_to_all_of_pieces_is_one_buffer():
         )
     )
     assert (transfer.payload_bytes, transfer.parts) == (256, ())
+
+
+def test_a_body_that_both_passes_run_is_backward_in_the_loop_of_the_backward_pass():
+    """XLA keeps one of equal computations, with the names of the forward pass, and copies it."""
+    ring = """%ring (t: (s32[], f32[64])) -> (s32[], f32[64]) {
+  %t = (s32[], f32[64]) parameter(0)
+  %i = s32[] get-tuple-element(%t), index=0
+  %y = f32[64] get-tuple-element(%t), index=1
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  %moved = f32[64] collective-permute(%y), source_target_pairs={{0,1},{1,0}}, metadata={op_name="jit(f)/jvp(layers)/while/body/keys/ppermute"}
+  ROOT %both = (s32[], f32[64]) tuple(%next, %moved)
+}
+
+%before (t: (s32[], f32[64])) -> pred[] {
+  %t = (s32[], f32[64]) parameter(0)
+  %i = s32[] get-tuple-element(%t), index=0
+  %last = s32[] constant(3)
+  ROOT %less = pred[] compare(%i, %last), direction=LT
+}
+
+"""
+    ledger = read(
+        """%x = f32[64] parameter(0)
+        %zero = s32[] constant(0)
+        %start = (s32[], f32[64]) tuple(%zero, %x)
+        %there = (s32[], f32[64]) while(%start), condition=%before, body=%ring, metadata={op_name="jit(f)/jvp(layers)/while"}
+        %y = f32[64] get-tuple-element(%there), index=1
+        %again = (s32[], f32[64]) tuple(%zero, %y)
+        %back = (s32[], f32[64]) while(%again), condition=%before, body=%ring.clone, metadata={op_name="jit(f)/transpose(jvp(layers))/rematted_computation/while"}
+        ROOT %z = f32[64] get-tuple-element(%back), index=1""",
+        before=ring + ring[: ring.index("%before")].replace("%ring ", "%ring.clone "),
+    )
+    assert [(transfer.phase, transfer.executions) for transfer in ledger.transfers] == [("forward", 3), ("backward", 3)]
