@@ -203,6 +203,11 @@ class Device:
         """Gradients are those of the parts from the start; declared, ZeRO-2 is ZeRO-1."""
         return self.strategy.is_anchored and self.style == "explicit"
 
+    @property
+    def is_scattered_in_layers(self) -> bool:
+        """Gradients are, to parts that weights have not, from a whole that waits: ZeRO-2, and declared ZeRO-1 where micro-batches are added up."""
+        return self.is_anchored or self.style == "declared" and self.strategy.state is not None and self.shape.accumulation > 1
+
     def _splits(self, layout: Layout, other: Layout) -> bool:
         """Of a layer's matrices, further than the other does."""
         return any(elements(w, layout, self.shape, self.axes) < elements(w, other, self.shape, self.axes) for w in self.matrices)
@@ -224,9 +229,16 @@ class Device:
 
     @property
     def held(self) -> Layout:
-        """Of a gradient once its layer is done; declared, those of ZeRO-1 are scattered as they come, too."""
-        is_scattered_at_once = self.is_anchored or self.style != "explicit" and self.shape.accumulation == 1
-        return self.strategy.master if is_scattered_at_once else self.strategy.weights
+        """Of a gradient once its layer is done; declared, those of ZeRO-1 are scattered as they come, too (X7), and typed where nothing is added up."""
+        is_scattered_at_once = self.style == "declared" or self.style == "typed" and self.shape.accumulation == 1
+        return self.strategy.master if self.is_anchored or is_scattered_at_once else self.strategy.weights
+
+    @property
+    def added(self) -> int:
+        """Sums over micro-batches; declared, the embedding's are scattered last: else tokens and cotangents would be gathered instead (X2)."""
+        late = self.ends[:1] if self.style == "declared" else []
+        others = [weight for weight in weights(self.shape) if weight not in late]
+        return 4 * (self._count(late, self.strategy.weights) + self._count(others, self.held))
 
     def gradient_of(self, some: Iterable[Weight]) -> int:
         """In the dtype of the products, as the backward pass leaves it."""
@@ -237,8 +249,7 @@ class Device:
         """Of all layers: those of float32 weights, and sums over micro-batches, are float32."""
         is_float32 = self.strategy.state is None or self.is_anchored
         layers = self.gradient_of(self.matrices) * (4 // self.shape.bytes_per_element if is_float32 else 1)
-        added = 4 * self._count(weights(self.shape), self.held) if self.shape.accumulation > 1 else 0
-        return {"gradients of the layers": layers, "gradients added up over micro-batches": added}
+        return {"gradients of the layers": layers, "gradients added up over micro-batches": self.added if self.shape.accumulation > 1 else 0}
 
     @property
     def renewal(self) -> Terms:
@@ -285,7 +296,7 @@ class Device:
         return fullest(self.at_work) | {
             "the next layer's, gathered ahead": self.used(self.matrices) if self.is_peeled and self.is_recomputed else 0,
             "weights as gathers or experts read them": self.relaid if self.is_recomputed else 0,
-            "one layer's gradients before they are scattered": self._in_products(self.matrices) if self.is_anchored else 0,
+            "one layer's gradients before they are scattered": self._in_products(self.matrices) if self.is_scattered_in_layers else 0,
         }
 
     @property

@@ -13,7 +13,7 @@ from lab.strategies.fsdp_tensor import FSDP_TENSOR
 from lab.strategies.peak import budget, peak_terms, saved_layer_bytes
 from lab.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.strategies.tensor_parallel import TENSOR_PARALLEL
-from lab.strategies.zero1 import ZERO1
+from lab.strategies.zero1 import ZERO1, ZERO2
 from lab.strategies.zero3 import ZERO3
 from meshes.axes import Axes
 from meshes.targets import make_mesh, parse_target, prepare
@@ -55,6 +55,13 @@ CASES = [
 def test_a_step_on_8_h100s_peaks_within_5_percent_of_the_sum_of_terms(layout, style, remat):
     strategy, sizes, shape = LAYOUTS[layout]
     check(strategy, style, replace(shape, remat=remat), "gpu:h100:1x8", sizes)
+
+
+@pytest.mark.parametrize("strategy", [ZERO1, ZERO2], ids=["zero1", "zero2"])
+def test_declared_sums_over_micro_batches_are_parts_of_8_but_the_embeddings(strategy):
+    terms = check(strategy, "declared", replace(SHAPE, batch=16, accumulation=2), "gpu:h100:1x8", ON_DATA)
+    embedding, norms = SHAPE.vocab * SHAPE.embed, (2 * SHAPE.layers + 1) * SHAPE.embed
+    assert terms["gradients added up over micro-batches"] == 4 * (embedding + norms + (SHAPE.parameters - embedding - norms) // 8)
 
 
 @pytest.mark.parametrize(
