@@ -183,10 +183,19 @@ def _as_predicted(term: Transfer, left: Left, context: Context) -> Term | None:
     return Term(term, taken, Status.EXACT, unseen) if taken else None
 
 
+def _as_one(term: Transfer, left: Left, context: Context) -> Term | None:
+    """As predicted, unless the compiler is to make several of it: the others may have lost their names, and this one alone would leave them over."""
+    return None if _is_made_several(term, context) else _as_predicted(term, left, context)
+
+
+def _is_made_several(term: Transfer, context: Context) -> bool:
+    return len(emitted(term, context)[0]) > 1
+
+
 def _as_recognised(term: Transfer, left: Left, context: Context) -> Term | None:
-    """By behaviours that show in the text, done to what the compiler was predicted to emit or to what theory asks for."""
-    expected, behaviours = emitted(term, context)
-    for wanted, before in ((expected, behaviours), ((term,), ())):
+    """By behaviours that show in the text, done to what the compiler was predicted to emit or, where that is one transfer, to what theory asks for."""
+    as_asked = () if _is_made_several(term, context) else (((term,), ()),)
+    for wanted, before in (emitted(term, context), *as_asked):
         taken, seen = _recognised(wanted, left, context)
         if seen:
             return Term(term, taken, Status.ATTRIBUTED, _effects((*before, *dict.fromkeys(seen))))
@@ -222,9 +231,9 @@ def _contradicted(term: Transfer, left: Left, context: Context) -> Term | None:
 # In their order: what fits best chooses first.
 _ATTEMPTS: tuple[tuple[Attempt, Callable[[Transfer, Transfer, set[Place]], bool]], ...] = (
     (_as_emitted, _of_its_scope_and_phase),
-    (_as_predicted, _of_its_scope_and_phase),
+    (_as_one, _of_its_scope_and_phase),
     (_as_emitted, _of_its_scope),
-    (_as_predicted, _of_its_scope),
+    (_as_one, _of_its_scope),
     (_as_emitted, _in_phase),
     (_as_predicted, _in_phase),
     (_as_emitted, _of_no_other),

@@ -57,6 +57,19 @@ def test_two_hosts_of_8_gpus_send_what_theory_says(name, style):
     assert not [claim for claim in result.claims if claim.is_surprise]
 
 
+TIED = DecoderShape(layers=2, batch=16, length=64, embed=128, kv_heads=8, queries=1, head_dim=32, mlp=256, vocab=512, tied=True)
+
+
+@pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
+@pytest.mark.parametrize("name", ["ch20_zero3", "ch17_sequence_parallel"])
+def test_two_hosts_of_8_gpus_sum_two_gradients_of_a_tied_table_under_whatever_name(name):
+    result = result_of(name, "declared", "gpu:h100:2x8", TIED)
+    (table,) = (term for term in result.settlement.terms if term.predicted.making.uses == 2)
+    assert (left_over(result), table.status, table.explanation[:3]) == ([], Status.EXPLAINED, "X4:")
+    assert sum(t.executions for t in table.measured) == 2
+    assert not [claim for claim in result.claims if claim.is_surprise]
+
+
 @pytest.mark.skipif(not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed")
 @pytest.mark.parametrize("name", ON_TPU)
 def test_16_tpus_send_what_theory_says_and_what_the_catalogue_knows(name):

@@ -192,6 +192,21 @@ def test_the_second_use_of_a_sharded_table_is_summed_whole_over_all_axes():
     assert verdict([scatter], [scatter, replace(whole, axes=("data",), group_size=2)], gpu) is Verdict.REFUTED
 
 
+@pytest.mark.parametrize("lost", [{"scope": "head", "op_name": "jit(step)/head/dot_general"}, {"scope": "", "phase": None}], ids=["another name", "no name"])
+def test_the_second_gradient_of_a_table_is_found_under(lost):
+    scatter = replace(SCATTER, scope="embedding", executions=1, making=Making(uses=2))
+    for table in (scatter, TABLE):
+        second = replace(table, kind=Kind.ALL_REDUCE, **lost)
+        assert explained_by([table], [table, second], replace(GPU, mesh={"data": 2, "fsdp": 4})) == {"X4"}
+
+
+def test_one_sum_is_not_both_gradients_of_a_scattered_table():
+    scatter = replace(SCATTER, scope="embedding", executions=1, making=Making(uses=2))
+    tpu, sums = replace(TPU, mesh={"fsdp": 4}), replace(scatter, kind=Kind.ALL_REDUCE, making=Making())
+    assert [verdict([scatter], [sums] * count, tpu) for count in (1, 2)] == [Verdict.REFUTED, Verdict.ATTRIBUTED]
+    assert verdict([scatter], [sums], explicit(tpu)) is Verdict.ATTRIBUTED
+
+
 @pytest.mark.parametrize("context", [CPU, GPU, TPU], ids=lambda c: c.platform)
 def test_the_sum_of_a_product_that_is_kept_is_not_repeated_where_declared(context):
     forward = Transfer(Kind.ALL_REDUCE, ("tensor",), 2, 4, "f32", 640, phase="forward", scope="layers/attention/leave")
