@@ -84,7 +84,7 @@ class Device:
         peeled = {"one layer's gradients before they are scattered": self._in_products(self.matrices)} | self.head_later if self.is_peeled else {}
         return (
             saved | self.going_forward,
-            kept | {"logits": self.logits, "head as used": self.used(self.ends[-1:])},
+            saved | self.at_head,
             kept | copied,
             kept | self.gradients | self.layer_at_work,
             self.gradients | {"gradients of the ends, whole": self._in_products(self.ends)} | peeled,
@@ -103,6 +103,13 @@ class Device:
         if not self.is_split_between_blocks and early < sum(self.head_later.values()):
             return {"gradient of the head": early}
         return self.head_later if self.is_peeled or self.is_split_between_blocks or self.strategy.state else self.head_later | zeros
+
+    @property
+    def at_head(self) -> Terms:
+        """When the stream's gradient is made, of the head as it is used; where the head's is made before, what the layers' loop begins with waits, too."""
+        early = {"gradient of the head": self._in_products(self.ends[-1:]), "weights as gathers or experts read them": self.relaid}
+        waiting = early | ({} if self.is_cramped else self.gradients) if self.is_declared_zero3 else self.ends_waiting
+        return waiting | {"logits": self.logits, "head as used": self.used(self.ends[-1:])}
 
     @property
     def head_later(self) -> Terms:

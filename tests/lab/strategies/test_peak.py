@@ -57,11 +57,18 @@ def test_a_step_on_8_h100s_peaks_within_5_percent_of_the_sum_of_terms(layout, st
     check(strategy, style, replace(shape, remat=remat), "gpu:h100:1x8", sizes)
 
 
-@pytest.mark.parametrize("strategy", [ZERO1, ZERO2], ids=["zero1", "zero2"])
-def test_declared_sums_over_micro_batches_are_parts_of_8_but_the_embeddings(strategy):
-    terms = check(strategy, "declared", replace(SHAPE, batch=16, accumulation=2), "gpu:h100:1x8", ON_DATA)
-    embedding, norms = SHAPE.vocab * SHAPE.embed, (2 * SHAPE.layers + 1) * SHAPE.embed
-    assert terms["gradients added up over micro-batches"] == 4 * (embedding + norms + (SHAPE.parameters - embedding - norms) // 8)
+def test_sums_of_declared_zero1_over_micro_batches_are_parts_of_8_but_the_embeddings():
+    shape = replace(SHAPE, batch=16, accumulation=2)
+    terms = check(ZERO1, "declared", shape, "gpu:h100:1x8", ON_DATA)
+    embedding, norms = shape.vocab * shape.embed, (2 * shape.layers + 1) * shape.embed
+    assert terms["gradients added up over micro-batches"] == 4 * (embedding + norms + (shape.parameters - embedding - norms) // 8)
+    assert terms == peak_terms(ZERO2, "declared", shape, Axes.of(ON_DATA))
+
+
+def test_of_a_table_that_embeds_and_predicts_declared_zero3_holds_2_at_once_and_not_3():
+    shape = replace(SHAPE, layers=2, length=512, mlp=2048, vocab=120000, tied=True)
+    terms = check(ZERO3, "declared", shape, "gpu:h100:1x8", ON_FSDP)
+    assert list(terms.values()).count(2 * shape.vocab * shape.embed) == 2
 
 
 @pytest.mark.parametrize(
