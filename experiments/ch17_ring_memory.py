@@ -13,10 +13,11 @@ from lab.attention.tiles import TILE
 from lab.book.context import ring_bytes, scores_bytes
 from lab.evidence import counted
 from lab.experiment import Claim, decided
+from lab.models.shape import indexable
 from lab.question import Question, Row
 from lab.small_programs import with_pullback
 from meshes.axes import CONTEXT, Axes
-from meshes.errors import Unusable
+from meshes.errors import Unusable, first_line
 from meshes.targets import make_mesh, parse_target, prepare
 
 SEQUENCES = tuple((length, ranks) for ranks in (8, 64) for length in (2**15, 2**17, 2**20))
@@ -32,7 +33,7 @@ class Assumed:
     """One layer's attention to one sequence, forward and backward, in bf16 on hosts as the target is one.
 
     Raises:
-      Unusable: another target than one host of 8 GPUs.
+      Unusable: another target than one host of 8 GPUs, or sizes beyond int32.
     """
 
     kv_heads: int = 8
@@ -41,6 +42,7 @@ class Assumed:
     target: str = "gpu:h100:1x8"
 
     def __post_init__(self) -> None:
+        indexable(**{"kv_heads * queries * head_dim": self.query_dim})
         target = parse_target(self.target)
         if target.platform != "gpu":
             raise Unusable(f"target={self.target}: expected GPUs, such as gpu:h100:1x8; other compilers plan no temporaries that tell a ring's")
@@ -62,7 +64,7 @@ class Assumed:
 
 @cache
 def temporaries(assumed: Assumed, length: int, ranks: int) -> int:
-    """Bytes of one device beside arguments and results."""
+    """Bytes of one device beside arguments and results; raises Unusable where XLA refuses the sizes."""
     target = parse_target(f"gpu:{parse_target(assumed.target).chip}:{ranks // HOST[1]}x{HOST[1]}")
     prepare([target])
     mesh, spec = make_mesh(target, Axes.of({CONTEXT: ranks})), PartitionSpec(None, CONTEXT)
@@ -70,7 +72,10 @@ def temporaries(assumed: Assumed, length: int, ranks: int) -> int:
     q, kv = (1, length, assumed.kv_heads, assumed.queries, assumed.head_dim), (1, length, assumed.kv_heads, assumed.head_dim)
     args = [jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec)) for shape in (q, kv, kv, q)]
     run = jax.jit(jax.shard_map(ring, mesh=mesh, in_specs=(spec,) * 4, out_specs=spec))
-    return run.lower(*args).compile().memory_analysis().temp_size_in_bytes
+    try:
+        return run.lower(*args).compile().memory_analysis().temp_size_in_bytes
+    except jax.errors.JaxRuntimeError as refusal:
+        raise Unusable(f"{length:,} tokens over {ranks} ranks with {assumed}: {first_line(refusal)}") from refusal
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:

@@ -19,6 +19,7 @@ from lab.hlo.shapes import bits
 from lab.inspection import inspect_program
 from lab.ledger import Kind, Ledger, Totals
 from lab.models import experts, routers
+from lab.models.shape import indexable
 from lab.question import Question, Row
 from meshes.axes import EXPERT, Axes
 from meshes.errors import Unusable
@@ -31,7 +32,11 @@ ORDERS = {"nowhere": (), "to its experts at once": (EXPERTS,), "to its own devic
 
 @dataclass(frozen=True)
 class Assumed:
-    """One sequence a device, float32, one expert a token; the sizes of the reported case."""
+    """One sequence a device, float32, one expert a token; the sizes of the reported case.
+
+    Raises:
+      Unusable: sizes beyond int32.
+    """
 
     length: int = 64
     embed: int = 128
@@ -39,6 +44,9 @@ class Assumed:
     experts: int = 16
     slots: int = 8
     target: str = "gpu:h100:1x8"
+
+    def __post_init__(self) -> None:
+        indexable(length=self.length, embed=self.embed, mlp=self.mlp, **{"experts * slots": self.experts * self.slots})
 
 
 def looked_up(x_BSD: jax.Array, routes: routers.Routes, s: Assumed) -> jax.Array:

@@ -18,6 +18,7 @@ from lab.evidence import counted, in_scope
 from lab.experiment import Claim, Experiment, decided, on_one_axis
 from lab.ledger import Kind, Ledger
 from lab.models import dropless, routers
+from lab.models.shape import indexable
 from lab.small_programs import FLOAT_BYTES, Array, Part, Sent, on_one_device, predict, program, with_pullback
 from meshes.axes import EXPERT, Axes
 from meshes.errors import Unusable
@@ -77,7 +78,9 @@ def parts(s: Sizes) -> tuple[Part, ...]:
 
 
 def build(style: str, s: Sizes, mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Raises Unusable for a ragged all-to-all on CPUs."""
+    """Raises Unusable for a ragged all-to-all on CPUs, and for sizes beyond int32: a rank has room for the copies of all ranks' tokens."""
+    ranks = mesh.size
+    indexable(embed=s.embed, **{f"tokens * {TOP_K} * {ranks}": s.tokens * TOP_K * ranks, f"experts * {ranks}": s.experts * ranks})
     if s.ragged and mesh.devices.flat[0].platform == "cpu":
         raise Unusable("ragged=True on CPUs, which have no ragged all-to-all; compile for a GPU or TPU, or --set ragged=false for the padded one alone")
     return program(parts(s), s, mesh)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import ceil, inf
 from typing import ClassVar, Self
 
@@ -16,6 +16,13 @@ DTYPES = {"bf16": jnp.bfloat16, "f32": jnp.float32}
 ROUTERS = ("softmax", "sigmoid_bias", "expert_choice")
 DISPATCHES = ("slots", "padded", "ragged")
 REMATS = ("none", "selective", "dots", "names", "full")
+
+
+def indexable(**sizes: int) -> None:
+    """Raises Unusable that names the first of the sizes whose entries int32 cannot number, as JAX's indices and XLA's dims have to."""
+    for name, size in sizes.items():
+        if size >= 2**31:
+            raise Unusable(f"{name}={size}: expected less than 2^31, for int32 to number them")
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class DecoderShape:
       window: it attends to this many tokens, its own the last; 0 for all.
 
     Raises:
-      Unusable: a size below the least, an unknown dtype or remat, or sizes that do not divide.
+      Unusable: a size below the least or beyond int32, an unknown dtype or remat, or sizes that do not divide.
     """
 
     layers: int = 4
@@ -101,6 +108,10 @@ class DecoderShape:
             raise Unusable(f"{found}: expected more than 0, and 0 or more, all of them finite")
         if self.experts:
             self._check_routing()
+        indexable(**{field.name: size for field in fields(self) if type(size := getattr(self, field.name)) is int})
+        if self.experts and self.is_dropless:
+            indexable(**{"batch * length * top_k": self.batch * self.length * self.top_k})
+        indexable(**{"batch * length": self.batch * self.length, "kv_heads * queries * head_dim": self.heads * self.head_dim})
 
     def _check_routing(self) -> None:
         if not 1 <= self.node_limit <= self.nodes or self.experts % self.nodes or self.top_k % self.node_limit:

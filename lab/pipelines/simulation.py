@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 
 from lab.pipelines.schedule import Schedule, Span, Task, Work, spans
+from meshes.errors import Unusable
 
 Seconds = float | Sequence[float] | Sequence[Sequence[float]]
 
@@ -63,6 +65,7 @@ def simulate(schedule: Schedule, durations: Durations) -> Timeline:
     Raises:
       Deadlock: it cannot be run.
       ValueError: durations of another number of stages or chunks.
+      Unusable: durations whose step has no finite length.
     """
     table = {work: _table(schedule, seconds) for work, seconds in _by_work(durations).items()}
 
@@ -71,7 +74,11 @@ def simulate(schedule: Schedule, durations: Durations) -> Timeline:
             return durations.both
         return sum(_alone(schedule, stage, part, table) for part in task.parts)
 
-    return Timeline(schedule, spans(schedule, lasts, durations.transfer))
+    timeline = Timeline(schedule, spans(schedule, lasts, durations.transfer))
+    if not isfinite(timeline.makespan * schedule.stages):
+        found = f"forward={durations.forward}, backward={durations.backward}, weight={durations.weight}, transfer={durations.transfer}"
+        raise Unusable(f"{schedule.name}: {found}: stages work longer than a float can tell; expected times whose step is finite")
+    return timeline
 
 
 def _by_work(durations: Durations) -> dict[Work, Seconds]:

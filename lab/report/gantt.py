@@ -10,6 +10,7 @@ from lab.pipelines.orders import named
 from lab.pipelines.schedule import Schedule, Span, Task, Work
 from lab.pipelines.simulation import Durations, Timeline, simulate
 from lab.report.panel import empty_panel
+from meshes.errors import Unusable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Panel
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 COLOURS = {Work.FORWARD: ("#0072B2", "white"), Work.BACKWARD: ("#E69F00", "black"), Work.WEIGHT: ("#F0E442", "black")}
 LIGHTEST = 0.5
 HEIGHT, INCHES_A_LETTER, LEAST_INCHES, MOST_INCHES = 0.84, 0.085, 7, 17
+MOST_BOXES = 4096
+"""What is drawn in seconds, and still told apart."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +39,24 @@ class Gantt:
     stages: int = 4
     micro_batches: int = 8
     chunks: int = 2
-    forward: float = 1
-    backward: float = 1
-    weight: float = 1
-    transfer: float = 0
+    forward: float = 1.0
+    backward: float = 1.0
+    weight: float = 1.0
+    transfer: float = 0.0
 
     def figure(self) -> Figure:
         positive(forward=self.forward, backward=self.backward)
         not_negative(weight=self.weight, transfer=self.transfer)
-        durations = Durations(self.forward, self.backward, self.weight, transfer=self.transfer)
-        return gantt(simulate(named(self.schedule, self.stages, self.micro_batches, self.chunks), durations))
+        schedule = named(self.schedule, self.stages, self.micro_batches, self.chunks)
+        _check_boxes(schedule)
+        return gantt(simulate(schedule, Durations(self.forward, self.backward, self.weight, transfer=self.transfer)))
+
+
+def _check_boxes(schedule: Schedule) -> None:
+    """Raises Unusable for more than can be drawn."""
+    if (boxes := sum(len(task.parts) for order in schedule.orders for task in order)) > MOST_BOXES:
+        found = f"stages={schedule.stages}, micro_batches={schedule.micro_batches} and {schedule.chunks} chunks are {boxes:,} boxes"
+        raise Unusable(f"{schedule.name}: {found}; expected {MOST_BOXES:,} at most, to be drawn in seconds")
 
 
 def gantt(timeline: Timeline) -> Figure:

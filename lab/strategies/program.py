@@ -121,7 +121,8 @@ def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh)
 
 def _check_dispatch(shape: DecoderShape, style: str, mesh: Mesh) -> None:
     if shape.is_dropless and style != "explicit":
-        raise Unusable(f"dispatch={shape.dispatch} in the {style} style: compilers lay out no array of as many rows as there are; set dispatch=slots, or go explicit")
+        found = f"dispatch={shape.dispatch} in the {style} style: compilers lay out no array of as many rows as there are"
+        raise Unusable(f"{found}; set dispatch=slots, or --style explicit")
     if shape.dispatch == "ragged" and mesh.devices.flat[0].platform == "cpu":
         raise Unusable("dispatch=ragged on CPUs, which have no ragged all-to-all; compile for a GPU or TPU, or set dispatch=padded")
 
@@ -132,7 +133,7 @@ def _check_order(spread: Spread, style: str) -> None:
     if style != "explicit" and experts and experts != batch[-len(experts) :]:
         last = [axis for axis in batch if axis not in experts] + experts
         found = f"mesh {spread.axes} with experts along {', '.join(experts)} in the {style} style: taken from a batch that {batch[-1]} splits further, tokens are permuted first"
-        raise Unusable(f"{found}; put {', '.join(experts)} last, as in {','.join(f'{axis}={spread.axes[axis]}' for axis in last)}, or go explicit")
+        raise Unusable(f"{found}; put {', '.join(experts)} last, as in {','.join(f'{axis}={spread.axes[axis]}' for axis in last)}, or --style explicit")
 
 
 def step(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Program:

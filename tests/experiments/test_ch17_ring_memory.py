@@ -1,9 +1,10 @@
 """Memory of a ring on GPUs that only compile: linear in a rank's tokens, decided by what XLA plans."""
 
+import jax
 import pytest
 
 from experiments import ch17_ring_memory
-from experiments.ch17_ring_memory import Assumed, answer, claims
+from experiments.ch17_ring_memory import Assumed, answer, claims, temporaries
 from meshes.errors import Unusable
 
 LINEAR, TILED = "a rank's memory grows with S/P, not with S nor with a square", "a ring of tiles holds no block's scores"
@@ -45,3 +46,17 @@ def test_memory_that_grows_otherwise_refutes_and_a_chunk_of_one_tile_may_need_le
 def test_targets_that_are_no_host_of_8_gpus_are_refused(target, message):
     with pytest.raises(Unusable, match=message):
         Assumed(target=target)
+
+
+def test_heads_beyond_int32_are_refused():
+    with pytest.raises(Unusable, match="kv_heads . queries . head_dim=2147483648: expected less than 2.31"):
+        Assumed(head_dim=2**27)
+
+
+def test_what_xla_refuses_is_told_with_the_sizes_in_a_line(monkeypatch):
+    def refused(*_, **__):
+        raise jax.errors.JaxRuntimeError("INTERNAL: no tile\nat a frame")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", refused)
+    with pytest.raises(Unusable, match="^64 tokens over 8 ranks with Assumed.kv_heads=1, .*: INTERNAL: no tile$"):
+        temporaries(Assumed(kv_heads=1, head_dim=2), 64, 8)

@@ -236,3 +236,21 @@ def test_no_tokens_are_refused_in_one_line():
 def test_six_experts_do_not_split_over_8_devices():
     with pytest.raises(Unusable, match="experts=6 do not split over the 8 devices of cpu:8; make it a multiple"):
         answer(ch18_constraint_order.EXPERIMENT, {"target": "cpu:8", "experts": "6"})
+
+
+@pytest.mark.parametrize(
+    ("sized", "message"),
+    [
+        (lambda: ch18_constraint_order.Assumed(length=2**31), "length=2147483648: expected less than 2.31"),
+        (lambda: ch18_constraint_order.Assumed(experts=2**20, slots=2**11), "experts . slots=2147483648: expected less than 2.31"),
+        (lambda: on_8("explicit", ch18_dropless.Sizes(tokens=2**27, ragged=False)), "tokens . 2 . 8=2147483648: expected less than 2.31"),
+        (lambda: on_8("explicit", ch18_dropless.Sizes(experts=2**28, ragged=False)), "experts . 8=2147483648: expected less than 2.31"),
+    ],
+)
+def test_sizes_beyond_int32_are_refused_by_their_names(sized, message):
+    with pytest.raises(Unusable, match=message):
+        sized()
+
+
+def on_8(style, sizes):
+    return ch18_dropless.build(style, sizes, make_mesh(parse_target("cpu:8"), EIGHT))

@@ -141,6 +141,13 @@ def test_sizes_that_train_nothing_are_refused(change):
         TrainingShape(**change)
 
 
+@pytest.mark.parametrize("dispatch", ["slots", "padded"])
+def test_experts_that_choose_tokens_train_on_no_curve_and_are_refused_before_a_step(dispatch):
+    with pytest.raises(Unusable, match="router=expert_choice in a training: .* several slots tie at once .*; take softmax or sigmoid_bias"):
+        replace(SMALL, experts=8, router="expert_choice", dispatch=dispatch)
+    assert replace(SMALL, router="expert_choice").experts == 0
+
+
 def test_a_target_that_only_compiles_is_refused():
     with pytest.raises(Unusable, match="ch14_training runs its programs, and gpu:h100:2x8 only compiles; take cpu:8 or attached"):
         trained(LAYOUTS["ZeRO-1"], target="gpu:h100:2x8")

@@ -80,6 +80,11 @@ def test_an_unknown_preset_lists_the_known():
             "router=expert_choice with nodes=2, dispatch=slots and 320 slots for 512 tokens: expected nodes=1, dispatch=slots and no more slots than tokens, "
             "since experts fill their slots themselves",
         ),
+        ({"vocab": 2**31}, "vocab=2147483648: expected less than 2^31, for int32 to number them"),
+        ({"window": 2**31}, "window=2147483648: expected less than 2^31, for int32 to number them"),
+        ({"batch": 2**16, "length": 2**15}, "batch * length=2147483648: expected less than 2^31, for int32 to number them"),
+        ({"experts": 32, "top_k": 32, "batch": 2**17, "dispatch": "padded"}, "batch * length * top_k=2147483648: expected less than 2^31, for int32 to number them"),
+        ({"head_dim": 2**27}, "kv_heads * queries * head_dim=2147483648: expected less than 2^31, for int32 to number them"),
         ({"batch": 30, "accumulation": 4}, "batch=30 does not split into accumulation=4 micro-batches; make it a multiple"),
     ],
 )

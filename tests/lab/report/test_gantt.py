@@ -2,7 +2,9 @@
 
 import pytest
 
+from lab.experiment import with_settings
 from lab.pipelines.orders import PLAIN
+from lab.report import gantt
 from lab.report.gantt import COLOURS, Gantt
 from meshes.errors import Unusable
 
@@ -70,6 +72,18 @@ def test_times_below_zero_and_unknown_schedules_are_refused():
         Gantt(forward=-1).figure()
     with pytest.raises(Unusable, match="no schedule '2f2b'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe and interleaved"):
         Gantt("2f2b").figure()
+
+
+@pytest.mark.parametrize(("schedule", "boxes"), [("1f1b", "4,112"), ("zb_h1", "6,168"), ("dual_pipe", "4,122")])
+def test_more_than_4096_boxes_are_refused_before_anything_is_simulated(schedule, boxes, monkeypatch):
+    monkeypatch.setattr(gantt, "simulate", lambda *_: pytest.fail("simulated"))
+    with pytest.raises(Unusable, match=f"{schedule}: stages=4, micro_batches=514 and . chunks are {boxes} boxes; expected 4,096 at most"):
+        Gantt(schedule, micro_batches=514).figure()
+
+
+def test_times_are_set_as_fractions_of_a_unit():
+    drawn = with_settings(Gantt(), dict.fromkeys(("forward", "backward", "weight", "transfer"), "0.2"))
+    assert (drawn.forward, drawn.backward, drawn.weight, drawn.transfer) == (0.2, 0.2, 0.2, 0.2)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "dual_pipe"])

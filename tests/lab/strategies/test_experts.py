@@ -205,7 +205,7 @@ def test_what_does_not_split_is_refused_in_one_line(strategy, axes, sizes, messa
 @pytest.mark.parametrize(
     ("strategy", "style", "sizes", "message"),
     [
-        (DATA_PARALLEL | EXPERT_PARALLEL, "declared", {"dispatch": "padded"}, "dispatch=padded in the declared style: .*; set dispatch=slots, or go explicit"),
+        (DATA_PARALLEL | EXPERT_PARALLEL, "declared", {"dispatch": "padded"}, "dispatch=padded in the declared style: .*; set dispatch=slots, or --style explicit"),
         (DATA_PARALLEL | EXPERT_PARALLEL, "explicit", {"dispatch": "ragged"}, "dispatch=ragged on CPUs.*or set dispatch=padded"),
         (HIERARCHICAL_EXPERTS, "explicit", {"dispatch": "padded"}, "dispatch=padded over two levels of links: .*or dispatch=slots"),
     ],
@@ -220,7 +220,7 @@ def test_tokens_that_cannot_be_sent_so_are_refused_in_one_line(strategy, style, 
 @pytest.mark.parametrize(("strategy", "beside"), [(DATA_PARALLEL, "data"), (ZERO3, "fsdp")])
 def test_experts_along_an_axis_before_the_last_that_splits_the_batch_are_for_the_explicit_style(strategy, beside, style):
     step, mesh = program.step, make_mesh(parse_target("cpu:8"), Axes.parse(f"expert=4,{beside}=2"))
-    with pytest.raises(Unusable, match=f"put expert last, as in {beside}=2,expert=4, or go explicit"):
+    with pytest.raises(Unusable, match=f"put expert last, as in {beside}=2,expert=4, or --style explicit"):
         step(strategy | EXPERT_PARALLEL, style, SHAPE, mesh)
     step(strategy | EXPERT_PARALLEL, "explicit", SHAPE, mesh)
     step(strategy | EXPERT_PARALLEL, style, SHAPE, make_mesh(parse_target("cpu:8"), Axes.parse(f"expert=8,{beside}=1")))
