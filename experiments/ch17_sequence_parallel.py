@@ -58,4 +58,5 @@ EXPERIMENT = decoder_experiment(
     strategy=DATA_PARALLEL | SEQUENCE_PARALLEL,
     axes=beside_tensor(DATA),
     claims=claims,
+    more_styles=("typed",),
 )

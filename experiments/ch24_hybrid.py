@@ -36,4 +36,5 @@ EXPERIMENT = decoder_experiment(
     axes=axes,
     claims=claims,
     targets=TARGETS[:2],
+    more_styles=("typed",),
 )

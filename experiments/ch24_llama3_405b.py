@@ -30,4 +30,5 @@ EXPERIMENT = decoder_experiment(
     claims=fsdp_tensor_claims,
     parameters=LLAMA3_405B,
     targets=("gpu:h100:2048x8",),
+    more_styles=("typed",),
 )

@@ -89,7 +89,7 @@ html_option = click.option("--html", type=Path, metavar="FILE", callback=_parsed
 _TARGET = {"metavar": "TARGET", "callback": _parsed(parse_target)}
 _KIND = click.Choice(["any", *(kind.name for kind in KINDS)])
 _FORMS = "cpu:8, gpu:h100:2x8, tpu:v5p:2x2x4 or attached"
-_STYLES = "declared (the compiler inserts the collectives), typed (it does where types of arrays say so) or explicit (they are written out); by default all it has."
+_STYLES = "declared (the compiler inserts the collectives), typed (it does where types of arrays say so) or explicit (they are written out); by default those of verify."
 
 
 @click.group(no_args_is_help=False)
@@ -248,10 +248,10 @@ def run(
 @html_option
 @as_json
 def verify(full: bool, html: Path | None, as_json: bool) -> int:
-    """Runs every experiment in every style on its targets, and ends with a table of verdicts. Minutes long are trainings, and questions that compile: --full, or lab run."""
+    """Runs every experiment in its styles on its targets, and ends with a table of verdicts. Minutes long are trainings, and questions that compile: --full, or lab run."""
     experiments, trainings, questions = suite.parted(suite.load())
     runs = suite.runs(experiments)
-    runs = [*suite.on_every_chip(runs), *suite.at_real_size(experiments), *suite.at_unseen_sizes(experiments)] if full else runs
+    runs = [*suite.on_every_chip(runs), *suite.in_more_styles(experiments), *suite.at_real_size(experiments), *suite.at_unseen_sizes(experiments)] if full else runs
     missing = suite.without_plugin(runs)
     for platform in missing:
         print(f"lab: no {platform} targets, the plugin is not installed; run: {plugins.install_command(platform)}", file=sys.stderr)

@@ -86,6 +86,7 @@ class Experiment:
         arguments first.
       state: (parameters, mesh) to what a step takes first and gives back first, as shapes with the shardings that its layout declares.
       more_targets: where `lab verify --full` runs it besides.
+      more_styles: in which only `lab verify --full`, and who asks for them, runs it.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Experiment:
     targets: tuple[str, ...] = TARGETS
     styles: tuple[str, ...] = STYLES
     more_targets: tuple[str, ...] = ()
+    more_styles: tuple[str, ...] = ()
 
 
 def on_one_axis(name: str) -> Callable[[Target], Axes]:

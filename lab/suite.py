@@ -75,9 +75,14 @@ def runs(experiments: Iterable[Experiment], targets: Sequence[Target] = (), styl
 
 def _styles(experiment: Experiment, wanted: Sequence[str]) -> Sequence[str]:
     for style in wanted:
-        if style not in experiment.styles:
-            raise Unusable(f"{experiment.name} has no style {style!r}; it has {', '.join(experiment.styles)}")
+        if style not in (known := experiment.styles + experiment.more_styles):
+            raise Unusable(f"{experiment.name} has no style {style!r}; it has {', '.join(known)}")
     return wanted or experiment.styles
+
+
+def in_more_styles(experiments: Iterable[Experiment]) -> list[Run]:
+    """On their own targets, in the styles that take too long for every day."""
+    return [Run(e, parse_target(target), style) for e in experiments for target in e.targets for style in e.more_styles]
 
 
 def on_every_chip(some: Iterable[Run]) -> list[Run]:

@@ -23,7 +23,9 @@ SMALL = DecoderShape().shrunk(layers=3)
 
 WITH_TYPES = ("declared", "typed", "explicit")
 """Of strategies whose gradients lie as their weights do. Where they are to be scattered further (ZeRO-1 and 2), a gradient's type, which is
-its weight's, holds it whole: GPUs then sum everywhere."""
+its weight's, holds it whole: GPUs then sum everywhere.
+
+Sequence parallelism, alone or under FSDP, and hybrid sharding have it among their `more_styles`."""
 
 
 def decoder_experiment(
@@ -38,6 +40,7 @@ def decoder_experiment(
     styles: tuple[str, ...] = STYLES,
     small: DecoderShape = SMALL,
     more_targets: tuple[str, ...] = (),
+    more_styles: tuple[str, ...] = (),
 ) -> Experiment:
     """Compiles the whole step; runs loss and gradients, and holds them against one device's."""
 
@@ -62,6 +65,7 @@ def decoder_experiment(
         targets=targets,
         styles=styles,
         more_targets=more_targets,
+        more_styles=more_styles,
     )
 
 
