@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh
 from meshes import plugins
 from meshes.axes import Axes
 from meshes.chip_texts import chip_text
-from meshes.errors import Unusable
+from meshes.errors import Unusable, first_line
 from meshes.hardware import chip
 from meshes.targets import Target, check_size, slice_axis
 
@@ -90,7 +90,7 @@ def _ahead_of_time(target: Target, text: str | None) -> list[jax.Device]:
     except NotImplementedError as refusal:
         raise Unusable(f"target {target}: JAX has started without this plugin; call meshes.targets.prepare before it starts") from refusal
     except RuntimeError as refusal:
-        raise Unusable(f"target {target}: the plugin refuses it: {_first_line(refusal)}; choose another topology") from refusal
+        raise Unusable(f"target {target}: the plugin refuses it: {first_line(refusal).rstrip('.')}; choose another topology") from refusal
 
 
 def _gpu_cluster(target: Target, text: str | None) -> topologies.TopologyDescription:
@@ -102,7 +102,3 @@ def _tpu_slices(target: Target) -> topologies.TopologyDescription:
     described = chip(target.chip)
     name = f"{described.plugin_name}:{'x'.join(map(str, target.shape))}"
     return topologies.get_topology_desc(name, platform="tpu", num_slices=target.slices, **described.plugin_options)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:200].rstrip(".")
