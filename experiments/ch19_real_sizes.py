@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from lab.decoder_experiments.plans import planned_step
 from lab.evidence import counted
-from lab.experiment import STYLES, Claim, beside_tensor, calculated, decided, on_one_axis
+from lab.experiment import STYLES, Claim, beside_tensor, both, calculated, decided, on_one_axis
 from lab.ledger import Memory
 from lab.models.shape import DecoderShape
 from lab.question import Question, Row
@@ -19,7 +19,7 @@ from lab.strategies.strategy import Strategy
 from lab.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.strategies.zero1 import ZERO1
 from lab.strategies.zero3 import ZERO3
-from meshes.axes import DATA, FSDP, Axes
+from meshes.axes import DATA, FSDP, TENSOR, Axes
 from meshes.targets import Target, parse_target
 
 CLOSE = 0.05
@@ -37,7 +37,7 @@ LAYOUTS = {
     "ZeRO-3": Layout(ZERO3, on_one_axis(FSDP)),
     "tensor parallelism": Layout(DATA_PARALLEL | TENSOR_PARALLEL, beside_tensor(DATA)),
     "tensor + sequence parallelism": Layout(DATA_PARALLEL | SEQUENCE_PARALLEL, beside_tensor(DATA)),
-    "FSDP x tensor": Layout(FSDP_TENSOR, beside_tensor(FSDP)),
+    "FSDP x tensor": Layout(FSDP_TENSOR, both(FSDP, TENSOR)),
 }
 
 

@@ -4,18 +4,11 @@ from lab.book.sharding import hybrid_across_wire_bytes
 from lab.decoder_experiments.step import decoder_experiment
 from lab.decoder_experiments.zero_claims import moved_for_weights, never_split
 from lab.evidence import counted, elements_sent
-from lab.experiment import TARGETS, Claim, decided, device_count
+from lab.experiment import TARGETS, Claim, both, decided
 from lab.ledger import Ledger, Totals
 from lab.models.shape import DecoderShape
 from lab.strategies.hybrid import HYBRID
 from meshes.axes import DATA, FSDP, Axes
-from meshes.targets import Target
-
-
-def axes(target: Target) -> Axes:
-    """Shards inside a host of GPUs, over 4 devices elsewhere; replicas across."""
-    shards = target.per_host if target.platform == "gpu" else min(4, device_count(target))
-    return Axes.of({DATA: device_count(target) // shards, FSDP: shards})
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -33,7 +26,7 @@ EXPERIMENT = decoder_experiment(
     chapter=24,
     question="What does hybrid sharding keep off the link between groups?",
     strategy=HYBRID,
-    axes=axes,
+    axes=both(DATA, FSDP),
     claims=claims,
     targets=TARGETS[:2],
     more_styles=("typed",),

@@ -16,9 +16,10 @@ LLAMA3_405B = replace(DecoderShape.preset("llama3-405b"), batch=4096)
 
 
 def axes(target: Target) -> Axes:
-    """Tensor parallelism in groups of 4 devices."""
+    """Tensor parallelism in groups of 4 devices, of 2 where 4 are all."""
     devices = device_count(target)
-    return Axes.of({FSDP: devices // gcd(devices, 4), TENSOR: gcd(devices, 4)})
+    tensor = gcd(devices, 4 if devices > 4 else 2)
+    return Axes.of({FSDP: devices // tensor, TENSOR: tensor})
 
 
 EXPERIMENT = decoder_experiment(

@@ -1,7 +1,7 @@
 """Chapter 35: do experts on few nodes of a token's own choice train the model that one device trains?
 
 The small decoder of ch18_training with DeepSeek-V3's router: sigmoids, a bias that moves towards balance, and experts of 2 of 4 nodes for each token.
-On 8 devices or more several ranks are nodes; on two all nodes lie on each.
+On 4 devices or more several ranks are nodes; on two all nodes lie on each.
 """
 
 from dataclasses import replace

@@ -130,6 +130,17 @@ def beside(name: str, inner: str) -> Callable[[Target], Axes]:
     return axes
 
 
+def both(name: str, inner: str) -> Callable[[Target], Axes]:
+    """As `beside`, but two groups where one would hold all of four devices or more: for a question about two axes."""
+
+    def axes(target: Target) -> Axes:
+        found = beside(name, inner)(target)
+        is_one = found[name] == 1 and found[inner] >= 4 and found[inner] % 2 == 0
+        return Axes.of({name: 2, inner: found[inner] // 2}) if is_one else found
+
+    return axes
+
+
 def device_count(target: Target) -> int:
     return jax.device_count() if target.devices is None else target.devices
 

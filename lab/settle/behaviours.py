@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from importlib.metadata import version
 from math import prod
 
 from lab.ledger import Kind, Making, Transfer
 from lab.settle.left import Left, take, take_all, take_most
+
+INSTALLED = tuple(map(int, version("jax").split(".")[:2]))
+"""Release of jax."""
 
 
 class Certainty(StrEnum):
@@ -24,11 +28,12 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True)
 class Context:
-    """The configuration that a prediction may know."""
+    """The configuration that a prediction may know; `jax`: the release whose XLA compiles."""
 
     platform: str
     style: str
     mesh: Mapping[str, int] = field(default_factory=dict)
+    jax: tuple[int, ...] = INSTALLED
 
 
 # A predicted transfer to those that the compiler emits for it: itself where nothing changes, none where another one does its work.
@@ -192,15 +197,20 @@ def _summed_at_once(transfer: Transfer, context: Context) -> tuple[Transfer, ...
     return (_over(axes, replace(transfer, kind=Kind.ALL_REDUCE, making=Making()), context),)
 
 
+SPLITS_FAR_APART = (0, 11)
+"""Release of jax whose XLA splits sums of which no neighbours keep the parts, too."""
+
+
 def _is_split(transfer: Transfer, context: Context) -> bool:
-    """XLA's GPU compiler splits a sum over all devices where neighbours keep parts and another sum of the same computation has one of the two groups."""
-    making, own = transfer.making, transfer.axes or ()
-    if context.platform != "gpu" or transfer.executions != 1 or making.stack > 1 or making.micro_batches > 1:
-        return False
-    every, over, norm = (tuple(axis for axis in axes if context.mesh[axis] > 1) for axes in (context.mesh, making.sum_over, making.norm_over))
+    """XLA's GPU compiler splits a sum over all devices where another sum of the same computation has one of the two groups."""
+    making = transfer.making
+    groups = (context.mesh, making.sum_over, transfer.axes or (), *making.beside)
+    every, over, own, *beside = (tuple(axis for axis in axes if context.mesh[axis] > 1) for axes in groups)
     rest = tuple(axis for axis in over if axis not in own)
     summed, scattered = (rest, own) if transfer.kind is Kind.REDUCE_SCATTER else (own, rest)
-    return every == over == (*summed, *scattered) and norm in (summed, scattered)
+    are_neighbours = (*summed, *scattered) == every
+    is_seen = are_neighbours or context.jax >= SPLITS_FAR_APART
+    return context.platform == "gpu" and over == every and is_seen and bool({summed, scattered} & set(beside))
 
 
 LEAST_MASKED = 64
@@ -300,7 +310,7 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("X11", None, _P, "a declared product that a policy keeps is kept as summed: its sum is not repeated", rewrite=_kept_as_summed),
     Behaviour("X1", None, _O, "an embedding lookup constrained straight to a sequence-parallel output moves tokens and activations on both axes", "constrain in two steps"),
     Behaviour("X2", None, _O, "an embedding gradient pinned to a sharding gathers tokens and cotangents instead of reducing", "pin the gradient replicated first"),
-    Behaviour("X3", None, _P, "declared hybrid sharding reduces full gradients over all axes at once; on GPUs outside the loop over layers only where parts do not lie on neighbours or no other sum is over one of the two groups", "write the step explicitly", rewrite=_summed_at_once),
+    Behaviour("X3", None, _P, "declared hybrid sharding reduces full gradients over all axes at once; on GPUs not where another sum of the same computation is over one of the two groups and, before jax 0.11, neighbours keep the parts", "write the step explicitly", rewrite=_summed_at_once),
     Behaviour("X5", None, _O, "global-norm clipping reduces one scalar a leaf and axis, merged in no predictable way", "sum the squares and reduce once by hand"),
     Behaviour("X6", None, _O, "slicing the last stage outside a pipeline broadcasts its activations to all stages", "compute the loss inside and reduce a scalar"),
     Behaviour("X12", None, _O, "a dispatch constrained to its experts at once gathers tokens or sums activations, in place of an all-to-all", "constrain it to its tokens' devices first, then to its experts'"),

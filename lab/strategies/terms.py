@@ -137,7 +137,7 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
     """How a gradient comes about: after the backward passes a stack of all layers', inside them one layer's of one micro-batch."""
     split = strategy.inside | strategy.residual
     copies = strategy.copies(weight.dims)
-    all_axes = axes.ordered(copies | set(_split_in_use(weight, strategy, axes)))
+    all_axes = _summed_over(weight, strategy, axes)
     return Making(
         uses=2 if shape.tied and weight.scope == "embedding" else 1,
         stack=weight.per_pass if is_late else 1,
@@ -147,9 +147,21 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
         product="f32" if weight.dims == ("bias",) else shape.dtype,
         is_held_whole=weight.scope == "embedding" and strategy.splits_further(weight.dims),
         sum_over=all_axes if copies and all_axes != axes.ordered(copies) else (),
-        norm_over=sharding_axes(strategy, shape, axes),
+        beside=_sums_beside(weight, strategy, shape, axes),
         apart=_apart(split, axes, copies),
     )
+
+
+def _summed_over(weight: Weight, strategy: Strategy, axes: Axes) -> tuple[str, ...]:
+    """A weight's gradient, until it is what a device keeps."""
+    return axes.ordered(strategy.copies(weight.dims) | _split_in_use(weight, strategy, axes))
+
+
+def _sums_beside(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) -> frozenset[tuple[str, ...]]:
+    """Of gradients that the loop over layers makes, or of those outside it with, once a step, the squares of all."""
+    is_outside = weight.per_pass == 1
+    gradients = {_summed_over(other, strategy, axes) for other in weights(shape) if (other.per_pass == 1) == is_outside}
+    return frozenset(gradients | ({sharding_axes(strategy, shape, axes)} if is_outside and shape.accumulation == 1 else set()))
 
 
 def _split_in_use(weight: Weight, strategy: Strategy, axes: Axes) -> set[str]:

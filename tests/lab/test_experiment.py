@@ -6,6 +6,7 @@ import pytest
 from lab.decoder_experiments.step import on_one_device
 from lab.experiment import (
     beside_tensor,
+    both,
     load,
     names,
     numerics,
@@ -15,7 +16,7 @@ from lab.experiment import (
 )
 from lab.models.shape import DecoderShape
 from lab.run import _numbers
-from meshes.axes import Axes
+from meshes.axes import DATA, EXPERT, Axes
 from meshes.errors import Unusable
 from meshes.targets import make_mesh, parse_target
 
@@ -90,3 +91,20 @@ def test_choices_that_need_other_sizes_leave_numbers_unchecked_with_the_reason()
     chunks = replace(pipeline.parameters, schedule="interleaved", chunks=4, layers=16)
     found, reason = _numbers(pipeline, "explicit", make_mesh(target, axes), chunks)
     assert found is None and reason.startswith("layers=8 do not split into 4 stages of 4 chunks")
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("cpu:1", "data=1,expert=1"),
+        ("gpu:h100:1x2", "data=1,expert=2"),
+        ("gpu:h100:1x4", "data=2,expert=2"),
+        ("cpu:4", "data=2,expert=2"),
+        ("gpu:h100:1x8", "data=2,expert=4"),
+        ("gpu:h100:2x8", "data=2,expert=8"),
+        ("cpu:8", "data=2,expert=4"),
+        ("cpu:5", "data=5,expert=1"),
+    ],
+)
+def test_a_question_about_two_axes_has_both_on_four_devices_or_more(target, expected):
+    assert both(DATA, EXPERT)(parse_target(target)) == Axes.parse(expected)

@@ -12,7 +12,7 @@ CPU, GPU, TPU = (Context(platform, "declared", MESH) for platform in ("cpu", "gp
 
 ENTER = Transfer(Kind.ALL_REDUCE, ("tensor",), 2, 4, "f32", 640, phase="backward", scope="layers/attention/enter", making=Making(addends=3))
 NORM = Transfer(Kind.ALL_REDUCE, ("data", "tensor"), 4, 4, "f32", 96, phase="backward", scope="layers/mlp/norm", making=Making(apart=(("data",), ("tensor",))))
-SPLIT = Making(sum_over=("data", "fsdp"), norm_over=("fsdp",))
+SPLIT = Making(sum_over=("data", "fsdp"), beside=frozenset({("fsdp",)}))
 SCATTER = Transfer(Kind.REDUCE_SCATTER, ("fsdp",), 4, 3, "f32", 3072, phase="backward", scope="layers/mlp/up", making=SPLIT)
 PARTS = Transfer(Kind.ALL_REDUCE, ("data",), 2, 3, "f32", 768, phase="backward", scope="layers/mlp/up", making=SPLIT)
 WHOLE = Transfer(Kind.ALL_REDUCE, ("data", "fsdp"), 8, 3, "f32", 3072, phase="backward", scope="layers/mlp/up")
@@ -76,7 +76,7 @@ AT_ONCE = [replace(WHOLE, executions=1)]
 
 
 @pytest.mark.parametrize("mesh", [TWO_AXES, TWO_AXES | {"tensor": 1}], ids=["two axes", "a third of one device"])
-def test_outside_the_loop_gpus_scatter_and_then_sum_and_others_sum_at_once(mesh):
+def test_beside_a_sum_over_fsdp_gpus_scatter_and_then_sum_and_others_sum_at_once(mesh):
     assert verdict(ONCE, ONCE, replace(GPU, mesh=mesh)) is Verdict.EXACT
     assert verdict(ONCE, AT_ONCE, replace(GPU, mesh=mesh)) is Verdict.REFUTED
     assert {*explained_by(ONCE, AT_ONCE, CPU), *explained_by(ONCE, AT_ONCE, TPU)} == {"X3"}
@@ -85,15 +85,20 @@ def test_outside_the_loop_gpus_scatter_and_then_sum_and_others_sum_at_once(mesh)
 @pytest.mark.parametrize(
     ("mesh", "making"),
     [
-        ({"fsdp": 4, "data": 2}, {"sum_over": ("fsdp", "data")}),
-        (TWO_AXES, {"norm_over": ("data", "fsdp")}),
+        (TWO_AXES, {"beside": frozenset({("data", "fsdp")})}),
         (MESH, {}),
     ],
-    ids=["parts far apart", "no other sum over fsdp or data", "not all devices"],
+    ids=["no other sum over fsdp or data", "not all devices"],
 )
 def test_gpus_too_sum_at_once_where(mesh, making):
     changed = [replace(t, making=replace(t.making, **making)) for t in ONCE]
     assert explained_by(changed, AT_ONCE, replace(GPU, mesh=mesh)) == {"X3"}
+
+
+def test_gpus_sum_at_once_where_parts_lie_far_apart_before_jax_0_11():
+    apart, mesh = [replace(t, making=replace(SPLIT, sum_over=("fsdp", "data"))) for t in ONCE], {"fsdp": 4, "data": 2}
+    assert explained_by(apart, AT_ONCE, replace(GPU, mesh=mesh, jax=(0, 10))) == {"X3"}
+    assert verdict(apart, ONCE, replace(GPU, mesh=mesh, jax=(0, 11))) is Verdict.EXACT
 
 
 @pytest.mark.parametrize("context", [CPU, GPU, TPU], ids=lambda c: c.platform)
