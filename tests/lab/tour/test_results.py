@@ -1,63 +1,155 @@
-"""The page on real GPUs and the README say what the tour's record says."""
+"""The page on real GPUs and the README say what the records of the tour and of the bench say."""
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[3]
-RECORD = json.loads((ROOT / "results" / "tour_2xh200_jax0.11.2.json").read_text())
 PAGE, README = ((ROOT / name).read_text() for name in ("docs/real_gpus.md", "README.md"))
-ERRORS = [abs(step["error"]) for step in RECORD["times"]]
-PROGRAMS = [program for program in RECORD["programs"] if not program["ahead_of_time"]["failure"]]
+SECTION = README.split("\n## On real GPUs\n")[1].split("\n## ")[0]
+SETTING = ("layout", "style", "size", "remat")
+OF_BENCH = "4 GPUs:", "The same four as a mesh of 2 x 2", "2 GPUs:", "Groups of 2 inside the 4"
+"""What stands above each table of collectives."""
 
 
-def test_each_of_32_rows_is_a_step_of_the_record():
-    rows = re.findall(r"^\| (ch\S+) \| (\w+) \| (\w+) \| (\w+) \| ([\d.]+) \| ([\d.]+) \| ([+-][\d.]+%) \|", PAGE, re.MULTILINE)
-    told = [(*map(str, row[:4]), float(row[4]), float(row[5]), row[6]) for row in rows]
-    names = ("layout", "style", "size", "remat")
-    held = [(*(s[n] for n in names), round(s["measured_s"] * 1e3, 2), round(s["predicted_s"] * 1e3, 2), f"{s['error']:+.1%}") for s in RECORD["times"]]
-    assert told == held
-    assert len(told) == 32
+def record(machine, part=""):
+    return json.loads((ROOT / "results" / f"{machine}_jax0.11.2{part}.json").read_text())
 
 
-@pytest.mark.parametrize("text", [PAGE, README], ids=["page", "README"])
-def test_the_median_error_is_told_and_that_no_step_is_far_off(text):
-    assert f"median error {median(ERRORS) * 100:.1f} %" in text
-    assert max(ERRORS) < 0.2 and "off by more than 20 %" in text
-    assert f"{len(ERRORS)} steps" in text
-    assert {RECORD["machine"]["driver"], RECORD["machine"]["nccl"], RECORD["machine"]["jax"], RECORD["date"][:10]} <= set(re.findall(r"[\d.-]*\d", text))
+TIMED = {2: record("tour_2xh200"), 4: record("tour_4xh200", "_times")}
+TIMES = {count: {tuple(step[name] for name in SETTING): step for step in timed["times"]} for count, timed in TIMED.items()}
+PROGRAMS = {count: record(f"tour_{count}xh200", "_programs")["programs"] for count in (2, 4)}
+LOSSES = {count: {t["experiment"]: t for t in record(f"tour_{count}xh200", "_losses")["losses"]} for count in (2, 4)}
+BENCHES = record("tour_4xh200", "_times")["collectives"], record("bench_2x2h200"), record("tour_2xh200", "_collectives")["collectives"], record("bench_2of4h200")
 
 
-def test_50_programs_communicate_as_ahead_of_time():
-    assert all(program["ahead_of_time"]["changes"] == [] and program["verdict"] in ("exact", "explained") for program in PROGRAMS)
-    assert len(PROGRAMS) == 50
-    assert "50 programs" in PAGE and "50 programs" in README
+def told(text):
+    """Without the ends of lines."""
+    return " ".join(text.split())
 
 
-def test_34_of_50_peaks_are_those_of_a_laptop_and_the_others_are_listed_with_their_bytes():
-    here = {(p["experiment"], p["style"]): p["ahead_of_time"] for p in PROGRAMS}
-    ahead = {(p["experiment"], p["style"]): p["peak"] for p in json.loads((ROOT / "results" / "ahead_2xh200_jax0.11.2.json").read_text())["peaks"]}
-    assert here.keys() == ahead.keys()
-    differing = [name for name, peak in ahead.items() if peak != here[name]["attached_peak"]]
-    rows = re.findall(r"^\| (\w+) \| (\w+) \| ([\d,]+) \| ([\d,]+) \| [+-][\d.]+% \| (yes)? ?\|", PAGE, re.MULTILINE)
-    told = [(name, style, *(int(peak.replace(",", "")) for peak in peaks), bool(untried)) for name, style, *peaks, untried in rows]
-    assert told == [(*name, ahead[name], here[name]["attached_peak"], ahead[name] == here[name]["untuned_peak"]) for name in differing]
-    assert len(ahead) - len(differing) == 34 and "**34 of 50 peaks" in PAGE
+def rows(text):
+    """Of the first table in it, without its head."""
+    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE).group().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
 
 
-def test_32_trainings_without_experts_and_4_of_8_with_them_have_the_losses_of_one_cpu():
-    worst = {}
-    for training in RECORD["losses"]:
-        cpu = np.array(training["cpu"]["losses"])
-        errors = {f"{curve['layout']} {curve['style']}": np.abs(np.array(curve["losses"]) / cpu - 1) for curve in training["curves"]}
-        worst.setdefault("ch18" in training["experiment"], []).extend(errors.values())
-    assert len(worst[False]) == 32 and all(len(errors) == 200 for errors in worst[False])
-    assert f"{max(errors.max() for errors in worst[False]):.1e}".replace("e-07", "e-7") in README
-    assert len(worst[True]) == 8 and sum(errors.max() < 1e-6 for errors in worst[True]) == 4
-    parted = [int(np.argmax(errors > 3e-6)) for errors in worst[True] if errors.max() > 1e-6]
-    assert sorted(parted) == [48, 59, 59, 59]
-    assert f"{max(errors[: min(parted)].max() for errors in worst[True]):.1e}" .replace("e-07", "e-7") in README
+def ms(seconds):
+    return f"{seconds * 1e3:.2f}"
+
+
+def by_term(step):
+    """(predicted, seen) of kernels, of communication, and of what is waited for."""
+    terms, seen = step["terms_s"], step["profiled_s"]
+    kernels = terms["products"] + terms["memory"] + terms["slowed"]
+    return (kernels, seen["kernels"]), (terms["communication"], seen["communication"]), (terms["exposed"], seen["waiting"])
+
+
+def test_33_rows_are_the_steps_of_four_gpus_and_32_of_them_of_two():
+    def of(step, *errors):
+        return [ms(step["measured_s"]), ms(step["predicted_s"]), *(f"{step[error]:+.1%}" for error in errors)] if step else ["", "", ""]
+
+    held = [[*key, *of(TIMES[2].get(key), "error"), *of(step, "error", "error_ahead_of_time")] for key, step in TIMES[4].items()]
+    assert rows(PAGE.split("Times are ms of one step")[1]) == held
+    assert len(held) == 33 and len(TIMES[2]) == 32 and TIMES[2].keys() < TIMES[4].keys()
+
+
+def test_each_term_stands_beside_what_the_profiler_saw():
+    held = [[*key, *(ms(seconds) for pair in by_term(step) for seconds in pair)] for key, step in TIMES[4].items()]
+    assert rows(PAGE.split("### By term")[1]) == held
+
+
+def test_kernels_are_what_is_wrong_in_general():
+    steps = [step for step in TIMED[4]["times"] if step["layout"] != "ch16_pipeline"]
+    shares = {}
+    for (term, short, *errors, share), pairs in zip(rows(PAGE.split("Predicted over seen")[1]), zip(*map(by_term, steps), strict=True), strict=True):
+        off = [predicted / seen - 1 for predicted, seen in pairs]
+        assert (short, errors) == (f"{sum(e < 0 for e in off)} of 32", [f"{e:+.1%}" for e in (median(off), mean(off), min(off), max(off))])
+        shares[term] = mean((predicted - seen) / step["measured_s"] for (predicted, seen), step in zip(pairs, steps, strict=True))
+        assert share in ("", f"{shares[term]:+.1%}")
+    assert shares["kernels"] / (shares["kernels"] + shares["exposed"]) == pytest.approx(0.75, abs=0.02)
+
+
+@pytest.mark.parametrize("text", [PAGE, SECTION], ids=["page", "README"])
+@pytest.mark.parametrize(
+    "count, error, words", [(2, "error", "32 steps"), (4, "error", "33 steps"), (4, "error_ahead_of_time", "ahead of time")], ids=["two", "four", "ahead"]
+)
+def test_the_median_error_is_told_and_that_no_step_is_far_off(text, count, error, words):
+    errors = [abs(step[error]) for step in TIMED[count]["times"]]
+    figure = re.escape(f"median error {median(errors) * 100:.1f} %")
+    assert re.search(rf"{words}[^.]*{figure}", told(text).replace("*", ""))
+    assert max(errors) < 0.2 and "none off by more than 20 %" in told(text)
+
+
+@pytest.mark.parametrize("text", [PAGE, SECTION], ids=["page", "README"])
+def test_machine_and_day_are_those_of_every_record(text):
+    tours = [*TIMED.values(), *(record(f"tour_{count}xh200", part) for count in (2, 4) for part in ("_programs", "_losses"))]
+    of = {(r["card"], r["driver"], r["nccl"], r["jax"], r["date"][:10]) for r in (*(tour | tour["machine"] for tour in tours), *BENCHES)}
+    assert len(of) == 1 and all(word in told(text) for word in of.pop())
+
+
+def test_the_worst_three_are_named_with_their_errors():
+    worst = sorted(TIMED[4]["times"], key=lambda step: -abs(step["error"]))[:3]
+    named = rows(PAGE.split("The worst three of four GPUs")[1])
+    assert [row[:2] for row in named] == [[f"`{s['layout']} {s['size']}`", f"{s['error']:+.1%}"] for s in worst]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_50_programs_communicate_as_ahead_of_time(count):
+    assert all(p["ahead_of_time"]["changes"] == [] and not p["ahead_of_time"]["failure"] for p in PROGRAMS[count])
+    assert {p["verdict"] for p in PROGRAMS[count]} == {"exact", "explained"} and len(PROGRAMS[count]) == 50
+    assert "**All 50 programs that fit, on four GPUs as on two" in told(PAGE) and "50 programs" in SECTION
+
+
+def test_peaks_are_counted_and_the_exceptions_named():
+    counts = {n: Counter((p["ahead_of_time"]["same"], p["ahead_of_time"]["same_untuned"]) for p in programs) for n, programs in PROGRAMS.items()}
+    held = [[str(counts[n][kind]) for n in (2, 4)] for kind in ((True, True), (False, True), (False, False))]
+    assert [row[1:] for row in rows(PAGE.split("Peak memory, in programs:")[1])] == held
+    assert "equal to the byte in {} and {}".format(*held[0]) in told(SECTION)
+    others = {n: [p["experiment"] for p in programs if not p["ahead_of_time"]["same_untuned"]] for n, programs in PROGRAMS.items()}
+    assert others == {2: ["ch14_compression"], 4: ["ch14_compression", "ch17_zigzag"]}
+    assert all(f"`{name}`" in PAGE for name in others[4])
+
+
+def worst(training):
+    """Curves, steps, and the largest relative error against one CPU."""
+    curves = np.array([curve["losses"] for curve in training["curves"]])
+    return *curves.shape, np.abs(curves / training["cpu"]["losses"] - 1).max()
+
+
+def test_32_trainings_without_experts_have_the_losses_of_one_cpu():
+    names = ("ch14_training", "ch16_training", "ch17_training")
+    of = {count: [worst(LOSSES[count][name]) for name in names] for count in (2, 4)}
+    held = [[str(curves), str(steps), f"{two:.1e}", f"{four:.1e}"] for (curves, steps, two), (*_, four) in zip(of[2], of[4], strict=True)]
+    assert [row[1:] for row in rows(PAGE.split("## The same losses")[1]) if row[0].startswith(names)] == held
+    assert [row[:2] for row in of[2]] == [row[:2] for row in of[4]]
+    assert sum(curves for curves, *_ in of[2]) == 32 and "32 trainings" in SECTION
+    assert all(f"{max(error for *_, error in of[count]):.1e}".replace("e-07", "e-7") in SECTION for count in (2, 4))
+
+
+@pytest.mark.parametrize("above, bench", list(zip(OF_BENCH, BENCHES, strict=True)), ids=["four", "2 x 2", "two", "2 of 4"])
+def test_ratios_of_collectives_are_those_of_the_record(above, bench):
+    found = {}
+    for point in bench["points"]:
+        found.setdefault((point["primitive"], point["algorithm"]), []).append(point)
+    for primitive, algorithm, *cells in rows(PAGE.split(f"\n{above}")[1]):
+        own = algorithm != "`jax.lax` [us]"
+        points = found[primitive.replace(" + ", "+"), algorithm if own else "lax"]
+        assert cells == [f"{p['lax_time_over_time']:.2f}" if own else f"{p['seconds'] * 1e6:,.0f}" for p in points]
+
+
+def test_an_all_reduce_of_our_own_is_slower_than_nccl_at_1_gib():
+    best = [max(p["lax_time_over_time"] for p in bench["points"] if p["primitive"] == "all_reduce" and p["algorithm"] != "lax" and p["payload_bytes"] == 2**30) for bench in BENCHES[:3]]
+    assert "{2:.2f} of its speed on two GPUs and {0:.2f} on four".format(*best) in told(SECTION)
+
+
+def test_the_commands_are_those_of_the_records():
+    told_of = {row[3].strip("`"): row[2].strip("`").removeprefix("CUDA_VISIBLE_DEVICES=0,1 ") for row in rows(PAGE)[:6]}
+    for name, command in told_of.items():
+        held = json.loads((ROOT / "results" / name).read_text())["command"]
+        assert command.split(" --save")[0] == held.split(" --save")[0]
