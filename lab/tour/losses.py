@@ -12,6 +12,7 @@ import numpy as np
 from lab.decoder_experiments import text
 from lab.decoder_experiments.alone import Alone, Batches, Tie, followed, left, relative_error, train_alone
 from lab.decoder_experiments.training import Curve, Trained, Training, TrainingShape, numbers, train
+from lab.settle import Verdict
 from lab.suite import Run, runs
 from meshes.errors import Unusable
 from meshes.targets import Target, make_mesh
@@ -42,8 +43,9 @@ class AgainstCpu:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What failed here, and which curve is not one CPU's."""
-        return (*self.trained.failures, *(f"{name}: of one CPU, {curve.away}" for name, curve in self.curves.items() if curve.away))
+        """What failed here, whose ledger is refuted, and which curve is not one CPU's."""
+        refuted = (f"{curve.layout} {curve.style}: its ledger is refuted" for curve in self.trained.curves if curve.verdict is Verdict.REFUTED)
+        return (*self.trained.failures, *refuted, *(f"{name}: of one CPU, {curve.away}" for name, curve in self.curves.items() if curve.away))
 
     def to_json(self) -> dict[str, Any]:
         curves = {name: asdict(curve) for name, curve in self.curves.items()}

@@ -71,15 +71,19 @@ def test_a_sum_over_both_axes_stands_for_the_scatter_and_leaves_no_second_one():
 
 
 TWO_AXES = {"data": 2, "fsdp": 4}
-ONCE = [replace(t, executions=1) for t in (SCATTER, PARTS)]
-AT_ONCE = [replace(WHOLE, executions=1)]
+ONCE = [replace(t, executions=1, dtype="bf16") for t in (SCATTER, PARTS)]
+AT_ONCE = [replace(WHOLE, executions=1, dtype="bf16")]
+
+
+def in_f32(transfers: list[Transfer]) -> list[Transfer]:
+    return [replace(t, dtype="f32") for t in transfers]
 
 
 @pytest.mark.parametrize("mesh", [TWO_AXES, TWO_AXES | {"tensor": 1}], ids=["two axes", "a third of one device"])
 def test_beside_a_sum_over_fsdp_gpus_scatter_and_then_sum_and_others_sum_at_once(mesh):
     assert verdict(ONCE, ONCE, replace(GPU, mesh=mesh)) is Verdict.EXACT
     assert verdict(ONCE, AT_ONCE, replace(GPU, mesh=mesh)) is Verdict.REFUTED
-    assert {*explained_by(ONCE, AT_ONCE, CPU), *explained_by(ONCE, AT_ONCE, TPU)} == {"X3"}
+    assert {*explained_by(in_f32(ONCE), in_f32(AT_ONCE), CPU), *explained_by(ONCE, AT_ONCE, TPU)} == {"X3"}
 
 
 @pytest.mark.parametrize(
@@ -93,6 +97,12 @@ def test_beside_a_sum_over_fsdp_gpus_scatter_and_then_sum_and_others_sum_at_once
 def test_gpus_too_sum_at_once_where(mesh, making):
     changed = [replace(t, making=replace(t.making, **making)) for t in ONCE]
     assert explained_by(changed, AT_ONCE, replace(GPU, mesh=mesh)) == {"X3"}
+
+
+def test_gpus_sum_float32_at_once_outside_loops_where_its_part_goes_to_the_norm_and_to_the_optimizer():
+    assert explained_by(in_f32(ONCE), in_f32(AT_ONCE), replace(GPU, mesh=TWO_AXES)) == {"X3"}
+    layers = [replace(t, executions=3, making=replace(SPLIT, iterations=3)) for t in in_f32(ONCE)]
+    assert verdict(layers, layers, replace(GPU, mesh=TWO_AXES)) is Verdict.EXACT
 
 
 def test_gpus_sum_at_once_where_parts_lie_far_apart_before_jax_0_11():
@@ -190,8 +200,8 @@ def test_a_table_used_at_both_ends_is_summed_twice_where_declared(context):
 
 
 def test_the_second_use_of_a_sharded_table_is_summed_whole_over_all_axes():
-    scatter = replace(SCATTER, scope="embedding", executions=1, making=replace(SPLIT, uses=2))
-    whole = replace(WHOLE, scope="embedding", executions=1)
+    scatter = replace(SCATTER, scope="embedding", executions=1, dtype="bf16", making=replace(SPLIT, uses=2))
+    whole = replace(WHOLE, scope="embedding", executions=1, dtype="bf16")
     gpu = replace(GPU, mesh=TWO_AXES)
     assert verdict([scatter], [scatter, whole], gpu) is Verdict.EXPLAINED
     assert verdict([scatter], [scatter, replace(whole, axes=("data",), group_size=2)], gpu) is Verdict.REFUTED

@@ -1,6 +1,7 @@
 """Which trainings the tour runs on how many devices."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from lab.decoder_experiments.alone import Alone, Tie
 from lab.decoder_experiments.training import Curve, Trained
 from lab.experiment import load
+from lab.ledger import Kind, Ledger, Transfer
+from lab.settle import Context, settle
 from lab.tour import losses as module
 from lab.tour.losses import fitting, held_against, losses
 from meshes.targets import parse_target
@@ -45,7 +48,17 @@ def test_a_curve_is_held_against_a_cpu_that_chose_at_ties_as_its_layout_did(monk
     monkeypatch.setattr(module, "followed", lambda found, alone, *_: (chosen, (Tie(1, 2**-25),)))
     told = held_against(trained("ch18_training", cpu, chosen.losses), cpu, ()).to_json()["cpu"]
     assert (told["away"], told["worst_relative_error"]) == ({"layout explicit": None}, 0)
-    assert json.loads(json.dumps(told["ties"])) == {"layout explicit": [{"step": 1, "size": 2**-25}]}
+    assert json.loads(json.dumps(told["ties"])) == {"layout explicit": [{"step": 1, "size": 2**-25, "only": None}]}
+
+
+def test_a_training_whose_ledger_is_refuted_has_failed_though_its_losses_are_the_cpus():
+    cpu = Alone(np.array([4.0, 3.0, 2.0]), np.zeros(3))
+    fine = trained("ch14_training", cpu, cpu.losses)
+    summed = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 8, phase="backward", scope="head")
+    refuted = settle(Ledger(()), Ledger((summed,)), Context("gpu", "declared", {"data": 2}))
+    assert held_against(fine, cpu, ()).failures == ()
+    found = replace(fine, curves=tuple(replace(curve, settlement=refuted) for curve in fine.curves))
+    assert held_against(found, cpu, ()).failures == ("layout explicit: its ledger is refuted",)
 
 
 def trained(name: str, here: Alone, losses: np.ndarray) -> Trained:
