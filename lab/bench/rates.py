@@ -127,20 +127,25 @@ def _product_s(m: int, n: int, k: int) -> float:
 
 
 def _passes() -> Iterator[tuple[float, float]]:
-    """Over several arrays in turn, together larger than a cache, as the next kernel of a step seldom finds what it reads in one."""
-
-    def chain(repeats: int) -> Callable[..., list[jax.Array]]:
-        def passes(*xs_N: jax.Array) -> list[jax.Array]:
-            xs_N = list(xs_N)
-            for i in range(repeats):
-                here, then = i % len(xs_N), (i + 1) % len(xs_N)
-                xs_N[here], xs_N[then] = jax.lax.optimization_barrier((xs_N[here] + 1, xs_N[then]))
-            return xs_N
-
-        return passes
-
     for elements in PASSES:
-        yield 2.0 * 4 * elements, _a_call(chain, *(jnp.full(elements, i, jnp.float32) for i in range(_arrays(elements))))
+        yield 2.0 * 4 * elements, _a_call(chain_of_passes, *(jnp.full(elements, i, jnp.float32) for i in range(_arrays(elements))))
+
+
+def chain_of_passes(repeats: int) -> Callable[..., list[jax.Array]]:
+    """Over several arrays in turn, together larger than a cache, as the next kernel of a step seldom finds what it reads in one.
+
+    Each adds a number of the one before, without which GPUs may run several at once. Arrays that a short chain does not reach are no
+    results: to be one an argument is copied, and the copies would be taken for passes that the short chain made.
+    """
+
+    def passes(*xs_N: jax.Array) -> list[jax.Array]:
+        xs_N = list(xs_N)
+        last_N = xs_N[-1]
+        for i in range(repeats):
+            xs_N[i % len(xs_N)] = last_N = jax.lax.optimization_barrier(xs_N[i % len(xs_N)] + last_N[0])
+        return xs_N[:repeats]
+
+    return passes
 
 
 def _arrays(elements: int) -> int:

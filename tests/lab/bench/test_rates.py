@@ -1,14 +1,19 @@
 """Rates as the bench finds them: on fake devices, where they say nothing of a GPU, but must be above zero and of the right kinds."""
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from lab.bench import rates
 from lab.bench.run import bench
-from lab.hlo.kernels import Kernel
+from lab.hlo.kernels import Kernel, steps
 from lab.ledger import Kind
+from meshes import plugins
 from meshes.axes import Axes
 from meshes.errors import Unusable
 from meshes.targets import make_mesh, parse_target
+from tests.cases.compiling import mesh_on
 
 PLACE = parse_target("cpu:2")
 
@@ -31,6 +36,15 @@ def test_passes_go_through_more_than_a_cache_holds_before_they_come_back(element
     # Each is read, and another array written: an H200 caches 60 MB.
     assert 2 * 4 * elements * arrays > 100e6
     assert rates.LONGER > 2 * arrays
+
+
+@pytest.mark.skipif(not plugins.installed("gpu"), reason="the CUDA plugin is not installed: nothing compiles for GPUs")
+@pytest.mark.parametrize("repeats", [2, 6])
+def test_a_chain_of_passes_is_so_many_kernels_on_gpus_and_copies_no_array_that_it_does_not_reach(repeats):
+    mesh = mesh_on("gpu:h200:1x1", devices=1)
+    x = jax.ShapeDtypeStruct((2**16,), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec()))
+    text = jax.jit(rates.chain_of_passes(repeats)).lower(*[x] * 4).compile().as_text()
+    assert [step.bytes // (2 * 4 * 2**16) for step in steps(text) if isinstance(step, Kernel)] == [1] * repeats
 
 
 def test_of_a_pair_each_kind_is_half_its_bytes_and_half_its_time():
