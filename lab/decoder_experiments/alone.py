@@ -153,9 +153,10 @@ def losses(step: Callable[..., tuple[Any, Metrics]], state: Any, batches: Batche
 
 
 def _until_parted(error: np.ndarray) -> np.ndarray:
-    """0 from where another order chose other experts: rounding grows, but it does not leap."""
+    """0 from where another order chose other experts: rounding grows, but not tenfold in a few steps, over which a choice may show little by little."""
     before = np.maximum.accumulate(np.maximum(error, LEAST_MOVE))[:-1]
-    leaps = np.concatenate([[False], error[1:] > MARGIN * before])
+    soon = np.array([error[at : at + LOOK_AHEAD].max() for at in range(1, len(error))])
+    leaps = np.concatenate([[False], soon > MARGIN * before])
     return np.where(np.logical_or.accumulate(leaps), 0, error)
 
 
