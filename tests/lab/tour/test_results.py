@@ -153,3 +153,35 @@ def test_the_commands_are_those_of_the_records():
     for name, command in told_of.items():
         held = json.loads((ROOT / "results" / name).read_text())["command"]
         assert command.split(" --save")[0] == held.split(" --save")[0]
+
+
+@pytest.mark.parametrize(
+    ("devices", "name", "step", "before", "failed"),
+    [
+        (2, "ch18_dropless_training", 59, "2.0e-07", ()),
+        (4, "ch18_dropless_training", 59, "2.3e-07", ()),
+        (2, "ch18_training", 131, "2.2e-07", ("experts over two levels explicit",)),
+        (4, "ch18_training", 131, "1.9e-07", ()),
+        (2, "ch35_training", 125, "2.3e-07", ("a copy a node explicit",)),
+        (4, "ch35_training", None, "2.8e-07", ("a copy a node explicit",)),
+    ],
+)
+def test_trainings_with_experts_have_the_losses_of_one_cpu_until_a_choice_parts_them(devices, name, step, before, failed):
+    training = LOSSES[devices][name]
+    away = training["cpu"]["away"]
+    errors = {f"{c['layout']} {c['style']}": np.abs(np.array(c["losses"]) / training["cpu"]["losses"] - 1) for c in training["curves"]}
+    assert tuple(curve for curve, told in away.items() if told) == failed
+    others = [error for curve, error in errors.items() if not away[curve]]
+    assert f"{max(error[:step].max() for error in others):.1e}" == before
+    assert all((error > 5e-7).argmax() == (step or 0) for error in others)
+    (row,) = [row for row in rows(PAGE.split("from that step on:")[1]) if row[0].startswith(name)]
+    assert before in row[3 if devices == 2 else 4]
+
+
+def test_the_backward_pass_of_one_step_took_the_other_choice_than_its_loss():
+    """Relative errors of steps 125 to 128 from the CPU's losses, and from those of the layout that chose otherwise."""
+    curves = {f"{c['layout']} {c['style']}": np.array(c["losses"])[125:129] for c in LOSSES[2]["ch35_training"]["curves"]}
+    cpu = np.array(LOSSES[2]["ch35_training"]["cpu"]["losses"])[125:129]
+    own, other = curves["a copy a node explicit"], curves["a copy an expert declared"]
+    assert own[0] == cpu[0] and np.abs(other[0] / cpu[0] - 1) > 3e-5
+    assert np.abs(own / other - 1)[1:].max() < 3e-7 and 1e-6 < np.abs(own / cpu - 1)[1:].min() and np.abs(own / cpu - 1)[1:].max() < 3e-6
