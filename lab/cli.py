@@ -226,7 +226,9 @@ def run(
     as_json: bool,
 ) -> int:
     """Settles what theory predicts with what the compilers make of it, term by term."""
-    experiments, trainings, questions = suite.parted(suite.load(names, targets))
+    # JAX looks for accelerators only where it is told so before it starts: a question may be told by --set.
+    told = [parse_target(value) for name, value in settings if name == "target"]
+    experiments, trainings, questions = suite.parted(suite.load(names, (*targets, *told)))
     for question in questions:
         if styles or mesh or (targets and not question.targets):
             reason = "chooses styles and meshes itself; leave out" if question.targets else "has no program to compile; leave out --target,"

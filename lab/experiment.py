@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from lab.bench.machine import known_chip
 from lab.ledger import Ledger
 from meshes.axes import TENSOR, Axes
 from meshes.errors import Unusable
@@ -143,6 +144,15 @@ def both(name: str, inner: str) -> Callable[[Target], Axes]:
 
 def device_count(target: Target) -> int:
     return jax.device_count() if target.devices is None else target.devices
+
+
+def described(target: Target) -> Target:
+    """The target itself; of attached devices their platform, chip (None where the table of hardware lacks it), processes and devices a process."""
+    if target.platform != "attached":
+        return target
+    first = jax.devices()[0]
+    known = known_chip(first.device_kind)
+    return Target(first.platform, known and known.key, (jax.process_count(), jax.local_device_count()))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pytest
 from lab import suite
 from lab.experiment import decided, load, names
 from lab.question import Question, check
+from meshes.targets import parse_target
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,15 @@ def test_questions_are_listed_without_targets(lab):
 def test_a_question_takes_no_target_style_or_mesh(lab, option):
     answer = lab("run", "ch37_capacity", *option)
     assert (answer.status, answer.err) == (2, "lab: ch37_capacity has no program to compile; leave out --target, --style and --mesh\n")
+
+
+@pytest.mark.parametrize("option", [("--target", "attached"), ("--set", "target=attached")])
+def test_a_question_about_attached_devices_has_jax_look_for_accelerators(lab, monkeypatch, option):
+    asked = []
+    monkeypatch.setattr(suite, "prepare", lambda targets: asked.extend(targets))
+    answer = lab("run", "ch17_ring_memory", *option)
+    assert asked == [parse_target("attached")]
+    assert (answer.status, answer.err.count("\n")) == (2, 1) and "take GPUs to compile for, such as gpu:h100:1x8" in answer.err
 
 
 def test_verify_ends_with_a_line_for_each_question(lab, monkeypatch):

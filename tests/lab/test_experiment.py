@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -7,6 +8,7 @@ from lab.decoder_experiments.step import on_one_device
 from lab.experiment import (
     beside_tensor,
     both,
+    described,
     load,
     names,
     numerics,
@@ -18,7 +20,7 @@ from lab.models.shape import DecoderShape
 from lab.run import _numbers
 from meshes.axes import DATA, EXPERT, Axes
 from meshes.errors import Unusable
-from meshes.targets import make_mesh, parse_target
+from meshes.targets import Target, make_mesh, parse_target
 
 
 def test_settings_are_read_as_the_field_has_them():
@@ -62,6 +64,15 @@ def test_tensor_parallelism_stays_inside_a_host(target, mesh):
 
 def test_attached_devices_are_counted():
     assert on_one_axis("fsdp")(parse_target("attached")).size == jax.device_count()
+
+
+def test_attached_devices_are_described_by_what_they_are_and_other_targets_by_themselves(monkeypatch):
+    here, there = parse_target("attached"), parse_target("gpu:h100:2x8")
+    assert (described(there), described(here)) == (there, Target("cpu", None, (1, jax.device_count())))
+    monkeypatch.setattr(jax, "local_device_count", lambda: 4)
+    for card, expected in (("NVIDIA H200", parse_target("gpu:h200:1x4")), ("NVIDIA T4", Target("gpu", None, (1, 4)))):
+        monkeypatch.setattr(jax, "devices", lambda card=card: [SimpleNamespace(platform="gpu", device_kind=card)])
+        assert described(here) == expected
 
 
 def test_numbers_that_differ_from_loss_and_gradients_fail():
