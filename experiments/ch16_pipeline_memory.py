@@ -6,7 +6,7 @@ from functools import cache
 from lab.book.memory import model_state_bytes
 from lab.book.pipeline import in_flight, zero_bubble_in_flight
 from lab.evidence import counted
-from lab.experiment import Claim, calculated, decided, device_count
+from lab.experiment import Claim, calculated, decided, described, device_count
 from lab.inspection import inspect_program
 from lab.ledger import Memory
 from lab.pipelines import program
@@ -16,7 +16,7 @@ from lab.question import Question, Row
 from lab.strategies.data_parallel import DATA_PARALLEL
 from meshes.axes import DATA, PIPE, Axes
 from meshes.errors import Unusable
-from meshes.targets import make_mesh, parse_target, prepare
+from meshes.targets import Target, make_mesh, parse_target, prepare
 
 PAIR = ("gpipe", "1f1b")
 SPLIT = ("zb_h1", "zb_h2")
@@ -33,6 +33,10 @@ class Assumed:
     length: int = 512
     embed: int = 512
     target: str = "gpu:h100:2x4"
+
+    @property
+    def place(self) -> Target:
+        return described(parse_target(self.target))
 
     def axes(self, stages: int) -> Axes:
         return Axes.of({DATA: device_count(parse_target(self.target)) // stages, PIPE: stages})
@@ -78,10 +82,13 @@ def planned(shape: PipelineShape, target: str, axes: Axes) -> Memory:
 
 
 def check(assumed: Assumed) -> None:
-    """Raises Unusable where XLA plans no peak, or half of the micro-batches do not fill the deepest schedule."""
+    """Raises Unusable where XLA plans no peak, the most stages do not divide the devices, or half of the micro-batches do not fill the deepest schedule."""
     P, m, deepest = assumed.stages, assumed.micro_batches, int(zero_bubble_in_flight(assumed.stages, 2))
-    if parse_target(assumed.target).platform == "cpu":
+    if assumed.place.platform == "cpu":
         raise Unusable(f"target={assumed.target}: XLA tells no peak of memory there; take a GPU target, such as gpu:h100:2x4")
+    if (devices := device_count(parse_target(assumed.target))) % (2 * P):
+        expected = f"expected a multiple of {2 * P}, since {P} stages are compared with {2 * P}"
+        raise Unusable(f"target={assumed.target} has {devices} devices: {expected}; take a target such as gpu:h100:2x{P}")
     if m // 2 < deepest:
         raise Unusable(f"micro_batches={m} on stages={P}: expected {2 * deepest} or more, so that half of them fill every schedule")
 
@@ -130,7 +137,7 @@ def _put_off_longer(assumed: Assumed) -> float:
 
 
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
-    if not assumed.target.startswith("gpu"):
+    if assumed.place.platform != "gpu":
         return (calculated("ch16.gpipe_memory", f"{assumed.target} plans buffers otherwise; the claims are decided on GPUs"),)
     return (_gpipe(assumed), _one_f_one_b(assumed), *_zero_bubble(assumed), _state(assumed))
 

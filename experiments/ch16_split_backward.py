@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from lab.evidence import counted
-from lab.experiment import Claim, decided
+from lab.experiment import Claim, decided, device_count
 from lab.inspection import inspect_program
 from lab.pipelines.orders import gpipe, one_f_one_b, zb_h1, zb_h2
 from lab.pipelines.program import PipelineShape, one_job
@@ -13,6 +13,7 @@ from lab.pipelines.simulation import Durations, simulate
 from lab.pipelines.table import Job, table_of
 from lab.question import Question, Row
 from meshes.axes import PIPE, Axes
+from meshes.errors import Unusable
 from meshes.targets import make_mesh, parse_target, prepare
 
 SCHEDULES = (gpipe, one_f_one_b, zb_h1, zb_h2)
@@ -50,8 +51,11 @@ class Assumed:
 
 @cache
 def compiled_flops(shape: PipelineShape, target: str, job: Job) -> int:
+    """Raises Unusable where the target is more than one device."""
     place = parse_target(target)
     prepare([place])
+    if (devices := device_count(place)) != 1:
+        raise Unusable(f"target={target} has {devices} devices: expected one, for which the jobs of a stage are compiled; take cpu:1 or gpu:h100:1x1")
     mesh = make_mesh(place, Axes.of({PIPE: 1}))
     run, args = one_job(shape, mesh, job)
     return inspect_program(run.lower(*args).compile(), (), mesh, place, source=job.scope).flops

@@ -44,6 +44,8 @@ class Assumed:
     def __post_init__(self) -> None:
         indexable(**{"kv_heads * queries * head_dim": self.query_dim})
         target = parse_target(self.target)
+        if target.platform == "attached":
+            raise Unusable("target=attached: rings are over one host of 8 GPUs and over 8 such hosts; take GPUs to compile for, such as gpu:h100:1x8")
         if target.platform != "gpu":
             raise Unusable(f"target={self.target}: expected GPUs, such as gpu:h100:1x8; other compilers plan no temporaries that tell a ring's")
         if target.shape != HOST:

@@ -5,14 +5,14 @@ from dataclasses import asdict, dataclass
 from lab.book.memory import model_state_bytes
 from lab.decoder_experiments.plans import planned_step
 from lab.evidence import counted
-from lab.experiment import Claim, calculated, decided, device_count
+from lab.experiment import Claim, calculated, decided, described, device_count
 from lab.ledger import Memory
 from lab.models.shape import DecoderShape
 from lab.question import Question, Row
 from lab.strategies.data_parallel import DATA_PARALLEL
 from lab.strategies.peak import peak_terms
 from meshes.axes import DATA, Axes
-from meshes.targets import parse_target
+from meshes.targets import Target, parse_target
 
 STYLE, CLOSE = "explicit", 0.05
 EXTREMES = {"all recomputed": "full", "nothing recomputed": "none"}
@@ -28,11 +28,15 @@ class Assumed(DecoderShape):
         return DecoderShape(**{name: value for name, value in asdict(self).items() if name != "target"} | {"remat": remat})
 
     @property
+    def place(self) -> Target:
+        return described(parse_target(self.target))
+
+    @property
     def axes(self) -> Axes:
         return Axes.of({DATA: device_count(parse_target(self.target))})
 
     def terms(self, remat: str) -> dict[str, int]:
-        return peak_terms(DATA_PARALLEL, STYLE, self.shape(remat), self.axes, parse_target(self.target).memory_bytes)
+        return peak_terms(DATA_PARALLEL, STYLE, self.shape(remat), self.axes, self.place.memory_bytes)
 
     def measured(self, remat: str) -> Memory:
         return planned_step(DATA_PARALLEL, STYLE, self.shape(remat), self.target, self.axes).memory
@@ -62,7 +66,7 @@ def _state(assumed: Assumed) -> Claim:
 
 def _total(name: str, remat: str, assumed: Assumed) -> Claim:
     peak, total = assumed.measured(remat).peak, sum(assumed.terms(remat).values())
-    if peak is None or not assumed.target.startswith("gpu"):
+    if peak is None or assumed.place.platform != "gpu":
         return calculated("ch19.total", f"{name}: {counted(total)} B; copies into other layouts are those of XLA's GPU compiler")
     evidence = f"{name}: the terms sum to {counted(total)} B and XLA plans {counted(peak)} B, {peak / total - 1:+.1%}; no allocator, no fragments"
     return decided("ch19.total", abs(total / peak - 1) < CLOSE, evidence, statement=f"the sum of named terms is the peak within {CLOSE:.0%}")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from lab.decoder_experiments.plans import planned_step
 from lab.evidence import counted
-from lab.experiment import STYLES, Claim, beside_tensor, both, calculated, decided, on_one_axis
+from lab.experiment import STYLES, Claim, beside_tensor, both, calculated, decided, described, on_one_axis
 from lab.ledger import Memory
 from lab.models.shape import DecoderShape
 from lab.question import Question, Row
@@ -79,7 +79,7 @@ class Assumed(DecoderShape):
 
     def terms(self, of: Program) -> dict[str, int]:
         strategy, axes = LAYOUTS[of.layout]
-        return peak_terms(strategy, of.style, self.shape(of.remat), axes(self.place), self.place.memory_bytes)
+        return peak_terms(strategy, of.style, self.shape(of.remat), axes(self.place), described(self.place).memory_bytes)
 
     def planned(self, of: Program) -> Memory:
         strategy, axes = LAYOUTS[of.layout]
@@ -103,7 +103,7 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
 
 def _total(of: Program, assumed: Assumed) -> Claim:
     peak, total = assumed.planned(of).peak, sum(assumed.terms(of).values())
-    if peak is None or assumed.place.platform != "gpu":
+    if peak is None or described(assumed.place).platform != "gpu":
         return calculated("ch19.total", f"{of}: {counted(total)} B; copies into other layouts are those of XLA's GPU compiler")
     evidence = f"{of}: the terms sum to {counted(total)} B and XLA plans {counted(peak)} B, {peak / total - 1:+.1%}"
     return decided("ch19.total", abs(total / peak - 1) < CLOSE, evidence, statement=f"the sum of named terms is the peak within {CLOSE:.0%} at real size")

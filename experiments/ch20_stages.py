@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 
 from lab.decoder_experiments.plans import planned_step
-from lab.experiment import Claim, calculated, decided, device_count
+from lab.experiment import Claim, calculated, decided, described, device_count
 from lab.ledger import Ledger
 from lab.models.shape import DecoderShape
 from lab.question import Question, Row
@@ -38,7 +38,7 @@ class Assumed(DecoderShape):
         return planned_step(strategy, STYLE, self.shape, self.target, self.axes(strategy))
 
     def terms(self, strategy: Strategy) -> dict[str, int]:
-        return peak_terms(strategy, STYLE, self.shape, self.axes(strategy), parse_target(self.target).memory_bytes)
+        return peak_terms(strategy, STYLE, self.shape, self.axes(strategy), described(parse_target(self.target)).memory_bytes)
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:

@@ -8,7 +8,7 @@ from math import sqrt
 from lab.book.recomputation import best_segment_layers, overhead, segmented_bytes
 from lab.decoder_experiments.plans import planned_layers, planned_step
 from lab.evidence import along, counted
-from lab.experiment import Claim, calculated, decided
+from lab.experiment import Claim, calculated, decided, described
 from lab.ledger import Kind, Ledger, Totals
 from lab.models.shape import REMATS, DecoderShape
 from lab.question import Question, Row
@@ -16,6 +16,7 @@ from lab.strategies.data_parallel import DATA_PARALLEL
 from lab.strategies.peak import Device, saved_layer_bytes
 from lab.strategies.tensor_parallel import TENSOR_PARALLEL
 from meshes.axes import DATA, TENSOR, Axes
+from meshes.targets import parse_target
 
 ONE = Axes.of({DATA: 1})
 AGAIN = {
@@ -90,7 +91,7 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
 
 
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
-    if not assumed.target.startswith("gpu"):
+    if described(parse_target(assumed.target)).platform != "gpu":
         return (calculated("ch21.sqrt_rule", f"{assumed.target} plans buffers otherwise; the claims are decided on GPUs"),)
     return (*_kept(assumed), *_overhead(assumed), *_square(assumed), _segments(assumed), *_repeated())
 

@@ -12,11 +12,13 @@ from lab.strategies.memory import parameters_on_device, static_bytes
 from lab.strategies.peak import saved_layer_bytes
 from lab.strategies.zero1 import ZERO1
 from meshes.axes import DATA, Axes
+from meshes.errors import Unusable
 from meshes.targets import parse_target
 
 MASTER_AND_MOMENTS = 12
 # A scalar takes 512 bytes of a TPU's memory (T8); the count of AdamW's steps is one.
 SCALAR_PADDING = 508
+NOTHING_AWAY = "nothing is on the host, as on CPUs, where XLA plans one memory, and for arguments on GPUs that only compile, where JAX drops the memory kind without a word"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,9 @@ class Assumed(DecoderShape):
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
+    """Raises Unusable where a micro-batch does not split over the devices."""
+    if assumed.micro_batch % assumed.axes.size:
+        raise Unusable(f"{assumed.micro_batch} sequences of a micro-batch do not split over the {assumed.axes.size} devices of {assumed.target}; make batch a multiple")
     kept, away = assumed.step(False), assumed.step(True)
     here, there = assumed.stack(False), assumed.stack(True)
     return (
@@ -83,7 +88,7 @@ def _state(assumed: Assumed) -> Claim:
     evidence = f"between steps {counted(away.host_arguments)} B are on the host and {counted(away.device_arguments)} B on the device"
     evidence += f", which holds {counted(kept.device_arguments)} B without"
     if away.host_arguments == 0:
-        return calculated("ch22.zero_offload_memory", f"{evidence}: devices that only compile list no memories here, and JAX drops the memory kind without a word")
+        return calculated("ch22.zero_offload_memory", f"{evidence}: {NOTHING_AWAY}")
     padding = away.device_arguments - (assumed.between_steps - assumed.state)
     holds = away.host_arguments == assumed.state and padding in (0, SCALAR_PADDING)
     evidence += "; all 12 Psi / P are away and 2 Psi stay, but the update has all of them on the device again"
@@ -100,6 +105,8 @@ def _inputs(assumed: Assumed) -> Claim:
     here, there = assumed.stack(False), assumed.stack(True)
     evidence = f"{counted(there.host_temporaries)} B of the host hold the inputs of {assumed.layers} layers, 2 b S H each"
     evidence += f"; the device's peak is {counted(there.device_peak)} B against {counted(here.device_peak)} B"
+    if there.host_temporaries == 0:
+        return calculated("ch21.offloaded_ckpt", f"{evidence}: {NOTHING_AWAY}")
     return decided("ch21.offloaded_ckpt", there.host_temporaries == assumed.inputs, evidence, statement="inputs of recomputed layers wait on the host")
 
 

@@ -1,9 +1,12 @@
 """A pipeline's claims, by ledgers made by hand and by one compiled for 16 GPUs; what two schedules hold, as XLA plans it for 8."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import jax
 import pytest
 
+from experiments import ch16_pipeline_memory
 from experiments.ch16_pipeline_memory import Assumed
 from lab.experiment import load
 from lab.ledger import Kind, Ledger, Transfer
@@ -97,9 +100,17 @@ def test_both_halves_of_a_backward_have_the_products_of_a_whole_one_and_running_
     assert (steps["gpipe"], steps["1f1b"]) == (44, 58) and steps["zb_h2"] < steps["zb_h1"] < steps["1f1b"]
 
 
+@pytest.mark.parametrize("target", ["cpu:8", "attached"])
+def test_jobs_are_compiled_for_one_device_and_for_no_more(target):
+    with pytest.raises(Unusable, match=f"target={target} has {len(jax.devices())} devices: expected one, .*; take cpu:1 or gpu:h100:1x1"):
+        answer(load("ch16_split_backward"), {"target": target})
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
+        ({"target": "attached"}, "target=attached: XLA tells no peak of memory there"),
+        ({"target": "gpu:h100:1x4"}, "target=gpu:h100:1x4 has 4 devices: expected a multiple of 8, since 4 stages are compared with 8; take a target such as gpu:h100:2x4"),
         ({"target": "cpu:8"}, "target=cpu:8: XLA tells no peak of memory there"),
         ({"micro_batches": "13"}, "micro_batches=13 on stages=4: expected 14 or more, so that half of them fill every schedule"),
     ],
@@ -107,6 +118,14 @@ def test_both_halves_of_a_backward_have_the_products_of_a_whole_one_and_running_
 def test_memory_that_would_decide_nothing_is_refused(settings, problem):
     with pytest.raises(Unusable, match=problem):
         answer(load("ch16_pipeline_memory"), settings)
+
+
+def test_attached_gpus_decide_what_schedules_hold_as_named_ones_do(monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")])
+    for decide in ("_gpipe", "_one_f_one_b", "_state"):
+        monkeypatch.setattr(ch16_pipeline_memory, decide, lambda assumed, decide=decide: decide)
+    monkeypatch.setattr(ch16_pipeline_memory, "_zero_bubble", lambda assumed: ("_zero_bubble",))
+    assert ch16_pipeline_memory.claims(Assumed(target="attached")) == ("_gpipe", "_one_f_one_b", "_zero_bubble", "_state")
 
 
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")

@@ -38,6 +38,7 @@ def test_memory_that_grows_otherwise_refutes_and_a_chunk_of_one_tile_may_need_le
 @pytest.mark.parametrize(
     ("target", "message"),
     [
+        ("attached", "target=attached: rings are over one host of 8 GPUs and over 8 such hosts; take GPUs to compile for, such as gpu:h100:1x8"),
         ("cpu:8", "target=cpu:8: expected GPUs, such as gpu:h100:1x8"),
         ("gpu:h200:2x8", "target=gpu:h200:2x8: expected one host of 8 GPUs, gpu:h200:1x8"),
         ("gpu:h100:1x4", "target=gpu:h100:1x4: expected one host of 8 GPUs, gpu:h100:1x8"),

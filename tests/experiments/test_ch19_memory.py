@@ -1,13 +1,28 @@
 """The memory equation on CPUs, whose XLA reports no peak: state to the byte, the rest calculated."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+
 from experiments.ch19_memory import Assumed, answer, claims
+from lab.ledger import Memory
 from lab.models.shape import DecoderShape
+from meshes.targets import parse_target
 
 SMALL = Assumed(**vars(DecoderShape().shrunk()), target="cpu:8")
 
 
 def test_state_is_decided_and_totals_are_calculated():
     assert [str(claim.verdict) for claim in claims(SMALL)] == ["confirmed", "calculated", "calculated", "calculated"]
+
+
+def test_attached_gpus_decide_totals_as_named_ones_do_and_have_their_chips_memory(monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")])
+    attached = replace(SMALL, target="attached")
+    assert attached.place.memory_bytes == parse_target("gpu:h200:1x8").memory_bytes
+    monkeypatch.setattr(Assumed, "measured", lambda assumed, remat: Memory(0, 0, 0, 0, sum(assumed.terms(remat).values())))
+    assert [str(claim.verdict) for claim in claims(attached) if claim.id == "ch19.total"] == ["confirmed"] * 2
 
 
 def test_the_rows_are_the_terms_of_both_extremes():

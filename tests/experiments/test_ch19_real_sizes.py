@@ -2,7 +2,9 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
 import pytest
 
 from experiments import ch19_real_sizes
@@ -36,3 +38,12 @@ def test_a_sum_of_terms_5_percent_off_the_plan_is_refuted(off, verdict, monkeypa
     sums = iter([sum(assumed.terms(of).values()) for of in PROGRAMS])
     monkeypatch.setattr(ch19_real_sizes, "planned_step", lambda *_: Ledger((), memory=Memory(0, 0, 0, 0, round(next(sums) / off))))
     assert {str(claim.verdict) for claim in claims(assumed)} == {verdict}
+
+
+def test_attached_gpus_decide_as_named_ones_of_their_chip_do(monkeypatch):
+    named, attached = Assumed(target="gpu:h200:1x4"), Assumed(target="attached")
+    monkeypatch.setattr(jax, "device_count", lambda: 4)
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")])
+    assert [attached.terms(of) for of in PROGRAMS] == [named.terms(of) for of in PROGRAMS]
+    monkeypatch.setattr(ch19_real_sizes, "planned_step", lambda *_: Ledger((), memory=Memory(0, 0, 0, 0, 1)))
+    assert {str(claim.verdict) for claim in claims(attached)} == {"refuted"}

@@ -1,9 +1,12 @@
 """What layers keep and compute again, as compiled for H100s and CPUs."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import jax
 import pytest
 
+from experiments import ch21_recomputation
 from experiments.ch21_recomputation import AGAIN, Assumed, claims
 from lab.decoder_experiments.plans import planned_layers
 from lab.models.shape import REMATS, DecoderShape
@@ -40,5 +43,14 @@ def test_layers_are_those_of_one_micro_batch():
     assert (three.shape("none"), three.products, three.saved("full")) == (TINY.shape("none"), TINY.products, TINY.saved("full"))
 
 
-def test_cpus_decide_nothing_of_what_is_kept():
-    assert [str(claim.verdict) for claim in claims(TINY)] == ["calculated"]
+@pytest.mark.parametrize("target", ["cpu:1", "attached"])
+def test_cpus_decide_nothing_of_what_is_kept(target):
+    assert [str(claim.verdict) for claim in claims(replace(TINY, target=target))] == ["calculated"]
+
+
+def test_attached_gpus_decide_what_is_kept_as_named_ones_do(monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")])
+    for decide in ("_kept", "_overhead", "_square", "_repeated"):
+        monkeypatch.setattr(ch21_recomputation, decide, lambda *_, decide=decide: (decide,))
+    monkeypatch.setattr(ch21_recomputation, "_segments", lambda assumed: "_segments")
+    assert claims(replace(TINY, target="attached")) == ("_kept", "_overhead", "_square", "_segments", "_repeated")

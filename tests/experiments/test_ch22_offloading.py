@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
-from experiments.ch22_offloading import Assumed, claims
+import pytest
+
+from experiments.ch22_offloading import Assumed, answer, claims
+from meshes.errors import Unusable
 
 GPUS = Assumed(embed=256, kv_heads=2, mlp=512, length=256, target="gpu:h100:1x2")
 
@@ -21,6 +24,17 @@ def test_state_stays_where_memory_kinds_are_dropped_and_no_claim_is_made_of_it()
     assert GPUS.step(True) == GPUS.step(False)
     assert [str(claim.verdict) for claim in (state, traffic, inputs)] == ["calculated", "calculated", "confirmed"]
     assert "JAX drops the memory kind" in state.evidence
+
+
+def test_where_cpus_leave_all_of_it_in_one_memory_no_claim_is_made():
+    cpus = replace(GPUS, layers=2, target="cpu:2")
+    assert cpus.stack(True).host_temporaries == cpus.step(True).host_arguments == 0
+    assert [str(claim.verdict) for claim in claims(cpus)] == ["calculated"] * 3
+
+
+def test_fewer_sequences_than_devices_are_refused_in_a_line():
+    with pytest.raises(Unusable, match="4 sequences of a micro-batch do not split over the 8 devices of gpu:h100:1x8; make batch a multiple"):
+        answer(replace(GPUS, target="gpu:h100:1x8"))
 
 
 def test_what_stays_and_what_leaves_make_what_a_device_holds():
