@@ -29,36 +29,29 @@ Batches = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 class Nudge(NamedTuple):
-    """A change of the routers' weights for one step, relative to them: `size` times normal numbers; for its loss, its update, or both."""
+    """A change of the routers' weights for one step, relative to them: `size` times normal numbers."""
 
     size: float = 0.0
     seed: int = 0
-    loss: bool = True
-    update: bool = True
 
 
 STILL = Nudge()
 # The smallest first, up to ten times what another order of the sequences moves: in ch18_training a logit, which is about 1, by 2.4e-7 in the mean square
 # (none of 8192 by more than 1.5e-6), at step 1 as at step 99.
 NUDGES = tuple(Nudge(sign * EPS * 4.0**power, seed) for power in range(-1, 3) for seed in range(4) for sign in (1, -1))
-# Where a backward pass computes activations again, it may choose otherwise than the forward pass did: seen on H200s at steps whose loss is one device's and
-# whose update is that of the other choice (results/tour_2xh200_jax0.11.2_losses.json, ch35_training), and the other way round.
-ONE_PASS = tuple(nudge._replace(**{other: False}) for other in ("loss", "update") for nudge in NUDGES)
 # What a choice changes may show late: of 14 ties made at the size of ch18_training one showed two steps later, all others at once.
 LOOK_BACK, LOOK_AHEAD = 8, 8
 
 
 @dataclass(frozen=True)
 class Tie:
-    """A step at which a relative change by `size` of the routers' weights, within float32's rounding, tips a choice of experts; `only`: in this pass alone."""
+    """A step at which a relative change by `size` of the routers' weights, within float32's rounding, tips a choice of experts."""
 
     step: int
     size: float
-    only: str | None = None
 
     def __str__(self) -> str:
-        where = f" in the {self.only} pass alone" if self.only else ""
-        return f"at step {self.step} the choice of experts{where} hangs on {self.size:.0e} of the router's weights"
+        return f"at step {self.step} the choice of experts hangs on {self.size:.0e} of the router's weights"
 
 
 @dataclass(frozen=True)
@@ -181,27 +174,21 @@ def followed(found: np.ndarray, alone: Alone, shape: TrainingShape, batches: Bat
     """One device's training that chose at ties as the curve did, with the ties, as far as they explain the curve.
 
     Where the gates of two experts nearly tie the last bit of a sum decides, and two trainings part from there on. It is taken for one only if a change of
-    the routers' weights within their rounding, for a single step, gives the curve's own losses from that step on, as closely as those before it. Under a
-    policy of recomputation the change may be in one pass of the step alone.
+    the routers' weights within their rounding, for a single step, gives the curve's own losses from that step on, as closely as those before it.
     """
     if not shape.experts or left(found, alone) is None:
         return alone, ()
-    walk, nudges = partial(_walk, shape, batches, found, alone.tolerances), NUDGES + (() if shape.remat == "none" else ONE_PASS)
+    walk = partial(_walk, shape, batches, found, alone.tolerances)
     way, own, ties = walk(0, STILL, _start(shape), len(batches)), alone.losses.copy(), []
     # As many ties as steps at most, also where a device's sums come in another order each time.
     for _ in batches:
         own[way.since : way.since + len(way.losses)] = way.losses
-        tipped = _tipped(walk, way, found, nudges) if way.end < len(batches) else None
+        tipped = _tipped(walk, way, found) if way.end < len(batches) else None
         if tipped is None:
             break
-        ties.append(_tie(tipped))
+        ties.append(Tie(tipped.since, abs(tipped.nudge.size)))
         way = _onward(tipped, walk(tipped.end, STILL, tipped.states[tipped.end], len(batches)))
     return replace(alone, losses=own), tuple(ties)
-
-
-def _tie(way: _Way) -> Tie:
-    only = None if way.nudge.loss and way.nudge.update else "forward" if way.nudge.loss else "backward"
-    return Tie(way.since, abs(way.nudge.size), only)
 
 
 def _onward(way: _Way, rest: _Way) -> _Way:
@@ -215,8 +202,8 @@ def _walk(
 ) -> _Way:
     taken, states = [], {} if nudge.size else {since: state}
     for at in range(since, last):
-        state, loss = _taken(shape, STILL if taken else nudge, state, batches[at])
-        taken.append(loss)
+        state, metrics = _step(shape)(STILL if taken else nudge, state, *batches[at])
+        taken.append(float(metrics.loss))
         if relative_error(found[at], taken[-1]) > tolerances[at]:
             return _Way(since, nudge, at, taken, states)
         states[at + 1] = state
@@ -224,19 +211,10 @@ def _walk(
     return _Way(since, nudge, last, taken, states)
 
 
-def _taken(shape: TrainingShape, nudge: Nudge, state: TrainState, batch: tuple[np.ndarray, np.ndarray]) -> tuple[TrainState, float]:
-    """The state after a step, and its loss; what the nudge is not for is of a step without."""
-    after, metrics = _step(shape)(nudge, state, *batch)
-    if nudge.loss and nudge.update:
-        return after, float(metrics.loss)
-    still, metrics_still = _step(shape)(STILL, state, *batch)
-    return (still, float(metrics.loss)) if nudge.loss else (after, float(metrics_still.loss))
-
-
-def _tipped(walk: Callable[..., _Way], way: _Way, found: np.ndarray, nudges: Sequence[Nudge]) -> _Way | None:
+def _tipped(walk: Callable[..., _Way], way: _Way, found: np.ndarray) -> _Way | None:
     """The nudge that leads farthest along the curve from where the way leaves it; by a leap, since what merely brings a loss below the tolerance is none."""
     best, last = way, min(way.end + LOOK_AHEAD, len(found))
-    for since, nudge in product(sorted(way.states, reverse=True), nudges):
+    for since, nudge in product(sorted(way.states, reverse=True), NUDGES):
         other = walk(since, nudge, way.states[since], last)
         if other.end > best.end and _off(other, way.end, found) < _off(way, way.end, found) / 2:
             best = other

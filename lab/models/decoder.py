@@ -18,6 +18,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from lab.models.mixture import mixture
+from lab.models.routers import CHOICE
 from lab.models.seams import Dims, Seams
 from lab.models.shape import DTYPES, DecoderShape
 
@@ -155,10 +156,11 @@ def layers(state: nnx.State, x_BSD: jax.Array, shape: DecoderShape, seams: Seams
 
 
 def _recomputed(layer: Callable, remat: str) -> Callable:
+    named, dots = jax.checkpoint_policies.save_only_these_names, jax.checkpoint_policies.dots_with_no_batch_dims_saveable
     policies = {
-        "full": jax.checkpoint_policies.nothing_saveable,
-        "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        "names": jax.checkpoint_policies.save_only_these_names(*LEAVES),
+        "full": named(CHOICE),
+        "dots": jax.checkpoint_policies.save_from_both_policies(dots, named(CHOICE)),
+        "names": named(CHOICE, *LEAVES),
     }
     # A scan keeps the recomputation apart by itself, without the barriers that prevent_cse adds.
     return jax.checkpoint(layer, prevent_cse=False, policy=policies[remat]) if remat in policies else layer

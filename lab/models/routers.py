@@ -10,6 +10,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+CHOICE = "choice"
+"""Name of what a router chooses, for policies of recomputation."""
 
 
 class Routes(NamedTuple):
@@ -71,9 +75,9 @@ def chosen(gates_TE: jax.Array, k: int, bias_E: jax.Array | float = 0.0) -> jax.
 
 
 def _largest(x: jax.Array, k: int) -> jax.Array:
-    """Indices of the k largest along the last dim, the largest first."""
+    """Indices of the k largest along the last dim, the largest first; kept for the backward pass, which could choose otherwise by the last bit of a sum."""
     # A choice has no gradient; what is chosen has. Sorted: for a top_k the CPU's compiler gathers the gates of all ranks.
-    return jnp.argsort(-jax.lax.stop_gradient(x), axis=-1)[..., :k]
+    return checkpoint_name(jnp.argsort(-jax.lax.stop_gradient(x), axis=-1)[..., :k], CHOICE)
 
 
 def weights(gate_Tk: jax.Array) -> jax.Array:

@@ -177,7 +177,14 @@ class Device:
 
     @property
     def saved(self) -> int:
-        return self._sum(SAVED[self.remat])
+        return self._sum(SAVED[self.remat]) + (self.choices if self.shape.experts else 0)
+
+    @property
+    def choices(self) -> int:
+        """What a router chose, in 4 bytes each: kept under every policy, lest the backward pass choose otherwise."""
+        shape, tokens = self.shape, self._tokens(self.strategy.inside)
+        by_experts = tokens // shape.length * shape.experts * shape.slots
+        return 4 * (by_experts if shape.router == "expert_choice" else tokens * shape.top_k)
 
     @property
     def matrices(self) -> list[Weight]:

@@ -79,16 +79,6 @@ def test_a_nudge_that_tips_a_choice_once_and_then_no_more_explains_the_curve_too
     assert [tie.step for tie in ties] == [2] and left(two.other, own) is None
 
 
-@pytest.mark.parametrize("only", ["forward", "backward"])
-def test_a_choice_of_one_pass_alone_explains_the_curve_where_the_backward_pass_computes_it_again(only, monkeypatch):
-    two = halves(1e-3, 2e-3, monkeypatch)
-    step = np.arange(SHAPE.steps)
-    other = np.where(step == 2 if only == "forward" else step > 2, two.other, two.alone.losses)
-    own, ties = followed(other, two.alone, SHAPE, BATCHES)
-    assert [(tie.step, tie.only) for tie in ties] == [(2, only)] and left(other, own) is None
-    assert left(other, followed(other, two.alone, replace(SHAPE, remat="none"), BATCHES)[0])
-
-
 def test_another_choice_of_experts_without_a_tie_has_left():
     alone = rounding_only(run(np.float32(0)))
     other = run(np.float32(0), nudge=Nudge(0.1), at=2)
@@ -108,20 +98,20 @@ def test_a_curve_that_is_all_the_same_after_a_tie_and_then_is_not_has_left_there
 @pytest.mark.parametrize(("off", "is_tie"), [(2, True), (9, False)])
 def test_of_13_roundings_too_far_a_leap_to_2_is_a_tie_and_a_step_to_9_below_the_tolerance_of_10_is_none(off, is_tie):
     way = module._Way(0, STILL, 1, [1.0, 1 + 13 * EPS], {1: None})
-    tipped = module._tipped(lambda since, nudge, state, last: module._Way(since, nudge, last, [1 + off * EPS, 1.0], {}), way, np.ones(3), NUDGES)
+    tipped = module._tipped(lambda since, nudge, state, last: module._Way(since, nudge, last, [1 + off * EPS, 1.0], {}), way, np.ones(3))
     assert (tipped is not None) == is_tie
 
 
 def test_of_two_choices_that_lead_back_to_the_curve_the_one_that_leads_farther_is_taken():
     ends = {NUDGES[3]: 3, NUDGES[7]: 9, NUDGES[9]: 8}
     way = module._Way(0, STILL, 2, [1.0, 1.0, 2.0], {1: None, 2: None})
-    found = module._tipped(lambda since, nudge, state, last: module._Way(since, nudge, ends.get(nudge, 2), [1.0] * 10, {}), way, np.ones(40), NUDGES)
+    found = module._tipped(lambda since, nudge, state, last: module._Way(since, nudge, ends.get(nudge, 2), [1.0] * 10, {}), way, np.ones(40))
     assert (found.since, found.nudge) == (2, NUDGES[7])
 
 
 def test_a_choice_two_steps_before_it_shows_is_found():
     way = module._Way(0, STILL, 2, [1.0, 1.0, 2.0], {0: None, 1: None, 2: None})
-    found = module._tipped(lambda since, nudge, state, last: module._Way(since, nudge, last if since == 0 else 2, [1.0] * 10, {}), way, np.ones(40), NUDGES)
+    found = module._tipped(lambda since, nudge, state, last: module._Way(since, nudge, last if since == 0 else 2, [1.0] * 10, {}), way, np.ones(40))
     assert (found.since, found.nudge) == (0, NUDGES[0])
 
 
@@ -158,7 +148,6 @@ def test_a_nudge_of_nothing_changes_no_bit_and_one_of_1e_6_the_routers_alone():
 
 def test_a_tie_is_told_with_its_step_and_size():
     assert str(Tie(48, 2**-25)) == "at step 48 the choice of experts hangs on 3e-08 of the router's weights"
-    assert str(Tie(48, 2**-25, "backward")) == "at step 48 the choice of experts in the backward pass alone hangs on 3e-08 of the router's weights"
 
 
 QUIET = [1e-7] * 8

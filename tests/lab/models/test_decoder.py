@@ -56,11 +56,23 @@ def test_recomputation_changes_no_gradient(remat):
 @pytest.mark.parametrize(("remat", "products"), [("none", 0), ("selective", 1), ("dots", 2), ("names", 7), ("full", 8)])
 def test_the_backward_pass_repeats_the_products_that_its_policy_does_not_keep(remat, products):
     """Of a layer's nine: the scores; what the scores weigh; query, key, value, gate, up; out, which the MLP begins with; never down."""
-    assert _products(replace(TINY, remat=remat)) - _products(replace(TINY, remat="none")) == products
+    assert _count("dot_general[", replace(TINY, remat=remat)) - _count("dot_general[", replace(TINY, remat="none")) == products
 
 
-def _products(shape: DecoderShape) -> int:
-    return str(jax.make_jaxpr(jax.grad(lambda state: mean_loss(state, *tokens(shape), shape)))(initial(shape))).count("dot_general[")
+@pytest.mark.parametrize("remat", REMATS)
+@pytest.mark.parametrize(
+    ("sizes", "choices"),
+    [({}, 1), ({"router": "expert_choice"}, 1), ({"router": "sigmoid_bias", "nodes": 2, "node_limit": 1}, 3)],
+    ids=["tokens choose", "experts choose", "tokens choose nodes, too"],
+)
+def test_the_backward_pass_takes_the_experts_that_the_forward_pass_chose(remat, sizes, choices):
+    """Chosen again they may be others, by the last bit of a sum, and the gradient that of another loss. A node is chosen by the sorted gates of its experts."""
+    assert _count("sort[", replace(TINY, experts=4, remat=remat, **sizes)) == choices
+
+
+def _count(operation: str, shape: DecoderShape) -> int:
+    """Of a step's gradients."""
+    return str(jax.make_jaxpr(jax.grad(lambda state: mean_loss(state, *tokens(shape), shape)))(initial(shape))).count(operation)
 
 
 @pytest.mark.parametrize("tied", [False, True])
