@@ -124,8 +124,8 @@ def beside(name: str, inner: str) -> Callable[[Target], Axes]:
     """One axis inside a host of GPUs, over 4 devices elsewhere; what remains along `name`."""
 
     def axes(target: Target) -> Axes:
-        devices = device_count(target)
-        inside = target.per_host if target.platform == "gpu" else gcd(devices, 4)
+        devices, place = device_count(target), described(target)
+        inside = place.per_host if place.platform == "gpu" else gcd(devices, 4)
         return Axes.of({name: devices // inside, inner: inside})
 
     return axes

@@ -75,6 +75,15 @@ def test_attached_devices_are_described_by_what_they_are_and_other_targets_by_th
         assert described(here) == expected
 
 
+@pytest.mark.parametrize(("count", "named"), [(4, "gpu:h200:1x4"), (8, "gpu:h200:1x8")])
+def test_attached_gpus_have_the_axes_that_the_same_gpus_have_by_name(count, named, monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")])
+    for count_of in ("device_count", "local_device_count"):
+        monkeypatch.setattr(jax, count_of, lambda: count)
+    for axes in (beside_tensor(DATA), both(DATA, EXPERT)):
+        assert axes(parse_target("attached")) == axes(parse_target(named))
+
+
 def test_numbers_that_differ_from_loss_and_gradients_fail():
     experiment = load("ch14_data_parallel")
     halved = replace(experiment, reference=lambda shape: on_one_device(replace(shape, batch=2 * shape.batch)))
