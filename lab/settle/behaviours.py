@@ -175,6 +175,8 @@ def _in_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
 
 LARGEST_STACK_BYTES = 10 << 10
 """XLA's own limit (`xla_while_loop_all_reduce_dus_code_motion_max_size_bytes`): larger ones are summed where the loop makes them."""
+LEAVES_PASSES = (0, 11)
+"""Release of jax whose XLA sums a small stack after the loop over micro-batches, too, if there is one."""
 
 
 def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
@@ -182,9 +184,10 @@ def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer,
     iterations, is_sum = transfer.making.iterations, transfer.kind is Kind.ALL_REDUCE
     if context.platform == "cpu" or not is_sum or iterations == 1 or transfer.payload_bytes * iterations > LARGEST_STACK_BYTES:
         return (transfer,)
-    # It stays in the loop over micro-batches, if there is one.
+    leaves_passes = context.platform == "gpu" and context.jax >= LEAVES_PASSES
     making = replace(transfer.making, iterations=1, micro_batches=1, repeats=1)
-    return (replace(transfer, payload_bytes=transfer.payload_bytes * iterations, executions=transfer.executions // iterations, making=making),)
+    executions = 1 if leaves_passes else transfer.executions // iterations
+    return (replace(transfer, payload_bytes=transfer.payload_bytes * iterations, executions=executions, making=making),)
 
 
 def _summed_at_once(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
@@ -213,7 +216,7 @@ def _is_split(transfer: Transfer, context: Context) -> bool:
     summed, scattered = (rest, own) if transfer.kind is Kind.REDUCE_SCATTER else (own, rest)
     are_neighbours = (*summed, *scattered) == every
     is_seen = are_neighbours or context.jax >= SPLITS_FAR_APART
-    has_one_use = transfer.dtype != "f32" or making.iterations > 1
+    has_one_use = transfer.dtype != "f32" or making.iterations * making.stack > 1
     return context.platform == "gpu" and over == every and is_seen and has_one_use and bool({summed, scattered} & set(beside))
 
 
@@ -321,7 +324,7 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("X9", None, _P, "declared gradients and losses that micro-batches add up are reduced for each of them, layer by layer, in the dtype of the products; not on TPUs the sums of those that no layer makes", "write the step explicitly: the sum is then reduced once", rewrite=_every_micro_batch),
     Behaviour("X7", None, _P, "a declared reduction of a stack of gradients is done layer by layer inside the backward loop: the same bytes", rewrite=_in_the_loop),
     Behaviour("X10", None, _P, "an all-reduce in a loop that only adds its results up, a psum too, is done once after the loop; not on CPUs", rewrite=_after_the_loop),
-    Behaviour("X8", None, _P, "an all-reduce in a loop that stores its results is done once, of the whole stack, where that has 10 KiB or less: the same bytes; not on CPUs", rewrite=_stored_then_summed),
+    Behaviour("X8", None, _P, "an all-reduce in a loop that stores its results is done once, of the whole stack, where that has 10 KiB or less: the same bytes, or, on GPUs with jax 0.11, of all micro-batches at once; not on CPUs", rewrite=_stored_then_summed),
     Behaviour("C2", "cpu", _P, "a declared reduce-scatter stays an all-reduce of the same payload; an explicit psum_scatter is kept", rewrite=_never_scattered),
     Behaviour("C1", "cpu", _P, "16-bit floats are widened to f32 in collectives: twice the bytes", "judge bf16 layouts on a GPU or TPU target, or run the CPU in f32", rewrite=_widened),
     Behaviour("C3", "cpu", _P, "partial sums of sibling matmuls are reduced one by one (q, k, v: 3; gate, up: 2)", "fuse the weights, or make the input varying once a block in the explicit style", rewrite=_one_by_one),
