@@ -12,7 +12,7 @@ from lab.attention.mask import CAUSAL
 from lab.attention.ring import ring_attention
 from lab.book.context import hybrid_hop_bytes, ulysses_wire_bytes
 from lab.evidence import along, counted
-from lab.experiment import Claim, both, decided
+from lab.experiment import Claim, decided, on_two_axes
 from lab.ledger import Kind, Ledger, Totals
 from lab.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, with_pullback
 from meshes.axes import Axes
@@ -85,6 +85,6 @@ EXPERIMENT = experiment(
     parts=PARTS,
     sizes=Sizes(),
     small=Sizes(length=32, head_dim=4),
-    axes=both(RING, ULYSSES),
+    axes=on_two_axes(RING, ULYSSES),
     claims=claims,
 )

@@ -3,7 +3,7 @@
 from lab.book.experts import expert_parameters
 from lab.decoder_experiments.experts import expert_experiment
 from lab.evidence import along, counted, element_bytes
-from lab.experiment import Claim, both, decided
+from lab.experiment import Claim, decided, on_two_axes
 from lab.ledger import Kind, Ledger, Totals
 from lab.models.shape import DecoderShape
 from lab.strategies.expert_parallel import EXPERT_PARALLEL
@@ -34,6 +34,6 @@ EXPERIMENT = expert_experiment(
     chapter=18,
     question="Whose gradients are summed where when experts lie on ranks whose weights are split besides?",
     strategy=ZERO3 | EXPERT_PARALLEL,
-    axes=both(FSDP, EXPERT),
+    axes=on_two_axes(FSDP, EXPERT),
     claims=claims,
 )

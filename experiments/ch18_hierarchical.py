@@ -3,7 +3,7 @@
 from lab.book.experts import all_to_all_wire_bytes, two_level_messages
 from lab.decoder_experiments.experts import expert_experiment
 from lab.evidence import along, counted
-from lab.experiment import Claim, both, decided
+from lab.experiment import Claim, decided, on_two_axes
 from lab.ledger import Kind, Ledger, Totals
 from lab.models.shape import DecoderShape
 from lab.strategies.hierarchical_experts import HIERARCHICAL_EXPERTS, LEVELS
@@ -57,7 +57,7 @@ EXPERIMENT = expert_experiment(
     chapter=18,
     question="What does an all-to-all over two levels of links save, and what does it cost?",
     strategy=HIERARCHICAL_EXPERTS,
-    axes=both(DATA, EXPERT),
+    axes=on_two_axes(DATA, EXPERT),
     claims=claims,
     styles=("explicit",),
 )

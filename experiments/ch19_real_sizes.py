@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from lab.decoder_experiments.plans import planned_step
 from lab.evidence import counted
-from lab.experiment import STYLES, Claim, beside_tensor, both, calculated, decided, described, on_one_axis
+from lab.experiment import STYLES, Claim, beside_tensor, calculated, decided, described, on_one_axis, on_two_axes
 from lab.ledger import Memory
 from lab.models.shape import DecoderShape
 from lab.question import Question, Row
@@ -37,7 +37,7 @@ LAYOUTS = {
     "ZeRO-3": Layout(ZERO3, on_one_axis(FSDP)),
     "tensor parallelism": Layout(DATA_PARALLEL | TENSOR_PARALLEL, beside_tensor(DATA)),
     "tensor + sequence parallelism": Layout(DATA_PARALLEL | SEQUENCE_PARALLEL, beside_tensor(DATA)),
-    "FSDP x tensor": Layout(FSDP_TENSOR, both(FSDP, TENSOR)),
+    "FSDP x tensor": Layout(FSDP_TENSOR, on_two_axes(FSDP, TENSOR)),
 }
 
 

@@ -2,7 +2,7 @@
 
 from lab.decoder_experiments.fsdp_tensor_claims import fsdp_tensor_claims
 from lab.decoder_experiments.step import WITH_TYPES, decoder_experiment
-from lab.experiment import TARGETS, both
+from lab.experiment import TARGETS, on_two_axes
 from lab.strategies.fsdp_tensor import FSDP_TENSOR
 from meshes.axes import FSDP, TENSOR
 
@@ -11,7 +11,7 @@ EXPERIMENT = decoder_experiment(
     chapter=24,
     question="What does each axis of FSDP x tensor parallelism carry?",
     strategy=FSDP_TENSOR,
-    axes=both(FSDP, TENSOR),
+    axes=on_two_axes(FSDP, TENSOR),
     claims=fsdp_tensor_claims,
     styles=WITH_TYPES,
     targets=TARGETS[:2],

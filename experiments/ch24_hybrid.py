@@ -4,7 +4,7 @@ from lab.book.sharding import hybrid_across_wire_bytes
 from lab.decoder_experiments.step import decoder_experiment
 from lab.decoder_experiments.zero_claims import moved_for_weights, never_split
 from lab.evidence import counted, elements_sent
-from lab.experiment import TARGETS, Claim, both, decided
+from lab.experiment import TARGETS, Claim, decided, on_two_axes
 from lab.ledger import Ledger, Totals
 from lab.models.shape import DecoderShape
 from lab.strategies.hybrid import HYBRID
@@ -26,7 +26,7 @@ EXPERIMENT = decoder_experiment(
     chapter=24,
     question="What does hybrid sharding keep off the link between groups?",
     strategy=HYBRID,
-    axes=both(DATA, FSDP),
+    axes=on_two_axes(DATA, FSDP),
     claims=claims,
     targets=TARGETS[:2],
     more_styles=("typed",),

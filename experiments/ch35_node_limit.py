@@ -6,7 +6,7 @@ from fractions import Fraction
 from lab.book.experts import all_to_all_wire_bytes, buffer_bytes
 from lab.decoder_experiments.experts import SHAPE, SMALL_SHAPE, expert_experiment, tokens_on_rank
 from lab.evidence import along, counted
-from lab.experiment import Claim, both, calculated, decided
+from lab.experiment import Claim, calculated, decided, on_two_axes
 from lab.hlo.shapes import bits
 from lab.ledger import Kind, Ledger, Transfer
 from lab.models.shape import DecoderShape
@@ -54,7 +54,7 @@ EXPERIMENT = expert_experiment(
     chapter=35,
     question="What does it save between nodes that a token visits the experts of few nodes, and goes to each of them once?",
     strategy=NODE_LIMITED_EXPERTS,
-    axes=both(DATA, EXPERT),
+    axes=on_two_axes(DATA, EXPERT),
     claims=claims,
     parameters=replace(SHAPE, top_k=4, nodes=4, node_limit=2),
     small=replace(SMALL_SHAPE, top_k=4, nodes=4, node_limit=2),

@@ -131,8 +131,8 @@ def beside(name: str, inner: str) -> Callable[[Target], Axes]:
     return axes
 
 
-def both(name: str, inner: str) -> Callable[[Target], Axes]:
-    """As `beside`, but two groups where one would hold all of four devices or more: for a question about two axes."""
+def on_two_axes(name: str, inner: str) -> Callable[[Target], Axes]:
+    """As `beside`, but for a question about two axes: two groups where one would hold all devices, if they are an even number of four or more."""
 
     def axes(target: Target) -> Axes:
         found = beside(name, inner)(target)

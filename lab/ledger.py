@@ -69,7 +69,7 @@ class Making:
       added_up: iterations of a loop that each reduce a value, only to add it to the sum of the others.
       product: dtype of the products that the value is added up or widened from, where that is another.
       sum_over: all axes that the value is summed over, where several transfers do it one after the other.
-      beside: axes of other sums in the computation that makes a gradient, each its own.
+      beside: of a gradient, the axes of every sum in the computation that makes it, a tuple for each.
       apart: axes that split different dims of what is summed, in groups, where there are several.
       uses: places of the program that use a weight, and each give a gradient of it.
       is_kept: it is made again of products that a policy keeps.

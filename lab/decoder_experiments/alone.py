@@ -146,7 +146,7 @@ def losses(step: Callable[..., tuple[Any, Metrics]], state: Any, batches: Batche
 
 
 def _until_parted(error: np.ndarray) -> np.ndarray:
-    """0 from where another order chose other experts: rounding grows, but not tenfold in a few steps, over which a choice may show little by little."""
+    """0 from where another order chose other experts, and a few steps before, over which a choice may show little by little: rounding grows, but not tenfold in so few."""
     before = np.maximum.accumulate(np.maximum(error, LEAST_MOVE))[:-1]
     soon = np.array([error[at : at + LOOK_AHEAD].max() for at in range(1, len(error))])
     leaps = np.concatenate([[False], soon > MARGIN * before])

@@ -1,4 +1,4 @@
-"""Text that every machine has: the bytes of the Python standard library's own sources."""
+"""Text that every machine has, though not the same: the bytes of its own Python's standard library."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -144,7 +145,11 @@ class Curve:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training came to on one target."""
+    """What a training came to on one target.
+
+    Attributes:
+      text_sha256: of what it learned from, which each release of Python has of its own.
+    """
 
     training: Training
     target: str
@@ -153,6 +158,7 @@ class Trained:
     curves: tuple[Curve, ...]
     guessing: float
     seconds: float
+    text_sha256: str | None = None
 
     @property
     def start(self) -> float:
@@ -220,6 +226,7 @@ class Trained:
             "memory": None,
             "one_device": {"losses": numbers(self.alone.losses), "moved_by_order": numbers(self.alone.moved), "tolerances": numbers(self.alone.tolerances)},
             "guessing_by_frequency": self.guessing,
+            "text_sha256": self.text_sha256,
             "curves": [curve.to_json() for curve in self.curves],
             "seconds": {"all": self.seconds},
         }
@@ -238,7 +245,8 @@ def train(training: Training, target: Target, runs: Iterable[Run], shape: Traini
     with jax.default_matmul_precision("highest"):
         alone = train_alone(shape, batches)
         curves = tuple(curve(run, shape, batches, alone) for run in runs)
-    return Trained(training, str(target), shape, alone, curves, text.guessing(source), time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return Trained(training, str(target), shape, alone, curves, text.guessing(source), seconds, hashlib.sha256(source).hexdigest())
 
 
 def curve(run: Run, shape: TrainingShape, batches: Batches, alone: Alone) -> Curve:

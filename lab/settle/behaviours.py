@@ -205,19 +205,19 @@ SPLITS_FAR_APART = (0, 11)
 
 
 def _is_split(transfer: Transfer, context: Context) -> bool:
-    """XLA's GPU compiler splits a sum over all devices where another sum of the same computation has one of the two groups, and the part one use.
-
-    A gradient in float32 has two outside loops, the norm of all and the optimizer; a narrower one is widened for both.
-    """
+    """XLA's GPU compiler splits a sum over all devices whose part has one use, where another sum of the same computation has one of its two groups."""
     making = transfer.making
     groups = (context.mesh, making.sum_over, transfer.axes or (), *making.beside)
     every, over, own, *beside = (tuple(axis for axis in axes if context.mesh[axis] > 1) for axes in groups)
     rest = tuple(axis for axis in over if axis not in own)
     summed, scattered = (rest, own) if transfer.kind is Kind.REDUCE_SCATTER else (own, rest)
-    are_neighbours = (*summed, *scattered) == every
-    is_seen = are_neighbours or context.jax >= SPLITS_FAR_APART
-    has_one_use = transfer.dtype != "f32" or making.iterations * making.stack > 1
-    return context.platform == "gpu" and over == every and is_seen and has_one_use and bool({summed, scattered} & set(beside))
+    is_seen = (*summed, *scattered) == every or context.jax >= SPLITS_FAR_APART
+    return context.platform == "gpu" and over == every and is_seen and _has_one_use(transfer) and bool({summed, scattered} & set(beside))
+
+
+def _has_one_use(gradient: Transfer) -> bool:
+    """Outside loops one in float32 has two, the norm of all and the optimizer; a narrower one is widened for both."""
+    return gradient.dtype != "f32" or gradient.making.iterations * gradient.making.stack > 1
 
 
 LEAST_MASKED = 64
@@ -317,7 +317,7 @@ CATALOGUE: tuple[Behaviour, ...] = (
     Behaviour("X11", None, _P, "a declared product that a policy keeps is kept as summed: its sum is not repeated", rewrite=_kept_as_summed),
     Behaviour("X1", None, _O, "an embedding lookup constrained straight to a sequence-parallel output moves tokens and activations on both axes", "constrain in two steps"),
     Behaviour("X2", None, _O, "an embedding gradient pinned to a sharding gathers tokens and cotangents instead of reducing", "pin the gradient replicated first"),
-    Behaviour("X3", None, _P, "declared hybrid sharding reduces full gradients over all axes at once; on GPUs not where another sum of the same computation is over one of the two groups, but in float32 outside loops, and before jax 0.11 where no neighbours keep the parts", "write the step explicitly", rewrite=_summed_at_once),
+    Behaviour("X3", None, _P, "declared hybrid sharding reduces full gradients over all axes at once; GPUs split such a sum again where another sum of the same computation is over one of the two groups and the part has one use, as it has in float32 inside loops alone; with jax 0.10 only where neighbours keep the parts", "write the step explicitly", rewrite=_summed_at_once),
     Behaviour("X5", None, _O, "global-norm clipping reduces one scalar a leaf and axis, merged in no predictable way", "sum the squares and reduce once by hand"),
     Behaviour("X6", None, _O, "slicing the last stage outside a pipeline broadcasts its activations to all stages", "compute the loss inside and reduce a scalar"),
     Behaviour("X12", None, _O, "a dispatch constrained to its experts at once gathers tokens or sums activations, in place of an all-to-all", "constrain it to its tokens' devices first, then to its experts'"),

@@ -158,7 +158,10 @@ def _summed_over(weight: Weight, strategy: Strategy, axes: Axes) -> tuple[str, .
 
 
 def _sums_beside(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) -> frozenset[tuple[str, ...]]:
-    """Of gradients that the loop over layers makes, or of those outside it with, once a step, the squares of all."""
+    """Axes of every sum in the computation that makes a gradient: of the gradients in the loop over layers, or of those outside it.
+
+    The squares of all gradients are summed beside the latter, where no loop over micro-batches holds these.
+    """
     is_outside = weight.per_pass == 1
     gradients = {_summed_over(other, strategy, axes) for other in weights(shape) if (other.per_pass == 1) == is_outside}
     return frozenset(gradients | ({sharding_axes(strategy, shape, axes)} if is_outside and shape.accumulation == 1 else set()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -65,6 +65,7 @@ class TimedStep:
     """Seconds of a step: measured, the best of a few chains of steps, and predicted, in all and by term, from the text that ran.
 
     Attributes:
+      mesh: of the layout, by axis.
       ahead: predicted from the text that is compiled ahead of time, without trying kernels on the card; None where the card is in no table.
       spent: what the profiler saw.
     """
@@ -73,6 +74,7 @@ class TimedStep:
     measured: float
     predicted: float
     terms: dict[str, float]
+    mesh: Mapping[str, int]
     ahead: float | None = None
     spent: Spent | None = None
 
@@ -88,7 +90,7 @@ class TimedStep:
     def to_json(self) -> dict[str, Any]:
         seconds = {"measured_s": self.measured, "predicted_s": self.predicted, "error": self.error, "terms_s": self.terms}
         ahead = {"predicted_ahead_of_time_s": self.ahead, "error_ahead_of_time": self.error_ahead}
-        return self.setting._asdict() | seconds | ahead | {"profiled_s": self.spent and self.spent._asdict()}
+        return self.setting._asdict() | {"mesh": dict(self.mesh)} | seconds | ahead | {"profiled_s": self.spent and self.spent._asdict()}
 
 
 def settings(devices: int) -> tuple[Setting, ...]:
@@ -141,7 +143,7 @@ def _predicted(setting: Setting, program: jax.stages.Compiled, mesh: Mesh, targe
 def _timed(setting: Setting, program: jax.stages.Compiled, args: Any, mesh: Mesh, target: Target, rates: Rates, ahead: float | None) -> TimedStep:
     terms = _predicted(setting, program, mesh, target, rates)
     seconds, spent = _chains(program, args, setting.shape)
-    return TimedStep(setting, min(seconds), terms.pop("total"), terms, ahead, spent)
+    return TimedStep(setting, min(seconds), terms.pop("total"), terms, dict(mesh.shape), ahead, spent)
 
 
 def _chains(program: jax.stages.Compiled, args: tuple[Any, ...], shape: DecoderShape) -> tuple[list[float], Spent | None]:

@@ -7,7 +7,7 @@ import pytest
 from lab.decoder_experiments.step import on_one_device
 from lab.experiment import (
     beside_tensor,
-    both,
+    on_two_axes,
     described,
     load,
     names,
@@ -80,7 +80,7 @@ def test_attached_gpus_have_the_axes_that_the_same_gpus_have_by_name(count, name
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")])
     for count_of in ("device_count", "local_device_count"):
         monkeypatch.setattr(jax, count_of, lambda: count)
-    for axes in (beside_tensor(DATA), both(DATA, EXPERT)):
+    for axes in (beside_tensor(DATA), on_two_axes(DATA, EXPERT)):
         assert axes(parse_target("attached")) == axes(parse_target(named))
 
 
@@ -127,4 +127,4 @@ def test_choices_that_need_other_sizes_leave_numbers_unchecked_with_the_reason()
     ],
 )
 def test_a_question_about_two_axes_has_both_on_four_devices_or_more(target, expected):
-    assert both(DATA, EXPERT)(parse_target(target)) == Axes.parse(expected)
+    assert on_two_axes(DATA, EXPERT)(parse_target(target)) == Axes.parse(expected)

@@ -1,5 +1,6 @@
 """Curves that lie on each other, and what takes one away."""
 
+import hashlib
 from dataclasses import replace
 
 import jax
@@ -69,6 +70,7 @@ def test_gradients_that_are_not_summed_leave_the_curve_at_the_second_step():
     assert "ZeRO-1 explicit: missing layers/mlp/down: the compiled program has no such transfer" in told
     assert {term["term"] for term in found.to_json()["curves"][0]["missing"]} >= {"layers/mlp/down", "head"}
     assert found.to_json()["failure"] == f"ZeRO-1 explicit: {curve.failure}"
+    assert found.to_json()["text_sha256"] == hashlib.sha256(text.standard_library().tobytes()).hexdigest()
 
 
 def test_a_curve_that_one_device_has_which_chose_as_it_did_has_not_left(monkeypatch):

@@ -148,6 +148,14 @@ def test_ten_kib_that_a_loop_stores_are_summed_once_and_a_byte_more_layer_by_lay
     assert verdict([more], [replace(more, executions=1, payload_bytes=10_244)], context) is Verdict.REFUTED
 
 
+def test_of_two_micro_batches_gpus_sum_a_small_stack_in_each_and_with_jax_0_11_of_both_at_once():
+    passes, each, once = replace(FULL, executions=8), replace(FULL, executions=2, payload_bytes=10_240), replace(FULL, executions=1, payload_bytes=10_240)
+    old, new = (replace(GPU, jax=release) for release in ((0, 10), (0, 11)))
+    assert explained_by([passes], [each], old) == explained_by([passes], [once], new) == {"X8"}
+    assert verdict([passes], [once], old) is verdict([passes], [each], new) is Verdict.REFUTED
+    assert explained_by([passes], [each], replace(TPU, jax=(0, 11))) == {"X8"}
+
+
 def test_cpus_sum_small_values_where_a_loop_makes_them_and_nobody_scatters_them_later():
     late = replace(FULL, executions=1, payload_bytes=10_240)
     assert verdict([FULL], [FULL], CPU) is Verdict.EXACT

@@ -28,7 +28,7 @@ TERMS = {"products": 0.004, "memory": 0.003, "communication": 0.002, "exposed": 
 
 
 def step(measured: float, predicted: float) -> TimedStep:
-    return TimedStep(Setting("ch14_data_parallel", "explicit", "small", "full"), measured, predicted, TERMS)
+    return TimedStep(Setting("ch14_data_parallel", "explicit", "small", "full"), measured, predicted, TERMS, {"data": 2})
 
 
 @pytest.mark.parametrize("devices, count", [(1, 12), (2, 32), (4, 33), (8, 33)])
