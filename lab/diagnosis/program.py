@@ -189,7 +189,8 @@ class Program:
     def _site(self, transfer: Transfer, visit: Visit, number: int | None) -> Site:
         named = self.reading.reader.named(visit)
         site = Site(transfer, visit, number, _first(named.op_name) if named else "", transfer.origin, None)
-        if transfer.kind in _MOVES and not site.is_written and (number is not None or site.op_name in self._names_behind(site)):
+        is_argument = "/" not in (visit.instruction.op_name or "/")
+        if transfer.kind in _MOVES and not site.is_written and (number is not None or is_argument or site.op_name in self._names_behind(site)):
             served = self._served(site)
             site = replace(site, op_name=_first(served.op_name), line=self.origin(served) or site.line) if served else site
         return replace(site, phase=phase(site.op_name or None, self.is_differentiated))

@@ -5,6 +5,7 @@ import pytest
 
 from experiments import ch17_ring_memory
 from experiments.ch17_ring_memory import Assumed, answer, claims, temporaries
+from lab.settle.behaviours import INSTALLED
 from meshes.errors import Unusable
 
 LINEAR, TILED = "a rank's memory grows with S/P, not with S nor with a square", "a ring of tiles holds no block's scores"
@@ -14,10 +15,10 @@ def verdicts(assumed: Assumed) -> dict[str, str]:
     return {claim.statement: str(claim.verdict) for claim in claims(assumed)}
 
 
-def test_of_32k_to_1m_tokens_over_8_and_64_gpus_a_rank_needs_as_much_for_each_of_its_own_within_11_percent():
+def test_of_32k_to_1m_tokens_over_8_and_64_gpus_a_rank_needs_as_much_for_each_of_its_own_within_11_percent_and_with_jax_0_11_within_14():
     assert verdicts(Assumed()) == {LINEAR: "confirmed", TILED: "confirmed"}
     needs = [row.value for row in answer(Assumed())[1::2]]
-    assert len(needs) == 6 and 1.1 < max(needs) / min(needs) < 1.11
+    assert len(needs) == 6 and 1.1 < max(needs) / min(needs) < (1.11 if INSTALLED < (0, 11) else 1.14)
 
 
 @pytest.mark.parametrize(
