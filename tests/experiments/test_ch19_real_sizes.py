@@ -42,7 +42,8 @@ def test_a_sum_of_terms_5_percent_off_the_plan_is_refuted(off, verdict, monkeypa
 
 def test_attached_gpus_decide_as_named_ones_of_their_chip_do(monkeypatch):
     named, attached = Assumed(target="gpu:h200:1x4"), Assumed(target="attached")
-    monkeypatch.setattr(jax, "device_count", lambda: 4)
+    for count in ("device_count", "local_device_count"):
+        monkeypatch.setattr(jax, count, lambda: 4)
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")])
     assert [attached.terms(of) for of in PROGRAMS] == [named.terms(of) for of in PROGRAMS]
     monkeypatch.setattr(ch19_real_sizes, "planned_step", lambda *_: Ledger((), memory=Memory(0, 0, 0, 0, 1)))
