@@ -15,10 +15,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from lab.bench.machine import known_chip
 from lab.ledger import Ledger
 from meshes.axes import TENSOR, Axes
 from meshes.errors import Unusable
+from meshes.hardware import known_chip
 from meshes.targets import Target
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ Figures are of one chip. A device of JAX is a chip, on TPU 7x half of one (`devi
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from typing import Any
 from meshes.errors import Unusable
 
 BENCH_SCHEMA = "sharding-lab/bench/1"
+_TPUS = {"v5 lite": "v5e", "v5": "v5p", "v6 lite": "v6e"}
+"""What the runtime calls a chip, where the table of hardware has another name."""
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -97,6 +101,15 @@ class Chip:
 def chip_names(platform: str) -> tuple[str, ...]:
     """The known chips of a platform, in the table's order."""
     return tuple(name for name, known in _chips().items() if known.platform == platform)
+
+
+def known_chip(card: str) -> Chip | None:
+    """`NVIDIA H100 80GB HBM3` and `TPU v5 lite` to their rows of the table."""
+    if tpu := re.fullmatch(r"TPU ?(.+)", card):
+        name = _TPUS.get(tpu[1], tpu[1])
+        return chip(name) if name in chip_names("tpu") else None
+    words = re.split(r"[\s-]+", card.lower())
+    return next((chip(name) for name in chip_names("gpu") if name in words), None)
 
 
 def chip(name: str) -> Chip:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import shutil
 import subprocess
 from dataclasses import dataclass
 
 import jax
 
-from meshes.hardware import Chip, chip, chip_names
-
-_TPUS = {"v5 lite": "v5e", "v5": "v5p", "v6 lite": "v6e"}
-"""What the runtime calls a chip, where the table of hardware has another name."""
-
+from meshes.hardware import Chip, known_chip
 
 @dataclass(frozen=True)
 class Machine:
@@ -52,15 +47,6 @@ def machine(device: jax.Device) -> Machine:
 def ahead_of_time(known: Chip) -> Machine:
     """A machine that is not there."""
     return Machine(known.name, known.platform, known.key, None, None, "compiled ahead of time, not run", jax.__version__)
-
-
-def known_chip(card: str) -> Chip | None:
-    """`NVIDIA H100 80GB HBM3` and `TPU v5 lite` to their rows of the table."""
-    if tpu := re.fullmatch(r"TPU ?(.+)", card):
-        name = _TPUS.get(tpu[1], tpu[1])
-        return chip(name) if name in chip_names("tpu") else None
-    words = re.split(r"[\s-]+", card.lower())
-    return next((chip(name) for name in chip_names("gpu") if name in words), None)
 
 
 def _nccl() -> str | None:

@@ -16,6 +16,7 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Flow, Place, Use
 from lab.diagnosis.remarks import Remark
 from lab.diagnosis.specs import Dims, axes_of_dims, spec_text
+from lab.hlo.collectives import is_named_after_argument
 from lab.hlo.groups import Groups, UnreadGroups
 from lab.hlo.names import origin, phase
 from lab.hlo.read import Reading
@@ -189,8 +190,8 @@ class Program:
     def _site(self, transfer: Transfer, visit: Visit, number: int | None) -> Site:
         named = self.reading.reader.named(visit)
         site = Site(transfer, visit, number, _first(named.op_name) if named else "", transfer.origin, None)
-        is_argument = "/" not in (visit.instruction.op_name or "/")
-        if transfer.kind in _MOVES and not site.is_written and (number is not None or is_argument or site.op_name in self._names_behind(site)):
+        says_what_is_moved = number is not None or is_named_after_argument(visit.instruction) or site.op_name in self._names_behind(site)
+        if transfer.kind in _MOVES and not site.is_written and says_what_is_moved:
             served = self._served(site)
             site = replace(site, op_name=_first(served.op_name), line=self.origin(served) or site.line) if served else site
         return replace(site, phase=phase(site.op_name or None, self.is_differentiated))

@@ -95,7 +95,7 @@ class Reader:
         if not self.has_metadata:
             return None
         speaker, callers = [named] if named else [], [s.instruction for s in reversed(visit.callers)]
-        speakers = (visit.instruction, *(speaker + callers if _is_named_after_argument(visit.instruction) else callers + speaker))
+        speakers = (visit.instruction, *(speaker + callers if is_named_after_argument(visit.instruction) else callers + speaker))
         return next((place for speaker in speakers if (place := origin(speaker.extras, self.frames))), None)
 
     def _groups(self, instruction: Instruction, notes: Notes) -> tuple[Groups | None, tuple[str, ...] | None, int | None]:
@@ -153,7 +153,7 @@ class Reader:
         """
         if not self.has_metadata:
             return None
-        if _is_named_after_argument(visit.instruction) or self._is_nameless_gather(visit.instruction, visit.computation):
+        if is_named_after_argument(visit.instruction) or self._is_nameless_gather(visit.instruction, visit.computation):
             served = next((user for user in _users(visit.instruction, visit.computation) if "/" in (user.op_name or "")), None)
             if served is not None:
                 return served
@@ -305,7 +305,7 @@ def _users(instruction: Instruction, computation: Computation, limit: int = 16) 
             queue += [user.name for user in computation.users.get(name, ())]
 
 
-def _is_named_after_argument(instruction: Instruction) -> bool:
+def is_named_after_argument(instruction: Instruction) -> bool:
     """An argument's name has no levels."""
     name = instruction.op_name
     return name is not None and "/" not in name

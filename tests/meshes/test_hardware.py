@@ -7,7 +7,7 @@ import pytest
 
 from meshes.chip_texts import chip_text, known_fields, origin
 from meshes.errors import Unusable
-from meshes.hardware import Figure, Link, chip, chip_names
+from meshes.hardware import Figure, Link, chip, chip_names, known_chip
 
 CHIPS = chip_names("gpu") + chip_names("tpu")
 TABLE = tomllib.loads((files("meshes") / "hardware.toml").read_text())
@@ -104,3 +104,14 @@ def test_the_texts_of_the_h100_and_the_h200_were_dumped_on_hardware():
 def test_an_unknown_chip_is_refused_with_the_known_ones():
     with pytest.raises(Unusable, match="unknown chip 'v9'; known are a100, h100"):
         chip("v9")
+
+
+@pytest.mark.parametrize(
+    "card, key",
+    [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA H200", "h200"), ("NVIDIA B200", "b200"), ("cpu", None),
+     ("NVIDIA GeForce RTX 4090", None), ("TPU v4", "v4"), ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"),
+     ("TPU7x", "7x"), ("TPU v2", None)],
+)  # fmt: skip
+def test_a_card_is_found_in_the_table_of_hardware(card, key):
+    found = known_chip(card)
+    assert (found and found.key) == key

@@ -7,7 +7,7 @@ import pytest
 
 from lab.bench import run as benches
 from lab.bench.chains import Chain, chains, chosen
-from lab.bench.machine import Machine, known_chip, machine, nccl_version
+from lab.bench.machine import Machine, machine, nccl_version
 from lab.bench.programs import LeftOut, Measurement
 from lab.bench.record import Bench
 from lab.bench.sizes import parse_sizes, size_text
@@ -133,17 +133,6 @@ def test_versions_of_nccl_are_numbers_in_one_and_absent_without_it():
 def test_a_machine_tells_the_flags_of_xla_that_its_times_depend_on(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_experimental_parallel_collective_overlap_limit=2")
     assert machine(jax.devices("cpu")[0]).flags == "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
-
-
-@pytest.mark.parametrize(
-    "card, key",
-    [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA H200", "h200"), ("NVIDIA B200", "b200"), ("cpu", None),
-     ("NVIDIA GeForce RTX 4090", None), ("TPU v4", "v4"), ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"),
-     ("TPU7x", "7x"), ("TPU v2", None)],
-)  # fmt: skip
-def test_a_card_is_found_in_the_table_of_hardware(card, key):
-    found = known_chip(card)
-    assert (found and found.key) == key
 
 
 def test_the_record_is_a_link_profile(tmp_path):

@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+from lab.models.decoder import initial
 from lab.models.shape import DecoderShape
 from lab.settle.behaviours import INSTALLED
 from lab.strategies import program
@@ -121,6 +124,16 @@ def kept(strategy, sizes, remat):
 
 def test_a_layer_keeps_its_input_and_with_saved_names_what_attention_adds():
     assert (kept(ZERO3, {"fsdp": 8}, "full"), kept(ZERO3, {"fsdp": 8}, "names")) == (STREAM, 2 * STREAM)
+
+
+@pytest.mark.parametrize("router", ["softmax", "expert_choice"])
+def test_of_experts_jax_keeps_as_many_bytes_of_integers_as_are_counted_beside_a_layers_input(router):
+    shape = DecoderShape(layers=3, batch=4, length=16, embed=8, kv_heads=2, queries=1, head_dim=4, mlp=8, vocab=32, experts=4, router=router)
+    batch = jnp.zeros((2, shape.batch, shape.length), jnp.int32)
+    kept = jax.tree.leaves(jax.eval_shape(lambda state: jax.vjp(lambda state: program.mean_loss(state, *batch, shape), state)[1], initial(shape)))
+    choices = sum(4 * x.size for x in kept if x.dtype == jnp.int32 and x.shape[0] == shape.layers)
+    stream = shape.batch * shape.length * shape.embed * shape.bytes_per_element
+    assert shape.layers * (saved_layer_bytes(DATA_PARALLEL, shape, Axes.of({"data": 1})) - stream) == choices > 0
 
 
 def test_tensor_parallelism_keeps_whole_inputs_and_split_sequences_a_quarter():
