@@ -49,7 +49,7 @@ def bench(
     mesh = _mesh(target, axes)
     axes = Axes(mesh.axis_names, mesh.devices.shape)
     spanned = _spanned(axes, over)
-    wanted = chosen(chains(spanned), primitives, algorithms)
+    wanted = chosen(chains(spanned, kernels=at is None and _reach_each_other(mesh, spanned)), primitives, algorithms)
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     if at:
         found = tuple(entry for chain in watch(wanted) for entry in estimated(chain, mesh, spanned, sizes, at))
@@ -66,6 +66,11 @@ def _rates(target: Target, links: Path | None) -> Rates | None:
     if links:
         raise Unusable(f"links {links} are for an estimate, and target {target} is timed; leave them out, or name a target such as gpu:h200:1x8")
     return None
+
+
+def _reach_each_other(mesh: Mesh, spanned: Axes) -> bool:
+    """A kernel of one of these GPUs can be given the memory of all others that the axes span."""
+    return mesh.devices.flat[0].platform == "gpu" and spanned.size == mesh.size and len(mesh.axis_names) == 1 and jax.process_count() == 1
 
 
 def _spanned(axes: Axes, over: Sequence[str]) -> Axes:

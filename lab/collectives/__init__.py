@@ -1,7 +1,7 @@
 """Collectives as kernels for `jax.shard_map`, several algorithms each, and what every one of them costs."""
 
 from lab.collectives.algorithm import Algorithm
-from lab.collectives.catalogue import ALGORITHMS
+from lab.collectives.catalogue import ALGORITHMS, GPU_KERNELS
 from lab.collectives.cost import AlphaBeta, Cost
 from lab.collectives.primitives import (
     all_gather,
@@ -23,6 +23,7 @@ __all__ = [
     "Algorithm",
     "AlphaBeta",
     "Cost",
+    "GPU_KERNELS",
     "all_gather",
     "all_reduce",
     "all_to_all",

@@ -1,4 +1,4 @@
-"""Every algorithm by primitive and name: the one table to add a line to."""
+"""Every algorithm by primitive and name: the two tables to add a line to."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -9,6 +9,7 @@ from lab.collectives import (
     double_tree,
     exchange,
     hierarchical,
+    one_kernel,
     pipelined,
     recursive,
     ring,
@@ -17,6 +18,7 @@ from lab.collectives import (
 from lab.collectives.algorithm import (
     Algorithm,
     all_reduce_by_blocks,
+    one_axis,
     power_of_two,
     rounds_up,
     several_axes,
@@ -116,3 +118,10 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
         "circulant": Algorithm("barrier", circulant.barrier, circulant.barrier_cost),
     },
 }
+GPU_KERNELS: Mapping[str, Mapping[str, Algorithm]] = {
+    "all_reduce": {
+        "one_shot": Algorithm("all_reduce", one_kernel.all_reduce_one_shot, one_kernel.one_shot_cost, misfit=one_axis),
+        "two_shot": Algorithm("all_reduce", one_kernel.all_reduce_two_shot, builtin.all_reduce_cost, misfit=one_axis),
+    },
+}
+"""Those that GPUs alone have: each is a kernel that reaches the others' memory, so that no ledger shows what it sends."""

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from lab.collectives.algorithm import Algorithm
-from lab.collectives.catalogue import ALGORITHMS
+from lab.collectives.catalogue import ALGORITHMS, GPU_KERNELS
 from lab.collectives.cost import Cost, Pairs
 from lab.collectives.wires import Axis, Op, join, shift_pairs, split
 from meshes.axes import Axes
@@ -31,7 +31,7 @@ def all_reduce(x: Any, axis: Axis, algorithm: str | Algorithm = "ring", op: Op =
     Args:
       x: arrays of any shape; the result has the same.
       op: associative. "doubling" and "tree" keep the order of ranks and apply it to whole arrays; the others need it elementwise and
-        commutative as well.
+        commutative as well, and "one_shot" and "two_shot", which only GPUs have, take jnp.add.
     Raises:
       Unusable: the algorithm is unknown, or does not serve this axis or `op`.
     """
@@ -183,7 +183,7 @@ def _size(name: str) -> int:
 def _named(primitive: str, algorithm: str | Algorithm, axes: Axes) -> Algorithm:
     if primitive not in ALGORITHMS:
         raise Unusable(f"unknown primitive {primitive!r}; known are {', '.join(ALGORITHMS)}")
-    known = ALGORITHMS[primitive]
+    known = {**ALGORITHMS[primitive], **GPU_KERNELS.get(primitive, {})}
     chosen = algorithm if isinstance(algorithm, Algorithm) else known.get(algorithm)
     if chosen is None:
         raise Unusable(f"{primitive}: unknown algorithm {algorithm!r}; known are {', '.join(known)}")

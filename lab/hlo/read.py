@@ -25,6 +25,8 @@ _PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
 _REPLICAS = re.compile(r"\breplica_count=(\d+)")
 _OF_DEVICES = ("replica_groups", "source_target_pairs")
 _NO_START = ("-done", "-update", "recv")
+_REACHING_OTHERS = ("uses_xla_collective_metadata = true", '"has_communication":true')
+"""In the configuration of a Pallas kernel, of a GPU and of a TPU, that reaches other devices' memory."""
 _BEFORE_PARTITIONING = ("Sharding", "SPMDFullToShardShape", "xla.sdy.")
 
 
@@ -93,6 +95,7 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
     found = _transfers(reader, reached, notes)
     transfers = [transfer for transfer, _ in found]
     _note_unknown(module, text, notes)
+    _note_kernels(text, notes)
     total = _flops(reached.visits, notes)
     if not transfers:
         _note_why_none(text, size, notes)
@@ -218,6 +221,11 @@ def _note_unknown(module: Module, text: str, notes: Notes) -> None:
         for i in computation.instructions:
             if i.opcode not in collectives.OPCODES and not i.opcode.endswith(_NO_START) and any(f"{a}=" in i.attributes for a in _OF_DEVICES):
                 notes[f"{i.name}: {i.opcode} names devices and is not known here; not counted"] = True
+
+
+def _note_kernels(text: str, notes: Notes) -> None:
+    if found := sum(map(text.count, _REACHING_OTHERS)):
+        notes[f"kernels reach other devices' memory by themselves ({found} of them), and the text does not tell what they send: not counted"] = True
 
 
 def _note_why_none(text: str, devices: int | None, notes: Notes) -> None:

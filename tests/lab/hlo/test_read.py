@@ -203,6 +203,20 @@ def test_an_operation_of_tomorrow_that_names_devices_goes_to_the_notes():
     assert any("super-gather" in note for note in ledger.notes)
 
 
+@pytest.mark.parametrize(
+    ("target", "config"),
+    [
+        ("mosaic_gpu_v2", 'kernel_hash = "a", uses_xla_collective_metadata = {}, xla_replica_ids = "0,1"'),
+        ("tpu_custom_call", '"custom_call_config":{{"body":"TUzv","has_communication":{}}}'),
+    ],
+)
+def test_a_kernel_that_reaches_other_devices_by_itself_is_noted_and_one_that_does_not_is_not(target, config):
+    line = f'%x = f32[64]{{{{0}}}} parameter(0)\nROOT %k = f32[64]{{{{0}}}} custom-call(%x), custom_call_target="{target}", backend_config={{{{{config}}}}}'
+    does, does_not = (read(line.format(answer)) for answer in ("true", "false"))
+    assert not does.is_complete and "kernels reach other devices' memory by themselves (1 of them)" in does.notes[0]
+    assert does_not.is_complete and not does_not.notes
+
+
 def test_a_start_that_xla_marks_synchronous_overlaps_nothing():
     start = '%x = f32[64]{0} parameter(0)\n%s = ((f32[64]{0}), f32[64]{0}) all-to-all-start(%x), replica_groups=[1,8]<=[8], backend_config={"collective_backend_config":{"is_sync":SYNC}}\nROOT %d = f32[64]{0} all-to-all-done(%s)'
     assert only(read(start.replace("SYNC", "true"))).overlap == "sync"

@@ -1,0 +1,108 @@
+"""An all_reduce in one GPU kernel that reads and writes the other GPUs' memory: no messages, no copies, and no addition apart.
+
+XLA gives a Pallas kernel the addresses of every device's arrays, and starts it once all devices have come this far; before it ends, each of its
+blocks of threads waits until the same block of every other device is done. It takes the GPUs of one process, and neither NVSHMEM nor NVLink's
+multicast. One shot and two shots are the names that TensorRT-LLM has for the two ways. No text shows what such a kernel sends. Start JAX with
+CUDA_MODULE_LOADING=EAGER, as `lab bench` does: a kernel must not wait for one that another GPU has yet to load.
+"""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lab.collectives.cost import Cost, collective, rounds
+from lab.collectives.wires import Axis, Op
+from lab.ledger import Kind
+from meshes.axes import Axes
+from meshes.errors import Unusable
+
+THREADS, WORD = 128, 4
+"""Of a block; and bytes that a thread takes at once, since a compiler does not know that another device's address is aligned to more."""
+WORDS, BLOCKS = 16, 528
+"""At most: words of a thread in a tile, and blocks, four for each multiprocessor of an H100 or H200."""
+GRID = "blocks"
+DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32")
+
+
+def all_reduce_one_shot(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
+    """Every device adds up all arrays, in the order of ranks, so that results are equal to the bit."""
+    return _all_reduce(x, axis, op, shares=1)
+
+
+def one_shot_cost(axes: Axes, elements: int) -> Cost:
+    """One step of (P - 1) n: each device reads the others' arrays."""
+    return rounds(collective(Kind.ALL_GATHER, axes, axes.size * elements))
+
+
+def all_reduce_two_shot(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
+    """Rank r adds up block r of all arrays, and writes it into all results: the bytes of a ring."""
+    return _all_reduce(x, axis, op, shares=jax.lax.axis_size(axis))
+
+
+def _all_reduce(x: jax.Array, axis: Axis, op: Op, shares: int) -> jax.Array:
+    _check(x, axis, op)
+    if x.size == 0 or jax.lax.axis_size(axis) == 1:
+        return x
+    strip = THREADS * (WORD // x.dtype.itemsize)
+    flat_N = jnp.pad(x.reshape(-1), (0, -x.size % (shares * strip)))
+    tile = strip * _power_of_two(flat_N.size // shares // strip, WORDS)
+    return _kernel(flat_N, axis, op, shares, tile)(flat_N)[: x.size].reshape(x.shape)
+
+
+def _kernel(flat_N: jax.Array, axis: Axis, op: Op, shares: int, tile: int) -> Any:
+    """[N] to [N]; N is a multiple of `shares` tiles.
+
+    Args:
+      shares: into how many parts the devices divide the work; with one each does all of it, for itself.
+    """
+    # Here, since not every platform's jaxlib has what Pallas needs for GPUs.
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    ranks, share = range(jax.lax.axis_size(axis)), flat_N.size // shares
+    load = partial(plgpu.layout_cast, new_layout=plgpu.Layout.WG_STRIDED((tile,), vec_size=WORD // flat_N.dtype.itemsize))
+
+    def all_reduce(x_ref: Any, y_ref: Any, done: Any) -> None:
+        rank = jax.lax.axis_index(axis)
+        start = rank * share if shares > 1 else 0
+        arrays = [plgpu.remote_ref(x_ref, other) for other in ranks]
+        results = [plgpu.remote_ref(y_ref, other) for other in ranks] if shares > 1 else [y_ref]
+
+        @plgpu.nd_loop((share // tile,), collective_axes=GRID)
+        def _(loop: Any) -> None:
+            at = pl.ds(start + loop.index[0] * tile, tile)
+            total = reduce(op, [load(array[at]) for array in arrays])
+            for result in results:
+                result[at] = total
+
+        for distance in ranks[1:]:
+            pl.semaphore_signal(done, device_id=(rank + distance) % len(ranks))
+        pl.semaphore_wait(done, len(ranks) - 1)
+
+    return plgpu.kernel(
+        all_reduce,
+        out_type=jax.ShapeDtypeStruct(flat_N.shape, flat_N.dtype, manual_axis_type=jax.typeof(flat_N).manual_axis_type),
+        grid=(min(BLOCKS, share // tile),),
+        grid_names=(GRID,),
+        scratch_types=[plgpu.SemaphoreType.REGULAR],
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
+    )
+
+
+def _check(x: jax.Array, axis: Axis, op: Op) -> None:
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.abstract_device.platform != "gpu":
+        raise Unusable(f"all_reduce in one kernel: found {mesh.abstract_device.platform} devices, expected GPUs; name another algorithm")
+    if mesh.axis_names != (axis if isinstance(axis, tuple) else (axis,)):
+        raise Unusable(f"all_reduce in one kernel: found a mesh of {', '.join(mesh.axis_names)}, expected one of the one axis; name another algorithm")
+    if op is not jnp.add or x.dtype.name not in DTYPES:
+        raise Unusable(f"all_reduce in one kernel: found op {op} of {x.dtype}, expected jnp.add of {', '.join(DTYPES)}; name another algorithm")
+
+
+def _power_of_two(count: int, most: int) -> int:
+    """The largest up to `most` that divides `count`."""
+    return min(most, count & -count)
