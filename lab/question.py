@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+import jax
+
 from lab.book.checks import finite, not_negative, positive
 from lab.experiment import Claim, with_settings
-from meshes.errors import Unusable
+from meshes.errors import Unusable, first_line
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a question came to."""
+    """What a question came to.
+
+    Attributes:
+      failure: what XLA refused, in a line; then there are no rows and claims.
+    """
 
     experiment: str
     question: str
@@ -58,34 +64,41 @@ class Answer:
     rows: tuple[Row, ...]
     claims: tuple[Claim, ...]
     seconds: float
+    failure: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        return "failed" if self.failure else "answered"
 
     @property
     def is_fine(self) -> bool:
-        """Nothing of the book was refuted but what the catalogue disputes."""
-        return not any(claim.is_surprise for claim in self.claims)
+        """Nothing failed, and nothing of the book was refuted but what the catalogue disputes."""
+        return not (self.failure or any(claim.is_surprise for claim in self.claims))
 
     def to_json(self) -> dict[str, Any]:
         """One of the `results` of `sharding-lab/run/1`, with `rows` in place of terms."""
         nothing = dict.fromkeys(("style", "target", "mesh", "numerics", "memory"))
         fields = {key: value for key, value in asdict(self).items() if key != "seconds"}
-        return {**fields, **nothing, "verdict": "answered", "terms": [], "unexplained": [], "missing": [], "seconds": {"all": self.seconds}}
+        return {**fields, **nothing, "verdict": self.verdict, "terms": [], "unexplained": [], "missing": [], "seconds": {"all": self.seconds}}
 
 
 def answer(question: Question, settings: Mapping[str, str]) -> Answer:
     """Answers a question with some of its assumptions set from text.
 
     Raises:
-      Unusable: an unknown assumption, or one that a formula refuses.
+      Unusable: an unknown assumption, or one that a formula refuses. What XLA refuses is a failed answer, not an error.
     """
     start, parameters = time.perf_counter(), with_settings(question.parameters, settings)
     try:
         check(parameters, question.parameters)
-        rows, claims = question.answer(parameters), question.claims(parameters)
+        rows, claims, failure = question.answer(parameters), question.claims(parameters), None
     except Unusable:
         raise
     except (ArithmeticError, ValueError) as refusal:
         raise Unusable(f"{question.name}: {refusal}") from refusal
-    return Answer(question.name, question.question, asdict(parameters), rows, claims, time.perf_counter() - start)
+    except jax.errors.JaxRuntimeError as refusal:
+        rows, claims, failure = (), (), first_line(refusal)
+    return Answer(question.name, question.question, asdict(parameters), rows, claims, time.perf_counter() - start, failure)
 
 
 def check(assumed: Any, by_default: Any) -> None:

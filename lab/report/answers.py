@@ -24,6 +24,8 @@ def answers_text(answers: Sequence[Answer]) -> str:
 
 
 def answer_text(answer: Answer) -> str:
+    if answer.failure:
+        return _failure(answer)
     assumed = ", ".join(f"{name} {value:,.12g}" if isinstance(value, float) else f"{name} {value}" for name, value in answer.parameters.items())
     columns = [Column("", tuple(row.what for row in answer.rows)), Column("value", tuple(map(value_text, answer.rows)), is_number=True)]
     if any(row.predicted is not None for row in answer.rows):
@@ -33,14 +35,19 @@ def answer_text(answer: Answer) -> str:
 
 
 def summary_text(answers: Sequence[Answer]) -> str:
-    """One line for each question, then what was refuted and is not disputed yet."""
+    """One line for each question, then what failed, and what was refuted and is not disputed yet."""
     columns = [
-        Column("verdict", ("answered",) * len(answers)),
+        Column("verdict", tuple(answer.verdict for answer in answers)),
         Column("experiment", tuple(answer.experiment for answer in answers)),
         Column("claims of the book", tuple(_tally(answer) for answer in answers)),
     ]
+    failures = [_failure(answer) for answer in answers if answer.failure]
     surprises = [f"{answer.experiment}: {claim_text(claim)}" for answer in answers for claim in answer.claims if claim.is_surprise]
-    return "\n\n".join(part for part in (columns_text(columns), "\n".join(surprises)) if part)
+    return "\n\n".join(part for part in (columns_text(columns), "\n".join([*failures, *surprises])) if part)
+
+
+def _failure(answer: Answer) -> str:
+    return f"failed: {answer.experiment}: {answer.failure}"
 
 
 def _tally(answer: Answer) -> str:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass, replace
 
+import jax
 import pytest
 
 from lab import suite
@@ -80,6 +81,36 @@ def test_a_refutation_that_nobody_disputed_ends_with_status_1(lab, monkeypatch):
     monkeypatch.setattr(suite, "load", lambda: [surprise])
     answer = lab("verify")
     assert answer.status == 1 and "ch37_batch: refuted ch37.exercises: 120 is not 100" in answer.out
+
+
+@pytest.fixture
+def two(monkeypatch):
+    """A question that XLA refuses, and one that is answered."""
+    from experiments.ch37_batch import EXPERIMENT
+
+    def refused(_assumed):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room for 64.02GiB\nOut of memory on device 0")
+
+    monkeypatch.setattr(suite, "load", lambda *_: [replace(EXPERIMENT, name="ch19_full", answer=refused), EXPERIMENT])
+
+
+def test_what_xla_refuses_is_told_in_a_line_and_the_next_question_is_answered(lab, two):
+    answer = lab("run", "ch19_full", "ch37_batch")
+    assert (answer.status, answer.err) == (1, "")
+    assert answer.out.startswith("failed: ch19_full: RESOURCE_EXHAUSTED: no room for 64.02GiB\n\n\nanswered: ch37_batch\n")
+
+
+def test_what_xla_refuses_is_a_failed_result(lab, two):
+    found = [(result["verdict"], result["failure"], bool(result["rows"])) for result in json.loads(lab("run", "ch19_full", "ch37_batch", "--json").out)["results"]]
+    assert found == [("failed", "RESOURCE_EXHAUSTED: no room for 64.02GiB", False), ("answered", None, True)]
+
+
+def test_verify_names_what_xla_refuses_below_the_verdicts(lab, two):
+    answer = lab("verify")
+    assert answer.status == 1 and "\n\nfailed: ch19_full: RESOURCE_EXHAUSTED: no room for 64.02GiB\n" in answer.out
+    assert [line.split()[:2] for line in answer.out.splitlines() if "ch37_batch" in line or line.startswith("failed  ")] == [
+        ["failed", "ch19_full"], ["answered", "ch37_batch"]
+    ]  # fmt: skip
 
 
 def test_an_unknown_assumption_lists_the_known(lab):

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 def verdict(results: Sequence[Result], trained: Sequence[Trained], answers: Sequence[Answer]) -> Verdict:
     """The worst of all, and how often there is which."""
     every = [*results, *trained, *answers]
-    verdicts = [one.verdict for one in (*results, *trained)]
+    verdicts = [*(one.verdict for one in (*results, *trained)), *(Settled.FAILED for one in answers if one.failure)]
     word = str(max(verdicts, key=list(Settled).index)) if verdicts else "answered"
     surprises = [claim for one in every for claim in one.claims if claim.is_surprise]
     counts = {"training": len(trained), "question": len(answers)}
@@ -80,7 +80,7 @@ def others(trained: Sequence[Trained], answers: Sequence[Answer]) -> Section:
     links += [link(one.experiment, "question", number) for number, one in enumerate(answers, 1)]
     columns = [
         Column("experiment", links),
-        Column("verdict", [*(status(one.verdict) for one in trained), *(status("answered") for _ in answers)]),
+        Column("verdict", [status(one.verdict) for one in (*trained, *answers)]),
         Column("question", [*(one.training.question for one in trained), *(one.question for one in answers)]),
         Column("claims of the book", [tally(Counter(map(outcome, one.claims))) for one in (*trained, *answers)]),
     ]
@@ -178,8 +178,9 @@ def answer_part(answer: Answer, number: int, *, is_folded: bool) -> Part:
         numbers("value", list(map(value_text, answer.rows)), [None if isinstance(row.value, str) else row.value for row in answer.rows]),
         numbers("theory", list(map(predicted_text, answer.rows)), [row.predicted for row in answer.rows]),
     ]
-    sections = Section("Answer", table(f"With {assumed}", columns)), claims([(answer.experiment, claim) for claim in answer.claims])
-    return Part(f"answered: {answer.experiment}", sections, answer.question, is_folded, f"question-{number}")
+    told = words([f"failed: {answer.failure}"]) if answer.failure else table(f"With {assumed}", columns)
+    sections = Section("Answer", told), claims([(answer.experiment, claim) for claim in answer.claims])
+    return Part(f"{answer.verdict}: {answer.experiment}", sections, answer.question, is_folded, f"question-{number}")
 
 
 def trained_part(trained: Trained, number: int, *, is_folded: bool) -> Part:

@@ -147,6 +147,13 @@ def test_an_answer_shows_values_beside_theory():
     assert tables(of(answers=(ANSWER,)))["With chips 8"] == [["what", "value", "theory"], ["bytes", "7 MB", "8 MB"], ["best", "ring", ""]]
 
 
+def test_a_question_that_xla_refuses_has_failed_on_its_page():
+    html = of(answers=(ANSWER, replace(ANSWER, rows=(), claims=(), failure="out of memory")))
+    assert read(html).find("section/h1").text == "Failed" and 'class="verdict bad"' in html
+    assert "<li>failed: out of memory</li>" in html and "failed: ch37_chip" in html
+    assert [row[1] for row in tables(html)["Trainings, and questions that numbers answer"][1:]] == ["answered", "failed"]
+
+
 def test_a_pipeline_of_four_and_eight_idles_3_of_11():
     html = of(PIPELINE)
     assert "1f1b: 4 stages, 8 micro-batches; idle 27.3 %" in html
