@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from lab.claims import claims_of
 from lab.clock import timed
-from lab.experiment import Claim, Experiment, Numerics, numerics, small
+from lab.experiment import Claim, Experiment, Numerics, described, numerics, small
 from lab.hlo.read import read_text
 from lab.inspection import devices_of, inspect_program
 from lab.ledger import Ledger, Memory
@@ -112,7 +112,7 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
     start = time.perf_counter()
     mesh = make_mesh(target, axes)
     predicted = experiment.predict(parameters, axes)
-    held = experiment.memory(style, parameters, axes, target.memory_bytes) if experiment.memory else None
+    held = experiment.memory(style, parameters, axes, described(target).memory_bytes) if experiment.memory else None
 
     def result(compiled: float, read: float, **outcome: Any) -> Result:
         seconds = Seconds(compiled, read, time.perf_counter() - start)

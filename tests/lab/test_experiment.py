@@ -17,7 +17,7 @@ from lab.experiment import (
     with_settings,
 )
 from lab.models.shape import DecoderShape
-from lab.run import _numbers
+from lab.run import _numbers, run
 from meshes.axes import DATA, EXPERT, Axes
 from meshes.errors import Unusable
 from meshes.targets import Target, make_mesh, parse_target
@@ -128,3 +128,9 @@ def test_choices_that_need_other_sizes_leave_numbers_unchecked_with_the_reason()
 )
 def test_a_question_about_two_axes_has_both_on_four_devices_or_more(target, expected):
     assert on_two_axes(DATA, EXPERT)(parse_target(target)) == Axes.parse(expected)
+
+
+def test_what_theory_says_of_memory_goes_by_the_attached_cards(monkeypatch):
+    monkeypatch.setattr("lab.run.described", lambda target: parse_target("gpu:h200:1x8"))
+    told = replace(load("ch14_shares"), memory=lambda style, parameters, axes, room: {"room": room})
+    assert run(told, target=parse_target("attached"), style="explicit").held == {"room": parse_target("gpu:h200:1x8").memory_bytes}
