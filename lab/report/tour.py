@@ -9,7 +9,7 @@ from lab.report.tables import Column, columns_text
 from lab.tour.profile import Spent
 from lab.tour.programs import Compared
 from lab.tour.times import TimedStep
-from lab.tour.tour import Tour
+from lab.tour.tour import FAR, Tour
 
 
 def tour_text(tour: Tour) -> str:
@@ -49,8 +49,8 @@ def _errors(tour: Tour) -> str:
     worst = sorted(tour.times, key=lambda step: -abs(step.error))[:3]
     told = "; ".join(f"{step.setting} {step.error:+.1%}" for step in worst)
     ahead = [abs(step.error_ahead) for step in tour.times if step.error_ahead is not None]
-    from_ahead = f"; from texts compiled ahead of time, median error {median(ahead):.1%}" if ahead else ""
-    return f"{len(tour.times)} steps: median error {tour.median_error:.1%}, {len(tour.far_off)} off by more than 20 %; worst: {told}{from_ahead}"
+    from_ahead = f"; from texts compiled ahead of time, median error {median(ahead):.1%}, {sum(error > FAR for error in ahead)} so far off" if ahead else ""
+    return f"{len(tour.times)} steps: median error {tour.median_error:.1%}, {len(tour.far_off)} off by more than {FAR:.0%}; worst: {told}{from_ahead}"
 
 
 def _programs(tour: Tour) -> list[Column]:

@@ -66,7 +66,8 @@ class TimedStep:
 
     Attributes:
       mesh: of the layout, by axis.
-      ahead: predicted from the text that is compiled ahead of time, without trying kernels on the card; None where the card is in no table.
+      ahead: predicted from the text that is compiled ahead of time, without trying kernels on the card: in all as `total`, and by term; None where the
+        card is in no table.
       spent: what the profiler saw.
     """
 
@@ -75,7 +76,7 @@ class TimedStep:
     predicted: float
     terms: dict[str, float]
     mesh: Mapping[str, int]
-    ahead: float | None = None
+    ahead: Mapping[str, float] | None = None
     spent: Spent | None = None
 
     @property
@@ -85,11 +86,12 @@ class TimedStep:
 
     @property
     def error_ahead(self) -> float | None:
-        return None if self.ahead is None else self.ahead / self.measured - 1
+        return None if self.ahead is None else self.ahead["total"] / self.measured - 1
 
     def to_json(self) -> dict[str, Any]:
         seconds = {"measured_s": self.measured, "predicted_s": self.predicted, "error": self.error, "terms_s": self.terms}
-        ahead = {"predicted_ahead_of_time_s": self.ahead, "error_ahead_of_time": self.error_ahead}
+        terms = self.ahead and {name: spent for name, spent in self.ahead.items() if name != "total"}
+        ahead = {"predicted_ahead_of_time_s": self.ahead and self.ahead["total"], "error_ahead_of_time": self.error_ahead, "terms_ahead_of_time_s": terms}
         return self.setting._asdict() | {"mesh": dict(self.mesh)} | seconds | ahead | {"profiled_s": self.spent and self.spent._asdict()}
 
 
@@ -130,9 +132,9 @@ def _compiled(setting: Setting, axes: Axes, target: Target, chip_text: str | Non
     return compiled(setting.layout, setting.style, setting.shape, axes, target, chip_text)
 
 
-def _ahead(setting: Setting, axes: Axes, target: Target, chip_text: str | None, rates: Rates) -> float:
+def _ahead(setting: Setting, axes: Axes, target: Target, chip_text: str | None, rates: Rates) -> dict[str, float]:
     program, _, mesh = _compiled(setting, axes, target, chip_text)
-    return _predicted(setting, program, mesh, target, rates)["total"]
+    return _predicted(setting, program, mesh, target, rates)
 
 
 def _predicted(setting: Setting, program: jax.stages.Compiled, mesh: Mesh, target: Target, rates: Rates) -> dict[str, float]:
@@ -140,7 +142,7 @@ def _predicted(setting: Setting, program: jax.stages.Compiled, mesh: Mesh, targe
     return asdict(step_time(program.as_text(), ledger, rates))
 
 
-def _timed(setting: Setting, program: jax.stages.Compiled, args: Any, mesh: Mesh, target: Target, rates: Rates, ahead: float | None) -> TimedStep:
+def _timed(setting: Setting, program: jax.stages.Compiled, args: Any, mesh: Mesh, target: Target, rates: Rates, ahead: Mapping[str, float] | None) -> TimedStep:
     terms = _predicted(setting, program, mesh, target, rates)
     seconds, spent = _chains(program, args, setting.shape)
     return TimedStep(setting, min(seconds), terms.pop("total"), terms, dict(mesh.shape), ahead, spent)

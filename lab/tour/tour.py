@@ -28,6 +28,8 @@ SCHEMA = "sharding-lab/tour/1"
 PARTS = ("collectives", "times", "programs", "losses")
 LINK_SIZES = tuple(4**power * 2**10 for power in range(11))
 """1 KiB to 1 GiB."""
+FAR = 0.2
+"""Of a step's time."""
 Watch = Callable[[Sequence[Any]], Iterable[Any]]
 
 
@@ -55,7 +57,7 @@ class Tour:
     @property
     def far_off(self) -> tuple[TimedStep, ...]:
         """Predicted times that are off by more than a fifth."""
-        return tuple(step for step in self.times if abs(step.error) > 0.2)
+        return tuple(step for step in self.times if abs(step.error) > FAR)
 
     @property
     def failures(self) -> tuple[str, ...]:

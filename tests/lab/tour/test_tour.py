@@ -53,7 +53,7 @@ def test_errors_are_of_the_prediction_and_those_above_a_fifth_are_counted():
     assert tour.median_error == pytest.approx(0.1)
     assert [one.error for one in tour.far_off] == [pytest.approx(-0.21)]
     text = tour_text(tour)
-    assert "3 steps: median error 10.0%, 1 off by more than 20 %; worst: ch14_data_parallel explicit small remat=full -21.0%" in text
+    assert "3 steps: median error 10.0%, 1 off by more than 20%; worst: ch14_data_parallel explicit small remat=full -21.0%" in text
     assert json.loads(json.dumps(tour.to_json()))["times"][1]["error"] == pytest.approx(-0.21)
 
 
@@ -83,10 +83,11 @@ def test_a_tour_on_which_something_failed_says_so_and_ends_with_status_1(lab, mo
 
 
 def test_what_is_predicted_ahead_of_time_and_what_the_profiler_saw_stand_beside_the_step():
-    seen = replace(step(0.01, 0.011), ahead=0.012, spent=Spent(0.009, 0.002, 0.001))
+    seen = replace(step(0.01, 0.011), ahead={"total": 0.0121, "memory": 0.007}, spent=Spent(0.009, 0.002, 0.001))
     text = tour_text(Tour("lab tour", "2026-01-01", MACHINE, 2, times=(seen,)))
-    assert "from texts compiled ahead of time, median error 20.0%" in text
-    assert seen.to_json()["error_ahead_of_time"] == pytest.approx(0.2)
+    assert "from texts compiled ahead of time, median error 21.0%, 1 so far off" in text
+    assert seen.to_json()["error_ahead_of_time"] == pytest.approx(0.21)
+    assert seen.to_json()["terms_ahead_of_time_s"] == {"memory": 0.007}
     assert seen.to_json()["profiled_s"] == {"kernels": 0.009, "communication": 0.002, "waiting": 0.001}
 
 
