@@ -36,16 +36,17 @@ class Nudge(NamedTuple):
 
 
 STILL = Nudge()
-# The smallest first, up to ten times what another order of the sequences moves: in ch18_training a logit, which is about 1, by 2.4e-7 in the mean square
-# (none of 8192 by more than 1.5e-6), at step 1 as at step 99.
-NUDGES = tuple(Nudge(sign * EPS * 4.0**power, seed) for power in range(-1, 3) for seed in range(4) for sign in (1, -1))
+# The smallest first, up to what rounding has been seen to move. Another order of the sequences moves a logit of ch18_training, which is about 1, by 2.4e-7 in
+# the mean square (none of 8192 by more than 1.5e-6), at step 1 as at step 99. But Adam divides the first gradient by its size: that of one weight of the byte
+# "_" is 2e-8, beside 9e-3 in its row, and four GPUs rounded it so that the weight came to lie 2e-5 off, and at step 48 two logits of a "_" 5e-6.
+NUDGES = tuple(Nudge(sign * EPS * 4.0**power, seed) for power in range(-1, 4) for seed in range(4) for sign in (1, -1))
 # What a choice changes may show late: of 14 ties made at the size of ch18_training one showed two steps later, all others at once.
 LOOK_BACK, LOOK_AHEAD = 8, 8
 
 
 @dataclass(frozen=True)
 class Tie:
-    """A step at which a relative change by `size` of the routers' weights, within float32's rounding, tips a choice of experts."""
+    """A step at which a relative change by `size` of the routers' weights, no more than float32's rounding does to logits, tips a choice of experts."""
 
     step: int
     size: float
@@ -174,7 +175,8 @@ def followed(found: np.ndarray, alone: Alone, shape: TrainingShape, batches: Bat
     """One device's training that chose at ties as the curve did, with the ties, as far as they explain the curve.
 
     Where the gates of two experts nearly tie the last bit of a sum decides, and two trainings part from there on. It is taken for one only if a change of
-    the routers' weights within their rounding, for a single step, gives the curve's own losses from that step on, as closely as those before it.
+    the routers' weights for a single step, as small as what rounding does to logits, gives the curve's own losses from that step on, as closely as those
+    before it.
     """
     if not shape.experts or left(found, alone) is None:
         return alone, ()

@@ -41,15 +41,16 @@ def run(size: np.float32, steps: int = SHAPE.steps, nudge: Nudge = STILL, at: in
     return losses(lambda *given: module._step(SHAPE)(next(nudges), *given), start(size), BATCHES[:steps])
 
 
-def halves(low: float, high: float, monkeypatch) -> Halves:
-    """Bisects these changes of the routers' weights for a leap of the loss at step 5."""
+def halves(low: float, high: float, monkeypatch, apart: float = 0.0) -> Halves:
+    """Bisects these changes of the routers' weights for a leap of the loss at step 5; one device's are that far from it."""
     low, high = np.float32(low), np.float32(high)
     last = {size: run(size, 6)[-1] for size in (low, high)}
     while (middle := np.float32((low + high) / 2)) not in (low, high):
         last[middle] = run(middle, 6)[-1]
         low, high = (low, middle) if abs(last[middle] - last[low]) > abs(last[middle] - last[high]) else (middle, high)
-    monkeypatch.setattr(module, "_start", lambda shape: start(low))
-    return Halves(rounding_only(run(low)), run(high))
+    own = low - np.float32(apart)
+    monkeypatch.setattr(module, "_start", lambda shape: start(own))
+    return Halves(rounding_only(run(own)), run(high))
 
 
 def rounding_only(curve: np.ndarray) -> Alone:
@@ -62,6 +63,15 @@ def test_a_choice_that_rounding_tips_at_step_2_explains_the_whole_curve(monkeypa
     own, ties = followed(two.other, two.alone, SHAPE, BATCHES)
     assert [tie.step for tie in ties] == [2] and 0 < ties[0].size <= 16 * EPS
     assert left(two.other, own) is None
+
+
+@pytest.mark.parametrize(("apart", "is_tie"), [(4e-6, True), (2e-5, False)])
+def test_a_choice_4e_6_away_is_a_tie_and_one_2e_5_away_has_left(apart, is_tie, monkeypatch):
+    """The rounding of an early step can move logits by the first, where Adam divides a gradient of next to nothing by itself."""
+    two = halves(1e-3, 2e-3, monkeypatch, apart)
+    own, ties = followed(two.other, two.alone, SHAPE, BATCHES)
+    assert [tie.step for tie in ties] == [2] * is_tie and all(apart < tie.size < 2 * apart for tie in ties)
+    assert (left(two.other, own) is None) == is_tie
 
 
 def test_a_nudge_that_tips_a_choice_once_and_then_no_more_explains_the_curve_too(monkeypatch):
