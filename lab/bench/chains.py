@@ -101,14 +101,11 @@ def chosen(known: Sequence[Chain], primitives: Sequence[str], algorithms: Sequen
     """Those of `known` that have one of the primitives and one of the algorithms; no names stand for all.
 
     Raises:
-      Unusable: no chain has such a name, or none has both.
+      Unusable: no chain has such a primitive, or none of these primitives such an algorithm.
     """
     _check("primitive", primitives, {name for chain in known for name in chain.primitives})
-    _check("algorithm", algorithms, {name for chain in known for name in chain.algorithms})
-    found = [chain for chain in known if _meets(chain.primitives, primitives) and _meets(chain.algorithms, algorithms)]
-    if not found:
-        raise Unusable(f"no algorithm {', '.join(algorithms)} of {', '.join(primitives)}; leave one of the two out to see what there is")
-    return tuple(found)
+    _check("algorithm", algorithms, {name for chain in known if _meets(chain.primitives, primitives) for name in chain.algorithms})
+    return tuple(chain for chain in known if _meets(chain.primitives, primitives) and _meets(chain.algorithms, algorithms))
 
 
 def _run(primitive: str, algorithm: str, x: jax.Array, axis: Axis) -> jax.Array:

@@ -6,11 +6,13 @@ import ctypes
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import jax
 
 from meshes.hardware import Chip, known_chip
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -25,6 +27,7 @@ class Machine:
       runtime: what the backend of JAX says of itself.
       jax: its version.
       flags: of XLA, as the environment has them.
+      environment: what else in it NCCL and CUDA's loader read.
     """
 
     card: str
@@ -35,13 +38,16 @@ class Machine:
     runtime: str
     jax: str
     flags: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def machine(device: jax.Device) -> Machine:
     known = known_chip(device.device_kind)
     driver = _driver() if device.platform == "gpu" else None
     runtime = " ".join(device.client.platform_version.split())
-    return Machine(device.device_kind, device.platform, known and known.key, driver, _nccl(), runtime, jax.__version__, os.environ.get("XLA_FLAGS", ""))
+    versions = driver, _nccl(), runtime, jax.__version__
+    read = {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_") or name == "CUDA_MODULE_LOADING"}
+    return Machine(device.device_kind, device.platform, known and known.key, *versions, os.environ.get("XLA_FLAGS", ""), read)
 
 
 def ahead_of_time(known: Chip) -> Machine:

@@ -14,6 +14,7 @@ from lab.bench.estimate import assumed, estimated, rates
 from lab.bench.machine import ahead_of_time, machine
 from lab.bench.record import Bench
 from lab.bench.timing import launch_seconds, measured
+from lab.collectives import GPU_KERNELS, one_kernel
 from lab.run import RUNNABLE
 from lab.step_time import Rates
 from meshes.axes import Axes
@@ -43,13 +44,14 @@ def bench(
       over: axes that every collective spans, by default all; groups along the others work side by side.
       links: of an estimate: see `lab.bench.estimate.rates`.
     Raises:
-      Unusable: devices that can neither be run on nor estimated for, fewer than two to span, a mesh of another size, or an unknown name.
+      Unusable: devices that can neither be run on nor estimated for, fewer than two to span, a mesh of another size, or a name that is unknown or has
+        no place on these devices.
     """
     at = _rates(target, links)
     mesh = _mesh(target, axes)
     axes = Axes(mesh.axis_names, mesh.devices.shape)
     spanned = _spanned(axes, over)
-    wanted = chosen(chains(spanned, kernels=at is None and _reach_each_other(mesh, spanned)), primitives, algorithms)
+    wanted = chosen(chains(spanned, _kernels(algorithms, mesh, spanned, at)), primitives, algorithms)
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     if at:
         found = tuple(entry for chain in watch(wanted) for entry in estimated(chain, mesh, spanned, sizes, at))
@@ -68,9 +70,18 @@ def _rates(target: Target, links: Path | None) -> Rates | None:
     return None
 
 
-def _reach_each_other(mesh: Mesh, spanned: Axes) -> bool:
-    """A kernel of one of these GPUs can be given the memory of all others that the axes span."""
-    return mesh.devices.flat[0].platform == "gpu" and spanned.size == mesh.size and len(mesh.axis_names) == 1 and jax.process_count() == 1
+def _kernels(algorithms: Sequence[str], mesh: Mesh, spanned: Axes, at: Rates | None) -> bool:
+    """Whether those that GPUs alone have are timed: where they are named, since kernels that wait for one another could wait for ever.
+
+    Raises:
+      Unusable: they are named, and these devices cannot run them.
+    """
+    named = [name for table in GPU_KERNELS.values() for name in table if name in algorithms]
+    card = mesh.devices.flat[0].device_kind
+    if named and (at or spanned.size < mesh.size or len(mesh.axis_names) > 1 or not one_kernel.is_on(card)):
+        found = f"{mesh.size} x {card}{' to estimate for' if at else ''}, over {spanned}"
+        raise Unusable(f"algorithm {named[0]}: found {found}; expected attached H100s or H200s, over one axis of all of them")
+    return bool(named)
 
 
 def _spanned(axes: Axes, over: Sequence[str]) -> Axes:

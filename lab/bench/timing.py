@@ -33,6 +33,8 @@ def _measured(program: Program, mesh: Mesh, launch_s: float) -> Measurement | Le
     if why := difference(program) or _too_large(program.compiled, mesh):
         return program.left_out(why)
     try:
+        if why := _wrong(program, mesh):
+            return program.left_out(why)
         seconds = _runs(program.compiled, _numbers(mesh, program.elements))
     except jax.errors.JaxRuntimeError as refusal:  # Libraries take memory of their own: one size too many must not cost all others.
         return program.left_out(first_line(refusal))
@@ -57,6 +59,16 @@ def _too_large(compiled: jax.stages.Compiled, mesh: Mesh) -> str | None:
     return f"needs {needed:,} B of the device's {limit:,} B" if limit and needed > limit else None
 
 
+def _wrong(program: Program, mesh: Mesh) -> str | None:
+    """What no text vouches for has to give what JAX's own collective gives."""
+    if not program.chain.is_in_kernels:
+        return None
+    own = Chain(program.chain.primitives, ("lax",))
+    numbers = jax.jit(lambda: jnp.arange(mesh.size * program.elements, dtype=jnp.uint32), out_shardings=_sharding(mesh))
+    found, expected = (compiled(lambda x_N, chain=chain: chain.call(x_N, program.over.names), mesh, program.elements)(numbers()) for chain in (program.chain, own))
+    return None if jnp.array_equal(found, expected) else "its results are not those of jax.lax"
+
+
 def _memory_limit(mesh: Mesh) -> int | None:
     """Bytes that a device gives to programs, None where it does not tell."""
     return (mesh.devices.flat[0].memory_stats() or {}).get("bytes_limit")
@@ -69,5 +81,8 @@ def _numbers(mesh: Mesh, elements: int) -> jax.Array:
 
 @cache
 def _maker(mesh: Mesh, elements: int) -> Callable[[], jax.Array]:
-    sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    return jax.jit(lambda: jnp.ones(mesh.size * elements, jnp.uint32), out_shardings=sharding)
+    return jax.jit(lambda: jnp.ones(mesh.size * elements, jnp.uint32), out_shardings=_sharding(mesh))
+
+
+def _sharding(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(mesh.axis_names))

@@ -1,9 +1,10 @@
 """An all_reduce in one GPU kernel that reads and writes the other GPUs' memory: no messages, no copies, and no addition apart.
 
 XLA gives a Pallas kernel the addresses of every device's arrays, and starts it once all devices have come this far; before it ends, each of its
-blocks of threads waits until the same block of every other device is done. It takes the GPUs of one process, and neither NVSHMEM nor NVLink's
-multicast. One shot and two shots are the names that TensorRT-LLM has for the two ways. No text shows what such a kernel sends. Start JAX with
-CUDA_MODULE_LOADING=EAGER, as `lab bench` does: a kernel must not wait for one that another GPU has yet to load.
+blocks of threads waits until the same block of every other device is done. It takes H100s or H200s of one process on one host, in the order of their
+ids, and neither NVSHMEM nor NVLink's multicast; it has no gradient. One shot and two shots are the names that TensorRT-LLM has for the two ways. No text
+shows what such a kernel sends. Start JAX with CUDA_MODULE_LOADING=EAGER, as `lab bench` does: a kernel must not wait for one that another GPU has yet
+to load.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ import jax
 import jax.numpy as jnp
 
 from lab.collectives.cost import Cost, collective, rounds
-from lab.collectives.wires import Axis, Op
+from lab.collectives.wires import Axis, Op, block_size
 from lab.ledger import Kind
 from meshes.axes import Axes
 from meshes.errors import Unusable
+from meshes.hardware import known_chip
 
 THREADS, WORD = 128, 4
 """Of a block; and bytes that a thread takes at once, since a compiler does not know that another device's address is aligned to more."""
-WORDS, BLOCKS = 16, 528
-"""At most: words of a thread in a tile, and blocks, four for each multiprocessor of an H100 or H200."""
+WORDS = 16
+"""Of a thread in a tile, at most."""
+BLOCKS = 8
+"""Of a multiprocessor, over the number of arrays that each adds up: all of them have to be at work at once, since they wait for one another."""
 GRID = "blocks"
+CHIPS = ("h100", "h200")
 DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32")
 
 
@@ -48,9 +53,10 @@ def _all_reduce(x: jax.Array, axis: Axis, op: Op, shares: int) -> jax.Array:
     if x.size == 0 or jax.lax.axis_size(axis) == 1:
         return x
     strip = THREADS * (WORD // x.dtype.itemsize)
-    flat_N = jnp.pad(x.reshape(-1), (0, -x.size % (shares * strip)))
-    tile = strip * _power_of_two(flat_N.size // shares // strip, WORDS)
-    return _kernel(flat_N, axis, op, shares, tile)(flat_N)[: x.size].reshape(x.shape)
+    tile = strip * _power_of_two(block_size(x.size, shares * strip), WORDS)
+    flat_N = jnp.pad(x.reshape(-1), (0, -x.size % (shares * tile)))
+    total_N = jax.lax.pcast(_kernel(flat_N, axis, op, shares, tile)(flat_N), axis, to="varying")
+    return total_N[: x.size].reshape(x.shape)
 
 
 def _kernel(flat_N: jax.Array, axis: Axis, op: Op, shares: int, tile: int) -> Any:
@@ -85,24 +91,37 @@ def _kernel(flat_N: jax.Array, axis: Axis, op: Op, shares: int, tile: int) -> An
 
     return plgpu.kernel(
         all_reduce,
-        out_type=jax.ShapeDtypeStruct(flat_N.shape, flat_N.dtype, manual_axis_type=jax.typeof(flat_N).manual_axis_type),
-        grid=(min(BLOCKS, share // tile),),
+        out_type=jax.ShapeDtypeStruct(flat_N.shape, flat_N.dtype),
+        grid=(min(_blocks(len(ranks)), share // tile),),
         grid_names=(GRID,),
         scratch_types=[plgpu.SemaphoreType.REGULAR],
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
     )
 
 
+def _blocks(arrays: int) -> int:
+    return jax.sharding.get_abstract_mesh().abstract_device.num_cores * max(1, BLOCKS // arrays)
+
+
 def _check(x: jax.Array, axis: Axis, op: Op) -> None:
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.abstract_device.platform != "gpu":
-        raise Unusable(f"all_reduce in one kernel: found {mesh.abstract_device.platform} devices, expected GPUs; name another algorithm")
-    if mesh.axis_names != (axis if isinstance(axis, tuple) else (axis,)):
-        raise Unusable(f"all_reduce in one kernel: found a mesh of {', '.join(mesh.axis_names)}, expected one of the one axis; name another algorithm")
-    if op is not jnp.add or x.dtype.name not in DTYPES:
-        raise Unusable(f"all_reduce in one kernel: found op {op} of {x.dtype}, expected jnp.add of {', '.join(DTYPES)}; name another algorithm")
+    if not is_on(mesh.abstract_device.device_kind):
+        raise Unusable(f"all_reduce in one kernel: found devices {mesh.abstract_device.device_kind}, expected H100s or H200s; name another algorithm")
+    if mesh.axis_names != (axis if isinstance(axis, tuple) else (axis,)) or jax.process_count() > 1:
+        found = f"a mesh of {', '.join(mesh.axis_names)} and {jax.process_count()} processes"
+        raise Unusable(f"all_reduce in one kernel over {axis}: found {found}, expected a mesh of this axis alone in one process; name another algorithm")
+    if op is not jnp.add:
+        raise Unusable(f"all_reduce in one kernel: found op {op}, expected jnp.add; name another algorithm")
+    if x.dtype.name not in DTYPES:
+        raise Unusable(f"all_reduce in one kernel: found {x.dtype}, expected {', '.join(DTYPES)}; name another algorithm")
+
+
+def is_on(card: str) -> bool:
+    """Whether devices that a runtime names so have it: on an A100 the compiler ends the process."""
+    known = known_chip(card)
+    return known is not None and known.key in CHIPS
 
 
 def _power_of_two(count: int, most: int) -> int:
-    """The largest up to `most` that divides `count`."""
-    return min(most, count & -count)
+    """The largest up to `count` and `most`."""
+    return min(most, 1 << (count.bit_length() - 1))

@@ -15,7 +15,8 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
 def findings_text(diagnosis: Diagnosis) -> str:
     found = diagnosis.findings
     if not found:
-        return f"{diagnosis.ledger.source or 'the program'}: nothing found that it could do without"
+        read = "" if diagnosis.ledger.is_complete else " in what could be read of it, which is not all (see the notes)"
+        return f"{diagnosis.ledger.source or 'the program'}: nothing found that it could do without{read}"
     heading = f"{len(found)} {'finding' if len(found) == 1 else 'findings'}, the worst first"
     return "\n".join([heading, *(f"\n{finding_text(number, finding)}" for number, finding in enumerate(found, 1))])
 

@@ -6,8 +6,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from lab import diagnosis, inspection
+from lab.ledger import Ledger
 from lab.models.shape import DecoderShape
-from lab.report.diagnosis import diagnosis_text
+from lab.report.diagnosis import diagnosis_text, findings_text
 from lab.strategies import program
 from meshes.axes import Axes
 from meshes.targets import make_mesh, parse_target
@@ -108,3 +109,8 @@ def test_the_labs_own_layouts_need_no_word(layout, style):
     found = diagnosed_step(layout, style, "cpu:8")
     assert kinds(found) == []
     assert diagnosis_text(found).partition("\n")[0].endswith("nothing found that it could do without")
+
+
+def test_what_could_not_be_read_whole_is_said_beside_that_nothing_was_found():
+    ledger = Ledger((), source="step.hlo", is_complete=False)
+    assert findings_text(diagnosis.Diagnosis(ledger, ())) == "step.hlo: nothing found that it could do without in what could be read of it, which is not all (see the notes)"
