@@ -529,6 +529,15 @@ def test_what_the_readme_says_of_lines_barriers_and_broadcasts():
     assert f"comes to {fastest['lax']:.0f} GB/s, by a tree to {fastest['tree']:.0f}" in text
 
 
+def test_what_the_readme_says_of_two_h100s():
+    text, bench = told(README), json.loads((ROOT / "results" / "bench_2xh100_jax0.11.2.json").read_text())
+    errors = [fit["median_error"] * 100 for fit in bench["fits"] if fit.get("median_error") is not None]
+    assert f"one line is off by {min(errors):.0f} to {max(errors):.0f} %" in text
+    at_1_gib = {name: ratio for (primitive, name, size), ratio in ratios(bench).items() if (primitive, size) == ("all_reduce", GIB)}
+    best = max(at_1_gib, key=at_1_gib.get)
+    assert f"is {1 / at_1_gib[best]:.2f} times as fast as the best written with permutes, `{best}`" in text
+
+
 def one_kernel(form, size, looped=""):
     """Microseconds, GB/s and `lax.psum` over it, of one line."""
     (found,) = re.findall(rf"\] +{size} B {looped} *{form} +([\d.]+) us +([\d.]+) GB/s +psum/this +([\d.]+)", ONE_KERNEL)
