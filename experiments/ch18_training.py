@@ -2,7 +2,7 @@
 
 The small decoder of ch14_training with 8 experts in a layer, and slots for as many tokens as balance would send. One device drops the same tokens:
 slots are of a sequence, and no layout splits one. Sooner or later a token's choice hangs on the last bit of a sum: a layout that chooses otherwise than
-one device is held against one device that chooses so, and a change of the router's weights within their rounding must make it.
+one device is held against one device that chooses so, and a change of the router's weights by no more than rounding has moved must make it.
 """
 
 from dataclasses import replace
