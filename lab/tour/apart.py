@@ -17,6 +17,8 @@ from meshes.targets import Target, make_mesh, prepare
 
 # Each that looks for GPUs takes memory on all of them.
 PROCESSES = 8
+TILED = "--xla_gpu_experimental_enable_fusion_block_level_rewriter=true"
+"""With a card XLA tries each fusion as it is and in tiles, by Triton, and takes the faster, which mostly is the latter; without one it takes the former."""
 
 
 class Program(NamedTuple):
@@ -27,14 +29,20 @@ class Program(NamedTuple):
     mesh: Mesh
 
 
-def apart(targets: Collection[Target]) -> ProcessPoolExecutor:
-    """Processes that compile for these targets, and run nothing."""
-    return ProcessPoolExecutor(PROCESSES, get_context("spawn"), _start, tuple(targets))
+def apart(targets: Collection[Target], flags: str = "") -> ProcessPoolExecutor:
+    """Processes that compile for these targets, with these flags of XLA besides the environment's, and run nothing."""
+    return ProcessPoolExecutor(PROCESSES, get_context("spawn"), _start, (flags, *targets))
 
 
-def _start(*targets: Target) -> None:
+def _start(flags: str, *targets: Target) -> None:
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    add_flags(flags)
     prepare(targets)
+
+
+def add_flags(flags: str) -> None:
+    """Before XLA has started: ahead of time it reads these from the environment alone, and passes over a compiler's options."""
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
 
 
 def compiled(

@@ -20,7 +20,7 @@ from lab.decoder_experiments.step import random_tokens
 from lab.inspection import inspect_program
 from lab.models.shape import DecoderShape
 from lab.step_time import Rates, step_time
-from lab.tour.apart import Program, apart, compiled
+from lab.tour.apart import TILED, Program, apart, compiled
 from lab.tour.profile import Spent, profiled
 from meshes.axes import Axes
 from meshes.errors import Unusable, first_line
@@ -113,9 +113,9 @@ def timed_steps(
     """Compiles several at once; then, since compilers try kernels on the card, runs one after the other; and what failed, each with the reason."""
     wanted = settings(len(jax.devices()))
     axes = {setting: experiment.load(setting.layout).axes(target) for setting in wanted}
-    with ThreadPoolExecutor(COMPILERS) as here, apart((ahead,) if ahead else ()) as elsewhere:
+    with ThreadPoolExecutor(COMPILERS) as here, apart((ahead,) if ahead else (), TILED) as elsewhere:
         programs = {setting: here.submit(_compiled, setting, axes[setting], target) for setting in wanted}
-        predicted = {s: elsewhere.submit(_ahead, s, axes[s], ahead, chip_text, rates) for s in wanted} if ahead else {}
+        predicted = {s: elsewhere.submit(predicted_ahead, s, axes[s], ahead, chip_text, rates) for s in wanted} if ahead else {}
         for setting in watch(wanted):
             futures.wait([some[setting] for some in (programs, predicted) if some])
     found, failed = [], []
@@ -132,7 +132,8 @@ def _compiled(setting: Setting, axes: Axes, target: Target, chip_text: str | Non
     return compiled(setting.layout, setting.style, setting.shape, axes, target, chip_text)
 
 
-def _ahead(setting: Setting, axes: Axes, target: Target, chip_text: str | None, rates: Rates) -> dict[str, float]:
+def predicted_ahead(setting: Setting, axes: Axes, target: Target, chip_text: str | None, rates: Rates) -> dict[str, float]:
+    """Seconds in all, as `total`, and by term, from the text that XLA writes for cards that are not there."""
     program, _, mesh = _compiled(setting, axes, target, chip_text)
     return _predicted(setting, program, mesh, target, rates)
 

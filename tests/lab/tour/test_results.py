@@ -9,6 +9,7 @@ from statistics import mean, median
 import numpy as np
 import pytest
 
+from lab.tour.apart import TILED
 from lab.tour.times import SIZES
 
 ROOT = Path(__file__).parents[3]
@@ -25,6 +26,7 @@ def record(machine, part=""):
 TOUR = record("tour_2xh200")
 TIMED = {2: TOUR, 4: record("tour_4xh200", "_times")}
 TIMES = {count: {tuple(step[name] for name in SETTING): step for step in timed["times"]} for count, timed in TIMED.items()}
+AHEAD = {count: record(f"ahead_{count}xh200") for count in (2, 4)}
 COMPARED = {2: TOUR, 4: record("tour_4xh200", "_programs")}
 PROGRAMS = {count: tour["programs"] for count, tour in COMPARED.items()}
 TRAINED = {2: TOUR, 4: record("tour_4xh200", "_losses")}
@@ -55,6 +57,10 @@ def rows(text):
     """Of the first table in it, without its head."""
     table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE).group().splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
+
+
+def key_of(step):
+    return tuple(step[name] for name in SETTING)
 
 
 def seconds_of(bench):
@@ -208,6 +214,28 @@ def test_ahead_of_time_errors_are_larger(text):
     assert far == {("ch14_data_parallel", "small"): "+25.2 %", ("ch16_pipeline", "middle"): "+32.2 %"} and all(error in PAGE for error in far.values())
     assert max(map(abs, errors[4].values())) < 0.2
     assert "all {} on two GPUs and {} of 33 on four".format(*(sum(e > 0 for e in errors[count].values()) for count in (2, 4))) in told(PAGE)
+
+
+@BOTH
+def test_ahead_of_time_in_tiles_no_step_is_far_off(text):
+    errors = {n: [abs(step["error"]) for step in AHEAD[n]["steps"]] for n in (2, 4)}
+    assert {n: len(of) for n, of in errors.items()} == {n: len(TIMES[n]) for n in (2, 4)} and max(map(max, errors.values())) < 0.2
+    medians = [f"{median(errors[n]) * 100:.1f} %" for n in (2, 4)]
+    assert "{} on 2 GPUs and {} on 4".format(*medians) in told(text)
+    assert {AHEAD[n]["record"] for n in (2, 4)} == {"tour_2xh200_jax0.11.2.json", "tour_4xh200_jax0.11.2_times.json"}
+    assert AHEAD[2]["flags"] == AHEAD[4]["flags"] == TILED and TILED in PAGE
+
+
+def test_what_ahead_of_time_in_tiles_was_held_against_is_what_the_records_measured():
+    for n in (2, 4):
+        assert {key_of(step): step["measured_s"] for step in AHEAD[n]["steps"]} == {key: step["measured_s"] for key, step in TIMES[n].items()}
+    worst = [max(AHEAD[n]["steps"], key=lambda step: abs(step["error"])) for n in (2, 4)]
+    assert " and ".join(f"{abs(step['error']) * 100:.1f} % (`{step['layout']} {step['size']}`)" for step in worst) in told(PAGE)
+    large = [[-step["error"] * 100 for step in steps if step["size"] == "large"] for steps in (*(AHEAD[n]["steps"] for n in (2, 4)), *(TIMED[n]["times"] for n in (2, 4)))]
+    least, most = ([f"{of(large[i] + large[i + 1]):.1g}" if of is min and i else f"{of(large[i] + large[i + 1]):.0f}" for i in (0, 2)] for of in (min, max))
+    assert "too short, by {} to {} %, where the text that ran has {} to {}".format(least[0], most[0], least[1], most[1]) in told(PAGE)
+    passes = next(step for step in AHEAD[2]["steps"] if key_of(step) == ("ch14_data_parallel", "explicit", "middle", "full"))["terms_s"]["memory"]
+    assert f"has {passes * 1e3:.1f} ms of passes on two GPUs" in told(PAGE)
 
 
 def test_ahead_of_time_adds_more_on_two_gpus_than_on_four():
