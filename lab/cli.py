@@ -296,7 +296,8 @@ def bench(
     from lab.bench import run as benches
     from lab.bench import tables as bench_tables
 
-    _load_kernels_at_once()
+    # A kernel that waits for one on another GPU must not wait for it to be loaded, which may wait in turn (CUDA's guide, lazy loading).
+    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     command = shlex.join(["lab", *sys.argv[1:]])
     spanned = tuple(over.split(",")) if over else ()
     found = benches.bench(target, mesh, primitives, algorithms, sizes, command, _watched, spanned, links)
@@ -322,7 +323,6 @@ def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> int:
     from lab.report.tour import tour_text
     from lab.tour import tour as tours
 
-    _load_kernels_at_once()
     for found in tours.tour(parts or tours.PARTS, shlex.join(["lab", *sys.argv[1:]]), _watched):
         if save:
             save.write_text(json.dumps(found.to_json(), indent=2) + "\n")
@@ -395,11 +395,6 @@ def _watched(runs: Sequence[T]) -> Iterator[T]:
             progress.update(task, description=str(run))
             yield run
             progress.advance(task)
-
-
-def _load_kernels_at_once() -> None:
-    """Where a kernel waits for one on another GPU, that one must not have to be loaded first, which may wait in turn (CUDA's guide, lazy loading)."""
-    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
 
 
 def _report(as_json: bool, *told: tuple[Sequence[Result | Trained | Answer], Callable[..., str]]) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,8 @@ SCHEMA = "sharding-lab/ahead/1"
 def rates(record: Mapping[str, Any]) -> Rates:
     """Those that a tour measured, from its JSON."""
     found = dict(record["rates"])
-    curves = {name: _curve(found.pop(name)) for name in ("memory",)}
     links = {Kind(kind): _curve(points) for kind, points in found.pop("links").items()}
-    return Rates(product=Rate(**found.pop("product")), links=links, **curves, **found)
+    return Rates(product=Rate(**found.pop("product")), memory=_curve(found.pop("memory")), links=links, **found)
 
 
 def _curve(found: Mapping[str, Any]) -> Curve:
@@ -54,16 +53,19 @@ def main(path: Path) -> None:
     record = _read(path)
     target = parse_target(f"gpu:{record['machine']['chip']}:1x{record['devices']}")
     add_flags(TILED)
-    steps = []
     try:
         prepare([target])
+        steps = list(_watched(predicted(record, target), len(record["times"])))
     except Unusable as refusal:
         raise click.UsageError(str(refusal)) from refusal
-    for step in predicted(record, target):
-        steps.append(step)
-        print(f"{len(steps)}/{len(record['times'])} {step['layout']} {step['size']} {step['error']:+.1%}", file=sys.stderr)
     told = {"schema": SCHEMA, "command": f"python -m lab.tour.ahead results/{path.name}", "record": path.name, "target": str(target)}
     print(json.dumps(told | {"jax": jax.__version__, "flags": TILED, "steps": steps}, indent=2))
+
+
+def _watched(steps: Iterable[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
+    for number, step in enumerate(steps, 1):
+        print(f"{number}/{count} {step['layout']} {step['size']} {step['error']:+.1%}", file=sys.stderr)
+        yield step
 
 
 def _read(path: Path) -> Mapping[str, Any]:
