@@ -113,7 +113,7 @@ def test_one_shot_states_what_every_device_reads_and_two_shot_the_bytes_of_a_rin
     "axes, dtype, target, said",
     [
         ("data=2", "float32", "cpu:2", "found devices cpu, expected H100s or H200s"),
-        ("data=2", "float32", "gpu:a100:1x2", "found devices NVIDIA A100.*, expected H100s or H200s"),
+        ("data=4", "float32", "gpu:a100:1x4", "found devices NVIDIA A100.*, expected H100s or H200s"),
         ("data=2,tensor=2", "float32", None, "found the axes data=2,tensor=2, expected one"),
         ("data=2", "int8", None, "found int8, expected float32, float16, bfloat16, int32, uint32"),
     ],
