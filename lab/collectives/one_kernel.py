@@ -55,12 +55,13 @@ def _all_reduce(x: jax.Array, axis: Axis, op: Op, shares: int) -> jax.Array:
     strip = THREADS * (WORD // x.dtype.itemsize)
     tile = strip * _power_of_two(block_size(x.size, shares * strip), WORDS)
     flat_N = jnp.pad(x.reshape(-1), (0, -x.size % (shares * tile)))
-    total_N = jax.lax.pcast(_kernel(flat_N, axis, op, shares, tile)(flat_N), axis, to="varying")
+    total_N = jax.lax.pcast(_kernel(flat_N, axis, op, shares, tile), axis, to="varying")
     return total_N[: x.size].reshape(x.shape)
 
 
-def _kernel(flat_N: jax.Array, axis: Axis, op: Op, shares: int, tile: int) -> Any:
-    """[N] to [N]; N is a multiple of `shares` tiles.
+@partial(jax.jit, static_argnames=("axis", "op", "shares", "tile"))
+def _kernel(flat_N: jax.Array, axis: Axis, op: Op, shares: int, tile: int) -> jax.Array:
+    """[N] to [N]; N is a multiple of `shares` tiles. Jitted, so that a program of many calls writes it once.
 
     Args:
       shares: into how many parts the devices divide the work; with one each does all of it, for itself.
@@ -89,7 +90,7 @@ def _kernel(flat_N: jax.Array, axis: Axis, op: Op, shares: int, tile: int) -> An
             pl.semaphore_signal(done, device_id=(rank + distance) % len(ranks))
         pl.semaphore_wait(done, len(ranks) - 1)
 
-    return plgpu.kernel(
+    kernel = plgpu.kernel(
         all_reduce,
         out_type=jax.ShapeDtypeStruct(flat_N.shape, flat_N.dtype),
         grid=(min(_blocks(len(ranks)), share // tile),),
@@ -97,6 +98,7 @@ def _kernel(flat_N: jax.Array, axis: Axis, op: Op, shares: int, tile: int) -> An
         scratch_types=[plgpu.SemaphoreType.REGULAR],
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
     )
+    return kernel(flat_N)
 
 
 def _blocks(arrays: int) -> int:

@@ -1,3 +1,6 @@
+from importlib.util import find_spec
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,3 +106,10 @@ def test_one_process_compiles_a_sharded_product_for_every_chip(text):
     compiled = jax.jit(jnp.matmul, out_shardings=out).lower(x_BD, w_DF).compile()
     assert "all-reduce" in compiled.as_text()
     assert compiled.memory_analysis().output_size_in_bytes == 32 * 512 * 2
+
+
+@needs_gpu
+def test_what_gpu_compilers_need_of_cuda_comes_with_the_extra():
+    """On a machine with CUDA nothing would be missed, so that only the files tell."""
+    folders = [Path(folder) / "cu13" for folder in find_spec("nvidia").submodule_search_locations]
+    assert [folder for folder in folders if (folder / "bin/ptxas").exists() and (folder / "nvvm/libdevice/libdevice.10.bc").exists()]
