@@ -1,11 +1,12 @@
 """How long a compiled GPU step takes: its kernels one after the other at measured rates, its collectives beside them.
 
-Every rate is a measurement of its own (`lab.bench.rates`); none is fitted to a step. Source: roofline (Ch. 8), alpha-beta (Ch. 13).
+A collective is a kernel too, and begins between two others: what is started while one has the multiprocessors, or just before one takes them all, waits
+until that one ends. Every rate is a measurement of its own (`lab.bench.rates`); none is fitted to a step. Source: roofline (Ch. 8), alpha-beta (Ch. 13).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -89,37 +90,40 @@ class StepTime:
     slowed: float = 0.0
 
 
-def step_time(text: str, ledger: Ledger, rates: Rates) -> StepTime:
+def step_time(text: str, ledger: Ledger, rates: Rates, taken: Sequence[Collection[int]] = ()) -> StepTime:
     """Runs a scheduled text on two streams: kernels, and collectives one at a time.
 
     Args:
       ledger: of the same text, with its mesh.
+      taken: at each trip of the loop that runs so often, the branches that some device takes, which texts do not tell; by default any.
     Raises:
       Unusable: a loop of which it is not known how often it runs, or a collective without a measured rate.
     """
-    run = _Run(rates, {t.instruction: rates.transfer_s(t) for t in ledger.transfers})
+    run = _Run(rates, {t.instruction: rates.transfer_s(t) for t in ledger.transfers}, taken)
     run.through(steps(text))
     return run.spent
 
 
 @dataclass
 class _Run:
-    """A run so far: where the wire stands, and when the collectives under way end."""
+    """A run so far: when the wire is free, which collectives wait for it, and when the others end."""
 
     rates: Rates
     wires: Mapping[str, float]
+    taken: Sequence[Collection[int]]
     spent: StepTime = field(default_factory=StepTime)
     wire_is_free: float = 0.0
+    waiting: list[str] = field(default_factory=list)
     ends: dict[str, float] = field(default_factory=dict)
 
-    def through(self, some: Iterable[Step]) -> None:
+    def through(self, some: Iterable[Step], taken: Collection[int] = ()) -> None:
         for step in some:
             if isinstance(step, Kernel):
                 self.launch(step)
             elif isinstance(step, Collective):
                 self.communicate(step)
             elif isinstance(step, Choice):
-                self.choose(step)
+                self.choose(step, taken)
             else:
                 self.repeat(step)
 
@@ -133,28 +137,35 @@ class _Run:
             self.spent.products += seconds
         else:
             self.spent.memory += seconds
+        if self.waiting and self.wire_is_free <= self.spent.total:
+            self.begin()
+
+    def begin(self) -> None:
+        name = self.waiting.pop(0)
+        self.wire_is_free = max(self.wire_is_free, self.spent.total) + self.wires.get(name, 0.0)
+        self.ends[name] = self.wire_is_free
 
     def repeat(self, loop: Loop) -> None:
         if loop.trips is None:
             raise Unusable("the text does not tell how often a loop runs, and so not how long the step takes")
-        for _ in range(loop.trips):
-            self.through(loop.body)
+        for taken in self.taken if loop.trips == len(self.taken) else [()] * loop.trips:
+            self.through(loop.body, taken)
 
-    def choose(self, choice: Choice) -> None:
+    def choose(self, choice: Choice, taken: Collection[int]) -> None:
         """The longest branch: devices that wait for one another's messages wait for who took it."""
-        runs = [replace(self, spent=replace(self.spent), ends=dict(self.ends)) for _ in choice.branches]
-        for run, branch in zip(runs, choice.branches, strict=True):
+        branches = [choice.branches[number] for number in taken] or choice.branches
+        runs = [replace(self, spent=replace(self.spent), waiting=list(self.waiting), ends=dict(self.ends)) for _ in branches]
+        for run, branch in zip(runs, branches, strict=True):
             run.through(branch)
-        longest = max(runs, key=lambda run: run.spent.total)
-        self.spent, self.wire_is_free, self.ends = longest.spent, longest.wire_is_free, longest.ends
+        vars(self).update(vars(max(runs, key=lambda run: run.spent.total)))
 
     def communicate(self, collective: Collective) -> None:
         if collective.starts:
-            seconds = self.wires.get(collective.name, 0.0)
-            self.wire_is_free = max(self.wire_is_free, self.spent.total) + seconds
-            self.ends[collective.name] = self.wire_is_free
-            self.spent.communication += seconds
+            self.waiting.append(collective.name)
+            self.spent.communication += self.wires.get(collective.name, 0.0)
         if collective.awaits:
+            while collective.name in self.waiting:
+                self.begin()
             exposed = max(0.0, self.ends.pop(collective.name, 0.0) - self.spent.total)
             self.spent.exposed += exposed
             self.spent.total += exposed

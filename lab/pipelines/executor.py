@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from lab.pipelines.table import NOWHERE, Job, Row, Table
 from meshes.axes import PIPE
@@ -110,8 +109,7 @@ def run(table: Table, chunk: Chunk, weights: Weights, nothing: tuple[jax.Array, 
             cotangent_BSD = jax.lax.ppermute(sent.cotangent_BSD, PIPE, back)
         return State(inputs_nBSD, cotangents_nBSD, kept_n, Messages(output_BSD, cotangent_BSD), found), None
 
-    # A job as the number of its branch.
-    by_branch = table.rows._replace(job=np.searchsorted(table.jobs, table.rows.job))
+    by_branch = table.rows._replace(job=table.branches)
     rows = jax.tree.map(lambda column_TP: jnp.asarray(column_TP)[:, stage], by_branch)
     return jax.lax.scan(tick, _start(table, weights, *nothing, halves), rows)[0].found
 

@@ -68,6 +68,11 @@ class Table(NamedTuple):
         """Those that some stage does at some tick."""
         return tuple(map(Job, np.unique(self.rows.job)))
 
+    @property
+    def branches(self) -> np.ndarray:
+        """[ticks, stages]: jobs as numbers among `jobs`."""
+        return np.searchsorted(self.jobs, self.rows.job)
+
 
 class Message(NamedTuple):
     """What a neighbour or the stage itself leaves of one micro-batch and chunk, and the ticks of its arrival and of its last use."""

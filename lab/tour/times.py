@@ -19,10 +19,12 @@ from lab.clock import timed
 from lab.decoder_experiments.step import random_tokens
 from lab.inspection import inspect_program
 from lab.models.shape import DecoderShape
+from lab.pipelines.program import PipelineShape
+from lab.pipelines.table import table_of
 from lab.step_time import Rates, step_time
 from lab.tour.apart import TILED, Program, apart, compiled
 from lab.tour.profile import Spent, profiled
-from meshes.axes import Axes
+from meshes.axes import PIPE, Axes
 from meshes.errors import Unusable, first_line
 from meshes.targets import Target
 
@@ -140,7 +142,12 @@ def predicted_ahead(setting: Setting, axes: Axes, target: Target, chip_text: str
 
 def _predicted(setting: Setting, program: jax.stages.Compiled, mesh: Mesh, target: Target, rates: Rates) -> dict[str, float]:
     ledger = inspect_program(program, (), mesh, target, source=str(setting))
-    return asdict(step_time(program.as_text(), ledger, rates))
+    return asdict(step_time(program.as_text(), ledger, rates, _taken(setting.shape, mesh)))
+
+
+def _taken(shape: DecoderShape, mesh: Mesh) -> list[set[int]]:
+    """What the stages of a pipeline do at each tick, as branches."""
+    return [set(jobs) for jobs in table_of(shape.order(mesh.shape[PIPE])).branches.tolist()] if isinstance(shape, PipelineShape) else []
 
 
 def _timed(setting: Setting, program: jax.stages.Compiled, args: Any, mesh: Mesh, target: Target, rates: Rates, ahead: Mapping[str, float] | None) -> TimedStep:

@@ -64,11 +64,26 @@ def test_a_sum_that_nothing_runs_beside_is_exposed_whole():
     assert (found.total, found.exposed, found.slowed) == (5.0, 5.0, 0.0)
 
 
+SUM_AND_KERNELS = f"%s = f32[64]{{0}} all-reduce-start(%x), {SUM}", "%k = f32[125]{0} copy(%y)", "%l = f32[125]{0} copy(%y)"
+LAST = "ROOT %d = f32[64]{0} all-reduce-done(%s)"
+
+
+def test_a_sum_begins_when_the_kernel_after_its_start_ends():
+    found = taken(*SUM_AND_KERNELS[:2], LAST)
+    assert (found.memory, found.exposed, found.slowed, found.total) == (10.0, 5.0, 0.0, 15.0)
+
+
 def test_kernels_beside_a_sum_hide_it_and_lose_half_of_what_they_hide():
-    start, done = f"%s = f32[64]{{0}} all-reduce-start(%x), {SUM}", "ROOT %d = f32[64]{0} all-reduce-done(%s)"
-    found = taken(start, "%k = f32[125]{0} copy(%y)", done)
-    assert (found.memory, found.communication, found.exposed) == (10.0, 5.0, 0.0)
-    assert found.total == found.memory + found.slowed == 10.0 + 0.5 * 5.0
+    found = taken(*SUM_AND_KERNELS, LAST)
+    assert (found.memory, found.communication, found.exposed) == (20.0, 5.0, 0.0)
+    assert found.total == found.memory + found.slowed == 20.0 + 0.5 * 5.0
+
+
+def test_a_sum_that_waits_for_the_wire_begins_when_the_kernel_ends_that_runs_as_it_comes_free():
+    other, done = f"%t = f32[64]{{0}} all-reduce-start(%x), {SUM}", "%e = f32[64]{0} all-reduce-done(%t)"
+    found = taken(SUM_AND_KERNELS[0], other, *SUM_AND_KERNELS[1:], done, LAST)
+    assert (found.slowed, found.exposed) == (0.5 * 5.0, 5.0)
+    assert found.total == found.memory + found.slowed + found.exposed == 27.5
 
 
 def test_two_sums_share_one_wire():
@@ -85,6 +100,42 @@ def test_of_a_conditional_the_longest_branch_counts_with_the_sum_that_it_waits_f
     found = step_time(text, read_text(text, axes=Axes.parse("data=2")), RATES)
     assert (found.memory, found.exposed) == (10.0, 500 / 256 * 5.0)
     assert found.total == found.memory + found.exposed
+
+
+LOOP = """%once (a: f32[125]) -> f32[125] {
+  %a = f32[125]{0} parameter(0)
+  ROOT %c = f32[125]{0} copy(%a)
+}
+
+%twice (b: f32[125]) -> f32[125] {
+  %b = f32[125]{0} parameter(0)
+  %e = f32[125]{0} copy(%b)
+  ROOT %f = f32[125]{0} copy(%e)
+}
+
+%body (p: (s32[], f32[125])) -> (s32[], f32[125]) {
+  %p = (s32[], f32[125]{0}) parameter(0)
+  %n = s32[] get-tuple-element(%p), index=0
+  %z = f32[125]{0} get-tuple-element(%p), index=1
+  %o = f32[125]{0} conditional(%n, %z, %z), branch_computations={%once, %twice}
+  ROOT %q = (s32[], f32[125]{0}) tuple(%n, %o)
+}
+
+%condition (p: (s32[], f32[125])) -> pred[] {
+  %p = (s32[], f32[125]{0}) parameter(0)
+  ROOT %less = pred[] constant(true)
+}
+
+"""
+LOOPED = """ROOT %w = (s32[], f32[125]) while(%t), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"3"}}"""
+
+
+@pytest.mark.parametrize("branches, kernels", [((), 6), (({0}, {0, 1}, {0}), 4), (({0}, {0}, {0}), 3), (({0}, {1}), 6)])
+def test_of_a_loop_only_branches_count_that_some_device_takes(branches, kernels):
+    entry = "%i = s32[] constant(0)", "%t = (s32[], f32[125]{0}) tuple(%i, %y)", LOOPED
+    text = TEXT.replace("ENTRY", f"{LOOP}ENTRY").replace("BODY", "\n".join(f"  {line}" for line in entry))
+    found = step_time(text, read_text(text, axes=Axes.parse("data=2")), RATES, branches)
+    assert found.total == found.memory == 10.0 * kernels
 
 
 def test_a_kind_that_was_not_measured_is_refused_by_its_name():

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -147,3 +148,10 @@ def test_a_program_is_compared_with_what_other_processes_compile(monkeypatch):
     assert compared.failure is None and compared.ahead.source == "ch14_buckets"
     assert compared.ahead.memory.peak != compared.untuned.memory.peak
     assert changes(compared.untuned, compared.result.measured) == ()
+
+
+def test_a_pipeline_tells_which_branches_its_stages_take_at_each_tick():
+    setting = times.Setting("ch16_pipeline", "explicit", "middle", "full")
+    taken = times._taken(setting.shape, SimpleNamespace(shape={"pipe": 2}))
+    assert len(taken) == 18 and sum(2 in branches for branches in taken) == 16  # Of 1F1B, of 8 micro-batches on 2 stages.
+    assert not times._taken(times.Setting("ch20_zero3", "explicit", "middle", "full").shape, SimpleNamespace(shape={"fsdp": 2}))
