@@ -1,12 +1,12 @@
 """How long a compiled GPU step takes: its kernels one after the other at measured rates, its collectives beside them.
 
-A collective is a kernel too, and begins between two others: what is started while one has the multiprocessors, or just before one takes them all, waits
-until that one ends. Every rate is a measurement of its own (`lab.bench.rates`); none is fitted to a step. Source: roofline (Ch. 8), alpha-beta (Ch. 13).
+A collective is a kernel too, and begins between two others: one that is started while a kernel runs, or just before one is launched, waits until that one
+ends. Every rate is a measurement of its own (`lab.bench.rates`); none is fitted to a step. Source: roofline (Ch. 8), alpha-beta (Ch. 13).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -69,7 +69,9 @@ class Rates:
     def transfer_s(self, transfer: Transfer) -> float:
         if transfer.kind not in self.links:
             raise Unusable(f"no measured rate of {transfer.kind}; measured are {', '.join(self.links)}")
-        return self.links[transfer.kind].seconds(float(transfer.wire_bytes or 0))
+        if transfer.wire_bytes is None:
+            raise Unusable(f"{transfer.instruction}: its groups are not understood, and so not how long it takes")
+        return self.links[transfer.kind].seconds(float(transfer.wire_bytes))
 
 
 @dataclass
@@ -90,18 +92,31 @@ class StepTime:
     slowed: float = 0.0
 
 
-def step_time(text: str, ledger: Ledger, rates: Rates, taken: Sequence[Collection[int]] = ()) -> StepTime:
+def step_time(text: str, ledger: Ledger, rates: Rates, by_trip: Sequence[Collection[int]] = ()) -> StepTime:
     """Runs a scheduled text on two streams: kernels, and collectives one at a time.
 
     Args:
       ledger: of the same text, with its mesh.
-      taken: at each trip of the loop that runs so often, the branches that some device takes, which texts do not tell; by default any.
+      by_trip: the branches that some device takes, at each trip of the loop that runs so often and chooses; texts do not tell. By default any.
     Raises:
-      Unusable: a loop of which it is not known how often it runs, or a collective without a measured rate.
+      Unusable: a loop of which it is not known how often it runs, none for `by_trip`, or a collective without a measured rate, or that ends in another
+        computation than it starts in.
     """
-    run = _Run(rates, {t.instruction: rates.transfer_s(t) for t in ledger.transfers}, taken)
-    run.through(steps(text))
+    run = _Run(rates, {t.instruction: rates.transfer_s(t) for t in ledger.transfers}, by_trip)
+    found = steps(text)
+    if by_trip and not any(run.chooses(loop) for loop in _loops(found)):
+        raise Unusable(f"branches of {len(by_trip)} trips are told, and the text has no loop that runs so often and chooses")
+    run.through(found)
+    if run.ends or run.waiting:
+        raise Unusable(f"the text starts {', '.join((*run.ends, *run.waiting))} and does not wait for it where it starts it")
     return run.spent
+
+
+def _loops(some: Iterable[Step]) -> Iterator[Loop]:
+    for step in some:
+        if isinstance(step, Loop):
+            yield step
+            yield from _loops(step.body)
 
 
 @dataclass
@@ -110,7 +125,7 @@ class _Run:
 
     rates: Rates
     wires: Mapping[str, float]
-    taken: Sequence[Collection[int]]
+    by_trip: Sequence[Collection[int]] = ()
     spent: StepTime = field(default_factory=StepTime)
     wire_is_free: float = 0.0
     waiting: list[str] = field(default_factory=list)
@@ -137,19 +152,24 @@ class _Run:
             self.spent.products += seconds
         else:
             self.spent.memory += seconds
-        if self.waiting and self.wire_is_free <= self.spent.total:
+        while self.waiting and self.wire_is_free <= self.spent.total:
             self.begin()
 
     def begin(self) -> None:
         name = self.waiting.pop(0)
-        self.wire_is_free = max(self.wire_is_free, self.spent.total) + self.wires.get(name, 0.0)
+        self.wire_is_free = max(self.wire_is_free, self.spent.total) + self.wires[name]
         self.ends[name] = self.wire_is_free
 
     def repeat(self, loop: Loop) -> None:
         if loop.trips is None:
             raise Unusable("the text does not tell how often a loop runs, and so not how long the step takes")
-        for taken in self.taken if loop.trips == len(self.taken) else [()] * loop.trips:
+        for taken in self.by_trip if self.chooses(loop) else [()] * loop.trips:
             self.through(loop.body, taken)
+
+    def chooses(self, loop: Loop) -> bool:
+        """Whether it is told which branches its trips take."""
+        needed = 1 + max((number for taken in self.by_trip for number in taken), default=0)
+        return loop.trips == len(self.by_trip) and any(isinstance(step, Choice) and len(step.branches) >= needed for step in loop.body)
 
     def choose(self, choice: Choice, taken: Collection[int]) -> None:
         """The longest branch: devices that wait for one another's messages wait for who took it."""
@@ -162,10 +182,12 @@ class _Run:
     def communicate(self, collective: Collective) -> None:
         if collective.starts:
             self.waiting.append(collective.name)
-            self.spent.communication += self.wires.get(collective.name, 0.0)
+            self.spent.communication += self.wires[collective.name]
         if collective.awaits:
             while collective.name in self.waiting:
                 self.begin()
-            exposed = max(0.0, self.ends.pop(collective.name, 0.0) - self.spent.total)
+            if collective.name not in self.ends:
+                raise Unusable(f"the text waits for {collective.name} where it does not start it")
+            exposed = max(0.0, self.ends.pop(collective.name) - self.spent.total)
             self.spent.exposed += exposed
             self.spent.total += exposed

@@ -20,6 +20,8 @@ from meshes.errors import Unusable
 BENCH_SCHEMA = "sharding-lab/bench/1"
 _TPUS = {"v5 lite": "v5e", "v5": "v5p", "v6 lite": "v6e"}
 """What the runtime calls a chip, where the table of hardware has another name."""
+_OTHERS = {"pcie", "nvl", "40gb"}
+"""In the names of cards with less memory, or slower links, than those of the table."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +106,13 @@ def chip_names(platform: str) -> tuple[str, ...]:
 
 
 def known_chip(card: str) -> Chip | None:
-    """`NVIDIA H100 80GB HBM3` and `TPU v5 lite` to their rows of the table."""
+    """`NVIDIA H100 80GB HBM3` and `TPU v5 lite` to their rows of the table, which has no cards with other memory or links of the same name."""
     if tpu := re.fullmatch(r"TPU ?(.+)", card):
         name = _TPUS.get(tpu[1], tpu[1])
         return chip(name) if name in chip_names("tpu") else None
     words = re.split(r"[\s-]+", card.lower())
+    if _OTHERS & set(words):
+        return None
     return next((chip(name) for name in chip_names("gpu") if name in words), None)
 
 

@@ -55,7 +55,7 @@ def rates(mesh: Mesh, bench: Bench | None) -> Rates:
       bench: None on a mesh of one device, which has no links.
 
     Raises:
-      Unusable: XLA wrote the transpose in another way, so that there is nothing to measure.
+      Unusable: XLA wrote the transpose in another way, so that there is nothing to measure, or times that no rate explains.
     """
     slowed_products, slowed_memory = slowed(mesh) if bench else (0.0, 0.0)
     return Rates(_product_rate(), Curve(tuple(_passes())), _scattered(), links(bench) if bench else {}, slowed_products, slowed_memory)
@@ -111,6 +111,8 @@ KERNELS_BESIDE = {_product: 8, _pass: 64}
 def _product_rate() -> Rate:
     points = [fit.Point(0, 1, 2.0 * m * n * k, _product_s(m, n, k)) for m, n, k in PRODUCTS]
     line = fit.line(points)
+    if line is None:
+        raise Unusable(f"products took {', '.join(f'{point.seconds:.3g} s' for point in points)}: no launch and rate above zero fit that; measure once more")
     return Rate(line.alpha_s, line.bytes_per_s)
 
 
@@ -159,7 +161,10 @@ def _scattered() -> float:
     (kernel,) = [step for step in steps(turn.as_text()) if isinstance(step, Kernel)]
     if not kernel.is_scattered:
         raise Unusable(f"XLA transposes {x.shape} in {kernel.name}, not element by element; the rate of such kernels cannot be measured")
-    return kernel.bytes / (_median_s(turn, (x,)) - _median_s(jax.jit(lambda x: x + 1), (jnp.ones(1),)))
+    seconds = _median_s(turn, (x,)) - _median_s(jax.jit(lambda x: x + 1), (jnp.ones(1),))
+    if seconds <= 0:
+        raise Unusable("a transpose takes no longer than an empty program; the device may be at other work: measure once more")
+    return kernel.bytes / seconds
 
 
 def _a_call(chain: Callable[[int], Callable[..., Any]], *args: jax.Array) -> float:
@@ -169,7 +174,9 @@ def _a_call(chain: Callable[[int], Callable[..., Any]], *args: jax.Array) -> flo
         seconds = (_median_s(jax.jit(chain(repeats)), args) - short) / (repeats - SHORT)
         if seconds > TIRING:
             break
-    return max(seconds, 1e-9)
+    if seconds <= 0:
+        raise Unusable(f"a chain of {repeats} calls takes no longer than one of {SHORT}; the device may be at other work: measure once more")
+    return seconds
 
 
 def _median_s(function: Callable[..., Any], args: tuple[jax.Array, ...]) -> float:
@@ -178,5 +185,5 @@ def _median_s(function: Callable[..., Any], args: tuple[jax.Array, ...]) -> floa
 
 
 def _normal(shape: tuple[int, int]) -> jax.Array:
-    """Random, since zeros draw less power; divided by the root of the rows, so that a product keeps its scale."""
+    """Random, since zeros draw less power; divided by the root of the columns, so that a product keeps its scale."""
     return (jax.random.normal(jax.random.key(0), shape) * shape[-1] ** -0.5).astype(jnp.bfloat16)

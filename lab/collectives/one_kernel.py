@@ -55,13 +55,13 @@ def _all_reduce(x: jax.Array, axis: Axis, op: Op, shares: int) -> jax.Array:
     strip = THREADS * (WORD // x.dtype.itemsize)
     tile = strip * _power_of_two(block_size(x.size, shares * strip), WORDS)
     flat_N = jnp.pad(x.reshape(-1), (0, -x.size % (shares * tile)))
-    total_N = jax.lax.pcast(_kernel(flat_N, axis, op, shares, tile), axis, to="varying")
+    total_N = jax.lax.pcast(_summed(flat_N, axis, shares, tile), axis, to="varying")
     return total_N[: x.size].reshape(x.shape)
 
 
-@partial(jax.jit, static_argnames=("axis", "op", "shares", "tile"))
-def _kernel(flat_N: jax.Array, axis: Axis, op: Op, shares: int, tile: int) -> jax.Array:
-    """[N] to [N]; N is a multiple of `shares` tiles. Jitted, so that a program of many calls writes it once.
+@partial(jax.jit, static_argnames=("axis", "shares", "tile"))
+def _summed(flat_N: jax.Array, axis: Axis, shares: int, tile: int) -> jax.Array:
+    """[N] to [N]; N is a multiple of `shares` tiles. Jitted, so that many calls in a program are written and compiled once.
 
     Args:
       shares: into how many parts the devices divide the work; with one each does all of it, for itself.
@@ -82,7 +82,7 @@ def _kernel(flat_N: jax.Array, axis: Axis, op: Op, shares: int, tile: int) -> ja
         @plgpu.nd_loop((share // tile,), collective_axes=GRID)
         def _(loop: Any) -> None:
             at = pl.ds(start + loop.index[0] * tile, tile)
-            total = reduce(op, [load(array[at]) for array in arrays])
+            total = reduce(jnp.add, [load(array[at]) for array in arrays])
             for result in results:
                 result[at] = total
 
@@ -90,7 +90,7 @@ def _kernel(flat_N: jax.Array, axis: Axis, op: Op, shares: int, tile: int) -> ja
             pl.semaphore_signal(done, device_id=(rank + distance) % len(ranks))
         pl.semaphore_wait(done, len(ranks) - 1)
 
-    kernel = plgpu.kernel(
+    call = plgpu.kernel(
         all_reduce,
         out_type=jax.ShapeDtypeStruct(flat_N.shape, flat_N.dtype),
         grid=(min(_blocks(len(ranks)), share // tile),),
@@ -98,7 +98,7 @@ def _kernel(flat_N: jax.Array, axis: Axis, op: Op, shares: int, tile: int) -> ja
         scratch_types=[plgpu.SemaphoreType.REGULAR],
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
     )
-    return kernel(flat_N)
+    return call(flat_N)
 
 
 def _blocks(arrays: int) -> int:

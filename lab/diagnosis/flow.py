@@ -10,7 +10,7 @@ from typing import NamedTuple
 from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
 
 LAYOUT = frozenset(
-    """copy copy-start copy-done bitcast bitcast-convert transpose reshape convert get-tuple-element optimization-barrier all-gather-done all-reduce-done
+    """copy copy-start copy-done bitcast bitcast-convert transpose reshape convert get-tuple-element opt-barrier all-gather-done all-reduce-done
     reduce-scatter-done all-to-all-done collective-permute-done async-done async-update fusion-done call-done""".split()
 )
 SCALES = ("multiply", "divide")

@@ -117,7 +117,7 @@ class Variation:
         if i.opcode in _WRAPS and "=" in i.tail:
             callee = self.program.module.called(c, i.attribute("calls") or i.attribute("to_apply"))
             return _all(used) if callee is None or self._is_simple(callee) else self._called(callee, tuple(used))
-        if used and (i.opcode in ("copy", "optimization-barrier", "opt-barrier") or i.opcode.endswith("-done")):
+        if used and (i.opcode in ("copy", "opt-barrier") or i.opcode.endswith("-done")):
             return used[0]
         return _all(used) if i.opcode != "parameter" else self.everything
 

@@ -101,7 +101,7 @@ def _kernel(i: Instruction, scope: Scope) -> Kernel:
 def _fusion(i: Instruction, inside: Computation) -> Kernel:
     products = sum(flops(j, inside) or 0 for j in inside.instructions if j.opcode in PRODUCTS)
     scattered = i.attribute("kind") == "kLoop" and any(_moves_last_dim(j) for j in inside.instructions)
-    return Kernel(i.name, _read(inside) + _written(inside, _root(inside)), products, scattered)
+    return Kernel(i.name, _read(inside) + _written(inside, inside.root), products, scattered)
 
 
 def _moves_last_dim(i: Instruction) -> bool:
@@ -109,22 +109,14 @@ def _moves_last_dim(i: Instruction) -> bool:
     return bool(dims) and dims[-1] != len(dims) - 1
 
 
-def _root(inside: Computation) -> Instruction:
-    return next(i for i in inside.instructions if i.is_root)
-
-
 def _read(inside: Computation) -> int:
-    users: dict[str, list[Instruction]] = {}
-    for i in inside.instructions:
-        for operand in i.operands:
-            users.setdefault(operand, []).append(i)
-    return sum(_read_of(i, users) for i in inside.instructions if i.opcode == "parameter")
+    return sum(_read_of(i, inside) for i in inside.instructions if i.opcode == "parameter")
 
 
-def _read_of(parameter: Instruction, users: dict[str, list[Instruction]]) -> int:
+def _read_of(parameter: Instruction, inside: Computation) -> int:
     """All of it, or what is sliced out of it; nothing of a stack that a slice is put into."""
     whole, part = sum(shape.bytes for shape in arrays(parameter.shape)), 0
-    for user, via in _users(parameter, users):
+    for user, via in _users(parameter, inside):
         if user.opcode in SLICES and user.operands[0] == via.name:
             part += sum(shape.bytes for shape in arrays(user.shape))
         elif user.opcode != "dynamic-update-slice" or user.operands[0] != via.name:
@@ -132,10 +124,10 @@ def _read_of(parameter: Instruction, users: dict[str, list[Instruction]]) -> int
     return min(part, whole)
 
 
-def _users(i: Instruction, users: dict[str, list[Instruction]]) -> Iterator[tuple[Instruction, Instruction]]:
-    for user in users.get(i.name, ()):
+def _users(i: Instruction, inside: Computation) -> Iterator[tuple[Instruction, Instruction]]:
+    for user in inside.users.get(i.name, ()):
         if user.opcode == "bitcast":
-            yield from _users(user, users)
+            yield from _users(user, inside)
         else:
             yield user, i
 

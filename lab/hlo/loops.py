@@ -15,7 +15,7 @@ from lab.hlo.text import Computation, Instruction, Module, split_outside_bracket
 
 _COMMENT = re.compile(r"/\*.*?\*/")
 _KNOWN_TRIP_COUNT = re.compile(r'known_trip_count"?[\s:{]+"?n"?[\s:]+"?(\d+)')
-_PASS_THROUGH = frozenset({"copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "broadcast", "optimization-barrier", "domain"})
+_PASS_THROUGH = frozenset({"copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "broadcast", "opt-barrier", "domain"})
 _CALLS = frozenset({"fusion", "call"})
 _ARITHMETIC = {"add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b}
 _OPPOSITE = {"LT": "GE", "LE": "GT", "GT": "LE", "GE": "LT", "EQ": "NE", "NE": "EQ"}

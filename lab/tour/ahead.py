@@ -51,14 +51,14 @@ def predicted(record: Mapping[str, Any], target: Target) -> Iterator[dict[str, A
 def main(path: Path) -> None:
     """Predicts the steps of RECORD, the JSON of `lab tour`, once more without its cards; prints JSON."""
     record = _read(path)
-    target = parse_target(f"gpu:{record['machine']['chip']}:1x{record['devices']}")
     add_flags(TILED)
     try:
+        target = parse_target(f"gpu:{record['machine']['chip']}:1x{record['devices']}")
         prepare([target])
         steps = list(_watched(predicted(record, target), len(record["times"])))
     except Unusable as refusal:
         raise click.UsageError(str(refusal)) from refusal
-    told = {"schema": SCHEMA, "command": f"python -m lab.tour.ahead results/{path.name}", "record": path.name, "target": str(target)}
+    told = {"schema": SCHEMA, "command": f"python -m lab.tour.ahead {path}", "record": path.name, "target": str(target)}
     print(json.dumps(told | {"jax": jax.__version__, "flags": TILED, "steps": steps}, indent=2))
 
 

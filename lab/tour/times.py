@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -120,11 +121,15 @@ def timed_steps(
         predicted = {s: elsewhere.submit(predicted_ahead, s, axes[s], ahead, chip_text, rates) for s in wanted} if ahead else {}
         for setting in watch(wanted):
             futures.wait([some[setting] for some in (programs, predicted) if some])
-    found, failed = [], []
+    found, failed, seconds = [], [], {}
+    for setting, future in predicted.items():
+        try:
+            seconds[setting] = future.result()
+        except (Unusable, jax.errors.JaxRuntimeError, BrokenProcessPool) as failure:
+            failed.append(f"{setting} ahead of time: {first_line(failure)}")
     for setting in watch(wanted):
         try:
-            seconds = predicted[setting].result() if predicted else None
-            found.append(_timed(setting, *programs.pop(setting).result(), target, rates, seconds))
+            found.append(_timed(setting, *programs.pop(setting).result(), target, rates, seconds.get(setting)))
         except (Unusable, jax.errors.JaxRuntimeError) as failure:  # A step too large for the card must not end the tour.
             failed.append(f"{setting}: {first_line(failure)}")
     return found, failed
@@ -142,18 +147,19 @@ def predicted_ahead(setting: Setting, axes: Axes, target: Target, chip_text: str
 
 def _predicted(setting: Setting, program: jax.stages.Compiled, mesh: Mesh, target: Target, rates: Rates) -> dict[str, float]:
     ledger = inspect_program(program, (), mesh, target, source=str(setting))
-    return asdict(step_time(program.as_text(), ledger, rates, _taken(setting.shape, mesh)))
+    return asdict(step_time(program.as_text(), ledger, rates, _by_trip(setting.shape, mesh)))
 
 
-def _taken(shape: DecoderShape, mesh: Mesh) -> list[set[int]]:
+def _by_trip(shape: DecoderShape, mesh: Mesh) -> list[set[int]]:
     """What the stages of a pipeline do at each tick, as branches."""
     return [set(jobs) for jobs in table_of(shape.order(mesh.shape[PIPE])).branches.tolist()] if isinstance(shape, PipelineShape) else []
 
 
 def _timed(setting: Setting, program: jax.stages.Compiled, args: Any, mesh: Mesh, target: Target, rates: Rates, ahead: Mapping[str, float] | None) -> TimedStep:
     terms = _predicted(setting, program, mesh, target, rates)
+    total = terms.pop("total")
     seconds, spent = _chains(program, args, setting.shape)
-    return TimedStep(setting, min(seconds), terms.pop("total"), terms, dict(mesh.shape), ahead, spent)
+    return TimedStep(setting, min(seconds), total, terms, dict(mesh.shape), ahead, spent)
 
 
 def _chains(program: jax.stages.Compiled, args: tuple[Any, ...], shape: DecoderShape) -> tuple[list[float], Spent | None]:

@@ -130,12 +130,28 @@ LOOP = """%once (a: f32[125]) -> f32[125] {
 LOOPED = """ROOT %w = (s32[], f32[125]) while(%t), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"3"}}"""
 
 
-@pytest.mark.parametrize("branches, kernels", [((), 6), (({0}, {0, 1}, {0}), 4), (({0}, {0}, {0}), 3), (({0}, {1}), 6)])
+@pytest.mark.parametrize("branches, kernels", [((), 6), (({0}, {0, 1}, {0}), 4), (({0}, {0}, {0}), 3)])
 def test_of_a_loop_only_branches_count_that_some_device_takes(branches, kernels):
+    found = looped(branches)
+    assert found.total == found.memory == 10.0 * kernels
+
+
+def looped(branches):
     entry = "%i = s32[] constant(0)", "%t = (s32[], f32[125]{0}) tuple(%i, %y)", LOOPED
     text = TEXT.replace("ENTRY", f"{LOOP}ENTRY").replace("BODY", "\n".join(f"  {line}" for line in entry))
-    found = step_time(text, read_text(text, axes=Axes.parse("data=2")), RATES, branches)
-    assert found.total == found.memory == 10.0 * kernels
+    return step_time(text, read_text(text, axes=Axes.parse("data=2")), RATES, branches)
+
+
+@pytest.mark.parametrize("branches", [({0}, {1}), ({0}, {1}, {2})], ids=["trips", "branches"])
+def test_branches_of_a_loop_that_the_text_does_not_have_are_refused(branches):
+    with pytest.raises(Unusable, match=f"branches of {len(branches)} trips are told, and the text has no loop"):
+        looped(branches)
+
+
+@pytest.mark.parametrize("line, said", [(SUM_AND_KERNELS[0], "starts s and does not wait for it"), ("%d = f32[64]{0} all-reduce-done(%x)", "waits for x where it does not start it")])
+def test_a_sum_that_ends_where_it_does_not_start_is_refused(line, said):
+    with pytest.raises(Unusable, match=said):
+        taken(line)
 
 
 def test_a_kind_that_was_not_measured_is_refused_by_its_name():

@@ -46,6 +46,14 @@ def test_it_is_one_kernel_for_all_gpus_without_multicast(name, devices):
 
 
 @ahead_of_time
+def test_many_calls_are_one_kernel_in_a_program():
+    axes, spec = Axes.parse("data=2"), PartitionSpec("data")
+    twice = lambda x: collectives.all_reduce(collectives.all_reduce(x, "data", algorithm="two_shot"), "data", algorithm="two_shot")
+    run = jax.shard_map(twice, mesh=make_mesh(parse_target("gpu:h200:1x2"), axes), in_specs=spec, out_specs=spec)
+    assert jax.jit(run).lower(jax.ShapeDtypeStruct((64,), "float32")).as_text().count("mosaic_gpu_v2") == 1
+
+
+@ahead_of_time
 @pytest.mark.parametrize("name", NAMES)
 def test_it_stands_in_a_loop_as_the_others_do(name):
     axes, spec = Axes.parse("data=2"), PartitionSpec("data")
@@ -153,6 +161,6 @@ print("equal")
 
 @pytest.mark.skipif(not Path("/dev/nvidia1").exists(), reason="there are no two GPUs here")
 def test_on_gpus_it_is_the_sum():
-    environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS")}
+    environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS", "CUDA_ROOT")}
     run = subprocess.run([sys.executable, "-c", ON_GPUS, *NAMES], env=environment | {"CUDA_MODULE_LOADING": "EAGER"}, capture_output=True, text=True, timeout=300)
     assert run.stdout == "equal\n", run.stderr
