@@ -21,11 +21,15 @@ GIB, LINK, MEMORY = 1 << 30, 450e9, REACHED * 4.8e12
 EIGHT = parse_target("gpu:h200:1x8")
 
 
-def seconds(primitive, algorithm, ranks, size=GIB, links=None):
+def estimate(primitive, algorithm, ranks, size=GIB, links=None):
     target, axes = parse_target(f"gpu:h200:1x{ranks}"), Axes.of({"data": ranks})
     (chain,) = chosen(chains(axes), [primitive], [algorithm])
     (entry,) = estimated(chain, make_mesh(target, axes), axes, (size,), rates(target, links))
-    return entry.point.seconds
+    return entry
+
+
+def seconds(*of, links=None):
+    return estimate(*of, links=links).point.seconds
 
 
 @gpu
@@ -36,25 +40,24 @@ def test_a_built_in_collective_is_a_message_and_its_wire_bytes():
 @gpu
 @pytest.mark.parametrize(("size", "addition_s"), [(1024, KERNEL_S), (GIB, 3 * GIB / MEMORY)])
 def test_to_exchange_and_add_takes_a_pass_that_reads_two_buffers_and_writes_one(size, addition_s):
-    assert seconds("all_reduce", "doubling", 2, size) == pytest.approx(MESSAGE_S + size / LINK + addition_s, rel=1e-6)
+    assert seconds("all_reduce", "doubling", 2, size) == pytest.approx(MESSAGE_S + size / LINK + addition_s, abs=1e-6)
 
 
 @gpu
 @pytest.mark.parametrize(
-    ("primitive", "algorithm", "ranks", "messages", "wire", "passes"),
+    ("primitive", "algorithm", "ranks", "messages", "wire", "least"),
     [
-        # Beside no message: of two lanes the first block of one and, at the end, a block of one each summed and put in place.
-        ("all_reduce", "split_ring", 8, 28, 1.75, 0.45),
-        ("all_reduce", "sliced_ring", 2, 8, 1.0, 1.0),
-        # A block copied before the first message and after the last.
-        ("all_to_all", "pairwise", 8, 7, 0.875, 0.51),
+        # Two lanes put one kernel beside each message, slices and pairs two, of which a message waits for the first.
+        ("all_reduce", "split_ring", 8, 28, 1.75, 0.9),
+        ("all_reduce", "sliced_ring", 2, 8, 1.0, 0.5),
+        ("all_to_all", "pairwise", 8, 7, 0.875, 0.5),
     ],
 )
-def test_kernels_run_beside_messages_but_for_the_first_and_the_last(primitive, algorithm, ranks, messages, wire, passes):
-    """`passes` are all bytes of kernels that messages may wait for, in buffers; the whole algorithm touches more than three."""
-    found = seconds(primitive, algorithm, ranks)
-    on_the_wire = messages * MESSAGE_S + wire * GIB / LINK
-    assert on_the_wire < found < on_the_wire + passes * GIB / MEMORY
+def test_messages_hide_no_kernel_that_they_wait_for(primitive, algorithm, ranks, messages, wire, least):
+    """`least` is the share of the kernels' time that nothing hides."""
+    found = estimate(primitive, algorithm, ranks)
+    shown = found.point.seconds - messages * MESSAGE_S - wire * GIB / LINK
+    assert least < shown / (found.work.kernel_bytes / MEMORY) < 1
 
 
 @gpu
@@ -124,7 +127,10 @@ def timed(tmp_path):
 
 
 @gpu
-@pytest.mark.parametrize(("primitive", "algorithm"), [("all_reduce", "circulant"), ("all_reduce", "tree"), ("reduce", "chain"), ("broadcast", "tree")])
+@pytest.mark.parametrize(
+    ("primitive", "algorithm"),
+    [("all_reduce", "circulant"), ("all_reduce", "split_ring"), ("all_reduce", "sliced_ring"), ("all_reduce", "tree"), ("reduce", "chain"), ("broadcast", "tree")],
+)
 def test_what_2_h200s_took_at_1_gib_is_estimated_to_a_sixth(timed, primitive, algorithm):
     """With the messages as timed and no constant from these algorithms, so that theory may fail."""
     ((_, timed_s),) = measured_points(timed, primitive, algorithm)[-1:]

@@ -5,10 +5,13 @@ import re
 from collections import Counter
 from pathlib import Path
 from statistics import mean, median
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from lab.hlo.kernels import Collective, Kernel
+from lab.step_time import _Run
 from lab.tour.apart import TILED
 from lab.tour.times import SIZES
 
@@ -180,7 +183,74 @@ def test_collectives_of_two_large_steps_beside_kernels():
     two, four = TIMES[2]["ch20_zero3", "explicit", "large", "full"], TIMES[4]["ch14_data_parallel", "explicit", "large", "full"]
     of = [[f"{seconds * 1e3:.1f}" for pair in by_term(step)[1:] for seconds in pair] for step in (two, four)]
     assert "communicates for {1} ms, predicted {0}, and waits for {3}, predicted {2}".format(*of[0]) in told(PAGE)
-    assert "({1} ms, predicted {0}), and {3} ms of waiting are seen where the text hides all but {2};".format(*of[1]) in told(PAGE)
+    assert "({1} ms, predicted {0}), and {3} ms of waiting are seen where the text hides all but {2}.".format(*of[1]) in told(PAGE)
+
+
+ROUND = re.compile(r"^(\w+) +(\d+) MiB (\w+) (\S+) x(\d+): wire +([\d.]+) kernels +([\d.]+) both +([\d.]+) us$", re.MULTILINE)
+BESIDE = [
+    (*named, int(count), *map(float, us))
+    for *named, count, wire, kernels, both in ROUND.findall((ROOT / "results" / "beside_2xh200_jax0.11.2.txt").read_text())
+    for us in [(wire, kernels, both)]
+]
+"""Collective, MiB, kernel, its shape, how many of them; us of the collective, of the kernels, of both."""
+
+
+def predicted_round(kernel, count, wire, kernels):
+    """By the rule of `lab.step_time`, at the rates of the tour."""
+    rates = TOUR["rates"]
+    at = SimpleNamespace(kernel_s=lambda _: kernels / count, slowed_products=rates["slowed_products"], slowed_memory=rates["slowed_memory"])
+    run = _Run(at, {"sum": wire})
+    launched = [Kernel(kernel, 1, int(kernel == "product"))] * count
+    run.through([Collective("sum", True, False), *launched, Collective("sum", False, True)])
+    return run.spent.total
+
+
+def predicted_from_its_start(kernel, count, wire, kernels):
+    slowed = TOUR["rates"]["slowed_products" if kernel == "product" else "slowed_memory"]
+    return max(wire, kernels + slowed * min(kernels, wire))
+
+
+def test_a_collective_begins_when_the_first_kernel_ends_that_is_launched_after_it():
+    rounds = [(kernel, count, wire, kernels, both) for name, _, kernel, _, count, wire, kernels, both in BESIDE if name == "all_reduce"]
+    assert f"Of {len(rounds)} such rounds" in told(PAGE)
+    for of, cells in ((predicted_from_its_start, PAGE.split("| where it is started |")[1]), (predicted_round, PAGE.split("launched after it |")[1])):
+        errors = [abs(of(*each) / both - 1) for *each, both in rounds]
+        assert cells.startswith(f" {median(errors):.1%} | {sum(error > 0.1 for error in errors)} |")
+
+
+def test_two_rounds_are_nearly_one_after_the_other():
+    of = {(name, mib, shape, count): us for name, mib, _, shape, count, *us in BESIDE}
+    wire, large, both = of["all_reduce", "256", "16384x8192", 1]
+    assert f"takes {wire:,.0f} us alone, a product of [16384, 8192] by [8192, 8192] {large:,.0f} us, and both, started at once, {both:,.0f}:" in told(PAGE)
+    assert f"one after the other {wire + large:,.0f}." in told(PAGE)
+    small = [us for *key, us in ((*each[:5], each[5:]) for each in BESIDE) if key == ["all_reduce", "256", "product", "8192x4096", 1]]
+    assert any(f"Beside a product of {k:,.0f} us it takes {b:,.0f}, where one after the other is {w + k:,.0f}." in told(PAGE) for w, k, b in small)
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (2, "{seen} ms on two GPUs, {predicted} are predicted; in the median it is too short by {now} %, in the records by {then} %."),
+        (4, "On four GPUs {predicted} ms are predicted and {seen} seen, in the median {now} % too long, in the records {then} % too short:"),
+    ],
+)
+def test_what_is_waited_for_once_collectives_begin_between_kernels(count, words):
+    seen = {key: step["profiled_s"]["waiting"] for key, step in TIMES[count].items() if key != PIPELINE}
+    now, then = ({key_of(step): step["terms_s"]["exposed"] for step in steps if key_of(step) in seen} for steps in (AHEAD[count]["steps"], TIMED[count]["times"]))
+    sums = {"seen": f"{sum(seen.values()) * 1e3:.1f}", "predicted": f"{sum(now.values()) * 1e3:.1f}"}
+    off_now, off_then = (100 * median(of[key] / seen[key] - 1 for key in seen) for of in (now, then))
+    assert (off_now < 0, off_then < 0) == (count == 2, True)
+    assert words.format(**sums, now=f"{abs(off_now):.0f}", then=f"{abs(off_then):.0f}") in told(PAGE)
+    zero3, data = (f"`{layout} large` waits for {seen[key] * 1e3:.1f} ms, {{}}{now[key] * 1e3:.1f}" for layout in ("ch20_zero3", "ch14_data_parallel") for key in [(layout, "explicit", "large", "full")])
+    if count == 2:
+        assert f"{zero3.format('and ')} are predicted" in told(PAGE)
+    else:
+        assert data.format("predicted ") in told(PAGE) and zero3.format("predicted ").replace("waits for", "for").replace(" ms,", ",") in told(PAGE)
+
+
+def test_the_pipeline_by_the_branches_that_are_taken():
+    errors = [next(step["error"] for step in AHEAD[count]["steps"] if key_of(step) == PIPELINE) for count in (2, 4)]
+    assert "the steps come to {:+.1f} % and {:+.1f} % ahead of time".format(*(100 * error for error in errors)) in told(PAGE)
 
 
 def test_small_messages_are_predicted_too_long_on_four_gpus():
@@ -233,7 +303,7 @@ def test_what_ahead_of_time_in_tiles_was_held_against_is_what_the_records_measur
     assert " and ".join(f"{abs(step['error']) * 100:.1f} % (`{step['layout']} {step['size']}`)" for step in worst) in told(PAGE)
     large = [[-step["error"] * 100 for step in steps if step["size"] == "large"] for steps in (*(AHEAD[n]["steps"] for n in (2, 4)), *(TIMED[n]["times"] for n in (2, 4)))]
     least, most = ([f"{of(large[i] + large[i + 1]):.1g}" if of is min and i else f"{of(large[i] + large[i + 1]):.0f}" for i in (0, 2)] for of in (min, max))
-    assert "too short, by {} to {} %, where the text that ran has {} to {}".format(least[0], most[0], least[1], most[1]) in told(PAGE)
+    assert "too short, by {} to {} %, where the text that ran has {} to {}:".format(least[0], most[0], least[1], most[1]) in told(PAGE)
     passes = next(step for step in AHEAD[2]["steps"] if key_of(step) == ("ch14_data_parallel", "explicit", "middle", "full"))["terms_s"]["memory"]
     assert f"has {passes * 1e3:.1f} ms of passes on two GPUs" in told(PAGE)
 
