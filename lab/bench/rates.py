@@ -161,7 +161,8 @@ def _scattered() -> float:
     (kernel,) = [step for step in steps(turn.as_text()) if isinstance(step, Kernel)]
     if not kernel.is_scattered:
         raise Unusable(f"XLA transposes {x.shape} in {kernel.name}, not element by element; the rate of such kernels cannot be measured")
-    seconds = _median_s(turn, (x,)) - _median_s(jax.jit(lambda x: x + 1), (jnp.ones(1),))
+    launch_s = _median_s(jax.jit(lambda x: x + 1), (jnp.ones(1),))
+    seconds = _median_s(turn, (x,)) - launch_s
     if seconds <= 0:
         raise Unusable("a transpose takes no longer than an empty program; the device may be at other work: measure once more")
     return kernel.bytes / seconds

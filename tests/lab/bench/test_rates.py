@@ -1,4 +1,6 @@
-"""Rates as the bench finds them: on fake devices, where they say nothing of a GPU, but must be above zero and of the right kinds."""
+"""Rates as the bench finds them: on fake devices, where they say nothing of a GPU, by a clock that says of every run that it took longer than the last."""
+
+from itertools import count
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +25,26 @@ def small(monkeypatch):
     """Sizes that take no time."""
     for name, size in {"PASSES": (2**10, 2**12), "COLD": 2**15, "TURNED": (2, 2, 4, 8, 8), "BESIDE": (64, 64, 1024), "LONG": 6, "LONGER": 8, "RUNS": 2}.items():
         monkeypatch.setattr(rates, name, size)
+    clock = count(1)
+    monkeypatch.setattr(rates, "timed", lambda run: (run(), next(clock)))
+
+
+@pytest.mark.parametrize("measured", [rates._passes, rates._scattered])
+def test_what_takes_no_longer_than_nothing_is_refused(small, monkeypatch, measured):
+    monkeypatch.setattr(rates, "timed", lambda run: (run(), 1.0))
+    with pytest.raises(Unusable, match="takes? no longer .*measure once more"):
+        list(measured())
+
+
+def test_products_that_show_no_rate_are_refused(small, monkeypatch):
+    monkeypatch.setattr(rates, "_product_s", lambda m, n, k: 1 / (m * n * k))
+    with pytest.raises(Unusable, match="^products took .*measure once more"):
+        rates._product_rate()
 
 
 def test_a_pass_reads_and_writes_each_of_its_4_bytes(small):
     assert [count for count, _ in rates._passes()] == [2 * 4 * 2**10, 2 * 4 * 2**12]
-    assert all(seconds > 0 for _, seconds in rates._passes())
+    assert all(seconds == pytest.approx(2 / 4) for _, seconds in rates._passes())  # Two runs later, over four calls more.
 
 
 @pytest.mark.parametrize("elements, arrays", [(2**16, 200), (2**22, 16), (2**28, 2)])
