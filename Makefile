@@ -10,11 +10,11 @@ verify: .venv/installed
 test: .venv/installed
 	@.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadgroup
 
-# A platform without a wheel of a compile-only plugin does without its targets; any other failure of pip stops here.
+# A platform without a wheel of a compile-only plugin does without its targets; any other failure of pip stops here, an index out of reach too.
 define plugin
 @echo "installing the compile-only $(1) plugin"
 @$(pip) --editable '.[$(1)]' 2>.venv/$(1).log || { \
-  grep -q 'No matching distribution\|ResolutionImpossible' .venv/$(1).log || { cat .venv/$(1).log >&2; exit 1; }; \
+  grep -q -e 'No matching distribution' -e ResolutionImpossible .venv/$(1).log && ! grep -q Retrying .venv/$(1).log || { cat .venv/$(1).log >&2; exit 1; }; \
   echo "no wheel of the $(1) plugin for this platform: $(1) targets are left out"; }
 endef
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from fractions import Fraction
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -118,7 +119,7 @@ def inspect(given: tuple[str, ...], mesh: Axes | None, target: Target | None, ki
     if html:
         from lab.report.html import reports
 
-        html.write_text(reports.inspection(diagnoses), encoding="utf-8")
+        _write(html, reports.inspection(diagnoses))
     if as_json:
         rows = [found.to_json() for found in diagnoses]
         _print_json(rows if len(rows) > 1 else rows[0])
@@ -241,7 +242,7 @@ def run(
     if html:
         from lab.report.html import reports
 
-        html.write_text(reports.experiments(results, trained, answered, is_audit=False), encoding="utf-8")
+        _write(html, reports.experiments(results, trained, answered, is_audit=False))
     return _report(as_json, (results, verdicts.results_text), (trained, curves.trained_text), (answered, answers.answers_text))
 
 
@@ -264,7 +265,7 @@ def verify(full: bool, html: Path | None, as_json: bool) -> int:
     if html:
         from lab.report.html import reports
 
-        html.write_text(reports.experiments(results, trained, answered, is_audit=True), encoding="utf-8")
+        _write(html, reports.experiments(results, trained, answered, is_audit=True))
     return _report(as_json, (results, verdicts.summary_text), (trained, curves.trained_text), (answered, answers.summary_text))
 
 
@@ -302,7 +303,7 @@ def bench(
     spanned = tuple(over.split(",")) if over else ()
     found = benches.bench(target, mesh, primitives, algorithms, sizes, command, _watched, spanned, links)
     if save:
-        save.write_text(json.dumps(found.to_json(), indent=2) + "\n")
+        _write(save, json.dumps(found.to_json(), indent=2) + "\n")
     if as_json:
         _print_json(found.to_json())
     else:
@@ -325,7 +326,7 @@ def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> int:
 
     for found in tours.tour(parts or tours.PARTS, shlex.join(["lab", *sys.argv[1:]]), _watched):
         if save:
-            save.write_text(json.dumps(found.to_json(), indent=2) + "\n")
+            _write(save, json.dumps(found.to_json(), indent=2) + "\n")
     if as_json:
         _print_json(found.to_json())
     else:
@@ -429,14 +430,32 @@ def _print(text: str) -> None:
         sys.exit(CLOSED_PIPE)
 
 
+def _write(path: Path, text: str) -> None:
+    """All of it, or nothing: until then there stands what stood there."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")  # Such as /dev/stdout.
+        return
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def main() -> None:
     """The entry point `lab`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # Lines of tables are in no 8-bit encoding.
     try:
         status = cli.main(prog_name="lab", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
         status = INTERRUPTED
     except (click.ClickException, Unusable) as error:
         status = _refuse(error)
+    except OSError as error:
+        status = _refuse(Unusable(f"{error.filename or 'output'}: cannot be read or written ({error.strerror})"))
     sys.exit(status)
 
 

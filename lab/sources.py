@@ -15,6 +15,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from lab.ledger import Ledger
+from meshes.axes import Axes
 from meshes.errors import Unusable, first_line
 
 _DUMPED = "*after_optimizations.txt"
@@ -61,8 +62,10 @@ def saved_ledger(source: str) -> Ledger:
       Unusable: no such file, or another content.
     """
     try:
-        found = json.loads(Path(source).read_text())
-        return Ledger.from_json(found)
+        ledger = Ledger.from_json(json.loads(Path(source).read_text()))
+        ledger.totals()
+        Axes.of(ledger.mesh or {})
+        return ledger
     except OSError as error:
         raise Unusable(f"{source}: {error.strerror}; expected what lab inspect --json printed") from None
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -61,7 +61,7 @@ def _chips(platform: str) -> Iterator[Available]:
 
 
 def _example(known: Chip) -> str:
-    sizes = {"gpu": "2x8", "tpu": "x".join("224"[-known.torus_dims :])}
+    sizes = {"gpu": "2x8", "tpu": "x".join("224"[-len(known.pod) :])}
     return f"{known.platform}:{known.key}:{sizes[known.platform]}"
 
 

@@ -82,7 +82,7 @@ class Chip:
       memory_bytes, memory_bytes_per_s: device memory.
       fast, slow: the link inside a domain (NVLink, ICI) and the one between domains (network adapter, DCN).
       devices_per_chip: how many devices JAX lists for one.
-      torus_dims: dimensions of a TPU's ICI torus, 0 behind a switch.
+      pod: TPU chips along each direction of the largest ICI torus; none behind a switch.
       plugin_name, plugin_options: what the compile-only plugin calls it, and wants to be told.
     """
 
@@ -95,7 +95,7 @@ class Chip:
     fast: Link
     slow: Link
     devices_per_chip: int
-    torus_dims: int
+    pod: tuple[int, ...]
     plugin_name: str
     plugin_options: Mapping[str, str]
 
@@ -200,7 +200,7 @@ def _chip(key: str, row: Mapping[str, Any], sources: Mapping[str, str]) -> Chip:
         fast=Link(**cited(row["fast"])),
         slow=Link(**cited(row["slow"])),
         devices_per_chip=row.get("devices_per_chip", 1),
-        torus_dims=row.get("torus_dims", 0),
+        pod=tuple(row.get("pod", ())),
         plugin_name=row.get("plugin_name", key),
         plugin_options=row.get("plugin_options", {}),
     )

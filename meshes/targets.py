@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ from meshes.hardware import chip, chip_names
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
+MOST_CPUS = 4096
 FORMS = "cpu:DEVICES (cpu:8), gpu:CHIP:HOSTSxGPUS (gpu:h100:2x8), tpu:CHIP:TOPOLOGY[*SLICES] (tpu:v5p:2x2x4*2) or attached"
 
 
@@ -80,11 +82,23 @@ def parse_target(text: str) -> Target:
         return Target("attached")
     name, _, size = rest.rpartition(":")
     sizes = re.fullmatch(_SIZES.get(platform, "(?!)"), size)
-    if not sizes or (platform == "cpu") != (name == ""):
+    if not sizes or (platform == "cpu") != (name == "") or rest.startswith(":"):
         raise Unusable(f"target {text!r}: expected {FORMS}")
     if name and name not in chip_names(platform):
         raise Unusable(f"target {text!r}: unknown {platform} chip {name!r}; known are {', '.join(chip_names(platform))}")
-    return Target(platform, name or None, tuple(map(int, sizes[1].split("x"))), int(sizes[2] or 1))
+    target = Target(platform, name or None, tuple(map(int, sizes[1].split("x"))), int(sizes[2] or 1))
+    _check_extent(text, target)
+    return target
+
+
+def _check_extent(text: str, target: Target) -> None:
+    """Compilers of larger TPU slices end the process, or make what no pod holds; many fake CPU devices take minutes to start."""
+    if target.platform == "cpu" and target.devices > MOST_CPUS:
+        raise Unusable(f"target {text!r}: expected {MOST_CPUS:,} fake CPU devices at most; name GPUs or TPUs, of which there may be more")
+    pod = chip(target.chip).pod if target.chip else ()
+    sides = zip(sorted(target.shape, reverse=True), sorted(pod, reverse=True), strict=False)
+    if any(side > most for side, most in sides):
+        raise Unusable(f"target {text!r}: a slice lies in one pod, of {'x'.join(map(str, pod))} chips; join slices, as in tpu:{target.chip}:{'x'.join(map(str, pod))}*2")
 
 
 _N = "[1-9][0-9]*"
@@ -100,11 +114,15 @@ def prepare(targets: Collection[Target]) -> None:
       Unusable: JAX has started with fewer fake CPU devices than a target asks for.
     """
     attached = any(target.platform == "attached" for target in targets)
-    for name, value in (_QUIET if attached else _QUIET | _NO_ACCELERATOR).items():
+    for name, value in (_QUIET if attached and _has_tpus() else _QUIET | _NO_ACCELERATOR).items():
         os.environ.setdefault(name, value)
     from meshes import devices
 
     devices.start(targets)
+
+
+def _has_tpus() -> bool:
+    return any(Path("/dev").glob("accel*")) or any(Path("/dev/vfio").glob("*"))
 
 
 _QUIET = {

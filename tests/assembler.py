@@ -6,8 +6,9 @@ memory are the same (`tests/test_assembler.py` compares them). When it is asked 
 
 import os
 import stat
-from importlib.util import find_spec
 from pathlib import Path
+
+from meshes import plugins
 
 STAND_IN = """#!/bin/sh
 out=
@@ -17,19 +18,13 @@ exec '{real}' "$@"
 """
 
 
-def real() -> Path | None:
-    """The one that the gpu extra installs."""
-    found = find_spec("nvidia")
-    paths = [Path(folder) / "cu13/bin/ptxas" for folder in (found.submodule_search_locations if found else ())]
-    return next((path for path in paths if path.exists()), None)
-
-
 def stand_in(folder: Path) -> None:
     """Puts it into `folder`, and has JAX look there; call it before JAX is imported."""
-    if real() is None:
+    real = plugins.ptxas()
+    if real is None:
         return
     path = folder / "bin/ptxas"
     path.parent.mkdir(parents=True)
-    path.write_text(STAND_IN.format(real=real()))
+    path.write_text(STAND_IN.format(real=real))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     os.environ["CUDA_ROOT"] = str(folder)

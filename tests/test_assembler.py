@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests import assembler
+from meshes import plugins
 
 COMPILED = """
 from meshes.axes import Axes
@@ -21,7 +21,7 @@ print(compiled.as_text(), compiled.memory_analysis().temp_size_in_bytes)
 """
 
 
-@pytest.mark.skipif(assembler.real() is None, reason="the gpu extra is not installed")
+@pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
 def test_texts_and_memory_are_the_same_without_machine_code():
     real = {name: value for name, value in os.environ.items() if name != "CUDA_ROOT"}
     assert "CUDA_ROOT" in os.environ

@@ -9,11 +9,11 @@ two placements, and what they make of the plan once it is written out with `shar
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import jax
 from rich.console import Console
 from rich.progress import track
@@ -77,12 +77,15 @@ def _beside_the_plan(row: Row) -> dict[str, Any]:
     return {"ratio": ratio, "rebuilds_the_whole": row.rebuilds_the_whole}
 
 
-def main(path: str = "results/redistribution_2x2x2.json") -> None:
+@click.command()
+@click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
+def main(path: Path) -> None:
+    """Writes the table of every pair of placements to PATH, as JSON."""
     prepare(TARGETS)
     console = Console(stderr=True)
     pairs = track(every_pair(), "compiling", console=console, disable=not console.is_terminal)
-    Path(path).write_text(table(f"python -m lab.redistribution.table {path}", (theory(pair) | measurement(pair) for pair in pairs)))
+    path.write_text(table(f"python -m lab.redistribution.table {path}", (theory(pair) | measurement(pair) for pair in pairs)))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

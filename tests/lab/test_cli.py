@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -295,3 +296,34 @@ def test_a_reader_that_went_away_is_no_error(tmp_path):
     lab.stdout.close()
     assert lab.stderr.read() == b""
     assert lab.wait() == 141
+
+
+def started(*arguments, **environment):
+    """`lab` as a process of its own."""
+    return subprocess.Popen([sys.executable, "-m", "lab.cli", *arguments], cwd=Path(__file__).parents[2], env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_where_output_knows_no_lines_of_tables_a_table_is_printed_all_the_same():
+    lab = started("list", PYTHONIOENCODING="latin-1")
+    out, err = lab.communicate()
+    assert (lab.returncode, err) == (0, b"") and out.startswith(b"experiment ") and b"????" in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_is_told_in_a_line(lab, tmp_path):
+    (tmp_path / "step.hlo").write_text(TEXT)
+    told = lab("inspect", "step.hlo", "--html", "/dev/full")
+    assert (told.status, told.out, told.err) == (2, "", "lab: output: cannot be read or written (No space left on device)\n")
+
+
+def test_what_stood_in_a_file_stays_until_all_is_written(tmp_path, monkeypatch):
+    path = tmp_path / "page.html"
+    cli._write(path, "old")
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cli._write(path, "new")
+    assert path.read_text() == "old" and not list(tmp_path.glob("*.part")) + list(tmp_path.glob(".*"))
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt

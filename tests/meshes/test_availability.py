@@ -32,3 +32,8 @@ def test_texts_that_were_not_dumped_on_hardware_are_called_approximate():
 def test_telling_what_is_available_does_not_import_jax():
     code = "import sys; from meshes.availability import availability; availability(); sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
+
+
+def test_without_an_assembler_no_gpu_target_compiles(monkeypatch):
+    monkeypatch.setattr(plugins, "ptxas", lambda: None)
+    assert not plugins.installed("gpu") and plugins.installed("cpu")

@@ -9,7 +9,6 @@ from meshes import plugins
 from meshes.axes import Axes
 from meshes.errors import Unusable
 from meshes.targets import domains, make_mesh, parse_target
-from tests import assembler
 
 needs_gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
 needs_tpu = pytest.mark.skipif(not plugins.installed("tpu"), reason="libtpu is not installed")
@@ -109,4 +108,4 @@ def test_one_process_compiles_a_sharded_product_for_every_chip(text):
 @needs_gpu
 def test_what_gpu_compilers_need_of_cuda_comes_with_the_extra():
     """On a machine with CUDA nothing would be missed, so that only the files tell."""
-    assert (assembler.real().parents[1] / "nvvm/libdevice/libdevice.10.bc").exists()
+    assert plugins.ptxas().parents[2].name == "nvidia" and (plugins.ptxas().parents[1] / "nvvm/libdevice/libdevice.10.bc").exists()

@@ -11,7 +11,7 @@ from meshes.hardware import Figure, Link, chip, chip_names, known_chip
 
 CHIPS = chip_names("gpu") + chip_names("tpu")
 TABLE = tomllib.loads((files("meshes") / "hardware.toml").read_text())
-NOT_MEASURES = {"torus_dims", "devices_per_chip", "links"}
+NOT_MEASURES = {"pod", "devices_per_chip", "links"}
 
 
 def test_the_table_has_nine_chips():
@@ -64,7 +64,7 @@ def test_links_grow_slower_from_memory_to_network(name):
 
 @pytest.mark.parametrize("name", chip_names("tpu"))
 def test_a_torus_has_two_links_a_dimension(name):
-    assert chip(name).fast.links == 2 * chip(name).torus_dims
+    assert chip(name).fast.links == 2 * len(chip(name).pod)
 
 
 @pytest.mark.parametrize("name", chip_names("gpu"))

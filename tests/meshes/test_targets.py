@@ -36,7 +36,7 @@ def test_one_slice_written_out_is_the_same_target():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "cpu", "cpu:", "cpu:0", "cpu:2x4", "cpu:h100:8", "gpu:h100", "gpu:h100:8", "gpu:2x8", "gpu:h100:2x8*2", "gpu:h100:0x8",
+    ["", "cpu", "cpu:", "cpu:0", "cpu::8", "gpu::2x8", "cpu:2x4", "cpu:h100:8", "gpu:h100", "gpu:h100:8", "gpu:2x8", "gpu:h100:2x8*2", "gpu:h100:0x8",
      "tpu:v5p:16", "tpu:v5p:2x2x2x2", "tpu:v5p:2x2x2*0", "attached:8", "npu:x:2x2"],
 )  # fmt: skip
 def test_another_form_is_refused_with_the_forms_that_are_known(text):
@@ -83,3 +83,21 @@ def test_links_are_named_after_the_platform():
     assert link_names(parse_target("gpu:h100:2x8")) == ("host", "network")
     assert link_names(parse_target("tpu:v5p:2x2x2*2")) == ("ici", "dcn")
     assert link_names(parse_target("cpu:8")) == ("host", "network")
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("tpu:v5e:16x32", "a slice lies in one pod, of 16x16 chips; join slices, as in tpu:v5e:16x16\\*2"),
+        ("tpu:v5p:2x2x64", "of 16x20x28 chips"),
+        ("cpu:4097", "expected 4,096 fake CPU devices at most"),
+    ],
+)
+def test_more_than_compilers_take_is_refused(text, said):
+    with pytest.raises(Unusable, match=f"target '{text}': .*{said}"):
+        parse_target(text)
+
+
+@pytest.mark.parametrize("text", ["tpu:v5e:16x16*4", "tpu:v5p:28x16x20", "cpu:4096"])
+def test_a_whole_pod_is_a_target(text):
+    assert str(parse_target(text)) == text
