@@ -271,6 +271,18 @@ def test_the_median_error_is_told_and_that_no_step_is_far_off(text, count, words
     assert max(errors) < 0.2 and "none off by more than 20 %" in told(text)
 
 
+def test_one_gpu_sends_nothing_and_its_kernels_are_told_by_size_and_remat():
+    one = record("tour_1xh200", "_times")
+    assert not one["failures"] and all(step["terms_s"]["communication"] == 0 for step in one["times"]) and len(one["times"]) == 12
+    held = [[s["size"], s["remat"], ms(s["measured_s"]), ms(s["predicted_s"]), *(f"{s[e]:+.1%}" for e in ("error", "error_ahead_of_time"))] for s in one["times"]]
+    assert rows(PAGE.split("One GPU sends nothing")[1]) == held
+    here, ahead = ([abs(step[error]) for step in one["times"]] for error in ("error", "error_ahead_of_time"))
+    assert max(here) < 0.06 and max(ahead) < 0.11
+    assert f"1 GPU, 12 steps of a decoder in three sizes: median error {median(here) * 100:.1f} %, none off by more than 6 %;" in told(PAGE)
+    assert f"before the steps were timed, {median(ahead) * 100:.1f} %, none off by more than 11 %." in told(PAGE)
+    assert f"1 GPU, 12 steps: median error {median(here) * 100:.1f} %" in told(SECTION)
+
+
 def test_the_pipeline_is_named_as_the_worst():
     assert f"the pipeline most ({TIMES[2][PIPELINE]['error'] * 100:+.1f} % on two)" in told(SECTION)
 
