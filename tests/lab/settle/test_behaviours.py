@@ -240,11 +240,12 @@ def test_the_sum_of_a_product_that_is_kept_is_not_repeated_where_declared(contex
 
 
 def test_small_norms_of_two_micro_batches_leave_the_loop_twice_in_the_dtype_of_the_products():
+    gpu = replace(GPU, jax=(0, 10))
     norm = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 5 * 32, phase="backward", scope="layers/mlp/norm", making=Making(stack=5, micro_batches=2, product="bf16"))
     stacks = replace(norm, dtype="bf16", payload_bytes=5 * 16, executions=2)
-    assert verdict([norm], [stacks], GPU) is Verdict.EXPLAINED
-    assert verdict([norm], [replace(stacks, executions=3)], GPU) is Verdict.REFUTED
-    assert verdict([norm], [replace(stacks, executions=1)], GPU) is Verdict.REFUTED
+    assert verdict([norm], [stacks], gpu) is Verdict.EXPLAINED
+    assert verdict([norm], [replace(stacks, executions=3)], gpu) is Verdict.REFUTED
+    assert verdict([norm], [replace(stacks, executions=1)], gpu) is Verdict.REFUTED
 
 
 MASKED = Transfer(Kind.ALL_REDUCE, ("fsdp",), 4, 3, "bf16", 3072, phase="forward", is_masked_gather=True)
