@@ -75,25 +75,30 @@ def links(bench: Bench) -> dict[Kind, Curve]:
 def slowed(mesh: Mesh) -> tuple[float, float]:
     """(both - kernels alone) / sum alone, of a sum over all devices and of products, then passes over memory, that do not wait for it."""
     rows, columns, size = BESIDE
-    split, whole = PartitionSpec(mesh.axis_names), PartitionSpec()
+    taken = partial(round_s, mesh, size, (rows, columns))
+    wire = taken(_pass, 0, sums=True)
+    products, passes = ((taken(kernel, count, sums=True) - taken(kernel, count, sums=False)) / wire for kernel, count in KERNELS_BESIDE.items())
+    return products, passes
+
+
+def round_s(mesh: Mesh, size: int, shape: tuple[int, int], kernel: Callable[..., jax.Array], count: int, *, sums: bool) -> float:
+    """Seconds of `count` kernels on [rows, columns] of each device, and, where wanted, of a sum of `size` bytes beside them."""
+    (rows, columns), split, whole = shape, PartitionSpec(mesh.axis_names), PartitionSpec()
     a, b, x = _normal((mesh.size * rows, columns)), _normal((columns, columns)), jnp.ones(mesh.size * size // 2, jnp.bfloat16)
     args = [jax.device_put(array, NamedSharding(mesh, spec)) for array, spec in ((a, split), (b, whole), (x, split))]
 
-    def chain(kernel: Callable[..., jax.Array] | None, sums: bool, repeats: int) -> Callable[..., Any]:
-        def both(a_MN: jax.Array, b_NN: jax.Array, x_K: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def chain(repeats: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
+        def rounds(a_MN: jax.Array, b_NN: jax.Array, x_K: jax.Array) -> tuple[jax.Array, jax.Array]:
             for _ in range(repeats):
                 total_K = jax.lax.pcast(jax.lax.psum(x_K, mesh.axis_names), mesh.axis_names, to="varying") if sums else x_K
-                for _ in range(KERNELS_BESIDE[kernel] if kernel else 0):
+                for _ in range(count):
                     a_MN = jax.lax.optimization_barrier(kernel(a_MN, b_NN))
                 a_MN, x_K = jax.lax.optimization_barrier((a_MN, total_K))
             return a_MN, x_K
 
-        return jax.shard_map(both, mesh=mesh, in_specs=(split, whole, split), out_specs=(split, split))
+        return jax.shard_map(rounds, mesh=mesh, in_specs=(split, whole, split), out_specs=(split, split))
 
-    sums = _a_call(partial(chain, None, True), *args)
-    alone, beside = ([_a_call(partial(chain, kernel, sums), *args) for kernel in KERNELS_BESIDE] for sums in (False, True))
-    products, passes = ((both - kernels) / sums for kernels, both in zip(alone, beside, strict=True))
-    return products, passes
+    return _a_call(chain, *args)
 
 
 def _product(a_MN: jax.Array, b_NN: jax.Array) -> jax.Array:

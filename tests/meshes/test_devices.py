@@ -1,3 +1,5 @@
+from importlib.util import find_spec
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -105,7 +107,8 @@ def test_one_process_compiles_a_sharded_product_for_every_chip(text):
     assert compiled.memory_analysis().output_size_in_bytes == 32 * 512 * 2
 
 
-@needs_gpu
+@pytest.mark.skipif(find_spec("jax_cuda13_plugin") is None, reason="the compile-only GPU plugin is not installed")
 def test_what_gpu_compilers_need_of_cuda_comes_with_the_extra():
     """On a machine with CUDA nothing would be missed, so that only the files tell."""
-    assert plugins.ptxas().parents[2].name == "nvidia" and (plugins.ptxas().parents[1] / "nvvm/libdevice/libdevice.10.bc").exists()
+    found = plugins.ptxas()
+    assert found and found.parents[2].name == "nvidia" and (found.parents[1] / "nvvm/libdevice/libdevice.10.bc").exists()

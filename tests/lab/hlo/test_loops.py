@@ -69,6 +69,13 @@ def test_every_direction_start_and_step_gives_the_trips_of_a_loop_that_is_run(st
     assert count(start, step, bound, direction, "s32", carried, mirrored) == run(start, step, bound, direction, mirrored)
 
 
+def test_a_barrier_that_a_body_ends_with_hides_no_counter():
+    text = LOOP.format(start=0, step=1, bound=7, direction="LT", t="s32", limit="%limit = s32[] constant(7)", sides="%counter.1, %limit")
+    result = "(s32[], f32[4], s32[])"
+    held = text.replace(f"  ROOT %out = {result} tuple(%next, %value, %bound)", f"  %out = {result} tuple(%next, %value, %bound)\n  ROOT %held = {result} opt-barrier(%out)")
+    assert "opt-barrier" in held and [derived_trip_count(m.entry.by_name["loop"], Scope(m, m.entry)) for m in map(parse, (text, held))] == [7, 7]
+
+
 def test_loop_bound_four_with_step_two_runs_twice():
     assert count(bound=4, step=2, t="u32") == 2
 

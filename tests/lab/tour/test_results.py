@@ -429,6 +429,8 @@ def test_one_statement_of_the_labs_own_is_refuted_on_two_gpus():
     assert own == [("ch20_stages", "each stage holds less than the one before at its peak as well")]
     held = {row["what"]: row["value"] for row in QUESTIONS["ch20_stages"]["rows"]}
     first, second = held["ZeRO-1: peak"], held["ZeRO-2: peak"]
+    sums = [next(row["predicted"] for row in QUESTIONS["ch20_stages"]["rows"] if row["what"] == f"{stage}: peak") for stage in ("ZeRO-2", "ZeRO-1")]
+    assert sums[0] > sums[1] and "have it so as well, {:,} B and {:,}.".format(*sums) in told(PAGE)
     assert f"ZeRO-2 holds {second:,} B, ZeRO-1 {first:,}, which is {1 - first / second:.0%}".replace("%", " %") in told(PAGE)
 
 

@@ -2,6 +2,9 @@
 
 import json
 import re
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,6 +19,7 @@ from lab.report.tour import tour_text
 from lab.run import Result, Seconds
 from lab.suite import Run
 from lab.tour import apart, programs, times
+from lab.tour import tour as tours
 from lab.tour.profile import Spent
 from lab.tour.programs import Compared
 from lab.tour.times import SIZES, Setting, TimedStep, settings
@@ -155,3 +159,23 @@ def test_a_pipeline_tells_which_branches_its_stages_take_at_each_tick():
     taken = times._by_trip(setting.shape, SimpleNamespace(shape={"pipe": 2}))
     assert len(taken) == 18 and sum(2 in branches for branches in taken) == 16  # Of 1F1B, of 8 micro-batches on 2 stages.
     assert not times._by_trip(times.Setting("ch20_zero3", "explicit", "middle", "full").shape, SimpleNamespace(shape={"fsdp": 2}))
+
+
+def test_what_cannot_be_predicted_ahead_of_time_is_timed_all_the_same(monkeypatch):
+    setting, gone = Setting("ch20_zero3", "explicit", "small", "full"), Future()
+    gone.set_exception(BrokenProcessPool("a compiler ended its process"))
+    monkeypatch.setattr(times, "settings", lambda devices: (setting,))
+    monkeypatch.setattr(times, "_compiled", lambda *_: (None, (), None))
+    monkeypatch.setattr(times, "apart", lambda *_: nullcontext(SimpleNamespace(submit=lambda *_: gone)))
+    monkeypatch.setattr(times, "_timed", lambda setting, *_: step(1.0, 1.0))
+    found, failed = times.timed_steps(parse_target("cpu:8"), parse_target("gpu:h200:1x8"), None, None)
+    assert len(found) == 1 and failed == [f"{setting} ahead of time: a compiler ended its process"]
+
+
+def test_rates_that_no_times_explain_end_no_tour(monkeypatch):
+    def unexplained(*_):
+        raise Unusable("products took 1 s")
+
+    monkeypatch.setattr(tours.own, "rates", unexplained)
+    found = tours._timed(Tour("lab tour", "today", MACHINE, 8, collectives=object()), parse_target("cpu:8"), iter)
+    assert found.failed == ("times: products took 1 s",) and not found.times
