@@ -11,13 +11,13 @@ from lab.book.collectives import (
     rounds_up,
     tree_all_reduce_s,
 )
-from lab.collective_experiments.experiment import experiment
-from lab.collective_experiments.kernels import Buffer, Kernel
+from lab.harness.collectives.experiment import experiment
+from lab.harness.collectives.kernels import Buffer, Kernel
 from lab.collectives import AlphaBeta, cost, double_tree
-from lab.evidence import counted, in_scope, sent
-from lab.experiment import Claim, calculated, decided
-from lab.ledger import Ledger, Totals
-from meshes.axes import DATA, Axes
+from lab.harness.evidence import counted, in_scope, sent
+from lab.harness.experiment import Claim, calculated, decided
+from lab.core.ledger import Ledger, Totals
+from lab.meshes.axes import DATA, Axes
 
 NAMES = ("lax", "ring", "bidirectional_ring", "doubling", "halving_doubling", "tree", "double_tree", "hierarchical", "ring_tree")
 LAX, RING, BOTH_WAYS, DOUBLING, HALVING, TREE, DOUBLE_TREE, HIERARCHICAL, RING_TREE = KERNELS = [Kernel("all_reduce", name) for name in NAMES]

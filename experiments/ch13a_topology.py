@@ -10,16 +10,16 @@ from lab.book.collectives import (
     ring_tree_crossover_bytes,
 )
 from lab.book.topology import flat_rings_all_reduce_s
-from lab.collective_experiments import laws
-from lab.collective_experiments.experiment import experiment, inside_hosts
-from lab.collective_experiments.kernels import Buffer, Kernel
+from lab.harness.collectives import laws
+from lab.harness.collectives.experiment import experiment, inside_hosts
+from lab.harness.collectives.kernels import Buffer, Kernel
 from lab.collectives import AlphaBeta
-from lab.evidence import counted, priced_s, sent
-from lab.experiment import Claim, calculated, decided
-from lab.ledger import Ledger
-from lab.run import at_hand
-from meshes.axes import DATA, FSDP, TENSOR, Axes
-from meshes.targets import Target
+from lab.harness.evidence import counted, priced_s, sent
+from lab.harness.experiment import Claim, calculated, decided
+from lab.core.ledger import Ledger
+from lab.harness.run import at_hand
+from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
+from lab.meshes.targets import Target
 
 RING, HIERARCHICAL, TORUS = KERNELS = [Kernel("all_reduce", name) for name in ("ring", "hierarchical", "torus")]
 # The chapter's case: links as (alpha, bandwidth of one direction), buffer, hosts, and ranks in each.

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from lab.book.data_parallel import accumulation_speedup, overlapped_backward_s
-from lab.evidence import counted
-from lab.experiment import Claim, calculated, decided, on_one_axis
-from lab.ledger import Kind, Ledger, Making, Totals
-from lab.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, moved
-from meshes.axes import DATA, Axes
+from lab.harness.evidence import counted
+from lab.harness.experiment import Claim, calculated, decided, on_one_axis
+from lab.core.ledger import Kind, Ledger, Making, Totals
+from lab.harness.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, moved
+from lab.meshes.axes import DATA, Axes
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from lab.book.data_parallel import top_k_gain
-from lab.evidence import along, counted
-from lab.experiment import Claim, decided, on_one_axis
-from lab.ledger import Kind, Ledger, Totals
-from lab.small_programs import Array, Part, Sent, experiment
-from meshes.axes import DATA, Axes
+from lab.harness.evidence import along, counted
+from lab.harness.experiment import Claim, decided, on_one_axis
+from lab.core.ledger import Kind, Ledger, Totals
+from lab.harness.small_programs import Array, Part, Sent, experiment
+from lab.meshes.axes import DATA, Axes
 
 KEPT = 0.01
 """The share of elements that a rank sends."""

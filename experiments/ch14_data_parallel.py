@@ -1,14 +1,14 @@
 """Chapter 14: what does data parallelism send, and is it the gradient alone?"""
 
 from lab.book.parallelism import dp_volume_bytes
-from lab.decoder_experiments.step import WITH_TYPES, decoder_experiment
-from lab.decoder_experiments.zero_claims import moved_for_weights
-from lab.evidence import counted, elements, elements_sent
-from lab.experiment import Claim, decided, on_one_axis
-from lab.ledger import Kind, Ledger, Totals, Transfer
-from lab.models.shape import DecoderShape
-from lab.strategies.data_parallel import DATA_PARALLEL
-from meshes.axes import DATA, Axes
+from lab.harness.decoder.step import WITH_TYPES, decoder_experiment
+from lab.harness.decoder.zero_claims import moved_for_weights
+from lab.harness.evidence import counted, elements, elements_sent
+from lab.harness.experiment import Claim, decided, on_one_axis
+from lab.core.ledger import Kind, Ledger, Totals, Transfer
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.meshes.axes import DATA, Axes
 
 LOSS_BYTES = 4
 

@@ -8,13 +8,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from lab.book.data_parallel import order_error_bound
-from lab.collective_experiments.experiment import experiment
-from lab.collective_experiments.kernels import Buffer, Kernel
-from lab.collective_experiments.program import on_ranks
-from lab.experiment import Claim, decided
-from lab.ledger import Ledger
-from lab.run import at_hand
-from meshes.axes import Axes
+from lab.harness.collectives.experiment import experiment
+from lab.harness.collectives.kernels import Buffer, Kernel
+from lab.harness.collectives.program import on_ranks
+from lab.harness.experiment import Claim, decided
+from lab.core.ledger import Ledger
+from lab.harness.run import at_hand
+from lab.meshes.axes import Axes
 
 RING, DOUBLING = KERNELS = [Kernel("all_reduce", name) for name in ("ring", "doubling")]
 CHUNK = 4096

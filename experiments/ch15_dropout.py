@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from lab.evidence import counted
-from lab.experiment import Claim, decided, on_one_axis
-from lab.ledger import Kind, Ledger
-from lab.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, moved
-from meshes.axes import TENSOR, Axes
+from lab.harness.evidence import counted
+from lab.harness.experiment import Claim, decided, on_one_axis
+from lab.core.ledger import Kind, Ledger
+from lab.harness.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, moved
+from lab.meshes.axes import TENSOR, Axes
 
 KEEP = 0.5
 SEED = 15

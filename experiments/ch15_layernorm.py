@@ -8,11 +8,11 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from lab.book.tensor_parallel import merged_moments, moments_bytes
-from lab.evidence import counted
-from lab.experiment import Claim, decided, on_one_axis
-from lab.ledger import Kind, Ledger
-from lab.small_programs import Array, Part, Sent, experiment, moved
-from meshes.axes import TENSOR, Axes
+from lab.harness.evidence import counted
+from lab.harness.experiment import Claim, decided, on_one_axis
+from lab.core.ledger import Kind, Ledger
+from lab.harness.small_programs import Array, Part, Sent, experiment, moved
+from lab.meshes.axes import TENSOR, Axes
 
 SPLIT = P(None, TENSOR)
 ACTIVATION_BYTES, PRINTED_RATIO = 2, 2000

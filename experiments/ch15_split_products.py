@@ -9,10 +9,10 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from lab.book.parallelism import activation_bytes
-from lab.evidence import counted
-from lab.experiment import Claim, decided, on_one_axis
-from lab.ledger import Kind, Ledger
-from lab.small_programs import (
+from lab.harness.evidence import counted
+from lab.harness.experiment import Claim, decided, on_one_axis
+from lab.core.ledger import Kind, Ledger
+from lab.harness.small_programs import (
     FLOAT_BYTES,
     Array,
     Part,
@@ -21,7 +21,7 @@ from lab.small_programs import (
     moved,
     with_pullback,
 )
-from meshes.axes import TENSOR, Axes
+from lab.meshes.axes import TENSOR, Axes
 
 HEADS = 16
 FORWARD, BACKWARD = "forward", "backward"

@@ -1,14 +1,14 @@
 """Chapter 15: how often does tensor parallelism sum, where, and how much?"""
 
 from lab.book.parallelism import activation_bytes, tp_volume_bytes
-from lab.decoder_experiments.step import WITH_TYPES, decoder_experiment
-from lab.evidence import along, counted, element_bytes, of_elements
-from lab.experiment import Claim, beside_tensor, decided
-from lab.ledger import Ledger, Totals, Transfer
-from lab.models.shape import DecoderShape
-from lab.strategies.data_parallel import DATA_PARALLEL
-from lab.strategies.tensor_parallel import TENSOR_PARALLEL
-from meshes.axes import DATA, TENSOR, Axes
+from lab.harness.decoder.step import WITH_TYPES, decoder_experiment
+from lab.harness.evidence import along, counted, element_bytes, of_elements
+from lab.harness.experiment import Claim, beside_tensor, decided
+from lab.core.ledger import Ledger, Totals, Transfer
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.meshes.axes import DATA, TENSOR, Axes
 
 BLOCKS = 2
 """Of a layer: attention and MLP."""

@@ -10,20 +10,20 @@ from flax import nnx
 
 from lab.book.parallelism import activation_bytes
 from lab.book.pipeline import bubble_share, hops, pipeline_volume_bytes, stage_volume_bytes, zero_bubble_idle_s
-from lab.decoder_experiments.step import SMALL, random_tokens
-from lab.evidence import along, counted, element_bytes
-from lab.experiment import Claim, Experiment, calculated, decided, device_count
-from lab.ledger import Kind, Ledger, Transfer
-from lab.models import decoder
-from lab.pipelines import program
-from lab.pipelines.prediction import predict
-from lab.pipelines.program import PipelineShape
-from lab.pipelines.table import NOWHERE, Job, Table, table_of
-from lab.strategies.data_parallel import DATA_PARALLEL
-from lab.strategies.program import arguments, mean_loss
-from lab.strategies.tensor_parallel import TENSOR_PARALLEL
-from meshes.axes import DATA, PIPE, TENSOR, Axes
-from meshes.targets import Target
+from lab.harness.decoder.step import SMALL, random_tokens
+from lab.harness.evidence import along, counted, element_bytes
+from lab.harness.experiment import Claim, Experiment, calculated, decided, device_count
+from lab.core.ledger import Kind, Ledger, Transfer
+from lab.programs.models import decoder
+from lab.programs.pipelines import program
+from lab.programs.pipelines.prediction import predict
+from lab.programs.pipelines.program import PipelineShape
+from lab.programs.pipelines.table import NOWHERE, Job, Table, table_of
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.program import arguments, mean_loss
+from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.meshes.axes import DATA, PIPE, TENSOR, Axes
+from lab.meshes.targets import Target
 
 STRATEGY = DATA_PARALLEL | TENSOR_PARALLEL
 DONE = tuple(job for job in Job if job is not Job.IDLE)

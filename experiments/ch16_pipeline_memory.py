@@ -5,18 +5,18 @@ from functools import cache
 
 from lab.book.memory import model_state_bytes
 from lab.book.pipeline import in_flight, zero_bubble_in_flight
-from lab.evidence import counted
-from lab.experiment import Claim, calculated, decided, described, device_count
-from lab.inspection import inspect_program
-from lab.ledger import Memory
-from lab.pipelines import program
-from lab.pipelines.prediction import message_bytes
-from lab.pipelines.program import PipelineShape
-from lab.question import Question, Row
-from lab.strategies.data_parallel import DATA_PARALLEL
-from meshes.axes import DATA, PIPE, Axes
-from meshes.errors import Unusable
-from meshes.targets import Target, make_mesh, parse_target, prepare
+from lab.harness.evidence import counted
+from lab.harness.experiment import Claim, calculated, decided, described, device_count
+from lab.compile.inspection import inspect_program
+from lab.core.ledger import Memory
+from lab.programs.pipelines import program
+from lab.programs.pipelines.prediction import message_bytes
+from lab.programs.pipelines.program import PipelineShape
+from lab.harness.question import Question, Row
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.meshes.axes import DATA, PIPE, Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import Target, make_mesh, parse_target, prepare
 
 PAIR = ("gpipe", "1f1b")
 SPLIT = ("zb_h1", "zb_h2")

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from lab.book.checks import at_least
 from lab.book.pipeline import warm_up
-from lab.experiment import Claim, decided
-from lab.pipelines.orders import gpipe, interleaved, one_f_one_b
-from lab.pipelines.schedule import Deadlock, Schedule, Task, Work, in_flight, ticks
-from lab.question import Question, Row
+from lab.harness.experiment import Claim, decided
+from lab.programs.pipelines.orders import gpipe, interleaved, one_f_one_b
+from lab.programs.pipelines.schedule import Deadlock, Schedule, Task, Work, in_flight, ticks
+from lab.harness.question import Question, Row
 
 Order = Sequence[Task]
 

@@ -7,15 +7,15 @@ from itertools import product
 from lab.book.architecture import dualpipe_idle_s
 from lab.book.checks import positive
 from lab.book.pipeline import bubble_share, idle_s, in_flight, interleaved_in_flight, step_s, throughput_per_s, zero_bubble_idle_s, zero_bubble_in_flight
-from lab.experiment import Claim
-from lab.pipelines.domain import LAGS, Times, refusal
-from lab.pipelines.orders import PLAIN, gpipe, named, one_f_one_b
-from lab.pipelines.schedule import Schedule
-from lab.pipelines.schedule import in_flight as held
-from lab.pipelines.simulation import Durations, Timeline, simulate
-from lab.pipelines.sweep import Point, swept
-from lab.question import Question, Row
-from meshes.errors import Unusable
+from lab.harness.experiment import Claim
+from lab.programs.pipelines.domain import LAGS, Times, refusal
+from lab.programs.pipelines.orders import PLAIN, gpipe, named, one_f_one_b
+from lab.programs.pipelines.schedule import Schedule
+from lab.programs.pipelines.schedule import in_flight as held
+from lab.programs.pipelines.simulation import Durations, Timeline, simulate
+from lab.harness.sweep import Point, swept
+from lab.harness.question import Question, Row
+from lab.meshes.errors import Unusable
 
 SIZES = tuple(product((2, 3, 4, 8), (1, 2, 3, 4, 8, 16, 32)))
 """Stages and micro-batches of the claims."""

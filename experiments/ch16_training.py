@@ -3,13 +3,13 @@
 from dataclasses import fields, replace
 from math import gcd
 
-from experiments import ch16_pipeline
-from lab.decoder_experiments.training import SMALL, Trained, Trainee, Training, TrainingShape, trainee
-from lab.experiment import Claim, beside, decided, device_count
-from lab.models.shape import DecoderShape
-from lab.pipelines.program import PipelineShape, initial_state
-from meshes.axes import DATA, PIPE, TENSOR, Axes
-from meshes.targets import Target
+from lab.experiments import ch16_pipeline
+from lab.harness.decoder.training import SMALL, Trained, Trainee, Training, TrainingShape, trainee
+from lab.harness.experiment import Claim, beside, decided, device_count
+from lab.programs.models.shape import DecoderShape
+from lab.programs.pipelines.program import PipelineShape, initial_state
+from lab.meshes.axes import DATA, PIPE, TENSOR, Axes
+from lab.meshes.targets import Target
 
 
 def two_stages(target: Target) -> Axes:

@@ -1,15 +1,15 @@
 """Chapter 17: what does ring attention send, and what does the backward pass, of which the book says nothing, send beside?"""
 
 from lab.book.context import ring_training_wire_bytes, ring_wire_bytes
-from lab.decoder_experiments.context import MORE_TARGETS, TARGETS, each_layer, group_tokens, kv_dim, moved_in_core
-from lab.decoder_experiments.step import decoder_experiment
-from lab.evidence import counted
-from lab.experiment import Claim, beside, calculated, decided
-from lab.ledger import Ledger
-from lab.models.shape import DecoderShape
-from lab.strategies.context_parallel import RING
-from lab.strategies.data_parallel import DATA_PARALLEL
-from meshes.axes import CONTEXT, DATA, Axes
+from lab.harness.decoder.context import MORE_TARGETS, TARGETS, each_layer, group_tokens, kv_dim, moved_in_core
+from lab.harness.decoder.step import decoder_experiment
+from lab.harness.evidence import counted
+from lab.harness.experiment import Claim, beside, calculated, decided
+from lab.core.ledger import Ledger
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.context_parallel import RING
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.meshes.axes import CONTEXT, DATA, Axes
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:

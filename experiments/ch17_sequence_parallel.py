@@ -4,14 +4,14 @@ from dataclasses import replace
 
 from lab.book.parallelism import tp_volume_bytes
 from lab.book.tensor_parallel import sp_layer_wire_bytes
-from lab.decoder_experiments.step import decoder_experiment
-from lab.evidence import along, counted, element_bytes, elements, of_elements
-from lab.experiment import Claim, beside_tensor, decided
-from lab.ledger import Kind, Ledger, Totals
-from lab.models.shape import DecoderShape
-from lab.strategies.data_parallel import DATA_PARALLEL
-from lab.strategies.sequence_parallel import SEQUENCE_PARALLEL
-from meshes.axes import DATA, TENSOR, Axes
+from lab.harness.decoder.step import decoder_experiment
+from lab.harness.evidence import along, counted, element_bytes, elements, of_elements
+from lab.harness.experiment import Claim, beside_tensor, decided
+from lab.core.ledger import Kind, Ledger, Totals
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
+from lab.meshes.axes import DATA, TENSOR, Axes
 
 SCALAR_BYTES = 4
 SOFTMAX = 3

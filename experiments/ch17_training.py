@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from experiments import ch17_gathered_keys, ch17_ring_attention, ch17_ulysses, ch17_zigzag
+from lab.experiments import ch17_gathered_keys, ch17_ring_attention, ch17_ulysses, ch17_zigzag
 from lab.attention.order import ZIGZAG
-from lab.decoder_experiments.training import SMALL, Trained, Training, TrainingShape, trainee
-from lab.experiment import Claim, decided
-from meshes.axes import CONTEXT, Axes
+from lab.harness.decoder.training import SMALL, Trained, Training, TrainingShape, trainee
+from lab.harness.experiment import Claim, decided
+from lab.meshes.axes import CONTEXT, Axes
 
 
 def in_zigzag(shape: TrainingShape, axes: Axes) -> np.ndarray:

@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 from lab.book.architecture import window_hops
-from lab.decoder_experiments.context import MORE_TARGETS, TARGETS, blocks_of_products, each_layer, moved_in_core
-from lab.decoder_experiments.step import SMALL, decoder_experiment
-from lab.experiment import Claim, beside, calculated, decided
-from lab.ledger import Ledger
-from lab.models.shape import DecoderShape
-from lab.strategies.context_parallel import RING
-from lab.strategies.data_parallel import DATA_PARALLEL
-from meshes.axes import CONTEXT, DATA, Axes
+from lab.harness.decoder.context import MORE_TARGETS, TARGETS, blocks_of_products, each_layer, moved_in_core
+from lab.harness.decoder.step import SMALL, decoder_experiment
+from lab.harness.experiment import Claim, beside, calculated, decided
+from lab.core.ledger import Ledger
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.context_parallel import RING
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.meshes.axes import CONTEXT, DATA, Axes
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:

@@ -8,16 +8,16 @@ import numpy as np
 
 from lab.attention.order import CONTIGUOUS, ZIGZAG, Order
 from lab.book.context import ring_wire_bytes, skipped_share, zigzag_gain
-from lab.decoder_experiments.context import MORE_TARGETS, TARGETS, blocks_of_products, each_layer, group_tokens, kv_dim, moved_in_core
-from lab.decoder_experiments.step import decoder_experiment
-from lab.evidence import counted
-from lab.experiment import Claim, beside, calculated, decided
-from lab.ledger import Ledger
-from lab.models.shape import DecoderShape
-from lab.strategies import program
-from lab.strategies.context_parallel import ZIGZAG_RING
-from lab.strategies.data_parallel import DATA_PARALLEL
-from meshes.axes import CONTEXT, DATA, Axes
+from lab.harness.decoder.context import MORE_TARGETS, TARGETS, blocks_of_products, each_layer, group_tokens, kv_dim, moved_in_core
+from lab.harness.decoder.step import decoder_experiment
+from lab.harness.evidence import counted
+from lab.harness.experiment import Claim, beside, calculated, decided
+from lab.core.ledger import Ledger
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies import program
+from lab.programs.strategies.context_parallel import ZIGZAG_RING
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.meshes.axes import CONTEXT, DATA, Axes
 
 STRATEGY = DATA_PARALLEL | ZIGZAG_RING
 SKIPPED = "skipping what is masked makes contiguous chunks 2P/(P+1) times as fast"

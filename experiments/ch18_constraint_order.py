@@ -13,17 +13,17 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab.book.experts import all_to_all_wire_bytes
-from lab.evidence import counted
-from lab.experiment import Claim, calculated, decided, device_count
+from lab.harness.evidence import counted
+from lab.harness.experiment import Claim, calculated, decided, device_count
 from lab.hlo.shapes import bits
-from lab.inspection import inspect_program
-from lab.ledger import Kind, Ledger, Totals
-from lab.models import experts, routers
-from lab.models.shape import indexable
-from lab.question import Question, Row
-from meshes.axes import EXPERT, Axes
-from meshes.errors import Unusable
-from meshes.targets import make_mesh, parse_target, prepare
+from lab.compile.inspection import inspect_program
+from lab.core.ledger import Kind, Ledger, Totals
+from lab.programs.models import experts, routers
+from lab.programs.models.shape import indexable
+from lab.harness.question import Question, Row
+from lab.meshes.axes import EXPERT, Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import make_mesh, parse_target, prepare
 
 OWN, EXPERTS = PartitionSpec(EXPERT), PartitionSpec(None, EXPERT)
 """Of [B, E, C, D]: each device its own sequences, or its own experts."""

@@ -6,9 +6,9 @@ for a whole sequence at each expert. Where the backend has a ragged all-to-all, 
 
 from dataclasses import replace
 
-from experiments import ch18_expert_parallel, ch18_training
-from lab.decoder_experiments.training import Trained, Training, TrainingShape, trainee
-from lab.experiment import Claim, decided
+from lab.experiments import ch18_expert_parallel, ch18_training
+from lab.harness.decoder.training import Trained, Training, TrainingShape, trainee
+from lab.harness.experiment import Claim, decided
 
 
 def in_slots(shape: TrainingShape) -> TrainingShape:

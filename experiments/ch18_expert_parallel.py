@@ -1,17 +1,17 @@
 """Chapter 18: what do experts on other ranks cost a training step, and whose gradients are summed where?"""
 
 from lab.book.experts import all_to_all_wire_bytes, buffer_bytes, capacity, expert_parameters
-from lab.decoder_experiments.experts import expert_experiment, tokens_on_rank
-from lab.evidence import along, counted, element_bytes
-from lab.experiment import Claim, calculated, decided
+from lab.harness.decoder.experts import expert_experiment, tokens_on_rank
+from lab.harness.evidence import along, counted, element_bytes
+from lab.harness.experiment import Claim, calculated, decided
 from lab.hlo.shapes import bits
-from lab.ledger import Kind, Ledger, Totals, Transfer
-from lab.models.shape import DecoderShape
-from lab.strategies.data_parallel import DATA_PARALLEL
-from lab.strategies.expert_parallel import EXPERT_PARALLEL
-from lab.strategies.memory import static_bytes
-from lab.strategies.terms import RECOMPUTING
-from meshes.axes import DATA, EXPERT, Axes
+from lab.core.ledger import Kind, Ledger, Totals, Transfer
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
+from lab.programs.strategies.memory import static_bytes
+from lab.programs.strategies.terms import RECOMPUTING
+from lab.meshes.axes import DATA, EXPERT, Axes
 
 MLP_MATRICES = 3
 FLOAT_BYTES = 4

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from lab.book.experts import balance_gradient, gate_gradient
-from lab.experiment import Claim, decided
-from lab.models import experts, routers
-from lab.question import Question, Row
-from meshes.errors import Unusable
+from lab.harness.experiment import Claim, decided
+from lab.programs.models import experts, routers
+from lab.harness.question import Question, Row
+from lab.meshes.errors import Unusable
 
 CLOSE = 1e-5
 """Of the largest entry, float32."""

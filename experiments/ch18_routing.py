@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from lab.book.experts import capacity, dropped_share, entropy_nats, gini, tokens_per_expert
-from lab.experiment import Claim, calculated, decided
-from lab.models import experts, routers
-from lab.question import Question, Row
-from meshes.errors import Unusable
+from lab.harness.experiment import Claim, calculated, decided
+from lab.programs.models import experts, routers
+from lab.harness.question import Question, Row
+from lab.meshes.errors import Unusable
 
 FACTORS = (1.0, 1.25, 1.5)
 DRAWS, CHOSEN_GROUPS = 20_000, 100

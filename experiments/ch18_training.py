@@ -7,9 +7,9 @@ one device is held against one device that chooses so, and a change of the route
 
 from dataclasses import replace
 
-from experiments import ch18_expert_parallel, ch18_fsdp_experts, ch18_hierarchical
-from lab.decoder_experiments.training import SMALL, Trained, Training, trainee
-from lab.experiment import Claim, decided
+from lab.experiments import ch18_expert_parallel, ch18_fsdp_experts, ch18_hierarchical
+from lab.harness.decoder.training import SMALL, Trained, Training, trainee
+from lab.harness.experiment import Claim, decided
 
 
 def claims(trained: Trained) -> tuple[Claim, ...]:

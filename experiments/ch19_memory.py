@@ -3,16 +3,16 @@
 from dataclasses import asdict, dataclass
 
 from lab.book.memory import model_state_bytes
-from lab.decoder_experiments.plans import planned_step
-from lab.evidence import counted
-from lab.experiment import Claim, calculated, decided, described, device_count
-from lab.ledger import Memory
-from lab.models.shape import DecoderShape
-from lab.question import Question, Row
-from lab.strategies.data_parallel import DATA_PARALLEL
-from lab.strategies.peak import peak_terms
-from meshes.axes import DATA, Axes
-from meshes.targets import Target, parse_target
+from lab.harness.decoder.plans import planned_step
+from lab.harness.evidence import counted
+from lab.harness.experiment import Claim, calculated, decided, described, device_count
+from lab.core.ledger import Memory
+from lab.programs.models.shape import DecoderShape
+from lab.harness.question import Question, Row
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.peak import peak_terms
+from lab.meshes.axes import DATA, Axes
+from lab.meshes.targets import Target, parse_target
 
 STYLE, CLOSE = "explicit", 0.05
 EXTREMES = {"all recomputed": "full", "nothing recomputed": "none"}

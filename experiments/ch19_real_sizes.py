@@ -5,22 +5,22 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import NamedTuple
 
-from lab.decoder_experiments.plans import planned_step
-from lab.evidence import counted
-from lab.experiment import STYLES, Claim, beside_tensor, calculated, decided, described, on_one_axis, on_two_axes
-from lab.ledger import Memory
-from lab.models.shape import DecoderShape
-from lab.question import Question, Row
-from lab.strategies.data_parallel import DATA_PARALLEL
-from lab.strategies.fsdp_tensor import FSDP_TENSOR
-from lab.strategies.peak import peak_terms
-from lab.strategies.sequence_parallel import SEQUENCE_PARALLEL
-from lab.strategies.strategy import Strategy
-from lab.strategies.tensor_parallel import TENSOR_PARALLEL
-from lab.strategies.zero1 import ZERO1
-from lab.strategies.zero3 import ZERO3
-from meshes.axes import DATA, FSDP, TENSOR, Axes
-from meshes.targets import Target, parse_target
+from lab.harness.decoder.plans import planned_step
+from lab.harness.evidence import counted
+from lab.harness.experiment import STYLES, Claim, beside_tensor, calculated, decided, described, on_one_axis, on_two_axes
+from lab.core.ledger import Memory
+from lab.programs.models.shape import DecoderShape
+from lab.harness.question import Question, Row
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
+from lab.programs.strategies.peak import peak_terms
+from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
+from lab.programs.strategies.strategy import Strategy
+from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.programs.strategies.zero1 import ZERO1
+from lab.programs.strategies.zero3 import ZERO3
+from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
+from lab.meshes.targets import Target, parse_target
 
 CLOSE = 0.05
 REMATS = ("full", "none")

@@ -2,18 +2,18 @@
 
 from dataclasses import asdict, dataclass
 
-from lab.decoder_experiments.plans import planned_step
-from lab.experiment import Claim, calculated, decided, described, device_count
-from lab.ledger import Ledger
-from lab.models.shape import DecoderShape
-from lab.question import Question, Row
-from lab.strategies.data_parallel import DATA_PARALLEL
-from lab.strategies.peak import peak_terms
-from lab.strategies.strategy import Strategy
-from lab.strategies.zero1 import ZERO1, ZERO2
-from lab.strategies.zero3 import ZERO3
-from meshes.axes import DATA, FSDP, Axes
-from meshes.targets import parse_target
+from lab.harness.decoder.plans import planned_step
+from lab.harness.experiment import Claim, calculated, decided, described, device_count
+from lab.core.ledger import Ledger
+from lab.programs.models.shape import DecoderShape
+from lab.harness.question import Question, Row
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.peak import peak_terms
+from lab.programs.strategies.strategy import Strategy
+from lab.programs.strategies.zero1 import ZERO1, ZERO2
+from lab.programs.strategies.zero3 import ZERO3
+from lab.meshes.axes import DATA, FSDP, Axes
+from lab.meshes.targets import parse_target
 
 STYLE = "explicit"
 NORM_BYTES = 4

@@ -1,10 +1,10 @@
 """Chapter 20: does ZeRO-2 keep only a part of the gradients and send no more than data parallelism?"""
 
-from lab.decoder_experiments.step import decoder_experiment
-from lab.decoder_experiments.zero_claims import zero_claims
-from lab.experiment import TARGETS, on_one_axis
-from lab.strategies.zero1 import ZERO2
-from meshes.axes import DATA
+from lab.harness.decoder.step import decoder_experiment
+from lab.harness.decoder.zero_claims import zero_claims
+from lab.harness.experiment import TARGETS, on_one_axis
+from lab.programs.strategies.zero1 import ZERO2
+from lab.meshes.axes import DATA
 
 EXPERIMENT = decoder_experiment(
     name="ch20_zero2",

@@ -6,17 +6,17 @@ from fractions import Fraction
 from math import sqrt
 
 from lab.book.recomputation import best_segment_layers, overhead, segmented_bytes
-from lab.decoder_experiments.plans import planned_layers, planned_step
-from lab.evidence import along, counted
-from lab.experiment import Claim, calculated, decided, described
-from lab.ledger import Kind, Ledger, Totals
-from lab.models.shape import REMATS, DecoderShape
-from lab.question import Question, Row
-from lab.strategies.data_parallel import DATA_PARALLEL
-from lab.strategies.peak import Device, saved_layer_bytes
-from lab.strategies.tensor_parallel import TENSOR_PARALLEL
-from meshes.axes import DATA, TENSOR, Axes
-from meshes.targets import parse_target
+from lab.harness.decoder.plans import planned_layers, planned_step
+from lab.harness.evidence import along, counted
+from lab.harness.experiment import Claim, calculated, decided, described
+from lab.core.ledger import Kind, Ledger, Totals
+from lab.programs.models.shape import REMATS, DecoderShape
+from lab.harness.question import Question, Row
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.peak import Device, saved_layer_bytes
+from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.meshes.axes import DATA, TENSOR, Axes
+from lab.meshes.targets import parse_target
 
 ONE = Axes.of({DATA: 1})
 AGAIN = {

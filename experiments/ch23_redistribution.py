@@ -2,7 +2,7 @@
 
 The program follows the cheapest routes of a sample of pairs of placements, and is settled to the byte. The claims compile the same
 changes, and as many from partial sums, as the partitioner makes them from two specs, one program a pair. All pairs of 8 devices stand in
-`results/redistribution_2x2x2.json`, which `lab.redistribution.table` writes.
+`results/redistribution_2x2x2.json`, which `lab.measure.redistribution.table` writes.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from lab.evidence import counted
-from lab.experiment import Claim, Experiment, calculated, decided, device_count
-from lab.ledger import Ledger
+from lab.harness.evidence import counted
+from lab.harness.experiment import Claim, Experiment, calculated, decided, device_count
+from lab.core.ledger import Ledger
 from lab.redistribution import Array, Placement, plan
 from lab.redistribution.kernel import redistribute, shape
-from lab.redistribution.measure import Row, measure, measure_kernel, worst_first
-from lab.redistribution.pairs import Pair, classes, sums
-from meshes.axes import Axes
-from meshes.errors import Unusable
-from meshes.targets import Target, make_mesh, parse_target
+from lab.measure.redistribution.measure import Row, measure, measure_kernel, worst_first
+from lab.measure.redistribution.pairs import Pair, classes, sums
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import Target, make_mesh, parse_target
 
 _DTYPES = ("f32", "s32")
 

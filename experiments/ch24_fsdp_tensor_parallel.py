@@ -1,10 +1,10 @@
 """Chapter 24: what does each axis of FSDP x tensor parallelism carry?"""
 
-from lab.decoder_experiments.fsdp_tensor_claims import fsdp_tensor_claims
-from lab.decoder_experiments.step import WITH_TYPES, decoder_experiment
-from lab.experiment import TARGETS, on_two_axes
-from lab.strategies.fsdp_tensor import FSDP_TENSOR
-from meshes.axes import FSDP, TENSOR
+from lab.harness.decoder.fsdp_tensor_claims import fsdp_tensor_claims
+from lab.harness.decoder.step import WITH_TYPES, decoder_experiment
+from lab.harness.experiment import TARGETS, on_two_axes
+from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
+from lab.meshes.axes import FSDP, TENSOR
 
 EXPERIMENT = decoder_experiment(
     name="ch24_fsdp_tensor_parallel",

@@ -1,14 +1,14 @@
 """Chapter 24: what does hybrid sharding keep off the link between groups?"""
 
 from lab.book.sharding import hybrid_across_wire_bytes
-from lab.decoder_experiments.step import decoder_experiment
-from lab.decoder_experiments.zero_claims import moved_for_weights, never_split
-from lab.evidence import counted, elements_sent
-from lab.experiment import TARGETS, Claim, decided, on_two_axes
-from lab.ledger import Ledger, Totals
-from lab.models.shape import DecoderShape
-from lab.strategies.hybrid import HYBRID
-from meshes.axes import DATA, FSDP, Axes
+from lab.harness.decoder.step import decoder_experiment
+from lab.harness.decoder.zero_claims import moved_for_weights, never_split
+from lab.harness.evidence import counted, elements_sent
+from lab.harness.experiment import TARGETS, Claim, decided, on_two_axes
+from lab.core.ledger import Ledger, Totals
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.hybrid import HYBRID
+from lab.meshes.axes import DATA, FSDP, Axes
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from math import gcd
 
-from lab.decoder_experiments.fsdp_tensor_claims import fsdp_tensor_claims
-from lab.decoder_experiments.step import decoder_experiment
-from lab.experiment import device_count
-from lab.models.shape import DecoderShape
-from lab.strategies.fsdp_tensor import FSDP_SEQUENCE
-from meshes.axes import FSDP, TENSOR, Axes
-from meshes.targets import Target
+from lab.harness.decoder.fsdp_tensor_claims import fsdp_tensor_claims
+from lab.harness.decoder.step import decoder_experiment
+from lab.harness.experiment import device_count
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.fsdp_tensor import FSDP_SEQUENCE
+from lab.meshes.axes import FSDP, TENSOR, Axes
+from lab.meshes.targets import Target
 
 LLAMA3_405B = replace(DecoderShape.preset("llama3-405b"), batch=4096)
 """One sequence of 8,192 tokens for each group of GPUs."""

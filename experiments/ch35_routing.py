@@ -12,10 +12,10 @@ import numpy as np
 
 from lab.book.deepseek import elsewhere_share
 from lab.book.experts import distinct_nodes
-from lab.experiment import Claim, decided
-from lab.models import routers
-from lab.question import Question, Row
-from meshes.errors import Unusable
+from lab.harness.experiment import Claim, decided
+from lab.programs.models import routers
+from lab.harness.question import Question, Row
+from lab.meshes.errors import Unusable
 
 COARSE = (64, 2)
 """Experts, and how many of them a token visits, in the design that the chapter compares with."""

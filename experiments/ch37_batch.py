@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from lab.experiment import Claim, calculated
-from lab.question import Question, Row
+from lab.harness.experiment import Claim, calculated
+from lab.harness.question import Question, Row
 
 
 @dataclass(frozen=True)

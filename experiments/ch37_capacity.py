@@ -13,10 +13,10 @@ from lab.book.composition import (
 from lab.book.memory import model_state_bytes
 from lab.book.parallelism import activation_bytes
 from lab.book.pipeline import bubble_share
-from lab.experiment import Claim, calculated, decided
-from lab.question import Question, Row
+from lab.harness.experiment import Claim, calculated, decided
+from lab.harness.question import Question, Row
 from lab.zoo import ModelShape, cluster, model
-from meshes.errors import Unusable
+from lab.meshes.errors import Unusable
 
 BOOK = (8, 8)
 """Tensor and pipeline degree of the chapter's answer; 8 replicas remain."""

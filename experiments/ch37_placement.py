@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from lab.book.device_mesh import domains_spanned
-from lab.experiment import Claim, decided
-from lab.question import Question, Row
+from lab.harness.experiment import Claim, decided
+from lab.harness.question import Question, Row
 from lab.zoo import cluster
 
 # Degrees from the innermost axis out. Experts are split over part of the data axis.

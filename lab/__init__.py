@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from lab.budget import Allowance, allow, broken
+from lab.guard.budget import Allowance, allow, broken
 
 if TYPE_CHECKING:
     from lab.diagnosis import Finding
-    from lab.ledger import Ledger
+    from lab.core.ledger import Ledger
 
 __all__ = ["allow", "assert_communication", "diagnose", "inspect", "mesh"]
 
@@ -20,12 +20,12 @@ def inspect(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> L
     Args:
       program: a plain or jitted function, a lowered or compiled one, or the path of a compiled text or of an XLA dump's folder.
       args: the function's arguments, as arrays or `jax.ShapeDtypeStruct`s with shardings.
-      mesh: a `jax.sharding.Mesh` or `meshes.axes.Axes`; by default the mesh of the arguments' shardings.
+      mesh: a `jax.sharding.Mesh` or `lab.meshes.axes.Axes`; by default the mesh of the arguments' shardings.
       target: what it is compiled for, such as "gpu:h100:2x8": decides which transfers leave a host or a slice.
     Raises:
-      meshes.errors.Unusable: the text cannot be read, or the mesh has another size than the program has devices.
+      lab.meshes.errors.Unusable: the text cannot be read, or the mesh has another size than the program has devices.
     """
-    from lab import inspection
+    from lab.compile import inspection
 
     return inspection.inspect(program, *args, mesh=mesh, target=target)
 
@@ -36,9 +36,10 @@ def diagnose(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> 
     Args:
       program, args, mesh, target: as for `inspect`.
     Raises:
-      meshes.errors.Unusable: as for `inspect`.
+      lab.meshes.errors.Unusable: as for `inspect`.
     """
-    from lab import diagnosis, inspection
+    from lab import diagnosis
+    from lab.compile import inspection
 
     return diagnosis.of(inspection.read_one(program, *args, mesh=mesh, target=target)).findings
 
@@ -53,7 +54,7 @@ def assert_communication(program: Any, *args: Any, budget: Iterable[Allowance], 
       The program's ledger.
     Raises:
       AssertionError: it sends more; every broken line is told, with the transfers and where they come from.
-      meshes.errors.Unusable: as for `inspect`.
+      lab.meshes.errors.Unusable: as for `inspect`.
     """
     __tracebackhide__ = True
     ledger = inspect(program, *args, mesh=mesh, target=target)
@@ -68,10 +69,10 @@ def mesh(target: str, **axes: int) -> Any:
     For "cpu:8" call it before anything else starts JAX: it asks for eight fake devices.
 
     Raises:
-      meshes.errors.Unusable: JAX has started without them, sizes differ, or a plugin is missing.
+      lab.meshes.errors.Unusable: JAX has started without them, sizes differ, or a plugin is missing.
     """
-    from meshes.axes import Axes
-    from meshes.targets import make_mesh, parse_target, prepare
+    from lab.meshes.axes import Axes
+    from lab.meshes.targets import make_mesh, parse_target, prepare
 
     place = parse_target(target)
     prepare([place])
@@ -79,7 +80,7 @@ def mesh(target: str, **axes: int) -> Any:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """`%load_ext lab`: meshes of JAX are shown as pictures. Ledgers, verdicts and `meshes.axes.Axes` always are."""
+    """`%load_ext lab`: meshes of JAX are shown as pictures. Ledgers, verdicts and `lab.meshes.axes.Axes` always are."""
     from lab.report.html.notebook import register
 
     register(shell)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from meshes import plugins
-from meshes.chip_texts import origin
-from meshes.hardware import Chip, chip, chip_names
+from lab.meshes import plugins
+from lab.meshes.chip_texts import origin
+from lab.meshes.hardware import Chip, chip, chip_names
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from meshes.errors import Unusable
+from lab.meshes.errors import Unusable
 
 DATA, FSDP, PIPE, CONTEXT, TENSOR, EXPERT = AXIS_ORDER = ("data", "fsdp", "pipe", "context", "tensor", "expert")
 """The lab's axes, in the order in which its meshes have them: replicas outermost, then towards the fastest links."""
@@ -63,7 +63,7 @@ class Axes:
         return ",".join(f"{name}={size}" for name, size in self.shape.items())
 
     def _repr_html_(self) -> str:
-        from meshes.picture import mesh_svg
+        from lab.meshes.picture import mesh_svg
 
         return mesh_svg(self)
 

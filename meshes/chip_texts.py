@@ -9,7 +9,7 @@ import re
 from importlib.metadata import version
 from importlib.resources import files
 
-_TEXTS = files("meshes") / "chips"
+_TEXTS = files("lab.meshes") / "chips"
 
 
 def chip_text(name: str) -> str:

@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from meshes.errors import Unusable
+from lab.meshes.errors import Unusable
 
 BENCH_SCHEMA = "sharding-lab/bench/1"
 _TPUS = {"v5 lite": "v5e", "v5": "v5p", "v6 lite": "v6e"}
@@ -182,7 +182,7 @@ def _record(path: Path) -> Mapping[str, Any]:
 
 @cache
 def _chips() -> dict[str, Chip]:
-    table = tomllib.loads((files("meshes") / "hardware.toml").read_text())
+    table = tomllib.loads((files("lab.meshes") / "hardware.toml").read_text())
     return {key: _chip(key, row, table["sources"]) for key, row in table["chips"].items()}
 
 

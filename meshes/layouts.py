@@ -8,8 +8,8 @@ from math import prod
 
 from jax.sharding import PartitionSpec
 
-from meshes.axes import AXIS_ORDER, Axes
-from meshes.errors import Unusable
+from lab.meshes.axes import AXIS_ORDER, Axes
+from lab.meshes.errors import Unusable
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 
 MOST_CELLS = 256
 CELL_HEIGHT, LETTER, PADDING, LINE, GAP = 22, 8, 12, 18, 20
@@ -20,7 +20,7 @@ def mesh_svg(axes: Axes, domains: Sequence[int] | None = None, domain: str = "ho
     """Positions of `mesh.devices` in rows (last axis but one) and columns (last axis), coloured by domain; long axes are cut.
 
     Args:
-      domains: [devices], as of `meshes.targets.domains`; None where they are not known.
+      domains: [devices], as of `lab.meshes.targets.domains`; None where they are not known.
       domain: what one is called.
     """
     names, sizes = ("",) * (3 - len(axes.names)) + axes.names, (1,) * (3 - len(axes.sizes)) + axes.sizes

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshes.axes import Axes
-from meshes.errors import Unusable
-from meshes.hardware import chip, chip_names
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.hardware import chip, chip_names
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -116,7 +116,7 @@ def prepare(targets: Collection[Target]) -> None:
     attached = any(target.platform == "attached" for target in targets)
     for name, value in (_QUIET if attached and _has_tpus() else _QUIET | _NO_ACCELERATOR).items():
         os.environ.setdefault(name, value)
-    from meshes import devices
+    from lab.meshes import devices
 
     devices.start(targets)
 
@@ -143,12 +143,12 @@ def make_mesh(target: Target, axes: Axes, chip_text: str | None = None) -> Mesh:
     """The mesh of JAX for a target, all axes of type Auto.
 
     Consecutive GPUs share a host. TPUs stand as `jax.experimental.mesh_utils` puts them, slices on the first axis that they divide.
-    `chip_text` describes a GPU to XLA, in place of the text that `meshes.chip_texts` has.
+    `chip_text` describes a GPU to XLA, in place of the text that `lab.meshes.chip_texts` has.
 
     Raises:
       Unusable: axes and target differ in size, a plugin is missing, or the plugin refuses the topology.
     """
-    from meshes import devices
+    from lab.meshes import devices
 
     return devices.mesh(target, axes, chip_text)
 

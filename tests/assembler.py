@@ -8,7 +8,7 @@ import os
 import stat
 from pathlib import Path
 
-from meshes import plugins
+from lab.meshes import plugins
 
 STAND_IN = """#!/bin/sh
 out=

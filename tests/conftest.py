@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from meshes.targets import parse_target, prepare
+from lab.meshes.targets import parse_target, prepare
 from tests import assembler
 
 FAST = "--xla_backend_optimization_level=0"

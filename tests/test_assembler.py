@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from meshes import plugins
+from lab.meshes import plugins
 
 COMPILED = """
-from meshes.axes import Axes
-from meshes.targets import make_mesh, parse_target, prepare
+from lab.meshes.axes import Axes
+from lab.meshes.targets import make_mesh, parse_target, prepare
 target = parse_target("gpu:h100:1x2")
 prepare([target])
 import jax

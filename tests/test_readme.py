@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from lab.inspection import inspect_program
+from lab.compile.inspection import inspect_program
 from lab.report.tables import columns_text, total_columns, transfer_columns
-from lab.sources import builder
-from meshes import plugins
-from meshes.axes import Axes
-from meshes.targets import make_mesh, parse_target
+from lab.compile.sources import builder
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.targets import make_mesh, parse_target
+from tests.paths import ROOT
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+README = (ROOT / "README.md").read_text()
 COMMAND = "$ lab inspect step.py:build --mesh fsdp=16,tensor=8 --target gpu:h100:16x8\n"
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
-WITHOUT_JAX = ("lab.hlo", "lab.book", "lab.zoo", "lab.ledger", "lab.settle", "lab.cli", "lab.pytest_plugin", "meshes.axes", "meshes.targets", "meshes.hardware")
+WITHOUT_JAX = ("lab.hlo", "lab.book", "lab.zoo", "lab.core.ledger", "lab.settle", "lab.cli", "lab.guard.pytest_plugin", "lab.meshes.axes", "lab.meshes.targets", "lab.meshes.hardware")
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -40,15 +40,15 @@ def test_the_lab_imports_no_experiment():
 
 
 def test_theory_and_measurement_share_no_code():
-    assert importers("lab/book", "lab.hlo", "lab.ledger", "lab.settle") == []
-    assert importers("lab/hlo", "lab.book", "lab.settle", "lab.strategies") == []
+    assert importers("lab/book", "lab.hlo", "lab.core.ledger", "lab.settle") == []
+    assert importers("lab/hlo", "lab.book", "lab.settle", "lab.programs.strategies") == []
 
 
 def test_settling_knows_no_strategy():
-    assert importers("lab/settle", "lab.strategies", "lab.models", "lab.book") == []
+    assert importers("lab/settle", "lab.programs.strategies", "lab.programs.models", "lab.book") == []
 
 
-@pytest.mark.parametrize("room", ["lab/book", "lab/zoo", "lab/hlo", "lab/ledger.py", "lab/__init__.py", "lab/budget.py", "lab/changes.py", "lab/snapshot.py"])
+@pytest.mark.parametrize("room", ["lab/book", "lab/zoo", "lab/hlo", "lab/core", "lab/__init__.py", "lab/guard"])
 def test_texts_and_formulas_need_no_jax(room):
     assert importers(room, "jax", "jaxlib", "flax") == []
 

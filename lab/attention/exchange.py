@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from lab.attention import tiles
 from lab.attention.mask import Mask
 from lab.attention.order import CONTIGUOUS
-from meshes.errors import Unusable
+from lab.meshes.errors import Unusable
 
 
 def gathered_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str) -> jax.Array:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from meshes.errors import Unusable
+from lab.meshes.errors import Unusable
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshes.errors import Unusable
+from lab.meshes.errors import Unusable
 
 Index = Any
 """An int, or an int32 scalar of the program."""

@@ -20,7 +20,7 @@ from lab.attention.mask import CAUSAL, Mask
 from lab.attention.order import CONTIGUOUS, Index, Order, Pair
 from lab.attention.softmax import Gradients, Partial, finished, merged, nothing, pulled
 from lab.attention.tiles import attended, block_gradients, joined, parted
-from meshes.errors import Unusable
+from lab.meshes.errors import Unusable
 
 Arrays = dict[str, jax.Array]
 """What goes round, by the name of its scope."""

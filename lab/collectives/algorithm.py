@@ -9,7 +9,7 @@ import jax
 
 from lab.collectives.cost import Cost
 from lab.collectives.wires import Axis, Op, block_size, join, split
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 
 
 def any_axes(axes: Axes) -> None:

@@ -13,9 +13,9 @@ from lab.collectives.cost import Cost, Pairs, collective, rounds
 from lab.collectives.cost import permute as message
 from lab.collectives.tree import only_on
 from lab.collectives.wires import Axis, Op, along, block_size, join, split
-from lab.ledger import Kind
-from meshes.axes import Axes
-from meshes.errors import Unusable
+from lab.core.ledger import Kind
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
 
 REDUCTIONS = {jnp.add: jax.lax.psum, jnp.maximum: jax.lax.pmax, jnp.minimum: jax.lax.pmin}
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from lab.collectives.cost import Cost, permute, rounds
 from lab.collectives.wires import Axis, Op, block_size, rotate, shift, shift_pairs
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 
 
 def reduce_scatter(x_PC: jax.Array, axis: Axis, op: Op) -> jax.Array:

@@ -10,8 +10,8 @@ from math import prod
 
 import numpy as np
 
-from lab.ledger import Kind, Ledger, Transfer, wire_bytes
-from meshes.axes import Axes
+from lab.core.ledger import Kind, Ledger, Transfer, wire_bytes
+from lab.meshes.axes import Axes
 
 Pairs = Sequence[tuple[int, int]]
 """(source, target) ranks of one permute."""

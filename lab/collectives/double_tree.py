@@ -23,7 +23,7 @@ from lab.collectives.pipelined import (
     turns_cost,
 )
 from lab.collectives.wires import Axis, Op, block_size, join, split
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 
 
 def all_reduce(slices: int = SLICES) -> Algorithm:

@@ -19,7 +19,7 @@ from lab.collectives.wires import (
     shift,
     shift_pairs,
 )
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 
 
 def pairwise(x_PC: jax.Array, axis: Axis, slices: int = 1) -> jax.Array:

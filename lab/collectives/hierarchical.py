@@ -13,7 +13,7 @@ from lab.collectives import ring
 from lab.collectives.algorithm import Algorithm, several_axes
 from lab.collectives.cost import Cost, at_once
 from lab.collectives.wires import Op, block_size, join, split
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 
 Names = tuple[str, ...]
 

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 
 from lab.collectives.cost import Cost, collective, rounds
 from lab.collectives.wires import Axis, Op, block_size
-from lab.ledger import Kind
-from meshes.axes import Axes
-from meshes.errors import Unusable
-from meshes.hardware import known_chip
+from lab.core.ledger import Kind
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.hardware import known_chip
 
 THREADS, WORD = 128, 4
 """Of a block; and bytes that a thread takes at once, since a compiler does not know that another device's address is aligned to more."""

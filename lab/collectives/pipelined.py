@@ -25,7 +25,7 @@ from lab.collectives.wires import (
     receive,
     split,
 )
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 
 SLICES = 4
 

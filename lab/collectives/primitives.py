@@ -21,8 +21,8 @@ from lab.collectives.algorithm import Algorithm
 from lab.collectives.catalogue import ALGORITHMS, GPU_KERNELS
 from lab.collectives.cost import Cost, Pairs
 from lab.collectives.wires import Axis, Op, join, shift_pairs, split
-from meshes.axes import Axes
-from meshes.errors import Unusable, first_line
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable, first_line
 
 
 def all_reduce(x: Any, axis: Axis, algorithm: str | Algorithm = "ring", op: Op = jnp.add) -> Any:

@@ -19,7 +19,7 @@ from lab.collectives.wires import (
     receive,
     split,
 )
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 
 
 def all_reduce_doubling(x: jax.Array, axis: Axis, op: Op) -> jax.Array:

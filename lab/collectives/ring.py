@@ -27,7 +27,7 @@ from lab.collectives.wires import (
     shift_pairs,
     split,
 )
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 
 RIGHT, LEFT = 1, -1
 Ways = tuple[int, ...]

@@ -22,7 +22,7 @@ from lab.collectives.wires import (
     receive,
     split,
 )
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 
 
 def reduce(x: jax.Array, axis: Axis, root: int, op: Op) -> jax.Array:

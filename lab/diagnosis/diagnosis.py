@@ -10,7 +10,7 @@ from lab.diagnosis.notes import notes
 from lab.diagnosis.program import Program
 from lab.diagnosis.table import findings
 from lab.hlo.read import collector_paused
-from lab.ledger import Ledger
+from lab.core.ledger import Ledger
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from lab.ledger import Totals, Transfer, number
+from lab.core.ledger import Totals, Transfer, number
 
 
 @dataclass(frozen=True)

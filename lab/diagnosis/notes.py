@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from lab.diagnosis.program import Program, Site, count, times
 from lab.hlo import flops
-from lab.report.units import exact
+from lab.core.units import exact
 
 _NARROW = ("bf16", "f16")
 _SLOW = {"network": "the network between hosts", "dcn": "the data-centre network"}

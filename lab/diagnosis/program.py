@@ -23,10 +23,10 @@ from lab.hlo.read import Reading
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction, Module
 from lab.hlo.walk import Visit
-from lab.ledger import Kind, Ledger, Transfer
-from meshes.axes import Axes
-from meshes.hardware import chip
-from meshes.targets import Target
+from lab.core.ledger import Kind, Ledger, Transfer
+from lab.meshes.axes import Axes
+from lab.meshes.hardware import chip
+from lab.meshes.targets import Target
 
 if TYPE_CHECKING:
     from lab.diagnosis.varying import Variation

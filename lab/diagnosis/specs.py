@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 
 _TILES = re.compile(r"devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))")
 _MESH = re.compile(r"mesh\[([^\]]*)\](?:,\s*device_ids=\([^)]*\)+)?,\s*\[(.*?)\](?:[,}]|$)")

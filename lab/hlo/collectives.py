@@ -21,7 +21,7 @@ from lab.hlo.placement import MEGASCALE_TARGET, Placement
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction, Module
 from lab.hlo.walk import Notes, Site, Visit
-from lab.ledger import Kind, Part, Transfer
+from lab.core.ledger import Kind, Part, Transfer
 
 KINDS = {
     "all-reduce": Kind.ALL_REDUCE,

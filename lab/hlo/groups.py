@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 
 _IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _MESH = re.compile(r"mesh\[([^\]]*)\](?:,\s*device_ids=\(([^{]*?)\))?\s*\{([^}]*)\}")

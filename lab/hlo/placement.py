@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from lab.hlo.groups import Groups, UnreadGroups
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 
 MEGASCALE_TARGET = re.compile(r'_xla_megascale_target=(?:"([^"]*)"|(\{\{.*?\}\}))')
 _PRODUCT = re.compile(r"\{([\d,]+)\}x\{(\d+):(\d+)\}")

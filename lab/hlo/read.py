@@ -15,11 +15,11 @@ from lab.hlo.placement import Devices, Placement
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Module, parse
 from lab.hlo.walk import Notes, Visit, Walk, walk
-from lab.ledger import Ledger, Transfer
-from meshes import targets
-from meshes.axes import Axes
-from meshes.errors import Unusable
-from meshes.targets import Target
+from lab.core.ledger import Ledger, Transfer
+from lab.meshes import targets
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import Target
 
 _PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
 _REPLICAS = re.compile(r"\breplica_count=(\d+)")

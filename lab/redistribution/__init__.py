@@ -1,6 +1,6 @@
 """What changing one placement of an array into another costs: planned, bounded from below, run, and measured on compilers.
 
-    >>> from meshes.axes import Axes
+    >>> from lab.meshes.axes import Axes
     >>> axes, array = Axes.parse("a=2,b=2,c=2"), Array((32, 64, 128), "f32")
     >>> before, after = Placement.of(None, "a", "b"), Placement.of(None, ("a", "c", "b"), None)
     >>> [(str(t.kind), t.axes, t.payload_bytes) for t in plan(before, after, array, axes).transfers]
@@ -9,7 +9,7 @@
     65536 65536
 
 Placements are written as `PartitionSpec`s are, `Placement.of(*spec)` takes one, and `partial` names the axes over which an array is yet to
-be summed up. Imports no JAX; `lab.redistribution.kernel`, which carries a plan out, and `lab.redistribution.measure` do.
+be summed up. Imports no JAX; `lab.redistribution.kernel`, which carries a plan out, and `lab.measure.redistribution.measure` do.
 """
 
 from lab.redistribution.bound import least_bytes

@@ -10,8 +10,8 @@ from math import prod
 import numpy as np
 
 from lab.redistribution.placement import Array, Placement
-from meshes.axes import Axes
-from meshes.errors import Unusable
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
 
 
 def least_bytes(before: Placement, after: Placement, array: Array, axes: Axes) -> Fraction:

@@ -14,12 +14,12 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lab.dtypes import DTYPES
-from lab.ledger import Kind
+from lab.core.dtypes import DTYPES
+from lab.core.ledger import Kind
 from lab.redistribution.placement import Array, Placement, Split
 from lab.redistribution.plan import Move, Route, route
-from meshes.axes import Axes
-from meshes.errors import Unusable
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
 
 
 def redistribute(x: jax.Array, before: Placement, after: Placement, mesh: Mesh) -> jax.Array:

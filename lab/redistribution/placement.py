@@ -8,9 +8,9 @@ from itertools import combinations_with_replacement, pairwise, permutations
 from math import prod
 from typing import Any
 
-from lab.dtypes import DTYPES
-from meshes.axes import Axes
-from meshes.errors import Unusable
+from lab.core.dtypes import DTYPES
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
 
 Split = tuple[tuple[str, ...], ...]
 """For each dim the mesh axes that split it, major to minor."""

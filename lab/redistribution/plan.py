@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lab.ledger import Kind, Ledger, Totals, Transfer
+from lab.core.ledger import Kind, Ledger, Totals, Transfer
 from lab.redistribution.bound import least_bytes
 from lab.redistribution.placement import Array, Placement, Split, arrangements
-from meshes.axes import Axes
-from meshes.errors import Unusable
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
 
 if TYPE_CHECKING:
-    from meshes.layouts import Layout
+    from lab.meshes.layouts import Layout
 
 
 class Move(NamedTuple):

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lab.report.tables import Column, columns_text
-from lab.report.units import scaled
+from lab.core.units import scaled
 from lab.report.verdicts import claim_text, outcome
 
 if TYPE_CHECKING:
-    from lab.question import Answer, Row
+    from lab.harness.question import Answer, Row
 
 # Units that take a decimal prefix; others are printed as they are.
 _PREFIXED = ("B", "B/s", "FLOP", "FLOP/s")

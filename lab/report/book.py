@@ -26,8 +26,8 @@ from lab.book.register import (
 )
 from lab.report.settings import parse, swept, unit_of
 from lab.report.tables import Column, columns_text, rows_text
-from lab.report.units import scaled
-from meshes.errors import Unusable
+from lab.core.units import scaled
+from lab.meshes.errors import Unusable
 
 SCHEMA = "sharding-lab/book/1"
 LONGER = {"days": 86400, "h": 3600, "min": 60}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lab.changes import Along, Change, Row, by_axes, changes
-from lab.ledger import Ledger, Totals
+from lab.core.changes import Along, Change, Row, by_axes, changes
+from lab.core.ledger import Ledger, Totals
 from lab.report.tables import Column, columns_text
-from lab.report.units import bytes_text
+from lab.core.units import bytes_text
 
 
 def changes_text(before: Ledger, after: Ledger) -> str:

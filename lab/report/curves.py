@@ -9,7 +9,7 @@ from lab.report.tables import Column, columns_text
 from lab.report.verdicts import claim_text, unsettled
 
 if TYPE_CHECKING:
-    from lab.decoder_experiments.training import Curve, Trained
+    from lab.harness.decoder.training import Curve, Trained
 
 
 def trained_text(trained: Sequence[Trained]) -> str:

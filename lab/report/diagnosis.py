@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab.diagnosis import Diagnosis, Finding
 from lab.report.tables import ledger_text
-from lab.report.units import bytes_text, exact
+from lab.core.units import bytes_text, exact
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:

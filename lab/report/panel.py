@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshes.errors import Unusable
+from lab.meshes.errors import Unusable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Panel

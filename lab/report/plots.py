@@ -23,15 +23,15 @@ from lab.book.data_parallel import training_flops
 from lab.book.loss import FITS, additive_loss, optimal_parameters, optimal_tokens
 from lab.book.memory import model_state_bytes
 from lab.book.roofline import attainable_flops_per_s, ridge
-from lab.ledger import Ledger, Totals
+from lab.core.ledger import Ledger, Totals
 from lab.report.gantt import Gantt
 from lab.report.panel import empty_panel
 from lab.report.tables import rows_text
-from lab.report.units import bytes_text, scaled
+from lab.core.units import bytes_text, scaled
 from lab.zoo import model
-from meshes.axes import Axes
-from meshes.errors import Unusable
-from meshes.hardware import Chip, chip
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.hardware import Chip, chip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Panel
@@ -67,7 +67,7 @@ class Roofline:
     def _ledgers(self) -> Sequence[Ledger]:
         if not self.source:
             return ()
-        from lab.inspection import inspect_texts
+        from lab.compile.inspection import inspect_texts
 
         return inspect_texts(Path(self.source), Axes.parse(self.mesh) if self.mesh else None, None)
 
@@ -201,7 +201,7 @@ def curves(training: Mapping[str, Any]) -> Figure:
     """Above the losses of all layouts and styles, over a broad line for one device's; below their relative distance from it.
 
     Args:
-      training: the JSON of a `lab.decoder_experiments.training.Trained`.
+      training: the JSON of a `lab.harness.decoder.training.Trained`.
     """
     trained = [curve for curve in training["curves"] if curve["losses"]]
     figure, above = empty_panel(f"{len(trained)} trainings and one device, {training['target']}", "", "loss [nats a byte]")
@@ -309,7 +309,7 @@ def save(name: str, settings: Mapping[str, str], path: Path) -> None:
     Raises:
       Unusable: no such plot, an unknown parameter, one that a formula refuses, or an unknown kind of file.
     """
-    from lab.experiment import with_settings
+    from lab.harness.experiment import with_settings
 
     if name not in PLOTS:
         raise Unusable(f"no plot {name!r}; known are {', '.join(PLOTS)}")

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lab.ledger import Ledger, Totals, Transfer, axes_label
-from lab.report.units import bytes_text, scaled
+from lab.core.ledger import Ledger, Totals, Transfer, axes_label
+from lab.core.units import bytes_text, scaled
 
 # In a pipe nothing is folded: a line is as long as it is. A terminal narrower than this breaks lines itself, numbers stay whole.
 _PIPE_WIDTH, _NARROWEST = 10_000, 120

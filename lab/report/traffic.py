@@ -8,8 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from lab.ledger import Kind, Ledger, Transfer
-from meshes.axes import Axes
+from lab.core.ledger import Kind, Ledger, Transfer
+from lab.meshes.axes import Axes
 
 MOST = 32
 SPREAD = (Kind.ALL_TO_ALL, Kind.RAGGED_ALL_TO_ALL)

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from lab.ledger import Totals, Transfer, axes_label
+from lab.core.ledger import Totals, Transfer, axes_label
 from lab.report.memory import memory_text
 from lab.report.tables import Column, columns_text, kind_text
-from lab.report.units import exact
+from lab.core.units import exact
 from lab.settle import Settlement, Term, Verdict
 
 if TYPE_CHECKING:
-    from lab.experiment import Claim
-    from lab.run import Result
+    from lab.harness.experiment import Claim
+    from lab.harness.run import Result
 
 
 @dataclass(frozen=True)

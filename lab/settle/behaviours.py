@@ -13,7 +13,7 @@ from enum import StrEnum
 from importlib.metadata import version
 from math import prod
 
-from lab.ledger import Kind, Making, Transfer
+from lab.core.ledger import Kind, Making, Transfer
 from lab.settle.left import Left, take, take_all, take_most
 
 INSTALLED = tuple(map(int, version("jax").split(".")[:2]))

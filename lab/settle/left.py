@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from lab.ledger import Kind, Transfer
+from lab.core.ledger import Kind, Transfer
 
 Left = tuple[Transfer, ...]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from lab.ledger import Kind, Transfer
+from lab.core.ledger import Kind, Transfer
 from lab.settle.settlement import Settlement, Status, Term
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
-from lab.ledger import Kind, Ledger, Totals, Transfer
+from lab.core.ledger import Kind, Ledger, Totals, Transfer
 from lab.settle.behaviours import CATALOGUE, Behaviour, Context, emitted
 from lab.settle.left import Left, take, take_all, without
 

@@ -1,1 +1,1 @@
-"""The measuring tour: what the laptop said, held against the devices that this process has."""
+"""`python -m lab.tour.ahead`, as it was called before `lab.measure`."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lab.zoo import table
-from meshes import hardware
-from meshes.hardware import Chip, Figure
+from lab.meshes import hardware
+from lab.meshes.hardware import Chip, Figure
 
 
 @dataclass(frozen=True)

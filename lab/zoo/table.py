@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from meshes.errors import Unusable
+from lab.meshes.errors import Unusable
 
 
 @cache

@@ -9,7 +9,7 @@ from functools import partial
 import jax
 from jax.sharding import AxisType, Mesh
 
-from lab.bench.rates import _pass, _product, round_s
+from lab.measure.bench.rates import _pass, _product, round_s
 
 SUMS = (16 << 20, 64 << 20, 256 << 20)
 """Bytes of a device's array."""

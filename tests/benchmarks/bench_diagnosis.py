@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lab import diagnosis, inspection
-from lab.models.shape import DecoderShape
-from lab.strategies import program
-from meshes import plugins
-from meshes.axes import Axes
-from meshes.targets import make_mesh, parse_target, prepare
-from tests.lab.strategies.layouts import LAYOUTS
+from lab import diagnosis
+from lab.compile import inspection
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies import program
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.targets import make_mesh, parse_target, prepare
+from tests.lab.programs.strategies.layouts import LAYOUTS
 
 PLACES = ("cpu:8", "gpu:h100:1x8", "tpu:v5e:2x4")
 CHOSEN = (("data", "declared"), ("zero3", "declared"), ("zero3", "explicit"), ("fsdp x sequence", "declared"))

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fit import Line, Point, TwoLines, line, relative_errors, two_lines
-from lab.ledger import Kind, wire_bytes
+from lab.measure.fit import Line, Point, TwoLines, line, relative_errors, two_lines
+from lab.core.ledger import Kind, wire_bytes
+from tests.paths import SHARED
 
-TABLE = Path(__file__).parents[2] / "../shared/oracle/collective_perf_train.csv"
+TABLE = SHARED / "oracle/collective_perf_train.csv"
 RANGES = {"below 64 KiB": 2**16, "below 8 MiB": 2**23, "8 MiB and above": 2**63}
 Group = tuple[str, str, str]
 """Device, collective, and ranks of a group or pairs of a permute."""

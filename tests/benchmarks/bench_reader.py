@@ -8,7 +8,7 @@ import tracemalloc
 from collections.abc import Callable
 
 from lab.hlo import read_text
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 from tests.hlo_corpus.corpus import CORPUS
 from tests.hlo_corpus.xla_parser import parsed_by_xla
 

@@ -15,10 +15,11 @@ from lab.hlo import read_text
 from lab.hlo.collectives import OPCODES
 from lab.hlo.loops import Scope, derived_trip_count, trip_count
 from lab.hlo.text import parse
-from lab.ledger import Ledger
-from meshes.axes import Axes
+from lab.core.ledger import Ledger
+from lab.meshes.axes import Axes
+from tests.paths import SHARED
 
-COMPILED = Path(__file__).parents[3] / "shared" / "cases" / "compiled"
+COMPILED = SHARED / "cases" / "compiled"
 EXPECTED = COMPILED / "expected.json"
 
 

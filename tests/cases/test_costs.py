@@ -24,8 +24,8 @@ from tests.cases.compiling import (
     rows,
     tpu,
 )
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 L, B, D = 12, 256, 256
 FLOPS = 2 * B * D * D * L // 8
 
@@ -112,7 +112,7 @@ def test_a_donated_shard_of_32768_bytes_is_aliased_only_where_the_output_is_like
 
 def test_the_fake_devices_asked_for_after_jax_has_started_are_refused_in_one_line():
     """c24: XLA's flag would have no effect, without a word."""
-    late = "import jax; jax.devices(); from meshes.targets import parse_target, prepare; prepare([parse_target('cpu:8')])"
+    late = "import jax; jax.devices(); from lab.meshes.targets import parse_target, prepare; prepare([parse_target('cpu:8')])"
     environment = {"JAX_PLATFORMS": "cpu", "PATH": ""}
     refused = subprocess.run([sys.executable, "-c", late], env=environment, cwd=ROOT, capture_output=True, text=True)
     assert refused.returncode and "Unusable: target cpu:8 needs 8 fake CPU devices and JAX has started with 1" in refused.stderr

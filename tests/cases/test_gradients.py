@@ -9,8 +9,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import lab
-from lab.ledger import Ledger
-from meshes.axes import Axes
+from lab.core.ledger import Ledger
+from lab.meshes.axes import Axes
 from tests.cases.compiling import (
     Row,
     ahead_of_time_tpu,

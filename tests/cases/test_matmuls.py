@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from lab.ledger import Ledger
+from lab.core.ledger import Ledger
 from tests.cases.compiling import ahead_of_time_tpu, array, cpu, pinned, read, rows, tpu
 
 

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import lab
-from lab.ledger import Ledger, axes_label
+from lab.core.ledger import Ledger, axes_label
 from tests.cases.compiling import ahead_of_time_tpu, array, compiled, mesh_on
 
 pytestmark = ahead_of_time_tpu

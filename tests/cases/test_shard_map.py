@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from lab.ledger import Ledger
+from lab.core.ledger import Ledger
 from tests.cases.compiling import (
     array,
     cpu,

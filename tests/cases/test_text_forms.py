@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import lab
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 from tests.cases.compiling import ahead_of_time_tpu, array, cpu, read, rows, tpu
 
 

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from lab.collective_experiments.kernels import Buffer
-from lab.experiment import Claim, load
-from lab.ledger import Ledger
-from lab.run import Result, run
-from meshes.axes import Axes
-from meshes.targets import parse_target
+from lab.harness.collectives.kernels import Buffer
+from lab.harness.experiment import Claim, load
+from lab.core.ledger import Ledger
+from lab.harness.run import Result, run
+from lab.meshes.axes import Axes
+from lab.meshes.targets import parse_target
 
 TWO_BY_FOUR = Axes.of({"data": 2, "fsdp": 4})
 

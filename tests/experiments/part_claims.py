@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from lab.experiment import Claim, load
-from lab.ledger import Ledger, Transfer
-from lab.run import Result, run
-from meshes.axes import Axes
-from meshes.targets import parse_target
+from lab.harness.experiment import Claim, load
+from lab.core.ledger import Ledger, Transfer
+from lab.harness.run import Result, run
+from lab.meshes.axes import Axes
+from lab.meshes.targets import parse_target
 
 Change = Callable[[Transfer], Transfer]
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from lab.collective_experiments import laws, nonblocking
-from lab.collective_experiments.kernels import Buffer
+from lab.harness.collectives import laws, nonblocking
+from lab.harness.collectives.kernels import Buffer
 from lab.collectives import all_gather, reduce_scatter
 from lab.settle import Verdict
-from meshes.errors import Unusable
-from meshes.targets import make_mesh, parse_target
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import make_mesh, parse_target
 from tests.experiments.collective_claims import (
     TWO_BY_FOUR,
     claims,

@@ -5,11 +5,11 @@ from fractions import Fraction
 
 import pytest
 
-from experiments import ch12_ring_and_tree
-from lab.ledger import Totals
+from lab.experiments import ch12_ring_and_tree
+from lab.core.ledger import Totals
 from lab.settle import Verdict
-from meshes import plugins
-from meshes.axes import Axes
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
 from tests.experiments.collective_claims import (
     claims,
     compiled,

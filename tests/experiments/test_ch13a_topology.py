@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.ch13a_topology import three_levels
+from lab.experiments.ch13a_topology import three_levels
 from lab.settle import Verdict
-from meshes import plugins
-from meshes.axes import Axes
-from meshes.targets import parse_target
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.targets import parse_target
 from tests.experiments.collective_claims import (
     claims,
     compiled,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from experiments.ch14_compression import EXPERIMENT as COMPRESSION
-from experiments.ch14_shares import quarter_and_three_quarters
+from lab.experiments.ch14_compression import EXPERIMENT as COMPRESSION
+from lab.experiments.ch14_shares import quarter_and_three_quarters
 from lab.settle import Verdict
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 from tests.experiments.part_claims import claims, flipped, more, on_8_devices, verdicts
 
 EIGHT = Axes.of({"data": 8})

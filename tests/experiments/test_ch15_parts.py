@@ -2,10 +2,10 @@
 
 import pytest
 
-from experiments.ch15_dropout import noise
-from experiments.ch15_layernorm import variances_off
+from lab.experiments.ch15_dropout import noise
+from lab.experiments.ch15_layernorm import variances_off
 from lab.settle import Verdict
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 from tests.experiments.part_claims import (
     claims,
     flipped,

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.ch15_split_products import SmallProducts
+from lab.experiments.ch15_split_products import SmallProducts
 from lab.settle import Verdict
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 from tests.experiments.part_claims import claims, flipped, more, on_8_devices, verdicts
 
 NAME, EIGHT = "ch15_split_products", Axes.of({"tensor": 8})

@@ -3,10 +3,10 @@
 import jax
 import pytest
 
-from experiments import ch17_ring_memory
-from experiments.ch17_ring_memory import Assumed, answer, claims, temporaries
+from lab.experiments import ch17_ring_memory
+from lab.experiments.ch17_ring_memory import Assumed, answer, claims, temporaries
 from lab.settle.behaviours import INSTALLED
-from meshes.errors import Unusable
+from lab.meshes.errors import Unusable
 
 LINEAR, TILED = "a rank's memory grows with S/P, not with S nor with a square", "a ring of tiles holds no block's scores"
 

@@ -9,24 +9,17 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from experiments import (
-    ch18_constraint_order,
-    ch18_dropless,
-    ch18_expert_parallel,
-    ch18_router_gradients,
-    ch18_routing,
-    ch35_routing,
-)
+from lab.experiments import ch18_constraint_order, ch18_dropless, ch18_expert_parallel, ch18_router_gradients, ch18_routing, ch35_routing
 from lab.book.experts import distinct_nodes
-from lab.experiment import load
-from lab.ledger import Kind, Memory
-from lab.models import dropless, routers
-from lab.question import answer
+from lab.harness.experiment import load
+from lab.core.ledger import Kind, Memory
+from lab.programs.models import dropless, routers
+from lab.harness.question import answer
 from lab.settle import Verdict
-from lab.strategies.memory import static_bytes
-from meshes.axes import Axes
-from meshes.errors import Unusable
-from meshes.targets import make_mesh, parse_target
+from lab.programs.strategies.memory import static_bytes
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import make_mesh, parse_target
 from tests.experiments.part_claims import claims, flipped, ideal, more, on_8_devices
 
 TWO_HOSTS, EIGHT = Axes.of({"data": 2, "expert": 8}), Axes.of({"expert": 8})

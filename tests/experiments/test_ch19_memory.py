@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import jax
 
-from experiments.ch19_memory import Assumed, answer, claims
-from lab.ledger import Memory
-from lab.models.shape import DecoderShape
-from meshes.targets import parse_target
+from lab.experiments.ch19_memory import Assumed, answer, claims
+from lab.core.ledger import Memory
+from lab.programs.models.shape import DecoderShape
+from lab.meshes.targets import parse_target
 
 SMALL = Assumed(**vars(DecoderShape().shrunk()), target="cpu:8")
 

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from experiments import ch19_real_sizes
-from experiments.ch19_real_sizes import PROGRAMS, Assumed, claims
-from lab.ledger import Ledger, Memory
+from lab.experiments import ch19_real_sizes
+from lab.experiments.ch19_real_sizes import PROGRAMS, Assumed, claims
+from lab.core.ledger import Ledger, Memory
+from tests.paths import ROOT
 
-RECORDS = sorted((Path(__file__).parents[2] / "results").glob("peaks_*.json"))
+RECORDS = sorted((ROOT / "results").glob("peaks_*.json"))
 
 
 def record(path):

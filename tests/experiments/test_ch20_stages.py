@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from experiments.ch20_stages import EXPERIMENT, STAGES, Assumed, answer, claims
-from lab.models.shape import DecoderShape
-from lab.question import Question
+from lab.experiments.ch20_stages import EXPERIMENT, STAGES, Assumed, answer, claims
+from lab.programs.models.shape import DecoderShape
+from lab.harness.question import Question
 
 SMALL = Assumed(**vars(DecoderShape().shrunk()), target="cpu:8")
 

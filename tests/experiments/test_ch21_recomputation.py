@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from experiments import ch21_recomputation
-from experiments.ch21_recomputation import AGAIN, Assumed, claims
-from lab.decoder_experiments.plans import planned_layers
-from lab.models.shape import REMATS, DecoderShape
+from lab.experiments import ch21_recomputation
+from lab.experiments.ch21_recomputation import AGAIN, Assumed, claims
+from lab.harness.decoder.plans import planned_layers
+from lab.programs.models.shape import REMATS, DecoderShape
 
 TINY = Assumed(**vars(DecoderShape().shrunk(layers=4)) | {"batch": 1}, target="cpu:1")
 

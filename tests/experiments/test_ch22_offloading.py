@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.ch22_offloading import Assumed, answer, claims
-from meshes.errors import Unusable
+from lab.experiments.ch22_offloading import Assumed, answer, claims
+from lab.meshes.errors import Unusable
 
 GPUS = Assumed(embed=256, kv_heads=2, mlp=512, length=256, target="gpu:h100:1x2")
 

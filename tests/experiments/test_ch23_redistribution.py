@@ -4,15 +4,15 @@ import re
 
 import pytest
 
-from experiments.ch23_redistribution import EXPERIMENT, Changes, in_three
-from lab.experiment import Claim, numerics
-from lab.ledger import Ledger
-from lab.run import Result, run
+from lab.experiments.ch23_redistribution import EXPERIMENT, Changes, in_three
+from lab.harness.experiment import Claim, numerics
+from lab.core.ledger import Ledger
+from lab.harness.run import Result, run
 from lab.settle import Verdict
-from meshes import plugins
-from meshes.axes import Axes
-from meshes.errors import Unusable
-from meshes.targets import make_mesh, parse_target
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import make_mesh, parse_target
 
 CUBE = Axes.of({"a": 2, "b": 2, "c": 2})
 SMALL = Changes(rows=8, columns=16, depth=24, pairs=3)

@@ -9,22 +9,13 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import lab
-from experiments import (
-    ch37_batch,
-    ch37_capacity,
-    ch37_case_studies,
-    ch37_checkpoint,
-    ch37_chip,
-    ch37_local_attention,
-    ch37_placement,
-    ch37_scale_up,
-)
-from lab.experiment import load, names
-from lab.ledger import Totals
-from lab.question import Question, answer
-from meshes.axes import Axes
-from meshes.errors import Unusable
-from meshes.targets import make_mesh, parse_target
+from lab.experiments import ch37_batch, ch37_capacity, ch37_case_studies, ch37_checkpoint, ch37_chip, ch37_local_attention, ch37_placement, ch37_scale_up
+from lab.harness.experiment import load, names
+from lab.core.ledger import Totals
+from lab.harness.question import Question, answer
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import make_mesh, parse_target
 
 QUESTIONS = [name for name in names() if name.startswith("ch37_")]
 

@@ -9,11 +9,11 @@ from itertools import product
 
 import pytest
 
-from lab.decoder_experiments.step import SMALL
-from lab.experiment import Claim, load
-from lab.ledger import Kind, Ledger, Memory, Transfer
-from lab.models.shape import REMATS
-from meshes.axes import Axes
+from lab.harness.decoder.step import SMALL
+from lab.harness.experiment import Claim, load
+from lab.core.ledger import Kind, Ledger, Memory, Transfer
+from lab.programs.models.shape import REMATS
+from lab.meshes.axes import Axes
 
 AXES = {
     "ch14_data_parallel": Axes.of({"data": 8}),

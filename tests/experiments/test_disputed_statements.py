@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from lab.experiment import Claim, ClaimVerdict, decided
+from lab.harness.experiment import Claim, ClaimVerdict, decided
 from lab.report.verdicts import result_text, summary_text
-from lab.run import Result, Seconds
+from lab.harness.run import Result, Seconds
 from lab.settle import Settlement
 
 TREE = decided("ch12.tree_latency_optimal", False, "6 steps against 3", statement="a tree is fastest", disputed="D-48")

@@ -2,16 +2,16 @@
 
 import pytest
 
-from lab.experiment import STYLES, Experiment, load, names
-from lab.models.shape import DecoderShape
-from lab.run import Result, run
+from lab.harness.experiment import STYLES, Experiment, load, names
+from lab.programs.models.shape import DecoderShape
+from lab.harness.run import Result, run
 from lab.settle import Status, Verdict
-from meshes import plugins
-from meshes.targets import parse_target
+from lab.meshes import plugins
+from lab.meshes.targets import parse_target
 
 STEPS = [name for name in names() if isinstance(load(name), Experiment) and type(load(name).parameters) is DecoderShape]
 IN_STYLES = [(name, style) for name in STEPS for style in STYLES if style in load(name).styles]
-# Numbers of the others stand in tests/lab/strategies/test_experts.py and test_context_parallel.py.
+# Numbers of the others stand in tests/lab/programs/strategies/test_experts.py and test_context_parallel.py.
 ON_CPU = [each for each in IN_STYLES if each not in (("ch18_expert_parallel", "declared"), ("ch18_hierarchical", "explicit"))]
 ON_CPU = [each for each in ON_CPU if each not in ((f"ch17_{name}", "explicit") for name in ("ring_attention", "gathered_keys", "window", "ulysses"))]
 ON_TPU = ["ch20_zero3", "ch24_fsdp_tensor_parallel"]

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from lab.claims import claims_of
-from lab.experiment import Claim, load
-from lab.inspection import inspect_program
-from lab.models.shape import REMATS, DecoderShape
-from lab.run import context
+from lab.harness.claims import claims_of
+from lab.harness.experiment import Claim, load
+from lab.compile.inspection import inspect_program
+from lab.programs.models.shape import REMATS, DecoderShape
+from lab.harness.run import context
 from lab.settle import Settlement, Status, settle
-from lab.strategies import program
-from meshes import plugins
-from meshes.axes import Axes
-from meshes.targets import make_mesh, parse_target
-from tests.lab.strategies.layouts import ACCUMULATIONS, LAYOUTS, STYLES
+from lab.programs.strategies import program
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.targets import make_mesh, parse_target
+from tests.lab.programs.strategies.layouts import ACCUMULATIONS, LAYOUTS, STYLES
 
 on_gpus = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
 

@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 
-from lab import suite
-from lab.decoder_experiments.unseen import drawn
-from lab.experiment import Experiment, load
-from meshes import plugins
-from meshes.axes import Axes
-from meshes.targets import parse_target
+from lab.harness import suite
+from lab.harness.decoder.unseen import drawn
+from lab.harness.experiment import Experiment, load
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.targets import parse_target
 
 
 def layouts() -> list[Experiment]:

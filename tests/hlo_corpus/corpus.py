@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from lab.hlo import read_text
-from lab.ledger import Ledger
-from meshes.axes import Axes
+from lab.core.ledger import Ledger
+from lab.meshes.axes import Axes
+from tests.paths import SHARED
 
-CORPUS = Path(__file__).parents[3] / "shared" / "hlo"
+CORPUS = SHARED / "hlo"
 needs_corpus = pytest.mark.skipif(not CORPUS.is_dir(), reason="the published programs, ../shared/hlo, are absent")
 
 

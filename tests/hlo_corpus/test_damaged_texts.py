@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.hlo import read_text
-from lab.ledger import Ledger
-from meshes.errors import Unusable
+from lab.core.ledger import Ledger
+from lab.meshes.errors import Unusable
 from tests.hlo_corpus.corpus import CORPUS
 
 COMPILED = CORPUS.parent / "cases" / "compiled"

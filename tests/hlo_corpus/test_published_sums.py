@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lab.ledger import Kind, Ledger, Totals
+from lab.core.ledger import Kind, Ledger, Totals
 from tests.hlo_corpus.corpus import ledger, needs_corpus
 
 pytestmark = needs_corpus

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lab import cli
+from lab.cli import main as cli
 
 
 class Answer(NamedTuple):

@@ -1,6 +1,6 @@
 """Ledgers written by hand."""
 
-from lab.ledger import Kind, Ledger, Transfer
+from lab.core.ledger import Kind, Ledger, Transfer
 
 
 def transfer(kind: Kind, axes: tuple[str, ...] | None, payload_bytes: int, executions: int | None = 1, group_size: int = 8, **told) -> Transfer:

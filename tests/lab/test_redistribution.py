@@ -16,19 +16,20 @@ from jax.sharding import Mesh
 
 import lab
 import lab.redistribution
-from lab.dtypes import DTYPES
-from lab.ledger import Ledger, axes_label
+from lab.core.dtypes import DTYPES
+from lab.core.ledger import Ledger, axes_label
 from lab.redistribution import Array, Placement, layout_change, least_bytes, plan, route
 from lab.redistribution.kernel import redistribute, sharding
-from lab.redistribution.measure import Row, measure, worst_first
-from lab.redistribution.pairs import Pair, alike, classes, placements, sums
+from lab.measure.redistribution.measure import Row, measure, worst_first
+from lab.measure.redistribution.pairs import Pair, alike, classes, placements, sums
 from lab.redistribution.plan import steps, tried
-from lab.redistribution.table import TARGETS, every_pair, measurement, theory
-from meshes import plugins
-from meshes.axes import DATA, FSDP, TENSOR, Axes
-from meshes.errors import Unusable
-from meshes.layouts import Layout
-from meshes.targets import make_mesh, parse_target
+from lab.measure.redistribution.table import TARGETS, every_pair, measurement, theory
+from lab.meshes import plugins
+from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.layouts import Layout
+from lab.meshes.targets import make_mesh, parse_target
+from tests.paths import ROOT
 
 CPU = parse_target("cpu:8")
 CUBE, SQUARE = Axes.of({"a": 2, "b": 2, "c": 2}), Axes.of({"a": 2, "b": 2})
@@ -348,7 +349,7 @@ def test_bf16_costs_half_of_f32():
     assert sent == [192, 96]
 
 
-TABLE = json.loads((Path(__file__).parents[2] / "results/redistribution_2x2x2.json").read_text())["rows"]
+TABLE = json.loads((ROOT / "results/redistribution_2x2x2.json").read_text())["rows"]
 THEORY = ("from", "to", "least_bytes", "planned")
 
 

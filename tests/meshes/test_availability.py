@@ -2,9 +2,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from meshes import plugins
-from meshes.availability import availability
-from meshes.targets import parse_target
+from lab.meshes import plugins
+from lab.meshes.availability import availability
+from lab.meshes.targets import parse_target
+from tests.paths import ROOT
 
 
 def test_every_example_is_a_target_of_its_chip():
@@ -30,8 +31,8 @@ def test_texts_that_were_not_dumped_on_hardware_are_called_approximate():
 
 
 def test_telling_what_is_available_does_not_import_jax():
-    code = "import sys; from meshes.availability import availability; availability(); sys.exit('jax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
+    code = "import sys; from lab.meshes.availability import availability; availability(); sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 def test_without_an_assembler_no_gpu_target_compiles(monkeypatch):

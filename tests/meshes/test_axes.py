@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshes.axes import Axes
-from meshes.errors import Unusable
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
 
 meshes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(lambda sizes: Axes(tuple("abcd"[: len(sizes)]), tuple(sizes)))
 

@@ -5,12 +5,12 @@ from importlib.resources import files
 
 import pytest
 
-from meshes.chip_texts import chip_text, known_fields, origin
-from meshes.errors import Unusable
-from meshes.hardware import Figure, Link, chip, chip_names, known_chip
+from lab.meshes.chip_texts import chip_text, known_fields, origin
+from lab.meshes.errors import Unusable
+from lab.meshes.hardware import Figure, Link, chip, chip_names, known_chip
 
 CHIPS = chip_names("gpu") + chip_names("tpu")
-TABLE = tomllib.loads((files("meshes") / "hardware.toml").read_text())
+TABLE = tomllib.loads((files("lab.meshes") / "hardware.toml").read_text())
 NOT_MEASURES = {"pod", "devices_per_chip", "links"}
 
 

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from meshes.axes import Axes
-from meshes.picture import mesh_svg
+from lab.meshes.axes import Axes
+from lab.meshes.picture import mesh_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -1,8 +1,8 @@
 import pytest
 
-from meshes.axes import Axes
-from meshes.errors import Unusable
-from meshes.targets import Target, domains, link_names, parse_target
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import Target, domains, link_names, parse_target
 
 
 @pytest.mark.parametrize(

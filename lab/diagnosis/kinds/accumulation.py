@@ -9,7 +9,7 @@ from lab.diagnosis.flow import SCALES, Flow, Place, Use
 from lab.diagnosis.program import Program, Site, times
 from lab.hlo.loops import Scope, trip_count
 from lab.hlo.text import Computation, Instruction
-from lab.report.units import exact
+from lab.core.units import exact
 
 _THROUGH = frozenset({"dynamic-slice", "dynamic-update-slice", *SCALES})
 # Losses and other numbers for people; what they cost is a message's latency, not bytes.

@@ -11,7 +11,7 @@ from lab.diagnosis.program import Program, Site, count
 from lab.diagnosis.slices import ELEMENTWISE
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
-from lab.report.units import exact
+from lab.core.units import exact
 
 # What it is, and what to try.
 _JOINS = {

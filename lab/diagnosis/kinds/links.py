@@ -9,7 +9,7 @@ import numpy as np
 
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.program import Program, Site, count
-from lab.report.units import exact
+from lab.core.units import exact
 
 _SLOW = {"network": "the network between hosts", "dcn": "the data-centre network"}
 _SMALLEST = 1 << 12

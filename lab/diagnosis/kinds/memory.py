@@ -10,7 +10,7 @@ from lab.diagnosis.flow import Place
 from lab.diagnosis.program import Argument, Given, Program, Site, count, shape_text, times
 from lab.diagnosis.slices import ELEMENTWISE, own_slices
 from lab.hlo.shapes import arrays
-from lab.report.units import exact
+from lab.core.units import exact
 
 # A counter or a vector of norms is held whole on purpose, and no one would split it.
 _SMALLEST = 1 << 14

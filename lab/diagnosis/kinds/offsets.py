@@ -12,7 +12,7 @@ from lab.diagnosis.slices import ELEMENTWISE
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Instruction
-from lab.report.units import exact
+from lab.core.units import exact
 
 _READS, _UPDATES = ("dynamic_slice", "slice"), ("dynamic_update_slice", "scatter", *(f"scatter{mark}{how}" for mark in "-_" for how in ("add", "mul", "min", "max")))
 # A lookup that moves its table where its answers are far fewer; what moves up to four times as much may be the simpler way.

@@ -8,7 +8,7 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site
 from lab.diagnosis.slices import depends_on_device
-from lab.report.units import exact
+from lab.core.units import exact
 
 _PICKS = ("squeeze", "slice", "dynamic_slice", "gather")
 _SHIFTS = ("collective_permute", "all_to_all")

@@ -11,7 +11,7 @@ from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Argument, Program, Site, times
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
-from lab.report.units import exact
+from lab.core.units import exact
 
 # The other way also moves the output, and takes another layout of it: it must be worth that.
 _FAR_LESS = 4

@@ -11,7 +11,7 @@ from lab.diagnosis.program import Argument, Program, Site, count
 from lab.diagnosis.slices import ELEMENTWISE, own_slices
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Instruction
-from lab.report.units import exact
+from lab.core.units import exact
 
 _SCALES = frozenset({"multiply", "divide"})
 _REDUCTIONS = ("all-reduce", "all-reduce-start")

@@ -9,7 +9,7 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.program import Program, times
 from lab.hlo import flops
 from lab.hlo.walk import Visit
-from lab.report.units import bytes_text, scaled
+from lab.core.units import bytes_text, scaled
 
 # Splitting takes a message more, some microseconds. 1e8 FLOPs take one at 1e14 a second, a MiB is read in less: below these splitting saves nothing.
 _SMALLEST_FLOPS, _SMALLEST_BYTES = 10**8, 2**20

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
-from lab.ledger import Ledger, Memory, Totals, Transfer, axes_label
+from lab.core.ledger import Ledger, Memory, Totals, Transfer, axes_label
 from lab.report.html import charts
 from lab.report.html.markup import element, joined, paragraphs, words
 from lab.report.html.page import Section
@@ -14,8 +14,8 @@ from lab.report.html.place import Place
 from lab.report.html.tables import Column, bars, numbers, table
 from lab.report.tables import at_least, axes_text, kind_text, unnumbered
 from lab.report.traffic import Traffic, blocks, traffic
-from lab.report.units import bytes_text, scaled, seconds_text
-from meshes.picture import mesh_svg
+from lab.core.units import bytes_text, scaled, seconds_text
+from lab.meshes.picture import mesh_svg
 
 LARGEST_PAIRS = 10
 

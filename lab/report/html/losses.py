@@ -15,7 +15,7 @@ from lab.report.html.charts import Decades, chart, text
 from lab.report.html.markup import element
 
 if TYPE_CHECKING:
-    from lab.decoder_experiments.training import Curve, Trained
+    from lab.harness.decoder.training import Curve, Trained
 
 LEFT, RIGHT, WIDTH = 44, 448, 460
 ABOVE, BELOW, HEIGHT = (22, 220), (262, 380), 416

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from lab.inspection import devices_of
-from lab.ledger import Ledger
+from lab.compile.inspection import devices_of
+from lab.core.ledger import Ledger
 from lab.report.html import runs
 from lab.report.html.markup import element, joined, paragraphs, source
 from lab.report.html.tables import plain, table
 from lab.report.tables import facts, headline, total_columns, transfer_columns
 from lab.settle import Settlement
-from meshes.axes import Axes
-from meshes.picture import mesh_svg
+from lab.meshes.axes import Axes
+from lab.meshes.picture import mesh_svg
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from lab.run import Result
+    from lab.harness.run import Result
 
 
 def ledger_html(ledger: Ledger) -> str:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.ledger import Ledger, Totals
-from meshes.axes import Axes
-from meshes.hardware import Chip, Link, chip
-from meshes.targets import Target, domains, link_names, parse_target
+from lab.core.ledger import Ledger, Totals
+from lab.meshes.axes import Axes
+from lab.meshes.hardware import Chip, Link, chip
+from lab.meshes.targets import Target, domains, link_names, parse_target
 
 
 @dataclass(frozen=True)

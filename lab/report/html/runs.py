@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from lab.ledger import Totals, Transfer, axes_label
-from lab.pipelines.orders import named
-from lab.pipelines.schedule import Work
-from lab.pipelines.simulation import Durations, simulate
+from lab.core.ledger import Totals, Transfer, axes_label
+from lab.programs.pipelines.orders import named
+from lab.programs.pipelines.schedule import Work
+from lab.programs.pipelines.simulation import Durations, simulate
 from lab.report import curves
 from lab.report.answers import predicted_text, value_text
 from lab.report.html import charts, ledgers, losses
 from lab.report.html.markup import element, joined, words
 from lab.report.html.page import Part, Section, Verdict
 from lab.report.html.tables import Column, bars, numbers, plain, table
-from lab.report.units import bytes_text, exact
+from lab.core.units import bytes_text, exact
 from lab.report.verdicts import (
     claim_text,
     count_text,
@@ -36,13 +36,13 @@ from lab.report.verdicts import (
 )
 from lab.settle import Term
 from lab.settle import Verdict as Settled
-from meshes.axes import PIPE
+from lab.meshes.axes import PIPE
 
 if TYPE_CHECKING:
-    from lab.decoder_experiments.training import Trained
-    from lab.experiment import Claim
-    from lab.question import Answer
-    from lab.run import Result
+    from lab.harness.decoder.training import Trained
+    from lab.harness.experiment import Claim
+    from lab.harness.question import Answer
+    from lab.harness.run import Result
 
 
 def verdict(results: Sequence[Result], trained: Sequence[Trained], answers: Sequence[Answer]) -> Verdict:

@@ -12,9 +12,9 @@ from lab.attention.exchange import gathered_attention, ulysses_attention
 from lab.attention.mask import CAUSAL, Mask
 from lab.attention.order import CONTIGUOUS, ZIGZAG
 from lab.attention.ring import ring_attention
-from meshes.axes import Axes
-from meshes.errors import Unusable
-from meshes.targets import make_mesh, parse_target
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import make_mesh, parse_target
 
 B, S, H, RANKS = 2, 16, 6, 4
 AXES = Axes.of({"data": 2, "context": RANKS})

@@ -14,7 +14,7 @@ from lab.attention.mask import CAUSAL, Mask
 from lab.attention.order import CONTIGUOUS, ZIGZAG
 from lab.attention.ring import hops
 from lab.attention.softmax import Partial, attended, finished, merged
-from meshes.errors import Unusable
+from lab.meshes.errors import Unusable
 
 S, T = 3, 8
 DRAW = np.random.default_rng(0)

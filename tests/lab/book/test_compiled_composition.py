@@ -8,8 +8,8 @@ from jax.sharding import PartitionSpec as P
 
 import lab
 from lab.book.composition import stage_compute_s
-from meshes.axes import Axes
-from meshes.targets import make_mesh, parse_target
+from lab.meshes.axes import Axes
+from lab.meshes.targets import make_mesh, parse_target
 
 EMBED, MLP, TOKENS = 64, 256, 128
 

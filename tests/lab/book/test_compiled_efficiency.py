@@ -13,9 +13,9 @@ from jax.sharding import PartitionSpec as P
 import lab
 from lab.book.collectives import all_reduce_wire_bytes
 from lab.book.compression import quantized_all_reduce_wire_bytes
-from lab.ledger import Kind, Ledger
-from meshes.axes import Axes
-from meshes.targets import make_mesh, parse_target
+from lab.core.ledger import Kind, Ledger
+from lab.meshes.axes import Axes
+from lab.meshes.targets import make_mesh, parse_target
 
 RANKS = 8
 

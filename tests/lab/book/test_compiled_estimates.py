@@ -14,9 +14,9 @@ from lab.book.batch_size import lars_ratio
 from lab.book.data_parallel import training_flops
 from lab.book.memory import model_state_bytes
 from lab.book.roofline import dp_intensity, pp_intensity, tp_intensity
-from lab.ledger import Kind, Ledger
-from meshes.axes import Axes
-from meshes.targets import make_mesh, parse_target
+from lab.core.ledger import Kind, Ledger
+from lab.meshes.axes import Axes
+from lab.meshes.targets import make_mesh, parse_target
 
 RANKS, TOKENS, H, L = 8, 64, 32, 2
 FLOAT = 4

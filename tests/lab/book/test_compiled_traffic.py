@@ -17,9 +17,9 @@ from lab.book.fabric import (
     ring_cut_bytes,
 )
 from lab.hlo import read_text
-from lab.ledger import Kind
-from meshes.axes import Axes
-from meshes.targets import make_mesh, parse_target
+from lab.core.ledger import Kind
+from lab.meshes.axes import Axes
+from lab.meshes.targets import make_mesh, parse_target
 
 N, SIZE = 8, 64
 BYTES = 4 * SIZE

@@ -7,9 +7,10 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+from tests.paths import ROOT
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed; it comes with the extra plots")
-NOTEBOOK = Path(__file__).parents[3] / "docs/book.ipynb"
+NOTEBOOK = ROOT / "docs/book.ipynb"
 
 
 def run(source: str, names: dict) -> tuple[str, str]:

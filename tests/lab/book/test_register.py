@@ -19,8 +19,8 @@ from lab.book.register import (
     part_names,
     read_entry,
 )
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 CATALOGUE = ROOT / "../shared/formulas"
 POINTS = 1_000_000
 

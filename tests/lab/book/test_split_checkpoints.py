@@ -9,9 +9,9 @@ from jax.sharding import PartitionSpec as P
 
 import lab
 from lab.book.parallelism import activation_bytes
-from lab.ledger import Kind
-from meshes.axes import Axes
-from meshes.targets import make_mesh, parse_target
+from lab.core.ledger import Kind
+from lab.meshes.axes import Axes
+from lab.meshes.targets import make_mesh, parse_target
 
 RANKS, LAYERS, TOKENS, EMBED, MLP = 4, 6, 64, 16, 32
 AXES = Axes.of({"tensor": RANKS})

@@ -39,7 +39,7 @@ from lab.book.profiling import (
 )
 from lab.book.reliability import parallel_save_s
 from lab.zoo import model
-from meshes.hardware import chip
+from lab.meshes.hardware import chip
 
 H100_FLOPS_PER_S = chip("h100").flops_per_s["bf16"].value
 

@@ -20,9 +20,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from lab import collectives
 from lab.collectives import ALGORITHMS, Cost
 from lab.hlo import read_text
-from lab.ledger import Kind, Ledger, Transfer
-from meshes.axes import Axes
-from meshes.targets import parse_target, prepare
+from lab.core.ledger import Kind, Ledger, Transfer
+from lab.meshes.axes import Axes
+from lab.meshes.targets import parse_target, prepare
 
 ROWS = 7
 BY_ROWS = ("reduce_scatter", "all_gather", "scatter", "gather", "all_to_all")

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import pytest
 
 from lab.collectives import ALGORITHMS
-from lab.ledger import Kind
-from meshes import plugins
-from meshes.axes import Axes
-from meshes.targets import make_mesh, parse_target
+from lab.core.ledger import Kind
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.targets import make_mesh, parse_target
 from tests.lab.collectives.sweep import Case, Rows, cases, compiled, rows, shown, stated
 
 gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")

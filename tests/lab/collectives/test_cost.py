@@ -11,8 +11,8 @@ from lab.book import collectives as book
 from lab.collectives import ALGORITHMS, AlphaBeta, cost, double_tree, permute_cost
 from lab.collectives.cost import Cost, at_once, permute, rounds
 from lab.collectives.pipelined import chain_broadcast, chain_reduce
-from lab.ledger import Kind
-from meshes.axes import Axes
+from lab.core.ledger import Kind
+from lab.meshes.axes import Axes
 
 LINK = AlphaBeta(2e-6, 50e9)
 RANKS = (2, 3, 4, 5, 6, 8, 9, 16, 64)

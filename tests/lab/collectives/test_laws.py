@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from lab import collectives
 from lab.collectives import ALGORITHMS
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 from tests.lab.collectives.sweep import ROOTED, on_ranks
 
 P = 4

@@ -11,15 +11,15 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from lab import collectives, hlo
-from lab.bench import programs, timing
-from lab.bench.chains import Chain, chains
-from lab.bench.run import _kernels, bench
+from lab.measure.bench import programs, timing
+from lab.measure.bench.chains import Chain, chains
+from lab.measure.bench.run import _kernels, bench
 from lab.collectives import ALGORITHMS, GPU_KERNELS
 from lab.hlo.kernels import Kernel, steps
-from meshes import plugins
-from meshes.axes import Axes
-from meshes.errors import Unusable
-from meshes.targets import make_mesh, parse_target
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import make_mesh, parse_target
 
 NAMES = tuple(GPU_KERNELS["all_reduce"])
 ahead_of_time = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")

@@ -6,8 +6,8 @@ import pytest
 
 from lab import collectives
 from lab.collectives import ALGORITHMS, cost, permute_cost
-from meshes.axes import Axes
-from meshes.errors import Unusable
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
 from tests.lab.collectives.sweep import on_ranks
 
 

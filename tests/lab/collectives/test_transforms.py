@@ -9,7 +9,7 @@ import pytest
 
 from lab import collectives
 from lab.collectives import ALGORITHMS
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 from tests.lab.collectives.sweep import ROWS, Case, on_ranks, rows, shown
 
 WIDTH = 3

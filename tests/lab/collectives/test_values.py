@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 from tests.lab.collectives.sweep import cases, wrong
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("ranks", range(1, 9))

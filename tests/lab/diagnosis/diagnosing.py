@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from lab import diagnosis, inspection
+from lab import diagnosis
+from lab.compile import inspection
 from lab.diagnosis import Diagnosis, Finding
-from meshes.targets import parse_target
+from lab.meshes.targets import parse_target
 from tests.cases.compiling import compiled
 
 

@@ -5,11 +5,11 @@ Collected only by name: `pytest tests/lab/diagnosis/every_layout.py`, 54 steps o
 
 import pytest
 
-from lab.models.shape import DecoderShape
-from meshes import plugins
+from lab.programs.models.shape import DecoderShape
+from lab.meshes import plugins
 from tests.lab.diagnosis.diagnosing import kinds
 from tests.lab.diagnosis.test_controls import diagnosed_step
-from tests.lab.strategies.layouts import LAYOUTS, SHAPE, STYLES
+from tests.lab.programs.strategies.layouts import LAYOUTS, SHAPE, STYLES
 
 PLACES = {"cpu:8": SHAPE, "gpu:h100:1x8": DecoderShape(), "tpu:v5e:2x4": DecoderShape()}
 

@@ -5,16 +5,17 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from lab import diagnosis, inspection
-from lab.ledger import Ledger
-from lab.models.shape import DecoderShape
+from lab import diagnosis
+from lab.compile import inspection
+from lab.core.ledger import Ledger
+from lab.programs.models.shape import DecoderShape
 from lab.report.diagnosis import diagnosis_text, findings_text
-from lab.strategies import program
-from meshes.axes import Axes
-from meshes.targets import make_mesh, parse_target
+from lab.programs.strategies import program
+from lab.meshes.axes import Axes
+from lab.meshes.targets import make_mesh, parse_target
 from tests.cases.compiling import array, cpu
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds
-from tests.lab.strategies.layouts import LAYOUTS, SHAPE
+from tests.lab.programs.strategies.layouts import LAYOUTS, SHAPE
 
 D = P("d")
 INDICES = jnp.array([0, 1, 2])

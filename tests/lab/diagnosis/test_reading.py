@@ -14,8 +14,8 @@ from lab.diagnosis.remarks import heard, read_remarks
 from lab.diagnosis.specs import axes_of_dims, spec_text
 from lab.diagnosis.table import findings
 from lab.hlo.read import read
-from lab.ledger import Kind, Transfer
-from meshes.axes import Axes
+from lab.core.ledger import Kind, Transfer
+from lab.meshes.axes import Axes
 
 XY = Axes.of({"x": 4, "y": 2})
 REMARK = (

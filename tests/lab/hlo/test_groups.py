@@ -11,7 +11,7 @@ from lab.hlo.groups import (
     read_groups,
     read_permutation,
 )
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 
 AXES = Axes.parse("data=2,fsdp=2,tensor=4")
 

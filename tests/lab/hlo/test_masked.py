@@ -6,11 +6,11 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from lab.hlo import read_text
-from lab.inspection import inspect
-from lab.ledger import Kind, Transfer
-from meshes import plugins
-from meshes.axes import Axes
-from meshes.targets import make_mesh, parse_target, prepare
+from lab.compile.inspection import inspect
+from lab.core.ledger import Kind, Transfer
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.targets import make_mesh, parse_target, prepare
 
 TEXT = """HloModule jit_f, is_scheduled=true, num_partitions=4
 

@@ -4,10 +4,10 @@ import pytest
 
 from lab.hlo import read_text
 from lab.hlo.placement import Devices
-from lab.ledger import Kind
-from meshes.axes import Axes
-from meshes.errors import Unusable
-from meshes.targets import parse_target
+from lab.core.ledger import Kind
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 
 ADD = """%add (a: f32[], b: f32[]) -> f32[] {
   %a = f32[] parameter(0)

@@ -4,7 +4,7 @@ from math import prod
 from xml.etree import ElementTree as ET
 
 from lab.diagnosis import Diagnosis, Finding
-from lab.ledger import Kind, Ledger, Memory, Transfer
+from lab.core.ledger import Kind, Ledger, Memory, Transfer
 from lab.report.html import reports
 
 MESH = {"data": 4, "pipe": 4, "fsdp": 16, "tensor": 8}

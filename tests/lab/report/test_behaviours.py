@@ -4,8 +4,9 @@ from pathlib import Path
 
 from lab.report.behaviours import page
 from lab.settle import CATALOGUE
+from tests.paths import ROOT
 
-PAGE = Path(__file__).parents[3] / "docs" / "compiler_behaviours.md"
+PAGE = ROOT / "docs" / "compiler_behaviours.md"
 
 
 def test_the_page_in_docs_is_the_catalogue_written_out():

@@ -2,11 +2,11 @@
 
 import pytest
 
-from lab.experiment import with_settings
-from lab.pipelines.orders import PLAIN
+from lab.harness.experiment import with_settings
+from lab.programs.pipelines.orders import PLAIN
 from lab.report import gantt
 from lab.report.gantt import COLOURS, Gantt
-from meshes.errors import Unusable
+from lab.meshes.errors import Unusable
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed; it comes with the extra plots")
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from lab.diagnosis import Diagnosis
-from lab.experiment import Claim, ClaimVerdict
-from lab.ledger import Ledger, Memory, Totals
-from lab.question import Answer, Row
+from lab.harness.experiment import Claim, ClaimVerdict
+from lab.core.ledger import Ledger, Memory, Totals
+from lab.harness.question import Answer, Row
 from lab.report import book
 from lab.report.html import notebook, reports
 from lab.report.tables import headline
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 from tests.lab.report.pages import HOSTILE, headings, ledger, page, read, tables
 from tests.lab.report.test_verdicts import GATHER, REDUCE, failed, result
-from tests.lab.test_cli import TEXT
+from tests.lab.cli.test_cli import TEXT
 
 CLAIM = Claim("ch12.ring", ClaimVerdict.REFUTED, f"seven of eight {HOSTILE}", disputed="D-1")
 ANSWER = Answer("ch37_chip", "What becomes of it?", {"chips": 8}, (Row("bytes", 7e6, "B", 8e6), Row("best", "ring")), (CLAIM,), 1.0)

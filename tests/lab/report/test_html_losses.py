@@ -5,8 +5,8 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from experiments.ch17_training import EXPERIMENT
-from lab.decoder_experiments.training import Alone, Curve, Trained
+from lab.experiments.ch17_training import EXPERIMENT
+from lab.harness.decoder.training import Alone, Curve, Trained
 from lab.report.html.losses import Linear, picture
 
 ALONE = Alone(np.array([6.0, 5.0, 4.0, 3.0]), np.full(4, 1e-7))

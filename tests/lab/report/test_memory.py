@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from lab.ledger import Ledger, Memory
+from lab.core.ledger import Ledger, Memory
 from lab.report.memory import memory_text
 from lab.report.verdicts import result_text
-from lab.run import Result, Seconds
+from lab.harness.run import Result, Seconds
 from lab.settle import Context, settle
 
 HELD = {"arguments": 12_000, "activations kept": 0, "gradients of the layers": 4_000}

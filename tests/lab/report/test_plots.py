@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from lab.ledger import Kind, Ledger, Transfer
+from lab.core.ledger import Kind, Ledger, Transfer
 from lab.report.plots import (
     PLOTS,
     Curves,
@@ -20,8 +20,8 @@ from lab.report.plots import (
     roofline,
     save,
 )
-from meshes.errors import Unusable
-from meshes.hardware import chip
+from lab.meshes.errors import Unusable
+from lab.meshes.hardware import chip
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed; it comes with the extra plots")
 STEP = Ledger(

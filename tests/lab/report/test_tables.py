@@ -1,4 +1,4 @@
-from lab.ledger import Kind, Ledger, Memory, Transfer
+from lab.core.ledger import Kind, Ledger, Memory, Transfer
 from lab.report.tables import ledger_text
 
 GATHER = Transfer(Kind.ALL_GATHER, ("fsdp",), 8, 4, "bf16", 1_000_000, phase="forward", scope="layers_0/mlp", origin="model.py:88")

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from lab.ledger import Kind, Ledger, Transfer
+from lab.core.ledger import Kind, Ledger, Transfer
 from lab.report.traffic import blocks, traffic
-from meshes.axes import Axes
+from lab.meshes.axes import Axes
 
 AXES = Axes.parse("data=2,tensor=4")
 

@@ -1,6 +1,6 @@
 from fractions import Fraction
 
-from lab.report.units import bytes_text, exact, scaled
+from lab.core.units import bytes_text, exact, scaled
 
 
 def test_four_bytes_are_written_out():

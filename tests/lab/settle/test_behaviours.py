@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.ledger import Kind, Ledger, Making, Transfer
+from lab.core.ledger import Kind, Ledger, Making, Transfer
 from lab.settle import Context, Status, Verdict, settle
 
 MESH = {"data": 2, "fsdp": 4, "tensor": 2}

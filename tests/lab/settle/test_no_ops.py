@@ -8,24 +8,24 @@ import jax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from experiments.ch20_zero1 import EXPERIMENT
-from lab.experiment import Experiment, load
-from lab.ledger import Kind, Ledger, Transfer
-from lab.models.shape import DecoderShape
+from lab.experiments.ch20_zero1 import EXPERIMENT
+from lab.harness.experiment import Experiment, load
+from lab.core.ledger import Kind, Ledger, Transfer
+from lab.programs.models.shape import DecoderShape
 from lab.report.verdicts import result_text
-from lab.run import Result, no_op, run
+from lab.harness.run import Result, no_op, run
 from lab.settle import Context, Settlement, Verdict, settle
 from lab.settle.no_ops import Held, not_scattered, not_split
-from lab.strategies import program
-from lab.strategies.data_parallel import DATA_PARALLEL
-from lab.strategies.fsdp_tensor import FSDP_TENSOR
-from lab.strategies.hybrid import HYBRID
-from lab.strategies.tensor_parallel import TENSOR_PARALLEL
-from lab.strategies.zero1 import ZERO1, ZERO2
-from lab.strategies.zero3 import ZERO3
-from meshes import plugins
-from meshes.layouts import Layout
-from meshes.targets import make_mesh, parse_target
+from lab.programs.strategies import program
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
+from lab.programs.strategies.hybrid import HYBRID
+from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.programs.strategies.zero1 import ZERO1, ZERO2
+from lab.programs.strategies.zero3 import ZERO3
+from lab.meshes import plugins
+from lab.meshes.layouts import Layout
+from lab.meshes.targets import make_mesh, parse_target
 
 SMALL = DecoderShape().shrunk()
 IGNORED = replace(ZERO1, state=Layout())

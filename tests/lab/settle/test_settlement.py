@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.ledger import Kind, Ledger, Making, Part, Transfer
+from lab.core.ledger import Kind, Ledger, Making, Part, Transfer
 from lab.settle import CATALOGUE, Context, Status, Verdict, settle
 
 CPU = Context("cpu", "declared")

@@ -3,8 +3,8 @@
 import pytest
 
 from lab.zoo import cluster, cluster_names
-from meshes.errors import Unusable
-from meshes.hardware import chip
+from lab.meshes.errors import Unusable
+from lab.meshes.hardware import chip
 
 
 def test_a_dgx_h100_is_eight_chips_of_the_hardware_table():

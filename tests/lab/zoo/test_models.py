@@ -5,7 +5,7 @@ from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 import pytest
 
 from lab.zoo import model, model_names
-from meshes.errors import Unusable
+from lab.meshes.errors import Unusable
 
 PRINTED = [(name, count, text, published.cut) for name in model_names() for published in model(name).published for count, text in published.counts.items()]
 

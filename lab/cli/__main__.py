@@ -1,0 +1,5 @@
+"""`python -m lab.cli`."""
+
+from lab.cli.main import main
+
+main()

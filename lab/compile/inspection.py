@@ -1,0 +1,184 @@
+"""Ledgers of programs, however they are at hand: functions, lowered or compiled objects, texts. Reading a text imports no JAX."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lab.compile import sources
+from lab.diagnosis.program import Given, Program, Wires
+from lab.diagnosis.remarks import Remark, heard
+from lab.hlo.padding import argument_padding
+from lab.hlo.placement import Devices
+from lab.hlo.read import read
+from lab.core.ledger import Ledger, Memory
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import Target, parse_target
+
+
+def inspect(program: Any, *args: Any, mesh: Any = None, target: Target | str | None = None) -> Ledger:
+    """See `lab.inspect`."""
+    return read_one(program, *args, mesh=mesh, target=target).ledger
+
+
+def read_one(program: Any, *args: Any, mesh: Any = None, target: Target | str | None = None) -> Program:
+    """A program as rules see it, however it is at hand; see `lab.diagnose`."""
+    target = parse_target(target) if isinstance(target, str) else target
+    if isinstance(program, str | os.PathLike):
+        return _only(read_texts(Path(program), _axes(mesh), target), program)
+    return read_program(program, args, mesh, target, source=_name(program))
+
+
+def inspect_texts(path: Path, axes: Axes | None, target: Target | None) -> list[Ledger]:
+    """One ledger for a text, one a module for the folder of an XLA dump."""
+    return [program.ledger for program in read_texts(path, axes, target)]
+
+
+def inspect_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Target | None, *, source: str) -> Ledger:
+    """Compiles what is not compiled yet, and reads it."""
+    return read_program(program, args, mesh, target, source=source).ledger
+
+
+def read_texts(path: Path, axes: Axes | None, target: Target | None) -> list[Program]:
+    """One program for a text, one a module for the folder of an XLA dump, with what a diagnosis needs."""
+    readings = [read(text, source=name, axes=axes, target=target) for name, text in sources.texts(path)]
+    return [Program(reading.ledger, reading, axes, target, platform=target.platform if target else None) for reading in readings]
+
+
+def read_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Target | None, *, source: str) -> Program:
+    """The same with what a diagnosis needs: the arguments as they were given, what the compiler said, where the devices stand."""
+    import jax
+
+    # Group ids count positions of the mesh that the arguments lie on, whatever mesh was offered.
+    own = _mesh(jax.tree.leaves(args))
+    mesh = own if isinstance(own, jax.sharding.Mesh) or mesh is None else mesh
+    remarks: list[Remark] = []
+    compiled = _compiled(program, args, mesh, remarks)
+    mesh = mesh if mesh is not None else _mesh(jax.tree.leaves(compiled.input_shardings))
+    text, axes = compiled.as_text(), _axes(mesh)
+    # A program of one device is no program on the mesh of its arguments.
+    axes = None if axes is not None and axes.size > 1 and _devices_of(compiled) == 1 else axes
+    reading = read(text, source=source, axes=axes, target=target if axes else None, devices=devices_of(mesh) if axes else None)
+    ledger = replace(reading.ledger, memory=_memory(compiled, argument_padding(text)))
+    return Program(ledger, reading, axes, target, _given(compiled, args), tuple(remarks), partial(_wires, mesh), _platform(compiled))
+
+
+def _compiled(program: Any, args: tuple[Any, ...], mesh: Any, remarks: list[Remark]) -> Any:
+    import jax
+
+    if isinstance(program, jax.stages.Compiled):
+        return program
+    # The mesh in force places arguments without a sharding, and gives meaning to a bare PartitionSpec.
+    with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
+        lowered = program if isinstance(program, jax.stages.Lowered) else _jitted(program).lower(*args)
+        with heard(remarks):
+            return lowered.compile()
+
+
+def _jitted(function: Any) -> Any:
+    import jax
+
+    return function if hasattr(function, "lower") else jax.jit(function)
+
+
+def _devices_of(compiled: Any) -> int:
+    import jax
+
+    return max((len(s.device_set) for s in jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))), default=1)
+
+
+def _given(compiled: Any, args: tuple[Any, ...]) -> tuple[Given, ...]:
+    """The arguments in their order; as if whole where they are not at hand."""
+    import jax
+
+    infos = jax.tree.leaves(compiled.args_info, is_leaf=lambda leaf: hasattr(leaf, "donated"))
+    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]
+    parts = [1 if s is None or s.is_fully_replicated else len(s.device_set) for s in shardings] if len(shardings) == len(infos) else [1] * len(infos)
+    return tuple(Given(tuple(info.shape), info.donated, count) for info, count in zip(infos, parts, strict=True))
+
+
+def _wires(mesh: Any) -> Wires | None:
+    """Where the TPUs of one slice stand, and where JAX would have put them."""
+    devices = list(getattr(getattr(mesh, "devices", None), "flat", ()))
+    if not devices or not getattr(devices[0], "coords", None) or len({getattr(d, "slice_index", 0) for d in devices}) > 1:
+        return None
+    from lab.meshes.devices import arranged
+
+    try:
+        best = arranged(sorted(devices, key=lambda device: device.id), _axes(mesh))
+    except (AssertionError, NotImplementedError, ValueError):  # Devices that fill no torus: JAX knows no order of them.
+        return None
+    torus = tuple(1 + max(along) for along in zip(*(device.coords for device in devices), strict=True))
+    return Wires(torus, tuple(tuple(d.coords) for d in devices), tuple(tuple(d.coords) for d in best.flat))
+
+
+def _mesh(leaves: Iterable[Any]) -> Any:
+    """The mesh of the first named sharding among arrays or shardings."""
+    import jax
+
+    shardings = (getattr(leaf, "sharding", leaf) for leaf in leaves)
+    return next((s.mesh for s in shardings if isinstance(s, jax.sharding.NamedSharding)), None)
+
+
+def _axes(mesh: Any) -> Axes | None:
+    """The axes of a JAX mesh, or of what else names them: `data=2,tensor=4` or a mapping.
+
+    Raises:
+      Unusable: it is none of these.
+    """
+    if mesh is None or isinstance(mesh, Axes):
+        return mesh
+    if isinstance(mesh, str):
+        return Axes.parse(mesh)
+    shape = getattr(mesh, "shape", mesh)
+    if not isinstance(shape, Mapping):
+        raise Unusable(f"found a mesh of type {type(mesh).__name__}; expected a jax.sharding.Mesh, lab.meshes.axes.Axes or a text such as data=2,tensor=4")
+    return Axes.of(dict(shape))
+
+
+def devices_of(mesh: Any) -> Devices | None:
+    """What the devices of a JAX mesh tell of where they stand."""
+    devices = list(getattr(getattr(mesh, "devices", None), "flat", ()))
+    if not devices:
+        return None
+    on_tpu = devices[0].platform == "tpu"
+    domains = tuple(getattr(device, "slice_index", None) or 0 if on_tpu else device.process_index for device in devices)
+    return Devices(domains, ("ici", "dcn") if on_tpu else ("host", "network"), tuple(device.id for device in devices))
+
+
+def _memory(compiled: Any, padding: int) -> Memory | None:
+    found = compiled.memory_analysis()
+    if found is None:
+        return None
+    return Memory(
+        arguments=found.argument_size_in_bytes,
+        outputs=found.output_size_in_bytes,
+        temporaries=found.temp_size_in_bytes,
+        aliased=found.alias_size_in_bytes,
+        # On CPUs XLA's peak leaves the temporaries out.
+        peak=None if _platform(compiled) == "cpu" else found.peak_memory_in_bytes,
+        padding=padding,
+    )
+
+
+def _platform(compiled: Any) -> str | None:
+    import jax
+
+    shardings = jax.tree.leaves(compiled.output_shardings)
+    return next((device.platform for sharding in shardings for device in sharding.device_set), None)
+
+
+def _only(programs: list[Program], path: Any) -> Program:
+    if len(programs) > 1:
+        raise Unusable(f"{path} holds {len(programs)} partitioned modules; give one of their files, such as {programs[0].ledger.source}")
+    return programs[0]
+
+
+def _name(program: Any) -> str:
+    return getattr(program, "__qualname__", type(program).__name__)

@@ -1,0 +1,160 @@
+"""Where inspected programs come from: compiled texts in files and in the folders of XLA dumps, and functions that build a program."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import importlib.util
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from lab.core.ledger import Ledger
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable, first_line
+
+_DUMPED = "*after_optimizations.txt"
+_OURS = str(Path(__file__).parent)
+
+
+def is_program(source: str) -> bool:
+    """`file.py:build` or `package.module:build`, and not the name of a file or folder that exists."""
+    return ":" in source and not Path(source).exists()
+
+
+def texts(path: Path) -> list[tuple[str, str]]:
+    """Names and texts of what lies there: one file, or every partitioned module of an XLA dump's folder.
+
+    Raises:
+      Unusable: nothing there, nothing in it, or no text.
+    """
+    if path.is_dir():
+        return _dumped(path)
+    return [(str(path), _text(path))]
+
+
+def _text(path: Path) -> str:
+    if path.suffix == ".py":
+        raise Unusable(f"{path} is a program; name the function that builds it: {path}:build")
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+    except UnicodeDecodeError:
+        raise Unusable(f"{path}: binary, expected the text of a compiled program, as compiled.as_text() gives it") from None
+    except FileNotFoundError:
+        raise Unusable(f"{path}: no such file; expected a compiled text, the folder of an XLA dump, or file.py:build") from None
+    except (OSError, EOFError) as error:
+        raise Unusable(f"{path}: cannot be read ({error}); expected a compiled text, plain or compressed with gzip") from None
+    if not text.strip():
+        raise Unusable(f"{path}: empty, expected the text of a compiled program, as compiled.as_text() gives it")
+    return text
+
+
+def saved_ledger(source: str) -> Ledger:
+    """The one ledger that `lab inspect --json` printed into a file.
+
+    Raises:
+      Unusable: no such file, or another content.
+    """
+    try:
+        ledger = Ledger.from_json(json.loads(Path(source).read_text()))
+        ledger.totals()
+        Axes.of(ledger.mesh or {})
+        return ledger
+    except OSError as error:
+        raise Unusable(f"{source}: {error.strerror}; expected what lab inspect --json printed") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Unusable(f"{source}: expected the one ledger that lab inspect --json prints, found something else") from None
+
+
+def _dumped(folder: Path) -> list[tuple[str, str]]:
+    modules = [(str(path), _text(path)) for path in sorted(folder.glob(_DUMPED))]
+    if not modules:
+        raise Unusable(f"{folder}: holds no {_DUMPED}; dump with XLA_FLAGS='--xla_dump_to={folder} --xla_dump_hlo_as_text'")
+    # A session's dump is full of small modules of one device; they communicate nothing, unless all do.
+    return [module for module in modules if _is_partitioned(module[1])] or modules
+
+
+def _is_partitioned(text: str) -> bool:
+    head = text.partition("\n")[0]
+    return "num_partitions=" in head or "replica_count=" in head
+
+
+def builder(source: str) -> Callable[[Any], Any]:
+    """The function that `file.py:build` or `package.module:build` names.
+
+    Raises:
+      Unusable: no such file, module or function, or the module raises.
+    """
+    place, _, name = source.rpartition(":")
+    if place.endswith(".py") and not Path(place).is_file():
+        raise Unusable(f"{place}: no such file; expected file.py:build or package.module:build")
+    with own_words(place):
+        module = _load(Path(place)) if place.endswith(".py") else _import(place)
+    found = getattr(module, name, None)
+    if not callable(found):
+        functions = [key for key, value in vars(module).items() if callable(value) and value.__module__ == module.__name__]
+        raise Unusable(f"{place} has no function {name!r}; it has {', '.join(functions) or 'none'}")
+    return found
+
+
+def program(source: str, build: Callable[[Any], Any], mesh: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The function and arguments that a builder gives for a mesh.
+
+    Raises:
+      Unusable: the builder raises, or returns something else.
+    """
+    with own_words(source):
+        built = build(mesh)
+    if not (isinstance(built, tuple) and len(built) == 2 and callable(built[0]) and isinstance(built[1], tuple | list)):
+        raise Unusable(f"{source} returned {_kind(built)}, expected (function, args) with args a tuple")
+    return built[0], tuple(built[1])
+
+
+def _load(path: Path) -> ModuleType:
+    sys.path.insert(0, str(path.parent.resolve()))
+    spec = importlib.util.spec_from_file_location(str(path), path)
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up by name; the path is one that no other module has.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _import(name: str) -> ModuleType:
+    sys.path.insert(0, str(Path.cwd()))
+    return importlib.import_module(name)
+
+
+@contextmanager
+def own_words(source: str) -> Iterator[None]:
+    """Lets a user's code run: what it prints goes to stderr, what it raises becomes one line, with its last frames as a note."""
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except Unusable:
+        raise
+    except (Exception, SystemExit) as error:
+        failure = Unusable(f"{source} raised {type(error).__name__}: {first_line(error)}")
+        if frames := _own_frames(error.__traceback__):
+            failure.add_note(frames)
+        raise failure from error
+
+
+def _own_frames(trace: TracebackType | None) -> str:
+    """The last three frames of the user's files, without those of the lab, of Python and of what is installed."""
+    frames = [f for f in traceback.extract_tb(trace) if not f.filename.startswith((_OURS, "<")) and not _is_installed(f.filename)]
+    return "".join(traceback.format_list(frames[-3:])).rstrip()
+
+
+def _is_installed(filename: str) -> bool:
+    return "site-packages" in filename or filename.startswith(str(Path(traceback.__file__).parent))
+
+
+def _kind(value: Any) -> str:
+    return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"an object of type {type(value).__name__}"

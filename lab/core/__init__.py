@@ -1,0 +1,1 @@
+"""The currency: transfers and ledgers, how two of them differ, units and element types. Imports no JAX."""

@@ -1,0 +1,1 @@
+"""Guards for tests: budgets and snapshots of what a program communicates."""

@@ -1,0 +1,79 @@
+"""For pytest: the fixture `communication_snapshot`, and `--update-communication`. Importing it brings no JAX along."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.core.ledger import Ledger
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("sharding-lab")
+    group.addoption("--update-communication", action="store_true", help="Write the snapshots of what programs communicate anew.")
+
+
+@pytest.fixture
+def communication_snapshot(request: pytest.FixtureRequest) -> Callable[..., Ledger]:
+    """`communication_snapshot(function, *args, mesh=mesh)` fails where the program communicates otherwise than when its snapshot was written.
+
+    The snapshot is `communication/<file of the test>/<name of the test>.toml` beside the test; one a test.
+    """
+    path = _path(request.node)
+    update = request.config.getoption("update_communication")
+    used: list[Ledger] = []
+
+    def check(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> Ledger:
+        __tracebackhide__ = True
+        if used:
+            pytest.fail("this test has checked its snapshot already; a test has one, so write another test", pytrace=False)
+        import lab
+
+        used.append(lab.inspect(program, *args, mesh=mesh, target=target))
+        if failure := compared(used[0], path, update):
+            pytest.fail(failure, pytrace=False)
+        return used[0]
+
+    return check
+
+
+def compared(ledger: Ledger, path: Path, update: bool) -> str | None:
+    """Why the test fails, if it does; writes the snapshot where it is asked to."""
+    from lab.guard import snapshot
+
+    versions = {name: version(name) for name in ("jax", "jaxlib")}
+    if not ledger.is_complete:
+        return f"the compiled program could not be read whole, and nothing can be said of the rest: {'; '.join(ledger.notes)}"
+    if update:
+        snapshot.write(ledger, versions, path)
+        return None
+    if not path.exists():
+        return f"no snapshot {path}; look at what the program communicates, then write it with --update-communication\n\n{ledger}"
+    return _difference(*snapshot.read(path), ledger, versions)
+
+
+def _difference(before: Ledger, written_with: dict[str, str], after: Ledger, versions: dict[str, str]) -> str | None:
+    from lab.core.changes import changes
+    from lab.report.changes import changes_text
+
+    for what in ("devices", "target", "mesh"):
+        was, has = getattr(before, what), getattr(after, what)
+        if was != has:
+            return f"{before.source} was written for {what} {was}; this program has {has}. If it should, run with --update-communication"
+    if not changes(before, after):
+        return None
+    others = "" if written_with == versions else f" (with {_told(written_with)}; this is {_told(versions)})"
+    return f"the program communicates otherwise than {before.source} says{others}; if it should, run with --update-communication\n\n{changes_text(before, after)}"
+
+
+def _told(versions: dict[str, str]) -> str:
+    return " and ".join(f"{name} {number}" for name, number in versions.items())
+
+
+def _path(test: pytest.Item) -> Path:
+    return test.path.parent / "communication" / test.path.stem / f"{re.sub(r'[^A-Za-z0-9_.=-]+', '_', test.name)}.toml"

@@ -1,0 +1,85 @@
+"""An experiment on a decoder's training step under a strategy: all but the question and the claims is the same for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from lab.harness.experiment import STYLES, TARGETS, Claim, Experiment
+from lab.core.ledger import Ledger
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies import program
+from lab.programs.strategies.peak import peak_terms
+from lab.programs.strategies.strategy import Strategy
+from lab.meshes.axes import Axes
+from lab.meshes.targets import Target
+
+SMALL = DecoderShape().shrunk(layers=3)
+"""To run rather than to compile: float32, and every dim splits over 8 or 16 devices."""
+
+WITH_TYPES = ("declared", "typed", "explicit")
+"""Of strategies whose gradients lie as their weights do. Where they are to be scattered further (ZeRO-1 and 2), a gradient's type, which is
+its weight's, holds it whole: GPUs then sum everywhere.
+
+Sequence parallelism, alone or under FSDP, and hybrid sharding have it among their `more_styles`."""
+
+
+def decoder_experiment(
+    name: str,
+    chapter: int,
+    question: str,
+    strategy: Strategy,
+    axes: Callable[[Target], Axes],
+    claims: Callable[[DecoderShape, Axes, Ledger], tuple[Claim, ...]],
+    parameters: DecoderShape = DecoderShape(),
+    targets: tuple[str, ...] = TARGETS,
+    styles: tuple[str, ...] = STYLES,
+    small: DecoderShape = SMALL,
+    more_targets: tuple[str, ...] = (),
+    more_styles: tuple[str, ...] = (),
+) -> Experiment:
+    """Compiles the whole step; runs loss and gradients, and holds them against one device's."""
+
+    def inputs(shape: DecoderShape) -> tuple[Any, ...]:
+        return program.initial_state(strategy, shape), *random_tokens(shape)
+
+    return Experiment(
+        name=name,
+        chapter=chapter,
+        question=question,
+        parameters=parameters,
+        numeric_parameters=small,
+        axes=axes,
+        build=partial(_with_style, program.step, strategy),
+        predict=strategy.predict,
+        claims=claims,
+        reference=on_one_device,
+        build_numeric=partial(_with_style, program.gradients, strategy),
+        inputs=inputs,
+        memory=partial(peak_terms, strategy),
+        state=lambda shape, mesh: program.arguments(program.Spread(strategy, shape, mesh))[0],
+        targets=targets,
+        styles=styles,
+        more_targets=more_targets,
+        more_styles=more_styles,
+    )
+
+
+def _with_style(build: Callable, strategy: Strategy, style: str, shape: DecoderShape, mesh: jax.sharding.Mesh) -> program.Program:
+    return build(strategy, style, shape, mesh)
+
+
+def random_tokens(shape: DecoderShape, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and targets, int32 [B, S]."""
+    draw = np.random.default_rng(seed)
+    tokens, targets = draw.integers(0, shape.vocab, (2, shape.batch, shape.length), dtype=np.int32)
+    return tokens, targets
+
+
+def on_one_device(shape: DecoderShape) -> Callable[..., Any]:
+    """(state, tokens_BS, targets_BS) to the mean loss and all gradients, without a strategy and without micro-batches."""
+    return lambda state, tokens_BS, targets_BS: jax.value_and_grad(program.mean_loss)(state.master, tokens_BS, targets_BS, shape)

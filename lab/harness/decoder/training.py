@@ -1,0 +1,287 @@
+"""One training, the same under every layout and style: the loss curves must lie on each other, and on that of one device."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lab.core.clock import timed
+from lab.harness.decoder import text
+from lab.harness.decoder.alone import Alone, Batches, Tie, followed, left, losses, relative_error, train_alone
+from lab.harness.experiment import Claim, Experiment
+from lab.compile.inspection import inspect_program
+from lab.programs.models.shape import DecoderShape
+from lab.harness.run import RUNNABLE, compiled_step, context, no_op, settlement_json
+from lab.settle import Settlement, Verdict, settle
+from lab.harness.suite import Run
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable, first_line
+from lab.meshes.targets import Target, make_mesh
+
+
+@dataclass(frozen=True)
+class TrainingShape(DecoderShape):
+    """A decoder over bytes, its batch, and how often it is trained on one.
+
+    Raises:
+      Unusable: as `DecoderShape`; fewer than two steps, a vocabulary without room for every byte, or experts that choose their tokens.
+    """
+
+    steps: int = 200
+
+    def __post_init__(self) -> None:
+        if self.experts and self.router == "expert_choice":
+            reason = "sequences that begin with the same bytes have the same gates but for rounding, so that several slots tie at once and no curve is the one"
+            raise Unusable(f"router=expert_choice in a training: {reason}; take softmax or sigmoid_bias")
+        super().__post_init__()
+        if self.steps < 2:
+            raise Unusable(f"steps={self.steps}: expected 2 or more")
+        if self.vocab < text.BYTES:
+            raise Unusable(f"vocab={self.vocab}: expected {text.BYTES} or more, one for each byte")
+
+
+SMALL = TrainingShape().shrunk(vocab=text.BYTES, embed=64, head_dim=8, mlp=176)
+"""Two layers and 32 tokens: a step takes a CPU milliseconds."""
+
+
+def as_they_come(shape: TrainingShape, axes: Axes) -> np.ndarray:
+    return np.arange(shape.length)
+
+
+@dataclass(frozen=True)
+class Trainee(Experiment):
+    """An experiment on a step as one layout of a training.
+
+    Attributes:
+      sized: the training's parameters to the experiment's own.
+      start: (the experiment's parameters, axes) to the state that the first step takes; by default the first of its `inputs`.
+      order: (parameters, axes) to the positions [length] of a sequence's tokens as the step takes them: those of the first rank, then the next one's.
+    """
+
+    sized: Callable[[TrainingShape], Any] = lambda shape: shape
+    start: Callable[[Any, Axes], Any] | None = None
+    order: Callable[[TrainingShape, Axes], np.ndarray] = as_they_come
+
+
+def trainee(name: str, experiment: Experiment, **how: Any) -> Trainee:
+    """The experiment as a layout of this name, and how it is loaded where that is its own."""
+    return Trainee(**{each.name: getattr(experiment, each.name) for each in fields(experiment)} | {"name": name} | how)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Experiments on a decoder's step whose layouts train the same model.
+
+    Attributes:
+      name: of its module in `experiments`.
+      chapter: of the book.
+      layouts: one or more, named after what they are.
+      claims: what the curves decide.
+    """
+
+    name: str
+    chapter: int
+    question: str
+    parameters: TrainingShape
+    layouts: tuple[Trainee, ...]
+    claims: Callable[[Trained], tuple[Claim, ...]]
+    targets: tuple[str, ...] = ("cpu:8",)
+
+    @property
+    def styles(self) -> tuple[str, ...]:
+        """Those that some layout has."""
+        return tuple(dict.fromkeys(style for layout in self.layouts for style in layout.styles))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A training under one layout in one style.
+
+    Attributes:
+      losses: none where the step was not run.
+      expected: one device's losses where it chose at `ties` as this layout did; None: those of the device alone. See `followed`.
+      settlement: of the step's ledger with what theory predicts; None where it was not compiled.
+      failure: where the curve leaves that of one device, what XLA refused, or which declared sharding did not happen, in a line.
+    """
+
+    layout: str
+    style: str
+    mesh: dict[str, int]
+    losses: np.ndarray = field(default_factory=lambda: np.empty(0))
+    expected: Alone | None = None
+    ties: tuple[Tie, ...] = ()
+    worst_relative_error: float = np.inf
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    settlement: Settlement | None = None
+    failure: str | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the ledger."""
+        return self.settlement.verdict if self.settlement else Verdict.FAILED
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "layout": self.layout,
+            "style": self.style,
+            "mesh": self.mesh,
+            "verdict": str(self.verdict),
+            "failure": self.failure,
+            **settlement_json(self.settlement),
+            "losses": numbers(self.losses),
+            "ties": [asdict(tie) for tie in self.ties],
+            "worst_relative_error": number(self.worst_relative_error),
+            "seconds": dict(self.seconds),
+        }
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training came to on one target.
+
+    Attributes:
+      text_sha256: of what it learned from, which each release of Python has of its own.
+    """
+
+    training: Training
+    target: str
+    parameters: TrainingShape
+    alone: Alone
+    curves: tuple[Curve, ...]
+    guessing: float
+    seconds: float
+    text_sha256: str | None = None
+
+    @property
+    def start(self) -> float:
+        return float(self.alone.losses[0])
+
+    @property
+    def end(self) -> float:
+        """Mean loss of the last tenth of the steps."""
+        return float(self.alone.losses[-max(1, self.parameters.steps // 10) :].mean())
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        level = () if self.end < self.start else (f"the loss does not fall: {self.start:.3f} at first, {self.end:.3f} over the last tenth of the steps",)
+        return level + tuple(f"{curve.layout} {curve.style}: {curve.failure}" for curve in self.curves if curve.failure)
+
+    @property
+    def worst_relative_error(self) -> float:
+        return max(curve.worst_relative_error for curve in self.curves)
+
+    def is_on_curve(self, curve: Curve) -> bool:
+        """Its losses are one device's, but for what ties decide."""
+        return curve.losses.size > 0 and left(curve.losses, curve.expected or self.alone) is None
+
+    @property
+    def is_one_curve(self) -> bool:
+        return all(map(self.is_on_curve, self.curves))
+
+    @property
+    def evidence(self) -> str:
+        """How close the curves are."""
+        tied = sum(bool(curve.ties) for curve in self.curves)
+        return (
+            f"{len(self.curves)} trainings of {self.parameters.steps} steps, the loss from {self.start:.3f} to {self.end:.3f}, differ from one device's "
+            f"by {self.worst_relative_error:.1e} at most; other orders of the sequences move that by {self.alone.moved.max():.1e}"
+            + (f"; for {tied} of them one device had to choose experts at ties as they did" if tied else "")
+        )
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of the ledgers; failed where a curve is."""
+        return Verdict.FAILED if self.failures else max((curve.verdict for curve in self.curves), key=list(Verdict).index)
+
+    @property
+    def is_fine(self) -> bool:
+        return self.verdict not in (Verdict.FAILED, Verdict.REFUTED) and not any(claim.is_surprise for claim in self.claims)
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """One device decides none."""
+        return self.training.claims(self) if any(prod(curve.mesh.values()) > 1 for curve in self.curves) else ()
+
+    def to_json(self) -> dict[str, Any]:
+        """One of the `results` of `sharding-lab/run/1`, with `curves` in place of terms."""
+        return {
+            "experiment": self.training.name,
+            "style": None,
+            "target": self.target,
+            "mesh": None,
+            "parameters": asdict(self.parameters),
+            "verdict": str(self.verdict),
+            "failure": "; ".join(self.failures) or None,
+            **settlement_json(None),
+            "claims": [asdict(claim) for claim in self.claims],
+            "numerics": {"worst_relative_error": number(self.worst_relative_error), "tolerance": self.alone.tolerance},
+            "memory": None,
+            "one_device": {"losses": numbers(self.alone.losses), "moved_by_order": numbers(self.alone.moved), "tolerances": numbers(self.alone.tolerances)},
+            "guessing_by_frequency": self.guessing,
+            "text_sha256": self.text_sha256,
+            "curves": [curve.to_json() for curve in self.curves],
+            "seconds": {"all": self.seconds},
+        }
+
+
+def train(training: Training, target: Target, runs: Iterable[Run], shape: TrainingShape) -> Trained:
+    """Trains on one device, then as each run says: a layout in a style.
+
+    Raises:
+      Unusable: the target only compiles, or a dim does not split over its devices.
+    """
+    if target.platform not in RUNNABLE:
+        raise Unusable(f"{training.name} runs its programs, and {target} only compiles; take cpu:8 or attached")
+    start, source = time.perf_counter(), text.standard_library()
+    batches = text.batches(source, shape.steps, shape.batch, shape.length)
+    with jax.default_matmul_precision("highest"):
+        alone = train_alone(shape, batches)
+        curves = tuple(curve(run, shape, batches, alone) for run in runs)
+    seconds = time.perf_counter() - start
+    return Trained(training, str(target), shape, alone, curves, text.guessing(source), seconds, hashlib.sha256(source).hexdigest())
+
+
+def curve(run: Run, shape: TrainingShape, batches: Batches, alone: Alone) -> Curve:
+    """Compiles one layout's step in one style, settles its ledger, and trains with it."""
+    layout, target, style = run
+    axes, own = layout.axes(target), layout.sized(shape)
+    mesh, predicted = make_mesh(target, axes), layout.predict(own, axes)
+    nothing = Curve(layout.name, style, axes.shape)
+    try:
+        compiled, compile_s = timed(lambda: compiled_step(layout, style, own, mesh))
+        state = jax.device_put(_start(layout, own, axes), compiled.input_shardings[0][0])
+        found, steps_s = timed(lambda: losses(compiled, state, _in_order(batches, layout.order(shape, axes))))
+    except jax.errors.JaxRuntimeError as refusal:
+        return replace(nothing, failure=first_line(refusal))
+    settlement = settle(predicted, inspect_program(compiled, (), mesh, target, source=layout.name), context(target, style, axes, mesh))
+    expected, ties = followed(found, alone, shape, batches)
+    failure = left(found, expected) or no_op(layout, own, mesh, compiled, settlement)
+    worst, seconds = float(relative_error(found, expected.losses).max()), {"compile": compile_s, "steps": steps_s}
+    return replace(nothing, losses=found, expected=expected, ties=ties, worst_relative_error=worst, seconds=seconds, settlement=settlement, failure=failure)
+
+
+def _start(layout: Trainee, own: Any, axes: Axes) -> Any:
+    state = layout.start(own, axes) if layout.start else layout.inputs(own)[0]
+    # In float32 the weights in use are the master weights at first, and a step that is given one buffer twice cannot reuse it.
+    return jax.tree.map(jnp.copy, state)
+
+
+def _in_order(batches: Batches, at_S: np.ndarray) -> Batches:
+    return [(tokens_BS[:, at_S], targets_BS[:, at_S]) for tokens_BS, targets_BS in batches]
+
+
+def numbers(values: np.ndarray) -> list[float | None]:
+    return [number(value) for value in values]
+
+
+def number(value: float) -> float | None:
+    """As JSON has them: what is not finite is null."""
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,113 @@
+"""A question that is answered in numbers: by formulas, the zoo and the hardware table, or by several programs side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import jax
+
+from lab.book.checks import finite, not_negative, positive
+from lab.harness.experiment import Claim, with_settings
+from lab.meshes.errors import Unusable, first_line
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of an answer: what it is, its value (or a word), and its unit; where the value is measured, what theory predicts for it."""
+
+    what: str
+    value: float | str
+    unit: str = ""
+    predicted: float | None = None
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question and how it is answered.
+
+    Attributes:
+      name: of its module in `experiments`.
+      chapter: of the book.
+      parameters: what is assumed, a frozen dataclass; its `target`, if it has one, is where programs are compiled.
+      answer: parameters to the rows of the answer.
+      claims: parameters to what these numbers say of the book.
+    """
+
+    name: str
+    chapter: int
+    question: str
+    parameters: Any
+    answer: Callable[[Any], tuple[Row, ...]]
+    claims: Callable[[Any], tuple[Claim, ...]]
+    styles: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Where its programs are compiled by default; none where it has no program."""
+        return (self.parameters.target,) if hasattr(self.parameters, "target") else ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a question came to.
+
+    Attributes:
+      failure: what XLA refused, in a line; then there are no rows and claims.
+    """
+
+    experiment: str
+    question: str
+    parameters: dict[str, Any]
+    rows: tuple[Row, ...]
+    claims: tuple[Claim, ...]
+    seconds: float
+    failure: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        return "failed" if self.failure else "answered"
+
+    @property
+    def is_fine(self) -> bool:
+        """Nothing failed, and nothing of the book was refuted but what the catalogue disputes."""
+        return not (self.failure or any(claim.is_surprise for claim in self.claims))
+
+    def to_json(self) -> dict[str, Any]:
+        """One of the `results` of `sharding-lab/run/1`, with `rows` in place of terms."""
+        nothing = dict.fromkeys(("style", "target", "mesh", "numerics", "memory"))
+        fields = {key: value for key, value in asdict(self).items() if key != "seconds"}
+        return {**fields, **nothing, "verdict": self.verdict, "terms": [], "unexplained": [], "missing": [], "seconds": {"all": self.seconds}}
+
+
+def answer(question: Question, settings: Mapping[str, str]) -> Answer:
+    """Answers a question with some of its assumptions set from text.
+
+    Raises:
+      Unusable: an unknown assumption, or one that a formula refuses. What XLA refuses is a failed answer, not an error.
+    """
+    start, parameters = time.perf_counter(), with_settings(question.parameters, settings)
+    try:
+        check(parameters, question.parameters)
+        rows, claims, failure = question.answer(parameters), question.claims(parameters), None
+    except Unusable:
+        raise
+    except (ArithmeticError, ValueError) as refusal:
+        raise Unusable(f"{question.name}: {refusal}") from refusal
+    except jax.errors.JaxRuntimeError as refusal:
+        rows, claims, failure = (), (), first_line(refusal)
+    return Answer(question.name, question.question, asdict(parameters), rows, claims, time.perf_counter() - start, failure)
+
+
+def check(assumed: Any, by_default: Any) -> None:
+    """Counts are above zero, but for those that are zero by default; what is measured is finite and may be zero.
+
+    Raises:
+      ValueError: a number below that, or none that is finite.
+    """
+    numbers, may_be_zero = asdict(assumed), {name for name, value in asdict(by_default).items() if value == 0}
+    positive(**{name: value for name, value in numbers.items() if type(value) is int and name not in may_be_zero})
+    finite(**{name: value for name, value in numbers.items() if isinstance(value, float)})
+    not_negative(**{name: value for name, value in numbers.items() if isinstance(value, float) or type(value) is int and name in may_be_zero})

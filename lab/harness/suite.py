@@ -1,0 +1,173 @@
+"""Which experiments are run, where and in which style. JAX is imported when experiments are loaded, and made ready before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from lab.meshes import plugins
+from lab.meshes.availability import availability
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import Target, make_mesh, parse_target, prepare
+
+if TYPE_CHECKING:
+    from lab.harness.decoder.training import Trained, Training, TrainingShape
+    from lab.harness.experiment import Experiment
+    from lab.harness.question import Answer, Question
+    from lab.harness.run import Result
+
+
+REAL_SIZE = "tpu:v5p:2x2x4"
+UNSEEN_ON = (REAL_SIZE, "tpu:v5e:2x4")
+LAYOUTS = {
+    # Of 32 layers the state alone, 12 bytes a parameter, and their gradients are more than a chip has room for.
+    "ch14_data_parallel": {"layers": "16"},
+    "ch15_tensor_parallel": {},
+    "ch17_sequence_parallel": {},
+    "ch20_zero1": {},
+    "ch20_zero2": {},
+    "ch20_zero3": {},
+    "ch24_fsdp_tensor_parallel": {},
+    "ch24_hybrid": {},
+    "ch24_llama3_405b": {},
+}
+"""Experiments on the layouts of a decoder, with what a model of 8 billion parameters takes to fit, beside one sequence a device."""
+
+
+class Run(NamedTuple):
+    """One experiment in one style on one target."""
+
+    experiment: Experiment
+    target: Target
+    style: str
+
+    def __str__(self) -> str:
+        return f"{self.experiment.name} {self.style} {self.target}"
+
+
+def load(names: Sequence[str] = (), targets: Sequence[Target] = ()) -> list[Experiment | Training | Question]:
+    """The named experiments, trainings and questions, or all of them, with JAX made ready for these targets."""
+    prepare(targets)
+    from lab.harness import experiment
+
+    return [experiment.load(name) for name in names or experiment.names()]
+
+
+def parted(loaded: Iterable[Experiment | Training | Question]) -> tuple[list[Experiment], list[Training], list[Question]]:
+    """Those with one program, those with one for each layout, and those without."""
+    from lab.harness.decoder.training import Training
+    from lab.harness.experiment import Experiment
+    from lab.harness.question import Question
+
+    loaded = list(loaded)
+    experiments, trainings, questions = ([one for one in loaded if isinstance(one, kind)] for kind in (Experiment, Training, Question))
+    return experiments, trainings, questions
+
+
+def runs(experiments: Iterable[Experiment], targets: Sequence[Target] = (), styles: Sequence[str] = ()) -> list[Run]:
+    """Every experiment in these styles on these targets; by default in all of its styles, on its own targets."""
+    places = {e: targets or tuple(map(parse_target, e.targets)) for e in experiments}
+    return [Run(e, target, style) for e, some in places.items() for target in some for style in _styles(e, styles)]
+
+
+def _styles(experiment: Experiment, wanted: Sequence[str]) -> Sequence[str]:
+    for style in wanted:
+        if style not in (known := experiment.styles + experiment.more_styles):
+            raise Unusable(f"{experiment.name} has no style {style!r}; it has {', '.join(known)}")
+    return wanted or experiment.styles
+
+
+def in_more_styles(experiments: Iterable[Experiment]) -> list[Run]:
+    """On their own targets, in the styles that take too long for every day."""
+    return [Run(e, parse_target(target), style) for e in experiments for target in e.targets for style in e.more_styles]
+
+
+def on_every_chip(some: Iterable[Run]) -> list[Run]:
+    """The same runs on all chips of their platform as well (GPU clusters of the same shape, TPU topologies as `lab targets` lists them), and where else
+    their experiments run."""
+    return list(dict.fromkeys(run._replace(target=target) for run in some for target in (run.target, *_on_other_chips(run.target), *_besides(run))))
+
+
+def at_real_size(experiments: Iterable[Experiment]) -> list[Run]:
+    """A whole step of Llama 3 8B under every layout, for 16 TPUs."""
+    from lab.harness.experiment import with_settings
+
+    target = parse_target(REAL_SIZE)
+    settings = {"preset": "llama3-8b", "batch": str(target.devices)}
+    sized = [replace(e, parameters=with_settings(e.parameters, settings | LAYOUTS[e.name])) for e in experiments if e.name in LAYOUTS]
+    return [Run(e, target, style) for e in sized for style in e.styles]
+
+
+def at_unseen_sizes(experiments: Iterable[Experiment], seed: int = 0) -> list[Run]:
+    """A whole step of a decoder of drawn sizes under every layout, declared and explicit, for 16 TPUs and for 8."""
+    from lab.harness.decoder.unseen import drawn
+    from lab.harness.experiment import STYLES
+
+    layouts, draw = [e for e in experiments if e.name in LAYOUTS], Random(seed)
+    places = [(e, target) for target in map(parse_target, UNSEEN_ON) for e in layouts]
+    return [Run(replace(e, parameters=drawn(draw, e.axes(target))), target, style) for e, target in places for style in STYLES]
+
+
+def _besides(run: Run) -> tuple[Target, ...]:
+    return tuple(map(parse_target, run.experiment.more_targets))
+
+
+def _on_other_chips(target: Target) -> list[Target]:
+    examples = [parse_target(row.target) for row in availability() if row.platform == target.platform]
+    return [replace(example, shape=target.shape) for example in examples] if target.platform == "gpu" else examples
+
+
+def without_plugin(some: Iterable[Run]) -> list[str]:
+    """The platforms that these runs need a plugin for which is not installed."""
+    return [platform for platform in dict.fromkeys(run.target.platform for run in some) if not plugins.installed(platform)]
+
+
+def results(some: Iterable[Run], mesh: Axes | None = None, settings: Mapping[str, str] | None = None) -> list[Result]:
+    """Runs them one after the other, on `mesh` and with `settings` of their parameters where given."""
+    from lab.harness.experiment import with_settings
+    from lab.harness.run import run
+
+    return [
+        run(experiment, target=target, style=style, axes=mesh, parameters=with_settings(experiment.parameters, settings or {}))
+        for experiment, target, style in some
+    ]
+
+
+def trained(
+    trainings: Iterable[Training],
+    targets: Sequence[Target],
+    styles: Sequence[str],
+    settings: Mapping[str, str],
+    watched: Callable[[Sequence[Run]], Iterable[Run]],
+) -> list[Trained]:
+    """Trains under every layout in these styles on these targets; by default in all styles, on the training's own targets.
+
+    Raises:
+      Unusable: one of them cannot train so; then none has.
+    """
+    from lab.harness.decoder.training import train
+    from lab.harness.experiment import with_settings
+
+    shapes = {training: with_settings(training.parameters, settings) for training in trainings}
+    wanted = {(t, target): runs(t.layouts, [target], styles) for t in shapes for target in targets or tuple(map(parse_target, t.targets))}
+    for (training, _), some in wanted.items():
+        for run in some:
+            _check(run, shapes[training])
+    return [train(training, target, watched(some), shapes[training]) for (training, target), some in wanted.items()]
+
+
+def _check(run: Run, shape: TrainingShape) -> None:
+    layout, axes = run.experiment, run.experiment.axes(run.target)
+    own, mesh = layout.sized(shape), make_mesh(run.target, axes)
+    layout.predict(own, axes)
+    layout.build(run.style, own, mesh)
+
+
+def answers(questions: Iterable[Question], settings: Mapping[str, str] | None = None) -> list[Answer]:
+    """Answers them, with `settings` of what they assume where given."""
+    from lab.harness.question import answer
+
+    return [answer(question, settings or {}) for question in questions]

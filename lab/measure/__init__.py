@@ -1,0 +1,1 @@
+"""Seconds: fits, rates of a chip, times of collectives and of steps."""

@@ -1,0 +1,88 @@
+"""How long the calls of a chain take on devices that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from statistics import median
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from lab.measure.bench.chains import EVEN, Chain
+from lab.measure.bench.programs import LeftOut, Measurement, Program, compiled, difference, programs
+from lab.core.clock import timed
+from lab.meshes.axes import Axes
+from lab.meshes.errors import first_line
+
+WARM_UPS, RUNS = 3, 15
+
+
+def measured(chain: Chain, mesh: Mesh, over: Axes, sizes: Iterable[int], launch_s: float) -> list[Measurement | LeftOut]:
+    """Times of one chain at about these payloads [B]."""
+    return [_measured(program, mesh, launch_s) for program in programs(chain, mesh, over, sizes)]
+
+
+def launch_seconds(mesh: Mesh) -> float:
+    """What a program without a collective takes: it adds one to a few numbers."""
+    return median(_runs(compiled(lambda x_N: x_N + 1, mesh, EVEN), _numbers(mesh, EVEN)))
+
+
+def _measured(program: Program, mesh: Mesh, launch_s: float) -> Measurement | LeftOut:
+    if why := difference(program) or _too_large(program.compiled, mesh):
+        return program.left_out(why)
+    try:
+        if why := _wrong(program, mesh):
+            return program.left_out(why)
+        seconds = _runs(program.compiled, _numbers(mesh, program.elements))
+    except jax.errors.JaxRuntimeError as refusal:  # Libraries take memory of their own: one size too many must not cost all others.
+        return program.left_out(first_line(refusal))
+    if min(seconds) <= launch_s:
+        return program.left_out(f"{program.calls} calls take no longer than the launch of an empty program")
+    middle, best = ((chosen(seconds) - launch_s) / program.calls for chosen in (median, min))
+    return program.measurement(middle, best)
+
+
+def _runs(compiled: Callable[[jax.Array], jax.Array], x: jax.Array) -> list[float]:
+    """Seconds of each run on the result of the one before, whose memory it takes over."""
+    seconds = []
+    for _ in range(WARM_UPS + RUNS):
+        x, took = timed(lambda x=x: jax.block_until_ready(compiled(x)))
+        seconds.append(took)
+    return seconds[WARM_UPS:]
+
+
+def _too_large(compiled: jax.stages.Compiled, mesh: Mesh) -> str | None:
+    memory, limit = compiled.memory_analysis(), _memory_limit(mesh)
+    needed = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes + memory.temp_size_in_bytes
+    return f"needs {needed:,} B of the device's {limit:,} B" if limit and needed > limit else None
+
+
+def _wrong(program: Program, mesh: Mesh) -> str | None:
+    """What no text vouches for has to give what JAX's own collective gives."""
+    if not program.chain.is_in_kernels:
+        return None
+    own = Chain(program.chain.primitives, ("lax",))
+    numbers = jax.jit(lambda: jnp.arange(mesh.size * program.elements, dtype=jnp.uint32), out_shardings=_sharding(mesh))
+    found, expected = (compiled(lambda x_N, chain=chain: chain.call(x_N, program.over.names), mesh, program.elements)(numbers()) for chain in (program.chain, own))
+    return None if jnp.array_equal(found, expected) else "its results are not those of jax.lax"
+
+
+def _memory_limit(mesh: Mesh) -> int | None:
+    """Bytes that a device gives to programs, None where it does not tell."""
+    return (mesh.devices.flat[0].memory_stats() or {}).get("bytes_limit")
+
+
+def _numbers(mesh: Mesh, elements: int) -> jax.Array:
+    """[devices * elements], new each time, since programs take over its memory."""
+    return _maker(mesh, elements)()
+
+
+@cache
+def _maker(mesh: Mesh, elements: int) -> Callable[[], jax.Array]:
+    return jax.jit(lambda: jnp.ones(mesh.size * elements, jnp.uint32), out_shardings=_sharding(mesh))
+
+
+def _sharding(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(mesh.axis_names))

@@ -1,0 +1,1 @@
+"""What compilers make of changes of placement, beside the cheapest route."""

@@ -1,0 +1,82 @@
+"""The steps of a tour's record predicted once more without its cards: `python -m lab.measure.tour.ahead RECORD > FILE`, on any laptop.
+
+Rates are the record's, texts are compiled here ahead of time; what was measured stands beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import jax
+
+from lab.harness import experiment
+from lab.core.ledger import Kind
+from lab.measure.step_time import Curve, Rate, Rates
+from lab.measure.tour.apart import TILED, add_flags
+from lab.measure.tour.times import Setting, predicted_ahead
+from lab.measure.tour.tour import SCHEMA as TOUR
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import Target, parse_target, prepare
+
+SCHEMA = "sharding-lab/ahead/1"
+
+
+def rates(record: Mapping[str, Any]) -> Rates:
+    """Those that a tour measured, from its JSON."""
+    found = dict(record["rates"])
+    links = {Kind(kind): _curve(points) for kind, points in found.pop("links").items()}
+    return Rates(product=Rate(**found.pop("product")), memory=_curve(found.pop("memory")), links=links, **found)
+
+
+def _curve(found: Mapping[str, Any]) -> Curve:
+    return Curve(tuple((count, seconds) for count, seconds in found["points"]))
+
+
+def predicted(record: Mapping[str, Any], target: Target) -> Iterator[dict[str, Any]]:
+    """Each step of the record, by setting, in its order."""
+    for step in record["times"]:
+        setting = Setting(*(step[name] for name in Setting._fields))
+        terms = predicted_ahead(setting, experiment.load(setting.layout).axes(target), target, None, rates(record))
+        total = terms.pop("total")
+        yield setting._asdict() | {"measured_s": step["measured_s"], "predicted_s": total, "error": total / step["measured_s"] - 1, "terms_s": terms}
+
+
+@click.command()
+@click.argument("path", metavar="RECORD", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def main(path: Path) -> None:
+    """Predicts the steps of RECORD, the JSON of `lab tour`, once more without its cards; prints JSON."""
+    record = _read(path)
+    add_flags(TILED)
+    try:
+        target = parse_target(f"gpu:{record['machine']['chip']}:1x{record['devices']}")
+        prepare([target])
+        steps = list(_watched(predicted(record, target), len(record["times"])))
+    except Unusable as refusal:
+        raise click.UsageError(str(refusal)) from refusal
+    told = {"schema": SCHEMA, "command": f"python -m lab.tour.ahead {path}", "record": path.name, "target": str(target)}
+    print(json.dumps(told | {"jax": jax.__version__, "flags": TILED, "steps": steps}, indent=2))
+
+
+def _watched(steps: Iterable[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
+    for number, step in enumerate(steps, 1):
+        print(f"{number}/{count} {step['layout']} {step['size']} {step['error']:+.1%}", file=sys.stderr)
+        yield step
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        record = json.loads(path.read_text())
+    except ValueError as refusal:
+        raise click.UsageError(f"{path}: no JSON ({refusal}); expected what lab tour --save writes") from refusal
+    if not (isinstance(record, dict) and record.get("schema") == TOUR and record.get("times") and record["machine"]["chip"]):
+        raise click.UsageError(f"{path}: found no times of a card that the table of hardware has; expected what lab tour times --save writes")
+    return record
+
+
+if __name__ == "__main__":
+    main()

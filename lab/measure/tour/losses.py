@@ -1,0 +1,94 @@
+"""The small decoder's losses under every layout that the devices allow, here, against those of one CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from lab.harness.decoder import text
+from lab.harness.decoder.alone import Alone, Batches, Tie, followed, left, relative_error, train_alone
+from lab.harness.decoder.training import Curve, Trained, Training, TrainingShape, numbers, train
+from lab.settle import Verdict
+from lab.harness.suite import Run, runs
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import Target, make_mesh
+
+Watch = Callable[[Sequence[Run]], Iterable[Run]]
+
+
+@dataclass(frozen=True)
+class FromCpu:
+    """How far a curve is from one CPU's that chose at `ties` as its layout did; `away`: where it leaves that all the same, in a sentence."""
+
+    worst_relative_error: float
+    ties: tuple[Tie, ...]
+    away: str | None
+
+
+@dataclass(frozen=True)
+class AgainstCpu:
+    """A training here, the losses of one CPU, and each curve's distance from them by its layout and style."""
+
+    trained: Trained
+    cpu: Alone
+    curves: Mapping[str, FromCpu]
+
+    @property
+    def worst_relative_error(self) -> float:
+        return max(curve.worst_relative_error for curve in self.curves.values())
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What failed here, whose ledger is refuted, and which curve is not one CPU's."""
+        refuted = (f"{curve.layout} {curve.style}: its ledger is refuted" for curve in self.trained.curves if curve.verdict is Verdict.REFUTED)
+        return (*self.trained.failures, *refuted, *(f"{name}: of one CPU, {curve.away}" for name, curve in self.curves.items() if curve.away))
+
+    def to_json(self) -> dict[str, Any]:
+        curves = {name: asdict(curve) for name, curve in self.curves.items()}
+        cpu = {"losses": numbers(self.cpu.losses), "worst_relative_error": self.worst_relative_error, "tolerance": self.cpu.tolerance}
+        return self.trained.to_json() | {"cpu": cpu | {name: {of: curve[name] for of, curve in curves.items()} for name in ("away", "ties")}}
+
+
+def losses(trainings: Iterable[Training], target: Target, watch: Watch = iter) -> tuple[tuple[AgainstCpu, ...], tuple[str, ...]]:
+    """All styles of all layouts; and those that these devices do not allow, each with the reason."""
+    parts = {training: fitting(training, target) for training in trainings}
+    compared = tuple(against_cpu(training, target, fits, watch) for training, (fits, _) in parts.items() if fits)
+    return compared, tuple(reason for _, reasons in parts.values() for reason in reasons)
+
+
+def fitting(training: Training, target: Target) -> tuple[list[Run], list[str]]:
+    fits, left_out = [], []
+    for run in runs(training.layouts, [target]):
+        layout = run.experiment
+        try:
+            axes = layout.axes(target)
+            make_mesh(target, axes)
+            layout.predict(layout.sized(training.parameters), axes)
+            fits.append(run)
+        except Unusable as refusal:
+            left_out.append(f"{training.name} {run}: {refusal}")
+    return fits, left_out
+
+
+def against_cpu(training: Training, target: Target, some: Sequence[Run], watch: Watch = iter) -> AgainstCpu:
+    shape = training.parameters
+    trained = train(training, target, watch(some), shape)
+    with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):
+        batches = text.batches(text.standard_library(), shape.steps, shape.batch, shape.length)
+        return held_against(trained, train_alone(shape, batches), batches)
+
+
+def held_against(trained: Trained, cpu: Alone, batches: Batches) -> AgainstCpu:
+    """By what float32 moves on this CPU or there."""
+    cpu = replace(cpu, moved=np.maximum(cpu.moved, trained.alone.moved))
+    curves = {f"{curve.layout} {curve.style}": from_cpu(curve, cpu, trained.parameters, batches) for curve in trained.curves if len(curve.losses)}
+    return AgainstCpu(trained, cpu, curves)
+
+
+def from_cpu(curve: Curve, cpu: Alone, shape: TrainingShape, batches: Batches) -> FromCpu:
+    expected, ties = followed(curve.losses, cpu, shape, batches)
+    return FromCpu(float(relative_error(curve.losses, expected.losses).max()), ties, left(curve.losses, expected))

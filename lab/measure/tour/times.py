@@ -1,0 +1,191 @@
+"""Steps of the decoder, predicted from their compiled text and measured rates, and timed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from lab.harness import experiment
+from lab.core.clock import timed
+from lab.harness.decoder.step import random_tokens
+from lab.compile.inspection import inspect_program
+from lab.programs.models.shape import DecoderShape
+from lab.programs.pipelines.program import PipelineShape
+from lab.programs.pipelines.table import table_of
+from lab.measure.step_time import Rates, step_time
+from lab.measure.tour.apart import TILED, Program, apart, compiled
+from lab.measure.tour.profile import Spent, profiled
+from lab.meshes.axes import PIPE, Axes
+from lab.meshes.errors import Unusable, first_line
+from lab.meshes.targets import Target
+
+SMALL = DecoderShape(layers=4, batch=16, length=512, embed=1024, kv_heads=8, queries=2, head_dim=64, mlp=2816, vocab=30720)
+MIDDLE = DecoderShape(layers=6, batch=16, length=1024, embed=2048, kv_heads=8, queries=2, head_dim=128, mlp=5632, vocab=32000)
+LARGE = DecoderShape(layers=4, batch=8, length=2048, embed=4096, kv_heads=8, queries=4, head_dim=128, mlp=14336, vocab=32000)
+SIZES = {"small": SMALL, "middle": MIDDLE, "large": LARGE}
+LAYOUTS = ("ch14_data_parallel", "ch20_zero1", "ch20_zero3", "ch15_tensor_parallel", "ch17_sequence_parallel")
+OF_PARTS = ("ch16_pipeline", "ch17_ring_attention", "ch17_zigzag", "ch17_ulysses", "ch18_expert_parallel")
+"""Layouts that divide layers, sequences or experts."""
+ON_TWO_AXES = ("ch24_fsdp_tensor_parallel",)
+ALSO = {"ch16_pipeline": {"accumulation": 8}, "ch18_expert_parallel": {"experts": 8, "mlp": 1408}}
+"""What a layout needs besides a size."""
+REMATS = ("none", "dots", "selective")
+WARM_UPS, STEPS, RUNS, PROFILED = 3, 10, 3, 2
+COMPILERS = max(8, (os.cpu_count() or 1) // 2)
+"""Programs that are compiled at once for the card; they run one after the other."""
+
+
+class Setting(NamedTuple):
+    """One step to time."""
+
+    layout: str
+    style: str
+    size: str
+    remat: str
+
+    def __str__(self) -> str:
+        return f"{self.layout} {self.style} {self.size} remat={self.remat}"
+
+    @property
+    def shape(self) -> DecoderShape:
+        """Of the kind that the layout's experiment takes."""
+        sizes = asdict(SIZES[self.size]) | ALSO.get(self.layout, {}) | {"remat": self.remat}
+        return replace(experiment.load(self.layout).parameters, **sizes)
+
+
+@dataclass(frozen=True)
+class TimedStep:
+    """Seconds of a step: measured, the best of a few chains of steps, and predicted, in all and by term, from the text that ran.
+
+    Attributes:
+      mesh: of the layout, by axis.
+      ahead: predicted from the text that is compiled ahead of time, without trying kernels on the card: in all as `total`, and by term; None where the
+        card is in no table.
+      spent: what the profiler saw.
+    """
+
+    setting: Setting
+    measured: float
+    predicted: float
+    terms: dict[str, float]
+    mesh: Mapping[str, int]
+    ahead: Mapping[str, float] | None = None
+    spent: Spent | None = None
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def error_ahead(self) -> float | None:
+        return None if self.ahead is None else self.ahead["total"] / self.measured - 1
+
+    def to_json(self) -> dict[str, Any]:
+        seconds = {"measured_s": self.measured, "predicted_s": self.predicted, "error": self.error, "terms_s": self.terms}
+        terms = self.ahead and {name: spent for name, spent in self.ahead.items() if name != "total"}
+        ahead = {"predicted_ahead_of_time_s": self.ahead and self.ahead["total"], "error_ahead_of_time": self.error_ahead, "terms_ahead_of_time_s": terms}
+        return self.setting._asdict() | {"mesh": dict(self.mesh)} | seconds | ahead | {"profiled_s": self.spent and self.spent._asdict()}
+
+
+def settings(devices: int) -> tuple[Setting, ...]:
+    """All sizes with full recomputation, other policies in the middle one; on one device, where layouts are all the same, all of both."""
+    if devices == 1:
+        return tuple(Setting(LAYOUTS[0], "explicit", size, remat) for size in SIZES for remat in ("full", *REMATS))
+    sized = [Setting(layout, "explicit", size, "full") for size in SIZES for layout in LAYOUTS]
+    some = ("ch14_data_parallel", "ch20_zero3", "ch15_tensor_parallel")
+    declared = [Setting(layout, "declared", "middle", "full") for layout in some]
+    policies = [Setting(layout, "explicit", "middle", remat) for layout in some for remat in REMATS]
+    more = [Setting(layout, "explicit", "middle", "full") for layout in (*OF_PARTS, *(ON_TWO_AXES if devices > 3 else ()))]
+    return (*sized, *declared, *policies, *more)
+
+
+def timed_steps(
+    target: Target, ahead: Target | None, chip_text: str | None, rates: Rates, watch: Callable[[Sequence[Setting]], Iterable[Setting]] = iter
+) -> tuple[list[TimedStep], list[str]]:
+    """Compiles several at once; then, since compilers try kernels on the card, runs one after the other; and what failed, each with the reason."""
+    wanted = settings(len(jax.devices()))
+    axes = {setting: experiment.load(setting.layout).axes(target) for setting in wanted}
+    with ThreadPoolExecutor(COMPILERS) as here, apart((ahead,) if ahead else (), TILED) as elsewhere:
+        programs = {setting: here.submit(_compiled, setting, axes[setting], target) for setting in wanted}
+        predicted = {s: elsewhere.submit(predicted_ahead, s, axes[s], ahead, chip_text, rates) for s in wanted} if ahead else {}
+        for setting in watch(wanted):
+            futures.wait([some[setting] for some in (programs, predicted) if some])
+    found, failed, seconds = [], [], {}
+    for setting, future in predicted.items():
+        try:
+            seconds[setting] = future.result()
+        except (Unusable, jax.errors.JaxRuntimeError, BrokenProcessPool) as failure:
+            failed.append(f"{setting} ahead of time: {first_line(failure)}")
+    for setting in watch(wanted):
+        try:
+            found.append(_timed(setting, *programs.pop(setting).result(), target, rates, seconds.get(setting)))
+        except (Unusable, jax.errors.JaxRuntimeError) as failure:  # A step too large for the card must not end the tour.
+            failed.append(f"{setting}: {first_line(failure)}")
+    return found, failed
+
+
+def _compiled(setting: Setting, axes: Axes, target: Target, chip_text: str | None = None) -> Program:
+    return compiled(setting.layout, setting.style, setting.shape, axes, target, chip_text)
+
+
+def predicted_ahead(setting: Setting, axes: Axes, target: Target, chip_text: str | None, rates: Rates) -> dict[str, float]:
+    """Seconds in all, as `total`, and by term, from the text that XLA writes for cards that are not there."""
+    program, _, mesh = _compiled(setting, axes, target, chip_text)
+    return _predicted(setting, program, mesh, target, rates)
+
+
+def _predicted(setting: Setting, program: jax.stages.Compiled, mesh: Mesh, target: Target, rates: Rates) -> dict[str, float]:
+    ledger = inspect_program(program, (), mesh, target, source=str(setting))
+    return asdict(step_time(program.as_text(), ledger, rates, _by_trip(setting.shape, mesh)))
+
+
+def _by_trip(shape: DecoderShape, mesh: Mesh) -> list[set[int]]:
+    """What the stages of a pipeline do at each tick, as branches."""
+    return [set(jobs) for jobs in table_of(shape.order(mesh.shape[PIPE])).branches.tolist()] if isinstance(shape, PipelineShape) else []
+
+
+def _timed(setting: Setting, program: jax.stages.Compiled, args: Any, mesh: Mesh, target: Target, rates: Rates, ahead: Mapping[str, float] | None) -> TimedStep:
+    terms = _predicted(setting, program, mesh, target, rates)
+    total = terms.pop("total")
+    seconds, spent = _chains(program, args, setting.shape)
+    return TimedStep(setting, min(seconds), total, terms, dict(mesh.shape), ahead, spent)
+
+
+def _chains(program: jax.stages.Compiled, args: tuple[Any, ...], shape: DecoderShape) -> tuple[list[float], Spent | None]:
+    """Seconds of a step, of each chain of steps, and a profile of a few; every step takes the state that the one before gave."""
+    state, chains = _numbers(args[0]), []
+    batch = [jax.device_put(tokens, arg.sharding) for tokens, arg in zip(random_tokens(shape), args[1:], strict=True)]
+    for count in (WARM_UPS, *[STEPS] * RUNS):
+        state, seconds = timed(lambda state=state, count=count: _steps(program, state, batch, count))
+        chains.append(seconds / count)
+    return chains[1:], profiled(lambda: _steps(program, state, batch, PROFILED), PROFILED)
+
+
+def _steps(compiled: jax.stages.Compiled, state: Any, batch: list[jax.Array], count: int) -> Any:
+    for _ in range(count):
+        state, _ = compiled(state, *batch)
+    return jax.block_until_ready(state)
+
+
+def _numbers(shapes: Any) -> Any:
+    """Random numbers of a small scale, made where they lie: zeros would draw less power, and so run faster."""
+    leaves, tree = jax.tree.flatten(shapes)
+
+    def entries(seed: int, array: jax.ShapeDtypeStruct) -> jax.Array:
+        if not jnp.issubdtype(array.dtype, np.floating):
+            return jnp.zeros(array.shape, array.dtype)
+        return (0.02 * jnp.abs(jax.random.normal(jax.random.key(seed), array.shape))).astype(array.dtype)
+
+    make = jax.jit(lambda: [entries(seed, array) for seed, array in enumerate(leaves)], out_shardings=[array.sharding for array in leaves])
+    return jax.tree.unflatten(tree, make())

@@ -1,0 +1,1 @@
+"""Programs, each with the ledger that theory predicts for it."""

@@ -1,0 +1,259 @@
+"""A decoder-only transformer as people train it: RMSNorm, rotary positions, grouped-query attention, SwiGLU, a head over the vocabulary.
+
+Dims: L layers, B batch (sequences), S length, T length of keys, D embed, K key-value heads, G queries a key-value head, H head dim,
+F mlp, V vocabulary.
+One device's sizes where the program is explicit. Source: Touvron et al. 2023, Ainslie et al. 2023 (GQA),
+Shazeer 2020 (SwiGLU), Su et al. 2021 (rotary positions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from lab.programs.models.mixture import mixture
+from lab.programs.models.routers import CHOICE
+from lab.programs.models.seams import Dims, Seams
+from lab.programs.models.shape import DTYPES, DecoderShape
+
+LEAVES = ("attention_leaves", "mlp_leaves")
+ROTARY_BASE = 500_000.0
+scope = jax.named_scope
+
+
+class Layers(nnx.Module):
+    """The weights of all layers, stacked along the first dim."""
+
+    def __init__(self, shape: DecoderShape, rngs: nnx.Rngs) -> None:
+        weight = partial(_weight, shape, rngs, "layers")
+        self.attention_norm = weight("norm")
+        self.query = weight("embed", "kv_heads", "queries", "head_dim")
+        self.key = weight("embed", "kv_heads", "head_dim")
+        self.value = weight("embed", "kv_heads", "head_dim")
+        self.out = weight("kv_heads", "queries", "head_dim", "embed")
+        self.mlp_norm = weight("norm")
+        each = ("experts",) if shape.experts else ()
+        self.gate = weight(*each, "embed", "mlp")
+        self.up = weight(*each, "embed", "mlp")
+        self.down = weight(*each, "mlp", "embed")
+        if shape.experts:
+            self.router = weight("embed", "choices")
+        if shape.biases:
+            self.bias = weight("bias")
+        if shape.experts and shape.shared:
+            self.shared_gate = weight("embed", "shared_mlp")
+            self.shared_up = weight("embed", "shared_mlp")
+            self.shared_down = weight("shared_mlp", "embed")
+
+
+class Decoder(nnx.Module):
+    """All weights, in float32; a tied decoder has no `head`."""
+
+    def __init__(self, shape: DecoderShape, rngs: nnx.Rngs) -> None:
+        self.embedding = _weight(shape, rngs, "vocab", "embed")
+        self.layers = Layers(shape, rngs)
+        self.norm = _weight(shape, rngs, "norm")
+        if not shape.tied:
+            self.head = _weight(shape, rngs, "embed", "vocab")
+
+
+def _weight(shape: DecoderShape, rngs: nnx.Rngs, *dims: str) -> nnx.Param:
+    """Ones for a norm, zeros for a bias; else normal entries over the root of the inputs, so that a product keeps its scale."""
+    sizes = tuple(shape.embed if dim == "norm" else getattr(shape, dim) for dim in dims)
+    if dims[-1] == "norm":
+        return nnx.Param(jnp.ones(sizes), dims=dims)
+    if dims[-1] == "bias":
+        return nnx.Param(jnp.zeros(sizes), dims=dims)
+    inputs = prod(size for dim, size in zip(dims, sizes, strict=True) if dim in _inputs(dims))
+    return nnx.Param(jax.random.normal(rngs.params(), sizes) * inputs**-0.5, dims=dims)
+
+
+def _inputs(dims: Dims) -> Dims:
+    """The dims that a product with this weight sums over; a lookup sums over none, and its rows have the scale of `embed`."""
+    if dims[-1] == "embed" and "kv_heads" in dims:
+        return ("kv_heads", "queries", "head_dim")
+    return dims[-2:-1] if dims[-2:] in (("mlp", "embed"), ("shared_mlp", "embed")) else ("embed",)
+
+
+def weights(shape: DecoderShape) -> nnx.State:
+    """Shapes of all weights, each leaf a Param with its `dims`."""
+    return nnx.state(nnx.eval_shape(lambda: Decoder(shape, nnx.Rngs(0))), nnx.Param)
+
+
+def initial(shape: DecoderShape, seed: int = 0) -> nnx.State:
+    return nnx.state(Decoder(shape, nnx.Rngs(seed)), nnx.Param)
+
+
+def total_loss(state: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, shape: DecoderShape, seams: Seams = Seams()) -> jax.Array:
+    """Cross-entropy summed over all tokens of all devices, float32.
+
+    Args:
+      state: the weights, as stored.
+      tokens_BS, targets_BS: int32 below `shape.vocab`.
+    """
+    table_VD = table(state, shape, seams)
+    x_BSD = layers(state["layers"], embedded(table_VD, tokens_BS, seams), shape, seams)
+    return head_loss(state, table_VD, x_BSD, targets_BS, shape, seams)
+
+
+def table(state: nnx.State, shape: DecoderShape, seams: Seams) -> jax.Array:
+    """The embedding's table as products use it: [V, D]."""
+    with scope("embedding"):
+        return _use(shape, seams, state["embedding"])
+
+
+def embedded(table_VD: jax.Array, tokens_BS: jax.Array, seams: Seams) -> jax.Array:
+    """What the layers begin with: [B, S, D]."""
+    with scope("embedding"):
+        return seams.embed(lookup(table_VD, tokens_BS, seams))
+
+
+def head_loss(state: nnx.State, table_VD: jax.Array, x_BSD: jax.Array, targets_BS: jax.Array, shape: DecoderShape, seams: Seams) -> jax.Array:
+    """Cross-entropy of what the layers end with, summed over all tokens of all devices, float32; the table is needed where it is tied."""
+    use = partial(_use, shape, seams)
+    with scope("norm"):
+        x_BSD = rms_norm(x_BSD, use(state["norm"]))
+    with scope("head"):
+        x_BSD = seams.enter(x_BSD)
+        logits_BSV = jnp.einsum("bsd,vd->bsv", x_BSD, table_VD) if shape.tied else jnp.einsum("bsd,dv->bsv", x_BSD, use(state["head"]))
+        logits_BSV = seams.inside(logits_BSV, ("batch", "length", "vocab"))
+    with scope("loss"):
+        return seams.total(jnp.sum(cross_entropy(logits_BSV, targets_BS, seams)))
+
+
+def _use(shape: DecoderShape, seams: Seams, weight: nnx.Param) -> jax.Array:
+    """A weight in the dtype of the products, but for a bias, as the seam gives it; what a scan has taken one layer of has no dim "layers"."""
+    dims = tuple(dim for dim in weight.dims if dim != "layers")
+    dtype = jnp.float32 if dims == ("bias",) else DTYPES[shape.dtype]
+    return seams.weight(jax.tree.map(lambda w: w.astype(dtype), weight.get_value()), dims)
+
+
+def lookup(table_VD: jax.Array, tokens_BS: jax.Array, seams: Seams) -> jax.Array:
+    """Rows of a table of which this device may hold a part: zero for the tokens of other devices."""
+    V = table_VD.shape[0]
+    row_BS = tokens_BS - seams.first(V)
+    x_BSD = seams.lookup(table_VD, row_BS)
+    is_here_BS = (row_BS >= 0) & (row_BS < V)
+    return jnp.where(is_here_BS[..., None], x_BSD, 0)
+
+
+def layers(state: nnx.State, x_BSD: jax.Array, shape: DecoderShape, seams: Seams) -> jax.Array:
+    """All layers, one after the other."""
+    rotation_SH = rotation(shape, seams.positions(shape.length))
+
+    def layer(x_BSD: jax.Array, state: nnx.State) -> tuple[jax.Array, None]:
+        x_BSD = seams.residual(x_BSD + attention(x_BSD, state, rotation_SH, shape, seams))
+        return seams.residual(x_BSD + mlp(x_BSD, state, shape, seams)), None
+
+    with scope("layers"):
+        return jax.lax.scan(_recomputed(layer, shape.remat), x_BSD, state)[0]
+
+
+def _recomputed(layer: Callable, remat: str) -> Callable:
+    named, dots = jax.checkpoint_policies.save_only_these_names, jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    policies = {
+        "full": named(CHOICE),
+        "dots": jax.checkpoint_policies.save_from_both_policies(dots, named(CHOICE)),
+        "names": named(CHOICE, *LEAVES),
+    }
+    # A scan keeps the recomputation apart by itself, without the barriers that prevent_cse adds.
+    return jax.checkpoint(layer, prevent_cse=False, policy=policies[remat]) if remat in policies else layer
+
+
+def attention(x_BSD: jax.Array, state: nnx.State, rotation_SH: tuple[jax.Array, jax.Array], shape: DecoderShape, seams: Seams) -> jax.Array:
+    """What one layer's attention adds to the residual stream."""
+    use = partial(_use, shape, seams)
+    with scope("attention"):
+        with scope("norm"):
+            x_BSD = rms_norm(x_BSD, use(state["attention_norm"]))
+        with scope("enter"):
+            x_BSD = seams.enter(x_BSD)
+        with scope("query"):
+            q_BSKGH = rotated(seams.product("bsd,dkgh->bskgh", x_BSD, use(state["query"])), *rotation_SH)
+            q_BSKGH = seams.inside(q_BSKGH, ("batch", "length", "kv_heads", "queries", "head_dim"))
+        with scope("key"):
+            k_BTKH = rotated(seams.product("bsd,dkh->bskh", x_BSD, use(state["key"])), *rotation_SH)
+            k_BTKH = seams.inside(k_BTKH, ("batch", "length", "kv_heads", "head_dim"))
+        with scope("value"):
+            v_BTKH = seams.inside(seams.product("bsd,dkh->bskh", x_BSD, use(state["value"])), ("batch", "length", "kv_heads", "head_dim"))
+        with scope("core"):
+            attend = partial(seams.attend, mask=shape.mask)
+            core = jax.checkpoint(attend, prevent_cse=False) if shape.remat == "selective" else attend
+            y_BSKGH = seams.inside(core(q_BSKGH, k_BTKH, v_BTKH), ("batch", "length", "kv_heads", "queries", "head_dim"))
+        with scope("out"):
+            y_BSD = seams.contract("bskgh,kghd->bsd", y_BSKGH, use(state["out"]))
+        with scope("leave"):
+            return checkpoint_name(seams.leave(y_BSD), LEAVES[0])
+
+
+def mlp(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams) -> jax.Array:
+    """What one layer's SwiGLU, or its experts', adds to the residual stream."""
+    use = partial(_use, shape, seams)
+    with scope("mlp"):
+        with scope("norm"):
+            x_BSD = rms_norm(x_BSD, use(state["mlp_norm"]))
+        with scope("enter"):
+            x_BSD = seams.enter(x_BSD)
+        y_BSD = routed_and_shared(x_BSD, state, shape, seams) if shape.experts else swiglu(x_BSD, state, shape, seams)
+        with scope("leave"):
+            return checkpoint_name(seams.leave(y_BSD), LEAVES[1])
+
+
+def swiglu(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams, name: str = "", width: str = "mlp") -> jax.Array:
+    use = partial(_use, shape, seams)
+    with scope("gate"):
+        gate_BSF = jax.nn.silu(seams.product("bsd,df->bsf", x_BSD, use(state[f"{name}gate"])))
+    with scope("up"):
+        hidden_BSF = seams.inside(gate_BSF * seams.product("bsd,df->bsf", x_BSD, use(state[f"{name}up"])), ("batch", "length", width))
+    with scope("down"):
+        return seams.contract("bsf,fd->bsd", hidden_BSF, use(state[f"{name}down"]))
+
+
+def routed_and_shared(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams) -> jax.Array:
+    """Experts that a router chooses, and those that every token visits."""
+    y_BSD = mixture(x_BSD, lambda name: _use(shape, seams, state[name]), shape, seams)
+    with scope("shared"):
+        return y_BSD + swiglu(x_BSD, state, shape, seams, "shared_", "shared_mlp") if shape.shared else y_BSD
+
+
+def rms_norm(x_BSD: jax.Array, scale_D: jax.Array) -> jax.Array:
+    """Computed in float32."""
+    x = x_BSD.astype(jnp.float32)
+    # x * x keeps x alone for the backward pass; jnp.square would keep 2 x beside it.
+    return (x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5)).astype(x_BSD.dtype) * scale_D
+
+
+def rotation(shape: DecoderShape, positions_S: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Cosine and sine of each position's angles, each [S, H / 2], float32."""
+    frequency_H = ROTARY_BASE ** (-jnp.arange(0, shape.head_dim, 2) / shape.head_dim)
+    angle_SH = positions_S[:, None] * frequency_H
+    return jnp.cos(angle_SH), jnp.sin(angle_SH)
+
+
+def rotated(x_BSnH: jax.Array, cos_SH: jax.Array, sin_SH: jax.Array) -> jax.Array:
+    """Each pair (i, i + H / 2) of a head turned by its position's angle; any number of head dims."""
+    first, second = jnp.split(x_BSnH.astype(jnp.float32), 2, axis=-1)
+    cos, sin = (x.reshape(x.shape[0], *(1,) * (x_BSnH.ndim - 3), x.shape[1]) for x in (cos_SH, sin_SH))
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x_BSnH.dtype)
+
+
+def cross_entropy(logits_BSV: jax.Array, targets_BS: jax.Array, seams: Seams) -> jax.Array:
+    """Of each token, float32 [B, S]; a device may hold a part of the vocabulary (Megatron-LM's parallel cross-entropy)."""
+    logits_BSV = logits_BSV.astype(jnp.float32)
+    V = logits_BSV.shape[-1]
+    with scope("largest"):
+        largest_BS = seams.largest(jnp.max(jax.lax.stop_gradient(logits_BSV), axis=-1))
+    with scope("exponentials"):
+        shifted_BSV = logits_BSV - largest_BS[..., None]
+        exponentials_BS = seams.tokens(jnp.sum(jnp.exp(shifted_BSV), axis=-1))
+    with scope("target"):
+        # A comparison, not an index: an index into a split dim would gather the logits.
+        is_target_BSV = targets_BS[..., None] == seams.first(V) + jnp.arange(V)
+        target_BS = seams.tokens(jnp.sum(jnp.where(is_target_BSV, shifted_BSV, 0), axis=-1))
+    return jnp.log(exponentials_BS) - target_BS

@@ -1,0 +1,122 @@
+"""A decoder's layer of experts: whom a router sends where, in slots or as many as there are, on one device or over the ranks that seams reach.
+
+Dims: B batch (sequences), S length, D embed, E experts, F mlp, C slots of an expert, N nodes of e experts and M slots; T = B S tokens, k copies of each,
+R rows of a rank's experts. Source: Ch. 18 and 35.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from lab.programs.models import dropless, experts, routers
+from lab.programs.models.routers import Routes
+from lab.programs.models.seams import Seams
+from lab.programs.models.shape import DecoderShape
+
+Use = Callable[[str], jax.Array]
+"""A layer's weight by name, as products use it."""
+scope = jax.named_scope
+
+
+def mixture(x_BSD: jax.Array, use: Use, shape: DecoderShape, seams: Seams) -> jax.Array:
+    """What a router's choice of experts makes of each token; each sequence is routed apart, so that no layout changes which tokens are dropped."""
+    with scope("router"):
+        logits_BSE = jnp.einsum("bsd,de->bse", x_BSD, use("router"))
+        gates_BSE = (routers.sigmoid_gates if shape.router == "sigmoid_bias" else routers.softmax_gates)(logits_BSE)
+    chosen = _chosen_by_experts if shape.router == "expert_choice" else _chosen_by_tokens
+    y_BSD, loss = chosen(x_BSD, gates_BSE, use, shape, seams)
+    with scope("balance"):
+        if shape.z:
+            loss += shape.z / shape.batch * jnp.sum(jax.vmap(routers.z_loss)(logits_BSE))
+        return routers.charged(y_BSD, jnp.asarray(loss))
+
+
+def _chosen_by_tokens(x_BSD: jax.Array, gates_BSE: jax.Array, use: Use, shape: DecoderShape, seams: Seams) -> tuple[jax.Array, jax.Array]:
+    with scope("bias"):
+        bias_E = use("bias") if shape.biases else 0.0
+    with scope("router"):
+        routes = jax.vmap(lambda gates_SE: routers.routes(gates_SE, shape.top_k, bias_E, shape.nodes, shape.node_limit))(gates_BSE)
+    way = _dropless if shape.is_dropless else _over_nodes if shape.nodes > 1 else _in_slots
+    y_BSD = way(x_BSD, routes, use, shape, seams)
+    with scope("balance"):
+        return y_BSD, _imbalance(gates_BSE, bias_E, routes, shape)
+
+
+def _imbalance(gates_BSE: jax.Array, bias_E: jax.Array | float, routes: Routes, shape: DecoderShape) -> jax.Array:
+    """A loss of unequal loads; its gradient by the bias is how many assignments too many each expert has."""
+    shares_BSE = gates_BSE / jnp.sum(gates_BSE, -1, keepdims=True) if shape.biases else gates_BSE
+    loss = shape.balance / shape.batch * jnp.sum(jax.vmap(routers.balance_loss)(shares_BSE, routes.expert_Tk))
+    if not shape.biases:
+        return loss
+    excess_BE = jax.vmap(partial(routers.excess, experts=shape.experts))(routes.expert_Tk)
+    return loss + jnp.sum(bias_E * jnp.sum(excess_BE, 0))
+
+
+def _chosen_by_experts(x_BSD: jax.Array, gates_BSE: jax.Array, use: Use, shape: DecoderShape, seams: Seams) -> tuple[jax.Array, float]:
+    """Full slots need no loss of balance."""
+    with scope("router"):
+        filled = jax.vmap(partial(routers.expert_choice, slots=shape.slots))(gates_BSE)
+    with scope("dispatch"):
+        x_BECD = seams.dispatch(jax.vmap(experts.taken)(x_BSD, filled.token_EC))
+    y_BECD = _slots_through(x_BECD, use)
+    with scope("combine"):
+        return jax.vmap(partial(experts.weighed, tokens=x_BSD.shape[1]))(seams.combine(y_BECD), filled), 0.0
+
+
+def _in_slots(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, seams: Seams) -> jax.Array:
+    with scope("dispatch"):
+        x_BECD = seams.dispatch(jax.vmap(partial(experts.dispatched, experts=shape.experts, slots=shape.slots))(x_BSD, routes))
+    y_BECD = _slots_through(x_BECD, use)
+    with scope("combine"):
+        return jax.vmap(experts.combined)(seams.combine(y_BECD), routes)
+
+
+def _over_nodes(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, seams: Seams) -> jax.Array:
+    """A token goes to each of its nodes once, and there to its experts; what they make of it is added up before it goes home."""
+    with scope("across"):
+        token_BNM, weight_BNMe = jax.vmap(partial(experts.by_nodes, experts=shape.experts, nodes=shape.nodes, slots=shape.node_slots))(routes)
+        x_BNMD, weight_BNMe = seams.across(jax.vmap(experts.taken)(x_BSD, token_BNM)), seams.across(weight_BNMe)
+    B, N, M, D = x_BNMD.shape
+    with scope("dispatch"):
+        filled = jax.vmap(jax.vmap(partial(experts.filled, slots=shape.slots)))(weight_BNMe)
+        x_BNeCD = jax.vmap(jax.vmap(experts.taken))(x_BNMD, filled.token_EC)
+        x_BECD = seams.dispatch(x_BNeCD.reshape(B, -1, shape.slots, D))
+    y_BECD = _slots_through(x_BECD, use)
+    with scope("combine"):
+        y_BNeCD = seams.combine(y_BECD).reshape(B, N, -1, shape.slots, D)
+        y_BNMD = jax.vmap(jax.vmap(partial(experts.weighed, tokens=M)))(y_BNeCD, filled)
+    with scope("home"):
+        return jax.vmap(partial(experts.added, tokens=x_BSD.shape[1]))(seams.home(y_BNMD), token_BNM)
+
+
+def _slots_through(x_BECD: jax.Array, use: Use) -> jax.Array:
+    """What is in the slots, each through its expert's SwiGLU."""
+    with scope("gate"):
+        gate_BECF = jax.nn.silu(jnp.einsum("becd,edf->becf", x_BECD, use("gate")))
+    with scope("up"):
+        hidden_BECF = gate_BECF * jnp.einsum("becd,edf->becf", x_BECD, use("up"))
+    with scope("down"):
+        return jnp.einsum("becf,efd->becd", hidden_BECF, use("down"))
+
+
+def _dropless(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, seams: Seams) -> jax.Array:
+    """Nothing is dropped, so that it does not matter with which others a token is sent: all of a device go at once."""
+    with scope("gate"):
+        gate_EDF = use("gate")
+    with scope("up"):
+        up_EDF = use("up")
+    with scope("down"):
+        down_EFD = use("down")
+
+    def own(x_RD: jax.Array, count_E: jax.Array) -> jax.Array:
+        hidden_RF = jax.nn.silu(jax.lax.ragged_dot(x_RD, gate_EDF, count_E)) * jax.lax.ragged_dot(x_RD, up_EDF, count_E)
+        return jax.lax.ragged_dot(hidden_RF, down_EFD, count_E)
+
+    with scope("visit"):
+        expert_Tk, weight_Tk = (x.reshape(-1, shape.top_k) for x in (routes.expert_Tk, routes.weight_Tk))
+        visit = partial(seams.visit, own=own, how=shape.dispatch)
+        return dropless.mixture(x_BSD.reshape(-1, x_BSD.shape[-1]), expert_Tk, weight_Tk, shape.experts, visit).reshape(x_BSD.shape)

@@ -1,0 +1,110 @@
+"""Where a sharded decoder may communicate. Without strategies every seam leaves its value as it is: the program of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lab.attention import dense
+from lab.meshes.errors import Unusable
+
+Dims = tuple[str, ...]
+Seam = Callable[[jax.Array], jax.Array]
+WeightSeam = Callable[[Any, Dims], jax.Array]
+
+
+def unchanged(x: jax.Array) -> jax.Array:
+    return x
+
+
+def as_stored(w: Any, dims: Dims) -> jax.Array:
+    return w
+
+
+def whole(size: int) -> int:
+    return 0
+
+
+def rows(table_VD: jax.Array, row_BS: jax.Array) -> jax.Array:
+    return jnp.take(table_VD, row_BS, axis=0, mode="clip")
+
+
+def in_place(x_ND: jax.Array, count_E: jax.Array, own: Callable[[jax.Array, jax.Array], jax.Array], how: str) -> jax.Array:
+    return own(x_ND, count_E)
+
+
+@dataclass(frozen=True)
+class Seams:
+    """Each seam takes a value as it was made to what the next step needs.
+
+    `a | b` does at each seam what `a` does, then what `b` does; on axes apart the order does not matter. What stands in `ONCE` does not
+    change a value but makes one: there a second is refused.
+
+    Attributes:
+      weight: (w, dims) as stored, to w for use.
+      enter: x_BSD of the residual stream, into a block.
+      inside: an activation whose dims are given, between two products of a block.
+      leave: y_BSD, out of a block, into the residual stream.
+      embed: x_BSD, out of the embedding, into the residual stream.
+      residual: the residual stream between two blocks.
+      tokens: a sum over this device's part of the vocabulary, to the sum over all of it.
+      largest: the same for a maximum.
+      total: a sum over this device's tokens, to the sum over all.
+      first: index of the first of this device's `size` entries of the vocabulary.
+      scatter: (g, dims) a gradient of a whole copy of a weight, to the sum of this device's part (ZeRO-1).
+      renew: (w, dims) this device's part of the new weights, to the whole (ZeRO-1 and 2).
+      lookup: (table_VD, row_BS) to x_BSD, of a table that may be split.
+      dispatch: x_BECD, this device's sequences in the slots of all experts, to those of all sequences in the slots of its own experts.
+      combine: the way back.
+      across: [B, N, ...] of this device's sequences for all nodes, to that of all sequences for this node.
+      home: the way back.
+      visit: (x_ND, count_E, own, how) copies of tokens sorted by expert, to what `own` of (rows, count of each expert) makes of them; `how` as the shape's `dispatch`.
+      positions: length of the whole sequence to [S], where in it this device's tokens stand.
+      attend: (q_BSKGH, k_BTKH, v_BTKH, mask) to y_BSKGH; this device may hold a part of the sequence.
+      product: (equation, x, w) to a product that a block begins with.
+      contract: (equation, x, w) to y_BSD, the product that a block ends with: the dims that it sums over may be split.
+    """
+
+    weight: WeightSeam = as_stored
+    enter: Seam = unchanged
+    inside: WeightSeam = as_stored
+    leave: Seam = unchanged
+    embed: Seam = unchanged
+    residual: Seam = unchanged
+    tokens: Seam = unchanged
+    largest: Seam = unchanged
+    total: Seam = unchanged
+    first: Callable[[int], Any] = whole
+    scatter: WeightSeam = as_stored
+    renew: WeightSeam = as_stored
+    lookup: Callable[[jax.Array, jax.Array], jax.Array] = rows
+    dispatch: Seam = unchanged
+    combine: Seam = unchanged
+    across: Seam = unchanged
+    home: Seam = unchanged
+    visit: Callable[..., jax.Array] = in_place
+    positions: Callable[[int], jax.Array] = jnp.arange
+    attend: Callable[..., jax.Array] = dense.attend
+    product: Callable[[str, jax.Array, jax.Array], jax.Array] = jnp.einsum
+    contract: Callable[[str, jax.Array, jax.Array], jax.Array] = jnp.einsum
+
+    def __or__(self, other: Seams) -> Seams:
+        """Raises Unusable where both make the same value, each in its own way."""
+        return Seams(**{seam.name: _then(seam.name, getattr(self, seam.name), getattr(other, seam.name), seam.default) for seam in fields(Seams)})
+
+
+ONCE = ("first", "lookup", "dispatch", "combine", "across", "home", "visit", "positions", "attend", "product", "contract")
+
+
+def _then(name: str, first: Callable, second: Callable, nothing: Callable) -> Callable:
+    if first is nothing or second is nothing:
+        return second if first is nothing else first
+    if name in ONCE and first is second:
+        return first
+    if name in ONCE:
+        raise Unusable(f"two strategies each bring their own '{name}', such as two kinds of attention or of experts over ranks; compose one of them")
+    return lambda x, *dims: second(first(x, *dims), *dims)

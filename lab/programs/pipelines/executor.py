@@ -1,0 +1,191 @@
+"""Runs a pipeline's table inside `shard_map`: one loop over ticks, in which each stage does its own job and hands messages on (Ch. 16).
+
+What a forward leaves behind is its input alone: going backwards, a stage computes its chunk again (Huang et al. 2019). So the
+stashes hold what the schedule has in flight. All that a tick sends along `pipe` are one message forward and one backward.
+
+A job is a branch of a conditional, so that a stage computes nothing in the bubble. Stages take different branches, but all ranks
+of one stage the same one: a branch may communicate along every axis but `pipe`, as groups of one stage; a permute has all ranks
+for one group. Doing all jobs in all T ticks and keeping one result would need no conditional, and T / m times the products: 22 / 8
+for 1F1B of 8 micro-batches on 4 stages.
+
+What is run is what a schedule sends and holds, not always its speed. Neighbours end a tick together, so it lasts as long as its
+longest job: with backwards of 3 forwards, 1F1B of 8 micro-batches on 4 stages takes 58 forwards and not 44 as GPipe and `simulate`
+have it. All stages forward in one tick and backward in the next would take 44 as well, but stage 0 would hold 2 P - 1 micro-batches:
+where every stage works in every tick, P - 1 further ones enter while a gradient comes back. 1F1B is there for its P, so its order stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from lab.programs.pipelines.table import NOWHERE, Job, Row, Table
+from lab.meshes.axes import PIPE
+
+
+class Weights(NamedTuple):
+    """Of one rank: of its chunks, stacked along the first dim of each array; and those that every stage has a copy of."""
+
+    chunks: Any
+    shared: Any
+
+
+class Found(NamedTuple):
+    """Sums over micro-batches, float32: of the loss (on the last stage) and of the weights' gradients; and how often each `Job` was done, int32."""
+
+    loss: jax.Array
+    gradients: Weights
+    done: jax.Array
+
+
+class Messages(NamedTuple):
+    """To the next stage what a chunk gives, to the one before the gradient of what it was given."""
+
+    output_BSD: jax.Array
+    cotangent_BSD: jax.Array
+
+
+class Done(NamedTuple):
+    """What a job leaves: sums with what it adds, and what the half of a backward keeps for the other."""
+
+    found: Found
+    kept: Any
+
+
+class State(NamedTuple):
+    """What a stage carries from tick to tick: messages that wait and halves of backwards (n of each), messages that just arrived, and sums."""
+
+    inputs_nBSD: jax.Array
+    cotangents_nBSD: jax.Array
+    kept_n: Any
+    arrived: Messages
+    found: Found
+
+
+Chunk = Callable[[Weights, jax.Array, Row], tuple[jax.Array, jax.Array]]
+"""(weights of one chunk, x_BSD, row) to its output and its loss: the first chunk takes tokens for its input, the last has a loss for an output."""
+
+
+class Halves(NamedTuple):
+    """A chunk's backward in two. Gradients have the weights that a half does not find left out, and None for all of `shared`.
+
+    Attributes:
+      to_input: (weights, x_BSD, dy_BSD, row) to gradients that are not put off, dx_BSD, and what is kept.
+      to_weights: (weights, what was kept) to the gradients that were.
+      nothing: zeros in the shapes and types of what is kept.
+    """
+
+    to_input: Callable[[Weights, jax.Array, jax.Array, Row], tuple[Weights, jax.Array, Any]]
+    to_weights: Callable[[Weights, Any], Weights]
+    nothing: Any
+
+
+def run(table: Table, chunk: Chunk, weights: Weights, nothing: tuple[jax.Array, jax.Array], halves: Halves | None = None) -> Found:
+    """Loss and gradients of all micro-batches, of this rank's weights and data; nothing is summed over ranks.
+
+    Args:
+      weights: varying over every axis over which micro-batches do, so that no job sums their gradients.
+      nothing: zeros in the shapes and types of what a chunk gives.
+      halves: of a backward, for a table that splits it.
+    """
+    stage, P = jax.lax.axis_index(PIPE), jax.lax.axis_size(PIPE)
+    forth, back = _neighbours(P, has_ring=bool(table.rows.chunk.any()))
+    branches = [_counted(job, run) for job, run in jobs(chunk, weights, nothing[0], halves).items() if job in table.jobs]
+
+    def tick(state: State, row: Row) -> tuple[State, None]:
+        inputs_nBSD = _stored(state.inputs_nBSD, row.new_input, state.arrived.output_BSD)
+        cotangents_nBSD = _stored(state.cotangents_nBSD, row.new_cotangent, state.arrived.cotangent_BSD)
+        # One slot goes in and out: of a stash that a branch may write to, XLA would have two.
+        so_far = Done(state.found, jax.tree.map(lambda kept_n: kept_n[row.kept], state.kept_n))
+        sent, (found, kept) = jax.lax.switch(row.job, branches, row, inputs_nBSD[row.input], cotangents_nBSD[row.cotangent], so_far)
+        kept_n = jax.tree.map(lambda kept_n, new: kept_n.at[row.kept].set(new), state.kept_n, kept)
+        with jax.named_scope("forth"):
+            output_BSD = jax.lax.ppermute(sent.output_BSD, PIPE, forth)
+        with jax.named_scope("back"):
+            cotangent_BSD = jax.lax.ppermute(sent.cotangent_BSD, PIPE, back)
+        return State(inputs_nBSD, cotangents_nBSD, kept_n, Messages(output_BSD, cotangent_BSD), found), None
+
+    by_branch = table.rows._replace(job=table.branches)
+    rows = jax.tree.map(lambda column_TP: jnp.asarray(column_TP)[:, stage], by_branch)
+    return jax.lax.scan(tick, _start(table, weights, *nothing, halves), rows)[0].found
+
+
+def _neighbours(P: int, has_ring: bool) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Pairs of sender and receiver, forth and back: with several chunks a stage the last stage is followed by the first."""
+    forth = [(s, (s + 1) % P) for s in range(P if has_ring else P - 1)]
+    return forth, [(receiver, sender) for sender, receiver in forth]
+
+
+def _start(table: Table, weights: Weights, nothing_BSD: jax.Array, loss: jax.Array, halves: Halves | None) -> State:
+    inputs, cotangents = (jnp.stack([nothing_BSD] * slots) for slots in (table.inputs, table.cotangents))
+    kept = jax.tree.map(lambda x: jnp.stack([x] * table.kept), halves.nothing) if halves else None
+    return State(inputs, cotangents, kept, Messages(nothing_BSD, nothing_BSD), no_sums(weights, loss))
+
+
+def no_sums(weights: Weights, loss: jax.Array) -> Found:
+    """To begin with; `loss` is a zero of its type."""
+    gradients = jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), weights)
+    return Found(loss, gradients, jax.lax.pcast(jnp.zeros(len(Job), jnp.int32), PIPE, to="varying"))
+
+
+def _stored(stash_nBSD: jax.Array, slot: jax.Array, message_BSD: jax.Array) -> jax.Array:
+    kept_BSD = jnp.where(slot == NOWHERE, stash_nBSD[slot], message_BSD)
+    return stash_nBSD.at[slot].set(kept_BSD)
+
+
+Run = Callable[[Row, jax.Array, jax.Array, Done], tuple[Messages, Done]]
+
+
+def _counted(job: Job, run: Run) -> Run:
+    def run_and_count(row: Row, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+        with jax.named_scope(job.scope):
+            sent, so_far = run(row, x_BSD, dy_BSD, so_far)
+        return sent, so_far._replace(found=so_far.found._replace(done=so_far.found.done.at[job].add(1)))
+
+    return run_and_count
+
+
+def jobs(chunk: Chunk, weights: Weights, nothing_BSD: jax.Array, halves: Halves | None) -> dict[Job, Run]:
+    """(row, x_BSD, dy_BSD, what was left so far) to the messages that a job sends, and what it leaves."""
+
+    def own(row: Row) -> Weights:
+        return Weights(jax.tree.map(lambda w: w[row.chunk], weights.chunks), weights.shared)
+
+    def idle(row: Row, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+        return Messages(nothing_BSD, nothing_BSD), so_far
+
+    def forward(row: Row, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+        y_BSD, loss = chunk(own(row), x_BSD, row)
+        return Messages(y_BSD, nothing_BSD), so_far._replace(found=so_far.found._replace(loss=so_far.found.loss + loss))
+
+    def backward(row: Row, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+        gradients, dx_BSD = pulled(partial(chunk, row=row), dy_BSD, own(row), x_BSD)
+        return Messages(nothing_BSD, dx_BSD), _added(so_far, gradients, row)
+
+    def input_gradient(row: Row, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+        gradients, dx_BSD, kept = halves.to_input(own(row), x_BSD, dy_BSD, row)
+        return Messages(nothing_BSD, dx_BSD), _added(so_far._replace(kept=kept), gradients, row)
+
+    def weight_gradient(row: Row, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+        gradients = halves.to_weights(own(row), so_far.kept)
+        return Messages(nothing_BSD, nothing_BSD), _added(so_far, gradients, row)
+
+    return dict(zip(Job, (idle, forward, backward, input_gradient, weight_gradient), strict=True))
+
+
+def pulled(function: Callable, dy_BSD: jax.Array, *at: Any) -> tuple[Any, ...]:
+    """Gradients of a chunk's inputs, of which each is one of `function`."""
+    (_, loss), pull = jax.vjp(function, *at)
+    return pull((dy_BSD, jnp.ones_like(loss)))
+
+
+def _added(so_far: Done, gradients: Weights, row: Row) -> Done:
+    chunks, shared = so_far.found.gradients
+    new = {name: jax.tree.map(lambda total, g: total.at[row.chunk].add(g.astype(total.dtype)), chunks[name], g) for name, g in gradients.chunks.items()}
+    if gradients.shared is not None:
+        shared = jax.tree.map(lambda total, g: total + g.astype(total.dtype), shared, gradients.shared)
+    return so_far._replace(found=so_far.found._replace(gradients=Weights(type(chunks)({**chunks, **new}), shared)))

@@ -1,0 +1,126 @@
+"""A backward in two halves: the one to the input keeps what each product with a layer's matrix met, the one to the weights multiplies it (Ch. 16).
+
+Weights that are no matrices of layers - norms, the table, the head - are not put off. Source: Qi et al. 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from lab.programs.models.seams import Dims, Seams
+from lab.programs.models.shape import DTYPES, DecoderShape
+from lab.programs.strategies.strategy import Strategy
+from lab.meshes.axes import PIPE, Axes
+
+SUMMED = {"query": 1, "key": 1, "value": 1, "out": 3, "gate": 1, "up": 1, "down": 1}
+"""The matrices of a layer, each with the number of its first dims that its product sums over."""
+SCOPES = {name: "mlp" if name in ("gate", "up", "down") else "attention" for name in SUMMED}
+INPUT_OF = {"key": "query", "value": "query", "up": "gate"}
+"""Products whose input is that of another one."""
+
+
+class Kept(NamedTuple):
+    """Of one product: its input, None where another's is the same, and the gradient of its output; both [B, S, ...]."""
+
+    input: jax.Array | None
+    gradient: jax.Array
+
+
+class Tapped(NamedTuple):
+    """A matrix, and zeros whose gradients are what is to be kept of its product."""
+
+    weight: jax.Array
+    taps: Kept
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _product(equation: str, x: jax.Array, tapped: Tapped) -> jax.Array:
+    return jnp.einsum(equation, x, tapped.weight)
+
+
+def _forward(equation: str, x: jax.Array, tapped: Tapped) -> tuple[jax.Array, tuple[jax.Array, Tapped]]:
+    return _product(equation, x, tapped), (x, tapped)
+
+
+def _backward(equation: str, met: tuple[jax.Array, Tapped], dy: jax.Array) -> tuple[jax.Array, Tapped]:
+    x, (weight, taps) = met
+    _, pull = jax.vjp(lambda x: jnp.einsum(equation, x, weight), x)
+    return *pull(dy), Tapped(jnp.zeros_like(weight), Kept(None if taps.input is None else x, dy))
+
+
+_product.defvjp(_forward, _backward)
+
+
+def tapped_seams(seams: Seams) -> Seams:
+    """The same program, of `tapped` weights."""
+
+    def weight(w: Any, dims: Dims) -> Any:
+        return w._replace(weight=seams.weight(w.weight, dims)) if isinstance(w, Tapped) else seams.weight(w, dims)
+
+    return replace(seams, weight=weight, product=_product, contract=_product)
+
+
+def tapped(layers: nnx.State, taps: dict[str, Kept]) -> nnx.State:
+    return nnx.State({name: w.replace(Tapped(w.get_value(), taps[name])) if name in taps else w for name, w in layers.items()})
+
+
+def of_taps(gradients: nnx.State) -> dict[str, Kept]:
+    """What was kept, of the gradients of `tapped` layers."""
+    return {name: gradients[name].get_value().taps for name in SUMMED}
+
+
+def not_put_off(gradients: nnx.State) -> nnx.State:
+    return nnx.State({name: g for name, g in gradients.items() if name not in SUMMED})
+
+
+def put_off(layers: nnx.State, kept: dict[str, Kept], shape: DecoderShape, seams: Seams) -> nnx.State:
+    """Gradients of the matrices of layers, stacked along the first dim as they are: one product each."""
+
+    def layer(_: None, met: tuple[dict, dict[str, Kept]]) -> tuple[None, dict]:
+        matrices, kept = met
+        return None, {name: _gradient(name, w, kept, shape, seams) for name, w in matrices.items()}
+
+    with jax.named_scope("layers"):
+        matrices = {name: layers[name] for name in SUMMED}
+        return nnx.State(jax.lax.scan(layer, None, (matrices, kept))[1])
+
+
+def _gradient(name: str, weight: nnx.Variable, kept: dict[str, Kept], shape: DecoderShape, seams: Seams) -> nnx.Variable:
+    """Sums over tokens, and goes back the way on which a stored weight came into use."""
+    x, dy = kept[INPUT_OF.get(name, name)].input, kept[name].gradient
+    dims = weight.dims[1:]
+    with jax.named_scope(SCOPES[name]), jax.named_scope(name):
+        gradient = jnp.tensordot(x, dy, axes=((0, 1), (0, 1)))
+        back = jax.linear_transpose(lambda w: seams.weight(w.astype(DTYPES[shape.dtype]), dims), weight.get_value())
+        return weight.replace(*back(gradient))
+
+
+def sizes(weights: nnx.State, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Iterator[tuple[str, Kept]]:
+    """By matrix, the local sizes of what is kept in one layer of one micro-batch."""
+    whole = {"batch": shape.micro_batch}
+
+    def local(dims: Dims) -> tuple[int, ...]:
+        dims = ("batch", "length", *dims)
+        return tuple(strategy.inside.local_shape(dims, [whole.get(dim) or getattr(shape, dim) for dim in dims], axes))
+
+    for name, summed in SUMMED.items():
+        dims = tuple(dim for dim in weights[name].dims if dim != "layers")
+        yield name, Kept(None if name in INPUT_OF else local(dims[:summed]), local(dims[summed:]))
+
+
+def nothing(weights: nnx.State, layers: int, strategy: Strategy, shape: DecoderShape, axes: Axes) -> dict[str, Kept]:
+    """Zeros in the shapes and types of what is kept in the layers of a chunk: [layers, B, S, ...] each."""
+    over = axes.ordered({PIPE, *(axis for _, axis in strategy.inside.rules if axis in axes.names)})
+
+    def zeros(size: tuple[int, ...] | None) -> jax.Array | None:
+        return None if size is None else jax.lax.pcast(jnp.zeros((layers, *size), DTYPES[shape.dtype]), over, to="varying")
+
+    return {name: Kept(*map(zeros, kept)) for name, kept in sizes(weights, strategy, shape, axes)}
+

@@ -1,0 +1,111 @@
+"""What theory says that a pipelined step sends: two messages a tick, what a stage's jobs send along other axes, and sums once a step (Ch. 16).
+
+A job's transfers stand in a branch: their executions are the ticks of the loop around it, on which it may run. That is what a
+compiled text can tell; how many of these ticks a stage gives to the job is the schedule's, and is counted where the program runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from lab.book.parallelism import activation_bytes, gradient_bytes
+from lab.core.ledger import Kind, Ledger, Making, Transfer
+from lab.programs.pipelines.program import PipelineShape, refuse
+from lab.programs.pipelines.table import Job, Table, table_of
+from lab.programs.strategies.strategy import Strategy
+from lab.programs.strategies.terms import (
+    BACKWARD,
+    FORWARD,
+    UPDATE,
+    elements,
+    sharding_axes,
+    transfer,
+    weights,
+)
+from lab.meshes.axes import PIPE, Axes
+from lab.meshes.errors import Unusable
+
+FLOAT32_BYTES = 4
+AGAIN = (Job.BACKWARD, Job.INPUT_GRADIENT)
+"""Jobs that compute their chunk again, to go backwards through it."""
+
+
+def predict(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Ledger:
+    """The ledger of one step of the strategy in a pipeline.
+
+    Raises:
+      Unusable: as `program.step`.
+    """
+    refuse(strategy, shape, axes.names)
+    table = table_of(shape.order(axes[PIPE]))
+    rows = (*_messages(strategy, shape, axes, table), *_in_jobs(strategy, shape, axes, table), *_once(strategy, shape, axes))
+    return Ledger(rows, devices=axes.size, mesh=axes.shape)
+
+
+def message_bytes(strategy: Strategy, shape: PipelineShape, axes: Axes) -> int:
+    """Of one rank: its part of a micro-batch between two blocks. Source: Ch. 16, `ch16.p2p_size`."""
+    tokens = prod(strategy.residual.local_shape(("batch", "length"), (shape.micro_batch, shape.length), axes))
+    return activation_bytes(tokens, shape.embed, shape.bytes_per_element)
+
+
+def _messages(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table) -> Iterator[Transfer]:
+    """One forth and one back at the end of each tick, needed or not."""
+    n = message_bytes(strategy, shape, axes)
+    for scope, phase, shift in (("forth", FORWARD, 1), ("back", BACKWARD, axes[PIPE] - 1)):
+        yield replace(transfer(Kind.COLLECTIVE_PERMUTE, scope, (PIPE,), n, phase, shape.dtype, table.ticks, axes), shift=shift)
+
+
+def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table) -> Iterator[Transfer]:
+    """What the strategy sends for one micro-batch and the layers of one chunk, in every job that does."""
+    # Of two micro-batches: what happens as often as these does for each of them, all else once a step.
+    layers = shape.chunk_layers(axes[PIPE])
+    if layers < 2:
+        raise Unusable(f"layers={shape.layers} are one a chunk, whose loop XLA leaves out; make it {2 * shape.layers} or more")
+    two = replace(shape, layers=layers, batch=2 * shape.micro_batch, accumulation=2)
+    for each in strategy.predict(two, axes).transfers:
+        if each.executions % 2 == 0:
+            executions = table.ticks * _uses(each, strategy, shape, axes) * each.executions // 2
+            for job in table.jobs:
+                if _is_done(job, each, strategy, axes):
+                    making = replace(each.making, repeats=1)
+                    yield replace(each, scope=f"{job.scope}/{each.scope}", executions=executions, conditional=True, making=making)
+
+
+def _is_done(job: Job, each: Transfer, strategy: Strategy, axes: Axes) -> bool:
+    if each.phase == FORWARD:
+        # No gradient needs the loss, and of its sums that of the target's logit.
+        return job is Job.FORWARD or job in AGAIN and each.scope != "loss/target"
+    half = Job.WEIGHT_GRADIENT if _is_put_off(each, strategy, axes) else Job.INPUT_GRADIENT
+    return job in (Job.BACKWARD, half)
+
+
+def _uses(each: Transfer, strategy: Strategy, shape: PipelineShape, axes: Axes) -> int:
+    """A tied table is moved at both ends of the pipeline, which lie on two stages."""
+    return 2 if shape.tied and each.scope == "embedding" and _moves_weights(each, strategy, axes) else 1
+
+
+def _is_put_off(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
+    """It sums the gradient of a layer's matrix."""
+    return each.kind is Kind.REDUCE_SCATTER and each.scope.startswith("layers/") and _moves_weights(each, strategy, axes)
+
+
+def _moves_weights(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
+    """Ranks with tokens of their own have nothing else to tell each other inside a job, but for keys and values."""
+    return set(each.axes) <= set(strategy.token_axes(axes)) and "/core/" not in each.scope
+
+
+def _once(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Iterator[Transfer]:
+    """Sums over ranks after the last tick: the loss, gradients of what ranks have copies of, the squares of all."""
+
+    def summed(scope: str, over: set[str], payload_bytes: int, phase: str) -> Transfer:
+        return transfer(Kind.ALL_REDUCE, scope, over, payload_bytes, phase, "f32", 1, axes, Making())
+
+    yield summed("loss", {PIPE, *strategy.token_axes(axes)}, FLOAT32_BYTES, FORWARD)
+    for weight in weights(shape):
+        # Its layers are a stage's own; all else has a copy on each.
+        uses = weight.per_pass // axes[PIPE] if weight.in_layers else 1
+        if over := strategy.copies(weight.dims) | (set() if weight.in_layers else {PIPE}):
+            yield summed(weight.scope, over, uses * gradient_bytes(elements(weight, strategy.weights, shape, axes), FLOAT32_BYTES), BACKWARD)
+    yield summed("clip", {PIPE, *sharding_axes(strategy, shape, axes)}, FLOAT32_BYTES, UPDATE)

@@ -1,0 +1,277 @@
+"""The training step of a decoder whose layers lie along `pipe`, under any schedule; inside a stage a strategy's seams split it further (Ch. 16).
+
+All axes are written out. Data parallelism left to the compiler, in a `shard_map` over `pipe` alone, gives one device's gradients too
+(tests/lab/programs/pipelines/test_executor.py). But then no gradient is a rank's own: each is summed over `data` in every tick that may go backward, and not
+once after the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from lab.programs.models import decoder
+from lab.programs.models.seams import Dims
+from lab.programs.models.shape import DTYPES, DecoderShape
+from lab.programs.pipelines import executor, halves
+from lab.programs.pipelines.executor import Weights
+from lab.programs.pipelines.orders import named
+from lab.programs.pipelines.schedule import Schedule
+from lab.programs.pipelines.table import Job, Row, one_way, table_of
+from lab.programs.strategies.program import (
+    Metrics,
+    Program,
+    Spread,
+    TrainState,
+    arguments,
+    as_own,
+    each,
+    explicit_step,
+    reduced,
+    split,
+    sum_over,
+)
+from lab.programs.strategies.strategy import RESIDUAL, Strategy
+from lab.programs.strategies.update import is_weight, optimizer
+from lab.meshes.axes import PIPE
+from lab.meshes.errors import Unusable
+from lab.meshes.layouts import Layout
+
+STACK = ("chunks", "stage", "layers")
+"""Dims of the stack of all layers: layer l of chunk c on stage s is the model's layer (c P + s) L_c + l, for chunks of L_c layers."""
+
+
+@dataclass(frozen=True)
+class PipelineShape(DecoderShape):
+    """A decoder in a pipeline; micro-batches are what `accumulation` counts.
+
+    Attributes:
+      schedule: a name of `lab.programs.pipelines.orders`; "dual_pipe" does not run.
+      chunks: of layers, on each stage; more than one with "interleaved" alone.
+    """
+
+    schedule: str = "1f1b"
+    chunks: int = 1
+
+    CHOICES: ClassVar[tuple[str, ...]] = (*DecoderShape.CHOICES, "schedule", "chunks")
+
+    def order(self, stages: int) -> Schedule:
+        """Raises Unusable where there is no such schedule, or none that runs."""
+        order = one_way(named(self.schedule, stages, self.accumulation, self.chunks))
+        if order.chunks != self.chunks:
+            raise Unusable(f"schedule={self.schedule}: a stage of it has {order.chunks} chunks, found chunks={self.chunks}; several run with interleaved alone")
+        return order
+
+    def chunk_layers(self, stages: int) -> int:
+        """Raises Unusable where the layers do not split."""
+        parts = stages * self.chunks
+        if self.layers % parts:
+            raise Unusable(f"layers={self.layers} do not split into {stages} stages of {self.chunks} chunks; make it a multiple of {parts}")
+        return self.layers // parts
+
+
+def copies(dims: Dims) -> frozenset[str]:
+    """Every stage has a copy of what is no layer's, and uses it on one end of the pipeline or not at all."""
+    return frozenset() if "stage" in dims else frozenset({PIPE})
+
+
+PIPELINE = Strategy(terms=(), weights=Layout.of(stage=PIPE), copies=copies)
+
+
+@dataclass(frozen=True)
+class Pipeline(Spread):
+    """A pipelined strategy on a mesh: its state has the layers stacked by chunk and stage."""
+
+    @property
+    def stages(self) -> int:
+        return self.axes[PIPE]
+
+    @property
+    def state(self) -> TrainState:
+        return jax.eval_shape(lambda: initial_state(self.shape, self.stages))
+
+
+def initial_state(shape: PipelineShape, stages: int, seed: int = 0) -> TrainState:
+    master = stacked(shape, stages, decoder.initial(shape, seed))
+    return TrainState(master, optimizer().init(master), None)
+
+
+def stacked(shape: PipelineShape, stages: int, state: nnx.State) -> nnx.State:
+    """The model's weights, with layers [L, ...] as [chunks, stages, layers of a chunk, ...]."""
+    sizes = (shape.chunks, stages, shape.chunk_layers(stages))
+    return _of_layers(state, lambda w: w.replace(w.get_value().reshape(*sizes, *w.shape[1:]), dims=(*STACK, *w.dims[1:])))
+
+
+def in_sequence(state: nnx.State) -> nnx.State:
+    """The inverse of `stacked`."""
+    return _of_layers(state, lambda w: w.replace(w.get_value().reshape(-1, *w.shape[3:]), dims=w.dims[2:]))
+
+
+def _of_layers(state: nnx.State, change: Callable[[nnx.Variable], nnx.Variable]) -> nnx.State:
+    return jax.tree.map(lambda w: change(w) if "layers" in w.dims else w, state, is_leaf=is_weight)
+
+
+def step(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
+    """One training step, jitted, and its arguments as shapes with shardings. The state is donated.
+
+    Args:
+      strategy: how a stage's work is split further.
+    Raises:
+      Unusable: a dim does not split over its axes, the mesh lacks an axis, there is no such schedule, or the strategy keeps weights
+        beside their masters (ZeRO-1 and 2).
+    """
+    spread = pipeline(strategy, shape, mesh)
+    specs = spread.state_specs, Metrics(PartitionSpec(), PartitionSpec())
+    on_ranks = explicit_step(spread, lambda state, *batch: find(spread)(state.master, *batch)[:2])
+    return jax.jit(on_ranks, donate_argnums=0, out_shardings=spread.shardings(specs)), arguments(spread)
+
+
+def gradients(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
+    """(weights, tokens_BS, targets_BS) to the mean loss, the gradients and how often each stage did each `Job` ([stages, jobs]), jitted.
+
+    Weights and gradients are whole and as the model has them, for float32 comparisons.
+    """
+    spread = pipeline(strategy, shape, mesh)
+    everywhere, stored = PartitionSpec(), spread.state_specs.master
+    on_ranks = jax.shard_map(find(spread), mesh=mesh, in_specs=(stored, spread.batch, spread.batch), out_specs=(everywhere, stored, PartitionSpec(PIPE)))
+
+    def run(weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[jax.Array, nnx.State, jax.Array]:
+        loss, found, done = on_ranks(stacked(shape, spread.stages, weights), tokens_BS, targets_BS)
+        return loss, in_sequence(found), done
+
+    whole = jax.tree.map(lambda w: jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=NamedSharding(mesh, everywhere)), decoder.weights(shape))
+    return jax.jit(run, out_shardings=NamedSharding(mesh, everywhere)), (whole, *arguments(spread)[1:])
+
+
+def one_job(shape: PipelineShape, mesh: Mesh, job: Job) -> Program:
+    """One job of the only stage of a mesh of one device, ends included, on the first micro-batch; jitted, for what its compiled text says.
+
+    It takes weights, tokens, targets, an input, the gradient of an output and what a half of a backward kept.
+    """
+    spread = pipeline(Strategy(terms=()), shape, mesh)
+    row = Row(*(jnp.int32(0) for _ in Row._fields))
+
+    def run(weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, x_BSD: jax.Array, dy_BSD: jax.Array, kept: Any) -> tuple[Any, Any]:
+        own, batches = _parted(weights), split(shape, tokens_BS, targets_BS)
+        jobs = executor.jobs(_chunk(spread, *batches), own, _nothing(spread)[0], _halves(spread, *batches))
+        return jobs[job](row, x_BSD, dy_BSD, executor.Done(executor.no_sums(own, _nothing(spread)[1]), kept))
+
+    def shapes() -> tuple[jax.Array, jax.Array, Any]:
+        return _nothing(spread)[0], _nothing(spread)[0], _nothing_kept(spread)
+
+    state, *batches = arguments(spread)
+    everywhere = PartitionSpec()
+    found = jax.eval_shape(jax.shard_map(shapes, mesh=mesh, in_specs=(), out_specs=everywhere, check_vma=False))
+    return jax.jit(jax.shard_map(run, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)), (state.master, *batches, *found)
+
+
+def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
+    """Raises Unusable as `step`."""
+    refuse(strategy, shape, tuple(mesh.shape))
+    spread = Pipeline(strategy | PIPELINE, shape, mesh)
+    spread.strategy.check(shape, spread.axes)
+    shape.order(spread.stages)
+    return spread
+
+
+def refuse(strategy: Strategy, shape: PipelineShape, names: tuple[str, ...]) -> None:
+    """Raises Unusable where a pipeline does not run, however its dims split: ZeRO-1 or 2, experts, or a ring over one of the mesh's axes."""
+    if strategy.state is not None:
+        raise Unusable("a pipeline of ZeRO-1 or 2: a stage would keep weights beside their masters; take data parallelism or ZeRO-3")
+    if shape.experts:
+        raise Unusable(f"experts={shape.experts} in a pipeline: only dense layers are known to give one device's gradients; set experts=0")
+    if ring := strategy.core.axes_of("keys", names):
+        found = f"a ring over {', '.join(ring)} in a pipeline"
+        raise Unusable(f"{found}: a permute that other stages do not take part in gives wrong numbers; gather keys, or exchange them for heads")
+
+
+def find(spread: Pipeline) -> Callable[..., tuple[jax.Array, nnx.State, jax.Array]]:
+    """(weights, tokens_BS, targets_BS) of one rank to the mean loss, this rank's part of the gradients, and how often its stage did each `Job`."""
+    strategy, shape = spread.strategy, spread.shape
+    table = table_of(shape.order(spread.stages))
+
+    def on_rank(weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[jax.Array, nnx.State, jax.Array]:
+        # Before the loop over ticks, so that gradients are summed over ranks once, after it.
+        own = each(weights, lambda w: as_own(strategy, w.get_value(), w.dims))
+        batches = split(shape, tokens_BS, targets_BS)
+        split_backward = _halves(spread, *batches) if Job.WEIGHT_GRADIENT in table.jobs else None
+        found = executor.run(table, _chunk(spread, *batches), _parted(own), _nothing(spread), split_backward)
+        summed = each(_joined(found.gradients), lambda g: reduced(strategy, g.get_value(), g.dims))
+        with jax.named_scope("loss"):
+            return sum_over(_data_axes(spread))(found.loss), summed, found.done[None]
+
+    return on_rank
+
+
+def _parted(state: nnx.State) -> Weights:
+    """This stage's layers, as chunks to take one of, and what every stage has a copy of."""
+    layers = jax.tree.map(lambda w: w.replace(w.get_value()[:, 0], dims=w.dims[2:]), state["layers"], is_leaf=is_weight)
+    return Weights(layers, nnx.State({name: weight for name, weight in state.items() if name != "layers"}))
+
+
+def _joined(weights: Weights) -> nnx.State:
+    layers = jax.tree.map(lambda w: w.replace(w.get_value()[:, None], dims=(*STACK[:2], *w.dims)), weights.chunks, is_leaf=is_weight)
+    return nnx.State({**weights.shared, "layers": dict(layers)})
+
+
+def _chunk(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Chunk:
+    """What one chunk does: the first one begins with the embedding, the last one ends with the loss, as a share of the whole batch's mean."""
+    shape, seams, last = spread.shape, spread.strategy.seams, spread.stages - 1
+    stage, nothing = jax.lax.axis_index(PIPE), _nothing(spread)
+
+    def run(weights: Weights, x_BSD: jax.Array, row: Row) -> tuple[jax.Array, jax.Array]:
+        def begin(x_BSD: jax.Array) -> jax.Array:
+            return decoder.embedded(decoder.table(weights.shared, shape, seams), tokens_mBS[row.micro_batch], seams)
+
+        def end(x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
+            table_VD = decoder.table(weights.shared, shape, seams) if shape.tied else None
+            loss = decoder.head_loss(weights.shared, table_VD, x_BSD, targets_mBS[row.micro_batch], shape, seams)
+            return nothing[0], loss / float(shape.batch * shape.length)
+
+        x_BSD = jax.lax.cond((stage == 0) & (row.chunk == 0), begin, lambda x_BSD: x_BSD, x_BSD)
+        x_BSD = decoder.layers(weights.chunks, x_BSD, shape, seams)
+        return jax.lax.cond((stage == last) & (row.chunk == shape.chunks - 1), end, lambda x_BSD: (x_BSD, nothing[1]), x_BSD)
+
+    return run
+
+
+def _halves(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Halves:
+    strategy, shape, nothing = spread.strategy, spread.shape, _nothing_kept(spread)
+    chunk = _chunk(replace(spread, strategy=replace(strategy, seams=halves.tapped_seams(strategy.seams))), tokens_mBS, targets_mBS)
+
+    def to_input(weights: Weights, x_BSD: jax.Array, dy_BSD: jax.Array, row: Row) -> tuple[Weights, jax.Array, Any]:
+        at = Weights(halves.tapped(weights.chunks, nothing), weights.shared)
+        gradients, dx_BSD = executor.pulled(partial(chunk, row=row), dy_BSD, at, x_BSD)
+        return Weights(halves.not_put_off(gradients.chunks), gradients.shared), dx_BSD, halves.of_taps(gradients.chunks)
+
+    def to_weights(weights: Weights, kept: Any) -> Weights:
+        return Weights(halves.put_off(weights.chunks, kept, shape, strategy.seams), None)
+
+    return executor.Halves(to_input, to_weights, nothing)
+
+
+def _nothing_kept(spread: Pipeline) -> Any:
+    """Zeros in the shapes and types of what a half of a backward keeps."""
+    shape = spread.shape
+    return halves.nothing(decoder.weights(shape)["layers"], shape.chunk_layers(spread.stages), spread.strategy, shape, spread.axes)
+
+
+def _nothing(spread: Pipeline) -> tuple[jax.Array, jax.Array]:
+    """Zeros in the shapes and types of a message and of a loss."""
+    shape, residual = spread.shape, spread.strategy.residual
+    sizes = residual.local_shape(RESIDUAL, (shape.micro_batch, shape.length, shape.embed), spread.axes)
+    axes = spread.axes.ordered({PIPE, *(axis for dim in RESIDUAL for axis in residual.axes_of(dim, spread.axes.names))})
+    message_BSD = jax.lax.pcast(jnp.zeros(sizes, DTYPES[shape.dtype]), axes, to="varying")
+    return message_BSD, jax.lax.pcast(jnp.zeros(()), _data_axes(spread), to="varying")
+
+
+def _data_axes(spread: Pipeline) -> tuple[str, ...]:
+    """Axes along which ranks have losses of their own."""
+    return spread.axes.ordered({PIPE, *spread.strategy.token_axes(spread.axes)})

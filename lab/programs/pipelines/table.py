@@ -1,0 +1,161 @@
+"""A schedule as constant arrays: what each stage does at each tick, and where in its stash a message waits until it is needed (Ch. 16)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from lab.programs.pipelines.schedule import Schedule, Task, Work, ticks
+from lab.meshes.errors import Unusable
+
+NOWHERE = -1
+
+
+class Job(IntEnum):
+    """What a stage can do in a tick. BACKWARD gives the gradients of input and weights at once, the last two give one of them each."""
+
+    IDLE = 0
+    FORWARD = 1
+    BACKWARD = 2
+    INPUT_GRADIENT = 3
+    WEIGHT_GRADIENT = 4
+
+    @property
+    def scope(self) -> str:
+        """As programs name it."""
+        return self.name.lower()
+
+
+class Row(NamedTuple):
+    """What a stage does at a tick; in a table each field is an int32 array, [ticks, stages].
+
+    Attributes:
+      job: a number of `Job`.
+      micro_batch, chunk: what it is done on, and with.
+      input, cotangent: slots of the two stashes with the chunk's input and with the gradient of its output.
+      new_input, new_cotangent: slots for what the neighbours sent at the end of the last tick; `NOWHERE` where they sent nothing.
+      kept: slot of the stash for what the first half of a split backward leaves to the second.
+    """
+
+    job: np.ndarray
+    micro_batch: np.ndarray
+    chunk: np.ndarray
+    input: np.ndarray
+    cotangent: np.ndarray
+    new_input: np.ndarray
+    new_cotangent: np.ndarray
+    kept: np.ndarray
+
+
+class Table(NamedTuple):
+    """Rows of all ticks and stages, and how many inputs, gradients of outputs and halves of backwards a stage needs room for."""
+
+    rows: Row
+    inputs: int
+    cotangents: int
+    kept: int
+
+    @property
+    def ticks(self) -> int:
+        return len(self.rows.job)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """Those that some stage does at some tick."""
+        return tuple(map(Job, np.unique(self.rows.job)))
+
+    @property
+    def branches(self) -> np.ndarray:
+        """[ticks, stages]: jobs as numbers among `jobs`."""
+        return np.searchsorted(self.jobs, self.rows.job)
+
+
+class Message(NamedTuple):
+    """What a neighbour or the stage itself leaves of one micro-batch and chunk, and the ticks of its arrival and of its last use."""
+
+    way: tuple[int, int]
+    arrives: int
+    ends: int
+
+
+Slots = dict[Message, int]
+
+
+def table_of(schedule: Schedule) -> Table:
+    """The table of a schedule.
+
+    Raises:
+      Deadlock: some work can never start.
+      Unusable: micro-batches go through the stages in both directions.
+    """
+    turns, stages = ticks(one_way(schedule)), range(schedule.stages)
+    when = {(stage, task): tick for tick, turn in enumerate(turns) for stage, task in enumerate(turn)}
+    inputs, cotangents = ([_slots(_messages(schedule, when, stage, work)) for stage in stages] for work in (Work.FORWARD, Work.BACKWARD))
+    kept = [_slots(_halves(schedule, when, stage)) for stage in stages]
+    stashes = [list(of_stage) for of_stage in zip(inputs, cotangents, kept, strict=True)]
+    rows = [[_row(schedule, stage, tick, turn[stage], *stashes[stage]) for stage in stages] for tick, turn in enumerate(turns)]
+    fields = np.moveaxis(np.array(rows, np.int32), -1, 0)
+    return Table(Row(*fields), _room(inputs, least=1), _room(cotangents, least=1), _room(kept, least=0))
+
+
+def one_way(schedule: Schedule) -> Schedule:
+    """The schedule; raises Unusable where micro-batches go through the stages in both directions."""
+    if schedule.is_two_way:
+        raise Unusable(f"{schedule.name}: its micro-batches go both ways through the stages; expected one direction, take 1f1b or zb_h1")
+    return schedule
+
+
+def _messages(schedule: Schedule, when: dict[tuple[int, Task], int], stage: int, work: Work) -> Iterator[Message]:
+    """All inputs that a stage receives from forwards, or all gradients of outputs from backwards."""
+    for way in schedule.ways:
+        if sender := schedule.neighbour(stage, way[1], -1 if work is Work.FORWARD else 1):
+            yield Message(way, 1 + when[sender[0], Task(work, way[0], sender[1])], when[stage, Task(Work.BACKWARD, *way)])
+
+
+def _halves(schedule: Schedule, when: dict[tuple[int, Task], int], stage: int) -> Iterator[Message]:
+    """What split backwards leave to their second halves."""
+    for way in schedule.ways:
+        if schedule.is_split(stage, Task(Work.BACKWARD, *way)):
+            yield Message(way, when[stage, Task(Work.BACKWARD, *way)], when[stage, Task(Work.WEIGHT, *way)])
+
+
+def _room(stash: list[Slots], least: int) -> int:
+    """For the stage that fills most slots."""
+    return max((1 + slot for slots in stash for slot in slots.values()), default=least)
+
+
+def _slots(messages: Iterable[Message]) -> Slots:
+    """The lowest free slot for each message, in the order of their arrival: as few slots as messages wait at once."""
+    free_from: list[int] = []
+    slots = {}
+    for message in sorted(messages, key=lambda m: m.arrives):
+        free = (slot for slot, since in enumerate(free_from) if since <= message.arrives)
+        slot = slots[message] = next(free, len(free_from))
+        free_from[slot : slot + 1] = [message.ends + 1]
+    return slots
+
+
+def _row(schedule: Schedule, stage: int, tick: int, task: Task | None, *stashes: Slots) -> Row:
+    new = [next((slot for message, slot in slots.items() if message.arrives == tick), NOWHERE) for slots in stashes[:2]]
+    if task is None:
+        return Row(Job.IDLE, 0, 0, 0, 0, *new, 0)
+    # The first chunk of all receives no input, the last one no gradient of its output: they read some slot, and use nothing of it.
+    way = task.micro_batch, task.chunk
+    *read, kept = (next((slot for message, slot in slots.items() if message.way == way), 0) for slots in stashes)
+    return Row(_job(schedule, stage, task), *way, *read, *new, kept)
+
+
+def _job(schedule: Schedule, stage: int, task: Task) -> Job:
+    if task.work is Work.BACKWARD:
+        return Job.INPUT_GRADIENT if schedule.is_split(stage, task) else Job.BACKWARD
+    return Job.FORWARD if task.work is Work.FORWARD else Job.WEIGHT_GRADIENT
+
+
+def to_do(schedule: Schedule) -> list[list[int]]:
+    """[stages, jobs]: how often a stage has to do each job: as its order says, and idle for the rest of the ticks."""
+    counts = [Counter(_job(schedule, stage, task) for task in order) for stage, order in enumerate(schedule.orders)]
+    return [[len(ticks(schedule)) - count.total(), *(count[job] for job in Job if job)] for count in counts]

@@ -1,0 +1,27 @@
+"""What theory puts on one device between steps: master weights, moments, weights in use, and the batch."""
+
+from __future__ import annotations
+
+from math import prod
+
+from lab.book.memory import model_state_bytes
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.strategy import Strategy
+from lab.programs.strategies.terms import elements, weights
+from lab.meshes.axes import Axes
+from lab.meshes.layouts import Layout
+
+COUNT_BYTES, TOKEN_BYTES = 4, 4
+
+
+def static_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
+    """Arguments of a step on one device: 12 bytes a parameter of its part (float32 and Adam's moments), the copy that products use
+    where there is one, AdamW's count of steps, and two int32 for each of its tokens. Source: Ch. 19, `ch19.model_state`."""
+    state = model_state_bytes(parameters_on_device(strategy.master, shape, axes), weight_bytes=0, gradient_bytes=0)
+    copy = 0 if strategy.state is None else shape.bytes_per_element * parameters_on_device(strategy.weights, shape, axes)
+    tokens = prod(strategy.inside.local_shape(("batch", "length"), (shape.batch, shape.length), axes))
+    return int(state) + copy + COUNT_BYTES + 2 * TOKEN_BYTES * tokens
+
+
+def parameters_on_device(layout: Layout, shape: DecoderShape, axes: Axes) -> int:
+    return sum(weight.per_pass * elements(weight, layout, shape, axes) for weight in weights(shape))

@@ -1,0 +1,386 @@
+"""The training step of a decoder under a strategy: declared (the compiler inserts the collectives), typed (it does, where the types of
+arrays say so) or explicit (they are written out).
+
+A step takes the state, tokens_BS and targets_BS, and gives the new state with the mean loss and the norm of the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial, wraps
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from lab.attention import dense
+from lab.attention.mask import Mask
+from lab.programs.models import decoder
+from lab.programs.models.seams import Dims, Seam, Seams, unchanged
+from lab.programs.models.shape import DTYPES, DecoderShape
+from lab.programs.strategies.strategy import RESIDUAL, Pair, Strategy
+from lab.programs.strategies.update import clipped, is_weight, optimizer, squares, updated
+from lab.meshes.axes import Axes
+from lab.meshes.devices import typed
+from lab.meshes.errors import Unusable
+from lab.meshes.layouts import Layout
+
+Found = tuple[jax.Array, nnx.State]
+Program = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+class TrainState(NamedTuple):
+    """What a step begins with: float32 master weights, their moments, and under ZeRO-1 and 2 the weights that products use."""
+
+    master: nnx.State
+    moments: Any
+    weights: nnx.State | None
+
+
+class Metrics(NamedTuple):
+    """Of the whole batch, float32."""
+
+    loss: jax.Array
+    gradient_norm: jax.Array
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A strategy on a mesh: what the styles' programs are made from."""
+
+    strategy: Strategy
+    shape: DecoderShape
+    mesh: Mesh
+
+    @property
+    def axes(self) -> Axes:
+        return Axes.of(self.mesh.shape)
+
+    @property
+    def is_typed(self) -> bool:
+        return AxisType.Explicit in self.mesh.axis_types
+
+    @property
+    def batch(self) -> PartitionSpec:
+        return self.spec(self.strategy.inside, "batch", "length")
+
+    def spec(self, layout: Layout, *dims: str) -> PartitionSpec:
+        return layout.spec(*dims, order=self.axes.names)
+
+    def specs(self, tree: Any, layout: Layout) -> Any:
+        """The same tree with each weight's spec, and replication for what is no weight."""
+        return each(tree, lambda w: self.spec(layout, *w.dims), lambda _: PartitionSpec())
+
+    def shardings(self, specs: Any) -> Any:
+        return jax.tree.map(partial(NamedSharding, self.mesh), specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
+
+    @property
+    def state(self) -> TrainState:
+        """What a step begins with, as shapes."""
+        return initial_shapes(self.strategy, self.shape)
+
+    @property
+    def state_specs(self) -> TrainState:
+        layouts = self.strategy.master, self.strategy.master, self.strategy.weights
+        return TrainState(*map(self.specs, self.state, layouts))
+
+
+def each(tree: Any, weight: Callable[[nnx.Variable], Any], other: Callable[[Any], Any] = lambda x: x) -> Any:
+    """A tree of the same structure, with a new value for each weight and for each other leaf."""
+    return jax.tree.map(lambda x: x.replace(weight(x)) if is_weight(x) else other(x), tree, is_leaf=is_weight)
+
+
+def initial_state(strategy: Strategy, shape: DecoderShape, seed: int = 0) -> TrainState:
+    master = decoder.initial(shape, seed)
+    # Copied, since a step takes its whole state over, and in float32 a cast is no copy.
+    weights = None if strategy.state is None else jax.tree.map(jnp.copy, in_use(master, shape))
+    return TrainState(master, optimizer().init(master), weights)
+
+
+def initial_shapes(strategy: Strategy, shape: DecoderShape) -> TrainState:
+    return jax.eval_shape(partial(initial_state, strategy, shape))
+
+
+def in_use(master: nnx.State, shape: DecoderShape) -> nnx.State:
+    """Weights in the dtype of the products."""
+    return jax.tree.map(lambda w: w.astype(DTYPES[shape.dtype]), master)
+
+
+def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Spread:
+    """Raises Unusable where a dim does not split over its axes, or the mesh lacks an axis; or where tokens cannot be sent as the shape says."""
+    spread = Spread(strategy, shape, typed(mesh) if style == "typed" else mesh)
+    strategy.check(shape, spread.axes)
+    _check_dispatch(shape, style, mesh)
+    _check_order(spread, style)
+    return spread
+
+
+def _check_dispatch(shape: DecoderShape, style: str, mesh: Mesh) -> None:
+    if shape.is_dropless and style != "explicit":
+        found = f"dispatch={shape.dispatch} in the {style} style: compilers lay out no array of as many rows as there are"
+        raise Unusable(f"{found}; set dispatch=slots, or --style explicit")
+    if shape.dispatch == "ragged" and mesh.devices.flat[0].platform == "cpu":
+        raise Unusable("dispatch=ragged on CPUs, which have no ragged all-to-all; compile for a GPU or TPU, or set dispatch=padded")
+
+
+def _check_order(spread: Spread, style: str) -> None:
+    """A dim that is split over several axes has consecutive parts along the last: without it, all others' parts lie elsewhere, and permutes have to bring them."""
+    batch, experts = ([axis for axis in spread.strategy.inside.axes_of(dim, spread.axes.names) if spread.axes[axis] > 1] for dim in ("batch", "experts"))
+    if style != "explicit" and experts and experts != batch[-len(experts) :]:
+        last = [axis for axis in batch if axis not in experts] + experts
+        found = f"mesh {spread.axes} with experts along {', '.join(experts)} in the {style} style: taken from a batch that {batch[-1]} splits further, tokens are permuted first"
+        raise Unusable(f"{found}; put {', '.join(experts)} last, as in {','.join(f'{axis}={spread.axes[axis]}' for axis in last)}, or --style explicit")
+
+
+def step(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Program:
+    """One training step, jitted, and its arguments as shapes with shardings. The state is donated.
+
+    Args:
+      style: "declared", "typed" or "explicit".
+    Raises:
+      Unusable: a dim does not split over its axes, or the mesh lacks an axis.
+    """
+    spread = spread_over(strategy, style, shape, mesh)
+    one_step = explicit_step(spread, explicit_gradients(spread)) if style == "explicit" else declared_step(spread)
+    specs = (spread.state_specs, Metrics(PartitionSpec(), PartitionSpec()))
+    return jax.jit(_within(spread, one_step), donate_argnums=0, out_shardings=spread.shardings(specs)), arguments(spread)
+
+
+def gradients(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Program:
+    """The mean loss and the gradients of a step, jitted, with the arguments of `step`; float32 comparisons begin here."""
+    spread = spread_over(strategy, style, shape, mesh)
+    find = {"declared": declared_gradients, "typed": declared_gradients, "explicit": explicit_gradients}[style](spread)
+    specs = (PartitionSpec(), spread.state_specs.master)
+    if style == "explicit":
+        find = jax.shard_map(find, mesh=spread.mesh, in_specs=(spread.state_specs, spread.batch, spread.batch), out_specs=specs)
+    return jax.jit(_within(spread, find), out_shardings=spread.shardings(specs)), arguments(spread)
+
+
+def _within(spread: Spread, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Typed arrays are made and combined where the mesh of their types is the ambient one."""
+
+    @wraps(function)
+    def on_mesh(*args: Any) -> Any:
+        with jax.sharding.use_abstract_mesh(spread.mesh.abstract_mesh):
+            return function(*args)
+
+    return on_mesh if spread.is_typed else function
+
+
+def arguments(spread: Spread) -> tuple[Any, ...]:
+    """State, tokens and targets, as shapes with shardings."""
+    shardings = spread.shardings(spread.state_specs)
+    state = jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), spread.state, shardings)
+    sizes = (spread.shape.batch, spread.shape.length)
+    tokens_BS = jax.ShapeDtypeStruct(sizes, jnp.int32, sharding=NamedSharding(spread.mesh, spread.batch))
+    return state, tokens_BS, tokens_BS
+
+
+def mean_loss(state: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, shape: DecoderShape, seams: Seams = Seams()) -> jax.Array:
+    """Over all tokens of the whole batch."""
+    return decoder.total_loss(state, tokens_BS, targets_BS, shape, seams) / float(shape.batch * shape.length)
+
+
+def summed(find: Callable[[jax.Array, jax.Array], Found], nothing: Found, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> Found:
+    """Loss and gradients added up over micro-batches, in float32."""
+
+    def add(found: Found, batch: tuple[jax.Array, jax.Array]) -> tuple[Found, None]:
+        return jax.tree.map(jnp.add, found, find(*batch)), None
+
+    return jax.lax.scan(add, nothing, (tokens_mBS, targets_mBS))[0]
+
+
+def explicit_gradients(spread: Spread) -> Callable[..., Found]:
+    """(state, tokens_BS, targets_BS) of one device to the mean loss and this device's part of the gradients."""
+    strategy, shape = spread.strategy, spread.shape
+    total = sum_over(strategy.token_axes(spread.axes))
+    in_backward = replace(strategy.seams, total=total, weight=lambda w, dims: strategy.seams.weight(as_own(strategy, w, dims), dims))
+
+    def find(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
+        if state.weights is None and shape.accumulation == 1:
+            return jax.value_and_grad(mean_loss)(state.master, tokens_BS, targets_BS, shape, in_backward)
+        loss, gradients = _of_own_tokens(spread, state, tokens_BS, targets_BS)
+        return total(loss), each(gradients, lambda g: reduced(strategy, g.get_value(), g.dims))
+
+    return find
+
+
+def sum_over(axes: tuple[str, ...]) -> Seam:
+    return partial(jax.lax.psum, axis_name=axes) if axes else unchanged
+
+
+def as_own(strategy: Strategy, w: jax.Array, dims: Dims) -> jax.Array:
+    """A copy that is the rank's own from here: the transpose sums the ranks' gradients."""
+    axes = strategy.copies(dims)
+    return jax.lax.pcast(w, tuple(sorted(axes)), to="varying") if axes else w
+
+
+def _of_own_tokens(spread: Spread, state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
+    """Loss and gradients of this rank's tokens: copies are its own before any loop, so that none is summed inside."""
+    strategy, shape = spread.strategy, spread.shape
+    own = each(state.master if state.weights is None else state.weights, lambda w: as_own(strategy, w.get_value(), w.dims))
+    variables = own
+    if strategy.is_anchored:
+        variables = jax.tree.map(lambda m, w: m if strategy.splits_further(w.dims) else w, state.master, own, is_leaf=is_weight)
+
+    def loss_of(variables: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> jax.Array:
+        weights = _pairs(strategy, own, variables) if strategy.is_anchored else variables
+        return mean_loss(weights, tokens_BS, targets_BS, shape, strategy.seams)
+
+    find = partial(jax.value_and_grad(loss_of), variables)
+    if shape.accumulation == 1:
+        return find(tokens_BS, targets_BS)
+    nothing = jnp.zeros(()), jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), variables)
+    return summed(find, (jax.lax.pcast(nothing[0], strategy.token_axes(spread.axes), to="varying"), nothing[1]), *split(shape, tokens_BS, targets_BS))
+
+
+def _pairs(strategy: Strategy, own: nnx.State, masters: nnx.State) -> nnx.State:
+    return jax.tree.map(lambda w, m: w.replace(Pair(w.get_value(), m.get_value())) if strategy.splits_further(w.dims) else m, own, masters, is_leaf=is_weight)
+
+
+def split(shape: DecoderShape, *batches_BS: jax.Array) -> list[jax.Array]:
+    """[m, B / m, S] each; a device's sequences stay with it."""
+    m = shape.accumulation
+    return [x_BS.reshape(x_BS.shape[0] // m, m, x_BS.shape[1]).swapaxes(0, 1) for x_BS in batches_BS]
+
+
+def reduced(strategy: Strategy, g: jax.Array, dims: Dims) -> jax.Array:
+    """A gradient of own tokens, to what this device keeps of the sum."""
+    if strategy.splits_further(dims):
+        return g if strategy.is_anchored else strategy.seams.scatter(g, dims)
+    return sum_over(tuple(sorted(strategy.copies(dims))))(g)
+
+
+def declared_gradients(spread: Spread) -> Callable[..., Found]:
+    """(state, tokens_BS, targets_BS) to the mean loss and all gradients, held to the layouts."""
+    strategy, shape = spread.strategy, spread.shape
+    seams = constraints(spread) | types(spread) if spread.is_typed else constraints(spread)
+    loss_of = partial(mean_loss, shape=shape, seams=seams)
+
+    def find(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
+        weights = state.master if state.weights is None else state.weights
+        found = partial(jax.value_and_grad(loss_of), weights)
+        if shape.accumulation == 1:
+            loss, gradients = found(tokens_BS, targets_BS)
+        else:
+            nothing = jnp.zeros(()), jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), weights)
+            loss, gradients = summed(found, nothing, *split(shape, tokens_BS, targets_BS))
+        return loss, each(gradients, lambda g: _held(spread, g.get_value(), *_places(strategy, g.dims)))
+
+    return find
+
+
+def _places(strategy: Strategy, dims: Dims) -> list[tuple[Layout, Dims]]:
+    """Where a gradient goes. An embedding's is summed first: scattered at once, tokens and cotangents would be gathered instead (X2)."""
+    first = [(strategy.weights, dims)] if dims == ("vocab", "embed") else []
+    return [*first, (strategy.master, dims)]
+
+
+def constraints(spread: Spread) -> Seams:
+    """The seams of the declared style: every value held to its layout, a weight first to the one, then to the other."""
+    strategy = spread.strategy
+
+    def weight(w: jax.Array, dims: Dims) -> jax.Array:
+        return _held(spread, w, (strategy.weights, dims), (strategy.inside, dims))
+
+    batch, experts = (strategy.inside.axes_of(dim, spread.axes.names) for dim in ("batch", "experts"))
+    of_tokens, of_experts = PartitionSpec(batch), PartitionSpec(tuple(axis for axis in batch if axis not in experts), experts)
+
+    def hold(*layouts: Layout) -> Seam:
+        return lambda x_BSD: _held(spread, x_BSD, *((layout, RESIDUAL) for layout in layouts))
+
+    def attend(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask) -> jax.Array:
+        queries, keys = ("batch", "length", "kv_heads", "queries", "head_dim"), ("batch", "keys", "kv_heads", "head_dim")
+        q, k, v = (_held(spread, x, (strategy.meeting, dims)) for x, dims in ((q_BSKGH, queries), (k_BTKH, keys), (v_BTKH, keys)))
+        return _held(spread, dense.attend(q, k, v, mask), (strategy.meeting, queries))
+
+    return Seams(
+        weight=weight,
+        attend=attend,
+        enter=hold(strategy.inside),
+        inside=lambda x, dims: _held(spread, x, (strategy.inside, dims)),
+        leave=hold(strategy.residual),
+        residual=hold(strategy.residual),
+        # In two steps: looked up straight into a split sequence, tokens and activations would be permuted over both axes (X1).
+        embed=hold(strategy.inside, strategy.residual),
+        # In two steps as well: held to the experts at once, all tokens would be gathered.
+        dispatch=lambda x_BECD: _held_to(spread, x_BECD, of_tokens, of_experts),
+        combine=lambda x_BECD: _held_to(spread, x_BECD, of_experts, of_tokens),
+    )
+
+
+def types(spread: Spread) -> Seams:
+    """What the typed style adds: where a split dim is summed over or looked up in, the result's type does not follow and is asked for."""
+    inside, residual = (spread.spec(layout, *RESIDUAL) for layout in (spread.strategy.inside, spread.strategy.residual))
+    return Seams(
+        lookup=lambda table_VD, row_BS: table_VD.at[row_BS].get(mode="clip", out_sharding=inside),
+        contract=partial(jnp.einsum, out_sharding=residual),
+    )
+
+
+def _held(spread: Spread, x: jax.Array, *places: tuple[Layout, Dims]) -> jax.Array:
+    return _held_to(spread, x, *(spread.spec(layout, *dims) for layout, dims in places))
+
+
+def _held_to(spread: Spread, x: jax.Array, *specs: PartitionSpec) -> jax.Array:
+    hold = jax.sharding.reshard if spread.is_typed else jax.lax.with_sharding_constraint
+    for spec in specs:
+        x = hold(x, NamedSharding(spread.mesh, spec))
+    return x
+
+
+def update(spread: Spread, state: TrainState, gradients: nnx.State, square: jax.Array, renew: Callable[[jax.Array, Dims], jax.Array]) -> tuple[TrainState, jax.Array]:
+    """The new state, and the norm of the gradients of which `square` is the square."""
+    norm = jnp.sqrt(square)
+    with jax.named_scope("update"):
+        master, moments = updated(optimizer(), clipped(gradients, norm), state.moments, state.master)
+    if state.weights is None:
+        return TrainState(master, moments, None), norm
+    new = in_use(master, spread.shape)
+    return TrainState(master, moments, each(new, lambda w: renew(w.get_value(), w.dims) if spread.strategy.splits_further(w.dims) else w.get_value())), norm
+
+
+def explicit_step(spread: Spread, find: Callable[..., Found]) -> Callable[..., Any]:
+    """The update after `find`, which gives the mean loss and this device's part of the gradients."""
+
+    def one_step(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[TrainState, Metrics]:
+        loss, gradients = find(state, tokens_BS, targets_BS)
+        state, norm = update(spread, state, gradients, _square(spread, gradients), spread.strategy.seams.renew)
+        return state, Metrics(loss, norm)
+
+    specs = (spread.state_specs, Metrics(PartitionSpec(), PartitionSpec()))
+    return jax.shard_map(one_step, mesh=spread.mesh, in_specs=(spread.state_specs, spread.batch, spread.batch), out_specs=specs)
+
+
+def declared_step(spread: Spread) -> Callable[..., Any]:
+    find, strategy = declared_gradients(spread), spread.strategy
+
+    def renew(w: jax.Array, dims: Dims) -> jax.Array:
+        return _held(spread, w, (strategy.master, dims), (strategy.weights, dims))
+
+    def one_step(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[TrainState, Metrics]:
+        loss, gradients = find(state, tokens_BS, targets_BS)
+        # By hand: left to the compiler, every gradient's squares would be summed apart (X5).
+        square = jax.shard_map(partial(_square, spread), mesh=spread.mesh, in_specs=(spread.state_specs.master,), out_specs=PartitionSpec())(gradients)
+        state, norm = update(spread, state, gradients, square, renew)
+        return state, Metrics(loss, norm)
+
+    return one_step
+
+
+def _square(spread: Spread, gradients: nnx.State) -> jax.Array:
+    """The square of the gradients' norm, from this device's parts."""
+    axes = {g.dims: _axes_of(spread, g.dims) for g in jax.tree.leaves(gradients, is_leaf=is_weight)}
+    over = spread.axes.ordered(axis for split in axes.values() for axis in split)
+    repeats = {dims: prod(spread.axes[axis] for axis in over if axis not in split) for dims, split in axes.items()}
+    with jax.named_scope("clip"):
+        square = squares(gradients, repeats)
+        return jax.lax.psum(square, over) if over else square
+
+
+def _axes_of(spread: Spread, dims: Dims) -> set[str]:
+    return {axis for dim in dims for axis in spread.strategy.master.axes_of(dim, spread.axes.names)}

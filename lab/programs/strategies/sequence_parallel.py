@@ -1,0 +1,73 @@
+"""Tensor + sequence parallelism (Ch. 17; Korthikanti et al. 2022): norms treat tokens apart, so between blocks each rank keeps its
+share of them; the sum that a block leaves with is scattered, and gathered where the next is entered."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+
+from lab.core.ledger import Kind, Making, Transfer
+from lab.programs.models.seams import Dims, Seams
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.strategy import Strategy
+from lab.programs.strategies.tensor_parallel import (
+    ATTENTION_INPUTS,
+    LAYOUT,
+    MLP_INPUTS,
+    VOCABULARY,
+    vocabulary_terms,
+)
+from lab.programs.strategies.terms import (
+    BACKWARD,
+    FORWARD,
+    RECOMPUTING,
+    stream_bytes,
+    sums_of_copies,
+    transfer,
+)
+from lab.meshes.axes import TENSOR, Axes
+from lab.meshes.layouts import Layout
+
+BETWEEN_BLOCKS = Layout.of(length=TENSOR)
+
+
+def copies(dims: Dims) -> frozenset[str]:
+    """Ranks apply a norm to tokens of their own."""
+    return frozenset({TENSOR}) if dims[-1] == "norm" else frozenset()
+
+
+def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
+    """Gathers and scatters tokens at each end of a block, and in the backward pass the other way round; sums the gradients of norms."""
+    X = stream_bytes(strategy, shape, axes)
+
+    def moved(kind: Kind, scope: str, phase: str, times: int, making: Making = Making()) -> Transfer:
+        return transfer(kind, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, making)
+
+    def block(name: str, inputs: tuple[str, ...], is_left_again: bool) -> tuple[Transfer, ...]:
+        enter, leave, L = f"layers/{name}/enter", f"layers/{name}/leave", shape.layers
+        again = [moved(Kind.ALL_GATHER, enter, BACKWARD, L)] if shape.remat in RECOMPUTING else []
+        again += [moved(Kind.REDUCE_SCATTER, leave, BACKWARD, L, Making(is_kept=shape.remat == "dots"))] if is_left_again else []
+        return (
+            moved(Kind.ALL_GATHER, enter, FORWARD, L),
+            moved(Kind.REDUCE_SCATTER, leave, FORWARD, L),
+            *again,
+            moved(Kind.ALL_GATHER, leave, BACKWARD, L),
+            moved(Kind.REDUCE_SCATTER, enter, BACKWARD, L, Making(addends=len(inputs))),
+        )
+
+    return (
+        moved(Kind.REDUCE_SCATTER, "embedding", FORWARD, 1, Making(is_held_whole=True)),
+        moved(Kind.ALL_GATHER, "embedding", BACKWARD, 1),
+        moved(Kind.ALL_GATHER, "head", FORWARD, 1),
+        moved(Kind.REDUCE_SCATTER, "head", BACKWARD, 1),
+        *block("attention", ATTENTION_INPUTS, shape.remat in ("dots", "full")),
+        *block("mlp", MLP_INPUTS, False),
+        *sums_of_copies(strategy, shape, axes, TENSOR),
+    )
+
+
+_scatter = partial(jax.lax.psum_scatter, axis_name=TENSOR, scatter_dimension=1, tiled=True)
+BLOCKS = Seams(enter=partial(jax.lax.all_gather, axis_name=TENSOR, axis=1, tiled=True), leave=_scatter, embed=_scatter)
+
+SEQUENCE_PARALLEL = Strategy(weights=LAYOUT, inside=LAYOUT, residual=BETWEEN_BLOCKS, copies=copies, seams=VOCABULARY | BLOCKS, terms=(block_terms, vocabulary_terms))

@@ -1,0 +1,132 @@
+"""What a strategy is: where arrays lie, where values change hands, and what theory says that costs. Strategies compose with `|`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax
+
+from lab.core.ledger import Ledger, Transfer
+from lab.programs.models.seams import Dims, Seams
+from lab.programs.models.shape import DecoderShape
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.layouts import Layout
+
+RESIDUAL = ("batch", "length", "embed")
+TABLE = ("vocab", "embed")
+# Of what a device may hold a part of, each with the field of the shape that it must divide.
+CHECKED = ("kv_heads", "mlp", "vocab", "length", "embed", "experts", "nodes")
+
+
+
+class Pair(NamedTuple):
+    """A weight's whole copy, which the products use, and this device's part of the master, to which its gradient belongs (ZeRO-2)."""
+
+    copy: jax.Array
+    master: jax.Array
+
+
+Terms = Callable[["Strategy", DecoderShape, Axes], tuple[Transfer, ...]]
+Copies = Callable[[Dims], frozenset[str]]
+
+
+def no_copies(dims: Dims) -> frozenset[str]:
+    return frozenset()
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A way to spread a training step over a mesh.
+
+    `a | b` does both: layouts unite, seams follow each other, copies unite, and so do terms; what both ask for is asked for once.
+
+    Attributes:
+      weights: layout of the weights that a step begins with.
+      state: layout of the master weights and moments where it differs from `weights` (ZeRO-1 and 2), which then are a copy in the
+        dtype of the products.
+      inside: layout inside a block, of activations and of weights in use.
+      core: how sequences are split where queries (`length`) meet keys (`keys`); of all else `inside` tells.
+      pieces: of a rank's tokens, of which one at a time meets one of another's.
+      residual: layout of the stream between blocks.
+      copies: of a weight with these dims, the axes along which ranks use equal copies for different tokens: their gradients are summed.
+      seams: the collectives, written out; their transposes are those of the backward pass.
+      is_anchored: weights are used as `Pair`s, so that gradients belong to the parts of `state` from the start (ZeRO-2).
+      terms: (the whole composition, shape, axes) to the transfers that theory asks for.
+    """
+
+    terms: tuple[Terms, ...]
+    weights: Layout = Layout()
+    state: Layout | None = None
+    inside: Layout = Layout()
+    core: Layout = Layout()
+    pieces: int = 1
+    residual: Layout = Layout()
+    copies: Copies = no_copies
+    seams: Seams = field(default_factory=Seams)
+    is_anchored: bool = False
+
+    def __or__(self, other: Strategy) -> Strategy:
+        states = [s for s in (self.state, other.state) if s is not None]
+        return Strategy(
+            terms=self.terms + other.terms,
+            weights=self.weights | other.weights,
+            state=self.master | other.master if states else None,
+            inside=self.inside | other.inside,
+            core=self.core | other.core,
+            pieces=max(self.pieces, other.pieces),
+            residual=self.residual | other.residual,
+            copies=lambda dims: self.copies(dims) | other.copies(dims),
+            seams=self.seams | other.seams,
+            is_anchored=self.is_anchored or other.is_anchored,
+        )
+
+    @property
+    def master(self) -> Layout:
+        """Layout of the master weights, their gradients and moments."""
+        return self.weights if self.state is None else self.state
+
+    def splits_further(self, dims: Dims) -> bool:
+        """The master of a weight with these dims has parts that the weight in `weights` has not."""
+        return bool(self._scattered(dims))
+
+    def _scattered(self, dims: Dims) -> set[str]:
+        return {axis for dim in dims for axis in set(self.master.axes_of(dim)) - set(self.weights.axes_of(dim))}
+
+    @property
+    def meeting(self) -> Layout:
+        """Layout of queries and keys where they meet."""
+        return Layout(frozenset((dim, axis) for dim, axis in self.inside.rules if dim != "length")) | self.core
+
+    def token_axes(self, axes: Axes) -> tuple[str, ...]:
+        """Axes along which ranks have different tokens inside a block."""
+        return axes.ordered(axis for dim in ("batch", "length") for axis in self.inside.axes_of(dim, axes.names))
+
+    def predict(self, shape: DecoderShape, axes: Axes) -> Ledger:
+        """The ledger of one step that theory asks for; equal terms of two strategies are one.
+
+        Raises:
+          Unusable: a dim does not split over its axes, or the mesh lacks an axis.
+        """
+        self.check(shape, axes)
+        transfers = dict.fromkeys(transfer for terms in self.terms for transfer in terms(self, shape, axes))
+        return Ledger(tuple(transfers), devices=axes.size, mesh=axes.shape)
+
+    def check(self, shape: DecoderShape, axes: Axes) -> None:
+        """Raises Unusable where a dim does not split over its axes, or the mesh lacks an axis."""
+        if not shape.experts and (split := self.weights.axes_of("experts", axes.names)):
+            raise Unusable(f"experts=0 with experts split over {', '.join(split)}: nothing to split; set experts to a multiple of the axis")
+        if shape.biases and self.state is not None:
+            raise Unusable(f"router={shape.router} with ZeRO-1 or 2: a bias has no copy in the dtype of the products; use ZeRO-3 or data parallelism")
+        for dim, whole in (("mlp", "hidden dims"), ("length", "sequences")):
+            if shape.experts and (split := self.inside.axes_of(dim, axes.names)):
+                raise Unusable(f"experts={shape.experts} with {whole} split over {', '.join(split)}: experts take whole {whole}; drop that axis, or set experts=0")
+        if unsummed := axes.ordered(self.copies(TABLE) - self._scattered(TABLE)) if self.splits_further(TABLE) else ():
+            found = f"gradients scattered over {', '.join(sorted(self._scattered(TABLE)))} (ZeRO-1 or 2) of weights with copies along {', '.join(unsummed)}"
+            raise Unusable(f"{found}: those would not be summed; use ZeRO-3 or data parallelism beside it")
+        for layout in (self.master, self.weights, self.inside, self.residual):
+            layout.local_shape(("batch",), (shape.micro_batch,), axes)
+            for dim in CHECKED:
+                layout.local_shape((dim,), (getattr(shape, dim),), axes)

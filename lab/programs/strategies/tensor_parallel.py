@@ -1,0 +1,72 @@
+"""Tensor parallelism (Ch. 15): a product is linear, so columns of one matrix and the same rows of the next can be multiplied apart
+and summed once, where the block leaves. The vocabulary is split too, and its softmax is summed, never gathered."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+
+from lab.core.ledger import Kind, Making, Transfer
+from lab.programs.models.seams import Seams
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.strategy import Strategy
+from lab.programs.strategies.terms import (
+    BACKWARD,
+    FORWARD,
+    norm_of_gradients,
+    stream_bytes,
+    tokens_on_device,
+    transfer,
+)
+from lab.meshes.axes import TENSOR, Axes
+from lab.meshes.layouts import Layout
+
+LAYOUT = Layout.of(kv_heads=TENSOR, mlp=TENSOR, vocab=TENSOR)
+# The products that a block begins with: their input's gradient is the sum of as many.
+ATTENTION_INPUTS, MLP_INPUTS = ("query", "key", "value"), ("gate", "up")
+_sum = partial(jax.lax.psum, axis_name=TENSOR)
+
+
+def first(size: int) -> jax.Array:
+    return jax.lax.axis_index(TENSOR) * size
+
+
+def vocabulary_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
+    """Of every token the largest logit, the sum of exponentials and the target's logit: float32, forward only. And the gradient norm."""
+    each = 4 * tokens_on_device(strategy, shape, axes)
+
+    def summed(what: str, making: Making = Making()) -> Transfer:
+        return transfer(Kind.ALL_REDUCE, f"loss/{what}", (TENSOR,), each, FORWARD, "f32", shape.accumulation, axes, making)
+
+    return (summed("largest", Making(product=shape.dtype)), summed("exponentials"), summed("target"), norm_of_gradients(strategy, shape, axes))
+
+
+def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
+    """Sums activations where a block leaves, and their gradients where it was entered.
+
+    Of a recomputed layer only the attention's sum is needed again: by nothing is the MLP's.
+    """
+    X = stream_bytes(strategy, shape, axes)
+
+    def summed(scope: str, phase: str, times: int, making: Making = Making()) -> Transfer:
+        return transfer(Kind.ALL_REDUCE, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, making)
+
+    L = shape.layers
+    again = [summed("layers/attention/leave", BACKWARD, L, Making(is_kept=shape.remat == "dots"))] if shape.remat in ("dots", "full") else []
+    return (
+        summed("embedding", FORWARD, 1),
+        summed("layers/attention/leave", FORWARD, L),
+        summed("layers/mlp/leave", FORWARD, L),
+        summed("head", BACKWARD, 1),
+        *again,
+        summed("layers/mlp/enter", BACKWARD, L, Making(addends=len(MLP_INPUTS))),
+        summed("layers/attention/enter", BACKWARD, L, Making(addends=len(ATTENTION_INPUTS))),
+    )
+
+
+VOCABULARY = Seams(tokens=_sum, largest=partial(jax.lax.pmax, axis_name=TENSOR), first=first)
+# One copy enters, each rank uses it: the transpose sums the ranks' gradients. Partial sums leave: their transpose is free.
+BLOCKS = Seams(enter=partial(jax.lax.pcast, axis_name=TENSOR, to="varying"), leave=_sum, embed=_sum)
+
+TENSOR_PARALLEL = Strategy(weights=LAYOUT, inside=LAYOUT, seams=VOCABULARY | BLOCKS, terms=(block_terms, vocabulary_terms))

@@ -1,0 +1,187 @@
+"""Transfers as theory writes them: kind, scope, axes, payload, executions. Formulas are the book's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from lab.book.parallelism import activation_bytes, gradient_bytes
+from lab.core.ledger import Kind, Making, Transfer
+from lab.programs.models.seams import Dims
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.strategy import Strategy
+from lab.meshes.axes import Axes
+from lab.meshes.layouts import Layout
+
+FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+RECOMPUTING = ("dots", "names", "full")
+"""Policies under which the backward pass runs a layer's products with weights, or what feeds them, again."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One weight of the formula: where it is used, its dims, and how often a pass uses it."""
+
+    scope: str
+    dims: Dims
+    per_pass: int
+
+    @property
+    def is_matrix(self) -> bool:
+        return len(self.dims) > 1
+
+    @property
+    def in_layers(self) -> bool:
+        return self.scope.startswith("layers/")
+
+
+def weights(shape: DecoderShape) -> tuple[Weight, ...]:
+    """All weights of a decoder."""
+    heads, kv = ("kv_heads", "queries", "head_dim"), ("kv_heads", "head_dim")
+    each = ("experts",) if shape.experts else ()
+    layer = {
+        "attention/norm": ("norm",),
+        "attention/query": ("embed", *heads),
+        "attention/key": ("embed", *kv),
+        "attention/value": ("embed", *kv),
+        "attention/out": (*heads, "embed"),
+        "mlp/norm": ("norm",),
+        "mlp/gate": (*each, "embed", "mlp"),
+        "mlp/up": (*each, "embed", "mlp"),
+        "mlp/down": (*each, "mlp", "embed"),
+    }
+    if shape.experts:
+        layer["mlp/router"] = ("embed", "choices")
+    if shape.biases:
+        layer["mlp/bias"] = ("bias",)
+    if shape.experts and shape.shared:
+        layer |= {"mlp/shared/gate": ("embed", "shared_mlp"), "mlp/shared/up": ("embed", "shared_mlp"), "mlp/shared/down": ("shared_mlp", "embed")}
+    ends = {"embedding": ("vocab", "embed"), "norm": ("norm",)} | ({} if shape.tied else {"head": ("embed", "vocab")})
+    in_layers = tuple(Weight(f"layers/{scope}", dims, shape.layers) for scope, dims in layer.items())
+    return in_layers + tuple(Weight(scope, dims, 1) for scope, dims in ends.items())
+
+
+def elements(weight: Weight, layout: Layout, shape: DecoderShape, axes: Axes) -> int:
+    """Of one layer's weight on one device."""
+    return prod(layout.local_shape(weight.dims, [size(dim, shape) for dim in weight.dims], axes))
+
+
+def size(dim: str, shape: DecoderShape) -> int:
+    return shape.embed if dim == "norm" else getattr(shape, dim)
+
+
+def tokens_on_device(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
+    """Of one micro-batch, inside a block."""
+    return prod(strategy.inside.local_shape(("batch", "length"), (shape.micro_batch, shape.length), axes))
+
+
+def stream_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
+    """Activations of one micro-batch at the entrance of a block, in the dtype of the products."""
+    return activation_bytes(tokens_on_device(strategy, shape, axes), shape.embed, shape.bytes_per_element)
+
+
+def transfer(
+    kind: Kind, scope: str, over: Iterable[str], payload_bytes: int, phase: str, dtype: str, executions: int, axes: Axes, making: Making = Making()
+) -> Transfer:
+    spanned = axes.ordered(over)
+    group = prod(axes[axis] for axis in spanned)
+    return Transfer(
+        kind=kind,
+        axes=spanned,
+        group_size=group,
+        groups=axes.size // group,
+        executions=executions,
+        dtype=dtype,
+        payload_bytes=payload_bytes,
+        phase=phase,
+        scope=scope,
+        making=making,
+    )
+
+
+def sum_of_loss(strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:
+    """The one number that every device needs of all: 4 bytes of float32."""
+    making = Making(micro_batches=shape.accumulation, apart=_apart(strategy.inside, axes, strategy.token_axes(axes)))
+    return transfer(Kind.ALL_REDUCE, "loss", strategy.token_axes(axes), 4, FORWARD, "f32", 1, axes, making)
+
+
+def _apart(split: Layout, axes: Axes, over: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """Of the axes of a sum over tokens those that split batches and those that split sequences, where there are both."""
+    groups = tuple(axes.ordered(set(over) & set(split.axes_of(dim, axes.names))) for dim in ("batch", "length"))
+    return groups if all(groups) else ()
+
+
+def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: str) -> Iterator[Transfer]:
+    """Of every weight that ranks along `over` use copies of, the sum of its gradients, on what a device keeps of it.
+
+    Each layer's in the backward pass; the stack's once, after it, where gradients are first added up over micro-batches (in float32)
+    or belong to the ranks' own copies (ZeRO-1 and 2).
+    """
+    is_late = shape.accumulation > 1 or strategy.state is not None
+    for weight in weights(shape):
+        copies = axes.ordered(strategy.copies(weight.dims))
+        if over not in copies or strategy.splits_further(weight.dims):
+            continue
+        dtype, e = ("f32", 4) if weight.dims == ("bias",) else stack_dtype(shape)
+        kept = gradient_bytes(elements(weight, strategy.weights, shape, axes), e)
+        payload, executions = (kept * weight.per_pass, 1) if is_late else (kept, weight.per_pass)
+        making = of_gradient(weight, strategy, shape, axes, is_late)
+        if _split_in_use(weight, strategy, axes):
+            # The scatter before it stands for all uses.
+            making = replace(making, uses=1)
+        yield transfer(Kind.ALL_REDUCE, weight.scope, copies, payload, BACKWARD, dtype, executions, axes, making)
+
+
+def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes, is_late: bool) -> Making:
+    """How a gradient comes about: after the backward passes a stack of all layers', inside them one layer's of one micro-batch."""
+    split = strategy.inside | strategy.residual
+    copies = strategy.copies(weight.dims)
+    all_axes = _summed_over(weight, strategy, axes)
+    return Making(
+        uses=2 if shape.tied and weight.scope == "embedding" else 1,
+        stack=weight.per_pass if is_late else 1,
+        iterations=1 if is_late else weight.per_pass,
+        micro_batches=shape.accumulation if is_late else 1,
+        repeats=1 if is_late else shape.accumulation,
+        product="f32" if weight.dims == ("bias",) else shape.dtype,
+        is_held_whole=weight.scope == "embedding" and strategy.splits_further(weight.dims),
+        sum_over=all_axes if copies and all_axes != axes.ordered(copies) else (),
+        beside=_sums_beside(weight, strategy, shape, axes),
+        apart=_apart(split, axes, copies),
+    )
+
+
+def _summed_over(weight: Weight, strategy: Strategy, axes: Axes) -> tuple[str, ...]:
+    """A weight's gradient, until it is what a device keeps."""
+    return axes.ordered(strategy.copies(weight.dims) | _split_in_use(weight, strategy, axes))
+
+
+def _sums_beside(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) -> frozenset[tuple[str, ...]]:
+    """Axes of every sum in the computation that makes a gradient: of the gradients in the loop over layers, or of those outside it.
+
+    The squares of all gradients are summed beside the latter, where no loop over micro-batches holds these.
+    """
+    is_outside = weight.per_pass == 1
+    gradients = {_summed_over(other, strategy, axes) for other in weights(shape) if (other.per_pass == 1) == is_outside}
+    return frozenset(gradients | ({sharding_axes(strategy, shape, axes)} if is_outside and shape.accumulation == 1 else set()))
+
+
+def _split_in_use(weight: Weight, strategy: Strategy, axes: Axes) -> set[str]:
+    """Axes whose parts of a stored weight are gathered for use, and its gradients scattered."""
+    return {axis for dim in weight.dims for axis in strategy.weights.axes_of(dim, axes.names) if axis not in strategy.inside.axes_of(dim, axes.names)}
+
+
+def stack_dtype(shape: DecoderShape) -> tuple[str, int]:
+    """Of gradients when they are reduced after the backward pass: added up over micro-batches they are float32."""
+    return (shape.dtype, shape.bytes_per_element) if shape.accumulation == 1 else ("f32", 4)
+
+
+def norm_of_gradients(strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:
+    """The sum of squares over the ranks that hold parts: 4 bytes of float32."""
+    return transfer(Kind.ALL_REDUCE, "clip", sharding_axes(strategy, shape, axes), 4, UPDATE, "f32", 1, axes)
+
+
+def sharding_axes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[str, ...]:
+    """Axes along which some weight's master is split."""
+    return axes.ordered(axis for weight in weights(shape) for dim in weight.dims for axis in strategy.master.axes_of(dim, axes.names))

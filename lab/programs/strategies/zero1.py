@@ -1,0 +1,120 @@
+"""ZeRO-1 and ZeRO-2 (Ch. 20): AdamW treats parameters apart, so each rank may update its part of them: gradients are scattered instead
+of summed everywhere, and the new weights are gathered. ZeRO-1 scatters once, after the backward pass; ZeRO-2 each layer's inside it,
+so that no rank ever holds all gradients, and with accumulation for every micro-batch."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from lab.book.parallelism import gradient_bytes
+from lab.core.ledger import Kind, Transfer
+from lab.programs.models.seams import Dims, Seams
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.strategy import Pair, Strategy
+from lab.programs.strategies.terms import (
+    BACKWARD,
+    UPDATE,
+    Weight,
+    elements,
+    norm_of_gradients,
+    of_gradient,
+    stack_dtype,
+    sum_of_loss,
+    sums_of_copies,
+    transfer,
+    weights,
+)
+from lab.meshes.axes import DATA, Axes
+from lab.meshes.layouts import Layout
+
+ACTIVATIONS = Layout.of(batch=DATA)
+STATE = Layout.of(embed=DATA)
+
+
+def copies(dims: Dims) -> frozenset[str]:
+    return frozenset({DATA})
+
+
+def scattered(g: jax.Array, dims: Dims) -> jax.Array:
+    """This rank's part of the sum."""
+    return jax.lax.psum_scatter(g, DATA, scatter_dimension=dims.index("embed"), tiled=True)
+
+
+def renewed(w: jax.Array, dims: Dims) -> jax.Array:
+    return jax.lax.all_gather(w, DATA, axis=dims.index("embed"), tiled=True, to="invarying")
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _anchored(dims: Dims, copy: jax.Array, master: jax.Array) -> jax.Array:
+    return copy
+
+
+def _forward(dims: Dims, copy: jax.Array, master: jax.Array) -> tuple[jax.Array, None]:
+    return copy, None
+
+
+def _backward(dims: Dims, _: None, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jnp.zeros_like(g), scattered(g, dims)
+
+
+_anchored.defvjp(_forward, _backward)
+
+
+def anchored(w: Pair | jax.Array, dims: Dims) -> jax.Array:
+    """The copy, whose gradient is scattered to the master's part as soon as it is known; a norm has no parts."""
+    return _anchored(dims, *w) if isinstance(w, Pair) else w
+
+
+def late_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
+    """ZeRO-1: scatters each stack of gradients once."""
+    return _terms(strategy, shape, axes, is_late=True)
+
+
+def early_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
+    """ZeRO-2: scatters each layer's gradients of every micro-batch."""
+    return _terms(strategy, shape, axes, is_late=False)
+
+
+def _terms(strategy: Strategy, shape: DecoderShape, axes: Axes, is_late: bool) -> tuple[Transfer, ...]:
+    matrices = [weight for weight in weights(shape) if weight.is_matrix]
+    scatters = [_scatter(weight, strategy, shape, axes, is_late) for weight in matrices]
+    gathers = [_gather(weight, strategy, shape, axes) for weight in matrices]
+    norms = sums_of_copies(strategy, shape, axes, DATA)
+    return (*scatters, *gathers, *norms, sum_of_loss(strategy, shape, axes), norm_of_gradients(strategy, shape, axes))
+
+
+def _scatter(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes, is_late: bool) -> Transfer:
+    """The sum of a matrix's gradients."""
+    used, making = elements(weight, strategy.weights, shape, axes), of_gradient(weight, strategy, shape, axes, is_late)
+    dtype, e = stack_dtype(shape) if is_late else (shape.dtype, shape.bytes_per_element)
+    payload = gradient_bytes(used * making.stack, e)
+    executions = 1 if is_late else weight.per_pass * shape.accumulation
+    return transfer(Kind.REDUCE_SCATTER, weight.scope, (DATA,), payload, BACKWARD, dtype, executions, axes, making)
+
+
+def _gather(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:
+    """The new matrix, of all layers at once."""
+    stack = gradient_bytes(elements(weight, strategy.weights, shape, axes) * weight.per_pass, shape.bytes_per_element)
+    return transfer(Kind.ALL_GATHER, f"renew/{weight.scope}", (DATA,), stack, UPDATE, shape.dtype, 1, axes)
+
+
+ZERO1 = Strategy(
+    state=STATE,
+    inside=ACTIVATIONS,
+    residual=ACTIVATIONS,
+    copies=copies,
+    seams=Seams(scatter=scattered, renew=renewed),
+    terms=(late_terms,),
+)
+ZERO2 = Strategy(
+    state=STATE,
+    inside=ACTIVATIONS,
+    residual=ACTIVATIONS,
+    copies=copies,
+    is_anchored=True,
+    seams=Seams(weight=anchored, renew=renewed),
+    terms=(early_terms,),
+)

@@ -1,0 +1,69 @@
+"""ZeRO-3, or FSDP (Ch. 20): an all_reduce is a reduce_scatter and an all_gather, so between the two each rank keeps its part only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import jax
+
+from lab.book.parallelism import gradient_bytes
+from lab.core.ledger import Kind, Making, Transfer
+from lab.programs.models.seams import Dims, Seams
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.strategy import Strategy
+from lab.programs.strategies.terms import (
+    BACKWARD,
+    FORWARD,
+    RECOMPUTING,
+    Weight,
+    elements,
+    norm_of_gradients,
+    of_gradient,
+    sum_of_loss,
+    sums_of_copies,
+    transfer,
+    weights,
+)
+from lab.meshes.axes import FSDP, Axes
+from lab.meshes.layouts import Layout
+
+WEIGHTS = Layout.of(embed=FSDP)
+ACTIVATIONS = Layout.of(batch=FSDP)
+
+
+def gathered(w: jax.Array, dims: Dims) -> jax.Array:
+    """The whole of a weight; the transpose scatters the sum of its gradients."""
+    return jax.lax.all_gather(w, FSDP, axis=dims.index("embed"), tiled=True) if "embed" in dims else w
+
+
+def copies(dims: Dims) -> frozenset[str]:
+    """Norms are too small to split."""
+    return frozenset() if "embed" in dims else frozenset({FSDP})
+
+
+def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
+    """Gathers every matrix for each pass that needs it, and scatters the sum of its gradients; sums norms, loss and squares."""
+    matrices = [weight for weight in weights(shape) if weight.is_matrix]
+    moved = [t for weight in matrices for t in _moves(weight, strategy, shape, axes)]
+    return (*moved, *sums_of_copies(strategy, shape, axes, FSDP), sum_of_loss(strategy, shape, axes), norm_of_gradients(strategy, shape, axes))
+
+
+def _moves(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Iterator[Transfer]:
+    whole = gradient_bytes(elements(weight, strategy.inside, shape, axes), shape.bytes_per_element)
+    executions = weight.per_pass * shape.accumulation
+    # Without recomputation the gathered weights are kept for the backward pass, and with them the memory that ZeRO-3 was to save.
+    again = weight.in_layers and shape.remat in RECOMPUTING
+    repeats = Making(repeats=1 if weight.in_layers else shape.accumulation)
+    for phase in (FORWARD, BACKWARD) if again else (FORWARD,):
+        yield transfer(Kind.ALL_GATHER, weight.scope, (FSDP,), whole, phase, shape.dtype, executions, axes, repeats)
+    yield transfer(Kind.REDUCE_SCATTER, weight.scope, (FSDP,), whole, BACKWARD, shape.dtype, executions, axes, of_gradient(weight, strategy, shape, axes, is_late=False))
+
+
+ZERO3 = Strategy(
+    weights=WEIGHTS,
+    inside=ACTIVATIONS,
+    residual=ACTIVATIONS,
+    copies=copies,
+    seams=Seams(weight=gathered),
+    terms=(terms,),
+)

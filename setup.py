@@ -1,0 +1,6 @@
+"""Packages whose folders stand at the top of the repository, and are imported as parts of `lab`; all else is in pyproject.toml."""
+
+from setuptools import find_packages, setup
+
+MAPPED = {"lab.meshes": "meshes", "lab.experiments": "experiments"}
+setup(packages=[*find_packages(include=["lab", "lab.*"]), *MAPPED], package_dir=MAPPED)

@@ -1,0 +1,330 @@
+"""What `lab` prints and how it ends, run inside this process but where the process itself is the matter."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab.cli import main as cli
+from lab.meshes.targets import parse_target
+from tests.paths import ROOT
+
+TEXT = """HloModule jit_step, num_partitions=8
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+ENTRY %main (p: f32[256]) -> f32[256] {
+  %p = f32[256]{0} parameter(0)
+  ROOT %all-reduce = f32[256]{0} all-reduce(%p), channel_id=1, replica_groups=[2,4]<=[8], use_global_device_ids=true, to_apply=%add
+}
+"""
+ALL_REDUCE = "all-reduce(%p), channel_id=1, replica_groups=[2,4]<=[8], use_global_device_ids=true,"
+ONE_DEVICE = TEXT.replace(", num_partitions=8", "").replace(ALL_REDUCE, "map(%p), dimensions={0},")
+
+PROGRAM = """
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+def step(w, x):
+    return (x @ w).sum()
+
+def build(mesh):
+    print("building")
+    w = jax.ShapeDtypeStruct((64, 32), jnp.float32, sharding=NamedSharding(mesh, P("tensor", None)))
+    x = jax.ShapeDtypeStruct((16, 64), jnp.float32, sharding=NamedSharding(mesh, P(None, "tensor")))
+    return step, (w, x)
+
+def raises(mesh):
+    deeper()
+
+def deeper():
+    raise RuntimeError("the weights are missing\\nand more")
+
+def returns_three(mesh):
+    return 3
+
+def does_not_lower(mesh):
+    return lambda x: x.nonsense(), (jnp.ones(8),)
+"""
+
+
+@pytest.fixture(autouse=True)
+def sources(tmp_path):
+    """`step.hlo` and `model.py` in the folder that `lab` runs in."""
+    (tmp_path / "step.hlo").write_text(TEXT)
+    (tmp_path / "model.py").write_text(PROGRAM)
+
+
+def assert_refused(answer, *words: str) -> None:
+    """Status 2, nothing on stdout, one line on stderr with these words."""
+    assert (answer.status, answer.out) == (2, "")
+    (line,) = answer.err.splitlines()
+    assert line.startswith("lab: ")
+    assert all(word in line for word in words), line
+
+
+def test_an_all_reduce_of_1024_bytes_over_four_sends_1536(lab):
+    answer = lab("inspect", "step.hlo", "--mesh", "data=2,tensor=4", "--json")
+    (transfer,) = json.loads(answer.out)["transfers"]
+    assert (transfer["axes"], transfer["payload_bytes"], transfer["wire_bytes"]) == (["tensor"], 1024, 1536)
+    assert (answer.status, answer.err) == (0, "")
+
+
+def test_without_a_mesh_a_text_is_read_all_the_same(lab):
+    (transfer,) = json.loads(lab("inspect", "step.hlo", "--json").out)["transfers"]
+    assert (transfer["axes"], transfer["group_size"]) == (None, 4)
+
+
+def test_the_table_is_plain_in_a_pipe(lab):
+    answer = lab("inspect", "step.hlo", "--mesh", "data=2,tensor=4")
+    assert answer.out.startswith("step.hlo: nothing found that it could do without\n\nstep.hlo: 8 devices, mesh data=2,tensor=4\n")
+    assert "all_reduce" in answer.out
+    assert "\x1b" not in answer.out
+
+
+def test_a_compressed_text_gives_the_same_ledger(lab, tmp_path):
+    (tmp_path / "step.hlo.gz").write_bytes(gzip.compress(TEXT.encode()))
+    plain, compressed = (json.loads(lab("inspect", name, "--json").out) for name in ("step.hlo", "step.hlo.gz"))
+    assert plain | {"source": "step.hlo.gz"} == compressed
+
+
+def test_two_sources_give_a_list_of_two_in_their_order(lab, tmp_path):
+    (tmp_path / "alone.hlo").write_text(ONE_DEVICE)
+    ledgers = json.loads(lab("inspect", "step.hlo", "alone.hlo", "--json").out)
+    assert [(ledger["source"], len(ledger["transfers"])) for ledger in ledgers] == [("step.hlo", 1), ("alone.hlo", 0)]
+
+
+def test_a_dump_gives_the_partitioned_modules_and_not_the_small_ones(lab, tmp_path):
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    (dump / "module_0001.jit_add.cpu_after_optimizations.txt").write_text(ONE_DEVICE)
+    (dump / "module_0002.jit_step.before_optimizations.txt").write_text(TEXT)
+    (dump / "module_0002.jit_step.cpu_after_optimizations.txt").write_text(TEXT)
+    (dump / "module_0002.jit_step.cpu_after_optimizations-buffer-assignment.txt").write_text("BufferAssignment:")
+    assert json.loads(lab("inspect", "dump", "--json").out)["source"] == "dump/module_0002.jit_step.cpu_after_optimizations.txt"
+
+
+def test_a_dump_of_one_device_modules_gives_them_all(lab, tmp_path):
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    for number in (1, 2):
+        (dump / f"module_{number:04}.jit_add.cpu_after_optimizations.txt").write_text(ONE_DEVICE)
+    assert len(json.loads(lab("inspect", "dump", "--json").out)) == 2
+
+
+@pytest.mark.parametrize("source", ["model.py:build", "model:build"])
+def test_a_program_is_compiled_for_as_many_cpu_devices_as_its_mesh_has(lab, source):
+    answer = lab("inspect", source, "--mesh", "tensor=8", "--json")
+    ledger = json.loads(answer.out)
+    (transfer,) = ledger["transfers"]
+    assert ledger["target"] == "cpu:8"
+    assert (transfer["kind"], transfer["axes"], transfer["payload_bytes"]) == ("all_reduce", ["tensor"], 16 * 32 * 4)
+    assert ledger["memory"]["arguments"] == (64 * 32 + 16 * 64) * 4 // 8
+
+
+def test_what_build_prints_stays_out_of_the_answer(lab):
+    answer = lab("inspect", "model.py:build", "--mesh", "tensor=8", "--json")
+    assert answer.err == "building\n"
+
+
+def test_a_missing_file_is_refused(lab):
+    assert_refused(lab("inspect", "nowhere.hlo"), "nowhere.hlo", "no such file")
+
+
+def test_an_empty_file_is_refused(lab, tmp_path):
+    (tmp_path / "empty.hlo").write_text(" \n")
+    assert_refused(lab("inspect", "empty.hlo"), "empty.hlo", "empty")
+
+
+def test_a_file_that_is_no_hlo_is_refused(lab, tmp_path):
+    (tmp_path / "poem.txt").write_text("roses are red\n")
+    assert_refused(lab("inspect", "poem.txt"), "poem.txt", "no HLO")
+
+
+def test_a_binary_file_is_refused(lab, tmp_path):
+    (tmp_path / "module.pb").write_bytes(bytes(range(256)))
+    assert_refused(lab("inspect", "module.pb"), "module.pb", "binary")
+
+
+def test_a_cut_archive_is_refused(lab, tmp_path):
+    (tmp_path / "cut.hlo.gz").write_bytes(gzip.compress(TEXT.encode())[:-20])
+    assert_refused(lab("inspect", "cut.hlo.gz"), "cut.hlo.gz", "gzip")
+
+
+def test_a_file_with_a_wrong_name_for_an_archive_is_refused(lab, tmp_path):
+    (tmp_path / "plain.gz").write_text(TEXT)
+    assert_refused(lab("inspect", "plain.gz"), "plain.gz", "gzip")
+
+
+def test_a_folder_without_a_dump_is_refused_with_the_flag_that_makes_one(lab, tmp_path):
+    (tmp_path / "nothing").mkdir()
+    assert_refused(lab("inspect", "nothing"), "nothing", "--xla_dump_to=nothing")
+
+
+def test_a_mesh_of_four_for_eight_devices_is_refused(lab):
+    assert_refused(lab("inspect", "step.hlo", "--mesh", "tensor=4"), "8 devices", "tensor=4")
+
+
+def test_one_bad_source_of_two_leaves_nothing_half_written(lab):
+    assert_refused(lab("inspect", "step.hlo", "nowhere.hlo", "--json"), "nowhere.hlo")
+
+
+def test_a_mesh_in_another_form_is_refused(lab):
+    assert_refused(lab("inspect", "step.hlo", "--mesh", "tensor"), "'tensor'", "fsdp=16,tensor=8")
+
+
+def test_an_unknown_chip_is_refused_with_the_known_ones(lab):
+    assert_refused(lab("inspect", "step.hlo", "--target", "gpu:h99:1x8"), "h99", "h100", "b200")
+
+
+def test_a_target_in_another_form_is_refused(lab):
+    assert_refused(lab("inspect", "step.hlo", "--target", "h100"), "'h100'", "gpu:CHIP:HOSTSxGPUS")
+
+
+def test_a_program_without_a_mesh_is_refused(lab):
+    assert_refused(lab("inspect", "model.py:build"), "--mesh")
+
+
+def test_a_program_without_a_function_is_told_how_to_name_it(lab):
+    assert_refused(lab("inspect", "model.py"), "model.py:build")
+
+
+def test_a_program_file_that_is_missing_is_refused(lab):
+    assert_refused(lab("inspect", "nowhere.py:build", "--mesh", "tensor=8"), "nowhere.py", "no such file")
+
+
+def test_a_module_that_is_missing_is_refused(lab):
+    assert_refused(lab("inspect", "no.module:build", "--mesh", "tensor=8"), "ModuleNotFoundError")
+
+
+def test_a_builder_that_is_missing_is_refused_with_those_that_are_there(lab):
+    assert_refused(lab("inspect", "model.py:make", "--mesh", "tensor=8"), "'make'", "build, raises, deeper, returns_three")
+
+
+def test_a_builder_that_returns_something_else_is_refused(lab):
+    assert_refused(lab("inspect", "model.py:returns_three", "--mesh", "tensor=8"), "int", "(function, args)")
+
+
+def test_a_builder_that_raises_shows_its_own_two_frames_and_one_line(lab):
+    answer = lab("inspect", "model.py:raises", "--mesh", "tensor=8")
+    *frames, line = answer.err.splitlines()
+    assert line == "lab: model.py:raises raised RuntimeError: the weights are missing"
+    assert sum('model.py", line' in frame for frame in frames) == 2
+    assert not any("site-packages" in frame or "lab/" in frame for frame in frames)
+    assert (answer.status, answer.out) == (2, "")
+
+
+def test_a_function_that_does_not_lower_shows_its_own_frame_and_one_line(lab):
+    answer = lab("inspect", "model.py:does_not_lower", "--mesh", "tensor=8")
+    assert answer.err.splitlines()[-1].startswith("lab: model.py:does_not_lower raised AttributeError: ")
+    assert 'model.py", line' in answer.err
+    assert answer.status == 2
+
+
+def test_a_sharding_over_an_axis_that_the_mesh_lacks_is_refused_with_both_names(lab):
+    answer = lab("inspect", "model.py:build", "--mesh", "data=8")
+    line = answer.err.splitlines()[-1]
+    assert "tensor" in line and "data" in line
+    assert answer.status == 2
+
+
+def test_sixteen_fake_devices_after_jax_started_with_eight_are_refused(lab):
+    import jax
+
+    assert len(jax.devices()) == 8
+    assert_refused(lab("inspect", "model.py:build", "--mesh", "tensor=16"), "16", "8")
+
+
+def test_a_mesh_that_is_not_the_targets_size_is_refused(lab):
+    assert_refused(lab("inspect", "model.py:build", "--mesh", "tensor=4", "--target", "cpu:8"), "4 devices", "cpu:8")
+
+
+def test_a_plugin_that_is_not_installed_is_refused_with_the_command(lab, monkeypatch):
+    from lab.meshes import plugins
+
+    monkeypatch.setattr(plugins, "installed", lambda platform: False)
+    assert_refused(lab("inspect", "model.py:build", "--mesh", "tensor=6", "--target", "gpu:h100:1x6"), "pip install 'sharding-lab[gpu]'")
+
+
+def test_a_topology_that_the_plugin_refuses_is_refused_in_its_own_words(lab):
+    pytest.importorskip("libtpu", reason="the TPU plugin is not installed")
+    answer = lab("inspect", "model.py:build", "--mesh", "tensor=21", "--target", "tpu:v5e:3x7")
+    assert_refused(answer, "tpu:v5e:3x7", "the plugin refuses it")
+
+
+def test_every_known_chip_is_listed_with_a_target_that_parses(lab):
+    rows = json.loads(lab("targets", "--json").out)
+    assert all(str(parse_target(row["target"])) == row["target"] for row in rows)
+    assert {row["chip"] for row in rows} >= {"h100", "h200", "a100", "b200", "v4", "v5e", "v5p", "v6e"}
+
+
+def test_a_target_without_its_plugin_is_listed_with_the_command_that_installs_it(lab, monkeypatch):
+    from lab.meshes import plugins
+
+    monkeypatch.setattr(plugins, "installed", lambda platform: platform == "cpu")
+    lines = [line for line in lab("targets").out.splitlines() if line.startswith("gpu:")]
+    assert len(lines) == 4
+    assert all(line.endswith("no             pip install 'sharding-lab[gpu]'") for line in lines)
+
+
+@pytest.mark.parametrize("arguments", ["", "frobnicate", "inspect", "inspect step.hlo --colour", "inspect step.hlo --mesh"])
+def test_a_wrong_command_line_gets_one_line(lab, arguments):
+    assert_refused(lab(*arguments.split()), "--help")
+
+
+def test_control_c_ends_the_line_and_with_130(lab, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.inspection, "read_texts", interrupted)
+    assert lab("inspect", "step.hlo") == (130, "", "\n")
+
+
+def test_a_reader_that_went_away_is_no_error(tmp_path):
+    (tmp_path / "step.hlo").write_text(TEXT)
+    root = ROOT
+    more_than_a_buffer = [tmp_path / "step.hlo"] * 50
+    command = [sys.executable, "-m", "lab.cli", "inspect", *more_than_a_buffer]
+    lab = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    lab.stdout.close()
+    assert lab.stderr.read() == b""
+    assert lab.wait() == 141
+
+
+def started(*arguments, **environment):
+    """`lab` as a process of its own."""
+    return subprocess.Popen([sys.executable, "-m", "lab.cli", *arguments], cwd=ROOT, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_where_output_knows_no_lines_of_tables_a_table_is_printed_all_the_same():
+    lab = started("list", PYTHONIOENCODING="latin-1")
+    out, err = lab.communicate()
+    assert (lab.returncode, err) == (0, b"") and out.startswith(b"experiment ") and b"????" in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_is_told_in_a_line(lab, tmp_path):
+    (tmp_path / "step.hlo").write_text(TEXT)
+    told = lab("inspect", "step.hlo", "--html", "/dev/full")
+    assert (told.status, told.out, told.err) == (2, "", "lab: output: cannot be read or written (No space left on device)\n")
+
+
+def test_what_stood_in_a_file_stays_until_all_is_written(tmp_path, monkeypatch):
+    path = tmp_path / "page.html"
+    cli._write(path, "old")
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cli._write(path, "new")
+    assert path.read_text() == "old" and not list(tmp_path.glob("*.part")) + list(tmp_path.glob(".*"))
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt

@@ -1,0 +1,135 @@
+"""`lab list`, `lab run` and `lab verify`, on programs small enough for a test."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from lab.cli import main as cli
+from lab.harness.experiment import Experiment, load, names
+from lab.core.ledger import Kind, Ledger, Transfer
+from lab.meshes import plugins
+from lab.meshes.errors import Unusable
+
+SMALL = ("--set", "layers=2", "--set", "batch=16", "--set", "length=16", "--set", "embed=64", "--set", "mlp=96", "--set", "vocab=48")
+ONE = ("run", "ch14_data_parallel", "--target", "cpu:8", "--style", "explicit", *SMALL)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What would have been run: (runs, mesh, settings) of each command; trainings are not run and questions not answered."""
+    asked = []
+    monkeypatch.setattr(cli, "_results", lambda runs, mesh=None, settings=None: asked.append((runs, mesh, settings)) or [])
+    monkeypatch.setattr(cli, "_trained", lambda *_: [])
+    monkeypatch.setattr(cli.suite, "answers", lambda *_: [])
+    monkeypatch.setattr(cli.verdicts, "results_text", lambda results: "")
+    monkeypatch.setattr(cli.verdicts, "summary_text", lambda results: "")
+    return asked
+
+
+def results(answer) -> list[dict]:
+    assert answer.err == ""
+    printed = json.loads(answer.out)
+    assert printed["schema"] == "sharding-lab/run/1"
+    return printed["results"]
+
+
+def test_every_experiment_is_listed_with_its_question(lab):
+    listed = json.loads(lab("list", "--json").out)
+    assert {"ch14_data_parallel", "ch15_tensor_parallel", "ch20_zero3"} <= {row["name"] for row in listed}
+    assert all(row["question"].endswith("?") for row in listed)
+
+
+def test_a_run_gives_the_fields_of_the_contract_and_two_layers_of_64_by_96_in_bf16(lab):
+    answer = lab(*ONE, "--json")
+    (result,) = results(answer)
+    assert answer.status == 0
+    assert {key: result[key] for key in ("experiment", "style", "target", "mesh")} == {
+        "experiment": "ch14_data_parallel",
+        "style": "explicit",
+        "target": "cpu:8",
+        "mesh": {"data": 8},
+    }
+    assert result["parameters"]["embed"] == 64
+    assert set(result) >= {"verdict", "terms", "unexplained", "missing", "claims", "numerics", "memory", "seconds"}
+    assert result["numerics"]["worst_relative_error"] <= result["numerics"]["tolerance"]
+    (up,) = [term for term in result["terms"] if term["term"] == "layers/mlp/up"]
+    assert up["predicted"]["payload_bytes"] == 2 * 64 * 96 * 2
+    assert up["measured"]["executions"] == up["predicted"]["executions"] == 2
+
+
+def test_three_styles_and_two_targets_are_six_runs_on_the_users_own_mesh(lab, asked):
+    lab("run", "ch14_data_parallel", "--target", "cpu:8", "--target", "cpu:4", "--mesh", "data=8", *SMALL)
+    ((runs, mesh, settings),) = asked
+    assert [(str(target), style) for _, target, style in runs] == [(t, s) for t in ("cpu:8", "cpu:4") for s in ("declared", "typed", "explicit")]
+    assert mesh.shape == {"data": 8}
+    assert settings == {"layers": "2", "batch": "16", "length": "16", "embed": "64", "mlp": "96", "vocab": "48"}
+
+
+def test_verify_runs_all_styles_of_every_experiment_on_its_own_targets(lab, asked, monkeypatch):
+    monkeypatch.setattr(plugins, "installed", lambda platform: True)
+    lab("verify")
+    ((runs, mesh, settings),) = asked
+    assert {(e.name, str(target), style) for e, target, style in runs} >= {
+        ("ch20_zero3", target, style) for target in ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4") for style in ("declared", "typed", "explicit")
+    }
+    assert (mesh, settings) == (None, None)
+
+
+def test_a_prediction_that_does_not_hold_ends_with_1(lab, monkeypatch):
+    from lab.experiments import ch14_data_parallel as chapter
+
+    wrong = Ledger((Transfer(Kind.ALL_REDUCE, ("data",), 8, 2, "bf16", 7, scope="layers/mlp/up"),))
+    monkeypatch.setattr(chapter, "EXPERIMENT", replace(chapter.EXPERIMENT, predict=lambda *_: wrong))
+    answer = lab(*ONE, "--json")
+    assert (answer.status, results(answer)[0]["verdict"]) == (1, "refuted")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "ch99_nothing"), ("ch99_nothing", "ch14_data_parallel")),
+        ((*ONE, "--set", "depth=2"), ("'depth'", "layers")),
+        ((*ONE, "--set", "layers=two"), ("layers=two", "int")),
+        ((*ONE, "--set", "layers"), ("--set layers", "NAME=VALUE")),
+        ((*ONE, "--style", "imperative"), ("'imperative'", "declared, typed, explicit")),
+        ((*ONE, "--mesh", "pipe=8"), ("'data'", "pipe")),
+        ((*ONE, "--mesh", "data=4"), ("4 devices", "cpu:8")),
+        ((*ONE, "--set", "batch=12"), ("12", "8")),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_line(lab, arguments, words):
+    answer = lab(*arguments)
+    (line,) = answer.err.splitlines()
+    assert (answer.status, answer.out) == (2, "")
+    assert line.startswith("lab: ") and all(word in line for word in words), line
+
+
+def test_help_tells_every_style_that_an_experiment_has(lab):
+    styles = {style for name in names() if isinstance(load(name), Experiment) for style in load(name).styles}
+    assert styles == {"declared", "typed", "explicit"} and all(f"{style} (" in lab("run", "--help").out for style in styles)
+
+
+def test_a_note_of_ours_is_told_and_one_of_jax_is_not(capsys):
+    refused = Unusable("length=6: expected 8")
+    for note in ("--------------------\nFor simplicity, JAX has removed its internal frames", "in model.py:3"):
+        refused.add_note(note)
+    assert (cli._refuse(refused), capsys.readouterr().err) == (2, "in model.py:3\nlab: length=6: expected 8\n")
+
+
+def test_verify_in_full_takes_every_chip_with_clusters_of_the_same_shape(lab, asked, monkeypatch):
+    monkeypatch.setattr(plugins, "installed", lambda platform: True)
+    lab("verify", "--full")
+    every = [(run.experiment.name, str(run.target), run.experiment.parameters) for run in asked[0][0] if run.style == "explicit"]
+    assert len(every) == len(set(every))
+    assert sum(target == "tpu:v5p:2x2x4" and getattr(size, "vocab", 0) == 128256 for _, target, size in every) == 9
+    runs = [(name, target) for name, target, _ in every]
+    assert set(runs) >= {("ch14_data_parallel", target) for target in ("cpu:8", "gpu:h100:2x8", "gpu:b200:2x8", "tpu:v6e:2x4")}
+    assert ("ch24_llama3_405b", "gpu:b200:2048x8") in runs
+
+
+def test_verify_leaves_out_what_has_no_plugin_and_says_so_in_a_line(lab, asked, monkeypatch):
+    monkeypatch.setattr(plugins, "installed", lambda platform: platform == "cpu")
+    answer = lab("verify")
+    assert {target.platform for _, target, _ in asked[0][0]} == {"cpu"}
+    assert [line.partition(",")[0] for line in answer.err.splitlines()] == ["lab: no gpu targets", "lab: no tpu targets"]

@@ -1,0 +1,95 @@
+"""`lab.inspect` from Python, on functions, lowered and compiled objects, and texts."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+import lab
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import make_mesh, parse_target
+
+TARGET = parse_target("cpu:8")
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return make_mesh(TARGET, Axes.parse("data=2,tensor=4"))
+
+
+@pytest.fixture(scope="module")
+def arguments(mesh):
+    """w [64, 32] split by rows over tensor, x [16, 64] by rows over data and columns over tensor."""
+    w = jax.ShapeDtypeStruct((64, 32), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec("tensor")))
+    x = jax.ShapeDtypeStruct((16, 64), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec("data", "tensor")))
+    return w, x
+
+
+def product(w, x):
+    with jax.named_scope("product"):
+        return x @ w
+
+
+def test_partial_products_of_8_rows_are_summed_over_tensor(mesh, arguments):
+    ledger = lab.inspect(product, *arguments, mesh=mesh)
+    (transfer,) = ledger.transfers
+    assert (transfer.kind, transfer.axes, transfer.payload_bytes) == ("all_reduce", ("tensor",), 8 * 32 * 4)
+    assert ledger.mesh == {"data": 2, "tensor": 4}
+    assert ledger.flops == 2 * 8 * 16 * 32
+
+
+def test_plain_jitted_lowered_and_compiled_give_the_same_transfers(mesh, arguments):
+    jitted = jax.jit(product)
+    lowered = jitted.lower(*arguments)
+    programs = (product, *arguments), (jitted, *arguments), (lowered,), (lowered.compile(),)
+    ledgers = [lab.inspect(*program, mesh=mesh) for program in programs]
+    assert all(ledger.transfers == ledgers[0].transfers for ledger in ledgers)
+
+
+def test_the_mesh_of_the_arguments_is_taken_where_none_is_given(arguments):
+    assert lab.inspect(product, *arguments).mesh == {"data": 2, "tensor": 4}
+
+
+def test_the_mesh_of_a_compiled_object_is_found_in_its_shardings(arguments):
+    assert lab.inspect(jax.jit(product).lower(*arguments).compile()).mesh == {"data": 2, "tensor": 4}
+
+
+def test_arguments_without_shardings_run_on_the_whole_mesh(mesh):
+    ledger = lab.inspect(product, jnp.ones((64, 32)), jnp.ones((16, 64)), mesh=mesh)
+    assert (ledger.devices, ledger.transfers) == (8, ())
+
+
+def test_memory_of_one_device_holds_its_share_of_the_arguments(mesh, arguments):
+    memory = lab.inspect(product, *arguments, mesh=mesh).memory
+    assert memory.arguments == (64 * 32 // 4 + 16 * 64 // 8) * 4
+    assert memory.outputs == 8 * 32 * 4
+
+
+def test_the_peak_of_a_cpu_program_is_left_out(mesh, arguments):
+    assert lab.inspect(product, *arguments, mesh=mesh).memory.peak is None
+
+
+def test_a_text_gives_the_transfers_of_the_compiled_object_it_came_from(tmp_path, mesh, arguments):
+    compiled = jax.jit(product).lower(*arguments).compile()
+    path = tmp_path / "product.hlo"
+    path.write_text(compiled.as_text())
+    assert lab.inspect(path, mesh=Axes.of(mesh.shape), target="cpu:8").transfers == lab.inspect(compiled, mesh=mesh).transfers
+
+
+def test_a_target_tells_the_link(mesh, arguments):
+    (transfer,) = lab.inspect(product, *arguments, mesh=mesh, target="cpu:8").transfers
+    assert transfer.link == "host"
+
+
+def test_a_folder_of_two_modules_needs_a_choice(tmp_path, mesh, arguments):
+    text = jax.jit(product).lower(*arguments).compile().as_text()
+    for number in (1, 2):
+        (tmp_path / f"module_{number:04}.jit_product.cpu_after_optimizations.txt").write_text(text)
+    with pytest.raises(Unusable, match="2 partitioned modules"):
+        lab.inspect(tmp_path)
+
+
+def test_the_mesh_of_another_size_is_refused(arguments):
+    with pytest.raises(Unusable, match="8 devices"):
+        lab.inspect(jax.jit(product).lower(*arguments), mesh=Axes.parse("tensor=4"))

@@ -1,0 +1,107 @@
+"""The plan of a TPU program beside a whole compilation of it."""
+
+from dataclasses import replace
+from math import prod
+from operator import attrgetter
+
+import jax
+import pytest
+
+from lab.experiments.ch20_zero3 import EXPERIMENT
+from lab.compile import xla_dump as planning
+from lab.hlo.buffers import read_buffers
+from lab.compile.inspection import inspect_program
+from lab.programs.models.shape import DecoderShape
+from lab.compile.xla_dump import Order, Plan, Refused, can_plan, lower, plan
+from lab.harness.run import run
+from lab.meshes import plugins
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import make_mesh, parse_target
+
+SMALL = DecoderShape().shrunk()
+TARGET = parse_target("tpu:v5p:2x2x2")
+
+needs_libtpu = pytest.mark.skipif(not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed")
+
+
+def _order(**sizes: int) -> Order:
+    return Order(EXPERIMENT.name, "explicit", DecoderShape().shrunk(**sizes), TARGET, EXPERIMENT.axes(TARGET))
+
+
+@pytest.fixture(scope="module")
+def planned() -> Plan:
+    return plan(_order())
+
+
+@needs_libtpu
+def test_a_plan_has_the_ledger_and_the_peak_of_the_whole_compilation(planned):
+    measured = run(EXPERIMENT, target=TARGET, style="explicit", parameters=SMALL).measured
+    figures = attrgetter("arguments", "outputs", "aliased", "peak", "padding")
+    mesh = make_mesh(TARGET, EXPERIMENT.axes(TARGET))
+    whole = inspect_program(lower(EXPERIMENT, "explicit", SMALL, mesh).compile(), (), mesh, TARGET, source=EXPERIMENT.name)
+    assert (measured.transfers, measured.flops, measured.notes) == (whole.transfers, whole.flops, whole.notes)
+    assert figures(planned.memory) == figures(measured.memory) == figures(whole.memory)
+
+
+@needs_libtpu
+def test_a_plan_tells_what_a_device_takes_and_gives_back(planned):
+    """Master, two moments, and a step's count; then tokens and targets, or loss and norm."""
+    weights = EXPERIMENT.state(SMALL, make_mesh(TARGET, EXPERIMENT.axes(TARGET)))
+    held = [prod(w.sharding.shard_shape(w.shape)) for w in jax.tree.leaves(weights)]
+    assert list(planned.taken) == [*held, 2 * 32, 2 * 32]
+    assert list(planned.given_back) == [*held, 1, 1]
+
+
+@needs_libtpu
+def test_a_program_too_large_for_the_chip_is_refused_in_the_compilers_words():
+    with pytest.raises(Refused, match="Ran out of memory on HBM"):
+        plan(_order(vocab=2**24, embed=1024))
+
+
+def test_an_unknown_experiment_is_told_as_it_is():
+    with pytest.raises(Unusable, match="no experiment 'none'"):
+        plan(Order("none", "explicit", SMALL, TARGET, EXPERIMENT.axes(TARGET)))
+
+
+def test_a_compiler_that_dies_is_told(monkeypatch):
+    monkeypatch.setattr(planning.sys, "executable", "/bin/false")
+    with pytest.raises(Refused, match="the compiler ended without a plan"):
+        plan(_order())
+
+
+def test_only_named_experiments_on_tpus_are_planned():
+    assert can_plan(EXPERIMENT, TARGET)
+    assert not can_plan(EXPERIMENT, parse_target("gpu:h100:1x8"))
+    assert not can_plan(replace(EXPERIMENT, build=lower), TARGET)
+
+
+@pytest.mark.parametrize("freed_first", [False, True])
+def test_two_temporaries_in_one_place_of_5_bytes_and_one_of_7_hold_12_at_most(freed_first):
+    """Beside an argument of 3 and a constant of 1; whether the first is freed before the second takes its place or after."""
+    allocate, free, share = range(3)
+    handed_over = [(free, 0), (share, 1)] if freed_first else [(share, 1), (free, 0)]
+    sizes = b"".join(_field(1, _number(1, i) + _number(2, size)) for i, size in enumerate((5, 5, 7)))
+    events = [(allocate, 0), *handed_over, (allocate, 2), (free, 1), (free, 2)]
+    trace = b"".join(_field(1, _number(1, kind) + _number(2, buffer)) for kind, buffer in events)
+    argument = _field(3, _number(1, 0) + _number(2, 3) + _number(5, 1) + _number(7, 1))
+    constant, block = _field(3, _number(1, 1) + _number(2, 1) + _number(12, 1)), _field(3, _number(1, 2) + _number(2, 20))
+    elsewhere = _field(3, _number(1, 3) + _number(2, 300) + _number(8, 1))
+    held = read_buffers(_field(3, sizes + argument + constant + block + elsewhere + _field(4, trace)))
+    assert (held.arguments, held.outputs, held.aliased, held.temporaries, held.peak) == (3, 3, 3, 20, 3 + 1 + 12)
+
+
+def test_a_module_without_buffers_is_refused():
+    with pytest.raises(ValueError, match="no buffer assignment"):
+        read_buffers(_field(1, b"module"))
+
+
+def _number(field: int, value: int) -> bytes:
+    return bytes([field << 3]) + _varint(value)
+
+
+def _field(field: int, value: bytes) -> bytes:
+    return bytes([field << 3 | 2]) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    return bytes([value & 127 | 128]) + _varint(value >> 7) if value > 127 else bytes([value])

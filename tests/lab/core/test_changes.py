@@ -1,0 +1,145 @@
+"""What changed between two ledgers, and how the command line tells it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.core.changes import by_axes, changes
+from lab.core.ledger import Kind, Ledger, Part
+from lab.report.changes import changes_text
+from tests.lab.ledgers import ledger, transfer
+
+GATHER = transfer(Kind.ALL_GATHER, ("data",), 800, executions=3, phase="forward", scope="mlp", origin="step.py:7", instruction="ag.1")
+REDUCE = transfer(Kind.ALL_REDUCE, ("data",), 80, phase="backward", scope="mlp")
+
+
+@pytest.mark.parametrize(
+    "before, after, what",
+    [
+        ((), (GATHER,), "appeared"),
+        ((GATHER,), (), "vanished"),
+        ((GATHER,), (replace(GATHER, executions=4),), "grew"),
+        ((GATHER,), (replace(GATHER, payload_bytes=400),), "shrank"),
+        ((GATHER,), (replace(GATHER, dtype="s32"),), "changed"),
+        ((GATHER,), (replace(GATHER, scope="attention"),), "moved"),
+        ((GATHER,), (replace(GATHER, phase="backward"),), "moved"),
+    ],
+)
+def test_each_kind_of_change_is_named(before, after, what):
+    (change,) = changes(ledger(*before, REDUCE), ledger(REDUCE, *after))
+    assert change.what == what
+
+
+def test_another_kind_at_the_same_place_is_one_gone_and_one_come():
+    found = changes(ledger(GATHER), ledger(replace(GATHER, kind=Kind.ALL_REDUCE)))
+    assert {change.what for change in found} == {"appeared", "vanished"}
+
+
+def test_lines_and_instructions_are_not_compared():
+    assert changes(ledger(GATHER), ledger(replace(GATHER, origin="step.py:70", instruction="ag.9"))) == ()
+
+
+def test_a_combined_transfer_equals_its_operands_one_by_one():
+    one, other = (replace(GATHER, payload_bytes=size, scope="") for size in (100, 700))
+    both = replace(GATHER, parts=(Part("f32", 100), Part("f32", 700)))
+    assert changes(ledger(one, other), ledger(both)) == ()
+
+
+def test_the_largest_change_stands_first():
+    found = changes(ledger(), ledger(REDUCE, GATHER))
+    assert [change.after.kind for change in found] == [Kind.ALL_GATHER, Kind.ALL_REDUCE]
+
+
+def test_what_vanished_along_an_axis_makes_up_for_nothing_that_appeared():
+    (along,) = by_axes(ledger(GATHER), ledger(replace(GATHER, kind=Kind.REDUCE_SCATTER), REDUCE))
+    assert (along.axes, along.before, along.after) == ("data", 2100, 2100 + 140)
+    assert along.changed == 2 * 2100 + 140
+
+
+def test_executions_that_become_unknown_are_a_change():
+    (change,) = changes(ledger(GATHER), ledger(replace(GATHER, executions=None)))
+    assert change.what == "shrank" and change.after.totals.lower_bound
+    assert ">=" in changes_text(ledger(GATHER), ledger(replace(GATHER, executions=None)))
+
+
+transfers = st.builds(transfer, st.sampled_from(Kind), st.sampled_from([("data",), None]), st.integers(1, 9), st.integers(1, 3), scope=st.sampled_from(["a", "b"]))
+
+
+@given(st.lists(transfers, max_size=6), st.lists(transfers, max_size=6))
+def test_changes_add_up_to_the_difference_of_the_totals(before, after):
+    found = changes(ledger(*before), ledger(*after))
+    assert sum(change.added_wire_bytes for change in found) == ledger(*after).totals().wire_bytes - ledger(*before).totals().wire_bytes
+
+
+@given(st.lists(transfers, max_size=6), st.randoms())
+def test_order_is_no_change(some, random):
+    assert changes(ledger(*some), ledger(*random.sample(some, len(some)))) == ()
+
+
+@given(st.lists(transfers, max_size=6))
+def test_a_ledger_survives_its_json(some):
+    found = ledger(*some, notes=("a note",), flops=7)
+    assert Ledger.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+def test_lab_diff_of_saved_ledgers_tells_what_appeared_and_exits_with_1(lab, tmp_path):
+    names = [str(tmp_path / name) for name in ("before.json", "after.json")]
+    for name, found in zip(names, (ledger(REDUCE), ledger(REDUCE, GATHER)), strict=True):
+        (tmp_path / name).write_text(json.dumps(found.to_json()))
+    assert lab("diff", names[0], names[0]).status == 0
+    run = lab("diff", *names)
+    assert run.status == 1 and "appeared  all_gather  data" in run.out
+    (change,) = json.loads(lab("diff", *names, "--json").out)["changes"]
+    assert (change["what"], change["before"], change["after"]["wire_bytes"]) == ("appeared", None, 2100)
+
+
+@pytest.mark.parametrize(
+    "after, allowed, status",
+    [
+        ((replace(GATHER, payload_bytes=808), REDUCE), "1%", 0),
+        ((replace(GATHER, payload_bytes=808), REDUCE), "0.9%", 1),
+        ((replace(GATHER, scope="attention"), REDUCE), "0%", 0),
+        ((replace(GATHER, kind=Kind.REDUCE_SCATTER), REDUCE), "99%", 1),
+        ((replace(GATHER, executions=None), REDUCE), "99%", 1),
+        ((GATHER, replace(REDUCE, axes=("tensor",))), "99%", 1),
+    ],
+    ids=["0.94% of data", "more than 0.9%", "moved", "another kind", "unknown", "another axis"],
+)
+def test_allow_bounds_the_bytes_that_come_and_go_along_any_axes(lab, tmp_path, after, allowed, status):
+    names = [str(tmp_path / name) for name in ("before.json", "after.json")]
+    for name, found in zip(names, (ledger(GATHER, REDUCE), ledger(*after)), strict=True):
+        Path(name).write_text(json.dumps(found.to_json()))
+    assert (lab("diff", *names).status, lab("diff", *names, "--allow", allowed).status) == (1, status)
+
+
+def test_a_program_that_could_not_be_read_whole_is_compared_with_none(lab, tmp_path):
+    path = tmp_path / "part.json"
+    path.write_text(json.dumps(replace(ledger(GATHER), notes=("the text ends early",), is_complete=False).to_json()))
+    told = lab("diff", str(path), str(path))
+    assert (told.status, told.err) == (2, f"lab: {path} could not be read whole, so that nothing can be said of the rest: the text ends early\n")
+
+
+@pytest.mark.parametrize("share", ["1", "-1%", "much", "1%%"])
+def test_a_share_that_is_no_percentage_is_refused(lab, share):
+    told = lab("diff", "a.json", "b.json", f"--allow={share}")
+    assert (told.status, told.err) == (2, f"lab: --allow {share}: expected a percentage of the bytes, such as 1%\n")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"transfers": [{}]}'])
+def test_a_file_that_is_no_saved_ledger_is_refused_in_a_line(lab, tmp_path, content):
+    path = tmp_path / "before.json"
+    path.write_text(content)
+    run = lab("diff", str(path), str(path))
+    assert run.status == 2 and run.err.count("\n") == 1 and "expected the one ledger that lab inspect --json prints" in run.err
+
+
+@pytest.mark.parametrize("wrong", [{"mesh": 3}, {"transfers": [replace(GATHER, executions="x").to_json()]}], ids=["mesh", "executions"])
+def test_a_saved_ledger_with_other_things_in_its_fields_is_refused_in_a_line(lab, tmp_path, wrong):
+    path = tmp_path / "before.json"
+    path.write_text(json.dumps(ledger(GATHER).to_json() | wrong))
+    run = lab("diff", str(path), str(path))
+    assert (run.status, run.out) == (2, "") and "expected the one ledger that lab inspect --json prints" in run.err

@@ -1,0 +1,72 @@
+"""Wire bytes by kind, totals, and the JSON contract."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from lab.core.ledger import Kind, Ledger, Memory, Part, Transfer, wire_bytes
+
+GATHER = Transfer(Kind.ALL_GATHER, ("fsdp",), 128, 126, "bf16", 1744830464, groups=1, phase="forward", scope="layers/mlp/up", link="network")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (Kind.ALL_REDUCE, Fraction(7, 4) * 1000),
+        (Kind.ALL_GATHER, Fraction(7, 8) * 1000),
+        (Kind.REDUCE_SCATTER, Fraction(7, 8) * 1000),
+        (Kind.ALL_TO_ALL, Fraction(7, 8) * 1000),
+        (Kind.COLLECTIVE_PERMUTE, 1000),
+        (Kind.COLLECTIVE_BROADCAST, 1000),
+        (Kind.SEND_RECV, 1000),
+    ],
+)
+def test_wire_bytes_of_1000_bytes_over_eight_devices(kind, expected):
+    assert wire_bytes(kind, 1000, 8) == expected
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_group_of_one_sends_nothing(kind):
+    assert wire_bytes(kind, 1000, 1) == 0
+
+
+def test_the_gather_of_the_contract_sends_1_731_198_976_bytes():
+    row = Ledger((GATHER,), devices=128, mesh={"fsdp": 128}).to_json()["transfers"][0]
+    assert row["wire_bytes"] == 1731198976
+    assert {"kind", "axes", "shift", "group_size", "groups", "executions", "conditional", "dtype", "payload_bytes"} <= row.keys()
+    assert {"phase", "scope", "origin", "op_name", "instruction", "overlap", "link"} <= row.keys()
+
+
+def test_totals_multiply_by_executions():
+    ledger = Ledger((GATHER, replace(GATHER, executions=1)), mesh={"fsdp": 128})
+    totals = ledger.to_json()["totals"]
+    assert totals["all"] == {"sites": 2, "executions": 127, "payload_bytes": 127 * 1744830464, "wire_bytes": 127 * 1731198976}
+    assert totals["by_kind"] == {"all_gather": totals["all"]}
+    assert totals["by_axes"] == {"fsdp": totals["all"]}
+
+
+def test_unknown_executions_make_totals_a_lower_bound():
+    totals = Ledger((GATHER, replace(GATHER, executions=None))).to_json()["totals"]["all"]
+    assert totals["lower_bound"] is True
+    assert totals["executions"] == 126
+
+
+def test_unknown_axes_are_null_and_apart():
+    ledger = Ledger((GATHER, replace(GATHER, axes=None))).to_json()
+    assert ledger["transfers"][1]["axes"] is None
+    assert list(ledger["totals"]["by_axes"]) == ["fsdp", "?"]
+
+
+def test_split_gives_one_transfer_an_operand_and_keeps_the_sum():
+    combined = replace(GATHER, payload_bytes=30, dtype="bf16+f32", parts=(Part("bf16", 10), Part("f32", 20)))
+    parts = Ledger((combined,)).split()
+    assert [(t.dtype, t.payload_bytes) for t in parts.transfers] == [("bf16", 10), ("f32", 20)]
+    assert parts.totals().payload_bytes == Ledger((combined,)).totals().payload_bytes
+
+
+def test_memory_and_notes_are_part_of_the_contract():
+    row = Ledger((), memory=Memory(1, 2, 3, 4, None), notes=("cut",)).to_json()
+    assert row["memory"] == {"arguments": 1, "outputs": 2, "temporaries": 3, "aliased": 4, "peak": None, "padding": 0}
+    assert row["notes"] == ["cut"]
+    assert row["schema"] == "sharding-lab/ledger/1"

@@ -1,0 +1,159 @@
+"""The time of a step from its text and measured rates, where it can be told by hand."""
+
+import pytest
+
+from lab.hlo import read_text
+from lab.hlo.kernels import Kernel
+from lab.core.ledger import Kind
+from lab.measure.step_time import Curve, Rate, Rates, step_time
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+
+RATES = Rates(
+    product=Rate(alpha_s=2.0, per_s=100.0),
+    memory=Curve(((10.0, 1.0), (1000.0, 10.0))),
+    scattered_bytes_per_s=5.0,
+    links={Kind.ALL_REDUCE: Curve(((1.0, 1.0), (256.0, 5.0)))},
+    slowed_products=0.25,
+    slowed_memory=0.5,
+)
+
+
+@pytest.mark.parametrize(
+    "kernel, seconds",
+    [
+        (Kernel("at a measured size", 10, 0), 1.0),
+        (Kernel("between two, in logarithms", 100, 0), 10**0.5),
+        (Kernel("below the least", 1, 0), 1.0),
+        (Kernel("beyond the largest, at its rate", 2000, 0), 20.0),
+        (Kernel("a product longer than its traffic", 10, 800), 10.0),
+        (Kernel("traffic longer than its product", 1000, 100), 10.0),
+        (Kernel("scattered", 20, 0, is_scattered=True), 4.0),
+        (Kernel("scattered, but short", 1, 0, is_scattered=True), 1.0),
+    ],
+    ids=lambda each: each.name if isinstance(each, Kernel) else None,
+)
+def test_a_kernel_takes_the_slower_of_product_and_traffic(kernel, seconds):
+    assert RATES.kernel_s(kernel) == pytest.approx(seconds)
+
+
+SUM = "replica_groups={{0,1}}, to_apply=%add"
+TEXT = """HloModule jit_step, is_scheduled=true, num_partitions=2
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+ENTRY %main (x: f32[64], y: f32[125]) -> f32[64] {
+  %x = f32[64]{0} parameter(0)
+  %y = f32[125]{0} parameter(1)
+BODY
+}
+"""
+
+
+def taken(*lines: str):
+    text = TEXT.replace("BODY", "\n".join(f"  {line}" for line in lines))
+    return step_time(text, read_text(text, axes=Axes.parse("data=2")), RATES)
+
+
+def test_a_sum_that_nothing_runs_beside_is_exposed_whole():
+    found = taken(f"ROOT %s = f32[64]{{0}} all-reduce(%x), {SUM}")
+    assert (found.total, found.exposed, found.slowed) == (5.0, 5.0, 0.0)
+
+
+SUM_AND_KERNELS = f"%s = f32[64]{{0}} all-reduce-start(%x), {SUM}", "%k = f32[125]{0} copy(%y)", "%l = f32[125]{0} copy(%y)"
+LAST = "ROOT %d = f32[64]{0} all-reduce-done(%s)"
+
+
+def test_a_sum_begins_when_the_kernel_after_its_start_ends():
+    found = taken(*SUM_AND_KERNELS[:2], LAST)
+    assert (found.memory, found.exposed, found.slowed, found.total) == (10.0, 5.0, 0.0, 15.0)
+
+
+def test_kernels_beside_a_sum_hide_it_and_lose_half_of_what_they_hide():
+    found = taken(*SUM_AND_KERNELS, LAST)
+    assert (found.memory, found.communication, found.exposed) == (20.0, 5.0, 0.0)
+    assert found.total == found.memory + found.slowed == 20.0 + 0.5 * 5.0
+
+
+def test_a_sum_that_waits_for_the_wire_begins_when_the_kernel_ends_that_runs_as_it_comes_free():
+    other, done = f"%t = f32[64]{{0}} all-reduce-start(%x), {SUM}", "%e = f32[64]{0} all-reduce-done(%t)"
+    found = taken(SUM_AND_KERNELS[0], other, *SUM_AND_KERNELS[1:], done, LAST)
+    assert (found.slowed, found.exposed) == (0.5 * 5.0, 5.0)
+    assert found.total == found.memory + found.slowed + found.exposed == 27.5
+
+
+def test_two_sums_share_one_wire():
+    starts = [f"%{name} = f32[64]{{0}} all-reduce-start(%x), {SUM}" for name in "st"]
+    found = taken(*starts, "%d = f32[64]{0} all-reduce-done(%s)", "ROOT %e = f32[64]{0} all-reduce-done(%t)")
+    assert found.total == found.communication == 10.0
+
+
+def test_of_a_conditional_the_longest_branch_counts_with_the_sum_that_it_waits_for():
+    short = "%short (a: f32[125]) -> f32[125] {\n  %a = f32[125]{0} parameter(0)\n  ROOT %c = f32[125]{0} copy(%a)\n}\n\n"
+    long = short.replace("short", "long").replace("ROOT %c = f32[125]{0} copy(%a)", f"%c = f32[125]{{0}} copy(%a)\n  ROOT %s = f32[125]{{0}} all-reduce(%c), {SUM}")
+    choice = "ROOT %d = f32[125]{0} conditional(%i, %y, %y), branch_computations={%short, %long}"
+    text = TEXT.replace("ENTRY", f"{short}{long}ENTRY").replace("BODY", f"  %i = s32[] constant(0)\n  {choice}")
+    found = step_time(text, read_text(text, axes=Axes.parse("data=2")), RATES)
+    assert (found.memory, found.exposed) == (10.0, 500 / 256 * 5.0)
+    assert found.total == found.memory + found.exposed
+
+
+LOOP = """%once (a: f32[125]) -> f32[125] {
+  %a = f32[125]{0} parameter(0)
+  ROOT %c = f32[125]{0} copy(%a)
+}
+
+%twice (b: f32[125]) -> f32[125] {
+  %b = f32[125]{0} parameter(0)
+  %e = f32[125]{0} copy(%b)
+  ROOT %f = f32[125]{0} copy(%e)
+}
+
+%body (p: (s32[], f32[125])) -> (s32[], f32[125]) {
+  %p = (s32[], f32[125]{0}) parameter(0)
+  %n = s32[] get-tuple-element(%p), index=0
+  %z = f32[125]{0} get-tuple-element(%p), index=1
+  %o = f32[125]{0} conditional(%n, %z, %z), branch_computations={%once, %twice}
+  ROOT %q = (s32[], f32[125]{0}) tuple(%n, %o)
+}
+
+%condition (p: (s32[], f32[125])) -> pred[] {
+  %p = (s32[], f32[125]{0}) parameter(0)
+  ROOT %less = pred[] constant(true)
+}
+
+"""
+LOOPED = """ROOT %w = (s32[], f32[125]) while(%t), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"3"}}"""
+
+
+@pytest.mark.parametrize("branches, kernels", [((), 6), (({0}, {0, 1}, {0}), 4), (({0}, {0}, {0}), 3)])
+def test_of_a_loop_only_branches_count_that_some_device_takes(branches, kernels):
+    found = looped(branches)
+    assert found.total == found.memory == 10.0 * kernels
+
+
+def looped(branches):
+    entry = "%i = s32[] constant(0)", "%t = (s32[], f32[125]{0}) tuple(%i, %y)", LOOPED
+    text = TEXT.replace("ENTRY", f"{LOOP}ENTRY").replace("BODY", "\n".join(f"  {line}" for line in entry))
+    return step_time(text, read_text(text, axes=Axes.parse("data=2")), RATES, branches)
+
+
+@pytest.mark.parametrize("branches", [({0}, {1}), ({0}, {1}, {2})], ids=["trips", "branches"])
+def test_branches_of_a_loop_that_the_text_does_not_have_are_refused(branches):
+    with pytest.raises(Unusable, match=f"branches of {len(branches)} trips are told, and the text has no loop"):
+        looped(branches)
+
+
+@pytest.mark.parametrize("line, said", [(SUM_AND_KERNELS[0], "starts s and does not wait for it"), ("%d = f32[64]{0} all-reduce-done(%x)", "waits for x where it does not start it")])
+def test_a_sum_that_ends_where_it_does_not_start_is_refused(line, said):
+    with pytest.raises(Unusable, match=said):
+        taken(line)
+
+
+def test_a_kind_that_was_not_measured_is_refused_by_its_name():
+    with pytest.raises(Unusable, match="no measured rate of all_gather; measured are all_reduce"):
+        taken("ROOT %g = f32[128]{0} all-gather(%x), replica_groups={{0,1}}, dimensions={0}")

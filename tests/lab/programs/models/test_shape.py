@@ -1,0 +1,105 @@
+"""Sizes of decoders: presets against published counts, refusals in one line."""
+
+from math import prod
+
+import jax
+import pytest
+
+from lab.programs.models.decoder import weights
+from lab.programs.models.shape import DecoderShape
+from lab.meshes.errors import Unusable
+
+PUBLISHED = {"llama3-8b": 8_030_261_248, "llama3-70b": 70_553_706_496, "llama2-7b": 6_738_415_616, "mixtral-8x7b": 46_702_792_704}
+SHAPES = {
+    "untied": DecoderShape(),
+    "tied": DecoderShape(tied=True),
+    "small": DecoderShape().shrunk(queries=3, layers=5),
+    "experts": DecoderShape(experts=4, shared=2),
+    "biased": DecoderShape(experts=4, router="sigmoid_bias"),
+}
+
+
+@pytest.mark.parametrize(("preset", "parameters"), PUBLISHED.items())
+def test_a_preset_has_as_many_parameters_as_its_model(preset, parameters):
+    shape = DecoderShape.preset(preset)
+    assert (shape.parameters, _allocated(shape)) == (parameters, parameters)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_parameters_are_the_entries_of_all_arrays(shape):
+    assert _allocated(shape) == shape.parameters
+
+
+def _allocated(shape: DecoderShape) -> int:
+    return sum(prod(array.shape) for array in jax.tree.leaves(weights(shape)))
+
+
+def test_llama3_8b_has_8_groups_of_4_queries():
+    shape = DecoderShape.preset("llama3-8b")
+    assert (shape.layers, shape.embed, shape.kv_heads, shape.queries, shape.heads, shape.head_dim, shape.batch) == (32, 4096, 8, 4, 32, 128, 512)
+
+
+@pytest.mark.parametrize("preset", ["deepseek-v3", "gpt2", "qwen3-8b"])
+def test_a_model_with_latent_attention_biases_or_normed_heads_is_refused(preset):
+    with pytest.raises(Unusable, match=f"preset={preset}: the decoder has RMSNorm, .* take llama3-8b or the like"):
+        DecoderShape.preset(preset)
+
+
+def test_an_unknown_preset_lists_the_known():
+    with pytest.raises(Unusable, match="'llama9'.*llama3-8b"):
+        DecoderShape.preset("llama9")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"layers": 1}, "layers=1: expected 2 or more"),
+        ({"batch": 0}, "batch=0: expected 1 or more"),
+        ({"queries": 0}, "queries=0: expected 1 or more"),
+        ({"vocab": -1}, "vocab=-1: expected 1 or more"),
+        ({"accumulation": 0}, "accumulation=0: expected 1 or more"),
+        ({"head_dim": 7}, "head_dim=7: expected an even number, since positions rotate pairs"),
+        ({"head_dim": 0}, "head_dim=0: expected an even number, since positions rotate pairs"),
+        ({"dtype": "f64"}, "dtype=f64: expected bf16 or f32"),
+        ({"remat": "some"}, "remat=some: expected one of none, selective, dots, names, full"),
+        ({"experts": 4, "top_k": 5}, "top_k=5 of experts=4: expected 1 to all of them, or experts=0"),
+        ({"capacity_factor": 0.0}, "capacity_factor=0.0, shared=0, balance=0.01, z=0.0: expected more than 0, and 0 or more, all of them finite"),
+        ({"capacity_factor": float("inf")}, "capacity_factor=inf, shared=0, balance=0.01, z=0.0: expected more than 0, and 0 or more, all of them finite"),
+        ({"experts": 8, "capacity_factor": 1e300}, "capacity_factor=1e+300 of experts=8: expected 8 at most, where each has a slot for every copy of every token"),
+        ({"balance": float("nan")}, "capacity_factor=1.25, shared=0, balance=nan, z=0.0: expected more than 0, and 0 or more, all of them finite"),
+        ({"z": float("inf")}, "capacity_factor=1.25, shared=0, balance=0.01, z=inf: expected more than 0, and 0 or more, all of them finite"),
+        ({"experts": 4, "router": "hash"}, "router=hash: expected one of softmax, sigmoid_bias, expert_choice"),
+        ({"experts": 4, "dispatch": "sparse"}, "dispatch=sparse: expected one of slots, padded, ragged"),
+        (
+            {"experts": 6, "nodes": 4},
+            "experts=6 on nodes=4, top_k=2 on node_limit=1 of them: expected multiples, and no limit above the nodes",
+        ),
+        ({"experts": 4, "nodes": 4, "top_k": 2}, "top_k=2 on node_limit=1 nodes of 1 experts: expected as many experts there"),
+        (
+            {"experts": 4, "router": "expert_choice", "nodes": 2},
+            "router=expert_choice with nodes=2, dispatch=slots and 320 slots for 512 tokens: expected nodes=1, dispatch=slots and no more slots than tokens, "
+            "since experts fill their slots themselves",
+        ),
+        ({"vocab": 2**31}, "vocab=2147483648: expected less than 2^31, for int32 to number them"),
+        ({"window": 2**31}, "window=2147483648: expected less than 2^31, for int32 to number them"),
+        ({"batch": 2**16, "length": 2**15}, "batch * length=2147483648: expected less than 2^31, for int32 to number them"),
+        ({"experts": 32, "top_k": 32, "batch": 2**17, "dispatch": "padded"}, "batch * length * top_k=2147483648: expected less than 2^31, for int32 to number them"),
+        ({"head_dim": 2**27}, "kv_heads * queries * head_dim=2147483648: expected less than 2^31, for int32 to number them"),
+        ({"batch": 30, "accumulation": 4}, "batch=30 does not split into accumulation=4 micro-batches; make it a multiple"),
+    ],
+)
+def test_sizes_that_make_no_decoder_are_refused_in_one_line(sizes, message):
+    with pytest.raises(Unusable) as refused:
+        DecoderShape(**sizes)
+    assert str(refused.value) == message
+
+
+def test_a_shrunk_decoder_keeps_its_architecture():
+    shape = DecoderShape.preset("llama3-70b").shrunk(layers=3)
+    assert (shape.queries, shape.tied, shape.layers, shape.dtype) == (8, False, 3, "f32")
+    assert shape.parameters < 500_000
+
+
+def test_a_micro_batch_is_a_share_of_the_batch_and_bf16_has_2_bytes():
+    shape = DecoderShape(batch=32, accumulation=4)
+    assert (shape.micro_batch, shape.bytes_per_element) == (8, 2)

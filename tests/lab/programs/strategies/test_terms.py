@@ -1,0 +1,32 @@
+"""What a prediction knows of how a gradient is made: the other sums of the computation that makes it."""
+
+from dataclasses import replace
+
+import pytest
+
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
+from lab.programs.strategies.hybrid import HYBRID
+from lab.programs.strategies.strategy import Strategy
+from lab.programs.strategies.terms import of_gradient, weights
+from lab.programs.strategies.zero3 import ZERO3
+from lab.meshes.axes import Axes
+
+SHAPE = DecoderShape(layers=3, batch=16, length=8, embed=8, kv_heads=4, head_dim=4, mlp=16, vocab=32, dtype="bf16")
+EXPERTS = replace(SHAPE, experts=4)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "shape", "axes", "scope", "beside"),
+    [
+        (HYBRID, SHAPE, "data=2,fsdp=4", "head", {("data", "fsdp"), ("fsdp",)}),
+        (HYBRID, replace(SHAPE, accumulation=2), "data=2,fsdp=4", "head", {("data", "fsdp")}),
+        (HYBRID, SHAPE, "data=2,fsdp=4", "layers/mlp/up", {("data", "fsdp")}),
+        (ZERO3 | EXPERT_PARALLEL, EXPERTS, "fsdp=2,expert=4", "layers/attention/query", {("fsdp", "expert"), ("fsdp",)}),
+        (ZERO3 | EXPERT_PARALLEL, EXPERTS, "fsdp=2,expert=4", "head", {("fsdp", "expert")}),
+    ],
+    ids=["outside the layers with the norm of all", "of several micro-batches without it", "in the layers", "beside experts", "outside theirs"],
+)
+def test_other_sums_where_a_gradient_is_made(strategy: Strategy, shape: DecoderShape, axes: str, scope: str, beside: set[tuple[str, ...]]):
+    (weight,) = [weight for weight in weights(shape) if weight.scope == scope]
+    assert of_gradient(weight, strategy, shape, Axes.parse(axes), is_late=False).beside == beside

@@ -1,0 +1,99 @@
+"""The typed style: the same numbers and transfers as declared, what types refuse, and where they do not help."""
+
+from collections import Counter
+from dataclasses import replace
+
+import jax
+import pytest
+
+from lab.harness import suite
+from lab.harness.decoder.step import SMALL, WITH_TYPES
+from lab.harness.experiment import Experiment, load, names
+from lab.compile.inspection import inspect_program
+from lab.core.ledger import Kind, Ledger
+from lab.programs.models.seams import Seams
+from lab.harness.run import run
+from lab.settle import Verdict
+from lab.programs.strategies import program
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
+from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
+from lab.programs.strategies.strategy import RESIDUAL, Strategy
+from lab.programs.strategies.zero1 import ZERO1
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.targets import make_mesh, parse_target
+
+TYPED = [name for name in names() if isinstance(load(name), Experiment) and "typed" in load(name).styles + load(name).more_styles]
+OUTSIDE_VERIFY = ["ch17_sequence_parallel", "ch24_hybrid", "ch24_llama3_405b"]
+SEQUENCE = DATA_PARALLEL | SEQUENCE_PARALLEL
+on_gpus = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
+
+
+def ledger(strategy: Strategy, style: str, mesh: str, target: str = "cpu:8") -> Ledger:
+    devices = make_mesh(parse_target(target), Axes.parse(mesh))
+    function, args = program.step(strategy, style, SMALL, devices)
+    return inspect_program(function.lower(*args).compile(), (), devices, parse_target(target), source=style)
+
+
+def transfers(of: Ledger) -> Counter:
+    counts = Counter()
+    for t in of.split().transfers:
+        counts[t.kind, t.axes, t.dtype, t.payload_bytes] += t.executions
+    return counts
+
+
+def test_seven_experiments_have_types_and_three_of_them_outside_verify():
+    assert [load(name).chapter for name in TYPED] == [14, 15, 17, 20, 24, 24, 24]
+    assert [name for name in TYPED if load(name).styles != WITH_TYPES] == OUTSIDE_VERIFY
+    assert [(run.experiment.name, run.style) for run in suite.in_more_styles(map(load, OUTSIDE_VERIFY[1:]))] == [
+        ("ch24_hybrid", "typed"),
+        ("ch24_hybrid", "typed"),
+        ("ch24_llama3_405b", "typed"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["ch14_data_parallel", "ch24_fsdp_tensor_parallel", *OUTSIDE_VERIFY])
+def test_typed_steps_compute_and_send_on_8_devices_what_theory_says(name):
+    result = run(load(name), target=parse_target("cpu:8"), style="typed", parameters=SMALL)
+    assert result.numerics.worst_relative_error <= result.numerics.tolerance
+    assert result.verdict in (Verdict.EXACT, Verdict.EXPLAINED, Verdict.ATTRIBUTED)
+    assert not [claim for claim in result.claims if claim.is_surprise]
+
+
+@on_gpus
+def test_typed_fsdp_with_tensors_moves_what_declared_does():
+    typed, declared = (transfers(ledger(FSDP_TENSOR, style, "fsdp=2,tensor=4", "gpu:h100:1x8")) for style in ("typed", "declared"))
+    assert typed == declared and sum(typed.values()) > 50
+
+
+def test_a_product_over_a_split_dim_is_refused_until_its_result_has_a_type(monkeypatch):
+    monkeypatch.setattr(program, "types", lambda spread: Seams(lookup=program.constraints(spread).lookup))
+    with pytest.raises(Exception, match="out_sharding") as refused:
+        ledger(FSDP_TENSOR, "typed", "fsdp=2,tensor=4")
+    assert type(refused.value).__name__ == "ShardingTypeError"
+
+
+def test_a_lookup_typed_straight_into_a_split_sequence_gathers_the_table(monkeypatch):
+    def straight(spread: program.Spread) -> Seams:
+        split = spread.spec(spread.strategy.residual, *RESIDUAL)
+        return replace(in_two_steps(spread), lookup=lambda table_VD, row_BS: table_VD.at[row_BS].get(mode="clip", out_sharding=split))
+
+    in_two_steps, table = program.types, (Kind.ALL_GATHER, ("tensor",), "f32", 4 * SMALL.vocab * SMALL.embed)
+    assert table not in transfers(ledger(SEQUENCE, "typed", "data=2,tensor=4"))
+    monkeypatch.setattr(program, "types", straight)
+    assert table in transfers(ledger(SEQUENCE, "typed", "data=2,tensor=4"))
+
+
+@on_gpus
+def test_a_typed_gradient_is_whole_before_zero1_scatters_it_and_a_declared_one_is_not():
+    def scattered(style: str) -> int:
+        return sum(n for (kind, *_), n in transfers(ledger(ZERO1, style, "data=8", "gpu:h100:1x8")).items() if kind is Kind.REDUCE_SCATTER)
+
+    assert scattered("typed") < scattered("declared")
+
+
+def test_arrays_carry_their_split_in_their_types():
+    devices = make_mesh(parse_target("cpu:8"), Axes.parse("data=2,tensor=4"))
+    _, (state, *_) = program.step(SEQUENCE, "typed", SMALL, devices)
+    assert set(state.master["embedding"].get_value().sharding.mesh.axis_types) == {jax.sharding.AxisType.Explicit}

@@ -1,0 +1,32 @@
+"""What the README says to run can be run, as far as a prediction goes."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from lab.cli import main as cli
+from lab.harness.experiment import with_settings
+from tests.paths import ROOT
+
+README = (ROOT / "README.md").read_text()
+RUNS = sorted(set(re.findall(r"^\$ (lab run .*?)(?: +[#>].*)?$|`(lab run [^`]*)`", README, re.MULTILINE)))
+
+
+@pytest.mark.parametrize("command", ["".join(found) for found in RUNS])
+def test_every_run_that_the_readme_shows_has_a_prediction(lab, monkeypatch, command):
+    """Up to compiling, so that names, targets, styles and sizes go together."""
+    asked = []
+
+    def predicted(some, mesh, settings):
+        for run in some:
+            axes = mesh or run.experiment.axes(run.target)
+            asked.append(run.experiment.predict(with_settings(run.experiment.parameters, settings), axes))
+        return []
+
+    monkeypatch.setattr(cli.suite, "results", predicted)
+    monkeypatch.setattr(cli.suite, "trained", lambda trainings, *_: asked.extend(trainings) or [])
+    monkeypatch.setattr(cli.suite, "answers", lambda questions, *_: asked.extend(questions) or [])
+    answer = lab(*shlex.split(command)[1:])
+    assert (answer.status, answer.err) == (0, "") and asked
