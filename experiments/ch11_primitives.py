@@ -1,6 +1,7 @@
 """Chapter 11: what does each primitive send, in how many steps, and which laws hold between them?"""
 
 import numpy as np
+from lab.meshes.axes import Axes
 
 from lab.book.collectives import (
     all_gather_wire_bytes,
@@ -12,14 +13,13 @@ from lab.book.collectives import (
     rounds_up,
     tree_all_reduce_s,
 )
+from lab.core.ledger import Ledger, Totals
+from lab.harness.claim import Claim, calculated, decided
 from lab.harness.collectives import laws, nonblocking
 from lab.harness.collectives.experiment import experiment
 from lab.harness.collectives.kernels import Buffer, Kernel
 from lab.harness.evidence import counted, sent
-from lab.harness.experiment import Claim, calculated, decided
-from lab.core.ledger import Ledger, Totals
 from lab.harness.run import at_hand
-from lab.meshes.axes import Axes
 
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = RINGS = [Kernel(name, "ring") for name in ("all_reduce", "reduce_scatter", "all_gather")]
 BROADCAST, REDUCE, SCATTER, GATHER = TREES = [Kernel(name, "tree") for name in ("broadcast", "reduce", "scatter", "gather")]

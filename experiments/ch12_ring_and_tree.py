@@ -3,6 +3,8 @@
 from fractions import Fraction
 from math import inf
 
+from lab.meshes.axes import DATA, Axes
+
 from lab.book.collectives import (
     all_reduce_wire_bytes,
     ring_all_reduce_s,
@@ -11,13 +13,12 @@ from lab.book.collectives import (
     rounds_up,
     tree_all_reduce_s,
 )
+from lab.collectives import AlphaBeta, cost, double_tree
+from lab.core.ledger import Ledger, Totals
+from lab.harness.claim import Claim, calculated, decided
 from lab.harness.collectives.experiment import experiment
 from lab.harness.collectives.kernels import Buffer, Kernel
-from lab.collectives import AlphaBeta, cost, double_tree
 from lab.harness.evidence import counted, in_scope, sent
-from lab.harness.experiment import Claim, calculated, decided
-from lab.core.ledger import Ledger, Totals
-from lab.meshes.axes import DATA, Axes
 
 NAMES = ("lax", "ring", "bidirectional_ring", "doubling", "halving_doubling", "tree", "double_tree", "hierarchical", "ring_tree")
 LAX, RING, BOTH_WAYS, DOUBLING, HALVING, TREE, DOUBLE_TREE, HIERARCHICAL, RING_TREE = KERNELS = [Kernel("all_reduce", name) for name in NAMES]

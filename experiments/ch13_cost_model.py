@@ -3,6 +3,8 @@
 from dataclasses import astuple
 from math import isclose
 
+from lab.meshes.axes import Axes
+
 from lab.book.collectives import (
     all_reduce_wire_bytes,
     binomial_broadcast_s,
@@ -17,13 +19,12 @@ from lab.book.collectives import (
 from lab.book.cost_model import bus_bytes_per_s, stage_boundary_s
 from lab.book.sharding import zero3_volume_bytes
 from lab.book.topology import flat_rings_all_reduce_s
+from lab.collectives import AlphaBeta
+from lab.core.ledger import Ledger
+from lab.harness.claim import Claim, calculated, decided
 from lab.harness.collectives.experiment import experiment
 from lab.harness.collectives.kernels import Buffer, Kernel
-from lab.collectives import AlphaBeta
 from lab.harness.evidence import counted, priced_s, sent
-from lab.harness.experiment import Claim, calculated, decided
-from lab.core.ledger import Ledger
-from lab.meshes.axes import Axes
 
 RING, TREE, HALVING, DOUBLING, HIERARCHICAL = ALL_REDUCES = [
     Kernel("all_reduce", name) for name in ("ring", "tree", "halving_doubling", "doubling", "hierarchical")

@@ -3,6 +3,9 @@
 from dataclasses import astuple
 from math import gcd
 
+from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
+from lab.meshes.targets import Target
+
 from lab.book.collectives import (
     all_reduce_wire_bytes,
     levels_all_reduce_s,
@@ -10,16 +13,14 @@ from lab.book.collectives import (
     ring_tree_crossover_bytes,
 )
 from lab.book.topology import flat_rings_all_reduce_s
+from lab.collectives import AlphaBeta
+from lab.core.ledger import Ledger
+from lab.harness.claim import Claim, calculated, decided
 from lab.harness.collectives import laws
 from lab.harness.collectives.experiment import experiment, inside_hosts
 from lab.harness.collectives.kernels import Buffer, Kernel
-from lab.collectives import AlphaBeta
 from lab.harness.evidence import counted, priced_s, sent
-from lab.harness.experiment import Claim, calculated, decided
-from lab.core.ledger import Ledger
 from lab.harness.run import at_hand
-from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
-from lab.meshes.targets import Target
 
 RING, HIERARCHICAL, TORUS = KERNELS = [Kernel("all_reduce", name) for name in ("ring", "hierarchical", "torus")]
 # The chapter's case: links as (alpha, bandwidth of one direction), buffer, hosts, and ranks in each.

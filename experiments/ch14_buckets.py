@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from lab.meshes.axes import DATA, Axes
 
 from lab.book.overlap import buckets_needed
-from lab.harness.evidence import counted
-from lab.harness.experiment import Claim, calculated, decided, on_one_axis
 from lab.core.ledger import Kind, Ledger
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.evidence import counted
+from lab.harness.experiment import on_one_axis
 from lab.harness.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, moved
-from lab.meshes.axes import DATA, Axes
 
 BUCKET_LAYERS = 4
 

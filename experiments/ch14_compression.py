@@ -6,13 +6,14 @@ from math import inf
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from lab.meshes.axes import DATA, Axes
 
 from lab.book.data_parallel import top_k_gain
-from lab.harness.evidence import along, counted
-from lab.harness.experiment import Claim, decided, on_one_axis
 from lab.core.ledger import Kind, Ledger, Totals
+from lab.harness.claim import Claim, decided
+from lab.harness.evidence import along, counted
+from lab.harness.experiment import on_one_axis
 from lab.harness.small_programs import Array, Part, Sent, experiment
-from lab.meshes.axes import DATA, Axes
 
 KEPT = 0.01
 """The share of elements that a rank sends."""

@@ -1,14 +1,16 @@
 """Chapter 14: what does data parallelism send, and is it the gradient alone?"""
 
+from lab.meshes.axes import DATA, Axes
+
 from lab.book.parallelism import dp_volume_bytes
+from lab.core.ledger import Kind, Ledger, Totals, Transfer
+from lab.harness.claim import Claim, decided
 from lab.harness.decoder.step import WITH_TYPES, decoder_experiment
 from lab.harness.decoder.zero_claims import moved_for_weights
 from lab.harness.evidence import counted, elements, elements_sent
-from lab.harness.experiment import Claim, decided, on_one_axis
-from lab.core.ledger import Kind, Ledger, Totals, Transfer
+from lab.harness.experiment import TimedSteps, on_one_axis
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
-from lab.meshes.axes import DATA, Axes
 
 LOSS_BYTES = 4
 
@@ -54,4 +56,7 @@ EXPERIMENT = decoder_experiment(
     axes=on_one_axis(DATA),
     claims=claims,
     styles=WITH_TYPES,
+    # Of 32 layers the state alone, 12 bytes a parameter, and their gradients are more than a chip has room for.
+    real_size={"layers": "16"},
+    tour=TimedSteps(every_size=True, every_policy=True, min_devices=1),
 )

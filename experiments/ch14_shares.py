@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
-
-from lab.harness.evidence import counted
-from lab.harness.experiment import Claim, decided, on_one_axis
-from lab.core.ledger import Kind, Ledger
-from lab.harness.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, moved
 from lab.meshes.axes import DATA, Axes
+
+from lab.core.ledger import Kind, Ledger
+from lab.harness.claim import Claim, decided
+from lab.harness.evidence import counted
+from lab.harness.experiment import on_one_axis
+from lab.harness.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, moved
 
 TOKENS_MORE = 2
 """On each rank than on the one before."""

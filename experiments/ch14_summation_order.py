@@ -6,15 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from lab.meshes.axes import Axes
 
 from lab.book.data_parallel import order_error_bound
+from lab.core.ledger import Ledger
+from lab.harness.claim import Claim, decided
 from lab.harness.collectives.experiment import experiment
 from lab.harness.collectives.kernels import Buffer, Kernel
 from lab.harness.collectives.program import on_ranks
-from lab.harness.experiment import Claim, decided
-from lab.core.ledger import Ledger
 from lab.harness.run import at_hand
-from lab.meshes.axes import Axes
 
 RING, DOUBLING = KERNELS = [Kernel("all_reduce", name) for name in ("ring", "doubling")]
 CHUNK = 4096

@@ -1,8 +1,20 @@
 """Chapter 14: do all layouts train the same model? A small decoder on the standard library's own sources, in bytes."""
 
-from lab.experiments import ch14_data_parallel, ch15_tensor_parallel, ch17_sequence_parallel, ch20_zero1, ch20_zero2, ch20_zero3, ch24_fsdp_tensor_parallel, ch24_hybrid, ch24_llama3_405b
-from lab.harness.decoder.training import SMALL, Trained, Training, trainee
-from lab.harness.experiment import Claim, decided
+from lab.experiments import (
+    ch14_data_parallel,
+    ch15_tensor_parallel,
+    ch17_sequence_parallel,
+    ch20_zero1,
+    ch20_zero2,
+    ch20_zero3,
+    ch24_fsdp_tensor_parallel,
+    ch24_hybrid,
+    ch24_llama3_405b,
+)
+
+from lab.harness.claim import Claim, decided
+from lab.harness.decoder.training import Trained, Training, trainee
+from lab.harness.decoder.training_shape import SMALL
 
 LAYOUTS = {
     "data parallel": ch14_data_parallel,

@@ -5,13 +5,21 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from lab.meshes.axes import DATA, TENSOR, Axes
 
 from lab.book.tensor_parallel import divisors, kv_replicas, padded_share
-from lab.harness.evidence import along, counted
-from lab.harness.experiment import Claim, beside_tensor, decided
 from lab.core.ledger import Kind, Ledger, Totals
-from lab.harness.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, with_pullback
-from lab.meshes.axes import DATA, TENSOR, Axes
+from lab.harness.claim import Claim, decided
+from lab.harness.evidence import along, counted
+from lab.harness.experiment import beside_tensor
+from lab.harness.small_programs import (
+    FLOAT_BYTES,
+    Array,
+    Part,
+    Sent,
+    experiment,
+    with_pullback,
+)
 
 BOTH = (TENSOR, DATA)
 """The ranks of one tensor-parallel group: those along `tensor` have other key-value heads, those along `data` copies of one."""

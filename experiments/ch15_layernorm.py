@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from lab.meshes.axes import TENSOR, Axes
 
 from lab.book.tensor_parallel import merged_moments, moments_bytes
-from lab.harness.evidence import counted
-from lab.harness.experiment import Claim, decided, on_one_axis
 from lab.core.ledger import Kind, Ledger
+from lab.harness.claim import Claim, decided
+from lab.harness.evidence import counted
+from lab.harness.experiment import on_one_axis
 from lab.harness.small_programs import Array, Part, Sent, experiment, moved
-from lab.meshes.axes import TENSOR, Axes
 
 SPLIT = P(None, TENSOR)
 ACTIVATION_BYTES, PRINTED_RATIO = 2, 2000

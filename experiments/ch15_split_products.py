@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from lab.meshes.axes import TENSOR, Axes
 
 from lab.book.parallelism import activation_bytes
-from lab.harness.evidence import counted
-from lab.harness.experiment import Claim, decided, on_one_axis
 from lab.core.ledger import Kind, Ledger
+from lab.harness.claim import Claim, decided
+from lab.harness.evidence import counted
+from lab.harness.experiment import on_one_axis
 from lab.harness.small_programs import (
     FLOAT_BYTES,
     Array,
@@ -21,7 +23,6 @@ from lab.harness.small_programs import (
     moved,
     with_pullback,
 )
-from lab.meshes.axes import TENSOR, Axes
 
 HEADS = 16
 FORWARD, BACKWARD = "forward", "backward"

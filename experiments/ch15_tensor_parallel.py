@@ -1,14 +1,16 @@
 """Chapter 15: how often does tensor parallelism sum, where, and how much?"""
 
+from lab.meshes.axes import DATA, TENSOR, Axes
+
 from lab.book.parallelism import activation_bytes, tp_volume_bytes
+from lab.core.ledger import Ledger, Totals, Transfer
+from lab.harness.claim import Claim, decided
 from lab.harness.decoder.step import WITH_TYPES, decoder_experiment
 from lab.harness.evidence import along, counted, element_bytes, of_elements
-from lab.harness.experiment import Claim, beside_tensor, decided
-from lab.core.ledger import Ledger, Totals, Transfer
+from lab.harness.experiment import TimedSteps, beside_tensor
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
-from lab.meshes.axes import DATA, TENSOR, Axes
 
 BLOCKS = 2
 """Of a layer: attention and MLP."""
@@ -71,4 +73,6 @@ EXPERIMENT = decoder_experiment(
     axes=beside_tensor(DATA),
     claims=claims,
     styles=WITH_TYPES,
+    real_size={},
+    tour=TimedSteps(every_size=True, every_policy=True),
 )

@@ -8,12 +8,12 @@ from itertools import product
 from lab.book.checks import at_least
 from lab.book.composition import interleaving_saves_s
 from lab.book.pipeline import bubble_share, bubble_to_ideal, hops, interleaved_in_flight
-from lab.harness.experiment import Claim, decided
+from lab.harness.claim import Claim, decided
+from lab.harness.question import Question, Row
+from lab.harness.sweep import Point, swept
 from lab.programs.pipelines.orders import interleaved, one_f_one_b
 from lab.programs.pipelines.schedule import Schedule, Work, in_flight, needs
 from lab.programs.pipelines.simulation import Durations, Timeline, simulate
-from lab.harness.sweep import Point, swept
-from lab.harness.question import Question, Row
 
 SIZES = tuple((P, P * groups, v) for P, groups, v in product((2, 4, 8), (1, 2, 3, 6), (2, 4)))
 """Stages, micro-batches and chunks of the claims."""

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from itertools import combinations, permutations
 from math import comb
 
+from lab.meshes.errors import Unusable
+
 from lab.book.pipeline import uneven_efficiency, uneven_step_s
-from lab.harness.experiment import Claim, decided
+from lab.harness.claim import Claim, decided
+from lab.harness.question import Question, Row
+from lab.harness.sweep import Point, swept
 from lab.programs.pipelines.orders import gpipe, interleaved, one_f_one_b
 from lab.programs.pipelines.schedule import Schedule
 from lab.programs.pipelines.simulation import Durations, Timeline, simulate
-from lab.harness.sweep import Point, swept
-from lab.harness.question import Question, Row
-from lab.meshes.errors import Unusable
 
 STAGES = ((1, 3, 2), (3, 1, 2), (2, 2, 5, 1), (5, 1, 1, 1), (1, 1, 1, 5), (20, 20, 40, 40))
 MICRO_BATCHES = (1, 4, 8, 16)

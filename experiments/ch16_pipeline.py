@@ -7,13 +7,23 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from lab.meshes.attached import device_count
+from lab.meshes.axes import DATA, PIPE, TENSOR, Axes
+from lab.meshes.targets import Target
 
 from lab.book.parallelism import activation_bytes
-from lab.book.pipeline import bubble_share, hops, pipeline_volume_bytes, stage_volume_bytes, zero_bubble_idle_s
+from lab.book.pipeline import (
+    bubble_share,
+    hops,
+    pipeline_volume_bytes,
+    stage_volume_bytes,
+    zero_bubble_idle_s,
+)
+from lab.core.ledger import Kind, Ledger, Transfer
+from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.step import SMALL, random_tokens
 from lab.harness.evidence import along, counted, element_bytes
-from lab.harness.experiment import Claim, Experiment, calculated, decided, device_count
-from lab.core.ledger import Kind, Ledger, Transfer
+from lab.harness.experiment import Experiment, TimedSteps
 from lab.programs.models import decoder
 from lab.programs.pipelines import program
 from lab.programs.pipelines.prediction import predict
@@ -22,8 +32,6 @@ from lab.programs.pipelines.table import NOWHERE, Job, Table, table_of
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.program import arguments, mean_loss
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
-from lab.meshes.axes import DATA, PIPE, TENSOR, Axes
-from lab.meshes.targets import Target
 
 STRATEGY = DATA_PARALLEL | TENSOR_PARALLEL
 DONE = tuple(job for job in Job if job is not Job.IDLE)
@@ -145,4 +153,5 @@ EXPERIMENT = Experiment(
     targets=("gpu:h100:2x8",),
     more_targets=("cpu:8", "tpu:v5p:2x2x4"),
     styles=("explicit",),
+    tour=TimedSteps(settings={"accumulation": 8}),
 )

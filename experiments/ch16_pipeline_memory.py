@@ -3,20 +3,23 @@
 from dataclasses import dataclass
 from functools import cache
 
+from lab.meshes.attached import device_count, resolve_attached
+from lab.meshes.axes import DATA, PIPE, Axes
+from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import Target, parse_target
+
 from lab.book.memory import model_state_bytes
 from lab.book.pipeline import in_flight, zero_bubble_in_flight
-from lab.harness.evidence import counted
-from lab.harness.experiment import Claim, calculated, decided, described, device_count
 from lab.compile.inspection import inspect_program
 from lab.core.ledger import Memory
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.evidence import counted
+from lab.harness.question import Question, Row
 from lab.programs.pipelines import program
 from lab.programs.pipelines.prediction import message_bytes
 from lab.programs.pipelines.program import PipelineShape
-from lab.harness.question import Question, Row
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
-from lab.meshes.axes import DATA, PIPE, Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import Target, make_mesh, parse_target, prepare
 
 PAIR = ("gpipe", "1f1b")
 SPLIT = ("zb_h1", "zb_h2")
@@ -36,7 +39,7 @@ class Assumed:
 
     @property
     def place(self) -> Target:
-        return described(parse_target(self.target))
+        return resolve_attached(parse_target(self.target))
 
     def axes(self, stages: int) -> Axes:
         return Axes.of({DATA: device_count(parse_target(self.target)) // stages, PIPE: stages})

@@ -5,10 +5,17 @@ from dataclasses import dataclass, replace
 
 from lab.book.checks import at_least
 from lab.book.pipeline import warm_up
-from lab.harness.experiment import Claim, decided
-from lab.programs.pipelines.orders import gpipe, interleaved, one_f_one_b
-from lab.programs.pipelines.schedule import Deadlock, Schedule, Task, Work, in_flight, ticks
+from lab.harness.claim import Claim, decided
 from lab.harness.question import Question, Row
+from lab.programs.pipelines.orders import gpipe, interleaved, one_f_one_b
+from lab.programs.pipelines.schedule import (
+    Deadlock,
+    Schedule,
+    Task,
+    Work,
+    in_flight,
+    ticks,
+)
 
 Order = Sequence[Task]
 

@@ -4,18 +4,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
+from lab.meshes.errors import Unusable
+
 from lab.book.architecture import dualpipe_idle_s
 from lab.book.checks import positive
-from lab.book.pipeline import bubble_share, idle_s, in_flight, interleaved_in_flight, step_s, throughput_per_s, zero_bubble_idle_s, zero_bubble_in_flight
-from lab.harness.experiment import Claim
+from lab.book.pipeline import (
+    bubble_share,
+    idle_s,
+    in_flight,
+    interleaved_in_flight,
+    step_s,
+    throughput_per_s,
+    zero_bubble_idle_s,
+    zero_bubble_in_flight,
+)
+from lab.harness.claim import Claim
+from lab.harness.question import Question, Row
+from lab.harness.sweep import Point, swept
 from lab.programs.pipelines.domain import LAGS, Times, refusal
 from lab.programs.pipelines.orders import PLAIN, gpipe, named, one_f_one_b
 from lab.programs.pipelines.schedule import Schedule
 from lab.programs.pipelines.schedule import in_flight as held
 from lab.programs.pipelines.simulation import Durations, Timeline, simulate
-from lab.harness.sweep import Point, swept
-from lab.harness.question import Question, Row
-from lab.meshes.errors import Unusable
 
 SIZES = tuple(product((2, 3, 4, 8), (1, 2, 3, 4, 8, 16, 32)))
 """Stages and micro-batches of the claims."""

@@ -3,18 +3,21 @@
 from dataclasses import dataclass
 from functools import cache
 
-from lab.harness.evidence import counted
-from lab.harness.experiment import Claim, decided, device_count
+from lab.meshes.attached import device_count
+from lab.meshes.axes import PIPE, Axes
+from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
+
 from lab.compile.inspection import inspect_program
+from lab.harness.claim import Claim, decided
+from lab.harness.evidence import counted
+from lab.harness.question import Question, Row
 from lab.programs.pipelines.orders import gpipe, one_f_one_b, zb_h1, zb_h2
 from lab.programs.pipelines.program import PipelineShape, one_job
 from lab.programs.pipelines.schedule import Schedule
 from lab.programs.pipelines.simulation import Durations, simulate
 from lab.programs.pipelines.table import Job, table_of
-from lab.harness.question import Question, Row
-from lab.meshes.axes import PIPE, Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import make_mesh, parse_target, prepare
 
 SCHEDULES = (gpipe, one_f_one_b, zb_h1, zb_h2)
 HALVES = (Job.INPUT_GRADIENT, Job.WEIGHT_GRADIENT)

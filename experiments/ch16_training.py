@@ -4,12 +4,16 @@ from dataclasses import fields, replace
 from math import gcd
 
 from lab.experiments import ch16_pipeline
-from lab.harness.decoder.training import SMALL, Trained, Trainee, Training, TrainingShape, trainee
-from lab.harness.experiment import Claim, beside, decided, device_count
-from lab.programs.models.shape import DecoderShape
-from lab.programs.pipelines.program import PipelineShape, initial_state
+from lab.meshes.attached import device_count
 from lab.meshes.axes import DATA, PIPE, TENSOR, Axes
 from lab.meshes.targets import Target
+
+from lab.harness.claim import Claim, decided
+from lab.harness.decoder.training import Trained, Trainee, Training, trainee
+from lab.harness.decoder.training_shape import SMALL, TrainingShape
+from lab.harness.experiment import beside
+from lab.programs.models.shape import DecoderShape
+from lab.programs.pipelines.program import PipelineShape, initial_state
 
 
 def two_stages(target: Target) -> Axes:

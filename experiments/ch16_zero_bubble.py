@@ -6,15 +6,20 @@ from fractions import Fraction
 from itertools import product
 
 from lab.book.checks import positive
-from lab.book.pipeline import idle_s, zero_bubble_idle_s, zero_bubble_in_flight, zero_bubble_share
-from lab.harness.experiment import Claim, decided
+from lab.book.pipeline import (
+    idle_s,
+    zero_bubble_idle_s,
+    zero_bubble_in_flight,
+    zero_bubble_share,
+)
+from lab.harness.claim import Claim, decided
+from lab.harness.question import Question, Row
+from lab.harness.sweep import Point, swept
 from lab.programs.pipelines.domain import LAGS, refusal
 from lab.programs.pipelines.domain import Times as Lasting
 from lab.programs.pipelines.orders import one_f_one_b, zb_h1, zb_h2
 from lab.programs.pipelines.schedule import Schedule, Task, Work, in_flight
 from lab.programs.pipelines.simulation import Durations, Timeline, simulate
-from lab.harness.sweep import Point, swept
-from lab.harness.question import Question, Row
 
 Times = tuple[Fraction | int, Fraction | int, Fraction | int]
 SIZES = ((2, 4), (4, 8), (4, 16), (8, 16), (8, 32))

@@ -1,15 +1,24 @@
 """Chapter 17 (and Llama 3's long contexts, Ch. 34): what do gathered keys and values cost beside a ring?"""
 
+from lab.meshes.axes import CONTEXT, DATA, Axes
+
 from lab.book.context import ring_wire_bytes
-from lab.harness.decoder.context import MORE_TARGETS, TARGETS, each_layer, group_tokens, kv_dim, moved_in_core
+from lab.core.ledger import Kind, Ledger, Transfer
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.decoder.context import (
+    MORE_TARGETS,
+    TARGETS,
+    each_layer,
+    group_tokens,
+    kv_dim,
+    moved_in_core,
+)
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import along, counted, of_elements
-from lab.harness.experiment import Claim, beside, calculated, decided
-from lab.core.ledger import Kind, Ledger, Transfer
+from lab.harness.experiment import beside
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.context_parallel import GATHERED_KEYS
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
-from lab.meshes.axes import CONTEXT, DATA, Axes
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:

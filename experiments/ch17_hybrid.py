@@ -5,17 +5,25 @@ from functools import partial
 
 import jax
 from jax.sharding import PartitionSpec as P
+from lab.meshes.axes import Axes
 
 from lab.attention import dense
 from lab.attention.exchange import ulysses_attention
 from lab.attention.mask import CAUSAL
 from lab.attention.ring import ring_attention
 from lab.book.context import hybrid_hop_bytes, ulysses_wire_bytes
-from lab.harness.evidence import along, counted
-from lab.harness.experiment import Claim, decided, on_two_axes
 from lab.core.ledger import Kind, Ledger, Totals
-from lab.harness.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, with_pullback
-from lab.meshes.axes import Axes
+from lab.harness.claim import Claim, decided
+from lab.harness.evidence import along, counted
+from lab.harness.experiment import on_two_axes
+from lab.harness.small_programs import (
+    FLOAT_BYTES,
+    Array,
+    Part,
+    Sent,
+    experiment,
+    with_pullback,
+)
 
 RING, ULYSSES = "ring", "ulysses"
 SPLIT = P(None, (RING, ULYSSES))

@@ -1,15 +1,24 @@
 """Chapter 17: what does ring attention send, and what does the backward pass, of which the book says nothing, send beside?"""
 
+from lab.meshes.axes import CONTEXT, DATA, Axes
+
 from lab.book.context import ring_training_wire_bytes, ring_wire_bytes
-from lab.harness.decoder.context import MORE_TARGETS, TARGETS, each_layer, group_tokens, kv_dim, moved_in_core
+from lab.core.ledger import Ledger
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.decoder.context import (
+    MORE_TARGETS,
+    TARGETS,
+    each_layer,
+    group_tokens,
+    kv_dim,
+    moved_in_core,
+)
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import counted
-from lab.harness.experiment import Claim, beside, calculated, decided
-from lab.core.ledger import Ledger
+from lab.harness.experiment import TimedSteps, beside
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.context_parallel import RING
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
-from lab.meshes.axes import CONTEXT, DATA, Axes
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -55,4 +64,5 @@ EXPERIMENT = decoder_experiment(
     targets=TARGETS,
     more_targets=MORE_TARGETS,
     styles=("explicit",),
+    tour=TimedSteps(),
 )

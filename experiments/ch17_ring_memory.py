@@ -6,19 +6,20 @@ from functools import cache, partial
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
+from lab.meshes.axes import CONTEXT, Axes
+from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.errors import Unusable, first_line
+from lab.meshes.targets import parse_target
 
 from lab.attention.mask import CAUSAL
 from lab.attention.ring import ring_attention
 from lab.attention.tiles import TILE
 from lab.book.context import ring_bytes, scores_bytes
+from lab.harness.claim import Claim, decided
 from lab.harness.evidence import counted
-from lab.harness.experiment import Claim, decided
-from lab.programs.models.shape import indexable
 from lab.harness.question import Question, Row
 from lab.harness.small_programs import with_pullback
-from lab.meshes.axes import CONTEXT, Axes
-from lab.meshes.errors import Unusable, first_line
-from lab.meshes.targets import make_mesh, parse_target, prepare
+from lab.programs.models.shape import indexable
 
 SEQUENCES = tuple((length, ranks) for ranks in (8, 64) for length in (2**15, 2**17, 2**20))
 """Tokens, and the ranks that they are split over."""

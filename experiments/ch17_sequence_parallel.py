@@ -2,16 +2,18 @@
 
 from dataclasses import replace
 
+from lab.meshes.axes import DATA, TENSOR, Axes
+
 from lab.book.parallelism import tp_volume_bytes
 from lab.book.tensor_parallel import sp_layer_wire_bytes
+from lab.core.ledger import Kind, Ledger, Totals
+from lab.harness.claim import Claim, decided
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import along, counted, element_bytes, elements, of_elements
-from lab.harness.experiment import Claim, beside_tensor, decided
-from lab.core.ledger import Kind, Ledger, Totals
+from lab.harness.experiment import TimedSteps, beside_tensor
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
-from lab.meshes.axes import DATA, TENSOR, Axes
 
 SCALAR_BYTES = 4
 SOFTMAX = 3
@@ -59,4 +61,6 @@ EXPERIMENT = decoder_experiment(
     axes=beside_tensor(DATA),
     claims=claims,
     more_styles=("typed",),
+    real_size={},
+    tour=TimedSteps(every_size=True),
 )

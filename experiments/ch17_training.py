@@ -1,12 +1,18 @@
 """Chapter 17: does a decoder whose sequences lie on several ranks train as one device's? The small decoder of ch14_training, its attention over ranks."""
 
 import numpy as np
-
-from lab.experiments import ch17_gathered_keys, ch17_ring_attention, ch17_ulysses, ch17_zigzag
-from lab.attention.order import ZIGZAG
-from lab.harness.decoder.training import SMALL, Trained, Training, TrainingShape, trainee
-from lab.harness.experiment import Claim, decided
+from lab.experiments import (
+    ch17_gathered_keys,
+    ch17_ring_attention,
+    ch17_ulysses,
+    ch17_zigzag,
+)
 from lab.meshes.axes import CONTEXT, Axes
+
+from lab.attention.order import ZIGZAG
+from lab.harness.claim import Claim, decided
+from lab.harness.decoder.training import Trained, Training, trainee
+from lab.harness.decoder.training_shape import SMALL, TrainingShape
 
 
 def in_zigzag(shape: TrainingShape, axes: Axes) -> np.ndarray:

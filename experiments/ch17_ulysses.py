@@ -2,16 +2,30 @@
 
 from math import isclose
 
-from lab.book.context import kv_head_copies, ring_to_ulysses, ring_wire_bytes, ulysses_wire_bytes
-from lab.harness.decoder.context import MORE_TARGETS, TARGETS, each_layer, group_tokens, kv_dim, moved_in_core
+from lab.meshes.axes import CONTEXT, DATA, Axes
+
+from lab.book.context import (
+    kv_head_copies,
+    ring_to_ulysses,
+    ring_wire_bytes,
+    ulysses_wire_bytes,
+)
+from lab.core.ledger import Ledger
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.decoder.context import (
+    MORE_TARGETS,
+    TARGETS,
+    each_layer,
+    group_tokens,
+    kv_dim,
+    moved_in_core,
+)
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import counted, element_bytes
-from lab.harness.experiment import Claim, beside, calculated, decided
-from lab.core.ledger import Ledger
+from lab.harness.experiment import TimedSteps, beside
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.context_parallel import ULYSSES
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
-from lab.meshes.axes import CONTEXT, DATA, Axes
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -52,4 +66,5 @@ EXPERIMENT = decoder_experiment(
     claims=claims,
     targets=TARGETS,
     more_targets=MORE_TARGETS,
+    tour=TimedSteps(),
 )

@@ -2,15 +2,23 @@
 
 from dataclasses import replace
 
+from lab.meshes.axes import CONTEXT, DATA, Axes
+
 from lab.book.architecture import window_hops
-from lab.harness.decoder.context import MORE_TARGETS, TARGETS, blocks_of_products, each_layer, moved_in_core
-from lab.harness.decoder.step import SMALL, decoder_experiment
-from lab.harness.experiment import Claim, beside, calculated, decided
 from lab.core.ledger import Ledger
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.decoder.context import (
+    MORE_TARGETS,
+    TARGETS,
+    blocks_of_products,
+    each_layer,
+    moved_in_core,
+)
+from lab.harness.decoder.step import SMALL, decoder_experiment
+from lab.harness.experiment import beside
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.context_parallel import RING
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
-from lab.meshes.axes import CONTEXT, DATA, Axes
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:

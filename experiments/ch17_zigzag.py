@@ -5,19 +5,28 @@ from typing import Any
 
 import jax
 import numpy as np
+from lab.meshes.axes import CONTEXT, DATA, Axes
 
 from lab.attention.order import CONTIGUOUS, ZIGZAG, Order
 from lab.book.context import ring_wire_bytes, skipped_share, zigzag_gain
-from lab.harness.decoder.context import MORE_TARGETS, TARGETS, blocks_of_products, each_layer, group_tokens, kv_dim, moved_in_core
+from lab.core.ledger import Ledger
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.decoder.context import (
+    MORE_TARGETS,
+    TARGETS,
+    blocks_of_products,
+    each_layer,
+    group_tokens,
+    kv_dim,
+    moved_in_core,
+)
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import counted
-from lab.harness.experiment import Claim, beside, calculated, decided
-from lab.core.ledger import Ledger
+from lab.harness.experiment import TimedSteps, beside
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.context_parallel import ZIGZAG_RING
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
-from lab.meshes.axes import CONTEXT, DATA, Axes
 
 STRATEGY = DATA_PARALLEL | ZIGZAG_RING
 SKIPPED = "skipping what is masked makes contiguous chunks 2P/(P+1) times as fast"
@@ -91,6 +100,7 @@ EXPERIMENT = replace(
         targets=TARGETS,
         more_targets=MORE_TARGETS,
         styles=("explicit",),
+        tour=TimedSteps(),
     ),
     build_numeric=build_numeric,
 )

@@ -11,19 +11,21 @@ from functools import cache, partial
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from lab.meshes.attached import device_count
+from lab.meshes.axes import EXPERT, Axes
+from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 
 from lab.book.experts import all_to_all_wire_bytes
-from lab.harness.evidence import counted
-from lab.harness.experiment import Claim, calculated, decided, device_count
-from lab.hlo.shapes import bits
 from lab.compile.inspection import inspect_program
 from lab.core.ledger import Kind, Ledger, Totals
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.evidence import counted
+from lab.harness.question import Question, Row
+from lab.hlo.shapes import bits
 from lab.programs.models import experts, routers
 from lab.programs.models.shape import indexable
-from lab.harness.question import Question, Row
-from lab.meshes.axes import EXPERT, Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import make_mesh, parse_target, prepare
 
 OWN, EXPERTS = PartitionSpec(EXPERT), PartitionSpec(None, EXPERT)
 """Of [B, E, C, D]: each device its own sequences, or its own experts."""

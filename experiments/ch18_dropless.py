@@ -12,16 +12,26 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-
-from lab.book.experts import buffer_bytes
-from lab.harness.evidence import counted, in_scope
-from lab.harness.experiment import Claim, Experiment, decided, on_one_axis
-from lab.core.ledger import Kind, Ledger
-from lab.programs.models import dropless, routers
-from lab.programs.models.shape import indexable
-from lab.harness.small_programs import FLOAT_BYTES, Array, Part, Sent, on_one_device, predict, program, with_pullback
 from lab.meshes.axes import EXPERT, Axes
 from lab.meshes.errors import Unusable
+
+from lab.book.experts import buffer_bytes
+from lab.core.ledger import Kind, Ledger
+from lab.harness.claim import Claim, decided
+from lab.harness.evidence import counted, in_scope
+from lab.harness.experiment import Experiment, on_one_axis
+from lab.harness.small_programs import (
+    FLOAT_BYTES,
+    Array,
+    Part,
+    Sent,
+    on_one_device,
+    predict,
+    program,
+    with_pullback,
+)
+from lab.programs.models import dropless, routers
+from lab.programs.models.shape import indexable
 
 RAGGED, PADDED = "ragged", "padded"
 TOP_K = 2

@@ -5,15 +5,21 @@ CPUs have no ragged all-to-all: there, buffers for the worst case are sent, `--s
 
 from dataclasses import replace
 
+from lab.meshes.axes import EXPERT, Axes
+
 from lab.book.experts import buffer_bytes
-from lab.harness.decoder.experts import SHAPE, SMALL_SHAPE, expert_experiment, tokens_on_rank
-from lab.harness.evidence import along, counted, element_bytes
-from lab.harness.experiment import Claim, decided
 from lab.core.ledger import Kind, Ledger, Totals
+from lab.harness.claim import Claim, decided
+from lab.harness.decoder.experts import (
+    SHAPE,
+    SMALL_SHAPE,
+    expert_experiment,
+    tokens_on_rank,
+)
+from lab.harness.evidence import along, counted, element_bytes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
-from lab.meshes.axes import EXPERT, Axes
 
 COUNTS = "s32"
 

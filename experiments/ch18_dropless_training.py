@@ -7,8 +7,10 @@ for a whole sequence at each expert. Where the backend has a ragged all-to-all, 
 from dataclasses import replace
 
 from lab.experiments import ch18_expert_parallel, ch18_training
-from lab.harness.decoder.training import Trained, Training, TrainingShape, trainee
-from lab.harness.experiment import Claim, decided
+
+from lab.harness.claim import Claim, decided
+from lab.harness.decoder.training import Trained, Training, trainee
+from lab.harness.decoder.training_shape import TrainingShape
 
 
 def in_slots(shape: TrainingShape) -> TrainingShape:

@@ -1,17 +1,24 @@
 """Chapter 18: what do experts on other ranks cost a training step, and whose gradients are summed where?"""
 
-from lab.book.experts import all_to_all_wire_bytes, buffer_bytes, capacity, expert_parameters
+from lab.meshes.axes import DATA, EXPERT, Axes
+
+from lab.book.experts import (
+    all_to_all_wire_bytes,
+    buffer_bytes,
+    capacity,
+    expert_parameters,
+)
+from lab.core.ledger import Kind, Ledger, Totals, Transfer
+from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.experts import expert_experiment, tokens_on_rank
 from lab.harness.evidence import along, counted, element_bytes
-from lab.harness.experiment import Claim, calculated, decided
+from lab.harness.experiment import TimedSteps
 from lab.hlo.shapes import bits
-from lab.core.ledger import Kind, Ledger, Totals, Transfer
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.memory import static_bytes
 from lab.programs.strategies.terms import RECOMPUTING
-from lab.meshes.axes import DATA, EXPERT, Axes
 
 MLP_MATRICES = 3
 FLOAT_BYTES = 4
@@ -109,4 +116,5 @@ EXPERIMENT = expert_experiment(
     question="What do experts on other ranks cost a training step, and whose gradients are summed where?",
     strategy=STRATEGY,
     claims=claims,
+    tour=TimedSteps(settings={"experts": 8, "mlp": 1408}),
 )

@@ -1,14 +1,16 @@
 """Chapter 18: whose gradients are summed where when experts lie on ranks whose weights are split besides (ZeRO-3)?"""
 
+from lab.meshes.axes import EXPERT, FSDP, Axes
+
 from lab.book.experts import expert_parameters
+from lab.core.ledger import Kind, Ledger, Totals
+from lab.harness.claim import Claim, decided
 from lab.harness.decoder.experts import expert_experiment
 from lab.harness.evidence import along, counted, element_bytes
-from lab.harness.experiment import Claim, decided, on_two_axes
-from lab.core.ledger import Kind, Ledger, Totals
+from lab.harness.experiment import on_two_axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.zero3 import ZERO3
-from lab.meshes.axes import EXPERT, FSDP, Axes
 
 MLP_MATRICES = 3
 ENDS = ("embedding", "head")

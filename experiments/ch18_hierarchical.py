@@ -1,13 +1,15 @@
 """Chapter 18: what does an all-to-all over two levels of links save, and what does it cost?"""
 
+from lab.meshes.axes import DATA, EXPERT, Axes
+
 from lab.book.experts import all_to_all_wire_bytes, two_level_messages
+from lab.core.ledger import Kind, Ledger, Totals
+from lab.harness.claim import Claim, decided
 from lab.harness.decoder.experts import expert_experiment
 from lab.harness.evidence import along, counted
-from lab.harness.experiment import Claim, decided, on_two_axes
-from lab.core.ledger import Kind, Ledger, Totals
+from lab.harness.experiment import on_two_axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.hierarchical_experts import HIERARCHICAL_EXPERTS, LEVELS
-from lab.meshes.axes import DATA, EXPERT, Axes
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:

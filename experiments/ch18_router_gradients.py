@@ -9,12 +9,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from lab.meshes.errors import Unusable
 
 from lab.book.experts import balance_gradient, gate_gradient
-from lab.harness.experiment import Claim, decided
-from lab.programs.models import experts, routers
+from lab.harness.claim import Claim, decided
 from lab.harness.question import Question, Row
-from lab.meshes.errors import Unusable
+from lab.programs.models import experts, routers
 
 CLOSE = 1e-5
 """Of the largest entry, float32."""

@@ -10,12 +10,18 @@ from math import ceil
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from lab.book.experts import capacity, dropped_share, entropy_nats, gini, tokens_per_expert
-from lab.harness.experiment import Claim, calculated, decided
-from lab.programs.models import experts, routers
-from lab.harness.question import Question, Row
 from lab.meshes.errors import Unusable
+
+from lab.book.experts import (
+    capacity,
+    dropped_share,
+    entropy_nats,
+    gini,
+    tokens_per_expert,
+)
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.question import Question, Row
+from lab.programs.models import experts, routers
 
 FACTORS = (1.0, 1.25, 1.5)
 DRAWS, CHOSEN_GROUPS = 20_000, 100

@@ -8,8 +8,10 @@ one device is held against one device that chooses so, and a change of the route
 from dataclasses import replace
 
 from lab.experiments import ch18_expert_parallel, ch18_fsdp_experts, ch18_hierarchical
-from lab.harness.decoder.training import SMALL, Trained, Training, trainee
-from lab.harness.experiment import Claim, decided
+
+from lab.harness.claim import Claim, decided
+from lab.harness.decoder.training import Trained, Training, trainee
+from lab.harness.decoder.training_shape import SMALL
 
 
 def claims(trained: Trained) -> tuple[Claim, ...]:

@@ -2,17 +2,19 @@
 
 from dataclasses import asdict, dataclass
 
-from lab.book.memory import model_state_bytes
-from lab.harness.decoder.plans import planned_step
-from lab.harness.evidence import counted
-from lab.harness.experiment import Claim, calculated, decided, described, device_count
-from lab.core.ledger import Memory
-from lab.programs.models.shape import DecoderShape
-from lab.harness.question import Question, Row
-from lab.programs.strategies.data_parallel import DATA_PARALLEL
-from lab.programs.strategies.peak import peak_terms
+from lab.meshes.attached import device_count, resolve_attached
 from lab.meshes.axes import DATA, Axes
 from lab.meshes.targets import Target, parse_target
+
+from lab.book.memory import model_state_bytes
+from lab.core.ledger import Memory
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.decoder.plans import planned_step
+from lab.harness.evidence import counted
+from lab.harness.question import Question, Row
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.peak import peak_terms
 
 STYLE, CLOSE = "explicit", 0.05
 EXTREMES = {"all recomputed": "full", "nothing recomputed": "none"}
@@ -29,7 +31,7 @@ class Assumed(DecoderShape):
 
     @property
     def place(self) -> Target:
-        return described(parse_target(self.target))
+        return resolve_attached(parse_target(self.target))
 
     @property
     def axes(self) -> Axes:

@@ -5,12 +5,17 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import NamedTuple
 
+from lab.meshes.attached import resolve_attached
+from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
+from lab.meshes.targets import Target, parse_target
+
+from lab.core.ledger import Memory
+from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.plans import planned_step
 from lab.harness.evidence import counted
-from lab.harness.experiment import STYLES, Claim, beside_tensor, calculated, decided, described, on_one_axis, on_two_axes
-from lab.core.ledger import Memory
-from lab.programs.models.shape import DecoderShape
+from lab.harness.experiment import STYLES, beside_tensor, on_one_axis, on_two_axes
 from lab.harness.question import Question, Row
+from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
 from lab.programs.strategies.peak import peak_terms
@@ -19,8 +24,6 @@ from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.zero1 import ZERO1
 from lab.programs.strategies.zero3 import ZERO3
-from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
-from lab.meshes.targets import Target, parse_target
 
 CLOSE = 0.05
 REMATS = ("full", "none")
@@ -79,7 +82,7 @@ class Assumed(DecoderShape):
 
     def terms(self, of: Program) -> dict[str, int]:
         strategy, axes = LAYOUTS[of.layout]
-        return peak_terms(strategy, of.style, self.shape(of.remat), axes(self.place), described(self.place).memory_bytes)
+        return peak_terms(strategy, of.style, self.shape(of.remat), axes(self.place), resolve_attached(self.place).memory_bytes)
 
     def planned(self, of: Program) -> Memory:
         strategy, axes = LAYOUTS[of.layout]
@@ -103,7 +106,7 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
 
 def _total(of: Program, assumed: Assumed) -> Claim:
     peak, total = assumed.planned(of).peak, sum(assumed.terms(of).values())
-    if peak is None or described(assumed.place).platform != "gpu":
+    if peak is None or resolve_attached(assumed.place).platform != "gpu":
         return calculated("ch19.total", f"{of}: {counted(total)} B; copies into other layouts are those of XLA's GPU compiler")
     evidence = f"{of}: the terms sum to {counted(total)} B and XLA plans {counted(peak)} B, {peak / total - 1:+.1%}"
     return decided("ch19.total", abs(total / peak - 1) < CLOSE, evidence, statement=f"the sum of named terms is the peak within {CLOSE:.0%} at real size")

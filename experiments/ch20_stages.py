@@ -2,18 +2,20 @@
 
 from dataclasses import asdict, dataclass
 
-from lab.harness.decoder.plans import planned_step
-from lab.harness.experiment import Claim, calculated, decided, described, device_count
+from lab.meshes.attached import device_count, resolve_attached
+from lab.meshes.axes import DATA, FSDP, Axes
+from lab.meshes.targets import parse_target
+
 from lab.core.ledger import Ledger
-from lab.programs.models.shape import DecoderShape
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.decoder.plans import planned_step
 from lab.harness.question import Question, Row
+from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.peak import peak_terms
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.zero1 import ZERO1, ZERO2
 from lab.programs.strategies.zero3 import ZERO3
-from lab.meshes.axes import DATA, FSDP, Axes
-from lab.meshes.targets import parse_target
 
 STYLE = "explicit"
 NORM_BYTES = 4
@@ -38,7 +40,7 @@ class Assumed(DecoderShape):
         return planned_step(strategy, STYLE, self.shape, self.target, self.axes(strategy))
 
     def terms(self, strategy: Strategy) -> dict[str, int]:
-        return peak_terms(strategy, STYLE, self.shape, self.axes(strategy), described(parse_target(self.target)).memory_bytes)
+        return peak_terms(strategy, STYLE, self.shape, self.axes(strategy), resolve_attached(parse_target(self.target)).memory_bytes)
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:

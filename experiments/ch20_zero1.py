@@ -1,10 +1,11 @@
 """Chapter 20: does ZeRO-1 split the optimizer's state and send no more than data parallelism?"""
 
+from lab.meshes.axes import DATA
+
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.decoder.zero_claims import zero_claims
-from lab.harness.experiment import TARGETS, on_one_axis
+from lab.harness.experiment import TARGETS, TimedSteps, on_one_axis
 from lab.programs.strategies.zero1 import ZERO1
-from lab.meshes.axes import DATA
 
 EXPERIMENT = decoder_experiment(
     name="ch20_zero1",
@@ -14,4 +15,6 @@ EXPERIMENT = decoder_experiment(
     axes=on_one_axis(DATA),
     claims=zero_claims(ZERO1, stage=1),
     targets=TARGETS[:2],
+    real_size={},
+    tour=TimedSteps(every_size=True),
 )

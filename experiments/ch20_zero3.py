@@ -1,15 +1,23 @@
 """Chapter 20: does ZeRO-3 send half again what data parallelism does, for 1/P of the state a device?"""
 
+from lab.meshes.axes import FSDP, Axes
+
 from lab.book.parallelism import dp_volume_bytes
-from lab.harness.decoder.step import WITH_TYPES, decoder_experiment
-from lab.harness.decoder.zero_claims import ends_numbers, layers_numbers, moved_for_weights, never_split, stage_memory
-from lab.harness.evidence import counted, elements_sent
-from lab.harness.experiment import Claim, calculated, decided, on_one_axis
 from lab.core.ledger import Ledger, Totals
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.decoder.step import WITH_TYPES, decoder_experiment
+from lab.harness.decoder.zero_claims import (
+    ends_numbers,
+    layers_numbers,
+    moved_for_weights,
+    never_split,
+    stage_memory,
+)
+from lab.harness.evidence import counted, elements_sent
+from lab.harness.experiment import TimedSteps, on_one_axis
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.terms import RECOMPUTING
 from lab.programs.strategies.zero3 import ZERO3
-from lab.meshes.axes import FSDP, Axes
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -39,4 +47,6 @@ EXPERIMENT = decoder_experiment(
     axes=on_one_axis(FSDP),
     claims=claims,
     styles=WITH_TYPES,
+    real_size={},
+    tour=TimedSteps(every_size=True, every_policy=True),
 )

@@ -5,18 +5,20 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from math import sqrt
 
+from lab.meshes.attached import resolve_attached
+from lab.meshes.axes import DATA, TENSOR, Axes
+from lab.meshes.targets import parse_target
+
 from lab.book.recomputation import best_segment_layers, overhead, segmented_bytes
+from lab.core.ledger import Kind, Ledger, Totals
+from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.plans import planned_layers, planned_step
 from lab.harness.evidence import along, counted
-from lab.harness.experiment import Claim, calculated, decided, described
-from lab.core.ledger import Kind, Ledger, Totals
-from lab.programs.models.shape import REMATS, DecoderShape
 from lab.harness.question import Question, Row
+from lab.programs.models.shape import REMATS, DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.peak import Device, saved_layer_bytes
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
-from lab.meshes.axes import DATA, TENSOR, Axes
-from lab.meshes.targets import parse_target
 
 ONE = Axes.of({DATA: 1})
 AGAIN = {
@@ -91,7 +93,7 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
 
 
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
-    if described(parse_target(assumed.target)).platform != "gpu":
+    if resolve_attached(parse_target(assumed.target)).platform != "gpu":
         return (calculated("ch21.sqrt_rule", f"{assumed.target} plans buffers otherwise; the claims are decided on GPUs"),)
     return (*_kept(assumed), *_overhead(assumed), *_square(assumed), _segments(assumed), *_repeated())
 

@@ -2,18 +2,20 @@
 
 from dataclasses import asdict, dataclass
 
+from lab.meshes.attached import device_count
+from lab.meshes.axes import DATA, Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
+
+from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.offload import Planned, offloaded_layers, offloaded_step
 from lab.harness.evidence import counted
-from lab.harness.experiment import Claim, calculated, decided, device_count
-from lab.programs.models.shape import DecoderShape
 from lab.harness.question import Question, Row
+from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.memory import parameters_on_device, static_bytes
 from lab.programs.strategies.peak import saved_layer_bytes
 from lab.programs.strategies.zero1 import ZERO1
-from lab.meshes.axes import DATA, Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import parse_target
 
 MASTER_AND_MOMENTS = 12
 # A scalar takes 512 bytes of a TPU's memory (T8); the count of AdamW's steps is one.

@@ -16,17 +16,20 @@ from typing import Any
 
 import jax
 from jax.sharding import Mesh
+from lab.meshes.attached import device_count
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import Target, parse_target
 
-from lab.harness.evidence import counted
-from lab.harness.experiment import Claim, Experiment, calculated, decided, device_count
 from lab.core.ledger import Ledger
-from lab.redistribution import Array, Placement, plan
-from lab.redistribution.kernel import redistribute, shape
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.evidence import counted
+from lab.harness.experiment import Experiment
 from lab.measure.redistribution.measure import Row, measure, measure_kernel, worst_first
 from lab.measure.redistribution.pairs import Pair, classes, sums
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import Target, make_mesh, parse_target
+from lab.redistribution import Array, Placement, plan
+from lab.redistribution.kernel import redistribute, shape
 
 _DTYPES = ("f32", "s32")
 

@@ -1,10 +1,11 @@
 """Chapter 24: what does each axis of FSDP x tensor parallelism carry?"""
 
+from lab.meshes.axes import FSDP, TENSOR
+
 from lab.harness.decoder.fsdp_tensor_claims import fsdp_tensor_claims
 from lab.harness.decoder.step import WITH_TYPES, decoder_experiment
-from lab.harness.experiment import TARGETS, on_two_axes
+from lab.harness.experiment import TARGETS, TimedSteps, on_two_axes
 from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
-from lab.meshes.axes import FSDP, TENSOR
 
 EXPERIMENT = decoder_experiment(
     name="ch24_fsdp_tensor_parallel",
@@ -15,4 +16,6 @@ EXPERIMENT = decoder_experiment(
     claims=fsdp_tensor_claims,
     styles=WITH_TYPES,
     targets=TARGETS[:2],
+    real_size={},
+    tour=TimedSteps(min_devices=4),
 )

@@ -1,14 +1,16 @@
 """Chapter 24: what does hybrid sharding keep off the link between groups?"""
 
+from lab.meshes.axes import DATA, FSDP, Axes
+
 from lab.book.sharding import hybrid_across_wire_bytes
+from lab.core.ledger import Ledger, Totals
+from lab.harness.claim import Claim, decided
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.decoder.zero_claims import moved_for_weights, never_split
 from lab.harness.evidence import counted, elements_sent
-from lab.harness.experiment import TARGETS, Claim, decided, on_two_axes
-from lab.core.ledger import Ledger, Totals
+from lab.harness.experiment import TARGETS, on_two_axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.hybrid import HYBRID
-from lab.meshes.axes import DATA, FSDP, Axes
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -30,4 +32,5 @@ EXPERIMENT = decoder_experiment(
     claims=claims,
     targets=TARGETS[:2],
     more_styles=("typed",),
+    real_size={},
 )

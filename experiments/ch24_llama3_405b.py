@@ -3,13 +3,14 @@
 from dataclasses import replace
 from math import gcd
 
-from lab.harness.decoder.fsdp_tensor_claims import fsdp_tensor_claims
-from lab.harness.decoder.step import decoder_experiment
-from lab.harness.experiment import device_count
-from lab.programs.models.shape import DecoderShape
-from lab.programs.strategies.fsdp_tensor import FSDP_SEQUENCE
+from lab.meshes.attached import device_count
 from lab.meshes.axes import FSDP, TENSOR, Axes
 from lab.meshes.targets import Target
+
+from lab.harness.decoder.fsdp_tensor_claims import fsdp_tensor_claims
+from lab.harness.decoder.step import decoder_experiment
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.fsdp_tensor import FSDP_SEQUENCE
 
 LLAMA3_405B = replace(DecoderShape.preset("llama3-405b"), batch=4096)
 """One sequence of 8,192 tokens for each group of GPUs."""
@@ -32,4 +33,5 @@ EXPERIMENT = decoder_experiment(
     parameters=LLAMA3_405B,
     targets=("gpu:h100:2048x8",),
     more_styles=("typed",),
+    real_size={},
 )

@@ -6,13 +6,13 @@ from itertools import product
 
 from lab.book.architecture import dualpipe_idle_s
 from lab.book.pipeline import idle_s, zero_bubble_idle_s
-from lab.harness.experiment import Claim, decided
+from lab.harness.claim import Claim, decided
+from lab.harness.question import Question, Row
+from lab.harness.sweep import Point, swept
 from lab.programs.pipelines.domain import Times, refusal
 from lab.programs.pipelines.orders import dual_pipe, one_f_one_b, zb_h1
 from lab.programs.pipelines.schedule import in_flight
 from lab.programs.pipelines.simulation import Durations, Timeline, simulate
-from lab.harness.sweep import Point, swept
-from lab.harness.question import Question, Row
 
 SIZES = tuple((P, 2 * P + more) for P, more in product((2, 4, 8, 16), (0, 2, 12)))
 """Stages and micro-batches of the claims."""

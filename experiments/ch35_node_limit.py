@@ -3,15 +3,22 @@
 from dataclasses import replace
 from fractions import Fraction
 
+from lab.meshes.axes import DATA, EXPERT, Axes
+
 from lab.book.experts import all_to_all_wire_bytes, buffer_bytes
-from lab.harness.decoder.experts import SHAPE, SMALL_SHAPE, expert_experiment, tokens_on_rank
-from lab.harness.evidence import along, counted
-from lab.harness.experiment import Claim, calculated, decided, on_two_axes
-from lab.hlo.shapes import bits
 from lab.core.ledger import Kind, Ledger, Transfer
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.decoder.experts import (
+    SHAPE,
+    SMALL_SHAPE,
+    expert_experiment,
+    tokens_on_rank,
+)
+from lab.harness.evidence import along, counted
+from lab.harness.experiment import on_two_axes
+from lab.hlo.shapes import bits
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.node_limited_experts import NODE_LIMITED_EXPERTS
-from lab.meshes.axes import DATA, EXPERT, Axes
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:

@@ -9,13 +9,13 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+from lab.meshes.errors import Unusable
 
 from lab.book.deepseek import elsewhere_share
 from lab.book.experts import distinct_nodes
-from lab.harness.experiment import Claim, decided
-from lab.programs.models import routers
+from lab.harness.claim import Claim, decided
 from lab.harness.question import Question, Row
-from lab.meshes.errors import Unusable
+from lab.programs.models import routers
 
 COARSE = (64, 2)
 """Experts, and how many of them a token visits, in the design that the chapter compares with."""

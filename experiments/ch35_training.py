@@ -7,8 +7,9 @@ On 4 devices or more several ranks are nodes; on two all nodes lie on each.
 from dataclasses import replace
 
 from lab.experiments import ch18_expert_parallel, ch18_training, ch35_node_limit
+
+from lab.harness.claim import Claim, decided
 from lab.harness.decoder.training import Trained, Training, trainee
-from lab.harness.experiment import Claim, decided
 
 
 def claims(trained: Trained) -> tuple[Claim, ...]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lab.harness.experiment import Claim, calculated
+from lab.harness.claim import Claim, calculated
 from lab.harness.question import Question, Row
 
 

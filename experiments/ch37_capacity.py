@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from math import ceil
 
+from lab.meshes.errors import Unusable
+
 from lab.book.collectives import ring_all_reduce_s
 from lab.book.composition import (
     pipelined_step_s,
@@ -13,10 +15,9 @@ from lab.book.composition import (
 from lab.book.memory import model_state_bytes
 from lab.book.parallelism import activation_bytes
 from lab.book.pipeline import bubble_share
-from lab.harness.experiment import Claim, calculated, decided
+from lab.harness.claim import Claim, calculated, decided
 from lab.harness.question import Question, Row
 from lab.zoo import ModelShape, cluster, model
-from lab.meshes.errors import Unusable
 
 BOOK = (8, 8)
 """Tensor and pipeline degree of the chapter's answer; 8 replicas remain."""

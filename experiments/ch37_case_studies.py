@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from lab.book.architecture import kv_bytes_per_token, latent_bytes_per_token
 from lab.book.deepseek import latent_flops_per_key
-from lab.harness.experiment import Claim, decided
+from lab.harness.claim import Claim, decided
 from lab.harness.question import Question, Row
 from lab.zoo import ModelShape, model
 

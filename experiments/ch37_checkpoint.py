@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.book.reliability import checkpoint_overhead, daly_interval_s, young_interval_s
-from lab.harness.experiment import Claim, decided
+from lab.harness.claim import Claim, decided
 from lab.harness.question import Question, Row
 
 HOUR = 3600

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from lab.book.data_parallel import tokens_to_hide_sync
 from lab.book.tensor_parallel import tp_compute_to_sync
-from lab.harness.experiment import Claim, calculated
+from lab.harness.claim import Claim, calculated
 from lab.harness.question import Question, Row
 from lab.zoo import cluster, model
 

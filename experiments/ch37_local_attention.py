@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from lab.book.architecture import kv_bytes_per_token, window_hops, window_kv_bytes
 from lab.book.parallelism import activation_bytes, tp_volume_bytes
 from lab.book.profiling import training_flops_per_token
-from lab.harness.experiment import Claim, calculated
+from lab.harness.claim import Claim, calculated
 from lab.harness.question import Question, Row
 from lab.zoo import ModelShape, model
 

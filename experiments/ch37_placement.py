@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lab.book.device_mesh import domains_spanned
-from lab.harness.experiment import Claim, decided
+from lab.harness.claim import Claim, decided
 from lab.harness.question import Question, Row
 from lab.zoo import cluster
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from lab.book.composition import trained_flops_per_s
 from lab.book.data_parallel import training_flops
-from lab.harness.experiment import Claim, calculated
+from lab.harness.claim import Claim, calculated
 from lab.harness.question import Question, Row
 from lab.zoo import cluster
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from lab.core import display
 from lab.guard.budget import Allowance, allow, broken
 
 if TYPE_CHECKING:
-    from lab.diagnosis import Finding
     from lab.core.ledger import Ledger
+    from lab.diagnosis import Finding
 
 __all__ = ["allow", "assert_communication", "diagnose", "inspect", "mesh"]
 
@@ -72,11 +73,21 @@ def mesh(target: str, **axes: int) -> Any:
       lab.meshes.errors.Unusable: JAX has started without them, sizes differ, or a plugin is missing.
     """
     from lab.meshes.axes import Axes
-    from lab.meshes.targets import make_mesh, parse_target, prepare
+    from lab.meshes.backends import make_mesh, prepare
+    from lab.meshes.targets import parse_target
 
     place = parse_target(target)
     prepare([place])
     return make_mesh(place, Axes.of(axes))
+
+
+def _printers() -> Any:
+    from lab.report import show
+
+    return show
+
+
+display.register(_printers)
 
 
 def load_ipython_extension(shell: Any) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-
 from lab.meshes.errors import Unusable
+from lab.meshes.picture import mesh_svg
 
 DATA, FSDP, PIPE, CONTEXT, TENSOR, EXPERT = AXIS_ORDER = ("data", "fsdp", "pipe", "context", "tensor", "expert")
 """The lab's axes, in the order in which its meshes have them: replicas outermost, then towards the fastest links."""
@@ -63,9 +63,7 @@ class Axes:
         return ",".join(f"{name}={size}" for name, size in self.shape.items())
 
     def _repr_html_(self) -> str:
-        from lab.meshes.picture import mesh_svg
-
-        return mesh_svg(self)
+        return mesh_svg(self.shape)
 
     def ordered(self, names: Iterable[str]) -> tuple[str, ...]:
         """The given names in the mesh's order."""

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 from jax.experimental import mesh_utils, topologies
 from jax.sharding import AxisType, Mesh
-
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.chip_texts import chip_text
@@ -19,7 +18,7 @@ from lab.meshes.targets import Target, check_size, slice_axis
 
 
 def start(targets: Collection[Target]) -> None:
-    """See `lab.meshes.targets.prepare`."""
+    """See `lab.meshes.backends.prepare`."""
     if all(target.platform != "attached" for target in targets):
         jax.config.update("jax_platforms", "cpu")
     wanted = max((target.devices for target in targets if target.platform == "cpu"), default=0)
@@ -39,13 +38,13 @@ def _cpu_devices(wanted: int) -> list[jax.Device]:
     if len(devices) < wanted:
         raise Unusable(
             f"target cpu:{wanted} needs {wanted} fake CPU devices and JAX has started with {len(devices)}; "
-            f"call lab.meshes.targets.prepare before JAX starts, or set JAX_NUM_CPU_DEVICES={wanted}"
+            f"call lab.meshes.backends.prepare before JAX starts, or set JAX_NUM_CPU_DEVICES={wanted}"
         )
     return devices[:wanted]
 
 
 def mesh(target: Target, axes: Axes, chip_text: str | None = None) -> Mesh:
-    """See `lab.meshes.targets.make_mesh`."""
+    """See `lab.meshes.backends.make_mesh`."""
     check_size(target, axes)
     devices = _devices(target, chip_text)
     if len(devices) != axes.size:
@@ -88,7 +87,7 @@ def _ahead_of_time(target: Target, text: str | None) -> list[jax.Device]:
     try:
         return (_gpu_cluster(target, text) if target.platform == "gpu" else _tpu_slices(target)).devices
     except NotImplementedError as refusal:
-        raise Unusable(f"target {target}: JAX has started without this plugin; call lab.meshes.targets.prepare before it starts") from refusal
+        raise Unusable(f"target {target}: JAX has started without this plugin; call lab.meshes.backends.prepare before it starts") from refusal
     except RuntimeError as refusal:
         raise Unusable(f"target {target}: the plugin refuses it: {first_line(refusal).rstrip('.')}; choose another topology") from refusal
 

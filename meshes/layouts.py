@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import prod
 
 from jax.sharding import PartitionSpec
-
 from lab.meshes.axes import AXIS_ORDER, Axes
 from lab.meshes.errors import Unusable
 

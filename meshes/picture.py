@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from math import prod
 
 import numpy as np
-
-from lab.meshes.axes import Axes
 
 MOST_CELLS = 256
 CELL_HEIGHT, LETTER, PADDING, LINE, GAP = 22, 8, 12, 18, 20
@@ -16,16 +14,18 @@ Index = int | None
 """Along an axis; None stands for all that are left out."""
 
 
-def mesh_svg(axes: Axes, domains: Sequence[int] | None = None, domain: str = "host") -> str:
+def mesh_svg(shape: Mapping[str, int], domains: Sequence[int] | None = None, domain: str = "host") -> str:
     """Positions of `mesh.devices` in rows (last axis but one) and columns (last axis), coloured by domain; long axes are cut.
 
     Args:
+      shape: names and sizes of the axes, in the mesh's order.
       domains: [devices], as of `lab.meshes.targets.domains`; None where they are not known.
       domain: what one is called.
     """
-    names, sizes = ("",) * (3 - len(axes.names)) + axes.names, (1,) * (3 - len(axes.sizes)) + axes.sizes
+    names, sizes = ("",) * (3 - len(shape)) + tuple(shape), (1,) * (3 - len(shape)) + tuple(shape.values())
+    devices = prod(sizes)
     *outer, planes, rows, columns = map(_shown, sizes, [_most(sizes)] * len(sizes))
-    cell_width = PADDING + LETTER * len(str(axes.size - 1))
+    cell_width = PADDING + LETTER * len(str(devices - 1))
     title_width = LETTER * max(len(_place(names, tuple(size - 1 for size in sizes[:-2]))), len(names[-1]) + 2)
     width, height = LINE + max(len(columns) * cell_width, title_width) + GAP, 2 * LINE + len(rows) * CELL_HEIGHT + GAP
     panels = []
@@ -34,7 +34,7 @@ def mesh_svg(axes: Axes, domains: Sequence[int] | None = None, domain: str = "ho
         cells = [] if None in place else _cells(names, sizes, place, rows, columns, cell_width, domains, domain)
         title = _text(LINE, LINE - 6, _place(names, place) if None not in place else "...", "start")
         panels.append(f'<g transform="translate({right * width + GAP / 2:g} {down * height})">{title}{"".join(cells)}</g>')
-    return _drawn(width * len(planes) + GAP, height * prod(map(len, outer)), f"mesh {axes}: {axes.size:,} devices", panels)
+    return _drawn(width * len(planes) + GAP, height * prod(map(len, outer)), f"mesh {','.join(f'{name}={size}' for name, size in shape.items())}: {devices:,} devices", panels)
 
 
 def _most(sizes: Iterable[int]) -> int:

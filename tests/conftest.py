@@ -9,7 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lab.meshes.targets import parse_target, prepare
+from lab.meshes.backends import prepare
+from lab.meshes.targets import parse_target
+
 from tests import assembler
 
 FAST = "--xla_backend_optimization_level=0"

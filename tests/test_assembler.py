@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-
 from lab.meshes import plugins
 
 COMPILED = """

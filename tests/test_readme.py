@@ -1,16 +1,16 @@
 """The README's own program gives what the README prints."""
 
 import re
-from pathlib import Path
 
 import pytest
-
-from lab.compile.inspection import inspect_program
-from lab.report.tables import columns_text, total_columns, transfer_columns
-from lab.compile.sources import builder
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
+
+from lab.compile.inspection import inspect_program
+from lab.compile.sources import builder
+from lab.report.tables import columns_text, total_columns, transfer_columns
 from tests.paths import ROOT
 
 README = (ROOT / "README.md").read_text()

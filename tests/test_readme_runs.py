@@ -2,12 +2,11 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
 from lab.cli import main as cli
-from lab.harness.experiment import with_settings
+from lab.harness.settings import with_settings
 from tests.paths import ROOT
 
 README = (ROOT / "README.md").read_text()

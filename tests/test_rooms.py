@@ -3,60 +3,84 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+
+from lab.harness import registry
+from lab.rooms import ROOMS
+from tests import rooms
 from tests.paths import ROOT
 
 WITHOUT_JAX = ("lab.hlo", "lab.book", "lab.zoo", "lab.core.ledger", "lab.settle", "lab.cli", "lab.guard.pytest_plugin", "lab.meshes.axes", "lab.meshes.targets", "lab.meshes.hardware")
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Every module that a file imports, at the top or inside a function."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
 def importers(room: str, *forbidden: str) -> list[str]:
     """Files of a room that import one of these modules, or something inside them."""
-    path = ROOT / room
-    files = [path] if path.suffix == ".py" else sorted(path.rglob("*.py"))
+    files = {name: path for name, path in rooms.modules().items() if f"{name}.".startswith(f"{room}.")}
     assert files, f"no such room: {room}"
-    found = [(file.relative_to(ROOT), name) for file in files for name in imports(file)]
-    return [f"{file} imports {name}" for file, name in found if any(f"{name}.".startswith(f"{module}.") for module in forbidden)]
+    found = [(name, other) for name, path in files.items() for other in rooms.imported(path)]
+    return [f"{name} imports {other}" for name, other in found if any(f"{other}.".startswith(f"{module}.") for module in forbidden)]
+
+
+def test_no_arrow_points_upward_and_there_is_no_circle():
+    arrows = rooms.graph()
+    assert (rooms.upward(arrows), rooms.circle(arrows)) == ([], [])
+
+
+def test_every_package_is_in_a_room():
+    assert {name for name in rooms.modules() if ROOMS[rooms.room(name)] == "lab"} == {"lab", "lab.rooms"}
+
+
+def test_lazy_and_typing_imports_count(tmp_path):
+    for folder in rooms.FOLDERS:
+        (tmp_path / folder).mkdir()
+    (tmp_path / "lab.core").mkdir()
+    (tmp_path / "lab/report").mkdir()
+    (tmp_path / "lab/report/tables.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lab.core.ledger import Ledger\n")
+    (tmp_path / "lab/core/ledger.py").write_text("def show():\n    from lab.report.tables import text\n")
+    arrows = rooms.graph(tmp_path)
+    assert rooms.upward(arrows) == ["lab.core.ledger imports lab.report.tables"]
+    assert set(rooms.circle(arrows)) == {"lab.core.ledger", "lab.report.tables"}
+
+
+@pytest.mark.parametrize("folder", ["meshes", "experiments"])
+def test_nothing_is_importable_twice(folder):
+    program = f"import lab.{folder}\ntry:\n    import {folder}\nexcept ImportError as error:\n    print(error)"
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert run.stdout.startswith(f"import lab.{folder}: "), run.stderr
 
 
 def test_meshes_knows_nothing_of_the_lab():
-    assert importers("meshes", "lab", "experiments") == []
+    assert [name for name in importers("lab.meshes", "lab") if "imports lab.meshes" not in name] == []
 
 
-def test_the_lab_imports_no_experiment():
-    assert importers("lab", "experiments") == []
+def test_experiments_alone_import_experiments():
+    assert [name for name in importers("lab", "lab.experiments") if not name.startswith("lab.experiments.")] == []
+
+
+def test_no_string_is_the_name_of_an_experiment():
+    files = {name: path for name, path in rooms.modules().items() if not name.startswith("lab.experiments")}
+    strings = [(name, node.value) for name, path in files.items() for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+    assert [(name, text) for name, text in strings if text in registry.names()] == []
 
 
 def test_theory_and_measurement_share_no_code():
-    assert importers("lab/book", "lab.hlo", "lab.core.ledger", "lab.settle") == []
-    assert importers("lab/hlo", "lab.book", "lab.settle", "lab.programs.strategies") == []
+    assert importers("lab.book", "lab.hlo", "lab.core.ledger", "lab.settle") == []
+    assert importers("lab.hlo", "lab.book", "lab.settle", "lab.programs.strategies") == []
 
 
 def test_settling_knows_no_strategy():
-    assert importers("lab/settle", "lab.programs.strategies", "lab.programs.models", "lab.book") == []
+    assert importers("lab.settle", "lab.programs.strategies", "lab.programs.models", "lab.book") == []
 
 
-@pytest.mark.parametrize("room", ["lab/book", "lab/zoo", "lab/hlo", "lab/core", "lab/__init__.py", "lab/guard"])
+@pytest.mark.parametrize("room", ["lab.book", "lab.zoo", "lab.hlo", "lab.core", "lab.settle", "lab.guard"])
 def test_texts_and_formulas_need_no_jax(room):
     assert importers(room, "jax", "jaxlib", "flax") == []
 
 
 def test_private_modules_of_jax_are_reached_in_one_file_only():
     private = ("jax._src", "jax.interpreters", "jaxlib._jax", "jaxlib._hlo", "jaxlib.xla_client")
-    found = [line for room in ("lab", "meshes", "experiments") for line in importers(room, *private)]
-    assert [line for line in found if not line.startswith("meshes/_jax.py ")] == []
+    assert importers("lab", *private) == []
 
 
 @pytest.mark.parametrize("module", WITHOUT_JAX)

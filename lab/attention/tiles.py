@@ -13,7 +13,15 @@ import jax.numpy as jnp
 
 from lab.attention import softmax
 from lab.attention.mask import CAUSAL, Mask
-from lab.attention.softmax import Gradients, Partial, Pulled, finished, merged, nothing, pulled
+from lab.attention.softmax import (
+    Gradients,
+    Partial,
+    Pulled,
+    finished,
+    merged,
+    nothing,
+    pulled,
+)
 
 TILE = 512
 """Keys of a tile, at most."""

@@ -24,28 +24,29 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from lab.core import changes
 from lab import diagnosis
 from lab.compile import inspection, sources
-from lab.harness import suite
-from lab.measure.bench.sizes import parse_sizes
+from lab.core import changes
+from lab.core.ledger import Ledger
 from lab.diagnosis import KINDS
 from lab.diagnosis.program import Program
-from lab.core.ledger import Ledger
-from lab.report import answers, curves, tables, verdicts
-from lab.report.changes import changes_text
-from lab.report.diagnosis import diagnosis_text
-from lab.harness.suite import Run
+from lab.harness import suite
+from lab.harness.experiment import Run
+from lab.measure.bench.sizes import parse_sizes
 from lab.meshes import plugins
 from lab.meshes.availability import availability
 from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.errors import Unusable
-from lab.meshes.targets import Target, make_mesh, parse_target, prepare
+from lab.meshes.targets import Target, parse_target
+from lab.report import answers, curves, tables, verdicts
+from lab.report.changes import changes_text
+from lab.report.diagnosis import diagnosis_text
 
 if TYPE_CHECKING:
     from lab.harness.decoder.training import Trained, Training
     from lab.harness.question import Answer
-    from lab.harness.run import Result
+    from lab.harness.result import Result
 
 INTERRUPTED, CLOSED_PIPE = 130, 141
 JAX_NOTE = "-----"
@@ -324,8 +325,8 @@ def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> int:
     that is one program, here and ahead of time) or losses (a small decoder's under every layout, against one CPU's); by default all. The JSON is
     written after each part.
     """
-    from lab.report.tour import tour_text
     from lab.measure.tour import tour as tours
+    from lab.report.tour import tour_text
 
     for found in tours.tour(parts or tours.PARTS, shlex.join(["lab", *sys.argv[1:]]), _watched):
         if save:
@@ -403,7 +404,7 @@ def _watched(runs: Sequence[T]) -> Iterator[T]:
 
 def _report(as_json: bool, *told: tuple[Sequence[Result | Trained | Answer], Callable[..., str]]) -> int:
     """Prints the results, each kind in its own words; 1 where something failed or was refuted."""
-    from lab.harness.run import SCHEMA
+    from lab.harness.result import SCHEMA
 
     every = [result for results, _ in told for result in results]
     if as_json:

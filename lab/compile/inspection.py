@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from lab.compile import sources
+from lab.core.ledger import Ledger, Memory
 from lab.diagnosis.program import Given, Program, Wires
 from lab.diagnosis.remarks import Remark, heard
 from lab.hlo.padding import argument_padding
 from lab.hlo.placement import Devices
 from lab.hlo.read import read
-from lab.core.ledger import Ledger, Memory
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable
 from lab.meshes.targets import Target, parse_target

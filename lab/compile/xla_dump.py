@@ -1,7 +1,7 @@
-"""What XLA plans for a TPU: the program, its schedule and its memory, without the machine code.
+"""What XLA compiles a program for TPUs to, without the machine code: the optimized text, its schedule and its memory.
 
-These three are settled after a few per cent of a compilation; nothing after changes them, and a ledger needs no more. So an experiment's
-program is compiled in a process of its own, which ends as soon as XLA has written its plan down (`--xla_dump_to`).
+These three are settled after a few per cent of a compilation; nothing after changes them, and a ledger needs no more. So a program is
+compiled in a process of its own, which ends as soon as XLA has dumped them (`--xla_dump_to`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -20,21 +21,16 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from lab.harness import experiment
-from lab.harness.experiment import Experiment
+from lab.core.ledger import Memory
 from lab.hlo.buffers import read_buffers
 from lab.hlo.padding import argument_padding
 from lab.hlo.shapes import arrays
-from lab.core.ledger import Memory
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import Target, make_mesh, prepare
+from lab.meshes.targets import Target
 
 # Buffers are written before the text, which is the last before machine code is made.
 BUFFERS, TEXT = "after_optimizations.hlo.pb", "after_optimizations_after_buffer_assignment.txt"
-ORDER, SAID, REFUSAL = "order", "said", "refusal"
-# Dumps of newer versions write `%x#1` for an element of a tuple, where older ones, and `compiled.as_text()`, have an instruction.
-AS_COMPILED = {"xla_dump_compact_gte": False}
+REQUEST, LOG, REFUSAL = "request", "log", "refusal"
 LOOK_S = 0.1
 _NEXT_ATTRIBUTE = re.compile(r"\}, \w+=")
 
@@ -43,11 +39,19 @@ class Refused(Exception):
     """XLA's own sentence on why it does not compile a program."""
 
 
-@dataclass(frozen=True)
-class Order:
-    """The program to plan: that of an experiment, by its name."""
+Build = Callable[[str, Any, Mesh], tuple[Any, tuple[Any, ...]]]
+"""(style, parameters, mesh) to a jitted function and its arguments."""
 
-    experiment: str
+
+@dataclass(frozen=True)
+class CompileRequest:
+    """A program to compile in another process.
+
+    Attributes:
+      find_build: gives what builds it; pickled by reference.
+    """
+
+    find_build: Callable[[], Build]
     style: str
     parameters: Any
     target: Target
@@ -55,7 +59,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CompilerDump:
     """The text that a whole compilation ends with, and the memory that it reports; of temporaries those that are values of the program.
 
     Attributes:
@@ -83,29 +87,24 @@ def _entries(types: str) -> tuple[int, ...]:
     return tuple(prod(array.dims) for array in arrays(types))
 
 
-def can_plan(of: Experiment, target: Target) -> bool:
-    """It is for TPUs, and another process finds the same program by the experiment's name."""
-    return target.platform == "tpu" and of.name in experiment.names() and experiment.load(of.name).build is of.build
-
-
-def plan(order: Order) -> Plan:
-    """Plans a program for a TPU target.
+def dump(request: CompileRequest) -> CompilerDump:
+    """Compiles a program for a TPU target up to machine code.
 
     Raises:
       Refused: XLA does not compile it.
-      Unusable: the experiment cannot build it.
+      Unusable: it cannot be built with these parameters.
     """
-    with TemporaryDirectory(prefix="lab-plan-") as name:
+    with TemporaryDirectory(prefix="lab-dump-") as name:
         folder = Path(name)
-        (folder / ORDER).write_bytes(pickle.dumps(order))
-        with open(folder / SAID, "wb") as said:
-            compiler = subprocess.Popen([sys.executable, "-m", "lab.compile.xla_dump", name], stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        (folder / REQUEST).write_bytes(pickle.dumps(request))
+        with open(folder / LOG, "wb") as log:
+            compiler = subprocess.Popen([sys.executable, "-m", "lab.compile.xla_dump_process", name], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             text = _awaited(compiler, folder)
         finally:
             compiler.kill()
             compiler.wait()
-        return Plan(text, _memory(_dumped(folder, BUFFERS).read_bytes(), text))
+        return CompilerDump(text, _memory(_dumped(folder, BUFFERS).read_bytes(), text))
 
 
 def _awaited(compiler: subprocess.Popen, folder: Path) -> str:
@@ -129,7 +128,7 @@ def _refusal(folder: Path) -> Exception:
     refusal = folder / REFUSAL
     if refusal.exists():
         return pickle.loads(refusal.read_bytes())
-    return Refused(f"the compiler ended without a plan: {(folder / SAID).read_text(errors='replace').strip()[-300:]}")
+    return Refused(f"the compiler ended without a dump: {(folder / LOG).read_text(errors='replace').strip()[-300:]}")
 
 
 def _memory(buffers: bytes, text: str) -> Memory:
@@ -137,33 +136,6 @@ def _memory(buffers: bytes, text: str) -> Memory:
     return Memory(held.arguments, held.outputs, held.temporaries, held.aliased, held.peak, argument_padding(text))
 
 
-def compile_into(folder: Path) -> None:
-    """Compiles the order in `folder`, and has XLA write there what it comes to; or leaves the reason why not."""
-    order: Order = pickle.loads((folder / ORDER).read_bytes())
-    try:
-        prepare([order.target])
-        lowered = lower(experiment.load(order.experiment), order.style, order.parameters, make_mesh(order.target, order.axes))
-        _compile(lowered, {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True, "xla_dump_hlo_as_proto": True})
-    except Exception as failure:
-        told = failure if isinstance(failure, Unusable) else Refused(str(failure))
-        (folder / REFUSAL).write_bytes(pickle.dumps(told))
-
-
-def _compile(lowered: jax.stages.Lowered, options: dict[str, str | bool]) -> None:
-    try:
-        lowered.compile(compiler_options=options | AS_COMPILED)
-    except jax.errors.JaxRuntimeError as failure:
-        if "No such compile option" not in str(failure):
-            raise
-        lowered.compile(compiler_options=options)
-
-
-def lower(of: Experiment, style: str, parameters: Any, mesh: Mesh) -> jax.stages.Lowered:
-    function, args = of.build(style, parameters, mesh)
+def lower(build: Build, style: str, parameters: Any, mesh: Mesh) -> jax.stages.Lowered:
+    function, args = build(style, parameters, mesh)
     return function.lower(*args)
-
-
-if __name__ == "__main__":
-    from lab.compile import xla_dump as planning  # Its own classes, not those of __main__: what it raises is read elsewhere.
-
-    planning.compile_into(Path(sys.argv[1]))

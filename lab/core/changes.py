@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from lab.core import display
 from lab.core.ledger import Kind, Ledger, Totals, Transfer, axes_label, number
 
 SCHEMA = "sharding-lab/diff/1"
@@ -68,6 +69,21 @@ class Along:
 
     def to_json(self) -> dict[str, Any]:
         return {"before": number(self.before), "after": number(self.after), "changed": None if self.changed is None else number(self.changed)}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two ledgers, to be compared; prints as the table of `lab diff`."""
+
+    before: Ledger
+    after: Ledger
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        return changes(self.before, self.after)
+
+    def __str__(self) -> str:
+        return display.text(self)
 
 
 def by_axes(before: Ledger, after: Ledger) -> tuple[Along, ...]:

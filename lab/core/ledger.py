@@ -14,6 +14,8 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Self
 
+from lab.core import display
+
 SCHEMA = "sharding-lab/ledger/1"
 
 
@@ -273,14 +275,10 @@ class Ledger:
         return cls(transfers, memory=memory, notes=tuple(found["notes"]), is_complete=found["complete"], **told)
 
     def __str__(self) -> str:
-        from lab.report.tables import ledger_text
+        return display.text(self)
 
-        return ledger_text(self)
-
-    def _repr_html_(self) -> str:
-        from lab.report.html.notebook import ledger_html
-
-        return ledger_html(self)
+    def _repr_html_(self) -> str | None:
+        return display.html(self)
 
 
 def axes_label(transfer: Transfer) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lab.core.ledger import Ledger
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.notes import notes
 from lab.diagnosis.program import Program
 from lab.diagnosis.table import findings
 from lab.hlo.read import collector_paused
-from lab.core.ledger import Ledger
 
 
 @dataclass(frozen=True)

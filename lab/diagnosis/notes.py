@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
+from lab.core.units import exact
 from lab.diagnosis.program import Program, Site, count, times
 from lab.hlo import flops
-from lab.core.units import exact
 
 _NARROW = ("bf16", "f16")
 _SLOW = {"network": "the network between hosts", "dcn": "the data-centre network"}

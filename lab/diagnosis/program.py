@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from lab.core.ledger import Kind, Ledger, Transfer
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Flow, Place, Use
 from lab.diagnosis.remarks import Remark
 from lab.diagnosis.specs import Dims, axes_of_dims, spec_text
+from lab.diagnosis.varying import Variation
 from lab.hlo.collectives import is_named_after_argument
 from lab.hlo.groups import Groups, UnreadGroups
 from lab.hlo.names import origin, phase
@@ -23,13 +25,9 @@ from lab.hlo.read import Reading
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction, Module
 from lab.hlo.walk import Visit
-from lab.core.ledger import Kind, Ledger, Transfer
 from lab.meshes.axes import Axes
 from lab.meshes.hardware import chip
 from lab.meshes.targets import Target
-
-if TYPE_CHECKING:
-    from lab.diagnosis.varying import Variation
 
 # Collectives that JAX writes where the user does; any other primitive in an op_name is an operation that the partitioner moves data for.
 WRITTEN = frozenset(
@@ -167,9 +165,8 @@ class Program:
 
     @cached_property
     def variation(self) -> Variation:
-        from lab.diagnosis.varying import Variation
-
-        return Variation.of(self)
+        given = {argument.place.instruction.name: argument.dims for argument in self.arguments}
+        return Variation.of(self.module, self.axes, given, zip(self.ledger.transfers, self.reading.visits, strict=True))
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:

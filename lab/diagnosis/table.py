@@ -6,7 +6,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lab.diagnosis.finding import Finding
-from lab.diagnosis.kinds import accumulation, layout, links, memory, offsets, pipeline, products, rebuilt, reductions, redundant, unsplit
+from lab.diagnosis.kinds import (
+    accumulation,
+    layout,
+    links,
+    memory,
+    offsets,
+    pipeline,
+    products,
+    rebuilt,
+    reductions,
+    redundant,
+    unsplit,
+)
 from lab.diagnosis.program import Program
 
 

@@ -5,15 +5,17 @@ What is not known to be equal counts as different, so that "nothing varies there
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from lab.diagnosis.program import Argument, Program
+from lab.core.ledger import Transfer
 from lab.diagnosis.slices import ELEMENTWISE
+from lab.diagnosis.specs import Dims
 from lab.hlo import collectives, flops
-from lab.hlo.text import Computation, Instruction
+from lab.hlo.text import Computation, Instruction, Module
 from lab.hlo.walk import Visit
+from lab.meshes.axes import Axes
 
 Value = frozenset[str] | tuple["Value", ...]
 """The axes along which an array varies; of a tuple, those of each element."""
@@ -45,7 +47,8 @@ def _all(used: Sequence[Value]) -> frozenset[str]:
 class Variation:
     """The axes along which each operand of a collective or a product varies, by computation and instruction; of several calls, all together."""
 
-    program: Program
+    module: Module
+    axes: Axes | None
     operands: dict[tuple[str, str], tuple[frozenset[str], ...]] = field(default_factory=dict)
     _values: set[frozenset[str]] = field(default_factory=set)
     _simple: dict[str, bool] = field(default_factory=dict)
@@ -53,13 +56,12 @@ class Variation:
     _axes: Mapping[tuple[str, str], frozenset[str] | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, program: Program) -> Variation:
-        pairs = zip(program.ledger.transfers, program.reading.visits, strict=True)
-        axes = {(v.computation.name, v.instruction.name): None if t.axes is None else frozenset(t.axes) for t, v in pairs}
-        variation = cls(program, _axes=axes)
-        entry = program.module.entry
+    def of(cls, module: Module, axes: Axes | None, given: Mapping[str, Dims | None], transfers: Iterable[tuple[Transfer, Visit]]) -> Variation:
+        """Args: given: how each argument's dims are split, by the name of its instruction; transfers: each with where it stands."""
+        spanned = {(v.computation.name, v.instruction.name): None if t.axes is None else frozenset(t.axes) for t, v in transfers}
+        variation = cls(module, axes, _axes=spanned)
+        entry = module.entry
         if entry is not None:
-            given = {argument.place.instruction.name: argument for argument in program.arguments}
             values = {name: variation._given(given.get(name)) for name in entry.parameters}
             variation._values |= set(values.values())
             variation._run(entry, values)
@@ -67,7 +69,7 @@ class Variation:
 
     @cached_property
     def everything(self) -> frozenset[str]:
-        return frozenset(name for name, size in self.program.axes.shape.items() if size > 1) if self.program.axes else _NOTHING
+        return frozenset(name for name, size in self.axes.shape.items() if size > 1) if self.axes else _NOTHING
 
     @property
     def anywhere(self) -> frozenset[str]:
@@ -79,10 +81,8 @@ class Variation:
         used = self.operands.get((visit.computation.name, visit.instruction.name), (self.everything,))
         return _NOTHING.union(*used) if number is None else used[number]
 
-    def _given(self, argument: Argument | None) -> Value:
-        if argument is None or argument.dims is None:
-            return self.everything
-        return frozenset(axis for names in argument.dims for axis in names)
+    def _given(self, dims: Dims | None) -> Value:
+        return self.everything if dims is None else frozenset(axis for names in dims for axis in names)
 
     def _run(self, computation: Computation, values: dict[str, Value]) -> Value:
         everything = self.everything
@@ -115,7 +115,7 @@ class Variation:
         if i.opcode == "while":
             return self._loop(i, c, used[0])
         if i.opcode in _WRAPS and "=" in i.tail:
-            callee = self.program.module.called(c, i.attribute("calls") or i.attribute("to_apply"))
+            callee = self.module.called(c, i.attribute("calls") or i.attribute("to_apply"))
             return _all(used) if callee is None or self._is_simple(callee) else self._called(callee, tuple(used))
         if used and (i.opcode in ("copy", "opt-barrier") or i.opcode.endswith("-done")):
             return used[0]
@@ -150,8 +150,8 @@ class Variation:
 
     def _loop(self, loop: Instruction, c: Computation, state: Value) -> Value:
         """The state after any number of iterations: it grows until an iteration adds nothing, at most once for each axis and element."""
-        body = self.program.module.called(c, loop.attribute("body"))
-        condition = self.program.module.called(c, loop.attribute("condition"))
+        body = self.module.called(c, loop.attribute("body"))
+        condition = self.module.called(c, loop.attribute("condition"))
         for _ in range(1 + len(self.everything) * (1 if isinstance(state, frozenset) else len(state))):
             after = _union(state, self._called(body, (state,)))
             if after == state:

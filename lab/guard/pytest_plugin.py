@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lab.core.changes import Difference
 from lab.core.ledger import Ledger
 
 
@@ -32,9 +33,9 @@ def communication_snapshot(request: pytest.FixtureRequest) -> Callable[..., Ledg
         __tracebackhide__ = True
         if used:
             pytest.fail("this test has checked its snapshot already; a test has one, so write another test", pytrace=False)
-        import lab
+        from lab.compile.inspection import inspect
 
-        used.append(lab.inspect(program, *args, mesh=mesh, target=target))
+        used.append(inspect(program, *args, mesh=mesh, target=target))
         if failure := compared(used[0], path, update):
             pytest.fail(failure, pytrace=False)
         return used[0]
@@ -58,17 +59,15 @@ def compared(ledger: Ledger, path: Path, update: bool) -> str | None:
 
 
 def _difference(before: Ledger, written_with: dict[str, str], after: Ledger, versions: dict[str, str]) -> str | None:
-    from lab.core.changes import changes
-    from lab.report.changes import changes_text
-
     for what in ("devices", "target", "mesh"):
         was, has = getattr(before, what), getattr(after, what)
         if was != has:
             return f"{before.source} was written for {what} {was}; this program has {has}. If it should, run with --update-communication"
-    if not changes(before, after):
+    difference = Difference(before, after)
+    if not difference.changes:
         return None
     others = "" if written_with == versions else f" (with {_told(written_with)}; this is {_told(versions)})"
-    return f"the program communicates otherwise than {before.source} says{others}; if it should, run with --update-communication\n\n{changes_text(before, after)}"
+    return f"the program communicates otherwise than {before.source} says{others}; if it should, run with --update-communication\n\n{difference}"
 
 
 def _told(versions: dict[str, str]) -> str:

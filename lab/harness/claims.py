@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lab.harness.experiment import Claim, ClaimVerdict, Experiment, calculated
 from lab.core.ledger import Ledger, Transfer
-from lab.settle import Settlement, Verdict
+from lab.harness.claim import Claim, ClaimVerdict, calculated
+from lab.harness.experiment import Experiment
 from lab.meshes.axes import Axes
+from lab.settle import Settlement, Verdict
 
 Key = tuple[str, str | None]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from lab.collectives import AlphaBeta
-from lab.hlo.shapes import bits
 from lab.core.ledger import Kind, Ledger, Totals, Transfer, number
+from lab.hlo.shapes import bits
 
 
 def along(ledger: Ledger, axis: str, *, kind: Kind | None = None, phase: str | None = None) -> tuple[Transfer, ...]:

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import jax
 
 from lab.book.checks import finite, not_negative, positive
-from lab.harness.experiment import Claim, with_settings
+from lab.harness.claim import Claim
+from lab.harness.settings import with_settings
 from lab.meshes.errors import Unusable, first_line
 
 

@@ -4,99 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import partial
 from math import prod
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from lab.harness.claims import claims_of
-from lab.core.clock import timed
-from lab.harness.experiment import Claim, Experiment, Numerics, described, numerics, small
-from lab.hlo.read import read_text
 from lab.compile.inspection import devices_of, inspect_program
-from lab.core.ledger import Ledger, Memory
-from lab.compile.xla_dump import Order, Plan, Refused, can_plan, lower, plan
-from lab.settle import Context, Settlement, Verdict, settle
-from lab.settle.no_ops import Held, not_scattered, not_split
+from lab.compile.xla_dump import CompilerDump, CompileRequest, Refused, dump, lower
+from lab.core.clock import timed
+from lab.core.ledger import Ledger
+from lab.harness import registry
+from lab.harness.claims import claims_of
+from lab.harness.experiment import Experiment
+from lab.harness.numerics import numerics, small
+from lab.harness.result import Numerics, Result, Seconds
+from lab.hlo.read import read_text
+from lab.meshes.attached import resolve_attached
 from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable, first_line
-from lab.meshes.targets import Target, make_mesh, parse_target
+from lab.meshes.targets import Target, parse_target
+from lab.settle import Context, Settlement, settle
+from lab.settle.no_ops import Held, not_scattered, not_split
 
-SCHEMA = "sharding-lab/run/1"
 # Where a program can be run as well as compiled.
 RUNNABLE = ("cpu", "attached")
-
-
-@dataclass(frozen=True)
-class Seconds:
-    """Wall time of this process: of XLA's compilation, of reading the text, and of everything."""
-
-    compile: float
-    read: float
-    all: float
-
-
-@dataclass(frozen=True)
-class Result:
-    """What one experiment showed in one style on one target.
-
-    Attributes:
-      measured: the compiled program's ledger; None where it failed to compile or gave wrong numbers.
-      settlement: None where `measured` is.
-      held: bytes on one device at the fullest moment, as theory has them, by what they are; None where it says nothing.
-      numerics: None where the program was not run.
-      unchecked: why the numbers of what was chosen were not checked where they could have been.
-      failure: why there is no ledger, or which declared sharding did not happen, in a line.
-    """
-
-    experiment: str
-    style: str
-    target: str
-    mesh: dict[str, int]
-    parameters: dict[str, Any]
-    seconds: Seconds
-    measured: Ledger | None = None
-    settlement: Settlement | None = None
-    held: dict[str, int] | None = None
-    claims: tuple[Claim, ...] = ()
-    numerics: Numerics | None = None
-    unchecked: str | None = None
-    failure: str | None = None
-
-    @property
-    def verdict(self) -> Verdict:
-        return Verdict.FAILED if self.failure or self.settlement is None else self.settlement.verdict
-
-    @property
-    def is_fine(self) -> bool:
-        """Nothing failed and nothing, of the ledger or of the book, was refuted but what the catalogue disputes."""
-        return self.verdict not in (Verdict.FAILED, Verdict.REFUTED) and not any(claim.is_surprise for claim in self.claims)
-
-    def _repr_html_(self) -> str:
-        from lab.report.html.notebook import result_html
-
-        return result_html(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """One of the `results` of `sharding-lab/run/1`."""
-        return {
-            "experiment": self.experiment,
-            "style": self.style,
-            "target": self.target,
-            "mesh": self.mesh,
-            "parameters": self.parameters,
-            "verdict": str(self.verdict),
-            "failure": self.failure,
-            **settlement_json(self.settlement),
-            "claims": [asdict(claim) for claim in self.claims],
-            "notes": list(self.measured.notes) if self.measured else [],
-            "numerics": asdict(self.numerics) if self.numerics else None,
-            "unchecked": self.unchecked,
-            "memory": _memory_json(self.held, self.measured.memory if self.measured else None),
-            "seconds": asdict(self.seconds),
-        }
 
 
 def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None = None, parameters: Any = None) -> Result:
@@ -112,7 +47,7 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
     start = time.perf_counter()
     mesh = make_mesh(target, axes)
     predicted = experiment.predict(parameters, axes)
-    held = experiment.memory(style, parameters, axes, described(target).memory_bytes) if experiment.memory else None
+    held = experiment.memory(style, parameters, axes, resolve_attached(target).memory_bytes) if experiment.memory else None
 
     def result(compiled: float, read: float, **outcome: Any) -> Result:
         seconds = Seconds(compiled, read, time.perf_counter() - start)
@@ -141,33 +76,25 @@ def _numbers(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) ->
         return None, str(reason)
 
 
-def settlement_json(settled: Settlement | None) -> dict[str, Any]:
-    """Terms, what no term asks for, and what is missing, and how many transfers were taken by size; nothing of each where nothing was settled."""
-    if settled is None:
-        return {"terms": [], "unexplained": [], "missing": [], "taken_by_size": 0}
-    rows = {"terms": settled.terms, "unexplained": settled.unexplained, "missing": settled.missing}
-    return {name: [row.to_json() for row in some] for name, some in rows.items()} | {"taken_by_size": len(settled.taken_by_size)}
-
-
 def at_hand(measured: Ledger, axes: Axes) -> Mesh | None:
     """The mesh that a program was compiled for, where it is of devices that can run."""
     target = parse_target(measured.target) if measured.target else None
     return make_mesh(target, axes) if target and target.platform in RUNNABLE else None
 
 
-def _compiled(experiment: Experiment, style: str, parameters: Any, target: Target, axes: Axes, mesh: Mesh) -> jax.stages.Compiled | Plan:
-    """What is to be read: for TPUs the compiler's plan, since making their code takes twenty times as long and changes nothing in it."""
-    if can_plan(experiment, target):
-        return plan(Order(experiment.name, style, parameters, target, axes))
+def _compiled(experiment: Experiment, style: str, parameters: Any, target: Target, axes: Axes, mesh: Mesh) -> jax.stages.Compiled | CompilerDump:
+    """What is to be read: for TPUs the compiler's dump, since making their code takes twenty times as long and changes nothing in it."""
+    if target.platform == "tpu" and registry.is_registered(experiment):
+        return dump(CompileRequest(partial(registry.build_of, experiment.name), style, parameters, target, axes))
     return compiled_step(experiment, style, parameters, mesh)
 
 
 def compiled_step(experiment: Experiment, style: str, parameters: Any, mesh: Mesh) -> jax.stages.Compiled:
-    return lower(experiment, style, parameters, mesh).compile()
+    return lower(experiment.build, style, parameters, mesh).compile()
 
 
-def _ledger(compiled: jax.stages.Compiled | Plan, mesh: Mesh, axes: Axes, target: Target, source: str) -> Ledger:
-    if not isinstance(compiled, Plan):
+def _ledger(compiled: jax.stages.Compiled | CompilerDump, mesh: Mesh, axes: Axes, target: Target, source: str) -> Ledger:
+    if not isinstance(compiled, CompilerDump):
         return inspect_program(compiled, (), mesh, target, source=source)
     ledger = read_text(compiled.text, source=source, axes=axes, target=target, devices=devices_of(mesh))
     return replace(ledger, memory=compiled.memory)
@@ -179,13 +106,13 @@ def context(target: Target, style: str, axes: Axes, mesh: Mesh) -> Context:
     return Context(platform, "declared" if style == "typed" else style, axes.shape)
 
 
-def no_op(experiment: Experiment, parameters: Any, mesh: Mesh, compiled: jax.stages.Compiled | Plan, settlement: Settlement) -> str | None:
+def no_op(experiment: Experiment, parameters: Any, mesh: Mesh, compiled: jax.stages.Compiled | CompilerDump, settlement: Settlement) -> str | None:
     """The sentence on a declared sharding that did not happen in a compiled program, of state or of gradients; None where all did."""
     state = _held(experiment.state(parameters, mesh), compiled) if experiment.state else ()
     return not_split(state) or not_scattered(settlement)
 
 
-def _held(declared: Any, compiled: jax.stages.Compiled | Plan) -> Iterator[Held]:
+def _held(declared: Any, compiled: jax.stages.Compiled | CompilerDump) -> Iterator[Held]:
     """The state, a step's first argument and first result, as declared and as compiled."""
     arrays = jax.tree.leaves_with_path(declared)
     for when, entries in _entries(compiled, [array for _, array in arrays]).items():
@@ -195,14 +122,9 @@ def _held(declared: Any, compiled: jax.stages.Compiled | Plan) -> Iterator[Held]
             yield Held(name, when, array.shape, axes, prod(array.sharding.shard_shape(array.shape)), held_entries)
 
 
-def _entries(compiled: jax.stages.Compiled | Plan, arrays: list[jax.ShapeDtypeStruct]) -> dict[str, Sequence[int]]:
+def _entries(compiled: jax.stages.Compiled | CompilerDump, arrays: list[jax.ShapeDtypeStruct]) -> dict[str, Sequence[int]]:
     """How many of each array's a device holds."""
-    if isinstance(compiled, Plan):
+    if isinstance(compiled, CompilerDump):
         return {"taken": compiled.taken[: len(arrays)], "given back": compiled.given_back[: len(arrays)]}
     shardings = {"taken": compiled.input_shardings[0][0], "given back": compiled.output_shardings[0]}
     return {when: [prod(s.shard_shape(a.shape)) for s, a in zip(jax.tree.leaves(some), arrays, strict=True)] for when, some in shardings.items()}
-
-
-def _memory_json(held: dict[str, int] | None, memory: Memory | None) -> dict[str, Any] | None:
-    predicted = None if held is None else {"arguments": held["arguments"], "peak": sum(held.values()), "terms": held}
-    return {"predicted": predicted, "measured": memory and asdict(memory)} if held or memory else None

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lab.harness.experiment import Claim, Experiment
 from lab.core.ledger import Kind, Ledger, Making, Totals, Transfer
+from lab.harness.claim import Claim
+from lab.harness.experiment import Experiment
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable
 from lab.meshes.targets import Target

@@ -5,61 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from lab.harness import registry
+from lab.harness.experiment import STYLES, Experiment, Run
+from lab.harness.result import Result
+from lab.harness.settings import with_settings
 from lab.meshes import plugins
 from lab.meshes.availability import availability
 from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.errors import Unusable
-from lab.meshes.targets import Target, make_mesh, parse_target, prepare
+from lab.meshes.targets import Target, parse_target
 
 if TYPE_CHECKING:
-    from lab.harness.decoder.training import Trained, Training, TrainingShape
-    from lab.harness.experiment import Experiment
+    from lab.harness.decoder.training import Trained, Training
+    from lab.harness.decoder.training_shape import TrainingShape
     from lab.harness.question import Answer, Question
-    from lab.harness.run import Result
-
 
 REAL_SIZE = "tpu:v5p:2x2x4"
 UNSEEN_ON = (REAL_SIZE, "tpu:v5e:2x4")
-LAYOUTS = {
-    # Of 32 layers the state alone, 12 bytes a parameter, and their gradients are more than a chip has room for.
-    "ch14_data_parallel": {"layers": "16"},
-    "ch15_tensor_parallel": {},
-    "ch17_sequence_parallel": {},
-    "ch20_zero1": {},
-    "ch20_zero2": {},
-    "ch20_zero3": {},
-    "ch24_fsdp_tensor_parallel": {},
-    "ch24_hybrid": {},
-    "ch24_llama3_405b": {},
-}
-"""Experiments on the layouts of a decoder, with what a model of 8 billion parameters takes to fit, beside one sequence a device."""
-
-
-class Run(NamedTuple):
-    """One experiment in one style on one target."""
-
-    experiment: Experiment
-    target: Target
-    style: str
-
-    def __str__(self) -> str:
-        return f"{self.experiment.name} {self.style} {self.target}"
 
 
 def load(names: Sequence[str] = (), targets: Sequence[Target] = ()) -> list[Experiment | Training | Question]:
     """The named experiments, trainings and questions, or all of them, with JAX made ready for these targets."""
     prepare(targets)
-    from lab.harness import experiment
-
-    return [experiment.load(name) for name in names or experiment.names()]
+    return [registry.load(name) for name in names or registry.names()]
 
 
 def parted(loaded: Iterable[Experiment | Training | Question]) -> tuple[list[Experiment], list[Training], list[Question]]:
     """Those with one program, those with one for each layout, and those without."""
     from lab.harness.decoder.training import Training
-    from lab.harness.experiment import Experiment
     from lab.harness.question import Question
 
     loaded = list(loaded)
@@ -93,20 +69,17 @@ def on_every_chip(some: Iterable[Run]) -> list[Run]:
 
 def at_real_size(experiments: Iterable[Experiment]) -> list[Run]:
     """A whole step of Llama 3 8B under every layout, for 16 TPUs."""
-    from lab.harness.experiment import with_settings
-
     target = parse_target(REAL_SIZE)
     settings = {"preset": "llama3-8b", "batch": str(target.devices)}
-    sized = [replace(e, parameters=with_settings(e.parameters, settings | LAYOUTS[e.name])) for e in experiments if e.name in LAYOUTS]
+    sized = [replace(e, parameters=with_settings(e.parameters, settings | dict(e.real_size))) for e in experiments if e.real_size is not None]
     return [Run(e, target, style) for e in sized for style in e.styles]
 
 
 def at_unseen_sizes(experiments: Iterable[Experiment], seed: int = 0) -> list[Run]:
     """A whole step of a decoder of drawn sizes under every layout, declared and explicit, for 16 TPUs and for 8."""
     from lab.harness.decoder.unseen import drawn
-    from lab.harness.experiment import STYLES
 
-    layouts, draw = [e for e in experiments if e.name in LAYOUTS], Random(seed)
+    layouts, draw = [e for e in experiments if e.real_size is not None], Random(seed)
     places = [(e, target) for target in map(parse_target, UNSEEN_ON) for e in layouts]
     return [Run(replace(e, parameters=drawn(draw, e.axes(target))), target, style) for e, target in places for style in STYLES]
 
@@ -127,7 +100,6 @@ def without_plugin(some: Iterable[Run]) -> list[str]:
 
 def results(some: Iterable[Run], mesh: Axes | None = None, settings: Mapping[str, str] | None = None) -> list[Result]:
     """Runs them one after the other, on `mesh` and with `settings` of their parameters where given."""
-    from lab.harness.experiment import with_settings
     from lab.harness.run import run
 
     return [
@@ -149,8 +121,6 @@ def trained(
       Unusable: one of them cannot train so; then none has.
     """
     from lab.harness.decoder.training import train
-    from lab.harness.experiment import with_settings
-
     shapes = {training: with_settings(training.parameters, settings) for training in trainings}
     wanted = {(t, target): runs(t.layouts, [target], styles) for t in shapes for target in targets or tuple(map(parse_target, t.targets))}
     for (training, _), some in wanted.items():

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isclose
 
-from lab.harness.experiment import Claim, decided
+from lab.harness.claim import Claim, decided
 
 
 @dataclass(frozen=True)

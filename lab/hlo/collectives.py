@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from lab.core.ledger import Kind, Part, Transfer
 from lab.hlo.flops import operand_shapes
 from lab.hlo.groups import (
     Groups,
@@ -21,7 +22,6 @@ from lab.hlo.placement import MEGASCALE_TARGET, Placement
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction, Module
 from lab.hlo.walk import Notes, Site, Visit
-from lab.core.ledger import Kind, Part, Transfer
 
 KINDS = {
     "all-reduce": Kind.ALL_REDUCE,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from lab.core.ledger import Ledger, Transfer
 from lab.hlo import collectives, flops
 from lab.hlo.collectives import Reader
 from lab.hlo.names import read_frames
@@ -15,7 +16,6 @@ from lab.hlo.placement import Devices, Placement
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Module, parse
 from lab.hlo.walk import Notes, Visit, Walk, walk
-from lab.core.ledger import Ledger, Transfer
 from lab.meshes import targets
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lab.hlo.kernels import Choice, Collective, Kernel, Loop, Step, steps
 from lab.core.ledger import Kind, Ledger, Transfer
+from lab.hlo.kernels import Choice, Collective, Kernel, Loop, Step, steps
 from lab.meshes.errors import Unusable
 
 

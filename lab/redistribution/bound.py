@@ -9,9 +9,9 @@ from math import prod
 
 import numpy as np
 
-from lab.redistribution.placement import Array, Placement
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable
+from lab.redistribution.placement import Array, Placement
 
 
 def least_bytes(before: Placement, after: Placement, array: Array, axes: Axes) -> Fraction:

@@ -16,10 +16,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab.core.dtypes import DTYPES
 from lab.core.ledger import Kind
-from lab.redistribution.placement import Array, Placement, Split
-from lab.redistribution.plan import Move, Route, route
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable
+from lab.redistribution.placement import Array, Placement, Split
+from lab.redistribution.plan import Move, Route, route
 
 
 def redistribute(x: jax.Array, before: Placement, after: Placement, mesh: Mesh) -> jax.Array:

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lab.core.ledger import Kind, Ledger, Totals, Transfer
-from lab.redistribution.bound import least_bytes
-from lab.redistribution.placement import Array, Placement, Split, arrangements
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable
+from lab.redistribution.bound import least_bytes
+from lab.redistribution.placement import Array, Placement, Split, arrangements
 
 if TYPE_CHECKING:
     from lab.meshes.layouts import Layout

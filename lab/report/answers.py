@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lab.report.tables import Column, columns_text
 from lab.core.units import scaled
+from lab.report.tables import Column, columns_text
 from lab.report.verdicts import claim_text, outcome
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from lab.core.units import scaled
 from lab.measure.bench.chains import Chain
 from lab.measure.bench.record import Bench
 from lab.measure.bench.sizes import size_text
 from lab.report.tables import Column, columns_text
-from lab.core.units import scaled
 
 T = TypeVar("T")
 

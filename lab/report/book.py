@@ -24,10 +24,10 @@ from lab.book.register import (
     load,
     named,
 )
-from lab.report.settings import parse, swept, unit_of
-from lab.report.tables import Column, columns_text, rows_text
 from lab.core.units import scaled
 from lab.meshes.errors import Unusable
+from lab.report.settings import parse, swept, unit_of
+from lab.report.tables import Column, columns_text, rows_text
 
 SCHEMA = "sharding-lab/book/1"
 LONGER = {"days": 86400, "h": 3600, "min": 60}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from lab.core.changes import Along, Change, Row, by_axes, changes
 from lab.core.ledger import Ledger, Totals
-from lab.report.tables import Column, columns_text
 from lab.core.units import bytes_text
+from lab.report.tables import Column, columns_text
 
 
 def changes_text(before: Ledger, after: Ledger) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from lab.core.units import bytes_text, exact
 from lab.diagnosis import Diagnosis, Finding
 from lab.report.tables import ledger_text
-from lab.core.units import bytes_text, exact
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lab.book.checks import not_negative, positive
+from lab.meshes.errors import Unusable
 from lab.programs.pipelines.orders import named
 from lab.programs.pipelines.schedule import Schedule, Span, Task, Work
 from lab.programs.pipelines.simulation import Durations, Timeline, simulate
 from lab.report.panel import empty_panel
-from lab.meshes.errors import Unusable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Panel

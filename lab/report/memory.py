@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lab.report.tables import Column, columns_text
 from lab.core.units import bytes_text
 from lab.meshes.hardware import chip
 from lab.meshes.targets import parse_target
+from lab.report.tables import Column, columns_text
 
 if TYPE_CHECKING:
-    from lab.harness.run import Result
+    from lab.harness.result import Result
 
 OF_GPUS = "copies among the terms are those of XLA's GPU compiler; a TPU's makes others"
 

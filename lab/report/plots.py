@@ -24,14 +24,14 @@ from lab.book.loss import FITS, additive_loss, optimal_parameters, optimal_token
 from lab.book.memory import model_state_bytes
 from lab.book.roofline import attainable_flops_per_s, ridge
 from lab.core.ledger import Ledger, Totals
-from lab.report.gantt import Gantt
-from lab.report.panel import empty_panel
-from lab.report.tables import rows_text
 from lab.core.units import bytes_text, scaled
-from lab.zoo import model
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable
 from lab.meshes.hardware import Chip, chip
+from lab.report.gantt import Gantt
+from lab.report.panel import empty_panel
+from lab.report.tables import rows_text
+from lab.zoo import model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Panel
@@ -309,7 +309,7 @@ def save(name: str, settings: Mapping[str, str], path: Path) -> None:
     Raises:
       Unusable: no such plot, an unknown parameter, one that a formula refuses, or an unknown kind of file.
     """
-    from lab.harness.experiment import with_settings
+    from lab.harness.settings import with_settings
 
     if name not in PLOTS:
         raise Unusable(f"no plot {name!r}; known are {', '.join(PLOTS)}")

@@ -9,9 +9,9 @@ from fractions import Fraction
 from itertools import product
 from typing import Any
 
-from lab.zoo import model
 from lab.meshes.errors import Unusable
 from lab.meshes.hardware import chip
+from lab.zoo import model
 
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18, "Z": 10**21}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from statistics import median
 
-from lab.report.bench import bench_text
-from lab.report.tables import Column, columns_text
 from lab.measure.tour.profile import Spent
 from lab.measure.tour.programs import Compared
 from lab.measure.tour.times import TimedStep
 from lab.measure.tour.tour import FAR, Tour
+from lab.report.bench import bench_text
+from lab.report.tables import Column, columns_text
 
 
 def tour_text(tour: Tour) -> str:

@@ -9,14 +9,14 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from lab.core.ledger import Totals, Transfer, axes_label
+from lab.core.units import exact
 from lab.report.memory import memory_text
 from lab.report.tables import Column, columns_text, kind_text
-from lab.core.units import exact
 from lab.settle import Settlement, Term, Verdict
 
 if TYPE_CHECKING:
-    from lab.harness.experiment import Claim
-    from lab.harness.run import Result
+    from lab.harness.claim import Claim
+    from lab.harness.result import Result
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
+from lab.core import display
 from lab.core.ledger import Kind, Ledger, Totals, Transfer
 from lab.settle.behaviours import CATALOGUE, Behaviour, Context, emitted
 from lab.settle.left import Left, take, take_all, without
@@ -108,10 +109,8 @@ class Settlement:
     def unexplained_wire_bytes(self) -> Fraction:
         return Totals.of(self.unexplained).wire_bytes + self._wire_bytes(Status.REFUTED)
 
-    def _repr_html_(self) -> str:
-        from lab.report.html.notebook import settlement_html
-
-        return settlement_html(self)
+    def _repr_html_(self) -> str | None:
+        return display.html(self)
 
     def _wire_bytes(self, *statuses: Status) -> Fraction:
         return Totals.of(t for term in self.terms if term.status in statuses for t in term.measured).wire_bytes

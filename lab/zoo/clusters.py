@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lab.zoo import table
 from lab.meshes import hardware
 from lab.meshes.hardware import Chip, Figure
+from lab.zoo import table
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.targets import parse_target
+
 from lab import diagnosis
 from lab.compile import inspection
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
-from lab.meshes import plugins
-from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target, prepare
 from tests.lab.programs.strategies.layouts import LAYOUTS
 
 PLACES = ("cpu:8", "gpu:h100:1x8", "tpu:v5e:2x4")

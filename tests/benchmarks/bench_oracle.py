@@ -8,12 +8,11 @@ import csv
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
-from lab.measure.fit import Line, Point, TwoLines, line, relative_errors, two_lines
 from lab.core.ledger import Kind, wire_bytes
+from lab.measure.fit import Line, Point, TwoLines, line, relative_errors, two_lines
 from tests.paths import SHARED
 
 TABLE = SHARED / "oracle/collective_perf_train.csv"

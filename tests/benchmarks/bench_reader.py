@@ -7,8 +7,9 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
-from lab.hlo import read_text
 from lab.meshes.axes import Axes
+
+from lab.hlo import read_text
 from tests.hlo_corpus.corpus import CORPUS
 from tests.hlo_corpus.xla_parser import parsed_by_xla
 

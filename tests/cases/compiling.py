@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
 import lab
 from lab.core.ledger import Ledger, axes_label
-from lab.meshes import plugins
-from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target
 
 ahead_of_time_tpu = pytest.mark.skipif(not plugins.installed("tpu"), reason="libtpu is not installed: nothing compiles for TPUs")
 under_both_partitioners = pytest.mark.parametrize("shardy", [True, False], ids=["shardy", "gspmd"])

@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
+from lab.meshes.axes import Axes
 
+from lab.core.ledger import Ledger
 from lab.hlo import read_text
 from lab.hlo.collectives import OPCODES
 from lab.hlo.loops import Scope, derived_trip_count, trip_count
 from lab.hlo.text import parse
-from lab.core.ledger import Ledger
-from lab.meshes.axes import Axes
 from tests.paths import SHARED
 
 COMPILED = SHARED / "cases" / "compiled"

@@ -5,7 +5,6 @@ Of c23 and c44 the ledger tells what was aliased and multiplied; that a donation
 
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp

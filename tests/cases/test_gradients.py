@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from lab.meshes.axes import Axes
 
 import lab
 from lab.core.ledger import Ledger
-from lab.meshes.axes import Axes
 from tests.cases.compiling import (
     Row,
     ahead_of_time_tpu,

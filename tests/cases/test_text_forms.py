@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from lab.meshes.axes import Axes
 
 import lab
-from lab.meshes.axes import Axes
 from tests.cases.compiling import ahead_of_time_tpu, array, cpu, read, rows, tpu
 
 

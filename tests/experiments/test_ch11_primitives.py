@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 
+from lab.collectives import all_gather, reduce_scatter
 from lab.harness.collectives import laws, nonblocking
 from lab.harness.collectives.kernels import Buffer
-from lab.collectives import all_gather, reduce_scatter
 from lab.settle import Verdict
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import make_mesh, parse_target
 from tests.experiments.collective_claims import (
     TWO_BY_FOUR,
     claims,

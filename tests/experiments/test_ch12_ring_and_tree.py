@@ -4,12 +4,12 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-
 from lab.experiments import ch12_ring_and_tree
-from lab.core.ledger import Totals
-from lab.settle import Verdict
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
+
+from lab.core.ledger import Totals
+from lab.settle import Verdict
 from tests.experiments.collective_claims import (
     claims,
     compiled,

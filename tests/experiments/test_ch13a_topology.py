@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-
 from lab.experiments.ch13a_topology import three_levels
-from lab.settle import Verdict
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.targets import parse_target
+
+from lab.settle import Verdict
 from tests.experiments.collective_claims import (
     claims,
     compiled,

@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 import pytest
-
 from lab.experiments.ch14_accumulation import EXPERIMENT, Sizes
-from lab.harness.run import run
-from lab.settle import Context, Verdict
-from lab.settle.behaviours import emitted
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.targets import parse_target
+
+from lab.harness.run import run
+from lab.settle import Context, Verdict
+from lab.settle.behaviours import emitted
 
 EIGHT = Axes.of({"data": 8})
 ONE, SAVED, HIDDEN = None, "one reduction instead of A", "the reduction after accumulation cannot be hidden"

@@ -1,11 +1,11 @@
 """Chapter 14: shares of tokens, buckets, and the largest gradients alone."""
 
 import pytest
-
 from lab.experiments.ch14_compression import EXPERIMENT as COMPRESSION
 from lab.experiments.ch14_shares import quarter_and_three_quarters
-from lab.settle import Verdict
 from lab.meshes.axes import Axes
+
+from lab.settle import Verdict
 from tests.experiments.part_claims import claims, flipped, more, on_8_devices, verdicts
 
 EIGHT = Axes.of({"data": 8})

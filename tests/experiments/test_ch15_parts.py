@@ -1,11 +1,11 @@
 """Chapter 15: split LayerNorm, masks of dropout, and more ranks than key-value heads."""
 
 import pytest
-
 from lab.experiments.ch15_dropout import noise
 from lab.experiments.ch15_layernorm import variances_off
-from lab.settle import Verdict
 from lab.meshes.axes import Axes
+
+from lab.settle import Verdict
 from tests.experiments.part_claims import (
     claims,
     flipped,

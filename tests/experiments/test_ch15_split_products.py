@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from lab.experiments.ch15_split_products import SmallProducts
-from lab.settle import Verdict
 from lab.meshes.axes import Axes
+
+from lab.settle import Verdict
 from tests.experiments.part_claims import claims, flipped, more, on_8_devices, verdicts
 
 NAME, EIGHT = "ch15_split_products", Axes.of({"tensor": 8})

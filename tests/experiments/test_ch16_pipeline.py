@@ -5,18 +5,18 @@ from types import SimpleNamespace
 
 import jax
 import pytest
-
 from lab.experiments import ch16_pipeline_memory
 from lab.experiments.ch16_pipeline_memory import Assumed
-from lab.harness.experiment import load
-from lab.core.ledger import Kind, Ledger, Transfer
-from lab.harness.question import answer
-from lab.harness.run import run
-from lab.settle import Verdict
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable
 from lab.meshes.targets import parse_target
+
+from lab.core.ledger import Kind, Ledger, Transfer
+from lab.harness.question import answer
+from lab.harness.registry import load
+from lab.harness.run import run
+from lab.settle import Verdict
 
 AXES = Axes.of({"data": 2, "pipe": 4, "tensor": 2})
 EXPERIMENT = load("ch16_pipeline")

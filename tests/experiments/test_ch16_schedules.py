@@ -5,15 +5,22 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
+from lab.experiments import (
+    ch16_interleaving,
+    ch16_load_balance,
+    ch16_printed_schedules,
+    ch16_schedules,
+    ch16_zero_bubble,
+    ch31a_dualpipe,
+)
+from lab.meshes.errors import Unusable
 
-from lab.experiments import ch16_interleaving, ch16_load_balance, ch16_printed_schedules, ch16_schedules, ch16_zero_bubble, ch31a_dualpipe
-from lab.harness.experiment import ClaimVerdict
+from lab.harness.claim import ClaimVerdict
+from lab.harness.question import Answer, Row, answer
+from lab.harness.sweep import Point, swept
 from lab.programs.pipelines.orders import gpipe, one_f_one_b, zb_h1
 from lab.programs.pipelines.schedule import ticks
 from lab.programs.pipelines.simulation import Durations, simulate
-from lab.harness.sweep import Point, swept
-from lab.harness.question import Answer, Row, answer
-from lab.meshes.errors import Unusable
 from tests.test_rooms import importers
 
 CONFIRMED, REFUTED = ClaimVerdict.CONFIRMED, ClaimVerdict.REFUTED
@@ -35,7 +42,7 @@ def verdicts(found: Answer, id: str) -> Counter:
 
 def test_what_is_simulated_knows_no_formula_of_the_book():
     for module in ("schedule", "orders", "simulation"):
-        assert importers(f"lab/programs/pipelines/{module}.py", "lab.book", "jax") == []
+        assert importers(f"lab.programs.pipelines.{module}", "lab.book", "jax") == []
 
 
 def test_only_what_the_catalogue_disputes_is_refuted_and_every_theory_beside_a_number_is_met(answers):

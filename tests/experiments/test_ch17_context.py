@@ -4,14 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from lab.experiments.ch17_zigzag import blocks_in_sight
-from lab.attention.order import CONTIGUOUS, ZIGZAG
-from lab.harness.decoder.step import SMALL
-from lab.harness.experiment import Claim, load
-from lab.core.ledger import Kind, Ledger, Part
-from lab.settle import Verdict
 from lab.meshes.axes import Axes
+
+from lab.attention.order import CONTIGUOUS, ZIGZAG
+from lab.core.ledger import Kind, Ledger, Part
+from lab.harness.claim import Claim
+from lab.harness.decoder.step import SMALL
+from lab.harness.registry import load
+from lab.settle import Verdict
 from tests.experiments.part_claims import flipped, on_8_devices
 from tests.experiments.part_claims import more as more_of_part
 

@@ -2,11 +2,11 @@
 
 import jax
 import pytest
-
 from lab.experiments import ch17_ring_memory
 from lab.experiments.ch17_ring_memory import Assumed, answer, claims, temporaries
-from lab.settle.behaviours import INSTALLED
 from lab.meshes.errors import Unusable
+
+from lab.settle.behaviours import INSTALLED
 
 LINEAR, TILED = "a rank's memory grows with S/P, not with S nor with a square", "a ring of tiles holds no block's scores"
 

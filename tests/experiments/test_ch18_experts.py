@@ -8,18 +8,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
-
-from lab.experiments import ch18_constraint_order, ch18_dropless, ch18_expert_parallel, ch18_router_gradients, ch18_routing, ch35_routing
-from lab.book.experts import distinct_nodes
-from lab.harness.experiment import load
-from lab.core.ledger import Kind, Memory
-from lab.programs.models import dropless, routers
-from lab.harness.question import answer
-from lab.settle import Verdict
-from lab.programs.strategies.memory import static_bytes
+from lab.experiments import (
+    ch18_constraint_order,
+    ch18_dropless,
+    ch18_expert_parallel,
+    ch18_router_gradients,
+    ch18_routing,
+    ch35_routing,
+)
 from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable
-from lab.meshes.targets import make_mesh, parse_target
+from lab.meshes.targets import parse_target
+
+from lab.book.experts import distinct_nodes
+from lab.core.ledger import Kind, Memory
+from lab.harness.question import answer
+from lab.harness.registry import load
+from lab.programs.models import dropless, routers
+from lab.programs.strategies.memory import static_bytes
+from lab.settle import Verdict
 from tests.experiments.part_claims import claims, flipped, ideal, more, on_8_devices
 
 TWO_HOSTS, EIGHT = Axes.of({"data": 2, "expert": 8}), Axes.of({"expert": 8})

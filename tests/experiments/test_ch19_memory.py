@@ -4,11 +4,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
-
 from lab.experiments.ch19_memory import Assumed, answer, claims
+from lab.meshes.targets import parse_target
+
 from lab.core.ledger import Memory
 from lab.programs.models.shape import DecoderShape
-from lab.meshes.targets import parse_target
 
 SMALL = Assumed(**vars(DecoderShape().shrunk()), target="cpu:8")
 

@@ -1,14 +1,13 @@
 """Llama 3 at its real size: the terms of theory, held against what was compiled once (`results`), and what a plan that is off comes to."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import pytest
-
 from lab.experiments import ch19_real_sizes
 from lab.experiments.ch19_real_sizes import PROGRAMS, Assumed, claims
+
 from lab.core.ledger import Ledger, Memory
 from tests.paths import ROOT
 

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from lab.experiments.ch20_stages import EXPERIMENT, STAGES, Assumed, answer, claims
-from lab.programs.models.shape import DecoderShape
+
 from lab.harness.question import Question
+from lab.programs.models.shape import DecoderShape
 
 SMALL = Assumed(**vars(DecoderShape().shrunk()), target="cpu:8")
 

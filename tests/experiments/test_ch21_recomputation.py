@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import jax
 import pytest
-
 from lab.experiments import ch21_recomputation
 from lab.experiments.ch21_recomputation import AGAIN, Assumed, claims
+
 from lab.harness.decoder.plans import planned_layers
 from lab.programs.models.shape import REMATS, DecoderShape
 

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-
 from lab.experiments.ch22_offloading import Assumed, answer, claims
 from lab.meshes.errors import Unusable
 

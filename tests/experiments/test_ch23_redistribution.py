@@ -3,16 +3,19 @@
 import re
 
 import pytest
-
 from lab.experiments.ch23_redistribution import EXPERIMENT, Changes, in_three
-from lab.harness.experiment import Claim, numerics
-from lab.core.ledger import Ledger
-from lab.harness.run import Result, run
-from lab.settle import Verdict
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable
-from lab.meshes.targets import make_mesh, parse_target
+from lab.meshes.targets import parse_target
+
+from lab.core.ledger import Ledger
+from lab.harness.claim import Claim
+from lab.harness.numerics import numerics
+from lab.harness.result import Result
+from lab.harness.run import run
+from lab.settle import Verdict
 
 CUBE = Axes.of({"a": 2, "b": 2, "c": 2})
 SMALL = Changes(rows=8, columns=16, depth=24, pairs=3)

@@ -7,15 +7,25 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from lab.experiments import (
+    ch37_batch,
+    ch37_capacity,
+    ch37_case_studies,
+    ch37_checkpoint,
+    ch37_chip,
+    ch37_local_attention,
+    ch37_placement,
+    ch37_scale_up,
+)
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 
 import lab
-from lab.experiments import ch37_batch, ch37_capacity, ch37_case_studies, ch37_checkpoint, ch37_chip, ch37_local_attention, ch37_placement, ch37_scale_up
-from lab.harness.experiment import load, names
 from lab.core.ledger import Totals
 from lab.harness.question import Question, answer
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import make_mesh, parse_target
+from lab.harness.registry import load, names
 
 QUESTIONS = [name for name in names() if name.startswith("ch37_")]
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-
-from lab.harness.decoder.step import SMALL
-from lab.harness.experiment import Claim, load
-from lab.core.ledger import Kind, Ledger, Memory, Transfer
-from lab.programs.models.shape import REMATS
 from lab.meshes.axes import Axes
+
+from lab.core.ledger import Kind, Ledger, Memory, Transfer
+from lab.harness.claim import Claim
+from lab.harness.decoder.step import SMALL
+from lab.harness.registry import load
+from lab.programs.models.shape import REMATS
 
 AXES = {
     "ch14_data_parallel": Axes.of({"data": 8}),

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from lab.harness.experiment import Claim, ClaimVerdict, decided
+from lab.harness.claim import Claim, ClaimVerdict, decided
+from lab.harness.result import Result, Seconds
 from lab.report.verdicts import result_text, summary_text
-from lab.harness.run import Result, Seconds
 from lab.settle import Settlement
 
 TREE = decided("ch12.tree_latency_optimal", False, "6 steps against 3", statement="a tree is fastest", disputed="D-48")

@@ -1,13 +1,15 @@
 """Every experiment on a decoder's step: numbers, ledger and claims at small sizes on fake CPU devices; ledger and claims at full size ahead of time."""
 
 import pytest
-
-from lab.harness.experiment import STYLES, Experiment, load, names
-from lab.programs.models.shape import DecoderShape
-from lab.harness.run import Result, run
-from lab.settle import Status, Verdict
 from lab.meshes import plugins
 from lab.meshes.targets import parse_target
+
+from lab.harness.experiment import STYLES, Experiment
+from lab.harness.registry import load, names
+from lab.harness.result import Result
+from lab.harness.run import run
+from lab.programs.models.shape import DecoderShape
+from lab.settle import Status, Verdict
 
 STEPS = [name for name in names() if isinstance(load(name), Experiment) and type(load(name).parameters) is DecoderShape]
 IN_STYLES = [(name, style) for name in STEPS for style in STYLES if style in load(name).styles]

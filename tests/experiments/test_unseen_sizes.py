@@ -5,17 +5,19 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
-
-from lab.harness.claims import claims_of
-from lab.harness.experiment import Claim, load
-from lab.compile.inspection import inspect_program
-from lab.programs.models.shape import REMATS, DecoderShape
-from lab.harness.run import context
-from lab.settle import Settlement, Status, settle
-from lab.programs.strategies import program
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
+
+from lab.compile.inspection import inspect_program
+from lab.harness.claim import Claim
+from lab.harness.claims import claims_of
+from lab.harness.registry import load
+from lab.harness.run import context
+from lab.programs.models.shape import REMATS, DecoderShape
+from lab.programs.strategies import program
+from lab.settle import Settlement, Status, settle
 from tests.lab.programs.strategies.layouts import ACCUMULATIONS, LAYOUTS, STYLES
 
 on_gpus = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")

@@ -1,13 +1,12 @@
 """Compiled programs that others published; tests of them are skipped where the folder is absent."""
 
 from functools import cache
-from pathlib import Path
 
 import pytest
-
-from lab.hlo import read_text
-from lab.core.ledger import Ledger
 from lab.meshes.axes import Axes
+
+from lab.core.ledger import Ledger
+from lab.hlo import read_text
 from tests.paths import SHARED
 
 CORPUS = SHARED / "hlo"

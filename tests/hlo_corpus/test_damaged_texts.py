@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from lab.hlo import read_text
-from lab.core.ledger import Ledger
 from lab.meshes.errors import Unusable
+
+from lab.core.ledger import Ledger
+from lab.hlo import read_text
 from tests.hlo_corpus.corpus import CORPUS
 
 COMPILED = CORPUS.parent / "cases" / "compiled"

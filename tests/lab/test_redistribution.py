@@ -13,22 +13,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh
+from lab.meshes import plugins
+from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.layouts import Layout
+from lab.meshes.targets import parse_target
 
 import lab
 import lab.redistribution
 from lab.core.dtypes import DTYPES
 from lab.core.ledger import Ledger, axes_label
-from lab.redistribution import Array, Placement, layout_change, least_bytes, plan, route
-from lab.redistribution.kernel import redistribute, sharding
 from lab.measure.redistribution.measure import Row, measure, worst_first
 from lab.measure.redistribution.pairs import Pair, alike, classes, placements, sums
-from lab.redistribution.plan import steps, tried
 from lab.measure.redistribution.table import TARGETS, every_pair, measurement, theory
-from lab.meshes import plugins
-from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.layouts import Layout
-from lab.meshes.targets import make_mesh, parse_target
+from lab.redistribution import Array, Placement, layout_change, least_bytes, plan, route
+from lab.redistribution.kernel import redistribute, sharding
+from lab.redistribution.plan import steps, tried
 from tests.paths import ROOT
 
 CPU = parse_target("cpu:8")

@@ -1,10 +1,10 @@
 import subprocess
 import sys
-from pathlib import Path
 
 from lab.meshes import plugins
 from lab.meshes.availability import availability
 from lab.meshes.targets import parse_target
+
 from tests.paths import ROOT
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable
-from lab.meshes.targets import domains, make_mesh, parse_target
+from lab.meshes.targets import domains, parse_target
 
 needs_gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
 needs_tpu = pytest.mark.skipif(not plugins.installed("tpu"), reason="libtpu is not installed")

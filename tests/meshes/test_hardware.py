@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 import pytest
-
 from lab.meshes.chip_texts import chip_text, known_fields, origin
 from lab.meshes.errors import Unusable
 from lab.meshes.hardware import Figure, Link, chip, chip_names, known_chip

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-
 from lab.meshes.axes import AXIS_ORDER, DATA, FSDP, TENSOR, Axes
+from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable
 from lab.meshes.layouts import Layout
-from lab.meshes.targets import make_mesh, parse_target
+from lab.meshes.targets import parse_target
 
 DIMS = ("batch", "length", "embed", "mlp")
 DATA_PARALLEL = Layout.of(batch=DATA)

@@ -1,5 +1,4 @@
 import pytest
-
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable
 from lab.meshes.targets import Target, domains, link_names, parse_target

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lab.core.units import exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Flow, Place, Use
 from lab.diagnosis.program import Program, Site, times
 from lab.hlo.loops import Scope, trip_count
 from lab.hlo.text import Computation, Instruction
-from lab.core.units import exact
 
 _THROUGH = frozenset({"dynamic-slice", "dynamic-update-slice", *SCALES})
 # Losses and other numbers for people; what they cost is a message's latency, not bytes.

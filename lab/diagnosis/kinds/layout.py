@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lab.core.units import exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import LAYOUT
 from lab.diagnosis.kinds.together import together
@@ -11,7 +12,6 @@ from lab.diagnosis.program import Program, Site, count
 from lab.diagnosis.slices import ELEMENTWISE
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
-from lab.core.units import exact
 
 # What it is, and what to try.
 _JOINS = {

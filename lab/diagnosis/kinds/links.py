@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from lab.core.units import exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.program import Program, Site, count
-from lab.core.units import exact
 
 _SLOW = {"network": "the network between hosts", "dcn": "the data-centre network"}
 _SMALLEST = 1 << 12

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from lab.core.units import exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
-from lab.diagnosis.program import Argument, Given, Program, Site, count, shape_text, times
+from lab.diagnosis.program import (
+    Argument,
+    Given,
+    Program,
+    Site,
+    count,
+    shape_text,
+    times,
+)
 from lab.diagnosis.slices import ELEMENTWISE, own_slices
 from lab.hlo.shapes import arrays
-from lab.core.units import exact
 
 # A counter or a vector of norms is held whole on purpose, and no one would split it.
 _SMALLEST = 1 << 14

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lab.core.units import exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Use
 from lab.diagnosis.kinds.together import together
@@ -12,7 +13,6 @@ from lab.diagnosis.slices import ELEMENTWISE
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Instruction
-from lab.core.units import exact
 
 _READS, _UPDATES = ("dynamic_slice", "slice"), ("dynamic_update_slice", "scatter", *(f"scatter{mark}{how}" for mark in "-_" for how in ("add", "mul", "min", "max")))
 # A lookup that moves its table where its answers are far fewer; what moves up to four times as much may be the simpler way.

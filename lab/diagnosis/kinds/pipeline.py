@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lab.core.units import exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site
 from lab.diagnosis.slices import depends_on_device
-from lab.core.units import exact
 
 _PICKS = ("squeeze", "slice", "dynamic_slice", "gather")
 _SHIFTS = ("collective_permute", "all_to_all")

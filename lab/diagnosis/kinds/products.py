@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from lab.core.units import exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place, Use
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Argument, Program, Site, times
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
-from lab.core.units import exact
 
 # The other way also moves the output, and takes another layout of it: it must be worth that.
 _FAR_LESS = 4

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from lab.core.units import bytes_text, scaled
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.program import Program, times
 from lab.hlo import flops
 from lab.hlo.walk import Visit
-from lab.core.units import bytes_text, scaled
 
 # Splitting takes a message more, some microseconds. 1e8 FLOPs take one at 1e14 a second, a MiB is read in less: below these splitting saves nothing.
 _SMALLEST_FLOPS, _SMALLEST_BYTES = 10**8, 2**20

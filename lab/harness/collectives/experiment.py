@@ -8,11 +8,13 @@ from functools import partial
 from math import gcd
 from typing import Any
 
+from lab.core.ledger import Ledger
+from lab.harness.claim import Claim
 from lab.harness.collectives.kernels import Buffer, Kernel
 from lab.harness.collectives.one_device import on_one_device
 from lab.harness.collectives.program import predict, program
-from lab.harness.experiment import Claim, Experiment, device_count
-from lab.core.ledger import Ledger
+from lab.harness.experiment import Experiment
+from lab.meshes.attached import device_count
 from lab.meshes.axes import DATA, FSDP, Axes
 from lab.meshes.targets import Target
 

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from lab.harness.collectives.program import on_ranks
 from lab.collectives import (
     all_gather,
     all_reduce,
@@ -23,7 +22,8 @@ from lab.collectives import (
     reduce_scatter,
     scatter,
 )
-from lab.harness.experiment import Claim, decided
+from lab.harness.claim import Claim, decided
+from lab.harness.collectives.program import on_ranks
 
 BLOCK = 24
 

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from lab.harness.collectives.program import on_ranks
 from lab.collectives import all_reduce
-from lab.harness.experiment import Claim, decided
 from lab.core.ledger import Ledger
+from lab.harness.claim import Claim, decided
+from lab.harness.collectives.program import on_ranks
 
 STEPS, ELEMENTS = 8, 1024
 

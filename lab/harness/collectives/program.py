@@ -10,8 +10,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lab.harness.collectives.kernels import Buffer, Kernel
 from lab.core.ledger import Ledger
+from lab.harness.collectives.kernels import Buffer, Kernel
 from lab.meshes.axes import Axes
 
 

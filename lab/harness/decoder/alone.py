@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,12 +14,10 @@ import optax
 from flax import nnx
 
 from lab.harness.decoder.step import on_one_device
+from lab.harness.decoder.training_shape import TrainingShape
 from lab.programs.models import decoder
 from lab.programs.strategies.program import Metrics, TrainState
 from lab.programs.strategies.update import clipping, is_weight, optimizer, updated
-
-if TYPE_CHECKING:
-    from lab.harness.decoder.training import TrainingShape
 
 EPS = float(np.finfo(np.float32).eps)
 # A curve may differ by ten times what other orders of the sums do, and a loss by at least its own rounding; by no more than an eye would see.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lab.harness.evidence import along, element_bytes
 from lab.core.ledger import Ledger, Totals, Transfer
-from lab.programs.models.shape import DecoderShape
+from lab.harness.evidence import along, element_bytes
 from lab.meshes.axes import CONTEXT, DATA, Axes
+from lab.programs.models.shape import DecoderShape
 
 TARGETS, MORE_TARGETS = ("gpu:h100:2x8",), ("cpu:8", "tpu:v5p:2x2x4")
 PRODUCTS_FORWARD, PRODUCTS_BACKWARD = 2, 5

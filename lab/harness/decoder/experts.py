@@ -5,8 +5,8 @@ from functools import partial
 
 from lab.harness.decoder.step import SMALL, decoder_experiment
 from lab.harness.experiment import beside
-from lab.programs.models.shape import DecoderShape
 from lab.meshes.axes import DATA, EXPERT
+from lab.programs.models.shape import DecoderShape
 
 SHAPE = DecoderShape(mlp=1408, experts=32)
 SMALL_SHAPE = replace(SMALL, mlp=24, experts=16)

@@ -7,13 +7,24 @@ from math import inf
 
 from lab.book.parallelism import activation_bytes, dp_volume_bytes, tp_volume_bytes
 from lab.book.tensor_parallel import sp_layer_wire_bytes
-from lab.harness.decoder.zero_claims import ends_numbers, layers_numbers, moved_for_weights, never_split
-from lab.harness.evidence import along, counted, element_bytes, elements_sent, of_elements
-from lab.harness.experiment import Claim, calculated, decided
 from lab.core.ledger import Kind, Ledger
-from lab.programs.models.shape import DecoderShape
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.decoder.zero_claims import (
+    ends_numbers,
+    layers_numbers,
+    moved_for_weights,
+    never_split,
+)
+from lab.harness.evidence import (
+    along,
+    counted,
+    element_bytes,
+    elements_sent,
+    of_elements,
+)
 from lab.meshes.axes import FSDP, TENSOR, Axes
 from lab.meshes.targets import parse_target
+from lab.programs.models.shape import DecoderShape
 
 SCALAR_BYTES = 4
 

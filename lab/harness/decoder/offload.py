@@ -12,13 +12,14 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.targets import parse_target
 from lab.programs.models import decoder
 from lab.programs.models.seams import Seams
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.strategy import Strategy
-from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target, prepare
 
 HOST, DEVICE = "pinned_host", "device"
 

@@ -10,16 +10,17 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from lab.harness.experiment import device_count
 from lab.compile.inspection import inspect_program
 from lab.core.ledger import Ledger
+from lab.meshes.attached import device_count
+from lab.meshes.axes import DATA, Axes
+from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.targets import parse_target
 from lab.programs.models import decoder
 from lab.programs.models.seams import Seams
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.strategy import Strategy
-from lab.meshes.axes import DATA, Axes
-from lab.meshes.targets import make_mesh, parse_target, prepare
 
 
 @cache

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from lab.harness.experiment import STYLES, TARGETS, Claim, Experiment
 from lab.core.ledger import Ledger
+from lab.harness.claim import Claim
+from lab.harness.experiment import STYLES, TARGETS, Experiment, TimedSteps
+from lab.meshes.axes import Axes
+from lab.meshes.targets import Target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.peak import peak_terms
 from lab.programs.strategies.strategy import Strategy
-from lab.meshes.axes import Axes
-from lab.meshes.targets import Target
 
 SMALL = DecoderShape().shrunk(layers=3)
 """To run rather than to compile: float32, and every dim splits over 8 or 16 devices."""
@@ -41,6 +42,8 @@ def decoder_experiment(
     small: DecoderShape = SMALL,
     more_targets: tuple[str, ...] = (),
     more_styles: tuple[str, ...] = (),
+    real_size: Mapping[str, str] | None = None,
+    tour: TimedSteps | None = None,
 ) -> Experiment:
     """Compiles the whole step; runs loss and gradients, and holds them against one device's."""
 
@@ -66,6 +69,8 @@ def decoder_experiment(
         styles=styles,
         more_targets=more_targets,
         more_styles=more_styles,
+        real_size=real_size,
+        tour=tour,
     )
 
 

@@ -13,43 +13,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lab.core.clock import timed
-from lab.harness.decoder import text
-from lab.harness.decoder.alone import Alone, Batches, Tie, followed, left, losses, relative_error, train_alone
-from lab.harness.experiment import Claim, Experiment
 from lab.compile.inspection import inspect_program
-from lab.programs.models.shape import DecoderShape
-from lab.harness.run import RUNNABLE, compiled_step, context, no_op, settlement_json
-from lab.settle import Settlement, Verdict, settle
-from lab.harness.suite import Run
+from lab.core.clock import timed
+from lab.harness.claim import Claim
+from lab.harness.decoder import text
+from lab.harness.decoder.alone import (
+    Alone,
+    Batches,
+    Tie,
+    followed,
+    left,
+    losses,
+    relative_error,
+    train_alone,
+)
+from lab.harness.decoder.training_shape import TrainingShape
+from lab.harness.experiment import Experiment, Run
+from lab.harness.result import settlement_json
+from lab.harness.run import RUNNABLE, compiled_step, context, no_op
 from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable, first_line
-from lab.meshes.targets import Target, make_mesh
-
-
-@dataclass(frozen=True)
-class TrainingShape(DecoderShape):
-    """A decoder over bytes, its batch, and how often it is trained on one.
-
-    Raises:
-      Unusable: as `DecoderShape`; fewer than two steps, a vocabulary without room for every byte, or experts that choose their tokens.
-    """
-
-    steps: int = 200
-
-    def __post_init__(self) -> None:
-        if self.experts and self.router == "expert_choice":
-            reason = "sequences that begin with the same bytes have the same gates but for rounding, so that several slots tie at once and no curve is the one"
-            raise Unusable(f"router=expert_choice in a training: {reason}; take softmax or sigmoid_bias")
-        super().__post_init__()
-        if self.steps < 2:
-            raise Unusable(f"steps={self.steps}: expected 2 or more")
-        if self.vocab < text.BYTES:
-            raise Unusable(f"vocab={self.vocab}: expected {text.BYTES} or more, one for each byte")
-
-
-SMALL = TrainingShape().shrunk(vocab=text.BYTES, embed=64, head_dim=8, mlp=176)
-"""Two layers and 32 tokens: a step takes a CPU milliseconds."""
+from lab.meshes.targets import Target
+from lab.settle import Settlement, Verdict, settle
 
 
 def as_they_come(shape: TrainingShape, axes: Axes) -> np.ndarray:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from lab.programs.models.shape import REMATS, DecoderShape
 from lab.meshes.axes import TENSOR, Axes
+from lab.programs.models.shape import REMATS, DecoderShape
 
 COARSE, FINE = {"length": 128, "embed": 64, "head_dim": 32, "mlp": 64, "vocab": 64}, {"head_dim": 2}
 """What sizes are multiples of beside what their axes ask for: about those of real models, and what fills no tile."""

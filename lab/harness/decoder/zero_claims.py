@@ -7,14 +7,14 @@ from fractions import Fraction
 
 from lab.book.parallelism import dp_volume_bytes
 from lab.book.sharding import zero_volume_bytes
-from lab.harness.evidence import along, counted, elements_sent
-from lab.harness.experiment import Claim, calculated, decided
 from lab.core.ledger import Ledger, Totals, Transfer
+from lab.harness.claim import Claim, calculated, decided
+from lab.harness.evidence import along, counted, elements_sent
+from lab.meshes.axes import DATA, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.memory import static_bytes
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import RECOMPUTING
-from lab.meshes.axes import DATA, Axes
 
 
 def zero_claims(strategy: Strategy, stage: int) -> Callable[[DecoderShape, Axes, Ledger], tuple[Claim, ...]]:

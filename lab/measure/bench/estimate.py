@@ -11,11 +11,17 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from lab.measure.bench.chains import Chain
-from lab.measure.bench.programs import LeftOut, Measurement, Program, difference, programs
-from lab.measure.bench.rates import CHAINS
 from lab.collectives import AlphaBeta
 from lab.core.ledger import Kind
+from lab.measure.bench.chains import Chain
+from lab.measure.bench.programs import (
+    LeftOut,
+    Measurement,
+    Program,
+    difference,
+    programs,
+)
+from lab.measure.bench.rates import CHAINS
 from lab.measure.step_time import Curve, Rate, Rates, step_time
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable

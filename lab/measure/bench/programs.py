@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab import hlo
-from lab.measure.bench.chains import BYTES, Chain
 from lab.collectives import AlphaBeta, Cost
-from lab.measure.fit import Point
-from lab.hlo.kernels import Collective, Kernel, Step, steps
 from lab.core.ledger import Ledger
+from lab.hlo.kernels import Collective, Kernel, Step, steps
+from lab.measure.bench.chains import BYTES, Chain
+from lab.measure.fit import Point
 from lab.meshes.axes import Axes
 
 LONG = 4 << 20

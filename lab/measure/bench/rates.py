@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from lab.core.clock import timed
+from lab.core.ledger import Kind
+from lab.hlo.kernels import Kernel, steps
 from lab.measure import fit
 from lab.measure.bench.record import Bench
-from lab.core.clock import timed
-from lab.hlo.kernels import Kernel, steps
-from lab.core.ledger import Kind
 from lab.measure.step_time import Curve, Rate, Rates
 from lab.meshes.errors import Unusable
 

@@ -13,7 +13,15 @@ from lab.measure.bench.chains import Chain
 from lab.measure.bench.machine import Machine
 from lab.measure.bench.programs import LeftOut, Measurement
 from lab.measure.bench.timing import RUNS, WARM_UPS
-from lab.measure.fit import Line, Point, TwoLines, line, relative_errors, two_lines, why_no_line
+from lab.measure.fit import (
+    Line,
+    Point,
+    TwoLines,
+    line,
+    relative_errors,
+    two_lines,
+    why_no_line,
+)
 from lab.meshes.axes import Axes
 from lab.meshes.hardware import BENCH_SCHEMA, Link, chip
 

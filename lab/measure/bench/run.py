@@ -9,18 +9,19 @@ from pathlib import Path
 import jax
 from jax.sharding import Mesh
 
+from lab.collectives import GPU_KERNELS, one_kernel
+from lab.harness.run import RUNNABLE
 from lab.measure.bench.chains import Chain, chains, chosen
 from lab.measure.bench.estimate import assumed, estimated, rates
 from lab.measure.bench.machine import ahead_of_time, machine
 from lab.measure.bench.record import Bench
 from lab.measure.bench.timing import launch_seconds, measured
-from lab.collectives import GPU_KERNELS, one_kernel
-from lab.harness.run import RUNNABLE
 from lab.measure.step_time import Rates
 from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.errors import Unusable
 from lab.meshes.hardware import chip
-from lab.meshes.targets import Target, make_mesh, prepare
+from lab.meshes.targets import Target
 
 Watch = Callable[[Sequence[Chain]], Iterable[Chain]]
 """Passes chains on, and may say on a terminal which one is under way."""

@@ -10,9 +10,16 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lab.measure.bench.chains import EVEN, Chain
-from lab.measure.bench.programs import LeftOut, Measurement, Program, compiled, difference, programs
 from lab.core.clock import timed
+from lab.measure.bench.chains import EVEN, Chain
+from lab.measure.bench.programs import (
+    LeftOut,
+    Measurement,
+    Program,
+    compiled,
+    difference,
+    programs,
+)
 from lab.meshes.axes import Axes
 from lab.meshes.errors import first_line
 

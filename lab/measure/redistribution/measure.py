@@ -11,13 +11,13 @@ from jax.sharding import Mesh
 
 from lab.compile.inspection import inspect_program
 from lab.core.ledger import Kind, Ledger, Transfer, axes_label, number
-from lab.redistribution.bound import least_bytes
-from lab.redistribution.kernel import redistribute, shape, sharding
 from lab.measure.redistribution.pairs import Pair
-from lab.redistribution.placement import Array, Placement
-from lab.redistribution.plan import plan
 from lab.meshes.axes import Axes
 from lab.meshes.targets import Target
+from lab.redistribution.bound import least_bytes
+from lab.redistribution.kernel import redistribute, shape, sharding
+from lab.redistribution.placement import Array, Placement
+from lab.redistribution.plan import plan
 
 
 @dataclass(frozen=True)

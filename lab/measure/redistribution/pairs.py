@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain, combinations, groupby, permutations, product
 
-from lab.redistribution.placement import Placement, Split, arrangements
 from lab.meshes.axes import Axes
+from lab.redistribution.placement import Placement, Split, arrangements
 
 Pair = tuple[Placement, Placement]
 

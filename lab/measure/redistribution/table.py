@@ -19,13 +19,14 @@ from rich.console import Console
 from rich.progress import track
 
 from lab.core.ledger import Ledger, axes_label, number
-from lab.redistribution.bound import least_bytes
 from lab.measure.redistribution.measure import Row, measure, measure_kernel
 from lab.measure.redistribution.pairs import Pair, classes, sums
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.targets import Target, parse_target
+from lab.redistribution.bound import least_bytes
 from lab.redistribution.placement import Array
 from lab.redistribution.plan import plan
-from lab.meshes.axes import Axes
-from lab.meshes.targets import Target, make_mesh, parse_target, prepare
 
 SCHEMA = "sharding-lab/redistribution/1"
 AXES, ARRAY = Axes.of({"a": 2, "b": 2, "c": 2}), Array((32, 64, 128))

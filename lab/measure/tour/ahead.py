@@ -14,14 +14,15 @@ from typing import Any
 import click
 import jax
 
-from lab.harness import experiment
 from lab.core.ledger import Kind
+from lab.harness import registry
 from lab.measure.step_time import Curve, Rate, Rates
 from lab.measure.tour.apart import TILED, add_flags
 from lab.measure.tour.times import Setting, predicted_ahead
 from lab.measure.tour.tour import SCHEMA as TOUR
+from lab.meshes.backends import prepare
 from lab.meshes.errors import Unusable
-from lab.meshes.targets import Target, parse_target, prepare
+from lab.meshes.targets import Target, parse_target
 
 SCHEMA = "sharding-lab/ahead/1"
 
@@ -41,7 +42,7 @@ def predicted(record: Mapping[str, Any], target: Target) -> Iterator[dict[str, A
     """Each step of the record, by setting, in its order."""
     for step in record["times"]:
         setting = Setting(*(step[name] for name in Setting._fields))
-        terms = predicted_ahead(setting, experiment.load(setting.layout).axes(target), target, None, rates(record))
+        terms = predicted_ahead(setting, registry.load(setting.layout).axes(target), target, None, rates(record))
         total = terms.pop("total")
         yield setting._asdict() | {"measured_s": step["measured_s"], "predicted_s": total, "error": total / step["measured_s"] - 1, "terms_s": terms}
 

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
-from lab.harness import experiment
+from lab.harness import registry
 from lab.meshes.axes import Axes
-from lab.meshes.targets import Target, make_mesh, prepare
+from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.targets import Target
 
 # Each that looks for GPUs takes memory on all of them.
 PROCESSES = 8
@@ -50,5 +51,5 @@ def compiled(
 ) -> Program:
     """An experiment's; ahead of time with a description of the card in place of the card."""
     mesh = make_mesh(target, axes, chip_text)
-    function, args = experiment.load(name).build(style, parameters, mesh)
+    function, args = registry.load(name).build(style, parameters, mesh)
     return Program(function.lower(*args).compile(compiler_options=options and dict(options)), args, mesh)

@@ -10,12 +10,23 @@ import jax
 import numpy as np
 
 from lab.harness.decoder import text
-from lab.harness.decoder.alone import Alone, Batches, Tie, followed, left, relative_error, train_alone
-from lab.harness.decoder.training import Curve, Trained, Training, TrainingShape, numbers, train
-from lab.settle import Verdict
-from lab.harness.suite import Run, runs
+from lab.harness.decoder.alone import (
+    Alone,
+    Batches,
+    Tie,
+    followed,
+    left,
+    relative_error,
+    train_alone,
+)
+from lab.harness.decoder.training import Curve, Trained, Training, numbers, train
+from lab.harness.decoder.training_shape import TrainingShape
+from lab.harness.experiment import Run
+from lab.harness.suite import runs
+from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable
-from lab.meshes.targets import Target, make_mesh
+from lab.meshes.targets import Target
+from lab.settle import Verdict
 
 Watch = Callable[[Sequence[Run]], Iterable[Run]]
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.core import changes
-from lab.measure.bench.rates import UNTUNED
 from lab.compile.inspection import inspect_program
+from lab.core import changes
 from lab.core.ledger import Ledger, Memory
-from lab.harness.run import Result, run
-from lab.harness.suite import Run
+from lab.harness.experiment import Run
+from lab.harness.result import Result
+from lab.harness.run import run
+from lab.measure.bench.rates import UNTUNED
 from lab.measure.tour.apart import apart, compiled
 from lab.meshes.axes import Axes
 from lab.meshes.errors import first_line

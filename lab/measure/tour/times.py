@@ -15,30 +15,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from lab.harness import experiment
-from lab.core.clock import timed
-from lab.harness.decoder.step import random_tokens
 from lab.compile.inspection import inspect_program
-from lab.programs.models.shape import DecoderShape
-from lab.programs.pipelines.program import PipelineShape
-from lab.programs.pipelines.table import table_of
+from lab.core.clock import timed
+from lab.harness import registry
+from lab.harness.decoder.step import random_tokens
 from lab.measure.step_time import Rates, step_time
 from lab.measure.tour.apart import TILED, Program, apart, compiled
 from lab.measure.tour.profile import Spent, profiled
 from lab.meshes.axes import PIPE, Axes
 from lab.meshes.errors import Unusable, first_line
 from lab.meshes.targets import Target
+from lab.programs.models.shape import DecoderShape
+from lab.programs.pipelines.program import PipelineShape
+from lab.programs.pipelines.table import table_of
 
 SMALL = DecoderShape(layers=4, batch=16, length=512, embed=1024, kv_heads=8, queries=2, head_dim=64, mlp=2816, vocab=30720)
 MIDDLE = DecoderShape(layers=6, batch=16, length=1024, embed=2048, kv_heads=8, queries=2, head_dim=128, mlp=5632, vocab=32000)
 LARGE = DecoderShape(layers=4, batch=8, length=2048, embed=4096, kv_heads=8, queries=4, head_dim=128, mlp=14336, vocab=32000)
 SIZES = {"small": SMALL, "middle": MIDDLE, "large": LARGE}
-LAYOUTS = ("ch14_data_parallel", "ch20_zero1", "ch20_zero3", "ch15_tensor_parallel", "ch17_sequence_parallel")
-OF_PARTS = ("ch16_pipeline", "ch17_ring_attention", "ch17_zigzag", "ch17_ulysses", "ch18_expert_parallel")
-"""Layouts that divide layers, sequences or experts."""
-ON_TWO_AXES = ("ch24_fsdp_tensor_parallel",)
-ALSO = {"ch16_pipeline": {"accumulation": 8}, "ch18_expert_parallel": {"experts": 8, "mlp": 1408}}
-"""What a layout needs besides a size."""
 REMATS = ("none", "dots", "selective")
 WARM_UPS, STEPS, RUNS, PROFILED = 3, 10, 3, 2
 COMPILERS = max(8, (os.cpu_count() or 1) // 2)
@@ -59,8 +53,8 @@ class Setting(NamedTuple):
     @property
     def shape(self) -> DecoderShape:
         """Of the kind that the layout's experiment takes."""
-        sizes = asdict(SIZES[self.size]) | ALSO.get(self.layout, {}) | {"remat": self.remat}
-        return replace(experiment.load(self.layout).parameters, **sizes)
+        experiment = registry.load(self.layout)
+        return replace(experiment.parameters, **asdict(SIZES[self.size]) | dict(experiment.tour.settings) | {"remat": self.remat})
 
 
 @dataclass(frozen=True)
@@ -99,15 +93,16 @@ class TimedStep:
 
 
 def settings(devices: int) -> tuple[Setting, ...]:
-    """All sizes with full recomputation, other policies in the middle one; on one device, where layouts are all the same, all of both."""
+    """All sizes with full recomputation, other policies in the middle one; on one device, where layouts are all the same, all of both for one of them."""
+    steps = {name: entry.tour for name in registry.names() if (entry := registry.load(name)) and getattr(entry, "tour", None)}
+    fit = {name: tour for name, tour in steps.items() if tour.min_devices <= devices}
     if devices == 1:
-        return tuple(Setting(LAYOUTS[0], "explicit", size, remat) for size in SIZES for remat in ("full", *REMATS))
-    sized = [Setting(layout, "explicit", size, "full") for size in SIZES for layout in LAYOUTS]
-    some = ("ch14_data_parallel", "ch20_zero3", "ch15_tensor_parallel")
-    declared = [Setting(layout, "declared", "middle", "full") for layout in some]
-    policies = [Setting(layout, "explicit", "middle", remat) for layout in some for remat in REMATS]
-    more = [Setting(layout, "explicit", "middle", "full") for layout in (*OF_PARTS, *(ON_TWO_AXES if devices > 3 else ()))]
-    return (*sized, *declared, *policies, *more)
+        return tuple(Setting(name, "explicit", size, remat) for name in fit for size in SIZES for remat in ("full", *REMATS))
+    sized = [Setting(name, "explicit", size, "full") for size in SIZES for name, tour in fit.items() if tour.every_size or size == "middle"]
+    varied = [name for name, tour in fit.items() if tour.every_policy]
+    declared = [Setting(name, "declared", "middle", "full") for name in varied]
+    policies = [Setting(name, "explicit", "middle", remat) for name in varied for remat in REMATS]
+    return (*sized, *declared, *policies)
 
 
 def timed_steps(
@@ -115,7 +110,7 @@ def timed_steps(
 ) -> tuple[list[TimedStep], list[str]]:
     """Compiles several at once; then, since compilers try kernels on the card, runs one after the other; and what failed, each with the reason."""
     wanted = settings(len(jax.devices()))
-    axes = {setting: experiment.load(setting.layout).axes(target) for setting in wanted}
+    axes = {setting: registry.load(setting.layout).axes(target) for setting in wanted}
     with ThreadPoolExecutor(COMPILERS) as here, apart((ahead,) if ahead else (), TILED) as elsewhere:
         programs = {setting: here.submit(_compiled, setting, axes[setting], target) for setting in wanted}
         predicted = {s: elsewhere.submit(predicted_ahead, s, axes[s], ahead, chip_text, rates) for s in wanted} if ahead else {}

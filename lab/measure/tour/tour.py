@@ -10,19 +10,21 @@ from typing import Any
 
 import jax
 
+from lab.core.units import bytes_text
 from lab.harness import suite
+from lab.harness.experiment import Run
 from lab.measure.bench import rates as own
 from lab.measure.bench.machine import Machine, machine
 from lab.measure.bench.record import Bench
 from lab.measure.bench.run import bench
-from lab.core.units import bytes_text
 from lab.measure.step_time import Rates
 from lab.measure.tour.losses import AgainstCpu, losses
 from lab.measure.tour.programs import Compared, compared, own_chip_text
 from lab.measure.tour.times import TimedStep, timed_steps
 from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable
-from lab.meshes.targets import Target, make_mesh, parse_target
+from lab.meshes.targets import Target, parse_target
 
 SCHEMA = "sharding-lab/tour/1"
 PARTS = ("collectives", "times", "programs", "losses")
@@ -139,7 +141,7 @@ def _trained(found: Tour, trainings: Sequence[Any], target: Target, watch: Watch
     return replace(found, losses=against, left_out=found.left_out + left_out)
 
 
-def refusal(run: suite.Run, room: int) -> str | None:
+def refusal(run: Run, room: int) -> str | None:
     """Why it does not run on these devices, of `room` bytes each."""
     experiment = run.experiment
     try:

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from lab.programs.pipelines.table import NOWHERE, Job, Row, Table
 from lab.meshes.axes import PIPE
+from lab.programs.pipelines.table import NOWHERE, Job, Row, Table
 
 
 class Weights(NamedTuple):

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from lab.meshes.axes import PIPE, Axes
 from lab.programs.models.seams import Dims, Seams
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.strategies.strategy import Strategy
-from lab.meshes.axes import PIPE, Axes
 
 SUMMED = {"query": 1, "key": 1, "value": 1, "out": 3, "gate": 1, "up": 1, "down": 1}
 """The matrices of a layer, each with the number of its first dims that its product sums over."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, repeat
 
-from lab.programs.pipelines.schedule import Schedule, Task, Work
 from lab.meshes.errors import Unusable
+from lab.programs.pipelines.schedule import Schedule, Task, Work
 
 MOST_VISITS = 1 << 16
 """Of stages by micro-batches, once for each chunk: what is simulated in seconds."""

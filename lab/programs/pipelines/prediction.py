@@ -12,6 +12,8 @@ from math import prod
 
 from lab.book.parallelism import activation_bytes, gradient_bytes
 from lab.core.ledger import Kind, Ledger, Making, Transfer
+from lab.meshes.axes import PIPE, Axes
+from lab.meshes.errors import Unusable
 from lab.programs.pipelines.program import PipelineShape, refuse
 from lab.programs.pipelines.table import Job, Table, table_of
 from lab.programs.strategies.strategy import Strategy
@@ -24,8 +26,6 @@ from lab.programs.strategies.terms import (
     transfer,
     weights,
 )
-from lab.meshes.axes import PIPE, Axes
-from lab.meshes.errors import Unusable
 
 FLOAT32_BYTES = 4
 AGAIN = (Job.BACKWARD, Job.INPUT_GRADIENT)

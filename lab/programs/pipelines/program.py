@@ -17,6 +17,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from lab.meshes.axes import PIPE
+from lab.meshes.errors import Unusable
+from lab.meshes.layouts import Layout
 from lab.programs.models import decoder
 from lab.programs.models.seams import Dims
 from lab.programs.models.shape import DTYPES, DecoderShape
@@ -40,9 +43,6 @@ from lab.programs.strategies.program import (
 )
 from lab.programs.strategies.strategy import RESIDUAL, Strategy
 from lab.programs.strategies.update import is_weight, optimizer
-from lab.meshes.axes import PIPE
-from lab.meshes.errors import Unusable
-from lab.meshes.layouts import Layout
 
 STACK = ("chunks", "stage", "layers")
 """Dims of the stack of all layers: layer l of chunk c on stage s is the model's layer (c P + s) L_c + l, for chunks of L_c layers."""

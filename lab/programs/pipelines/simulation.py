@@ -8,8 +8,8 @@ from math import isfinite
 
 import numpy as np
 
-from lab.programs.pipelines.schedule import Schedule, Span, Task, Work, spans
 from lab.meshes.errors import Unusable
+from lab.programs.pipelines.schedule import Schedule, Span, Task, Work, spans
 
 Seconds = float | Sequence[float] | Sequence[Sequence[float]]
 

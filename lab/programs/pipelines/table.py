@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lab.programs.pipelines.schedule import Schedule, Task, Work, ticks
 from lab.meshes.errors import Unusable
+from lab.programs.pipelines.schedule import Schedule, Task, Work, ticks
 
 NOWHERE = -1
 

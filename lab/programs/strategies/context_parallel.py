@@ -16,12 +16,19 @@ from lab.book.architecture import window_hops
 from lab.book.context import kv_head_copies
 from lab.book.parallelism import activation_bytes
 from lab.core.ledger import Kind, Transfer
+from lab.meshes.axes import CONTEXT, Axes
+from lab.meshes.layouts import Layout
 from lab.programs.models.seams import Dims, Seams
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy, Terms
-from lab.programs.strategies.terms import BACKWARD, FORWARD, sum_of_loss, sums_of_copies, tokens_on_device, transfer
-from lab.meshes.axes import CONTEXT, Axes
-from lab.meshes.layouts import Layout
+from lab.programs.strategies.terms import (
+    BACKWARD,
+    FORWARD,
+    sum_of_loss,
+    sums_of_copies,
+    tokens_on_device,
+    transfer,
+)
 
 LAYOUT = Layout.of(length=CONTEXT)
 

@@ -10,6 +10,8 @@ import jax
 
 from lab.book.experts import buffer_bytes, capacity
 from lab.core.ledger import Kind, Transfer
+from lab.meshes.axes import EXPERT, Axes
+from lab.meshes.layouts import Layout
 from lab.programs.models import dropless
 from lab.programs.models.seams import Dims, Seams
 from lab.programs.models.shape import DecoderShape
@@ -24,8 +26,6 @@ from lab.programs.strategies.terms import (
     tokens_on_device,
     transfer,
 )
-from lab.meshes.axes import EXPERT, Axes
-from lab.meshes.layouts import Layout
 
 COUNT_BYTES = 4
 WEIGHTS, TOKENS = Layout.of(experts=EXPERT), Layout.of(batch=EXPERT)

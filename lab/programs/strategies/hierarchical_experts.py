@@ -9,15 +9,15 @@ from __future__ import annotations
 import jax
 
 from lab.core.ledger import Transfer
+from lab.meshes.axes import DATA, EXPERT, Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.layouts import Layout
 from lab.programs.models.dropless import Own
 from lab.programs.models.seams import Dims, Seams
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.expert_parallel import moved, slot_bytes, sums
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import BACKWARD, FORWARD
-from lab.meshes.axes import DATA, EXPERT, Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.layouts import Layout
 
 LEVELS = (EXPERT, DATA)
 """From the inside out."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import prod
 
 from lab.book.memory import model_state_bytes
+from lab.meshes.axes import Axes
+from lab.meshes.layouts import Layout
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import elements, weights
-from lab.meshes.axes import Axes
-from lab.meshes.layouts import Layout
 
 COUNT_BYTES, TOKEN_BYTES = 4, 4
 

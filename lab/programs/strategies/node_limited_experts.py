@@ -14,14 +14,25 @@ from functools import partial
 import jax
 
 from lab.core.ledger import Kind, Transfer
-from lab.programs.models.seams import Seams
-from lab.programs.models.shape import DecoderShape
-from lab.programs.strategies.expert_parallel import combined, dispatched, moved, sequences, slot_bytes, sums
-from lab.programs.strategies.hierarchical_experts import HIERARCHICAL_EXPERTS, check_dispatch, refused
-from lab.programs.strategies.strategy import Strategy
-from lab.programs.strategies.terms import BACKWARD, FORWARD, transfer
 from lab.meshes.axes import DATA, Axes
 from lab.meshes.layouts import Layout
+from lab.programs.models.seams import Seams
+from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.expert_parallel import (
+    combined,
+    dispatched,
+    moved,
+    sequences,
+    slot_bytes,
+    sums,
+)
+from lab.programs.strategies.hierarchical_experts import (
+    HIERARCHICAL_EXPERTS,
+    check_dispatch,
+    refused,
+)
+from lab.programs.strategies.strategy import Strategy
+from lab.programs.strategies.terms import BACKWARD, FORWARD, transfer
 
 WEIGHT_BYTES = 4
 

@@ -10,12 +10,12 @@ from math import prod
 from lab.book.activations import LLAMA_SAVED, SWIGLU, llama_tensors
 from lab.book.context import kv_head_copies
 from lab.book.memory import model_state_bytes
+from lab.meshes.axes import Axes
+from lab.meshes.layouts import Layout
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.memory import static_bytes
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import RECOMPUTING, Weight, elements, weights
-from lab.meshes.axes import Axes
-from lab.meshes.layouts import Layout
 
 SAVED = {
     "full": LLAMA_SAVED["full_remat"],

@@ -19,15 +19,21 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from lab.attention import dense
 from lab.attention.mask import Mask
-from lab.programs.models import decoder
-from lab.programs.models.seams import Dims, Seam, Seams, unchanged
-from lab.programs.models.shape import DTYPES, DecoderShape
-from lab.programs.strategies.strategy import RESIDUAL, Pair, Strategy
-from lab.programs.strategies.update import clipped, is_weight, optimizer, squares, updated
 from lab.meshes.axes import Axes
 from lab.meshes.devices import typed
 from lab.meshes.errors import Unusable
 from lab.meshes.layouts import Layout
+from lab.programs.models import decoder
+from lab.programs.models.seams import Dims, Seam, Seams, unchanged
+from lab.programs.models.shape import DTYPES, DecoderShape
+from lab.programs.strategies.strategy import RESIDUAL, Pair, Strategy
+from lab.programs.strategies.update import (
+    clipped,
+    is_weight,
+    optimizer,
+    squares,
+    updated,
+)
 
 Found = tuple[jax.Array, nnx.State]
 Program = tuple[Callable[..., Any], tuple[Any, ...]]

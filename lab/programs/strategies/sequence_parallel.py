@@ -8,6 +8,8 @@ from functools import partial
 import jax
 
 from lab.core.ledger import Kind, Making, Transfer
+from lab.meshes.axes import TENSOR, Axes
+from lab.meshes.layouts import Layout
 from lab.programs.models.seams import Dims, Seams
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
@@ -26,8 +28,6 @@ from lab.programs.strategies.terms import (
     sums_of_copies,
     transfer,
 )
-from lab.meshes.axes import TENSOR, Axes
-from lab.meshes.layouts import Layout
 
 BETWEEN_BLOCKS = Layout.of(length=TENSOR)
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import jax
 
 from lab.core.ledger import Ledger, Transfer
-from lab.programs.models.seams import Dims, Seams
-from lab.programs.models.shape import DecoderShape
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable
 from lab.meshes.layouts import Layout
+from lab.programs.models.seams import Dims, Seams
+from lab.programs.models.shape import DecoderShape
 
 RESIDUAL = ("batch", "length", "embed")
 TABLE = ("vocab", "embed")

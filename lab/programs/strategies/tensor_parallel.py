@@ -8,6 +8,8 @@ from functools import partial
 import jax
 
 from lab.core.ledger import Kind, Making, Transfer
+from lab.meshes.axes import TENSOR, Axes
+from lab.meshes.layouts import Layout
 from lab.programs.models.seams import Seams
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
@@ -19,8 +21,6 @@ from lab.programs.strategies.terms import (
     tokens_on_device,
     transfer,
 )
-from lab.meshes.axes import TENSOR, Axes
-from lab.meshes.layouts import Layout
 
 LAYOUT = Layout.of(kv_heads=TENSOR, mlp=TENSOR, vocab=TENSOR)
 # The products that a block begins with: their input's gradient is the sum of as many.

@@ -8,11 +8,11 @@ from math import prod
 
 from lab.book.parallelism import activation_bytes, gradient_bytes
 from lab.core.ledger import Kind, Making, Transfer
+from lab.meshes.axes import Axes
+from lab.meshes.layouts import Layout
 from lab.programs.models.seams import Dims
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
-from lab.meshes.axes import Axes
-from lab.meshes.layouts import Layout
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 RECOMPUTING = ("dots", "names", "full")

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 
 from lab.book.parallelism import gradient_bytes
 from lab.core.ledger import Kind, Transfer
+from lab.meshes.axes import DATA, Axes
+from lab.meshes.layouts import Layout
 from lab.programs.models.seams import Dims, Seams
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Pair, Strategy
@@ -27,8 +29,6 @@ from lab.programs.strategies.terms import (
     transfer,
     weights,
 )
-from lab.meshes.axes import DATA, Axes
-from lab.meshes.layouts import Layout
 
 ACTIVATIONS = Layout.of(batch=DATA)
 STATE = Layout.of(embed=DATA)

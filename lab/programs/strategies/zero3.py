@@ -8,6 +8,8 @@ import jax
 
 from lab.book.parallelism import gradient_bytes
 from lab.core.ledger import Kind, Making, Transfer
+from lab.meshes.axes import FSDP, Axes
+from lab.meshes.layouts import Layout
 from lab.programs.models.seams import Dims, Seams
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
@@ -24,8 +26,6 @@ from lab.programs.strategies.terms import (
     transfer,
     weights,
 )
-from lab.meshes.axes import FSDP, Axes
-from lab.meshes.layouts import Layout
 
 WEIGHTS = Layout.of(embed=FSDP)
 ACTIVATIONS = Layout.of(batch=FSDP)

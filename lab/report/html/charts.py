@@ -9,11 +9,11 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from lab.book.roofline import attainable_flops_per_s
+from lab.core.units import bytes_text, scaled
+from lab.meshes.hardware import Chip
 from lab.programs.pipelines.simulation import Timeline
 from lab.report.html.markup import element, joined
 from lab.report.traffic import Traffic
-from lab.core.units import bytes_text, scaled
-from lab.meshes.hardware import Chip
 
 LEFT, BOTTOM = 52, 34
 WIDTH, HEIGHT = 430, 300

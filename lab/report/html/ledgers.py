@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from markupsafe import Markup
 
 from lab.core.ledger import Ledger, Memory, Totals, Transfer, axes_label
+from lab.core.units import bytes_text, scaled, seconds_text
+from lab.meshes.picture import mesh_svg
 from lab.report.html import charts
 from lab.report.html.markup import element, joined, paragraphs, words
 from lab.report.html.page import Section
@@ -14,8 +16,6 @@ from lab.report.html.place import Place
 from lab.report.html.tables import Column, bars, numbers, table
 from lab.report.tables import at_least, axes_text, kind_text, unnumbered
 from lab.report.traffic import Traffic, blocks, traffic
-from lab.core.units import bytes_text, scaled, seconds_text
-from lab.meshes.picture import mesh_svg
 
 LARGEST_PAIRS = 10
 
@@ -65,7 +65,7 @@ def does_not_fit(ledger: Ledger) -> bool:
 def mesh(ledger: Ledger, place: Place) -> Markup:
     if place.axes is None:
         return Markup("")
-    drawn = charts.scrolling(f"mesh {place.axes}", Markup(mesh_svg(place.axes, place.domains, place.domain)))
+    drawn = charts.scrolling(f"mesh {place.axes}", Markup(mesh_svg(place.axes.shape, place.domains, place.domain)))
     sent = {name: Totals.of(t for t in ledger.transfers if t.axes and name in t.axes) for name in place.axes.names}
     links = [place.link_along(name) for name in place.axes.names]
     columns = [

@@ -8,18 +8,18 @@ from markupsafe import Markup
 
 from lab.compile.inspection import devices_of
 from lab.core.ledger import Ledger
+from lab.meshes.axes import Axes
+from lab.meshes.picture import mesh_svg
 from lab.report.html import runs
 from lab.report.html.markup import element, joined, paragraphs, source
 from lab.report.html.tables import plain, table
 from lab.report.tables import facts, headline, total_columns, transfer_columns
 from lab.settle import Settlement
-from lab.meshes.axes import Axes
-from lab.meshes.picture import mesh_svg
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from lab.harness.run import Result
+    from lab.harness.result import Result
 
 
 def ledger_html(ledger: Ledger) -> str:
@@ -46,7 +46,7 @@ def mesh_html(mesh: Any) -> str:
     domains = placed.domains if placed and len(set(placed.domains)) > 1 else None
     domain = "slice" if placed and "ici" in placed.link_names else "host"
     parted = f" in {len(set(domains)):,} {domain}s" if domains else ""
-    return _output(element("p", f"mesh {axes}: {axes.size:,} devices{parted}"), Markup(mesh_svg(axes, domains, domain)))
+    return _output(element("p", f"mesh {axes}: {axes.size:,} devices{parted}"), Markup(mesh_svg(axes.shape, domains, domain)))
 
 
 def register(shell: InteractiveShell) -> None:

@@ -16,10 +16,10 @@ from lab.report.tables import headline
 from lab.report.verdicts import counted
 
 if TYPE_CHECKING:
-    from lab.harness.decoder.training import Trained
     from lab.diagnosis import Diagnosis, Finding
+    from lab.harness.decoder.training import Trained
     from lab.harness.question import Answer
-    from lab.harness.run import Result
+    from lab.harness.result import Result
 
 
 def inspection(diagnoses: Sequence[Diagnosis]) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from lab.core.ledger import Totals, Transfer, axes_label
+from lab.core.units import bytes_text, exact
+from lab.meshes.axes import PIPE
 from lab.programs.pipelines.orders import named
 from lab.programs.pipelines.schedule import Work
 from lab.programs.pipelines.simulation import Durations, simulate
@@ -18,7 +20,6 @@ from lab.report.html import charts, ledgers, losses
 from lab.report.html.markup import element, joined, words
 from lab.report.html.page import Part, Section, Verdict
 from lab.report.html.tables import Column, bars, numbers, plain, table
-from lab.core.units import bytes_text, exact
 from lab.report.verdicts import (
     claim_text,
     count_text,
@@ -36,13 +37,12 @@ from lab.report.verdicts import (
 )
 from lab.settle import Term
 from lab.settle import Verdict as Settled
-from lab.meshes.axes import PIPE
 
 if TYPE_CHECKING:
+    from lab.harness.claim import Claim
     from lab.harness.decoder.training import Trained
-    from lab.harness.experiment import Claim
     from lab.harness.question import Answer
-    from lab.harness.run import Result
+    from lab.harness.result import Result
 
 
 def verdict(results: Sequence[Result], trained: Sequence[Trained], answers: Sequence[Answer]) -> Verdict:

@@ -6,15 +6,16 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 
 from lab.attention import dense, tiles
 from lab.attention.exchange import gathered_attention, ulysses_attention
 from lab.attention.mask import CAUSAL, Mask
 from lab.attention.order import CONTIGUOUS, ZIGZAG
 from lab.attention.ring import ring_attention
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import make_mesh, parse_target
 
 B, S, H, RANKS = 2, 16, 6, 4
 AXES = Axes.of({"data": 2, "context": RANKS})

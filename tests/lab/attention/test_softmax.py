@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lab.meshes.errors import Unusable
 
 from lab.attention import dense
 from lab.attention.mask import CAUSAL, Mask
 from lab.attention.order import CONTIGUOUS, ZIGZAG
 from lab.attention.ring import hops
 from lab.attention.softmax import Partial, attended, finished, merged
-from lab.meshes.errors import Unusable
 
 S, T = 3, 8
 DRAW = np.random.default_rng(0)

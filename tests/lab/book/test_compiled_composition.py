@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
 import lab
 from lab.book.composition import stage_compute_s
-from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target
 
 EMBED, MLP, TOKENS = 64, 256, 128
 

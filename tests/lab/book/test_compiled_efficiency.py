@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
 import lab
 from lab.book.collectives import all_reduce_wire_bytes
 from lab.book.compression import quantized_all_reduce_wire_bytes
 from lab.core.ledger import Kind, Ledger
-from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target
 
 RANKS = 8
 

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
 import lab
 from lab.book.batch_size import lars_ratio
@@ -15,8 +18,6 @@ from lab.book.data_parallel import training_flops
 from lab.book.memory import model_state_bytes
 from lab.book.roofline import dp_intensity, pp_intensity, tp_intensity
 from lab.core.ledger import Kind, Ledger
-from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target
 
 RANKS, TOKENS, H, L = 8, 64, 32, 2
 FLOAT = 4

@@ -7,6 +7,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import Mesh, PartitionSpec
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
 from lab import collectives
 from lab.book.codec import sparse_collective_gain
@@ -16,10 +19,8 @@ from lab.book.fabric import (
     axis_by_axis_wire_bytes,
     ring_cut_bytes,
 )
-from lab.hlo import read_text
 from lab.core.ledger import Kind
-from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target
+from lab.hlo import read_text
 
 N, SIZE = 8, 64
 BYTES = 4 * SIZE

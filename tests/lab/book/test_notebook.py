@@ -4,9 +4,9 @@ import ast
 import io
 import json
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import pytest
+
 from tests.paths import ROOT
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed; it comes with the extra plots")

@@ -3,7 +3,14 @@
 import pytest
 
 from lab.book.composition import pipelined_step_s
-from lab.book.pipeline import hops, in_flight, stage_volume_bytes, throughput_per_s, warm_up, zero_bubble_share
+from lab.book.pipeline import (
+    hops,
+    in_flight,
+    stage_volume_bytes,
+    throughput_per_s,
+    warm_up,
+    zero_bubble_share,
+)
 from lab.programs.pipelines.orders import one_f_one_b
 from lab.programs.pipelines.simulation import Durations, simulate
 

@@ -4,7 +4,6 @@ import inspect
 import re
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest

@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
 import lab
 from lab.book.parallelism import activation_bytes
 from lab.core.ledger import Kind
-from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target
 
 RANKS, LAYERS, TOKENS, EMBED, MLP = 4, 6, 64, 16, 32
 AXES = Axes.of({"tensor": RANKS})

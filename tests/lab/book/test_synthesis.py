@@ -5,6 +5,7 @@ from datetime import timedelta
 import ml_dtypes
 import numpy as np
 import pytest
+from lab.meshes.hardware import chip
 
 from lab.book.architecture import (
     kv_bytes_per_token,
@@ -39,7 +40,6 @@ from lab.book.profiling import (
 )
 from lab.book.reliability import parallel_save_s
 from lab.zoo import model
-from lab.meshes.hardware import chip
 
 H100_FLOPS_PER_S = chip("h100").flops_per_s["bf16"].value
 

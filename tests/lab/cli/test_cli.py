@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from lab.meshes.targets import parse_target
 
 from lab.cli import main as cli
-from lab.meshes.targets import parse_target
 from tests.paths import ROOT
 
 TEXT = """HloModule jit_step, num_partitions=8

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 
 import jax
 import pytest
+from lab.meshes.targets import parse_target
 
 from lab.harness import suite
-from lab.harness.experiment import decided, load, names
+from lab.harness.claim import decided
 from lab.harness.question import Question, check
-from lab.meshes.targets import parse_target
+from lab.harness.registry import load, names
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,13 @@ import json
 from dataclasses import replace
 
 import pytest
-
-from lab.cli import main as cli
-from lab.harness.experiment import Experiment, load, names
-from lab.core.ledger import Kind, Ledger, Transfer
 from lab.meshes import plugins
 from lab.meshes.errors import Unusable
+
+from lab.cli import main as cli
+from lab.core.ledger import Kind, Ledger, Transfer
+from lab.harness.experiment import Experiment
+from lab.harness.registry import load, names
 
 SMALL = ("--set", "layers=2", "--set", "batch=16", "--set", "length=16", "--set", "embed=64", "--set", "mlp=96", "--set", "vocab=48")
 ONE = ("run", "ch14_data_parallel", "--target", "cpu:8", "--style", "explicit", *SMALL)

@@ -16,13 +16,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from lab.meshes.axes import Axes
+from lab.meshes.backends import prepare
+from lab.meshes.targets import parse_target
 
 from lab import collectives
 from lab.collectives import ALGORITHMS, Cost
-from lab.hlo import read_text
 from lab.core.ledger import Kind, Ledger, Transfer
-from lab.meshes.axes import Axes
-from lab.meshes.targets import parse_target, prepare
+from lab.hlo import read_text
 
 ROWS = 7
 BY_ROWS = ("reduce_scatter", "all_gather", "scatter", "gather", "all_to_all")

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 import pytest
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
 from lab.collectives import ALGORITHMS
 from lab.core.ledger import Kind
-from lab.meshes import plugins
-from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target
 from tests.lab.collectives.sweep import Case, Rows, cases, compiled, rows, shown, stated
 
 gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")

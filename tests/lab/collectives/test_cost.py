@@ -6,13 +6,13 @@ from math import lcm
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lab.meshes.axes import Axes
 
 from lab.book import collectives as book
 from lab.collectives import ALGORITHMS, AlphaBeta, cost, double_tree, permute_cost
 from lab.collectives.cost import Cost, at_once, permute, rounds
 from lab.collectives.pipelined import chain_broadcast, chain_reduce
 from lab.core.ledger import Kind
-from lab.meshes.axes import Axes
 
 LINK = AlphaBeta(2e-6, 50e9)
 RANKS = (2, 3, 4, 5, 6, 8, 9, 16, 64)

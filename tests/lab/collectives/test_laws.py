@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lab.meshes.axes import Axes
 
 from lab import collectives
 from lab.collectives import ALGORITHMS
-from lab.meshes.axes import Axes
 from tests.lab.collectives.sweep import ROOTED, on_ranks
 
 P = 4

@@ -9,17 +9,18 @@ from types import SimpleNamespace
 import jax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 
 from lab import collectives, hlo
+from lab.collectives import ALGORITHMS, GPU_KERNELS
+from lab.hlo.kernels import Kernel, steps
 from lab.measure.bench import programs, timing
 from lab.measure.bench.chains import Chain, chains
 from lab.measure.bench.run import _kernels, bench
-from lab.collectives import ALGORITHMS, GPU_KERNELS
-from lab.hlo.kernels import Kernel, steps
-from lab.meshes import plugins
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import make_mesh, parse_target
 
 NAMES = tuple(GPU_KERNELS["all_reduce"])
 ahead_of_time = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")

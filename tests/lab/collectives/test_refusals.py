@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
 
 from lab import collectives
 from lab.collectives import ALGORITHMS, cost, permute_cost
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
 from tests.lab.collectives.sweep import on_ranks
 
 

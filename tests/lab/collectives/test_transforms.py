@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from lab.meshes.axes import Axes
 
 from lab import collectives
 from lab.collectives import ALGORITHMS
-from lab.meshes.axes import Axes
 from tests.lab.collectives.sweep import ROWS, Case, on_ranks, rows, shown
 
 WIDTH = 3

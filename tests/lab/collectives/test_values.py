@@ -2,14 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
 from lab.meshes.axes import Axes
+
 from tests.lab.collectives.sweep import cases, wrong
 from tests.paths import ROOT
-
 
 
 @pytest.mark.parametrize("ranks", range(1, 9))

@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 
 import lab
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import make_mesh, parse_target
 
 TARGET = parse_target("cpu:8")
 

@@ -1,22 +1,25 @@
-"""The plan of a TPU program beside a whole compilation of it."""
+"""The dump of a TPU program beside a whole compilation of it."""
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 from operator import attrgetter
 
 import jax
 import pytest
-
 from lab.experiments.ch20_zero3 import EXPERIMENT
-from lab.compile import xla_dump as planning
-from lab.hlo.buffers import read_buffers
-from lab.compile.inspection import inspect_program
-from lab.programs.models.shape import DecoderShape
-from lab.compile.xla_dump import Order, Plan, Refused, can_plan, lower, plan
-from lab.harness.run import run
 from lab.meshes import plugins
+from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable
-from lab.meshes.targets import make_mesh, parse_target
+from lab.meshes.targets import parse_target
+
+from lab.compile import xla_dump
+from lab.compile.inspection import inspect_program
+from lab.compile.xla_dump import CompilerDump, CompileRequest, Refused, dump, lower
+from lab.harness import registry
+from lab.harness.run import run
+from lab.hlo.buffers import read_buffers
+from lab.programs.models.shape import DecoderShape
 
 SMALL = DecoderShape().shrunk()
 TARGET = parse_target("tpu:v5p:2x2x2")
@@ -24,55 +27,54 @@ TARGET = parse_target("tpu:v5p:2x2x2")
 needs_libtpu = pytest.mark.skipif(not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed")
 
 
-def _order(**sizes: int) -> Order:
-    return Order(EXPERIMENT.name, "explicit", DecoderShape().shrunk(**sizes), TARGET, EXPERIMENT.axes(TARGET))
+def request(name: str = EXPERIMENT.name, **sizes: int) -> CompileRequest:
+    return CompileRequest(partial(registry.build_of, name), "explicit", DecoderShape().shrunk(**sizes), TARGET, EXPERIMENT.axes(TARGET))
 
 
 @pytest.fixture(scope="module")
-def planned() -> Plan:
-    return plan(_order())
+def dumped() -> CompilerDump:
+    return dump(request())
 
 
 @needs_libtpu
-def test_a_plan_has_the_ledger_and_the_peak_of_the_whole_compilation(planned):
+def test_a_dump_has_the_ledger_and_the_peak_of_the_whole_compilation(dumped):
     measured = run(EXPERIMENT, target=TARGET, style="explicit", parameters=SMALL).measured
     figures = attrgetter("arguments", "outputs", "aliased", "peak", "padding")
     mesh = make_mesh(TARGET, EXPERIMENT.axes(TARGET))
-    whole = inspect_program(lower(EXPERIMENT, "explicit", SMALL, mesh).compile(), (), mesh, TARGET, source=EXPERIMENT.name)
+    whole = inspect_program(lower(EXPERIMENT.build, "explicit", SMALL, mesh).compile(), (), mesh, TARGET, source=EXPERIMENT.name)
     assert (measured.transfers, measured.flops, measured.notes) == (whole.transfers, whole.flops, whole.notes)
-    assert figures(planned.memory) == figures(measured.memory) == figures(whole.memory)
+    assert figures(dumped.memory) == figures(measured.memory) == figures(whole.memory)
 
 
 @needs_libtpu
-def test_a_plan_tells_what_a_device_takes_and_gives_back(planned):
+def test_a_dump_tells_what_a_device_takes_and_gives_back(dumped):
     """Master, two moments, and a step's count; then tokens and targets, or loss and norm."""
     weights = EXPERIMENT.state(SMALL, make_mesh(TARGET, EXPERIMENT.axes(TARGET)))
     held = [prod(w.sharding.shard_shape(w.shape)) for w in jax.tree.leaves(weights)]
-    assert list(planned.taken) == [*held, 2 * 32, 2 * 32]
-    assert list(planned.given_back) == [*held, 1, 1]
+    assert list(dumped.taken) == [*held, 2 * 32, 2 * 32]
+    assert list(dumped.given_back) == [*held, 1, 1]
 
 
 @needs_libtpu
 def test_a_program_too_large_for_the_chip_is_refused_in_the_compilers_words():
     with pytest.raises(Refused, match="Ran out of memory on HBM"):
-        plan(_order(vocab=2**24, embed=1024))
+        dump(request(vocab=2**24, embed=1024))
 
 
 def test_an_unknown_experiment_is_told_as_it_is():
     with pytest.raises(Unusable, match="no experiment 'none'"):
-        plan(Order("none", "explicit", SMALL, TARGET, EXPERIMENT.axes(TARGET)))
+        dump(request("none"))
 
 
 def test_a_compiler_that_dies_is_told(monkeypatch):
-    monkeypatch.setattr(planning.sys, "executable", "/bin/false")
-    with pytest.raises(Refused, match="the compiler ended without a plan"):
-        plan(_order())
+    monkeypatch.setattr(xla_dump.sys, "executable", "/bin/false")
+    with pytest.raises(Refused, match="the compiler ended without a dump"):
+        dump(request())
 
 
-def test_only_named_experiments_on_tpus_are_planned():
-    assert can_plan(EXPERIMENT, TARGET)
-    assert not can_plan(EXPERIMENT, parse_target("gpu:h100:1x8"))
-    assert not can_plan(replace(EXPERIMENT, build=lower), TARGET)
+def test_another_process_finds_registered_experiments_alone():
+    assert registry.is_registered(EXPERIMENT)
+    assert not registry.is_registered(replace(EXPERIMENT, build=lower))
 
 
 @pytest.mark.parametrize("freed_first", [False, True])

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from lab.meshes.targets import parse_target
+
 from lab import diagnosis
 from lab.compile import inspection
 from lab.diagnosis import Diagnosis, Finding
-from lab.meshes.targets import parse_target
 from tests.cases.compiling import compiled
 
 

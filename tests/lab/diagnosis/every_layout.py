@@ -4,9 +4,9 @@ Collected only by name: `pytest tests/lab/diagnosis/every_layout.py`, 54 steps o
 """
 
 import pytest
+from lab.meshes import plugins
 
 from lab.programs.models.shape import DecoderShape
-from lab.meshes import plugins
 from tests.lab.diagnosis.diagnosing import kinds
 from tests.lab.diagnosis.test_controls import diagnosed_step
 from tests.lab.programs.strategies.layouts import LAYOUTS, SHAPE, STYLES

@@ -4,15 +4,16 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
 from lab import diagnosis
 from lab.compile import inspection
 from lab.core.ledger import Ledger
 from lab.programs.models.shape import DecoderShape
-from lab.report.diagnosis import diagnosis_text, findings_text
 from lab.programs.strategies import program
-from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target
+from lab.report.diagnosis import diagnosis_text, findings_text
 from tests.cases.compiling import array, cpu
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds
 from tests.lab.programs.strategies.layouts import LAYOUTS, SHAPE

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-
 from lab.meshes import plugins
+
 from tests.cases.compiling import ahead_of_time_tpu, array, cpu, mesh_on, pinned
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only
 from tests.lab.diagnosis.test_cases import slices_step

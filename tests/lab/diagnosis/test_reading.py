@@ -7,15 +7,15 @@ import sys
 from fractions import Fraction
 
 import pytest
+from lab.meshes.axes import Axes
 
+from lab.core.ledger import Kind, Transfer
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.program import Program
 from lab.diagnosis.remarks import heard, read_remarks
 from lab.diagnosis.specs import axes_of_dims, spec_text
 from lab.diagnosis.table import findings
 from lab.hlo.read import read
-from lab.core.ledger import Kind, Transfer
-from lab.meshes.axes import Axes
 
 XY = Axes.of({"x": 4, "y": 2})
 REMARK = (

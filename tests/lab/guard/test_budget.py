@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from lab.meshes.errors import Unusable
 
 import lab
-from lab.guard.budget import allow, broken
 from lab.core.ledger import Kind
-from lab.meshes.errors import Unusable
+from lab.guard.budget import allow, broken
 from tests.lab.ledgers import ledger, transfer
 
 GATHER = transfer(Kind.ALL_GATHER, ("data",), 800, executions=3, scope="mlp", origin="step.py:7")

@@ -4,12 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from lab.harness.claims import claims_of
-from lab.harness.experiment import Claim, Experiment, load
 from lab.core.ledger import Kind, Ledger
+from lab.harness.claim import Claim
+from lab.harness.claims import claims_of
+from lab.harness.experiment import Experiment
+from lab.harness.registry import load
 from lab.settle import Context, settle
 from lab.settle.behaviours import emitted
-from tests.experiments.test_claims import AXES, SMALL, changed, claims, ideal, is_activation
+from tests.experiments.test_claims import (
+    AXES,
+    SMALL,
+    changed,
+    claims,
+    ideal,
+    is_activation,
+)
 
 VOLUMES = {"ch14.dp_allreduce_volume", "ch14.partition_theorem"}
 SUMS = {"ch15.ar_count", "ch15.tp_allreduce_volume"}

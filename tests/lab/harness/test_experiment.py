@@ -3,24 +3,19 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+from lab.meshes.attached import resolve_attached
+from lab.meshes.axes import DATA, EXPERT, Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import Target, parse_target
 
 from lab.harness.decoder.step import on_one_device
-from lab.harness.experiment import (
-    beside_tensor,
-    on_two_axes,
-    described,
-    load,
-    names,
-    numerics,
-    on_one_axis,
-    small,
-    with_settings,
-)
-from lab.programs.models.shape import DecoderShape
+from lab.harness.experiment import beside_tensor, on_one_axis, on_two_axes
+from lab.harness.numerics import numerics, small
+from lab.harness.registry import load, names
 from lab.harness.run import _numbers, run
-from lab.meshes.axes import DATA, EXPERT, Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import Target, make_mesh, parse_target
+from lab.harness.settings import with_settings
+from lab.programs.models.shape import DecoderShape
 
 
 def test_settings_are_read_as_the_field_has_them():
@@ -68,11 +63,11 @@ def test_attached_devices_are_counted():
 
 def test_attached_devices_are_described_by_what_they_are_and_other_targets_by_themselves(monkeypatch):
     here, there = parse_target("attached"), parse_target("gpu:h100:2x8")
-    assert (described(there), described(here)) == (there, Target("cpu", None, (1, jax.device_count())))
+    assert (resolve_attached(there), resolve_attached(here)) == (there, Target("cpu", None, (1, jax.device_count())))
     monkeypatch.setattr(jax, "local_device_count", lambda: 4)
     for card, expected in (("NVIDIA H200", parse_target("gpu:h200:1x4")), ("NVIDIA T4", Target("gpu", None, (1, 4)))):
         monkeypatch.setattr(jax, "devices", lambda card=card: [SimpleNamespace(platform="gpu", device_kind=card)])
-        assert described(here) == expected
+        assert resolve_attached(here) == expected
 
 
 @pytest.mark.parametrize(("count", "named"), [(4, "gpu:h200:1x4"), (8, "gpu:h200:1x8")])
@@ -131,6 +126,6 @@ def test_a_question_about_two_axes_has_both_on_four_devices_or_more(target, expe
 
 
 def test_what_theory_says_of_memory_goes_by_the_attached_cards(monkeypatch):
-    monkeypatch.setattr("lab.harness.run.described", lambda target: parse_target("gpu:h200:1x8"))
+    monkeypatch.setattr("lab.harness.run.resolve_attached", lambda target: parse_target("gpu:h200:1x8"))
     told = replace(load("ch14_shares"), memory=lambda style, parameters, axes, room: {"room": room})
     assert run(told, target=parse_target("attached"), style="explicit").held == {"room": parse_target("gpu:h200:1x8").memory_bytes}

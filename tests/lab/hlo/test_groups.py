@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lab.meshes.axes import Axes
 
 from lab.hlo.groups import (
     Groups,
@@ -11,7 +12,6 @@ from lab.hlo.groups import (
     read_groups,
     read_permutation,
 )
-from lab.meshes.axes import Axes
 
 AXES = Axes.parse("data=2,fsdp=2,tensor=4")
 

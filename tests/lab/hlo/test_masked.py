@@ -4,13 +4,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-
-from lab.hlo import read_text
-from lab.compile.inspection import inspect
-from lab.core.ledger import Kind, Transfer
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target, prepare
+from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.targets import parse_target
+
+from lab.compile.inspection import inspect
+from lab.core.ledger import Kind, Transfer
+from lab.hlo import read_text
 
 TEXT = """HloModule jit_f, is_scheduled=true, num_partitions=4
 

@@ -1,13 +1,13 @@
 """Forms of compiled text that one has to have met: each is read once, with its bytes, or is told in a note."""
 
 import pytest
-
-from lab.hlo import read_text
-from lab.hlo.placement import Devices
-from lab.core.ledger import Kind
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable
 from lab.meshes.targets import parse_target
+
+from lab.core.ledger import Kind
+from lab.hlo import read_text
+from lab.hlo.placement import Devices
 
 ADD = """%add (a: f32[], b: f32[]) -> f32[] {
   %a = f32[] parameter(0)

@@ -1,13 +1,13 @@
 """The time of a step from its text and measured rates, where it can be told by hand."""
 
 import pytest
-
-from lab.hlo import read_text
-from lab.hlo.kernels import Kernel
-from lab.core.ledger import Kind
-from lab.measure.step_time import Curve, Rate, Rates, step_time
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable
+
+from lab.core.ledger import Kind
+from lab.hlo import read_text
+from lab.hlo.kernels import Kernel
+from lab.measure.step_time import Curve, Rate, Rates, step_time
 
 RATES = Rates(
     product=Rate(alpha_s=2.0, per_s=100.0),

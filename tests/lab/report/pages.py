@@ -3,8 +3,8 @@
 from math import prod
 from xml.etree import ElementTree as ET
 
-from lab.diagnosis import Diagnosis, Finding
 from lab.core.ledger import Kind, Ledger, Memory, Transfer
+from lab.diagnosis import Diagnosis, Finding
 from lab.report.html import reports
 
 MESH = {"data": 4, "pipe": 4, "fsdp": 16, "tensor": 8}

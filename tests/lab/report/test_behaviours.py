@@ -1,6 +1,5 @@
 """The page of behaviours says what the catalogue says."""
 
-from pathlib import Path
 
 from lab.report.behaviours import page
 from lab.settle import CATALOGUE

@@ -1,12 +1,12 @@
 """What a Gantt chart shows, read back from its axes."""
 
 import pytest
+from lab.meshes.errors import Unusable
 
-from lab.harness.experiment import with_settings
+from lab.harness.settings import with_settings
 from lab.programs.pipelines.orders import PLAIN
 from lab.report import gantt
 from lab.report.gantt import COLOURS, Gantt
-from lab.meshes.errors import Unusable
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed; it comes with the extra plots")
 

@@ -7,18 +7,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from lab.meshes.axes import Axes
 
-from lab.diagnosis import Diagnosis
-from lab.harness.experiment import Claim, ClaimVerdict
 from lab.core.ledger import Ledger, Memory, Totals
+from lab.diagnosis import Diagnosis
+from lab.harness.claim import Claim, ClaimVerdict
 from lab.harness.question import Answer, Row
 from lab.report import book
 from lab.report.html import notebook, reports
 from lab.report.tables import headline
-from lab.meshes.axes import Axes
+from tests.lab.cli.test_cli import TEXT
 from tests.lab.report.pages import HOSTILE, headings, ledger, page, read, tables
 from tests.lab.report.test_verdicts import GATHER, REDUCE, failed, result
-from tests.lab.cli.test_cli import TEXT
 
 CLAIM = Claim("ch12.ring", ClaimVerdict.REFUTED, f"seven of eight {HOSTILE}", disputed="D-1")
 ANSWER = Answer("ch37_chip", "What becomes of it?", {"chips": 8}, (Row("bytes", 7e6, "B", 8e6), Row("best", "ring")), (CLAIM,), 1.0)

@@ -4,8 +4,8 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
-
 from lab.experiments.ch17_training import EXPERIMENT
+
 from lab.harness.decoder.training import Alone, Curve, Trained
 from lab.report.html.losses import Linear, picture
 

@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from lab.core.ledger import Ledger, Memory
+from lab.harness.result import Result, Seconds
 from lab.report.memory import memory_text
 from lab.report.verdicts import result_text
-from lab.harness.run import Result, Seconds
 from lab.settle import Context, settle
 
 HELD = {"arguments": 12_000, "activations kept": 0, "gradients of the layers": 4_000}

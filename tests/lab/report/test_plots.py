@@ -5,6 +5,8 @@ import sys
 
 import numpy as np
 import pytest
+from lab.meshes.errors import Unusable
+from lab.meshes.hardware import chip
 
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.report.plots import (
@@ -20,8 +22,6 @@ from lab.report.plots import (
     roofline,
     save,
 )
-from lab.meshes.errors import Unusable
-from lab.meshes.hardware import chip
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed; it comes with the extra plots")
 STEP = Ledger(

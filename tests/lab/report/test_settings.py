@@ -1,7 +1,7 @@
 import pytest
+from lab.meshes.errors import Unusable
 
 from lab.report.settings import parse, swept, unit_of
-from lab.meshes.errors import Unusable
 
 
 @pytest.mark.parametrize(

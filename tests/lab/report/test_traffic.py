@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from lab.meshes.axes import Axes
 
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.report.traffic import blocks, traffic
-from lab.meshes.axes import Axes
 
 AXES = Axes.parse("data=2,tensor=4")
 

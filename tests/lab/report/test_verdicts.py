@@ -1,9 +1,9 @@
 from dataclasses import replace
 
-from lab.harness.experiment import Claim, ClaimVerdict, Numerics
 from lab.core.ledger import Kind, Ledger, Transfer
+from lab.harness.claim import Claim, ClaimVerdict
+from lab.harness.result import Numerics, Result, Seconds
 from lab.report.verdicts import result_text, results_text, summary_text
-from lab.harness.run import Result, Seconds
 from lab.settle import Context, settle
 
 REDUCE = Transfer(Kind.ALL_REDUCE, ("data",), 8, 4, "f32", 1_000_000, phase="backward", scope="layers/mlp/up")

@@ -7,15 +7,18 @@ from functools import partial
 import jax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-
 from lab.experiments.ch20_zero1 import EXPERIMENT
-from lab.harness.experiment import Experiment, load
+from lab.meshes import plugins
+from lab.meshes.backends import make_mesh
+from lab.meshes.layouts import Layout
+from lab.meshes.targets import parse_target
+
 from lab.core.ledger import Kind, Ledger, Transfer
+from lab.harness.experiment import Experiment
+from lab.harness.registry import load
+from lab.harness.result import Result
+from lab.harness.run import no_op, run
 from lab.programs.models.shape import DecoderShape
-from lab.report.verdicts import result_text
-from lab.harness.run import Result, no_op, run
-from lab.settle import Context, Settlement, Verdict, settle
-from lab.settle.no_ops import Held, not_scattered, not_split
 from lab.programs.strategies import program
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
@@ -23,9 +26,9 @@ from lab.programs.strategies.hybrid import HYBRID
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.zero1 import ZERO1, ZERO2
 from lab.programs.strategies.zero3 import ZERO3
-from lab.meshes import plugins
-from lab.meshes.layouts import Layout
-from lab.meshes.targets import make_mesh, parse_target
+from lab.report.verdicts import result_text
+from lab.settle import Context, Settlement, Verdict, settle
+from lab.settle.no_ops import Held, not_scattered, not_split
 
 SMALL = DecoderShape().shrunk()
 IGNORED = replace(ZERO1, state=Layout())

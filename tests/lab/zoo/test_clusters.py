@@ -1,10 +1,10 @@
 """Clusters take their chips' figures from meshes/hardware.toml."""
 
 import pytest
-
-from lab.zoo import cluster, cluster_names
 from lab.meshes.errors import Unusable
 from lab.meshes.hardware import chip
+
+from lab.zoo import cluster, cluster_names
 
 
 def test_a_dgx_h100_is_eight_chips_of_the_hardware_table():

@@ -3,9 +3,9 @@
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 
 import pytest
+from lab.meshes.errors import Unusable
 
 from lab.zoo import model, model_names
-from lab.meshes.errors import Unusable
 
 PRINTED = [(name, count, text, published.cut) for name in model_names() for published in model(name).published for count, text in published.counts.items()]
 

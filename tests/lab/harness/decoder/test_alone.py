@@ -5,10 +5,23 @@ from dataclasses import dataclass, replace
 import jax
 import numpy as np
 import pytest
-
 from lab.experiments.ch18_training import EXPERIMENT
+
 from lab.harness.decoder import alone as module
-from lab.harness.decoder.alone import EPS, NUDGES, STILL, Alone, Nudge, Tie, followed, left, losses, nudged, relative_error, train_alone
+from lab.harness.decoder.alone import (
+    EPS,
+    NUDGES,
+    STILL,
+    Alone,
+    Nudge,
+    Tie,
+    followed,
+    left,
+    losses,
+    nudged,
+    relative_error,
+    train_alone,
+)
 from lab.harness.decoder.step import random_tokens
 from lab.programs.models import decoder
 from lab.programs.strategies.program import TrainState

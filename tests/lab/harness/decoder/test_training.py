@@ -6,21 +6,22 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-
 from lab.experiments.ch14_training import EXPERIMENT
+from lab.meshes.axes import DATA
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
+
 from lab.cli import main as cli
 from lab.harness import suite
 from lab.harness.decoder import text, training
 from lab.harness.decoder.alone import Alone, Tie, train_alone
-from lab.harness.decoder.training import Curve, Trained, TrainingShape, train
+from lab.harness.decoder.training import Curve, Trained, train
+from lab.harness.decoder.training_shape import TrainingShape
 from lab.programs.models.seams import Seams
-from lab.report.curves import training_text
-from lab.settle import Settlement, Verdict
 from lab.programs.strategies import program
 from lab.programs.strategies.zero1 import ZERO1, renewed
-from lab.meshes.axes import DATA
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import parse_target
+from lab.report.curves import training_text
+from lab.settle import Settlement, Verdict
 
 CPUS = parse_target("cpu:8")
 SMALL = TrainingShape(steps=4).shrunk(vocab=text.BYTES)

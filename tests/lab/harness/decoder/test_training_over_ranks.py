@@ -3,17 +3,17 @@
 from dataclasses import replace
 
 import jax
-
 from lab.experiments.ch16_training import EXPERIMENT as PIPELINES
 from lab.experiments.ch17_training import EXPERIMENT as SEQUENCES
 from lab.experiments.ch18_dropless_training import EXPERIMENT as DROPLESS
 from lab.experiments.ch18_training import EXPERIMENT as EXPERTS
 from lab.experiments.ch35_training import EXPERIMENT as FEW_NODES
+from lab.meshes.targets import parse_target
+
 from lab.harness import suite
 from lab.harness.decoder.training import Trained, Trainee, Training, as_they_come, train
-from lab.settle import Verdict
 from lab.programs.strategies.update import is_weight
-from lab.meshes.targets import parse_target
+from lab.settle import Verdict
 
 TINY = {"embed": 32, "head_dim": 4, "kv_heads": 4, "mlp": 48, "steps": 4}
 

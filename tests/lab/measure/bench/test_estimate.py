@@ -1,20 +1,20 @@
 """Estimates: by hand where they are sums of a line, bounded where the compiler puts kernels beside messages; groups and levels of 8 GPUs."""
 
 import json
-from pathlib import Path
 
 import pytest
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.hardware import measured_points
+from lab.meshes.targets import parse_target
 
+from lab.core.ledger import Kind
 from lab.measure.bench import run as benches
 from lab.measure.bench.chains import chains, chosen
 from lab.measure.bench.estimate import KERNEL_S, MESSAGE_S, REACHED, estimated, rates
 from lab.measure.bench.programs import Measurement, program
-from lab.core.ledger import Kind
-from lab.meshes import plugins
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.hardware import measured_points
-from lab.meshes.targets import make_mesh, parse_target
 from tests.paths import ROOT
 
 gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")

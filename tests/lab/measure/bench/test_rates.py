@@ -6,15 +6,16 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-
-from lab.measure.bench import rates
-from lab.measure.bench.run import bench
-from lab.hlo.kernels import Kernel, steps
-from lab.core.ledger import Kind
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable
-from lab.meshes.targets import make_mesh, parse_target
+from lab.meshes.targets import parse_target
+
+from lab.core.ledger import Kind
+from lab.hlo.kernels import Kernel, steps
+from lab.measure.bench import rates
+from lab.measure.bench.run import bench
 from tests.cases.compiling import mesh_on
 
 PLACE = parse_target("cpu:2")

@@ -4,6 +4,10 @@ import json
 
 import jax
 import pytest
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.hardware import measured_link, measured_points
+from lab.meshes.targets import parse_target
 
 from lab.measure.bench import run as benches
 from lab.measure.bench.chains import Chain, chains, chosen
@@ -11,12 +15,8 @@ from lab.measure.bench.machine import Machine, machine, nccl_version
 from lab.measure.bench.programs import LeftOut, Measurement
 from lab.measure.bench.record import Bench
 from lab.measure.bench.sizes import parse_sizes, size_text
-from lab.report.bench import bench_text
 from lab.measure.fit import Point
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.hardware import measured_link, measured_points
-from lab.meshes.targets import parse_target
+from lab.report.bench import bench_text
 
 H100 = Machine("NVIDIA H100 80GB HBM3", "gpu", "h100", "580.1", "2.28.9", "cuda 13", "0.11.2")
 PERMUTE, RING, LAX = Chain(("permute",), ("lax",)), Chain(("all_reduce",), ("ring",)), Chain(("all_reduce",), ("lax",))

@@ -6,12 +6,12 @@ from dataclasses import asdict
 
 import pytest
 from click.testing import CliRunner
+from lab.meshes.targets import parse_target
 
 from lab.core.ledger import Kind
 from lab.measure.step_time import Curve, Rate, Rates
 from lab.measure.tour import ahead
 from lab.measure.tour.apart import TILED, apart
-from lab.meshes.targets import parse_target
 
 RATES = Rates(Rate(4e-6, 760e12), Curve(((1e6, 3e-6), (1e9, 2.5e-4))), 8e11, {Kind.ALL_REDUCE: Curve(((1e6, 2e-5), (1e9, 3e-3)))}, 0.35, 0.15)
 STEP = {"layout": "ch20_zero3", "style": "explicit", "size": "small", "remat": "full", "measured_s": 0.01}

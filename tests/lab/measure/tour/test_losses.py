@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lab.meshes.targets import parse_target
 
+from lab.core.ledger import Kind, Ledger, Transfer
 from lab.harness.decoder.alone import Alone, Tie
 from lab.harness.decoder.training import Curve, Trained
-from lab.harness.experiment import load
-from lab.core.ledger import Kind, Ledger, Transfer
-from lab.settle import Context, settle
+from lab.harness.registry import load
 from lab.measure.tour import losses as module
 from lab.measure.tour.losses import fitting, held_against, losses
-from lab.meshes.targets import parse_target
+from lab.settle import Context, settle
 
 TRAININGS = ("ch14_training", "ch16_training", "ch17_training", "ch18_dropless_training", "ch18_training")
 

@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from pathlib import Path
 from statistics import mean, median
 from types import SimpleNamespace
 

@@ -10,22 +10,22 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 
-from lab.measure.bench.machine import Machine
 from lab.core.changes import changes
-from lab.harness.experiment import load
 from lab.core.ledger import Kind, Ledger, Memory
-from lab.report.tour import tour_text
-from lab.harness.run import Result, Seconds
-from lab.harness.suite import Run
+from lab.harness.experiment import Run
+from lab.harness.registry import load
+from lab.harness.result import Result, Seconds
+from lab.measure.bench.machine import Machine
 from lab.measure.tour import apart, programs, times
 from lab.measure.tour import tour as tours
 from lab.measure.tour.profile import Spent
 from lab.measure.tour.programs import Compared
 from lab.measure.tour.times import SIZES, Setting, TimedStep, settings
 from lab.measure.tour.tour import Tour, refusal
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import parse_target
+from lab.report.tour import tour_text
 from tests.lab.ledgers import ledger, transfer
 
 MACHINE = Machine("NVIDIA H200", "gpu", "h200", "580", "2.28.9", "cuda", "0.11.2")

@@ -4,10 +4,10 @@ from math import prod
 
 import jax
 import pytest
+from lab.meshes.errors import Unusable
 
 from lab.programs.models.decoder import weights
 from lab.programs.models.shape import DecoderShape
-from lab.meshes.errors import Unusable
 
 PUBLISHED = {"llama3-8b": 8_030_261_248, "llama3-70b": 70_553_706_496, "llama2-7b": 6_738_415_616, "mixtral-8x7b": 46_702_792_704}
 SHAPES = {

@@ -2,7 +2,14 @@
 
 from hypothesis import strategies as st
 
-from lab.programs.pipelines.orders import dual_pipe, gpipe, interleaved, one_f_one_b, zb_h1, zb_h2
+from lab.programs.pipelines.orders import (
+    dual_pipe,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zb_h1,
+    zb_h2,
+)
 
 STAGES, MICRO_BATCHES = st.integers(1, 6), st.integers(1, 12)
 PLAIN = (gpipe, one_f_one_b, zb_h1, zb_h2)

@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 
-from lab.harness.decoder.step import random_tokens
 from lab.compile.inspection import inspect_program
+from lab.harness.decoder.step import random_tokens
 from lab.programs.models.decoder import initial
 from lab.programs.pipelines import program
 from lab.programs.pipelines.prediction import predict
 from lab.programs.pipelines.program import PipelineShape
 from lab.programs.pipelines.table import to_do
-from lab.settle import Context, Verdict, settle
 from lab.programs.strategies.context_parallel import GATHERED_KEYS, RING, ULYSSES
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.program import mean_loss
@@ -26,9 +29,7 @@ from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.zero1 import ZERO1
 from lab.programs.strategies.zero3 import ZERO3
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import make_mesh, parse_target
+from lab.settle import Context, Verdict, settle
 
 SHAPE = PipelineShape(
     layers=4, batch=16, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=48, dtype="f32", remat="none", accumulation=4

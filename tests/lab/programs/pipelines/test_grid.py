@@ -4,6 +4,7 @@ from functools import cache
 from itertools import product
 
 import pytest
+from lab.meshes.errors import Unusable
 
 from lab.book.architecture import dualpipe_idle_s
 from lab.book.pipeline import idle_s, zero_bubble_idle_s, zero_bubble_in_flight
@@ -11,7 +12,6 @@ from lab.programs.pipelines.domain import LAGS
 from lab.programs.pipelines.orders import named
 from lab.programs.pipelines.schedule import Schedule, in_flight, ticks
 from lab.programs.pipelines.simulation import Durations, simulate
-from lab.meshes.errors import Unusable
 
 STAGES, MICRO_BATCHES, CHUNKS = (2, 4, 8, 16), (4, 8, 32, 64), (1, 2, 4)
 SIZES = tuple(product(STAGES, MICRO_BATCHES))

@@ -2,10 +2,17 @@
 
 import pytest
 from hypothesis import given, settings
-
-from lab.programs.pipelines.orders import dual_pipe, gpipe, interleaved, one_f_one_b, zb_h1, zb_h2
-from lab.programs.pipelines.schedule import Work, in_flight, needs, ticks
 from lab.meshes.errors import Unusable
+
+from lab.programs.pipelines.orders import (
+    dual_pipe,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zb_h1,
+    zb_h2,
+)
+from lab.programs.pipelines.schedule import Work, in_flight, needs, ticks
 from tests.lab.programs.pipelines import every_schedule
 
 

@@ -5,10 +5,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lab.meshes.errors import Unusable
 
 from lab.programs.pipelines.orders import gpipe, one_f_one_b
-from lab.programs.pipelines.schedule import Deadlock, Schedule, Task, Work, in_flight, needs, ticks
-from lab.meshes.errors import Unusable
+from lab.programs.pipelines.schedule import (
+    Deadlock,
+    Schedule,
+    Task,
+    Work,
+    in_flight,
+    needs,
+    ticks,
+)
 from tests.lab.programs.pipelines import every_schedule
 
 F, B, W = Work

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.programs.pipelines.orders import dual_pipe, gpipe, interleaved, one_f_one_b, zb_h1, zb_h2
+from lab.programs.pipelines.orders import (
+    dual_pipe,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zb_h1,
+    zb_h2,
+)
 from lab.programs.pipelines.schedule import Work
 from lab.programs.pipelines.simulation import Durations, simulate
 from tests.lab.programs.pipelines import every_schedule

@@ -3,11 +3,18 @@
 from itertools import product
 
 import pytest
+from lab.meshes.errors import Unusable
 
-from lab.programs.pipelines.orders import dual_pipe, gpipe, interleaved, one_f_one_b, zb_h1, zb_h2
+from lab.programs.pipelines.orders import (
+    dual_pipe,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zb_h1,
+    zb_h2,
+)
 from lab.programs.pipelines.schedule import Schedule, in_flight, ticks
 from lab.programs.pipelines.table import NOWHERE, Job, table_of, to_do
-from lab.meshes.errors import Unusable
 
 SIZES = ((2, 2), (2, 6), (4, 4), (4, 12), (8, 16))
 PLAIN = tuple(make(*size) for make, size in product((gpipe, one_f_one_b, zb_h1, zb_h2), SIZES))

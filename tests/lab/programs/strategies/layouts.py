@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from itertools import product
 
+from lab.meshes.axes import Axes
+
 from lab.programs.models.shape import REMATS, DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_SEQUENCE, FSDP_TENSOR
@@ -12,7 +14,6 @@ from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.zero1 import ZERO1, ZERO2
 from lab.programs.strategies.zero3 import ZERO3
-from lab.meshes.axes import Axes
 
 LAYOUTS: dict[str, tuple[Strategy, str]] = {
     "data": (DATA_PARALLEL, "data=8"),

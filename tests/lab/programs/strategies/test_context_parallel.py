@@ -5,23 +5,29 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 
 from lab.attention.order import CONTIGUOUS, ZIGZAG
-from lab.harness.decoder.step import random_tokens
 from lab.core.ledger import Kind
+from lab.harness.decoder.step import random_tokens
 from lab.programs.models.decoder import initial
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
-from lab.programs.strategies.context_parallel import GATHERED_KEYS, RING, ULYSSES, ZIGZAG_RING
+from lab.programs.strategies.context_parallel import (
+    GATHERED_KEYS,
+    RING,
+    ULYSSES,
+    ZIGZAG_RING,
+)
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.zero1 import ZERO1, ZERO2
 from lab.programs.strategies.zero3 import ZERO3
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import make_mesh, parse_target
 from tests.lab.programs.strategies.test_numerics import assert_equal_to_one_device
 
 SHAPE = DecoderShape(layers=2, batch=16, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=72)

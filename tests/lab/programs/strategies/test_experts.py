@@ -11,9 +11,13 @@ import jax
 import numpy as np
 import optax
 import pytest
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 
-from lab.harness.decoder.step import on_one_device, random_tokens
 from lab.core.ledger import Kind
+from lab.harness.decoder.step import on_one_device, random_tokens
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
@@ -24,13 +28,19 @@ from lab.programs.strategies.node_limited_experts import NODE_LIMITED_EXPERTS
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
-from lab.programs.strategies.update import clipping, is_weight, optimizer, squares, updated
+from lab.programs.strategies.update import (
+    clipping,
+    is_weight,
+    optimizer,
+    squares,
+    updated,
+)
 from lab.programs.strategies.zero1 import ZERO1
 from lab.programs.strategies.zero3 import ZERO3
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import make_mesh, parse_target
-from tests.lab.programs.strategies.test_numerics import assert_equal_to_one_device, on_8_devices
+from tests.lab.programs.strategies.test_numerics import (
+    assert_equal_to_one_device,
+    on_8_devices,
+)
 
 SHAPE = DecoderShape(layers=2, batch=16, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=72, experts=8)
 DATA_EXPERT, FSDP_EXPERT = Axes.parse("data=2,expert=4"), Axes.parse("fsdp=2,expert=4")

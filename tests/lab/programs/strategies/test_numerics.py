@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
 from lab.harness.decoder.step import random_tokens
 from lab.programs.models.decoder import initial
@@ -19,7 +21,6 @@ from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.program import Metrics, TrainState, mean_loss
 from lab.programs.strategies.update import clipped, optimizer
-from lab.meshes.targets import make_mesh, parse_target
 from tests.lab.programs.strategies.layouts import (
     EVERY_CASE,
     LAYOUTS,

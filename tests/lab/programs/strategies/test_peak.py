@@ -5,12 +5,19 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import pytest
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.targets import parse_target
 
 from lab.programs.models.decoder import initial
 from lab.programs.models.shape import DecoderShape
-from lab.settle.behaviours import INSTALLED
 from lab.programs.strategies import program
-from lab.programs.strategies.context_parallel import GATHERED_KEYS, RING, ULYSSES, ZIGZAG_RING
+from lab.programs.strategies.context_parallel import (
+    GATHERED_KEYS,
+    RING,
+    ULYSSES,
+    ZIGZAG_RING,
+)
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
@@ -19,8 +26,7 @@ from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.zero1 import ZERO1, ZERO2
 from lab.programs.strategies.zero3 import ZERO3
-from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target, prepare
+from lab.settle.behaviours import INSTALLED
 
 SHAPE = DecoderShape(layers=5, batch=8, length=1280, embed=3072, kv_heads=8, queries=3, head_dim=128, mlp=8192, vocab=24000)
 LONG = replace(SHAPE, batch=2, length=10240)

@@ -4,6 +4,8 @@ from dataclasses import replace
 from math import prod
 
 import pytest
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
 
 from lab.core.ledger import Kind, Ledger
 from lab.programs.models.shape import DecoderShape
@@ -16,8 +18,6 @@ from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.zero1 import ZERO1, ZERO2
 from lab.programs.strategies.zero3 import ZERO3
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
 
 SHAPE = DecoderShape(layers=2, batch=16, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=72)
 DATA_8, FSDP_8 = Axes.of({"data": 8}), Axes.of({"fsdp": 8})

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from lab.meshes.axes import Axes
 
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
@@ -10,7 +11,6 @@ from lab.programs.strategies.hybrid import HYBRID
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import of_gradient, weights
 from lab.programs.strategies.zero3 import ZERO3
-from lab.meshes.axes import Axes
 
 SHAPE = DecoderShape(layers=3, batch=16, length=8, embed=8, kv_heads=4, head_dim=4, mlp=16, vocab=32, dtype="bf16")
 EXPERTS = replace(SHAPE, experts=4)

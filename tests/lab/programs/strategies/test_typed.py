@@ -5,24 +5,26 @@ from dataclasses import replace
 
 import jax
 import pytest
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
-from lab.harness import suite
-from lab.harness.decoder.step import SMALL, WITH_TYPES
-from lab.harness.experiment import Experiment, load, names
 from lab.compile.inspection import inspect_program
 from lab.core.ledger import Kind, Ledger
-from lab.programs.models.seams import Seams
+from lab.harness import suite
+from lab.harness.decoder.step import SMALL, WITH_TYPES
+from lab.harness.experiment import Experiment
+from lab.harness.registry import load, names
 from lab.harness.run import run
-from lab.settle import Verdict
+from lab.programs.models.seams import Seams
 from lab.programs.strategies import program
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.strategy import RESIDUAL, Strategy
 from lab.programs.strategies.zero1 import ZERO1
-from lab.meshes import plugins
-from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target
+from lab.settle import Verdict
 
 TYPED = [name for name in names() if isinstance(load(name), Experiment) and "typed" in load(name).styles + load(name).more_styles]
 OUTSIDE_VERIFY = ["ch17_sequence_parallel", "ch24_hybrid", "ch24_llama3_405b"]

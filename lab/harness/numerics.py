@@ -1,0 +1,60 @@
+"""Whether a sharded program computes what one device does, at sizes that run in no time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import chex
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from lab.harness.experiment import Experiment
+from lab.harness.result import Numerics
+
+TOLERANCE = 1e-5
+
+
+def small(experiment: Experiment, parameters: Any) -> Any:
+    """The sizes at which numbers are checked, with the choices in which `parameters` differ from the experiment's own.
+
+    Raises:
+      Unusable: these choices need other sizes.
+    """
+    own = experiment.parameters
+    chosen = {name: getattr(parameters, name) for name in getattr(parameters, "CHOICES", ()) if getattr(parameters, name) != getattr(own, name)}
+    return experiment.numeric_parameters.choosing(**chosen) if chosen else experiment.numeric_parameters
+
+
+def numerics(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) -> Numerics:
+    """Runs an experiment's program, of small parameters, on `mesh`, and once more on one device.
+
+    Raises:
+      AssertionError: a result differs by more than `TOLERANCE`, or at all where everything is integers; it tells the parameters.
+    """
+    function, shapes = (experiment.build_numeric or experiment.build)(style, parameters, mesh)
+    inputs = experiment.inputs(parameters) if experiment.inputs else _random(shapes)
+    shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
+    with jax.default_matmul_precision("highest"):
+        expected = jax.device_get(jax.jit(experiment.reference(parameters))(*inputs))
+        found = jax.device_get(function(*jax.device_put(inputs, shardings)))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(expected)), "one device's results are not finite, and nothing can be compared with them"
+    scaled = [jax.tree.map(lambda x, unit: x / np.abs(unit).max(), tree, expected) for tree in (found, expected)]
+    tolerance = TOLERANCE if any(np.issubdtype(x.dtype, np.inexact) for x in jax.tree.leaves(expected)) else 0.0
+    try:
+        chex.assert_trees_all_close(*scaled, rtol=0, atol=tolerance)
+    except AssertionError as difference:
+        raise AssertionError(f"results differ from one device's at {parameters}: {difference}") from None
+    return Numerics(float(max(np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, scaled)))), tolerance)
+
+
+def _random(shapes: Any) -> Any:
+    """Integers of two digits; or normal entries, divided by the root of the rows, so that a product with a matrix keeps its scale."""
+    draw = np.random.default_rng(0)
+
+    def entries(array: jax.ShapeDtypeStruct) -> np.ndarray:
+        if np.issubdtype(array.dtype, np.integer):
+            return draw.integers(-99, 100, array.shape, array.dtype)
+        return (draw.standard_normal(array.shape) * array.shape[-2] ** -0.5).astype(array.dtype)
+
+    return jax.tree.map(entries, shapes)

@@ -1,0 +1,62 @@
+"""Gets JAX ready for targets, and makes their meshes. JAX is imported when these functions are called, not before."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lab.meshes.axes import Axes
+from lab.meshes.targets import Target
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+
+def prepare(targets: Collection[Target]) -> None:
+    """Gets JAX ready to compile for these targets; call it before anything else uses JAX.
+
+    Unless `attached` is among them, JAX starts on CPUs only and looks for no accelerator. Variables that are set already stay.
+
+    Raises:
+      Unusable: JAX has started with fewer fake CPU devices than a target asks for.
+    """
+    attached = any(target.platform == "attached" for target in targets)
+    for name, value in (_QUIET if attached and _has_tpus() else _QUIET | _NO_ACCELERATOR).items():
+        os.environ.setdefault(name, value)
+    from lab.meshes import devices
+
+    devices.start(targets)
+
+
+def _has_tpus() -> bool:
+    return any(Path("/dev").glob("accel*")) or any(Path("/dev/vfio").glob("*"))
+
+
+_QUIET = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "TPU_MIN_LOG_LEVEL": "2",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # A plugin that only compiles needs no cuDNN.
+}
+# The last two keep libtpu from warning that it cannot tell on which TPU it runs; it compiles for the topology asked for.
+_NO_ACCELERATOR = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5e-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+
+
+def make_mesh(target: Target, axes: Axes, chip_text: str | None = None) -> Mesh:
+    """The mesh of JAX for a target, all axes of type Auto.
+
+    Consecutive GPUs share a host. TPUs stand as `jax.experimental.mesh_utils` puts them, slices on the first axis that they divide.
+    `chip_text` describes a GPU to XLA, in place of the text that `lab.meshes.chip_texts` has.
+
+    Raises:
+      Unusable: axes and target differ in size, a plugin is missing, or the plugin refuses the topology.
+    """
+    from lab.meshes import devices
+
+    return devices.mesh(target, axes, chip_text)
