@@ -1,7 +1,6 @@
 """Chapter 11: what does each primitive send, in how many steps, and which laws hold between them?"""
 
 import numpy as np
-from lab.meshes.axes import Axes
 
 from lab.book.collectives import (
     all_gather_wire_bytes,
@@ -20,9 +19,14 @@ from lab.harness.collectives.experiment import experiment
 from lab.harness.collectives.kernels import Buffer, Kernel
 from lab.harness.evidence import counted, sent
 from lab.harness.run import at_hand
+from lab.meshes.axes import Axes
 
-ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = RINGS = [Kernel(name, "ring") for name in ("all_reduce", "reduce_scatter", "all_gather")]
-BROADCAST, REDUCE, SCATTER, GATHER = TREES = [Kernel(name, "tree") for name in ("broadcast", "reduce", "scatter", "gather")]
+ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = RINGS = [
+    Kernel(name, "ring") for name in ("all_reduce", "reduce_scatter", "all_gather")
+]
+BROADCAST, REDUCE, SCATTER, GATHER = TREES = [
+    Kernel(name, "tree") for name in ("broadcast", "reduce", "scatter", "gather")
+]
 PAIRWISE, BRUCK, PERMUTE = Kernel("all_to_all", "pairwise"), Kernel("all_to_all", "bruck"), Kernel("permute", "lax")
 BLOCKS, HALVING = Kernel("broadcast", "blocks"), Kernel("all_reduce", "halving_doubling")
 CIRCULANT = {kernel: Kernel(kernel.primitive, "circulant") for kernel in (REDUCE_SCATTER, ALL_GATHER)}
@@ -37,7 +41,13 @@ def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         return run
     found = {kernel: sent(measured, kernel.scope) for kernel in KERNELS}
     n, P = buffer.size_bytes, axes.size
-    volumes = (_rotating(n, P, found), _rooted(n, P, found), _total(buffer, axes), _eighth(n, P, found), _transpose(found))
+    volumes = (
+        _rotating(n, P, found),
+        _rooted(n, P, found),
+        _total(buffer, axes),
+        _eighth(n, P, found),
+        _transpose(found),
+    )
     costs = (_steps(P, found), _optimal(n, P, found), _in_two(found), _root_load(), _times())
     return (*volumes, *costs, *run, *_floats())
 
@@ -73,15 +83,28 @@ def _rooted(n: int, P: int, found: dict[Kernel, Totals]) -> Claim:
 def _total(buffer: Buffer, axes: Axes) -> Claim:
     n, P = buffer.size_bytes, axes.size
     total, book = BROADCAST.cost(buffer, axes).mean_bytes_sent * P, n * rounds_up(P)
-    evidence = f"every rank but the root gets n once: {counted(total)} B; n ceil(log2 P) = {counted(book)} B is what the root sends"
-    return decided("ch11.volumes", total == book, evidence, statement="a tree broadcast sends n log2 P in all", disputed="D-50")
+    evidence = (
+        f"every rank but the root gets n once: {counted(total)} B; n ceil(log2 P) = {counted(book)} B is what the "
+        "root sends"
+    )
+    return decided(
+        "ch11.volumes", total == book, evidence, statement="a tree broadcast sends n log2 P in all", disputed="D-50"
+    )
 
 
 def _eighth(n: int, P: int, found: dict[Kernel, Totals]) -> Claim:
     sends, gathering = found[PAIRWISE].wire_bytes, all_gather_wire_bytes(P * n, P)
-    evidence = f"a transpose of blocks sends {counted(sends)} B a rank by all_to_all, {counted(gathering)} B by all_gather"
+    evidence = (
+        f"a transpose of blocks sends {counted(sends)} B a rank by all_to_all, {counted(gathering)} B by all_gather"
+    )
     hop = f"a hop to the next rank {counted(found[PERMUTE].wire_bytes)} B by permute, and none of the seven is one"
-    return decided("ch11.seven_suffice", sends >= gathering, f"{evidence}; {hop}", statement="seven primitives suffice", disputed="D-54")
+    return decided(
+        "ch11.seven_suffice",
+        sends >= gathering,
+        f"{evidence}; {hop}",
+        statement="seven primitives suffice",
+        disputed="D-54",
+    )
 
 
 def _transpose(found: dict[Kernel, Totals]) -> Claim:
@@ -92,22 +115,40 @@ def _transpose(found: dict[Kernel, Totals]) -> Claim:
 
 def _steps(P: int, found: dict[Kernel, Totals]) -> Claim:
     around, height = P - 1, rounds_up(P)
-    book = {ALL_REDUCE: 2 * around, **dict.fromkeys((REDUCE_SCATTER, ALL_GATHER, PAIRWISE), around), **dict.fromkeys(TREES, height)}
+    book = {
+        ALL_REDUCE: 2 * around,
+        **dict.fromkeys((REDUCE_SCATTER, ALL_GATHER, PAIRWISE), around),
+        **dict.fromkeys(TREES, height),
+    }
     steps = ", ".join(f"{kernel.primitive} {found[kernel].executions}" for kernel in book)
     holds = all(found[kernel].executions == expected for kernel, expected in book.items())
-    return decided("ch11.cost_table", holds, f"{steps} steps at P={P}", statement="rings take P-1 steps a phase, trees log2 P")
+    return decided(
+        "ch11.cost_table", holds, f"{steps} steps at P={P}", statement="rings take P-1 steps a phase, trees log2 P"
+    )
 
 
 def _optimal(n: int, P: int, found: dict[Kernel, Totals]) -> Claim:
     rivals = CIRCULANT | {ALL_REDUCE: HALVING}
-    same_bytes = [(k, r, found[k].executions, found[r].executions) for k, r in rivals.items() if found[k].wire_bytes == found[r].wire_bytes]
+    same_bytes = [
+        (k, r, found[k].executions, found[r].executions)
+        for k, r in rivals.items()
+        if found[k].wire_bytes == found[r].wire_bytes
+    ]
     beaten = [pair for pair in same_bytes if pair[3] < pair[2]]
-    fewer = [f"{k.primitive} takes {steps} steps, {r.algorithm} {less} with the same bytes" for k, r, steps, less in beaten]
+    fewer = [
+        f"{k.primitive} takes {steps} steps, {r.algorithm} {less} with the same bytes" for k, r, steps, less in beaten
+    ]
     tree, blocks = found[BROADCAST].wire_bytes, found[BLOCKS].wire_bytes
     hops = f"all_to_all takes {found[PAIRWISE].executions} steps, bruck {found[BRUCK].executions}"
     halves = f"broadcast sends {counted(tree)} B, in blocks {counted(blocks)} B"
     is_optimal = not beaten and found[BRUCK].executions >= found[PAIRWISE].executions and blocks >= tree
-    return decided("ch11.cost_table", is_optimal, "; ".join([*fewer, hops, halves]), statement="these costs are optimal", disputed="D-51")
+    return decided(
+        "ch11.cost_table",
+        is_optimal,
+        "; ".join([*fewer, hops, halves]),
+        statement="these costs are optimal",
+        disputed="D-51",
+    )
 
 
 def _in_two(found: dict[Kernel, Totals]) -> Claim:
@@ -116,7 +157,8 @@ def _in_two(found: dict[Kernel, Totals]) -> Claim:
     return decided(
         "ch11.decomposition",
         (steps, sends) == (whole.executions, whole.wire_bytes),
-        f"{steps} steps and {counted(sends)} B in two phases, {whole.executions} and {counted(whole.wire_bytes)} B in one",
+        f"{steps} steps and {counted(sends)} B in two phases, {whole.executions} and {counted(whole.wire_bytes)} B "
+        "in one",
         statement="cost(AR) = cost(RS) + cost(AG)",
     )
 
@@ -124,7 +166,10 @@ def _in_two(found: dict[Kernel, Totals]) -> Claim:
 def _root_load() -> Claim:
     P, n = 64, 64
     naive, ring = 2 * (P - 1) * n, all_reduce_wire_bytes(n, P)
-    evidence = f"at P={P} a root carries {float(naive / 2 / ring):g} times what a rank of the ring sends; both send {naive // n} n in all"
+    evidence = (
+        f"at P={P} a root carries {float(naive / 2 / ring):g} times what a rank of the ring sends; both send "
+        f"{naive // n} n in all"
+    )
     return calculated("ch11.ex3", evidence)
 
 
@@ -141,7 +186,11 @@ def _floats() -> tuple[Claim, ...]:
     left, right = (big - big) + one, big + (-big + one)
     after = np.cumsum(np.append(np.full(1_000_000, small), one), dtype=np.float32)[-1]
     return (
-        decided("ch11.fp_nonassoc", left != right, f"(1e20 - 1e20) + 1 = {left:g}, 1e20 + (-1e20 + 1) = {right:g} in float32"),
+        decided(
+            "ch11.fp_nonassoc",
+            left != right,
+            f"(1e20 - 1e20) + 1 = {left:g}, 1e20 + (-1e20 + 1) = {right:g} in float32",
+        ),
         decided(
             "ch11.fp_nonassoc",
             f"{after:.7f}" == "1.0100002",

@@ -3,8 +3,6 @@
 from fractions import Fraction
 from math import inf
 
-from lab.meshes.axes import DATA, Axes
-
 from lab.book.collectives import (
     all_reduce_wire_bytes,
     ring_all_reduce_s,
@@ -19,11 +17,25 @@ from lab.harness.claim import Claim, calculated, decided
 from lab.harness.collectives.experiment import experiment
 from lab.harness.collectives.kernels import Buffer, Kernel
 from lab.harness.evidence import counted, in_scope, sent
+from lab.meshes.axes import DATA, Axes
 
-NAMES = ("lax", "ring", "bidirectional_ring", "doubling", "halving_doubling", "tree", "double_tree", "hierarchical", "ring_tree")
-LAX, RING, BOTH_WAYS, DOUBLING, HALVING, TREE, DOUBLE_TREE, HIERARCHICAL, RING_TREE = KERNELS = [Kernel("all_reduce", name) for name in NAMES]
+NAMES = (
+    "lax",
+    "ring",
+    "bidirectional_ring",
+    "doubling",
+    "halving_doubling",
+    "tree",
+    "double_tree",
+    "hierarchical",
+    "ring_tree",
+)
+LAX, RING, BOTH_WAYS, DOUBLING, HALVING, TREE, DOUBLE_TREE, HIERARCHICAL, RING_TREE = KERNELS = [
+    Kernel("all_reduce", name) for name in NAMES
+]
 MESSAGES_A_STEP_BOTH_WAYS = 2
-# Links as (alpha, bandwidth of one direction), of chapters 12 and 13; and where NCCL is said to leave trees, and to come to rings.
+# Links as (alpha, bandwidth of one direction), of chapters 12 and 13; and where NCCL is said to leave trees, and to
+# come to rings.
 LINKS = AlphaBeta(1e-6, 100e9), AlphaBeta(5e-6, 50e9), AlphaBeta(1e-6, 300e9)
 TREES_END_BYTES, RINGS_BEGIN_BYTES = 256_000, 4_000_000
 
@@ -35,7 +47,15 @@ def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     found = {kernel: sent(measured, kernel.scope) for kernel in KERNELS if kernel.serves(axes)}
     rings = (*_ring(n, P, found), *_both_ways(n, P, found[BOTH_WAYS]))
     trees = (*_trees(n, P, found), _name(n, measured), _pipelined(n, P, found), *_halving(n, P, found))
-    return (*rings, *trees, *_two_levels(n, axes, measured), _thresholds(n, P, found), _crossover(), _buckets(), _double_tree())
+    return (
+        *rings,
+        *trees,
+        *_two_levels(n, axes, measured),
+        _thresholds(n, P, found),
+        _crossover(),
+        _buckets(),
+        _double_tree(),
+    )
 
 
 def _ring(n: int, P: int, found: dict[Kernel, Totals]) -> tuple[Claim, ...]:
@@ -58,7 +78,8 @@ def _ring(n: int, P: int, found: dict[Kernel, Totals]) -> tuple[Claim, ...]:
         decided(
             "ch12.ring_optimal",
             2 * ring.wire_bytes == least,
-            f"the ring sends {counted(ring.wire_bytes)} B and gets as much, twice the {counted(least)} B that the proof shows",
+            f"the ring sends {counted(ring.wire_bytes)} B and gets as much, twice the {counted(least)} B that the "
+            "proof shows",
             statement="the proof, that in and out make 2(P-1)/P n, is met by the ring",
             disputed="D-47",
         ),
@@ -66,7 +87,11 @@ def _ring(n: int, P: int, found: dict[Kernel, Totals]) -> tuple[Claim, ...]:
 
 
 def _both_ways(n: int, P: int, both: Totals) -> tuple[Claim, ...]:
-    steps, one_way, book = both.executions // MESSAGES_A_STEP_BOTH_WAYS, both.wire_bytes / 2, all_reduce_wire_bytes(n, P) / 2
+    steps, one_way, book = (
+        both.executions // MESSAGES_A_STEP_BOTH_WAYS,
+        both.wire_bytes / 2,
+        all_reduce_wire_bytes(n, P) / 2,
+    )
     return (
         decided(
             "ch12.bidir_ring",
@@ -77,7 +102,8 @@ def _both_ways(n: int, P: int, both: Totals) -> tuple[Claim, ...]:
         decided(
             "ch12.bidir_ring",
             steps == P - 1,
-            f"{both.executions} permutes, two a step, are {steps} steps; the book has {P - 1}, and 2 floor(P/2) is {2 * (P // 2)} at P={P}",
+            f"{both.executions} permutes, two a step, are {steps} steps; the book has {P - 1}, and 2 floor(P/2) is "
+            f"{2 * (P // 2)} at P={P}",
             statement="a bidirectional ring takes P-1 steps",
             disputed="D-49",
         ),
@@ -97,7 +123,8 @@ def _trees(n: int, P: int, found: dict[Kernel, Totals]) -> tuple[Claim, ...]:
         decided(
             "ch12.tree_latency_optimal",
             tree.executions <= doubling.executions,
-            f"reduce and broadcast takes {tree.executions} steps, recursive doubling {doubling.executions}; the bound is {height}",
+            f"reduce and broadcast takes {tree.executions} steps, recursive doubling {doubling.executions}; the "
+            f"bound is {height}",
             statement="reduce and broadcast has the least latency",
             disputed="D-48",
         ),
@@ -107,21 +134,41 @@ def _trees(n: int, P: int, found: dict[Kernel, Totals]) -> tuple[Claim, ...]:
 def _name(n: int, measured: Ledger) -> Claim:
     tree, halving = ({t.payload_bytes for t in in_scope(measured, kernel.scope)} for kernel in (TREE, HALVING))
     listed = [", ".join(map(counted, sorted(sizes, reverse=True))) for sizes in (tree, halving)]
-    evidence = f"messages of the tree have {listed[0]} B, of n = {counted(n)} B; those of halving and doubling have {listed[1]} B"
-    return decided("ch12.tree", tree == halving, evidence, statement="reduce and broadcast is recursive halving and doubling", disputed="D-52")
+    evidence = (
+        f"messages of the tree have {listed[0]} B, of n = {counted(n)} B; those of halving and doubling have "
+        f"{listed[1]} B"
+    )
+    return decided(
+        "ch12.tree",
+        tree == halving,
+        evidence,
+        statement="reduce and broadcast is recursive halving and doubling",
+        disputed="D-52",
+    )
 
 
 def _pipelined(n: int, P: int, found: dict[Kernel, Totals]) -> Claim:
     whole, slices = (found[kernel].wire_bytes / found[RING].wire_bytes for kernel in (TREE, DOUBLE_TREE))
-    evidence = f"a tree of whole buffers sends {float(whole):.3g} times what the ring does, two trees of slices {float(slices):.3g} times"
+    evidence = (
+        f"a tree of whole buffers sends {float(whole):.3g} times what the ring does, two trees of slices "
+        f"{float(slices):.3g} times"
+    )
     holds = min(whole, slices) >= rounds_down(P)
-    return decided("ch12.tree", holds, f"{evidence} at P={P}", statement="trees send log2 P times what a ring does", disputed="D-52")
+    return decided(
+        "ch12.tree",
+        holds,
+        f"{evidence} at P={P}",
+        statement="trees send log2 P times what a ring does",
+        disputed="D-52",
+    )
 
 
 def _thresholds(n: int, P: int, found: dict[Kernel, Totals]) -> Claim:
     equal = [_equal_bytes(n, found[RING], found[TREE], link) for link in LINKS]
     places = zip(equal, LINKS, strict=True)
-    listed = ", ".join(f"{size:,.0f} B ({link.alpha_s * 1e6:g} us, {link.bytes_per_s / 1e9:g} GB/s)" for size, link in places)
+    listed = ", ".join(
+        f"{size:,.0f} B ({link.alpha_s * 1e6:g} us, {link.bytes_per_s / 1e9:g} GB/s)" for size, link in places
+    )
     return decided(
         "ch11.nccl_sizes",
         all(TREES_END_BYTES <= size <= RINGS_BEGIN_BYTES for size in equal),
@@ -142,18 +189,38 @@ def _halving(n: int, P: int, found: dict[Kernel, Totals]) -> tuple[Claim, ...]:
     steps, sends = 2 * rounds_down(P), f"{halving.executions} permutes send {counted(halving.wire_bytes)} B"
     if rounds_up(P) == rounds_down(P):
         book = all_reduce_wire_bytes(n, P)
-        holds, evidence = (halving.executions, halving.wire_bytes) == (steps, book), f"{sends}; 2(P-1)/P n is {counted(book)} B"
-        return (decided("ch12.rhd", holds, evidence, statement="halving and doubling takes 2 log2 P steps and the bytes of the ring"),)
+        holds, evidence = (
+            (halving.executions, halving.wire_bytes) == (steps, book),
+            f"{sends}; 2(P-1)/P n is {counted(book)} B",
+        )
+        return (
+            decided(
+                "ch12.rhd",
+                holds,
+                evidence,
+                statement="halving and doubling takes 2 log2 P steps and the bytes of the ring",
+            ),
+        )
     evidence = f"{sends}; 2 floor(log2 P) + 2 is {steps + 2} at P={P}, the ring takes {2 * (P - 1)}"
-    folds = decided("ch12.non_pow2", halving.executions == steps + 2, evidence, statement="ranks beyond a power of two fold in two steps")
+    folds = decided(
+        "ch12.non_pow2",
+        halving.executions == steps + 2,
+        evidence,
+        statement="ranks beyond a power of two fold in two steps",
+    )
     return folds, _slower_ring(P, found[RING], halving)
 
 
 def _slower_ring(P: int, ring: Totals, folded: Totals) -> Claim:
     small, large = ring.executions / folded.executions, float(ring.wire_bytes / folded.wire_bytes)
-    evidence = f"as compiled for P={P} it takes {small:.3g} times as long where steps count, and {large:.3g} times where bytes do"
+    evidence = (
+        f"as compiled for P={P} it takes {small:.3g} times as long where steps count, and {large:.3g} times where "
+        "bytes do"
+    )
     holds = all(1.05 < ratio < 1.15 for ratio in (small, large))
-    return decided("ch12.non_pow2", holds, evidence, statement="a ring is about 10 % slower than folding", disputed="D-57")
+    return decided(
+        "ch12.non_pow2", holds, evidence, statement="a ring is about 10 % slower than folding", disputed="D-57"
+    )
 
 
 def _two_levels(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -181,7 +248,8 @@ def _two_levels(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "ch12.ring_tree",
             (tree.executions, tree.wire_bytes * G) == (2 * rounds_up(N), 2 * rounds_up(N) * n),
-            f"{tree.executions} steps and {counted(tree.wire_bytes)} B; 2 log2 N is {2 * rounds_up(N)}, n/G {counted(Fraction(n, G))} B",
+            f"{tree.executions} steps and {counted(tree.wire_bytes)} B; 2 log2 N is {2 * rounds_up(N)}, n/G "
+            f"{counted(Fraction(n, G))} B",
             statement="a tree between rings takes 2 log2 N steps of n/G",
         ),
     )
@@ -191,14 +259,21 @@ def _crossover() -> Claim:
     link, P = (1e-6, 100e9), 64
     size = ring_tree_crossover_bytes(P, *link)
     ring, tree = (time_s(round(size), P, *link) * 1e6 for time_s in (ring_all_reduce_s, tree_all_reduce_s))
-    evidence = f"{size:,.0f} B at P={P}, 1 us and 100 GB/s, where the ring takes {ring:.1f} us and the tree {tree:.1f} us"
+    evidence = (
+        f"{size:,.0f} B at P={P}, 1 us and 100 GB/s, where the ring takes {ring:.1f} us and the tree {tree:.1f} us"
+    )
     return calculated("ch12.crossover", evidence)
 
 
 def _buckets() -> Claim:
     link, P = (10e-6, 100e9), 8
-    small, large = (calls * ring_all_reduce_s(size, P, *link) * 1e3 for calls, size in ((1000, 1_000_000), (40, 25_000_000)))
-    return calculated("ch12.bucket", f"1,000 calls of 1 MB take {small:.1f} ms, 40 of 25 MB {large:.1f} ms: {small / large:.3f} times less")
+    small, large = (
+        calls * ring_all_reduce_s(size, P, *link) * 1e3 for calls, size in ((1000, 1_000_000), (40, 25_000_000))
+    )
+    return calculated(
+        "ch12.bucket",
+        f"1,000 calls of 1 MB take {small:.1f} ms, 40 of 25 MB {large:.1f} ms: {small / large:.3f} times less",
+    )
 
 
 def _double_tree() -> Claim:

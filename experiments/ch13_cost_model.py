@@ -3,8 +3,6 @@
 from dataclasses import astuple
 from math import isclose
 
-from lab.meshes.axes import Axes
-
 from lab.book.collectives import (
     all_reduce_wire_bytes,
     binomial_broadcast_s,
@@ -25,6 +23,7 @@ from lab.harness.claim import Claim, calculated, decided
 from lab.harness.collectives.experiment import experiment
 from lab.harness.collectives.kernels import Buffer, Kernel
 from lab.harness.evidence import counted, priced_s, sent
+from lab.meshes.axes import Axes
 
 RING, TREE, HALVING, DOUBLING, HIERARCHICAL = ALL_REDUCES = [
     Kernel("all_reduce", name) for name in ("ring", "tree", "halving_doubling", "doubling", "hierarchical")
@@ -51,8 +50,20 @@ def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if axes.size < 3:
         return ()
     n, P = buffer.size_bytes, axes.size
-    found = (*_table(n, axes, measured), *_bus_bandwidth(n, P, measured), *_two_levels(n, axes, measured), *_from_two_times(n, axes, measured))
-    examples = (_hidden_network_cards(), *_more_levels(), _zero3(), *_seventy_billion(), _gather(), _halved_tensor_parallelism())
+    found = (
+        *_table(n, axes, measured),
+        *_bus_bandwidth(n, P, measured),
+        *_two_levels(n, axes, measured),
+        *_from_two_times(n, axes, measured),
+    )
+    examples = (
+        _hidden_network_cards(),
+        *_more_levels(),
+        _zero3(),
+        *_seventy_billion(),
+        _gather(),
+        _halved_tensor_parallelism(),
+    )
     return (*found, _boundary(n, axes, measured), _sixteen_bits(measured), *examples)
 
 
@@ -72,7 +83,8 @@ def _table(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "ch13.table",
             book[RING] <= priced[fastest],
-            f"the row of the ring is {book[RING] * 1e6:.2f} us, {fastest.algorithm} as compiled takes {priced[fastest] * 1e6:.2f} us",
+            f"the row of the ring is {book[RING] * 1e6:.2f} us, {fastest.algorithm} as compiled takes "
+            f"{priced[fastest] * 1e6:.2f} us",
             statement="the formulas are lower bounds",
             disputed="D-58",
         ),
@@ -100,7 +112,10 @@ def _bus_bandwidth(n: int, P: int, measured: Ledger) -> tuple[Claim, ...]:
             statement="the factor of a broadcast is 1",
             disputed="D-71",
         ),
-        calculated("ch13.algbw_busbw", f"1 GB over {ranks} ranks in 50 ms is {size / seconds / 1e9:g} GB/s, {bus:g} GB/s on the bus"),
+        calculated(
+            "ch13.algbw_busbw",
+            f"1 GB over {ranks} ranks in 50 ms is {size / seconds / 1e9:g} GB/s, {bus:g} GB/s on the bus",
+        ),
     )
 
 
@@ -110,7 +125,9 @@ def _two_levels(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     (across, inside), (N, G) = axes.names, axes.sizes
     priced = priced_s(measured, HIERARCHICAL.scope, {across: ACROSS, inside: INSIDE})
     book = levels_all_reduce_s(n, _levels(G, N))
-    evidence = f"as compiled {priced * 1e6:.2f} us, by the formula {book * 1e6:.2f} us for {counted(n)} B at G={G}, N={N}"
+    evidence = (
+        f"as compiled {priced * 1e6:.2f} us, by the formula {book * 1e6:.2f} us for {counted(n)} B at G={G}, N={N}"
+    )
     is_equal, statement = isclose(priced, book, rel_tol=1e-9), "T1 + T2 + T3 of reduce_scatter, all_reduce, all_gather"
     return (decided("ch13.hier", is_equal, evidence, statement=statement),)
 
@@ -124,7 +141,10 @@ def _hidden_network_cards() -> Claim:
     levels = levels_all_reduce_s(n, _levels(G, N))
     one_card = ring_all_reduce_s(n, G * N, ACROSS.alpha_s, ACROSS.bytes_per_s)
     all_cards = flat_rings_all_reduce_s(n, G, N, *astuple(INSIDE), *astuple(ACROSS))
-    evidence = f"{levels * 1e3:.2f} ms against {one_card * 1e3:.2f} of a ring on one card a host is {one_card / levels:.3f} times"
+    evidence = (
+        f"{levels * 1e3:.2f} ms against {one_card * 1e3:.2f} of a ring on one card a host is "
+        f"{one_card / levels:.3f} times"
+    )
     return decided(
         "ch13.hier",
         levels < all_cards,
@@ -137,8 +157,12 @@ def _hidden_network_cards() -> Claim:
 def _zero3() -> Claim:
     parameters, P = 1_000_000, 8
     times = zero3_volume_bytes(parameters, 2, P) / (all_reduce_wire_bytes(2 * parameters, P) / 2)
-    evidence = f"gathered forward, gathered backward, gradients scattered: {float(times):g} times; ch20_zero3 compiles it"
-    return decided("ch13.zero3", times == 2, evidence, statement="ZeRO-3 takes 2 times (P-1)/P n a layer", disputed="D-60")
+    evidence = (
+        f"gathered forward, gathered backward, gradients scattered: {float(times):g} times; ch20_zero3 compiles it"
+    )
+    return decided(
+        "ch13.zero3", times == 2, evidence, statement="ZeRO-3 takes 2 times (P-1)/P n a layer", disputed="D-60"
+    )
 
 
 def _more_levels() -> tuple[Claim, ...]:
@@ -146,42 +170,66 @@ def _more_levels() -> tuple[Claim, ...]:
     flat, levels = ring_all_reduce_s(n, 16, *link) * 1e3, levels_all_reduce_s(n, [(4, *link), (4, *link)]) * 1e3
     large = [levels_all_reduce_s(4_000_000_000, _levels(G, N)) * 1e3 for G, N in ((8, 8), (4, 16))]
     return (
-        calculated("ch13.hier", f"4 x 4 ranks on equal links take {levels:.3f} ms against {flat:.3f}: the bytes are the same, the steps fewer"),
-        calculated("ch13.hier", f"4 GB take {large[0]:.3f} ms over 8 hosts of 8, {large[1]:.3f} ms over 16 of 4: {large[1] / large[0]:.3f} times"),
+        calculated(
+            "ch13.hier",
+            f"4 x 4 ranks on equal links take {levels:.3f} ms against {flat:.3f}: the bytes are the same, the steps "
+            "fewer",
+        ),
+        calculated(
+            "ch13.hier",
+            f"4 GB take {large[0]:.3f} ms over 8 hosts of 8, {large[1]:.3f} ms over 16 of 4: "
+            f"{large[1] / large[0]:.3f} times",
+        ),
     )
 
 
 def _from_two_times(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     without_alpha_s = priced_s(measured, RING.scope, dict.fromkeys(axes.names, AlphaBeta(0.0, ACROSS.bytes_per_s)))
     rate = bus_bytes_per_s(n, axes.size, without_alpha_s)
-    evidence = f"the compiled ring's bytes take {without_alpha_s * 1e6:.3f} us at 50 GB/s, from which the formula makes {rate / 1e9:.6g} GB/s"
+    evidence = (
+        f"the compiled ring's bytes take {without_alpha_s * 1e6:.3f} us at 50 GB/s, from which the formula makes "
+        f"{rate / 1e9:.6g} GB/s"
+    )
     is_rate = isclose(rate, ACROSS.bytes_per_s, rel_tol=1e-9)
     return decided("ch13.measure", is_rate, evidence, statement="beta = 2(P-1)/P n/T"), _smallest(axes.size, measured)
 
 
 def _boundary(n: int, axes: Axes, measured: Ledger) -> Claim:
-    there_s, book_s = priced_s(measured, SEND.scope, dict.fromkeys(axes.names, ACROSS)), stage_boundary_s(n, ACROSS.alpha_s, ACROSS.bytes_per_s)
-    evidence = f"a permute as compiled takes {there_s * 1e6:.3f} us, and as much back; the formula has {book_s * 1e6:.3f} us for {counted(n)} B"
+    there_s, book_s = (
+        priced_s(measured, SEND.scope, dict.fromkeys(axes.names, ACROSS)),
+        stage_boundary_s(n, ACROSS.alpha_s, ACROSS.bytes_per_s),
+    )
+    evidence = (
+        f"a permute as compiled takes {there_s * 1e6:.3f} us, and as much back; the formula has {book_s * 1e6:.3f} "
+        f"us for {counted(n)} B"
+    )
     statement = "a stage boundary takes 2 (alpha + n/beta) a micro-batch"
     return decided("ch13.pp", isclose(2 * there_s, book_s, rel_tol=1e-9), evidence, statement=statement)
 
 
 def _sixteen_bits(measured: Ledger) -> Claim:
     wide, narrow = (sent(measured, kernel.scope).wire_bytes for kernel in (AROUND[0], NARROW))
-    evidence = f"an all_gather of numbers of 32 bits sends {counted(wide)} B, of the same in 16 bits {counted(narrow)} B"
+    evidence = (
+        f"an all_gather of numbers of 32 bits sends {counted(wide)} B, of the same in 16 bits {counted(narrow)} B"
+    )
     return decided("ch13.compression", wide == 2 * narrow, evidence, statement="16 bits halve what is sent")
 
 
 def _smallest(P: int, measured: Ledger) -> Claim:
     steps, ring = sent(measured, DOUBLING.scope).executions, 2 * (P - 1)
-    evidence = f"a small all_reduce by doubling takes {steps} steps, so T/(2(P-1)) is {steps}/{ring} = {steps / ring:.3f} alpha at P={P}"
+    evidence = (
+        f"a small all_reduce by doubling takes {steps} steps, so T/(2(P-1)) is {steps}/{ring} = {steps / ring:.3f} "
+        f"alpha at P={P}"
+    )
     return decided("ch13.measure", steps == ring, evidence, statement="alpha = T_small/(2(P-1))", disputed="D-62")
 
 
 def _seventy_billion() -> tuple[Claim, ...]:
     weights, TP, PP, DP = 70_000_000_000 * 2, 8, 8, 8
     sizes = {"a rank holds": weights // (TP * PP), "the book has": weights // 8}
-    times = {name: ring_all_reduce_s(size, DP, ACROSS.alpha_s, ACROSS.bytes_per_s) * 1e3 for name, size in sizes.items()}
+    times = {
+        name: ring_all_reduce_s(size, DP, ACROSS.alpha_s, ACROSS.bytes_per_s) * 1e3 for name, size in sizes.items()
+    }
     evidence = "; ".join(f"{name} {size / 1e9:g} GB of gradients, {times[name]:.1f} ms" for name, size in sizes.items())
     held, book = sizes.values()
     statement = "data parallelism of 70B takes 612.6 ms at TP=PP=DP=8"
@@ -190,20 +238,30 @@ def _seventy_billion() -> tuple[Claim, ...]:
     parts = f"TP {tensor:.1f} ms, PP {pipe:.2f} ms, DP {times['a rank holds']:.1f} ms"
     return (
         decided("ch13.ex70b", held == book, evidence, statement=statement, disputed="D-59"),
-        calculated("ch13.ex70b", f"{parts}: {tensor + pipe + times['a rank holds']:.0f} ms in all, where the book has 757"),
+        calculated(
+            "ch13.ex70b", f"{parts}: {tensor + pipe + times['a rank holds']:.0f} ms in all, where the book has 757"
+        ),
     )
 
 
 def _gather() -> Claim:
     n, P, link = 100_000_000, 16, (10e-6, 100e9)
     gather, reduce = (time_s(n, P, *link) * 1e3 for time_s in (ring_all_gather_s, ring_all_reduce_s))
-    return calculated("ch13.ex1", f"100 MB at P={P}, 10 us and 100 GB/s: all_gather {gather:.4f} ms, all_reduce {reduce:.3f} ms")
+    return calculated(
+        "ch13.ex1", f"100 MB at P={P}, 10 us and 100 GB/s: all_gather {gather:.4f} ms, all_reduce {reduce:.3f} ms"
+    )
 
 
 def _halved_tensor_parallelism() -> Claim:
     four, eight = (all_reduce_wire_bytes(1_000_000, P) for P in (4, 8))
     evidence = f"2(t-1)/t goes from {float(eight) / 1e6:g} to {float(four) / 1e6:g}, {float(four / eight):.3f} times"
-    return decided("ch13.ex3", 2 * four <= eight, evidence, statement="halving tensor parallelism halves its traffic", disputed="D-61")
+    return decided(
+        "ch13.ex3",
+        2 * four <= eight,
+        evidence,
+        statement="halving tensor parallelism halves its traffic",
+        disputed="D-61",
+    )
 
 
 EXPERIMENT = experiment(

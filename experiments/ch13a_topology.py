@@ -3,9 +3,6 @@
 from dataclasses import astuple
 from math import gcd
 
-from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
-from lab.meshes.targets import Target
-
 from lab.book.collectives import (
     all_reduce_wire_bytes,
     levels_all_reduce_s,
@@ -21,6 +18,8 @@ from lab.harness.collectives.experiment import experiment, inside_hosts
 from lab.harness.collectives.kernels import Buffer, Kernel
 from lab.harness.evidence import counted, priced_s, sent
 from lab.harness.run import at_hand
+from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
+from lab.meshes.targets import Target
 
 RING, HIERARCHICAL, TORUS = KERNELS = [Kernel("all_reduce", name) for name in ("ring", "hierarchical", "torus")]
 # The chapter's case: links as (alpha, bandwidth of one direction), buffer, hosts, and ranks in each.
@@ -51,10 +50,17 @@ def _levels(n: int, axes: Axes, measured: Ledger) -> Claim:
         found.append((level.executions, level.wire_bytes))
         book.append((2 * (size - 1), all_reduce_wire_bytes(n, size) * whole / n))
         whole //= size
-    listed = ", then ".join(f"{steps} steps and {counted(size)} B over {name}" for (steps, size), name in zip(found, reversed(axes.names)))
+    listed = ", then ".join(
+        f"{steps} steps and {counted(size)} B over {name}" for (steps, size), name in zip(found, reversed(axes.names))
+    )
     flat, total = sent(measured, RING.scope).wire_bytes, sum(size for _, size in found)
     evidence = f"{listed}: {counted(total)} B, and the flat ring {counted(flat)} B"
-    return decided("ch13a.levels", found == book and total == flat, evidence, statement="the bytes of the levels add up to 2(P-1)/P n")
+    return decided(
+        "ch13a.levels",
+        found == book and total == flat,
+        evidence,
+        statement="the bytes of the levels add up to 2(P-1)/P n",
+    )
 
 
 def _leaving(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -81,7 +87,8 @@ def _leaving(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "ch13a.traffic",
             ratio == float(flat / a_rank),
-            f"a host sends {counted(flat_host)} B in the flat ring and {counted(levels_host)} B in levels: {ratio:g} times, "
+            f"a host sends {counted(flat_host)} B in the flat ring and {counted(levels_host)} B in levels: {ratio:g} "
+            "times, "
             f"where ranks differ by {float(flat / a_rank):g}; {at_8_by_8:g} at 8 x 8, where the book has 9",
             statement="the traffic between hosts falls as that of a rank does",
             disputed="D-44",
@@ -101,7 +108,10 @@ def _links(axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     across, inside = ({t.link for t in rows if (t.axes == axes.names[:1]) is outermost} for outermost in (True, False))
     if "network" not in across | inside:
         return ()
-    evidence = f"over {axes.names[0]} {' and '.join(sorted(across))} links, over the others {' and '.join(sorted(inside))} links"
+    evidence = (
+        f"over {axes.names[0]} {' and '.join(sorted(across))} links, over the others "
+        f"{' and '.join(sorted(inside))} links"
+    )
     holds = (across, inside) == ({"network"}, {"host"})
     return (decided("ch13a.hier", holds, evidence, statement="only the middle phase crosses the network"),)
 
@@ -109,17 +119,25 @@ def _links(axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
 def _bound(axes: Axes, measured: Ledger) -> Claim:
     priced = priced_s(measured, RING.scope, dict.fromkeys(axes.names, ACROSS))
     bound = float(sent(measured, RING.scope).wire_bytes) / ACROSS.bytes_per_s
-    evidence = f"the ring as compiled takes {priced * 1e6:.2f} us at 5 us and 50 GB/s, its fullest edge {bound * 1e6:.2f} us"
-    return decided("ch13a.graph_cost", priced >= bound, evidence, statement="no schedule beats the load of its fullest edge")
+    evidence = (
+        f"the ring as compiled takes {priced * 1e6:.2f} us at 5 us and 50 GB/s, its fullest edge {bound * 1e6:.2f} us"
+    )
+    return decided(
+        "ch13a.graph_cost", priced >= bound, evidence, statement="no schedule beats the load of its fullest edge"
+    )
 
 
 def _toy() -> Claim:
     G, N, n = 2, 2, 1_000_000_000
     flat = N * _edges_out_of_a_host(G * N, N) * all_reduce_wire_bytes(n, G * N)
     levels = G * N * all_reduce_wire_bytes(n, N) / G
-    carried = f"{N} edges of the flat ring carry {float(flat) / 1e9:g} GB, {G * N} of the levels {float(levels) / 1e9:g} GB"
+    carried = (
+        f"{N} edges of the flat ring carry {float(flat) / 1e9:g} GB, {G * N} of the levels {float(levels) / 1e9:g} GB"
+    )
     evidence = f"{carried}: {float(flat / levels):g} times"
-    return decided("ch13a.toy", flat == 3 * levels, evidence, statement="at 2 x 2 the link carries 6 GB against 2", disputed="D-45")
+    return decided(
+        "ch13a.toy", flat == 3 * levels, evidence, statement="at 2 x 2 the link carries 6 GB against 2", disputed="D-45"
+    )
 
 
 def _case() -> tuple[Claim, ...]:
@@ -127,7 +145,10 @@ def _case() -> tuple[Claim, ...]:
     all_cards = flat_rings_all_reduce_s(CASE_BYTES, A_HOST, HOSTS, *astuple(INSIDE), *astuple(ACROSS))
     times = f"flat {flat * 1e3:.2f} ms, levels {levels * 1e3:.2f} ms of which {inside * 1e3:.2f} inside"
     return (
-        calculated("ch13a.case", f"{times}: {flat / levels:.3f} times, with one card a host for the ring and {A_HOST} for the levels"),
+        calculated(
+            "ch13a.case",
+            f"{times}: {flat / levels:.3f} times, with one card a host for the ring and {A_HOST} for the levels",
+        ),
         decided(
             "ch13a.case",
             levels < all_cards,
@@ -142,8 +163,13 @@ def _congested() -> Claim:
     sigma, (flat, _, _) = 3, _case_s()
     slow = AlphaBeta(ACROSS.alpha_s, ACROSS.bytes_per_s / sigma)
     flat_slow, levels_slow, _ = _case_s(slow)
-    evidence = f"at sigma={sigma} levels take {levels_slow * 1e3:.1f} ms and the flat ring {flat_slow * 1e3:,.0f} ms, not {flat * 1e3:.0f}"
-    return decided("ch13a.case", flat_slow == flat, evidence, statement="congestion slows the levels alone", disputed="D-69")
+    evidence = (
+        f"at sigma={sigma} levels take {levels_slow * 1e3:.1f} ms and the flat ring {flat_slow * 1e3:,.0f} ms, not "
+        f"{flat * 1e3:.0f}"
+    )
+    return decided(
+        "ch13a.case", flat_slow == flat, evidence, statement="congestion slows the levels alone", disputed="D-69"
+    )
 
 
 def _case_s(across: AlphaBeta = ACROSS) -> tuple[float, float, float]:
@@ -157,13 +183,23 @@ def _bisection() -> Claim:
     ranks = 64
     injected, bisection = ranks, ranks // 2
     sigma = injected / bisection
-    evidence = f"{ranks} ranks inject {injected} links' worth, and {bisection} links cross the middle: sigma is {sigma:g}"
-    return decided("ch13a.oversub", sigma == 1, evidence, statement="injection over bisection is 1 where nothing blocks", disputed="D-68")
+    evidence = (
+        f"{ranks} ranks inject {injected} links' worth, and {bisection} links cross the middle: sigma is {sigma:g}"
+    )
+    return decided(
+        "ch13a.oversub",
+        sigma == 1,
+        evidence,
+        statement="injection over bisection is 1 where nothing blocks",
+        disputed="D-68",
+    )
 
 
 def _crossover() -> Claim:
     size = ring_tree_crossover_bytes(8, ACROSS.alpha_s, ACROSS.bytes_per_s)
-    return calculated("ch13a.ring_vs_tree_inter", f"between 8 hosts at 5 us and 50 GB/s the tree is faster below {size:,.0f} B")
+    return calculated(
+        "ch13a.ring_vs_tree_inter", f"between 8 hosts at 5 us and 50 GB/s the tree is faster below {size:,.0f} B"
+    )
 
 
 EXPERIMENT = experiment(

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import DATA, Axes
 
 from lab.book.data_parallel import accumulation_speedup, overlapped_backward_s
 from lab.core.ledger import Kind, Ledger, Making, Totals
@@ -13,6 +12,7 @@ from lab.harness.claim import Claim, calculated, decided
 from lab.harness.evidence import counted
 from lab.harness.experiment import on_one_axis
 from lab.harness.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, moved
+from lab.meshes.axes import DATA, Axes
 
 
 @dataclass(frozen=True)
@@ -85,17 +85,30 @@ def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     equal = decided(
         "ch14.accum_equivalence",
         once.payload_bytes == payload,
-        f"{once.executions} reduction of {counted(once.payload_bytes)} B for {sizes.micro_batches} micro-batches; Psi e is {counted(payload)} B",
+        f"{once.executions} reduction of {counted(once.payload_bytes)} B for {sizes.micro_batches} micro-batches; "
+        f"Psi e is {counted(payload)} B",
     )
     return (equal, _saved(sizes, once, every_time), _last_is_hidden())
 
 
 def _saved(sizes: Sizes, once: Totals, every_time: Totals) -> Claim:
-    evidence = f"reduced after every micro-batch {counted(every_time.wire_bytes)} B leave a rank, reduced once {counted(once.wire_bytes)} B"
+    evidence = (
+        f"reduced after every micro-batch {counted(every_time.wire_bytes)} B leave a rank, reduced once "
+        f"{counted(once.wire_bytes)} B"
+    )
     statement = "one reduction instead of A"
     if every_time.wire_bytes == once.wire_bytes:
-        return calculated("ch14.accum_speedup", f"{evidence}: this compiler takes the reduction out of the loop by itself (X10)", statement=statement)
-    return decided("ch14.accum_speedup", every_time.wire_bytes == sizes.micro_batches * once.wire_bytes, evidence, statement=statement)
+        return calculated(
+            "ch14.accum_speedup",
+            f"{evidence}: this compiler takes the reduction out of the loop by itself (X10)",
+            statement=statement,
+        )
+    return decided(
+        "ch14.accum_speedup",
+        every_time.wire_bytes == sizes.micro_batches * once.wire_bytes,
+        evidence,
+        statement=statement,
+    )
 
 
 def _last_is_hidden() -> Claim:
@@ -107,8 +120,10 @@ def _last_is_hidden() -> Claim:
     return decided(
         "ch14.accum_speedup",
         last >= sync_s,
-        f"the last micro-batch's {backward_s * 1e3:.1f} ms of backward pass leave {last * 1e3:.1f} of {sync_s * 1e3:.0f} ms to wait for: "
-        f"{(micro_batches * compute_s + last) * 1e3:.1f} ms, not {plain * 1e3:.0f}; nothing overlapped, it is {gain:.2f} times as fast as {micro_batches} reductions",
+        f"the last micro-batch's {backward_s * 1e3:.1f} ms of backward pass leave {last * 1e3:.1f} of "
+        f"{sync_s * 1e3:.0f} ms to wait for: "
+        f"{(micro_batches * compute_s + last) * 1e3:.1f} ms, not {plain * 1e3:.0f}; nothing overlapped, it is "
+        f"{gain:.2f} times as fast as {micro_batches} reductions",
         statement="the reduction after accumulation cannot be hidden",
         disputed="4-5:D-07",
     )

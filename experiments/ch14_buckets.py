@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import DATA, Axes
 
 from lab.book.overlap import buckets_needed
 from lab.core.ledger import Kind, Ledger
@@ -13,6 +12,7 @@ from lab.harness.claim import Claim, calculated, decided
 from lab.harness.evidence import counted
 from lab.harness.experiment import on_one_axis
 from lab.harness.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, moved
+from lab.meshes.axes import DATA, Axes
 
 BUCKET_LAYERS = 4
 
@@ -80,14 +80,19 @@ def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     cut = decided(
         "ch14.bucket_size",
         in_buckets.executions == needed and in_buckets.payload_bytes == by_layer.payload_bytes,
-        f"{in_buckets.executions} messages of up to {counted(BUCKET_LAYERS * layer)} B, {counted(in_buckets.payload_bytes)} B in all; "
+        f"{in_buckets.executions} messages of up to {counted(BUCKET_LAYERS * layer)} B, "
+        f"{counted(in_buckets.payload_bytes)} B in all; "
         f"ceil(bytes/bucket) is {needed}, and layer by layer {counted(by_layer.payload_bytes)} B",
         statement="ceil(bytes/bucket) messages, and the same bytes whatever the bucket",
     )
     unasked = f"{sizes.layers} reductions of {counted(layer)} B that need not wait become {by_layer.executions}"
     # On CPUs, parts of an experiment are kept apart by turning this off.
     is_combining = not (measured.target or "cpu").startswith("cpu")
-    return (cut, calculated("ch14.bucket_size", unasked, statement="compilers have buckets of their own")) if is_combining else (cut,)
+    return (
+        (cut, calculated("ch14.bucket_size", unasked, statement="compilers have buckets of their own"))
+        if is_combining
+        else (cut,)
+    )
 
 
 EXPERIMENT = experiment(

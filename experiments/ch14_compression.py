@@ -6,7 +6,6 @@ from math import inf
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import DATA, Axes
 
 from lab.book.data_parallel import top_k_gain
 from lab.core.ledger import Kind, Ledger, Totals
@@ -14,6 +13,7 @@ from lab.harness.claim import Claim, decided
 from lab.harness.evidence import along, counted
 from lab.harness.experiment import on_one_axis
 from lab.harness.small_programs import Array, Part, Sent, experiment
+from lab.meshes.axes import DATA, Axes
 
 KEPT = 0.01
 """The share of elements that a rank sends."""
@@ -72,7 +72,10 @@ def two_gathers(sizes: Sizes, axes: Axes) -> tuple[Sent, ...]:
     return tuple(Sent(Kind.ALL_GATHER, (DATA,), axes.size * sizes.kept, dtype=dtype) for dtype in ("f32", "s32"))
 
 
-PARTS = (Part("dense", takes, dense, P(), dense_whole, one_sum), Part("top_k", takes, sparse, P(), sparse_whole, two_gathers))
+PARTS = (
+    Part("dense", takes, dense, P(), dense_whole, one_sum),
+    Part("top_k", takes, sparse, P(), sparse_whole, two_gathers),
+)
 
 
 def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -80,22 +83,28 @@ def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if ranks == 1:
         return ()
     # By kind, since gathers that compilers combine lose their scope.
-    whole, some = (Totals.of(along(measured, DATA, kind=kind)).wire_bytes for kind in (Kind.ALL_REDUCE, Kind.ALL_GATHER))
+    whole, some = (
+        Totals.of(along(measured, DATA, kind=kind)).wire_bytes for kind in (Kind.ALL_REDUCE, Kind.ALL_GATHER)
+    )
     book, printed = top_k_gain(KEPT, ranks, value_bytes=4), 1 / (2 * KEPT)
     gain = float(whole / some) if some else inf
     at_two_bytes = ", ".join(f"{top_k_gain(KEPT, P, value_bytes=2):.2f} at P={P}" for P in (8, 64, 128))
-    evidence = f"a rank sends {counted(whole)} B of everything and {counted(some)} B of the largest {KEPT:.0%}: {gain:g} times"
+    evidence = (
+        f"a rank sends {counted(whole)} B of everything and {counted(some)} B of the largest {KEPT:.0%}: {gain:g} times"
+    )
     return (
         decided(
             "ch14.topk_compression",
             abs(gain - book) < 1e-9 * book,
-            f"{evidence}; 2e/(P k (4 + e)) is {book:g} at P={ranks}, k={KEPT:g}, e=4, and for values of 2 bytes {at_two_bytes}",
+            f"{evidence}; 2e/(P k (4 + e)) is {book:g} at P={ranks}, k={KEPT:g}, e=4, and for values of 2 bytes "
+            f"{at_two_bytes}",
             statement="the gain falls with the ranks: every rank's choice is gathered",
         ),
         decided(
             "ch14.topk_compression",
             gain >= printed,
-            f"{evidence}, not the {printed:g} that values and indices of 4 bytes promise of {sizes.kept:,} elements, nor 33 of values of 2",
+            f"{evidence}, not the {printed:g} that values and indices of 4 bytes promise of {sizes.kept:,} elements, "
+            "nor 33 of values of 2",
             statement="the gain is that of the payload, however many ranks there are",
             disputed="4-5:D-08",
         ),

@@ -1,7 +1,5 @@
 """Chapter 14: what does data parallelism send, and is it the gradient alone?"""
 
-from lab.meshes.axes import DATA, Axes
-
 from lab.book.parallelism import dp_volume_bytes
 from lab.core.ledger import Kind, Ledger, Totals, Transfer
 from lab.harness.claim import Claim, decided
@@ -9,6 +7,7 @@ from lab.harness.decoder.step import WITH_TYPES, decoder_experiment
 from lab.harness.decoder.zero_claims import moved_for_weights
 from lab.harness.evidence import counted, elements, elements_sent
 from lab.harness.experiment import TimedSteps, on_one_axis
+from lab.meshes.axes import DATA, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 
@@ -27,18 +26,21 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
         decided(
             "ch14.dp_allreduce_volume",
             sent == volume,
-            f"a device sends {counted(Totals.of(gradients).wire_bytes)} B of gradients a step, {counted(sent)} numbers; "
+            f"a device sends {counted(Totals.of(gradients).wire_bytes)} B of gradients a step, {counted(sent)} "
+            "numbers; "
             f"2(P-1)/P Psi is {counted(volume)} at P={P}, Psi={counted(shape.parameters)}",
         ),
         decided(
             "ch14.partition_theorem",
             summed == shape.parameters,
-            f"{counted(summed)} numbers are summed over groups of {P}; each gradient once is Psi = {counted(shape.parameters)}",
+            f"{counted(summed)} numbers are summed over groups of {P}; each gradient once is Psi = "
+            f"{counted(shape.parameters)}",
         ),
         decided(
             "ch14.sync_invariant",
             all(t.payload_bytes == LOSS_BYTES for t in rest),
-            f"besides gradients {counted(Totals.of(rest).payload_bytes)} B move, {_sizes(rest)} at a time, and a loss has {LOSS_BYTES}: "
+            f"besides gradients {counted(Totals.of(rest).payload_bytes)} B move, {_sizes(rest)} at a time, and a loss "
+            f"has {LOSS_BYTES}: "
             "no weight is sent, equal replicas stay equal",
         ),
     )

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import DATA, Axes
 
 from lab.core.ledger import Kind, Ledger
 from lab.harness.claim import Claim, decided
 from lab.harness.evidence import counted
 from lab.harness.experiment import on_one_axis
 from lab.harness.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, moved
+from lab.meshes.axes import DATA, Axes
 
 TOKENS_MORE = 2
 """On each rank than on the one before."""
@@ -44,7 +44,9 @@ def gradient(x_TD: jax.Array, w_DD: jax.Array, is_token_T: jax.Array) -> jax.Arr
 def own_gradient(x_1TD: jax.Array, w_DD: jax.Array) -> tuple[jax.Array, jax.Array]:
     """This rank's, and its number of tokens."""
     is_token_T = filled(jax.lax.axis_index(DATA), x_1TD.shape[1])
-    return gradient(x_1TD[0], jax.lax.pcast(w_DD, DATA, to="varying"), is_token_T), jnp.sum(is_token_T, dtype=jnp.float32)
+    return gradient(x_1TD[0], jax.lax.pcast(w_DD, DATA, to="varying"), is_token_T), jnp.sum(
+        is_token_T, dtype=jnp.float32
+    )
 
 
 def weighted(x_1TD: jax.Array, w_DD: jax.Array) -> jax.Array:
@@ -102,7 +104,8 @@ def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "ch14.partition_weighted",
             abs(off - predicted) < 1e-4 * predicted,
-            f"with shares of 1/4 and 3/4 a mean of means is {off:.6f} off in its largest entry, (g_1 - g_2)/4 is {predicted:.6f}",
+            f"with shares of 1/4 and 3/4 a mean of means is {off:.6f} off in its largest entry, (g_1 - g_2)/4 is "
+            f"{predicted:.6f}",
             statement="a mean of means is off by (g_1 - g_2)/4 at w = (1/4, 3/4)",
         ),
     )
@@ -112,7 +115,9 @@ def quarter_and_three_quarters() -> tuple[float, float]:
     """Largest entry of what a mean of means of two ranks is off by, and of (g_1 - g_2)/4, on one device."""
     draw = np.random.default_rng(0)
     x_TD, w_DD = (jnp.asarray(draw.normal(size=size), jnp.float32) for size in ((32, 16), (16, 16)))
-    means = [gradient(x_TD[rows], w_DD, jnp.ones(size, bool)) / size for rows, size in ((slice(0, 8), 8), (slice(8, 32), 24))]
+    means = [
+        gradient(x_TD[rows], w_DD, jnp.ones(size, bool)) / size for rows, size in ((slice(0, 8), 8), (slice(8, 32), 24))
+    ]
     whole = gradient(x_TD, w_DD, jnp.ones(32, bool)) / 32
     return float(jnp.abs(sum(means) / 2 - whole).max()), float(jnp.abs(means[0] - means[1]).max() / 4)
 

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from lab.meshes.axes import Axes
 
 from lab.book.data_parallel import order_error_bound
 from lab.core.ledger import Ledger
@@ -15,6 +14,7 @@ from lab.harness.collectives.experiment import experiment
 from lab.harness.collectives.kernels import Buffer, Kernel
 from lab.harness.collectives.program import on_ranks
 from lab.harness.run import at_hand
+from lab.meshes.axes import Axes
 
 RING, DOUBLING = KERNELS = [Kernel("all_reduce", name) for name in ("ring", "doubling")]
 CHUNK = 4096
@@ -24,7 +24,8 @@ EPSILON, ROUNDOFF = 2.0**-23, 2.0**-24
 
 @dataclass(frozen=True)
 class Orders:
-    """One sum in two orders, each [P, CHUNK] where a ring reduces P chunks of equal values, and what is summed, [P, CHUNK]."""
+    """One sum in two orders, each [P, CHUNK] where a ring reduces P chunks of equal values, and what is summed, [P,
+    CHUNK]."""
 
     ring_PC: np.ndarray
     doubling_PC: np.ndarray
@@ -70,11 +71,16 @@ def of_orders(orders: Orders) -> tuple[Claim, ...]:
     P, gap, bound, printed = len(orders.values_PC), orders.gap_C, orders.bound_C, EPSILON * np.abs(orders.sums_C)
     differ, rotated = int((gap > 0).sum()), int((orders.ring_PC != orders.ring_PC[0]).any(0).sum())
     return (
-        decided("ch14.fp_nonassoc", differ > 0, f"a ring and doubling give other bits for {differ:,} of {CHUNK:,} sums of {P} float32 numbers"),
+        decided(
+            "ch14.fp_nonassoc",
+            differ > 0,
+            f"a ring and doubling give other bits for {differ:,} of {CHUNK:,} sums of {P} float32 numbers",
+        ),
         decided(
             "ch14.fp_nonassoc",
             rotated > 0,
-            f"of equal chunks a ring gives other bits in {rotated:,} of {CHUNK:,} places: it begins each at another rank",
+            f"of equal chunks a ring gives other bits in {rotated:,} of {CHUNK:,} places: it begins each at another "
+            "rank",
             statement="a ring sums each chunk in an order of its own",
         ),
         decided(
@@ -86,7 +92,8 @@ def of_orders(orders: Orders) -> tuple[Claim, ...]:
         decided(
             "ch14.fp_order_bound",
             bool((gap <= printed).all()),
-            f"{int((gap > printed).sum()):,} of {CHUNK:,} gaps are larger, by up to {(gap / printed).max():,.0f} times: "
+            f"{int((gap > printed).sum()):,} of {CHUNK:,} gaps are larger, by up to {(gap / printed).max():,.0f} "
+            "times: "
             "where the summands cancel the sum is small, and its error is not",
             statement="two orders differ by at most eps |sum g_i|",
             disputed="4-5:D-06",

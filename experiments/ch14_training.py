@@ -11,7 +11,6 @@ from lab.experiments import (
     ch24_hybrid,
     ch24_llama3_405b,
 )
-
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.training import Trained, Training, trainee
 from lab.harness.decoder.training_shape import SMALL

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import TENSOR, Axes
 
 from lab.core.ledger import Kind, Ledger
 from lab.harness.claim import Claim, decided
 from lab.harness.evidence import counted
 from lab.harness.experiment import on_one_axis
 from lab.harness.small_programs import FLOAT_BYTES, Array, Part, Sent, experiment, moved
+from lab.meshes.axes import TENSOR, Axes
 
 KEEP = 0.5
 SEED = 15
@@ -63,7 +63,10 @@ def one_sum(s: Sizes, axes: Axes) -> tuple[Sent]:
 
 
 SPLIT, SUM = "split", "sum"
-PARTS = (Part(SPLIT, takes, on_split, P(), on_split_whole, one_sum), Part(SUM, takes, on_sum, P(), on_sum_whole, one_sum))
+PARTS = (
+    Part(SPLIT, takes, on_split, P(), on_split_whole, one_sum),
+    Part(SUM, takes, on_sum, P(), on_sum_whole, one_sum),
+)
 
 
 def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -77,13 +80,15 @@ def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "ch15.dropout_rng",
             found == [book, book] and rest == 0,
-            f"{' and '.join(map(counted, found))} B, one sum of activations each, and {counted(rest)} B for masks: a key and a rank's number give them",
+            f"{' and '.join(map(counted, found))} B, one sum of activations each, and {counted(rest)} B for masks: a "
+            "key and a rank's number give them",
             statement="masks cost no communication",
         ),
         decided(
             "ch15.dropout_rng",
             same < 1.5 * own,
-            f"on columns that {ranks} ranks split, one mask for all makes the noise of their sum {same / own:.1f} times that of a mask each; "
+            f"on columns that {ranks} ranks split, one mask for all makes the noise of their sum {same / own:.1f} "
+            "times that of a mask each; "
             "on copies, it keeps them equal",
             statement="the mask must be the same on all ranks",
             disputed="4-5:D-17",

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import DATA, TENSOR, Axes
 
 from lab.book.tensor_parallel import divisors, kv_replicas, padded_share
 from lab.core.ledger import Kind, Ledger, Totals
@@ -20,9 +19,11 @@ from lab.harness.small_programs import (
     experiment,
     with_pullback,
 )
+from lab.meshes.axes import DATA, TENSOR, Axes
 
 BOTH = (TENSOR, DATA)
-"""The ranks of one tensor-parallel group: those along `tensor` have other key-value heads, those along `data` copies of one."""
+"""The ranks of one tensor-parallel group: those along `tensor` have other key-value heads, those along `data` copies of
+one."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,14 @@ def takes(s: Sizes, axes: Axes) -> tuple[Array, ...]:
     """Activations, the weights of queries, keys and values, the weight that leaves, and what comes back to it."""
     kv_heads, heads, D, H = axes[TENSOR], s.queries * axes.size, s.embed, s.head_dim
     kv = Array((D, kv_heads, H), P(None, TENSOR))
-    return Array((s.tokens, D)), Array((D, heads, H), P(None, BOTH)), kv, kv, Array((heads, H, D), P(BOTH)), Array((s.tokens, D))
+    return (
+        Array((s.tokens, D)),
+        Array((D, heads, H), P(None, BOTH)),
+        kv,
+        kv,
+        Array((heads, H, D), P(BOTH)),
+        Array((s.tokens, D)),
+    )
 
 
 def attention(x_TD: jax.Array, q_DnH: jax.Array, k_DKH: jax.Array, v_DKH: jax.Array, out_nHD: jax.Array) -> jax.Array:
@@ -52,7 +60,9 @@ def attention(x_TD: jax.Array, q_DnH: jax.Array, k_DKH: jax.Array, v_DKH: jax.Ar
     return jnp.einsum("tnh,nhd->td", y_TKGH.reshape(T, -1, y_TKGH.shape[-1]), out_nHD)
 
 
-def split_attention(x_TD: jax.Array, q_DnH: jax.Array, k_DKH: jax.Array, v_DKH: jax.Array, out_nHD: jax.Array) -> jax.Array:
+def split_attention(
+    x_TD: jax.Array, q_DnH: jax.Array, k_DKH: jax.Array, v_DKH: jax.Array, out_nHD: jax.Array
+) -> jax.Array:
     """A rank's queries with its copy of their key-value head."""
     own_x_TD = jax.lax.pcast(x_TD, BOTH, to="varying")
     k, v = (jax.lax.pcast(w_DKH, DATA, to="varying") for w_DKH in (k_DKH, v_DKH))
@@ -62,7 +72,9 @@ def split_attention(x_TD: jax.Array, q_DnH: jax.Array, k_DKH: jax.Array, v_DKH: 
 def sums(s: Sizes, axes: Axes) -> tuple[Sent, ...]:
     """Of activations forward, of their gradients backward, and of the copies' gradients of keys and values."""
     activations, head = s.tokens * s.embed, s.embed * s.head_dim
-    return *(Sent(Kind.ALL_REDUCE, axes.ordered(BOTH), activations, phase=phase) for phase in ("forward", "backward")), *(Sent(Kind.ALL_REDUCE, (DATA,), head),) * 2
+    return *(
+        Sent(Kind.ALL_REDUCE, axes.ordered(BOTH), activations, phase=phase) for phase in ("forward", "backward")
+    ), *(Sent(Kind.ALL_REDUCE, (DATA,), head),) * 2
 
 
 PARTS = (
@@ -86,14 +98,16 @@ def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "ch15.tp_limits",
             copies.payload_bytes == book and axes[DATA] == kv_replicas(kv_heads, ranks),
-            f"{kv_heads} key-value heads on {ranks} ranks: {axes[DATA]} copies of each, whose gradients of {counted(copies.payload_bytes)} B are summed; "
+            f"{kv_heads} key-value heads on {ranks} ranks: {axes[DATA]} copies of each, whose gradients of "
+            f"{counted(copies.payload_bytes)} B are summed; "
             f"ceil(P/K) is {kv_replicas(kv_heads, ranks)}, 2 d h e is {counted(book)} B",
             statement="above K ranks key-value heads are replicated ceil(P/K) times and their gradients summed",
         ),
         decided(
             "ch15.tp_limits",
             6 in divisors(8),
-            f"6 ranks split neither 32 heads nor 8 key-value heads; padded to 36, there are {float(padded_share(32, 6)):.1%} more heads",
+            "6 ranks split neither 32 heads nor 8 key-value heads; padded to 36, there are "
+            f"{float(padded_share(32, 6)):.1%} more heads",
             statement="8 key-value heads are a cure for 6 ranks",
             disputed="4-5:D-18",
         ),

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import TENSOR, Axes
 
 from lab.book.tensor_parallel import merged_moments, moments_bytes
 from lab.core.ledger import Kind, Ledger
@@ -14,6 +13,7 @@ from lab.harness.claim import Claim, decided
 from lab.harness.evidence import counted
 from lab.harness.experiment import on_one_axis
 from lab.harness.small_programs import Array, Part, Sent, experiment, moved
+from lab.meshes.axes import TENSOR, Axes
 
 SPLIT = P(None, TENSOR)
 ACTIVATION_BYTES, PRINTED_RATIO = 2, 2000
@@ -89,7 +89,8 @@ def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "ch15.layernorm_parallel",
             ratio * 4096 / s.embed >= PRINTED_RATIO,
-            f"a row-parallel product of these tokens moves {ratio:g} times as much where activations have 16 bits: d/4, at d = 4096 {of_4096:g} times, "
+            f"a row-parallel product of these tokens moves {ratio:g} times as much where activations have 16 bits: "
+            f"d/4, at d = 4096 {of_4096:g} times, "
             f"not {PRINTED_RATIO:,}, which sets a payload against the wire bytes of two reductions",
             statement="2,000 times less than activations",
             disputed="4-5:D-16",
@@ -97,7 +98,8 @@ def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "ch15.layernorm_parallel",
             off_moments < 1e-4 and off_sums > 100 * off_moments,
-            f"in float32 at mean 1,000 and deviation 1, cut over {ranks} ranks: Q/d - mu^2 gives variances up to {off_sums:.1%} off, merged moments {off_moments:.1e}",
+            f"in float32 at mean 1,000 and deviation 1, cut over {ranks} ranks: Q/d - mu^2 gives variances up to "
+            f"{off_sums:.1%} off, merged moments {off_moments:.1e}",
             statement="Q/d - mu^2 cancels, merged moments do not",
         ),
     )
@@ -108,8 +110,12 @@ def variances_off(ranks: int, tokens: int = 64, embed: int = 4096) -> tuple[floa
     x_TD = (1000 + np.random.default_rng(15).normal(size=(tokens, embed))).astype(np.float32)
     right_T = x_TD.astype(np.float64).var(1)
     parts = np.split(x_TD, ranks, 1)
-    sum_T, square_T = (sum(part.sum(1, dtype=np.float32) for part in some) for some in (parts, [part**2 for part in parts]))
-    moments = [(np.float32(part.shape[1]), part.mean(1), ((part - part.mean(1, keepdims=True)) ** 2).sum(1)) for part in parts]
+    sum_T, square_T = (
+        sum(part.sum(1, dtype=np.float32) for part in some) for some in (parts, [part**2 for part in parts])
+    )
+    moments = [
+        (np.float32(part.shape[1]), part.mean(1), ((part - part.mean(1, keepdims=True)) ** 2).sum(1)) for part in parts
+    ]
     merged = moments[0]
     for other in moments[1:]:
         merged = merged_moments(*merged, *other)

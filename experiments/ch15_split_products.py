@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import TENSOR, Axes
 
 from lab.book.parallelism import activation_bytes
 from lab.core.ledger import Kind, Ledger
@@ -23,6 +22,7 @@ from lab.harness.small_programs import (
     moved,
     with_pullback,
 )
+from lab.meshes.axes import TENSOR, Axes
 
 HEADS = 16
 FORWARD, BACKWARD = "forward", "backward"
@@ -66,7 +66,9 @@ def biased_mlp(x_TD: jax.Array, up_DF: jax.Array, b_F: jax.Array, down_FD: jax.A
     return jax.nn.gelu(x_TD @ up_DF + b_F[0]) @ down_FD + b_D[0]
 
 
-def split_biased_mlp(x_TD: jax.Array, up_Df: jax.Array, b_f: jax.Array, down_fD: jax.Array, b_D: jax.Array) -> jax.Array:
+def split_biased_mlp(
+    x_TD: jax.Array, up_Df: jax.Array, b_f: jax.Array, down_fD: jax.Array, b_D: jax.Array
+) -> jax.Array:
     """The first bias with its columns, the second once, after the sum."""
     return summed(jax.nn.gelu(x_TD @ up_Df + b_f[0]) @ down_fD) + b_D[0]
 
@@ -102,7 +104,12 @@ def row_takes(s: Sizes, axes: Axes) -> tuple[Array, ...]:
 
 
 def mlp_takes(s: Sizes, axes: Axes) -> tuple[Array, ...]:
-    return Array((s.tokens, s.embed)), Array((s.embed, s.mlp), COLUMNS), Array((s.mlp, s.embed), ROWS), Array((s.tokens, s.embed))
+    return (
+        Array((s.tokens, s.embed)),
+        Array((s.embed, s.mlp), COLUMNS),
+        Array((s.mlp, s.embed), ROWS),
+        Array((s.tokens, s.embed)),
+    )
 
 
 def biased_takes(s: Sizes, axes: Axes) -> tuple[Array, ...]:
@@ -112,7 +119,11 @@ def biased_takes(s: Sizes, axes: Axes) -> tuple[Array, ...]:
 
 def attention_takes(s: Sizes, axes: Axes) -> tuple[Array, ...]:
     """Queries, keys and values along a dim of their own, so that a rank's columns are [q_r | k_r | v_r]."""
-    return Array((s.tokens, s.embed)), Array((s.embed, 3, s.embed), P(None, None, TENSOR)), Array((s.embed, s.embed), ROWS)
+    return (
+        Array((s.tokens, s.embed)),
+        Array((s.embed, 3, s.embed), P(None, None, TENSOR)),
+        Array((s.embed, s.embed), ROWS),
+    )
 
 
 def own_takes(s: Sizes, axes: Axes) -> tuple[Array, ...]:
@@ -126,9 +137,18 @@ def sums(*phases: str) -> Callable[[Sizes, Axes], tuple[Sent, ...]]:
 
 
 PARTS = (
-    Part("column", column_takes, with_pullback(product), (COLUMNS, P(), COLUMNS), with_pullback(product), sums(BACKWARD)),
+    Part(
+        "column", column_takes, with_pullback(product), (COLUMNS, P(), COLUMNS), with_pullback(product), sums(BACKWARD)
+    ),
     Part("row", row_takes, with_pullback(row_product), (P(), COLUMNS, ROWS), with_pullback(product), sums(FORWARD)),
-    Part("mlp", mlp_takes, with_pullback(split_mlp), (P(), P(), COLUMNS, ROWS), with_pullback(mlp), sums(FORWARD, BACKWARD)),
+    Part(
+        "mlp",
+        mlp_takes,
+        with_pullback(split_mlp),
+        (P(), P(), COLUMNS, ROWS),
+        with_pullback(mlp),
+        sums(FORWARD, BACKWARD),
+    ),
     Part("bias", biased_takes, split_biased_mlp, P(), biased_mlp, sums(FORWARD)),
     Part("attention", attention_takes, split_attention, P(), attention, sums(FORWARD)),
     Part("no_conjugate", own_takes, own_input_gradient, P(TENSOR), own_input_gradients),
@@ -147,13 +167,21 @@ def _sums(s: Sizes, measured: Ledger) -> tuple[Claim, ...]:
     book = activation_bytes(s.tokens, s.embed, FLOAT_BYTES)
 
     def once(id: str, scope: str, phase: str) -> Claim:
-        found, is_backward = moved(measured, scope), {t.phase == BACKWARD for t in measured.transfers if t.scope == scope}
+        found, is_backward = (
+            moved(measured, scope),
+            {t.phase == BACKWARD for t in measured.transfers if t.scope == scope},
+        )
         holds = (found.executions, found.payload_bytes) == (1, book) and is_backward == {phase == BACKWARD}
-        evidence = f"{found.executions} reduction of {counted(found.payload_bytes)} B, {phase}; b s d e is {counted(book)} B"
+        evidence = (
+            f"{found.executions} reduction of {counted(found.payload_bytes)} B, {phase}; b s d e is {counted(book)} B"
+        )
         return decided(id, holds, evidence)
 
     # Neither waits for the other here, so that compilers may combine them.
-    pair, count = moved(measured, "mlp"), sum(t.executions * max(1, len(t.parts)) for t in measured.transfers if t.scope == "mlp")
+    pair, count = (
+        moved(measured, "mlp"),
+        sum(t.executions * max(1, len(t.parts)) for t in measured.transfers if t.scope == "mlp"),
+    )
     return (
         once("ch15.column_parallel", "column", BACKWARD),
         once("ch15.row_parallel", "row", FORWARD),
@@ -161,7 +189,8 @@ def _sums(s: Sizes, measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "ch15.megatron_mlp",
             (count, pair.payload_bytes) == (2, 2 * book),
-            f"{count} reductions, {counted(pair.payload_bytes)} B forward and backward together, none between columns, GELU and rows",
+            f"{count} reductions, {counted(pair.payload_bytes)} B forward and backward together, none between "
+            "columns, GELU and rows",
         ),
     )
 
@@ -187,10 +216,15 @@ class SmallProducts:
 
 def _bias(small: SmallProducts) -> Claim:
     y = small.x_TD @ small.w_DF + small.bias_F
-    everywhere, shares = (sum(part + small.bias_F * weight for part in small.partial_sums) for weight in (1, 1 / small.ranks))
+    everywhere, shares = (
+        sum(part + small.bias_F * weight for part in small.partial_sums) for weight in (1, 1 / small.ranks)
+    )
     off = np.abs(everywhere - y).max()
     holds = np.allclose(shares, y) and np.isclose(off, small.ranks - 1)
-    evidence = f"b = 1 on each of {small.ranks} ranks before the sum is {off:.1f} off, b/P on each is right, and so is b once after it"
+    evidence = (
+        f"b = 1 on each of {small.ranks} ranks before the sum is {off:.1f} off, b/P on each is right, and so is b "
+        "once after it"
+    )
     return decided("ch15.bias_rules", bool(holds), evidence)
 
 
@@ -202,8 +236,12 @@ def _gelu(small: SmallProducts) -> Claim:
     columns = np.concatenate([gelu(small.x_TD @ w) for w in small.parts(small.w_DF, 1)], 1)
     off = np.abs(sum(map(gelu, small.partial_sums)) - whole).max()
     holds = np.allclose(columns, whole, atol=1e-4) and off > 0.1
-    evidence = f"GELU of columns is the columns of GELU; a sum of GELUs of {small.ranks} partial sums is up to {off:.1f} off"
-    return decided("ch15.megatron_mlp", bool(holds), evidence, statement="GELU is local after columns, and not after rows")
+    evidence = (
+        f"GELU of columns is the columns of GELU; a sum of GELUs of {small.ranks} partial sums is up to {off:.1f} off"
+    )
+    return decided(
+        "ch15.megatron_mlp", bool(holds), evidence, statement="GELU is local after columns, and not after rows"
+    )
 
 
 def _fused(small: SmallProducts) -> Claim:
@@ -213,7 +251,10 @@ def _fused(small: SmallProducts) -> Claim:
     held = [sorted({"QKV"[i] for i in part}) for part in small.parts(labels, 0)]
     by_rank = [sorted({"QKV"[i] for i in part.ravel()}) for part in small.parts(labels.reshape(3, embed), 1)]
     holds = all(part == ["K", "Q", "V"] for part in by_rank) and any(part != ["K", "Q", "V"] for part in held)
-    evidence = f"a contiguous slice of [Q|K|V] gives rank 0 of {small.ranks} {' and '.join(held[0])} alone; split by rank, each has q, k and v"
+    evidence = (
+        f"a contiguous slice of [Q|K|V] gives rank 0 of {small.ranks} {' and '.join(held[0])} alone; split by "
+        "rank, each has q, k and v"
+    )
     return decided("ch15.megatron_attention", holds, evidence, statement="a fused QKV must be laid out by rank")
 
 
@@ -224,7 +265,10 @@ def _conjugate(measured: Ledger, small: SmallProducts) -> Claim:
     own = [g @ w.T for g, w in zip(small.parts(g_TF, 1), small.parts(small.w_DF, 1), strict=True)]
     off = np.abs(own[0] - dx_TD).max() / np.abs(dx_TD).max()
     is_enough = without.executions == 0 and np.allclose(own[0], dx_TD)
-    evidence = f"without the conjugate {without.executions} reductions, and rank 0's dX is {off:.0%} of the largest entry off; with it {with_it.executions}"
+    evidence = (
+        f"without the conjugate {without.executions} reductions, and rank 0's dX is {off:.0%} of the largest entry "
+        f"off; with it {with_it.executions}"
+    )
     return decided(
         "ch15.tp_backward_table",
         is_enough,

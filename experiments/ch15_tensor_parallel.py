@@ -1,13 +1,12 @@
 """Chapter 15: how often does tensor parallelism sum, where, and how much?"""
 
-from lab.meshes.axes import DATA, TENSOR, Axes
-
 from lab.book.parallelism import activation_bytes, tp_volume_bytes
 from lab.core.ledger import Ledger, Totals, Transfer
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.step import WITH_TYPES, decoder_experiment
 from lab.harness.evidence import along, counted, element_bytes, of_elements
 from lab.harness.experiment import TimedSteps, beside_tensor
+from lab.meshes.axes import DATA, TENSOR, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
@@ -22,7 +21,11 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     tokens = shape.micro_batch // axes[DATA] * shape.length
     activations = of_elements(along(measured, TENSOR), tokens * shape.embed)
     payload = activation_bytes(tokens, shape.embed, element_bytes(activations))
-    of_blocks = _count(shape, activations), _volume(shape, axes, tokens, activations), _payload(axes, activations, payload)
+    of_blocks = (
+        _count(shape, activations),
+        _volume(shape, axes, tokens, activations),
+        _payload(axes, activations, payload),
+    )
     return (*of_blocks, *_vocabulary(shape, activations, of_elements(along(measured, TENSOR), tokens)))
 
 
@@ -33,9 +36,14 @@ def _again(shape: DecoderShape) -> int:
 
 def _count(shape: DecoderShape, activations: tuple[Transfer, ...]) -> Claim:
     m, L = shape.accumulation, shape.layers
-    forward, backward = (Totals.of(t for t in activations if t.phase == phase).executions for phase in ("forward", "backward"))
+    forward, backward = (
+        Totals.of(t for t in activations if t.phase == phase).executions for phase in ("forward", "backward")
+    )
     once = BLOCKS * L + 1
-    evidence = f"{forward} sums forward and {backward} backward in {L} layers, the embedding and the head, for {m} micro-batches"
+    evidence = (
+        f"{forward} sums forward and {backward} backward in {L} layers, the embedding and the head, for {m} "
+        "micro-batches"
+    )
     evidence += f": 2 and 2 a layer, remat={shape.remat} repeats {_again(shape) // L}"
     return decided("ch15.ar_count", (forward, backward) == (m * once, m * (once + _again(shape))), evidence)
 
@@ -44,25 +52,51 @@ def _volume(shape: DecoderShape, axes: Axes, tokens: int, activations: tuple[Tra
     sums, P, e, m = Totals.of(activations), axes[TENSOR], element_bytes(activations), shape.accumulation
     block = tp_volume_bytes(tokens, shape.embed, e, ranks=P, blocks=1)
     layers, again = BLOCKS * shape.layers * block, _again(shape) * block / 2
-    evidence = f"a device sends {counted(sums.wire_bytes)} B of activations for {m} micro-batches; of one {shape.layers} times 8(P-1)/P b s d e is"
-    evidence += f" {counted(layers)} B at P={P}, b s={tokens}, d={shape.embed}, e={e}; embedding and head add {counted(block)} B, recomputation {counted(again)} B"
+    evidence = (
+        f"a device sends {counted(sums.wire_bytes)} B of activations for {m} micro-batches; of one {shape.layers} "
+        "times 8(P-1)/P b s d e is"
+    )
+    evidence += (
+        f" {counted(layers)} B at P={P}, b s={tokens}, d={shape.embed}, e={e}; embedding and head add "
+        f"{counted(block)} B, recomputation {counted(again)} B"
+    )
     return decided("ch15.tp_allreduce_volume", sums.wire_bytes == m * (layers + block + again), evidence)
 
 
 def _payload(axes: Axes, activations: tuple[Transfer, ...], payload: int) -> Claim:
-    forward, backward = (Totals.of(t for t in activations if t.phase == phase).payload_bytes for phase in ("forward", "backward"))
-    evidence = f"{counted(forward)} B are summed forward where rows leave, {counted(backward)} B backward where columns were entered"
-    return decided("ch15.tp_backward_table", 0 < forward <= backward, f"{evidence}; each b s d e = {counted(payload)} B over {axes[TENSOR]} ranks")
+    forward, backward = (
+        Totals.of(t for t in activations if t.phase == phase).payload_bytes for phase in ("forward", "backward")
+    )
+    evidence = (
+        f"{counted(forward)} B are summed forward where rows leave, {counted(backward)} B backward where columns "
+        "were entered"
+    )
+    return decided(
+        "ch15.tp_backward_table",
+        0 < forward <= backward,
+        f"{evidence}; each b s d e = {counted(payload)} B over {axes[TENSOR]} ranks",
+    )
 
 
-def _vocabulary(shape: DecoderShape, activations: tuple[Transfer, ...], one_a_token: tuple[Transfer, ...]) -> tuple[Claim, ...]:
+def _vocabulary(
+    shape: DecoderShape, activations: tuple[Transfer, ...], one_a_token: tuple[Transfer, ...]
+) -> tuple[Claim, ...]:
     """The largest logit, the sum of exponentials and the target's logit are one number a token each."""
     ends = [("embedding", "forward"), ("embedding", "backward"), ("head", "forward"), ("head", "backward")]
-    looked_up, scattered, left, entered = (Totals.of(t for t in activations if (t.scope, t.phase) == end).executions for end in ends)
+    looked_up, scattered, left, entered = (
+        Totals.of(t for t in activations if (t.scope, t.phase) == end).executions for end in ends
+    )
     numbers, m = Totals.of(one_a_token).executions, shape.accumulation
-    lookup = f"where the embedding leaves {looked_up} sums of b s d forward, {scattered} backward, for {m} micro-batches"
-    loss = f"{numbers} sums of one number a token, and of b s d {left} forward and {entered} backward at the head, for {m} micro-batches"
-    return decided("A18", (looked_up, scattered) == (m, 0), lookup), decided("A19", (numbers, left, entered) == (3 * m, 0, m), loss)
+    lookup = (
+        f"where the embedding leaves {looked_up} sums of b s d forward, {scattered} backward, for {m} micro-batches"
+    )
+    loss = (
+        f"{numbers} sums of one number a token, and of b s d {left} forward and {entered} backward at the head, "
+        f"for {m} micro-batches"
+    )
+    return decided("A18", (looked_up, scattered) == (m, 0), lookup), decided(
+        "A19", (numbers, left, entered) == (3 * m, 0, m), loss
+    )
 
 
 EXPERIMENT = decoder_experiment(

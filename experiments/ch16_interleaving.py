@@ -23,7 +23,8 @@ TRANSFERS = (0, Fraction(1, 20), Fraction(1, 5))
 
 @dataclass(frozen=True)
 class Assumed:
-    """Chapter 24's step of `step_s` with one chunk a stage, of which a backward takes `backward_to_forward` forwards."""
+    """Chapter 24's step of `step_s` with one chunk a stage, of which a backward takes `backward_to_forward`
+    forwards."""
 
     stages: int = 16
     micro_batches: int = 32
@@ -35,7 +36,11 @@ class Assumed:
         return simulate(self.schedule(chunks), _in(chunks, self.backward_to_forward, transfer))
 
     def schedule(self, chunks: int) -> Schedule:
-        return interleaved(self.stages, self.micro_batches, chunks) if chunks > 1 else one_f_one_b(self.stages, self.micro_batches)
+        return (
+            interleaved(self.stages, self.micro_batches, chunks)
+            if chunks > 1
+            else one_f_one_b(self.stages, self.micro_batches)
+        )
 
     def seconds(self, timeline: Timeline) -> float:
         return self.step_s * float(timeline.makespan / self.run(1).makespan)
@@ -58,20 +63,34 @@ def _rows(chunks: int, assumed: Assumed) -> tuple[Row, ...]:
         Row(f"{own}: idle", 100 * plain.idle_share, "%", 100 * float(bubble_share(P, m, chunks))),
         Row(f"{own}: held by stage 0", max(in_flight(plain.schedule)) / chunks, "micro-batches", float(held)),
         Row(f"{own}: messages of a micro-batch forward", _hops(plain.schedule, Work.FORWARD), "", hops(P, chunks)),
-        *(Row(f"{own}: step, a hop takes {float(hop):g} of a forward", assumed.seconds(assumed.run(chunks, hop)), "s") for hop in TRANSFERS),
+        *(
+            Row(f"{own}: step, a hop takes {float(hop):g} of a forward", assumed.seconds(assumed.run(chunks, hop)), "s")
+            for hop in TRANSFERS
+        ),
     )
 
 
 def _hops(schedule: Schedule, work: Work) -> float:
     """How often a micro-batch changes its stage, counted in the table."""
     tasks = [(stage, task) for stage, order in enumerate(schedule.orders) for task in order if task.work is work]
-    return sum(place != stage for stage, task in tasks for place, _ in needs(schedule, stage, task)) / schedule.micro_batches
+    return (
+        sum(place != stage for stage, task in tasks for place, _ in needs(schedule, stage, task))
+        / schedule.micro_batches
+    )
 
 
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
     return (
-        swept("ch16.interleaved_bubble", [_share(*size, assumed) for size in SIZES], statement="(P-1)/(mv+P-1) of the time is idle"),
-        swept("ch16.interleaved_bubble", [_to_ideal(*size, assumed) for size in SIZES], statement="idle is (P-1)/(mv) of the busy time"),
+        swept(
+            "ch16.interleaved_bubble",
+            [_share(*size, assumed) for size in SIZES],
+            statement="(P-1)/(mv+P-1) of the time is idle",
+        ),
+        swept(
+            "ch16.interleaved_bubble",
+            [_to_ideal(*size, assumed) for size in SIZES],
+            statement="idle is (P-1)/(mv) of the busy time",
+        ),
         swept(
             "ch16.interleaved_bubble",
             [_printed(*size, assumed) for size in SIZES],
@@ -83,9 +102,22 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
             [point for P, m, v in SIZES if m > P for point in _held(P, m, v)],
             statement="(2(P-s-1)+(v-1)P+1)/v on stage s where m is above P",
         ),
-        swept("ch16.interleaved_memory", [_held_all(P, v) for P, m, v in SIZES if m == P], statement="with m = P stage 0 holds all m"),
-        swept("ch16.interleaved_memory", [_held_p(*size) for size in SIZES if size[1] > size[0]], statement="stage 0 holds P", disputed="4-5:D-75"),
-        swept("ch16.interleaved_comm", [point for size in SIZES for point in _hop_points(*size)], statement="Pv-1 messages a micro-batch and direction"),
+        swept(
+            "ch16.interleaved_memory",
+            [_held_all(P, v) for P, m, v in SIZES if m == P],
+            statement="with m = P stage 0 holds all m",
+        ),
+        swept(
+            "ch16.interleaved_memory",
+            [_held_p(*size) for size in SIZES if size[1] > size[0]],
+            statement="stage 0 holds P",
+            disputed="4-5:D-75",
+        ),
+        swept(
+            "ch16.interleaved_comm",
+            [point for size in SIZES for point in _hop_points(*size)],
+            statement="Pv-1 messages a micro-batch and direction",
+        ),
         _breakeven(assumed),
     )
 
@@ -113,7 +145,10 @@ def _to_ideal(P: int, m: int, v: int, assumed: Assumed) -> Point:
 
 
 def _held(P: int, m: int, v: int) -> list[Point]:
-    return [Point(f"{_at(P, m, v)}, s {s}", chunks / v, float(interleaved_in_flight(P, v, s))) for s, chunks in enumerate(in_flight(interleaved(P, m, v)))]
+    return [
+        Point(f"{_at(P, m, v)}, s {s}", chunks / v, float(interleaved_in_flight(P, v, s)))
+        for s, chunks in enumerate(in_flight(interleaved(P, m, v)))
+    ]
 
 
 def _held_all(P: int, v: int) -> Point:
@@ -125,13 +160,19 @@ def _held_p(P: int, m: int, v: int) -> Point:
 
 
 def _hop_points(P: int, m: int, v: int) -> list[Point]:
-    return [Point(f"{_at(P, m, v)}, {work}", _hops(interleaved(P, m, v), work), hops(P, v)) for work in (Work.FORWARD, Work.BACKWARD)]
+    return [
+        Point(f"{_at(P, m, v)}, {work}", _hops(interleaved(P, m, v), work), hops(P, v))
+        for work in (Work.FORWARD, Work.BACKWARD)
+    ]
 
 
 def _breakeven(assumed: Assumed) -> Claim:
     """Two chunks against one, where messages are hidden."""
     one, two = assumed.run(1), assumed.run(2)
-    saved, formula = assumed.step_s - assumed.seconds(two), interleaving_saves_s(assumed.step_s, assumed.stages, assumed.micro_batches, 2)
+    saved, formula = (
+        assumed.step_s - assumed.seconds(two),
+        interleaving_saves_s(assumed.step_s, assumed.stages, assumed.micro_batches, 2),
+    )
     by_shares = (one.idle_share - two.idle_share) * assumed.step_s
     evidence = f"two chunks save {1e3 * saved:.4g} of {1e3 * assumed.step_s:,.4g} ms, by formula {1e3 * formula:.4g}"
     evidence += f"; the difference of the shares says {1e3 * by_shares:.4g}"

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from itertools import combinations, permutations
 from math import comb
 
-from lab.meshes.errors import Unusable
-
 from lab.book.pipeline import uneven_efficiency, uneven_step_s
 from lab.harness.claim import Claim, decided
 from lab.harness.question import Question, Row
 from lab.harness.sweep import Point, swept
+from lab.meshes.errors import Unusable
 from lab.programs.pipelines.orders import gpipe, interleaved, one_f_one_b
 from lab.programs.pipelines.schedule import Schedule
 from lab.programs.pipelines.simulation import Durations, Timeline, simulate
@@ -36,7 +35,9 @@ class Assumed:
 
     def __post_init__(self) -> None:
         if self.fast_layers > MOST_LAYERS:
-            raise Unusable(f"fast_layers={self.fast_layers}: expected {MOST_LAYERS:,} at most, to be split and tried in seconds")
+            raise Unusable(
+                f"fast_layers={self.fast_layers}: expected {MOST_LAYERS:,} at most, to be split and tried in seconds"
+            )
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -67,7 +68,10 @@ def splits(layers: Sequence[int], stages: int) -> Iterator[tuple[int, ...]]:
       Unusable: there is none, or there are too many to try.
     """
     if not 1 <= (ways := comb(len(layers) - 1, stages - 1)) <= MOST_SPLITS:
-        raise Unusable(f"{len(layers)} layers on stages={stages} split in {ways:,} ways; expected 1 to {MOST_SPLITS:,}, to be tried in seconds")
+        raise Unusable(
+            f"{len(layers)} layers on stages={stages} split in {ways:,} ways; expected 1 to {MOST_SPLITS:,}, to be "
+            "tried in seconds"
+        )
     for cuts in combinations(range(1, len(layers)), stages - 1):
         edges = (0, *cuts, len(layers))
         yield tuple(sum(layers[start:end]) for start, end in zip(edges, edges[1:], strict=False))
@@ -82,7 +86,10 @@ def _paired(assumed: Assumed, micro_batches: int) -> Timeline:
     """Two chunks a stage: a fast run of layers and a slow one."""
     P, layers = assumed.stages, assumed.layers
     if len(layers) % (2 * P):
-        raise Unusable(f"fast_layers={assumed.fast_layers} on stages={P}: expected a multiple of {P}, so that every stage has a fast and a slow run")
+        raise Unusable(
+            f"fast_layers={assumed.fast_layers} on stages={P}: expected a multiple of {P}, so that every stage has a "
+            "fast and a slow run"
+        )
     size = len(layers) // (2 * P)
     runs = [sum(layers[first : first + size]) for first in range(0, len(layers), size)]
     chunks = list(zip(runs[:P], runs[P:], strict=True))
@@ -98,7 +105,11 @@ def _steady_idle(assumed: Assumed) -> float:
 
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
     return (
-        swept("ch16.load_balance", [_point(stages, m) for stages in STAGES for m in MICRO_BATCHES], statement="GPipe takes sum t_i + (m-1) t_max"),
+        swept(
+            "ch16.load_balance",
+            [_point(stages, m) for stages in STAGES for m in MICRO_BATCHES],
+            statement="GPipe takes sum t_i + (m-1) t_max",
+        ),
         _never_longer(),
         _splits(assumed),
         _pairing(assumed),
@@ -107,14 +118,19 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
 
 def _point(stages: Sequence[int], m: int) -> Point:
     both = [2 * time for time in stages]
-    return Point(f"stages {', '.join(map(str, stages))}, m {m}", _run(gpipe, stages, m).makespan, float(uneven_step_s(both, m)))
+    return Point(
+        f"stages {', '.join(map(str, stages))}, m {m}", _run(gpipe, stages, m).makespan, float(uneven_step_s(both, m))
+    )
 
 
 def _never_longer() -> Claim:
     """1F1B in every order of the stages."""
     orders = [order for stages in STAGES for order in sorted(set(permutations(stages)))]
     cases = [(order, m) for order in orders for m in MICRO_BATCHES]
-    more = [_run(one_f_one_b, order, m).makespan - float(uneven_step_s([2 * time for time in order], m)) for order, m in cases]
+    more = [
+        _run(one_f_one_b, order, m).makespan - float(uneven_step_s([2 * time for time in order], m))
+        for order, m in cases
+    ]
     shorter, longer = sum(difference < 0 for difference in more), sum(difference > 0 for difference in more)
     evidence = f"{shorter} of {len(cases)} simulations are shorter and {longer} longer"
     return decided("ch16.load_balance", longer == 0, evidence, statement="1F1B takes sum t_i + (m-1) t_max at most")
@@ -123,14 +139,27 @@ def _never_longer() -> Claim:
 def _splits(assumed: Assumed) -> Claim:
     tried, best = list(splits(assumed.layers, assumed.stages)), best_split(assumed)
     idle = 1 - sum(best) / (assumed.stages * max(best))
-    evidence = f"the best of {len(tried)} splits into neighbours has stages of {', '.join(map(str, best))}, and idles {100 * idle:.4g} %"
-    return decided("ch16.load_balance", idle == 0, evidence, statement="some split of these layers idles 0 %", disputed="4-5:D-26")
+    evidence = (
+        f"the best of {len(tried)} splits into neighbours has stages of {', '.join(map(str, best))}, and idles "
+        f"{100 * idle:.4g} %"
+    )
+    return decided(
+        "ch16.load_balance", idle == 0, evidence, statement="some split of these layers idles 0 %", disputed="4-5:D-26"
+    )
 
 
 def _pairing(assumed: Assumed) -> Claim:
     idle = _steady_idle(assumed)
-    evidence = f"interleaved, the pairs of equal sum leave {100 * idle:.3g} % of the time of each further micro-batch idle"
-    return decided("ch16.load_balance", idle == 0, evidence, statement="pairs of a fast and a slow layer idle 0 %", disputed="4-5:D-26")
+    evidence = (
+        f"interleaved, the pairs of equal sum leave {100 * idle:.3g} % of the time of each further micro-batch idle"
+    )
+    return decided(
+        "ch16.load_balance",
+        idle == 0,
+        evidence,
+        statement="pairs of a fast and a slow layer idle 0 %",
+        disputed="4-5:D-26",
+    )
 
 
 EXPERIMENT = Question(

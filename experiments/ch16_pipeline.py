@@ -1,4 +1,5 @@
-"""Chapter 16: what does a pipeline send between its stages, how many ticks does it take, and are its gradients those of one device?"""
+"""Chapter 16: what does a pipeline send between its stages, how many ticks does it take, and are its gradients those of
+one device?"""
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -7,9 +8,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from lab.meshes.attached import device_count
-from lab.meshes.axes import DATA, PIPE, TENSOR, Axes
-from lab.meshes.targets import Target
 
 from lab.book.parallelism import activation_bytes
 from lab.book.pipeline import (
@@ -24,6 +22,9 @@ from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.step import SMALL, random_tokens
 from lab.harness.evidence import along, counted, element_bytes
 from lab.harness.experiment import Experiment, TimedSteps
+from lab.meshes.attached import device_count
+from lab.meshes.axes import DATA, PIPE, TENSOR, Axes
+from lab.meshes.targets import Target
 from lab.programs.models import decoder
 from lab.programs.pipelines import program
 from lab.programs.pipelines.prediction import predict
@@ -38,7 +39,8 @@ DONE = tuple(job for job in Job if job is not Job.IDLE)
 
 
 def axes(target: Target) -> Axes:
-    """Two stages; where devices are left over, two ranks in a stage's tensor group; four stages where there are devices enough to have each twice."""
+    """Two stages; where devices are left over, two ranks in a stage's tensor group; four stages where there are devices
+    enough to have each twice."""
     devices = device_count(target)
     tensor = 2 if devices % 4 == 0 else 1
     pipe = next(p for p in (4, 2, 1) if devices % (p * tensor) == 0 and (devices >= 2 * p * tensor or p < 4))
@@ -57,10 +59,19 @@ def gradients(style: str, shape: PipelineShape, mesh: jax.sharding.Mesh) -> prog
 
 
 def on_one_device(shape: PipelineShape) -> Callable[..., tuple[jax.Array, nnx.State, jax.Array]]:
-    """The same of the whole batch at once; a stage forwards every micro-batch through every chunk, and goes backwards once, whole or in two halves."""
+    """The same of the whole batch at once; a stage forwards every micro-batch through every chunk, and goes backwards
+    once, whole or in two halves."""
     times, is_split = shape.accumulation * shape.chunks, shape.schedule.startswith("zb")
-    done = {Job.FORWARD: times, Job.BACKWARD: 0 if is_split else times, Job.INPUT_GRADIENT: is_split * times, Job.WEIGHT_GRADIENT: is_split * times}
-    return lambda weights, *batch: (*jax.value_and_grad(mean_loss)(weights, *batch, shape), jnp.array([done[job] for job in DONE], jnp.float32))
+    done = {
+        Job.FORWARD: times,
+        Job.BACKWARD: 0 if is_split else times,
+        Job.INPUT_GRADIENT: is_split * times,
+        Job.WEIGHT_GRADIENT: is_split * times,
+    }
+    return lambda weights, *batch: (
+        *jax.value_and_grad(mean_loss)(weights, *batch, shape),
+        jnp.array([done[job] for job in DONE], jnp.float32),
+    )
 
 
 def claims(shape: PipelineShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -80,7 +91,10 @@ def claims(shape: PipelineShape, axes: Axes, measured: Ledger) -> tuple[Claim, .
 def _message(shape: PipelineShape, axes: Axes, message: int, permutes: tuple[Transfer, ...]) -> Claim:
     tokens, e = shape.micro_batch // axes[DATA] * shape.length, element_bytes(permutes)
     book = activation_bytes(tokens, shape.embed, e)
-    evidence = f"a rank hands on {counted(message)} B, b S H e is {counted(book)} B at b S={tokens}, H={shape.embed}, e={e}, whatever tensor={axes[TENSOR]} is"
+    evidence = (
+        f"a rank hands on {counted(message)} B, b S H e is {counted(book)} B at b S={tokens}, H={shape.embed}, "
+        f"e={e}, whatever tensor={axes[TENSOR]} is"
+    )
     return decided("ch16.p2p_size", {t.payload_bytes for t in permutes} == {book}, evidence)
 
 
@@ -88,17 +102,31 @@ def _volume(shape: PipelineShape, axes: Axes, message: int, table: Table) -> Cla
     """What the schedule needs; a program whose ticks all end with a permute each way sends more."""
     needed, P, m = _needed(table), axes[PIPE], shape.accumulation
     by_all, interior = message * sum(needed), message * needed[min(1, P - 1)]
-    evidence = f"of {table.ticks} messages each way over {P - 1} boundaries the schedule needs {sum(needed)} of {counted(message)} B, {counted(by_all)} B"
+    evidence = (
+        f"of {table.ticks} messages each way over {P - 1} boundaries the schedule needs {sum(needed)} of "
+        f"{counted(message)} B, {counted(by_all)} B"
+    )
     if shape.chunks > 1:
         return calculated("ch16.pp_volume", f"{evidence}; the formula is that of one chunk a stage")
     book = pipeline_volume_bytes(message, m, P), stage_volume_bytes(message, m, 2 if P > 2 else 1)
-    evidence += f" by all, {counted(interior)} B by stage 1; 2(P-1) m n is {counted(book[0])} B, and stage 1's part {counted(book[1])} B"
-    return decided("ch16.pp_volume", (by_all, interior) == book, evidence, statement="2(P-1) m n over all boundaries, 2 m n by a stage between two others")
+    evidence += (
+        f" by all, {counted(interior)} B by stage 1; 2(P-1) m n is {counted(book[0])} B, and stage 1's part "
+        f"{counted(book[1])} B"
+    )
+    return decided(
+        "ch16.pp_volume",
+        (by_all, interior) == book,
+        evidence,
+        statement="2(P-1) m n over all boundaries, 2 m n by a stage between two others",
+    )
 
 
 def _needed(table: Table) -> list[int]:
-    """[stage]: messages it sends that are stored where they arrive, forward to the next stage and backward to the one before."""
-    inputs, cotangents = ((column != NOWHERE).sum(axis=0) for column in (table.rows.new_input, table.rows.new_cotangent))
+    """[stage]: messages it sends that are stored where they arrive, forward to the next stage and backward to the one
+    before."""
+    inputs, cotangents = (
+        (column != NOWHERE).sum(axis=0) for column in (table.rows.new_input, table.rows.new_cotangent)
+    )
     P = len(inputs)
     return [int(inputs[(stage + 1) % P] + cotangents[(stage - 1) % P]) for stage in range(P)]
 
@@ -113,33 +141,60 @@ def _separate(measured: Ledger, ticks: set[int | None]) -> Claim:
     return decided("ch16.separability", repeated == {Kind.COLLECTIVE_PERMUTE} and len(ticks) == 1, evidence)
 
 
-BUBBLES = {"gpipe": "ch16.gpipe_bubble", "1f1b": "ch16.1f1b_bubble", "interleaved": "ch16.interleaved_bubble", "zb_h1": "ch16.zb_bubble", "zb_h2": "ch16.zb_bubble"}
+BUBBLES = {
+    "gpipe": "ch16.gpipe_bubble",
+    "1f1b": "ch16.1f1b_bubble",
+    "interleaved": "ch16.interleaved_bubble",
+    "zb_h1": "ch16.zb_bubble",
+    "zb_h2": "ch16.zb_bubble",
+}
 
 
 def _bubble(shape: PipelineShape, axes: Axes, ticks: set[int | None]) -> Claim:
     """In ticks, of which every piece of work takes one."""
     T, P, m, v = max(ticks), axes[PIPE], shape.accumulation, shape.chunks
     jobs = m * v * (3 if shape.schedule.startswith("zb") else 2)
-    evidence = f"the loop runs {T} ticks, and a stage works in {jobs} of them, {m * v} for each of its jobs: what a job sends is read as {T} times, its branch's bound"
+    evidence = (
+        f"the loop runs {T} ticks, and a stage works in {jobs} of them, {m * v} for each of its jobs: what a job "
+        f"sends is read as {T} times, its branch's bound"
+    )
     if shape.schedule == "zb_h1" and m < P:
         return calculated(BUBBLES["zb_h1"], f"{evidence}: the formula needs {P} micro-batches or more on {P} stages")
     if shape.schedule == "zb_h2":
-        return calculated(BUBBLES["zb_h2"], f"{evidence}: its bubble is gone only from a stage's own first work to its last")
+        return calculated(
+            BUBBLES["zb_h2"], f"{evidence}: its bubble is gone only from a stage's own first work to its last"
+        )
     book = float(zero_bubble_idle_s(P, 1, 1, 1)) / T if shape.schedule == "zb_h1" else float(bubble_share(P, m, v))
     evidence += f"; {1 - jobs / T:.4f} of them are idle, by the formula {book:.4f}"
-    return decided(BUBBLES[shape.schedule], abs(1 - jobs / T - book) < 1e-9, evidence, statement="where every piece of work takes one tick")
+    return decided(
+        BUBBLES[shape.schedule],
+        abs(1 - jobs / T - book) < 1e-9,
+        evidence,
+        statement="where every piece of work takes one tick",
+    )
 
 
 def _hops(shape: PipelineShape, axes: Axes, table: Table) -> Claim:
     P, v, m, needed = axes[PIPE], shape.chunks, shape.accumulation, sum(_needed(table))
-    evidence = f"{needed} messages are needed for {m} micro-batches both ways, {needed / (2 * m):g} each; P v - 1 is {hops(P, v)}"
-    return decided("ch16.interleaved_comm", needed == 2 * m * hops(P, v), evidence, statement="P v - 1 hops a micro-batch and direction")
+    evidence = (
+        f"{needed} messages are needed for {m} micro-batches both ways, {needed / (2 * m):g} each; P v - 1 is "
+        f"{hops(P, v)}"
+    )
+    return decided(
+        "ch16.interleaved_comm",
+        needed == 2 * m * hops(P, v),
+        evidence,
+        statement="P v - 1 hops a micro-batch and direction",
+    )
 
 
 EXPERIMENT = Experiment(
     name="ch16_pipeline",
     chapter=16,
-    question="What does a pipeline send between its stages, how many ticks does it take, and are its gradients those of one device?",
+    question=(
+        "What does a pipeline send between its stages, how many ticks does it take, and are its gradients those of "
+        "one device?"
+    ),
     parameters=PipelineShape(layers=8, accumulation=8, remat="none"),
     numeric_parameters=PipelineShape(**asdict(replace(SMALL, layers=8, accumulation=4, remat="none"))),
     axes=axes,

@@ -3,12 +3,6 @@
 from dataclasses import dataclass
 from functools import cache
 
-from lab.meshes.attached import device_count, resolve_attached
-from lab.meshes.axes import DATA, PIPE, Axes
-from lab.meshes.backends import make_mesh, prepare
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import Target, parse_target
-
 from lab.book.memory import model_state_bytes
 from lab.book.pipeline import in_flight, zero_bubble_in_flight
 from lab.compile.inspection import inspect_program
@@ -16,6 +10,11 @@ from lab.core.ledger import Memory
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.evidence import counted
 from lab.harness.question import Question, Row
+from lab.meshes.attached import device_count, resolve_attached
+from lab.meshes.axes import DATA, PIPE, Axes
+from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import Target, parse_target
 from lab.programs.pipelines import program
 from lab.programs.pipelines.prediction import message_bytes
 from lab.programs.pipelines.program import PipelineShape
@@ -28,7 +27,8 @@ TOKEN_BYTES = COUNT_BYTES = 4
 
 @dataclass(frozen=True)
 class Assumed:
-    """Stages of `stage_layers` layers, each with as many ranks as are left; a rank has one sequence of a micro-batch."""
+    """Stages of `stage_layers` layers, each with as many ranks as are left; a rank has one sequence of a
+    micro-batch."""
 
     stages: int = 4
     micro_batches: int = 16
@@ -45,9 +45,18 @@ class Assumed:
         return Axes.of({DATA: device_count(parse_target(self.target)) // stages, PIPE: stages})
 
     def shape(self, schedule: str, stages: int, micro_batches: int) -> PipelineShape:
-        sizes = {"length": self.length, "embed": self.embed, "kv_heads": 4, "head_dim": 64, "mlp": 2 * self.embed, "vocab": 8192}
+        sizes = {
+            "length": self.length,
+            "embed": self.embed,
+            "kv_heads": 4,
+            "head_dim": 64,
+            "mlp": 2 * self.embed,
+            "vocab": 8192,
+        }
         batch = self.axes(stages)[DATA] * micro_batches
-        return PipelineShape(schedule=schedule, layers=stages * self.stage_layers, batch=batch, accumulation=micro_batches, **sizes)
+        return PipelineShape(
+            schedule=schedule, layers=stages * self.stage_layers, batch=batch, accumulation=micro_batches, **sizes
+        )
 
     @property
     def message(self) -> int:
@@ -56,7 +65,8 @@ class Assumed:
 
     @property
     def kept(self) -> float:
-        """In messages, what every layer of a stage keeps of a micro-batch until W: of each token what its products take, and the gradients of what they give."""
+        """In messages, what every layer of a stage keeps of a micro-batch until W: of each token what its products
+        take, and the gradients of what they give."""
         shape = self.shape("1f1b", self.stages, self.micro_batches)
         keys = shape.kv_heads * shape.head_dim
         taken = 2 * shape.embed + keys * shape.queries + shape.mlp
@@ -65,7 +75,9 @@ class Assumed:
 
     def memory(self, schedule: str, stages: int | None = None, micro_batches: int | None = None) -> Memory:
         stages = stages or self.stages
-        return planned(self.shape(schedule, stages, micro_batches or self.micro_batches), self.target, self.axes(stages))
+        return planned(
+            self.shape(schedule, stages, micro_batches or self.micro_batches), self.target, self.axes(stages)
+        )
 
     def messages(self, more: Memory, less: Memory) -> float:
         """What one program needs above another while it runs."""
@@ -85,22 +97,40 @@ def planned(shape: PipelineShape, target: str, axes: Axes) -> Memory:
 
 
 def check(assumed: Assumed) -> None:
-    """Raises Unusable where XLA plans no peak, the most stages do not divide the devices, or half of the micro-batches do not fill the deepest schedule."""
+    """Raises Unusable where XLA plans no peak, the most stages do not divide the devices, or half of the micro-batches
+    do not fill the deepest schedule."""
     P, m, deepest = assumed.stages, assumed.micro_batches, int(zero_bubble_in_flight(assumed.stages, 2))
     if assumed.place.platform == "cpu":
-        raise Unusable(f"target={assumed.target}: XLA tells no peak of memory there; take a GPU target, such as gpu:h100:2x4")
+        raise Unusable(
+            f"target={assumed.target}: XLA tells no peak of memory there; take a GPU target, such as gpu:h100:2x4"
+        )
     if (devices := device_count(parse_target(assumed.target))) % (2 * P):
         expected = f"expected a multiple of {2 * P}, since {P} stages are compared with {2 * P}"
-        raise Unusable(f"target={assumed.target} has {devices} devices: {expected}; take a target such as gpu:h100:2x{P}")
+        raise Unusable(
+            f"target={assumed.target} has {devices} devices: {expected}; take a target such as gpu:h100:2x{P}"
+        )
     if m // 2 < deepest:
-        raise Unusable(f"micro_batches={m} on stages={P}: expected {2 * deepest} or more, so that half of them fill every schedule")
+        raise Unusable(
+            f"micro_batches={m} on stages={P}: expected {2 * deepest} or more, so that half of them fill every schedule"
+        )
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
     check(assumed)
     P, m = assumed.stages, assumed.micro_batches
-    grown = (Row(f"{name}: {m} micro-batches above {m // 2}", _grown(assumed, name), "messages", more) for name, more in zip(PAIR, (m - m // 2, 0), strict=True))
-    above = (Row(f"gpipe above 1f1b, {some} micro-batches", assumed.gpipe_above_1f1b(some), "messages", some - int(in_flight(P, some, 0))) for some in (m // 2, m))
+    grown = (
+        Row(f"{name}: {m} micro-batches above {m // 2}", _grown(assumed, name), "messages", more)
+        for name, more in zip(PAIR, (m - m // 2, 0), strict=True)
+    )
+    above = (
+        Row(
+            f"gpipe above 1f1b, {some} micro-batches",
+            assumed.gpipe_above_1f1b(some),
+            "messages",
+            some - int(in_flight(P, some, 0)),
+        )
+        for some in (m // 2, m)
+    )
     return (
         Row("message: what a stage keeps of a micro-batch", assumed.message, "bytes"),
         *(Row(f"{name}: at its fullest", assumed.memory(name).peak, "bytes") for name in (*PAIR, *SPLIT)),
@@ -115,7 +145,9 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
 
 def _grown(assumed: Assumed, schedule: str) -> float:
     """By the second half of the micro-batches."""
-    return assumed.messages(assumed.memory(schedule), assumed.memory(schedule, micro_batches=assumed.micro_batches // 2))
+    return assumed.messages(
+        assumed.memory(schedule), assumed.memory(schedule, micro_batches=assumed.micro_batches // 2)
+    )
 
 
 def _lengthened(assumed: Assumed) -> float:
@@ -129,44 +161,77 @@ def _more_stages(assumed: Assumed) -> int:
 
 
 def _above(assumed: Assumed, schedule: str, other: str) -> float:
-    """At the fullest moment, to a thousandth: programs differ in single numbers too. A job of ZB-H1 has more at work beside the P halves that wait."""
+    """At the fullest moment, to a thousandth: programs differ in single numbers too. A job of ZB-H1 has more at work
+    beside the P halves that wait."""
     return round((assumed.memory(schedule).peak - assumed.memory(other).peak) / assumed.message, 3)
 
 
 def _put_off_longer(assumed: Assumed) -> float:
-    """P - 1 micro-batches more that wait for W, and P - 2 inputs more that wait for B: stage 0 takes tokens, and the stage after it has them one turn early."""
+    """P - 1 micro-batches more that wait for W, and P - 2 inputs more that wait for B: stage 0 takes tokens, and the
+    stage after it has them one turn early."""
     P = assumed.stages
     return int(zero_bubble_in_flight(P, 2) - zero_bubble_in_flight(P)) * assumed.kept + P - 2
 
 
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
     if assumed.place.platform != "gpu":
-        return (calculated("ch16.gpipe_memory", f"{assumed.target} plans buffers otherwise; the claims are decided on GPUs"),)
+        return (
+            calculated(
+                "ch16.gpipe_memory", f"{assumed.target} plans buffers otherwise; the claims are decided on GPUs"
+            ),
+        )
     return (_gpipe(assumed), _one_f_one_b(assumed), *_zero_bubble(assumed), _state(assumed))
 
 
 def _gpipe(assumed: Assumed) -> Claim:
     P, m = assumed.stages, assumed.micro_batches
     grown, above = _grown(assumed, "gpipe"), assumed.gpipe_above_1f1b(m)
-    evidence = f"{m} micro-batches need {grown:g} messages of {counted(assumed.message)} B more than {m // 2}, and {above:g} more than with 1F1B on {P} stages"
+    evidence = (
+        f"{m} micro-batches need {grown:g} messages of {counted(assumed.message)} B more than {m // 2}, and "
+        f"{above:g} more than with 1F1B on {P} stages"
+    )
     holds = (grown, above) == (m - m // 2, m - in_flight(P, m, 0))
-    return decided("ch16.gpipe_memory", holds, evidence, statement="m on every stage; here their inputs, from which a stage computes again")
+    return decided(
+        "ch16.gpipe_memory",
+        holds,
+        evidence,
+        statement="m on every stage; here their inputs, from which a stage computes again",
+    )
 
 
 def _one_f_one_b(assumed: Assumed) -> Claim:
     P, m = assumed.stages, assumed.micro_batches
     grown, lengthened = _grown(assumed, "1f1b"), _lengthened(assumed)
-    evidence = f"{m} micro-batches need {grown:g} messages more than {m // 2}, {2 * P} stages {lengthened:g} more than {P}"
-    return decided("ch16.1f1b_memory", (grown, lengthened) == (0, _more_stages(assumed)), evidence, statement="min(P, m) on stage 0, for which every stage has room")
+    evidence = (
+        f"{m} micro-batches need {grown:g} messages more than {m // 2}, {2 * P} stages {lengthened:g} more than {P}"
+    )
+    return decided(
+        "ch16.1f1b_memory",
+        (grown, lengthened) == (0, _more_stages(assumed)),
+        evidence,
+        statement="min(P, m) on stage 0, for which every stage has room",
+    )
 
 
 def _zero_bubble(assumed: Assumed) -> tuple[Claim, ...]:
     P, more = assumed.stages, _above(assumed, "zb_h2", "zb_h1")
-    evidence = f"ZB-H2 holds {more:g} messages more than ZB-H1 on {P} stages: for {P - 1} more in flight {assumed.kept:g} each, and {P - 2} inputs"
+    evidence = (
+        f"ZB-H2 holds {more:g} messages more than ZB-H1 on {P} stages: for {P - 1} more in flight {assumed.kept:g} "
+        f"each, and {P - 2} inputs"
+    )
     printed = assumed.memory("zb_h2").temporaries / assumed.memory("1f1b").temporaries - 1
     return (
-        decided("ch16.zb_memory", more == _put_off_longer(assumed), evidence, statement="2P-1 in flight with ZB-H2, P with ZB-H1"),
-        calculated("ch16.zb_memory", f"ZB-H2 needs {100 * printed:.1f} % more temporary bytes than 1F1B at these sizes, gradients of all weights among them"),
+        decided(
+            "ch16.zb_memory",
+            more == _put_off_longer(assumed),
+            evidence,
+            statement="2P-1 in flight with ZB-H2, P with ZB-H1",
+        ),
+        calculated(
+            "ch16.zb_memory",
+            f"ZB-H2 needs {100 * printed:.1f} % more temporary bytes than 1F1B at these sizes, gradients of all "
+            "weights among them",
+        ),
     )
 
 
@@ -179,8 +244,16 @@ def _state(assumed: Assumed) -> Claim:
     state = int(model_state_bytes(parameters, weight_bytes=0, gradient_bytes=0))
     tokens = 2 * TOKEN_BYTES * m * shape.micro_batch // assumed.axes(P)[DATA] * shape.length
     held = assumed.memory("1f1b").arguments
-    evidence = f"a device takes {counted(held)} B, {counted(state)} of them master weights and moments of {counted(parameters)} parameters, both ends among them"
-    return decided("ch16.stage_memory", held == state + tokens + COUNT_BYTES, evidence, statement="the optimizer's state of a stage belongs to what it holds")
+    evidence = (
+        f"a device takes {counted(held)} B, {counted(state)} of them master weights and moments of "
+        f"{counted(parameters)} parameters, both ends among them"
+    )
+    return decided(
+        "ch16.stage_memory",
+        held == state + tokens + COUNT_BYTES,
+        evidence,
+        statement="the optimizer's state of a stage belongs to what it holds",
+    )
 
 
 EXPERIMENT = Question(

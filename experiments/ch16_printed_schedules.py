@@ -34,12 +34,18 @@ class Assumed:
 
 def warmed_up(schedule: Schedule, forwards_first: Callable[[int], int]) -> Schedule:
     """The same forwards and backwards, with another number of forwards before the first backward on each stage."""
-    return replace(schedule, orders=tuple(_rewoven(order, forwards_first(stage)) for stage, order in enumerate(schedule.orders)))
+    return replace(
+        schedule, orders=tuple(_rewoven(order, forwards_first(stage)) for stage, order in enumerate(schedule.orders))
+    )
 
 
 def _rewoven(order: Order, first: int) -> tuple[Task, ...]:
     forwards, backwards = ([task for task in order if task.work is work] for work in (Work.FORWARD, Work.BACKWARD))
-    pairs = [task for turn, backward in enumerate(backwards) for task in (*forwards[first + turn : first + turn + 1], backward)]
+    pairs = [
+        task
+        for turn, backward in enumerate(backwards)
+        for task in (*forwards[first + turn : first + turn + 1], backward)
+    ]
     return (*forwards[:first], *pairs)
 
 
@@ -75,7 +81,10 @@ def _outcome(schedule: Schedule) -> str:
 
 
 def _run(schedule: Schedule) -> str:
-    return f"{len(ticks(schedule))} ticks, stages hold {', '.join(map(str, in_flight(schedule)))} micro-batches" + " (chunks)" * (schedule.chunks > 1)
+    return (
+        f"{len(ticks(schedule))} ticks, stages hold {', '.join(map(str, in_flight(schedule)))} micro-batches"
+        + " (chunks)" * (schedule.chunks > 1)
+    )
 
 
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
@@ -105,13 +114,21 @@ def _saves(schedule: Schedule) -> Claim:
     right = one_f_one_b(schedule.stages, schedule.micro_batches)
     evidence = f"{_run(schedule)}; with p-r-1 ahead {_run(right)}"
     holds = in_flight(schedule) == in_flight(right)
-    return decided("ch24.schedule_1f1b", holds, evidence, statement="p-1 forwards ahead on every stage are 1F1B", disputed="6-8:D-18")
+    return decided(
+        "ch24.schedule_1f1b",
+        holds,
+        evidence,
+        statement="p-1 forwards ahead on every stage are 1F1B",
+        disputed="6-8:D-18",
+    )
 
 
 def _chart(id: str, P: int, m: int, drawn: int) -> Claim:
     """The last stage starts P - 1 ticks late and works for 2 m; the last of its backwards has P - 1 stages to go."""
     least, simulated = 2 * m + 2 * (P - 1), [len(ticks(make(P, m))) for make in (gpipe, one_f_one_b)]
-    evidence = f"no order of P {P}, m {m} takes fewer than {least} ticks, and these take {simulated[0]} and {simulated[1]}"
+    evidence = (
+        f"no order of P {P}, m {m} takes fewer than {least} ticks, and these take {simulated[0]} and {simulated[1]}"
+    )
     return decided(id, drawn >= least, evidence, statement=f"a chart of {drawn} ticks", disputed="4-5:D-20")
 
 

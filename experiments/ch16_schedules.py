@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
-from lab.meshes.errors import Unusable
-
 from lab.book.architecture import dualpipe_idle_s
 from lab.book.checks import positive
 from lab.book.pipeline import (
@@ -21,6 +19,7 @@ from lab.book.pipeline import (
 from lab.harness.claim import Claim
 from lab.harness.question import Question, Row
 from lab.harness.sweep import Point, swept
+from lab.meshes.errors import Unusable
 from lab.programs.pipelines.domain import LAGS, Times, refusal
 from lab.programs.pipelines.orders import PLAIN, gpipe, named, one_f_one_b
 from lab.programs.pipelines.schedule import Schedule
@@ -33,7 +32,8 @@ SIZES = tuple(product((2, 3, 4, 8), (1, 2, 3, 4, 8, 16, 32)))
 
 @dataclass(frozen=True)
 class Assumed:
-    """Times of one micro-batch in one stage, all its chunks together; the backward is `input_backward_s` and `weight_s`, in one where a schedule does not split it.
+    """Times of one micro-batch in one stage, all its chunks together; the backward is `input_backward_s` and
+    `weight_s`, in one where a schedule does not split it.
 
     `transfer_s` goes by between a result and its use on another stage, and keeps neither of them; theory has none.
     """
@@ -52,7 +52,9 @@ class Assumed:
         return self.input_backward_s + self.weight_s
 
     def durations(self, chunks: int = 1) -> Durations:
-        return Durations(self.forward_s / chunks, self.input_backward_s / chunks, self.weight_s / chunks, transfer=self.transfer_s)
+        return Durations(
+            self.forward_s / chunks, self.input_backward_s / chunks, self.weight_s / chunks, transfer=self.transfer_s
+        )
 
     @property
     def times(self) -> Times:
@@ -92,9 +94,19 @@ def _span_s(schedule: Schedule, assumed: Assumed) -> float:
 def _rows(schedule: Schedule, timeline: Timeline, formula_s: float | None, assumed: Assumed) -> tuple[Row, ...]:
     return (
         Row(f"{schedule.name}: step", float(timeline.makespan), "s", None if schedule.name == "zb_h2" else formula_s),
-        Row(f"{schedule.name}: a stage from its first work to its last", float(max(timeline.stage_spans)), "s", formula_s),
+        Row(
+            f"{schedule.name}: a stage from its first work to its last",
+            float(max(timeline.stage_spans)),
+            "s",
+            formula_s,
+        ),
         Row(f"{schedule.name}: idle", 100 * timeline.idle_share, "%"),
-        Row(f"{schedule.name}: held at most", max(held(schedule)) / schedule.visits, "micro-batches", _held(schedule, assumed)),
+        Row(
+            f"{schedule.name}: held at most",
+            max(held(schedule)) / schedule.visits,
+            "micro-batches",
+            _held(schedule, assumed),
+        ),
     )
 
 
@@ -113,12 +125,36 @@ def _held(schedule: Schedule, assumed: Assumed) -> float:
 
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
     return (
-        swept("ch16.single_batch_bubble", [_share(gpipe, P, 1, assumed) for P in (1, 2, 4, 8, 16)], statement="one batch idles (P-1)/P"),
-        swept("ch16.gpipe_bubble", [_share(gpipe, *size, assumed) for size in SIZES], statement="GPipe idles (P-1)/(m+P-1)"),
-        swept("ch16.1f1b_bubble", [_step(one_f_one_b, *size, assumed) for size in SIZES], statement="1F1B takes (m+P-1)(t_F+t_B)"),
-        swept("ch16.gpipe_memory", [Point(_at(P, m), max(held(gpipe(P, m))), m) for P, m in SIZES], statement="GPipe holds m"),
-        swept("ch16.1f1b_memory", [point for size in SIZES for point in _held_by_stages(*size)], statement="stage s of 1F1B holds min(P-s, m)"),
-        swept("ch16.throughput", [_throughput(*size, assumed) for size in (*SIZES, (assumed.stages, assumed.micro_batches))], statement="m/T"),
+        swept(
+            "ch16.single_batch_bubble",
+            [_share(gpipe, P, 1, assumed) for P in (1, 2, 4, 8, 16)],
+            statement="one batch idles (P-1)/P",
+        ),
+        swept(
+            "ch16.gpipe_bubble",
+            [_share(gpipe, *size, assumed) for size in SIZES],
+            statement="GPipe idles (P-1)/(m+P-1)",
+        ),
+        swept(
+            "ch16.1f1b_bubble",
+            [_step(one_f_one_b, *size, assumed) for size in SIZES],
+            statement="1F1B takes (m+P-1)(t_F+t_B)",
+        ),
+        swept(
+            "ch16.gpipe_memory",
+            [Point(_at(P, m), max(held(gpipe(P, m))), m) for P, m in SIZES],
+            statement="GPipe holds m",
+        ),
+        swept(
+            "ch16.1f1b_memory",
+            [point for size in SIZES for point in _held_by_stages(*size)],
+            statement="stage s of 1F1B holds min(P-s, m)",
+        ),
+        swept(
+            "ch16.throughput",
+            [_throughput(*size, assumed) for size in (*SIZES, (assumed.stages, assumed.micro_batches))],
+            statement="m/T",
+        ),
     )
 
 
@@ -136,7 +172,9 @@ def _share(make: Callable[[int, int], Schedule], P: int, m: int, assumed: Assume
 
 
 def _step(make: Callable[[int, int], Schedule], P: int, m: int, assumed: Assumed) -> Point:
-    return Point(_at(P, m), simulate(make(P, m), _free(assumed)).makespan, step_s(P, m, assumed.forward_s, assumed.backward_s))
+    return Point(
+        _at(P, m), simulate(make(P, m), _free(assumed)).makespan, step_s(P, m, assumed.forward_s, assumed.backward_s)
+    )
 
 
 def _held_by_stages(P: int, m: int) -> list[Point]:

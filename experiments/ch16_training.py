@@ -1,17 +1,17 @@
-"""Chapter 16: do pipelines train the same model, whatever the schedule? The small decoder of ch14_training in stages, its batch in micro-batches."""
+"""Chapter 16: do pipelines train the same model, whatever the schedule? The small decoder of ch14_training in stages,
+its batch in micro-batches."""
 
 from dataclasses import fields, replace
 from math import gcd
 
 from lab.experiments import ch16_pipeline
-from lab.meshes.attached import device_count
-from lab.meshes.axes import DATA, PIPE, TENSOR, Axes
-from lab.meshes.targets import Target
-
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.training import Trained, Trainee, Training, trainee
 from lab.harness.decoder.training_shape import SMALL, TrainingShape
 from lab.harness.experiment import beside
+from lab.meshes.attached import device_count
+from lab.meshes.axes import DATA, PIPE, TENSOR, Axes
+from lab.meshes.targets import Target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.pipelines.program import PipelineShape, initial_state
 
@@ -30,14 +30,19 @@ def four_stages(target: Target) -> Axes:
 
 def in_schedule(name: str, schedule: str, chunks: int = 1, **how) -> Trainee:
     def sized(shape: TrainingShape) -> PipelineShape:
-        return PipelineShape(**{each.name: getattr(shape, each.name) for each in fields(DecoderShape)}, schedule=schedule, chunks=chunks)
+        return PipelineShape(
+            **{each.name: getattr(shape, each.name) for each in fields(DecoderShape)}, schedule=schedule, chunks=chunks
+        )
 
     how = {"axes": four_stages, "sized": sized, "start": lambda shape, axes: initial_state(shape, axes[PIPE])} | how
     return trainee(name, ch16_pipeline.EXPERIMENT, **how)
 
 
 def claims(trained: Trained) -> tuple[Claim, ...]:
-    evidence = f"{trained.evidence}; pipelines take the batch in {trained.parameters.accumulation} micro-batches, one device takes it whole"
+    evidence = (
+        f"{trained.evidence}; pipelines take the batch in {trained.parameters.accumulation} micro-batches, one "
+        "device takes it whole"
+    )
     return (decided("ch16.grad_scaling", trained.is_one_curve, evidence),)
 
 

@@ -31,7 +31,8 @@ BY_NAME = {"1f1b": one_f_one_b, "zb_h1": zb_h1, "zb_h2": zb_h2}
 
 @dataclass(frozen=True)
 class Assumed:
-    """The chapter's exercise: the gradient of the weights takes `weight` of a forward, that of the input as long as a forward."""
+    """The chapter's exercise: the gradient of the weights takes `weight` of a forward, that of the input as long as a
+    forward."""
 
     stages: int = 8
     micro_batches: int = 32
@@ -50,14 +51,22 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
 
 
 def _rows(name: str, assumed: Assumed) -> tuple[Row, ...]:
-    timeline, busy = _run(BY_NAME[name](assumed.stages, assumed.micro_batches), assumed.times), assumed.micro_batches * sum(assumed.times)
+    timeline, busy = (
+        _run(BY_NAME[name](assumed.stages, assumed.micro_batches), assumed.times),
+        assumed.micro_batches * sum(assumed.times),
+    )
     forward, backward, weight = map(float, assumed.times)
     refused = refusal(timeline.schedule, Lasting(forward, backward, weight, forward + backward + weight))
     formula = None if refused else _formula(name, assumed)
     return (
         Row(f"{name}: step", float(timeline.makespan), "units"),
         Row(f"{name}: idle in the step", float(timeline.makespan - busy), "units"),
-        Row(f"{name}: idle between a stage's first and last work, at most", float(max(timeline.stage_spans) - busy), "units", formula),
+        Row(
+            f"{name}: idle between a stage's first and last work, at most",
+            float(max(timeline.stage_spans) - busy),
+            "units",
+            formula,
+        ),
         Row(f"{name}: idle share of the step", 100 * timeline.idle_share, "%"),
         Row(f"{name}: held at most", max(in_flight(timeline.schedule)), "micro-batches", _held(name, assumed)),
         *([Row(f"{name}: theory of its time", refused)] if refused else []),
@@ -100,8 +109,17 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
         _h1_idles(),
         _h2_idles(),
         _printed_share(assumed),
-        swept("ch16.zb_memory", [_held_at(name, *size) for name in ("zb_h1", "zb_h2") for size in SIZES], statement="P with ZB-H1, 2P-1 with ZB-H2"),
-        swept("ch16.zb_memory", [_thirty_percent(name, assumed) for name in ("zb_h1", "zb_h2")], statement="30 % more than 1F1B", disputed="4-5:D-25"),
+        swept(
+            "ch16.zb_memory",
+            [_held_at(name, *size) for name in ("zb_h1", "zb_h2") for size in SIZES],
+            statement="P with ZB-H1, 2P-1 with ZB-H2",
+        ),
+        swept(
+            "ch16.zb_memory",
+            [_thirty_percent(name, assumed) for name in ("zb_h1", "zb_h2")],
+            statement="30 % more than 1F1B",
+            disputed="4-5:D-25",
+        ),
     )
 
 
@@ -109,19 +127,27 @@ def _h1_idles() -> Claim:
     """Where W is no longer than either of the others: what fills the gaps fits into them."""
     cases = [(size, times) for size in SIZES for times in TIMES if times[2] <= min(times[:2])]
     points = [_idle("zb_h1", size, times, lambda timeline: timeline.makespan) for size, times in cases]
-    return swept("ch16.zb_bubble", points, statement="a step of ZB-H1 idles (P-1)(t_F+t_B-t_W) where t_W is at most t_F and t_B")
+    return swept(
+        "ch16.zb_bubble", points, statement="a step of ZB-H1 idles (P-1)(t_F+t_B-t_W) where t_W is at most t_F and t_B"
+    )
 
 
 def _h2_idles() -> Claim:
     cases = [(size, times) for size in SIZES for times in TIMES if times[2] <= times[0]]
     points = [_idle("zb_h2", size, times, lambda timeline: max(timeline.stage_spans)) for size, times in cases]
-    return swept("ch16.zb_bubble", points, statement="a stage of ZB-H2 idles (P-1)(t_F+t_B-2t_W), or not at all, where t_W is at most t_F and m at least 2P")
+    return swept(
+        "ch16.zb_bubble",
+        points,
+        statement="a stage of ZB-H2 idles (P-1)(t_F+t_B-2t_W), or not at all, where t_W is at most t_F and m at least 2P",
+    )
 
 
 def _idle(name: str, size: tuple[int, int], times: Times, span: Callable[[Timeline], float]) -> Point:
     P, m = size
     simulated = span(_run(BY_NAME[name](P, m), times)) - m * sum(times)
-    return Point(f"P {P}, m {m}, times {', '.join(map(str, times))}", simulated, float(zero_bubble_idle_s(P, *times, LAGS[name])))
+    return Point(
+        f"P {P}, m {m}, times {', '.join(map(str, times))}", simulated, float(zero_bubble_idle_s(P, *times, LAGS[name]))
+    )
 
 
 def _printed_share(assumed: Assumed) -> Claim:
@@ -129,12 +155,23 @@ def _printed_share(assumed: Assumed) -> Claim:
     P, m, a = assumed.stages, assumed.micro_batches, assumed.weight / assumed.input_backward
     printed, formula = max(0.0, a * m - (P - 1)) / ((2 + a) * m), float(zero_bubble_share(P, m, *assumed.times))
     share = _run(zb_h1(P, m), assumed.times).idle_share
-    evidence = f"{100 * share:.4g} % of a step of ZB-H1 idles, {100 * formula:.4g} % as corrected, {100 * printed:.4g} % as printed"
-    return decided("ch16.zb_bubble", Point("", share, printed).agrees, evidence, statement="max(0, am-(P-1))/((2+a)m)", disputed="4-5:D-24")
+    evidence = (
+        f"{100 * share:.4g} % of a step of ZB-H1 idles, {100 * formula:.4g} % as corrected, {100 * printed:.4g} % "
+        "as printed"
+    )
+    return decided(
+        "ch16.zb_bubble",
+        Point("", share, printed).agrees,
+        evidence,
+        statement="max(0, am-(P-1))/((2+a)m)",
+        disputed="4-5:D-24",
+    )
 
 
 def _held_at(name: str, P: int, m: int) -> Point:
-    return Point(f"{name}, P {P}, m {m}", max(in_flight(BY_NAME[name](P, m))), int(zero_bubble_in_flight(P, LAGS[name])))
+    return Point(
+        f"{name}, P {P}, m {m}", max(in_flight(BY_NAME[name](P, m))), int(zero_bubble_in_flight(P, LAGS[name]))
+    )
 
 
 def _thirty_percent(name: str, assumed: Assumed) -> Point:

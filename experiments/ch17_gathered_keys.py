@@ -1,7 +1,5 @@
 """Chapter 17 (and Llama 3's long contexts, Ch. 34): what do gathered keys and values cost beside a ring?"""
 
-from lab.meshes.axes import CONTEXT, DATA, Axes
-
 from lab.book.context import ring_wire_bytes
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.harness.claim import Claim, calculated, decided
@@ -16,6 +14,7 @@ from lab.harness.decoder.context import (
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import along, counted, of_elements
 from lab.harness.experiment import beside
+from lab.meshes.axes import CONTEXT, DATA, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.context_parallel import GATHERED_KEYS
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
@@ -26,12 +25,20 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     if P == 1:
         return ()
     gathers, sent, e = each_layer(shape, moved_in_core(measured, "forward"))
-    ring, of_all_heads = (ring_wire_bytes(tokens, heads * shape.head_dim, e, P) for heads in (shape.kv_heads, shape.heads))
+    ring, of_all_heads = (
+        ring_wire_bytes(tokens, heads * shape.head_dim, e, P) for heads in (shape.kv_heads, shape.heads)
+    )
     evidence = f"{gathers:g} gathers send {counted(int(sent))} B a rank, layer and forward pass"
     compared = f"{evidence}; a ring {counted(ring)} B in {2 * (P - 1)} messages"
     same = decided("ch34.cp", sent == ring, compared, statement="gathering keys and values sends what a ring sends")
     many = f"{evidence}, those of {shape.heads} heads would be {counted(of_all_heads)} B"
-    grouped = decided("ch34.cp", sent == of_all_heads, many, statement="keys and values have as many heads as queries", disputed="6-8:D-120")
+    grouped = decided(
+        "ch34.cp",
+        sent == of_all_heads,
+        many,
+        statement="keys and values have as many heads as queries",
+        disputed="6-8:D-120",
+    )
     return same, grouped, _backward(shape, axes, measured)
 
 
@@ -40,17 +47,24 @@ def _backward(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
     _, backward, _ = each_layer(shape, moved_in_core(measured, "backward"))
     many, summed, _ = each_layer(shape, _sums(shape, axes, measured))
     asked = (1 if shape.remat == "none" else 2) * forward
-    evidence = f"backward a rank sends {counted(int(backward))} B a layer, {backward / forward:g} times the forward pass at remat={shape.remat}"
+    evidence = (
+        f"backward a rank sends {counted(int(backward))} B a layer, {backward / forward:g} times the forward pass "
+        f"at remat={shape.remat}"
+    )
     statement = "gradients are scattered as keys were gathered"
     # A sum over all ranks sends twice what scattering it would.
     if summed and backward + summed / 2 == asked:
-        whole = f"{many:g} sums of as many gradients stay whole, another {counted(int(summed))} B, where the formula scatters them (T1)"
+        whole = (
+            f"{many:g} sums of as many gradients stay whole, another {counted(int(summed))} B, where the formula "
+            "scatters them (T1)"
+        )
         return calculated("ch34.cp", f"{evidence}; {whole}", statement=statement)
     return decided("ch34.cp", backward == asked, evidence, statement=statement)
 
 
 def _sums(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Transfer, ...]:
-    """What is summed of the size of gathered keys; told by size, since compilers join such sums, and what is joined has no name."""
+    """What is summed of the size of gathered keys; told by size, since compilers join such sums, and what is joined has
+    no name."""
     sums = along(measured, CONTEXT, kind=Kind.ALL_REDUCE, phase="backward")
     return of_elements(sums, group_tokens(shape, axes) * kv_dim(shape))
 

@@ -5,7 +5,6 @@ from functools import partial
 
 import jax
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import Axes
 
 from lab.attention import dense
 from lab.attention.exchange import ulysses_attention
@@ -24,6 +23,7 @@ from lab.harness.small_programs import (
     experiment,
     with_pullback,
 )
+from lab.meshes.axes import Axes
 
 RING, ULYSSES = "ring", "ulysses"
 SPLIT = P(None, (RING, ULYSSES))
@@ -46,7 +46,8 @@ def takes(s: Sizes, axes: Axes) -> tuple[Array, ...]:
 
 
 def hybrid(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array) -> jax.Array:
-    """A ring for each rank's heads, among ranks that each have the tokens of all their neighbours (Fang & Zhao 2024)."""
+    """A ring for each rank's heads, among ranks that each have the tokens of all their neighbours (Fang & Zhao
+    2024)."""
     return ulysses_attention(q_BSKGH, k_BTKH, v_BTKH, CAUSAL, ULYSSES, partial(ring_attention, axis=RING))
 
 
@@ -57,11 +58,19 @@ def there_and_back(*arrays: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def sends(s: Sizes, axes: Axes) -> tuple[Sent, ...]:
-    """All-to-alls of queries, keys, values and outputs, twice; keys and values round twice, their gradients round and home."""
+    """All-to-alls of queries, keys, values and outputs, twice; keys and values round twice, their gradients round and
+    home."""
     keys = s.length // axes.size * s.kv_heads * s.head_dim
-    exchanged = [Sent(Kind.ALL_TO_ALL, (ULYSSES,), elements, 2, phase=phase) for phase in ("forward", "backward") for elements in (keys * s.queries, keys)]
+    exchanged = [
+        Sent(Kind.ALL_TO_ALL, (ULYSSES,), elements, 2, phase=phase)
+        for phase in ("forward", "backward")
+        for elements in (keys * s.queries, keys)
+    ]
     hops = 2 * (axes[RING] - 1)
-    carried = [Sent(Kind.COLLECTIVE_PERMUTE, (RING,), keys, times, phase=phase) for phase, times in (("forward", hops), ("backward", 2 * hops + 2))]
+    carried = [
+        Sent(Kind.COLLECTIVE_PERMUTE, (RING,), keys, times, phase=phase)
+        for phase, times in (("forward", hops), ("backward", 2 * hops + 2))
+    ]
     return (*exchanged, *carried)
 
 
@@ -75,14 +84,35 @@ def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     query_dim, kv_dim = s.kv_heads * s.queries * s.head_dim, s.kv_heads * s.head_dim
     exchanged, round_ = (Totals.of(along(measured, axis, phase="forward")) for axis in (ULYSSES, RING))
     inner = ulysses_wire_bytes(s.length // R, query_dim, kv_dim, FLOAT_BYTES, U)
-    hop, of_node = hybrid_hop_bytes(s.length, kv_dim, FLOAT_BYTES, U, R), hybrid_hop_bytes(s.length, kv_dim, FLOAT_BYTES, 1, R)
-    found, sent = round_.wire_bytes / (R - 1), f"{exchanged.executions} all-to-alls send {counted(exchanged.wire_bytes)} B a rank over {U} ranks"
+    hop, of_node = (
+        hybrid_hop_bytes(s.length, kv_dim, FLOAT_BYTES, U, R),
+        hybrid_hop_bytes(s.length, kv_dim, FLOAT_BYTES, 1, R),
+    )
+    found, sent = (
+        round_.wire_bytes / (R - 1),
+        f"{exchanged.executions} all-to-alls send {counted(exchanged.wire_bytes)} B a rank over {U} ranks",
+    )
     outer = f"a hop over {R} ranks carries {counted(found)} B of keys and values"
     of_all = f"{outer}, not {counted(of_node)}"
     return (
-        decided("ch17.hybrid_usp", exchanged.wire_bytes == inner, f"{sent}; of {s.length // R} tokens (P-1)/P^2 (2A+2K) h S e is {counted(inner)} B"),
-        decided("ch17.hybrid_usp", found == hop, f"{outer}; 2 b (S/R) (K h / U) e is {counted(hop)} B", statement="heads are split already when the ring starts"),
-        decided("ch17.hybrid_usp", found == of_node, of_all, statement="every rank sends all heads of its node's tokens", disputed="4-5:D-40"),
+        decided(
+            "ch17.hybrid_usp",
+            exchanged.wire_bytes == inner,
+            f"{sent}; of {s.length // R} tokens (P-1)/P^2 (2A+2K) h S e is {counted(inner)} B",
+        ),
+        decided(
+            "ch17.hybrid_usp",
+            found == hop,
+            f"{outer}; 2 b (S/R) (K h / U) e is {counted(hop)} B",
+            statement="heads are split already when the ring starts",
+        ),
+        decided(
+            "ch17.hybrid_usp",
+            found == of_node,
+            of_all,
+            statement="every rank sends all heads of its node's tokens",
+            disputed="4-5:D-40",
+        ),
     )
 
 

@@ -1,6 +1,5 @@
-"""Chapter 17: what does ring attention send, and what does the backward pass, of which the book says nothing, send beside?"""
-
-from lab.meshes.axes import CONTEXT, DATA, Axes
+"""Chapter 17: what does ring attention send, and what does the backward pass, of which the book says nothing, send
+beside?"""
 
 from lab.book.context import ring_training_wire_bytes, ring_wire_bytes
 from lab.core.ledger import Ledger
@@ -16,6 +15,7 @@ from lab.harness.decoder.context import (
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import counted
 from lab.harness.experiment import TimedSteps, beside
+from lab.meshes.axes import CONTEXT, DATA, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.context_parallel import RING
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
@@ -30,28 +30,44 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 def _forward(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
     messages, sent, e = each_layer(shape, moved_in_core(measured, "forward"))
     book = ring_wire_bytes(group_tokens(shape, axes), kv_dim(shape), e, axes[CONTEXT])
-    evidence = f"{messages:g} messages of {counted(int(sent))} B a rank, layer and forward pass; 2(P-1)/P b S K h e is {counted(book)} B at P={axes[CONTEXT]}"
+    evidence = (
+        f"{messages:g} messages of {counted(int(sent))} B a rank, layer and forward pass; 2(P-1)/P b S K h e is "
+        f"{counted(book)} B at P={axes[CONTEXT]}"
+    )
     return decided("ch17.ring_volume", (messages, sent) == (2 * (axes[CONTEXT] - 1), book), evidence)
 
 
 def _training(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
-    """With the forward pass that recomputation repeats; gradients are float32 on their way, but for the hop that takes them home."""
+    """With the forward pass that recomputation repeats; gradients are float32 on their way, but for the hop that takes
+    them home."""
     P, again = axes[CONTEXT], 0 if shape.remat == "none" else 2 * (axes[CONTEXT] - 1)
     messages, sent, _ = each_layer(shape, moved_in_core(measured))
     _, forward, e = each_layer(shape, moved_in_core(measured, "forward"))
-    book = ring_training_wire_bytes(group_tokens(shape, axes), kv_dim(shape), e, P, travelling_bytes_per_element=4) + (forward if again else 0)
-    wanted = f"6P-4, and {again} of recomputation, are {6 * P - 4 + again}, and {counted(int(book))} B with gradients in float32 but for their last hop"
+    book = ring_training_wire_bytes(group_tokens(shape, axes), kv_dim(shape), e, P, travelling_bytes_per_element=4) + (
+        forward if again else 0
+    )
+    wanted = (
+        f"6P-4, and {again} of recomputation, are {6 * P - 4 + again}, and {counted(int(book))} B with gradients "
+        "in float32 but for their last hop"
+    )
     evidence = f"{messages:g} messages of {counted(int(sent))} B a rank and layer; {wanted}"
     is_so = (messages, sent) == (6 * P - 4 + again, book)
-    return decided("ch17.ring_volume", is_so, evidence, statement="keys and values again and their gradients home: 6P-4 messages")
+    return decided(
+        "ch17.ring_volume", is_so, evidence, statement="keys and values again and their gradients home: 6P-4 messages"
+    )
 
 
 def _overlap(measured: Ledger) -> Claim:
     rows = moved_in_core(measured)
     begun = sum(t.executions for t in rows if t.overlap == "async")
-    sends = f"{begun} of {sum(t.executions for t in rows)} messages are begun before the block at hand is worked on and awaited after it"
+    sends = (
+        f"{begun} of {sum(t.executions for t in rows)} messages are begun before the block at hand is worked on "
+        "and awaited after it"
+    )
     evidence = f"{sends}; how long a block and a hop take, and so whether they hide, no compiled text tells"
-    return calculated("ch17.ring_overlap", evidence, statement="a ring that sends first leaves compilers room to hide its hops")
+    return calculated(
+        "ch17.ring_overlap", evidence, statement="a ring that sends first leaves compilers room to hide its hops"
+    )
 
 
 EXPERIMENT = decoder_experiment(

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-from lab.meshes.axes import DATA, TENSOR, Axes
-
 from lab.book.parallelism import tp_volume_bytes
 from lab.book.tensor_parallel import sp_layer_wire_bytes
 from lab.core.ledger import Kind, Ledger, Totals
@@ -11,6 +9,7 @@ from lab.harness.claim import Claim, decided
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import along, counted, element_bytes, elements, of_elements
 from lab.harness.experiment import TimedSteps, beside_tensor
+from lab.meshes.axes import DATA, TENSOR, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
@@ -27,7 +26,8 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 
 
 def _volume(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
-    """The book: as much as tensor parallelism. Right: inputs that are not kept are gathered again, which the catalogue says."""
+    """The book: as much as tensor parallelism. Right: inputs that are not kept are gathered again, which the catalogue
+    says."""
     P, tokens = axes[TENSOR], shape.micro_batch // axes[DATA] * shape.length
     moved = of_elements(along(measured, TENSOR), tokens * shape.embed)
     e, activations = element_bytes(moved), Totals.of(moved)
@@ -36,21 +36,40 @@ def _volume(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
     again = {"none": 0, "selective": 0, "names": 2}.get(shape.remat, 3)
     right = shape.accumulation * (shape.layers * sp_layer_wire_bytes(tokens, shape.embed, e, P, regathers=again) + ends)
     evidence = f"a device sends {counted(activations.wire_bytes)} B of activations a step at remat={shape.remat}"
-    compared = f"{evidence}; tensor parallelism without recomputation {counted(plain)} B, (8 + {again})(P-1)/P b s d e a layer and its ends {counted(right)} B"
+    compared = (
+        f"{evidence}; tensor parallelism without recomputation {counted(plain)} B, (8 + {again})(P-1)/P b s d e a "
+        f"layer and its ends {counted(right)} B"
+    )
     if activations.wire_bytes == right and again:
-        return decided("ch17.megatron_sp_pattern", False, compared, statement="sequence parallelism sends what tensor parallelism does", disputed="4-5:D-28")
+        return decided(
+            "ch17.megatron_sp_pattern",
+            False,
+            compared,
+            statement="sequence parallelism sends what tensor parallelism does",
+            disputed="4-5:D-28",
+        )
     return decided("ch17.megatron_sp_pattern", activations.wire_bytes == right, compared)
 
 
 def _norms(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
-    """Each rank applied the norms to its own tokens, so that their gradients are summed over tensor too; the book does not say so."""
+    """Each rank applied the norms to its own tokens, so that their gradients are summed over tensor too; the book does
+    not say so."""
     tokens, norms = shape.micro_batch // axes[DATA] * shape.length, shape.layers * shape.embed
     sums = (t for t in measured.split().transfers if TENSOR in (t.axes or ()) and t.kind is Kind.ALL_REDUCE)
     small = [t for t in sums if t.payload_bytes > SCALAR_BYTES and elements((replace(t, executions=1),)) <= norms]
     of_softmax = SOFTMAX * shape.accumulation * tokens if tokens <= norms else 0
     summed = elements(small) - of_softmax
-    evidence = f"{counted(summed)} numbers of norms' gradients are summed over tensor, of {2 * shape.layers + 1} norms of {shape.embed}"
-    return decided("ch17.megatron_sp_pattern", summed == 0, evidence, statement="no other reduction over tensor is needed", disputed="4-5:D-29")
+    evidence = (
+        f"{counted(summed)} numbers of norms' gradients are summed over tensor, of {2 * shape.layers + 1} norms of "
+        f"{shape.embed}"
+    )
+    return decided(
+        "ch17.megatron_sp_pattern",
+        summed == 0,
+        evidence,
+        statement="no other reduction over tensor is needed",
+        disputed="4-5:D-29",
+    )
 
 
 EXPERIMENT = decoder_experiment(

@@ -1,18 +1,19 @@
-"""Chapter 17: does a decoder whose sequences lie on several ranks train as one device's? The small decoder of ch14_training, its attention over ranks."""
+"""Chapter 17: does a decoder whose sequences lie on several ranks train as one device's? The small decoder of
+ch14_training, its attention over ranks."""
 
 import numpy as np
+
+from lab.attention.order import ZIGZAG
 from lab.experiments import (
     ch17_gathered_keys,
     ch17_ring_attention,
     ch17_ulysses,
     ch17_zigzag,
 )
-from lab.meshes.axes import CONTEXT, Axes
-
-from lab.attention.order import ZIGZAG
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.training import Trained, Training, trainee
 from lab.harness.decoder.training_shape import SMALL, TrainingShape
+from lab.meshes.axes import CONTEXT, Axes
 
 
 def in_zigzag(shape: TrainingShape, axes: Axes) -> np.ndarray:
@@ -20,7 +21,14 @@ def in_zigzag(shape: TrainingShape, axes: Axes) -> np.ndarray:
 
 
 def claims(trained: Trained) -> tuple[Claim, ...]:
-    return (decided("ch17.positions", trained.is_one_curve, trained.evidence, statement="a rank's own range, with zigzag two of them, give one device's model"),)
+    return (
+        decided(
+            "ch17.positions",
+            trained.is_one_curve,
+            trained.evidence,
+            statement="a rank's own range, with zigzag two of them, give one device's model",
+        ),
+    )
 
 
 EXPERIMENT = Training(

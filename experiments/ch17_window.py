@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-from lab.meshes.axes import CONTEXT, DATA, Axes
-
 from lab.book.architecture import window_hops
 from lab.core.ledger import Ledger
 from lab.harness.claim import Claim, calculated, decided
@@ -16,6 +14,7 @@ from lab.harness.decoder.context import (
 )
 from lab.harness.decoder.step import SMALL, decoder_experiment
 from lab.harness.experiment import beside
+from lab.meshes.axes import CONTEXT, DATA, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.context_parallel import RING
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
@@ -29,12 +28,22 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     before = shape.window - 1
     book, found = int(window_hops(before, shape.length, P)), blocks_of_products(shape, axes, measured)
     came = messages / 2
-    seen = f"{messages:g} messages a rank, layer and forward pass for a window of {before} tokens before one's own and chunks of {shape.length // P}"
+    seen = (
+        f"{messages:g} messages a rank, layer and forward pass for a window of {before} tokens before one's own "
+        f"and chunks of {shape.length // P}"
+    )
     evidence = f"{seen}; ceil(W / (S/P)) = {book} hops of keys and values; all round it would be {2 * (P - 1)} messages"
     blocks = f"a device multiplies {found:g} of {P} blocks; {came:g} came, and one is its own"
     return (
-        decided("ch31a.swa", messages == 2 * book, evidence, statement="context parallelism needs ceil(W / (S / c)) neighbours"),
-        decided("ch31a.swa", found == came + 1, blocks, statement="scores are O(S W)") if shape.remat == "none" else calculated("ch31a.swa", blocks),
+        decided(
+            "ch31a.swa",
+            messages == 2 * book,
+            evidence,
+            statement="context parallelism needs ceil(W / (S / c)) neighbours",
+        ),
+        decided("ch31a.swa", found == came + 1, blocks, statement="scores are O(S W)")
+        if shape.remat == "none"
+        else calculated("ch31a.swa", blocks),
     )
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from lab.meshes.axes import CONTEXT, DATA, Axes
 
 from lab.attention.order import CONTIGUOUS, ZIGZAG, Order
 from lab.book.context import ring_wire_bytes, skipped_share, zigzag_gain
@@ -23,6 +22,7 @@ from lab.harness.decoder.context import (
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import counted
 from lab.harness.experiment import TimedSteps, beside
+from lab.meshes.axes import CONTEXT, DATA, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.context_parallel import ZIGZAG_RING
@@ -42,11 +42,15 @@ def _products(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
     """Half a block at each of P - 1 hops, and three quarters of the own one, of which a mask hides a third."""
     P = axes[CONTEXT]
     found, book = blocks_of_products(shape, axes, measured), (P - 1) / 2 + 3 / 4
-    wanted = f"half a block at each of {P - 1} hops and 3/4 of the own one are {book:g}, in contiguous order it would be {P}"
+    wanted = (
+        f"half a block at each of {P - 1} hops and 3/4 of the own one are {book:g}, in contiguous order it would be {P}"
+    )
     evidence = f"every device multiplies {found:g} blocks a layer and pass; {wanted}"
     statement = "every rank has half a block to work on at every hop"
     if shape.remat != "none":
-        return calculated("ch17.causal_skip", f"{evidence}; some are shared at remat={shape.remat}", statement=statement)
+        return calculated(
+            "ch17.causal_skip", f"{evidence}; some are shared at remat={shape.remat}", statement=statement
+        )
     return decided("ch17.causal_skip", found == book, evidence, statement=statement)
 
 
@@ -57,7 +61,10 @@ def _shares(shape: DecoderShape, axes: Axes) -> tuple[Claim, Claim]:
     last, skipping = float(contiguous.max()), float(1 / (1 - skipped_share(P)))
     gain = last / float(zigzag.max())
     evenly = f"{zigzag.max():g} blocks on every rank in zigzag order, at most {last:g} in contiguous: {gain:.4g} times"
-    alone = f"ranks have {contiguous.min():g} to {last:g} of {P} blocks in sight: the last gains {P / last:.3g} times, not {skipping:.3g}"
+    alone = (
+        f"ranks have {contiguous.min():g} to {last:g} of {P} blocks in sight: the last gains {P / last:.3g} times, "
+        f"not {skipping:.3g}"
+    )
     return (
         decided("ch17.causal_skip", P / last == skipping, alone, statement=SKIPPED, disputed="4-5:D-38"),
         decided("ch17.causal_skip", gain == zigzag_gain(P) and set(zigzag) == {P / 2}, evenly),
@@ -73,8 +80,12 @@ def blocks_in_sight(order: Order, shape: DecoderShape, ranks: int) -> np.ndarray
 def _volume(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
     _, sent, e = each_layer(shape, moved_in_core(measured, "forward"))
     book = ring_wire_bytes(group_tokens(shape, axes), kv_dim(shape), e, axes[CONTEXT])
-    evidence = f"{counted(int(sent))} B a rank, layer and forward pass; a ring in contiguous order sends {counted(book)} B"
-    return decided("ch17.ring_volume", sent == book, evidence, statement="an order that shares work evenly sends no more")
+    evidence = (
+        f"{counted(int(sent))} B a rank, layer and forward pass; a ring in contiguous order sends {counted(book)} B"
+    )
+    return decided(
+        "ch17.ring_volume", sent == book, evidence, statement="an order that shares work evenly sends no more"
+    )
 
 
 def build_numeric(style: str, shape: DecoderShape, mesh: jax.sharding.Mesh) -> program.Program:

@@ -1,7 +1,7 @@
 """Chapter 18: which order of constraints keeps the all-to-all of a dispatch that the compiler is to make?
 
-The layer is declared, in two formulations: rows are looked up and put into slots, or chosen by a product with a one-hot array (GShard).
-Source of the order that loses it: vllm-project/tpu-inference, review of pull request 2137.
+The layer is declared, in two formulations: rows are looked up and put into slots, or chosen by a product with a one-hot
+array (GShard). Source of the order that loses it: vllm-project/tpu-inference, review of pull request 2137.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,6 @@ from functools import cache, partial
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from lab.meshes.attached import device_count
-from lab.meshes.axes import EXPERT, Axes
-from lab.meshes.backends import make_mesh, prepare
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import parse_target
 
 from lab.book.experts import all_to_all_wire_bytes
 from lab.compile.inspection import inspect_program
@@ -24,6 +19,11 @@ from lab.harness.claim import Claim, calculated, decided
 from lab.harness.evidence import counted
 from lab.harness.question import Question, Row
 from lab.hlo.shapes import bits
+from lab.meshes.attached import device_count
+from lab.meshes.axes import EXPERT, Axes
+from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 from lab.programs.models import experts, routers
 from lab.programs.models.shape import indexable
 
@@ -61,7 +61,10 @@ def put_back(y_BECF: jax.Array, routes: routers.Routes, s: Assumed) -> jax.Array
 
 def one_hot(routes: routers.Routes, s: Assumed) -> jax.Array:
     """[B, S, E, C]: zeros for what is dropped."""
-    return jax.nn.one_hot(routes.expert_Tk[..., 0], s.experts)[..., None] * jax.nn.one_hot(routes.slot_Tk[..., 0], s.slots)[..., None, :]
+    return (
+        jax.nn.one_hot(routes.expert_Tk[..., 0], s.experts)[..., None]
+        * jax.nn.one_hot(routes.slot_Tk[..., 0], s.slots)[..., None, :]
+    )
 
 
 def multiplied(x_BSD: jax.Array, routes: routers.Routes, s: Assumed) -> jax.Array:
@@ -72,7 +75,10 @@ def multiplied_back(y_BECF: jax.Array, routes: routers.Routes, s: Assumed) -> ja
     return jnp.einsum("bsec,becf,bs->bsf", one_hot(routes, s), y_BECF, routes.weight_Tk[..., 0])
 
 
-FORMULATIONS: dict[str, tuple[Callable, Callable]] = {"looked up": (looked_up, put_back), "multiplied": (multiplied, multiplied_back)}
+FORMULATIONS: dict[str, tuple[Callable, Callable]] = {
+    "looked up": (looked_up, put_back),
+    "multiplied": (multiplied, multiplied_back),
+}
 
 
 @cache
@@ -89,7 +95,9 @@ def compiled(s: Assumed, formulation: str, order: str) -> Ledger:
     return inspect_program(program, shapes(s, mesh), mesh, target, source=order)
 
 
-def layer(s: Assumed, mesh: Mesh, formulation: str, order: str, x_BSD: jax.Array, router_DE: jax.Array, w_EDF: jax.Array) -> jax.Array:
+def layer(
+    s: Assumed, mesh: Mesh, formulation: str, order: str, x_BSD: jax.Array, router_DE: jax.Array, w_EDF: jax.Array
+) -> jax.Array:
     there, back = FORMULATIONS[formulation]
     routes = jax.vmap(partial(routers.routes, k=1))(routers.softmax_gates(x_BSD @ router_DE))
     z_BECF = jnp.einsum("becd,edf->becf", held(mesh, there(x_BSD, routes, s), ORDERS[order]), w_EDF)
@@ -103,13 +111,19 @@ def held(mesh: Mesh, x: jax.Array, specs: tuple[PartitionSpec, ...]) -> jax.Arra
 
 
 def shapes(s: Assumed, mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, ...]:
-    taken = ((mesh.size, s.length, s.embed), OWN), ((s.embed, s.experts), PartitionSpec()), ((s.experts, s.embed, s.mlp), OWN)
+    taken = (
+        ((mesh.size, s.length, s.embed), OWN),
+        ((s.embed, s.experts), PartitionSpec()),
+        ((s.experts, s.embed, s.mlp), OWN),
+    )
     return tuple(jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec)) for shape, spec in taken)
 
 
 def book(s: Assumed) -> float:
     """Slots there, and wider ones back."""
-    return float(all_to_all_wire_bytes(s.experts * s.slots * (s.embed + s.mlp), device_count(parse_target(s.target)), 1))
+    return float(
+        all_to_all_wire_bytes(s.experts * s.slots * (s.embed + s.mlp), device_count(parse_target(s.target)), 1)
+    )
 
 
 def sent(measured: Ledger) -> float:
@@ -118,7 +132,11 @@ def sent(measured: Ledger) -> float:
 
 
 def answer(s: Assumed) -> tuple[Row, ...]:
-    return tuple(Row(f"{how}, held {order}", sent(compiled(s, how, order)), "elements", book(s)) for how in FORMULATIONS for order in ORDERS)
+    return tuple(
+        Row(f"{how}, held {order}", sent(compiled(s, how, order)), "elements", book(s))
+        for how in FORMULATIONS
+        for order in ORDERS
+    )
 
 
 def claims(s: Assumed) -> tuple[Claim, ...]:
@@ -127,12 +145,23 @@ def claims(s: Assumed) -> tuple[Claim, ...]:
 
 def _claim(s: Assumed, formulation: str, order: str) -> Claim:
     measured = compiled(s, formulation, order)
-    sizes = {kind: Totals.of(t for t in measured.transfers if t.kind is kind).payload_bytes for kind in dict.fromkeys(t.kind for t in measured.transfers)}
-    evidence = " and ".join(f"{kind} of {counted(size)} B" for kind, size in sizes.items()) + f": {sent(measured) / book(s):.2f} times the elements of two all-to-alls"
+    sizes = {
+        kind: Totals.of(t for t in measured.transfers if t.kind is kind).payload_bytes
+        for kind in dict.fromkeys(t.kind for t in measured.transfers)
+    }
+    evidence = (
+        " and ".join(f"{kind} of {counted(size)} B" for kind, size in sizes.items())
+        + f": {sent(measured) / book(s):.2f} times the elements of two all-to-alls"
+    )
     statement = f"a dispatch that is {formulation}, held {order}"
     if len(ORDERS[order]) < 2:
         return calculated("A36", evidence, statement=statement)
-    return decided("A36", set(sizes) == {Kind.ALL_TO_ALL} and sent(measured) == book(s), evidence, statement=f"{statement}, is two all-to-alls")
+    return decided(
+        "A36",
+        set(sizes) == {Kind.ALL_TO_ALL} and sent(measured) == book(s),
+        evidence,
+        statement=f"{statement}, is two all-to-alls",
+    )
 
 
 EXPERIMENT = Question(

@@ -12,8 +12,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import EXPERT, Axes
-from lab.meshes.errors import Unusable
 
 from lab.book.experts import buffer_bytes
 from lab.core.ledger import Kind, Ledger
@@ -30,6 +28,8 @@ from lab.harness.small_programs import (
     program,
     with_pullback,
 )
+from lab.meshes.axes import EXPERT, Axes
+from lab.meshes.errors import Unusable
 from lab.programs.models import dropless, routers
 from lab.programs.models.shape import indexable
 
@@ -57,7 +57,9 @@ def takes(s: Sizes, axes: Axes) -> tuple[Array, ...]:
 def layer(move: dropless.Move, x_TD: jax.Array, logits_TE: jax.Array, w_eDD: jax.Array) -> jax.Array:
     """An expert is one matrix."""
     routes = routers.routes(routers.softmax_gates(3 * logits_TE), TOP_K)
-    visit = partial(dropless.over_ranks, own=lambda y_RD, count_e: jax.lax.ragged_dot(y_RD, w_eDD, count_e), axis=EXPERT, move=move)
+    visit = partial(
+        dropless.over_ranks, own=lambda y_RD, count_e: jax.lax.ragged_dot(y_RD, w_eDD, count_e), axis=EXPERT, move=move
+    )
     return dropless.mixture(x_TD, routes.expert_Tk, routes.weight_Tk, logits_TE.shape[-1], visit)
 
 
@@ -69,15 +71,27 @@ def dense(x_TD: jax.Array, logits_TE: jax.Array, w_EDD: jax.Array) -> jax.Array:
 
 
 def exchanges(kind: Kind, s: Sizes, axes: Axes) -> tuple[Sent, ...]:
-    """Counts; tokens there and gradients of results, k T D each, and results back and gradients of tokens, for which every rank has P times the room."""
+    """Counts; tokens there and gradients of results, k T D each, and results back and gradients of tokens, for which
+    every rank has P times the room."""
     ranks, copies = axes.size, TOP_K * s.tokens * s.embed
     own = copies if kind is Kind.RAGGED_ALL_TO_ALL else ranks * copies
     counts = Sent(Kind.ALL_TO_ALL, (EXPERT,), (s.experts + 1) * ranks, dtype="s32")
-    return counts, *(Sent(kind, (EXPERT,), elements, phase=phase) for phase in ("forward", "backward") for elements in (own, ranks * copies))
+    return counts, *(
+        Sent(kind, (EXPERT,), elements, phase=phase)
+        for phase in ("forward", "backward")
+        for elements in (own, ranks * copies)
+    )
 
 
 def part(scope: str, move: dropless.Move, kind: Kind) -> Part:
-    return Part(scope, takes, with_pullback(partial(layer, move)), (P(EXPERT),) * 4, with_pullback(dense), partial(exchanges, kind))
+    return Part(
+        scope,
+        takes,
+        with_pullback(partial(layer, move)),
+        (P(EXPERT),) * 4,
+        with_pullback(dense),
+        partial(exchanges, kind),
+    )
 
 
 PARTS = part(PADDED, dropless.padded, Kind.ALL_TO_ALL), part(RAGGED, dropless.ragged, Kind.RAGGED_ALL_TO_ALL)
@@ -88,27 +102,54 @@ def parts(s: Sizes) -> tuple[Part, ...]:
 
 
 def build(style: str, s: Sizes, mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Raises Unusable for a ragged all-to-all on CPUs, and for sizes beyond int32: a rank has room for the copies of all ranks' tokens."""
+    """Raises Unusable for a ragged all-to-all on CPUs, and for sizes beyond int32: a rank has room for the copies of
+    all ranks' tokens."""
     ranks = mesh.size
-    indexable(embed=s.embed, **{f"tokens * {TOP_K} * {ranks}": s.tokens * TOP_K * ranks, f"experts * {ranks}": s.experts * ranks})
+    indexable(
+        embed=s.embed,
+        **{f"tokens * {TOP_K} * {ranks}": s.tokens * TOP_K * ranks, f"experts * {ranks}": s.experts * ranks},
+    )
     if s.ragged and mesh.devices.flat[0].platform == "cpu":
-        raise Unusable("ragged=True on CPUs, which have no ragged all-to-all; compile for a GPU or TPU, or --set ragged=false for the padded one alone")
+        raise Unusable(
+            "ragged=True on CPUs, which have no ragged all-to-all; compile for a GPU or TPU, or --set ragged=false "
+            "for the padded one alone"
+        )
     return program(parts(s), s, mesh)
 
 
 def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     """Of the buffers: how much of them moves depends on the tokens."""
-    sizes = {scope: sorted({t.payload_bytes for t in in_scope(measured, scope) if t.dtype == "f32"}) for scope in (RAGGED, PADDED)}
+    sizes = {
+        scope: sorted({t.payload_bytes for t in in_scope(measured, scope) if t.dtype == "f32"})
+        for scope in (RAGGED, PADDED)
+    }
     if axes.size == 1 or not sizes[RAGGED]:
         return ()
     n, ranks = int(buffer_bytes(s.tokens, s.embed, FLOAT_BYTES, TOP_K)), axes.size
     told = {t.payload_bytes for t in in_scope(measured, RAGGED) if t.dtype == "s32"}
-    evidence = f"a ragged all-to-all takes {counted(sizes[RAGGED][0])} B of tokens there and {counted(sizes[RAGGED][-1])} B of room back"
+    evidence = (
+        f"a ragged all-to-all takes {counted(sizes[RAGGED][0])} B of tokens there and {counted(sizes[RAGGED][-1])} "
+        "B of room back"
+    )
     padding = f"the padded one takes {' and '.join(map(counted, sizes[PADDED]))} B each way"
     return (
-        decided("A39", sizes[RAGGED] == [n, ranks * n], f"{evidence}; k T H e is {counted(n)} B, and {ranks} times that where every token wants one rank"),
-        decided("A39", sizes[PADDED] == [ranks * n], f"{padding}, {ranks} times k T H e", statement="without a ragged all-to-all the worst case is sent"),
-        decided("A39", told == {4 * ranks * (s.experts + 1)}, f"{' and '.join(map(counted, told))} B of counts, one an expert and a rank", statement="counts go first"),
+        decided(
+            "A39",
+            sizes[RAGGED] == [n, ranks * n],
+            f"{evidence}; k T H e is {counted(n)} B, and {ranks} times that where every token wants one rank",
+        ),
+        decided(
+            "A39",
+            sizes[PADDED] == [ranks * n],
+            f"{padding}, {ranks} times k T H e",
+            statement="without a ragged all-to-all the worst case is sent",
+        ),
+        decided(
+            "A39",
+            told == {4 * ranks * (s.experts + 1)},
+            f"{' and '.join(map(counted, told))} B of counts, one an expert and a rank",
+            statement="counts go first",
+        ),
     )
 
 

@@ -5,8 +5,6 @@ CPUs have no ragged all-to-all: there, buffers for the worst case are sent, `--s
 
 from dataclasses import replace
 
-from lab.meshes.axes import EXPERT, Axes
-
 from lab.book.experts import buffer_bytes
 from lab.core.ledger import Kind, Ledger, Totals
 from lab.harness.claim import Claim, decided
@@ -17,6 +15,7 @@ from lab.harness.decoder.experts import (
     tokens_on_rank,
 )
 from lab.harness.evidence import along, counted, element_bytes
+from lab.meshes.axes import EXPERT, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
@@ -33,11 +32,27 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     ranks, room = axes[EXPERT], axes[EXPERT] if shape.dispatch == "padded" else 1
     n = int(buffer_bytes(tokens_on_rank(shape, axes.size), shape.embed, element_bytes(rows), shape.top_k))
     sizes, told = sorted({t.payload_bytes for t in rows}), sorted({t.payload_bytes for t in counts})
-    evidence = f"buffers of {' and '.join(map(counted, sizes))} B for rows; k T H e is {counted(n)} B, and {ranks} times that where all want one rank's experts"
-    times = f"{Totals.of(rows).executions} moves of rows and {Totals.of(counts).executions} of counts in {shape.layers} layers at remat={shape.remat}"
+    evidence = (
+        f"buffers of {' and '.join(map(counted, sizes))} B for rows; k T H e is {counted(n)} B, and {ranks} times "
+        "that where all want one rank's experts"
+    )
+    times = (
+        f"{Totals.of(rows).executions} moves of rows and {Totals.of(counts).executions} of counts in "
+        f"{shape.layers} layers at remat={shape.remat}"
+    )
     return (
-        decided("A39", sizes == sorted({room * n, ranks * n}), evidence, statement=f"a {shape.dispatch} exchange in a whole step"),
-        decided("A39", told == [4 * (shape.experts + ranks)], f"{' and '.join(map(counted, told))} B of counts; {times}", statement="counts go first in a whole step"),
+        decided(
+            "A39",
+            sizes == sorted({room * n, ranks * n}),
+            evidence,
+            statement=f"a {shape.dispatch} exchange in a whole step",
+        ),
+        decided(
+            "A39",
+            told == [4 * (shape.experts + ranks)],
+            f"{' and '.join(map(counted, told))} B of counts; {times}",
+            statement="counts go first in a whole step",
+        ),
     )
 
 

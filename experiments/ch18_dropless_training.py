@@ -1,13 +1,13 @@
 """Chapter 18: do experts without slots train the model that experts with slots for every token train?
 
-The small decoder of ch18_training, none of whose tokens is dropped: one device and "no slots" send as many rows as there are, "slots for all" have room
-for a whole sequence at each expert. Where the backend has a ragged all-to-all, `--set dispatch=ragged`.
+The small decoder of ch18_training, none of whose tokens is dropped: one device and "no slots" send as many rows as
+there are, "slots for all" have room for a whole sequence at each expert. Where the backend has a ragged all-to-all,
+`--set dispatch=ragged`.
 """
 
 from dataclasses import replace
 
 from lab.experiments import ch18_expert_parallel, ch18_training
-
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.training import Trained, Training, trainee
 from lab.harness.decoder.training_shape import TrainingShape
@@ -18,7 +18,14 @@ def in_slots(shape: TrainingShape) -> TrainingShape:
 
 
 def claims(trained: Trained) -> tuple[Claim, ...]:
-    return (decided("A39", trained.is_one_curve, trained.evidence, statement="what is sent without slots is what none of enough slots drops"),)
+    return (
+        decided(
+            "A39",
+            trained.is_one_curve,
+            trained.evidence,
+            statement="what is sent without slots is what none of enough slots drops",
+        ),
+    )
 
 
 EXPERIMENT = Training(

@@ -1,13 +1,12 @@
 """Chapter 18: what does an all-to-all over two levels of links save, and what does it cost?"""
 
-from lab.meshes.axes import DATA, EXPERT, Axes
-
 from lab.book.experts import all_to_all_wire_bytes, two_level_messages
 from lab.core.ledger import Kind, Ledger, Totals
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.experts import expert_experiment
 from lab.harness.evidence import along, counted
 from lab.harness.experiment import on_two_axes
+from lab.meshes.axes import DATA, EXPERT, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.hierarchical_experts import HIERARCHICAL_EXPERTS, LEVELS
 
@@ -27,7 +26,8 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
         decided(
             "A40",
             equal and messages == two_level_messages(G, N),
-            f"{messages} messages a rank inside groups of {G} and across {N}, not {flat_messages}; those that cross have {counted(n // N)} B, not {counted(n // P)}",
+            f"{messages} messages a rank inside groups of {G} and across {N}, not {flat_messages}; those that cross "
+            f"have {counted(n // N)} B, not {counted(n // P)}",
         ),
         decided(
             "A40",
@@ -38,7 +38,8 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
         decided(
             "A40",
             sent + crossing == all_to_all_wire_bytes(n, G, 1) + all_to_all_wire_bytes(n, N, 1),
-            f"a rank sends {counted(int(sent + crossing))} B, {(sent + crossing) / flat:.2f} times the {counted(int(flat))} of one all-to-all",
+            f"a rank sends {counted(int(sent + crossing))} B, {(sent + crossing) / flat:.2f} times the "
+            f"{counted(int(flat))} of one all-to-all",
             statement="(G-1)/G n + (N-1)/N n are sent",
         ),
         *_links(measured),
@@ -50,8 +51,18 @@ def _links(measured: Ledger) -> tuple[Claim, ...]:
     inside, across = ({t.link for t in along(measured, axis, kind=Kind.ALL_TO_ALL)} for axis in LEVELS)
     if "network" not in inside | across:
         return ()
-    evidence = f"the first all-to-all crosses {' and '.join(sorted(inside))} links, the second {' and '.join(sorted(across))} links"
-    return (decided("A40", (inside, across) == ({"host"}, {"network"}), evidence, statement="only the second level crosses the network"),)
+    evidence = (
+        f"the first all-to-all crosses {' and '.join(sorted(inside))} links, the second "
+        f"{' and '.join(sorted(across))} links"
+    )
+    return (
+        decided(
+            "A40",
+            (inside, across) == ({"host"}, {"network"}),
+            evidence,
+            statement="only the second level crosses the network",
+        ),
+    )
 
 
 EXPERIMENT = expert_experiment(

@@ -1,14 +1,14 @@
 """Chapter 18: do experts on other ranks train the same model where some tokens find no slot?
 
-The small decoder of ch14_training with 8 experts in a layer, and slots for as many tokens as balance would send. One device drops the same tokens:
-slots are of a sequence, and no layout splits one. Sooner or later a token's choice hangs on the last bit of a sum: a layout that chooses otherwise than
-one device is held against one device that chooses so, and a change of the router's weights by no more than rounding has moved must make it.
+The small decoder of ch14_training with 8 experts in a layer, and slots for as many tokens as balance would send. One
+device drops the same tokens: slots are of a sequence, and no layout splits one. Sooner or later a token's choice hangs
+on the last bit of a sum: a layout that chooses otherwise than one device is held against one device that chooses so,
+and a change of the router's weights by no more than rounding has moved must make it.
 """
 
 from dataclasses import replace
 
 from lab.experiments import ch18_expert_parallel, ch18_fsdp_experts, ch18_hierarchical
-
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.training import Trained, Training, trainee
 from lab.harness.decoder.training_shape import SMALL

@@ -2,16 +2,15 @@
 
 from dataclasses import asdict, dataclass
 
-from lab.meshes.attached import device_count, resolve_attached
-from lab.meshes.axes import DATA, Axes
-from lab.meshes.targets import Target, parse_target
-
 from lab.book.memory import model_state_bytes
 from lab.core.ledger import Memory
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.plans import planned_step
 from lab.harness.evidence import counted
 from lab.harness.question import Question, Row
+from lab.meshes.attached import device_count, resolve_attached
+from lab.meshes.axes import DATA, Axes
+from lab.meshes.targets import Target, parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.peak import peak_terms
@@ -27,7 +26,9 @@ class Assumed(DecoderShape):
     target: str = "gpu:h100:2x8"
 
     def shape(self, remat: str) -> DecoderShape:
-        return DecoderShape(**{name: value for name, value in asdict(self).items() if name != "target"} | {"remat": remat})
+        return DecoderShape(
+            **{name: value for name, value in asdict(self).items() if name != "target"} | {"remat": remat}
+        )
 
     @property
     def place(self) -> Target:
@@ -45,7 +46,9 @@ class Assumed(DecoderShape):
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
-    return tuple(row for name, remat in EXTREMES.items() for row in _sum(name, assumed.terms(remat), assumed.measured(remat)))
+    return tuple(
+        row for name, remat in EXTREMES.items() for row in _sum(name, assumed.terms(remat), assumed.measured(remat))
+    )
 
 
 def _sum(name: str, terms: dict[str, int], found: Memory) -> tuple[Row, ...]:
@@ -62,21 +65,45 @@ def _state(assumed: Assumed) -> Claim:
     found, terms = assumed.measured("full"), assumed.terms("full")
     book = model_state_bytes(assumed.parameters, weight_bytes=0, gradient_bytes=0)
     held = found.arguments - found.padding
-    evidence = f"a device holds {counted(held)} B between steps, master weights and moments {counted(book)} B of them; gradients and 16-bit weights come and go"
-    return decided("ch19.model_state", held == terms["arguments"], evidence, statement="12 of the 16 bytes a parameter are master weights and moments")
+    evidence = (
+        f"a device holds {counted(held)} B between steps, master weights and moments {counted(book)} B of them; "
+        "gradients and 16-bit weights come and go"
+    )
+    return decided(
+        "ch19.model_state",
+        held == terms["arguments"],
+        evidence,
+        statement="12 of the 16 bytes a parameter are master weights and moments",
+    )
 
 
 def _total(name: str, remat: str, assumed: Assumed) -> Claim:
     peak, total = assumed.measured(remat).peak, sum(assumed.terms(remat).values())
     if peak is None or assumed.place.platform != "gpu":
-        return calculated("ch19.total", f"{name}: {counted(total)} B; copies into other layouts are those of XLA's GPU compiler")
-    evidence = f"{name}: the terms sum to {counted(total)} B and XLA plans {counted(peak)} B, {peak / total - 1:+.1%}; no allocator, no fragments"
-    return decided("ch19.total", abs(total / peak - 1) < CLOSE, evidence, statement=f"the sum of named terms is the peak within {CLOSE:.0%}")
+        return calculated(
+            "ch19.total", f"{name}: {counted(total)} B; copies into other layouts are those of XLA's GPU compiler"
+        )
+    evidence = (
+        f"{name}: the terms sum to {counted(total)} B and XLA plans {counted(peak)} B, {peak / total - 1:+.1%}; no "
+        "allocator, no fragments"
+    )
+    return decided(
+        "ch19.total",
+        abs(total / peak - 1) < CLOSE,
+        evidence,
+        statement=f"the sum of named terms is the peak within {CLOSE:.0%}",
+    )
 
 
 def _fullest(assumed: Assumed) -> Claim:
-    largest = {name: [term for term in assumed.terms(remat) if term != "arguments" and assumed.terms(remat)[term]] for name, remat in EXTREMES.items()}
-    return calculated("ch19.peak_at_backward", "; ".join(f"{name}, a step is fullest with {', '.join(terms)}" for name, terms in largest.items()))
+    largest = {
+        name: [term for term in assumed.terms(remat) if term != "arguments" and assumed.terms(remat)[term]]
+        for name, remat in EXTREMES.items()
+    }
+    return calculated(
+        "ch19.peak_at_backward",
+        "; ".join(f"{name}, a step is fullest with {', '.join(terms)}" for name, terms in largest.items()),
+    )
 
 
 EXPERIMENT = Question(

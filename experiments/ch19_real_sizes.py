@@ -1,13 +1,10 @@
-"""Chapter 19: at a model's real size, is what a device holds at its fullest the sum of named terms under every layout?"""
+"""Chapter 19: at a model's real size, is what a device holds at its fullest the sum of named terms under every
+layout?"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import NamedTuple
-
-from lab.meshes.attached import resolve_attached
-from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
-from lab.meshes.targets import Target, parse_target
 
 from lab.core.ledger import Memory
 from lab.harness.claim import Claim, calculated, decided
@@ -15,6 +12,9 @@ from lab.harness.decoder.plans import planned_step
 from lab.harness.evidence import counted
 from lab.harness.experiment import STYLES, beside_tensor, on_one_axis, on_two_axes
 from lab.harness.question import Question, Row
+from lab.meshes.attached import resolve_attached
+from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
+from lab.meshes.targets import Target, parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
@@ -78,11 +78,15 @@ class Assumed(DecoderShape):
         return parse_target(self.target)
 
     def shape(self, remat: str) -> DecoderShape:
-        return DecoderShape(**{name: value for name, value in asdict(self).items() if name != "target"} | {"remat": remat})
+        return DecoderShape(
+            **{name: value for name, value in asdict(self).items() if name != "target"} | {"remat": remat}
+        )
 
     def terms(self, of: Program) -> dict[str, int]:
         strategy, axes = LAYOUTS[of.layout]
-        return peak_terms(strategy, of.style, self.shape(of.remat), axes(self.place), resolve_attached(self.place).memory_bytes)
+        return peak_terms(
+            strategy, of.style, self.shape(of.remat), axes(self.place), resolve_attached(self.place).memory_bytes
+        )
 
     def planned(self, of: Program) -> Memory:
         strategy, axes = LAYOUTS[of.layout]
@@ -107,9 +111,16 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
 def _total(of: Program, assumed: Assumed) -> Claim:
     peak, total = assumed.planned(of).peak, sum(assumed.terms(of).values())
     if peak is None or resolve_attached(assumed.place).platform != "gpu":
-        return calculated("ch19.total", f"{of}: {counted(total)} B; copies into other layouts are those of XLA's GPU compiler")
+        return calculated(
+            "ch19.total", f"{of}: {counted(total)} B; copies into other layouts are those of XLA's GPU compiler"
+        )
     evidence = f"{of}: the terms sum to {counted(total)} B and XLA plans {counted(peak)} B, {peak / total - 1:+.1%}"
-    return decided("ch19.total", abs(total / peak - 1) < CLOSE, evidence, statement=f"the sum of named terms is the peak within {CLOSE:.0%} at real size")
+    return decided(
+        "ch19.total",
+        abs(total / peak - 1) < CLOSE,
+        evidence,
+        statement=f"the sum of named terms is the peak within {CLOSE:.0%} at real size",
+    )
 
 
 EXPERIMENT = Question(

@@ -2,14 +2,13 @@
 
 from dataclasses import asdict, dataclass
 
-from lab.meshes.attached import device_count, resolve_attached
-from lab.meshes.axes import DATA, FSDP, Axes
-from lab.meshes.targets import parse_target
-
 from lab.core.ledger import Ledger
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.plans import planned_step
 from lab.harness.question import Question, Row
+from lab.meshes.attached import device_count, resolve_attached
+from lab.meshes.axes import DATA, FSDP, Axes
+from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.peak import peak_terms
@@ -40,7 +39,9 @@ class Assumed(DecoderShape):
         return planned_step(strategy, STYLE, self.shape, self.target, self.axes(strategy))
 
     def terms(self, strategy: Strategy) -> dict[str, int]:
-        return peak_terms(strategy, STYLE, self.shape, self.axes(strategy), resolve_attached(parse_target(self.target)).memory_bytes)
+        return peak_terms(
+            strategy, STYLE, self.shape, self.axes(strategy), resolve_attached(parse_target(self.target)).memory_bytes
+        )
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
@@ -66,7 +67,10 @@ def _memory(assumed: Assumed) -> Claim:
     plans = {name: assumed.measured(strategy).memory for name, strategy in STAGES.items()}
     held = {name: plan.arguments - plan.padding for name, plan in plans.items()}
     book = {name: assumed.terms(strategy)["arguments"] for name, strategy in STAGES.items()}
-    evidence = f"between steps a device holds {_listed(held)} B; 12 Psi, 2 Psi + 12 Psi / P twice and 12 Psi / P with norms whole, gradients aside: {_listed(book)} B"
+    evidence = (
+        f"between steps a device holds {_listed(held)} B; 12 Psi, 2 Psi + 12 Psi / P twice and 12 Psi / P with "
+        f"norms whole, gradients aside: {_listed(book)} B"
+    )
     return decided("ch20.stage_memory", held == book, evidence)
 
 
@@ -74,13 +78,19 @@ def _volumes(assumed: Assumed) -> tuple[Claim, ...]:
     sent = {name: float(assumed.measured(strategy).totals().wire_bytes) for name, strategy in STAGES.items()}
     dp = sent["data parallelism"]
     if assumed.accumulation > 1:
-        return (calculated("ch20.comm", f"a device sends {_listed(sent)} B for {assumed.accumulation} micro-batches a step"),)
+        return (
+            calculated(
+                "ch20.comm", f"a device sends {_listed(sent)} B for {assumed.accumulation} micro-batches a step"
+            ),
+        )
     evidence = f"stages 0 to 3 send {_listed(sent)} B a device and step"
     # Beyond gradients and weights, the norm of split gradients takes a sum of one float32.
     alike = all(0 <= sent[stage] - dp < 2 * NORM_BYTES for stage in ("ZeRO-1", "ZeRO-2"))
     return (
         decided("ch20.comm", alike, evidence, statement="stages 1 and 2 send what data parallelism does"),
-        decided("ch20.comm", sent["ZeRO-2"] >= 2 * dp, evidence, statement="ZeRO-2 sends twice as much", disputed="4-5:D-68"),
+        decided(
+            "ch20.comm", sent["ZeRO-2"] >= 2 * dp, evidence, statement="ZeRO-2 sends twice as much", disputed="4-5:D-68"
+        ),
     )
 
 

@@ -1,10 +1,9 @@
 """Chapter 20: does ZeRO-1 split the optimizer's state and send no more than data parallelism?"""
 
-from lab.meshes.axes import DATA
-
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.decoder.zero_claims import zero_claims
 from lab.harness.experiment import TARGETS, TimedSteps, on_one_axis
+from lab.meshes.axes import DATA
 from lab.programs.strategies.zero1 import ZERO1
 
 EXPERIMENT = decoder_experiment(

@@ -1,10 +1,9 @@
 """Chapter 20: does ZeRO-2 keep only a part of the gradients and send no more than data parallelism?"""
 
-from lab.meshes.axes import DATA
-
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.decoder.zero_claims import zero_claims
 from lab.harness.experiment import TARGETS, on_one_axis
+from lab.meshes.axes import DATA
 from lab.programs.strategies.zero1 import ZERO2
 
 EXPERIMENT = decoder_experiment(

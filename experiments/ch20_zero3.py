@@ -1,7 +1,5 @@
 """Chapter 20: does ZeRO-3 send half again what data parallelism does, for 1/P of the state a device?"""
 
-from lab.meshes.axes import FSDP, Axes
-
 from lab.book.parallelism import dp_volume_bytes
 from lab.core.ledger import Ledger, Totals
 from lab.harness.claim import Claim, calculated, decided
@@ -15,6 +13,7 @@ from lab.harness.decoder.zero_claims import (
 )
 from lab.harness.evidence import counted, elements_sent
 from lab.harness.experiment import TimedSteps, on_one_axis
+from lab.meshes.axes import FSDP, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.terms import RECOMPUTING
 from lab.programs.strategies.zero3 import ZERO3
@@ -27,15 +26,25 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 
 
 def _communication(shape: DecoderShape, P: int, measured: Ledger) -> Claim:
-    """Layers' matrices are gathered for each pass of a micro-batch; embedding and head are kept once gathered, and norms are not split."""
+    """Layers' matrices are gathered for each pass of a micro-batch; embedding and head are kept once gathered, and
+    norms are not split."""
     moved, A = moved_for_weights(measured, FSDP), shape.accumulation
     sent, rest = elements_sent(moved), ends_numbers(shape, P) + dp_volume_bytes(never_split(shape), 1, P)
     times = float((sent - rest) / dp_volume_bytes(shape.layer_matrices, 1, P))
-    evidence = f"a device sends {counted(Totals.of(moved).wire_bytes)} B for weights a step, for the layers' matrices {times:.2f} times what data parallelism does"
+    evidence = (
+        f"a device sends {counted(Totals.of(moved).wire_bytes)} B for weights a step, for the layers' matrices "
+        f"{times:.2f} times what data parallelism does"
+    )
     if shape.remat not in RECOMPUTING:
-        return calculated("ch20.comm", f"{evidence}; with remat={shape.remat} weights stay gathered for the backward pass, where the formula gathers them again")
+        return calculated(
+            "ch20.comm",
+            f"{evidence}; with remat={shape.remat} weights stay gathered for the backward pass, where the formula "
+            "gathers them again",
+        )
     book = layers_numbers(shape, P) + rest
-    formula = f"3 A (P-1)/P Psi of them, 2 A (P-1)/P Psi of embedding and head and 2 (P-1)/P Psi of norms are {counted(book)}"
+    formula = (
+        f"3 A (P-1)/P Psi of them, 2 A (P-1)/P Psi of embedding and head and 2 (P-1)/P Psi of norms are {counted(book)}"
+    )
     return decided("ch20.comm", sent == book, f"{evidence}, in all {counted(sent)} numbers; {formula} at P={P}, A={A}")
 
 

@@ -5,16 +5,15 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from math import sqrt
 
-from lab.meshes.attached import resolve_attached
-from lab.meshes.axes import DATA, TENSOR, Axes
-from lab.meshes.targets import parse_target
-
 from lab.book.recomputation import best_segment_layers, overhead, segmented_bytes
 from lab.core.ledger import Kind, Ledger, Totals
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.plans import planned_layers, planned_step
 from lab.harness.evidence import along, counted
 from lab.harness.question import Question, Row
+from lab.meshes.attached import resolve_attached
+from lab.meshes.axes import DATA, TENSOR, Axes
+from lab.meshes.targets import parse_target
 from lab.programs.models.shape import REMATS, DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.peak import Device, saved_layer_bytes
@@ -28,7 +27,8 @@ AGAIN = {
     "names": ("query", "key", "value", "scores", "values", "gate", "up"),
     "full": ("query", "key", "value", "scores", "values", "out", "gate", "up"),
 }
-"""Products that the backward pass runs again under each policy. None runs the last one: what it gives is wanted by nobody."""
+"""Products that the backward pass runs again under each policy. None runs the last one: what it gives is wanted by
+nobody."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,12 @@ class Assumed(DecoderShape):
     def products(self) -> dict[str, int]:
         """FLOPs of one layer's products in a forward pass."""
         tokens, heads = self.micro_batch * self.length, self.heads * self.head_dim
-        columns = {"query": heads, "key": self.kv_heads * self.head_dim, "value": self.kv_heads * self.head_dim, "out": heads}
+        columns = {
+            "query": heads,
+            "key": self.kv_heads * self.head_dim,
+            "value": self.kv_heads * self.head_dim,
+            "out": heads,
+        }
         mlp = dict.fromkeys(("gate", "up", "down"), 2 * tokens * self.embed * self.mlp)
         square = dict.fromkeys(("scores", "values"), 2 * tokens * self.length * heads)
         return {name: 2 * tokens * self.embed * size for name, size in columns.items()} | mlp | square
@@ -86,15 +91,31 @@ class Assumed(DecoderShape):
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
-    kept = [Row(f"{remat}: kept a layer", round(float(assumed.kept(remat))), "bytes", assumed.saved(remat) + assumed.second_layout(remat)) for remat in REMATS]
-    flops = [Row(f"{remat}: products of a step", assumed.plan(remat).flops / 1e9, "GFLOP", assumed.flops(remat) / 1e9) for remat in REMATS]
-    segments = [Row(f"segments of {k}: temporary", assumed.plan("none", k).memory.temporaries, "bytes") for k in assumed.segments]
+    kept = [
+        Row(
+            f"{remat}: kept a layer",
+            round(float(assumed.kept(remat))),
+            "bytes",
+            assumed.saved(remat) + assumed.second_layout(remat),
+        )
+        for remat in REMATS
+    ]
+    flops = [
+        Row(f"{remat}: products of a step", assumed.plan(remat).flops / 1e9, "GFLOP", assumed.flops(remat) / 1e9)
+        for remat in REMATS
+    ]
+    segments = [
+        Row(f"segments of {k}: temporary", assumed.plan("none", k).memory.temporaries, "bytes")
+        for k in assumed.segments
+    ]
     return (*kept, *flops, *segments)
 
 
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
     if resolve_attached(parse_target(assumed.target)).platform != "gpu":
-        return (calculated("ch21.sqrt_rule", f"{assumed.target} plans buffers otherwise; the claims are decided on GPUs"),)
+        return (
+            calculated("ch21.sqrt_rule", f"{assumed.target} plans buffers otherwise; the claims are decided on GPUs"),
+        )
     return (*_kept(assumed), *_overhead(assumed), *_square(assumed), _segments(assumed), *_repeated())
 
 
@@ -106,11 +127,19 @@ def _kept(assumed: Assumed) -> tuple[Claim, ...]:
     listed = ", ".join(f"{remat} {found[remat]:g} ({named[remat]:g})" for remat in REMATS)
     holds = all(abs(found[remat] / named[remat] - 1) < 2e-4 for remat in REMATS[1:])
     second = assumed.second_layout("none") / unit
-    evidence = f"a layer adds, in BSH bytes, compiled (named tensors): {listed}; without recomputation scores stand in two layouts ({second:g} more)"
+    evidence = (
+        f"a layer adds, in BSH bytes, compiled (named tensors): {listed}; without recomputation scores stand in "
+        f"two layouts ({second:g} more)"
+    )
     evidence += ", and two tensors of 2 in the room of outputs that are not written yet"
     book = 22 + 2 * assumed.heads * assumed.length / assumed.embed
     return (
-        decided("ch19.act_layer", holds, evidence, statement="recomputing something, a layer keeps the named tensors and no others"),
+        decided(
+            "ch19.act_layer",
+            holds,
+            evidence,
+            statement="recomputing something, a layer keeps the named tensors and no others",
+        ),
         decided(
             "ch19.act_layer",
             abs(found["none"] / book - 1) < 0.05,
@@ -126,11 +155,25 @@ def _overhead(assumed: Assumed) -> tuple[Claim, ...]:
     segment = assumed.plan("none", assumed.segments[1]).flops
     exact = all(assumed.plan(remat).flops == assumed.flops(remat) for remat in REMATS)
     third, of_layers = segment / none - 1, full / none - 1
-    evidence = f"segments of {assumed.segments[1]} layers run {third:.2%} more FLOPs, single layers {of_layers:.2%}: their last product is dropped"
+    evidence = (
+        f"segments of {assumed.segments[1]} layers run {third:.2%} more FLOPs, single layers {of_layers:.2%}: "
+        "their last product is dropped"
+    )
     evidence += f"; {'all' if exact else 'not all'} {len(REMATS)} policies run what theory lists"
     return (
-        decided("ch21.compute_overhead", exact and abs(third - overhead(1)) < 1e-9, evidence, statement="running a forward pass again costs a third of a step"),
-        decided("ch21.compute_overhead", third <= 0.12, evidence, statement="segments of sqrt(L) layers cost 3.33 forward passes", disputed="4-5:D-79"),
+        decided(
+            "ch21.compute_overhead",
+            exact and abs(third - overhead(1)) < 1e-9,
+            evidence,
+            statement="running a forward pass again costs a third of a step",
+        ),
+        decided(
+            "ch21.compute_overhead",
+            third <= 0.12,
+            evidence,
+            statement="segments of sqrt(L) layers cost 3.33 forward passes",
+            disputed="4-5:D-79",
+        ),
     )
 
 
@@ -139,7 +182,9 @@ def _square(assumed: Assumed) -> tuple[Claim, ...]:
     saved = assumed.saved("none") - assumed.saved("selective")
     dropped = assumed.kept("none") - assumed.kept("selective")
     book = 2 * assumed.micro_batch * assumed.heads * assumed.length**2
-    more = Fraction(assumed.plan("selective").flops - assumed.plan("none").flops, assumed.layers * sum(assumed.products.values()))
+    more = Fraction(
+        assumed.plan("selective").flops - assumed.plan("none").flops, assumed.layers * sum(assumed.products.values())
+    )
     evidence = f"a layer holds {counted(round(dropped))} B less, of which {counted(saved)} B are kept tensors"
     evidence += f", for {float(more):.2%} of a forward pass: the scores alone are computed again"
     return (
@@ -162,12 +207,29 @@ def _repeated() -> tuple[Claim, ...]:
         shape = DecoderShape(remat=remat)
         moved = along(planned_step(strategy, "explicit", shape, "gpu:h100:1x8", axes), TENSOR, kind=Kind.ALL_REDUCE)
         layers = [t for t in moved if (t.scope or "").startswith("layers")]
-        sums[remat] = Totals.of(layers).executions / shape.layers, Totals.of(t for t in layers if t.phase == "forward").executions / shape.layers
-    evidence = ", ".join(f"{remat} {all_sums:g} all-reduces a layer, {forward:g} of them forward" for remat, (all_sums, forward) in sums.items())
+        sums[remat] = (
+            Totals.of(layers).executions / shape.layers,
+            Totals.of(t for t in layers if t.phase == "forward").executions / shape.layers,
+        )
+    evidence = ", ".join(
+        f"{remat} {all_sums:g} all-reduces a layer, {forward:g} of them forward"
+        for remat, (all_sums, forward) in sums.items()
+    )
     counts = {remat: all_sums for remat, (all_sums, _) in sums.items()}
     return (
-        decided("ch21.tp_interaction", counts == {"none": 4, "names": 4, "full": 5}, evidence, statement="recomputing repeats one all-reduce, saving what it gives none"),
-        decided("ch21.tp_interaction", sums["none"][1] == 0, evidence, statement="row-parallel all-reduces run in the backward pass", disputed="4-5:D-83"),
+        decided(
+            "ch21.tp_interaction",
+            counts == {"none": 4, "names": 4, "full": 5},
+            evidence,
+            statement="recomputing repeats one all-reduce, saving what it gives none",
+        ),
+        decided(
+            "ch21.tp_interaction",
+            sums["none"][1] == 0,
+            evidence,
+            statement="row-parallel all-reduces run in the backward pass",
+            disputed="4-5:D-83",
+        ),
     )
 
 
@@ -176,10 +238,18 @@ def _segments(assumed: Assumed) -> Claim:
     inputs, layer = assumed.saved("full"), assumed.saved("none")
     best = float(best_segment_layers(assumed.layers, inputs, layer))
     theory = {k: float(segmented_bytes(assumed.layers, k, inputs, layer)) for k in held}
-    evidence = f"segments of {_listed(held)} layers need {_listed(held.values())} B ({_listed(theory.values())} by formula)"
+    evidence = (
+        f"segments of {_listed(held)} layers need {_listed(held.values())} B ({_listed(theory.values())} by formula)"
+    )
     evidence += f"; sqrt(L A_in / M) is {best:.2f}"
     near = min(held, key=lambda k: abs(k - sqrt(assumed.layers)))
-    return decided("ch21.sqrt_rule", held[near] == min(held.values()), evidence, statement=f"segments of sqrt(L), here {near}, need least", disputed="4-5:D-78")
+    return decided(
+        "ch21.sqrt_rule",
+        held[near] == min(held.values()),
+        evidence,
+        statement=f"segments of sqrt(L), here {near}, need least",
+        disputed="4-5:D-78",
+    )
 
 
 def _listed(numbers: Iterable[float]) -> str:

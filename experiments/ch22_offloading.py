@@ -2,15 +2,14 @@
 
 from dataclasses import asdict, dataclass
 
-from lab.meshes.attached import device_count
-from lab.meshes.axes import DATA, Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import parse_target
-
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.offload import Planned, offloaded_layers, offloaded_step
 from lab.harness.evidence import counted
 from lab.harness.question import Question, Row
+from lab.meshes.attached import device_count
+from lab.meshes.axes import DATA, Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.memory import parameters_on_device, static_bytes
@@ -20,12 +19,16 @@ from lab.programs.strategies.zero1 import ZERO1
 MASTER_AND_MOMENTS = 12
 # A scalar takes 512 bytes of a TPU's memory (T8); the count of AdamW's steps is one.
 SCALAR_PADDING = 508
-NOTHING_AWAY = "nothing is on the host, as on CPUs, where XLA plans one memory, and for arguments on GPUs that only compile, where JAX drops the memory kind without a word"
+NOTHING_AWAY = (
+    "nothing is on the host, as on CPUs, where XLA plans one memory, and for arguments on GPUs that only compile, "
+    "where JAX drops the memory kind without a word"
+)
 
 
 @dataclass(frozen=True)
 class Assumed(DecoderShape):
-    """ZeRO-1 over all devices, whose master weights and moments are on the host between steps; and, alone, layers recomputed from inputs on the host."""
+    """ZeRO-1 over all devices, whose master weights and moments are on the host between steps; and, alone, layers
+    recomputed from inputs on the host."""
 
     batch: int = 4
     length: int = 1024
@@ -66,13 +69,21 @@ class Assumed(DecoderShape):
 def answer(assumed: Assumed) -> tuple[Row, ...]:
     """Raises Unusable where a micro-batch does not split over the devices."""
     if assumed.micro_batch % assumed.axes.size:
-        raise Unusable(f"{assumed.micro_batch} sequences of a micro-batch do not split over the {assumed.axes.size} devices of {assumed.target}; make batch a multiple")
+        raise Unusable(
+            f"{assumed.micro_batch} sequences of a micro-batch do not split over the {assumed.axes.size} devices of "
+            f"{assumed.target}; make batch a multiple"
+        )
     kept, away = assumed.step(False), assumed.step(True)
     here, there = assumed.stack(False), assumed.stack(True)
     return (
         Row("state on the device: device between steps", kept.device_arguments, "bytes", assumed.between_steps),
         Row("state on the device: device at its fullest", kept.device_peak, "bytes"),
-        Row("state on the host: device between steps", away.device_arguments, "bytes", assumed.between_steps - assumed.state),
+        Row(
+            "state on the host: device between steps",
+            away.device_arguments,
+            "bytes",
+            assumed.between_steps - assumed.state,
+        ),
         Row("state on the host: host", away.host_arguments, "bytes", assumed.state),
         Row("state on the host: device at its fullest", away.device_peak, "bytes"),
         Row("inputs of layers on the device: device at its fullest", here.device_peak, "bytes"),
@@ -87,7 +98,10 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
 
 def _state(assumed: Assumed) -> Claim:
     kept, away = assumed.step(False), assumed.step(True)
-    evidence = f"between steps {counted(away.host_arguments)} B are on the host and {counted(away.device_arguments)} B on the device"
+    evidence = (
+        f"between steps {counted(away.host_arguments)} B are on the host and {counted(away.device_arguments)} B on "
+        "the device"
+    )
     evidence += f", which holds {counted(kept.device_arguments)} B without"
     if away.host_arguments == 0:
         return calculated("ch22.zero_offload_memory", f"{evidence}: {NOTHING_AWAY}")
@@ -100,16 +114,26 @@ def _state(assumed: Assumed) -> Claim:
 
 def _traffic(assumed: Assumed) -> Claim:
     evidence = f"with AdamW on the device {counted(assumed.state)} B come and go each step"
-    return calculated("ch22.zero_offload_traffic", f"{evidence}; on the host it takes 2 Psi / P of gradients down and as much of weights up")
+    return calculated(
+        "ch22.zero_offload_traffic",
+        f"{evidence}; on the host it takes 2 Psi / P of gradients down and as much of weights up",
+    )
 
 
 def _inputs(assumed: Assumed) -> Claim:
     here, there = assumed.stack(False), assumed.stack(True)
-    evidence = f"{counted(there.host_temporaries)} B of the host hold the inputs of {assumed.layers} layers, 2 b S H each"
+    evidence = (
+        f"{counted(there.host_temporaries)} B of the host hold the inputs of {assumed.layers} layers, 2 b S H each"
+    )
     evidence += f"; the device's peak is {counted(there.device_peak)} B against {counted(here.device_peak)} B"
     if there.host_temporaries == 0:
         return calculated("ch21.offloaded_ckpt", f"{evidence}: {NOTHING_AWAY}")
-    return decided("ch21.offloaded_ckpt", there.host_temporaries == assumed.inputs, evidence, statement="inputs of recomputed layers wait on the host")
+    return decided(
+        "ch21.offloaded_ckpt",
+        there.host_temporaries == assumed.inputs,
+        evidence,
+        statement="inputs of recomputed layers wait on the host",
+    )
 
 
 EXPERIMENT = Question(

@@ -1,8 +1,9 @@
 """Chapter 23: what does it cost to change the layout of an array, and do compilers pay more?
 
-The program follows the cheapest routes of a sample of pairs of placements, and is settled to the byte. The claims compile the same
-changes, and as many from partial sums, as the partitioner makes them from two specs, one program a pair. All pairs of 8 devices stand in
-`results/redistribution_2x2x2.json`, which `lab.measure.redistribution.table` writes.
+The program follows the cheapest routes of a sample of pairs of placements, and is settled to the byte. The claims
+compile the same changes, and as many from partial sums, as the partitioner makes them from two specs, one program a
+pair. All pairs of 8 devices stand in `results/redistribution_2x2x2.json`, which `lab.measure.redistribution.table`
+writes.
 """
 
 from __future__ import annotations
@@ -16,11 +17,6 @@ from typing import Any
 
 import jax
 from jax.sharding import Mesh
-from lab.meshes.attached import device_count
-from lab.meshes.axes import Axes
-from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import Target, parse_target
 
 from lab.core.ledger import Ledger
 from lab.harness.claim import Claim, calculated, decided
@@ -28,6 +24,11 @@ from lab.harness.evidence import counted
 from lab.harness.experiment import Experiment
 from lab.measure.redistribution.measure import Row, measure, measure_kernel, worst_first
 from lab.measure.redistribution.pairs import Pair, classes, sums
+from lab.meshes.attached import device_count
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import Target, parse_target
 from lab.redistribution import Array, Placement, plan
 from lab.redistribution.kernel import redistribute, shape
 
@@ -39,8 +40,8 @@ class Changes:
     """An array of three dims, and how many pairs of placements it is moved between.
 
     Attributes:
-      pairs: classes of pairs to compile, evenly chosen, and as many that start from a partial sum. On a mesh of three equal axes 339
-        and 248 are all.
+      pairs: classes of pairs to compile, evenly chosen, and as many that start from a partial sum. On a mesh of three
+        equal axes 339 and 248 are all.
       dtype: as XLA names it: "f32" or "s32".
 
     Raises:
@@ -105,19 +106,33 @@ def claims(changes: Changes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     on = {"array": changes.array, "mesh": make_mesh(target, axes), "target": target}
     compiled = partial(measure, **on)
     kept, summed = (list(map(compiled, pairs)) for pairs in (changes.sample(axes), changes.sample_of_sums(axes)))
-    worse = [calculated("ch23.redistribution", str(row), statement=_scope(row.pair)) for row in worst_first(kept + summed) if row.excess_bytes > 0]
+    worse = [
+        calculated("ch23.redistribution", str(row), statement=_scope(row.pair))
+        for row in worst_first(kept + summed)
+        if row.excess_bytes > 0
+    ]
     tallies = _tally("compilers' own changes", kept), _tally("compilers' own sums", summed)
     return (*_book(changes.array, axes, compiled), *tallies, _written(summed, partial(measure_kernel, **on)), *worse)
 
 
 def _book(array: Array, axes: Axes, compiled: Callable[[Pair], Row]) -> tuple[Claim, Claim]:
     """Whole, split by its first dim and split by its second, over all axes."""
-    whole, first, second = (Placement.of(*entries) for entries in ((None,) * 3, (axes.names, None, None), (None, axes.names, None)))
-    gathered, sliced, exchanged = (compiled(pair).wire_bytes for pair in ((first, whole), (whole, first), (first, second)))
+    whole, first, second = (
+        Placement.of(*entries) for entries in ((None,) * 3, (axes.names, None, None), (None, axes.names, None))
+    )
+    gathered, sliced, exchanged = (
+        compiled(pair).wire_bytes for pair in ((first, whole), (whole, first), (first, second))
+    )
     n, V = axes.size, array.bytes
     holds = gathered * n == (n - 1) * V and sliced == 0 and exchanged * n * n == (n - 1) * V
-    sent = f"n={n}, V={V:,} B: gathering sends {counted(gathered)} B, slicing {counted(sliced)}, another dim {counted(exchanged)}"
-    volumes, equal = "(n-1)/n V to gather, nothing to slice, (n-1)/n^2 V to another dim", "another dim costs as much as a gather"
+    sent = (
+        f"n={n}, V={V:,} B: gathering sends {counted(gathered)} B, slicing {counted(sliced)}, another dim "
+        f"{counted(exchanged)}"
+    )
+    volumes, equal = (
+        "(n-1)/n V to gather, nothing to slice, (n-1)/n^2 V to another dim",
+        "another dim costs as much as a gather",
+    )
     return (
         decided("ch23.redistribution", holds, sent, statement=volumes),
         decided("ch23.redistribution", exchanged == gathered, sent, statement=equal, disputed="Ch. 23, 1"),
@@ -128,9 +143,14 @@ def _tally(what: str, rows: list[Row]) -> Claim:
     as_planned, whole = _as_planned(rows), sum(row.rebuilds_the_whole for row in rows)
     least = sum(row.wire_bytes == row.least_bytes for row in rows)
     worst = max((row.wire_bytes / row.planned_bytes for row in rows if row.planned_bytes), default=Fraction(1))
-    found = f"of {len(rows)} changes {as_planned} send no more than planned, {least} the least that any way must, {whole} rebuild the whole"
+    found = (
+        f"of {len(rows)} changes {as_planned} send no more than planned, {least} the least that any way must, "
+        f"{whole} rebuild the whole"
+    )
     by_plan = ", ".join(f"{kinds} {_as_planned(some)} of {len(some)}" for kinds, some in _by_plan(rows).items())
-    evidence = f"{found}; the worst sends {float(worst):.1f} times the plan; as planned, by what the plan takes: {by_plan}"
+    evidence = (
+        f"{found}; the worst sends {float(worst):.1f} times the plan; as planned, by what the plan takes: {by_plan}"
+    )
     return calculated("ch23.redistribution", evidence, statement=what)
 
 
@@ -145,7 +165,10 @@ def _written(rows: list[Row], compiled: Callable[[Pair], Ledger]) -> Claim:
 def _by_plan(rows: list[Row]) -> dict[str, list[Row]]:
     """The rows by the kinds of transfers that their plans consist of, the most frequent first."""
     kinds = [" + ".join(sorted({str(t.kind) for t in row.planned.transfers})) or "nothing" for row in rows]
-    return {name: [row for row, kind in zip(rows, kinds, strict=True) if kind == name] for name, _ in Counter(kinds).most_common()}
+    return {
+        name: [row for row, kind in zip(rows, kinds, strict=True) if kind == name]
+        for name, _ in Counter(kinds).most_common()
+    }
 
 
 def _as_planned(rows: list[Row]) -> int:

@@ -1,10 +1,9 @@
 """Chapter 24: what does each axis of FSDP x tensor parallelism carry?"""
 
-from lab.meshes.axes import FSDP, TENSOR
-
 from lab.harness.decoder.fsdp_tensor_claims import fsdp_tensor_claims
 from lab.harness.decoder.step import WITH_TYPES, decoder_experiment
 from lab.harness.experiment import TARGETS, TimedSteps, on_two_axes
+from lab.meshes.axes import FSDP, TENSOR
 from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
 
 EXPERIMENT = decoder_experiment(

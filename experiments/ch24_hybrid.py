@@ -1,7 +1,5 @@
 """Chapter 24: what does hybrid sharding keep off the link between groups?"""
 
-from lab.meshes.axes import DATA, FSDP, Axes
-
 from lab.book.sharding import hybrid_across_wire_bytes
 from lab.core.ledger import Ledger, Totals
 from lab.harness.claim import Claim, decided
@@ -9,6 +7,7 @@ from lab.harness.decoder.step import decoder_experiment
 from lab.harness.decoder.zero_claims import moved_for_weights, never_split
 from lab.harness.evidence import counted, elements_sent
 from lab.harness.experiment import TARGETS, on_two_axes
+from lab.meshes.axes import DATA, FSDP, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.hybrid import HYBRID
 
@@ -19,7 +18,9 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
         return ()
     R, S, across = axes[DATA], axes[FSDP], moved_for_weights(measured, DATA)
     sent, book = elements_sent(across), hybrid_across_wire_bytes(shape.parameters - never_split(shape), S, R)
-    evidence = f"a device sends {counted(Totals.of(across).wire_bytes)} B of gradients between groups, {counted(sent)} numbers"
+    evidence = (
+        f"a device sends {counted(Totals.of(across).wire_bytes)} B of gradients between groups, {counted(sent)} numbers"
+    )
     return (decided("ch24.hsdp", sent == book, f"{evidence}; 2(R-1)/R Psi / S is {counted(book)} at R={R}, S={S}"),)
 
 

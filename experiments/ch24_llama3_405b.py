@@ -3,12 +3,11 @@
 from dataclasses import replace
 from math import gcd
 
+from lab.harness.decoder.fsdp_tensor_claims import fsdp_tensor_claims
+from lab.harness.decoder.step import decoder_experiment
 from lab.meshes.attached import device_count
 from lab.meshes.axes import FSDP, TENSOR, Axes
 from lab.meshes.targets import Target
-
-from lab.harness.decoder.fsdp_tensor_claims import fsdp_tensor_claims
-from lab.harness.decoder.step import decoder_experiment
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.fsdp_tensor import FSDP_SEQUENCE
 

@@ -21,7 +21,8 @@ TENTHS = tuple(Fraction(tenth, 10) for tenth in range(0, 15, 2))
 
 @dataclass(frozen=True)
 class Assumed:
-    """Times in forwards; `backward` is whole, `weight` the part of it for the weights, and an overlapped pair takes `both`."""
+    """Times in forwards; `backward` is whole, `weight` the part of it for the weights, and an overlapped pair takes
+    `both`."""
 
     stages: int = 16
     micro_batches: int = 32
@@ -46,7 +47,9 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
         zb_h1: float(zero_bubble_idle_s(P, 1, assumed.backward - assumed.weight, assumed.weight)),
         dual_pipe: dualpipe_idle_s(P, assumed.both, assumed.backward, assumed.weight),
     }
-    timelines = [(simulate(make(P, assumed.micro_batches), assumed.durations), formula) for make, formula in formulas.items()]
+    timelines = [
+        (simulate(make(P, assumed.micro_batches), assumed.durations), formula) for make, formula in formulas.items()
+    ]
     return tuple(row for timeline, formula in timelines for row in _rows(timeline, formula, assumed))
 
 
@@ -55,7 +58,12 @@ def _rows(timeline: Timeline, formula: float, assumed: Assumed) -> tuple[Row, ..
     refused = refusal(timeline.schedule, assumed.times)
     idle, share = (None, None) if refused else (formula, 100 * formula / (formula + busy))
     return (
-        Row(f"{name}: idle of the stage that idles most", float(timeline.makespan - min(timeline.busy)), "forwards", idle),
+        Row(
+            f"{name}: idle of the stage that idles most",
+            float(timeline.makespan - min(timeline.busy)),
+            "forwards",
+            idle,
+        ),
         Row(f"{name}: idle share of all stages", 100 * timeline.idle_share, "%", share),
         Row(f"{name}: held at most", max(in_flight(timeline.schedule)), "micro-batches"),
         Row(f"{name}: copies of a stage's weights", 2 if timeline.schedule.is_two_way else 1),
@@ -71,10 +79,19 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
         "ch35.dualpipe_variants, halved": ((P - 1) / 2 / (m + P - 1), "(p-1)/2/(m+p-1)", "6-8:D-136"),
     }
     return (
-        swept("ch31a.dualpipe", _exact(), statement="each stage idles (p/2-1)(F&B+B-3W) where F&B = F + B and B - W = F, W at most F"),
+        swept(
+            "ch31a.dualpipe",
+            _exact(),
+            statement="each stage idles (p/2-1)(F&B+B-3W) where F&B = F + B and B - W = F, W at most F",
+        ),
         _at_most(),
         swept("ch31a.dualpipe", [_held(*size) for size in SIZES], statement="a stage holds p+1 micro-batches"),
-        swept("ch31a.dualpipe", [_twice(*size) for size in SIZES], statement="it holds twice what 1F1B does", disputed="6-8:D-96"),
+        swept(
+            "ch31a.dualpipe",
+            [_twice(*size) for size in SIZES],
+            statement="it holds twice what 1F1B does",
+            disputed="6-8:D-96",
+        ),
         *(_printed(id.split(",")[0], share, name, item, assumed) for id, (share, name, item) in printed.items()),
     )
 
@@ -92,17 +109,28 @@ def _formula(P: int, durations: Durations) -> float:
 
 def _exact() -> list[Point]:
     cases = [(size, Durations(1, 1, weight)) for size in SIZES for weight in TENTHS if weight <= 1]
-    return [Point(f"p {P}, m {m}, W {float(times.weight):g} F", _most_idle(P, m, times), _formula(P, times)) for (P, m), times in cases]
+    return [
+        Point(f"p {P}, m {m}, W {float(times.weight):g} F", _most_idle(P, m, times), _formula(P, times))
+        for (P, m), times in cases
+    ]
 
 
 def _at_most() -> Claim:
     """Backwards to the input that last longer than a forward, and pairs that overlap."""
     half = Fraction(1, 2)
-    times = [Durations(1, backward, weight, 1 + backward + weight - gain) for backward, weight, gain in product((1, 2), (half, 1), (0, half))]
+    times = [
+        Durations(1, backward, weight, 1 + backward + weight - gain)
+        for backward, weight, gain in product((1, 2), (half, 1), (0, half))
+    ]
     more = [float(_most_idle(P, m, some)) - _formula(P, some) for P, m in SIZES for some in times]
     less, above = sum(difference < -1e-9 for difference in more), sum(difference > 1e-9 for difference in more)
     evidence = f"of {len(more)} simulations {less} idle less and {above} more"
-    return decided("ch31a.dualpipe", above == 0, evidence, statement="no stage idles longer than (p/2-1)(F&B+B-3W) where B - W is at least F and W")
+    return decided(
+        "ch31a.dualpipe",
+        above == 0,
+        evidence,
+        statement="no stage idles longer than (p/2-1)(F&B+B-3W) where B - W is at least F and W",
+    )
 
 
 def _held(P: int, m: int) -> Point:
@@ -115,8 +143,13 @@ def _twice(P: int, m: int) -> Point:
 
 def _printed(id: str, share: float, name: str, item: str, assumed: Assumed) -> Claim:
     simulated = simulate(dual_pipe(assumed.stages, assumed.micro_batches), assumed.durations).idle_share
-    evidence = f"{100 * simulated:.3g} % of a step idles at p {assumed.stages}, m {assumed.micro_batches}, and {100 * share:.3g} % as printed"
-    return decided(id, Point("", simulated, share).agrees, evidence, statement=f"{name} of the step idles", disputed=item)
+    evidence = (
+        f"{100 * simulated:.3g} % of a step idles at p {assumed.stages}, m {assumed.micro_batches}, and "
+        f"{100 * share:.3g} % as printed"
+    )
+    return decided(
+        id, Point("", simulated, share).agrees, evidence, statement=f"{name} of the step idles", disputed=item
+    )
 
 
 EXPERIMENT = Question(

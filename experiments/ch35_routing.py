@@ -1,6 +1,7 @@
 """Chapter 35: what do many small experts, routing to few nodes and balance by a bias do to loads and to what is sent?
 
-Routers of random logits, as DeepSeek-V3's: sigmoid gates, the largest chosen with a bias and weighed without it. Seeds are fixed.
+Routers of random logits, as DeepSeek-V3's: sigmoid gates, the largest chosen with a bias and weighed without it. Seeds
+are fixed.
 """
 
 from dataclasses import asdict, dataclass
@@ -9,12 +10,12 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from lab.meshes.errors import Unusable
 
 from lab.book.deepseek import elsewhere_share
 from lab.book.experts import distinct_nodes
 from lab.harness.claim import Claim, decided
 from lab.harness.question import Question, Row
+from lab.meshes.errors import Unusable
 from lab.programs.models import routers
 
 COARSE = (64, 2)
@@ -30,8 +31,8 @@ class Assumed:
     """DeepSeek-V3: 256 experts, 8 a token, on 8 nodes of which a token visits 4; 4,096 tokens at a time.
 
     Raises:
-      Unusable: none of something, experts that do not split over the nodes or into as many groups as the coarse design has experts,
-        or choices that do not split over the nodes a token visits.
+      Unusable: none of something, experts that do not split over the nodes or into as many groups as the coarse design
+        has experts, or choices that do not split over the nodes a token visits.
     """
 
     experts: int = 256
@@ -46,7 +47,9 @@ class Assumed:
         if none := [name for name, count in asdict(self).items() if count < 1]:
             raise Unusable(f"{none[0]}={getattr(self, none[0])}: expected 1 or more")
         if self.experts % COARSE[0]:
-            raise Unusable(f"experts={self.experts}: expected a multiple of {COARSE[0]}, the experts that they are compared with")
+            raise Unusable(
+                f"experts={self.experts}: expected a multiple of {COARSE[0]}, the experts that they are compared with"
+            )
         if self.experts % self.nodes or self.top_k % self.limit or not self.limit <= self.nodes:
             found = f"experts={self.experts} on nodes={self.nodes}, top_k={self.top_k} on limit={self.limit} of them"
             raise Unusable(f"{found}: expected multiples, and no limit above the nodes")
@@ -85,7 +88,8 @@ def peak(assumed: Assumed, count: int, k: int, together: int = 1) -> float:
 
 @cache
 def balanced(assumed: Assumed) -> tuple[float, float, float]:
-    """Largest load over the mean of a router that prefers some experts: before, after half of the steps and after all of them, each on new tokens."""
+    """Largest load over the mean of a router that prefers some experts: before, after half of the steps and after all
+    of them, each on new tokens."""
     taste_E = 0.5 * jax.random.normal(jax.random.key(2), (assumed.experts,))
 
     def step(bias_E: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -93,17 +97,29 @@ def balanced(assumed: Assumed) -> tuple[float, float, float]:
         load_E = routers.assigned(routers.chosen(gates_TE, assumed.top_k, bias_E), assumed.experts)
         return routers.rebalanced(bias_E, load_E, RATE), load_E
 
-    loads_SE = np.asarray(jax.jit(lambda keys: jax.lax.scan(step, jnp.zeros(assumed.experts), keys)[1])(jax.random.split(jax.random.key(3), assumed.steps)))
+    loads_SE = np.asarray(
+        jax.jit(lambda keys: jax.lax.scan(step, jnp.zeros(assumed.experts), keys)[1])(
+            jax.random.split(jax.random.key(3), assumed.steps)
+        )
+    )
     some = max(1, assumed.steps // 20)
     middle = assumed.steps // 2
-    return tuple(float(part.mean(0).max() / part.mean()) for part in (loads_SE[:some], loads_SE[middle : middle + some], loads_SE[-some:]))
+    return tuple(
+        float(part.mean(0).max() / part.mean())
+        for part in (loads_SE[:some], loads_SE[middle : middle + some], loads_SE[-some:])
+    )
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
     before, middle, after = balanced(assumed)
     fine, coarse = (peak(assumed, *design) for design in ((assumed.experts, assumed.top_k), COARSE))
     return (
-        Row("nodes that a token visits", _visited(chosen(assumed, False), assumed), "nodes", distinct_nodes(assumed.experts, assumed.top_k, assumed.nodes)),
+        Row(
+            "nodes that a token visits",
+            _visited(chosen(assumed, False), assumed),
+            "nodes",
+            distinct_nodes(assumed.experts, assumed.top_k, assumed.nodes),
+        ),
         Row(f"with at most {assumed.limit}", _visited(chosen(assumed, True), assumed), "nodes"),
         Row(f"peak load of {assumed.experts} experts, {assumed.top_k} a token", fine, "of the mean"),
         Row(f"peak load of {COARSE[0]} experts, {COARSE[1]} a token", coarse, "of the mean"),
@@ -118,13 +134,27 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
 
 
 def _nodes(assumed: Assumed) -> tuple[Claim, ...]:
-    found, book = _visited(chosen(assumed, False), assumed), distinct_nodes(assumed.experts, assumed.top_k, assumed.nodes)
+    found, book = (
+        _visited(chosen(assumed, False), assumed),
+        distinct_nodes(assumed.experts, assumed.top_k, assumed.nodes),
+    )
     limited, size = _visited(chosen(assumed, True), assumed), assumed.embed * 2
-    evidence = f"{assumed.top_k} of {assumed.experts} experts lie on {found:.3f} of {assumed.nodes} nodes a token on average, by the formula {book:.3f}"
-    sent = f"once a node, a token of {size:,} B costs {limited * size:,.0f} B with the limit, {found * size:,.0f} B without; once an expert {assumed.top_k * size:,} B"
+    evidence = (
+        f"{assumed.top_k} of {assumed.experts} experts lie on {found:.3f} of {assumed.nodes} nodes a token on "
+        f"average, by the formula {book:.3f}"
+    )
+    sent = (
+        f"once a node, a token of {size:,} B costs {limited * size:,.0f} B with the limit, {found * size:,.0f} B "
+        f"without; once an expert {assumed.top_k * size:,} B"
+    )
     return (
         decided("A41", abs(found - book) < 0.05, evidence),
-        decided("A41", limited <= assumed.limit < found, sent, statement=f"a limit caps what crosses at {assumed.limit} copies"),
+        decided(
+            "A41",
+            limited <= assumed.limit < found,
+            sent,
+            statement=f"a limit caps what crosses at {assumed.limit} copies",
+        ),
     )
 
 
@@ -133,9 +163,14 @@ def _placement(assumed: Assumed) -> tuple[Claim, ...]:
     start_T = np.arange(assumed.tokens) % assumed.nodes
     found = float((chosen(assumed, False) // (assumed.experts // assumed.nodes) != start_T[:, None]).mean())
     book, whole = float(elsewhere_share(assumed.nodes)), float(elsewhere_share(256))
-    evidence = f"{found:.1%} of all copies leave their node of {assumed.nodes}, by the formula {book:.1%}; of 256 nodes {whole:.1%}"
+    evidence = (
+        f"{found:.1%} of all copies leave their node of {assumed.nodes}, by the formula {book:.1%}; of 256 nodes "
+        f"{whole:.1%}"
+    )
     return (
-        decided("ch35.placement", abs(found - book) < 0.01, evidence, statement="(N-1)/N of the copies leave their node"),
+        decided(
+            "ch35.placement", abs(found - book) < 0.01, evidence, statement="(N-1)/N of the copies leave their node"
+        ),
         decided("ch35.placement", found < 0.2, evidence, statement="12.5 % leave it", disputed="6-8:D-135"),
     )
 
@@ -144,9 +179,18 @@ def _peaks(assumed: Assumed) -> tuple[Claim, ...]:
     together = assumed.experts // COARSE[0]
     fine, grouped = (peak(assumed, assumed.experts, assumed.top_k, each) for each in (1, together))
     coarse = peak(assumed, *COARSE)
-    evidence = f"the fullest of {assumed.experts} experts has {fine:.3f} of the mean load, of {COARSE[0]} {coarse:.3f}; in groups of {together} {grouped:.3f}"
+    evidence = (
+        f"the fullest of {assumed.experts} experts has {fine:.3f} of the mean load, of {COARSE[0]} {coarse:.3f}; "
+        f"in groups of {together} {grouped:.3f}"
+    )
     return (
-        decided("ch35.moe_routing", fine < coarse, evidence, statement="the peak of 256 experts is lower", disputed="6-8:D-131"),
+        decided(
+            "ch35.moe_routing",
+            fine < coarse,
+            evidence,
+            statement="the peak of 256 experts is lower",
+            disputed="6-8:D-131",
+        ),
         decided("ch35.moe_routing", grouped < coarse, evidence, statement="experts that share a device average out"),
     )
 
@@ -157,11 +201,25 @@ def _bias(assumed: Assumed) -> tuple[Claim, ...]:
     routes = routers.routes(gates_TE, assumed.top_k, bias_E)
     biased_Tk = jnp.take_along_axis(gates_TE + bias_E, routes.expert_Tk, 1)
     gap = float(jnp.abs(routers.weights(biased_Tk) / routes.weight_Tk - 1).max())
-    balance = f"the fullest expert falls from {before:.2f} to {middle:.2f} and {after:.2f} of the mean load in {assumed.steps} steps of {RATE:g}, without a loss"
+    balance = (
+        f"the fullest expert falls from {before:.2f} to {middle:.2f} and {after:.2f} of the mean load in "
+        f"{assumed.steps} steps of {RATE:g}, without a loss"
+    )
     weighed = f"weights made of biased gates differ by up to {gap:.0%} from those of the gates themselves"
     return (
-        decided("ch35.moe_routing", after < 1 + (before - 1) / 4, balance, statement="fixed steps of a bias balance the loads"),
-        decided("ch35.moe_routing", gap < 0.01, weighed, statement="biased gates weigh the experts alike", disputed="6-8:D-134"),
+        decided(
+            "ch35.moe_routing",
+            after < 1 + (before - 1) / 4,
+            balance,
+            statement="fixed steps of a bias balance the loads",
+        ),
+        decided(
+            "ch35.moe_routing",
+            gap < 0.01,
+            weighed,
+            statement="biased gates weigh the experts alike",
+            disputed="6-8:D-134",
+        ),
     )
 
 

@@ -1,19 +1,25 @@
 """Chapter 35: do experts on few nodes of a token's own choice train the model that one device trains?
 
-The small decoder of ch18_training with DeepSeek-V3's router: sigmoids, a bias that moves towards balance, and experts of 2 of 4 nodes for each token.
-On 4 devices or more several ranks are nodes; on two all nodes lie on each.
+The small decoder of ch18_training with DeepSeek-V3's router: sigmoids, a bias that moves towards balance, and experts
+of 2 of 4 nodes for each token. On 4 devices or more several ranks are nodes; on two all nodes lie on each.
 """
 
 from dataclasses import replace
 
 from lab.experiments import ch18_expert_parallel, ch18_training, ch35_node_limit
-
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.training import Trained, Training, trainee
 
 
 def claims(trained: Trained) -> tuple[Claim, ...]:
-    return (decided("A41", trained.is_one_curve, trained.evidence, statement="a token that goes to each of its nodes once trains them as one device does"),)
+    return (
+        decided(
+            "A41",
+            trained.is_one_curve,
+            trained.evidence,
+            statement="a token that goes to each of its nodes once trains them as one device does",
+        ),
+    )
 
 
 EXPERIMENT = Training(

@@ -8,7 +8,8 @@ from lab.harness.question import Question, Row
 
 @dataclass(frozen=True)
 class Assumed:
-    """A run of `device_h` on some devices; a batch `times` as large on as many times the devices, for `more_samples` times the samples, same time a step."""
+    """A run of `device_h` on some devices; a batch `times` as large on as many times the devices, for `more_samples`
+    times the samples, same time a step."""
 
     device_h: float = 100_000.0
     devices: int = 1000
@@ -18,7 +19,8 @@ class Assumed:
 
 
 def critical_batch(assumed: Assumed) -> float:
-    """B_c in units of the old batch: samples are in proportion to B + B_c, so (k + B_c)/(1 + B_c) = s. Infinite for s = 1, 0 for s = k."""
+    """B_c in units of the old batch: samples are in proportion to B + B_c, so (k + B_c)/(1 + B_c) = s. Infinite for s =
+    1, 0 for s = k."""
     extra = assumed.more_samples - 1
     return (assumed.times - assumed.more_samples) / extra if extra else float("inf")
 
@@ -34,7 +36,11 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
         Row("hours with the larger batch", shorter, "h"),
         Row("times faster", assumed.times / assumed.more_samples),
         Row("dearer by", dearer, "USD"),
-        Row("worth it if an hour earlier is worth", dearer / (hours - shorter) if shorter < hours else "never: it is not faster", "USD"),
+        Row(
+            "worth it if an hour earlier is worth",
+            dearer / (hours - shorter) if shorter < hours else "never: it is not faster",
+            "USD",
+        ),
         Row("critical batch, in old batches", critical_batch(assumed)),
     )
 
@@ -42,7 +48,9 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
     book = Assumed()
     larger = book.device_h * book.more_samples
-    evidence = f"{larger:,.0f} device hours against {book.device_h:,.0f}, in {book.more_samples / book.times:.0%} of the time"
+    evidence = (
+        f"{larger:,.0f} device hours against {book.device_h:,.0f}, in {book.more_samples / book.times:.0%} of the time"
+    )
     return (calculated("ch37.exercises", evidence, statement="120K against 100K GPU hours"),)
 
 

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from math import ceil
 
-from lab.meshes.errors import Unusable
-
 from lab.book.collectives import ring_all_reduce_s
 from lab.book.composition import (
     pipelined_step_s,
@@ -17,6 +15,7 @@ from lab.book.parallelism import activation_bytes
 from lab.book.pipeline import bubble_share
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.question import Question, Row
+from lab.meshes.errors import Unusable
 from lab.zoo import ModelShape, cluster, model
 
 BOOK = (8, 8)
@@ -25,7 +24,8 @@ BOOK = (8, 8)
 
 @dataclass(frozen=True)
 class Assumed:
-    """`batch` sequences a step; each layer recomputed from its input; ZeRO-1; matrix products at `efficiency` of the peak, nothing overlapped."""
+    """`batch` sequences a step; each layer recomputed from its input; ZeRO-1; matrix products at `efficiency` of the
+    peak, nothing overlapped."""
 
     model: str = "gpt3-175b"
     cluster: str = "dgx-h100"
@@ -71,7 +71,15 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
     ]
     for plan in fitting[: assumed.best]:
         rows += _rows(plan, shape, assumed)
-    return (*rows, *(row for plan in found if (plan.tensor, plan.pipe) == BOOK for row in _rows(plan, shape, assumed, "the book's ")))
+    return (
+        *rows,
+        *(
+            row
+            for plan in found
+            if (plan.tensor, plan.pipe) == BOOK
+            for row in _rows(plan, shape, assumed, "the book's ")
+        ),
+    )
 
 
 def plans(assumed: Assumed) -> list[Plan]:
@@ -80,9 +88,16 @@ def plans(assumed: Assumed) -> list[Plan]:
     tensors = [t for t in range(1, machine.domain_chips + 1) if shape.heads % t == 0]
     pipes = [p for p in range(1, shape.layers + 1) if shape.layers % p == 0]
     pairs = [(t, p) for t in tensors for p in pipes if assumed.devices % (t * p) == 0]
-    found = [_plan(t, p, assumed.devices // (t * p), shape, assumed) for t, p in pairs if _divides(assumed, assumed.devices // (t * p))]
+    found = [
+        _plan(t, p, assumed.devices // (t * p), shape, assumed)
+        for t, p in pairs
+        if _divides(assumed, assumed.devices // (t * p))
+    ]
     if not found:
-        raise Unusable(f"devices={assumed.devices} and batch={assumed.batch}: no degrees divide {shape.name}'s {shape.layers} layers and the batch")
+        raise Unusable(
+            f"devices={assumed.devices} and batch={assumed.batch}: no degrees divide {shape.name}'s {shape.layers} "
+            "layers and the batch"
+        )
     return sorted(found, key=lambda plan: plan.step_s)
 
 
@@ -95,15 +110,22 @@ def _plan(tensor: int, pipe: int, replicas: int, shape: ModelShape, assumed: Ass
     micro_batches = assumed.batch // (replicas * assumed.micro_batch)
     tokens = assumed.micro_batch * shape.length
     layers = shape.layers // pipe
-    compute_s = stage_compute_s(shape.active_without_lookup, tokens, pipe, tensor, chip.flops_per_s["bf16"].value, assumed.efficiency)
+    compute_s = stage_compute_s(
+        shape.active_without_lookup, tokens, pipe, tensor, chip.flops_per_s["bf16"].value, assumed.efficiency
+    )
     one = ring_all_reduce_s(activation_bytes(tokens, shape.embed, 2), tensor, assumed.fast_alpha_s, chip.fast.value)
     tensor_s = 4 * layers * one
     gradients = 2 * shape.parameters // (tensor * pipe)
     data_s = ring_all_reduce_s(gradients, replicas, assumed.slow_alpha_s, chip.slow.value)
     step_s = pipelined_step_s(micro_batches, pipe, compute_s + tensor_s, data_s)
-    # A stage keeps the input of each of its layers for the micro-batches in flight, and all of one layer while it is computed again.
+    # A stage keeps the input of each of its layers for the micro-batches in flight, and all of one layer while it is
+    # computed again.
     inputs = 2 * tokens * shape.embed * layers * min(pipe, micro_batches)
-    memory = float(split_state_bytes(shape.parameters, pipe, tensor, replicas, stage=1)) + inputs + 34 * tokens * shape.embed / tensor
+    memory = (
+        float(split_state_bytes(shape.parameters, pipe, tensor, replicas, stage=1))
+        + inputs
+        + 34 * tokens * shape.embed / tensor
+    )
     bubble = float(bubble_share(pipe, micro_batches))
     return Plan(tensor, pipe, replicas, memory, bubble, micro_batches * tensor_s, data_s, step_s)
 
@@ -123,7 +145,11 @@ def _rows(plan: Plan, shape: ModelShape, assumed: Assumed, whose: str = "") -> l
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
     layers, state = model("gpt3-175b").layers, float(model_state_bytes(175_000_000_000))
     return (
-        calculated("ch37.exercises", f"16 B a parameter are {state / 1e12:g} TB, so {ceil(state / 80e9)} GPUs of 80 GB at least", statement="35 GPUs"),
+        calculated(
+            "ch37.exercises",
+            f"16 B a parameter are {state / 1e12:g} TB, so {ceil(state / 80e9)} GPUs of 80 GB at least",
+            statement="35 GPUs",
+        ),
         decided(
             "ch37.exercises",
             layers == 64,

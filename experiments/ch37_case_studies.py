@@ -25,14 +25,28 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
 
 def _rows(shape: ModelShape, assumed: Assumed) -> tuple[Row, ...]:
     e, latent = assumed.bytes_per_element, shape.latent
-    cached = latent_bytes_per_token(latent.kv_rank, latent.rope_dim, e) if latent else kv_bytes_per_token(shape.kv_heads, shape.head_dim, e)
-    attention = 3 * shape.layers * latent_flops_per_key(shape.heads, shape.head_dim, latent.rope_dim if latent else 0) * assumed.length / 2
+    cached = (
+        latent_bytes_per_token(latent.kv_rank, latent.rope_dim, e)
+        if latent
+        else kv_bytes_per_token(shape.kv_heads, shape.head_dim, e)
+    )
+    attention = (
+        3
+        * shape.layers
+        * latent_flops_per_key(shape.heads, shape.head_dim, latent.rope_dim if latent else 0)
+        * assumed.length
+        / 2
+    )
     return (
         Row(f"{shape.name}: parameters", shape.parameters, "parameters"),
         Row(f"{shape.name}: of them active", shape.active_parameters, "parameters"),
         Row(f"{shape.name}: active share", 100 * shape.active_parameters / shape.parameters, "%"),
         Row(f"{shape.name}: weights", shape.parameters * e, "B"),
-        Row(f"{shape.name}: training FLOPs a token, masked attention included", 6 * shape.active_without_lookup + attention, "FLOP"),
+        Row(
+            f"{shape.name}: training FLOPs a token, masked attention included",
+            6 * shape.active_without_lookup + attention,
+            "FLOP",
+        ),
         Row(f"{shape.name}: cache of a sequence", cached * shape.layers * assumed.length, "B"),
     )
 

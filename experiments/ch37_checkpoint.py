@@ -13,7 +13,8 @@ HOUR = 3600
 
 @dataclass(frozen=True)
 class Assumed:
-    """A save that blocks for `save_s`, one failure in `mtbf_h` hours of the whole cluster, `restart_s` to come back after one."""
+    """A save that blocks for `save_s`, one failure in `mtbf_h` hours of the whole cluster, `restart_s` to come back
+    after one."""
 
     save_s: float = 300.0
     mtbf_h: float = 72.0
@@ -40,8 +41,11 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
     )
 
 
-def simulated_overhead(interval_s: float, save_s: float, mtbf_s: float, intervals: int = 200_000, seed: int = 0) -> float:
-    """Share of work by which a run is longer: each interval starts anew until it and its save end before the next failure."""
+def simulated_overhead(
+    interval_s: float, save_s: float, mtbf_s: float, intervals: int = 200_000, seed: int = 0
+) -> float:
+    """Share of work by which a run is longer: each interval starts anew until it and its save end before the next
+    failure."""
     draw = np.random.default_rng(seed)
     needed = interval_s + save_s
     attempts = draw.geometric(np.exp(-needed / mtbf_s), intervals)

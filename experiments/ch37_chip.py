@@ -11,7 +11,8 @@ from lab.zoo import cluster, model
 
 @dataclass(frozen=True)
 class Assumed:
-    """The new chip is the cluster's with these factors; the layout is tensor parallelism inside and data parallelism between its domains."""
+    """The new chip is the cluster's with these factors; the layout is tensor parallelism inside and data parallelism
+    between its domains."""
 
     cluster: str = "dgx-h100"
     model: str = "llama3-70b"
@@ -28,20 +29,35 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
 def _chip(whose: str, flops_factor: float, bandwidth_factor: float, assumed: Assumed) -> tuple[Row, ...]:
     chip, shape = cluster(assumed.cluster).chip, model(assumed.model)
     flops_per_s = chip.flops_per_s["bf16"].value * flops_factor
-    fast, slow, memory = (bandwidth_factor * of for of in (chip.fast.value, chip.slow.value, chip.memory_bytes_per_s.value))
+    fast, slow, memory = (
+        bandwidth_factor * of for of in (chip.fast.value, chip.slow.value, chip.memory_bytes_per_s.value)
+    )
     return (
         Row(f"{whose}ridge of the memory", flops_per_s / memory, "FLOP/B"),
         Row(f"{whose}ridge of the fast link", flops_per_s / fast, "FLOP/B"),
         Row(f"{whose}ridge of the network", flops_per_s / slow, "FLOP/B"),
-        Row(f"{whose}computation over tensor all-reduces, t{assumed.tensor}", tp_compute_to_sync(shape.embed, assumed.tensor, flops_per_s, fast)),
+        Row(
+            f"{whose}computation over tensor all-reduces, t{assumed.tensor}",
+            tp_compute_to_sync(shape.embed, assumed.tensor, flops_per_s, fast),
+        ),
         Row(f"{whose}computation over tensor all-reduces, t2", tp_compute_to_sync(shape.embed, 2, flops_per_s, fast)),
-        Row(f"{whose}tokens a replica that hide its gradient sync", tokens_to_hide_sync(assumed.replicas, 2, flops_per_s, slow), "tokens"),
+        Row(
+            f"{whose}tokens a replica that hide its gradient sync",
+            tokens_to_hide_sync(assumed.replicas, 2, flops_per_s, slow),
+            "tokens",
+        ),
     )
 
 
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
     book = Assumed()
-    return (calculated("ch37.exercises", f"twice over a half is {book.flops_factor / book.bandwidth_factor:g}", statement="every ridge moves up 4 times"),)
+    return (
+        calculated(
+            "ch37.exercises",
+            f"twice over a half is {book.flops_factor / book.bandwidth_factor:g}",
+            statement="every ridge moves up 4 times",
+        ),
+    )
 
 
 EXPERIMENT = Question(

@@ -12,7 +12,8 @@ from lab.zoo import ModelShape, model
 
 @dataclass(frozen=True)
 class Assumed:
-    """One sequence of `length` a replica; heads over `tensor` ranks, or the sequence over `context` ranks. All in bf16, causality not counted."""
+    """One sequence of `length` a replica; heads over `tensor` ranks, or the sequence over `context` ranks. All in bf16,
+    causality not counted."""
 
     model: str = "llama3-8b"
     length: int = 131072
@@ -23,26 +24,47 @@ class Assumed:
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
     shape = model(assumed.model)
-    return (*_of("", assumed.length, shape, assumed), *_of("local: ", min(assumed.window, assumed.length), shape, assumed))
+    return (
+        *_of("", assumed.length, shape, assumed),
+        *_of("local: ", min(assumed.window, assumed.length), shape, assumed),
+    )
 
 
 def _of(whose: str, window: int, shape: ModelShape, assumed: Assumed) -> tuple[Row, ...]:
     length = assumed.length
     from_others = min(window, length - length // assumed.context)
-    flops = training_flops_per_token(shape.layers, shape.embed, shape.mlp, shape.vocab, window, shape.kv_heads / shape.heads, shape.gated)
+    flops = training_flops_per_token(
+        shape.layers, shape.embed, shape.mlp, shape.vocab, window, shape.kv_heads / shape.heads, shape.gated
+    )
     return (
         Row(f"{whose}training FLOPs a token", float(flops), "FLOP"),
-        Row(f"{whose}keys and values cached, all layers", shape.layers * float(window_kv_bytes(length, window, shape.kv_heads, shape.head_dim, 2)), "B"),
-        Row(f"{whose}tensor parallelism sends a rank and step", tp_volume_bytes(length, shape.embed, 2, assumed.tensor, 2 * shape.layers), "B"),
+        Row(
+            f"{whose}keys and values cached, all layers",
+            shape.layers * float(window_kv_bytes(length, window, shape.kv_heads, shape.head_dim, 2)),
+            "B",
+        ),
+        Row(
+            f"{whose}tensor parallelism sends a rank and step",
+            tp_volume_bytes(length, shape.embed, 2, assumed.tensor, 2 * shape.layers),
+            "B",
+        ),
         Row(f"{whose}a pipeline boundary sends", activation_bytes(length, shape.embed, 2), "B"),
         Row(f"{whose}context parallelism: hops a layer", int(window_hops(window, length, assumed.context))),
-        Row(f"{whose}context parallelism sends a rank and layer forward", from_others * kv_bytes_per_token(shape.kv_heads, shape.head_dim, 2), "B"),
+        Row(
+            f"{whose}context parallelism sends a rank and layer forward",
+            from_others * kv_bytes_per_token(shape.kv_heads, shape.head_dim, 2),
+            "B",
+        ),
     )
 
 
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
     evidence = "b S H e has no window in it: an all-reduce carries the stream, whatever attention looked at"
-    return (calculated("ch37.exercises", evidence, statement="tensor parallelism and pipeline boundaries send as much as before"),)
+    return (
+        calculated(
+            "ch37.exercises", evidence, statement="tensor parallelism and pipeline boundaries send as much as before"
+        ),
+    )
 
 
 EXPERIMENT = Question(

@@ -14,7 +14,8 @@ MESHES = {
     "deepseek-v3": {"expert": 64, "data": 2, "pipe": 16},
     "mixtral-8x22b": {"tensor": 4, "expert": 8, "data": 2},
 }
-"""Sources: Llama 3 report, Table 4; DeepSeek-V3 report, section 3.2 (TP 1, PP 16, EP 64 on 2,048 GPUs); the book's Ch. 36."""
+"""Sources: Llama 3 report, Table 4; DeepSeek-V3 report, section 3.2 (TP 1, PP 16, EP 64 on 2,048 GPUs); the book's Ch.
+36."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,10 @@ def spans(cluster_name: str) -> dict[tuple[str, str], int]:
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
     found = spans(assumed.cluster)
-    return tuple(Row(f"{name}: {axis} of {MESHES[name][axis]} spans", count, "domain" if count == 1 else "domains") for (name, axis), count in found.items())
+    return tuple(
+        Row(f"{name}: {axis} of {MESHES[name][axis]} spans", count, "domain" if count == 1 else "domains")
+        for (name, axis), count in found.items()
+    )
 
 
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
@@ -49,7 +53,8 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
         decided(
             "ch37.exercises",
             not none,
-            f"{', '.join(none)} has no tensor parallelism; its experts of 64 ranks lie in {found['deepseek-v3', 'expert']} nodes of 8",
+            f"{', '.join(none)} has no tensor parallelism; its experts of 64 ranks lie in "
+            f"{found['deepseek-v3', 'expert']} nodes of 8",
             statement="all three keep tensor parallelism inside NVLink",
             disputed="6-8:D-146",
         ),

@@ -13,7 +13,8 @@ DAY = 86400
 
 @dataclass(frozen=True)
 class Assumed:
-    """Tokens in proportion to parameters; the larger run keeps `kept_utilisation` of the smaller one's FLOP/s a device."""
+    """Tokens in proportion to parameters; the larger run keeps `kept_utilisation` of the smaller one's FLOP/s a
+    device."""
 
     parameters: float = 7e9
     devices: int = 64
@@ -27,7 +28,9 @@ class Assumed:
 
 def larger_days(assumed: Assumed) -> float:
     """Days of the larger run."""
-    small, large = (training_flops(n, assumed.tokens_per_parameter * n) for n in (assumed.parameters, assumed.larger_parameters))
+    small, large = (
+        training_flops(n, assumed.tokens_per_parameter * n) for n in (assumed.parameters, assumed.larger_parameters)
+    )
     return assumed.days * (large / small) * assumed.devices / assumed.larger_devices / assumed.kept_utilisation
 
 
@@ -51,7 +54,10 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
 
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
     days = larger_days(Assumed())
-    evidence = f"ten times the parameters on ten times the tokens are 100 times the FLOPs, on ten times the devices {days:g} days"
+    evidence = (
+        "ten times the parameters on ten times the tokens are 100 times the FLOPs, on ten times the devices "
+        f"{days:g} days"
+    )
     return (calculated("ch37.exercises", evidence, statement="70 days"),)
 
 

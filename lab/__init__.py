@@ -1,4 +1,5 @@
-"""What a sharded program communicates: predicted by theory, read from the compiled program, settled to the byte. Imports no JAX."""
+"""What a sharded program communicates: predicted by theory, read from the compiled program, settled to the byte.
+Imports no JAX."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ def inspect(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> L
     """The ledger of a compiled program; prints as a table in a terminal and in a notebook.
 
     Args:
-      program: a plain or jitted function, a lowered or compiled one, or the path of a compiled text or of an XLA dump's folder.
+      program: a plain or jitted function, a lowered or compiled one, or the path of a compiled text or of an XLA dump's
+        folder.
       args: the function's arguments, as arrays or `jax.ShapeDtypeStruct`s with shardings.
       mesh: a `jax.sharding.Mesh` or `lab.meshes.axes.Axes`; by default the mesh of the arguments' shardings.
       target: what it is compiled for, such as "gpu:h100:2x8": decides which transfers leave a host or a slice.
@@ -45,7 +47,9 @@ def diagnose(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> 
     return diagnosis.of(inspection.read_one(program, *args, mesh=mesh, target=target)).findings
 
 
-def assert_communication(program: Any, *args: Any, budget: Iterable[Allowance], mesh: Any = None, target: Any = None) -> Ledger:
+def assert_communication(
+    program: Any, *args: Any, budget: Iterable[Allowance], mesh: Any = None, target: Any = None
+) -> Ledger:
     """Holds a program to a budget: what no line of it allows is over it, so that `budget=[]` allows nothing.
 
     Args:
@@ -65,7 +69,8 @@ def assert_communication(program: Any, *args: Any, budget: Iterable[Allowance], 
 
 
 def mesh(target: str, **axes: int) -> Any:
-    """The `jax.sharding.Mesh` of a target, axes in the order of `mesh.devices`: `lab.mesh("gpu:h100:2x8", data=2, tensor=8)` needs no GPU.
+    """The `jax.sharding.Mesh` of a target, axes in the order of `mesh.devices`: `lab.mesh("gpu:h100:2x8", data=2,
+    tensor=8)` needs no GPU.
 
     For "cpu:8" call it before anything else starts JAX: it asks for eight fake devices.
 

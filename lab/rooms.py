@@ -1,6 +1,8 @@
-"""The rooms of this package, in the one order in which they may import: a room imports from those above it, never from those below.
+"""The rooms of this package, in the one order in which they may import: a room imports from those above it, never from
+those below.
 
-Lazy imports and those for types alone count. `python -m tests.rooms` prints what breaks the order; a test finds nothing.
+Lazy imports and those for types alone count. `python -m tests.rooms` prints what breaks the order; a test finds
+nothing.
 """
 
 ROOMS = (

@@ -16,7 +16,8 @@ def device_count(target: Target) -> int:
 
 
 def resolve_attached(target: Target) -> Target:
-    """The target itself; of attached devices their platform, chip (None where the table of hardware lacks it), processes and devices a process."""
+    """The target itself; of attached devices their platform, chip (None where the table of hardware lacks it),
+    processes and devices a process."""
     if target.platform != "attached":
         return target
     import jax

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+
 from lab.meshes.errors import Unusable
 from lab.meshes.picture import mesh_svg
 
@@ -97,7 +98,10 @@ class Axes:
         """One axis as several, in its place: every device keeps its position."""
         at = self._index(name)
         if prod(parts.values()) != self.sizes[at]:
-            raise Unusable(f"axis {name}={self.sizes[at]} does not split into {dict(parts)}; their product must be {self.sizes[at]}")
+            raise Unusable(
+                f"axis {name}={self.sizes[at]} does not split into {dict(parts)}; their product must be "
+                f"{self.sizes[at]}"
+            )
         return Axes(
             self.names[:at] + tuple(parts) + self.names[at + 1 :],
             self.sizes[:at] + tuple(parts.values()) + self.sizes[at + 1 :],
@@ -109,7 +113,9 @@ class Axes:
         first = self._index(merged[0]) if merged else 0
         last = first + len(merged)
         if not merged or self.names[first:last] != merged:
-            raise Unusable(f"axes {', '.join(merged) or 'none'} are not neighbours in {self}; merge axes that stand side by side")
+            raise Unusable(
+                f"axes {', '.join(merged) or 'none'} are not neighbours in {self}; merge axes that stand side by side"
+            )
         return Axes(
             self.names[:first] + (into,) + self.names[last:],
             self.sizes[:first] + (prod(self.sizes[first:last]),) + self.sizes[last:],

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def prepare(targets: Collection[Target]) -> None:
     """Gets JAX ready to compile for these targets; call it before anything else uses JAX.
 
-    Unless `attached` is among them, JAX starts on CPUs only and looks for no accelerator. Variables that are set already stay.
+    Unless `attached` is among them, JAX starts on CPUs only and looks for no accelerator. Variables that are set
+    already stay.
 
     Raises:
       Unusable: JAX has started with fewer fake CPU devices than a target asks for.
@@ -40,7 +41,8 @@ _QUIET = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # A plugin that only compiles needs no cuDNN.
 }
-# The last two keep libtpu from warning that it cannot tell on which TPU it runs; it compiles for the topology asked for.
+# The last two keep libtpu from warning that it cannot tell on which TPU it runs; it compiles for the topology asked
+# for.
 _NO_ACCELERATOR = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5e-8",
@@ -51,8 +53,8 @@ _NO_ACCELERATOR = {
 def make_mesh(target: Target, axes: Axes, chip_text: str | None = None) -> Mesh:
     """The mesh of JAX for a target, all axes of type Auto.
 
-    Consecutive GPUs share a host. TPUs stand as `jax.experimental.mesh_utils` puts them, slices on the first axis that they divide.
-    `chip_text` describes a GPU to XLA, in place of the text that `lab.meshes.chip_texts` has.
+    Consecutive GPUs share a host. TPUs stand as `jax.experimental.mesh_utils` puts them, slices on the first axis that
+    they divide. `chip_text` describes a GPU to XLA, in place of the text that `lab.meshes.chip_texts` has.
 
     Raises:
       Unusable: axes and target differ in size, a plugin is missing, or the plugin refuses the topology.

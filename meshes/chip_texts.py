@@ -1,6 +1,7 @@
 """Texts that describe a GPU to XLA (`GpuTargetConfigProto`), one file a chip in `chips/`.
 
-The first line of a file tells its origin. A line that ends in `# since jaxlib 0.11` holds a field that an older XLA refuses.
+The first line of a file tells its origin. A line that ends in `# since jaxlib 0.11` holds a field that an older XLA
+refuses.
 """
 
 from __future__ import annotations

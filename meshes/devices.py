@@ -1,4 +1,5 @@
-"""From a target to the devices and the mesh of JAX. Importing this module imports JAX; `lab.meshes.targets` does so late."""
+"""From a target to the devices and the mesh of JAX. Importing this module imports JAX; `lab.meshes.targets` does so
+late."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 from jax.experimental import mesh_utils, topologies
 from jax.sharding import AxisType, Mesh
+
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.chip_texts import chip_text
@@ -78,7 +80,9 @@ def _devices(target: Target, text: str | None = None) -> tuple[jax.Device, ...]:
         return tuple(_cpu_devices(target.devices))
     if not plugins.installed(target.platform):
         command = plugins.install_command(target.platform)
-        raise Unusable(f"target {target}: the compile-only plugin for {target.platform.upper()}s is not installed; run: {command}")
+        raise Unusable(
+            f"target {target}: the compile-only plugin for {target.platform.upper()}s is not installed; run: {command}"
+        )
     return tuple(_ahead_of_time(target, text))
 
 
@@ -87,14 +91,20 @@ def _ahead_of_time(target: Target, text: str | None) -> list[jax.Device]:
     try:
         return (_gpu_cluster(target, text) if target.platform == "gpu" else _tpu_slices(target)).devices
     except NotImplementedError as refusal:
-        raise Unusable(f"target {target}: JAX has started without this plugin; call lab.meshes.backends.prepare before it starts") from refusal
+        raise Unusable(
+            f"target {target}: JAX has started without this plugin; call lab.meshes.backends.prepare before it starts"
+        ) from refusal
     except RuntimeError as refusal:
-        raise Unusable(f"target {target}: the plugin refuses it: {first_line(refusal).rstrip('.')}; choose another topology") from refusal
+        raise Unusable(
+            f"target {target}: the plugin refuses it: {first_line(refusal).rstrip('.')}; choose another topology"
+        ) from refusal
 
 
 def _gpu_cluster(target: Target, text: str | None) -> topologies.TopologyDescription:
     topology = f"1x{target.hosts}x{target.per_host}"
-    return topologies.get_topology_desc("any", platform="cuda", topology=topology, target_config=text or chip_text(target.chip))
+    return topologies.get_topology_desc(
+        "any", platform="cuda", topology=topology, target_config=text or chip_text(target.chip)
+    )
 
 
 def _tpu_slices(target: Target) -> topologies.TopologyDescription:

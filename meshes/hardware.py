@@ -42,7 +42,8 @@ class Link(Figure):
     """All links of a kind that one chip has: `value` [B/s] in one direction.
 
     Attributes:
-      links: how many they are, where a message uses one of them; NVLinks behind a switch and network adapters count as one.
+      links: how many they are, where a message uses one of them; NVLinks behind a switch and network adapters count as
+        one.
     """
 
     name: str = ""
@@ -61,7 +62,8 @@ class Link(Figure):
 
 @dataclass(frozen=True)
 class MeasuredLink(Link):
-    """A link as a collective meets it: `value` is beta [B/s], of one direction of one device; errors are standard errors of the fit.
+    """A link as a collective meets it: `value` is beta [B/s], of one direction of one device; errors are standard
+    errors of the fit.
 
     Attributes:
       alpha_s: seconds a message takes however short.
@@ -106,7 +108,8 @@ def chip_names(platform: str) -> tuple[str, ...]:
 
 
 def known_chip(card: str) -> Chip | None:
-    """`NVIDIA H100 80GB HBM3` and `TPU v5 lite` to their rows of the table, which has no cards with other memory or links of the same name."""
+    """`NVIDIA H100 80GB HBM3` and `TPU v5 lite` to their rows of the table, which has no cards with other memory or
+    links of the same name."""
     if tpu := re.fullmatch(r"TPU ?(.+)", card):
         name = _TPUS.get(tpu[1], tpu[1])
         return chip(name) if name in chip_names("tpu") else None
@@ -128,7 +131,8 @@ def chip(name: str) -> Chip:
 
 
 def measured_link(path: Path, primitive: str = "permute", algorithm: str = "lax") -> MeasuredLink:
-    """The link that `lab bench --save` measured, as alpha and beta of one algorithm of one primitive, by default of plain messages.
+    """The link that `lab bench --save` measured, as alpha and beta of one algorithm of one primitive, by default of
+    plain messages.
 
     Raises:
       Unusable: the file is no such record, or has no fit of this name.
@@ -137,7 +141,9 @@ def measured_link(path: Path, primitive: str = "permute", algorithm: str = "lax"
     fit = next((fit for fit in record["fits"] if _is_of(fit, primitive, algorithm)), {})
     if not fit.get("bytes_per_s"):
         fitted = ", ".join(f"{fit['primitive']} by {fit['algorithm']}" for fit in record["fits"] if fit["bytes_per_s"])
-        raise Unusable(f"{path}: no fit of {primitive} by {algorithm}; it has {fitted or 'none at all: time three sizes or more'}")
+        raise Unusable(
+            f"{path}: no fit of {primitive} by {algorithm}; it has {fitted or 'none at all: time three sizes or more'}"
+        )
     return MeasuredLink(
         value=fit["bytes_per_s"],
         source=f"{record['command']}, {record['devices']} x {record['card']}, jax {record['jax']}, {record['date']}",
@@ -150,13 +156,16 @@ def measured_link(path: Path, primitive: str = "permute", algorithm: str = "lax"
 
 
 def measured_points(path: Path, primitive: str, algorithm: str) -> tuple[tuple[float, float], ...]:
-    """(wire bytes, seconds) of one algorithm of one primitive at every size that `lab bench --save` timed, the smallest first.
+    """(wire bytes, seconds) of one algorithm of one primitive at every size that `lab bench --save` timed, the smallest
+    first.
 
     Raises:
       Unusable: the file is no such record, or has no time of this name.
     """
     record = _record(path)
-    points = [(point["wire_bytes"], point["seconds"]) for point in record["points"] if _is_of(point, primitive, algorithm)]
+    points = [
+        (point["wire_bytes"], point["seconds"]) for point in record["points"] if _is_of(point, primitive, algorithm)
+    ]
     if not points:
         timed = dict.fromkeys(f"{point['primitive']} by {point['algorithm']}" for point in record["points"])
         raise Unusable(f"{path}: no time of {primitive} by {algorithm}; it has {', '.join(timed) or 'none'}")

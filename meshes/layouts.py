@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from jax.sharding import PartitionSpec
+
 from lab.meshes.axes import AXIS_ORDER, Axes
 from lab.meshes.errors import Unusable
 
@@ -15,9 +16,9 @@ from lab.meshes.errors import Unusable
 class Layout:
     """Rules "this axis splits this dim", without an order among them.
 
-    So `|` is the union of two sets: associative, commutative and idempotent, with `Layout()`, replication, as its identity. Order
-    enters only where a spec is written: axes that split one dim stand in the mesh's order, which is `AXIS_ORDER` unless one's own
-    is given (`axes.names`).
+    So `|` is the union of two sets: associative, commutative and idempotent, with `Layout()`, replication, as its
+    identity. Order enters only where a spec is written: axes that split one dim stand in the mesh's order, which is
+    `AXIS_ORDER` unless one's own is given (`axes.names`).
 
     Attributes:
       rules: pairs of a logical dim and a mesh axis; a dim without a rule is whole on every device.
@@ -45,7 +46,10 @@ class Layout:
             return tuple(axes)
         if strange := sorted(set(axes) - set(order)):
             known = ", ".join(order)
-            raise Unusable(f"axis {strange[0]!r} splits dim {dim!r} and is not among the axes {known}; add it or give the mesh's own order")
+            raise Unusable(
+                f"axis {strange[0]!r} splits dim {dim!r} and is not among the axes {known}; add it or give the mesh's "
+                "own order"
+            )
         return tuple(sorted(axes, key=order.index))
 
     def spec(self, *dims: str | None, order: Sequence[str] = AXIS_ORDER) -> PartitionSpec:
@@ -82,7 +86,10 @@ def _check_used_once(dims: Sequence[str | None], axes: Iterable[tuple[str, ...]]
         for name in names:
             if name in user:
                 array = ", ".join(map(repr, dims))
-                raise Unusable(f"axis {name!r} splits both {user[name]!r} and {dim!r} of an array ({array}); drop one of the two rules")
+                raise Unusable(
+                    f"axis {name!r} splits both {user[name]!r} and {dim!r} of an array ({array}); drop one of the two "
+                    "rules"
+                )
             user[name] = dim
 
 

@@ -15,7 +15,8 @@ Index = int | None
 
 
 def mesh_svg(shape: Mapping[str, int], domains: Sequence[int] | None = None, domain: str = "host") -> str:
-    """Positions of `mesh.devices` in rows (last axis but one) and columns (last axis), coloured by domain; long axes are cut.
+    """Positions of `mesh.devices` in rows (last axis but one) and columns (last axis), coloured by domain; long axes
+    are cut.
 
     Args:
       shape: names and sizes of the axes, in the mesh's order.
@@ -33,8 +34,15 @@ def mesh_svg(shape: Mapping[str, int], domains: Sequence[int] | None = None, dom
         place = (*above, plane)
         cells = [] if None in place else _cells(names, sizes, place, rows, columns, cell_width, domains, domain)
         title = _text(LINE, LINE - 6, _place(names, place) if None not in place else "...", "start")
-        panels.append(f'<g transform="translate({right * width + GAP / 2:g} {down * height})">{title}{"".join(cells)}</g>')
-    return _drawn(width * len(planes) + GAP, height * prod(map(len, outer)), f"mesh {','.join(f'{name}={size}' for name, size in shape.items())}: {devices:,} devices", panels)
+        panels.append(
+            f'<g transform="translate({right * width + GAP / 2:g} {down * height})">{title}{"".join(cells)}</g>'
+        )
+    return _drawn(
+        width * len(planes) + GAP,
+        height * prod(map(len, outer)),
+        f"mesh {','.join(f'{name}={size}' for name, size in shape.items())}: {devices:,} devices",
+        panels,
+    )
 
 
 def _most(sizes: Iterable[int]) -> int:
@@ -69,7 +77,10 @@ def _cells(
         position = int(np.ravel_multi_index((*place, row, column), sizes))
         at = f", {domain} {domains[position]}" if domains is not None else ""
         told = f"<title>position {position}: {_place(names, (*place, row, column))}{at}</title>"
-        box = f'<rect x="{left}" y="{top}" width="{width - 2}" height="{CELL_HEIGHT - 2}" rx="3" style="fill:{_fill(domains, position)}"/>'
+        box = (
+            f'<rect x="{left}" y="{top}" width="{width - 2}" height="{CELL_HEIGHT - 2}" rx="3" '
+            f'style="fill:{_fill(domains, position)}"/>'
+        )
         yield f"<g>{told}{box}{_text(left + width / 2 - 1, top + 14, str(position), 'middle')}</g>"
 
 
@@ -88,6 +99,12 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
 
 
 def _drawn(width: float, height: float, title: str, parts: Iterable[str]) -> str:
-    style = "font:12px system-ui,sans-serif;color:light-dark(#1b1f24,#e6e8eb);background:light-dark(#fff,#14171b);fill:currentColor"
+    style = (
+        "font:12px "
+        "system-ui,sans-serif;color:light-dark(#1b1f24,#e6e8eb);background:light-dark(#fff,#14171b);fill:currentColor"
+    )
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{title}" {size} style="{style}">{"".join(parts)}</svg>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{title}" {size} '
+        f'style="{style}">{"".join(parts)}</svg>'
+    )

@@ -17,10 +17,16 @@ def installed(platform: str) -> bool:
 def ptxas() -> Path | None:
     """NVIDIA's assembler, without which XLA compiles for no GPU: of the gpu extra, or of a CUDA that is there."""
     wheels = find_spec("nvidia")
-    folders = [path for folder in (wheels.submodule_search_locations if wheels else ()) for path in sorted(Path(folder).glob("*/bin"))]
+    folders = [
+        path
+        for folder in (wheels.submodule_search_locations if wheels else ())
+        for path in sorted(Path(folder).glob("*/bin"))
+    ]
     folders += [Path(root) / "bin" for root in (os.environ.get("CUDA_ROOT"), "/usr/local/cuda", "/opt/cuda") if root]
     on_path = shutil.which("ptxas")
-    return next((folder / "ptxas" for folder in folders if (folder / "ptxas").exists()), Path(on_path) if on_path else None)
+    return next(
+        (folder / "ptxas" for folder in folders if (folder / "ptxas").exists()), Path(on_path) if on_path else None
+    )
 
 
 def install_command(platform: str) -> str:

@@ -1,4 +1,5 @@
-"""Where a program is compiled, and perhaps run: `cpu:8`, `gpu:h100:2x8`, `tpu:v5p:2x2x4*2` or `attached`. Imports no JAX."""
+"""Where a program is compiled, and perhaps run: `cpu:8`, `gpu:h100:2x8`, `tpu:v5p:2x2x4*2` or `attached`. Imports no
+JAX."""
 
 from __future__ import annotations
 
@@ -7,12 +8,15 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable
 from lab.meshes.hardware import chip, chip_names
 
 MOST_CPUS = 4096
-FORMS = "cpu:DEVICES (cpu:8), gpu:CHIP:HOSTSxGPUS (gpu:h100:2x8), tpu:CHIP:TOPOLOGY[*SLICES] (tpu:v5p:2x2x4*2) or attached"
+FORMS = (
+    "cpu:DEVICES (cpu:8), gpu:CHIP:HOSTSxGPUS (gpu:h100:2x8), tpu:CHIP:TOPOLOGY[*SLICES] (tpu:v5p:2x2x4*2) or attached"
+)
 
 
 @dataclass(frozen=True)
@@ -74,20 +78,29 @@ def parse_target(text: str) -> Target:
     if not sizes or (platform == "cpu") != (name == "") or rest.startswith(":"):
         raise Unusable(f"target {text!r}: expected {FORMS}")
     if name and name not in chip_names(platform):
-        raise Unusable(f"target {text!r}: unknown {platform} chip {name!r}; known are {', '.join(chip_names(platform))}")
+        raise Unusable(
+            f"target {text!r}: unknown {platform} chip {name!r}; known are {', '.join(chip_names(platform))}"
+        )
     target = Target(platform, name or None, tuple(map(int, sizes[1].split("x"))), int(sizes[2] or 1))
     _check_extent(text, target)
     return target
 
 
 def _check_extent(text: str, target: Target) -> None:
-    """Compilers of larger TPU slices end the process, or make what no pod holds; many fake CPU devices take minutes to start."""
+    """Compilers of larger TPU slices end the process, or make what no pod holds; many fake CPU devices take minutes to
+    start."""
     if target.platform == "cpu" and target.devices > MOST_CPUS:
-        raise Unusable(f"target {text!r}: expected {MOST_CPUS:,} fake CPU devices at most; name GPUs or TPUs, of which there may be more")
+        raise Unusable(
+            f"target {text!r}: expected {MOST_CPUS:,} fake CPU devices at most; name GPUs or TPUs, of which there may "
+            "be more"
+        )
     pod = chip(target.chip).pod if target.chip else ()
     sides = zip(sorted(target.shape, reverse=True), sorted(pod, reverse=True), strict=False)
     if any(side > most for side, most in sides):
-        raise Unusable(f"target {text!r}: a slice lies in one pod, of {'x'.join(map(str, pod))} chips; join slices, as in tpu:{target.chip}:{'x'.join(map(str, pod))}*2")
+        raise Unusable(
+            f"target {text!r}: a slice lies in one pod, of {'x'.join(map(str, pod))} chips; join slices, as in "
+            f"tpu:{target.chip}:{'x'.join(map(str, pod))}*2"
+        )
 
 
 _N = "[1-9][0-9]*"

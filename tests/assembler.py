@@ -1,7 +1,8 @@
 """A stand-in for NVIDIA's assembler, `ptxas`, that assembles nothing.
 
-XLA starts it once for each kernel, which is two fifths of what compiling for GPUs takes, though what is compiled ahead of time never runs. Texts and
-memory are the same (`tests/test_assembler.py` compares them). When it is asked for its version, the real one answers.
+XLA starts it once for each kernel, which is two fifths of what compiling for GPUs takes, though what is compiled ahead
+of time never runs. Texts and memory are the same (`tests/test_assembler.py` compares them). When it is asked for its
+version, the real one answers.
 """
 
 import os

@@ -45,11 +45,18 @@ def _module(name: str, known: dict[str, Path]) -> str | None:
 
 def room(module: str) -> int:
     """The place of a module's room in the order."""
-    return max((at for at, name in enumerate(ROOMS) if f"{module}.".startswith(f"{name}.")), key=lambda at: len(ROOMS[at]))
+    return max(
+        (at for at, name in enumerate(ROOMS) if f"{module}.".startswith(f"{name}.")), key=lambda at: len(ROOMS[at])
+    )
 
 
 def upward(arrows: dict[str, set[str]]) -> list[str]:
-    return [f"{one} imports {other}" for one, others in arrows.items() for other in sorted(others) if room(other) > room(one)]
+    return [
+        f"{one} imports {other}"
+        for one, others in arrows.items()
+        for other in sorted(others)
+        if room(other) > room(one)
+    ]
 
 
 def circle(arrows: dict[str, set[str]]) -> list[str]:
@@ -64,5 +71,10 @@ def circle(arrows: dict[str, set[str]]) -> list[str]:
 if __name__ == "__main__":
     found = graph()
     wrong, cycle = upward(found), circle(found)
-    print(*wrong, " -> ".join(cycle), f"{len(found)} modules, {len(wrong)} arrows upward, {bool(cycle):d} circles", sep="\n")
+    print(
+        *wrong,
+        " -> ".join(cycle),
+        f"{len(found)} modules, {len(wrong)} arrows upward, {bool(cycle):d} circles",
+        sep="\n",
+    )
     sys.exit(bool(wrong or cycle))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from lab.meshes import plugins
 
 COMPILED = """
@@ -24,6 +25,9 @@ print(compiled.as_text(), compiled.memory_analysis().temp_size_in_bytes)
 def test_texts_and_memory_are_the_same_without_machine_code():
     real = {name: value for name, value in os.environ.items() if name != "CUDA_ROOT"}
     assert "CUDA_ROOT" in os.environ
-    runs = [subprocess.Popen([sys.executable, "-c", COMPILED], env=each, stdout=subprocess.PIPE, text=True) for each in (real, os.environ)]
+    runs = [
+        subprocess.Popen([sys.executable, "-c", COMPILED], env=each, stdout=subprocess.PIPE, text=True)
+        for each in (real, os.environ)
+    ]
     assembled, not_assembled = (run.communicate()[0] for run in runs)
     assert "all-reduce" in assembled and assembled == not_assembled

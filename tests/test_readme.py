@@ -3,13 +3,13 @@
 import re
 
 import pytest
+
+from lab.compile.inspection import inspect_program
+from lab.compile.sources import builder
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
-
-from lab.compile.inspection import inspect_program
-from lab.compile.sources import builder
 from lab.report.tables import columns_text, total_columns, transfer_columns
 from tests.paths import ROOT
 
@@ -18,7 +18,8 @@ COMMAND = "$ lab inspect step.py:build --mesh fsdp=16,tensor=8 --target gpu:h100
 
 
 def rows(text: str) -> list[list[str]]:
-    """The numbers of each row of a table: all up to the element type, which compilers of several versions agree on; not their order."""
+    """The numbers of each row of a table: all up to the element type, which compilers of several versions agree on; not
+    their order."""
     lines = [re.split(r"  +", line) for line in text.splitlines() if re.search(r"all_|reduce_|^all ", line)]
     return [line[:7] for line in lines]
 

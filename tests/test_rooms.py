@@ -11,7 +11,18 @@ from lab.rooms import ROOMS
 from tests import rooms
 from tests.paths import ROOT
 
-WITHOUT_JAX = ("lab.hlo", "lab.book", "lab.zoo", "lab.core.ledger", "lab.settle", "lab.cli", "lab.guard.pytest_plugin", "lab.meshes.axes", "lab.meshes.targets", "lab.meshes.hardware")
+WITHOUT_JAX = (
+    "lab.hlo",
+    "lab.book",
+    "lab.zoo",
+    "lab.core.ledger",
+    "lab.settle",
+    "lab.cli",
+    "lab.guard.pytest_plugin",
+    "lab.meshes.axes",
+    "lab.meshes.targets",
+    "lab.meshes.hardware",
+)
 
 
 def importers(room: str, *forbidden: str) -> list[str]:
@@ -19,7 +30,11 @@ def importers(room: str, *forbidden: str) -> list[str]:
     files = {name: path for name, path in rooms.modules().items() if f"{name}.".startswith(f"{room}.")}
     assert files, f"no such room: {room}"
     found = [(name, other) for name, path in files.items() for other in rooms.imported(path)]
-    return [f"{name} imports {other}" for name, other in found if any(f"{other}.".startswith(f"{module}.") for module in forbidden)]
+    return [
+        f"{name} imports {other}"
+        for name, other in found
+        if any(f"{other}.".startswith(f"{module}.") for module in forbidden)
+    ]
 
 
 def test_no_arrow_points_upward_and_there_is_no_circle():
@@ -36,7 +51,9 @@ def test_lazy_and_typing_imports_count(tmp_path):
         (tmp_path / folder).mkdir()
     (tmp_path / "lab.core").mkdir()
     (tmp_path / "lab/report").mkdir()
-    (tmp_path / "lab/report/tables.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lab.core.ledger import Ledger\n")
+    (tmp_path / "lab/report/tables.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lab.core.ledger import Ledger\n"
+    )
     (tmp_path / "lab/core/ledger.py").write_text("def show():\n    from lab.report.tables import text\n")
     arrows = rooms.graph(tmp_path)
     assert rooms.upward(arrows) == ["lab.core.ledger imports lab.report.tables"]
@@ -60,7 +77,12 @@ def test_experiments_alone_import_experiments():
 
 def test_no_string_is_the_name_of_an_experiment():
     files = {name: path for name, path in rooms.modules().items() if not name.startswith("lab.experiments")}
-    strings = [(name, node.value) for name, path in files.items() for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+    strings = [
+        (name, node.value)
+        for name, path in files.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+    ]
     assert [(name, text) for name, text in strings if text in registry.names()] == []
 
 

@@ -1,4 +1,5 @@
-"""Attention over a split sequence without a ring: all keys gathered, or tokens exchanged for heads. One rank's part, inside `jax.shard_map`."""
+"""Attention over a split sequence without a ring: all keys gathered, or tokens exchanged for heads. One rank's part,
+inside `jax.shard_map`."""
 
 from __future__ import annotations
 
@@ -14,11 +15,14 @@ from lab.meshes.errors import Unusable
 
 
 def gathered_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str) -> jax.Array:
-    """Every rank gathers all keys and values and attends with its own queries, [B, S, K, G, H] (Llama team 2024; Ch. 34, `ch34.cp`).
+    """Every rank gathers all keys and values and attends with its own queries, [B, S, K, G, H] (Llama team 2024; Ch.
+    34, `ch34.cp`).
 
     Cost: two all-gathers of b S K H forward, in the backward pass two reduce-scatters of as much.
     """
-    q_at_S = CONTIGUOUS.positions(q_BSKGH.shape[1] * jax.lax.axis_size(axis), jax.lax.axis_index(axis), jax.lax.axis_size(axis))
+    q_at_S = CONTIGUOUS.positions(
+        q_BSKGH.shape[1] * jax.lax.axis_size(axis), jax.lax.axis_index(axis), jax.lax.axis_size(axis)
+    )
     with jax.named_scope("keys"):
         k_BTKH = jax.lax.all_gather(k_BTKH, axis, axis=1, tiled=True)
     with jax.named_scope("values"):
@@ -39,8 +43,16 @@ def _copies(kv_heads: int, ranks: int) -> int:
     return max(1, ranks // kv_heads)
 
 
-def ulysses_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str, attend: Callable[..., jax.Array] = tiles.attend) -> jax.Array:
-    """Every rank exchanges its share of the tokens of all heads for all tokens of its share of the heads, attends, and exchanges back (Jacobs et al. 2023).
+def ulysses_attention(
+    q_BSKGH: jax.Array,
+    k_BTKH: jax.Array,
+    v_BTKH: jax.Array,
+    mask: Mask,
+    axis: str,
+    attend: Callable[..., jax.Array] = tiles.attend,
+) -> jax.Array:
+    """Every rank exchanges its share of the tokens of all heads for all tokens of its share of the heads, attends, and
+    exchanges back (Jacobs et al. 2023).
 
     Args:
       attend: attention of a rank's heads, to be given (q, k, v, mask).
@@ -54,7 +66,10 @@ def ulysses_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, 
     copies = _copies(K, jax.lax.axis_size(axis))
     q_BSKGH = q_BSKGH.reshape(B, S, K * copies, G // copies, H)
     k_BTKH, v_BTKH = (jnp.repeat(x_BTKH, copies, axis=2) for x_BTKH in (k_BTKH, v_BTKH))
-    whole = {name: _exchanged(name, x, axis, 2, 1) for name, x in {"queries": q_BSKGH, "keys": k_BTKH, "values": v_BTKH}.items()}
+    whole = {
+        name: _exchanged(name, x, axis, 2, 1)
+        for name, x in {"queries": q_BSKGH, "keys": k_BTKH, "values": v_BTKH}.items()
+    }
     y_BSKGH = attend(*whole.values(), mask)
     return _exchanged("outputs", y_BSKGH, axis, 1, 2).reshape(B, S, K, G, H)
 

@@ -1,4 +1,5 @@
-"""Which keys a query sees, by positions in the whole sequence: those of a part of it, or in another order, are masked alike."""
+"""Which keys a query sees, by positions in the whole sequence: those of a part of it, or in another order, are masked
+alike."""
 
 from __future__ import annotations
 
@@ -25,8 +26,10 @@ class Mask:
     window: int = 0
 
     def __post_init__(self) -> None:
-        if self.window < 0 or self.window and not self.causal:
-            raise Unusable(f"window={self.window}, causal={self.causal}: expected 0 for all keys, or a size of a causal window")
+        if self.window < 0 or (self.window and not self.causal):
+            raise Unusable(
+                f"window={self.window}, causal={self.causal}: expected 0 for all keys, or a size of a causal window"
+            )
 
     def seen(self, q_at_S: jax.Array, k_at_T: jax.Array) -> jax.Array:
         """[S, T], of queries and keys at these positions."""

@@ -51,17 +51,22 @@ class Order:
         return jnp.concatenate([self.piece(rank, i, ranks) * size + jnp.arange(size) for i in range(self.pieces)])
 
     def whole(self, length: int, ranks: int) -> jax.Array:
-        """[length], the positions of all tokens, one rank's after the other's: a batch comes with its tokens in this order."""
+        """[length], the positions of all tokens, one rank's after the other's: a batch comes with its tokens in this
+        order."""
         return jnp.concatenate([self.positions(length, rank, ranks) for rank in range(ranks)])
 
 
 def _zigzag_others(rank: Index, source: Index) -> tuple[Pair, ...]:
-    """The late piece sees every early one; of the others the one that lies before: the source's early one, or both late ones' pair."""
+    """The late piece sees every early one; of the others the one that lies before: the source's early one, or both late
+    ones' pair."""
     i = jnp.where(source < rank, 0, 1)
     return (1, 0), (i, i)
 
 
 CONTIGUOUS = Order("contiguous", 1, lambda rank, i, ranks: rank, ((0, 0),), lambda rank, source: ((0, 0),))
 """Rank r has chunk r; under a causal mask it has r + 1/2 blocks to work on, and goes through all."""
-ZIGZAG = Order("zigzag", 2, lambda rank, i, ranks: (2 * ranks - 1 - rank) if i else rank, ((0, 0), (1, 0), (1, 1)), _zigzag_others)
-"""Rank r has pieces r and 2 P - 1 - r of 2 P: under a causal mask every rank has half a block to work on at every hop (Ch. 17, `ch17.causal_skip`)."""
+ZIGZAG = Order(
+    "zigzag", 2, lambda rank, i, ranks: (2 * ranks - 1 - rank) if i else rank, ((0, 0), (1, 0), (1, 1)), _zigzag_others
+)
+"""Rank r has pieces r and 2 P - 1 - r of 2 P: under a causal mask every rank has half a block to work on at every hop
+(Ch. 17, `ch17.causal_skip`)."""

@@ -1,9 +1,12 @@
-"""Ring attention (Liu et al. 2023; Ch. 17): queries stay, keys and values go round, and what a rank has of each block merges.
+"""Ring attention (Liu et al. 2023; Ch. 17): queries stay, keys and values go round, and what a rank has of each block
+merges.
 
-Every block is sent on before it is worked on, so that the next can come meanwhile. The backward pass sends keys and values round again
-instead of keeping all that came; their gradients travel with them, in float32, and are cast before the hop that takes them home.
+Every block is sent on before it is worked on, so that the next can come meanwhile. The backward pass sends keys and
+values round again instead of keeping all that came; their gradients travel with them, in float32, and are cast before
+the hop that takes them home.
 
-Dims: S queries and T keys of one rank, B sequences, K key-value heads with G queries each, H head dim; n pieces of a chunk (see `order`).
+Dims: S queries and T keys of one rank, B sequences, K key-value heads with G queries each, H head dim; n pieces of a
+chunk (see `order`).
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ Arrays = dict[str, jax.Array]
 
 
 def hops(mask: Mask, length: int, ranks: int) -> int:
-    """How far keys go: all round, or to the last rank that sees the first key of a window: ceil((W - 1) / (S / P)) (Ch. 31a, `ch31a.swa`)."""
+    """How far keys go: all round, or to the last rank that sees the first key of a window: ceil((W - 1) / (S / P)) (Ch.
+    31a, `ch31a.swa`)."""
     return min(-(-(mask.window - 1) * ranks // length), ranks - 1) if mask.window else ranks - 1
 
 
@@ -35,24 +39,33 @@ def check(mask: Mask, order: Order) -> None:
     """Raises Unusable where an order passes over pieces that this mask does not hide."""
     if order.pieces > 1 and mask != CAUSAL:
         found = f"{order.name} order with causal={mask.causal}, window={mask.window}"
-        raise Unusable(f"{found}: its ranks pass over pieces that a plainly causal mask hides; use contiguous order, or causal=True and window=0")
+        raise Unusable(
+            f"{found}: its ranks pass over pieces that a plainly causal mask hides; use contiguous order, or "
+            "causal=True and window=0"
+        )
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
-def ring_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str, order: Order = CONTIGUOUS) -> jax.Array:
+def ring_attention(
+    q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str, order: Order = CONTIGUOUS
+) -> jax.Array:
     """Attention of this rank's queries to the keys of all ranks along `axis`, [B, S, K, G, H]; inside `jax.shard_map`.
 
     Args:
       q_BSKGH, k_BTKH, v_BTKH: this rank's chunk, tokens in `order`, positions already turned.
     Raises:
-      Unusable: an order that leaves pieces out, for a mask that is not plainly causal; or a chunk that does not split into its pieces.
+      Unusable: an order that leaves pieces out, for a mask that is not plainly causal; or a chunk that does not split
+        into its pieces.
 
-    Cost: with h = `hops`, 2 h messages of b (S / P) K H forward; backward as many again, 2 h of float32, and 2 that take gradients home.
+    Cost: with h = `hops`, 2 h messages of b (S / P) K H forward; backward as many again, 2 h of float32, and 2 that
+    take gradients home.
     """
     return _forward(q_BSKGH, k_BTKH, v_BTKH, mask, axis, order)[0]
 
 
-def _forward(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str, order: Order) -> tuple[jax.Array, Any]:
+def _forward(
+    q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str, order: Order
+) -> tuple[jax.Array, Any]:
     ring, q_nBSKGH = Ring(axis, mask, order, q_BSKGH.shape[1]), parted(q_BSKGH, order.pieces)
 
     def visit(hop: Index, state: Partial, kv: Arrays) -> Partial:
@@ -61,12 +74,18 @@ def _forward(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mas
             state = _with(state, i, merged(_at(state, i), part))
         return state
 
-    state = ring.around({"keys": parted(k_BTKH, order.pieces), "values": parted(v_BTKH, order.pieces)}, visit, jax.vmap(nothing)(q_nBSKGH))
+    state = ring.around(
+        {"keys": parted(k_BTKH, order.pieces), "values": parted(v_BTKH, order.pieces)},
+        visit,
+        jax.vmap(nothing)(q_nBSKGH),
+    )
     done_n = jax.vmap(partial(finished, dtype=q_BSKGH.dtype))(state)
     return joined(done_n.y), (q_BSKGH, k_BTKH, v_BTKH, done_n)
 
 
-def _backward(mask: Mask, axis: str, order: Order, kept: Any, y_bar_BSKGH: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _backward(
+    mask: Mask, axis: str, order: Order, kept: Any, y_bar_BSKGH: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     q_BSKGH, k_BTKH, v_BTKH, done_n = kept
     ring, q_nBSKGH = Ring(axis, mask, order, q_BSKGH.shape[1], is_second=True), parted(q_BSKGH, order.pieces)
     back_n = jax.vmap(pulled)(done_n, parted(y_bar_BSKGH, order.pieces))
@@ -74,10 +93,17 @@ def _backward(mask: Mask, axis: str, order: Order, kept: Any, y_bar_BSKGH: jax.A
     def visit(hop: Index, found: Gradients, kv: Arrays) -> Gradients:
         """The query's gradients add up here; those of keys and values come with their block and are added to."""
         q_bar, *bars = found
-        k_bar, v_bar = bars if hop is OWN else ring.sent_on({"key_gradients": bars[0], "value_gradients": bars[1]}).values()
+        k_bar, v_bar = (
+            bars if hop is OWN else ring.sent_on({"key_gradients": bars[0], "value_gradients": bars[1]}).values()
+        )
         for i, j, q_at_S, k_at_T in ring.meetings(hop):
-            part = block_gradients(_at(q_nBSKGH, i), _at(kv["keys"], j), _at(kv["values"], j), mask, q_at_S, k_at_T, _at(back_n, i))
-            q_bar, k_bar, v_bar = (_with(x, at, _at(x, at) + new) for x, at, new in zip((q_bar, k_bar, v_bar), (i, j, j), part, strict=True))
+            part = block_gradients(
+                _at(q_nBSKGH, i), _at(kv["keys"], j), _at(kv["values"], j), mask, q_at_S, k_at_T, _at(back_n, i)
+            )
+            q_bar, k_bar, v_bar = (
+                _with(x, at, _at(x, at) + new)
+                for x, at, new in zip((q_bar, k_bar, v_bar), (i, j, j), part, strict=True)
+            )
         return Gradients(q_bar, k_bar, v_bar)
 
     kv = {"keys": parted(k_BTKH, order.pieces), "values": parted(v_BTKH, order.pieces)}
@@ -152,7 +178,8 @@ class Ring:
             return self._moved(arrays, -self.hops) if self.hops else arrays
 
     def _moved(self, arrays: Arrays, distance: int) -> Arrays:
-        # In another order the second time: of equal permutes compilers make one, and keep what came in a recomputed forward pass.
+        # In another order the second time: of equal permutes compilers make one, and keep what came in a recomputed
+        # forward pass.
         ranks = range(self.ranks)[:: -1 if self.is_second else 1]
         pairs = [(rank, (rank + distance) % self.ranks) for rank in ranks]
         moved = {}

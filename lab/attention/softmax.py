@@ -1,6 +1,8 @@
-"""Attention to some of the keys as a value that merges with attention to others (Milakov & Gimelshein 2018; Ch. 17, `ch17.online_softmax`).
+"""Attention to some of the keys as a value that merges with attention to others (Milakov & Gimelshein 2018; Ch. 17,
+`ch17.online_softmax`).
 
-Merging is associative and commutative, with attention to no key as its identity: exactly in real numbers, to rounding in floats.
+Merging is associative and commutative, with attention to no key as its identity: exactly in real numbers, to rounding
+in floats.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def merged(a: Partial, b: Partial) -> Partial:
     """Attention to the keys of both."""
     largest = jnp.maximum(a.largest, b.largest)
     scale_a, scale_b = (_exp(x.largest, largest) for x in (a, b))
-    return Partial(largest, a.total * scale_a + b.total * scale_b, a.output * scale_a[..., None] + b.output * scale_b[..., None])
+    return Partial(
+        largest, a.total * scale_a + b.total * scale_b, a.output * scale_a[..., None] + b.output * scale_b[..., None]
+    )
 
 
 def nothing(q_BSKGH: jax.Array) -> Partial:
@@ -43,12 +47,15 @@ def attended(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, seen_ST: 
     scores_BKGST = _scores(q_BSKGH, k_BTKH, seen_ST)
     largest_BKGS = jnp.max(scores_BKGST, axis=-1)
     weights_BKGST = _exp(scores_BKGST, largest_BKGS[..., None])
-    output_BKGSH = jnp.einsum("bkgst,btkh->bkgsh", weights_BKGST.astype(v_BTKH.dtype), v_BTKH, preferred_element_type=jnp.float32)
+    output_BKGSH = jnp.einsum(
+        "bkgst,btkh->bkgsh", weights_BKGST.astype(v_BTKH.dtype), v_BTKH, preferred_element_type=jnp.float32
+    )
     return Partial(largest_BKGS, jnp.sum(weights_BKGST, axis=-1), output_BKGSH)
 
 
 class Finished(NamedTuple):
-    """Of all keys: y [B, S, K, G, H] in the dtype of the queries, and the logarithm of all exponentials, [B, K, G, S], which makes each weight again."""
+    """Of all keys: y [B, S, K, G, H] in the dtype of the queries, and the logarithm of all exponentials, [B, K, G, S],
+    which makes each weight again."""
 
     y: jax.Array
     log_total: jax.Array
@@ -68,7 +75,8 @@ class Gradients(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """What every block's gradients need of the queries: y's gradient, [B, S, K, G, H], its product with y, and `log_total`, both [B, K, G, S]."""
+    """What every block's gradients need of the queries: y's gradient, [B, S, K, G, H], its product with y, and
+    `log_total`, both [B, K, G, S]."""
 
     y: jax.Array
     dot: jax.Array
@@ -80,12 +88,16 @@ def pulled(done: Finished, y_bar_BSKGH: jax.Array) -> Pulled:
     return Pulled(y_bar_BSKGH, dot_BKGS, done.log_total)
 
 
-def block_gradients(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, seen_ST: jax.Array, back: Pulled) -> Gradients:
+def block_gradients(
+    q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, seen_ST: jax.Array, back: Pulled
+) -> Gradients:
     """A block's share of the gradients: its weights are made again, so that none are kept (Dao et al. 2022)."""
     scores_BKGST = _scores(q_BSKGH, k_BTKH, seen_ST)
     weights_BKGST = jnp.exp(scores_BKGST - back.log_total[..., None])
     weights_bar_BKGST = jnp.einsum("bskgh,btkh->bkgst", back.y, v_BTKH, preferred_element_type=jnp.float32)
-    scores_bar_BKGST = (weights_BKGST * (weights_bar_BKGST - back.dot[..., None]) * q_BSKGH.shape[-1] ** -0.5).astype(q_BSKGH.dtype)
+    scores_bar_BKGST = (weights_BKGST * (weights_bar_BKGST - back.dot[..., None]) * q_BSKGH.shape[-1] ** -0.5).astype(
+        q_BSKGH.dtype
+    )
     product = lambda dims, *arrays: jnp.einsum(dims, *arrays, preferred_element_type=jnp.float32)  # noqa: E731
     return Gradients(
         query=product("bkgst,btkh->bskgh", scores_bar_BKGST, k_BTKH),
@@ -95,7 +107,9 @@ def block_gradients(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, se
 
 
 def _scores(q_BSKGH: jax.Array, k_BTKH: jax.Array, seen_ST: jax.Array) -> jax.Array:
-    scores_BKGST = jnp.einsum("bskgh,btkh->bkgst", q_BSKGH, k_BTKH, preferred_element_type=jnp.float32) * q_BSKGH.shape[-1] ** -0.5
+    scores_BKGST = (
+        jnp.einsum("bskgh,btkh->bkgst", q_BSKGH, k_BTKH, preferred_element_type=jnp.float32) * q_BSKGH.shape[-1] ** -0.5
+    )
     return jnp.where(seen_ST, scores_BKGST, -jnp.inf)
 
 

@@ -1,5 +1,5 @@
-"""Blocks of attention by tiles of keys: the scores of one tile alone are at hand, so that a block needs memory linear in its tokens
-(Dao et al. 2022; Ch. 17, `ch17.flash_ring_memory`)."""
+"""Blocks of attention by tiles of keys: the scores of one tile alone are at hand, so that a block needs memory linear
+in its tokens (Dao et al. 2022; Ch. 17, `ch17.flash_ring_memory`)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,16 @@ def tile_size(keys: int) -> int:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
-def attend(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask = CAUSAL, q_at_S: jax.Array | None = None) -> jax.Array:
+def attend(
+    q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask = CAUSAL, q_at_S: jax.Array | None = None
+) -> jax.Array:
     """[B, S, K, G, H] of all keys: `dense.attend` without its scores. The backward pass makes each tile's again."""
     return _forward(q_BSKGH, k_BTKH, v_BTKH, mask, q_at_S)[0]
 
 
-def _forward(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, q_at_S: jax.Array | None) -> tuple[jax.Array, Any]:
+def _forward(
+    q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, q_at_S: jax.Array | None
+) -> tuple[jax.Array, Any]:
     done = finished(attended(q_BSKGH, k_BTKH, v_BTKH, mask, *_positions(q_BSKGH, k_BTKH, q_at_S)), q_BSKGH.dtype)
     return done.y, (q_BSKGH, k_BTKH, v_BTKH, q_at_S, done)
 
@@ -56,7 +60,9 @@ def _positions(q_BSKGH: jax.Array, k_BTKH: jax.Array, q_at_S: jax.Array | None) 
     return jnp.arange(q_BSKGH.shape[1]) if q_at_S is None else q_at_S, jnp.arange(k_BTKH.shape[1])
 
 
-def attended(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, q_at_S: jax.Array, k_at_T: jax.Array) -> Partial:
+def attended(
+    q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, q_at_S: jax.Array, k_at_T: jax.Array
+) -> Partial:
     """Attention to the keys of one block, of queries and keys at these positions."""
 
     def of_tile(k_BtKH: jax.Array, v_BtKH: jax.Array, k_at_t: jax.Array) -> tuple[Partial, None]:
@@ -66,12 +72,20 @@ def attended(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mas
 
 
 def block_gradients(
-    q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, q_at_S: jax.Array, k_at_T: jax.Array, back: Pulled
+    q_BSKGH: jax.Array,
+    k_BTKH: jax.Array,
+    v_BTKH: jax.Array,
+    mask: Mask,
+    q_at_S: jax.Array,
+    k_at_T: jax.Array,
+    back: Pulled,
 ) -> Gradients:
     """The block's share of the gradients."""
 
     def of_tile(k_BtKH: jax.Array, v_BtKH: jax.Array, k_at_t: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        query, *own = softmax.block_gradients(q_BSKGH, k_BtKH, v_BtKH, mask.seen(q_at_S, _with_keys(k_at_t, k_BtKH)), back)
+        query, *own = softmax.block_gradients(
+            q_BSKGH, k_BtKH, v_BtKH, mask.seen(q_at_S, _with_keys(k_at_t, k_BtKH)), back
+        )
         return query, tuple(own)
 
     query, (key, value) = _over_tiles(of_tile, add, jnp.zeros_like(q_BSKGH, jnp.float32), k_BTKH, v_BTKH, k_at_T)
@@ -79,15 +93,21 @@ def block_gradients(
 
 
 def _with_keys(k_at_t: jax.Array, k_BtKH: jax.Array) -> jax.Array:
-    """Positions no earlier than their keys: known before, they would have JAX make the masks of all tiles and heads first, and keep them."""
+    """Positions no earlier than their keys: known before, they would have JAX make the masks of all tiles and heads
+    first, and keep them."""
     return jax.lax.optimization_barrier((k_at_t, k_BtKH))[0]
 
 
 def _over_tiles(
-    of_tile: Callable[..., tuple[Any, Any]], plus: Callable[[Any, Any], Any], zero: Any, k_BTKH: jax.Array, v_BTKH: jax.Array, k_at_T: jax.Array
+    of_tile: Callable[..., tuple[Any, Any]],
+    plus: Callable[[Any, Any], Any],
+    zero: Any,
+    k_BTKH: jax.Array,
+    v_BTKH: jax.Array,
+    k_at_T: jax.Array,
 ) -> tuple[Any, Any]:
-    """The sum of what tiles give for the queries, and what each gives for its own keys, [B, T, ...]. One after the other: of a tile outside the loop,
-    the scores would stand beside all others."""
+    """The sum of what tiles give for the queries, and what each gives for its own keys, [B, T, ...]. One after the
+    other: of a tile outside the loop, the scores would stand beside all others."""
     tiles = k_BTKH.shape[1] // tile_size(k_BTKH.shape[1])
     if tiles == 1:
         return of_tile(k_BTKH, v_BTKH, k_at_T)
@@ -96,7 +116,9 @@ def _over_tiles(
         more, own = of_tile(*tile)
         return plus(total, more), own
 
-    total, own_n = jax.lax.scan(following, zero, (parted(k_BTKH, tiles), parted(v_BTKH, tiles), k_at_T.reshape(tiles, -1)))
+    total, own_n = jax.lax.scan(
+        following, zero, (parted(k_BTKH, tiles), parted(v_BTKH, tiles), k_at_T.reshape(tiles, -1))
+    )
     return total, jax.tree.map(joined, own_n)
 
 

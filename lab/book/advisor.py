@@ -1,4 +1,5 @@
-"""Part VI: a first guess at a configuration, by the rules of Ch. 27 (`ch27.advisor`). A guess: what it gives need neither fit nor be fast."""
+"""Part VI: a first guess at a configuration, by the rules of Ch. 27 (`ch27.advisor`). A guess: what it gives need
+neither fit nor be fast."""
 
 from dataclasses import dataclass
 from math import ceil, log2
@@ -20,20 +21,35 @@ class Guess:
     chunks: int
 
 
-def first_guess(parameters: int, layers: int, embed: int, heads: int, devices: int, length: int, batch: int, memory_bytes: float) -> Guess:
-    """What the chapter's rules give for a model, a number of devices and a batch of sequences. Source: Ch. 27, `ch27.advisor` (6-8:D-53)."""
+def first_guess(
+    parameters: int, layers: int, embed: int, heads: int, devices: int, length: int, batch: int, memory_bytes: float
+) -> Guess:
+    """What the chapter's rules give for a model, a number of devices and a batch of sequences. Source: Ch. 27,
+    `ch27.advisor` (6-8:D-53)."""
     count(devices=devices)
-    positive(parameters=parameters, layers=layers, embed=embed, heads=heads, length=length, batch=batch, memory_bytes=memory_bytes)
+    positive(
+        parameters=parameters,
+        layers=layers,
+        embed=embed,
+        heads=heads,
+        length=length,
+        batch=batch,
+        memory_bytes=memory_bytes,
+    )
     tensor = _dividing(_tensor(parameters, memory_bytes), heads)
     pipe = _dividing(_pipe(layers, devices // tensor), layers)
     data = devices // (tensor * pipe)
     micro_batch = _micro_batch(2 * length * embed * layers / pipe, 0.2 * memory_bytes)
     stage = 1 if 14 * parameters / (tensor * pipe) <= 0.8 * memory_bytes or data < 4 else 2 if data < 8 else 3
-    return Guess(data, pipe, tensor, stage, micro_batch, batch // data // micro_batch, parameters > 1e9, 2 if pipe >= 4 else 1)
+    return Guess(
+        data, pipe, tensor, stage, micro_batch, batch // data // micro_batch, parameters > 1e9, 2 if pipe >= 4 else 1
+    )
 
 
 def _tensor(parameters: int, memory_bytes: float) -> int:
-    return min(8, 2 ** ceil(log2(ceil(16 * parameters / (0.5 * memory_bytes))))) if 16 * parameters > memory_bytes else 1
+    return (
+        min(8, 2 ** ceil(log2(ceil(16 * parameters / (0.5 * memory_bytes))))) if 16 * parameters > memory_bytes else 1
+    )
 
 
 def _pipe(layers: int, ranks: int) -> int:

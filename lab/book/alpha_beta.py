@@ -1,4 +1,5 @@
-"""Part I: many messages or one, and what may hide behind computation (Ch. 4). One message and each collective stand in `collectives`."""
+"""Part I: many messages or one, and what may hide behind computation (Ch. 4). One message and each collective stand in
+`collectives`."""
 
 import numpy as np
 
@@ -16,7 +17,8 @@ def fusing_saves_s(messages, rounds, alpha_s):
 
 
 def overlapped_step_s(forward_s, backward_s, sync_s):
-    """T_f + max(T_b, T_sync): gradients can hide behind the backward pass alone. A lower bound; the last bucket adds its own time.
+    """T_f + max(T_b, T_sync): gradients can hide behind the backward pass alone. A lower bound; the last bucket adds
+    its own time.
 
     Source: Ch. 4, `ch04.overlap` as corrected.
     """

@@ -6,7 +6,8 @@ from lab.book.checks import count, not_negative, positive
 
 
 def kv_bytes_per_token(kv_heads, head_dim, bytes_per_element):
-    """2 g d_h w bytes a token and layer; g = A heads without grouping, 1 for one shared head. Source: Ch. 31a, `ch31a.kv_cache`."""
+    """2 g d_h w bytes a token and layer; g = A heads without grouping, 1 for one shared head. Source: Ch. 31a,
+    `ch31a.kv_cache`."""
     positive(kv_heads=kv_heads, head_dim=head_dim, bytes_per_element=bytes_per_element)
     return 2 * kv_heads * head_dim * bytes_per_element
 
@@ -24,7 +25,8 @@ def receptive_field_tokens(layers, window):
 
 
 def window_hops(window, length, ranks):
-    """ceil(W / (S / c)): neighbours from which a rank of a split sequence needs keys, W counting tokens before the own one. Source: Ch. 31a, `ch31a.swa`."""
+    """ceil(W / (S / c)): neighbours from which a rank of a split sequence needs keys, W counting tokens before the own
+    one. Source: Ch. 31a, `ch31a.swa`."""
     count(ranks=ranks)
     positive(length=length)
     not_negative(window=window)

@@ -38,19 +38,22 @@ def straggler_rank_steps(ranks, slow_ranks, slowdown):
 
 
 def soft_error_interval_s(memory_bytes, errors_per_1e9_megabit_h):
-    """3600 / (FIT per megabit x megabits / 1e9): between bit flips that error correction mends. Source: ml, `ml.38_ecc`."""
+    """3600 / (FIT per megabit x megabits / 1e9): between bit flips that error correction mends. Source: ml,
+    `ml.38_ecc`."""
     positive(memory_bytes=memory_bytes, errors_per_1e9_megabit_h=errors_per_1e9_megabit_h)
     return 3600e9 / (errors_per_1e9_megabit_h * memory_bytes * 8 / BITS_A_MEGABIT)
 
 
 def recovery_s(detect_s, restart_s, load_s, interval_s):
-    """detect + restart + load + tau / 2 after a failure; only the last depends on how often one saves. Source: ml, `ml.40_recovery`."""
+    """detect + restart + load + tau / 2 after a failure; only the last depends on how often one saves. Source: ml,
+    `ml.40_recovery`."""
     not_negative(detect_s=detect_s, restart_s=restart_s, load_s=load_s, interval_s=interval_s)
     return detect_s + restart_s + load_s + interval_s / 2
 
 
 def false_alarms_a_day(nodes, heartbeat_s, deviations):
-    """nodes 86400 / H Q(k): healthy heartbeats that are more than k standard deviations late. Source: ml, `ml.41_heartbeat`."""
+    """nodes 86400 / H Q(k): healthy heartbeats that are more than k standard deviations late. Source: ml,
+    `ml.41_heartbeat`."""
     not_negative(deviations=deviations)
     count(nodes=nodes)
     positive(heartbeat_s=heartbeat_s)
@@ -58,7 +61,8 @@ def false_alarms_a_day(nodes, heartbeat_s, deviations):
 
 
 def unavailability(copies, one, shared_share):
-    """((1 - b) u)^k + b u: all k copies down, b the share of a copy's outages whose cause takes all of them. Source: ml, `ml.42_availability`."""
+    """((1 - b) u)^k + b u: all k copies down, b the share of a copy's outages whose cause takes all of them. Source:
+    ml, `ml.42_availability`."""
     positive(copies=copies)
     share(one=one, shared_share=shared_share)
     return ((1 - shared_share) * one) ** copies + shared_share * one

@@ -1,6 +1,8 @@
-"""Part II: what a larger batch buys (Ch. 10). A batch is counted in examples, tokens or sequences, the same unit throughout a call.
+"""Part II: what a larger batch buys (Ch. 10). A batch is counted in examples, tokens or sequences, the same unit
+throughout a call.
 
-The two-batch estimate of the noise scale is `convergence.simple_noise_scale`, a rule for learning rates `reliability.scaled_learning_rate`.
+The two-batch estimate of the noise scale is `convergence.simple_noise_scale`, a rule for learning rates
+`reliability.scaled_learning_rate`.
 """
 
 import numpy as np
@@ -26,13 +28,15 @@ def noise_scale(covariance_trace, gradient_square):
 
 
 def curved_noise_scale(hessian, covariance, gradient):
-    """tr(H Sigma) / (G' H G) for [n, n], [n, n] and [n]: `noise_scale` is the case of H a multiple of I. Source: as there."""
+    """tr(H Sigma) / (G' H G) for [n, n], [n, n] and [n]: `noise_scale` is the case of H a multiple of I. Source: as
+    there."""
     positive(curvature=gradient @ hessian @ gradient)
     return np.trace(hessian @ covariance) / (gradient @ hessian @ gradient)
 
 
 def best_learning_rate(largest, noise_scale, batch):
-    """eta_max / (1 + B_noise / B): of the step that lowers a quadratic most on average. Source: Ch. 10, `ch10.sqrt_lr` (McCandlish et al. 2018)."""
+    """eta_max / (1 + B_noise / B): of the step that lowers a quadratic most on average. Source: Ch. 10, `ch10.sqrt_lr`
+    (McCandlish et al. 2018)."""
     positive(largest=largest, batch=batch)
     not_negative(noise_scale=noise_scale)
     return largest / (1 + noise_scale / batch)
@@ -56,13 +60,15 @@ def examples_needed(batch, least_steps, critical_batch):
 
 
 def wasted_examples(batch, least_steps):
-    """S_min B: examples above the least that any batch needs, S_min B_c. Source: Ch. 10, `ch10.waste` as corrected (D-39)."""
+    """S_min B: examples above the least that any batch needs, S_min B_c. Source: Ch. 10, `ch10.waste` as corrected
+    (D-39)."""
     positive(batch=batch, least_steps=least_steps)
     return least_steps * batch
 
 
 def efficiency(batch_before, batch, critical_batch):
-    """(B_0 + B_c) / (B + B_c): speedup in steps over growth of the batch. Source: Ch. 10, `ch10.efficiency` as corrected (D-41)."""
+    """(B_0 + B_c) / (B + B_c): speedup in steps over growth of the batch. Source: Ch. 10, `ch10.efficiency` as
+    corrected (D-41)."""
     positive(batch_before=batch_before, batch=batch, critical_batch=critical_batch)
     return (batch_before + critical_batch) / (batch + critical_batch)
 
@@ -74,7 +80,8 @@ def observed_efficiency(steps_before, steps, batch_before, batch):
 
 
 def critical_batch_from(efficiency, batch_before, batch):
-    """(E B - B_0) / (1 - E): the B_c at which `efficiency` is E; none where E B is below B_0. Source: Ch. 10, `ch10.efficiency`."""
+    """(E B - B_0) / (1 - E): the B_c at which `efficiency` is E; none where E B is below B_0. Source: Ch. 10,
+    `ch10.efficiency`."""
     positive(efficiency=efficiency, batch_before=batch_before)
     below(1, efficiency=efficiency)
     above(batch_before / efficiency, batch=batch)
@@ -82,7 +89,8 @@ def critical_batch_from(efficiency, batch_before, batch):
 
 
 def fitted_steps(batches, steps, relative=False) -> tuple[float, float]:
-    """(S_min, B_c) of `steps_needed` by least squares, of relative errors if asked. Source: Ch. 10, `ch10.ex1` (D-41)."""
+    """(S_min, B_c) of `steps_needed` by least squares, of relative errors if asked. Source: Ch. 10, `ch10.ex1`
+    (D-41)."""
     positive(batches=batches, steps=steps)
     B, S = np.asarray(batches, dtype=float), np.asarray(steps, dtype=float)
     weights = 1 / S if relative else np.ones_like(S)
@@ -98,14 +106,16 @@ def warmed_up_learning_rate(step, peak, warmup_steps):
 
 
 def lars_ratio(weight_norm, gradient_norm, weight_decay=0, trust=1):
-    """c |w| / (|g| + lambda |w|), norms of one layer's whole arrays; published with c = 0.001. Source: Ch. 10, `ch10.lars` (You et al. 2017)."""
+    """c |w| / (|g| + lambda |w|), norms of one layer's whole arrays; published with c = 0.001. Source: Ch. 10,
+    `ch10.lars` (You et al. 2017)."""
     positive(weight_norm=weight_norm, gradient_norm=gradient_norm, trust=trust)
     not_negative(weight_decay=weight_decay)
     return trust * weight_norm / (gradient_norm + weight_decay * weight_norm)
 
 
 def lamb_ratio(weights, adam_update, weight_decay=0):
-    """|w| / |r + lambda w| over the last dim, r = m / (sqrt(v) + eps) with the bias taken out. Source: Ch. 10, `ch10.lamb` (You et al. 2019)."""
+    """|w| / |r + lambda w| over the last dim, r = m / (sqrt(v) + eps) with the bias taken out. Source: Ch. 10,
+    `ch10.lamb` (You et al. 2019)."""
     not_negative(weight_decay=weight_decay)
     decayed = np.asarray(adam_update) + weight_decay * np.asarray(weights)
     return np.linalg.norm(weights, axis=-1) / np.linalg.norm(decayed, axis=-1)
@@ -119,7 +129,8 @@ def micro_steps(batch, micro_batch, ranks=1):
 
 
 def updates_share(token_shares, batch_ratios):
-    """sum s_i / r_i: updates where a share s_i of the tokens comes in batches r_i times the first, over those of the first throughout.
+    """sum s_i / r_i: updates where a share s_i of the tokens comes in batches r_i times the first, over those of the
+    first throughout.
 
     Listed along the last dim. Source: Ch. 10, `ch10.ex6`.
     """

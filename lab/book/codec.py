@@ -4,14 +4,16 @@ from lab.book.checks import count, not_negative, positive, ratio, share
 
 
 def compressed_speedup(latency_s, transfer_s, compression, codec_s):
-    """(A + T) / (A + T / C + codec): only the transfer shrinks, not the latency. Source: ml, `ml.31_breakeven` (2nd:M46)."""
+    """(A + T) / (A + T / C + codec): only the transfer shrinks, not the latency. Source: ml, `ml.31_breakeven`
+    (2nd:M46)."""
     positive(transfer_s=transfer_s, compression=compression)
     not_negative(latency_s=latency_s, codec_s=codec_s)
     return (latency_s + transfer_s) / (latency_s + transfer_s / compression + codec_s)
 
 
 def sparse_message_gain(elements, kept, dense_bytes_per_element, value_bytes, index_bytes=4):
-    """d e / (K (e_v + 4)): a dense message over the same with K values, each beside its index. Source: ml, `ml.32_sparse` (2nd:M47)."""
+    """d e / (K (e_v + 4)): a dense message over the same with K values, each beside its index. Source: ml,
+    `ml.32_sparse` (2nd:M47)."""
     not_negative(index_bytes=index_bytes)
     positive(elements=elements, kept=kept, dense_bytes_per_element=dense_bytes_per_element, value_bytes=value_bytes)
     return ratio(elements * dense_bytes_per_element, kept * (value_bytes + index_bytes))

@@ -25,7 +25,8 @@ def reduce_scatter_wire_bytes(payload_bytes: int, ranks: int) -> Fraction:
 
 
 def all_reduce_wire_bytes(payload_bytes: int, ranks: int) -> Fraction:
-    """2 (P - 1) / P n bytes: a reduce-scatter, then an all-gather. Source: Ch. 4, `ch04.ring_allreduce`; Ch. 11, `ch11.volumes`."""
+    """2 (P - 1) / P n bytes: a reduce-scatter, then an all-gather. Source: Ch. 4, `ch04.ring_allreduce`; Ch. 11,
+    `ch11.volumes`."""
     return reduce_scatter_wire_bytes(payload_bytes, ranks) + all_gather_wire_bytes(payload_bytes, ranks)
 
 
@@ -51,13 +52,15 @@ def ring_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_
 
 
 def split_ring_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
-    """2 (P - 1) alpha + (P - 1) / P n / beta: half of the buffer goes round each way. Source: Ch. 12, `ch12.bidir_ring` (D-49)."""
+    """2 (P - 1) alpha + (P - 1) / P n / beta: half of the buffer goes round each way. Source: Ch. 12, `ch12.bidir_ring`
+    (D-49)."""
     _check_link(alpha_s, bytes_per_s)
     return 2 * (ranks - 1) * alpha_s + real(all_reduce_wire_bytes(payload_bytes, ranks)) / 2 / bytes_per_s
 
 
 def bidirectional_ring_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
-    """2 floor(P / 2) alpha + (P - 1) / P n / beta: every block goes both ways. Source: Ch. 12, `ch12.bidir_ring` (D-49)."""
+    """2 floor(P / 2) alpha + (P - 1) / P n / beta: every block goes both ways. Source: Ch. 12, `ch12.bidir_ring`
+    (D-49)."""
     _check_link(alpha_s, bytes_per_s)
     return 2 * (ranks // 2) * alpha_s + real(all_reduce_wire_bytes(payload_bytes, ranks)) / 2 / bytes_per_s
 
@@ -81,12 +84,16 @@ def doubling_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_
 
 
 def halving_doubling_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
-    """2 floor(log2 P) alpha + 2 (Q - 1) / Q n / beta for the Q = 2^floor(log2 P) ranks that stay, and fold (alpha + n / beta).
+    """2 floor(log2 P) alpha + 2 (Q - 1) / Q n / beta for the Q = 2^floor(log2 P) ranks that stay, and fold (alpha + n /
+    beta).
 
     Source: Ch. 12, `ch12.rhd`, `ch12.non_pow2`.
     """
     _check_link(alpha_s, bytes_per_s)
-    halves = 2 * rounds_down(ranks) * alpha_s + real(all_reduce_wire_bytes(payload_bytes, 2 ** rounds_down(ranks))) / bytes_per_s
+    halves = (
+        2 * rounds_down(ranks) * alpha_s
+        + real(all_reduce_wire_bytes(payload_bytes, 2 ** rounds_down(ranks))) / bytes_per_s
+    )
     return halves + _fold(ranks) * message_s(payload_bytes, alpha_s, bytes_per_s)
 
 
@@ -127,7 +134,8 @@ def bruck_all_to_all_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per
 
 
 def levels_all_reduce_s(payload_bytes: int, levels: Sequence[tuple[int, float, float]]) -> float:
-    """Sum over levels (p, alpha, beta), innermost first, of 2 (p - 1) alpha + 2 (p - 1) / p n_l / beta, n_l = n over the sizes inside.
+    """Sum over levels (p, alpha, beta), innermost first, of 2 (p - 1) alpha + 2 (p - 1) / p n_l / beta, n_l = n over
+    the sizes inside.
 
     Source: Ch. 12, `ch12.hier2d`; Ch. 13a, `ch13a.levels`.
     """
@@ -143,7 +151,8 @@ def torus_all_reduce_s(payload_bytes: int, side: int, axes: int, alpha_s: float,
 
 
 def ring_tree_crossover_bytes(ranks: int, alpha_s: float, bytes_per_s: float) -> float:
-    """n* = alpha beta (P - 1 - log2 P) / (log2 P - (P - 1) / P): below it the tree is faster. Source: Ch. 12, `ch12.crossover`."""
+    """n* = alpha beta (P - 1 - log2 P) / (log2 P - (P - 1) / P): below it the tree is faster. Source: Ch. 12,
+    `ch12.crossover`."""
     count(ranks=ranks)
     at_least(2, ranks=ranks)
     _check_link(alpha_s, bytes_per_s)

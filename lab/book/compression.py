@@ -20,7 +20,8 @@ def qsgd_ratio(levels):
 
 
 def sparse_ratio(kept_share, index_bits=32):
-    """k (32 + index bits) / 32 for a share k of values, each beside its index. Source: Ch. 28, `ch28.ratio` (6-8:D-58)."""
+    """k (32 + index bits) / 32 for a share k of values, each beside its index. Source: Ch. 28, `ch28.ratio`
+    (6-8:D-58)."""
     share(kept_share=kept_share)
     not_negative(index_bits=index_bits)
     return kept_share * (FLOAT_BITS + index_bits) / FLOAT_BITS
@@ -45,7 +46,8 @@ def rank_of_ratio(rows, columns, compressed_ratio):
 
 
 def qsgd_variance(elements, levels):
-    """min(d / s^2, sqrt(d) / s): upper bound of E|Q - g|^2 / |g|^2. Source: Ch. 28, `ch28.qsgd` (Alistarh et al. 2017, Lemma 3.1)."""
+    """min(d / s^2, sqrt(d) / s): upper bound of E|Q - g|^2 / |g|^2. Source: Ch. 28, `ch28.qsgd` (Alistarh et al. 2017,
+    Lemma 3.1)."""
     positive(elements=elements, levels=levels)
     return np.minimum(elements / levels**2, np.sqrt(elements) / levels)
 
@@ -70,7 +72,8 @@ def random_k_variance(kept_share):
 
 
 def error_feedback_bound(kept_share):
-    """4 (1 - delta) / delta^2: upper bound of E|e|^2 over the bound of |g|^2, for a compressor that loses at most 1 - delta.
+    """4 (1 - delta) / delta^2: upper bound of E|e|^2 over the bound of |g|^2, for a compressor that loses at most 1 -
+    delta.
 
     Source: Ch. 28, `ch28.error_feedback` as corrected (6-8:D-60; Karimireddy et al. 2019).
     """
@@ -80,7 +83,8 @@ def error_feedback_bound(kept_share):
 
 
 def warm_up_sparsity(epoch):
-    """1 - 4^-(e + 1): 75, 93.75, 98.44, 99.61, 99.90 % in epochs 0 to 4. Source: Ch. 28, `ch28.dgc` as corrected (6-8:D-59; Lin et al. 2018)."""
+    """1 - 4^-(e + 1): 75, 93.75, 98.44, 99.61, 99.90 % in epochs 0 to 4. Source: Ch. 28, `ch28.dgc` as corrected
+    (6-8:D-59; Lin et al. 2018)."""
     not_negative(epoch=epoch)
     return 1 - 4.0 ** -(epoch + 1)
 
@@ -97,7 +101,8 @@ def low_rank_error(singular_values, rank: int) -> float:
 
 
 def quantized_all_reduce_wire_bytes(payload_bytes, ranks, bits):
-    """2 (n - 1) / n V b / 32 bytes a rank for a payload of V bytes in 32 bits: exchange, sum locally, gather, both in b bits.
+    """2 (n - 1) / n V b / 32 bytes a rank for a payload of V bytes in 32 bits: exchange, sum locally, gather, both in b
+    bits.
 
     Source: Ch. 28, `ch28.compressed_allreduce` as corrected (6-8:D-66).
     """
@@ -107,14 +112,16 @@ def quantized_all_reduce_wire_bytes(payload_bytes, ranks, bits):
 
 
 def sparse_all_reduce_wire_bytes(kept, ranks):
-    """8 k (n - 1) bytes a rank: a gather of k pairs of 32-bit index and value from each. Source: Ch. 28, `ch28.compressed_allreduce`."""
+    """8 k (n - 1) bytes a rank: a gather of k pairs of 32-bit index and value from each. Source: Ch. 28,
+    `ch28.compressed_allreduce`."""
     count(ranks=ranks)
     positive(kept=kept)
     return 8 * kept * (ranks - 1)
 
 
 def sparse_break_even_density(ranks):
-    """1 / n: below it `sparse_all_reduce_wire_bytes` is less than a dense ring's. Source: Ch. 28, `ch28.compressed_allreduce`."""
+    """1 / n: below it `sparse_all_reduce_wire_bytes` is less than a dense ring's. Source: Ch. 28,
+    `ch28.compressed_allreduce`."""
     count(ranks=ranks)
     return ratio(1, ranks)
 

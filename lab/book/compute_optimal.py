@@ -6,7 +6,8 @@ from lab.book.checks import above, at_least, below, positive
 from lab.book.loss import additive_loss
 
 TOKENS_PER_PARAMETER = 20
-"""Of Hoffmann et al. 2022, Approaches 1 and 2, and of the 2024 re-fit; not of the constants published with Approach 3 (D-07)."""
+"""Of Hoffmann et al. 2022, Approaches 1 and 2, and of the 2024 re-fit; not of the constants published with Approach 3
+(D-07)."""
 
 
 def compute_optimal_parameters(flops, tokens_per_parameter=TOKENS_PER_PARAMETER):
@@ -31,7 +32,8 @@ def tokens_per_parameter(tokens, parameters):
 
 
 def oversize(parameters, flops, ratio=TOKENS_PER_PARAMETER):
-    """Psi / sqrt(C / (6 r)): how many times the parameters that its compute trains best. Source: Ch. 8, `ch08.gpt3`, `ch08.gopher`."""
+    """Psi / sqrt(C / (6 r)): how many times the parameters that its compute trains best. Source: Ch. 8, `ch08.gpt3`,
+    `ch08.gopher`."""
     positive(parameters=parameters, ratio=ratio)
     return parameters / compute_optimal_parameters(flops, ratio)
 
@@ -61,7 +63,8 @@ def parameters_for_loss(loss, ratio=TOKENS_PER_PARAMETER, fit="hoffmann"):
 
 
 def break_even_tokens(parameters, tokens, small_parameters, small_tokens):
-    """3 (Psi' D' - Psi D) / (Psi - Psi'): tokens served after which a smaller model of equal loss, trained longer, has cost less in all.
+    """3 (Psi' D' - Psi D) / (Psi - Psi'): tokens served after which a smaller model of equal loss, trained longer, has
+    cost less in all.
 
     Source: Ch. 8, `ch08.breakeven_rule` as corrected (D-33).
     """
@@ -71,19 +74,22 @@ def break_even_tokens(parameters, tokens, small_parameters, small_tokens):
 
 
 def effective_parameters(parameters, active_parameters):
-    """sqrt(Psi Psi_active): the dense model that a mixture of experts is taken for; illustrative, not fitted. Source: Ch. 8, `ch08.moe_law` (D-36)."""
+    """sqrt(Psi Psi_active): the dense model that a mixture of experts is taken for; illustrative, not fitted. Source:
+    Ch. 8, `ch08.moe_law` (D-36)."""
     positive(parameters=parameters, active_parameters=active_parameters)
     return np.sqrt(parameters * active_parameters)
 
 
 def parameter_term_ratio(parameters, other_parameters, exponent=0.34):
-    """(Psi / Psi')^-a: the parameters' part of the loss, over that of the model compared with. Source: Ch. 8, `ch08.moe_law` (D-36)."""
+    """(Psi / Psi')^-a: the parameters' part of the loss, over that of the model compared with. Source: Ch. 8,
+    `ch08.moe_law` (D-36)."""
     positive(parameters=parameters, other_parameters=other_parameters)
     return (parameters / other_parameters) ** -exponent
 
 
 def effective_tokens(unique_tokens, epochs, decay_epochs=15.39):
-    """U (1 + R (1 - e^(-(e - 1) / R))): fresh tokens worth e epochs over U; repetition wears out after about R = 15.39 epochs.
+    """U (1 + R (1 - e^(-(e - 1) / R))): fresh tokens worth e epochs over U; repetition wears out after about R = 15.39
+    epochs.
 
     Source: Ch. 8, `ch08.repeat` as corrected (D-37; Muennighoff et al. 2023, arXiv:2305.16264).
     """

@@ -1,4 +1,5 @@
-"""Part VI: searching for a configuration: how many there are, which are valid, and what a step of one costs (Ch. 27)."""
+"""Part VI: searching for a configuration: how many there are, which are valid, and what a step of one costs (Ch.
+27)."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -10,7 +11,8 @@ from lab.book.checks import at_least, count, not_negative, positive, share
 
 
 def layouts(devices: int, menus: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Every choice of one degree from each menu whose product is the number of devices. Source: Ch. 27, `ch27.space_size`; Ch. 25, `ch25.search_5d`."""
+    """Every choice of one degree from each menu whose product is the number of devices. Source: Ch. 27,
+    `ch27.space_size`; Ch. 25, `ch25.search_5d`."""
     count(devices=devices)
     return [degrees for degrees in product(*menus) if prod(degrees) == devices]
 
@@ -26,8 +28,8 @@ def broken_rules(
 ) -> tuple[str, ...]:  # fmt: skip
     """What does not divide, as `tensor | vocab`; data-parallel ranks are data x expert. Empty where all does.
 
-    Uneven stages work too (Llama 3's first and last have a layer less): `pipe chunks | layers` is a convenience, the others are limits.
-    Source: Ch. 27, `ch27.divisibility` as corrected (6-8:D-56, 6-8:D-57).
+    Uneven stages work too (Llama 3's first and last have a layer less): `pipe chunks | layers` is a convenience, the
+    others are limits. Source: Ch. 27, `ch27.divisibility` as corrected (6-8:D-56, 6-8:D-57).
     """
     rules = {
         "pipe chunks | layers": (pipe * chunks, layers),
@@ -50,7 +52,11 @@ def modelled_step_s(compute_s, tensor_s, pipe_s, data_s, bubble, hidden_share=0.
     """
     not_negative(compute_s=compute_s, tensor_s=tensor_s, pipe_s=pipe_s, data_s=data_s, offload_s=offload_s)
     share(bubble=bubble, hidden_share=hidden_share)
-    return np.divide(compute_s + tensor_s + pipe_s, 1 - bubble) + np.maximum(0, data_s - hidden_share * compute_s) + offload_s
+    return (
+        np.divide(compute_s + tensor_s + pipe_s, 1 - bubble)
+        + np.maximum(0, data_s - hidden_share * compute_s)
+        + offload_s
+    )
 
 
 def communication_share(communication_s, compute_s):
@@ -67,7 +73,8 @@ def relative_error(predicted_s, measured_s):
 
 
 def calibrated_scales(compute_s, communication_s, rest_s, measured_s) -> tuple[float, float]:
-    """s1, s2 that fit s1 compute + s2 communication + rest to what was measured, by least squares. Source: Ch. 27, `ch27.calibration`."""
+    """s1, s2 that fit s1 compute + s2 communication + rest to what was measured, by least squares. Source: Ch. 27,
+    `ch27.calibration`."""
     positive(measured_s=measured_s)
     parts = np.stack([compute_s, communication_s], axis=1)
     (compute_scale, communication_scale), *_ = np.linalg.lstsq(parts, np.subtract(measured_s, rest_s))
@@ -75,7 +82,8 @@ def calibrated_scales(compute_s, communication_s, rest_s, measured_s) -> tuple[f
 
 
 def expected_improvement(best_s, mean_s, deviation_s):
-    """(y* - mu) Phi(z) + sigma phi(z), z = (y* - mu) / sigma: expected seconds below the best so far of a normal guess. Source: Ch. 27, `ch27.bayes`."""
+    """(y* - mu) Phi(z) + sigma phi(z), z = (y* - mu) / sigma: expected seconds below the best so far of a normal guess.
+    Source: Ch. 27, `ch27.bayes`."""
     positive(deviation_s=deviation_s)
     z = (best_s - mean_s) / deviation_s
     below = np.vectorize(erfc)(-z / sqrt(2)) / 2

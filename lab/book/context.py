@@ -1,6 +1,7 @@
 """Part IV: attention over a sequence split into chunks: what it sends, holds and waits for (Ch. 17).
 
-`tokens` is b S, all tokens of the P ranks together; `query_dim` A h and `kv_dim` K h. Megatron's sequence parallelism stands in `tensor_parallel`.
+`tokens` is b S, all tokens of the P ranks together; `query_dim` A h and `kv_dim` K h. Megatron's sequence parallelism
+stands in `tensor_parallel`.
 """
 
 import numpy as np
@@ -15,7 +16,8 @@ def scores_bytes(batch, heads, length, bytes_per_element):
 
 
 def ring_wire_bytes(tokens, kv_dim, bytes_per_element, ranks):
-    """2 (P - 1) / P b S K h e a rank: keys and values once round, less the last hop. Source: Ch. 17, `ch17.ring_volume`; `A30`."""
+    """2 (P - 1) / P b S K h e a rank: keys and values once round, less the last hop. Source: Ch. 17,
+    `ch17.ring_volume`; `A30`."""
     return ratio(2 * (ranks - 1) * _whole_bytes(tokens, kv_dim, bytes_per_element, ranks), ranks)
 
 
@@ -23,22 +25,28 @@ def ring_training_wire_bytes(tokens, kv_dim, bytes_per_element, ranks, travellin
     """(6 P - 4) / P b S K h e: the forward pass, keys and values again, and their gradients P hops home.
 
     Gradients may travel in another dtype, such as float32, for P - 1 of their hops; the last is in that of keys.
-    Source: Ch. 17, `ch17.ring_volume` (Liu et al. 2023); a derivative of the loop keeps all blocks instead of sending them again.
+    Source: Ch. 17, `ch17.ring_volume` (Liu et al. 2023); a derivative of the loop keeps all blocks instead of sending
+    them again.
     """
-    e, travelling = bytes_per_element, bytes_per_element if travelling_bytes_per_element is None else travelling_bytes_per_element
+    e, travelling = (
+        bytes_per_element,
+        bytes_per_element if travelling_bytes_per_element is None else travelling_bytes_per_element,
+    )
     of_keys, of_gradients = (_whole_bytes(tokens, kv_dim, size, ranks) for size in (e, travelling))
     return ratio((4 * ranks - 2) * of_keys + (2 * ranks - 2) * of_gradients, ranks)
 
 
 def ring_block_s(batch, length, query_dim, ranks, flops_per_s):
-    """4 b (S / P)^2 A h / F: one block of scores and its product with values. Source: Ch. 17, `ch17.ring_overlap` as corrected (4-5:D-31)."""
+    """4 b (S / P)^2 A h / F: one block of scores and its product with values. Source: Ch. 17, `ch17.ring_overlap` as
+    corrected (4-5:D-31)."""
     count(ranks=ranks)
     positive(batch=batch, length=length, query_dim=query_dim, flops_per_s=flops_per_s)
     return 4 * batch * (length / ranks) ** 2 * query_dim / flops_per_s
 
 
 def least_chunk_tokens(bytes_per_element, flops_per_s, bytes_per_s, kv_share=1):
-    """F e K / (2 beta A): tokens of a chunk from which its block hides the next; twice as many under a causal mask. `kv_share` is K / A.
+    """F e K / (2 beta A): tokens of a chunk from which its block hides the next; twice as many under a causal mask.
+    `kv_share` is K / A.
 
     Source: Ch. 17, `ch17.ring_overlap`.
     """
@@ -47,21 +55,24 @@ def least_chunk_tokens(bytes_per_element, flops_per_s, bytes_per_s, kv_share=1):
 
 
 def ring_s(ranks, block_s, transfer_s):
-    """t_c + (P - 1) max(t_c, t_x): the own block waits for nothing. Source: Ch. 17, `ch17.ring_overlap` as corrected (4-5:D-32)."""
+    """t_c + (P - 1) max(t_c, t_x): the own block waits for nothing. Source: Ch. 17, `ch17.ring_overlap` as corrected
+    (4-5:D-32)."""
     count(ranks=ranks)
     not_negative(block_s=block_s, transfer_s=transfer_s)
     return block_s + (ranks - 1) * np.maximum(block_s, transfer_s)
 
 
 def serial_ring_s(ranks, block_s, transfer_s):
-    """P t_c + (P - 1) t_x: sends posted after the computation hide nothing. Source: Ch. 17, `ch17.ring_overlap` as corrected (4-5:D-32, D-33)."""
+    """P t_c + (P - 1) t_x: sends posted after the computation hide nothing. Source: Ch. 17, `ch17.ring_overlap` as
+    corrected (4-5:D-32, D-33)."""
     count(ranks=ranks)
     not_negative(block_s=block_s, transfer_s=transfer_s)
     return ranks * block_s + (ranks - 1) * transfer_s
 
 
 def ring_bytes(tokens, query_dim, kv_dim, bytes_per_element, ranks):
-    """(2 A h + 4 K h) b S e / P: queries, outputs, and keys and values twice (one block in use, one arriving); scores come on top.
+    """(2 A h + 4 K h) b S e / P: queries, outputs, and keys and values twice (one block in use, one arriving); scores
+    come on top.
 
     Source: Ch. 17, `ch17.ring_memory` as corrected (4-5:D-34).
     """
@@ -71,7 +82,8 @@ def ring_bytes(tokens, query_dim, kv_dim, bytes_per_element, ranks):
 
 
 def ulysses_wire_bytes(tokens, query_dim, kv_dim, bytes_per_element, ranks):
-    """(P - 1) / P (2 A h + 2 K h) b S e / P a rank: all-to-alls of queries, keys, values and outputs; as much again in the backward pass.
+    """(P - 1) / P (2 A h + 2 K h) b S e / P a rank: all-to-alls of queries, keys, values and outputs; as much again in
+    the backward pass.
 
     Source: Ch. 17, `ch17.ulysses_volume`; `A32` (Jacobs et al. 2023).
     """
@@ -81,7 +93,8 @@ def ulysses_wire_bytes(tokens, query_dim, kv_dim, bytes_per_element, ranks):
 
 
 def kv_head_copies(kv_heads, ranks):
-    """max(1, P / K) of each key-value head, so that Ulysses has one for every rank. Source: Ch. 17, `ch17.ulysses_volume`."""
+    """max(1, P / K) of each key-value head, so that Ulysses has one for every rank. Source: Ch. 17,
+    `ch17.ulysses_volume`."""
     count(kv_heads=kv_heads, ranks=ranks)
     return max(1, ranks // kv_heads)
 
@@ -100,7 +113,8 @@ def skipped_share(ranks):
 
 
 def causal_blocks(rank, ranks):
-    """r + 1/2 blocks of work for rank r of contiguous chunks, the diagonal one half. Source: Ch. 17, `ch17.causal_skip`."""
+    """r + 1/2 blocks of work for rank r of contiguous chunks, the diagonal one half. Source: Ch. 17,
+    `ch17.causal_skip`."""
     count(ranks=ranks)
     not_negative(rank=rank)
     below(ranks, rank=rank)
@@ -121,7 +135,14 @@ def hybrid_all_to_all_wire_bytes(tokens, query_dim, kv_dim, bytes_per_element, u
 
     Source: Ch. 17, `ch17.hybrid_usp`; `A33` (Fang & Zhao 2024).
     """
-    positive(tokens=tokens, query_dim=query_dim, kv_dim=kv_dim, bytes_per_element=bytes_per_element, ulysses=ulysses, ring=ring)
+    positive(
+        tokens=tokens,
+        query_dim=query_dim,
+        kv_dim=kv_dim,
+        bytes_per_element=bytes_per_element,
+        ulysses=ulysses,
+        ring=ring,
+    )
     return ratio((ulysses - 1) * tokens * (query_dim + 2 * kv_dim) * bytes_per_element, ulysses**2 * ring)
 
 

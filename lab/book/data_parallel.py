@@ -24,7 +24,8 @@ def compute_s(parameters, tokens, flops_per_s):
 
 
 def compute_to_sync(tokens, ranks, bytes_per_element, flops_per_s, bytes_per_s):
-    """R = 3 n beta / (F e) P / (P - 1), time of a step's computation over that of its ring all-reduce; `ranks` may be infinite.
+    """R = 3 n beta / (F e) P / (P - 1), time of a step's computation over that of its ring all-reduce; `ranks` may be
+    infinite.
 
     Source: Ch. 14, `ch14.R_ratio` (4-5:D-01, D-02: n in tokens, beta in one direction).
     """
@@ -41,7 +42,8 @@ def tokens_to_hide_sync(ranks, bytes_per_element, flops_per_s, bytes_per_s, rati
 
 
 def overlapped_strong_efficiency(one_rank_s, sync_s, ranks):
-    """min(1, T_1 / (P T_comm)), T_1 the global batch on one rank. Source: Ch. 14, `ch14.strong_efficiency_overlap` as corrected (4-5:D-03)."""
+    """min(1, T_1 / (P T_comm)), T_1 the global batch on one rank. Source: Ch. 14, `ch14.strong_efficiency_overlap` as
+    corrected (4-5:D-03)."""
     count(ranks=ranks)
     positive(one_rank_s=one_rank_s, sync_s=sync_s)
     return np.minimum(1, one_rank_s / (ranks * sync_s))
@@ -62,9 +64,11 @@ def weak_efficiency(rank_s, sync_s):
 
 
 def overlapped_backward_s(backward_s, sync_s):
-    """max over k of sum_{j <= k} b_j + sum_{j >= k} c_j: buckets in the order in which they get ready, each sent when it is ready and the link is free.
+    """max over k of sum_{j <= k} b_j + sum_{j >= k} c_j: buckets in the order in which they get ready, each sent when
+    it is ready and the link is free.
 
-    `backward_s` and `sync_s` list a time for each bucket along their last dim. Source: Ch. 14, `ch14.overlap_fraction_general` as corrected (4-5:D-04).
+    `backward_s` and `sync_s` list a time for each bucket along their last dim. Source: Ch. 14,
+    `ch14.overlap_fraction_general` as corrected (4-5:D-04).
     """
     not_negative(backward_s=backward_s, sync_s=sync_s)
     b, c = np.asarray(backward_s), np.asarray(sync_s)
@@ -80,8 +84,8 @@ def hidden_share(backward_s, sync_s):
 def order_error_bound(ranks, unit_roundoff, absolute_sum):
     """2 (P - 1) u sum |g_i|: how far two orders of one sum may lie apart, each within half of it of the truth.
 
-    u is half of epsilon: 2^-24, 2^-11 and 2^-8 for float32, float16 and bfloat16. Relative to |sum g_i| there is no bound.
-    Source: Ch. 14, `ch14.fp_order_bound` as corrected (4-5:D-06; Higham 2002, Ch. 4).
+    u is half of epsilon: 2^-24, 2^-11 and 2^-8 for float32, float16 and bfloat16. Relative to |sum g_i| there is no
+    bound. Source: Ch. 14, `ch14.fp_order_bound` as corrected (4-5:D-06; Higham 2002, Ch. 4).
     """
     count(ranks=ranks)
     positive(unit_roundoff=unit_roundoff)
@@ -90,14 +94,16 @@ def order_error_bound(ranks, unit_roundoff, absolute_sum):
 
 
 def accumulation_speedup(micro_batches, compute_s, sync_s):
-    """A (T_c + T_r) / (A T_c + T_r): one reduction instead of A, nothing overlapped. Source: Ch. 14, `ch14.accum_speedup`."""
+    """A (T_c + T_r) / (A T_c + T_r): one reduction instead of A, nothing overlapped. Source: Ch. 14,
+    `ch14.accum_speedup`."""
     positive(micro_batches=micro_batches, compute_s=compute_s)
     not_negative(sync_s=sync_s)
     return micro_batches * (compute_s + sync_s) / (micro_batches * compute_s + sync_s)
 
 
 def top_k_gain(kept_share, ranks, value_bytes, index_bytes=4):
-    """2 e / (P k (i + e)): a dense all-reduce's wire bytes over those of an all-gather of everybody's share k, as index and value.
+    """2 e / (P k (i + e)): a dense all-reduce's wire bytes over those of an all-gather of everybody's share k, as index
+    and value.
 
     Source: Ch. 14, `ch14.topk_compression` as corrected (4-5:D-08).
     """

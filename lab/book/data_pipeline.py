@@ -30,14 +30,16 @@ def decoded_bytes_per_s(storage_bytes_per_s, compression, decode_bytes_per_s):
 
 
 def stall_share(load_s, compute_s):
-    """T_load / (T_load + T_c) when each batch is loaded only after the one before is done. Source: Ch. 3a, `ch03a.stall_fraction`."""
+    """T_load / (T_load + T_c) when each batch is loaded only after the one before is done. Source: Ch. 3a,
+    `ch03a.stall_fraction`."""
     not_negative(load_s=load_s)
     positive(compute_s=compute_s)
     return load_s / (load_s + compute_s)
 
 
 def prefetched_stall_share(load_s, compute_s):
-    """max(0, 1 - T_c / T_load): the same with the next batch loaded meanwhile. Source: Ch. 3a, `ch03a.stall_fraction`."""
+    """max(0, 1 - T_c / T_load): the same with the next batch loaded meanwhile. Source: Ch. 3a,
+    `ch03a.stall_fraction`."""
     positive(load_s=load_s, compute_s=compute_s)
     return np.maximum(0, 1 - compute_s / load_s)
 
@@ -49,7 +51,8 @@ def fill_s(cache_bytes, bytes_per_s):
 
 
 def drain_s(cache_bytes, read_bytes_per_s, refill_bytes_per_s):
-    """V / (read - refill): how long a full cache hides a slower store from data that is read once; for ever where it is refilled as fast.
+    """V / (read - refill): how long a full cache hides a slower store from data that is read once; for ever where it is
+    refilled as fast.
 
     Source: Ch. 3a, `ch03a.cache_fill` as corrected (D-19).
     """

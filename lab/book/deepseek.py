@@ -18,13 +18,15 @@ def attention_flops_per_key(heads, head_dim):
 
 
 def latent_flops_per_key(heads, head_dim, rope_dim):
-    """A (2 (d_h + d_R) + 2 d_h) FLOPs a query and key, keys and values having been decompressed. Source: Ch. 35, `ch35.mla`."""
+    """A (2 (d_h + d_R) + 2 d_h) FLOPs a query and key, keys and values having been decompressed. Source: Ch. 35,
+    `ch35.mla`."""
     not_negative(rope_dim=rope_dim)
     return attention_flops_per_key(heads, head_dim) + 2 * heads * rope_dim
 
 
 def absorbed_flops_per_key(heads, latent_dim, rope_dim):
-    """A (2 (d_c + d_R) + 2 d_c) FLOPs a query and key on the latents themselves, their matrices absorbed into query and output.
+    """A (2 (d_c + d_R) + 2 d_c) FLOPs a query and key on the latents themselves, their matrices absorbed into query and
+    output.
 
     Source: Ch. 35, `ch35.mla` as corrected (6-8:D-130).
     """
@@ -49,14 +51,16 @@ def load_deviation(experts, top_k, tokens):
 
 
 def elsewhere_share(places):
-    """(n - 1) / n: share of uniformly routed tokens that leave their place, one of n. Source: Ch. 35, `ch35.placement` as corrected (6-8:D-135)."""
+    """(n - 1) / n: share of uniformly routed tokens that leave their place, one of n. Source: Ch. 35, `ch35.placement`
+    as corrected (6-8:D-135)."""
     positive(places=places)
     whole(places=places)
     return (places - 1) / places
 
 
 def float_rms_error(mantissa_bits):
-    """2^-m sqrt(3 / (8 ln 2) / 12): relative RMS error of rounding to m mantissa bits, for values spread evenly over an octave's logarithm.
+    """2^-m sqrt(3 / (8 ln 2) / 12): relative RMS error of rounding to m mantissa bits, for values spread evenly over an
+    octave's logarithm.
 
     A scale cancels, so blocks gain nothing until values underflow. Source: Ch. 35, `ch35.fp8` as corrected (6-8:D-132).
     """

@@ -35,18 +35,21 @@ def coordinates_of(rank: int, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def group_size(sizes: Sequence[int], axes: Sequence[int]) -> int:
-    """Members of a group over the axes at these places: the product of their sizes. Source: Ch. 23, `ch23.composite_groups`."""
+    """Members of a group over the axes at these places: the product of their sizes. Source: Ch. 23,
+    `ch23.composite_groups`."""
     _check_sizes(sizes)
     return prod(sizes[axis] for axis in axes)
 
 
 def group_count(sizes: Sequence[int], axes: Sequence[int]) -> int:
-    """Disjoint groups over the axes at these places: the product of all other sizes. Source: Ch. 23, `ch23.group_bijection`."""
+    """Disjoint groups over the axes at these places: the product of all other sizes. Source: Ch. 23,
+    `ch23.group_bijection`."""
     return prod(sizes) // group_size(sizes, axes)
 
 
 def groups(sizes: Sequence[int], axes: Sequence[int]) -> np.ndarray:
-    """[groups, members] ranks over the axes at these places, members in the order of the mesh. Source: Ch. 23, `ch23.composite_groups`."""
+    """[groups, members] ranks over the axes at these places, members in the order of the mesh. Source: Ch. 23,
+    `ch23.composite_groups`."""
     inside = sorted(axes)
     outside = [axis for axis in range(len(sizes)) if axis not in inside]
     ranks = np.arange(prod(sizes)).reshape(sizes).transpose(outside + inside)
@@ -94,7 +97,8 @@ def domains_spanned(ranks, stride, ranks_per_domain, first=0):
 
 
 def free_degree(devices: int, specified: int) -> int:
-    """N over the product of the specified degrees: what the first axis without one takes. Source: Ch. 23, `ch23.auto_mesh` as corrected (6-8:D-5).
+    """N over the product of the specified degrees: what the first axis without one takes. Source: Ch. 23,
+    `ch23.auto_mesh` as corrected (6-8:D-5).
 
     Raises:
       ValueError: the product does not divide the devices.

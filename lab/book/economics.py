@@ -10,7 +10,8 @@ SECONDS_AN_H = 3600
 
 
 def device_h(parameters, tokens, flops_per_s, mfu):
-    """6 Psi D / (F eta) / 3600: the number of devices matters through the MFU alone. Source: Ch. 5, `ch05.opt_budget`, `ch05.ex1`."""
+    """6 Psi D / (F eta) / 3600: the number of devices matters through the MFU alone. Source: Ch. 5, `ch05.opt_budget`,
+    `ch05.ex1`."""
     return training_s(parameters, tokens, 1, flops_per_s, mfu) / SECONDS_AN_H
 
 
@@ -23,13 +24,15 @@ def training_usd(devices, hours, usd_per_h, other_usd=0):
 
 
 def usd_per_token(parameters, flops_per_s, mfu, usd_per_h):
-    """6 Psi / (F eta) R / 3600; a third of it for a forward pass alone. Source: Ch. 5, `ch05.cost_per_token`; Ch. 8, `ch08.ex3`."""
+    """6 Psi / (F eta) R / 3600; a third of it for a forward pass alone. Source: Ch. 5, `ch05.cost_per_token`; Ch. 8,
+    `ch08.ex3`."""
     positive(usd_per_h=usd_per_h)
     return device_h(parameters, 1, flops_per_s, mfu) * usd_per_h
 
 
 def break_even_h(device_usd, usd_per_h, used_share=1):
-    """price / (R u): hours after which buying has cost what renting for the hours used would have. Source: Ch. 5, `ch05.breakeven`."""
+    """price / (R u): hours after which buying has cost what renting for the hours used would have. Source: Ch. 5,
+    `ch05.breakeven`."""
     positive(device_usd=device_usd, usd_per_h=usd_per_h, used_share=used_share)
     share(used_share=used_share)
     return device_usd / (usd_per_h * used_share)
@@ -43,9 +46,11 @@ def contended_bytes_per_s(bytes_per_s, contention):
 
 
 def spot_usd_per_h(usd_per_h, preemptions_per_h, interval_h, save_h):
-    """R (e^(p (c + s)) - 1) / (p c): the price of an hour of work kept, saved for s hours after every c hours of work; p = 0 leaves R (c + s) / c.
+    """R (e^(p (c + s)) - 1) / (p c): the price of an hour of work kept, saved for s hours after every c hours of work;
+    p = 0 leaves R (c + s) / c.
 
-    A preemption is a Poisson event that throws away what was not saved. Source: Ch. 5, `ch05.spot_effective`, `ch05.ex3` as corrected (D-21).
+    A preemption is a Poisson event that throws away what was not saved. Source: Ch. 5, `ch05.spot_effective`,
+    `ch05.ex3` as corrected (D-21).
     """
     positive(usd_per_h=usd_per_h, interval_h=interval_h)
     not_negative(preemptions_per_h=preemptions_per_h, save_h=save_h)
@@ -66,6 +71,7 @@ def first_order_spot_usd_per_h(usd_per_h, preemptions_per_h, lost_h):
 
 
 def first_order_break_even_per_h(usd_per_h, spot_usd_per_h, lost_h):
-    """(1 - R_spot / R) / f preemptions an hour, at which `first_order_spot_usd_per_h` is R. Source: Ch. 5, `ch05.ex3` (D-21)."""
+    """(1 - R_spot / R) / f preemptions an hour, at which `first_order_spot_usd_per_h` is R. Source: Ch. 5, `ch05.ex3`
+    (D-21)."""
     positive(usd_per_h=usd_per_h, spot_usd_per_h=spot_usd_per_h, lost_h=lost_h)
     return (1 - spot_usd_per_h / usd_per_h) / lost_h

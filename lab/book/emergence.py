@@ -19,7 +19,8 @@ def loss_below_critical(success_share, width):
 
 
 def reducible_after(loss_drop, size_ratio, exponent):
-    """d / (r^a - 1): what is left above the floor of a power law that fell by d while the size grew r times. Source: Ch. 9, `ch09.sigmoid`, exercise 2."""
+    """d / (r^a - 1): what is left above the floor of a power law that fell by d while the size grew r times. Source:
+    Ch. 9, `ch09.sigmoid`, exercise 2."""
     positive(loss_drop=loss_drop, exponent=exponent)
     above(1, size_ratio=size_ratio)
     return loss_drop / np.expm1(exponent * np.log(size_ratio))
@@ -32,7 +33,8 @@ def uniform_loss(vocab):
 
 
 def exact_match_share(token_share, tokens):
-    """p^k: an answer of k tokens counts only if all are right, each with chance p. Source: Ch. 9, `ch09.metric` (Schaeffer et al. 2023)."""
+    """p^k: an answer of k tokens counts only if all are right, each with chance p. Source: Ch. 9, `ch09.metric`
+    (Schaeffer et al. 2023)."""
     share(token_share=token_share)
     positive(tokens=tokens)
     return token_share**tokens

@@ -7,7 +7,8 @@ from lab.book.checks import positive
 
 
 def gpt_parameters(layers, embed, vocab, tied=False):
-    """12 L H^2 + 2 V H: GPT blocks with an MLP of 4 H, embeddings of input and output, one table where tied; norms and biases left out.
+    """12 L H^2 + 2 V H: GPT blocks with an MLP of 4 H, embeddings of input and output, one table where tied; norms and
+    biases left out.
 
     Source: Ch. 6, `ch06.params`.
     """

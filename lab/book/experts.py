@@ -1,6 +1,7 @@
 """Part IV: mixtures of experts: what they compute, send and drop, and how routers are kept in balance (Ch. 18).
 
-E experts, k of them for each token, T tokens of one rank, P ranks that share the experts. Where ranks lie in a mesh: `device_mesh`.
+E experts, k of them for each token, T tokens of one rank, P ranks that share the experts. Where ranks lie in a mesh:
+`device_mesh`.
 """
 
 from math import comb
@@ -12,7 +13,8 @@ from lab.book.collectives import all_gather_wire_bytes
 
 
 def expert_parameters(experts, embed, mlp, mlp_matrices):
-    """E n d F parameters a layer, n matrices each (2 for GELU, 3 for SwiGLU). Source: Ch. 18, `ch18.conditional_compute` as corrected (4-5:D-42)."""
+    """E n d F parameters a layer, n matrices each (2 for GELU, 3 for SwiGLU). Source: Ch. 18,
+    `ch18.conditional_compute` as corrected (4-5:D-42)."""
     positive(experts=experts, embed=embed, mlp=mlp, mlp_matrices=mlp_matrices)
     return experts * mlp_matrices * embed * mlp
 
@@ -40,13 +42,17 @@ def tokens_per_expert(tokens, experts, top_k):
 
 
 def buffer_bytes(tokens, embed, bytes_per_element, top_k=1, capacity_factor=1):
-    """C_f k T H e bytes of one rank's buffer of an all-to-all; C_f = 1 without padding. Source: Ch. 18, `ch18.moe_comm` as corrected (4-5:D-43)."""
-    positive(tokens=tokens, embed=embed, bytes_per_element=bytes_per_element, top_k=top_k, capacity_factor=capacity_factor)
+    """C_f k T H e bytes of one rank's buffer of an all-to-all; C_f = 1 without padding. Source: Ch. 18, `ch18.moe_comm`
+    as corrected (4-5:D-43)."""
+    positive(
+        tokens=tokens, embed=embed, bytes_per_element=bytes_per_element, top_k=top_k, capacity_factor=capacity_factor
+    )
     return capacity_factor * top_k * tokens * embed * bytes_per_element
 
 
 def all_to_all_wire_bytes(payload_bytes, ranks, all_to_alls=4):
-    """a (P - 1) / P n bytes a rank: dispatch and combine, forward and backward. Source: Ch. 18, `ch18.a2a_volume`, `ch18.moe_comm`; `A36`."""
+    """a (P - 1) / P n bytes a rank: dispatch and combine, forward and backward. Source: Ch. 18, `ch18.a2a_volume`,
+    `ch18.moe_comm`; `A36`."""
     positive(all_to_alls=all_to_alls)
     return all_to_alls * all_gather_wire_bytes(payload_bytes, ranks)
 
@@ -54,7 +60,8 @@ def all_to_all_wire_bytes(payload_bytes, ranks, all_to_alls=4):
 def dropped_share(tokens, chance, slots):
     """E[(X - C)+] / E[X], X the tokens of `tokens` that pick an expert, each with `chance`; k / E for a uniform router.
 
-    `tokens` is one number; `chance` and `slots` may be arrays. Source: Ch. 18, `ch18.drop_rate_exercise` as corrected (4-5:D-52).
+    `tokens` is one number; `chance` and `slots` may be arrays. Source: Ch. 18, `ch18.drop_rate_exercise` as corrected
+    (4-5:D-52).
     """
     positive(tokens=tokens, chance=chance)
     not_negative(slots=slots)
@@ -77,7 +84,8 @@ def balance_loss(assigned, gates, weight=1.0):
 
 
 def balance_gradient(assigned, gates, weight=1.0, tokens=1):
-    """(alpha E / T) g_j (f_j - sum_i f_i g_i) by one token's logits, f held fixed. Source: Ch. 18, `ch18.aux_loss` as corrected (4-5:D-49)."""
+    """(alpha E / T) g_j (f_j - sum_i f_i g_i) by one token's logits, f held fixed. Source: Ch. 18, `ch18.aux_loss` as
+    corrected (4-5:D-49)."""
     share(assigned=assigned, gates=gates)
     positive(tokens=tokens)
     f, g = np.asarray(assigned), np.asarray(gates)
@@ -85,9 +93,11 @@ def balance_gradient(assigned, gates, weight=1.0, tokens=1):
 
 
 def gate_gradient(weights, outputs, upstream):
-    """w_i (<u, E_i> - <u, y>) by the logits of the chosen experts, w their gates normalised to 1, y = sum w_i E_i; 0 for all others.
+    """w_i (<u, E_i> - <u, y>) by the logits of the chosen experts, w their gates normalised to 1, y = sum w_i E_i; 0
+    for all others.
 
-    `weights` is [k], `outputs` [k, H], `upstream` u = dL/dy [H]. Source: Ch. 18, `ch18.router_gradient` as corrected (4-5:D-50).
+    `weights` is [k], `outputs` [k, H], `upstream` u = dL/dy [H]. Source: Ch. 18, `ch18.router_gradient` as corrected
+    (4-5:D-50).
     """
     w, by_expert = np.asarray(weights), np.asarray(outputs) @ np.asarray(upstream)
     return w * (by_expert - w @ by_expert)
@@ -127,6 +137,7 @@ def distinct_nodes(experts: int, top_k: int, nodes: int) -> float:
 
 
 def two_level_messages(ranks_a_node, nodes):
-    """(G - 1) + (N - 1) messages a rank of an all-to-all inside nodes, then across, instead of G N - 1. Source: `A40`."""
+    """(G - 1) + (N - 1) messages a rank of an all-to-all inside nodes, then across, instead of G N - 1. Source:
+    `A40`."""
     count(ranks_a_node=ranks_a_node, nodes=nodes)
     return ranks_a_node + nodes - 2

@@ -7,7 +7,8 @@ from lab.book.collectives import all_reduce_wire_bytes, rounds_up
 
 
 def two_tier_hosts(ports):
-    """k^2 / 2 hosts of a two-tier fat tree of switches with k ports. Source: ml, `ml.43_fat_tree` (Al-Fares et al. 2008)."""
+    """k^2 / 2 hosts of a two-tier fat tree of switches with k ports. Source: ml, `ml.43_fat_tree` (Al-Fares et al.
+    2008)."""
     positive(ports=ports)
     return ratio(ports**2, 2)
 
@@ -25,26 +26,30 @@ def three_tier_switches(ports):
 
 
 def all_to_all_cut_bytes(payload_bytes, ranks):
-    """N n / 4 one way across the middle: each of N / 2 ranks sends n / N to N / 2 others. Source: ml, `ml.44_bisection_allreduce` (2nd:M56)."""
+    """N n / 4 one way across the middle: each of N / 2 ranks sends n / N to N / 2 others. Source: ml,
+    `ml.44_bisection_allreduce` (2nd:M56)."""
     count(ranks=ranks)
     positive(payload_bytes=payload_bytes)
     return ratio(payload_bytes * ranks, 4)
 
 
 def ring_cut_bytes(payload_bytes, ranks):
-    """2 (N - 1) / N n one way across the middle, on one edge, of an all_reduce by a ring in order. Source: ml, `ml.44_bisection_allreduce`."""
+    """2 (N - 1) / N n one way across the middle, on one edge, of an all_reduce by a ring in order. Source: ml,
+    `ml.44_bisection_allreduce`."""
     return all_reduce_wire_bytes(payload_bytes, ranks)
 
 
 def oversubscribed_loss(communication_share, oversubscription):
-    """1 - 1 / (1 - c + c r): of a step's rate where all communication slows r times. Source: ml, `ml.44_bisection_allreduce`."""
+    """1 - 1 / (1 - c + c r): of a step's rate where all communication slows r times. Source: ml,
+    `ml.44_bisection_allreduce`."""
     share(communication_share=communication_share)
     at_least(1, oversubscription=oversubscription)
     return 1 - 1 / (1 - communication_share + communication_share * oversubscription)
 
 
 def axis_by_axis_wire_bytes(payload_bytes, sides: Sequence[int]):
-    """2 n sum (d - 1) / d: a whole all_reduce along each axis in turn; a cascade of scatters sends 2 (N - 1) / N n. Source: ml, `ml.27_torus` (2nd:M41)."""
+    """2 n sum (d - 1) / d: a whole all_reduce along each axis in turn; a cascade of scatters sends 2 (N - 1) / N n.
+    Source: ml, `ml.27_torus` (2nd:M41)."""
     return sum(all_reduce_wire_bytes(payload_bytes, side) for side in sides)
 
 
@@ -55,14 +60,16 @@ def torus_hops(sides: Sequence[int]):
 
 
 def switch_all_reduce_s(payload_bytes, ranks, alpha_s, bytes_per_s):
-    """n / beta + ceil(log2 N) alpha: switches add, so a rank sends its buffer once. Source: ml, `ml.24_lower_bound` (2nd:M33)."""
+    """n / beta + ceil(log2 N) alpha: switches add, so a rank sends its buffer once. Source: ml, `ml.24_lower_bound`
+    (2nd:M33)."""
     not_negative(alpha_s=alpha_s)
     positive(payload_bytes=payload_bytes, bytes_per_s=bytes_per_s)
     return payload_bytes / bytes_per_s + rounds_up(ranks) * alpha_s
 
 
 def hops_saved_s(ranks, hop_s):
-    """2 (N - 1) hop: of a ring all_reduce that crosses one switch instead of two. Source: ml, `ml.45_rail` (2nd:M57)."""
+    """2 (N - 1) hop: of a ring all_reduce that crosses one switch instead of two. Source: ml, `ml.45_rail`
+    (2nd:M57)."""
     count(ranks=ranks)
     not_negative(hop_s=hop_s)
     return 2 * (ranks - 1) * hop_s

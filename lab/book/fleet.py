@@ -1,11 +1,13 @@
-"""The second source's laws of a fleet: how loss, step time and useful work scale with compute and ranks (ml.01, ml.02, ml.05 to ml.13)."""
+"""The second source's laws of a fleet: how loss, step time and useful work scale with compute and ranks (ml.01, ml.02,
+ml.05 to ml.13)."""
 
 import numpy as np
 
 from lab.book.checks import below, count, not_negative, positive, ratio, share
 
 BACKWARD_SHARE = 2 / 3
-"""Of a step's compute: two of the three products of every layer, and all that an all-reduce of gradients can hide behind."""
+"""Of a step's compute: two of the three products of every layer, and all that an all-reduce of gradients can hide
+behind."""
 
 
 def reducible_loss_ratio(compute_ratio, exponent):
@@ -21,7 +23,8 @@ def compute_for_loss(loss_ratio, exponent):
 
 
 def largest_overlap_s(compute_s, communication_s, backward_share=BACKWARD_SHARE):
-    """min(T_comm, b T_c / N), both of one rank: what communication can hide behind, b = 1 at the very most. Source: ml, `ml.02_fleet_law` (2nd:M2)."""
+    """min(T_comm, b T_c / N), both of one rank: what communication can hide behind, b = 1 at the very most. Source: ml,
+    `ml.02_fleet_law` (2nd:M2)."""
     not_negative(compute_s=compute_s, communication_s=communication_s)
     share(backward_share=backward_share)
     return np.minimum(communication_s, backward_share * compute_s)
@@ -31,7 +34,8 @@ def fleet_step_s(serial_compute_s, ranks, communication_s, sync_s, overlap_s):
     """T_c / N + T_comm + T_sync - T_ov.
 
     Raises:
-      ValueError: an overlap above the communication or above one rank's compute, which the source's own bound forgets (2nd:M2).
+      ValueError: an overlap above the communication or above one rank's compute, which the source's own bound forgets
+        (2nd:M2).
     Source: ml, `ml.02_fleet_law`.
     """
     count(ranks=ranks)
@@ -40,7 +44,9 @@ def fleet_step_s(serial_compute_s, ranks, communication_s, sync_s, overlap_s):
     compute_s = serial_compute_s / ranks
     hidden = np.asarray(overlap_s)
     if np.any(hidden > largest_overlap_s(compute_s, communication_s, 1)):
-        raise ValueError(f"overlap_s={hidden.max()}: expected no more than the communication and the compute of one rank")
+        raise ValueError(
+            f"overlap_s={hidden.max()}: expected no more than the communication and the compute of one rank"
+        )
     return compute_s + communication_s + sync_s - overlap_s
 
 
@@ -51,7 +57,8 @@ def fleet_efficiency(serial_compute_s, ranks, communication_s, sync_s, overlap_s
 
 
 def useful_flops_per_s(peak_flops_per_s, mfu, availability):
-    """peak x MFU x availability; the MFU of whole steps has communication and bubbles in it already. Source: ml, `ml.07_effective_flops` (2nd:M10)."""
+    """peak x MFU x availability; the MFU of whole steps has communication and bubbles in it already. Source: ml,
+    `ml.07_effective_flops` (2nd:M10)."""
     positive(peak_flops_per_s=peak_flops_per_s)
     share(mfu=mfu, availability=availability)
     return peak_flops_per_s * mfu * availability
@@ -72,7 +79,8 @@ def amdahl_speedup(ranks, serial_share):
 
 
 def universal_speedup(ranks, contention, coherency):
-    """N / (1 + a (N - 1) + b N (N - 1)); with b = 0 Amdahl's law, a its serial share. Source: ml, `ml.13_scaling_tax_curve` (Gunther 1993)."""
+    """N / (1 + a (N - 1) + b N (N - 1)); with b = 0 Amdahl's law, a its serial share. Source: ml,
+    `ml.13_scaling_tax_curve` (Gunther 1993)."""
     count(ranks=ranks)
     not_negative(contention=contention, coherency=coherency)
     return ranks / (1 + contention * (ranks - 1) + coherency * ranks * (ranks - 1))
@@ -86,14 +94,16 @@ def fastest_ranks(contention, coherency):
 
 
 def exposed_speedup(ranks, exposed_share):
-    """N / (1 + N r), r the exposed communication over the compute of one rank alone: at most 1 / r. Source: ml, `ml.13_scaling_tax_curve` (2nd:M19)."""
+    """N / (1 + N r), r the exposed communication over the compute of one rank alone: at most 1 / r. Source: ml,
+    `ml.13_scaling_tax_curve` (2nd:M19)."""
     count(ranks=ranks)
     not_negative(exposed_share=exposed_share)
     return ranks / (1 + ranks * exposed_share)
 
 
 def weak_speedup(ranks, compute_s, sync_s, micro_batches=1):
-    """N A T_c / (A T_c + T_sync): work done by N ranks that synchronise after A micro-batches. Source: ml, `ml.14_gpt2_scaling`."""
+    """N A T_c / (A T_c + T_sync): work done by N ranks that synchronise after A micro-batches. Source: ml,
+    `ml.14_gpt2_scaling`."""
     count(ranks=ranks)
     positive(compute_s=compute_s, micro_batches=micro_batches)
     not_negative(sync_s=sync_s)
@@ -101,7 +111,8 @@ def weak_speedup(ranks, compute_s, sync_s, micro_batches=1):
 
 
 def communication_removed_speedup(communication_share, left_share=0):
-    """(1 - left) / (1 - c): of a step that spends c on communication, when it spends `left` instead. Source: ml, `ml.06_c3`."""
+    """(1 - left) / (1 - c): of a step that spends c on communication, when it spends `left` instead. Source: ml,
+    `ml.06_c3`."""
     share(communication_share=communication_share, left_share=left_share)
     below(1, communication_share=communication_share)
     return ratio(1 - left_share, 1 - communication_share)

@@ -32,7 +32,8 @@ def confidence(matches):
 def improvement(losses: Sequence[float], window: int = 100) -> float:
     """(older - recent) / older, the means of the last two windows of losses; negative where the loss grows.
 
-    A run stalls below 0.1 %, and diverges below 0: ask for the second first. Source: Ch. 33, `ch33.stall_rule` as corrected (6-8:D-113).
+    A run stalls below 0.1 %, and diverges below 0: ask for the second first. Source: Ch. 33, `ch33.stall_rule` as
+    corrected (6-8:D-113).
 
     Raises:
       ValueError: fewer losses than two windows.
@@ -55,7 +56,8 @@ def interval_variation(times_s: Sequence[float]) -> float:
 
 
 def extra_h(hours, lost_share):
-    """h s / (1 - s): hours more until the same work is done, where a share s of the rate was lost for h hours. Source: Ch. 33, `ch33.postmortem`."""
+    """h s / (1 - s): hours more until the same work is done, where a share s of the rate was lost for h hours. Source:
+    Ch. 33, `ch33.postmortem`."""
     positive(hours=hours)
     share(lost_share=lost_share)
     positive(kept_share=1 - np.asarray(lost_share))

@@ -6,7 +6,8 @@ from lab.book.checks import positive
 
 
 def llama_layer_parameters(embed, heads, kv_heads, head_dim, mlp):
-    """H (A + 2 g) d_h + A d_h H + 3 H F + 2 H: attention with grouped keys, gated MLP, two norms. Source: Ch. 34, `ch34.params`."""
+    """H (A + 2 g) d_h + A d_h H + 3 H F + 2 H: attention with grouped keys, gated MLP, two norms. Source: Ch. 34,
+    `ch34.params`."""
     positive(embed=embed, heads=heads, kv_heads=kv_heads, head_dim=head_dim, mlp=mlp)
     return embed * (2 * heads + 2 * kv_heads) * head_dim + 3 * embed * mlp + 2 * embed
 
@@ -18,19 +19,22 @@ def llama_parameters(layers, embed, heads, kv_heads, head_dim, mlp, vocab):
 
 
 def causal_attention_share(layers, embed, length, parameters):
-    """6 L H S / (6 Psi): what masked attention adds to the FLOPs of 6 Psi a token. Source: Ch. 34, `ch34.compute_time`."""
+    """6 L H S / (6 Psi): what masked attention adds to the FLOPs of 6 Psi a token. Source: Ch. 34,
+    `ch34.compute_time`."""
     positive(layers=layers, embed=embed, length=length, parameters=parameters)
     return layers * embed * length / parameters
 
 
 def least_activation_bytes(layers, length, embed, mlp, bytes_per_element):
-    """L (2 S H + S F) w bytes a sequence: block inputs and one hidden activation, less than a backward pass needs. Source: Ch. 34, `ch34.activation`."""
+    """L (2 S H + S F) w bytes a sequence: block inputs and one hidden activation, less than a backward pass needs.
+    Source: Ch. 34, `ch34.activation`."""
     positive(layers=layers, length=length, embed=embed, mlp=mlp, bytes_per_element=bytes_per_element)
     return layers * length * (2 * embed + mlp) * bytes_per_element
 
 
 def compute_efficiency(batch, critical_batch):
-    """B_c / (B + B_c): the compute of the smallest batch over this one's, for equal loss. Source: Ch. 34, `ch34.batch_efficiency` as corrected (6-8:D-123)."""
+    """B_c / (B + B_c): the compute of the smallest batch over this one's, for equal loss. Source: Ch. 34,
+    `ch34.batch_efficiency` as corrected (6-8:D-123)."""
     positive(batch=batch, critical_batch=critical_batch)
     return critical_batch / (batch + critical_batch)
 
@@ -49,8 +53,9 @@ def rope_frequencies(head_dim: int, base: float) -> np.ndarray:
 def banded_rope_frequencies(
     head_dim: int, base: float, factor: float, trained_length: float, low: float = 1.0, high: float = 4.0
 ) -> np.ndarray:
-    """`rope_frequencies` as Llama 3.1 stretches them: those that turn `high` times or more in `trained_length` tokens stay, those that turn
-    less than `low` times are divided by `factor`, and between the two the divisor is interpolated.
+    """`rope_frequencies` as Llama 3.1 stretches them: those that turn `high` times or more in `trained_length` tokens
+    stay, those that turn less than `low` times are divided by `factor`, and between the two the divisor is
+    interpolated.
 
     Source: config.json of Llama 3.1, rope_type llama3; Ch. 34, `ch34.rope` as corrected (6-8:D-124).
     """

@@ -8,7 +8,8 @@ EULER = 0.5772156649015329
 
 
 def exponential_straggler(ranks):
-    """H_N = sum of 1 / i: expected time of the slowest of N over that of one, for exponential times. Source: Ch. 29, `ch29.straggler`."""
+    """H_N = sum of 1 / i: expected time of the slowest of N over that of one, for exponential times. Source: Ch. 29,
+    `ch29.straggler`."""
     count(ranks=ranks)
     # Euler and Maclaurin's series at N + 8, and the eight terms back: off by less than 1e-8.
     n = np.asarray(ranks) + 8.0
@@ -17,7 +18,8 @@ def exponential_straggler(ranks):
 
 
 def mean_staleness(workers):
-    """N - 1 updates between reading weights and applying their gradient, whatever the times. Source: Ch. 29, `ch29.async_staleness` (6-8:D-69)."""
+    """N - 1 updates between reading weights and applying their gradient, whatever the times. Source: Ch. 29,
+    `ch29.async_staleness` (6-8:D-69)."""
     positive(workers=workers)
     return workers - 1
 
@@ -30,7 +32,8 @@ def stale_learning_rate(learning_rate, staleness, damping=0.5):
 
 
 def stable_learning_rate(staleness, curvature):
-    """(2 / lambda) sin(pi / (2 (2 tau + 1))): the largest at which descent on a quadratic, tau updates late, does not diverge.
+    """(2 / lambda) sin(pi / (2 (2 tau + 1))): the largest at which descent on a quadratic, tau updates late, does not
+    diverge.
 
     Source: Ch. 29, `ch29.async_rate`; the roots of z^(tau + 1) - z^tau + lr lambda stay inside the unit circle.
     """
@@ -52,24 +55,28 @@ def local_speedup(compute_s, sync_s, local_steps):
 
 
 def least_bound_local_steps(steps, variance):
-    """(sqrt(T) / (2 sigma^2))^(2/3): where 1 / sqrt(h T) + h sigma^2 / T is least. Source: Ch. 29, `ch29.local_sgd` as corrected (6-8:D-71)."""
+    """(sqrt(T) / (2 sigma^2))^(2/3): where 1 / sqrt(h T) + h sigma^2 / T is least. Source: Ch. 29, `ch29.local_sgd` as
+    corrected (6-8:D-71)."""
     positive(steps=steps, variance=variance)
     return (np.sqrt(steps) / (2 * variance)) ** (2 / 3)
 
 
 def local_cost_s(compute_s, sync_s, drift_s, local_steps):
-    """T_c + T_m / h + gamma h, gamma the seconds that one more local step is worth in progress lost. Source: Ch. 29, `ch29.sync_interval`."""
+    """T_c + T_m / h + gamma h, gamma the seconds that one more local step is worth in progress lost. Source: Ch. 29,
+    `ch29.sync_interval`."""
     not_negative(drift_s=drift_s)
     return local_step_s(compute_s, sync_s, local_steps) + drift_s * local_steps
 
 
 def best_local_steps(sync_s, drift_s):
-    """sqrt(T_m / gamma): where `local_cost_s` is least. Source: Ch. 29, `ch29.sync_interval` as corrected (6-8:D-72)."""
+    """sqrt(T_m / gamma): where `local_cost_s` is least. Source: Ch. 29, `ch29.sync_interval` as corrected
+    (6-8:D-72)."""
     positive(sync_s=sync_s, drift_s=drift_s)
     return np.sqrt(sync_s / drift_s)
 
 
 def synchronised_bytes(parameters, bytes_per_element, steps, local_steps=1):
-    """Psi e T / h: payload of all averagings of a run of T steps, one every h. Source: Ch. 29, `ch29.diloco`, `ch29.exercise_tables`."""
+    """Psi e T / h: payload of all averagings of a run of T steps, one every h. Source: Ch. 29, `ch29.diloco`,
+    `ch29.exercise_tables`."""
     positive(parameters=parameters, bytes_per_element=bytes_per_element, steps=steps, local_steps=local_steps)
     return parameters * bytes_per_element * (steps / local_steps)

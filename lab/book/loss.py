@@ -1,6 +1,7 @@
 """Part II: loss against parameters, tokens and compute (Ch. 7). Losses in nats a token.
 
-L = A / Psi^a + B / D^b + E for Psi parameters and D tokens. `fit` is a `Fit`, or the name of one in `FITS`; the fits disagree on what is optimal.
+L = A / Psi^a + B / D^b + E for Psi parameters and D tokens. `fit` is a `Fit`, or the name of one in `FITS`; the fits
+disagree on what is optimal.
 """
 
 from dataclasses import dataclass
@@ -53,8 +54,11 @@ def kaplan_token_loss(tokens):
 
 
 def kaplan_loss(parameters, tokens):
-    """((Psi_c / Psi)^(a_P / a_D) + D_c / D)^a_D, either of the two above in its limit. Source: Ch. 7, `ch07.combined`, Kaplan's equation 1.5."""
-    parts = kaplan_parameter_loss(parameters) ** (1 / KAPLAN_TOKEN_EXPONENT) + kaplan_token_loss(tokens) ** (1 / KAPLAN_TOKEN_EXPONENT)
+    """((Psi_c / Psi)^(a_P / a_D) + D_c / D)^a_D, either of the two above in its limit. Source: Ch. 7, `ch07.combined`,
+    Kaplan's equation 1.5."""
+    parts = kaplan_parameter_loss(parameters) ** (1 / KAPLAN_TOKEN_EXPONENT) + kaplan_token_loss(tokens) ** (
+        1 / KAPLAN_TOKEN_EXPONENT
+    )
     return parts**KAPLAN_TOKEN_EXPONENT
 
 
@@ -62,11 +66,16 @@ def additive_loss(parameters, tokens, fit="hoffmann"):
     """A / Psi^a + B / D^b + E. Source: Ch. 7, `ch07.additive`; Ch. 3a, `ch03a.quality` with q D for D."""
     positive(parameters=parameters, tokens=tokens)
     law = _law(fit)
-    return law.parameter_scale / parameters**law.parameter_exponent + law.token_scale / tokens**law.token_exponent + law.irreducible
+    return (
+        law.parameter_scale / parameters**law.parameter_exponent
+        + law.token_scale / tokens**law.token_exponent
+        + law.irreducible
+    )
 
 
 def optimal_parameters(flops, fit="hoffmann"):
-    """(A a / (B b))^(1 / (a + b)) (C / 6)^(b / (a + b)): least loss where 6 Psi D = C. Source: Ch. 7, `ch07.optimum`."""
+    """(A a / (B b))^(1 / (a + b)) (C / 6)^(b / (a + b)): least loss where 6 Psi D = C. Source: Ch. 7,
+    `ch07.optimum`."""
     positive(flops=flops)
     law = _law(fit)
     return law.balance * (flops / 6) ** law.parameter_share
@@ -87,7 +96,9 @@ def optimal_ratio(flops, fit="hoffmann"):
 
 def parameters_gain(parameters, more_parameters, fit="hoffmann"):
     """A (Psi^-a - Psi'^-a) nats less with more parameters. Source: Ch. 7, `ch07.doubling`."""
-    return _gain(_law(fit).parameter_scale, _law(fit).parameter_exponent, parameters=parameters, more_parameters=more_parameters)
+    return _gain(
+        _law(fit).parameter_scale, _law(fit).parameter_exponent, parameters=parameters, more_parameters=more_parameters
+    )
 
 
 def tokens_gain(tokens, more_tokens, fit="hoffmann"):
@@ -96,7 +107,8 @@ def tokens_gain(tokens, more_tokens, fit="hoffmann"):
 
 
 def least_parameters(loss, fit="hoffmann"):
-    """(A / (L - E))^(1 / a): with data without end; fewer parameters never get there. Source: Ch. 7, `ch07.iso_loss`; Ch. 9, `ch09.psi_c`."""
+    """(A / (L - E))^(1 / a): with data without end; fewer parameters never get there. Source: Ch. 7, `ch07.iso_loss`;
+    Ch. 9, `ch09.psi_c`."""
     law = _law(fit)
     return (law.parameter_scale / _reducible(loss, law)) ** (1 / law.parameter_exponent)
 
@@ -108,7 +120,8 @@ def least_tokens(loss, fit="hoffmann"):
 
 
 def tokens_for_loss(parameters, loss, fit="hoffmann"):
-    """(B / (L - E - A / Psi^a))^(1 / b): infinite where so small a model never reaches the loss. Source: Ch. 7, `ch07.iso_loss`; Ch. 8, `ch08.trap`."""
+    """(B / (L - E - A / Psi^a))^(1 / b): infinite where so small a model never reaches the loss. Source: Ch. 7,
+    `ch07.iso_loss`; Ch. 8, `ch08.trap`."""
     positive(parameters=parameters)
     law = _law(fit)
     left = _reducible(loss, law) - law.parameter_scale / parameters**law.parameter_exponent

@@ -1,4 +1,5 @@
-"""Part V: what a device holds: weights, gradients, master weights, the optimizer's moments, and what comes on top (Ch. 19 and 20).
+"""Part V: what a device holds: weights, gradients, master weights, the optimizer's moments, and what comes on top (Ch.
+19 and 20).
 
 What a layer saves for its backward pass stands in `activations`.
 """
@@ -9,16 +10,20 @@ from lab.book.checks import count, not_negative, positive, ratio, share
 
 
 def model_state_bytes(parameters, ranks=1, stage=0, weight_bytes=2, gradient_bytes=2, master_bytes=4, moment_bytes=8):
-    """Psi (w + g + o) bytes a device with o = master + moments, each divided by P from the ZeRO stage on that splits it: o from 1, g from 2, w from 3.
+    """Psi (w + g + o) bytes a device with o = master + moments, each divided by P from the ZeRO stage on that splits
+    it: o from 1, g from 2, w from 3.
 
-    `ranks` is P, the ranks over which ZeRO splits; stage 0 is plain data parallelism. The arguments named `_bytes` are bytes a parameter:
-    16 in all for bf16 with float32 master weights and Adam's two moments; float32 weights with Adam and gradients that are only temporary
-    are weight_bytes=4, gradient_bytes=0, master_bytes=0. Stage 3 has a working set beside it: `sharding.zero3_working_bytes`.
-    Source: Ch. 19, `ch19.model_state`; Ch. 20, `ch20.stage_memory` (Rajbhandari et al. 2020).
+    `ranks` is P, the ranks over which ZeRO splits; stage 0 is plain data parallelism. The arguments named `_bytes` are
+    bytes a parameter: 16 in all for bf16 with float32 master weights and Adam's two moments; float32 weights with Adam
+    and gradients that are only temporary are weight_bytes=4, gradient_bytes=0, master_bytes=0. Stage 3 has a working
+    set beside it: `sharding.zero3_working_bytes`. Source: Ch. 19, `ch19.model_state`; Ch. 20, `ch20.stage_memory`
+    (Rajbhandari et al. 2020).
     """
     count(ranks=ranks)
     positive(parameters=parameters)
-    not_negative(weight_bytes=weight_bytes, gradient_bytes=gradient_bytes, master_bytes=master_bytes, moment_bytes=moment_bytes)
+    not_negative(
+        weight_bytes=weight_bytes, gradient_bytes=gradient_bytes, master_bytes=master_bytes, moment_bytes=moment_bytes
+    )
     check_stage(stage)
     split = (3, weight_bytes), (2, gradient_bytes), (1, master_bytes + moment_bytes)
     whole = sum(size * (stage < first) for first, size in split)
@@ -33,29 +38,35 @@ def check_stage(stage):
 
 
 def least_devices(parameters, bytes_per_parameter, device_bytes):
-    """ceil(Psi c / M): devices over which all state must be split to fit. Source: Ch. 19, `ch19.optimizers` as corrected (4-5:D-66)."""
+    """ceil(Psi c / M): devices over which all state must be split to fit. Source: Ch. 19, `ch19.optimizers` as
+    corrected (4-5:D-66)."""
     positive(parameters=parameters, bytes_per_parameter=bytes_per_parameter, device_bytes=device_bytes)
     return np.ceil(parameters * bytes_per_parameter / device_bytes)
 
 
 def total_bytes(state_bytes, activation_bytes, workspace_share=0.1, fragmentation_share=0.1):
-    """(1 + f) (M_state + (1 + w) M_act): state, activations, workspace as a share of these, fragmentation as a share of all.
+    """(1 + f) (M_state + (1 + w) M_act): state, activations, workspace as a share of these, fragmentation as a share of
+    all.
 
     Source: Ch. 19, `ch19.total`.
     """
     positive(state_bytes=state_bytes)
-    not_negative(activation_bytes=activation_bytes, workspace_share=workspace_share, fragmentation_share=fragmentation_share)
+    not_negative(
+        activation_bytes=activation_bytes, workspace_share=workspace_share, fragmentation_share=fragmentation_share
+    )
     return (1 + fragmentation_share) * (state_bytes + (1 + workspace_share) * activation_bytes)
 
 
 def crossover_length(linear, square, head_dim):
-    """c_1 / c_2 h: the length at which c_2 A S^2 of scores equal c_1 S H of all else, H = A h. Source: Ch. 19, `ch19.act_layer`."""
+    """c_1 / c_2 h: the length at which c_2 A S^2 of scores equal c_1 S H of all else, H = A h. Source: Ch. 19,
+    `ch19.act_layer`."""
     positive(linear=linear, square=square, head_dim=head_dim)
     return linear / square * head_dim
 
 
 def weight_share(parameters, state_bytes_per_parameter=16, weight_bytes=2, activation_bytes=0):
-    """2 Psi / (16 Psi + M_act): bytes that the forward pass works with over all. Source: Ch. 19, `ch19.efficiency_ratio`."""
+    """2 Psi / (16 Psi + M_act): bytes that the forward pass works with over all. Source: Ch. 19,
+    `ch19.efficiency_ratio`."""
     positive(parameters=parameters, state_bytes_per_parameter=state_bytes_per_parameter, weight_bytes=weight_bytes)
     not_negative(activation_bytes=activation_bytes)
     return weight_bytes * parameters / (state_bytes_per_parameter * parameters + activation_bytes)

@@ -6,7 +6,8 @@ from lab.book.checks import not_negative, positive, share
 
 
 def cache_slot(position, window):
-    """position mod W: where a cache of W tokens keeps one; an ordered read starts there too. Source: Ch. 36, `ch36.rolling_cache`."""
+    """position mod W: where a cache of W tokens keeps one; an ordered read starts there too. Source: Ch. 36,
+    `ch36.rolling_cache`."""
     not_negative(position=position)
     positive(window=window)
     return position % window
@@ -35,7 +36,8 @@ def active_flop_share(attention_flops, expert_flops, experts, top_k):
 
 
 def speculative_tokens(acceptance, drafted):
-    """(1 - a^(K + 1)) / (1 - a): tokens that one pass of the large model yields on average, K drafted and each accepted with probability a.
+    """(1 - a^(K + 1)) / (1 - a): tokens that one pass of the large model yields on average, K drafted and each accepted
+    with probability a.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192; Ch. 36, `ch36.speculative`.
     """
@@ -45,6 +47,7 @@ def speculative_tokens(acceptance, drafted):
 
 
 def speculative_speedup(acceptance, drafted, cost_ratio):
-    """`speculative_tokens` / (1 + K / r), the draft r times cheaper. Source: Ch. 36, `ch36.speculative` as corrected (6-8:D-139)."""
+    """`speculative_tokens` / (1 + K / r), the draft r times cheaper. Source: Ch. 36, `ch36.speculative` as corrected
+    (6-8:D-139)."""
     positive(cost_ratio=cost_ratio)
     return speculative_tokens(acceptance, drafted) / (1 + drafted / cost_ratio)

@@ -1,4 +1,5 @@
-"""Part V: state and activations in the host's memory or on disk (Ch. 22). `bytes_per_s` is one direction of the link to the host."""
+"""Part V: state and activations in the host's memory or on disk (Ch. 22). `bytes_per_s` is one direction of the link to
+the host."""
 
 import numpy as np
 
@@ -33,7 +34,8 @@ def host_optimizer_s(parameters, memory_bytes_per_s, bytes_per_parameter=28):
 
 
 def offloaded_state_bytes(parameters, buffered_gradient_bytes=2):
-    """(2 + g) Psi on the device with ZeRO-Offload: 16-bit weights, and gradients (2) or nearly none (0) where they leave at once.
+    """(2 + g) Psi on the device with ZeRO-Offload: 16-bit weights, and gradients (2) or nearly none (0) where they
+    leave at once.
 
     Source: Ch. 22, `ch22.zero_offload_memory`.
     """
@@ -43,11 +45,14 @@ def offloaded_state_bytes(parameters, buffered_gradient_bytes=2):
 
 
 def tokens_to_hide_weights(flops_per_s, bytes_per_s, bytes_per_element=2, utilisation=1):
-    """e u F / (2 B): a layer's forward pass of 2 FLOP a weight and token lasts as long as its weights' transfer; a backward pass needs half.
+    """e u F / (2 B): a layer's forward pass of 2 FLOP a weight and token lasts as long as its weights' transfer; a
+    backward pass needs half.
 
     Source: Ch. 22, `ch22.overlap_condition`.
     """
-    positive(flops_per_s=flops_per_s, bytes_per_s=bytes_per_s, bytes_per_element=bytes_per_element, utilisation=utilisation)
+    positive(
+        flops_per_s=flops_per_s, bytes_per_s=bytes_per_s, bytes_per_element=bytes_per_element, utilisation=utilisation
+    )
     return bytes_per_element * utilisation * flops_per_s / (2 * bytes_per_s)
 
 
@@ -81,7 +86,12 @@ def buffers_bytes(layer_bytes, ahead=1):
 
 def compressed_s(payload_bytes, codec_bytes_per_s, bytes_per_s, compression):
     """M / C + M / (R B): compress, then send. Source: Ch. 22, `ch22.compression`."""
-    positive(payload_bytes=payload_bytes, codec_bytes_per_s=codec_bytes_per_s, bytes_per_s=bytes_per_s, compression=compression)
+    positive(
+        payload_bytes=payload_bytes,
+        codec_bytes_per_s=codec_bytes_per_s,
+        bytes_per_s=bytes_per_s,
+        compression=compression,
+    )
     return payload_bytes / codec_bytes_per_s + payload_bytes / (compression * bytes_per_s)
 
 

@@ -6,14 +6,16 @@ from lab.book.checks import below, count, not_negative, positive, share
 
 
 def one_server_wait(load, variation):
-    """rho / (1 - rho) (1 + C^2) / 2 mean job lengths, for jobs that take the whole fleet. Source: ml, `ml.48_queue` (Pollaczek, Khinchine)."""
+    """rho / (1 - rho) (1 + C^2) / 2 mean job lengths, for jobs that take the whole fleet. Source: ml, `ml.48_queue`
+    (Pollaczek, Khinchine)."""
     not_negative(load=load, variation=variation)
     below(1, load=load)
     return load / (1 - load) * (1 + variation**2) / 2
 
 
 def many_server_wait(load, servers, variation):
-    """rho^(sqrt(2 (c + 1)) - 1) / (c (1 - rho)) (1 + C^2) / 2 mean job lengths with c places. Source: ml, `ml.48_queue` (Sakasegawa 1977)."""
+    """rho^(sqrt(2 (c + 1)) - 1) / (c (1 - rho)) (1 + C^2) / 2 mean job lengths with c places. Source: ml, `ml.48_queue`
+    (Sakasegawa 1977)."""
     not_negative(load=load, variation=variation)
     below(1, load=load)
     positive(servers=servers)
@@ -28,7 +30,8 @@ def distance_score(nodes, ranks_a_node, weight):
 
 
 def break_even_rescale_h(waiting_h, small_speed, large_speed):
-    """w s / l hours: the longest rescaling for which starting small while one waits still pays. Source: ml, `ml.51_elastic` (2nd:M60)."""
+    """w s / l hours: the longest rescaling for which starting small while one waits still pays. Source: ml,
+    `ml.51_elastic` (2nd:M60)."""
     positive(waiting_h=waiting_h, small_speed=small_speed, large_speed=large_speed)
     return waiting_h * small_speed / large_speed
 

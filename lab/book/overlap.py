@@ -8,7 +8,8 @@ from lab.book.checks import count, not_negative, positive, share
 
 
 def overlapped_s(compute_s, communication_s, overlap):
-    """T_c + T_m - a min(T_c, T_m), a the share of the shorter that runs behind the longer. Source: Ch. 31, `ch31.overlap_model`."""
+    """T_c + T_m - a min(T_c, T_m), a the share of the shorter that runs behind the longer. Source: Ch. 31,
+    `ch31.overlap_model`."""
     not_negative(compute_s=compute_s, communication_s=communication_s)
     share(overlap=overlap)
     return compute_s + communication_s - overlap * np.minimum(compute_s, communication_s)
@@ -72,7 +73,8 @@ def least_bucket_bytes(efficiency, alpha_s, bytes_per_s):
 
 
 def formed_buckets(sizes_bytes: Sequence[int], cap_bytes: int) -> tuple[tuple[int, ...], ...]:
-    """Places of the gradients in each bucket: last layer first, filled until the next would exceed the cap. Source: Ch. 31, `ch31.bucketing_algo`."""
+    """Places of the gradients in each bucket: last layer first, filled until the next would exceed the cap. Source: Ch.
+    31, `ch31.bucketing_algo`."""
     positive(cap_bytes=cap_bytes)
     buckets: list[list[int]] = []
     for place in reversed(range(len(sizes_bytes))):
@@ -83,13 +85,15 @@ def formed_buckets(sizes_bytes: Sequence[int], cap_bytes: int) -> tuple[tuple[in
 
 
 def prefetched_s(layers, gather_s, compute_s):
-    """T_g + (L - 1) max(T_c, T_g) + T_c: gathers follow each other on one link, one layer or more ahead. Source: Ch. 31, `ch31.prefetch`."""
+    """T_g + (L - 1) max(T_c, T_g) + T_c: gathers follow each other on one link, one layer or more ahead. Source: Ch.
+    31, `ch31.prefetch`."""
     positive(layers=layers, gather_s=gather_s, compute_s=compute_s)
     return gather_s + (layers - 1) * np.maximum(compute_s, gather_s) + compute_s
 
 
 def prefetch_depth(gather_s, compute_s):
-    """ceil(T_g / T_c) layers ahead where gathers run side by side; on one link 1 is enough, and more does not help (`prefetched_s`).
+    """ceil(T_g / T_c) layers ahead where gathers run side by side; on one link 1 is enough, and more does not help
+    (`prefetched_s`).
 
     Source: Ch. 31, `ch31.prefetch` (6-8:D-88).
     """
@@ -105,10 +109,13 @@ def prefetch_bytes(parameters, bytes_per_element, layers, depth=1):
 
 
 def collective_matmul_s(matmul_s, gathered_bytes, ranks, alpha_s, bytes_per_s):
-    """T_mm / n + (n - 1) max(T_mm / n, alpha + V / (n beta)): a product in n parts, each behind the next permute of a shard.
+    """T_mm / n + (n - 1) max(T_mm / n, alpha + V / (n beta)): a product in n parts, each behind the next permute of a
+    shard.
 
     Source: `ch31.collective_matmul`, not in the book (Wang et al. 2023); the last part has nothing to wait for.
     """
     count(ranks=ranks)
     positive(matmul_s=matmul_s, gathered_bytes=gathered_bytes)
-    return matmul_s / ranks + (ranks - 1) * np.maximum(matmul_s / ranks, bucket_s(gathered_bytes, ranks, alpha_s, bytes_per_s))
+    return matmul_s / ranks + (ranks - 1) * np.maximum(
+        matmul_s / ranks, bucket_s(gathered_bytes, ranks, alpha_s, bytes_per_s)
+    )

@@ -24,7 +24,8 @@ def dp_volume_bytes(parameters: int, bytes_per_element: int, ranks: int) -> Frac
 
 
 def activation_bytes(tokens: int, embed: int, bytes_per_element: int) -> int:
-    """b s d e bytes for b s = `tokens` of one rank: the payload of one tensor-parallel all_reduce, whatever the number of ranks.
+    """b s d e bytes for b s = `tokens` of one rank: the payload of one tensor-parallel all_reduce, whatever the number
+    of ranks.
 
     Source: Ch. 15, `ch15.tp_allreduce_volume`; Ch. 24, `ch24.tp_scaling_claim` as corrected.
     """
@@ -33,7 +34,8 @@ def activation_bytes(tokens: int, embed: int, bytes_per_element: int) -> int:
 
 
 def tp_volume_bytes(tokens: int, embed: int, bytes_per_element: int, ranks: int, blocks: int) -> Fraction:
-    """What one rank sends a step for `blocks` blocks (MLPs or attentions), forward and backward: 4 (P - 1) / P b s d e bytes each.
+    """What one rank sends a step for `blocks` blocks (MLPs or attentions), forward and backward: 4 (P - 1) / P b s d e
+    bytes each.
 
     Source: Ch. 15, `ch15.tp_allreduce_volume` (a layer of two blocks: 8 (P - 1) / P b s d e).
     """

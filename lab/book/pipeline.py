@@ -1,6 +1,7 @@
 """Part IV: what a pipeline idles, holds and sends (Ch. 16).
 
-P stages, m micro-batches, v chunks a stage; `forward_s` and `backward_s` are times of one stage and micro-batch, all its chunks together.
+P stages, m micro-batches, v chunks a stage; `forward_s` and `backward_s` are times of one stage and micro-batch, all
+its chunks together.
 """
 
 import numpy as np
@@ -9,7 +10,8 @@ from lab.book.checks import below, count, not_negative, positive, ratio
 
 
 def idle_s(stages, forward_s, backward_s, chunks=1):
-    """(P - 1) (t_F + t_B) / v seconds that a stage idles a step, with GPipe or 1F1B (v = 1) or interleaved 1F1B (P a divisor of m).
+    """(P - 1) (t_F + t_B) / v seconds that a stage idles a step, with GPipe or 1F1B (v = 1) or interleaved 1F1B (P a
+    divisor of m).
 
     Source: Ch. 16, `ch16.gpipe_bubble`, `ch16.1f1b_bubble`, `ch16.interleaved_bubble`; `A24` to `A26`.
     """
@@ -25,7 +27,8 @@ def step_s(stages, micro_batches, forward_s, backward_s, chunks=1):
 
 
 def bubble_share(stages, micro_batches, chunks=1):
-    """(P - 1) / (m v + P - 1) of all the time. Source: Ch. 16, `ch16.gpipe_bubble`, `ch16.interleaved_bubble` as corrected (4-5:D-23)."""
+    """(P - 1) / (m v + P - 1) of all the time. Source: Ch. 16, `ch16.gpipe_bubble`, `ch16.interleaved_bubble` as
+    corrected (4-5:D-23)."""
     count(stages=stages, chunks=chunks)
     positive(micro_batches=micro_batches)
     return ratio(stages - 1, micro_batches * chunks + stages - 1)
@@ -42,7 +45,8 @@ def bubble_to_ideal(stages, micro_batches, chunks=1):
 
 
 def ticks(stages, micro_batches, chunks=1):
-    """m v + P - 1 turns of the loop of one pass; a program that computes on garbage in the bubble runs every one. Source: `A24`, `A26`."""
+    """m v + P - 1 turns of the loop of one pass; a program that computes on garbage in the bubble runs every one.
+    Source: `A24`, `A26`."""
     count(stages=stages, chunks=chunks)
     positive(micro_batches=micro_batches)
     return micro_batches * chunks + stages - 1
@@ -59,14 +63,16 @@ def warm_up(stages, micro_batches, stage):
 
 
 def in_flight(stages, micro_batches, stage):
-    """min(P - s, m): micro-batches whose activations stage s of a 1F1B pipeline holds at most; GPipe holds m. Source: Ch. 16, `ch16.1f1b_memory`."""
+    """min(P - s, m): micro-batches whose activations stage s of a 1F1B pipeline holds at most; GPipe holds m. Source:
+    Ch. 16, `ch16.1f1b_memory`."""
     _check_stage(stages, stage)
     positive(micro_batches=micro_batches)
     return np.minimum(stages - stage, micro_batches)
 
 
 def interleaved_in_flight(stages, chunks, stage=0):
-    """(2 (P - s - 1) + (v - 1) P + 1) / v micro-batches of a whole stage that interleaved 1F1B holds at most; P + (P - 1) / v on stage 0.
+    """(2 (P - s - 1) + (v - 1) P + 1) / v micro-batches of a whole stage that interleaved 1F1B holds at most; P + (P -
+    1) / v on stage 0.
 
     Source: Ch. 16, `ch16.interleaved_memory` (not in the book; 4-5:D-75).
     """
@@ -76,16 +82,18 @@ def interleaved_in_flight(stages, chunks, stage=0):
 
 
 def hops(stages, chunks=1):
-    """P v - 1 messages a micro-batch and direction, those from the last stage to the first included. Source: Ch. 16, `ch16.interleaved_comm`."""
+    """P v - 1 messages a micro-batch and direction, those from the last stage to the first included. Source: Ch. 16,
+    `ch16.interleaved_comm`."""
     count(stages=stages, chunks=chunks)
     return stages * chunks - 1
 
 
 def zero_bubble_idle_s(stages, forward_s, input_backward_s, weight_s, lag=1):
-    """(P - 1) (t_F + t_B - k t_W): W, the gradient of weights, put off by k times s micro-batches on stage s; ZB-H1 has k = 1, ZB-H2 k = 2.
+    """(P - 1) (t_F + t_B - k t_W): W, the gradient of weights, put off by k times s micro-batches on stage s; ZB-H1 has
+    k = 1, ZB-H2 k = 2.
 
-    t_B is the gradient of the input alone; 1F1B, with both in one, idles (P - 1) (t_F + t_B + t_W). Below 0 there is no bubble.
-    Source: Ch. 16, `ch16.zb_bubble` as corrected (4-5:D-24; Qi et al. 2023).
+    t_B is the gradient of the input alone; 1F1B, with both in one, idles (P - 1) (t_F + t_B + t_W). Below 0 there is no
+    bubble. Source: Ch. 16, `ch16.zb_bubble` as corrected (4-5:D-24; Qi et al. 2023).
     """
     count(stages=stages)
     positive(lag=lag)
@@ -101,21 +109,24 @@ def zero_bubble_share(stages, micro_batches, forward_s, input_backward_s, weight
 
 
 def idle_share(idle_s, busy_s):
-    """idle / (idle + busy), busy = m (t_F + t_B) of one step, whatever the schedule. Source: Ch. 31a, `ch31a.dualpipe`."""
+    """idle / (idle + busy), busy = m (t_F + t_B) of one step, whatever the schedule. Source: Ch. 31a,
+    `ch31a.dualpipe`."""
     not_negative(idle_s=idle_s)
     positive(busy_s=busy_s)
     return idle_s / (idle_s + busy_s)
 
 
 def zero_bubble_in_flight(stages, lag=1):
-    """k (P - 1) + 1 micro-batches: P with ZB-H1, 2 P - 1 with ZB-H2. Source: Ch. 16, `ch16.zb_memory` as corrected (4-5:D-25)."""
+    """k (P - 1) + 1 micro-batches: P with ZB-H1, 2 P - 1 with ZB-H2. Source: Ch. 16, `ch16.zb_memory` as corrected
+    (4-5:D-25)."""
     count(stages=stages)
     positive(lag=lag)
     return lag * (stages - 1) + 1
 
 
 def stage_volume_bytes(message_bytes, micro_batches, neighbours=2):
-    """2 m n bytes that an interior stage sends a step, activations one way and their gradients the other; half of it at the ends (`neighbours` 1).
+    """2 m n bytes that an interior stage sends a step, activations one way and their gradients the other; half of it at
+    the ends (`neighbours` 1).
 
     Source: Ch. 16, `ch16.pp_volume`.
     """
@@ -131,13 +142,15 @@ def pipeline_volume_bytes(message_bytes, micro_batches, stages):
 
 
 def uneven_step_s(stage_s, micro_batches):
-    """sum t_i + (m - 1) max t_i for stages that take t_i, listed along the last dim. Source: Ch. 16, `ch16.load_balance`."""
+    """sum t_i + (m - 1) max t_i for stages that take t_i, listed along the last dim. Source: Ch. 16,
+    `ch16.load_balance`."""
     positive(stage_s=stage_s, micro_batches=micro_batches)
     return np.sum(stage_s, -1) + (micro_batches - 1) * np.max(stage_s, -1)
 
 
 def uneven_efficiency(stage_s, micro_batches=np.inf):
-    """m sum t_i / (P T), T = `uneven_step_s`; sum t_i / (P max t_i) for endlessly many micro-batches. Source: Ch. 16, `ch16.load_balance`."""
+    """m sum t_i / (P T), T = `uneven_step_s`; sum t_i / (P max t_i) for endlessly many micro-batches. Source: Ch. 16,
+    `ch16.load_balance`."""
     positive(stage_s=stage_s, micro_batches=micro_batches)
     one, slowest = np.sum(stage_s, -1), np.max(stage_s, -1)
     return one / (np.shape(stage_s)[-1] * (one / micro_batches + (1 - 1 / micro_batches) * slowest))
@@ -149,7 +162,8 @@ def throughput_per_s(stages, micro_batches, forward_s, backward_s, chunks=1):
 
 
 def segmented_bytes(in_flight, segments, layers, input_bytes, layer_bytes):
-    """f g A_in + (L_s / g) M_layer: g inputs of segments for each micro-batch in flight, and one segment of a stage's L_s layers recomputed.
+    """f g A_in + (L_s / g) M_layer: g inputs of segments for each micro-batch in flight, and one segment of a stage's
+    L_s layers recomputed.
 
     Source: Ch. 16, `ch16.ckpt_1f1b` as corrected (4-5:D-27).
     """

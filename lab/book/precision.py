@@ -23,7 +23,8 @@ def smallest_subnormal(exponent_bits, mantissa_bits):
 
 
 def largest(exponent_bits, mantissa_bits):
-    """2^(2^(e - 1) - 1) (2 - 2^-m), the top exponent kept for infinities, as IEEE 754 has it. Source: Ch. 30, `ch30.formats`."""
+    """2^(2^(e - 1) - 1) (2 - 2^-m), the top exponent kept for infinities, as IEEE 754 has it. Source: Ch. 30,
+    `ch30.formats`."""
     positive(exponent_bits=exponent_bits)
     return 2.0 ** (2.0 ** (exponent_bits - 1) - 1) * (2 - epsilon(mantissa_bits))
 
@@ -58,13 +59,15 @@ def power_of_two_above(scale):
 
 
 def log_uniform_share_below(limit, low, high):
-    """log(x / low) / log(high / low), within 0 to 1: the share of log-uniform values under a limit. Source: Ch. 30, `ch30.range_loss`."""
+    """log(x / low) / log(high / low), within 0 to 1: the share of log-uniform values under a limit. Source: Ch. 30,
+    `ch30.range_loss`."""
     positive(limit=limit, low=low, high=high)
     return np.clip(np.log(np.divide(limit, low)) / np.log(np.divide(high, low)), 0, 1)
 
 
 def log_uniform_share_lost(low, high, exponent_bits, mantissa_bits):
-    """What rounds to zero (half the smallest subnormal) and to infinity (half a gap over the largest). Source: Ch. 30, `ch30.range_loss` (6-8:D-78)."""
+    """What rounds to zero (half the smallest subnormal) and to infinity (half a gap over the largest). Source: Ch. 30,
+    `ch30.range_loss` (6-8:D-78)."""
     top = largest(exponent_bits, mantissa_bits)
     overflow = top / (2 - epsilon(mantissa_bits)) * (2 - epsilon(mantissa_bits) / 2)
     underflow = smallest_subnormal(exponent_bits, mantissa_bits) / 2
@@ -72,7 +75,8 @@ def log_uniform_share_lost(low, high, exponent_bits, mantissa_bits):
 
 
 def matmul_error_ratio(mantissa_bits, other_mantissa_bits):
-    """2^(m' - m): errors of a product in one format over those in another. Source: Ch. 30, `ch30.matmul_error` (6-8:D-80)."""
+    """2^(m' - m): errors of a product in one format over those in another. Source: Ch. 30, `ch30.matmul_error`
+    (6-8:D-80)."""
     positive(mantissa_bits=mantissa_bits, other_mantissa_bits=other_mantissa_bits)
     return epsilon(mantissa_bits) / epsilon(other_mantissa_bits)
 
@@ -83,7 +87,8 @@ def exp_limit(exponent_bits, mantissa_bits):
 
 
 def depth_error_bound(layers, width, mantissa_bits, growth=1.0):
-    """L n u product of |W|, u = 2^-(m + 1): worst relative error of L products over n terms. Source: Ch. 30, `ch30.error_propagation`."""
+    """L n u product of |W|, u = 2^-(m + 1): worst relative error of L products over n terms. Source: Ch. 30,
+    `ch30.error_propagation`."""
     positive(layers=layers, width=width, growth=growth)
     return layers * width * epsilon(mantissa_bits) / 2 * growth
 
@@ -102,7 +107,8 @@ def quantization_scale(largest_value, largest_magnitude):
 
 
 def noise_margin(noise, batch, mantissa_bits):
-    """(sigma / sqrt(B)) / u, u half the gap: how far gradient noise stands above rounding. Source: Ch. 30, `ch30.noise_argument`."""
+    """(sigma / sqrt(B)) / u, u half the gap: how far gradient noise stands above rounding. Source: Ch. 30,
+    `ch30.noise_argument`."""
     positive(batch=batch)
     not_negative(noise=noise)
     return noise / np.sqrt(batch) / (epsilon(mantissa_bits) / 2)

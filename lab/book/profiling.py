@@ -16,7 +16,8 @@ def hfu(mfu, recomputed_forwards=1.0):
 
 
 def forward_flops_per_token(layers, embed, mlp, vocab, length, kv_share=1.0, gated=False, causal=False):
-    """L ((4 + 4 g/A) H^2 + 4 S H + m H F) + 2 V H FLOPs; 2 S H where masked scores are skipped, m = 6 for a gated MLP and 4 otherwise.
+    """L ((4 + 4 g/A) H^2 + 4 S H + m H F) + 2 V H FLOPs; 2 S H where masked scores are skipped, m = 6 for a gated MLP
+    and 4 otherwise.
 
     `kv_share` is g/A, heads of keys over heads of queries. The lookup of the input costs nothing.
     Source: Ch. 32, `ch32.flops_per_token` as corrected (6-8:D-100).
@@ -28,7 +29,8 @@ def forward_flops_per_token(layers, embed, mlp, vocab, length, kv_share=1.0, gat
 
 
 def training_flops_per_token(layers, embed, mlp, vocab, length, kv_share=1.0, gated=False, causal=False):
-    """Three forward passes: the backward pass costs two. Source: Ch. 32, `ch32.flops_per_token` as corrected (6-8:D-100)."""
+    """Three forward passes: the backward pass costs two. Source: Ch. 32, `ch32.flops_per_token` as corrected
+    (6-8:D-100)."""
     return 3 * forward_flops_per_token(layers, embed, mlp, vocab, length, kv_share, gated, causal)
 
 
@@ -41,7 +43,8 @@ def wasted_device_h(waste_share, devices, hours):
 
 
 def pipelined_tree_all_reduce_s(payload_bytes, ranks, alpha_s, bytes_per_s):
-    """2 ceil(log2 n) alpha + 2 V / beta: a tree in the limit of many slices. Source: Ch. 32, `ch32.collective_models`."""
+    """2 ceil(log2 n) alpha + 2 V / beta: a tree in the limit of many slices. Source: Ch. 32,
+    `ch32.collective_models`."""
     count(ranks=ranks)
     positive(payload_bytes=payload_bytes, bytes_per_s=bytes_per_s)
     not_negative(alpha_s=alpha_s)
@@ -55,7 +58,7 @@ def straggler_loss(usual_s, slowest_s):
 
 
 def largest_z_score(ranks):
-    """(n - 1) / sqrt(n): as far as one of n values can be from their mean, in sample standard deviations. Source: Ch. 32, `ch32.straggler_probe`."""
+    """(n - 1) / sqrt(n): as far as one of n values can be from their mean, in sample standard deviations. Source: Ch.
+    32, `ch32.straggler_probe`."""
     count(ranks=ranks)
     return (ranks - 1) / np.sqrt(ranks)
-

@@ -15,7 +15,8 @@ def segmented_bytes(layers, segment_layers, input_bytes, layer_bytes):
 
 
 def best_segment_layers(layers, input_bytes, layer_bytes):
-    """sqrt(L A_in / M_layer): the k of the least `segmented_bytes`; sqrt L only where an input is as large as all of a layer.
+    """sqrt(L A_in / M_layer): the k of the least `segmented_bytes`; sqrt L only where an input is as large as all of a
+    layer.
 
     Source: Ch. 21, `ch21.sqrt_rule` as corrected (4-5:D-78).
     """
@@ -39,7 +40,8 @@ def recomputed_layers(layers):
 
 
 def overhead(recomputed_share, backward_to_forward=2):
-    """c / (1 + r): the share c of a forward pass run again, over a step of a forward pass and a backward pass r times as long.
+    """c / (1 + r): the share c of a forward pass run again, over a step of a forward pass and a backward pass r times
+    as long.
 
     Source: Ch. 21, `ch21.compute_overhead`.
     """
@@ -68,7 +70,8 @@ def attention_saved_share(length, embed, heads):
 
 
 def book_layer_bytes(tokens, length, embed, heads):
-    """(2 + 6 + 2 + 8 + 2) b s h + 4 b a s^2 bytes: the chapter's own list of tensors in 16 bits, norms and masks left out.
+    """(2 + 6 + 2 + 8 + 2) b s h + 4 b a s^2 bytes: the chapter's own list of tensors in 16 bits, norms and masks left
+    out.
 
     Source: Ch. 21, `ch21.layer_activations` as corrected (4-5:D-76); `activations.gpt_saved_bytes` is the whole list.
     """
@@ -77,6 +80,7 @@ def book_layer_bytes(tokens, length, embed, heads):
 
 
 def rounding_error(mantissa_bits):
-    """2^-(m + 1): largest relative error of rounding to m bits, in the normal range. Source: Ch. 21, `ch21.compression`."""
+    """2^-(m + 1): largest relative error of rounding to m bits, in the normal range. Source: Ch. 21,
+    `ch21.compression`."""
     not_negative(mantissa_bits=mantissa_bits)
     return np.exp2(-np.add(mantissa_bits, 1.0))

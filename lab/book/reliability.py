@@ -18,14 +18,16 @@ def system_mtbf_h(counts, mtbf_h):
 
 
 def restart_from_zero_s(work_s, mtbf_s):
-    """M (e^(T / M) - 1): expected seconds to finish T seconds of work that start anew after each failure. Source: Ch. 26, `ch26.no_checkpoint`."""
+    """M (e^(T / M) - 1): expected seconds to finish T seconds of work that start anew after each failure. Source: Ch.
+    26, `ch26.no_checkpoint`."""
     positive(work_s=work_s, mtbf_s=mtbf_s)
     with np.errstate(over="ignore"):
         return mtbf_s * np.expm1(np.divide(work_s, mtbf_s))
 
 
 def checkpoint_overhead(interval_s, save_s, mtbf_s):
-    """delta / I + I / (2 M): share of time lost to saving and to work done again, first order. Source: Ch. 26, `ch26.young_daly`."""
+    """delta / I + I / (2 M): share of time lost to saving and to work done again, first order. Source: Ch. 26,
+    `ch26.young_daly`."""
     positive(interval_s=interval_s, save_s=save_s, mtbf_s=mtbf_s)
     return save_s / interval_s + interval_s / (2 * mtbf_s)
 
@@ -59,7 +61,9 @@ def gathered_save_s(checkpoint_bytes, ranks, network_bytes_per_s, disk_bytes_per
     Source: Ch. 26, `ch26.io_models` as corrected (6-8:D-37).
     """
     count(ranks=ranks)
-    positive(checkpoint_bytes=checkpoint_bytes, network_bytes_per_s=network_bytes_per_s, disk_bytes_per_s=disk_bytes_per_s)
+    positive(
+        checkpoint_bytes=checkpoint_bytes, network_bytes_per_s=network_bytes_per_s, disk_bytes_per_s=disk_bytes_per_s
+    )
     return checkpoint_bytes * (ranks - 1) / ranks / network_bytes_per_s + checkpoint_bytes / disk_bytes_per_s
 
 
@@ -92,7 +96,8 @@ def work_lost_s(interval_s, write_s):
 
 
 def shards_read(rank: int, ranks_before: int, ranks_now: int) -> tuple[int, ...]:
-    """Old shards from which a rank takes its own along one dim: k neighbours to merge, one to split. Source: Ch. 26, `ch26.reshard`.
+    """Old shards from which a rank takes its own along one dim: k neighbours to merge, one to split. Source: Ch. 26,
+    `ch26.reshard`.
 
     Raises:
       ValueError: neither number of ranks divides the other.
@@ -108,25 +113,37 @@ def shards_read(rank: int, ranks_before: int, ranks_now: int) -> tuple[int, ...]
 
 
 def scaled_learning_rate(learning_rate, batch_before, batch_now, exponent=1.0):
-    """lr (B' / B)^x: x = 1 for SGD below the critical batch, 1/2 as a rule for Adam. Source: Ch. 26, `ch26.elastic_lr` (6-8:D-44)."""
+    """lr (B' / B)^x: x = 1 for SGD below the critical batch, 1/2 as a rule for Adam. Source: Ch. 26, `ch26.elastic_lr`
+    (6-8:D-44)."""
     positive(learning_rate=learning_rate, batch_before=batch_before, batch_now=batch_now)
     return learning_rate * (batch_now / batch_before) ** exponent
 
 
 def compressed_save_s(checkpoint_bytes, ratio, codec_bytes_per_s, write_bytes_per_s):
     """S / B_codec + S / (r B_write): compress all, then write. Source: Ch. 26, `ch26.compression`."""
-    positive(checkpoint_bytes=checkpoint_bytes, ratio=ratio, codec_bytes_per_s=codec_bytes_per_s, write_bytes_per_s=write_bytes_per_s)
+    positive(
+        checkpoint_bytes=checkpoint_bytes,
+        ratio=ratio,
+        codec_bytes_per_s=codec_bytes_per_s,
+        write_bytes_per_s=write_bytes_per_s,
+    )
     return checkpoint_bytes / codec_bytes_per_s + checkpoint_bytes / (ratio * write_bytes_per_s)
 
 
 def pipelined_save_s(checkpoint_bytes, ratio, codec_bytes_per_s, write_bytes_per_s):
     """max of S / B_codec and S / (r B_write): compress while writing. Source: Ch. 26, `ch26.compression`."""
-    positive(checkpoint_bytes=checkpoint_bytes, ratio=ratio, codec_bytes_per_s=codec_bytes_per_s, write_bytes_per_s=write_bytes_per_s)
+    positive(
+        checkpoint_bytes=checkpoint_bytes,
+        ratio=ratio,
+        codec_bytes_per_s=codec_bytes_per_s,
+        write_bytes_per_s=write_bytes_per_s,
+    )
     return np.maximum(checkpoint_bytes / codec_bytes_per_s, checkpoint_bytes / (ratio * write_bytes_per_s))
 
 
 def compression_break_even_bytes_per_s(ratio, codec_bytes_per_s):
-    """B_codec (1 - 1 / r): below this write rate `compressed_save_s` beats plain writing; a pipelined one does below B_codec.
+    """B_codec (1 - 1 / r): below this write rate `compressed_save_s` beats plain writing; a pipelined one does below
+    B_codec.
 
     Source: Ch. 26, `ch26.compression` as corrected (6-8:D-38).
     """

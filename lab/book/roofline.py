@@ -19,7 +19,8 @@ def attainable_flops_per_s(
 ):
     """min(F, BW I) over memory, network and storage, all overlapped; what is not given does not bound.
 
-    Source: Ch. 2, `ch02.roofline`, `ch02.ext_roofline`; Ch. 3a, `ch03a.io_ceiling` (Williams, Waterman & Patterson 2009).
+    Source: Ch. 2, `ch02.roofline`, `ch02.ext_roofline`; Ch. 3a, `ch03a.io_ceiling` (Williams, Waterman & Patterson
+    2009).
     """
     positive(flops_per_s=flops_per_s, memory_bytes_per_s=memory_bytes_per_s, memory_intensity=memory_intensity)
     positive(network_bytes_per_s=network_bytes_per_s, network_intensity=network_intensity)
@@ -29,7 +30,8 @@ def attainable_flops_per_s(
 
 
 def ridge(flops_per_s, bytes_per_s):
-    """F / beta FLOP a byte: below it a link bounds, above it arithmetic. Source: Ch. 2, `ch02.ridge` (D-01: beta of one direction)."""
+    """F / beta FLOP a byte: below it a link bounds, above it arithmetic. Source: Ch. 2, `ch02.ridge` (D-01: beta of one
+    direction)."""
     positive(flops_per_s=flops_per_s, bytes_per_s=bytes_per_s)
     return flops_per_s / bytes_per_s
 
@@ -46,7 +48,8 @@ def dp_intensity(tokens, ranks, bytes_per_element=2):
 
 
 def tp_intensity(embed, ranks, bytes_per_element=2):
-    """9 H / ((t - 1) s) FLOP a byte: 72 n H^2 / t of a layer, forward and backward, over its four all_reduces; scores left out.
+    """9 H / ((t - 1) s) FLOP a byte: 72 n H^2 / t of a layer, forward and backward, over its four all_reduces; scores
+    left out.
 
     Source: Ch. 2, `ch02.I_tp` as corrected (D-12).
     """
@@ -57,20 +60,23 @@ def tp_intensity(embed, ranks, bytes_per_element=2):
 
 
 def pp_intensity(embed, layers, stages, bytes_per_element=2):
-    """36 H L / (p s) FLOP a byte: 72 n H^2 L / p of a stage over an activation and its gradient. Source: Ch. 2, `ch02.I_pp` as corrected (D-13)."""
+    """36 H L / (p s) FLOP a byte: 72 n H^2 L / p of a stage over an activation and its gradient. Source: Ch. 2,
+    `ch02.I_pp` as corrected (D-13)."""
     count(stages=stages)
     positive(embed=embed, layers=layers, bytes_per_element=bytes_per_element)
     return 36 * embed * layers / (stages * bytes_per_element)
 
 
 def data_intensity(parameters, bytes_per_token, amplification=1):
-    """6 Psi / (b rho) FLOP a byte read: b bytes a token, rho read for each one used. Source: Ch. 3a, `ch03a.data_ridge`."""
+    """6 Psi / (b rho) FLOP a byte read: b bytes a token, rho read for each one used. Source: Ch. 3a,
+    `ch03a.data_ridge`."""
     positive(parameters=parameters, bytes_per_token=bytes_per_token, amplification=amplification)
     return 6 * parameters / (bytes_per_token * amplification)
 
 
 def data_ridge(devices, flops_per_s, mfu, bytes_per_s):
-    """P F eta / BW FLOP a byte of a store that all devices share. Source: Ch. 3a, `ch03a.data_ridge` as corrected (D-18)."""
+    """P F eta / BW FLOP a byte of a store that all devices share. Source: Ch. 3a, `ch03a.data_ridge` as corrected
+    (D-18)."""
     count(devices=devices)
     positive(mfu=mfu)
     return devices * mfu * ridge(flops_per_s, bytes_per_s)

@@ -1,11 +1,13 @@
-"""Part I: how long training takes, and how much of the devices it uses (Ch. 1, 5 and 6). `mfu` is model FLOPs utilisation."""
+"""Part I: how long training takes, and how much of the devices it uses (Ch. 1, 5 and 6). `mfu` is model FLOPs
+utilisation."""
 
 from lab.book.checks import count, positive, share
 from lab.book.data_parallel import compute_s, training_flops
 
 
 def training_s(parameters, tokens, devices, flops_per_s, mfu=1):
-    """6 Psi D / (F eta P); attention's products of activations come on top. Source: Ch. 1, `ch01.train_time`; Ch. 6, `ch06.step_time`."""
+    """6 Psi D / (F eta P); attention's products of activations come on top. Source: Ch. 1, `ch01.train_time`; Ch. 6,
+    `ch06.step_time`."""
     count(devices=devices)
     positive(mfu=mfu)
     share(mfu=mfu)
@@ -18,14 +20,16 @@ def tokens_per_s(parameters, devices, flops_per_s, mfu=1):
 
 
 def achieved_mfu(parameters, tokens, seconds, devices, flops_per_s):
-    """6 Psi D / (T P F); Psi are the parameters that a token visits. Above 1 no machine can be so fast. Source: Ch. 5, `ch05.mfu`."""
+    """6 Psi D / (T P F); Psi are the parameters that a token visits. Above 1 no machine can be so fast. Source: Ch. 5,
+    `ch05.mfu`."""
     count(devices=devices)
     positive(seconds=seconds)
     return compute_s(parameters, tokens, flops_per_s) / (seconds * devices)
 
 
 def devices_in_time(parameters, tokens, seconds, flops_per_s, mfu):
-    """6 Psi D / (T F eta): the least devices that meet a deadline, to be rounded up. Source: Ch. 5, `ch05.opt_deadline`; Ch. 6, `ch06.ex3`."""
+    """6 Psi D / (T F eta): the least devices that meet a deadline, to be rounded up. Source: Ch. 5,
+    `ch05.opt_deadline`; Ch. 6, `ch06.ex3`."""
     positive(seconds=seconds)
     return training_s(parameters, tokens, 1, flops_per_s, mfu) / seconds
 
@@ -36,7 +40,8 @@ def inference_flops(parameters, tokens):
 
 
 def wasted_share(mfu, achievable_mfu):
-    """1 - eta / eta_max: of time and money, against what could be reached. Source: Ch. 1, `ch01.mfu_waste`; Ch. 5, `ch05.ex2` (D-22)."""
+    """1 - eta / eta_max: of time and money, against what could be reached. Source: Ch. 1, `ch01.mfu_waste`; Ch. 5,
+    `ch05.ex2` (D-22)."""
     share(mfu=mfu, achievable_mfu=achievable_mfu)
     positive(mfu=mfu, achievable_mfu=achievable_mfu)
     return 1 - mfu / achievable_mfu

@@ -30,10 +30,11 @@ def zero3_weight_bytes(parameters: int, bytes_per_element: int, ranks: int) -> F
 
 
 def zero_volume_bytes(parameters, bytes_per_element, ranks, stage, micro_batches=1):
-    """c (P - 1) / P Psi e bytes that one rank sends a step: c is 2 at stages 0 and 1, A + 1 at 2 and 3 A at 3, for A micro-batches.
+    """c (P - 1) / P Psi e bytes that one rank sends a step: c is 2 at stages 0 and 1, A + 1 at 2 and 3 A at 3, for A
+    micro-batches.
 
-    Stages 0 and 1 reduce once and stages 1 and 2 gather weights once; 2 scatters gradients after every micro-batch, 3 gathers twice and scatters.
-    Source: Ch. 20, `ch20.comm` as corrected (4-5:D-68).
+    Stages 0 and 1 reduce once and stages 1 and 2 gather weights once; 2 scatters gradients after every micro-batch, 3
+    gathers twice and scatters. Source: Ch. 20, `ch20.comm` as corrected (4-5:D-68).
     """
     check_stage(stage)
     count(ranks=ranks)
@@ -43,25 +44,29 @@ def zero_volume_bytes(parameters, bytes_per_element, ranks, stage, micro_batches
 
 
 def state_reduction(ranks, stage):
-    """16 Psi over `model_state_bytes`: 4 P / (P + 3), 8 P / (P + 7), P at stages 1, 2, 3. Source: Ch. 20, `ch20.stage_memory`."""
+    """16 Psi over `model_state_bytes`: 4 P / (P + 3), 8 P / (P + 7), P at stages 1, 2, 3. Source: Ch. 20,
+    `ch20.stage_memory`."""
     return ratio(16, model_state_bytes(1, ranks, stage))
 
 
 def zero3_working_bytes(layer_parameters, bytes_per_element=2, prefetched=1):
-    """(1 + k) Psi_L e + Psi_L e: the layer at work, k gathered ahead, and one layer's whole gradient. Source: Ch. 20, `ch20.stage_memory`; `A9`."""
+    """(1 + k) Psi_L e + Psi_L e: the layer at work, k gathered ahead, and one layer's whole gradient. Source: Ch. 20,
+    `ch20.stage_memory`; `A9`."""
     positive(layer_parameters=layer_parameters, bytes_per_element=bytes_per_element)
     not_negative(prefetched=prefetched)
     return (2 + prefetched) * layer_parameters * bytes_per_element
 
 
 def hybrid_across_wire_bytes(payload_bytes, shards, replicas):
-    """2 (r - 1) / r n / s bytes a rank: each of s shards is reduced over r replicas, after the reduce-scatter inside. Source: `A4`, `A10`."""
+    """2 (r - 1) / r n / s bytes a rank: each of s shards is reduced over r replicas, after the reduce-scatter inside.
+    Source: `A4`, `A10`."""
     count(shards=shards, replicas=replicas)
     return all_reduce_wire_bytes(ratio(payload_bytes, shards), replicas)
 
 
 def zero3_overhead(parameters, layers, tokens, ranks, flops_per_s, alpha_s, bytes_per_s, bytes_per_element=2):
-    """[3 L (P - 1) alpha + 3 Psi e / beta] / (6 Psi n / F): unhidden communication over computation, P large, n tokens a rank.
+    """[3 L (P - 1) alpha + 3 Psi e / beta] / (6 Psi n / F): unhidden communication over computation, P large, n tokens
+    a rank.
 
     Source: Ch. 20, `ch20.breakeven` as corrected (4-5:D-71).
     """

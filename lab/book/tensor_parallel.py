@@ -1,4 +1,5 @@
-"""Part IV: what a layer computes and how long tensor parallelism keeps it waiting (Ch. 15). What it sends stands in `parallelism`."""
+"""Part IV: what a layer computes and how long tensor parallelism keeps it waiting (Ch. 15). What it sends stands in
+`parallelism`."""
 
 from lab.book.checks import at_least, count, not_negative, positive, ratio, whole
 from lab.book.collectives import all_reduce_wire_bytes, ring_all_reduce_s
@@ -6,12 +7,21 @@ from lab.book.parallelism import activation_bytes
 
 
 def layer_forward_flops(tokens, length, embed, query_dim, kv_dim, mlp, mlp_matrices):
-    """2 t d (2 q + 2 kv) + 4 t S q + 2 m t d F FLOP of one layer's forward pass over t tokens, a multiply-add counted as 2, causality not.
+    """2 t d (2 q + 2 kv) + 4 t S q + 2 m t d F FLOP of one layer's forward pass over t tokens, a multiply-add counted
+    as 2, causality not.
 
     q = A h and kv = K h are the widths of queries and keys; m is 2 for GELU and 3 for SwiGLU.
     Source: Ch. 15, `ch15.layer_flops_forward` as corrected (4-5:D-10); `A17`.
     """
-    positive(tokens=tokens, length=length, embed=embed, query_dim=query_dim, kv_dim=kv_dim, mlp=mlp, mlp_matrices=mlp_matrices)
+    positive(
+        tokens=tokens,
+        length=length,
+        embed=embed,
+        query_dim=query_dim,
+        kv_dim=kv_dim,
+        mlp=mlp,
+        mlp_matrices=mlp_matrices,
+    )
     projections = 4 * tokens * embed * (query_dim + kv_dim)
     return projections + 4 * tokens * length * query_dim + 2 * mlp_matrices * tokens * embed * mlp
 
@@ -30,11 +40,14 @@ def tp_layer_s(tokens, embed, bytes_per_element, ranks, alpha_s, bytes_per_s, al
     Source: Ch. 15, `ch15.tp_time` as corrected (4-5:D-05).
     """
     positive(all_reduces=all_reduces)
-    return all_reduces * ring_all_reduce_s(activation_bytes(tokens, embed, bytes_per_element), ranks, alpha_s, bytes_per_s)
+    return all_reduces * ring_all_reduce_s(
+        activation_bytes(tokens, embed, bytes_per_element), ranks, alpha_s, bytes_per_s
+    )
 
 
 def tp_compute_to_sync(embed, ranks, flops_per_s, bytes_per_s, bytes_per_element=2):
-    """R = 6 d beta / ((P - 1) F e): a forward layer's 24 b s d^2 / P over its two all-reduces, attention's products and latency left out.
+    """R = 6 d beta / ((P - 1) F e): a forward layer's 24 b s d^2 / P over its two all-reduces, attention's products and
+    latency left out.
 
     Source: Ch. 15, `ch15.tp_ratio` as corrected (4-5:D-11, D-12).
     """
@@ -45,13 +58,15 @@ def tp_compute_to_sync(embed, ranks, flops_per_s, bytes_per_s, bytes_per_element
 
 
 def moments_bytes(tokens, bytes_per_element=4):
-    """2 b s e: sums and sums of squares over a split hidden dim, the payload of a parallel LayerNorm. Source: Ch. 15, `ch15.layernorm_parallel`."""
+    """2 b s e: sums and sums of squares over a split hidden dim, the payload of a parallel LayerNorm. Source: Ch. 15,
+    `ch15.layernorm_parallel`."""
     positive(tokens=tokens, bytes_per_element=bytes_per_element)
     return 2 * tokens * bytes_per_element
 
 
 def merged_moments(count, mean, square, other_count, other_mean, other_square):
-    """(n, mu, M2) of two parts together: M2 = M2_a + M2_b + delta^2 n_a n_b / n, without the cancellation of Q / d - mu^2.
+    """(n, mu, M2) of two parts together: M2 = M2_a + M2_b + delta^2 n_a n_b / n, without the cancellation of Q / d -
+    mu^2.
 
     Source: Ch. 15, `ch15.layernorm_parallel` (Chan et al. 1979).
     """
@@ -61,14 +76,16 @@ def merged_moments(count, mean, square, other_count, other_mean, other_square):
 
 
 def padded_share(heads, ranks):
-    """ceil(A / P) P / A - 1: heads added so that P ranks have equally many, as a share. Source: Ch. 15, `ch15.tp_limits`."""
+    """ceil(A / P) P / A - 1: heads added so that P ranks have equally many, as a share. Source: Ch. 15,
+    `ch15.tp_limits`."""
     positive(heads=heads, ranks=ranks)
     whole(heads=heads, ranks=ranks)
     return ratio(-(-heads // ranks) * ranks, heads) - 1
 
 
 def kv_replicas(kv_heads, ranks):
-    """ceil(P / K): ranks that hold the same key-value head and must sum its gradient. Source: Ch. 15, `ch15.tp_limits`; `A17`."""
+    """ceil(P / K): ranks that hold the same key-value head and must sum its gradient. Source: Ch. 15, `ch15.tp_limits`;
+    `A17`."""
     positive(kv_heads=kv_heads, ranks=ranks)
     whole(kv_heads=kv_heads, ranks=ranks)
     return -(-ranks // kv_heads)
@@ -90,10 +107,11 @@ def cross_entropy_wire_bytes(tokens, ranks, bytes_per_element=4):
 
 
 def sp_layer_wire_bytes(tokens, embed, bytes_per_element, ranks, regathers=2):
-    """(8 + r) (P - 1) / P b s d e a rank and layer, forward and backward: an all-gather and a reduce-scatter for each all-reduce, and r gathers again.
+    """(8 + r) (P - 1) / P b s d e a rank and layer, forward and backward: an all-gather and a reduce-scatter for each
+    all-reduce, and r gathers again.
 
-    r = 2 where the backward pass gathers the inputs of both column-parallel matrices again instead of keeping them, 0 where it keeps them.
-    Source: Ch. 17, `ch17.megatron_sp_pattern` as corrected (4-5:D-28; Korthikanti et al. 2022).
+    r = 2 where the backward pass gathers the inputs of both column-parallel matrices again instead of keeping them, 0
+    where it keeps them. Source: Ch. 17, `ch17.megatron_sp_pattern` as corrected (4-5:D-28; Korthikanti et al. 2022).
     """
     not_negative(regathers=regathers)
     count(ranks=ranks)

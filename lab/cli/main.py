@@ -1,4 +1,5 @@
-"""The command line. Exit status: 0 fine, 1 a claim refuted or a budget broken, 2 unusable input, told in one line on stderr."""
+"""The command line. Exit status: 0 fine, 1 a claim refuted or a budget broken, 2 unusable input, told in one line on
+stderr."""
 
 from __future__ import annotations
 
@@ -89,31 +90,59 @@ def _writable(path: Path) -> Path:
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-mesh_option = click.option("--mesh", metavar="AXES", callback=_parsed(Axes.parse), help="In the order of mesh.devices: data=2,tensor=8.")
-html_option = click.option("--html", type=Path, metavar="FILE", callback=_parsed(_writable), help="Also write a report to open in a browser; it needs no network.")
+mesh_option = click.option(
+    "--mesh", metavar="AXES", callback=_parsed(Axes.parse), help="In the order of mesh.devices: data=2,tensor=8."
+)
+html_option = click.option(
+    "--html",
+    type=Path,
+    metavar="FILE",
+    callback=_parsed(_writable),
+    help="Also write a report to open in a browser; it needs no network.",
+)
 _TARGET = {"metavar": "TARGET", "callback": _parsed(parse_target)}
 _KIND = click.Choice(["any", *(kind.name for kind in KINDS)])
 _FORMS = "cpu:8, gpu:h100:2x8, tpu:v5p:2x2x4 or attached"
-_STYLES = "declared (the compiler inserts the collectives), typed (it does where types of arrays say so) or explicit (they are written out); by default those of verify."
+_STYLES = (
+    "declared (the compiler inserts the collectives), typed (it does where types of arrays say so) or explicit "
+    "(they are written out); by default those of verify."
+)
 
 
 @click.group(no_args_is_help=False)
 def cli() -> None:
-    """What a sharded JAX program communicates: predicted by theory, read from the compiled program, settled to the byte."""
+    """What a sharded JAX program communicates: predicted by theory, read from the compiled program, settled to the
+    byte."""
 
 
 @cli.command()
 @click.argument("given", metavar="SOURCE...", nargs=-1, required=True)
 @mesh_option
-@click.option("--target", **_TARGET, help=f"What to compile for: {_FORMS}. By default fake CPU devices, as many as the mesh has.")
-@click.option("--fail-on", "kinds", metavar="KIND", multiple=True, type=_KIND, help="Exit status 1 where this is found; any: where anything is.")
+@click.option(
+    "--target", **_TARGET, help=f"What to compile for: {_FORMS}. By default fake CPU devices, as many as the mesh has."
+)
+@click.option(
+    "--fail-on",
+    "kinds",
+    metavar="KIND",
+    multiple=True,
+    type=_KIND,
+    help="Exit status 1 where this is found; any: where anything is.",
+)
 @html_option
 @as_json
-def inspect(given: tuple[str, ...], mesh: Axes | None, target: Target | None, kinds: tuple[str, ...], html: Path | None, as_json: bool) -> int:
+def inspect(
+    given: tuple[str, ...],
+    mesh: Axes | None,
+    target: Target | None,
+    kinds: tuple[str, ...],
+    html: Path | None,
+    as_json: bool,
+) -> int:
     """Says what is wrong with a compiled program, the worst first, and lists what it communicates.
 
-    SOURCE is a compiled text (.hlo, .txt, .gz), the folder of an XLA dump, or file.py:build or package.module:build, where
-    build(mesh) returns (function, args) with args as arrays or ShapeDtypeStructs with shardings.
+    SOURCE is a compiled text (.hlo, .txt, .gz), the folder of an XLA dump, or file.py:build or package.module:build,
+    where build(mesh) returns (function, args) with args as arrays or ShapeDtypeStructs with shardings.
     """
     if any(map(sources.is_program, given)):
         # So that XLA says where it finds no way between two shardings; what it says is caught.
@@ -136,7 +165,9 @@ def inspect(given: tuple[str, ...], mesh: Axes | None, target: Target | None, ki
 def _prepared(mesh: Axes | None, target: Target | None) -> Target:
     """The target of a program, with JAX made ready for it before the user's code imports JAX."""
     if mesh is None:
-        raise Unusable("a program needs a mesh; name its axes in the order of mesh.devices, such as --mesh data=2,tensor=4")
+        raise Unusable(
+            "a program needs a mesh; name its axes in the order of mesh.devices, such as --mesh data=2,tensor=4"
+        )
     target = target or parse_target(f"cpu:{mesh.size}")
     prepare([target])
     return target
@@ -162,10 +193,19 @@ def _programs(source: str, mesh: Axes | None, target: Target | None) -> list[Pro
 @click.argument("after", metavar="AFTER")
 @mesh_option
 @click.option("--target", **_TARGET, help=f"What to compile programs for: {_FORMS}.")
-@click.option("--allow", "allowed", metavar="PERCENT", callback=_parsed(_share), help="How much of what is sent along any axes may come or go: 1%.")
+@click.option(
+    "--allow",
+    "allowed",
+    metavar="PERCENT",
+    callback=_parsed(_share),
+    help="How much of what is sent along any axes may come or go: 1%.",
+)
 @as_json
-def diff(before: str, after: str, mesh: Axes | None, target: Target | None, allowed: Fraction | None, as_json: bool) -> int:
-    """Says what AFTER communicates otherwise than BEFORE. Exit status 1 where they differ, or with --allow where they do by more than that.
+def diff(
+    before: str, after: str, mesh: Axes | None, target: Target | None, allowed: Fraction | None, as_json: bool
+) -> int:
+    """Says what AFTER communicates otherwise than BEFORE. Exit status 1 where they differ, or with --allow where they
+    do by more than that.
 
     Each is a SOURCE as of lab inspect, or a .json file that lab inspect --json printed.
     """
@@ -183,9 +223,13 @@ def diff(before: str, after: str, mesh: Axes | None, target: Target | None, allo
 def _one_ledger(source: str, mesh: Axes | None, target: Target | None) -> Ledger:
     ledgers = [sources.saved_ledger(source)] if source.endswith(".json") else _ledgers(source, mesh, target)
     if len(ledgers) > 1:
-        raise Unusable(f"{source} holds {len(ledgers)} partitioned modules; give one of their files, such as {ledgers[0].source}")
+        raise Unusable(
+            f"{source} holds {len(ledgers)} partitioned modules; give one of their files, such as {ledgers[0].source}"
+        )
     if not ledgers[0].is_complete:
-        raise Unusable(f"{source} could not be read whole, so that nothing can be said of the rest: {'; '.join(ledgers[0].notes)}")
+        raise Unusable(
+            f"{source} could not be read whole, so that nothing can be said of the rest: {'; '.join(ledgers[0].notes)}"
+        )
     return ledgers[0]
 
 
@@ -210,15 +254,23 @@ def list_experiments(as_json: bool) -> None:
         names = ("name", "chapter", "question", "targets", "styles")
         _print_json([{name: getattr(experiment, name) for name in names} for experiment in experiments])
     else:
-        _print(tables.rows_text(("experiment", "chapter", "question"), [(e.name, str(e.chapter), e.question) for e in experiments]))
+        _print(
+            tables.rows_text(
+                ("experiment", "chapter", "question"), [(e.name, str(e.chapter), e.question) for e in experiments]
+            )
+        )
 
 
 @cli.command()
 @click.argument("names", metavar="EXPERIMENT...", nargs=-1, required=True)
-@click.option("--target", "targets", multiple=True, **_TARGET, help=f"What to compile for: {_FORMS}. By default its own.")
+@click.option(
+    "--target", "targets", multiple=True, **_TARGET, help=f"What to compile for: {_FORMS}. By default its own."
+)
 @click.option("--style", "styles", metavar="STYLE", multiple=True, help=_STYLES)
 @mesh_option
-@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="A parameter: layers=4.")
+@click.option(
+    "--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="A parameter: layers=4."
+)
 @html_option
 @as_json
 def run(
@@ -236,7 +288,11 @@ def run(
     experiments, trainings, questions = suite.parted(suite.load(names, (*targets, *told)))
     for question in questions:
         if styles or mesh or (targets and not question.targets):
-            reason = "chooses styles and meshes itself; leave out" if question.targets else "has no program to compile; leave out --target,"
+            reason = (
+                "chooses styles and meshes itself; leave out"
+                if question.targets
+                else "has no program to compile; leave out --target,"
+            )
             raise Unusable(f"{question.name} {reason} --style and --mesh")
     if trainings and mesh:
         raise Unusable(f"{trainings[0].name} has a mesh for each layout; leave out --mesh")
@@ -247,40 +303,87 @@ def run(
         from lab.report.html import reports
 
         _write(html, reports.experiments(results, trained, answered, is_audit=False))
-    return _report(as_json, (results, verdicts.results_text), (trained, curves.trained_text), (answered, answers.answers_text))
+    return _report(
+        as_json, (results, verdicts.results_text), (trained, curves.trained_text), (answered, answers.answers_text)
+    )
 
 
 @cli.command()
-@click.option("--full", is_flag=True, help="For every known chip, at real size and at drawn ones, with trainings and the questions that compile.")
+@click.option(
+    "--full",
+    is_flag=True,
+    help="For every known chip, at real size and at drawn ones, with trainings and the questions that compile.",
+)
 @html_option
 @as_json
 def verify(full: bool, html: Path | None, as_json: bool) -> int:
-    """Runs every experiment in its styles on its targets, and ends with a table of verdicts. Minutes long are trainings, and questions that compile: --full, or lab run."""
+    """Runs every experiment in its styles on its targets, and ends with a table of verdicts. Minutes long are
+    trainings, and questions that compile: --full, or lab run."""
     experiments, trainings, questions = suite.parted(suite.load())
     runs = suite.runs(experiments)
-    runs = [*suite.on_every_chip(runs), *suite.in_more_styles(experiments), *suite.at_real_size(experiments), *suite.at_unseen_sizes(experiments)] if full else runs
+    runs = (
+        [
+            *suite.on_every_chip(runs),
+            *suite.in_more_styles(experiments),
+            *suite.at_real_size(experiments),
+            *suite.at_unseen_sizes(experiments),
+        ]
+        if full
+        else runs
+    )
     missing = suite.without_plugin(runs)
     for platform in missing:
-        print(f"lab: no {platform} targets, the plugin is not installed; run: {plugins.install_command(platform)}", file=sys.stderr)
+        print(
+            f"lab: no {platform} targets, the plugin is not installed; run: {plugins.install_command(platform)}",
+            file=sys.stderr,
+        )
     results = _results([run for run in runs if run.target.platform not in missing])
-    compilable = [question for question in questions if not {parse_target(target).platform for target in question.targets} & set(missing)]
+    compilable = [
+        question
+        for question in questions
+        if not {parse_target(target).platform for target in question.targets} & set(missing)
+    ]
     trained = _trained(trainings) if full else []
     answered = suite.answers(question for question in compilable if full or not question.targets)
     if html:
         from lab.report.html import reports
 
         _write(html, reports.experiments(results, trained, answered, is_audit=True))
-    return _report(as_json, (results, verdicts.summary_text), (trained, curves.trained_text), (answered, answers.summary_text))
+    return _report(
+        as_json, (results, verdicts.summary_text), (trained, curves.trained_text), (answered, answers.summary_text)
+    )
 
 
 @cli.command()
 @click.argument("primitives", metavar="PRIMITIVE...", nargs=-1)
 @click.option("--algorithm", "algorithms", metavar="NAME", multiple=True, help="By default all that the mesh allows.")
 @mesh_option
-@click.option("--over", metavar="AXIS,...", help="The axes that every collective spans; groups along the others work side by side. By default all.")
-@click.option("--target", **_TARGET, default="attached", show_default=True, help="attached; cpu:N to try it; or GPUs to estimate for: gpu:h200:1x8.")
-@click.option("--links", type=Path, metavar="FILE", help="Of an estimate: a record of lab bench whose times by JAX's own collectives it takes.")
-@click.option("--sizes", metavar="FROM..TO", default="1KiB..1GiB", show_default=True, callback=_parsed(parse_sizes), help="In steps of 4.")
+@click.option(
+    "--over",
+    metavar="AXIS,...",
+    help="The axes that every collective spans; groups along the others work side by side. By default all.",
+)
+@click.option(
+    "--target",
+    **_TARGET,
+    default="attached",
+    show_default=True,
+    help="attached; cpu:N to try it; or GPUs to estimate for: gpu:h200:1x8.",
+)
+@click.option(
+    "--links",
+    type=Path,
+    metavar="FILE",
+    help="Of an estimate: a record of lab bench whose times by JAX's own collectives it takes.",
+)
+@click.option(
+    "--sizes",
+    metavar="FROM..TO",
+    default="1KiB..1GiB",
+    show_default=True,
+    callback=_parsed(parse_sizes),
+    help="In steps of 4.",
+)
 @click.option("--save", type=Path, callback=_parsed(_writable), help="Also write the JSON to a file.")
 @as_json
 def bench(
@@ -294,14 +397,17 @@ def bench(
     save: Path | None,
     as_json: bool,
 ) -> None:
-    """Times collectives on attached devices, or estimates them for GPUs that are not there, and fits alpha and beta to each algorithm.
+    """Times collectives on attached devices, or estimates them for GPUs that are not there, and fits alpha and beta to
+    each algorithm.
 
-    The mesh is by default one axis of all devices. The JSON of times is a link profile that lab.meshes.hardware.measured_link reads.
+    The mesh is by default one axis of all devices. The JSON of times is a link profile that
+    lab.meshes.hardware.measured_link reads.
     """
     from lab.measure.bench import run as benches
     from lab.measure.bench import tables as bench_tables
 
-    # A kernel that waits for one on another GPU must not wait for it to be loaded, which may wait in turn (CUDA's guide, lazy loading).
+    # A kernel that waits for one on another GPU must not wait for it to be loaded, which may wait in turn (CUDA's
+    # guide, lazy loading).
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     command = shlex.join(["lab", *sys.argv[1:]])
     spanned = tuple(over.split(",")) if over else ()
@@ -321,9 +427,9 @@ def bench(
 def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> int:
     """Measures on the attached GPUs what the lab says ahead of time.
 
-    PART is collectives (lab bench of all), times (steps predicted from compiled text and measured rates, and timed), programs (every experiment
-    that is one program, here and ahead of time) or losses (a small decoder's under every layout, against one CPU's); by default all. The JSON is
-    written after each part.
+    PART is collectives (lab bench of all), times (steps predicted from compiled text and measured rates, and timed),
+    programs (every experiment that is one program, here and ahead of time) or losses (a small decoder's under every
+    layout, against one CPU's); by default all. The JSON is written after each part.
     """
     from lab.measure.tour import tour as tours
     from lab.report.tour import tour_text
@@ -340,12 +446,26 @@ def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> int:
 
 @cli.command()
 @click.argument("what", metavar="[CHAPTER|ID|WORDS]", nargs=-1)
-@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="Evaluate: n=10GB, parameters=70B, flops_per_s=h100; p=2,4,8 gives a table.")
+@click.option(
+    "--set",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_parsed(_setting),
+    help="Evaluate: n=10GB, parameters=70B, flops_per_s=h100; p=2,4,8 gives a table.",
+)
 @click.option("--errata", is_flag=True, help="What is wrong in the book, worst first.")
-@click.option("--coverage", is_flag=True, help="How many entries compiling, numerics, timers or calculation decide, and which are open.")
+@click.option(
+    "--coverage",
+    is_flag=True,
+    help="How many entries compiling, numerics, timers or calculation decide, and which are open.",
+)
 @as_json
-def book(what: tuple[str, ...], settings: tuple[tuple[str, str], ...], errata: bool, coverage: bool, as_json: bool) -> None:
-    """Lists the book's chapters, a chapter's formulas, those that have some words, or all about one; evaluates it with --set."""
+def book(
+    what: tuple[str, ...], settings: tuple[tuple[str, str], ...], errata: bool, coverage: bool, as_json: bool
+) -> None:
+    """Lists the book's chapters, a chapter's formulas, those that have some words, or all about one; evaluates it with
+    --set."""
     from lab.report import book as pages
 
     page = pages.page(" ".join(what) or None, settings, errata, coverage)
@@ -357,21 +477,30 @@ def book(what: tuple[str, ...], settings: tuple[tuple[str, str], ...], errata: b
 
 @cli.command()
 @click.argument("name", metavar="[PLOT]", required=False)
-@click.option("--set", "settings", metavar="NAME=VALUE", multiple=True, callback=_parsed(_setting), help="What it shows: chip=h200, ranks=256.")
+@click.option(
+    "--set",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_parsed(_setting),
+    help="What it shows: chip=h200, ranks=256.",
+)
 @click.option("--save", type=Path, callback=_parsed(_writable), help="A .png, .svg or .pdf file.")
 @as_json
 def plot(name: str | None, settings: tuple[tuple[str, str], ...], save: Path | None, as_json: bool) -> None:
     """Lists the pictures, or draws one into a file.
 
-    The roofline takes a program's compiled text: --set source=step.hlo --set mesh=data=2,tensor=8. The training takes what a run of
-    it printed: lab run ch14_training --json > training.json, then --set source=training.json.
+    The roofline takes a program's compiled text: --set source=step.hlo --set mesh=data=2,tensor=8. The training takes
+    what a run of it printed: lab run ch14_training --json > training.json, then --set source=training.json.
     """
     from lab.report import plots
 
     if name and save:
         plots.save(name, dict(settings), save)
     elif name or save or settings:
-        raise Unusable("a picture takes its name and a file: lab plot roofline --save roofline.png; lab plot lists them")
+        raise Unusable(
+            "a picture takes its name and a file: lab plot roofline --save roofline.png; lab plot lists them"
+        )
     elif as_json:
         _print_json(plots.listed())
     else:
@@ -385,7 +514,12 @@ def _results(runs: Sequence[Run], mesh: Axes | None = None, settings: Mapping[st
     return suite.results(_watched(runs), mesh, settings)
 
 
-def _trained(trainings: Sequence[Training], targets: Sequence[Target] = (), styles: Sequence[str] = (), settings: Mapping[str, str] | None = None) -> list[Trained]:
+def _trained(
+    trainings: Sequence[Training],
+    targets: Sequence[Target] = (),
+    styles: Sequence[str] = (),
+    settings: Mapping[str, str] | None = None,
+) -> list[Trained]:
     if trainings:
         prepare([target for training in trainings for target in targets or map(parse_target, training.targets)])
     return suite.trained(trainings, targets, styles, settings or {}, _watched)

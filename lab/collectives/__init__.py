@@ -20,10 +20,10 @@ from lab.collectives.primitives import (
 
 __all__ = [
     "ALGORITHMS",
+    "GPU_KERNELS",
     "Algorithm",
     "AlphaBeta",
     "Cost",
-    "GPU_KERNELS",
     "all_gather",
     "all_reduce",
     "all_to_all",

@@ -50,12 +50,14 @@ class Algorithm:
     Attributes:
       primitive: that it does.
       run: the kernel: one array, the axis, and the arguments of the primitive (`op`, `root`) by name.
-      cost: (axes, elements) to its rounds; `elements` is the n of the book: of the result of an all_gather, else of what enters.
+      cost: (axes, elements) to its rounds; `elements` is the n of the book: of the result of an all_gather, else of
+        what enters.
       elementwise: whether `op` meets parts of a flattened array, and so must act element by element.
       misfit: what is wrong with these axes, None where they serve.
-      additions: of a reduction, through how many applications of `op` in a row a term may go. A sum of floats errs by no more than
-        additions * eps * sum |x| (Higham 2002, section 4.2).
-      buffers, blocks: how many whole buffers, and blocks of one P-th, the compiled program holds at most, beside argument and result.
+      additions: of a reduction, through how many applications of `op` in a row a term may go. A sum of floats errs by
+        no more than additions * eps * sum |x| (Higham 2002, section 4.2).
+      buffers, blocks: how many whole buffers, and blocks of one P-th, the compiled program holds at most, beside
+        argument and result.
     """
 
     primitive: str

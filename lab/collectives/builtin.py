@@ -1,7 +1,8 @@
 """The collectives of `jax.lax`, as peers of the algorithms: XLA and the hardware's library choose how.
 
-All results vary over the axis, as those of the kernels do, also where `jax.lax` knows them to be equal everywhere. What only moves data is
-made of what only moves data: a sum of one array and zeros would turn -0.0 into 0.0, and truth values into numbers.
+All results vary over the axis, as those of the kernels do, also where `jax.lax` knows them to be equal everywhere. What
+only moves data is made of what only moves data: a sum of one array and zeros would turn -0.0 into 0.0, and truth values
+into numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ REDUCTIONS = {jnp.add: jax.lax.psum, jnp.maximum: jax.lax.pmax, jnp.minimum: jax
 
 def all_reduce(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
     if op not in REDUCTIONS:
-        raise Unusable(f"all_reduce by lax: found op {op}, expected jnp.add, jnp.maximum or jnp.minimum; name another algorithm")
+        raise Unusable(
+            f"all_reduce by lax: found op {op}, expected jnp.add, jnp.maximum or jnp.minimum; name another algorithm"
+        )
     # jax.lax.psum counts truth values, where jnp.add joins them.
     reduction = jax.lax.pmax if op is jnp.add and x.dtype == bool else REDUCTIONS[op]
     return jax.lax.pcast(reduction(x, axis), axis, to="varying")
@@ -30,7 +33,9 @@ def all_reduce(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
 
 def reduce_scatter(x_PC: jax.Array, axis: Axis, op: Op) -> jax.Array:
     if op is not jnp.add or x_PC.dtype == bool:
-        raise Unusable(f"reduce_scatter by lax: found op {op} of {x_PC.dtype}, expected jnp.add of numbers; name another algorithm")
+        raise Unusable(
+            f"reduce_scatter by lax: found op {op} of {x_PC.dtype}, expected jnp.add of numbers; name another algorithm"
+        )
     return jax.lax.psum_scatter(x_PC, axis)
 
 
@@ -48,7 +53,8 @@ def reduce(x: jax.Array, axis: Axis, root: int, op: Op) -> jax.Array:
 
 
 def broadcast(x: jax.Array, axis: Axis, root: int) -> jax.Array:
-    """A scatter, then an all_gather: `jax.lax` has no broadcast that every backend can run. Sends what an all_reduce would."""
+    """A scatter, then an all_gather: `jax.lax` has no broadcast that every backend can run. Sends what an all_reduce
+    would."""
     x_PC = split(x.reshape(-1), jax.lax.axis_size(axis))
     return join(all_gather(scatter(x_PC, axis, root), axis), x.size).reshape(x.shape)
 

@@ -30,7 +30,9 @@ _RS, _AG = "reduce_scatter", "all_gather"
 def _in_lanes(primitive: str, ways: ring.Ways) -> Algorithm:
     """A ring whose blocks go round in lanes."""
     cost = ring.all_reduce_cost if primitive == "all_reduce" else ring.half_cost
-    return Algorithm(primitive, partial(getattr(ring, primitive), ways=ways), partial(cost, ways=ways), buffers=0, blocks=3)
+    return Algorithm(
+        primitive, partial(getattr(ring, primitive), ways=ways), partial(cost, ways=ways), buffers=0, blocks=3
+    )
 
 
 _REDUCE_SCATTER = {
@@ -38,14 +40,27 @@ _REDUCE_SCATTER = {
     "ring": _in_lanes(_RS, ring.WHOLE),
     "split_ring": _in_lanes(_RS, ring.HALVES),
     "bidirectional_ring": Algorithm(
-        _RS, ring.reduce_scatter_both_ways, ring.half_cost_both_ways, additions=ring.additions_both_ways, buffers=0, blocks=4
+        _RS,
+        ring.reduce_scatter_both_ways,
+        ring.half_cost_both_ways,
+        additions=ring.additions_both_ways,
+        buffers=0,
+        blocks=4,
     ),
     "halving": Algorithm(
-        _RS, recursive.reduce_scatter_halving, recursive.reduce_scatter_halving_cost, misfit=power_of_two, additions=rounds_up
+        _RS,
+        recursive.reduce_scatter_halving,
+        recursive.reduce_scatter_halving_cost,
+        misfit=power_of_two,
+        additions=rounds_up,
     ),
     "circulant": Algorithm(_RS, circulant.reduce_scatter, circulant.reduce_scatter_cost, additions=rounds_up),
     "hierarchical": Algorithm(
-        _RS, hierarchical.reduce_scatter, hierarchical.reduce_scatter_cost, misfit=several_axes, additions=hierarchical.additions
+        _RS,
+        hierarchical.reduce_scatter,
+        hierarchical.reduce_scatter_cost,
+        misfit=several_axes,
+        additions=hierarchical.additions,
     ),
 }
 _ALL_GATHER = {
@@ -58,15 +73,25 @@ _ALL_GATHER = {
     "hierarchical": Algorithm(_AG, hierarchical.all_gather, hierarchical.all_gather_cost, misfit=several_axes),
 }
 _RING = _in_lanes("all_reduce", ring.WHOLE)
-_TREE = Algorithm("all_reduce", tree.all_reduce, tree.all_reduce_cost, elementwise=False, additions=rounds_up, buffers=2)
+_TREE = Algorithm(
+    "all_reduce", tree.all_reduce, tree.all_reduce_cost, elementwise=False, additions=rounds_up, buffers=2
+)
 _ALL_REDUCE = {
     "lax": Algorithm("all_reduce", builtin.all_reduce, builtin.all_reduce_cost, elementwise=False),
     "ring": _RING,
     "split_ring": _in_lanes("all_reduce", ring.HALVES),
     "sliced_ring": _in_lanes("all_reduce", ring.SLICES),
-    **{name: all_reduce_by_blocks(_REDUCE_SCATTER[name], _ALL_GATHER[name]) for name in ("bidirectional_ring", "circulant")},
+    **{
+        name: all_reduce_by_blocks(_REDUCE_SCATTER[name], _ALL_GATHER[name])
+        for name in ("bidirectional_ring", "circulant")
+    },
     "doubling": Algorithm(
-        "all_reduce", recursive.all_reduce_doubling, recursive.all_reduce_doubling_cost, elementwise=False, additions=rounds_up, buffers=2
+        "all_reduce",
+        recursive.all_reduce_doubling,
+        recursive.all_reduce_doubling_cost,
+        elementwise=False,
+        additions=rounds_up,
+        buffers=2,
     ),
     "halving_doubling": Algorithm(
         "all_reduce", recursive.all_reduce_halving, recursive.all_reduce_halving_cost, additions=rounds_up, buffers=2
@@ -77,7 +102,12 @@ _ALL_REDUCE = {
     "split_hierarchical": hierarchical.all_reduce(across=_RING, ways=ring.HALVES),
     "ring_tree": hierarchical.all_reduce(across=_TREE),
     "torus": Algorithm(
-        "all_reduce", hierarchical.torus, hierarchical.torus_cost, misfit=several_axes, additions=hierarchical.additions, buffers=2
+        "all_reduce",
+        hierarchical.torus,
+        hierarchical.torus_cost,
+        misfit=several_axes,
+        additions=hierarchical.additions,
+        buffers=2,
     ),
 }
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
@@ -107,7 +137,9 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
     "all_to_all": {
         "lax": Algorithm("all_to_all", builtin.all_to_all, builtin.all_to_all_cost),
         "pairwise": Algorithm("all_to_all", exchange.pairwise, exchange.pairwise_cost),
-        "sliced_pairwise": Algorithm("all_to_all", partial(exchange.pairwise, slices=4), partial(exchange.pairwise_cost, slices=4)),
+        "sliced_pairwise": Algorithm(
+            "all_to_all", partial(exchange.pairwise, slices=4), partial(exchange.pairwise_cost, slices=4)
+        ),
         "bruck": Algorithm("all_to_all", exchange.bruck, exchange.bruck_cost, buffers=2),
     },
     "permute": {
@@ -124,4 +156,5 @@ GPU_KERNELS: Mapping[str, Mapping[str, Algorithm]] = {
         "two_shot": Algorithm("all_reduce", one_kernel.all_reduce_two_shot, builtin.all_reduce_cost, misfit=one_axis),
     },
 }
-"""Those that GPUs alone have: each is a kernel that reaches the others' memory, so that no ledger shows what it sends."""
+"""Those that GPUs alone have: each is a kernel that reaches the others' memory, so that no ledger shows what it
+sends."""

@@ -1,4 +1,5 @@
-"""Shifts around the axis by 1, 2, 4, ... places, the same for every rank: ceil(log2 P) steps for every P, power of two or not."""
+"""Shifts around the axis by 1, 2, 4, ... places, the same for every rank: ceil(log2 P) steps for every P, power of two
+or not."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def reduce_scatter(x_PC: jax.Array, axis: Axis, op: Op) -> jax.Array:
 
 
 def reduce_scatter_cost(axes: Axes, elements: int) -> Cost:
-    return sum((_blocks_cost(axes, elements, distance, distance) for distance in reversed(distances(axes.size))), Cost())
+    return sum(
+        (_blocks_cost(axes, elements, distance, distance) for distance in reversed(distances(axes.size))), Cost()
+    )
 
 
 def all_gather(x_C: jax.Array, axis: Axis) -> jax.Array:
@@ -59,7 +62,9 @@ def barrier(rank: jax.Array, axis: Axis) -> jax.Array:
 
 
 def barrier_cost(axes: Axes, elements: int) -> Cost:
-    return sum((rounds(permute(axes, shift_pairs(axes.size, distance), 1)) for distance in distances(axes.size)), Cost())
+    return sum(
+        (rounds(permute(axes, shift_pairs(axes.size, distance), 1)) for distance in distances(axes.size)), Cost()
+    )
 
 
 def distances(ranks: int) -> list[int]:

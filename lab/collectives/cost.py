@@ -1,4 +1,5 @@
-"""What an algorithm costs, as data: rounds of messages. Stated by each algorithm beside its code, without XLA and without compiled text."""
+"""What an algorithm costs, as data: rounds of messages. Stated by each algorithm beside its code, without XLA and
+without compiled text."""
 
 from __future__ import annotations
 
@@ -106,7 +107,9 @@ class Cost:
 
     def time_s(self, links: Links) -> float:
         """In the alpha-beta model: every round takes as long as its slowest message; arithmetic is free."""
-        return sum(round.times * max(m.seconds(links, self.bytes_per_element) for m in round.messages) for round in self.rounds)
+        return sum(
+            round.times * max(m.seconds(links, self.bytes_per_element) for m in round.messages) for round in self.rounds
+        )
 
     def ledger(self, mesh: Axes, dtype: str) -> Ledger:
         """The transfers that the compiled program must show on this mesh."""

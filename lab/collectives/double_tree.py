@@ -1,4 +1,5 @@
-"""Two binary trees, each for half of the buffer, in which inner ranks and leaves change places (Sanders, Speck & Traeff 2009).
+"""Two binary trees, each for half of the buffer, in which inner ranks and leaves change places (Sanders, Speck & Traeff
+2009).
 
 A rank sends to two children in one tree and to none in the other, so over both trees it sends as much as it gets.
 """
@@ -29,7 +30,8 @@ from lab.meshes.axes import Axes
 def all_reduce(slices: int = SLICES) -> Algorithm:
     """Slices up both trees, summed on the way, and down again; `op` elementwise and commutative.
 
-    Cost: at most 4 (floor(log2 P) + k - 1) steps of n/(2k) for k slices of each half: about 2 n sent, however many ranks.
+    Cost: at most 4 (floor(log2 P) + k - 1) steps of n/(2k) for k slices of each half: about 2 n sent, however many
+    ranks.
     """
 
     def run(x: jax.Array, axis: Axis, op: Op) -> jax.Array:

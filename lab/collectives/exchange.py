@@ -48,7 +48,8 @@ def pairwise_cost(axes: Axes, elements: int, slices: int = 1) -> Cost:
 
 
 def bruck(x_PC: jax.Array, axis: Axis) -> jax.Array:
-    """A block due i places on takes the hops of the binary digits of i, together with all others that share the hop (Bruck et al. 1997).
+    """A block due i places on takes the hops of the binary digits of i, together with all others that share the hop
+    (Bruck et al. 1997).
 
     Cost: ceil(log2 P) steps; sends about half of the buffer in each.
     """

@@ -1,7 +1,8 @@
 """Several axes one by one: sum inside, across with what is left, then gather inside.
 
-Axes stand outermost first, as in a mesh: the last one is inside, on the fastest links. Blocks shrink with every axis, so what is sent
-adds up to what a ring over all ranks sends: 2 (G - 1) / G + 2 (N - 1) / (N G) = 2 (P - 1) / P, for P = N G.
+Axes stand outermost first, as in a mesh: the last one is inside, on the fastest links. Blocks shrink with every axis,
+so what is sent adds up to what a ring over all ranks sends: 2 (G - 1) / G + 2 (N - 1) / (N G) = 2 (P - 1) / P, for P =
+N G.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Names = tuple[str, ...]
 def all_reduce(across: Algorithm, ways: ring.Ways = ring.WHOLE) -> Algorithm:
     """Rings inside, `across` over the outermost axis (Ch. 12, `ch12.hier2d`; Ch. 13a, `ch13a.levels`), lane by lane.
 
-    Cost of N x G ranks: 2 (G - 1) steps of n/G, and those of `across` for n/G; of k lanes k times as many, of a k-th each.
+    Cost of N x G ranks: 2 (G - 1) steps of n/G, and those of `across` for n/G; of k lanes k times as many, of a k-th
+    each.
     """
 
     def run(x: jax.Array, axis: Names, op: Op) -> jax.Array:

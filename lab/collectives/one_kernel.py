@@ -1,10 +1,12 @@
-"""An all_reduce in one GPU kernel that reads and writes the other GPUs' memory: no messages, no copies, and no addition apart.
+"""An all_reduce in one GPU kernel that reads and writes the other GPUs' memory: no messages, no copies, and no addition
+apart.
 
-XLA gives a Pallas kernel the addresses of every device's arrays, and starts it once all devices have come this far; before it ends, each of its
-blocks of threads waits until the same block of every other device is done. It takes H100s or H200s of one process on one host, in the order of their
-ids, and neither NVSHMEM nor NVLink's multicast; it has no gradient. One shot and two shots are the names that TensorRT-LLM has for the two ways. No text
-shows what such a kernel sends. Start JAX with CUDA_MODULE_LOADING=EAGER, as `lab bench` does: a kernel must not wait for one that another GPU has yet
-to load.
+XLA gives a Pallas kernel the addresses of every device's arrays, and starts it once all devices have come this far;
+before it ends, each of its blocks of threads waits until the same block of every other device is done. It takes H100s
+or H200s of one process on one host, in the order of their ids, and neither NVSHMEM nor NVLink's multicast; it has no
+gradient. One shot and two shots are the names that TensorRT-LLM has for the two ways. No text shows what such a kernel
+sends. Start JAX with CUDA_MODULE_LOADING=EAGER, as `lab bench` does: a kernel must not wait for one that another GPU
+has yet to load.
 """
 
 from __future__ import annotations
@@ -23,11 +25,13 @@ from lab.meshes.errors import Unusable
 from lab.meshes.hardware import known_chip
 
 THREADS, WORD = 128, 4
-"""Of a block; and bytes that a thread takes at once, since a compiler does not know that another device's address is aligned to more."""
+"""Of a block; and bytes that a thread takes at once, since a compiler does not know that another device's address is
+aligned to more."""
 WORDS = 16
 """Of a thread in a tile, at most."""
 BLOCKS = 8
-"""Of a multiprocessor, over the number of arrays that each adds up: all of them have to be at work at once, since they wait for one another."""
+"""Of a multiprocessor, over the number of arrays that each adds up: all of them have to be at work at once, since they
+wait for one another."""
 GRID = "blocks"
 CHIPS = ("h100", "h200")
 DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32")
@@ -61,7 +65,8 @@ def _all_reduce(x: jax.Array, axis: Axis, op: Op, shares: int) -> jax.Array:
 
 @partial(jax.jit, static_argnames=("axis", "shares", "tile"))
 def _summed(flat_N: jax.Array, axis: Axis, shares: int, tile: int) -> jax.Array:
-    """[N] to [N]; N is a multiple of `shares` tiles. Jitted, so that many calls in a program are written and compiled once.
+    """[N] to [N]; N is a multiple of `shares` tiles. Jitted, so that many calls in a program are written and compiled
+    once.
 
     Args:
       shares: into how many parts the devices divide the work; with one each does all of it, for itself.
@@ -71,7 +76,9 @@ def _summed(flat_N: jax.Array, axis: Axis, shares: int, tile: int) -> jax.Array:
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
     ranks, share = range(jax.lax.axis_size(axis)), flat_N.size // shares
-    load = partial(plgpu.layout_cast, new_layout=plgpu.Layout.WG_STRIDED((tile,), vec_size=WORD // flat_N.dtype.itemsize))
+    load = partial(
+        plgpu.layout_cast, new_layout=plgpu.Layout.WG_STRIDED((tile,), vec_size=WORD // flat_N.dtype.itemsize)
+    )
 
     def all_reduce(x_ref: Any, y_ref: Any, done: Any) -> None:
         rank = jax.lax.axis_index(axis)
@@ -108,14 +115,22 @@ def _blocks(arrays: int) -> int:
 def _check(x: jax.Array, axis: Axis, op: Op) -> None:
     mesh = jax.sharding.get_abstract_mesh()
     if not is_on(mesh.abstract_device.device_kind):
-        raise Unusable(f"all_reduce in one kernel: found devices {mesh.abstract_device.device_kind}, expected H100s or H200s; name another algorithm")
+        raise Unusable(
+            f"all_reduce in one kernel: found devices {mesh.abstract_device.device_kind}, expected H100s or H200s; "
+            "name another algorithm"
+        )
     if mesh.axis_names != (axis if isinstance(axis, tuple) else (axis,)) or jax.process_count() > 1:
         found = f"a mesh of {', '.join(mesh.axis_names)} and {jax.process_count()} processes"
-        raise Unusable(f"all_reduce in one kernel over {axis}: found {found}, expected a mesh of this axis alone in one process; name another algorithm")
+        raise Unusable(
+            f"all_reduce in one kernel over {axis}: found {found}, expected a mesh of this axis alone in one process; "
+            "name another algorithm"
+        )
     if op is not jnp.add:
         raise Unusable(f"all_reduce in one kernel: found op {op}, expected jnp.add; name another algorithm")
     if x.dtype.name not in DTYPES:
-        raise Unusable(f"all_reduce in one kernel: found {x.dtype}, expected {', '.join(DTYPES)}; name another algorithm")
+        raise Unusable(
+            f"all_reduce in one kernel: found {x.dtype}, expected {', '.join(DTYPES)}; name another algorithm"
+        )
 
 
 def is_on(card: str) -> bool:

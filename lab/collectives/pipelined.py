@@ -55,10 +55,13 @@ def chain_broadcast(slices: int = SLICES) -> Algorithm:
 
 
 def chain_reduce(slices: int = SLICES) -> Algorithm:
-    """A chain broadcast backwards in time: slices run up the chain and are summed on the way. Cost: P - 2 + k steps of n/k."""
+    """A chain broadcast backwards in time: slices run up the chain and are summed on the way. Cost: P - 2 + k steps of
+    n/k."""
 
     def run(x: jax.Array, axis: Axis, root: int, op: Op) -> jax.Array:
-        return only_on(root, _in_slices(x, slices, axis, backwards(_down_chain(jax.lax.axis_size(axis), slices, root)), op), axis)
+        return only_on(
+            root, _in_slices(x, slices, axis, backwards(_down_chain(jax.lax.axis_size(axis), slices, root)), op), axis
+        )
 
     def cost(axes: Axes, elements: int) -> Cost:
         return turns_cost(axes, backwards(_down_chain(axes.size, slices, 0)), block_size(elements, slices))

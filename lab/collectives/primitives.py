@@ -1,9 +1,10 @@
 """The primitives, one signature for all algorithms of each; to be called inside `jax.shard_map`.
 
-`x` is an array or a tree of arrays, dealt with one by one. `axis` is a mesh axis or several, outermost first; flat algorithms see several
-as one, in row-major order. `algorithm` is a name from `lab.collectives.catalogue` or an `Algorithm`. Results vary over the axis, also where
-they are equal on every rank: `out_specs` must name it, unless `jax.shard_map` is told not to check (`check_vma=False`).
-Where a buffer has to be cut into blocks it is padded with zeros at its end, which `op` never mixes with data and the cost counts.
+`x` is an array or a tree of arrays, dealt with one by one. `axis` is a mesh axis or several, outermost first; flat
+algorithms see several as one, in row-major order. `algorithm` is a name from `lab.collectives.catalogue` or an
+`Algorithm`. Results vary over the axis, also where they are equal on every rank: `out_specs` must name it, unless
+`jax.shard_map` is told not to check (`check_vma=False`). Where a buffer has to be cut into blocks it is padded with
+zeros at its end, which `op` never mixes with data and the cost counts.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def all_reduce(x: Any, axis: Axis, algorithm: str | Algorithm = "ring", op: Op =
 
     Args:
       x: arrays of any shape; the result has the same.
-      op: associative. "doubling" and "tree" keep the order of ranks and apply it to whole arrays; the others need it elementwise and
-        commutative as well, and "one_shot" and "two_shot", which only GPUs have, take jnp.add.
+      op: associative. "doubling" and "tree" keep the order of ranks and apply it to whole arrays; the others need it
+        elementwise and commutative as well, and "one_shot" and "two_shot", which only GPUs have, take jnp.add.
     Raises:
       Unusable: the algorithm is unknown, or does not serve this axis or `op`.
     """
@@ -66,7 +67,8 @@ def reduce(x: Any, axis: Axis, root: int = 0, algorithm: str | Algorithm = "tree
     """Combines `x` of all ranks with `op`, on rank `root`; zeros elsewhere.
 
     Args:
-      op: associative, and commutative unless the algorithm is "tree" and the root 0; elementwise unless the algorithm is "tree".
+      op: associative, and commutative unless the algorithm is "tree" and the root 0; elementwise unless the algorithm
+        is "tree".
     Raises:
       Unusable: the algorithm is unknown, or does not serve this axis or `op`; or there is no such root.
     """
@@ -119,7 +121,8 @@ def all_to_all(x: Any, axis: Axis, algorithm: str | Algorithm = "pairwise") -> A
 
 
 def permute(x: Any, axis: Axis, pairs: int | Pairs = 1, algorithm: str | Algorithm = "lax") -> Any:
-    """Sends `x` along (source, target) pairs, or from every rank as many places on around the axis; zeros where nothing arrives.
+    """Sends `x` along (source, target) pairs, or from every rank as many places on around the axis; zeros where nothing
+    arrives.
 
     Raises:
       Unusable: the algorithm is unknown, a rank does not exist, or two pairs have one source or one target.
@@ -144,8 +147,9 @@ def cost(primitive: str, algorithm: str | Algorithm, axes: Axes, elements: int, 
 
     Args:
       axes: the axes that it spans, outermost first.
-      elements: the n of the book: of the result for all_gather and gather, else of what enters. Where arrays are split by rows
-        (reduce_scatter, all_gather, scatter, gather, all_to_all) count rows. A barrier sends one number, whatever n.
+      elements: the n of the book: of the result for all_gather and gather, else of what enters. Where arrays are split
+        by rows (reduce_scatter, all_gather, scatter, gather, all_to_all) count rows. A barrier sends one number,
+        whatever n.
       bytes_per_element: of a number, or of a row.
     Raises:
       Unusable: the primitive or the algorithm is unknown, or does not serve these axes; or a size is below zero.
@@ -161,7 +165,9 @@ def permute_cost(axes: Axes, pairs: int | Pairs, elements: int, bytes_per_elemen
 
 def _counted(statement: Callable[[Axes, int], Cost], axes: Axes, elements: int, bytes_per_element: int) -> Cost:
     if elements < 0 or bytes_per_element < 1:
-        raise Unusable(f"cost of {elements} elements of {bytes_per_element} bytes: expected 0 elements or more, of 1 byte or more")
+        raise Unusable(
+            f"cost of {elements} elements of {bytes_per_element} bytes: expected 0 elements or more, of 1 byte or more"
+        )
     return replace(statement(axes, elements), bytes_per_element=bytes_per_element)
 
 
@@ -177,7 +183,9 @@ def _size(name: str) -> int:
         return jax.lax.axis_size(name)
     except NameError:
         there = ", ".join(map(repr, jax.sharding.get_abstract_mesh().manual_axes)) or "none"
-        raise Unusable(f"axis {name!r}: found axes {there} here, expected one of the mesh of the jax.shard_map around this call") from None
+        raise Unusable(
+            f"axis {name!r}: found axes {there} here, expected one of the mesh of the jax.shard_map around this call"
+        ) from None
 
 
 def _named(primitive: str, algorithm: str | Algorithm, axes: Axes) -> Algorithm:
@@ -205,11 +213,15 @@ def _pairs(pairs: int | Pairs, axes: Axes) -> Pairs:
     if (by := _integer(pairs)) is not None:
         return shift_pairs(axes.size, by)
     if not isinstance(pairs, Iterable):
-        raise Unusable(f"permute over {axes}: found pairs {pairs!r}, expected (source, target) pairs or a number of places")
+        raise Unusable(
+            f"permute over {axes}: found pairs {pairs!r}, expected (source, target) pairs or a number of places"
+        )
     known = [_pair(pair, axes) for pair in pairs]
     for side, ranks in zip(("sources", "targets"), zip(*known, strict=True), strict=False):
         if len(set(ranks)) < len(ranks):
-            raise Unusable(f"permute over {axes}: found {side} {', '.join(map(str, ranks))}, expected each rank once at most")
+            raise Unusable(
+                f"permute over {axes}: found {side} {', '.join(map(str, ranks))}, expected each rank once at most"
+            )
     return known
 
 
@@ -219,7 +231,9 @@ def _pair(pair: tuple[int, int], axes: Axes) -> tuple[int, int]:
     except (TypeError, ValueError):
         source = target = -1
     if not {source, target} <= set(range(axes.size)):
-        raise Unusable(f"permute over {axes}: found pair {pair!r}, expected (source, target) of ranks 0 to {axes.size - 1}")
+        raise Unusable(
+            f"permute over {axes}: found pair {pair!r}, expected (source, target) of ranks 0 to {axes.size - 1}"
+        )
     return source, target
 
 
@@ -237,10 +251,14 @@ def _fitting(op: Op, leaf: jax.Array, chosen: Algorithm) -> Op:
     try:
         found = jax.eval_shape(lambda a, b: op(a, b), given, given)
     except (TypeError, ValueError) as refusal:
-        raise Unusable(f"op {op} does not take two {_typed(given)} of JAX; give one of jax.numpy: {first_line(refusal)}") from None
+        raise Unusable(
+            f"op {op} does not take two {_typed(given)} of JAX; give one of jax.numpy: {first_line(refusal)}"
+        ) from None
     if (found.shape, found.dtype) != (shape, leaf.dtype):
         whole = "flattened parts of arrays" if chosen.elementwise else "whole arrays"
-        raise Unusable(f"op makes {_typed(found)} of two {_typed(given)}; here it meets {whole} and must keep shape and dtype")
+        raise Unusable(
+            f"op makes {_typed(found)} of two {_typed(given)}; here it meets {whole} and must keep shape and dtype"
+        )
     return op
 
 
@@ -255,7 +273,9 @@ def _each(x: Any, kernel: Callable[[jax.Array], jax.Array]) -> Any:
 def _each_by_rows(x: Any, kernel: Callable[[jax.Array], jax.Array]) -> Any:
     def checked(leaf: jax.Array) -> jax.Array:
         if not leaf.ndim:
-            raise Unusable("found an array without a dim, expected rows to split or to gather; give it a dim of one row")
+            raise Unusable(
+                "found an array without a dim, expected rows to split or to gather; give it a dim of one row"
+            )
         return kernel(leaf)
 
     return _each(x, checked)

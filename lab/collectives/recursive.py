@@ -23,7 +23,8 @@ from lab.meshes.axes import Axes
 
 
 def all_reduce_doubling(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
-    """Exchanges whole buffers at distance 1, 2, 4, ...; keeps the order of ranks, so `op` need only be associative, on whole arrays.
+    """Exchanges whole buffers at distance 1, 2, 4, ...; keeps the order of ranks, so `op` need only be associative, on
+    whole arrays.
 
     Cost: floor(log2 P) steps of n; two more where P is no power of two.
     """
@@ -35,7 +36,10 @@ def all_reduce_doubling(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
 
 
 def all_reduce_doubling_cost(axes: Axes, elements: int) -> Cost:
-    exchanges = (rounds(permute(axes, _exchange_pairs(axes.size, distance), elements)) for distance in exchange_distances(axes.size))
+    exchanges = (
+        rounds(permute(axes, _exchange_pairs(axes.size, distance), elements))
+        for distance in exchange_distances(axes.size)
+    )
     return _folded_cost(axes, elements, sum(exchanges, Cost()))
 
 
@@ -53,11 +57,14 @@ def all_reduce_halving(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
 
 
 def all_reduce_halving_cost(axes: Axes, elements: int) -> Cost:
-    return _folded_cost(axes, elements, reduce_scatter_halving_cost(axes, elements) + all_gather_doubling_cost(axes, elements))
+    return _folded_cost(
+        axes, elements, reduce_scatter_halving_cost(axes, elements) + all_gather_doubling_cost(axes, elements)
+    )
 
 
 def reduce_scatter_halving(x_QC: jax.Array, axis: Axis, op: Op) -> jax.Array:
-    """[Q, C] to [C] over the Q = 2^k ranks that are paired: halves the buffer at distance Q/2, ..., 2, 1; `op` elementwise and commutative.
+    """[Q, C] to [C] over the Q = 2^k ranks that are paired: halves the buffer at distance Q/2, ..., 2, 1; `op`
+    elementwise and commutative.
 
     Cost: log2 Q steps of n/2, n/4, ..., n/Q.
     """

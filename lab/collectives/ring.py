@@ -1,7 +1,7 @@
 """Rings: each rank speaks to its neighbours only, and every link carries the same (Patarasu & Yuan 2009).
 
-Blocks are summed starting from a different rank each, so the operation must be elementwise and commutative. Blocks go round in lanes: a lane is
-a part of every block, and while one is on its way another is summed, or put where it belongs.
+Blocks are summed starting from a different rank each, so the operation must be elementwise and commutative. Blocks go
+round in lanes: a lane is a part of every block, and while one is on its way another is summed, or put where it belongs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def all_gather(x_C: jax.Array, axis: Axis, ways: Ways = WHOLE) -> jax.Array:
 
 
 def all_reduce(x: jax.Array, axis: Axis, op: Op, ways: Ways = WHOLE) -> jax.Array:
-    """A reduce_scatter, then an all_gather into the buffer that is summed up (AR = AG o RS: Ch. 11, `ch11.decomposition`).
+    """A reduce_scatter, then an all_gather into the buffer that is summed up (AR = AG o RS: Ch. 11,
+    `ch11.decomposition`).
 
     Cost: that of both.
     """
@@ -104,14 +105,17 @@ def summed(x_PC: jax.Array, axis: Axis, op: Op, lanes: Sequence[Lane]) -> tuple[
 def gathered(
     parts: Sequence[jax.Array], axis: Axis, lanes: Sequence[Lane], into_PC: jax.Array, steps: int | None = None
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """`into` with what comes in `steps` less one hops, by default all blocks, lane by lane put in place while it moves on; and what came last."""
+    """`into` with what comes in `steps` less one hops, by default all blocks, lane by lane put in place while it moves
+    on; and what came last."""
     P, rank, travelling = jax.lax.axis_size(axis), jax.lax.axis_index(axis), list(parts)
     last = (P if steps is None else steps) - 1
     for step in range(last + 1):
         for i, lane in enumerate(lanes):
             here, then = travelling[i], (i + 1) % len(lanes)
             travelling[i] = shift(here, axis, lane.way) if step < last else here
-            into_PC, travelling[then] = in_turn(put(into_PC, here, rank - lane.way * step, lane.start), travelling[then])
+            into_PC, travelling[then] = in_turn(
+                put(into_PC, here, rank - lane.way * step, lane.start), travelling[then]
+            )
     return into_PC, travelling
 
 
@@ -126,7 +130,9 @@ def reduce_scatter_both_ways(x_PC: jax.Array, axis: Axis, op: Op) -> jax.Array:
     """
     P, rank = jax.lax.axis_size(axis), jax.lax.axis_index(axis)
     sum_C = pick(x_PC, rank)
-    travelling = {way: pick(x_PC, rank + way * (P // 2))[_farthest_part(P, x_PC.shape[1], way)] for way in (RIGHT, LEFT)}
+    travelling = {
+        way: pick(x_PC, rank + way * (P // 2))[_farthest_part(P, x_PC.shape[1], way)] for way in (RIGHT, LEFT)
+    }
     for hops_left in range(P // 2 - 1, -1, -1):
         for way in travelling:
             here_C = pick(x_PC, rank + way * hops_left) if hops_left else sum_C

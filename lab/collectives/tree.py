@@ -1,4 +1,5 @@
-"""Binomial trees: half of the ranks hand what they have to the other half, then half of those, until one rank has it; and back.
+"""Binomial trees: half of the ranks hand what they have to the other half, then half of those, until one rank has it;
+and back.
 
 Ranks are counted from the root, around the axis.
 """
@@ -26,7 +27,8 @@ from lab.meshes.axes import Axes
 
 
 def reduce(x: jax.Array, axis: Axis, root: int, op: Op) -> jax.Array:
-    """The result on `root`, zeros elsewhere; `op` on whole arrays, associative, and commutative unless the root is rank 0.
+    """The result on `root`, zeros elsewhere; `op` on whole arrays, associative, and commutative unless the root is rank
+    0.
 
     Cost: ceil(log2 P) steps of n.
     """
@@ -45,7 +47,8 @@ def broadcast(x: jax.Array, axis: Axis, root: int) -> jax.Array:
 
 
 def all_reduce(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
-    """A reduce to rank 0, then a broadcast; keeps the order of ranks, so `op` need only be associative, on whole arrays.
+    """A reduce to rank 0, then a broadcast; keeps the order of ranks, so `op` need only be associative, on whole
+    arrays.
 
     Cost: 2 ceil(log2 P) steps of n.
     """
@@ -53,7 +56,9 @@ def all_reduce(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
 
 
 def reduce_cost(axes: Axes, elements: int) -> Cost:
-    return sum((rounds(permute(axes, _pairs(axes.size, distance), elements)) for distance in distances(axes.size)), Cost())
+    return sum(
+        (rounds(permute(axes, _pairs(axes.size, distance), elements)) for distance in distances(axes.size)), Cost()
+    )
 
 
 def broadcast_cost(axes: Axes, elements: int) -> Cost:
@@ -93,12 +98,17 @@ def scatter(x_PC: jax.Array, axis: Axis, root: int) -> jax.Array:
 
 
 def gather_cost(axes: Axes, elements: int) -> Cost:
-    return sum((_blocks_cost(axes, elements, distance, _pairs(axes.size, distance)) for distance in distances(axes.size)), Cost())
+    return sum(
+        (_blocks_cost(axes, elements, distance, _pairs(axes.size, distance)) for distance in distances(axes.size)),
+        Cost(),
+    )
 
 
 def scatter_cost(axes: Axes, elements: int) -> Cost:
     down = reversed(distances(axes.size))
-    return sum((_blocks_cost(axes, elements, distance, backwards(_pairs(axes.size, distance))) for distance in down), Cost())
+    return sum(
+        (_blocks_cost(axes, elements, distance, backwards(_pairs(axes.size, distance))) for distance in down), Cost()
+    )
 
 
 def broadcast_by_blocks(x: jax.Array, axis: Axis, root: int) -> jax.Array:

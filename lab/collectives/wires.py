@@ -1,4 +1,5 @@
-"""How ranks of a kernel speak to each other: permutes over lists of (source, target) pairs, and the blocks that they carry."""
+"""How ranks of a kernel speak to each other: permutes over lists of (source, target) pairs, and the blocks that they
+carry."""
 
 from __future__ import annotations
 

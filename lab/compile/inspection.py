@@ -1,4 +1,5 @@
-"""Ledgers of programs, however they are at hand: functions, lowered or compiled objects, texts. Reading a text imports no JAX."""
+"""Ledgers of programs, however they are at hand: functions, lowered or compiled objects, texts. Reading a text imports
+no JAX."""
 
 from __future__ import annotations
 
@@ -48,11 +49,15 @@ def inspect_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Targ
 def read_texts(path: Path, axes: Axes | None, target: Target | None) -> list[Program]:
     """One program for a text, one a module for the folder of an XLA dump, with what a diagnosis needs."""
     readings = [read(text, source=name, axes=axes, target=target) for name, text in sources.texts(path)]
-    return [Program(reading.ledger, reading, axes, target, platform=target.platform if target else None) for reading in readings]
+    return [
+        Program(reading.ledger, reading, axes, target, platform=target.platform if target else None)
+        for reading in readings
+    ]
 
 
 def read_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Target | None, *, source: str) -> Program:
-    """The same with what a diagnosis needs: the arguments as they were given, what the compiler said, where the devices stand."""
+    """The same with what a diagnosis needs: the arguments as they were given, what the compiler said, where the devices
+    stand."""
     import jax
 
     # Group ids count positions of the mesh that the arguments lie on, whatever mesh was offered.
@@ -64,9 +69,20 @@ def read_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Target 
     text, axes = compiled.as_text(), _axes(mesh)
     # A program of one device is no program on the mesh of its arguments.
     axes = None if axes is not None and axes.size > 1 and _devices_of(compiled) == 1 else axes
-    reading = read(text, source=source, axes=axes, target=target if axes else None, devices=devices_of(mesh) if axes else None)
+    reading = read(
+        text, source=source, axes=axes, target=target if axes else None, devices=devices_of(mesh) if axes else None
+    )
     ledger = replace(reading.ledger, memory=_memory(compiled, argument_padding(text)))
-    return Program(ledger, reading, axes, target, _given(compiled, args), tuple(remarks), partial(_wires, mesh), _platform(compiled))
+    return Program(
+        ledger,
+        reading,
+        axes,
+        target,
+        _given(compiled, args),
+        tuple(remarks),
+        partial(_wires, mesh),
+        _platform(compiled),
+    )
 
 
 def _compiled(program: Any, args: tuple[Any, ...], mesh: Any, remarks: list[Remark]) -> Any:
@@ -90,7 +106,9 @@ def _jitted(function: Any) -> Any:
 def _devices_of(compiled: Any) -> int:
     import jax
 
-    return max((len(s.device_set) for s in jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))), default=1)
+    return max(
+        (len(s.device_set) for s in jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))), default=1
+    )
 
 
 def _given(compiled: Any, args: tuple[Any, ...]) -> tuple[Given, ...]:
@@ -99,14 +117,22 @@ def _given(compiled: Any, args: tuple[Any, ...]) -> tuple[Given, ...]:
 
     infos = jax.tree.leaves(compiled.args_info, is_leaf=lambda leaf: hasattr(leaf, "donated"))
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]
-    parts = [1 if s is None or s.is_fully_replicated else len(s.device_set) for s in shardings] if len(shardings) == len(infos) else [1] * len(infos)
+    parts = (
+        [1 if s is None or s.is_fully_replicated else len(s.device_set) for s in shardings]
+        if len(shardings) == len(infos)
+        else [1] * len(infos)
+    )
     return tuple(Given(tuple(info.shape), info.donated, count) for info, count in zip(infos, parts, strict=True))
 
 
 def _wires(mesh: Any) -> Wires | None:
     """Where the TPUs of one slice stand, and where JAX would have put them."""
     devices = list(getattr(getattr(mesh, "devices", None), "flat", ()))
-    if not devices or not getattr(devices[0], "coords", None) or len({getattr(d, "slice_index", 0) for d in devices}) > 1:
+    if (
+        not devices
+        or not getattr(devices[0], "coords", None)
+        or len({getattr(d, "slice_index", 0) for d in devices}) > 1
+    ):
         return None
     from lab.meshes.devices import arranged
 
@@ -138,7 +164,10 @@ def _axes(mesh: Any) -> Axes | None:
         return Axes.parse(mesh)
     shape = getattr(mesh, "shape", mesh)
     if not isinstance(shape, Mapping):
-        raise Unusable(f"found a mesh of type {type(mesh).__name__}; expected a jax.sharding.Mesh, lab.meshes.axes.Axes or a text such as data=2,tensor=4")
+        raise Unusable(
+            f"found a mesh of type {type(mesh).__name__}; expected a jax.sharding.Mesh, lab.meshes.axes.Axes or a "
+            "text such as data=2,tensor=4"
+        )
     return Axes.of(dict(shape))
 
 
@@ -176,7 +205,10 @@ def _platform(compiled: Any) -> str | None:
 
 def _only(programs: list[Program], path: Any) -> Program:
     if len(programs) > 1:
-        raise Unusable(f"{path} holds {len(programs)} partitioned modules; give one of their files, such as {programs[0].ledger.source}")
+        raise Unusable(
+            f"{path} holds {len(programs)} partitioned modules; give one of their files, such as "
+            f"{programs[0].ledger.source}"
+        )
     return programs[0]
 
 

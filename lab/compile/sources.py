@@ -1,4 +1,5 @@
-"""Where inspected programs come from: compiled texts in files and in the folders of XLA dumps, and functions that build a program."""
+"""Where inspected programs come from: compiled texts in files and in the folders of XLA dumps, and functions that build
+a program."""
 
 from __future__ import annotations
 
@@ -45,11 +46,17 @@ def _text(path: Path) -> str:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
     except UnicodeDecodeError:
-        raise Unusable(f"{path}: binary, expected the text of a compiled program, as compiled.as_text() gives it") from None
+        raise Unusable(
+            f"{path}: binary, expected the text of a compiled program, as compiled.as_text() gives it"
+        ) from None
     except FileNotFoundError:
-        raise Unusable(f"{path}: no such file; expected a compiled text, the folder of an XLA dump, or file.py:build") from None
+        raise Unusable(
+            f"{path}: no such file; expected a compiled text, the folder of an XLA dump, or file.py:build"
+        ) from None
     except (OSError, EOFError) as error:
-        raise Unusable(f"{path}: cannot be read ({error}); expected a compiled text, plain or compressed with gzip") from None
+        raise Unusable(
+            f"{path}: cannot be read ({error}); expected a compiled text, plain or compressed with gzip"
+        ) from None
     if not text.strip():
         raise Unusable(f"{path}: empty, expected the text of a compiled program, as compiled.as_text() gives it")
     return text
@@ -69,13 +76,17 @@ def saved_ledger(source: str) -> Ledger:
     except OSError as error:
         raise Unusable(f"{source}: {error.strerror}; expected what lab inspect --json printed") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise Unusable(f"{source}: expected the one ledger that lab inspect --json prints, found something else") from None
+        raise Unusable(
+            f"{source}: expected the one ledger that lab inspect --json prints, found something else"
+        ) from None
 
 
 def _dumped(folder: Path) -> list[tuple[str, str]]:
     modules = [(str(path), _text(path)) for path in sorted(folder.glob(_DUMPED))]
     if not modules:
-        raise Unusable(f"{folder}: holds no {_DUMPED}; dump with XLA_FLAGS='--xla_dump_to={folder} --xla_dump_hlo_as_text'")
+        raise Unusable(
+            f"{folder}: holds no {_DUMPED}; dump with XLA_FLAGS='--xla_dump_to={folder} --xla_dump_hlo_as_text'"
+        )
     # A session's dump is full of small modules of one device; they communicate nothing, unless all do.
     return [module for module in modules if _is_partitioned(module[1])] or modules
 
@@ -98,7 +109,9 @@ def builder(source: str) -> Callable[[Any], Any]:
         module = _load(Path(place)) if place.endswith(".py") else _import(place)
     found = getattr(module, name, None)
     if not callable(found):
-        functions = [key for key, value in vars(module).items() if callable(value) and value.__module__ == module.__name__]
+        functions = [
+            key for key, value in vars(module).items() if callable(value) and value.__module__ == module.__name__
+        ]
         raise Unusable(f"{place} has no function {name!r}; it has {', '.join(functions) or 'none'}")
     return found
 
@@ -133,7 +146,8 @@ def _import(name: str) -> ModuleType:
 
 @contextmanager
 def own_words(source: str) -> Iterator[None]:
-    """Lets a user's code run: what it prints goes to stderr, what it raises becomes one line, with its last frames as a note."""
+    """Lets a user's code run: what it prints goes to stderr, what it raises becomes one line, with its last frames as a
+    note."""
     try:
         with redirect_stdout(sys.stderr):
             yield
@@ -148,7 +162,11 @@ def own_words(source: str) -> Iterator[None]:
 
 def _own_frames(trace: TracebackType | None) -> str:
     """The last three frames of the user's files, without those of the lab, of Python and of what is installed."""
-    frames = [f for f in traceback.extract_tb(trace) if not f.filename.startswith((_OURS, "<")) and not _is_installed(f.filename)]
+    frames = [
+        f
+        for f in traceback.extract_tb(trace)
+        if not f.filename.startswith((_OURS, "<")) and not _is_installed(f.filename)
+    ]
     return "".join(traceback.format_list(frames[-3:])).rstrip()
 
 

@@ -1,7 +1,7 @@
 """What XLA compiles a program for TPUs to, without the machine code: the optimized text, its schedule and its memory.
 
-These three are settled after a few per cent of a compilation; nothing after changes them, and a ledger needs no more. So a program is
-compiled in a process of its own, which ends as soon as XLA has dumped them (`--xla_dump_to`).
+These three are settled after a few per cent of a compilation; nothing after changes them, and a ledger needs no more.
+So a program is compiled in a process of its own, which ends as soon as XLA has dumped them (`--xla_dump_to`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class CompileRequest:
 
 @dataclass(frozen=True)
 class CompilerDump:
-    """The text that a whole compilation ends with, and the memory that it reports; of temporaries those that are values of the program.
+    """The text that a whole compilation ends with, and the memory that it reports; of temporaries those that are values
+    of the program.
 
     Attributes:
       text: as `compiled.as_text()`.
@@ -98,7 +99,12 @@ def dump(request: CompileRequest) -> CompilerDump:
         folder = Path(name)
         (folder / REQUEST).write_bytes(pickle.dumps(request))
         with open(folder / LOG, "wb") as log:
-            compiler = subprocess.Popen([sys.executable, "-m", "lab.compile.xla_dump_process", name], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            compiler = subprocess.Popen(
+                [sys.executable, "-m", "lab.compile.xla_dump_process", name],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         try:
             text = _awaited(compiler, folder)
         finally:

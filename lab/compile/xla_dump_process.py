@@ -12,7 +12,8 @@ from lab.compile.xla_dump import REFUSAL, REQUEST, CompileRequest, Refused, lowe
 from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.errors import Unusable
 
-# Dumps of newer versions write `%x#1` for an element of a tuple, where older ones, and `compiled.as_text()`, have an instruction.
+# Dumps of newer versions write `%x#1` for an element of a tuple, where older ones, and `compiled.as_text()`, have an
+# instruction.
 AS_COMPILED = {"xla_dump_compact_gte": False}
 
 
@@ -21,7 +22,9 @@ def compile_into(folder: Path) -> None:
     request: CompileRequest = pickle.loads((folder / REQUEST).read_bytes())
     try:
         prepare([request.target])
-        lowered = lower(request.find_build(), request.style, request.parameters, make_mesh(request.target, request.axes))
+        lowered = lower(
+            request.find_build(), request.style, request.parameters, make_mesh(request.target, request.axes)
+        )
         _compile(lowered, {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True, "xla_dump_hlo_as_proto": True})
     except Exception as failure:
         told = failure if isinstance(failure, Unusable) else Refused(str(failure))

@@ -1,4 +1,5 @@
-"""What changed between two ledgers: transfers that appeared, vanished, grew, shrank or moved to another place of the program; and how much, by axes."""
+"""What changed between two ledgers: transfers that appeared, vanished, grew, shrank or moved to another place of the
+program; and how much, by axes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Place = tuple[Kind, tuple[str, ...] | None, int | None, int | None, str, str]
 
 @dataclass(frozen=True)
 class Row:
-    """All transfers of one kind, over the same axes, at one place of the program; operands of combined ones count each."""
+    """All transfers of one kind, over the same axes, at one place of the program; operands of combined ones count
+    each."""
 
     kind: Kind
     axes: tuple[str, ...] | None
@@ -55,7 +57,8 @@ class Along:
     Attributes:
       axes: as `lab.core.ledger.axes_label` joins them.
       before, after: bytes that one device sends in a step.
-      changed: bytes that came or went, all added up, so that what vanished makes up for nothing that appeared; None where the texts do not tell.
+      changed: bytes that came or went, all added up, so that what vanished makes up for nothing that appeared; None
+        where the texts do not tell.
     """
 
     axes: str
@@ -68,7 +71,11 @@ class Along:
         return self.changed is None or self.changed > share * self.before
 
     def to_json(self) -> dict[str, Any]:
-        return {"before": number(self.before), "after": number(self.after), "changed": None if self.changed is None else number(self.changed)}
+        return {
+            "before": number(self.before),
+            "after": number(self.after),
+            "changed": None if self.changed is None else number(self.changed),
+        }
 
 
 @dataclass(frozen=True)
@@ -87,12 +94,18 @@ class Difference:
 
 
 def by_axes(before: Ledger, after: Ledger) -> tuple[Along, ...]:
-    """The axes along which something changed, the largest change first; changes that the texts do not tell the size of stand before all."""
+    """The axes along which something changed, the largest change first; changes that the texts do not tell the size of
+    stand before all."""
     found: dict[str, list[Change]] = defaultdict(list)
     for change in changes(before, after):
         found[_label(change.rows[0])].append(change)
     old, new = before.totals_by(axes_label), after.totals_by(axes_label)
-    rows = [Along(axes, *(totals[axes].wire_bytes if axes in totals else Fraction(0) for totals in (old, new)), _changed(some)) for axes, some in found.items()]
+    rows = [
+        Along(
+            axes, *(totals[axes].wire_bytes if axes in totals else Fraction(0) for totals in (old, new)), _changed(some)
+        )
+        for axes, some in found.items()
+    ]
     return tuple(sorted(rows, key=lambda row: (row.changed is not None, -(row.changed or 0), row.axes)))
 
 
@@ -161,12 +174,24 @@ def _row_json(row: Row | None) -> dict[str, Any] | None:
     if row is None:
         return None
     told = {name: getattr(row, name) for name in ("phase", "scope", "origin", "dtype")}
-    sizes = {"sites": row.totals.sites, "executions": row.totals.executions, "payload_bytes": row.totals.payload_bytes, "wire_bytes": number(row.totals.wire_bytes)}
+    sizes = {
+        "sites": row.totals.sites,
+        "executions": row.totals.executions,
+        "payload_bytes": row.totals.payload_bytes,
+        "wire_bytes": number(row.totals.wire_bytes),
+    }
     return {"kind": str(row.kind), "axes": row.axes and list(row.axes)} | told | sizes
 
 
 def to_json(before: Ledger, after: Ledger) -> dict[str, Any]:
     """The `sharding-lab/diff/1` object; totals are of one step of one device."""
-    ends = {name: {"source": ledger.source, "target": ledger.target, "totals": ledger.totals().to_json()} for name, ledger in (("before", before), ("after", after))}
+    ends = {
+        name: {"source": ledger.source, "target": ledger.target, "totals": ledger.totals().to_json()}
+        for name, ledger in (("before", before), ("after", after))
+    }
     along = {row.axes: row.to_json() for row in by_axes(before, after)}
-    return {"schema": SCHEMA} | ends | {"by_axes": along, "changes": [change.to_json() for change in changes(before, after)]}
+    return (
+        {"schema": SCHEMA}
+        | ends
+        | {"by_axes": along, "changes": [change.to_json() for change in changes(before, after)]}
+    )

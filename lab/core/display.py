@@ -1,4 +1,5 @@
-"""How values show themselves in a terminal and in a notebook. A ledger does not know its printers: `lab` itself registers them."""
+"""How values show themselves in a terminal and in a notebook. A ledger does not know its printers: `lab` itself
+registers them."""
 
 from __future__ import annotations
 

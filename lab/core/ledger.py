@@ -1,9 +1,10 @@
-"""Transfers and ledgers: what one step of a sharded program communicates. Theory predicts a ledger, a compiled program yields one; both are this type.
+"""Transfers and ledgers: what one step of a sharded program communicates. Theory predicts a ledger, a compiled program
+yields one; both are this type.
 
-Byte conventions. Payload `n`, per execution: all_reduce: the reduced buffer; all_gather: the gathered result; reduce_scatter:
-the full input; all_to_all: the local buffer; collective_permute, collective_broadcast, send_recv: the message. Wire bytes are
-what one participating device sends per execution, with P devices in a group: all_reduce 2(P-1)/P n; all_gather,
-reduce_scatter, all_to_all (P-1)/P n; a message n. P = 1 sends nothing.
+Byte conventions. Payload `n`, per execution: all_reduce: the reduced buffer; all_gather: the gathered result;
+reduce_scatter: the full input; all_to_all: the local buffer; collective_permute, collective_broadcast, send_recv: the
+message. Wire bytes are what one participating device sends per execution, with P devices in a group: all_reduce
+2(P-1)/P n; all_gather, reduce_scatter, all_to_all (P-1)/P n; a message n. P = 1 sends nothing.
 """
 
 from __future__ import annotations
@@ -99,9 +100,10 @@ class Transfer:
 
     Attributes:
       kind: the collective.
-      axes: mesh axes that it spans, in the mesh's order; None where no set of axes gives its groups or no mesh is known.
-      group_size: devices in one group; of a permute, devices in one connected chain or ring (1: only self-pairs). None where the
-        compiled text cannot tell; wire bytes are then unknown too.
+      axes: mesh axes that it spans, in the mesh's order; None where no set of axes gives its groups or no mesh is
+        known.
+      group_size: devices in one group; of a permute, devices in one connected chain or ring (1: only self-pairs). None
+        where the compiled text cannot tell; wire bytes are then unknown too.
       executions: times a step; None where the compiled text cannot tell.
       dtype: element type as XLA names it (`f32`, `bf16`); several joined by `+` in a combined transfer.
       payload_bytes: per execution, see the module's docstring.
@@ -145,7 +147,8 @@ class Transfer:
         return None if self.group_size is None else wire_bytes(self.kind, self.payload_bytes, self.group_size)
 
     def split(self) -> tuple[Transfer, ...]:
-        """The same communication, one transfer an operand; without a scope, since the name of a combination is that of one of them."""
+        """The same communication, one transfer an operand; without a scope, since the name of a combination is that of
+        one of them."""
         if len(self.parts) < 2:
             return (self,)
         return tuple(replace(self, **asdict(part), scope="", parts=()) for part in self.parts)
@@ -162,7 +165,9 @@ class Transfer:
     def from_json(cls, found: Mapping[str, Any]) -> Self:
         row = {name: value for name, value in found.items() if name != "wire_bytes"}
         axes = None if row["axes"] is None else tuple(row["axes"])
-        return cls(**row | {"kind": Kind(row["kind"]), "axes": axes, "parts": tuple(Part(**part) for part in row["parts"])})
+        return cls(
+            **row | {"kind": Kind(row["kind"]), "axes": axes, "parts": tuple(Part(**part) for part in row["parts"])}
+        )
 
 
 @dataclass(frozen=True)

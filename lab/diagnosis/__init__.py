@@ -1,4 +1,5 @@
-"""What is wrong with a compiled program, in sentences: rules over its ledger, text and memory, one module for each mechanism."""
+"""What is wrong with a compiled program, in sentences: rules over its ledger, text and memory, one module for each
+mechanism."""
 
 from lab.diagnosis.diagnosis import Diagnosis, of
 from lab.diagnosis.finding import Finding

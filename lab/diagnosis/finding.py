@@ -20,7 +20,8 @@ class Finding:
       transfers: those that it concerns; bytes and executions are theirs, of one device in one step.
       origin: file and line of the user's code; of the transfers where none is given.
       memory_bytes: what one device holds for it and need not.
-      seconds: what the transfers take at least, at the full rate of the target's links; None where the target is not known.
+      seconds: what the transfers take at least, at the full rate of the target's links; None where the target is not
+        known.
     """
 
     kind: str
@@ -61,4 +62,3 @@ class Finding:
             "seconds": self.seconds,
             "instructions": list(dict.fromkeys(t.instruction for t in self.transfers)),
         }
-

@@ -1,4 +1,5 @@
-"""Where a value of compiled text comes from and where it goes, through fusions, calls and loops, and through what only lays it out anew."""
+"""Where a value of compiled text comes from and where it goes, through fusions, calls and loops, and through what only
+lays it out anew."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from typing import NamedTuple
 from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
 
 LAYOUT = frozenset(
-    """copy copy-start copy-done bitcast bitcast-convert transpose reshape convert get-tuple-element opt-barrier all-gather-done all-reduce-done
-    reduce-scatter-done all-to-all-done collective-permute-done async-done async-update fusion-done call-done""".split()
+    """copy copy-start copy-done bitcast bitcast-convert transpose reshape convert get-tuple-element opt-barrier
+    all-gather-done all-reduce-done reduce-scatter-done all-to-all-done collective-permute-done async-done
+    async-update fusion-done call-done""".split()
 )
 SCALES = ("multiply", "divide")
 _FARTHEST = 400
@@ -25,7 +27,8 @@ class Place(NamedTuple):
 
 
 class Use(NamedTuple):
-    """An instruction that does something with a value, which is its operand `number`; the entry's root is a use of opcode None."""
+    """An instruction that does something with a value, which is its operand `number`; the entry's root is a use of
+    opcode None."""
 
     instruction: Instruction | None
     computation: Computation
@@ -86,15 +89,20 @@ class Flow:
                 pending.append(outer)
         return frozenset(found)
 
-    def source(self, instruction: Instruction, computation: Computation, through: frozenset[str] = frozenset()) -> Place:
-        """Where the value of an instruction is made: the first instruction, going back, that does more than lay it out anew.
+    def source(
+        self, instruction: Instruction, computation: Computation, through: frozenset[str] = frozenset()
+    ) -> Place:
+        """Where the value of an instruction is made: the first instruction, going back, that does more than lay it out
+        anew.
 
         Args:
           through: opcodes to pass all the same, along their first operand.
         """
         return list(self.back(instruction, computation, through))[-1]
 
-    def back(self, instruction: Instruction, computation: Computation, through: frozenset[str] = frozenset()) -> Iterator[Place]:
+    def back(
+        self, instruction: Instruction, computation: Computation, through: frozenset[str] = frozenset()
+    ) -> Iterator[Place]:
         """The instructions on the way back to where a value is made, that one included."""
         index: int | None = None
         seen: set[tuple[str, str, int | None]] = set()
@@ -130,7 +138,9 @@ class Flow:
             return self._operand(i, c, index, None) if is_combined else self._operand(i, c, 0, index)
         return None
 
-    def _argument(self, i: Instruction, c: Computation, index: int | None, calls: list[Place]) -> tuple[Instruction, Computation, int | None] | None:
+    def _argument(
+        self, i: Instruction, c: Computation, index: int | None, calls: list[Place]
+    ) -> tuple[Instruction, Computation, int | None] | None:
         """From a parameter to what the caller hands over."""
         if calls and calls[-1].instruction.opcode in ("fusion", "call"):
             caller = calls.pop()
@@ -141,12 +151,20 @@ class Flow:
         number = 0 if caller.instruction.opcode == "while" else c.parameters.get(i.name, -1)
         return self._operand(caller.instruction, caller.computation, number, index)
 
-    def _operand(self, i: Instruction, c: Computation, number: int, index: int | None) -> tuple[Instruction, Computation, int | None] | None:
+    def _operand(
+        self, i: Instruction, c: Computation, number: int, index: int | None
+    ) -> tuple[Instruction, Computation, int | None] | None:
         operands = i.operands
         found = c.by_name.get(operands[number]) if 0 <= number < len(operands) else None
         return None if found is None else (found, c, index)
 
-    def uses(self, instruction: Instruction, computation: Computation, through: frozenset[str] = frozenset(), element: int | None = None) -> list[Use]:
+    def uses(
+        self,
+        instruction: Instruction,
+        computation: Computation,
+        through: frozenset[str] = frozenset(),
+        element: int | None = None,
+    ) -> list[Use]:
         """What is done with a value, in the end.
 
         Args:
@@ -155,7 +173,9 @@ class Flow:
         """
         found: list[Use] = []
         seen: set[tuple[str, str, int | None]] = set()
-        pending: list[tuple[Instruction, Computation, int | None, tuple[Instruction, ...]]] = [(instruction, computation, element, ())]
+        pending: list[tuple[Instruction, Computation, int | None, tuple[Instruction, ...]]] = [
+            (instruction, computation, element, ())
+        ]
         while pending and len(seen) < _FARTHEST:
             i, c, index, path = pending.pop()
             if (c.name, i.name, index) in seen:
@@ -172,7 +192,9 @@ class Flow:
                     pending += [(*step, (*path, user)) for step in steps]
         return found
 
-    def _out(self, i: Instruction, c: Computation, index: int | None) -> list[tuple[Instruction, Computation, int | None]]:
+    def _out(
+        self, i: Instruction, c: Computation, index: int | None
+    ) -> list[tuple[Instruction, Computation, int | None]]:
         """From a computation's root to the results of its callers, and of a loop to its next iteration."""
         if not i.is_root or c.is_entry:
             return []
@@ -202,7 +224,9 @@ class Flow:
             return None if body is None else [(parameter, body, index) for parameter in _parameters(body, 0)]
         if user.opcode in LAYOUT or user.opcode in through:
             return [(user, c, index)]
-        if user.opcode == "custom-call" and "AsyncCollective" in user.tail:  # TPU: what waits gives the value on; what starts gives nothing yet.
+        if (
+            user.opcode == "custom-call" and "AsyncCollective" in user.tail
+        ):  # TPU: what waits gives the value on; what starts gives nothing yet.
             return [(user, c, None)] if "AsyncCollectiveDone" in user.tail else []
         return None
 

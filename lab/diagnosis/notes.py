@@ -1,4 +1,5 @@
-"""What is no fault, and yet worth knowing of a program's communication: choices that have a price, and what other counts leave out."""
+"""What is no fault, and yet worth knowing of a program's communication: choices that have a price, and what other
+counts leave out."""
 
 from __future__ import annotations
 
@@ -14,22 +15,37 @@ _SLOW = {"network": "the network between hosts", "dcn": "the data-centre network
 
 
 def notes(program: Program) -> list[str]:
-    return [note for look in (_reduced_narrow, _gathered_again, _over_slow_links, _counted_loops) for note in look(program)]
+    return [
+        note for look in (_reduced_narrow, _gathered_again, _over_slow_links, _counted_loops) for note in look(program)
+    ]
 
 
 def _reduced_narrow(program: Program) -> Iterator[str]:
     """Sums over devices in 16 bits, of gradients that are then widened."""
-    sites = [s for s in program.sites if s.kind in ("all_reduce", "reduce_scatter") and s.transfer.dtype in _NARROW and s.phase == "backward"]
+    sites = [
+        s
+        for s in program.sites
+        if s.kind in ("all_reduce", "reduce_scatter") and s.transfer.dtype in _NARROW and s.phase == "backward"
+    ]
     if sites:
         first = sites[0].transfer
         sums = f"{count(len(sites), 'reduction')} of gradients {'runs' if len(sites) == 1 else 'run'} in {first.dtype}"
-        yield f"{sums}, {_moved(sites)} B a step, the first at {first.origin}: cast before the sum to add up in f32, for twice the bytes"
+        yield (
+            f"{sums}, {_moved(sites)} B a step, the first at {first.origin}: cast before the sum to add up in f32, "
+            "for twice the bytes"
+        )
 
 
 def _gathered_again(program: Program) -> Iterator[str]:
     """Weights gathered in the forward pass and again for the backward pass."""
-    gathers = [site for site in program.sites if site.kind == "all_gather" and site.phase == "backward" and _argument(program, site)]
-    forward = {_argument(program, site) for site in program.sites if site.kind == "all_gather" and site.phase == "forward"}
+    gathers = [
+        site
+        for site in program.sites
+        if site.kind == "all_gather" and site.phase == "backward" and _argument(program, site)
+    ]
+    forward = {
+        _argument(program, site) for site in program.sites if site.kind == "all_gather" and site.phase == "forward"
+    }
     again = [site for site in gathers if _argument(program, site) in forward]
     if again:
         yield (
@@ -51,7 +67,10 @@ def _over_slow_links(program: Program) -> Iterator[str]:
             axes = dict.fromkeys(axis for site in sites for axis in program.spanned(site))
             wire = sum(((s.transfer.wire_bytes or 0) * (s.transfer.executions or 0) for s in sites), Fraction(0))
             along = f" along {', '.join(axes)}" if axes else ""
-            yield f"{exact(wire)} wire bytes of a device cross {name} in a step{along}, in {count(len(sites), 'transfer')}"
+            yield (
+                f"{exact(wire)} wire bytes of a device cross {name} in a step{along}, in "
+                f"{count(len(sites), 'transfer')}"
+            )
 
 
 def _counted_loops(program: Program) -> Iterator[str]:
@@ -59,7 +78,10 @@ def _counted_loops(program: Program) -> Iterator[str]:
     once = [flops.flops(visit.instruction, visit.computation) or 0 for visit in program.reading.products]
     every = [each * (visit.executions or 0) for each, visit in zip(once, program.reading.products, strict=True)]
     if sum(every) > sum(once) > 0:
-        yield f"XLA's cost_analysis counts the body of a loop once, and so {times(sum(every) / sum(once))} fewer FLOPs than stand here"
+        yield (
+            f"XLA's cost_analysis counts the body of a loop once, and so {times(sum(every) / sum(once))} fewer "
+            "FLOPs than stand here"
+        )
 
 
 def _moved(sites: list[Site]) -> str:

@@ -1,4 +1,5 @@
-"""What a rule may look at: the ledger of a compiled program with the instructions behind it, its arguments, and what the compiler said."""
+"""What a rule may look at: the ledger of a compiled program with the instructions behind it, its arguments, and what
+the compiler said."""
 
 from __future__ import annotations
 
@@ -29,10 +30,12 @@ from lab.meshes.axes import Axes
 from lab.meshes.hardware import chip
 from lab.meshes.targets import Target
 
-# Collectives that JAX writes where the user does; any other primitive in an op_name is an operation that the partitioner moves data for.
+# Collectives that JAX writes where the user does; any other primitive in an op_name is an operation that the
+# partitioner moves data for.
 WRITTEN = frozenset(
-    """all_gather all_gather_invariant all_gather_reduced psum psum2 psum_invariant pmax pmin ppermute pbroadcast all_to_all ragged_all_to_all reduce_scatter
-    psum_scatter unreduced_psum unreduced_reduce_scatter pgather pcast pvary collective_permute""".split()
+    """all_gather all_gather_invariant all_gather_reduced psum psum2 psum_invariant pmax pmin ppermute pbroadcast
+    all_to_all ragged_all_to_all reduce_scatter psum_scatter unreduced_psum unreduced_reduce_scatter pgather
+    pcast pvary collective_permute""".split()
 )
 _SHARDING = re.compile(r"sharding=(\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\})")
 _CHAIN = re.compile(r'chain_id="\d+"')
@@ -62,7 +65,9 @@ class Argument:
 
     def whole(self, axes: Axes) -> tuple[int, ...]:
         split = (self.dims or ()) + ((),) * len(self.local.dims)
-        return tuple(size * prod(axes[name] for name in names) for size, names in zip(self.local.dims, split, strict=False))
+        return tuple(
+            size * prod(axes[name] for name in names) for size, names in zip(self.local.dims, split, strict=False)
+        )
 
 
 @dataclass(frozen=True)
@@ -85,11 +90,13 @@ class Wires:
 
 @dataclass(frozen=True)
 class Site:
-    """A transfer and its instruction; of a combined transfer, one operand: it is the compiler that combines, and rules ask what for.
+    """A transfer and its instruction; of a combined transfer, one operand: it is the compiler that combines, and rules
+    ask what for.
 
     Attributes:
       number: of the operand of a combined transfer; None of a transfer by itself.
-      op_name: of the instruction, of the one that speaks for it, or, where that only says what is moved or combined, of the one that it is moved for.
+      op_name: of the instruction, of the one that speaks for it, or, where that only says what is moved or combined, of
+        the one that it is moved for.
       line: file and line of the same.
       phase: "forward", "backward" or "update", by the same.
     """
@@ -187,21 +194,35 @@ class Program:
     def _site(self, transfer: Transfer, visit: Visit, number: int | None) -> Site:
         named = self.reading.reader.named(visit)
         site = Site(transfer, visit, number, _first(named.op_name) if named else "", transfer.origin, None)
-        says_what_is_moved = number is not None or is_named_after_argument(visit.instruction) or site.op_name in self._names_behind(site)
+        says_what_is_moved = (
+            number is not None or is_named_after_argument(visit.instruction) or site.op_name in self._names_behind(site)
+        )
         if transfer.kind in _MOVES and not site.is_written and says_what_is_moved:
             served = self._served(site)
-            site = replace(site, op_name=_first(served.op_name), line=self.origin(served) or site.line) if served else site
+            site = (
+                replace(site, op_name=_first(served.op_name), line=self.origin(served) or site.line) if served else site
+            )
         return replace(site, phase=phase(site.op_name or None, self.is_differentiated))
 
     def _names_behind(self, site: Site) -> set[str]:
         """What newer XLA names a move after: the value that it moves."""
         operand = self.moving(site)
-        return set() if operand is None else {_first(i.op_name) for i, _ in self.flow.back(*operand, through=_GATHERS) if i.op_name}
+        return (
+            set()
+            if operand is None
+            else {_first(i.op_name) for i, _ in self.flow.back(*operand, through=_GATHERS) if i.op_name}
+        )
 
     def _served(self, site: Site) -> Instruction | None:
         """The named instruction that a moved value is moved for, in the forward pass where there are several."""
         users = [use for use in self.uses(site) if use.instruction]
-        after = [then for use in users if not use.instruction.op_name for then in self.flow.uses(use.instruction, use.computation) if then.instruction]
+        after = [
+            then
+            for use in users
+            if not use.instruction.op_name
+            for then in self.flow.uses(use.instruction, use.computation)
+            if then.instruction
+        ]
         named = [use.instruction for use in users + after if use.instruction.op_name]
         return min(named, key=lambda i: "transpose(" in (i.op_name or ""), default=None)
 
@@ -212,13 +233,17 @@ class Program:
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
         entry = self.module.entry
-        parameters = [] if entry is None else [i for i in entry.instructions if i.opcode == "parameter" and i.literal.isdigit()]
+        parameters = (
+            [] if entry is None else [i for i in entry.instructions if i.opcode == "parameter" and i.literal.isdigit()]
+        )
         return tuple(sorted((self._argument(i, entry) for i in parameters if arrays(i.shape)), key=lambda a: a.number))
 
     def _argument(self, i: Instruction, entry: Computation) -> Argument:
         sharding = _SHARDING.search(i.extras)
         dims = axes_of_dims(sharding[1], self.axes) if sharding and self.axes else None
-        return Argument(int(i.literal), (i.op_name or i.name).replace("\\'", "'"), arrays(i.shape)[0], dims, Place(i, entry))
+        return Argument(
+            int(i.literal), (i.op_name or i.name).replace("\\'", "'"), arrays(i.shape)[0], dims, Place(i, entry)
+        )
 
     @cached_property
     def _by_parameter(self) -> dict[str, Argument]:
@@ -227,7 +252,9 @@ class Program:
     def argument_at(self, place: Place) -> Argument | None:
         return self._by_parameter.get(place.instruction.name) if place.computation.is_entry else None
 
-    def argument_of(self, instruction: Instruction, computation: Computation, through: frozenset[str] = frozenset()) -> Argument | None:
+    def argument_of(
+        self, instruction: Instruction, computation: Computation, through: frozenset[str] = frozenset()
+    ) -> Argument | None:
         """The argument that a value is, laid out anew; None where something was done to it."""
         return self.argument_at(self.flow.source(instruction, computation, through))
 
@@ -252,10 +279,15 @@ class Program:
         return f"the result of {made}" if made else "a value"
 
     def uses(self, site: Site, through: frozenset[str] = frozenset()) -> list[Use]:
-        """What is done with what a transfer gives; TPU text prints an asynchronous one several times, and its result where it is waited for."""
+        """What is done with what a transfer gives; TPU text prints an asynchronous one several times, and its result
+        where it is waited for."""
         asked = site.key, through
         if asked not in self._uses:
-            self._uses[asked] = [use for copy in self._copies(site.visit.instruction) or [site.place] for use in self.flow.uses(*copy, through, site.number)]
+            self._uses[asked] = [
+                use
+                for copy in self._copies(site.visit.instruction) or [site.place]
+                for use in self.flow.uses(*copy, through, site.number)
+            ]
         return self._uses[asked]
 
     @cached_property
@@ -292,7 +324,11 @@ class Program:
             found += [] if argument is None else [argument]
             if key not in seen:
                 seen.add(key)
-                pending += [Place(place.computation.by_name[name], place.computation) for name in place.instruction.operands if name in place.computation.by_name]
+                pending += [
+                    Place(place.computation.by_name[name], place.computation)
+                    for name in place.instruction.operands
+                    if name in place.computation.by_name
+                ]
         return max(found, key=lambda argument: (argument.dims != (), argument.local.bytes), default=None)
 
     def named(self, argument: Argument) -> str:
@@ -331,19 +367,38 @@ class Program:
         if site.transfer.axes is not None or self.axes is None:
             return site.transfer.axes or ()
         groups = self.members(site)
-        rows = [] if groups is None else [np.array(np.unravel_index(row, self.axes.sizes)) for row in groups.members if max(row) < self.axes.size]
+        rows = (
+            []
+            if groups is None
+            else [
+                np.array(np.unravel_index(row, self.axes.sizes)) for row in groups.members if max(row) < self.axes.size
+            ]
+        )
         return tuple(name for at, name in enumerate(self.axes.names) if any(np.ptp(row[at]) for row in rows))
 
-    def finding(self, kind: str, sentence: str, advice: str, *sites: Site, origin: str | None = None, memory_bytes: int = 0) -> Finding:
+    def finding(
+        self, kind: str, sentence: str, advice: str, *sites: Site, origin: str | None = None, memory_bytes: int = 0
+    ) -> Finding:
         transfers = tuple(site.transfer for site in sites)
-        return Finding(kind, sentence, advice, transfers, origin or next((site.line for site in sites if site.line), None), memory_bytes, self._seconds(transfers))
+        return Finding(
+            kind,
+            sentence,
+            advice,
+            transfers,
+            origin or next((site.line for site in sites if site.line), None),
+            memory_bytes,
+            self._seconds(transfers),
+        )
 
     def _seconds(self, transfers: tuple[Transfer, ...]) -> float | None:
         """One after the other, each at the full rate of its link."""
         if self.target is None or self.target.chip is None or not transfers:
             return None
         described = chip(self.target.chip)
-        rates = {link: described.slow.value if link in ("network", "dcn") else described.fast.value for link in {t.link for t in transfers}}
+        rates = {
+            link: described.slow.value if link in ("network", "dcn") else described.fast.value
+            for link in {t.link for t in transfers}
+        }
         wires = ((t.wire_bytes or Fraction(0)) * (t.executions or 0) / Fraction(rates[t.link]) for t in transfers)
         return float(sum(wires)) * described.devices_per_chip  # The links of a chip are shared by its devices.
 

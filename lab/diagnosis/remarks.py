@@ -1,6 +1,8 @@
-"""What XLA's partitioner says on stderr while it compiles: that it found no way between two shardings but to rebuild an array whole.
+"""What XLA's partitioner says on stderr while it compiles: that it found no way between two shardings but to rebuild an
+array whole.
 
-It speaks past Python, from C++, so that it is caught at the file descriptor. With TF_CPP_MIN_LOG_LEVEL at 2 or above it says nothing.
+It speaks past Python, from C++, so that it is caught at the file descriptor. With TF_CPP_MIN_LOG_LEVEL at 2 or above it
+says nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Thread
 
-_REMARK = re.compile(r"Involuntary full rematerialization.*?from sharding (\{.*?\}) to (\{.*?\}) efficiently for HLO operation (.*?)\. As the last resort")
+_REMARK = re.compile(
+    r"Involuntary full rematerialization.*?from sharding (\{.*?\}) to (\{.*?\}) efficiently for HLO operation (.*?)\. "
+    r"As the last resort"
+)
 _NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _WARNING = re.compile(r"^W\d{4} ")
 
@@ -39,7 +44,8 @@ class Remark:
 
 @contextmanager
 def heard(remarks: list[Remark]) -> Iterator[None]:
-    """Adds to `remarks` what the compiler says inside; all else but its warnings goes on to stderr, line by line, so that a crash is told."""
+    """Adds to `remarks` what the compiler says inside; all else but its warnings goes on to stderr, line by line, so
+    that a crash is told."""
     sys.stderr.flush()
     ours, theirs = os.pipe()
     kept = os.dup(2)
@@ -67,4 +73,3 @@ def _listen(ours: int, kept: int, remarks: list[Remark]) -> None:
 def read_remarks(text: str) -> list[Remark]:
     """The remarks of a log, each once."""
     return list(dict.fromkeys(Remark(*found) for found in _REMARK.findall(text)))
-

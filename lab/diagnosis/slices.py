@@ -6,21 +6,27 @@ from lab.diagnosis.flow import LAYOUT, Flow, Place, Use
 from lab.hlo.text import Computation
 
 ELEMENTWISE = frozenset(
-    """add subtract multiply divide maximum minimum negate abs sine cosine tan tanh exponential exponential-minus-one log log-plus-one logistic sqrt rsqrt cbrt
-    power select compare and or not xor sign floor ceil round-nearest-afz round-nearest-even erf clamp remainder""".split()
+    """add subtract multiply divide maximum minimum negate abs sine cosine tan tanh exponential
+    exponential-minus-one log log-plus-one logistic sqrt rsqrt cbrt power select compare and or not xor sign
+    floor ceil round-nearest-afz round-nearest-even erf clamp remainder""".split()
 )
 _OWN = frozenset({"partition-id", "replica-id"})
 _MOST = 300
 
 
 def own_slices(flow: Flow, uses: list[Use]) -> list[Use]:
-    """The slices that devices take of a value for themselves, where nothing else is done with it; [] where something is."""
+    """The slices that devices take of a value for themselves, where nothing else is done with it; [] where something
+    is."""
     return uses if uses and all(is_own_slice(flow, use) for use in uses) else []
 
 
 def is_own_slice(flow: Flow, use: Use) -> bool:
     """A slice at an offset that follows from the device's number."""
-    return use.opcode == "dynamic-slice" and use.number == 0 and any(depends_on_device(flow, use.computation, name) for name in use.instruction.operands[1:])
+    return (
+        use.opcode == "dynamic-slice"
+        and use.number == 0
+        and any(depends_on_device(flow, use.computation, name) for name in use.instruction.operands[1:])
+    )
 
 
 def depends_on_device(flow: Flow, computation: Computation, name: str) -> bool:

@@ -1,4 +1,5 @@
-"""Shardings as XLA prints them, in the words of the user's mesh: `devices=[2,1,4]<=[4,2]T(1,0)` is P('y', None, 'x')."""
+"""Shardings as XLA prints them, in the words of the user's mesh: `devices=[2,1,4]<=[4,2]T(1,0)` is P('y', None,
+'x')."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ Dims = tuple[tuple[str, ...], ...]
 
 @lru_cache(maxsize=1 << 12)
 def axes_of_dims(sharding: str, axes: Axes) -> Dims | None:
-    """Which axes split each dim; () where the array is whole on every device, None where the sharding is of another mesh or not understood."""
+    """Which axes split each dim; () where the array is whole on every device, None where the sharding is of another
+    mesh or not understood."""
     if tiles := _TILES.search(sharding):
         found = _from_tiles(tiles, "last_tile_dim_replicate" in sharding, axes)
     elif named := _MESH.search(sharding):
@@ -39,7 +41,11 @@ def _from_tiles(found: re.Match, is_partly_replicated: bool, axes: Axes) -> Dims
     sizes, iota, order, listed = (_numbers(group) for group in found.groups())
     if prod(sizes) != axes.size:
         return None
-    ids = np.array(listed) if listed else np.arange(axes.size).reshape(iota).transpose(order or range(len(iota))).reshape(-1)
+    ids = (
+        np.array(listed)
+        if listed
+        else np.arange(axes.size).reshape(iota).transpose(order or range(len(iota))).reshape(-1)
+    )
     if sorted(ids) != list(range(axes.size)):
         return None
     tile_of = np.empty((axes.size, len(sizes)), int)

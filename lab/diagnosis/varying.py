@@ -1,4 +1,5 @@
-"""Along which axes of the mesh a value may differ between devices: from shardings of arguments, through the instructions, loops included.
+"""Along which axes of the mesh a value may differ between devices: from shardings of arguments, through the
+instructions, loops included.
 
 What is not known to be equal counts as different, so that "nothing varies there" is certain.
 """
@@ -21,14 +22,29 @@ Value = frozenset[str] | tuple["Value", ...]
 """The axes along which an array varies; of a tuple, those of each element."""
 
 _NOTHING: frozenset[str] = frozenset()
-_OWN = frozenset({"partition-id", "replica-id", "recv", "recv-done", "infeed", "send", "rng", "rng-bit-generator", "rng-get-and-update-state", "outfeed"})
+_OWN = frozenset(
+    {
+        "partition-id",
+        "replica-id",
+        "recv",
+        "recv-done",
+        "infeed",
+        "send",
+        "rng",
+        "rng-bit-generator",
+        "rng-get-and-update-state",
+        "outfeed",
+    }
+)
 _EQUAL_AFTER = ("all-reduce", "all-gather", "collective-broadcast")
 _MIXES = ("reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute")
 _ASKED = collectives.OPCODES | flops.OPCODES
 _WRAPS = frozenset({"fusion", "call", "async-start", "fusion-start", "call-start"})
 _NOT_SIMPLE = _ASKED | _OWN | _WRAPS | {"while", "conditional", "tuple", "custom-call"}
 # The most frequent of those that give what their operands are, so that they need not be told from the others.
-_PLAIN = ELEMENTWISE | frozenset("bitcast reshape transpose broadcast convert slice reduce dot constant iota pad concatenate dynamic-slice".split())
+_PLAIN = ELEMENTWISE | frozenset(
+    """bitcast reshape transpose broadcast convert slice reduce dot constant iota pad concatenate dynamic-slice""".split()
+)
 
 
 def joined(value: Value) -> frozenset[str]:
@@ -45,7 +61,8 @@ def _all(used: Sequence[Value]) -> frozenset[str]:
 
 @dataclass
 class Variation:
-    """The axes along which each operand of a collective or a product varies, by computation and instruction; of several calls, all together."""
+    """The axes along which each operand of a collective or a product varies, by computation and instruction; of several
+    calls, all together."""
 
     module: Module
     axes: Axes | None
@@ -56,9 +73,19 @@ class Variation:
     _axes: Mapping[tuple[str, str], frozenset[str] | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, module: Module, axes: Axes | None, given: Mapping[str, Dims | None], transfers: Iterable[tuple[Transfer, Visit]]) -> Variation:
-        """Args: given: how each argument's dims are split, by the name of its instruction; transfers: each with where it stands."""
-        spanned = {(v.computation.name, v.instruction.name): None if t.axes is None else frozenset(t.axes) for t, v in transfers}
+    def of(
+        cls,
+        module: Module,
+        axes: Axes | None,
+        given: Mapping[str, Dims | None],
+        transfers: Iterable[tuple[Transfer, Visit]],
+    ) -> Variation:
+        """Args: given: how each argument's dims are split, by the name of its instruction; transfers: each with where
+        it stands."""
+        spanned = {
+            (v.computation.name, v.instruction.name): None if t.axes is None else frozenset(t.axes)
+            for t, v in transfers
+        }
         variation = cls(module, axes, _axes=spanned)
         entry = module.entry
         if entry is not None:
@@ -144,12 +171,16 @@ class Variation:
             return _all(used)
         key = callee.name, used
         if key not in self._done:
-            values = {name: used[number] if number < len(used) else self.everything for name, number in callee.parameters.items()}
+            values = {
+                name: used[number] if number < len(used) else self.everything
+                for name, number in callee.parameters.items()
+            }
             self._done[key] = self._run(callee, values)
         return self._done[key]
 
     def _loop(self, loop: Instruction, c: Computation, state: Value) -> Value:
-        """The state after any number of iterations: it grows until an iteration adds nothing, at most once for each axis and element."""
+        """The state after any number of iterations: it grows until an iteration adds nothing, at most once for each
+        axis and element."""
         body = self.module.called(c, loop.attribute("body"))
         condition = self.module.called(c, loop.attribute("condition"))
         for _ in range(1 + len(self.everything) * (1 if isinstance(state, frozenset) else len(state))):

@@ -22,7 +22,9 @@ class Allowance:
     wire_bytes: float | None = None
 
     def covers(self, transfer: Transfer) -> bool:
-        return self.kind in (None, transfer.kind) and (self.axes is None or transfer.axes is not None and set(self.axes) == set(transfer.axes))
+        return self.kind in (None, transfer.kind) and (
+            self.axes is None or (transfer.axes is not None and set(self.axes) == set(transfer.axes))
+        )
 
     def __str__(self) -> str:
         return f"{self.kind or 'any kind'} over {'any axes' if self.axes is None else '+'.join(self.axes)}"
@@ -41,7 +43,8 @@ def allow(
     Args:
       kind: "all_reduce", "all_gather", ...; by default every kind.
       axes: "fsdp", or "data+fsdp" for transfers that span both; by default any.
-      executions, payload_bytes, wire_bytes: the most in one step of one device, all transfers of this line together; by default no limit.
+      executions, payload_bytes, wire_bytes: the most in one step of one device, all transfers of this line together; by
+        default no limit.
     Raises:
       Unusable: no such kind.
     """
@@ -54,7 +57,8 @@ def allow(
 def broken(ledger: Ledger, budget: Iterable[Allowance]) -> list[str]:
     """What a program sends beyond its budget, a sentence for each line; empty where it keeps to it.
 
-    A transfer counts to the first line that covers it. One whose executions the text cannot tell breaks every limit of its line.
+    A transfer counts to the first line that covers it. One whose executions the text cannot tell breaks every limit of
+    its line.
     """
     budget = tuple(budget)
     moving = [t for t in ledger.transfers if t.group_size != 1]
@@ -70,9 +74,13 @@ def broken(ledger: Ledger, budget: Iterable[Allowance]) -> list[str]:
 def _excesses(line: Allowance, total: Totals) -> Iterator[str]:
     for what in ("executions", "payload_bytes", "wire_bytes"):
         most, found = getattr(line, what), getattr(total, what)
-        if most is None or found <= most and not total.lower_bound:
+        if most is None or (found <= most and not total.lower_bound):
             continue
-        known = f"at least {float(found):,g} (the text does not tell how often)" if total.lower_bound else f"{float(found):,.12g}"
+        known = (
+            f"at least {float(found):,g} (the text does not tell how often)"
+            if total.lower_bound
+            else f"{float(found):,.12g}"
+        )
         yield f"{known} {what.replace('_', ' ')} a step, where {float(most):,.12g} are allowed"
 
 

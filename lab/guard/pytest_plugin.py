@@ -16,12 +16,15 @@ from lab.core.ledger import Ledger
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sharding-lab")
-    group.addoption("--update-communication", action="store_true", help="Write the snapshots of what programs communicate anew.")
+    group.addoption(
+        "--update-communication", action="store_true", help="Write the snapshots of what programs communicate anew."
+    )
 
 
 @pytest.fixture
 def communication_snapshot(request: pytest.FixtureRequest) -> Callable[..., Ledger]:
-    """`communication_snapshot(function, *args, mesh=mesh)` fails where the program communicates otherwise than when its snapshot was written.
+    """`communication_snapshot(function, *args, mesh=mesh)` fails where the program communicates otherwise than when its
+    snapshot was written.
 
     The snapshot is `communication/<file of the test>/<name of the test>.toml` beside the test; one a test.
     """
@@ -32,7 +35,9 @@ def communication_snapshot(request: pytest.FixtureRequest) -> Callable[..., Ledg
     def check(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> Ledger:
         __tracebackhide__ = True
         if used:
-            pytest.fail("this test has checked its snapshot already; a test has one, so write another test", pytrace=False)
+            pytest.fail(
+                "this test has checked its snapshot already; a test has one, so write another test", pytrace=False
+            )
         from lab.compile.inspection import inspect
 
         used.append(inspect(program, *args, mesh=mesh, target=target))
@@ -49,12 +54,18 @@ def compared(ledger: Ledger, path: Path, update: bool) -> str | None:
 
     versions = {name: version(name) for name in ("jax", "jaxlib")}
     if not ledger.is_complete:
-        return f"the compiled program could not be read whole, and nothing can be said of the rest: {'; '.join(ledger.notes)}"
+        return (
+            "the compiled program could not be read whole, and nothing can be said of the rest: "
+            f"{'; '.join(ledger.notes)}"
+        )
     if update:
         snapshot.write(ledger, versions, path)
         return None
     if not path.exists():
-        return f"no snapshot {path}; look at what the program communicates, then write it with --update-communication\n\n{ledger}"
+        return (
+            f"no snapshot {path}; look at what the program communicates, then write it with "
+            f"--update-communication\n\n{ledger}"
+        )
     return _difference(*snapshot.read(path), ledger, versions)
 
 
@@ -62,12 +73,18 @@ def _difference(before: Ledger, written_with: dict[str, str], after: Ledger, ver
     for what in ("devices", "target", "mesh"):
         was, has = getattr(before, what), getattr(after, what)
         if was != has:
-            return f"{before.source} was written for {what} {was}; this program has {has}. If it should, run with --update-communication"
+            return (
+                f"{before.source} was written for {what} {was}; this program has {has}. If it should, run with "
+                "--update-communication"
+            )
     difference = Difference(before, after)
     if not difference.changes:
         return None
     others = "" if written_with == versions else f" (with {_told(written_with)}; this is {_told(versions)})"
-    return f"the program communicates otherwise than {before.source} says{others}; if it should, run with --update-communication\n\n{difference}"
+    return (
+        f"the program communicates otherwise than {before.source} says{others}; if it should, run with "
+        f"--update-communication\n\n{difference}"
+    )
 
 
 def _told(versions: dict[str, str]) -> str:

@@ -17,10 +17,16 @@ NAMES = ("kind", "axes", "group_size", "shift", "executions", "dtype", "payload_
 
 
 def write(ledger: Ledger, versions: dict[str, str], path: Path) -> None:
-    """Operands of combined transfers stand each for themselves: how many a compiler combines differs from version to version."""
+    """Operands of combined transfers stand each for themselves: how many a compiler combines differs from version to
+    version."""
     path.parent.mkdir(parents=True, exist_ok=True)
     wire = {axes: number(totals.wire_bytes) for axes, totals in ledger.totals_by(axes_label).items()}
-    head = {"devices": ledger.devices, "target": ledger.target, "mesh": ledger.mesh and dict(ledger.mesh), "written_with": versions}
+    head = {
+        "devices": ledger.devices,
+        "target": ledger.target,
+        "mesh": ledger.mesh and dict(ledger.mesh),
+        "written_with": versions,
+    }
     told = {name: value for name, value in head.items() if value is not None}
     path.write_text(tomli_w.dumps(told | {"wire_bytes_a_step": wire, "transfers": [_entry(t) for t in _alike(ledger)]}))
 
@@ -34,23 +40,57 @@ def read(path: Path) -> tuple[Ledger, dict[str, str]]:
     try:
         found = tomllib.loads(path.read_text())
         transfers = tuple(map(_transfer, found["transfers"]))
-        return Ledger(transfers, str(path), found.get("target"), found["devices"], found.get("mesh")), found["written_with"]
+        return Ledger(transfers, str(path), found.get("target"), found["devices"], found.get("mesh")), found[
+            "written_with"
+        ]
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-        raise Unusable(f"{path}: no snapshot of communication ({error}); write it anew with --update-communication") from None
+        raise Unusable(
+            f"{path}: no snapshot of communication ({error}); write it anew with --update-communication"
+        ) from None
 
 
 def _alike(ledger: Ledger) -> list[Transfer]:
-    """One transfer for those that differ in place of text only, executions added; sorted, so that files differ where programs do."""
+    """One transfer for those that differ in place of text only, executions added; sorted, so that files differ where
+    programs do."""
     executions: Counter = Counter()
     for t in ledger.split().transfers:
-        key = Transfer(t.kind, t.axes, t.group_size, None if t.executions is None else 0, t.dtype, t.payload_bytes, shift=t.shift, phase=t.phase, scope=t.scope)
+        key = Transfer(
+            t.kind,
+            t.axes,
+            t.group_size,
+            None if t.executions is None else 0,
+            t.dtype,
+            t.payload_bytes,
+            shift=t.shift,
+            phase=t.phase,
+            scope=t.scope,
+        )
         executions[key] += t.executions or 0
-    rows = [t if t.executions is None else replace(t, executions=count) for t, count in executions.items() if t.group_size != 1]
-    return sorted(rows, key=lambda t: (axes_label(t), t.kind, t.phase or "", t.scope, t.payload_bytes, t.dtype, t.group_size or 0, t.shift or 0))
+    rows = [
+        t if t.executions is None else replace(t, executions=count)
+        for t, count in executions.items()
+        if t.group_size != 1
+    ]
+    return sorted(
+        rows,
+        key=lambda t: (
+            axes_label(t),
+            t.kind,
+            t.phase or "",
+            t.scope,
+            t.payload_bytes,
+            t.dtype,
+            t.group_size or 0,
+            t.shift or 0,
+        ),
+    )
 
 
 def _entry(transfer: Transfer) -> dict[str, Any]:
-    row = {name: getattr(transfer, name) for name in NAMES} | {"kind": str(transfer.kind), "axes": transfer.axes and "+".join(transfer.axes)}
+    row = {name: getattr(transfer, name) for name in NAMES} | {
+        "kind": str(transfer.kind),
+        "axes": transfer.axes and "+".join(transfer.axes),
+    }
     return {name: value for name, value in row.items() if value not in (None, "")}
 
 

@@ -15,11 +15,14 @@ from lab.settle import Settlement, Verdict
 Key = tuple[str, str | None]
 
 
-def claims_of(experiment: Experiment, parameters: Any, axes: Axes, predicted: Ledger, measured: Ledger, settlement: Settlement) -> tuple[Claim, ...]:
+def claims_of(
+    experiment: Experiment, parameters: Any, axes: Axes, predicted: Ledger, measured: Ledger, settlement: Settlement
+) -> tuple[Claim, ...]:
     """Claims of a measured ledger that was settled with the predicted one.
 
-    Where settling finds nothing wrong, a claim that only lost names refute is decided by those of the terms that its transfers carry out. A surprise
-    that theory's own transfers do not give is left undecided where known behaviours of the compiler, and nothing else, stand between the two.
+    Where settling finds nothing wrong, a claim that only lost names refute is decided by those of the terms that its
+    transfers carry out. A surprise that theory's own transfers do not give is left undecided where known behaviours of
+    the compiler, and nothing else, stand between the two.
     """
     claims = experiment.claims(parameters, axes, measured)
     if not any(claim.is_surprise for claim in claims) or settlement.verdict is Verdict.REFUTED:
@@ -28,7 +31,11 @@ def claims_of(experiment: Experiment, parameters: Any, axes: Axes, predicted: Le
     def of(transfers: Iterable[Transfer]) -> tuple[Claim, ...]:
         return experiment.claims(parameters, axes, replace(measured, transfers=tuple(transfers)))
 
-    by_theory, by_compiler, by_scope = of(predicted.split().transfers), of(_named(settlement)), of(_with_scope(settlement))
+    by_theory, by_compiler, by_scope = (
+        of(predicted.split().transfers),
+        of(_named(settlement)),
+        of(_with_scope(settlement)),
+    )
     told_apart = {claim.id for claim in by_theory if claim.verdict is not ClaimVerdict.CALCULATED}
     made = {key for key in _surprises(by_compiler) - _surprises(by_theory) if key[0] in told_apart}
     held = {_key(claim): claim for claim in by_scope if _key(claim) not in _surprises(by_scope)}
@@ -44,12 +51,20 @@ def _without_names(claim: Claim, made: set[Key], held: Mapping[Key, Claim]) -> C
 
 def _named(settlement: Settlement) -> Iterable[Transfer]:
     """The measured transfers, each by the name of the term that it carries out."""
-    return (replace(t, scope=term.predicted.scope, phase=term.predicted.phase) for term in settlement.terms for t in term.measured)
+    return (
+        replace(t, scope=term.predicted.scope, phase=term.predicted.phase)
+        for term in settlement.terms
+        for t in term.measured
+    )
 
 
 def _with_scope(settlement: Settlement) -> Iterable[Transfer]:
     """The same, each in the phase that the compiled program tells of it, if it tells one."""
-    return (replace(t, scope=term.predicted.scope, phase=t.phase or term.predicted.phase) for term in settlement.terms for t in term.measured)
+    return (
+        replace(t, scope=term.predicted.scope, phase=t.phase or term.predicted.phase)
+        for term in settlement.terms
+        for t in term.measured
+    )
 
 
 def _surprises(claims: Iterable[Claim]) -> set[Key]:
@@ -61,9 +76,18 @@ def _key(claim: Claim) -> Key:
 
 
 def _undecided(claim: Claim) -> Claim:
-    evidence = f"{claim.evidence}; by theory's transfers it is not so: the compiler makes others of them, by the behaviours that explain its terms"
+    evidence = (
+        f"{claim.evidence}; by theory's transfers it is not so: the compiler makes others of them, by the "
+        "behaviours that explain its terms"
+    )
     return calculated(claim.id, evidence, statement=claim.statement)
 
 
 def _found_by_size(claim: Claim) -> Claim:
-    return replace(claim, evidence=f"{claim.evidence}; by the terms that the transfers carry out, since the compiled program names some of them otherwise")
+    return replace(
+        claim,
+        evidence=(
+            f"{claim.evidence}; by the terms that the transfers carry out, since the compiled program names some "
+            "of them otherwise"
+        ),
+    )

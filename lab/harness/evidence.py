@@ -28,7 +28,9 @@ def sent(ledger: Ledger, scope: str, *axes: str) -> Totals:
 
 def priced_s(ledger: Ledger, scope: str, links: Mapping[str, AlphaBeta]) -> float:
     """Seconds of the messages of a scope, one after the other, each over the slowest link of its axes."""
-    return sum(t.executions * max(links[axis].seconds(t.wire_bytes) for axis in t.axes) for t in in_scope(ledger, scope))
+    return sum(
+        t.executions * max(links[axis].seconds(t.wire_bytes) for axis in t.axes) for t in in_scope(ledger, scope)
+    )
 
 
 def element_bytes(transfers: Iterable[Transfer]) -> int:

@@ -1,4 +1,5 @@
-"""An experiment: a question, a program, the ledger that theory predicts for it, and the claims of the book that it decides. Imports no JAX."""
+"""An experiment: a question, a program, the ledger that theory predicts for it, and the claims of the book that it
+decides. Imports no JAX."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ TARGETS = ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4")
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """Which steps of an experiment on the decoder's step `lab tour` times: that of the middle one of its three sizes, and besides
+    """Which steps of an experiment on the decoder's step `lab tour` times: that of the middle one of its three sizes,
+    and besides
 
     Attributes:
       every_size: those of the small and the large one.
@@ -53,13 +55,14 @@ class Experiment:
       reference: parameters to the function on one device whose results a small program must reach.
       build_numeric: the same as `build`, for the program whose results are compared, where that is another.
       inputs: parameters to the arguments of that program; random ones where there is none.
-      memory: (style, parameters, axes, bytes of memory or None) to the bytes that theory puts on one device when it holds most, by what they are, the
-        arguments first.
-      state: (parameters, mesh) to what a step takes first and gives back first, as shapes with the shardings that its layout declares.
+      memory: (style, parameters, axes, bytes of memory or None) to the bytes that theory puts on one device when it
+        holds most, by what they are, the arguments first.
+      state: (parameters, mesh) to what a step takes first and gives back first, as shapes with the shardings that its
+        layout declares.
       more_targets: where `lab verify --full` runs it besides.
       more_styles: in which only `lab verify --full`, and who asks for them, runs it.
-      real_size: of a step of the decoder, the settings besides `preset` and `batch` with which Llama 3 8B fits on 16 TPUs; `lab verify --full` runs it at
-        that size, and at drawn ones. None: at its own sizes alone.
+      real_size: of a step of the decoder, the settings besides `preset` and `batch` with which Llama 3 8B fits on 16
+        TPUs; `lab verify --full` runs it at that size, and at drawn ones. None: at its own sizes alone.
       tour: which of its steps `lab tour` times; None: none.
     """
 
@@ -107,7 +110,8 @@ def beside(name: str, inner: str) -> Callable[[Target], Axes]:
 
 
 def on_two_axes(name: str, inner: str) -> Callable[[Target], Axes]:
-    """As `beside`, but for a question about two axes: two groups where one would hold all devices, if they are an even number of four or more."""
+    """As `beside`, but for a question about two axes: two groups where one would hold all devices, if they are an even
+    number of four or more."""
 
     def axes(target: Target) -> Axes:
         found = beside(name, inner)(target)

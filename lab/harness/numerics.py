@@ -22,7 +22,11 @@ def small(experiment: Experiment, parameters: Any) -> Any:
       Unusable: these choices need other sizes.
     """
     own = experiment.parameters
-    chosen = {name: getattr(parameters, name) for name in getattr(parameters, "CHOICES", ()) if getattr(parameters, name) != getattr(own, name)}
+    chosen = {
+        name: getattr(parameters, name)
+        for name in getattr(parameters, "CHOICES", ())
+        if getattr(parameters, name) != getattr(own, name)
+    }
     return experiment.numeric_parameters.choosing(**chosen) if chosen else experiment.numeric_parameters
 
 
@@ -30,7 +34,8 @@ def numerics(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) ->
     """Runs an experiment's program, of small parameters, on `mesh`, and once more on one device.
 
     Raises:
-      AssertionError: a result differs by more than `TOLERANCE`, or at all where everything is integers; it tells the parameters.
+      AssertionError: a result differs by more than `TOLERANCE`, or at all where everything is integers; it tells the
+        parameters.
     """
     function, shapes = (experiment.build_numeric or experiment.build)(style, parameters, mesh)
     inputs = experiment.inputs(parameters) if experiment.inputs else _random(shapes)
@@ -38,7 +43,9 @@ def numerics(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) ->
     with jax.default_matmul_precision("highest"):
         expected = jax.device_get(jax.jit(experiment.reference(parameters))(*inputs))
         found = jax.device_get(function(*jax.device_put(inputs, shardings)))
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(expected)), "one device's results are not finite, and nothing can be compared with them"
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(expected)), (
+        "one device's results are not finite, and nothing can be compared with them"
+    )
     scaled = [jax.tree.map(lambda x, unit: x / np.abs(unit).max(), tree, expected) for tree in (found, expected)]
     tolerance = TOLERANCE if any(np.issubdtype(x.dtype, np.inexact) for x in jax.tree.leaves(expected)) else 0.0
     try:
@@ -49,7 +56,8 @@ def numerics(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) ->
 
 
 def _random(shapes: Any) -> Any:
-    """Integers of two digits; or normal entries, divided by the root of the rows, so that a product with a matrix keeps its scale."""
+    """Integers of two digits; or normal entries, divided by the root of the rows, so that a product with a matrix keeps
+    its scale."""
     draw = np.random.default_rng(0)
 
     def entries(array: jax.ShapeDtypeStruct) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""A question that is answered in numbers: by formulas, the zoo and the hardware table, or by several programs side by side."""
+"""A question that is answered in numbers: by formulas, the zoo and the hardware table, or by several programs side by
+side."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from lab.meshes.errors import Unusable, first_line
 
 @dataclass(frozen=True)
 class Row:
-    """One number of an answer: what it is, its value (or a word), and its unit; where the value is measured, what theory predicts for it."""
+    """One number of an answer: what it is, its value (or a word), and its unit; where the value is measured, what
+    theory predicts for it."""
 
     what: str
     value: float | str
@@ -80,7 +82,15 @@ class Answer:
         """One of the `results` of `sharding-lab/run/1`, with `rows` in place of terms."""
         nothing = dict.fromkeys(("style", "target", "mesh", "numerics", "memory"))
         fields = {key: value for key, value in asdict(self).items() if key != "seconds"}
-        return {**fields, **nothing, "verdict": self.verdict, "terms": [], "unexplained": [], "missing": [], "seconds": {"all": self.seconds}}
+        return {
+            **fields,
+            **nothing,
+            "verdict": self.verdict,
+            "terms": [],
+            "unexplained": [],
+            "missing": [],
+            "seconds": {"all": self.seconds},
+        }
 
 
 def answer(question: Question, settings: Mapping[str, str]) -> Answer:
@@ -99,7 +109,9 @@ def answer(question: Question, settings: Mapping[str, str]) -> Answer:
         raise Unusable(f"{question.name}: {refusal}") from refusal
     except jax.errors.JaxRuntimeError as refusal:
         rows, claims, failure = (), (), first_line(refusal)
-    return Answer(question.name, question.question, asdict(parameters), rows, claims, time.perf_counter() - start, failure)
+    return Answer(
+        question.name, question.question, asdict(parameters), rows, claims, time.perf_counter() - start, failure
+    )
 
 
 def check(assumed: Any, by_default: Any) -> None:
@@ -111,4 +123,10 @@ def check(assumed: Any, by_default: Any) -> None:
     numbers, may_be_zero = asdict(assumed), {name for name, value in asdict(by_default).items() if value == 0}
     positive(**{name: value for name, value in numbers.items() if type(value) is int and name not in may_be_zero})
     finite(**{name: value for name, value in numbers.items() if isinstance(value, float)})
-    not_negative(**{name: value for name, value in numbers.items() if isinstance(value, float) or type(value) is int and name in may_be_zero})
+    not_negative(
+        **{
+            name: value
+            for name, value in numbers.items()
+            if isinstance(value, float) or (type(value) is int and name in may_be_zero)
+        }
+    )

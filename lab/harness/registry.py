@@ -1,4 +1,5 @@
-"""Where experiments, trainings and questions are found: each is the `EXPERIMENT` of a module in `lab.experiments`, by its name."""
+"""Where experiments, trainings and questions are found: each is the `EXPERIMENT` of a module in `lab.experiments`, by
+its name."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from lab.meshes.errors import Unusable
 
 @runtime_checkable
 class Entry(Protocol):
-    """What an experiment, a training and a question have in common: a name, that of its module, a chapter of the book, and a question."""
+    """What an experiment, a training and a question have in common: a name, that of its module, a chapter of the book,
+    and a question."""
 
     @property
     def name(self) -> str: ...

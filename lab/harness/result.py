@@ -64,7 +64,9 @@ class Result:
     @property
     def is_fine(self) -> bool:
         """Nothing failed and nothing, of the ledger or of the book, was refuted but what the catalogue disputes."""
-        return self.verdict not in (Verdict.FAILED, Verdict.REFUTED) and not any(claim.is_surprise for claim in self.claims)
+        return self.verdict not in (Verdict.FAILED, Verdict.REFUTED) and not any(
+            claim.is_surprise for claim in self.claims
+        )
 
     def _repr_html_(self) -> str | None:
         return display.html(self)
@@ -90,11 +92,14 @@ class Result:
 
 
 def settlement_json(settled: Settlement | None) -> dict[str, Any]:
-    """Terms, what no term asks for, and what is missing, and how many transfers were taken by size; nothing of each where nothing was settled."""
+    """Terms, what no term asks for, and what is missing, and how many transfers were taken by size; nothing of each
+    where nothing was settled."""
     if settled is None:
         return {"terms": [], "unexplained": [], "missing": [], "taken_by_size": 0}
     rows = {"terms": settled.terms, "unexplained": settled.unexplained, "missing": settled.missing}
-    return {name: [row.to_json() for row in some] for name, some in rows.items()} | {"taken_by_size": len(settled.taken_by_size)}
+    return {name: [row.to_json() for row in some] for name, some in rows.items()} | {
+        "taken_by_size": len(settled.taken_by_size)
+    }
 
 
 def _memory_json(held: dict[str, int] | None, memory: Memory | None) -> dict[str, Any] | None:

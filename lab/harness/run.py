@@ -1,4 +1,5 @@
-"""Runs an experiment: compiles its program for a target, reads its ledger, and settles it with the one that theory predicts."""
+"""Runs an experiment: compiles its program for a target, reads its ledger, and settles it with the one that theory
+predicts."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ from lab.settle.no_ops import Held, not_scattered, not_split
 RUNNABLE = ("cpu", "attached")
 
 
-def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None = None, parameters: Any = None) -> Result:
+def run(
+    experiment: Experiment, *, target: Target, style: str, axes: Axes | None = None, parameters: Any = None
+) -> Result:
     """Compiles and settles one program; on devices that are there, checks its numbers first.
 
     Args:
@@ -47,14 +50,20 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
     start = time.perf_counter()
     mesh = make_mesh(target, axes)
     predicted = experiment.predict(parameters, axes)
-    held = experiment.memory(style, parameters, axes, resolve_attached(target).memory_bytes) if experiment.memory else None
+    held = (
+        experiment.memory(style, parameters, axes, resolve_attached(target).memory_bytes) if experiment.memory else None
+    )
 
     def result(compiled: float, read: float, **outcome: Any) -> Result:
         seconds = Seconds(compiled, read, time.perf_counter() - start)
-        return Result(experiment.name, style, str(target), axes.shape, asdict(parameters), seconds, held=held, **outcome)
+        return Result(
+            experiment.name, style, str(target), axes.shape, asdict(parameters), seconds, held=held, **outcome
+        )
 
     try:
-        checked, unchecked = _numbers(experiment, style, mesh, parameters) if target.platform in RUNNABLE else (None, None)
+        checked, unchecked = (
+            _numbers(experiment, style, mesh, parameters) if target.platform in RUNNABLE else (None, None)
+        )
         compiled, compile_seconds = timed(lambda: _compiled(experiment, style, parameters, target, axes, mesh))
     except (AssertionError, Refused, jax.errors.JaxRuntimeError) as failure:
         return result(0.0, 0.0, failure=first_line(failure))
@@ -62,7 +71,14 @@ def run(experiment: Experiment, *, target: Target, style: str, axes: Axes | None
     settlement = settle(predicted, measured, context(target, style, axes, mesh))
     claims = claims_of(experiment, parameters, axes, predicted, measured, settlement)
     failure = no_op(experiment, parameters, mesh, compiled, settlement)
-    outcome = {"measured": measured, "settlement": settlement, "claims": claims, "numerics": checked, "unchecked": unchecked, "failure": failure}
+    outcome = {
+        "measured": measured,
+        "settlement": settlement,
+        "claims": claims,
+        "numerics": checked,
+        "unchecked": unchecked,
+        "failure": failure,
+    }
     return result(compile_seconds, read_seconds, **outcome)
 
 
@@ -82,8 +98,11 @@ def at_hand(measured: Ledger, axes: Axes) -> Mesh | None:
     return make_mesh(target, axes) if target and target.platform in RUNNABLE else None
 
 
-def _compiled(experiment: Experiment, style: str, parameters: Any, target: Target, axes: Axes, mesh: Mesh) -> jax.stages.Compiled | CompilerDump:
-    """What is to be read: for TPUs the compiler's dump, since making their code takes twenty times as long and changes nothing in it."""
+def _compiled(
+    experiment: Experiment, style: str, parameters: Any, target: Target, axes: Axes, mesh: Mesh
+) -> jax.stages.Compiled | CompilerDump:
+    """What is to be read: for TPUs the compiler's dump, since making their code takes twenty times as long and changes
+    nothing in it."""
     if target.platform == "tpu" and registry.is_registered(experiment):
         return dump(CompileRequest(partial(registry.build_of, experiment.name), style, parameters, target, axes))
     return compiled_step(experiment, style, parameters, mesh)
@@ -93,7 +112,9 @@ def compiled_step(experiment: Experiment, style: str, parameters: Any, mesh: Mes
     return lower(experiment.build, style, parameters, mesh).compile()
 
 
-def _ledger(compiled: jax.stages.Compiled | CompilerDump, mesh: Mesh, axes: Axes, target: Target, source: str) -> Ledger:
+def _ledger(
+    compiled: jax.stages.Compiled | CompilerDump, mesh: Mesh, axes: Axes, target: Target, source: str
+) -> Ledger:
     if not isinstance(compiled, CompilerDump):
         return inspect_program(compiled, (), mesh, target, source=source)
     ledger = read_text(compiled.text, source=source, axes=axes, target=target, devices=devices_of(mesh))
@@ -106,8 +127,15 @@ def context(target: Target, style: str, axes: Axes, mesh: Mesh) -> Context:
     return Context(platform, "declared" if style == "typed" else style, axes.shape)
 
 
-def no_op(experiment: Experiment, parameters: Any, mesh: Mesh, compiled: jax.stages.Compiled | CompilerDump, settlement: Settlement) -> str | None:
-    """The sentence on a declared sharding that did not happen in a compiled program, of state or of gradients; None where all did."""
+def no_op(
+    experiment: Experiment,
+    parameters: Any,
+    mesh: Mesh,
+    compiled: jax.stages.Compiled | CompilerDump,
+    settlement: Settlement,
+) -> str | None:
+    """The sentence on a declared sharding that did not happen in a compiled program, of state or of gradients; None
+    where all did."""
     state = _held(experiment.state(parameters, mesh), compiled) if experiment.state else ()
     return not_split(state) or not_scattered(settlement)
 
@@ -118,13 +146,20 @@ def _held(declared: Any, compiled: jax.stages.Compiled | CompilerDump) -> Iterat
     for when, entries in _entries(compiled, [array for _, array in arrays]).items():
         for (path, array), held_entries in zip(arrays, entries, strict=True):
             name = jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value")
-            axes = tuple(axis for axes in array.sharding.spec for axis in ((axes,) if isinstance(axes, str) else axes or ()))
+            axes = tuple(
+                axis for axes in array.sharding.spec for axis in ((axes,) if isinstance(axes, str) else axes or ())
+            )
             yield Held(name, when, array.shape, axes, prod(array.sharding.shard_shape(array.shape)), held_entries)
 
 
-def _entries(compiled: jax.stages.Compiled | CompilerDump, arrays: list[jax.ShapeDtypeStruct]) -> dict[str, Sequence[int]]:
+def _entries(
+    compiled: jax.stages.Compiled | CompilerDump, arrays: list[jax.ShapeDtypeStruct]
+) -> dict[str, Sequence[int]]:
     """How many of each array's a device holds."""
     if isinstance(compiled, CompilerDump):
         return {"taken": compiled.taken[: len(arrays)], "given back": compiled.given_back[: len(arrays)]}
     shardings = {"taken": compiled.input_shardings[0][0], "given back": compiled.output_shardings[0]}
-    return {when: [prod(s.shard_shape(a.shape)) for s, a in zip(jax.tree.leaves(some), arrays, strict=True)] for when, some in shardings.items()}
+    return {
+        when: [prod(s.shard_shape(a.shape)) for s, a in zip(jax.tree.leaves(some), arrays, strict=True)]
+        for when, some in shardings.items()
+    }

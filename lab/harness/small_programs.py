@@ -1,4 +1,5 @@
-"""An experiment on small programs side by side, each in its own scope: what each sends, and that it computes what one device does."""
+"""An experiment on small programs side by side, each in its own scope: what each sends, and that it computes what one
+device does."""
 
 from __future__ import annotations
 
@@ -122,7 +123,9 @@ def program(parts: Iterable[Part], sizes: Any, mesh: Mesh) -> tuple[Callable[...
         return results
 
     options = _APART if mesh.devices.flat[0].platform == "cpu" else None
-    return jax.jit(in_turn, compiler_options=options), ({scope: tuple(_shaped(array, mesh) for array in arrays) for scope, arrays in taken.items()},)
+    return jax.jit(in_turn, compiler_options=options), (
+        {scope: tuple(_shaped(array, mesh) for array in arrays) for scope, arrays in taken.items()},
+    )
 
 
 # The CPU's compiler drops barriers before it combines all-reduces; it combines nothing else.
@@ -134,7 +137,10 @@ def _shaped(array: Array, mesh: Mesh) -> jax.ShapeDtypeStruct:
     try:
         sharding.shard_shape(array.shape)
     except ValueError:
-        raise Unusable(f"sizes {array.shape} do not split as {array.spec} over {Axes.of(mesh.shape)}; make each a multiple of its ranks") from None
+        raise Unusable(
+            f"sizes {array.shape} do not split as {array.spec} over {Axes.of(mesh.shape)}; make each a multiple of "
+            "its ranks"
+        ) from None
     return jax.ShapeDtypeStruct(array.shape, jnp.float32, sharding=sharding)
 
 

@@ -1,4 +1,5 @@
-"""Which experiments are run, where and in which style. JAX is imported when experiments are loaded, and made ready before."""
+"""Which experiments are run, where and in which style. JAX is imported when experiments are loaded, and made ready
+before."""
 
 from __future__ import annotations
 
@@ -33,13 +34,17 @@ def load(names: Sequence[str] = (), targets: Sequence[Target] = ()) -> list[Expe
     return [registry.load(name) for name in names or registry.names()]
 
 
-def parted(loaded: Iterable[Experiment | Training | Question]) -> tuple[list[Experiment], list[Training], list[Question]]:
+def parted(
+    loaded: Iterable[Experiment | Training | Question],
+) -> tuple[list[Experiment], list[Training], list[Question]]:
     """Those with one program, those with one for each layout, and those without."""
     from lab.harness.decoder.training import Training
     from lab.harness.question import Question
 
     loaded = list(loaded)
-    experiments, trainings, questions = ([one for one in loaded if isinstance(one, kind)] for kind in (Experiment, Training, Question))
+    experiments, trainings, questions = (
+        [one for one in loaded if isinstance(one, kind)] for kind in (Experiment, Training, Question)
+    )
     return experiments, trainings, questions
 
 
@@ -62,16 +67,26 @@ def in_more_styles(experiments: Iterable[Experiment]) -> list[Run]:
 
 
 def on_every_chip(some: Iterable[Run]) -> list[Run]:
-    """The same runs on all chips of their platform as well (GPU clusters of the same shape, TPU topologies as `lab targets` lists them), and where else
-    their experiments run."""
-    return list(dict.fromkeys(run._replace(target=target) for run in some for target in (run.target, *_on_other_chips(run.target), *_besides(run))))
+    """The same runs on all chips of their platform as well (GPU clusters of the same shape, TPU topologies as `lab
+    targets` lists them), and where else their experiments run."""
+    return list(
+        dict.fromkeys(
+            run._replace(target=target)
+            for run in some
+            for target in (run.target, *_on_other_chips(run.target), *_besides(run))
+        )
+    )
 
 
 def at_real_size(experiments: Iterable[Experiment]) -> list[Run]:
     """A whole step of Llama 3 8B under every layout, for 16 TPUs."""
     target = parse_target(REAL_SIZE)
     settings = {"preset": "llama3-8b", "batch": str(target.devices)}
-    sized = [replace(e, parameters=with_settings(e.parameters, settings | dict(e.real_size))) for e in experiments if e.real_size is not None]
+    sized = [
+        replace(e, parameters=with_settings(e.parameters, settings | dict(e.real_size)))
+        for e in experiments
+        if e.real_size is not None
+    ]
     return [Run(e, target, style) for e in sized for style in e.styles]
 
 
@@ -81,7 +96,11 @@ def at_unseen_sizes(experiments: Iterable[Experiment], seed: int = 0) -> list[Ru
 
     layouts, draw = [e for e in experiments if e.real_size is not None], Random(seed)
     places = [(e, target) for target in map(parse_target, UNSEEN_ON) for e in layouts]
-    return [Run(replace(e, parameters=drawn(draw, e.axes(target))), target, style) for e, target in places for style in STYLES]
+    return [
+        Run(replace(e, parameters=drawn(draw, e.axes(target))), target, style)
+        for e, target in places
+        for style in STYLES
+    ]
 
 
 def _besides(run: Run) -> tuple[Target, ...]:
@@ -95,7 +114,9 @@ def _on_other_chips(target: Target) -> list[Target]:
 
 def without_plugin(some: Iterable[Run]) -> list[str]:
     """The platforms that these runs need a plugin for which is not installed."""
-    return [platform for platform in dict.fromkeys(run.target.platform for run in some) if not plugins.installed(platform)]
+    return [
+        platform for platform in dict.fromkeys(run.target.platform for run in some) if not plugins.installed(platform)
+    ]
 
 
 def results(some: Iterable[Run], mesh: Axes | None = None, settings: Mapping[str, str] | None = None) -> list[Result]:
@@ -103,7 +124,13 @@ def results(some: Iterable[Run], mesh: Axes | None = None, settings: Mapping[str
     from lab.harness.run import run
 
     return [
-        run(experiment, target=target, style=style, axes=mesh, parameters=with_settings(experiment.parameters, settings or {}))
+        run(
+            experiment,
+            target=target,
+            style=style,
+            axes=mesh,
+            parameters=with_settings(experiment.parameters, settings or {}),
+        )
         for experiment, target, style in some
     ]
 
@@ -115,14 +142,20 @@ def trained(
     settings: Mapping[str, str],
     watched: Callable[[Sequence[Run]], Iterable[Run]],
 ) -> list[Trained]:
-    """Trains under every layout in these styles on these targets; by default in all styles, on the training's own targets.
+    """Trains under every layout in these styles on these targets; by default in all styles, on the training's own
+    targets.
 
     Raises:
       Unusable: one of them cannot train so; then none has.
     """
     from lab.harness.decoder.training import train
+
     shapes = {training: with_settings(training.parameters, settings) for training in trainings}
-    wanted = {(t, target): runs(t.layouts, [target], styles) for t in shapes for target in targets or tuple(map(parse_target, t.targets))}
+    wanted = {
+        (t, target): runs(t.layouts, [target], styles)
+        for t in shapes
+        for target in targets or tuple(map(parse_target, t.targets))
+    }
     for (training, _), some in wanted.items():
         for run in some:
             _check(run, shapes[training])

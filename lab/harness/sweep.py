@@ -21,11 +21,18 @@ class Point:
 
 
 def swept(id: str, points: Sequence[Point], *, statement: str, disputed: str | None = None) -> Claim:
-    """Confirmed where a formula gives what was simulated at every size; the evidence names the last one, or the first that differs."""
+    """Confirmed where a formula gives what was simulated at every size; the evidence names the last one, or the first
+    that differs."""
     different = [point for point in points if not point.agrees]
     shown = different[0] if different else points[-1]
-    found = f"{len(different)} of {len(points)} simulations differ" if different else f"{len(points)} of {len(points)} simulations agree"
-    evidence = f"{found}: {_number(shown.simulated)} at {shown.at}" + f", not {_number(shown.formula)}" * bool(different)
+    found = (
+        f"{len(different)} of {len(points)} simulations differ"
+        if different
+        else f"{len(points)} of {len(points)} simulations agree"
+    )
+    evidence = f"{found}: {_number(shown.simulated)} at {shown.at}" + f", not {_number(shown.formula)}" * bool(
+        different
+    )
     return decided(id, not different, evidence, statement=statement, disputed=disputed)
 
 

@@ -1,4 +1,5 @@
-"""XLA's buffer assignment: where every value of a program lies on a device, and when; from the `.hlo.pb` of an XLA dump.
+"""XLA's buffer assignment: where every value of a program lies on a device, and when; from the `.hlo.pb` of an XLA
+dump.
 
 Fields are those of `xla/service/hlo.proto`; colour 0 is a chip's main memory.
 """
@@ -41,7 +42,8 @@ class Buffers:
 
     Attributes:
       allocations: in main memory.
-      temporaries_peak: the most bytes that temporaries fill at once in the memory where that is most: the on-chip one in a small program, as XLA has it.
+      temporaries_peak: the most bytes that temporaries fill at once in the memory where that is most: the on-chip one
+        in a small program, as XLA has it.
     """
 
     allocations: tuple[Allocation, ...]

@@ -36,7 +36,9 @@ KINDS = {
 OPCODES = frozenset(KINDS) | {f"{opcode}-start" for opcode in KINDS if opcode != "send"}
 _BY_PAIRS = ("collective-permute", "collective-permute-start", "send")
 _WAITS = frozenset({"async-start", "call-start"})
-_GROUPS = re.compile(r"replica_groups=(\{\{.*?\}\}|\{\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[[^\]]*\](?:,\s*device_ids=\([^{]*?\))?\s*\{[^}]*\})")
+_GROUPS = re.compile(
+    r"replica_groups=(\{\{.*?\}\}|\{\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[[^\]]*\](?:,\s*device_ids=\([^{]*?\))?\s*\{[^}]*\})"
+)
 _PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\}|\{\})")
 
 
@@ -85,21 +87,31 @@ class Reader:
         )
 
     def _phase(self, visit: Visit, named: Instruction | None) -> str | None:
-        """By its name; but what a loop of the backward pass runs is backward: of equal bodies in both passes XLA keeps one, with the names of the forward pass."""
+        """By its name; but what a loop of the backward pass runs is backward: of equal bodies in both passes XLA keeps
+        one, with the names of the forward pass."""
         found = phase(named.op_name if named else None, self.differentiated)
         loops = [site.instruction for site in visit.callers if site.instruction.opcode == "while"]
-        return "backward" if found == "forward" and "backward" in (phase(loop.op_name, True) for loop in loops) else found
+        return (
+            "backward" if found == "forward" and "backward" in (phase(loop.op_name, True) for loop in loops) else found
+        )
 
     def _origin(self, visit: Visit, named: Instruction | None) -> str | None:
-        """Line of the instruction, else of its callers, else of the one that speaks for it; of that one first, where it is the one that it is moved for."""
+        """Line of the instruction, else of its callers, else of the one that speaks for it; of that one first, where it
+        is the one that it is moved for."""
         if not self.has_metadata:
             return None
         speaker, callers = [named] if named else [], [s.instruction for s in reversed(visit.callers)]
-        speakers = (visit.instruction, *(speaker + callers if is_named_after_argument(visit.instruction) else callers + speaker))
+        speakers = (
+            visit.instruction,
+            *(speaker + callers if is_named_after_argument(visit.instruction) else callers + speaker),
+        )
         return next((place for speaker in speakers if (place := origin(speaker.extras, self.frames))), None)
 
-    def _groups(self, instruction: Instruction, notes: Notes) -> tuple[Groups | None, tuple[str, ...] | None, int | None]:
-        """Groups as mesh positions, with the axes that give them and, of a permutation, its shift; None where they are not understood."""
+    def _groups(
+        self, instruction: Instruction, notes: Notes
+    ) -> tuple[Groups | None, tuple[str, ...] | None, int | None]:
+        """Groups as mesh positions, with the axes that give them and, of a permutation, its shift; None where they are
+        not understood."""
         axes = self.placement.axes
         try:
             groups, is_permutation = self.members(instruction)
@@ -138,33 +150,50 @@ class Reader:
         sources = _sources(instruction, computation)
         if len(sources) != len(parts):
             return parts
-        return tuple(self._as_made(part, kind, source, computation) for part, source in zip(parts, sources, strict=True))
+        return tuple(
+            self._as_made(part, kind, source, computation) for part, source in zip(parts, sources, strict=True)
+        )
 
     def _as_made(self, part: Part, kind: Kind, source: Instruction, computation: Computation) -> Part:
         """With what the operand tells of what compilers did to it."""
         if kind is Kind.REDUCE_SCATTER:
             return replace(part, padded_from_bytes=_unpadded_bytes(source, computation))
-        return replace(part, is_masked_gather=kind is Kind.ALL_REDUCE and is_part_in_zeros(source, computation, self.module))
+        return replace(
+            part, is_masked_gather=kind is Kind.ALL_REDUCE and is_part_in_zeros(source, computation, self.module)
+        )
 
     def named(self, visit: Visit) -> Instruction | None:
-        """The instruction whose op_name speaks for this one: itself, its callers, or the nearest producer that has a name.
+        """The instruction whose op_name speaks for this one: itself, its callers, or the nearest producer that has a
+        name.
 
-        Newer XLA names a move after the argument that it moves, and the sum that stands for a gather after nothing; then it is the operation that it is moved for.
+        Newer XLA names a move after the argument that it moves, and the sum that stands for a gather after nothing;
+        then it is the operation that it is moved for.
         """
         if not self.has_metadata:
             return None
         if is_named_after_argument(visit.instruction) or self._is_nameless_gather(visit.instruction, visit.computation):
-            served = next((user for user in _users(visit.instruction, visit.computation) if "/" in (user.op_name or "")), None)
+            served = next(
+                (user for user in _users(visit.instruction, visit.computation) if "/" in (user.op_name or "")), None
+            )
             if served is not None:
                 return served
-        sites = [Site(visit.instruction, visit.computation), *(s for s in reversed(visit.callers) if s.instruction.opcode != "while")]
+        sites = [
+            Site(visit.instruction, visit.computation),
+            *(s for s in reversed(visit.callers) if s.instruction.opcode != "while"),
+        ]
         nearest = itertools.chain((site.instruction for site in sites), *(_producers(*site) for site in sites))
         return next((instruction for instruction in nearest if instruction.op_name), None)
 
     def _is_nameless_gather(self, instruction: Instruction, computation: Computation) -> bool:
         sources = _sources(instruction, computation)
-        is_nameless_sum = KINDS.get(instruction.opcode.removesuffix("-start")) is Kind.ALL_REDUCE and instruction.op_name is None
-        return is_nameless_sum and bool(sources) and all(is_part_in_zeros(source, computation, self.module) for source in sources)
+        is_nameless_sum = (
+            KINDS.get(instruction.opcode.removesuffix("-start")) is Kind.ALL_REDUCE and instruction.op_name is None
+        )
+        return (
+            is_nameless_sum
+            and bool(sources)
+            and all(is_part_in_zeros(source, computation, self.module) for source in sources)
+        )
 
 
 def groups_text(instruction: Instruction) -> str:
@@ -194,8 +223,9 @@ def _moves_by_pairs(instruction: Instruction) -> bool:
 def once(visits: Iterable[Visit]) -> list[Visit]:
     """The visits without repeats of one collective.
 
-    TPU text prints an asynchronous collective in every fusion that carries a piece of it, under one channel and chain; the copy
-    that starts it is the one that runs. An instruction reached on several ways keeps one visit, with the sum of its executions.
+    TPU text prints an asynchronous collective in every fusion that carries a piece of it, under one channel and chain;
+    the copy that starts it is the one that runs. An instruction reached on several ways keeps one visit, with the sum
+    of its executions.
     """
     merged: dict[tuple[str, str], Visit] = {}
     for visit in visits:
@@ -233,7 +263,12 @@ def _is_async(visit: Visit) -> bool:
     if '"is_sync":true' in visit.instruction.extras:
         return False
     wrapped = any(site.instruction.opcode in _WAITS for site in visit.callers)
-    return visit.instruction.opcode.endswith("-start") or visit.instruction.opcode == "send" or wrapped or "chain_id=" in visit.instruction.extras
+    return (
+        visit.instruction.opcode.endswith("-start")
+        or visit.instruction.opcode == "send"
+        or wrapped
+        or "chain_id=" in visit.instruction.extras
+    )
 
 
 def _is_reduce_scatter_fusion(visit: Visit) -> bool:
@@ -273,7 +308,8 @@ def _packed_operands(module: Module, instruction: Instruction, computation: Comp
 def _producers(instruction: Instruction, computation: Computation, limit: int = 16) -> Iterator[Instruction]:
     """The instructions that make what this one takes, nearest first.
 
-    Numbers and constants are no such: XLA shares them, with the name of any user. Nor is what makes several values at once, named after one of them.
+    Numbers and constants are no such: XLA shares them, with the name of any user. Nor is what makes several values at
+    once, named after one of them.
     """
     queue, seen = list(instruction.operands), set()
     while queue and len(seen) < limit:
@@ -289,7 +325,11 @@ def _producers(instruction: Instruction, computation: Computation, limit: int = 
 def _is_made(source: Instruction, computation: Computation) -> bool:
     """An array that is computed alone: no number, no constant, no number repeated, no one of several."""
     made = arrays(source.shape)
-    if source.opcode in ("constant", "iota") or not any(shape.dims for shape in made) or (source.opcode == "fusion" and len(made) > 1):
+    if (
+        source.opcode in ("constant", "iota")
+        or not any(shape.dims for shape in made)
+        or (source.opcode == "fusion" and len(made) > 1)
+    ):
         return False
     return source.opcode != "broadcast" or any(shape.dims for shape in operand_shapes(source, computation))
 
@@ -316,5 +356,7 @@ def _as_parts(shapes: Iterable[Shape], times: int) -> tuple[Part, ...]:
 
 
 def _short(groups: Groups, most: int = 8) -> str:
-    shown = ", ".join("{" + ",".join(map(str, row[:most])) + ("..." if len(row) > most else "") + "}" for row in groups.members[:most])
+    shown = ", ".join(
+        "{" + ",".join(map(str, row[:most])) + ("..." if len(row) > most else "") + "}" for row in groups.members[:most]
+    )
     return shown + (", ..." if groups.count > most else "")

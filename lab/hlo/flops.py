@@ -39,16 +39,24 @@ def operand_shapes(instruction: Instruction, computation: Computation) -> tuple[
     return tuple(shape for operand in defined if operand is not None for shape in arrays(operand.shape))
 
 
-def _custom_call(target: str, instruction: Instruction, operands: tuple[Shape, ...], result: tuple[Shape, ...]) -> int | None:
+def _custom_call(
+    target: str, instruction: Instruction, operands: tuple[Shape, ...], result: tuple[Shape, ...]
+) -> int | None:
     """Matrix products that a backend hands to a library; other custom calls count as none."""
     if _CONVOLUTION_TARGETS.search(target):
-        return _convolution(instruction.attributes, operands[0], operands[1], result[0]) if len(operands) > 1 and result else None
+        return (
+            _convolution(instruction.attributes, operands[0], operands[1], result[0])
+            if len(operands) > 1 and result
+            else None
+        )
     if not _MATMUL_TARGETS.search(target):
         return 0
     numbers = _DIM_NUMBERS.search(instruction.extras.replace("\\", ""))
     if numbers is None or not operands or not result:
         return None
-    return _product(operands[0], [int(dim) for dim in json.loads(numbers[1]).get("lhs_contracting_dimensions", [])], result[0])
+    return _product(
+        operands[0], [int(dim) for dim in json.loads(numbers[1]).get("lhs_contracting_dimensions", [])], result[0]
+    )
 
 
 def _product(lhs: Shape, contracted: list[int], result: Shape) -> int | None:
@@ -58,7 +66,8 @@ def _product(lhs: Shape, contracted: list[int], result: Shape) -> int | None:
 
 
 def _convolution(attributes: str, lhs: Shape, rhs: Shape, result: Shape) -> int | None:
-    """Counts, along each spatial dim, the pairs of output and kernel positions that meet an input element and no padding or hole."""
+    """Counts, along each spatial dim, the pairs of output and kernel positions that meet an input element and no
+    padding or hole."""
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", attributes)
     if labels is None:
         return None
@@ -80,7 +89,9 @@ def _window(attributes: str, dims: int) -> list[tuple[int, int, int, int]]:
     def numbers(name: str, default: int) -> list[int]:
         return [int(item.split("_")[0]) for item in fields[name].split("x")] if name in fields else [default] * dims
 
-    return list(zip(numbers("stride", 1), numbers("pad", 0), numbers("lhs_dilate", 1), numbers("rhs_dilate", 1), strict=True))
+    return list(
+        zip(numbers("stride", 1), numbers("pad", 0), numbers("lhs_dilate", 1), numbers("rhs_dilate", 1), strict=True)
+    )
 
 
 def _meetings(extent: int, kernel: int, outputs: int, stride: int, low: int, hole: int, spread: int) -> int:

@@ -124,7 +124,9 @@ def _mesh_groups(mesh: str, device_ids: str | None, picked: str) -> np.ndarray:
     return ids.reshape(pieces).transpose(rest + chosen).reshape(-1, group_size)
 
 
-def _split_sub_axes(names: list[str], sizes: list[int], picked: list[tuple[str, str, str]]) -> tuple[list[int], list[int]]:
+def _split_sub_axes(
+    names: list[str], sizes: list[int], picked: list[tuple[str, str, str]]
+) -> tuple[list[int], list[int]]:
     """Sizes of the mesh with every cut axis in its pieces, and which pieces are picked, in the order of the picks."""
     pieces: list[int] = []
     place: dict[tuple[str, int], int] = {}

@@ -1,4 +1,5 @@
-"""What a compiled GPU program does, in its order: kernels with the bytes that they touch and the FLOPs of their products, collectives, loops, branches."""
+"""What a compiled GPU program does, in its order: kernels with the bytes that they touch and the FLOPs of their
+products, collectives, loops, branches."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from lab.hlo.shapes import arrays
 from lab.hlo.text import Computation, Instruction, parse
 
 FREE = frozenset(
-    "parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id opt-barrier fusion-done copy-done async-done async-update".split()
+    """parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id opt-barrier fusion-done
+    copy-done async-done async-update""".split()
 )
 """Opcodes without a kernel of their own."""
 PRODUCTS = ("dot", "convolution")
@@ -25,8 +27,10 @@ class Kernel:
     """One launch.
 
     Attributes:
-      bytes: read and written in device memory; of a stack that it takes a slice of, or puts one into, the slice's alone.
-      is_scattered: it transposes the last dim away element by element, so that neighbours in a thread's order are none in memory.
+      bytes: read and written in device memory; of a stack that it takes a slice of, or puts one into, the slice's
+        alone.
+      is_scattered: it transposes the last dim away element by element, so that neighbours in a thread's order are none
+        in memory.
     """
 
     name: str
@@ -95,7 +99,11 @@ def _kernel(i: Instruction, scope: Scope) -> Kernel:
     if i.opcode == "dynamic-update-slice":
         return Kernel(i.name, 2 * operands[1].bytes, 0)
     is_product = i.opcode in (*PRODUCTS, "custom-call")
-    return Kernel(i.name, sum(shape.bytes for shape in operands) + written, (flops(i, scope.computation) or 0) if is_product else 0)
+    return Kernel(
+        i.name,
+        sum(shape.bytes for shape in operands) + written,
+        (flops(i, scope.computation) or 0) if is_product else 0,
+    )
 
 
 def _fusion(i: Instruction, inside: Computation) -> Kernel:

@@ -1,7 +1,7 @@
 """How often a loop runs: the trip count that XLA printed, or the one that follows from condition, start and step.
 
-Integers are followed through the text symbolically. A value is a known `int`, a `Carried` element of the loop's state plus an
-offset, or None where it cannot be known. TPU text has no trip counts, so there all of them are found this way.
+Integers are followed through the text symbolically. A value is a known `int`, a `Carried` element of the loop's state
+plus an offset, or None where it cannot be known. TPU text has no trip counts, so there all of them are found this way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from lab.hlo.text import Computation, Instruction, Module, split_outside_bracket
 
 _COMMENT = re.compile(r"/\*.*?\*/")
 _KNOWN_TRIP_COUNT = re.compile(r'known_trip_count"?[\s:{]+"?n"?[\s:]+"?(\d+)')
-_PASS_THROUGH = frozenset({"copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "broadcast", "opt-barrier", "domain"})
+_PASS_THROUGH = frozenset(
+    {"copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "broadcast", "opt-barrier", "domain"}
+)
 _CALLS = frozenset({"fusion", "call"})
 _ARITHMETIC = {"add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b}
 _OPPOSITE = {"LT": "GE", "LE": "GT", "GT": "LE", "GE": "LT", "EQ": "NE", "NE": "EQ"}
@@ -32,7 +34,8 @@ class Carried:
 
 
 Value = int | Carried | None
-# The value of element `index` of parameter `number` of a computation (index None: of the parameter itself), asked for at some depth.
+# The value of element `index` of parameter `number` of a computation (index None: of the parameter itself), asked for
+# at some depth.
 Parameters = Callable[[int, int | None, int], Value]
 
 
@@ -103,7 +106,11 @@ class Scope:
     def branches(self, instruction: Instruction) -> Iterator[Scope]:
         """Of a conditional; nothing is known of their parameters."""
         listed = instruction.braced("branch_computations")
-        names = re.findall(r"%?([\w.\-]+)", listed) if listed else [instruction.attribute(f"{which}_computation") for which in ("true", "false")]
+        names = (
+            re.findall(r"%?([\w.\-]+)", listed)
+            if listed
+            else [instruction.attribute(f"{which}_computation") for which in ("true", "false")]
+        )
         for name in names:
             if branch := self.module.called(self.computation, name):
                 yield Scope(self.module, branch)
@@ -150,7 +157,9 @@ def derived_trip_count(loop: Instruction, scope: Scope) -> int | None:
         return None
     (start, step), (bound, drift) = lines
     trips = _iterations(direction, start - bound, step - drift)
-    kept = all(_fits(value, at + (trips or 0) * change, loop) for value, (at, change) in zip((left, right), lines, strict=True))
+    kept = all(
+        _fits(value, at + (trips or 0) * change, loop) for value, (at, change) in zip((left, right), lines, strict=True)
+    )
     return trips if kept else None
 
 

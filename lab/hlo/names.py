@@ -10,8 +10,9 @@ from functools import lru_cache
 
 _WRAPPER = re.compile(r"^(?:jvp|transpose|vmap|remat|checkpoint|custom_jvp|custom_vjp|rematted_computation)\((.*)\)$")
 _STRUCTURE = frozenset(
-    """while body cond closed_call core_call checkpoint remat remat2 rematted_computation shard_map smap pjit xla_call custom_jvp_call
-    custom_vjp_call custom_vjp_call_jaxpr custom_lin eval_jaxpr scan jit main xla_pmap named_call run_state""".split()
+    """while body cond closed_call core_call checkpoint remat remat2 rematted_computation shard_map smap pjit
+    xla_call custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr custom_lin eval_jaxpr scan jit main xla_pmap
+    named_call run_state""".split()
 )
 # `->` stands in the equations of einsum, which JAX puts among the names.
 _BRANCH = re.compile(r"^branch_\d+_fun$|^cond_branch_\d+$")
@@ -26,7 +27,8 @@ def phase(op_name: str | None, differentiated: bool) -> str | None:
     """ "forward", "backward" or "update".
 
     Args:
-      differentiated: some operation of the program lies in a backward pass; what lies in neither pass is then the update.
+      differentiated: some operation of the program lies in a backward pass; what lies in neither pass is then the
+        update.
     """
     if op_name is None:
         return None
@@ -98,9 +100,15 @@ def read_frames(head: str) -> Frames:
     files = _section(head, "FileNames")
     return Frames(
         files={int(number): name for number, name in _FILE.findall(files)},
-        locations={int(number): (int(file), int(line)) for number, file, line in _LOCATION.findall(_section(head, "FileLocations"))},
+        locations={
+            int(number): (int(file), int(line))
+            for number, file, line in _LOCATION.findall(_section(head, "FileLocations"))
+        },
         # XLA prints the parent's number plus one: frame 1 "has parent 1", which is none.
-        frames={int(n): (int(location), int(above or 1) - 1) for n, location, above in _FRAME.findall(_section(head, "StackFrames"))},
+        frames={
+            int(n): (int(location), int(above or 1) - 1)
+            for n, location, above in _FRAME.findall(_section(head, "StackFrames"))
+        },
     )
 
 

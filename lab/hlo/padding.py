@@ -1,6 +1,8 @@
-"""What a TPU adds to arguments (T8): the most minor dims are filled up to whole layout tiles, as the entry's layouts say.
+"""What a TPU adds to arguments (T8): the most minor dims are filled up to whole layout tiles, as the entry's layouts
+say.
 
-`f32[2,64,300]{2,1,0:T(8,128)}`: along the two most minor dims, 64 and 300, tiles of 8 and 128, so 64 x 384 elements are held.
+`f32[2,64,300]{2,1,0:T(8,128)}`: along the two most minor dims, 64 and 300, tiles of 8 and 128, so 64 x 384 elements are
+held.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ _LAYOUT = re.compile(r"([a-z]+\d*\w*\[[\d,]*\])\{([\d,]*):T\(([\d,]+)\)")
 
 
 def argument_padding(text: str) -> int:
-    """Bytes of the entry's arguments that no element fills, from the head of a compiled module; 0 where layouts have no tiles."""
+    """Bytes of the entry's arguments that no element fills, from the head of a compiled module; 0 where layouts have no
+    tiles."""
     return sum(_held(*found) - arrays(found[0])[0].bytes for found in _LAYOUT.findall(_arguments(text)))
 
 

@@ -91,10 +91,13 @@ class Placement:
 
     @cached_property
     def _position_of_id(self) -> Mapping[int, int]:
-        return {} if self.devices is None or self.devices.ids is None else {id: p for p, id in enumerate(self.devices.ids)}
+        return (
+            {} if self.devices is None or self.devices.ids is None else {id: p for p, id in enumerate(self.devices.ids)}
+        )
 
     def _position(self, device: int) -> int:
-        """Mesh position of a device id; where ids are not known, as if each slice's devices stood in the order of their numbers."""
+        """Mesh position of a device id; where ids are not known, as if each slice's devices stood in the order of their
+        numbers."""
         one, local = device // _SLICE_STRIDE - 1, device % _SLICE_STRIDE
         if device in self._position_of_id or not 0 <= one < len(self._positions):
             return self._position_of_id.get(device, device)

@@ -47,12 +47,26 @@ class Reading:
     products: tuple[Visit, ...]
 
 
-def read_text(text: str, *, source: str = "", axes: Axes | None = None, target: Target | None = None, devices: Devices | None = None) -> Ledger:
+def read_text(
+    text: str,
+    *,
+    source: str = "",
+    axes: Axes | None = None,
+    target: Target | None = None,
+    devices: Devices | None = None,
+) -> Ledger:
     """The ledger of a compiled module; arguments and errors are those of `read`."""
     return read(text, source=source, axes=axes, target=target, devices=devices).ledger
 
 
-def read(text: str, *, source: str = "", axes: Axes | None = None, target: Target | None = None, devices: Devices | None = None) -> Reading:
+def read(
+    text: str,
+    *,
+    source: str = "",
+    axes: Axes | None = None,
+    target: Target | None = None,
+    devices: Devices | None = None,
+) -> Reading:
     """The ledger of a compiled module, with the instructions that it comes from.
 
     Args:
@@ -70,7 +84,8 @@ def read(text: str, *, source: str = "", axes: Axes | None = None, target: Targe
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """A text makes an object a line and no cycles; the collector would visit them all again and again, for a sixth of the time."""
+    """A text makes an object a line and no cycles; the collector would visit them all again and again, for a sixth of
+    the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -83,14 +98,23 @@ def collector_paused() -> Iterator[None]:
 def _read(text: str, source: str, axes: Axes | None, target: Target | None, devices: Devices | None) -> Reading:
     module = parse(text)
     if not module.computations:
-        raise Unusable(f"{source or 'the text'}: no HLO module found (no computation in it); expected the text of a compiled program, as compiled.as_text() gives it")
+        raise Unusable(
+            f"{source or 'the text'}: no HLO module found (no computation in it); expected the text of a compiled "
+            "program, as compiled.as_text() gives it"
+        )
     notes = _reading_notes(module)
     partitions = _partitions(module, notes)
     slices = _slices(partitions, axes, target, devices)
     size = partitions and partitions * slices
     _check_sizes(source or "the program", size, axes, target)
     placement = Placement(axes, size or (axes.size if axes else None), devices or _implied(target, axes), slices)
-    reader = Reader(module, read_frames(module.head), placement, differentiated="transpose(jvp(" in text, has_metadata="metadata={" in text)
+    reader = Reader(
+        module,
+        read_frames(module.head),
+        placement,
+        differentiated="transpose(jvp(" in text,
+        has_metadata="metadata={" in text,
+    )
     reached = walk(module, collectives.OPCODES | flops.OPCODES)
     found = _transfers(reader, reached, notes)
     transfers = [transfer for transfer, _ in found]
@@ -120,16 +144,24 @@ def _transfers(reader: Reader, reached: Walk, notes: Notes) -> list[tuple[Transf
     found = [(reader.transfer(visit, notes), visit) for visit in collectives.once(visits)]
     promoted = sum(1 for visit in visits if "_promoted" in visit.instruction.attributes)
     if promoted:
-        notes[f"{promoted} reductions run in f32 although the program reduces a narrower type: the CPU compiler promoted them"] = False
+        notes[
+            f"{promoted} reductions run in f32 although the program reduces a narrower type: the CPU compiler "
+            "promoted them"
+        ] = False
     return [(transfer, visit) for transfer, visit in found if transfer is not None]
 
 
 def _check_sizes(source: str, devices: int | None, axes: Axes | None, target: Target | None) -> None:
     if axes is not None and devices not in (None, axes.size):
-        raise Unusable(f"{source} runs on {devices} devices but the mesh {axes} has {axes.size}; give a mesh of {devices}")
+        raise Unusable(
+            f"{source} runs on {devices} devices but the mesh {axes} has {axes.size}; give a mesh of {devices}"
+        )
     sizes = {devices, axes.size if axes else None} - {None}
     if target is not None and target.devices is not None and sizes - {target.devices}:
-        raise Unusable(f"{source} runs on {max(sizes)} devices but the target {target} has {target.devices}; name a target of {max(sizes)}")
+        raise Unusable(
+            f"{source} runs on {max(sizes)} devices but the target {target} has {target.devices}; name a target of "
+            f"{max(sizes)}"
+        )
 
 
 def _flops(visits: list[Visit], notes: Notes) -> int | None:
@@ -178,7 +210,12 @@ def _partitions(module: Module, notes: Notes) -> int | None:
 
 def _largest_group(module: Module) -> int | None:
     """One more than the largest device id that a collective names."""
-    texts = {collectives.groups_text(i) for c in module.computations.values() for i in c.instructions if i.opcode in collectives.OPCODES}
+    texts = {
+        collectives.groups_text(i)
+        for c in module.computations.values()
+        for i in c.instructions
+        if i.opcode in collectives.OPCODES
+    }
     ids = [max(row) for text in texts for row in collectives.listed_groups(text).members if row]
     return 1 + max(ids) if ids else None
 
@@ -186,7 +223,8 @@ def _largest_group(module: Module) -> int | None:
 def _widest_gather(module: Module) -> int | None:
     """How much larger a gather without groups makes its operand."""
     ratios = [
-        sum(shape.bytes for shape in arrays(i.shape)) // max(1, sum(shape.bytes for shape in flops.operand_shapes(i, c)))
+        sum(shape.bytes for shape in arrays(i.shape))
+        // max(1, sum(shape.bytes for shape in flops.operand_shapes(i, c)))
         for c in module.computations.values()
         for i in c.instructions
         if i.opcode == "all-gather"
@@ -208,7 +246,9 @@ def _note_unreached(module: Module, visits: list[Visit], notes: Notes) -> None:
     skipped = (c for name, c in module.computations.items() if name not in reached)
     left = [i.name for c in skipped for i in c.instructions if i.opcode in collectives.OPCODES]
     if left:
-        notes[f"{len(left)} collectives stand in computations that nothing here runs, the first: {left[0]}; not counted"] = True
+        notes[
+            f"{len(left)} collectives stand in computations that nothing here runs, the first: {left[0]}; not counted"
+        ] = True
 
 
 def _note_unknown(module: Module, text: str, notes: Notes) -> None:
@@ -219,17 +259,27 @@ def _note_unknown(module: Module, text: str, notes: Notes) -> None:
         return
     for computation in module.computations.values():
         for i in computation.instructions:
-            if i.opcode not in collectives.OPCODES and not i.opcode.endswith(_NO_START) and any(f"{a}=" in i.attributes for a in _OF_DEVICES):
+            if (
+                i.opcode not in collectives.OPCODES
+                and not i.opcode.endswith(_NO_START)
+                and any(f"{a}=" in i.attributes for a in _OF_DEVICES)
+            ):
                 notes[f"{i.name}: {i.opcode} names devices and is not known here; not counted"] = True
 
 
 def _note_kernels(text: str, notes: Notes) -> None:
     if found := sum(map(text.count, _REACHING_OTHERS)):
-        notes[f"kernels reach other devices' memory by themselves ({found} of them), and the text does not tell what they send: not counted"] = True
+        notes[
+            f"kernels reach other devices' memory by themselves ({found} of them), and the text does not tell what "
+            "they send: not counted"
+        ] = True
 
 
 def _note_why_none(text: str, devices: int | None, notes: Notes) -> None:
     if any(f'custom_call_target="{target}' in text for target in _BEFORE_PARTITIONING):
-        notes["no transfers: the program is annotated with shardings but not partitioned yet; read the text of the compiled program instead"] = True
+        notes[
+            "no transfers: the program is annotated with shardings but not partitioned yet; read the text of the "
+            "compiled program instead"
+        ] = True
     elif devices in (None, 1):
         notes["no transfers: the module runs on one device"] = False

@@ -1,6 +1,7 @@
 """The text of an HLO module as computations of instructions.
 
-Tolerant on purpose: XLA's own parser refuses the text of other versions and cut files. What cannot be read is kept in `Module.unread`.
+Tolerant on purpose: XLA's own parser refuses the text of other versions and cut files. What cannot be read is kept in
+`Module.unread`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ _HEADER = re.compile(r"(ENTRY )?%?([^\s(]+) (?:\(.*)?\{[ \t]*$")
 _COMMENT = re.compile(r"/\*.*?\*/")
 # In a list of operands: more than names and commas.
 _TYPED = re.compile(r"[\[({/]| (?!%)|,(?! )")
-_WITHOUT_OPERANDS = frozenset({"constant", "parameter", "iota", "partition-id", "replica-id", "infeed", "rng-get-and-update-state"})
+_WITHOUT_OPERANDS = frozenset(
+    {"constant", "parameter", "iota", "partition-id", "replica-id", "infeed", "rng-get-and-update-state"}
+)
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
 # Opcodes whose computations run when they do; of an async pair only the start runs it.
-RUNS_CALLEE = frozenset("fusion call while conditional async-start fusion-start call-start custom-call custom-call-start".split())
+RUNS_CALLEE = frozenset(
+    """fusion call while conditional async-start fusion-start call-start custom-call custom-call-start""".split()
+)
 _AFTER_ATTRIBUTES = (", frontend_attributes={", ", metadata={", ", backend_config=")
 
 
@@ -29,7 +34,8 @@ def _attribute(name: str) -> re.Pattern:
 
 @dataclass(eq=False)
 class Instruction:
-    """One line of a computation. `shape` is the result's type as printed, `tail` all that follows the operands' opening parenthesis."""
+    """One line of a computation. `shape` is the result's type as printed, `tail` all that follows the operands' opening
+    parenthesis."""
 
     name: str
     shape: str
@@ -64,7 +70,8 @@ class Instruction:
 
     @cached_property
     def attributes(self) -> str:
-        """The attributes alone, without metadata, frontend attributes and backend configuration, in whose strings anything may stand."""
+        """The attributes alone, without metadata, frontend attributes and backend configuration, in whose strings
+        anything may stand."""
         extras = self.extras
         ends = [end for marker in _AFTER_ATTRIBUTES if (end := extras.find(marker)) >= 0]
         return extras[: min(ends)] if ends else extras
@@ -146,7 +153,8 @@ class Module:
 
     @cached_property
     def calls(self) -> dict[str, list[str]]:
-        """The computations that each computation runs, by name. Those of a reduction or a sort, which run an element, are left out."""
+        """The computations that each computation runs, by name. Those of a reduction or a sort, which run an element,
+        are left out."""
         runs = {name: [i for i in c.instructions if i.opcode in RUNS_CALLEE] for name, c in self.computations.items()}
         return {name: [callee for i in instructions for callee in i.callees] for name, instructions in runs.items()}
 
@@ -219,7 +227,12 @@ def _plain(line: str) -> tuple[str, str, str, str] | None:
     shape, _, call = right.partition(" ")
     opcode, opens, tail = call.partition("(")
     name = left.strip()
-    if not (equals and opens and line[0].isspace()) or " " in name or shape[0] == "(" or not opcode.replace("-", "").isalnum():
+    if (
+        not (equals and opens and line[0].isspace())
+        or " " in name
+        or shape[0] == "("
+        or not opcode.replace("-", "").isalnum()
+    ):
         return None
     return name.lstrip("%"), shape, opcode, tail
 

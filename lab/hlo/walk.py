@@ -1,4 +1,5 @@
-"""The way a program runs: every instruction that communicates or multiplies, with how often it is reached in one step."""
+"""The way a program runs: every instruction that communicates or multiplies, with how often it is reached in one
+step."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class Walk:
 
 
 def walk(module: Module, wanted: frozenset[str]) -> Walk:
-    """Visits every instruction whose opcode is `wanted`, from the entry or, in a cut text without one, from what nobody calls."""
+    """Visits every instruction whose opcode is `wanted`, from the entry or, in a cut text without one, from what nobody
+    calls."""
     result = Walk(module, wanted)
     holds = _computations_that_hold(module, wanted)
     if module.entry is not None:
@@ -82,7 +84,9 @@ def _visit(result: Walk, state: _State, holds: frozenset[str]) -> None:
         return
     for instruction in state.scope.computation.instructions:
         if instruction.opcode in result.wanted:
-            result.visits.append(Visit(instruction, state.scope.computation, state.callers, state.executions, state.conditional))
+            result.visits.append(
+                Visit(instruction, state.scope.computation, state.callers, state.executions, state.conditional)
+            )
         if instruction.opcode in RUNS_CALLEE:
             for entered in _entered(instruction, state, result.notes, holds):
                 _visit(result, entered, holds)

@@ -1,6 +1,7 @@
 """Alpha and beta from measured times, by least squares of relative errors, since sizes and times span six decades.
 
-The model is t = steps alpha + bytes / beta: `steps` messages one after the other, `bytes` of them together, along the slowest path.
+The model is t = steps alpha + bytes / beta: `steps` messages one after the other, `bytes` of them together, along the
+slowest path.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class TwoLines:
 
 
 def line(points: Sequence[Point]) -> Line | None:
-    """The line nearest to the points; None where they are fewer than three, or do not show both constants above zero."""
+    """The line nearest to the points; None where they are fewer than three, or do not show both constants above
+    zero."""
     if len(points) < FEWEST:
         return None
     seconds = np.array([point.seconds for point in points])

@@ -1,7 +1,8 @@
 """How long a compiled GPU step takes: its kernels one after the other at measured rates, its collectives beside them.
 
-A collective is a kernel too, and begins between two others: one that is started while a kernel runs, or just before one is launched, waits until that one
-ends. Every rate is a measurement of its own (`lab.measure.bench.rates`); none is fitted to a step. Source: roofline (Ch. 8), alpha-beta (Ch. 13).
+A collective is a kernel too, and begins between two others: one that is started while a kernel runs, or just before one
+is launched, waits until that one ends. Every rate is a measurement of its own (`lab.measure.bench.rates`); none is
+fitted to a step. Source: roofline (Ch. 8), alpha-beta (Ch. 13).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Curve:
     points: tuple[tuple[float, float], ...]
 
     def seconds(self, count: float) -> float:
-        """Between two points on the line through them in logarithms; below the first its seconds, beyond the last at its rate."""
+        """Between two points on the line through them in logarithms; below the first its seconds, beyond the last at
+        its rate."""
         sizes, seconds = np.array(self.points).T
         if count >= sizes[-1]:
             return float(count / sizes[-1] * seconds[-1])
@@ -97,18 +99,23 @@ def step_time(text: str, ledger: Ledger, rates: Rates, by_trip: Sequence[Collect
 
     Args:
       ledger: of the same text, with its mesh.
-      by_trip: the branches that some device takes, at each trip of the loop that runs so often and chooses; texts do not tell. By default any.
+      by_trip: the branches that some device takes, at each trip of the loop that runs so often and chooses; texts do
+        not tell. By default any.
     Raises:
-      Unusable: a loop of which it is not known how often it runs, none for `by_trip`, or a collective without a measured rate, or that ends in another
-        computation than it starts in.
+      Unusable: a loop of which it is not known how often it runs, none for `by_trip`, or a collective without a
+        measured rate, or that ends in another computation than it starts in.
     """
     run = _Run(rates, {t.instruction: rates.transfer_s(t) for t in ledger.transfers}, by_trip)
     found = steps(text)
     if by_trip and not any(run.chooses(loop) for loop in _loops(found)):
-        raise Unusable(f"branches of {len(by_trip)} trips are told, and the text has no loop that runs so often and chooses")
+        raise Unusable(
+            f"branches of {len(by_trip)} trips are told, and the text has no loop that runs so often and chooses"
+        )
     run.through(found)
     if run.ends or run.waiting:
-        raise Unusable(f"the text starts {', '.join((*run.ends, *run.waiting))} and does not wait for it where it starts it")
+        raise Unusable(
+            f"the text starts {', '.join((*run.ends, *run.waiting))} and does not wait for it where it starts it"
+        )
     return run.spent
 
 
@@ -169,12 +176,16 @@ class _Run:
     def chooses(self, loop: Loop) -> bool:
         """Whether it is told which branches its trips take."""
         needed = 1 + max((number for taken in self.by_trip for number in taken), default=0)
-        return loop.trips == len(self.by_trip) and any(isinstance(step, Choice) and len(step.branches) >= needed for step in loop.body)
+        return loop.trips == len(self.by_trip) and any(
+            isinstance(step, Choice) and len(step.branches) >= needed for step in loop.body
+        )
 
     def choose(self, choice: Choice, taken: Collection[int]) -> None:
         """The longest branch: devices that wait for one another's messages wait for who took it."""
         branches = [choice.branches[number] for number in taken] or choice.branches
-        runs = [replace(self, spent=replace(self.spent), waiting=list(self.waiting), ends=dict(self.ends)) for _ in branches]
+        runs = [
+            replace(self, spent=replace(self.spent), waiting=list(self.waiting), ends=dict(self.ends)) for _ in branches
+        ]
         for run, branch in zip(runs, branches, strict=True):
             run.through(branch)
         vars(self).update(vars(max(runs, key=lambda run: run.spent.total)))

@@ -18,8 +18,9 @@ def least_bytes(before: Placement, after: Placement, array: Array, axes: Axes) -
     """Bytes that a device must send at the least, whatever the way.
 
     Elements: what the device which lacks most of its new block must receive.
-    A partial sum of P summands, each element of which k devices are to have: P - 2 + k messages of an element, shared by all devices:
-    P - 1 until the first device has the sum, and another for each further one (for k = P: Patarasu & Yuan 2009).
+    A partial sum of P summands, each element of which k devices are to have: P - 2 + k messages of an element, shared
+    by all devices: P - 1 until the first device has the sum, and another for each further one (for k = P: Patarasu &
+    Yuan 2009).
 
     Raises:
       Unusable: a placement does not fit the array or the mesh, or `after` is a partial sum.
@@ -27,7 +28,9 @@ def least_bytes(before: Placement, after: Placement, array: Array, axes: Axes) -
     if after.partial:
         raise Unusable(f"{before} to {after}: what a partial sum needs cannot be counted; give a placement without it")
     summands = prod(axes[axis] for axis in before.partial)
-    elements = _least_to_sum(summands, after, array, axes) if summands > 1 else Fraction(_lacking(before, after, array, axes))
+    elements = (
+        _least_to_sum(summands, after, array, axes) if summands > 1 else Fraction(_lacking(before, after, array, axes))
+    )
     return elements * array.bytes_per_element
 
 

@@ -25,7 +25,8 @@ from lab.redistribution.plan import Move, Route, route
 def redistribute(x: jax.Array, before: Placement, after: Placement, mesh: Mesh) -> jax.Array:
     """`x`, which lies as `before`, placed as `after` by the cheapest route, bit for bit but for the order of sums.
 
-    A partial sum over P devices is given as the stack [P, ...] of its summands, and so is a result that is one: see `sharding`.
+    A partial sum over P devices is given as the stack [P, ...] of its summands, and so is a result that is one: see
+    `sharding`.
 
     Args:
       x: an array of any shape; where it does not lie as `before`, JAX brings it there first.
@@ -42,7 +43,9 @@ def redistribute(x: jax.Array, before: Placement, after: Placement, mesh: Mesh) 
         return block[None] if after.partial else block
 
     # What a gather leaves equal on all devices is not known to be so.
-    return jax.shard_map(step, mesh=mesh, check_vma=False, in_specs=_spec(before, axes), out_specs=_spec(after, axes))(x)
+    return jax.shard_map(step, mesh=mesh, check_vma=False, in_specs=_spec(before, axes), out_specs=_spec(after, axes))(
+        x
+    )
 
 
 def sharding(placement: Placement, mesh: Mesh) -> NamedSharding:
@@ -68,7 +71,10 @@ def _summed(x: jax.Array, before: Placement, axes: Axes) -> Array:
         return array
     summands = prod(axes[axis] for axis in before.partial)
     if array.shape[:1] != (summands,):
-        raise Unusable(f"x of shape {array.shape}: a partial sum over {'*'.join(axes.ordered(before.partial))} is a stack of {summands} summands")
+        raise Unusable(
+            f"x of shape {array.shape}: a partial sum over {'*'.join(axes.ordered(before.partial))} is a stack of "
+            f"{summands} summands"
+        )
     return replace(array, shape=array.shape[1:])
 
 
@@ -105,7 +111,9 @@ def _beyond(dims: Split, kept: Split) -> Split:
 
 def _cut(x_B: jax.Array, added: Split, over: Sequence[str], axes: Axes) -> jax.Array:
     """A block in pieces [P, ...], one for each device of a group: `added` are the axes that cut each dim."""
-    parts = [(*(axes[axis] for axis in dim), size // prod(axes[axis] for axis in dim)) for size, dim in zip(x_B.shape, added)]
+    parts = [
+        (*(axes[axis] for axis in dim), size // prod(axes[axis] for axis in dim)) for size, dim in zip(x_B.shape, added)
+    ]
     x = x_B.reshape([size for part in parts for size in part])
     front, rest = _places(added, over)
     return x.transpose(front + rest).reshape(-1, *(part[-1] for part in parts))

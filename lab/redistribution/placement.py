@@ -89,13 +89,18 @@ class Placement:
           Unusable: another number of dims, an axis that the mesh lacks, or a dim that does not divide.
         """
         if len(self.dims) != len(array.shape):
-            raise Unusable(f"placement {self} has {len(self.dims)} dims and the array {len(array.shape)}; give one entry a dim")
+            raise Unusable(
+                f"placement {self} has {len(self.dims)} dims and the array {len(array.shape)}; give one entry a dim"
+            )
         for axis in self.axes:
             axes[axis]
         parts = [prod(axes[axis] for axis in dim) for dim in self.dims]
         for size, count, dim in zip(array.shape, parts, self.dims):
             if size % count:
-                raise Unusable(f"placement {self}: {size} does not split over {'*'.join(dim)}={count}; make it a multiple of {count}")
+                raise Unusable(
+                    f"placement {self}: {size} does not split over {'*'.join(dim)}={count}; make it a multiple of "
+                    f"{count}"
+                )
         return tuple(size // count for size, count in zip(array.shape, parts))
 
     def fits(self, array: Array, axes: Axes) -> bool:

@@ -78,7 +78,8 @@ def layout_change(before: Layout, after: Layout, dims: Sequence[str | None], arr
 def route(before: Placement, after: Placement, array: Array, axes: Axes) -> Route:
     """The moves that turn `before` into `after`.
 
-    Every axis moves as a whole: where two axes of unlike sizes change places, `Axes.split` the larger one for a cheaper route.
+    Every axis moves as a whole: where two axes of unlike sizes change places, `Axes.split` the larger one for a cheaper
+    route.
 
     Raises:
       Unusable: a placement does not fit the array or the mesh, or `after` is a partial sum that `before` is not.
@@ -86,7 +87,10 @@ def route(before: Placement, after: Placement, array: Array, axes: Axes) -> Rout
     for placement in (before, after):
         placement.local_shape(array, axes)
     if not after.partial <= before.partial:
-        raise Unusable(f"no way from {before} to {after}: a partial sum can be summed up, and not made; give a placement without it")
+        raise Unusable(
+            f"no way from {before} to {after}: a partial sum can be summed up, and not made; give a placement without "
+            "it"
+        )
     *_, found = tried(before, after, array, axes)
     return found
 
@@ -94,7 +98,8 @@ def route(before: Placement, after: Placement, array: Array, axes: Axes) -> Rout
 def tried(before: Placement, after: Placement, array: Array, axes: Axes) -> Iterator[Route]:
     """Cheapest routes to ever more placements, until the last one ends at `after` (A*: Hart, Nilsson & Raphael 1968).
 
-    The order is that of the bytes so far and the least that the rest must send; no move saves more of the latter than it sends.
+    The order is that of the bytes so far and the least that the rest must send; no move saves more of the latter than
+    it sends.
     """
     done: set[Placement] = set()
     turn = count()
@@ -109,11 +114,14 @@ def tried(before: Placement, after: Placement, array: Array, axes: Axes) -> Iter
             if move.after not in done:
                 rest = Fraction(0) if after.partial else least_bytes(move.after, after, array, axes)
                 total = way.total - way.rest + cost.wire_bytes + rest
-                heapq.heappush(queue, _Way(total, way.transfers + cost.sites, rest, next(turn), move.after, (*way.moves, move)))
+                heapq.heappush(
+                    queue, _Way(total, way.transfers + cost.sites, rest, next(turn), move.after, (*way.moves, move))
+                )
 
 
 class _Way(NamedTuple):
-    """A route so far, in the order in which it is tried; `rest` are the bytes that it must send yet, in `total` already."""
+    """A route so far, in the order in which it is tried; `rest` are the bytes that it must send yet, in `total`
+    already."""
 
     total: Fraction
     transfers: int
@@ -188,7 +196,9 @@ def _moved(before: Split, after: Split, axes: Axes) -> frozenset[str]:
 
 
 def _places(dims: Split, axes: Axes) -> set[tuple[str, int, int]]:
-    return {(axis, i, prod(axes[minor] for minor in dim[j:])) for i, dim in enumerate(dims) for j, axis in enumerate(dim)}
+    return {
+        (axis, i, prod(axes[minor] for minor in dim[j:])) for i, dim in enumerate(dims) for j, axis in enumerate(dim)
+    }
 
 
 def _blocks(placement: Placement, axes: Axes) -> np.ndarray:

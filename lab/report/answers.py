@@ -26,12 +26,22 @@ def answers_text(answers: Sequence[Answer]) -> str:
 def answer_text(answer: Answer) -> str:
     if answer.failure:
         return _failure(answer)
-    assumed = ", ".join(f"{name} {value:,.12g}" if isinstance(value, float) else f"{name} {value}" for name, value in answer.parameters.items())
-    columns = [Column("", tuple(row.what for row in answer.rows)), Column("value", tuple(map(value_text, answer.rows)), is_number=True)]
+    assumed = ", ".join(
+        f"{name} {value:,.12g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in answer.parameters.items()
+    )
+    columns = [
+        Column("", tuple(row.what for row in answer.rows)),
+        Column("value", tuple(map(value_text, answer.rows)), is_number=True),
+    ]
     if any(row.predicted is not None for row in answer.rows):
         columns.append(Column("theory", tuple(map(predicted_text, answer.rows)), is_number=True))
     claims = "\n".join(map(claim_text, answer.claims))
-    return "\n\n".join(part for part in (f"answered: {answer.experiment}\n{answer.question}\n{assumed}", columns_text(columns), claims) if part)
+    return "\n\n".join(
+        part
+        for part in (f"answered: {answer.experiment}\n{answer.question}\n{assumed}", columns_text(columns), claims)
+        if part
+    )
 
 
 def summary_text(answers: Sequence[Answer]) -> str:
@@ -42,7 +52,12 @@ def summary_text(answers: Sequence[Answer]) -> str:
         Column("claims of the book", tuple(_tally(answer) for answer in answers)),
     ]
     failures = [_failure(answer) for answer in answers if answer.failure]
-    surprises = [f"{answer.experiment}: {claim_text(claim)}" for answer in answers for claim in answer.claims if claim.is_surprise]
+    surprises = [
+        f"{answer.experiment}: {claim_text(claim)}"
+        for answer in answers
+        for claim in answer.claims
+        if claim.is_surprise
+    ]
     return "\n\n".join(part for part in (columns_text(columns), "\n".join([*failures, *surprises])) if part)
 
 

@@ -1,4 +1,5 @@
-"""The catalogue of compiler behaviours as a page for people: `python -m lab.report.behaviours > docs/compiler_behaviours.md`."""
+"""The catalogue of compiler behaviours as a page for people: `python -m lab.report.behaviours >
+docs/compiler_behaviours.md`."""
 
 from __future__ import annotations
 
@@ -14,14 +15,22 @@ MEANING = {
 
 def page() -> str:
     """Markdown: what each compiler does to a ledger that theory does not ask for, and what to do about it."""
-    head = "# What compilers do to a ledger, and what to do about it\n\nSeen with XLA of jax 0.10.2 and 0.11.2 on the layouts of this project. Written by `python -m lab.report.behaviours`.\n"
+    head = (
+        "# What compilers do to a ledger, and what to do about it\n\nSeen with XLA of jax 0.10.2 and 0.11.2 on the "
+        "layouts of this project. Written by `python -m lab.report.behaviours`.\n"
+    )
     meanings = "\n".join(f"- **{certainty}**: {meaning}." for certainty, meaning in MEANING.items())
     return "\n\n".join([head + "\n" + meanings, *map(_section, COMPILERS)]) + "\n"
 
 
 def _section(letter: str) -> str:
-    rows = "\n".join(_row(behaviour) for behaviour in sorted(CATALOGUE, key=lambda b: int(b.id[1:])) if behaviour.id[0] == letter)
-    return f"## {COMPILERS[letter]}\n\n| id | effect | certainty | settled by rule | what to do |\n|---|---|---|---|---|\n{rows}"
+    rows = "\n".join(
+        _row(behaviour) for behaviour in sorted(CATALOGUE, key=lambda b: int(b.id[1:])) if behaviour.id[0] == letter
+    )
+    return (
+        f"## {COMPILERS[letter]}\n\n| id | effect | certainty | settled by rule | what to do "
+        f"|\n|---|---|---|---|---|\n{rows}"
+    )
 
 
 def _row(behaviour: Behaviour) -> str:

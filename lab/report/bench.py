@@ -27,13 +27,16 @@ def _columns(bench: Bench) -> list[list[Column]]:
 
 def _headline(bench: Bench) -> str:
     machine = bench.machine
-    under = "".join(f", {name} {version}" for name, version in (("driver", machine.driver), ("NCCL", machine.nccl)) if version)
+    under = "".join(
+        f", {name} {version}" for name, version in (("driver", machine.driver), ("NCCL", machine.nccl)) if version
+    )
     over = "" if bench.over == bench.axes else f", over {', '.join(bench.over.names)}"
     return f"{bench.axes.size} x {machine.card}, mesh {bench.axes}{over}, jax {machine.jax}{under}, {bench.date}"
 
 
 def _constants(bench: Bench) -> list[Column]:
-    """A row a chain: alpha and beta with their standard errors, the farthest point, what two lines gain, and busbw beside the link."""
+    """A row a chain: alpha and beta with their standard errors, the farthest point, what two lines gain, and busbw
+    beside the link."""
     fits = [bench.fit(chain) for chain in bench.by_chain]
     two = [fit if fit and fit.two else None for fit in fits]
     best = [max(map(bench.bus_bytes_per_s, entries)) for entries in bench.by_chain.values()]
@@ -64,7 +67,11 @@ def _work(bench: Bench) -> list[Column]:
         Column("algorithm", tuple(entry.chain.algorithm for entry in entries)),
         _numbers("n", entries, lambda entry: size_text(entry.point.payload_bytes)),
         _numbers("kernels", entries, lambda entry: f"{entry.work.kernels:.1f}"),
-        _numbers("B read and written / n", entries, lambda entry: f"{entry.work.kernel_bytes / entry.point.payload_bytes:.2f}"),
+        _numbers(
+            "B read and written / n",
+            entries,
+            lambda entry: f"{entry.work.kernel_bytes / entry.point.payload_bytes:.2f}",
+        ),
         _numbers("messages", entries, lambda entry: f"{entry.messages:.1f}"),
         _numbers("without a kernel beside", entries, lambda entry: f"{entry.work.messages_alone:.1f}"),
     ]
@@ -77,7 +84,10 @@ def _beside_lax(bench: Bench) -> list[Column]:
     return [
         Column("lax / time", tuple(chain.primitive for chain in others)),
         Column("algorithm", tuple(chain.algorithm for chain in others)),
-        *(_numbers(size_text(size), [of.get(size) for of in ratios], lambda ratio: f"{ratio:.2f}") for size in _sizes(bench)),
+        *(
+            _numbers(size_text(size), [of.get(size) for of in ratios], lambda ratio: f"{ratio:.2f}")
+            for size in _sizes(bench)
+        ),
     ]
 
 
@@ -94,7 +104,10 @@ def _times(bench: Bench) -> list[Column]:
     return [
         Column("us a call", tuple(chain.primitive for chain in bench.by_chain)),
         Column("algorithm", tuple(chain.algorithm for chain in bench.by_chain)),
-        *(Column(size_text(size), tuple(_time(bench, chain, size) for chain in bench.by_chain), is_number=True) for size in _sizes(bench)),
+        *(
+            Column(size_text(size), tuple(_time(bench, chain, size) for chain in bench.by_chain), is_number=True)
+            for size in _sizes(bench)
+        ),
     ]
 
 
@@ -104,14 +117,19 @@ def _time(bench: Bench, chain: Chain, size: int) -> str:
 
     if (ours := seconds(chain)) is None:
         return ""
-    peers = [time for other in bench.by_chain if other.primitives == chain.primitives and (time := seconds(other)) is not None]
+    peers = [
+        time
+        for other in bench.by_chain
+        if other.primitives == chain.primitives and (time := seconds(other)) is not None
+    ]
     return f"{'*' if len(peers) > 1 and ours == min(peers) else ''}{ours * 1e6:,.1f}"
 
 
 def _facts(bench: Bench) -> list[str]:
     on_cpu = "these are CPU devices: the times say nothing about links" if bench.machine.platform == "cpu" else ""
     return [fact for fact in (on_cpu, _link(bench), _combined(bench), *_missing(bench), *_unfitted(bench)) if fact] + [
-        "alpha, beta: t = steps alpha + bytes / beta, steps and bytes as the algorithm states them; least squares of relative errors; "
+        "alpha, beta: t = steps alpha + bytes / beta, steps and bytes as the algorithm states them; least squares of "
+        "relative errors; "
         "'line off by' and 'two lines' are medians",
         f"method: {bench.method}",
         *([] if bench.estimated else [f"launch of an empty program: {bench.launch_s * 1e6:.0f} us"]),
@@ -119,18 +137,27 @@ def _facts(bench: Bench) -> list[str]:
 
 
 def _link(bench: Bench) -> str:
-    return f"link: {bench.link.name}, {scaled(int(bench.link.value), 'B/s')} one way ({bench.link.source})" if bench.link else ""
+    return (
+        f"link: {bench.link.name}, {scaled(int(bench.link.value), 'B/s')} one way ({bench.link.source})"
+        if bench.link
+        else ""
+    )
 
 
 def _combined(bench: Bench) -> str:
-    chains = [str(chain) for chain, entries in bench.by_chain.items() if any(e.messages < e.messages_stated for e in entries)]
+    chains = [
+        str(chain) for chain, entries in bench.by_chain.items() if any(e.messages < e.messages_stated for e in entries)
+    ]
     return f"XLA put several messages into one in: {', '.join(chains)}" if chains else ""
 
 
 def _missing(bench: Bench) -> list[str]:
     """A line a chain, with the reason of its first size."""
     firsts = {str(entry.chain): entry for entry in reversed(bench.left_out)}
-    sizes = {name: [size_text(entry.payload_bytes) for entry in bench.left_out if str(entry.chain) == name] for name in firsts}
+    sizes = {
+        name: [size_text(entry.payload_bytes) for entry in bench.left_out if str(entry.chain) == name]
+        for name in firsts
+    }
     return [f"left out: {name} at {', '.join(sizes[name])}: {entry.why}" for name, entry in firsts.items()]
 
 

@@ -1,4 +1,5 @@
-"""The register of the book for people: its chapters, a formula and its value, what is wrong in it, and what decides its claims."""
+"""The register of the book for people: its chapters, a formula and its value, what is wrong in it, and what decides its
+claims."""
 
 from __future__ import annotations
 
@@ -48,19 +49,24 @@ def page(what: str | None, settings: Sequence[tuple[str, str]], errata: bool, co
     """The page for a chapter, an id, words, or everything.
 
     Raises:
-      Unusable: no such chapter or formula, options that do not go together, a value that the formula refuses, or a register that cannot be read.
+      Unusable: no such chapter or formula, options that do not go together, a value that the formula refuses, or a
+        register that cannot be read.
     """
     parts = _parts()
     formulas = _sorted(formula for part in parts for formula in part.formulas)
     formula, chapter = _found(what, formulas)
-    if errata and coverage or formula and (errata or coverage):
-        raise Unusable("--errata and --coverage are two pages, each of a chapter or of the whole book; ask for one of them")
+    if (errata and coverage) or (formula and (errata or coverage)):
+        raise Unusable(
+            "--errata and --coverage are two pages, each of a chapter or of the whole book; ask for one of them"
+        )
     if formula:
         return answer_page(formula, _once(settings)) if settings else formula_page(formula)
     if settings:
         raise Unusable("--set goes with the id of a formula, such as lab book ch12.ring --set p=64")
     if what:
-        formulas = [formula for formula in formulas if formula.chapter == chapter] if chapter else _mentioning(what, formulas)
+        formulas = (
+            [formula for formula in formulas if formula.chapter == chapter] if chapter else _mentioning(what, formulas)
+        )
     if errata:
         return errata_page(formulas)
     if coverage:
@@ -82,7 +88,9 @@ def _found(what: str | None, formulas: Sequence[Formula]) -> tuple[Formula | Non
     ids = {formula.id: formula for formula in formulas}
     # `A` is an appendix and `a7` a formula of the quick tables: as it stands, before any other spelling.
     spelled = {id.lower(): formula for id, formula in ids.items()}
-    chapters = {f"{ch}{zeros}{name.lower()}": name for name in CHAPTERS for ch in ("", "ch", "ch.") for zeros in ("", "0")}
+    chapters = {
+        f"{ch}{zeros}{name.lower()}": name for name in CHAPTERS for ch in ("", "ch", "ch.") for zeros in ("", "0")
+    }
     return spelled.get(what.lower()), chapters.get(what.lower().replace(" ", ""))
 
 
@@ -92,6 +100,7 @@ def _mentioning(words: str, formulas: Sequence[Formula]) -> list[Formula]:
     Raises:
       Unusable: nothing has.
     """
+
     def holding(text: Callable[[Formula], str]) -> list[Formula]:
         return [formula for formula in formulas if all(word in text(formula).lower() for word in words.lower().split())]
 
@@ -103,14 +112,18 @@ def _mentioning(words: str, formulas: Sequence[Formula]) -> list[Formula]:
 
 def _once(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
     if doubled := [name for name, times in Counter(name for name, _ in settings).items() if times > 1]:
-        raise Unusable(f"--set {doubled[0]} is given twice; several values are a sweep, such as --set {doubled[0]}=2,4,8")
+        raise Unusable(
+            f"--set {doubled[0]} is given twice; several values are a sweep, such as --set {doubled[0]}=2,4,8"
+        )
     return dict(settings)
 
 
 def chapters_page(formulas: Sequence[Formula]) -> Page:
     """A row a chapter: how many entries there are, of each verdict."""
     rows = [(name, [formula for formula in formulas if formula.chapter == name]) for name in CHAPTERS]
-    counted = [{"chapter": name, "about": CHAPTERS[name], "formulas": len(of), **_verdicts(of)} for name, of in rows if of]
+    counted = [
+        {"chapter": name, "about": CHAPTERS[name], "formulas": len(of), **_verdicts(of)} for name, of in rows if of
+    ]
     columns = [
         Column(heading, tuple(f"{row[heading]}" for row in counted), is_number=heading not in ("chapter", "about"))
         for heading in ("chapter", "about", "formulas", *VERDICTS)
@@ -120,7 +133,10 @@ def chapters_page(formulas: Sequence[Formula]) -> Page:
 
 def chapter_page(formulas: Sequence[Formula]) -> Page:
     """A row a formula, and how many are right."""
-    rows = [(formula.id, formula.title, formula.verdict, formula.kind, "yes" if formula.function else "") for formula in formulas]
+    rows = [
+        (formula.id, formula.title, formula.verdict, formula.kind, "yes" if formula.function else "")
+        for formula in formulas
+    ]
     counted = ", ".join(f"{count} {verdict}" for verdict, count in _verdicts(formulas).items())
     text = f"{rows_text(('id', 'title', 'verdict', 'decided by', 'runs'), rows)}\n\n{len(rows)} entries: {counted}"
     return Page(text, {"formulas": [to_json(formula) for formula in formulas]})
@@ -128,9 +144,17 @@ def chapter_page(formulas: Sequence[Formula]) -> Page:
 
 def formula_page(formula: Formula) -> Page:
     """All that the register says of one formula, and how to evaluate it."""
-    lines = [f"{formula.id}: {formula.title} (chapter {formula.chapter})", *_said(formula), f"evidence  {', '.join(formula.evidence)}"]
+    lines = [
+        f"{formula.id}: {formula.title} (chapter {formula.chapter})",
+        *_said(formula),
+        f"evidence  {', '.join(formula.evidence)}",
+    ]
     if formula.function:
-        lines += ["", f"{formula.function} [{formula.unit or '1'}]", *(f"  {line}" for line in inspect.getdoc(formula.call).splitlines())]
+        lines += [
+            "",
+            f"{formula.function} [{formula.unit or '1'}]",
+            *(f"  {line}" for line in inspect.getdoc(formula.call).splitlines()),
+        ]
         lines += ["", "arguments", *(f"  {line}" for line in _arguments(formula))]
     if formula.worked:
         lines += ["", "worked numbers", *(f"  {_worked_text(formula, number)}" for number in formula.worked)]
@@ -138,9 +162,12 @@ def formula_page(formula: Formula) -> Page:
 
 
 def answer_page(formula: Formula, settings: Mapping[str, str]) -> Page:
-    """The formula's value for these settings, with how far it can be trusted; a table where settings have several values."""
+    """The formula's value for these settings, with how far it can be trusted; a table where settings have several
+    values."""
     try:
-        points = [{name: parse(name, text) for name, text in point.items()} for point in swept(named(formula, settings))]
+        points = [
+            {name: parse(name, text) for name, text in point.items()} for point in swept(named(formula, settings))
+        ]
         values = [evaluate(formula, point) for point in points]
     except ValueError as error:
         raise Unusable(str(error)) from error
@@ -155,15 +182,25 @@ def answer_page(formula: Formula, settings: Mapping[str, str]) -> Page:
 
 def _one_answer(formula: Formula, value: Any, used: Mapping[str, Any]) -> list[str]:
     given = _given(used)
-    return [f"{number_text(value, formula.unit)}{_longer(value, formula.unit)}   {_headline(formula)}{f', for {given}' if given else ''}"]
+    return [
+        f"{number_text(value, formula.unit)}{_longer(value, formula.unit)}   "
+        f"{_headline(formula)}{f', for {given}' if given else ''}"
+    ]
 
 
 def _sweep(formula: Formula, values: Sequence[Any], used: Sequence[Mapping[str, Any]]) -> list[str]:
     """A row a point: what varies and the value; what does not stands above."""
     varied = [name for name in used[0] if any(point[name] != used[0][name] for point in used)]
     given = _given({name: value for name, value in used[0].items() if name not in varied})
-    columns = [Column(name, tuple(number_text(point[name], unit_of(name)) for point in used), is_number=True) for name in varied]
-    value = Column("value", tuple(f"{number_text(value, formula.unit)}{_longer(value, formula.unit)}" for value in values), is_number=True)
+    columns = [
+        Column(name, tuple(number_text(point[name], unit_of(name)) for point in used), is_number=True)
+        for name in varied
+    ]
+    value = Column(
+        "value",
+        tuple(f"{number_text(value, formula.unit)}{_longer(value, formula.unit)}" for value in values),
+        is_number=True,
+    )
     return [f"{_headline(formula)}{f', for {given}' if given else ''}", "", columns_text([*columns, value]), ""]
 
 
@@ -176,13 +213,24 @@ def _given(used: Mapping[str, Any]) -> str:
 
 
 def errata_page(formulas: Iterable[Formula]) -> Page:
-    """What is wrong in the book, worst first: what does not work as printed, numbers by how far they are off, then statements."""
-    wrong = sorted((formula for formula in formulas if formula.verdict == "wrong"), key=lambda formula: (not formula.fails, -(formula.severity or 0)))
+    """What is wrong in the book, worst first: what does not work as printed, numbers by how far they are off, then
+    statements."""
+    wrong = sorted(
+        (formula for formula in formulas if formula.verdict == "wrong"),
+        key=lambda formula: (not formula.fails, -(formula.severity or 0)),
+    )
     blocks = [
-        "\n".join([f"{_off_by(formula)}{formula.id}: {formula.title}", *(f"  {line}" for line in _said(formula)[:-1])]) for formula in wrong
+        "\n".join([f"{_off_by(formula)}{formula.id}: {formula.title}", *(f"  {line}" for line in _said(formula)[:-1])])
+        for formula in wrong
     ]
-    fail, off = sum(formula.fails for formula in wrong), sum(formula.severity is not None and not formula.fails for formula in wrong)
-    counted = f"{len(wrong)} entries are wrong: {fail} do not work as printed, {off} are off by a number, {len(wrong) - fail - off} are statements"
+    fail, off = (
+        sum(formula.fails for formula in wrong),
+        sum(formula.severity is not None and not formula.fails for formula in wrong),
+    )
+    counted = (
+        f"{len(wrong)} entries are wrong: {fail} do not work as printed, {off} are off by a number, "
+        f"{len(wrong) - fail - off} are statements"
+    )
     return Page("\n\n".join([*blocks, counted]), {"errata": [to_json(formula) for formula in wrong]})
 
 
@@ -194,22 +242,60 @@ def coverage_page(formulas: Sequence[Formula], parts: Sequence[Part]) -> Page:
         Column(heading, tuple(f"{row[heading]}" for row in counted), is_number=heading != "decided by")
         for heading in ("decided by", "entries", *VERDICTS)
     ]
-    undecided = [{"id": formula.id, "title": formula.title, "reason": formula.reason} for formula in formulas if formula.kind == "open"]
+    undecided = [
+        {"id": formula.id, "title": formula.title, "reason": formula.reason}
+        for formula in formulas
+        if formula.kind == "open"
+    ]
     left_out = [{"id": entry.id, "reason": entry.reason} for part in parts for entry in part.left_out]
     worked = sum(len(formula.worked) for formula in formulas)
     runs = len({formula.function for formula in formulas if formula.function})
-    lines = [columns_text(columns), "", f"{runs} functions, {worked} worked numbers", *_listed("open", undecided), *_listed("left out of the register", left_out)]
-    return Page("\n".join(lines), {"coverage": counted, "functions": runs, "worked": worked, "open": undecided, "left_out": left_out})
+    lines = [
+        columns_text(columns),
+        "",
+        f"{runs} functions, {worked} worked numbers",
+        *_listed("open", undecided),
+        *_listed("left out of the register", left_out),
+    ]
+    return Page(
+        "\n".join(lines),
+        {"coverage": counted, "functions": runs, "worked": worked, "open": undecided, "left_out": left_out},
+    )
 
 
 def _listed(heading: str, entries: Sequence[Mapping[str, str]]) -> list[str]:
-    return ["", f"{heading}: {len(entries)}", *(f"  {entry['id']}: {entry['reason']}" for entry in entries)] if entries else []
+    return (
+        ["", f"{heading}: {len(entries)}", *(f"  {entry['id']}: {entry['reason']}" for entry in entries)]
+        if entries
+        else []
+    )
 
 
 def to_json(formula: Formula) -> dict[str, Any]:
-    worked = [{"set": number.arguments, "gives": number.gives, "prints": number.prints, "is": number.says or None} for number in formula.worked]
-    told = ("id", "chapter", "title", "prints", "right", "verdict", "reason", "disputed", "function", "unit", "severity", "fails", "evidence", "kind", "catalogue")
-    arguments = [{"name": name, "unit": unit_of(name), "symbols": _letters(formula, name)} for name in formula.arguments]
+    worked = [
+        {"set": number.arguments, "gives": number.gives, "prints": number.prints, "is": number.says or None}
+        for number in formula.worked
+    ]
+    told = (
+        "id",
+        "chapter",
+        "title",
+        "prints",
+        "right",
+        "verdict",
+        "reason",
+        "disputed",
+        "function",
+        "unit",
+        "severity",
+        "fails",
+        "evidence",
+        "kind",
+        "catalogue",
+    )
+    arguments = [
+        {"name": name, "unit": unit_of(name), "symbols": _letters(formula, name)} for name in formula.arguments
+    ]
     return {**{name: getattr(formula, name) for name in told}, "arguments": arguments, "worked": worked}
 
 
@@ -228,7 +314,14 @@ def _longer(value: Any, unit: str) -> str:
     value = plain(value)
     if unit != "s" or not isinstance(value, (int, float)):
         return ""
-    return next((f" ({value / seconds:,.3g} {name})" for name, seconds in LONGER.items() if value >= 2 * seconds or value >= seconds > 3600), "")
+    return next(
+        (
+            f" ({value / seconds:,.3g} {name})"
+            for name, seconds in LONGER.items()
+            if value >= 2 * seconds or value >= seconds > 3600
+        ),
+        "",
+    )
 
 
 def plain(value: Any) -> Any:
@@ -248,7 +341,11 @@ def _said(formula: Formula) -> list[str]:
 
 
 def _decided(formula: Formula) -> str:
-    told = {"open": "nothing decides it", "calculated": "calculated only", "published": "as published: the source is named, nothing here computes it"}
+    told = {
+        "open": "nothing decides it",
+        "calculated": "calculated only",
+        "published": "as published: the source is named, nothing here computes it",
+    }
     return told.get(formula.kind, f"decided by: {formula.kind}")
 
 
@@ -263,7 +360,10 @@ def _off_by(formula: Formula) -> str:
 def _arguments(formula: Formula) -> list[str]:
     units = [unit_of(name) for name in formula.arguments]
     defaults = ["" if default is inspect.Parameter.empty else f" = {default}" for default in formula.arguments.values()]
-    return [f"{name}{default}{f'  [{unit}]' if unit else ''}" for name, default, unit in zip(argument_names(formula), defaults, units, strict=True)]
+    return [
+        f"{name}{default}{f'  [{unit}]' if unit else ''}"
+        for name, default, unit in zip(argument_names(formula), defaults, units, strict=True)
+    ]
 
 
 def _letters(formula: Formula, argument: str) -> list[str]:
@@ -290,4 +390,8 @@ def _sorted(formulas: Iterable[Formula]) -> list[Formula]:
 def _unknown(what: str, ids: Iterable[str]) -> str:
     ids = list(ids)
     close = get_close_matches(what, [*ids, *CHAPTERS], 3)
-    return f"{what}: found no such chapter or formula, expected {' or '.join(close)}" if close else f"{what}: no such chapter or formula; see lab book"
+    return (
+        f"{what}: found no such chapter or formula, expected {' or '.join(close)}"
+        if close
+        else f"{what}: no such chapter or formula; see lab book"
+    )

@@ -11,7 +11,8 @@ from lab.report.tables import Column, columns_text
 
 
 def changes_text(before: Ledger, after: Ledger) -> str:
-    """A row a change, the largest first, what a step sends along the axes that changed, and in all; one line where nothing changed."""
+    """A row a change, the largest first, what a step sends along the axes that changed, and in all; one line where
+    nothing changed."""
     found = changes(before, after)
     sent = [_sent(ledger.split().totals()) for ledger in (before, after)]
     if not found:
@@ -23,7 +24,10 @@ def changes_text(before: Ledger, after: Ledger) -> str:
 def _along(rows: Sequence[Along]) -> list[Column]:
     return [
         Column("along", tuple(row.axes for row in rows)),
-        *(Column(f"wire {end}", tuple(bytes_text(getattr(row, end)) for row in rows), is_number=True) for end in ("before", "after")),
+        *(
+            Column(f"wire {end}", tuple(bytes_text(getattr(row, end)) for row in rows), is_number=True)
+            for end in ("before", "after")
+        ),
         Column("changed", tuple(map(_share, rows)), is_number=True),
     ]
 

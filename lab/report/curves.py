@@ -21,12 +21,23 @@ def training_text(trained: Trained) -> str:
     """The verdict, each curve, what failed, how the loss fell, and what the curves decide."""
     parameters = ", ".join(f"{name} {value}" for name, value in vars(trained.parameters).items())
     head = f"{trained.verdict}: {trained.training.name}, {trained.target}\n{parameters}"
-    return "\n\n".join((head, columns_text(curve_columns(trained.curves)), "\n".join([*words(trained), *map(claim_text, trained.claims)])))
+    return "\n\n".join(
+        (
+            head,
+            columns_text(curve_columns(trained.curves)),
+            "\n".join([*words(trained), *map(claim_text, trained.claims)]),
+        )
+    )
 
 
 def words(trained: Trained) -> list[str]:
     """What failed, where choices of experts tied, and how the loss fell."""
-    return [*(f"failed: {failure}" for failure in trained.failures), *_unsettled(trained.curves), *_ties(trained.curves), *_fall(trained)]
+    return [
+        *(f"failed: {failure}" for failure in trained.failures),
+        *_unsettled(trained.curves),
+        *_ties(trained.curves),
+        *_fall(trained),
+    ]
 
 
 def curve_columns(curves: Sequence[Curve]) -> list[Column]:
@@ -35,7 +46,11 @@ def curve_columns(curves: Sequence[Curve]) -> list[Column]:
         Column("layout", tuple(curve.layout for curve in curves)),
         Column("style", tuple(curve.style for curve in curves)),
         Column("mesh", tuple(",".join(f"{name}={size}" for name, size in curve.mesh.items()) for curve in curves)),
-        Column("last loss", tuple(f"{curve.losses[-1]:.6f}" if curve.losses.size else "" for curve in curves), is_number=True),
+        Column(
+            "last loss",
+            tuple(f"{curve.losses[-1]:.6f}" if curve.losses.size else "" for curve in curves),
+            is_number=True,
+        ),
         Column("worst relative\nerror", tuple(f"{curve.worst_relative_error:.1e}" for curve in curves), is_number=True),
         Column("compile\n[s]", tuple(f"{curve.seconds.get('compile', 0):.1f}" for curve in curves), is_number=True),
         Column("steps\n[s]", tuple(f"{curve.seconds.get('steps', 0):.1f}" for curve in curves), is_number=True),
@@ -43,18 +58,29 @@ def curve_columns(curves: Sequence[Curve]) -> list[Column]:
 
 
 def _unsettled(curves: Sequence[Curve]) -> list[str]:
-    return [f"{curve.layout} {curve.style}: {trouble}" for curve in curves if curve.settlement for trouble in unsettled(curve.settlement)]
+    return [
+        f"{curve.layout} {curve.style}: {trouble}"
+        for curve in curves
+        if curve.settlement
+        for trouble in unsettled(curve.settlement)
+    ]
 
 
 def _ties(curves: Sequence[Curve]) -> list[str]:
-    return [f"{curve.layout} {curve.style}: {' and '.join(map(str, curve.ties))}; held against one device that chose so" for curve in curves if curve.ties]
+    return [
+        f"{curve.layout} {curve.style}: {' and '.join(map(str, curve.ties))}; held against one device that chose so"
+        for curve in curves
+        if curve.ties
+    ]
 
 
 def _fall(trained: Trained) -> list[str]:
     alone, steps = trained.alone, trained.parameters.steps
     return [
-        f"one device: the loss is {trained.start:.3f} at first and {trained.end:.3f} over the last tenth of {steps} steps; "
+        f"one device: the loss is {trained.start:.3f} at first and {trained.end:.3f} over the last tenth of {steps} "
+        "steps; "
         f"guessing bytes by how often they occur costs {trained.guessing:.3f}",
-        f"float32: other orders of the sequences move that curve by {alone.moved[0]:.1e} at the first step and by {alone.moved.max():.1e} at most; "
+        f"float32: other orders of the sequences move that curve by {alone.moved[0]:.1e} at the first step and by "
+        f"{alone.moved.max():.1e} at most; "
         f"tolerance {alone.tolerances[0]:.1e} at first and {alone.tolerance:.1e} in the end",
     ]

@@ -32,11 +32,15 @@ def evidence(finding: Finding) -> str:
     told = [
         finding.origin,
         f"over {', '.join(finding.axes)}" if finding.axes else None,
-        None if not finding.transfers else f"{totals.executions:,} x a step" if known else "as often as a loop runs, which is not known",
-        f"{exact(totals.payload_bytes)} B payload, {exact(totals.wire_bytes)} B on the wire of a device" if finding.transfers and known else None,
+        None
+        if not finding.transfers
+        else f"{totals.executions:,} x a step"
+        if known
+        else "as often as a loop runs, which is not known",
+        f"{exact(totals.payload_bytes)} B payload, {exact(totals.wire_bytes)} B on the wire of a device"
+        if finding.transfers and known
+        else None,
         f"{bytes_text(finding.memory_bytes)} of memory" if finding.memory_bytes else None,
         f"at least {finding.seconds * 1e6:.3g} us" if finding.seconds else None,
     ]
     return ", ".join(part for part in told if part)
-
-

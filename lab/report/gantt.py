@@ -1,4 +1,5 @@
-"""The Gantt chart of a pipeline's schedule: a row a stage, a box a task, with its micro-batch's number where that fits."""
+"""The Gantt chart of a pipeline's schedule: a row a stage, a box a task, with its micro-batch's number where that
+fits."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Gantt:
 
     Attributes:
       schedule: gpipe, 1f1b, interleaved, zb_h1, zb_h2 or dual_pipe.
-      chunks: of a stage, where the schedule is interleaved; a later chunk's boxes are lighter, and say which after a point.
+      chunks: of a stage, where the schedule is interleaved; a later chunk's boxes are lighter, and say which after a
+        point.
       forward, backward, weight, transfer: times of one chunk of one micro-batch, `backward` to the input's gradient.
     """
 
@@ -55,12 +57,16 @@ class Gantt:
 def _check_boxes(schedule: Schedule) -> None:
     """Raises Unusable for more than can be drawn."""
     if (boxes := sum(len(task.parts) for order in schedule.orders for task in order)) > MOST_BOXES:
-        found = f"stages={schedule.stages}, micro_batches={schedule.micro_batches} and {schedule.chunks} chunks are {boxes:,} boxes"
+        found = (
+            f"stages={schedule.stages}, micro_batches={schedule.micro_batches} and {schedule.chunks} chunks are "
+            f"{boxes:,} boxes"
+        )
         raise Unusable(f"{schedule.name}: {found}; expected {MOST_BOXES:,} at most, to be drawn in seconds")
 
 
 def gantt(timeline: Timeline) -> Figure:
-    """A schedule as it runs; in a box of two halves a forward and a backward overlap, and lighter ones belong to later chunks or to the other direction."""
+    """A schedule as it runs; in a box of two halves a forward and a backward overlap, and lighter ones belong to later
+    chunks or to the other direction."""
     schedule = timeline.schedule
     figure, panel = empty_panel(_title(timeline), "time", "stage")
     inches, numbered = _width(timeline)
@@ -70,12 +76,18 @@ def gantt(timeline: Timeline) -> Figure:
     for stage, row in enumerate(timeline.rows):
         for span in row:
             _draw(panel, schedule, stage, span, is_numbered=span.end - span.start >= numbered)
-    figure.legend(handles=_legend(schedule), frameon=False, ncols=2 if schedule.splits_backward and schedule.chunks > 1 else 3, loc="outside lower center")
+    figure.legend(
+        handles=_legend(schedule),
+        frameon=False,
+        ncols=2 if schedule.splits_backward and schedule.chunks > 1 else 3,
+        loc="outside lower center",
+    )
     return figure
 
 
 def _width(timeline: Timeline) -> tuple[float, float]:
-    """Of the panel in inches: every box is to have its number, if that makes it no wider than a page; and the shortest time that then has one."""
+    """Of the panel in inches: every box is to have its number, if that makes it no wider than a page; and the shortest
+    time that then has one."""
     spans = [span for row in timeline.rows for span in row if span.end > span.start]
     number = INCHES_A_LETTER * max(len(_label(timeline.schedule, part)) for span in spans for part in span.task.parts)
     wanted = number * timeline.makespan / min(span.end - span.start for span in spans)
@@ -97,10 +109,20 @@ def _draw(panel: Panel, schedule: Schedule, stage: int, span: Span, is_numbered:
         (colour, ink), white = COLOURS[part.work], _white(part.chunk, schedule)
         height = HEIGHT / len(parts)
         top = stage - HEIGHT / 2 + turn * height
-        panel.broken_barh([(span.start, width)], (top, height), facecolor=_lighter(colour, white), edgecolor="white", linewidth=0.5)
+        panel.broken_barh(
+            [(span.start, width)], (top, height), facecolor=_lighter(colour, white), edgecolor="white", linewidth=0.5
+        )
         if is_numbered:
             ink, size = "black" if 2 * white >= LIGHTEST else ink, 7 if len(parts) == 1 else 5
-            panel.text(span.start + width / 2, top + height / 2, _label(schedule, part), color=ink, size=size, ha="center", va="center")
+            panel.text(
+                span.start + width / 2,
+                top + height / 2,
+                _label(schedule, part),
+                color=ink,
+                size=size,
+                ha="center",
+                va="center",
+            )
 
 
 def _white(chunk: int, schedule: Schedule) -> float:

@@ -27,7 +27,11 @@ def memory_text(result: Result) -> str:
     terms = {name: size for name, size in result.held.items() if size} | {"peak": total}
     rows = [(name, size, planned.get(name)) for name, size in terms.items()]
     padding = memory.padding if memory else 0
-    notes = *_padding(padding), *_room(result.target, planned.get("peak") or total), *_away(result.target, total + padding, planned.get("peak"))
+    notes = (
+        *_padding(padding),
+        *_room(result.target, planned.get("peak") or total),
+        *_away(result.target, total + padding, planned.get("peak")),
+    )
     return "\n".join([columns_text(_columns(rows)), *notes])
 
 
@@ -61,4 +65,8 @@ def _away(target: str, total: int, planned: int | None) -> list[str]:
     whose = [OF_GPUS] if parse_target(target).platform == "tpu" else []
     if planned is None:
         return whose
-    return [*whose, f"XLA's plan is {abs(planned / total - 1):.1%} {'above' if planned > total else 'below'} the sum of the terms and the padding"]
+    return [
+        *whose,
+        f"XLA's plan is {abs(planned / total - 1):.1%} {'above' if planned > total else 'below'} the sum of the "
+        "terms and the padding",
+    ]

@@ -1,4 +1,5 @@
-"""Pictures of formulas and of programs, as matplotlib figures: each a few parameters and `figure()`. A notebook shows them after `%matplotlib inline`."""
+"""Pictures of formulas and of programs, as matplotlib figures: each a few parameters and `figure()`. A notebook shows
+them after `%matplotlib inline`."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ SLOW_LINKS = ("network", "dcn")
 
 @dataclass(frozen=True)
 class Roofline:
-    """What bounds a program's FLOP/s: its chip, its memory, and each link by FLOPs over the bytes that cross it (Ch. 2, `ch02.ext_roofline`).
+    """What bounds a program's FLOP/s: its chip, its memory, and each link by FLOPs over the bytes that cross it (Ch. 2,
+    `ch02.ext_roofline`).
 
     Attributes:
       chip: of `meshes/hardware.toml`.
@@ -74,7 +76,8 @@ class Roofline:
 
 @dataclass(frozen=True)
 class ModelState:
-    """What a device holds between steps, by ZeRO stage (Ch. 20, `ch20.stage_memory`): bf16 with float32 master weights and Adam's moments.
+    """What a device holds between steps, by ZeRO stage (Ch. 20, `ch20.stage_memory`): bf16 with float32 master weights
+    and Adam's moments.
 
     Attributes:
       model: of `lab.zoo`.
@@ -94,7 +97,10 @@ class ModelState:
             ("gradients", ORANGE, {"weight_bytes": 0, "master_bytes": 0, "moment_bytes": 0}),
             ("master weights and moments", GREEN, {"weight_bytes": 0, "gradient_bytes": 0}),
         ):
-            held = [float(model_state_bytes(model(self.model).parameters, self.ranks, stage, **sizes)) / 1e9 for stage in range(4)]
+            held = [
+                float(model_state_bytes(model(self.model).parameters, self.ranks, stage, **sizes)) / 1e9
+                for stage in range(4)
+            ]
             panel.bar(stages, held, 0.6, bottom, color=colour, label=what)
             bottom += held
         for x, total in enumerate(bottom):
@@ -109,7 +115,8 @@ class ModelState:
 
 @dataclass(frozen=True)
 class MessageTimes:
-    """All-reduce algorithms in the alpha-beta model (Ch. 12): below a size trees and doubling win, above it what sends 2(P-1)/P of the buffer."""
+    """All-reduce algorithms in the alpha-beta model (Ch. 12): below a size trees and doubling win, above it what sends
+    2(P-1)/P of the buffer."""
 
     ranks: int = 64
     alpha_s: float = 5e-6
@@ -128,7 +135,9 @@ class MessageTimes:
             ("halving and doubling", RED, "--"): halving_doubling_all_reduce_s,
         }
         for (name, colour, dashes), seconds in algorithms.items():
-            panel.plot(sizes, seconds(sizes, self.ranks, self.alpha_s, self.bytes_per_s), dashes, color=colour, label=name)
+            panel.plot(
+                sizes, seconds(sizes, self.ranks, self.alpha_s, self.bytes_per_s), dashes, color=colour, label=name
+            )
         panel.plot(sizes, 2 * sizes / self.bytes_per_s, ":", color=GREY, label="twice the buffer at the link's rate")
         panel.set_ylim(bottom=self.alpha_s)
         panel.legend(frameon=False)
@@ -137,7 +146,8 @@ class MessageTimes:
 
 @dataclass(frozen=True)
 class Loss:
-    """Loss against compute of models of a size, and the least loss that a compute reaches (Ch. 7, `ch07.additive`, `ch07.optimum`).
+    """Loss against compute of models of a size, and the least loss that a compute reaches (Ch. 7, `ch07.additive`,
+    `ch07.optimum`).
 
     Attributes:
       fit: of `lab.book.loss`: hoffmann or besiroglu.
@@ -151,12 +161,23 @@ class Loss:
 
     def figure(self) -> Figure:
         positive(least_parameters=self.least_parameters, most_parameters=self.most_parameters, sizes=self.sizes)
-        figure, panel = empty_panel(f"models trained on 1 to 1000 tokens a parameter, {self.fit} fit", "training FLOPs", "loss [nats a token]", log=True)
+        figure, panel = empty_panel(
+            f"models trained on 1 to 1000 tokens a parameter, {self.fit} fit",
+            "training FLOPs",
+            "loss [nats a token]",
+            log=True,
+        )
         models = np.geomspace(self.least_parameters, self.most_parameters, self.sizes)
         for parameters, shade in zip(models, np.linspace(0.3, 1, self.sizes), strict=True):
             tokens = np.geomspace(parameters, 1000 * parameters, 100)
             name = f"{scaled(parameters, ' parameters')}"
-            panel.plot(training_flops(parameters, tokens), additive_loss(parameters, tokens, self.fit), color=BLUE, alpha=shade, label=name)
+            panel.plot(
+                training_flops(parameters, tokens),
+                additive_loss(parameters, tokens, self.fit),
+                color=BLUE,
+                alpha=shade,
+                label=name,
+            )
         flops = np.geomspace(training_flops(models[0], models[0]), training_flops(models[-1], 1000 * models[-1]), 200)
         least = additive_loss(optimal_parameters(flops, self.fit), optimal_tokens(flops, self.fit), self.fit)
         panel.plot(flops, least, "--", color=RED, label="the best size for this compute")
@@ -198,13 +219,16 @@ def _training(source: str) -> Mapping[str, Any]:
 
 
 def curves(training: Mapping[str, Any]) -> Figure:
-    """Above the losses of all layouts and styles, over a broad line for one device's; below their relative distance from it.
+    """Above the losses of all layouts and styles, over a broad line for one device's; below their relative distance
+    from it.
 
     Args:
       training: the JSON of a `lab.harness.decoder.training.Trained`.
     """
     trained = [curve for curve in training["curves"] if curve["losses"]]
-    figure, above = empty_panel(f"{len(trained)} trainings and one device, {training['target']}", "", "loss [nats a byte]")
+    figure, above = empty_panel(
+        f"{len(trained)} trainings and one device, {training['target']}", "", "loss [nats a byte]"
+    )
     figure.set_size_inches(10, 6)
     above_part, below_part = figure.add_gridspec(2, 1, height_ratios=(3, 2))
     above.set_subplotspec(above_part)
@@ -221,8 +245,16 @@ def _draw_losses(panel: Panel, training: Mapping[str, Any], trained: Sequence[Ma
     panel.plot(np.array(training["one_device"]["losses"], float), color="#CCCCCC", linewidth=7, label="one device")
     for curve, colour in zip(trained, _colours(trained), strict=True):
         dashes, _ = STYLES[curve["style"]]
-        panel.plot(np.array(curve["losses"], float), dashes, color=colour, linewidth=1, label=f"{curve['layout']}, {curve['style']}")
-    panel.axhline(training["guessing_by_frequency"], linestyle="--", color=GREY, linewidth=1, label="guessing by frequency")
+        panel.plot(
+            np.array(curve["losses"], float),
+            dashes,
+            color=colour,
+            linewidth=1,
+            label=f"{curve['layout']}, {curve['style']}",
+        )
+    panel.axhline(
+        training["guessing_by_frequency"], linestyle="--", color=GREY, linewidth=1, label="guessing by frequency"
+    )
 
 
 def _draw_distances(panel: Panel, training: Mapping[str, Any], trained: Sequence[Mapping[str, Any]]) -> None:
@@ -231,7 +263,9 @@ def _draw_distances(panel: Panel, training: Mapping[str, Any], trained: Sequence
         _, marker = STYLES[curve["style"]]
         panel.plot(np.abs(np.array(curve["losses"], float) / alone - 1), marker, color=colour, markersize=3)
     panel.plot(tolerances, "--", color=RED, linewidth=1)
-    panel.annotate(f"tolerance {tolerances[0]:.1e}", (0, tolerances[0]), (0, -3), textcoords="offset points", va="top", color=RED)
+    panel.annotate(
+        f"tolerance {tolerances[0]:.1e}", (0, tolerances[0]), (0, -3), textcoords="offset points", va="top", color=RED
+    )
     # Linear below the rounding of a float32, so that equal losses are shown too.
     panel.set_yscale("symlog", linthresh=1e-7)
     panel.set_ylim(bottom=-1e-8)
@@ -244,7 +278,8 @@ def _colours(trained: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> Figure:
-    """The chip's roofs, and for each ledger a point on the roof of every link that it uses: its FLOPs over the wire bytes of that link.
+    """The chip's roofs, and for each ledger a point on the roof of every link that it uses: its FLOPs over the wire
+    bytes of that link.
 
     Raises:
       Unusable: the chip has no rate for the dtype, or a ledger counts no FLOPs.
@@ -253,17 +288,38 @@ def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> F
         raise Unusable(f"{of.name} has no rate for {dtype!r}; it has {', '.join(of.flops_per_s)}")
     peak = of.flops_per_s[dtype].value
     figure, panel = empty_panel(f"{of.name}, {dtype}", "FLOPs for each byte that crosses", "FLOP/s at most", log=True)
-    roofs = {"memory": (of.memory_bytes_per_s.value, BLUE), of.fast.name: (of.fast.value, GREEN), of.slow.name: (of.slow.value, ORANGE)}
-    widest = max([100 * ridge(peak, of.slow.value), *(10 * at for ledger in ledgers for at, _ in _intensities(ledger, of).values())])
+    roofs = {
+        "memory": (of.memory_bytes_per_s.value, BLUE),
+        of.fast.name: (of.fast.value, GREEN),
+        of.slow.name: (of.slow.value, ORANGE),
+    }
+    widest = max(
+        [
+            100 * ridge(peak, of.slow.value),
+            *(10 * at for ledger in ledgers for at, _ in _intensities(ledger, of).values()),
+        ]
+    )
     intensity = np.logspace(0, np.log10(widest), 400)
     for name, (bytes_per_s, colour) in roofs.items():
-        panel.plot(intensity, attainable_flops_per_s(peak, bytes_per_s, intensity), color=colour, label=f"{name}, {bytes_per_s / 1e9:,.4g} GB/s")
-    panel.annotate(f"{peak / 1e12:,.4g} TFLOP/s", (widest, peak), (0, 4), textcoords="offset points", ha="right", va="bottom")
+        panel.plot(
+            intensity,
+            attainable_flops_per_s(peak, bytes_per_s, intensity),
+            color=colour,
+            label=f"{name}, {bytes_per_s / 1e9:,.4g} GB/s",
+        )
+    panel.annotate(
+        f"{peak / 1e12:,.4g} TFLOP/s", (widest, peak), (0, 4), textcoords="offset points", ha="right", va="bottom"
+    )
     for ledger, marker in zip(ledgers, cycle("osD^v<>")):
         for link, (at, bytes_per_s) in _intensities(ledger, of).items():
             bound = attainable_flops_per_s(peak, bytes_per_s, at)
-            said = f"{Path(ledger.source).name or 'program'}, {link}: {scaled(at, 'FLOP/B')}, at most {100 * bound / peak:.3g} % of peak"
-            panel.plot(at, bound, marker, color=roofs[link][1], markeredgecolor="black", markersize=9, linestyle="", label=said)
+            said = (
+                f"{Path(ledger.source).name or 'program'}, {link}: {scaled(at, 'FLOP/B')}, at most "
+                f"{100 * bound / peak:.3g} % of peak"
+            )
+            panel.plot(
+                at, bound, marker, color=roofs[link][1], markeredgecolor="black", markersize=9, linestyle="", label=said
+            )
     panel.set_ylim(roofs[of.slow.name][0], 3 * peak)
     panel.legend(loc="lower right")
     return figure
@@ -272,9 +328,19 @@ def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> F
 def _intensities(ledger: Ledger, of: Chip) -> dict[str, tuple[float, float]]:
     """Link to (FLOPs a wire byte, its bytes a second); transfers of unknown link count as inside a domain."""
     if not ledger.flops:
-        raise Unusable(f"{ledger.source or 'this program'} counts no FLOPs, so it has no place on a roofline; it needs a matrix product")
-    sent = {link: Totals.of(t for t in ledger.transfers if (t.link in SLOW_LINKS) == is_slow) for is_slow, link in ((False, of.fast), (True, of.slow))}
-    return {link.name: (ledger.flops / float(total.wire_bytes), link.value) for link, total in sent.items() if total.wire_bytes}
+        raise Unusable(
+            f"{ledger.source or 'this program'} counts no FLOPs, so it has no place on a roofline; it needs a matrix "
+            "product"
+        )
+    sent = {
+        link: Totals.of(t for t in ledger.transfers if (t.link in SLOW_LINKS) == is_slow)
+        for is_slow, link in ((False, of.fast), (True, of.slow))
+    }
+    return {
+        link.name: (ledger.flops / float(total.wire_bytes), link.value)
+        for link, total in sent.items()
+        if total.wire_bytes
+    }
 
 
 Plot = Roofline | ModelState | MessageTimes | Loss | Curves | Gantt
@@ -291,12 +357,20 @@ PLOTS: dict[str, Callable[[], Plot]] = {
 
 def listed() -> list[dict[str, Any]]:
     """Each plot by name: what it shows, and its parameters with their defaults."""
-    return [{"name": name, "shows": inspect.getdoc(of).splitlines()[0], "set": asdict(of())} for name, of in PLOTS.items()]
+    return [
+        {"name": name, "shows": inspect.getdoc(of).splitlines()[0], "set": asdict(of())} for name, of in PLOTS.items()
+    ]
 
 
 def listed_text() -> str:
     """The same as a table."""
-    return rows_text(("plot", "shows", "--set"), [(row["name"], row["shows"], " ".join(map(_setting, *zip(*row["set"].items(), strict=True)))) for row in listed()])
+    return rows_text(
+        ("plot", "shows", "--set"),
+        [
+            (row["name"], row["shows"], " ".join(map(_setting, *zip(*row["set"].items(), strict=True))))
+            for row in listed()
+        ],
+    )
 
 
 def _setting(name: str, default: Any) -> str:

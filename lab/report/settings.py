@@ -1,4 +1,5 @@
-"""What `--set NAME=VALUE` says for a formula: a number, a number with a unit, a model or a chip by name, a list, or a word."""
+"""What `--set NAME=VALUE` says for a formula: a number, a number with a unit, a model or a chip by name, a list, or a
+word."""
 
 from __future__ import annotations
 
@@ -16,7 +17,15 @@ from lab.zoo import model
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18, "Z": 10**21}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _COUNTS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-_SECONDS = {"ns": Fraction(1, 10**9), "us": Fraction(1, 10**6), "ms": Fraction(1, 1000), "s": 1, "min": 60, "h": 3600, "d": 86400}
+_SECONDS = {
+    "ns": Fraction(1, 10**9),
+    "us": Fraction(1, 10**6),
+    "ms": Fraction(1, 1000),
+    "s": 1,
+    "min": 60,
+    "h": 3600,
+    "d": 86400,
+}
 
 
 def _prefixed(unit: str, *prefixes: dict[str, int]) -> dict[str, Fraction | int]:
@@ -39,7 +48,10 @@ _QUANTITIES = {
 
 
 # What a name stands for, by the end of an argument's name: its parameters, its rate for products in 16 bits.
-_NAMED = {"parameters": lambda name: model(name).parameters, "flops_per_s": lambda name: chip(name).flops_per_s["bf16"].value}
+_NAMED = {
+    "parameters": lambda name: model(name).parameters,
+    "flops_per_s": lambda name: chip(name).flops_per_s["bf16"].value,
+}
 
 
 def unit_of(argument: str) -> str:
@@ -48,7 +60,8 @@ def unit_of(argument: str) -> str:
 
 
 def parse(argument: str, text: str) -> Any:
-    """The value of an argument: `10e9`, `10GB`, `2us`, `[8, 8]`, `bf16`, `llama3-70b` for parameters, `h100` for FLOP/s.
+    """The value of an argument: `10e9`, `10GB`, `2us`, `[8, 8]`, `bf16`, `llama3-70b` for parameters, `h100` for
+    FLOP/s.
 
     Whole numbers are integers, so that bytes stay exact.
 
@@ -61,7 +74,9 @@ def parse(argument: str, text: str) -> Any:
     number, unit = found.groups()
     scales = _quantity(argument)[1]
     if unit and unit not in scales:
-        expected = f"a number or one with a unit of {', '.join(filter(None, scales))}" if scales else "a number without a unit"
+        expected = (
+            f"a number or one with a unit of {', '.join(filter(None, scales))}" if scales else "a number without a unit"
+        )
         raise Unusable(f"--set {argument}={text}: found the unit {unit!r}, expected {expected}")
     return _plain(Fraction(number.replace("_", "")) * (scales[unit] if unit else 1))
 

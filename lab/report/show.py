@@ -1,4 +1,5 @@
-"""What the lab's values print in a terminal and show in a notebook, by their type; `lab` registers this with `lab.core.display`."""
+"""What the lab's values print in a terminal and show in a notebook, by their type; `lab` registers this with
+`lab.core.display`."""
 
 from __future__ import annotations
 

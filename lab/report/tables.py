@@ -17,7 +17,8 @@ from rich.text import Text
 from lab.core.ledger import Ledger, Totals, Transfer, axes_label
 from lab.core.units import bytes_text, scaled
 
-# In a pipe nothing is folded: a line is as long as it is. A terminal narrower than this breaks lines itself, numbers stay whole.
+# In a pipe nothing is folded: a line is as long as it is. A terminal narrower than this breaks lines itself, numbers
+# stay whole.
 _PIPE_WIDTH, _NARROWEST = 10_000, 120
 _FOLDED = ("scope", "origin", "question", "how")
 
@@ -32,7 +33,8 @@ class Column:
 
 
 def ledger_text(ledger: Ledger) -> str:
-    """What a ledger holds: transfers alike in one row, the largest first, then totals by axes, FLOPs, memory and notes."""
+    """What a ledger holds: transfers alike in one row, the largest first, then totals by axes, FLOPs, memory and
+    notes."""
     parts = [headline(ledger)]
     if ledger.transfers:
         parts += [columns_text(transfer_columns(ledger)), columns_text(total_columns(ledger))]
@@ -78,7 +80,11 @@ def total_columns(ledger: Ledger) -> list[Column]:
         Column("total", tuple(axes for axes, _ in names)),
         Column("kind", tuple(kind for _, kind in names)),
         Column("executions", tuple(_executions(total) for total in totals), is_number=True),
-        Column("payload a step", tuple(at_least(total, bytes_text(total.payload_bytes)) for total in totals), is_number=True),
+        Column(
+            "payload a step",
+            tuple(at_least(total, bytes_text(total.payload_bytes)) for total in totals),
+            is_number=True,
+        ),
         Column("wire a step", tuple(at_least(total, bytes_text(total.wire_bytes)) for total in totals), is_number=True),
     ]
 
@@ -125,7 +131,15 @@ def _cell(cell: str) -> Text:
 
 def _likeness(transfer: Transfer) -> tuple[Transfer, bool]:
     """What transfers of one row have in common: all but what tells their places in the program apart."""
-    t = replace(transfer, scope=unnumbered(transfer.scope), executions=None, instruction=None, op_name=None, parts=(), groups=None)
+    t = replace(
+        transfer,
+        scope=unnumbered(transfer.scope),
+        executions=None,
+        instruction=None,
+        op_name=None,
+        parts=(),
+        groups=None,
+    )
     return t, transfer.executions is None
 
 

@@ -1,4 +1,5 @@
-"""Which device sends to which: the bytes of a ledger on the mesh it was compiled for, by device, or by host where devices are many."""
+"""Which device sends to which: the bytes of a ledger on the mesh it was compiled for, by device, or by host where
+devices are many."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class Traffic:
 
 
 def blocks(axes: Axes, domains: np.ndarray | None, domain: str) -> Blocks:
-    """One a device where they are at most `MOST`, else one a domain or a run of as many domains, or of devices, as it takes."""
+    """One a device where they are at most `MOST`, else one a domain or a run of as many domains, or of devices, as it
+    takes."""
     if axes.size > MOST and domains is not None and domains.max() > 0:
         return _runs(domains, domain)
     return _runs(np.arange(axes.size), "device")
@@ -60,7 +62,8 @@ def _runs(of: np.ndarray, unit: str) -> Blocks:
 def traffic(ledger: Ledger, axes: Axes, shown: Blocks) -> Traffic:
     """Adds up the transfers of a step.
 
-    A permute sends along its shift, an all_to_all as much to each member of its group, and all else around a ring in the mesh's order.
+    A permute sends along its shift, an all_to_all as much to each member of its group, and all else around a ring in
+    the mesh's order.
     """
     sent: Counter[tuple[tuple[str, ...], int | None]] = Counter()
     unplaced = Fraction(0)
@@ -77,7 +80,11 @@ def traffic(ledger: Ledger, axes: Axes, shown: Blocks) -> Traffic:
 
 
 def _is_placed(t: Transfer, axes: Axes) -> bool:
-    return t.axes is not None and set(t.axes) <= set(axes.names) and (t.kind is not Kind.COLLECTIVE_PERMUTE or t.shift is not None)
+    return (
+        t.axes is not None
+        and set(t.axes) <= set(axes.names)
+        and (t.kind is not Kind.COLLECTIVE_PERMUTE or t.shift is not None)
+    )
 
 
 def _shift(t: Transfer) -> int | None:
@@ -86,7 +93,8 @@ def _shift(t: Transfer) -> int | None:
 
 
 def _pairs(groups: np.ndarray, shift: int | None, shown: Blocks) -> np.ndarray:
-    """[blocks, blocks]: how many devices of one send to one of the other, each as one where it sends to all of its group."""
+    """[blocks, blocks]: how many devices of one send to one of the other, each as one where it sends to all of its
+    group."""
     pairs = np.zeros((shown.count, shown.count))
     if shift is not None:
         np.add.at(pairs, (shown.of[groups], shown.of[np.roll(groups, -shift, axis=1)]), 1)

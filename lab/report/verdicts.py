@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the summary: the transfers of a run that span the same axes. The run is named in its first line only."""
+    """One line of the summary: the transfers of a run that span the same axes. The run is named in its first line
+    only."""
 
     run: tuple[str, str, str, str, str]
     axes: str
@@ -31,7 +32,10 @@ class Line:
 
 def summary_text(results: Sequence[Result]) -> str:
     """One line for each run and set of axes, then what needs words, then a count of the verdicts."""
-    parts = [columns_text(_summary_columns(results)), *("\n".join(say(results)) for say in (explanations, _troubles, _closing))]
+    parts = [
+        columns_text(_summary_columns(results)),
+        *("\n".join(say(results)) for say in (explanations, _troubles, _closing)),
+    ]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -46,7 +50,14 @@ def result_text(result: Result) -> str:
     parameters = ", ".join(f"{name} {value}" for name, value in result.parameters.items())
     head = f"{result.verdict}: {result.experiment}, {result.style}, {result.target}, mesh {mesh}\n{parameters}"
     terms = columns_text(_term_columns(result.settlement.terms)) if result.settlement else ""
-    words = [*on_the_wire(result), *in_branches(result), *explanations([result]), *_troubles([result]), *_claims(result), *numerics_lines([result])]
+    words = [
+        *on_the_wire(result),
+        *in_branches(result),
+        *explanations([result]),
+        *_troubles([result]),
+        *_claims(result),
+        *numerics_lines([result]),
+    ]
     return "\n\n".join(part for part in (head, terms, memory_text(result), "\n".join(words)) if part)
 
 
@@ -112,7 +123,10 @@ def in_branches(result: Result) -> list[str]:
     """What the terms that are marked mean."""
     terms = result.settlement.terms if result.settlement else ()
     is_there = any(t.conditional for term in terms for t in _found(term))
-    return ["if taken: it stands in a branch; executions and bytes are those of a branch taken every time, the most that a device can send"] * is_there
+    return [
+        "if taken: it stands in a branch; executions and bytes are those of a branch taken every time, the most that "
+        "a device can send"
+    ] * is_there
 
 
 def on_the_wire(result: Result) -> list[str]:
@@ -120,7 +134,10 @@ def on_the_wire(result: Result) -> list[str]:
     if not (settled := result.settlement):
         return []
     columns = settled.foreseen_wire_bytes, settled.attributed_wire_bytes, settled.unexplained_wire_bytes
-    return ["wire bytes as compiled: {} as predicted, {} attributed, {} unexplained".format(*map(exact, columns)), *taken_by_size([result])]
+    return [
+        "wire bytes as compiled: {} as predicted, {} attributed, {} unexplained".format(*map(exact, columns)),
+        *taken_by_size([result]),
+    ]
 
 
 def taken_by_size(results: Iterable[Result]) -> list[str]:
@@ -162,13 +179,20 @@ def troubles_of(result: Result) -> list[str]:
 
 def unsettled(settlement: Settlement) -> list[str]:
     """Every term that is not there as predicted, every transfer that no term asks for."""
-    terms = [f"{t.status} {t.predicted.scope}: {t.explanation}" for t in settlement.terms if t.status in ("refuted", "missing")]
+    terms = [
+        f"{t.status} {t.predicted.scope}: {t.explanation}"
+        for t in settlement.terms
+        if t.status in ("refuted", "missing")
+    ]
     return terms + [f"unexplained {_transfer_text(t)}" for t in settlement.unexplained]
 
 
 def _transfer_text(transfer: Transfer) -> str:
     where = transfer.scope or transfer.instruction or "no scope"
-    return f"{transfer.executions} x {transfer.kind} over {axes_label(transfer)} of {transfer.payload_bytes:,} B {transfer.dtype} ({where})"
+    return (
+        f"{transfer.executions} x {transfer.kind} over {axes_label(transfer)} of {transfer.payload_bytes:,} B "
+        f"{transfer.dtype} ({where})"
+    )
 
 
 def _claims(result: Result) -> list[str]:
@@ -183,8 +207,16 @@ def claim_text(claim: Claim) -> str:
 
 def _closing(results: Sequence[Result]) -> list[str]:
     claims = Counter(outcome(claim) for result in results for claim in result.claims)
-    refuted = [f"{_name(result)}: {claim_text(claim)}" for result in results for claim in result.claims if claim.is_surprise]
-    return [*refuted, *numerics_lines(results), *taken_by_size(results), f"claims of the book: {tally(claims)}", count_text(results)]
+    refuted = [
+        f"{_name(result)}: {claim_text(claim)}" for result in results for claim in result.claims if claim.is_surprise
+    ]
+    return [
+        *refuted,
+        *numerics_lines(results),
+        *taken_by_size(results),
+        f"claims of the book: {tally(claims)}",
+        count_text(results),
+    ]
 
 
 def outcome(claim: Claim) -> str:
@@ -195,12 +227,19 @@ def count_text(results: Sequence[Result]) -> str:
     settled = [result.settlement for result in results if result.settlement]
     unexplained, missing = sum(len(s.unexplained) for s in settled), sum(len(s.missing) for s in settled)
     verdicts = Counter(str(result.verdict) for result in results)
-    return f"{counted(len(results), 'run')}: {tally(verdicts)}; {unexplained or 'nothing'} unexplained, {missing or 'nothing'} missing"
+    return (
+        f"{counted(len(results), 'run')}: {tally(verdicts)}; {unexplained or 'nothing'} unexplained, "
+        f"{missing or 'nothing'} missing"
+    )
 
 
 def numerics_lines(results: Iterable[Result]) -> list[str]:
     results = list(results)
-    unchecked = [f"{_name(result)}: its numbers are not checked, since at the small sizes of the check {result.unchecked}" for result in results if result.unchecked]
+    unchecked = [
+        f"{_name(result)}: its numbers are not checked, since at the small sizes of the check {result.unchecked}"
+        for result in results
+        if result.unchecked
+    ]
     checked = [result.numerics for result in results if result.numerics]
     if not checked:
         return unchecked

@@ -12,9 +12,11 @@ Left = tuple[Transfer, ...]
 
 
 def take(wanted: Transfer, left: Left) -> Left:
-    """As many executions as are wanted of transfers like it, those of its scope and phase, and with a name, first; () where there are fewer.
+    """As many executions as are wanted of transfers like it, those of its scope and phase, and with a name, first; ()
+    where there are fewer.
 
-    Alike are kind, axes, group size (but of permutes), dtype, payload, whether it always runs and whether it gathers, and the shift where one is wanted.
+    Alike are kind, axes, group size (but of permutes), dtype, payload, whether it always runs and whether it gathers,
+    and the shift where one is wanted.
     """
     taken = take_most(wanted, left)
     return taken if sum(t.executions for t in taken) == wanted.executions else ()
@@ -63,4 +65,12 @@ def _likeness(transfer: Transfer) -> tuple:
     axes = None if transfer.axes is None else frozenset(transfer.axes)
     # Of a permute the group is whatever chain its pairs make; its axes and its message say it all.
     group_size = None if transfer.kind is Kind.COLLECTIVE_PERMUTE else transfer.group_size
-    return transfer.kind, axes, group_size, transfer.dtype, transfer.payload_bytes, transfer.conditional, transfer.is_masked_gather
+    return (
+        transfer.kind,
+        axes,
+        group_size,
+        transfer.dtype,
+        transfer.payload_bytes,
+        transfer.conditional,
+        transfer.is_masked_gather,
+    )

@@ -1,4 +1,5 @@
-"""Layouts that did nothing: a program that runs, gives right numbers, and keeps or sums in full what was declared split."""
+"""Layouts that did nothing: a program that runs, gives right numbers, and keeps or sums in full what was declared
+split."""
 
 from __future__ import annotations
 
@@ -37,20 +38,36 @@ def not_split(state: Iterable[Held]) -> str | None:
         return None
     first, whole = large[0], prod(large[0].shape)
     holds = "all of it" if first.held == whole else f"{first.held:,} of its {whole:,} entries, not {first.declared:,}"
-    return f"{first.name} {list(first.shape)}, {first.when} by a step, is declared split over {_and(first.split_over)}, but each device holds {holds}{_others(large)}"
+    return (
+        f"{first.name} {list(first.shape)}, {first.when} by a step, is declared split over "
+        f"{_and(first.split_over)}, but each device holds {holds}{_others(large)}"
+    )
 
 
 def not_scattered(settlement: Settlement) -> str | None:
-    """The sentence on gradients that are summed in full where a scatter was predicted, and no behaviour of the compiler makes one of the other."""
-    full = [term for term in settlement.terms if _is_unmet_scatter(term) and any(_sums_in_full(term.predicted, t) for t in (*term.measured, *settlement.unexplained))]
+    """The sentence on gradients that are summed in full where a scatter was predicted, and no behaviour of the compiler
+    makes one of the other."""
+    full = [
+        term
+        for term in settlement.terms
+        if _is_unmet_scatter(term)
+        and any(_sums_in_full(term.predicted, t) for t in (*term.measured, *settlement.unexplained))
+    ]
     if not full:
         return None
     first = full[0].predicted
-    return f"the gradient of {first.scope} is declared scattered over {_and(first.axes or ())}, but each device sums all of it{_others(full)}"
+    return (
+        f"the gradient of {first.scope} is declared scattered over {_and(first.axes or ())}, but each device sums "
+        f"all of it{_others(full)}"
+    )
 
 
 def _is_unmet_scatter(term: Term) -> bool:
-    return term.predicted.kind is Kind.REDUCE_SCATTER and term.predicted.phase == "backward" and term.status in (Status.REFUTED, Status.MISSING)
+    return (
+        term.predicted.kind is Kind.REDUCE_SCATTER
+        and term.predicted.phase == "backward"
+        and term.status in (Status.REFUTED, Status.MISSING)
+    )
 
 
 def _sums_in_full(scatter: Transfer, found: Transfer) -> bool:

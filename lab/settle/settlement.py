@@ -1,7 +1,8 @@
 """Settles a predicted ledger with a measured one, term by term and to the byte.
 
-Both are split into single operands first. A transfer is known by kind, axes, dtype and payload; executions of equal ones are added
-up, since compilers peel, unroll and merge loops. Scopes only decide between terms that look alike: compilers lose names.
+Both are split into single operands first. A transfer is known by kind, axes, dtype and payload; executions of equal
+ones are added up, since compilers peel, unroll and merge loops. Scopes only decide between terms that look alike:
+compilers lose names.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Term:
     """One predicted transfer and what the compiled program does for it.
 
     Attributes:
-      measured: the transfers that carry it out; of a refuted term, those that stand in its place; () where there are none.
+      measured: the transfers that carry it out; of a refuted term, those that stand in its place; () where there are
+        none.
       explanation: the behaviours or the contradiction, in a sentence.
     """
 
@@ -54,7 +56,8 @@ class Term:
 
     @property
     def taken_by_size(self) -> tuple[Transfer, ...]:
-        """Transfers without a name, and with nothing around them that has one in the term's scope: axes, kind, phase and size alone speak for them."""
+        """Transfers without a name, and with nothing around them that has one in the term's scope: axes, kind, phase
+        and size alone speak for them."""
         return tuple(t for t in self.measured if t.op_name is None and t.scope != self.predicted.scope)
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +75,8 @@ class Term:
 
 @dataclass(frozen=True)
 class Settlement:
-    """The terms, the measured transfers that no term asks for, and whether the measured ledger holds all that communicates."""
+    """The terms, the measured transfers that no term asks for, and whether the measured ledger holds all that
+    communicates."""
 
     terms: tuple[Term, ...]
     unexplained: tuple[Transfer, ...]
@@ -141,8 +145,13 @@ Place = tuple[str, tuple[str, ...] | None, bool]
 
 
 def _place(transfer: Transfer) -> Place:
-    """Scope and axes, and whether something is summed there: compilers turn one kind of sum into another, never into a gather."""
-    return transfer.scope, transfer.axes, transfer.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) and not transfer.is_masked_gather
+    """Scope and axes, and whether something is summed there: compilers turn one kind of sum into another, never into a
+    gather."""
+    return (
+        transfer.scope,
+        transfer.axes,
+        transfer.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) and not transfer.is_masked_gather,
+    )
 
 
 def _of_its_scope(term: Transfer, found: Transfer, places: set[Place]) -> bool:
@@ -183,7 +192,8 @@ def _as_predicted(term: Transfer, left: Left, context: Context) -> Term | None:
 
 
 def _as_one(term: Transfer, left: Left, context: Context) -> Term | None:
-    """As predicted, unless the compiler is to make several of it: the others may have lost their names, and this one alone would leave them over."""
+    """As predicted, unless the compiler is to make several of it: the others may have lost their names, and this one
+    alone would leave them over."""
     return None if _is_made_several(term, context) else _as_predicted(term, left, context)
 
 
@@ -192,7 +202,8 @@ def _is_made_several(term: Transfer, context: Context) -> bool:
 
 
 def _as_recognised(term: Transfer, left: Left, context: Context) -> Term | None:
-    """By behaviours that show in the text, done to what the compiler was predicted to emit or, where that is one transfer, to what theory asks for."""
+    """By behaviours that show in the text, done to what the compiler was predicted to emit or, where that is one
+    transfer, to what theory asks for."""
     as_asked = () if _is_made_several(term, context) else (((term,), ()),)
     for wanted, before in (emitted(term, context), *as_asked):
         taken, seen = _recognised(wanted, left, context)
@@ -202,7 +213,8 @@ def _as_recognised(term: Transfer, left: Left, context: Context) -> Term | None:
 
 
 def _recognised(wanted: Iterable[Transfer], left: Left, context: Context) -> tuple[Left, tuple[Behaviour, ...]]:
-    """What carries out all of these, some as they stand, and the behaviours that the others show; nothing where one is not there."""
+    """What carries out all of these, some as they stand, and the behaviours that the others show; nothing where one is
+    not there."""
     taken: Left = ()
     seen: tuple[Behaviour, ...] = ()
     for transfer in wanted:
@@ -251,12 +263,18 @@ def _moving(ledger: Ledger) -> Left:
     """Single operands that move, on axes of more than one device."""
     sizes = ledger.mesh or {}
     rows = (t for combined in ledger.transfers for t in _operands(combined) if t.group_size != 1 and t.executions != 0)
-    return tuple(t if t.axes is None else replace(t, axes=tuple(axis for axis in t.axes if sizes.get(axis) != 1)) for t in rows)
+    return tuple(
+        t if t.axes is None else replace(t, axes=tuple(axis for axis in t.axes if sizes.get(axis) != 1)) for t in rows
+    )
 
 
 def _operands(transfer: Transfer) -> tuple[Transfer, ...]:
     """One transfer an operand; the phase of sums that were combined is that of one of them, as their name is."""
-    is_of_one = transfer.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) and len(transfer.parts) > 1 and not transfer.is_masked_gather
+    is_of_one = (
+        transfer.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
+        and len(transfer.parts) > 1
+        and not transfer.is_masked_gather
+    )
     return tuple(replace(part, phase=None) if is_of_one else part for part in transfer.split())
 
 
@@ -266,4 +284,7 @@ def _totals_json(transfers: tuple[Transfer, ...]) -> dict[str, Any]:
 
 
 def _sentence(transfers: Iterable[Transfer]) -> str:
-    return " and ".join(f"{t.executions} x {t.kind} of {t.payload_bytes:,} B {t.dtype}" + " in a branch" * t.conditional for t in transfers)
+    return " and ".join(
+        f"{t.executions} x {t.kind} of {t.payload_bytes:,} B {t.dtype}" + " in a branch" * t.conditional
+        for t in transfers
+    )

@@ -30,7 +30,8 @@ class Experts:
 
 @dataclass(frozen=True)
 class Latent:
-    """Latent attention (DeepSeek-V2, arXiv:2405.04434): queries, and keys with values, pass through vectors of these ranks.
+    """Latent attention (DeepSeek-V2, arXiv:2405.04434): queries, and keys with values, pass through vectors of these
+    ranks.
 
     Attributes:
       rope_dim: dims that carry positions, beside `head_dim`: of each query head, and of one key for all heads.
@@ -60,7 +61,8 @@ class ModelShape:
 
     Attributes:
       name, source: in the zoo, and where its numbers come from.
-      layers, embed, heads, kv_heads, head_dim, mlp, vocab: sizes; `mlp` is the hidden dim, 0 where all layers have experts.
+      layers, embed, heads, kv_heads, head_dim, mlp, vocab: sizes; `mlp` is the hidden dim, 0 where all layers have
+        experts.
       length: context that it was trained or configured for [tokens].
       tied: output and input share the embeddings.
       gated: the MLP has a gate, so three matrices.
@@ -99,7 +101,9 @@ class ModelShape:
         return self.embed * (2 * queries + keys_values) + biases + 2 * self.head_dim * self.normed_heads
 
     def _latent_parameters(self, latent: Latent) -> int:
-        queries = (self.embed + 1) * latent.query_rank + latent.query_rank * self.heads * (self.head_dim + latent.rope_dim)
+        queries = (self.embed + 1) * latent.query_rank + latent.query_rank * self.heads * (
+            self.head_dim + latent.rope_dim
+        )
         down = self.embed * (latent.kv_rank + latent.rope_dim) + latent.kv_rank
         up = latent.kv_rank * self.heads * 2 * self.head_dim
         return queries + down + up + self.heads * self.head_dim * self.embed
@@ -154,7 +158,9 @@ class ModelShape:
         dense = self.dense_layers * self.mlp_parameters(self.mlp)
         sparse = 0
         if self.experts:
-            sparse = (self.layers - self.dense_layers) * (self.router_parameters + experts * self.mlp_parameters(self.experts.mlp))
+            sparse = (self.layers - self.dense_layers) * (
+                self.router_parameters + experts * self.mlp_parameters(self.experts.mlp)
+            )
         return every_layer + dense + sparse + norm + self.embedding_parameters
 
 
@@ -177,7 +183,9 @@ def _model(name: str, row: Mapping[str, Any], sources: Mapping[str, str]) -> Mod
     parts = {key: kind(**row[key]) for key, kind in (("latent", Latent), ("experts", Experts)) if key in row}
     published = tuple(_published(each, sources) for each in row["published"])
     own = {number: sources[source] for number, source in row.get("sources", {}).items()}
-    return ModelShape(**{**row, "name": name, "source": sources[row["source"]], "published": published, "sources": own, **parts})
+    return ModelShape(
+        **{**row, "name": name, "source": sources[row["source"]], "published": published, "sources": own, **parts}
+    )
 
 
 def _published(row: Mapping[str, Any], sources: Mapping[str, str]) -> Published:

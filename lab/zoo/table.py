@@ -25,4 +25,6 @@ def known(kind: str, name: str, names: Collection[str]) -> str:
     if name in names:
         return name
     close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
-    raise Unusable(f"no {kind} {name!r}; " + (f"close are {', '.join(close)}" if close else f"known are {', '.join(names)}"))
+    raise Unusable(
+        f"no {kind} {name!r}; " + (f"close are {', '.join(close)}" if close else f"known are {', '.join(names)}")
+    )

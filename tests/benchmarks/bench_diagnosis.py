@@ -1,4 +1,5 @@
-"""What reading and diagnosing add to the compile time of a decoder's step; run `python -m tests.benchmarks.bench_diagnosis`.
+"""What reading and diagnosing add to the compile time of a decoder's step; run `python -m
+tests.benchmarks.bench_diagnosis`.
 
 Seconds of wall clock, the least of several turns: a compile uses several cores, what is added one.
 """
@@ -7,13 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from lab import diagnosis
+from lab.compile import inspection
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.targets import parse_target
-
-from lab import diagnosis
-from lab.compile import inspection
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
 from tests.lab.programs.strategies.layouts import LAYOUTS
@@ -36,9 +36,18 @@ def measured(target: str, layout: str, style: str) -> tuple[float, float, float]
     step, args = program.step(strategy, style, DecoderShape(), mesh)
     lowered = step.lower(*args)
     compiling, compiled = timed(lowered.compile)
-    reading, read = min((timed(lambda: inspection.read_program(compiled, args, mesh, place, source=layout)) for _ in range(TURNS)), key=lambda pair: pair[0])
+    reading, read = min(
+        (timed(lambda: inspection.read_program(compiled, args, mesh, place, source=layout)) for _ in range(TURNS)),
+        key=lambda pair: pair[0],
+    )
     # Rules keep what they have found: each turn reads anew.
-    diagnosing = min(timed(lambda: diagnosis.of(inspection.read_program(compiled, args, mesh, place, source=layout)))[0] for _ in range(TURNS)) - reading
+    diagnosing = (
+        min(
+            timed(lambda: diagnosis.of(inspection.read_program(compiled, args, mesh, place, source=layout)))[0]
+            for _ in range(TURNS)
+        )
+        - reading
+    )
     return compiling, reading, diagnosing
 
 
@@ -49,7 +58,10 @@ def main() -> None:
         if target.startswith("cpu") or plugins.installed(target.partition(":")[0]):
             for layout, style in CHOSEN:
                 compiling, reading, diagnosing = measured(target, layout, style)
-                print(f"{target:13} {layout:16} {style:9} {compiling:9.2f} {reading:7.3f} {diagnosing:10.3f} {(reading + diagnosing) / compiling:6.1%}")
+                print(
+                    f"{target:13} {layout:16} {style:9} {compiling:9.2f} {reading:7.3f} {diagnosing:10.3f} "
+                    f"{(reading + diagnosing) / compiling:6.1%}"
+                )
 
 
 if __name__ == "__main__":

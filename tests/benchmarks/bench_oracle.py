@@ -1,7 +1,8 @@
-"""How well alpha and beta reproduce NCCL's times as others measured them; run `python -m tests.benchmarks.bench_oracle`.
+"""How well alpha and beta reproduce NCCL's times as others measured them; run `python -m
+tests.benchmarks.bench_oracle`.
 
-One line, and two lines that meet at a size of their own choice, are fitted to each (device, collective, group size): fits, not forecasts.
-Errors are fitted over measured time, less one.
+One line, and two lines that meet at a size of their own choice, are fitted to each (device, collective, group size):
+fits, not forecasts. Errors are fitted over measured time, less one.
 """
 
 import csv
@@ -42,7 +43,9 @@ def _point(row: Mapping[str, str]) -> Point:
     return Point(payload, 1, float(wire_bytes(kind, payload, ranks)), float(row["time_us"]) * 1e-6)
 
 
-def errors(fit: Callable[[Sequence[Point]], Line | TwoLines], key: Callable[[Group, Point], str]) -> dict[str, np.ndarray]:
+def errors(
+    fit: Callable[[Sequence[Point]], Line | TwoLines], key: Callable[[Group, Point], str]
+) -> dict[str, np.ndarray]:
     """Errors of all points, by `key`."""
     found = defaultdict(list)
     for group, points in groups().items():
@@ -93,7 +96,8 @@ def _constants(group: Group, points: Sequence[Point]) -> str:
     worst = int(np.abs(off).argmax())
     return (
         f"{', '.join(group):48} {fit.alpha_s * 1e6:6.1f} {fit.alpha_error_s * 1e6:5.1f} {fit.bytes_per_s / 1e9:6.1f} "
-        f"{fit.bytes_per_s_error / 1e9:5.1f} {off[worst]:+6.0%} at {points[worst].payload_bytes:,} B  {two_lines(points).from_bytes:,} B"
+        f"{fit.bytes_per_s_error / 1e9:5.1f} {off[worst]:+6.0%} at {points[worst].payload_bytes:,} B  "
+        f"{two_lines(points).from_bytes:,} B"
     )
 
 

@@ -1,15 +1,16 @@
-"""How long text to ledger takes beside XLA's own parser alone, and how much memory; run `python -m tests.benchmarks.bench_reader`.
+"""How long text to ledger takes beside XLA's own parser alone, and how much memory; run `python -m
+tests.benchmarks.bench_reader`.
 
-Processor seconds, so that other work on the machine counts less; both sides take turns. The first turn finds every cache empty.
+Processor seconds, so that other work on the machine counts less; both sides take turns. The first turn finds every
+cache empty.
 """
 
 import time
 import tracemalloc
 from collections.abc import Callable
 
-from lab.meshes.axes import Axes
-
 from lab.hlo import read_text
+from lab.meshes.axes import Axes
 from tests.hlo_corpus.corpus import CORPUS
 from tests.hlo_corpus.xla_parser import parsed_by_xla
 
@@ -33,14 +34,22 @@ def peak_bytes(function: Callable[[], object]) -> int:
 
 
 def main() -> None:
-    print(f"{'program':34} {'file MB':>7} {'ledger s':>8} {'XLA s':>6} {'ratio':>6} {'first turn':>10} {'memory / file':>13}")
+    print(
+        f"{'program':34} {'file MB':>7} {'ledger s':>8} {'XLA s':>6} {'ratio':>6} {'first turn':>10} "
+        f"{'memory / file':>13}"
+    )
     for name, mesh in PROGRAMS.items():
         text, axes = (CORPUS / "xla_benchmarks" / name).read_text(), Axes.parse(mesh)
-        turns = [(seconds(lambda: read_text(text, axes=axes)), seconds(lambda: parsed_by_xla(text))) for _ in range(TURNS)]
+        turns = [
+            (seconds(lambda: read_text(text, axes=axes)), seconds(lambda: parsed_by_xla(text))) for _ in range(TURNS)
+        ]
         ours, theirs = map(min, zip(*turns, strict=True))
         memory = peak_bytes(lambda: read_text(text, axes=axes)) / len(text)
         first = turns[0][0] / turns[0][1]
-        print(f"{name:34} {len(text) / 1e6:7.2f} {ours:8.3f} {theirs:6.3f} {ours / theirs:6.2f} {first:10.2f} {memory:13.1f}")
+        print(
+            f"{name:34} {len(text) / 1e6:7.2f} {ours:8.3f} {theirs:6.3f} {ours / theirs:6.2f} {first:10.2f} "
+            f"{memory:13.1f}"
+        )
 
 
 if __name__ == "__main__":

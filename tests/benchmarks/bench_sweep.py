@@ -1,6 +1,8 @@
-"""How long each formula takes for a million points at once; run `python -m tests.benchmarks.bench_sweep`, slowest first.
+"""How long each formula takes for a million points at once; run `python -m tests.benchmarks.bench_sweep`, slowest
+first.
 
-Every number of a formula's first worked example becomes an array. Processor seconds, so that other work on the machine counts less.
+Every number of a formula's first worked example becomes an array. Processor seconds, so that other work on the machine
+counts less.
 """
 
 import time
@@ -25,7 +27,12 @@ def seconds(formula: Formula) -> float:
 
 
 def main() -> None:
-    formulas = {f.function: f for part in load() for f in part.formulas if f.sweeps and f.worked and type(f.worked[0].gives) in (int, float)}
+    formulas = {
+        f.function: f
+        for part in load()
+        for f in part.formulas
+        if f.sweeps and f.worked and type(f.worked[0].gives) in (int, float)
+    }
     times = sorted(((seconds(formula), function) for function, formula in formulas.items()), reverse=True)
     for taken, function in times:
         print(f"{taken * 1e3:8.1f} ms  {function}")

@@ -1,4 +1,5 @@
-"""What the tests of the cases share: arrays that know their sharding, programs compiled and read, ledgers as short rows."""
+"""What the tests of the cases share: arrays that know their sharding, programs compiled and read, ledgers as short
+rows."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,15 +11,17 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+import lab
+from lab.core.ledger import Ledger, axes_label
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
 
-import lab
-from lab.core.ledger import Ledger, axes_label
-
-ahead_of_time_tpu = pytest.mark.skipif(not plugins.installed("tpu"), reason="libtpu is not installed: nothing compiles for TPUs")
+ahead_of_time_tpu = pytest.mark.skipif(
+    not plugins.installed("tpu"), reason="libtpu is not installed: nothing compiles for TPUs"
+)
 under_both_partitioners = pytest.mark.parametrize("shardy", [True, False], ids=["shardy", "gspmd"])
 Row = tuple[str, str, int | None, int]
 

@@ -1,4 +1,5 @@
-"""The compiled texts of the reported cases give the sums, sites, groups and loops that a second reader worked out for them."""
+"""The compiled texts of the reported cases give the sums, sites, groups and loops that a second reader worked out for
+them."""
 
 import json
 import re
@@ -9,13 +10,13 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from lab.meshes.axes import Axes
 
 from lab.core.ledger import Ledger
 from lab.hlo import read_text
 from lab.hlo.collectives import OPCODES
 from lab.hlo.loops import Scope, derived_trip_count, trip_count
 from lab.hlo.text import parse
+from lab.meshes.axes import Axes
 from tests.paths import SHARED
 
 COMPILED = SHARED / "cases" / "compiled"
@@ -35,7 +36,9 @@ MESSAGES = ("collective_permute", "send_recv")
 
 def texts_with(is_wanted: Callable[[dict], bool]) -> pytest.MarkDecorator:
     """Runs a test on the texts whose entry is wanted; skips it where the texts are absent."""
-    absent = pytest.param(None, marks=pytest.mark.skip(reason="the compiled texts of the cases, ../shared/cases/compiled, are absent"))
+    absent = pytest.param(
+        None, marks=pytest.mark.skip(reason="the compiled texts of the cases, ../shared/cases/compiled, are absent")
+    )
     return pytest.mark.parametrize("file", [file for file, entry in ENTRIES.items() if is_wanted(entry)] or [absent])
 
 
@@ -88,9 +91,14 @@ def test_every_site_has_the_expected_size_type_and_groups(file):
     sites = Counter()
     for op in ENTRIES[file]["ops"]:
         groups = len(op["groups"])
-        sites[op["kind"], op["executions_each"], op["payload_bytes"], op["group_size"], groups, op["dtypes"]] += op["sites"]
+        sites[op["kind"], op["executions_each"], op["payload_bytes"], op["group_size"], groups, op["dtypes"]] += op[
+            "sites"
+        ]
     transfers = ledger_of(file).transfers
-    assert Counter((str(t.kind), t.executions, t.payload_bytes, t.group_size, t.groups, t.dtype) for t in transfers) == sites
+    assert (
+        Counter((str(t.kind), t.executions, t.payload_bytes, t.group_size, t.groups, t.dtype) for t in transfers)
+        == sites
+    )
 
 
 @texts_with(lambda entry: entry["num_partitions"] and grouped_ops(entry))
@@ -98,7 +106,10 @@ def test_groups_lie_on_the_axes_that_brute_force_finds(file):
     axes, expected = binary_mesh(ENTRIES[file]["num_partitions"]), Counter()
     for op in grouped_ops(ENTRIES[file]):
         expected[op["kind"], op["payload_bytes"], axes_that_give(op["groups"], axes)] += op["sites"]
-    assert Counter((str(t.kind), t.payload_bytes, t.axes) for t in ledger_of(file).transfers if t.kind not in MESSAGES) == expected
+    assert (
+        Counter((str(t.kind), t.payload_bytes, t.axes) for t in ledger_of(file).transfers if t.kind not in MESSAGES)
+        == expected
+    )
 
 
 @texts_with(lambda entry: any(op["kind"] == "collective_permute" for op in entry["ops"]))
@@ -107,8 +118,12 @@ def test_permutes_lie_on_the_axes_along_which_their_pairs_differ(file):
     for transfer in ledger_of(file).transfers:
         if transfer.kind == "collective_permute":
             pairs = re.search(rf"%{re.escape(transfer.instruction)} = .*source_target_pairs=\{{(.*?)\}}\}}", text)[1]
-            ends = [[np.unravel_index(int(end), axes.sizes) for end in pair] for pair in re.findall(r"(\d+),(\d+)", pairs)]
-            assert transfer.axes == tuple(n for i, n in enumerate(axes.names) if any(source[i] != target[i] for source, target in ends))
+            ends = [
+                [np.unravel_index(int(end), axes.sizes) for end in pair] for pair in re.findall(r"(\d+),(\d+)", pairs)
+            ]
+            assert transfer.axes == tuple(
+                n for i, n in enumerate(axes.names) if any(source[i] != target[i] for source, target in ends)
+            )
 
 
 @texts_with(lambda entry: entry["loops"])

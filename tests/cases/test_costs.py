@@ -1,6 +1,7 @@
 """Cases c21, c23, c24, c44: what a program costs beside communication, and what the environment decides.
 
-Of c23 and c44 the ledger tells what was aliased and multiplied; that a donation is in vain or work is repeated is for a reader to conclude.
+Of c23 and c44 the ledger tells what was aliased and multiplied; that a donation is in vain or work is repeated is for a
+reader to conclude.
 """
 
 import subprocess
@@ -65,7 +66,9 @@ def test_flops_count_all_12_iterations_where_cost_analysis_counts_a_body_once(on
 
 
 @on_both
-@pytest.mark.parametrize(("function", "gathers", "executions"), [(unrolled, 11, 1), (scanned, 1, 12), (scanned_by_four, 4, 3)])
+@pytest.mark.parametrize(
+    ("function", "gathers", "executions"), [(unrolled, 11, 1), (scanned, 1, 12), (scanned_by_four, 4, 3)]
+)
 def test_a_scan_of_12_layers_gathers_12_times_and_unrolled_layers_11(on, function, gathers, executions):
     """c21: the last gather of the scan is in vain. TPU prints no trip count, and gathers in bf16."""
     mesh = on(m=8)
@@ -111,10 +114,16 @@ def test_a_donated_shard_of_32768_bytes_is_aliased_only_where_the_output_is_like
 
 def test_the_fake_devices_asked_for_after_jax_has_started_are_refused_in_one_line():
     """c24: XLA's flag would have no effect, without a word."""
-    late = "import jax; jax.devices(); from lab.meshes.targets import parse_target, prepare; prepare([parse_target('cpu:8')])"
+    late = (
+        "import jax; jax.devices(); from lab.meshes.targets import parse_target, prepare; "
+        "prepare([parse_target('cpu:8')])"
+    )
     environment = {"JAX_PLATFORMS": "cpu", "PATH": ""}
     refused = subprocess.run([sys.executable, "-c", late], env=environment, cwd=ROOT, capture_output=True, text=True)
-    assert refused.returncode and "Unusable: target cpu:8 needs 8 fake CPU devices and JAX has started with 1" in refused.stderr
+    assert (
+        refused.returncode
+        and "Unusable: target cpu:8 needs 8 fake CPU devices and JAX has started with 1" in refused.stderr
+    )
 
 
 def test_a_replicated_matmul_does_eight_times_the_flops_of_a_sharded_one_and_moves_nothing():

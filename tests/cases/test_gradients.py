@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import Axes
 
 import lab
 from lab.core.ledger import Ledger
+from lab.meshes.axes import Axes
 from tests.cases.compiling import (
     Row,
     ahead_of_time_tpu,
@@ -115,7 +115,8 @@ def test_cpu_hoists_gathers_out_of_the_accumulation_loop_and_reduces_in_it_four_
     ids=["plain", "remat", "accumulated"],
 )
 def test_tpu_gathers_in_bf16_each_time_and_reduce_scatters_in_fusions(gradients, gathers, executions):
-    """c14: 2,097,152 B a gather of f32 weights, printed up to four times each; of two reduce-scatters one has two parts."""
+    """c14: 2,097,152 B a gather of f32 weights, printed up to four times each; of two reduce-scatters one has two
+    parts."""
     ledger = three_layers(tpu(fsdp=8), gradients, 1024)
     scatters = [("reduce_scatter", "fsdp", executions, payload) for payload in (4_194_304, 8_388_608)]
     assert rows(ledger) == [*gathers * [("all_gather", "fsdp", executions, 2_097_152)], *scatters]
@@ -157,7 +158,8 @@ ONCE: list[Row] = [("all_reduce", "data", 1, 262_144)]
 
 
 @pytest.mark.parametrize(
-    ("program", "expected"), [(accumulated_replicated, IN_THE_LOOP), (accumulated_sharded, IN_THE_LOOP), (accumulated_locally, ONCE)]
+    ("program", "expected"),
+    [(accumulated_replicated, IN_THE_LOOP), (accumulated_sharded, IN_THE_LOOP), (accumulated_locally, ONCE)],
 )
 def test_cpu_reduces_an_accumulated_gradient_four_times_unless_it_is_summed_locally(program, expected):
     """c15."""
@@ -167,7 +169,11 @@ def test_cpu_reduces_an_accumulated_gradient_four_times_unless_it_is_summed_loca
 @ahead_of_time_tpu
 @pytest.mark.parametrize(
     ("program", "expected"),
-    [(accumulated_replicated, ONCE), (accumulated_sharded, [("reduce_scatter", "data", 4, 262_144)]), (accumulated_locally, ONCE)],
+    [
+        (accumulated_replicated, ONCE),
+        (accumulated_sharded, [("reduce_scatter", "data", 4, 262_144)]),
+        (accumulated_locally, ONCE),
+    ],
 )
 def test_tpu_moves_the_reduction_of_a_replicated_sum_out_of_the_loop_but_not_of_a_sharded_one(program, expected):
     """c15."""
@@ -185,12 +191,18 @@ def adam_step(w, state, x):
     return w, {"count": count, "m": m, "v": v}
 
 
-@pytest.mark.parametrize(("state_spec", "arguments"), [(P(), 2_162_692), (FSDP, 1_245_188)], ids=["replicated", "sharded"])
+@pytest.mark.parametrize(
+    ("state_spec", "arguments"), [(P(), 2_162_692), (FSDP, 1_245_188)], ids=["replicated", "sharded"]
+)
 def test_replicated_adam_state_costs_917504_bytes_more_and_the_same_communication(state_spec, arguments):
     """c28: m and v of 524,288 B each, or of 65,536 B sharded."""
     mesh = cpu(fsdp=8)
     w, x = array(mesh, (512, 256), "fsdp"), array(mesh, (4096, 512), "fsdp")
-    state = {"count": array(mesh, (), dtype=jnp.int32), "m": array(mesh, w.shape, *state_spec), "v": array(mesh, w.shape, *state_spec)}
+    state = {
+        "count": array(mesh, (), dtype=jnp.int32),
+        "m": array(mesh, w.shape, *state_spec),
+        "v": array(mesh, w.shape, *state_spec),
+    }
     ledger = read(mesh, adam_step, w, state, x)
     assert ledger.memory.arguments == arguments
     assert rows(ledger) == [("all_gather", "fsdp", 1, 524_288), ("all_reduce", "fsdp", 1, 524_288)]

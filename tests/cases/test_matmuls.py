@@ -67,7 +67,9 @@ SHAPES = [(64, 1024, 1024), (8192, 1024, 1024), (8192, 128, 128)]
     ],
     ids=["gathers w for x rows", "gathers w columns", "gathers x", "reduces to rows", "reduces to all"],
 )
-def test_which_side_of_a_matmul_moves_follows_from_the_specs_and_not_from_the_sizes(B, D, F, x_spec, w_spec, out, kind, moved):
+def test_which_side_of_a_matmul_moves_follows_from_the_specs_and_not_from_the_sizes(
+    B, D, F, x_spec, w_spec, out, kind, moved
+):
     """c29: with 64 rows a weight of 4,194,304 B is gathered where activations of 262,144 B would do."""
     mesh = cpu(d=8)
     ledger = read(mesh, jnp.matmul, array(mesh, (B, D), *x_spec), array(mesh, (D, F), *w_spec), out=out)
@@ -87,7 +89,8 @@ def dispatch(x_GTD, router_DE):
 
 
 def experts(mesh: Mesh, *constraints: tuple) -> Ledger:
-    """Dispatch, experts and combine by einsum, the dispatched tokens [E, G, C, D] pinned to `constraints` in turn, and back."""
+    """Dispatch, experts and combine by einsum, the dispatched tokens [E, G, C, D] pinned to `constraints` in turn, and
+    back."""
 
     def layer(x_GTD, w_EDF, router_DE):
         sent_GTEC, _ = dispatch(x_GTD, router_DE)
@@ -119,7 +122,10 @@ def test_the_textbook_constraint_on_experts_gathers_tokens_and_reduces_the_outpu
     """c33: four times the bytes of the all-to-alls; the small ones are of the routing."""
     routing, tokens, output = 2_048, 262_144, 524_288
     gathers = [("all_gather", "ep", 1, payload) for payload in (routing, tokens)]
-    assert rows(experts(cpu(ep=8), BY_EXPERT)) == [*gathers, *(("all_reduce", "ep", 1, payload) for payload in (routing, output))]
+    assert rows(experts(cpu(ep=8), BY_EXPERT)) == [
+        *gathers,
+        *(("all_reduce", "ep", 1, payload) for payload in (routing, output)),
+    ]
 
 
 def test_sorted_tokens_through_ragged_dot_are_all_reduced():

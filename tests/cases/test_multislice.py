@@ -26,7 +26,9 @@ def gradient_step(w, x_BD):
 
 def step_on(mesh: Mesh) -> jax.stages.Compiled:
     weights = {"in": array(mesh, (512, 1024), None, "model"), "out": array(mesh, (1024, 512), "model")}
-    return compiled(mesh, gradient_step, weights, array(mesh, (256, 512), "data"), out={"in": P(None, "model"), "out": P("model")})
+    return compiled(
+        mesh, gradient_step, weights, array(mesh, (256, 512), "data"), out={"in": P(None, "model"), "out": P("model")}
+    )
 
 
 @cache
@@ -76,7 +78,9 @@ def test_devices_as_they_come_on_an_8x2_mesh_gather_two_gradients_of_1048576_byt
     """c35: each reduced in its slice, over the network by quarters, and gathered again."""
     devices = np.array(sorted(slices_on_data().devices.flat, key=lambda device: device.id))
     program = step_on(Mesh(devices.reshape(8, 2), ("data", "model")))
-    ledger = lab.inspect(program, mesh=Mesh(devices.reshape(2, 4, 2), ("data_high", "data_low", "model")), target=TWO_SLICES)
+    ledger = lab.inspect(
+        program, mesh=Mesh(devices.reshape(2, 4, 2), ("data_high", "data_low", "model")), target=TWO_SLICES
+    )
     assert by_link(ledger) == [
         *2 * [("dcn", "send_recv", "data_high", 262_144)],
         *2 * [("ici", "all_gather", "data_low", 1_048_576)],

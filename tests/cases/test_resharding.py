@@ -67,7 +67,9 @@ def test_moving_an_axis_to_another_dim_is_one_all_to_all_of_4096_bytes():
     assert rows(read(mesh, doubled, array(mesh, (64, 64), "x"), out=P(None, "x"))) == [("all_to_all", "x", 1, 4_096)]
 
 
-@pytest.mark.parametrize(("devices", "payload"), [(slice(None, None, -1), 2_048), (slice(4, None), 4_096)], ids=["reversed", "4..7"])
+@pytest.mark.parametrize(
+    ("devices", "payload"), [(slice(None, None, -1), 2_048), (slice(4, None), 4_096)], ids=["reversed", "4..7"]
+)
 def test_group_members_are_positions_in_the_mesh_whatever_its_device_ids(devices, payload):
     """c26: a reversed mesh, and one of the devices 4 to 7, give groups on y all the same."""
     mesh = Mesh(np.array(jax.devices())[devices].reshape(-1, 2), ("x", "y"))
@@ -93,7 +95,9 @@ def test_rows_that_do_not_divide_are_gathered_padded(held, padded):
 def test_60_of_64_rows_are_gathered_as_64():
     """c45."""
     mesh = cpu(d=8)
-    ledger = read(mesh, lambda a, w: pinned(mesh, a[:60], "d") @ w, array(mesh, (64, 64), "d"), array(mesh, (64, 64)), out=P())
+    ledger = read(
+        mesh, lambda a, w: pinned(mesh, a[:60], "d") @ w, array(mesh, (64, 64), "d"), array(mesh, (64, 64)), out=P()
+    )
     assert rows(ledger) == [("all_gather", "d", 1, 64 * 64 * 4)]
 
 
@@ -102,7 +106,11 @@ def test_four_rows_appended_to_64_gather_72_rows():
     mesh = cpu(d=8)
     a, b, w = array(mesh, (64, 64), "d"), array(mesh, (4, 64)), array(mesh, (64, 64))
     ledger = read(mesh, lambda a, b, w: jnp.concatenate([a, b]) @ w, a, b, w)
-    assert rows(ledger) == [("all_gather", "d", 1, 18_432), ("all_to_all", "d", 1, 2_048), ("all_to_all", "d", 1, 2_304)]
+    assert rows(ledger) == [
+        ("all_gather", "d", 1, 18_432),
+        ("all_to_all", "d", 1, 2_048),
+        ("all_to_all", "d", 1, 2_304),
+    ]
 
 
 def test_an_argument_of_10_rows_over_8_devices_is_refused_before_anything_is_compiled():

@@ -25,7 +25,9 @@ def replicated_weight(mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeS
 
 def gradient_of_mapped(mesh: Mesh, check: bool) -> Ledger:
     """A layer in shard_map, differentiated outside."""
-    layer = jax.shard_map(lambda w, x: jnp.tanh(x @ w), mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"), check_vma=check)
+    layer = jax.shard_map(
+        lambda w, x: jnp.tanh(x @ w), mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"), check_vma=check
+    )
     return read(mesh, jax.grad(lambda w, x: jnp.sum(layer(w, x) ** 2)), *replicated_weight(mesh))
 
 
@@ -63,13 +65,17 @@ def test_checked_shard_map_reduces_by_itself_so_that_a_pmean_is_a_second_reducti
     ],
     ids=["vmap", "vmap with a name", "None by hand", "unconstrained by hand"],
 )
-def test_none_in_a_constraint_gathers_262144_bytes_where_vmap_and_unconstrained_do_not(shardy, spec, vmap_options, expected):
+def test_none_in_a_constraint_gathers_262144_bytes_where_vmap_and_unconstrained_do_not(
+    shardy, spec, vmap_options, expected
+):
     """c53: None means replicated."""
     mesh = cpu(data=4, model=2)
     body = lambda a: jnp.sin(pinned(mesh, jnp.cos(a), *spec))
     x = array(mesh, (16, 64, 128), "data", None, "model")
     with partitioned_by(shardy):
-        ledger = read(mesh, body if vmap_options is None else jax.vmap(body, **vmap_options), x, out=P("data", None, "model"))
+        ledger = read(
+            mesh, body if vmap_options is None else jax.vmap(body, **vmap_options), x, out=P("data", None, "model")
+        )
     assert rows(ledger) == expected
 
 
@@ -80,7 +86,9 @@ def explicit(mesh: Mesh) -> Mesh:
 def read_explicit(function, *shapes_and_specs) -> Ledger:
     mesh = explicit(cpu(x=4, y=2))
     with jax.set_mesh(mesh):
-        return read(mesh, function, *(array(mesh, shape, *spec, dtype=dtype) for shape, spec, dtype in shapes_and_specs))
+        return read(
+            mesh, function, *(array(mesh, shape, *spec, dtype=dtype) for shape, spec, dtype in shapes_and_specs)
+        )
 
 
 A, TABLE, INDICES = ((16, 32), ("x", "y"), jnp.float32), ((64, 32), ("y",), jnp.float32), ((16,), ("x",), jnp.int32)

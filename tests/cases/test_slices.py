@@ -40,7 +40,11 @@ def test_a_roll_by_a_traced_shift_moves_the_array_11_times():
     """c06: all-to-alls of one and two shards of 8,192 B, and the doubled array gathered, 90,112 B in place of 512."""
     mesh = cpu(d=4)
     ledger = read(mesh, lambda a, k: jnp.roll(a, k, axis=0), array(mesh, (64, 128), "d"), SCALAR, out=P("d"))
-    assert rows(ledger) == [("all_gather", "d", 1, 65_536), ("all_to_all", "d", 1, 8_192), ("all_to_all", "d", 1, 16_384)]
+    assert rows(ledger) == [
+        ("all_gather", "d", 1, 65_536),
+        ("all_to_all", "d", 1, 8_192),
+        ("all_to_all", "d", 1, 16_384),
+    ]
 
 
 WHOLE = [("all_gather", "d", 1, 65_536)]

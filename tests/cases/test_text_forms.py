@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import Axes
 
 import lab
+from lab.meshes.axes import Axes
 from tests.cases.compiling import ahead_of_time_tpu, array, cpu, read, rows, tpu
 
 
@@ -31,9 +31,24 @@ ON_BOTH = {
         None,
         [("reduce_scatter", "x", 1, 8_192)],
     ),
-    "all_gather x": (mapped(lambda a: jax.lax.all_gather(a, "x", tiled=True), XY, Y), XY, None, [("all_gather", "x", 1, 8_192)]),
-    "all_to_all x": (mapped(lambda a: jax.lax.all_to_all(a, "x", 1, 0, tiled=True), XY, XY), XY, None, [("all_to_all", "x", 1, 2_048)]),
-    "ppermute x": (mapped(lambda a: jax.lax.ppermute(a, "x", [(0, 1)]), XY, XY), XY, None, [("collective_permute", "x", 1, 2_048)]),
+    "all_gather x": (
+        mapped(lambda a: jax.lax.all_gather(a, "x", tiled=True), XY, Y),
+        XY,
+        None,
+        [("all_gather", "x", 1, 8_192)],
+    ),
+    "all_to_all x": (
+        mapped(lambda a: jax.lax.all_to_all(a, "x", 1, 0, tiled=True), XY, XY),
+        XY,
+        None,
+        [("all_to_all", "x", 1, 2_048)],
+    ),
+    "ppermute x": (
+        mapped(lambda a: jax.lax.ppermute(a, "x", [(0, 1)]), XY, XY),
+        XY,
+        None,
+        [("collective_permute", "x", 1, 2_048)],
+    ),
 }
 on_both = pytest.mark.parametrize("on", [cpu, pytest.param(tpu, marks=ahead_of_time_tpu)], ids=["cpu", "tpu"])
 
@@ -79,7 +94,11 @@ def test_tpu_gathers_over_two_axes_at_once():
 
 def test_pmap_reduces_64_bytes_over_its_eight_devices():
     """c27."""
-    program = jax.pmap(lambda a: jax.lax.psum(a, "i"), axis_name="i").lower(jax.ShapeDtypeStruct((8, 16), jnp.float32)).compile()
+    program = (
+        jax.pmap(lambda a: jax.lax.psum(a, "i"), axis_name="i")
+        .lower(jax.ShapeDtypeStruct((8, 16), jnp.float32))
+        .compile()
+    )
     assert rows(lab.inspect(program, mesh=Axes.of({"i": 8}))) == [("all_reduce", "i", 1, 64)]
 
 
@@ -102,7 +121,9 @@ def four_layers(mesh: Mesh, width: int, batch: int):
         return jnp.sum(x_BD**2)
 
     weights = [array(mesh, (width, width), "fsdp", dtype=jnp.bfloat16)] * 4
-    return read(mesh, jax.grad(loss), weights, array(mesh, (batch, width), "fsdp", dtype=jnp.bfloat16), out=[P("fsdp")] * 4)
+    return read(
+        mesh, jax.grad(loss), weights, array(mesh, (batch, width), "fsdp", dtype=jnp.bfloat16), out=[P("fsdp")] * 4
+    )
 
 
 def test_cpu_has_no_asynchronous_collective():
@@ -128,7 +149,8 @@ D = P("d")
 
 
 def test_only_opcodes_count_whatever_names_say():
-    """c55: three reductions of 2,048 B; a scope named all-reduce(fake) and a function named all_gather communicate nothing."""
+    """c55: three reductions of 2,048 B; a scope named all-reduce(fake) and a function named all_gather communicate
+    nothing."""
     mesh = cpu(d=8)
 
     def all_gather(a):
@@ -138,7 +160,9 @@ def test_only_opcodes_count_whatever_names_say():
         with jax.named_scope("all-reduce(fake)"):
             a = jax.jit(all_gather)(a)
         total = jax.shard_map(lambda b: jax.lax.psum(b, "d"), mesh=mesh, in_specs=D, out_specs=P())(a)
-        return total, jax.shard_map(lambda b: jax.lax.pmax(b, "d") + jax.lax.pmin(3 * b, "d"), mesh=mesh, in_specs=D, out_specs=P())(a)
+        return total, jax.shard_map(
+            lambda b: jax.lax.pmax(b, "d") + jax.lax.pmin(3 * b, "d"), mesh=mesh, in_specs=D, out_specs=P()
+        )(a)
 
     assert rows(read(mesh, reduced, array(mesh, (64, 64), "d"))) == 3 * [("all_reduce", "d", 1, 2_048)]
 
@@ -157,9 +181,15 @@ def test_the_sum_of_an_empty_array_is_not_compiled_to_a_transfer():
     assert rows(read(mesh, mapped(lambda b: jax.lax.psum(b[:0], "d"), D, P())(mesh), array(mesh, (64, 64), "d"))) == []
 
 
-@pytest.mark.parametrize(("axes", "spec", "payload"), [({"d": 8, "one": 1}, ("d", "one"), 2_048), ({"one": 1}, ("one",), 16_384)])
+@pytest.mark.parametrize(
+    ("axes", "spec", "payload"), [({"d": 8, "one": 1}, ("d", "one"), 2_048), ({"one": 1}, ("one",), 16_384)]
+)
 def test_a_reduction_over_an_axis_of_size_one_stays_and_sends_0_bytes(axes, spec, payload):
     """c55."""
     mesh = cpu(**axes)
-    ledger = read(mesh, mapped(lambda b: jax.lax.psum(b, "one"), P(*spec), P(*spec))(mesh), array(mesh, (64, 64), *spec))
-    assert [(str(t.kind), t.group_size, t.payload_bytes, t.wire_bytes) for t in ledger.transfers] == [("all_reduce", 1, payload, 0)]
+    ledger = read(
+        mesh, mapped(lambda b: jax.lax.psum(b, "one"), P(*spec), P(*spec))(mesh), array(mesh, (64, 64), *spec)
+    )
+    assert [(str(t.kind), t.group_size, t.payload_bytes, t.wire_bytes) for t in ledger.transfers] == [
+        ("all_reduce", 1, payload, 0)
+    ]

@@ -93,7 +93,9 @@ def test_without_partitionable_threefry_random_numbers_move_851968_bytes(draw):
     """c12: the bits are drawn in another order than they are kept in."""
     mesh = cpu(x=4, y=2)
     with jax.threefry_partitionable(False):
-        totals = read(mesh, draw, jax.ShapeDtypeStruct((2,), jnp.uint32), out=P("x", "y")).totals_by(lambda t: str(t.kind))
+        totals = read(mesh, draw, jax.ShapeDtypeStruct((2,), jnp.uint32), out=P("x", "y")).totals_by(
+            lambda t: str(t.kind)
+        )
     assert (totals["collective_permute"].sites, totals["collective_permute"].payload_bytes) == (4, 131_072 + 3 * 65_536)
     assert (totals["all_gather"].sites, totals["all_gather"].payload_bytes) == (2, 2 * 262_144)
 
@@ -127,7 +129,10 @@ def test_a_callback_gathers_its_operand_and_sends_its_result_to_all():
     """c19: 65,536 B each way; inside shard_map it stays local."""
     mesh = cpu(b=8)
     x = array(mesh, (64, 256), "b")
-    assert rows(read(mesh, on_the_host, x, out=P("b"))) == [("all_gather", "b", 1, 65_536), ("all_reduce", "b", 1, 65_536)]
+    assert rows(read(mesh, on_the_host, x, out=P("b"))) == [
+        ("all_gather", "b", 1, 65_536),
+        ("all_reduce", "b", 1, 65_536),
+    ]
     assert rows(read(mesh, jax.shard_map(on_the_host, mesh=mesh, in_specs=P("b"), out_specs=P("b")), x)) == []
 
 
@@ -156,4 +161,6 @@ def test_a_pallas_kernel_is_refused_in_jit_and_moves_nothing_in_shard_map():
 
     with pytest.raises(Exception, match="automatically partitioned"):
         read(mesh, twice, x, out=P("b"))
-    assert rows(read(mesh, jax.shard_map(twice, mesh=mesh, in_specs=P("b"), out_specs=P("b"), check_vma=False), x)) == []
+    assert (
+        rows(read(mesh, jax.shard_map(twice, mesh=mesh, in_specs=P("b"), out_specs=P("b"), check_vma=False), x)) == []
+    )

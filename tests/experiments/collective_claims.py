@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 
-from lab.meshes.axes import Axes
-from lab.meshes.targets import parse_target
-
 from lab.core.ledger import Ledger
 from lab.harness.claim import Claim
 from lab.harness.collectives.kernels import Buffer
 from lab.harness.registry import load
 from lab.harness.result import Result
 from lab.harness.run import run
+from lab.meshes.axes import Axes
+from lab.meshes.targets import parse_target
 
 TWO_BY_FOUR = Axes.of({"data": 2, "fsdp": 4})
 

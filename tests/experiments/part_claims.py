@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from lab.meshes.axes import Axes
-from lab.meshes.targets import parse_target
-
 from lab.core.ledger import Ledger, Transfer
 from lab.harness.claim import Claim
 from lab.harness.registry import load
 from lab.harness.result import Result
 from lab.harness.run import run
+from lab.meshes.axes import Axes
+from lab.meshes.targets import parse_target
 
 Change = Callable[[Transfer], Transfer]
 

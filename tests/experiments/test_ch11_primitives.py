@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import parse_target
 
 from lab.collectives import all_gather, reduce_scatter
 from lab.harness.collectives import laws, nonblocking
 from lab.harness.collectives.kernels import Buffer
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 from lab.settle import Verdict
 from tests.experiments.collective_claims import (
     TWO_BY_FOUR,
@@ -32,7 +32,11 @@ def test_what_the_kernels_state_refutes_five_statements_that_are_disputed():
 
 
 def test_an_eighth_step_of_a_gather_refutes_its_volume_its_steps_and_the_sum_of_costs():
-    assert flipped(NAME, with_more(ideal(NAME), "all_gather/ring")) >= {VOLUMES, STEPS, "cost(AR) = cost(RS) + cost(AG)"}
+    assert flipped(NAME, with_more(ideal(NAME), "all_gather/ring")) >= {
+        VOLUMES,
+        STEPS,
+        "cost(AR) = cost(RS) + cost(AG)",
+    }
 
 
 def test_a_fourth_step_of_a_broadcast_refutes_the_table_alone():
@@ -41,7 +45,13 @@ def test_a_fourth_step_of_a_broadcast_refutes_the_table_alone():
 
 def test_costs_would_be_optimal_if_nothing_took_fewer_steps():
     slow = ideal(NAME)
-    rivals = "reduce_scatter/circulant", "all_gather/circulant", "all_to_all/bruck", "all_reduce/halving_doubling", "broadcast/blocks"
+    rivals = (
+        "reduce_scatter/circulant",
+        "all_gather/circulant",
+        "all_to_all/bruck",
+        "all_reduce/halving_doubling",
+        "broadcast/blocks",
+    )
     for scope in rivals:
         slow = with_more(slow, scope, 20)
     assert flipped(NAME, slow) == {"these costs are optimal"}
@@ -57,7 +67,9 @@ def test_a_million_small_numbers_and_one_make_1_0099673():
 
 
 def test_that_a_scatter_undoes_a_gather_is_refuted_by_a_factor_of_8():
-    law = laws.Law("x", "RS o AG = id", lambda x, y, axes: reduce_scatter(all_gather(x, axes), axes), lambda x, y, axes: x)
+    law = laws.Law(
+        "x", "RS o AG = id", lambda x, y, axes: reduce_scatter(all_gather(x, axes), axes), lambda x, y, axes: x
+    )
     (claim,) = laws.claims((law,), make_mesh(parse_target("cpu:8"), TWO_BY_FOUR))
     assert claim.verdict == "refuted" and "0 of them differ" not in claim.evidence
 
@@ -76,7 +88,9 @@ def test_fake_devices_send_exactly_what_is_stated_and_obey_19_laws():
     assert len(obeyed) == 19 and {str(law.verdict) for law in obeyed} == {"confirmed"}
     assert disputed(result.claims) == DISPUTED | {"D-55"} and result.is_fine
     (begun,) = [claim.evidence for claim in result.claims if claim.id == "ch11.bsp_async"]
-    assert begun.startswith("of 8 begun before the first was waited for, 8 gave the sum of their own step and 0 that of the one before")
+    assert begun.startswith(
+        "of 8 begun before the first was waited for, 8 gave the sum of their own step and 0 that of the one before"
+    )
 
 
 @pytest.mark.parametrize("size", [0, -5])

@@ -4,11 +4,11 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+
+from lab.core.ledger import Totals
 from lab.experiments import ch12_ring_and_tree
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
-
-from lab.core.ledger import Totals
 from lab.settle import Verdict
 from tests.experiments.collective_claims import (
     claims,
@@ -39,17 +39,25 @@ def test_a_tree_that_halved_its_messages_would_have_the_name():
 
 
 def test_two_trees_with_as_many_bytes_as_one_would_send_log_p_times_what_a_ring_does():
-    assert flipped(NAME, with_more(ideal(NAME), "all_reduce/double_tree", 24)) == {"trees send log2 P times what a ring does"}
+    assert flipped(NAME, with_more(ideal(NAME), "all_reduce/double_tree", 24)) == {
+        "trees send log2 P times what a ring does"
+    }
 
 
 def test_a_ring_of_21_steps_would_begin_above_256_kb_on_every_link():
     assert "trees below 256 KB, rings above 4 MB" in flipped(NAME, with_more(ideal(NAME), RING, 7))
-    assert "at 188,235 B (1 us, 100 GB/s), 470,588 B (5 us, 50 GB/s), 564,706 B (1 us, 300 GB/s) for P=8" in evidence(NAME, "ch11.nccl_sizes")
+    assert "at 188,235 B (1 us, 100 GB/s), 470,588 B (5 us, 50 GB/s), 564,706 B (1 us, 300 GB/s) for P=8" in evidence(
+        NAME, "ch11.nccl_sizes"
+    )
 
 
-@pytest.mark.parametrize(("steps", "sent_bytes", "verdict"), [(11, 11, "confirmed"), (11, 5, "refuted"), (17, 11, "refuted")])
+@pytest.mark.parametrize(
+    ("steps", "sent_bytes", "verdict"), [(11, 11, "confirmed"), (11, 5, "refuted"), (17, 11, "refuted")]
+)
 def test_only_a_ring_of_a_tenth_more_steps_and_bytes_is_a_tenth_slower(steps, sent_bytes, verdict):
-    ring, folded = (Totals(1, executions, size, Fraction(size), False) for executions, size in ((steps, sent_bytes), (10, 10)))
+    ring, folded = (
+        Totals(1, executions, size, Fraction(size), False) for executions, size in ((steps, sent_bytes), (10, 10))
+    )
     assert ch12_ring_and_tree._slower_ring(6, ring, folded).verdict == verdict
 
 
@@ -77,8 +85,15 @@ def test_a_bidirectional_ring_takes_one_step_less_than_ranks_where_they_are_odd(
 def test_six_ranks_fold_and_take_6_steps_where_the_ring_takes_10():
     axes = Axes.of({"data": 2, "fsdp": 3})
     folds, slower = [claim for claim in claims(NAME, ideal(NAME, axes), axes) if claim.id == "ch12.non_pow2"]
-    assert folds.verdict == "confirmed" and folds.evidence.startswith("6 permutes") and folds.evidence.endswith("the ring takes 10")
-    assert slower.verdict == "refuted" and "1.67 times as long where steps count, and 0.476 times where bytes do" in slower.evidence
+    assert (
+        folds.verdict == "confirmed"
+        and folds.evidence.startswith("6 permutes")
+        and folds.evidence.endswith("the ring takes 10")
+    )
+    assert (
+        slower.verdict == "refuted"
+        and "1.67 times as long where steps count, and 0.476 times where bytes do" in slower.evidence
+    )
 
 
 def test_a_step_more_between_hosts_refutes_the_two_levels():

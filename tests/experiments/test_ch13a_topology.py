@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+
 from lab.experiments.ch13a_topology import three_levels
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.targets import parse_target
-
 from lab.settle import Verdict
 from tests.experiments.collective_claims import (
     claims,
@@ -57,17 +57,25 @@ def test_the_toy_carries_3_gb_and_2():
 
 def test_the_case_takes_394_38_and_73_00_ms_and_8_rings_49_85():
     assert "flat 394.38 ms, levels 73.00 ms of which 29.18 inside: 5.402 times" in evidence("ch13a.case")
-    assert "take 49.85 ms" in evidence("ch13a.case") and "levels take 160.5 ms and the flat ring 1,182 ms" in evidence("ch13a.case")
+    assert "take 49.85 ms" in evidence("ch13a.case") and "levels take 160.5 ms and the flat ring 1,182 ms" in evidence(
+        "ch13a.case"
+    )
 
 
-@pytest.mark.parametrize(("outer", "inner", "verdict"), [("network", "host", "confirmed"), ("host", "network", "refuted")])
+@pytest.mark.parametrize(
+    ("outer", "inner", "verdict"), [("network", "host", "confirmed"), ("host", "network", "refuted")]
+)
 def test_levels_on_their_links_confirm_the_phases_and_swapped_links_refute_them(outer, inner, verdict):
     assert on_links(outer, inner)[LINKS] == verdict
 
 
 @pytest.mark.parametrize(
     ("target", "mesh"),
-    [("cpu:8", "data=2,fsdp=2,tensor=2"), ("gpu:h100:4x8", "data=4,fsdp=2,tensor=4"), ("cpu:3", "data=1,fsdp=1,tensor=3")],
+    [
+        ("cpu:8", "data=2,fsdp=2,tensor=2"),
+        ("gpu:h100:4x8", "data=4,fsdp=2,tensor=4"),
+        ("cpu:3", "data=1,fsdp=1,tensor=3"),
+    ],
 )
 def test_levels_are_hosts_pairs_and_the_rest(target, mesh):
     assert str(three_levels(parse_target(target))) == mesh

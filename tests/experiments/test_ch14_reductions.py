@@ -1,16 +1,22 @@
 """Chapter 14: shares of tokens, buckets, and the largest gradients alone."""
 
 import pytest
+
 from lab.experiments.ch14_compression import EXPERIMENT as COMPRESSION
 from lab.experiments.ch14_shares import quarter_and_three_quarters
 from lab.meshes.axes import Axes
-
 from lab.settle import Verdict
 from tests.experiments.part_claims import claims, flipped, more, on_8_devices, verdicts
 
 EIGHT = Axes.of({"data": 8})
-SHARE, QUARTER = "each rank's gradient weighs as much as its share of the tokens", "a mean of means is off by (g_1 - g_2)/4 at w = (1/4, 3/4)"
-FALLS, STAYS = "the gain falls with the ranks: every rank's choice is gathered", "the gain is that of the payload, however many ranks there are"
+SHARE, QUARTER = (
+    "each rank's gradient weighs as much as its share of the tokens",
+    "a mean of means is off by (g_1 - g_2)/4 at w = (1/4, 3/4)",
+)
+FALLS, STAYS = (
+    "the gain falls with the ranks: every rank's choice is gathered",
+    "the gain is that of the payload, however many ranks there are",
+)
 MESSAGES = "ceil(bytes/bucket) messages, and the same bytes whatever the bucket"
 NAMES = ("ch14_shares", "ch14_buckets", "ch14_compression")
 
@@ -38,7 +44,9 @@ def test_a_mean_of_means_of_8_and_24_tokens_is_off_by_0_09():
 
 def test_ten_layers_in_buckets_of_four_are_3_messages_and_a_fourth_refutes_it():
     (claim,) = claims("ch14_buckets", EIGHT)
-    assert claim.verdict == "confirmed" and claim.evidence.startswith("3 messages of up to 1,048,576 B, 2,621,440 B in all")
+    assert claim.verdict == "confirmed" and claim.evidence.startswith(
+        "3 messages of up to 1,048,576 B, 2,621,440 B in all"
+    )
     assert flipped("ch14_buckets", EIGHT, more("layers")) == {MESSAGES}
 
 

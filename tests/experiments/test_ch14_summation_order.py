@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from lab.experiments.ch14_summation_order import Orders, in_two_orders, of_orders
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
-
 from lab.settle import Verdict
 from tests.experiments.collective_claims import compiled
 

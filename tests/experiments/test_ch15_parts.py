@@ -1,10 +1,10 @@
 """Chapter 15: split LayerNorm, masks of dropout, and more ranks than key-value heads."""
 
 import pytest
+
 from lab.experiments.ch15_dropout import noise
 from lab.experiments.ch15_layernorm import variances_off
 from lab.meshes.axes import Axes
-
 from lab.settle import Verdict
 from tests.experiments.part_claims import (
     claims,
@@ -36,7 +36,9 @@ def test_eight_devices_send_exactly_that_and_compute_what_one_does(name):
     assert result.verdict is Verdict.EXACT and result.is_fine
 
 
-@pytest.mark.parametrize(("name", "axes"), [("ch15_layernorm", EIGHT), ("ch15_dropout", EIGHT), ("ch15_kv_heads", FOUR_HEADS)])
+@pytest.mark.parametrize(
+    ("name", "axes"), [("ch15_layernorm", EIGHT), ("ch15_dropout", EIGHT), ("ch15_kv_heads", FOUR_HEADS)]
+)
 def test_one_rank_decides_nothing(name, axes):
     assert claims(name, Axes(axes.names, (1,) * len(axes.names))) == ()
 
@@ -56,7 +58,9 @@ def test_a_byte_for_masks_refutes_that_they_are_free():
 
 
 def test_one_mask_makes_eight_equal_columns_eight_times_as_noisy():
-    assert noise(8, is_same=True) == pytest.approx(64, rel=0.05) and noise(8, is_same=False) == pytest.approx(8, rel=0.05)
+    assert noise(8, is_same=True) == pytest.approx(64, rel=0.05) and noise(8, is_same=False) == pytest.approx(
+        8, rel=0.05
+    )
 
 
 def test_two_copies_of_four_heads_sum_two_gradients_of_32768_bytes():

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from lab.experiments.ch15_split_products import SmallProducts
 from lab.meshes.axes import Axes
-
 from lab.settle import Verdict
 from tests.experiments.part_claims import claims, flipped, more, on_8_devices, verdicts
 
@@ -26,7 +26,13 @@ def test_eight_devices_send_exactly_that_and_compute_what_one_does():
 
 
 @pytest.mark.parametrize(
-    ("scope", "id"), [("column", "ch15.column_parallel"), ("row", "ch15.row_parallel"), ("attention", "ch15.megatron_attention"), ("mlp", "ch15.megatron_mlp")]
+    ("scope", "id"),
+    [
+        ("column", "ch15.column_parallel"),
+        ("row", "ch15.row_parallel"),
+        ("attention", "ch15.megatron_attention"),
+        ("mlp", "ch15.megatron_mlp"),
+    ],
 )
 def test_one_sum_more_refutes_each_count(scope, id):
     assert flipped(NAME, EIGHT, more(scope)) == {id}
@@ -34,14 +40,21 @@ def test_one_sum_more_refutes_each_count(scope, id):
 
 def test_columns_that_sum_forward_and_rows_that_sum_backward_refute_both():
     swapped = {"forward": "backward", "backward": "forward"}
-    assert flipped(NAME, EIGHT, lambda t: replace(t, phase=swapped[t.phase])) == {"ch15.column_parallel", "ch15.row_parallel", "ch15.megatron_attention"}
+    assert flipped(NAME, EIGHT, lambda t: replace(t, phase=swapped[t.phase])) == {
+        "ch15.column_parallel",
+        "ch15.row_parallel",
+        "ch15.megatron_attention",
+    }
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_b_on_each_rank_is_p_minus_1_off_and_a_slice_of_qkv_holds_no_keys(ranks):
     evidence = {c.statement or c.id: c.evidence for c in claims(NAME, Axes.of({"tensor": ranks}))}
     assert f"before the sum is {ranks - 1}.0 off" in evidence["ch15.bias_rules"]
-    assert f"gives rank 0 of {ranks} {'K and Q' if ranks == 2 else 'Q'} alone" in evidence["a fused QKV must be laid out by rank"]
+    assert (
+        f"gives rank 0 of {ranks} {'K and Q' if ranks == 2 else 'Q'} alone"
+        in evidence["a fused QKV must be laid out by rank"]
+    )
 
 
 def test_partial_sums_add_up_to_the_product():

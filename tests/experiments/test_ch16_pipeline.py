@@ -1,21 +1,22 @@
-"""A pipeline's claims, by ledgers made by hand and by one compiled for 16 GPUs; what two schedules hold, as XLA plans it for 8."""
+"""A pipeline's claims, by ledgers made by hand and by one compiled for 16 GPUs; what two schedules hold, as XLA plans
+it for 8."""
 
 from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
 import pytest
+
+from lab.core.ledger import Kind, Ledger, Transfer
 from lab.experiments import ch16_pipeline_memory
 from lab.experiments.ch16_pipeline_memory import Assumed
+from lab.harness.question import answer
+from lab.harness.registry import load
+from lab.harness.run import run
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable
 from lab.meshes.targets import parse_target
-
-from lab.core.ledger import Kind, Ledger, Transfer
-from lab.harness.question import answer
-from lab.harness.registry import load
-from lab.harness.run import run
 from lab.settle import Verdict
 
 AXES = Axes.of({"data": 2, "pipe": 4, "tensor": 2})
@@ -29,7 +30,10 @@ def shape_of(schedule: str):
 
 def verdicts(schedule: str, ledger: Ledger | None = None) -> dict[str, str]:
     shape = shape_of(schedule)
-    return {claim.id: str(claim.verdict) for claim in EXPERIMENT.claims(shape, AXES, ledger or EXPERIMENT.predict(shape, AXES))}
+    return {
+        claim.id: str(claim.verdict)
+        for claim in EXPERIMENT.claims(shape, AXES, ledger or EXPERIMENT.predict(shape, AXES))
+    }
 
 
 def changed(which, **change) -> Ledger:
@@ -52,7 +56,11 @@ def test_what_theory_asks_for_confirms_what_it_decides(schedule):
 
 
 def test_1f1b_needs_48_of_132_messages_of_4_stages_and_8_micro_batches():
-    volume = next(claim for claim in EXPERIMENT.claims(shape_of("1f1b"), AXES, changed(is_message, phase=None)) if claim.id == "ch16.pp_volume")
+    volume = next(
+        claim
+        for claim in EXPERIMENT.claims(shape_of("1f1b"), AXES, changed(is_message, phase=None))
+        if claim.id == "ch16.pp_volume"
+    )
     assert volume.evidence.startswith("of 22 messages each way over 3 boundaries the schedule needs 48 of")
 
 
@@ -72,11 +80,20 @@ def test_a_message_back_in_one_tick_less_than_forth_refutes_that_stages_need_no_
 
 def test_too_few_micro_batches_to_fill_zb_h1_leave_its_bubble_open():
     few = replace(shape_of("zb_h1"), accumulation=2, batch=8)
-    assert [str(claim.verdict) for claim in EXPERIMENT.claims(few, AXES, EXPERIMENT.predict(few, AXES)) if claim.id == "ch16.zb_bubble"] == ["calculated"]
+    assert [
+        str(claim.verdict)
+        for claim in EXPERIMENT.claims(few, AXES, EXPERIMENT.predict(few, AXES))
+        if claim.id == "ch16.zb_bubble"
+    ] == ["calculated"]
 
 
 def test_a_gradient_summed_over_stages_in_every_tick_refutes_that_they_are_separate():
-    assert verdicts("1f1b", changed(lambda t: t.scope == "embedding" and "pipe" in t.axes, executions=22))["ch16.separability"] == "refuted"
+    assert (
+        verdicts("1f1b", changed(lambda t: t.scope == "embedding" and "pipe" in t.axes, executions=22))[
+            "ch16.separability"
+        ]
+        == "refuted"
+    )
 
 
 def test_one_stage_decides_nothing():
@@ -102,7 +119,10 @@ def test_both_halves_of_a_backward_have_the_products_of_a_whole_one_and_running_
 
 @pytest.mark.parametrize("target", ["cpu:8", "attached"])
 def test_jobs_are_compiled_for_one_device_and_for_no_more(target):
-    with pytest.raises(Unusable, match=f"target={target} has {len(jax.devices())} devices: expected one, .*; take cpu:1 or gpu:h100:1x1"):
+    with pytest.raises(
+        Unusable,
+        match=f"target={target} has {len(jax.devices())} devices: expected one, .*; take cpu:1 or gpu:h100:1x1",
+    ):
         answer(load("ch16_split_backward"), {"target": target})
 
 
@@ -110,9 +130,16 @@ def test_jobs_are_compiled_for_one_device_and_for_no_more(target):
     ("settings", "problem"),
     [
         ({"target": "attached"}, "target=attached: XLA tells no peak of memory there"),
-        ({"target": "gpu:h100:1x4"}, "target=gpu:h100:1x4 has 4 devices: expected a multiple of 8, since 4 stages are compared with 8; take a target such as gpu:h100:2x4"),
+        (
+            {"target": "gpu:h100:1x4"},
+            "target=gpu:h100:1x4 has 4 devices: expected a multiple of 8, since 4 stages are compared with 8; take a "
+            "target such as gpu:h100:2x4",
+        ),
         ({"target": "cpu:8"}, "target=cpu:8: XLA tells no peak of memory there"),
-        ({"micro_batches": "13"}, "micro_batches=13 on stages=4: expected 14 or more, so that half of them fill every schedule"),
+        (
+            {"micro_batches": "13"},
+            "micro_batches=13 on stages=4: expected 14 or more, so that half of them fill every schedule",
+        ),
     ],
 )
 def test_memory_that_would_decide_nothing_is_refused(settings, problem):
@@ -125,11 +152,18 @@ def test_attached_gpus_decide_what_schedules_hold_as_named_ones_do(monkeypatch):
     for decide in ("_gpipe", "_one_f_one_b", "_state"):
         monkeypatch.setattr(ch16_pipeline_memory, decide, lambda assumed, decide=decide: decide)
     monkeypatch.setattr(ch16_pipeline_memory, "_zero_bubble", lambda assumed: ("_zero_bubble",))
-    assert ch16_pipeline_memory.claims(Assumed(target="attached")) == ("_gpipe", "_one_f_one_b", "_zero_bubble", "_state")
+    assert ch16_pipeline_memory.claims(Assumed(target="attached")) == (
+        "_gpipe",
+        "_one_f_one_b",
+        "_zero_bubble",
+        "_state",
+    )
 
 
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
 def test_gpipe_holds_4_messages_more_than_1f1b_of_8_micro_batches_on_4_stages_and_1f1b_2_more_than_on_2():
     assumed = Assumed()
     assert assumed.gpipe_above_1f1b(micro_batches=8) == 4
-    assert assumed.messages(*(assumed.memory("1f1b", stages, micro_batches=8) for stages in (4, 2))) == pytest.approx(2, rel=0.01)
+    assert assumed.messages(*(assumed.memory("1f1b", stages, micro_batches=8) for stages in (4, 2))) == pytest.approx(
+        2, rel=0.01
+    )

@@ -1,10 +1,12 @@
-"""Pipelines by simulation: what chapters 16, 24 and 31a print, decided without the formulas that it is compared with."""
+"""Pipelines by simulation: what chapters 16, 24 and 31a print, decided without the formulas that it is compared
+with."""
 
 from collections import Counter
 from fractions import Fraction
 from itertools import product
 
 import pytest
+
 from lab.experiments import (
     ch16_interleaving,
     ch16_load_balance,
@@ -13,18 +15,24 @@ from lab.experiments import (
     ch16_zero_bubble,
     ch31a_dualpipe,
 )
-from lab.meshes.errors import Unusable
-
 from lab.harness.claim import ClaimVerdict
 from lab.harness.question import Answer, Row, answer
 from lab.harness.sweep import Point, swept
+from lab.meshes.errors import Unusable
 from lab.programs.pipelines.orders import gpipe, one_f_one_b, zb_h1
 from lab.programs.pipelines.schedule import ticks
 from lab.programs.pipelines.simulation import Durations, simulate
 from tests.test_rooms import importers
 
 CONFIRMED, REFUTED = ClaimVerdict.CONFIRMED, ClaimVerdict.REFUTED
-MODULES = (ch16_interleaving, ch16_load_balance, ch16_printed_schedules, ch16_schedules, ch16_zero_bubble, ch31a_dualpipe)
+MODULES = (
+    ch16_interleaving,
+    ch16_load_balance,
+    ch16_printed_schedules,
+    ch16_schedules,
+    ch16_zero_bubble,
+    ch31a_dualpipe,
+)
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +106,15 @@ def test_p_minus_1_forwards_ahead_on_every_stage_take_46_ticks_instead_of_22():
 
 def test_two_chunks_save_160_of_1000_ms_where_the_difference_of_the_bubbles_says_129(answers):
     (claim,) = [claim for claim in answers["ch16_interleaving"].claims if claim.id == "ch24.interleave_breakeven"]
-    assert claim.evidence == "two chunks save 159.6 of 1,000 ms, by formula 159.6; the difference of the shares says 129.3"
+    assert (
+        claim.evidence == "two chunks save 159.6 of 1,000 ms, by formula 159.6; the difference of the shares says 129.3"
+    )
 
 
 def test_where_a_hop_takes_a_fifth_of_a_forward_four_chunks_are_slower_than_two(answers):
-    two, four = (rows(answers["ch16_interleaving"])[f"{v} chunks a stage: step, a hop takes 0.2 of a forward"] for v in (2, 4))
+    two, four = (
+        rows(answers["ch16_interleaving"])[f"{v} chunks a stage: step, a hop takes 0.2 of a forward"] for v in (2, 4)
+    )
     assert two < four
 
 
@@ -110,7 +122,9 @@ def test_where_a_hop_takes_a_fifth_of_a_forward_four_chunks_are_slower_than_two(
 def test_messages_that_take_t_cost_gpipe_2_p_minus_1_of_them_and_1f1b_a_round_trip_for_every_p_micro_batches(P, m):
     """1F1B has P micro-batches under way, each of which goes there and back before its place is free."""
     hop = Fraction(1, 10)
-    extra = [simulate(make(P, m), Durations(1, 2, transfer=hop)).makespan - 3 * (m + P - 1) for make in (gpipe, one_f_one_b)]
+    extra = [
+        simulate(make(P, m), Durations(1, 2, transfer=hop)).makespan - 3 * (m + P - 1) for make in (gpipe, one_f_one_b)
+    ]
     assert extra == [2 * (P - 1) * hop, (2 * (P - 1) * Fraction(m, P) + 2 * (P - 2)) * hop]
 
 
@@ -129,7 +143,9 @@ def test_dual_pipe_idles_12_7_percent_at_p_16_m_32_and_1f1b_31_9(answers):
 def test_sizes_without_an_order_have_the_reason_for_a_row():
     found = rows(answer(ch16_schedules.EXPERIMENT, {"stages": "3", "micro_batches": "8"}))
     assert {what for what, value in found.items() if isinstance(value, str)} == {"dual_pipe", "interleaved"}
-    assert found["dual_pipe"] == "8 micro-batches on 3 stages; expected even numbers of both and at least 6 micro-batches"
+    assert (
+        found["dual_pipe"] == "8 micro-batches on 3 stages; expected even numbers of both and at least 6 micro-batches"
+    )
 
 
 def assumptions():
@@ -159,13 +175,20 @@ def test_theory_beside_a_schedule_is_met_or_refused_with_the_reason():
         (ch16_schedules.Assumed(4, 4), {"zb_h2": "4 micro-batches never fill 4 stages; expected 7 or more"}),
         (
             ch16_zero_bubble.Assumed(4, 8, 1, 2, 1.5),
-            {name: "a gradient of weights of 1.5 does not fit into gaps of 1; expected no more" for name in ("zb_h1", "zb_h2")},
+            dict.fromkeys(
+                ("zb_h1", "zb_h2"), "a gradient of weights of 1.5 does not fit into gaps of 1; expected no more"
+            ),
         ),
-        (ch31a_dualpipe.Assumed(4, 8, both=2.5), {"dual_pipe": "a pair that overlaps in 2.5; expected 3, the time of both"}),
+        (
+            ch31a_dualpipe.Assumed(4, 8, both=2.5),
+            {"dual_pipe": "a pair that overlaps in 2.5; expected 3, the time of both"},
+        ),
     ],
 )
 def test_a_formula_outside_its_domain_is_refused_beside_what_was_simulated(assumed, refused):
-    found = {row.what.split(":")[0]: str(row.value) for row in answered(assumed) if str(row.value).startswith("refused: ")}
+    found = {
+        row.what.split(":")[0]: str(row.value) for row in answered(assumed) if str(row.value).startswith("refused: ")
+    }
     assert found == {name: f"refused: {reason}" for name, reason in refused.items()}
 
 
@@ -173,11 +196,27 @@ def test_a_formula_outside_its_domain_is_refused_beside_what_was_simulated(assum
     ("module", "settings", "problem"),
     [
         (ch16_load_balance, {"stages": "3"}, "fast_layers=4 on stages=3: expected a multiple of 3"),
-        (ch16_load_balance, {"stages": "20", "micro_batches": "40", "fast_layers": "40"}, "80 layers on stages=20 split in .* ways; expected 1 to 100,000"),
+        (
+            ch16_load_balance,
+            {"stages": "20", "micro_batches": "40", "fast_layers": "40"},
+            "80 layers on stages=20 split in .* ways; expected 1 to 100,000",
+        ),
         (ch16_load_balance, {"fast_layers": "1000000000"}, "fast_layers=1000000000: expected 1,000 at most"),
-        (ch16_schedules, dict.fromkeys(("forward_s", "input_backward_s", "weight_s"), "0"), "forward_s_and_backward_s=0.0: expected a number above 0"),
-        (ch16_schedules, {"forward_s": "1e308", "weight_s": "1e308"}, "gpipe: forward=1e.308, .*; expected times whose step is finite"),
-        (ch16_schedules, {"stages": "1", "micro_batches": "1", "forward_s": "1e307"}, "stages work longer than a float can tell"),
+        (
+            ch16_schedules,
+            dict.fromkeys(("forward_s", "input_backward_s", "weight_s"), "0"),
+            "forward_s_and_backward_s=0.0: expected a number above 0",
+        ),
+        (
+            ch16_schedules,
+            {"forward_s": "1e308", "weight_s": "1e308"},
+            "gpipe: forward=1e.308, .*; expected times whose step is finite",
+        ),
+        (
+            ch16_schedules,
+            {"stages": "1", "micro_batches": "1", "forward_s": "1e307"},
+            "stages work longer than a float can tell",
+        ),
         (ch16_printed_schedules, {"stages": "1"}, "stages=1: expected 2 or above"),
         (ch16_zero_bubble, {"input_backward": "0"}, "input_backward=0.0: expected a number above 0"),
         (ch16_interleaving, {"micro_batches": "7"}, "expected a multiple of 16 micro-batches"),

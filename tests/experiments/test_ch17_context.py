@@ -1,17 +1,18 @@
-"""Claims on context parallelism, decided by hand-made ledgers: what theory asks for confirms all but what is disputed, and any other refutes."""
+"""Claims on context parallelism, decided by hand-made ledgers: what theory asks for confirms all but what is disputed,
+and any other refutes."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from lab.experiments.ch17_zigzag import blocks_in_sight
-from lab.meshes.axes import Axes
 
 from lab.attention.order import CONTIGUOUS, ZIGZAG
 from lab.core.ledger import Kind, Ledger, Part
+from lab.experiments.ch17_zigzag import blocks_in_sight
 from lab.harness.claim import Claim
 from lab.harness.decoder.step import SMALL
 from lab.harness.registry import load
+from lab.meshes.axes import Axes
 from lab.settle import Verdict
 from tests.experiments.part_claims import flipped, on_8_devices
 from tests.experiments.part_claims import more as more_of_part
@@ -39,7 +40,9 @@ def measured(name: str, executions: int = 0, blocks: float = 0, axes: Axes = MES
     """As theory has it, or with more of each transfer of attention and more products."""
     shape = replace(SMALL, **SIZES[name])
     ideal = load(name).predict(shape, axes)
-    changed = tuple(replace(t, executions=t.executions + executions) if "/core/" in t.scope else t for t in ideal.transfers)
+    changed = tuple(
+        replace(t, executions=t.executions + executions) if "/core/" in t.scope else t for t in ideal.transfers
+    )
     # 8 x 8 tokens of 16 heads of 4, seven products; 64 tokens with six products of every weight.
     of_blocks = shape.layers * 7 * 2 * 64 * 8 * 16 * 4 * (BLOCKS.get(name, 0) + blocks)
     return replace(ideal, transfers=changed, flops=int(6 * 64 * (shape.layer_matrices + 48 * 96) + of_blocks))
@@ -52,7 +55,9 @@ def claims(name: str, axes: Axes = MESH, **more) -> tuple[Claim, ...]:
 @pytest.mark.parametrize("name", SIZES)
 def test_what_theory_asks_for_confirms_all_but_what_is_disputed(name):
     decided = [claim for claim in claims(name) if claim.verdict != "calculated"]
-    assert [claim.disputed for claim in decided if claim.verdict == "refuted"] == DISPUTED[name] and len(decided) > len(DISPUTED[name])
+    assert [claim.disputed for claim in decided if claim.verdict == "refuted"] == DISPUTED[name] and len(decided) > len(
+        DISPUTED[name]
+    )
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -67,18 +72,31 @@ def test_a_message_too_many_is_a_surprise(name):
 
 def test_gradients_that_travel_in_half_of_float32_are_a_surprise():
     asked = measured("ch17_ring_attention")
-    halved = tuple(replace(t, payload_bytes=t.payload_bytes // 2) if t.scope.endswith("core/key_gradients") else t for t in asked.transfers)
+    halved = tuple(
+        replace(t, payload_bytes=t.payload_bytes // 2) if t.scope.endswith("core/key_gradients") else t
+        for t in asked.transfers
+    )
     shape = replace(SMALL, **SIZES["ch17_ring_attention"])
     found = load("ch17_ring_attention").claims(shape, MESH, replace(asked, transfers=halved))
-    assert [claim.statement for claim in found if claim.is_surprise] == ["keys and values again and their gradients home: 6P-4 messages"]
+    assert [claim.statement for claim in found if claim.is_surprise] == [
+        "keys and values again and their gradients home: 6P-4 messages"
+    ]
 
 
 def with_gradients_summed(executions: int, payload_times: int = 1) -> str:
-    """The verdict on gathered keys where the compiler sums their gradients whole and joins both sums, so that neither has a name."""
+    """The verdict on gathered keys where the compiler sums their gradients whole and joins both sums, so that neither
+    has a name."""
     asked, shape = measured("ch17_gathered_keys"), replace(SMALL, **SIZES["ch17_gathered_keys"])
     scattered = [t for t in asked.transfers if t.kind == "reduce_scatter"]
     parts = tuple(Part(t.dtype, t.payload_bytes * payload_times) for t in scattered)
-    summed = replace(scattered[0], kind=Kind.ALL_REDUCE, executions=executions, scope="", parts=parts, payload_bytes=sum(p.payload_bytes for p in parts))
+    summed = replace(
+        scattered[0],
+        kind=Kind.ALL_REDUCE,
+        executions=executions,
+        scope="",
+        parts=parts,
+        payload_bytes=sum(p.payload_bytes for p in parts),
+    )
     kept = tuple(t for t in asked.transfers if t not in scattered)
     return str(load("ch17_gathered_keys").claims(shape, MESH, replace(asked, transfers=(*kept, summed)))[-1].verdict)
 
@@ -114,4 +132,7 @@ def test_ulysses_inside_and_a_ring_outside_send_exactly_that_and_compute_what_on
 
 
 def test_a_message_too_many_refutes_both_volumes_of_the_hybrid():
-    assert flipped("ch17_hybrid", HYBRID, more_of_part("hybrid")) == {"ch17.hybrid_usp", "heads are split already when the ring starts"}
+    assert flipped("ch17_hybrid", HYBRID, more_of_part("hybrid")) == {
+        "ch17.hybrid_usp",
+        "heads are split already when the ring starts",
+    }

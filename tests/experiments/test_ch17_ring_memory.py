@@ -2,13 +2,16 @@
 
 import jax
 import pytest
+
 from lab.experiments import ch17_ring_memory
 from lab.experiments.ch17_ring_memory import Assumed, answer, claims, temporaries
 from lab.meshes.errors import Unusable
-
 from lab.settle.behaviours import INSTALLED
 
-LINEAR, TILED = "a rank's memory grows with S/P, not with S nor with a square", "a ring of tiles holds no block's scores"
+LINEAR, TILED = (
+    "a rank's memory grows with S/P, not with S nor with a square",
+    "a ring of tiles holds no block's scores",
+)
 
 
 def verdicts(assumed: Assumed) -> dict[str, str]:
@@ -26,8 +29,14 @@ def test_of_32k_to_1m_tokens_over_8_and_64_gpus_a_rank_needs_as_much_for_each_of
     [
         (lambda assumed, length, ranks: 10**5 * length, {LINEAR: "refuted", TILED: "confirmed"}),
         (lambda assumed, length, ranks: 64 * (length // ranks) ** 2, {LINEAR: "refuted", TILED: "refuted"}),
-        (lambda assumed, length, ranks: 10**5 * (length // ranks) * (1.13 if (length, ranks) == (2**20, 64) else 1), {LINEAR: "refuted", TILED: "confirmed"}),
-        (lambda assumed, length, ranks: 10**5 * (length // ranks) * (0.7 if length // ranks == 512 else 1), {LINEAR: "confirmed", TILED: "confirmed"}),
+        (
+            lambda assumed, length, ranks: 10**5 * (length // ranks) * (1.13 if (length, ranks) == (2**20, 64) else 1),
+            {LINEAR: "refuted", TILED: "confirmed"},
+        ),
+        (
+            lambda assumed, length, ranks: 10**5 * (length // ranks) * (0.7 if length // ranks == 512 else 1),
+            {LINEAR: "confirmed", TILED: "confirmed"},
+        ),
     ],
     ids=["with S", "with a square", "an eighth more at one length", "less where a chunk is one tile"],
 )
@@ -39,7 +48,11 @@ def test_memory_that_grows_otherwise_refutes_and_a_chunk_of_one_tile_may_need_le
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("attached", "target=attached: rings are over one host of 8 GPUs and over 8 such hosts; take GPUs to compile for, such as gpu:h100:1x8"),
+        (
+            "attached",
+            "target=attached: rings are over one host of 8 GPUs and over 8 such hosts; take GPUs to compile for, "
+            "such as gpu:h100:1x8",
+        ),
         ("cpu:8", "target=cpu:8: expected GPUs, such as gpu:h100:1x8"),
         ("gpu:h200:2x8", "target=gpu:h200:2x8: expected one host of 8 GPUs, gpu:h200:1x8"),
         ("gpu:h100:1x4", "target=gpu:h100:1x4: expected one host of 8 GPUs, gpu:h100:1x8"),

@@ -1,4 +1,5 @@
-"""Chapters 18 and 35: experts over ranks in ledgers made by hand, routers in numbers, and a ragged all-to-all by its definition."""
+"""Chapters 18 and 35: experts over ranks in ledgers made by hand, routers in numbers, and a ragged all-to-all by its
+definition."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,6 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
+
+from lab.book.experts import distinct_nodes
+from lab.core.ledger import Kind, Memory
 from lab.experiments import (
     ch18_constraint_order,
     ch18_dropless,
@@ -16,15 +20,12 @@ from lab.experiments import (
     ch18_routing,
     ch35_routing,
 )
+from lab.harness.question import answer
+from lab.harness.registry import load
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable
 from lab.meshes.targets import parse_target
-
-from lab.book.experts import distinct_nodes
-from lab.core.ledger import Kind, Memory
-from lab.harness.question import answer
-from lab.harness.registry import load
 from lab.programs.models import dropless, routers
 from lab.programs.strategies.memory import static_bytes
 from lab.settle import Verdict
@@ -62,12 +63,20 @@ def of_each_of_2_micro_batches(t, layers):
     return replace(t, dtype="bf16", payload_bytes=t.payload_bytes // 2 // layers, executions=2 * layers)
 
 
-@pytest.mark.parametrize(("change", "more"), [(lambda t: t, []), (lambda t: over_both(t), [None])], ids=["as they are", "experts over both axes"])
+@pytest.mark.parametrize(
+    ("change", "more"),
+    [(lambda t: t, []), (lambda t: over_both(t), [None])],
+    ids=["as they are", "experts over both axes"],
+)
 def test_gradients_that_2_micro_batches_sum_apart_count_once(change, more):
     shape = replace(load("ch18_expert_parallel").parameters, accumulation=2)
     asked = ch18_expert_parallel.STRATEGY.predict(shape, TWO_HOSTS)
-    apart = replace(asked, transfers=tuple(change(of_each_of_2_micro_batches(t, shape.layers)) for t in asked.transfers))
-    found = [c for c in ch18_expert_parallel.claims(shape, TWO_HOSTS, apart) if c.id in ("ch18.ep_dp", "ch25.grad_sync_5d")]
+    apart = replace(
+        asked, transfers=tuple(change(of_each_of_2_micro_batches(t, shape.layers)) for t in asked.transfers)
+    )
+    found = [
+        c for c in ch18_expert_parallel.claims(shape, TWO_HOSTS, apart) if c.id in ("ch18.ep_dp", "ch25.grad_sync_5d")
+    ]
     assert [c.disputed for c in found if c.verdict == "refuted"] == [*more, "4-5:D-44", "6-8:D-24"]
 
 
@@ -103,8 +112,16 @@ def for_every_expert(t):
         ("ch18_hierarchical", apart, {"A40"}),
         ("ch18_hierarchical", larger, {"as many bytes cross between nodes", "(G-1)/G n + (N-1)/N n are sent"}),
         ("ch18_dropless", more("ragged", 0, 4), {"A39", "counts go first"}),
-        ("ch18_dropless_step", more("layers/mlp/visit", 0, 4), {"a ragged exchange in a whole step", "counts go first in a whole step"}),
-        ("ch18_fsdp_experts", more("layers/mlp/gate"), {"experts' gradients are summed over the ranks that share no expert"}),
+        (
+            "ch18_dropless_step",
+            more("layers/mlp/visit", 0, 4),
+            {"a ragged exchange in a whole step", "counts go first in a whole step"},
+        ),
+        (
+            "ch18_fsdp_experts",
+            more("layers/mlp/gate"),
+            {"experts' gradients are summed over the ranks that share no expert"},
+        ),
         ("ch35_node_limit", for_every_expert, {"a token crosses once for each node, M copies at most"}),
         ("ch18_dropless", more("padded", 0, 4), {"without a ragged all-to-all the worst case is sent"}),
     ],
@@ -125,12 +142,16 @@ def test_another_ledger_refutes_what_it_should(name, change, statements):
     assert flipped(name, DISPUTED[name][1], change) == statements
 
 
-@pytest.mark.parametrize(("extra", "padding", "verdict"), [(0, 0, "confirmed"), (4, 0, "refuted"), (508, 508, "confirmed")])
+@pytest.mark.parametrize(
+    ("extra", "padding", "verdict"), [(0, 0, "confirmed"), (4, 0, "refuted"), (508, 508, "confirmed")]
+)
 def test_arguments_without_padding_hold_an_eighth_of_the_experts(extra, padding, verdict):
     experiment = load("ch18_expert_parallel")
     held = static_bytes(ch18_expert_parallel.STRATEGY, experiment.parameters, TWO_HOSTS)
     memory = Memory(arguments=held + extra, outputs=0, temporaries=0, aliased=0, peak=None, padding=padding)
-    found = experiment.claims(experiment.parameters, TWO_HOSTS, replace(ideal("ch18_expert_parallel", TWO_HOSTS), memory=memory))
+    found = experiment.claims(
+        experiment.parameters, TWO_HOSTS, replace(ideal("ch18_expert_parallel", TWO_HOSTS), memory=memory)
+    )
     assert [str(c.verdict) for c in found if c.id == "ch18.placement"] == [verdict]
 
 
@@ -197,7 +218,9 @@ def test_eight_of_256_experts_lie_on_5_29_of_8_nodes():
 def test_held_to_its_own_device_first_a_dispatch_is_two_all_to_alls_of_43008_elements():
     found = answer(ch18_constraint_order.EXPERIMENT, {"target": "cpu:8"})
     sent = {row.what: row.value for row in found.rows}
-    assert {sent[f"{how}, held to its own device, then to its experts"] for how in ("looked up", "multiplied")} == {43_008}
+    assert {sent[f"{how}, held to its own device, then to its experts"] for how in ("looked up", "multiplied")} == {
+        43_008
+    }
     assert sent["multiplied, held to its experts at once"] > 2 * 43_008 and found.is_fine
 
 
@@ -217,7 +240,10 @@ def test_routing_that_cannot_be_or_is_too_large_is_refused_in_one_line(module, s
         answer(module.EXPERIMENT, settings)
 
 
-@pytest.mark.parametrize(("settings", "message"), [({"limit": 0}, "limit=0: expected 1 or more"), ({"experts": 32}, "expected a multiple of 64")])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"limit": 0}, "limit=0: expected 1 or more"), ({"experts": 32}, "expected a multiple of 64")],
+)
 def test_no_nodes_to_go_to_and_too_few_experts_are_refused_in_one_line(settings, message):
     with pytest.raises(Unusable, match=message):
         ch35_routing.Assumed(**settings)
@@ -243,9 +269,18 @@ def test_six_experts_do_not_split_over_8_devices():
     ("sized", "message"),
     [
         (lambda: ch18_constraint_order.Assumed(length=2**31), "length=2147483648: expected less than 2.31"),
-        (lambda: ch18_constraint_order.Assumed(experts=2**20, slots=2**11), "experts . slots=2147483648: expected less than 2.31"),
-        (lambda: on_8("explicit", ch18_dropless.Sizes(tokens=2**27, ragged=False)), "tokens . 2 . 8=2147483648: expected less than 2.31"),
-        (lambda: on_8("explicit", ch18_dropless.Sizes(experts=2**28, ragged=False)), "experts . 8=2147483648: expected less than 2.31"),
+        (
+            lambda: ch18_constraint_order.Assumed(experts=2**20, slots=2**11),
+            "experts . slots=2147483648: expected less than 2.31",
+        ),
+        (
+            lambda: on_8("explicit", ch18_dropless.Sizes(tokens=2**27, ragged=False)),
+            "tokens . 2 . 8=2147483648: expected less than 2.31",
+        ),
+        (
+            lambda: on_8("explicit", ch18_dropless.Sizes(experts=2**28, ragged=False)),
+            "experts . 8=2147483648: expected less than 2.31",
+        ),
     ],
 )
 def test_sizes_beyond_int32_are_refused_by_their_names(sized, message):

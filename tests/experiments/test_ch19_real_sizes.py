@@ -1,14 +1,15 @@
-"""Llama 3 at its real size: the terms of theory, held against what was compiled once (`results`), and what a plan that is off comes to."""
+"""Llama 3 at its real size: the terms of theory, held against what was compiled once (`results`), and what a plan that
+is off comes to."""
 
 import json
 from types import SimpleNamespace
 
 import jax
 import pytest
-from lab.experiments import ch19_real_sizes
-from lab.experiments.ch19_real_sizes import PROGRAMS, Assumed, claims
 
 from lab.core.ledger import Ledger, Memory
+from lab.experiments import ch19_real_sizes
+from lab.experiments.ch19_real_sizes import PROGRAMS, Assumed, claims
 from tests.paths import ROOT
 
 RECORDS = sorted((ROOT / "results").glob("peaks_*.json"))
@@ -20,7 +21,10 @@ def record(path):
 
 
 def test_llama_3_8b_on_16_gpus_and_70b_on_512_are_recorded():
-    assert [(record(path)[0].layers, record(path)[0].target) for path in RECORDS] == [(80, "gpu:h100:64x8"), (32, "gpu:h100:2x8")]
+    assert [(record(path)[0].layers, record(path)[0].target) for path in RECORDS] == [
+        (80, "gpu:h100:64x8"),
+        (32, "gpu:h100:2x8"),
+    ]
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
@@ -36,7 +40,9 @@ def test_a_recorded_peak_is_the_sum_of_terms_within_5_percent_and_its_arguments_
 def test_a_sum_of_terms_5_percent_off_the_plan_is_refuted(off, verdict, monkeypatch):
     assumed = Assumed()
     sums = iter([sum(assumed.terms(of).values()) for of in PROGRAMS])
-    monkeypatch.setattr(ch19_real_sizes, "planned_step", lambda *_: Ledger((), memory=Memory(0, 0, 0, 0, round(next(sums) / off))))
+    monkeypatch.setattr(
+        ch19_real_sizes, "planned_step", lambda *_: Ledger((), memory=Memory(0, 0, 0, 0, round(next(sums) / off)))
+    )
     assert {str(claim.verdict) for claim in claims(assumed)} == {verdict}
 
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+
 from lab.experiments import ch21_recomputation
 from lab.experiments.ch21_recomputation import AGAIN, Assumed, claims
-
 from lab.harness.decoder.plans import planned_layers
 from lab.programs.models.shape import REMATS, DecoderShape
 
@@ -40,7 +40,11 @@ def test_twelve_layers_are_cut_by_one_three_and_six():
 
 def test_layers_are_those_of_one_micro_batch():
     three = replace(TINY, batch=3, accumulation=3)
-    assert (three.shape("none"), three.products, three.saved("full")) == (TINY.shape("none"), TINY.products, TINY.saved("full"))
+    assert (three.shape("none"), three.products, three.saved("full")) == (
+        TINY.shape("none"),
+        TINY.products,
+        TINY.saved("full"),
+    )
 
 
 @pytest.mark.parametrize("target", ["cpu:1", "attached"])

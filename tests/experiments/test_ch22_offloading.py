@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from lab.experiments.ch22_offloading import Assumed, answer, claims
 from lab.meshes.errors import Unusable
 
@@ -32,7 +33,10 @@ def test_where_cpus_leave_all_of_it_in_one_memory_no_claim_is_made():
 
 
 def test_fewer_sequences_than_devices_are_refused_in_a_line():
-    with pytest.raises(Unusable, match="4 sequences of a micro-batch do not split over the 8 devices of gpu:h100:1x8; make batch a multiple"):
+    with pytest.raises(
+        Unusable,
+        match="4 sequences of a micro-batch do not split over the 8 devices of gpu:h100:1x8; make batch a multiple",
+    ):
         answer(replace(GPUS, target="gpu:h100:1x8"))
 
 

@@ -3,18 +3,18 @@
 import re
 
 import pytest
+
+from lab.core.ledger import Ledger
 from lab.experiments.ch23_redistribution import EXPERIMENT, Changes, in_three
+from lab.harness.claim import Claim
+from lab.harness.numerics import numerics
+from lab.harness.result import Result
+from lab.harness.run import run
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable
 from lab.meshes.targets import parse_target
-
-from lab.core.ledger import Ledger
-from lab.harness.claim import Claim
-from lab.harness.numerics import numerics
-from lab.harness.result import Result
-from lab.harness.run import run
 from lab.settle import Verdict
 
 CUBE = Axes.of({"a": 2, "b": 2, "c": 2})
@@ -40,7 +40,11 @@ def test_accelerators_send_exactly_what_is_planned(target):
         pytest.skip("the compile-only plugin is not installed")
     result = _run(target, SMALL)
     assert result.verdict is Verdict.EXACT and result.is_fine
-    assert {str(term.predicted.kind) for term in result.settlement.terms} == {"all_to_all", "all_gather", "collective_permute"}
+    assert {str(term.predicted.kind) for term in result.settlement.terms} == {
+        "all_to_all",
+        "all_gather",
+        "collective_permute",
+    }
 
 
 def test_the_book_is_right_on_gathers_and_slices_and_wrong_on_all_to_alls(claims):
@@ -91,7 +95,9 @@ def test_a_mesh_has_three_axes_whatever_the_devices(target, axes):
     assert str(in_three(parse_target(target))) == axes
 
 
-@pytest.mark.parametrize(("setting", "told"), [({"pairs": 0}, "pairs=0: expected 1 or more"), ({"dtype": "f8"}, "dtype=f8: expected f32")])
+@pytest.mark.parametrize(
+    ("setting", "told"), [({"pairs": 0}, "pairs=0: expected 1 or more"), ({"dtype": "f8"}, "dtype=f8: expected f32")]
+)
 def test_sizes_that_cannot_be_are_told_in_a_line(setting, told):
     with pytest.raises(Unusable, match=told):
         Changes(**setting)

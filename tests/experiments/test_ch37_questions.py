@@ -7,6 +7,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+
+import lab
+from lab.core.ledger import Totals
 from lab.experiments import (
     ch37_batch,
     ch37_capacity,
@@ -17,21 +20,21 @@ from lab.experiments import (
     ch37_placement,
     ch37_scale_up,
 )
+from lab.harness.question import Question, answer
+from lab.harness.registry import load, names
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable
 from lab.meshes.targets import parse_target
 
-import lab
-from lab.core.ledger import Totals
-from lab.harness.question import Question, answer
-from lab.harness.registry import load, names
-
 QUESTIONS = [name for name in names() if name.startswith("ch37_")]
 
 
 def values(module, **settings) -> dict[str, float]:
-    return {row.what: row.value for row in answer(module.EXPERIMENT, {name: str(value) for name, value in settings.items()}).rows}
+    return {
+        row.what: row.value
+        for row in answer(module.EXPERIMENT, {name: str(value) for name, value in settings.items()}).rows
+    }
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -59,7 +62,11 @@ def test_the_books_layout_of_t8_p8_d8_fits_in_20_gb_and_is_6_percent_slower_than
 
 def test_slower_links_cost_tensor_parallelism_more_than_pipelines():
     wide = [plan for plan in ch37_capacity.plans(ch37_capacity.Assumed()) if plan.tensor == 8 and plan.pipe == 8]
-    older = [plan for plan in ch37_capacity.plans(replace(ch37_capacity.Assumed(), cluster="dgx-a100")) if plan.tensor == 8 and plan.pipe == 8]
+    older = [
+        plan
+        for plan in ch37_capacity.plans(replace(ch37_capacity.Assumed(), cluster="dgx-a100"))
+        if plan.tensor == 8 and plan.pipe == 8
+    ]
     assert older[0].tensor_s / wide[0].tensor_s == pytest.approx(450 / 300, rel=0.05)
 
 
@@ -102,7 +109,12 @@ def test_a_batch_that_saves_no_time_is_never_worth_it():
 
 def test_twice_the_flops_over_half_the_bandwidth_moves_every_ridge_4_times_up():
     found = values(ch37_chip)
-    for what in ("ridge of the memory", "ridge of the fast link", "ridge of the network", "tokens a replica that hide its gradient sync"):
+    for what in (
+        "ridge of the memory",
+        "ridge of the fast link",
+        "ridge of the network",
+        "tokens a replica that hide its gradient sync",
+    ):
         assert found[f"new: {what}"] == pytest.approx(4 * found[what])
 
 
@@ -116,7 +128,9 @@ def attention(window):
         return jnp.einsum("sad,adh->sh", jnp.einsum("ast,tad->sad", jax.nn.softmax(scores), v), o_ADH)
 
     mesh = make_mesh(parse_target("cpu:8"), Axes.of({"tensor": 8}))
-    replicated, heads_second, heads_first = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in ((), (None, "tensor"), ("tensor",)))
+    replicated, heads_second, heads_first = (
+        NamedSharding(mesh, PartitionSpec(*spec)) for spec in ((), (None, "tensor"), ("tensor",))
+    )
     w = jax.ShapeDtypeStruct((32, 8, 4), jnp.float32, sharding=heads_second)
     args = (
         jax.ShapeDtypeStruct((64, 32), jnp.float32, sharding=replicated),
@@ -144,12 +158,20 @@ def test_a_window_of_256_leaves_one_hop_of_context_parallelism():
 def test_mixtral_8x22b_weighs_281_gb_and_has_more_active_parameters_than_deepseek_v3():
     found = values(ch37_case_studies)
     assert found["mixtral-8x22b: weights"] == pytest.approx(281.2e9, rel=1e-3)
-    assert found["mixtral-8x22b: of them active"] > found["deepseek-v3: of them active"] == pytest.approx(37.55e9, rel=1e-3)
+    assert (
+        found["mixtral-8x22b: of them active"]
+        > found["deepseek-v3: of them active"]
+        == pytest.approx(37.55e9, rel=1e-3)
+    )
 
 
 def test_stages_of_llama_3_lie_in_16_nodes_since_a_tensor_group_fills_each():
     found = values(ch37_placement)
-    assert (found["llama3-405b: tensor of 8 spans"], found["llama3-405b: pipe of 16 spans"], found["llama3-405b: data of 128 spans"]) == (1, 16, 128)
+    assert (
+        found["llama3-405b: tensor of 8 spans"],
+        found["llama3-405b: pipe of 16 spans"],
+        found["llama3-405b: data of 128 spans"],
+    ) == (1, 16, 128)
 
 
 def test_experts_of_deepseek_v3_lie_in_8_nodes_but_in_one_nvl72():

@@ -1,6 +1,7 @@
 """Claims decided by hand-made ledgers: what theory asks for confirms them, and any other refutes them.
 
-Three layers 48 wide, 16 sequences of 32 tokens, float32: 71,760 parameters, of which 336 in 7 norms; 2 x 32 or 8 x 32 tokens a device.
+Three layers 48 wide, 16 sequences of 32 tokens, float32: 71,760 parameters, of which 336 in 7 norms; 2 x 32 or 8 x 32
+tokens a device.
 """
 
 from collections.abc import Callable
@@ -8,12 +9,12 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from lab.meshes.axes import Axes
 
 from lab.core.ledger import Kind, Ledger, Memory, Transfer
 from lab.harness.claim import Claim
 from lab.harness.decoder.step import SMALL
 from lab.harness.registry import load
+from lab.meshes.axes import Axes
 from lab.programs.models.shape import REMATS
 
 AXES = {
@@ -49,7 +50,12 @@ def changed(ledger: Ledger, which: Callable[[Transfer], bool], **change) -> Ledg
 
 
 def sums_of_matrices(t: Transfer) -> bool:
-    return t.phase == "backward" and t.kind is not Kind.ALL_GATHER and t.axes != ("tensor",) and not t.scope.endswith("norm")
+    return (
+        t.phase == "backward"
+        and t.kind is not Kind.ALL_GATHER
+        and t.axes != ("tensor",)
+        and not t.scope.endswith("norm")
+    )
 
 
 def is_activation(t: Transfer) -> bool:
@@ -90,7 +96,12 @@ def test_gradients_sent_twice_refute_the_volume_of_data_parallelism():
 def test_a_gathered_weight_refutes_that_replicas_stay_equal_by_themselves():
     measured = ideal("ch14_data_parallel")
     gather = replace(measured.transfers[-1], kind=Kind.ALL_GATHER, phase="forward")
-    assert verdicts("ch14_data_parallel", replace(measured, transfers=(*measured.transfers, gather)))["ch14.sync_invariant"] == "refuted"
+    assert (
+        verdicts("ch14_data_parallel", replace(measured, transfers=(*measured.transfers, gather)))[
+            "ch14.sync_invariant"
+        ]
+        == "refuted"
+    )
 
 
 def test_one_sum_more_in_each_layer_refutes_the_count_and_the_volume_of_tensor_parallelism():
@@ -99,11 +110,15 @@ def test_one_sum_more_in_each_layer_refutes_the_count_and_the_volume_of_tensor_p
     assert (found["ch15.ar_count"], found["ch15.tp_allreduce_volume"]) == ("refuted", "refuted")
 
 
-@pytest.mark.parametrize(("remat", "backward"), [("none", 7), ("selective", 7), ("names", 7), ("dots", 10), ("full", 10)])
+@pytest.mark.parametrize(
+    ("remat", "backward"), [("none", 7), ("selective", 7), ("names", 7), ("dots", 10), ("full", 10)]
+)
 def test_tensor_parallelism_sums_7_times_forward_and_7_backward_or_10(remat, backward):
     """Two a layer, and one for the embedding or the head."""
     count = claims("ch15_tensor_parallel", ideal("ch15_tensor_parallel", remat=remat), remat=remat)[0]
-    assert count.verdict == "confirmed" and count.evidence.startswith(f"7 sums forward and {backward} backward in 3 layers")
+    assert count.verdict == "confirmed" and count.evidence.startswith(
+        f"7 sums forward and {backward} backward in 3 layers"
+    )
 
 
 @pytest.mark.parametrize(("scope", "claim"), [("embedding", "A18"), ("loss/target", "A19"), ("head", "A19")])
@@ -132,13 +147,15 @@ def test_recomputed_sequence_parallelism_refutes_the_book_as_the_catalogue_does(
 
 
 def test_sums_of_norms_whose_phase_a_compiler_lost_refute_the_book_of_two_micro_batches_too():
-    measured = changed(ideal("ch17_sequence_parallel", accumulation=2), lambda t: t.scope.endswith("norm"), phase="update")
+    measured = changed(
+        ideal("ch17_sequence_parallel", accumulation=2), lambda t: t.scope.endswith("norm"), phase="update"
+    )
     assert claims("ch17_sequence_parallel", measured, accumulation=2)[1].verdict == "refuted"
 
 
 def test_norms_as_long_as_a_rank_has_tokens_are_told_from_the_sums_of_the_softmax():
     sizes = {"batch": 24, "length": 4}
-    assert 24 // 2 * 4 == SMALL.embed
+    assert SMALL.embed == 24 // 2 * 4
     norms = claims("ch17_sequence_parallel", ideal("ch17_sequence_parallel", **sizes), **sizes)[1]
     assert norms.verdict == "refuted" and norms.evidence.startswith("336 numbers")
 
@@ -149,12 +166,18 @@ def test_norms_summed_over_data_alone_would_confirm_the_book():
 
 
 def test_a_gather_too_many_is_a_surprise():
-    more = changed(ideal("ch17_sequence_parallel"), lambda t: t.scope == "head" and t.kind is Kind.ALL_GATHER, executions=2)
+    more = changed(
+        ideal("ch17_sequence_parallel"), lambda t: t.scope == "head" and t.kind is Kind.ALL_GATHER, executions=2
+    )
     assert claims("ch17_sequence_parallel", more)[0].is_surprise
 
 
 def test_a_gather_of_activations_too_many_refutes_the_volume_of_its_axis():
-    more = changed(ideal("ch24_llama3_405b"), lambda t: t.scope == "head" and t.kind is Kind.ALL_GATHER and t.axes == ("tensor",), executions=2)
+    more = changed(
+        ideal("ch24_llama3_405b"),
+        lambda t: t.scope == "head" and t.kind is Kind.ALL_GATHER and t.axes == ("tensor",),
+        executions=2,
+    )
     assert verdicts("ch24_llama3_405b", more)["ch24.comm_per_axis"] == "refuted"
 
 
@@ -180,14 +203,19 @@ def test_two_micro_batches_of_zero3_gather_and_scatter_twice_3_times_data_parall
     measured = changed(ideal("ch20_zero3", **sizes), lambda t: t.scope.endswith("norm"), scope="", phase="update")
     claim = claims("ch20_zero3", measured, **sizes)[0]
     assert claim.verdict == "confirmed" and "matrices 3.00 times what data parallelism does" in claim.evidence
-    once = changed(ideal("ch20_zero3", **sizes), lambda t: t.scope == "head" and t.kind is Kind.ALL_GATHER, executions=1)
+    once = changed(
+        ideal("ch20_zero3", **sizes), lambda t: t.scope == "head" and t.kind is Kind.ALL_GATHER, executions=1
+    )
     assert verdicts("ch20_zero3", once, **sizes)["ch20.comm"] == "refuted"
 
 
 @pytest.mark.parametrize("remat", ["none", "selective"])
 def test_weights_kept_gathered_leave_zero3_undecided_at_the_volume_of_data_parallelism(remat):
     claim = claims("ch20_zero3", ideal("ch20_zero3", remat=remat), remat=remat)[0]
-    assert claim.verdict == "calculated" and f"1.00 times what data parallelism does; with remat={remat} weights stay gathered" in claim.evidence
+    assert (
+        claim.verdict == "calculated"
+        and f"1.00 times what data parallelism does; with remat={remat} weights stay gathered" in claim.evidence
+    )
 
 
 def test_two_gathers_and_a_scatter_are_one_and_a_half_times_data_parallelism():
@@ -206,8 +234,12 @@ HELD = 12 * (71_424 // 8 + 336) + 4 + 2 * 4 * 64
 COPY = 4 * 71_760
 
 
-@pytest.mark.parametrize(("name", "held"), [("ch20_zero1", HELD + COPY), ("ch20_zero2", HELD + COPY), ("ch20_zero3", HELD)])
-@pytest.mark.parametrize(("extra", "padding", "verdict"), [(0, 0, "confirmed"), (4, 0, "refuted"), (508, 508, "confirmed")])
+@pytest.mark.parametrize(
+    ("name", "held"), [("ch20_zero1", HELD + COPY), ("ch20_zero2", HELD + COPY), ("ch20_zero3", HELD)]
+)
+@pytest.mark.parametrize(
+    ("extra", "padding", "verdict"), [(0, 0, "confirmed"), (4, 0, "refuted"), (508, 508, "confirmed")]
+)
 def test_arguments_without_padding_hold_an_eighth_of_the_state(name, held, extra, padding, verdict):
     memory = Memory(arguments=held + extra, outputs=0, temporaries=0, aliased=0, peak=None, padding=padding)
     assert verdicts(name, replace(ideal(name), memory=memory))["ch20.stage_memory"] == verdict
@@ -219,7 +251,9 @@ def test_between_groups_a_quarter_of_71424_gradients_is_summed():
 
 
 def test_a_whole_gradient_between_groups_refutes_hybrid_sharding():
-    whole = changed(ideal("ch24_hybrid"), lambda t: t.axes == ("data",) and t.scope == "head", payload_bytes=96 * 48 * 4)
+    whole = changed(
+        ideal("ch24_hybrid"), lambda t: t.axes == ("data",) and t.scope == "head", payload_bytes=96 * 48 * 4
+    )
     assert verdicts("ch24_hybrid", whole) == {"ch24.hsdp": "refuted"}
 
 
@@ -229,7 +263,9 @@ FSDP_BY_TENSOR = ["ch24_fsdp_tensor_parallel", "ch24_llama3_405b"]
 @pytest.mark.parametrize("name", FSDP_BY_TENSOR)
 def test_axes_on_their_links_confirm_the_order_and_swapped_links_refute_it(name):
     for inner, outer, verdict in (("host", "network", "confirmed"), ("network", "host", "refuted")):
-        placed = changed(changed(ideal(name), lambda t: t.axes == ("tensor",), link=inner), lambda t: t.axes == ("fsdp",), link=outer)
+        placed = changed(
+            changed(ideal(name), lambda t: t.axes == ("tensor",), link=inner), lambda t: t.axes == ("fsdp",), link=outer
+        )
         found = verdicts(name, placed)
         assert (found["ch24.order_3d"], found["ch24.comm_per_axis"]) == (verdict, "confirmed")
 
@@ -238,7 +274,9 @@ def test_axes_on_their_links_confirm_the_order_and_swapped_links_refute_it(name)
 def test_tensor_ranks_that_are_no_neighbours_in_one_host_leave_the_order_undecided(mesh, target):
     name, axes = "ch24_llama3_405b", Axes.parse(mesh)
     measured = replace(changed(ideal(name), lambda t: True, link="network"), target=target)
-    assert [str(claim.verdict) for claim in load(name).claims(SMALL, axes, measured) if claim.id == "ch24.order_3d"] == ["calculated"]
+    assert [
+        str(claim.verdict) for claim in load(name).claims(SMALL, axes, measured) if claim.id == "ch24.order_3d"
+    ] == ["calculated"]
 
 
 @pytest.mark.parametrize("name", FSDP_BY_TENSOR)
@@ -249,5 +287,7 @@ def test_activations_that_grow_with_the_ranks_refute_that_they_do_not(name):
 
 @pytest.mark.parametrize("name", FSDP_BY_TENSOR)
 def test_a_weight_gathered_once_more_refutes_the_volume_of_its_axis(name):
-    more = changed(ideal(name), lambda t: t.scope == "head" and t.kind is Kind.ALL_GATHER and t.axes == ("fsdp",), executions=2)
+    more = changed(
+        ideal(name), lambda t: t.scope == "head" and t.kind is Kind.ALL_GATHER and t.axes == ("fsdp",), executions=2
+    )
     assert verdicts(name, more)["ch24.comm_per_axis"] == "refuted"

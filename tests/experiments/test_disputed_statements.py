@@ -14,7 +14,16 @@ TREE = decided("ch12.tree_latency_optimal", False, "6 steps against 3", statemen
 
 def result(claim: Claim) -> Result:
     nothing = Settlement((), ())
-    return Result("ch12_ring_and_tree", "explicit", "cpu:8", {"data": 8}, {}, Seconds(0, 0, 0), settlement=nothing, claims=(claim,))
+    return Result(
+        "ch12_ring_and_tree",
+        "explicit",
+        "cpu:8",
+        {"data": 8},
+        {},
+        Seconds(0, 0, 0),
+        settlement=nothing,
+        claims=(claim,),
+    )
 
 
 @pytest.mark.parametrize(("claim", "fine"), [(TREE, True), (replace(TREE, disputed=None), False)])
@@ -27,13 +36,18 @@ def test_a_disputed_statement_that_holds_is_confirmed_and_fine():
 
 
 def test_a_run_says_in_which_item_a_refuted_statement_is_disputed():
-    assert "refuted, as disputed in D-48, ch12.tree_latency_optimal: a tree is fastest: 6 steps against 3" in result_text(result(TREE))
+    assert (
+        "refuted, as disputed in D-48, ch12.tree_latency_optimal: a tree is fastest: 6 steps against 3"
+        in result_text(result(TREE))
+    )
 
 
 def test_a_summary_counts_disputed_statements_apart_and_lists_the_others_alone():
     surprise = replace(TREE, disputed=None)
     lines = summary_text([result(TREE), result(surprise)]).splitlines()
-    listed = "ch12_ring_and_tree explicit cpu:8: refuted ch12.tree_latency_optimal: a tree is fastest: 6 steps against 3"
+    listed = (
+        "ch12_ring_and_tree explicit cpu:8: refuted ch12.tree_latency_optimal: a tree is fastest: 6 steps against 3"
+    )
     assert "claims of the book: 1 refuted as disputed, 1 refuted" in lines
     assert [line for line in lines if "a tree is fastest" in line] == [listed]
 

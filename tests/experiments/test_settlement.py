@@ -1,21 +1,28 @@
-"""Every experiment on a decoder's step: numbers, ledger and claims at small sizes on fake CPU devices; ledger and claims at full size ahead of time."""
+"""Every experiment on a decoder's step: numbers, ledger and claims at small sizes on fake CPU devices; ledger and
+claims at full size ahead of time."""
 
 import pytest
-from lab.meshes import plugins
-from lab.meshes.targets import parse_target
 
 from lab.harness.experiment import STYLES, Experiment
 from lab.harness.registry import load, names
 from lab.harness.result import Result
 from lab.harness.run import run
+from lab.meshes import plugins
+from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.settle import Status, Verdict
 
 STEPS = [name for name in names() if isinstance(load(name), Experiment) and type(load(name).parameters) is DecoderShape]
 IN_STYLES = [(name, style) for name in STEPS for style in STYLES if style in load(name).styles]
 # Numbers of the others stand in tests/lab/programs/strategies/test_experts.py and test_context_parallel.py.
-ON_CPU = [each for each in IN_STYLES if each not in (("ch18_expert_parallel", "declared"), ("ch18_hierarchical", "explicit"))]
-ON_CPU = [each for each in ON_CPU if each not in ((f"ch17_{name}", "explicit") for name in ("ring_attention", "gathered_keys", "window", "ulysses"))]
+ON_CPU = [
+    each for each in IN_STYLES if each not in (("ch18_expert_parallel", "declared"), ("ch18_hierarchical", "explicit"))
+]
+ON_CPU = [
+    each
+    for each in ON_CPU
+    if each not in ((f"ch17_{name}", "explicit") for name in ("ring_attention", "gathered_keys", "window", "ulysses"))
+]
 ON_TPU = ["ch20_zero3", "ch24_fsdp_tensor_parallel"]
 
 
@@ -26,7 +33,11 @@ def result_of(name: str, style: str, target: str, parameters: DecoderShape) -> R
 def at_common_sizes(parameters: DecoderShape) -> DecoderShape:
     """With what the experiment chooses otherwise than the decoder does by itself."""
     by_default = DecoderShape()
-    chosen = {name: getattr(parameters, name) for name in ("experts", *DecoderShape.CHOICES) if getattr(parameters, name) != getattr(by_default, name)}
+    chosen = {
+        name: getattr(parameters, name)
+        for name in ("experts", *DecoderShape.CHOICES)
+        if getattr(parameters, name) != getattr(by_default, name)
+    }
     return DecoderShape(**chosen)
 
 
@@ -34,7 +45,9 @@ def left_over(result: Result) -> list[str]:
     """What does not settle, in lines for people."""
     settled = result.settlement
     terms = [term for term in settled.terms if term.status in (Status.REFUTED, Status.MISSING)]
-    return [f"{term.status} {term.predicted.scope}: {term.explanation}" for term in terms] + [f"unexplained {transfer}" for transfer in settled.unexplained]
+    return [f"{term.status} {term.predicted.scope}: {term.explanation}" for term in terms] + [
+        f"unexplained {transfer}" for transfer in settled.unexplained
+    ]
 
 
 def test_nineteen_experiments_are_steps_of_the_decoder():
@@ -46,7 +59,7 @@ def test_f32_on_8_cpu_devices_computes_and_sends_what_theory_says(name, style):
     result = result_of(name, style, "cpu:8", load(name).numeric_parameters)
     assert (result.failure, left_over(result)) == (None, [])
     assert result.numerics.worst_relative_error <= result.numerics.tolerance
-    assert result.verdict is Verdict.EXACT or style == "declared" and result.verdict is Verdict.EXPLAINED
+    assert result.verdict is Verdict.EXACT or (style == "declared" and result.verdict is Verdict.EXPLAINED)
     assert not [claim for claim in result.claims if claim.is_surprise]
 
 
@@ -59,7 +72,9 @@ def test_two_hosts_of_8_gpus_send_what_theory_says(name, style):
     assert not [claim for claim in result.claims if claim.is_surprise]
 
 
-TIED = DecoderShape(layers=2, batch=16, length=64, embed=128, kv_heads=8, queries=1, head_dim=32, mlp=256, vocab=512, tied=True)
+TIED = DecoderShape(
+    layers=2, batch=16, length=64, embed=128, kv_heads=8, queries=1, head_dim=32, mlp=256, vocab=512, tied=True
+)
 
 
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")

@@ -1,20 +1,21 @@
-"""Steps of sizes that nobody looked at before settle as well, and refute no claim: drawn shapes under drawn layouts, styles, micro-batches and recomputation."""
+"""Steps of sizes that nobody looked at before settle as well, and refute no claim: drawn shapes under drawn layouts,
+styles, micro-batches and recomputation."""
 
 from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
-from lab.meshes import plugins
-from lab.meshes.axes import Axes
-from lab.meshes.backends import make_mesh
-from lab.meshes.targets import parse_target
 
 from lab.compile.inspection import inspect_program
 from lab.harness.claim import Claim
 from lab.harness.claims import claims_of
 from lab.harness.registry import load
 from lab.harness.run import context
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 from lab.programs.models.shape import REMATS, DecoderShape
 from lab.programs.strategies import program
 from lab.settle import Settlement, Status, settle
@@ -54,13 +55,21 @@ QUESTIONS = {
     "fsdp x sequence": "ch24_llama3_405b",
 }
 """The experiment of each layout, whose claims are to hold at any sizes."""
-MESHES_OF_16 = {"data=8": "data=16", "fsdp=8": "fsdp=16", "data=2,fsdp=4": "data=2,fsdp=8", "data=2,tensor=4": "data=2,tensor=8", "fsdp=2,tensor=4": "fsdp=2,tensor=8"}
+MESHES_OF_16 = {
+    "data=8": "data=16",
+    "fsdp=8": "fsdp=16",
+    "data=2,fsdp=4": "data=2,fsdp=8",
+    "data=2,tensor=4": "data=2,tensor=8",
+    "fsdp=2,tensor=4": "fsdp=2,tensor=8",
+}
 
 
 @st.composite
 def drawn(draw, style: str, dtype: str, grain: Grain, meshes: dict[str, str] | None = None) -> Drawn:
     """A layout on its mesh of 8 devices, or on another."""
-    layout, accumulation, remat, tied = (draw(st.sampled_from(some)) for some in (list(LAYOUTS), ACCUMULATIONS, REMATS, (False, True)))
+    layout, accumulation, remat, tied = (
+        draw(st.sampled_from(some)) for some in (list(LAYOUTS), ACCUMULATIONS, REMATS, (False, True))
+    )
     axes = Axes.parse((meshes or {}).get(LAYOUTS[layout][1], LAYOUTS[layout][1]))
     tensor = axes.shape.get("tensor", 1)
     ranks = axes.size // tensor
@@ -77,7 +86,9 @@ def drawn(draw, style: str, dtype: str, grain: Grain, meshes: dict[str, str] | N
     }
     sizes = {name: unit * draw(st.integers(least, most)) for name, (unit, least, most) in multiples.items()}
     assume(len(set(sizes.values())) == len(sizes))
-    return Drawn(layout, style, str(axes), DecoderShape(**sizes, accumulation=accumulation, remat=remat, tied=tied, dtype=dtype))
+    return Drawn(
+        layout, style, str(axes), DecoderShape(**sizes, accumulation=accumulation, remat=remat, tied=tied, dtype=dtype)
+    )
 
 
 def settled(case: Drawn, target: str) -> tuple[Settlement, tuple[Claim, ...]]:
@@ -99,7 +110,14 @@ def assert_settles(case: Drawn, target: str) -> Settlement:
 
 
 def few(examples: int) -> settings:
-    return settings(max_examples=examples, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,))
+    return settings(
+        max_examples=examples,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate,),
+    )
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -121,7 +139,9 @@ def test_any_step_settles_on_two_hosts_of_8_gpus(style, data):
     assert {term.status for term in settlement.terms} <= {Status.EXACT, Status.EXPLAINED}
 
 
-SMALL = DecoderShape(layers=3, batch=32, length=24, embed=40, kv_heads=4, queries=2, head_dim=6, mlp=56, vocab=88, dtype="f32")
+SMALL = DecoderShape(
+    layers=3, batch=32, length=24, embed=40, kv_heads=4, queries=2, head_dim=6, mlp=56, vocab=88, dtype="f32"
+)
 
 
 def test_a_declared_tied_table_settles():
@@ -140,5 +160,16 @@ def test_a_declared_step_that_keeps_products_beside_tensors_settles(layout):
 
 @on_gpus
 def test_small_norms_of_declared_micro_batches_settle():
-    sizes = DecoderShape(layers=5, batch=192, length=128, embed=1024, kv_heads=2, queries=1, head_dim=64, mlp=1216, vocab=2560, accumulation=4)
+    sizes = DecoderShape(
+        layers=5,
+        batch=192,
+        length=128,
+        embed=1024,
+        kv_heads=2,
+        queries=1,
+        head_dim=64,
+        mlp=1216,
+        vocab=2560,
+        accumulation=4,
+    )
     assert_settles(Drawn("zero1", "declared", "data=16", sizes), "gpu:h100:2x8")

@@ -3,10 +3,10 @@
 from functools import cache
 
 import pytest
-from lab.meshes.axes import Axes
 
 from lab.core.ledger import Ledger
 from lab.hlo import read_text
+from lab.meshes.axes import Axes
 from tests.paths import SHARED
 
 CORPUS = SHARED / "hlo"

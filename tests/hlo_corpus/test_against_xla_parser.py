@@ -1,4 +1,5 @@
-"""Where XLA's own parser accepts a text, ours reads the same instructions: names, opcodes, result shapes and operands, in order."""
+"""Where XLA's own parser accepts a text, ours reads the same instructions: names, opcodes, result shapes and operands,
+in order."""
 
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,11 @@ from tests.hlo_corpus.corpus import CORPUS
 from tests.hlo_corpus.xla_parser import Read, read_by_xla, without_layouts
 
 SHARED = CORPUS.parent
-TEXTS = {str(path.relative_to(SHARED)): path for folder in ("hlo", "cases/compiled") for path in sorted((SHARED / folder).glob("*/*"))}
+TEXTS = {
+    str(path.relative_to(SHARED)): path
+    for folder in ("hlo", "cases/compiled")
+    for path in sorted((SHARED / folder).glob("*/*"))
+}
 ABSENT = [pytest.param("", marks=pytest.mark.skip(reason="the published and compiled texts, ../shared, are absent"))]
 
 
@@ -31,12 +36,19 @@ def accepted(path: Path) -> dict[str, list[Read]] | None:
 
 def read_by_us(text: str) -> dict[str, list[Read]]:
     computations = parse(text).computations.values()
-    return {c.name: [Read(i.name, i.opcode, without_layouts(i.shape), i.operands) for i in c.instructions] for c in computations}
+    return {
+        c.name: [Read(i.name, i.opcode, without_layouts(i.shape), i.operands) for i in c.instructions]
+        for c in computations
+    }
 
 
 def printed(by_xla: dict[str, list[Read]], text: str) -> dict[str, list[Read]]:
     """Without the computations that XLA makes for asynchronous operations printed in short."""
-    return {name: instructions for name, instructions in by_xla.items() if not name.startswith("async_wrapped") or f"%{name} (" in text}
+    return {
+        name: instructions
+        for name, instructions in by_xla.items()
+        if not name.startswith("async_wrapped") or f"%{name} (" in text
+    }
 
 
 @pytest.mark.parametrize("name", TEXTS or ABSENT)

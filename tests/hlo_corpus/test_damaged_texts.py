@@ -3,15 +3,17 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab.meshes.errors import Unusable
 
 from lab.core.ledger import Ledger
 from lab.hlo import read_text
+from lab.meshes.errors import Unusable
 from tests.hlo_corpus.corpus import CORPUS
 
 COMPILED = CORPUS.parent / "cases" / "compiled"
 TEXTS = sorted(COMPILED.glob("c[1-4]1/*.hlo"))
-pytestmark = pytest.mark.skipif(not TEXTS, reason="the compiled texts of the cases, ../shared/cases/compiled, are absent")
+pytestmark = pytest.mark.skipif(
+    not TEXTS, reason="the compiled texts of the cases, ../shared/cases/compiled, are absent"
+)
 texts = st.sampled_from(TEXTS).map(lambda path: path.read_text())
 
 

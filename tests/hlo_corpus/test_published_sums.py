@@ -1,7 +1,8 @@
 """The ledgers of published programs carry, to the last byte, what the shapes of their models define.
 
-Every number follows from a published configuration: weights in bf16, two matrices of the vocabulary, two norms a layer and one at the
-end. What no shape defines are single numbers of 4 B (norms of gradients, the loss): their count is what is left of the count of operations.
+Every number follows from a published configuration: weights in bf16, two matrices of the vocabulary, two norms a layer
+and one at the end. What no shape defines are single numbers of 4 B (norms of gradients, the loss): their count is what
+is left of the count of operations.
 """
 
 from dataclasses import dataclass
@@ -75,7 +76,10 @@ def test_405b_reduces_its_gradients_whole_once():
     layer = LLAMA_405B.layer_bytes + 2 * LLAMA_405B.norm_bytes
     assert sums(found, Kind.ALL_REDUCE, "fsdp", 126) == (OPS_OF_A_LAYER + 2, layer)
     scalars = 41 - 3
-    assert sums(found, Kind.ALL_REDUCE, "fsdp", 1) == (41, LLAMA_405B.vocabulary_bytes + LLAMA_405B.norm_bytes + scalars * SCALAR)
+    assert sums(found, Kind.ALL_REDUCE, "fsdp", 1) == (
+        41,
+        LLAMA_405B.vocabulary_bytes + LLAMA_405B.norm_bytes + scalars * SCALAR,
+    )
 
 
 def test_405b_moves_2426698367128_payload_bytes_a_step():
@@ -124,7 +128,10 @@ def test_8b_unrolled_reduces_32_layers_once_with_65_norms_and_906_scalars():
 def test_8b_with_offloaded_activations_gathers_its_layer_twice_in_each_of_32_trips():
     found = ledger(PUBLISHED + "llama3_8b_bf16_activation_offloading_1x8.hlo", "fsdp=8")
     assert sums(found, Kind.ALL_GATHER, "fsdp", 32) == (2 * OPS_OF_A_LAYER, 2 * LLAMA_8B.layer_bytes)
-    assert sums(found, Kind.ALL_REDUCE, "fsdp", 32) == (OPS_OF_A_LAYER + 2, LLAMA_8B.layer_bytes + 2 * LLAMA_8B.norm_bytes)
+    assert sums(found, Kind.ALL_REDUCE, "fsdp", 32) == (
+        OPS_OF_A_LAYER + 2,
+        LLAMA_8B.layer_bytes + 2 * LLAMA_8B.norm_bytes,
+    )
 
 
 MIXTRAL = (PUBLISHED + "mixtral_8x7b_bf16_2x8.hlo", "data=2,expert=8")
@@ -146,9 +153,17 @@ def test_mixtral_gathers_one_expert_a_device_over_data_and_the_rest_over_both_ax
 
 def test_mixtral_reduces_experts_over_data_and_the_rest_over_both_axes():
     router, norms = BF16 * MIXTRAL_8X7B.embed * 8, 2 * 32 + 1
-    assert sums(ledger(*MIXTRAL), Kind.ALL_REDUCE, "data", 1) == (288, 32 * MIXTRAL_8X7B.mlp_bytes + (288 - 32 * 3) * SCALAR)
-    rest = 32 * (MIXTRAL_8X7B.attention_bytes + router) + MIXTRAL_8X7B.vocabulary_bytes + norms * MIXTRAL_8X7B.norm_bytes
-    assert sums(ledger(*MIXTRAL), Kind.ALL_REDUCE, "data+expert", 1) == (877, rest + (877 - 32 * 5 - 2 - norms) * SCALAR)
+    assert sums(ledger(*MIXTRAL), Kind.ALL_REDUCE, "data", 1) == (
+        288,
+        32 * MIXTRAL_8X7B.mlp_bytes + (288 - 32 * 3) * SCALAR,
+    )
+    rest = (
+        32 * (MIXTRAL_8X7B.attention_bytes + router) + MIXTRAL_8X7B.vocabulary_bytes + norms * MIXTRAL_8X7B.norm_bytes
+    )
+    assert sums(ledger(*MIXTRAL), Kind.ALL_REDUCE, "data+expert", 1) == (
+        877,
+        rest + (877 - 32 * 5 - 2 - norms) * SCALAR,
+    )
 
 
 @pytest.mark.parametrize(("name", "model"), [("llama3_8b", LLAMA_8B), ("qwen3_1.7b", QWEN3_1_7B)])
@@ -186,4 +201,6 @@ def test_sharded_layers_gather_67108864_bytes_forward_and_again_backward_and_sca
     assert {(t.kind, t.axes, t.executions, t.payload_bytes) for t in found.split().transfers} == {
         (kind, ("data",), 8, BF16 * 2_048 * 8_192) for kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
     }
-    assert [sum(t.kind is kind for t in found.split().transfers) for kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)] == [4, 2]
+    assert [
+        sum(t.kind is kind for t in found.split().transfers) for kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+    ] == [4, 2]

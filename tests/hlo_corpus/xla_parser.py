@@ -22,12 +22,16 @@ def parsed_by_xla(text: str) -> Any:
 
 def read_by_xla(text: str) -> dict[str, list[Read]]:
     """Instructions of every computation."""
-    return {c.name: [_read(instruction) for instruction in c.instructions()] for c in parsed_by_xla(text).computations()}
+    return {
+        c.name: [_read(instruction) for instruction in c.instructions()] for c in parsed_by_xla(text).computations()
+    }
 
 
 def _read(instruction: Any) -> Read:
     shape, opcode = _shape_and_opcode(instruction.to_string())
-    return Read(instruction.name, opcode, without_layouts(shape), tuple(operand.name for operand in instruction.operands()))
+    return Read(
+        instruction.name, opcode, without_layouts(shape), tuple(operand.name for operand in instruction.operands())
+    )
 
 
 def _shape_and_opcode(printed: str) -> tuple[str, str]:

@@ -1,4 +1,5 @@
-"""Changing placements: hand-computed plans, the least that any way must send, kernels that follow a plan, and compilers beside both."""
+"""Changing placements: hand-computed plans, the least that any way must send, kernels that follow a plan, and compilers
+beside both."""
 
 import doctest
 import json
@@ -13,12 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh
-from lab.meshes import plugins
-from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
-from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
-from lab.meshes.layouts import Layout
-from lab.meshes.targets import parse_target
 
 import lab
 import lab.redistribution
@@ -27,6 +22,12 @@ from lab.core.ledger import Ledger, axes_label
 from lab.measure.redistribution.measure import Row, measure, worst_first
 from lab.measure.redistribution.pairs import Pair, alike, classes, placements, sums
 from lab.measure.redistribution.table import TARGETS, every_pair, measurement, theory
+from lab.meshes import plugins
+from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.layouts import Layout
+from lab.meshes.targets import parse_target
 from lab.redistribution import Array, Placement, layout_change, least_bytes, plan, route
 from lab.redistribution.kernel import redistribute, sharding
 from lab.redistribution.plan import steps, tried
@@ -42,7 +43,9 @@ def sends(ledger: Ledger) -> list[tuple[str, str, int]]:
     return [(str(t.kind), axes_label(t), t.payload_bytes) for t in ledger.transfers]
 
 
-def planned(before: Placement, after: Placement, array: Array = BLOCKS, axes: Axes = CUBE) -> list[tuple[str, str, int]]:
+def planned(
+    before: Placement, after: Placement, array: Array = BLOCKS, axes: Axes = CUBE
+) -> list[tuple[str, str, int]]:
     return sends(plan(before, after, array, axes))
 
 
@@ -86,7 +89,10 @@ def test_replicas_of_a_partial_sum_share_the_work_and_save_a_sixth():
 
 def test_another_dim_costs_an_eighth_of_a_gather_over_8_devices():
     split, whole = P(("a", "b", "c"), None, None), P(None, None, None)
-    exchange, gather = plan(split, P(None, ("a", "b", "c"), None), Array((8, 8, 8)), CUBE), plan(split, whole, Array((8, 8, 8)), CUBE)
+    exchange, gather = (
+        plan(split, P(None, ("a", "b", "c"), None), Array((8, 8, 8)), CUBE),
+        plan(split, whole, Array((8, 8, 8)), CUBE),
+    )
     assert 8 * exchange.totals().wire_bytes == gather.totals().wire_bytes == 7 * 8 * 8 * 4
 
 
@@ -107,7 +113,9 @@ def test_eight_devices_in_a_cube_hold_three_dims_in_106_ways_and_change_them_in_
 
 def test_219_of_339_changes_are_planned_with_the_least_that_any_way_must_send():
     array = Array((32, 64, 128))
-    costs = [(plan(*pair, array, CUBE).totals().wire_bytes, least_bytes(*pair, array, CUBE)) for pair in classes(3, CUBE)]
+    costs = [
+        (plan(*pair, array, CUBE).totals().wire_bytes, least_bytes(*pair, array, CUBE)) for pair in classes(3, CUBE)
+    ]
     assert all(sent >= least for sent, least in costs)
     assert sum(sent == least for sent, least in costs) == 219
     assert max(sent / least for sent, least in costs if least) == 1.75
@@ -115,7 +123,9 @@ def test_219_of_339_changes_are_planned_with_the_least_that_any_way_must_send():
 
 def test_a_partial_sum_costs_between_once_and_19_eighths_of_the_least():
     """248 ways to sum up in a cube, and 70 of them are planned with the least."""
-    ratios = [plan(*pair, BLOCKS, CUBE).totals().wire_bytes / least_bytes(*pair, BLOCKS, CUBE) for pair in sums(3, CUBE)]
+    ratios = [
+        plan(*pair, BLOCKS, CUBE).totals().wire_bytes / least_bytes(*pair, BLOCKS, CUBE) for pair in sums(3, CUBE)
+    ]
     assert (len(ratios), ratios.count(1)) == (248, 70)
     assert (min(ratios), max(ratios)) == (1, Fraction(19, 8))
 
@@ -123,7 +133,9 @@ def test_a_partial_sum_costs_between_once_and_19_eighths_of_the_least():
 def test_the_least_to_sum_up_is_what_scattering_and_summing_over_all_devices_send():
     """(P - 1) / P and 2 (P - 1) / P of 12,288 B, over 8 devices."""
     summands = P(None, None, None, partial="abc")
-    least = [least_bytes(summands, after, BLOCKS, CUBE) for after in (P(("a", "b", "c"), None, None), P(None, None, None))]
+    least = [
+        least_bytes(summands, after, BLOCKS, CUBE) for after in (P(("a", "b", "c"), None, None), P(None, None, None))
+    ]
     assert least == [10_752, 21_504]
 
 
@@ -169,8 +181,12 @@ def test_a_scalar_is_summed_up_and_needs_nothing_else():
 
 
 def test_bytes_are_those_of_the_dtypes_of_jax():
-    assert {name: Array((), name).bytes for name in DTYPES} == {name: jnp.dtype(numpy).itemsize for name, (numpy, _) in DTYPES.items()}
-    assert [Array.of(jax.ShapeDtypeStruct((2, 3), jnp.dtype(numpy))) for numpy, _ in DTYPES.values()] == [Array((2, 3), name) for name in DTYPES]
+    assert {name: Array((), name).bytes for name in DTYPES} == {
+        name: jnp.dtype(numpy).itemsize for name, (numpy, _) in DTYPES.items()
+    }
+    assert [Array.of(jax.ShapeDtypeStruct((2, 3), jnp.dtype(numpy))) for numpy, _ in DTYPES.values()] == [
+        Array((2, 3), name) for name in DTYPES
+    ]
 
 
 def test_the_example_of_the_package_holds():
@@ -225,7 +241,9 @@ def test_a_kernel_that_starts_from_a_partial_sum_gives_the_sum_and_sends_what_is
     axes = Axes.parse(axes)
     mesh = on_cpu(axes)
     for pair in islice(sums(3, axes), some // 2, None, some):
-        stack = np.random.default_rng(0).integers(-99, 100, (int(np.prod([axes[axis] for axis in pair[0].partial])), *BLOCKS.shape), np.int32)
+        stack = np.random.default_rng(0).integers(
+            -99, 100, (int(np.prod([axes[axis] for axis in pair[0].partial])), *BLOCKS.shape), np.int32
+        )
         np.testing.assert_array_equal(moved(stack, pair, mesh), stack.sum(0))
 
 
@@ -268,18 +286,25 @@ def test_a_stack_of_another_number_of_summands_is_refused(shape):
 
 def test_the_partitioner_sends_8_times_the_plan_between_clashing_tilings_of_131072_bytes():
     """c01."""
-    row = measure((P("y", None, "x"), P(None, ("x", "y"), None)), Array((16, 32, 64)), on_cpu(Axes.of({"x": 4, "y": 2})), CPU)
+    row = measure(
+        (P("y", None, "x"), P(None, ("x", "y"), None)), Array((16, 32, 64)), on_cpu(Axes.of({"x": 4, "y": 2})), CPU
+    )
     assert (row.wire_bytes, row.planned_bytes, row.least_bytes) == (114_688, 14_336, 14_336)
     assert row.rebuilds_the_whole and "rebuilds the whole array on every device" in str(row)
 
 
-@pytest.mark.parametrize(("target", "kind"), [("cpu:8", "all_reduce"), ("gpu:h100:1x8", "reduce_scatter"), ("tpu:v5e:2x4", "reduce_scatter")])
+@pytest.mark.parametrize(
+    ("target", "kind"), [("cpu:8", "all_reduce"), ("gpu:h100:1x8", "reduce_scatter"), ("tpu:v5e:2x4", "reduce_scatter")]
+)
 def test_compilers_scatter_a_sum_along_one_dim_and_reduce_it_whole_for_two(target, kind):
     target = parse_target(target)
     if not plugins.installed(target.platform):
         pytest.skip("the compile-only plugin is not installed")
     summands, array = P(None, None, None, partial="abc"), Array((32, 64, 128))
-    one, two = (measure((summands, after), array, make_mesh(target, CUBE), target) for after in (P(None, None, ("a", "b", "c")), P("a", "b", "c")))
+    one, two = (
+        measure((summands, after), array, make_mesh(target, CUBE), target)
+        for after in (P(None, None, ("a", "b", "c")), P("a", "b", "c"))
+    )
     assert sends(one.measured) == [(kind, "a+b+c", 1_048_576)]
     assert sends(two.measured) == [("all_reduce", "a+b+c", 1_048_576)]
     assert sends(one.planned) == sends(two.planned) == [("reduce_scatter", "a+b+c", 1_048_576)]
@@ -333,7 +358,10 @@ def test_moving_heads_to_the_sequence_is_one_all_to_all():
         (lambda: planned(P("d", None, None), P(None, None, None)), "no axis 'd'"),
         (lambda: planned(P(("a", "b"), None), P(None, None), Array((6, 8))), "6 does not split over a*b=4"),
         (lambda: planned(P("a", None, None), P(None, None, None, partial="a")), "can be summed up, and not made"),
-        (lambda: least_bytes(P(None, None, None, partial="ab"), P(None, None, None, partial="a"), BLOCKS, CUBE), "cannot be counted"),
+        (
+            lambda: least_bytes(P(None, None, None, partial="ab"), P(None, None, None, partial="a"), BLOCKS, CUBE),
+            "cannot be counted",
+        ),
         (lambda: Array((8, 8), "float32"), "dtype 'float32': expected pred, s8"),
     ],
 )
@@ -355,7 +383,9 @@ THEORY = ("from", "to", "least_bytes", "planned")
 
 
 def test_the_saved_table_has_the_least_and_the_plan_of_all_587_pairs():
-    assert [{name: row[name] for name in THEORY} for row in TABLE] == [json.loads(json.dumps(theory(pair))) for pair in every_pair()]
+    assert [{name: row[name] for name in THEORY} for row in TABLE] == [
+        json.loads(json.dumps(theory(pair))) for pair in every_pair()
+    ]
     assert len(TABLE) == 587
 
 
@@ -377,7 +407,10 @@ def counts(rows: list[dict], target: str) -> tuple[int, int, int, float]:
 def test_three_compilers_send_just_the_plan_for_155_of_339_changes_and_for_12_64_and_58_of_248_sums():
     changes, summed = ([row for row in TABLE if ("summed" in row["from"]) == is_sum] for is_sum in (False, True))
     assert (len(changes), {counts(changes, str(target)) for target in TARGETS}) == (339, {(155, 132, 57, 12.0)})
-    assert (len(summed), [counts(summed, str(target)) for target in TARGETS]) == (248, [(12, 12, 56, 8.0), (64, 29, 53, 8.0), (58, 25, 54, 8.0)])
+    assert (len(summed), [counts(summed, str(target)) for target in TARGETS]) == (
+        248,
+        [(12, 12, 56, 8.0), (64, 29, 53, 8.0), (58, 25, 54, 8.0)],
+    )
 
 
 def test_no_compiler_sends_less_than_the_plan_nor_the_plan_less_than_the_least():

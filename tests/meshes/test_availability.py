@@ -4,7 +4,6 @@ import sys
 from lab.meshes import plugins
 from lab.meshes.availability import availability
 from lab.meshes.targets import parse_target
-
 from tests.paths import ROOT
 
 
@@ -31,7 +30,9 @@ def test_texts_that_were_not_dumped_on_hardware_are_called_approximate():
 
 
 def test_telling_what_is_available_does_not_import_jax():
-    code = "import sys; from lab.meshes.availability import availability; availability(); sys.exit('jax' in sys.modules)"
+    code = (
+        "import sys; from lab.meshes.availability import availability; availability(); sys.exit('jax' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 

@@ -2,10 +2,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable
 
-meshes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(lambda sizes: Axes(tuple("abcd"[: len(sizes)]), tuple(sizes)))
+meshes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(
+    lambda sizes: Axes(tuple("abcd"[: len(sizes)]), tuple(sizes))
+)
 
 
 def test_parse_keeps_the_order_and_prints_back():

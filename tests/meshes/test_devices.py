@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
@@ -94,7 +95,10 @@ def test_a_missing_plugin_is_named_with_its_install_command(monkeypatch, text, e
     [
         "cpu:8",
         *(pytest.param(f"gpu:{chip}:1x8", marks=needs_gpu) for chip in ("a100", "h100", "h200", "b200")),
-        *(pytest.param(f"tpu:{topology}", marks=needs_tpu) for topology in ("v4:2x2x2", "v5e:2x4", "v5p:2x2x2", "v6e:2x4", "7x:2x2x1")),
+        *(
+            pytest.param(f"tpu:{topology}", marks=needs_tpu)
+            for topology in ("v4:2x2x2", "v5e:2x4", "v5p:2x2x2", "v6e:2x4", "7x:2x2x1")
+        ),
     ],
 )
 def test_one_process_compiles_a_sharded_product_for_every_chip(text):
@@ -111,4 +115,6 @@ def test_one_process_compiles_a_sharded_product_for_every_chip(text):
 def test_what_gpu_compilers_need_of_cuda_comes_with_the_extra():
     """On a machine with CUDA nothing would be missed, so that only the files tell."""
     found = plugins.ptxas()
-    assert found and found.parents[2].name == "nvidia" and (found.parents[1] / "nvvm/libdevice/libdevice.10.bc").exists()
+    assert (
+        found and found.parents[2].name == "nvidia" and (found.parents[1] / "nvvm/libdevice/libdevice.10.bc").exists()
+    )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 import pytest
+
 from lab.meshes.chip_texts import chip_text, known_fields, origin
 from lab.meshes.errors import Unusable
 from lab.meshes.hardware import Figure, Link, chip, chip_names, known_chip
@@ -71,7 +72,9 @@ def test_a_torus_has_two_links_a_dimension(name):
 def test_the_units_of_a_chip_text_give_the_peak_of_the_table_within_one_per_cent(name, dtype, key):
     text = chip_text(name)
     matrix = text[text.index("matrix_unit_description") :]
-    clock_ghz, units, ops = map(float, re.search(rf"key: {key}\s+value {{\s+\S+ (\S+)\s+\S+ (\S+)\s+\S+ (\S+)", matrix).groups())
+    clock_ghz, units, ops = map(
+        float, re.search(rf"key: {key}\s+value {{\s+\S+ (\S+)\s+\S+ (\S+)\s+\S+ (\S+)", matrix).groups()
+    )
     multiply_adds = _field(text, "core_count") * units * ops * clock_ghz * 1e9
     assert 2 * multiply_adds == pytest.approx(chip(name).flops_per_s[dtype].value, rel=0.01)
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+
 from lab.meshes.axes import AXIS_ORDER, DATA, FSDP, TENSOR, Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable
@@ -67,7 +68,9 @@ def test_one_axis_used_twice_is_an_error_that_prints_both_uses():
 
 def test_an_axis_of_one_s_own_beside_another_needs_the_order_of_the_mesh():
     layout = Layout.of(batch=(DATA, "replica"))
-    with pytest.raises(Unusable, match="axis 'replica' splits dim 'batch' and is not among the axes data, .* the mesh's own order"):
+    with pytest.raises(
+        Unusable, match="axis 'replica' splits dim 'batch' and is not among the axes data, .* the mesh's own order"
+    ):
         layout.spec("batch")
     assert layout.spec("batch", order=("replica", "data")) == P(("replica", "data"))
     assert Layout.of(batch="x").spec("batch") == P("x")
@@ -77,20 +80,30 @@ def test_an_axis_of_one_s_own_beside_another_needs_the_order_of_the_mesh():
 def test_the_local_shape_is_the_one_that_jax_gives(mesh):
     axes = Axes.parse(mesh)
     layout = Layout.of(batch=(DATA, FSDP), embed=FSDP, mlp=TENSOR)
-    for dims, sizes in ((("batch", "length"), (16, 3)), (("embed", "mlp"), (8, 6)), (("layers", "mlp", "embed"), (5, 2, 4))):
+    for dims, sizes in (
+        (("batch", "length"), (16, 3)),
+        (("embed", "mlp"), (8, 6)),
+        (("layers", "mlp", "embed"), (5, 2, 4)),
+    ):
         sharding = NamedSharding(make_mesh(parse_target("cpu:8"), axes), layout.spec(*dims, order=axes.names))
         assert layout.local_shape(dims, sizes, axes) == sharding.shard_shape(sizes)
 
 
 def test_two_axes_in_the_order_of_the_mesh_give_consecutive_devices_consecutive_rows():
     axes = Axes.parse("fsdp=2,data=4")
-    sharding = NamedSharding(make_mesh(parse_target("cpu:8"), axes), Layout.of(batch=(DATA, FSDP)).spec("batch", order=axes.names))
+    sharding = NamedSharding(
+        make_mesh(parse_target("cpu:8"), axes), Layout.of(batch=(DATA, FSDP)).spec("batch", order=axes.names)
+    )
     rows_B = jax.device_put(np.arange(8), sharding)
-    assert [int(shard.data[0]) for shard in sorted(rows_B.addressable_shards, key=lambda shard: shard.device.id)] == list(range(8))
+    assert [
+        int(shard.data[0]) for shard in sorted(rows_B.addressable_shards, key=lambda shard: shard.device.id)
+    ] == list(range(8))
 
 
 def test_a_dim_that_does_not_split_evenly_is_refused():
-    with pytest.raises(Unusable, match=r"dim 'batch' of size 10 does not split over data=2\*fsdp=2; make it a multiple of 4"):
+    with pytest.raises(
+        Unusable, match=r"dim 'batch' of size 10 does not split over data=2\*fsdp=2; make it a multiple of 4"
+    ):
         Layout.of(batch=(DATA, FSDP)).local_shape(("batch",), (10,), Axes.parse("data=2,fsdp=2"))
 
 

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+
 from lab.meshes.axes import Axes
 from lab.meshes.picture import mesh_svg
 
@@ -17,10 +18,15 @@ def boxes(svg: str) -> dict[int, str]:
     return {int(re.match(r"position (\d+): ", title)[1]): title.partition(": ")[2] for title in titles}
 
 
-@pytest.mark.parametrize("mesh", ["data=8", "data=2,tensor=4", "data=2,fsdp=2,tensor=2", "data=2,fsdp=2,pipe=2,context=2,tensor=2"])
+@pytest.mark.parametrize(
+    "mesh", ["data=8", "data=2,tensor=4", "data=2,fsdp=2,tensor=2", "data=2,fsdp=2,pipe=2,context=2,tensor=2"]
+)
 def test_every_device_of_a_small_mesh_has_a_box_at_its_coordinates(mesh):
     axes = Axes.parse(mesh)
-    places = {rank: ", ".join(f"{name}={i}" for name, i in zip(axes.names, axes.coordinates(rank), strict=True)) for rank in range(axes.size)}
+    places = {
+        rank: ", ".join(f"{name}={i}" for name, i in zip(axes.names, axes.coordinates(rank), strict=True))
+        for rank in range(axes.size)
+    }
     assert boxes(mesh_svg(axes.shape)) == places
 
 
@@ -38,7 +44,10 @@ def test_devices_of_one_host_share_a_colour_that_neighbours_do_not_have():
 
 def test_panels_do_not_overlap_and_stay_inside_the_picture():
     root = ET.fromstring(mesh_svg({"pipe": 2, "data": 2, "fsdp": 3, "tensor": 2}))
-    panels = [tuple(map(float, re.match(r"translate\((\S+) (\S+)\)", g.get("transform")).groups())) for g in root.findall(f"{SVG}g")]
+    panels = [
+        tuple(map(float, re.match(r"translate\((\S+) (\S+)\)", g.get("transform")).groups()))
+        for g in root.findall(f"{SVG}g")
+    ]
     width, height = (float(root.get(name)) for name in ("width", "height"))
     xs, ys = sorted({x for x, _ in panels}), sorted({y for _, y in panels})
     title = 8 * len("pipe=0, data=0")

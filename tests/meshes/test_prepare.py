@@ -5,17 +5,22 @@ import subprocess
 import sys
 
 import pytest
-from lab.meshes import plugins
 
+from lab.meshes import plugins
 from tests.paths import ROOT
 
-IMPORTS = "from lab.meshes.axes import Axes; from lab.meshes.backends import make_mesh, prepare; from lab.meshes.targets import parse_target; "
+IMPORTS = (
+    "from lab.meshes.axes import Axes; from lab.meshes.backends import make_mesh, prepare; from lab.meshes.targets "
+    "import parse_target; "
+)
 
 
 def run(code: str) -> subprocess.CompletedProcess:
     ours = ("JAX", "TPU", "XLA", "TF_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return subprocess.run([sys.executable, "-c", IMPORTS + code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-c", IMPORTS + code], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
 
 
 def test_as_many_fake_cpu_devices_as_the_largest_target_asks_for():
@@ -25,17 +30,25 @@ def test_as_many_fake_cpu_devices_as_the_largest_target_asks_for():
 
 def test_fake_devices_asked_for_after_jax_has_started_are_refused():
     done = run("import jax; jax.config.update('jax_platforms', 'cpu'); jax.devices(); prepare([parse_target('cpu:8')])")
-    expected = "lab.meshes.errors.Unusable: target cpu:8 needs 8 fake CPU devices and JAX has started with 1; call lab.meshes.backends.prepare"
+    expected = (
+        "lab.meshes.errors.Unusable: target cpu:8 needs 8 fake CPU devices and JAX has started with 1; call "
+        "lab.meshes.backends.prepare"
+    )
     assert done.stderr.splitlines()[-1].startswith(expected)
 
 
 def test_preparing_twice_for_the_same_target_is_fine():
-    assert run("prepare([parse_target('cpu:8')]); import jax; jax.devices(); prepare([parse_target('cpu:8')])").returncode == 0
+    assert (
+        run("prepare([parse_target('cpu:8')]); import jax; jax.devices(); prepare([parse_target('cpu:8')])").returncode
+        == 0
+    )
 
 
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
 def test_sixteen_thousand_gpus_stand_ready_without_a_word():
-    code = "t = parse_target('gpu:h100:2048x8'); prepare([t]); print(make_mesh(t, Axes.parse('fsdp=2048,tensor=8')).size)"
+    code = (
+        "t = parse_target('gpu:h100:2048x8'); prepare([t]); print(make_mesh(t, Axes.parse('fsdp=2048,tensor=8')).size)"
+    )
     done = run(code)
     assert (done.stdout, done.stderr) == ("16384\n", "")
 
@@ -49,7 +62,10 @@ def test_a_tpu_pod_stands_ready_without_a_word():
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
 def test_attached_devices_and_a_gpu_cluster_share_a_process():
     code = "a, g = map(parse_target, ('attached', 'gpu:h100:1x8')); prepare([a, g]); import jax; "
-    code += "print(make_mesh(a, Axes.of({'data': len(jax.devices())})).size == len(jax.devices()), make_mesh(g, Axes.parse('data=8')).size)"
+    code += (
+        "print(make_mesh(a, Axes.of({'data': len(jax.devices())})).size == len(jax.devices()), make_mesh(g, "
+        "Axes.parse('data=8')).size)"
+    )
     assert run(code).stdout == "True 8\n"
 
 

@@ -1,4 +1,5 @@
 import pytest
+
 from lab.meshes.axes import Axes
 from lab.meshes.errors import Unusable
 from lab.meshes.targets import Target, domains, link_names, parse_target

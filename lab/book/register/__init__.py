@@ -1,6 +1,7 @@
 """The register: every formula of the book with what it prints, what is right, and what decides it.
 
-One table a part (`part1.toml` to `part8.toml`, `second.toml` for the second source), one entry a formula; `Formula` says what an entry holds.
+One table a part (`part1.toml` to `part8.toml`, `second.toml` for the second source), one entry a formula; `Formula`
+says what an entry holds.
 """
 
 from __future__ import annotations
@@ -24,8 +25,20 @@ from lab.book.register.entries import (
 from lab.book.register.evaluation import argument_names, evaluate, named
 
 __all__ = [
-    "CHAPTERS", "KINDS", "VERDICTS", "Formula", "LeftOut", "Part", "Worked", "argument_names", "evaluate", "load", "load_part", "named",
-    "part_names", "read_entry",
+    "CHAPTERS",
+    "KINDS",
+    "VERDICTS",
+    "Formula",
+    "LeftOut",
+    "Part",
+    "Worked",
+    "argument_names",
+    "evaluate",
+    "load",
+    "load_part",
+    "named",
+    "part_names",
+    "read_entry",
 ]
 
 
@@ -47,8 +60,8 @@ def load() -> tuple[Part, ...]:
     """All tables.
 
     Raises:
-      ValueError: an unknown key, a missing one, a verdict or kind that there is not, an id twice, a function that does not exist, a
-        symbol or a worked argument that its function does not take.
+      ValueError: an unknown key, a missing one, a verdict or kind that there is not, an id twice, a function that does
+        not exist, a symbol or a worked argument that its function does not take.
     """
     parts = tuple(load_part(name) for name in part_names())
     ids = Counter(entry.id for part in parts for entry in (*part.formulas, *part.left_out))

@@ -35,10 +35,11 @@ class Worked:
 class Formula:
     """An entry. `function` is `module:name`, or "" for a statement; `symbols` maps the book's letters to its arguments.
 
-    `severity` is how many times a wrong printed value is off; `fails` is true where what is printed does not work at all: it deadlocks,
-    diverges, or gives other results. `evidence` names files of the project that decide the entry, each with `::test` or `::claim` where it
-    holds many; or it is ("published",), the source that `reason` names, ("calculated",), or ("open",). `sweeps` is false for a schedule or
-    a search, which take numbers only. `catalogue` is what the catalogue says where it is wrong too.
+    `severity` is how many times a wrong printed value is off; `fails` is true where what is printed does not work at
+    all: it deadlocks, diverges, or gives other results. `evidence` names files of the project that decide the entry,
+    each with `::test` or `::claim` where it holds many; or it is ("published",), the source that `reason` names,
+    ("calculated",), or ("open",). `sweeps` is false for a schedule or a search, which take numbers only. `catalogue` is
+    what the catalogue says where it is wrong too.
     """
 
     id: str
@@ -72,7 +73,11 @@ class Formula:
     @cached_property
     def arguments(self) -> Mapping[str, Any]:
         """The arguments of the function and their defaults; `inspect.Parameter.empty` where one must be given."""
-        return {name: parameter.default for name, parameter in inspect.signature(self.call).parameters.items()} if self.function else {}
+        return (
+            {name: parameter.default for name, parameter in inspect.signature(self.call).parameters.items()}
+            if self.function
+            else {}
+        )
 
 
 @dataclass(frozen=True)
@@ -120,15 +125,24 @@ def _problem(formula: Formula) -> str | None:
         return f"chapter {formula.chapter!r}; expected one of {', '.join(CHAPTERS)}"
     without_files = not formula.evidence or {formula.kind, *formula.evidence} & set(_WITHOUT_FILES)
     if without_files and formula.evidence != (formula.kind,):
-        return f"kind {formula.kind!r} with evidence {formula.evidence}; expected files of the project, or one of {_WITHOUT_FILES} as both"
+        return (
+            f"kind {formula.kind!r} with evidence {formula.evidence}; expected files of the project, or one of "
+            f"{_WITHOUT_FILES} as both"
+        )
     if formula.kind in ("published", "open") and not formula.reason:
         return f"{formula.kind}, but without the reason"
     if formula.verdict == "wrong" and not (formula.reason and formula.right):
         return "wrong, but without reason or without what is right"
     if formula.severity is not None and (formula.verdict == "right" or formula.severity < 1):
-        return f"severity {formula.severity} with verdict {formula.verdict!r}; expected 1 or more, and a printed value that is off"
+        return (
+            f"severity {formula.severity} with verdict {formula.verdict!r}; expected 1 or more, and a printed "
+            "value that is off"
+        )
     if formula.fails and formula.verdict != "wrong":
         return f"fails with verdict {formula.verdict!r}; expected wrong"
     if strangers:
-        return f"{', '.join(sorted(strangers))} is no argument of {formula.function or 'a statement'}; expected {', '.join(formula.arguments)}"
+        return (
+            f"{', '.join(sorted(strangers))} is no argument of {formula.function or 'a statement'}; expected "
+            f"{', '.join(formula.arguments)}"
+        )
     return None

@@ -18,7 +18,11 @@ def evaluate(formula: Formula, settings: Mapping[str, Any]) -> Any:
       ValueError: as `named`, or an argument that is not given, or a value that the function refuses.
     """
     arguments = named(formula, settings)
-    if absent := [name for name, default in formula.arguments.items() if default is inspect.Parameter.empty and name not in arguments]:
+    if absent := [
+        name
+        for name, default in formula.arguments.items()
+        if default is inspect.Parameter.empty and name not in arguments
+    ]:
         raise ValueError(f"{formula.id}: {', '.join(absent)} not given; it takes {', '.join(argument_names(formula))}")
     try:
         return formula.call(**arguments)
@@ -38,7 +42,9 @@ def named(formula: Formula, settings: Mapping[str, Any]) -> dict[str, Any]:
     names = [formula.symbols.get(given, given) for given in settings]
     if unknown := [name for name in names if name not in formula.arguments]:
         close = get_close_matches(unknown[0], [*formula.arguments, *formula.symbols], 3)
-        raise ValueError(f"{formula.id}: no argument {unknown[0]!r}; expected {', '.join(close or argument_names(formula))}")
+        raise ValueError(
+            f"{formula.id}: no argument {unknown[0]!r}; expected {', '.join(close or argument_names(formula))}"
+        )
     if doubled := [name for name, times in Counter(names).items() if times > 1]:
         raise ValueError(f"{formula.id}: {doubled[0]} set twice")
     return dict(zip(names, settings.values(), strict=True))
@@ -46,5 +52,7 @@ def named(formula: Formula, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def argument_names(formula: Formula) -> list[str]:
     """`ranks (p)`: each argument with the book's letters for it."""
-    letters = {name: [letter for letter, argument in formula.symbols.items() if argument == name] for name in formula.arguments}
+    letters = {
+        name: [letter for letter, argument in formula.symbols.items() if argument == name] for name in formula.arguments
+    }
     return [f"{name} ({', '.join(of)})" if of else name for name, of in letters.items()]

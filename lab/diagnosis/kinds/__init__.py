@@ -1,1 +1,2 @@
-"""The kinds of faults: one module for those that one mechanism causes, each a function of the program to its findings."""
+"""The kinds of faults: one module for those that one mechanism causes, each a function of the program to its
+findings."""

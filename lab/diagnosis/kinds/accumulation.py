@@ -20,7 +20,11 @@ def reduced_in_loop(program: Program) -> Iterator[Finding]:
     by_loop: dict[str, list[Site]] = {}
     bodies: dict[str, Computation] = {}
     for site in program.sites:
-        if site.kind in ("all_reduce", "reduce_scatter") and site.transfer.executions != 1 and site.primitive not in ("psum_scatter", "reduce_scatter"):
+        if (
+            site.kind in ("all_reduce", "reduce_scatter")
+            and site.transfer.executions != 1
+            and site.primitive not in ("psum_scatter", "reduce_scatter")
+        ):
             body = _adding_loop(program, site)
             if body is not None:
                 by_loop.setdefault(body.name, []).append(site)
@@ -34,8 +38,13 @@ def _finding(program: Program, sites: list[Site], body: Computation) -> Finding:
     trips = _trips(program, body)
     often, less = (f"{trips} times a step", times(trips)) if trips else ("in every iteration", "as many times")
     what = "gradients are" if program.is_differentiated else "a sum is"
-    each = exact(sum(site.transfer.payload_bytes for site in sites) * (sites[0].transfer.executions or 0) // (trips or 1))
-    sentence = f"{what} reduced {often} inside the loop that adds them up, {each} B each time; reduced once after it they are {less} fewer bytes"
+    each = exact(
+        sum(site.transfer.payload_bytes for site in sites) * (sites[0].transfer.executions or 0) // (trips or 1)
+    )
+    sentence = (
+        f"{what} reduced {often} inside the loop that adds them up, {each} B each time; reduced once after it they "
+        f"are {less} fewer bytes"
+    )
     advice = (
         "add up on each device and reduce once: the loop inside jax.shard_map, with jax.lax.pcast(w, axis, "
         "to='varying') before it and one psum (or psum_scatter) after it"
@@ -64,9 +73,17 @@ def _summed_into(flow: Flow, use: Use, other: str | None) -> Computation | None:
         if instruction.opcode != "get-tuple-element" or not _is_body(flow, computation):
             continue
         element = instruction.attribute("index")
-        carried = [i for i in computation.instructions if i.opcode == "get-tuple-element" and i.attribute("index") == element and i.operands == instruction.operands]
+        carried = [
+            i
+            for i in computation.instructions
+            if i.opcode == "get-tuple-element"
+            and i.attribute("index") == element
+            and i.operands == instruction.operands
+        ]
         readers = [reader for i in carried for reader in flow.uses(i, computation, through=frozenset({"select"}))]
-        if all(reader.instruction is use.instruction for reader in readers) and _comes_back(computation, element, use, flow):
+        if all(reader.instruction is use.instruction for reader in readers) and _comes_back(
+            computation, element, use, flow
+        ):
             return computation
     return None
 
@@ -102,7 +119,11 @@ def _loops_over(flow: Flow, site: Site, body: Computation) -> bool:
 def _is_constant_scale(flow: Flow, step: Instruction) -> bool:
     """One factor is a constant number."""
     computation = flow.home[step]
-    makers = [flow.source(computation.by_name[n], computation, frozenset({"broadcast"})).instruction for n in step.operands if n in computation.by_name]
+    makers = [
+        flow.source(computation.by_name[n], computation, frozenset({"broadcast"})).instruction
+        for n in step.operands
+        if n in computation.by_name
+    ]
     return any(maker.opcode == "constant" for maker in makers)
 
 

@@ -19,17 +19,26 @@ _JOINS = {
         "a reshape that merges or splits a split dim",
         "keep the split dim outermost when it is merged or split: x.reshape(batch, micro), not x.reshape(micro, batch)",
     ),
-    "concatenate": ("a concatenation along a split dim", "join along a whole dim (jnp.stack), or shift with jnp.roll or jax.lax.ppermute"),
-    "split": ("taking a split dim apart", "give the parts a dim of their own, which no axis splits, such as [D, 2, F] split along F; or an array each"),
+    "concatenate": (
+        "a concatenation along a split dim",
+        "join along a whole dim (jnp.stack), or shift with jnp.roll or jax.lax.ppermute",
+    ),
+    "split": (
+        "taking a split dim apart",
+        "give the parts a dim of their own, which no axis splits, such as [D, 2, F] split along F; or an array each",
+    ),
     "tile": ("a repetition along a split dim", "repeat along a whole dim, or each row on its own device (jnp.repeat)"),
 }
 _EXCHANGES = ("all_to_all", "all_gather")
 # A move that the program asks for by its own name: these permutes carry the rows that cross.
 _MOVES = frozenset(
-    """rev concatenate pad slice split roll dynamic_slice dynamic_update_slice gather scatter conv_general_dilated dot_general squeeze reshape transpose
-    select_n""".split()
+    """rev concatenate pad slice split roll dynamic_slice dynamic_update_slice gather scatter conv_general_dilated
+    dot_general squeeze reshape transpose select_n""".split()
 )
-_DRAWS = tuple(f"jit({name}" for name in "_uniform _normal _normal_real _truncated_normal _gumbel _bernoulli _randint threefry_2x32 _random_bits".split())
+_DRAWS = tuple(
+    f"jit({name}"
+    for name in """_uniform _normal _normal_real _truncated_normal _gumbel _bernoulli _randint threefry_2x32 _random_bits""".split()
+)
 # Rounding a dim up to the axis costs less than one row a device; a tenth of the bytes is worth another size.
 _WASTE = 0.1
 _SMALLEST = 1024
@@ -37,22 +46,28 @@ _SMALLEST = 1024
 
 def moved_to_reshape(program: Program) -> Iterator[Finding]:
     causes = {(site.primitive, site.line) for site in program.inserted if _is_joined(site) or _is_cut(program, site)}
-    for sites in together(program, lambda site: site.kind in (*_EXCHANGES, "collective_permute") and (site.primitive, site.line) in causes):
+    for sites in together(
+        program, lambda site: site.kind in (*_EXCHANGES, "collective_permute") and (site.primitive, site.line) in causes
+    ):
         moved = sum(site.transfer.payload_bytes for site in sites)
         kinds = " and ".join(dict.fromkeys(site.kind.replace("_", "-") for site in sites))
         what, advice = _JOINS.get(sites[0].primitive, _JOINS["reshape"])
-        sentence = f"{what} moves {exact(moved)} B ({kinds}): the result's parts are not those of {program.behind(sites[0])}"
+        sentence = (
+            f"{what} moves {exact(moved)} B ({kinds}): the result's parts are not those of {program.behind(sites[0])}"
+        )
         yield program.finding("moved_to_reshape", sentence, advice, *sites)
 
 
 def _is_joined(site: Site) -> bool:
-    # An exchange of a split dim for another may serve a split too, of a third dim; what is taken apart itself is shifted.
+    # An exchange of a split dim for another may serve a split too, of a third dim; what is taken apart itself is
+    # shifted.
     is_moved = site.kind == "collective_permute" if site.primitive == "split" else site.kind in _EXCHANGES
     return is_moved and site.primitive in _JOINS and "random" not in site.op_name
 
 
 def _is_cut(program: Program, site: Site) -> bool:
-    """An exchange along a part of the only axis that splits an argument, whatever it is named after: only a reshape cuts an axis."""
+    """An exchange along a part of the only axis that splits an argument, whatever it is named after: only a reshape
+    cuts an axis."""
     operand = program.moving(site)
     if site.kind != "all_to_all" or site.transfer.axes is not None or operand is None:
         return False
@@ -64,12 +79,23 @@ def _is_cut(program: Program, site: Site) -> bool:
 def axis_order(program: Program) -> Iterator[Finding]:
     """A whole shard is permuted: the same split, by axes in another order."""
     for site in program.inserted:
-        if site.kind == "collective_permute" and site.primitive not in _MOVES and len(site.transfer.axes or ()) > 1 and _is_whole_shard(program, site):
+        if (
+            site.kind == "collective_permute"
+            and site.primitive not in _MOVES
+            and len(site.transfer.axes or ()) > 1
+            and _is_whole_shard(program, site)
+        ):
             sentence = (
-                f"{program.moved(site)}: every whole shard, {exact(site.transfer.payload_bytes)} B, moves to another device, since "
+                f"{program.moved(site)}: every whole shard, {exact(site.transfer.payload_bytes)} B, moves to another "
+                "device, since "
                 f"the axes {', '.join(site.transfer.axes or ())} stand in another order there"
             )
-            yield program.finding("axis_order", sentence, "write the axes in one order in both specs: P(('x', 'y')) and P(('y', 'x')) are different places", site)
+            yield program.finding(
+                "axis_order",
+                sentence,
+                "write the axes in one order in both specs: P(('x', 'y')) and P(('y', 'x')) are different places",
+                site,
+            )
 
 
 def _is_whole_shard(program: Program, site: Site) -> bool:
@@ -92,16 +118,28 @@ def padded(program: Program) -> Iterator[Finding]:
         cuts = [use for use in uses if use.opcode == "slice" and use.number == 0]
         gathered = site.result
         padding = operand_shapes(cuts[0].instruction, cuts[0].computation)[0] if cuts else gathered
-        if cuts and len(cuts) == len(uses) and sorted(padding.dims) == sorted(gathered.dims) and gathered.bytes >= _SMALLEST:
+        if (
+            cuts
+            and len(cuts) == len(uses)
+            and sorted(padding.dims) == sorted(gathered.dims)
+            and gathered.bytes >= _SMALLEST
+        ):
             kept = max(arrays(use.instruction.shape)[0].dims for use in cuts)
             wider = [(held, whole) for held, whole in zip(kept, padding.dims, strict=True) if held < whole]
-            if len(wider) == 1 and wider[0][1] - wider[0][0] >= _WASTE * wider[0][0] and "[0:" in (cuts[0].instruction.braced("slice") or "[0:"):
+            if (
+                len(wider) == 1
+                and wider[0][1] - wider[0][0] >= _WASTE * wider[0][0]
+                and "[0:" in (cuts[0].instruction.braced("slice") or "[0:")
+            ):
                 held, whole = wider[0]
                 sentence = (
-                    f"{held} rows are padded to {whole} to split over {count(site.transfer.group_size or 0, 'device')}, "
+                    f"{held} rows are padded to {whole} to split over "
+                    f"{count(site.transfer.group_size or 0, 'device')}, "
                     f"{exact(site.transfer.payload_bytes)} B gathered: {(whole - held) / held:.0%} wasted"
                 )
-                yield program.finding("padded", sentence, f"choose a multiple of {site.transfer.group_size}, or split another dim", site)
+                yield program.finding(
+                    "padded", sentence, f"choose a multiple of {site.transfer.group_size}, or split another dim", site
+                )
 
 
 def random_numbers_moved(program: Program) -> Iterator[Finding]:
@@ -109,7 +147,13 @@ def random_numbers_moved(program: Program) -> Iterator[Finding]:
     sites = [site for site in program.inserted if any(f"{name})" in site.op_name for name in _DRAWS)]
     if sites:
         moved = exact(sum(site.transfer.payload_bytes for site in sites))
-        sentence = f"drawing random numbers of a split array moves {moved} B in {count(len(sites), 'transfer')}: jax_threefry_partitionable is off"
-        yield program.finding("random_numbers_moved", sentence, "turn jax_threefry_partitionable on (the default of JAX): each device then draws its own part", *sites)
-
-
+        sentence = (
+            f"drawing random numbers of a split array moves {moved} B in {count(len(sites), 'transfer')}: "
+            "jax_threefry_partitionable is off"
+        )
+        yield program.finding(
+            "random_numbers_moved",
+            sentence,
+            "turn jax_threefry_partitionable on (the default of JAX): each device then draws its own part",
+            *sites,
+        )

@@ -1,4 +1,5 @@
-"""Traffic on the wrong wires: the slow link, neighbours of the mesh that are none of the torus, bytes doubled by a dtype."""
+"""Traffic on the wrong wires: the slow link, neighbours of the mesh that are none of the torus, bytes doubled by a
+dtype."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def on_slow_link(program: Program) -> Iterator[Finding]:
         moved = exact(sum(site.transfer.payload_bytes * (site.transfer.executions or 1) for site in crossing))
         sentence = (
             f"activations of {moved} B a step are reduced along {', '.join(axes)} over "
-            f"{_SLOW[crossing[0].transfer.link or '']}, while {', '.join(sorted(inside))} lies on the fast link and carries none"
+            f"{_SLOW[crossing[0].transfer.link or '']}, while {', '.join(sorted(inside))} lies on the fast link and "
+            "carries none"
         )
         advice = (
             f"let {', '.join(axes)} vary fastest in the mesh, inside a host or slice, and "
@@ -39,7 +41,12 @@ def on_slow_link(program: Program) -> Iterator[Finding]:
 
 def _is_activation(site: Site) -> bool:
     is_sum = site.kind in ("all_reduce", "reduce_scatter", "send_recv")
-    return is_sum and site.phase == "forward" and site.transfer.payload_bytes >= _SMALLEST and "transpose(" not in site.op_name
+    return (
+        is_sum
+        and site.phase == "forward"
+        and site.transfer.payload_bytes >= _SMALLEST
+        and "transpose(" not in site.op_name
+    )
 
 
 def _inside(program: Program) -> set[str]:
@@ -48,12 +55,15 @@ def _inside(program: Program) -> set[str]:
     if program.axes is None or placement.devices is None or len(set(placement.devices.domains)) < 2:
         return set()
     domains = np.asarray(placement.devices.domains)
-    rows = {name: domains[np.asarray(program.axes.groups((name,)))] for name in program.axes.names if program.axes[name] > 1}
+    rows = {
+        name: domains[np.asarray(program.axes.groups((name,)))] for name in program.axes.names if program.axes[name] > 1
+    }
     return {name for name, found in rows.items() if (found.min(axis=1) == found.max(axis=1)).all()}
 
 
 def not_neighbours(program: Program) -> Iterator[Finding]:
-    """Along an axis that communicates, neighbours of the mesh are several hops apart in the torus, and JAX knows an order in which they are not."""
+    """Along an axis that communicates, neighbours of the mesh are several hops apart in the torus, and JAX knows an
+    order in which they are not."""
     wires = program.locate() if program.sites else None
     if wires is None or program.axes is None:
         return
@@ -68,7 +78,10 @@ def not_neighbours(program: Program) -> Iterator[Finding]:
                 f"neighbours along {axis} stand {stand:.2g} hops apart in the torus "
                 f"{'x'.join(map(str, wires.torus))}, on average; JAX knows an order with {arranged:.2g}"
             )
-            advice = "make the mesh with jax.make_mesh or jax.experimental.mesh_utils.create_device_mesh, which follow the wires"
+            advice = (
+                "make the mesh with jax.make_mesh or jax.experimental.mesh_utils.create_device_mesh, which follow "
+                "the wires"
+            )
             yield program.finding("not_neighbours", sentence, advice, *sites)
 
 
@@ -78,7 +91,9 @@ def _hops(stand: tuple[tuple[int, ...], ...], groups: np.ndarray, torus: tuple[i
     for row in groups:
         for one, other in pairwise([*row]):
             steps = [abs(a - b) for a, b in zip(stand[one], stand[other], strict=True)]
-            found.append(sum(min(step, size - step) if size > 2 else step for step, size in zip(steps, torus, strict=True)))
+            found.append(
+                sum(min(step, size - step) if size > 2 else step for step, size in zip(steps, torus, strict=True))
+            )
     return sum(found) / len(found)
 
 
@@ -91,10 +106,18 @@ def widened(program: Program) -> Iterator[Finding]:
             f"{carry} 16-bit floats in f32, {program.moved(sites[0])} first: the CPU "
             "compiler widens them, so that bytes here are twice those of a GPU or TPU"
         )
-        yield program.finding("widened", sentence, "judge bf16 programs on a gpu: or tpu: target; to run on a CPU, use f32", *sites)
+        yield program.finding(
+            "widened", sentence, "judge bf16 programs on a gpu: or tpu: target; to run on a CPU, use f32", *sites
+        )
     elif sites:
-        sentence = f"{carry} 16-bit floats in f32, {program.moved(sites[0])} first: cast before the move, and half the bytes move"
-        advice = "cast to the narrow dtype before the move, and pin the cast value's sharding (jax.lax.with_sharding_constraint), so that the move stays behind it"
+        sentence = (
+            f"{carry} 16-bit floats in f32, {program.moved(sites[0])} first: cast before the move, and half the "
+            "bytes move"
+        )
+        advice = (
+            "cast to the narrow dtype before the move, and pin the cast value's sharding "
+            "(jax.lax.with_sharding_constraint), so that the move stays behind it"
+        )
         yield program.finding("widened", sentence, advice, *sites)
 
 
@@ -105,7 +128,10 @@ def _is_widened(program: Program, site: Site) -> bool:
     operand = program.moving(site)
     if site.kind not in _MOVES or operand is None:
         return False
-    return any(i.opcode == "convert" and _from(program, i, c) in _NARROW for i, c in program.flow.back(*operand, through=_PARTS))
+    return any(
+        i.opcode == "convert" and _from(program, i, c) in _NARROW
+        for i, c in program.flow.back(*operand, through=_PARTS)
+    )
 
 
 def _from(program: Program, i, c) -> str:

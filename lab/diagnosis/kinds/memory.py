@@ -31,9 +31,14 @@ _FEWEST_KEPT = 2
 def held_whole(program: Program) -> Iterator[Finding]:
     """Arguments that lie whole on every device, of which each only uses its part: optimizer state beside split weights.
 
-    Only of arguments that are given up, or go with a split one of the same shape: inputs may lie whole because it is simpler.
+    Only of arguments that are given up, or go with a split one of the same shape: inputs may lie whole because it is
+    simpler.
     """
-    split = {argument.whole(program.axes) for argument in program.arguments if argument.dims and any(argument.dims) and program.axes}
+    split = {
+        argument.whole(program.axes)
+        for argument in program.arguments
+        if argument.dims and any(argument.dims) and program.axes
+    }
     donated = program.donors | program.aliased | _donated(program)
     belong = [a for a in program.arguments if a.dims == () and (a.number in donated or a.local.dims in split)]
     whole = [(argument, kept) for argument in belong if (kept := _kept(program, argument))]
@@ -48,12 +53,18 @@ def held_whole(program: Program) -> Iterator[Finding]:
             "give them the sharding of what they go with: out_shardings where they are made (optimizer "
             "state under jit follows nothing by itself), in_shardings here"
         )
-        yield program.finding("held_whole", sentence, advice, origin=_first_use(program, whole[0][0].place), memory_bytes=wasted)
+        yield program.finding(
+            "held_whole", sentence, advice, origin=_first_use(program, whole[0][0].place), memory_bytes=wasted
+        )
 
 
 def _kept(program: Program, argument: Argument) -> int:
     slices = own_slices(program.flow, program.flow.uses(*argument.place, ELEMENTWISE))
-    return sum(arrays(use.instruction.shape)[0].bytes for use in slices[:1]) if len({use.instruction.shape for use in slices}) == 1 else 0
+    return (
+        sum(arrays(use.instruction.shape)[0].bytes for use in slices[:1])
+        if len({use.instruction.shape for use in slices}) == 1
+        else 0
+    )
 
 
 def _first_use(program: Program, place: Place) -> str | None:
@@ -63,7 +74,9 @@ def _first_use(program: Program, place: Place) -> str | None:
 
 
 def _listed(arguments: list[Argument]) -> str:
-    names = [f"{a.name} {shape_text(a.local)}" for a in arguments[:4]] + ([f"{len(arguments) - 4} more"] if len(arguments) > 4 else [])
+    names = [f"{a.name} {shape_text(a.local)}" for a in arguments[:4]] + (
+        [f"{len(arguments) - 4} more"] if len(arguments) > 4 else []
+    )
     return f"{names[0]} is" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} are"
 
 
@@ -74,11 +87,22 @@ def made_whole(program: Program) -> Iterator[Finding]:
     if parts > 1 and is_alike and not program.arguments and memory is not None and memory.outputs >= _SMALLEST:
         where = "one device" if program.ledger.devices in (None, 1) else "every device"
         sentence = (
-            f"the outputs, {exact(memory.outputs)} B, are made whole on {where} though the arguments are split over {parts}: "
-            f"their values need nothing of the arguments, so that they follow their shardings nowhere; {times(parts)} the memory"
+            f"the outputs, {exact(memory.outputs)} B, are made whole on {where} though the arguments are split over "
+            f"{parts}: "
+            f"their values need nothing of the arguments, so that they follow their shardings nowhere; {times(parts)} "
+            "the memory"
         )
-        advice = "pass out_shardings to jax.jit, or make them eagerly with jnp.zeros_like, which follows the argument's sharding"
-        yield program.finding("held_whole", sentence, advice, origin=_first_line(program), memory_bytes=memory.outputs - memory.outputs // parts)
+        advice = (
+            "pass out_shardings to jax.jit, or make them eagerly with jnp.zeros_like, which follows the argument's "
+            "sharding"
+        )
+        yield program.finding(
+            "held_whole",
+            sentence,
+            advice,
+            origin=_first_line(program),
+            memory_bytes=memory.outputs - memory.outputs // parts,
+        )
 
 
 def _first_line(program: Program) -> str | None:
@@ -88,28 +112,46 @@ def _first_line(program: Program) -> str | None:
 
 def array_constant(program: Program) -> Iterator[Finding]:
     """An array closed over: part of the program, whole on every device, and in no argument's memory."""
-    constants = [Place(i, c) for c in program.module.computations.values() for i in c.instructions if i.opcode == "constant"]
-    large = [(place, shapes[0]) for place in constants if (shapes := arrays(place.instruction.shape)) and shapes[0].bytes >= _SMALLEST_CONSTANT]
+    constants = [
+        Place(i, c) for c in program.module.computations.values() for i in c.instructions if i.opcode == "constant"
+    ]
+    large = [
+        (place, shapes[0])
+        for place in constants
+        if (shapes := arrays(place.instruction.shape)) and shapes[0].bytes >= _SMALLEST_CONSTANT
+    ]
     if large:
-        total, shape = sum(shape.bytes for _, shape in large), max((shape for _, shape in large), key=lambda shape: shape.bytes)
+        total, shape = (
+            sum(shape.bytes for _, shape in large),
+            max((shape for _, shape in large), key=lambda shape: shape.bytes),
+        )
         sentence = (
             f"{count(len(large), 'array')} of {exact(total)} B in all stand in the program as constants, the largest "
             f"{shape_text(shape)}: every device holds them whole, beside what the memory analysis counts"
         )
         advice = "pass it as an argument with a sharding instead of closing over it"
-        origin = next((line for place, _ in large if (line := program.origin(place.instruction) or _first_use(program, place))), None)
+        origin = next(
+            (line for place, _ in large if (line := program.origin(place.instruction) or _first_use(program, place))),
+            None,
+        )
         yield program.finding("array_constant", sentence, advice, origin=origin, memory_bytes=total)
 
 
 def donation_unused(program: Program) -> Iterator[Finding]:
     """Arguments given up for outputs that could not be made in their memory."""
-    unused = [a for a in program.arguments if a.number in program.donors or (a.number not in program.aliased and a.number in _donated(program))]
+    unused = [
+        a
+        for a in program.arguments
+        if a.number in program.donors or (a.number not in program.aliased and a.number in _donated(program))
+    ]
     wasted = sum(argument.local.bytes for argument in unused)
     if wasted >= _SMALLEST // 16:
         reasons = "no output has the same dtype and the same shape on a device"
         sentence = f"the donation of {_names(unused)} is in vain: {reasons}; {exact(wasted)} B are held twice"
         advice = "give the output the sharding and dtype of the argument (out_shardings), or drop the donation"
-        yield program.finding("donation_unused", sentence, advice, origin=_first_use(program, unused[0].place), memory_bytes=wasted)
+        yield program.finding(
+            "donation_unused", sentence, advice, origin=_first_use(program, unused[0].place), memory_bytes=wasted
+        )
 
 
 def _names(arguments: list[Argument]) -> str:
@@ -120,7 +162,8 @@ def _names(arguments: list[Argument]) -> str:
 def _donated(program: Program) -> set[int]:
     """Parameters whose argument was donated, as the user gave it: JAX itself drops a donation that it sees no use for.
 
-    Arguments that a program does not use are no parameters, so that the two are matched in their order, by what they hold.
+    Arguments that a program does not use are no parameters, so that the two are matched in their order, by what they
+    hold.
     """
     parameters, found, at = program.arguments, set(), 0
     for given in program.given:
@@ -141,7 +184,11 @@ def kept_whole(program: Program) -> Iterator[Finding]:
     """Split weights that are gathered once in the forward pass, and kept until the backward pass uses them."""
     if not program.is_differentiated:
         return
-    kept = [site for site in program.inserted if site.kind == "all_gather" and site.phase == "forward" and _is_used_in_both(program, site)]
+    kept = [
+        site
+        for site in program.inserted
+        if site.kind == "all_gather" and site.phase == "forward" and _is_used_in_both(program, site)
+    ]
     weights = sum(_layers(program, site) for site in kept)
     if weights >= _FEWEST_KEPT:
         held = sum(site.transfer.payload_bytes for site in kept)
@@ -150,7 +197,8 @@ def kept_whole(program: Program) -> Iterator[Finding]:
             f"backward pass: {exact(held)} B a device, as if they were not split"
         )
         advice = (
-            "gather each layer where it is used, and rematerialise it (jax.checkpoint): the weights are then gathered again in the "
+            "gather each layer where it is used, and rematerialise it (jax.checkpoint): the weights are then gathered "
+            "again in the "
             "backward pass, half as many bytes again, and held one at a time"
         )
         yield program.finding("kept_whole", sentence, advice, *kept, memory_bytes=held)

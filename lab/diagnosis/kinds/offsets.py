@@ -1,4 +1,5 @@
-"""Slices, updates and lookups whose place along a split dim the partitioner does not use: it gathers the whole array."""
+"""Slices, updates and lookups whose place along a split dim the partitioner does not use: it gathers the whole
+array."""
 
 from __future__ import annotations
 
@@ -14,8 +15,16 @@ from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Instruction
 
-_READS, _UPDATES = ("dynamic_slice", "slice"), ("dynamic_update_slice", "scatter", *(f"scatter{mark}{how}" for mark in "-_" for how in ("add", "mul", "min", "max")))
-# A lookup that moves its table where its answers are far fewer; what moves up to four times as much may be the simpler way.
+_READS, _UPDATES = (
+    ("dynamic_slice", "slice"),
+    (
+        "dynamic_update_slice",
+        "scatter",
+        *(f"scatter{mark}{how}" for mark in "-_" for how in ("add", "mul", "min", "max")),
+    ),
+)
+# A lookup that moves its table where its answers are far fewer; what moves up to four times as much may be the simpler
+# way.
 _FAR_FEWER = 4
 
 
@@ -23,18 +32,35 @@ def gathered_for_slice(program: Program) -> Iterator[Finding]:
     """A read or update of a part gathers the whole."""
     rolls = [site for site in program.inserted if "jit(_roll_dynamic)" in site.op_name]
     if rolls:
-        sentence = f"a roll by a traced shift moves {_sum(rolls)} B for {program.behind(rolls[0])}: the array is doubled, exchanged and gathered"
-        advice = "make the shift static (neighbours then exchange the rows that cross), or use jax.lax.ppermute in jax.shard_map"
+        sentence = (
+            f"a roll by a traced shift moves {_sum(rolls)} B for {program.behind(rolls[0])}: the array is doubled, "
+            "exchanged and gathered"
+        )
+        advice = (
+            "make the shift static (neighbours then exchange the rows that cross), or use jax.lax.ppermute in "
+            "jax.shard_map"
+        )
         yield program.finding("gathered_for_slice", sentence, advice, *rolls)
-    for sites in together(program, lambda site: site not in rolls and site.kind == "all_gather" and _is_part(program, site)):
+    for sites in together(
+        program, lambda site: site not in rolls and site.kind == "all_gather" and _is_part(program, site)
+    ):
         gather = sites[0]
         if gather.primitive in _UPDATES:
             does = "an update of a part of it"
-            advice = "update through an index array, x.at[jnp.arange(a, b)].set(u): the devices that own the rows then write them, and nothing moves"
+            advice = (
+                "update through an index array, x.at[jnp.arange(a, b)].set(u): the devices that own the rows then "
+                "write them, and nothing moves"
+            )
         else:
             does = "a read of a part of it"
-            advice = "read through an index array, x[jnp.array([i])]: the owner then sends the rows alone, or split another dim"
-        sentence = f"{program.moved(gather)} is gathered whole, {exact(gather.transfer.payload_bytes)} B, for {does} along the split dim ({gather.primitive})"
+            advice = (
+                "read through an index array, x[jnp.array([i])]: the owner then sends the rows alone, or split "
+                "another dim"
+            )
+        sentence = (
+            f"{program.moved(gather)} is gathered whole, {exact(gather.transfer.payload_bytes)} B, for {does} "
+            f"along the split dim ({gather.primitive})"
+        )
         yield program.finding("gathered_for_slice", sentence, advice, *sites)
 
 
@@ -49,8 +75,15 @@ def _is_part(program: Program, site: Site) -> bool:
             continue
         if use.opcode == "dynamic-update-slice" or (use.opcode == "scatter" and is_scattered):
             shapes = operand_shapes(use.instruction, use.computation)
-            return len(shapes) < 2 or 2 * min(s.elements for s in shapes[1:] if s.elements > 1 or len(shapes) == 2) <= gathered
-        if use.opcode in ("dynamic-slice", "slice", "gather") and site.primitive in _READS and not _takes_all(program, site, use):
+            return (
+                len(shapes) < 2
+                or 2 * min(s.elements for s in shapes[1:] if s.elements > 1 or len(shapes) == 2) <= gathered
+            )
+        if (
+            use.opcode in ("dynamic-slice", "slice", "gather")
+            and site.primitive in _READS
+            and not _takes_all(program, site, use)
+        ):
             return 2 * arrays(use.instruction.shape)[0].elements <= gathered
     return False
 
@@ -61,26 +94,37 @@ def _takes_all(program: Program, site: Site, use: Use) -> bool:
 
 
 def table_gathered(program: Program) -> Iterator[Finding]:
-    """A lookup gathers its table, where the rows that it looks up are far fewer; in training that is FSDP, and wanted."""
+    """A lookup gathers its table, where the rows that it looks up are far fewer; in training that is FSDP, and
+    wanted."""
     if program.is_differentiated:
         return
     for sites in together(program, lambda site: site.kind == "all_gather" and bool(_lookups(program, site))):
         gather, looked_up = sites[0], _lookups(program, sites[0])
         answers = sum(arrays(i.shape)[0].bytes for i in looked_up) * (gather.transfer.group_size or 1)
         if gather.transfer.payload_bytes >= _FAR_FEWER * answers:
-            sentence = f"a lookup gathers its table, {program.moved(gather)}: {exact(gather.transfer.payload_bytes)} B for rows of {exact(answers)} B in all"
-            advice = "split the table and the tokens over different axes, or look up in jax.shard_map: mask what another device owns, and sum"
+            sentence = (
+                f"a lookup gathers its table, {program.moved(gather)}: {exact(gather.transfer.payload_bytes)} B "
+                f"for rows of {exact(answers)} B in all"
+            )
+            advice = (
+                "split the table and the tokens over different axes, or look up in jax.shard_map: mask what "
+                "another device owns, and sum"
+            )
             yield program.finding("table_gathered", sentence, advice, *sites)
 
 
 def _lookups(program: Program, site: Site) -> list[Instruction]:
-    return [use.instruction for use in program.uses(site) if use.instruction and use.opcode == "gather" and use.number == 0]
+    return [
+        use.instruction for use in program.uses(site) if use.instruction and use.opcode == "gather" and use.number == 0
+    ]
 
 
 def cotangents_gathered(program: Program) -> Iterator[Finding]:
     """The gradient of a lookup gathers tokens and cotangents, where summing the table's gradient would move less."""
     names = ("scatter-add", "scatter_add")
-    for sites in together(program, lambda site: site.kind == "all_gather" and site.primitive in names and site.phase == "backward"):
+    for sites in together(
+        program, lambda site: site.kind == "all_gather" and site.primitive in names and site.phase == "backward"
+    ):
         payload = sum(site.transfer.payload_bytes for site in sites)
         tables = [use.instruction for site in sites for use in program.uses(site) if use.opcode == "scatter"]
         table = max((arrays(i.shape)[0].bytes for i in tables), default=0) * (sites[0].transfer.group_size or 1)
@@ -89,7 +133,12 @@ def cotangents_gathered(program: Program) -> Iterator[Finding]:
                 f"the gradient of a lookup gathers tokens and cotangents, {exact(payload)} B, where a sum "
                 f"of the table's gradient would reduce {exact(table)} B"
             )
-            yield program.finding("table_gathered", sentence, "constrain the table's gradient to be replicated first, and to its own spec after", *sites)
+            yield program.finding(
+                "table_gathered",
+                sentence,
+                "constrain the table's gradient to be replicated first, and to its own spec after",
+                *sites,
+            )
 
 
 def _sum(sites: list[Site]) -> str:

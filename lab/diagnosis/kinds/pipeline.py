@@ -19,9 +19,17 @@ _SMALLEST = 1024
 
 def last_stage_broadcast(program: Program) -> Iterator[Finding]:
     """Taking one stage's output sends it to all stages: a sum over the stages in which all but one add zeros."""
-    shifted = {site.transfer.axes for site in program.sites if site.kind in _SHIFTS and site.transfer.executions != 1 and site.primitive not in _PICKS}
-    over = [site for site in program.sites if site.transfer.axes in shifted and site.transfer.payload_bytes >= _SMALLEST]
-    for sites in together(program, lambda site: site in over and (site.primitive in _PICKS or _is_masked(program, site))):
+    shifted = {
+        site.transfer.axes
+        for site in program.sites
+        if site.kind in _SHIFTS and site.transfer.executions != 1 and site.primitive not in _PICKS
+    }
+    over = [
+        site for site in program.sites if site.transfer.axes in shifted and site.transfer.payload_bytes >= _SMALLEST
+    ]
+    for sites in together(
+        program, lambda site: site in over and (site.primitive in _PICKS or _is_masked(program, site))
+    ):
         sums = [site for site in sites if site.kind == "all_reduce"]
         if sums:
             yield _finding(program, sums, sites)
@@ -36,7 +44,11 @@ def _is_masked(program: Program, site: Site) -> bool:
     made = None if operand is None else program.flow.source(*operand)
     if made is None or made.instruction.opcode != "select":
         return False
-    sides = [program.flow.source(*side, through=_REPEATS).instruction.opcode for number in (1, 2) if (side := program.operand(made, number))]
+    sides = [
+        program.flow.source(*side, through=_REPEATS).instruction.opcode
+        for number in (1, 2)
+        if (side := program.operand(made, number))
+    ]
     return "constant" in sides and depends_on_device(program.flow, made.computation, made.instruction.operands[0])
 
 
@@ -49,7 +61,11 @@ def _feeds(program: Program, permute: Site, total: Site) -> bool:
 def _finding(program: Program, sums: list[Site], sites: list[Site]) -> Finding:
     axis, transfer = ", ".join(sums[0].transfer.axes or ()), sums[0].transfer
     often = "every tick" if transfer.executions != 1 else "once"
-    beside = [site for site in program.inserted if site.transfer.axes == transfer.axes and site not in sites and _feeds(program, site, sums[0])]
+    beside = [
+        site
+        for site in program.inserted
+        if site.transfer.axes == transfer.axes and site not in sites and _feeds(program, site, sums[0])
+    ]
     sentence = (
         f"the output of one stage is taken out {often} and sent to all stages along {axis}, "
         f"{exact(transfer.payload_bytes)} B each time; the shift between stages is not the matter"

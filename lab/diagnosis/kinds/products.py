@@ -22,7 +22,8 @@ _APART = frozenset({"slice", "reduce"})
 
 
 def larger_side_gathered(program: Program) -> Iterator[Finding]:
-    """A product gathers one operand where gathering the other, and scattering the output, would move far less; in training that is FSDP, and wanted."""
+    """A product gathers one operand where gathering the other, and scattering the output, would move far less; in
+    training that is FSDP, and wanted."""
     if program.is_differentiated:
         return
     for sites in together(program, lambda site: site.kind == "all_gather" and site.primitive == "dot_general"):
@@ -33,10 +34,14 @@ def larger_side_gathered(program: Program) -> Iterator[Finding]:
         other, output = _whole(gather, use)
         if other and gather.transfer.payload_bytes >= _FAR_LESS * (other + output):
             sentence = (
-                f"a product gathers {program.moved(gather)}, {exact(gather.transfer.payload_bytes)} B; gathering its other operand, {exact(other)} B, "
-                f"would move {times(gather.transfer.payload_bytes / other)} less, and scattering the output {exact(output)} B"
+                f"a product gathers {program.moved(gather)}, {exact(gather.transfer.payload_bytes)} B; gathering its "
+                f"other operand, {exact(other)} B, "
+                f"would move {times(gather.transfer.payload_bytes / other)} less, and scattering the output "
+                f"{exact(output)} B"
             )
-            advice = "keep the large operand split: constrain the small one, and the output, to be replicated over the axis"
+            advice = (
+                "keep the large operand split: constrain the small one, and the output, to be replicated over the axis"
+            )
             yield program.finding("larger_side_gathered", sentence, advice, *sites)
 
 
@@ -52,18 +57,24 @@ def _whole(gather: Site, use: Use) -> tuple[int, int]:
 
 
 def experts_gathered(program: Program) -> Iterator[Finding]:
-    """Tokens are gathered to split experts and their outputs summed over the experts' axis, or the other way round, where two all-to-alls would do."""
+    """Tokens are gathered to split experts and their outputs summed over the experts' axis, or the other way round,
+    where two all-to-alls would do."""
     for axis in _expert_axes(program):
         over = [site for site in program.inserted if site.transfer.axes == (axis,)]
         gathers = [site for site in over if site.kind == "all_gather" and _is_of_tokens(program, site)]
-        sums = [site for site in over if site.kind in ("all_reduce", "reduce_scatter") and site.primitive == "dot_general"]
+        sums = [
+            site for site in over if site.kind in ("all_reduce", "reduce_scatter") and site.primitive == "dot_general"
+        ]
         if gathers and sums and len({site.line for site in gathers + sums}) > 1:
             payload = sum(site.transfer.payload_bytes for site in gathers + sums)
             sentence = (
                 f"a constraint on the experts' dim makes XLA gather and sum whole tokens and outputs over {axis}, "
                 f"{exact(payload)} B, where two all-to-alls exchange a part of it"
             )
-            advice = f"constrain the dispatched tokens to their groups over {axis} first, and to their experts after; the outputs in the other order"
+            advice = (
+                f"constrain the dispatched tokens to their groups over {axis} first, and to their experts after; "
+                "the outputs in the other order"
+            )
             yield program.finding("experts_gathered", sentence, advice, *gathers, *sums)
 
 
@@ -76,7 +87,11 @@ def _is_of_tokens(program: Program, site: Site) -> bool:
 
 
 def _experts(program: Program) -> list[Argument]:
-    return [a for a in program.arguments if a.dims and len(a.dims) >= 3 and a.dims[0] and not any(a.dims[1:]) and _is_batched(program, a)]
+    return [
+        a
+        for a in program.arguments
+        if a.dims and len(a.dims) >= 3 and a.dims[0] and not any(a.dims[1:]) and _is_batched(program, a)
+    ]
 
 
 def _expert_axes(program: Program) -> list[str]:
@@ -85,18 +100,26 @@ def _expert_axes(program: Program) -> list[str]:
 
 
 def _is_batched(program: Program, argument: Argument) -> bool:
-    """A product takes it as it lies; of one expert a device no batch dim is left, but weights, unlike tokens, are not gathered."""
+    """A product takes it as it lies; of one expert a device no batch dim is left, but weights, unlike tokens, are not
+    gathered."""
     uses = program.flow.uses(*argument.place)
     if argument.local.dims[0] == 1:
         return any(map(_is_product, uses)) and not any("all-gather" in (use.opcode or "") for use in uses)
-    return any(use.opcode == "dot" and re.search(r"(?:lhs|rhs)_batch_dims=\{\d", use.instruction.attributes) for use in uses)
+    return any(
+        use.opcode == "dot" and re.search(r"(?:lhs|rhs)_batch_dims=\{\d", use.instruction.attributes) for use in uses
+    )
 
 
 def heads_split_apart(program: Program) -> Iterator[Finding]:
-    """Of grouped-query attention: the axis that splits the queries' heads has more devices than there are key-value heads, so that a head is split."""
+    """Of grouped-query attention: the axis that splits the queries' heads has more devices than there are key-value
+    heads, so that a head is split."""
     found: dict[str, list[Site]] = {}
     for site in program.inserted:
-        if site.kind == "all_gather" and site.primitive in ("dot_general", "reshape", "broadcast_in_dim") and (weights := _column_weights(program, site)):
+        if (
+            site.kind == "all_gather"
+            and site.primitive in ("dot_general", "reshape", "broadcast_in_dim")
+            and (weights := _column_weights(program, site))
+        ):
             found.setdefault(f"{', '.join(program.spanned(site))}|{weights[0].dims}", []).append(site)
     for sites in found.values():
         weights = [weight for site in sites for weight in _column_weights(program, site)]
@@ -106,12 +129,16 @@ def heads_split_apart(program: Program) -> Iterator[Finding]:
             f"what is made with {names} is gathered over {axis} before it is multiplied again: its heads are fewer "
             f"than {axis} has devices, {program.axes[axis]}, so that each is split"
         )
-        advice = f"let a smaller axis split the key-value heads, repeat them up to {program.axes[axis]} before the product, or keep their weights whole along {axis}"
+        advice = (
+            f"let a smaller axis split the key-value heads, repeat them up to {program.axes[axis]} before the "
+            f"product, or keep their weights whole along {axis}"
+        )
         yield program.finding("heads_split_apart", sentence, advice, *sites)
 
 
 def _column_weights(program: Program, site: Site) -> list[Argument]:
-    """The weights [.., F] split along F alone, of whose product a part of a row, and no whole head, is gathered for another product."""
+    """The weights [.., F] split along F alone, of whose product a part of a row, and no whole head, is gathered for
+    another product."""
     operand = program.moving(site)
     if operand is None or not any(_is_product(use) for use in program.uses(site, _REPEATS)):
         return []
@@ -125,7 +152,8 @@ def _column_weights(program: Program, site: Site) -> list[Argument]:
 
 
 def _joined(program: Program, side: Place, part: Place) -> list[Argument]:
-    """The argument that a product's operand is; of several side by side those as wide as the part that is taken of the product."""
+    """The argument that a product's operand is; of several side by side those as wide as the part that is taken of the
+    product."""
     if side.instruction.opcode != "concatenate":
         return [argument] if (argument := program.argument_of(*side)) else []
     pieces = [piece for number in range(len(side.instruction.operands)) if (piece := program.operand(side, number))]

@@ -24,8 +24,14 @@ def rebuilt_whole(program: Program) -> Iterator[Finding]:
             remark = _remark(program, chain[0])
             way = _way(program, remark) if remark else f"to keep {shape_text(kept)} of it"
             said = "; XLA says that it found no other way" if remark else ""
-            sentence = f"{program.moved(chain[0])} is rebuilt whole on every device, {times(rebuilt.elements / shard.elements)} its shard, {way}{said}"
-            advice = "move it in two steps, one axis at a time (each an all-to-all of about one shard), or give both ends the same spec"
+            sentence = (
+                f"{program.moved(chain[0])} is rebuilt whole on every device, "
+                f"{times(rebuilt.elements / shard.elements)} its shard, {way}{said}"
+            )
+            advice = (
+                "move it in two steps, one axis at a time (each an all-to-all of about one shard), or give both "
+                "ends the same spec"
+            )
             yield program.finding("rebuilt_whole", sentence, advice, *chain)
 
 
@@ -39,7 +45,10 @@ def constraint_undone(program: Program) -> Iterator[Finding]:
                 f"{program.moved(chain[0])} is gathered over {over} and cut back to the same shards of "
                 f"{shape_text(shard)}: a constraint asks for it whole in between"
             )
-            advice = "None in a PartitionSpec means replicated: write P.UNCONSTRAINED for dims that the constraint is not about, or drop the constraint"
+            advice = (
+                "None in a PartitionSpec means replicated: write P.UNCONSTRAINED for dims that the constraint is "
+                "not about, or drop the constraint"
+            )
             yield program.finding("constraint_undone", sentence, advice, *chain)
 
 
@@ -92,6 +101,10 @@ def _remark(program: Program, site: Site) -> Remark | None:
 
 
 def _way(program: Program, remark: Remark) -> str:
-    ends = [axes_of_dims(sharding, program.axes) if program.axes else None for sharding in (remark.before, remark.after)]
-    before, after = (raw if dims is None else spec_text(dims) for raw, dims in zip((remark.before, remark.after), ends, strict=True))
+    ends = [
+        axes_of_dims(sharding, program.axes) if program.axes else None for sharding in (remark.before, remark.after)
+    ]
+    before, after = (
+        raw if dims is None else spec_text(dims) for raw, dims in zip((remark.before, remark.after), ends, strict=True)
+    )
     return f"to move it from {before} to {after}"

@@ -1,4 +1,5 @@
-"""Reductions that are done twice, span an axis along which nothing varies, or leave everywhere what each device keeps a part of."""
+"""Reductions that are done twice, span an axis along which nothing varies, or leave everywhere what each device keeps a
+part of."""
 
 from __future__ import annotations
 
@@ -26,8 +27,14 @@ def reduced_twice(program: Program) -> Iterator[Finding]:
         first = _reduced_before(program, site, reductions)
         if first is not None and first.transfer.axes == site.transfer.axes and site.transfer.payload_bytes >= _SMALLEST:
             over = ", ".join(site.transfer.axes or ()) or "the same devices"
-            sentence = f"one value of {exact(site.transfer.payload_bytes)} B is reduced twice over {over}: the second reduction adds up copies of the first's result"
-            advice = "drop the second (a pmean of a gradient in a checked jax.shard_map: JAX has summed it already, divide by the axis size instead)"
+            sentence = (
+                f"one value of {exact(site.transfer.payload_bytes)} B is reduced twice over {over}: the second "
+                "reduction adds up copies of the first's result"
+            )
+            advice = (
+                "drop the second (a pmean of a gradient in a checked jax.shard_map: JAX has summed it already, "
+                "divide by the axis size instead)"
+            )
             yield program.finding("reduced_twice", sentence, advice, first, site)
 
 
@@ -51,8 +58,13 @@ def _scaled_back(program: Program, start: Place) -> Iterator[Place]:
         if place.instruction.opcode not in _SCALES:
             return
         sides = [program.operand(place, number) for number in (0, 1)]
-        makers = [None if side is None else program.flow.source(*side, through=frozenset({"broadcast"})).instruction for side in sides]
-        values = [side for side, maker in zip(sides, makers, strict=True) if side is not None and not _is_constant(maker)]
+        makers = [
+            None if side is None else program.flow.source(*side, through=frozenset({"broadcast"})).instruction
+            for side in sides
+        ]
+        values = [
+            side for side, maker in zip(sides, makers, strict=True) if side is not None and not _is_constant(maker)
+        ]
         if len(values) != 1:
             return
         place = values[0]
@@ -73,7 +85,10 @@ def reduced_for_nothing(program: Program) -> Iterator[Finding]:
         if alike:
             rest = ", ".join(axis for axis in axes if axis not in alike)
             instead = f"; over {rest} alone it would be the same" if rest else ""
-            sentence = f"a reduction of {exact(site.transfer.payload_bytes)} B spans {', '.join(alike)}, along which nothing varies{instead}"
+            sentence = (
+                f"a reduction of {exact(site.transfer.payload_bytes)} B spans {', '.join(alike)}, along which "
+                f"nothing varies{instead}"
+            )
             advice = (
                 f"leave {', '.join(alike)} out of the reduction; if JAX put it in, keep check_vma=True on the "
                 "jax.shard_map, or move inputs that no axis splits outside"
@@ -87,12 +102,16 @@ def not_scattered(program: Program) -> Iterator[Finding]:
         if site.kind == "all_reduce" and site.is_written and site.transfer.payload_bytes >= _SMALLEST:
             slices = own_slices(program.flow, program.uses(site, ELEMENTWISE))
             if slices:
-                sentence = f"a sum of {exact(site.transfer.payload_bytes)} B is given to every device, and each keeps only its part ({count(len(slices), 'slice')})"
+                sentence = (
+                    f"a sum of {exact(site.transfer.payload_bytes)} B is given to every device, and each keeps "
+                    f"only its part ({count(len(slices), 'slice')})"
+                )
                 yield program.finding("not_scattered", sentence, "use jax.lax.psum_scatter: half the bytes", site)
 
 
 def given_back_whole(program: Program) -> Iterator[Finding]:
-    """A sum in the backward pass over an axis that an argument of the same shape is split over, which the program gives back whole: its gradient."""
+    """A sum in the backward pass over an axis that an argument of the same shape is split over, which the program gives
+    back whole: its gradient."""
     found: dict[str, list[tuple[Site, Shape]]] = {}
     for site in program.inserted:
         if site.kind == "all_reduce" and site.phase == "backward" and site.transfer.payload_bytes >= _SMALLEST:
@@ -102,8 +121,14 @@ def given_back_whole(program: Program) -> Iterator[Finding]:
     for name, whole in found.items():
         sites, held = [site for site, _ in whole], sum(shape.bytes for _, shape in whole)
         over = ", ".join(dict.fromkeys(axis for site in sites for axis in site.transfer.axes or ()))
-        sentence = f"the gradient of {name} is summed over {over} and given back whole: {exact(held)} B on every device, though {name.partition(' ')[0]} itself is split"
-        advice = "name its sharding in out_shardings, the one of the argument: a reduce_scatter sends half the bytes, and each device keeps its part"
+        sentence = (
+            f"the gradient of {name} is summed over {over} and given back whole: {exact(held)} B on every device, "
+            f"though {name.partition(' ')[0]} itself is split"
+        )
+        advice = (
+            "name its sharding in out_shardings, the one of the argument: a reduce_scatter sends half the bytes, "
+            "and each device keeps its part"
+        )
         yield program.finding("given_back_whole", sentence, advice, *sites, memory_bytes=held)
 
 
@@ -115,7 +140,8 @@ def _given_back(program: Program, site: Site) -> list[Shape]:
 
 
 def _twin(program: Program, site: Site, shape: Shape, told: Container[str]) -> Argument | None:
-    """What the result would be on a device, were it not split over the axes of the sum; compilers may sum it transposed. Of several one that was not told yet."""
+    """What the result would be on a device, were it not split over the axes of the sum; compilers may sum it
+    transposed. Of several one that was not told yet."""
     alike = [a for a in program.arguments if sorted(_whole(a, site, program)) == sorted(shape.dims)]
     return min(alike, key=lambda a: (_whole(a, site, program) != shape.dims, program.named(a) in told), default=None)
 
@@ -126,4 +152,7 @@ def _whole(argument: Argument, site: Site, program: Program) -> tuple[int, ...]:
     if axes is None or not over or argument.dims is None or not over <= {axis for dim in argument.dims for axis in dim}:
         return ()
     split = argument.dims + ((),) * len(argument.local.dims)
-    return tuple(size * prod(axes[axis] for axis in dim if axis in over) for size, dim in zip(argument.local.dims, split, strict=False))
+    return tuple(
+        size * prod(axes[axis] for axis in dim if axis in over)
+        for size, dim in zip(argument.local.dims, split, strict=False)
+    )

@@ -11,9 +11,11 @@ from lab.diagnosis.program import Program, times
 from lab.hlo import flops
 from lab.hlo.walk import Visit
 
-# Splitting takes a message more, some microseconds. 1e8 FLOPs take one at 1e14 a second, a MiB is read in less: below these splitting saves nothing.
+# Splitting takes a message more, some microseconds. 1e8 FLOPs take one at 1e14 a second, a MiB is read in less: below
+# these splitting saves nothing.
 _SMALLEST_FLOPS, _SMALLEST_BYTES = 10**8, 2**20
-# A tenth of a step's products is worth a change of its layout; routers and other small products that a layout repeats by design stay below.
+# A tenth of a step's products is worth a change of its layout; routers and other small products that a layout repeats
+# by design stay below.
 _SHARE = 0.1
 
 
@@ -52,7 +54,10 @@ def _everything(program: Program) -> Iterator[Finding]:
 
 def _finding(program: Program, axes: tuple[str, ...], what: str, line: str | None) -> Finding:
     factor = times(prod(program.axes[axis] for axis in axes))
-    sentence = f"{what} are done alike by all devices along {', '.join(axes)}: nothing of them is split there, {factor} the work for no communication"
+    sentence = (
+        f"{what} are done alike by all devices along {', '.join(axes)}: nothing of them is split there, {factor} "
+        "the work for no communication"
+    )
     advice = "split a dim of an operand over it, by its sharding or with jax.lax.with_sharding_constraint"
     return program.finding("computed_redundantly", sentence, advice, origin=line)
 

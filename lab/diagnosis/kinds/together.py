@@ -8,7 +8,8 @@ from lab.diagnosis.program import Program, Site
 
 
 def together(program: Program, concerns: Callable[[Site], bool]) -> Iterator[list[Site]]:
-    """The compiler's own transfers that `concerns`, those of one operation and line at a time, with what has no name on that line."""
+    """The compiler's own transfers that `concerns`, those of one operation and line at a time, with what has no name on
+    that line."""
     by_cause: dict[tuple[str, str | None], list[Site]] = {}
     for site in program.inserted:
         if concerns(site):

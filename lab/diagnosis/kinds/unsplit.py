@@ -1,4 +1,5 @@
-"""Operations that XLA's partitioner does not split: their operands are gathered, and every device computes all of it."""
+"""Operations that XLA's partitioner does not split: their operands are gathered, and every device computes all of
+it."""
 
 from __future__ import annotations
 
@@ -10,8 +11,13 @@ from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site, operation, times
 from lab.hlo.shapes import arrays
 
-_SHARD_MAP = "split its operand along dims that it does not mix, and wrap it in jax.shard_map, so that each device computes its own part"
-_LOCAL_CALL = "wrap it in jax.shard_map (or give it a rule with jax.experimental.custom_partitioning): XLA cannot look inside"
+_SHARD_MAP = (
+    "split its operand along dims that it does not mix, and wrap it in jax.shard_map, so that each device computes "
+    "its own part"
+)
+_LOCAL_CALL = (
+    "wrap it in jax.shard_map (or give it a rule with jax.experimental.custom_partitioning): XLA cannot look inside"
+)
 _SHOWN = "show a sum or a part of it, or call it in jax.shard_map, where each device shows its own part"
 _TWO_STAGES = "do it in two stages in jax.shard_map: the best of each device first, then the best of those"
 _BY_BLOCKS = "do it by blocks in jax.shard_map: each device its own part, then what the parts before it add up to"
@@ -25,9 +31,35 @@ ADVICE = {
     "approx_top_k": _TWO_STAGES,
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), _BY_BLOCKS),
     **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), _BY_BLOCKS),
-    **dict.fromkeys(("pure_callback", "io_callback", "ffi_call", "custom_call", "pallas_call", "tpu_custom_call", "triton_kernel_call"), _LOCAL_CALL),
+    **dict.fromkeys(
+        (
+            "pure_callback",
+            "io_callback",
+            "ffi_call",
+            "custom_call",
+            "pallas_call",
+            "tpu_custom_call",
+            "triton_kernel_call",
+        ),
+        _LOCAL_CALL,
+    ),
     **dict.fromkeys(("debug_print", "debug_callback"), _SHOWN),
-    **dict.fromkeys(("cholesky", "eigh", "eig", "qr", "geqrf", "householder_product", "svd", "lu", "triangular_solve", "schur", "tridiagonal"), _SHARD_MAP),
+    **dict.fromkeys(
+        (
+            "cholesky",
+            "eigh",
+            "eig",
+            "qr",
+            "geqrf",
+            "householder_product",
+            "svd",
+            "lu",
+            "triangular_solve",
+            "schur",
+            "tridiagonal",
+        ),
+        _SHARD_MAP,
+    ),
 }
 _CALLS = frozenset(name for name, advice in ADVICE.items() if advice in (_LOCAL_CALL, _SHOWN))
 _WINDOWS = re.compile(r"jit\((cum\w+)\)/reduce_window\w*$")
@@ -40,8 +72,15 @@ def unsplit_operation(program: Program) -> Iterator[Finding]:
             continue
         name, gather = _name(gathers[0]), max(gathers, key=lambda s: s.transfer.payload_bytes)
         factor = times(gather.transfer.group_size or 0)
-        does = "is a call that XLA cannot look into" if gather.primitive in _CALLS else "is an operation that XLA does not split here"
-        sentence = f"{name} {does}: {program.moved(gather)} is gathered {factor} and every device computes all of it{_top_k(program, gather)}"
+        does = (
+            "is a call that XLA cannot look into"
+            if gather.primitive in _CALLS
+            else "is an operation that XLA does not split here"
+        )
+        sentence = (
+            f"{name} {does}: {program.moved(gather)} is gathered {factor} and every device computes all of "
+            f"it{_top_k(program, gather)}"
+        )
         yield program.finding("unsplit_operation", sentence, ADVICE.get(name, ADVICE[gather.primitive]), *sites)
 
 
@@ -58,7 +97,9 @@ def grouped_convolution(program: Program) -> Iterator[Finding]:
             f"a grouped convolution is an operation that XLA does not split here: {program.moved(gather)} is gathered "
             f"{times(gather.transfer.group_size or 0)} and every device computes all of it"
         )
-        yield program.finding("unsplit_operation", sentence, "wrap it in jax.shard_map with whole groups on each device", *sites)
+        yield program.finding(
+            "unsplit_operation", sentence, "wrap it in jax.shard_map with whole groups on each device", *sites
+        )
 
 
 def _groups(attributes: str) -> int:
@@ -74,7 +115,9 @@ def _feeds(program: Program, site: Site) -> bool:
     whole = program.argument_behind(site)
     # The best of each device, say: made by the operation itself, and far less than what it works on.
     is_result = way[-1].opcode != "parameter" and any(operation(i.op_name) == site.primitive for i in way)
-    is_less = whole is not None and 2 * site.transfer.payload_bytes <= whole.local.bytes * (site.transfer.group_size or 1)
+    is_less = whole is not None and 2 * site.transfer.payload_bytes <= whole.local.bytes * (
+        site.transfer.group_size or 1
+    )
     return site.kind == "all_gather" and not (is_result and is_less)
 
 
@@ -89,7 +132,9 @@ def _top_k(program: Program, gather: Site) -> str:
     if gather.primitive != "top_k":
         return ""
     results = [arrays(use.instruction.shape) for use in program.uses(gather) if use.instruction]
-    values = min((shapes[0] for shapes in results if shapes and shapes[0].dims), key=lambda shape: shape.elements, default=None)
+    values = min(
+        (shapes[0] for shapes in results if shapes and shapes[0].dims), key=lambda shape: shape.elements, default=None
+    )
     devices = gather.transfer.group_size or 1
     if values is None or 2 * values.elements * devices >= gather.result.elements:
         return ""

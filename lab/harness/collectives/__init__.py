@@ -1,1 +1,2 @@
-"""What the experiments on collectives share: a program of many kernels, the ledger that their statements ask for, and laws to compute."""
+"""What the experiments on collectives share: a program of many kernels, the ledger that their statements ask for, and
+laws to compute."""

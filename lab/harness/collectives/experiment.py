@@ -1,4 +1,5 @@
-"""An experiment on collectives: those of its kernels that serve a mesh, and the claims that their compiled ledger decides."""
+"""An experiment on collectives: those of its kernels that serve a mesh, and the claims that their compiled ledger
+decides."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ TARGETS = ("cpu:8", "gpu:h100:2x4", "tpu:v5e:2x4")
 Claims = Callable[[Buffer, Axes, Ledger], tuple[Claim, ...]]
 
 
-def experiment(name: str, chapter: int, question: str, kernels: Sequence[Kernel], claims: Claims, **rest: Any) -> Experiment:
+def experiment(
+    name: str, chapter: int, question: str, kernels: Sequence[Kernel], claims: Claims, **rest: Any
+) -> Experiment:
     """An experiment of those of the kernels that serve its mesh."""
     of_collectives = Experiment(
         name=name,

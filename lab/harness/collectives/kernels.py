@@ -80,7 +80,9 @@ class Kernel(NamedTuple):
             return getattr(collectives, self.primitive)(sent_N, axes, algorithm=self.algorithm).astype(x_N.dtype)
 
     def cost(self, buffer: Buffer, axes: Axes) -> Cost:
-        return collectives.cost(self.primitive, self.algorithm, axes, buffer.elements, _bytes(self.dtype or buffer.dtype))
+        return collectives.cost(
+            self.primitive, self.algorithm, axes, buffer.elements, _bytes(self.dtype or buffer.dtype)
+        )
 
     def ledger(self, buffer: Buffer, axes: Axes) -> Ledger:
         """What its statement asks of the compiled program."""

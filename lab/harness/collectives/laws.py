@@ -1,4 +1,5 @@
-"""The laws of the book that collectives obey, each as two sides to compare on integers, bit for bit, on devices that are there."""
+"""The laws of the book that collectives obey, each as two sides to compare on integers, bit for bit, on devices that
+are there."""
 
 from __future__ import annotations
 
@@ -54,7 +55,12 @@ def claims(laws: Sequence[Law], mesh: Mesh) -> tuple[Claim, ...]:
 
 def _claim(law: Law, left: np.ndarray, right: np.ndarray) -> Claim:
     wrong = int((left != right).sum())
-    return decided(law.id, wrong == 0, f"{left.size:,} integers on {len(left)} ranks, {wrong} of them differ", statement=law.statement)
+    return decided(
+        law.id,
+        wrong == 0,
+        f"{left.size:,} integers on {len(left)} ranks, {wrong} of them differ",
+        statement=law.statement,
+    )
 
 
 def _adjoint(names: str, forward: Side, back: Side, enters: Side, leaves: Side) -> Law:
@@ -118,16 +124,56 @@ COMPOSITION: tuple[Law, ...] = (
         lambda x, y, a: all_gather(reduce_scatter(x, a, op=jnp.maximum), a),
         lambda x, y, a: _LARGEST(x, a),
     ),
-    Law("ch11.laws", "RS o AG = P id, and not id", lambda x, y, a: reduce_scatter(all_gather(x, a), a), lambda x, y, a: _scaled(x, a)),
-    Law("ch11.laws", "AR o AR = P AR", lambda x, y, a: all_reduce(all_reduce(x, a), a), lambda x, y, a: _scaled(all_reduce(x, a), a)),
-    Law("ch11.laws", "the mean of a mean is the mean", lambda x, y, a: _mean(_mean(_scaled(x, a), a), a), _of(all_reduce)),
+    Law(
+        "ch11.laws",
+        "RS o AG = P id, and not id",
+        lambda x, y, a: reduce_scatter(all_gather(x, a), a),
+        lambda x, y, a: _scaled(x, a),
+    ),
+    Law(
+        "ch11.laws",
+        "AR o AR = P AR",
+        lambda x, y, a: all_reduce(all_reduce(x, a), a),
+        lambda x, y, a: _scaled(all_reduce(x, a), a),
+    ),
+    Law(
+        "ch11.laws",
+        "the mean of a mean is the mean",
+        lambda x, y, a: _mean(_mean(_scaled(x, a), a), a),
+        _of(all_reduce),
+    ),
     Law("ch11.laws", "A2A o A2A = id", lambda x, y, a: all_to_all(all_to_all(x, a), a), _whole),
     Law("ch11.laws", "a permute is undone by its inverse", lambda x, y, a: permute(permute(x, a, 1), a, -1), _whole),
-    Law("ch11.laws", "AR o permute = AR, so AR has no inverse: no group", lambda x, y, a: all_reduce(permute(x, a, 1), a), _of(all_reduce)),
-    Law("ch11.hierarchy_of_primitives", "broadcast o reduce = AR", lambda x, y, a: broadcast(reduce(x, a), a), _of(all_reduce)),
-    Law("ch11.hierarchy_of_primitives", "scatter o reduce = RS", lambda x, y, a: scatter(reduce(x, a), a), _of(reduce_scatter)),
-    Law("ch11.hierarchy_of_primitives", "broadcast o gather = AG", lambda x, y, a: broadcast(gather(x, a), a), _of(all_gather)),
-    Law("ch11.gather_scatter", "gather o scatter = id on the root", lambda x, y, a: gather(scatter(x, a), a), lambda x, y, a: _first(x, a)),
+    Law(
+        "ch11.laws",
+        "AR o permute = AR, so AR has no inverse: no group",
+        lambda x, y, a: all_reduce(permute(x, a, 1), a),
+        _of(all_reduce),
+    ),
+    Law(
+        "ch11.hierarchy_of_primitives",
+        "broadcast o reduce = AR",
+        lambda x, y, a: broadcast(reduce(x, a), a),
+        _of(all_reduce),
+    ),
+    Law(
+        "ch11.hierarchy_of_primitives",
+        "scatter o reduce = RS",
+        lambda x, y, a: scatter(reduce(x, a), a),
+        _of(reduce_scatter),
+    ),
+    Law(
+        "ch11.hierarchy_of_primitives",
+        "broadcast o gather = AG",
+        lambda x, y, a: broadcast(gather(x, a), a),
+        _of(all_gather),
+    ),
+    Law(
+        "ch11.gather_scatter",
+        "gather o scatter = id on the root",
+        lambda x, y, a: gather(scatter(x, a), a),
+        lambda x, y, a: _first(x, a),
+    ),
     Law("ch11.gather_scatter", "scatter o gather = id", lambda x, y, a: scatter(gather(x[:BLOCK], a), a), _block),
 )
 

@@ -1,4 +1,5 @@
-"""Collectives that are begun without waiting for them: do they give sums of an earlier step? (Ch. 11, `ch11.bsp_async`, D-55)"""
+"""Collectives that are begun without waiting for them: do they give sums of an earlier step? (Ch. 11, `ch11.bsp_async`,
+D-55)"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def judged(entered_SPN: np.ndarray, given_SPN: np.ndarray, measured: Ledger) -> 
     return decided(
         "ch11.bsp_async",
         stale > 0,
-        f"of {len(given_SPN)} begun before the first was waited for, {current} gave the sum of their own step and {stale} that of the one before; "
+        f"of {len(given_SPN)} begun before the first was waited for, {current} gave the sum of their own step and "
+        f"{stale} that of the one before; "
         f"{split} of the {len(measured.transfers)} collectives compiled beside them start and end apart",
         statement="an all_reduce that does not block gives stale values",
         disputed="D-55",

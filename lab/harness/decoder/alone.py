@@ -1,4 +1,5 @@
-"""One device's training, on which the curve of every layout must lie; and where a choice of experts hangs on rounding, the one that chose as the layout did."""
+"""One device's training, on which the curve of every layout must lie; and where a choice of experts hangs on rounding,
+the one that chose as the layout did."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from lab.programs.strategies.program import Metrics, TrainState
 from lab.programs.strategies.update import clipping, is_weight, optimizer, updated
 
 EPS = float(np.finfo(np.float32).eps)
-# A curve may differ by ten times what other orders of the sums do, and a loss by at least its own rounding; by no more than an eye would see.
+# A curve may differ by ten times what other orders of the sums do, and a loss by at least its own rounding; by no more
+# than an eye would see.
 MARGIN, LEAST_MOVE, LARGEST_TOLERANCE = 10, EPS, 1e-2
 ORDERS = 2
 Batches = Sequence[tuple[np.ndarray, np.ndarray]]
@@ -34,17 +36,20 @@ class Nudge(NamedTuple):
 
 
 STILL = Nudge()
-# The smallest first, up to what rounding has been seen to move. Another order of the sequences moves a logit of ch18_training, which is about 1, by 2.4e-7 in
-# the mean square (none of 8192 by more than 1.5e-6), at step 1 as at step 99. But Adam divides the first gradient by its size: that of one weight of the byte
-# "_" is 2e-8, beside 9e-3 in its row, and four GPUs rounded it so that the weight came to lie 2e-5 off, and at step 48 two logits of a "_" 5e-6.
+# The smallest first, up to what rounding has been seen to move. Another order of the sequences moves a logit of
+# ch18_training, which is about 1, by 2.4e-7 in the mean square (none of 8192 by more than 1.5e-6), at step 1 as at step
+# 99. But Adam divides the first gradient by its size: that of one weight of the byte "_" is 2e-8, beside 9e-3 in its
+# row, and four GPUs rounded it so that the weight came to lie 2e-5 off, and at step 48 two logits of a "_" 5e-6.
 NUDGES = tuple(Nudge(sign * EPS * 4.0**power, seed) for power in range(-1, 4) for seed in range(4) for sign in (1, -1))
-# What a choice changes may show late: of 14 ties made at the size of ch18_training one showed two steps later, all others at once.
+# What a choice changes may show late: of 14 ties made at the size of ch18_training one showed two steps later, all
+# others at once.
 LOOK_BACK, LOOK_AHEAD = 8, 8
 
 
 @dataclass(frozen=True)
 class Tie:
-    """A step at which a relative change by `size` of the routers' weights, no more than float32's rounding does to logits, tips a choice of experts."""
+    """A step at which a relative change by `size` of the routers' weights, no more than float32's rounding does to
+    logits, tips a choice of experts."""
 
     step: int
     size: float
@@ -55,7 +60,8 @@ class Tie:
 
 @dataclass(frozen=True)
 class Alone:
-    """One device's training: its losses, and how far they moved, relatively, when each batch held its sequences in another order.
+    """One device's training: its losses, and how far they moved, relatively, when each batch held its sequences in
+    another order.
 
     Nothing but the order of sums differs then, so this is what float32 allows two layouts to differ by.
     """
@@ -85,11 +91,15 @@ def left(found: np.ndarray, alone: Alone) -> str | None:
     if not away.any():
         return None
     step = int(away.argmax())
-    return f"leaves the curve of one device at step {step}: loss {found[step]:.7g}, expected {alone.losses[step]:.7g} to {alone.tolerances[step]:.1e}"
+    return (
+        f"leaves the curve of one device at step {step}: loss {found[step]:.7g}, expected {alone.losses[step]:.7g} "
+        f"to {alone.tolerances[step]:.1e}"
+    )
 
 
 def train_alone(shape: TrainingShape, batches: Batches) -> Alone:
-    """Without mesh, layout and micro-batches, with Optax's own clipping. Sequences are routed apart, so experts drop here what they drop under any layout."""
+    """Without mesh, layout and micro-batches, with Optax's own clipping. Sequences are routed apart, so experts drop
+    here what they drop under any layout."""
     step, state = partial(_step(shape), STILL), _start(shape)
     found = losses(step, state, batches)
     errors = [relative_error(losses(step, state, _reordered(batches, seed)), found) for seed in range(ORDERS)]
@@ -110,7 +120,9 @@ def _step(shape: TrainingShape) -> Callable[..., tuple[TrainState, Metrics]]:
     find, clipped = on_one_device(shape), _optimizer()
 
     @jax.jit
-    def step(nudge: Nudge, state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[TrainState, Metrics]:
+    def step(
+        nudge: Nudge, state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array
+    ) -> tuple[TrainState, Metrics]:
         loss, gradients = find(state._replace(master=nudged(state.master, nudge)), tokens_BS, targets_BS)
         master, moments = updated(clipped, gradients, state.moments, state.master)
         return TrainState(master, moments, None), Metrics(loss, optax.global_norm(gradients))
@@ -131,7 +143,9 @@ def nudged(master: nnx.State, nudge: Nudge) -> nnx.State:
 def _reordered(batches: Batches, seed: int) -> Batches:
     draw = np.random.default_rng(seed)
     orders = [draw.permutation(len(tokens_BS)) for tokens_BS, _ in batches]
-    return [(tokens_BS[order], targets_BS[order]) for order, (tokens_BS, targets_BS) in zip(orders, batches, strict=True)]
+    return [
+        (tokens_BS[order], targets_BS[order]) for order, (tokens_BS, targets_BS) in zip(orders, batches, strict=True)
+    ]
 
 
 def losses(step: Callable[..., tuple[Any, Metrics]], state: Any, batches: Batches) -> np.ndarray:
@@ -139,13 +153,15 @@ def losses(step: Callable[..., tuple[Any, Metrics]], state: Any, batches: Batche
     found = []
     for batch in batches:
         state, metrics = step(state, *batch)
-        # Awaited here: fake devices share the threads of one pool, and several steps in flight may wait for each other for ever.
+        # Awaited here: fake devices share the threads of one pool, and several steps in flight may wait for each other
+        # for ever.
         found.append(float(metrics.loss))
     return np.array(found)
 
 
 def _until_parted(error: np.ndarray) -> np.ndarray:
-    """0 from where another order chose other experts, and a few steps before, over which a choice may show little by little: rounding grows, but not tenfold in so few."""
+    """0 from where another order chose other experts, and a few steps before, over which a choice may show little by
+    little: rounding grows, but not tenfold in so few."""
     before = np.maximum.accumulate(np.maximum(error, LEAST_MOVE))[:-1]
     soon = np.array([error[at : at + LOOK_AHEAD].max() for at in range(1, len(error))])
     leaps = np.concatenate([[False], soon > MARGIN * before])
@@ -172,9 +188,9 @@ class _Way:
 def followed(found: np.ndarray, alone: Alone, shape: TrainingShape, batches: Batches) -> tuple[Alone, tuple[Tie, ...]]:
     """One device's training that chose at ties as the curve did, with the ties, as far as they explain the curve.
 
-    Where the gates of two experts nearly tie the last bit of a sum decides, and two trainings part from there on. It is taken for one only if a change of
-    the routers' weights for a single step, as small as what rounding does to logits, gives the curve's own losses from that step on, as closely as those
-    before it.
+    Where the gates of two experts nearly tie the last bit of a sum decides, and two trainings part from there on. It is
+    taken for one only if a change of the routers' weights for a single step, as small as what rounding does to logits,
+    gives the curve's own losses from that step on, as closely as those before it.
     """
     if not shape.experts or left(found, alone) is None:
         return alone, ()
@@ -192,13 +208,23 @@ def followed(found: np.ndarray, alone: Alone, shape: TrainingShape, batches: Bat
 
 
 def _onward(way: _Way, rest: _Way) -> _Way:
-    """A way and what follows it. It is not gone again from its nudge: where sums come in another order each time, that may choose otherwise."""
+    """A way and what follows it. It is not gone again from its nudge: where sums come in another order each time, that
+    may choose otherwise."""
     states = {at: state for at, state in (way.states | rest.states).items() if at > rest.end - LOOK_BACK}
-    return replace(rest, since=way.since, nudge=way.nudge, losses=way.losses[: way.end - way.since] + rest.losses, states=states)
+    return replace(
+        rest, since=way.since, nudge=way.nudge, losses=way.losses[: way.end - way.since] + rest.losses, states=states
+    )
 
 
 def _walk(
-    shape: TrainingShape, batches: Batches, found: np.ndarray, tolerances: np.ndarray, since: int, nudge: Nudge, state: TrainState, last: int
+    shape: TrainingShape,
+    batches: Batches,
+    found: np.ndarray,
+    tolerances: np.ndarray,
+    since: int,
+    nudge: Nudge,
+    state: TrainState,
+    last: int,
 ) -> _Way:
     taken, states = [], {} if nudge.size else {since: state}
     for at in range(since, last):
@@ -212,7 +238,8 @@ def _walk(
 
 
 def _tipped(walk: Callable[..., _Way], way: _Way, found: np.ndarray) -> _Way | None:
-    """The nudge that leads farthest along the curve from where the way leaves it; by a leap, since what merely brings a loss below the tolerance is none."""
+    """The nudge that leads farthest along the curve from where the way leaves it; by a leap, since what merely brings a
+    loss below the tolerance is none."""
     best, last = way, min(way.end + LOOK_AHEAD, len(found))
     for since, nudge in product(sorted(way.states, reverse=True), NUDGES):
         other = walk(since, nudge, way.states[since], last)

@@ -11,7 +11,8 @@ from lab.programs.models.shape import DecoderShape
 
 TARGETS, MORE_TARGETS = ("gpu:h100:2x8",), ("cpu:8", "tpu:v5p:2x2x4")
 PRODUCTS_FORWARD, PRODUCTS_BACKWARD = 2, 5
-"""Of a block: scores, and what they weigh; backward the scores again, and gradients of weights, values, queries and keys."""
+"""Of a block: scores, and what they weigh; backward the scores again, and gradients of weights, values, queries and
+keys."""
 
 
 def group_tokens(shape: DecoderShape, axes: Axes) -> int:
@@ -36,7 +37,8 @@ def each_layer(shape: DecoderShape, transfers: Iterable[Transfer]) -> tuple[floa
 
 
 def blocks_of_products(shape: DecoderShape, axes: Axes, measured: Ledger) -> float:
-    """Blocks of (S / P)^2 that a device's attention multiplies in each layer, from what the compiled program multiplies beside its weights.
+    """Blocks of (S / P)^2 that a device's attention multiplies in each layer, from what the compiled program multiplies
+    beside its weights.
 
     Without recomputation alone: compilers drop or share some of what is computed twice.
     """

@@ -1,4 +1,5 @@
-"""Experiments on a step with 32 experts in a layer, the ranks that share them inside a host; all but the question, the strategy and the claims is the same."""
+"""Experiments on a step with 32 experts in a layer, the ranks that share them inside a host; all but the question, the
+strategy and the claims is the same."""
 
 from dataclasses import replace
 from functools import partial

@@ -38,12 +38,24 @@ def fsdp_tensor_claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tup
 def _volumes(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
     """Counts numbers, not bytes: gradients of norms that were added up over micro-batches travel in float32."""
     d, t, A = axes[FSDP], axes[TENSOR], shape.accumulation
-    weights, activations = moved_for_weights(measured, FSDP), of_elements(along(measured, TENSOR), tokens_of(shape, d) * shape.embed)
+    weights, activations = (
+        moved_for_weights(measured, FSDP),
+        of_elements(along(measured, TENSOR), tokens_of(shape, d) * shape.embed),
+    )
     sent = elements_sent(weights), elements_sent(activations)
     norms = 0 if norms_go_over_both(measured) else dp_volume_bytes(never_split(shape), 1, d)
-    book = (layers_numbers(shape, d) + ends_numbers(shape, d)) / t + norms, A * over_tensor(shape, axes, is_split(measured))
-    evidence = f"a device sends {counted(sent[0])} numbers of weights over fsdp and {counted(sent[1])} of activations over tensor a step"
-    evidence += f"; the formulas give {counted(book[0])} and {counted(book[1])} at d={d}, t={t}, remat={shape.remat}" + (f", A={A}" if A > 1 else "")
+    book = (
+        (layers_numbers(shape, d) + ends_numbers(shape, d)) / t + norms,
+        A * over_tensor(shape, axes, is_split(measured)),
+    )
+    evidence = (
+        f"a device sends {counted(sent[0])} numbers of weights over fsdp and {counted(sent[1])} of activations "
+        "over tensor a step"
+    )
+    evidence += (
+        f"; the formulas give {counted(book[0])} and {counted(book[1])} at d={d}, t={t}, remat={shape.remat}"
+        + (f", A={A}" if A > 1 else "")
+    )
     return decided("ch24.comm_per_axis", sent == book, evidence)
 
 
@@ -54,7 +66,10 @@ def tokens_of(shape: DecoderShape, ranks: int) -> int:
 
 def norms_go_over_both(measured: Ledger) -> bool:
     """Ranks along both axes applied the norms to tokens of their own, and their gradients are summed at once."""
-    return any(t.axes is not None and {FSDP, TENSOR} <= set(t.axes) and t.payload_bytes > SCALAR_BYTES for t in measured.split().transfers)
+    return any(
+        t.axes is not None and {FSDP, TENSOR} <= set(t.axes) and t.payload_bytes > SCALAR_BYTES
+        for t in measured.split().transfers
+    )
 
 
 def is_split(measured: Ledger) -> bool:
@@ -63,7 +78,8 @@ def is_split(measured: Ledger) -> bool:
 
 
 def over_tensor(shape: DecoderShape, axes: Axes, is_split: bool) -> Fraction:
-    """Numbers of a micro-batch: layers, with what recomputation repeats, and both ends: the embedding leaves, the head is entered."""
+    """Numbers of a micro-batch: layers, with what recomputation repeats, and both ends: the embedding leaves, the head
+    is entered."""
     tokens, t = tokens_of(shape, axes[FSDP]), axes[TENSOR]
     ends = tp_volume_bytes(tokens, shape.embed, 1, ranks=t, blocks=1)
     if is_split:
@@ -76,19 +92,33 @@ def over_tensor(shape: DecoderShape, axes: Axes, is_split: bool) -> Fraction:
 def _payload(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
     # Whatever is no softmax's sum of a number a token.
     moved = [t for t in along(measured, TENSOR) if t.payload_bytes > 4 * tokens_of(shape, axes[FSDP])]
-    sizes, book = {t.payload_bytes for t in moved}, activation_bytes(tokens_of(shape, axes[FSDP]), shape.embed, element_bytes(moved))
+    sizes, book = (
+        {t.payload_bytes for t in moved},
+        activation_bytes(tokens_of(shape, axes[FSDP]), shape.embed, element_bytes(moved)),
+    )
     found = f"each transfer of activations over {axes[TENSOR]} ranks has {' or '.join(map(counted, sizes))} B"
-    return decided("ch24.tp_scaling_claim", sizes == {book}, f"{found}; b S H w is {counted(book)} B, however many ranks there are")
+    return decided(
+        "ch24.tp_scaling_claim", sizes == {book}, f"{found}; b S H w is {counted(book)} B, however many ranks there are"
+    )
 
 
 def _links(axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    """Decided where there are two links, between GPUs of one host and between hosts, and tensor ranks are neighbours in one host."""
+    """Decided where there are two links, between GPUs of one host and between hosts, and tensor ranks are neighbours in
+    one host."""
     tensor, fsdp = ({t.link for t in along(measured, axis)} for axis in (TENSOR, FSDP))
     if "network" not in tensor | fsdp:
         return ()
-    evidence = f"activations over tensor cross {' and '.join(sorted(tensor))} links, weights over fsdp {' and '.join(sorted(fsdp))} links"
-    if axes.names[-1] != TENSOR or measured.target and axes[TENSOR] > _of_a_host(measured.target):
-        return (calculated("ch24.order_3d", f"{evidence}; the order has tensor innermost and inside a host, and mesh {axes} has not"),)
+    evidence = (
+        f"activations over tensor cross {' and '.join(sorted(tensor))} links, weights over fsdp "
+        f"{' and '.join(sorted(fsdp))} links"
+    )
+    if axes.names[-1] != TENSOR or (measured.target and axes[TENSOR] > _of_a_host(measured.target)):
+        return (
+            calculated(
+                "ch24.order_3d",
+                f"{evidence}; the order has tensor innermost and inside a host, and mesh {axes} has not",
+            ),
+        )
     return (decided("ch24.order_3d", (tensor, fsdp) == ({"host"}, {"network"}), evidence),)
 
 

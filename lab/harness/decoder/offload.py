@@ -1,4 +1,5 @@
-"""State and activations in the host's memory: the decoder's programs with memory kinds, and what XLA then plans on device and host."""
+"""State and activations in the host's memory: the decoder's programs with memory kinds, and what XLA then plans on
+device and host."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def offloaded_step(strategy: Strategy, shape: DecoderShape, target: str, axes: A
 
 @cache
 def offloaded_layers(shape: DecoderShape, target: str, axes: Axes, is_offloaded: bool) -> Planned:
-    """Gradients of the layers, each recomputed from its input, which waits on the host; the shape's batch is one device's."""
+    """Gradients of the layers, each recomputed from its input, which waits on the host; the shape's batch is one
+    device's."""
     return _planned(partial(_layers, shape, is_offloaded), target, axes)
 
 
@@ -62,10 +64,15 @@ def _planned(build: Callable[[Mesh], program.Program], target: str, axes: Axes) 
 
 def _step(strategy: Strategy, shape: DecoderShape, is_offloaded: bool, mesh: Mesh) -> program.Program:
     spread = program.Spread(strategy, shape, mesh)
-    one_step, on_device = program.explicit_step(spread, program.explicit_gradients(spread)), spread.shardings(spread.state_specs)
+    one_step, on_device = (
+        program.explicit_step(spread, program.explicit_gradients(spread)),
+        spread.shardings(spread.state_specs),
+    )
     between = _on_host(on_device) if is_offloaded else on_device
 
-    def step(state: program.TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[program.TrainState, program.Metrics]:
+    def step(
+        state: program.TrainState, tokens_BS: jax.Array, targets_BS: jax.Array
+    ) -> tuple[program.TrainState, program.Metrics]:
         new, metrics = one_step(jax.device_put(state, on_device), tokens_BS, targets_BS)
         return jax.device_put(new, between), metrics
 
@@ -76,7 +83,10 @@ def _step(strategy: Strategy, shape: DecoderShape, is_offloaded: bool, mesh: Mes
 
 def _on_host(state: program.TrainState) -> program.TrainState:
     """Master and moments; weights in use stay, and so does what has no dims, such as the count of steps."""
-    moved = [jax.tree.map(lambda s: s.with_memory_kind(HOST) if s.spec else s, part) for part in (state.master, state.moments)]
+    moved = [
+        jax.tree.map(lambda s: s.with_memory_kind(HOST) if s.spec else s, part)
+        for part in (state.master, state.moments)
+    ]
     return program.TrainState(*moved, state.weights)
 
 
@@ -93,7 +103,9 @@ def _layers(shape: DecoderShape, is_offloaded: bool, mesh: Mesh) -> program.Prog
         return decoder.layers(alone, checkpoint_name(x_BSD, "input"), shape, Seams()), None
 
     def total(state: nnx.State, x_BSD: jax.Array) -> jax.Array:
-        return jnp.sum(jax.lax.scan(jax.checkpoint(one, prevent_cse=False, policy=policy), x_BSD, state)[0].astype(jnp.float32))
+        return jnp.sum(
+            jax.lax.scan(jax.checkpoint(one, prevent_cse=False, policy=policy), x_BSD, state)[0].astype(jnp.float32)
+        )
 
     everywhere = NamedSharding(mesh, PartitionSpec())
     state = jax.eval_shape(lambda: program.in_use(decoder.initial(shape), shape))["layers"]

@@ -37,7 +37,11 @@ def planned_layers(shape: DecoderShape, target: str, segment: int = 0) -> Ledger
       shape: its batch is one device's.
       segment: layers that are recomputed together from the input of the first; 0 for none beyond `shape.remat`.
     """
-    return _planned(lambda mesh: gradients_of_layers(shape, segment, mesh), target, Axes.of({DATA: device_count(parse_target(target))}))
+    return _planned(
+        lambda mesh: gradients_of_layers(shape, segment, mesh),
+        target,
+        Axes.of({DATA: device_count(parse_target(target))}),
+    )
 
 
 def gradients_of_layers(shape: DecoderShape, segment: int, mesh: jax.sharding.Mesh) -> program.Program:

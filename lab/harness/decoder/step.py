@@ -1,4 +1,5 @@
-"""An experiment on a decoder's training step under a strategy: all but the question and the claims is the same for each."""
+"""An experiment on a decoder's training step under a strategy: all but the question and the claims is the same for
+each."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ SMALL = DecoderShape().shrunk(layers=3)
 """To run rather than to compile: float32, and every dim splits over 8 or 16 devices."""
 
 WITH_TYPES = ("declared", "typed", "explicit")
-"""Of strategies whose gradients lie as their weights do. Where they are to be scattered further (ZeRO-1 and 2), a gradient's type, which is
-its weight's, holds it whole: GPUs then sum everywhere.
+"""Of strategies whose gradients lie as their weights do. Where they are to be scattered further (ZeRO-1 and 2), a
+gradient's type, which is its weight's, holds it whole: GPUs then sum everywhere.
 
 Sequence parallelism, alone or under FSDP, and hybrid sharding have it among their `more_styles`."""
 
@@ -74,7 +75,9 @@ def decoder_experiment(
     )
 
 
-def _with_style(build: Callable, strategy: Strategy, style: str, shape: DecoderShape, mesh: jax.sharding.Mesh) -> program.Program:
+def _with_style(
+    build: Callable, strategy: Strategy, style: str, shape: DecoderShape, mesh: jax.sharding.Mesh
+) -> program.Program:
     return build(strategy, style, shape, mesh)
 
 
@@ -86,5 +89,8 @@ def random_tokens(shape: DecoderShape, seed: int = 0) -> tuple[np.ndarray, np.nd
 
 
 def on_one_device(shape: DecoderShape) -> Callable[..., Any]:
-    """(state, tokens_BS, targets_BS) to the mean loss and all gradients, without a strategy and without micro-batches."""
-    return lambda state, tokens_BS, targets_BS: jax.value_and_grad(program.mean_loss)(state.master, tokens_BS, targets_BS, shape)
+    """(state, tokens_BS, targets_BS) to the mean loss and all gradients, without a strategy and without
+    micro-batches."""
+    return lambda state, tokens_BS, targets_BS: jax.value_and_grad(program.mean_loss)(
+        state.master, tokens_BS, targets_BS, shape
+    )

@@ -26,7 +26,9 @@ def standard_library() -> np.ndarray:
     return np.frombuffer(b"".join(file.read_bytes() for file in files), np.uint8)
 
 
-def batches(text: np.ndarray, steps: int, batch: int, length: int, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+def batches(
+    text: np.ndarray, steps: int, batch: int, length: int, seed: int = 0
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """For each step tokens and the tokens that follow them, int32 [batch, length], from random places."""
     starts = np.random.default_rng(seed).integers(0, text.size - length, (steps, batch, 1))
     windows = text[starts + np.arange(length + 1)].astype(np.int32)
@@ -34,6 +36,7 @@ def batches(text: np.ndarray, steps: int, batch: int, length: int, seed: int = 0
 
 
 def guessing(text: np.ndarray) -> float:
-    """Nats a token of whoever knows how often each byte occurs, and no more: a loss below has learned from what comes before."""
+    """Nats a token of whoever knows how often each byte occurs, and no more: a loss below has learned from what comes
+    before."""
     shares = np.bincount(text, minlength=BYTES) / text.size
     return float(-sum(share * np.log(share) for share in shares if share))

@@ -1,4 +1,5 @@
-"""One training, the same under every layout and style: the loss curves must lie on each other, and on that of one device."""
+"""One training, the same under every layout and style: the loss curves must lie on each other, and on that of one
+device."""
 
 from __future__ import annotations
 
@@ -48,8 +49,10 @@ class Trainee(Experiment):
 
     Attributes:
       sized: the training's parameters to the experiment's own.
-      start: (the experiment's parameters, axes) to the state that the first step takes; by default the first of its `inputs`.
-      order: (parameters, axes) to the positions [length] of a sequence's tokens as the step takes them: those of the first rank, then the next one's.
+      start: (the experiment's parameters, axes) to the state that the first step takes; by default the first of its
+        `inputs`.
+      order: (parameters, axes) to the positions [length] of a sequence's tokens as the step takes them: those of the
+        first rank, then the next one's.
     """
 
     sized: Callable[[TrainingShape], Any] = lambda shape: shape
@@ -93,9 +96,11 @@ class Curve:
 
     Attributes:
       losses: none where the step was not run.
-      expected: one device's losses where it chose at `ties` as this layout did; None: those of the device alone. See `followed`.
+      expected: one device's losses where it chose at `ties` as this layout did; None: those of the device alone. See
+        `followed`.
       settlement: of the step's ledger with what theory predicts; None where it was not compiled.
-      failure: where the curve leaves that of one device, what XLA refused, or which declared sharding did not happen, in a line.
+      failure: where the curve leaves that of one device, what XLA refused, or which declared sharding did not happen,
+        in a line.
     """
 
     layout: str
@@ -157,7 +162,13 @@ class Trained:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        level = () if self.end < self.start else (f"the loss does not fall: {self.start:.3f} at first, {self.end:.3f} over the last tenth of the steps",)
+        level = (
+            ()
+            if self.end < self.start
+            else (
+                f"the loss does not fall: {self.start:.3f} at first, {self.end:.3f} over the last tenth of the steps",
+            )
+        )
         return level + tuple(f"{curve.layout} {curve.style}: {curve.failure}" for curve in self.curves if curve.failure)
 
     @property
@@ -177,19 +188,24 @@ class Trained:
         """How close the curves are."""
         tied = sum(bool(curve.ties) for curve in self.curves)
         return (
-            f"{len(self.curves)} trainings of {self.parameters.steps} steps, the loss from {self.start:.3f} to {self.end:.3f}, differ from one device's "
-            f"by {self.worst_relative_error:.1e} at most; other orders of the sequences move that by {self.alone.moved.max():.1e}"
+            f"{len(self.curves)} trainings of {self.parameters.steps} steps, the loss from {self.start:.3f} to "
+            f"{self.end:.3f}, differ from one device's by {self.worst_relative_error:.1e} at most; other orders of the "
+            f"sequences move that by {self.alone.moved.max():.1e}"
             + (f"; for {tied} of them one device had to choose experts at ties as they did" if tied else "")
         )
 
     @property
     def verdict(self) -> Verdict:
         """The worst of the ledgers; failed where a curve is."""
-        return Verdict.FAILED if self.failures else max((curve.verdict for curve in self.curves), key=list(Verdict).index)
+        return (
+            Verdict.FAILED if self.failures else max((curve.verdict for curve in self.curves), key=list(Verdict).index)
+        )
 
     @property
     def is_fine(self) -> bool:
-        return self.verdict not in (Verdict.FAILED, Verdict.REFUTED) and not any(claim.is_surprise for claim in self.claims)
+        return self.verdict not in (Verdict.FAILED, Verdict.REFUTED) and not any(
+            claim.is_surprise for claim in self.claims
+        )
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -210,7 +226,11 @@ class Trained:
             "claims": [asdict(claim) for claim in self.claims],
             "numerics": {"worst_relative_error": number(self.worst_relative_error), "tolerance": self.alone.tolerance},
             "memory": None,
-            "one_device": {"losses": numbers(self.alone.losses), "moved_by_order": numbers(self.alone.moved), "tolerances": numbers(self.alone.tolerances)},
+            "one_device": {
+                "losses": numbers(self.alone.losses),
+                "moved_by_order": numbers(self.alone.moved),
+                "tolerances": numbers(self.alone.tolerances),
+            },
             "guessing_by_frequency": self.guessing,
             "text_sha256": self.text_sha256,
             "curves": [curve.to_json() for curve in self.curves],
@@ -232,7 +252,9 @@ def train(training: Training, target: Target, runs: Iterable[Run], shape: Traini
         alone = train_alone(shape, batches)
         curves = tuple(curve(run, shape, batches, alone) for run in runs)
     seconds = time.perf_counter() - start
-    return Trained(training, str(target), shape, alone, curves, text.guessing(source), seconds, hashlib.sha256(source).hexdigest())
+    return Trained(
+        training, str(target), shape, alone, curves, text.guessing(source), seconds, hashlib.sha256(source).hexdigest()
+    )
 
 
 def curve(run: Run, shape: TrainingShape, batches: Batches, alone: Alone) -> Curve:
@@ -247,16 +269,28 @@ def curve(run: Run, shape: TrainingShape, batches: Batches, alone: Alone) -> Cur
         found, steps_s = timed(lambda: losses(compiled, state, _in_order(batches, layout.order(shape, axes))))
     except jax.errors.JaxRuntimeError as refusal:
         return replace(nothing, failure=first_line(refusal))
-    settlement = settle(predicted, inspect_program(compiled, (), mesh, target, source=layout.name), context(target, style, axes, mesh))
+    settlement = settle(
+        predicted, inspect_program(compiled, (), mesh, target, source=layout.name), context(target, style, axes, mesh)
+    )
     expected, ties = followed(found, alone, shape, batches)
     failure = left(found, expected) or no_op(layout, own, mesh, compiled, settlement)
     worst, seconds = float(relative_error(found, expected.losses).max()), {"compile": compile_s, "steps": steps_s}
-    return replace(nothing, losses=found, expected=expected, ties=ties, worst_relative_error=worst, seconds=seconds, settlement=settlement, failure=failure)
+    return replace(
+        nothing,
+        losses=found,
+        expected=expected,
+        ties=ties,
+        worst_relative_error=worst,
+        seconds=seconds,
+        settlement=settlement,
+        failure=failure,
+    )
 
 
 def _start(layout: Trainee, own: Any, axes: Axes) -> Any:
     state = layout.start(own, axes) if layout.start else layout.inputs(own)[0]
-    # In float32 the weights in use are the master weights at first, and a step that is given one buffer twice cannot reuse it.
+    # In float32 the weights in use are the master weights at first, and a step that is given one buffer twice cannot
+    # reuse it.
     return jax.tree.map(jnp.copy, state)
 
 

@@ -14,14 +14,18 @@ class TrainingShape(DecoderShape):
     """A decoder over bytes, its batch, and how often it is trained on one.
 
     Raises:
-      Unusable: as `DecoderShape`; fewer than two steps, a vocabulary without room for every byte, or experts that choose their tokens.
+      Unusable: as `DecoderShape`; fewer than two steps, a vocabulary without room for every byte, or experts that
+        choose their tokens.
     """
 
     steps: int = 200
 
     def __post_init__(self) -> None:
         if self.experts and self.router == "expert_choice":
-            reason = "sequences that begin with the same bytes have the same gates but for rounding, so that several slots tie at once and no curve is the one"
+            reason = (
+                "sequences that begin with the same bytes have the same gates but for rounding, so that several "
+                "slots tie at once and no curve is the one"
+            )
             raise Unusable(f"router=expert_choice in a training: {reason}; take softmax or sigmoid_bias")
         super().__post_init__()
         if self.steps < 2:

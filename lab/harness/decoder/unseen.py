@@ -13,7 +13,8 @@ LARGEST_LENGTH = 2048
 
 
 def drawn(draw: Random, axes: Axes) -> DecoderShape:
-    """In bf16; every dim splits over what a layout may split it over, and no two sizes are equal, so that a payload tells what it is of."""
+    """In bf16; every dim splits over what a layout may split it over, and no two sizes are equal, so that a payload
+    tells what it is of."""
     choices = {"accumulation": draw.choice((1, 2, 4)), "remat": draw.choice(REMATS), "tied": draw.random() < 0.3}
     while True:
         sizes = _sizes(draw, axes, choices["accumulation"], draw.choice((COARSE, FINE)))
@@ -24,7 +25,24 @@ def drawn(draw: Random, axes: Axes) -> DecoderShape:
 def _sizes(draw: Random, axes: Axes, micro_batches: int, grain: dict[str, int]) -> dict[str, int]:
     tensor = axes.shape.get(TENSOR, 1)
     ranks = axes.size // tensor
-    unit = {"batch": ranks * micro_batches, "length": tensor, "embed": ranks, "kv_heads": tensor, "mlp": tensor, "vocab": tensor}
-    limits = {"layers": (2, 5), "batch": (1, 3), "length": (2, 5), "embed": (1, 6), "kv_heads": (1, 3), "queries": (1, 2), "head_dim": (1, 4), "mlp": (3, 30), "vocab": (31, 60)}
+    unit = {
+        "batch": ranks * micro_batches,
+        "length": tensor,
+        "embed": ranks,
+        "kv_heads": tensor,
+        "mlp": tensor,
+        "vocab": tensor,
+    }
+    limits = {
+        "layers": (2, 5),
+        "batch": (1, 3),
+        "length": (2, 5),
+        "embed": (1, 6),
+        "kv_heads": (1, 3),
+        "queries": (1, 2),
+        "head_dim": (1, 4),
+        "mlp": (3, 30),
+        "vocab": (31, 60),
+    }
     sizes = {name: unit.get(name, 1) * grain.get(name, 1) * draw.randint(*limit) for name, limit in limits.items()}
     return sizes | {"length": min(sizes["length"], LARGEST_LENGTH)}

@@ -21,17 +21,24 @@ def zero_claims(strategy: Strategy, stage: int) -> Callable[[DecoderShape, Axes,
     def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         if axes[DATA] == 1:
             return ()
-        return (_volume(stage, shape, axes[DATA], measured), stage_memory(strategy, "2 Psi + 12 Psi / P", shape, axes, measured))
+        return (
+            _volume(stage, shape, axes[DATA], measured),
+            stage_memory(strategy, "2 Psi + 12 Psi / P", shape, axes, measured),
+        )
 
     return claims
 
 
 def _volume(stage: int, shape: DecoderShape, P: int, measured: Ledger) -> Claim:
-    """Counts numbers, not bytes: gradients that were added up over micro-batches travel in float32, new weights in the products' dtype."""
+    """Counts numbers, not bytes: gradients that were added up over micro-batches travel in float32, new weights in the
+    products' dtype."""
     moved = moved_for_weights(measured, DATA)
     sent, whole, A = elements_sent(moved), never_split(shape), shape.accumulation
     book = zero_volume_bytes(shape.parameters - whole, 1, P, stage, A) + dp_volume_bytes(whole, 1, P)
-    evidence = f"a device sends {counted(Totals.of(moved).wire_bytes)} B of gradients and new weights a step, {counted(sent)} numbers"
+    evidence = (
+        f"a device sends {counted(Totals.of(moved).wire_bytes)} B of gradients and new weights a step, "
+        f"{counted(sent)} numbers"
+    )
     evidence += f"; the formula for stage {stage} gives {counted(book)} at P={P}" + (f", A={A}" if A > 1 else "")
     return decided("ch20.comm", sent == book, evidence)
 
@@ -47,7 +54,8 @@ def never_split(shape: DecoderShape) -> int:
 
 
 def layers_numbers(shape: DecoderShape, P: int) -> Fraction:
-    """That a rank sends for layers' matrices under ZeRO-3: gathered for each pass of a micro-batch, unless they stay gathered for the backward pass."""
+    """That a rank sends for layers' matrices under ZeRO-3: gathered for each pass of a micro-batch, unless they stay
+    gathered for the backward pass."""
     A, layers = shape.accumulation, shape.layer_matrices
     return zero_volume_bytes(layers, 1, P, 3, A) if shape.remat in RECOMPUTING else A * dp_volume_bytes(layers, 1, P)
 
@@ -58,11 +66,14 @@ def ends_numbers(shape: DecoderShape, P: int) -> Fraction:
 
 
 def stage_memory(strategy: Strategy, formula: str, shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
-    """Decides `ch20.stage_memory` by the bytes that a device holds between steps, less what fills up a TPU's layout tiles."""
+    """Decides `ch20.stage_memory` by the bytes that a device holds between steps, less what fills up a TPU's layout
+    tiles."""
     part = static_bytes(strategy, shape, axes)
     state = f"{formula}, with norms whole and this device's tokens, is {counted(part)} B a device"
     if measured.memory is None:
         return calculated("ch20.stage_memory", state)
     held, padding = measured.memory.arguments, measured.memory.padding
     tiles = f", of which {counted(padding)} B fill up layout tiles (T8)" if padding else ""
-    return decided("ch20.stage_memory", held - padding == part, f"a device holds {counted(held)} B between steps{tiles}; {state}")
+    return decided(
+        "ch20.stage_memory", held - padding == part, f"a device holds {counted(held)} B between steps{tiles}; {state}"
+    )

@@ -1,7 +1,8 @@
 """Chains: calls of a collective in a row, each on the result of the one before, with no pass over memory between them.
 
-Where a result has another shape than what entered, its mirror stands beside it: a reduce_scatter and an all_gather are one call of a chain.
-A barrier takes no array, so what it gives moves the rank that the next one begins with, by nothing, which no compiler can know.
+Where a result has another shape than what entered, its mirror stands beside it: a reduce_scatter and an all_gather are
+one call of a chain. A barrier takes no array, so what it gives moves the rank that the next one begins with, by
+nothing, which no compiler can know.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ def chains(axes: Axes, kernels: bool = False) -> tuple[Chain, ...]:
       kernels: also those that only GPUs have.
     """
     tables = [ALGORITHMS, *([GPU_KERNELS] if kernels else [])]
-    alone = [Chain((primitive,), (name,)) for primitive in ALONE for table in tables for name in table.get(primitive, ())]
+    alone = [
+        Chain((primitive,), (name,)) for primitive in ALONE for table in tables for name in table.get(primitive, ())
+    ]
     pairs = [Chain(pair, (name, MIRRORS.get(name, name))) for pair in IN_PAIRS for name in ALGORITHMS[pair[0]]]
     return tuple(chain for chain in [*alone, *pairs] if _serves(chain, axes))
 
@@ -104,8 +107,14 @@ def chosen(known: Sequence[Chain], primitives: Sequence[str], algorithms: Sequen
       Unusable: no chain has such a primitive, or none of these primitives such an algorithm.
     """
     _check("primitive", primitives, {name for chain in known for name in chain.primitives})
-    _check("algorithm", algorithms, {name for chain in known if _meets(chain.primitives, primitives) for name in chain.algorithms})
-    return tuple(chain for chain in known if _meets(chain.primitives, primitives) and _meets(chain.algorithms, algorithms))
+    _check(
+        "algorithm",
+        algorithms,
+        {name for chain in known if _meets(chain.primitives, primitives) for name in chain.algorithms},
+    )
+    return tuple(
+        chain for chain in known if _meets(chain.primitives, primitives) and _meets(chain.algorithms, algorithms)
+    )
 
 
 def _run(primitive: str, algorithm: str, x: jax.Array, axis: Axis) -> jax.Array:

@@ -1,7 +1,9 @@
-"""How long the calls of a chain take on GPUs that are not there, by theory: the compiled text, run through at the rates of its chip.
+"""How long the calls of a chain take on GPUs that are not there, by theory: the compiled text, run through at the rates
+of its chip.
 
-Collectives and kernels of a text go side by side where the compiler put them so (`lab.measure.step_time`). A message takes `MESSAGE_S` and its
-bytes over the link (alpha-beta, Ch. 13), a kernel its bytes over the memory, but `KERNEL_S` at least, and longer beside a message.
+Collectives and kernels of a text go side by side where the compiler put them so (`lab.measure.step_time`). A message
+takes `MESSAGE_S` and its bytes over the link (alpha-beta, Ch. 13), a kernel its bytes over the memory, but `KERNEL_S`
+at least, and longer beside a message.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from lab.meshes.hardware import Chip, chip, measured_points
 from lab.meshes.targets import Target
 
 MESSAGE_S = 10e-6
-"""At the least: a permute of 1 KiB to 1 MiB takes 20 to 23 us in a chain on two H200s (`results/tour_2xh200_jax0.11.2.json`, as all below)."""
+"""At the least: a permute of 1 KiB to 1 MiB takes 20 to 23 us in a chain on two H200s
+(`results/tour_2xh200_jax0.11.2.json`, as all below)."""
 KERNEL_S = 4e-6
 """An all_reduce by doubling of 1 KiB to 1 MiB, which is a permute and an addition, less the permute: 3.2 to 4.1 us."""
 REACHED = 0.88
@@ -37,7 +40,8 @@ REACHED = 0.88
 SLOWED = 0.15
 """Seconds that a pass over memory loses for a second of communication beside it."""
 ASSUMED = (
-    f"estimated, not timed: a chain's compiled text at {KERNEL_S * 1e6:.0f} us a kernel or {REACHED:.0%} of the memory's peak rate; collectives "
+    f"estimated, not timed: a chain's compiled text at {KERNEL_S * 1e6:.0f} us a kernel or {REACHED:.0%} of the "
+    "memory's peak rate; collectives "
 )
 
 
@@ -50,16 +54,27 @@ def rates(target: Target, links: Path | None) -> Rates:
     """Of one GPU of a target.
 
     Args:
-      links: a record of `lab bench`, of which the times of JAX's own collectives are taken; by default the link's data sheet.
+      links: a record of `lab bench`, of which the times of JAX's own collectives are taken; by default the link's data
+        sheet.
     Raises:
       Unusable: the target is not GPUs of one host, or `links` no such record.
     """
     if target.platform != "gpu" or target.hosts > 1:
-        raise Unusable(f"target {target}: expected GPUs of one host to estimate for, such as gpu:h200:1x8; bench others on attached devices")
+        raise Unusable(
+            f"target {target}: expected GPUs of one host to estimate for, such as gpu:h200:1x8; bench others on "
+            "attached devices"
+        )
     known = chip(target.chip)
     memory = REACHED * known.memory_bytes_per_s.value
     product = Rate(0.0, known.flops_per_s["bf16"].value)
-    return Rates(product, Curve(((KERNEL_S * memory, KERNEL_S),)), memory, _timed(links) if links else _stated(known), 0.0, SLOWED)
+    return Rates(
+        product,
+        Curve(((KERNEL_S * memory, KERNEL_S),)),
+        memory,
+        _timed(links) if links else _stated(known),
+        0.0,
+        SLOWED,
+    )
 
 
 def estimated(chain: Chain, mesh: Mesh, over: Axes, sizes: Iterable[int], at: Rates) -> list[Measurement | LeftOut]:
@@ -80,5 +95,11 @@ def _stated(known: Chip) -> Mapping[Kind, AlphaBeta]:
 
 def _timed(links: Path) -> Mapping[Kind, Curve]:
     """Of a chain of two primitives each has half the bytes and half the time."""
-    points = {kind: (measured_points(links, "+".join(primitives), "lax"), len(primitives)) for kind, primitives in CHAINS.items()}
-    return {kind: Curve(tuple((count / share, seconds / share) for count, seconds in found)) for kind, (found, share) in points.items()}
+    points = {
+        kind: (measured_points(links, "+".join(primitives), "lax"), len(primitives))
+        for kind, primitives in CHAINS.items()
+    }
+    return {
+        kind: Curve(tuple((count / share, seconds / share) for count, seconds in found))
+        for kind, (found, share) in points.items()
+    }

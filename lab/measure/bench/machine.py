@@ -46,13 +46,21 @@ def machine(device: jax.Device) -> Machine:
     driver = _driver() if device.platform == "gpu" else None
     runtime = " ".join(device.client.platform_version.split())
     versions = driver, _nccl(), runtime, jax.__version__
-    read = {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_") or name == "CUDA_MODULE_LOADING"}
-    return Machine(device.device_kind, device.platform, known and known.key, *versions, os.environ.get("XLA_FLAGS", ""), read)
+    read = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith("NCCL_") or name == "CUDA_MODULE_LOADING"
+    }
+    return Machine(
+        device.device_kind, device.platform, known and known.key, *versions, os.environ.get("XLA_FLAGS", ""), read
+    )
 
 
 def ahead_of_time(known: Chip) -> Machine:
     """A machine that is not there."""
-    return Machine(known.name, known.platform, known.key, None, None, "compiled ahead of time, not run", jax.__version__)
+    return Machine(
+        known.name, known.platform, known.key, None, None, "compiled ahead of time, not run", jax.__version__
+    )
 
 
 def _nccl() -> str | None:

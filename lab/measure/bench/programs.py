@@ -1,4 +1,5 @@
-"""A chain as one compiled program, held against what its algorithms state: had XLA merged or dropped a call, it would be of something else."""
+"""A chain as one compiled program, held against what its algorithms state: had XLA merged or dropped a call, it would
+be of something else."""
 
 from __future__ import annotations
 
@@ -105,7 +106,9 @@ class Program:
         path_bytes = self.cost.time_s(AlphaBeta(alpha_s=0.0, bytes_per_s=1.0))
         point = Point(self.payload_bytes, self.cost.steps, path_bytes, seconds)
         stated = 0 if self.chain.is_in_kernels else self.cost.messages
-        return Measurement(self.chain, self.calls, self.ledger.totals().executions / self.calls, stated, point, best_s, self.work)
+        return Measurement(
+            self.chain, self.calls, self.ledger.totals().executions / self.calls, stated, point, best_s, self.work
+        )
 
     def left_out(self, why: str) -> LeftOut:
         return LeftOut(self.chain, self.payload_bytes, why)
@@ -160,14 +163,18 @@ def _alone(found: Iterable[Step]) -> int:
 
 
 def _calls(messages: int, payload_bytes: int) -> int:
-    """Many where a call is short, so that the launch of the program does not drown it; fewer where one call has many messages."""
+    """Many where a call is short, so that the launch of the program does not drown it; fewer where one call has many
+    messages."""
     most = 32 if payload_bytes < LONG else 8
     return max(2, most // messages)
 
 
 def _bytes(ledger: Ledger, times: int = 1) -> dict[str, int]:
     """Payload by kind: XLA may put several messages between the same devices into one."""
-    return {kind: times * totals.payload_bytes for kind, totals in ledger.totals_by(lambda transfer: str(transfer.kind)).items()}
+    return {
+        kind: times * totals.payload_bytes
+        for kind, totals in ledger.totals_by(lambda transfer: str(transfer.kind)).items()
+    }
 
 
 def _told(found: dict[str, int]) -> str:

@@ -1,7 +1,8 @@
-"""What one device does alone: products, passes over memory, transposes by threads; and what its kernels lose to communication beside them.
+"""What one device does alone: products, passes over memory, transposes by threads; and what its kernels lose to
+communication beside them.
 
-Each is a chain of dependent calls in one compiled program. The time of a call is the difference of a long chain and a short one, so that
-launching the program does not count.
+Each is a chain of dependent calls in one compiled program. The time of a call is the difference of a long chain and a
+short one, so that launching the program does not count.
 """
 
 from __future__ import annotations
@@ -27,7 +28,16 @@ SHORT, LONG, LONGER = 2, 22, 402
 RUNS = 5
 TIRING = 1e-4
 """A call that takes longer than this needs no longer chain to stand out [s]."""
-PRODUCTS = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 1024, 1024), (8192, 4096, 4096), (8192, 1024, 4096), (16384, 5632, 2048))
+PRODUCTS = (
+    (512, 512, 512),
+    (1024, 1024, 1024),
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (8192, 1024, 1024),
+    (8192, 4096, 4096),
+    (8192, 1024, 4096),
+    (16384, 5632, 2048),
+)
 """(m, n, k), k the dim that is summed over; each chain alternates with (m, k, n)."""
 PASSES = tuple(2**power for power in range(16, 31, 2))
 """Elements of float32."""
@@ -49,16 +59,25 @@ CHAINS = {
 
 
 def rates(mesh: Mesh, bench: Bench | None) -> Rates:
-    """Measured now on the first device of a mesh, and on all of them for what communication costs kernels; links as `bench` found them.
+    """Measured now on the first device of a mesh, and on all of them for what communication costs kernels; links as
+    `bench` found them.
 
     Args:
       bench: None on a mesh of one device, which has no links.
 
     Raises:
-      Unusable: XLA wrote the transpose in another way, so that there is nothing to measure, or times that no rate explains.
+      Unusable: XLA wrote the transpose in another way, so that there is nothing to measure, or times that no rate
+        explains.
     """
     slowed_products, slowed_memory = slowed(mesh) if bench else (0.0, 0.0)
-    return Rates(_product_rate(), Curve(tuple(_passes())), _scattered(), links(bench) if bench else {}, slowed_products, slowed_memory)
+    return Rates(
+        _product_rate(),
+        Curve(tuple(_passes())),
+        _scattered(),
+        links(bench) if bench else {},
+        slowed_products,
+        slowed_memory,
+    )
 
 
 def links(bench: Bench) -> dict[Kind, Curve]:
@@ -73,24 +92,37 @@ def links(bench: Bench) -> dict[Kind, Curve]:
 
 
 def slowed(mesh: Mesh) -> tuple[float, float]:
-    """(both - kernels alone) / sum alone, of a sum over all devices and of products, then passes over memory, that do not wait for it."""
+    """(both - kernels alone) / sum alone, of a sum over all devices and of products, then passes over memory, that do
+    not wait for it."""
     rows, columns, size = BESIDE
     taken = partial(round_s, mesh, size, (rows, columns))
     wire = taken(_pass, 0, sums=True)
-    products, passes = ((taken(kernel, count, sums=True) - taken(kernel, count, sums=False)) / wire for kernel, count in KERNELS_BESIDE.items())
+    products, passes = (
+        (taken(kernel, count, sums=True) - taken(kernel, count, sums=False)) / wire
+        for kernel, count in KERNELS_BESIDE.items()
+    )
     return products, passes
 
 
-def round_s(mesh: Mesh, size: int, shape: tuple[int, int], kernel: Callable[..., jax.Array], count: int, *, sums: bool) -> float:
-    """Seconds of `count` kernels on [rows, columns] of each device, and, where wanted, of a sum of `size` bytes beside them."""
+def round_s(
+    mesh: Mesh, size: int, shape: tuple[int, int], kernel: Callable[..., jax.Array], count: int, *, sums: bool
+) -> float:
+    """Seconds of `count` kernels on [rows, columns] of each device, and, where wanted, of a sum of `size` bytes beside
+    them."""
     (rows, columns), split, whole = shape, PartitionSpec(mesh.axis_names), PartitionSpec()
-    a, b, x = _normal((mesh.size * rows, columns)), _normal((columns, columns)), jnp.ones(mesh.size * size // 2, jnp.bfloat16)
+    a, b, x = (
+        _normal((mesh.size * rows, columns)),
+        _normal((columns, columns)),
+        jnp.ones(mesh.size * size // 2, jnp.bfloat16),
+    )
     args = [jax.device_put(array, NamedSharding(mesh, spec)) for array, spec in ((a, split), (b, whole), (x, split))]
 
     def chain(repeats: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
         def rounds(a_MN: jax.Array, b_NN: jax.Array, x_K: jax.Array) -> tuple[jax.Array, jax.Array]:
             for _ in range(repeats):
-                total_K = jax.lax.pcast(jax.lax.psum(x_K, mesh.axis_names), mesh.axis_names, to="varying") if sums else x_K
+                total_K = (
+                    jax.lax.pcast(jax.lax.psum(x_K, mesh.axis_names), mesh.axis_names, to="varying") if sums else x_K
+                )
                 for _ in range(count):
                     a_MN = jax.lax.optimization_barrier(kernel(a_MN, b_NN))
                 a_MN, x_K = jax.lax.optimization_barrier((a_MN, total_K))
@@ -117,7 +149,10 @@ def _product_rate() -> Rate:
     points = [fit.Point(0, 1, 2.0 * m * n * k, _product_s(m, n, k)) for m, n, k in PRODUCTS]
     line = fit.line(points)
     if line is None:
-        raise Unusable(f"products took {', '.join(f'{point.seconds:.3g} s' for point in points)}: no launch and rate above zero fit that; measure once more")
+        raise Unusable(
+            f"products took {', '.join(f'{point.seconds:.3g} s' for point in points)}: no launch and rate above zero "
+            "fit that; measure once more"
+        )
     return Rate(line.alpha_s, line.bytes_per_s)
 
 
@@ -135,14 +170,19 @@ def _product_s(m: int, n: int, k: int) -> float:
 
 def _passes() -> Iterator[tuple[float, float]]:
     for elements in PASSES:
-        yield 2.0 * 4 * elements, _a_call(chain_of_passes, *(jnp.full(elements, i, jnp.float32) for i in range(_arrays(elements))))
+        yield (
+            2.0 * 4 * elements,
+            _a_call(chain_of_passes, *(jnp.full(elements, i, jnp.float32) for i in range(_arrays(elements)))),
+        )
 
 
 def chain_of_passes(repeats: int) -> Callable[..., list[jax.Array]]:
-    """Over several arrays in turn, together larger than a cache, as the next kernel of a step seldom finds what it reads in one.
+    """Over several arrays in turn, together larger than a cache, as the next kernel of a step seldom finds what it
+    reads in one.
 
-    Each adds a number of the one before, without which GPUs may run several at once. Arrays that a short chain does not reach are no
-    results: to be one an argument is copied, and the copies would be taken for passes that the short chain made.
+    Each adds a number of the one before, without which GPUs may run several at once. Arrays that a short chain does not
+    reach are no results: to be one an argument is copied, and the copies would be taken for passes that the short chain
+    made.
     """
 
     def passes(*xs_N: jax.Array) -> list[jax.Array]:
@@ -160,16 +200,26 @@ def _arrays(elements: int) -> int:
 
 
 def _scattered() -> float:
-    """A transpose between layouts of whole programs, since inside one XLA would rather change the layout; untuned, so that no other kernel is tried."""
+    """A transpose between layouts of whole programs, since inside one XLA would rather change the layout; untuned, so
+    that no other kernel is tried."""
     x = jnp.ones(TURNED, jnp.bfloat16)
-    turn = jax.jit(lambda x_BKGST: x_BKGST.astype(jnp.float32).transpose(0, 1, 4, 3, 2)).lower(x).compile(compiler_options=UNTUNED)
+    turn = (
+        jax.jit(lambda x_BKGST: x_BKGST.astype(jnp.float32).transpose(0, 1, 4, 3, 2))
+        .lower(x)
+        .compile(compiler_options=UNTUNED)
+    )
     (kernel,) = [step for step in steps(turn.as_text()) if isinstance(step, Kernel)]
     if not kernel.is_scattered:
-        raise Unusable(f"XLA transposes {x.shape} in {kernel.name}, not element by element; the rate of such kernels cannot be measured")
+        raise Unusable(
+            f"XLA transposes {x.shape} in {kernel.name}, not element by element; the rate of such kernels cannot be "
+            "measured"
+        )
     launch_s = _median_s(jax.jit(lambda x: x + 1), (jnp.ones(1),))
     seconds = _median_s(turn, (x,)) - launch_s
     if seconds <= 0:
-        raise Unusable("a transpose takes no longer than an empty program; the device may be at other work: measure once more")
+        raise Unusable(
+            "a transpose takes no longer than an empty program; the device may be at other work: measure once more"
+        )
     return kernel.bytes / seconds
 
 
@@ -181,7 +231,10 @@ def _a_call(chain: Callable[[int], Callable[..., Any]], *args: jax.Array) -> flo
         if seconds > TIRING:
             break
     if seconds <= 0:
-        raise Unusable(f"a chain of {repeats} calls takes no longer than one of {SHORT}; the device may be at other work: measure once more")
+        raise Unusable(
+            f"a chain of {repeats} calls takes no longer than one of {SHORT}; the device may be at other work: "
+            "measure once more"
+        )
     return seconds
 
 

@@ -26,12 +26,14 @@ from lab.meshes.axes import Axes
 from lab.meshes.hardware import BENCH_SCHEMA, Link, chip
 
 TIMED = (
-    f"a chain of dependent calls in one compiled program, u32, donated; {WARM_UPS} runs to warm up, then the median of {RUNS}, "
+    f"a chain of dependent calls in one compiled program, u32, donated; {WARM_UPS} runs to warm up, then the median "
+    f"of {RUNS}, "
     "less the launch of an empty program, over the calls"
 )
 BANDWIDTHS = (
     "bandwidths as nccl-tests: algbw = n / t, busbw = algbw x "
-    "2(P-1)/P for all_reduce, (P-1)/P for all_gather, reduce_scatter, scatter, gather and all_to_all, 1 for broadcast, reduce, permute and barrier; "
+    "2(P-1)/P for all_reduce, (P-1)/P for all_gather, reduce_scatter, scatter, gather and all_to_all, 1 for "
+    "broadcast, reduce, permute and barrier; "
     "of two primitives in one call the sum"
 )
 
@@ -78,7 +80,10 @@ class Bench:
     @cached_property
     def by_chain(self) -> Mapping[Chain, list[Measurement]]:
         times = [entry for entry in self.found if isinstance(entry, Measurement)]
-        return {chain: [entry for entry in times if entry.chain == chain] for chain in dict.fromkeys(entry.chain for entry in times)}
+        return {
+            chain: [entry for entry in times if entry.chain == chain]
+            for chain in dict.fromkeys(entry.chain for entry in times)
+        }
 
     @property
     def method(self) -> str:
@@ -108,7 +113,9 @@ class Bench:
         errors, two = relative_errors(fitted, points), two_lines(points)
         worst = int(np.abs(errors).argmax())
         of_two = two and float(np.median(np.abs(relative_errors(two, points))))
-        return Fit(fitted, float(np.median(np.abs(errors))), float(errors[worst]), points[worst].payload_bytes, two, of_two)
+        return Fit(
+            fitted, float(np.median(np.abs(errors))), float(errors[worst]), points[worst].payload_bytes, two, of_two
+        )
 
     @property
     def without_fit(self) -> Mapping[Chain, str]:
@@ -135,8 +142,14 @@ class Bench:
             "estimated": self.estimated is not None,
             "launch_s": self.launch_s,
             "points": [self._point(entry) for entries in self.by_chain.values() for entry in entries],
-            "fits": [_named(chain) | _constants(self.fit(chain)) | {"why_none": self.without_fit.get(chain)} for chain in self.by_chain],
-            "left_out": [_named(entry.chain) | {"payload_bytes": entry.payload_bytes, "why": entry.why} for entry in self.left_out],
+            "fits": [
+                _named(chain) | _constants(self.fit(chain)) | {"why_none": self.without_fit.get(chain)}
+                for chain in self.by_chain
+            ],
+            "left_out": [
+                _named(entry.chain) | {"payload_bytes": entry.payload_bytes, "why": entry.why}
+                for entry in self.left_out
+            ],
         }
 
     def _point(self, entry: Measurement) -> dict[str, Any]:
@@ -160,4 +173,4 @@ def _named(chain: Chain) -> dict[str, Any]:
 
 def _constants(fit: Fit | None) -> dict[str, Any]:
     constants = asdict(fit) if fit else {}
-    return constants.pop("line", {name: None for name in Line.__dataclass_fields__}) | constants
+    return constants.pop("line", dict.fromkeys(Line.__dataclass_fields__)) | constants

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import jax
@@ -45,15 +45,15 @@ def bench(
       over: axes that every collective spans, by default all; groups along the others work side by side.
       links: of an estimate: see `lab.measure.bench.estimate.rates`.
     Raises:
-      Unusable: devices that can neither be run on nor estimated for, fewer than two to span, a mesh of another size, or a name that is unknown or has
-        no place on these devices.
+      Unusable: devices that can neither be run on nor estimated for, fewer than two to span, a mesh of another size, or
+        a name that is unknown or has no place on these devices.
     """
     at = _rates(target, links)
     mesh = _mesh(target, axes)
     axes = Axes(mesh.axis_names, mesh.devices.shape)
     spanned = _spanned(axes, over)
     wanted = chosen(chains(spanned, _kernels(algorithms, mesh, spanned, at)), primitives, algorithms)
-    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    date = datetime.now(UTC).isoformat(timespec="seconds")
     if at:
         found = tuple(entry for chain in watch(wanted) for entry in estimated(chain, mesh, spanned, sizes, at))
         return Bench(command, date, ahead_of_time(chip(target.chip)), axes, spanned, 0.0, found, assumed(links))
@@ -67,12 +67,16 @@ def _rates(target: Target, links: Path | None) -> Rates | None:
     if target.platform not in RUNNABLE:
         return rates(target, links)
     if links:
-        raise Unusable(f"links {links} are for an estimate, and target {target} is timed; leave them out, or name a target such as gpu:h200:1x8")
+        raise Unusable(
+            f"links {links} are for an estimate, and target {target} is timed; leave them out, or name a target such "
+            "as gpu:h200:1x8"
+        )
     return None
 
 
 def _kernels(algorithms: Sequence[str], mesh: Mesh, spanned: Axes, at: Rates | None) -> bool:
-    """Whether those that GPUs alone have are timed: where they are named, since kernels that wait for one another could wait for ever.
+    """Whether those that GPUs alone have are timed: where they are named, since kernels that wait for one another could
+    wait for ever.
 
     Raises:
       Unusable: they are named, and these devices cannot run them.
@@ -81,7 +85,9 @@ def _kernels(algorithms: Sequence[str], mesh: Mesh, spanned: Axes, at: Rates | N
     card = mesh.devices.flat[0].device_kind
     if named and (at or spanned.size < mesh.size or len(mesh.axis_names) > 1 or not one_kernel.is_on(card)):
         found = f"{mesh.size} x {card}{' to estimate for' if at else ''}, over {spanned}"
-        raise Unusable(f"algorithm {named[0]}: found {found}; expected attached H100s or H200s, over one axis of all of them")
+        raise Unusable(
+            f"algorithm {named[0]}: found {found}; expected attached H100s or H200s, over one axis of all of them"
+        )
     return bool(named)
 
 
@@ -89,7 +95,9 @@ def _spanned(axes: Axes, over: Sequence[str]) -> Axes:
     names = axes.ordered(over or axes.names)
     spanned = Axes.of({name: axes[name] for name in names})
     if spanned.size < 2:
-        raise Unusable(f"collectives over {spanned} span {spanned.size} device, expected two or more; try --target cpu:8")
+        raise Unusable(
+            f"collectives over {spanned} span {spanned.size} device, expected two or more; try --target cpu:8"
+        )
     return spanned
 
 

@@ -19,7 +19,10 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     first, dots, last = text.partition("..")
     least, most = _bytes(first, text), _bytes(last if dots else first, text)
     if not 0 < least <= most:
-        raise Unusable(f"--sizes {text}: found {least:,} B to {most:,} B, expected a first size above zero and a last one not below it")
+        raise Unusable(
+            f"--sizes {text}: found {least:,} B to {most:,} B, expected a first size above zero and a last one not "
+            "below it"
+        )
     sizes = [least]
     while sizes[-1] * STEP <= most:
         sizes.append(sizes[-1] * STEP)
@@ -35,5 +38,7 @@ def size_text(size: int) -> str:
 def _bytes(size: str, text: str) -> int:
     found = re.fullmatch(rf"\s*(\d+)\s*({'|'.join(_UNITS)})?\s*", size)
     if not found:
-        raise Unusable(f"--sizes {text}: expected a size or FROM..TO, such as 1KiB..1GiB; units are {', '.join(_UNITS)}")
+        raise Unusable(
+            f"--sizes {text}: expected a size or FROM..TO, such as 1KiB..1GiB; units are {', '.join(_UNITS)}"
+        )
     return int(found[1]) * _UNITS[found[2] or "B"]

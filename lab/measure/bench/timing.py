@@ -26,7 +26,9 @@ from lab.meshes.errors import first_line
 WARM_UPS, RUNS = 3, 15
 
 
-def measured(chain: Chain, mesh: Mesh, over: Axes, sizes: Iterable[int], launch_s: float) -> list[Measurement | LeftOut]:
+def measured(
+    chain: Chain, mesh: Mesh, over: Axes, sizes: Iterable[int], launch_s: float
+) -> list[Measurement | LeftOut]:
     """Times of one chain at about these payloads [B]."""
     return [_measured(program, mesh, launch_s) for program in programs(chain, mesh, over, sizes)]
 
@@ -43,7 +45,9 @@ def _measured(program: Program, mesh: Mesh, launch_s: float) -> Measurement | Le
         if why := _wrong(program, mesh):
             return program.left_out(why)
         seconds = _runs(program.compiled, _numbers(mesh, program.elements))
-    except jax.errors.JaxRuntimeError as refusal:  # Libraries take memory of their own: one size too many must not cost all others.
+    except (
+        jax.errors.JaxRuntimeError
+    ) as refusal:  # Libraries take memory of their own: one size too many must not cost all others.
         return program.left_out(first_line(refusal))
     if min(seconds) <= launch_s:
         return program.left_out(f"{program.calls} calls take no longer than the launch of an empty program")
@@ -62,7 +66,12 @@ def _runs(compiled: Callable[[jax.Array], jax.Array], x: jax.Array) -> list[floa
 
 def _too_large(compiled: jax.stages.Compiled, mesh: Mesh) -> str | None:
     memory, limit = compiled.memory_analysis(), _memory_limit(mesh)
-    needed = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes + memory.temp_size_in_bytes
+    needed = (
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+        + memory.temp_size_in_bytes
+    )
     return f"needs {needed:,} B of the device's {limit:,} B" if limit and needed > limit else None
 
 
@@ -72,7 +81,10 @@ def _wrong(program: Program, mesh: Mesh) -> str | None:
         return None
     own = Chain(program.chain.primitives, ("lax",))
     numbers = jax.jit(lambda: jnp.arange(mesh.size * program.elements, dtype=jnp.uint32), out_shardings=_sharding(mesh))
-    found, expected = (compiled(lambda x_N, chain=chain: chain.call(x_N, program.over.names), mesh, program.elements)(numbers()) for chain in (program.chain, own))
+    found, expected = (
+        compiled(lambda x_N, chain=chain: chain.call(x_N, program.over.names), mesh, program.elements)(numbers())
+        for chain in (program.chain, own)
+    )
     return None if jnp.array_equal(found, expected) else "its results are not those of jax.lax"
 
 

@@ -89,7 +89,8 @@ def _same(x_B: jax.Array) -> jax.Array:
 
 
 def _sum(x_NB: jax.Array) -> jax.Array:
-    """Of a stack with one summand on each device: what the partitioner sees of any product whose contracted dim is split."""
+    """Of a stack with one summand on each device: what the partitioner sees of any product whose contracted dim is
+    split."""
     return x_NB.sum(0, dtype=x_NB.dtype)
 
 

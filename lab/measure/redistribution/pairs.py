@@ -1,4 +1,5 @@
-"""Pairs of placements, one for each class of pairs that differ only in the names of equal axes and in the order of dims."""
+"""Pairs of placements, one for each class of pairs that differ only in the names of equal axes and in the order of
+dims."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ def placements(dims: int, axes: Axes) -> list[Placement]:
 
 def partial_sums(dims: int, axes: Axes) -> list[Placement]:
     """Every placement that is one."""
-    return [Placement(split, frozenset(names)) for names in _some(axes.names) for split in _beside(names, dims, axes) if names]
+    return [
+        Placement(split, frozenset(names))
+        for names in _some(axes.names)
+        for split in _beside(names, dims, axes)
+        if names
+    ]
 
 
 def classes(dims: int, axes: Axes) -> list[Pair]:
@@ -38,7 +44,9 @@ def _some(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _beside(partial: Iterable[str], dims: int, axes: Axes) -> Iterator[Split]:
-    return chain.from_iterable(arrangements(names, dims) for names in _some(name for name in axes.names if name not in partial))
+    return chain.from_iterable(
+        arrangements(names, dims) for names in _some(name for name in axes.names if name not in partial)
+    )
 
 
 def _one_of_each(pairs: Iterable[Pair], axes: Axes) -> list[Pair]:
@@ -54,7 +62,11 @@ def _one_of_each(pairs: Iterable[Pair], axes: Axes) -> list[Pair]:
 def alike(pair: Pair, axes: Axes) -> list[Pair]:
     """The pair under every renaming of equal axes and every order of the dims."""
     orders = list(permutations(range(len(pair[0].dims))))
-    return [(_renamed(pair[0], names, order), _renamed(pair[1], names, order)) for names in _renamings(axes) for order in orders]
+    return [
+        (_renamed(pair[0], names, order), _renamed(pair[1], names, order))
+        for names in _renamings(axes)
+        for order in orders
+    ]
 
 
 def _renamings(axes: Axes) -> list[dict[str, str]]:

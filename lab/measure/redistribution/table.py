@@ -2,8 +2,9 @@
 
     python -m lab.measure.redistribution.table results/redistribution_2x2x2.json
 
-A row holds the wire bytes of one device, and the transfers: the least that any way must send, the plan, what three compilers make of the
-two placements, and what they make of the plan once it is written out with `shard_map` (`kernel_bytes`).
+A row holds the wire bytes of one device, and the transfers: the least that any way must send, the plan, what three
+compilers make of the two placements, and what they make of the plan once it is written out with `shard_map`
+(`kernel_bytes`).
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ def main(path: Path) -> None:
     prepare(TARGETS)
     console = Console(stderr=True)
     pairs = track(every_pair(), "compiling", console=console, disable=not console.is_terminal)
-    path.write_text(table(f"python -m lab.redistribution.table {path}", (theory(pair) | measurement(pair) for pair in pairs)))
+    path.write_text(
+        table(f"python -m lab.redistribution.table {path}", (theory(pair) | measurement(pair) for pair in pairs))
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The steps of a tour's record predicted once more without its cards: `python -m lab.measure.tour.ahead RECORD > FILE`, on any laptop.
+"""The steps of a tour's record predicted once more without its cards: `python -m lab.measure.tour.ahead RECORD > FILE`,
+on any laptop.
 
 Rates are the record's, texts are compiled here ahead of time; what was measured stands beside it.
 """
@@ -44,7 +45,12 @@ def predicted(record: Mapping[str, Any], target: Target) -> Iterator[dict[str, A
         setting = Setting(*(step[name] for name in Setting._fields))
         terms = predicted_ahead(setting, registry.load(setting.layout).axes(target), target, None, rates(record))
         total = terms.pop("total")
-        yield setting._asdict() | {"measured_s": step["measured_s"], "predicted_s": total, "error": total / step["measured_s"] - 1, "terms_s": terms}
+        yield setting._asdict() | {
+            "measured_s": step["measured_s"],
+            "predicted_s": total,
+            "error": total / step["measured_s"] - 1,
+            "terms_s": terms,
+        }
 
 
 @click.command()
@@ -74,8 +80,13 @@ def _read(path: Path) -> Mapping[str, Any]:
         record = json.loads(path.read_text())
     except ValueError as refusal:
         raise click.UsageError(f"{path}: no JSON ({refusal}); expected what lab tour --save writes") from refusal
-    if not (isinstance(record, dict) and record.get("schema") == TOUR and record.get("times") and record["machine"]["chip"]):
-        raise click.UsageError(f"{path}: found no times of a card that the table of hardware has; expected what lab tour times --save writes")
+    if not (
+        isinstance(record, dict) and record.get("schema") == TOUR and record.get("times") and record["machine"]["chip"]
+    ):
+        raise click.UsageError(
+            f"{path}: found no times of a card that the table of hardware has; expected what lab tour times --save "
+            "writes"
+        )
     return record
 
 

@@ -1,4 +1,5 @@
-"""Compilation in processes of their own: XLA keeps the kernels that it has tried, and takes them for any later program, whatever that one's options say."""
+"""Compilation in processes of their own: XLA keeps the kernels that it has tried, and takes them for any later program,
+whatever that one's options say."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from lab.meshes.targets import Target
 # Each that looks for GPUs takes memory on all of them.
 PROCESSES = 8
 TILED = "--xla_gpu_experimental_enable_fusion_block_level_rewriter=true"
-"""With a card XLA tries each fusion as it is and in tiles, by Triton, and takes the faster, which mostly is the latter; without one it takes the former."""
+"""With a card XLA tries each fusion as it is and in tiles, by Triton, and takes the faster, which mostly is the latter;
+without one it takes the former."""
 
 
 class Program(NamedTuple):
@@ -42,12 +44,19 @@ def _start(flags: str, *targets: Target) -> None:
 
 
 def add_flags(flags: str) -> None:
-    """Before XLA has started: ahead of time it reads these from the environment alone, and passes over a compiler's options."""
+    """Before XLA has started: ahead of time it reads these from the environment alone, and passes over a compiler's
+    options."""
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
 
 
 def compiled(
-    name: str, style: str, parameters: Any, axes: Axes, target: Target, chip_text: str | None = None, options: Mapping[str, Any] | None = None
+    name: str,
+    style: str,
+    parameters: Any,
+    axes: Axes,
+    target: Target,
+    chip_text: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Program:
     """An experiment's; ahead of time with a description of the card in place of the card."""
     mesh = make_mesh(target, axes, chip_text)

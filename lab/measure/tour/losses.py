@@ -33,7 +33,8 @@ Watch = Callable[[Sequence[Run]], Iterable[Run]]
 
 @dataclass(frozen=True)
 class FromCpu:
-    """How far a curve is from one CPU's that chose at `ties` as its layout did; `away`: where it leaves that all the same, in a sentence."""
+    """How far a curve is from one CPU's that chose at `ties` as its layout did; `away`: where it leaves that all the
+    same, in a sentence."""
 
     worst_relative_error: float
     ties: tuple[Tie, ...]
@@ -55,16 +56,32 @@ class AgainstCpu:
     @property
     def failures(self) -> tuple[str, ...]:
         """What failed here, whose ledger is refuted, and which curve is not one CPU's."""
-        refuted = (f"{curve.layout} {curve.style}: its ledger is refuted" for curve in self.trained.curves if curve.verdict is Verdict.REFUTED)
-        return (*self.trained.failures, *refuted, *(f"{name}: of one CPU, {curve.away}" for name, curve in self.curves.items() if curve.away))
+        refuted = (
+            f"{curve.layout} {curve.style}: its ledger is refuted"
+            for curve in self.trained.curves
+            if curve.verdict is Verdict.REFUTED
+        )
+        return (
+            *self.trained.failures,
+            *refuted,
+            *(f"{name}: of one CPU, {curve.away}" for name, curve in self.curves.items() if curve.away),
+        )
 
     def to_json(self) -> dict[str, Any]:
         curves = {name: asdict(curve) for name, curve in self.curves.items()}
-        cpu = {"losses": numbers(self.cpu.losses), "worst_relative_error": self.worst_relative_error, "tolerance": self.cpu.tolerance}
-        return self.trained.to_json() | {"cpu": cpu | {name: {of: curve[name] for of, curve in curves.items()} for name in ("away", "ties")}}
+        cpu = {
+            "losses": numbers(self.cpu.losses),
+            "worst_relative_error": self.worst_relative_error,
+            "tolerance": self.cpu.tolerance,
+        }
+        return self.trained.to_json() | {
+            "cpu": cpu | {name: {of: curve[name] for of, curve in curves.items()} for name in ("away", "ties")}
+        }
 
 
-def losses(trainings: Iterable[Training], target: Target, watch: Watch = iter) -> tuple[tuple[AgainstCpu, ...], tuple[str, ...]]:
+def losses(
+    trainings: Iterable[Training], target: Target, watch: Watch = iter
+) -> tuple[tuple[AgainstCpu, ...], tuple[str, ...]]:
     """All styles of all layouts; and those that these devices do not allow, each with the reason."""
     parts = {training: fitting(training, target) for training in trainings}
     compared = tuple(against_cpu(training, target, fits, watch) for training, (fits, _) in parts.items() if fits)
@@ -96,7 +113,11 @@ def against_cpu(training: Training, target: Target, some: Sequence[Run], watch: 
 def held_against(trained: Trained, cpu: Alone, batches: Batches) -> AgainstCpu:
     """By what float32 moves on this CPU or there."""
     cpu = replace(cpu, moved=np.maximum(cpu.moved, trained.alone.moved))
-    curves = {f"{curve.layout} {curve.style}": from_cpu(curve, cpu, trained.parameters, batches) for curve in trained.curves if len(curve.losses)}
+    curves = {
+        f"{curve.layout} {curve.style}": from_cpu(curve, cpu, trained.parameters, batches)
+        for curve in trained.curves
+        if len(curve.losses)
+    }
     return AgainstCpu(trained, cpu, curves)
 
 

@@ -21,7 +21,8 @@ class Event(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """Seconds of a step on one device: with kernels at work, with a collective's kernel on some stream, and without any but collectives."""
+    """Seconds of a step on one device: with kernels at work, with a collective's kernel on some stream, and without any
+    but collectives."""
 
     kernels: float
     communication: float
@@ -29,7 +30,8 @@ class Spent(NamedTuple):
 
 
 def profiled(some_steps: Callable[[], Any], count: int) -> Spent | None:
-    """Of one of `count` steps; None where the profiler saw no GPU. Profiling costs time itself, so the sum is more than a step takes without."""
+    """Of one of `count` steps; None where the profiler saw no GPU. Profiling costs time itself, so the sum is more than
+    a step takes without."""
     with TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             some_steps()

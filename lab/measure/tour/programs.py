@@ -62,9 +62,15 @@ class Compared:
         return self.failure is not None or not self.result.is_fine
 
     def to_json(self) -> dict[str, Any]:
-        peaks = {"peak": _peak(self.ahead), "untuned_peak": _peak(self.untuned), "attached_peak": _peak(self.result.measured)}
+        peaks = {
+            "peak": _peak(self.ahead),
+            "untuned_peak": _peak(self.untuned),
+            "attached_peak": _peak(self.result.measured),
+        }
         ahead = {"failure": self.failure, "same": self.is_same, "same_untuned": self.is_same_untuned} | peaks
-        return self.result.to_json() | {"ahead_of_time": ahead | {"changes": [change.to_json() for change in self.changes]}}
+        return self.result.to_json() | {
+            "ahead_of_time": ahead | {"changes": [change.to_json() for change in self.changes]}
+        }
 
 
 def _are_same(one: Ledger | None, other: Ledger | None) -> bool:
@@ -76,10 +82,18 @@ def _peak(ledger: Ledger | None) -> int | None:
     return memory.peak if memory else None
 
 
-def compared(runs: Sequence[Run], ahead: Target, chip_text: str | None, watch: Callable[[Sequence[Run]], Iterable[Run]] = iter) -> list[Compared]:
+def compared(
+    runs: Sequence[Run], ahead: Target, chip_text: str | None, watch: Callable[[Sequence[Run]], Iterable[Run]] = iter
+) -> list[Compared]:
     """Runs each, with numbers, one after the other; what it is compared with is compiled meanwhile, apart."""
     with apart({ahead, *(each.target for each in runs)}) as pool:
-        waiting = {each: (pool.submit(_ledger, *_named(each), ahead, chip_text), pool.submit(_ledger, *_named(each), each.target, None, UNTUNED)) for each in runs}
+        waiting = {
+            each: (
+                pool.submit(_ledger, *_named(each), ahead, chip_text),
+                pool.submit(_ledger, *_named(each), each.target, None, UNTUNED),
+            )
+            for each in runs
+        }
         return [_compared(each, *waiting.pop(each)) for each in watch(runs)]
 
 
@@ -96,7 +110,15 @@ def _compared(each: Run, ahead: Future[Ledger], untuned: Future[Ledger]) -> Comp
         return Compared(each, result, None, failure=first_line(failure))
 
 
-def _ledger(name: str, style: str, parameters: Any, axes: Axes, target: Target, chip_text: str | None = None, options: Mapping[str, Any] | None = None) -> Ledger:
+def _ledger(
+    name: str,
+    style: str,
+    parameters: Any,
+    axes: Axes,
+    target: Target,
+    chip_text: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Ledger:
     program, _, mesh = compiled(name, style, parameters, axes, target, chip_text, options)
     return inspect_program(program, (), mesh, target, source=name)
 
@@ -105,5 +127,10 @@ def own_chip_text() -> str | None:
     """How XLA describes this machine's GPU, from a process of its own; None where it has none."""
     with tempfile.TemporaryDirectory() as folder:
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={folder}"
-        subprocess.run([sys.executable, "-c", TINY], env=os.environ | {"XLA_FLAGS": flags, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, capture_output=True, timeout=300)
+        subprocess.run(
+            [sys.executable, "-c", TINY],
+            env=os.environ | {"XLA_FLAGS": flags, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+            capture_output=True,
+            timeout=300,
+        )
         return next((path.read_text() for path in sorted(Path(folder).glob(DESCRIBED))), None)

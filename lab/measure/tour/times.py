@@ -29,9 +29,15 @@ from lab.programs.models.shape import DecoderShape
 from lab.programs.pipelines.program import PipelineShape
 from lab.programs.pipelines.table import table_of
 
-SMALL = DecoderShape(layers=4, batch=16, length=512, embed=1024, kv_heads=8, queries=2, head_dim=64, mlp=2816, vocab=30720)
-MIDDLE = DecoderShape(layers=6, batch=16, length=1024, embed=2048, kv_heads=8, queries=2, head_dim=128, mlp=5632, vocab=32000)
-LARGE = DecoderShape(layers=4, batch=8, length=2048, embed=4096, kv_heads=8, queries=4, head_dim=128, mlp=14336, vocab=32000)
+SMALL = DecoderShape(
+    layers=4, batch=16, length=512, embed=1024, kv_heads=8, queries=2, head_dim=64, mlp=2816, vocab=30720
+)
+MIDDLE = DecoderShape(
+    layers=6, batch=16, length=1024, embed=2048, kv_heads=8, queries=2, head_dim=128, mlp=5632, vocab=32000
+)
+LARGE = DecoderShape(
+    layers=4, batch=8, length=2048, embed=4096, kv_heads=8, queries=4, head_dim=128, mlp=14336, vocab=32000
+)
 SIZES = {"small": SMALL, "middle": MIDDLE, "large": LARGE}
 REMATS = ("none", "dots", "selective")
 WARM_UPS, STEPS, RUNS, PROFILED = 3, 10, 3, 2
@@ -54,17 +60,20 @@ class Setting(NamedTuple):
     def shape(self) -> DecoderShape:
         """Of the kind that the layout's experiment takes."""
         experiment = registry.load(self.layout)
-        return replace(experiment.parameters, **asdict(SIZES[self.size]) | dict(experiment.tour.settings) | {"remat": self.remat})
+        return replace(
+            experiment.parameters, **asdict(SIZES[self.size]) | dict(experiment.tour.settings) | {"remat": self.remat}
+        )
 
 
 @dataclass(frozen=True)
 class TimedStep:
-    """Seconds of a step: measured, the best of a few chains of steps, and predicted, in all and by term, from the text that ran.
+    """Seconds of a step: measured, the best of a few chains of steps, and predicted, in all and by term, from the text
+    that ran.
 
     Attributes:
       mesh: of the layout, by axis.
-      ahead: predicted from the text that is compiled ahead of time, without trying kernels on the card: in all as `total`, and by term; None where the
-        card is in no table.
+      ahead: predicted from the text that is compiled ahead of time, without trying kernels on the card: in all as
+        `total`, and by term; None where the card is in no table.
       spent: what the profiler saw.
     """
 
@@ -86,19 +95,44 @@ class TimedStep:
         return None if self.ahead is None else self.ahead["total"] / self.measured - 1
 
     def to_json(self) -> dict[str, Any]:
-        seconds = {"measured_s": self.measured, "predicted_s": self.predicted, "error": self.error, "terms_s": self.terms}
+        seconds = {
+            "measured_s": self.measured,
+            "predicted_s": self.predicted,
+            "error": self.error,
+            "terms_s": self.terms,
+        }
         terms = self.ahead and {name: spent for name, spent in self.ahead.items() if name != "total"}
-        ahead = {"predicted_ahead_of_time_s": self.ahead and self.ahead["total"], "error_ahead_of_time": self.error_ahead, "terms_ahead_of_time_s": terms}
-        return self.setting._asdict() | {"mesh": dict(self.mesh)} | seconds | ahead | {"profiled_s": self.spent and self.spent._asdict()}
+        ahead = {
+            "predicted_ahead_of_time_s": self.ahead and self.ahead["total"],
+            "error_ahead_of_time": self.error_ahead,
+            "terms_ahead_of_time_s": terms,
+        }
+        return (
+            self.setting._asdict()
+            | {"mesh": dict(self.mesh)}
+            | seconds
+            | ahead
+            | {"profiled_s": self.spent and self.spent._asdict()}
+        )
 
 
 def settings(devices: int) -> tuple[Setting, ...]:
-    """All sizes with full recomputation, other policies in the middle one; on one device, where layouts are all the same, all of both for one of them."""
-    steps = {name: entry.tour for name in registry.names() if (entry := registry.load(name)) and getattr(entry, "tour", None)}
+    """All sizes with full recomputation, other policies in the middle one; on one device, where layouts are all the
+    same, all of both for one of them."""
+    steps = {
+        name: entry.tour for name in registry.names() if (entry := registry.load(name)) and getattr(entry, "tour", None)
+    }
     fit = {name: tour for name, tour in steps.items() if tour.min_devices <= devices}
     if devices == 1:
-        return tuple(Setting(name, "explicit", size, remat) for name in fit for size in SIZES for remat in ("full", *REMATS))
-    sized = [Setting(name, "explicit", size, "full") for size in SIZES for name, tour in fit.items() if tour.every_size or size == "middle"]
+        return tuple(
+            Setting(name, "explicit", size, remat) for name in fit for size in SIZES for remat in ("full", *REMATS)
+        )
+    sized = [
+        Setting(name, "explicit", size, "full")
+        for size in SIZES
+        for name, tour in fit.items()
+        if tour.every_size or size == "middle"
+    ]
     varied = [name for name, tour in fit.items() if tour.every_policy]
     declared = [Setting(name, "declared", "middle", "full") for name in varied]
     policies = [Setting(name, "explicit", "middle", remat) for name in varied for remat in REMATS]
@@ -106,14 +140,21 @@ def settings(devices: int) -> tuple[Setting, ...]:
 
 
 def timed_steps(
-    target: Target, ahead: Target | None, chip_text: str | None, rates: Rates, watch: Callable[[Sequence[Setting]], Iterable[Setting]] = iter
+    target: Target,
+    ahead: Target | None,
+    chip_text: str | None,
+    rates: Rates,
+    watch: Callable[[Sequence[Setting]], Iterable[Setting]] = iter,
 ) -> tuple[list[TimedStep], list[str]]:
-    """Compiles several at once; then, since compilers try kernels on the card, runs one after the other; and what failed, each with the reason."""
+    """Compiles several at once; then, since compilers try kernels on the card, runs one after the other; and what
+    failed, each with the reason."""
     wanted = settings(len(jax.devices()))
     axes = {setting: registry.load(setting.layout).axes(target) for setting in wanted}
     with ThreadPoolExecutor(COMPILERS) as here, apart((ahead,) if ahead else (), TILED) as elsewhere:
         programs = {setting: here.submit(_compiled, setting, axes[setting], target) for setting in wanted}
-        predicted = {s: elsewhere.submit(predicted_ahead, s, axes[s], ahead, chip_text, rates) for s in wanted} if ahead else {}
+        predicted = (
+            {s: elsewhere.submit(predicted_ahead, s, axes[s], ahead, chip_text, rates) for s in wanted} if ahead else {}
+        )
         for setting in watch(wanted):
             futures.wait([some[setting] for some in (programs, predicted) if some])
     found, failed, seconds = [], [], {}
@@ -125,7 +166,10 @@ def timed_steps(
     for setting in watch(wanted):
         try:
             found.append(_timed(setting, *programs.pop(setting).result(), target, rates, seconds.get(setting)))
-        except (Unusable, jax.errors.JaxRuntimeError) as failure:  # A step too large for the card must not end the tour.
+        except (
+            Unusable,
+            jax.errors.JaxRuntimeError,
+        ) as failure:  # A step too large for the card must not end the tour.
             failed.append(f"{setting}: {first_line(failure)}")
     return found, failed
 
@@ -134,31 +178,50 @@ def _compiled(setting: Setting, axes: Axes, target: Target, chip_text: str | Non
     return compiled(setting.layout, setting.style, setting.shape, axes, target, chip_text)
 
 
-def predicted_ahead(setting: Setting, axes: Axes, target: Target, chip_text: str | None, rates: Rates) -> dict[str, float]:
+def predicted_ahead(
+    setting: Setting, axes: Axes, target: Target, chip_text: str | None, rates: Rates
+) -> dict[str, float]:
     """Seconds in all, as `total`, and by term, from the text that XLA writes for cards that are not there."""
     program, _, mesh = _compiled(setting, axes, target, chip_text)
     return _predicted(setting, program, mesh, target, rates)
 
 
-def _predicted(setting: Setting, program: jax.stages.Compiled, mesh: Mesh, target: Target, rates: Rates) -> dict[str, float]:
+def _predicted(
+    setting: Setting, program: jax.stages.Compiled, mesh: Mesh, target: Target, rates: Rates
+) -> dict[str, float]:
     ledger = inspect_program(program, (), mesh, target, source=str(setting))
     return asdict(step_time(program.as_text(), ledger, rates, _by_trip(setting.shape, mesh)))
 
 
 def _by_trip(shape: DecoderShape, mesh: Mesh) -> list[set[int]]:
     """What the stages of a pipeline do at each tick, as branches."""
-    return [set(jobs) for jobs in table_of(shape.order(mesh.shape[PIPE])).branches.tolist()] if isinstance(shape, PipelineShape) else []
+    return (
+        [set(jobs) for jobs in table_of(shape.order(mesh.shape[PIPE])).branches.tolist()]
+        if isinstance(shape, PipelineShape)
+        else []
+    )
 
 
-def _timed(setting: Setting, program: jax.stages.Compiled, args: Any, mesh: Mesh, target: Target, rates: Rates, ahead: Mapping[str, float] | None) -> TimedStep:
+def _timed(
+    setting: Setting,
+    program: jax.stages.Compiled,
+    args: Any,
+    mesh: Mesh,
+    target: Target,
+    rates: Rates,
+    ahead: Mapping[str, float] | None,
+) -> TimedStep:
     terms = _predicted(setting, program, mesh, target, rates)
     total = terms.pop("total")
     seconds, spent = _chains(program, args, setting.shape)
     return TimedStep(setting, min(seconds), total, terms, dict(mesh.shape), ahead, spent)
 
 
-def _chains(program: jax.stages.Compiled, args: tuple[Any, ...], shape: DecoderShape) -> tuple[list[float], Spent | None]:
-    """Seconds of a step, of each chain of steps, and a profile of a few; every step takes the state that the one before gave."""
+def _chains(
+    program: jax.stages.Compiled, args: tuple[Any, ...], shape: DecoderShape
+) -> tuple[list[float], Spent | None]:
+    """Seconds of a step, of each chain of steps, and a profile of a few; every step takes the state that the one before
+    gave."""
     state, chains = _numbers(args[0]), []
     batch = [jax.device_put(tokens, arg.sharding) for tokens, arg in zip(random_tokens(shape), args[1:], strict=True)]
     for count in (WARM_UPS, *[STEPS] * RUNS):
@@ -182,5 +245,8 @@ def _numbers(shapes: Any) -> Any:
             return jnp.zeros(array.shape, array.dtype)
         return (0.02 * jnp.abs(jax.random.normal(jax.random.key(seed), array.shape))).astype(array.dtype)
 
-    make = jax.jit(lambda: [entries(seed, array) for seed, array in enumerate(leaves)], out_shardings=[array.sharding for array in leaves])
+    make = jax.jit(
+        lambda: [entries(seed, array) for seed, array in enumerate(leaves)],
+        out_shardings=[array.sharding for array in leaves],
+    )
     return jax.tree.unflatten(tree, make())

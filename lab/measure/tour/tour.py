@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
@@ -64,15 +64,33 @@ class Tour:
     @property
     def failures(self) -> tuple[str, ...]:
         """What failed, or has other numbers than one CPU."""
-        programs = (f"{entry.run}: {entry.failure or entry.result.failure or entry.result.verdict}" for entry in self.programs if entry.has_failed)
+        programs = (
+            f"{entry.run}: {entry.failure or entry.result.failure or entry.result.verdict}"
+            for entry in self.programs
+            if entry.has_failed
+        )
         trainings = (f"{entry.trained.training.name} {failure}" for entry in self.losses for failure in entry.failures)
         return (*self.failed, *programs, *trainings)
 
     def to_json(self) -> dict[str, Any]:
-        told = {"schema": SCHEMA, "command": self.command, "date": self.date, "machine": asdict(self.machine), "devices": self.devices}
-        measured = {"collectives": self.collectives and self.collectives.to_json(), "rates": self.rates and asdict(self.rates)}
+        told = {
+            "schema": SCHEMA,
+            "command": self.command,
+            "date": self.date,
+            "machine": asdict(self.machine),
+            "devices": self.devices,
+        }
+        measured = {
+            "collectives": self.collectives and self.collectives.to_json(),
+            "rates": self.rates and asdict(self.rates),
+        }
         parts = {name: [entry.to_json() for entry in getattr(self, name)] for name in ("times", "programs", "losses")}
-        return told | {"chip_text": self.chip_text, "left_out": list(self.left_out), "failures": list(self.failures)} | measured | parts
+        return (
+            told
+            | {"chip_text": self.chip_text, "left_out": list(self.left_out), "failures": list(self.failures)}
+            | measured
+            | parts
+        )
 
 
 def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Iterator[Tour]:
@@ -88,8 +106,11 @@ def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Iterator[To
     experiments, trainings, _ = suite.parted(suite.load((), [target, parse_target("cpu:1")]))
     first = jax.devices()[0]
     if first.platform != "gpu":
-        raise Unusable(f"found {len(jax.devices())} x {first.device_kind}; the tour measures on GPUs (where CUDA is not installed, jax[cuda13] brings it)")
-    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        raise Unusable(
+            f"found {len(jax.devices())} x {first.device_kind}; the tour measures on GPUs (where CUDA is not "
+            "installed, jax[cuda13] brings it)"
+        )
+    date = datetime.now(UTC).isoformat(timespec="seconds")
     found = Tour(command, date, machine(first), len(jax.devices()), own_chip_text())
     for part in (part for part in PARTS if part in parts):
         match part:
@@ -105,12 +126,18 @@ def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Iterator[To
 
 
 def _collectives(found: Tour, target: Target, watch: Watch) -> Tour:
-    return replace(found, collectives=bench(target, None, (), (), LINK_SIZES, found.command, watch)) if found.devices > 1 else found
+    return (
+        replace(found, collectives=bench(target, None, (), (), LINK_SIZES, found.command, watch))
+        if found.devices > 1
+        else found
+    )
 
 
 def _timed(found: Tour, target: Target, watch: Watch) -> Tour:
     mesh = make_mesh(target, Axes.of({"devices": found.devices}))
-    links = found.collectives or (bench(target, None, (), ("lax",), LINK_SIZES, found.command, watch) if mesh.size > 1 else None)
+    links = found.collectives or (
+        bench(target, None, (), ("lax",), LINK_SIZES, found.command, watch) if mesh.size > 1 else None
+    )
     try:
         rates = own.rates(mesh, links)
     except Unusable as refusal:
@@ -128,12 +155,20 @@ def _compared(found: Tour, experiments: Sequence[Any], target: Target, watch: Wa
     """Experiments that need another number of devices, or more memory, are named, not run."""
     ahead = _ahead(found)
     if ahead is None:
-        return replace(found, left_out=(*found.left_out, f"programs: the table of hardware has no {found.machine.card} to compile for ahead of time"))
+        return replace(
+            found,
+            left_out=(
+                *found.left_out,
+                f"programs: the table of hardware has no {found.machine.card} to compile for ahead of time",
+            ),
+        )
     room = jax.devices()[0].memory_stats()["bytes_limit"]
     refusals = {run: refusal(run, room) for run in suite.runs(experiments, [target])}
     fits = [run for run, reason in refusals.items() if reason is None]
     left_out = tuple(f"{run}: {reason}" for run, reason in refusals.items() if reason)
-    return replace(found, programs=tuple(compared(fits, ahead, found.chip_text, watch)), left_out=found.left_out + left_out)
+    return replace(
+        found, programs=tuple(compared(fits, ahead, found.chip_text, watch)), left_out=found.left_out + left_out
+    )
 
 
 def _trained(found: Tour, trainings: Sequence[Any], target: Target, watch: Watch) -> Tour:

@@ -1,7 +1,8 @@
-"""A decoder-only transformer as people train it: RMSNorm, rotary positions, grouped-query attention, SwiGLU, a head over the vocabulary.
+"""A decoder-only transformer as people train it: RMSNorm, rotary positions, grouped-query attention, SwiGLU, a head
+over the vocabulary.
 
-Dims: L layers, B batch (sequences), S length, T length of keys, D embed, K key-value heads, G queries a key-value head, H head dim,
-F mlp, V vocabulary.
+Dims: L layers, B batch (sequences), S length, T length of keys, D embed, K key-value heads, G queries a key-value head,
+H head dim, F mlp, V vocabulary.
 One device's sizes where the program is explicit. Source: Touvron et al. 2023, Ainslie et al. 2023 (GQA),
 Shazeer 2020 (SwiGLU), Su et al. 2021 (rotary positions).
 """
@@ -64,7 +65,8 @@ class Decoder(nnx.Module):
 
 
 def _weight(shape: DecoderShape, rngs: nnx.Rngs, *dims: str) -> nnx.Param:
-    """Ones for a norm, zeros for a bias; else normal entries over the root of the inputs, so that a product keeps its scale."""
+    """Ones for a norm, zeros for a bias; else normal entries over the root of the inputs, so that a product keeps its
+    scale."""
     sizes = tuple(shape.embed if dim == "norm" else getattr(shape, dim) for dim in dims)
     if dims[-1] == "norm":
         return nnx.Param(jnp.ones(sizes), dims=dims)
@@ -75,7 +77,8 @@ def _weight(shape: DecoderShape, rngs: nnx.Rngs, *dims: str) -> nnx.Param:
 
 
 def _inputs(dims: Dims) -> Dims:
-    """The dims that a product with this weight sums over; a lookup sums over none, and its rows have the scale of `embed`."""
+    """The dims that a product with this weight sums over; a lookup sums over none, and its rows have the scale of
+    `embed`."""
     if dims[-1] == "embed" and "kv_heads" in dims:
         return ("kv_heads", "queries", "head_dim")
     return dims[-2:-1] if dims[-2:] in (("mlp", "embed"), ("shared_mlp", "embed")) else ("embed",)
@@ -90,7 +93,9 @@ def initial(shape: DecoderShape, seed: int = 0) -> nnx.State:
     return nnx.state(Decoder(shape, nnx.Rngs(seed)), nnx.Param)
 
 
-def total_loss(state: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, shape: DecoderShape, seams: Seams = Seams()) -> jax.Array:
+def total_loss(
+    state: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, shape: DecoderShape, seams: Seams = Seams()
+) -> jax.Array:
     """Cross-entropy summed over all tokens of all devices, float32.
 
     Args:
@@ -114,21 +119,29 @@ def embedded(table_VD: jax.Array, tokens_BS: jax.Array, seams: Seams) -> jax.Arr
         return seams.embed(lookup(table_VD, tokens_BS, seams))
 
 
-def head_loss(state: nnx.State, table_VD: jax.Array, x_BSD: jax.Array, targets_BS: jax.Array, shape: DecoderShape, seams: Seams) -> jax.Array:
-    """Cross-entropy of what the layers end with, summed over all tokens of all devices, float32; the table is needed where it is tied."""
+def head_loss(
+    state: nnx.State, table_VD: jax.Array, x_BSD: jax.Array, targets_BS: jax.Array, shape: DecoderShape, seams: Seams
+) -> jax.Array:
+    """Cross-entropy of what the layers end with, summed over all tokens of all devices, float32; the table is needed
+    where it is tied."""
     use = partial(_use, shape, seams)
     with scope("norm"):
         x_BSD = rms_norm(x_BSD, use(state["norm"]))
     with scope("head"):
         x_BSD = seams.enter(x_BSD)
-        logits_BSV = jnp.einsum("bsd,vd->bsv", x_BSD, table_VD) if shape.tied else jnp.einsum("bsd,dv->bsv", x_BSD, use(state["head"]))
+        logits_BSV = (
+            jnp.einsum("bsd,vd->bsv", x_BSD, table_VD)
+            if shape.tied
+            else jnp.einsum("bsd,dv->bsv", x_BSD, use(state["head"]))
+        )
         logits_BSV = seams.inside(logits_BSV, ("batch", "length", "vocab"))
     with scope("loss"):
         return seams.total(jnp.sum(cross_entropy(logits_BSV, targets_BS, seams)))
 
 
 def _use(shape: DecoderShape, seams: Seams, weight: nnx.Param) -> jax.Array:
-    """A weight in the dtype of the products, but for a bias, as the seam gives it; what a scan has taken one layer of has no dim "layers"."""
+    """A weight in the dtype of the products, but for a bias, as the seam gives it; what a scan has taken one layer of
+    has no dim "layers"."""
     dims = tuple(dim for dim in weight.dims if dim != "layers")
     dtype = jnp.float32 if dims == ("bias",) else DTYPES[shape.dtype]
     return seams.weight(jax.tree.map(lambda w: w.astype(dtype), weight.get_value()), dims)
@@ -156,7 +169,10 @@ def layers(state: nnx.State, x_BSD: jax.Array, shape: DecoderShape, seams: Seams
 
 
 def _recomputed(layer: Callable, remat: str) -> Callable:
-    named, dots = jax.checkpoint_policies.save_only_these_names, jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    named, dots = (
+        jax.checkpoint_policies.save_only_these_names,
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    )
     policies = {
         "full": named(CHOICE),
         "dots": jax.checkpoint_policies.save_from_both_policies(dots, named(CHOICE)),
@@ -166,7 +182,9 @@ def _recomputed(layer: Callable, remat: str) -> Callable:
     return jax.checkpoint(layer, prevent_cse=False, policy=policies[remat]) if remat in policies else layer
 
 
-def attention(x_BSD: jax.Array, state: nnx.State, rotation_SH: tuple[jax.Array, jax.Array], shape: DecoderShape, seams: Seams) -> jax.Array:
+def attention(
+    x_BSD: jax.Array, state: nnx.State, rotation_SH: tuple[jax.Array, jax.Array], shape: DecoderShape, seams: Seams
+) -> jax.Array:
     """What one layer's attention adds to the residual stream."""
     use = partial(_use, shape, seams)
     with scope("attention"):
@@ -181,11 +199,15 @@ def attention(x_BSD: jax.Array, state: nnx.State, rotation_SH: tuple[jax.Array, 
             k_BTKH = rotated(seams.product("bsd,dkh->bskh", x_BSD, use(state["key"])), *rotation_SH)
             k_BTKH = seams.inside(k_BTKH, ("batch", "length", "kv_heads", "head_dim"))
         with scope("value"):
-            v_BTKH = seams.inside(seams.product("bsd,dkh->bskh", x_BSD, use(state["value"])), ("batch", "length", "kv_heads", "head_dim"))
+            v_BTKH = seams.inside(
+                seams.product("bsd,dkh->bskh", x_BSD, use(state["value"])), ("batch", "length", "kv_heads", "head_dim")
+            )
         with scope("core"):
             attend = partial(seams.attend, mask=shape.mask)
             core = jax.checkpoint(attend, prevent_cse=False) if shape.remat == "selective" else attend
-            y_BSKGH = seams.inside(core(q_BSKGH, k_BTKH, v_BTKH), ("batch", "length", "kv_heads", "queries", "head_dim"))
+            y_BSKGH = seams.inside(
+                core(q_BSKGH, k_BTKH, v_BTKH), ("batch", "length", "kv_heads", "queries", "head_dim")
+            )
         with scope("out"):
             y_BSD = seams.contract("bskgh,kghd->bsd", y_BSKGH, use(state["out"]))
         with scope("leave"):
@@ -205,12 +227,16 @@ def mlp(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams) -
             return checkpoint_name(seams.leave(y_BSD), LEAVES[1])
 
 
-def swiglu(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams, name: str = "", width: str = "mlp") -> jax.Array:
+def swiglu(
+    x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams, name: str = "", width: str = "mlp"
+) -> jax.Array:
     use = partial(_use, shape, seams)
     with scope("gate"):
         gate_BSF = jax.nn.silu(seams.product("bsd,df->bsf", x_BSD, use(state[f"{name}gate"])))
     with scope("up"):
-        hidden_BSF = seams.inside(gate_BSF * seams.product("bsd,df->bsf", x_BSD, use(state[f"{name}up"])), ("batch", "length", width))
+        hidden_BSF = seams.inside(
+            gate_BSF * seams.product("bsd,df->bsf", x_BSD, use(state[f"{name}up"])), ("batch", "length", width)
+        )
     with scope("down"):
         return seams.contract("bsf,fd->bsd", hidden_BSF, use(state[f"{name}down"]))
 
@@ -244,7 +270,8 @@ def rotated(x_BSnH: jax.Array, cos_SH: jax.Array, sin_SH: jax.Array) -> jax.Arra
 
 
 def cross_entropy(logits_BSV: jax.Array, targets_BS: jax.Array, seams: Seams) -> jax.Array:
-    """Of each token, float32 [B, S]; a device may hold a part of the vocabulary (Megatron-LM's parallel cross-entropy)."""
+    """Of each token, float32 [B, S]; a device may hold a part of the vocabulary (Megatron-LM's parallel
+    cross-entropy)."""
     logits_BSV = logits_BSV.astype(jnp.float32)
     V = logits_BSV.shape[-1]
     with scope("largest"):

@@ -1,7 +1,8 @@
-"""Experts on several ranks without slots: each rank sends every copy of its tokens, as many as there are, and nothing is dropped.
+"""Experts on several ranks without slots: each rank sends every copy of its tokens, as many as there are, and nothing
+is dropped.
 
-Inside `jax.shard_map`. Dims: T tokens of one rank, k experts of each, N = T k copies, P ranks, E experts of which a rank has e = E / P, D embed.
-Source: Ch. 18, `A39`; Gale et al. 2022 (MegaBlocks).
+Inside `jax.shard_map`. Dims: T tokens of one rank, k experts of each, N = T k copies, P ranks, E experts of which a
+rank has e = E / P, D embed. Source: Ch. 18, `A39`; Gale et al. 2022 (MegaBlocks).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ Own = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def ragged(x_ND: jax.Array, out: Parts, back: Parts, rows: int, axis: str) -> jax.Array:
-    """The parts that ranks have for this one, each where `back` says, among `rows` rows; zeros elsewhere. Not on CPUs."""
+    """The parts that ranks have for this one, each where `back` says, among `rows` rows; zeros elsewhere. Not on
+    CPUs."""
     # As the rows are, different on all ranks: the counts, which are sorted numbers, do not say so.
     nothing = jnp.zeros_like(x_ND, shape=(rows, x_ND.shape[1]))
     return jax.lax.ragged_all_to_all(x_ND, nothing, out.start, out.size, out.there, back.size, axis_name=axis)
@@ -43,7 +45,9 @@ def padded(x_ND: jax.Array, out: Parts, back: Parts, rows: int, axis: str) -> ja
     """The same by an all-to-all of parts as large as the smaller buffer: no part can be larger."""
     most = min(x_ND.shape[0], rows)
     row_M = jnp.arange(most)
-    x_PMD = x_ND.at[jnp.where(row_M < out.size[:, None], out.start[:, None] + row_M, x_ND.shape[0])].get(mode="fill", fill_value=0)
+    x_PMD = x_ND.at[jnp.where(row_M < out.size[:, None], out.start[:, None] + row_M, x_ND.shape[0])].get(
+        mode="fill", fill_value=0
+    )
     y_PMD = jax.lax.all_to_all(x_PMD, axis, 0, 0, tiled=True)
     place_PM = jnp.where(row_M < back.size[:, None], back.start[:, None] + row_M, rows)
     return jnp.zeros_like(x_ND, shape=(rows, x_ND.shape[1])).at[place_PM].set(y_PMD, mode="drop")
@@ -67,7 +71,13 @@ def _pulled(move: Move, rows: int, axis: str, kept: tuple, g_RD: jax.Array) -> t
 sent.defvjp(_sent, _pulled)
 
 
-def mixture(x_TD: jax.Array, expert_Tk: jax.Array, weight_Tk: jax.Array, experts: int, visit: Callable[[jax.Array, jax.Array], jax.Array]) -> jax.Array:
+def mixture(
+    x_TD: jax.Array,
+    expert_Tk: jax.Array,
+    weight_Tk: jax.Array,
+    experts: int,
+    visit: Callable[[jax.Array, jax.Array], jax.Array],
+) -> jax.Array:
     """[T, D]: the weighted results of each token's k experts.
 
     Args:
@@ -77,7 +87,9 @@ def mixture(x_TD: jax.Array, expert_Tk: jax.Array, weight_Tk: jax.Array, experts
     order_N = jnp.argsort(expert_Tk.reshape(-1), stable=True)
     count_E = jnp.sum(expert_Tk.reshape(-1, 1) == jnp.arange(experts), 0, dtype=jnp.int32)
     z_ND = visit(x_TD[order_N // k], count_E)
-    return jnp.einsum("tk,tkd->td", weight_Tk.astype(z_ND.dtype), jnp.zeros_like(z_ND).at[order_N].set(z_ND).reshape(T, k, -1))
+    return jnp.einsum(
+        "tk,tkd->td", weight_Tk.astype(z_ND.dtype), jnp.zeros_like(z_ND).at[order_N].set(z_ND).reshape(T, k, -1)
+    )
 
 
 def over_ranks(x_ND: jax.Array, count_E: jax.Array, own: Own, axis: str, move: Move) -> jax.Array:
@@ -86,7 +98,8 @@ def over_ranks(x_ND: jax.Array, count_E: jax.Array, own: Own, axis: str, move: M
     Args:
       own: (y_RD, count_e) to z_RD, rows sorted by expert to what this rank's experts make of them.
 
-    Cost: an all-to-all of E + P counts, and two moves: of N rows, and of the N P for which an expert's rank must have room.
+    Cost: an all-to-all of E + P counts, and two moves: of N rows, and of the N P for which an expert's rank must have
+    room.
     """
     N, P = x_ND.shape[0], jax.lax.axis_size(axis)
     out, back, arrived_Pe = agreed(count_E.reshape(P, -1), N, axis)
@@ -95,7 +108,8 @@ def over_ranks(x_ND: jax.Array, count_E: jax.Array, own: Own, axis: str, move: M
 
 
 def agreed(count_Pe: jax.Array, room: int, axis: str) -> tuple[Parts, Parts, jax.Array]:
-    """What goes out, what comes back, and how many rows of each rank arrive for each own expert: `room` rows apart, [P, e]."""
+    """What goes out, what comes back, and how many rows of each rank arrive for each own expert: `room` rows apart, [P,
+    e]."""
     P, e = count_Pe.shape
     size_P = count_Pe.sum(1)
     start_P = jnp.cumsum(size_P) - size_P

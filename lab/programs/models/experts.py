@@ -1,7 +1,8 @@
-"""Experts with slots, as pure functions of one group of tokens: copies of tokens into slots, and results back to tokens.
+"""Experts with slots, as pure functions of one group of tokens: copies of tokens into slots, and results back to
+tokens.
 
-Dims: T tokens of the group, E experts, k of them for each token, C slots of an expert, D embed; N nodes of e experts and M slots. Source: Ch. 18;
-Lepikhin et al. 2020 (GShard), DeepSeek-AI 2024 (arXiv:2412.19437).
+Dims: T tokens of the group, E experts, k of them for each token, C slots of an expert, D embed; N nodes of e experts
+and M slots. Source: Ch. 18; Lepikhin et al. 2020 (GShard), DeepSeek-AI 2024 (arXiv:2412.19437).
 """
 
 from __future__ import annotations
@@ -49,17 +50,22 @@ def weighed(y_ECD: jax.Array, filled: Filled, tokens: int) -> jax.Array:
 
 
 def by_nodes(routes: Routes, experts: int, nodes: int, slots: int) -> tuple[jax.Array, jax.Array]:
-    """Which token is in each slot of a node, once however many experts it visits there, and the weights of that node's experts for it.
+    """Which token is in each slot of a node, once however many experts it visits there, and the weights of that node's
+    experts for it.
 
     Returns:
       token_NM: int32, T where nobody is.
       weight_NMe: float32, 0 for experts that the token does not visit.
     """
     T, _ = routes.expert_Tk.shape
-    weight_TE = jnp.sum(jnp.where(routes.expert_Tk[..., None] == jnp.arange(experts), routes.weight_Tk[..., None], 0), 1)
+    weight_TE = jnp.sum(
+        jnp.where(routes.expert_Tk[..., None] == jnp.arange(experts), routes.weight_Tk[..., None], 0), 1
+    )
     weight_TNe = weight_TE.reshape(T, nodes, -1)
     visits_TN = jnp.any(routes.expert_Tk[..., None] // (experts // nodes) == jnp.arange(nodes), 1)
-    token_NM = _seated(*jnp.indices((T, nodes), jnp.int32), jnp.where(visits_TN, before(visits_TN), slots), nodes, slots, T)
+    token_NM = _seated(
+        *jnp.indices((T, nodes), jnp.int32), jnp.where(visits_TN, before(visits_TN), slots), nodes, slots, T
+    )
     return token_NM, weight_TNe.at[token_NM, jnp.arange(nodes)[:, None]].get(mode="fill", fill_value=0)
 
 

@@ -1,7 +1,8 @@
-"""A decoder's layer of experts: whom a router sends where, in slots or as many as there are, on one device or over the ranks that seams reach.
+"""A decoder's layer of experts: whom a router sends where, in slots or as many as there are, on one device or over the
+ranks that seams reach.
 
-Dims: B batch (sequences), S length, D embed, E experts, F mlp, C slots of an expert, N nodes of e experts and M slots; T = B S tokens, k copies of each,
-R rows of a rank's experts. Source: Ch. 18 and 35.
+Dims: B batch (sequences), S length, D embed, E experts, F mlp, C slots of an expert, N nodes of e experts and M slots;
+T = B S tokens, k copies of each, R rows of a rank's experts. Source: Ch. 18 and 35.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ scope = jax.named_scope
 
 
 def mixture(x_BSD: jax.Array, use: Use, shape: DecoderShape, seams: Seams) -> jax.Array:
-    """What a router's choice of experts makes of each token; each sequence is routed apart, so that no layout changes which tokens are dropped."""
+    """What a router's choice of experts makes of each token; each sequence is routed apart, so that no layout changes
+    which tokens are dropped."""
     with scope("router"):
         logits_BSE = jnp.einsum("bsd,de->bse", x_BSD, use("router"))
         gates_BSE = (routers.sigmoid_gates if shape.router == "sigmoid_bias" else routers.softmax_gates)(logits_BSE)
@@ -35,11 +37,15 @@ def mixture(x_BSD: jax.Array, use: Use, shape: DecoderShape, seams: Seams) -> ja
         return routers.charged(y_BSD, jnp.asarray(loss))
 
 
-def _chosen_by_tokens(x_BSD: jax.Array, gates_BSE: jax.Array, use: Use, shape: DecoderShape, seams: Seams) -> tuple[jax.Array, jax.Array]:
+def _chosen_by_tokens(
+    x_BSD: jax.Array, gates_BSE: jax.Array, use: Use, shape: DecoderShape, seams: Seams
+) -> tuple[jax.Array, jax.Array]:
     with scope("bias"):
         bias_E = use("bias") if shape.biases else 0.0
     with scope("router"):
-        routes = jax.vmap(lambda gates_SE: routers.routes(gates_SE, shape.top_k, bias_E, shape.nodes, shape.node_limit))(gates_BSE)
+        routes = jax.vmap(
+            lambda gates_SE: routers.routes(gates_SE, shape.top_k, bias_E, shape.nodes, shape.node_limit)
+        )(gates_BSE)
     way = _dropless if shape.is_dropless else _over_nodes if shape.nodes > 1 else _in_slots
     y_BSD = way(x_BSD, routes, use, shape, seams)
     with scope("balance"):
@@ -56,7 +62,9 @@ def _imbalance(gates_BSE: jax.Array, bias_E: jax.Array | float, routes: Routes, 
     return loss + jnp.sum(bias_E * jnp.sum(excess_BE, 0))
 
 
-def _chosen_by_experts(x_BSD: jax.Array, gates_BSE: jax.Array, use: Use, shape: DecoderShape, seams: Seams) -> tuple[jax.Array, float]:
+def _chosen_by_experts(
+    x_BSD: jax.Array, gates_BSE: jax.Array, use: Use, shape: DecoderShape, seams: Seams
+) -> tuple[jax.Array, float]:
     """Full slots need no loss of balance."""
     with scope("router"):
         filled = jax.vmap(partial(routers.expert_choice, slots=shape.slots))(gates_BSE)
@@ -69,16 +77,21 @@ def _chosen_by_experts(x_BSD: jax.Array, gates_BSE: jax.Array, use: Use, shape: 
 
 def _in_slots(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, seams: Seams) -> jax.Array:
     with scope("dispatch"):
-        x_BECD = seams.dispatch(jax.vmap(partial(experts.dispatched, experts=shape.experts, slots=shape.slots))(x_BSD, routes))
+        x_BECD = seams.dispatch(
+            jax.vmap(partial(experts.dispatched, experts=shape.experts, slots=shape.slots))(x_BSD, routes)
+        )
     y_BECD = _slots_through(x_BECD, use)
     with scope("combine"):
         return jax.vmap(experts.combined)(seams.combine(y_BECD), routes)
 
 
 def _over_nodes(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, seams: Seams) -> jax.Array:
-    """A token goes to each of its nodes once, and there to its experts; what they make of it is added up before it goes home."""
+    """A token goes to each of its nodes once, and there to its experts; what they make of it is added up before it goes
+    home."""
     with scope("across"):
-        token_BNM, weight_BNMe = jax.vmap(partial(experts.by_nodes, experts=shape.experts, nodes=shape.nodes, slots=shape.node_slots))(routes)
+        token_BNM, weight_BNMe = jax.vmap(
+            partial(experts.by_nodes, experts=shape.experts, nodes=shape.nodes, slots=shape.node_slots)
+        )(routes)
         x_BNMD, weight_BNMe = seams.across(jax.vmap(experts.taken)(x_BSD, token_BNM)), seams.across(weight_BNMe)
     B, N, M, D = x_BNMD.shape
     with scope("dispatch"):
@@ -119,4 +132,6 @@ def _dropless(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, s
     with scope("visit"):
         expert_Tk, weight_Tk = (x.reshape(-1, shape.top_k) for x in (routes.expert_Tk, routes.weight_Tk))
         visit = partial(seams.visit, own=own, how=shape.dispatch)
-        return dropless.mixture(x_BSD.reshape(-1, x_BSD.shape[-1]), expert_Tk, weight_Tk, shape.experts, visit).reshape(x_BSD.shape)
+        return dropless.mixture(x_BSD.reshape(-1, x_BSD.shape[-1]), expert_Tk, weight_Tk, shape.experts, visit).reshape(
+            x_BSD.shape
+        )

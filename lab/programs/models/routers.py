@@ -1,7 +1,8 @@
-"""Routers as pure functions of one group of tokens: whom a token, or an expert, chooses, and what keeps the loads in balance.
+"""Routers as pure functions of one group of tokens: whom a token, or an expert, chooses, and what keeps the loads in
+balance.
 
-Dims: T tokens of the group, E experts, k of them for each token, C slots of an expert, D embed, N nodes. Source: Ch. 18 and 35; Fedus et al. 2021
-(Switch), Zhou et al. 2022 (expert choice), DeepSeek-AI 2024 (arXiv:2412.19437).
+Dims: T tokens of the group, E experts, k of them for each token, C slots of an expert, D embed, N nodes. Source: Ch. 18
+and 35; Fedus et al. 2021 (Switch), Zhou et al. 2022 (expert choice), DeepSeek-AI 2024 (arXiv:2412.19437).
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def sigmoid_gates(logits_TE: jax.Array) -> jax.Array:
 
 
 def noisy_logits(x_TD: jax.Array, gate_DE: jax.Array, noise_DE: jax.Array, key: jax.Array) -> jax.Array:
-    """x W_g + N(0, 1) softplus(x W_noise), so that near choices alternate (Shazeer et al. 2017; `ch18.noisy_topk`); any leading dims."""
+    """x W_g + N(0, 1) softplus(x W_noise), so that near choices alternate (Shazeer et al. 2017; `ch18.noisy_topk`); any
+    leading dims."""
     clean_TE = x_TD @ gate_DE
     return clean_TE + jax.random.normal(key, clean_TE.shape) * jax.nn.softplus(x_TD @ noise_DE)
 
@@ -62,7 +64,9 @@ def routes(gates_TE: jax.Array, k: int, bias_E: jax.Array | float = 0.0, nodes: 
     """Each token to the k experts of its largest gates, on at most `limit` of the nodes; see `chosen` for the bias."""
     open_TE = within_nodes(gates_TE, nodes, limit, k) if limit < nodes else gates_TE
     expert_Tk = chosen(open_TE, k, bias_E)
-    return Routes(expert_Tk, slots(expert_Tk, gates_TE.shape[-1]), weights(jnp.take_along_axis(gates_TE, expert_Tk, -1)))
+    return Routes(
+        expert_Tk, slots(expert_Tk, gates_TE.shape[-1]), weights(jnp.take_along_axis(gates_TE, expert_Tk, -1))
+    )
 
 
 def chosen(gates_TE: jax.Array, k: int, bias_E: jax.Array | float = 0.0) -> jax.Array:
@@ -75,8 +79,10 @@ def chosen(gates_TE: jax.Array, k: int, bias_E: jax.Array | float = 0.0) -> jax.
 
 
 def _largest(x: jax.Array, k: int) -> jax.Array:
-    """Indices of the k largest along the last dim, the largest first; kept for the backward pass, which could choose otherwise by the last bit of a sum."""
-    # A choice has no gradient; what is chosen has. Sorted: for a top_k the CPU's compiler gathers the gates of all ranks.
+    """Indices of the k largest along the last dim, the largest first; kept for the backward pass, which could choose
+    otherwise by the last bit of a sum."""
+    # A choice has no gradient; what is chosen has. Sorted: for a top_k the CPU's compiler gathers the gates of all
+    # ranks.
     return checkpoint_name(jnp.argsort(-jax.lax.stop_gradient(x), axis=-1)[..., :k], CHOICE)
 
 
@@ -97,14 +103,15 @@ def before(is_sent_TE: jax.Array) -> jax.Array:
 
 
 def expert_choice(gates_TE: jax.Array, slots: int) -> Filled:
-    """Each expert takes the tokens of its largest gates: full slots, and no causal order, since a later token can take an earlier one's
-    (Zhou et al. 2022)."""
+    """Each expert takes the tokens of its largest gates: full slots, and no causal order, since a later token can take
+    an earlier one's (Zhou et al. 2022)."""
     token_EC = _largest(gates_TE.T, slots)
     return Filled(token_EC, jnp.take_along_axis(gates_TE.T, token_EC, -1))
 
 
 def within_nodes(gates_TE: jax.Array, nodes: int, limit: int, k: int) -> jax.Array:
-    """Gates of the experts on the `limit` nodes of each token with the largest sums of their k / limit best; elsewhere -inf, which no bias lifts.
+    """Gates of the experts on the `limit` nodes of each token with the largest sums of their k / limit best; elsewhere
+    -inf, which no bias lifts.
 
     Experts lie on nodes in order, E / nodes each. Source: DeepSeek-V3, section 2.1.2; its k / limit is whole.
     """
@@ -115,7 +122,8 @@ def within_nodes(gates_TE: jax.Array, nodes: int, limit: int, k: int) -> jax.Arr
 
 
 def balance_loss(gates_TE: jax.Array, expert_Tk: jax.Array) -> jax.Array:
-    """E sum_i f_i p_i, f shares of assignments and p mean gates, of gates that sum to 1; 1 in balance (`ch18.aux_loss` as corrected).
+    """E sum_i f_i p_i, f shares of assignments and p mean gates, of gates that sum to 1; 1 in balance (`ch18.aux_loss`
+    as corrected).
 
     Of a sequence by itself it needs no other rank's counts (DeepSeek-V3, section 2.1.2).
     """
@@ -139,7 +147,8 @@ def z_loss(logits_TE: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def charged(x: jax.Array, loss: jax.Array) -> jax.Array:
-    """`x` as it is; the backward pass adds the gradient of `loss` to that of whatever is made of `x` (as Megatron-LM's auxiliary losses)."""
+    """`x` as it is; the backward pass adds the gradient of `loss` to that of whatever is made of `x` (as Megatron-LM's
+    auxiliary losses)."""
     return x
 
 
@@ -147,5 +156,6 @@ charged.defvjp(lambda x, loss: (x, loss), lambda loss, g: (g, jnp.ones_like(loss
 
 
 def rebalanced(bias_E: jax.Array, load_E: jax.Array, rate: float) -> jax.Array:
-    """A fixed step up for every expert below the mean load and down for every one above (DeepSeek-V3, section 2.1.2)."""
+    """A fixed step up for every expert below the mean load and down for every one above (DeepSeek-V3, section
+    2.1.2)."""
     return bias_E + rate * jnp.sign(jnp.mean(load_E) - load_E)

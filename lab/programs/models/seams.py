@@ -1,4 +1,5 @@
-"""Where a sharded decoder may communicate. Without strategies every seam leaves its value as it is: the program of one device."""
+"""Where a sharded decoder may communicate. Without strategies every seam leaves its value as it is: the program of one
+device."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def rows(table_VD: jax.Array, row_BS: jax.Array) -> jax.Array:
     return jnp.take(table_VD, row_BS, axis=0, mode="clip")
 
 
-def in_place(x_ND: jax.Array, count_E: jax.Array, own: Callable[[jax.Array, jax.Array], jax.Array], how: str) -> jax.Array:
+def in_place(
+    x_ND: jax.Array, count_E: jax.Array, own: Callable[[jax.Array, jax.Array], jax.Array], how: str
+) -> jax.Array:
     return own(x_ND, count_E)
 
 
@@ -41,8 +44,8 @@ def in_place(x_ND: jax.Array, count_E: jax.Array, own: Callable[[jax.Array, jax.
 class Seams:
     """Each seam takes a value as it was made to what the next step needs.
 
-    `a | b` does at each seam what `a` does, then what `b` does; on axes apart the order does not matter. What stands in `ONCE` does not
-    change a value but makes one: there a second is refused.
+    `a | b` does at each seam what `a` does, then what `b` does; on axes apart the order does not matter. What stands in
+    `ONCE` does not change a value but makes one: there a second is refused.
 
     Attributes:
       weight: (w, dims) as stored, to w for use.
@@ -58,11 +61,13 @@ class Seams:
       scatter: (g, dims) a gradient of a whole copy of a weight, to the sum of this device's part (ZeRO-1).
       renew: (w, dims) this device's part of the new weights, to the whole (ZeRO-1 and 2).
       lookup: (table_VD, row_BS) to x_BSD, of a table that may be split.
-      dispatch: x_BECD, this device's sequences in the slots of all experts, to those of all sequences in the slots of its own experts.
+      dispatch: x_BECD, this device's sequences in the slots of all experts, to those of all sequences in the slots of
+        its own experts.
       combine: the way back.
       across: [B, N, ...] of this device's sequences for all nodes, to that of all sequences for this node.
       home: the way back.
-      visit: (x_ND, count_E, own, how) copies of tokens sorted by expert, to what `own` of (rows, count of each expert) makes of them; `how` as the shape's `dispatch`.
+      visit: (x_ND, count_E, own, how) copies of tokens sorted by expert, to what `own` of (rows, count of each expert)
+        makes of them; `how` as the shape's `dispatch`.
       positions: length of the whole sequence to [S], where in it this device's tokens stand.
       attend: (q_BSKGH, k_BTKH, v_BTKH, mask) to y_BSKGH; this device may hold a part of the sequence.
       product: (equation, x, w) to a product that a block begins with.
@@ -94,10 +99,27 @@ class Seams:
 
     def __or__(self, other: Seams) -> Seams:
         """Raises Unusable where both make the same value, each in its own way."""
-        return Seams(**{seam.name: _then(seam.name, getattr(self, seam.name), getattr(other, seam.name), seam.default) for seam in fields(Seams)})
+        return Seams(
+            **{
+                seam.name: _then(seam.name, getattr(self, seam.name), getattr(other, seam.name), seam.default)
+                for seam in fields(Seams)
+            }
+        )
 
 
-ONCE = ("first", "lookup", "dispatch", "combine", "across", "home", "visit", "positions", "attend", "product", "contract")
+ONCE = (
+    "first",
+    "lookup",
+    "dispatch",
+    "combine",
+    "across",
+    "home",
+    "visit",
+    "positions",
+    "attend",
+    "product",
+    "contract",
+)
 
 
 def _then(name: str, first: Callable, second: Callable, nothing: Callable) -> Callable:
@@ -106,5 +128,8 @@ def _then(name: str, first: Callable, second: Callable, nothing: Callable) -> Ca
     if name in ONCE and first is second:
         return first
     if name in ONCE:
-        raise Unusable(f"two strategies each bring their own '{name}', such as two kinds of attention or of experts over ranks; compose one of them")
+        raise Unusable(
+            f"two strategies each bring their own '{name}', such as two kinds of attention or of experts over ranks; "
+            "compose one of them"
+        )
     return lambda x, *dims: second(first(x, *dims), *dims)

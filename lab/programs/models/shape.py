@@ -19,7 +19,8 @@ REMATS = ("none", "selective", "dots", "names", "full")
 
 
 def indexable(**sizes: int) -> None:
-    """Raises Unusable that names the first of the sizes whose entries int32 cannot number, as JAX's indices and XLA's dims have to."""
+    """Raises Unusable that names the first of the sizes whose entries int32 cannot number, as JAX's indices and XLA's
+    dims have to."""
     for name, size in sizes.items():
         if size >= 2**31:
             raise Unusable(f"{name}={size}: expected less than 2^31, for int32 to number them")
@@ -30,26 +31,33 @@ class DecoderShape:
     """Sizes of a model, of its batch, and what its training step keeps.
 
     Attributes:
-      layers: two or more: of a loop that runs once XLA leaves no loop, and merges the gathers of forward and backward pass.
+      layers: two or more: of a loop that runs once XLA leaves no loop, and merges the gathers of forward and backward
+        pass.
       batch: sequences of one step, over all devices and micro-batches.
       length: tokens of a sequence.
       kv_heads: heads of keys and values; each serves `queries` heads.
       experts: of a layer, each `mlp` wide, in place of its one MLP; 0: a dense decoder.
       top_k: experts that a token visits.
-      capacity_factor: slots of an expert for a sequence's tokens, relative to what balance would need; what finds none is dropped.
+      capacity_factor: slots of an expert for a sequence's tokens, relative to what balance would need; what finds none
+        is dropped.
       shared: experts that every token visits besides.
-      router: "softmax": tokens choose by a softmax over experts; "sigmoid_bias": by sigmoids and a bias that each step moves towards balance (DeepSeek-V3);
-        "expert_choice": each expert takes as many tokens as it has slots. That looks at tokens to come, so a causal model cannot generate with it.
+      router: "softmax": tokens choose by a softmax over experts; "sigmoid_bias": by sigmoids and a bias that each step
+        moves towards balance (DeepSeek-V3); "expert_choice": each expert takes as many tokens as it has slots. That
+        looks at tokens to come, so a causal model cannot generate with it.
       nodes: that experts lie on, in order and equally many on each.
-      node_limit: nodes that a token's experts lie on at most; its copy goes to a node once, in one of the node's own slots.
-      dispatch: "slots": `capacity_factor` sets how many tokens an expert takes; "padded" or "ragged": all that come, sent in buffers for the worst case
-        or, where the backend can, in as many rows as there are.
-      balance: weight of the loss that keeps experts in balance; its gradient is added to that of the loss, itself it is not.
+      node_limit: nodes that a token's experts lie on at most; its copy goes to a node once, in one of the node's own
+        slots.
+      dispatch: "slots": `capacity_factor` sets how many tokens an expert takes; "padded" or "ragged": all that come,
+        sent in buffers for the worst case or, where the backend can, in as many rows as there are.
+      balance: weight of the loss that keeps experts in balance; its gradient is added to that of the loss, itself it is
+        not.
       z: the same of the loss that keeps a router's logits small.
       tied: the head multiplies with the embedding's table.
-      dtype: of activations and of weights in use, as XLA names it: "bf16" or "f32". Master weights and moments are float32.
-      remat: what the backward pass computes again. "none": nothing; "selective": scores and softmax (Korthikanti et al. 2022);
-        "dots": all but products with weights; "names": all but what a block adds to the residual; "full": each layer from its input.
+      dtype: of activations and of weights in use, as XLA names it: "bf16" or "f32". Master weights and moments are
+        float32.
+      remat: what the backward pass computes again. "none": nothing; "selective": scores and softmax (Korthikanti et al.
+        2022); "dots": all but products with weights; "names": all but what a block adds to the residual; "full": each
+        layer from its input.
       accumulation: micro-batches of one step, one after the other.
       causal: a token attends to none after it.
       window: it attends to this many tokens, its own the last; 0 for all.
@@ -84,11 +92,33 @@ class DecoderShape:
     balance: float = 0.01
     z: float = 0.0
 
-    CHOICES: ClassVar[tuple[str, ...]] = tuple("tied remat accumulation causal window top_k shared router nodes node_limit dispatch balance z".split())
+    CHOICES: ClassVar[tuple[str, ...]] = tuple(
+        [
+            "tied",
+            "remat",
+            "accumulation",
+            "causal",
+            "window",
+            "top_k",
+            "shared",
+            "router",
+            "nodes",
+            "node_limit",
+            "dispatch",
+            "balance",
+            "z",
+        ]
+    )
     """What is no size: numbers are checked with the same at small sizes."""
 
     def __post_init__(self) -> None:
-        for name, least in (("layers", 2), *((name, 1) for name in ("batch", "length", "embed", "kv_heads", "queries", "mlp", "vocab", "accumulation"))):
+        for name, least in (
+            ("layers", 2),
+            *(
+                (name, 1)
+                for name in ("batch", "length", "embed", "kv_heads", "queries", "mlp", "vocab", "accumulation")
+            ),
+        ):
             if getattr(self, name) < least:
                 raise Unusable(f"{name}={getattr(self, name)}: expected {least} or more")
         if self.head_dim < 2 or self.head_dim % 2:
@@ -99,11 +129,19 @@ class DecoderShape:
             if getattr(self, name) not in known:
                 raise Unusable(f"{name}={getattr(self, name)}: expected one of {', '.join(known)}")
         if self.batch % self.accumulation:
-            raise Unusable(f"batch={self.batch} does not split into accumulation={self.accumulation} micro-batches; make it a multiple")
+            raise Unusable(
+                f"batch={self.batch} does not split into accumulation={self.accumulation} micro-batches; make it a "
+                "multiple"
+            )
         Mask(self.causal, self.window)
-        if self.experts < 0 or self.experts and not 1 <= self.top_k <= self.experts:
+        if self.experts < 0 or (self.experts and not 1 <= self.top_k <= self.experts):
             raise Unusable(f"top_k={self.top_k} of experts={self.experts}: expected 1 to all of them, or experts=0")
-        if not 0 < self.capacity_factor < inf or self.shared < 0 or not 0 <= self.balance < inf or not 0 <= self.z < inf:
+        if (
+            not 0 < self.capacity_factor < inf
+            or self.shared < 0
+            or not 0 <= self.balance < inf
+            or not 0 <= self.z < inf
+        ):
             found = f"capacity_factor={self.capacity_factor}, shared={self.shared}, balance={self.balance}, z={self.z}"
             raise Unusable(f"{found}: expected more than 0, and 0 or more, all of them finite")
         if self.experts:
@@ -111,20 +149,36 @@ class DecoderShape:
         indexable(**{field.name: size for field in fields(self) if type(size := getattr(self, field.name)) is int})
         if self.experts and self.is_dropless:
             indexable(**{"batch * length * top_k": self.batch * self.length * self.top_k})
-        indexable(**{"batch * length": self.batch * self.length, "kv_heads * queries * head_dim": self.heads * self.head_dim})
+        indexable(
+            **{"batch * length": self.batch * self.length, "kv_heads * queries * head_dim": self.heads * self.head_dim}
+        )
 
     def _check_routing(self) -> None:
         if not 1 <= self.node_limit <= self.nodes or self.experts % self.nodes or self.top_k % self.node_limit:
-            found = f"experts={self.experts} on nodes={self.nodes}, top_k={self.top_k} on node_limit={self.node_limit} of them"
+            found = (
+                f"experts={self.experts} on nodes={self.nodes}, top_k={self.top_k} on node_limit={self.node_limit} "
+                "of them"
+            )
             raise Unusable(f"{found}: expected multiples, and no limit above the nodes")
         if self.capacity_factor > self.experts:
             found = f"capacity_factor={self.capacity_factor:g} of experts={self.experts}"
-            raise Unusable(f"{found}: expected {self.experts} at most, where each has a slot for every copy of every token")
+            raise Unusable(
+                f"{found}: expected {self.experts} at most, where each has a slot for every copy of every token"
+            )
         if self.top_k // self.node_limit > self.experts // self.nodes:
-            raise Unusable(f"top_k={self.top_k} on node_limit={self.node_limit} nodes of {self.experts // self.nodes} experts: expected as many experts there")
+            raise Unusable(
+                f"top_k={self.top_k} on node_limit={self.node_limit} nodes of {self.experts // self.nodes} experts: "
+                "expected as many experts there"
+            )
         if self.router == "expert_choice" and (self.nodes > 1 or self.dispatch != "slots" or self.slots > self.length):
-            found = f"router=expert_choice with nodes={self.nodes}, dispatch={self.dispatch} and {self.slots} slots for {self.length} tokens"
-            raise Unusable(f"{found}: expected nodes=1, dispatch=slots and no more slots than tokens, since experts fill their slots themselves")
+            found = (
+                f"router=expert_choice with nodes={self.nodes}, dispatch={self.dispatch} and {self.slots} slots "
+                f"for {self.length} tokens"
+            )
+            raise Unusable(
+                f"{found}: expected nodes=1, dispatch=slots and no more slots than tokens, since experts fill their "
+                "slots themselves"
+            )
 
     @property
     def heads(self) -> int:
@@ -148,15 +202,32 @@ class DecoderShape:
         """A model of the zoo at its real size, trained on 512 of its sequences a step.
 
         Raises:
-          Unusable: no such model, or one that is no plain decoder (latent attention, biases, dense layers before those with experts).
+          Unusable: no such model, or one that is no plain decoder (latent attention, biases, dense layers before those
+            with experts).
         """
         model = zoo.model(name)
         experts = model.experts
-        if (experts and experts.dense_layers) or model.latent or model.biased or not model.gated or model.learned_positions or model.normed_heads:
-            has = "RMSNorm, grouped queries and SwiGLU, without biases or latent attention, in layers that are all alike"
+        if (
+            (experts and experts.dense_layers)
+            or model.latent
+            or model.biased
+            or not model.gated
+            or model.learned_positions
+            or model.normed_heads
+        ):
+            has = (
+                "RMSNorm, grouped queries and SwiGLU, without biases or latent attention, in layers that are all alike"
+            )
             raise Unusable(f"preset={name}: the decoder has {has}; take llama3-8b or the like")
-        sizes = {size: getattr(model, size) for size in ("layers", "length", "embed", "kv_heads", "head_dim", "mlp", "vocab", "tied")}
-        routed = {"experts": experts.routed, "top_k": experts.per_token, "shared": experts.shared, "mlp": experts.mlp} if experts else {}
+        sizes = {
+            size: getattr(model, size)
+            for size in ("layers", "length", "embed", "kv_heads", "head_dim", "mlp", "vocab", "tied")
+        }
+        routed = (
+            {"experts": experts.routed, "top_k": experts.per_token, "shared": experts.shared, "mlp": experts.mlp}
+            if experts
+            else {}
+        )
         return cls(batch=512, queries=model.heads // model.kv_heads, **sizes | routed)
 
     @property
@@ -192,7 +263,11 @@ class DecoderShape:
     def layer_matrices(self) -> int:
         """Parameters of all layers, without their norms."""
         mlps = self.experts + self.shared if self.experts else 1
-        return self.layers * self.embed * (2 * self.head_dim * (self.heads + self.kv_heads) + 3 * mlps * self.mlp + self.experts)
+        return (
+            self.layers
+            * self.embed
+            * (2 * self.head_dim * (self.heads + self.kv_heads) + 3 * mlps * self.mlp + self.experts)
+        )
 
     @property
     def biases(self) -> int:
@@ -211,5 +286,15 @@ class DecoderShape:
 
     def shrunk(self, **sizes: int | str | bool) -> Self:
         """The same architecture at sizes for a test: two layers, narrow, short, in float32; heads keep their ratio."""
-        small = {"layers": 2, "batch": 16, "length": 32, "embed": 48, "kv_heads": 8, "head_dim": 4, "mlp": 80, "vocab": 96, "dtype": "f32"}
+        small = {
+            "layers": 2,
+            "batch": 16,
+            "length": 32,
+            "embed": 48,
+            "kv_heads": 8,
+            "head_dim": 4,
+            "mlp": 80,
+            "vocab": 96,
+            "dtype": "f32",
+        }
         return replace(self, **small | sizes)

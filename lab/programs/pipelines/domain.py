@@ -1,4 +1,5 @@
-"""Where the formulas for the idle time of split backwards hold (Ch. 16, Ch. 31a); elsewhere a simulation alone tells it."""
+"""Where the formulas for the idle time of split backwards hold (Ch. 16, Ch. 31a); elsewhere a simulation alone tells
+it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ LAGS = {"zb_h1": 1, "zb_h2": 2}
 
 @dataclass(frozen=True)
 class Times:
-    """Of a forward, of a backward to the input and to the weights, and of a forward and a whole backward that overlap."""
+    """Of a forward, of a backward to the input and to the weights, and of a forward and a whole backward that
+    overlap."""
 
     forward: float
     backward: float
@@ -27,12 +29,18 @@ def refusal(schedule: Schedule, times: Times) -> str | None:
     """Why no formula tells what a schedule idles with these times, as an answer's row has it; None where one does."""
     if schedule.stages == 1:
         return None
-    reasons = _of_two_ways(times) if schedule.is_two_way else _of_lag(schedule, times) if schedule.name in LAGS else iter(())
+    reasons = (
+        _of_two_ways(times) if schedule.is_two_way else _of_lag(schedule, times) if schedule.name in LAGS else iter(())
+    )
     return next((f"refused: {reason}" for reason in reasons), None)
 
 
 def _of_lag(schedule: Schedule, times: Times) -> Iterator[str]:
-    P, m, filled = schedule.stages, schedule.micro_batches, int(zero_bubble_in_flight(schedule.stages, LAGS[schedule.name]))
+    P, m, filled = (
+        schedule.stages,
+        schedule.micro_batches,
+        int(zero_bubble_in_flight(schedule.stages, LAGS[schedule.name])),
+    )
     if m < filled:
         yield f"{m} micro-batches never fill {P} stages; expected {filled} or more"
     least = min(times.forward, times.backward) if schedule.name == "zb_h1" else times.forward
@@ -45,6 +53,8 @@ def _of_two_ways(times: Times) -> Iterator[str]:
     if not isclose(times.forward, times.backward):
         yield f"a forward of {times.forward:g} and a backward to the input of {times.backward:g}; expected equal ones"
     if times.weight > times.forward:
-        yield f"a gradient of weights of {times.weight:g} is longer than a forward of {times.forward:g}; expected no more"
+        yield (
+            f"a gradient of weights of {times.weight:g} is longer than a forward of {times.forward:g}; expected no more"
+        )
     if not isclose(times.both, alone := times.forward + times.backward + times.weight):
         yield f"a pair that overlaps in {times.both:g}; expected {alone:g}, the time of both"

@@ -1,17 +1,20 @@
-"""Runs a pipeline's table inside `shard_map`: one loop over ticks, in which each stage does its own job and hands messages on (Ch. 16).
+"""Runs a pipeline's table inside `shard_map`: one loop over ticks, in which each stage does its own job and hands
+messages on (Ch. 16).
 
-What a forward leaves behind is its input alone: going backwards, a stage computes its chunk again (Huang et al. 2019). So the
-stashes hold what the schedule has in flight. All that a tick sends along `pipe` are one message forward and one backward.
+What a forward leaves behind is its input alone: going backwards, a stage computes its chunk again (Huang et al. 2019).
+So the stashes hold what the schedule has in flight. All that a tick sends along `pipe` are one message forward and one
+backward.
 
-A job is a branch of a conditional, so that a stage computes nothing in the bubble. Stages take different branches, but all ranks
-of one stage the same one: a branch may communicate along every axis but `pipe`, as groups of one stage; a permute has all ranks
-for one group. Doing all jobs in all T ticks and keeping one result would need no conditional, and T / m times the products: 22 / 8
-for 1F1B of 8 micro-batches on 4 stages.
+A job is a branch of a conditional, so that a stage computes nothing in the bubble. Stages take different branches, but
+all ranks of one stage the same one: a branch may communicate along every axis but `pipe`, as groups of one stage; a
+permute has all ranks for one group. Doing all jobs in all T ticks and keeping one result would need no conditional, and
+T / m times the products: 22 / 8 for 1F1B of 8 micro-batches on 4 stages.
 
-What is run is what a schedule sends and holds, not always its speed. Neighbours end a tick together, so it lasts as long as its
-longest job: with backwards of 3 forwards, 1F1B of 8 micro-batches on 4 stages takes 58 forwards and not 44 as GPipe and `simulate`
-have it. All stages forward in one tick and backward in the next would take 44 as well, but stage 0 would hold 2 P - 1 micro-batches:
-where every stage works in every tick, P - 1 further ones enter while a gradient comes back. 1F1B is there for its P, so its order stays.
+What is run is what a schedule sends and holds, not always its speed. Neighbours end a tick together, so it lasts as
+long as its longest job: with backwards of 3 forwards, 1F1B of 8 micro-batches on 4 stages takes 58 forwards and not 44
+as GPipe and `simulate` have it. All stages forward in one tick and backward in the next would take 44 as well, but
+stage 0 would hold 2 P - 1 micro-batches: where every stage works in every tick, P - 1 further ones enter while a
+gradient comes back. 1F1B is there for its P, so its order stays.
 """
 
 from __future__ import annotations
@@ -28,14 +31,16 @@ from lab.programs.pipelines.table import NOWHERE, Job, Row, Table
 
 
 class Weights(NamedTuple):
-    """Of one rank: of its chunks, stacked along the first dim of each array; and those that every stage has a copy of."""
+    """Of one rank: of its chunks, stacked along the first dim of each array; and those that every stage has a copy
+    of."""
 
     chunks: Any
     shared: Any
 
 
 class Found(NamedTuple):
-    """Sums over micro-batches, float32: of the loss (on the last stage) and of the weights' gradients; and how often each `Job` was done, int32."""
+    """Sums over micro-batches, float32: of the loss (on the last stage) and of the weights' gradients; and how often
+    each `Job` was done, int32."""
 
     loss: jax.Array
     gradients: Weights
@@ -57,7 +62,8 @@ class Done(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a stage carries from tick to tick: messages that wait and halves of backwards (n of each), messages that just arrived, and sums."""
+    """What a stage carries from tick to tick: messages that wait and halves of backwards (n of each), messages that
+    just arrived, and sums."""
 
     inputs_nBSD: jax.Array
     cotangents_nBSD: jax.Array
@@ -67,11 +73,13 @@ class State(NamedTuple):
 
 
 Chunk = Callable[[Weights, jax.Array, Row], tuple[jax.Array, jax.Array]]
-"""(weights of one chunk, x_BSD, row) to its output and its loss: the first chunk takes tokens for its input, the last has a loss for an output."""
+"""(weights of one chunk, x_BSD, row) to its output and its loss: the first chunk takes tokens for its input, the last
+has a loss for an output."""
 
 
 class Halves(NamedTuple):
-    """A chunk's backward in two. Gradients have the weights that a half does not find left out, and None for all of `shared`.
+    """A chunk's backward in two. Gradients have the weights that a half does not find left out, and None for all of
+    `shared`.
 
     Attributes:
       to_input: (weights, x_BSD, dy_BSD, row) to gradients that are not put off, dx_BSD, and what is kept.
@@ -84,7 +92,9 @@ class Halves(NamedTuple):
     nothing: Any
 
 
-def run(table: Table, chunk: Chunk, weights: Weights, nothing: tuple[jax.Array, jax.Array], halves: Halves | None = None) -> Found:
+def run(
+    table: Table, chunk: Chunk, weights: Weights, nothing: tuple[jax.Array, jax.Array], halves: Halves | None = None
+) -> Found:
     """Loss and gradients of all micro-batches, of this rank's weights and data; nothing is summed over ranks.
 
     Args:
@@ -94,14 +104,18 @@ def run(table: Table, chunk: Chunk, weights: Weights, nothing: tuple[jax.Array, 
     """
     stage, P = jax.lax.axis_index(PIPE), jax.lax.axis_size(PIPE)
     forth, back = _neighbours(P, has_ring=bool(table.rows.chunk.any()))
-    branches = [_counted(job, run) for job, run in jobs(chunk, weights, nothing[0], halves).items() if job in table.jobs]
+    branches = [
+        _counted(job, run) for job, run in jobs(chunk, weights, nothing[0], halves).items() if job in table.jobs
+    ]
 
     def tick(state: State, row: Row) -> tuple[State, None]:
         inputs_nBSD = _stored(state.inputs_nBSD, row.new_input, state.arrived.output_BSD)
         cotangents_nBSD = _stored(state.cotangents_nBSD, row.new_cotangent, state.arrived.cotangent_BSD)
         # One slot goes in and out: of a stash that a branch may write to, XLA would have two.
         so_far = Done(state.found, jax.tree.map(lambda kept_n: kept_n[row.kept], state.kept_n))
-        sent, (found, kept) = jax.lax.switch(row.job, branches, row, inputs_nBSD[row.input], cotangents_nBSD[row.cotangent], so_far)
+        sent, (found, kept) = jax.lax.switch(
+            row.job, branches, row, inputs_nBSD[row.input], cotangents_nBSD[row.cotangent], so_far
+        )
         kept_n = jax.tree.map(lambda kept_n, new: kept_n.at[row.kept].set(new), state.kept_n, kept)
         with jax.named_scope("forth"):
             output_BSD = jax.lax.ppermute(sent.output_BSD, PIPE, forth)
@@ -115,7 +129,8 @@ def run(table: Table, chunk: Chunk, weights: Weights, nothing: tuple[jax.Array, 
 
 
 def _neighbours(P: int, has_ring: bool) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Pairs of sender and receiver, forth and back: with several chunks a stage the last stage is followed by the first."""
+    """Pairs of sender and receiver, forth and back: with several chunks a stage the last stage is followed by the
+    first."""
     forth = [(s, (s + 1) % P) for s in range(P if has_ring else P - 1)]
     return forth, [(receiver, sender) for sender, receiver in forth]
 
@@ -185,7 +200,10 @@ def pulled(function: Callable, dy_BSD: jax.Array, *at: Any) -> tuple[Any, ...]:
 
 def _added(so_far: Done, gradients: Weights, row: Row) -> Done:
     chunks, shared = so_far.found.gradients
-    new = {name: jax.tree.map(lambda total, g: total.at[row.chunk].add(g.astype(total.dtype)), chunks[name], g) for name, g in gradients.chunks.items()}
+    new = {
+        name: jax.tree.map(lambda total, g: total.at[row.chunk].add(g.astype(total.dtype)), chunks[name], g)
+        for name, g in gradients.chunks.items()
+    }
     if gradients.shared is not None:
         shared = jax.tree.map(lambda total, g: total + g.astype(total.dtype), shared, gradients.shared)
     return so_far._replace(found=so_far.found._replace(gradients=Weights(type(chunks)({**chunks, **new}), shared)))

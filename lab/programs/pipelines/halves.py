@@ -1,4 +1,5 @@
-"""A backward in two halves: the one to the input keeps what each product with a layer's matrix met, the one to the weights multiplies it (Ch. 16).
+"""A backward in two halves: the one to the input keeps what each product with a layer's matrix met, the one to the
+weights multiplies it (Ch. 16).
 
 Weights that are no matrices of layers - norms, the table, the head - are not put off. Source: Qi et al. 2023.
 """
@@ -68,7 +69,9 @@ def tapped_seams(seams: Seams) -> Seams:
 
 
 def tapped(layers: nnx.State, taps: dict[str, Kept]) -> nnx.State:
-    return nnx.State({name: w.replace(Tapped(w.get_value(), taps[name])) if name in taps else w for name, w in layers.items()})
+    return nnx.State(
+        {name: w.replace(Tapped(w.get_value(), taps[name])) if name in taps else w for name, w in layers.items()}
+    )
 
 
 def of_taps(gradients: nnx.State) -> dict[str, Kept]:
@@ -92,7 +95,9 @@ def put_off(layers: nnx.State, kept: dict[str, Kept], shape: DecoderShape, seams
         return nnx.State(jax.lax.scan(layer, None, (matrices, kept))[1])
 
 
-def _gradient(name: str, weight: nnx.Variable, kept: dict[str, Kept], shape: DecoderShape, seams: Seams) -> nnx.Variable:
+def _gradient(
+    name: str, weight: nnx.Variable, kept: dict[str, Kept], shape: DecoderShape, seams: Seams
+) -> nnx.Variable:
     """Sums over tokens, and goes back the way on which a stored weight came into use."""
     x, dy = kept[INPUT_OF.get(name, name)].input, kept[name].gradient
     dims = weight.dims[1:]
@@ -120,7 +125,8 @@ def nothing(weights: nnx.State, layers: int, strategy: Strategy, shape: DecoderS
     over = axes.ordered({PIPE, *(axis for _, axis in strategy.inside.rules if axis in axes.names)})
 
     def zeros(size: tuple[int, ...] | None) -> jax.Array | None:
-        return None if size is None else jax.lax.pcast(jnp.zeros((layers, *size), DTYPES[shape.dtype]), over, to="varying")
+        return (
+            None if size is None else jax.lax.pcast(jnp.zeros((layers, *size), DTYPES[shape.dtype]), over, to="varying")
+        )
 
     return {name: Kept(*map(zeros, kept)) for name, kept in sizes(weights, strategy, shape, axes)}
-

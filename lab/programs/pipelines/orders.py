@@ -1,4 +1,5 @@
-"""The schedules of the literature, a generator each (Ch. 16, Ch. 31a); P stages, m micro-batches, v chunks a stage, s the stage."""
+"""The schedules of the literature, a generator each (Ch. 16, Ch. 31a); P stages, m micro-batches, v chunks a stage, s
+the stage."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, repeat
@@ -18,7 +19,8 @@ def gpipe(stages: int, micro_batches: int) -> Schedule:
 
 
 def one_f_one_b(stages: int, micro_batches: int) -> Schedule:
-    """P - s - 1 forwards, then one forward and one backward in turn. Source: PipeDream-Flush, Narayanan et al. 2021; Ch. 16."""
+    """P - s - 1 forwards, then one forward and one backward in turn. Source: PipeDream-Flush, Narayanan et al. 2021;
+    Ch. 16."""
     return _split("1f1b", stages, micro_batches, range(stages - 1, -1, -1), repeat(None, stages))
 
 
@@ -33,7 +35,8 @@ def zb_h2(stages: int, micro_batches: int) -> Schedule:
 
 
 def interleaved(stages: int, micro_batches: int, chunks: int) -> Schedule:
-    """1F1B over chunks: groups of P micro-batches pass chunk after chunk, and 2 (P - s - 1) + (v - 1) P forwards come first.
+    """1F1B over chunks: groups of P micro-batches pass chunk after chunk, and 2 (P - s - 1) + (v - 1) P forwards come
+    first.
 
     Raises:
       Unusable: P does not divide m, or there is one chunk.
@@ -41,7 +44,10 @@ def interleaved(stages: int, micro_batches: int, chunks: int) -> Schedule:
     """
     if chunks < 2 or micro_batches % stages:
         found = f"{micro_batches} micro-batches and {chunks} chunks on {stages} stages"
-        raise Unusable(f"interleaved: {found}; expected a multiple of {stages} micro-batches and 2 chunks or more; change them, or take 1f1b")
+        raise Unusable(
+            f"interleaved: {found}; expected a multiple of {stages} micro-batches and 2 chunks or more; change them, "
+            "or take 1f1b"
+        )
     _check_size("interleaved", stages, micro_batches, chunks)
     groups = [range(first, first + stages) for first in range(0, micro_batches, stages)]
     forwards = [Task(Work.FORWARD, i, chunk) for group in groups for chunk in range(chunks) for i in group]
@@ -51,7 +57,8 @@ def interleaved(stages: int, micro_batches: int, chunks: int) -> Schedule:
 
 
 def dual_pipe(stages: int, micro_batches: int) -> Schedule:
-    """Two pipelines in opposite directions, half of the micro-batches each; a forward of one and a backward of the other overlap.
+    """Two pipelines in opposite directions, half of the micro-batches each; a forward of one and a backward of the
+    other overlap.
 
     Raises:
       Unusable: P or m is odd, or m is below 2 P.
@@ -89,7 +96,10 @@ def _check_size(name: str, stages: int, micro_batches: int, chunks: int = 1) -> 
     """Raises Unusable for a schedule that is too large to be simulated in seconds."""
     if (visits := stages * micro_batches * chunks) > MOST_VISITS:
         found = f"stages={stages}, micro_batches={micro_batches}, chunks={chunks}"
-        raise Unusable(f"{name}: {found}: micro-batches come to stages {visits:,} times; expected {MOST_VISITS:,} at most, to be simulated in seconds")
+        raise Unusable(
+            f"{name}: {found}: micro-batches come to stages {visits:,} times; expected {MOST_VISITS:,} at most, to be "
+            "simulated in seconds"
+        )
 
 
 def _all(work: Work, micro_batches: int) -> tuple[Task, ...]:
@@ -105,7 +115,8 @@ def _split(name: str, stages: int, micro_batches: int, warm_ups: Iterable[int], 
 
 
 def _woven(forwards: Sequence[Task], backwards: Sequence[Task], warm_up: int, lag: int | None = None) -> Iterator[Task]:
-    """`warm_up` forwards; forward and backward in turn; what remains. With a lag, each backward is followed by the weight gradient of `lag` backwards ago."""
+    """`warm_up` forwards; forward and backward in turn; what remains. With a lag, each backward is followed by the
+    weight gradient of `lag` backwards ago."""
     yield from forwards[:warm_up]
     for turn, backward in enumerate(backwards):
         yield from forwards[warm_up + turn : warm_up + turn + 1]
@@ -121,7 +132,8 @@ def _weight(backward: Task) -> Task:
 
 
 def _dual_pipe_order(stages: int, micro_batches: int, stage: int) -> tuple[Task, ...]:
-    """Letters are numbered as they come. 0 is the direction whose start is nearer, 1 the other; b leaves the weight gradient to the next W."""
+    """Letters are numbered as they come. 0 is the direction whose start is nearer, 1 the other; b leaves the weight
+    gradient to the next W."""
     to_end = min(stage, stages - 1 - stage) + 1
     to_middle = stages // 2 - to_end
     tail = [letter + way for letter, way in zip("B" * to_end + "b" * to_end, "10" * to_end, strict=True)]
@@ -147,5 +159,7 @@ def _numbered(letters: Sequence[str], half: int, is_second_half: bool) -> Iterat
         if work == "b":
             put_off.append(task)
         if letter[2:]:
-            task = Task(task.work, task.micro_batch, chunk, Task(Work.BACKWARD, next(counters["B", 1 - chunk]), 1 - chunk))
+            task = Task(
+                task.work, task.micro_batch, chunk, Task(Work.BACKWARD, next(counters["B", 1 - chunk]), 1 - chunk)
+            )
         yield task

@@ -1,7 +1,9 @@
-"""What theory says that a pipelined step sends: two messages a tick, what a stage's jobs send along other axes, and sums once a step (Ch. 16).
+"""What theory says that a pipelined step sends: two messages a tick, what a stage's jobs send along other axes, and
+sums once a step (Ch. 16).
 
-A job's transfers stand in a branch: their executions are the ticks of the loop around it, on which it may run. That is what a
-compiled text can tell; how many of these ticks a stage gives to the job is the schedule's, and is counted where the program runs.
+A job's transfers stand in a branch: their executions are the ticks of the loop around it, on which it may run. That is
+what a compiled text can tell; how many of these ticks a stage gives to the job is the schedule's, and is counted where
+the program runs.
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ def predict(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Ledger:
     """
     refuse(strategy, shape, axes.names)
     table = table_of(shape.order(axes[PIPE]))
-    rows = (*_messages(strategy, shape, axes, table), *_in_jobs(strategy, shape, axes, table), *_once(strategy, shape, axes))
+    rows = (
+        *_messages(strategy, shape, axes, table),
+        *_in_jobs(strategy, shape, axes, table),
+        *_once(strategy, shape, axes),
+    )
     return Ledger(rows, devices=axes.size, mesh=axes.shape)
 
 
@@ -54,7 +60,9 @@ def _messages(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table
     """One forth and one back at the end of each tick, needed or not."""
     n = message_bytes(strategy, shape, axes)
     for scope, phase, shift in (("forth", FORWARD, 1), ("back", BACKWARD, axes[PIPE] - 1)):
-        yield replace(transfer(Kind.COLLECTIVE_PERMUTE, scope, (PIPE,), n, phase, shape.dtype, table.ticks, axes), shift=shift)
+        yield replace(
+            transfer(Kind.COLLECTIVE_PERMUTE, scope, (PIPE,), n, phase, shape.dtype, table.ticks, axes), shift=shift
+        )
 
 
 def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table) -> Iterator[Transfer]:
@@ -62,7 +70,9 @@ def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table)
     # Of two micro-batches: what happens as often as these does for each of them, all else once a step.
     layers = shape.chunk_layers(axes[PIPE])
     if layers < 2:
-        raise Unusable(f"layers={shape.layers} are one a chunk, whose loop XLA leaves out; make it {2 * shape.layers} or more")
+        raise Unusable(
+            f"layers={shape.layers} are one a chunk, whose loop XLA leaves out; make it {2 * shape.layers} or more"
+        )
     two = replace(shape, layers=layers, batch=2 * shape.micro_batch, accumulation=2)
     for each in strategy.predict(two, axes).transfers:
         if each.executions % 2 == 0:
@@ -70,13 +80,15 @@ def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table)
             for job in table.jobs:
                 if _is_done(job, each, strategy, axes):
                     making = replace(each.making, repeats=1)
-                    yield replace(each, scope=f"{job.scope}/{each.scope}", executions=executions, conditional=True, making=making)
+                    yield replace(
+                        each, scope=f"{job.scope}/{each.scope}", executions=executions, conditional=True, making=making
+                    )
 
 
 def _is_done(job: Job, each: Transfer, strategy: Strategy, axes: Axes) -> bool:
     if each.phase == FORWARD:
         # No gradient needs the loss, and of its sums that of the target's logit.
-        return job is Job.FORWARD or job in AGAIN and each.scope != "loss/target"
+        return job is Job.FORWARD or (job in AGAIN and each.scope != "loss/target")
     half = Job.WEIGHT_GRADIENT if _is_put_off(each, strategy, axes) else Job.INPUT_GRADIENT
     return job in (Job.BACKWARD, half)
 
@@ -88,7 +100,9 @@ def _uses(each: Transfer, strategy: Strategy, shape: PipelineShape, axes: Axes) 
 
 def _is_put_off(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
     """It sums the gradient of a layer's matrix."""
-    return each.kind is Kind.REDUCE_SCATTER and each.scope.startswith("layers/") and _moves_weights(each, strategy, axes)
+    return (
+        each.kind is Kind.REDUCE_SCATTER and each.scope.startswith("layers/") and _moves_weights(each, strategy, axes)
+    )
 
 
 def _moves_weights(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
@@ -107,5 +121,10 @@ def _once(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Iterator[Tran
         # Its layers are a stage's own; all else has a copy on each.
         uses = weight.per_pass // axes[PIPE] if weight.in_layers else 1
         if over := strategy.copies(weight.dims) | (set() if weight.in_layers else {PIPE}):
-            yield summed(weight.scope, over, uses * gradient_bytes(elements(weight, strategy.weights, shape, axes), FLOAT32_BYTES), BACKWARD)
+            yield summed(
+                weight.scope,
+                over,
+                uses * gradient_bytes(elements(weight, strategy.weights, shape, axes), FLOAT32_BYTES),
+                BACKWARD,
+            )
     yield summed("clip", {PIPE, *sharding_axes(strategy, shape, axes)}, FLOAT32_BYTES, UPDATE)

@@ -1,8 +1,9 @@
-"""The training step of a decoder whose layers lie along `pipe`, under any schedule; inside a stage a strategy's seams split it further (Ch. 16).
+"""The training step of a decoder whose layers lie along `pipe`, under any schedule; inside a stage a strategy's seams
+split it further (Ch. 16).
 
-All axes are written out. Data parallelism left to the compiler, in a `shard_map` over `pipe` alone, gives one device's gradients too
-(tests/lab/programs/pipelines/test_executor.py). But then no gradient is a rank's own: each is summed over `data` in every tick that may go backward, and not
-once after the last.
+All axes are written out. Data parallelism left to the compiler, in a `shard_map` over `pipe` alone, gives one device's
+gradients too (tests/lab/programs/pipelines/test_executor.py). But then no gradient is a rank's own: each is summed over
+`data` in every tick that may go backward, and not once after the last.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ from lab.programs.strategies.strategy import RESIDUAL, Strategy
 from lab.programs.strategies.update import is_weight, optimizer
 
 STACK = ("chunks", "stage", "layers")
-"""Dims of the stack of all layers: layer l of chunk c on stage s is the model's layer (c P + s) L_c + l, for chunks of L_c layers."""
+"""Dims of the stack of all layers: layer l of chunk c on stage s is the model's layer (c P + s) L_c + l, for chunks of
+L_c layers."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +68,20 @@ class PipelineShape(DecoderShape):
         """Raises Unusable where there is no such schedule, or none that runs."""
         order = one_way(named(self.schedule, stages, self.accumulation, self.chunks))
         if order.chunks != self.chunks:
-            raise Unusable(f"schedule={self.schedule}: a stage of it has {order.chunks} chunks, found chunks={self.chunks}; several run with interleaved alone")
+            raise Unusable(
+                f"schedule={self.schedule}: a stage of it has {order.chunks} chunks, found chunks={self.chunks}; "
+                "several run with interleaved alone"
+            )
         return order
 
     def chunk_layers(self, stages: int) -> int:
         """Raises Unusable where the layers do not split."""
         parts = stages * self.chunks
         if self.layers % parts:
-            raise Unusable(f"layers={self.layers} do not split into {stages} stages of {self.chunks} chunks; make it a multiple of {parts}")
+            raise Unusable(
+                f"layers={self.layers} do not split into {stages} stages of {self.chunks} chunks; make it a multiple "
+                f"of {parts}"
+            )
         return self.layers // parts
 
 
@@ -106,7 +114,9 @@ def initial_state(shape: PipelineShape, stages: int, seed: int = 0) -> TrainStat
 def stacked(shape: PipelineShape, stages: int, state: nnx.State) -> nnx.State:
     """The model's weights, with layers [L, ...] as [chunks, stages, layers of a chunk, ...]."""
     sizes = (shape.chunks, stages, shape.chunk_layers(stages))
-    return _of_layers(state, lambda w: w.replace(w.get_value().reshape(*sizes, *w.shape[1:]), dims=(*STACK, *w.dims[1:])))
+    return _of_layers(
+        state, lambda w: w.replace(w.get_value().reshape(*sizes, *w.shape[1:]), dims=(*STACK, *w.dims[1:]))
+    )
 
 
 def in_sequence(state: nnx.State) -> nnx.State:
@@ -124,8 +134,8 @@ def step(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
     Args:
       strategy: how a stage's work is split further.
     Raises:
-      Unusable: a dim does not split over its axes, the mesh lacks an axis, there is no such schedule, or the strategy keeps weights
-        beside their masters (ZeRO-1 and 2).
+      Unusable: a dim does not split over its axes, the mesh lacks an axis, there is no such schedule, or the strategy
+        keeps weights beside their masters (ZeRO-1 and 2).
     """
     spread = pipeline(strategy, shape, mesh)
     specs = spread.state_specs, Metrics(PartitionSpec(), PartitionSpec())
@@ -134,31 +144,43 @@ def step(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
 
 
 def gradients(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
-    """(weights, tokens_BS, targets_BS) to the mean loss, the gradients and how often each stage did each `Job` ([stages, jobs]), jitted.
+    """(weights, tokens_BS, targets_BS) to the mean loss, the gradients and how often each stage did each `Job`
+    ([stages, jobs]), jitted.
 
     Weights and gradients are whole and as the model has them, for float32 comparisons.
     """
     spread = pipeline(strategy, shape, mesh)
     everywhere, stored = PartitionSpec(), spread.state_specs.master
-    on_ranks = jax.shard_map(find(spread), mesh=mesh, in_specs=(stored, spread.batch, spread.batch), out_specs=(everywhere, stored, PartitionSpec(PIPE)))
+    on_ranks = jax.shard_map(
+        find(spread),
+        mesh=mesh,
+        in_specs=(stored, spread.batch, spread.batch),
+        out_specs=(everywhere, stored, PartitionSpec(PIPE)),
+    )
 
     def run(weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[jax.Array, nnx.State, jax.Array]:
         loss, found, done = on_ranks(stacked(shape, spread.stages, weights), tokens_BS, targets_BS)
         return loss, in_sequence(found), done
 
-    whole = jax.tree.map(lambda w: jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=NamedSharding(mesh, everywhere)), decoder.weights(shape))
+    whole = jax.tree.map(
+        lambda w: jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=NamedSharding(mesh, everywhere)),
+        decoder.weights(shape),
+    )
     return jax.jit(run, out_shardings=NamedSharding(mesh, everywhere)), (whole, *arguments(spread)[1:])
 
 
 def one_job(shape: PipelineShape, mesh: Mesh, job: Job) -> Program:
-    """One job of the only stage of a mesh of one device, ends included, on the first micro-batch; jitted, for what its compiled text says.
+    """One job of the only stage of a mesh of one device, ends included, on the first micro-batch; jitted, for what its
+    compiled text says.
 
     It takes weights, tokens, targets, an input, the gradient of an output and what a half of a backward kept.
     """
     spread = pipeline(Strategy(terms=()), shape, mesh)
     row = Row(*(jnp.int32(0) for _ in Row._fields))
 
-    def run(weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, x_BSD: jax.Array, dy_BSD: jax.Array, kept: Any) -> tuple[Any, Any]:
+    def run(
+        weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, x_BSD: jax.Array, dy_BSD: jax.Array, kept: Any
+    ) -> tuple[Any, Any]:
         own, batches = _parted(weights), split(shape, tokens_BS, targets_BS)
         jobs = executor.jobs(_chunk(spread, *batches), own, _nothing(spread)[0], _halves(spread, *batches))
         return jobs[job](row, x_BSD, dy_BSD, executor.Done(executor.no_sums(own, _nothing(spread)[1]), kept))
@@ -169,7 +191,11 @@ def one_job(shape: PipelineShape, mesh: Mesh, job: Job) -> Program:
     state, *batches = arguments(spread)
     everywhere = PartitionSpec()
     found = jax.eval_shape(jax.shard_map(shapes, mesh=mesh, in_specs=(), out_specs=everywhere, check_vma=False))
-    return jax.jit(jax.shard_map(run, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)), (state.master, *batches, *found)
+    return jax.jit(jax.shard_map(run, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)), (
+        state.master,
+        *batches,
+        *found,
+    )
 
 
 def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
@@ -182,22 +208,35 @@ def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
 
 
 def refuse(strategy: Strategy, shape: PipelineShape, names: tuple[str, ...]) -> None:
-    """Raises Unusable where a pipeline does not run, however its dims split: ZeRO-1 or 2, experts, or a ring over one of the mesh's axes."""
+    """Raises Unusable where a pipeline does not run, however its dims split: ZeRO-1 or 2, experts, or a ring over one
+    of the mesh's axes."""
     if strategy.state is not None:
-        raise Unusable("a pipeline of ZeRO-1 or 2: a stage would keep weights beside their masters; take data parallelism or ZeRO-3")
+        raise Unusable(
+            "a pipeline of ZeRO-1 or 2: a stage would keep weights beside their masters; take data parallelism or "
+            "ZeRO-3"
+        )
     if shape.experts:
-        raise Unusable(f"experts={shape.experts} in a pipeline: only dense layers are known to give one device's gradients; set experts=0")
+        raise Unusable(
+            f"experts={shape.experts} in a pipeline: only dense layers are known to give one device's gradients; set "
+            "experts=0"
+        )
     if ring := strategy.core.axes_of("keys", names):
         found = f"a ring over {', '.join(ring)} in a pipeline"
-        raise Unusable(f"{found}: a permute that other stages do not take part in gives wrong numbers; gather keys, or exchange them for heads")
+        raise Unusable(
+            f"{found}: a permute that other stages do not take part in gives wrong numbers; gather keys, or exchange "
+            "them for heads"
+        )
 
 
 def find(spread: Pipeline) -> Callable[..., tuple[jax.Array, nnx.State, jax.Array]]:
-    """(weights, tokens_BS, targets_BS) of one rank to the mean loss, this rank's part of the gradients, and how often its stage did each `Job`."""
+    """(weights, tokens_BS, targets_BS) of one rank to the mean loss, this rank's part of the gradients, and how often
+    its stage did each `Job`."""
     strategy, shape = spread.strategy, spread.shape
     table = table_of(shape.order(spread.stages))
 
-    def on_rank(weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[jax.Array, nnx.State, jax.Array]:
+    def on_rank(
+        weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array
+    ) -> tuple[jax.Array, nnx.State, jax.Array]:
         # Before the loop over ticks, so that gradients are summed over ranks once, after it.
         own = each(weights, lambda w: as_own(strategy, w.get_value(), w.dims))
         batches = split(shape, tokens_BS, targets_BS)
@@ -217,12 +256,15 @@ def _parted(state: nnx.State) -> Weights:
 
 
 def _joined(weights: Weights) -> nnx.State:
-    layers = jax.tree.map(lambda w: w.replace(w.get_value()[:, None], dims=(*STACK[:2], *w.dims)), weights.chunks, is_leaf=is_weight)
+    layers = jax.tree.map(
+        lambda w: w.replace(w.get_value()[:, None], dims=(*STACK[:2], *w.dims)), weights.chunks, is_leaf=is_weight
+    )
     return nnx.State({**weights.shared, "layers": dict(layers)})
 
 
 def _chunk(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Chunk:
-    """What one chunk does: the first one begins with the embedding, the last one ends with the loss, as a share of the whole batch's mean."""
+    """What one chunk does: the first one begins with the embedding, the last one ends with the loss, as a share of the
+    whole batch's mean."""
     shape, seams, last = spread.shape, spread.strategy.seams, spread.stages - 1
     stage, nothing = jax.lax.axis_index(PIPE), _nothing(spread)
 
@@ -237,14 +279,18 @@ def _chunk(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> e
 
         x_BSD = jax.lax.cond((stage == 0) & (row.chunk == 0), begin, lambda x_BSD: x_BSD, x_BSD)
         x_BSD = decoder.layers(weights.chunks, x_BSD, shape, seams)
-        return jax.lax.cond((stage == last) & (row.chunk == shape.chunks - 1), end, lambda x_BSD: (x_BSD, nothing[1]), x_BSD)
+        return jax.lax.cond(
+            (stage == last) & (row.chunk == shape.chunks - 1), end, lambda x_BSD: (x_BSD, nothing[1]), x_BSD
+        )
 
     return run
 
 
 def _halves(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Halves:
     strategy, shape, nothing = spread.strategy, spread.shape, _nothing_kept(spread)
-    chunk = _chunk(replace(spread, strategy=replace(strategy, seams=halves.tapped_seams(strategy.seams))), tokens_mBS, targets_mBS)
+    chunk = _chunk(
+        replace(spread, strategy=replace(strategy, seams=halves.tapped_seams(strategy.seams))), tokens_mBS, targets_mBS
+    )
 
     def to_input(weights: Weights, x_BSD: jax.Array, dy_BSD: jax.Array, row: Row) -> tuple[Weights, jax.Array, Any]:
         at = Weights(halves.tapped(weights.chunks, nothing), weights.shared)
@@ -260,7 +306,9 @@ def _halves(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> 
 def _nothing_kept(spread: Pipeline) -> Any:
     """Zeros in the shapes and types of what a half of a backward keeps."""
     shape = spread.shape
-    return halves.nothing(decoder.weights(shape)["layers"], shape.chunk_layers(spread.stages), spread.strategy, shape, spread.axes)
+    return halves.nothing(
+        decoder.weights(shape)["layers"], shape.chunk_layers(spread.stages), spread.strategy, shape, spread.axes
+    )
 
 
 def _nothing(spread: Pipeline) -> tuple[jax.Array, jax.Array]:

@@ -1,4 +1,5 @@
-"""A pipeline's schedule as data: for each stage the order of its work. What that order needs, when it runs and what it holds follow (Ch. 16)."""
+"""A pipeline's schedule as data: for each stage the order of its work. What that order needs, when it runs and what it
+holds follow (Ch. 16)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from lab.meshes.errors import Unusable
 
 
 class Work(StrEnum):
-    """BACKWARD gives the gradient of the input, and that of the weights too where no WEIGHT of the same micro-batch and chunk follows."""
+    """BACKWARD gives the gradient of the input, and that of the weights too where no WEIGHT of the same micro-batch and
+    chunk follows."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -57,11 +59,13 @@ class Deadlock(Unusable):
 
 @dataclass(frozen=True)
 class Schedule:
-    """The order of work on every stage. Chunk c of stage s is virtual stage c P + s; a micro-batch passes them all in that order.
+    """The order of work on every stage. Chunk c of stage s is virtual stage c P + s; a micro-batch passes them all in
+    that order.
 
     Attributes:
       orders: [stage][turn].
-      is_two_way: chunk 1 is a second pipeline, from the last stage to the first, for the second half of the micro-batches (DualPipe).
+      is_two_way: chunk 1 is a second pipeline, from the last stage to the first, for the second half of the
+        micro-batches (DualPipe).
     Raises:
       Unusable: a forward or a backward is missing, or any work is there twice or belongs to no micro-batch or chunk.
     """
@@ -75,7 +79,10 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if min(self.stages, self.micro_batches, self.chunks) < 1 or len(self.orders) != self.stages:
-            found = f"{len(self.orders)} orders for {self.stages} stages, {self.micro_batches} micro-batches, {self.chunks} chunks"
+            found = (
+                f"{len(self.orders)} orders for {self.stages} stages, {self.micro_batches} micro-batches, "
+                f"{self.chunks} chunks"
+            )
             raise Unusable(f"{self.name}: {found}; expected one order a stage and at least one of each")
         for stage, order in enumerate(self.orders):
             self._each_once(stage, order)
@@ -84,17 +91,24 @@ class Schedule:
         counts = Counter(part for task in order for part in task.parts)
         through = [Task(work, *way) for work, way in product((Work.FORWARD, Work.BACKWARD), self.ways)]
         may_be = {*through, *(Task(Work.WEIGHT, *way) for way in self.ways)}
-        wrong = [task for task in through if task not in counts] + [task for task, count in counts.items() if count > 1 or task not in may_be]
+        wrong = [task for task in through if task not in counts] + [
+            task for task, count in counts.items() if count > 1 or task not in may_be
+        ]
         if wrong:
             found = ", ".join(f"{counts[task]} times {task}" for task in wrong[:4])
             expected = "each forward and backward once, each weight gradient at most once"
-            raise Unusable(f"{self.name}: stage {stage} does {found}; expected {expected}, of {self.micro_batches} micro-batches and {self.chunks} chunks")
+            raise Unusable(
+                f"{self.name}: stage {stage} does {found}; expected {expected}, of {self.micro_batches} micro-batches "
+                f"and {self.chunks} chunks"
+            )
 
     @property
     def ways(self) -> list[tuple[int, int]]:
         """(micro-batch, chunk) of all that passes a stage."""
         if self.is_two_way:
-            return [(micro_batch, int(2 * micro_batch >= self.micro_batches)) for micro_batch in range(self.micro_batches)]
+            return [
+                (micro_batch, int(2 * micro_batch >= self.micro_batches)) for micro_batch in range(self.micro_batches)
+            ]
         return list(product(range(self.micro_batches), range(self.chunks)))
 
     @property
@@ -129,8 +143,13 @@ def needs(schedule: Schedule, stage: int, task: Task) -> Iterator[tuple[int, Tas
     """(stage, task) of all that has to end before a task of a stage starts."""
     for part in task.parts:
         if part.work is not Work.FORWARD:
-            yield stage, Task(Work.FORWARD if part.work is Work.BACKWARD else Work.BACKWARD, part.micro_batch, part.chunk)
-        if part.work is not Work.WEIGHT and (place := schedule.neighbour(stage, part.chunk, -1 if part.work is Work.FORWARD else 1)):
+            yield (
+                stage,
+                Task(Work.FORWARD if part.work is Work.BACKWARD else Work.BACKWARD, part.micro_batch, part.chunk),
+            )
+        if part.work is not Work.WEIGHT and (
+            place := schedule.neighbour(stage, part.chunk, -1 if part.work is Work.FORWARD else 1)
+        ):
             yield place[0], Task(part.work, part.micro_batch, place[1])
 
 
@@ -139,7 +158,8 @@ Ended = dict[tuple[int, Task], float]
 
 
 def spans(schedule: Schedule, lasts: Lasts, transfer: float = 0) -> tuple[tuple[Span, ...], ...]:
-    """[stage][turn]: every stage does its work in its order, each piece as soon as what it needs has ended and, from another stage, has arrived.
+    """[stage][turn]: every stage does its work in its order, each piece as soon as what it needs has ended and, from
+    another stage, has arrived.
 
     Args:
       lasts: (stage, task) to its duration.
@@ -151,10 +171,17 @@ def spans(schedule: Schedule, lasts: Lasts, transfer: float = 0) -> tuple[tuple[
     ended: Ended = {}
     while any([_advance(schedule, stage, rows[stage], ended, lasts, transfer) for stage in range(schedule.stages)]):
         pass
-    waiting = [(stage, order[len(rows[stage])]) for stage, order in enumerate(schedule.orders) if len(rows[stage]) < len(order)]
+    waiting = [
+        (stage, order[len(rows[stage])]) for stage, order in enumerate(schedule.orders) if len(rows[stage]) < len(order)
+    ]
     if waiting:
-        what = ", ".join(f"stage {stage} waits before {task} for {_first_missing(schedule, stage, task, ended)}" for stage, task in waiting)
-        raise Deadlock(f"{schedule.name} deadlocks: {what}; give these stages an order in which none of them waits for the others")
+        what = ", ".join(
+            f"stage {stage} waits before {task} for {_first_missing(schedule, stage, task, ended)}"
+            for stage, task in waiting
+        )
+        raise Deadlock(
+            f"{schedule.name} deadlocks: {what}; give these stages an order in which none of them waits for the others"
+        )
     return tuple(map(tuple, rows))
 
 
@@ -178,7 +205,8 @@ def _first_missing(schedule: Schedule, stage: int, task: Task, ended: Ended) -> 
 
 
 def ticks(schedule: Schedule) -> tuple[tuple[Task | None, ...], ...]:
-    """[tick][stage]: what each stage does when every task takes one tick, None where it waits; a result can be used a tick later, on any stage.
+    """[tick][stage]: what each stage does when every task takes one tick, None where it waits; a result can be used a
+    tick later, on any stage.
 
     Raises:
       Deadlock: as `spans`.
@@ -188,8 +216,12 @@ def ticks(schedule: Schedule) -> tuple[tuple[Task | None, ...], ...]:
 
 
 def in_flight(schedule: Schedule) -> tuple[int, ...]:
-    """[stage]: the most micro-batches, counted once a chunk, that are forward and not yet backward, or not yet through the weight gradient that is put off."""
-    return tuple(max(accumulate(_held(schedule, stage, part) for task in order for part in task.parts)) for stage, order in enumerate(schedule.orders))
+    """[stage]: the most micro-batches, counted once a chunk, that are forward and not yet backward, or not yet through
+    the weight gradient that is put off."""
+    return tuple(
+        max(accumulate(_held(schedule, stage, part) for task in order for part in task.parts))
+        for stage, order in enumerate(schedule.orders)
+    )
 
 
 def _held(schedule: Schedule, stage: int, task: Task) -> int:

@@ -16,7 +16,8 @@ Seconds = float | Sequence[float] | Sequence[Sequence[float]]
 
 @dataclass(frozen=True)
 class Durations:
-    """How long a stage takes for one chunk of one micro-batch: a number for all, or one a stage, or for each stage one a chunk; in any unit of time.
+    """How long a stage takes for one chunk of one micro-batch: a number for all, or one a stage, or for each stage one
+    a chunk; in any unit of time.
 
     Attributes:
       backward: to the input's gradient.
@@ -76,8 +77,13 @@ def simulate(schedule: Schedule, durations: Durations) -> Timeline:
 
     timeline = Timeline(schedule, spans(schedule, lasts, durations.transfer))
     if not isfinite(timeline.makespan * schedule.stages):
-        found = f"forward={durations.forward}, backward={durations.backward}, weight={durations.weight}, transfer={durations.transfer}"
-        raise Unusable(f"{schedule.name}: {found}: stages work longer than a float can tell; expected times whose step is finite")
+        found = (
+            f"forward={durations.forward}, backward={durations.backward}, weight={durations.weight}, "
+            f"transfer={durations.transfer}"
+        )
+        raise Unusable(
+            f"{schedule.name}: {found}: stages work longer than a float can tell; expected times whose step is finite"
+        )
     return timeline
 
 

@@ -1,4 +1,5 @@
-"""A schedule as constant arrays: what each stage does at each tick, and where in its stash a message waits until it is needed (Ch. 16)."""
+"""A schedule as constant arrays: what each stage does at each tick, and where in its stash a message waits until it is
+needed (Ch. 16)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ NOWHERE = -1
 
 
 class Job(IntEnum):
-    """What a stage can do in a tick. BACKWARD gives the gradients of input and weights at once, the last two give one of them each."""
+    """What a stage can do in a tick. BACKWARD gives the gradients of input and weights at once, the last two give one
+    of them each."""
 
     IDLE = 0
     FORWARD = 1
@@ -37,7 +39,8 @@ class Row(NamedTuple):
       job: a number of `Job`.
       micro_batch, chunk: what it is done on, and with.
       input, cotangent: slots of the two stashes with the chunk's input and with the gradient of its output.
-      new_input, new_cotangent: slots for what the neighbours sent at the end of the last tick; `NOWHERE` where they sent nothing.
+      new_input, new_cotangent: slots for what the neighbours sent at the end of the last tick; `NOWHERE` where they
+        sent nothing.
       kept: slot of the stash for what the first half of a split backward leaves to the second.
     """
 
@@ -52,7 +55,8 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows of all ticks and stages, and how many inputs, gradients of outputs and halves of backwards a stage needs room for."""
+    """Rows of all ticks and stages, and how many inputs, gradients of outputs and halves of backwards a stage needs
+    room for."""
 
     rows: Row
     inputs: int
@@ -75,7 +79,8 @@ class Table(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What a neighbour or the stage itself leaves of one micro-batch and chunk, and the ticks of its arrival and of its last use."""
+    """What a neighbour or the stage itself leaves of one micro-batch and chunk, and the ticks of its arrival and of its
+    last use."""
 
     way: tuple[int, int]
     arrives: int
@@ -94,10 +99,15 @@ def table_of(schedule: Schedule) -> Table:
     """
     turns, stages = ticks(one_way(schedule)), range(schedule.stages)
     when = {(stage, task): tick for tick, turn in enumerate(turns) for stage, task in enumerate(turn)}
-    inputs, cotangents = ([_slots(_messages(schedule, when, stage, work)) for stage in stages] for work in (Work.FORWARD, Work.BACKWARD))
+    inputs, cotangents = (
+        [_slots(_messages(schedule, when, stage, work)) for stage in stages] for work in (Work.FORWARD, Work.BACKWARD)
+    )
     kept = [_slots(_halves(schedule, when, stage)) for stage in stages]
     stashes = [list(of_stage) for of_stage in zip(inputs, cotangents, kept, strict=True)]
-    rows = [[_row(schedule, stage, tick, turn[stage], *stashes[stage]) for stage in stages] for tick, turn in enumerate(turns)]
+    rows = [
+        [_row(schedule, stage, tick, turn[stage], *stashes[stage]) for stage in stages]
+        for tick, turn in enumerate(turns)
+    ]
     fields = np.moveaxis(np.array(rows, np.int32), -1, 0)
     return Table(Row(*fields), _room(inputs, least=1), _room(cotangents, least=1), _room(kept, least=0))
 
@@ -105,7 +115,10 @@ def table_of(schedule: Schedule) -> Table:
 def one_way(schedule: Schedule) -> Schedule:
     """The schedule; raises Unusable where micro-batches go through the stages in both directions."""
     if schedule.is_two_way:
-        raise Unusable(f"{schedule.name}: its micro-batches go both ways through the stages; expected one direction, take 1f1b or zb_h1")
+        raise Unusable(
+            f"{schedule.name}: its micro-batches go both ways through the stages; expected one direction, take 1f1b "
+            "or zb_h1"
+        )
     return schedule
 
 
@@ -113,7 +126,9 @@ def _messages(schedule: Schedule, when: dict[tuple[int, Task], int], stage: int,
     """All inputs that a stage receives from forwards, or all gradients of outputs from backwards."""
     for way in schedule.ways:
         if sender := schedule.neighbour(stage, way[1], -1 if work is Work.FORWARD else 1):
-            yield Message(way, 1 + when[sender[0], Task(work, way[0], sender[1])], when[stage, Task(Work.BACKWARD, *way)])
+            yield Message(
+                way, 1 + when[sender[0], Task(work, way[0], sender[1])], when[stage, Task(Work.BACKWARD, *way)]
+            )
 
 
 def _halves(schedule: Schedule, when: dict[tuple[int, Task], int], stage: int) -> Iterator[Message]:
@@ -143,7 +158,8 @@ def _row(schedule: Schedule, stage: int, tick: int, task: Task | None, *stashes:
     new = [next((slot for message, slot in slots.items() if message.arrives == tick), NOWHERE) for slots in stashes[:2]]
     if task is None:
         return Row(Job.IDLE, 0, 0, 0, 0, *new, 0)
-    # The first chunk of all receives no input, the last one no gradient of its output: they read some slot, and use nothing of it.
+    # The first chunk of all receives no input, the last one no gradient of its output: they read some slot, and use
+    # nothing of it.
     way = task.micro_batch, task.chunk
     *read, kept = (next((slot for message, slot in slots.items() if message.way == way), 0) for slots in stashes)
     return Row(_job(schedule, stage, task), *way, *read, *new, kept)

@@ -1,5 +1,6 @@
-"""Context parallelism (Ch. 17): all but attention treats tokens apart, so each rank may have a share of every sequence, and softmax over
-keys is a sum that merges. What a rank's queries need of other ranks' keys goes round a ring, is gathered, or is exchanged for heads."""
+"""Context parallelism (Ch. 17): all but attention treats tokens apart, so each rank may have a share of every sequence,
+and softmax over keys is a sum that merges. What a rank's queries need of other ranks' keys goes round a ring, is
+gathered, or is exchanged for heads."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def terms_of_tokens(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tupl
 
 
 def ring_terms(order: Order, strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
-    """Keys and values go round in every pass; their float32 gradients with them in the last, and home in the dtype of the products."""
+    """Keys and values go round in every pass; their float32 gradients with them in the last, and home in the dtype of
+    the products."""
     ranks = axes[CONTEXT]
     order.piece_size(shape.length, ranks)
     check(shape.mask, order)
@@ -74,11 +76,16 @@ def gathered_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple
     n = activation_bytes(tokens, _kv_heads(strategy, shape, axes) * shape.head_dim, shape.bytes_per_element)
     again = [(Kind.ALL_GATHER, BACKWARD)] if _runs_again(shape) else []
     passes = (Kind.ALL_GATHER, FORWARD), *again, (Kind.REDUCE_SCATTER, BACKWARD)
-    return tuple(_in_core(kind, scope, n, phase, shape.dtype, 1, shape, axes) for scope in ("keys", "values") for kind, phase in passes)
+    return tuple(
+        _in_core(kind, scope, n, phase, shape.dtype, 1, shape, axes)
+        for scope in ("keys", "values")
+        for kind, phase in passes
+    )
 
 
 def ulysses_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
-    """Exchanges tokens for heads of queries, keys and values, and the outputs back; the same again the other way round in the backward pass."""
+    """Exchanges tokens for heads of queries, keys and values, and the outputs back; the same again the other way round
+    in the backward pass."""
     kv_heads = _kv_heads(strategy, shape, axes)
     check_heads(kv_heads, shape.queries, axes[CONTEXT])
     kv_copies = kv_heads * kv_head_copies(kv_heads, axes[CONTEXT])
@@ -90,7 +97,12 @@ def ulysses_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[
         for phase, times in ((FORWARD, 1), (BACKWARD, 1 + again)):
             yield _in_core(Kind.ALL_TO_ALL, scope, n, phase, shape.dtype, times, shape, axes)
 
-    heads = {"queries": kv_heads * shape.queries, "keys": kv_copies, "values": kv_copies, "outputs": kv_heads * shape.queries}
+    heads = {
+        "queries": kv_heads * shape.queries,
+        "keys": kv_copies,
+        "values": kv_copies,
+        "outputs": kv_heads * shape.queries,
+    }
     return tuple(t for scope, size in heads.items() for t in exchanged(scope, size))
 
 
@@ -104,9 +116,20 @@ def _runs_again(shape: DecoderShape) -> bool:
     return shape.remat != "none"
 
 
-def _in_core(kind: Kind, scope: str, n: int, phase: str, dtype: str, times: int, shape: DecoderShape, axes: Axes) -> Transfer:
+def _in_core(
+    kind: Kind, scope: str, n: int, phase: str, dtype: str, times: int, shape: DecoderShape, axes: Axes
+) -> Transfer:
     """So many times in each layer and micro-batch."""
-    return transfer(kind, f"layers/attention/core/{scope}", (CONTEXT,), n, phase, dtype, times * shape.layers * shape.accumulation, axes)
+    return transfer(
+        kind,
+        f"layers/attention/core/{scope}",
+        (CONTEXT,),
+        n,
+        phase,
+        dtype,
+        times * shape.layers * shape.accumulation,
+        axes,
+    )
 
 
 def _over_context(attend: Callable[..., jax.Array], core: Layout, terms: Terms, order: Order = CONTIGUOUS) -> Strategy:
@@ -114,7 +137,15 @@ def _over_context(attend: Callable[..., jax.Array], core: Layout, terms: Terms, 
         return order.positions(length, jax.lax.axis_index(CONTEXT), jax.lax.axis_size(CONTEXT))
 
     seams = Seams(positions=positions, attend=partial(attend, axis=CONTEXT))
-    return Strategy(inside=LAYOUT, core=core, pieces=order.pieces, residual=LAYOUT, copies=copies, seams=seams, terms=(terms_of_tokens, terms))
+    return Strategy(
+        inside=LAYOUT,
+        core=core,
+        pieces=order.pieces,
+        residual=LAYOUT,
+        copies=copies,
+        seams=seams,
+        terms=(terms_of_tokens, terms),
+    )
 
 
 def _ring(order: Order) -> Strategy:

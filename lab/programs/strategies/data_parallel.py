@@ -1,4 +1,5 @@
-"""Data parallelism (Ch. 14): a gradient is a sum over examples, and sums are associative, so each rank may sum its own share first."""
+"""Data parallelism (Ch. 14): a gradient is a sum over examples, and sums are associative, so each rank may sum its own
+share first."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Expert parallelism (Ch. 18): a token needs few experts, and what an expert does to a token depends on no other, so tokens travel to
-the ranks that hold their experts and back. Every rank has tokens of its own as well, so that all other weights are copies."""
+"""Expert parallelism (Ch. 18): a token needs few experts, and what an expert does to a token depends on no other, so
+tokens travel to the ranks that hold their experts and back. Every rank has tokens of its own as well, so that all other
+weights are copies."""
 
 from __future__ import annotations
 
@@ -39,18 +40,37 @@ def copies(dims: Dims) -> frozenset[str]:
 def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Moves tokens there and back, forward and backward, and sums the gradients of copies, loss and squares."""
     phases = FORWARD, BACKWARD
-    slots = (moved(scope, phase, slot_bytes(strategy, shape, axes), shape, axes) for phase in phases for scope in ("dispatch", "combine"))
+    slots = (
+        moved(scope, phase, slot_bytes(strategy, shape, axes), shape, axes)
+        for phase in phases
+        for scope in ("dispatch", "combine")
+    )
     rows = (row for phase in phases for row in visits(phase, strategy, shape, axes))
     return (*(rows if shape.is_dropless else slots), *sums(strategy, shape, axes))
 
 
 def sums(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
-    return *sums_of_copies(strategy, shape, axes, EXPERT), sum_of_loss(strategy, shape, axes), norm_of_gradients(strategy, shape, axes)
+    return (
+        *sums_of_copies(strategy, shape, axes, EXPERT),
+        sum_of_loss(strategy, shape, axes),
+        norm_of_gradients(strategy, shape, axes),
+    )
 
 
-def moved(scope: str, phase: str, payload: int, shape: DecoderShape, axes: Axes, over: str = EXPERT, dtype: str | None = None) -> Transfer:
+def moved(
+    scope: str, phase: str, payload: int, shape: DecoderShape, axes: Axes, over: str = EXPERT, dtype: str | None = None
+) -> Transfer:
     """A recomputed layer sends both ways again, since the gates' gradients need what the experts gave."""
-    return transfer(Kind.ALL_TO_ALL, f"layers/mlp/{scope}", (over,), payload, phase, dtype or shape.dtype, passes(phase, shape) * shape.layers * shape.accumulation, axes)
+    return transfer(
+        Kind.ALL_TO_ALL,
+        f"layers/mlp/{scope}",
+        (over,),
+        payload,
+        phase,
+        dtype or shape.dtype,
+        passes(phase, shape) * shape.layers * shape.accumulation,
+        axes,
+    )
 
 
 def passes(phase: str, shape: DecoderShape) -> int:
@@ -58,7 +78,8 @@ def passes(phase: str, shape: DecoderShape) -> int:
 
 
 def slot_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
-    """All slots for the tokens of one device, taken or not: C_f k T D e, the slots of an expert and sequence rounded up."""
+    """All slots for the tokens of one device, taken or not: C_f k T D e, the slots of an expert and sequence rounded
+    up."""
     slots = int(capacity(shape.length, shape.experts, shape.top_k, shape.capacity_factor))
     return sequences(strategy, shape, axes) * shape.experts * slots * shape.embed * shape.bytes_per_element
 
@@ -69,14 +90,22 @@ def sequences(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
 
 
 def visits(phase: str, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Iterator[Transfer]:
-    """Without slots: counts where tokens are sent, then rows there and back. A rank has k T of them, and room for those of all P; padded, it sends as many
-    as it has room for."""
-    copies = int(buffer_bytes(tokens_on_device(strategy, shape, axes), shape.embed, shape.bytes_per_element, shape.top_k))
-    ranks, scope, kind = axes[EXPERT], "layers/mlp/visit", Kind.RAGGED_ALL_TO_ALL if shape.dispatch == "ragged" else Kind.ALL_TO_ALL
+    """Without slots: counts where tokens are sent, then rows there and back. A rank has k T of them, and room for those
+    of all P; padded, it sends as many as it has room for."""
+    copies = int(
+        buffer_bytes(tokens_on_device(strategy, shape, axes), shape.embed, shape.bytes_per_element, shape.top_k)
+    )
+    ranks, scope, kind = (
+        axes[EXPERT],
+        "layers/mlp/visit",
+        Kind.RAGGED_ALL_TO_ALL if shape.dispatch == "ragged" else Kind.ALL_TO_ALL,
+    )
     counted = passes(phase, shape) - (phase == BACKWARD)
     if counted:
         counts = COUNT_BYTES * (shape.experts + ranks)
-        yield transfer(Kind.ALL_TO_ALL, scope, (EXPERT,), counts, phase, "s32", counted * shape.layers * shape.accumulation, axes)
+        yield transfer(
+            Kind.ALL_TO_ALL, scope, (EXPERT,), counts, phase, "s32", counted * shape.layers * shape.accumulation, axes
+        )
     payloads = copies if shape.dispatch == "ragged" else ranks * copies, ranks * copies
     for payload in set(payloads):
         executions = payloads.count(payload) * passes(phase, shape) * shape.layers * shape.accumulation

@@ -1,4 +1,5 @@
-"""FSDP x tensor parallelism (Ch. 24): the two act on axes apart, so their layouts, collectives and costs just add up."""
+"""FSDP x tensor parallelism (Ch. 24): the two act on axes apart, so their layouts, collectives and costs just add
+up."""
 
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL

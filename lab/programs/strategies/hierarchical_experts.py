@@ -1,7 +1,9 @@
-"""Expert parallelism over two levels of links (Ch. 18): a transposition over N x G ranks is one inside each group of G, then one across.
+"""Expert parallelism over two levels of links (Ch. 18): a transposition over N x G ranks is one inside each group of G,
+then one across.
 
-Experts and tokens are split over both axes. A token first moves to the rank of its own group that stands where its expert's rank stands
-in its group, then across: as many bytes cross as in one all-to-all over all ranks, in messages G times as large.
+Experts and tokens are split over both axes. A token first moves to the rank of its own group that stands where its
+expert's rank stands in its group, then across: as many bytes cross as in one all-to-all over all ranks, in messages G
+times as large.
 """
 
 from __future__ import annotations
@@ -33,7 +35,12 @@ def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer
     """Every buffer moves twice, once over each axis."""
     check_dispatch(shape)
     payload = slot_bytes(strategy, shape, axes)
-    exchanges = (moved(scope, phase, payload, shape, axes, axis) for phase in (FORWARD, BACKWARD) for scope in ("dispatch", "combine") for axis in LEVELS)
+    exchanges = (
+        moved(scope, phase, payload, shape, axes, axis)
+        for phase in (FORWARD, BACKWARD)
+        for scope in ("dispatch", "combine")
+        for axis in LEVELS
+    )
     return *exchanges, *sums(strategy, shape, axes)
 
 
@@ -44,7 +51,10 @@ def check_dispatch(shape: DecoderShape) -> None:
 
 
 def refused(*_: object, how: str, own: Own | None = None) -> jax.Array:
-    raise Unusable(f"dispatch={how} over two levels of links: as many rows as there are go over one; use expert parallelism beside data, or dispatch=slots")
+    raise Unusable(
+        f"dispatch={how} over two levels of links: as many rows as there are go over one; use expert parallelism "
+        "beside data, or dispatch=slots"
+    )
 
 
 def dispatched(x_BECD: jax.Array) -> jax.Array:

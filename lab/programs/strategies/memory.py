@@ -15,10 +15,13 @@ COUNT_BYTES, TOKEN_BYTES = 4, 4
 
 
 def static_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
-    """Arguments of a step on one device: 12 bytes a parameter of its part (float32 and Adam's moments), the copy that products use
-    where there is one, AdamW's count of steps, and two int32 for each of its tokens. Source: Ch. 19, `ch19.model_state`."""
+    """Arguments of a step on one device: 12 bytes a parameter of its part (float32 and Adam's moments), the copy that
+    products use where there is one, AdamW's count of steps, and two int32 for each of its tokens. Source: Ch. 19,
+    `ch19.model_state`."""
     state = model_state_bytes(parameters_on_device(strategy.master, shape, axes), weight_bytes=0, gradient_bytes=0)
-    copy = 0 if strategy.state is None else shape.bytes_per_element * parameters_on_device(strategy.weights, shape, axes)
+    copy = (
+        0 if strategy.state is None else shape.bytes_per_element * parameters_on_device(strategy.weights, shape, axes)
+    )
     tokens = prod(strategy.inside.local_shape(("batch", "length"), (shape.batch, shape.length), axes))
     return int(state) + copy + COUNT_BYTES + 2 * TOKEN_BYTES * tokens
 

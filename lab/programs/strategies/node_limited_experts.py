@@ -1,8 +1,9 @@
-"""Experts on few nodes of a token's own choice (Ch. 35): a copy of a token crosses between nodes once for each node that it visits, not once
-for each expert there, and is spread over the node's ranks where it arrives; so is what comes back, added up before it crosses.
+"""Experts on few nodes of a token's own choice (Ch. 35): a copy of a token crosses between nodes once for each node
+that it visits, not once for each expert there, and is spread over the node's ranks where it arrives; so is what comes
+back, added up before it crosses.
 
-Nodes lie along `data`, and the ranks of a node along `expert`; experts are split over both. Source: DeepSeek-AI 2024 (arXiv:2412.19437),
-sections 2.1.2 and 3.2.2.
+Nodes lie along `data`, and the ranks of a node along `expert`; experts are split over both. Source: DeepSeek-AI 2024
+(arXiv:2412.19437), sections 2.1.2 and 3.2.2.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ WEIGHT_BYTES = 4
 def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Tokens and the weights of their experts across, tokens inside; and back."""
     check_dispatch(shape)
-    inside = (moved(scope, phase, slot_bytes(strategy, shape, axes), shape, axes) for phase in (FORWARD, BACKWARD) for scope in ("dispatch", "combine"))
+    inside = (
+        moved(scope, phase, slot_bytes(strategy, shape, axes), shape, axes)
+        for phase in (FORWARD, BACKWARD)
+        for scope in ("dispatch", "combine")
+    )
     crossing = (row for phase in (FORWARD, BACKWARD) for row in crossings(phase, strategy, shape, axes))
     return *inside, *crossing, *sums(strategy, shape, axes)
 
@@ -52,7 +57,9 @@ def crossings(phase: str, strategy: Strategy, shape: DecoderShape, axes: Axes) -
     yield moved("across", phase, tokens, shape, axes, DATA)
     yield moved("across", phase, weights, shape, axes, DATA, dtype="f32")
     # Weighed before it goes home, so that no gradient needs what has come home.
-    yield transfer(Kind.ALL_TO_ALL, "layers/mlp/home", (DATA,), tokens, phase, shape.dtype, shape.layers * shape.accumulation, axes)
+    yield transfer(
+        Kind.ALL_TO_ALL, "layers/mlp/home", (DATA,), tokens, phase, shape.dtype, shape.layers * shape.accumulation, axes
+    )
 
 
 NODE_LIMITED_EXPERTS = replace(

@@ -1,4 +1,5 @@
-"""What theory puts on one device at the moment when it holds most: the arguments, what layers keep for the backward pass, gradients, one layer at work."""
+"""What theory puts on one device at the moment when it holds most: the arguments, what layers keep for the backward
+pass, gradients, one layer at work."""
 
 from __future__ import annotations
 
@@ -34,12 +35,15 @@ TILE = 512
 Terms = dict[str, int]
 
 
-def peak_terms(strategy: Strategy, style: str, shape: DecoderShape, axes: Axes, memory_bytes: int | None = None) -> Terms:
+def peak_terms(
+    strategy: Strategy, style: str, shape: DecoderShape, axes: Axes, memory_bytes: int | None = None
+) -> Terms:
     """Bytes of one device at the fullest moment of a step, by what they are; their sum is the peak.
 
-    Copies into other layouts are those that XLA's GPU compiler makes of whole stacks; what else it keeps beside these terms is left out, and so is what its
-    schedule moves (G11). Of a step that has no room in a chip of `memory_bytes`, where that is given, it makes again what it would else keep: probabilities,
-    and the zeros that gradients begin with (G10).
+    Copies into other layouts are those that XLA's GPU compiler makes of whole stacks; what else it keeps beside these
+    terms is left out, and so is what its schedule moves (G11). Of a step that has no room in a chip of `memory_bytes`,
+    where that is given, it makes again what it would else keep: probabilities, and the zeros that gradients begin with
+    (G10).
     Source: Ch. 19, `ch19.total`, with the activations of `lab.book.activations`.
     """
     static = {"arguments": static_bytes(strategy, shape, axes)}
@@ -75,13 +79,21 @@ class Device:
 
     @property
     def moments(self) -> tuple[Terms, ...]:
-        """A layer's scores, the head, both ends of the backward pass of the layers, what follows it, and the update; a step is fullest at one of them."""
+        """A layer's scores, the head, both ends of the backward pass of the layers, what follows it, and the update; a
+        step is fullest at one of them."""
         saved = {"activations kept": self.shape.layers * self.saved, "weights kept as used": self.kept_weights}
         kept = saved | self.ends_waiting
         zeros = {} if self.is_cramped else self.gradients
-        # The layer that is peeled off the backward loop begins before the copy, and what it gives is scattered after the loop.
-        copied = {"scores in a second layout": self.second_layout} | zeros | (self.layer_at_work if self.is_peeled else {})
-        peeled = {"one layer's gradients before they are scattered": self._in_products(self.matrices)} | self.head_later if self.is_peeled else {}
+        # The layer that is peeled off the backward loop begins before the copy, and what it gives is scattered after
+        # the loop.
+        copied = (
+            {"scores in a second layout": self.second_layout} | zeros | (self.layer_at_work if self.is_peeled else {})
+        )
+        peeled = (
+            {"one layer's gradients before they are scattered": self._in_products(self.matrices)} | self.head_later
+            if self.is_peeled
+            else {}
+        )
         return (
             saved | self.going_forward,
             saved | self.at_head,
@@ -93,21 +105,30 @@ class Device:
 
     @property
     def ends_waiting(self) -> Terms:
-        """Of head and embedding, through the backward pass of the layers: what the head's gradient is made of, or the gradient where that is
-        smaller; and the zeros that the embedding's begins with, which wait for nothing."""
+        """Of head and embedding, through the backward pass of the layers: what the head's gradient is made of, or the
+        gradient where that is smaller; and the zeros that the embedding's begins with, which wait for nothing."""
         zeros = {"embedding's gradient, still zero": 0 if self.is_cramped else self._in_products(self.ends[:1])}
         early = self._in_products(self.ends[-1:])
         if self.is_declared_zero3:
             return {"gradient of the head": early} | zeros
-        # Where the stream is split, the scatter of what the head hands back is begun first, and its gradient left for later.
+        # Where the stream is split, the scatter of what the head hands back is begun first, and its gradient left for
+        # later.
         if not self.is_split_between_blocks and early < sum(self.head_later.values()):
             return {"gradient of the head": early}
-        return self.head_later if self.is_peeled or self.is_split_between_blocks or self.strategy.state else self.head_later | zeros
+        return (
+            self.head_later
+            if self.is_peeled or self.is_split_between_blocks or self.strategy.state
+            else self.head_later | zeros
+        )
 
     @property
     def at_head(self) -> Terms:
-        """When the stream's gradient is made, of the head as it is used; where the head's is made before, what the layers' loop begins with waits, too."""
-        early = {"gradient of the head": self._in_products(self.ends[-1:]), "weights as gathers or experts read them": self.relaid}
+        """When the stream's gradient is made, of the head as it is used; where the head's is made before, what the
+        layers' loop begins with waits, too."""
+        early = {
+            "gradient of the head": self._in_products(self.ends[-1:]),
+            "weights as gathers or experts read them": self.relaid,
+        }
         waiting = early | ({} if self.is_cramped else self.gradients) if self.is_declared_zero3 else self.ends_waiting
         return waiting | {"logits": self.logits, "head as used": self.used(self.ends[-1:])}
 
@@ -118,8 +139,14 @@ class Device:
 
     @property
     def is_declared_zero3(self) -> bool:
-        """XLA's GPU compiler makes the head's gradient at once where nothing but a scatter over all devices follows it, and scatters it last."""
-        return self.is_gathered and self.style == "declared" and not self.strategy.copies(self.ends[-1].dims) and not self.is_vocab_split
+        """XLA's GPU compiler makes the head's gradient at once where nothing but a scatter over all devices follows it,
+        and scatters it last."""
+        return (
+            self.is_gathered
+            and self.style == "declared"
+            and not self.strategy.copies(self.ends[-1].dims)
+            and not self.is_vocab_split
+        )
 
     @property
     def is_vocab_split(self) -> bool:
@@ -127,7 +154,8 @@ class Device:
 
     @cached_property
     def tensors(self) -> Terms:
-        """Of one layer, as the book names them; the stream between blocks may be split further, and keys and values are those that queries meet."""
+        """Of one layer, as the book names them; the stream between blocks may be split further, and keys and values are
+        those that queries meet."""
         inside, between = map(self._tensors, (self.strategy.inside, self.strategy.residual))
         return inside | {name: between[name] for name in STREAM} | dict.fromkeys(("k", "v"), self.keys_met)
 
@@ -154,15 +182,26 @@ class Device:
     def _tensors(self, layout: Layout) -> Terms:
         shape = self.shape
         kv_heads, mlp = (self._local(self.strategy.inside, dim) for dim in ("kv_heads", "mlp"))
-        dense = llama_tensors(self._tokens(layout), self.keys, shape.embed, kv_heads * shape.queries, kv_heads, shape.head_dim, mlp, shape.bytes_per_element)
+        dense = llama_tensors(
+            self._tokens(layout),
+            self.keys,
+            shape.embed,
+            kv_heads * shape.queries,
+            kv_heads,
+            shape.head_dim,
+            mlp,
+            shape.bytes_per_element,
+        )
         return dense | self._in_slots(dense) if shape.experts else dense
 
     def _in_slots(self, dense: Terms) -> Terms:
-        """What experts have in place of the MLP's tensors: as many, of slots, or of room for all tokens of all ranks; beside a router's tokens what is
-        sent to them and comes back."""
+        """What experts have in place of the MLP's tensors: as many, of slots, or of room for all tokens of all ranks;
+        beside a router's tokens what is sent to them and comes back."""
         shape, tokens = self.shape, self._tokens(self.strategy.inside)
         ranks = shape.experts // self._local(self.strategy.weights, "experts")
-        rows = tokens * shape.top_k * ranks if shape.is_dropless else tokens // shape.length * shape.experts * shape.slots
+        rows = (
+            tokens * shape.top_k * ranks if shape.is_dropless else tokens // shape.length * shape.experts * shape.slots
+        )
         size = rows * shape.bytes_per_element
         return dict.fromkeys(SWIGLU, size * shape.mlp) | {"mlp_in": dense["mlp_in"] + 2 * size * shape.embed}
 
@@ -200,7 +239,10 @@ class Device:
         return self._in_products(some) if self.strategy.state is None else 0
 
     def _in_products(self, some: Iterable[Weight]) -> int:
-        return sum(self.shape.bytes_per_element * elements(weight, self.strategy.inside, self.shape, self.axes) for weight in some)
+        return sum(
+            self.shape.bytes_per_element * elements(weight, self.strategy.inside, self.shape, self.axes)
+            for weight in some
+        )
 
     @property
     def is_gathered(self) -> bool:
@@ -219,12 +261,18 @@ class Device:
 
     @property
     def is_scattered_in_layers(self) -> bool:
-        """Gradients are, to parts that weights have not, from a whole that waits: ZeRO-2, and declared ZeRO-1 where micro-batches are added up."""
-        return self.is_anchored or self.style == "declared" and self.strategy.state is not None and self.shape.accumulation > 1
+        """Gradients are, to parts that weights have not, from a whole that waits: ZeRO-2, and declared ZeRO-1 where
+        micro-batches are added up."""
+        return self.is_anchored or (
+            self.style == "declared" and self.strategy.state is not None and self.shape.accumulation > 1
+        )
 
     def _splits(self, layout: Layout, other: Layout) -> bool:
         """Of a layer's matrices, further than the other does."""
-        return any(elements(w, layout, self.shape, self.axes) < elements(w, other, self.shape, self.axes) for w in self.matrices)
+        return any(
+            elements(w, layout, self.shape, self.axes) < elements(w, other, self.shape, self.axes)
+            for w in self.matrices
+        )
 
     @property
     def is_split_between_blocks(self) -> bool:
@@ -237,19 +285,22 @@ class Device:
 
     @property
     def kept_weights(self) -> int:
-        """Without recomputation the backward pass uses the copies of the forward pass; a weight that is held to a layout is one, too."""
+        """Without recomputation the backward pass uses the copies of the forward pass; a weight that is held to a
+        layout is one, too."""
         kept = self.used(self.matrices) if self.style == "explicit" else self._in_products(self.matrices)
         return 0 if self.is_recomputed else self.shape.layers * kept
 
     @property
     def held(self) -> Layout:
-        """Of a gradient once its layer is done; declared, those of ZeRO-1 are scattered as they come, too (X7), and typed where nothing is added up."""
-        is_scattered_at_once = self.style == "declared" or self.style == "typed" and self.shape.accumulation == 1
+        """Of a gradient once its layer is done; declared, those of ZeRO-1 are scattered as they come, too (X7), and
+        typed where nothing is added up."""
+        is_scattered_at_once = self.style == "declared" or (self.style == "typed" and self.shape.accumulation == 1)
         return self.strategy.master if self.is_anchored or is_scattered_at_once else self.strategy.weights
 
     @property
     def added(self) -> int:
-        """Sums over micro-batches; declared, the embedding's are scattered last: else tokens and cotangents would be gathered instead (X2)."""
+        """Sums over micro-batches; declared, the embedding's are scattered last: else tokens and cotangents would be
+        gathered instead (X2)."""
         late = self.ends[:1] if self.style == "declared" else []
         others = [weight for weight in weights(self.shape) if weight not in late]
         return 4 * (self._count(late, self.strategy.weights) + self._count(others, self.held))
@@ -263,18 +314,23 @@ class Device:
         """Of all layers: those of float32 weights, and sums over micro-batches, are float32."""
         is_float32 = self.strategy.state is None or self.is_anchored
         layers = self.gradient_of(self.matrices) * (4 // self.shape.bytes_per_element if is_float32 else 1)
-        return {"gradients of the layers": layers, "gradients added up over micro-batches": self.added if self.shape.accumulation > 1 else 0}
+        return {
+            "gradients of the layers": layers,
+            "gradients added up over micro-batches": self.added if self.shape.accumulation > 1 else 0,
+        }
 
     @property
     def renewal(self) -> Terms:
-        """Where weights in use are a copy: the whole of one stack, gathered, and new states in the layout of gathers, their split dim first."""
+        """Where weights in use are a copy: the whole of one stack, gathered, and new states in the layout of gathers,
+        their split dim first."""
         if self.strategy.state is None:
             return {}
         parts = [w for w in (*self.matrices, *self.ends) if self.strategy.splits_further(w.dims)]
         moved = [w for w in parts if not self.strategy.splits_further(w.dims[-1:])]
         state = model_state_bytes(self._count(moved, self.strategy.master), weight_bytes=0, gradient_bytes=0)
         return {
-            "new weights of one stack, whole": self.shape.bytes_per_element * max((self._count([w], self.strategy.weights) for w in parts), default=0),
+            "new weights of one stack, whole": self.shape.bytes_per_element
+            * max((self._count([w], self.strategy.weights) for w in parts), default=0),
             "new masters and moments in another layout": int(state) if moved else 0,
         }
 
@@ -284,7 +340,11 @@ class Device:
 
     @property
     def logits(self) -> int:
-        return self._tokens(self.strategy.inside) * self._local(self.strategy.inside, "vocab") * self.shape.bytes_per_element
+        return (
+            self._tokens(self.strategy.inside)
+            * self._local(self.strategy.inside, "vocab")
+            * self.shape.bytes_per_element
+        )
 
     @property
     def second_layout(self) -> int:
@@ -293,8 +353,8 @@ class Device:
 
     @property
     def relaid(self) -> int:
-        """XLA's GPU compiler copies two stacks of float32 masters for both loops: for gathers, so that their split dim comes first; for experts, whose
-        products are batched, so that what these sum over comes last."""
+        """XLA's GPU compiler copies two stacks of float32 masters for both loops: for gathers, so that their split dim
+        comes first; for experts, whose products are batched, so that what these sum over comes last."""
         ends = ("gate", "query") if self.is_gathered else ("gate", "up") if self.shape.experts else ()
         some = [weight for weight in self.matrices if ends and weight.scope.endswith(ends)]
         return 4 * self._count(some, self.strategy.weights)
@@ -308,9 +368,13 @@ class Device:
     def layer_at_work(self) -> Terms:
         """The layer that is gone through backwards, at its fullest."""
         return fullest(self.at_work) | {
-            "the next layer's, gathered ahead": self.used(self.matrices) if self.is_peeled and self.is_recomputed else 0,
+            "the next layer's, gathered ahead": self.used(self.matrices)
+            if self.is_peeled and self.is_recomputed
+            else 0,
             "weights as gathers or experts read them": self.relaid if self.is_recomputed else 0,
-            "one layer's gradients before they are scattered": self._in_products(self.matrices) if self.is_scattered_in_layers else 0,
+            "one layer's gradients before they are scattered": self._in_products(self.matrices)
+            if self.is_scattered_in_layers
+            else 0,
         }
 
     @property
@@ -323,24 +387,36 @@ class Device:
 
     @property
     def in_mlp(self) -> Terms:
-        """When its MLP's gradients are made: what attention will need, the MLP's tensors and the gradients of two, and streams with theirs."""
+        """When its MLP's gradients are made: what attention will need, the MLP's tensors and the gradients of two, and
+        streams with theirs."""
         streams = self._sum(("attention_in", "mlp_in")) + 3 * self.stream + 2 * self.tensors["input"]
-        return {"one layer's tensors": self._sum(("q", "k", "v", "softmax", "attended")) + 4 * self.tensors["hidden"] + streams} | self.used_but("down")
+        return {
+            "one layer's tensors": self._sum(("q", "k", "v", "softmax", "attended"))
+            + 4 * self.tensors["hidden"]
+            + streams
+        } | self.used_but("down")
 
     @property
     def in_attention(self) -> Terms:
-        """When its attention's are, where scores are largest: what it keeps, the gradients of scores, and the MLP's tensors until its weights' are made."""
+        """When its attention's are, where scores are largest: what it keeps, the gradients of scores, and the MLP's
+        tensors until its weights' are made."""
         if self.is_recomputed:
             inner = self._sum(ATTENTION) + 4 * self.tensors["hidden"]
             return self.scores_and_gradients | {"one layer's tensors": inner} | self.used_but("down", "up", "gate")
         # Of stacks that are kept, a layer that is peeled off the loop has slices of its own.
         slices = {"one layer's tensors": self.saved if self.is_peeled else 0}
-        return fullest([slices, self.scores_and_gradients if self.remat == "selective" else {"one layer's tensors": self._sum(SQUARE)}])
+        return fullest(
+            [
+                slices,
+                self.scores_and_gradients if self.remat == "selective" else {"one layer's tensors": self._sum(SQUARE)},
+            ]
+        )
 
     @property
     def scores_and_gradients(self) -> Terms:
-        """Of a layer whose attention is computed again. Through a softmax goes back what needs its scores, their gradients and those of the
-        probabilities; these themselves wait until the gradients of values are made of them."""
+        """Of a layer whose attention is computed again. Through a softmax goes back what needs its scores, their
+        gradients and those of the probabilities; these themselves wait until the gradients of values are made of
+        them."""
         scores, probabilities = (self.tensors[name] for name in SQUARE)
         return {
             "one layer's scores and their gradients": 2 * scores + probabilities,
@@ -349,9 +425,12 @@ class Device:
 
     @property
     def keeps_probabilities(self) -> bool:
-        """Where a whole layer is computed again its attention comes first, since its MLP needs what that adds. XLA's GPU compiler makes the gradients of values
-        at once where no transfer is to be hidden; declared, it makes the probabilities once more, and so it does where a step has no room."""
-        return self.shape.remat == "full" and self.style == "explicit" and self.is_moved_in_layers and not self.is_cramped
+        """Where a whole layer is computed again its attention comes first, since its MLP needs what that adds. XLA's
+        GPU compiler makes the gradients of values at once where no transfer is to be hidden; declared, it makes the
+        probabilities once more, and so it does where a step has no room."""
+        return (
+            self.shape.remat == "full" and self.style == "explicit" and self.is_moved_in_layers and not self.is_cramped
+        )
 
     @property
     def is_moved_in_layers(self) -> bool:
@@ -360,7 +439,8 @@ class Device:
 
     @property
     def going_forward(self) -> Terms:
-        """A layer's attention: scores and probabilities, and what is made before the loop: the mask of a byte a score, and in float32 what hides a score."""
+        """A layer's attention: scores and probabilities, and what is made before the loop: the mask of a byte a score,
+        and in float32 what hides a score."""
         if self.is_tiled:
             return {}
         scores, probabilities = (self.tensors[name] for name in SQUARE)
@@ -372,33 +452,54 @@ class Device:
 
     @property
     def in_gathers(self) -> Terms:
-        """When gradients of queries, keys and values are, of a stream that is split between blocks: both blocks' inputs, unless they are kept, and
-        gradients of what both gave are gathered; queries, keys and values each have a gradient of the whole, and their sum."""
-        inner = self._sum(("q", "k", "v", "attended")) + 4 * self.tensors["hidden"] + 4 * self.tensors["input"] if self.is_recomputed else 0
-        return {"gathered streams and their gradients": (8 if self.is_recomputed else 6) * self.stream, "one layer's tensors": inner} | self.used_but("down")
+        """When gradients of queries, keys and values are, of a stream that is split between blocks: both blocks'
+        inputs, unless they are kept, and gradients of what both gave are gathered; queries, keys and values each have a
+        gradient of the whole, and their sum."""
+        inner = (
+            self._sum(("q", "k", "v", "attended")) + 4 * self.tensors["hidden"] + 4 * self.tensors["input"]
+            if self.is_recomputed
+            else 0
+        )
+        return {
+            "gathered streams and their gradients": (8 if self.is_recomputed else 6) * self.stream,
+            "one layer's tensors": inner,
+        } | self.used_but("down")
 
     @property
     def in_tiles(self) -> Terms:
-        """When attention's are, tile by tile. Scores and their gradients are float32 and, for products, rounded. Queries, and what comes back to them, stand
-        in the layouts of products: of a tile, and of a block."""
+        """When attention's are, tile by tile. Scores and their gradients are float32 and, for products, rounded.
+        Queries, and what comes back to them, stand in the layouts of products: of a tile, and of a block."""
         q, keys, float32 = self.tensors["q"], self.keys_met, 4 // self.shape.bytes_per_element
         around = self.is_ring
         return {
-            "scores of a tile and their gradients": (2 * self.tensors["softmax"] + 3 * self.tensors["probabilities"]) // self.strategy.pieces,
+            "scores of a tile and their gradients": (2 * self.tensors["softmax"] + 3 * self.tensors["probabilities"])
+            // self.strategy.pieces,
             "queries and outputs in layouts of products": (7 if around else 6) * q,
             "queries' gradients in float32": (2 if around else 1) * q * float32,
             "keys and values": 4 * keys,
             "keys' and values' gradients in float32": (6 if around else 2) * keys * float32,
-            "streams, and the MLP's tensors until their weights' gradients are made": 4 * self.stream + (4 if around else 1) * self.tensors["hidden"],
+            "streams, and the MLP's tensors until their weights' gradients are made": 4 * self.stream
+            + (4 if around else 1) * self.tensors["hidden"],
         } | self.used_but("down")
 
     def used_but(self, *done: str) -> Terms:
         """Weights that are made for this layer again, without those whose products are done."""
-        return {"one layer's weights as used": self.used(w for w in self.matrices if not w.scope.endswith(done)) if self.is_recomputed else 0}
+        return {
+            "one layer's weights as used": self.used(w for w in self.matrices if not w.scope.endswith(done))
+            if self.is_recomputed
+            else 0
+        }
 
     @property
     def keys_met(self) -> int:
         """Of one block, for the heads that this rank has then."""
-        tokens = prod(self.strategy.meeting.local_shape(("batch", "keys"), (self.shape.micro_batch, self.shape.length), self.axes))
-        heads, ranks = self._local(self.strategy.inside, "kv_heads"), prod(self.axes[axis] for axis in self.strategy.core.axes_of("kv_heads", self.axes.names))
-        return tokens * heads * kv_head_copies(heads, ranks) // ranks * self.shape.head_dim * self.shape.bytes_per_element
+        tokens = prod(
+            self.strategy.meeting.local_shape(("batch", "keys"), (self.shape.micro_batch, self.shape.length), self.axes)
+        )
+        heads, ranks = (
+            self._local(self.strategy.inside, "kv_heads"),
+            prod(self.axes[axis] for axis in self.strategy.core.axes_of("kv_heads", self.axes.names)),
+        )
+        return (
+            tokens * heads * kv_head_copies(heads, ranks) // ranks * self.shape.head_dim * self.shape.bytes_per_element
+        )

@@ -1,7 +1,8 @@
-"""The training step of a decoder under a strategy: declared (the compiler inserts the collectives), typed (it does, where the types of
-arrays say so) or explicit (they are written out).
+"""The training step of a decoder under a strategy: declared (the compiler inserts the collectives), typed (it does,
+where the types of arrays say so) or explicit (they are written out).
 
-A step takes the state, tokens_BS and targets_BS, and gives the new state with the mean loss and the norm of the gradients.
+A step takes the state, tokens_BS and targets_BS, and gives the new state with the mean loss and the norm of the
+gradients.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class TrainState(NamedTuple):
-    """What a step begins with: float32 master weights, their moments, and under ZeRO-1 and 2 the weights that products use."""
+    """What a step begins with: float32 master weights, their moments, and under ZeRO-1 and 2 the weights that products
+    use."""
 
     master: nnx.State
     moments: Any
@@ -117,7 +119,8 @@ def in_use(master: nnx.State, shape: DecoderShape) -> nnx.State:
 
 
 def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Spread:
-    """Raises Unusable where a dim does not split over its axes, or the mesh lacks an axis; or where tokens cannot be sent as the shape says."""
+    """Raises Unusable where a dim does not split over its axes, or the mesh lacks an axis; or where tokens cannot be
+    sent as the shape says."""
     spread = Spread(strategy, shape, typed(mesh) if style == "typed" else mesh)
     strategy.check(shape, spread.axes)
     _check_dispatch(shape, style, mesh)
@@ -127,19 +130,33 @@ def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh)
 
 def _check_dispatch(shape: DecoderShape, style: str, mesh: Mesh) -> None:
     if shape.is_dropless and style != "explicit":
-        found = f"dispatch={shape.dispatch} in the {style} style: compilers lay out no array of as many rows as there are"
+        found = (
+            f"dispatch={shape.dispatch} in the {style} style: compilers lay out no array of as many rows as there are"
+        )
         raise Unusable(f"{found}; set dispatch=slots, or --style explicit")
     if shape.dispatch == "ragged" and mesh.devices.flat[0].platform == "cpu":
-        raise Unusable("dispatch=ragged on CPUs, which have no ragged all-to-all; compile for a GPU or TPU, or set dispatch=padded")
+        raise Unusable(
+            "dispatch=ragged on CPUs, which have no ragged all-to-all; compile for a GPU or TPU, or set dispatch=padded"
+        )
 
 
 def _check_order(spread: Spread, style: str) -> None:
-    """A dim that is split over several axes has consecutive parts along the last: without it, all others' parts lie elsewhere, and permutes have to bring them."""
-    batch, experts = ([axis for axis in spread.strategy.inside.axes_of(dim, spread.axes.names) if spread.axes[axis] > 1] for dim in ("batch", "experts"))
+    """A dim that is split over several axes has consecutive parts along the last: without it, all others' parts lie
+    elsewhere, and permutes have to bring them."""
+    batch, experts = (
+        [axis for axis in spread.strategy.inside.axes_of(dim, spread.axes.names) if spread.axes[axis] > 1]
+        for dim in ("batch", "experts")
+    )
     if style != "explicit" and experts and experts != batch[-len(experts) :]:
         last = [axis for axis in batch if axis not in experts] + experts
-        found = f"mesh {spread.axes} with experts along {', '.join(experts)} in the {style} style: taken from a batch that {batch[-1]} splits further, tokens are permuted first"
-        raise Unusable(f"{found}; put {', '.join(experts)} last, as in {','.join(f'{axis}={spread.axes[axis]}' for axis in last)}, or --style explicit")
+        found = (
+            f"mesh {spread.axes} with experts along {', '.join(experts)} in the {style} style: taken from a batch "
+            f"that {batch[-1]} splits further, tokens are permuted first"
+        )
+        raise Unusable(
+            f"{found}; put {', '.join(experts)} last, as in "
+            f"{','.join(f'{axis}={spread.axes[axis]}' for axis in last)}, or --style explicit"
+        )
 
 
 def step(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Program:
@@ -153,16 +170,21 @@ def step(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Pro
     spread = spread_over(strategy, style, shape, mesh)
     one_step = explicit_step(spread, explicit_gradients(spread)) if style == "explicit" else declared_step(spread)
     specs = (spread.state_specs, Metrics(PartitionSpec(), PartitionSpec()))
-    return jax.jit(_within(spread, one_step), donate_argnums=0, out_shardings=spread.shardings(specs)), arguments(spread)
+    return jax.jit(_within(spread, one_step), donate_argnums=0, out_shardings=spread.shardings(specs)), arguments(
+        spread
+    )
 
 
 def gradients(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Program:
-    """The mean loss and the gradients of a step, jitted, with the arguments of `step`; float32 comparisons begin here."""
+    """The mean loss and the gradients of a step, jitted, with the arguments of `step`; float32 comparisons begin
+    here."""
     spread = spread_over(strategy, style, shape, mesh)
     find = {"declared": declared_gradients, "typed": declared_gradients, "explicit": explicit_gradients}[style](spread)
     specs = (PartitionSpec(), spread.state_specs.master)
     if style == "explicit":
-        find = jax.shard_map(find, mesh=spread.mesh, in_specs=(spread.state_specs, spread.batch, spread.batch), out_specs=specs)
+        find = jax.shard_map(
+            find, mesh=spread.mesh, in_specs=(spread.state_specs, spread.batch, spread.batch), out_specs=specs
+        )
     return jax.jit(_within(spread, find), out_shardings=spread.shardings(specs)), arguments(spread)
 
 
@@ -180,18 +202,24 @@ def _within(spread: Spread, function: Callable[..., Any]) -> Callable[..., Any]:
 def arguments(spread: Spread) -> tuple[Any, ...]:
     """State, tokens and targets, as shapes with shardings."""
     shardings = spread.shardings(spread.state_specs)
-    state = jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), spread.state, shardings)
+    state = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), spread.state, shardings
+    )
     sizes = (spread.shape.batch, spread.shape.length)
     tokens_BS = jax.ShapeDtypeStruct(sizes, jnp.int32, sharding=NamedSharding(spread.mesh, spread.batch))
     return state, tokens_BS, tokens_BS
 
 
-def mean_loss(state: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, shape: DecoderShape, seams: Seams = Seams()) -> jax.Array:
+def mean_loss(
+    state: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, shape: DecoderShape, seams: Seams = Seams()
+) -> jax.Array:
     """Over all tokens of the whole batch."""
     return decoder.total_loss(state, tokens_BS, targets_BS, shape, seams) / float(shape.batch * shape.length)
 
 
-def summed(find: Callable[[jax.Array, jax.Array], Found], nothing: Found, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> Found:
+def summed(
+    find: Callable[[jax.Array, jax.Array], Found], nothing: Found, tokens_mBS: jax.Array, targets_mBS: jax.Array
+) -> Found:
     """Loss and gradients added up over micro-batches, in float32."""
 
     def add(found: Found, batch: tuple[jax.Array, jax.Array]) -> tuple[Found, None]:
@@ -204,7 +232,9 @@ def explicit_gradients(spread: Spread) -> Callable[..., Found]:
     """(state, tokens_BS, targets_BS) of one device to the mean loss and this device's part of the gradients."""
     strategy, shape = spread.strategy, spread.shape
     total = sum_over(strategy.token_axes(spread.axes))
-    in_backward = replace(strategy.seams, total=total, weight=lambda w, dims: strategy.seams.weight(as_own(strategy, w, dims), dims))
+    in_backward = replace(
+        strategy.seams, total=total, weight=lambda w, dims: strategy.seams.weight(as_own(strategy, w, dims), dims)
+    )
 
     def find(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
         if state.weights is None and shape.accumulation == 1:
@@ -228,10 +258,14 @@ def as_own(strategy: Strategy, w: jax.Array, dims: Dims) -> jax.Array:
 def _of_own_tokens(spread: Spread, state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
     """Loss and gradients of this rank's tokens: copies are its own before any loop, so that none is summed inside."""
     strategy, shape = spread.strategy, spread.shape
-    own = each(state.master if state.weights is None else state.weights, lambda w: as_own(strategy, w.get_value(), w.dims))
+    own = each(
+        state.master if state.weights is None else state.weights, lambda w: as_own(strategy, w.get_value(), w.dims)
+    )
     variables = own
     if strategy.is_anchored:
-        variables = jax.tree.map(lambda m, w: m if strategy.splits_further(w.dims) else w, state.master, own, is_leaf=is_weight)
+        variables = jax.tree.map(
+            lambda m, w: m if strategy.splits_further(w.dims) else w, state.master, own, is_leaf=is_weight
+        )
 
     def loss_of(variables: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> jax.Array:
         weights = _pairs(strategy, own, variables) if strategy.is_anchored else variables
@@ -241,11 +275,20 @@ def _of_own_tokens(spread: Spread, state: TrainState, tokens_BS: jax.Array, targ
     if shape.accumulation == 1:
         return find(tokens_BS, targets_BS)
     nothing = jnp.zeros(()), jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), variables)
-    return summed(find, (jax.lax.pcast(nothing[0], strategy.token_axes(spread.axes), to="varying"), nothing[1]), *split(shape, tokens_BS, targets_BS))
+    return summed(
+        find,
+        (jax.lax.pcast(nothing[0], strategy.token_axes(spread.axes), to="varying"), nothing[1]),
+        *split(shape, tokens_BS, targets_BS),
+    )
 
 
 def _pairs(strategy: Strategy, own: nnx.State, masters: nnx.State) -> nnx.State:
-    return jax.tree.map(lambda w, m: w.replace(Pair(w.get_value(), m.get_value())) if strategy.splits_further(w.dims) else m, own, masters, is_leaf=is_weight)
+    return jax.tree.map(
+        lambda w, m: w.replace(Pair(w.get_value(), m.get_value())) if strategy.splits_further(w.dims) else m,
+        own,
+        masters,
+        is_leaf=is_weight,
+    )
 
 
 def split(shape: DecoderShape, *batches_BS: jax.Array) -> list[jax.Array]:
@@ -281,7 +324,8 @@ def declared_gradients(spread: Spread) -> Callable[..., Found]:
 
 
 def _places(strategy: Strategy, dims: Dims) -> list[tuple[Layout, Dims]]:
-    """Where a gradient goes. An embedding's is summed first: scattered at once, tokens and cotangents would be gathered instead (X2)."""
+    """Where a gradient goes. An embedding's is summed first: scattered at once, tokens and cotangents would be gathered
+    instead (X2)."""
     first = [(strategy.weights, dims)] if dims == ("vocab", "embed") else []
     return [*first, (strategy.master, dims)]
 
@@ -294,14 +338,23 @@ def constraints(spread: Spread) -> Seams:
         return _held(spread, w, (strategy.weights, dims), (strategy.inside, dims))
 
     batch, experts = (strategy.inside.axes_of(dim, spread.axes.names) for dim in ("batch", "experts"))
-    of_tokens, of_experts = PartitionSpec(batch), PartitionSpec(tuple(axis for axis in batch if axis not in experts), experts)
+    of_tokens, of_experts = (
+        PartitionSpec(batch),
+        PartitionSpec(tuple(axis for axis in batch if axis not in experts), experts),
+    )
 
     def hold(*layouts: Layout) -> Seam:
         return lambda x_BSD: _held(spread, x_BSD, *((layout, RESIDUAL) for layout in layouts))
 
     def attend(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask) -> jax.Array:
-        queries, keys = ("batch", "length", "kv_heads", "queries", "head_dim"), ("batch", "keys", "kv_heads", "head_dim")
-        q, k, v = (_held(spread, x, (strategy.meeting, dims)) for x, dims in ((q_BSKGH, queries), (k_BTKH, keys), (v_BTKH, keys)))
+        queries, keys = (
+            ("batch", "length", "kv_heads", "queries", "head_dim"),
+            ("batch", "keys", "kv_heads", "head_dim"),
+        )
+        q, k, v = (
+            _held(spread, x, (strategy.meeting, dims))
+            for x, dims in ((q_BSKGH, queries), (k_BTKH, keys), (v_BTKH, keys))
+        )
         return _held(spread, dense.attend(q, k, v, mask), (strategy.meeting, queries))
 
     return Seams(
@@ -311,7 +364,8 @@ def constraints(spread: Spread) -> Seams:
         inside=lambda x, dims: _held(spread, x, (strategy.inside, dims)),
         leave=hold(strategy.residual),
         residual=hold(strategy.residual),
-        # In two steps: looked up straight into a split sequence, tokens and activations would be permuted over both axes (X1).
+        # In two steps: looked up straight into a split sequence, tokens and activations would be permuted over both
+        # axes (X1).
         embed=hold(strategy.inside, strategy.residual),
         # In two steps as well: held to the experts at once, all tokens would be gathered.
         dispatch=lambda x_BECD: _held_to(spread, x_BECD, of_tokens, of_experts),
@@ -320,7 +374,8 @@ def constraints(spread: Spread) -> Seams:
 
 
 def types(spread: Spread) -> Seams:
-    """What the typed style adds: where a split dim is summed over or looked up in, the result's type does not follow and is asked for."""
+    """What the typed style adds: where a split dim is summed over or looked up in, the result's type does not follow
+    and is asked for."""
     inside, residual = (spread.spec(layout, *RESIDUAL) for layout in (spread.strategy.inside, spread.strategy.residual))
     return Seams(
         lookup=lambda table_VD, row_BS: table_VD.at[row_BS].get(mode="clip", out_sharding=inside),
@@ -339,7 +394,13 @@ def _held_to(spread: Spread, x: jax.Array, *specs: PartitionSpec) -> jax.Array:
     return x
 
 
-def update(spread: Spread, state: TrainState, gradients: nnx.State, square: jax.Array, renew: Callable[[jax.Array, Dims], jax.Array]) -> tuple[TrainState, jax.Array]:
+def update(
+    spread: Spread,
+    state: TrainState,
+    gradients: nnx.State,
+    square: jax.Array,
+    renew: Callable[[jax.Array, Dims], jax.Array],
+) -> tuple[TrainState, jax.Array]:
     """The new state, and the norm of the gradients of which `square` is the square."""
     norm = jnp.sqrt(square)
     with jax.named_scope("update"):
@@ -347,7 +408,11 @@ def update(spread: Spread, state: TrainState, gradients: nnx.State, square: jax.
     if state.weights is None:
         return TrainState(master, moments, None), norm
     new = in_use(master, spread.shape)
-    return TrainState(master, moments, each(new, lambda w: renew(w.get_value(), w.dims) if spread.strategy.splits_further(w.dims) else w.get_value())), norm
+    return TrainState(
+        master,
+        moments,
+        each(new, lambda w: renew(w.get_value(), w.dims) if spread.strategy.splits_further(w.dims) else w.get_value()),
+    ), norm
 
 
 def explicit_step(spread: Spread, find: Callable[..., Found]) -> Callable[..., Any]:
@@ -359,7 +424,9 @@ def explicit_step(spread: Spread, find: Callable[..., Found]) -> Callable[..., A
         return state, Metrics(loss, norm)
 
     specs = (spread.state_specs, Metrics(PartitionSpec(), PartitionSpec()))
-    return jax.shard_map(one_step, mesh=spread.mesh, in_specs=(spread.state_specs, spread.batch, spread.batch), out_specs=specs)
+    return jax.shard_map(
+        one_step, mesh=spread.mesh, in_specs=(spread.state_specs, spread.batch, spread.batch), out_specs=specs
+    )
 
 
 def declared_step(spread: Spread) -> Callable[..., Any]:
@@ -371,7 +438,9 @@ def declared_step(spread: Spread) -> Callable[..., Any]:
     def one_step(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[TrainState, Metrics]:
         loss, gradients = find(state, tokens_BS, targets_BS)
         # By hand: left to the compiler, every gradient's squares would be summed apart (X5).
-        square = jax.shard_map(partial(_square, spread), mesh=spread.mesh, in_specs=(spread.state_specs.master,), out_specs=PartitionSpec())(gradients)
+        square = jax.shard_map(
+            partial(_square, spread), mesh=spread.mesh, in_specs=(spread.state_specs.master,), out_specs=PartitionSpec()
+        )(gradients)
         state, norm = update(spread, state, gradients, square, renew)
         return state, Metrics(loss, norm)
 

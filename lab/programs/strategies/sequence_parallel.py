@@ -1,5 +1,5 @@
-"""Tensor + sequence parallelism (Ch. 17; Korthikanti et al. 2022): norms treat tokens apart, so between blocks each rank keeps its
-share of them; the sum that a block leaves with is scattered, and gathered where the next is entered."""
+"""Tensor + sequence parallelism (Ch. 17; Korthikanti et al. 2022): norms treat tokens apart, so between blocks each
+rank keeps its share of them; the sum that a block leaves with is scattered, and gathered where the next is entered."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def copies(dims: Dims) -> frozenset[str]:
 
 
 def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
-    """Gathers and scatters tokens at each end of a block, and in the backward pass the other way round; sums the gradients of norms."""
+    """Gathers and scatters tokens at each end of a block, and in the backward pass the other way round; sums the
+    gradients of norms."""
     X = stream_bytes(strategy, shape, axes)
 
     def moved(kind: Kind, scope: str, phase: str, times: int, making: Making = Making()) -> Transfer:
@@ -47,7 +48,11 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
     def block(name: str, inputs: tuple[str, ...], is_left_again: bool) -> tuple[Transfer, ...]:
         enter, leave, L = f"layers/{name}/enter", f"layers/{name}/leave", shape.layers
         again = [moved(Kind.ALL_GATHER, enter, BACKWARD, L)] if shape.remat in RECOMPUTING else []
-        again += [moved(Kind.REDUCE_SCATTER, leave, BACKWARD, L, Making(is_kept=shape.remat == "dots"))] if is_left_again else []
+        again += (
+            [moved(Kind.REDUCE_SCATTER, leave, BACKWARD, L, Making(is_kept=shape.remat == "dots"))]
+            if is_left_again
+            else []
+        )
         return (
             moved(Kind.ALL_GATHER, enter, FORWARD, L),
             moved(Kind.REDUCE_SCATTER, leave, FORWARD, L),
@@ -70,4 +75,11 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
 _scatter = partial(jax.lax.psum_scatter, axis_name=TENSOR, scatter_dimension=1, tiled=True)
 BLOCKS = Seams(enter=partial(jax.lax.all_gather, axis_name=TENSOR, axis=1, tiled=True), leave=_scatter, embed=_scatter)
 
-SEQUENCE_PARALLEL = Strategy(weights=LAYOUT, inside=LAYOUT, residual=BETWEEN_BLOCKS, copies=copies, seams=VOCABULARY | BLOCKS, terms=(block_terms, vocabulary_terms))
+SEQUENCE_PARALLEL = Strategy(
+    weights=LAYOUT,
+    inside=LAYOUT,
+    residual=BETWEEN_BLOCKS,
+    copies=copies,
+    seams=VOCABULARY | BLOCKS,
+    terms=(block_terms, vocabulary_terms),
+)

@@ -1,4 +1,5 @@
-"""What a strategy is: where arrays lie, where values change hands, and what theory says that costs. Strategies compose with `|`."""
+"""What a strategy is: where arrays lie, where values change hands, and what theory says that costs. Strategies compose
+with `|`."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ TABLE = ("vocab", "embed")
 CHECKED = ("kv_heads", "mlp", "vocab", "length", "embed", "experts", "nodes")
 
 
-
 class Pair(NamedTuple):
-    """A weight's whole copy, which the products use, and this device's part of the master, to which its gradient belongs (ZeRO-2)."""
+    """A weight's whole copy, which the products use, and this device's part of the master, to which its gradient
+    belongs (ZeRO-2)."""
 
     copy: jax.Array
     master: jax.Array
@@ -41,19 +42,22 @@ def no_copies(dims: Dims) -> frozenset[str]:
 class Strategy:
     """A way to spread a training step over a mesh.
 
-    `a | b` does both: layouts unite, seams follow each other, copies unite, and so do terms; what both ask for is asked for once.
+    `a | b` does both: layouts unite, seams follow each other, copies unite, and so do terms; what both ask for is asked
+    for once.
 
     Attributes:
       weights: layout of the weights that a step begins with.
-      state: layout of the master weights and moments where it differs from `weights` (ZeRO-1 and 2), which then are a copy in the
-        dtype of the products.
+      state: layout of the master weights and moments where it differs from `weights` (ZeRO-1 and 2), which then are a
+        copy in the dtype of the products.
       inside: layout inside a block, of activations and of weights in use.
       core: how sequences are split where queries (`length`) meet keys (`keys`); of all else `inside` tells.
       pieces: of a rank's tokens, of which one at a time meets one of another's.
       residual: layout of the stream between blocks.
-      copies: of a weight with these dims, the axes along which ranks use equal copies for different tokens: their gradients are summed.
+      copies: of a weight with these dims, the axes along which ranks use equal copies for different tokens: their
+        gradients are summed.
       seams: the collectives, written out; their transposes are those of the backward pass.
-      is_anchored: weights are used as `Pair`s, so that gradients belong to the parts of `state` from the start (ZeRO-2).
+      is_anchored: weights are used as `Pair`s, so that gradients belong to the parts of `state` from the start
+        (ZeRO-2).
       terms: (the whole composition, shape, axes) to the transfers that theory asks for.
     """
 
@@ -117,14 +121,26 @@ class Strategy:
     def check(self, shape: DecoderShape, axes: Axes) -> None:
         """Raises Unusable where a dim does not split over its axes, or the mesh lacks an axis."""
         if not shape.experts and (split := self.weights.axes_of("experts", axes.names)):
-            raise Unusable(f"experts=0 with experts split over {', '.join(split)}: nothing to split; set experts to a multiple of the axis")
+            raise Unusable(
+                f"experts=0 with experts split over {', '.join(split)}: nothing to split; set experts to a multiple "
+                "of the axis"
+            )
         if shape.biases and self.state is not None:
-            raise Unusable(f"router={shape.router} with ZeRO-1 or 2: a bias has no copy in the dtype of the products; use ZeRO-3 or data parallelism")
+            raise Unusable(
+                f"router={shape.router} with ZeRO-1 or 2: a bias has no copy in the dtype of the products; use ZeRO-3 "
+                "or data parallelism"
+            )
         for dim, whole in (("mlp", "hidden dims"), ("length", "sequences")):
             if shape.experts and (split := self.inside.axes_of(dim, axes.names)):
-                raise Unusable(f"experts={shape.experts} with {whole} split over {', '.join(split)}: experts take whole {whole}; drop that axis, or set experts=0")
+                raise Unusable(
+                    f"experts={shape.experts} with {whole} split over {', '.join(split)}: experts take whole {whole}; "
+                    "drop that axis, or set experts=0"
+                )
         if unsummed := axes.ordered(self.copies(TABLE) - self._scattered(TABLE)) if self.splits_further(TABLE) else ():
-            found = f"gradients scattered over {', '.join(sorted(self._scattered(TABLE)))} (ZeRO-1 or 2) of weights with copies along {', '.join(unsummed)}"
+            found = (
+                f"gradients scattered over {', '.join(sorted(self._scattered(TABLE)))} (ZeRO-1 or 2) of weights "
+                f"with copies along {', '.join(unsummed)}"
+            )
             raise Unusable(f"{found}: those would not be summed; use ZeRO-3 or data parallelism beside it")
         for layout in (self.master, self.weights, self.inside, self.residual):
             layout.local_shape(("batch",), (shape.micro_batch,), axes)

@@ -1,5 +1,6 @@
-"""Tensor parallelism (Ch. 15): a product is linear, so columns of one matrix and the same rows of the next can be multiplied apart
-and summed once, where the block leaves. The vocabulary is split too, and its softmax is summed, never gathered."""
+"""Tensor parallelism (Ch. 15): a product is linear, so columns of one matrix and the same rows of the next can be
+multiplied apart and summed once, where the block leaves. The vocabulary is split too, and its softmax is summed, never
+gathered."""
 
 from __future__ import annotations
 
@@ -33,13 +34,21 @@ def first(size: int) -> jax.Array:
 
 
 def vocabulary_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
-    """Of every token the largest logit, the sum of exponentials and the target's logit: float32, forward only. And the gradient norm."""
+    """Of every token the largest logit, the sum of exponentials and the target's logit: float32, forward only. And the
+    gradient norm."""
     each = 4 * tokens_on_device(strategy, shape, axes)
 
     def summed(what: str, making: Making = Making()) -> Transfer:
-        return transfer(Kind.ALL_REDUCE, f"loss/{what}", (TENSOR,), each, FORWARD, "f32", shape.accumulation, axes, making)
+        return transfer(
+            Kind.ALL_REDUCE, f"loss/{what}", (TENSOR,), each, FORWARD, "f32", shape.accumulation, axes, making
+        )
 
-    return (summed("largest", Making(product=shape.dtype)), summed("exponentials"), summed("target"), norm_of_gradients(strategy, shape, axes))
+    return (
+        summed("largest", Making(product=shape.dtype)),
+        summed("exponentials"),
+        summed("target"),
+        norm_of_gradients(strategy, shape, axes),
+    )
 
 
 def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
@@ -50,10 +59,16 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
     X = stream_bytes(strategy, shape, axes)
 
     def summed(scope: str, phase: str, times: int, making: Making = Making()) -> Transfer:
-        return transfer(Kind.ALL_REDUCE, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, making)
+        return transfer(
+            Kind.ALL_REDUCE, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, making
+        )
 
     L = shape.layers
-    again = [summed("layers/attention/leave", BACKWARD, L, Making(is_kept=shape.remat == "dots"))] if shape.remat in ("dots", "full") else []
+    again = (
+        [summed("layers/attention/leave", BACKWARD, L, Making(is_kept=shape.remat == "dots"))]
+        if shape.remat in ("dots", "full")
+        else []
+    )
     return (
         summed("embedding", FORWARD, 1),
         summed("layers/attention/leave", FORWARD, L),
@@ -66,7 +81,10 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
 
 
 VOCABULARY = Seams(tokens=_sum, largest=partial(jax.lax.pmax, axis_name=TENSOR), first=first)
-# One copy enters, each rank uses it: the transpose sums the ranks' gradients. Partial sums leave: their transpose is free.
+# One copy enters, each rank uses it: the transpose sums the ranks' gradients. Partial sums leave: their transpose is
+# free.
 BLOCKS = Seams(enter=partial(jax.lax.pcast, axis_name=TENSOR, to="varying"), leave=_sum, embed=_sum)
 
-TENSOR_PARALLEL = Strategy(weights=LAYOUT, inside=LAYOUT, seams=VOCABULARY | BLOCKS, terms=(block_terms, vocabulary_terms))
+TENSOR_PARALLEL = Strategy(
+    weights=LAYOUT, inside=LAYOUT, seams=VOCABULARY | BLOCKS, terms=(block_terms, vocabulary_terms)
+)

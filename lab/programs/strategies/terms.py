@@ -56,7 +56,11 @@ def weights(shape: DecoderShape) -> tuple[Weight, ...]:
     if shape.biases:
         layer["mlp/bias"] = ("bias",)
     if shape.experts and shape.shared:
-        layer |= {"mlp/shared/gate": ("embed", "shared_mlp"), "mlp/shared/up": ("embed", "shared_mlp"), "mlp/shared/down": ("shared_mlp", "embed")}
+        layer |= {
+            "mlp/shared/gate": ("embed", "shared_mlp"),
+            "mlp/shared/up": ("embed", "shared_mlp"),
+            "mlp/shared/down": ("shared_mlp", "embed"),
+        }
     ends = {"embedding": ("vocab", "embed"), "norm": ("norm",)} | ({} if shape.tied else {"head": ("embed", "vocab")})
     in_layers = tuple(Weight(f"layers/{scope}", dims, shape.layers) for scope, dims in layer.items())
     return in_layers + tuple(Weight(scope, dims, 1) for scope, dims in ends.items())
@@ -82,7 +86,15 @@ def stream_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
 
 
 def transfer(
-    kind: Kind, scope: str, over: Iterable[str], payload_bytes: int, phase: str, dtype: str, executions: int, axes: Axes, making: Making = Making()
+    kind: Kind,
+    scope: str,
+    over: Iterable[str],
+    payload_bytes: int,
+    phase: str,
+    dtype: str,
+    executions: int,
+    axes: Axes,
+    making: Making = Making(),
 ) -> Transfer:
     spanned = axes.ordered(over)
     group = prod(axes[axis] for axis in spanned)
@@ -107,7 +119,8 @@ def sum_of_loss(strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer
 
 
 def _apart(split: Layout, axes: Axes, over: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """Of the axes of a sum over tokens those that split batches and those that split sequences, where there are both."""
+    """Of the axes of a sum over tokens those that split batches and those that split sequences, where there are
+    both."""
     groups = tuple(axes.ordered(set(over) & set(split.axes_of(dim, axes.names))) for dim in ("batch", "length"))
     return groups if all(groups) else ()
 
@@ -115,8 +128,8 @@ def _apart(split: Layout, axes: Axes, over: Iterable[str]) -> tuple[tuple[str, .
 def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: str) -> Iterator[Transfer]:
     """Of every weight that ranks along `over` use copies of, the sum of its gradients, on what a device keeps of it.
 
-    Each layer's in the backward pass; the stack's once, after it, where gradients are first added up over micro-batches (in float32)
-    or belong to the ranks' own copies (ZeRO-1 and 2).
+    Each layer's in the backward pass; the stack's once, after it, where gradients are first added up over micro-batches
+    (in float32) or belong to the ranks' own copies (ZeRO-1 and 2).
     """
     is_late = shape.accumulation > 1 or strategy.state is not None
     for weight in weights(shape):
@@ -134,7 +147,8 @@ def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: st
 
 
 def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes, is_late: bool) -> Making:
-    """How a gradient comes about: after the backward passes a stack of all layers', inside them one layer's of one micro-batch."""
+    """How a gradient comes about: after the backward passes a stack of all layers', inside them one layer's of one
+    micro-batch."""
     split = strategy.inside | strategy.residual
     copies = strategy.copies(weight.dims)
     all_axes = _summed_over(weight, strategy, axes)
@@ -158,18 +172,26 @@ def _summed_over(weight: Weight, strategy: Strategy, axes: Axes) -> tuple[str, .
 
 
 def _sums_beside(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) -> frozenset[tuple[str, ...]]:
-    """Axes of every sum in the computation that makes a gradient: of the gradients in the loop over layers, or of those outside it.
+    """Axes of every sum in the computation that makes a gradient: of the gradients in the loop over layers, or of those
+    outside it.
 
     The squares of all gradients are summed beside the latter, where no loop over micro-batches holds these.
     """
     is_outside = weight.per_pass == 1
     gradients = {_summed_over(other, strategy, axes) for other in weights(shape) if (other.per_pass == 1) == is_outside}
-    return frozenset(gradients | ({sharding_axes(strategy, shape, axes)} if is_outside and shape.accumulation == 1 else set()))
+    return frozenset(
+        gradients | ({sharding_axes(strategy, shape, axes)} if is_outside and shape.accumulation == 1 else set())
+    )
 
 
 def _split_in_use(weight: Weight, strategy: Strategy, axes: Axes) -> set[str]:
     """Axes whose parts of a stored weight are gathered for use, and its gradients scattered."""
-    return {axis for dim in weight.dims for axis in strategy.weights.axes_of(dim, axes.names) if axis not in strategy.inside.axes_of(dim, axes.names)}
+    return {
+        axis
+        for dim in weight.dims
+        for axis in strategy.weights.axes_of(dim, axes.names)
+        if axis not in strategy.inside.axes_of(dim, axes.names)
+    }
 
 
 def stack_dtype(shape: DecoderShape) -> tuple[str, int]:
@@ -184,4 +206,6 @@ def norm_of_gradients(strategy: Strategy, shape: DecoderShape, axes: Axes) -> Tr
 
 def sharding_axes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[str, ...]:
     """Axes along which some weight's master is split."""
-    return axes.ordered(axis for weight in weights(shape) for dim in weight.dims for axis in strategy.master.axes_of(dim, axes.names))
+    return axes.ordered(
+        axis for weight in weights(shape) for dim in weight.dims for axis in strategy.master.axes_of(dim, axes.names)
+    )

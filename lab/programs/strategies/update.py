@@ -50,7 +50,14 @@ def clipped(gradients: nnx.State, norm: jax.Array) -> nnx.State:
     return jax.tree.map(lambda g: g.astype(jnp.float32) * jnp.minimum(1.0, CLIP / norm), gradients)
 
 
-def updated(optimizer: optax.GradientTransformation, gradients: nnx.State, moments: Any, master: nnx.State) -> tuple[nnx.State, Any]:
+def updated(
+    optimizer: optax.GradientTransformation, gradients: nnx.State, moments: Any, master: nnx.State
+) -> tuple[nnx.State, Any]:
     changes, moments = optimizer.update(gradients, moments, master)
-    changes = jax.tree.map(lambda change, g: change if is_trained(g) else g.replace(-BIAS_STEP * jnp.sign(g.get_value())), changes, gradients, is_leaf=is_weight)
+    changes = jax.tree.map(
+        lambda change, g: change if is_trained(g) else g.replace(-BIAS_STEP * jnp.sign(g.get_value())),
+        changes,
+        gradients,
+        is_leaf=is_weight,
+    )
     return optax.apply_updates(master, changes), moments

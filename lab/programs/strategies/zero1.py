@@ -1,6 +1,6 @@
-"""ZeRO-1 and ZeRO-2 (Ch. 20): AdamW treats parameters apart, so each rank may update its part of them: gradients are scattered instead
-of summed everywhere, and the new weights are gathered. ZeRO-1 scatters once, after the backward pass; ZeRO-2 each layer's inside it,
-so that no rank ever holds all gradients, and with accumulation for every micro-batch."""
+"""ZeRO-1 and ZeRO-2 (Ch. 20): AdamW treats parameters apart, so each rank may update its part of them: gradients are
+scattered instead of summed everywhere, and the new weights are gathered. ZeRO-1 scatters once, after the backward pass;
+ZeRO-2 each layer's inside it, so that no rank ever holds all gradients, and with accumulation for every micro-batch."""
 
 from __future__ import annotations
 

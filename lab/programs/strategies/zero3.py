@@ -1,4 +1,5 @@
-"""ZeRO-3, or FSDP (Ch. 20): an all_reduce is a reduce_scatter and an all_gather, so between the two each rank keeps its part only."""
+"""ZeRO-3, or FSDP (Ch. 20): an all_reduce is a reduce_scatter and an all_gather, so between the two each rank keeps its
+part only."""
 
 from __future__ import annotations
 
@@ -42,21 +43,38 @@ def copies(dims: Dims) -> frozenset[str]:
 
 
 def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
-    """Gathers every matrix for each pass that needs it, and scatters the sum of its gradients; sums norms, loss and squares."""
+    """Gathers every matrix for each pass that needs it, and scatters the sum of its gradients; sums norms, loss and
+    squares."""
     matrices = [weight for weight in weights(shape) if weight.is_matrix]
     moved = [t for weight in matrices for t in _moves(weight, strategy, shape, axes)]
-    return (*moved, *sums_of_copies(strategy, shape, axes, FSDP), sum_of_loss(strategy, shape, axes), norm_of_gradients(strategy, shape, axes))
+    return (
+        *moved,
+        *sums_of_copies(strategy, shape, axes, FSDP),
+        sum_of_loss(strategy, shape, axes),
+        norm_of_gradients(strategy, shape, axes),
+    )
 
 
 def _moves(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Iterator[Transfer]:
     whole = gradient_bytes(elements(weight, strategy.inside, shape, axes), shape.bytes_per_element)
     executions = weight.per_pass * shape.accumulation
-    # Without recomputation the gathered weights are kept for the backward pass, and with them the memory that ZeRO-3 was to save.
+    # Without recomputation the gathered weights are kept for the backward pass, and with them the memory that ZeRO-3
+    # was to save.
     again = weight.in_layers and shape.remat in RECOMPUTING
     repeats = Making(repeats=1 if weight.in_layers else shape.accumulation)
     for phase in (FORWARD, BACKWARD) if again else (FORWARD,):
         yield transfer(Kind.ALL_GATHER, weight.scope, (FSDP,), whole, phase, shape.dtype, executions, axes, repeats)
-    yield transfer(Kind.REDUCE_SCATTER, weight.scope, (FSDP,), whole, BACKWARD, shape.dtype, executions, axes, of_gradient(weight, strategy, shape, axes, is_late=False))
+    yield transfer(
+        Kind.REDUCE_SCATTER,
+        weight.scope,
+        (FSDP,),
+        whole,
+        BACKWARD,
+        shape.dtype,
+        executions,
+        axes,
+        of_gradient(weight, strategy, shape, axes, is_late=False),
+    )
 
 
 ZERO3 = Strategy(

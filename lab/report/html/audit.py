@@ -19,8 +19,17 @@ def audit() -> Part:
     """From the register as it stands."""
     errata = book.page(None, (), errata=True, coverage=False).data["errata"]
     found = book.page(None, (), errata=False, coverage=True).data
-    lead = f"{len(errata)} entries are wrong as printed; {found['functions']} formulas run, {found['worked']} worked numbers are held."
-    told = joined((_coverage(found["coverage"]), _listed("Open: nothing decides them", found["open"]), _listed("Left out of the register", found["left_out"])))
+    lead = (
+        f"{len(errata)} entries are wrong as printed; {found['functions']} formulas run, {found['worked']} worked "
+        "numbers are held."
+    )
+    told = joined(
+        (
+            _coverage(found["coverage"]),
+            _listed("Open: nothing decides them", found["open"]),
+            _listed("Left out of the register", found["left_out"]),
+        )
+    )
     return Part("Audit of the book", (Section("Errata", _errata(errata)), Section("Coverage", told)), lead)
 
 
@@ -54,7 +63,11 @@ def _coverage(rows: Rows) -> Markup:
     columns = [
         Column("decided by", [row["decided by"] for row in rows]),
         bars("entries", [f"{row['entries']:,}" for row in rows], [row["entries"] for row in rows]),
-        *(numbers(verdict, [f"{row[verdict]:,}" for row in rows], [row[verdict] for row in rows]) for verdict in kinds[0] if verdict not in ("decided by", "entries")),
+        *(
+            numbers(verdict, [f"{row[verdict]:,}" for row in rows], [row[verdict] for row in rows])
+            for verdict in kinds[0]
+            if verdict not in ("decided by", "entries")
+        ),
     ]
     return table("How many entries are decided by what, and how", columns)
 

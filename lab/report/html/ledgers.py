@@ -1,4 +1,5 @@
-"""What a page tells of one ledger: where its bytes go, the mesh, memory, roofline, who sends to whom, and every transfer."""
+"""What a page tells of one ledger: where its bytes go, the mesh, memory, roofline, who sends to whom, and every
+transfer."""
 
 from __future__ import annotations
 
@@ -48,13 +49,19 @@ def sums(ledger: Ledger) -> tuple[str, ...]:
 def _over_links(ledger: Ledger, place: Place) -> Iterable[str]:
     for name, total in _by(ledger, lambda t: t.link or "").items():
         if (seconds := place.seconds(name, total)) and total.wire_bytes:
-            yield f"Of these {bytes_text(total.wire_bytes)} go over {place.link(name).name}: {seconds_text(seconds)} at its full rate."
+            yield (
+                f"Of these {bytes_text(total.wire_bytes)} go over {place.link(name).name}: {seconds_text(seconds)} "
+                "at its full rate."
+            )
 
 
 def _fits(found: Memory | None, place: Place) -> Iterable[str]:
     if found and found.peak is not None and place.capacity:
         verb = "fits" if found.peak <= place.capacity else "does not fit"
-        yield f"It {verb}: a peak of {bytes_text(found.peak)} in {bytes_text(round(place.capacity))} of {place.chip.name}."
+        yield (
+            f"It {verb}: a peak of {bytes_text(found.peak)} in {bytes_text(round(place.capacity))} of "
+            f"{place.chip.name}."
+        )
 
 
 def does_not_fit(ledger: Ledger) -> bool:
@@ -72,8 +79,16 @@ def mesh(ledger: Ledger, place: Place) -> Markup:
         Column("axis", place.axes.names),
         numbers("size", place.axes.sizes, place.axes.sizes),
         Column("neighbours meet over", [place.link(link).name if link else "" for link in links]),
-        numbers("link, one way", [scaled(round(place.link(link).value), "B/s") if link else "" for link in links], [None] * len(links)),
-        bars("wire a step, with other axes too", [_wire(total) for total in sent.values()], [total.wire_bytes for total in sent.values()]),
+        numbers(
+            "link, one way",
+            [scaled(round(place.link(link).value), "B/s") if link else "" for link in links],
+            [None] * len(links),
+        ),
+        bars(
+            "wire a step, with other axes too",
+            [_wire(total) for total in sent.values()],
+            [total.wire_bytes for total in sent.values()],
+        ),
     ]
     told = f"{place.axes.size:,} devices{_hosts(place)}; a box is a device, its number the position in mesh.devices."
     return joined((element("p", told), drawn, table("Axes of the mesh", columns)))
@@ -96,7 +111,10 @@ def wire(ledger: Ledger, place: Place) -> Markup:
 def _by_axes(ledger: Ledger) -> Markup:
     found = _by(ledger, lambda t: f"{axes_label(t)} {t.kind}")
     axes, kinds = zip(*(name.split(" ") for name in found), strict=True)
-    return table("By axes and kind, of one device in one step", [Column("axes", axes), Column("kind", kinds), *_totals(list(found.values()))])
+    return table(
+        "By axes and kind, of one device in one step",
+        [Column("axes", axes), Column("kind", kinds), *_totals(list(found.values()))],
+    )
 
 
 def _by_link(ledger: Ledger, place: Place) -> Markup:
@@ -107,7 +125,11 @@ def _by_link(ledger: Ledger, place: Place) -> Markup:
     columns = [
         Column("link", [name or "not known" for name in found]),
         Column("name", [link.name if link else "" for link in links]),
-        numbers("one way", [scaled(round(link.value), "B/s") if link else "" for link in links], [link.value if link else None for link in links]),
+        numbers(
+            "one way",
+            [scaled(round(link.value), "B/s") if link else "" for link in links],
+            [link.value if link else None for link in links],
+        ),
         *_totals(list(found.values())),
         numbers("at its full rate", [seconds_text(s) if s is not None else "" for s in seconds], seconds),
     ]
@@ -133,13 +155,19 @@ def _by(ledger: Ledger, key: Callable[[Transfer], str]) -> dict[str, Totals]:
     groups: dict[str, list[Transfer]] = {}
     for t in ledger.transfers:
         groups.setdefault(key(t), []).append(t)
-    return dict(sorted(((name, Totals.of(group)) for name, group in groups.items()), key=lambda item: -item[1].wire_bytes))
+    return dict(
+        sorted(((name, Totals.of(group)) for name, group in groups.items()), key=lambda item: -item[1].wire_bytes)
+    )
 
 
 def _totals(totals: Sequence[Totals]) -> list[Column]:
     return [
         numbers("sites", [f"{total.sites:,}" for total in totals], [total.sites for total in totals]),
-        numbers("executions", [at_least(total, f"{total.executions:,}") for total in totals], [total.executions for total in totals]),
+        numbers(
+            "executions",
+            [at_least(total, f"{total.executions:,}") for total in totals],
+            [total.executions for total in totals],
+        ),
         bars("wire a step", [_wire(total) for total in totals], [total.wire_bytes for total in totals]),
     ]
 
@@ -155,9 +183,16 @@ def transfers(ledger: Ledger) -> Markup:
     columns = [
         Column("kind", [kind_text(t.kind, [t]) for t in sites], is_choice=True),
         Column("axes", [axes_text(t) for t in sites], is_choice=True),
-        numbers("executions", [at_least(total, f"{total.executions:,}") for total in totals], [t.executions for t in sites]),
+        numbers(
+            "executions", [at_least(total, f"{total.executions:,}") for total in totals], [t.executions for t in sites]
+        ),
         numbers("payload each", [bytes_text(t.payload_bytes) for t in sites], [t.payload_bytes for t in sites]),
-        numbers("wire a step", [_wire(total) for total in totals], [None if total.lower_bound else total.wire_bytes for total in totals], is_summed=True),
+        numbers(
+            "wire a step",
+            [_wire(total) for total in totals],
+            [None if total.lower_bound else total.wire_bytes for total in totals],
+            is_summed=True,
+        ),
         Column("dtype", [t.dtype for t in sites], is_choice=True),
         Column("overlap", [t.overlap or "" for t in sites], is_choice=True),
         Column("link", [t.link or "" for t in sites], is_choice=True),
@@ -175,13 +210,29 @@ def memory(found: Memory | None, held: Mapping[str, int] | None, place: Place) -
     capacity = place.capacity
     tables = []
     if found:
-        rows = {"arguments": found.arguments, "outputs, not in place": found.outputs - found.aliased, "temporaries": found.temporaries}
+        rows = {
+            "arguments": found.arguments,
+            "outputs, not in place": found.outputs - found.aliased,
+            "temporaries": found.temporaries,
+        }
         rows |= {"peak": found.peak} if found.peak is not None else {}
         tables.append(_held("As compiled, by XLA's own analysis", rows, capacity))
     if held:
-        tables.append(_held("At the fullest moment, by theory", {name: size for name, size in held.items() if size} | {"together": sum(held.values())}, capacity))
+        tables.append(
+            _held(
+                "At the fullest moment, by theory",
+                {name: size for name, size in held.items() if size} | {"together": sum(held.values())},
+                capacity,
+            )
+        )
     if tables and place.chip:
-        tables.append(element("p", f"A full bar is {bytes_text(round(capacity))}, the memory of one device of {place.chip.name}.", class_="note"))
+        tables.append(
+            element(
+                "p",
+                f"A full bar is {bytes_text(round(capacity))}, the memory of one device of {place.chip.name}.",
+                class_="note",
+            )
+        )
     return joined(tables)
 
 
@@ -189,7 +240,13 @@ def _held(caption: str, rows: Mapping[str, int], capacity: float | None) -> Mark
     amounts = list(rows.values())
     columns = [Column("what", list(rows)), bars("bytes", [bytes_text(amount) for amount in amounts], amounts, capacity)]
     if capacity:
-        columns.append(numbers("of the device", [f"{100 * amount / capacity:.3g} %" for amount in amounts], [amount / capacity for amount in amounts]))
+        columns.append(
+            numbers(
+                "of the device",
+                [f"{100 * amount / capacity:.3g} %" for amount in amounts],
+                [amount / capacity for amount in amounts],
+            )
+        )
     return table(caption, columns)
 
 
@@ -198,17 +255,36 @@ def roofline(ledger: Ledger, place: Place) -> Markup:
     if not (of and ledger.flops and dtype in of.flops_per_s):
         return Markup("")
     peak = of.flops_per_s[dtype].value
-    sent = {link: total.wire_bytes for name, total in _by(ledger, lambda t: t.link or "").items() if (link := place.link(name)) and total.wire_bytes}
+    sent = {
+        link: total.wire_bytes
+        for name, total in _by(ledger, lambda t: t.link or "").items()
+        if (link := place.link(name)) and total.wire_bytes
+    }
     points = {link.name: (ledger.flops / float(wire), link.value) for link, wire in sent.items()}
-    told = f"{scaled(ledger.flops, 'FLOP')} a step of one device; {of.name} does {scaled(round(peak), 'FLOP/s')} in {dtype} at most."
+    told = (
+        f"{scaled(ledger.flops, 'FLOP')} a step of one device; {of.name} does {scaled(round(peak), 'FLOP/s')} in "
+        f"{dtype} at most."
+    )
     bounds = [min(1.0, at * rate / peak) for at, rate in points.values()]
     columns = [
         Column("link", list(points)),
-        numbers("FLOP for each byte", [scaled(at, "FLOP/B") for at, _ in points.values()], [at for at, _ in points.values()]),
-        numbers("needed for the peak", [scaled(peak / rate, "FLOP/B") for _, rate in points.values()], [peak / rate for _, rate in points.values()]),
+        numbers(
+            "FLOP for each byte", [scaled(at, "FLOP/B") for at, _ in points.values()], [at for at, _ in points.values()]
+        ),
+        numbers(
+            "needed for the peak",
+            [scaled(peak / rate, "FLOP/B") for _, rate in points.values()],
+            [peak / rate for _, rate in points.values()],
+        ),
         bars("of the peak at most", [f"{100 * bound:.3g} %" for bound in bounds], bounds, 1.0),
     ]
-    return joined((element("p", told), charts.roofline(of, peak, points), table("What each link allows, if nothing else bounds", columns)))
+    return joined(
+        (
+            element("p", told),
+            charts.roofline(of, peak, points),
+            table("What each link allows, if nothing else bounds", columns),
+        )
+    )
 
 
 def who(ledger: Ledger, place: Place) -> Markup:
@@ -223,7 +299,10 @@ def who(ledger: Ledger, place: Place) -> Markup:
         "Collectives go around rings in the mesh's order, an all_to_all to each of its group, permutes where they go.",
     ]
     if found.unplaced_wire_bytes:
-        told.append(f"Left out are {bytes_text(found.unplaced_wire_bytes)} of a device whose receivers the ledger does not tell.")
+        told.append(
+            f"Left out are {bytes_text(found.unplaced_wire_bytes)} of a device whose receivers the ledger does not "
+            "tell."
+        )
     return joined((paragraphs(told), charts.heat(found), _pairs(found)))
 
 

@@ -49,11 +49,24 @@ def picture(trained: Trained) -> Markup:
     curves = [curve for curve in trained.curves if curve.losses.size]
     x = Linear(0, len(trained.alone.losses) - 1, LEFT, RIGHT)
     parts = [*_losses(trained, curves, x), *_errors(trained, curves, x), *_steps(x)]
-    return chart(f"Losses of {len(curves)} trainings over one device's, and their relative errors", WIDTH, HEIGHT, *parts, kind="losses")
+    return chart(
+        f"Losses of {len(curves)} trainings over one device's, and their relative errors",
+        WIDTH,
+        HEIGHT,
+        *parts,
+        kind="losses",
+    )
 
 
 def _losses(trained: Trained, curves: Sequence[Curve], x: Linear) -> Iterator[Markup]:
-    alone, known = trained.alone.losses, (trained.guessing, *_finite(trained.alone.losses), *(loss for curve in curves for loss in _finite(curve.losses)))
+    alone, known = (
+        trained.alone.losses,
+        (
+            trained.guessing,
+            *_finite(trained.alone.losses),
+            *(loss for curve in curves for loss in _finite(curve.losses)),
+        ),
+    )
     y = Linear(floor(min(known)), ceil(max(known)), *reversed(ABOVE))
     yield from _frame(y, "loss [nats a byte]", str)
     yield _line(x, y, alone, "var(--line)", BROAD, "one device")
@@ -65,7 +78,11 @@ def _losses(trained: Trained, curves: Sequence[Curve], x: Linear) -> Iterator[Ma
 def _legend(counts: Counter[str]) -> Iterator[Markup]:
     """At the right, from which a loss falls away."""
     entries = [("var(--line)", BROAD, "one device"), ("var(--soft)", DASHED, "guessing by frequency")]
-    entries += [(colour, THIN, f"{counts[colour]} {said}") for colour, said in ((FITS, "trainings on its curve"), (LEAVES, "off it")) if counts[colour]]
+    entries += [
+        (colour, THIN, f"{counts[colour]} {said}")
+        for colour, said in ((FITS, "trainings on its curve"), (LEAVES, "off it"))
+        if counts[colour]
+    ]
     for row, (colour, style, said) in enumerate(entries):
         at = ABOVE[0] + 18 * row + 10
         yield element("line", x1=270, x2=296, y1=at, y2=at, style=f"stroke:{colour};{style}")
@@ -73,7 +90,10 @@ def _legend(counts: Counter[str]) -> Iterator[Markup]:
 
 
 def _errors(trained: Trained, curves: Sequence[Curve], x: Linear) -> Iterator[Markup]:
-    tolerances, errors = trained.alone.tolerances, [np.abs(curve.losses / (curve.expected or trained.alone).losses - 1) for curve in curves]
+    tolerances, errors = (
+        trained.alone.tolerances,
+        [np.abs(curve.losses / (curve.expected or trained.alone).losses - 1) for curve in curves],
+    )
     largest = max([trained.alone.tolerance, *(error for some in errors for error in _finite(some))])
     y = Decades(round(log10(SMALLEST)), ceil(log10(1.5 * largest)), *reversed(BELOW))
     yield from _frame(y, "relative error", lambda power: f"1e{power}", lambda power: 10.0**power)
@@ -84,7 +104,9 @@ def _errors(trained: Trained, curves: Sequence[Curve], x: Linear) -> Iterator[Ma
         yield _line(x, y, np.maximum(some, SMALLEST), _colour(trained, curve), THIN, _name(curve))
 
 
-def _frame(y: Linear | Decades, said: str, label: Callable[[int], str], value: Callable[[int], float] = float) -> Iterator[Markup]:
+def _frame(
+    y: Linear | Decades, said: str, label: Callable[[int], str], value: Callable[[int], float] = float
+) -> Iterator[Markup]:
     """Rules and numbers of one half."""
     for tick in y.ticks:
         at = float(y(value(tick)))

@@ -12,7 +12,11 @@ from markupsafe import Markup, escape
 
 def element(tag: str, *children: Any, **attributes: Any) -> Markup:
     """`class_` stands for class and `text_anchor` for text-anchor; attributes that are None are left out."""
-    told = "".join(f' {name.rstrip("_").replace("_", "-")}="{_value(value)}"' for name, value in attributes.items() if value is not None)
+    told = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{_value(value)}"'
+        for name, value in attributes.items()
+        if value is not None
+    )
     return Markup(f"<{tag}{told}>{joined(children)}</{tag}>")
 
 
@@ -41,7 +45,13 @@ def source(name: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    return Environment(loader=PackageLoader("lab.report.html", "static"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return Environment(
+        loader=PackageLoader("lab.report.html", "static"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def _value(value: Any) -> str:

@@ -1,4 +1,5 @@
-"""What notebooks show of ledgers, verdicts and meshes: the tables and pictures of a page, in its style, without its script."""
+"""What notebooks show of ledgers, verdicts and meshes: the tables and pictures of a page, in its style, without its
+script."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
 def ledger_html(ledger: Ledger) -> str:
     """The tables that printing it gives."""
-    told = [("Transfers alike in one row", transfer_columns), ("Totals of one device in one step", total_columns)] if ledger.transfers else []
+    told = (
+        [("Transfers alike in one row", transfer_columns), ("Totals of one device in one step", total_columns)]
+        if ledger.transfers
+        else []
+    )
     tables = [table(caption, list(map(plain, columns(ledger)))) for caption, columns in told]
     return _output(element("p", headline(ledger)), *tables, paragraphs(facts(ledger)))
 
@@ -46,11 +51,14 @@ def mesh_html(mesh: Any) -> str:
     domains = placed.domains if placed and len(set(placed.domains)) > 1 else None
     domain = "slice" if placed and "ici" in placed.link_names else "host"
     parted = f" in {len(set(domains)):,} {domain}s" if domains else ""
-    return _output(element("p", f"mesh {axes}: {axes.size:,} devices{parted}"), Markup(mesh_svg(axes.shape, domains, domain)))
+    return _output(
+        element("p", f"mesh {axes}: {axes.size:,} devices{parted}"), Markup(mesh_svg(axes.shape, domains, domain))
+    )
 
 
 def register(shell: InteractiveShell) -> None:
-    """Meshes of JAX are shown as pictures from now on. Their type is named, since JAX is not to be imported before a target is."""
+    """Meshes of JAX are shown as pictures from now on. Their type is named, since JAX is not to be imported before a
+    target is."""
     shell.display_formatter.formatters["text/html"].for_type_by_name("jax._src.mesh", "Mesh", mesh_html)
 
 

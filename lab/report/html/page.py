@@ -56,12 +56,25 @@ def document(title: str, verdict: Verdict, parts: Sequence[Part]) -> str:
     told = [told_part for part in parts if (told_part := _told(part)).sections or part.lead]
     numbered = [replace(part, id=part.id or f"part-{number}") for number, part in enumerate(told, 1)]
     links = _links([part for part in numbered if not part.is_folded])
-    return str(rendered("page.html", title=title, verdict=verdict, parts=numbered, links=links, style=style, script=script, script_hash=script_hash))
+    return str(
+        rendered(
+            "page.html",
+            title=title,
+            verdict=verdict,
+            parts=numbered,
+            links=links,
+            style=style,
+            script=script,
+            script_hash=script_hash,
+        )
+    )
 
 
 def _links(parts: Sequence[Part]) -> list[tuple[str, str]]:
     """(id, title) of parts; of their sections where parts are few and no two sections are called alike."""
-    sections = [(f"{part.id}-{number}", section.title) for part in parts for number, section in enumerate(part.sections, 1)]
+    sections = [
+        (f"{part.id}-{number}", section.title) for part in parts for number, section in enumerate(part.sections, 1)
+    ]
     is_short = len(parts) <= MOST_LISTED and len({title for _, title in sections}) == len(sections)
     return sections if is_short else [(part.id, part.title) for part in parts]
 

@@ -1,4 +1,5 @@
-"""Where a ledger's program runs, as far as the ledger tells: mesh, chip, hosts or slices, and what their links carry."""
+"""Where a ledger's program runs, as far as the ledger tells: mesh, chip, hosts or slices, and what their links
+carry."""
 
 from __future__ import annotations
 

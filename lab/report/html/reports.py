@@ -28,18 +28,39 @@ def inspection(diagnoses: Sequence[Diagnosis]) -> str:
     return document(f"lab inspect: {', '.join(sources)}", _found(diagnoses), list(map(_program, diagnoses)))
 
 
-def experiments(results: Sequence[Result], trained: Sequence[Trained], answers: Sequence[Answer], *, is_audit: bool) -> str:
+def experiments(
+    results: Sequence[Result], trained: Sequence[Trained], answers: Sequence[Answer], *, is_audit: bool
+) -> str:
     """What experiments came to; with the audit of the book each in short, else each with its program."""
     is_folded = len(results) + len(trained) + len(answers) > 1
     told = [(runs.name(one), claim) for one in results for claim in one.claims]
-    told += [(one.training.name, claim) for one in trained for claim in one.claims] + [(one.experiment, claim) for one in answers for claim in one.claims]
-    overview = [Part("Overview", (runs.summary(results), runs.others(trained, answers), runs.claims(told)))] if is_folded else []
-    parts = [runs.result_part(one, number, is_folded=is_folded, with_program=not is_audit) for number, one in enumerate(results, 1)]
+    told += [(one.training.name, claim) for one in trained for claim in one.claims] + [
+        (one.experiment, claim) for one in answers for claim in one.claims
+    ]
+    overview = (
+        [Part("Overview", (runs.summary(results), runs.others(trained, answers), runs.claims(told)))]
+        if is_folded
+        else []
+    )
+    parts = [
+        runs.result_part(one, number, is_folded=is_folded, with_program=not is_audit)
+        for number, one in enumerate(results, 1)
+    ]
     parts += [runs.trained_part(one, number, is_folded=is_folded) for number, one in enumerate(trained, 1)]
     parts += [runs.answer_part(one, number, is_folded=is_folded) for number, one in enumerate(answers, 1)]
-    names = list(dict.fromkeys([*(one.experiment for one in results), *(one.training.name for one in trained), *(one.experiment for one in answers)]))
+    names = list(
+        dict.fromkeys(
+            [
+                *(one.experiment for one in results),
+                *(one.training.name for one in trained),
+                *(one.experiment for one in answers),
+            ]
+        )
+    )
     title = "lab verify" if is_audit else f"lab run {' '.join(names)}"
-    return document(title, runs.verdict(results, trained, answers), [*overview, *([audit()] if is_audit else []), *parts])
+    return document(
+        title, runs.verdict(results, trained, answers), [*overview, *([audit()] if is_audit else []), *parts]
+    )
 
 
 def _found(diagnoses: Sequence[Diagnosis]) -> Verdict:
@@ -58,4 +79,10 @@ def _program(diagnosis: Diagnosis) -> Part:
 
 def _finding(number: int, finding: Finding) -> Markup:
     heading = element("h4", f"{number}. {finding.kind}: {finding.sentence}")
-    return element("article", heading, element("p", evidence(finding), class_="note"), element("p", f"Try: {finding.advice}"), class_="finding")
+    return element(
+        "article",
+        heading,
+        element("p", evidence(finding), class_="note"),
+        element("p", f"Try: {finding.advice}"),
+        class_="finding",
+    )

@@ -55,7 +55,9 @@ def verdict(results: Sequence[Result], trained: Sequence[Trained], answers: Sequ
     sentences = [count_text(results)] if results else []
     sentences += [counted(count, noun) for noun, count in counts.items() if count]
     sentences.append(f"claims of the book: {tally(Counter(outcome(claim) for one in every for claim in one.claims))}")
-    sentences += numerics_lines(results) + [f"refuted, and not disputed before: {claim_text(claim)}" for claim in surprises]
+    sentences += numerics_lines(results) + [
+        f"refuted, and not disputed before: {claim_text(claim)}" for claim in surprises
+    ]
     tone = "good" if all(one.is_fine for one in every) else "bad"
     return Verdict(word.capitalize(), tuple(f"{said[0].upper()}{said[1:]}." for said in sentences), tone)
 
@@ -64,14 +66,25 @@ def summary(results: Sequence[Result]) -> Section:
     """A row a run, linked to its part."""
     totals = [(Totals.of(predicted_transfers(result)), Totals.of(measured_transfers(result))) for result in results]
     columns = [
-        Column("experiment", [link(result.experiment, "run", number) for number, result in enumerate(results, 1)], is_choice=True),
+        Column(
+            "experiment",
+            [link(result.experiment, "run", number) for number, result in enumerate(results, 1)],
+            is_choice=True,
+        ),
         Column("verdict", [status(result.verdict) for result in results], is_choice=True),
         Column("style", [result.style for result in results], is_choice=True),
         Column("target", [result.target for result in results], is_choice=True),
         *_compared(totals),
-        numbers("seconds", [f"{result.seconds.all:.1f}" for result in results], [result.seconds.all for result in results]),
+        numbers(
+            "seconds", [f"{result.seconds.all:.1f}" for result in results], [result.seconds.all for result in results]
+        ),
     ]
-    return Section("Runs", table("What was run; bytes and executions of one device in one step", columns, is_sortable=True) if results else Markup(""))
+    return Section(
+        "Runs",
+        table("What was run; bytes and executions of one device in one step", columns, is_sortable=True)
+        if results
+        else Markup(""),
+    )
 
 
 def others(trained: Sequence[Trained], answers: Sequence[Answer]) -> Section:
@@ -84,7 +97,10 @@ def others(trained: Sequence[Trained], answers: Sequence[Answer]) -> Section:
         Column("question", [*(one.training.question for one in trained), *(one.question for one in answers)]),
         Column("claims of the book", [tally(Counter(map(outcome, one.claims))) for one in (*trained, *answers)]),
     ]
-    return Section("Trainings and questions", table("Trainings, and questions that numbers answer", columns, is_sortable=True) if links else Markup(""))
+    return Section(
+        "Trainings and questions",
+        table("Trainings, and questions that numbers answer", columns, is_sortable=True) if links else Markup(""),
+    )
 
 
 def claims(told: Sequence[tuple[str, Claim]]) -> Section:
@@ -113,12 +129,20 @@ def result_part(result: Result, number: int, *, is_folded: bool, with_program: b
         Section("Pipeline", pipeline(result)),
     ]
     program = ledgers.sections(result.measured, result.held) if with_program and result.measured else ()
-    return Part(f"{result.verdict}: {name(result)}", (*own, *program), f"Mesh {mesh}; {parameters}", is_folded, f"run-{number}")
+    return Part(
+        f"{result.verdict}: {name(result)}", (*own, *program), f"Mesh {mesh}; {parameters}", is_folded, f"run-{number}"
+    )
 
 
 def settled(result: Result) -> Markup:
     """Terms, then in words what stands between prediction and program."""
-    lines = [*on_the_wire(result), *in_branches(result), *explanations([result]), *troubles_of(result), *numerics_lines([result])]
+    lines = [
+        *on_the_wire(result),
+        *in_branches(result),
+        *explanations([result]),
+        *troubles_of(result),
+        *numerics_lines([result]),
+    ]
     terms = terms_table(result.settlement.terms) if result.settlement else Markup("")
     return joined((terms, words(lines) if lines else Markup("")))
 
@@ -151,8 +175,14 @@ def left_over(transfers: Sequence[Transfer]) -> Markup:
 def _compared(totals: Sequence[tuple[Totals, Totals]]) -> list[Column]:
     both = list(zip(*totals, strict=True)) or [(), ()]
     names = ("predicted", "measured")
-    executions = [numbers(f"executions {name}", [f"{t.executions:,}" for t in some], [t.executions for t in some]) for name, some in zip(names, both, strict=True)]
-    return executions + [numbers(f"wire bytes {name}", [exact(t.wire_bytes) for t in some], [t.wire_bytes for t in some]) for name, some in zip(names, both, strict=True)]
+    executions = [
+        numbers(f"executions {name}", [f"{t.executions:,}" for t in some], [t.executions for t in some])
+        for name, some in zip(names, both, strict=True)
+    ]
+    return executions + [
+        numbers(f"wire bytes {name}", [exact(t.wire_bytes) for t in some], [t.wire_bytes for t in some])
+        for name, some in zip(names, both, strict=True)
+    ]
 
 
 def pipeline(result: Result) -> Markup:
@@ -162,20 +192,37 @@ def pipeline(result: Result) -> Markup:
         return Markup("")
     timeline = simulate(named(sizes["schedule"], stages, sizes["accumulation"], sizes["chunks"]), Durations(weight=1))
     busy = [100 * float(seconds / timeline.makespan) for seconds in timeline.busy]
-    columns = [Column("stage", [str(stage) for stage in range(stages)]), bars("busy", [f"{share:.1f} %" for share in busy], busy, 100)]
-    told = f"{sizes['schedule']}: {stages} stages, {sizes['accumulation']} micro-batches; idle {100 * timeline.idle_share:.1f} %"
+    columns = [
+        Column("stage", [str(stage) for stage in range(stages)]),
+        bars("busy", [f"{share:.1f} %" for share in busy], busy, 100),
+    ]
+    told = (
+        f"{sizes['schedule']}: {stages} stages, {sizes['accumulation']} micro-batches; idle "
+        f"{100 * timeline.idle_share:.1f} %"
+    )
     told += ", were forward and the gradients of inputs and of weights of equal length."
     told += " Later chunks are lighter." * (timeline.schedule.chunks > 1)
     works = [(Work.FORWARD, "forward"), (Work.BACKWARD, "backward")]
     works += [(Work.WEIGHT, "backward to the weights")] if timeline.schedule.splits_backward else []
-    return joined((element("p", told), charts.gantt(timeline), charts.swatches(works), table("Busy share of the time, by stage", columns)))
+    return joined(
+        (
+            element("p", told),
+            charts.gantt(timeline),
+            charts.swatches(works),
+            table("Busy share of the time, by stage", columns),
+        )
+    )
 
 
 def answer_part(answer: Answer, number: int, *, is_folded: bool) -> Part:
     assumed = ", ".join(f"{key} {value}" for key, value in answer.parameters.items())
     columns = [
         Column("what", [row.what for row in answer.rows]),
-        numbers("value", list(map(value_text, answer.rows)), [None if isinstance(row.value, str) else row.value for row in answer.rows]),
+        numbers(
+            "value",
+            list(map(value_text, answer.rows)),
+            [None if isinstance(row.value, str) else row.value for row in answer.rows],
+        ),
         numbers("theory", list(map(predicted_text, answer.rows)), [row.predicted for row in answer.rows]),
     ]
     told = words([f"failed: {answer.failure}"]) if answer.failure else table(f"With {assumed}", columns)
@@ -184,10 +231,18 @@ def answer_part(answer: Answer, number: int, *, is_folded: bool) -> Part:
 
 
 def trained_part(trained: Trained, number: int, *, is_folded: bool) -> Part:
-    told = table("Curves, a row a layout and style", list(map(plain, curves.curve_columns(trained.curves))), is_sortable=True)
+    told = table(
+        "Curves, a row a layout and style", list(map(plain, curves.curve_columns(trained.curves))), is_sortable=True
+    )
     section = Section("Losses", joined((losses.picture(trained), told, words(curves.words(trained)))))
     sections = section, claims([(trained.training.name, claim) for claim in trained.claims])
-    return Part(f"{trained.verdict}: {trained.training.name}, {trained.target}", sections, trained.training.question, is_folded, f"training-{number}")
+    return Part(
+        f"{trained.verdict}: {trained.training.name}, {trained.target}",
+        sections,
+        trained.training.question,
+        is_folded,
+        f"training-{number}",
+    )
 
 
 def name(result: Result) -> str:

@@ -1,4 +1,5 @@
-"""Tables of a page: with a caption and scopes, sorted and filtered where they are long, with bars where numbers compare."""
+"""Tables of a page: with a caption and scopes, sorted and filtered where they are long, with bars where numbers
+compare."""
 
 from __future__ import annotations
 
@@ -61,7 +62,11 @@ def numbers(heading: str, cells: Sequence[Any], values: Sequence[float | None], 
 def plain(column: TextColumn) -> Column:
     """A column of the terminal's tables; numbers are sorted by what is printed."""
     heading = " ".join(column.heading.split())
-    return numbers(heading, column.cells, list(map(_read, column.cells))) if column.is_number else Column(heading, column.cells)
+    return (
+        numbers(heading, column.cells, list(map(_read, column.cells)))
+        if column.is_number
+        else Column(heading, column.cells)
+    )
 
 
 def _read(cell: str) -> float | None:
@@ -78,7 +83,8 @@ def bars(heading: str, cells: Sequence[Any], values: Sequence[float], whole: flo
 
 
 def table(caption: str, columns: Sequence[Column], *, is_sortable: bool = False) -> Markup:
-    """Columns without a word in them are left out, and all of it where nothing is left. The page's script lets the reader sort and filter what is sortable."""
+    """Columns without a word in them are left out, and all of it where nothing is left. The page's script lets the
+    reader sort and filter what is sortable."""
     told = [column for column in columns if any(map(str, column.cells))]
     if not told:
         return Markup("")

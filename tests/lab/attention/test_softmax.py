@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab.meshes.errors import Unusable
 
 from lab.attention import dense
 from lab.attention.mask import CAUSAL, Mask
 from lab.attention.order import CONTIGUOUS, ZIGZAG
 from lab.attention.ring import hops
 from lab.attention.softmax import Partial, attended, finished, merged
+from lab.meshes.errors import Unusable
 
 S, T = 3, 8
 DRAW = np.random.default_rng(0)
@@ -45,7 +45,11 @@ def test_two_orders_of_the_same_parts_differ_in_their_last_bits():
     assert (one != other).any()
 
 
-@pytest.mark.parametrize(("a", "b", "expected"), [(NOTHING, PARTS[0], PARTS[0]), (PARTS[0], NOTHING, PARTS[0]), (NOTHING,) * 3], ids=["left", "right", "both"])
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [(NOTHING, PARTS[0], PARTS[0]), (PARTS[0], NOTHING, PARTS[0]), (NOTHING,) * 3],
+    ids=["left", "right", "both"],
+)
 def test_attention_to_no_key_changes_nothing_and_is_no_nan(a, b, expected):
     for x, wanted in zip(merged(a, b), expected, strict=True):
         np.testing.assert_array_equal(x, wanted)
@@ -78,12 +82,20 @@ def test_a_zigzag_block_that_came_is_met_in_two_quarters_wholly_in_sight(hop):
         q_at, k_at = (np.asarray(ZIGZAG.positions(16, r, 4)).reshape(2, 2) for r in (rank, source))
         met = {(int(i), int(j)) for i, j in ZIGZAG.others(rank, source)}
         seen = {(i, j): np.asarray(CAUSAL.seen(q_at[i], k_at[j])) for i in (0, 1) for j in (0, 1)}
-        assert {pair for pair, block in seen.items() if block.any()} == met == {pair for pair, block in seen.items() if block.all()}
+        assert (
+            {pair for pair, block in seen.items() if block.any()}
+            == met
+            == {pair for pair, block in seen.items() if block.all()}
+        )
 
 
-@pytest.mark.parametrize(("order", "length", "multiple"), [(CONTIGUOUS, 30, 4), (ZIGZAG, 12, 8)], ids=["contiguous", "zigzag"])
+@pytest.mark.parametrize(
+    ("order", "length", "multiple"), [(CONTIGUOUS, 30, 4), (ZIGZAG, 12, 8)], ids=["contiguous", "zigzag"]
+)
 def test_a_length_that_does_not_split_tells_what_would(order, length, multiple):
-    with pytest.raises(Unusable, match=f"length={length} does not split over 4 ranks.*make it a multiple of {multiple}"):
+    with pytest.raises(
+        Unusable, match=f"length={length} does not split over 4 ranks.*make it a multiple of {multiple}"
+    ):
         order.positions(length, 0, 4)
 
 
@@ -94,17 +106,25 @@ def test_a_window_is_causal_and_not_negative(mask):
 
 
 def test_attention_by_tiles_needs_memory_linear_in_length_where_scores_need_its_square():
-    """The same monoid on one device (Ch. 17, `ch17.flash_tiling`): twice the length, twice the temporaries, not four times."""
+    """The same monoid on one device (Ch. 17, `ch17.flash_tiling`): twice the length, twice the temporaries, not four
+    times."""
 
     def by_tiles(q, k, v):
         tiles = (x.reshape(x.shape[0], -1, 16, *x.shape[2:]).swapaxes(0, 1) for x in (k, v))
-        nothing = Partial(*(jnp.full((1, 2, 2, q.shape[1], *tail), fill) for fill, tail in ((-jnp.inf, ()), (0.0, ()), (0.0, (4,)))))
-        state, _ = jax.lax.scan(lambda s, kv: (merged(s, attended(q, *kv, jnp.ones((q.shape[1], 16), bool))), None), nothing, tuple(tiles))
+        nothing = Partial(
+            *(jnp.full((1, 2, 2, q.shape[1], *tail), fill) for fill, tail in ((-jnp.inf, ()), (0.0, ()), (0.0, (4,))))
+        )
+        state, _ = jax.lax.scan(
+            lambda s, kv: (merged(s, attended(q, *kv, jnp.ones((q.shape[1], 16), bool))), None), nothing, tuple(tiles)
+        )
         return finished(state, q.dtype).y
 
     def temporaries(run, length):
         shapes = [jax.ShapeDtypeStruct((1, length, *x.shape[2:]), jnp.float32) for x in (Q, K, V)]
         return jax.jit(run).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
 
-    tiles, whole = (temporaries(run, 2048) / temporaries(run, 1024) for run in (by_tiles, lambda *qkv: dense.attend(*qkv, Mask(causal=False))))
+    tiles, whole = (
+        temporaries(run, 2048) / temporaries(run, 1024)
+        for run in (by_tiles, lambda *qkv: dense.attend(*qkv, Mask(causal=False)))
+    )
     assert tiles < 2.1 and whole > 3.5

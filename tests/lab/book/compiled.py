@@ -18,12 +18,16 @@ SENT = {
 
 
 def sent_bytes(function, ranks, *shapes, replicated=False):
-    """Wire bytes of one rank for float32 arguments of these whole shapes, each split along its first dim over the axis "data",
-    as is the result unless it is `replicated`.
+    """Wire bytes of one rank for float32 arguments of these whole shapes, each split along its first dim over the axis
+    "data", as is the result unless it is `replicated`.
     """
     mesh = Mesh(np.array(jax.devices()[:ranks]), ("data",))
     out = PartitionSpec() if replicated else PartitionSpec("data")
     mapped = jax.shard_map(function, mesh=mesh, in_specs=PartitionSpec("data"), out_specs=out, check_vma=False)
     text = jax.jit(mapped).lower(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)).compile().as_text()
     found = re.findall(rf" = (\(.*?\)|\S+) ({'|'.join(SENT)})\(", text)
-    return sum(SENT[kind](ranks) * 4 * np.prod([int(n) for n in size.split(",")]) for shape, kind in found for size in re.findall(r"[fsu]32\[([\d,]+)\]", shape))
+    return sum(
+        SENT[kind](ranks) * 4 * np.prod([int(n) for n in size.split(",")])
+        for shape, kind in found
+        for size in re.findall(r"[fsu]32\[([\d,]+)\]", shape)
+    )

@@ -15,7 +15,9 @@ SHAPE = dict(tokens=B * S, length=S, embed=H, heads=A, kv_heads=K, head_dim=h, m
 BF16 = jnp.bfloat16
 WEIGHTS = {
     name: jax.ShapeDtypeStruct(shape, BF16)
-    for name, shape in dict(n=(H,), m=(H,), q=(H, A * h), k=(H, K * h), v=(H, K * h), o=(A * h, H), g=(H, F), u=(H, F), d=(F, H)).items()
+    for name, shape in dict(
+        n=(H,), m=(H,), q=(H, A * h), k=(H, K * h), v=(H, K * h), o=(A * h, H), g=(H, F), u=(H, F), d=(F, H)
+    ).items()
 }
 
 
@@ -53,7 +55,9 @@ flash.defvjp(lambda *qkv: (attend(*qkv), qkv), lambda qkv, g: jax.vjp(attend, *q
 
 def layer(x_BSH, w, attention=attend):
     y_BSH = norm(x_BSH, w["n"])
-    q_BSAh, k_BSKh, v_BSKh = (((y_BSH @ w[name]).reshape(B, S, heads, h)) for name, heads in (("q", A), ("k", K), ("v", K)))
+    q_BSAh, k_BSKh, v_BSKh = (
+        ((y_BSH @ w[name]).reshape(B, S, heads, h)) for name, heads in (("q", A), ("k", K), ("v", K))
+    )
     x_BSH = x_BSH + checkpoint_name(attention(rope(q_BSAh), rope(k_BSKh), v_BSKh) @ w["o"], "leaves")
     y_BSH = norm(x_BSH, w["m"])
     return x_BSH + checkpoint_name((jax.nn.silu(y_BSH @ w["g"]) * (y_BSH @ w["u"])) @ w["d"], "leaves")
@@ -70,7 +74,9 @@ LAYERS = {
 
 def residual_bytes(function):
     """Bytes of what `jax.vjp` keeps of the activations, without the statistics of each row."""
-    kept = jax.eval_shape(lambda x, w: jax.tree.leaves(jax.vjp(function, x, w)[1]), jax.ShapeDtypeStruct((B, S, H), BF16), WEIGHTS)
+    kept = jax.eval_shape(
+        lambda x, w: jax.tree.leaves(jax.vjp(function, x, w)[1]), jax.ShapeDtypeStruct((B, S, H), BF16), WEIGHTS
+    )
     return sum(a.size * a.dtype.itemsize for a in kept if a.ndim > 2 and a.shape[0] == B and a.shape[-1] > 1)
 
 

@@ -22,7 +22,9 @@ def random() -> np.random.Generator:
 
 
 def test_the_slowest_of_1000_exponential_times_is_7_5_times_the_mean(random):
-    assert random.exponential(size=(4000, 1000)).max(axis=1).mean() == pytest.approx(exponential_straggler(1000), rel=0.01)
+    assert random.exponential(size=(4000, 1000)).max(axis=1).mean() == pytest.approx(
+        exponential_straggler(1000), rel=0.01
+    )
 
 
 def test_the_slowest_of_1000_uniform_times_is_twice_the_mean(random):
@@ -49,7 +51,11 @@ def staleness(workers: int, duration, rounds: int = 2000) -> np.ndarray:
 
 @pytest.mark.parametrize("spread", ["none", "ten percent", "exponential"])
 def test_gradients_of_16_workers_are_15_updates_old_whatever_their_times(spread, random):
-    durations = {"none": lambda: 1.0, "ten percent": lambda: random.uniform(0.9, 1.1), "exponential": random.exponential}
+    durations = {
+        "none": lambda: 1.0,
+        "ten percent": lambda: random.uniform(0.9, 1.1),
+        "exponential": random.exponential,
+    }
     assert staleness(16, durations[spread])[16:].mean() == pytest.approx(mean_staleness(16), rel=0.01)
 
 

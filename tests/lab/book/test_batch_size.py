@@ -29,7 +29,9 @@ def random() -> np.random.Generator:
 
 
 def test_the_mean_of_64_gradients_varies_a_64th(random):
-    assert random.normal(0, 3, size=(20_000, 64)).mean(axis=1).var() == pytest.approx(gradient_variance(9, 64), rel=0.03)
+    assert random.normal(0, 3, size=(20_000, 64)).mean(axis=1).var() == pytest.approx(
+        gradient_variance(9, 64), rel=0.03
+    )
 
 
 H, SIGMA, G = np.diag([4.0, 1.0, 0.5]), np.diag([2.0, 8.0, 1.0]), np.array([1.0, 2.0, -1.0])
@@ -37,7 +39,8 @@ RATES = np.linspace(0.005, 1.2, 240)
 
 
 def best_rate(batch, random):
-    """The step of least loss on average over 200,000 noisy gradients of G's size; the loss changes by -r g'G + r^2 g'Hg / 2."""
+    """The step of least loss on average over 200,000 noisy gradients of G's size; the loss changes by -r g'G + r^2 g'Hg
+    / 2."""
     g_SD = G + random.normal(size=(200_000, 3)) * np.sqrt(np.diag(SIGMA) / batch)
     linear, square = (g_SD @ G).mean(), np.einsum("sd,de,se->s", g_SD, H, g_SD).mean()
     return RATES[(-RATES * linear + RATES**2 * square / 2).argmin()]
@@ -58,7 +61,10 @@ def test_with_curvature_alike_everywhere_the_noise_scale_is_noise_over_signal():
 
 
 def test_gradients_of_8_and_64_examples_tell_the_noise_scale(random):
-    norms = [((G + random.normal(size=(200_000, 3)) * np.sqrt(np.diag(SIGMA) / batch)) ** 2).sum(axis=1).mean() for batch in (8, 64)]
+    norms = [
+        ((G + random.normal(size=(200_000, 3)) * np.sqrt(np.diag(SIGMA) / batch)) ** 2).sum(axis=1).mean()
+        for batch in (8, 64)
+    ]
     assert simple_noise_scale(*norms, 8, 64) == pytest.approx(noise_scale(np.trace(SIGMA), G @ G), rel=0.02)
 
 
@@ -66,7 +72,8 @@ DIMS, RATE, START, END = 100, 0.02, 8.0, 1.0
 
 
 def steps_to_end(batch, random):
-    """Updates from |w|^2 = START to END of 200 runs on |w|^2 / 2 with unit noise in every dim, each step the best fraction of RATE."""
+    """Updates from |w|^2 = START to END of 200 runs on |w|^2 / 2 with unit noise in every dim, each step the best
+    fraction of RATE."""
     w_RD, steps = np.full((200, DIMS), np.sqrt(START / DIMS)), 0
     while (square := (w_RD**2).sum(axis=1).mean()) > END:
         g_RD = w_RD + random.normal(size=w_RD.shape) / np.sqrt(batch)
@@ -89,7 +96,9 @@ def test_the_noise_scale_rises_8_times_while_the_square_of_the_gradient_falls_to
     scales = []
     for square in (START, END):
         g_D = np.full(DIMS, np.sqrt(square / DIMS))
-        norms = [((g_D + random.normal(size=(20_000, DIMS)) / np.sqrt(batch)) ** 2).sum(axis=1).mean() for batch in (8, 64)]
+        norms = [
+            ((g_D + random.normal(size=(20_000, DIMS)) / np.sqrt(batch)) ** 2).sum(axis=1).mean() for batch in (8, 64)
+        ]
         scales.append(simple_noise_scale(*norms, 8, 64))
     assert scales == pytest.approx([DIMS / START, DIMS / END], rel=0.02)
 
@@ -113,7 +122,11 @@ def test_two_points_give_6144_and_predict_10000_steps_where_15000_are_given():
 
 def test_three_points_give_a_critical_batch_of_1700_2400_or_3200_as_they_are_weighed():
     batches, steps = [256, 1024, 4096], [100_000, 28_000, 15_000]
-    found = fitted_steps(batches[1:], steps[1:]), fitted_steps(batches, steps, relative=True), fitted_steps(batches, steps)
+    found = (
+        fitted_steps(batches[1:], steps[1:]),
+        fitted_steps(batches, steps, relative=True),
+        fitted_steps(batches, steps),
+    )
     assert [critical for _, critical in found] == pytest.approx([1664, 2371, 3218], rel=1e-3)
 
 

@@ -64,11 +64,18 @@ def test_an_all_gather_of_half_an_all_reduce():
 
 @pytest.mark.parametrize(
     ("payload", "ring_us", "tree_us", "halving_us"),
-    [(10**5, 127.97, 24.0, 13.97), (10**6, 145.7, 132.0, 31.7), (10**7, 322.9, 1212, 208.9), (10**8, 2094.8, 12012, 1980.8)],
+    [
+        (10**5, 127.97, 24.0, 13.97),
+        (10**6, 145.7, 132.0, 31.7),
+        (10**7, 322.9, 1212, 208.9),
+        (10**8, 2094.8, 12012, 1980.8),
+    ],
 )
 def test_halving_doubling_beats_ring_and_tree_of_64_at_every_size(payload, ring_us, tree_us, halving_us):
     """Ch. 11, exercise 6."""
-    times = [f(payload, 64, US, 100e9) / US for f in (ring_all_reduce_s, tree_all_reduce_s, halving_doubling_all_reduce_s)]
+    times = [
+        f(payload, 64, US, 100e9) / US for f in (ring_all_reduce_s, tree_all_reduce_s, halving_doubling_all_reduce_s)
+    ]
     assert times == pytest.approx([ring_us, tree_us, halving_us], rel=2e-3)
 
 
@@ -79,7 +86,9 @@ def test_halving_doubling_beats_ring_and_tree_of_64_at_every_size(payload, ring_
 def test_ring_and_tree_are_equal_at_the_crossover(ranks, alpha_s, rate, crossover):
     found = ring_tree_crossover_bytes(ranks, alpha_s, rate)
     assert found == pytest.approx(crossover, rel=1e-3)
-    assert ring_all_reduce_s(Fraction(found), ranks, alpha_s, rate) == pytest.approx(tree_all_reduce_s(found, ranks, alpha_s, rate))
+    assert ring_all_reduce_s(Fraction(found), ranks, alpha_s, rate) == pytest.approx(
+        tree_all_reduce_s(found, ranks, alpha_s, rate)
+    )
 
 
 def test_the_terms_of_a_ring_of_64_are_equal_at_6_4_mb():
@@ -104,7 +113,11 @@ def test_blocks_both_ways_take_p_steps_for_even_and_p_minus_1_for_odd_p(ranks, s
 def test_a_chain_broadcasts_1_gb_to_64_ranks_in_25_3_ms_and_a_binomial_tree_in_120():
     link = (64, 5 * US, 50e9)
     slices = round(best_slices(10**9, *link))
-    times = binomial_broadcast_s(10**9, *link), blocks_broadcast_s(10**9, *link), chain_broadcast_s(10**9, *link, slices)
+    times = (
+        binomial_broadcast_s(10**9, *link),
+        blocks_broadcast_s(10**9, *link),
+        chain_broadcast_s(10**9, *link, slices),
+    )
     assert [t * 1e3 for t in times] == pytest.approx([120.0, 39.7, 25.3], abs=0.05)
 
 
@@ -124,7 +137,9 @@ def test_binomial_scatter_of_8_takes_3_rounds_and_bruck_as_many():
 )
 def test_two_levels_against_one_ring_over_the_slow_link(payload, inside, across, hierarchical_ms, flat_ms):
     flat = ring_all_reduce_s(payload, inside[0] * across[0], *across[1:])
-    assert [levels_all_reduce_s(payload, [inside, across]) * 1e3, flat * 1e3] == pytest.approx([hierarchical_ms, flat_ms], rel=1e-3)
+    assert [levels_all_reduce_s(payload, [inside, across]) * 1e3, flat * 1e3] == pytest.approx(
+        [hierarchical_ms, flat_ms], rel=1e-3
+    )
 
 
 def test_three_levels_send_what_one_ring_does():

@@ -1,16 +1,17 @@
-"""Chapters 24 and 25 compiled: whose work tensor parallelism divides, and how saved activations grow with the length."""
+"""Chapters 24 and 25 compiled: whose work tensor parallelism divides, and how saved activations grow with the
+length."""
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import Axes
-from lab.meshes.backends import make_mesh
-from lab.meshes.targets import parse_target
 
 import lab
 from lab.book.composition import stage_compute_s
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
 EMBED, MLP, TOKENS = 64, 256, 128
 

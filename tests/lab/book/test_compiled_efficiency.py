@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import Axes
-from lab.meshes.backends import make_mesh
-from lab.meshes.targets import parse_target
 
 import lab
 from lab.book.collectives import all_reduce_wire_bytes
 from lab.book.compression import quantized_all_reduce_wire_bytes
 from lab.core.ledger import Kind, Ledger
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
 RANKS = 8
 
@@ -31,12 +31,18 @@ def program(mesh: Mesh, function: Callable, entering, leaving) -> Callable:
 
 
 def compiled(mesh: Mesh, function: Callable, specs, shapes, leaving) -> Ledger:
-    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec)) for shape, spec in zip(shapes, specs, strict=True)]
+    arrays = [
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+        for shape, spec in zip(shapes, specs, strict=True)
+    ]
     return lab.inspect(program(mesh, function, specs, leaving).lower(*arrays).compile(), mesh=mesh)
 
 
 def sent(ledger: Ledger) -> dict[str, int]:
-    return {str(kind): sum(t.executions * t.wire_bytes for t in ledger.transfers if t.kind is kind) for kind in {t.kind for t in ledger.transfers}}
+    return {
+        str(kind): sum(t.executions * t.wire_bytes for t in ledger.transfers if t.kind is kind)
+        for kind in {t.kind for t in ledger.transfers}
+    }
 
 
 def rounded(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -62,7 +68,11 @@ def test_dequantising_before_an_all_reduce_sends_what_floats_do_and_exchanging_8
     assert sent(whole) == {"all_reduce": all_reduce_wire_bytes(4 * elements, RANKS)}
     eighth = compiled(ring, exchanged_sum, (P(),), [(elements,)], P())
     assert set(sent(eighth)) == {"all_to_all", "all_gather"}
-    assert sum(sent(eighth).values()) == quantized_all_reduce_wire_bytes(4 * elements, RANKS, 8) == sum(sent(whole).values()) / 4
+    assert (
+        sum(sent(eighth).values())
+        == quantized_all_reduce_wire_bytes(4 * elements, RANKS, 8)
+        == sum(sent(whole).values()) / 4
+    )
 
 
 def test_levels_exchanged_and_gathered_are_the_sum(ring):
@@ -78,7 +88,10 @@ def power_sgd(g_RC: jax.Array, start_CK: jax.Array) -> jax.Array:
 
 def test_powersgd_all_reduces_its_two_factors_and_nothing_else(ring):
     ledger = compiled(ring, power_sgd, (P(), P()), [(512, 256), (256, 4)], P())
-    assert sorted((str(t.kind), t.payload_bytes) for t in ledger.transfers) == [("all_reduce", 256 * 4 * 4), ("all_reduce", 512 * 4 * 4)]
+    assert sorted((str(t.kind), t.payload_bytes) for t in ledger.transfers) == [
+        ("all_reduce", 256 * 4 * 4),
+        ("all_reduce", 512 * 4 * 4),
+    ]
 
 
 def local_steps(w_D: jax.Array, x_BD: jax.Array, steps: int) -> jax.Array:
@@ -111,7 +124,9 @@ def test_a_collective_matmul_permutes_7_shards_of_8_beside_8_products(ring):
     assert np.array_equal(program(ring, in_parts, (P("ring"), P()), P())(x_BD, w_DF), x_BD @ w_DF)
 
 
-def grouped_attention(x_SD: jax.Array, q_DHK: jax.Array, k_DGK: jax.Array, v_DGK: jax.Array, o_HKD: jax.Array) -> jax.Array:
+def grouped_attention(
+    x_SD: jax.Array, q_DHK: jax.Array, k_DGK: jax.Array, v_DGK: jax.Array, o_HKD: jax.Array
+) -> jax.Array:
     q_SHK, k_SGK, v_SGK = (jnp.einsum("sd,dhk->shk", x_SD, w) for w in (q_DHK, k_DGK, v_DGK))
     q_SGMK = q_SHK.reshape(q_SHK.shape[0], k_SGK.shape[1], -1, q_SHK.shape[2])
     weights_GMST = jax.nn.softmax(jnp.einsum("sgmk,tgk->gmst", q_SGMK, k_SGK))
@@ -124,6 +139,11 @@ def test_attention_with_its_heads_split_gathers_no_keys_however_these_are_groupe
     heads = P(None, "ring")
     shapes = {"x": (128, 64), "q": (64, 32, 4), "k": (64, kv_heads, 4), "v": (64, kv_heads, 4), "o": (32, 4, 64)}
     specs = {"x": P(), "q": heads, "k": heads, "v": heads, "o": P("ring")}
-    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(ring, specs[name])) for name, shape in shapes.items()]
-    ledger = lab.inspect(jax.jit(grouped_attention, out_shardings=NamedSharding(ring, P())).lower(*arrays).compile(), mesh=ring)
+    arrays = [
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(ring, specs[name]))
+        for name, shape in shapes.items()
+    ]
+    ledger = lab.inspect(
+        jax.jit(grouped_attention, out_shardings=NamedSharding(ring, P())).lower(*arrays).compile(), mesh=ring
+    )
     assert [(t.kind, t.payload_bytes) for t in ledger.transfers] == [(Kind.ALL_REDUCE, 128 * 64 * 4)]

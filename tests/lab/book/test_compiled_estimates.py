@@ -1,4 +1,5 @@
-"""Chapters 1, 2, 7 and 10 compiled for 8 devices: FLOPs over bytes sent, what memory holds, and how often gradients are reduced."""
+"""Chapters 1, 2, 7 and 10 compiled for 8 devices: FLOPs over bytes sent, what memory holds, and how often gradients are
+reduced."""
 
 from functools import partial
 
@@ -8,9 +9,6 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import Axes
-from lab.meshes.backends import make_mesh
-from lab.meshes.targets import parse_target
 
 import lab
 from lab.book.batch_size import lars_ratio
@@ -18,6 +16,9 @@ from lab.book.data_parallel import training_flops
 from lab.book.memory import model_state_bytes
 from lab.book.roofline import dp_intensity, pp_intensity, tp_intensity
 from lab.core.ledger import Kind, Ledger
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
 RANKS, TOKENS, H, L = 8, 64, 32, 2
 FLOAT = 4
@@ -29,7 +30,10 @@ def mesh():
 
 
 def inspected(mesh, function, specs, shapes, leaving):
-    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec)) for shape, spec in zip(shapes, specs, strict=True)]
+    arrays = [
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+        for shape, spec in zip(shapes, specs, strict=True)
+    ]
     mapped = jax.jit(jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=leaving, check_vma=False))
     return lab.inspect(mapped.lower(*arrays).compile(), mesh=mesh)
 
@@ -56,7 +60,8 @@ def test_data_parallelism_runs_3_tokens_of_a_rank_over_element_bytes_flops_a_byt
 
 
 def gpt_layer(x_BH, qkv_H3C, o_CH, up_HF, down_FH, entering=lambda x: x, leaving=lambda x: x):
-    """A GPT layer's products with weights alone, 24 H^2 FLOPs a token forward; what enters and leaves its two blocks may communicate."""
+    """A GPT layer's products with weights alone, 24 H^2 FLOPs a token forward; what enters and leaves its two blocks
+    may communicate."""
     q_BC, k_BC, v_BC = jnp.moveaxis(jnp.einsum("bh,hnc->bnc", entering(x_BH), qkv_H3C), 1, 0)
     x_BH = x_BH + leaving((jnp.sin(q_BC + k_BC) * v_BC) @ o_CH)
     return x_BH + leaving(jnp.sin(entering(x_BH) @ up_HF) @ down_FH)
@@ -86,7 +91,13 @@ def tensor_parallel(*args):
 def test_tensor_parallelism_runs_9_h_over_7_ranks_and_element_bytes_flops_a_byte_sent(mesh):
     column, row = P(None, "ranks"), P("ranks")
     specs = (P(), P(None, None, "ranks"), row, column, row)
-    ledger = inspected(mesh, jax.grad(tensor_parallel, argnums=range(5)), specs, [(TOKENS, H), (H, 3, H), (H, H), (H, 4 * H), (4 * H, H)], specs)
+    ledger = inspected(
+        mesh,
+        jax.grad(tensor_parallel, argnums=range(5)),
+        specs,
+        [(TOKENS, H), (H, 3, H), (H, H), (H, 4 * H), (4 * H, H)],
+        specs,
+    )
     assert [(t.kind, t.payload_bytes) for t in ledger.transfers] == 4 * [(Kind.ALL_REDUCE, TOKENS * H * FLOAT)]
     assert ledger.flops == 72 * TOKENS * H * H / RANKS
     assert ledger.flops / wire_bytes(ledger) == pytest.approx(tp_intensity(H, RANKS, FLOAT))
@@ -110,13 +121,17 @@ def test_a_pipeline_stage_runs_36_h_a_layer_over_element_bytes_flops_a_byte_sent
 
 def accumulated(x_MBH, w_LHH):
     gradient = jax.grad(mlp, argnums=1)
-    total_LHH, _ = jax.lax.scan(lambda sum_LHH, x_BH: (sum_LHH + gradient(x_BH, w_LHH), None), jnp.zeros_like(w_LHH), x_MBH)
+    total_LHH, _ = jax.lax.scan(
+        lambda sum_LHH, x_BH: (sum_LHH + gradient(x_BH, w_LHH), None), jnp.zeros_like(w_LHH), x_MBH
+    )
     return jax.lax.pmean(total_LHH, "ranks") / len(x_MBH)
 
 
 def test_eight_accumulated_micro_batches_reduce_gradients_once(mesh):
     ledger = inspected(mesh, accumulated, (P(None, "ranks"), P()), [(8, RANKS * TOKENS, H), (L, H, H)], P())
-    assert [(t.kind, t.executions, t.payload_bytes) for t in ledger.transfers] == [(Kind.ALL_REDUCE, 1, L * H * H * FLOAT)]
+    assert [(t.kind, t.executions, t.payload_bytes) for t in ledger.transfers] == [
+        (Kind.ALL_REDUCE, 1, L * H * H * FLOAT)
+    ]
 
 
 def norm_ratio(w_DH, g_DH, reduced):
@@ -126,10 +141,16 @@ def norm_ratio(w_DH, g_DH, reduced):
 
 
 def test_a_layer_split_over_8_has_one_lars_ratio_only_if_its_norms_are_reduced(mesh):
-    w_DH, g_DH = np.random.default_rng(10).normal(size=(2, RANKS, H)) * np.geomspace(1, 30, RANKS)[[range(RANKS), range(RANKS)[::-1]], None]
+    w_DH, g_DH = (
+        np.random.default_rng(10).normal(size=(2, RANKS, H))
+        * np.geomspace(1, 30, RANKS)[[range(RANKS), range(RANKS)[::-1]], None]
+    )
     rows = P("ranks")
     reductions = partial(jax.lax.psum, axis_name="ranks"), lambda x: x
-    programs = [jax.shard_map(partial(norm_ratio, reduced=reduced), mesh=mesh, in_specs=rows, out_specs=rows) for reduced in reductions]
+    programs = [
+        jax.shard_map(partial(norm_ratio, reduced=reduced), mesh=mesh, in_specs=rows, out_specs=rows)
+        for reduced in reductions
+    ]
     whole, local = (jax.jit(program)(w_DH, g_DH) for program in programs)
     right = lars_ratio(np.linalg.norm(w_DH), np.linalg.norm(g_DH))
     assert whole == pytest.approx(np.full(RANKS, right), rel=1e-5)
@@ -147,7 +168,10 @@ def adam(state, x_BH):
 
 def test_a_mixed_precision_adam_step_is_given_14_bytes_a_parameter_and_works_on_2_more():
     shape = (4, 256, 256)
-    state = {name: jax.ShapeDtypeStruct(shape, jnp.bfloat16 if name == "weights" else jnp.float32) for name in ("weights", "master", "m", "v")}
+    state = {
+        name: jax.ShapeDtypeStruct(shape, jnp.bfloat16 if name == "weights" else jnp.float32)
+        for name in ("weights", "master", "m", "v")
+    }
     x_BH = jax.ShapeDtypeStruct((1, 256), jnp.bfloat16)
     memory = jax.jit(adam, donate_argnums=0).lower(state, x_BH).compile().memory_analysis()
     parameters = int(np.prod(shape))

@@ -1,4 +1,5 @@
-"""The second source's claims of traffic, counted in compiled text: across the middle, over a torus, of sparse gradients, by width."""
+"""The second source's claims of traffic, counted in compiled text: across the middle, over a torus, of sparse
+gradients, by width."""
 
 import re
 from collections.abc import Callable
@@ -7,9 +8,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import Mesh, PartitionSpec
-from lab.meshes.axes import Axes
-from lab.meshes.backends import make_mesh
-from lab.meshes.targets import parse_target
 
 from lab import collectives
 from lab.book.codec import sparse_collective_gain
@@ -21,6 +19,9 @@ from lab.book.fabric import (
 )
 from lab.core.ledger import Kind
 from lab.hlo import read_text
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
 N, SIZE = 8, 64
 BYTES = 4 * SIZE
@@ -38,7 +39,9 @@ def mesh(**sizes: int) -> Mesh:
 
 def cut_bytes(compiled: str) -> int:
     """Bytes that permutes send from ranks 0..3 to ranks 4..7."""
-    found = re.findall(r"= s32\[([\d,]*)\]\S* collective-permute\(.*source_target_pairs=\{((?:\{\d+,\d+\},?)+)\}", compiled)
+    found = re.findall(
+        r"= s32\[([\d,]*)\]\S* collective-permute\(.*source_target_pairs=\{((?:\{\d+,\d+\},?)+)\}", compiled
+    )
     assert found
     pairs = [(4 * int(size or 1), re.findall(r"(\d+),(\d+)", listed)) for size, listed in found]
     return sum(size for size, listed in pairs for source, target in listed if int(source) < N // 2 <= int(target))
@@ -87,7 +90,11 @@ def test_gathering_4_of_64_gradients_gains_16_over_the_ranks(ranks):
 
     sends = []
     for kernel in (dense, sparse):
-        function = jax.jit(jax.shard_map(kernel, mesh=devices, in_specs=PartitionSpec("data"), out_specs=PartitionSpec("data"), check_vma=False))
+        function = jax.jit(
+            jax.shard_map(
+                kernel, mesh=devices, in_specs=PartitionSpec("data"), out_specs=PartitionSpec("data"), check_vma=False
+            )
+        )
         compiled = function.lower(jax.ShapeDtypeStruct((ranks * SIZE,), jnp.float32)).compile().as_text()
         sends.append(read_text(compiled, axes=axes).totals().wire_bytes)
     assert sends[0] / sends[1] == sparse_collective_gain(SIZE, kept, ranks, 4, 4) == 16 / ranks
@@ -95,6 +102,7 @@ def test_gathering_4_of_64_gradients_gains_16_over_the_ranks(ranks):
 
 def flops_a_reduced_byte(width: int, tokens: int) -> float:
     """Of the data-parallel step of three square layers."""
+
     def loss(w_LDD: jax.Array, x_BD: jax.Array) -> jax.Array:
         for w_DD in w_LDD:
             x_BD = jnp.tanh(x_BD @ w_DD)

@@ -53,7 +53,9 @@ def test_ulysses_sends_four_buffers_forward_and_eight_in_training():
 @pytest.mark.parametrize("kv_heads", [A, K])
 def test_a_ring_sends_p_over_2_times_what_ulysses_sends_and_less_with_grouped_queries(kv_heads):
     shapes = (S, A, h), (S, kv_heads, h), (S, kv_heads, h)
-    assert sent_bytes(ring, P, *shapes) / sent_bytes(ulysses, P, *shapes) == pytest.approx(ring_to_ulysses(P, kv_heads / A))
+    assert sent_bytes(ring, P, *shapes) / sent_bytes(ulysses, P, *shapes) == pytest.approx(
+        ring_to_ulysses(P, kv_heads / A)
+    )
 
 
 def test_a_layer_of_experts_sends_its_padded_buffer_four_times_a_step():
@@ -79,7 +81,8 @@ def test_two_sequence_parallel_blocks_send_8_units_a_step_and_10_where_inputs_ar
     kept = block if not regathers else jax.checkpoint(block)
 
     def loss(x, up, down):
-        # A loop each way, whose body stands in the text once; unrolled, jax 0.10.2 takes the second gather for the first.
+        # A loop each way, whose body stands in the text once; unrolled, jax 0.10.2 takes the second gather for the
+        # first.
         x, _ = jax.lax.scan(lambda x, _: (x + jnp.sin(kept(x, up, down)), None), x, length=6)
         return jnp.sum(x**2)
 
@@ -99,5 +102,7 @@ def test_the_top_percent_of_each_rank_gains_100_over_ranks_in_float32(ranks):
         values, places = (jax.lax.all_gather(part, "data").ravel() for part in (g[0, places], places))
         return jnp.zeros(elements).at[places].add(values)[None]
 
-    gain = sent_bytes(dense, ranks, (ranks, elements), replicated=True) / sent_bytes(sparse, ranks, (ranks, elements), replicated=True)
+    gain = sent_bytes(dense, ranks, (ranks, elements), replicated=True) / sent_bytes(
+        sparse, ranks, (ranks, elements), replicated=True
+    )
     assert gain == pytest.approx(top_k_gain(kept / elements, ranks, value_bytes=4)) == pytest.approx(100 / ranks)

@@ -23,7 +23,8 @@ from lab.book.experts import capacity
 from lab.book.parallelism import activation_bytes, dp_volume_bytes, tp_volume_bytes
 from lab.book.pipeline import bubble_share, stage_volume_bytes
 
-# Billions of parameters, heads, embed, layers, t, p, GPUs, sequences a batch (Narayanan et al. 2021, Table 1; vocabulary 51200, length 2048).
+# Billions of parameters, heads, embed, layers, t, p, GPUs, sequences a batch (Narayanan et al. 2021, Table 1;
+# vocabulary 51200, length 2048).
 MEGATRON = [
     ("1.7", 24, 2304, 24, 1, 1, 32, 512),
     ("3.6", 32, 3072, 30, 2, 1, 64, 512),
@@ -39,7 +40,9 @@ MEGATRON = [
 
 
 @pytest.mark.parametrize(("billions", "heads", "embed", "layers", "tensor", "pipe", "gpus", "batch"), MEGATRON)
-def test_the_parameters_of_ten_published_models_come_out_to_the_printed_digit(billions, heads, embed, layers, tensor, pipe, gpus, batch):
+def test_the_parameters_of_ten_published_models_come_out_to_the_printed_digit(
+    billions, heads, embed, layers, tensor, pipe, gpus, batch
+):
     assert f"{gpt_parameters(layers, embed, 51200, 2048) / 1e9:.1f}" == billions
     replicas = gpus // (tensor * pipe)
     assert replicas * tensor * pipe == gpus and layers % pipe == heads % tensor == batch % replicas == 0
@@ -97,7 +100,9 @@ def test_1000_tokens_lose_238_at_156_slots_236_at_157_and_none_at_300():
 
 
 def test_latency_of_a_ring_grows_4_2_times_from_16_to_64_ranks_and_its_bytes_by_a_twentieth():
-    ring, tree = ([model(1, ranks, 1.0, 1e12) for ranks in (16, 64)] for model in (ring_all_reduce_s, tree_all_reduce_s))
+    ring, tree = (
+        [model(1, ranks, 1.0, 1e12) for ranks in (16, 64)] for model in (ring_all_reduce_s, tree_all_reduce_s)
+    )
     assert (ring[1] / ring[0], tree[1] / tree[0]) == pytest.approx((4.2, 1.5))
     assert data_parallel_growth(16, 4) == dp_volume_bytes(1, 1, 64) / dp_volume_bytes(1, 1, 16) == Fraction(21, 20)
 

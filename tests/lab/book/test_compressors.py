@@ -1,4 +1,5 @@
-"""Chapter 28 on random gradients: what compressors lose, what error feedback keeps, what averaging compressed gradients gives."""
+"""Chapter 28 on random gradients: what compressors lose, what error feedback keeps, what averaging compressed gradients
+gives."""
 
 import numpy as np
 import pytest
@@ -84,7 +85,8 @@ def test_top_k_errs_at_most_by_1_less_the_share_kept_and_random_k_by_its_varianc
 
 
 def errors(kept: int, gradients) -> tuple[np.ndarray, np.ndarray]:
-    """Norms of the error fed back after each step, and what is left when all that was sent is taken from all gradients."""
+    """Norms of the error fed back after each step, and what is left when all that was sent is taken from all
+    gradients."""
     error_D, sent_D, total_D, norms = 0.0, 0.0, 0.0, []
     for g_D in gradients:
         out_D = top_k(g_D + error_D, kept)
@@ -163,7 +165,9 @@ def test_a_matrix_truncated_by_its_svd_errs_as_its_spectrum_says(decay, random):
     matrix_NN = u_NN * spectrum_N @ v_NN
     left, values, right = np.linalg.svd(matrix_NN)
     truncated_NN = left[:, :20] * values[:20] @ right[:20]
-    assert np.linalg.norm(matrix_NN - truncated_NN) / np.linalg.norm(matrix_NN) == pytest.approx(low_rank_error(spectrum_N, 20))
+    assert np.linalg.norm(matrix_NN - truncated_NN) / np.linalg.norm(matrix_NN) == pytest.approx(
+        low_rank_error(spectrum_N, 20)
+    )
 
 
 @pytest.mark.parametrize(("decay", "error"), [(0.5, 0.772), (0.7, 0.467), (1.0, 0.172)])

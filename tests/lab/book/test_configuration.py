@@ -90,7 +90,7 @@ def test_one_layer_of_30_and_13_billion_keeps_998_and_1426_megabytes():
 def test_divided_twice_by_d_zero3_seems_to_take_a_sixth_of_what_it_does():
     per_device = 30e9 / 16
     printed = per_device / 16 * 2 + per_device / 16 * 12 / 16 + per_device / 16 * 2 / 16
-    assert (0.234 + 0.088 + 0.0146) == pytest.approx(printed / 1e9, rel=2e-3)
+    assert pytest.approx(printed / 1e9, rel=2e-3) == (0.234 + 0.088 + 0.0146)
     assert split_state_bytes(30_000_000_000, 4, 4, 16, 3) / printed == pytest.approx(5.57, rel=1e-2)
 
 
@@ -101,7 +101,9 @@ def test_a_fifth_of_all_time_is_a_quarter_of_computation():
 def test_times_made_with_1_3_and_0_7_give_back_these_scales():
     random = np.random.default_rng(27)
     compute, communication, rest = random.uniform(1, 5, (3, 20))
-    assert calibrated_scales(compute, communication, rest, 1.3 * compute + 0.7 * communication + rest) == pytest.approx((1.3, 0.7))
+    assert calibrated_scales(compute, communication, rest, 1.3 * compute + 0.7 * communication + rest) == pytest.approx(
+        (1.3, 0.7)
+    )
 
 
 def test_errors_are_relative_to_what_was_measured():

@@ -1,4 +1,5 @@
-"""Chapter 17 decided by numbers: the monoid of softmax, exchanges of heads for tokens, causal work counted from the mask."""
+"""Chapter 17 decided by numbers: the monoid of softmax, exchanges of heads for tokens, causal work counted from the
+mask."""
 
 import numpy as np
 import pytest
@@ -53,7 +54,11 @@ def test_softmax_states_merge_in_any_order_and_grouping_with_an_identity():
     _, total, output = state(q, K, V)
     for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
         a, b, c, d = (parts[i] for i in order)
-        for whole in (merged(merged(merged(a, b), c), d), merged(merged(a, b), merged(c, d)), merged(EMPTY, merged(a, merged(b, merged(c, d))))):
+        for whole in (
+            merged(merged(merged(a, b), c), d),
+            merged(merged(a, b), merged(c, d)),
+            merged(EMPTY, merged(a, merged(b, merged(c, d)))),
+        ):
             np.testing.assert_allclose(whole[2] / whole[1], output / total)
 
 
@@ -70,7 +75,9 @@ def test_ring_attention_with_global_positions_is_causal_attention_and_with_local
     whole = attention(Q, K, V, at, at)
     for r in range(P):
         mine = slice(r * C, r * C + C)
-        np.testing.assert_allclose(attention(Q[mine], K[: (r + 1) * C], V[: (r + 1) * C], at[mine], at[: (r + 1) * C]), whole[mine])
+        np.testing.assert_allclose(
+            attention(Q[mine], K[: (r + 1) * C], V[: (r + 1) * C], at[mine], at[: (r + 1) * C]), whole[mine]
+        )
     assert np.abs(attention(Q[C : 2 * C], K[: 2 * C], V[: 2 * C], at[:C], at[: 2 * C]) - whole[C : 2 * C]).max() > 0.01
 
 

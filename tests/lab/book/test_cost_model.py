@@ -51,7 +51,9 @@ def test_levels_send_what_one_ring_does_whatever_the_sizes(ranks, hosts):
 def test_rings_on_all_cards_beat_two_levels_on_them():
     case = (2_000_000_000, 8, 8, *INSIDE, *ACROSS)
     assert flat_rings_all_reduce_s(*case) * 1e3 == pytest.approx(12.11, rel=1e-3)
-    assert flat_rings_all_reduce_s(*case) < two_level_all_reduce_s(*case) < ring_all_reduce_s(2_000_000_000, 64, *ACROSS)
+    assert (
+        flat_rings_all_reduce_s(*case) < two_level_all_reduce_s(*case) < ring_all_reduce_s(2_000_000_000, 64, *ACROSS)
+    )
 
 
 def test_a_ring_of_8_at_its_link_s_rate_has_that_as_its_bus_bandwidth():

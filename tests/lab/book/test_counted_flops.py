@@ -100,7 +100,9 @@ def absorbed(q_AC, r_AR, c_TC, k_TR):
 
 def test_a_decode_step_on_decompressed_keys_runs_what_the_formula_says_a_key():
     T = 64
-    counted = flops(naive, floats(HEADS, HEAD_DIM), floats(HEADS, ROPE), *2 * [floats(T, HEADS, HEAD_DIM)], floats(T, ROPE))
+    counted = flops(
+        naive, floats(HEADS, HEAD_DIM), floats(HEADS, ROPE), *2 * [floats(T, HEADS, HEAD_DIM)], floats(T, ROPE)
+    )
     assert counted == T * latent_flops_per_key(HEADS, HEAD_DIM, ROPE)
 
 
@@ -112,7 +114,9 @@ def test_a_decode_step_on_latents_runs_what_the_formula_says_a_key():
 
 def test_decompressing_keys_runs_2_latent_dims_times_all_heads():
     T = 64
-    counted = flops(lambda c_TC, w_CAD: jnp.einsum("tc,cad->tad", c_TC, w_CAD), floats(T, LATENT), floats(LATENT, HEADS, HEAD_DIM))
+    counted = flops(
+        lambda c_TC, w_CAD: jnp.einsum("tc,cad->tad", c_TC, w_CAD), floats(T, LATENT), floats(LATENT, HEADS, HEAD_DIM)
+    )
     assert counted == T * decompression_flops_per_key(HEADS, HEAD_DIM, LATENT)
 
 

@@ -42,7 +42,9 @@ def test_float32_addition_of_1e20_is_not_associative():
 
 
 @pytest.mark.parametrize("dtype, unit_roundoff", [(np.float16, 2**-11), (np.float32, 2**-24)])
-def test_two_orders_of_64_summands_differ_within_the_bound_and_by_more_than_any_multiple_of_the_sum(dtype, unit_roundoff):
+def test_two_orders_of_64_summands_differ_within_the_bound_and_by_more_than_any_multiple_of_the_sum(
+    dtype, unit_roundoff
+):
     values = RNG.normal(size=(200, 64)).astype(dtype)
     values[:, 32:] = -values[:, :32]
     forward, paired = np.zeros(200, dtype), np.zeros(200, dtype)

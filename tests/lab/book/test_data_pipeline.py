@@ -44,7 +44,11 @@ def test_loading_of_0_3_s_beside_0_3_s_of_computation_stalls_for_half_of_the_tim
 @pytest.mark.parametrize("spread", ["regular", "random"])
 def test_two_batches_a_second_of_2_s_each_are_4_at_a_time(spread):
     random = np.random.default_rng(3)
-    gaps, stays = (random.exponential(size=40_000) for _ in range(2)) if spread == "random" else (np.ones(40_000), np.ones(40_000))
+    gaps, stays = (
+        (random.exponential(size=40_000) for _ in range(2))
+        if spread == "random"
+        else (np.ones(40_000), np.ones(40_000))
+    )
     start = np.cumsum(gaps * 0.5)
     end = start + stays * 2
     watched = random.uniform(100, start[-1] - 100, 20_000)

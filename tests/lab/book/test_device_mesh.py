@@ -53,7 +53,10 @@ def test_a_transposed_mesh_has_the_same_groups_by_name_and_a_reshaped_one_has_no
     assert by_name == {tuple(group) for group in groups([4, 8], [1])} != {tuple(group) for group in groups([8, 4], [1])}
 
 
-@pytest.mark.parametrize(("ranks", "stride", "domain", "first"), [(8, 1, 8, 0), (8, 4, 8, 0), (8, 16, 8, 3), (5, 3, 8, 6), (4, 8, 8, 0), (3, 7, 2, 1)])
+@pytest.mark.parametrize(
+    ("ranks", "stride", "domain", "first"),
+    [(8, 1, 8, 0), (8, 4, 8, 0), (8, 16, 8, 3), (5, 3, 8, 6), (4, 8, 8, 0), (3, 7, 2, 1)],
+)
 def test_nodes_spanned_are_those_that_members_lie_in(ranks, stride, domain, first):
     assert domains_spanned(ranks, stride, domain, first) == len({(first + i * stride) // domain for i in range(ranks)})
 

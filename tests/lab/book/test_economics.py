@@ -41,7 +41,9 @@ def test_without_preemptions_only_saving_is_paid_for():
 
 
 def test_the_first_order_agrees_for_rare_preemptions_and_is_13_percent_high_at_one_an_hour():
-    first, whole = (np.array([first_order_spot_usd_per_h(1.5 * 1.05, p, 0.5), spot_usd_per_h(1.5, p, 1, 0.05)]) for p in (0.01, 1.0))
+    first, whole = (
+        np.array([first_order_spot_usd_per_h(1.5 * 1.05, p, 0.5), spot_usd_per_h(1.5, p, 1, 0.05)]) for p in (0.01, 1.0)
+    )
     assert first[0] == pytest.approx(first[1], rel=1e-3)
     assert whole[0] / whole[1] == pytest.approx(1.13, abs=0.01)
 

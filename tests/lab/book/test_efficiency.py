@@ -75,10 +75,14 @@ def test_latents_are_64_and_56_9_times_smaller_than_128_heads_and_4_and_3_6_than
     heads, groups = (architecture.kv_bytes_per_token(g, 128, 2) for g in (128, 8))
     assert (heads, groups) == (65_536, 4096)
     without, with_rope = (architecture.latent_bytes_per_token(512, rope, 2) for rope in (0, 64))
-    assert (heads / without, heads / with_rope, groups / without, groups / with_rope) == pytest.approx((64, 56.89, 4, 3.556), rel=1e-3)
+    assert (heads / without, heads / with_rope, groups / without, groups / with_rope) == pytest.approx(
+        (64, 56.89, 4, 3.556), rel=1e-3
+    )
 
 
-@pytest.mark.parametrize(("stages", "micro_batches", "shares"), [(16, 32, (0.319, 0.135, 0.127)), (8, 16, (0.304, 0.127, 0.111))])
+@pytest.mark.parametrize(
+    ("stages", "micro_batches", "shares"), [(16, 32, (0.319, 0.135, 0.127)), (8, 16, (0.304, 0.127, 0.111))]
+)
 def test_1f1b_zb1p_and_dualpipe_idle_32_14_and_13_percent_of_16_stages(stages, micro_batches, shares):
     # F 1, B 2 of which the weights' gradient is 1, both at once 3.
     idle = idle_s(stages, 1, 2), zero_bubble_idle_s(stages, 1, 1, 1), architecture.dualpipe_idle_s(stages, 3, 2, 1)

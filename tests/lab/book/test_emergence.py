@@ -1,4 +1,5 @@
-"""Chapter 9 against a fresh model's loss, answers that count only whole, and least squares beyond as many features as examples."""
+"""Chapter 9 against a fresh model's loss, answers that count only whole, and least squares beyond as many features as
+examples."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,10 @@ from lab.book.emergence import (
 @pytest.mark.parametrize("vocab", [512, 32000])
 def test_a_fresh_model_s_loss_is_the_logarithm_of_its_vocabulary(vocab):
     keys = jax.random.split(jax.random.key(9), 4)
-    table_VH, hidden_HH, head_HV = (0.02 * jax.random.normal(key, shape) for key, shape in zip(keys, [(vocab, 64), (64, 64), (64, vocab)], strict=False))
+    table_VH, hidden_HH, head_HV = (
+        0.02 * jax.random.normal(key, shape)
+        for key, shape in zip(keys, [(vocab, 64), (64, 64), (64, vocab)], strict=False)
+    )
     tokens_B, targets_B = jax.random.randint(keys[3], (2, 256), 0, vocab)
     log_p_BV = jax.nn.log_softmax(jnp.tanh(table_VH[tokens_B] @ hidden_HH) @ head_HV)
     loss = -jnp.mean(jnp.take_along_axis(log_p_BV, targets_B[:, None], 1))
@@ -45,7 +49,7 @@ def test_5_percent_at_10b_and_a_half_at_50b_put_the_critical_loss_at_2_094():
 
 def test_60b_need_4_32e23_flops_and_1e23_leaves_them_4_63_tokens_a_parameter():
     assert compute_optimal_flops(60e9) == pytest.approx(4.32e23)
-    assert 1e23 / 6 / 60e9 / 60e9 == pytest.approx(4.63, rel=1e-3)
+    assert pytest.approx(4.63, rel=1e-3) == 1e23 / 6 / 60e9 / 60e9
 
 
 def held_out_error(features, examples=60, inputs=20):

@@ -79,10 +79,16 @@ def gpt_layer(x_BSH, qkv_H3H, o_HH, up_HF, down_FH):
 @pytest.mark.parametrize(("batch", "length", "embed"), [(2, 64, 32), (3, 32, 64)])
 def test_a_gpt_layer_keeps_34_and_5_a_s_over_h_bytes_a_token_and_embed(batch, length, embed):
     H = embed
-    x_BSH, *weights = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in [(batch, length, H), (H, 3 * H), (H, H), (H, 4 * H), (4 * H, H)])
+    x_BSH, *weights = (
+        jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in [(batch, length, H), (H, 3 * H), (H, H), (H, 4 * H), (4 * H, H)]
+    )
     leaves = jax.eval_shape(lambda *args: jax.tree.leaves(jax.vjp(gpt_layer, *args)[1]), x_BSH, *weights)
     saved = sum(a.size * a.dtype.itemsize for a in leaves if a.shape[0] == batch)
-    assert saved == gpt_saved_bytes(batch * length, length, embed, A) == batch * length * embed * (34 + 5 * A * length / embed)
+    assert (
+        saved
+        == gpt_saved_bytes(batch * length, length, embed, A)
+        == batch * length * embed * (34 + 5 * A * length / embed)
+    )
 
 
 def test_tensor_parallelism_over_4_leaves_56_of_194_and_with_sequence_parallelism_48_5():

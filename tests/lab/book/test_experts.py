@@ -1,4 +1,5 @@
-"""Chapter 18 decided by numbers: gradients of routers, losses of balance, drops of random routers, FLOP that XLA counts."""
+"""Chapter 18 decided by numbers: gradients of routers, losses of balance, drops of random routers, FLOP that XLA
+counts."""
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,9 @@ def test_the_routers_gradient_is_that_of_jax():
         found = np.asarray(jax.grad(lambda z: mixture(z, outputs, K) @ upstream)(logits))
         chosen = np.argsort(-np.asarray(logits))[:K]
         weights = np.exp(np.asarray(logits)[chosen])
-        np.testing.assert_allclose(found[chosen], gate_gradient(weights / weights.sum(), np.asarray(outputs)[chosen], upstream), rtol=1e-10)
+        np.testing.assert_allclose(
+            found[chosen], gate_gradient(weights / weights.sum(), np.asarray(outputs)[chosen], upstream), rtol=1e-10
+        )
         assert np.abs(np.delete(found, chosen)).max() < 1e-15
 
 
@@ -61,7 +64,12 @@ def test_the_gradient_of_balance_is_that_of_jax_with_shares_held_fixed_and_doubl
     found = jax.grad(lambda z: 3 * (f * jax.nn.softmax(z)).sum())(logits)
     gates = np.asarray(jax.nn.softmax(logits))
     np.testing.assert_allclose(found, balance_gradient(f, gates), rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(jax.grad(lambda z: 3 * (jax.nn.softmax(z) ** 2).sum())(logits), 2 * balance_gradient(gates, gates), rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(
+        jax.grad(lambda z: 3 * (jax.nn.softmax(z) ** 2).sum())(logits),
+        2 * balance_gradient(gates, gates),
+        rtol=1e-4,
+        atol=1e-7,
+    )
     np.testing.assert_allclose(balance_gradient([0.6, 0.4], [0.6, 0.4]) / 2, [0.048, -0.048])
 
 

@@ -16,7 +16,8 @@ PARAMETERS = 64 * 48
 
 
 def held_bytes(stage: int, optimizer, dtype=jnp.bfloat16) -> int:
-    """Bytes of arguments of one device: weights, gradients, master weights and the optimizer's state, steps counted aside."""
+    """Bytes of arguments of one device: weights, gradients, master weights and the optimizer's state, steps counted
+    aside."""
     mesh = jax.make_mesh((RANKS,), ("fsdp",))
 
     def placed(first, dtype):
@@ -30,9 +31,13 @@ def held_bytes(stage: int, optimizer, dtype=jnp.bfloat16) -> int:
 
     master = placed(1, jnp.float32)
     moments = [leaf for leaf in jax.tree.leaves(jax.eval_shape(optimizer.init, master)) if leaf.shape == SHAPE]
-    state = jax.tree.map(lambda leaf: placed(1, leaf.dtype) if leaf.shape == SHAPE else leaf, jax.eval_shape(optimizer.init, master))
+    state = jax.tree.map(
+        lambda leaf: placed(1, leaf.dtype) if leaf.shape == SHAPE else leaf, jax.eval_shape(optimizer.init, master)
+    )
     compiled = jax.jit(step).lower(placed(3, dtype), placed(2, jnp.bfloat16), master, state).compile()
-    counters = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) - sum(m.size * m.dtype.itemsize for m in moments)
+    counters = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) - sum(
+        m.size * m.dtype.itemsize for m in moments
+    )
     return compiled.memory_analysis().argument_size_in_bytes - counters
 
 
@@ -43,12 +48,18 @@ def test_adam_holds_16_bytes_a_parameter_split_from_its_stage_on(stage):
 
 @pytest.mark.parametrize("stage", range(4))
 def test_float32_weights_are_split_at_stage_3_and_16_bit_gradients_at_2(stage):
-    assert held_bytes(stage, optax.adam(1e-3), jnp.float32) == model_state_bytes(PARAMETERS, RANKS, stage, weight_bytes=4)
+    assert held_bytes(stage, optax.adam(1e-3), jnp.float32) == model_state_bytes(
+        PARAMETERS, RANKS, stage, weight_bytes=4
+    )
 
 
 @pytest.mark.parametrize("optimizer, moment_bytes", [(optax.sgd(0.1, momentum=0.9), 4), (optax.sgd(0.1), 0)])
 def test_momentum_holds_12_and_plain_descent_8_bytes_a_parameter(optimizer, moment_bytes):
-    assert held_bytes(0, optimizer) == model_state_bytes(PARAMETERS, moment_bytes=moment_bytes) == PARAMETERS * (8 + moment_bytes)
+    assert (
+        held_bytes(0, optimizer)
+        == model_state_bytes(PARAMETERS, moment_bytes=moment_bytes)
+        == PARAMETERS * (8 + moment_bytes)
+    )
 
 
 def test_a_7b_model_holds_112_then_38_5_then_26_25_then_14_gb_on_each_of_8():

@@ -13,7 +13,8 @@ from lab.book.offloading import (
 
 
 def streamed_s(layers, compute_s, transfer_s, ahead):
-    """Layer i may arrive once layer i - ahead - 1 is worked off and the link is free; without buffers ahead, once the one before is worked off."""
+    """Layer i may arrive once layer i - ahead - 1 is worked off and the link is free; without buffers ahead, once the
+    one before is worked off."""
     arrived, done = [], []
     for i in range(layers):
         buffer_free = done[i - ahead - 1] if i > ahead else 0.0
@@ -30,13 +31,17 @@ def test_a_buffer_ahead_hides_all_it_can_and_more_hide_no_more(compute_s, transf
 
 
 def test_a_step_of_100_beside_80_ms_takes_105_ms_and_185_one_after_the_other():
-    assert step_s(0.100, 0.080, 0.005) == pytest.approx(0.105) and efficiency(0.100, 0.080, 0.005) == pytest.approx(0.952, rel=1e-3)
-    assert 0.100 / (0.100 + 0.080 + 0.005) == pytest.approx(0.541, rel=1e-3)
+    assert step_s(0.100, 0.080, 0.005) == pytest.approx(0.105) and efficiency(0.100, 0.080, 0.005) == pytest.approx(
+        0.952, rel=1e-3
+    )
+    assert pytest.approx(0.541, rel=1e-3) == 0.100 / (0.100 + 0.080 + 0.005)
 
 
 def test_a_codec_of_2_gb_per_s_makes_10_gb_four_times_slower_and_one_of_50_a_quarter_faster():
     plain = 10e9 / 7e9
-    assert compressed_s(10e9, 2e9, 7e9, 1.5) == pytest.approx(5.952, rel=1e-3) and plain / 5.952 == pytest.approx(0.24, rel=1e-2)
+    assert compressed_s(10e9, 2e9, 7e9, 1.5) == pytest.approx(5.952, rel=1e-3) and plain / 5.952 == pytest.approx(
+        0.24, rel=1e-2
+    )
     assert plain / compressed_s(10e9, 50e9, 7e9, 1.5) == pytest.approx(1.24, rel=1e-2)
     assert compressed_s(10e9, least_codec_bytes_per_s(7e9, 1.5), 7e9, 1.5) == pytest.approx(plain)
 

@@ -29,6 +29,7 @@ def layer(x_RH, w):
 @cache
 def planned_bytes(segment_layers):
     """Temporary bytes of a gradient through the chain, its segments recomputed; 0 recomputes nothing."""
+
     def loss(w, x):
         if not segment_layers:
             return jnp.sum(jax.lax.scan(layer, x, w)[0])
@@ -36,12 +37,23 @@ def planned_bytes(segment_layers):
         segment = jax.checkpoint(lambda x, w: (jax.lax.scan(layer, x, w)[0], None))
         return jnp.sum(jax.lax.scan(segment, x, cut)[0])
 
-    w = {name: jax.ShapeDtypeStruct((LAYERS, *shape), jnp.float32) for name, shape in (("up", (H, WIDE)), ("down", (WIDE, H)))}
-    return jax.jit(jax.grad(loss)).lower(w, jax.ShapeDtypeStruct((ROWS, H), jnp.float32)).compile().memory_analysis().temp_size_in_bytes
+    w = {
+        name: jax.ShapeDtypeStruct((LAYERS, *shape), jnp.float32)
+        for name, shape in (("up", (H, WIDE)), ("down", (WIDE, H)))
+    }
+    return (
+        jax.jit(jax.grad(loss))
+        .lower(w, jax.ShapeDtypeStruct((ROWS, H), jnp.float32))
+        .compile()
+        .memory_analysis()
+        .temp_size_in_bytes
+    )
 
 
 def test_a_chain_recomputed_by_the_square_root_rule_needs_more_than_one_recomputed_layer_by_layer():
-    assert planned_bytes(1) < planned_bytes(2) < planned_bytes(4) < planned_bytes(8) < planned_bytes(16) < planned_bytes(0)
+    assert (
+        planned_bytes(1) < planned_bytes(2) < planned_bytes(4) < planned_bytes(8) < planned_bytes(16) < planned_bytes(0)
+    )
 
 
 def test_xla_plans_as_many_more_bytes_for_longer_segments_as_the_formula_says():
@@ -94,8 +106,14 @@ def test_recomputing_half_of_8_layers_runs_a_sixth_of_a_step_more():
 
 def test_scores_take_2_7_percent_of_a_gpt_3_layers_products():
     tokens, s, h = 64, 32, 16
-    weights = products(lambda x, q, o, u, d: (x @ q, x @ o, (x @ u) @ d), *floats((tokens, h), (h, 3 * h), (h, h), (h, 4 * h), (4 * h, h)))
-    scores = products(lambda q, k, v: jnp.einsum("bst,bth->bsh", jnp.einsum("bsh,bth->bst", q, k), v), *floats(*[(tokens // s, s, h)] * 3))
+    weights = products(
+        lambda x, q, o, u, d: (x @ q, x @ o, (x @ u) @ d),
+        *floats((tokens, h), (h, 3 * h), (h, h), (h, 4 * h), (4 * h, h)),
+    )
+    scores = products(
+        lambda q, k, v: jnp.einsum("bst,bth->bsh", jnp.einsum("bsh,bth->bst", q, k), v),
+        *floats(*[(tokens // s, s, h)] * 3),
+    )
     assert scores / (weights + scores) == pytest.approx(attention_cost_share(s, h))
     assert attention_cost_share(2048, 12288) == pytest.approx(1 / 37)
 

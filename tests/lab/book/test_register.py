@@ -1,4 +1,5 @@
-"""Every worked number of the register, as numbers, as arrays and over a million points; and that the register is whole."""
+"""Every worked number of the register, as numbers, as arrays and over a million points; and that the register is
+whole."""
 
 import inspect
 import re
@@ -52,7 +53,12 @@ def is_number(value: object) -> bool:
 
 def one_a_function() -> list:
     """The first worked number of each function that a sweep can take."""
-    firsts = {f.function: (f, number) for f in reversed(formulas()) for number in reversed(f.worked) if f.sweeps and sweepable(number)}
+    firsts = {
+        f.function: (f, number)
+        for f in reversed(formulas())
+        for number in reversed(f.worked)
+        if f.sweeps and sweepable(number)
+    }
     return [pytest.param(*first, id=first[0].function) for first in firsts.values()]
 
 
@@ -78,7 +84,9 @@ def test_worked_number(formula, number):
     assert found == (number.gives if exact else pytest.approx(np.asarray(number.gives, dtype=float), rel=number.rel))
 
 
-@pytest.mark.parametrize("formula, number", [case for case in worked() if case.values[0].sweeps and sweepable(case.values[1])])
+@pytest.mark.parametrize(
+    "formula, number", [case for case in worked() if case.values[0].sweeps and sweepable(case.values[1])]
+)
 def test_arrays_give_what_numbers_give(formula, number):
     values = np.asarray(formula.call(**filled(number, 3)))
     assert values.dtype != object
@@ -99,11 +107,22 @@ COUNTED = {
 def numbers_taken() -> list:
     """Each number that each function takes, with arguments that it takes."""
     firsts = {f.function: (f, number) for f in reversed(formulas()) for number in reversed(f.worked) if f.function}
-    taken = [(f, {**{name: given for name, given in f.arguments.items() if is_number(given)}, **number.arguments}) for f, number in firsts.values()]
-    return [pytest.param(f, given, name, id=f"{f.function}-{name}") for f, given in taken for name in given if is_number(given[name])]
+    taken = [
+        (f, {**{name: given for name, given in f.arguments.items() if is_number(given)}, **number.arguments})
+        for f, number in firsts.values()
+    ]
+    return [
+        pytest.param(f, given, name, id=f"{f.function}-{name}")
+        for f, given in taken
+        for name in given
+        if is_number(given[name])
+    ]
 
 
-@pytest.mark.parametrize("formula, given, name", [case for case in numbers_taken() if case.values[2] in COUNTED and case.values[1][case.values[2]] < np.inf])
+@pytest.mark.parametrize(
+    "formula, given, name",
+    [case for case in numbers_taken() if case.values[2] in COUNTED and case.values[1][case.values[2]] < np.inf],
+)
 def test_a_half_of_what_is_counted_is_refused_by_the_name_of_its_argument(formula, given, name):
     with pytest.raises(ValueError, match=rf"\b{name}={given[name] + 0.5}\b"):
         formula.call(**{**given, name: given[name] + 0.5})
@@ -117,7 +136,8 @@ def test_minus_one_is_refused_by_the_name_of_its_argument(formula, given, name):
 
 @pytest.mark.parametrize("formula, number", one_a_function())
 def test_a_million_points_take_one_numpy_pass(formula, number):
-    """Calls of functions are counted, Python's and C's: one pass makes as many of them for a million points as for one."""
+    """Calls of functions are counted, Python's and C's: one pass makes as many of them for a million points as for
+    one."""
     arguments, calls = filled(number, POINTS), 0
 
     def count(_frame, event, _argument):
@@ -142,13 +162,23 @@ def is_there(evidence: str) -> bool:
 
 @pytest.mark.parametrize("name", part_names())
 def test_evidence_is_a_file_of_the_project_and_a_test_or_a_claim_in_it(name):
-    named = {(formula.id, evidence) for formula in load_part(name).formulas for evidence in formula.evidence if formula.evidence != (formula.kind,)}
+    named = {
+        (formula.id, evidence)
+        for formula in load_part(name).formulas
+        for evidence in formula.evidence
+        if formula.evidence != (formula.kind,)
+    }
     assert [(id, evidence) for id, evidence in named if not is_there(evidence)] == []
 
 
 def test_a_table_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("lab.book.register.files", lambda _package: tmp_path)
-    for text, problem in (("[[formula]\n", "line 1"), ("formula = 3", "int"), ("[[formula]]\nid = 'ch12.ring'", "ch12.ring"), ("[[chapter]]", "unknown chapter")):
+    for text, problem in (
+        ("[[formula]\n", "line 1"),
+        ("formula = 3", "int"),
+        ("[[formula]]\nid = 'ch12.ring'", "ch12.ring"),
+        ("[[chapter]]", "unknown chapter"),
+    ):
         (tmp_path / "part9.toml").write_text(text)
         load_part.cache_clear()
         with pytest.raises(ValueError, match=rf"^part9\.toml: .*{problem}"):
@@ -160,11 +190,14 @@ def test_a_function_has_a_docstring_and_no_letter_that_is_another_argument(name)
     for formula in load_part(name).formulas:
         if formula.function:
             assert inspect.getdoc(formula.call), formula.function
-            assert not [letter for letter, meant in formula.symbols.items() if letter in formula.arguments and letter != meant]
+            assert not [
+                letter for letter, meant in formula.symbols.items() if letter in formula.arguments and letter != meant
+            ]
 
 
 def catalogue_ids(text: str) -> set[str]:
-    """What stands in bold or in a heading, and is not merely mentioned: `ch12.ring`, `app.qr.sanity`, `ml.04_young_daly`, `A7`."""
+    """What stands in bold or in a heading, and is not merely mentioned: `ch12.ring`, `app.qr.sanity`,
+    `ml.04_young_daly`, `A7`."""
     heads = [" ".join(head) for head in re.findall(r"\*\*(.+?)\*\*|^#{3,} (.+)$", text, re.M)]
     rows = re.findall(r"^\| (A\d+) \|", text, re.M)
     named = r"^A\d+\b|\b(?:ch\d+a?|app|ml)\.\d*[A-Za-z_]\w*(?:\.\w+)?"

@@ -28,7 +28,11 @@ def test_at_its_ridge_a_link_bounds_as_arithmetic_does_and_below_it_in_proportio
 
 def test_the_tightest_of_memory_network_and_storage_bounds():
     roofs = {"memory": (3.35e12, 100), "network": (50e9, 4000), "storage": (1e9, 300_000)}
-    given = {f"{name}_{what}": value for name, pair in roofs.items() for what, value in zip(("bytes_per_s", "intensity"), pair, strict=True)}
+    given = {
+        f"{name}_{what}": value
+        for name, pair in roofs.items()
+        for what, value in zip(("bytes_per_s", "intensity"), pair, strict=True)
+    }
     assert attainable_flops_per_s(H100, **given) == 4000 * 50e9
     assert attainable_flops_per_s(H100, **{**given, "storage_intensity": 100_000}) == 100_000 * 1e9
 

@@ -27,10 +27,18 @@ def random() -> np.random.Generator:
     return np.random.default_rng(30)
 
 
-@pytest.mark.parametrize(("dtype", "exponent", "mantissa"), [(np.float16, 5, 10), (BF16, 8, 7), (E4M3, 4, 3), (E5M2, 5, 2), (np.float32, 8, 23)])
+@pytest.mark.parametrize(
+    ("dtype", "exponent", "mantissa"),
+    [(np.float16, 5, 10), (BF16, 8, 7), (E4M3, 4, 3), (E5M2, 5, 2), (np.float32, 8, 23)],
+)
 def test_limits_follow_from_the_bits(dtype, exponent, mantissa):
     about, top = ml_dtypes.finfo(dtype), largest_without_infinities if dtype is E4M3 else largest
-    stated = top(exponent, mantissa), epsilon(mantissa), smallest_normal(exponent), smallest_subnormal(exponent, mantissa)
+    stated = (
+        top(exponent, mantissa),
+        epsilon(mantissa),
+        smallest_normal(exponent),
+        smallest_subnormal(exponent, mantissa),
+    )
     assert stated == tuple(float(x) for x in (about.max, about.eps, about.smallest_normal, about.smallest_subnormal))
 
 
@@ -85,10 +93,13 @@ def test_of_uniform_values_up_to_1e8_float16_overflows_on_99_94_percent(random):
 
 
 def product_errors(n: int, dtype, random: np.random.Generator) -> tuple[float, float, float]:
-    """Largest, relative mean and root mean square error of an n x n product of rounded factors, summed in float32 and rounded."""
+    """Largest, relative mean and root mean square error of an n x n product of rounded factors, summed in float32 and
+    rounded."""
     a_NN, b_NN = random.normal(size=(2, n, n))
     exact_NN = a_NN @ b_NN
-    rounded_NN = (a_NN.astype(dtype).astype(np.float32) @ b_NN.astype(dtype).astype(np.float32)).astype(dtype).astype(float)
+    rounded_NN = (
+        (a_NN.astype(dtype).astype(np.float32) @ b_NN.astype(dtype).astype(np.float32)).astype(dtype).astype(float)
+    )
     error_NN = np.abs(rounded_NN - exact_NN)
     return error_NN.max(), error_NN.mean() / np.abs(exact_NN).mean(), np.sqrt(np.mean(error_NN**2))
 

@@ -25,7 +25,10 @@ def test_150_thousand_tokens_a_second_of_7b_on_64_gpus_are_22_percent_of_what_45
 def test_30b_in_30_days_takes_94_gpus_for_600_billion_tokens_and_313_for_2_trillion():
     needed = devices_in_time(30e9, np.array([600e9, 2e12]), 30 * 86_400, 989e12, 0.45)
     assert list(np.ceil(needed)) == [94, 313]
-    mfu = [achieved_mfu(30e9, tokens, 30 * 86_400, gpus, 989e12) for tokens, gpus in [(600e9, 640), (2e12, 640), (2e12, 512)]]
+    mfu = [
+        achieved_mfu(30e9, tokens, 30 * 86_400, gpus, 989e12)
+        for tokens, gpus in [(600e9, 640), (2e12, 640), (2e12, 512)]
+    ]
     assert mfu == pytest.approx([0.0658, 0.2194, 0.2742], rel=1e-3)
 
 

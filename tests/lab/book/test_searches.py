@@ -31,7 +31,11 @@ class Setting(NamedTuple):
 
 
 def all_settings() -> list[Setting]:
-    return [Setting(*degrees, *rest) for degrees in layouts(DEVICES, [REPLICAS, PIPES, TENSORS]) for rest in product(STAGES, RECOMPUTES, MICRO_BATCHES)]
+    return [
+        Setting(*degrees, *rest)
+        for degrees in layouts(DEVICES, [REPLICAS, PIPES, TENSORS])
+        for rest in product(STAGES, RECOMPUTES, MICRO_BATCHES)
+    ]
 
 
 def divides(setting: Setting, batch: int = BATCH) -> bool:
@@ -49,7 +53,12 @@ def tokens_per_s(setting: Setting, batch: int = BATCH) -> float:
 def memory_bytes(s: Setting) -> float:
     state = split_state_bytes(PARAMETERS, s.pipe, s.tensor, s.replicas, s.stage)
     saved, split = (2, 1) if s.recompute else (34, s.tensor)
-    return float(state + saved_activation_bytes(s.micro_batch * LENGTH, EMBED, LAYERS // s.pipe, split, in_flight=s.pipe, bytes_per_element_saved=saved))
+    return float(
+        state
+        + saved_activation_bytes(
+            s.micro_batch * LENGTH, EMBED, LAYERS // s.pipe, split, in_flight=s.pipe, bytes_per_element_saved=saved
+        )
+    )
 
 
 def step_s(s: Setting, batch: int) -> float:
@@ -80,7 +89,8 @@ def test_sorted_by_step_time_a_grid_over_two_batches_takes_the_smaller_at_36_per
 
 
 def evolved(seed: int) -> float:
-    """The best rate seen in 100 generations of 50: tournaments of 3, uniform crossover, mutation of 0.1, d = N / (p t)."""
+    """The best rate seen in 100 generations of 50: tournaments of 3, uniform crossover, mutation of 0.1, d = N / (p
+    t)."""
     random, menus = np.random.default_rng(seed), (PIPES, TENSORS, STAGES, RECOMPUTES, MICRO_BATCHES)
 
     def draw(menu):
@@ -92,7 +102,9 @@ def evolved(seed: int) -> float:
     def child(population):
         parents = [max((draw(population) for _ in range(3)), key=tokens_per_s)[1:] for _ in range(2)]
         mixed = (parents[random.integers(2)][i] for i in range(len(menus)))
-        return repaired(*(draw(menu) if random.random() < 0.1 else gene for gene, menu in zip(mixed, menus, strict=True)))
+        return repaired(
+            *(draw(menu) if random.random() < 0.1 else gene for gene, menu in zip(mixed, menus, strict=True))
+        )
 
     population = [repaired(*map(draw, menus)) for _ in range(50)]
     seen = max(map(tokens_per_s, population))
@@ -110,10 +122,15 @@ def test_evolution_misses_the_best_of_1152_once_in_ten_runs_of_5000_evaluations(
 def hierarchical(batch: int) -> float:
     """Degrees, then all that fits with one sequence, then the largest micro-batch that fits."""
     firsts = [s for s in all_settings() if s.micro_batch == 1 and tokens_per_s(s, batch)]
-    larger = [[s._replace(micro_batch=b) for b in MICRO_BATCHES if tokens_per_s(s._replace(micro_batch=b), batch)] for s in firsts]
+    larger = [
+        [s._replace(micro_batch=b) for b in MICRO_BATCHES if tokens_per_s(s._replace(micro_batch=b), batch)]
+        for s in firsts
+    ]
     return max(tokens_per_s(sizes[-1], batch) for sizes in larger)
 
 
 @pytest.mark.parametrize(("batch", "reached"), [(1024, 1), (512, 1), (256, 0.833), (128, 0.654)])
-def test_the_largest_micro_batch_that_fits_costs_a_third_of_the_rate_where_few_are_left_to_fill_a_pipeline(batch, reached):
+def test_the_largest_micro_batch_that_fits_costs_a_third_of_the_rate_where_few_are_left_to_fill_a_pipeline(
+    batch, reached
+):
     assert hierarchical(batch) / best(batch) == pytest.approx(reached, abs=1e-3)

@@ -69,7 +69,9 @@ def test_a_fleet_is_fastest_where_neither_neighbour_is_faster():
 
 def test_exposed_communication_is_the_fleet_law_with_nothing_hidden():
     compute, exposed = 2122.28, 11.9
-    assert exposed_speedup(1024, exposed / compute) / 1024 == pytest.approx(fleet_efficiency(compute, 1024, exposed, 0.0, 0.0))
+    assert exposed_speedup(1024, exposed / compute) / 1024 == pytest.approx(
+        fleet_efficiency(compute, 1024, exposed, 0.0, 0.0)
+    )
 
 
 def test_one_place_waits_the_same_by_both_formulas():

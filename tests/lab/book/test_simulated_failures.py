@@ -35,7 +35,9 @@ def test_work_as_long_as_the_mtbf_takes_1_718_times_as_long(work, random):
 
 
 def test_the_first_failure_of_two_kinds_comes_at_the_sum_of_their_rates(random):
-    first = np.minimum(random.exponential(20_000, (20_000, 100)).min(axis=1), random.exponential(10_000, (20_000, 13)).min(axis=1))
+    first = np.minimum(
+        random.exponential(20_000, (20_000, 100)).min(axis=1), random.exponential(10_000, (20_000, 13)).min(axis=1)
+    )
     assert 1 / first.mean() == pytest.approx(failures_per_h([100, 13], [20_000, 10_000]), rel=0.02)
 
 
@@ -53,7 +55,10 @@ def test_saving_every_657_s_wastes_less_than_every_200_or_2000_s(random):
 
 def test_with_slow_saves_daly_s_interval_wastes_less_than_young_s(random):
     save_s, mtbf_s = 300, 900
-    young, daly = (waste(float(interval(save_s, mtbf_s)), save_s, mtbf_s, random) for interval in (young_interval_s, daly_interval_s))
+    young, daly = (
+        waste(float(interval(save_s, mtbf_s)), save_s, mtbf_s, random)
+        for interval in (young_interval_s, daly_interval_s)
+    )
     assert daly < 0.97 * young
 
 

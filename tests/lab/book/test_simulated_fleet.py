@@ -80,7 +80,10 @@ def test_eight_places_wait_as_sakasegawa_says(random):
 
 @pytest.mark.parametrize(("copies", "one", "shared_share"), [(3, 0.01, 0.1), (2, 0.2, 0.5)])
 def test_copies_fail_together_as_often_as_their_shared_cause_says(copies, one, shared_share, random):
-    shared, own = random.random(2_000_000) < shared_share * one, random.random((2_000_000, copies)) < (1 - shared_share) * one
+    shared, own = (
+        random.random(2_000_000) < shared_share * one,
+        random.random((2_000_000, copies)) < (1 - shared_share) * one,
+    )
     # One cause and another may meet, which the closed form counts twice.
     found = (shared | own.all(1)).mean() + (shared & own.all(1)).mean()
     assert found == pytest.approx(unavailability(copies, one, shared_share), rel=0.03 if one > 0.1 else 0.06)

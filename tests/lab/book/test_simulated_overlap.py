@@ -34,7 +34,9 @@ def test_two_of_ten_layers_a_bucket_hide_80_percent_of_30_ms():
     assert (end, 80 / end) == (56.0, pytest.approx(1.43, rel=1e-3))
 
 
-@pytest.mark.parametrize(("gather_s", "compute_s", "depth"), list(itertools.product([2.0], [8.0, 2.0, 1.0, 0.5], [1, 2, 4])))
+@pytest.mark.parametrize(
+    ("gather_s", "compute_s", "depth"), list(itertools.product([2.0], [8.0, 2.0, 1.0, 0.5], [1, 2, 4]))
+)
 def test_a_prefetch_deeper_than_one_layer_does_not_help_on_one_link(gather_s, compute_s, depth):
     gathered, computed = [], []
     for layer in range(24):

@@ -1,4 +1,5 @@
-"""Steps of data-parallel ranks, played through: who waits for whom, and what becomes of replicas under the ZeRO code that the book prints."""
+"""Steps of data-parallel ranks, played through: who waits for whom, and what becomes of replicas under the ZeRO code
+that the book prints."""
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ RANKS, SIZE, RATE = 4, 8, 0.1
 
 
 def ring_ends_s(compute_s: list[float], sync_s: float) -> np.ndarray:
-    """When each rank of a ring all_reduce ends: a round begins when its own and its left neighbour's round before are over."""
+    """When each rank of a ring all_reduce ends: a round begins when its own and its left neighbour's round before are
+    over."""
     rounds, end_P = 2 * (len(compute_s) - 1), np.array(compute_s)
     for _ in range(rounds):
         end_P = np.maximum(end_P, np.roll(end_P, 1)) + sync_s / rounds
@@ -27,7 +29,8 @@ def gradients_PN() -> np.ndarray:
 
 
 def after_a_step(gradients_PN: np.ndarray, divisor: int, is_gathered: bool) -> np.ndarray:
-    """Weights [P, N] of each rank, all zero before: each rank updates its part with the scattered sum, and gathers the others or does not."""
+    """Weights [P, N] of each rank, all zero before: each rank updates its part with the scattered sum, and gathers the
+    others or does not."""
     part_PN = np.repeat(np.eye(RANKS, dtype=bool), SIZE // RANKS, axis=1)
     updated_N = -RATE * gradients_PN.sum(0) / divisor
     return np.where(part_PN | is_gathered, updated_N, 0.0)

@@ -1,4 +1,5 @@
-"""ZeRO-R's split activations (Ch. 20, 21): each of 4 tensor-parallel ranks keeps a quarter of a block's input and gathers it to recompute the block."""
+"""ZeRO-R's split activations (Ch. 20, 21): each of 4 tensor-parallel ranks keeps a quarter of a block's input and
+gathers it to recompute the block."""
 
 from functools import cache, partial
 
@@ -6,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import Axes
-from lab.meshes.backends import make_mesh
-from lab.meshes.targets import parse_target
 
 import lab
 from lab.book.parallelism import activation_bytes
 from lab.core.ledger import Kind
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 
 RANKS, LAYERS, TOKENS, EMBED, MLP = 4, 6, 64, 16, 32
 AXES = Axes.of({"tensor": RANKS})
@@ -20,7 +21,8 @@ PAYLOAD = activation_bytes(TOKENS, EMBED, 4)
 
 
 def block(x_TD, up_DF, down_FD):
-    # A plain psum is its own adjoint only where its cotangent is divided; of equal copies on all ranks it is the identity.
+    # A plain psum is its own adjoint only where its cotangent is divided; of equal copies on all ranks it is the
+    # identity.
     entered_TD = summed_backward(x_TD)
     return x_TD + summed_forward(jnp.tanh(entered_TD @ up_DF) @ down_FD)
 
@@ -86,7 +88,9 @@ def test_inputs_split_over_4_tensor_ranks_cost_one_gather_a_block_of_b_s_d_e():
     gathers = [t for t in split.transfers if t.kind is Kind.ALL_GATHER]
     assert [(t.executions, t.payload_bytes) for t in gathers] == [(LAYERS, PAYLOAD)]
     assert not [t for t in whole.transfers if t.kind is Kind.ALL_GATHER]
-    assert [t.executions for t in split.transfers if t.kind is Kind.ALL_REDUCE] == [t.executions for t in whole.transfers if t.kind is Kind.ALL_REDUCE]
+    assert [t.executions for t in split.transfers if t.kind is Kind.ALL_REDUCE] == [
+        t.executions for t in whole.transfers if t.kind is Kind.ALL_REDUCE
+    ]
 
 
 def test_inputs_split_over_4_tensor_ranks_take_a_quarter_of_the_room():

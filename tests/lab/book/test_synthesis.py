@@ -1,11 +1,11 @@
-"""Statements of Part VIII decided by numbers that its formulas did not make: simulations, published figures, reference implementations."""
+"""Statements of Part VIII decided by numbers that its formulas did not make: simulations, published figures, reference
+implementations."""
 
 from datetime import timedelta
 
 import ml_dtypes
 import numpy as np
 import pytest
-from lab.meshes.hardware import chip
 
 from lab.book.architecture import (
     kv_bytes_per_token,
@@ -39,6 +39,7 @@ from lab.book.profiling import (
     wasted_device_h,
 )
 from lab.book.reliability import parallel_save_s
+from lab.meshes.hardware import chip
 from lab.zoo import model
 
 H100_FLOPS_PER_S = chip("h100").flops_per_s["bf16"].value
@@ -65,7 +66,12 @@ def test_words_that_contain_a_pattern_are_not_taken_for_it(line):
 
 
 @pytest.mark.parametrize(
-    "line,expected", [("GPU 3: Xid 79, fallen off the bus", "HARDWARE"), ("NCCL WARN call failed", "NETWORK"), ("loss = -inf", "NUMERICAL")]
+    "line,expected",
+    [
+        ("GPU 3: Xid 79, fallen off the bus", "HARDWARE"),
+        ("NCCL WARN call failed", "NETWORK"),
+        ("loss = -inf", "NUMERICAL"),
+    ],
 )
 def test_log_lines_fall_into_their_category(line, expected):
     assert category(line) == expected
@@ -245,7 +251,9 @@ def test_256_experts_have_a_higher_peak_than_64_and_groups_of_4_a_lower_one(draw
     found = [np.mean([peak(loads) for loads in runs]) for runs in (fine, coarse, grouped)]
     assert found == pytest.approx([1.254, 1.203, 1.105], abs=0.025)
     for runs, shape in ((fine, (256, 8)), (coarse, (64, 2))):
-        assert np.mean([loads.std() / loads.mean() for loads in runs]) == pytest.approx(load_deviation(*shape, 4096), rel=0.03)
+        assert np.mean([loads.std() / loads.mean() for loads in runs]) == pytest.approx(
+            load_deviation(*shape, 4096), rel=0.03
+        )
 
 
 def test_99_6_percent_of_random_choices_leave_one_of_256_nodes(draw):
@@ -321,7 +329,9 @@ def test_one_number_added_to_a_column_of_router_weights_unbalances_experts_where
 def test_a_window_of_4096_caches_64_mebibytes_of_512_and_groups_a_quarter_of_134_megabytes():
     full, window = window_kv_bytes(32768, 32768, 32, 128, 2), window_kv_bytes(32768, 4096, 32, 128, 2)
     assert (full, window) == (512 * 2**20, 64 * 2**20)
-    assert [window_kv_bytes(8192, 8192, heads, 128, 2) for heads in (32, 1, 8)] == pytest.approx([134e6, 4.2e6, 33.6e6], rel=2e-3)
+    assert [window_kv_bytes(8192, 8192, heads, 128, 2) for heads in (32, 1, 8)] == pytest.approx(
+        [134e6, 4.2e6, 33.6e6], rel=2e-3
+    )
     assert power_of_two_window(100_000, 32) == 4096
     assert [receptive_field_tokens(32, window) for window in (2048, 4096, 8192)] == [65536, 131072, 262144]
 
@@ -350,6 +360,11 @@ def test_mixtral_8x22b_has_16_9_billion_parameters_an_expert_not_22():
     assert shape.layers * shape.mlp_parameters(shape.experts.mlp) == 16_911_433_728
 
 
-@pytest.mark.parametrize(("batch", "critical", "compute", "time"), [(4, 2, 33, 67), (8, 5, 38, 62), (16, 10, 38, 62), (4, 10, 71, 29)])
+@pytest.mark.parametrize(
+    ("batch", "critical", "compute", "time"), [(4, 2, 33, 67), (8, 5, 38, 62), (16, 10, 38, 62), (4, 10, 71, 29)]
+)
 def test_small_batches_save_compute_and_large_ones_time(batch, critical, compute, time):
-    assert (round(100 * compute_efficiency(batch, critical)), round(100 * time_efficiency(batch, critical))) == (compute, time)
+    assert (round(100 * compute_efficiency(batch, critical)), round(100 * time_efficiency(batch, critical))) == (
+        compute,
+        time,
+    )

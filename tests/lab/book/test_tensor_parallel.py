@@ -74,6 +74,7 @@ def test_one_key_on_split_heads_gives_every_rank_the_same_mask_and_folded_keys_d
 
 def products_of_a_layer(tokens, length, embed, heads, kv_heads, head_dim, mlp, gated):
     """FLOP that XLA counts of a layer's products alone."""
+
     def layer(x, q, k, v, o, ups, down):
         groups = x.reshape(tokens // length, length, embed)
         queries = (groups @ q).reshape(-1, length, kv_heads, heads // kv_heads, head_dim)
@@ -84,7 +85,10 @@ def products_of_a_layer(tokens, length, embed, heads, kv_heads, head_dim, mlp, g
 
     sizes = [(tokens, embed), (embed, heads * head_dim), *[(embed, kv_heads * head_dim)] * 2, (heads * head_dim, embed)]
     arrays = [jax.ShapeDtypeStruct(size, jnp.float32) for size in sizes]
-    ups, down = [jax.ShapeDtypeStruct((embed, mlp), jnp.float32)] * (2 if gated else 1), jax.ShapeDtypeStruct((mlp, embed), jnp.float32)
+    ups, down = (
+        [jax.ShapeDtypeStruct((embed, mlp), jnp.float32)] * (2 if gated else 1),
+        jax.ShapeDtypeStruct((mlp, embed), jnp.float32),
+    )
     return jax.jit(layer).lower(*arrays, ups, down).cost_analysis()["flops"]
 
 

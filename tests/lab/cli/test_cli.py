@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab.meshes.targets import parse_target
 
 from lab.cli import main as cli
+from lab.meshes.targets import parse_target
 from tests.paths import ROOT
 
 TEXT = """HloModule jit_step, num_partitions=8
@@ -85,7 +85,9 @@ def test_without_a_mesh_a_text_is_read_all_the_same(lab):
 
 def test_the_table_is_plain_in_a_pipe(lab):
     answer = lab("inspect", "step.hlo", "--mesh", "data=2,tensor=4")
-    assert answer.out.startswith("step.hlo: nothing found that it could do without\n\nstep.hlo: 8 devices, mesh data=2,tensor=4\n")
+    assert answer.out.startswith(
+        "step.hlo: nothing found that it could do without\n\nstep.hlo: 8 devices, mesh data=2,tensor=4\n"
+    )
     assert "all_reduce" in answer.out
     assert "\x1b" not in answer.out
 
@@ -109,7 +111,10 @@ def test_a_dump_gives_the_partitioned_modules_and_not_the_small_ones(lab, tmp_pa
     (dump / "module_0002.jit_step.before_optimizations.txt").write_text(TEXT)
     (dump / "module_0002.jit_step.cpu_after_optimizations.txt").write_text(TEXT)
     (dump / "module_0002.jit_step.cpu_after_optimizations-buffer-assignment.txt").write_text("BufferAssignment:")
-    assert json.loads(lab("inspect", "dump", "--json").out)["source"] == "dump/module_0002.jit_step.cpu_after_optimizations.txt"
+    assert (
+        json.loads(lab("inspect", "dump", "--json").out)["source"]
+        == "dump/module_0002.jit_step.cpu_after_optimizations.txt"
+    )
 
 
 def test_a_dump_of_one_device_modules_gives_them_all(lab, tmp_path):
@@ -206,7 +211,9 @@ def test_a_module_that_is_missing_is_refused(lab):
 
 
 def test_a_builder_that_is_missing_is_refused_with_those_that_are_there(lab):
-    assert_refused(lab("inspect", "model.py:make", "--mesh", "tensor=8"), "'make'", "build, raises, deeper, returns_three")
+    assert_refused(
+        lab("inspect", "model.py:make", "--mesh", "tensor=8"), "'make'", "build, raises, deeper, returns_three"
+    )
 
 
 def test_a_builder_that_returns_something_else_is_refused(lab):
@@ -251,7 +258,10 @@ def test_a_plugin_that_is_not_installed_is_refused_with_the_command(lab, monkeyp
     from lab.meshes import plugins
 
     monkeypatch.setattr(plugins, "installed", lambda platform: False)
-    assert_refused(lab("inspect", "model.py:build", "--mesh", "tensor=6", "--target", "gpu:h100:1x6"), "pip install 'sharding-lab[gpu]'")
+    assert_refused(
+        lab("inspect", "model.py:build", "--mesh", "tensor=6", "--target", "gpu:h100:1x6"),
+        "pip install 'sharding-lab[gpu]'",
+    )
 
 
 def test_a_topology_that_the_plugin_refuses_is_refused_in_its_own_words(lab):
@@ -275,7 +285,9 @@ def test_a_target_without_its_plugin_is_listed_with_the_command_that_installs_it
     assert all(line.endswith("no             pip install 'sharding-lab[gpu]'") for line in lines)
 
 
-@pytest.mark.parametrize("arguments", ["", "frobnicate", "inspect", "inspect step.hlo --colour", "inspect step.hlo --mesh"])
+@pytest.mark.parametrize(
+    "arguments", ["", "frobnicate", "inspect", "inspect step.hlo --colour", "inspect step.hlo --mesh"]
+)
 def test_a_wrong_command_line_gets_one_line(lab, arguments):
     assert_refused(lab(*arguments.split()), "--help")
 
@@ -301,7 +313,13 @@ def test_a_reader_that_went_away_is_no_error(tmp_path):
 
 def started(*arguments, **environment):
     """`lab` as a process of its own."""
-    return subprocess.Popen([sys.executable, "-m", "lab.cli", *arguments], cwd=ROOT, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-m", "lab.cli", *arguments],
+        cwd=ROOT,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def test_where_output_knows_no_lines_of_tables_a_table_is_printed_all_the_same():
@@ -314,7 +332,11 @@ def test_where_output_knows_no_lines_of_tables_a_table_is_printed_all_the_same()
 def test_a_full_disk_is_told_in_a_line(lab, tmp_path):
     (tmp_path / "step.hlo").write_text(TEXT)
     told = lab("inspect", "step.hlo", "--html", "/dev/full")
-    assert (told.status, told.out, told.err) == (2, "", "lab: output: cannot be read or written (No space left on device)\n")
+    assert (told.status, told.out, told.err) == (
+        2,
+        "",
+        "lab: output: cannot be read or written (No space left on device)\n",
+    )
 
 
 def test_what_stood_in_a_file_stays_until_all_is_written(tmp_path, monkeypatch):

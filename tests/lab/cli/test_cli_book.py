@@ -23,7 +23,21 @@ def test_a_ring_of_64_takes_43_876_ms_for_10_gb(lab):
 
 
 def test_units_say_the_same_as_bare_numbers(lab):
-    bare, units = lab("book", *RING), lab("book", "ch12.ring", "--set", "p=64", "--set", "n=10GB", "--set", "bytes_per_s=450GB/s", "--set", "alpha_s=1us")
+    bare, units = (
+        lab("book", *RING),
+        lab(
+            "book",
+            "ch12.ring",
+            "--set",
+            "p=64",
+            "--set",
+            "n=10GB",
+            "--set",
+            "bytes_per_s=450GB/s",
+            "--set",
+            "alpha_s=1us",
+        ),
+    )
     assert units == bare
 
 
@@ -61,7 +75,15 @@ def test_a_chapter_lists_its_formulas(lab):
 
 def test_a_formula_shows_what_the_book_prints_what_is_right_why_and_its_arguments(lab):
     out = lab("book", "ch13.zero3").out
-    told = ["prints    2(", "right     3(", "gathered forward and again backward", "verdict   wrong (1-3:D-60)", "ch20_zero3.py", "alpha_s  [s]", "the book: 1.75"]
+    told = [
+        "prints    2(",
+        "right     3(",
+        "gathered forward and again backward",
+        "verdict   wrong (1-3:D-60)",
+        "ch20_zero3.py",
+        "alpha_s  [s]",
+        "the book: 1.75",
+    ]
     assert [part for part in told if part not in out] == []
 
 
@@ -82,9 +104,18 @@ def test_errata_of_one_chapter(lab):
 def test_coverage_counts_every_entry_once(lab):
     answer = json.loads(lab("book", "--coverage", "--json").out)
     *kinds, everything = answer["coverage"]
-    assert [row["decided by"] for row in kinds] == ["compiled", "numerics", "measured", "published", "calculated", "open"]
+    assert [row["decided by"] for row in kinds] == [
+        "compiled",
+        "numerics",
+        "measured",
+        "published",
+        "calculated",
+        "open",
+    ]
     assert sum(row["entries"] for row in kinds) == everything["entries"] == len(formulas())
-    assert answer["left_out"] == [{"id": entry.id, "reason": entry.reason} for part in load() for entry in part.left_out]
+    assert answer["left_out"] == [
+        {"id": entry.id, "reason": entry.reason} for part in load() for entry in part.left_out
+    ]
 
 
 def test_coverage_lists_what_is_open_with_the_reason(lab):
@@ -94,16 +125,32 @@ def test_coverage_lists_what_is_open_with_the_reason(lab):
     assert all(f"  {id}: {reason}" in lab("book", "--coverage").out for id, reason in undecided.items())
 
 
-@pytest.mark.parametrize(("spelled", "plain"), [("ch12", "12"), ("CH03A", "3a"), ("ch 7", "7"), ("04", "4"), ("CH12.RING", "ch12.ring"), ("a7", "A7"), ("a", "A")])
+@pytest.mark.parametrize(
+    ("spelled", "plain"),
+    [("ch12", "12"), ("CH03A", "3a"), ("ch 7", "7"), ("04", "4"), ("CH12.RING", "ch12.ring"), ("a7", "A7"), ("a", "A")],
+)
 def test_chapters_and_ids_are_found_however_they_are_spelled(lab, spelled, plain):
     answer = lab("book", spelled)
     assert answer.status == 0 and answer == lab("book", plain)
 
 
 def test_p_2_4_8_and_two_sizes_are_a_table_of_six_rows(lab):
-    sweep = "book", "ch12.ring", "--set", "p=2,4,8", "--set", "n=1MB,1GB", "--set", "bytes_per_s=1GB/s", "--set", "alpha_s=0"
+    sweep = (
+        "book",
+        "ch12.ring",
+        "--set",
+        "p=2,4,8",
+        "--set",
+        "n=1MB,1GB",
+        "--set",
+        "bytes_per_s=1GB/s",
+        "--set",
+        "alpha_s=0",
+    )
     points = json.loads(lab(*sweep, "--json").out)["sweep"]
-    assert [point["value"] for point in points] == pytest.approx([2 * (1 - 1 / p) * n / 1e9 for p in (2, 4, 8) for n in (1e6, 1e9)])
+    assert [point["value"] for point in points] == pytest.approx(
+        [2 * (1 - 1 / p) * n / 1e9 for p in (2, 4, 8) for n in (1e6, 1e9)]
+    )
     head, _, columns, _, *rows = lab(*sweep).out.splitlines()
     assert head == "ch12.ring, ring all-reduce (chapter 12), for alpha_s = 0 s, bytes_per_s = 1 GB/s"
     assert columns.split() == ["payload_bytes", "ranks", "value"] and rows[5].split() == ["1", "GB", "8", "1.75", "s"]
@@ -123,7 +170,15 @@ def test_70b_parameters_and_1_4t_tokens_are_billions_and_trillions(lab):
     assert short.out.startswith("2.32242e+06 s (26.9 days)")
 
 
-@pytest.mark.parametrize(("save", "interval"), [("1s", "169.706 s (2.83 min)"), ("5min", "2939.39 s (49 min)"), ("1h", "10182.3 s (2.83 h)"), ("0.1s", "53.6656 s ")])
+@pytest.mark.parametrize(
+    ("save", "interval"),
+    [
+        ("1s", "169.706 s (2.83 min)"),
+        ("5min", "2939.39 s (49 min)"),
+        ("1h", "10182.3 s (2.83 h)"),
+        ("0.1s", "53.6656 s "),
+    ],
+)
 def test_an_interval_is_told_in_minutes_and_hours_too(lab, save, interval):
     assert lab("book", "ch26.young_daly", "--set", f"save_s={save}", "--set", "mtbf_s=4h").out.startswith(interval)
 
@@ -135,7 +190,10 @@ def test_worked_numbers_have_the_unit_of_the_formula(lab):
 def test_plots_are_listed_and_need_a_file_to_be_drawn(lab):
     assert [row["name"] for row in json.loads(lab("plot", "--json").out)][:3] == ["roofline", "memory", "messages"]
     assert lab("plot").out.startswith("plot ")
-    assert lab("plot", "roofline").err == "lab: a picture takes its name and a file: lab plot roofline --save roofline.png; lab plot lists them\n"
+    assert (
+        lab("plot", "roofline").err
+        == "lab: a picture takes its name and a file: lab plot roofline --save roofline.png; lab plot lists them\n"
+    )
 
 
 def test_a_register_that_cannot_be_read_is_told_in_one_line(lab, monkeypatch):
@@ -144,7 +202,10 @@ def test_a_register_that_cannot_be_read_is_told_in_one_line(lab, monkeypatch):
 
     monkeypatch.setattr(book, "load", broken)
     answer = lab("book")
-    assert (answer.status, answer.err) == (2, "lab: the register cannot be read: part4.toml: ch14.ring: unknown colour\n")
+    assert (answer.status, answer.err) == (
+        2,
+        "lab: the register cannot be read: part4.toml: ch14.ring: unknown colour\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +213,10 @@ def test_a_register_that_cannot_be_read_is_told_in_one_line(lab, monkeypatch):
     [
         (("book", "--errata", "--coverage"), "--errata and --coverage are two pages"),
         (("book", "ch12.ring", "--errata"), "ask for one of them"),
-        (("book", "ch12.ring", "--set", "p=2", "--set", "p=4"), "--set p is given twice; several values are a sweep, such as --set p=2,4,8"),
+        (
+            ("book", "ch12.ring", "--set", "p=2", "--set", "p=4"),
+            "--set p is given twice; several values are a sweep, such as --set p=2,4,8",
+        ),
         (("book", *RING[:3], "--set", "n=1,2kbit", *RING[5:]), "--set payload_bytes=2kbit: found the unit 'kbit'"),
         (("book", "ch12.rign"), "ch12.ring"),
         (("book", "99"), "no such chapter or formula"),
@@ -162,7 +226,10 @@ def test_a_register_that_cannot_be_read_is_told_in_one_line(lab, monkeypatch):
         (("book", "ch12.ring", "--set", "p"), "expected NAME=VALUE"),
         (("book", "ch12.ring", "--set", "rank=8"), "no argument 'rank'; expected ranks"),
         (("book", "ch12.ring", "--set", "p=8"), "payload_bytes, alpha_s, bytes_per_s not given"),
-        (("book", "ch12.ring", "--set", "n=8Gbit"), "found the unit 'Gbit', expected a number or one with a unit of B, kB"),
+        (
+            ("book", "ch12.ring", "--set", "n=8Gbit"),
+            "found the unit 'Gbit', expected a number or one with a unit of B, kB",
+        ),
         (("book", *RING, "--set", "ranks=8"), "ranks set twice"),
         (("book", "ch12.ring", *RING[3:], "--set", "p=0"), "ranks=0: expected a whole number above 0"),
         (("book", "ch12.ring", *RING[3:], "--set", "p=many"), "ranks=many: expected a"),
@@ -181,5 +248,9 @@ def test_every_formula_has_a_page():
 
 
 def test_no_jax_is_imported():
-    program = "import sys; from lab.report import book; book.page('ch12.ring', (), False, False); print('jax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
+    program = (
+        "import sys; from lab.report import book; book.page('ch12.ring', (), False, False); print('jax' in sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
+    )

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import jax
 import pytest
-from lab.meshes.targets import parse_target
 
 from lab.harness import suite
 from lab.harness.claim import decided
 from lab.harness.question import Question, check
 from lab.harness.registry import load, names
+from lab.meshes.targets import parse_target
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,19 @@ def test_counts_are_above_zero_but_where_they_are_zero_by_default():
 
 def test_a_questions_json_has_the_fields_of_every_result_and_its_rows(lab):
     (result,) = json.loads(lab("run", "ch37_placement", "--json").out)["results"]
-    assert set(result) >= {"experiment", "style", "target", "mesh", "parameters", "verdict", "terms", "unexplained", "missing", "claims", "seconds"}
+    assert set(result) >= {
+        "experiment",
+        "style",
+        "target",
+        "mesh",
+        "parameters",
+        "verdict",
+        "terms",
+        "unexplained",
+        "missing",
+        "claims",
+        "seconds",
+    }
     assert (result["verdict"], result["terms"], result["target"]) == ("answered", [], None)
     assert {"what": "llama3-405b: tensor of 8 spans", "value": 1, "unit": "domain", "predicted": None} in result["rows"]
 
@@ -54,7 +66,10 @@ def test_questions_are_listed_without_targets(lab):
 @pytest.mark.parametrize("option", [("--target", "cpu:8"), ("--style", "declared"), ("--mesh", "data=8")])
 def test_a_question_takes_no_target_style_or_mesh(lab, option):
     answer = lab("run", "ch37_capacity", *option)
-    assert (answer.status, answer.err) == (2, "lab: ch37_capacity has no program to compile; leave out --target, --style and --mesh\n")
+    assert (answer.status, answer.err) == (
+        2,
+        "lab: ch37_capacity has no program to compile; leave out --target, --style and --mesh\n",
+    )
 
 
 @pytest.mark.parametrize("option", [("--target", "attached"), ("--set", "target=attached")])
@@ -63,7 +78,10 @@ def test_a_question_about_attached_devices_has_jax_look_for_accelerators(lab, mo
     monkeypatch.setattr(suite, "prepare", lambda targets: asked.extend(targets))
     answer = lab("run", "ch17_ring_memory", *option)
     assert asked == [parse_target("attached")]
-    assert (answer.status, answer.err.count("\n")) == (2, 1) and "take GPUs to compile for, such as gpu:h100:1x8" in answer.err
+    assert (answer.status, answer.err.count("\n")) == (
+        2,
+        1,
+    ) and "take GPUs to compile for, such as gpu:h100:1x8" in answer.err
 
 
 def test_verify_ends_with_a_line_for_each_question(lab, monkeypatch):
@@ -72,7 +90,10 @@ def test_verify_ends_with_a_line_for_each_question(lab, monkeypatch):
     monkeypatch.setattr(suite, "load", lambda: [EXPERIMENT])
     answer = lab("verify")
     assert answer.status == 0
-    assert any(line.split() == "answered ch37_case_studies 2 refuted as disputed".split() for line in answer.out.splitlines())
+    assert any(
+        line.split() == ["answered", "ch37_case_studies", "2", "refuted", "as", "disputed"]
+        for line in answer.out.splitlines()
+    )
 
 
 def test_a_refutation_that_nobody_disputed_ends_with_status_1(lab, monkeypatch):
@@ -98,11 +119,16 @@ def two(monkeypatch):
 def test_what_xla_refuses_is_told_in_a_line_and_the_next_question_is_answered(lab, two):
     answer = lab("run", "ch19_full", "ch37_batch")
     assert (answer.status, answer.err) == (1, "")
-    assert answer.out.startswith("failed: ch19_full: RESOURCE_EXHAUSTED: no room for 64.02GiB\n\n\nanswered: ch37_batch\n")
+    assert answer.out.startswith(
+        "failed: ch19_full: RESOURCE_EXHAUSTED: no room for 64.02GiB\n\n\nanswered: ch37_batch\n"
+    )
 
 
 def test_what_xla_refuses_is_a_failed_result(lab, two):
-    found = [(result["verdict"], result["failure"], bool(result["rows"])) for result in json.loads(lab("run", "ch19_full", "ch37_batch", "--json").out)["results"]]
+    found = [
+        (result["verdict"], result["failure"], bool(result["rows"]))
+        for result in json.loads(lab("run", "ch19_full", "ch37_batch", "--json").out)["results"]
+    ]
     assert found == [("failed", "RESOURCE_EXHAUSTED: no room for 64.02GiB", False), ("answered", None, True)]
 
 

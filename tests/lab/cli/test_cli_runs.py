@@ -4,23 +4,39 @@ import json
 from dataclasses import replace
 
 import pytest
-from lab.meshes import plugins
-from lab.meshes.errors import Unusable
 
 from lab.cli import main as cli
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.harness.experiment import Experiment
 from lab.harness.registry import load, names
+from lab.meshes import plugins
+from lab.meshes.errors import Unusable
 
-SMALL = ("--set", "layers=2", "--set", "batch=16", "--set", "length=16", "--set", "embed=64", "--set", "mlp=96", "--set", "vocab=48")
+SMALL = (
+    "--set",
+    "layers=2",
+    "--set",
+    "batch=16",
+    "--set",
+    "length=16",
+    "--set",
+    "embed=64",
+    "--set",
+    "mlp=96",
+    "--set",
+    "vocab=48",
+)
 ONE = ("run", "ch14_data_parallel", "--target", "cpu:8", "--style", "explicit", *SMALL)
 
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What would have been run: (runs, mesh, settings) of each command; trainings are not run and questions not answered."""
+    """What would have been run: (runs, mesh, settings) of each command; trainings are not run and questions not
+    answered."""
     asked = []
-    monkeypatch.setattr(cli, "_results", lambda runs, mesh=None, settings=None: asked.append((runs, mesh, settings)) or [])
+    monkeypatch.setattr(
+        cli, "_results", lambda runs, mesh=None, settings=None: asked.append((runs, mesh, settings)) or []
+    )
     monkeypatch.setattr(cli, "_trained", lambda *_: [])
     monkeypatch.setattr(cli.suite, "answers", lambda *_: [])
     monkeypatch.setattr(cli.verdicts, "results_text", lambda results: "")
@@ -62,7 +78,9 @@ def test_a_run_gives_the_fields_of_the_contract_and_two_layers_of_64_by_96_in_bf
 def test_three_styles_and_two_targets_are_six_runs_on_the_users_own_mesh(lab, asked):
     lab("run", "ch14_data_parallel", "--target", "cpu:8", "--target", "cpu:4", "--mesh", "data=8", *SMALL)
     ((runs, mesh, settings),) = asked
-    assert [(str(target), style) for _, target, style in runs] == [(t, s) for t in ("cpu:8", "cpu:4") for s in ("declared", "typed", "explicit")]
+    assert [(str(target), style) for _, target, style in runs] == [
+        (t, s) for t in ("cpu:8", "cpu:4") for s in ("declared", "typed", "explicit")
+    ]
     assert mesh.shape == {"data": 8}
     assert settings == {"layers": "2", "batch": "16", "length": "16", "embed": "64", "mlp": "96", "vocab": "48"}
 
@@ -72,7 +90,9 @@ def test_verify_runs_all_styles_of_every_experiment_on_its_own_targets(lab, aske
     lab("verify")
     ((runs, mesh, settings),) = asked
     assert {(e.name, str(target), style) for e, target, style in runs} >= {
-        ("ch20_zero3", target, style) for target in ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4") for style in ("declared", "typed", "explicit")
+        ("ch20_zero3", target, style)
+        for target in ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4")
+        for style in ("declared", "typed", "explicit")
     }
     assert (mesh, settings) == (None, None)
 
@@ -108,7 +128,9 @@ def test_what_cannot_be_run_is_refused_in_one_line(lab, arguments, words):
 
 def test_help_tells_every_style_that_an_experiment_has(lab):
     styles = {style for name in names() if isinstance(load(name), Experiment) for style in load(name).styles}
-    assert styles == {"declared", "typed", "explicit"} and all(f"{style} (" in lab("run", "--help").out for style in styles)
+    assert styles == {"declared", "typed", "explicit"} and all(
+        f"{style} (" in lab("run", "--help").out for style in styles
+    )
 
 
 def test_a_note_of_ours_is_told_and_one_of_jax_is_not(capsys):
@@ -121,11 +143,17 @@ def test_a_note_of_ours_is_told_and_one_of_jax_is_not(capsys):
 def test_verify_in_full_takes_every_chip_with_clusters_of_the_same_shape(lab, asked, monkeypatch):
     monkeypatch.setattr(plugins, "installed", lambda platform: True)
     lab("verify", "--full")
-    every = [(run.experiment.name, str(run.target), run.experiment.parameters) for run in asked[0][0] if run.style == "explicit"]
+    every = [
+        (run.experiment.name, str(run.target), run.experiment.parameters)
+        for run in asked[0][0]
+        if run.style == "explicit"
+    ]
     assert len(every) == len(set(every))
     assert sum(target == "tpu:v5p:2x2x4" and getattr(size, "vocab", 0) == 128256 for _, target, size in every) == 9
     runs = [(name, target) for name, target, _ in every]
-    assert set(runs) >= {("ch14_data_parallel", target) for target in ("cpu:8", "gpu:h100:2x8", "gpu:b200:2x8", "tpu:v6e:2x4")}
+    assert set(runs) >= {
+        ("ch14_data_parallel", target) for target in ("cpu:8", "gpu:h100:2x8", "gpu:b200:2x8", "tpu:v6e:2x4")
+    }
     assert ("ch24_llama3_405b", "gpu:b200:2048x8") in runs
 
 
@@ -133,4 +161,7 @@ def test_verify_leaves_out_what_has_no_plugin_and_says_so_in_a_line(lab, asked, 
     monkeypatch.setattr(plugins, "installed", lambda platform: platform == "cpu")
     answer = lab("verify")
     assert {target.platform for _, target, _ in asked[0][0]} == {"cpu"}
-    assert [line.partition(",")[0] for line in answer.err.splitlines()] == ["lab: no gpu targets", "lab: no tpu targets"]
+    assert [line.partition(",")[0] for line in answer.err.splitlines()] == [
+        "lab: no gpu targets",
+        "lab: no tpu targets",
+    ]

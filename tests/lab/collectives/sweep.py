@@ -1,6 +1,8 @@
-"""Every algorithm of every primitive in one program, so that a mesh is compiled for once; what each must give, and must send.
+"""Every algorithm of every primitive in one program, so that a mesh is compiled for once; what each must give, and must
+send.
 
-As a script, `python -m tests.lab.collectives.sweep 9 16`, it prints what is wrong on so many fake CPU devices, and on random shapes there.
+As a script, `python -m tests.lab.collectives.sweep 9 16`, it prints what is wrong on so many fake CPU devices, and on
+random shapes there.
 """
 
 import sys
@@ -16,14 +18,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from lab.meshes.axes import Axes
-from lab.meshes.backends import prepare
-from lab.meshes.targets import parse_target
 
 from lab import collectives
 from lab.collectives import ALGORITHMS, Cost
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.hlo import read_text
+from lab.meshes.axes import Axes
+from lab.meshes.backends import prepare
+from lab.meshes.targets import parse_target
 
 ROWS = 7
 BY_ROWS = ("reduce_scatter", "all_gather", "scatter", "gather", "all_to_all")
@@ -33,7 +35,8 @@ Rows = Counter[tuple[Kind, tuple[str, ...] | None, int]]
 
 @dataclass(frozen=True)
 class Case:
-    """One algorithm, on arrays whose rows have a width of their own: their bytes tell its messages from those of others."""
+    """One algorithm, on arrays whose rows have a width of their own: their bytes tell its messages from those of
+    others."""
 
     primitive: str
     algorithm: str
@@ -53,7 +56,11 @@ class Case:
 
     def cost(self, rows: int = ROWS, bytes_per_number: int = 4) -> Cost:
         rows *= self.axes.size if self.primitive in ("all_gather", "gather") else 1
-        elements, size = (rows, self.width * bytes_per_number) if self.primitive in BY_ROWS else (rows * self.width, bytes_per_number)
+        elements, size = (
+            (rows, self.width * bytes_per_number)
+            if self.primitive in BY_ROWS
+            else (rows * self.width, bytes_per_number)
+        )
         return collectives.cost(self.primitive, self.algorithm, self.axes, elements, size)
 
     def expected(self, x_PNW: np.ndarray) -> np.ndarray:
@@ -63,7 +70,12 @@ class Case:
 
 def cases(axes: Axes, chosen: Callable[[str, str], bool] = lambda primitive, algorithm: True) -> list[Case]:
     """The algorithms that serve these axes."""
-    named = [(p, name) for p, known in ALGORITHMS.items() for name, one in known.items() if not one.misfit(axes) and chosen(p, name)]
+    named = [
+        (p, name)
+        for p, known in ALGORITHMS.items()
+        for name, one in known.items()
+        if not one.misfit(axes) and chosen(p, name)
+    ]
     return [Case(primitive, name, axes, width) for width, (primitive, name) in enumerate(named, start=2)]
 
 
@@ -84,8 +96,14 @@ def compiled(mesh: Mesh, swept: list[Case], dtype: Any = jnp.int32, rows: int = 
 
 
 # How carefully XLA makes machine code of what lies between collectives: most of the time, and no matter here.
-_ON_CPU = {"xla_backend_optimization_level": 0} | ({"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {})
-_ON_GPU = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True, "xla_gpu_disable_gpuasm_optimizations": True}
+_ON_CPU = {"xla_backend_optimization_level": 0} | (
+    {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
+)
+_ON_GPU = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_gpu_disable_gpuasm_optimizations": True,
+}
 _QUICK = {"cpu": _ON_CPU, "gpu": _ON_GPU, "cuda": _ON_GPU}
 
 
@@ -193,7 +211,9 @@ _REFERENCES: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "broadcast": lambda x, root: _everywhere(x[root], len(x)),
     "scatter": lambda x, root: _padded_blocks(x)[root],
     "gather": lambda x, root: _only_on(root, np.concatenate(x), len(x)),
-    "all_to_all": lambda x, root: (b := _padded_blocks(x)).swapaxes(0, 1).reshape(len(x), prod(b.shape[1:3]), x.shape[-1]),
+    "all_to_all": lambda x, root: (
+        (b := _padded_blocks(x)).swapaxes(0, 1).reshape(len(x), prod(b.shape[1:3]), x.shape[-1])
+    ),
     "permute": lambda x, root: np.roll(x, 1, axis=0),
     "barrier": lambda x, root: np.full((len(x), 1), len(x)),
 }

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 import pytest
+
+from lab.collectives import ALGORITHMS
+from lab.core.ledger import Kind
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
-
-from lab.collectives import ALGORITHMS
-from lab.core.ledger import Kind
 from tests.lab.collectives.sweep import Case, Rows, cases, compiled, rows, shown, stated
 
 gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
@@ -80,7 +80,9 @@ ROWS = 4096
 
 
 @gpu
-@pytest.mark.parametrize("case", [*cases(FOUR), *by_axes(TWO_BY_TWO)], ids=lambda case: f"{case.primitive}-{case.algorithm}")
+@pytest.mark.parametrize(
+    "case", [*cases(FOUR), *by_axes(TWO_BY_TWO)], ids=lambda case: f"{case.primitive}-{case.algorithm}"
+)
 def test_4_gpus_send_and_hold_what_is_stated(case):
     case, target = replace(case, width=64), parse_target("gpu:h100:1x4")
     per_rank = ROWS // case.axes.size if case.primitive in ("all_gather", "gather") else ROWS

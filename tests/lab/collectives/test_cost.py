@@ -1,4 +1,5 @@
-"""Statements of cost: their algebra, and what they come to in the closed forms of the book, which share no code with them."""
+"""Statements of cost: their algebra, and what they come to in the closed forms of the book, which share no code with
+them."""
 
 from fractions import Fraction
 from math import lcm
@@ -6,13 +7,13 @@ from math import lcm
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab.meshes.axes import Axes
 
 from lab.book import collectives as book
 from lab.collectives import ALGORITHMS, AlphaBeta, cost, double_tree, permute_cost
 from lab.collectives.cost import Cost, at_once, permute, rounds
 from lab.collectives.pipelined import chain_broadcast, chain_reduce
 from lab.core.ledger import Kind
+from lab.meshes.axes import Axes
 
 LINK = AlphaBeta(2e-6, 50e9)
 RANKS = (2, 3, 4, 5, 6, 8, 9, 16, 64)
@@ -58,7 +59,9 @@ def test_a_statement_takes_the_time_of_the_closed_form(primitive, algorithm, for
     for ranks in sizes:
         elements = dividing(ranks)
         stated = cost(primitive, algorithm, data(ranks), elements, 4)
-        assert stated.time_s(LINK) == pytest.approx(formula(4 * elements, ranks, LINK.alpha_s, LINK.bytes_per_s), rel=1e-12), ranks
+        assert stated.time_s(LINK) == pytest.approx(
+            formula(4 * elements, ranks, LINK.alpha_s, LINK.bytes_per_s), rel=1e-12
+        ), ranks
 
 
 @pytest.mark.parametrize("slices", [1, 3, 8])
@@ -66,7 +69,9 @@ def test_a_statement_takes_the_time_of_the_closed_form(primitive, algorithm, for
 def test_a_chain_takes_the_time_of_the_closed_form(primitive, algorithm, slices):
     for ranks in RANKS:
         stated = cost(primitive, algorithm(slices), data(ranks), 48 * slices, 4)
-        assert stated.time_s(LINK) == pytest.approx(book.chain_broadcast_s(192 * slices, ranks, LINK.alpha_s, LINK.bytes_per_s, slices))
+        assert stated.time_s(LINK) == pytest.approx(
+            book.chain_broadcast_s(192 * slices, ranks, LINK.alpha_s, LINK.bytes_per_s, slices)
+        )
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "split_ring", "bidirectional_ring", "circulant"])
@@ -85,7 +90,10 @@ def test_the_circulant_all_reduce_takes_twice_the_fewest_rounds_for_every_number
 
 @pytest.mark.parametrize(("ranks", "split", "both"), [(4, 6, 4), (5, 8, 4), (8, 14, 8)])
 def test_only_blocks_sent_both_ways_save_steps_of_a_ring(ranks, split, both):
-    found = [cost("all_reduce", name, data(ranks), 2 * ranks, 1).steps for name in ("ring", "split_ring", "bidirectional_ring")]
+    found = [
+        cost("all_reduce", name, data(ranks), 2 * ranks, 1).steps
+        for name in ("ring", "split_ring", "bidirectional_ring")
+    ]
     assert found == [split, split, both]
 
 
@@ -118,7 +126,10 @@ def test_a_rank_is_inner_in_one_tree_at_most_and_sends_and_gets_one_slice_a_turn
 
 def test_a_double_tree_nears_the_bytes_of_a_ring_as_slices_grow_thinner():
     elements = 2**16
-    sent = [cost("all_reduce", double_tree.all_reduce(slices), data(64), elements, 1).bytes_sent / elements for slices in (1, 16, 256)]
+    sent = [
+        cost("all_reduce", double_tree.all_reduce(slices), data(64), elements, 1).bytes_sent / elements
+        for slices in (1, 16, 256)
+    ]
     assert sent[0] > sent[1] > sent[2] > 2 and sent[2] < 2.1
 
 
@@ -152,7 +163,9 @@ def test_a_torus_sends_along_all_axes_at_once(side, axes):
     mesh = Axes(("a", "b", "c")[:axes], (side,) * axes)
     elements = 2 * axes * mesh.size
     stated = cost("all_reduce", "torus", mesh, elements, 4)
-    assert stated.time_s(LINK) == pytest.approx(book.torus_all_reduce_s(4 * elements, side, axes, LINK.alpha_s, LINK.bytes_per_s))
+    assert stated.time_s(LINK) == pytest.approx(
+        book.torus_all_reduce_s(4 * elements, side, axes, LINK.alpha_s, LINK.bytes_per_s)
+    )
     assert stated.bytes_sent == book.all_reduce_wire_bytes(4 * elements, mesh.size)
 
 
@@ -196,12 +209,19 @@ def test_lax_sends_as_much_for_a_broadcast_as_for_an_all_reduce():
 def test_costs_add_up_in_order():
     one = rounds(permute(data(2), [(0, 1)], 3))
     two = rounds(permute(data(2), [(0, 1), (1, 0)], 5), times=2)
-    assert ((one + two).steps, (one + two).messages, (one + two).bytes_sent, (one + two).mean_bytes_sent) == (3, 3, 13, Fraction(23, 2))
+    assert ((one + two).steps, (one + two).messages, (one + two).bytes_sent, (one + two).mean_bytes_sent) == (
+        3,
+        3,
+        13,
+        Fraction(23, 2),
+    )
     assert (one * 3).bytes_sent == 9
 
 
 def test_what_runs_at_once_takes_the_time_of_the_slower():
-    short, long = (rounds(permute(Axes.of({name: 2}), [(0, 1)], n), times=times) for name, n, times in (("a", 1, 1), ("b", 4, 2)))
+    short, long = (
+        rounds(permute(Axes.of({name: 2}), [(0, 1)], n), times=times) for name, n, times in (("a", 1, 1), ("b", 4, 2))
+    )
     together = at_once(short, long)
     assert (together.steps, together.messages, together.bytes_sent) == (2, 3, 9)
     assert together.time_s(AlphaBeta(1.0, 1.0)) == 10
@@ -210,7 +230,12 @@ def test_what_runs_at_once_takes_the_time_of_the_slower():
 def test_a_ledger_of_a_statement_counts_groups_and_bytes():
     mesh = Axes.of({"data": 2, "tensor": 4})
     (transfer,) = cost("all_gather", "ring", Axes.of({"tensor": 4}), 8, 4).ledger(mesh, "f32").transfers
-    assert (transfer.kind, transfer.axes, transfer.group_size, transfer.groups) == (Kind.COLLECTIVE_PERMUTE, ("tensor",), 4, 2)
+    assert (transfer.kind, transfer.axes, transfer.group_size, transfer.groups) == (
+        Kind.COLLECTIVE_PERMUTE,
+        ("tensor",),
+        4,
+        2,
+    )
     assert (transfer.executions, transfer.payload_bytes, transfer.wire_bytes) == (3, 8, 8)
 
 

@@ -1,7 +1,7 @@
 """The algebra of Part III, in its true form, for every algorithm; on integers, so exact.
 
-A collective is a linear map of the stacked buffers of all ranks. AR sums to all, RS sums and keeps one's own block, AG joins the blocks,
-A2A transposes the matrix of blocks.
+A collective is a linear map of the stacked buffers of all ranks. AR sums to all, RS sums and keeps one's own block, AG
+joins the blocks, A2A transposes the matrix of blocks.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab.meshes.axes import Axes
 
 from lab import collectives
 from lab.collectives import ALGORITHMS
+from lab.meshes.axes import Axes
 from tests.lab.collectives.sweep import ROOTED, on_ranks
 
 P = 4
@@ -120,7 +120,10 @@ def test_a_permutation_is_undone_by_its_inverse_which_is_its_adjoint(order):
 
     def there_and_back(x: jax.Array) -> list[jax.Array]:
         moved = collectives.permute(x, "data", forth)
-        return [collectives.permute(moved, "data", back), transposed(lambda x: collectives.permute(x, "data", forth), 3)(moved)]
+        return [
+            collectives.permute(moved, "data", back),
+            transposed(lambda x: collectives.permute(x, "data", forth), 3)(moved),
+        ]
 
     x = integers(3)
     assert all_equal(on_ranks(there_and_back, P)(x), x)

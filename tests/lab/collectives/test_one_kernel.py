@@ -1,4 +1,5 @@
-"""All-reduces in one GPU kernel: that they compile to it and to nothing else, that no ledger passes them over, and what they refuse."""
+"""All-reduces in one GPU kernel: that they compile to it and to nothing else, that no ledger passes them over, and what
+they refuse."""
 
 import os
 import subprocess
@@ -9,11 +10,6 @@ from types import SimpleNamespace
 import jax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from lab.meshes import plugins
-from lab.meshes.axes import Axes
-from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import parse_target
 
 from lab import collectives, hlo
 from lab.collectives import ALGORITHMS, GPU_KERNELS
@@ -21,6 +17,11 @@ from lab.hlo.kernels import Kernel, steps
 from lab.measure.bench import programs, timing
 from lab.measure.bench.chains import Chain, chains
 from lab.measure.bench.run import _kernels, bench
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 
 NAMES = tuple(GPU_KERNELS["all_reduce"])
 ahead_of_time = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
@@ -49,7 +50,9 @@ def test_it_is_one_kernel_for_all_gpus_without_multicast(name, devices):
 @ahead_of_time
 def test_many_calls_are_one_kernel_in_a_program():
     axes, spec = Axes.parse("data=2"), PartitionSpec("data")
-    twice = lambda x: collectives.all_reduce(collectives.all_reduce(x, "data", algorithm="two_shot"), "data", algorithm="two_shot")
+    twice = lambda x: collectives.all_reduce(
+        collectives.all_reduce(x, "data", algorithm="two_shot"), "data", algorithm="two_shot"
+    )
     run = jax.shard_map(twice, mesh=make_mesh(parse_target("gpu:h200:1x2"), axes), in_specs=spec, out_specs=spec)
     assert jax.jit(run).lower(jax.ShapeDtypeStruct((64,), "float32")).as_text().count("mosaic_gpu_v2") == 1
 
@@ -59,12 +62,19 @@ def test_many_calls_are_one_kernel_in_a_program():
 def test_it_stands_in_a_loop_as_the_others_do(name):
     axes, spec = Axes.parse("data=2"), PartitionSpec("data")
     step = lambda _, x: collectives.all_reduce(x, "data", algorithm=name)
-    run = jax.shard_map(lambda x: jax.lax.fori_loop(0, 3, step, x), mesh=make_mesh(parse_target("gpu:h200:1x2"), axes), in_specs=spec, out_specs=spec)
+    run = jax.shard_map(
+        lambda x: jax.lax.fori_loop(0, 3, step, x),
+        mesh=make_mesh(parse_target("gpu:h200:1x2"), axes),
+        in_specs=spec,
+        out_specs=spec,
+    )
     assert jax.jit(run).lower(jax.ShapeDtypeStruct((64,), "float32")).out_info.shape == (64,)
 
 
 @ahead_of_time
-@pytest.mark.parametrize("dtype, shape", [("bfloat16", (77, 3)), ("int32", (1,)), ("float16", (5, 1000)), ("float32", (0, 4))])
+@pytest.mark.parametrize(
+    "dtype, shape", [("bfloat16", (77, 3)), ("int32", (1,)), ("float16", (5, 1000)), ("float32", (0, 4))]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_any_shape_comes_out_as_it_went_in(name, dtype, shape):
     (result,) = jax.tree.leaves(lowered(name, Axes.parse("data=2"), shape, dtype).out_info)
@@ -74,8 +84,14 @@ def test_any_shape_comes_out_as_it_went_in(name, dtype, shape):
 @ahead_of_time
 def test_a_chain_of_it_makes_no_copies_of_its_array():
     axes = Axes.parse("data=2")
-    program = programs.program(Chain(("all_reduce",), ("two_shot",)), make_mesh(parse_target("gpu:h200:1x2"), axes), axes, 4 << 20)
-    large = [step for step in steps(program.compiled.as_text()) if isinstance(step, Kernel) and step.bytes >= program.payload_bytes]
+    program = programs.program(
+        Chain(("all_reduce",), ("two_shot",)), make_mesh(parse_target("gpu:h200:1x2"), axes), axes, 4 << 20
+    )
+    large = [
+        step
+        for step in steps(program.compiled.as_text())
+        if isinstance(step, Kernel) and step.bytes >= program.payload_bytes
+    ]
     assert len(large) == program.calls == 8
     assert programs.difference(program) is None and program.measurement(1.0, 1.0).messages_stated == 0
 
@@ -93,14 +109,27 @@ def test_a_result_that_is_not_that_of_lax_is_not_timed(monkeypatch):
     monkeypatch.setitem(GPU_KERNELS["all_reduce"], "ring", ALGORITHMS["all_reduce"]["ring"])
     program = programs.program(chain, mesh, axes, 64)
     assert timing._wrong(program, mesh) is None
-    monkeypatch.setattr(Chain, "call", lambda chain, x_N, axis: x_N if chain.algorithm == "ring" else jax.lax.pcast(jax.lax.psum(x_N, axis), axis, to="varying"))
+    monkeypatch.setattr(
+        Chain,
+        "call",
+        lambda chain, x_N, axis: (
+            x_N if chain.algorithm == "ring" else jax.lax.pcast(jax.lax.psum(x_N, axis), axis, to="varying")
+        ),
+    )
     assert timing._wrong(program, mesh) == "its results are not those of jax.lax"
 
 
 def test_a_kernel_is_timed_where_it_is_named_and_can_run(monkeypatch):
-    gpus = lambda *_: SimpleNamespace(size=2, axis_names=("devices",), devices=SimpleNamespace(flat=[SimpleNamespace(device_kind="NVIDIA H200")]))
-    assert _kernels(["two_shot"], gpus(), Axes.parse("devices=2"), None) and not _kernels([], gpus(), Axes.parse("devices=2"), None)
-    for algorithms, target, said in ((["two_shot"], "cpu:4", "found 4 x cpu, over devices=4; expected attached H100s"), (["ring", "one_shot"], "gpu:h200:1x4", "H200 to estimate for")):
+    gpus = lambda *_: SimpleNamespace(
+        size=2, axis_names=("devices",), devices=SimpleNamespace(flat=[SimpleNamespace(device_kind="NVIDIA H200")])
+    )
+    assert _kernels(["two_shot"], gpus(), Axes.parse("devices=2"), None) and not _kernels(
+        [], gpus(), Axes.parse("devices=2"), None
+    )
+    for algorithms, target, said in (
+        (["two_shot"], "cpu:4", "found 4 x cpu, over devices=4; expected attached H100s"),
+        (["ring", "one_shot"], "gpu:h200:1x4", "H200 to estimate for"),
+    ):
         with pytest.raises(Unusable, match=said):
             bench(parse_target(target), None, (), algorithms, (1024,), "lab bench")
 
@@ -108,13 +137,18 @@ def test_a_kernel_is_timed_where_it_is_named_and_can_run(monkeypatch):
 def test_a_bench_of_gpus_has_them_and_one_of_cpus_has_not():
     one, two = Axes.parse("data=4"), Axes.parse("data=2,tensor=2")
     assert [chain.algorithm for chain in chains(one, kernels=True) if chain.is_in_kernels] == list(NAMES)
-    assert not [chain for axes, kernels in ((one, False), (two, True)) for chain in chains(axes, kernels) if chain.is_in_kernels]
+    assert not [
+        chain for axes, kernels in ((one, False), (two, True)) for chain in chains(axes, kernels) if chain.is_in_kernels
+    ]
 
 
 def test_one_shot_states_what_every_device_reads_and_two_shot_the_bytes_of_a_ring():
     axes = Axes.parse("data=4")
     stated = {name: collectives.cost("all_reduce", name, axes, 1000, 4) for name in NAMES}
-    assert {name: (cost.steps, cost.bytes_sent) for name, cost in stated.items()} == {"one_shot": (1, 12000), "two_shot": (1, 6000)}
+    assert {name: (cost.steps, cost.bytes_sent) for name, cost in stated.items()} == {
+        "one_shot": (1, 12000),
+        "two_shot": (1, 6000),
+    }
 
 
 @ahead_of_time
@@ -136,8 +170,12 @@ def test_what_it_cannot_do_it_refuses(axes, dtype, target, said):
 def test_a_mesh_with_axes_beside_its_own_is_refused():
     axes = Axes.parse("data=2,tensor=2")
     mesh, spec = make_mesh(parse_target("gpu:h200:1x4"), axes), PartitionSpec("tensor")
-    call = jax.shard_map(lambda x: collectives.all_reduce(x, "tensor", algorithm="one_shot"), mesh=mesh, in_specs=spec, out_specs=spec)
-    with pytest.raises(Unusable, match="found a mesh of data, tensor and 1 processes, expected a mesh of this axis alone"):
+    call = jax.shard_map(
+        lambda x: collectives.all_reduce(x, "tensor", algorithm="one_shot"), mesh=mesh, in_specs=spec, out_specs=spec
+    )
+    with pytest.raises(
+        Unusable, match="found a mesh of data, tensor and 1 processes, expected a mesh of this axis alone"
+    ):
         jax.jit(call).lower(jax.ShapeDtypeStruct((64,), "float32"))
 
 
@@ -162,6 +200,16 @@ print("equal")
 
 @pytest.mark.skipif(not Path("/dev/nvidia1").exists(), reason="there are no two GPUs here")
 def test_on_gpus_it_is_the_sum():
-    environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS", "CUDA_ROOT")}
-    run = subprocess.run([sys.executable, "-c", ON_GPUS, *NAMES], env=environment | {"CUDA_MODULE_LOADING": "EAGER"}, capture_output=True, text=True, timeout=300)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES", "JAX_PLATFORMS", "CUDA_ROOT")
+    }
+    run = subprocess.run(
+        [sys.executable, "-c", ON_GPUS, *NAMES],
+        env=environment | {"CUDA_MODULE_LOADING": "EAGER"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert run.stdout == "equal\n", run.stderr

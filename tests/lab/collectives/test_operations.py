@@ -1,4 +1,5 @@
-"""Operations other than a sum of integers; arrays of every shape; floats within the bound of their order of summation."""
+"""Operations other than a sum of integers; arrays of every shape; floats within the bound of their order of
+summation."""
 
 from functools import reduce
 
@@ -6,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lab.meshes.axes import Axes
 
 from lab import collectives
 from lab.collectives import ALGORITHMS
+from lab.meshes.axes import Axes
 from tests.lab.collectives.sweep import (
     Case,
     cases,
@@ -19,7 +20,9 @@ from tests.lab.collectives.sweep import (
 )
 
 RINGS = [Axes(("data",), (ranks,)) for ranks in range(1, 9)]
-SEVERAL = [Axes.parse(text) for text in ("data=2,tensor=3", "data=4,tensor=2", "data=2,fsdp=2,tensor=2", "data=1,tensor=3")]
+SEVERAL = [
+    Axes.parse(text) for text in ("data=2,tensor=3", "data=4,tensor=2", "data=2,fsdp=2,tensor=2", "data=1,tensor=3")
+]
 
 
 def over(axes: Axes, primitive: str) -> list[str]:
@@ -47,7 +50,9 @@ def test_padding_leaks_into_no_maximum_and_no_product():
 
 def test_lax_takes_maximum_and_minimum_too():
     x_PN = np.random.default_rng(0).integers(-99, 99, (3, 7), np.int32)
-    most, least = on_ranks(lambda x: [collectives.all_reduce(x, "data", "lax", op) for op in (jnp.maximum, jnp.minimum)], 3)(x_PN)
+    most, least = on_ranks(
+        lambda x: [collectives.all_reduce(x, "data", "lax", op) for op in (jnp.maximum, jnp.minimum)], 3
+    )(x_PN)
     assert (most == x_PN.max(0)).all() and (least == x_PN.min(0)).all()
 
 
@@ -79,7 +84,8 @@ def additions(case: Case) -> int:
 
 @pytest.mark.parametrize("sizes", [(2,), (4,), (7,), (2, 2, 2)], ids=str)
 def test_a_term_goes_through_as_many_additions_as_stated(sizes):
-    """Where `op` counts how deep its results lie. A double tree, whose inner ranks have one child or two, may take fewer than it states."""
+    """Where `op` counts how deep its results lie. A double tree, whose inner ranks have one child or two, may take
+    fewer than it states."""
     axes = Axes(("data", "fsdp", "tensor")[: len(sizes)], sizes)
     counted = [case for case in reductions(axes) if case.algorithm != "lax"]
 
@@ -94,7 +100,9 @@ def test_a_term_goes_through_as_many_additions_as_stated(sizes):
 @pytest.mark.parametrize("axes", [Axes.parse("data=7"), Axes.parse("data=2,tensor=3")], ids=str)
 def test_float_sums_err_by_no_more_than_their_additions_allow(axes):
     """|error| <= k eps sum |x| for k additions in a row (Higham 2002, section 4.2)."""
-    x_PN = (np.random.default_rng(2).standard_normal((axes.size, 50, 1)) * 10.0 ** np.arange(axes.size)[:, None, None]).astype(np.float32)
+    x_PN = (
+        np.random.default_rng(2).standard_normal((axes.size, 50, 1)) * 10.0 ** np.arange(axes.size)[:, None, None]
+    ).astype(np.float32)
     x64_PN, swept = x_PN.astype(np.float64), reductions(axes)
     for case, found in zip(swept, on_ranks(lambda x: [one.kernel(x) for one in swept], axes)(x_PN), strict=True):
         allowed = additions(case) * np.finfo(np.float32).eps * case.expected(np.abs(x64_PN))
@@ -126,7 +134,8 @@ def test_truth_values_are_joined_by_or_and_stay_truth_values():
 
 
 MOVING = ("broadcast", "scatter", "gather", "all_gather", "all_to_all", "permute")
-# The sign of a zero among them, but no subnormal number: XLA for CPUs flushes those of bfloat16 in any operation, from jax 0.11 on.
+# The sign of a zero among them, but no subnormal number: XLA for CPUs flushes those of bfloat16 in any operation, from
+# jax 0.11 on.
 BITS = np.array([-0.0, 0.0, np.nan, -np.inf, 1e-30, 3.5, -7.25], np.float32)
 
 
@@ -134,14 +143,23 @@ def test_what_only_moves_data_keeps_every_bit_of_every_dtype():
     axes = RINGS[2]
     swept = cases(axes, lambda primitive, _: primitive in MOVING)
     floats = np.stack([np.roll(BITS, rank) for rank in range(axes.size)])[..., None]
-    x = [floats, floats.astype(jnp.bfloat16), np.stack([floats, floats[:, ::-1]], -1).view(np.complex64)[..., 0], np.signbit(floats), floats.view(np.int8)]
+    x = [
+        floats,
+        floats.astype(jnp.bfloat16),
+        np.stack([floats, floats[:, ::-1]], -1).view(np.complex64)[..., 0],
+        np.signbit(floats),
+        floats.view(np.int8),
+    ]
 
     def moved(x: list[jax.Array]) -> list[list[jax.Array]]:
         return [case.kernel(x) for case in swept]
 
     for case, found in zip(swept, on_ranks(moved, axes)(x), strict=True):
         for one, before in zip(found, x, strict=True):
-            assert np.asarray(one).dtype == before.dtype and np.asarray(one).tobytes() == np.asarray(case.expected(before)).tobytes(), case
+            assert (
+                np.asarray(one).dtype == before.dtype
+                and np.asarray(one).tobytes() == np.asarray(case.expected(before)).tobytes()
+            ), case
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int8])
@@ -162,5 +180,7 @@ def test_an_array_that_is_the_same_everywhere_may_enter():
     def one_rank(x: jax.Array) -> list[jax.Array]:
         return [collectives.all_reduce(x, "data", name)[None] for name in names]
 
-    sums = jax.jit(jax.shard_map(one_rank, mesh=cpu_mesh(Axes(("data",), (4,))), in_specs=spec(), out_specs=spec("data")))
+    sums = jax.jit(
+        jax.shard_map(one_rank, mesh=cpu_mesh(Axes(("data",), (4,))), in_specs=spec(), out_specs=spec("data"))
+    )
     assert (np.asarray(sums(jnp.arange(3))) == 4 * np.arange(3)).all()

@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from lab.meshes.axes import Axes
 
+from lab.meshes.axes import Axes
 from tests.lab.collectives.sweep import cases, wrong
 from tests.paths import ROOT
 
@@ -17,13 +17,20 @@ def test_every_algorithm_is_exact_in_values_and_ledger_over_one_axis_of(ranks):
 
 
 def test_every_algorithm_is_exact_in_values_and_ledger_over_9_and_16_ranks():
-    run = subprocess.run([sys.executable, "-m", "tests.lab.collectives.sweep", "9", "16"], cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.lab.collectives.sweep", "9", "16"], cwd=ROOT, capture_output=True, text=True
+    )
     assert (run.returncode, run.stdout) == (0, ""), run.stderr
 
 
 def test_flat_algorithms_are_exact_in_values_and_ledger_over_two_axes_as_one():
     axes = Axes(("data", "tensor"), (2, 4))
-    assert list(wrong(axes, cases(axes, lambda _, algorithm: algorithm in ("lax", "ring", "doubling", "circulant", "tree")))) == []
+    assert (
+        list(
+            wrong(axes, cases(axes, lambda _, algorithm: algorithm in ("lax", "ring", "doubling", "circulant", "tree")))
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("sizes", [(2, 4), (3, 2), (2, 2, 2), (1, 3)])

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+
+import lab
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable
 from lab.meshes.targets import parse_target
-
-import lab
 
 TARGET = parse_target("cpu:8")
 
@@ -75,7 +75,10 @@ def test_a_text_gives_the_transfers_of_the_compiled_object_it_came_from(tmp_path
     compiled = jax.jit(product).lower(*arguments).compile()
     path = tmp_path / "product.hlo"
     path.write_text(compiled.as_text())
-    assert lab.inspect(path, mesh=Axes.of(mesh.shape), target="cpu:8").transfers == lab.inspect(compiled, mesh=mesh).transfers
+    assert (
+        lab.inspect(path, mesh=Axes.of(mesh.shape), target="cpu:8").transfers
+        == lab.inspect(compiled, mesh=mesh).transfers
+    )
 
 
 def test_a_target_tells_the_link(mesh, arguments):

@@ -7,28 +7,32 @@ from operator import attrgetter
 
 import jax
 import pytest
-from lab.experiments.ch20_zero3 import EXPERIMENT
-from lab.meshes import plugins
-from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import parse_target
 
 from lab.compile import xla_dump
 from lab.compile.inspection import inspect_program
 from lab.compile.xla_dump import CompilerDump, CompileRequest, Refused, dump, lower
+from lab.experiments.ch20_zero3 import EXPERIMENT
 from lab.harness import registry
 from lab.harness.run import run
 from lab.hlo.buffers import read_buffers
+from lab.meshes import plugins
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 
 SMALL = DecoderShape().shrunk()
 TARGET = parse_target("tpu:v5p:2x2x2")
 
-needs_libtpu = pytest.mark.skipif(not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed")
+needs_libtpu = pytest.mark.skipif(
+    not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed"
+)
 
 
 def request(name: str = EXPERIMENT.name, **sizes: int) -> CompileRequest:
-    return CompileRequest(partial(registry.build_of, name), "explicit", DecoderShape().shrunk(**sizes), TARGET, EXPERIMENT.axes(TARGET))
+    return CompileRequest(
+        partial(registry.build_of, name), "explicit", DecoderShape().shrunk(**sizes), TARGET, EXPERIMENT.axes(TARGET)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +45,9 @@ def test_a_dump_has_the_ledger_and_the_peak_of_the_whole_compilation(dumped):
     measured = run(EXPERIMENT, target=TARGET, style="explicit", parameters=SMALL).measured
     figures = attrgetter("arguments", "outputs", "aliased", "peak", "padding")
     mesh = make_mesh(TARGET, EXPERIMENT.axes(TARGET))
-    whole = inspect_program(lower(EXPERIMENT.build, "explicit", SMALL, mesh).compile(), (), mesh, TARGET, source=EXPERIMENT.name)
+    whole = inspect_program(
+        lower(EXPERIMENT.build, "explicit", SMALL, mesh).compile(), (), mesh, TARGET, source=EXPERIMENT.name
+    )
     assert (measured.transfers, measured.flops, measured.notes) == (whole.transfers, whole.flops, whole.notes)
     assert figures(dumped.memory) == figures(measured.memory) == figures(whole.memory)
 
@@ -79,14 +85,18 @@ def test_another_process_finds_registered_experiments_alone():
 
 @pytest.mark.parametrize("freed_first", [False, True])
 def test_two_temporaries_in_one_place_of_5_bytes_and_one_of_7_hold_12_at_most(freed_first):
-    """Beside an argument of 3 and a constant of 1; whether the first is freed before the second takes its place or after."""
+    """Beside an argument of 3 and a constant of 1; whether the first is freed before the second takes its place or
+    after."""
     allocate, free, share = range(3)
     handed_over = [(free, 0), (share, 1)] if freed_first else [(share, 1), (free, 0)]
     sizes = b"".join(_field(1, _number(1, i) + _number(2, size)) for i, size in enumerate((5, 5, 7)))
     events = [(allocate, 0), *handed_over, (allocate, 2), (free, 1), (free, 2)]
     trace = b"".join(_field(1, _number(1, kind) + _number(2, buffer)) for kind, buffer in events)
     argument = _field(3, _number(1, 0) + _number(2, 3) + _number(5, 1) + _number(7, 1))
-    constant, block = _field(3, _number(1, 1) + _number(2, 1) + _number(12, 1)), _field(3, _number(1, 2) + _number(2, 20))
+    constant, block = (
+        _field(3, _number(1, 1) + _number(2, 1) + _number(12, 1)),
+        _field(3, _number(1, 2) + _number(2, 20)),
+    )
     elsewhere = _field(3, _number(1, 3) + _number(2, 300) + _number(8, 1))
     held = read_buffers(_field(3, sizes + argument + constant + block + elsewhere + _field(4, trace)))
     assert (held.arguments, held.outputs, held.aliased, held.temporaries, held.peak) == (3, 3, 3, 20, 3 + 1 + 12)

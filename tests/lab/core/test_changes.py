@@ -13,7 +13,9 @@ from lab.core.ledger import Kind, Ledger, Part
 from lab.report.changes import changes_text
 from tests.lab.ledgers import ledger, transfer
 
-GATHER = transfer(Kind.ALL_GATHER, ("data",), 800, executions=3, phase="forward", scope="mlp", origin="step.py:7", instruction="ag.1")
+GATHER = transfer(
+    Kind.ALL_GATHER, ("data",), 800, executions=3, phase="forward", scope="mlp", origin="step.py:7", instruction="ag.1"
+)
 REDUCE = transfer(Kind.ALL_REDUCE, ("data",), 80, phase="backward", scope="mlp")
 
 
@@ -66,13 +68,23 @@ def test_executions_that_become_unknown_are_a_change():
     assert ">=" in changes_text(ledger(GATHER), ledger(replace(GATHER, executions=None)))
 
 
-transfers = st.builds(transfer, st.sampled_from(Kind), st.sampled_from([("data",), None]), st.integers(1, 9), st.integers(1, 3), scope=st.sampled_from(["a", "b"]))
+transfers = st.builds(
+    transfer,
+    st.sampled_from(Kind),
+    st.sampled_from([("data",), None]),
+    st.integers(1, 9),
+    st.integers(1, 3),
+    scope=st.sampled_from(["a", "b"]),
+)
 
 
 @given(st.lists(transfers, max_size=6), st.lists(transfers, max_size=6))
 def test_changes_add_up_to_the_difference_of_the_totals(before, after):
     found = changes(ledger(*before), ledger(*after))
-    assert sum(change.added_wire_bytes for change in found) == ledger(*after).totals().wire_bytes - ledger(*before).totals().wire_bytes
+    assert (
+        sum(change.added_wire_bytes for change in found)
+        == ledger(*after).totals().wire_bytes - ledger(*before).totals().wire_bytes
+    )
 
 
 @given(st.lists(transfers, max_size=6), st.randoms())
@@ -120,7 +132,10 @@ def test_a_program_that_could_not_be_read_whole_is_compared_with_none(lab, tmp_p
     path = tmp_path / "part.json"
     path.write_text(json.dumps(replace(ledger(GATHER), notes=("the text ends early",), is_complete=False).to_json()))
     told = lab("diff", str(path), str(path))
-    assert (told.status, told.err) == (2, f"lab: {path} could not be read whole, so that nothing can be said of the rest: the text ends early\n")
+    assert (told.status, told.err) == (
+        2,
+        f"lab: {path} could not be read whole, so that nothing can be said of the rest: the text ends early\n",
+    )
 
 
 @pytest.mark.parametrize("share", ["1", "-1%", "much", "1%%"])
@@ -134,10 +149,16 @@ def test_a_file_that_is_no_saved_ledger_is_refused_in_a_line(lab, tmp_path, cont
     path = tmp_path / "before.json"
     path.write_text(content)
     run = lab("diff", str(path), str(path))
-    assert run.status == 2 and run.err.count("\n") == 1 and "expected the one ledger that lab inspect --json prints" in run.err
+    assert (
+        run.status == 2
+        and run.err.count("\n") == 1
+        and "expected the one ledger that lab inspect --json prints" in run.err
+    )
 
 
-@pytest.mark.parametrize("wrong", [{"mesh": 3}, {"transfers": [replace(GATHER, executions="x").to_json()]}], ids=["mesh", "executions"])
+@pytest.mark.parametrize(
+    "wrong", [{"mesh": 3}, {"transfers": [replace(GATHER, executions="x").to_json()]}], ids=["mesh", "executions"]
+)
 def test_a_saved_ledger_with_other_things_in_its_fields_is_refused_in_a_line(lab, tmp_path, wrong):
     path = tmp_path / "before.json"
     path.write_text(json.dumps(ledger(GATHER).to_json() | wrong))

@@ -7,7 +7,18 @@ import pytest
 
 from lab.core.ledger import Kind, Ledger, Memory, Part, Transfer, wire_bytes
 
-GATHER = Transfer(Kind.ALL_GATHER, ("fsdp",), 128, 126, "bf16", 1744830464, groups=1, phase="forward", scope="layers/mlp/up", link="network")
+GATHER = Transfer(
+    Kind.ALL_GATHER,
+    ("fsdp",),
+    128,
+    126,
+    "bf16",
+    1744830464,
+    groups=1,
+    phase="forward",
+    scope="layers/mlp/up",
+    link="network",
+)
 
 
 @pytest.mark.parametrize(
@@ -34,14 +45,29 @@ def test_a_group_of_one_sends_nothing(kind):
 def test_the_gather_of_the_contract_sends_1_731_198_976_bytes():
     row = Ledger((GATHER,), devices=128, mesh={"fsdp": 128}).to_json()["transfers"][0]
     assert row["wire_bytes"] == 1731198976
-    assert {"kind", "axes", "shift", "group_size", "groups", "executions", "conditional", "dtype", "payload_bytes"} <= row.keys()
+    assert {
+        "kind",
+        "axes",
+        "shift",
+        "group_size",
+        "groups",
+        "executions",
+        "conditional",
+        "dtype",
+        "payload_bytes",
+    } <= row.keys()
     assert {"phase", "scope", "origin", "op_name", "instruction", "overlap", "link"} <= row.keys()
 
 
 def test_totals_multiply_by_executions():
     ledger = Ledger((GATHER, replace(GATHER, executions=1)), mesh={"fsdp": 128})
     totals = ledger.to_json()["totals"]
-    assert totals["all"] == {"sites": 2, "executions": 127, "payload_bytes": 127 * 1744830464, "wire_bytes": 127 * 1731198976}
+    assert totals["all"] == {
+        "sites": 2,
+        "executions": 127,
+        "payload_bytes": 127 * 1744830464,
+        "wire_bytes": 127 * 1731198976,
+    }
     assert totals["by_kind"] == {"all_gather": totals["all"]}
     assert totals["by_axes"] == {"fsdp": totals["all"]}
 

@@ -3,18 +3,21 @@
 from collections.abc import Callable
 from typing import Any
 
-from lab.meshes.targets import parse_target
-
 from lab import diagnosis
 from lab.compile import inspection
 from lab.diagnosis import Diagnosis, Finding
+from lab.meshes.targets import parse_target
 from tests.cases.compiling import compiled
 
 
-def diagnosed(mesh: Any, function: Callable, *args: Any, out: Any = None, target: str | None = None, **options: Any) -> Diagnosis:
+def diagnosed(
+    mesh: Any, function: Callable, *args: Any, out: Any = None, target: str | None = None, **options: Any
+) -> Diagnosis:
     """The diagnosis of a function whose outputs have the specs `out`; None leaves them to the compiler."""
     program = compiled(mesh, function, *args, out=out, **options)
-    return diagnosis.of(inspection.read_program(program, args, mesh, target and parse_target(target), source=function.__name__))
+    return diagnosis.of(
+        inspection.read_program(program, args, mesh, target and parse_target(target), source=function.__name__)
+    )
 
 
 def only(found: Diagnosis) -> Finding:

@@ -4,8 +4,8 @@ Collected only by name: `pytest tests/lab/diagnosis/every_layout.py`, 54 steps o
 """
 
 import pytest
-from lab.meshes import plugins
 
+from lab.meshes import plugins
 from lab.programs.models.shape import DecoderShape
 from tests.lab.diagnosis.diagnosing import kinds
 from tests.lab.diagnosis.test_controls import diagnosed_step

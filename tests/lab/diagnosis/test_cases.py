@@ -1,4 +1,5 @@
-"""The reported cases whose programs do something that they need not: what a person is told, with array or operation, line and bytes.
+"""The reported cases whose programs do something that they need not: what a person is told, with array or operation,
+line and bytes.
 
 Those of matrix products that are read from a ledger alone, and those of the environment, stand in tests/cases.
 """
@@ -29,7 +30,9 @@ def test_c01_between_clashing_tilings_a_is_rebuilt_whole_8_times_its_shard(on):
     def moved(a, b):
         return b + pinned(mesh, jnp.sin(a), *after)
 
-    found = only(diagnosed(mesh, moved, array(mesh, (16, 32, 64), "y", None, "x"), array(mesh, (16, 32, 64), *after), out=after))
+    found = only(
+        diagnosed(mesh, moved, array(mesh, (16, 32, 64), "y", None, "x"), array(mesh, (16, 32, 64), *after), out=after)
+    )
     assert found.kind == "rebuilt_whole"
     assert found.sentence.startswith("a f32[16,32,64] P('y', None, 'x') is rebuilt whole on every device, 8x its shard")
     assert (found.origin, found.totals.wire_bytes) == (line(moved, 1), 114_688)
@@ -40,14 +43,23 @@ def test_c01_between_clashing_tilings_a_is_rebuilt_whole_8_times_its_shard(on):
 def test_c02_fft_gathers_its_batch_of_131072_bytes_and_every_device_computes_all_of_it(fft):
     mesh = cpu(i=4)
     found = only(diagnosed(mesh, fft, array(mesh, (64, 256), "i", dtype=jnp.complex64), out=P("i")))
-    assert found.sentence.startswith("fft is an operation that XLA does not split here: a c64[64,256] P('i', None) is gathered 4x")
+    assert found.sentence.startswith(
+        "fft is an operation that XLA does not split here: a c64[64,256] P('i', None) is gathered 4x"
+    )
     assert (found.totals.payload_bytes, "shard_map" in found.advice) == (131_072, True)
 
 
 @ahead_of_time_tpu
 def test_c02_on_tpu_fft_is_split():
     mesh = tpu(i=8)
-    assert kinds(diagnosed(mesh, lambda a: jnp.fft.fft(a, axis=1), array(mesh, (64, 256), "i", dtype=jnp.complex64), out=P("i"))) == []
+    assert (
+        kinds(
+            diagnosed(
+                mesh, lambda a: jnp.fft.fft(a, axis=1), array(mesh, (64, 256), "i", dtype=jnp.complex64), out=P("i")
+            )
+        )
+        == []
+    )
 
 
 SPLIT_LAST = [
@@ -88,21 +100,31 @@ def test_c10_and_c11_the_cpu_widens_16_bits_and_its_bytes_are_not_to_be_trusted(
 
 
 def bf16_step(w_DF, x_BD):
-    return w_DF - 0.1 * jax.grad(lambda w_DF: jnp.sum((x_BD @ w_DF.astype(jnp.bfloat16)).astype(jnp.float32) ** 2))(w_DF)
+    return w_DF - 0.1 * jax.grad(lambda w_DF: jnp.sum((x_BD @ w_DF.astype(jnp.bfloat16)).astype(jnp.float32) ** 2))(
+        w_DF
+    )
 
 
 @on_both
 def test_c11_a_gradient_reduced_in_bf16_is_a_fault_of_cpu_bytes_and_a_note_on_tpu(on):
     mesh = on(data=8)
-    found = diagnosed(mesh, bf16_step, array(mesh, (256, 512)), array(mesh, (64, 256), "data", dtype=jnp.bfloat16), out=P())
+    found = diagnosed(
+        mesh, bf16_step, array(mesh, (256, 512)), array(mesh, (64, 256), "data", dtype=jnp.bfloat16), out=P()
+    )
     if on is cpu:
         assert (only(found).kind, only(found).totals.payload_bytes) == ("widened", 524_288)
     else:
         assert kinds(found) == []
-        assert any(f"run in bf16, 262,144 B a step, the first at {line(bf16_step, 1)}" in n.replace("runs", "run") for n in found.ledger.notes)
+        assert any(
+            f"run in bf16, 262,144 B a step, the first at {line(bf16_step, 1)}" in n.replace("runs", "run")
+            for n in found.ledger.notes
+        )
 
 
-@pytest.mark.parametrize("draw", [lambda key: jax.random.normal(key, (512, 256)), lambda key: jax.random.truncated_normal(key, -2, 2, (512, 256))])
+@pytest.mark.parametrize(
+    "draw",
+    [lambda key: jax.random.normal(key, (512, 256)), lambda key: jax.random.truncated_normal(key, -2, 2, (512, 256))],
+)
 def test_c12_threefry_that_is_not_partitionable_moves_851968_bytes(draw):
     with jax.threefry_partitionable(False):
         found = only(diagnosed(cpu(x=4, y=2), draw, jax.ShapeDtypeStruct((2,), jnp.uint32), out=P("x", "y")))
@@ -116,7 +138,11 @@ def three_layers(mesh: Mesh, function, width: int):
     return diagnosed(mesh, function, 3 * [array(mesh, (width, width), "fsdp")], x, out=3 * [P("fsdp")])
 
 
-@pytest.mark.parametrize(("on", "width", "kept"), [(cpu, 256, 524_288), pytest.param(tpu, 1024, 4_194_304, marks=ahead_of_time_tpu)], ids=["cpu", "tpu"])
+@pytest.mark.parametrize(
+    ("on", "width", "kept"),
+    [(cpu, 256, 524_288), pytest.param(tpu, 1024, 4_194_304, marks=ahead_of_time_tpu)],
+    ids=["cpu", "tpu"],
+)
 def test_c14_weights_gathered_once_are_kept_whole_for_the_backward_pass(on, width, kept):
     found = only(three_layers(on(fsdp=8), gradients.plain, width))
     assert (found.kind, found.memory_bytes, found.origin) == ("kept_whole", kept, line(gradients.layer, 1))
@@ -138,20 +164,31 @@ def accumulated_sharded(w, xs):
 @pytest.mark.parametrize("is_split", [False, True], ids=["replicated", "split"])
 def test_c15_a_gradient_is_reduced_four_times_in_the_loop_that_adds_it_up(on, is_split):
     mesh = on(data=8)
-    function, args, out = (accumulated_sharded, array(mesh, (256, 256)), P("data")) if is_split else (gradients.accumulated, [array(mesh, (256, 256))], [P()])
+    function, args, out = (
+        (accumulated_sharded, array(mesh, (256, 256)), P("data"))
+        if is_split
+        else (gradients.accumulated, [array(mesh, (256, 256))], [P()])
+    )
     with jax.set_mesh(mesh):
         found = diagnosed(mesh, function, args, gradients.micro_batches(mesh), out=out)
     if on is tpu and not is_split:  # Its compiler moves the sum out of the loop.
         assert kinds(found) == []
         return
     fault = only(found)
-    assert (fault.kind, fault.totals.executions, fault.totals.payload_bytes, fault.axes) == ("reduced_in_loop", 4, 4 * 262_144, ("data",))
+    assert (fault.kind, fault.totals.executions, fault.totals.payload_bytes, fault.axes) == (
+        "reduced_in_loop",
+        4,
+        4 * 262_144,
+        ("data",),
+    )
     assert "reduced 4 times a step" in fault.sentence and "4x fewer bytes" in fault.sentence
     assert "one psum" in fault.advice
 
 
 def gradient_of_mapped(mesh: Mesh, check: bool):
-    layer = jax.shard_map(lambda w, x: jnp.tanh(x @ w), mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"), check_vma=check)
+    layer = jax.shard_map(
+        lambda w, x: jnp.tanh(x @ w), mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"), check_vma=check
+    )
     return diagnosed(mesh, jax.grad(lambda w, x: jnp.sum(layer(w, x) ** 2)), *mapped.replicated_weight(mesh))
 
 
@@ -177,7 +214,9 @@ def test_c16_a_pmean_in_a_checked_shard_map_is_a_second_reduction(check):
 
 
 def on_the_host(x):
-    return jax.pure_callback(lambda value: 2 * np.asarray(value), jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="expand_dims")
+    return jax.pure_callback(
+        lambda value: 2 * np.asarray(value), jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="expand_dims"
+    )
 
 
 def factor(a):
@@ -185,14 +224,23 @@ def factor(a):
     return jax.ffi.ffi_call("lapack_spotrf_ffi", results)(a, uplo=np.uint8(ord("L")))[0]
 
 
-@pytest.mark.parametrize(("call", "name", "payload"), [(on_the_host, "pure_callback", 131_072), (factor, "ffi_call", 16_384)])
+@pytest.mark.parametrize(
+    ("call", "name", "payload"), [(on_the_host, "pure_callback", 131_072), (factor, "ffi_call", 16_384)]
+)
 def test_c19_the_operand_of_an_opaque_call_is_gathered(call, name, payload):
     mesh = cpu(b=8)
     shape = (64, 256) if call is on_the_host else (64, 64)
     found = only(diagnosed(mesh, call, array(mesh, shape, "b"), out=P("b")))
     assert found.sentence.startswith(f"{name} is a call that XLA cannot look into: ")
     assert (found.totals.payload_bytes, "shard_map" in found.advice) == (payload, True)
-    assert kinds(diagnosed(mesh, jax.shard_map(call, mesh=mesh, in_specs=P("b"), out_specs=P("b")), array(mesh, (512, 64), "b"))) == []
+    assert (
+        kinds(
+            diagnosed(
+                mesh, jax.shard_map(call, mesh=mesh, in_specs=P("b"), out_specs=P("b")), array(mesh, (512, 64), "b")
+            )
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -226,17 +274,27 @@ def test_c26_another_order_of_axes_permutes_every_whole_shard():
 def test_c28_replicated_adam_state_beside_split_weights_is_8_times_the_memory(spec, wasted):
     mesh = cpu(fsdp=8)
     w, x = array(mesh, (512, 256), "fsdp"), array(mesh, (4096, 512), "fsdp")
-    state = {"count": array(mesh, (), dtype=jnp.int32), "m": array(mesh, w.shape, *spec), "v": array(mesh, w.shape, *spec)}
+    state = {
+        "count": array(mesh, (), dtype=jnp.int32),
+        "m": array(mesh, w.shape, *spec),
+        "v": array(mesh, w.shape, *spec),
+    }
     found = diagnosed(mesh, gradients.adam_step, w, state, x)
     assert [finding.memory_bytes for finding in found.findings] == ([wasted] if wasted else [])
     if wasted:
-        assert only(found).sentence.startswith("state['m'] f32[512,256] and state['v'] f32[512,256] are held whole on every device")
+        assert only(found).sentence.startswith(
+            "state['m'] f32[512,256] and state['v'] f32[512,256] are held whole on every device"
+        )
 
 
 def test_c28_adam_state_made_under_jit_is_whole_though_the_weight_is_split():
     mesh = cpu(fsdp=8)
     found = only(diagnosed(mesh, gradients.adam_state, array(mesh, (512, 256), "fsdp")))
-    assert (found.kind, "out_shardings" in found.advice, "8x the memory" in found.sentence) == ("held_whole", True, True)
+    assert (found.kind, "out_shardings" in found.advice, "8x the memory" in found.sentence) == (
+        "held_whole",
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize(("rows", "is_far"), [(64, True), (8192, False)])
@@ -276,7 +334,10 @@ def test_c32_a_shift_by_concatenation_moves_three_all_to_alls_beside():
     assert kinds(found) == ["last_stage_broadcast", "moved_to_reshape"]
 
 
-@pytest.mark.parametrize(("constraints", "expected"), [((matmuls.BY_EXPERT,), ["experts_gathered"]), ((), []), ((matmuls.BY_GROUP, matmuls.BY_EXPERT), [])])
+@pytest.mark.parametrize(
+    ("constraints", "expected"),
+    [((matmuls.BY_EXPERT,), ["experts_gathered"]), ((), []), ((matmuls.BY_GROUP, matmuls.BY_EXPERT), [])],
+)
 def test_c33_the_textbook_constraint_on_experts_gathers_tokens_and_sums_outputs(constraints, expected):
     mesh = cpu(ep=8)
 
@@ -304,7 +365,10 @@ def test_c35_with_data_across_slices_524288_bytes_cross_the_network_which_is_a_n
     halves = Mesh(np.moveaxis(mesh.devices.reshape(2, 2, 4), 0, 1).reshape(2, 8), ("data", "model"))
     right, wrong = (slices_step(on, target) for on in (mesh, halves))
     assert kinds(right) == []
-    assert "524,288 wire bytes of a device cross the data-centre network in a step along data, in 2 transfers" in right.ledger.notes
+    assert (
+        "524,288 wire bytes of a device cross the data-centre network in a step along data, in 2 transfers"
+        in right.ledger.notes
+    )
     fault = only(wrong)
     assert fault.kind == "on_slow_link" and "along model over the data-centre network" in fault.sentence
     assert fault.seconds > 0
@@ -316,7 +380,14 @@ def slices_step(mesh: Mesh, target: str):
         return jax.tree.map(jnp.subtract, w, gradient)
 
     weights = {"in": array(mesh, (512, 1024), None, "model"), "out": array(mesh, (1024, 512), "model")}
-    return diagnosed(mesh, step, weights, array(mesh, (256, 512), "data"), out={"in": P(None, "model"), "out": P("model")}, target=target)
+    return diagnosed(
+        mesh,
+        step,
+        weights,
+        array(mesh, (256, 512), "data"),
+        out={"in": P(None, "model"), "out": P("model")},
+        target=target,
+    )
 
 
 @pytest.mark.parametrize(
@@ -355,20 +426,36 @@ def test_c44_replicated_work_is_done_8_times_for_no_communication(function):
     mesh = cpu(d=8)
     found = only(diagnosed(mesh, function, array(mesh, (4096, 512)), array(mesh, (512, 512)), out=P()))
     assert found.kind == "computed_redundantly" and "8x the work" in found.sentence
-    assert kinds(diagnosed(mesh, lambda x, w: pinned(mesh, x, "d") @ w, array(mesh, (4096, 512)), array(mesh, (512, 512)), out=P())) == []
+    assert (
+        kinds(
+            diagnosed(
+                mesh, lambda x, w: pinned(mesh, x, "d") @ w, array(mesh, (4096, 512)), array(mesh, (512, 512)), out=P()
+            )
+        )
+        == []
+    )
 
 
-@pytest.mark.parametrize(("held", "told"), [(10, "10 rows are padded to 16"), (7, "7 rows are padded to 8"), (62, None)])
+@pytest.mark.parametrize(
+    ("held", "told"), [(10, "10 rows are padded to 16"), (7, "7 rows are padded to 8"), (62, None)]
+)
 def test_c45_rows_that_do_not_divide_are_padded_and_60_percent_of_10_wasted(held, told):
     mesh = cpu(d=8)
     found = diagnosed(mesh, lambda a: jnp.sin(pinned(mesh, a, "d")), array(mesh, (held, 64)), out=P())
     assert [finding.sentence.startswith(told) for finding in found.findings] == ([True] if told else [])
 
 
-@pytest.mark.parametrize("spec", [(None, None, "model"), (P.UNCONSTRAINED, None, "model")], ids=["None", "unconstrained"])
+@pytest.mark.parametrize(
+    "spec", [(None, None, "model"), (P.UNCONSTRAINED, None, "model")], ids=["None", "unconstrained"]
+)
 def test_c53_none_in_a_constraint_gathers_over_data_and_cuts_back_to_the_same_shards(spec):
     mesh = cpu(data=4, model=2)
-    found = diagnosed(mesh, lambda a: jnp.sin(pinned(mesh, jnp.cos(a), *spec)), array(mesh, (16, 64, 128), "data", None, "model"), out=P("data", None, "model"))
+    found = diagnosed(
+        mesh,
+        lambda a: jnp.sin(pinned(mesh, jnp.cos(a), *spec)),
+        array(mesh, (16, 64, 128), "data", None, "model"),
+        out=P("data", None, "model"),
+    )
     assert kinds(found) == (["constraint_undone"] if spec[0] is None else [])
     if spec[0] is None:
         assert (found.findings[0].axes, found.findings[0].totals.payload_bytes) == (("data",), 262_144)

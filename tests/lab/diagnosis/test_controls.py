@@ -1,16 +1,17 @@
-"""What is right, or cannot be done better by the user, is told in one line: programs of the cases that need nothing, and the lab's own strategies."""
+"""What is right, or cannot be done better by the user, is told in one line: programs of the cases that need nothing,
+and the lab's own strategies."""
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
-from lab.meshes.axes import Axes
-from lab.meshes.backends import make_mesh
-from lab.meshes.targets import parse_target
 
 from lab import diagnosis
 from lab.compile import inspection
 from lab.core.ledger import Ledger
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
 from lab.report.diagnosis import diagnosis_text, findings_text
@@ -36,15 +37,48 @@ INDICES = jnp.array([0, 1, 2])
         lambda x, u, i: jnp.sort(x, axis=1),
         lambda x, u, i: x @ x.T,
     ],
-    ids=["roll 1", "roll 20", "shift", "at[array]", "at[i].add", "x[::2]", "x[::-1]", "cholesky", "sort of whole rows", "product"],
+    ids=[
+        "roll 1",
+        "roll 20",
+        "shift",
+        "at[array]",
+        "at[i].add",
+        "x[::2]",
+        "x[::-1]",
+        "cholesky",
+        "sort of whole rows",
+        "product",
+    ],
 )
 def test_halos_index_arrays_and_split_batches_need_no_word(function):
     """c06, c18, c41."""
     mesh = cpu(d=8)
-    assert kinds(diagnosed(mesh, function, array(mesh, (64, 128), "d"), array(mesh, (3, 128)), array(mesh, (3,), dtype=jnp.int32), out=D)) == []
+    assert (
+        kinds(
+            diagnosed(
+                mesh,
+                function,
+                array(mesh, (64, 128), "d"),
+                array(mesh, (3, 128)),
+                array(mesh, (3,), dtype=jnp.int32),
+                out=D,
+            )
+        )
+        == []
+    )
 
 
-@pytest.mark.parametrize("function", [lambda x: x[0], lambda x: x[0:8], lambda x: x[INDICES], lambda x: jnp.argmax(x, axis=1), lambda x: x.sum(0), lambda x: 2 * x])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[0],
+        lambda x: x[0:8],
+        lambda x: x[INDICES],
+        lambda x: jnp.argmax(x, axis=1),
+        lambda x: x.sum(0),
+        lambda x: 2 * x,
+    ],
+)
 def test_results_that_everybody_asked_for_are_theirs(function):
     """c05, c41: what is replicated at the end is gathered or summed."""
     mesh = cpu(d=8)
@@ -52,19 +86,35 @@ def test_results_that_everybody_asked_for_are_theirs(function):
 
 
 @pytest.mark.parametrize(
-    ("x_spec", "k_spec", "stride"), [(P("d"), P("d"), 1), (P(None, None, "d"), P(), 1), (P(None, None, "d"), P(), 2), (P(None, "d"), P(None, "d"), 2)]
+    ("x_spec", "k_spec", "stride"),
+    [(P("d"), P("d"), 1), (P(None, None, "d"), P(), 1), (P(None, None, "d"), P(), 2), (P(None, "d"), P(None, "d"), 2)],
 )
 def test_convolutions_exchange_halos_gather_kernels_or_reduce_outputs(x_spec, k_spec, stride):
     """c48."""
     mesh = cpu(d=8)
     x, k = array(mesh, (8, 16, 32, 8), *x_spec), array(mesh, (16, 16, 3, 3), *k_spec)
-    assert kinds(diagnosed(mesh, lambda x, k: jax.lax.conv_general_dilated(x, k, (stride, stride), ((1, 1), (1, 1))), x, k)) == []
+    assert (
+        kinds(
+            diagnosed(mesh, lambda x, k: jax.lax.conv_general_dilated(x, k, (stride, stride), ((1, 1), (1, 1))), x, k)
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("draw", [jax.random.normal, jax.random.uniform, jax.random.gumbel])
 def test_partitionable_random_numbers_move_nothing(draw):
     """c12."""
-    assert kinds(diagnosed(cpu(x=4, y=2), lambda key: draw(key, (512, 256)), jax.ShapeDtypeStruct((2,), jnp.uint32), out=P("x", "y"))) == []
+    assert (
+        kinds(
+            diagnosed(
+                cpu(x=4, y=2),
+                lambda key: draw(key, (512, 256)),
+                jax.ShapeDtypeStruct((2,), jnp.uint32),
+                out=P("x", "y"),
+            )
+        )
+        == []
+    )
 
 
 def test_a_psum_over_an_axis_of_one_device_sends_0_bytes():
@@ -82,7 +132,12 @@ def test_two_sums_of_two_values_and_a_sum_of_what_varies_are_no_fault(axes):
     def both(a, b):
         return jax.lax.psum(a, axes), jax.lax.psum(a * b, axes)
 
-    function = jax.shard_map(both, mesh=mesh, in_specs=(P("data", "model"), P("data", "model")), out_specs=P(None, None if "model" in axes else "model"))
+    function = jax.shard_map(
+        both,
+        mesh=mesh,
+        in_specs=(P("data", "model"), P("data", "model")),
+        out_specs=P(None, None if "model" in axes else "model"),
+    )
     assert kinds(diagnosed(mesh, function, *2 * [array(mesh, (64, 64), "data", "model")])) == []
 
 
@@ -93,7 +148,14 @@ def test_a_residual_stream_that_layers_add_reductions_to_is_no_accumulation():
     def forward(w_LDF, v_LFD, x_BD):
         return jax.lax.scan(lambda x_BD, wv: (x_BD + jnp.tanh(x_BD @ wv[0]) @ wv[1], None), x_BD, (w_LDF, v_LFD))[0]
 
-    found = diagnosed(mesh, forward, array(mesh, (4, 64, 256), None, None, "tensor"), array(mesh, (4, 256, 64), None, "tensor"), array(mesh, (32, 64)), out=P())
+    found = diagnosed(
+        mesh,
+        forward,
+        array(mesh, (4, 64, 256), None, None, "tensor"),
+        array(mesh, (4, 256, 64), None, "tensor"),
+        array(mesh, (32, 64)),
+        out=P(),
+    )
     assert [t.executions for t in found.ledger.transfers] == [4]
     assert kinds(found) == []
 
@@ -106,7 +168,9 @@ def diagnosed_step(layout: str, style: str, target: str, shape: DecoderShape = S
 
 
 # Every layout in one of its styles; `every_layout.py` has all of them.
-@pytest.mark.parametrize(("layout", "style"), [(layout, ("declared", "explicit")[at % 2]) for at, layout in enumerate(LAYOUTS)])
+@pytest.mark.parametrize(
+    ("layout", "style"), [(layout, ("declared", "explicit")[at % 2]) for at, layout in enumerate(LAYOUTS)]
+)
 def test_the_labs_own_layouts_need_no_word(layout, style):
     found = diagnosed_step(layout, style, "cpu:8")
     assert kinds(found) == []
@@ -115,4 +179,6 @@ def test_the_labs_own_layouts_need_no_word(layout, style):
 
 def test_what_could_not_be_read_whole_is_said_beside_that_nothing_was_found():
     ledger = Ledger((), source="step.hlo", is_complete=False)
-    assert findings_text(diagnosis.Diagnosis(ledger, ())) == "step.hlo: nothing found that it could do without in what could be read of it, which is not all (see the notes)"
+    assert findings_text(diagnosis.Diagnosis(ledger, ())) == (
+        "step.hlo: nothing found that it could do without in what could be read of it, which is not all (see the notes)"
+    )

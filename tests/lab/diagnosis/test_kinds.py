@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from lab.meshes import plugins
 
+from lab.meshes import plugins
 from tests.cases.compiling import ahead_of_time_tpu, array, cpu, mesh_on, pinned
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only
 from tests.lab.diagnosis.test_cases import slices_step
@@ -18,7 +18,12 @@ SCALAR = jax.ShapeDtypeStruct((), jnp.int32)
 
 
 @settings(max_examples=8, deadline=None)
-@given(rows=st.sampled_from((16, 32)), columns=st.sampled_from((64, 128)), axis=st.sampled_from(("x", "y")), name=st.sampled_from(("rfft", "ifft", "fft2")))
+@given(
+    rows=st.sampled_from((16, 32)),
+    columns=st.sampled_from((64, 128)),
+    axis=st.sampled_from(("x", "y")),
+    name=st.sampled_from(("rfft", "ifft", "fft2")),
+)
 def test_every_fft_of_any_split_batch_is_told_with_its_factor(rows, columns, axis, name):
     mesh = cpu(x=4, y=2)
     function = {"rfft": jnp.fft.rfft, "ifft": jnp.fft.ifft, "fft2": jnp.fft.fft2}[name]
@@ -31,20 +36,35 @@ def test_every_fft_of_any_split_batch_is_told_with_its_factor(rows, columns, axi
 @given(before=st.permutations(("y", None, "x")), after=st.permutations((("x", "y"), None, None)))
 def test_whatever_the_specs_an_array_is_told_to_be_rebuilt_only_where_it_is_gathered(before, after):
     mesh = cpu(x=4, y=2)
-    found = diagnosed(mesh, lambda a, b: b + pinned(mesh, jnp.sin(a), *after), array(mesh, (16, 32, 64), *before), array(mesh, (16, 32, 64), *after), out=P(*after))
+    found = diagnosed(
+        mesh,
+        lambda a, b: b + pinned(mesh, jnp.sin(a), *after),
+        array(mesh, (16, 32, 64), *before),
+        array(mesh, (16, 32, 64), *after),
+        out=P(*after),
+    )
     gathered = [t for t in found.ledger.transfers if t.kind == "all_gather"]
     assert ("rebuilt_whole" in kinds(found)) == bool(gathered)
 
 
 @pytest.mark.parametrize(
-    ("function", "out"), [(lambda x: jnp.sort(x, axis=0), P("d")), (lambda x: jax.lax.cummax(x, axis=0), P("d")), (lambda x: jax.lax.top_k(x.T, 2), P())]
+    ("function", "out"),
+    [
+        (lambda x: jnp.sort(x, axis=0), P("d")),
+        (lambda x: jax.lax.cummax(x, axis=0), P("d")),
+        (lambda x: jax.lax.top_k(x.T, 2), P()),
+    ],
 )
 def test_other_operations_along_the_split_dim_are_told(function, out):
     mesh = cpu(d=8)
     assert kinds(diagnosed(mesh, function, array(mesh, (64, 4), "d"), out=out)) == ["unsplit_operation"]
 
 
-@pytest.mark.parametrize("show", [lambda x: jax.debug.print("{}", x), lambda x: jax.debug.callback(lambda value: None, x)], ids=["print", "callback"])
+@pytest.mark.parametrize(
+    "show",
+    [lambda x: jax.debug.print("{}", x), lambda x: jax.debug.callback(lambda value: None, x)],
+    ids=["print", "callback"],
+)
 def test_to_show_a_split_array_gathers_all_65536_bytes_of_it(show):
     mesh = cpu(d=8)
 
@@ -53,10 +73,16 @@ def test_to_show_a_split_array_gathers_all_65536_bytes_of_it(show):
         return 2 * x
 
     found = only(diagnosed(mesh, doubled, array(mesh, (64, 256), "d"), out=P("d")))
-    assert (found.kind, found.totals.payload_bytes, found.sentence.startswith("debug_")) == ("unsplit_operation", 65_536, True)
+    assert (found.kind, found.totals.payload_bytes, found.sentence.startswith("debug_")) == (
+        "unsplit_operation",
+        65_536,
+        True,
+    )
 
 
-on_gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the CUDA plugin is not installed: nothing compiles for GPUs")
+on_gpu = pytest.mark.skipif(
+    not plugins.installed("gpu"), reason="the CUDA plugin is not installed: nothing compiles for GPUs"
+)
 
 
 @on_gpu
@@ -73,7 +99,9 @@ def test_a_sort_of_16_columns_that_are_exchanged_for_it_is_split():
 
 
 @pytest.mark.parametrize(
-    ("target", "spec"), [("cpu:8", P("d")), ("cpu:8", P(None, "d")), pytest.param("gpu:h100:1x8", P("d"), marks=on_gpu)], ids=["batch", "channels", "batch on gpu"]
+    ("target", "spec"),
+    [("cpu:8", P("d")), ("cpu:8", P(None, "d")), pytest.param("gpu:h100:1x8", P("d"), marks=on_gpu)],
+    ids=["batch", "channels", "batch on gpu"],
 )
 def test_a_convolution_in_4_groups_gathers_its_operand_and_a_depthwise_one_does_not(target, spec):
     mesh = mesh_on(target, d=8)
@@ -82,10 +110,16 @@ def test_a_convolution_in_4_groups_gathers_its_operand_and_a_depthwise_one_does_
         def convolve(x, k):
             return jax.lax.conv_general_dilated(x, k, (1, 1), "SAME", feature_group_count=groups)
 
-        return diagnosed(mesh, convolve, array(mesh, (8, 16, 32, 32), *spec), array(mesh, (16, 16 // groups, 3, 3)), out=spec)
+        return diagnosed(
+            mesh, convolve, array(mesh, (8, 16, 32, 32), *spec), array(mesh, (16, 16 // groups, 3, 3)), out=spec
+        )
 
     found = only(convolution(4))
-    assert (found.kind, "grouped convolution" in found.sentence, "f32[8,16,32,32]" in found.sentence) == ("unsplit_operation", True, True)
+    assert (found.kind, "grouped convolution" in found.sentence, "f32[8,16,32,32]" in found.sentence) == (
+        "unsplit_operation",
+        True,
+        True,
+    )
     assert target != "cpu:8" or kinds(convolution(16)) == []
 
 
@@ -98,7 +132,9 @@ def test_a_sum_of_which_each_device_keeps_a_part_could_scatter(reduce):
         size = total.shape[0] // 8
         return jax.lax.dynamic_slice_in_dim(total, jax.lax.axis_index("d") * size, size)
 
-    found = only(diagnosed(mesh, jax.shard_map(part, mesh=mesh, in_specs=P("d"), out_specs=P("d")), array(mesh, (512, 64), "d")))
+    found = only(
+        diagnosed(mesh, jax.shard_map(part, mesh=mesh, in_specs=P("d"), out_specs=P("d")), array(mesh, (512, 64), "d"))
+    )
     assert (found.kind, found.totals.payload_bytes, "psum_scatter" in found.advice) == ("not_scattered", 16_384, True)
     whole = jax.shard_map(lambda x: jax.lax.psum(x, "d"), mesh=mesh, in_specs=P("d"), out_specs=P())
     assert kinds(diagnosed(mesh, whole, array(mesh, (512, 64), "d"))) == []
@@ -115,7 +151,14 @@ def attention(x_BSD, wq, wk, wv, *, heads: int, head_dim: int = 16):
 def test_fewer_key_value_heads_than_the_tensor_axis_of_4_are_split_and_gathered(heads, is_split):
     mesh = cpu(data=2, tensor=4)
     wq, wkv = array(mesh, (64, 128), None, "tensor"), array(mesh, (64, heads * 16), None, "tensor")
-    found = diagnosed(mesh, lambda x, wq, wk, wv: attention(x, wq, wk, wv, heads=heads), array(mesh, (4, 64, 64), "data"), wq, wkv, wkv)
+    found = diagnosed(
+        mesh,
+        lambda x, wq, wk, wv: attention(x, wq, wk, wv, heads=heads),
+        array(mesh, (4, 64, 64), "data"),
+        wq,
+        wkv,
+        wkv,
+    )
     assert kinds(found) == (["heads_split_apart"] if is_split else [])
     if is_split:
         assert f"wv f32[64,{heads * 16}] P(None, 'tensor')" in found.findings[0].sentence
@@ -133,7 +176,11 @@ def test_two_heads_repeated_to_the_queries_eight_are_told_though_a_gpu_gathers_b
     wq, wkv = array(mesh, (64, 128), None, "tensor"), array(mesh, (64, 32), None, "tensor")
     found = diagnosed(mesh, repeated_heads, array(mesh, (4, 64, 64), "data"), wq, wkv, wkv)
     assert kinds(found) == ["heads_split_apart"]
-    assert len(found.findings[0].transfers) == 2 and "wk f32[64,32]" in found.findings[0].sentence and "wv f32[64,32]" in found.findings[0].sentence
+    assert (
+        len(found.findings[0].transfers) == 2
+        and "wk f32[64,32]" in found.findings[0].sentence
+        and "wv f32[64,32]" in found.findings[0].sentence
+    )
 
 
 def gated(x, w):
@@ -144,8 +191,19 @@ def gated(x, w):
 @pytest.mark.parametrize(
     ("function", "spec", "out", "words"),
     [
-        (gated, P(), P(None, "d"), "taking a split dim apart moves 40,960 B (collective-permute): the result's parts are not those of w f32[256,512]"),
-        (lambda x, w: 2 * x.reshape(4, 16, 256), P("d"), P(None, "d"), "a reshape that merges or splits a split dim moves 16,384 B (all-to-all and collective-permute)"),
+        (
+            gated,
+            P(),
+            P(None, "d"),
+            "taking a split dim apart moves 40,960 B (collective-permute): the result's parts are not those of w "
+            "f32[256,512]",
+        ),
+        (
+            lambda x, w: 2 * x.reshape(4, 16, 256),
+            P("d"),
+            P(None, "d"),
+            "a reshape that merges or splits a split dim moves 16,384 B (all-to-all and collective-permute)",
+        ),
         (lambda x, w: jnp.tile(x, (2, 1)), P("d"), P("d"), "a repetition along a split dim moves 24,576 B"),
     ],
     ids=["gate and up in one weight", "micro-batches", "tile"],
@@ -169,7 +227,9 @@ def test_a_sum_every_tick_of_what_all_stages_but_one_mask_is_a_broadcast():
 
         return jax.lax.scan(tick, jnp.zeros_like(xs_TRD[0]), xs_TRD)[1]
 
-    function = jax.shard_map(stages, mesh=mesh, in_specs=(P("stage"), P(None, "data")), out_specs=P(None, "data"), check_vma=False)
+    function = jax.shard_map(
+        stages, mesh=mesh, in_specs=(P("stage"), P(None, "data")), out_specs=P(None, "data"), check_vma=False
+    )
     found = only(diagnosed(mesh, function, array(mesh, (4, 64, 64), "stage"), array(mesh, (7, 32, 64), None, "data")))
     assert (found.kind, found.totals.executions, found.totals.payload_bytes) == ("last_stage_broadcast", 7, 7 * 4_096)
 
@@ -183,7 +243,14 @@ def test_tokens_gathered_to_one_expert_a_device_are_told(target):
         h_ECF = pinned(mesh, jnp.einsum("ecd,edf->ecf", z_ECD, w_EDF), "ep")
         return jnp.einsum("tec,ecf->tf", sent_TEC, h_ECF)
 
-    found = diagnosed(mesh, layer, array(mesh, (256, 64), "ep"), array(mesh, (256, 8, 32), "ep"), array(mesh, (8, 64, 128), "ep"), out=P("ep"))
+    found = diagnosed(
+        mesh,
+        layer,
+        array(mesh, (256, 64), "ep"),
+        array(mesh, (256, 8, 32), "ep"),
+        array(mesh, (8, 64, 128), "ep"),
+        out=P("ep"),
+    )
     assert kinds(found) == ["experts_gathered"]
     assert found.findings[0].totals.payload_bytes == 65_536 + 131_072
 
@@ -225,11 +292,17 @@ def test_a_mesh_that_does_not_follow_the_torus_is_told_with_its_hops():
     good = mesh_on("tpu:v5p:2x2x4", data=2, model=8)
     shuffled = np.random.default_rng(0).permutation(np.array(list(good.devices.flat)))
     found = only(slices_step(Mesh(shuffled.reshape(2, 8), ("data", "model")), "tpu:v5p:2x2x4"))
-    assert found.kind == "not_neighbours" and "neighbours along model stand 2" in found.sentence and "torus 2x2x4" in found.sentence
+    assert (
+        found.kind == "not_neighbours"
+        and "neighbours along model stand 2" in found.sentence
+        and "torus 2x2x4" in found.sentence
+    )
     assert kinds(slices_step(good, "tpu:v5p:2x2x4")) == []
 
 
-@pytest.mark.parametrize(("spec", "size"), [(("d", "t"), 8192), ((None, "d"), 16384)], ids=["rows and columns", "columns"])
+@pytest.mark.parametrize(
+    ("spec", "size"), [(("d", "t"), 8192), ((None, "d"), 16384)], ids=["rows and columns", "columns"]
+)
 def test_the_gradient_of_a_split_weight_that_is_given_back_whole_is_told_and_a_split_one_is_not(spec, size):
     mesh = cpu(d=4, t=2)
     w, x = array(mesh, (32, 128), *spec), array(mesh, (256, 32), "d")
@@ -241,7 +314,10 @@ def test_the_gradient_of_a_split_weight_that_is_given_back_whole_is_told_and_a_s
     found = diagnosed(mesh, jax.grad(gradient), w, x, out=P(None, *(axis for axis in spec[1:] if axis == "t")))
     (whole,) = [finding for finding in found.findings if finding.kind == "given_back_whole"]
     assert (whole.axes, whole.memory_bytes) == (("d",), size)
-    assert "the gradient of w f32[32,128] P(" in whole.sentence and f"is summed over d and given back whole: {size:,} B on every device" in whole.sentence
+    assert (
+        "the gradient of w f32[32,128] P(" in whole.sentence
+        and f"is summed over d and given back whole: {size:,} B on every device" in whole.sentence
+    )
     assert "given_back_whole" not in kinds(diagnosed(mesh, jax.grad(gradient), w, x, out=P(*spec)))
 
 
@@ -259,7 +335,13 @@ def test_of_two_weights_whose_gradients_have_the_same_shape_each_is_told_by_its_
 
 def test_the_gradient_of_a_weight_that_is_whole_anyway_is_no_fault():
     mesh = cpu(d=8)
-    found = diagnosed(mesh, lambda w, x: jax.grad(lambda w: jnp.sum(jnp.square(x @ w)))(w), array(mesh, (32, 128)), array(mesh, (256, 32), "d"), out=P())
+    found = diagnosed(
+        mesh,
+        lambda w, x: jax.grad(lambda w: jnp.sum(jnp.square(x @ w)))(w),
+        array(mesh, (32, 128)),
+        array(mesh, (256, 32), "d"),
+        out=P(),
+    )
     assert kinds(found) == []
 
 
@@ -284,17 +366,28 @@ def test_a_stack_of_four_layers_gathered_before_the_scan_is_kept_whole():
 
 def test_a_product_that_is_asked_for_whole_is_no_fault_though_an_argument_has_its_shape():
     mesh = cpu(d=8)
-    assert kinds(diagnosed(mesh, jnp.matmul, array(mesh, (64, 512), None, "d"), array(mesh, (512, 512), "d"), out=P())) == []
+    assert (
+        kinds(diagnosed(mesh, jnp.matmul, array(mesh, (64, 512), None, "d"), array(mesh, (512, 512), "d"), out=P()))
+        == []
+    )
 
 
 @on_gpu
 def test_on_gpu_weights_that_are_gathered_at_once_are_told_one_by_one():
     mesh = mesh_on("gpu:h100:1x8", fsdp=8)
-    weights = {"up": array(mesh, (256, 1024), "fsdp"), "down": array(mesh, (1024, 256), "fsdp"), "out": array(mesh, (256, 256), "fsdp")}
+    weights = {
+        "up": array(mesh, (256, 1024), "fsdp"),
+        "down": array(mesh, (1024, 256), "fsdp"),
+        "out": array(mesh, (256, 256), "fsdp"),
+    }
 
     def loss(w, x):
         return jnp.mean((jax.nn.gelu(jax.nn.gelu(x @ w["up"]) @ w["down"]) @ w["out"]) ** 2)
 
-    found = diagnosed(mesh, jax.grad(loss), weights, array(mesh, (4096, 256), "fsdp"), out=dict.fromkeys(weights, P("fsdp")))
-    assert [(str(t.kind), len(t.parts)) for t in found.ledger.transfers if t.kind == "all_gather"] == [("all_gather", 3)]
+    found = diagnosed(
+        mesh, jax.grad(loss), weights, array(mesh, (4096, 256), "fsdp"), out=dict.fromkeys(weights, P("fsdp"))
+    )
+    assert [(str(t.kind), len(t.parts)) for t in found.ledger.transfers if t.kind == "all_gather"] == [
+        ("all_gather", 3)
+    ]
     assert (only(found).kind, only(found).memory_bytes) == ("kept_whole", 1_048_576 + 262_144)

@@ -7,7 +7,6 @@ import sys
 from fractions import Fraction
 
 import pytest
-from lab.meshes.axes import Axes
 
 from lab.core.ledger import Kind, Transfer
 from lab.diagnosis.finding import Finding
@@ -16,12 +15,15 @@ from lab.diagnosis.remarks import heard, read_remarks
 from lab.diagnosis.specs import axes_of_dims, spec_text
 from lab.diagnosis.table import findings
 from lab.hlo.read import read
+from lab.meshes.axes import Axes
 
 XY = Axes.of({"x": 4, "y": 2})
 REMARK = (
-    "W1128 07:56:06.588927    6187 spmd_partitioner.cc:661] [SPMD] Involuntary full rematerialization. The compiler cannot go from sharding "
+    "W1128 07:56:06.588927    6187 spmd_partitioner.cc:661] [SPMD] Involuntary full rematerialization. The compiler "
+    "cannot go from sharding "
     "{BEFORE} to {AFTER} efficiently for HLO operation %param = f32[8,32,16]{2,1,0} parameter(0), sharding={BEFORE}, "
-    'metadata={op_name="a"}. As the last resort, SPMD will replicate the tensor and then partition it to obtain the target sharding.\n'
+    'metadata={op_name="a"}. As the last resort, SPMD will replicate the tensor and then partition it to obtain the '
+    "target sharding.\n"
 )
 OLD = ("{devices=[2,1,4]<=[4,2]T(1,0)}", "{devices=[1,8,1]<=[8]}")
 NEW = ("{mesh['x'=4,'y'=2], [{'y'}, {}, {'x'}]}", "{mesh['x'=4,'y'=2], [{}, {'x', 'y'}, {}]}")
@@ -31,7 +33,10 @@ NEW = ("{mesh['x'=4,'y'=2], [{'y'}, {}, {'x'}]}", "{mesh['x'=4,'y'=2], [{}, {'x'
 def test_a_remark_tells_the_array_and_both_specs(spelling):
     (remark,) = read_remarks(2 * REMARK.replace("{BEFORE}", spelling[0]).replace("{AFTER}", spelling[1]))
     assert remark.op_name == "a"
-    assert [spec_text(axes_of_dims(sharding, XY)) for sharding in (remark.before, remark.after)] == ["P('y', None, 'x')", "P(None, ('x', 'y'), None)"]
+    assert [spec_text(axes_of_dims(sharding, XY)) for sharding in (remark.before, remark.after)] == [
+        "P('y', None, 'x')",
+        "P(None, ('x', 'y'), None)",
+    ]
 
 
 def test_what_is_said_past_python_is_heard_and_all_but_warnings_goes_on(capfd):
@@ -109,15 +114,25 @@ def test_inspect_tells_findings_first_joins_the_compilers_remark_and_fails_on_re
     (tmp_path / "step.py").write_text(PROGRAM)
     told = inspect(tmp_path, "--fail-on", "rebuilt_whole")
     assert (told.returncode, told.stderr) == (1, "")
-    assert told.stdout.startswith("1 finding, the worst first\n\n1. rebuilt_whole: a f32[16,32,64] P('y', None, 'x') is rebuilt whole")
-    assert "to move it from P('y', None, 'x') to P(None, ('x', 'y'), None); XLA says that it found no other way\n   step.py:9, over x, y" in told.stdout
+    assert told.stdout.startswith(
+        "1 finding, the worst first\n\n1. rebuilt_whole: a f32[16,32,64] P('y', None, 'x') is rebuilt whole"
+    )
+    assert (
+        "to move it from P('y', None, 'x') to P(None, ('x', 'y'), None); XLA says that it found no other way\n   "
+        "step.py:9, over x, y"
+    ) in told.stdout
 
 
 def test_a_kind_that_is_not_found_does_not_fail_and_json_has_the_findings(lab, tmp_path):
     (tmp_path / "step.py").write_text(PROGRAM)
     told = lab("inspect", "step.py:build", "--mesh", "x=4,y=2", "--fail-on", "axis_order", "--json")
     (finding,) = json.loads(told.out)["findings"]
-    assert (told.status, finding["kind"], finding["wire_bytes"], finding["origin"]) == (0, "rebuilt_whole", 114_688, "step.py:9")
+    assert (told.status, finding["kind"], finding["wire_bytes"], finding["origin"]) == (
+        0,
+        "rebuilt_whole",
+        114_688,
+        "step.py:9",
+    )
 
 
 def test_any_fails_on_whatever_is_found_and_an_unknown_kind_is_refused(lab, tmp_path):

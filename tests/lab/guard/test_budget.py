@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from lab.meshes.errors import Unusable
 
 import lab
 from lab.core.ledger import Kind
 from lab.guard.budget import allow, broken
+from lab.meshes.errors import Unusable
 from tests.lab.ledgers import ledger, transfer
 
 GATHER = transfer(Kind.ALL_GATHER, ("data",), 800, executions=3, scope="mlp", origin="step.py:7")
@@ -27,7 +27,9 @@ def test_one_more_than_allowed_names_the_transfer_and_its_line(limit):
 
 
 def test_what_no_line_covers_is_over_the_budget():
-    (line,) = broken(ledger(GATHER), [allow("all_reduce"), allow("all_gather", "tensor"), allow("all_gather", "data+tensor")])
+    (line,) = broken(
+        ledger(GATHER), [allow("all_reduce"), allow("all_gather", "tensor"), allow("all_gather", "data+tensor")]
+    )
     assert line.startswith("not in the budget:")
 
 
@@ -68,5 +70,7 @@ def test_a_sum_over_8_devices_breaks_an_empty_budget_and_keeps_to_its_own():
     program = jax.jit(lambda x: x.sum(0), out_shardings=NamedSharding(mesh, PartitionSpec()))
     with pytest.raises(AssertionError, match="all_reduce over data, 1 x 16 B f32"):
         lab.assert_communication(program, x, mesh=mesh, budget=[])
-    found = lab.assert_communication(program, x, mesh=mesh, budget=[allow("all_reduce", "data", executions=1, payload_bytes=16)])
+    found = lab.assert_communication(
+        program, x, mesh=mesh, budget=[allow("all_reduce", "data", executions=1, payload_bytes=16)]
+    )
     assert found.totals().executions == 1

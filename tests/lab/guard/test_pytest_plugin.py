@@ -46,7 +46,10 @@ def test_without_a_snapshot_the_test_fails_and_says_how_to_write_one(project):
 def test_a_snapshot_is_written_once_and_then_kept_to(project):
     run(project, "--update-communication").assert_outcomes(passed=1)
     written = (project.path / SNAPSHOT).read_text()
-    assert 'kind = "all_reduce"\naxes = "data"\ngroup_size = 2\nexecutions = 1\ndtype = "f32"\npayload_bytes = 64\n' in written
+    assert (
+        'kind = "all_reduce"\naxes = "data"\ngroup_size = 2\nexecutions = 1\ndtype = "f32"\npayload_bytes = 64\n'
+        in written
+    )
     run(project).assert_outcomes(passed=1)
     run(project, "--update-communication").assert_outcomes(passed=1)
     assert (project.path / SNAPSHOT).read_text() == written
@@ -65,11 +68,15 @@ def test_a_changed_program_fails_with_the_difference_until_it_is_written_anew(pr
 def test_a_failure_names_the_versions_that_wrote_the_snapshot(project):
     run(project, "--update-communication")
     path = project.path / SNAPSHOT
-    path.write_text(path.read_text().replace("payload_bytes = 64", "payload_bytes = 60").replace('jax = "', 'jax = "7.'))
+    path.write_text(
+        path.read_text().replace("payload_bytes = 64", "payload_bytes = 60").replace('jax = "', 'jax = "7.')
+    )
     run(project).stdout.fnmatch_lines(["*(with jax 7.*; this is jax *)*"])
 
 
-@pytest.mark.parametrize("broken, said", [("not = [toml", "no snapshot of communication"), ("devices = 8", "no snapshot of communication")])
+@pytest.mark.parametrize(
+    "broken, said", [("not = [toml", "no snapshot of communication"), ("devices = 8", "no snapshot of communication")]
+)
 def test_a_damaged_snapshot_is_told_in_a_line(project, broken, said):
     path = project.path / SNAPSHOT
     path.parent.mkdir(parents=True)
@@ -81,7 +88,9 @@ def test_another_mesh_is_told_before_any_transfer(project):
     run(project, "--update-communication")
     path = project.path / SNAPSHOT
     path.write_text(path.read_text().replace("tensor = 4", "tensor = 2"))
-    run(project).stdout.fnmatch_lines(["*was written for mesh {'data': 2, 'tensor': 2}; this program has {'data': 2, 'tensor': 4}*"])
+    run(project).stdout.fnmatch_lines(
+        ["*was written for mesh {'data': 2, 'tensor': 2}; this program has {'data': 2, 'tensor': 4}*"]
+    )
 
 
 def test_a_second_snapshot_in_one_test_is_refused(project):

@@ -1,4 +1,5 @@
-"""Claims where a compiler is known to do otherwise than theory asks: by hand-made ledgers, of steps at the small sizes of `tests.experiments.test_claims`."""
+"""Claims where a compiler is known to do otherwise than theory asks: by hand-made ledgers, of steps at the small sizes
+of `tests.experiments.test_claims`."""
 
 from dataclasses import replace
 
@@ -31,7 +32,9 @@ def context(name: str, platform: str) -> Context:
 def as_compiled(name: str, platform: str, **sizes) -> Ledger:
     """Theory's ledger, as it is known that a compiler makes it."""
     asked = ideal(name, **sizes)
-    return replace(asked, transfers=tuple(new for t in asked.transfers for new in emitted(t, context(name, platform))[0]))
+    return replace(
+        asked, transfers=tuple(new for t in asked.transfers for new in emitted(t, context(name, platform))[0])
+    )
 
 
 def settled(name: str, measured: Ledger, platform: str, **sizes) -> tuple[Claim, ...]:
@@ -66,7 +69,11 @@ def test_what_a_compiler_alone_makes_of_a_step_leaves_a_formula_undecided(name, 
     measured = as_compiled(name, platform, **sizes)
     assert {claim.id for claim in claims(name, measured, **sizes) if claim.is_surprise} == undecided
     found = settled(name, measured, platform, **sizes)
-    assert {claim.id for claim in found if claim.verdict == "calculated" and "by theory's transfers it is not so" in claim.evidence} == undecided
+    assert {
+        claim.id
+        for claim in found
+        if claim.verdict == "calculated" and "by theory's transfers it is not so" in claim.evidence
+    } == undecided
     assert not any(claim.is_surprise for claim in found)
 
 
@@ -79,7 +86,10 @@ def test_the_same_of_a_compiler_that_is_not_known_to_do_so_refutes_the_formula()
 def test_what_theory_itself_does_not_give_stays_refuted():
     """A count of one micro-batch's sums, of a step of two, on a compiler that sums q, k and v apart as well."""
     right = load("ch15_tensor_parallel")
-    of_one = replace(right, claims=lambda shape, axes, measured: right.claims(replace(shape, batch=8, accumulation=1), axes, measured))
+    of_one = replace(
+        right,
+        claims=lambda shape, axes, measured: right.claims(replace(shape, batch=8, accumulation=1), axes, measured),
+    )
     measured = as_compiled(right.name, "cpu", accumulation=2)
     for experiment, is_surprise in ((right, False), (of_one, True)):
         count = settled_of(experiment, measured, "cpu", accumulation=2)[0]
@@ -87,11 +97,19 @@ def test_what_theory_itself_does_not_give_stays_refuted():
 
 
 def test_a_claim_that_finds_no_transfers_by_the_names_that_a_compiler_leaves_is_no_matter_of_the_compiler():
-    nameless = changed(as_compiled("ch15_tensor_parallel", "cpu"), lambda t: is_activation(t) and "attention" in t.scope, phase="forward")
-    assert {claim.id for claim in settled("ch15_tensor_parallel", nameless, "cpu") if claim.is_surprise} == {"ch15.tp_backward_table"}
+    nameless = changed(
+        as_compiled("ch15_tensor_parallel", "cpu"),
+        lambda t: is_activation(t) and "attention" in t.scope,
+        phase="forward",
+    )
+    assert {claim.id for claim in settled("ch15_tensor_parallel", nameless, "cpu") if claim.is_surprise} == {
+        "ch15.tp_backward_table"
+    }
 
 
 def test_activations_between_hosts_refute_the_order_of_axes_since_theory_says_nothing_of_links():
     measured = as_compiled("ch24_llama3_405b", "gpu")
-    swapped = changed(changed(measured, lambda t: t.axes == ("tensor",), link="network"), lambda t: t.axes == ("fsdp",), link="host")
+    swapped = changed(
+        changed(measured, lambda t: t.axes == ("tensor",), link="network"), lambda t: t.axes == ("fsdp",), link="host"
+    )
     assert {claim.id for claim in settled("ch24_llama3_405b", swapped, "gpu") if claim.is_surprise} == {"ch24.order_3d"}

@@ -3,11 +3,6 @@ from types import SimpleNamespace
 
 import jax
 import pytest
-from lab.meshes.attached import resolve_attached
-from lab.meshes.axes import DATA, EXPERT, Axes
-from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import Target, parse_target
 
 from lab.harness.decoder.step import on_one_device
 from lab.harness.experiment import beside_tensor, on_one_axis, on_two_axes
@@ -15,6 +10,11 @@ from lab.harness.numerics import numerics, small
 from lab.harness.registry import load, names
 from lab.harness.run import _numbers, run
 from lab.harness.settings import with_settings
+from lab.meshes.attached import resolve_attached
+from lab.meshes.axes import DATA, EXPERT, Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import Target, parse_target
 from lab.programs.models.shape import DecoderShape
 
 
@@ -29,7 +29,9 @@ def test_a_preset_stands_for_all_sizes_and_other_settings_change_it():
 
 
 def test_an_unknown_setting_lists_the_known():
-    with pytest.raises(Unusable, match="no parameter 'depth'; known are layers, batch, length, embed, .*, remat, accumulation"):
+    with pytest.raises(
+        Unusable, match="no parameter 'depth'; known are layers, batch, length, embed, .*, remat, accumulation"
+    ):
         with_settings(DecoderShape(), {"depth": "8"})
 
 
@@ -40,7 +42,9 @@ def test_a_setting_of_another_type_is_refused(name, text, wanted):
 
 
 def test_an_unknown_experiment_lists_the_known():
-    with pytest.raises(Unusable, match="no experiment 'ch99'; known are ch.*ch14_data_parallel, .*ch15_tensor_parallel"):
+    with pytest.raises(
+        Unusable, match="no experiment 'ch99'; known are ch.*ch14_data_parallel, .*ch15_tensor_parallel"
+    ):
         load("ch99")
 
 
@@ -51,7 +55,8 @@ def test_an_experiment_has_the_name_and_chapter_of_its_file(name):
 
 
 @pytest.mark.parametrize(
-    ("target", "mesh"), [("cpu:8", "data=2,tensor=4"), ("gpu:h100:2x8", "data=2,tensor=8"), ("tpu:v5p:2x2x4", "data=4,tensor=4")]
+    ("target", "mesh"),
+    [("cpu:8", "data=2,tensor=4"), ("gpu:h100:2x8", "data=2,tensor=8"), ("tpu:v5p:2x2x4", "data=4,tensor=4")],
 )
 def test_tensor_parallelism_stays_inside_a_host(target, mesh):
     assert str(beside_tensor("data")(parse_target(target))) == mesh
@@ -83,7 +88,9 @@ def test_numbers_that_differ_from_loss_and_gradients_fail():
     experiment = load("ch14_data_parallel")
     halved = replace(experiment, reference=lambda shape: on_one_device(replace(shape, batch=2 * shape.batch)))
     target = parse_target("cpu:8")
-    with pytest.raises(AssertionError, match=r"differ from one device's at DecoderShape\(layers=3, batch=16, .*\): .* leaves '0'"):
+    with pytest.raises(
+        AssertionError, match=r"differ from one device's at DecoderShape\(layers=3, batch=16, .*\): .* leaves '0'"
+    ):
         numerics(halved, "explicit", make_mesh(target, experiment.axes(target)), halved.numeric_parameters)
 
 
@@ -128,4 +135,6 @@ def test_a_question_about_two_axes_has_both_on_four_devices_or_more(target, expe
 def test_what_theory_says_of_memory_goes_by_the_attached_cards(monkeypatch):
     monkeypatch.setattr("lab.harness.run.resolve_attached", lambda target: parse_target("gpu:h200:1x8"))
     told = replace(load("ch14_shares"), memory=lambda style, parameters, axes, room: {"room": room})
-    assert run(told, target=parse_target("attached"), style="explicit").held == {"room": parse_target("gpu:h200:1x8").memory_bytes}
+    assert run(told, target=parse_target("attached"), style="explicit").held == {
+        "room": parse_target("gpu:h200:1x8").memory_bytes
+    }

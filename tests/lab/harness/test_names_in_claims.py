@@ -1,4 +1,5 @@
-"""A claim about a place of a step, where the compiled program bears the name of another place for it: by hand-made ledgers."""
+"""A claim about a place of a step, where the compiled program bears the name of another place for it: by hand-made
+ledgers."""
 
 from dataclasses import replace
 
@@ -21,7 +22,11 @@ def of_head(measured: Ledger) -> Claim:
     return claim
 
 
-@pytest.mark.parametrize("name", [{"scope": "layers/mlp/up"}, {"scope": ""}, {"scope": "", "phase": None}], ids=["another", "none", "none and no phase"])
+@pytest.mark.parametrize(
+    "name",
+    [{"scope": "layers/mlp/up"}, {"scope": ""}, {"scope": "", "phase": None}],
+    ids=["another", "none", "none and no phase"],
+)
 def test_a_sum_of_the_head_that_the_program_names_otherwise_is_counted_at_the_head_and_said_to_be(name):
     measured = changed(ideal(NAME), enters_head, **name)
     assert verdicts(NAME, measured)["A19"] == "refuted"

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from lab.meshes import plugins
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import parse_target
 
 from lab.harness import suite
 from lab.harness.decoder import training
 from lab.harness.experiment import Run
+from lab.meshes import plugins
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 from tests.paths import ROOT
 
 
@@ -20,17 +20,23 @@ def _real() -> list[Run]:
 def test_layouts_are_run_at_their_real_size_in_every_style():
     runs = _real()
     sizes = {run.experiment.name: run.experiment.parameters for run in runs}
-    assert {name: (shape.layers, shape.embed, shape.mlp, shape.vocab, shape.length, shape.batch) for name, shape in sizes.items()} == {
-        name: (16 if name == "ch14_data_parallel" else 32, 4096, 14336, 128256, 8192, 16) for name in sizes
-    }
+    assert {
+        name: (shape.layers, shape.embed, shape.mlp, shape.vocab, shape.length, shape.batch)
+        for name, shape in sizes.items()
+    } == {name: (16 if name == "ch14_data_parallel" else 32, 4096, 14336, 128256, 8192, 16) for name in sizes}
     assert [run.style for run in runs if run.experiment.name == "ch20_zero3"] == ["declared", "typed", "explicit"]
 
 
 def test_kept_results_hold_every_layout_and_style_with_nothing_unexplained_or_missing():
     files = (ROOT / "results").glob("llama3_8b_tpu_v5p_2x2x4*.json")
     results = [result for file in files for result in json.loads(file.read_text())["results"]]
-    assert {(r["experiment"], r["style"], r["target"]) for r in results} == {(r.experiment.name, r.style, str(r.target)) for r in _real()}
-    assert {(r["parameters"]["layers"], len(r["unexplained"]), len(r["missing"]), r["failure"]) for r in results} == {(32, 0, 0, None), (16, 0, 0, None)}
+    assert {(r["experiment"], r["style"], r["target"]) for r in results} == {
+        (r.experiment.name, r.style, str(r.target)) for r in _real()
+    }
+    assert {(r["parameters"]["layers"], len(r["unexplained"]), len(r["missing"]), r["failure"]) for r in results} == {
+        (32, 0, 0, None),
+        (16, 0, 0, None),
+    }
     assert {t["status"] for r in results for t in r["terms"]} == {"exact", "explained", "attributed"}
 
 
@@ -38,7 +44,12 @@ def test_kept_results_hold_every_layout_and_style_with_nothing_unexplained_or_mi
 def test_llama3_8b_under_tensor_parallelism_sums_activations_five_times_a_layer_and_twice_beside():
     (run,) = [run for run in _real() if (run.experiment.name, run.style) == ("ch15_tensor_parallel", "explicit")]
     (result,) = suite.results([run])
-    assert (str(result.verdict), result.is_fine, result.settlement.unexplained, result.settlement.missing) == ("explained", True, (), ())
+    assert (str(result.verdict), result.is_fine, result.settlement.unexplained, result.settlement.missing) == (
+        "explained",
+        True,
+        (),
+        (),
+    )
     activations = 4 * 8192 * 4096 * 2
     assert sum(t.executions for t in result.measured.split().transfers if t.payload_bytes == activations) == 5 * 32 + 2
 

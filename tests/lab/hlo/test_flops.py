@@ -34,7 +34,11 @@ def test_a_product_counts_two_for_a_multiply_and_add(equation, left, right, expe
 @pytest.mark.parametrize("dilation", [(1, 1), (2, 1), (1, 2)])
 def test_a_convolution_counts_no_product_with_padding_or_holes(stride, padding, dilation):
     def convolve(x_NHWC, w_HWIO):
-        options = {"lhs_dilation": (dilation[0],) * 2, "rhs_dilation": (dilation[1],) * 2, "dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+        options = {
+            "lhs_dilation": (dilation[0],) * 2,
+            "rhs_dilation": (dilation[1],) * 2,
+            "dimension_numbers": ("NHWC", "HWIO", "NHWC"),
+        }
         return jax.lax.conv_general_dilated(x_NHWC, w_HWIO, (stride, stride), padding, **options)
 
     ours, xla = flops(convolve, (2, 9, 10, 3), (3, 4, 3, 5))
@@ -43,7 +47,9 @@ def test_a_convolution_counts_no_product_with_padding_or_holes(stride, padding, 
 
 def test_grouped_convolution_reads_only_its_group_of_channels():
     def convolve(x_NHWC, w_HWIO):
-        return jax.lax.conv_general_dilated(x_NHWC, w_HWIO, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=4)
+        return jax.lax.conv_general_dilated(
+            x_NHWC, w_HWIO, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=4
+        )
 
     ours, xla = flops(convolve, (2, 8, 8, 8), (3, 3, 2, 12))
     assert ours == xla

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lab.meshes.axes import Axes
 
 from lab.hlo.groups import (
     Groups,
@@ -12,6 +11,7 @@ from lab.hlo.groups import (
     read_groups,
     read_permutation,
 )
+from lab.meshes.axes import Axes
 
 AXES = Axes.parse("data=2,fsdp=2,tensor=4")
 

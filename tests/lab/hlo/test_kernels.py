@@ -1,4 +1,5 @@
-"""Kernels of a GPU program from its text: bytes that each touches, FLOPs of its products, collectives and loops in their order."""
+"""Kernels of a GPU program from its text: bytes that each touches, FLOPs of its products, collectives and loops in
+their order."""
 
 import pytest
 
@@ -74,12 +75,26 @@ def entry(*lines: str) -> tuple:
         ("ROOT %k = f32[64]{0} fusion(%x, %x), kind=kLoop, calls=%fused_add", Kernel("k", 3 * 256, 0)),
         ("ROOT %k = f32[64]{0} fusion(%stack, %i), kind=kLoop, calls=%fused_take", Kernel("k", 2 * 256 + 4, 0)),
         ("ROOT %k = f32[8,64]{1,0} fusion(%stack, %x, %i), kind=kLoop, calls=%fused_put", Kernel("k", 2 * 256 + 4, 0)),
-        ("ROOT %k = f32[4,16]{1,0} fusion(%t), kind=kLoop, calls=%fused_turn", Kernel("k", 2 * 256, 0, is_scattered=True)),
+        (
+            "ROOT %k = f32[4,16]{1,0} fusion(%t), kind=kLoop, calls=%fused_turn",
+            Kernel("k", 2 * 256, 0, is_scattered=True),
+        ),
         ("ROOT %k = f32[4,16]{1,0} fusion(%t), kind=kInput, calls=%fused_turn", Kernel("k", 2 * 256, 0)),
-        ("ROOT %k = f32[8,4]{1,0} fusion(%stack, %w), kind=kCustom, calls=%fused_product", Kernel("k", 2048 + 1024 + 128, 2 * 8 * 64 * 4)),
+        (
+            "ROOT %k = f32[8,4]{1,0} fusion(%stack, %w), kind=kCustom, calls=%fused_product",
+            Kernel("k", 2048 + 1024 + 128, 2 * 8 * 64 * 4),
+        ),
         ("ROOT %k = f32[64]{0} copy(%x)", Kernel("k", 2 * 256, 0)),
     ],
-    ids=["all of two operands", "a slice of a stack", "a slice put into a stack", "a transpose by threads", "a transpose by tiles", "a product", "a copy"],
+    ids=[
+        "all of two operands",
+        "a slice of a stack",
+        "a slice put into a stack",
+        "a transpose by threads",
+        "a transpose by tiles",
+        "a product",
+        "a copy",
+    ],
 )
 def test_a_kernel_touches_what_it_needs_and_no_more(line, expected):
     assert entry(line) == (expected,)
@@ -87,13 +102,20 @@ def test_a_kernel_touches_what_it_needs_and_no_more(line, expected):
 
 def test_the_workspace_of_a_library_is_no_traffic():
     config = 'backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}'
-    (kernel,) = entry(f'ROOT %k = (f32[8,4]{{1,0}}, s8[33554432]{{0}}) custom-call(%stack, %w), custom_call_target="__cublas$gemm", {config}')
+    (kernel,) = entry(
+        f'ROOT %k = (f32[8,4]{{1,0}}, s8[33554432]{{0}}) custom-call(%stack, %w), custom_call_target="__cublas$gemm", '
+        f"{config}"
+    )
     assert (kernel.bytes, kernel.flops) == (2048 + 1024 + 128, 2 * 8 * 64 * 4)
 
 
 def test_a_loop_holds_its_kernels_once_and_says_how_often():
     init = "%init = (s32[], f32[64]{0}) tuple(%i, %x)"
-    (loop,) = entry(init, 'ROOT %w0 = (s32[], f32[64]{0}) while(%init), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"5"}}')
+    (loop,) = entry(
+        init,
+        "ROOT %w0 = (s32[], f32[64]{0}) while(%init), condition=%condition, body=%body, "
+        'backend_config={"known_trip_count":{"n":"5"}}',
+    )
     assert loop == Loop(5, (Kernel("twice", 3 * 256, 0),))
 
 
@@ -109,4 +131,6 @@ def test_a_pair_of_start_and_done_frames_what_runs_meanwhile():
 
 
 def test_a_collective_without_a_pair_is_waited_for_at_once():
-    assert entry("ROOT %a = f32[64]{0} all-reduce(%x), replica_groups={{0,1}}, to_apply=%fused_add") == (Collective("a", starts=True, awaits=True),)
+    assert entry("ROOT %a = f32[64]{0} all-reduce(%x), replica_groups={{0,1}}, to_apply=%fused_add") == (
+        Collective("a", starts=True, awaits=True),
+    )

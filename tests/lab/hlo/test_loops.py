@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from lab.hlo.loops import Scope, derived_trip_count, trip_count
 from lab.hlo.text import parse
 
-COMPARE = {"LT": operator.lt, "LE": operator.le, "GT": operator.gt, "GE": operator.ge, "EQ": operator.eq, "NE": operator.ne}
+COMPARE = {
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+    "EQ": operator.eq,
+    "NE": operator.ne,
+}
 
 LOOP = """HloModule loop
 
@@ -65,15 +72,32 @@ def run(start, step, bound, direction, mirrored, most=500) -> int | None:
     carried=st.booleans(),
     mirrored=st.booleans(),
 )
-def test_every_direction_start_and_step_gives_the_trips_of_a_loop_that_is_run(start, step, bound, direction, carried, mirrored):
-    assert count(start, step, bound, direction, "s32", carried, mirrored) == run(start, step, bound, direction, mirrored)
+def test_every_direction_start_and_step_gives_the_trips_of_a_loop_that_is_run(
+    start, step, bound, direction, carried, mirrored
+):
+    assert count(start, step, bound, direction, "s32", carried, mirrored) == run(
+        start, step, bound, direction, mirrored
+    )
 
 
 def test_a_barrier_that_a_body_ends_with_hides_no_counter():
-    text = LOOP.format(start=0, step=1, bound=7, direction="LT", t="s32", limit="%limit = s32[] constant(7)", sides="%counter.1, %limit")
+    text = LOOP.format(
+        start=0,
+        step=1,
+        bound=7,
+        direction="LT",
+        t="s32",
+        limit="%limit = s32[] constant(7)",
+        sides="%counter.1, %limit",
+    )
     result = "(s32[], f32[4], s32[])"
-    held = text.replace(f"  ROOT %out = {result} tuple(%next, %value, %bound)", f"  %out = {result} tuple(%next, %value, %bound)\n  ROOT %held = {result} opt-barrier(%out)")
-    assert "opt-barrier" in held and [derived_trip_count(m.entry.by_name["loop"], Scope(m, m.entry)) for m in map(parse, (text, held))] == [7, 7]
+    held = text.replace(
+        f"  ROOT %out = {result} tuple(%next, %value, %bound)",
+        f"  %out = {result} tuple(%next, %value, %bound)\n  ROOT %held = {result} opt-barrier(%out)",
+    )
+    assert "opt-barrier" in held and [
+        derived_trip_count(m.entry.by_name["loop"], Scope(m, m.entry)) for m in map(parse, (text, held))
+    ] == [7, 7]
 
 
 def test_loop_bound_four_with_step_two_runs_twice():
@@ -90,14 +114,35 @@ def test_a_counter_that_leaves_its_type_gives_no_count():
 
 
 def test_a_negated_comparison_is_the_opposite_one():
-    negated = LOOP.replace("ROOT %less = pred[] compare({sides}), direction={direction}", "%more = pred[] compare({sides}), direction={direction}\n  ROOT %not = pred[] not(%more)")
-    module = parse(negated.format(start=0, step=1, bound=10, direction="GE", t="s32", limit="%limit = s32[] constant(10)", sides="%counter.1, %limit"))
+    negated = LOOP.replace(
+        "ROOT %less = pred[] compare({sides}), direction={direction}",
+        "%more = pred[] compare({sides}), direction={direction}\n  ROOT %not = pred[] not(%more)",
+    )
+    module = parse(
+        negated.format(
+            start=0,
+            step=1,
+            bound=10,
+            direction="GE",
+            t="s32",
+            limit="%limit = s32[] constant(10)",
+            sides="%counter.1, %limit",
+        )
+    )
     assert trip_count(module.entry.by_name["loop"], Scope(module, module.entry)) == 10
 
 
 def test_a_printed_trip_count_is_taken_as_it_stands():
     printed = LOOP.replace("body=%body", 'body=%body, backend_config={{"known_trip_count":{{"n":"7"}}}}')
-    text = printed.format(start=0, step=1, bound=10, direction="LT", t="s32", limit="%limit = s32[] constant(10)", sides="%counter.1, %limit")
+    text = printed.format(
+        start=0,
+        step=1,
+        bound=10,
+        direction="LT",
+        t="s32",
+        limit="%limit = s32[] constant(10)",
+        sides="%counter.1, %limit",
+    )
     module = parse(text)
     loop = module.entry.by_name["loop"]
     assert trip_count(loop, Scope(module, module.entry)) == 7
@@ -106,7 +151,16 @@ def test_a_printed_trip_count_is_taken_as_it_stands():
 
 def test_a_bound_that_only_the_caller_knows_gives_no_count():
     unknown = LOOP.replace("%end = {t}[] constant({bound})", "%end = {t}[] custom-call(%x)")
-    module = parse(unknown.format(start=0, step=1, direction="LT", t="s32", limit="%limit = s32[] get-tuple-element(%state.1), index=2", sides="%counter.1, %limit"))
+    module = parse(
+        unknown.format(
+            start=0,
+            step=1,
+            direction="LT",
+            t="s32",
+            limit="%limit = s32[] get-tuple-element(%state.1), index=2",
+            sides="%counter.1, %limit",
+        )
+    )
     assert trip_count(module.entry.by_name["loop"], Scope(module, module.entry)) is None
 
 

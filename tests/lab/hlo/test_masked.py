@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from lab.meshes import plugins
-from lab.meshes.axes import Axes
-from lab.meshes.backends import make_mesh, prepare
-from lab.meshes.targets import parse_target
 
 from lab.compile.inspection import inspect
 from lab.core.ledger import Kind, Transfer
 from lab.hlo import read_text
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.targets import parse_target
 
 TEXT = """HloModule jit_f, is_scheduled=true, num_partitions=4
 
@@ -53,13 +53,21 @@ def summed(made: str) -> Transfer:
 @pytest.mark.parametrize("made", [ALONE, FUSED, COPIED], ids=["alone", "fused", "copied"])
 def test_a_part_placed_in_zeros_and_summed_is_gathered_for_what_uses_it_not_for_what_has_the_same_zeros(made):
     found = summed(made)
-    assert (found.kind, found.is_masked_gather, found.scope, found.phase, found.op_name) == (Kind.ALL_REDUCE, True, "mlp", "forward", None)
+    assert (found.kind, found.is_masked_gather, found.scope, found.phase, found.op_name) == (
+        Kind.ALL_REDUCE,
+        True,
+        "mlp",
+        "forward",
+        None,
+    )
 
 
 ADDED = "%made = f32[64]{0} add(%x, %zeros)"
 
 
-@pytest.mark.parametrize("made", [ALONE.replace("%zeros", "%x"), FUSED.replace("%zeros", "%x"), ADDED], ids=["alone", "fused", "not placed"])
+@pytest.mark.parametrize(
+    "made", [ALONE.replace("%zeros", "%x"), FUSED.replace("%zeros", "%x"), ADDED], ids=["alone", "fused", "not placed"]
+)
 def test_a_part_placed_in_what_is_not_zero_is_not_gathered(made):
     assert not summed(made).is_masked_gather
 
@@ -86,8 +94,25 @@ def test_64_tpus_gather_by_a_masked_sum_of_the_same_payload_over_all_of_them_and
         with jax.named_scope("mlp"):
             return x_BD @ jax.lax.all_gather(w_DF, "fsdp", axis=0, tiled=True)
 
-    function = jax.jit(jax.shard_map(product, mesh=devices, in_specs=(PartitionSpec("fsdp"), PartitionSpec()), out_specs=PartitionSpec(), check_vma=False))
+    function = jax.jit(
+        jax.shard_map(
+            product,
+            mesh=devices,
+            in_specs=(PartitionSpec("fsdp"), PartitionSpec()),
+            out_specs=PartitionSpec(),
+            check_vma=False,
+        )
+    )
     shapes = ((128, 256), PartitionSpec("fsdp")), ((8, 128), PartitionSpec())
-    (found,) = inspect(function, *(jax.ShapeDtypeStruct(dims, jnp.bfloat16, sharding=NamedSharding(devices, spec)) for dims, spec in shapes), target=target).transfers
-    assert (found.kind, found.is_masked_gather, found.payload_bytes, found.axes) == (kind, kind is Kind.ALL_REDUCE, 128 * 256 * 2, ("fsdp",))
+    (found,) = inspect(
+        function,
+        *(jax.ShapeDtypeStruct(dims, jnp.bfloat16, sharding=NamedSharding(devices, spec)) for dims, spec in shapes),
+        target=target,
+    ).transfers
+    assert (found.kind, found.is_masked_gather, found.payload_bytes, found.axes) == (
+        kind,
+        kind is Kind.ALL_REDUCE,
+        128 * 256 * 2,
+        ("fsdp",),
+    )
     assert (found.scope, found.phase) == ("mlp", "forward")

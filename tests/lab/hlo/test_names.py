@@ -28,7 +28,10 @@ StackFrames
     ("op_name", "expected"),
     [
         ("jit(step)/jvp()/while/body/closed_call/layers/mlp/up/dot_general", "layers/mlp/up"),
-        ("jit(step)/transpose(jvp(layers))/while/body/checkpoint/rematted_computation/mlp/up/dot_general", "layers/mlp/up"),
+        (
+            "jit(step)/transpose(jvp(layers))/while/body/checkpoint/rematted_computation/mlp/up/dot_general",
+            "layers/mlp/up",
+        ),
         ("jit(step)/jit(shmap_body)/jvp(layers/mlp)/psum_invariant", "layers/mlp"),
         ("jit(step)/shard_map/loss/psum", "loss"),
         ("jit(f)/layers/(up:down)", "layers"),

@@ -6,7 +6,10 @@ from lab.hlo.padding import argument_padding
 
 
 def entry(*arguments: str) -> str:
-    return f"HloModule jit_f, is_scheduled=true, entry_computation_layout={{({', '.join(arguments)})->f32[9,9]{{1,0:T(8,128)}}}}\n\nENTRY main {{\n"
+    return (
+        "HloModule jit_f, is_scheduled=true, "
+        f"entry_computation_layout={{({', '.join(arguments)})->f32[9,9]{{1,0:T(8,128)}}}}\n\nENTRY main {{\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
 """Forms of compiled text that one has to have met: each is read once, with its bytes, or is told in a note."""
 
 import pytest
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import parse_target
 
 from lab.core.ledger import Kind
 from lab.hlo import read_text
 from lab.hlo.placement import Devices
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 
 ADD = """%add (a: f32[], b: f32[]) -> f32[] {
   %a = f32[] parameter(0)
@@ -20,7 +20,11 @@ ADD = """%add (a: f32[], b: f32[]) -> f32[] {
 
 def read(entry: str, *, before: str = "", partitions: int = 8, **how):
     body = "\n".join(f"  {line.strip()}" for line in entry.strip().splitlines())
-    return read_text(f"HloModule jit_f, is_scheduled=true, num_partitions={partitions}\n\n{ADD}{before}ENTRY %main (x: f32[64]) -> f32[64] {{\n{body}\n}}\n", **how)
+    return read_text(
+        f"HloModule jit_f, is_scheduled=true, num_partitions={partitions}\n\n{ADD}{before}ENTRY %main (x: f32[64]) "
+        f"-> f32[64] {{\n{body}\n}}\n",
+        **how,
+    )
 
 
 def only(ledger):
@@ -31,13 +35,50 @@ def only(ledger):
 @pytest.mark.parametrize(
     ("start", "done", "kind", "payload"),
     [
-        ("f32[64]{0} all-reduce-start(%x), replica_groups=[2,4]<=[8], to_apply=%add", "all-reduce-done", Kind.ALL_REDUCE, 256),
-        ("((f32[64]{0}), f32[64]{0}) all-reduce-start(%x), replica_groups=[2,4]<=[8], to_apply=%add", "all-reduce-done", Kind.ALL_REDUCE, 256),
-        ("(f32[64]{0}, f32[256]{0}) all-gather-start(%x), replica_groups=[2,4]<=[8], dimensions={0}", "all-gather-done", Kind.ALL_GATHER, 1024),
-        ("((f32[64]{0}), f32[256]{0}) all-gather-start(%x), replica_groups=[2,4]<=[8], dimensions={0}", "all-gather-done", Kind.ALL_GATHER, 1024),
-        ("((f32[64]{0}), f32[16]{0}) reduce-scatter-start(%x), replica_groups=[2,4]<=[8], dimensions={0}, to_apply=%add", "reduce-scatter-done", Kind.REDUCE_SCATTER, 256),
-        ("((f32[64]{0}), f32[64]{0}) all-to-all-start(%x), replica_groups=[2,4]<=[8], dimensions={0}", "all-to-all-done", Kind.ALL_TO_ALL, 256),
-        ("(f32[64]{0}, f32[64]{0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%x), source_target_pairs={{0,1},{1,0}}", "collective-permute-done", Kind.COLLECTIVE_PERMUTE, 256),
+        (
+            "f32[64]{0} all-reduce-start(%x), replica_groups=[2,4]<=[8], to_apply=%add",
+            "all-reduce-done",
+            Kind.ALL_REDUCE,
+            256,
+        ),
+        (
+            "((f32[64]{0}), f32[64]{0}) all-reduce-start(%x), replica_groups=[2,4]<=[8], to_apply=%add",
+            "all-reduce-done",
+            Kind.ALL_REDUCE,
+            256,
+        ),
+        (
+            "(f32[64]{0}, f32[256]{0}) all-gather-start(%x), replica_groups=[2,4]<=[8], dimensions={0}",
+            "all-gather-done",
+            Kind.ALL_GATHER,
+            1024,
+        ),
+        (
+            "((f32[64]{0}), f32[256]{0}) all-gather-start(%x), replica_groups=[2,4]<=[8], dimensions={0}",
+            "all-gather-done",
+            Kind.ALL_GATHER,
+            1024,
+        ),
+        (
+            "((f32[64]{0}), f32[16]{0}) reduce-scatter-start(%x), replica_groups=[2,4]<=[8], dimensions={0}, "
+            "to_apply=%add",
+            "reduce-scatter-done",
+            Kind.REDUCE_SCATTER,
+            256,
+        ),
+        (
+            "((f32[64]{0}), f32[64]{0}) all-to-all-start(%x), replica_groups=[2,4]<=[8], dimensions={0}",
+            "all-to-all-done",
+            Kind.ALL_TO_ALL,
+            256,
+        ),
+        (
+            "(f32[64]{0}, f32[64]{0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%x), "
+            "source_target_pairs={{0,1},{1,0}}",
+            "collective-permute-done",
+            Kind.COLLECTIVE_PERMUTE,
+            256,
+        ),
     ],
 )
 def test_an_async_pair_counts_once_whatever_its_start_holds(start, done, kind, payload):
@@ -46,7 +87,10 @@ def test_an_async_pair_counts_once_whatever_its_start_holds(start, done, kind, p
 
 
 def test_a_wrapped_async_computation_counts_at_its_start():
-    wrapped = "%wrapped (p: f32[64]) -> f32[64] {\n  %p = f32[64]{0} parameter(0)\n  ROOT %a2a = f32[64]{0} all-to-all(%p), replica_groups=[1,8]<=[8], dimensions={0}\n}\n\n"
+    wrapped = (
+        "%wrapped (p: f32[64]) -> f32[64] {\n  %p = f32[64]{0} parameter(0)\n  ROOT %a2a = f32[64]{0} "
+        "all-to-all(%p), replica_groups=[1,8]<=[8], dimensions={0}\n}\n\n"
+    )
     transfer = only(
         read(
             """%x = f32[64]{0} parameter(0)
@@ -61,7 +105,10 @@ def test_a_wrapped_async_computation_counts_at_its_start():
 
 def test_a_sparsecore_call_is_followed_into_its_computation():
     named = ', metadata={op_name="jit(f)/transpose(jvp(mlp))/add"}'
-    called = '%called (p: f32[64]) -> f32[64] {\n  %p = f32[64]{0} parameter(0)\n  ROOT %ar = f32[64]{0} all-reduce(%p), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add\n}, execution_thread="sparsecore"\n\n'
+    called = (
+        "%called (p: f32[64]) -> f32[64] {\n  %p = f32[64]{0} parameter(0)\n  ROOT %ar = f32[64]{0} "
+        'all-reduce(%p), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add\n}, execution_thread="sparsecore"\n\n'
+    )
     transfer = only(
         read(
             f"""%w = f32[64]{{0}} parameter(0)
@@ -72,7 +119,10 @@ def test_a_sparsecore_call_is_followed_into_its_computation():
         )
     )
     assert (transfer.kind, transfer.group_size, transfer.overlap) == (Kind.ALL_REDUCE, 4, "async")
-    assert (transfer.phase, transfer.scope) == ("backward", "mlp")  # Of what feeds the call: the offloaded computation has no names.
+    assert (transfer.phase, transfer.scope) == (
+        "backward",
+        "mlp",
+    )  # Of what feeds the call: the offloaded computation has no names.
 
 
 def test_tuple_operands_are_parts_and_their_sum_is_the_payload():
@@ -89,7 +139,11 @@ def test_tuple_operands_are_parts_and_their_sum_is_the_payload():
 
 
 def test_reductions_packed_into_one_flat_array_are_their_pieces():
-    packed = "%packed (p: f32[16,2], q: f32[32]) -> f32[64] {\n  %p = f32[16,2]{1,0} parameter(0)\n  %q = f32[32]{0} parameter(1)\n  %flat = f32[32]{0} bitcast(%p)\n  ROOT %c = f32[64]{0} concatenate(%flat, %q), dimensions={0}\n}\n\n"
+    packed = (
+        "%packed (p: f32[16,2], q: f32[32]) -> f32[64] {\n  %p = f32[16,2]{1,0} parameter(0)\n  %q = f32[32]{0} "
+        "parameter(1)\n  %flat = f32[32]{0} bitcast(%p)\n  ROOT %c = f32[64]{0} concatenate(%flat, %q), "
+        "dimensions={0}\n}\n\n"
+    )
     transfer = only(
         read(
             """%x = f32[16,2]{1,0} parameter(0)
@@ -103,7 +157,11 @@ def test_reductions_packed_into_one_flat_array_are_their_pieces():
 
 
 def test_an_all_reduce_and_slice_in_one_custom_fusion_is_a_reduce_scatter():
-    fused = "%all-reduce-scatter (p: f32[64]) -> f32[8] {\n  %p = f32[64]{0} parameter(0)\n  %ar = f32[64]{0} all-reduce(%p), replica_groups={}, to_apply=%add\n  %id = u32[] partition-id()\n  ROOT %ds = f32[8]{0} dynamic-slice(%ar, %id), dynamic_slice_sizes={8}\n}\n\n"
+    fused = (
+        "%all-reduce-scatter (p: f32[64]) -> f32[8] {\n  %p = f32[64]{0} parameter(0)\n  %ar = f32[64]{0} "
+        "all-reduce(%p), replica_groups={}, to_apply=%add\n  %id = u32[] partition-id()\n  ROOT %ds = f32[8]{0} "
+        "dynamic-slice(%ar, %id), dynamic_slice_sizes={8}\n}\n\n"
+    )
     custom = "%x = f32[64]{0} parameter(0)\nROOT %rs = f32[8]{0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter"
     assert only(read(custom, before=fused)).kind is Kind.REDUCE_SCATTER
     assert only(read(custom.replace("kCustom", "kLoop"), before=fused)).kind is Kind.ALL_REDUCE
@@ -111,7 +169,11 @@ def test_an_all_reduce_and_slice_in_one_custom_fusion_is_a_reduce_scatter():
 
 @pytest.mark.parametrize(
     ("target", "groups"),
-    [('"{1,2}x{0:3}"', 4), ("{{100000,200000},{100001,200001}}", 2), ("{{100000->200000},{200000->100000},{100001->200001},{200001->100001}}", 2)],
+    [
+        ('"{1,2}x{0:3}"', 4),
+        ("{{100000,200000},{100001,200001}}", 2),
+        ("{{100000->200000},{200000->100000},{100001->200001},{200001->100001}}", 2),
+    ],
 )
 def test_three_spellings_of_who_meets_over_the_data_centre_network(target, groups):
     send = f"""%x = f32[64]{{0}} parameter(0)
@@ -119,7 +181,13 @@ def test_three_spellings_of_who_meets_over_the_data_centre_network(target, group
     %send = (f32[64]{{0}}, u32[], token[]) send(%x, %token), channel_id=1, is_host_transfer=true, frontend_attributes={{_xla_megascale_target={target},_xla_megascale_transfer_type="ALL_REDUCE"}}
     ROOT %done = token[] send-done(%send), channel_id=1, is_host_transfer=true"""
     transfer = only(read(send, partitions=4, axes=Axes.parse("data=2,model=4"), target=parse_target("tpu:v5e:2x2*2")))
-    assert (transfer.kind, transfer.payload_bytes, transfer.link, transfer.groups, transfer.group_size) == (Kind.SEND_RECV, 256, "dcn", groups, 2)
+    assert (transfer.kind, transfer.payload_bytes, transfer.link, transfer.groups, transfer.group_size) == (
+        Kind.SEND_RECV,
+        256,
+        "dcn",
+        groups,
+        2,
+    )
 
 
 def test_device_ids_find_their_positions_on_the_mesh():
@@ -128,12 +196,15 @@ def test_device_ids_find_their_positions_on_the_mesh():
     ROOT %send = (f32[64]{0}, u32[], token[]) send(%x, %token), is_host_transfer=true, frontend_attributes={_xla_megascale_target={{100000->200001},{200001->100000},{100001->200000},{200000->100001}}}"""
     where = dict(partitions=2, axes=Axes.parse("data=2,model=2"), target=parse_target("tpu:v5e:1x2*2"))
     turned = Devices((0, 0, 1, 1), ("ici", "dcn"), ids=(100000, 100001, 200001, 200000))
-    assert (only(read(send, **where, devices=turned)).axes, only(read(send, **where, devices=turned)).shift) == (("data",), 1)
+    assert (only(read(send, **where, devices=turned)).axes, only(read(send, **where, devices=turned)).shift) == (
+        ("data",),
+        1,
+    )
     assert only(read(send, **where)).axes == ("data", "model")
 
 
 def test_a_gpu_send_has_axis_and_shift_and_its_recv_counts_nothing():
-    pairs = '_xla_send_recv_source_target_pairs={{0,1},{1,2},{2,3}}'
+    pairs = "_xla_send_recv_source_target_pairs={{0,1},{1,2},{2,3}}"
     ledger = read(
         f"""%x = f32[64]{{0}} parameter(0)
         %token = token[] after-all()
@@ -147,20 +218,33 @@ def test_a_gpu_send_has_axis_and_shift_and_its_recv_counts_nothing():
 
 
 def test_a_transfer_to_the_host_is_noted_not_counted():
-    ledger = read("%x = f32[64]{0} parameter(0)\n%t = token[] after-all()\nROOT %s = (f32[64]{0}, u32[], token[]) send(%x, %t), is_host_transfer=true")
+    ledger = read(
+        "%x = f32[64]{0} parameter(0)\n%t = token[] after-all()\nROOT %s = (f32[64]{0}, u32[], token[]) send(%x, %t), "
+        "is_host_transfer=true"
+    )
     assert ledger.transfers == ()
     assert any("host" in note for note in ledger.notes)
 
 
 def test_a_group_of_one_moves_nothing_and_stays_in_sight():
-    transfer = only(read("%x = f32[64]{0} parameter(0)\nROOT %ar = f32[64]{0} all-reduce(%x), replica_groups={{0},{1},{2},{3},{4},{5},{6},{7}}, to_apply=%add", axes=Axes.parse("x=8")))
+    transfer = only(
+        read(
+            "%x = f32[64]{0} parameter(0)\nROOT %ar = f32[64]{0} all-reduce(%x), "
+            "replica_groups={{0},{1},{2},{3},{4},{5},{6},{7}}, to_apply=%add",
+            axes=Axes.parse("x=8"),
+        )
+    )
     assert (transfer.payload_bytes, transfer.wire_bytes, transfer.axes) == (256, 0, ())
 
 
 def test_branches_of_a_conditional_are_flagged():
-    branch = "%{0} (p{0}: f32[64]) -> f32[64] {{\n  %p{0} = f32[64]{{0}} parameter(0)\n  ROOT %ar{0} = f32[64]{{0}} all-reduce(%p{0}), replica_groups={{}}, to_apply=%add\n}}\n\n"
+    branch = (
+        "%{0} (p{0}: f32[64]) -> f32[64] {{\n  %p{0} = f32[64]{{0}} parameter(0)\n  ROOT %ar{0} = f32[64]{{0}} "
+        "all-reduce(%p{0}), replica_groups={{}}, to_apply=%add\n}}\n\n"
+    )
     ledger = read(
-        "%x = f32[64]{0} parameter(0)\n%i = s32[] constant(0)\nROOT %c = f32[64]{0} conditional(%i, %x, %x), branch_computations={%left, %right}",
+        "%x = f32[64]{0} parameter(0)\n%i = s32[] constant(0)\nROOT %c = f32[64]{0} conditional(%i, %x, %x), "
+        "branch_computations={%left, %right}",
         before=branch.format("left") + branch.format("right"),
     )
     assert [(t.conditional, t.executions) for t in ledger.transfers] == [(True, 1), (True, 1)]
@@ -175,7 +259,10 @@ def test_names_that_lie_are_not_believed():
 
 
 def test_groups_of_an_unknown_spelling_go_to_the_notes():
-    ledger = read("%x = f32[64]{0} parameter(0)\nROOT %ar = f32[64]{0} all-reduce(%x), replica_groups=<hypercube 8>, to_apply=%add")
+    ledger = read(
+        "%x = f32[64]{0} parameter(0)\nROOT %ar = f32[64]{0} all-reduce(%x), replica_groups=<hypercube 8>, "
+        "to_apply=%add"
+    )
     assert (only(ledger).payload_bytes, only(ledger).group_size, only(ledger).wire_bytes) == (256, None, None)
     assert ledger.to_json()["totals"]["all"]["lower_bound"] is True
     assert not ledger.is_complete
@@ -198,7 +285,9 @@ ENTRY %m (w: f32[8,32], x: f32[4,32]) -> f32[4,32] {
 
 
 def test_an_operation_of_tomorrow_that_names_devices_goes_to_the_notes():
-    ledger = read("%x = f32[64]{0} parameter(0)\nROOT %g = f32[64]{0} super-gather(%x), replica_groups=[2,4]<=[8], dimensions={0}")
+    ledger = read(
+        "%x = f32[64]{0} parameter(0)\nROOT %g = f32[64]{0} super-gather(%x), replica_groups=[2,4]<=[8], dimensions={0}"
+    )
     assert ledger.transfers == () and not ledger.is_complete
     assert any("super-gather" in note for note in ledger.notes)
 
@@ -211,33 +300,49 @@ def test_an_operation_of_tomorrow_that_names_devices_goes_to_the_notes():
     ],
 )
 def test_a_kernel_that_reaches_other_devices_by_itself_is_noted_and_one_that_does_not_is_not(target, config):
-    line = f'%x = f32[64]{{{{0}}}} parameter(0)\nROOT %k = f32[64]{{{{0}}}} custom-call(%x), custom_call_target="{target}", backend_config={{{{{config}}}}}'
+    line = (
+        f"%x = f32[64]{{{{0}}}} parameter(0)\nROOT %k = f32[64]{{{{0}}}} custom-call(%x), "
+        f'custom_call_target="{target}", backend_config={{{{{config}}}}}'
+    )
     does, does_not = (read(line.format(answer)) for answer in ("true", "false"))
     assert not does.is_complete and "kernels reach other devices' memory by themselves (1 of them)" in does.notes[0]
     assert does_not.is_complete and not does_not.notes
 
 
 def test_a_start_that_xla_marks_synchronous_overlaps_nothing():
-    start = '%x = f32[64]{0} parameter(0)\n%s = ((f32[64]{0}), f32[64]{0}) all-to-all-start(%x), replica_groups=[1,8]<=[8], backend_config={"collective_backend_config":{"is_sync":SYNC}}\nROOT %d = f32[64]{0} all-to-all-done(%s)'
+    start = (
+        "%x = f32[64]{0} parameter(0)\n%s = ((f32[64]{0}), f32[64]{0}) all-to-all-start(%x), "
+        'replica_groups=[1,8]<=[8], backend_config={"collective_backend_config":{"is_sync":SYNC}}\nROOT %d = '
+        "f32[64]{0} all-to-all-done(%s)"
+    )
     assert only(read(start.replace("SYNC", "true"))).overlap == "sync"
     assert only(read(start.replace("SYNC", "false"))).overlap == "async"
 
 
 def test_a_collective_that_nothing_runs_is_noted():
-    dead = "%dead (p: f32[64]) -> f32[64] {\n  %p = f32[64]{0} parameter(0)\n  ROOT %ar = f32[64]{0} all-reduce(%p), replica_groups={}, to_apply=%add\n}\n\n"
+    dead = (
+        "%dead (p: f32[64]) -> f32[64] {\n  %p = f32[64]{0} parameter(0)\n  ROOT %ar = f32[64]{0} all-reduce(%p), "
+        "replica_groups={}, to_apply=%add\n}\n\n"
+    )
     ledger = read("ROOT %x = f32[64]{0} parameter(0)", before=dead)
     assert ledger.transfers == ()
     assert any("nothing here runs" in note for note in ledger.notes)
 
 
 def test_lines_that_are_no_instruction_are_noted():
-    ledger = read("%x = f32[64]{0} parameter(0)\n?? something new\nROOT %ar = f32[64]{0} all-reduce(%x), replica_groups={}, to_apply=%add")
+    ledger = read(
+        "%x = f32[64]{0} parameter(0)\n?? something new\nROOT %ar = f32[64]{0} all-reduce(%x), replica_groups={}, "
+        "to_apply=%add"
+    )
     assert only(ledger).kind is Kind.ALL_REDUCE
     assert any("no instruction" in note for note in ledger.notes)
 
 
 def test_a_text_cut_inside_a_computation_gives_what_it_holds():
-    text = f"HloModule f, num_partitions=8\n\n{ADD}ENTRY %main (x: f32[64]) -> f32[64] {{\n  %x = f32[64]{{0}} parameter(0)\n  %ar = f32[64]{{0}} all-reduce(%x), replica_groups={{}}, to_apply=%add\n"
+    text = (
+        f"HloModule f, num_partitions=8\n\n{ADD}ENTRY %main (x: f32[64]) -> f32[64] {{\n  %x = f32[64]{{0}} "
+        f"parameter(0)\n  %ar = f32[64]{{0}} all-reduce(%x), replica_groups={{}}, to_apply=%add\n"
+    )
     ledger = read_text(text)
     assert only(ledger).payload_bytes == 256
     assert any("ends early" in note for note in ledger.notes)
@@ -261,7 +366,10 @@ def test_links_follow_from_the_hosts_that_a_group_spans():
 
 
 def test_a_mesh_whose_second_axis_spans_the_slices_is_read_with_its_own_domains():
-    gather = "%x = f32[64]{0} parameter(0)\nROOT %ag = f32[64]{0} all-gather(%x), replica_groups={{0,1},{2,3}}, dimensions={0}"
+    gather = (
+        "%x = f32[64]{0} parameter(0)\nROOT %ag = f32[64]{0} all-gather(%x), replica_groups={{0,1},{2,3}}, "
+        "dimensions={0}"
+    )
     where = dict(partitions=4, axes=Axes.parse("data=4,model=2"), target=parse_target("tpu:v5e:2x2*2"))
     assert only(read(gather, **where)).axes == ("model",)
     assert only(read(gather, **where, devices=Devices((0, 1) * 4, ("ici", "dcn")))).axes is None

@@ -22,7 +22,9 @@ def test_exact_times_give_back_alpha_and_beta_without_spread():
 
 def test_two_standard_errors_hold_the_truth_in_about_95_of_100_benches():
     random = np.random.default_rng(0)
-    fits = [line(points(lambda point: FAST.seconds(point) * (1 + 0.05 * random.standard_normal()))) for _ in range(1000)]
+    fits = [
+        line(points(lambda point: FAST.seconds(point) * (1 + 0.05 * random.standard_normal()))) for _ in range(1000)
+    ]
     assert 0.90 < np.mean([abs(fit.alpha_s - 40e-6) < 2 * fit.alpha_error_s for fit in fits]) < 0.98
     assert 0.90 < np.mean([abs(fit.bytes_per_s - 300e9) < 2 * fit.bytes_per_s_error for fit in fits]) < 0.98
 

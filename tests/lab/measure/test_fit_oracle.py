@@ -49,7 +49,11 @@ def test_a_permute_of_half_a_mebibyte_takes_seven_times_as_long_as_its_line_says
 
 
 def test_betas_of_eight_h100_are_below_the_450_gb_per_s_of_nvlink():
-    rates = {group[1]: line(points).bytes_per_s for group, points in groups().items() if (group[0], group[2]) == ("sm_90", "8")}
+    rates = {
+        group[1]: line(points).bytes_per_s
+        for group, points in groups().items()
+        if (group[0], group[2]) == ("sm_90", "8")
+    }
     assert set(rates) == {"all-gather", "all-reduce", "all-to-all", "reduce-scatter"}
     assert all(300e9 < rate < 450e9 for rate in rates.values())
 

@@ -1,13 +1,13 @@
 """The time of a step from its text and measured rates, where it can be told by hand."""
 
 import pytest
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
 
 from lab.core.ledger import Kind
 from lab.hlo import read_text
 from lab.hlo.kernels import Kernel
 from lab.measure.step_time import Curve, Rate, Rates, step_time
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
 
 RATES = Rates(
     product=Rate(alpha_s=2.0, per_s=100.0),
@@ -64,7 +64,11 @@ def test_a_sum_that_nothing_runs_beside_is_exposed_whole():
     assert (found.total, found.exposed, found.slowed) == (5.0, 5.0, 0.0)
 
 
-SUM_AND_KERNELS = f"%s = f32[64]{{0}} all-reduce-start(%x), {SUM}", "%k = f32[125]{0} copy(%y)", "%l = f32[125]{0} copy(%y)"
+SUM_AND_KERNELS = (
+    f"%s = f32[64]{{0}} all-reduce-start(%x), {SUM}",
+    "%k = f32[125]{0} copy(%y)",
+    "%l = f32[125]{0} copy(%y)",
+)
 LAST = "ROOT %d = f32[64]{0} all-reduce-done(%s)"
 
 
@@ -93,8 +97,13 @@ def test_two_sums_share_one_wire():
 
 
 def test_of_a_conditional_the_longest_branch_counts_with_the_sum_that_it_waits_for():
-    short = "%short (a: f32[125]) -> f32[125] {\n  %a = f32[125]{0} parameter(0)\n  ROOT %c = f32[125]{0} copy(%a)\n}\n\n"
-    long = short.replace("short", "long").replace("ROOT %c = f32[125]{0} copy(%a)", f"%c = f32[125]{{0}} copy(%a)\n  ROOT %s = f32[125]{{0}} all-reduce(%c), {SUM}")
+    short = (
+        "%short (a: f32[125]) -> f32[125] {\n  %a = f32[125]{0} parameter(0)\n  ROOT %c = f32[125]{0} copy(%a)\n}\n\n"
+    )
+    long = short.replace("short", "long").replace(
+        "ROOT %c = f32[125]{0} copy(%a)",
+        f"%c = f32[125]{{0}} copy(%a)\n  ROOT %s = f32[125]{{0}} all-reduce(%c), {SUM}",
+    )
     choice = "ROOT %d = f32[125]{0} conditional(%i, %y, %y), branch_computations={%short, %long}"
     text = TEXT.replace("ENTRY", f"{short}{long}ENTRY").replace("BODY", f"  %i = s32[] constant(0)\n  {choice}")
     found = step_time(text, read_text(text, axes=Axes.parse("data=2")), RATES)
@@ -148,7 +157,13 @@ def test_branches_of_a_loop_that_the_text_does_not_have_are_refused(branches):
         looped(branches)
 
 
-@pytest.mark.parametrize("line, said", [(SUM_AND_KERNELS[0], "starts s and does not wait for it"), ("%d = f32[64]{0} all-reduce-done(%x)", "waits for x where it does not start it")])
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        (SUM_AND_KERNELS[0], "starts s and does not wait for it"),
+        ("%d = f32[64]{0} all-reduce-done(%x)", "waits for x where it does not start it"),
+    ],
+)
 def test_a_sum_that_ends_where_it_does_not_start_is_refused(line, said):
     with pytest.raises(Unusable, match=said):
         taken(line)

@@ -8,7 +8,12 @@ from lab.diagnosis import Diagnosis, Finding
 from lab.report.html import reports
 
 MESH = {"data": 4, "pipe": 4, "fsdp": 16, "tensor": 8}
-KINDS = ((Kind.ALL_GATHER, ("fsdp",)), (Kind.REDUCE_SCATTER, ("tensor",)), (Kind.ALL_REDUCE, ("data", "fsdp")), (Kind.COLLECTIVE_PERMUTE, ("pipe",)))
+KINDS = (
+    (Kind.ALL_GATHER, ("fsdp",)),
+    (Kind.REDUCE_SCATTER, ("tensor",)),
+    (Kind.ALL_REDUCE, ("data", "fsdp")),
+    (Kind.COLLECTIVE_PERMUTE, ("pipe",)),
+)
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -37,7 +42,14 @@ def _transfer(i: int) -> Transfer:
 
 
 def page(count: int = 60, **told) -> str:
-    found = ledger(count, **{"memory": Memory(20 * 10**9, 21 * 10**9, 50 * 10**9, 20 * 10**9, 92 * 10**9), "notes": (f"a note on {HOSTILE}",)} | told)
+    found = ledger(
+        count,
+        **{
+            "memory": Memory(20 * 10**9, 21 * 10**9, 50 * 10**9, 20 * 10**9, 92 * 10**9),
+            "notes": (f"a note on {HOSTILE}",),
+        }
+        | told,
+    )
     finding = Finding("rebuilt_whole", f"w {HOSTILE} is rebuilt whole", "move it in two steps", found.transfers[:3])
     return reports.inspection([Diagnosis(found, (finding,))])
 
@@ -56,5 +68,8 @@ def headings(html: str) -> list[str]:
 
 def tables(html: str) -> dict[str, list[list[str]]]:
     """Caption to rows of cells, the headings first; of equal captions the first."""
-    found = [(table.find("caption").text, [["".join(cell.itertext()) for cell in row] for row in table.iter("tr")]) for table in read(html).iter("table")]
+    found = [
+        (table.find("caption").text, [["".join(cell.itertext()) for cell in row] for row in table.iter("tr")])
+        for table in read(html).iter("table")
+    ]
     return dict(reversed(found))

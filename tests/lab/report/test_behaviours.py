@@ -1,6 +1,5 @@
 """The page of behaviours says what the catalogue says."""
 
-
 from lab.report.behaviours import page
 from lab.settle import CATALOGUE
 from tests.paths import ROOT

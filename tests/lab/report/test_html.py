@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from lab.meshes.axes import Axes
 
 from lab.core.ledger import Ledger, Memory, Totals
 from lab.diagnosis import Diagnosis
 from lab.harness.claim import Claim, ClaimVerdict
 from lab.harness.question import Answer, Row
+from lab.meshes.axes import Axes
 from lab.report import book
 from lab.report.html import notebook, reports
 from lab.report.tables import headline
@@ -21,8 +21,12 @@ from tests.lab.report.pages import HOSTILE, headings, ledger, page, read, tables
 from tests.lab.report.test_verdicts import GATHER, REDUCE, failed, result
 
 CLAIM = Claim("ch12.ring", ClaimVerdict.REFUTED, f"seven of eight {HOSTILE}", disputed="D-1")
-ANSWER = Answer("ch37_chip", "What becomes of it?", {"chips": 8}, (Row("bytes", 7e6, "B", 8e6), Row("best", "ring")), (CLAIM,), 1.0)
-RESULT = replace(result([REDUCE], [REDUCE, GATHER]), claims=(CLAIM,), held={"arguments": 10, "activations": 30, "nothing": 0})
+ANSWER = Answer(
+    "ch37_chip", "What becomes of it?", {"chips": 8}, (Row("bytes", 7e6, "B", 8e6), Row("best", "ring")), (CLAIM,), 1.0
+)
+RESULT = replace(
+    result([REDUCE], [REDUCE, GATHER]), claims=(CLAIM,), held={"arguments": 10, "activations": 30, "nothing": 0}
+)
 PIPELINE = replace(RESULT, mesh={"pipe": 4}, parameters={"schedule": "1f1b", "accumulation": 8, "chunks": 1})
 
 
@@ -87,10 +91,16 @@ def test_a_slow_link_takes_its_bytes_over_50_gb_a_second(inspected):
 
 def test_wire_bytes_by_axes_by_link_and_by_term_add_up_to_the_ledgers(inspected):
     total = ledger().totals().wire_bytes
-    for caption in ("By axes and kind, of one device in one step", "By link, of one device in one step", "By term, of one device in one step; * stands for a number"):
+    for caption in (
+        "By axes and kind, of one device in one step",
+        "By link, of one device in one step",
+        "By term, of one device in one step; * stands for a number",
+    ):
         (table,) = [table for table in read(inspected).iter("table") if table.find("caption").text == caption]
         at = [cell.text for cell in table.find("thead/tr")].index("wire a step")
-        assert sum(float(row[at].get("data-value")) for row in table.find("tbody")) == pytest.approx(float(total), rel=1e-9)
+        assert sum(float(row[at].get("data-value")) for row in table.find("tbody")) == pytest.approx(
+            float(total), rel=1e-9
+        )
 
 
 def test_every_transfer_has_a_row_with_its_line(inspected):
@@ -101,13 +111,20 @@ def test_every_transfer_has_a_row_with_its_line(inspected):
 
 def test_axes_tell_the_link_that_their_neighbours_meet_over(inspected):
     rows = tables(inspected)["Axes of the mesh"]
-    assert {row[0]: row[2] for row in rows[1:]} == {"data": "NDR InfiniBand", "pipe": "NDR InfiniBand", "fsdp": "NDR InfiniBand", "tensor": "NVLink 4"}
+    assert {row[0]: row[2] for row in rows[1:]} == {
+        "data": "NDR InfiniBand",
+        "pipe": "NDR InfiniBand",
+        "fsdp": "NDR InfiniBand",
+        "tensor": "NVLink 4",
+    }
 
 
 def test_a_program_at_half_the_ridge_of_its_link_reaches_half_the_peak():
     sent = Totals.of(t for t in ledger().transfers if t.link == "network").wire_bytes
     html = page(flops=int(float(sent) * 989.5e12 / 50e9 / 2))
-    (row,) = [row for row in tables(html)["What each link allows, if nothing else bounds"] if row[0] == "NDR InfiniBand"]
+    (row,) = [
+        row for row in tables(html)["What each link allows, if nothing else bounds"] if row[0] == "NDR InfiniBand"
+    ]
     assert row[-1] == "50 %"
 
 
@@ -137,21 +154,30 @@ def test_theorys_memory_is_40_bytes_together_without_what_is_nothing():
 def test_equal_claims_of_two_runs_share_a_row_and_links_lead_to_parts():
     html = of(RESULT, replace(RESULT, style="explicit"), answers=(ANSWER,))
     (row,) = tables(html)["Claims and their evidence"][1:]
-    assert row[1] == "refuted as disputed" and "declared" in row[-1] and "explicit" in row[-1] and "ch37_chip" in row[-1]
+    assert (
+        row[1] == "refuted as disputed" and "declared" in row[-1] and "explicit" in row[-1] and "ch37_chip" in row[-1]
+    )
     ids = {one.get("id") for one in read(html).iter() if one.get("id")}
     assert {link.get("href") for link in read(html).iter("a")} <= {f"#{id}" for id in ids}
     assert {"run-1", "run-2", "question-1"} <= ids
 
 
 def test_an_answer_shows_values_beside_theory():
-    assert tables(of(answers=(ANSWER,)))["With chips 8"] == [["what", "value", "theory"], ["bytes", "7 MB", "8 MB"], ["best", "ring", ""]]
+    assert tables(of(answers=(ANSWER,)))["With chips 8"] == [
+        ["what", "value", "theory"],
+        ["bytes", "7 MB", "8 MB"],
+        ["best", "ring", ""],
+    ]
 
 
 def test_a_question_that_xla_refuses_has_failed_on_its_page():
     html = of(answers=(ANSWER, replace(ANSWER, rows=(), claims=(), failure="out of memory")))
     assert read(html).find("section/h1").text == "Failed" and 'class="verdict bad"' in html
     assert "<li>failed: out of memory</li>" in html and "failed: ch37_chip" in html
-    assert [row[1] for row in tables(html)["Trainings, and questions that numbers answer"][1:]] == ["answered", "failed"]
+    assert [row[1] for row in tables(html)["Trainings, and questions that numbers answer"][1:]] == [
+        "answered",
+        "failed",
+    ]
 
 
 def test_a_pipeline_of_four_and_eight_idles_3_of_11():
@@ -164,7 +190,9 @@ def test_a_pipeline_of_four_and_eight_idles_3_of_11():
 
 def test_the_boxes_of_a_later_chunk_are_lighter():
     html = of(replace(PIPELINE, parameters={**PIPELINE.parameters, "schedule": "interleaved", "chunks": 2}))
-    (chart,) = [one for one in read(html).iter("svg") if one.get("aria-label") == "interleaved: 4 stages, 8 micro-batches"]
+    (chart,) = [
+        one for one in read(html).iter("svg") if one.get("aria-label") == "interleaved: 4 stages, 8 micro-batches"
+    ]
     shades = [box.get("fill-opacity") for box in chart.iter("rect")]
     assert {shade: shades.count(shade) for shade in shades} == {"1.00": 64, "0.50": 64}
 
@@ -199,7 +227,9 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(lab):
 
 
 def test_a_mesh_of_jax_on_four_hosts_says_so_and_names_each_devices():
-    devices = np.array([SimpleNamespace(platform="gpu", process_index=i // 4, id=i) for i in range(16)]).reshape(2, 2, 4)
+    devices = np.array([SimpleNamespace(platform="gpu", process_index=i // 4, id=i) for i in range(16)]).reshape(
+        2, 2, 4
+    )
     html = notebook.mesh_html(SimpleNamespace(shape={"data": 2, "fsdp": 2, "tensor": 4}, devices=devices))
     assert "16 devices in 4 hosts" in html and "position 13: data=1, fsdp=1, tensor=1, host 3" in html
 
@@ -218,4 +248,6 @@ def test_the_extension_shows_meshes_of_jax_as_axes_show_themselves():
     shell = type("Shell", (), {"display_formatter": type("All", (), {"formatters": {"text/html": Formatter()}})})
     lab.load_ipython_extension(shell)
     show = shown[jax.sharding.Mesh.__module__, jax.sharding.Mesh.__qualname__]
-    assert Axes.parse("data=1,tensor=1")._repr_html_() in show(jax.sharding.Mesh([[jax.devices()[0]]], ("data", "tensor")))
+    assert Axes.parse("data=1,tensor=1")._repr_html_() in show(
+        jax.sharding.Mesh([[jax.devices()[0]]], ("data", "tensor"))
+    )

@@ -13,7 +13,15 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if not CHROMIUM:
     pytest.skip("no chromium on PATH", allow_module_level=True)
-ALONE = ("--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync").split()
+ALONE = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 pytestmark = pytest.mark.xdist_group("browser")
 COUNT, MOST_SECONDS, MOST_BYTES = 5000, 5, 8_000_000
 SCREENSHOTS = os.environ.get("SCREENSHOTS")
@@ -37,7 +45,8 @@ def files(tmp_path_factory) -> dict[int, Path]:
 
 @pytest.fixture
 def opened(browser, files) -> Iterator:
-    """Opens the page of so many transfers; fails where it says anything on the console or asks for anything but its file."""
+    """Opens the page of so many transfers; fails where it says anything on the console or asks for anything but its
+    file."""
     trouble, contexts = [], []
 
     def open_page(count: int = 60, width: int = 1280, scheme: str = "light"):
@@ -76,7 +85,9 @@ def test_numbers_sort_by_value_and_names_by_number(opened):
     one = opened()
     assert sort(one, "payload each") == "descending"
     payloads = sorted((t.payload_bytes for t in ledger().transfers), reverse=True)
-    shown = grid(one).locator("tbody tr").evaluate_all("(rows) => rows.map((row) => Number(row.cells[3].dataset.value))")
+    shown = (
+        grid(one).locator("tbody tr").evaluate_all("(rows) => rows.map((row) => Number(row.cells[3].dataset.value))")
+    )
     assert shown == payloads
     assert sort(one, "payload each") == "ascending"
     assert sort(one, "scope") == "ascending"

@@ -4,8 +4,8 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
-from lab.experiments.ch17_training import EXPERIMENT
 
+from lab.experiments.ch17_training import EXPERIMENT
 from lab.harness.decoder.training import Alone, Curve, Trained
 from lab.report.html.losses import Linear, picture
 
@@ -14,13 +14,21 @@ ALONE = Alone(np.array([6.0, 5.0, 4.0, 3.0]), np.full(4, 1e-7))
 
 def curve(name: str, *errors: float) -> Curve:
     off = np.array(errors)
-    return Curve(name, "explicit", {"context": 2}, ALONE.losses * (1 + off), worst_relative_error=float(np.nan_to_num(np.abs(off), nan=np.inf).max()))
+    return Curve(
+        name,
+        "explicit",
+        {"context": 2},
+        ALONE.losses * (1 + off),
+        worst_relative_error=float(np.nan_to_num(np.abs(off), nan=np.inf).max()),
+    )
 
 
 def lines(*curves: Curve) -> dict[str, list[tuple[str, list[tuple[float, float]]]]]:
     """Name to the colour and points of its lines."""
     found: dict = {}
-    for line in ET.fromstring(picture(Trained(EXPERIMENT, "cpu:2", EXPERIMENT.parameters, ALONE, curves, 3.5, 1.0))).iter("polyline"):
+    for line in ET.fromstring(
+        picture(Trained(EXPERIMENT, "cpu:2", EXPERIMENT.parameters, ALONE, curves, 3.5, 1.0))
+    ).iter("polyline"):
         points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
         colour = line.get("style").partition("stroke:")[2].partition(";")[0]
         found.setdefault(line.find("title").text, []).append((colour, points))
@@ -45,9 +53,16 @@ def test_a_curve_that_leaves_has_another_colour_and_ends_where_it_is_no_number()
 
 
 def test_a_training_of_which_xla_refuses_everything_is_one_devices_curve():
-    assert set(lines(Curve("ring", "explicit", {"context": 2}, failure="INTERNAL"))) == {"one device", "guessing by frequency", "tolerance"}
+    assert set(lines(Curve("ring", "explicit", {"context": 2}, failure="INTERNAL"))) == {
+        "one device",
+        "guessing by frequency",
+        "tolerance",
+    }
 
 
-@pytest.mark.parametrize(("last", "ticks"), [(1, [0, 1]), (3, [0, 1, 2, 3]), (7, list(range(8))), (8, [0, 2, 4, 6, 8]), (199, [0, 50, 100, 150])])
+@pytest.mark.parametrize(
+    ("last", "ticks"),
+    [(1, [0, 1]), (3, [0, 1, 2, 3]), (7, list(range(8))), (8, [0, 2, 4, 6, 8]), (199, [0, 50, 100, 150])],
+)
 def test_steps_have_eight_numbers_at_most(last, ticks):
     assert list(Linear(0, last, 0, 1).ticks) == ticks

@@ -28,7 +28,9 @@ def test_terms_that_are_not_zero_sum_up_beside_the_planned_peak():
 
 
 def test_a_peak_of_151_gb_does_not_fit_an_h100_and_one_of_40_does():
-    (too_much, fits) = (memory_text(result("gpu:h100:2x8", peak)).splitlines()[-2] for peak in (151_334_969_672, 40_402_575_704))
+    (too_much, fits) = (
+        memory_text(result("gpu:h100:2x8", peak)).splitlines()[-2] for peak in (151_334_969_672, 40_402_575_704)
+    )
     assert too_much.startswith("the peak is 178% of the 85.02 GB of NVIDIA H100 SXM 80 GB: it does not fit")
     assert fits == "the peak is 48% of the 85.02 GB of NVIDIA H100 SXM 80 GB"
 
@@ -41,7 +43,9 @@ def test_a_tpu_that_lists_two_devices_has_half_of_its_memory_for_each():
 def test_padding_of_a_tpu_is_told_apart_and_its_plan_by_how_far_it_is_from_the_terms_of_gpus(peak, said):
     text = memory_text(result("tpu:v5p:2x2x4", peak, padding=508))
     assert rows(text)[0] == ["12,000", "12,000"]
-    assert "padded by another 508 B" in text and text.endswith(f"a TPU's makes others\nXLA's plan is {said} the sum of the terms and the padding")
+    assert "padded by another 508 B" in text and text.endswith(
+        f"a TPU's makes others\nXLA's plan is {said} the sum of the terms and the padding"
+    )
 
 
 def test_a_tpu_without_a_plan_has_the_terms_of_gpus_alone():
@@ -53,10 +57,20 @@ def test_cpus_report_no_peak_and_none_is_compared():
 
 
 def test_a_program_that_xla_refuses_still_has_its_terms_and_what_to_do():
-    refused = replace(result("gpu:h100:2x8", None), measured=None, settlement=None, held={"arguments": 12_000, "one layer's tensors": 200_000_000_000})
+    refused = replace(
+        result("gpu:h100:2x8", None),
+        measured=None,
+        settlement=None,
+        held={"arguments": 12_000, "one layer's tensors": 200_000_000_000},
+    )
     text = result_text(replace(refused, failure="RESOURCE_EXHAUSTED: Ran out of memory"))
-    assert "one layer's tensors   200,000,000,000" in text and "take fewer sequences at once (batch, accumulation)" in text
-    assert refused.to_json()["memory"]["measured"] is None and refused.to_json()["memory"]["predicted"]["peak"] == 200_000_012_000
+    assert (
+        "one layer's tensors   200,000,000,000" in text and "take fewer sequences at once (batch, accumulation)" in text
+    )
+    assert (
+        refused.to_json()["memory"]["measured"] is None
+        and refused.to_json()["memory"]["predicted"]["peak"] == 200_000_012_000
+    )
 
 
 def test_without_terms_nothing_is_said_and_with_them_a_run_shows_them():

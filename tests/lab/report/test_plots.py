@@ -5,10 +5,10 @@ import sys
 
 import numpy as np
 import pytest
-from lab.meshes.errors import Unusable
-from lab.meshes.hardware import chip
 
 from lab.core.ledger import Kind, Ledger, Transfer
+from lab.meshes.errors import Unusable
+from lab.meshes.hardware import chip
 from lab.report.plots import (
     PLOTS,
     Curves,
@@ -125,9 +125,15 @@ def test_a_picture_of_a_training_is_drawn_from_what_a_run_printed(tmp_path):
 
 def test_every_plot_is_listed_with_what_it_shows_and_its_settings():
     assert [row["name"] for row in listed()] == list(PLOTS)
-    assert {row["name"]: row["set"] for row in listed()}["memory"] == {"model": "llama3-8b", "ranks": 64, "chip": "h100"}
+    assert {row["name"]: row["set"] for row in listed()}["memory"] == {
+        "model": "llama3-8b",
+        "ranks": 64,
+        "chip": "h100",
+    }
     (line,) = [line for line in listed_text().splitlines() if line.startswith("messages")]
-    assert "All-reduce algorithms" in line and line.endswith("ranks=64 alpha_s=5e-06 bytes_per_s=5e+10 largest_bytes=1e+09")
+    assert "All-reduce algorithms" in line and line.endswith(
+        "ranks=64 alpha_s=5e-06 bytes_per_s=5e+10 largest_bytes=1e+09"
+    )
 
 
 def test_a_picture_is_written(tmp_path):

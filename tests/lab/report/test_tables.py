@@ -1,7 +1,9 @@
 from lab.core.ledger import Kind, Ledger, Memory, Transfer
 from lab.report.tables import ledger_text
 
-GATHER = Transfer(Kind.ALL_GATHER, ("fsdp",), 8, 4, "bf16", 1_000_000, phase="forward", scope="layers_0/mlp", origin="model.py:88")
+GATHER = Transfer(
+    Kind.ALL_GATHER, ("fsdp",), 8, 4, "bf16", 1_000_000, phase="forward", scope="layers_0/mlp", origin="model.py:88"
+)
 REDUCE = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 4)
 
 
@@ -20,11 +22,22 @@ def test_the_headline_names_devices_mesh_and_target():
 
 
 def test_four_gathers_of_a_megabyte_over_eight_send_3_5_megabytes():
-    assert row(ledger_text(ledger(GATHER)), "all_gather")[:8] == ["all_gather", "fsdp", "1", "4", "1", "MB", "3.5", "MB"]
+    assert row(ledger_text(ledger(GATHER)), "all_gather")[:8] == [
+        "all_gather",
+        "fsdp",
+        "1",
+        "4",
+        "1",
+        "MB",
+        "3.5",
+        "MB",
+    ]
 
 
 def test_layers_that_differ_by_number_share_a_row_of_two_sites():
-    second = Transfer(Kind.ALL_GATHER, ("fsdp",), 8, 4, "bf16", 1_000_000, phase="forward", scope="layers_1/mlp", origin="model.py:88")
+    second = Transfer(
+        Kind.ALL_GATHER, ("fsdp",), 8, 4, "bf16", 1_000_000, phase="forward", scope="layers_1/mlp", origin="model.py:88"
+    )
     cells = row(ledger_text(ledger(GATHER, second)), "all_gather")
     assert cells[2:4] == ["2", "8"]
     assert "layers_*/mlp" in cells
@@ -49,7 +62,9 @@ def test_a_permute_shows_its_shift():
 
 
 def test_a_transfer_in_a_branch_says_so():
-    assert "all_reduce if taken" in ledger_text(ledger(Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 8, conditional=True)))
+    assert "all_reduce if taken" in ledger_text(
+        ledger(Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 8, conditional=True))
+    )
 
 
 def test_unknown_executions_make_the_total_a_lower_bound():
@@ -79,7 +94,9 @@ def test_lines_are_never_folded_in_a_pipe():
 
 
 def test_markup_in_a_scope_is_printed_as_it_is():
-    assert "[red]x[/red]" in ledger_text(ledger(Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 8, scope="[red]x[/red]")))
+    assert "[red]x[/red]" in ledger_text(
+        ledger(Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 8, scope="[red]x[/red]"))
+    )
 
 
 def test_printing_a_ledger_prints_its_table():

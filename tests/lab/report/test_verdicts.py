@@ -18,7 +18,9 @@ def result(predicted: list[Transfer], measured: list[Transfer], platform: str = 
 
 
 def failed() -> Result:
-    return Result("ch14", "declared", "gpu:h100:2x8", {"data": 16}, {"layers": 4}, Seconds(0.0, 0.0, 2.0), failure="out of memory")
+    return Result(
+        "ch14", "declared", "gpu:h100:2x8", {"data": 16}, {"layers": 4}, Seconds(0.0, 0.0, 2.0), failure="out of memory"
+    )
 
 
 def lines(text: str, start: str) -> list[list[str]]:
@@ -26,7 +28,9 @@ def lines(text: str, start: str) -> list[list[str]]:
 
 
 def test_four_reductions_of_a_megabyte_over_eight_are_7_million_bytes_predicted_and_measured():
-    ((*run, axes, predicted, measured, wire_predicted, wire_measured),) = lines(summary_text([result([REDUCE], [REDUCE])]), "exact")
+    ((*run, axes, predicted, measured, wire_predicted, wire_measured),) = lines(
+        summary_text([result([REDUCE], [REDUCE])]), "exact"
+    )
     assert run == ["exact", "ch14", "declared", "gpu:h100:2x8", "16"]
     assert (axes, predicted, measured, wire_predicted, wire_measured) == ("data", "4", "4", "7,000,000", "7,000,000")
 
@@ -34,7 +38,9 @@ def test_four_reductions_of_a_megabyte_over_eight_are_7_million_bytes_predicted_
 def test_a_run_on_two_axes_has_two_lines_and_its_name_once():
     text = summary_text([result([REDUCE, GATHER], [REDUCE, GATHER])])
     assert len(lines(text, "exact")) == 1
-    assert [line.split() for line in text.splitlines() if line.startswith(" ") and "tensor" in line] == [["tensor", "1", "1", "250", "250"]]
+    assert [line.split() for line in text.splitlines() if line.startswith(" ") and "tensor" in line] == [
+        ["tensor", "1", "1", "250", "250"]
+    ]
 
 
 def test_an_explained_term_shows_both_numbers_and_the_behaviour():
@@ -64,7 +70,10 @@ def test_a_failed_run_says_why_and_the_others_stand():
 
 
 def test_refuted_claims_are_told_and_the_others_counted():
-    claims = (Claim("ch14.volume", ClaimVerdict.CONFIRMED, "7 is 7"), Claim("ch14.other", ClaimVerdict.REFUTED, "1 is not 2"))
+    claims = (
+        Claim("ch14.volume", ClaimVerdict.CONFIRMED, "7 is 7"),
+        Claim("ch14.other", ClaimVerdict.REFUTED, "1 is not 2"),
+    )
     text = summary_text([result([REDUCE], [REDUCE], claims=claims)])
     assert "refuted ch14.other: 1 is not 2" in text
     assert "7 is 7" not in text
@@ -80,7 +89,9 @@ def test_one_run_in_full_has_its_terms_phases_and_claims():
     claims = (Claim("ch14.volume", ClaimVerdict.CONFIRMED, "7 is 7"),)
     text = result_text(result([REDUCE], [REDUCE], claims=claims))
     assert text.startswith("exact: ch14, declared, gpu:h100:2x8, mesh data=8,tensor=2\nlayers 4\n")
-    assert ["exact", "layers/mlp/up", "backward", "all_reduce", "data", "4", "4", "7,000,000", "7,000,000"] in lines(text, "exact")
+    assert ["exact", "layers/mlp/up", "backward", "all_reduce", "data", "4", "4", "7,000,000", "7,000,000"] in lines(
+        text, "exact"
+    )
     assert text.endswith("confirmed ch14.volume: 7 is 7")
 
 
@@ -108,8 +119,13 @@ def test_two_runs_in_full_stand_apart():
 
 
 def test_two_transfers_taken_by_size_are_told_and_none_is_not():
-    nameless = [replace(REDUCE, scope="", executions=executions, instruction=f"all-reduce.{executions}") for executions in (1, 3)]
+    nameless = [
+        replace(REDUCE, scope="", executions=executions, instruction=f"all-reduce.{executions}")
+        for executions in (1, 3)
+    ]
     found = result([REDUCE], nameless)
-    assert all("\n2 transfers without a name taken by size" in text for text in (result_text(found), summary_text([found])))
+    assert all(
+        "\n2 transfers without a name taken by size" in text for text in (result_text(found), summary_text([found]))
+    )
     assert found.to_json()["taken_by_size"] == 2
     assert "taken by size" not in result_text(result([REDUCE], [REDUCE]))

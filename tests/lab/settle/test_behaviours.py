@@ -1,4 +1,5 @@
-"""What each behaviour makes of a prediction, on ledgers written by hand for a mesh of 2 replicas, 4 shards and 2 parts of a tensor."""
+"""What each behaviour makes of a prediction, on ledgers written by hand for a mesh of 2 replicas, 4 shards and 2 parts
+of a tensor."""
 
 from dataclasses import replace
 
@@ -10,15 +11,51 @@ from lab.settle import Context, Status, Verdict, settle
 MESH = {"data": 2, "fsdp": 4, "tensor": 2}
 CPU, GPU, TPU = (Context(platform, "declared", MESH) for platform in ("cpu", "gpu", "tpu"))
 
-ENTER = Transfer(Kind.ALL_REDUCE, ("tensor",), 2, 4, "f32", 640, phase="backward", scope="layers/attention/enter", making=Making(addends=3))
-NORM = Transfer(Kind.ALL_REDUCE, ("data", "tensor"), 4, 4, "f32", 96, phase="backward", scope="layers/mlp/norm", making=Making(apart=(("data",), ("tensor",))))
+ENTER = Transfer(
+    Kind.ALL_REDUCE,
+    ("tensor",),
+    2,
+    4,
+    "f32",
+    640,
+    phase="backward",
+    scope="layers/attention/enter",
+    making=Making(addends=3),
+)
+NORM = Transfer(
+    Kind.ALL_REDUCE,
+    ("data", "tensor"),
+    4,
+    4,
+    "f32",
+    96,
+    phase="backward",
+    scope="layers/mlp/norm",
+    making=Making(apart=(("data",), ("tensor",))),
+)
 SPLIT = Making(sum_over=("data", "fsdp"), beside=frozenset({("fsdp",)}))
-SCATTER = Transfer(Kind.REDUCE_SCATTER, ("fsdp",), 4, 3, "f32", 3072, phase="backward", scope="layers/mlp/up", making=SPLIT)
+SCATTER = Transfer(
+    Kind.REDUCE_SCATTER, ("fsdp",), 4, 3, "f32", 3072, phase="backward", scope="layers/mlp/up", making=SPLIT
+)
 PARTS = Transfer(Kind.ALL_REDUCE, ("data",), 2, 3, "f32", 768, phase="backward", scope="layers/mlp/up", making=SPLIT)
 WHOLE = Transfer(Kind.ALL_REDUCE, ("data", "fsdp"), 8, 3, "f32", 3072, phase="backward", scope="layers/mlp/up")
-LOOKED_UP = Transfer(Kind.REDUCE_SCATTER, ("tensor",), 2, 1, "bf16", 640, phase="forward", scope="embedding", making=Making(is_held_whole=True))
-STACK = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 3 * 7680, phase="backward", scope="layers/mlp/up", making=Making(stack=3))
-LARGEST = Transfer(Kind.ALL_REDUCE, ("tensor",), 2, 1, "f32", 128, phase="forward", scope="loss/largest", making=Making(product="bf16"))
+LOOKED_UP = Transfer(
+    Kind.REDUCE_SCATTER,
+    ("tensor",),
+    2,
+    1,
+    "bf16",
+    640,
+    phase="forward",
+    scope="embedding",
+    making=Making(is_held_whole=True),
+)
+STACK = Transfer(
+    Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 3 * 7680, phase="backward", scope="layers/mlp/up", making=Making(stack=3)
+)
+LARGEST = Transfer(
+    Kind.ALL_REDUCE, ("tensor",), 2, 1, "f32", 128, phase="forward", scope="loss/largest", making=Making(product="bf16")
+)
 NARROW = replace(LARGEST, dtype="bf16", payload_bytes=64)
 
 
@@ -54,7 +91,9 @@ def test_a_norm_of_split_tokens_is_summed_over_data_and_over_tensor_apart_on_cpu
 def test_over_one_rank_of_data_the_norm_is_summed_over_tensor_alone_on_cpu():
     mesh = {"data": 1, "fsdp": 4, "tensor": 2}
     once = replace(NORM, axes=("tensor",), group_size=2, making=Making())
-    settled = settle(Ledger((replace(NORM, group_size=2),), mesh=mesh), Ledger((once,), mesh=mesh), replace(CPU, mesh=mesh))
+    settled = settle(
+        Ledger((replace(NORM, group_size=2),), mesh=mesh), Ledger((once,), mesh=mesh), replace(CPU, mesh=mesh)
+    )
     assert settled.verdict is Verdict.EXACT
 
 
@@ -149,7 +188,11 @@ def test_ten_kib_that_a_loop_stores_are_summed_once_and_a_byte_more_layer_by_lay
 
 
 def test_of_two_micro_batches_gpus_sum_a_small_stack_in_each_and_with_jax_0_11_of_both_at_once():
-    passes, each, once = replace(FULL, executions=8), replace(FULL, executions=2, payload_bytes=10_240), replace(FULL, executions=1, payload_bytes=10_240)
+    passes, each, once = (
+        replace(FULL, executions=8),
+        replace(FULL, executions=2, payload_bytes=10_240),
+        replace(FULL, executions=1, payload_bytes=10_240),
+    )
     old, new = (replace(GPU, jax=release) for release in ((0, 10), (0, 11)))
     assert explained_by([passes], [each], old) == explained_by([passes], [once], new) == {"X8"}
     assert verdict([passes], [once], old) is verdict([passes], [each], new) is Verdict.REFUTED
@@ -160,7 +203,10 @@ def test_cpus_sum_small_values_where_a_loop_makes_them_and_nobody_scatters_them_
     late = replace(FULL, executions=1, payload_bytes=10_240)
     assert verdict([FULL], [FULL], CPU) is Verdict.EXACT
     assert verdict([FULL], [late], CPU) is Verdict.REFUTED
-    assert verdict([replace(FULL, kind=Kind.REDUCE_SCATTER)], [replace(late, kind=Kind.REDUCE_SCATTER)], explicit(GPU)) is Verdict.REFUTED
+    assert (
+        verdict([replace(FULL, kind=Kind.REDUCE_SCATTER)], [replace(late, kind=Kind.REDUCE_SCATTER)], explicit(GPU))
+        is Verdict.REFUTED
+    )
 
 
 @pytest.mark.parametrize("context", [GPU, TPU, explicit(GPU)], ids=["gpu", "tpu", "explicit"])
@@ -192,11 +238,15 @@ def test_what_was_not_widened_or_is_added_up_in_32_bits_is_reduced_in_32_bits(ma
 
 
 def test_on_cpu_a_scattered_lookup_of_bf16_is_summed_whole_in_f32():
-    (term,) = settle(Ledger((LOOKED_UP,)), Ledger((replace(LOOKED_UP, kind=Kind.ALL_REDUCE, dtype="f32", payload_bytes=1280),)), CPU).terms
+    (term,) = settle(
+        Ledger((LOOKED_UP,)), Ledger((replace(LOOKED_UP, kind=Kind.ALL_REDUCE, dtype="f32", payload_bytes=1280),)), CPU
+    ).terms
     assert term.status is Status.EXPLAINED and "C2: " in term.explanation and "C1: " in term.explanation
 
 
-TABLE = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 960, phase="backward", scope="embedding", making=Making(uses=2))
+TABLE = Transfer(
+    Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 960, phase="backward", scope="embedding", making=Making(uses=2)
+)
 
 
 @pytest.mark.parametrize("context", [CPU, GPU, TPU], ids=lambda c: c.platform)
@@ -215,7 +265,11 @@ def test_the_second_use_of_a_sharded_table_is_summed_whole_over_all_axes():
     assert verdict([scatter], [scatter, replace(whole, axes=("data",), group_size=2)], gpu) is Verdict.REFUTED
 
 
-@pytest.mark.parametrize("lost", [{"scope": "head", "op_name": "jit(step)/head/dot_general"}, {"scope": "", "phase": None}], ids=["another name", "no name"])
+@pytest.mark.parametrize(
+    "lost",
+    [{"scope": "head", "op_name": "jit(step)/head/dot_general"}, {"scope": "", "phase": None}],
+    ids=["another name", "no name"],
+)
 def test_the_second_gradient_of_a_table_is_found_under(lost):
     scatter = replace(SCATTER, scope="embedding", executions=1, making=Making(uses=2))
     for table in (scatter, TABLE):
@@ -241,7 +295,17 @@ def test_the_sum_of_a_product_that_is_kept_is_not_repeated_where_declared(contex
 
 def test_small_norms_of_two_micro_batches_leave_the_loop_twice_in_the_dtype_of_the_products():
     gpu = replace(GPU, jax=(0, 10))
-    norm = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 5 * 32, phase="backward", scope="layers/mlp/norm", making=Making(stack=5, micro_batches=2, product="bf16"))
+    norm = Transfer(
+        Kind.ALL_REDUCE,
+        ("data",),
+        2,
+        1,
+        "f32",
+        5 * 32,
+        phase="backward",
+        scope="layers/mlp/norm",
+        making=Making(stack=5, micro_batches=2, product="bf16"),
+    )
     stacks = replace(norm, dtype="bf16", payload_bytes=5 * 16, executions=2)
     assert verdict([norm], [stacks], gpu) is Verdict.EXPLAINED
     assert verdict([norm], [replace(stacks, executions=3)], gpu) is Verdict.REFUTED
@@ -262,31 +326,64 @@ def test_a_gather_that_a_tpu_does_by_a_masked_sum_is_attributed_and_not_where_an
 def test_a_gather_over_all_of_64_tpus_is_predicted_to_be_a_masked_sum_and_not_over_all_of_48_nor_over_half(style):
     def found(mesh: dict[str, int]) -> Status:
         over = {"group_size": mesh["fsdp"]}
-        (term,) = settle(Ledger((replace(GATHER, **over),)), Ledger((replace(MASKED, **over),)), Context("tpu", style, mesh)).terms
+        (term,) = settle(
+            Ledger((replace(GATHER, **over),)), Ledger((replace(MASKED, **over),)), Context("tpu", style, mesh)
+        ).terms
         return term.status
 
-    assert [found(mesh) for mesh in ({"fsdp": 64}, {"fsdp": 48}, {"data": 2, "fsdp": 64})] == [Status.EXPLAINED, Status.ATTRIBUTED, Status.ATTRIBUTED]
+    assert [found(mesh) for mesh in ({"fsdp": 64}, {"fsdp": 48}, {"data": 2, "fsdp": 64})] == [
+        Status.EXPLAINED,
+        Status.ATTRIBUTED,
+        Status.ATTRIBUTED,
+    ]
 
 
 def test_a_gather_in_float32_of_which_a_part_feeds_products_alone_is_rounded_in_that_part_on_tpu_alone():
     wide = replace(GATHER, dtype="f32", payload_bytes=6144)
     some = [replace(wide, executions=2), replace(GATHER, executions=1)]
-    assert [verdict([wide], found, TPU) for found in ([GATHER], some, some[:1])] == [Verdict.ATTRIBUTED, Verdict.ATTRIBUTED, Verdict.REFUTED]
+    assert [verdict([wide], found, TPU) for found in ([GATHER], some, some[:1])] == [
+        Verdict.ATTRIBUTED,
+        Verdict.ATTRIBUTED,
+        Verdict.REFUTED,
+    ]
     assert {verdict([wide], [GATHER], context) for context in (CPU, GPU)} == {Verdict.REFUTED}
 
 
 @pytest.mark.parametrize("kind", [Kind.ALL_REDUCE, Kind.REDUCE_SCATTER])
 def test_a_scatter_of_each_of_three_micro_batches_that_is_one_in_f32_after_them_is_attributed_on_tpu_alone(kind):
-    scatter = Transfer(Kind.REDUCE_SCATTER, ("fsdp",), 4, 3, "bf16", 640, phase="backward", scope="head", making=Making(repeats=3, product="bf16"))
+    scatter = Transfer(
+        Kind.REDUCE_SCATTER,
+        ("fsdp",),
+        4,
+        3,
+        "bf16",
+        640,
+        phase="backward",
+        scope="head",
+        making=Making(repeats=3, product="bf16"),
+    )
     whole = Transfer(kind, ("fsdp",), 4, 1, "f32", 1280)
     assert verdict([scatter], [whole], explicit(TPU)) is Verdict.ATTRIBUTED
     assert {verdict([scatter], [whole], explicit(context)) for context in (CPU, GPU)} == {Verdict.REFUTED}
-    assert {verdict([scatter], [replace(whole, **wrong)], explicit(TPU)) for wrong in ({"payload_bytes": 640}, {"executions": 3}, {"dtype": "bf16"})} == {Verdict.REFUTED}
+    assert {
+        verdict([scatter], [replace(whole, **wrong)], explicit(TPU))
+        for wrong in ({"payload_bytes": 640}, {"executions": 3}, {"dtype": "bf16"})
+    } == {Verdict.REFUTED}
     assert verdict([replace(scatter, making=Making(product="bf16"))], [whole], explicit(TPU)) is Verdict.REFUTED
 
 
 def test_a_sum_over_two_micro_batches_that_is_reduced_in_16_bits_is_attributed_on_tpu_alone():
-    late = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 1280, phase="backward", scope="head", making=Making(micro_batches=2, product="bf16"))
+    late = Transfer(
+        Kind.ALL_REDUCE,
+        ("data",),
+        2,
+        1,
+        "f32",
+        1280,
+        phase="backward",
+        scope="head",
+        making=Making(micro_batches=2, product="bf16"),
+    )
     narrow = replace(late, dtype="bf16", payload_bytes=640, scope="")
     assert verdict([late], [narrow], TPU) is Verdict.ATTRIBUTED
     assert verdict([late], [narrow], CPU) is Verdict.REFUTED
@@ -297,7 +394,17 @@ def test_a_sum_over_two_micro_batches_that_is_reduced_in_16_bits_is_attributed_o
 
 @pytest.mark.parametrize("context", [CPU, GPU, TPU], ids=lambda c: c.platform)
 def test_the_sum_of_a_gradient_that_no_layer_makes_stays_after_two_micro_batches_on_tpu_alone(context):
-    head = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 1280, phase="backward", scope="head", making=Making(micro_batches=2, product="f32"))
+    head = Transfer(
+        Kind.ALL_REDUCE,
+        ("data",),
+        2,
+        1,
+        "f32",
+        1280,
+        phase="backward",
+        scope="head",
+        making=Making(micro_batches=2, product="f32"),
+    )
     (term,) = settle(Ledger((head,)), Ledger((head,)), context).terms
     assert (term.status, term.explanation is None) == (Status.EXACT, context.platform != "cpu")
     layers = replace(head, payload_bytes=12800, making=Making(micro_batches=2, stack=2, product="f32"))
@@ -305,18 +412,40 @@ def test_the_sum_of_a_gradient_that_no_layer_makes_stays_after_two_micro_batches
 
 
 def test_the_scatter_of_a_gradient_that_no_layer_makes_is_done_in_each_of_two_micro_batches_on_tpu():
-    head = Transfer(Kind.REDUCE_SCATTER, ("data",), 2, 1, "f32", 1280, phase="backward", scope="head", making=Making(micro_batches=2))
+    head = Transfer(
+        Kind.REDUCE_SCATTER,
+        ("data",),
+        2,
+        1,
+        "f32",
+        1280,
+        phase="backward",
+        scope="head",
+        making=Making(micro_batches=2),
+    )
     assert explained_by([head], [replace(head, executions=2)], TPU) == {"X9"}
 
 
 def test_of_a_table_used_at_both_ends_one_gradient_may_be_scattered_by_a_sum():
-    table = Transfer(Kind.REDUCE_SCATTER, ("fsdp",), 4, 2, "bf16", 960, phase="backward", scope="embedding", making=Making(uses=2, repeats=2))
+    table = Transfer(
+        Kind.REDUCE_SCATTER,
+        ("fsdp",),
+        4,
+        2,
+        "bf16",
+        960,
+        phase="backward",
+        scope="embedding",
+        making=Making(uses=2, repeats=2),
+    )
     sum_of_one = replace(table, kind=Kind.ALL_REDUCE, making=Making())
     tpu = replace(TPU, mesh={"fsdp": 4})
     assert [verdict([table], [sum_of_one] * sums, tpu) for sums in (2, 3)] == [Verdict.ATTRIBUTED, Verdict.REFUTED]
 
 
 def test_one_of_four_sums_of_micro_batches_is_not_the_sum_after_them():
-    scatter = Transfer(Kind.REDUCE_SCATTER, ("fsdp",), 4, 4, "f32", 640, phase="backward", scope="head", making=Making(repeats=4))
+    scatter = Transfer(
+        Kind.REDUCE_SCATTER, ("fsdp",), 4, 4, "f32", 640, phase="backward", scope="head", making=Making(repeats=4)
+    )
     (term,) = settle(Ledger((scatter,)), Ledger((replace(scatter, kind=Kind.ALL_REDUCE),)), explicit(TPU)).terms
     assert [t.executions for t in term.measured] == [4] and term.explanation.startswith("T1:")

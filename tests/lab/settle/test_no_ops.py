@@ -7,17 +7,17 @@ from functools import partial
 import jax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from lab.experiments.ch20_zero1 import EXPERIMENT
-from lab.meshes import plugins
-from lab.meshes.backends import make_mesh
-from lab.meshes.layouts import Layout
-from lab.meshes.targets import parse_target
 
 from lab.core.ledger import Kind, Ledger, Transfer
+from lab.experiments.ch20_zero1 import EXPERIMENT
 from lab.harness.experiment import Experiment
 from lab.harness.registry import load
 from lab.harness.result import Result
 from lab.harness.run import no_op, run
+from lab.meshes import plugins
+from lab.meshes.backends import make_mesh
+from lab.meshes.layouts import Layout
+from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
@@ -35,7 +35,9 @@ IGNORED = replace(ZERO1, state=Layout())
 
 
 def _run(experiment: Experiment, target: str = "cpu:8") -> Result:
-    return run(replace(experiment, numeric_parameters=SMALL), target=parse_target(target), style="declared", parameters=SMALL)
+    return run(
+        replace(experiment, numeric_parameters=SMALL), target=parse_target(target), style="declared", parameters=SMALL
+    )
 
 
 def _told(experiment: Experiment, build: Callable[..., program.Program]) -> str | None:
@@ -60,7 +62,10 @@ def _given_back_whole(style: str, shape: DecoderShape, mesh: jax.sharding.Mesh) 
 
 def test_a_zero1_flag_that_does_nothing_fails_with_that_sentence_although_its_numbers_are_right():
     result = _run(replace(EXPERIMENT, build=_with_ignored_flag, build_numeric=partial(program.gradients, ZERO1)))
-    sentence = "master/embedding [96, 48], taken by a step, is declared split over data, but each device holds all of it; so it is with 53 more"
+    sentence = (
+        "master/embedding [96, 48], taken by a step, is declared split over data, but each device holds all of it; "
+        "so it is with 53 more"
+    )
     assert (result.verdict, result.failure) == (Verdict.FAILED, sentence)
     assert result.numerics is not None
     assert result.to_json()["failure"] == sentence
@@ -79,19 +84,38 @@ NO_FSDP = TENSOR_PARALLEL.weights
         ("ch20_zero3", replace(ZERO3, weights=Layout()), "embedding [96, 48]", "fsdp", "all of it", 53),
         ("ch24_hybrid", replace(HYBRID, weights=Layout()), "embedding [96, 48]", "fsdp", "all of it", 53),
         ("ch15_tensor_parallel", replace(TENSOR, weights=Layout()), "embedding [96, 48]", "tensor", "all of it", 53),
-        ("ch15_tensor_parallel", replace(TENSOR, weights=NO_HEADS), "layers/key [2, 48, 8, 4]", "tensor", "all of it", 23),
-        ("ch24_fsdp_tensor_parallel", replace(FSDP_TENSOR, weights=NO_FSDP), "embedding [96, 48]", "tensor and fsdp", "1,152 of its 4,608 entries, not 576", 53),
+        (
+            "ch15_tensor_parallel",
+            replace(TENSOR, weights=NO_HEADS),
+            "layers/key [2, 48, 8, 4]",
+            "tensor",
+            "all of it",
+            23,
+        ),
+        (
+            "ch24_fsdp_tensor_parallel",
+            replace(FSDP_TENSOR, weights=NO_FSDP),
+            "embedding [96, 48]",
+            "tensor and fsdp",
+            "1,152 of its 4,608 entries, not 576",
+            53,
+        ),
     ],
     ids=["zero2", "zero3", "hybrid", "tensor", "heads", "fsdp x tensor"],
 )
 def test_state_of_which_a_step_splits_less_than_was_declared_is_found(name, ignored, array, axes, held, others):
-    sentence = f"master/{array}, taken by a step, is declared split over {axes}, but each device holds {held}; so it is with {others} more"
+    sentence = (
+        f"master/{array}, taken by a step, is declared split over {axes}, but each device holds {held}; so it is "
+        f"with {others} more"
+    )
     assert _told(load(name), partial(program.step, ignored)) == sentence
 
 
 def test_state_that_a_step_takes_split_and_gives_back_whole_is_found():
     sentence = _told(EXPERIMENT, _given_back_whole)
-    assert sentence.startswith("master/embedding [96, 48], given back by a step, is declared split over data, but each device holds all of it")
+    assert sentence.startswith(
+        "master/embedding [96, 48], given back by a step, is declared split over data, but each device holds all of it"
+    )
 
 
 def _scatter_and(*measured: Transfer, platform: str = "gpu") -> str | None:
@@ -104,10 +128,16 @@ SUM = replace(SCATTER, kind=Kind.ALL_REDUCE)
 
 @pytest.mark.parametrize("measured", [SUM, replace(SUM, payload_bytes=2000, executions=1, scope="")])
 def test_gradients_summed_in_full_where_a_scatter_was_declared_are_found_by_layers_or_stacked(measured):
-    assert _scatter_and(measured) == "the gradient of layers/mlp/down is declared scattered over data, but each device sums all of it"
+    assert (
+        _scatter_and(measured)
+        == "the gradient of layers/mlp/down is declared scattered over data, but each device sums all of it"
+    )
 
 
-@pytest.mark.parametrize("measured", [SCATTER, replace(SCATTER, executions=1), replace(SUM, payload_bytes=500), replace(SUM, axes=("tensor",))])
+@pytest.mark.parametrize(
+    "measured",
+    [SCATTER, replace(SCATTER, executions=1), replace(SUM, payload_bytes=500), replace(SUM, axes=("tensor",))],
+)
 def test_other_differences_are_no_no_ops(measured):
     assert _scatter_and(measured) is None
 
@@ -120,7 +150,10 @@ def test_on_cpus_that_never_scatter_and_on_tpus_that_sometimes_do_not_nothing_is
 @pytest.mark.parametrize(("held", "words"), [(32, "all of it"), (16, "16 of its 32 entries, not 4")])
 def test_what_a_device_holds_beyond_its_part_is_told(held, words):
     array = Held("master/up", "taken", (4, 8), ("fsdp", "tensor"), 4, held)
-    assert not_split([array]) == f"master/up [4, 8], taken by a step, is declared split over fsdp and tensor, but each device holds {words}"
+    assert (
+        not_split([array])
+        == f"master/up [4, 8], taken by a step, is declared split over fsdp and tensor, but each device holds {words}"
+    )
     assert not_split([replace(array, held=4)]) is None
 
 

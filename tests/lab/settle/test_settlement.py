@@ -26,7 +26,10 @@ def test_equal_ledgers_are_exact():
 
 
 def test_a_peeled_loop_adds_up():
-    assert statuses([GATHER], [replace(GATHER, executions=3), replace(GATHER, executions=1, instruction="peeled")])[0] is Verdict.EXACT
+    assert (
+        statuses([GATHER], [replace(GATHER, executions=3), replace(GATHER, executions=1, instruction="peeled")])[0]
+        is Verdict.EXACT
+    )
 
 
 def test_a_combined_operation_is_its_operands():
@@ -105,7 +108,9 @@ def test_a_halo_without_a_name_beside_that_of_another_term_is_taken_by_its_size(
     other = replace(GATHER, scope="layers/mlp/gate")
     named = [replace(halo, scope=other.scope, op_name="jit(step)/mlp/gate/mul") for halo in HALO]
     assert statuses([SCATTER, other], [PADDED, *named, other], TPU)[0] is Verdict.REFUTED
-    settlement = settle(Ledger((SCATTER, other)), Ledger((PADDED, *(replace(halo, op_name=None) for halo in named), other)), TPU)
+    settlement = settle(
+        Ledger((SCATTER, other)), Ledger((PADDED, *(replace(halo, op_name=None) for halo in named), other)), TPU
+    )
     assert (settlement.verdict, len(settlement.taken_by_size)) == (Verdict.ATTRIBUTED, 2)
 
 
@@ -113,7 +118,9 @@ def test_of_two_scatters_in_one_each_is_known_to_be_padded():
     parts = (Part("bf16", 1120, padded_from_bytes=1024), Part("bf16", 2240, padded_from_bytes=2048))
     both = replace(PADDED, payload_bytes=3360, padded_from_bytes=None, parts=parts, scope="layers/mlp/down")
     halos = HALO + [replace(halo, payload_bytes=2 * halo.payload_bytes) for halo in HALO]
-    verdict, found, _ = statuses([SCATTER, replace(SCATTER, payload_bytes=2048, scope="layers/mlp/down")], [both, *halos], TPU)
+    verdict, found, _ = statuses(
+        [SCATTER, replace(SCATTER, payload_bytes=2048, scope="layers/mlp/down")], [both, *halos], TPU
+    )
     assert (verdict, found) == (Verdict.ATTRIBUTED, [Status.ATTRIBUTED] * 2)
 
 
@@ -168,13 +175,17 @@ def test_a_transfer_without_a_name_settles_nothing_where_but_one_thing_differs(w
     predicted, found = [BACKWARD, other, replace(other, kind=Kind.REDUCE_SCATTER)], replace(NAMELESS, **wrong)
     named = replace(found, op_name="jit(step)/add")
     assert BACKWARD in [term.predicted for term in settle(Ledger(tuple(predicted)), Ledger((named,)), TPU).missing]
-    is_refused = BACKWARD in [term.predicted for term in settle(Ledger(tuple(predicted)), Ledger((found,)), TPU).missing]
+    is_refused = BACKWARD in [
+        term.predicted for term in settle(Ledger(tuple(predicted)), Ledger((found,)), TPU).missing
+    ]
     assert is_refused or "scope" in wrong  # Its scope is that of what it was made from.
 
 
 def test_what_was_taken_by_its_size_is_counted_and_what_its_scope_tells_is_not():
     named, told = replace(NAMELESS, op_name="jit(step)/add"), replace(NAMELESS, scope=BACKWARD.scope)
-    assert [len(settle(Ledger((BACKWARD,)), Ledger((found,)), TPU).taken_by_size) for found in (NAMELESS, named, told)] == [1, 0, 0]
+    assert [
+        len(settle(Ledger((BACKWARD,)), Ledger((found,)), TPU).taken_by_size) for found in (NAMELESS, named, told)
+    ] == [1, 0, 0]
 
 
 def test_a_sum_that_gathers_is_no_sum():
@@ -186,7 +197,10 @@ def test_a_sum_that_gathers_is_no_sum():
 
 def test_a_term_takes_what_has_its_name_in_another_phase_before_what_has_none():
     """A branch of a pipeline that lies in no pass, beside two sums in one without a name."""
-    largest, other = replace(LOSS, phase="forward", scope="loss/largest"), replace(LOSS, phase="forward", scope="loss/target")
+    largest, other = (
+        replace(LOSS, phase="forward", scope="loss/largest"),
+        replace(LOSS, phase="forward", scope="loss/target"),
+    )
     measured = [replace(LOSS, scope="", phase=None), replace(largest, phase="update")]
     terms = settle(Ledger((largest, other)), Ledger(tuple(measured)), GPU).terms
     assert [[t.scope for t in term.measured] for term in terms] == [["loss/largest"], [""]]
@@ -194,19 +208,34 @@ def test_a_term_takes_what_has_its_name_in_another_phase_before_what_has_none():
 
 def test_a_sum_that_gathers_under_a_name_is_for_the_gather_of_that_name():
     other = replace(GATHER, scope="head", payload_bytes=8)
-    named = replace(GATHER, kind=Kind.ALL_REDUCE, is_masked_gather=True, scope="head", op_name="jit(step)/head/all_gather")
+    named = replace(
+        GATHER, kind=Kind.ALL_REDUCE, is_masked_gather=True, scope="head", op_name="jit(step)/head/all_gather"
+    )
     settlement = settle(Ledger((GATHER, other)), Ledger((named, other)), TPU)
     assert [term.status for term in settlement.terms] == [Status.MISSING, Status.EXACT]
 
 
 def test_the_phase_of_sums_in_one_is_that_of_one_of_them():
     both = replace(NAMELESS, phase="forward", payload_bytes=1028, parts=(Part("bf16", 1024), Part("bf16", 4)))
-    assert statuses([BACKWARD, replace(LOSS, dtype="bf16", executions=4)], [both], TPU)[1] == [Status.ATTRIBUTED, Status.EXACT]
+    assert statuses([BACKWARD, replace(LOSS, dtype="bf16", executions=4)], [both], TPU)[1] == [
+        Status.ATTRIBUTED,
+        Status.EXACT,
+    ]
 
 
 def test_a_term_whose_own_scope_stands_leaves_what_has_none_to_another():
     """XLA moved the second sum out of its loop, and left the first where it was."""
-    norm = Transfer(Kind.ALL_REDUCE, ("fsdp",), 16, 3, "bf16", 64, phase="backward", scope="layers/attention/norm", making=Making(iterations=3))
+    norm = Transfer(
+        Kind.ALL_REDUCE,
+        ("fsdp",),
+        16,
+        3,
+        "bf16",
+        64,
+        phase="backward",
+        scope="layers/attention/norm",
+        making=Making(iterations=3),
+    )
     other = replace(norm, scope="layers/mlp/norm")
     stack = replace(norm, executions=1, payload_bytes=192, scope="", making=Making())
     assert statuses([norm, other], [replace(norm, making=Making()), stack], TPU)[1] == [Status.EXACT, Status.EXPLAINED]
@@ -220,7 +249,10 @@ def test_what_could_not_be_read_refutes():
 def test_axes_of_one_device_and_loops_that_do_not_run_need_no_prediction():
     mesh = {"fsdp": 16, "tensor": 1}
     wide = replace(GATHER, axes=("fsdp", "tensor"))
-    assert settle(Ledger((wide,), mesh=mesh), Ledger((GATHER, replace(LOSS, executions=0)), mesh=mesh), GPU).verdict is Verdict.EXACT
+    assert (
+        settle(Ledger((wide,), mesh=mesh), Ledger((GATHER, replace(LOSS, executions=0)), mesh=mesh), GPU).verdict
+        is Verdict.EXACT
+    )
 
 
 def test_a_predictable_behaviour_that_did_not_happen_is_told():

@@ -1,9 +1,9 @@
 """Clusters take their chips' figures from meshes/hardware.toml."""
 
 import pytest
+
 from lab.meshes.errors import Unusable
 from lab.meshes.hardware import chip
-
 from lab.zoo import cluster, cluster_names
 
 

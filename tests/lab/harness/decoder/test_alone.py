@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import jax
 import numpy as np
 import pytest
-from lab.experiments.ch18_training import EXPERIMENT
 
+from lab.experiments.ch18_training import EXPERIMENT
 from lab.harness.decoder import alone as module
 from lab.harness.decoder.alone import (
     EPS,
@@ -26,7 +26,9 @@ from lab.harness.decoder.step import random_tokens
 from lab.programs.models import decoder
 from lab.programs.strategies.program import TrainState
 
-SHAPE = replace(EXPERIMENT.parameters, batch=4, length=16, embed=16, kv_heads=2, head_dim=4, mlp=16, capacity_factor=0.5, steps=12)
+SHAPE = replace(
+    EXPERIMENT.parameters, batch=4, length=16, embed=16, kv_heads=2, head_dim=4, mlp=16, capacity_factor=0.5, steps=12
+)
 BATCHES = [random_tokens(SHAPE, seed) for seed in range(SHAPE.steps)]
 
 
@@ -38,7 +40,8 @@ def highest():
 
 @dataclass(frozen=True)
 class Halves:
-    """Two trainings from weights that float32 hardly tells apart, between which one choice of experts lies; the first is one device's."""
+    """Two trainings from weights that float32 hardly tells apart, between which one choice of experts lies; the first
+    is one device's."""
 
     alone: Alone
     other: np.ndarray
@@ -55,7 +58,8 @@ def run(size: np.float32, steps: int = SHAPE.steps, nudge: Nudge = STILL, at: in
 
 
 def halves(low: float, high: float, monkeypatch, apart: float = 0.0) -> Halves:
-    """Bisects these changes of the routers' weights for a leap of the loss at step 5; one device's are that far from it."""
+    """Bisects these changes of the routers' weights for a leap of the loss at step 5; one device's are that far from
+    it."""
     low, high = np.float32(low), np.float32(high)
     last = {size: run(size, 6)[-1] for size in (low, high)}
     while (middle := np.float32((low + high) / 2)) not in (low, high):
@@ -80,7 +84,8 @@ def test_a_choice_that_rounding_tips_at_step_2_explains_the_whole_curve(monkeypa
 
 @pytest.mark.parametrize(("apart", "is_tie"), [(4e-6, True), (2e-5, False)])
 def test_a_choice_4e_6_away_is_a_tie_and_one_2e_5_away_has_left(apart, is_tie, monkeypatch):
-    """The rounding of an early step can move logits by the first, where Adam divides a gradient of next to nothing by itself."""
+    """The rounding of an early step can move logits by the first, where Adam divides a gradient of next to nothing by
+    itself."""
     two = halves(1e-3, 2e-3, monkeypatch, apart)
     own, ties = followed(two.other, two.alone, SHAPE, BATCHES)
     assert [tie.step for tie in ties] == [2] * is_tie and all(apart < tie.size < 2 * apart for tie in ties)
@@ -115,33 +120,48 @@ def test_a_curve_that_is_all_the_same_after_a_tie_and_then_is_not_has_left_there
     wrong = np.where(np.arange(SHAPE.steps) < 4, two.other, two.other * (1 + 1e-4))
     own, ties = followed(wrong, two.alone, SHAPE, BATCHES)
     assert [tie.step for tie in ties] == [2]
-    assert left(wrong, own) == f"leaves the curve of one device at step 4: loss {wrong[4]:.7g}, expected {two.other[4]:.7g} to 1.2e-06"
+    assert (
+        left(wrong, own)
+        == f"leaves the curve of one device at step 4: loss {wrong[4]:.7g}, expected {two.other[4]:.7g} to 1.2e-06"
+    )
 
 
 @pytest.mark.parametrize(("off", "is_tie"), [(2, True), (9, False)])
 def test_of_13_roundings_too_far_a_leap_to_2_is_a_tie_and_a_step_to_9_below_the_tolerance_of_10_is_none(off, is_tie):
     way = module._Way(0, STILL, 1, [1.0, 1 + 13 * EPS], {1: None})
-    tipped = module._tipped(lambda since, nudge, state, last: module._Way(since, nudge, last, [1 + off * EPS, 1.0], {}), way, np.ones(3))
+    tipped = module._tipped(
+        lambda since, nudge, state, last: module._Way(since, nudge, last, [1 + off * EPS, 1.0], {}), way, np.ones(3)
+    )
     assert (tipped is not None) == is_tie
 
 
 def test_of_two_choices_that_lead_back_to_the_curve_the_one_that_leads_farther_is_taken():
     ends = {NUDGES[3]: 3, NUDGES[7]: 9, NUDGES[9]: 8}
     way = module._Way(0, STILL, 2, [1.0, 1.0, 2.0], {1: None, 2: None})
-    found = module._tipped(lambda since, nudge, state, last: module._Way(since, nudge, ends.get(nudge, 2), [1.0] * 10, {}), way, np.ones(40))
+    found = module._tipped(
+        lambda since, nudge, state, last: module._Way(since, nudge, ends.get(nudge, 2), [1.0] * 10, {}),
+        way,
+        np.ones(40),
+    )
     assert (found.since, found.nudge) == (2, NUDGES[7])
 
 
 def test_a_choice_two_steps_before_it_shows_is_found():
     way = module._Way(0, STILL, 2, [1.0, 1.0, 2.0], {0: None, 1: None, 2: None})
-    found = module._tipped(lambda since, nudge, state, last: module._Way(since, nudge, last if since == 0 else 2, [1.0] * 10, {}), way, np.ones(40))
+    found = module._tipped(
+        lambda since, nudge, state, last: module._Way(since, nudge, last if since == 0 else 2, [1.0] * 10, {}),
+        way,
+        np.ones(40),
+    )
     assert (found.since, found.nudge) == (0, NUDGES[0])
 
 
 @pytest.mark.parametrize(("nudge", "states"), [(STILL, range(5, 13)), (NUDGES[-1], range(10, 13))])
 def test_the_last_eight_states_are_kept_but_none_before_a_nudge(nudge, states):
     since = 0 if nudge is STILL else 9
-    way = module._walk(SHAPE, BATCHES, np.full(SHAPE.steps, 6.0), np.ones(SHAPE.steps), since, nudge, start(np.float32(0)), SHAPE.steps)
+    way = module._walk(
+        SHAPE, BATCHES, np.full(SHAPE.steps, 6.0), np.ones(SHAPE.steps), since, nudge, start(np.float32(0)), SHAPE.steps
+    )
     assert (way.end, len(way.losses), sorted(way.states)) == (12, 12 - since, list(states))
 
 
@@ -166,7 +186,13 @@ def test_a_nudge_of_nothing_changes_no_bit_and_one_of_1e_6_the_routers_alone():
     assert all(map(np.array_equal, jax.tree.leaves(still), jax.tree.leaves(weights)))
     router, expected = moved["layers"]["router"].get_value(), weights["layers"]["router"].get_value()
     assert 0.5e-6 < float(np.std(router / expected - 1)) < 1.5e-6
-    assert sum(not np.array_equal(one, other) for one, other in zip(jax.tree.leaves(moved), jax.tree.leaves(weights), strict=True)) == 1
+    assert (
+        sum(
+            not np.array_equal(one, other)
+            for one, other in zip(jax.tree.leaves(moved), jax.tree.leaves(weights), strict=True)
+        )
+        == 1
+    )
 
 
 def test_a_tie_is_told_with_its_step_and_size():
@@ -176,7 +202,9 @@ def test_a_tie_is_told_with_its_step_and_size():
 QUIET = [1e-7] * 8
 
 
-@pytest.mark.parametrize("rest", [[1e-7, 1e-4, 2e-7], [3e-7, 1.1e-6, 5e-6, 2e-5, 1e-4]], ids=["at once", "little by little"])
+@pytest.mark.parametrize(
+    "rest", [[1e-7, 1e-4, 2e-7], [3e-7, 1.1e-6, 5e-6, 2e-5, 1e-4]], ids=["at once", "little by little"]
+)
 @pytest.mark.parametrize("experts", [8, 0])
 def test_what_another_order_moved_counts_until_it_chose_other_experts(experts, rest, monkeypatch):
     errors = np.array(QUIET + rest)
@@ -189,9 +217,12 @@ def test_what_another_order_moved_counts_until_it_chose_other_experts(experts, r
 
 
 @pytest.mark.parametrize(
-    ("moved", "tolerances"), [([0.0, 0.0], [10 * 2**-23] * 2), ([0.0, 3e-6, 1e-7], [10 * 2**-23, 3e-5, 3e-5]), ([1e-6, 1.0], [1e-5, 1e-2])]
+    ("moved", "tolerances"),
+    [([0.0, 0.0], [10 * 2**-23] * 2), ([0.0, 3e-6, 1e-7], [10 * 2**-23, 3e-5, 3e-5]), ([1e-6, 1.0], [1e-5, 1e-2])],
 )
-def test_ten_times_what_another_order_moved_so_far_is_allowed_between_the_rounding_of_a_loss_and_a_percent(moved, tolerances):
+def test_ten_times_what_another_order_moved_so_far_is_allowed_between_the_rounding_of_a_loss_and_a_percent(
+    moved, tolerances
+):
     alone = Alone(np.ones(len(moved)), np.array(moved))
     assert list(alone.tolerances) == pytest.approx(tolerances) and alone.tolerance == pytest.approx(tolerances[-1])
 
@@ -199,10 +230,16 @@ def test_ten_times_what_another_order_moved_so_far_is_allowed_between_the_roundi
 def test_a_curve_that_parts_a_step_before_other_orders_do_has_left():
     alone = Alone(np.full(3, 2.0), np.array([1e-7, 1e-7, 1e-3]))
     assert left(np.array([2.0, 2.0, 2.004]), alone) is None
-    assert left(np.array([2.0, 2.004, 2.004]), alone).startswith("leaves the curve of one device at step 1: loss 2.004, expected 2 to 1.2e-06")
+    assert left(np.array([2.0, 2.004, 2.004]), alone).startswith(
+        "leaves the curve of one device at step 1: loss 2.004, expected 2 to 1.2e-06"
+    )
 
 
 @pytest.mark.parametrize(("third", "step"), [(2.0, None), (2.00001, None), (2.001, 2), (np.nan, 2), (np.inf, 2)])
 def test_a_curve_has_left_where_it_is_farther_than_the_tolerance_or_no_number(third, step):
     said = left(np.array([4.0, 3.0, third, 1.0]), Alone(np.array([4.0, 3.0, 2.0, 1.0]), np.full(4, 1e-5)))
-    assert (said is None) if step is None else said.startswith(f"leaves the curve of one device at step {step}: loss {third:.7g}, expected 2 ")
+    assert (
+        (said is None)
+        if step is None
+        else said.startswith(f"leaves the curve of one device at step {step}: loss {third:.7g}, expected 2 ")
+    )

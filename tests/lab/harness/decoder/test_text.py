@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from lab.meshes.errors import Unusable
 
 from lab.harness.decoder import text
+from lab.meshes.errors import Unusable
 
 
 def test_the_standard_library_has_modules_in_the_order_of_their_names_and_over_a_million_bytes():

@@ -6,17 +6,17 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from lab.experiments.ch14_training import EXPERIMENT
-from lab.meshes.axes import DATA
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import parse_target
 
 from lab.cli import main as cli
+from lab.experiments.ch14_training import EXPERIMENT
 from lab.harness import suite
 from lab.harness.decoder import text, training
 from lab.harness.decoder.alone import Alone, Tie, train_alone
 from lab.harness.decoder.training import Curve, Trained, train
 from lab.harness.decoder.training_shape import TrainingShape
+from lab.meshes.axes import DATA
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 from lab.programs.models.seams import Seams
 from lab.programs.strategies import program
 from lab.programs.strategies.zero1 import ZERO1, renewed
@@ -76,7 +76,9 @@ def test_gradients_that_are_not_summed_leave_the_curve_at_the_second_step():
 
 
 def test_a_curve_that_one_device_has_which_chose_as_it_did_has_not_left(monkeypatch):
-    monkeypatch.setattr(training, "followed", lambda curve, alone, *_: (replace(alone, losses=curve), (Tie(1, 2**-25),)))
+    monkeypatch.setattr(
+        training, "followed", lambda curve, alone, *_: (replace(alone, losses=curve), (Tie(1, 2**-25),))
+    )
     (curve,) = trained(replace(LAYOUTS["ZeRO-1"], build=unsummed)).curves
     assert (curve.failure, curve.worst_relative_error, curve.ties) == (None, 0, (Tie(1, 2**-25),))
     assert curve.expected.losses is curve.losses
@@ -107,32 +109,57 @@ def test_in_200_steps_a_loss_falls_below_what_guessing_by_frequency_costs():
     found = Trained(EXPERIMENT, "cpu:8", shape, alone, (), text.guessing(source), 0.0)
     assert shape.steps == 200
     assert found.end < found.guessing - 0.3 < found.start - 2
-    # In float32 other orders of the sums change the last bits of a loss, and what they change does not grow. Here, where machine code is not
-    # vectorised and adds one number after the other, it comes to 2.0e-6; vectorised to 0.3e-6.
+    # In float32 other orders of the sums change the last bits of a loss, and what they change does not grow. Here,
+    # where machine code is not vectorised and adds one number after the other, it comes to 2.0e-6; vectorised to
+    # 0.3e-6.
     assert 0 < alone.moved.max() < 32 * np.finfo(np.float32).eps
 
 
 @pytest.mark.parametrize(("devices", "verdicts"), [(1, []), (8, ["confirmed"])])
 def test_one_device_decides_no_claim(devices, verdicts):
     alone = Alone(np.array([6.0, 5.0]), np.zeros(2))
-    curve = Curve("data parallel", "explicit", {"data": devices}, alone.losses, worst_relative_error=0.0, settlement=Settlement((), ()))
+    curve = Curve(
+        "data parallel",
+        "explicit",
+        {"data": devices},
+        alone.losses,
+        worst_relative_error=0.0,
+        settlement=Settlement((), ()),
+    )
     found = Trained(EXPERIMENT, f"cpu:{devices}", replace(SMALL, steps=2), alone, (curve,), 3.1, 1.0)
     assert [claim.verdict for claim in found.claims] == verdicts
 
 
 def test_a_curve_that_ties_explain_is_told_with_its_ties_and_one_that_leaves_after_them_is_off():
     alone, chosen = Alone(np.array([6.0, 5.0, 4.0]), np.zeros(3)), Alone(np.array([6.0, 5.1, 4.0]), np.zeros(3))
-    layout = Curve("experts", "explicit", {"expert": 8}, chosen.losses, chosen, (Tie(1, 2**-25),), 0.0, settlement=Settlement((), ()))
-    on, off = (Trained(EXPERIMENT, "cpu:8", replace(SMALL, steps=3), alone, (curve,), 3.1, 1.0) for curve in (layout, replace(layout, losses=alone.losses)))
+    layout = Curve(
+        "experts",
+        "explicit",
+        {"expert": 8},
+        chosen.losses,
+        chosen,
+        (Tie(1, 2**-25),),
+        0.0,
+        settlement=Settlement((), ()),
+    )
+    on, off = (
+        Trained(EXPERIMENT, "cpu:8", replace(SMALL, steps=3), alone, (curve,), 3.1, 1.0)
+        for curve in (layout, replace(layout, losses=alone.losses))
+    )
     assert (on.is_one_curve, off.is_one_curve) == (True, False)
     assert "; for 1 of them one device had to choose experts at ties as they did" in on.claims[0].evidence
-    assert "\nexperts explicit: at step 1 the choice of experts hangs on 3e-08 of the router's weights; held against one device that" in training_text(on)
+    assert (
+        "\nexperts explicit: at step 1 the choice of experts hangs on 3e-08 of the router's weights; held against one "
+        "device that"
+    ) in training_text(on)
     assert on.to_json()["curves"][0]["ties"] == [{"step": 1, "size": 2**-25}]
 
 
 def test_a_loss_that_does_not_fall_fails():
     level = Alone(np.array([5.0, 6.0]), np.zeros(2))
-    curve = Curve("data parallel", "explicit", {"data": 8}, level.losses, worst_relative_error=0.0, settlement=Settlement((), ()))
+    curve = Curve(
+        "data parallel", "explicit", {"data": 8}, level.losses, worst_relative_error=0.0, settlement=Settlement((), ())
+    )
     found = Trained(EXPERIMENT, "cpu:8", replace(SMALL, steps=2), level, (curve,), 3.1, 1.0)
     assert found.failures == ("the loss does not fall: 5.000 at first, 6.000 over the last tenth of the steps",)
     assert found.verdict is Verdict.FAILED
@@ -147,13 +174,18 @@ def test_sizes_that_train_nothing_are_refused(change):
 
 @pytest.mark.parametrize("dispatch", ["slots", "padded"])
 def test_experts_that_choose_tokens_train_on_no_curve_and_are_refused_before_a_step(dispatch):
-    with pytest.raises(Unusable, match="router=expert_choice in a training: .* several slots tie at once .*; take softmax or sigmoid_bias"):
+    with pytest.raises(
+        Unusable,
+        match="router=expert_choice in a training: .* several slots tie at once .*; take softmax or sigmoid_bias",
+    ):
         replace(SMALL, experts=8, router="expert_choice", dispatch=dispatch)
     assert replace(SMALL, router="expert_choice").experts == 0
 
 
 def test_a_target_that_only_compiles_is_refused():
-    with pytest.raises(Unusable, match="ch14_training runs its programs, and gpu:h100:2x8 only compiles; take cpu:8 or attached"):
+    with pytest.raises(
+        Unusable, match="ch14_training runs its programs, and gpu:h100:2x8 only compiles; take cpu:8 or attached"
+    ):
         trained(LAYOUTS["ZeRO-1"], target="gpu:h100:2x8")
 
 
@@ -164,7 +196,12 @@ def test_a_mesh_for_all_layouts_is_refused_and_one_style_is_one_line_a_layout(la
     monkeypatch.setattr(suite, "trained", lambda *given: asked.append(given) or [])
     lab("run", "ch14_training", "--target", "cpu:8", "--style", "explicit", "--set", "steps=3")
     ((trainings, targets, styles, settings, _),) = asked
-    assert ([t.name for t in trainings], targets, styles, settings) == (["ch14_training"], (CPUS,), ("explicit",), {"steps": "3"})
+    assert ([t.name for t in trainings], targets, styles, settings) == (
+        ["ch14_training"],
+        (CPUS,),
+        ("explicit",),
+        {"steps": "3"},
+    )
 
 
 def test_for_attached_devices_nothing_else_is_prepared(lab, monkeypatch):

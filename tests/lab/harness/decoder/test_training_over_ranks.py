@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 import jax
+
 from lab.experiments.ch16_training import EXPERIMENT as PIPELINES
 from lab.experiments.ch17_training import EXPERIMENT as SEQUENCES
 from lab.experiments.ch18_dropless_training import EXPERIMENT as DROPLESS
 from lab.experiments.ch18_training import EXPERIMENT as EXPERTS
 from lab.experiments.ch35_training import EXPERIMENT as FEW_NODES
-from lab.meshes.targets import parse_target
-
 from lab.harness import suite
 from lab.harness.decoder.training import Trained, Trainee, Training, as_they_come, train
+from lab.meshes.targets import parse_target
 from lab.programs.strategies.update import is_weight
 from lab.settle import Verdict
 
@@ -24,7 +24,8 @@ def named(of: Training, *names: str) -> list[Trainee]:
 
 
 def trained(of: Training, target: str, right: list[Trainee], *wrong: Trainee) -> Trained:
-    """All in the explicit style; right ones have no failure and the ledger of theory, wrong ones leave the curve at the first step."""
+    """All in the explicit style; right ones have no failure and the ledger of theory, wrong ones leave the curve at the
+    first step."""
     where = parse_target(target)
     found = train(of, where, suite.runs([*right, *wrong], [where], ["explicit"]), replace(of.parameters, **TINY))
     failures = [curve.failure and curve.failure.partition(":")[0] for curve in found.curves]
@@ -39,7 +40,11 @@ def swapped(layout: Trainee):
 
     def start(shape, axes):
         state = layout.start(shape, axes)
-        return jax.tree.map(lambda w: w.replace(w.get_value().swapaxes(0, 1)) if is_weight(w) and "stage" in w.dims else w, state, is_leaf=is_weight)
+        return jax.tree.map(
+            lambda w: w.replace(w.get_value().swapaxes(0, 1)) if is_weight(w) and "stage" in w.dims else w,
+            state,
+            is_leaf=is_weight,
+        )
 
     return replace(layout, start=start)
 
@@ -56,7 +61,12 @@ def test_two_stages_train_as_one_device_does_and_chunks_on_the_wrong_stages_do_n
 
 def test_sequences_on_two_ranks_train_as_on_one_and_tokens_that_do_not_come_in_zigzag_order_do_not():
     (zigzag,) = named(SEQUENCES, "ring in zigzag order")
-    found = trained(SEQUENCES, "cpu:2", named(SEQUENCES, "ring", "ring in zigzag order", "gathered keys", "Ulysses"), replace(zigzag, order=as_they_come))
+    found = trained(
+        SEQUENCES,
+        "cpu:2",
+        named(SEQUENCES, "ring", "ring in zigzag order", "gathered keys", "Ulysses"),
+        replace(zigzag, order=as_they_come),
+    )
     assert {tuple(curve.mesh.items()) for curve in found.curves} == {(("data", 1), ("context", 2))}
 
 

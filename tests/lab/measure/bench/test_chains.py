@@ -9,11 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
-from lab.meshes import plugins
-from lab.meshes.axes import Axes
-from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import parse_target
 
 from lab.collectives import ALGORITHMS
 from lab.core.ledger import Kind, wire_bytes
@@ -21,6 +16,11 @@ from lab.measure.bench import programs, timing
 from lab.measure.bench.chains import chains, chosen
 from lab.measure.bench.programs import LeftOut, Measurement, difference
 from lab.measure.bench.timing import launch_seconds, measured
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 
 ONE_AXIS, TWO_AXES = Axes.parse("data=4"), Axes.parse("data=2,tensor=2")
 LAX = {chain.primitive: chain for chain in chains(ONE_AXIS) if chain.algorithm == "lax"}
@@ -31,7 +31,12 @@ def mesh(axes):
 
 
 def test_every_algorithm_is_in_a_chain_on_some_mesh():
-    found = {step for axes in (ONE_AXIS, TWO_AXES) for chain in chains(axes) for step in zip(chain.primitives, chain.algorithms)}
+    found = {
+        step
+        for axes in (ONE_AXIS, TWO_AXES)
+        for chain in chains(axes)
+        for step in zip(chain.primitives, chain.algorithms)
+    }
     assert found == {(primitive, name) for primitive, table in ALGORITHMS.items() for name in table}
 
 

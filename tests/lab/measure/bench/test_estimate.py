@@ -1,20 +1,21 @@
-"""Estimates: by hand where they are sums of a line, bounded where the compiler puts kernels beside messages; groups and levels of 8 GPUs."""
+"""Estimates: by hand where they are sums of a line, bounded where the compiler puts kernels beside messages; groups and
+levels of 8 GPUs."""
 
 import json
 
 import pytest
-from lab.meshes import plugins
-from lab.meshes.axes import Axes
-from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
-from lab.meshes.hardware import measured_points
-from lab.meshes.targets import parse_target
 
 from lab.core.ledger import Kind
 from lab.measure.bench import run as benches
 from lab.measure.bench.chains import chains, chosen
 from lab.measure.bench.estimate import KERNEL_S, MESSAGE_S, REACHED, estimated, rates
 from lab.measure.bench.programs import Measurement, program
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.errors import Unusable
+from lab.meshes.hardware import measured_points
+from lab.meshes.targets import parse_target
 from tests.paths import ROOT
 
 gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
@@ -62,18 +63,26 @@ def test_messages_hide_no_kernel_that_they_wait_for(primitive, algorithm, ranks,
 
 
 @gpu
-@pytest.mark.parametrize(("algorithm", "kernels", "passes", "alone"), [("lax", 0, 0, 1), ("doubling", 1, 3, 1), ("split_ring", 8, 4.5, 0)])
+@pytest.mark.parametrize(
+    ("algorithm", "kernels", "passes", "alone"), [("lax", 0, 0, 1), ("doubling", 1, 3, 1), ("split_ring", 8, 4.5, 0)]
+)
 def test_the_text_tells_kernels_their_bytes_and_messages_alone(algorithm, kernels, passes, alone):
     """Of two lanes: 2 halves of a block are copied, 2 summed and 4 put in their places."""
     target, axes = parse_target("gpu:h200:1x2"), Axes.of({"data": 2})
     (chain,) = chosen(chains(axes), ["all_reduce"], [algorithm])
     work = program(chain, make_mesh(target, axes), axes, GIB // 4).work
-    assert (round(work.kernels), round(work.kernel_bytes / GIB, 3), round(work.messages_alone)) == (kernels, passes, alone)
+    assert (round(work.kernels), round(work.kernel_bytes / GIB, 3), round(work.messages_alone)) == (
+        kernels,
+        passes,
+        alone,
+    )
 
 
 @gpu
 def test_a_record_of_times_takes_the_place_of_the_data_sheet(tmp_path):
-    points = [{"primitive": "permute", "algorithm": "lax", "wire_bytes": size, "seconds": size / 1e9} for size in (1024, GIB)]
+    points = [
+        {"primitive": "permute", "algorithm": "lax", "wire_bytes": size, "seconds": size / 1e9} for size in (1024, GIB)
+    ]
     for name in ("all_reduce", "reduce_scatter+all_gather", "all_to_all"):
         points += [dict(point, primitive=name) for point in points[:2]]
     path = tmp_path / "bench.json"
@@ -91,21 +100,43 @@ def test_groups_of_8_gpus_work_side_by_side(mesh, over):
     spanned = Axes.of({name: axes[name] for name in over})
     (chain,) = chosen(chains(spanned), ["all_reduce"], ["ring"])
     (transfer, *_) = program(chain, make_mesh(EIGHT, axes), spanned, 1 << 20).ledger.transfers
-    assert (transfer.kind, transfer.axes, transfer.group_size, transfer.groups) == (Kind.COLLECTIVE_PERMUTE, over, spanned.size, 8 // spanned.size)
+    assert (transfer.kind, transfer.axes, transfer.group_size, transfer.groups) == (
+        Kind.COLLECTIVE_PERMUTE,
+        over,
+        spanned.size,
+        8 // spanned.size,
+    )
 
 
 @gpu
 @pytest.mark.parametrize(("ranks", "mesh"), [(4, "data=2,tensor=2"), (8, "data=2,tensor=4")])
 def test_levels_of_4_and_8_gpus_and_barriers_over_both_compile_to_what_is_stated(ranks, mesh):
-    target, primitives, names = parse_target(f"gpu:h200:1x{ranks}"), ("all_reduce", "barrier"), ("hierarchical", "halving_doubling", "lax")
+    target, primitives, names = (
+        parse_target(f"gpu:h200:1x{ranks}"),
+        ("all_reduce", "barrier"),
+        ("hierarchical", "halving_doubling", "lax"),
+    )
     found = benches.bench(target, Axes.parse(mesh), primitives, names, (16 << 20,), "lab bench")
-    assert [entry.chain.algorithm for entry in found.found if isinstance(entry, Measurement)] == ["lax", "halving_doubling", "hierarchical", "lax"]
+    assert [entry.chain.algorithm for entry in found.found if isinstance(entry, Measurement)] == [
+        "lax",
+        "halving_doubling",
+        "hierarchical",
+        "lax",
+    ]
     record = found.to_json()
     assert (record["estimated"], record["over"], record["launch_s"]) == (True, ["data", "tensor"], 0.0)
 
 
 def test_groups_of_two_of_8_fake_devices_are_timed():
-    found = benches.bench(parse_target("cpu:8"), Axes.parse("data=4,tensor=2"), ("all_reduce",), ("lax", "ring"), (1024,), "lab bench", over=("tensor",))
+    found = benches.bench(
+        parse_target("cpu:8"),
+        Axes.parse("data=4,tensor=2"),
+        ("all_reduce",),
+        ("lax", "ring"),
+        (1024,),
+        "lab bench",
+        over=("tensor",),
+    )
     assert [entry.point.wire_bytes for entry in found.found] == [1024, 1024]
     assert (found.to_json()["mesh"], found.to_json()["over"]) == ({"data": 4, "tensor": 2}, ["tensor"])
 
@@ -130,7 +161,14 @@ def timed(tmp_path):
 @gpu
 @pytest.mark.parametrize(
     ("primitive", "algorithm"),
-    [("all_reduce", "circulant"), ("all_reduce", "split_ring"), ("all_reduce", "sliced_ring"), ("all_reduce", "tree"), ("reduce", "chain"), ("broadcast", "tree")],
+    [
+        ("all_reduce", "circulant"),
+        ("all_reduce", "split_ring"),
+        ("all_reduce", "sliced_ring"),
+        ("all_reduce", "tree"),
+        ("reduce", "chain"),
+        ("broadcast", "tree"),
+    ],
 )
 def test_what_2_h200s_took_at_1_gib_is_estimated_to_a_sixth(timed, primitive, algorithm):
     """With the messages as timed and no constant from these algorithms, so that theory may fail."""
@@ -141,5 +179,9 @@ def test_what_2_h200s_took_at_1_gib_is_estimated_to_a_sixth(timed, primitive, al
 @gpu
 def test_the_recorded_estimate_for_2_h200s_is_what_is_estimated_now():
     record = json.loads((RESULTS / "estimate_2xh200_jax0.10.2.json").read_text())
-    found = {(point["algorithm"], point["payload_bytes"]): point["seconds"] for point in record["points"] if point["primitive"] == "all_reduce"}
+    found = {
+        (point["algorithm"], point["payload_bytes"]): point["seconds"]
+        for point in record["points"]
+        if point["primitive"] == "all_reduce"
+    }
     assert seconds("all_reduce", "split_ring", 2) == pytest.approx(found["split_ring", GIB], rel=1e-3)

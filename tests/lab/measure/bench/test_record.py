@@ -4,10 +4,6 @@ import json
 
 import jax
 import pytest
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
-from lab.meshes.hardware import measured_link, measured_points
-from lab.meshes.targets import parse_target
 
 from lab.measure.bench import run as benches
 from lab.measure.bench.chains import Chain, chains, chosen
@@ -16,6 +12,10 @@ from lab.measure.bench.programs import LeftOut, Measurement
 from lab.measure.bench.record import Bench
 from lab.measure.bench.sizes import parse_sizes, size_text
 from lab.measure.fit import Point
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
+from lab.meshes.hardware import measured_link, measured_points
+from lab.meshes.targets import parse_target
 from lab.report.bench import bench_text
 
 H100 = Machine("NVIDIA H100 80GB HBM3", "gpu", "h100", "580.1", "2.28.9", "cuda 13", "0.11.2")
@@ -29,7 +29,14 @@ def entries(chain, alpha_s, bytes_per_s, sizes=SIZES, messages=None):
     found = [Point(size, cost.steps, float(cost.bytes_sent), 0.0) for size, cost in zip(sizes, costs)]
     times = [point.steps * alpha_s + point.wire_bytes / bytes_per_s for point in found]
     return [
-        Measurement(chain, 8, messages or cost.messages, cost.messages, Point(p.payload_bytes, p.steps, p.wire_bytes, t), 0.9 * t)
+        Measurement(
+            chain,
+            8,
+            messages or cost.messages,
+            cost.messages,
+            Point(p.payload_bytes, p.steps, p.wire_bytes, t),
+            0.9 * t,
+        )
         for p, cost, t in zip(found, costs, times)
     ]
 
@@ -54,7 +61,12 @@ def test_the_record_has_points_and_fits_with_card_driver_version_and_command():
     ]  # fmt: skip
     assert len(record["points"]) == 33 and len(record["fits"]) == 3
     assert record["left_out"] == [
-        {"primitive": "broadcast", "algorithm": "tree", "payload_bytes": 1 << 30, "why": "needs 2 B of the device's 1 B"}
+        {
+            "primitive": "broadcast",
+            "algorithm": "tree",
+            "payload_bytes": 1 << 30,
+            "why": "needs 2 B of the device's 1 B",
+        }
     ]
 
 
@@ -87,13 +99,17 @@ def test_beside_lax_stands_by_how_much_it_is_faster_at_every_size():
     table = bench_text(WHOLE).split("lax / time")[1]
     (ring,) = [line.split() for line in table.splitlines() if line.startswith("all_reduce  ring")]
     assert ring[2:] == ["0.67"] * 8 + ["0.67", "0.67", "0.67"]
-    assert [point["lax_time_over_time"] for point in WHOLE.to_json()["points"] if point["algorithm"] == "ring"][-1] == pytest.approx(2 / 3, rel=1e-2)
+    assert [point["lax_time_over_time"] for point in WHOLE.to_json()["points"] if point["algorithm"] == "ring"][
+        -1
+    ] == pytest.approx(2 / 3, rel=1e-2)
     assert "lax / time" not in bench_text(bench(*entries(LAX, 1e-5, 1e11)))
 
 
 def test_messages_that_xla_put_together_are_told():
     assert "put several messages into one" not in bench_text(WHOLE)
-    assert "XLA put several messages into one in: all_reduce by ring" in bench_text(bench(*entries(RING, 1e-5, 1e11, messages=1)))
+    assert "XLA put several messages into one in: all_reduce by ring" in bench_text(
+        bench(*entries(RING, 1e-5, 1e11, messages=1))
+    )
 
 
 def test_a_bench_without_a_time_still_tells_why():
@@ -122,7 +138,11 @@ def test_two_lines_stand_beside_one_where_the_protocol_changes_at_1_mib():
     assert fit.two.from_bytes == 1 << 20 and fit.two_median_error < 1e-9 < fit.median_error
     (row,) = changing.to_json()["fits"]
     assert (row["two"]["from_bytes"], row["two"]["above"]["bytes_per_s"]) == (1 << 20, pytest.approx(300e9))
-    assert ["0%", "1", "MiB"] == [line.split()[-5:-2] for line in bench_text(changing).splitlines() if "MiB" in line and "%" in line][0]
+    assert [line.split()[-5:-2] for line in bench_text(changing).splitlines() if "MiB" in line and "%" in line][0] == [
+        "0%",
+        "1",
+        "MiB",
+    ]
 
 
 def test_versions_of_nccl_are_numbers_in_one_and_absent_without_it():
@@ -144,7 +164,9 @@ def test_the_record_is_a_link_profile(tmp_path):
     assert measured_link(path, "all_reduce", "ring").bytes_per_s_per_link == pytest.approx(200e9)
     points = measured_points(path, "permute", "lax")
     assert (len(points), points[-1]) == (11, (2**30, pytest.approx(10e-6 + 2**30 / 350e9)))
-    with pytest.raises(Unusable, match="no time of gather by lax; it has permute by lax, all_reduce by lax, all_reduce by ring"):
+    with pytest.raises(
+        Unusable, match="no time of gather by lax; it has permute by lax, all_reduce by lax, all_reduce by ring"
+    ):
         measured_points(path, "gather", "lax")
 
 
@@ -154,7 +176,10 @@ def test_the_record_is_a_link_profile(tmp_path):
         ("no json", "not readable as JSON"),
         ("[]", "found schema None, expected sharding-lab/bench/1"),
         ('{"schema": "sharding-lab/run/1"}', "found schema sharding-lab/run/1"),
-        (json.dumps(WHOLE.to_json()), "no fit of gather by lax; it has permute by lax, all_reduce by lax, all_reduce by ring"),
+        (
+            json.dumps(WHOLE.to_json()),
+            "no fit of gather by lax; it has permute by lax, all_reduce by lax, all_reduce by ring",
+        ),
     ],
 )
 def test_a_file_that_is_no_link_profile_is_refused(tmp_path, text, said):
@@ -185,7 +210,19 @@ def test_a_size_is_told_in_the_largest_unit_that_it_is_whole_in():
 
 
 def test_lab_bench_on_fake_devices_says_that_its_times_say_nothing_about_links(lab):
-    answer = lab("bench", "permute", "all_gather", "--algorithm", "lax", "--target", "cpu:2", "--sizes", "1KiB..16KiB", "--save", "b.json")
+    answer = lab(
+        "bench",
+        "permute",
+        "all_gather",
+        "--algorithm",
+        "lax",
+        "--target",
+        "cpu:2",
+        "--sizes",
+        "1KiB..16KiB",
+        "--save",
+        "b.json",
+    )
     assert answer.status == 0, answer.err
     assert "these are CPU devices: the times say nothing about links" in answer.out
     record = json.loads(open("b.json").read())
@@ -198,8 +235,13 @@ def test_lab_bench_on_fake_devices_says_that_its_times_say_nothing_about_links(l
 def test_lab_bench_takes_a_mesh_of_several_axes_and_the_algorithms_that_go_along_them():
     axes, found = Axes.parse("data=2,tensor=2"), chains(Axes.parse("data=2,tensor=2"))
     some = chosen(found, ["all_reduce"], ["hierarchical", "torus"])
-    benched = benches.bench(parse_target("cpu:4"), axes, ["all_reduce"], ["hierarchical", "torus"], (1024,), "lab bench")
-    assert [entry.chain for entry in benched.found] == list(some) and benched.to_json()["mesh"] == {"data": 2, "tensor": 2}
+    benched = benches.bench(
+        parse_target("cpu:4"), axes, ["all_reduce"], ["hierarchical", "torus"], (1024,), "lab bench"
+    )
+    assert [entry.chain for entry in benched.found] == list(some) and benched.to_json()["mesh"] == {
+        "data": 2,
+        "tensor": 2,
+    }
 
 
 @pytest.mark.parametrize(

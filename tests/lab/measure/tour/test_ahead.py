@@ -1,4 +1,5 @@
-"""A record's steps predicted once more: its rates as they were measured, and the flags that another process compiles with."""
+"""A record's steps predicted once more: its rates as they were measured, and the flags that another process compiles
+with."""
 
 import json
 import os
@@ -6,14 +7,21 @@ from dataclasses import asdict
 
 import pytest
 from click.testing import CliRunner
-from lab.meshes.targets import parse_target
 
 from lab.core.ledger import Kind
 from lab.measure.step_time import Curve, Rate, Rates
 from lab.measure.tour import ahead
 from lab.measure.tour.apart import TILED, apart
+from lab.meshes.targets import parse_target
 
-RATES = Rates(Rate(4e-6, 760e12), Curve(((1e6, 3e-6), (1e9, 2.5e-4))), 8e11, {Kind.ALL_REDUCE: Curve(((1e6, 2e-5), (1e9, 3e-3)))}, 0.35, 0.15)
+RATES = Rates(
+    Rate(4e-6, 760e12),
+    Curve(((1e6, 3e-6), (1e9, 2.5e-4))),
+    8e11,
+    {Kind.ALL_REDUCE: Curve(((1e6, 2e-5), (1e9, 3e-3)))},
+    0.35,
+    0.15,
+)
 STEP = {"layout": "ch20_zero3", "style": "explicit", "size": "small", "remat": "full", "measured_s": 0.01}
 
 
@@ -28,7 +36,9 @@ def test_each_step_of_a_record_is_predicted_beside_what_was_measured(monkeypatch
 
     monkeypatch.setattr(ahead, "predicted_ahead", of_rates)
     (found,) = ahead.predicted({"rates": asdict(RATES), "times": [STEP]}, parse_target("gpu:h200:1x2"))
-    assert found["error"] == pytest.approx(0.2) and found["terms_s"] == {"memory": 0.007} and STEP.items() <= found.items()
+    assert (
+        found["error"] == pytest.approx(0.2) and found["terms_s"] == {"memory": 0.007} and STEP.items() <= found.items()
+    )
 
 
 def test_another_process_compiles_with_more_flags():
@@ -37,7 +47,14 @@ def test_another_process_compiles_with_more_flags():
     assert TILED not in os.environ["XLA_FLAGS"]
 
 
-@pytest.mark.parametrize("text, said", [("no", "no JSON"), ("{}", "found no times of a card"), ('{"schema": "sharding-lab/tour/1", "times": []}', "found no times")])
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("no", "no JSON"),
+        ("{}", "found no times of a card"),
+        ('{"schema": "sharding-lab/tour/1", "times": []}', "found no times"),
+    ],
+)
 def test_what_is_no_record_of_times_is_refused_in_a_line(text, said, tmp_path):
     path = tmp_path / "record.json"
     path.write_text(text)

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lab.meshes.targets import parse_target
 
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.harness.decoder.alone import Alone, Tie
@@ -13,6 +12,7 @@ from lab.harness.decoder.training import Curve, Trained
 from lab.harness.registry import load
 from lab.measure.tour import losses as module
 from lab.measure.tour.losses import fitting, held_against, losses
+from lab.meshes.targets import parse_target
 from lab.settle import Context, settle
 
 TRAININGS = ("ch14_training", "ch16_training", "ch17_training", "ch18_dropless_training", "ch18_training")
@@ -30,12 +30,20 @@ def test_on_3_devices_16_sequences_do_not_split_and_everything_is_left_out_with_
     trainings = [load(name) for name in TRAININGS[1:]]
     compared, left_out = losses(trainings, parse_target("cpu:3"))
     assert compared == ()
-    assert left_out[0] == "ch16_training 1F1B explicit cpu:3: dim 'batch' of size 4 does not split over data=3; make it a multiple of 3"
+    assert left_out[0] == (
+        "ch16_training 1F1B explicit cpu:3: dim 'batch' of size 4 does not split over data=3; make it a multiple of 3"
+    )
     assert all("does not split over" in reason and "=3" in reason for reason in left_out)
     assert len(left_out) == sum(len(layout.styles) for training in trainings for layout in training.layouts)
 
 
-@pytest.mark.parametrize(("off", "told"), [((0, 0, 5e-3), None), ((0, 5e-3, 5e-3), "leaves the curve of one device at step 1: loss 3.015, expected 3 to 1.2e-06")])
+@pytest.mark.parametrize(
+    ("off", "told"),
+    [
+        ((0, 0, 5e-3), None),
+        ((0, 5e-3, 5e-3), "leaves the curve of one device at step 1: loss 3.015, expected 3 to 1.2e-06"),
+    ],
+)
 def test_a_curve_may_be_as_far_from_the_cpus_as_float32_moves_one_device_here(off, told):
     here, cpu = (Alone(np.array([4.0, 3.0, 2.0]), np.array(moved)) for moved in ((0, 0, 1e-3), (0, 0, 0)))
     found = held_against(trained("ch14_training", here, cpu.losses * (1 + np.array(off))), cpu, ())
@@ -63,4 +71,6 @@ def test_a_training_whose_ledger_is_refuted_has_failed_though_its_losses_are_the
 
 def trained(name: str, here: Alone, losses: np.ndarray) -> Trained:
     training = load(name)
-    return Trained(training, "attached", training.parameters, here, (Curve("layout", "explicit", {"data": 2}, losses),), 3.1, 1.0)
+    return Trained(
+        training, "attached", training.parameters, here, (Curve("layout", "explicit", {"data": 2}, losses),), 3.1, 1.0
+    )

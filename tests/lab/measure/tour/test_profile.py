@@ -9,7 +9,12 @@ from lab.measure.tour.profile import Event, profiled, spent
 
 def test_kernels_count_once_where_two_streams_overlap_and_waiting_is_what_they_leave():
     """Two steps of 10 s: kernels from 0 to 4, 3 to 6 and 9 to 20, a sum beside and between them from 5 to 9."""
-    events = [Event("fusion", 0, 4), Event("fusion", 9, 20), Event("gemm", 3, 6), Event("ncclDevKernel_AllReduce", 5, 9)]
+    events = [
+        Event("fusion", 0, 4),
+        Event("fusion", 9, 20),
+        Event("gemm", 3, 6),
+        Event("ncclDevKernel_AllReduce", 5, 9),
+    ]
     assert spent(events, 2) == pytest.approx((17 / 2, 4 / 2, 3 / 2))
 
 

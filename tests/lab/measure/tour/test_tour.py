@@ -10,8 +10,6 @@ from types import SimpleNamespace
 
 import jax
 import pytest
-from lab.meshes.errors import Unusable
-from lab.meshes.targets import parse_target
 
 from lab.core.changes import changes
 from lab.core.ledger import Kind, Ledger, Memory
@@ -25,6 +23,8 @@ from lab.measure.tour.profile import Spent
 from lab.measure.tour.programs import Compared
 from lab.measure.tour.times import SIZES, Setting, TimedStep, settings
 from lab.measure.tour.tour import Tour, refusal
+from lab.meshes.errors import Unusable
+from lab.meshes.targets import parse_target
 from lab.report.tour import tour_text
 from tests.lab.ledgers import ledger, transfer
 
@@ -33,7 +33,9 @@ TERMS = {"products": 0.004, "memory": 0.003, "communication": 0.002, "exposed": 
 
 
 def step(measured: float, predicted: float) -> TimedStep:
-    return TimedStep(Setting("ch14_data_parallel", "explicit", "small", "full"), measured, predicted, TERMS, {"data": 2})
+    return TimedStep(
+        Setting("ch14_data_parallel", "explicit", "small", "full"), measured, predicted, TERMS, {"data": 2}
+    )
 
 
 @pytest.mark.parametrize("devices, count", [(1, 12), (2, 32), (4, 33), (8, 33)])
@@ -58,7 +60,10 @@ def test_errors_are_of_the_prediction_and_those_above_a_fifth_are_counted():
     assert tour.median_error == pytest.approx(0.1)
     assert [one.error for one in tour.far_off] == [pytest.approx(-0.21)]
     text = tour_text(tour)
-    assert "3 steps: median error 10.0%, 1 off by more than 20%; worst: ch14_data_parallel explicit small remat=full -21.0%" in text
+    assert (
+        "3 steps: median error 10.0%, 1 off by more than 20%; worst: ch14_data_parallel explicit small remat=full "
+        "-21.0%"
+    ) in text
     assert json.loads(json.dumps(tour.to_json()))["times"][1]["error"] == pytest.approx(-0.21)
 
 
@@ -97,8 +102,14 @@ def test_what_is_predicted_ahead_of_time_and_what_the_profiler_saw_stand_beside_
 
 
 def test_without_gpus_the_tour_says_what_it_found(lab):
-    assert lab("tour").err == "lab: found 8 x cpu; the tour measures on GPUs (where CUDA is not installed, jax[cuda13] brings it)\n"
-    assert lab("tour", "nonsense").err == "lab: no part 'nonsense' of the tour; it has collectives, times, programs, losses\n"
+    assert (
+        lab("tour").err
+        == "lab: found 8 x cpu; the tour measures on GPUs (where CUDA is not installed, jax[cuda13] brings it)\n"
+    )
+    assert (
+        lab("tour", "nonsense").err
+        == "lab: no part 'nonsense' of the tour; it has collectives, times, programs, losses\n"
+    )
 
 
 def test_what_is_known_is_written_after_each_part(lab, tmp_path, monkeypatch):
@@ -133,12 +144,20 @@ GATHER = transfer(Kind.ALL_GATHER, ("data",), 800, group_size=2)
 
 @pytest.mark.parametrize(
     ("ahead", "is_same"),
-    [(held(7, GATHER), True), (held(8, GATHER), False), (held(7), False), (held(7, replace(GATHER, payload_bytes=400)), False), (None, False)],
+    [
+        (held(7, GATHER), True),
+        (held(8, GATHER), False),
+        (held(7), False),
+        (held(7, replace(GATHER, payload_bytes=400)), False),
+        (None, False),
+    ],
     ids=["the same", "another peak", "a transfer less", "other bytes", "nothing ahead of time"],
 )
 def test_a_program_is_the_same_ahead_of_time_where_transfers_and_peak_are(ahead, is_same):
     run = Run(load("ch14_data_parallel"), parse_target("attached"), "explicit")
-    result = Result("ch14_data_parallel", "explicit", "attached", {"data": 2}, {}, Seconds(0, 0, 0), measured=held(7, GATHER))
+    result = Result(
+        "ch14_data_parallel", "explicit", "attached", {"data": 2}, {}, Seconds(0, 0, 0), measured=held(7, GATHER)
+    )
     compared = Compared(run, result, ahead)
     assert Compared(run, result, ahead, untuned=held(7, GATHER)).is_same_untuned is is_same
     assert compared.is_same is is_same
@@ -148,7 +167,9 @@ def test_a_program_is_the_same_ahead_of_time_where_transfers_and_peak_are(ahead,
 def test_a_program_is_compared_with_what_other_processes_compile(monkeypatch):
     monkeypatch.setattr(apart, "PROCESSES", 1)
     monkeypatch.setattr(programs, "UNTUNED", {"xla_cpu_enable_fast_math": False})
-    (compared,) = programs.compared([Run(load("ch14_buckets"), parse_target("cpu:8"), "explicit")], parse_target("gpu:h200:1x8"), None)
+    (compared,) = programs.compared(
+        [Run(load("ch14_buckets"), parse_target("cpu:8"), "explicit")], parse_target("gpu:h200:1x8"), None
+    )
     assert compared.failure is None and compared.ahead.source == "ch14_buckets"
     assert compared.ahead.memory.peak != compared.untuned.memory.peak
     assert changes(compared.untuned, compared.result.measured) == ()
@@ -157,8 +178,12 @@ def test_a_program_is_compared_with_what_other_processes_compile(monkeypatch):
 def test_a_pipeline_tells_which_branches_its_stages_take_at_each_tick():
     setting = times.Setting("ch16_pipeline", "explicit", "middle", "full")
     taken = times._by_trip(setting.shape, SimpleNamespace(shape={"pipe": 2}))
-    assert len(taken) == 18 and sum(2 in branches for branches in taken) == 16  # Of 1F1B, of 8 micro-batches on 2 stages.
-    assert not times._by_trip(times.Setting("ch20_zero3", "explicit", "middle", "full").shape, SimpleNamespace(shape={"fsdp": 2}))
+    assert (
+        len(taken) == 18 and sum(2 in branches for branches in taken) == 16
+    )  # Of 1F1B, of 8 micro-batches on 2 stages.
+    assert not times._by_trip(
+        times.Setting("ch20_zero3", "explicit", "middle", "full").shape, SimpleNamespace(shape={"fsdp": 2})
+    )
 
 
 def test_what_cannot_be_predicted_ahead_of_time_is_timed_all_the_same(monkeypatch):

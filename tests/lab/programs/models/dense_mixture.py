@@ -1,7 +1,8 @@
-"""A layer of experts without dispatch: every expert on every token, and a matrix of weights with zeros for what was not chosen or dropped.
+"""A layer of experts without dispatch: every expert on every token, and a matrix of weights with zeros for what was not
+chosen or dropped.
 
-Dims: B sequences, S tokens of each, D embed, E experts, N nodes of e experts, F mlp. Weights as in `lab.programs.models.decoder`, without the dim of layers.
-Of a shape it takes sizes and the names of choices alone.
+Dims: B sequences, S tokens of each, D embed, E experts, N nodes of e experts, F mlp. Weights as in
+`lab.programs.models.decoder`, without the dim of layers. Of a shape it takes sizes and the names of choices alone.
 """
 
 import jax
@@ -70,7 +71,8 @@ def mixture(x_BSD: jax.Array, w: dict[str, jax.Array], shape: DecoderShape) -> j
 
 
 def losses(x_BSD: jax.Array, w: dict[str, jax.Array], shape: DecoderShape) -> jax.Array:
-    """Of balance, E sum f p of each sequence, dropped or not; of large logits; and what stands for one of a bias: the loads beyond their mean."""
+    """Of balance, E sum f p of each sequence, dropped or not; of large logits; and what stands for one of a bias: the
+    loads beyond their mean."""
     logits_BSE = x_BSD @ w["router"]
     of_logits = shape.z * (jnp.log(jnp.exp(logits_BSE).sum(-1)) ** 2).mean(1).sum() / shape.batch
     if shape.router == "expert_choice":

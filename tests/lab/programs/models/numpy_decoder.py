@@ -1,7 +1,8 @@
 """The decoder's loss as loops over tokens and heads, in float64: written from the papers, without a line of `lab`.
 
-Weights are a dict of float64 arrays, layers first: "query" [L, D, K, G, H], "key", "value" [L, D, K, H], "out" [L, K, G, H, D],
-"gate", "up" [L, D, F], "down" [L, F, D], "attention_norm", "mlp_norm" [L, D], "norm" [D], "embedding" [V, D], "head" [D, V].
+Weights are a dict of float64 arrays, layers first: "query" [L, D, K, G, H], "key", "value" [L, D, K, H], "out" [L, K,
+G, H, D], "gate", "up" [L, D, F], "down" [L, F, D], "attention_norm", "mlp_norm" [L, D], "norm" [D], "embedding" [V, D],
+"head" [D, V].
 """
 
 import numpy as np
@@ -11,7 +12,11 @@ ROTARY_BASE = 500_000.0
 
 
 def mean_loss(weights: dict[str, np.ndarray], tokens_BS: np.ndarray, targets_BS: np.ndarray) -> float:
-    losses = [loss for tokens_S, targets_S in zip(tokens_BS, targets_BS) for loss in sequence_losses(weights, tokens_S, targets_S)]
+    losses = [
+        loss
+        for tokens_S, targets_S in zip(tokens_BS, targets_BS)
+        for loss in sequence_losses(weights, tokens_S, targets_S)
+    ]
     return sum(losses) / len(losses)
 
 
@@ -35,7 +40,8 @@ def attention(x_SD: list[np.ndarray], w: dict[str, np.ndarray]) -> list[np.ndarr
 
 
 def head(x_SD: list[np.ndarray], w: dict[str, np.ndarray], s: int, k: int, g: int) -> np.ndarray:
-    """One query head's mixture of the values of token `s` and of those before it; the G queries of group `k` share keys and values."""
+    """One query head's mixture of the values of token `s` and of those before it; the G queries of group `k` share keys
+    and values."""
     q_H = rotated(x_SD[s] @ w["query"][:, k, g], s)
     scores_T = np.array([q_H @ rotated(x_SD[t] @ w["key"][:, k], t) for t in range(s + 1)]) / np.sqrt(len(q_H))
     shares_T = np.exp(scores_T) / np.exp(scores_T).sum()
@@ -45,7 +51,9 @@ def head(x_SD: list[np.ndarray], w: dict[str, np.ndarray], s: int, k: int, g: in
 def rotated(x_H: np.ndarray, position: int) -> np.ndarray:
     """Entries i and i + H / 2 as a complex number, times e to the i angle."""
     half = len(x_H) // 2
-    turned = [complex(x_H[i], x_H[i + half]) * np.exp(1j * position * ROTARY_BASE ** (-2 * i / len(x_H))) for i in range(half)]
+    turned = [
+        complex(x_H[i], x_H[i + half]) * np.exp(1j * position * ROTARY_BASE ** (-2 * i / len(x_H))) for i in range(half)
+    ]
     return np.array([z.real for z in turned] + [z.imag for z in turned])
 
 

@@ -1,4 +1,5 @@
-"""The decoder on one device: its loss against loops in NumPy, its gradients against themselves, its sizes against published ones."""
+"""The decoder on one device: its loss against loops in NumPy, its gradients against themselves, its sizes against
+published ones."""
 
 from dataclasses import replace
 
@@ -14,7 +15,9 @@ from lab.programs.models.shape import REMATS, DecoderShape
 from lab.programs.strategies.program import mean_loss
 from tests.lab.programs.models import numpy_decoder
 
-TINY = DecoderShape(layers=2, batch=2, length=5, embed=12, kv_heads=2, queries=3, head_dim=4, mlp=20, vocab=17, dtype="f32")
+TINY = DecoderShape(
+    layers=2, batch=2, length=5, embed=12, kv_heads=2, queries=3, head_dim=4, mlp=20, vocab=17, dtype="f32"
+)
 
 
 def tokens(shape: DecoderShape) -> np.ndarray:
@@ -33,7 +36,9 @@ def arrays(state: nnx.State) -> dict[str, np.ndarray]:
     return {path[-1]: np.asarray(weight.get_value(), np.float64) for path, weight in nnx.to_flat_state(state)}
 
 
-@pytest.mark.parametrize("sizes", [{}, {"tied": True}, {"queries": 1, "kv_heads": 3}], ids=["grouped", "tied", "all heads"])
+@pytest.mark.parametrize(
+    "sizes", [{}, {"tied": True}, {"queries": 1, "kv_heads": 3}], ids=["grouped", "tied", "all heads"]
+)
 def test_the_loss_is_that_of_loops_over_tokens_and_heads_in_float64(sizes):
     shape = replace(TINY, **sizes)
     state = perturbed(shape)
@@ -49,14 +54,21 @@ def test_a_tied_decoder_has_no_head_and_an_untied_one_has():
 @pytest.mark.parametrize("remat", REMATS)
 def test_recomputation_changes_no_gradient(remat):
     shape = replace(TINY, remat=remat)
-    expected, found = (jax.jit(jax.grad(mean_loss), static_argnums=3)(perturbed(TINY), *tokens(TINY), s) for s in (replace(TINY, remat="none"), shape))
+    expected, found = (
+        jax.jit(jax.grad(mean_loss), static_argnums=3)(perturbed(TINY), *tokens(TINY), s)
+        for s in (replace(TINY, remat="none"), shape)
+    )
     chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(("remat", "products"), [("none", 0), ("selective", 1), ("dots", 2), ("names", 7), ("full", 8)])
 def test_the_backward_pass_repeats_the_products_that_its_policy_does_not_keep(remat, products):
-    """Of a layer's nine: the scores; what the scores weigh; query, key, value, gate, up; out, which the MLP begins with; never down."""
-    assert _count("dot_general[", replace(TINY, remat=remat)) - _count("dot_general[", replace(TINY, remat="none")) == products
+    """Of a layer's nine: the scores; what the scores weigh; query, key, value, gate, up; out, which the MLP begins
+    with; never down."""
+    assert (
+        _count("dot_general[", replace(TINY, remat=remat)) - _count("dot_general[", replace(TINY, remat="none"))
+        == products
+    )
 
 
 @pytest.mark.parametrize("remat", REMATS)
@@ -66,13 +78,16 @@ def test_the_backward_pass_repeats_the_products_that_its_policy_does_not_keep(re
     ids=["tokens choose", "experts choose", "tokens choose nodes, too"],
 )
 def test_the_backward_pass_takes_the_experts_that_the_forward_pass_chose(remat, sizes, choices):
-    """Chosen again they may be others, by the last bit of a sum, and the gradient that of another loss. A node is chosen by the sorted gates of its experts."""
+    """Chosen again they may be others, by the last bit of a sum, and the gradient that of another loss. A node is
+    chosen by the sorted gates of its experts."""
     assert _count("sort[", replace(TINY, experts=4, remat=remat, **sizes)) == choices
 
 
 def _count(operation: str, shape: DecoderShape) -> int:
     """Of a step's gradients."""
-    return str(jax.make_jaxpr(jax.grad(lambda state: mean_loss(state, *tokens(shape), shape)))(initial(shape))).count(operation)
+    return str(jax.make_jaxpr(jax.grad(lambda state: mean_loss(state, *tokens(shape), shape)))(initial(shape))).count(
+        operation
+    )
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -85,8 +100,13 @@ def test_before_training_every_word_is_about_as_likely(tied):
 
 def test_initial_weights_are_ones_for_norms_and_else_keep_the_scale_of_their_input():
     shape = replace(TINY, embed=64, kv_heads=4, queries=2, head_dim=16, mlp=96, vocab=300)
-    scales = {path[-1]: (float(w.get_value().std()), float(w.get_value().mean())) for path, w in nnx.to_flat_state(initial(shape))}
-    assert {name: scales.pop(name) for name in ("norm", "attention_norm", "mlp_norm")} == dict.fromkeys(("norm", "attention_norm", "mlp_norm"), (0.0, 1.0))
+    scales = {
+        path[-1]: (float(w.get_value().std()), float(w.get_value().mean()))
+        for path, w in nnx.to_flat_state(initial(shape))
+    }
+    assert {name: scales.pop(name) for name in ("norm", "attention_norm", "mlp_norm")} == dict.fromkeys(
+        ("norm", "attention_norm", "mlp_norm"), (0.0, 1.0)
+    )
     inputs = dict.fromkeys(scales, 64) | {"out": 4 * 2 * 16, "down": 96}
     for name, (spread, mean) in scales.items():
         assert spread * inputs[name] ** 0.5 == pytest.approx(1, rel=0.03), name

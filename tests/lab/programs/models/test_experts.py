@@ -1,4 +1,5 @@
-"""Experts on one device: a layer against all experts on all tokens, and the parts of routing against numbers worked out by hand."""
+"""Experts on one device: a layer against all experts on all tokens, and the parts of routing against numbers worked out
+by hand."""
 
 from dataclasses import replace
 from functools import partial
@@ -16,15 +17,40 @@ from lab.programs.models.seams import Seams
 from lab.programs.models.shape import DecoderShape
 from tests.lab.programs.models import dense_mixture
 
-TINY = DecoderShape(layers=2, batch=3, length=24, embed=8, kv_heads=2, queries=1, head_dim=4, mlp=12, vocab=17, dtype="f32", experts=4, shared=2)
+TINY = DecoderShape(
+    layers=2,
+    batch=3,
+    length=24,
+    embed=8,
+    kv_heads=2,
+    queries=1,
+    head_dim=4,
+    mlp=12,
+    vocab=17,
+    dtype="f32",
+    experts=4,
+    shared=2,
+)
 FEW_SLOTS, ALL_SLOTS = 0.75, 4.0
 
 
 def one_layer(shape: DecoderShape) -> dict[str, nnx.Variable]:
     """Of the first layer, its bias large enough to move some choices."""
     layer = jax.tree.map(lambda w: w[0], initial(shape)["layers"])
-    names = ("router", "gate", "up", "down", "shared_gate", "shared_up", "shared_down", *(("bias",) if shape.biases else ()))
-    return {name: layer[name].replace(jnp.linspace(-0.2, 0.2, shape.experts)) if name == "bias" else layer[name] for name in names}
+    names = (
+        "router",
+        "gate",
+        "up",
+        "down",
+        "shared_gate",
+        "shared_up",
+        "shared_down",
+        *(("bias",) if shape.biases else ()),
+    )
+    return {
+        name: layer[name].replace(jnp.linspace(-0.2, 0.2, shape.experts)) if name == "bias" else layer[name]
+        for name in names
+    }
 
 
 def plain(layer: dict) -> dict[str, jax.Array]:
@@ -43,7 +69,16 @@ def plain(layer: dict) -> dict[str, jax.Array]:
         ({"experts": 8, "nodes": 4, "node_limit": 2, "top_k": 4, "capacity_factor": ALL_SLOTS}, False),
         ({"top_k": 3, "dispatch": "padded", "capacity_factor": FEW_SLOTS}, False),
     ],
-    ids=["one of four, drops", "drops", "no drops", "biased", "experts choose", "one node of two, drops", "two nodes of four", "dropless"],
+    ids=[
+        "one of four, drops",
+        "drops",
+        "no drops",
+        "biased",
+        "experts choose",
+        "one node of two, drops",
+        "two nodes of four",
+        "dropless",
+    ],
 )
 def test_a_layer_and_its_gradients_are_those_of_all_experts_on_all_tokens(sizes, drops):
     shape = replace(TINY, balance=0.5, **sizes)
@@ -61,7 +96,12 @@ def test_a_layer_and_its_gradients_are_those_of_all_experts_on_all_tokens(sizes,
 
     with jax.default_matmul_precision("highest"):
         value, (gx, gw) = jax.jit(jax.value_and_grad(found, (0, 1)))(x, layer)
-        chex.assert_trees_all_close((value, (gx, plain(gw))), jax.jit(jax.value_and_grad(expected, (0, 1)))(x, plain(layer)), rtol=1e-5, atol=1e-5)
+        chex.assert_trees_all_close(
+            (value, (gx, plain(gw))),
+            jax.jit(jax.value_and_grad(expected, (0, 1)))(x, plain(layer)),
+            rtol=1e-5,
+            atol=1e-5,
+        )
 
 
 def test_a_token_takes_the_next_slot_of_each_of_its_experts():
@@ -106,7 +146,9 @@ def test_each_bias_moves_by_one_step_towards_the_mean_load():
 
 
 def test_large_logits_cost_the_square_of_their_logsumexp():
-    assert float(routers.z_loss(jnp.log(jnp.array([[1.0, 2.0, 1.0], [0.5, 0.25, 0.25]])))) == pytest.approx(np.log(4) ** 2 / 2)
+    assert float(routers.z_loss(jnp.log(jnp.array([[1.0, 2.0, 1.0], [0.5, 0.25, 0.25]])))) == pytest.approx(
+        np.log(4) ** 2 / 2
+    )
 
 
 @pytest.mark.parametrize(("router", "changes"), [("softmax", False), ("expert_choice", True)])

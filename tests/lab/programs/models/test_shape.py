@@ -4,12 +4,17 @@ from math import prod
 
 import jax
 import pytest
-from lab.meshes.errors import Unusable
 
+from lab.meshes.errors import Unusable
 from lab.programs.models.decoder import weights
 from lab.programs.models.shape import DecoderShape
 
-PUBLISHED = {"llama3-8b": 8_030_261_248, "llama3-70b": 70_553_706_496, "llama2-7b": 6_738_415_616, "mixtral-8x7b": 46_702_792_704}
+PUBLISHED = {
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "llama2-7b": 6_738_415_616,
+    "mixtral-8x7b": 46_702_792_704,
+}
 SHAPES = {
     "untied": DecoderShape(),
     "tied": DecoderShape(tied=True),
@@ -36,7 +41,15 @@ def _allocated(shape: DecoderShape) -> int:
 
 def test_llama3_8b_has_8_groups_of_4_queries():
     shape = DecoderShape.preset("llama3-8b")
-    assert (shape.layers, shape.embed, shape.kv_heads, shape.queries, shape.heads, shape.head_dim, shape.batch) == (32, 4096, 8, 4, 32, 128, 512)
+    assert (shape.layers, shape.embed, shape.kv_heads, shape.queries, shape.heads, shape.head_dim, shape.batch) == (
+        32,
+        4096,
+        8,
+        4,
+        32,
+        128,
+        512,
+    )
 
 
 @pytest.mark.parametrize("preset", ["deepseek-v3", "gpt2", "qwen3-8b"])
@@ -63,29 +76,65 @@ def test_an_unknown_preset_lists_the_known():
         ({"dtype": "f64"}, "dtype=f64: expected bf16 or f32"),
         ({"remat": "some"}, "remat=some: expected one of none, selective, dots, names, full"),
         ({"experts": 4, "top_k": 5}, "top_k=5 of experts=4: expected 1 to all of them, or experts=0"),
-        ({"capacity_factor": 0.0}, "capacity_factor=0.0, shared=0, balance=0.01, z=0.0: expected more than 0, and 0 or more, all of them finite"),
-        ({"capacity_factor": float("inf")}, "capacity_factor=inf, shared=0, balance=0.01, z=0.0: expected more than 0, and 0 or more, all of them finite"),
-        ({"experts": 8, "capacity_factor": 1e300}, "capacity_factor=1e+300 of experts=8: expected 8 at most, where each has a slot for every copy of every token"),
-        ({"balance": float("nan")}, "capacity_factor=1.25, shared=0, balance=nan, z=0.0: expected more than 0, and 0 or more, all of them finite"),
-        ({"z": float("inf")}, "capacity_factor=1.25, shared=0, balance=0.01, z=inf: expected more than 0, and 0 or more, all of them finite"),
+        (
+            {"capacity_factor": 0.0},
+            "capacity_factor=0.0, shared=0, balance=0.01, z=0.0: expected more than 0, and 0 or more, all of them "
+            "finite",
+        ),
+        (
+            {"capacity_factor": float("inf")},
+            "capacity_factor=inf, shared=0, balance=0.01, z=0.0: expected more than 0, and 0 or more, all of them "
+            "finite",
+        ),
+        (
+            {"experts": 8, "capacity_factor": 1e300},
+            "capacity_factor=1e+300 of experts=8: expected 8 at most, where each has a slot for every copy of every "
+            "token",
+        ),
+        (
+            {"balance": float("nan")},
+            "capacity_factor=1.25, shared=0, balance=nan, z=0.0: expected more than 0, and 0 or more, all of them "
+            "finite",
+        ),
+        (
+            {"z": float("inf")},
+            "capacity_factor=1.25, shared=0, balance=0.01, z=inf: expected more than 0, and 0 or more, all of them "
+            "finite",
+        ),
         ({"experts": 4, "router": "hash"}, "router=hash: expected one of softmax, sigmoid_bias, expert_choice"),
         ({"experts": 4, "dispatch": "sparse"}, "dispatch=sparse: expected one of slots, padded, ragged"),
         (
             {"experts": 6, "nodes": 4},
             "experts=6 on nodes=4, top_k=2 on node_limit=1 of them: expected multiples, and no limit above the nodes",
         ),
-        ({"experts": 4, "nodes": 4, "top_k": 2}, "top_k=2 on node_limit=1 nodes of 1 experts: expected as many experts there"),
+        (
+            {"experts": 4, "nodes": 4, "top_k": 2},
+            "top_k=2 on node_limit=1 nodes of 1 experts: expected as many experts there",
+        ),
         (
             {"experts": 4, "router": "expert_choice", "nodes": 2},
-            "router=expert_choice with nodes=2, dispatch=slots and 320 slots for 512 tokens: expected nodes=1, dispatch=slots and no more slots than tokens, "
+            "router=expert_choice with nodes=2, dispatch=slots and 320 slots for 512 tokens: expected nodes=1, "
+            "dispatch=slots and no more slots than tokens, "
             "since experts fill their slots themselves",
         ),
         ({"vocab": 2**31}, "vocab=2147483648: expected less than 2^31, for int32 to number them"),
         ({"window": 2**31}, "window=2147483648: expected less than 2^31, for int32 to number them"),
-        ({"batch": 2**16, "length": 2**15}, "batch * length=2147483648: expected less than 2^31, for int32 to number them"),
-        ({"experts": 32, "top_k": 32, "batch": 2**17, "dispatch": "padded"}, "batch * length * top_k=2147483648: expected less than 2^31, for int32 to number them"),
-        ({"head_dim": 2**27}, "kv_heads * queries * head_dim=2147483648: expected less than 2^31, for int32 to number them"),
-        ({"batch": 30, "accumulation": 4}, "batch=30 does not split into accumulation=4 micro-batches; make it a multiple"),
+        (
+            {"batch": 2**16, "length": 2**15},
+            "batch * length=2147483648: expected less than 2^31, for int32 to number them",
+        ),
+        (
+            {"experts": 32, "top_k": 32, "batch": 2**17, "dispatch": "padded"},
+            "batch * length * top_k=2147483648: expected less than 2^31, for int32 to number them",
+        ),
+        (
+            {"head_dim": 2**27},
+            "kv_heads * queries * head_dim=2147483648: expected less than 2^31, for int32 to number them",
+        ),
+        (
+            {"batch": 30, "accumulation": 4},
+            "batch=30 does not split into accumulation=4 micro-batches; make it a multiple",
+        ),
     ],
 )
 def test_sizes_that_make_no_decoder_are_refused_in_one_line(sizes, message):

@@ -1,4 +1,5 @@
-"""Pipelines of the decoder on 8 fake devices: numbers of one device, ledgers of theory, jobs as often as the schedule has them."""
+"""Pipelines of the decoder on 8 fake devices: numbers of one device, ledgers of theory, jobs as often as the schedule
+has them."""
 
 from dataclasses import replace
 from functools import cache
@@ -9,13 +10,13 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from lab.compile.inspection import inspect_program
+from lab.harness.decoder.step import random_tokens
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable
 from lab.meshes.targets import parse_target
-
-from lab.compile.inspection import inspect_program
-from lab.harness.decoder.step import random_tokens
 from lab.programs.models.decoder import initial
 from lab.programs.pipelines import program
 from lab.programs.pipelines.prediction import predict
@@ -32,7 +33,18 @@ from lab.programs.strategies.zero3 import ZERO3
 from lab.settle import Context, Verdict, settle
 
 SHAPE = PipelineShape(
-    layers=4, batch=16, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=48, dtype="f32", remat="none", accumulation=4
+    layers=4,
+    batch=16,
+    length=8,
+    embed=24,
+    kv_heads=4,
+    queries=2,
+    head_dim=6,
+    mlp=40,
+    vocab=48,
+    dtype="f32",
+    remat="none",
+    accumulation=4,
 )
 CASES = {
     "gpipe": (DATA_PARALLEL | TENSOR_PARALLEL, "data=2,pipe=2,tensor=2", {}),
@@ -69,10 +81,17 @@ def test_loss_and_gradients_are_those_of_one_device_and_each_stage_does_its_jobs
 
 
 def along_pipe_alone(shape: PipelineShape, mesh: Mesh) -> program.Program:
-    """`program.gradients` of stages that are split no further, in a `shard_map` over `pipe` alone: sums over the other axes are the compiler's."""
+    """`program.gradients` of stages that are split no further, in a `shard_map` over `pipe` alone: sums over the other
+    axes are the compiler's."""
     spread = program.pipeline(Strategy(terms=()), shape, mesh)
     stored, everywhere = spread.state_specs.master, NamedSharding(mesh, P())
-    on_stages = jax.shard_map(program.find(spread), mesh=mesh, in_specs=(stored, P(), P()), out_specs=(P(), stored, P("pipe")), axis_names={"pipe"})
+    on_stages = jax.shard_map(
+        program.find(spread),
+        mesh=mesh,
+        in_specs=(stored, P(), P()),
+        out_specs=(P(), stored, P("pipe")),
+        axis_names={"pipe"},
+    )
 
     def run(weights, *batch):
         loss, found, _ = on_stages(program.stacked(shape, spread.stages, weights), *batch)
@@ -82,15 +101,23 @@ def along_pipe_alone(shape: PipelineShape, mesh: Mesh) -> program.Program:
 
 
 def test_left_to_the_compiler_data_parallelism_gives_one_devices_gradients_and_sums_them_in_each_of_10_ticks():
-    mesh, arguments = make_mesh(parse_target("cpu:8"), Axes.parse("data=4,pipe=2")), (initial(SHAPE), *random_tokens(SHAPE))
+    mesh, arguments = (
+        make_mesh(parse_target("cpu:8"), Axes.parse("data=4,pipe=2")),
+        (initial(SHAPE), *random_tokens(SHAPE)),
+    )
     with jax.default_matmul_precision("highest"):
         compiled = along_pipe_alone(SHAPE, mesh).lower(*arguments).compile(compiler_options=QUICKLY)
         found = jax.device_get(compiled(*jax.device_put(arguments, compiled.input_shardings[0])))
     expected = jax.device_get(loss_and_gradients(tied=False))
     scaled = [jax.tree.map(lambda x, unit: x / np.abs(unit).max(), tree, expected) for tree in (found, expected)]
     chex.assert_trees_all_close(*scaled, rtol=0, atol=TOLERANCE)
-    sums = [t for t in inspect_program(compiled, (), mesh, None, source="").split().transfers if t.kind == "all_reduce" and t.axes == ("data",)]
-    # Of matrices in each of a stage's two layers, of the ends and of the loss in each tick; in branches, so that no stage sums in all of them.
+    sums = [
+        t
+        for t in inspect_program(compiled, (), mesh, None, source="").split().transfers
+        if t.kind == "all_reduce" and t.axes == ("data",)
+    ]
+    # Of matrices in each of a stage's two layers, of the ends and of the loss in each tick; in branches, so that no
+    # stage sums in all of them.
     assert {(t.executions, t.conditional) for t in sums} == {(20, True), (10, True)}
 
 
@@ -107,17 +134,34 @@ def test_a_step_sends_what_theory_says_to_the_byte(strategy: Strategy, mesh: str
     devices = make_mesh(target, axes)
     step, args = program.step(strategy, shape, devices)
     compiled = step.lower(*args).compile(compiler_options=QUICKLY)
-    settled = settle(predict(strategy, shape, axes), inspect_program(compiled, (), devices, target, source="pipeline"), Context("cpu", "explicit", axes.shape))
+    settled = settle(
+        predict(strategy, shape, axes),
+        inspect_program(compiled, (), devices, target, source="pipeline"),
+        Context("cpu", "explicit", axes.shape),
+    )
     assert (settled.verdict, settled.unexplained, settled.missing) == (Verdict.EXACT, (), ())
 
 
 @pytest.mark.parametrize(
     ("strategy", "sizes", "message"),
     [
-        (ZERO1, {}, "a pipeline of ZeRO-1 or 2: a stage would keep weights beside their masters; take data parallelism or ZeRO-3"),
-        (DATA_PARALLEL, {"experts": 4}, "experts=4 in a pipeline: only dense layers are known to give one device's gradients; set experts=0"),
+        (
+            ZERO1,
+            {},
+            "a pipeline of ZeRO-1 or 2: a stage would keep weights beside their masters; take data parallelism or "
+            "ZeRO-3",
+        ),
+        (
+            DATA_PARALLEL,
+            {"experts": 4},
+            "experts=4 in a pipeline: only dense layers are known to give one device's gradients; set experts=0",
+        ),
         (DATA_PARALLEL, {"layers": 5}, "layers=5 do not split into 4 stages of 1 chunks; make it a multiple of 4"),
-        (DATA_PARALLEL, {"chunks": 2}, "schedule=1f1b: a stage of it has 1 chunks, found chunks=2; several run with interleaved alone"),
+        (
+            DATA_PARALLEL,
+            {"chunks": 2},
+            "schedule=1f1b: a stage of it has 1 chunks, found chunks=2; several run with interleaved alone",
+        ),
         (
             DATA_PARALLEL,
             {"schedule": "dual_pipe", "accumulation": 8},
@@ -126,9 +170,14 @@ def test_a_step_sends_what_theory_says_to_the_byte(strategy: Strategy, mesh: str
         (
             DATA_PARALLEL,
             {"schedule": "interleaved"},
-            "interleaved: 4 micro-batches and 1 chunks on 4 stages; expected a multiple of 4 micro-batches and 2 chunks or more; change them, or take 1f1b",
+            "interleaved: 4 micro-batches and 1 chunks on 4 stages; expected a multiple of 4 micro-batches and 2 "
+            "chunks or more; change them, or take 1f1b",
         ),
-        (DATA_PARALLEL, {"schedule": "eager"}, "no schedule 'eager'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe and interleaved"),
+        (
+            DATA_PARALLEL,
+            {"schedule": "eager"},
+            "no schedule 'eager'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe and interleaved",
+        ),
         (DATA_PARALLEL, {"batch": 12}, "dim 'batch' of size 3 does not split over data=2; make it a multiple of 2"),
     ],
 )
@@ -140,7 +189,8 @@ def test_what_does_not_run_is_refused_in_one_line(strategy, sizes, message):
 
 
 def test_a_ring_of_keys_is_refused_in_one_line():
-    """A permute in a branch that other stages do not take: fake CPUs gave a gradient that was off by three orders of magnitude."""
+    """A permute in a branch that other stages do not take: fake CPUs gave a gradient that was off by three orders of
+    magnitude."""
     mesh = make_mesh(parse_target("cpu:8"), Axes.parse("pipe=4,context=2"))
     with pytest.raises(Unusable, match="a ring over context in a pipeline: .* gather keys, or exchange them for heads"):
         program.step(RING, SHAPE, mesh)
@@ -148,7 +198,11 @@ def test_a_ring_of_keys_is_refused_in_one_line():
 
 @pytest.mark.parametrize(
     ("strategy", "experts", "message"),
-    [(ZERO1, 0, "a pipeline of ZeRO-1 or 2: "), (TENSOR_PARALLEL, 8, "experts=8 in a pipeline: .* set experts=0"), (RING, 0, "a ring over context in a pipeline: ")],
+    [
+        (ZERO1, 0, "a pipeline of ZeRO-1 or 2: "),
+        (TENSOR_PARALLEL, 8, "experts=8 in a pipeline: .* set experts=0"),
+        (RING, 0, "a ring over context in a pipeline: "),
+    ],
     ids=["ZeRO-1", "experts", "ring"],
 )
 def test_theory_refuses_what_does_not_run_in_the_same_words(strategy, experts, message):

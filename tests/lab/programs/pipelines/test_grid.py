@@ -4,10 +4,10 @@ from functools import cache
 from itertools import product
 
 import pytest
-from lab.meshes.errors import Unusable
 
 from lab.book.architecture import dualpipe_idle_s
 from lab.book.pipeline import idle_s, zero_bubble_idle_s, zero_bubble_in_flight
+from lab.meshes.errors import Unusable
 from lab.programs.pipelines.domain import LAGS
 from lab.programs.pipelines.orders import named
 from lab.programs.pipelines.schedule import Schedule, in_flight, ticks
@@ -42,10 +42,18 @@ def test_gpipe_and_1f1b_idle_2_p_minus_1_ticks_on_every_stage(name):
 
 
 @pytest.mark.parametrize("chunks", CHUNKS)
-def test_interleaved_idles_as_many_ticks_of_a_chunk_or_is_refused_where_p_does_not_divide_m_or_there_is_one_chunk(chunks):
+def test_interleaved_idles_as_many_ticks_of_a_chunk_or_is_refused_where_p_does_not_divide_m_or_there_is_one_chunk(
+    chunks,
+):
     for P, m in SIZES:
         if m % P or chunks == 1:
-            with pytest.raises(Unusable, match=f"interleaved: {m} micro-batches and {chunks} chunks on {P} stages; expected a multiple of {P} micro-batches and 2"):
+            with pytest.raises(
+                Unusable,
+                match=(
+                    f"interleaved: {m} micro-batches and {chunks} chunks on {P} stages; expected a multiple of {P} "
+                    "micro-batches and 2"
+                ),
+            ):
                 named("interleaved", P, m, chunks)
         else:
             assert idle_ticks(named("interleaved", P, m, chunks)) == {chunks * idle_s(P, 1, 1, chunks)}
@@ -63,7 +71,10 @@ def test_dual_pipe_idles_half_p_minus_1_times_2_or_is_refused_below_2_p_micro_ba
     """In forwards, as its tasks last 1 to 3 of them."""
     for P, m in SIZES:
         if m < 2 * P:
-            with pytest.raises(Unusable, match=f"dual_pipe: {m} micro-batches on {P} stages; expected even numbers of both and at least {2 * P}"):
+            with pytest.raises(
+                Unusable,
+                match=f"dual_pipe: {m} micro-batches on {P} stages; expected even numbers of both and at least {2 * P}",
+            ):
                 named("dual_pipe", P, m)
         else:
             timeline = simulate(named("dual_pipe", P, m), Durations(1, 1, 1))

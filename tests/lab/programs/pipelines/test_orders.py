@@ -2,8 +2,8 @@
 
 import pytest
 from hypothesis import given, settings
-from lab.meshes.errors import Unusable
 
+from lab.meshes.errors import Unusable
 from lab.programs.pipelines.orders import (
     dual_pipe,
     gpipe,
@@ -39,7 +39,10 @@ def test_dual_pipe_holds_p_plus_1_and_gives_each_direction_half(schedule):
     half = schedule.micro_batches // 2
     for order in schedule.orders:
         forwards = [part for task in order for part in task.parts if part.work is Work.FORWARD]
-        assert [sorted(part.micro_batch for part in forwards if part.chunk == way) for way in (0, 1)] == [[*range(half)], [*range(half, 2 * half)]]
+        assert [sorted(part.micro_batch for part in forwards if part.chunk == way) for way in (0, 1)] == [
+            [*range(half)],
+            [*range(half, 2 * half)],
+        ]
 
 
 def test_dual_pipe_on_4_stages_overlaps_all_pairs_but_the_first_in_the_middle():
@@ -68,7 +71,12 @@ def test_a_micro_batch_hops_p_v_minus_1_times_in_each_direction():
         (dual_pipe, (3, 8), "even numbers"),
         (dual_pipe, (4, 6), "at least 8 micro-batches"),
         (gpipe, (0, 4), "at least one of each"),
-        (one_f_one_b, (100_000, 64), "stages=100000, micro_batches=64, chunks=1: micro-batches come to stages 6,400,000 times; expected 65,536 at most"),
+        (
+            one_f_one_b,
+            (100_000, 64),
+            "stages=100000, micro_batches=64, chunks=1: micro-batches come to stages 6,400,000 times; expected "
+            "65,536 at most",
+        ),
         (gpipe, (2, 32_769), "65,538 times"),
         (interleaved, (4, 8_196, 2), "65,568 times"),
         (dual_pipe, (2, 10**12), "2,000,000,000,000 times"),

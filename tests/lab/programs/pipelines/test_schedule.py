@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab.meshes.errors import Unusable
 
+from lab.meshes.errors import Unusable
 from lab.programs.pipelines.orders import gpipe, one_f_one_b
 from lab.programs.pipelines.schedule import (
     Deadlock,
@@ -107,7 +107,9 @@ def test_the_ticks_of_2_stages(schedule, rows):
 
 def test_ticks_as_long_as_their_longest_job_take_1f1b_58_forwards_and_gpipe_44_with_backwards_of_3():
     lasts = {F: 1, B: 3}
-    steps = [sum(max(lasts[task.work] for task in row if task) for row in ticks(make(4, 8))) for make in (gpipe, one_f_one_b)]
+    steps = [
+        sum(max(lasts[task.work] for task in row if task) for row in ticks(make(4, 8))) for make in (gpipe, one_f_one_b)
+    ]
     assert steps == [44, 58]
 
 
@@ -123,7 +125,9 @@ def test_forwards_and_backwards_in_step_take_4_stages_and_8_micro_batches_44_too
     when = in_step(P, m)
     assert all(when[need] < tick for (stage, task), tick in when.items() for need in needs(schedule, stage, task))
     longest = {tick: max(lasts[task.work] for (_, task), at in when.items() if at == tick) for tick in when.values()}
-    orders = tuple(tuple(sorted((task for stage, task in when if stage == s), key=lambda task: when[s, task])) for s in range(P))
+    orders = tuple(
+        tuple(sorted((task for stage, task in when if stage == s), key=lambda task: when[s, task])) for s in range(P)
+    )
     assert (sum(longest.values()), in_flight(replace(schedule, orders=orders))) == (44, (7, 5, 3, 1))
     assert in_flight(schedule) == (4, 3, 2, 1)
 

@@ -23,7 +23,9 @@ WHOLE = st.integers(1, 5)
 
 @settings(max_examples=60, deadline=None)
 @given(every_schedule.every, WHOLE, WHOLE, WHOLE, st.integers(0, 3))
-def test_a_stage_is_busy_with_one_piece_at_a_time_and_with_all_of_its_work(schedule, forward, backward, weight, transfer):
+def test_a_stage_is_busy_with_one_piece_at_a_time_and_with_all_of_its_work(
+    schedule, forward, backward, weight, transfer
+):
     timeline = simulate(schedule, Durations(forward, backward, weight, transfer=transfer))
     for row in timeline.rows:
         assert all(one.end <= after.start for one, after in zip(row, row[1:], strict=False))

@@ -3,8 +3,8 @@
 from itertools import product
 
 import pytest
-from lab.meshes.errors import Unusable
 
+from lab.meshes.errors import Unusable
 from lab.programs.pipelines.orders import (
     dual_pipe,
     gpipe,
@@ -38,7 +38,9 @@ def received(schedule: Schedule) -> list[tuple]:
             way, virtual = (micro_batch, chunk * P + stage), chunk * P + stage
             if job == Job.INPUT_GRADIENT:
                 halves[stage][kept] = way
-            found.append((Job(job), way, inputs[stage].get(x), cotangents[stage].get(dy), halves[stage].get(kept))) if job else None
+            found.append(
+                (Job(job), way, inputs[stage].get(x), cotangents[stage].get(dy), halves[stage].get(kept))
+            ) if job else None
             forth = (micro_batch, virtual + 1) if job == Job.FORWARD else None
             back = (micro_batch, virtual - 1) if job in (Job.BACKWARD, Job.INPUT_GRADIENT) else None
             now.append((forth, back))
@@ -58,9 +60,16 @@ def test_each_job_reads_the_messages_of_its_own_micro_batch_and_chunk(schedule):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_gpipe_has_room_for_m_inputs_and_1f1b_and_zb_h1_for_as_many_as_stages_and_zb_h1_for_as_many_halves_and_zb_h2_for_2_p_minus_1(size):
+def test_gpipe_has_room_for_m_inputs_and_1f1b_and_zb_h1_for_as_many_as_stages_and_zb_h1_for_as_many_halves_and_zb_h2_for_2_p_minus_1(
+    size,
+):
     P, m = size
-    assert [table_of(make(P, m)).kept for make in (gpipe, one_f_one_b, zb_h1, zb_h2)] == [0, 0, min(P, m), min(2 * P - 1, m)]
+    assert [table_of(make(P, m)).kept for make in (gpipe, one_f_one_b, zb_h1, zb_h2)] == [
+        0,
+        0,
+        min(P, m),
+        min(2 * P - 1, m),
+    ]
     assert [table_of(make(P, m)).inputs for make in (gpipe, one_f_one_b, zb_h1)] == [m, min(P, m), min(P, m)]
     assert [table_of(make(P, m)).cotangents for make in (gpipe, one_f_one_b, zb_h1)] == [1, 1, 1]
 

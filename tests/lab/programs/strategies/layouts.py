@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from lab.meshes.axes import Axes
-
 from lab.programs.models.shape import REMATS, DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_SEQUENCE, FSDP_TENSOR
@@ -28,7 +27,9 @@ LAYOUTS: dict[str, tuple[Strategy, str]] = {
 }
 STYLES = ("declared", "explicit")
 ACCUMULATIONS = (1, 2, 4)
-SHAPE = DecoderShape(layers=3, batch=32, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=48, dtype="f32")
+SHAPE = DecoderShape(
+    layers=3, batch=32, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=48, dtype="f32"
+)
 """Every dim splits over what any layout splits it over, four micro-batches too."""
 UNEVEN = replace(SHAPE, kv_heads=3, queries=3, mlp=41, vocab=47)
 """Heads, hidden dims and words split over no axis: where none is to split them, that is nobody's matter."""
@@ -63,7 +64,8 @@ EVERY_CASE = tuple(Case(*choice) for choice in product(LAYOUTS, STYLES, REMATS, 
 
 
 def covering() -> tuple[Case, ...]:
-    """One case for each layout with each recomputation; the other choices run through them, so that any two choices meet."""
+    """One case for each layout with each recomputation; the other choices run through them, so that any two choices
+    meet."""
     return tuple(
         Case(layout, STYLES[(i + j) % 2], remat, ACCUMULATIONS[(i + j) % 3], (5 * i + j) % 3 == 0)
         for (i, layout), (j, remat) in product(enumerate(LAYOUTS), enumerate(REMATS))

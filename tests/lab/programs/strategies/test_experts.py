@@ -1,6 +1,7 @@
 """Strategies with experts: numbers against one device's, ledgers and state against what is worked out by hand.
 
-Two layers, 16 sequences of 8 tokens, 24 wide, 8 experts of 40, 2 for each token, 1.25 times the slots that balance needs: 3.
+Two layers, 16 sequences of 8 tokens, 24 wide, 8 experts of 40, 2 for each token, 1.25 times the slots that balance
+needs: 3.
 """
 
 from dataclasses import replace
@@ -11,13 +12,13 @@ import jax
 import numpy as np
 import optax
 import pytest
+
+from lab.core.ledger import Kind
+from lab.harness.decoder.step import on_one_device, random_tokens
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import Unusable
 from lab.meshes.targets import parse_target
-
-from lab.core.ledger import Kind
-from lab.harness.decoder.step import on_one_device, random_tokens
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
@@ -42,7 +43,9 @@ from tests.lab.programs.strategies.test_numerics import (
     on_8_devices,
 )
 
-SHAPE = DecoderShape(layers=2, batch=16, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=72, experts=8)
+SHAPE = DecoderShape(
+    layers=2, batch=16, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=72, experts=8
+)
 DATA_EXPERT, FSDP_EXPERT = Axes.parse("data=2,expert=4"), Axes.parse("fsdp=2,expert=4")
 # Bytes of 2 sequences in the 3 slots of 8 experts, and of one layer's weights, in bf16.
 SLOTS, ROUTER, ONE_MATRIX = 2 * 8 * 3 * 24 * 2, 24 * 8 * 2, 2 * 24 * 40 * 2
@@ -56,7 +59,9 @@ def rows(strategy, axes, kind, **sizes):
 @pytest.mark.parametrize(("remat", "backward"), [("none", 2), ("selective", 2), ("dots", 4), ("names", 4), ("full", 4)])
 def test_four_all_to_alls_a_layer_and_six_where_it_is_recomputed(remat, backward):
     both = ("layers/mlp/dispatch", "layers/mlp/combine")
-    expected = {("expert", scope, phase, n, SLOTS) for scope in both for phase, n in (("forward", 2), ("backward", backward))}
+    expected = {
+        ("expert", scope, phase, n, SLOTS) for scope in both for phase, n in (("forward", 2), ("backward", backward))
+    }
     assert rows(DATA_PARALLEL | EXPERT_PARALLEL, DATA_EXPERT, Kind.ALL_TO_ALL, remat=remat) == expected
 
 
@@ -82,7 +87,11 @@ def test_experts_over_all_ranks_sum_no_gradient_of_an_expert():
 DENSE, EXPERTS = 2 * (3_456 + 48 + 192) + 3_480, 2 * 8 * 2_880
 
 
-@pytest.mark.parametrize(("strategy", "share"), [(DATA_PARALLEL | EXPERT_PARALLEL, 4), (HIERARCHICAL_EXPERTS, 8)], ids=["beside data", "two levels"])
+@pytest.mark.parametrize(
+    ("strategy", "share"),
+    [(DATA_PARALLEL | EXPERT_PARALLEL, 4), (HIERARCHICAL_EXPERTS, 8)],
+    ids=["beside data", "two levels"],
+)
 def test_a_device_holds_12_bytes_for_each_parameter_of_its_experts_and_of_all_that_is_dense(strategy, share):
     assert SHAPE.parameters == DENSE + EXPERTS
     assert static_bytes(strategy, SHAPE, DATA_EXPERT) == 12 * (DENSE + EXPERTS // share) + 4 + 2 * 4 * 16
@@ -96,12 +105,19 @@ class Sharded(NamedTuple):
 
 
 LONGER = replace(SHAPE, length=16, dtype="f32")
-FEW_NODES = replace(LONGER, router="sigmoid_bias", nodes=4, node_limit=2, top_k=4, z=0.01, capacity_factor=0.7, shared=1)
+FEW_NODES = replace(
+    LONGER, router="sigmoid_bias", nodes=4, node_limit=2, top_k=4, z=0.01, capacity_factor=0.7, shared=1
+)
 
 
 def with_biases(state: program.TrainState) -> program.TrainState:
     """That move some choices: at first all are 0."""
-    biased = program.each(state.master, lambda w: w.get_value() + 0.02 * np.arange(w.shape[-1], dtype=np.float32) if "bias" in w.dims else w.get_value())
+    biased = program.each(
+        state.master,
+        lambda w: (
+            w.get_value() + 0.02 * np.arange(w.shape[-1], dtype=np.float32) if "bias" in w.dims else w.get_value()
+        ),
+    )
     return state._replace(master=biased)
 
 
@@ -115,15 +131,33 @@ def one_device(shape: DecoderShape) -> Any:
 @pytest.mark.parametrize(
     "case",
     [
-        Sharded(DATA_PARALLEL | EXPERT_PARALLEL, DATA_EXPERT, "explicit", replace(LONGER, capacity_factor=4.0, shared=1, accumulation=2)),
-        Sharded(ZERO3 | EXPERT_PARALLEL, FSDP_EXPERT, "declared", replace(LONGER, capacity_factor=0.5, top_k=1, remat="dots")),
+        Sharded(
+            DATA_PARALLEL | EXPERT_PARALLEL,
+            DATA_EXPERT,
+            "explicit",
+            replace(LONGER, capacity_factor=4.0, shared=1, accumulation=2),
+        ),
+        Sharded(
+            ZERO3 | EXPERT_PARALLEL,
+            FSDP_EXPERT,
+            "declared",
+            replace(LONGER, capacity_factor=0.5, top_k=1, remat="dots"),
+        ),
         Sharded(HIERARCHICAL_EXPERTS, DATA_EXPERT, "explicit", replace(LONGER, capacity_factor=1.0, remat="none")),
         Sharded(ZERO3 | EXPERT_PARALLEL, FSDP_EXPERT, "declared", FEW_NODES),
         Sharded(NODE_LIMITED_EXPERTS, DATA_EXPERT, "explicit", FEW_NODES),
         Sharded(DATA_PARALLEL | EXPERT_PARALLEL, DATA_EXPERT, "declared", replace(LONGER, router="expert_choice")),
         Sharded(ZERO3 | EXPERT_PARALLEL, FSDP_EXPERT, "explicit", replace(LONGER, dispatch="padded", top_k=3)),
     ],
-    ids=["none dropped", "half dropped", "two levels", "biased, two nodes of four", "a copy a node", "experts choose", "dropless"],
+    ids=[
+        "none dropped",
+        "half dropped",
+        "two levels",
+        "biased, two nodes of four",
+        "a copy a node",
+        "experts choose",
+        "dropless",
+    ],
 )
 def test_loss_and_every_gradient_are_those_of_one_device(case):
     state = with_biases(program.initial_state(case.strategy, case.shape))
@@ -135,9 +169,13 @@ def test_loads_beyond_the_mean_stand_for_a_biases_gradient_and_are_not_clipped_b
     (excess_LE,) = (g.get_value() for g in jax.tree.leaves(gradients, is_leaf=is_weight) if "bias" in g.dims)
     assert np.abs(excess_LE).max() > 4 and float(np.abs(np.sum(excess_LE, -1)).max()) == 0
     others = {path: g for path, g in flat(gradients).items() if "bias" not in g.dims}
-    assert float(squares(gradients, dict.fromkeys({g.dims for g in others.values()}, 1))) == pytest.approx(float(optax.global_norm(others) ** 2), rel=1e-6)
+    assert float(squares(gradients, dict.fromkeys({g.dims for g in others.values()}, 1))) == pytest.approx(
+        float(optax.global_norm(others) ** 2), rel=1e-6
+    )
     clipped, _ = clipping().update(gradients, clipping().init(gradients))
-    assert float(optax.global_norm({path: g for path, g in flat(clipped).items() if path in others})) == pytest.approx(1)
+    assert float(optax.global_norm({path: g for path, g in flat(clipped).items() if path in others})) == pytest.approx(
+        1
+    )
 
 
 def flat(tree: Any) -> dict[str, Any]:
@@ -147,13 +185,16 @@ def flat(tree: Any) -> dict[str, Any]:
 def test_a_step_moves_every_bias_by_a_thousandth_towards_balance():
     shape = replace(LONGER, router="sigmoid_bias")
     state = program.initial_state(EXPERT_PARALLEL, shape)
-    gradients = program.each(state.master, lambda w: np.arange(-3.0, 5.0)[None] * np.ones(w.shape) if "bias" in w.dims else w.get_value())
+    gradients = program.each(
+        state.master, lambda w: np.arange(-3.0, 5.0)[None] * np.ones(w.shape) if "bias" in w.dims else w.get_value()
+    )
     new, _ = updated(optimizer(), gradients, state.moments, state.master)
     (bias_LE,) = (w.get_value() for w in jax.tree.leaves(new, is_leaf=is_weight) if "bias" in w.dims)
     np.testing.assert_allclose(bias_LE, [[1e-3] * 3 + [0] + [-1e-3] * 4] * 2, rtol=1e-6)
 
 
-# A rank has 2 sequences of 8 tokens, 2 copies of each, in bf16; 8 experts and 4 ranks have a count each. Two nodes of four: 5 slots for 8 tokens on each.
+# A rank has 2 sequences of 8 tokens, 2 copies of each, in bf16; 8 experts and 4 ranks have a count each. Two nodes of
+# four: 5 slots for 8 tokens on each.
 COPIES, COUNTS, CROSSING = 2 * 8 * 2 * 24 * 2, 4 * (8 + 4), 2 * 4 * 5 * 24 * 2
 
 
@@ -162,10 +203,17 @@ COPIES, COUNTS, CROSSING = 2 * 8 * 2 * 24 * 2, 4 * (8 + 4), 2 * 4 * 5 * 24 * 2
     [("padded", Kind.ALL_TO_ALL, {4 * COPIES: 2}), ("ragged", Kind.RAGGED_ALL_TO_ALL, {COPIES: 1, 4 * COPIES: 1})],
 )
 def test_without_slots_counts_go_once_a_pass_and_rows_six_times_a_layer(dispatch, kind, buffers):
-    found = {k: rows(DATA_PARALLEL | EXPERT_PARALLEL, DATA_EXPERT, k, dispatch=dispatch) for k in (Kind.ALL_TO_ALL, Kind.RAGGED_ALL_TO_ALL)}
+    found = {
+        k: rows(DATA_PARALLEL | EXPERT_PARALLEL, DATA_EXPERT, k, dispatch=dispatch)
+        for k in (Kind.ALL_TO_ALL, Kind.RAGGED_ALL_TO_ALL)
+    }
     phases = {"forward": 2, "backward": 4}
     counts = {("expert", "layers/mlp/visit", phase, 2, COUNTS) for phase in phases}
-    moves = {("expert", "layers/mlp/visit", phase, n * times, size) for phase, n in phases.items() for size, times in buffers.items()}
+    moves = {
+        ("expert", "layers/mlp/visit", phase, n * times, size)
+        for phase, n in phases.items()
+        for size, times in buffers.items()
+    }
     assert found[kind] - counts == moves and found[Kind.ALL_TO_ALL] >= counts
 
 
@@ -175,35 +223,75 @@ def test_tokens_cross_once_a_node_with_the_weights_of_two_experts_and_come_home_
     weights = {(*row[:4], 2 * 4 * 5 * 2 * 4) for row in tokens}
     home = {("data", "layers/mlp/home", phase, 2, CROSSING) for phase in ("forward", "backward")}
     assert {row for row in found if row[0] == "data"} == tokens | weights | home
-    assert {row for row in found if row[0] == "expert"} == rows(DATA_PARALLEL | EXPERT_PARALLEL, DATA_EXPERT, Kind.ALL_TO_ALL)
+    assert {row for row in found if row[0] == "expert"} == rows(
+        DATA_PARALLEL | EXPERT_PARALLEL, DATA_EXPERT, Kind.ALL_TO_ALL
+    )
 
 
 def test_loads_of_all_ranks_are_summed_in_f32():
-    sums = {t for t in (DATA_PARALLEL | EXPERT_PARALLEL).predict(replace(SHAPE, router="sigmoid_bias"), DATA_EXPERT).transfers if t.scope == "layers/mlp/bias"}
+    sums = {
+        t
+        for t in (DATA_PARALLEL | EXPERT_PARALLEL).predict(replace(SHAPE, router="sigmoid_bias"), DATA_EXPERT).transfers
+        if t.scope == "layers/mlp/bias"
+    }
     assert {(t.axes, t.dtype, t.payload_bytes, t.executions) for t in sums} == {(("data", "expert"), "f32", 4 * 8, 2)}
 
 
 @pytest.mark.parametrize(
     ("strategy", "axes", "sizes", "message"),
     [
-        (EXPERT_PARALLEL, Axes.parse("expert=8"), {"experts": 12}, "dim 'experts' of size 12 does not split over expert=8; make it a multiple of 8"),
-        (EXPERT_PARALLEL, Axes.parse("expert=8"), {"experts": 0}, "experts=0 with experts split over expert: nothing to split; set experts to a multiple of the axis"),
-        (EXPERT_PARALLEL, Axes.parse("expert=8"), {"batch": 12}, "dim 'batch' of size 12 does not split over expert=8; make it a multiple of 8"),
+        (
+            EXPERT_PARALLEL,
+            Axes.parse("expert=8"),
+            {"experts": 12},
+            "dim 'experts' of size 12 does not split over expert=8; make it a multiple of 8",
+        ),
+        (
+            EXPERT_PARALLEL,
+            Axes.parse("expert=8"),
+            {"experts": 0},
+            "experts=0 with experts split over expert: nothing to split; set experts to a multiple of the axis",
+        ),
+        (
+            EXPERT_PARALLEL,
+            Axes.parse("expert=8"),
+            {"batch": 12},
+            "dim 'batch' of size 12 does not split over expert=8; make it a multiple of 8",
+        ),
         (
             ZERO1 | EXPERT_PARALLEL,
             DATA_EXPERT,
             {},
-            "gradients scattered over data (ZeRO-1 or 2) of weights with copies along expert: those would not be summed; use ZeRO-3 or data parallelism beside it",
+            "gradients scattered over data (ZeRO-1 or 2) of weights with copies along expert: those would not be "
+            "summed; use ZeRO-3 or data parallelism beside it",
         ),
         (
             ZERO1,
             Axes.parse("data=8"),
             {"router": "sigmoid_bias"},
-            "router=sigmoid_bias with ZeRO-1 or 2: a bias has no copy in the dtype of the products; use ZeRO-3 or data parallelism",
+            "router=sigmoid_bias with ZeRO-1 or 2: a bias has no copy in the dtype of the products; use ZeRO-3 or "
+            "data parallelism",
         ),
-        (NODE_LIMITED_EXPERTS, DATA_EXPERT, {}, "dim 'nodes' of size 1 does not split over data=2; make it a multiple of 2"),
-        (TENSOR_PARALLEL, Axes.parse("tensor=4"), {}, "experts=8 with hidden dims split over tensor: experts take whole hidden dims; drop that axis, or set experts=0"),
-        (SEQUENCE_PARALLEL, Axes.parse("tensor=4"), {}, "experts=8 with hidden dims split over tensor: experts take whole hidden dims; drop that axis, or set experts=0"),
+        (
+            NODE_LIMITED_EXPERTS,
+            DATA_EXPERT,
+            {},
+            "dim 'nodes' of size 1 does not split over data=2; make it a multiple of 2",
+        ),
+        (
+            TENSOR_PARALLEL,
+            Axes.parse("tensor=4"),
+            {},
+            "experts=8 with hidden dims split over tensor: experts take whole hidden dims; drop that axis, or set "
+            "experts=0",
+        ),
+        (
+            SEQUENCE_PARALLEL,
+            Axes.parse("tensor=4"),
+            {},
+            "experts=8 with hidden dims split over tensor: experts take whole hidden dims; drop that axis, or set "
+            "experts=0",
+        ),
     ],
 )
 def test_what_does_not_split_is_refused_in_one_line(strategy, axes, sizes, message):
@@ -215,20 +303,39 @@ def test_what_does_not_split_is_refused_in_one_line(strategy, axes, sizes, messa
 @pytest.mark.parametrize(
     ("strategy", "style", "sizes", "message"),
     [
-        (DATA_PARALLEL | EXPERT_PARALLEL, "declared", {"dispatch": "padded"}, "dispatch=padded in the declared style: .*; set dispatch=slots, or --style explicit"),
-        (DATA_PARALLEL | EXPERT_PARALLEL, "explicit", {"dispatch": "ragged"}, "dispatch=ragged on CPUs.*or set dispatch=padded"),
-        (HIERARCHICAL_EXPERTS, "explicit", {"dispatch": "padded"}, "dispatch=padded over two levels of links: .*or dispatch=slots"),
+        (
+            DATA_PARALLEL | EXPERT_PARALLEL,
+            "declared",
+            {"dispatch": "padded"},
+            "dispatch=padded in the declared style: .*; set dispatch=slots, or --style explicit",
+        ),
+        (
+            DATA_PARALLEL | EXPERT_PARALLEL,
+            "explicit",
+            {"dispatch": "ragged"},
+            "dispatch=ragged on CPUs.*or set dispatch=padded",
+        ),
+        (
+            HIERARCHICAL_EXPERTS,
+            "explicit",
+            {"dispatch": "padded"},
+            "dispatch=padded over two levels of links: .*or dispatch=slots",
+        ),
     ],
 )
 def test_tokens_that_cannot_be_sent_so_are_refused_in_one_line(strategy, style, sizes, message):
     with pytest.raises(Unusable, match=message):
-        function, arguments = program.step(strategy, style, replace(SHAPE, **sizes), make_mesh(parse_target("cpu:8"), DATA_EXPERT))
+        function, arguments = program.step(
+            strategy, style, replace(SHAPE, **sizes), make_mesh(parse_target("cpu:8"), DATA_EXPERT)
+        )
         function.lower(*arguments)
 
 
 @pytest.mark.parametrize("style", ["declared", "typed"])
 @pytest.mark.parametrize(("strategy", "beside"), [(DATA_PARALLEL, "data"), (ZERO3, "fsdp")])
-def test_experts_along_an_axis_before_the_last_that_splits_the_batch_are_for_the_explicit_style(strategy, beside, style):
+def test_experts_along_an_axis_before_the_last_that_splits_the_batch_are_for_the_explicit_style(
+    strategy, beside, style
+):
     step, mesh = program.step, make_mesh(parse_target("cpu:8"), Axes.parse(f"expert=4,{beside}=2"))
     with pytest.raises(Unusable, match=f"put expert last, as in {beside}=2,expert=4, or --style explicit"):
         step(strategy | EXPERT_PARALLEL, style, SHAPE, mesh)

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from lab.meshes.backends import make_mesh
-from lab.meshes.targets import parse_target
 
 from lab.harness.decoder.step import random_tokens
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 from lab.programs.models.decoder import initial
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
@@ -57,7 +57,9 @@ def _on_one_device(shape: DecoderShape) -> tuple[jax.Array, Any]:
 def on_8_devices(build: Callable[..., program.Program], case: Case, state: TrainState) -> Any:
     function, shapes = build(case.strategy, case.style, case.shape, make_mesh(parse_target("cpu:8"), case.axes))
     # A step takes its state over: no two arrays of it may lie in one buffer, nor in one that a later test needs.
-    arguments = jax.device_put((state, *random_tokens(case.shape)), jax.tree.map(lambda x: x.sharding, shapes), may_alias=False)
+    arguments = jax.device_put(
+        (state, *random_tokens(case.shape)), jax.tree.map(lambda x: x.sharding, shapes), may_alias=False
+    )
     with jax.default_matmul_precision("highest"):
         # Half the time: the machine code is as XLA's partitioner and simplifier left it, and the numbers are the same.
         return function.lower(*shapes).compile(compiler_options={"xla_backend_optimization_level": 0})(*arguments)
@@ -72,12 +74,15 @@ def test_loss_and_every_gradient_are_those_of_one_device(case):
 def test_any_two_choices_meet_in_a_case():
     fields = ("layout", "style", "remat", "accumulation", "tied")
     for pair in combinations(fields, 2):
-        met, possible = ({tuple(getattr(case, name) for name in pair) for case in cases} for cases in (covering(), EVERY_CASE))
+        met, possible = (
+            {tuple(getattr(case, name) for name in pair) for case in cases} for cases in (covering(), EVERY_CASE)
+        )
         assert met == possible
 
 
 def test_no_two_arrays_of_a_state_lie_in_one_buffer():
-    """Else a step, which takes its state over, takes one of them twice: in float32 a cast to the dtype of products is no copy."""
+    """Else a step, which takes its state over, takes one of them twice: in float32 a cast to the dtype of products is
+    no copy."""
     arrays = jax.tree.leaves(program.initial_state(LAYOUTS["zero1"][0], SHAPE))
     assert len({array.unsafe_buffer_pointer() for array in arrays}) == len(arrays)
 
@@ -102,7 +107,9 @@ def one_update(state: TrainState, loss: jax.Array, gradients: Any) -> tuple[Trai
     clipped, _ = optax.clip_by_global_norm(1.0).update(gradients, optax.EmptyState())
     changes, moments = optimizer().update(clipped, state.moments, state.master)
     master = optax.apply_updates(state.master, changes)
-    return TrainState(master, moments, None if state.weights is None else master), Metrics(loss, optax.global_norm(gradients))
+    return TrainState(master, moments, None if state.weights is None else master), Metrics(
+        loss, optax.global_norm(gradients)
+    )
 
 
 @pytest.mark.parametrize(("layout", "style"), product(LAYOUTS, STYLES))

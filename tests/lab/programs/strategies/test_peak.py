@@ -5,10 +5,10 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import pytest
+
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.targets import parse_target
-
 from lab.programs.models.decoder import initial
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
@@ -28,11 +28,20 @@ from lab.programs.strategies.zero1 import ZERO1, ZERO2
 from lab.programs.strategies.zero3 import ZERO3
 from lab.settle.behaviours import INSTALLED
 
-SHAPE = DecoderShape(layers=5, batch=8, length=1280, embed=3072, kv_heads=8, queries=3, head_dim=128, mlp=8192, vocab=24000)
+SHAPE = DecoderShape(
+    layers=5, batch=8, length=1280, embed=3072, kv_heads=8, queries=3, head_dim=128, mlp=8192, vocab=24000
+)
 LONG = replace(SHAPE, batch=2, length=10240)
 """A rank of 4 has 2560 tokens: several tiles of keys."""
-ON_DATA, ON_FSDP, WITH_TENSOR, WITH_CONTEXT = {"data": 8}, {"fsdp": 8}, {"data": 2, "tensor": 4}, {"data": 2, "context": 4}
-LLAMA_8B, LLAMA_70B = (replace(DecoderShape.preset(f"llama3-{size}"), batch=devices) for size, devices in (("8b", 16), ("70b", 512)))
+ON_DATA, ON_FSDP, WITH_TENSOR, WITH_CONTEXT = (
+    {"data": 8},
+    {"fsdp": 8},
+    {"data": 2, "tensor": 4},
+    {"data": 2, "context": 4},
+)
+LLAMA_8B, LLAMA_70B = (
+    replace(DecoderShape.preset(f"llama3-{size}"), batch=devices) for size, devices in (("8b", 16), ("70b", 512))
+)
 SHORT = replace(LLAMA_8B, length=2048)
 """Scores are small beside weights."""
 LAYOUTS = {
@@ -71,7 +80,9 @@ def test_sums_of_declared_zero1_over_micro_batches_are_parts_of_8_but_the_embedd
     shape = replace(SHAPE, batch=16, accumulation=2)
     terms = check(ZERO1, "declared", shape, "gpu:h100:1x8", ON_DATA)
     embedding, norms = shape.vocab * shape.embed, (2 * shape.layers + 1) * shape.embed
-    assert terms["gradients added up over micro-batches"] == 4 * (embedding + norms + (shape.parameters - embedding - norms) // 8)
+    assert terms["gradients added up over micro-batches"] == 4 * (
+        embedding + norms + (shape.parameters - embedding - norms) // 8
+    )
     assert terms == peak_terms(ZERO2, "declared", shape, Axes.of(ON_DATA))
 
 
@@ -85,7 +96,14 @@ def test_of_a_table_that_embeds_and_predicts_declared_zero3_holds_2_at_once_and_
     ("strategy", "style", "shape", "target", "sizes", "held"),
     [
         (ZERO3, "declared", LLAMA_8B, "gpu:h100:2x8", {"fsdp": 16}, "one layer's scores and their gradients"),
-        (DATA_PARALLEL | TENSOR_PARALLEL, "explicit", LLAMA_8B, "gpu:h100:2x8", {"data": 2, "tensor": 8}, "probabilities that wait for the values' gradients"),
+        (
+            DATA_PARALLEL | TENSOR_PARALLEL,
+            "explicit",
+            LLAMA_8B,
+            "gpu:h100:2x8",
+            {"data": 2, "tensor": 8},
+            "probabilities that wait for the values' gradients",
+        ),
         (ZERO1, "declared", SHORT, "gpu:h100:2x8", {"data": 16}, "new masters and moments in another layout"),
         (ZERO1, "explicit", replace(SHORT, remat="none"), "gpu:h100:2x8", {"data": 16}, "scores in a second layout"),
         (ZERO3, "explicit", LLAMA_70B, "gpu:h100:64x8", {"fsdp": 512}, "one layer's scores and their gradients"),
@@ -104,7 +122,8 @@ def check(strategy, style, shape, target, sizes):
     memory = function.lower(*args).compile().memory_analysis()
     terms = peak_terms(strategy, style, shape, axes, target.memory_bytes)
     assert terms["arguments"] == memory.argument_size_in_bytes
-    # XLA of jax 0.11 plans three of these otherwise: FSDP x tensor without recomputation +5.4 %, 8B under tensor parallelism +7.2 %, under ZeRO-1 -5.8 %.
+    # XLA of jax 0.11 plans three of these otherwise: FSDP x tensor without recomputation +5.4 %, 8B under tensor
+    # parallelism +7.2 %, under ZeRO-1 -5.8 %.
     assert sum(terms.values()) == pytest.approx(memory.peak_memory_in_bytes, rel=0.05 if INSTALLED < (0, 11) else 0.075)
     return terms
 
@@ -116,7 +135,10 @@ def test_xla_names_a_limit_of_65_gb_beside_6_or_22_gb_of_arguments_where_it_find
 
 def test_of_a_step_without_room_probabilities_are_made_again():
     wait = "probabilities that wait for the values' gradients"
-    roomy, cramped = (peak_terms(ZERO3, "explicit", LLAMA_70B, Axes.of({"fsdp": 512}), memory)[wait] for memory in (None, 85_017_493_504))
+    roomy, cramped = (
+        peak_terms(ZERO3, "explicit", LLAMA_70B, Axes.of({"fsdp": 512}), memory)[wait]
+        for memory in (None, 85_017_493_504)
+    )
     assert (roomy, cramped) == (64 * 8192**2 * 2, 0)
 
 
@@ -134,9 +156,25 @@ def test_a_layer_keeps_its_input_and_with_saved_names_what_attention_adds():
 
 @pytest.mark.parametrize("router", ["softmax", "expert_choice"])
 def test_of_experts_jax_keeps_as_many_bytes_of_integers_as_are_counted_beside_a_layers_input(router):
-    shape = DecoderShape(layers=3, batch=4, length=16, embed=8, kv_heads=2, queries=1, head_dim=4, mlp=8, vocab=32, experts=4, router=router)
+    shape = DecoderShape(
+        layers=3,
+        batch=4,
+        length=16,
+        embed=8,
+        kv_heads=2,
+        queries=1,
+        head_dim=4,
+        mlp=8,
+        vocab=32,
+        experts=4,
+        router=router,
+    )
     batch = jnp.zeros((2, shape.batch, shape.length), jnp.int32)
-    kept = jax.tree.leaves(jax.eval_shape(lambda state: jax.vjp(lambda state: program.mean_loss(state, *batch, shape), state)[1], initial(shape)))
+    kept = jax.tree.leaves(
+        jax.eval_shape(
+            lambda state: jax.vjp(lambda state: program.mean_loss(state, *batch, shape), state)[1], initial(shape)
+        )
+    )
     choices = sum(4 * x.size for x in kept if x.dtype == jnp.int32 and x.shape[0] == shape.layers)
     stream = shape.batch * shape.length * shape.embed * shape.bytes_per_element
     assert shape.layers * (saved_layer_bytes(DATA_PARALLEL, shape, Axes.of({"data": 1})) - stream) == choices > 0
@@ -148,7 +186,10 @@ def test_tensor_parallelism_keeps_whole_inputs_and_split_sequences_a_quarter():
     assert kept(DATA_PARALLEL, mesh, "full") == 4 * STREAM
 
 
-@pytest.mark.parametrize(("name", "micro_batches", "size"), [("gradients added up over micro-batches", 4, 4), ("gradients added up over micro-batches", 1, 0)])
+@pytest.mark.parametrize(
+    ("name", "micro_batches", "size"),
+    [("gradients added up over micro-batches", 4, 4), ("gradients added up over micro-batches", 1, 0)],
+)
 def test_sums_over_micro_batches_are_another_4_bytes_a_parameter(name, micro_batches, size):
     shape = replace(SHAPE, batch=32, accumulation=micro_batches)
     assert peak_terms(DATA_PARALLEL, "explicit", shape, Axes.of({"data": 8}))[name] == size * shape.parameters

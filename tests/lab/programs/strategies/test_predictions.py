@@ -1,13 +1,14 @@
-"""Predicted ledgers against numbers worked out by hand: two layers, 16 sequences of 8 tokens, 24 wide, 4 x 2 heads of 6, mlp 40, 72 words, bf16."""
+"""Predicted ledgers against numbers worked out by hand: two layers, 16 sequences of 8 tokens, 24 wide, 4 x 2 heads of
+6, mlp 40, 72 words, bf16."""
 
 from dataclasses import replace
 from math import prod
 
 import pytest
-from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
 
 from lab.core.ledger import Kind, Ledger
+from lab.meshes.axes import Axes
+from lab.meshes.errors import Unusable
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_SEQUENCE, FSDP_TENSOR
@@ -21,7 +22,9 @@ from lab.programs.strategies.zero3 import ZERO3
 
 SHAPE = DecoderShape(layers=2, batch=16, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=72)
 DATA_8, FSDP_8 = Axes.of({"data": 8}), Axes.of({"fsdp": 8})
-DATA_TENSOR, FSDP_TENSOR_AXES, REPLICAS = (Axes.of(dict(zip(names, (2, 4)))) for names in (("data", "tensor"), ("fsdp", "tensor"), ("data", "fsdp")))
+DATA_TENSOR, FSDP_TENSOR_AXES, REPLICAS = (
+    Axes.of(dict(zip(names, (2, 4)))) for names in (("data", "tensor"), ("fsdp", "tensor"), ("data", "fsdp"))
+)
 
 # Bytes of one layer's weight in bf16.
 LAYERS = {
@@ -53,22 +56,33 @@ def each(kind: Kind, axes: str, phase: str, executions: int, payloads: dict[str,
 
 def scalars(loss: str, clip: str = "") -> set[Row]:
     """The loss summed over the axes of the batch, and the squares of the gradients over those that split weights."""
-    return each(SUM, loss, FORWARD, 1, {"loss": 4}, "f32") | (each(SUM, clip, UPDATE, 1, {"clip": 4}, "f32") if clip else set())
+    return each(SUM, loss, FORWARD, 1, {"loss": 4}, "f32") | (
+        each(SUM, clip, UPDATE, 1, {"clip": 4}, "f32") if clip else set()
+    )
 
 
 def vocabulary(executions: int = 1) -> set[Row]:
     """Three numbers of 4 bytes for each of 64 tokens."""
-    return each(SUM, "tensor", FORWARD, executions, {"loss/largest": 256, "loss/exponentials": 256, "loss/target": 256}, "f32")
+    return each(
+        SUM, "tensor", FORWARD, executions, {"loss/largest": 256, "loss/exponentials": 256, "loss/target": 256}, "f32"
+    )
 
 
 def rows(ledger: Ledger) -> set[Row]:
-    found = [(str(t.kind), "+".join(t.axes), t.scope, t.phase, t.executions, t.payload_bytes, t.dtype) for t in ledger.transfers]
+    found = [
+        (str(t.kind), "+".join(t.axes), t.scope, t.phase, t.executions, t.payload_bytes, t.dtype)
+        for t in ledger.transfers
+    ]
     assert len(found) == len(set(found))
     return set(found)
 
 
 def executions(strategy: Strategy, shape: DecoderShape, axes: Axes, kind: Kind, phase: str, scope: str) -> list[int]:
-    return [t.executions for t in strategy.predict(shape, axes).transfers if (t.kind, t.phase, t.scope) == (kind, phase, scope)]
+    return [
+        t.executions
+        for t in strategy.predict(shape, axes).transfers
+        if (t.kind, t.phase, t.scope) == (kind, phase, scope)
+    ]
 
 
 def test_data_parallelism_over_8_sums_the_gradient_of_every_weight_and_the_loss():
@@ -83,17 +97,28 @@ def test_a_tied_decoder_has_no_head_to_sum():
 
 def test_zero1_scatters_each_stack_once_and_gathers_the_new_weights():
     stacks = times(2, LAYERS) | ENDS
-    moved = each(SCATTER, "data", BACKWARD, 1, stacks) | each(GATHER, "data", UPDATE, 1, {f"renew/{scope}": size for scope, size in stacks.items()})
-    assert rows(ZERO1.predict(SHAPE, DATA_8)) == moved | each(SUM, "data", BACKWARD, 1, times(2, NORMS) | NORM) | scalars("data", "data")
+    moved = each(SCATTER, "data", BACKWARD, 1, stacks) | each(
+        GATHER, "data", UPDATE, 1, {f"renew/{scope}": size for scope, size in stacks.items()}
+    )
+    assert rows(ZERO1.predict(SHAPE, DATA_8)) == moved | each(
+        SUM, "data", BACKWARD, 1, times(2, NORMS) | NORM
+    ) | scalars("data", "data")
 
 
 def test_zero2_scatters_each_layer_where_zero1_scatters_a_stack():
     late, early = rows(ZERO1.predict(SHAPE, DATA_8)), rows(ZERO2.predict(SHAPE, DATA_8))
-    assert (early - late, late - early) == (each(SCATTER, "data", BACKWARD, 2, LAYERS), each(SCATTER, "data", BACKWARD, 1, times(2, LAYERS)))
+    assert (early - late, late - early) == (
+        each(SCATTER, "data", BACKWARD, 2, LAYERS),
+        each(SCATTER, "data", BACKWARD, 1, times(2, LAYERS)),
+    )
 
 
 def test_zero3_gathers_a_layer_for_each_pass_and_the_ends_once():
-    moved = each(GATHER, "fsdp", FORWARD, 2, LAYERS) | each(GATHER, "fsdp", BACKWARD, 2, LAYERS) | each(SCATTER, "fsdp", BACKWARD, 2, LAYERS)
+    moved = (
+        each(GATHER, "fsdp", FORWARD, 2, LAYERS)
+        | each(GATHER, "fsdp", BACKWARD, 2, LAYERS)
+        | each(SCATTER, "fsdp", BACKWARD, 2, LAYERS)
+    )
     ends = each(GATHER, "fsdp", FORWARD, 1, ENDS) | each(SCATTER, "fsdp", BACKWARD, 1, ENDS)
     norms = each(SUM, "fsdp", BACKWARD, 2, NORMS) | each(SUM, "fsdp", BACKWARD, 1, NORM)
     assert rows(ZERO3.predict(SHAPE, FSDP_8)) == moved | ends | norms | scalars("fsdp", "fsdp")
@@ -107,62 +132,89 @@ def test_hybrid_sharding_sums_a_quarter_of_each_gradient_between_2_groups_of_4()
 
 
 def summed_activations() -> set[Row]:
-    leave, enter = {"layers/attention/leave": X, "layers/mlp/leave": X}, {"layers/attention/enter": X, "layers/mlp/enter": X}
+    leave, enter = (
+        {"layers/attention/leave": X, "layers/mlp/leave": X},
+        {"layers/attention/enter": X, "layers/mlp/enter": X},
+    )
     ends = each(SUM, "tensor", FORWARD, 1, {"embedding": X}) | each(SUM, "tensor", BACKWARD, 1, {"head": X})
     again = each(SUM, "tensor", BACKWARD, 2, {"layers/attention/leave": X})
     return each(SUM, "tensor", FORWARD, 2, leave) | each(SUM, "tensor", BACKWARD, 2, enter) | ends | again
 
 
 def test_tensor_parallelism_over_2_by_4_sums_3072_bytes_of_activations_and_quarters_of_gradients():
-    gradients = each(SUM, "data", BACKWARD, 2, times(1 / 4, LAYERS) | NORMS) | each(SUM, "data", BACKWARD, 1, times(1 / 4, ENDS) | NORM)
+    gradients = each(SUM, "data", BACKWARD, 2, times(1 / 4, LAYERS) | NORMS) | each(
+        SUM, "data", BACKWARD, 1, times(1 / 4, ENDS) | NORM
+    )
     expected = summed_activations() | vocabulary() | gradients | scalars("data", "tensor")
     assert rows((DATA_PARALLEL | TENSOR_PARALLEL).predict(SHAPE, DATA_TENSOR)) == expected
 
 
 def moved_activations() -> set[Row]:
-    enter, leave = {"layers/attention/enter": X, "layers/mlp/enter": X}, {"layers/attention/leave": X, "layers/mlp/leave": X}
+    enter, leave = (
+        {"layers/attention/enter": X, "layers/mlp/enter": X},
+        {"layers/attention/leave": X, "layers/mlp/leave": X},
+    )
     forward = each(GATHER, "tensor", FORWARD, 2, enter) | each(SCATTER, "tensor", FORWARD, 2, leave)
-    backward = each(GATHER, "tensor", BACKWARD, 2, enter | leave) | each(SCATTER, "tensor", BACKWARD, 2, enter | {"layers/attention/leave": X})
-    first = each(SCATTER, "tensor", FORWARD, 1, {"embedding": X}) | each(GATHER, "tensor", BACKWARD, 1, {"embedding": X})
+    backward = each(GATHER, "tensor", BACKWARD, 2, enter | leave) | each(
+        SCATTER, "tensor", BACKWARD, 2, enter | {"layers/attention/leave": X}
+    )
+    first = each(SCATTER, "tensor", FORWARD, 1, {"embedding": X}) | each(
+        GATHER, "tensor", BACKWARD, 1, {"embedding": X}
+    )
     last = each(GATHER, "tensor", FORWARD, 1, {"head": X}) | each(SCATTER, "tensor", BACKWARD, 1, {"head": X})
     return forward | backward | first | last
 
 
 def test_sequence_parallelism_gathers_and_scatters_the_same_bytes_and_sums_norms_over_both_axes():
-    gradients = each(SUM, "data", BACKWARD, 2, times(1 / 4, LAYERS)) | each(SUM, "data", BACKWARD, 1, times(1 / 4, ENDS))
+    gradients = each(SUM, "data", BACKWARD, 2, times(1 / 4, LAYERS)) | each(
+        SUM, "data", BACKWARD, 1, times(1 / 4, ENDS)
+    )
     norms = each(SUM, "data+tensor", BACKWARD, 2, NORMS) | each(SUM, "data+tensor", BACKWARD, 1, NORM)
     expected = moved_activations() | vocabulary() | gradients | norms | scalars("data", "tensor")
     assert rows((DATA_PARALLEL | SEQUENCE_PARALLEL).predict(SHAPE, DATA_TENSOR)) == expected
 
 
 @pytest.mark.parametrize(
-    ("strategy", "activations", "over"), [(FSDP_TENSOR, summed_activations, "fsdp"), (FSDP_SEQUENCE, moved_activations, "fsdp+tensor")], ids=["tensor", "sequence"]
+    ("strategy", "activations", "over"),
+    [(FSDP_TENSOR, summed_activations, "fsdp"), (FSDP_SEQUENCE, moved_activations, "fsdp+tensor")],
+    ids=["tensor", "sequence"],
 )
 def test_fsdp_beside_tensor_moves_quarters_of_weights_and_the_activations_of_tensor_alone(strategy, activations, over):
     layers, ends = times(1 / 4, LAYERS), times(1 / 4, ENDS)
-    weights = each(GATHER, "fsdp", FORWARD, 2, layers) | each(GATHER, "fsdp", BACKWARD, 2, layers) | each(SCATTER, "fsdp", BACKWARD, 2, layers)
+    weights = (
+        each(GATHER, "fsdp", FORWARD, 2, layers)
+        | each(GATHER, "fsdp", BACKWARD, 2, layers)
+        | each(SCATTER, "fsdp", BACKWARD, 2, layers)
+    )
     weights |= each(GATHER, "fsdp", FORWARD, 1, ends) | each(SCATTER, "fsdp", BACKWARD, 1, ends)
     norms = each(SUM, over, BACKWARD, 2, NORMS) | each(SUM, over, BACKWARD, 1, NORM)
     expected = activations() | vocabulary() | weights | norms | scalars("fsdp", "fsdp+tensor")
     assert rows(strategy.predict(SHAPE, FSDP_TENSOR_AXES)) == expected
 
 
-@pytest.mark.parametrize(("remat", "gathers"), [("none", []), ("selective", []), ("dots", [2]), ("names", [2]), ("full", [2])])
+@pytest.mark.parametrize(
+    ("remat", "gathers"), [("none", []), ("selective", []), ("dots", [2]), ("names", [2]), ("full", [2])]
+)
 def test_zero3_gathers_again_where_products_or_their_inputs_are_made_again(remat, gathers):
     shape = replace(SHAPE, remat=remat)
     assert all(executions(ZERO3, shape, FSDP_8, GATHER, BACKWARD, scope) == gathers for scope in LAYERS)
     assert executions(ZERO3, shape, FSDP_8, GATHER, FORWARD, "layers/mlp/up") == [2]
 
 
-@pytest.mark.parametrize(("remat", "sums"), [("none", []), ("selective", []), ("dots", [2]), ("names", []), ("full", [2])])
+@pytest.mark.parametrize(
+    ("remat", "sums"), [("none", []), ("selective", []), ("dots", [2]), ("names", []), ("full", [2])]
+)
 def test_tensor_parallelism_sums_the_attention_again_unless_what_it_adds_is_kept(remat, sums):
     shape = replace(SHAPE, remat=remat)
-    assert executions(DATA_PARALLEL | TENSOR_PARALLEL, shape, DATA_TENSOR, SUM, BACKWARD, "layers/attention/leave") == sums
+    assert (
+        executions(DATA_PARALLEL | TENSOR_PARALLEL, shape, DATA_TENSOR, SUM, BACKWARD, "layers/attention/leave") == sums
+    )
     assert executions(DATA_PARALLEL | TENSOR_PARALLEL, shape, DATA_TENSOR, SUM, BACKWARD, "layers/mlp/leave") == []
 
 
 @pytest.mark.parametrize(
-    ("remat", "gathers", "scatters"), [("none", [], []), ("selective", [], []), ("dots", [2], [2]), ("names", [2], []), ("full", [2], [2])]
+    ("remat", "gathers", "scatters"),
+    [("none", [], []), ("selective", [], []), ("dots", [2], [2]), ("names", [2], []), ("full", [2], [2])],
 )
 def test_sequence_parallelism_gathers_both_inputs_again_and_scatters_one_output(remat, gathers, scatters):
     strategy, shape = DATA_PARALLEL | SEQUENCE_PARALLEL, replace(SHAPE, remat=remat)
@@ -191,19 +243,30 @@ def test_of_four_micro_batches_zero1_scatters_once_in_f32_and_zero2_eight_times_
 
 def test_zero3_moves_weights_for_each_of_four_micro_batches_and_sums_norms_once():
     found = rows(ZERO3.predict(FOUR, FSDP_8))
-    assert {row for row in found if row[0] == GATHER and row[3] == BACKWARD} == each(GATHER, "fsdp", BACKWARD, 8, LAYERS)
-    assert {row for row in found if row[0] == SCATTER} == each(SCATTER, "fsdp", BACKWARD, 8, LAYERS) | each(SCATTER, "fsdp", BACKWARD, 4, ENDS)
-    assert {row for row in found if row[2].endswith("norm")} == each(SUM, "fsdp", BACKWARD, 1, times(4, NORMS) | times(2, NORM), "f32")
+    assert {row for row in found if row[0] == GATHER and row[3] == BACKWARD} == each(
+        GATHER, "fsdp", BACKWARD, 8, LAYERS
+    )
+    assert {row for row in found if row[0] == SCATTER} == each(SCATTER, "fsdp", BACKWARD, 8, LAYERS) | each(
+        SCATTER, "fsdp", BACKWARD, 4, ENDS
+    )
+    assert {row for row in found if row[2].endswith("norm")} == each(
+        SUM, "fsdp", BACKWARD, 1, times(4, NORMS) | times(2, NORM), "f32"
+    )
 
 
 def test_tensor_parallelism_sums_activations_for_each_of_four_micro_batches():
     found = rows((DATA_PARALLEL | TENSOR_PARALLEL).predict(FOUR, DATA_TENSOR))
     four_times = {(*row[:4], 4 * row[4], *row[5:]) for row in summed_activations()}
-    assert {row for row in found if row[1] == "tensor"} == four_times | vocabulary(4) | each(SUM, "tensor", UPDATE, 1, {"clip": 4}, "f32")
+    assert {row for row in found if row[1] == "tensor"} == four_times | vocabulary(4) | each(
+        SUM, "tensor", UPDATE, 1, {"clip": 4}, "f32"
+    )
 
 
 def test_f32_doubles_all_but_the_4_byte_scalars_and_the_softmax():
-    halves, wholes = (FSDP_SEQUENCE.predict(replace(SHAPE, dtype=dtype), FSDP_TENSOR_AXES).totals().payload_bytes for dtype in ("bf16", "f32"))
+    halves, wholes = (
+        FSDP_SEQUENCE.predict(replace(SHAPE, dtype=dtype), FSDP_TENSOR_AXES).totals().payload_bytes
+        for dtype in ("bf16", "f32")
+    )
     assert wholes - 3 * 256 - 2 * 4 == 2 * (halves - 3 * 256 - 2 * 4)
 
 
@@ -263,12 +326,32 @@ def test_composition_does_not_depend_on_the_brackets():
 @pytest.mark.parametrize(
     ("strategy", "axes", "sizes", "message"),
     [
-        (DATA_PARALLEL, DATA_8, {"batch": 17}, "dim 'batch' of size 17 does not split over data=8; make it a multiple of 8"),
-        (ZERO2, DATA_8, {"accumulation": 4}, "dim 'batch' of size 4 does not split over data=8; make it a multiple of 8"),
-        (HYBRID, REPLICAS, {"batch": 12}, "dim 'batch' of size 12 does not split over data=2*fsdp=4; make it a multiple of 8"),
+        (
+            DATA_PARALLEL,
+            DATA_8,
+            {"batch": 17},
+            "dim 'batch' of size 17 does not split over data=8; make it a multiple of 8",
+        ),
+        (
+            ZERO2,
+            DATA_8,
+            {"accumulation": 4},
+            "dim 'batch' of size 4 does not split over data=8; make it a multiple of 8",
+        ),
+        (
+            HYBRID,
+            REPLICAS,
+            {"batch": 12},
+            "dim 'batch' of size 12 does not split over data=2*fsdp=4; make it a multiple of 8",
+        ),
         (ZERO3, FSDP_8, {"embed": 25}, "dim 'embed' of size 25 does not split over fsdp=8; make it a multiple of 8"),
         (ZERO1, DATA_8, {"embed": 28}, "dim 'embed' of size 28 does not split over data=8; make it a multiple of 8"),
-        (FSDP_SEQUENCE, FSDP_TENSOR_AXES, {"length": 6}, "dim 'length' of size 6 does not split over tensor=4; make it a multiple of 4"),
+        (
+            FSDP_SEQUENCE,
+            FSDP_TENSOR_AXES,
+            {"length": 6},
+            "dim 'length' of size 6 does not split over tensor=4; make it a multiple of 4",
+        ),
         (ZERO3, DATA_8, {}, "no axis 'fsdp' in the mesh; it has data"),
         (FSDP_TENSOR, FSDP_8, {}, "no axis 'tensor' in the mesh; it has fsdp"),
     ],
@@ -285,7 +368,9 @@ def test_what_does_not_split_is_refused_in_one_line(strategy, axes, sizes, messa
 def test_heads_hidden_dims_or_words_that_4_tensor_ranks_cannot_share_are_refused_by_every_layout(layout, dim, size):
     strategy, axes = EVERY[layout]
     for refuse in (strategy.check, strategy.predict):
-        with pytest.raises(Unusable, match=f"dim '{dim}' of size {size} does not split over tensor=4; make it a multiple of 4"):
+        with pytest.raises(
+            Unusable, match=f"dim '{dim}' of size {size} does not split over tensor=4; make it a multiple of 4"
+        ):
             refuse(replace(SHAPE, **{dim: size}), axes)
 
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from lab.meshes.axes import Axes
 
+from lab.meshes.axes import Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.hybrid import HYBRID
@@ -22,11 +22,25 @@ EXPERTS = replace(SHAPE, experts=4)
         (HYBRID, SHAPE, "data=2,fsdp=4", "head", {("data", "fsdp"), ("fsdp",)}),
         (HYBRID, replace(SHAPE, accumulation=2), "data=2,fsdp=4", "head", {("data", "fsdp")}),
         (HYBRID, SHAPE, "data=2,fsdp=4", "layers/mlp/up", {("data", "fsdp")}),
-        (ZERO3 | EXPERT_PARALLEL, EXPERTS, "fsdp=2,expert=4", "layers/attention/query", {("fsdp", "expert"), ("fsdp",)}),
+        (
+            ZERO3 | EXPERT_PARALLEL,
+            EXPERTS,
+            "fsdp=2,expert=4",
+            "layers/attention/query",
+            {("fsdp", "expert"), ("fsdp",)},
+        ),
         (ZERO3 | EXPERT_PARALLEL, EXPERTS, "fsdp=2,expert=4", "head", {("fsdp", "expert")}),
     ],
-    ids=["outside the layers with the norm of all", "of several micro-batches without it", "in the layers", "beside experts", "outside theirs"],
+    ids=[
+        "outside the layers with the norm of all",
+        "of several micro-batches without it",
+        "in the layers",
+        "beside experts",
+        "outside theirs",
+    ],
 )
-def test_other_sums_where_a_gradient_is_made(strategy: Strategy, shape: DecoderShape, axes: str, scope: str, beside: set[tuple[str, ...]]):
+def test_other_sums_where_a_gradient_is_made(
+    strategy: Strategy, shape: DecoderShape, axes: str, scope: str, beside: set[tuple[str, ...]]
+):
     (weight,) = [weight for weight in weights(shape) if weight.scope == scope]
     assert of_gradient(weight, strategy, shape, Axes.parse(axes), is_late=False).beside == beside

@@ -5,10 +5,6 @@ from dataclasses import replace
 
 import jax
 import pytest
-from lab.meshes import plugins
-from lab.meshes.axes import Axes
-from lab.meshes.backends import make_mesh
-from lab.meshes.targets import parse_target
 
 from lab.compile.inspection import inspect_program
 from lab.core.ledger import Kind, Ledger
@@ -17,6 +13,10 @@ from lab.harness.decoder.step import SMALL, WITH_TYPES
 from lab.harness.experiment import Experiment
 from lab.harness.registry import load, names
 from lab.harness.run import run
+from lab.meshes import plugins
+from lab.meshes.axes import Axes
+from lab.meshes.backends import make_mesh
+from lab.meshes.targets import parse_target
 from lab.programs.models.seams import Seams
 from lab.programs.strategies import program
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
@@ -26,7 +26,11 @@ from lab.programs.strategies.strategy import RESIDUAL, Strategy
 from lab.programs.strategies.zero1 import ZERO1
 from lab.settle import Verdict
 
-TYPED = [name for name in names() if isinstance(load(name), Experiment) and "typed" in load(name).styles + load(name).more_styles]
+TYPED = [
+    name
+    for name in names()
+    if isinstance(load(name), Experiment) and "typed" in load(name).styles + load(name).more_styles
+]
 OUTSIDE_VERIFY = ["ch17_sequence_parallel", "ch24_hybrid", "ch24_llama3_405b"]
 SEQUENCE = DATA_PARALLEL | SEQUENCE_PARALLEL
 on_gpus = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
@@ -65,7 +69,9 @@ def test_typed_steps_compute_and_send_on_8_devices_what_theory_says(name):
 
 @on_gpus
 def test_typed_fsdp_with_tensors_moves_what_declared_does():
-    typed, declared = (transfers(ledger(FSDP_TENSOR, style, "fsdp=2,tensor=4", "gpu:h100:1x8")) for style in ("typed", "declared"))
+    typed, declared = (
+        transfers(ledger(FSDP_TENSOR, style, "fsdp=2,tensor=4", "gpu:h100:1x8")) for style in ("typed", "declared")
+    )
     assert typed == declared and sum(typed.values()) > 50
 
 
@@ -79,7 +85,10 @@ def test_a_product_over_a_split_dim_is_refused_until_its_result_has_a_type(monke
 def test_a_lookup_typed_straight_into_a_split_sequence_gathers_the_table(monkeypatch):
     def straight(spread: program.Spread) -> Seams:
         split = spread.spec(spread.strategy.residual, *RESIDUAL)
-        return replace(in_two_steps(spread), lookup=lambda table_VD, row_BS: table_VD.at[row_BS].get(mode="clip", out_sharding=split))
+        return replace(
+            in_two_steps(spread),
+            lookup=lambda table_VD, row_BS: table_VD.at[row_BS].get(mode="clip", out_sharding=split),
+        )
 
     in_two_steps, table = program.types, (Kind.ALL_GATHER, ("tensor",), "f32", 4 * SMALL.vocab * SMALL.embed)
     assert table not in transfers(ledger(SEQUENCE, "typed", "data=2,tensor=4"))
@@ -90,7 +99,11 @@ def test_a_lookup_typed_straight_into_a_split_sequence_gathers_the_table(monkeyp
 @on_gpus
 def test_a_typed_gradient_is_whole_before_zero1_scatters_it_and_a_declared_one_is_not():
     def scattered(style: str) -> int:
-        return sum(n for (kind, *_), n in transfers(ledger(ZERO1, style, "data=8", "gpu:h100:1x8")).items() if kind is Kind.REDUCE_SCATTER)
+        return sum(
+            n
+            for (kind, *_), n in transfers(ledger(ZERO1, style, "data=8", "gpu:h100:1x8")).items()
+            if kind is Kind.REDUCE_SCATTER
+        )
 
     assert scattered("typed") < scattered("declared")
 
