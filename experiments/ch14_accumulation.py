@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from lab.book.data_parallel import accumulation_speedup, overlapped_backward_s
-from lab.core.ledger import Kind, Ledger, Making, Totals
+from lab.core.ledger import Kind, Ledger, Provenance, Totals
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.evidence import counted
 from lab.harness.experiment import on_one_axis
@@ -67,7 +67,7 @@ def one_sum(sizes: Sizes, axes: Axes) -> tuple[Sent]:
 
 def sum_of_each(sizes: Sizes, axes: Axes) -> tuple[Sent]:
     m = sizes.micro_batches
-    return (Sent(Kind.ALL_REDUCE, (DATA,), sizes.weights, executions=m, making=Making(added_up=m)),)
+    return (Sent(Kind.ALL_REDUCE, (DATA,), sizes.weights, executions=m, provenance=Provenance(accumulated_in_loop=m)),)
 
 
 ONCE, EVERY_TIME = "once", "every_time"

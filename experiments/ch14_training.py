@@ -12,7 +12,7 @@ from lab.experiments import (
     ch24_llama3_405b,
 )
 from lab.harness.claim import Claim, decided
-from lab.harness.decoder.training import Trained, Training, trainee
+from lab.harness.decoder.training import Training, TrainingResult, trainee
 from lab.harness.decoder.training_shape import SMALL
 
 LAYOUTS = {
@@ -28,7 +28,7 @@ LAYOUTS = {
 }
 
 
-def claims(trained: Trained) -> tuple[Claim, ...]:
+def claims(trained: TrainingResult) -> tuple[Claim, ...]:
     return (decided("ch14.partition_theorem", trained.is_one_curve, trained.evidence),)
 
 

@@ -10,7 +10,7 @@ from lab.book.tensor_parallel import divisors, kv_replicas, padded_share
 from lab.core.ledger import Kind, Ledger, Totals
 from lab.harness.claim import Claim, decided
 from lab.harness.evidence import along, counted
-from lab.harness.experiment import beside_tensor
+from lab.harness.experiment import with_tensor_inside_host
 from lab.harness.small_programs import (
     FLOAT_BYTES,
     Array,
@@ -121,6 +121,6 @@ EXPERIMENT = experiment(
     parts=PARTS,
     sizes=Sizes(),
     small=Sizes(tokens=8, embed=16, head_dim=4),
-    axes=beside_tensor(DATA),
+    axes=with_tensor_inside_host(DATA),
     claims=claims,
 )

@@ -5,7 +5,7 @@ from lab.core.ledger import Ledger, Totals, Transfer
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.step import WITH_TYPES, decoder_experiment
 from lab.harness.evidence import along, counted, element_bytes, of_elements
-from lab.harness.experiment import TimedSteps, beside_tensor
+from lab.harness.experiment import TimedSteps, with_tensor_inside_host
 from lab.meshes.axes import DATA, TENSOR, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
@@ -104,7 +104,7 @@ EXPERIMENT = decoder_experiment(
     chapter=15,
     question="How often does tensor parallelism sum, where, and how much?",
     strategy=DATA_PARALLEL | TENSOR_PARALLEL,
-    axes=beside_tensor(DATA),
+    axes=with_tensor_inside_host(DATA),
     claims=claims,
     styles=WITH_TYPES,
     real_size={},

@@ -9,7 +9,7 @@ from lab.book.pipeline import uneven_efficiency, uneven_step_s
 from lab.harness.claim import Claim, decided
 from lab.harness.question import Question, Row
 from lab.harness.sweep import Point, swept
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.pipelines.orders import gpipe, interleaved, one_f_one_b
 from lab.programs.pipelines.schedule import Schedule
 from lab.programs.pipelines.simulation import Durations, Timeline, simulate
@@ -24,7 +24,7 @@ class Assumed:
     """The exercise: as many fast as slow layers, in this order; times of a forward, and a backward takes as long.
 
     Raises:
-      Unusable: more layers than can be split and tried in seconds.
+      UsageError: more layers than can be split and tried in seconds.
     """
 
     stages: int = 4
@@ -35,7 +35,7 @@ class Assumed:
 
     def __post_init__(self) -> None:
         if self.fast_layers > MOST_LAYERS:
-            raise Unusable(
+            raise UsageError(
                 f"fast_layers={self.fast_layers}: expected {MOST_LAYERS:,} at most, to be split and tried in seconds"
             )
 
@@ -65,10 +65,10 @@ def splits(layers: Sequence[int], stages: int) -> Iterator[tuple[int, ...]]:
     """Times of the stages, for every split of the layers into runs of neighbours.
 
     Raises:
-      Unusable: there is none, or there are too many to try.
+      UsageError: there is none, or there are too many to try.
     """
     if not 1 <= (ways := comb(len(layers) - 1, stages - 1)) <= MOST_SPLITS:
-        raise Unusable(
+        raise UsageError(
             f"{len(layers)} layers on stages={stages} split in {ways:,} ways; expected 1 to {MOST_SPLITS:,}, to be "
             "tried in seconds"
         )
@@ -86,7 +86,7 @@ def _paired(assumed: Assumed, micro_batches: int) -> Timeline:
     """Two chunks a stage: a fast run of layers and a slow one."""
     P, layers = assumed.stages, assumed.layers
     if len(layers) % (2 * P):
-        raise Unusable(
+        raise UsageError(
             f"fast_layers={assumed.fast_layers} on stages={P}: expected a multiple of {P}, so that every stage has a "
             "fast and a slow run"
         )

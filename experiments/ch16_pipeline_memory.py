@@ -13,7 +13,7 @@ from lab.harness.question import Question, Row
 from lab.meshes.attached import device_count, resolve_attached
 from lab.meshes.axes import DATA, PIPE, Axes
 from lab.meshes.backends import make_mesh, prepare
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, parse_target
 from lab.programs.pipelines import program
 from lab.programs.pipelines.prediction import message_bytes
@@ -97,20 +97,20 @@ def planned(shape: PipelineShape, target: str, axes: Axes) -> Memory:
 
 
 def check(assumed: Assumed) -> None:
-    """Raises Unusable where XLA plans no peak, the most stages do not divide the devices, or half of the micro-batches
+    """Raises UsageError where XLA plans no peak, the most stages do not divide the devices, or half of the micro-batches
     do not fill the deepest schedule."""
     P, m, deepest = assumed.stages, assumed.micro_batches, int(zero_bubble_in_flight(assumed.stages, 2))
     if assumed.place.platform == "cpu":
-        raise Unusable(
+        raise UsageError(
             f"target={assumed.target}: XLA tells no peak of memory there; take a GPU target, such as gpu:h100:2x4"
         )
     if (devices := device_count(parse_target(assumed.target))) % (2 * P):
         expected = f"expected a multiple of {2 * P}, since {P} stages are compared with {2 * P}"
-        raise Unusable(
+        raise UsageError(
             f"target={assumed.target} has {devices} devices: {expected}; take a target such as gpu:h100:2x{P}"
         )
     if m // 2 < deepest:
-        raise Unusable(
+        raise UsageError(
             f"micro_batches={m} on stages={P}: expected {2 * deepest} or more, so that half of them fill every schedule"
         )
 

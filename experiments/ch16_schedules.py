@@ -19,7 +19,7 @@ from lab.book.pipeline import (
 from lab.harness.claim import Claim
 from lab.harness.question import Question, Row
 from lab.harness.sweep import Point, swept
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.pipelines.domain import LAGS, Times, refusal
 from lab.programs.pipelines.orders import PLAIN, gpipe, named, one_f_one_b
 from lab.programs.pipelines.schedule import Schedule
@@ -73,7 +73,7 @@ def _of(name: str, assumed: Assumed) -> tuple[Row, ...]:
     """What a schedule comes to, or why it has no order for these sizes."""
     try:
         schedule = named(name, assumed.stages, assumed.micro_batches, assumed.chunks)
-    except Unusable as reason:
+    except UsageError as reason:
         return (Row(name, str(reason).removeprefix(f"{name}: ")),)
     if refused := refusal(schedule, assumed.times):
         return (*_rows(schedule, assumed.run(schedule), None, assumed), Row(f"{name}: theory of its time", refused))

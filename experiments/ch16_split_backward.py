@@ -11,7 +11,7 @@ from lab.harness.question import Question, Row
 from lab.meshes.attached import device_count
 from lab.meshes.axes import PIPE, Axes
 from lab.meshes.backends import make_mesh, prepare
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.programs.pipelines.orders import gpipe, one_f_one_b, zb_h1, zb_h2
 from lab.programs.pipelines.program import PipelineShape, one_job
@@ -64,11 +64,11 @@ class Assumed:
 
 @cache
 def compiled_flops(shape: PipelineShape, target: str, job: Job) -> int:
-    """Raises Unusable where the target is more than one device."""
+    """Raises UsageError where the target is more than one device."""
     place = parse_target(target)
     prepare([place])
     if (devices := device_count(place)) != 1:
-        raise Unusable(
+        raise UsageError(
             f"target={target} has {devices} devices: expected one, for which the jobs of a stage are compiled; take "
             "cpu:1 or gpu:h100:1x1"
         )

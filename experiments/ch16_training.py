@@ -6,9 +6,9 @@ from math import gcd
 
 from lab.experiments import ch16_pipeline
 from lab.harness.claim import Claim, decided
-from lab.harness.decoder.training import Trained, Trainee, Training, trainee
+from lab.harness.decoder.training import LayoutUnderTraining, Training, TrainingResult, trainee
 from lab.harness.decoder.training_shape import SMALL, TrainingShape
-from lab.harness.experiment import beside
+from lab.harness.experiment import with_inner_axis
 from lab.meshes.attached import device_count
 from lab.meshes.axes import DATA, PIPE, TENSOR, Axes
 from lab.meshes.targets import Target
@@ -24,11 +24,11 @@ def two_stages(target: Target) -> Axes:
 
 def four_stages(target: Target) -> Axes:
     """As many as there are devices where they are fewer."""
-    axes = beside(DATA, PIPE)(target)
+    axes = with_inner_axis(DATA, PIPE)(target)
     return Axes.of({DATA: axes[DATA], PIPE: axes[PIPE], TENSOR: 1})
 
 
-def in_schedule(name: str, schedule: str, chunks: int = 1, **how) -> Trainee:
+def in_schedule(name: str, schedule: str, chunks: int = 1, **how) -> LayoutUnderTraining:
     def sized(shape: TrainingShape) -> PipelineShape:
         return PipelineShape(
             **{each.name: getattr(shape, each.name) for each in fields(DecoderShape)}, schedule=schedule, chunks=chunks
@@ -38,7 +38,7 @@ def in_schedule(name: str, schedule: str, chunks: int = 1, **how) -> Trainee:
     return trainee(name, ch16_pipeline.EXPERIMENT, **how)
 
 
-def claims(trained: Trained) -> tuple[Claim, ...]:
+def claims(trained: TrainingResult) -> tuple[Claim, ...]:
     evidence = (
         f"{trained.evidence}; pipelines take the batch in {trained.parameters.accumulation} micro-batches, one "
         "device takes it whole"

@@ -13,7 +13,7 @@ from lab.harness.decoder.context import (
 )
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import along, counted, of_elements
-from lab.harness.experiment import beside
+from lab.harness.experiment import with_inner_axis
 from lab.meshes.axes import CONTEXT, DATA, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.context_parallel import GATHERED_KEYS
@@ -74,7 +74,7 @@ EXPERIMENT = decoder_experiment(
     chapter=17,
     question="What do gathered keys and values cost beside a ring?",
     strategy=DATA_PARALLEL | GATHERED_KEYS,
-    axes=beside(DATA, CONTEXT),
+    axes=with_inner_axis(DATA, CONTEXT),
     claims=claims,
     targets=TARGETS,
     more_targets=MORE_TARGETS,

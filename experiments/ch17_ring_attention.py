@@ -14,7 +14,7 @@ from lab.harness.decoder.context import (
 )
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import counted
-from lab.harness.experiment import TimedSteps, beside
+from lab.harness.experiment import TimedSteps, with_inner_axis
 from lab.meshes.axes import CONTEXT, DATA, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.context_parallel import RING
@@ -75,7 +75,7 @@ EXPERIMENT = decoder_experiment(
     chapter=17,
     question="What does ring attention send, and what does its backward pass send beside?",
     strategy=DATA_PARALLEL | RING,
-    axes=beside(DATA, CONTEXT),
+    axes=with_inner_axis(DATA, CONTEXT),
     claims=claims,
     targets=TARGETS,
     more_targets=MORE_TARGETS,

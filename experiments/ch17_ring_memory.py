@@ -17,7 +17,7 @@ from lab.harness.question import Question, Row
 from lab.harness.small_programs import with_pullback
 from lab.meshes.axes import CONTEXT, Axes
 from lab.meshes.backends import make_mesh, prepare
-from lab.meshes.errors import Unusable, first_line
+from lab.meshes.errors import UsageError, first_line
 from lab.meshes.targets import parse_target
 from lab.programs.models.shape import indexable
 
@@ -35,7 +35,7 @@ class Assumed:
     """One layer's attention to one sequence, forward and backward, in bf16 on hosts as the target is one.
 
     Raises:
-      Unusable: another target than one host of 8 GPUs, or sizes beyond int32.
+      UsageError: another target than one host of 8 GPUs, or sizes beyond int32.
     """
 
     kv_heads: int = 8
@@ -47,17 +47,17 @@ class Assumed:
         indexable(**{"kv_heads * queries * head_dim": self.query_dim})
         target = parse_target(self.target)
         if target.platform == "attached":
-            raise Unusable(
+            raise UsageError(
                 "target=attached: rings are over one host of 8 GPUs and over 8 such hosts; take GPUs to compile for, "
                 "such as gpu:h100:1x8"
             )
         if target.platform != "gpu":
-            raise Unusable(
+            raise UsageError(
                 f"target={self.target}: expected GPUs, such as gpu:h100:1x8; other compilers plan no temporaries that "
                 "tell a ring's"
             )
         if target.shape != HOST:
-            raise Unusable(
+            raise UsageError(
                 f"target={self.target}: expected one host of 8 GPUs, gpu:{target.chip}:1x8; rings are over one and "
                 "over 8 such hosts"
             )
@@ -77,7 +77,7 @@ class Assumed:
 
 @cache
 def temporaries(assumed: Assumed, length: int, ranks: int) -> int:
-    """Bytes of one device beside arguments and results; raises Unusable where XLA refuses the sizes."""
+    """Bytes of one device beside arguments and results; raises UsageError where XLA refuses the sizes."""
     target = parse_target(f"gpu:{parse_target(assumed.target).chip}:{ranks // HOST[1]}x{HOST[1]}")
     prepare([target])
     mesh, spec = make_mesh(target, Axes.of({CONTEXT: ranks})), PartitionSpec(None, CONTEXT)
@@ -91,7 +91,7 @@ def temporaries(assumed: Assumed, length: int, ranks: int) -> int:
     try:
         return run.lower(*args).compile().memory_analysis().temp_size_in_bytes
     except jax.errors.JaxRuntimeError as refusal:
-        raise Unusable(f"{length:,} tokens over {ranks} ranks with {assumed}: {first_line(refusal)}") from refusal
+        raise UsageError(f"{length:,} tokens over {ranks} ranks with {assumed}: {first_line(refusal)}") from refusal
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:

@@ -8,7 +8,7 @@ from lab.core.ledger import Kind, Ledger, Totals
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import along, counted, element_bytes, elements, of_elements
-from lab.harness.experiment import TimedSteps, beside_tensor
+from lab.harness.experiment import TimedSteps, with_tensor_inside_host
 from lab.meshes.axes import DATA, TENSOR, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
@@ -77,7 +77,7 @@ EXPERIMENT = decoder_experiment(
     chapter=17,
     question="Does sequence parallelism send what tensor parallelism does, and what does it ask for beside?",
     strategy=DATA_PARALLEL | SEQUENCE_PARALLEL,
-    axes=beside_tensor(DATA),
+    axes=with_tensor_inside_host(DATA),
     claims=claims,
     more_styles=("typed",),
     real_size={},

@@ -11,7 +11,7 @@ from lab.experiments import (
     ch17_zigzag,
 )
 from lab.harness.claim import Claim, decided
-from lab.harness.decoder.training import Trained, Training, trainee
+from lab.harness.decoder.training import Training, TrainingResult, trainee
 from lab.harness.decoder.training_shape import SMALL, TrainingShape
 from lab.meshes.axes import CONTEXT, Axes
 
@@ -20,7 +20,7 @@ def in_zigzag(shape: TrainingShape, axes: Axes) -> np.ndarray:
     return np.asarray(ZIGZAG.whole(shape.length, axes[CONTEXT]))
 
 
-def claims(trained: Trained) -> tuple[Claim, ...]:
+def claims(trained: TrainingResult) -> tuple[Claim, ...]:
     return (
         decided(
             "ch17.positions",

@@ -20,7 +20,7 @@ from lab.harness.decoder.context import (
 )
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import counted, element_bytes
-from lab.harness.experiment import TimedSteps, beside
+from lab.harness.experiment import TimedSteps, with_inner_axis
 from lab.meshes.axes import CONTEXT, DATA, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.context_parallel import ULYSSES
@@ -81,7 +81,7 @@ EXPERIMENT = decoder_experiment(
     chapter=17,
     question="What does it cost to exchange tokens for heads, and when is a ring cheaper?",
     strategy=DATA_PARALLEL | ULYSSES,
-    axes=beside(DATA, CONTEXT),
+    axes=with_inner_axis(DATA, CONTEXT),
     claims=claims,
     targets=TARGETS,
     more_targets=MORE_TARGETS,

@@ -13,7 +13,7 @@ from lab.harness.decoder.context import (
     moved_in_core,
 )
 from lab.harness.decoder.step import SMALL, decoder_experiment
-from lab.harness.experiment import beside
+from lab.harness.experiment import with_inner_axis
 from lab.meshes.axes import CONTEXT, DATA, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.context_parallel import RING
@@ -52,7 +52,7 @@ EXPERIMENT = decoder_experiment(
     chapter=17,
     question="Attention sees a window alone: how far must keys go round?",
     strategy=DATA_PARALLEL | RING,
-    axes=beside(DATA, CONTEXT),
+    axes=with_inner_axis(DATA, CONTEXT),
     claims=claims,
     parameters=DecoderShape(window=100, remat="none"),
     targets=TARGETS,

@@ -21,7 +21,7 @@ from lab.harness.decoder.context import (
 )
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import counted
-from lab.harness.experiment import TimedSteps, beside
+from lab.harness.experiment import TimedSteps, with_inner_axis
 from lab.meshes.axes import CONTEXT, DATA, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
@@ -105,7 +105,7 @@ EXPERIMENT = replace(
         chapter=17,
         question="Do ranks in zigzag order share causal attention evenly, and what does skipping alone save?",
         strategy=STRATEGY,
-        axes=beside(DATA, CONTEXT),
+        axes=with_inner_axis(DATA, CONTEXT),
         claims=claims,
         parameters=DecoderShape(remat="none"),
         targets=TARGETS,

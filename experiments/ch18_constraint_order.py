@@ -22,7 +22,7 @@ from lab.hlo.shapes import bits
 from lab.meshes.attached import device_count
 from lab.meshes.axes import EXPERT, Axes
 from lab.meshes.backends import make_mesh, prepare
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.programs.models import experts, routers
 from lab.programs.models.shape import indexable
@@ -37,7 +37,7 @@ class Assumed:
     """One sequence a device, float32, one expert a token; the sizes of the reported case.
 
     Raises:
-      Unusable: sizes beyond int32.
+      UsageError: sizes beyond int32.
     """
 
     length: int = 64
@@ -83,14 +83,16 @@ FORMULATIONS: dict[str, tuple[Callable, Callable]] = {
 
 @cache
 def compiled(s: Assumed, formulation: str, order: str) -> Ledger:
-    """One layer's forward pass; raises Unusable where experts do not split over the target, or there is one device."""
+    """One layer's forward pass; raises UsageError where experts do not split over the target, or there is one device."""
     target = parse_target(s.target)
     prepare([target])
     mesh = make_mesh(target, Axes.of({EXPERT: device_count(target)}))
     if mesh.size == 1:
-        raise Unusable(f"target={target} has one device, which sends nothing; take two or more, such as cpu:8")
+        raise UsageError(f"target={target} has one device, which sends nothing; take two or more, such as cpu:8")
     if s.experts % mesh.size:
-        raise Unusable(f"experts={s.experts} do not split over the {mesh.size} devices of {target}; make it a multiple")
+        raise UsageError(
+            f"experts={s.experts} do not split over the {mesh.size} devices of {target}; make it a multiple"
+        )
     program = jax.jit(partial(layer, s, mesh, formulation, order), out_shardings=NamedSharding(mesh, OWN))
     return inspect_program(program, shapes(s, mesh), mesh, target, source=order)
 

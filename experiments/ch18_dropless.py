@@ -29,7 +29,7 @@ from lab.harness.small_programs import (
     with_pullback,
 )
 from lab.meshes.axes import EXPERT, Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.models import dropless, routers
 from lab.programs.models.shape import indexable
 
@@ -102,7 +102,7 @@ def parts(s: Sizes) -> tuple[Part, ...]:
 
 
 def build(style: str, s: Sizes, mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Raises Unusable for a ragged all-to-all on CPUs, and for sizes beyond int32: a rank has room for the copies of
+    """Raises UsageError for a ragged all-to-all on CPUs, and for sizes beyond int32: a rank has room for the copies of
     all ranks' tokens."""
     ranks = mesh.size
     indexable(
@@ -110,7 +110,7 @@ def build(style: str, s: Sizes, mesh: Mesh) -> tuple[Callable[..., Any], tuple[A
         **{f"tokens * {TOP_K} * {ranks}": s.tokens * TOP_K * ranks, f"experts * {ranks}": s.experts * ranks},
     )
     if s.ragged and mesh.devices.flat[0].platform == "cpu":
-        raise Unusable(
+        raise UsageError(
             "ragged=True on CPUs, which have no ragged all-to-all; compile for a GPU or TPU, or --set ragged=false "
             "for the padded one alone"
         )

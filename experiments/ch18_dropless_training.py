@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from lab.experiments import ch18_expert_parallel, ch18_training
 from lab.harness.claim import Claim, decided
-from lab.harness.decoder.training import Trained, Training, trainee
+from lab.harness.decoder.training import Training, TrainingResult, trainee
 from lab.harness.decoder.training_shape import TrainingShape
 
 
@@ -17,7 +17,7 @@ def in_slots(shape: TrainingShape) -> TrainingShape:
     return replace(shape, dispatch="slots", capacity_factor=shape.experts / shape.top_k)
 
 
-def claims(trained: Trained) -> tuple[Claim, ...]:
+def claims(trained: TrainingResult) -> tuple[Claim, ...]:
     return (
         decided(
             "A39",

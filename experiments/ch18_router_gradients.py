@@ -14,7 +14,7 @@ import numpy as np
 from lab.book.experts import balance_gradient, gate_gradient
 from lab.harness.claim import Claim, decided
 from lab.harness.question import Question, Row
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.models import experts, routers
 
 CLOSE = 1e-5
@@ -28,7 +28,7 @@ class Assumed:
     """One group of tokens.
 
     Raises:
-      Unusable: a token that visits one expert or all, or arrays that are too large.
+      UsageError: a token that visits one expert or all, or arrays that are too large.
     """
 
     tokens: int = 64
@@ -38,12 +38,12 @@ class Assumed:
 
     def __post_init__(self) -> None:
         if not 2 <= self.top_k < self.experts:
-            raise Unusable(
+            raise UsageError(
                 f"top_k={self.top_k} of experts={self.experts}: expected 2 or more, and fewer than there are"
             )
         if (numbers := max(self.experts * self.tokens * self.top_k, self.embed) * self.experts) > MOST_NUMBERS:
             found = f"tokens={self.tokens}, experts={self.experts}, top_k={self.top_k}, embed={self.embed}"
-            raise Unusable(f"{found}: arrays of {numbers:,} numbers; expected {MOST_NUMBERS:,} at most")
+            raise UsageError(f"{found}: arrays of {numbers:,} numbers; expected {MOST_NUMBERS:,} at most")
 
     def logits(self, groups: int = 1) -> jax.Array:
         """[groups, T, E]."""

@@ -20,7 +20,7 @@ from lab.book.experts import (
 )
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.question import Question, Row
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.models import experts, routers
 
 FACTORS = (1.0, 1.25, 1.5)
@@ -34,7 +34,7 @@ class Assumed:
     """Groups of tokens that are routed apart; the chapter's exercise has 64 tokens, 8 experts, 2 for each token.
 
     Raises:
-      Unusable: no groups, a token that visits one expert or all, experts that take fewer than two tokens, or arrays
+      UsageError: no groups, a token that visits one expert or all, experts that take fewer than two tokens, or arrays
         that are too large.
     """
 
@@ -45,12 +45,12 @@ class Assumed:
 
     def __post_init__(self) -> None:
         if not 2 <= self.top_k < self.experts or self.groups < 1:
-            raise Unusable(
+            raise UsageError(
                 f"top_k={self.top_k} of experts={self.experts}, groups={self.groups}: expected 2 or more, fewer than "
                 "there are, and 1 or more"
             )
         if self.tokens < (least := ceil(2 * self.experts / self.top_k)):
-            raise Unusable(
+            raise UsageError(
                 f"tokens={self.tokens} for experts={self.experts}, top_k={self.top_k}: expected {least} or more, two "
                 "for each expert"
             )
@@ -58,7 +58,7 @@ class Assumed:
             numbers := max(max(self.groups, CHOSEN_GROUPS) * self.tokens * self.top_k, DRAWS) * self.experts
         ) > MOST_NUMBERS:
             found = f"tokens={self.tokens}, experts={self.experts}, top_k={self.top_k}, groups={self.groups}"
-            raise Unusable(f"{found}: arrays of {numbers:,} numbers; expected {MOST_NUMBERS:,} at most")
+            raise UsageError(f"{found}: arrays of {numbers:,} numbers; expected {MOST_NUMBERS:,} at most")
 
     def gates(self, groups: int) -> jax.Array:
         """[groups, T, E] of a router that prefers no expert."""

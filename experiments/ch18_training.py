@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from lab.experiments import ch18_expert_parallel, ch18_fsdp_experts, ch18_hierarchical
 from lab.harness.claim import Claim, decided
-from lab.harness.decoder.training import Trained, Training, trainee
+from lab.harness.decoder.training import Training, TrainingResult, trainee
 from lab.harness.decoder.training_shape import SMALL
 
 
-def claims(trained: Trained) -> tuple[Claim, ...]:
+def claims(trained: TrainingResult) -> tuple[Claim, ...]:
     statement = "experts' gradients are summed over data, all others over both axes"
     return (decided("ch18.ep_dp", trained.is_one_curve, trained.evidence, statement=statement),)
 

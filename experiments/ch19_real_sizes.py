@@ -10,7 +10,7 @@ from lab.core.ledger import Memory
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.plans import planned_step
 from lab.harness.evidence import counted
-from lab.harness.experiment import STYLES, beside_tensor, on_one_axis, on_two_axes
+from lab.harness.experiment import STYLES, on_one_axis, on_two_axes, with_tensor_inside_host
 from lab.harness.question import Question, Row
 from lab.meshes.attached import resolve_attached
 from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
@@ -38,8 +38,8 @@ LAYOUTS = {
     "data parallelism": Layout(DATA_PARALLEL, on_one_axis(DATA)),
     "ZeRO-1": Layout(ZERO1, on_one_axis(DATA)),
     "ZeRO-3": Layout(ZERO3, on_one_axis(FSDP)),
-    "tensor parallelism": Layout(DATA_PARALLEL | TENSOR_PARALLEL, beside_tensor(DATA)),
-    "tensor + sequence parallelism": Layout(DATA_PARALLEL | SEQUENCE_PARALLEL, beside_tensor(DATA)),
+    "tensor parallelism": Layout(DATA_PARALLEL | TENSOR_PARALLEL, with_tensor_inside_host(DATA)),
+    "tensor + sequence parallelism": Layout(DATA_PARALLEL | SEQUENCE_PARALLEL, with_tensor_inside_host(DATA)),
     "FSDP x tensor": Layout(FSDP_TENSOR, on_two_axes(FSDP, TENSOR)),
 }
 

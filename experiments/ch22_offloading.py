@@ -8,7 +8,7 @@ from lab.harness.evidence import counted
 from lab.harness.question import Question, Row
 from lab.meshes.attached import device_count
 from lab.meshes.axes import DATA, Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
@@ -67,9 +67,9 @@ class Assumed(DecoderShape):
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
-    """Raises Unusable where a micro-batch does not split over the devices."""
+    """Raises UsageError where a micro-batch does not split over the devices."""
     if assumed.micro_batch % assumed.axes.size:
-        raise Unusable(
+        raise UsageError(
             f"{assumed.micro_batch} sequences of a micro-batch do not split over the {assumed.axes.size} devices of "
             f"{assumed.target}; make batch a multiple"
         )

@@ -27,7 +27,7 @@ from lab.measure.redistribution.pairs import Pair, classes, sums
 from lab.meshes.attached import device_count
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, parse_target
 from lab.redistribution import Array, Placement, plan
 from lab.redistribution.kernel import redistribute, shape
@@ -45,7 +45,7 @@ class Changes:
       dtype: as XLA names it: "f32" or "s32".
 
     Raises:
-      Unusable: a size below one, or another dtype.
+      UsageError: a size below one, or another dtype.
     """
 
     rows: int = 32
@@ -57,9 +57,9 @@ class Changes:
     def __post_init__(self) -> None:
         for name in ("rows", "columns", "depth", "pairs"):
             if getattr(self, name) < 1:
-                raise Unusable(f"{name}={getattr(self, name)}: expected 1 or more")
+                raise UsageError(f"{name}={getattr(self, name)}: expected 1 or more")
         if self.dtype not in _DTYPES:
-            raise Unusable(f"dtype={self.dtype}: expected {' or '.join(_DTYPES)}")
+            raise UsageError(f"dtype={self.dtype}: expected {' or '.join(_DTYPES)}")
 
     @property
     def array(self) -> Array:

@@ -15,7 +15,7 @@ from lab.book.deepseek import elsewhere_share
 from lab.book.experts import distinct_nodes
 from lab.harness.claim import Claim, decided
 from lab.harness.question import Question, Row
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.models import routers
 
 COARSE = (64, 2)
@@ -31,7 +31,7 @@ class Assumed:
     """DeepSeek-V3: 256 experts, 8 a token, on 8 nodes of which a token visits 4; 4,096 tokens at a time.
 
     Raises:
-      Unusable: none of something, experts that do not split over the nodes or into as many groups as the coarse design
+      UsageError: none of something, experts that do not split over the nodes or into as many groups as the coarse design
         has experts, or choices that do not split over the nodes a token visits.
     """
 
@@ -45,14 +45,14 @@ class Assumed:
 
     def __post_init__(self) -> None:
         if none := [name for name, count in asdict(self).items() if count < 1]:
-            raise Unusable(f"{none[0]}={getattr(self, none[0])}: expected 1 or more")
+            raise UsageError(f"{none[0]}={getattr(self, none[0])}: expected 1 or more")
         if self.experts % COARSE[0]:
-            raise Unusable(
+            raise UsageError(
                 f"experts={self.experts}: expected a multiple of {COARSE[0]}, the experts that they are compared with"
             )
         if self.experts % self.nodes or self.top_k % self.limit or not self.limit <= self.nodes:
             found = f"experts={self.experts} on nodes={self.nodes}, top_k={self.top_k} on limit={self.limit} of them"
-            raise Unusable(f"{found}: expected multiples, and no limit above the nodes")
+            raise UsageError(f"{found}: expected multiples, and no limit above the nodes")
 
     def gates(self, seed: int, count: int | None = None) -> jax.Array:
         """[T, E] of a router that prefers no expert; of `count` experts where given."""

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from lab.experiments import ch18_expert_parallel, ch18_training, ch35_node_limit
 from lab.harness.claim import Claim, decided
-from lab.harness.decoder.training import Trained, Training, trainee
+from lab.harness.decoder.training import Training, TrainingResult, trainee
 
 
-def claims(trained: Trained) -> tuple[Claim, ...]:
+def claims(trained: TrainingResult) -> tuple[Claim, ...]:
     return (
         decided(
             "A41",

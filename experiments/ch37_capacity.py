@@ -15,7 +15,7 @@ from lab.book.parallelism import activation_bytes
 from lab.book.pipeline import bubble_share
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.question import Question, Row
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.zoo import ModelShape, cluster, model
 
 BOOK = (8, 8)
@@ -94,7 +94,7 @@ def plans(assumed: Assumed) -> list[Plan]:
         if _divides(assumed, assumed.devices // (t * p))
     ]
     if not found:
-        raise Unusable(
+        raise UsageError(
             f"devices={assumed.devices} and batch={assumed.batch}: no degrees divide {shape.name}'s {shape.layers} "
             "layers and the batch"
         )

@@ -26,7 +26,7 @@ def inspect(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> L
       mesh: a `jax.sharding.Mesh` or `lab.meshes.axes.Axes`; by default the mesh of the arguments' shardings.
       target: what it is compiled for, such as "gpu:h100:2x8": decides which transfers leave a host or a slice.
     Raises:
-      lab.meshes.errors.Unusable: the text cannot be read, or the mesh has another size than the program has devices.
+      lab.meshes.errors.UsageError: the text cannot be read, or the mesh has another size than the program has devices.
     """
     from lab.compile import inspection
 
@@ -39,7 +39,7 @@ def diagnose(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> 
     Args:
       program, args, mesh, target: as for `inspect`.
     Raises:
-      lab.meshes.errors.Unusable: as for `inspect`.
+      lab.meshes.errors.UsageError: as for `inspect`.
     """
     from lab import diagnosis
     from lab.compile import inspection
@@ -59,7 +59,7 @@ def assert_communication(
       The program's ledger.
     Raises:
       AssertionError: it sends more; every broken line is told, with the transfers and where they come from.
-      lab.meshes.errors.Unusable: as for `inspect`.
+      lab.meshes.errors.UsageError: as for `inspect`.
     """
     __tracebackhide__ = True
     ledger = inspect(program, *args, mesh=mesh, target=target)
@@ -75,7 +75,7 @@ def mesh(target: str, **axes: int) -> Any:
     For "cpu:8" call it before anything else starts JAX: it asks for eight fake devices.
 
     Raises:
-      lab.meshes.errors.Unusable: JAX has started without them, sizes differ, or a plugin is missing.
+      lab.meshes.errors.UsageError: JAX has started without them, sizes differ, or a plugin is missing.
     """
     from lab.meshes.axes import Axes
     from lab.meshes.backends import make_mesh, prepare

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.picture import mesh_svg
 
 DATA, FSDP, PIPE, CONTEXT, TENSOR, EXPERT = AXIS_ORDER = ("data", "fsdp", "pipe", "context", "tensor", "expert")
@@ -23,7 +23,7 @@ class Axes:
     """Ordered axis names and sizes.
 
     Raises:
-      Unusable: a name twice, or empty, or a size below one.
+      UsageError: a name twice, or empty, or a size below one.
     """
 
     names: tuple[str, ...]
@@ -31,14 +31,14 @@ class Axes:
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.sizes):
-            raise Unusable(f"{len(self.names)} axis names and {len(self.sizes)} sizes; give one size for each name")
+            raise UsageError(f"{len(self.names)} axis names and {len(self.sizes)} sizes; give one size for each name")
         for name, size in zip(self.names, self.sizes):
             if not name.isidentifier():
-                raise Unusable(f"axis name {name!r}: expected letters, digits and _; rename it")
+                raise UsageError(f"axis name {name!r}: expected letters, digits and _; rename it")
             if self.names.count(name) > 1:
-                raise Unusable(f"axis {name!r} appears twice in {','.join(self.names)}; name each axis once")
+                raise UsageError(f"axis {name!r} appears twice in {','.join(self.names)}; name each axis once")
             if size < 1:
-                raise Unusable(f"axis {name!r} has size {size}; expected 1 or more")
+                raise UsageError(f"axis {name!r} has size {size}; expected 1 or more")
 
     @classmethod
     def of(cls, shape: Mapping[str, int]) -> Axes:
@@ -73,14 +73,16 @@ class Axes:
     def coordinates(self, rank: int) -> tuple[int, ...]:
         """Where position `rank` lies, one number an axis."""
         if not 0 <= rank < self.size:
-            raise Unusable(f"position {rank} in a mesh of {self.size} devices ({self}); expected 0 to {self.size - 1}")
+            raise UsageError(
+                f"position {rank} in a mesh of {self.size} devices ({self}); expected 0 to {self.size - 1}"
+            )
         return tuple(int(i) for i in np.unravel_index(rank, self.sizes))
 
     def rank(self, coordinates: Iterable[int]) -> int:
         """The position at these coordinates: the inverse of `coordinates`."""
         place = tuple(coordinates)
         if len(place) != len(self.sizes) or not all(0 <= i < size for i, size in zip(place, self.sizes)):
-            raise Unusable(f"coordinates {place} in a mesh {self}; expected one number below the size for each axis")
+            raise UsageError(f"coordinates {place} in a mesh {self}; expected one number below the size for each axis")
         return int(np.ravel_multi_index(place, self.sizes)) if place else 0
 
     def groups(self, names: Iterable[str]) -> np.ndarray:
@@ -98,7 +100,7 @@ class Axes:
         """One axis as several, in its place: every device keeps its position."""
         at = self._index(name)
         if prod(parts.values()) != self.sizes[at]:
-            raise Unusable(
+            raise UsageError(
                 f"axis {name}={self.sizes[at]} does not split into {dict(parts)}; their product must be "
                 f"{self.sizes[at]}"
             )
@@ -113,7 +115,7 @@ class Axes:
         first = self._index(merged[0]) if merged else 0
         last = first + len(merged)
         if not merged or self.names[first:last] != merged:
-            raise Unusable(
+            raise UsageError(
                 f"axes {', '.join(merged) or 'none'} are not neighbours in {self}; merge axes that stand side by side"
             )
         return Axes(
@@ -123,14 +125,14 @@ class Axes:
 
     def _index(self, name: str) -> int:
         if name not in self.names:
-            raise Unusable(f"no axis {name!r} in the mesh; it has {', '.join(self.names)}")
+            raise UsageError(f"no axis {name!r} in the mesh; it has {', '.join(self.names)}")
         return self.names.index(name)
 
 
 def _axis(part: str, text: str) -> tuple[str, int]:
     name, equals, size = part.strip().partition("=")
     if not (equals and size.strip().isdecimal()):
-        raise Unusable(f"mesh {text!r}: found {part.strip()!r}, expected NAME=SIZE,... such as fsdp=16,tensor=8")
+        raise UsageError(f"mesh {text!r}: found {part.strip()!r}, expected NAME=SIZE,... such as fsdp=16,tensor=8")
     return name.strip(), int(size)
 
 

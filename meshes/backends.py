@@ -21,7 +21,7 @@ def prepare(targets: Collection[Target]) -> None:
     already stay.
 
     Raises:
-      Unusable: JAX has started with fewer fake CPU devices than a target asks for.
+      UsageError: JAX has started with fewer fake CPU devices than a target asks for.
     """
     attached = any(target.platform == "attached" for target in targets)
     for name, value in (_QUIET if attached and _has_tpus() else _QUIET | _NO_ACCELERATOR).items():
@@ -57,7 +57,7 @@ def make_mesh(target: Target, axes: Axes, chip_text: str | None = None) -> Mesh:
     they divide. `chip_text` describes a GPU to XLA, in place of the text that `lab.meshes.chip_texts` has.
 
     Raises:
-      Unusable: axes and target differ in size, a plugin is missing, or the plugin refuses the topology.
+      UsageError: axes and target differ in size, a plugin is missing, or the plugin refuses the topology.
     """
     from lab.meshes import devices
 

@@ -14,7 +14,7 @@ from jax.sharding import AxisType, Mesh
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.chip_texts import chip_text
-from lab.meshes.errors import Unusable, first_line
+from lab.meshes.errors import UsageError, first_line
 from lab.meshes.hardware import chip
 from lab.meshes.targets import Target, check_size, slice_axis
 
@@ -38,7 +38,7 @@ def _fake_cpu_devices(wanted: int) -> None:
 def _cpu_devices(wanted: int) -> list[jax.Device]:
     devices = jax.devices("cpu")
     if len(devices) < wanted:
-        raise Unusable(
+        raise UsageError(
             f"target cpu:{wanted} needs {wanted} fake CPU devices and JAX has started with {len(devices)}; "
             f"call lab.meshes.backends.prepare before JAX starts, or set JAX_NUM_CPU_DEVICES={wanted}"
         )
@@ -50,7 +50,7 @@ def mesh(target: Target, axes: Axes, chip_text: str | None = None) -> Mesh:
     check_size(target, axes)
     devices = _devices(target, chip_text)
     if len(devices) != axes.size:
-        raise Unusable(f"mesh {axes} has {axes.size} devices and target {target} has {len(devices)}; make them equal")
+        raise UsageError(f"mesh {axes} has {axes.size} devices and target {target} has {len(devices)}; make them equal")
     return Mesh(arranged(devices, axes), axes.names, axis_types=(AxisType.Auto,) * len(axes.names))
 
 
@@ -80,7 +80,7 @@ def _devices(target: Target, text: str | None = None) -> tuple[jax.Device, ...]:
         return tuple(_cpu_devices(target.devices))
     if not plugins.installed(target.platform):
         command = plugins.install_command(target.platform)
-        raise Unusable(
+        raise UsageError(
             f"target {target}: the compile-only plugin for {target.platform.upper()}s is not installed; run: {command}"
         )
     return tuple(_ahead_of_time(target, text))
@@ -91,11 +91,11 @@ def _ahead_of_time(target: Target, text: str | None) -> list[jax.Device]:
     try:
         return (_gpu_cluster(target, text) if target.platform == "gpu" else _tpu_slices(target)).devices
     except NotImplementedError as refusal:
-        raise Unusable(
+        raise UsageError(
             f"target {target}: JAX has started without this plugin; call lab.meshes.backends.prepare before it starts"
         ) from refusal
     except RuntimeError as refusal:
-        raise Unusable(
+        raise UsageError(
             f"target {target}: the plugin refuses it: {first_line(refusal).rstrip('.')}; choose another topology"
         ) from refusal
 

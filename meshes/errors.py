@@ -1,7 +1,7 @@
 """The error for input that a person can mend, and what others say."""
 
 
-class Unusable(ValueError):
+class UsageError(ValueError):
     """One line: what was found, what was expected, what to do. The command line prints it and ends with status 2."""
 
 

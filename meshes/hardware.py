@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 BENCH_SCHEMA = "sharding-lab/bench/1"
 _TPUS = {"v5 lite": "v5e", "v5": "v5p", "v6 lite": "v6e"}
@@ -123,10 +123,10 @@ def chip(name: str) -> Chip:
     """One chip of the table.
 
     Raises:
-      Unusable: the table lacks it.
+      UsageError: the table lacks it.
     """
     if name not in _chips():
-        raise Unusable(f"unknown chip {name!r}; known are {', '.join(_chips())}")
+        raise UsageError(f"unknown chip {name!r}; known are {', '.join(_chips())}")
     return _chips()[name]
 
 
@@ -135,13 +135,13 @@ def measured_link(path: Path, primitive: str = "permute", algorithm: str = "lax"
     plain messages.
 
     Raises:
-      Unusable: the file is no such record, or has no fit of this name.
+      UsageError: the file is no such record, or has no fit of this name.
     """
     record = _record(path)
     fit = next((fit for fit in record["fits"] if _is_of(fit, primitive, algorithm)), {})
     if not fit.get("bytes_per_s"):
         fitted = ", ".join(f"{fit['primitive']} by {fit['algorithm']}" for fit in record["fits"] if fit["bytes_per_s"])
-        raise Unusable(
+        raise UsageError(
             f"{path}: no fit of {primitive} by {algorithm}; it has {fitted or 'none at all: time three sizes or more'}"
         )
     return MeasuredLink(
@@ -160,7 +160,7 @@ def measured_points(path: Path, primitive: str, algorithm: str) -> tuple[tuple[f
     first.
 
     Raises:
-      Unusable: the file is no such record, or has no time of this name.
+      UsageError: the file is no such record, or has no time of this name.
     """
     record = _record(path)
     points = [
@@ -168,7 +168,7 @@ def measured_points(path: Path, primitive: str, algorithm: str) -> tuple[tuple[f
     ]
     if not points:
         timed = dict.fromkeys(f"{point['primitive']} by {point['algorithm']}" for point in record["points"])
-        raise Unusable(f"{path}: no time of {primitive} by {algorithm}; it has {', '.join(timed) or 'none'}")
+        raise UsageError(f"{path}: no time of {primitive} by {algorithm}; it has {', '.join(timed) or 'none'}")
     return tuple(sorted(points))
 
 
@@ -180,12 +180,14 @@ def _record(path: Path) -> Mapping[str, Any]:
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError) as refusal:
-        raise Unusable(f"{path}: not readable as JSON ({refusal}); expected what lab bench --save writes") from refusal
+        raise UsageError(
+            f"{path}: not readable as JSON ({refusal}); expected what lab bench --save writes"
+        ) from refusal
     schema = record.get("schema") if isinstance(record, dict) else None
     if schema != BENCH_SCHEMA:
-        raise Unusable(f"{path}: found schema {schema}, expected {BENCH_SCHEMA}, as lab bench --save writes it")
+        raise UsageError(f"{path}: found schema {schema}, expected {BENCH_SCHEMA}, as lab bench --save writes it")
     if record.get("estimated"):
-        raise Unusable(f"{path}: found estimates, expected times; run lab bench --save on attached devices")
+        raise UsageError(f"{path}: found estimates, expected times; run lab bench --save on attached devices")
     return record
 
 

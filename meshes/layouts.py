@@ -9,7 +9,7 @@ from math import prod
 from jax.sharding import PartitionSpec
 
 from lab.meshes.axes import AXIS_ORDER, Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Layout:
         """The axes that split `dim`, in the mesh's order.
 
         Raises:
-          Unusable: several do, and `order` lacks one of them.
+          UsageError: several do, and `order` lacks one of them.
         """
         axes = [axis for named, axis in self.rules if named == dim]
         if len(axes) < 2:
             return tuple(axes)
         if strange := sorted(set(axes) - set(order)):
             known = ", ".join(order)
-            raise Unusable(
+            raise UsageError(
                 f"axis {strange[0]!r} splits dim {dim!r} and is not among the axes {known}; add it or give the mesh's "
                 "own order"
             )
@@ -56,7 +56,7 @@ class Layout:
         """The `PartitionSpec` of an array with these dims; None is a dim without a name, never split.
 
         Raises:
-          Unusable: one axis splits two of the dims.
+          UsageError: one axis splits two of the dims.
         """
         axes = [self.axes_of(dim, order) for dim in dims]
         _check_used_once(dims, axes)
@@ -66,7 +66,7 @@ class Layout:
         """What one device holds of an array with these dims and sizes.
 
         Raises:
-          Unusable: one axis splits two of the dims, the mesh lacks an axis, or a size is no multiple of what splits it.
+          UsageError: one axis splits two of the dims, the mesh lacks an axis, or a size is no multiple of what splits it.
         """
         used = [self.axes_of(dim, axes.names) for dim in dims]
         _check_used_once(dims, used)
@@ -86,7 +86,7 @@ def _check_used_once(dims: Sequence[str | None], axes: Iterable[tuple[str, ...]]
         for name in names:
             if name in user:
                 array = ", ".join(map(repr, dims))
-                raise Unusable(
+                raise UsageError(
                     f"axis {name!r} splits both {user[name]!r} and {dim!r} of an array ({array}); drop one of the two "
                     "rules"
                 )
@@ -97,5 +97,5 @@ def _share(dim: str | None, size: int, names: tuple[str, ...], axes: Axes) -> in
     parts = prod(axes[name] for name in names)
     if size % parts:
         split = "*".join(f"{name}={axes[name]}" for name in names)
-        raise Unusable(f"dim {dim!r} of size {size} does not split over {split}; make it a multiple of {parts}")
+        raise UsageError(f"dim {dim!r} of size {size} does not split over {split}; make it a multiple of {parts}")
     return size // parts

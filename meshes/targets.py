@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.hardware import chip, chip_names
 
 MOST_CPUS = 4096
@@ -68,7 +68,7 @@ def parse_target(text: str) -> Target:
     """Reads a target as written on the command line.
 
     Raises:
-      Unusable: another form, or a chip that the table of hardware lacks.
+      UsageError: another form, or a chip that the table of hardware lacks.
     """
     platform, _, rest = text.strip().partition(":")
     if (platform, rest) == ("attached", ""):
@@ -76,9 +76,9 @@ def parse_target(text: str) -> Target:
     name, _, size = rest.rpartition(":")
     sizes = re.fullmatch(_SIZES.get(platform, "(?!)"), size)
     if not sizes or (platform == "cpu") != (name == "") or rest.startswith(":"):
-        raise Unusable(f"target {text!r}: expected {FORMS}")
+        raise UsageError(f"target {text!r}: expected {FORMS}")
     if name and name not in chip_names(platform):
-        raise Unusable(
+        raise UsageError(
             f"target {text!r}: unknown {platform} chip {name!r}; known are {', '.join(chip_names(platform))}"
         )
     target = Target(platform, name or None, tuple(map(int, sizes[1].split("x"))), int(sizes[2] or 1))
@@ -90,14 +90,14 @@ def _check_extent(text: str, target: Target) -> None:
     """Compilers of larger TPU slices end the process, or make what no pod holds; many fake CPU devices take minutes to
     start."""
     if target.platform == "cpu" and target.devices > MOST_CPUS:
-        raise Unusable(
+        raise UsageError(
             f"target {text!r}: expected {MOST_CPUS:,} fake CPU devices at most; name GPUs or TPUs, of which there may "
             "be more"
         )
     pod = chip(target.chip).pod if target.chip else ()
     sides = zip(sorted(target.shape, reverse=True), sorted(pod, reverse=True), strict=False)
     if any(side > most for side, most in sides):
-        raise Unusable(
+        raise UsageError(
             f"target {text!r}: a slice lies in one pod, of {'x'.join(map(str, pod))} chips; join slices, as in "
             f"tpu:{target.chip}:{'x'.join(map(str, pod))}*2"
         )
@@ -133,9 +133,11 @@ def slice_axis(slices: int, axes: Axes) -> str:
     for name, size in axes.shape.items():
         if size % slices == 0:
             return name
-    raise Unusable(f"no axis of mesh {axes} is a multiple of the {slices} slices; let one axis span the slices")
+    raise UsageError(f"no axis of mesh {axes} is a multiple of the {slices} slices; let one axis span the slices")
 
 
 def check_size(target: Target, axes: Axes) -> None:
     if target.devices is not None and axes.size != target.devices:
-        raise Unusable(f"mesh {axes} has {axes.size} devices and target {target} has {target.devices}; make them equal")
+        raise UsageError(
+            f"mesh {axes} has {axes.size} devices and target {target} has {target.devices}; make them equal"
+        )

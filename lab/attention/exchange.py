@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from lab.attention import tiles
 from lab.attention.mask import Mask
 from lab.attention.order import CONTIGUOUS
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 
 def gathered_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str) -> jax.Array:
@@ -31,11 +31,11 @@ def gathered_attention(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array,
 
 
 def check_heads(kv_heads: int, queries: int, ranks: int) -> None:
-    """Raises Unusable where heads do not split over the ranks, or ranks over the heads and their queries."""
+    """Raises UsageError where heads do not split over the ranks, or ranks over the heads and their queries."""
     copies = _copies(kv_heads, ranks)
     if kv_heads * copies % ranks or ranks % copies or queries % copies:
         cure = "make one a multiple of the other, and queries one of the copies"
-        raise Unusable(f"kv_heads={kv_heads} with queries={queries} each do not split over {ranks} ranks; {cure}")
+        raise UsageError(f"kv_heads={kv_heads} with queries={queries} each do not split over {ranks} ranks; {cure}")
 
 
 def _copies(kv_heads: int, ranks: int) -> int:
@@ -57,7 +57,7 @@ def ulysses_attention(
     Args:
       attend: attention of a rank's heads, to be given (q, k, v, mask).
     Raises:
-      Unusable: see `check_heads`.
+      UsageError: see `check_heads`.
 
     Cost: all-to-alls of b (S / P) A H twice and b (S / P) max(K, P) H twice, forward and backward alike.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Mask:
       window: of those before it, the nearest so many, its own among them (Beltagy et al. 2020); 0 for all.
 
     Raises:
-      Unusable: a window below zero, or one that is not causal.
+      UsageError: a window below zero, or one that is not causal.
     """
 
     causal: bool = True
@@ -27,7 +27,7 @@ class Mask:
 
     def __post_init__(self) -> None:
         if self.window < 0 or (self.window and not self.causal):
-            raise Unusable(
+            raise UsageError(
                 f"window={self.window}, causal={self.causal}: expected 0 for all keys, or a size of a causal window"
             )
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 Index = Any
 """An int, or an int32 scalar of the program."""
@@ -38,11 +38,13 @@ class Order:
         """Tokens of a piece.
 
         Raises:
-          Unusable: the length is no multiple of all pieces.
+          UsageError: the length is no multiple of all pieces.
         """
         if length % (self.pieces * ranks):
             pieces = f"{ranks} ranks with {self.pieces} pieces each" if self.pieces > 1 else f"{ranks} ranks"
-            raise Unusable(f"length={length} does not split over {pieces}; make it a multiple of {self.pieces * ranks}")
+            raise UsageError(
+                f"length={length} does not split over {pieces}; make it a multiple of {self.pieces * ranks}"
+            )
         return length // (self.pieces * ranks)
 
     def positions(self, length: int, rank: Index, ranks: int) -> jax.Array:

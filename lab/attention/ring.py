@@ -23,7 +23,7 @@ from lab.attention.mask import CAUSAL, Mask
 from lab.attention.order import CONTIGUOUS, Index, Order, Pair
 from lab.attention.softmax import Gradients, Partial, finished, merged, nothing, pulled
 from lab.attention.tiles import attended, block_gradients, joined, parted
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 Arrays = dict[str, jax.Array]
 """What goes round, by the name of its scope."""
@@ -36,10 +36,10 @@ def hops(mask: Mask, length: int, ranks: int) -> int:
 
 
 def check(mask: Mask, order: Order) -> None:
-    """Raises Unusable where an order passes over pieces that this mask does not hide."""
+    """Raises UsageError where an order passes over pieces that this mask does not hide."""
     if order.pieces > 1 and mask != CAUSAL:
         found = f"{order.name} order with causal={mask.causal}, window={mask.window}"
-        raise Unusable(
+        raise UsageError(
             f"{found}: its ranks pass over pieces that a plainly causal mask hides; use contiguous order, or "
             "causal=True and window=0"
         )
@@ -54,7 +54,7 @@ def ring_attention(
     Args:
       q_BSKGH, k_BTKH, v_BTKH: this rank's chunk, tokens in `order`, positions already turned.
     Raises:
-      Unusable: an order that leaves pieces out, for a mask that is not plainly causal; or a chunk that does not split
+      UsageError: an order that leaves pieces out, for a mask that is not plainly causal; or a chunk that does not split
         into its pieces.
 
     Cost: with h = `hops`, 2 h messages of b (S / P) K H forward; backward as many again, 2 h of float32, and 2 that

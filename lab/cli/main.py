@@ -38,14 +38,14 @@ from lab.meshes import plugins
 from lab.meshes.availability import availability
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh, prepare
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, parse_target
 from lab.report import answers, curves, tables, verdicts
 from lab.report.changes import changes_text
 from lab.report.diagnosis import diagnosis_text
 
 if TYPE_CHECKING:
-    from lab.harness.decoder.training import Trained, Training
+    from lab.harness.decoder.training import Training, TrainingResult
     from lab.harness.question import Answer
     from lab.harness.result import Result
 
@@ -67,7 +67,7 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise Unusable(f"--set {text}: expected NAME=VALUE, such as --set layers=4")
+        raise UsageError(f"--set {text}: expected NAME=VALUE, such as --set layers=4")
     return name, value
 
 
@@ -78,14 +78,14 @@ def _share(text: str) -> Fraction:
     except (ValueError, ZeroDivisionError):
         share = Fraction(-1)
     if share < 0 or not percent or rest:
-        raise Unusable(f"--allow {text}: expected a percentage of the bytes, such as 1%")
+        raise UsageError(f"--allow {text}: expected a percentage of the bytes, such as 1%")
     return share
 
 
 def _writable(path: Path) -> Path:
     """Refused before the work is done, not after it."""
     if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise Unusable(f"{path}: cannot be written; name a file in a folder of yours that exists")
+        raise UsageError(f"{path}: cannot be written; name a file in a folder of yours that exists")
     return path
 
 
@@ -165,7 +165,7 @@ def inspect(
 def _prepared(mesh: Axes | None, target: Target | None) -> Target:
     """The target of a program, with JAX made ready for it before the user's code imports JAX."""
     if mesh is None:
-        raise Unusable(
+        raise UsageError(
             "a program needs a mesh; name its axes in the order of mesh.devices, such as --mesh data=2,tensor=4"
         )
     target = target or parse_target(f"cpu:{mesh.size}")
@@ -223,11 +223,11 @@ def diff(
 def _one_ledger(source: str, mesh: Axes | None, target: Target | None) -> Ledger:
     ledgers = [sources.saved_ledger(source)] if source.endswith(".json") else _ledgers(source, mesh, target)
     if len(ledgers) > 1:
-        raise Unusable(
+        raise UsageError(
             f"{source} holds {len(ledgers)} partitioned modules; give one of their files, such as {ledgers[0].source}"
         )
     if not ledgers[0].is_complete:
-        raise Unusable(
+        raise UsageError(
             f"{source} could not be read whole, so that nothing can be said of the rest: {'; '.join(ledgers[0].notes)}"
         )
     return ledgers[0]
@@ -293,9 +293,9 @@ def run(
                 if question.targets
                 else "has no program to compile; leave out --target,"
             )
-            raise Unusable(f"{question.name} {reason} --style and --mesh")
+            raise UsageError(f"{question.name} {reason} --style and --mesh")
     if trainings and mesh:
-        raise Unusable(f"{trainings[0].name} has a mesh for each layout; leave out --mesh")
+        raise UsageError(f"{trainings[0].name} has a mesh for each layout; leave out --mesh")
     results = _results(suite.runs(experiments, targets, styles), mesh, dict(settings))
     trained = _trained(trainings, targets, styles, dict(settings))
     answered = suite.answers(questions, dict(settings) | ({"target": str(targets[0])} if targets else {}))
@@ -498,7 +498,7 @@ def plot(name: str | None, settings: tuple[tuple[str, str], ...], save: Path | N
     if name and save:
         plots.save(name, dict(settings), save)
     elif name or save or settings:
-        raise Unusable(
+        raise UsageError(
             "a picture takes its name and a file: lab plot roofline --save roofline.png; lab plot lists them"
         )
     elif as_json:
@@ -519,7 +519,7 @@ def _trained(
     targets: Sequence[Target] = (),
     styles: Sequence[str] = (),
     settings: Mapping[str, str] | None = None,
-) -> list[Trained]:
+) -> list[TrainingResult]:
     if trainings:
         prepare([target for training in trainings for target in targets or map(parse_target, training.targets)])
     return suite.trained(trainings, targets, styles, settings or {}, _watched)
@@ -536,7 +536,7 @@ def _watched(runs: Sequence[T]) -> Iterator[T]:
             progress.advance(task)
 
 
-def _report(as_json: bool, *told: tuple[Sequence[Result | Trained | Answer], Callable[..., str]]) -> int:
+def _report(as_json: bool, *told: tuple[Sequence[Result | TrainingResult | Answer], Callable[..., str]]) -> int:
     """Prints the results, each kind in its own words; 1 where something failed or was refuted."""
     from lab.harness.result import SCHEMA
 
@@ -590,14 +590,14 @@ def main() -> None:
         status = cli.main(prog_name="lab", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
         status = INTERRUPTED
-    except (click.ClickException, Unusable) as error:
+    except (click.ClickException, UsageError) as error:
         status = _refuse(error)
     except OSError as error:
-        status = _refuse(Unusable(f"{error.filename or 'output'}: cannot be read or written ({error.strerror})"))
+        status = _refuse(UsageError(f"{error.filename or 'output'}: cannot be read or written ({error.strerror})"))
     sys.exit(status)
 
 
-def _refuse(error: click.ClickException | Unusable) -> int:
+def _refuse(error: click.ClickException | UsageError) -> int:
     for note in getattr(error, "__notes__", ()):
         if not note.startswith(JAX_NOTE):
             print(note, file=sys.stderr)
@@ -605,8 +605,8 @@ def _refuse(error: click.ClickException | Unusable) -> int:
     return 2
 
 
-def _said(error: click.ClickException | Unusable) -> str:
-    if isinstance(error, Unusable):
+def _said(error: click.ClickException | UsageError) -> str:
+    if isinstance(error, UsageError):
         return " ".join(str(error).split())
     command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "lab"
     return f"{error.format_message().rstrip('.')}; see {command} --help"

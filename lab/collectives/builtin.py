@@ -16,14 +16,14 @@ from lab.collectives.tree import only_on
 from lab.collectives.wires import Axis, Op, along, block_size, join, split
 from lab.core.ledger import Kind
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 REDUCTIONS = {jnp.add: jax.lax.psum, jnp.maximum: jax.lax.pmax, jnp.minimum: jax.lax.pmin}
 
 
 def all_reduce(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
     if op not in REDUCTIONS:
-        raise Unusable(
+        raise UsageError(
             f"all_reduce by lax: found op {op}, expected jnp.add, jnp.maximum or jnp.minimum; name another algorithm"
         )
     # jax.lax.psum counts truth values, where jnp.add joins them.
@@ -33,7 +33,7 @@ def all_reduce(x: jax.Array, axis: Axis, op: Op) -> jax.Array:
 
 def reduce_scatter(x_PC: jax.Array, axis: Axis, op: Op) -> jax.Array:
     if op is not jnp.add or x_PC.dtype == bool:
-        raise Unusable(
+        raise UsageError(
             f"reduce_scatter by lax: found op {op} of {x_PC.dtype}, expected jnp.add of numbers; name another algorithm"
         )
     return jax.lax.psum_scatter(x_PC, axis)

@@ -21,7 +21,7 @@ from lab.collectives.cost import Cost, collective, rounds
 from lab.collectives.wires import Axis, Op, block_size
 from lab.core.ledger import Kind
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.hardware import known_chip
 
 THREADS, WORD = 128, 4
@@ -115,20 +115,20 @@ def _blocks(arrays: int) -> int:
 def _check(x: jax.Array, axis: Axis, op: Op) -> None:
     mesh = jax.sharding.get_abstract_mesh()
     if not is_on(mesh.abstract_device.device_kind):
-        raise Unusable(
+        raise UsageError(
             f"all_reduce in one kernel: found devices {mesh.abstract_device.device_kind}, expected H100s or H200s; "
             "name another algorithm"
         )
     if mesh.axis_names != (axis if isinstance(axis, tuple) else (axis,)) or jax.process_count() > 1:
         found = f"a mesh of {', '.join(mesh.axis_names)} and {jax.process_count()} processes"
-        raise Unusable(
+        raise UsageError(
             f"all_reduce in one kernel over {axis}: found {found}, expected a mesh of this axis alone in one process; "
             "name another algorithm"
         )
     if op is not jnp.add:
-        raise Unusable(f"all_reduce in one kernel: found op {op}, expected jnp.add; name another algorithm")
+        raise UsageError(f"all_reduce in one kernel: found op {op}, expected jnp.add; name another algorithm")
     if x.dtype.name not in DTYPES:
-        raise Unusable(
+        raise UsageError(
             f"all_reduce in one kernel: found {x.dtype}, expected {', '.join(DTYPES)}; name another algorithm"
         )
 

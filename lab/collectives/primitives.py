@@ -23,7 +23,7 @@ from lab.collectives.catalogue import ALGORITHMS, GPU_KERNELS
 from lab.collectives.cost import Cost, Pairs
 from lab.collectives.wires import Axis, Op, join, shift_pairs, split
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable, first_line
+from lab.meshes.errors import UsageError, first_line
 
 
 def all_reduce(x: Any, axis: Axis, algorithm: str | Algorithm = "ring", op: Op = jnp.add) -> Any:
@@ -34,7 +34,7 @@ def all_reduce(x: Any, axis: Axis, algorithm: str | Algorithm = "ring", op: Op =
       op: associative. "doubling" and "tree" keep the order of ranks and apply it to whole arrays; the others need it
         elementwise and commutative as well, and "one_shot" and "two_shot", which only GPUs have, take jnp.add.
     Raises:
-      Unusable: the algorithm is unknown, or does not serve this axis or `op`.
+      UsageError: the algorithm is unknown, or does not serve this axis or `op`.
     """
     chosen, axes = _chosen("all_reduce", algorithm, axis)
     return _each(x, lambda leaf: chosen.run(leaf, axes.names, op=_fitting(op, leaf, chosen)))
@@ -47,7 +47,7 @@ def reduce_scatter(x: Any, axis: Axis, algorithm: str | Algorithm = "ring", op: 
       x: arrays [N, ...]; the result is [ceil(N / P), ...], the last blocks padded with zeros where P does not divide N.
       op: elementwise, associative and commutative.
     Raises:
-      Unusable: the algorithm is unknown, or does not serve this axis or `op`; or an array has no dim.
+      UsageError: the algorithm is unknown, or does not serve this axis or `op`; or an array has no dim.
     """
     chosen, axes = _chosen("reduce_scatter", algorithm, axis)
     return _each_by_rows(x, lambda leaf: chosen.run(split(leaf, axes.size), axes.names, op=_fitting(op, leaf, chosen)))
@@ -57,7 +57,7 @@ def all_gather(x: Any, axis: Axis, algorithm: str | Algorithm = "ring") -> Any:
     """Blocks [C, ...] of all ranks as [P C, ...], in the order of ranks, on every rank.
 
     Raises:
-      Unusable: the algorithm is unknown, or does not serve this axis; or an array has no dim.
+      UsageError: the algorithm is unknown, or does not serve this axis; or an array has no dim.
     """
     chosen, axes = _chosen("all_gather", algorithm, axis)
     return _each_by_rows(x, lambda leaf: join(chosen.run(leaf, axes.names)))
@@ -70,7 +70,7 @@ def reduce(x: Any, axis: Axis, root: int = 0, algorithm: str | Algorithm = "tree
       op: associative, and commutative unless the algorithm is "tree" and the root 0; elementwise unless the algorithm
         is "tree".
     Raises:
-      Unusable: the algorithm is unknown, or does not serve this axis or `op`; or there is no such root.
+      UsageError: the algorithm is unknown, or does not serve this axis or `op`; or there is no such root.
     """
     chosen, axes = _chosen("reduce", algorithm, axis)
     at = _root(root, chosen, axes)
@@ -81,7 +81,7 @@ def broadcast(x: Any, axis: Axis, root: int = 0, algorithm: str | Algorithm = "t
     """`x` of rank `root`, on every rank.
 
     Raises:
-      Unusable: the algorithm is unknown, or does not serve this axis; or there is no such root.
+      UsageError: the algorithm is unknown, or does not serve this axis; or there is no such root.
     """
     chosen, axes = _chosen("broadcast", algorithm, axis)
     at = _root(root, chosen, axes)
@@ -92,7 +92,7 @@ def scatter(x: Any, axis: Axis, root: int = 0, algorithm: str | Algorithm = "tre
     """Block r of `x` of rank `root`, on rank r: [N, ...] to [ceil(N / P), ...], padded with zeros.
 
     Raises:
-      Unusable: the algorithm is unknown, or does not serve this axis; there is no such root; or an array has no dim.
+      UsageError: the algorithm is unknown, or does not serve this axis; there is no such root; or an array has no dim.
     """
     chosen, axes = _chosen("scatter", algorithm, axis)
     at = _root(root, chosen, axes)
@@ -103,7 +103,7 @@ def gather(x: Any, axis: Axis, root: int = 0, algorithm: str | Algorithm = "tree
     """Blocks [C, ...] of all ranks as [P C, ...], on rank `root`; zeros elsewhere.
 
     Raises:
-      Unusable: the algorithm is unknown, or does not serve this axis; there is no such root; or an array has no dim.
+      UsageError: the algorithm is unknown, or does not serve this axis; there is no such root; or an array has no dim.
     """
     chosen, axes = _chosen("gather", algorithm, axis)
     at = _root(root, chosen, axes)
@@ -114,7 +114,7 @@ def all_to_all(x: Any, axis: Axis, algorithm: str | Algorithm = "pairwise") -> A
     """Block s of the result on rank r is block r of `x` of rank s: [N, ...] to [P ceil(N / P), ...], padded with zeros.
 
     Raises:
-      Unusable: the algorithm is unknown, or does not serve this axis; or an array has no dim.
+      UsageError: the algorithm is unknown, or does not serve this axis; or an array has no dim.
     """
     chosen, axes = _chosen("all_to_all", algorithm, axis)
     return _each_by_rows(x, lambda leaf: join(chosen.run(split(leaf, axes.size), axes.names)))
@@ -125,7 +125,7 @@ def permute(x: Any, axis: Axis, pairs: int | Pairs = 1, algorithm: str | Algorit
     arrives.
 
     Raises:
-      Unusable: the algorithm is unknown, a rank does not exist, or two pairs have one source or one target.
+      UsageError: the algorithm is unknown, a rank does not exist, or two pairs have one source or one target.
     """
     chosen, axes = _chosen("permute", algorithm, axis)
     checked = _pairs(pairs, axes)
@@ -136,7 +136,7 @@ def barrier(axis: Axis, algorithm: str | Algorithm = "circulant") -> jax.Array:
     """int32[]: the number of ranks, known only once all of them have come this far. What shall wait must depend on it.
 
     Raises:
-      Unusable: the algorithm is unknown, or does not serve this axis.
+      UsageError: the algorithm is unknown, or does not serve this axis.
     """
     chosen, axes = _chosen("barrier", algorithm, axis)
     return chosen.run(jax.lax.axis_index(axes.names), axes.names)
@@ -152,7 +152,7 @@ def cost(primitive: str, algorithm: str | Algorithm, axes: Axes, elements: int, 
         whatever n.
       bytes_per_element: of a number, or of a row.
     Raises:
-      Unusable: the primitive or the algorithm is unknown, or does not serve these axes; or a size is below zero.
+      UsageError: the primitive or the algorithm is unknown, or does not serve these axes; or a size is below zero.
     """
     return _counted(_named(primitive, algorithm, axes).cost, axes, elements, bytes_per_element)
 
@@ -165,7 +165,7 @@ def permute_cost(axes: Axes, pairs: int | Pairs, elements: int, bytes_per_elemen
 
 def _counted(statement: Callable[[Axes, int], Cost], axes: Axes, elements: int, bytes_per_element: int) -> Cost:
     if elements < 0 or bytes_per_element < 1:
-        raise Unusable(
+        raise UsageError(
             f"cost of {elements} elements of {bytes_per_element} bytes: expected 0 elements or more, of 1 byte or more"
         )
     return replace(statement(axes, elements), bytes_per_element=bytes_per_element)
@@ -183,29 +183,29 @@ def _size(name: str) -> int:
         return jax.lax.axis_size(name)
     except NameError:
         there = ", ".join(map(repr, jax.sharding.get_abstract_mesh().manual_axes)) or "none"
-        raise Unusable(
+        raise UsageError(
             f"axis {name!r}: found axes {there} here, expected one of the mesh of the jax.shard_map around this call"
         ) from None
 
 
 def _named(primitive: str, algorithm: str | Algorithm, axes: Axes) -> Algorithm:
     if primitive not in ALGORITHMS:
-        raise Unusable(f"unknown primitive {primitive!r}; known are {', '.join(ALGORITHMS)}")
+        raise UsageError(f"unknown primitive {primitive!r}; known are {', '.join(ALGORITHMS)}")
     known = {**ALGORITHMS[primitive], **GPU_KERNELS.get(primitive, {})}
     chosen = algorithm if isinstance(algorithm, Algorithm) else known.get(algorithm)
     if chosen is None:
-        raise Unusable(f"{primitive}: unknown algorithm {algorithm!r}; known are {', '.join(known)}")
+        raise UsageError(f"{primitive}: unknown algorithm {algorithm!r}; known are {', '.join(known)}")
     if chosen.primitive != primitive:
-        raise Unusable(f"{primitive}: found an algorithm of {chosen.primitive}; known are {', '.join(known)}")
+        raise UsageError(f"{primitive}: found an algorithm of {chosen.primitive}; known are {', '.join(known)}")
     if problem := chosen.misfit(axes):
         name = algorithm if isinstance(algorithm, str) else "the given algorithm"
-        raise Unusable(f"{primitive} by {name} over {axes}: found {problem}; name another algorithm")
+        raise UsageError(f"{primitive} by {name} over {axes}: found {problem}; name another algorithm")
     return chosen
 
 
 def _root(root: int, chosen: Algorithm, axes: Axes) -> int:
     if (found := _integer(root)) not in range(axes.size):
-        raise Unusable(f"{chosen.primitive} over {axes}: found root {root!r}, expected 0 to {axes.size - 1}")
+        raise UsageError(f"{chosen.primitive} over {axes}: found root {root!r}, expected 0 to {axes.size - 1}")
     return found
 
 
@@ -213,13 +213,13 @@ def _pairs(pairs: int | Pairs, axes: Axes) -> Pairs:
     if (by := _integer(pairs)) is not None:
         return shift_pairs(axes.size, by)
     if not isinstance(pairs, Iterable):
-        raise Unusable(
+        raise UsageError(
             f"permute over {axes}: found pairs {pairs!r}, expected (source, target) pairs or a number of places"
         )
     known = [_pair(pair, axes) for pair in pairs]
     for side, ranks in zip(("sources", "targets"), zip(*known, strict=True), strict=False):
         if len(set(ranks)) < len(ranks):
-            raise Unusable(
+            raise UsageError(
                 f"permute over {axes}: found {side} {', '.join(map(str, ranks))}, expected each rank once at most"
             )
     return known
@@ -231,7 +231,7 @@ def _pair(pair: tuple[int, int], axes: Axes) -> tuple[int, int]:
     except (TypeError, ValueError):
         source = target = -1
     if not {source, target} <= set(range(axes.size)):
-        raise Unusable(
+        raise UsageError(
             f"permute over {axes}: found pair {pair!r}, expected (source, target) of ranks 0 to {axes.size - 1}"
         )
     return source, target
@@ -251,12 +251,12 @@ def _fitting(op: Op, leaf: jax.Array, chosen: Algorithm) -> Op:
     try:
         found = jax.eval_shape(lambda a, b: op(a, b), given, given)
     except (TypeError, ValueError) as refusal:
-        raise Unusable(
+        raise UsageError(
             f"op {op} does not take two {_typed(given)} of JAX; give one of jax.numpy: {first_line(refusal)}"
         ) from None
     if (found.shape, found.dtype) != (shape, leaf.dtype):
         whole = "flattened parts of arrays" if chosen.elementwise else "whole arrays"
-        raise Unusable(
+        raise UsageError(
             f"op makes {_typed(found)} of two {_typed(given)}; here it meets {whole} and must keep shape and dtype"
         )
     return op
@@ -273,7 +273,7 @@ def _each(x: Any, kernel: Callable[[jax.Array], jax.Array]) -> Any:
 def _each_by_rows(x: Any, kernel: Callable[[jax.Array], jax.Array]) -> Any:
     def checked(leaf: jax.Array) -> jax.Array:
         if not leaf.ndim:
-            raise Unusable(
+            raise UsageError(
                 "found an array without a dim, expected rows to split or to gather; give it a dim of one row"
             )
         return kernel(leaf)

@@ -19,7 +19,7 @@ from lab.hlo.padding import argument_padding
 from lab.hlo.placement import Devices
 from lab.hlo.read import read
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, parse_target
 
 
@@ -156,7 +156,7 @@ def _axes(mesh: Any) -> Axes | None:
     """The axes of a JAX mesh, or of what else names them: `data=2,tensor=4` or a mapping.
 
     Raises:
-      Unusable: it is none of these.
+      UsageError: it is none of these.
     """
     if mesh is None or isinstance(mesh, Axes):
         return mesh
@@ -164,7 +164,7 @@ def _axes(mesh: Any) -> Axes | None:
         return Axes.parse(mesh)
     shape = getattr(mesh, "shape", mesh)
     if not isinstance(shape, Mapping):
-        raise Unusable(
+        raise UsageError(
             f"found a mesh of type {type(mesh).__name__}; expected a jax.sharding.Mesh, lab.meshes.axes.Axes or a "
             "text such as data=2,tensor=4"
         )
@@ -205,7 +205,7 @@ def _platform(compiled: Any) -> str | None:
 
 def _only(programs: list[Program], path: Any) -> Program:
     if len(programs) > 1:
-        raise Unusable(
+        raise UsageError(
             f"{path} holds {len(programs)} partitioned modules; give one of their files, such as "
             f"{programs[0].ledger.source}"
         )

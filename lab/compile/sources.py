@@ -17,7 +17,7 @@ from typing import Any
 
 from lab.core.ledger import Ledger
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable, first_line
+from lab.meshes.errors import UsageError, first_line
 
 _DUMPED = "*after_optimizations.txt"
 _OURS = str(Path(__file__).parent)
@@ -32,7 +32,7 @@ def texts(path: Path) -> list[tuple[str, str]]:
     """Names and texts of what lies there: one file, or every partitioned module of an XLA dump's folder.
 
     Raises:
-      Unusable: nothing there, nothing in it, or no text.
+      UsageError: nothing there, nothing in it, or no text.
     """
     if path.is_dir():
         return _dumped(path)
@@ -41,24 +41,24 @@ def texts(path: Path) -> list[tuple[str, str]]:
 
 def _text(path: Path) -> str:
     if path.suffix == ".py":
-        raise Unusable(f"{path} is a program; name the function that builds it: {path}:build")
+        raise UsageError(f"{path} is a program; name the function that builds it: {path}:build")
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
     except UnicodeDecodeError:
-        raise Unusable(
+        raise UsageError(
             f"{path}: binary, expected the text of a compiled program, as compiled.as_text() gives it"
         ) from None
     except FileNotFoundError:
-        raise Unusable(
+        raise UsageError(
             f"{path}: no such file; expected a compiled text, the folder of an XLA dump, or file.py:build"
         ) from None
     except (OSError, EOFError) as error:
-        raise Unusable(
+        raise UsageError(
             f"{path}: cannot be read ({error}); expected a compiled text, plain or compressed with gzip"
         ) from None
     if not text.strip():
-        raise Unusable(f"{path}: empty, expected the text of a compiled program, as compiled.as_text() gives it")
+        raise UsageError(f"{path}: empty, expected the text of a compiled program, as compiled.as_text() gives it")
     return text
 
 
@@ -66,7 +66,7 @@ def saved_ledger(source: str) -> Ledger:
     """The one ledger that `lab inspect --json` printed into a file.
 
     Raises:
-      Unusable: no such file, or another content.
+      UsageError: no such file, or another content.
     """
     try:
         ledger = Ledger.from_json(json.loads(Path(source).read_text()))
@@ -74,9 +74,9 @@ def saved_ledger(source: str) -> Ledger:
         Axes.of(ledger.mesh or {})
         return ledger
     except OSError as error:
-        raise Unusable(f"{source}: {error.strerror}; expected what lab inspect --json printed") from None
+        raise UsageError(f"{source}: {error.strerror}; expected what lab inspect --json printed") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise Unusable(
+        raise UsageError(
             f"{source}: expected the one ledger that lab inspect --json prints, found something else"
         ) from None
 
@@ -84,7 +84,7 @@ def saved_ledger(source: str) -> Ledger:
 def _dumped(folder: Path) -> list[tuple[str, str]]:
     modules = [(str(path), _text(path)) for path in sorted(folder.glob(_DUMPED))]
     if not modules:
-        raise Unusable(
+        raise UsageError(
             f"{folder}: holds no {_DUMPED}; dump with XLA_FLAGS='--xla_dump_to={folder} --xla_dump_hlo_as_text'"
         )
     # A session's dump is full of small modules of one device; they communicate nothing, unless all do.
@@ -100,11 +100,11 @@ def builder(source: str) -> Callable[[Any], Any]:
     """The function that `file.py:build` or `package.module:build` names.
 
     Raises:
-      Unusable: no such file, module or function, or the module raises.
+      UsageError: no such file, module or function, or the module raises.
     """
     place, _, name = source.rpartition(":")
     if place.endswith(".py") and not Path(place).is_file():
-        raise Unusable(f"{place}: no such file; expected file.py:build or package.module:build")
+        raise UsageError(f"{place}: no such file; expected file.py:build or package.module:build")
     with own_words(place):
         module = _load(Path(place)) if place.endswith(".py") else _import(place)
     found = getattr(module, name, None)
@@ -112,7 +112,7 @@ def builder(source: str) -> Callable[[Any], Any]:
         functions = [
             key for key, value in vars(module).items() if callable(value) and value.__module__ == module.__name__
         ]
-        raise Unusable(f"{place} has no function {name!r}; it has {', '.join(functions) or 'none'}")
+        raise UsageError(f"{place} has no function {name!r}; it has {', '.join(functions) or 'none'}")
     return found
 
 
@@ -120,12 +120,12 @@ def program(source: str, build: Callable[[Any], Any], mesh: Any) -> tuple[Callab
     """The function and arguments that a builder gives for a mesh.
 
     Raises:
-      Unusable: the builder raises, or returns something else.
+      UsageError: the builder raises, or returns something else.
     """
     with own_words(source):
         built = build(mesh)
     if not (isinstance(built, tuple) and len(built) == 2 and callable(built[0]) and isinstance(built[1], tuple | list)):
-        raise Unusable(f"{source} returned {_kind(built)}, expected (function, args) with args a tuple")
+        raise UsageError(f"{source} returned {_kind(built)}, expected (function, args) with args a tuple")
     return built[0], tuple(built[1])
 
 
@@ -151,10 +151,10 @@ def own_words(source: str) -> Iterator[None]:
     try:
         with redirect_stdout(sys.stderr):
             yield
-    except Unusable:
+    except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        failure = Unusable(f"{source} raised {type(error).__name__}: {first_line(error)}")
+        failure = UsageError(f"{source} raised {type(error).__name__}: {first_line(error)}")
         if frames := _own_frames(error.__traceback__):
             failure.add_note(frames)
         raise failure from error

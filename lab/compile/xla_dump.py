@@ -93,7 +93,7 @@ def dump(request: CompileRequest) -> CompilerDump:
 
     Raises:
       Refused: XLA does not compile it.
-      Unusable: it cannot be built with these parameters.
+      UsageError: it cannot be built with these parameters.
     """
     with TemporaryDirectory(prefix="lab-dump-") as name:
         folder = Path(name)

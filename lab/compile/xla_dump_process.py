@@ -10,7 +10,7 @@ import jax
 
 from lab.compile.xla_dump import REFUSAL, REQUEST, CompileRequest, Refused, lower
 from lab.meshes.backends import make_mesh, prepare
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 # Dumps of newer versions write `%x#1` for an element of a tuple, where older ones, and `compiled.as_text()`, have an
 # instruction.
@@ -27,7 +27,7 @@ def compile_into(folder: Path) -> None:
         )
         _compile(lowered, {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True, "xla_dump_hlo_as_proto": True})
     except Exception as failure:
-        told = failure if isinstance(failure, Unusable) else Refused(str(failure))
+        told = failure if isinstance(failure, UsageError) else Refused(str(failure))
         (folder / REFUSAL).write_bytes(pickle.dumps(told))
 
 

@@ -60,38 +60,38 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Making:
-    """Of a predicted transfer, how its value comes about: what compilers do to it may depend on that.
+class Provenance:
+    """How the value of a predicted transfer is computed: what compilers do to a transfer depends on that.
 
     Attributes:
-      addends: partial products that are added before the value is reduced.
-      stack: iterations of a loop whose values stand in one payload, each made where the loop runs.
-      iterations: of a loop that makes the value, and only stores it for later.
+      partial_products: products that are added before the value is reduced.
+      stacked_layers: iterations of a loop whose values share one payload, each computed where the loop runs.
+      iterations: iterations of a loop that computes the value and only stores it for later.
       micro_batches: passes whose values are added before the value is reduced.
       repeats: passes that need the same value, one after the other.
-      added_up: iterations of a loop that each reduce a value, only to add it to the sum of the others.
-      product: dtype of the products that the value is added up or widened from, where that is another.
+      accumulated_in_loop: iterations of a loop that each reduce a value, only to add it to the sum of the others.
+      product: dtype of the products that the value is summed or widened from, where it differs.
       sum_over: all axes that the value is summed over, where several transfers do it one after the other.
-      beside: of a gradient, the axes of every sum in the computation that makes it, a tuple for each.
-      apart: axes that split different dims of what is summed, in groups, where there are several.
-      uses: places of the program that use a weight, and each give a gradient of it.
-      is_kept: it is made again of products that a policy keeps.
-      is_held_whole: it is held whole before it is split, lest a lookup's operands be moved instead.
+      sibling_reduction_axes: of a gradient, the axes of every sum in the same computation, a tuple for each.
+      reduced_separately_over: axes that split different dims of what is summed, in groups, where there are several.
+      uses: places of the program that use a weight and each give a gradient of it.
+      saved_by_remat: it is recomputed from products that the remat policy saves.
+      replicated_first: it is replicated before it is split, so that a lookup's operands are not moved instead.
     """
 
-    addends: int = 1
-    stack: int = 1
+    partial_products: int = 1
+    stacked_layers: int = 1
     iterations: int = 1
     micro_batches: int = 1
     repeats: int = 1
-    added_up: int = 1
+    accumulated_in_loop: int = 1
     product: str | None = None
     sum_over: tuple[str, ...] = ()
-    beside: frozenset[tuple[str, ...]] = frozenset()
-    apart: tuple[tuple[str, ...], ...] = ()
+    sibling_reduction_axes: frozenset[tuple[str, ...]] = frozenset()
+    reduced_separately_over: tuple[tuple[str, ...], ...] = ()
     uses: int = 1
-    is_kept: bool = False
-    is_held_whole: bool = False
+    saved_by_remat: bool = False
+    replicated_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Transfer:
       parts: the operands of a combined transfer.
       padded_from_bytes: payload before the compiler padded it, where the text shows that it did.
       is_masked_gather: an all-reduce in which each device has its own part and zeros beside it: it gathers.
-      making: of a predicted transfer, how its value comes about.
+      provenance: of a predicted transfer, how its value is computed.
     """
 
     kind: Kind
@@ -140,7 +140,7 @@ class Transfer:
     parts: tuple[Part, ...] = ()
     padded_from_bytes: int | None = None
     is_masked_gather: bool = False
-    making: Making = Making()
+    provenance: Provenance = Provenance()
 
     @property
     def wire_bytes(self) -> Fraction | None:
@@ -155,7 +155,7 @@ class Transfer:
 
     def to_json(self) -> dict[str, Any]:
         row = asdict(self)
-        del row["making"]
+        del row["provenance"]
         row["kind"] = str(self.kind)
         row["axes"] = None if self.axes is None else list(self.axes)
         row["wire_bytes"] = None if self.wire_bytes is None else number(self.wire_bytes)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lab.core.ledger import Kind, Ledger, Totals, Transfer, axes_label
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 SHOWN = 5
 
@@ -46,10 +46,10 @@ def allow(
       executions, payload_bytes, wire_bytes: the most in one step of one device, all transfers of this line together; by
         default no limit.
     Raises:
-      Unusable: no such kind.
+      UsageError: no such kind.
     """
     if kind is not None and kind not in list(Kind):
-        raise Unusable(f"kind {kind!r}: expected one of {', '.join(Kind)}")
+        raise UsageError(f"kind {kind!r}: expected one of {', '.join(Kind)}")
     names = tuple(axes.split("+")) if isinstance(axes, str) else axes and tuple(axes)
     return Allowance(kind and Kind(kind), names, executions, payload_bytes, wire_bytes)
 

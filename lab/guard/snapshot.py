@@ -11,7 +11,7 @@ from typing import Any
 import tomli_w
 
 from lab.core.ledger import Kind, Ledger, Transfer, axes_label, number
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 NAMES = ("kind", "axes", "group_size", "shift", "executions", "dtype", "payload_bytes", "phase", "scope")
 
@@ -35,7 +35,7 @@ def read(path: Path) -> tuple[Ledger, dict[str, str]]:
     """The ledger, and the versions that it was written with.
 
     Raises:
-      Unusable: it is no snapshot.
+      UsageError: it is no snapshot.
     """
     try:
         found = tomllib.loads(path.read_text())
@@ -44,7 +44,7 @@ def read(path: Path) -> tuple[Ledger, dict[str, str]]:
             "written_with"
         ]
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-        raise Unusable(
+        raise UsageError(
             f"{path}: no snapshot of communication ({error}); write it anew with --update-communication"
         ) from None
 

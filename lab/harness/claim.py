@@ -30,7 +30,7 @@ class Claim:
     disputed: str | None = None
 
     @property
-    def is_surprise(self) -> bool:
+    def is_undisputed_refutation(self) -> bool:
         """It is refuted, and nobody has said so before."""
         return self.verdict is ClaimVerdict.REFUTED and self.disputed is None
 

@@ -25,7 +25,7 @@ def claims_of(
     the compiler, and nothing else, stand between the two.
     """
     claims = experiment.claims(parameters, axes, measured)
-    if not any(claim.is_surprise for claim in claims) or settlement.verdict is Verdict.REFUTED:
+    if not any(claim.is_undisputed_refutation for claim in claims) or settlement.verdict is Verdict.REFUTED:
         return claims
 
     def of(transfers: Iterable[Transfer]) -> tuple[Claim, ...]:
@@ -39,7 +39,7 @@ def claims_of(
     told_apart = {claim.id for claim in by_theory if claim.verdict is not ClaimVerdict.CALCULATED}
     made = {key for key in _surprises(by_compiler) - _surprises(by_theory) if key[0] in told_apart}
     held = {_key(claim): claim for claim in by_scope if _key(claim) not in _surprises(by_scope)}
-    return tuple(_without_names(claim, made, held) if claim.is_surprise else claim for claim in claims)
+    return tuple(_without_names(claim, made, held) if claim.is_undisputed_refutation else claim for claim in claims)
 
 
 def _without_names(claim: Claim, made: set[Key], held: Mapping[Key, Claim]) -> Claim:
@@ -68,7 +68,7 @@ def _with_scope(settlement: Settlement) -> Iterable[Transfer]:
 
 
 def _surprises(claims: Iterable[Claim]) -> set[Key]:
-    return {_key(claim) for claim in claims if claim.is_surprise}
+    return {_key(claim) for claim in claims if claim.is_undisputed_refutation}
 
 
 def _key(claim: Claim) -> Key:

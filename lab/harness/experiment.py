@@ -93,12 +93,12 @@ def on_one_axis(name: str) -> Callable[[Target], Axes]:
     return lambda target: Axes.of({name: device_count(target)})
 
 
-def beside_tensor(name: str) -> Callable[[Target], Axes]:
+def with_tensor_inside_host(name: str) -> Callable[[Target], Axes]:
     """Tensor parallelism inside a host of GPUs, over 4 devices elsewhere; what remains along `name`."""
-    return beside(name, TENSOR)
+    return with_inner_axis(name, TENSOR)
 
 
-def beside(name: str, inner: str) -> Callable[[Target], Axes]:
+def with_inner_axis(name: str, inner: str) -> Callable[[Target], Axes]:
     """One axis inside a host of GPUs, over 4 devices elsewhere; what remains along `name`."""
 
     def axes(target: Target) -> Axes:
@@ -110,11 +110,11 @@ def beside(name: str, inner: str) -> Callable[[Target], Axes]:
 
 
 def on_two_axes(name: str, inner: str) -> Callable[[Target], Axes]:
-    """As `beside`, but for a question about two axes: two groups where one would hold all devices, if they are an even
+    """As `with_inner_axis`, but for a question about two axes: two groups where one would hold all devices, if they are an even
     number of four or more."""
 
     def axes(target: Target) -> Axes:
-        found = beside(name, inner)(target)
+        found = with_inner_axis(name, inner)(target)
         is_one = found[name] == 1 and found[inner] >= 4 and found[inner] % 2 == 0
         return Axes.of({name: 2, inner: found[inner] // 2}) if is_one else found
 

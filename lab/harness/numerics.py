@@ -15,11 +15,11 @@ from lab.harness.result import Numerics
 TOLERANCE = 1e-5
 
 
-def small(experiment: Experiment, parameters: Any) -> Any:
+def numeric_sizes(experiment: Experiment, parameters: Any) -> Any:
     """The sizes at which numbers are checked, with the choices in which `parameters` differ from the experiment's own.
 
     Raises:
-      Unusable: these choices need other sizes.
+      UsageError: these choices need other sizes.
     """
     own = experiment.parameters
     chosen = {

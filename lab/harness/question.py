@@ -13,7 +13,7 @@ import jax
 from lab.book.checks import finite, not_negative, positive
 from lab.harness.claim import Claim
 from lab.harness.settings import with_settings
-from lab.meshes.errors import Unusable, first_line
+from lab.meshes.errors import UsageError, first_line
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Answer:
     @property
     def is_fine(self) -> bool:
         """Nothing failed, and nothing of the book was refuted but what the catalogue disputes."""
-        return not (self.failure or any(claim.is_surprise for claim in self.claims))
+        return not (self.failure or any(claim.is_undisputed_refutation for claim in self.claims))
 
     def to_json(self) -> dict[str, Any]:
         """One of the `results` of `sharding-lab/run/1`, with `rows` in place of terms."""
@@ -97,16 +97,16 @@ def answer(question: Question, settings: Mapping[str, str]) -> Answer:
     """Answers a question with some of its assumptions set from text.
 
     Raises:
-      Unusable: an unknown assumption, or one that a formula refuses. What XLA refuses is a failed answer, not an error.
+      UsageError: an unknown assumption, or one that a formula refuses. What XLA refuses is a failed answer, not an error.
     """
     start, parameters = time.perf_counter(), with_settings(question.parameters, settings)
     try:
         check(parameters, question.parameters)
         rows, claims, failure = question.answer(parameters), question.claims(parameters), None
-    except Unusable:
+    except UsageError:
         raise
     except (ArithmeticError, ValueError) as refusal:
-        raise Unusable(f"{question.name}: {refusal}") from refusal
+        raise UsageError(f"{question.name}: {refusal}") from refusal
     except jax.errors.JaxRuntimeError as refusal:
         rows, claims, failure = (), (), first_line(refusal)
     return Answer(

@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 from typing import Any, Protocol, runtime_checkable
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 
 @runtime_checkable
@@ -54,8 +54,8 @@ def load(name: str) -> Any:
     """The experiment, the training, or the question without a program, of that name: an `Entry`.
 
     Raises:
-      Unusable: there is none.
+      UsageError: there is none.
     """
     if name not in names():
-        raise Unusable(f"no experiment {name!r}; known are {', '.join(names())}")
+        raise UsageError(f"no experiment {name!r}; known are {', '.join(names())}")
     return importlib.import_module(f"lab.experiments.{name}").EXPERIMENT

@@ -65,7 +65,7 @@ class Result:
     def is_fine(self) -> bool:
         """Nothing failed and nothing, of the ledger or of the book, was refuted but what the catalogue disputes."""
         return self.verdict not in (Verdict.FAILED, Verdict.REFUTED) and not any(
-            claim.is_surprise for claim in self.claims
+            claim.is_undisputed_refutation for claim in self.claims
         )
 
     def _repr_html_(self) -> str | None:

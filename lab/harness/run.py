@@ -20,16 +20,16 @@ from lab.core.ledger import Ledger
 from lab.harness import registry
 from lab.harness.claims import claims_of
 from lab.harness.experiment import Experiment
-from lab.harness.numerics import numerics, small
+from lab.harness.numerics import numeric_sizes, numerics
 from lab.harness.result import Numerics, Result, Seconds
 from lab.hlo.read import read_text
 from lab.meshes.attached import resolve_attached
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable, first_line
+from lab.meshes.errors import UsageError, first_line
 from lab.meshes.targets import Target, parse_target
 from lab.settle import Context, Settlement, settle
-from lab.settle.no_ops import Held, not_scattered, not_split
+from lab.settle.ineffective_sharding import StateShard, not_scattered, state_not_split
 
 # Where a program can be run as well as compiled.
 RUNNABLE = ("cpu", "attached")
@@ -44,7 +44,7 @@ def run(
       axes: the mesh; by default the one that the experiment has for the target.
       parameters: sizes; by default the experiment's own.
     Raises:
-      Unusable: the target, the mesh or the sizes cannot be used. What XLA refuses is a failed result, not an error.
+      UsageError: the target, the mesh or the sizes cannot be used. What XLA refuses is a failed result, not an error.
     """
     axes, parameters = axes or experiment.axes(target), parameters or experiment.parameters
     start = time.perf_counter()
@@ -70,7 +70,7 @@ def run(
     measured, read_seconds = timed(lambda: _ledger(compiled, mesh, axes, target, experiment.name))
     settlement = settle(predicted, measured, context(target, style, axes, mesh))
     claims = claims_of(experiment, parameters, axes, predicted, measured, settlement)
-    failure = no_op(experiment, parameters, mesh, compiled, settlement)
+    failure = ineffective_sharding(experiment, parameters, mesh, compiled, settlement)
     outcome = {
         "measured": measured,
         "settlement": settlement,
@@ -85,8 +85,8 @@ def run(
 def _numbers(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) -> tuple[Numerics | None, str | None]:
     """Checked, or why not."""
     try:
-        return numerics(experiment, style, mesh, small(experiment, parameters)), None
-    except Unusable as reason:
+        return numerics(experiment, style, mesh, numeric_sizes(experiment, parameters)), None
+    except UsageError as reason:
         if parameters == experiment.parameters:
             raise
         return None, str(reason)
@@ -127,7 +127,7 @@ def context(target: Target, style: str, axes: Axes, mesh: Mesh) -> Context:
     return Context(platform, "declared" if style == "typed" else style, axes.shape)
 
 
-def no_op(
+def ineffective_sharding(
     experiment: Experiment,
     parameters: Any,
     mesh: Mesh,
@@ -136,11 +136,11 @@ def no_op(
 ) -> str | None:
     """The sentence on a declared sharding that did not happen in a compiled program, of state or of gradients; None
     where all did."""
-    state = _held(experiment.state(parameters, mesh), compiled) if experiment.state else ()
-    return not_split(state) or not_scattered(settlement)
+    state = _state_shards(experiment.state(parameters, mesh), compiled) if experiment.state else ()
+    return state_not_split(state) or not_scattered(settlement)
 
 
-def _held(declared: Any, compiled: jax.stages.Compiled | CompilerDump) -> Iterator[Held]:
+def _state_shards(declared: Any, compiled: jax.stages.Compiled | CompilerDump) -> Iterator[StateShard]:
     """The state, a step's first argument and first result, as declared and as compiled."""
     arrays = jax.tree.leaves_with_path(declared)
     for when, entries in _entries(compiled, [array for _, array in arrays]).items():
@@ -149,7 +149,7 @@ def _held(declared: Any, compiled: jax.stages.Compiled | CompilerDump) -> Iterat
             axes = tuple(
                 axis for axes in array.sharding.spec for axis in ((axes,) if isinstance(axes, str) else axes or ())
             )
-            yield Held(name, when, array.shape, axes, prod(array.sharding.shard_shape(array.shape)), held_entries)
+            yield StateShard(name, when, array.shape, axes, prod(array.sharding.shard_shape(array.shape)), held_entries)
 
 
 def _entries(

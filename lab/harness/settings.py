@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 
 def with_settings(parameters: Any, settings: Mapping[str, str]) -> Any:
     """The parameters with some fields read from text; `preset` stands for all fields of a named one.
 
     Raises:
-      Unusable: an unknown name, or a text that does not fit the field's type.
+      UsageError: an unknown name, or a text that does not fit the field's type.
     """
     settings = dict(settings)
     if "preset" in settings and hasattr(parameters, "preset"):
@@ -21,7 +21,7 @@ def with_settings(parameters: Any, settings: Mapping[str, str]) -> Any:
     known = {field.name: type(getattr(parameters, field.name)) for field in fields(parameters)}
     for name in settings:
         if name not in known:
-            raise Unusable(f"no parameter {name!r}; known are {', '.join(known)}")
+            raise UsageError(f"no parameter {name!r}; known are {', '.join(known)}")
     return replace(parameters, **{name: _read(name, text, known[name]) for name, text in settings.items()})
 
 
@@ -29,4 +29,4 @@ def _read(name: str, text: str, kind: type) -> Any:
     try:
         return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
     except (KeyError, ValueError):
-        raise Unusable(f"{name}={text}: expected {'true or false' if kind is bool else kind.__name__}") from None
+        raise UsageError(f"{name}={text}: expected {'true or false' if kind is bool else kind.__name__}") from None

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lab.core.ledger import Kind, Ledger, Making, Totals, Transfer
+from lab.core.ledger import Kind, Ledger, Provenance, Totals, Transfer
 from lab.harness.claim import Claim
 from lab.harness.experiment import Experiment
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 
 TARGETS = ("cpu:8", "gpu:h100:2x4", "tpu:v5e:2x4")
@@ -40,7 +40,7 @@ class Sent(NamedTuple):
     executions: int = 1
     dtype: str = "f32"
     phase: str | None = None
-    making: Making = Making()
+    provenance: Provenance = Provenance()
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def program(parts: Iterable[Part], sizes: Any, mesh: Mesh) -> tuple[Callable[...
     """A function of each part's arguments, by scope, to each part's result, and the arguments as shapes with shardings.
 
     Raises:
-      Unusable: an argument does not split over the mesh.
+      UsageError: an argument does not split over the mesh.
     """
     taken = {part.scope: tuple(part.takes(sizes, Axes.of(mesh.shape))) for part in parts}
 
@@ -137,7 +137,7 @@ def _shaped(array: Array, mesh: Mesh) -> jax.ShapeDtypeStruct:
     try:
         sharding.shard_shape(array.shape)
     except ValueError:
-        raise Unusable(
+        raise UsageError(
             f"sizes {array.shape} do not split as {array.spec} over {Axes.of(mesh.shape)}; make each a multiple of "
             "its ranks"
         ) from None
@@ -150,9 +150,9 @@ def moved(measured: Ledger, scope: str) -> Totals:
 
 
 def predict(parts: Iterable[Part], sizes: Any, axes: Axes) -> Ledger:
-    """What theory asks of all parts; raises Unusable where there is none of something."""
+    """What theory asks of all parts; raises UsageError where there is none of something."""
     if none := [name for name, size in asdict(sizes).items() if type(size) is int and size < 1]:
-        raise Unusable(f"{none[0]}={getattr(sizes, none[0])}: expected 1 or more")
+        raise UsageError(f"{none[0]}={getattr(sizes, none[0])}: expected 1 or more")
     rows = tuple(_transfer(sent, part.scope, axes) for part in parts for sent in part.sends(sizes, axes))
     return Ledger(rows, devices=axes.size, mesh=axes.shape)
 
@@ -160,7 +160,7 @@ def predict(parts: Iterable[Part], sizes: Any, axes: Axes) -> Ledger:
 def _transfer(sent: Sent, scope: str, axes: Axes) -> Transfer:
     group = prod(axes[axis] for axis in sent.axes)
     row = Transfer(sent.kind, sent.axes, group, sent.executions, sent.dtype, sent.elements * FLOAT_BYTES)
-    return replace(row, groups=axes.size // group, scope=scope, phase=sent.phase, making=sent.making)
+    return replace(row, groups=axes.size // group, scope=scope, phase=sent.phase, provenance=sent.provenance)
 
 
 def on_one_device(parts: Iterable[Part], arguments: dict[str, tuple[jax.Array, ...]]) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from lab.meshes import plugins
 from lab.meshes.availability import availability
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh, prepare
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, parse_target
 
 if TYPE_CHECKING:
-    from lab.harness.decoder.training import Trained, Training
+    from lab.harness.decoder.training import Training, TrainingResult
     from lab.harness.decoder.training_shape import TrainingShape
     from lab.harness.question import Answer, Question
 
@@ -57,7 +57,7 @@ def runs(experiments: Iterable[Experiment], targets: Sequence[Target] = (), styl
 def _styles(experiment: Experiment, wanted: Sequence[str]) -> Sequence[str]:
     for style in wanted:
         if style not in (known := experiment.styles + experiment.more_styles):
-            raise Unusable(f"{experiment.name} has no style {style!r}; it has {', '.join(known)}")
+            raise UsageError(f"{experiment.name} has no style {style!r}; it has {', '.join(known)}")
     return wanted or experiment.styles
 
 
@@ -92,7 +92,7 @@ def at_real_size(experiments: Iterable[Experiment]) -> list[Run]:
 
 def at_unseen_sizes(experiments: Iterable[Experiment], seed: int = 0) -> list[Run]:
     """A whole step of a decoder of drawn sizes under every layout, declared and explicit, for 16 TPUs and for 8."""
-    from lab.harness.decoder.unseen import drawn
+    from lab.harness.decoder.drawn_sizes import drawn
 
     layouts, draw = [e for e in experiments if e.real_size is not None], Random(seed)
     places = [(e, target) for target in map(parse_target, UNSEEN_ON) for e in layouts]
@@ -141,12 +141,12 @@ def trained(
     styles: Sequence[str],
     settings: Mapping[str, str],
     watched: Callable[[Sequence[Run]], Iterable[Run]],
-) -> list[Trained]:
+) -> list[TrainingResult]:
     """Trains under every layout in these styles on these targets; by default in all styles, on the training's own
     targets.
 
     Raises:
-      Unusable: one of them cannot train so; then none has.
+      UsageError: one of them cannot train so; then none has.
     """
     from lab.harness.decoder.training import train
 

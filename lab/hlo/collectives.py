@@ -16,7 +16,7 @@ from lab.hlo.groups import (
     read_groups,
     read_permutation,
 )
-from lab.hlo.masked import is_part_in_zeros
+from lab.hlo.masked import is_zero_padded_shard
 from lab.hlo.names import Frames, origin, phase, scope
 from lab.hlo.placement import MEGASCALE_TARGET, Placement
 from lab.hlo.shapes import Shape, arrays
@@ -159,7 +159,7 @@ class Reader:
         if kind is Kind.REDUCE_SCATTER:
             return replace(part, padded_from_bytes=_unpadded_bytes(source, computation))
         return replace(
-            part, is_masked_gather=kind is Kind.ALL_REDUCE and is_part_in_zeros(source, computation, self.module)
+            part, is_masked_gather=kind is Kind.ALL_REDUCE and is_zero_padded_shard(source, computation, self.module)
         )
 
     def named(self, visit: Visit) -> Instruction | None:
@@ -192,7 +192,7 @@ class Reader:
         return (
             is_nameless_sum
             and bool(sources)
-            and all(is_part_in_zeros(source, computation, self.module) for source in sources)
+            and all(is_zero_padded_shard(source, computation, self.module) for source in sources)
         )
 
 

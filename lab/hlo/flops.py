@@ -76,7 +76,7 @@ def _convolution(attributes: str, lhs: Shape, rhs: Shape, result: Shape) -> int 
     out = dict(zip(outputs, result.dims, strict=False))
     seen = dict(zip(inputs, lhs.dims, strict=False))
     window = _window(attributes, len([d for d in kernel if d.isdigit()]))
-    spatial = math.prod(_meetings(seen[str(d)], size[str(d)], out[str(d)], *window[d]) for d in range(len(window)))
+    spatial = math.prod(_valid_taps(seen[str(d)], size[str(d)], out[str(d)], *window[d]) for d in range(len(window)))
     batch_groups = int(found[1]) if (found := re.search(r"batch_group_count=(\d+)", attributes)) else 1
     return 2 * out["b"] * out["f"] * size["i"] * spatial // batch_groups
 
@@ -94,7 +94,7 @@ def _window(attributes: str, dims: int) -> list[tuple[int, int, int, int]]:
     )
 
 
-def _meetings(extent: int, kernel: int, outputs: int, stride: int, low: int, hole: int, spread: int) -> int:
+def _valid_taps(extent: int, kernel: int, outputs: int, stride: int, low: int, hole: int, spread: int) -> int:
     """Pairs (output, kernel position) whose input position holds an element, along one dim."""
     if stride == hole == spread == 1 and low == 0 and outputs + kernel - 1 == extent:
         return outputs * kernel

@@ -8,7 +8,7 @@ _AS_THEY_ARE = frozenset({"bitcast", "copy", "copy-done", "copy-start"})
 _ZEROS = frozenset({"0", "-0", "0.0"})
 
 
-def is_part_in_zeros(value: Instruction, computation: Computation, module: Module) -> bool:
+def is_zero_padded_shard(value: Instruction, computation: Computation, module: Module) -> bool:
     """Whether it is zeros but for a slice, as `dynamic-update-slice` makes it, alone or at the end of a fusion."""
     value = _source(value, computation)
     if value.opcode != "fusion":

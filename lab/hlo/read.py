@@ -18,7 +18,7 @@ from lab.hlo.text import Module, parse
 from lab.hlo.walk import Notes, Visit, Walk, walk
 from lab.meshes import targets
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 
 _PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
@@ -76,7 +76,7 @@ def read(
       target: what it was compiled for; decides links and the number of slices.
       devices: what the mesh's own devices tell; without it, what `target` implies.
     Raises:
-      Unusable: the text is no HLO, or the mesh has another size than the program has devices.
+      UsageError: the text is no HLO, or the mesh has another size than the program has devices.
     """
     with collector_paused():
         return _read(text, source, axes, target, devices)
@@ -98,7 +98,7 @@ def collector_paused() -> Iterator[None]:
 def _read(text: str, source: str, axes: Axes | None, target: Target | None, devices: Devices | None) -> Reading:
     module = parse(text)
     if not module.computations:
-        raise Unusable(
+        raise UsageError(
             f"{source or 'the text'}: no HLO module found (no computation in it); expected the text of a compiled "
             "program, as compiled.as_text() gives it"
         )
@@ -153,12 +153,12 @@ def _transfers(reader: Reader, reached: Walk, notes: Notes) -> list[tuple[Transf
 
 def _check_sizes(source: str, devices: int | None, axes: Axes | None, target: Target | None) -> None:
     if axes is not None and devices not in (None, axes.size):
-        raise Unusable(
+        raise UsageError(
             f"{source} runs on {devices} devices but the mesh {axes} has {axes.size}; give a mesh of {devices}"
         )
     sizes = {devices, axes.size if axes else None} - {None}
     if target is not None and target.devices is not None and sizes - {target.devices}:
-        raise Unusable(
+        raise UsageError(
             f"{source} runs on {max(sizes)} devices but the target {target} has {target.devices}; name a target of "
             f"{max(sizes)}"
         )

@@ -14,7 +14,7 @@ import numpy as np
 
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.hlo.kernels import Choice, Collective, Kernel, Loop, Step, steps
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class Rates:
 
     def transfer_s(self, transfer: Transfer) -> float:
         if transfer.kind not in self.links:
-            raise Unusable(f"no measured rate of {transfer.kind}; measured are {', '.join(self.links)}")
+            raise UsageError(f"no measured rate of {transfer.kind}; measured are {', '.join(self.links)}")
         if transfer.wire_bytes is None:
-            raise Unusable(f"{transfer.instruction}: its groups are not understood, and so not how long it takes")
+            raise UsageError(f"{transfer.instruction}: its groups are not understood, and so not how long it takes")
         return self.links[transfer.kind].seconds(float(transfer.wire_bytes))
 
 
@@ -102,18 +102,18 @@ def step_time(text: str, ledger: Ledger, rates: Rates, by_trip: Sequence[Collect
       by_trip: the branches that some device takes, at each trip of the loop that runs so often and chooses; texts do
         not tell. By default any.
     Raises:
-      Unusable: a loop of which it is not known how often it runs, none for `by_trip`, or a collective without a
+      UsageError: a loop of which it is not known how often it runs, none for `by_trip`, or a collective without a
         measured rate, or that ends in another computation than it starts in.
     """
     run = _Run(rates, {t.instruction: rates.transfer_s(t) for t in ledger.transfers}, by_trip)
     found = steps(text)
     if by_trip and not any(run.chooses(loop) for loop in _loops(found)):
-        raise Unusable(
+        raise UsageError(
             f"branches of {len(by_trip)} trips are told, and the text has no loop that runs so often and chooses"
         )
     run.through(found)
     if run.ends or run.waiting:
-        raise Unusable(
+        raise UsageError(
             f"the text starts {', '.join((*run.ends, *run.waiting))} and does not wait for it where it starts it"
         )
     return run.spent
@@ -169,7 +169,7 @@ class _Run:
 
     def repeat(self, loop: Loop) -> None:
         if loop.trips is None:
-            raise Unusable("the text does not tell how often a loop runs, and so not how long the step takes")
+            raise UsageError("the text does not tell how often a loop runs, and so not how long the step takes")
         for taken in self.by_trip if self.chooses(loop) else [()] * loop.trips:
             self.through(loop.body, taken)
 
@@ -198,7 +198,7 @@ class _Run:
             while collective.name in self.waiting:
                 self.begin()
             if collective.name not in self.ends:
-                raise Unusable(f"the text waits for {collective.name} where it does not start it")
+                raise UsageError(f"the text waits for {collective.name} where it does not start it")
             exposed = max(0.0, self.ends.pop(collective.name) - self.spent.total)
             self.spent.exposed += exposed
             self.spent.total += exposed

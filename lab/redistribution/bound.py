@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.redistribution.placement import Array, Placement
 
 
@@ -23,10 +23,12 @@ def least_bytes(before: Placement, after: Placement, array: Array, axes: Axes) -
     Yuan 2009).
 
     Raises:
-      Unusable: a placement does not fit the array or the mesh, or `after` is a partial sum.
+      UsageError: a placement does not fit the array or the mesh, or `after` is a partial sum.
     """
     if after.partial:
-        raise Unusable(f"{before} to {after}: what a partial sum needs cannot be counted; give a placement without it")
+        raise UsageError(
+            f"{before} to {after}: what a partial sum needs cannot be counted; give a placement without it"
+        )
     summands = prod(axes[axis] for axis in before.partial)
     elements = (
         _least_to_sum(summands, after, array, axes) if summands > 1 else Fraction(_lacking(before, after, array, axes))

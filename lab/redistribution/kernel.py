@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from lab.core.dtypes import DTYPES
 from lab.core.ledger import Kind
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.redistribution.placement import Array, Placement, Split
 from lab.redistribution.plan import Move, Route, route
 
@@ -31,7 +31,7 @@ def redistribute(x: jax.Array, before: Placement, after: Placement, mesh: Mesh) 
     Args:
       x: an array of any shape; where it does not lie as `before`, JAX brings it there first.
     Raises:
-      Unusable: see `route`; or a stack of another number of summands.
+      UsageError: see `route`; or a stack of another number of summands.
 
     >>> y = redistribute(x, Placement.of("data", None), Placement.of(None, "data"), mesh)  # one all_to_all
     """
@@ -71,7 +71,7 @@ def _summed(x: jax.Array, before: Placement, axes: Axes) -> Array:
         return array
     summands = prod(axes[axis] for axis in before.partial)
     if array.shape[:1] != (summands,):
-        raise Unusable(
+        raise UsageError(
             f"x of shape {array.shape}: a partial sum over {'*'.join(axes.ordered(before.partial))} is a stack of "
             f"{summands} summands"
         )

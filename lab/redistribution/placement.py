@@ -10,7 +10,7 @@ from typing import Any
 
 from lab.core.dtypes import DTYPES
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 Split = tuple[tuple[str, ...], ...]
 """For each dim the mesh axes that split it, major to minor."""
@@ -21,7 +21,7 @@ class Array:
     """A global array: its shape and element type, as XLA names it.
 
     Raises:
-      Unusable: another element type than those of `DTYPES`.
+      UsageError: another element type than those of `DTYPES`.
     """
 
     shape: tuple[int, ...]
@@ -29,7 +29,7 @@ class Array:
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise Unusable(f"dtype {self.dtype!r}: expected {', '.join(DTYPES)}")
+            raise UsageError(f"dtype {self.dtype!r}: expected {', '.join(DTYPES)}")
 
     @classmethod
     def of(cls, x: Any) -> Array:
@@ -54,7 +54,7 @@ class Placement:
       dims: for each dim the axes that split it, major to minor.
       partial: axes over which the devices hold summands of the array instead of the array.
     Raises:
-      Unusable: an axis is named twice.
+      UsageError: an axis is named twice.
     """
 
     dims: Split
@@ -64,7 +64,7 @@ class Placement:
         named = [axis for axes in (*self.dims, tuple(self.partial)) for axis in axes]
         for axis in named:
             if named.count(axis) > 1:
-                raise Unusable(f"placement {self}: axis {axis!r} appears twice; name each axis once")
+                raise UsageError(f"placement {self}: axis {axis!r} appears twice; name each axis once")
 
     @classmethod
     def of(cls, *entries: str | Sequence[str] | None, partial: Iterable[str] = ()) -> Placement:
@@ -86,10 +86,10 @@ class Placement:
         """What one device holds.
 
         Raises:
-          Unusable: another number of dims, an axis that the mesh lacks, or a dim that does not divide.
+          UsageError: another number of dims, an axis that the mesh lacks, or a dim that does not divide.
         """
         if len(self.dims) != len(array.shape):
-            raise Unusable(
+            raise UsageError(
                 f"placement {self} has {len(self.dims)} dims and the array {len(array.shape)}; give one entry a dim"
             )
         for axis in self.axes:
@@ -97,7 +97,7 @@ class Placement:
         parts = [prod(axes[axis] for axis in dim) for dim in self.dims]
         for size, count, dim in zip(array.shape, parts, self.dims):
             if size % count:
-                raise Unusable(
+                raise UsageError(
                     f"placement {self}: {size} does not split over {'*'.join(dim)}={count}; make it a multiple of "
                     f"{count}"
                 )

@@ -25,7 +25,7 @@ import numpy as np
 
 from lab.core.ledger import Kind, Ledger, Totals, Transfer
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.redistribution.bound import least_bytes
 from lab.redistribution.placement import Array, Placement, Split, arrangements
 
@@ -82,12 +82,12 @@ def route(before: Placement, after: Placement, array: Array, axes: Axes) -> Rout
     route.
 
     Raises:
-      Unusable: a placement does not fit the array or the mesh, or `after` is a partial sum that `before` is not.
+      UsageError: a placement does not fit the array or the mesh, or `after` is a partial sum that `before` is not.
     """
     for placement in (before, after):
         placement.local_shape(array, axes)
     if not after.partial <= before.partial:
-        raise Unusable(
+        raise UsageError(
             f"no way from {before} to {after}: a partial sum can be summed up, and not made; give a placement without "
             "it"
         )

@@ -56,7 +56,7 @@ def summary_text(answers: Sequence[Answer]) -> str:
         f"{answer.experiment}: {claim_text(claim)}"
         for answer in answers
         for claim in answer.claims
-        if claim.is_surprise
+        if claim.is_undisputed_refutation
     ]
     return "\n\n".join(part for part in (columns_text(columns), "\n".join([*failures, *surprises])) if part)
 

@@ -26,7 +26,7 @@ from lab.book.register import (
     named,
 )
 from lab.core.units import scaled
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.report.settings import parse, swept, unit_of
 from lab.report.tables import Column, columns_text, rows_text
 
@@ -49,20 +49,20 @@ def page(what: str | None, settings: Sequence[tuple[str, str]], errata: bool, co
     """The page for a chapter, an id, words, or everything.
 
     Raises:
-      Unusable: no such chapter or formula, options that do not go together, a value that the formula refuses, or a
+      UsageError: no such chapter or formula, options that do not go together, a value that the formula refuses, or a
         register that cannot be read.
     """
     parts = _parts()
     formulas = _sorted(formula for part in parts for formula in part.formulas)
     formula, chapter = _found(what, formulas)
     if (errata and coverage) or (formula and (errata or coverage)):
-        raise Unusable(
+        raise UsageError(
             "--errata and --coverage are two pages, each of a chapter or of the whole book; ask for one of them"
         )
     if formula:
         return answer_page(formula, _once(settings)) if settings else formula_page(formula)
     if settings:
-        raise Unusable("--set goes with the id of a formula, such as lab book ch12.ring --set p=64")
+        raise UsageError("--set goes with the id of a formula, such as lab book ch12.ring --set p=64")
     if what:
         formulas = (
             [formula for formula in formulas if formula.chapter == chapter] if chapter else _mentioning(what, formulas)
@@ -78,7 +78,7 @@ def _parts() -> tuple[Part, ...]:
     try:
         return load()
     except ValueError as error:
-        raise Unusable(f"the register cannot be read: {error}") from error
+        raise UsageError(f"the register cannot be read: {error}") from error
 
 
 def _found(what: str | None, formulas: Sequence[Formula]) -> tuple[Formula | None, str | None]:
@@ -98,7 +98,7 @@ def _mentioning(words: str, formulas: Sequence[Formula]) -> list[Formula]:
     """What has every word, in its id or title first.
 
     Raises:
-      Unusable: nothing has.
+      UsageError: nothing has.
     """
 
     def holding(text: Callable[[Formula], str]) -> list[Formula]:
@@ -106,13 +106,13 @@ def _mentioning(words: str, formulas: Sequence[Formula]) -> list[Formula]:
 
     found = holding(lambda of: f"{of.id} {of.title}") + holding(lambda of: f"{of.id} {of.title} {of.prints} {of.right}")
     if not found or not any(map(str.isalpha, words)):
-        raise Unusable(_unknown(words, [formula.id for formula in formulas]))
+        raise UsageError(_unknown(words, [formula.id for formula in formulas]))
     return list({formula.id: formula for formula in found}.values())
 
 
 def _once(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
     if doubled := [name for name, times in Counter(name for name, _ in settings).items() if times > 1]:
-        raise Unusable(
+        raise UsageError(
             f"--set {doubled[0]} is given twice; several values are a sweep, such as --set {doubled[0]}=2,4,8"
         )
     return dict(settings)
@@ -170,7 +170,7 @@ def answer_page(formula: Formula, settings: Mapping[str, str]) -> Page:
         ]
         values = [evaluate(formula, point) for point in points]
     except ValueError as error:
-        raise Unusable(str(error)) from error
+        raise UsageError(str(error)) from error
     # Defaults too: a time at an assumed MFU of 1 is another answer.
     used = [{name: point.get(name, default) for name, default in formula.arguments.items()} for point in points]
     lines = _one_answer(formula, values[0], used[0]) if len(points) == 1 else _sweep(formula, values, used)

@@ -9,15 +9,15 @@ from lab.report.tables import Column, columns_text
 from lab.report.verdicts import claim_text, unsettled
 
 if TYPE_CHECKING:
-    from lab.harness.decoder.training import Curve, Trained
+    from lab.harness.decoder.training import Curve, TrainingResult
 
 
-def trained_text(trained: Sequence[Trained]) -> str:
+def trained_text(trained: Sequence[TrainingResult]) -> str:
     """Each training in full."""
     return "\n\n\n".join(map(training_text, trained))
 
 
-def training_text(trained: Trained) -> str:
+def training_text(trained: TrainingResult) -> str:
     """The verdict, each curve, what failed, how the loss fell, and what the curves decide."""
     parameters = ", ".join(f"{name} {value}" for name, value in vars(trained.parameters).items())
     head = f"{trained.verdict}: {trained.training.name}, {trained.target}\n{parameters}"
@@ -30,7 +30,7 @@ def training_text(trained: Trained) -> str:
     )
 
 
-def words(trained: Trained) -> list[str]:
+def words(trained: TrainingResult) -> list[str]:
     """What failed, where choices of experts tied, and how the loss fell."""
     return [
         *(f"failed: {failure}" for failure in trained.failures),
@@ -74,13 +74,13 @@ def _ties(curves: Sequence[Curve]) -> list[str]:
     ]
 
 
-def _fall(trained: Trained) -> list[str]:
-    alone, steps = trained.alone, trained.parameters.steps
+def _fall(trained: TrainingResult) -> list[str]:
+    reference, steps = trained.reference, trained.parameters.steps
     return [
         f"one device: the loss is {trained.start:.3f} at first and {trained.end:.3f} over the last tenth of {steps} "
         "steps; "
         f"guessing bytes by how often they occur costs {trained.guessing:.3f}",
-        f"float32: other orders of the sequences move that curve by {alone.moved[0]:.1e} at the first step and by "
-        f"{alone.moved.max():.1e} at most; "
-        f"tolerance {alone.tolerances[0]:.1e} at first and {alone.tolerance:.1e} in the end",
+        f"float32: other orders of the sequences move that curve by {reference.moved[0]:.1e} at the first step and by "
+        f"{reference.moved.max():.1e} at most; "
+        f"tolerance {reference.tolerances[0]:.1e} at first and {reference.tolerance:.1e} in the end",
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lab.book.checks import not_negative, positive
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.pipelines.orders import named
 from lab.programs.pipelines.schedule import Schedule, Span, Task, Work
 from lab.programs.pipelines.simulation import Durations, Timeline, simulate
@@ -55,13 +55,13 @@ class Gantt:
 
 
 def _check_boxes(schedule: Schedule) -> None:
-    """Raises Unusable for more than can be drawn."""
+    """Raises UsageError for more than can be drawn."""
     if (boxes := sum(len(task.parts) for order in schedule.orders for task in order)) > MOST_BOXES:
         found = (
             f"stages={schedule.stages}, micro_batches={schedule.micro_batches} and {schedule.chunks} chunks are "
             f"{boxes:,} boxes"
         )
-        raise Unusable(f"{schedule.name}: {found}; expected {MOST_BOXES:,} at most, to be drawn in seconds")
+        raise UsageError(f"{schedule.name}: {found}; expected {MOST_BOXES:,} at most, to be drawn in seconds")
 
 
 def gantt(timeline: Timeline) -> Figure:

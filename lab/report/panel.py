@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Panel
@@ -15,12 +15,12 @@ def empty_panel(title: str, x: str, y: str, log: bool = False) -> tuple[Figure, 
     """An empty picture, drawn without a screen.
 
     Raises:
-      Unusable: matplotlib is not installed.
+      UsageError: matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise Unusable("plots need matplotlib; run: pip install 'sharding-lab[plots]'") from None
+        raise UsageError("plots need matplotlib; run: pip install 'sharding-lab[plots]'") from None
     figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
     panel = figure.add_subplot(title=title, xlabel=x, ylabel=y)
     panel.spines[["top", "right"]].set_visible(False)

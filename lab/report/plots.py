@@ -27,7 +27,7 @@ from lab.book.roofline import attainable_flops_per_s, ridge
 from lab.core.ledger import Ledger, Totals
 from lab.core.units import bytes_text, scaled
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.hardware import Chip, chip
 from lab.report.gantt import Gantt
 from lab.report.panel import empty_panel
@@ -206,16 +206,16 @@ def _training(source: str) -> Mapping[str, Any]:
     """The training of a run.
 
     Raises:
-      Unusable: the file holds none, or is not what the command prints.
+      UsageError: the file holds none, or is not what the command prints.
     """
     expected = "expected what this prints: lab run ch14_training --json > training.json"
     try:
         results = json.loads(Path(source).read_text())["results"]
         return next(result for result in results if "curves" in result)
     except OSError:
-        raise Unusable(f"source={source}: no such file; {expected}") from None
+        raise UsageError(f"source={source}: no such file; {expected}") from None
     except (ValueError, LookupError, TypeError, StopIteration):
-        raise Unusable(f"source={source}: holds no training; {expected}") from None
+        raise UsageError(f"source={source}: holds no training; {expected}") from None
 
 
 def curves(training: Mapping[str, Any]) -> Figure:
@@ -282,10 +282,10 @@ def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> F
     bytes of that link.
 
     Raises:
-      Unusable: the chip has no rate for the dtype, or a ledger counts no FLOPs.
+      UsageError: the chip has no rate for the dtype, or a ledger counts no FLOPs.
     """
     if dtype not in of.flops_per_s:
-        raise Unusable(f"{of.name} has no rate for {dtype!r}; it has {', '.join(of.flops_per_s)}")
+        raise UsageError(f"{of.name} has no rate for {dtype!r}; it has {', '.join(of.flops_per_s)}")
     peak = of.flops_per_s[dtype].value
     figure, panel = empty_panel(f"{of.name}, {dtype}", "FLOPs for each byte that crosses", "FLOP/s at most", log=True)
     roofs = {
@@ -328,7 +328,7 @@ def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> F
 def _intensities(ledger: Ledger, of: Chip) -> dict[str, tuple[float, float]]:
     """Link to (FLOPs a wire byte, its bytes a second); transfers of unknown link count as inside a domain."""
     if not ledger.flops:
-        raise Unusable(
+        raise UsageError(
             f"{ledger.source or 'this program'} counts no FLOPs, so it has no place on a roofline; it needs a matrix "
             "product"
         )
@@ -381,15 +381,15 @@ def save(name: str, settings: Mapping[str, str], path: Path) -> None:
     """Draws a plot of `PLOTS` with some of its parameters set from text, into a file of a kind that matplotlib writes.
 
     Raises:
-      Unusable: no such plot, an unknown parameter, one that a formula refuses, or an unknown kind of file.
+      UsageError: no such plot, an unknown parameter, one that a formula refuses, or an unknown kind of file.
     """
     from lab.harness.settings import with_settings
 
     if name not in PLOTS:
-        raise Unusable(f"no plot {name!r}; known are {', '.join(PLOTS)}")
+        raise UsageError(f"no plot {name!r}; known are {', '.join(PLOTS)}")
     try:
         with_settings(PLOTS[name](), settings).figure().savefig(path)
-    except Unusable:
+    except UsageError:
         raise
     except (ArithmeticError, ValueError) as refusal:
-        raise Unusable(f"plot {name}: {refusal}") from refusal
+        raise UsageError(f"plot {name}: {refusal}") from refusal

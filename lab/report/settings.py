@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import product
 from typing import Any
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.hardware import chip
 from lab.zoo import model
 
@@ -66,7 +66,7 @@ def parse(argument: str, text: str) -> Any:
     Whole numbers are integers, so that bytes stay exact.
 
     Raises:
-      Unusable: a unit that is not the argument's, such as bits for bytes; no such model or chip.
+      UsageError: a unit that is not the argument's, such as bits for bytes; no such model or chip.
     """
     found = re.fullmatch(r"([-+]?[\d_]*\.?\d+(?:[eE][-+]?\d+)?)\s*([A-Za-z/]*)", text.strip())
     if not found:
@@ -77,7 +77,7 @@ def parse(argument: str, text: str) -> Any:
         expected = (
             f"a number or one with a unit of {', '.join(filter(None, scales))}" if scales else "a number without a unit"
         )
-        raise Unusable(f"--set {argument}={text}: found the unit {unit!r}, expected {expected}")
+        raise UsageError(f"--set {argument}={text}: found the unit {unit!r}, expected {expected}")
     return _plain(Fraction(number.replace("_", "")) * (scales[unit] if unit else 1))
 
 

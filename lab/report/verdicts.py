@@ -133,7 +133,7 @@ def on_the_wire(result: Result) -> list[str]:
     """What is on the wire, in three columns: foreseen, recognised only, and neither; and what of it has no name."""
     if not (settled := result.settlement):
         return []
-    columns = settled.foreseen_wire_bytes, settled.attributed_wire_bytes, settled.unexplained_wire_bytes
+    columns = settled.predicted_wire_bytes, settled.attributed_wire_bytes, settled.unexplained_wire_bytes
     return [
         "wire bytes as compiled: {} as predicted, {} attributed, {} unexplained".format(*map(exact, columns)),
         *taken_by_size([result]),
@@ -208,7 +208,10 @@ def claim_text(claim: Claim) -> str:
 def _closing(results: Sequence[Result]) -> list[str]:
     claims = Counter(outcome(claim) for result in results for claim in result.claims)
     refuted = [
-        f"{_name(result)}: {claim_text(claim)}" for result in results for claim in result.claims if claim.is_surprise
+        f"{_name(result)}: {claim_text(claim)}"
+        for result in results
+        for claim in result.claims
+        if claim.is_undisputed_refutation
     ]
     return [
         *refuted,

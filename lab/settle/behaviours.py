@@ -14,8 +14,8 @@ from enum import StrEnum
 from importlib.metadata import version
 from math import prod
 
-from lab.core.ledger import Kind, Making, Transfer
-from lab.settle.left import Left, take, take_all, take_most
+from lab.core.ledger import Kind, Provenance, Transfer
+from lab.settle.unclaimed import Unclaimed, claim, claim_all, claim_up_to
 
 INSTALLED = tuple(map(int, version("jax").split(".")[:2]))
 """Release of jax."""
@@ -41,7 +41,7 @@ class Context:
 # does its work.
 Rewrite = Callable[[Transfer, Context], tuple[Transfer, ...]]
 # Which of the measured transfers that are left over carry out a predicted one; () where none do.
-Recognise = Callable[[Transfer, Context, Left], Left]
+Recognise = Callable[[Transfer, Context, Unclaimed], Unclaimed]
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,14 @@ def _one_by_one(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """The reductions of partial products, each before the sum over products."""
     if context.style != "declared" or transfer.executions is None:
         return (transfer,)
-    return (replace(transfer, executions=transfer.executions * transfer.making.addends),)
+    return (replace(transfer, executions=transfer.executions * transfer.provenance.partial_products),)
 
 
 def _apart(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """One reduction for each group of axes of more than one device."""
-    groups = [axes for axes in transfer.making.apart if prod(context.mesh[axis] for axis in axes) > 1]
+    groups = [
+        axes for axes in transfer.provenance.reduced_separately_over if prod(context.mesh[axis] for axis in axes) > 1
+    ]
     if context.style != "declared" or len(groups) < 2:
         return (transfer,)
     return tuple(_over(axes, transfer, context) for axes in groups)
@@ -99,27 +101,31 @@ def _over(axes: tuple[str, ...], transfer: Transfer, context: Context) -> Transf
 
 
 def _looked_up_whole(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
-    is_whole = transfer.making.is_held_whole and transfer.phase == "forward" and _is_declared_scatter(transfer, context)
+    is_whole = (
+        transfer.provenance.replicated_first and transfer.phase == "forward" and _is_declared_scatter(transfer, context)
+    )
     return (replace(transfer, kind=Kind.ALL_REDUCE) if is_whole else transfer,)
 
 
 def _every_micro_batch(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """The reduction of each pass, and of each layer where the value is a stack, in the dtype of its products."""
-    m, stack = transfer.making.micro_batches, transfer.making.stack
+    m, stack = transfer.provenance.micro_batches, transfer.provenance.stacked_layers
     is_made_once = (
         context.platform == "tpu" and stack == 1 and transfer.phase == "backward" and transfer.kind is Kind.ALL_REDUCE
     )
     if context.style != "declared" or m == 1 or is_made_once:
         return (transfer,)
     each = replace(transfer, payload_bytes=transfer.payload_bytes // stack, executions=transfer.executions * m * stack)
-    return (replace(_in_products_dtype(each), making=replace(transfer.making, stack=1, iterations=stack)),)
+    return (
+        replace(_in_products_dtype(each), provenance=replace(transfer.provenance, stacked_layers=1, iterations=stack)),
+    )
 
 
 def _after_the_passes(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """One reduction of the sum over passes, of a gradient that no loop over layers makes."""
-    making, passes = transfer.making, max(transfer.making.micro_batches, transfer.making.repeats)
-    is_gradient = making.product is not None and transfer.phase == "backward"
-    stays = transfer.kind is not Kind.ALL_REDUCE and not making.is_held_whole
+    provenance, passes = transfer.provenance, max(transfer.provenance.micro_batches, transfer.provenance.repeats)
+    is_gradient = provenance.product is not None and transfer.phase == "backward"
+    stays = transfer.kind is not Kind.ALL_REDUCE and not provenance.replicated_first
     if context.style != "declared" or not is_gradient or stays or passes == 1 or transfer.executions != passes:
         return (transfer,)
     return (replace(transfer, kind=Kind.ALL_REDUCE, executions=1),)
@@ -127,8 +133,13 @@ def _after_the_passes(transfer: Transfer, context: Context) -> tuple[Transfer, .
 
 def _after_the_passes_in_f32(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """The same on TPUs, of a gradient that each pass was to scatter: the sum over passes is float32."""
-    making = transfer.making
-    if context.style != "declared" or not making.is_held_whole or making.repeats == 1 or transfer.phase != "backward":
+    provenance = transfer.provenance
+    if (
+        context.style != "declared"
+        or not provenance.replicated_first
+        or provenance.repeats == 1
+        or transfer.phase != "backward"
+    ):
         return (transfer,)
     wide = transfer.payload_bytes * (2 if transfer.dtype == "bf16" else 1)
     return (replace(transfer, kind=Kind.ALL_REDUCE, executions=1, dtype="f32", payload_bytes=wide),)
@@ -136,52 +147,57 @@ def _after_the_passes_in_f32(transfer: Transfer, context: Context) -> tuple[Tran
 
 def _after_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """One reduction of what a loop adds up, written out or not."""
-    iterations = transfer.making.added_up
+    iterations = transfer.provenance.accumulated_in_loop
     return (transfer if context.platform == "cpu" else replace(transfer, executions=transfer.executions // iterations),)
 
 
 def _hoisted(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """A gather that every pass would repeat, once."""
-    if transfer.kind is not Kind.ALL_GATHER or transfer.making.repeats == 1:
+    if transfer.kind is not Kind.ALL_GATHER or transfer.provenance.repeats == 1:
         return (transfer,)
-    return (replace(transfer, executions=transfer.executions // transfer.making.repeats),)
+    return (replace(transfer, executions=transfer.executions // transfer.provenance.repeats),)
 
 
 def _in_products_dtype(transfer: Transfer) -> Transfer:
-    if transfer.making.product != "bf16" or transfer.dtype != "f32":
+    if transfer.provenance.product != "bf16" or transfer.dtype != "f32":
         return transfer
     return replace(transfer, dtype="bf16", payload_bytes=transfer.payload_bytes // 2)
 
 
 def _each_use_apart(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """Beside the gradient of one use that of every other, summed at once over all axes, in each pass."""
-    making = transfer.making
-    if context.style != "declared" or making.uses == 1:
+    provenance = transfer.provenance
+    if context.style != "declared" or provenance.uses == 1:
         return (transfer,)
-    passes = max(making.micro_batches, making.repeats)
+    passes = max(provenance.micro_batches, provenance.repeats)
     whole = replace(
-        _in_products_dtype(transfer), kind=Kind.ALL_REDUCE, executions=passes * (making.uses - 1), making=Making()
+        _in_products_dtype(transfer),
+        kind=Kind.ALL_REDUCE,
+        executions=passes * (provenance.uses - 1),
+        provenance=Provenance(),
     )
-    return replace(transfer, making=replace(making, uses=1)), _over(making.sum_over or transfer.axes, whole, context)
+    return replace(transfer, provenance=replace(provenance, uses=1)), _over(
+        provenance.sum_over or transfer.axes, whole, context
+    )
 
 
 def _kept_as_summed(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """Nothing: the partitioner's sum is part of the product that is kept."""
-    return () if context.style == "declared" and transfer.making.is_kept else (transfer,)
+    return () if context.style == "declared" and transfer.provenance.saved_by_remat else (transfer,)
 
 
 def _in_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """A stack's reduction, as one for each iteration."""
-    stack = transfer.making.stack
+    stack = transfer.provenance.stacked_layers
     if context.style != "declared" or stack == 1:
         return (transfer,)
-    making = replace(transfer.making, stack=1, iterations=stack)
+    provenance = replace(transfer.provenance, stacked_layers=1, iterations=stack)
     return (
         replace(
             transfer,
             payload_bytes=transfer.payload_bytes // stack,
             executions=transfer.executions * stack,
-            making=making,
+            provenance=provenance,
         ),
     )
 
@@ -195,7 +211,7 @@ LEAVES_PASSES = (0, 11)
 
 def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """One reduction of all that a loop stores, where that is small."""
-    iterations, is_sum = transfer.making.iterations, transfer.kind is Kind.ALL_REDUCE
+    iterations, is_sum = transfer.provenance.iterations, transfer.kind is Kind.ALL_REDUCE
     if (
         context.platform == "cpu"
         or not is_sum
@@ -204,20 +220,24 @@ def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer,
     ):
         return (transfer,)
     leaves_passes = context.platform == "gpu" and context.jax >= LEAVES_PASSES
-    making = replace(transfer.making, iterations=1, micro_batches=1, repeats=1)
+    provenance = replace(transfer.provenance, iterations=1, micro_batches=1, repeats=1)
     executions = 1 if leaves_passes else transfer.executions // iterations
-    return (replace(transfer, payload_bytes=transfer.payload_bytes * iterations, executions=executions, making=making),)
+    return (
+        replace(
+            transfer, payload_bytes=transfer.payload_bytes * iterations, executions=executions, provenance=provenance
+        ),
+    )
 
 
 def _summed_at_once(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """A scatter over some of the axes that a gradient is summed over: a sum over them all; what was to follow it:
     nothing."""
-    axes = tuple(axis for axis in transfer.making.sum_over if context.mesh[axis] > 1)
+    axes = tuple(axis for axis in transfer.provenance.sum_over if context.mesh[axis] > 1)
     if context.style != "declared" or not axes or transfer.axes == axes or _is_split(transfer, context):
         return (transfer,)
     if transfer.kind is not Kind.REDUCE_SCATTER:
         return ()
-    return (_over(axes, replace(transfer, kind=Kind.ALL_REDUCE, making=Making()), context),)
+    return (_over(axes, replace(transfer, kind=Kind.ALL_REDUCE, provenance=Provenance()), context),)
 
 
 SPLITS_FAR_APART = (0, 11)
@@ -227,8 +247,8 @@ SPLITS_FAR_APART = (0, 11)
 def _is_split(transfer: Transfer, context: Context) -> bool:
     """XLA's GPU compiler splits a sum over all devices whose part has one use, where another sum of the same
     computation has one of its two groups."""
-    making = transfer.making
-    groups = (context.mesh, making.sum_over, transfer.axes or (), *making.beside)
+    provenance = transfer.provenance
+    groups = (context.mesh, provenance.sum_over, transfer.axes or (), *provenance.sibling_reduction_axes)
     every, over, own, *beside = (tuple(axis for axis in axes if context.mesh[axis] > 1) for axes in groups)
     rest = tuple(axis for axis in over if axis not in own)
     summed, scattered = (rest, own) if transfer.kind is Kind.REDUCE_SCATTER else (own, rest)
@@ -244,7 +264,7 @@ def _is_split(transfer: Transfer, context: Context) -> bool:
 
 def _has_one_use(gradient: Transfer) -> bool:
     """Outside loops one in float32 has two, the norm of all and the optimizer; a narrower one is widened for both."""
-    return gradient.dtype != "f32" or gradient.making.iterations * gradient.making.stack > 1
+    return gradient.dtype != "f32" or gradient.provenance.iterations * gradient.provenance.stacked_layers > 1
 
 
 LEAST_MASKED = 64
@@ -267,39 +287,41 @@ def _narrow(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     return (_in_products_dtype(transfer) if transfer.phase == "forward" else transfer,)
 
 
-def _reduced_everywhere(predicted: Transfer, context: Context, left: Left) -> Left:
+def _reduced_everywhere(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
     """The all-reduce of the same payload."""
-    return take(replace(predicted, kind=Kind.ALL_REDUCE), left) if predicted.kind is Kind.REDUCE_SCATTER else ()
+    return claim(replace(predicted, kind=Kind.ALL_REDUCE), unclaimed) if predicted.kind is Kind.REDUCE_SCATTER else ()
 
 
-def _masked_sum(predicted: Transfer, context: Context, left: Left) -> Left:
+def _masked_sum(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
     """The all-reduce of what each device has its part of, and zeros beside it."""
-    return take(_masked(predicted), left) if predicted.kind is Kind.ALL_GATHER else ()
+    return claim(_masked(predicted), unclaimed) if predicted.kind is Kind.ALL_GATHER else ()
 
 
-def _rounded_for_products(predicted: Transfer, context: Context, left: Left) -> Left:
+def _rounded_for_products(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
     """The gathers of what products of 16 bits are to take, with those of iterations whose results something else takes
     too."""
     if not (predicted.kind is Kind.ALL_GATHER or predicted.is_masked_gather) or predicted.dtype != "f32":
         return ()
-    as_asked = take_most(predicted, left)
+    as_asked = claim_up_to(predicted, unclaimed)
     rest = predicted.executions - sum(t.executions for t in as_asked)
-    rounded = take(replace(predicted, dtype="bf16", payload_bytes=predicted.payload_bytes // 2, executions=rest), left)
+    rounded = claim(
+        replace(predicted, dtype="bf16", payload_bytes=predicted.payload_bytes // 2, executions=rest), unclaimed
+    )
     return as_asked + rounded if rounded else ()
 
 
-def _padded_scatter(predicted: Transfer, context: Context, left: Left) -> Left:
+def _padded_scatter(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
     """The scatter whose operand was padded from the predicted size, with the permutes that restore the shards."""
     if predicted.kind is not Kind.REDUCE_SCATTER:
         return ()
-    padded = next((t for t in left if t.padded_from_bytes == predicted.payload_bytes), None)
+    padded = next((t for t in unclaimed if t.padded_from_bytes == predicted.payload_bytes), None)
     if padded is None:
         return ()
     moves = [
         (padded.kind, padded.payload_bytes),
         *((Kind.COLLECTIVE_PERMUTE, payload) for payload in _halo(padded, predicted.group_size)),
     ]
-    return take_all((replace(predicted, kind=kind, payload_bytes=payload) for kind, payload in moves), left)
+    return claim_all((replace(predicted, kind=kind, payload_bytes=payload) for kind, payload in moves), unclaimed)
 
 
 def _halo(padded: Transfer, P: int) -> tuple[int, ...]:
@@ -309,42 +331,42 @@ def _halo(padded: Transfer, P: int) -> tuple[int, ...]:
     return (shard,) * whole + (rest,) * (rest > 0)
 
 
-def _windowed_einsum(predicted: Transfer, context: Context, left: Left) -> Left:
+def _windowed_einsum(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
     """The n + 1 permutes of a shard, or n - 1, that stand for a gather or scatter over n devices."""
     if predicted.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
         return ()
     P = predicted.group_size
     shard = replace(predicted, kind=Kind.COLLECTIVE_PERMUTE, payload_bytes=predicted.payload_bytes // P)
-    return take(replace(shard, executions=(P + 1) * predicted.executions), left) or take(
-        replace(shard, executions=(P - 1) * predicted.executions), left
+    return claim(replace(shard, executions=(P + 1) * predicted.executions), unclaimed) or claim(
+        replace(shard, executions=(P - 1) * predicted.executions), unclaimed
     )
 
 
-def _scattered_after_the_passes(predicted: Transfer, context: Context, left: Left) -> Left:
+def _scattered_after_the_passes(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
     """One scatter, padded or not, or one sum everywhere, in float32, of what each pass over a micro-batch was to
     scatter."""
-    passes = predicted.making.repeats
+    passes = predicted.provenance.repeats
     if predicted.kind is not Kind.REDUCE_SCATTER or passes == 1 or predicted.executions != passes:
         return ()
     wide = predicted.payload_bytes * (2 if predicted.dtype == "bf16" else 1)
     once = replace(predicted, executions=1, dtype="f32", payload_bytes=wide)
-    alone = _alone(left)
-    return take(once, alone) or _padded_scatter(once, context, alone) or _reduced_everywhere(once, context, alone)
+    alone = _alone(unclaimed)
+    return claim(once, alone) or _padded_scatter(once, context, alone) or _reduced_everywhere(once, context, alone)
 
 
-def _narrow_after_the_passes(predicted: Transfer, context: Context, left: Left) -> Left:
+def _narrow_after_the_passes(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
     """A gradient's sum over passes in the 16 bits that each pass had it in."""
     narrow, is_gradient = (
         _in_products_dtype(predicted),
         predicted.kind is Kind.ALL_REDUCE and predicted.phase == "backward",
     )
-    is_late = predicted.making.micro_batches > 1 and predicted.executions == 1
-    return take(narrow, _alone(left)) if is_gradient and is_late and narrow != predicted else ()
+    is_late = predicted.provenance.micro_batches > 1 and predicted.executions == 1
+    return claim(narrow, _alone(unclaimed)) if is_gradient and is_late and narrow != predicted else ()
 
 
-def _alone(left: Left) -> Left:
+def _alone(unclaimed: Unclaimed) -> Unclaimed:
     """What runs once in a step, and is no share of what each micro-batch does."""
-    return tuple(t for t in left if t.executions == 1)
+    return tuple(t for t in unclaimed if t.executions == 1)
 
 
 _P, _R, _O = Certainty.PREDICTABLE, Certainty.READABLE, Certainty.OBSERVED
@@ -653,5 +675,5 @@ def emitted(transfer: Transfer, context: Context) -> tuple[tuple[Transfer, ...],
         applied += [behaviour] if changed != found else []
         found = changed
     # What one moves into a loop, another may move out again.
-    is_unchanged = tuple(replace(new, making=transfer.making) for new in found) == (transfer,)
+    is_unchanged = tuple(replace(new, provenance=transfer.provenance) for new in found) == (transfer,)
     return found, () if is_unchanged else tuple(applied)

@@ -16,7 +16,7 @@ from typing import Any
 from lab.core import display
 from lab.core.ledger import Kind, Ledger, Totals, Transfer
 from lab.settle.behaviours import CATALOGUE, Behaviour, Context, emitted
-from lab.settle.left import Left, take, take_all, without
+from lab.settle.unclaimed import Unclaimed, claim, claim_all, subtract
 
 
 class Status(StrEnum):
@@ -101,7 +101,7 @@ class Settlement:
         return tuple(t for term in self.terms for t in term.taken_by_size)
 
     @property
-    def foreseen_wire_bytes(self) -> Fraction:
+    def predicted_wire_bytes(self) -> Fraction:
         """Measured on the wire as predicted, in exact terms and explained ones. One of the three columns."""
         return self._wire_bytes(Status.EXACT, Status.EXPLAINED)
 
@@ -121,24 +121,24 @@ class Settlement:
 
 
 # Settles a term with what it may claim of what is left; None where it cannot.
-Attempt = Callable[[Transfer, Left, Context], Term | None]
+Attempt = Callable[[Transfer, Unclaimed, Context], Term | None]
 
 
 def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
     """Settles every predicted transfer; what sends nothing is left out on both sides."""
-    left = _moving(measured)
+    unclaimed = _moving(measured)
     open_terms = dict(enumerate(_moving(predicted)))
     places = {_place(term) for term in open_terms.values()}
     settled: dict[int, Term] = {}
     for attempt, may_claim in _ATTEMPTS:
         for place, term in tuple(open_terms.items()):
-            found = attempt(term, tuple(t for t in left if may_claim(term, t, places)), context)
+            found = attempt(term, tuple(t for t in unclaimed if may_claim(term, t, places)), context)
             if found is not None:
-                settled[place], left = found, without(left, found.measured)
+                settled[place], unclaimed = found, subtract(unclaimed, found.measured)
                 del open_terms[place]
     for place, term in open_terms.items():
         settled[place] = Term(term, (), Status.MISSING, "the compiled program has no such transfer")
-    return Settlement(tuple(settled[place] for place in sorted(settled)), left, measured.is_complete)
+    return Settlement(tuple(settled[place] for place in sorted(settled)), unclaimed, measured.is_complete)
 
 
 Place = tuple[str, tuple[str, ...] | None, bool]
@@ -178,48 +178,50 @@ def _nameless(term: Transfer, found: Transfer, places: set[Place]) -> bool:
     return _in_phase(term, found if found.op_name else replace(found, scope=""), places)
 
 
-def _as_emitted(term: Transfer, left: Left, context: Context) -> Term | None:
+def _as_emitted(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
     expected, behaviours = emitted(term, context)
-    taken = take_all(expected, left)
+    taken = claim_all(expected, unclaimed)
     return Term(term, taken, Status.EXPLAINED, _effects(behaviours)) if behaviours and (taken or not expected) else None
 
 
-def _as_predicted(term: Transfer, left: Left, context: Context) -> Term | None:
+def _as_predicted(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
     _, behaviours = emitted(term, context)
-    taken = take(term, left)
+    taken = claim(term, unclaimed)
     unseen = f"although this was expected of the compiler: {_effects(behaviours)}" if behaviours else None
     return Term(term, taken, Status.EXACT, unseen) if taken else None
 
 
-def _as_one(term: Transfer, left: Left, context: Context) -> Term | None:
+def _as_one(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
     """As predicted, unless the compiler is to make several of it: the others may have lost their names, and this one
     alone would leave them over."""
-    return None if _is_made_several(term, context) else _as_predicted(term, left, context)
+    return None if _is_made_several(term, context) else _as_predicted(term, unclaimed, context)
 
 
 def _is_made_several(term: Transfer, context: Context) -> bool:
     return len(emitted(term, context)[0]) > 1
 
 
-def _as_recognised(term: Transfer, left: Left, context: Context) -> Term | None:
+def _as_recognised(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
     """By behaviours that show in the text, done to what the compiler was predicted to emit or, where that is one
     transfer, to what theory asks for."""
     as_asked = () if _is_made_several(term, context) else (((term,), ()),)
     for wanted, before in (emitted(term, context), *as_asked):
-        taken, seen = _recognised(wanted, left, context)
+        taken, seen = _recognised(wanted, unclaimed, context)
         if seen:
             return Term(term, taken, Status.ATTRIBUTED, _effects((*before, *dict.fromkeys(seen))))
     return None
 
 
-def _recognised(wanted: Iterable[Transfer], left: Left, context: Context) -> tuple[Left, tuple[Behaviour, ...]]:
+def _recognised(
+    wanted: Iterable[Transfer], unclaimed: Unclaimed, context: Context
+) -> tuple[Unclaimed, tuple[Behaviour, ...]]:
     """What carries out all of these, some as they stand, and the behaviours that the others show; nothing where one is
     not there."""
-    taken: Left = ()
+    taken: Unclaimed = ()
     seen: tuple[Behaviour, ...] = ()
     for transfer in wanted:
-        rest = without(left, taken)
-        found = take(transfer, rest)
+        rest = subtract(unclaimed, taken)
+        found = claim(transfer, rest)
         for behaviour in () if found else CATALOGUE:
             if behaviour.recognise is None or behaviour.platform not in (None, context.platform):
                 continue
@@ -232,9 +234,9 @@ def _recognised(wanted: Iterable[Transfer], left: Left, context: Context) -> tup
     return taken, seen
 
 
-def _contradicted(term: Transfer, left: Left, context: Context) -> Term | None:
+def _contradicted(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
     """What the program does in the term's own scope, on its axes, with other bytes or executions than predicted."""
-    rivals = tuple(t for t in left if term.scope and (t.scope, t.axes) == (term.scope, term.axes))
+    rivals = tuple(t for t in unclaimed if term.scope and (t.scope, t.axes) == (term.scope, term.axes))
     why = f"predicted {_sentence((term,))}, compiled {_sentence(rivals)}"
     return Term(term, rivals, Status.REFUTED, why) if rivals else None
 
@@ -259,7 +261,7 @@ def _effects(behaviours: Iterable[Behaviour]) -> str:
     return "; ".join(f"{b.id}: {b.effect}" for b in behaviours)
 
 
-def _moving(ledger: Ledger) -> Left:
+def _moving(ledger: Ledger) -> Unclaimed:
     """Single operands that move, on axes of more than one device."""
     sizes = ledger.mesh or {}
     rows = (t for combined in ledger.transfers for t in _operands(combined) if t.group_size != 1 and t.executions != 0)

@@ -44,7 +44,7 @@ def cluster(name: str) -> Cluster:
     """One cluster of the table, such as `dgx-h100`.
 
     Raises:
-      Unusable: the table lacks it.
+      UsageError: the table lacks it.
     """
     everything = table.read("clusters.toml")
     row = everything["clusters"][table.known("cluster", name, cluster_names())]

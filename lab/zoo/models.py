@@ -173,7 +173,7 @@ def model(name: str) -> ModelShape:
     """One model of the table, such as `llama3-8b`.
 
     Raises:
-      Unusable: the table lacks it.
+      UsageError: the table lacks it.
     """
     everything = table.read("models.toml")
     return _model(name, everything["models"][table.known("model", name, model_names())], everything["sources"])

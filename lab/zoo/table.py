@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 
 @cache
@@ -20,11 +20,11 @@ def known(kind: str, name: str, names: Collection[str]) -> str:
     """The name.
 
     Raises:
-      Unusable: it is none of `names`; names the closest.
+      UsageError: it is none of `names`; names the closest.
     """
     if name in names:
         return name
     close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
-    raise Unusable(
+    raise UsageError(
         f"no {kind} {name!r}; " + (f"close are {', '.join(close)}" if close else f"known are {', '.join(names)}")
     )

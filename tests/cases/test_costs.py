@@ -122,7 +122,7 @@ def test_the_fake_devices_asked_for_after_jax_has_started_are_refused_in_one_lin
     refused = subprocess.run([sys.executable, "-c", late], env=environment, cwd=ROOT, capture_output=True, text=True)
     assert (
         refused.returncode
-        and "Unusable: target cpu:8 needs 8 fake CPU devices and JAX has started with 1" in refused.stderr
+        and "UsageError: target cpu:8 needs 8 fake CPU devices and JAX has started with 1" in refused.stderr
     )
 
 

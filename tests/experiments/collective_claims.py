@@ -35,7 +35,7 @@ def flipped(name: str, measured: Ledger, axes: Axes = TWO_BY_FOUR) -> set[str]:
 
 def disputed(some: tuple[Claim, ...]) -> set[str]:
     """The items that refuted statements name; none may be refuted without one."""
-    assert not [claim for claim in some if claim.is_surprise]
+    assert not [claim for claim in some if claim.is_undisputed_refutation]
     return {claim.disputed for claim in some if claim.verdict == "refuted"}
 
 

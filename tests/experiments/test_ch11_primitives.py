@@ -7,7 +7,7 @@ from lab.collectives import all_gather, reduce_scatter
 from lab.harness.collectives import laws, nonblocking
 from lab.harness.collectives.kernels import Buffer
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.settle import Verdict
 from tests.experiments.collective_claims import (
@@ -95,5 +95,5 @@ def test_fake_devices_send_exactly_what_is_stated_and_obey_19_laws():
 
 @pytest.mark.parametrize("size", [0, -5])
 def test_a_buffer_of_nothing_is_refused(size):
-    with pytest.raises(Unusable, match=f"elements={size}: expected 1 or more"):
+    with pytest.raises(UsageError, match=f"elements={size}: expected 1 or more"):
         Buffer(elements=size)

@@ -15,7 +15,7 @@ from lab.harness.registry import load
 from lab.harness.run import run
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.settle import Verdict
 
@@ -120,7 +120,7 @@ def test_both_halves_of_a_backward_have_the_products_of_a_whole_one_and_running_
 @pytest.mark.parametrize("target", ["cpu:8", "attached"])
 def test_jobs_are_compiled_for_one_device_and_for_no_more(target):
     with pytest.raises(
-        Unusable,
+        UsageError,
         match=f"target={target} has {len(jax.devices())} devices: expected one, .*; take cpu:1 or gpu:h100:1x1",
     ):
         answer(load("ch16_split_backward"), {"target": target})
@@ -143,7 +143,7 @@ def test_jobs_are_compiled_for_one_device_and_for_no_more(target):
     ],
 )
 def test_memory_that_would_decide_nothing_is_refused(settings, problem):
-    with pytest.raises(Unusable, match=problem):
+    with pytest.raises(UsageError, match=problem):
         answer(load("ch16_pipeline_memory"), settings)
 
 

@@ -18,7 +18,7 @@ from lab.experiments import (
 from lab.harness.claim import ClaimVerdict
 from lab.harness.question import Answer, Row, answer
 from lab.harness.sweep import Point, swept
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.pipelines.orders import gpipe, one_f_one_b, zb_h1
 from lab.programs.pipelines.schedule import ticks
 from lab.programs.pipelines.simulation import Durations, simulate
@@ -225,5 +225,5 @@ def test_a_formula_outside_its_domain_is_refused_beside_what_was_simulated(assum
     ],
 )
 def test_sizes_that_a_question_cannot_take_are_refused(module, settings, problem):
-    with pytest.raises(Unusable, match=problem):
+    with pytest.raises(UsageError, match=problem):
         answer(module.EXPERIMENT, settings)

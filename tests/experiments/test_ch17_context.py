@@ -67,7 +67,7 @@ def test_one_rank_decides_nothing(name):
 
 @pytest.mark.parametrize("name", SIZES)
 def test_a_message_too_many_is_a_surprise(name):
-    assert any(claim.is_surprise for claim in claims(name, executions=SMALL.layers))
+    assert any(claim.is_undisputed_refutation for claim in claims(name, executions=SMALL.layers))
 
 
 def test_gradients_that_travel_in_half_of_float32_are_a_surprise():
@@ -78,7 +78,7 @@ def test_gradients_that_travel_in_half_of_float32_are_a_surprise():
     )
     shape = replace(SMALL, **SIZES["ch17_ring_attention"])
     found = load("ch17_ring_attention").claims(shape, MESH, replace(asked, transfers=halved))
-    assert [claim.statement for claim in found if claim.is_surprise] == [
+    assert [claim.statement for claim in found if claim.is_undisputed_refutation] == [
         "keys and values again and their gradients home: 6P-4 messages"
     ]
 
@@ -115,7 +115,7 @@ def test_a_window_over_chunks_of_8_counts_tokens_before_ones_own(window, hops):
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_quarter_of_a_block_too_many_is_a_surprise(name):
-    assert any(claim.is_surprise for claim in claims(name, blocks=0.25))
+    assert any(claim.is_undisputed_refutation for claim in claims(name, blocks=0.25))
 
 
 def test_contiguous_ranks_have_half_to_3_and_a_half_blocks_in_sight_and_zigzag_2_each():

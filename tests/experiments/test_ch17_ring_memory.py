@@ -5,7 +5,7 @@ import pytest
 
 from lab.experiments import ch17_ring_memory
 from lab.experiments.ch17_ring_memory import Assumed, answer, claims, temporaries
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.settle.behaviours import INSTALLED
 
 LINEAR, TILED = (
@@ -59,12 +59,12 @@ def test_memory_that_grows_otherwise_refutes_and_a_chunk_of_one_tile_may_need_le
     ],
 )
 def test_targets_that_are_no_host_of_8_gpus_are_refused(target, message):
-    with pytest.raises(Unusable, match=message):
+    with pytest.raises(UsageError, match=message):
         Assumed(target=target)
 
 
 def test_heads_beyond_int32_are_refused():
-    with pytest.raises(Unusable, match="kv_heads . queries . head_dim=2147483648: expected less than 2.31"):
+    with pytest.raises(UsageError, match="kv_heads . queries . head_dim=2147483648: expected less than 2.31"):
         Assumed(head_dim=2**27)
 
 
@@ -73,5 +73,5 @@ def test_what_xla_refuses_is_told_with_the_sizes_in_a_line(monkeypatch):
         raise jax.errors.JaxRuntimeError("INTERNAL: no tile\nat a frame")
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", refused)
-    with pytest.raises(Unusable, match="^64 tokens over 8 ranks with Assumed.kv_heads=1, .*: INTERNAL: no tile$"):
+    with pytest.raises(UsageError, match="^64 tokens over 8 ranks with Assumed.kv_heads=1, .*: INTERNAL: no tile$"):
         temporaries(Assumed(kv_heads=1, head_dim=2), 64, 8)

@@ -24,7 +24,7 @@ from lab.harness.question import answer
 from lab.harness.registry import load
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.programs.models import dropless, routers
 from lab.programs.strategies.memory import static_bytes
@@ -236,7 +236,7 @@ def test_held_to_its_own_device_first_a_dispatch_is_two_all_to_alls_of_43008_ele
     ],
 )
 def test_routing_that_cannot_be_or_is_too_large_is_refused_in_one_line(module, settings, message):
-    with pytest.raises(Unusable, match=message):
+    with pytest.raises(UsageError, match=message):
         answer(module.EXPERIMENT, settings)
 
 
@@ -245,23 +245,23 @@ def test_routing_that_cannot_be_or_is_too_large_is_refused_in_one_line(module, s
     [({"limit": 0}, "limit=0: expected 1 or more"), ({"experts": 32}, "expected a multiple of 64")],
 )
 def test_no_nodes_to_go_to_and_too_few_experts_are_refused_in_one_line(settings, message):
-    with pytest.raises(Unusable, match=message):
+    with pytest.raises(UsageError, match=message):
         ch35_routing.Assumed(**settings)
 
 
 def test_a_ragged_all_to_all_on_cpus_is_refused_in_one_line():
     experiment = load("ch18_dropless")
-    with pytest.raises(Unusable, match="ragged=True on CPUs.*--set ragged=false"):
+    with pytest.raises(UsageError, match="ragged=True on CPUs.*--set ragged=false"):
         experiment.build("explicit", experiment.parameters, make_mesh(parse_target("cpu:8"), EIGHT))
 
 
 def test_no_tokens_are_refused_in_one_line():
-    with pytest.raises(Unusable, match="tokens=0: expected 1 or more"):
+    with pytest.raises(UsageError, match="tokens=0: expected 1 or more"):
         load("ch18_dropless").predict(replace(load("ch18_dropless").parameters, tokens=0), EIGHT)
 
 
 def test_six_experts_do_not_split_over_8_devices():
-    with pytest.raises(Unusable, match="experts=6 do not split over the 8 devices of cpu:8; make it a multiple"):
+    with pytest.raises(UsageError, match="experts=6 do not split over the 8 devices of cpu:8; make it a multiple"):
         answer(ch18_constraint_order.EXPERIMENT, {"target": "cpu:8", "experts": "6"})
 
 
@@ -284,7 +284,7 @@ def test_six_experts_do_not_split_over_8_devices():
     ],
 )
 def test_sizes_beyond_int32_are_refused_by_their_names(sized, message):
-    with pytest.raises(Unusable, match=message):
+    with pytest.raises(UsageError, match=message):
         sized()
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lab.experiments.ch22_offloading import Assumed, answer, claims
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 GPUS = Assumed(embed=256, kv_heads=2, mlp=512, length=256, target="gpu:h100:1x2")
 
@@ -34,7 +34,7 @@ def test_where_cpus_leave_all_of_it_in_one_memory_no_claim_is_made():
 
 def test_fewer_sequences_than_devices_are_refused_in_a_line():
     with pytest.raises(
-        Unusable,
+        UsageError,
         match="4 sequences of a micro-batch do not split over the 8 devices of gpu:h100:1x8; make batch a multiple",
     ):
         answer(replace(GPUS, target="gpu:h100:1x8"))

@@ -13,7 +13,7 @@ from lab.harness.run import run
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.settle import Verdict
 
@@ -99,10 +99,10 @@ def test_a_mesh_has_three_axes_whatever_the_devices(target, axes):
     ("setting", "told"), [({"pairs": 0}, "pairs=0: expected 1 or more"), ({"dtype": "f8"}, "dtype=f8: expected f32")]
 )
 def test_sizes_that_cannot_be_are_told_in_a_line(setting, told):
-    with pytest.raises(Unusable, match=told):
+    with pytest.raises(UsageError, match=told):
         Changes(**setting)
 
 
 def test_an_array_that_does_not_split_is_refused():
-    with pytest.raises(Unusable, match="7 does not split over"):
+    with pytest.raises(UsageError, match="7 does not split over"):
         EXPERIMENT.predict(Changes(rows=7, columns=7, depth=7), CUBE)

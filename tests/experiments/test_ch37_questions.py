@@ -24,7 +24,7 @@ from lab.harness.question import Question, answer
 from lab.harness.registry import load, names
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 
 QUESTIONS = [name for name in names() if name.startswith("ch37_")]
@@ -71,7 +71,7 @@ def test_slower_links_cost_tensor_parallelism_more_than_pipelines():
 
 
 def test_a_batch_that_no_layout_divides_is_refused():
-    with pytest.raises(Unusable, match="devices=512 and batch=1: no degrees divide gpt3-175b's 96 layers"):
+    with pytest.raises(UsageError, match="devices=512 and batch=1: no degrees divide gpt3-175b's 96 layers"):
         values(ch37_capacity, batch=1, devices=512, micro_batch=7)
 
 
@@ -181,5 +181,5 @@ def test_experts_of_deepseek_v3_lie_in_8_nodes_but_in_one_nvl72():
 
 @pytest.mark.parametrize("setting", [{"devices": 0}, {"micro_batch": 0}, {"efficiency": -0.5}])
 def test_counts_of_zero_and_negative_measures_are_refused_by_name(setting):
-    with pytest.raises(Unusable, match=f"ch37_capacity: {next(iter(setting))}="):
+    with pytest.raises(UsageError, match=f"ch37_capacity: {next(iter(setting))}="):
         values(ch37_capacity, **setting)

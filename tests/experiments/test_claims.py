@@ -68,7 +68,7 @@ def test_what_theory_asks_for_refutes_nothing_but_what_is_disputed_whatever_is_c
     for chosen in product(*choices.values()):
         sizes = {"batch": 64} | dict(zip(choices, chosen, strict=True))
         found = claims(name, ideal(name, **sizes), **sizes)
-        assert [(claim.id, claim.evidence) for claim in found if claim.is_surprise] == [], sizes
+        assert [(claim.id, claim.evidence) for claim in found if claim.is_undisputed_refutation] == [], sizes
     assert "confirmed" in verdicts(name, ideal(name)).values() or name == "ch17_sequence_parallel"
 
 
@@ -169,7 +169,7 @@ def test_a_gather_too_many_is_a_surprise():
     more = changed(
         ideal("ch17_sequence_parallel"), lambda t: t.scope == "head" and t.kind is Kind.ALL_GATHER, executions=2
     )
-    assert claims("ch17_sequence_parallel", more)[0].is_surprise
+    assert claims("ch17_sequence_parallel", more)[0].is_undisputed_refutation
 
 
 def test_a_gather_of_activations_too_many_refutes_the_volume_of_its_axis():

@@ -60,7 +60,7 @@ def test_f32_on_8_cpu_devices_computes_and_sends_what_theory_says(name, style):
     assert (result.failure, left_over(result)) == (None, [])
     assert result.numerics.worst_relative_error <= result.numerics.tolerance
     assert result.verdict is Verdict.EXACT or (style == "declared" and result.verdict is Verdict.EXPLAINED)
-    assert not [claim for claim in result.claims if claim.is_surprise]
+    assert not [claim for claim in result.claims if claim.is_undisputed_refutation]
 
 
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
@@ -69,7 +69,7 @@ def test_two_hosts_of_8_gpus_send_what_theory_says(name, style):
     result = result_of(name, style, "gpu:h100:2x8", at_common_sizes(load(name).parameters))
     assert (result.failure, left_over(result)) == (None, [])
     assert result.verdict in (Verdict.EXACT, Verdict.EXPLAINED)
-    assert not [claim for claim in result.claims if claim.is_surprise]
+    assert not [claim for claim in result.claims if claim.is_undisputed_refutation]
 
 
 TIED = DecoderShape(
@@ -81,10 +81,10 @@ TIED = DecoderShape(
 @pytest.mark.parametrize("name", ["ch20_zero3", "ch17_sequence_parallel"])
 def test_two_hosts_of_8_gpus_sum_two_gradients_of_a_tied_table_under_whatever_name(name):
     result = result_of(name, "declared", "gpu:h100:2x8", TIED)
-    (table,) = (term for term in result.settlement.terms if term.predicted.making.uses == 2)
+    (table,) = (term for term in result.settlement.terms if term.predicted.provenance.uses == 2)
     assert (left_over(result), table.status, table.explanation[:3]) == ([], Status.EXPLAINED, "X4:")
     assert sum(t.executions for t in table.measured) == 2
-    assert not [claim for claim in result.claims if claim.is_surprise]
+    assert not [claim for claim in result.claims if claim.is_undisputed_refutation]
 
 
 @pytest.mark.skipif(not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed")
@@ -92,4 +92,4 @@ def test_two_hosts_of_8_gpus_sum_two_gradients_of_a_tied_table_under_whatever_na
 def test_16_tpus_send_what_theory_says_and_what_the_catalogue_knows(name):
     result = result_of(name, "explicit", "tpu:v5p:2x2x4", DecoderShape())
     assert (result.failure, left_over(result)) == (None, [])
-    assert not [claim for claim in result.claims if claim.is_surprise]
+    assert not [claim for claim in result.claims if claim.is_undisputed_refutation]

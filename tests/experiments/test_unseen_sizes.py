@@ -105,7 +105,7 @@ def assert_settles(case: Drawn, target: str) -> Settlement:
     settlement, claims = settled(case, target)
     assert [term for term in settlement.terms if term.status in (Status.REFUTED, Status.MISSING)] == []
     assert settlement.unexplained == () and settlement.is_complete
-    assert [claim for claim in claims if claim.is_surprise] == []
+    assert [claim for claim in claims if claim.is_undisputed_refutation] == []
     return settlement
 
 

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from lab.harness import suite
-from lab.harness.decoder.unseen import drawn
+from lab.harness.decoder.drawn_sizes import drawn
 from lab.harness.experiment import Experiment
 from lab.harness.registry import load, names
 from lab.meshes import plugins
@@ -67,4 +67,4 @@ def test_a_step_of_unseen_sizes_on_8_tpus_leaves_nothing_unexplained_or_missing(
     assert result.failure is None
     assert (result.settlement.unexplained, result.settlement.missing) == ((), ())
     assert str(result.verdict) in ("exact", "explained", "attributed")
-    assert not [claim for claim in result.claims if claim.is_surprise]
+    assert not [claim for claim in result.claims if claim.is_undisputed_refutation]

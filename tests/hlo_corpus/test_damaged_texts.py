@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lab.core.ledger import Ledger
 from lab.hlo import read_text
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from tests.hlo_corpus.corpus import CORPUS
 
 COMPILED = CORPUS.parent / "cases" / "compiled"
@@ -20,7 +20,7 @@ texts = st.sampled_from(TEXTS).map(lambda path: path.read_text())
 def read_or_refused(text: str) -> Ledger | None:
     try:
         return read_text(text)
-    except Unusable as refusal:
+    except UsageError as refusal:
         assert "\n" not in str(refusal)
         return None
 

@@ -25,7 +25,7 @@ from lab.measure.redistribution.table import TARGETS, every_pair, measurement, t
 from lab.meshes import plugins
 from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.layouts import Layout
 from lab.meshes.targets import parse_target
 from lab.redistribution import Array, Placement, layout_change, least_bytes, plan, route
@@ -274,13 +274,13 @@ def test_a_kernel_plans_for_the_array_that_it_is_given_and_for_no_other():
     bytes_AB = np.arange(16, dtype=np.int8).reshape(2, 8)
     np.testing.assert_array_equal(moved(bytes_AB, change, on_cpu(SQUARE)), bytes_AB)
     assert planned(*change, Array.of(bytes_AB), SQUARE) == [("all_to_all", "a", 8)]
-    with pytest.raises(Unusable, match="3 does not split over a=2"):
+    with pytest.raises(UsageError, match="3 does not split over a=2"):
         redistribute(jnp.zeros((3, 8)), *change, on_cpu(SQUARE))
 
 
 @pytest.mark.parametrize("shape", [(2, 8), (8,), ()])
 def test_a_stack_of_another_number_of_summands_is_refused(shape):
-    with pytest.raises(Unusable, match=r"over a\*b is a stack of 4 summands"):
+    with pytest.raises(UsageError, match=r"over a\*b is a stack of 4 summands"):
         redistribute(jnp.zeros(shape), P(None, partial="ab"), P(None), on_cpu(SQUARE))
 
 
@@ -366,7 +366,7 @@ def test_moving_heads_to_the_sequence_is_one_all_to_all():
     ],
 )
 def test_what_cannot_be_is_told_in_a_line(attempt, told):
-    with pytest.raises(Unusable) as refused:
+    with pytest.raises(UsageError) as refused:
         attempt()
     assert told in str(refused.value) and "\n" not in str(refused.value)
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 meshes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(
     lambda sizes: Axes(tuple("abcd"[: len(sizes)]), tuple(sizes))
@@ -89,6 +89,6 @@ def test_splitting_an_axis_keeps_every_group():
     ],
 )
 def test_bad_axes_get_one_line(attempt, message):
-    with pytest.raises(Unusable, match=message) as error:
+    with pytest.raises(UsageError, match=message) as error:
         attempt()
     assert "\n" not in str(error.value)

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import domains, parse_target
 
 needs_gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
@@ -57,36 +57,36 @@ def test_two_meshes_of_one_target_are_equal():
 
 
 def test_more_fake_devices_than_jax_started_with_are_refused():
-    with pytest.raises(Unusable, match="needs 64 fake CPU devices and JAX has started with 8"):
+    with pytest.raises(UsageError, match="needs 64 fake CPU devices and JAX has started with 8"):
         make_mesh(parse_target("cpu:64"), Axes.parse("data=64"))
 
 
 def test_a_mesh_of_another_size_than_the_target_is_refused():
-    with pytest.raises(Unusable, match="mesh data=4 has 4 devices and target cpu:8 has 8"):
+    with pytest.raises(UsageError, match="mesh data=4 has 4 devices and target cpu:8 has 8"):
         make_mesh(parse_target("cpu:8"), Axes.parse("data=4"))
 
 
 def test_a_mesh_of_another_size_than_the_attached_devices_is_refused():
-    with pytest.raises(Unusable, match=r"mesh data=3 has 3 devices and target attached has \d+; make them equal"):
+    with pytest.raises(UsageError, match=r"mesh data=3 has 3 devices and target attached has \d+; make them equal"):
         make_mesh(parse_target("attached"), Axes.parse("data=3"))
 
 
 @needs_tpu
 def test_slices_that_no_axis_spans_are_refused():
-    with pytest.raises(Unusable, match="^no axis of mesh a=2,b=2,c=2,d=2 is a multiple of the 4 slices"):
+    with pytest.raises(UsageError, match="^no axis of mesh a=2,b=2,c=2,d=2 is a multiple of the 4 slices"):
         make_mesh(parse_target("tpu:v5e:2x2*4"), Axes.parse("a=2,b=2,c=2,d=2"))
 
 
 @needs_tpu
 def test_a_topology_that_the_plugin_refuses_is_refused_in_its_words():
-    with pytest.raises(Unusable, match="not divisible by the given .*chips_per_host_bounds"):
+    with pytest.raises(UsageError, match="not divisible by the given .*chips_per_host_bounds"):
         make_mesh(parse_target("tpu:v5e:3x5"), Axes.parse("data=15"))
 
 
 @pytest.mark.parametrize("text, extra", [("gpu:a100:1x2", "gpu"), ("tpu:v6e:2x1", "tpu")])
 def test_a_missing_plugin_is_named_with_its_install_command(monkeypatch, text, extra):
     monkeypatch.setattr(plugins, "find_spec", lambda package: None)
-    with pytest.raises(Unusable, match=rf"run: pip install 'sharding-lab\[{extra}\]'"):
+    with pytest.raises(UsageError, match=rf"run: pip install 'sharding-lab\[{extra}\]'"):
         make_mesh(parse_target(text), Axes.parse("data=2"))
 
 

@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 
 from lab.meshes.chip_texts import chip_text, known_fields, origin
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.hardware import Figure, Link, chip, chip_names, known_chip
 
 CHIPS = chip_names("gpu") + chip_names("tpu")
@@ -104,7 +104,7 @@ def test_the_texts_of_the_h100_and_the_h200_were_dumped_on_hardware():
 
 
 def test_an_unknown_chip_is_refused_with_the_known_ones():
-    with pytest.raises(Unusable, match="unknown chip 'v9'; known are a100, h100"):
+    with pytest.raises(UsageError, match="unknown chip 'v9'; known are a100, h100"):
         chip("v9")
 
 

@@ -8,7 +8,7 @@ from jax.sharding import PartitionSpec as P
 
 from lab.meshes.axes import AXIS_ORDER, DATA, FSDP, TENSOR, Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.layouts import Layout
 from lab.meshes.targets import parse_target
 
@@ -69,7 +69,7 @@ def test_one_axis_used_twice_is_an_error_that_prints_both_uses():
 def test_an_axis_of_one_s_own_beside_another_needs_the_order_of_the_mesh():
     layout = Layout.of(batch=(DATA, "replica"))
     with pytest.raises(
-        Unusable, match="axis 'replica' splits dim 'batch' and is not among the axes data, .* the mesh's own order"
+        UsageError, match="axis 'replica' splits dim 'batch' and is not among the axes data, .* the mesh's own order"
     ):
         layout.spec("batch")
     assert layout.spec("batch", order=("replica", "data")) == P(("replica", "data"))
@@ -102,11 +102,11 @@ def test_two_axes_in_the_order_of_the_mesh_give_consecutive_devices_consecutive_
 
 def test_a_dim_that_does_not_split_evenly_is_refused():
     with pytest.raises(
-        Unusable, match=r"dim 'batch' of size 10 does not split over data=2\*fsdp=2; make it a multiple of 4"
+        UsageError, match=r"dim 'batch' of size 10 does not split over data=2\*fsdp=2; make it a multiple of 4"
     ):
         Layout.of(batch=(DATA, FSDP)).local_shape(("batch",), (10,), Axes.parse("data=2,fsdp=2"))
 
 
 def test_an_axis_that_the_mesh_lacks_is_named():
-    with pytest.raises(Unusable, match="no axis 'tensor' in the mesh; it has data"):
+    with pytest.raises(UsageError, match="no axis 'tensor' in the mesh; it has data"):
         TENSOR_PARALLEL.local_shape(("embed", "mlp"), (8, 8), Axes.parse("data=8"))

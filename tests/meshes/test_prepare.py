@@ -31,7 +31,7 @@ def test_as_many_fake_cpu_devices_as_the_largest_target_asks_for():
 def test_fake_devices_asked_for_after_jax_has_started_are_refused():
     done = run("import jax; jax.config.update('jax_platforms', 'cpu'); jax.devices(); prepare([parse_target('cpu:8')])")
     expected = (
-        "lab.meshes.errors.Unusable: target cpu:8 needs 8 fake CPU devices and JAX has started with 1; call "
+        "lab.meshes.errors.UsageError: target cpu:8 needs 8 fake CPU devices and JAX has started with 1; call "
         "lab.meshes.backends.prepare"
     )
     assert done.stderr.splitlines()[-1].startswith(expected)

@@ -1,7 +1,7 @@
 import pytest
 
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, domains, link_names, parse_target
 
 
@@ -40,14 +40,14 @@ def test_one_slice_written_out_is_the_same_target():
      "tpu:v5p:16", "tpu:v5p:2x2x2x2", "tpu:v5p:2x2x2*0", "attached:8", "npu:x:2x2"],
 )  # fmt: skip
 def test_another_form_is_refused_with_the_forms_that_are_known(text):
-    with pytest.raises(Unusable, match="gpu:CHIP:HOSTSxGPUS"):
+    with pytest.raises(UsageError, match="gpu:CHIP:HOSTSxGPUS"):
         parse_target(text)
 
 
 def test_an_unknown_chip_is_refused_with_the_known_ones():
-    with pytest.raises(Unusable, match="unknown gpu chip 'h900'; known are a100, h100, h200, b200"):
+    with pytest.raises(UsageError, match="unknown gpu chip 'h900'; known are a100, h100, h200, b200"):
         parse_target("gpu:h900:1x8")
-    with pytest.raises(Unusable, match="unknown gpu chip 'v5p'"):
+    with pytest.raises(UsageError, match="unknown gpu chip 'v5p'"):
         parse_target("gpu:v5p:1x8")
 
 
@@ -69,13 +69,13 @@ def test_one_slice_and_fake_devices_have_one_domain():
 
 
 def test_slices_that_no_axis_spans_are_refused():
-    with pytest.raises(Unusable, match="no axis of mesh data=2,tensor=8 is a multiple of the 16 slices"):
+    with pytest.raises(UsageError, match="no axis of mesh data=2,tensor=8 is a multiple of the 16 slices"):
         domains(Target("tpu", "v5e", (1, 1), 16), Axes.parse("data=2,tensor=8"))
 
 
 @pytest.mark.parametrize("text", ["cpu:16", "gpu:h100:2x8", "tpu:v5e:2x4*2"])
 def test_a_mesh_of_another_size_is_refused(text):
-    with pytest.raises(Unusable, match="mesh data=8 has 8 devices and target .* has 16; make them equal"):
+    with pytest.raises(UsageError, match="mesh data=8 has 8 devices and target .* has 16; make them equal"):
         domains(parse_target(text), Axes.parse("data=8"))
 
 
@@ -94,7 +94,7 @@ def test_links_are_named_after_the_platform():
     ],
 )
 def test_more_than_compilers_take_is_refused(text, said):
-    with pytest.raises(Unusable, match=f"target '{text}': .*{said}"):
+    with pytest.raises(UsageError, match=f"target '{text}': .*{said}"):
         parse_target(text)
 
 

@@ -13,7 +13,7 @@ from lab.collectives import ALGORITHMS, Cost
 from lab.core.dtypes import DTYPES
 from lab.core.ledger import Ledger
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 OF_BUFFERS = "s32", "f32"
 GATHERED = ("all_gather", "gather")
@@ -28,7 +28,7 @@ class Buffer:
       dtype: as XLA names it: "s32" or "f32".
 
     Raises:
-      Unusable: a size below one, or another dtype.
+      UsageError: a size below one, or another dtype.
     """
 
     elements: int = 50400
@@ -36,9 +36,9 @@ class Buffer:
 
     def __post_init__(self) -> None:
         if self.elements < 1:
-            raise Unusable(f"elements={self.elements}: expected 1 or more")
+            raise UsageError(f"elements={self.elements}: expected 1 or more")
         if self.dtype not in OF_BUFFERS:
-            raise Unusable(f"dtype={self.dtype}: expected {' or '.join(OF_BUFFERS)}")
+            raise UsageError(f"dtype={self.dtype}: expected {' or '.join(OF_BUFFERS)}")
 
     @property
     def size_bytes(self) -> int:
@@ -48,10 +48,10 @@ class Buffer:
         """What one rank brings.
 
         Raises:
-          Unusable: the buffer does not split over the ranks.
+          UsageError: the buffer does not split over the ranks.
         """
         if self.elements % ranks:
-            raise Unusable(f"elements={self.elements}: expected a multiple of the {ranks} ranks")
+            raise UsageError(f"elements={self.elements}: expected a multiple of the {ranks} ranks")
         elements = self.elements // ranks if primitive in GATHERED else self.elements
         return jax.ShapeDtypeStruct((elements,), DTYPES[self.dtype][0])
 

@@ -19,7 +19,7 @@ def program(kernels: Iterable[Kernel], buffer: Buffer, mesh: Mesh) -> tuple[Call
     """A function of one array [ranks, N] a kernel, by scope, to what the ranks get, [ranks, ...].
 
     Raises:
-      Unusable: the buffer does not split over the ranks.
+      UsageError: the buffer does not split over the ranks.
     """
     serving = [kernel for kernel in kernels if kernel.serves(Axes.of(mesh.shape))]
     sharding = NamedSharding(mesh, PartitionSpec(mesh.axis_names))

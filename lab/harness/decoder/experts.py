@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from lab.harness.decoder.step import SMALL, decoder_experiment
-from lab.harness.experiment import beside
+from lab.harness.experiment import with_inner_axis
 from lab.meshes.axes import DATA, EXPERT
 from lab.programs.models.shape import DecoderShape
 
@@ -14,7 +14,7 @@ SMALL_SHAPE = replace(SMALL, mlp=24, experts=16)
 
 expert_experiment = partial(
     decoder_experiment,
-    axes=beside(DATA, EXPERT),
+    axes=with_inner_axis(DATA, EXPERT),
     parameters=SHAPE,
     targets=("gpu:h100:2x8",),
     more_targets=("cpu:8", "tpu:v5p:2x2x4"),

@@ -17,7 +17,7 @@ from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.targets import parse_target
 from lab.programs.models import decoder
-from lab.programs.models.seams import Seams
+from lab.programs.models.collective_hooks import CollectiveHooks
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.strategy import Strategy
@@ -63,10 +63,10 @@ def _planned(build: Callable[[Mesh], program.Program], target: str, axes: Axes) 
 
 
 def _step(strategy: Strategy, shape: DecoderShape, is_offloaded: bool, mesh: Mesh) -> program.Program:
-    spread = program.Spread(strategy, shape, mesh)
+    placed = program.PlacedStrategy(strategy, shape, mesh)
     one_step, on_device = (
-        program.explicit_step(spread, program.explicit_gradients(spread)),
-        spread.shardings(spread.state_specs),
+        program.explicit_step(placed, program.explicit_gradients(placed)),
+        placed.shardings(placed.state_specs),
     )
     between = _on_host(on_device) if is_offloaded else on_device
 
@@ -76,7 +76,7 @@ def _step(strategy: Strategy, shape: DecoderShape, is_offloaded: bool, mesh: Mes
         new, metrics = one_step(jax.device_put(state, on_device), tokens_BS, targets_BS)
         return jax.device_put(new, between), metrics
 
-    state, *batch = program.arguments(spread)
+    state, *batch = program.arguments(placed)
     state = jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), state, between)
     return jax.jit(step, donate_argnums=0, out_shardings=(between, None)), (state, *batch)
 
@@ -100,7 +100,7 @@ def _layers(shape: DecoderShape, is_offloaded: bool, mesh: Mesh) -> program.Prog
 
     def one(x_BSD: jax.Array, state: nnx.State) -> tuple[jax.Array, None]:
         alone = jax.tree.map(lambda w: w[None], state)
-        return decoder.layers(alone, checkpoint_name(x_BSD, "input"), shape, Seams()), None
+        return decoder.layers(alone, checkpoint_name(x_BSD, "input"), shape, CollectiveHooks()), None
 
     def total(state: nnx.State, x_BSD: jax.Array) -> jax.Array:
         return jnp.sum(

@@ -17,7 +17,7 @@ from lab.meshes.axes import DATA, Axes
 from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.targets import parse_target
 from lab.programs.models import decoder
-from lab.programs.models.seams import Seams
+from lab.programs.models.collective_hooks import CollectiveHooks
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.strategy import Strategy
@@ -45,7 +45,11 @@ def planned_layers(shape: DecoderShape, target: str, segment: int = 0) -> Ledger
 
 
 def gradients_of_layers(shape: DecoderShape, segment: int, mesh: jax.sharding.Mesh) -> program.Program:
-    run = partial(in_segments, shape, segment) if segment else partial(decoder.layers, shape=shape, seams=Seams())
+    run = (
+        partial(in_segments, shape, segment)
+        if segment
+        else partial(decoder.layers, shape=shape, hooks=CollectiveHooks())
+    )
 
     def total(state: nnx.State, x_BSD: jax.Array) -> jax.Array:
         return jnp.sum(run(state, x_BSD).astype(jnp.float32))
@@ -61,7 +65,7 @@ def in_segments(shape: DecoderShape, segment: int, state: nnx.State, x_BSD: jax.
     """All layers, recomputed `segment` at a time."""
 
     def several(x_BSD: jax.Array, state: nnx.State) -> tuple[jax.Array, None]:
-        return decoder.layers(state, x_BSD, shape, Seams()), None
+        return decoder.layers(state, x_BSD, shape, CollectiveHooks()), None
 
     parts = jax.tree.map(lambda w: w.reshape(-1, segment, *w.shape[1:]), state)
     return jax.lax.scan(jax.checkpoint(several, prevent_cse=False), x_BSD, parts)[0]

@@ -65,7 +65,7 @@ def decoder_experiment(
         build_numeric=partial(_with_style, program.gradients, strategy),
         inputs=inputs,
         memory=partial(peak_terms, strategy),
-        state=lambda shape, mesh: program.arguments(program.Spread(strategy, shape, mesh))[0],
+        state=lambda shape, mesh: program.arguments(program.PlacedStrategy(strategy, shape, mesh))[0],
         targets=targets,
         styles=styles,
         more_targets=more_targets,

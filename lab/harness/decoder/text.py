@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 BYTES = 256
 """Values of a byte, the whole vocabulary."""
@@ -17,12 +17,14 @@ def standard_library() -> np.ndarray:
     """All modules of the standard library that are single files, by name, one after the other: uint8.
 
     Raises:
-      Unusable: this Python came without sources.
+      UsageError: this Python came without sources.
     """
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = sorted(folder.glob("*.py"))
     if not files:
-        raise Unusable(f"{folder} holds no .py files; take a Python that came with the sources of its standard library")
+        raise UsageError(
+            f"{folder} holds no .py files; take a Python that came with the sources of its standard library"
+        )
     return np.frombuffer(b"".join(file.read_bytes() for file in files), np.uint8)
 
 

@@ -18,23 +18,23 @@ from lab.compile.inspection import inspect_program
 from lab.core.clock import timed
 from lab.harness.claim import Claim
 from lab.harness.decoder import text
-from lab.harness.decoder.alone import (
-    Alone,
+from lab.harness.decoder.reference_run import (
     Batches,
-    Tie,
-    followed,
-    left,
+    ReferenceRun,
+    RoutingTie,
+    first_divergence,
     losses,
     relative_error,
-    train_alone,
+    replayed_with_same_routing,
+    train_reference,
 )
 from lab.harness.decoder.training_shape import TrainingShape
 from lab.harness.experiment import Experiment, Run
 from lab.harness.result import settlement_json
-from lab.harness.run import RUNNABLE, compiled_step, context, no_op
+from lab.harness.run import RUNNABLE, compiled_step, context, ineffective_sharding
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable, first_line
+from lab.meshes.errors import UsageError, first_line
 from lab.meshes.targets import Target
 from lab.settle import Settlement, Verdict, settle
 
@@ -44,7 +44,7 @@ def as_they_come(shape: TrainingShape, axes: Axes) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Trainee(Experiment):
+class LayoutUnderTraining(Experiment):
     """An experiment on a step as one layout of a training.
 
     Attributes:
@@ -60,9 +60,11 @@ class Trainee(Experiment):
     order: Callable[[TrainingShape, Axes], np.ndarray] = as_they_come
 
 
-def trainee(name: str, experiment: Experiment, **how: Any) -> Trainee:
+def trainee(name: str, experiment: Experiment, **how: Any) -> LayoutUnderTraining:
     """The experiment as a layout of this name, and how it is loaded where that is its own."""
-    return Trainee(**{each.name: getattr(experiment, each.name) for each in fields(experiment)} | {"name": name} | how)
+    return LayoutUnderTraining(
+        **{each.name: getattr(experiment, each.name) for each in fields(experiment)} | {"name": name} | how
+    )
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,8 @@ class Training:
     chapter: int
     question: str
     parameters: TrainingShape
-    layouts: tuple[Trainee, ...]
-    claims: Callable[[Trained], tuple[Claim, ...]]
+    layouts: tuple[LayoutUnderTraining, ...]
+    claims: Callable[[TrainingResult], tuple[Claim, ...]]
     targets: tuple[str, ...] = ("cpu:8",)
 
     @property
@@ -97,7 +99,7 @@ class Curve:
     Attributes:
       losses: none where the step was not run.
       expected: one device's losses where it chose at `ties` as this layout did; None: those of the device alone. See
-        `followed`.
+        `replayed_with_same_routing`.
       settlement: of the step's ledger with what theory predicts; None where it was not compiled.
       failure: where the curve leaves that of one device, what XLA refused, or which declared sharding did not happen,
         in a line.
@@ -107,8 +109,8 @@ class Curve:
     style: str
     mesh: dict[str, int]
     losses: np.ndarray = field(default_factory=lambda: np.empty(0))
-    expected: Alone | None = None
-    ties: tuple[Tie, ...] = ()
+    expected: ReferenceRun | None = None
+    ties: tuple[RoutingTie, ...] = ()
     worst_relative_error: float = np.inf
     seconds: Mapping[str, float] = field(default_factory=dict)
     settlement: Settlement | None = None
@@ -135,7 +137,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """What a training came to on one target.
 
     Attributes:
@@ -145,7 +147,7 @@ class Trained:
     training: Training
     target: str
     parameters: TrainingShape
-    alone: Alone
+    reference: ReferenceRun
     curves: tuple[Curve, ...]
     guessing: float
     seconds: float
@@ -153,12 +155,12 @@ class Trained:
 
     @property
     def start(self) -> float:
-        return float(self.alone.losses[0])
+        return float(self.reference.losses[0])
 
     @property
     def end(self) -> float:
         """Mean loss of the last tenth of the steps."""
-        return float(self.alone.losses[-max(1, self.parameters.steps // 10) :].mean())
+        return float(self.reference.losses[-max(1, self.parameters.steps // 10) :].mean())
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -177,7 +179,7 @@ class Trained:
 
     def is_on_curve(self, curve: Curve) -> bool:
         """Its losses are one device's, but for what ties decide."""
-        return curve.losses.size > 0 and left(curve.losses, curve.expected or self.alone) is None
+        return curve.losses.size > 0 and first_divergence(curve.losses, curve.expected or self.reference) is None
 
     @property
     def is_one_curve(self) -> bool:
@@ -190,7 +192,7 @@ class Trained:
         return (
             f"{len(self.curves)} trainings of {self.parameters.steps} steps, the loss from {self.start:.3f} to "
             f"{self.end:.3f}, differ from one device's by {self.worst_relative_error:.1e} at most; other orders of the "
-            f"sequences move that by {self.alone.moved.max():.1e}"
+            f"sequences move that by {self.reference.moved.max():.1e}"
             + (f"; for {tied} of them one device had to choose experts at ties as they did" if tied else "")
         )
 
@@ -204,7 +206,7 @@ class Trained:
     @property
     def is_fine(self) -> bool:
         return self.verdict not in (Verdict.FAILED, Verdict.REFUTED) and not any(
-            claim.is_surprise for claim in self.claims
+            claim.is_undisputed_refutation for claim in self.claims
         )
 
     @property
@@ -224,12 +226,15 @@ class Trained:
             "failure": "; ".join(self.failures) or None,
             **settlement_json(None),
             "claims": [asdict(claim) for claim in self.claims],
-            "numerics": {"worst_relative_error": number(self.worst_relative_error), "tolerance": self.alone.tolerance},
+            "numerics": {
+                "worst_relative_error": number(self.worst_relative_error),
+                "tolerance": self.reference.tolerance,
+            },
             "memory": None,
             "one_device": {
-                "losses": numbers(self.alone.losses),
-                "moved_by_order": numbers(self.alone.moved),
-                "tolerances": numbers(self.alone.tolerances),
+                "losses": numbers(self.reference.losses),
+                "moved_by_order": numbers(self.reference.moved),
+                "tolerances": numbers(self.reference.tolerances),
             },
             "guessing_by_frequency": self.guessing,
             "text_sha256": self.text_sha256,
@@ -238,26 +243,33 @@ class Trained:
         }
 
 
-def train(training: Training, target: Target, runs: Iterable[Run], shape: TrainingShape) -> Trained:
+def train(training: Training, target: Target, runs: Iterable[Run], shape: TrainingShape) -> TrainingResult:
     """Trains on one device, then as each run says: a layout in a style.
 
     Raises:
-      Unusable: the target only compiles, or a dim does not split over its devices.
+      UsageError: the target only compiles, or a dim does not split over its devices.
     """
     if target.platform not in RUNNABLE:
-        raise Unusable(f"{training.name} runs its programs, and {target} only compiles; take cpu:8 or attached")
+        raise UsageError(f"{training.name} runs its programs, and {target} only compiles; take cpu:8 or attached")
     start, source = time.perf_counter(), text.standard_library()
     batches = text.batches(source, shape.steps, shape.batch, shape.length)
     with jax.default_matmul_precision("highest"):
-        alone = train_alone(shape, batches)
-        curves = tuple(curve(run, shape, batches, alone) for run in runs)
+        reference = train_reference(shape, batches)
+        curves = tuple(curve(run, shape, batches, reference) for run in runs)
     seconds = time.perf_counter() - start
-    return Trained(
-        training, str(target), shape, alone, curves, text.guessing(source), seconds, hashlib.sha256(source).hexdigest()
+    return TrainingResult(
+        training,
+        str(target),
+        shape,
+        reference,
+        curves,
+        text.guessing(source),
+        seconds,
+        hashlib.sha256(source).hexdigest(),
     )
 
 
-def curve(run: Run, shape: TrainingShape, batches: Batches, alone: Alone) -> Curve:
+def curve(run: Run, shape: TrainingShape, batches: Batches, reference: ReferenceRun) -> Curve:
     """Compiles one layout's step in one style, settles its ledger, and trains with it."""
     layout, target, style = run
     axes, own = layout.axes(target), layout.sized(shape)
@@ -272,8 +284,8 @@ def curve(run: Run, shape: TrainingShape, batches: Batches, alone: Alone) -> Cur
     settlement = settle(
         predicted, inspect_program(compiled, (), mesh, target, source=layout.name), context(target, style, axes, mesh)
     )
-    expected, ties = followed(found, alone, shape, batches)
-    failure = left(found, expected) or no_op(layout, own, mesh, compiled, settlement)
+    expected, ties = replayed_with_same_routing(found, reference, shape, batches)
+    failure = first_divergence(found, expected) or ineffective_sharding(layout, own, mesh, compiled, settlement)
     worst, seconds = float(relative_error(found, expected.losses).max()), {"compile": compile_s, "steps": steps_s}
     return replace(
         nothing,
@@ -287,7 +299,7 @@ def curve(run: Run, shape: TrainingShape, batches: Batches, alone: Alone) -> Cur
     )
 
 
-def _start(layout: Trainee, own: Any, axes: Axes) -> Any:
+def _start(layout: LayoutUnderTraining, own: Any, axes: Axes) -> Any:
     state = layout.start(own, axes) if layout.start else layout.inputs(own)[0]
     # In float32 the weights in use are the master weights at first, and a step that is given one buffer twice cannot
     # reuse it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lab.harness.decoder import text
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.models.shape import DecoderShape
 
 
@@ -14,7 +14,7 @@ class TrainingShape(DecoderShape):
     """A decoder over bytes, its batch, and how often it is trained on one.
 
     Raises:
-      Unusable: as `DecoderShape`; fewer than two steps, a vocabulary without room for every byte, or experts that
+      UsageError: as `DecoderShape`; fewer than two steps, a vocabulary without room for every byte, or experts that
         choose their tokens.
     """
 
@@ -26,12 +26,12 @@ class TrainingShape(DecoderShape):
                 "sequences that begin with the same bytes have the same gates but for rounding, so that several "
                 "slots tie at once and no curve is the one"
             )
-            raise Unusable(f"router=expert_choice in a training: {reason}; take softmax or sigmoid_bias")
+            raise UsageError(f"router=expert_choice in a training: {reason}; take softmax or sigmoid_bias")
         super().__post_init__()
         if self.steps < 2:
-            raise Unusable(f"steps={self.steps}: expected 2 or more")
+            raise UsageError(f"steps={self.steps}: expected 2 or more")
         if self.vocab < text.BYTES:
-            raise Unusable(f"vocab={self.vocab}: expected {text.BYTES} or more, one for each byte")
+            raise UsageError(f"vocab={self.vocab}: expected {text.BYTES} or more, one for each byte")
 
 
 SMALL = TrainingShape().shrunk(vocab=text.BYTES, embed=64, head_dim=8, mlp=176)

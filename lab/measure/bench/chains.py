@@ -19,7 +19,7 @@ from lab import collectives
 from lab.collectives import ALGORITHMS, GPU_KERNELS, Cost
 from lab.collectives.wires import Axis
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 ALONE = ("permute", "all_reduce", "reduce", "broadcast", "all_to_all", "barrier")
 IN_PAIRS = (("reduce_scatter", "all_gather"), ("scatter", "gather"))
@@ -104,7 +104,7 @@ def chosen(known: Sequence[Chain], primitives: Sequence[str], algorithms: Sequen
     """Those of `known` that have one of the primitives and one of the algorithms; no names stand for all.
 
     Raises:
-      Unusable: no chain has such a primitive, or none of these primitives such an algorithm.
+      UsageError: no chain has such a primitive, or none of these primitives such an algorithm.
     """
     _check("primitive", primitives, {name for chain in known for name in chain.primitives})
     _check(
@@ -133,7 +133,7 @@ def _after(one_1: jax.Array, algorithm: str, axis: Axis) -> jax.Array:
 def _serves(chain: Chain, axes: Axes) -> bool:
     try:
         chain.cost(axes, axes.size)
-    except Unusable:
+    except UsageError:
         return False
     return True
 
@@ -141,7 +141,7 @@ def _serves(chain: Chain, axes: Axes) -> bool:
 def _check(what: str, names: Sequence[str], known: set[str]) -> None:
     for name in names:
         if name not in known:
-            raise Unusable(f"no {what} {name!r} to time on this mesh; known are {', '.join(sorted(known))}")
+            raise UsageError(f"no {what} {name!r} to time on this mesh; known are {', '.join(sorted(known))}")
 
 
 def _meets(names: Sequence[str], wanted: Sequence[str]) -> bool:

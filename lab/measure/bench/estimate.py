@@ -26,7 +26,7 @@ from lab.measure.bench.programs import (
 from lab.measure.bench.rates import CHAINS
 from lab.measure.step_time import Curve, Rate, Rates, step_time
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.hardware import Chip, chip, measured_points
 from lab.meshes.targets import Target
 
@@ -57,10 +57,10 @@ def rates(target: Target, links: Path | None) -> Rates:
       links: a record of `lab bench`, of which the times of JAX's own collectives are taken; by default the link's data
         sheet.
     Raises:
-      Unusable: the target is not GPUs of one host, or `links` no such record.
+      UsageError: the target is not GPUs of one host, or `links` no such record.
     """
     if target.platform != "gpu" or target.hosts > 1:
-        raise Unusable(
+        raise UsageError(
             f"target {target}: expected GPUs of one host to estimate for, such as gpu:h200:1x8; bench others on "
             "attached devices"
         )

@@ -22,11 +22,11 @@ from lab.hlo.kernels import Kernel, steps
 from lab.measure import fit
 from lab.measure.bench.record import Bench
 from lab.measure.step_time import Curve, Rate, Rates
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 SHORT, LONG, LONGER = 2, 22, 402
 RUNS = 5
-TIRING = 1e-4
+MIN_RESOLVABLE_CALL_S = 1e-4
 """A call that takes longer than this needs no longer chain to stand out [s]."""
 PRODUCTS = (
     (512, 512, 512),
@@ -41,12 +41,12 @@ PRODUCTS = (
 """(m, n, k), k the dim that is summed over; each chain alternates with (m, k, n)."""
 PASSES = tuple(2**power for power in range(16, 31, 2))
 """Elements of float32."""
-COLD, MOST_ARRAYS = 256 << 20, 200
+CACHE_FLUSH_BYTES, MOST_ARRAYS = 256 << 20, 200
 """Bytes of what passes go through, several times a card's cache, in so many arrays at most."""
-TURNED = (4, 8, 4, 2048, 2048)
+TRANSPOSE_SHAPE = (4, 8, 4, 2048, 2048)
 UNTUNED = {"xla_gpu_autotune_level": 0}
 """What a program is compiled with so that XLA tries no kernels on the card, as it cannot ahead of time."""
-BESIDE = (8192, 4096, 256 << 20)
+OVERLAP_SHAPE = (8192, 4096, 256 << 20)
 """Rows and columns of what kernels work on, and bytes of the sum beside them."""
 CHAINS = {
     Kind.ALL_REDUCE: ("all_reduce",),
@@ -66,7 +66,7 @@ def rates(mesh: Mesh, bench: Bench | None) -> Rates:
       bench: None on a mesh of one device, which has no links.
 
     Raises:
-      Unusable: XLA wrote the transpose in another way, so that there is nothing to measure, or times that no rate
+      UsageError: XLA wrote the transpose in another way, so that there is nothing to measure, or times that no rate
         explains.
     """
     slowed_products, slowed_memory = slowed(mesh) if bench else (0.0, 0.0)
@@ -94,7 +94,7 @@ def links(bench: Bench) -> dict[Kind, Curve]:
 def slowed(mesh: Mesh) -> tuple[float, float]:
     """(both - kernels alone) / sum alone, of a sum over all devices and of products, then passes over memory, that do
     not wait for it."""
-    rows, columns, size = BESIDE
+    rows, columns, size = OVERLAP_SHAPE
     taken = partial(round_s, mesh, size, (rows, columns))
     wire = taken(_pass, 0, sums=True)
     products, passes = (
@@ -149,7 +149,7 @@ def _product_rate() -> Rate:
     points = [fit.Point(0, 1, 2.0 * m * n * k, _product_s(m, n, k)) for m, n, k in PRODUCTS]
     line = fit.line(points)
     if line is None:
-        raise Unusable(
+        raise UsageError(
             f"products took {', '.join(f'{point.seconds:.3g} s' for point in points)}: no launch and rate above zero "
             "fit that; measure once more"
         )
@@ -196,13 +196,13 @@ def chain_of_passes(repeats: int) -> Callable[..., list[jax.Array]]:
 
 
 def _arrays(elements: int) -> int:
-    return max(2, min(MOST_ARRAYS, COLD // (4 * elements)))
+    return max(2, min(MOST_ARRAYS, CACHE_FLUSH_BYTES // (4 * elements)))
 
 
 def _scattered() -> float:
     """A transpose between layouts of whole programs, since inside one XLA would rather change the layout; untuned, so
     that no other kernel is tried."""
-    x = jnp.ones(TURNED, jnp.bfloat16)
+    x = jnp.ones(TRANSPOSE_SHAPE, jnp.bfloat16)
     turn = (
         jax.jit(lambda x_BKGST: x_BKGST.astype(jnp.float32).transpose(0, 1, 4, 3, 2))
         .lower(x)
@@ -210,14 +210,14 @@ def _scattered() -> float:
     )
     (kernel,) = [step for step in steps(turn.as_text()) if isinstance(step, Kernel)]
     if not kernel.is_scattered:
-        raise Unusable(
+        raise UsageError(
             f"XLA transposes {x.shape} in {kernel.name}, not element by element; the rate of such kernels cannot be "
             "measured"
         )
     launch_s = _median_s(jax.jit(lambda x: x + 1), (jnp.ones(1),))
     seconds = _median_s(turn, (x,)) - launch_s
     if seconds <= 0:
-        raise Unusable(
+        raise UsageError(
             "a transpose takes no longer than an empty program; the device may be at other work: measure once more"
         )
     return kernel.bytes / seconds
@@ -228,10 +228,10 @@ def _a_call(chain: Callable[[int], Callable[..., Any]], *args: jax.Array) -> flo
     short = _median_s(jax.jit(chain(SHORT)), args)
     for repeats in (LONG, LONGER):
         seconds = (_median_s(jax.jit(chain(repeats)), args) - short) / (repeats - SHORT)
-        if seconds > TIRING:
+        if seconds > MIN_RESOLVABLE_CALL_S:
             break
     if seconds <= 0:
-        raise Unusable(
+        raise UsageError(
             f"a chain of {repeats} calls takes no longer than one of {SHORT}; the device may be at other work: "
             "measure once more"
         )

@@ -19,7 +19,7 @@ from lab.measure.bench.timing import launch_seconds, measured
 from lab.measure.step_time import Rates
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh, prepare
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.hardware import chip
 from lab.meshes.targets import Target
 
@@ -45,7 +45,7 @@ def bench(
       over: axes that every collective spans, by default all; groups along the others work side by side.
       links: of an estimate: see `lab.measure.bench.estimate.rates`.
     Raises:
-      Unusable: devices that can neither be run on nor estimated for, fewer than two to span, a mesh of another size, or
+      UsageError: devices that can neither be run on nor estimated for, fewer than two to span, a mesh of another size, or
         a name that is unknown or has no place on these devices.
     """
     at = _rates(target, links)
@@ -67,7 +67,7 @@ def _rates(target: Target, links: Path | None) -> Rates | None:
     if target.platform not in RUNNABLE:
         return rates(target, links)
     if links:
-        raise Unusable(
+        raise UsageError(
             f"links {links} are for an estimate, and target {target} is timed; leave them out, or name a target such "
             "as gpu:h200:1x8"
         )
@@ -79,13 +79,13 @@ def _kernels(algorithms: Sequence[str], mesh: Mesh, spanned: Axes, at: Rates | N
     wait for ever.
 
     Raises:
-      Unusable: they are named, and these devices cannot run them.
+      UsageError: they are named, and these devices cannot run them.
     """
     named = [name for table in GPU_KERNELS.values() for name in table if name in algorithms]
     card = mesh.devices.flat[0].device_kind
     if named and (at or spanned.size < mesh.size or len(mesh.axis_names) > 1 or not one_kernel.is_on(card)):
         found = f"{mesh.size} x {card}{' to estimate for' if at else ''}, over {spanned}"
-        raise Unusable(
+        raise UsageError(
             f"algorithm {named[0]}: found {found}; expected attached H100s or H200s, over one axis of all of them"
         )
     return bool(named)
@@ -95,7 +95,7 @@ def _spanned(axes: Axes, over: Sequence[str]) -> Axes:
     names = axes.ordered(over or axes.names)
     spanned = Axes.of({name: axes[name] for name in names})
     if spanned.size < 2:
-        raise Unusable(
+        raise UsageError(
             f"collectives over {spanned} span {spanned.size} device, expected two or more; try --target cpu:8"
         )
     return spanned

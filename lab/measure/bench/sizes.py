@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 STEP = 4
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -14,12 +14,12 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     """`1KiB..16KiB` to (1024, 4096, 16384); a single size to itself.
 
     Raises:
-      Unusable: another form, or a last size below the first.
+      UsageError: another form, or a last size below the first.
     """
     first, dots, last = text.partition("..")
     least, most = _bytes(first, text), _bytes(last if dots else first, text)
     if not 0 < least <= most:
-        raise Unusable(
+        raise UsageError(
             f"--sizes {text}: found {least:,} B to {most:,} B, expected a first size above zero and a last one not "
             "below it"
         )
@@ -38,7 +38,7 @@ def size_text(size: int) -> str:
 def _bytes(size: str, text: str) -> int:
     found = re.fullmatch(rf"\s*(\d+)\s*({'|'.join(_UNITS)})?\s*", size)
     if not found:
-        raise Unusable(
+        raise UsageError(
             f"--sizes {text}: expected a size or FROM..TO, such as 1KiB..1GiB; units are {', '.join(_UNITS)}"
         )
     return int(found[1]) * _UNITS[found[2] or "B"]

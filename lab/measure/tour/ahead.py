@@ -22,7 +22,7 @@ from lab.measure.tour.apart import TILED, add_flags
 from lab.measure.tour.times import Setting, predicted_ahead
 from lab.measure.tour.tour import SCHEMA as TOUR
 from lab.meshes.backends import prepare
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, parse_target
 
 SCHEMA = "sharding-lab/ahead/1"
@@ -63,7 +63,7 @@ def main(path: Path) -> None:
         target = parse_target(f"gpu:{record['machine']['chip']}:1x{record['devices']}")
         prepare([target])
         steps = list(_watched(predicted(record, target), len(record["times"])))
-    except Unusable as refusal:
+    except UsageError as refusal:
         raise click.UsageError(str(refusal)) from refusal
     told = {"schema": SCHEMA, "command": f"python -m lab.tour.ahead {path}", "record": path.name, "target": str(target)}
     print(json.dumps(told | {"jax": jax.__version__, "flags": TILED, "steps": steps}, indent=2))

@@ -10,21 +10,21 @@ import jax
 import numpy as np
 
 from lab.harness.decoder import text
-from lab.harness.decoder.alone import (
-    Alone,
+from lab.harness.decoder.reference_run import (
     Batches,
-    Tie,
-    followed,
-    left,
+    ReferenceRun,
+    RoutingTie,
+    first_divergence,
     relative_error,
-    train_alone,
+    replayed_with_same_routing,
+    train_reference,
 )
-from lab.harness.decoder.training import Curve, Trained, Training, numbers, train
+from lab.harness.decoder.training import Curve, Training, TrainingResult, numbers, train
 from lab.harness.decoder.training_shape import TrainingShape
 from lab.harness.experiment import Run
 from lab.harness.suite import runs
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 from lab.settle import Verdict
 
@@ -37,7 +37,7 @@ class FromCpu:
     same, in a sentence."""
 
     worst_relative_error: float
-    ties: tuple[Tie, ...]
+    ties: tuple[RoutingTie, ...]
     away: str | None
 
 
@@ -45,8 +45,8 @@ class FromCpu:
 class AgainstCpu:
     """A training here, the losses of one CPU, and each curve's distance from them by its layout and style."""
 
-    trained: Trained
-    cpu: Alone
+    trained: TrainingResult
+    cpu: ReferenceRun
     curves: Mapping[str, FromCpu]
 
     @property
@@ -97,7 +97,7 @@ def fitting(training: Training, target: Target) -> tuple[list[Run], list[str]]:
             make_mesh(target, axes)
             layout.predict(layout.sized(training.parameters), axes)
             fits.append(run)
-        except Unusable as refusal:
+        except UsageError as refusal:
             left_out.append(f"{training.name} {run}: {refusal}")
     return fits, left_out
 
@@ -107,12 +107,12 @@ def against_cpu(training: Training, target: Target, some: Sequence[Run], watch: 
     trained = train(training, target, watch(some), shape)
     with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):
         batches = text.batches(text.standard_library(), shape.steps, shape.batch, shape.length)
-        return held_against(trained, train_alone(shape, batches), batches)
+        return held_against(trained, train_reference(shape, batches), batches)
 
 
-def held_against(trained: Trained, cpu: Alone, batches: Batches) -> AgainstCpu:
+def held_against(trained: TrainingResult, cpu: ReferenceRun, batches: Batches) -> AgainstCpu:
     """By what float32 moves on this CPU or there."""
-    cpu = replace(cpu, moved=np.maximum(cpu.moved, trained.alone.moved))
+    cpu = replace(cpu, moved=np.maximum(cpu.moved, trained.reference.moved))
     curves = {
         f"{curve.layout} {curve.style}": from_cpu(curve, cpu, trained.parameters, batches)
         for curve in trained.curves
@@ -121,6 +121,8 @@ def held_against(trained: Trained, cpu: Alone, batches: Batches) -> AgainstCpu:
     return AgainstCpu(trained, cpu, curves)
 
 
-def from_cpu(curve: Curve, cpu: Alone, shape: TrainingShape, batches: Batches) -> FromCpu:
-    expected, ties = followed(curve.losses, cpu, shape, batches)
-    return FromCpu(float(relative_error(curve.losses, expected.losses).max()), ties, left(curve.losses, expected))
+def from_cpu(curve: Curve, cpu: ReferenceRun, shape: TrainingShape, batches: Batches) -> FromCpu:
+    expected, ties = replayed_with_same_routing(curve.losses, cpu, shape, batches)
+    return FromCpu(
+        float(relative_error(curve.losses, expected.losses).max()), ties, first_divergence(curve.losses, expected)
+    )

@@ -23,7 +23,7 @@ from lab.measure.step_time import Rates, step_time
 from lab.measure.tour.apart import TILED, Program, apart, compiled
 from lab.measure.tour.profile import Spent, profiled
 from lab.meshes.axes import PIPE, Axes
-from lab.meshes.errors import Unusable, first_line
+from lab.meshes.errors import UsageError, first_line
 from lab.meshes.targets import Target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.pipelines.program import PipelineShape
@@ -161,13 +161,13 @@ def timed_steps(
     for setting, future in predicted.items():
         try:
             seconds[setting] = future.result()
-        except (Unusable, jax.errors.JaxRuntimeError, BrokenProcessPool) as failure:
+        except (UsageError, jax.errors.JaxRuntimeError, BrokenProcessPool) as failure:
             failed.append(f"{setting} ahead of time: {first_line(failure)}")
     for setting in watch(wanted):
         try:
             found.append(_timed(setting, *programs.pop(setting).result(), target, rates, seconds.get(setting)))
         except (
-            Unusable,
+            UsageError,
             jax.errors.JaxRuntimeError,
         ) as failure:  # A step too large for the card must not end the tour.
             failed.append(f"{setting}: {first_line(failure)}")

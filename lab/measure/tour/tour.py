@@ -23,7 +23,7 @@ from lab.measure.tour.programs import Compared, compared, own_chip_text
 from lab.measure.tour.times import TimedStep, timed_steps
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, parse_target
 
 SCHEMA = "sharding-lab/tour/1"
@@ -97,16 +97,16 @@ def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Iterator[To
     """Measures on the attached devices; gives what is known after each part, since a lent machine may be taken back.
 
     Raises:
-      Unusable: an unknown part, or no GPU.
+      UsageError: an unknown part, or no GPU.
     """
     for part in parts:
         if part not in PARTS:
-            raise Unusable(f"no part {part!r} of the tour; it has {', '.join(PARTS)}")
+            raise UsageError(f"no part {part!r} of the tour; it has {', '.join(PARTS)}")
     target = parse_target("attached")
     experiments, trainings, _ = suite.parted(suite.load((), [target, parse_target("cpu:1")]))
     first = jax.devices()[0]
     if first.platform != "gpu":
-        raise Unusable(
+        raise UsageError(
             f"found {len(jax.devices())} x {first.device_kind}; the tour measures on GPUs (where CUDA is not "
             "installed, jax[cuda13] brings it)"
         )
@@ -140,7 +140,7 @@ def _timed(found: Tour, target: Target, watch: Watch) -> Tour:
     )
     try:
         rates = own.rates(mesh, links)
-    except Unusable as refusal:
+    except UsageError as refusal:
         return replace(found, failed=(*found.failed, f"times: {refusal}"))
     steps, failed = timed_steps(target, _ahead(found), found.chip_text, rates, watch)
     return replace(found, rates=rates, times=tuple(steps), failed=found.failed + tuple(failed))
@@ -182,7 +182,7 @@ def refusal(run: Run, room: int) -> str | None:
     try:
         axes = experiment.axes(run.target)
         experiment.predict(experiment.parameters, axes)
-    except Unusable as reason:
+    except UsageError as reason:
         return str(reason)
     held = sum(experiment.memory(run.style, experiment.parameters, axes, room).values()) if experiment.memory else 0
     return f"a device would hold {bytes_text(held)} and has {bytes_text(room)}" if held > room else None

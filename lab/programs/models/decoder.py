@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
+from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.mixture import mixture
 from lab.programs.models.routers import CHOICE
-from lab.programs.models.seams import Dims, Seams
 from lab.programs.models.shape import DTYPES, DecoderShape
 
 LEAVES = ("attention_leaves", "mlp_leaves")
@@ -94,7 +94,11 @@ def initial(shape: DecoderShape, seed: int = 0) -> nnx.State:
 
 
 def total_loss(
-    state: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, shape: DecoderShape, seams: Seams = Seams()
+    state: nnx.State,
+    tokens_BS: jax.Array,
+    targets_BS: jax.Array,
+    shape: DecoderShape,
+    hooks: CollectiveHooks = CollectiveHooks(),
 ) -> jax.Array:
     """Cross-entropy summed over all tokens of all devices, float32.
 
@@ -102,67 +106,72 @@ def total_loss(
       state: the weights, as stored.
       tokens_BS, targets_BS: int32 below `shape.vocab`.
     """
-    table_VD = table(state, shape, seams)
-    x_BSD = layers(state["layers"], embedded(table_VD, tokens_BS, seams), shape, seams)
-    return head_loss(state, table_VD, x_BSD, targets_BS, shape, seams)
+    table_VD = table(state, shape, hooks)
+    x_BSD = layers(state["layers"], embedded(table_VD, tokens_BS, hooks), shape, hooks)
+    return head_loss(state, table_VD, x_BSD, targets_BS, shape, hooks)
 
 
-def table(state: nnx.State, shape: DecoderShape, seams: Seams) -> jax.Array:
+def table(state: nnx.State, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
     """The embedding's table as products use it: [V, D]."""
     with scope("embedding"):
-        return _use(shape, seams, state["embedding"])
+        return _use(shape, hooks, state["embedding"])
 
 
-def embedded(table_VD: jax.Array, tokens_BS: jax.Array, seams: Seams) -> jax.Array:
+def embedded(table_VD: jax.Array, tokens_BS: jax.Array, hooks: CollectiveHooks) -> jax.Array:
     """What the layers begin with: [B, S, D]."""
     with scope("embedding"):
-        return seams.embed(lookup(table_VD, tokens_BS, seams))
+        return hooks.embed(lookup(table_VD, tokens_BS, hooks))
 
 
 def head_loss(
-    state: nnx.State, table_VD: jax.Array, x_BSD: jax.Array, targets_BS: jax.Array, shape: DecoderShape, seams: Seams
+    state: nnx.State,
+    table_VD: jax.Array,
+    x_BSD: jax.Array,
+    targets_BS: jax.Array,
+    shape: DecoderShape,
+    hooks: CollectiveHooks,
 ) -> jax.Array:
     """Cross-entropy of what the layers end with, summed over all tokens of all devices, float32; the table is needed
     where it is tied."""
-    use = partial(_use, shape, seams)
+    use = partial(_use, shape, hooks)
     with scope("norm"):
         x_BSD = rms_norm(x_BSD, use(state["norm"]))
     with scope("head"):
-        x_BSD = seams.enter(x_BSD)
+        x_BSD = hooks.block_in(x_BSD)
         logits_BSV = (
             jnp.einsum("bsd,vd->bsv", x_BSD, table_VD)
             if shape.tied
             else jnp.einsum("bsd,dv->bsv", x_BSD, use(state["head"]))
         )
-        logits_BSV = seams.inside(logits_BSV, ("batch", "length", "vocab"))
+        logits_BSV = hooks.inside(logits_BSV, ("batch", "length", "vocab"))
     with scope("loss"):
-        return seams.total(jnp.sum(cross_entropy(logits_BSV, targets_BS, seams)))
+        return hooks.total(jnp.sum(cross_entropy(logits_BSV, targets_BS, hooks)))
 
 
-def _use(shape: DecoderShape, seams: Seams, weight: nnx.Param) -> jax.Array:
-    """A weight in the dtype of the products, but for a bias, as the seam gives it; what a scan has taken one layer of
+def _use(shape: DecoderShape, hooks: CollectiveHooks, weight: nnx.Param) -> jax.Array:
+    """A weight in the dtype of the products, but for a bias, as the hook gives it; what a scan has taken one layer of
     has no dim "layers"."""
     dims = tuple(dim for dim in weight.dims if dim != "layers")
     dtype = jnp.float32 if dims == ("bias",) else DTYPES[shape.dtype]
-    return seams.weight(jax.tree.map(lambda w: w.astype(dtype), weight.get_value()), dims)
+    return hooks.weight(jax.tree.map(lambda w: w.astype(dtype), weight.get_value()), dims)
 
 
-def lookup(table_VD: jax.Array, tokens_BS: jax.Array, seams: Seams) -> jax.Array:
+def lookup(table_VD: jax.Array, tokens_BS: jax.Array, hooks: CollectiveHooks) -> jax.Array:
     """Rows of a table of which this device may hold a part: zero for the tokens of other devices."""
     V = table_VD.shape[0]
-    row_BS = tokens_BS - seams.first(V)
-    x_BSD = seams.lookup(table_VD, row_BS)
+    row_BS = tokens_BS - hooks.vocab_offset(V)
+    x_BSD = hooks.lookup(table_VD, row_BS)
     is_here_BS = (row_BS >= 0) & (row_BS < V)
     return jnp.where(is_here_BS[..., None], x_BSD, 0)
 
 
-def layers(state: nnx.State, x_BSD: jax.Array, shape: DecoderShape, seams: Seams) -> jax.Array:
+def layers(state: nnx.State, x_BSD: jax.Array, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
     """All layers, one after the other."""
-    rotation_SH = rotation(shape, seams.positions(shape.length))
+    rotation_SH = rotation(shape, hooks.positions(shape.length))
 
     def layer(x_BSD: jax.Array, state: nnx.State) -> tuple[jax.Array, None]:
-        x_BSD = seams.residual(x_BSD + attention(x_BSD, state, rotation_SH, shape, seams))
-        return seams.residual(x_BSD + mlp(x_BSD, state, shape, seams)), None
+        x_BSD = hooks.residual(x_BSD + attention(x_BSD, state, rotation_SH, shape, hooks))
+        return hooks.residual(x_BSD + mlp(x_BSD, state, shape, hooks)), None
 
     with scope("layers"):
         return jax.lax.scan(_recomputed(layer, shape.remat), x_BSD, state)[0]
@@ -183,69 +192,73 @@ def _recomputed(layer: Callable, remat: str) -> Callable:
 
 
 def attention(
-    x_BSD: jax.Array, state: nnx.State, rotation_SH: tuple[jax.Array, jax.Array], shape: DecoderShape, seams: Seams
+    x_BSD: jax.Array,
+    state: nnx.State,
+    rotation_SH: tuple[jax.Array, jax.Array],
+    shape: DecoderShape,
+    hooks: CollectiveHooks,
 ) -> jax.Array:
     """What one layer's attention adds to the residual stream."""
-    use = partial(_use, shape, seams)
+    use = partial(_use, shape, hooks)
     with scope("attention"):
         with scope("norm"):
             x_BSD = rms_norm(x_BSD, use(state["attention_norm"]))
         with scope("enter"):
-            x_BSD = seams.enter(x_BSD)
+            x_BSD = hooks.block_in(x_BSD)
         with scope("query"):
-            q_BSKGH = rotated(seams.product("bsd,dkgh->bskgh", x_BSD, use(state["query"])), *rotation_SH)
-            q_BSKGH = seams.inside(q_BSKGH, ("batch", "length", "kv_heads", "queries", "head_dim"))
+            q_BSKGH = rotated(hooks.product("bsd,dkgh->bskgh", x_BSD, use(state["query"])), *rotation_SH)
+            q_BSKGH = hooks.inside(q_BSKGH, ("batch", "length", "kv_heads", "queries", "head_dim"))
         with scope("key"):
-            k_BTKH = rotated(seams.product("bsd,dkh->bskh", x_BSD, use(state["key"])), *rotation_SH)
-            k_BTKH = seams.inside(k_BTKH, ("batch", "length", "kv_heads", "head_dim"))
+            k_BTKH = rotated(hooks.product("bsd,dkh->bskh", x_BSD, use(state["key"])), *rotation_SH)
+            k_BTKH = hooks.inside(k_BTKH, ("batch", "length", "kv_heads", "head_dim"))
         with scope("value"):
-            v_BTKH = seams.inside(
-                seams.product("bsd,dkh->bskh", x_BSD, use(state["value"])), ("batch", "length", "kv_heads", "head_dim")
+            v_BTKH = hooks.inside(
+                hooks.product("bsd,dkh->bskh", x_BSD, use(state["value"])), ("batch", "length", "kv_heads", "head_dim")
             )
         with scope("core"):
-            attend = partial(seams.attend, mask=shape.mask)
+            attend = partial(hooks.attend, mask=shape.mask)
             core = jax.checkpoint(attend, prevent_cse=False) if shape.remat == "selective" else attend
-            y_BSKGH = seams.inside(
+            y_BSKGH = hooks.inside(
                 core(q_BSKGH, k_BTKH, v_BTKH), ("batch", "length", "kv_heads", "queries", "head_dim")
             )
         with scope("out"):
-            y_BSD = seams.contract("bskgh,kghd->bsd", y_BSKGH, use(state["out"]))
+            y_BSD = hooks.contract("bskgh,kghd->bsd", y_BSKGH, use(state["out"]))
         with scope("leave"):
-            return checkpoint_name(seams.leave(y_BSD), LEAVES[0])
+            return checkpoint_name(hooks.block_out(y_BSD), LEAVES[0])
 
 
-def mlp(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams) -> jax.Array:
+def mlp(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
     """What one layer's SwiGLU, or its experts', adds to the residual stream."""
-    use = partial(_use, shape, seams)
+    use = partial(_use, shape, hooks)
     with scope("mlp"):
         with scope("norm"):
             x_BSD = rms_norm(x_BSD, use(state["mlp_norm"]))
         with scope("enter"):
-            x_BSD = seams.enter(x_BSD)
-        y_BSD = routed_and_shared(x_BSD, state, shape, seams) if shape.experts else swiglu(x_BSD, state, shape, seams)
+            x_BSD = hooks.block_in(x_BSD)
+        y_BSD = routed_and_shared(x_BSD, state, shape, hooks) if shape.experts else swiglu(x_BSD, state, shape, hooks)
         with scope("leave"):
-            return checkpoint_name(seams.leave(y_BSD), LEAVES[1])
+            return checkpoint_name(hooks.block_out(y_BSD), LEAVES[1])
 
 
 def swiglu(
-    x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams, name: str = "", width: str = "mlp"
+    x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, hooks: CollectiveHooks, name: str = "", width: str = "mlp"
 ) -> jax.Array:
-    use = partial(_use, shape, seams)
+    use = partial(_use, shape, hooks)
     with scope("gate"):
-        gate_BSF = jax.nn.silu(seams.product("bsd,df->bsf", x_BSD, use(state[f"{name}gate"])))
+        gate_BSF = jax.nn.silu(hooks.product("bsd,df->bsf", x_BSD, use(state[f"{name}gate"])))
     with scope("up"):
-        hidden_BSF = seams.inside(
-            gate_BSF * seams.product("bsd,df->bsf", x_BSD, use(state[f"{name}up"])), ("batch", "length", width)
+        hidden_BSF = hooks.inside(
+            gate_BSF * hooks.product("bsd,df->bsf", x_BSD, use(state[f"{name}up"])), ("batch", "length", width)
         )
     with scope("down"):
-        return seams.contract("bsf,fd->bsd", hidden_BSF, use(state[f"{name}down"]))
+        return hooks.contract("bsf,fd->bsd", hidden_BSF, use(state[f"{name}down"]))
 
 
-def routed_and_shared(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, seams: Seams) -> jax.Array:
+def routed_and_shared(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
     """Experts that a router chooses, and those that every token visits."""
-    y_BSD = mixture(x_BSD, lambda name: _use(shape, seams, state[name]), shape, seams)
+    y_BSD = mixture(x_BSD, lambda name: _use(shape, hooks, state[name]), shape, hooks)
     with scope("shared"):
-        return y_BSD + swiglu(x_BSD, state, shape, seams, "shared_", "shared_mlp") if shape.shared else y_BSD
+        return y_BSD + swiglu(x_BSD, state, shape, hooks, "shared_", "shared_mlp") if shape.shared else y_BSD
 
 
 def rms_norm(x_BSD: jax.Array, scale_D: jax.Array) -> jax.Array:
@@ -269,18 +282,18 @@ def rotated(x_BSnH: jax.Array, cos_SH: jax.Array, sin_SH: jax.Array) -> jax.Arra
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x_BSnH.dtype)
 
 
-def cross_entropy(logits_BSV: jax.Array, targets_BS: jax.Array, seams: Seams) -> jax.Array:
+def cross_entropy(logits_BSV: jax.Array, targets_BS: jax.Array, hooks: CollectiveHooks) -> jax.Array:
     """Of each token, float32 [B, S]; a device may hold a part of the vocabulary (Megatron-LM's parallel
     cross-entropy)."""
     logits_BSV = logits_BSV.astype(jnp.float32)
     V = logits_BSV.shape[-1]
     with scope("largest"):
-        largest_BS = seams.largest(jnp.max(jax.lax.stop_gradient(logits_BSV), axis=-1))
+        largest_BS = hooks.vocab_max(jnp.max(jax.lax.stop_gradient(logits_BSV), axis=-1))
     with scope("exponentials"):
         shifted_BSV = logits_BSV - largest_BS[..., None]
-        exponentials_BS = seams.tokens(jnp.sum(jnp.exp(shifted_BSV), axis=-1))
+        exponentials_BS = hooks.vocab_sum(jnp.sum(jnp.exp(shifted_BSV), axis=-1))
     with scope("target"):
         # A comparison, not an index: an index into a split dim would gather the logits.
-        is_target_BSV = targets_BS[..., None] == seams.first(V) + jnp.arange(V)
-        target_BS = seams.tokens(jnp.sum(jnp.where(is_target_BSV, shifted_BSV, 0), axis=-1))
+        is_target_BSV = targets_BS[..., None] == hooks.vocab_offset(V) + jnp.arange(V)
+        target_BS = hooks.vocab_sum(jnp.sum(jnp.where(is_target_BSV, shifted_BSV, 0), axis=-1))
     return jnp.log(exponentials_BS) - target_BS

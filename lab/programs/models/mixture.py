@@ -1,5 +1,5 @@
 """A decoder's layer of experts: whom a router sends where, in slots or as many as there are, on one device or over the
-ranks that seams reach.
+ranks that hooks reach.
 
 Dims: B batch (sequences), S length, D embed, E experts, F mlp, C slots of an expert, N nodes of e experts and M slots;
 T = B S tokens, k copies of each, R rows of a rank's experts. Source: Ch. 18 and 35.
@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from lab.programs.models import dropless, experts, routers
+from lab.programs.models.collective_hooks import CollectiveHooks
 from lab.programs.models.routers import Routes
-from lab.programs.models.seams import Seams
 from lab.programs.models.shape import DecoderShape
 
 Use = Callable[[str], jax.Array]
@@ -23,14 +23,14 @@ Use = Callable[[str], jax.Array]
 scope = jax.named_scope
 
 
-def mixture(x_BSD: jax.Array, use: Use, shape: DecoderShape, seams: Seams) -> jax.Array:
+def mixture(x_BSD: jax.Array, use: Use, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
     """What a router's choice of experts makes of each token; each sequence is routed apart, so that no layout changes
     which tokens are dropped."""
     with scope("router"):
         logits_BSE = jnp.einsum("bsd,de->bse", x_BSD, use("router"))
         gates_BSE = (routers.sigmoid_gates if shape.router == "sigmoid_bias" else routers.softmax_gates)(logits_BSE)
     chosen = _chosen_by_experts if shape.router == "expert_choice" else _chosen_by_tokens
-    y_BSD, loss = chosen(x_BSD, gates_BSE, use, shape, seams)
+    y_BSD, loss = chosen(x_BSD, gates_BSE, use, shape, hooks)
     with scope("balance"):
         if shape.z:
             loss += shape.z / shape.batch * jnp.sum(jax.vmap(routers.z_loss)(logits_BSE))
@@ -38,7 +38,7 @@ def mixture(x_BSD: jax.Array, use: Use, shape: DecoderShape, seams: Seams) -> ja
 
 
 def _chosen_by_tokens(
-    x_BSD: jax.Array, gates_BSE: jax.Array, use: Use, shape: DecoderShape, seams: Seams
+    x_BSD: jax.Array, gates_BSE: jax.Array, use: Use, shape: DecoderShape, hooks: CollectiveHooks
 ) -> tuple[jax.Array, jax.Array]:
     with scope("bias"):
         bias_E = use("bias") if shape.biases else 0.0
@@ -47,7 +47,7 @@ def _chosen_by_tokens(
             lambda gates_SE: routers.routes(gates_SE, shape.top_k, bias_E, shape.nodes, shape.node_limit)
         )(gates_BSE)
     way = _dropless if shape.is_dropless else _over_nodes if shape.nodes > 1 else _in_slots
-    y_BSD = way(x_BSD, routes, use, shape, seams)
+    y_BSD = way(x_BSD, routes, use, shape, hooks)
     with scope("balance"):
         return y_BSD, _imbalance(gates_BSE, bias_E, routes, shape)
 
@@ -63,47 +63,50 @@ def _imbalance(gates_BSE: jax.Array, bias_E: jax.Array | float, routes: Routes, 
 
 
 def _chosen_by_experts(
-    x_BSD: jax.Array, gates_BSE: jax.Array, use: Use, shape: DecoderShape, seams: Seams
+    x_BSD: jax.Array, gates_BSE: jax.Array, use: Use, shape: DecoderShape, hooks: CollectiveHooks
 ) -> tuple[jax.Array, float]:
     """Full slots need no loss of balance."""
     with scope("router"):
         filled = jax.vmap(partial(routers.expert_choice, slots=shape.slots))(gates_BSE)
     with scope("dispatch"):
-        x_BECD = seams.dispatch(jax.vmap(experts.taken)(x_BSD, filled.token_EC))
+        x_BECD = hooks.dispatch(jax.vmap(experts.taken)(x_BSD, filled.token_EC))
     y_BECD = _slots_through(x_BECD, use)
     with scope("combine"):
-        return jax.vmap(partial(experts.weighed, tokens=x_BSD.shape[1]))(seams.combine(y_BECD), filled), 0.0
+        return jax.vmap(partial(experts.weighed, tokens=x_BSD.shape[1]))(hooks.combine(y_BECD), filled), 0.0
 
 
-def _in_slots(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, seams: Seams) -> jax.Array:
+def _in_slots(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
     with scope("dispatch"):
-        x_BECD = seams.dispatch(
+        x_BECD = hooks.dispatch(
             jax.vmap(partial(experts.dispatched, experts=shape.experts, slots=shape.slots))(x_BSD, routes)
         )
     y_BECD = _slots_through(x_BECD, use)
     with scope("combine"):
-        return jax.vmap(experts.combined)(seams.combine(y_BECD), routes)
+        return jax.vmap(experts.combined)(hooks.combine(y_BECD), routes)
 
 
-def _over_nodes(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, seams: Seams) -> jax.Array:
+def _over_nodes(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
     """A token goes to each of its nodes once, and there to its experts; what they make of it is added up before it goes
     home."""
     with scope("across"):
         token_BNM, weight_BNMe = jax.vmap(
             partial(experts.by_nodes, experts=shape.experts, nodes=shape.nodes, slots=shape.node_slots)
         )(routes)
-        x_BNMD, weight_BNMe = seams.across(jax.vmap(experts.taken)(x_BSD, token_BNM)), seams.across(weight_BNMe)
+        x_BNMD, weight_BNMe = (
+            hooks.node_dispatch(jax.vmap(experts.taken)(x_BSD, token_BNM)),
+            hooks.node_dispatch(weight_BNMe),
+        )
     B, N, M, D = x_BNMD.shape
     with scope("dispatch"):
         filled = jax.vmap(jax.vmap(partial(experts.filled, slots=shape.slots)))(weight_BNMe)
         x_BNeCD = jax.vmap(jax.vmap(experts.taken))(x_BNMD, filled.token_EC)
-        x_BECD = seams.dispatch(x_BNeCD.reshape(B, -1, shape.slots, D))
+        x_BECD = hooks.dispatch(x_BNeCD.reshape(B, -1, shape.slots, D))
     y_BECD = _slots_through(x_BECD, use)
     with scope("combine"):
-        y_BNeCD = seams.combine(y_BECD).reshape(B, N, -1, shape.slots, D)
+        y_BNeCD = hooks.combine(y_BECD).reshape(B, N, -1, shape.slots, D)
         y_BNMD = jax.vmap(jax.vmap(partial(experts.weighed, tokens=M)))(y_BNeCD, filled)
     with scope("home"):
-        return jax.vmap(partial(experts.added, tokens=x_BSD.shape[1]))(seams.home(y_BNMD), token_BNM)
+        return jax.vmap(partial(experts.added, tokens=x_BSD.shape[1]))(hooks.node_return(y_BNMD), token_BNM)
 
 
 def _slots_through(x_BECD: jax.Array, use: Use) -> jax.Array:
@@ -116,7 +119,7 @@ def _slots_through(x_BECD: jax.Array, use: Use) -> jax.Array:
         return jnp.einsum("becf,efd->becd", hidden_BECF, use("down"))
 
 
-def _dropless(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, seams: Seams) -> jax.Array:
+def _dropless(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
     """Nothing is dropped, so that it does not matter with which others a token is sent: all of a device go at once."""
     with scope("gate"):
         gate_EDF = use("gate")
@@ -131,7 +134,7 @@ def _dropless(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, s
 
     with scope("visit"):
         expert_Tk, weight_Tk = (x.reshape(-1, shape.top_k) for x in (routes.expert_Tk, routes.weight_Tk))
-        visit = partial(seams.visit, own=own, how=shape.dispatch)
+        visit = partial(hooks.expert_apply, own=own, how=shape.dispatch)
         return dropless.mixture(x_BSD.reshape(-1, x_BSD.shape[-1]), expert_Tk, weight_Tk, shape.experts, visit).reshape(
             x_BSD.shape
         )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from lab import zoo
 from lab.attention.mask import Mask
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 DTYPES = {"bf16": jnp.bfloat16, "f32": jnp.float32}
 ROUTERS = ("softmax", "sigmoid_bias", "expert_choice")
@@ -19,11 +19,11 @@ REMATS = ("none", "selective", "dots", "names", "full")
 
 
 def indexable(**sizes: int) -> None:
-    """Raises Unusable that names the first of the sizes whose entries int32 cannot number, as JAX's indices and XLA's
+    """Raises UsageError that names the first of the sizes whose entries int32 cannot number, as JAX's indices and XLA's
     dims have to."""
     for name, size in sizes.items():
         if size >= 2**31:
-            raise Unusable(f"{name}={size}: expected less than 2^31, for int32 to number them")
+            raise UsageError(f"{name}={size}: expected less than 2^31, for int32 to number them")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class DecoderShape:
       window: it attends to this many tokens, its own the last; 0 for all.
 
     Raises:
-      Unusable: a size below the least or beyond int32, an unknown dtype or remat, or sizes that do not divide.
+      UsageError: a size below the least or beyond int32, an unknown dtype or remat, or sizes that do not divide.
     """
 
     layers: int = 4
@@ -120,22 +120,22 @@ class DecoderShape:
             ),
         ):
             if getattr(self, name) < least:
-                raise Unusable(f"{name}={getattr(self, name)}: expected {least} or more")
+                raise UsageError(f"{name}={getattr(self, name)}: expected {least} or more")
         if self.head_dim < 2 or self.head_dim % 2:
-            raise Unusable(f"head_dim={self.head_dim}: expected an even number, since positions rotate pairs")
+            raise UsageError(f"head_dim={self.head_dim}: expected an even number, since positions rotate pairs")
         if self.dtype not in DTYPES:
-            raise Unusable(f"dtype={self.dtype}: expected {' or '.join(DTYPES)}")
+            raise UsageError(f"dtype={self.dtype}: expected {' or '.join(DTYPES)}")
         for name, known in (("remat", REMATS), ("router", ROUTERS), ("dispatch", DISPATCHES)):
             if getattr(self, name) not in known:
-                raise Unusable(f"{name}={getattr(self, name)}: expected one of {', '.join(known)}")
+                raise UsageError(f"{name}={getattr(self, name)}: expected one of {', '.join(known)}")
         if self.batch % self.accumulation:
-            raise Unusable(
+            raise UsageError(
                 f"batch={self.batch} does not split into accumulation={self.accumulation} micro-batches; make it a "
                 "multiple"
             )
         Mask(self.causal, self.window)
         if self.experts < 0 or (self.experts and not 1 <= self.top_k <= self.experts):
-            raise Unusable(f"top_k={self.top_k} of experts={self.experts}: expected 1 to all of them, or experts=0")
+            raise UsageError(f"top_k={self.top_k} of experts={self.experts}: expected 1 to all of them, or experts=0")
         if (
             not 0 < self.capacity_factor < inf
             or self.shared < 0
@@ -143,7 +143,7 @@ class DecoderShape:
             or not 0 <= self.z < inf
         ):
             found = f"capacity_factor={self.capacity_factor}, shared={self.shared}, balance={self.balance}, z={self.z}"
-            raise Unusable(f"{found}: expected more than 0, and 0 or more, all of them finite")
+            raise UsageError(f"{found}: expected more than 0, and 0 or more, all of them finite")
         if self.experts:
             self._check_routing()
         indexable(**{field.name: size for field in fields(self) if type(size := getattr(self, field.name)) is int})
@@ -159,14 +159,14 @@ class DecoderShape:
                 f"experts={self.experts} on nodes={self.nodes}, top_k={self.top_k} on node_limit={self.node_limit} "
                 "of them"
             )
-            raise Unusable(f"{found}: expected multiples, and no limit above the nodes")
+            raise UsageError(f"{found}: expected multiples, and no limit above the nodes")
         if self.capacity_factor > self.experts:
             found = f"capacity_factor={self.capacity_factor:g} of experts={self.experts}"
-            raise Unusable(
+            raise UsageError(
                 f"{found}: expected {self.experts} at most, where each has a slot for every copy of every token"
             )
         if self.top_k // self.node_limit > self.experts // self.nodes:
-            raise Unusable(
+            raise UsageError(
                 f"top_k={self.top_k} on node_limit={self.node_limit} nodes of {self.experts // self.nodes} experts: "
                 "expected as many experts there"
             )
@@ -175,7 +175,7 @@ class DecoderShape:
                 f"router=expert_choice with nodes={self.nodes}, dispatch={self.dispatch} and {self.slots} slots "
                 f"for {self.length} tokens"
             )
-            raise Unusable(
+            raise UsageError(
                 f"{found}: expected nodes=1, dispatch=slots and no more slots than tokens, since experts fill their "
                 "slots themselves"
             )
@@ -202,7 +202,7 @@ class DecoderShape:
         """A model of the zoo at its real size, trained on 512 of its sequences a step.
 
         Raises:
-          Unusable: no such model, or one that is no plain decoder (latent attention, biases, dense layers before those
+          UsageError: no such model, or one that is no plain decoder (latent attention, biases, dense layers before those
             with experts).
         """
         model = zoo.model(name)
@@ -218,7 +218,7 @@ class DecoderShape:
             has = (
                 "RMSNorm, grouped queries and SwiGLU, without biases or latent attention, in layers that are all alike"
             )
-            raise Unusable(f"preset={name}: the decoder has {has}; take llama3-8b or the like")
+            raise UsageError(f"preset={name}: the decoder has {has}; take llama3-8b or the like")
         sizes = {
             size: getattr(model, size)
             for size in ("layers", "length", "embed", "kv_heads", "head_dim", "mlp", "vocab", "tied")

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from lab.meshes.axes import PIPE, Axes
-from lab.programs.models.seams import Dims, Seams
+from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.strategies.strategy import Strategy
 
@@ -59,13 +59,13 @@ def _backward(equation: str, met: tuple[jax.Array, Tapped], dy: jax.Array) -> tu
 _product.defvjp(_forward, _backward)
 
 
-def tapped_seams(seams: Seams) -> Seams:
+def tapped_hooks(hooks: CollectiveHooks) -> CollectiveHooks:
     """The same program, of `tapped` weights."""
 
     def weight(w: Any, dims: Dims) -> Any:
-        return w._replace(weight=seams.weight(w.weight, dims)) if isinstance(w, Tapped) else seams.weight(w, dims)
+        return w._replace(weight=hooks.weight(w.weight, dims)) if isinstance(w, Tapped) else hooks.weight(w, dims)
 
-    return replace(seams, weight=weight, product=_product, contract=_product)
+    return replace(hooks, weight=weight, product=_product, contract=_product)
 
 
 def tapped(layers: nnx.State, taps: dict[str, Kept]) -> nnx.State:
@@ -83,12 +83,12 @@ def not_put_off(gradients: nnx.State) -> nnx.State:
     return nnx.State({name: g for name, g in gradients.items() if name not in SUMMED})
 
 
-def put_off(layers: nnx.State, kept: dict[str, Kept], shape: DecoderShape, seams: Seams) -> nnx.State:
+def put_off(layers: nnx.State, kept: dict[str, Kept], shape: DecoderShape, hooks: CollectiveHooks) -> nnx.State:
     """Gradients of the matrices of layers, stacked along the first dim as they are: one product each."""
 
     def layer(_: None, met: tuple[dict, dict[str, Kept]]) -> tuple[None, dict]:
         matrices, kept = met
-        return None, {name: _gradient(name, w, kept, shape, seams) for name, w in matrices.items()}
+        return None, {name: _gradient(name, w, kept, shape, hooks) for name, w in matrices.items()}
 
     with jax.named_scope("layers"):
         matrices = {name: layers[name] for name in SUMMED}
@@ -96,14 +96,14 @@ def put_off(layers: nnx.State, kept: dict[str, Kept], shape: DecoderShape, seams
 
 
 def _gradient(
-    name: str, weight: nnx.Variable, kept: dict[str, Kept], shape: DecoderShape, seams: Seams
+    name: str, weight: nnx.Variable, kept: dict[str, Kept], shape: DecoderShape, hooks: CollectiveHooks
 ) -> nnx.Variable:
     """Sums over tokens, and goes back the way on which a stored weight came into use."""
     x, dy = kept[INPUT_OF.get(name, name)].input, kept[name].gradient
     dims = weight.dims[1:]
     with jax.named_scope(SCOPES[name]), jax.named_scope(name):
         gradient = jnp.tensordot(x, dy, axes=((0, 1), (0, 1)))
-        back = jax.linear_transpose(lambda w: seams.weight(w.astype(DTYPES[shape.dtype]), dims), weight.get_value())
+        back = jax.linear_transpose(lambda w: hooks.weight(w.astype(DTYPES[shape.dtype]), dims), weight.get_value())
         return weight.replace(*back(gradient))
 
 

@@ -4,7 +4,7 @@ the stage."""
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, repeat
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.pipelines.schedule import Schedule, Task, Work
 
 MOST_VISITS = 1 << 16
@@ -39,12 +39,12 @@ def interleaved(stages: int, micro_batches: int, chunks: int) -> Schedule:
     first.
 
     Raises:
-      Unusable: P does not divide m, or there is one chunk.
+      UsageError: P does not divide m, or there is one chunk.
     Source: Narayanan et al. 2021; Ch. 16.
     """
     if chunks < 2 or micro_batches % stages:
         found = f"{micro_batches} micro-batches and {chunks} chunks on {stages} stages"
-        raise Unusable(
+        raise UsageError(
             f"interleaved: {found}; expected a multiple of {stages} micro-batches and 2 chunks or more; change them, "
             "or take 1f1b"
         )
@@ -61,12 +61,12 @@ def dual_pipe(stages: int, micro_batches: int) -> Schedule:
     other overlap.
 
     Raises:
-      Unusable: P or m is odd, or m is below 2 P.
+      UsageError: P or m is odd, or m is below 2 P.
     Source: DeepSeek-V3 report, section 3.2.1 and its published code; Ch. 31a.
     """
     if stages % 2 or micro_batches % 2 or micro_batches < 2 * stages:
         found = f"{micro_batches} micro-batches on {stages} stages"
-        raise Unusable(f"dual_pipe: {found}; expected even numbers of both and at least {2 * stages} micro-batches")
+        raise UsageError(f"dual_pipe: {found}; expected even numbers of both and at least {2 * stages} micro-batches")
     _check_size("dual_pipe", stages, micro_batches)
     orders = (_dual_pipe_order(stages, micro_batches, stage) for stage in range(stages))
     return Schedule("dual_pipe", stages, micro_batches, 2, tuple(orders), is_two_way=True)
@@ -80,23 +80,23 @@ def named(name: str, stages: int, micro_batches: int, chunks: int = 2) -> Schedu
     """The schedule of a name; `chunks` counts for `interleaved` alone.
 
     Raises:
-      Unusable: no such schedule, or one that these sizes do not allow.
+      UsageError: no such schedule, or one that these sizes do not allow.
     """
     for what, size in (("stages", stages), ("micro_batches", micro_batches), ("chunks", chunks)):
         if size < 1:
-            raise Unusable(f"{name}: {what}={size}; expected 1 or more")
+            raise UsageError(f"{name}: {what}={size}; expected 1 or more")
     if name == "interleaved":
         return interleaved(stages, micro_batches, chunks)
     if name not in PLAIN:
-        raise Unusable(f"no schedule {name!r}; known are {', '.join(PLAIN)} and interleaved")
+        raise UsageError(f"no schedule {name!r}; known are {', '.join(PLAIN)} and interleaved")
     return PLAIN[name](stages, micro_batches)
 
 
 def _check_size(name: str, stages: int, micro_batches: int, chunks: int = 1) -> None:
-    """Raises Unusable for a schedule that is too large to be simulated in seconds."""
+    """Raises UsageError for a schedule that is too large to be simulated in seconds."""
     if (visits := stages * micro_batches * chunks) > MOST_VISITS:
         found = f"stages={stages}, micro_batches={micro_batches}, chunks={chunks}"
-        raise Unusable(
+        raise UsageError(
             f"{name}: {found}: micro-batches come to stages {visits:,} times; expected {MOST_VISITS:,} at most, to be "
             "simulated in seconds"
         )

@@ -13,9 +13,9 @@ from dataclasses import replace
 from math import prod
 
 from lab.book.parallelism import activation_bytes, gradient_bytes
-from lab.core.ledger import Kind, Ledger, Making, Transfer
+from lab.core.ledger import Kind, Ledger, Provenance, Transfer
 from lab.meshes.axes import PIPE, Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.pipelines.program import PipelineShape, refuse
 from lab.programs.pipelines.table import Job, Table, table_of
 from lab.programs.strategies.strategy import Strategy
@@ -38,7 +38,7 @@ def predict(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Ledger:
     """The ledger of one step of the strategy in a pipeline.
 
     Raises:
-      Unusable: as `program.step`.
+      UsageError: as `program.step`.
     """
     refuse(strategy, shape, axes.names)
     table = table_of(shape.order(axes[PIPE]))
@@ -70,7 +70,7 @@ def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table)
     # Of two micro-batches: what happens as often as these does for each of them, all else once a step.
     layers = shape.chunk_layers(axes[PIPE])
     if layers < 2:
-        raise Unusable(
+        raise UsageError(
             f"layers={shape.layers} are one a chunk, whose loop XLA leaves out; make it {2 * shape.layers} or more"
         )
     two = replace(shape, layers=layers, batch=2 * shape.micro_batch, accumulation=2)
@@ -79,9 +79,13 @@ def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table)
             executions = table.ticks * _uses(each, strategy, shape, axes) * each.executions // 2
             for job in table.jobs:
                 if _is_done(job, each, strategy, axes):
-                    making = replace(each.making, repeats=1)
+                    provenance = replace(each.provenance, repeats=1)
                     yield replace(
-                        each, scope=f"{job.scope}/{each.scope}", executions=executions, conditional=True, making=making
+                        each,
+                        scope=f"{job.scope}/{each.scope}",
+                        executions=executions,
+                        conditional=True,
+                        provenance=provenance,
                     )
 
 
@@ -114,7 +118,7 @@ def _once(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Iterator[Tran
     """Sums over ranks after the last tick: the loss, gradients of what ranks have copies of, the squares of all."""
 
     def summed(scope: str, over: set[str], payload_bytes: int, phase: str) -> Transfer:
-        return transfer(Kind.ALL_REDUCE, scope, over, payload_bytes, phase, "f32", 1, axes, Making())
+        return transfer(Kind.ALL_REDUCE, scope, over, payload_bytes, phase, "f32", 1, axes, Provenance())
 
     yield summed("loss", {PIPE, *strategy.token_axes(axes)}, FLOAT32_BYTES, FORWARD)
     for weight in weights(shape):

@@ -1,4 +1,4 @@
-"""The training step of a decoder whose layers lie along `pipe`, under any schedule; inside a stage a strategy's seams
+"""The training step of a decoder whose layers lie along `pipe`, under any schedule; inside a stage a strategy's hooks
 split it further (Ch. 16).
 
 All axes are written out. Data parallelism left to the compiler, in a `shard_map` over `pipe` alone, gives one device's
@@ -19,10 +19,10 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab.meshes.axes import PIPE
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.layouts import Layout
 from lab.programs.models import decoder
-from lab.programs.models.seams import Dims
+from lab.programs.models.collective_hooks import Dims
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.pipelines import executor, halves
 from lab.programs.pipelines.executor import Weights
@@ -31,8 +31,8 @@ from lab.programs.pipelines.schedule import Schedule
 from lab.programs.pipelines.table import Job, Row, one_way, table_of
 from lab.programs.strategies.program import (
     Metrics,
+    PlacedStrategy,
     Program,
-    Spread,
     TrainState,
     arguments,
     as_own,
@@ -65,20 +65,20 @@ class PipelineShape(DecoderShape):
     CHOICES: ClassVar[tuple[str, ...]] = (*DecoderShape.CHOICES, "schedule", "chunks")
 
     def order(self, stages: int) -> Schedule:
-        """Raises Unusable where there is no such schedule, or none that runs."""
+        """Raises UsageError where there is no such schedule, or none that runs."""
         order = one_way(named(self.schedule, stages, self.accumulation, self.chunks))
         if order.chunks != self.chunks:
-            raise Unusable(
+            raise UsageError(
                 f"schedule={self.schedule}: a stage of it has {order.chunks} chunks, found chunks={self.chunks}; "
                 "several run with interleaved alone"
             )
         return order
 
     def chunk_layers(self, stages: int) -> int:
-        """Raises Unusable where the layers do not split."""
+        """Raises UsageError where the layers do not split."""
         parts = stages * self.chunks
         if self.layers % parts:
-            raise Unusable(
+            raise UsageError(
                 f"layers={self.layers} do not split into {stages} stages of {self.chunks} chunks; make it a multiple "
                 f"of {parts}"
             )
@@ -94,7 +94,7 @@ PIPELINE = Strategy(terms=(), weights=Layout.of(stage=PIPE), copies=copies)
 
 
 @dataclass(frozen=True)
-class Pipeline(Spread):
+class Pipeline(PlacedStrategy):
     """A pipelined strategy on a mesh: its state has the layers stacked by chunk and stage."""
 
     @property
@@ -134,13 +134,13 @@ def step(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
     Args:
       strategy: how a stage's work is split further.
     Raises:
-      Unusable: a dim does not split over its axes, the mesh lacks an axis, there is no such schedule, or the strategy
+      UsageError: a dim does not split over its axes, the mesh lacks an axis, there is no such schedule, or the strategy
         keeps weights beside their masters (ZeRO-1 and 2).
     """
-    spread = pipeline(strategy, shape, mesh)
-    specs = spread.state_specs, Metrics(PartitionSpec(), PartitionSpec())
-    on_ranks = explicit_step(spread, lambda state, *batch: find(spread)(state.master, *batch)[:2])
-    return jax.jit(on_ranks, donate_argnums=0, out_shardings=spread.shardings(specs)), arguments(spread)
+    placed = pipeline(strategy, shape, mesh)
+    specs = placed.state_specs, Metrics(PartitionSpec(), PartitionSpec())
+    on_ranks = explicit_step(placed, lambda state, *batch: find(placed)(state.master, *batch)[:2])
+    return jax.jit(on_ranks, donate_argnums=0, out_shardings=placed.shardings(specs)), arguments(placed)
 
 
 def gradients(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
@@ -149,24 +149,24 @@ def gradients(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
 
     Weights and gradients are whole and as the model has them, for float32 comparisons.
     """
-    spread = pipeline(strategy, shape, mesh)
-    everywhere, stored = PartitionSpec(), spread.state_specs.master
+    placed = pipeline(strategy, shape, mesh)
+    everywhere, stored = PartitionSpec(), placed.state_specs.master
     on_ranks = jax.shard_map(
-        find(spread),
+        find(placed),
         mesh=mesh,
-        in_specs=(stored, spread.batch, spread.batch),
+        in_specs=(stored, placed.batch, placed.batch),
         out_specs=(everywhere, stored, PartitionSpec(PIPE)),
     )
 
     def run(weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[jax.Array, nnx.State, jax.Array]:
-        loss, found, done = on_ranks(stacked(shape, spread.stages, weights), tokens_BS, targets_BS)
+        loss, found, done = on_ranks(stacked(shape, placed.stages, weights), tokens_BS, targets_BS)
         return loss, in_sequence(found), done
 
     whole = jax.tree.map(
         lambda w: jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=NamedSharding(mesh, everywhere)),
         decoder.weights(shape),
     )
-    return jax.jit(run, out_shardings=NamedSharding(mesh, everywhere)), (whole, *arguments(spread)[1:])
+    return jax.jit(run, out_shardings=NamedSharding(mesh, everywhere)), (whole, *arguments(placed)[1:])
 
 
 def one_job(shape: PipelineShape, mesh: Mesh, job: Job) -> Program:
@@ -175,20 +175,20 @@ def one_job(shape: PipelineShape, mesh: Mesh, job: Job) -> Program:
 
     It takes weights, tokens, targets, an input, the gradient of an output and what a half of a backward kept.
     """
-    spread = pipeline(Strategy(terms=()), shape, mesh)
+    placed = pipeline(Strategy(terms=()), shape, mesh)
     row = Row(*(jnp.int32(0) for _ in Row._fields))
 
     def run(
         weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, x_BSD: jax.Array, dy_BSD: jax.Array, kept: Any
     ) -> tuple[Any, Any]:
         own, batches = _parted(weights), split(shape, tokens_BS, targets_BS)
-        jobs = executor.jobs(_chunk(spread, *batches), own, _nothing(spread)[0], _halves(spread, *batches))
-        return jobs[job](row, x_BSD, dy_BSD, executor.Done(executor.no_sums(own, _nothing(spread)[1]), kept))
+        jobs = executor.jobs(_chunk(placed, *batches), own, _nothing(placed)[0], _halves(placed, *batches))
+        return jobs[job](row, x_BSD, dy_BSD, executor.Done(executor.no_sums(own, _nothing(placed)[1]), kept))
 
     def shapes() -> tuple[jax.Array, jax.Array, Any]:
-        return _nothing(spread)[0], _nothing(spread)[0], _nothing_kept(spread)
+        return _nothing(placed)[0], _nothing(placed)[0], _nothing_kept(placed)
 
-    state, *batches = arguments(spread)
+    state, *batches = arguments(placed)
     everywhere = PartitionSpec()
     found = jax.eval_shape(jax.shard_map(shapes, mesh=mesh, in_specs=(), out_specs=everywhere, check_vma=False))
     return jax.jit(jax.shard_map(run, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)), (
@@ -199,40 +199,40 @@ def one_job(shape: PipelineShape, mesh: Mesh, job: Job) -> Program:
 
 
 def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
-    """Raises Unusable as `step`."""
+    """Raises UsageError as `step`."""
     refuse(strategy, shape, tuple(mesh.shape))
-    spread = Pipeline(strategy | PIPELINE, shape, mesh)
-    spread.strategy.check(shape, spread.axes)
-    shape.order(spread.stages)
-    return spread
+    placed = Pipeline(strategy | PIPELINE, shape, mesh)
+    placed.strategy.check(shape, placed.axes)
+    shape.order(placed.stages)
+    return placed
 
 
 def refuse(strategy: Strategy, shape: PipelineShape, names: tuple[str, ...]) -> None:
-    """Raises Unusable where a pipeline does not run, however its dims split: ZeRO-1 or 2, experts, or a ring over one
+    """Raises UsageError where a pipeline does not run, however its dims split: ZeRO-1 or 2, experts, or a ring over one
     of the mesh's axes."""
     if strategy.state is not None:
-        raise Unusable(
+        raise UsageError(
             "a pipeline of ZeRO-1 or 2: a stage would keep weights beside their masters; take data parallelism or "
             "ZeRO-3"
         )
     if shape.experts:
-        raise Unusable(
+        raise UsageError(
             f"experts={shape.experts} in a pipeline: only dense layers are known to give one device's gradients; set "
             "experts=0"
         )
     if ring := strategy.core.axes_of("keys", names):
         found = f"a ring over {', '.join(ring)} in a pipeline"
-        raise Unusable(
+        raise UsageError(
             f"{found}: a permute that other stages do not take part in gives wrong numbers; gather keys, or exchange "
             "them for heads"
         )
 
 
-def find(spread: Pipeline) -> Callable[..., tuple[jax.Array, nnx.State, jax.Array]]:
+def find(placed: Pipeline) -> Callable[..., tuple[jax.Array, nnx.State, jax.Array]]:
     """(weights, tokens_BS, targets_BS) of one rank to the mean loss, this rank's part of the gradients, and how often
     its stage did each `Job`."""
-    strategy, shape = spread.strategy, spread.shape
-    table = table_of(shape.order(spread.stages))
+    strategy, shape = placed.strategy, placed.shape
+    table = table_of(shape.order(placed.stages))
 
     def on_rank(
         weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array
@@ -240,11 +240,11 @@ def find(spread: Pipeline) -> Callable[..., tuple[jax.Array, nnx.State, jax.Arra
         # Before the loop over ticks, so that gradients are summed over ranks once, after it.
         own = each(weights, lambda w: as_own(strategy, w.get_value(), w.dims))
         batches = split(shape, tokens_BS, targets_BS)
-        split_backward = _halves(spread, *batches) if Job.WEIGHT_GRADIENT in table.jobs else None
-        found = executor.run(table, _chunk(spread, *batches), _parted(own), _nothing(spread), split_backward)
+        split_backward = _halves(placed, *batches) if Job.WEIGHT_GRADIENT in table.jobs else None
+        found = executor.run(table, _chunk(placed, *batches), _parted(own), _nothing(placed), split_backward)
         summed = each(_joined(found.gradients), lambda g: reduced(strategy, g.get_value(), g.dims))
         with jax.named_scope("loss"):
-            return sum_over(_data_axes(spread))(found.loss), summed, found.done[None]
+            return sum_over(_data_axes(placed))(found.loss), summed, found.done[None]
 
     return on_rank
 
@@ -262,23 +262,23 @@ def _joined(weights: Weights) -> nnx.State:
     return nnx.State({**weights.shared, "layers": dict(layers)})
 
 
-def _chunk(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Chunk:
+def _chunk(placed: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Chunk:
     """What one chunk does: the first one begins with the embedding, the last one ends with the loss, as a share of the
     whole batch's mean."""
-    shape, seams, last = spread.shape, spread.strategy.seams, spread.stages - 1
-    stage, nothing = jax.lax.axis_index(PIPE), _nothing(spread)
+    shape, hooks, last = placed.shape, placed.strategy.hooks, placed.stages - 1
+    stage, nothing = jax.lax.axis_index(PIPE), _nothing(placed)
 
     def run(weights: Weights, x_BSD: jax.Array, row: Row) -> tuple[jax.Array, jax.Array]:
         def begin(x_BSD: jax.Array) -> jax.Array:
-            return decoder.embedded(decoder.table(weights.shared, shape, seams), tokens_mBS[row.micro_batch], seams)
+            return decoder.embedded(decoder.table(weights.shared, shape, hooks), tokens_mBS[row.micro_batch], hooks)
 
         def end(x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
-            table_VD = decoder.table(weights.shared, shape, seams) if shape.tied else None
-            loss = decoder.head_loss(weights.shared, table_VD, x_BSD, targets_mBS[row.micro_batch], shape, seams)
+            table_VD = decoder.table(weights.shared, shape, hooks) if shape.tied else None
+            loss = decoder.head_loss(weights.shared, table_VD, x_BSD, targets_mBS[row.micro_batch], shape, hooks)
             return nothing[0], loss / float(shape.batch * shape.length)
 
         x_BSD = jax.lax.cond((stage == 0) & (row.chunk == 0), begin, lambda x_BSD: x_BSD, x_BSD)
-        x_BSD = decoder.layers(weights.chunks, x_BSD, shape, seams)
+        x_BSD = decoder.layers(weights.chunks, x_BSD, shape, hooks)
         return jax.lax.cond(
             (stage == last) & (row.chunk == shape.chunks - 1), end, lambda x_BSD: (x_BSD, nothing[1]), x_BSD
         )
@@ -286,10 +286,10 @@ def _chunk(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> e
     return run
 
 
-def _halves(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Halves:
-    strategy, shape, nothing = spread.strategy, spread.shape, _nothing_kept(spread)
+def _halves(placed: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Halves:
+    strategy, shape, nothing = placed.strategy, placed.shape, _nothing_kept(placed)
     chunk = _chunk(
-        replace(spread, strategy=replace(strategy, seams=halves.tapped_seams(strategy.seams))), tokens_mBS, targets_mBS
+        replace(placed, strategy=replace(strategy, hooks=halves.tapped_hooks(strategy.hooks))), tokens_mBS, targets_mBS
     )
 
     def to_input(weights: Weights, x_BSD: jax.Array, dy_BSD: jax.Array, row: Row) -> tuple[Weights, jax.Array, Any]:
@@ -298,28 +298,28 @@ def _halves(spread: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> 
         return Weights(halves.not_put_off(gradients.chunks), gradients.shared), dx_BSD, halves.of_taps(gradients.chunks)
 
     def to_weights(weights: Weights, kept: Any) -> Weights:
-        return Weights(halves.put_off(weights.chunks, kept, shape, strategy.seams), None)
+        return Weights(halves.put_off(weights.chunks, kept, shape, strategy.hooks), None)
 
     return executor.Halves(to_input, to_weights, nothing)
 
 
-def _nothing_kept(spread: Pipeline) -> Any:
+def _nothing_kept(placed: Pipeline) -> Any:
     """Zeros in the shapes and types of what a half of a backward keeps."""
-    shape = spread.shape
+    shape = placed.shape
     return halves.nothing(
-        decoder.weights(shape)["layers"], shape.chunk_layers(spread.stages), spread.strategy, shape, spread.axes
+        decoder.weights(shape)["layers"], shape.chunk_layers(placed.stages), placed.strategy, shape, placed.axes
     )
 
 
-def _nothing(spread: Pipeline) -> tuple[jax.Array, jax.Array]:
+def _nothing(placed: Pipeline) -> tuple[jax.Array, jax.Array]:
     """Zeros in the shapes and types of a message and of a loss."""
-    shape, residual = spread.shape, spread.strategy.residual
-    sizes = residual.local_shape(RESIDUAL, (shape.micro_batch, shape.length, shape.embed), spread.axes)
-    axes = spread.axes.ordered({PIPE, *(axis for dim in RESIDUAL for axis in residual.axes_of(dim, spread.axes.names))})
+    shape, residual = placed.shape, placed.strategy.residual
+    sizes = residual.local_shape(RESIDUAL, (shape.micro_batch, shape.length, shape.embed), placed.axes)
+    axes = placed.axes.ordered({PIPE, *(axis for dim in RESIDUAL for axis in residual.axes_of(dim, placed.axes.names))})
     message_BSD = jax.lax.pcast(jnp.zeros(sizes, DTYPES[shape.dtype]), axes, to="varying")
-    return message_BSD, jax.lax.pcast(jnp.zeros(()), _data_axes(spread), to="varying")
+    return message_BSD, jax.lax.pcast(jnp.zeros(()), _data_axes(placed), to="varying")
 
 
-def _data_axes(spread: Pipeline) -> tuple[str, ...]:
+def _data_axes(placed: Pipeline) -> tuple[str, ...]:
     """Axes along which ranks have losses of their own."""
-    return spread.axes.ordered({PIPE, *spread.strategy.token_axes(spread.axes)})
+    return placed.axes.ordered({PIPE, *placed.strategy.token_axes(placed.axes)})

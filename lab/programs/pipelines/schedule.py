@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate, product
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 
 class Work(StrEnum):
@@ -53,7 +53,7 @@ class Span:
     end: float
 
 
-class Deadlock(Unusable):
+class Deadlock(UsageError):
     """Stages that wait for one another for ever."""
 
 
@@ -67,7 +67,7 @@ class Schedule:
       is_two_way: chunk 1 is a second pipeline, from the last stage to the first, for the second half of the
         micro-batches (DualPipe).
     Raises:
-      Unusable: a forward or a backward is missing, or any work is there twice or belongs to no micro-batch or chunk.
+      UsageError: a forward or a backward is missing, or any work is there twice or belongs to no micro-batch or chunk.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Schedule:
                 f"{len(self.orders)} orders for {self.stages} stages, {self.micro_batches} micro-batches, "
                 f"{self.chunks} chunks"
             )
-            raise Unusable(f"{self.name}: {found}; expected one order a stage and at least one of each")
+            raise UsageError(f"{self.name}: {found}; expected one order a stage and at least one of each")
         for stage, order in enumerate(self.orders):
             self._each_once(stage, order)
 
@@ -97,7 +97,7 @@ class Schedule:
         if wrong:
             found = ", ".join(f"{counts[task]} times {task}" for task in wrong[:4])
             expected = "each forward and backward once, each weight gradient at most once"
-            raise Unusable(
+            raise UsageError(
                 f"{self.name}: stage {stage} does {found}; expected {expected}, of {self.micro_batches} micro-batches "
                 f"and {self.chunks} chunks"
             )

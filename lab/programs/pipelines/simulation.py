@@ -8,7 +8,7 @@ from math import isfinite
 
 import numpy as np
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.pipelines.schedule import Schedule, Span, Task, Work, spans
 
 Seconds = float | Sequence[float] | Sequence[Sequence[float]]
@@ -66,7 +66,7 @@ def simulate(schedule: Schedule, durations: Durations) -> Timeline:
     Raises:
       Deadlock: it cannot be run.
       ValueError: durations of another number of stages or chunks.
-      Unusable: durations whose step has no finite length.
+      UsageError: durations whose step has no finite length.
     """
     table = {work: _table(schedule, seconds) for work, seconds in _by_work(durations).items()}
 
@@ -81,7 +81,7 @@ def simulate(schedule: Schedule, durations: Durations) -> Timeline:
             f"forward={durations.forward}, backward={durations.backward}, weight={durations.weight}, "
             f"transfer={durations.transfer}"
         )
-        raise Unusable(
+        raise UsageError(
             f"{schedule.name}: {found}: stages work longer than a float can tell; expected times whose step is finite"
         )
     return timeline

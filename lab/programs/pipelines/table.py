@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.pipelines.schedule import Schedule, Task, Work, ticks
 
 NOWHERE = -1
@@ -95,7 +95,7 @@ def table_of(schedule: Schedule) -> Table:
 
     Raises:
       Deadlock: some work can never start.
-      Unusable: micro-batches go through the stages in both directions.
+      UsageError: micro-batches go through the stages in both directions.
     """
     turns, stages = ticks(one_way(schedule)), range(schedule.stages)
     when = {(stage, task): tick for tick, turn in enumerate(turns) for stage, task in enumerate(turn)}
@@ -113,9 +113,9 @@ def table_of(schedule: Schedule) -> Table:
 
 
 def one_way(schedule: Schedule) -> Schedule:
-    """The schedule; raises Unusable where micro-batches go through the stages in both directions."""
+    """The schedule; raises UsageError where micro-batches go through the stages in both directions."""
     if schedule.is_two_way:
-        raise Unusable(
+        raise UsageError(
             f"{schedule.name}: its micro-batches go both ways through the stages; expected one direction, take 1f1b "
             "or zb_h1"
         )

@@ -19,7 +19,7 @@ from lab.book.parallelism import activation_bytes
 from lab.core.ledger import Kind, Transfer
 from lab.meshes.axes import CONTEXT, Axes
 from lab.meshes.layouts import Layout
-from lab.programs.models.seams import Dims, Seams
+from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy, Terms
 from lab.programs.strategies.terms import (
@@ -136,14 +136,14 @@ def _over_context(attend: Callable[..., jax.Array], core: Layout, terms: Terms, 
     def positions(length: int) -> jax.Array:
         return order.positions(length, jax.lax.axis_index(CONTEXT), jax.lax.axis_size(CONTEXT))
 
-    seams = Seams(positions=positions, attend=partial(attend, axis=CONTEXT))
+    hooks = CollectiveHooks(positions=positions, attend=partial(attend, axis=CONTEXT))
     return Strategy(
         inside=LAYOUT,
         core=core,
         pieces=order.pieces,
         residual=LAYOUT,
         copies=copies,
-        seams=seams,
+        hooks=hooks,
         terms=(terms_of_tokens, terms),
     )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from lab.core.ledger import Transfer
 from lab.meshes.axes import DATA, Axes
 from lab.meshes.layouts import Layout
-from lab.programs.models.seams import Dims
+from lab.programs.models.collective_hooks import Dims
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import sum_of_loss, sums_of_copies

@@ -14,7 +14,7 @@ from lab.core.ledger import Kind, Transfer
 from lab.meshes.axes import EXPERT, Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models import dropless
-from lab.programs.models.seams import Dims, Seams
+from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import (
@@ -127,6 +127,6 @@ EXPERT_PARALLEL = Strategy(
     inside=WEIGHTS | TOKENS,
     residual=TOKENS,
     copies=copies,
-    seams=Seams(dispatch=dispatched, combine=combined, visit=visited),
+    hooks=CollectiveHooks(dispatch=dispatched, combine=combined, expert_apply=visited),
     terms=(terms,),
 )

@@ -12,10 +12,10 @@ import jax
 
 from lab.core.ledger import Transfer
 from lab.meshes.axes import DATA, EXPERT, Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.layouts import Layout
+from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.dropless import Own
-from lab.programs.models.seams import Dims, Seams
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.expert_parallel import moved, slot_bytes, sums
 from lab.programs.strategies.strategy import Strategy
@@ -45,13 +45,13 @@ def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer
 
 
 def check_dispatch(shape: DecoderShape) -> None:
-    """Raises Unusable for experts without slots."""
+    """Raises UsageError for experts without slots."""
     if shape.is_dropless:
         refused(how=shape.dispatch)
 
 
 def refused(*_: object, how: str, own: Own | None = None) -> jax.Array:
-    raise Unusable(
+    raise UsageError(
         f"dispatch={how} over two levels of links: as many rows as there are go over one; use expert parallelism "
         "beside data, or dispatch=slots"
     )
@@ -79,6 +79,6 @@ HIERARCHICAL_EXPERTS = Strategy(
     inside=WEIGHTS | TOKENS,
     residual=TOKENS,
     copies=copies,
-    seams=Seams(dispatch=dispatched, combine=combined, visit=refused),
+    hooks=CollectiveHooks(dispatch=dispatched, combine=combined, expert_apply=refused),
     terms=(terms,),
 )

@@ -17,7 +17,7 @@ import jax
 from lab.core.ledger import Kind, Transfer
 from lab.meshes.axes import DATA, Axes
 from lab.meshes.layouts import Layout
-from lab.programs.models.seams import Seams
+from lab.programs.models.collective_hooks import CollectiveHooks
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.expert_parallel import (
     combined,
@@ -65,12 +65,12 @@ def crossings(phase: str, strategy: Strategy, shape: DecoderShape, axes: Axes) -
 NODE_LIMITED_EXPERTS = replace(
     HIERARCHICAL_EXPERTS,
     inside=HIERARCHICAL_EXPERTS.inside | Layout.of(nodes=DATA),
-    seams=Seams(
+    hooks=CollectiveHooks(
         dispatch=dispatched,
         combine=combined,
-        across=partial(jax.lax.all_to_all, axis_name=DATA, split_axis=1, concat_axis=0, tiled=True),
-        home=partial(jax.lax.all_to_all, axis_name=DATA, split_axis=0, concat_axis=1, tiled=True),
-        visit=refused,
+        node_dispatch=partial(jax.lax.all_to_all, axis_name=DATA, split_axis=1, concat_axis=0, tiled=True),
+        node_return=partial(jax.lax.all_to_all, axis_name=DATA, split_axis=0, concat_axis=1, tiled=True),
+        expert_apply=refused,
     ),
     terms=(terms,),
 )

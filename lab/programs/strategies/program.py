@@ -22,10 +22,10 @@ from lab.attention import dense
 from lab.attention.mask import Mask
 from lab.meshes.axes import Axes
 from lab.meshes.devices import typed
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.layouts import Layout
 from lab.programs.models import decoder
-from lab.programs.models.seams import Dims, Seam, Seams, unchanged
+from lab.programs.models.collective_hooks import CollectiveHooks, Dims, Hook, unchanged
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.strategies.strategy import RESIDUAL, Pair, Strategy
 from lab.programs.strategies.update import (
@@ -57,7 +57,7 @@ class Metrics(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Spread:
+class PlacedStrategy:
     """A strategy on a mesh: what the styles' programs are made from."""
 
     strategy: Strategy
@@ -118,14 +118,14 @@ def in_use(master: nnx.State, shape: DecoderShape) -> nnx.State:
     return jax.tree.map(lambda w: w.astype(DTYPES[shape.dtype]), master)
 
 
-def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Spread:
-    """Raises Unusable where a dim does not split over its axes, or the mesh lacks an axis; or where tokens cannot be
+def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> PlacedStrategy:
+    """Raises UsageError where a dim does not split over its axes, or the mesh lacks an axis; or where tokens cannot be
     sent as the shape says."""
-    spread = Spread(strategy, shape, typed(mesh) if style == "typed" else mesh)
-    strategy.check(shape, spread.axes)
+    placed = PlacedStrategy(strategy, shape, typed(mesh) if style == "typed" else mesh)
+    strategy.check(shape, placed.axes)
     _check_dispatch(shape, style, mesh)
-    _check_order(spread, style)
-    return spread
+    _check_order(placed, style)
+    return placed
 
 
 def _check_dispatch(shape: DecoderShape, style: str, mesh: Mesh) -> None:
@@ -133,29 +133,29 @@ def _check_dispatch(shape: DecoderShape, style: str, mesh: Mesh) -> None:
         found = (
             f"dispatch={shape.dispatch} in the {style} style: compilers lay out no array of as many rows as there are"
         )
-        raise Unusable(f"{found}; set dispatch=slots, or --style explicit")
+        raise UsageError(f"{found}; set dispatch=slots, or --style explicit")
     if shape.dispatch == "ragged" and mesh.devices.flat[0].platform == "cpu":
-        raise Unusable(
+        raise UsageError(
             "dispatch=ragged on CPUs, which have no ragged all-to-all; compile for a GPU or TPU, or set dispatch=padded"
         )
 
 
-def _check_order(spread: Spread, style: str) -> None:
+def _check_order(placed: PlacedStrategy, style: str) -> None:
     """A dim that is split over several axes has consecutive parts along the last: without it, all others' parts lie
     elsewhere, and permutes have to bring them."""
     batch, experts = (
-        [axis for axis in spread.strategy.inside.axes_of(dim, spread.axes.names) if spread.axes[axis] > 1]
+        [axis for axis in placed.strategy.inside.axes_of(dim, placed.axes.names) if placed.axes[axis] > 1]
         for dim in ("batch", "experts")
     )
     if style != "explicit" and experts and experts != batch[-len(experts) :]:
         last = [axis for axis in batch if axis not in experts] + experts
         found = (
-            f"mesh {spread.axes} with experts along {', '.join(experts)} in the {style} style: taken from a batch "
+            f"mesh {placed.axes} with experts along {', '.join(experts)} in the {style} style: taken from a batch "
             f"that {batch[-1]} splits further, tokens are permuted first"
         )
-        raise Unusable(
+        raise UsageError(
             f"{found}; put {', '.join(experts)} last, as in "
-            f"{','.join(f'{axis}={spread.axes[axis]}' for axis in last)}, or --style explicit"
+            f"{','.join(f'{axis}={placed.axes[axis]}' for axis in last)}, or --style explicit"
         )
 
 
@@ -165,56 +165,60 @@ def step(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Pro
     Args:
       style: "declared", "typed" or "explicit".
     Raises:
-      Unusable: a dim does not split over its axes, or the mesh lacks an axis.
+      UsageError: a dim does not split over its axes, or the mesh lacks an axis.
     """
-    spread = spread_over(strategy, style, shape, mesh)
-    one_step = explicit_step(spread, explicit_gradients(spread)) if style == "explicit" else declared_step(spread)
-    specs = (spread.state_specs, Metrics(PartitionSpec(), PartitionSpec()))
-    return jax.jit(_within(spread, one_step), donate_argnums=0, out_shardings=spread.shardings(specs)), arguments(
-        spread
+    placed = spread_over(strategy, style, shape, mesh)
+    one_step = explicit_step(placed, explicit_gradients(placed)) if style == "explicit" else declared_step(placed)
+    specs = (placed.state_specs, Metrics(PartitionSpec(), PartitionSpec()))
+    return jax.jit(_within(placed, one_step), donate_argnums=0, out_shardings=placed.shardings(specs)), arguments(
+        placed
     )
 
 
 def gradients(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Program:
     """The mean loss and the gradients of a step, jitted, with the arguments of `step`; float32 comparisons begin
     here."""
-    spread = spread_over(strategy, style, shape, mesh)
-    find = {"declared": declared_gradients, "typed": declared_gradients, "explicit": explicit_gradients}[style](spread)
-    specs = (PartitionSpec(), spread.state_specs.master)
+    placed = spread_over(strategy, style, shape, mesh)
+    find = {"declared": declared_gradients, "typed": declared_gradients, "explicit": explicit_gradients}[style](placed)
+    specs = (PartitionSpec(), placed.state_specs.master)
     if style == "explicit":
         find = jax.shard_map(
-            find, mesh=spread.mesh, in_specs=(spread.state_specs, spread.batch, spread.batch), out_specs=specs
+            find, mesh=placed.mesh, in_specs=(placed.state_specs, placed.batch, placed.batch), out_specs=specs
         )
-    return jax.jit(_within(spread, find), out_shardings=spread.shardings(specs)), arguments(spread)
+    return jax.jit(_within(placed, find), out_shardings=placed.shardings(specs)), arguments(placed)
 
 
-def _within(spread: Spread, function: Callable[..., Any]) -> Callable[..., Any]:
+def _within(placed: PlacedStrategy, function: Callable[..., Any]) -> Callable[..., Any]:
     """Typed arrays are made and combined where the mesh of their types is the ambient one."""
 
     @wraps(function)
     def on_mesh(*args: Any) -> Any:
-        with jax.sharding.use_abstract_mesh(spread.mesh.abstract_mesh):
+        with jax.sharding.use_abstract_mesh(placed.mesh.abstract_mesh):
             return function(*args)
 
-    return on_mesh if spread.is_typed else function
+    return on_mesh if placed.is_typed else function
 
 
-def arguments(spread: Spread) -> tuple[Any, ...]:
+def arguments(placed: PlacedStrategy) -> tuple[Any, ...]:
     """State, tokens and targets, as shapes with shardings."""
-    shardings = spread.shardings(spread.state_specs)
+    shardings = placed.shardings(placed.state_specs)
     state = jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), spread.state, shardings
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), placed.state, shardings
     )
-    sizes = (spread.shape.batch, spread.shape.length)
-    tokens_BS = jax.ShapeDtypeStruct(sizes, jnp.int32, sharding=NamedSharding(spread.mesh, spread.batch))
+    sizes = (placed.shape.batch, placed.shape.length)
+    tokens_BS = jax.ShapeDtypeStruct(sizes, jnp.int32, sharding=NamedSharding(placed.mesh, placed.batch))
     return state, tokens_BS, tokens_BS
 
 
 def mean_loss(
-    state: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, shape: DecoderShape, seams: Seams = Seams()
+    state: nnx.State,
+    tokens_BS: jax.Array,
+    targets_BS: jax.Array,
+    shape: DecoderShape,
+    hooks: CollectiveHooks = CollectiveHooks(),
 ) -> jax.Array:
     """Over all tokens of the whole batch."""
-    return decoder.total_loss(state, tokens_BS, targets_BS, shape, seams) / float(shape.batch * shape.length)
+    return decoder.total_loss(state, tokens_BS, targets_BS, shape, hooks) / float(shape.batch * shape.length)
 
 
 def summed(
@@ -228,24 +232,24 @@ def summed(
     return jax.lax.scan(add, nothing, (tokens_mBS, targets_mBS))[0]
 
 
-def explicit_gradients(spread: Spread) -> Callable[..., Found]:
+def explicit_gradients(placed: PlacedStrategy) -> Callable[..., Found]:
     """(state, tokens_BS, targets_BS) of one device to the mean loss and this device's part of the gradients."""
-    strategy, shape = spread.strategy, spread.shape
-    total = sum_over(strategy.token_axes(spread.axes))
+    strategy, shape = placed.strategy, placed.shape
+    total = sum_over(strategy.token_axes(placed.axes))
     in_backward = replace(
-        strategy.seams, total=total, weight=lambda w, dims: strategy.seams.weight(as_own(strategy, w, dims), dims)
+        strategy.hooks, total=total, weight=lambda w, dims: strategy.hooks.weight(as_own(strategy, w, dims), dims)
     )
 
     def find(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
         if state.weights is None and shape.accumulation == 1:
             return jax.value_and_grad(mean_loss)(state.master, tokens_BS, targets_BS, shape, in_backward)
-        loss, gradients = _of_own_tokens(spread, state, tokens_BS, targets_BS)
+        loss, gradients = _of_own_tokens(placed, state, tokens_BS, targets_BS)
         return total(loss), each(gradients, lambda g: reduced(strategy, g.get_value(), g.dims))
 
     return find
 
 
-def sum_over(axes: tuple[str, ...]) -> Seam:
+def sum_over(axes: tuple[str, ...]) -> Hook:
     return partial(jax.lax.psum, axis_name=axes) if axes else unchanged
 
 
@@ -255,9 +259,9 @@ def as_own(strategy: Strategy, w: jax.Array, dims: Dims) -> jax.Array:
     return jax.lax.pcast(w, tuple(sorted(axes)), to="varying") if axes else w
 
 
-def _of_own_tokens(spread: Spread, state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
+def _of_own_tokens(placed: PlacedStrategy, state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
     """Loss and gradients of this rank's tokens: copies are its own before any loop, so that none is summed inside."""
-    strategy, shape = spread.strategy, spread.shape
+    strategy, shape = placed.strategy, placed.shape
     own = each(
         state.master if state.weights is None else state.weights, lambda w: as_own(strategy, w.get_value(), w.dims)
     )
@@ -269,7 +273,7 @@ def _of_own_tokens(spread: Spread, state: TrainState, tokens_BS: jax.Array, targ
 
     def loss_of(variables: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> jax.Array:
         weights = _pairs(strategy, own, variables) if strategy.is_anchored else variables
-        return mean_loss(weights, tokens_BS, targets_BS, shape, strategy.seams)
+        return mean_loss(weights, tokens_BS, targets_BS, shape, strategy.hooks)
 
     find = partial(jax.value_and_grad(loss_of), variables)
     if shape.accumulation == 1:
@@ -277,7 +281,7 @@ def _of_own_tokens(spread: Spread, state: TrainState, tokens_BS: jax.Array, targ
     nothing = jnp.zeros(()), jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), variables)
     return summed(
         find,
-        (jax.lax.pcast(nothing[0], strategy.token_axes(spread.axes), to="varying"), nothing[1]),
+        (jax.lax.pcast(nothing[0], strategy.token_axes(placed.axes), to="varying"), nothing[1]),
         *split(shape, tokens_BS, targets_BS),
     )
 
@@ -300,15 +304,15 @@ def split(shape: DecoderShape, *batches_BS: jax.Array) -> list[jax.Array]:
 def reduced(strategy: Strategy, g: jax.Array, dims: Dims) -> jax.Array:
     """A gradient of own tokens, to what this device keeps of the sum."""
     if strategy.splits_further(dims):
-        return g if strategy.is_anchored else strategy.seams.scatter(g, dims)
+        return g if strategy.is_anchored else strategy.hooks.scatter(g, dims)
     return sum_over(tuple(sorted(strategy.copies(dims))))(g)
 
 
-def declared_gradients(spread: Spread) -> Callable[..., Found]:
+def declared_gradients(placed: PlacedStrategy) -> Callable[..., Found]:
     """(state, tokens_BS, targets_BS) to the mean loss and all gradients, held to the layouts."""
-    strategy, shape = spread.strategy, spread.shape
-    seams = constraints(spread) | types(spread) if spread.is_typed else constraints(spread)
-    loss_of = partial(mean_loss, shape=shape, seams=seams)
+    strategy, shape = placed.strategy, placed.shape
+    hooks = constraints(placed) | types(placed) if placed.is_typed else constraints(placed)
+    loss_of = partial(mean_loss, shape=shape, hooks=hooks)
 
     def find(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
         weights = state.master if state.weights is None else state.weights
@@ -318,7 +322,7 @@ def declared_gradients(spread: Spread) -> Callable[..., Found]:
         else:
             nothing = jnp.zeros(()), jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), weights)
             loss, gradients = summed(found, nothing, *split(shape, tokens_BS, targets_BS))
-        return loss, each(gradients, lambda g: _held(spread, g.get_value(), *_places(strategy, g.dims)))
+        return loss, each(gradients, lambda g: _held(placed, g.get_value(), *_places(strategy, g.dims)))
 
     return find
 
@@ -330,21 +334,21 @@ def _places(strategy: Strategy, dims: Dims) -> list[tuple[Layout, Dims]]:
     return [*first, (strategy.master, dims)]
 
 
-def constraints(spread: Spread) -> Seams:
-    """The seams of the declared style: every value held to its layout, a weight first to the one, then to the other."""
-    strategy = spread.strategy
+def constraints(placed: PlacedStrategy) -> CollectiveHooks:
+    """The hooks of the declared style: every value held to its layout, a weight first to the one, then to the other."""
+    strategy = placed.strategy
 
     def weight(w: jax.Array, dims: Dims) -> jax.Array:
-        return _held(spread, w, (strategy.weights, dims), (strategy.inside, dims))
+        return _held(placed, w, (strategy.weights, dims), (strategy.inside, dims))
 
-    batch, experts = (strategy.inside.axes_of(dim, spread.axes.names) for dim in ("batch", "experts"))
+    batch, experts = (strategy.inside.axes_of(dim, placed.axes.names) for dim in ("batch", "experts"))
     of_tokens, of_experts = (
         PartitionSpec(batch),
         PartitionSpec(tuple(axis for axis in batch if axis not in experts), experts),
     )
 
-    def hold(*layouts: Layout) -> Seam:
-        return lambda x_BSD: _held(spread, x_BSD, *((layout, RESIDUAL) for layout in layouts))
+    def hold(*layouts: Layout) -> Hook:
+        return lambda x_BSD: _held(placed, x_BSD, *((layout, RESIDUAL) for layout in layouts))
 
     def attend(q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask) -> jax.Array:
         queries, keys = (
@@ -352,50 +356,50 @@ def constraints(spread: Spread) -> Seams:
             ("batch", "keys", "kv_heads", "head_dim"),
         )
         q, k, v = (
-            _held(spread, x, (strategy.meeting, dims))
+            _held(placed, x, (strategy.meeting, dims))
             for x, dims in ((q_BSKGH, queries), (k_BTKH, keys), (v_BTKH, keys))
         )
-        return _held(spread, dense.attend(q, k, v, mask), (strategy.meeting, queries))
+        return _held(placed, dense.attend(q, k, v, mask), (strategy.meeting, queries))
 
-    return Seams(
+    return CollectiveHooks(
         weight=weight,
         attend=attend,
-        enter=hold(strategy.inside),
-        inside=lambda x, dims: _held(spread, x, (strategy.inside, dims)),
-        leave=hold(strategy.residual),
+        block_in=hold(strategy.inside),
+        inside=lambda x, dims: _held(placed, x, (strategy.inside, dims)),
+        block_out=hold(strategy.residual),
         residual=hold(strategy.residual),
         # In two steps: looked up straight into a split sequence, tokens and activations would be permuted over both
         # axes (X1).
         embed=hold(strategy.inside, strategy.residual),
         # In two steps as well: held to the experts at once, all tokens would be gathered.
-        dispatch=lambda x_BECD: _held_to(spread, x_BECD, of_tokens, of_experts),
-        combine=lambda x_BECD: _held_to(spread, x_BECD, of_experts, of_tokens),
+        dispatch=lambda x_BECD: _held_to(placed, x_BECD, of_tokens, of_experts),
+        combine=lambda x_BECD: _held_to(placed, x_BECD, of_experts, of_tokens),
     )
 
 
-def types(spread: Spread) -> Seams:
+def types(placed: PlacedStrategy) -> CollectiveHooks:
     """What the typed style adds: where a split dim is summed over or looked up in, the result's type does not follow
     and is asked for."""
-    inside, residual = (spread.spec(layout, *RESIDUAL) for layout in (spread.strategy.inside, spread.strategy.residual))
-    return Seams(
+    inside, residual = (placed.spec(layout, *RESIDUAL) for layout in (placed.strategy.inside, placed.strategy.residual))
+    return CollectiveHooks(
         lookup=lambda table_VD, row_BS: table_VD.at[row_BS].get(mode="clip", out_sharding=inside),
         contract=partial(jnp.einsum, out_sharding=residual),
     )
 
 
-def _held(spread: Spread, x: jax.Array, *places: tuple[Layout, Dims]) -> jax.Array:
-    return _held_to(spread, x, *(spread.spec(layout, *dims) for layout, dims in places))
+def _held(placed: PlacedStrategy, x: jax.Array, *places: tuple[Layout, Dims]) -> jax.Array:
+    return _held_to(placed, x, *(placed.spec(layout, *dims) for layout, dims in places))
 
 
-def _held_to(spread: Spread, x: jax.Array, *specs: PartitionSpec) -> jax.Array:
-    hold = jax.sharding.reshard if spread.is_typed else jax.lax.with_sharding_constraint
+def _held_to(placed: PlacedStrategy, x: jax.Array, *specs: PartitionSpec) -> jax.Array:
+    hold = jax.sharding.reshard if placed.is_typed else jax.lax.with_sharding_constraint
     for spec in specs:
-        x = hold(x, NamedSharding(spread.mesh, spec))
+        x = hold(x, NamedSharding(placed.mesh, spec))
     return x
 
 
 def update(
-    spread: Spread,
+    placed: PlacedStrategy,
     state: TrainState,
     gradients: nnx.State,
     square: jax.Array,
@@ -407,55 +411,55 @@ def update(
         master, moments = updated(optimizer(), clipped(gradients, norm), state.moments, state.master)
     if state.weights is None:
         return TrainState(master, moments, None), norm
-    new = in_use(master, spread.shape)
+    new = in_use(master, placed.shape)
     return TrainState(
         master,
         moments,
-        each(new, lambda w: renew(w.get_value(), w.dims) if spread.strategy.splits_further(w.dims) else w.get_value()),
+        each(new, lambda w: renew(w.get_value(), w.dims) if placed.strategy.splits_further(w.dims) else w.get_value()),
     ), norm
 
 
-def explicit_step(spread: Spread, find: Callable[..., Found]) -> Callable[..., Any]:
+def explicit_step(placed: PlacedStrategy, find: Callable[..., Found]) -> Callable[..., Any]:
     """The update after `find`, which gives the mean loss and this device's part of the gradients."""
 
     def one_step(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[TrainState, Metrics]:
         loss, gradients = find(state, tokens_BS, targets_BS)
-        state, norm = update(spread, state, gradients, _square(spread, gradients), spread.strategy.seams.renew)
+        state, norm = update(placed, state, gradients, _square(placed, gradients), placed.strategy.hooks.gather_updated)
         return state, Metrics(loss, norm)
 
-    specs = (spread.state_specs, Metrics(PartitionSpec(), PartitionSpec()))
+    specs = (placed.state_specs, Metrics(PartitionSpec(), PartitionSpec()))
     return jax.shard_map(
-        one_step, mesh=spread.mesh, in_specs=(spread.state_specs, spread.batch, spread.batch), out_specs=specs
+        one_step, mesh=placed.mesh, in_specs=(placed.state_specs, placed.batch, placed.batch), out_specs=specs
     )
 
 
-def declared_step(spread: Spread) -> Callable[..., Any]:
-    find, strategy = declared_gradients(spread), spread.strategy
+def declared_step(placed: PlacedStrategy) -> Callable[..., Any]:
+    find, strategy = declared_gradients(placed), placed.strategy
 
     def renew(w: jax.Array, dims: Dims) -> jax.Array:
-        return _held(spread, w, (strategy.master, dims), (strategy.weights, dims))
+        return _held(placed, w, (strategy.master, dims), (strategy.weights, dims))
 
     def one_step(state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[TrainState, Metrics]:
         loss, gradients = find(state, tokens_BS, targets_BS)
         # By hand: left to the compiler, every gradient's squares would be summed apart (X5).
         square = jax.shard_map(
-            partial(_square, spread), mesh=spread.mesh, in_specs=(spread.state_specs.master,), out_specs=PartitionSpec()
+            partial(_square, placed), mesh=placed.mesh, in_specs=(placed.state_specs.master,), out_specs=PartitionSpec()
         )(gradients)
-        state, norm = update(spread, state, gradients, square, renew)
+        state, norm = update(placed, state, gradients, square, renew)
         return state, Metrics(loss, norm)
 
     return one_step
 
 
-def _square(spread: Spread, gradients: nnx.State) -> jax.Array:
+def _square(placed: PlacedStrategy, gradients: nnx.State) -> jax.Array:
     """The square of the gradients' norm, from this device's parts."""
-    axes = {g.dims: _axes_of(spread, g.dims) for g in jax.tree.leaves(gradients, is_leaf=is_weight)}
-    over = spread.axes.ordered(axis for split in axes.values() for axis in split)
-    repeats = {dims: prod(spread.axes[axis] for axis in over if axis not in split) for dims, split in axes.items()}
+    axes = {g.dims: _axes_of(placed, g.dims) for g in jax.tree.leaves(gradients, is_leaf=is_weight)}
+    over = placed.axes.ordered(axis for split in axes.values() for axis in split)
+    repeats = {dims: prod(placed.axes[axis] for axis in over if axis not in split) for dims, split in axes.items()}
     with jax.named_scope("clip"):
         square = squares(gradients, repeats)
         return jax.lax.psum(square, over) if over else square
 
 
-def _axes_of(spread: Spread, dims: Dims) -> set[str]:
-    return {axis for dim in dims for axis in spread.strategy.master.axes_of(dim, spread.axes.names)}
+def _axes_of(placed: PlacedStrategy, dims: Dims) -> set[str]:
+    return {axis for dim in dims for axis in placed.strategy.master.axes_of(dim, placed.axes.names)}

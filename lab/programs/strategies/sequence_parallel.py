@@ -7,10 +7,10 @@ from functools import partial
 
 import jax
 
-from lab.core.ledger import Kind, Making, Transfer
+from lab.core.ledger import Kind, Provenance, Transfer
 from lab.meshes.axes import TENSOR, Axes
 from lab.meshes.layouts import Layout
-from lab.programs.models.seams import Dims, Seams
+from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import (
@@ -42,14 +42,14 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
     gradients of norms."""
     X = stream_bytes(strategy, shape, axes)
 
-    def moved(kind: Kind, scope: str, phase: str, times: int, making: Making = Making()) -> Transfer:
-        return transfer(kind, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, making)
+    def moved(kind: Kind, scope: str, phase: str, times: int, provenance: Provenance = Provenance()) -> Transfer:
+        return transfer(kind, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, provenance)
 
     def block(name: str, inputs: tuple[str, ...], is_left_again: bool) -> tuple[Transfer, ...]:
         enter, leave, L = f"layers/{name}/enter", f"layers/{name}/leave", shape.layers
         again = [moved(Kind.ALL_GATHER, enter, BACKWARD, L)] if shape.remat in RECOMPUTING else []
         again += (
-            [moved(Kind.REDUCE_SCATTER, leave, BACKWARD, L, Making(is_kept=shape.remat == "dots"))]
+            [moved(Kind.REDUCE_SCATTER, leave, BACKWARD, L, Provenance(saved_by_remat=shape.remat == "dots"))]
             if is_left_again
             else []
         )
@@ -58,11 +58,11 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
             moved(Kind.REDUCE_SCATTER, leave, FORWARD, L),
             *again,
             moved(Kind.ALL_GATHER, leave, BACKWARD, L),
-            moved(Kind.REDUCE_SCATTER, enter, BACKWARD, L, Making(addends=len(inputs))),
+            moved(Kind.REDUCE_SCATTER, enter, BACKWARD, L, Provenance(partial_products=len(inputs))),
         )
 
     return (
-        moved(Kind.REDUCE_SCATTER, "embedding", FORWARD, 1, Making(is_held_whole=True)),
+        moved(Kind.REDUCE_SCATTER, "embedding", FORWARD, 1, Provenance(replicated_first=True)),
         moved(Kind.ALL_GATHER, "embedding", BACKWARD, 1),
         moved(Kind.ALL_GATHER, "head", FORWARD, 1),
         moved(Kind.REDUCE_SCATTER, "head", BACKWARD, 1),
@@ -73,13 +73,15 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
 
 
 _scatter = partial(jax.lax.psum_scatter, axis_name=TENSOR, scatter_dimension=1, tiled=True)
-BLOCKS = Seams(enter=partial(jax.lax.all_gather, axis_name=TENSOR, axis=1, tiled=True), leave=_scatter, embed=_scatter)
+BLOCKS = CollectiveHooks(
+    block_in=partial(jax.lax.all_gather, axis_name=TENSOR, axis=1, tiled=True), block_out=_scatter, embed=_scatter
+)
 
 SEQUENCE_PARALLEL = Strategy(
     weights=LAYOUT,
     inside=LAYOUT,
     residual=BETWEEN_BLOCKS,
     copies=copies,
-    seams=VOCABULARY | BLOCKS,
+    hooks=VOCABULARY | BLOCKS,
     terms=(block_terms, vocabulary_terms),
 )

@@ -11,9 +11,9 @@ import jax
 
 from lab.core.ledger import Ledger, Transfer
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.layouts import Layout
-from lab.programs.models.seams import Dims, Seams
+from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
 
 RESIDUAL = ("batch", "length", "embed")
@@ -42,7 +42,7 @@ def no_copies(dims: Dims) -> frozenset[str]:
 class Strategy:
     """A way to spread a training step over a mesh.
 
-    `a | b` does both: layouts unite, seams follow each other, copies unite, and so do terms; what both ask for is asked
+    `a | b` does both: layouts unite, hooks follow each other, copies unite, and so do terms; what both ask for is asked
     for once.
 
     Attributes:
@@ -55,7 +55,7 @@ class Strategy:
       residual: layout of the stream between blocks.
       copies: of a weight with these dims, the axes along which ranks use equal copies for different tokens: their
         gradients are summed.
-      seams: the collectives, written out; their transposes are those of the backward pass.
+      hooks: the collectives, written out; their transposes are those of the backward pass.
       is_anchored: weights are used as `Pair`s, so that gradients belong to the parts of `state` from the start
         (ZeRO-2).
       terms: (the whole composition, shape, axes) to the transfers that theory asks for.
@@ -69,7 +69,7 @@ class Strategy:
     pieces: int = 1
     residual: Layout = Layout()
     copies: Copies = no_copies
-    seams: Seams = field(default_factory=Seams)
+    hooks: CollectiveHooks = field(default_factory=CollectiveHooks)
     is_anchored: bool = False
 
     def __or__(self, other: Strategy) -> Strategy:
@@ -83,7 +83,7 @@ class Strategy:
             pieces=max(self.pieces, other.pieces),
             residual=self.residual | other.residual,
             copies=lambda dims: self.copies(dims) | other.copies(dims),
-            seams=self.seams | other.seams,
+            hooks=self.hooks | other.hooks,
             is_anchored=self.is_anchored or other.is_anchored,
         )
 
@@ -112,27 +112,27 @@ class Strategy:
         """The ledger of one step that theory asks for; equal terms of two strategies are one.
 
         Raises:
-          Unusable: a dim does not split over its axes, or the mesh lacks an axis.
+          UsageError: a dim does not split over its axes, or the mesh lacks an axis.
         """
         self.check(shape, axes)
         transfers = dict.fromkeys(transfer for terms in self.terms for transfer in terms(self, shape, axes))
         return Ledger(tuple(transfers), devices=axes.size, mesh=axes.shape)
 
     def check(self, shape: DecoderShape, axes: Axes) -> None:
-        """Raises Unusable where a dim does not split over its axes, or the mesh lacks an axis."""
+        """Raises UsageError where a dim does not split over its axes, or the mesh lacks an axis."""
         if not shape.experts and (split := self.weights.axes_of("experts", axes.names)):
-            raise Unusable(
+            raise UsageError(
                 f"experts=0 with experts split over {', '.join(split)}: nothing to split; set experts to a multiple "
                 "of the axis"
             )
         if shape.biases and self.state is not None:
-            raise Unusable(
+            raise UsageError(
                 f"router={shape.router} with ZeRO-1 or 2: a bias has no copy in the dtype of the products; use ZeRO-3 "
                 "or data parallelism"
             )
         for dim, whole in (("mlp", "hidden dims"), ("length", "sequences")):
             if shape.experts and (split := self.inside.axes_of(dim, axes.names)):
-                raise Unusable(
+                raise UsageError(
                     f"experts={shape.experts} with {whole} split over {', '.join(split)}: experts take whole {whole}; "
                     "drop that axis, or set experts=0"
                 )
@@ -141,7 +141,7 @@ class Strategy:
                 f"gradients scattered over {', '.join(sorted(self._scattered(TABLE)))} (ZeRO-1 or 2) of weights "
                 f"with copies along {', '.join(unsummed)}"
             )
-            raise Unusable(f"{found}: those would not be summed; use ZeRO-3 or data parallelism beside it")
+            raise UsageError(f"{found}: those would not be summed; use ZeRO-3 or data parallelism beside it")
         for layout in (self.master, self.weights, self.inside, self.residual):
             layout.local_shape(("batch",), (shape.micro_batch,), axes)
             for dim in CHECKED:

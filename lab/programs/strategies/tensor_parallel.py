@@ -8,10 +8,10 @@ from functools import partial
 
 import jax
 
-from lab.core.ledger import Kind, Making, Transfer
+from lab.core.ledger import Kind, Provenance, Transfer
 from lab.meshes.axes import TENSOR, Axes
 from lab.meshes.layouts import Layout
-from lab.programs.models.seams import Seams
+from lab.programs.models.collective_hooks import CollectiveHooks
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import (
@@ -38,13 +38,13 @@ def vocabulary_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tup
     gradient norm."""
     each = 4 * tokens_on_device(strategy, shape, axes)
 
-    def summed(what: str, making: Making = Making()) -> Transfer:
+    def summed(what: str, provenance: Provenance = Provenance()) -> Transfer:
         return transfer(
-            Kind.ALL_REDUCE, f"loss/{what}", (TENSOR,), each, FORWARD, "f32", shape.accumulation, axes, making
+            Kind.ALL_REDUCE, f"loss/{what}", (TENSOR,), each, FORWARD, "f32", shape.accumulation, axes, provenance
         )
 
     return (
-        summed("largest", Making(product=shape.dtype)),
+        summed("largest", Provenance(product=shape.dtype)),
         summed("exponentials"),
         summed("target"),
         norm_of_gradients(strategy, shape, axes),
@@ -58,14 +58,14 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
     """
     X = stream_bytes(strategy, shape, axes)
 
-    def summed(scope: str, phase: str, times: int, making: Making = Making()) -> Transfer:
+    def summed(scope: str, phase: str, times: int, provenance: Provenance = Provenance()) -> Transfer:
         return transfer(
-            Kind.ALL_REDUCE, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, making
+            Kind.ALL_REDUCE, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, provenance
         )
 
     L = shape.layers
     again = (
-        [summed("layers/attention/leave", BACKWARD, L, Making(is_kept=shape.remat == "dots"))]
+        [summed("layers/attention/leave", BACKWARD, L, Provenance(saved_by_remat=shape.remat == "dots"))]
         if shape.remat in ("dots", "full")
         else []
     )
@@ -75,16 +75,16 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
         summed("layers/mlp/leave", FORWARD, L),
         summed("head", BACKWARD, 1),
         *again,
-        summed("layers/mlp/enter", BACKWARD, L, Making(addends=len(MLP_INPUTS))),
-        summed("layers/attention/enter", BACKWARD, L, Making(addends=len(ATTENTION_INPUTS))),
+        summed("layers/mlp/enter", BACKWARD, L, Provenance(partial_products=len(MLP_INPUTS))),
+        summed("layers/attention/enter", BACKWARD, L, Provenance(partial_products=len(ATTENTION_INPUTS))),
     )
 
 
-VOCABULARY = Seams(tokens=_sum, largest=partial(jax.lax.pmax, axis_name=TENSOR), first=first)
+VOCABULARY = CollectiveHooks(vocab_sum=_sum, vocab_max=partial(jax.lax.pmax, axis_name=TENSOR), vocab_offset=first)
 # One copy enters, each rank uses it: the transpose sums the ranks' gradients. Partial sums leave: their transpose is
 # free.
-BLOCKS = Seams(enter=partial(jax.lax.pcast, axis_name=TENSOR, to="varying"), leave=_sum, embed=_sum)
+BLOCKS = CollectiveHooks(block_in=partial(jax.lax.pcast, axis_name=TENSOR, to="varying"), block_out=_sum, embed=_sum)
 
 TENSOR_PARALLEL = Strategy(
-    weights=LAYOUT, inside=LAYOUT, seams=VOCABULARY | BLOCKS, terms=(block_terms, vocabulary_terms)
+    weights=LAYOUT, inside=LAYOUT, hooks=VOCABULARY | BLOCKS, terms=(block_terms, vocabulary_terms)
 )

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from lab.book.parallelism import activation_bytes, gradient_bytes
-from lab.core.ledger import Kind, Making, Transfer
+from lab.core.ledger import Kind, Provenance, Transfer
 from lab.meshes.axes import Axes
 from lab.meshes.layouts import Layout
-from lab.programs.models.seams import Dims
+from lab.programs.models.collective_hooks import Dims
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
 
@@ -94,7 +94,7 @@ def transfer(
     dtype: str,
     executions: int,
     axes: Axes,
-    making: Making = Making(),
+    provenance: Provenance = Provenance(),
 ) -> Transfer:
     spanned = axes.ordered(over)
     group = prod(axes[axis] for axis in spanned)
@@ -108,14 +108,17 @@ def transfer(
         payload_bytes=payload_bytes,
         phase=phase,
         scope=scope,
-        making=making,
+        provenance=provenance,
     )
 
 
 def sum_of_loss(strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:
     """The one number that every device needs of all: 4 bytes of float32."""
-    making = Making(micro_batches=shape.accumulation, apart=_apart(strategy.inside, axes, strategy.token_axes(axes)))
-    return transfer(Kind.ALL_REDUCE, "loss", strategy.token_axes(axes), 4, FORWARD, "f32", 1, axes, making)
+    provenance = Provenance(
+        micro_batches=shape.accumulation,
+        reduced_separately_over=_apart(strategy.inside, axes, strategy.token_axes(axes)),
+    )
+    return transfer(Kind.ALL_REDUCE, "loss", strategy.token_axes(axes), 4, FORWARD, "f32", 1, axes, provenance)
 
 
 def _apart(split: Layout, axes: Axes, over: Iterable[str]) -> tuple[tuple[str, ...], ...]:
@@ -139,30 +142,30 @@ def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: st
         dtype, e = ("f32", 4) if weight.dims == ("bias",) else stack_dtype(shape)
         kept = gradient_bytes(elements(weight, strategy.weights, shape, axes), e)
         payload, executions = (kept * weight.per_pass, 1) if is_late else (kept, weight.per_pass)
-        making = of_gradient(weight, strategy, shape, axes, is_late)
+        provenance = of_gradient(weight, strategy, shape, axes, is_late)
         if _split_in_use(weight, strategy, axes):
             # The scatter before it stands for all uses.
-            making = replace(making, uses=1)
-        yield transfer(Kind.ALL_REDUCE, weight.scope, copies, payload, BACKWARD, dtype, executions, axes, making)
+            provenance = replace(provenance, uses=1)
+        yield transfer(Kind.ALL_REDUCE, weight.scope, copies, payload, BACKWARD, dtype, executions, axes, provenance)
 
 
-def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes, is_late: bool) -> Making:
+def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes, is_late: bool) -> Provenance:
     """How a gradient comes about: after the backward passes a stack of all layers', inside them one layer's of one
     micro-batch."""
     split = strategy.inside | strategy.residual
     copies = strategy.copies(weight.dims)
     all_axes = _summed_over(weight, strategy, axes)
-    return Making(
+    return Provenance(
         uses=2 if shape.tied and weight.scope == "embedding" else 1,
-        stack=weight.per_pass if is_late else 1,
+        stacked_layers=weight.per_pass if is_late else 1,
         iterations=1 if is_late else weight.per_pass,
         micro_batches=shape.accumulation if is_late else 1,
         repeats=1 if is_late else shape.accumulation,
         product="f32" if weight.dims == ("bias",) else shape.dtype,
-        is_held_whole=weight.scope == "embedding" and strategy.splits_further(weight.dims),
+        replicated_first=weight.scope == "embedding" and strategy.splits_further(weight.dims),
         sum_over=all_axes if copies and all_axes != axes.ordered(copies) else (),
-        beside=_sums_beside(weight, strategy, shape, axes),
-        apart=_apart(split, axes, copies),
+        sibling_reduction_axes=_sums_beside(weight, strategy, shape, axes),
+        reduced_separately_over=_apart(split, axes, copies),
     )
 
 

@@ -13,7 +13,7 @@ from lab.book.parallelism import gradient_bytes
 from lab.core.ledger import Kind, Transfer
 from lab.meshes.axes import DATA, Axes
 from lab.meshes.layouts import Layout
-from lab.programs.models.seams import Dims, Seams
+from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Pair, Strategy
 from lab.programs.strategies.terms import (
@@ -88,11 +88,14 @@ def _terms(strategy: Strategy, shape: DecoderShape, axes: Axes, is_late: bool) -
 
 def _scatter(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes, is_late: bool) -> Transfer:
     """The sum of a matrix's gradients."""
-    used, making = elements(weight, strategy.weights, shape, axes), of_gradient(weight, strategy, shape, axes, is_late)
+    used, provenance = (
+        elements(weight, strategy.weights, shape, axes),
+        of_gradient(weight, strategy, shape, axes, is_late),
+    )
     dtype, e = stack_dtype(shape) if is_late else (shape.dtype, shape.bytes_per_element)
-    payload = gradient_bytes(used * making.stack, e)
+    payload = gradient_bytes(used * provenance.stacked_layers, e)
     executions = 1 if is_late else weight.per_pass * shape.accumulation
-    return transfer(Kind.REDUCE_SCATTER, weight.scope, (DATA,), payload, BACKWARD, dtype, executions, axes, making)
+    return transfer(Kind.REDUCE_SCATTER, weight.scope, (DATA,), payload, BACKWARD, dtype, executions, axes, provenance)
 
 
 def _gather(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:
@@ -106,7 +109,7 @@ ZERO1 = Strategy(
     inside=ACTIVATIONS,
     residual=ACTIVATIONS,
     copies=copies,
-    seams=Seams(scatter=scattered, renew=renewed),
+    hooks=CollectiveHooks(scatter=scattered, gather_updated=renewed),
     terms=(late_terms,),
 )
 ZERO2 = Strategy(
@@ -115,6 +118,6 @@ ZERO2 = Strategy(
     residual=ACTIVATIONS,
     copies=copies,
     is_anchored=True,
-    seams=Seams(weight=anchored, renew=renewed),
+    hooks=CollectiveHooks(weight=anchored, gather_updated=renewed),
     terms=(early_terms,),
 )

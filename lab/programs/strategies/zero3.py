@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import jax
 
 from lab.book.parallelism import gradient_bytes
-from lab.core.ledger import Kind, Making, Transfer
+from lab.core.ledger import Kind, Provenance, Transfer
 from lab.meshes.axes import FSDP, Axes
 from lab.meshes.layouts import Layout
-from lab.programs.models.seams import Dims, Seams
+from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import (
@@ -61,7 +61,7 @@ def _moves(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) 
     # Without recomputation the gathered weights are kept for the backward pass, and with them the memory that ZeRO-3
     # was to save.
     again = weight.in_layers and shape.remat in RECOMPUTING
-    repeats = Making(repeats=1 if weight.in_layers else shape.accumulation)
+    repeats = Provenance(repeats=1 if weight.in_layers else shape.accumulation)
     for phase in (FORWARD, BACKWARD) if again else (FORWARD,):
         yield transfer(Kind.ALL_GATHER, weight.scope, (FSDP,), whole, phase, shape.dtype, executions, axes, repeats)
     yield transfer(
@@ -82,6 +82,6 @@ ZERO3 = Strategy(
     inside=ACTIVATIONS,
     residual=ACTIVATIONS,
     copies=copies,
-    seams=Seams(weight=gathered),
+    hooks=CollectiveHooks(weight=gathered),
     terms=(terms,),
 )

@@ -15,7 +15,7 @@ from lab.report.html.charts import Decades, chart, text
 from lab.report.html.markup import element
 
 if TYPE_CHECKING:
-    from lab.harness.decoder.training import Curve, Trained
+    from lab.harness.decoder.training import Curve, TrainingResult
 
 LEFT, RIGHT, WIDTH = 44, 448, 460
 ABOVE, BELOW, HEIGHT = (22, 220), (262, 380), 416
@@ -44,10 +44,10 @@ class Linear(NamedTuple):
         return range(self.first, self.last + 1, step)
 
 
-def picture(trained: Trained) -> Markup:
+def picture(trained: TrainingResult) -> Markup:
     """Curves that fit in one colour, those that do not in another, each with its name to point at."""
     curves = [curve for curve in trained.curves if curve.losses.size]
-    x = Linear(0, len(trained.alone.losses) - 1, LEFT, RIGHT)
+    x = Linear(0, len(trained.reference.losses) - 1, LEFT, RIGHT)
     parts = [*_losses(trained, curves, x), *_errors(trained, curves, x), *_steps(x)]
     return chart(
         f"Losses of {len(curves)} trainings over one device's, and their relative errors",
@@ -58,12 +58,12 @@ def picture(trained: Trained) -> Markup:
     )
 
 
-def _losses(trained: Trained, curves: Sequence[Curve], x: Linear) -> Iterator[Markup]:
+def _losses(trained: TrainingResult, curves: Sequence[Curve], x: Linear) -> Iterator[Markup]:
     alone, known = (
-        trained.alone.losses,
+        trained.reference.losses,
         (
             trained.guessing,
-            *_finite(trained.alone.losses),
+            *_finite(trained.reference.losses),
             *(loss for curve in curves for loss in _finite(curve.losses)),
         ),
     )
@@ -89,12 +89,12 @@ def _legend(counts: Counter[str]) -> Iterator[Markup]:
         yield text(304, at + 4, said)
 
 
-def _errors(trained: Trained, curves: Sequence[Curve], x: Linear) -> Iterator[Markup]:
+def _errors(trained: TrainingResult, curves: Sequence[Curve], x: Linear) -> Iterator[Markup]:
     tolerances, errors = (
-        trained.alone.tolerances,
-        [np.abs(curve.losses / (curve.expected or trained.alone).losses - 1) for curve in curves],
+        trained.reference.tolerances,
+        [np.abs(curve.losses / (curve.expected or trained.reference).losses - 1) for curve in curves],
     )
-    largest = max([trained.alone.tolerance, *(error for some in errors for error in _finite(some))])
+    largest = max([trained.reference.tolerance, *(error for some in errors for error in _finite(some))])
     y = Decades(round(log10(SMALLEST)), ceil(log10(1.5 * largest)), *reversed(BELOW))
     yield from _frame(y, "relative error", lambda power: f"1e{power}", lambda power: 10.0**power)
     yield _line(x, y, tolerances, LEAVES, DASHED, "tolerance")
@@ -130,7 +130,7 @@ def _finite(values: np.ndarray) -> np.ndarray:
     return values[np.isfinite(values)]
 
 
-def _colour(trained: Trained, curve: Curve) -> str:
+def _colour(trained: TrainingResult, curve: Curve) -> str:
     return FITS if trained.is_on_curve(curve) else LEAVES
 
 

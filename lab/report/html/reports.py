@@ -17,7 +17,7 @@ from lab.report.verdicts import counted
 
 if TYPE_CHECKING:
     from lab.diagnosis import Diagnosis, Finding
-    from lab.harness.decoder.training import Trained
+    from lab.harness.decoder.training import TrainingResult
     from lab.harness.question import Answer
     from lab.harness.result import Result
 
@@ -29,7 +29,7 @@ def inspection(diagnoses: Sequence[Diagnosis]) -> str:
 
 
 def experiments(
-    results: Sequence[Result], trained: Sequence[Trained], answers: Sequence[Answer], *, is_audit: bool
+    results: Sequence[Result], trained: Sequence[TrainingResult], answers: Sequence[Answer], *, is_audit: bool
 ) -> str:
     """What experiments came to; with the audit of the book each in short, else each with its program."""
     is_folded = len(results) + len(trained) + len(answers) > 1

@@ -40,17 +40,17 @@ from lab.settle import Verdict as Settled
 
 if TYPE_CHECKING:
     from lab.harness.claim import Claim
-    from lab.harness.decoder.training import Trained
+    from lab.harness.decoder.training import TrainingResult
     from lab.harness.question import Answer
     from lab.harness.result import Result
 
 
-def verdict(results: Sequence[Result], trained: Sequence[Trained], answers: Sequence[Answer]) -> Verdict:
+def verdict(results: Sequence[Result], trained: Sequence[TrainingResult], answers: Sequence[Answer]) -> Verdict:
     """The worst of all, and how often there is which."""
     every = [*results, *trained, *answers]
     verdicts = [*(one.verdict for one in (*results, *trained)), *(Settled.FAILED for one in answers if one.failure)]
     word = str(max(verdicts, key=list(Settled).index)) if verdicts else "answered"
-    surprises = [claim for one in every for claim in one.claims if claim.is_surprise]
+    surprises = [claim for one in every for claim in one.claims if claim.is_undisputed_refutation]
     counts = {"training": len(trained), "question": len(answers)}
     sentences = [count_text(results)] if results else []
     sentences += [counted(count, noun) for noun, count in counts.items() if count]
@@ -87,7 +87,7 @@ def summary(results: Sequence[Result]) -> Section:
     )
 
 
-def others(trained: Sequence[Trained], answers: Sequence[Answer]) -> Section:
+def others(trained: Sequence[TrainingResult], answers: Sequence[Answer]) -> Section:
     """Trainings and questions, linked to their parts."""
     links = [link(one.training.name, "training", number) for number, one in enumerate(trained, 1)]
     links += [link(one.experiment, "question", number) for number, one in enumerate(answers, 1)]
@@ -230,7 +230,7 @@ def answer_part(answer: Answer, number: int, *, is_folded: bool) -> Part:
     return Part(f"{answer.verdict}: {answer.experiment}", sections, answer.question, is_folded, f"question-{number}")
 
 
-def trained_part(trained: Trained, number: int, *, is_folded: bool) -> Part:
+def trained_part(trained: TrainingResult, number: int, *, is_folded: bool) -> Part:
     told = table(
         "Curves, a row a layout and style", list(map(plain, curves.curve_columns(trained.curves))), is_sortable=True
     )

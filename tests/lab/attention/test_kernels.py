@@ -15,7 +15,7 @@ from lab.attention.order import CONTIGUOUS, ZIGZAG
 from lab.attention.ring import ring_attention
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 
 B, S, H, RANKS = 2, 16, 6, 4
@@ -92,7 +92,7 @@ def test_a_zigzag_ring_gives_what_one_device_gives(heads):
 
 @pytest.mark.parametrize("mask", [FULL, Mask(window=3)], ids=str)
 def test_zigzag_order_serves_plainly_causal_masks_alone(mask):
-    with pytest.raises(Unusable, match="zigzag order with .* use contiguous order"):
+    with pytest.raises(UsageError, match="zigzag order with .* use contiguous order"):
         on_ranks(ZIGZAG_RING, "grouped", mask, ZIGZAG)
 
 

@@ -14,7 +14,7 @@ from lab.attention.mask import CAUSAL, Mask
 from lab.attention.order import CONTIGUOUS, ZIGZAG
 from lab.attention.ring import hops
 from lab.attention.softmax import Partial, attended, finished, merged
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 S, T = 3, 8
 DRAW = np.random.default_rng(0)
@@ -94,14 +94,14 @@ def test_a_zigzag_block_that_came_is_met_in_two_quarters_wholly_in_sight(hop):
 )
 def test_a_length_that_does_not_split_tells_what_would(order, length, multiple):
     with pytest.raises(
-        Unusable, match=f"length={length} does not split over 4 ranks.*make it a multiple of {multiple}"
+        UsageError, match=f"length={length} does not split over 4 ranks.*make it a multiple of {multiple}"
     ):
         order.positions(length, 0, 4)
 
 
 @pytest.mark.parametrize("mask", [{"window": -1}, {"window": 3, "causal": False}])
 def test_a_window_is_causal_and_not_negative(mask):
-    with pytest.raises(Unusable, match="expected 0 for all keys, or a size of a causal window"):
+    with pytest.raises(UsageError, match="expected 0 for all keys, or a size of a causal window"):
         Mask(**mask)
 
 

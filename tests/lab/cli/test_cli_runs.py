@@ -10,7 +10,7 @@ from lab.core.ledger import Kind, Ledger, Transfer
 from lab.harness.experiment import Experiment
 from lab.harness.registry import load, names
 from lab.meshes import plugins
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 SMALL = (
     "--set",
@@ -134,7 +134,7 @@ def test_help_tells_every_style_that_an_experiment_has(lab):
 
 
 def test_a_note_of_ours_is_told_and_one_of_jax_is_not(capsys):
-    refused = Unusable("length=6: expected 8")
+    refused = UsageError("length=6: expected 8")
     for note in ("--------------------\nFor simplicity, JAX has removed its internal frames", "in model.py:3"):
         refused.add_note(note)
     assert (cli._refuse(refused), capsys.readouterr().err) == (2, "in model.py:3\nlab: length=6: expected 8\n")

@@ -20,7 +20,7 @@ from lab.measure.bench.run import _kernels, bench
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 
 NAMES = tuple(GPU_KERNELS["all_reduce"])
@@ -130,7 +130,7 @@ def test_a_kernel_is_timed_where_it_is_named_and_can_run(monkeypatch):
         (["two_shot"], "cpu:4", "found 4 x cpu, over devices=4; expected attached H100s"),
         (["ring", "one_shot"], "gpu:h200:1x4", "H200 to estimate for"),
     ):
-        with pytest.raises(Unusable, match=said):
+        with pytest.raises(UsageError, match=said):
             bench(parse_target(target), None, (), algorithms, (1024,), "lab bench")
 
 
@@ -162,7 +162,7 @@ def test_one_shot_states_what_every_device_reads_and_two_shot_the_bytes_of_a_rin
     ],
 )
 def test_what_it_cannot_do_it_refuses(axes, dtype, target, said):
-    with pytest.raises(Unusable, match=said):
+    with pytest.raises(UsageError, match=said):
         lowered("two_shot", Axes.parse(axes), (64,), dtype, target)
 
 
@@ -174,7 +174,7 @@ def test_a_mesh_with_axes_beside_its_own_is_refused():
         lambda x: collectives.all_reduce(x, "tensor", algorithm="one_shot"), mesh=mesh, in_specs=spec, out_specs=spec
     )
     with pytest.raises(
-        Unusable, match="found a mesh of data, tensor and 1 processes, expected a mesh of this axis alone"
+        UsageError, match="found a mesh of data, tensor and 1 processes, expected a mesh of this axis alone"
     ):
         jax.jit(call).lower(jax.ShapeDtypeStruct((64,), "float32"))
 

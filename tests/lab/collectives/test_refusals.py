@@ -7,7 +7,7 @@ import pytest
 from lab import collectives
 from lab.collectives import ALGORITHMS, cost, permute_cost
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from tests.lab.collectives.sweep import on_ranks
 
 
@@ -91,14 +91,14 @@ from tests.lab.collectives.sweep import on_ranks
     ],
 )
 def test_refused_in_one_line(kernel, message):
-    with pytest.raises(Unusable) as refused:
+    with pytest.raises(UsageError) as refused:
         on_ranks(kernel, 3)(np.zeros((3, 2, 2), np.int32))
     assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_outside_shard_map_there_are_no_axes():
     with pytest.raises(
-        Unusable,
+        UsageError,
         match="axis 'data': found axes none here, expected one of the mesh of the jax.shard_map around this call",
     ):
         collectives.all_reduce(jnp.ones(3), "data")
@@ -126,10 +126,10 @@ def test_numbers_of_numpy_are_numbers():
 )
 def test_a_cost_is_refused_where_the_kernel_is(arguments, message):
     primitive, algorithm, ranks, *sizes = arguments
-    with pytest.raises(Unusable, match=message):
+    with pytest.raises(UsageError, match=message):
         cost(primitive, algorithm, Axes.of({"data": ranks}), *sizes)
 
 
 def test_the_cost_of_a_permute_is_refused_where_it_is():
-    with pytest.raises(Unusable, match="found targets 1, 1, expected each rank once at most"):
+    with pytest.raises(UsageError, match="found targets 1, 1, expected each rank once at most"):
         permute_cost(Axes.of({"data": 3}), [(0, 1), (2, 1)], 10, 4)

@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import lab
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 
 TARGET = parse_target("cpu:8")
@@ -90,10 +90,10 @@ def test_a_folder_of_two_modules_needs_a_choice(tmp_path, mesh, arguments):
     text = jax.jit(product).lower(*arguments).compile().as_text()
     for number in (1, 2):
         (tmp_path / f"module_{number:04}.jit_product.cpu_after_optimizations.txt").write_text(text)
-    with pytest.raises(Unusable, match="2 partitioned modules"):
+    with pytest.raises(UsageError, match="2 partitioned modules"):
         lab.inspect(tmp_path)
 
 
 def test_the_mesh_of_another_size_is_refused(arguments):
-    with pytest.raises(Unusable, match="8 devices"):
+    with pytest.raises(UsageError, match="8 devices"):
         lab.inspect(jax.jit(product).lower(*arguments), mesh=Axes.parse("tensor=4"))

@@ -17,7 +17,7 @@ from lab.harness.run import run
 from lab.hlo.buffers import read_buffers
 from lab.meshes import plugins
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 
@@ -68,7 +68,7 @@ def test_a_program_too_large_for_the_chip_is_refused_in_the_compilers_words():
 
 
 def test_an_unknown_experiment_is_told_as_it_is():
-    with pytest.raises(Unusable, match="no experiment 'none'"):
+    with pytest.raises(UsageError, match="no experiment 'none'"):
         dump(request("none"))
 
 

@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import lab
 from lab.core.ledger import Kind
 from lab.guard.budget import allow, broken
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from tests.lab.ledgers import ledger, transfer
 
 GATHER = transfer(Kind.ALL_GATHER, ("data",), 800, executions=3, scope="mlp", origin="step.py:7")
@@ -60,7 +60,7 @@ def test_a_text_that_was_not_read_whole_is_over_every_budget():
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones():
-    with pytest.raises(Unusable, match="'allreduce': expected one of all_reduce"):
+    with pytest.raises(UsageError, match="'allreduce': expected one of all_reduce"):
         allow("allreduce")
 
 

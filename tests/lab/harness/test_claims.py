@@ -67,20 +67,20 @@ def settled_of(experiment: Experiment, measured: Ledger, platform: str, **sizes)
 )
 def test_what_a_compiler_alone_makes_of_a_step_leaves_a_formula_undecided(name, platform, sizes, undecided):
     measured = as_compiled(name, platform, **sizes)
-    assert {claim.id for claim in claims(name, measured, **sizes) if claim.is_surprise} == undecided
+    assert {claim.id for claim in claims(name, measured, **sizes) if claim.is_undisputed_refutation} == undecided
     found = settled(name, measured, platform, **sizes)
     assert {
         claim.id
         for claim in found
         if claim.verdict == "calculated" and "by theory's transfers it is not so" in claim.evidence
     } == undecided
-    assert not any(claim.is_surprise for claim in found)
+    assert not any(claim.is_undisputed_refutation for claim in found)
 
 
 def test_the_same_of_a_compiler_that_is_not_known_to_do_so_refutes_the_formula():
     measured = as_compiled("ch24_hybrid", "gpu")
     alike = changed(measured, lambda t: t.scope == "head" and t.kind is Kind.ALL_REDUCE, executions=2)
-    assert [claim.is_surprise for claim in settled("ch24_hybrid", alike, "gpu")] == [True]
+    assert [claim.is_undisputed_refutation for claim in settled("ch24_hybrid", alike, "gpu")] == [True]
 
 
 def test_what_theory_itself_does_not_give_stays_refuted():
@@ -91,9 +91,9 @@ def test_what_theory_itself_does_not_give_stays_refuted():
         claims=lambda shape, axes, measured: right.claims(replace(shape, batch=8, accumulation=1), axes, measured),
     )
     measured = as_compiled(right.name, "cpu", accumulation=2)
-    for experiment, is_surprise in ((right, False), (of_one, True)):
+    for experiment, is_undisputed_refutation in ((right, False), (of_one, True)):
         count = settled_of(experiment, measured, "cpu", accumulation=2)[0]
-        assert (count.id, count.is_surprise) == ("ch15.ar_count", is_surprise)
+        assert (count.id, count.is_undisputed_refutation) == ("ch15.ar_count", is_undisputed_refutation)
 
 
 def test_a_claim_that_finds_no_transfers_by_the_names_that_a_compiler_leaves_is_no_matter_of_the_compiler():
@@ -102,9 +102,9 @@ def test_a_claim_that_finds_no_transfers_by_the_names_that_a_compiler_leaves_is_
         lambda t: is_activation(t) and "attention" in t.scope,
         phase="forward",
     )
-    assert {claim.id for claim in settled("ch15_tensor_parallel", nameless, "cpu") if claim.is_surprise} == {
-        "ch15.tp_backward_table"
-    }
+    assert {
+        claim.id for claim in settled("ch15_tensor_parallel", nameless, "cpu") if claim.is_undisputed_refutation
+    } == {"ch15.tp_backward_table"}
 
 
 def test_activations_between_hosts_refute_the_order_of_axes_since_theory_says_nothing_of_links():
@@ -112,4 +112,6 @@ def test_activations_between_hosts_refute_the_order_of_axes_since_theory_says_no
     swapped = changed(
         changed(measured, lambda t: t.axes == ("tensor",), link="network"), lambda t: t.axes == ("fsdp",), link="host"
     )
-    assert {claim.id for claim in settled("ch24_llama3_405b", swapped, "gpu") if claim.is_surprise} == {"ch24.order_3d"}
+    assert {claim.id for claim in settled("ch24_llama3_405b", swapped, "gpu") if claim.is_undisputed_refutation} == {
+        "ch24.order_3d"
+    }

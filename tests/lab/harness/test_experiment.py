@@ -5,15 +5,15 @@ import jax
 import pytest
 
 from lab.harness.decoder.step import on_one_device
-from lab.harness.experiment import beside_tensor, on_one_axis, on_two_axes
-from lab.harness.numerics import numerics, small
+from lab.harness.experiment import on_one_axis, on_two_axes, with_tensor_inside_host
+from lab.harness.numerics import numeric_sizes, numerics
 from lab.harness.registry import load, names
 from lab.harness.run import _numbers, run
 from lab.harness.settings import with_settings
 from lab.meshes.attached import resolve_attached
 from lab.meshes.axes import DATA, EXPERT, Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, parse_target
 from lab.programs.models.shape import DecoderShape
 
@@ -30,20 +30,20 @@ def test_a_preset_stands_for_all_sizes_and_other_settings_change_it():
 
 def test_an_unknown_setting_lists_the_known():
     with pytest.raises(
-        Unusable, match="no parameter 'depth'; known are layers, batch, length, embed, .*, remat, accumulation"
+        UsageError, match="no parameter 'depth'; known are layers, batch, length, embed, .*, remat, accumulation"
     ):
         with_settings(DecoderShape(), {"depth": "8"})
 
 
 @pytest.mark.parametrize(("name", "text", "wanted"), [("layers", "many", "int"), ("tied", "perhaps", "true or false")])
 def test_a_setting_of_another_type_is_refused(name, text, wanted):
-    with pytest.raises(Unusable, match=f"{name}={text}: expected {wanted}"):
+    with pytest.raises(UsageError, match=f"{name}={text}: expected {wanted}"):
         with_settings(DecoderShape(), {name: text})
 
 
 def test_an_unknown_experiment_lists_the_known():
     with pytest.raises(
-        Unusable, match="no experiment 'ch99'; known are ch.*ch14_data_parallel, .*ch15_tensor_parallel"
+        UsageError, match="no experiment 'ch99'; known are ch.*ch14_data_parallel, .*ch15_tensor_parallel"
     ):
         load("ch99")
 
@@ -59,7 +59,7 @@ def test_an_experiment_has_the_name_and_chapter_of_its_file(name):
     [("cpu:8", "data=2,tensor=4"), ("gpu:h100:2x8", "data=2,tensor=8"), ("tpu:v5p:2x2x4", "data=4,tensor=4")],
 )
 def test_tensor_parallelism_stays_inside_a_host(target, mesh):
-    assert str(beside_tensor("data")(parse_target(target))) == mesh
+    assert str(with_tensor_inside_host("data")(parse_target(target))) == mesh
 
 
 def test_attached_devices_are_counted():
@@ -80,7 +80,7 @@ def test_attached_gpus_have_the_axes_that_the_same_gpus_have_by_name(count, name
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu", device_kind="NVIDIA H200")])
     for count_of in ("device_count", "local_device_count"):
         monkeypatch.setattr(jax, count_of, lambda: count)
-    for axes in (beside_tensor(DATA), on_two_axes(DATA, EXPERT)):
+    for axes in (with_tensor_inside_host(DATA), on_two_axes(DATA, EXPERT)):
         assert axes(parse_target("attached")) == axes(parse_target(named))
 
 
@@ -96,14 +96,14 @@ def test_numbers_that_differ_from_loss_and_gradients_fail():
 
 def test_numbers_are_checked_at_small_sizes_with_what_was_chosen():
     pipeline = load("ch16_pipeline")
-    chosen = small(pipeline, replace(pipeline.parameters, schedule="zb_h2", layers=16))
+    chosen = numeric_sizes(pipeline, replace(pipeline.parameters, schedule="zb_h2", layers=16))
     assert chosen == replace(pipeline.numeric_parameters, schedule="zb_h2")
-    assert small(pipeline, pipeline.parameters) == pipeline.numeric_parameters
+    assert numeric_sizes(pipeline, pipeline.parameters) == pipeline.numeric_parameters
 
 
 def test_four_micro_batches_are_checked_with_as_many_sequences_each_as_one():
     experiment = load("ch14_data_parallel")
-    four = small(experiment, replace(experiment.parameters, accumulation=4, batch=1024))
+    four = numeric_sizes(experiment, replace(experiment.parameters, accumulation=4, batch=1024))
     assert four == replace(experiment.numeric_parameters, accumulation=4, batch=4 * experiment.numeric_parameters.batch)
 
 

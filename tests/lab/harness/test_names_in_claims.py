@@ -39,7 +39,7 @@ def test_names_say_nothing_of_a_claim_that_holds():
 
 
 def test_a_sum_of_the_head_in_the_other_phase_stays_there():
-    assert of_head(changed(ideal(NAME), enters_head, scope="layers/mlp/up", phase="forward")).is_surprise
+    assert of_head(changed(ideal(NAME), enters_head, scope="layers/mlp/up", phase="forward")).is_undisputed_refutation
 
 
 @pytest.mark.parametrize("executions", [0, 2])
@@ -47,4 +47,6 @@ def test_names_excuse_no_sum_too_few_or_too_many(executions):
     asked = ideal(NAME)
     (one,) = filter(enters_head, asked.transfers)
     others = tuple(t for t in asked.transfers if t != one)
-    assert of_head(replace(asked, transfers=(*others, *[replace(one, scope="layers/mlp/up")] * executions))).is_surprise
+    assert of_head(
+        replace(asked, transfers=(*others, *[replace(one, scope="layers/mlp/up")] * executions))
+    ).is_undisputed_refutation

@@ -8,7 +8,7 @@ from lab.harness import suite
 from lab.harness.decoder import training
 from lab.harness.experiment import Run
 from lab.meshes import plugins
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from tests.paths import ROOT
 
@@ -64,5 +64,5 @@ def test_llama3_8b_under_tensor_parallelism_sums_activations_five_times_a_layer_
 )
 def test_what_one_layout_cannot_train_is_refused_before_any_has_begun(name, settings, styles, message, monkeypatch):
     monkeypatch.setattr(training, "train", lambda *_: pytest.fail("it was trained"))
-    with pytest.raises(Unusable, match=message):
+    with pytest.raises(UsageError, match=message):
         suite.trained(suite.load([name]), [parse_target("cpu:8")], styles, settings, iter)

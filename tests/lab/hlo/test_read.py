@@ -6,7 +6,7 @@ from lab.core.ledger import Kind
 from lab.hlo import read_text
 from lab.hlo.placement import Devices
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 
 ADD = """%add (a: f32[], b: f32[]) -> f32[] {
@@ -349,12 +349,12 @@ def test_a_text_cut_inside_a_computation_gives_what_it_holds():
 
 
 def test_a_text_that_is_no_hlo_is_unusable():
-    with pytest.raises(Unusable, match="no HLO module"):
+    with pytest.raises(UsageError, match="no HLO module"):
         read_text("Dear reader,\nthis is a letter.", source="letter.txt")
 
 
 def test_a_mesh_of_another_size_is_unusable():
-    with pytest.raises(Unusable, match="runs on 8 devices but the mesh x=4 has 4"):
+    with pytest.raises(UsageError, match="runs on 8 devices but the mesh x=4 has 4"):
         read("ROOT %x = f32[64]{0} parameter(0)", axes=Axes.parse("x=4"))
 
 

@@ -7,7 +7,7 @@ from lab.hlo import read_text
 from lab.hlo.kernels import Kernel
 from lab.measure.step_time import Curve, Rate, Rates, step_time
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 RATES = Rates(
     product=Rate(alpha_s=2.0, per_s=100.0),
@@ -153,7 +153,7 @@ def looped(branches):
 
 @pytest.mark.parametrize("branches", [({0}, {1}), ({0}, {1}, {2})], ids=["trips", "branches"])
 def test_branches_of_a_loop_that_the_text_does_not_have_are_refused(branches):
-    with pytest.raises(Unusable, match=f"branches of {len(branches)} trips are told, and the text has no loop"):
+    with pytest.raises(UsageError, match=f"branches of {len(branches)} trips are told, and the text has no loop"):
         looped(branches)
 
 
@@ -165,10 +165,10 @@ def test_branches_of_a_loop_that_the_text_does_not_have_are_refused(branches):
     ],
 )
 def test_a_sum_that_ends_where_it_does_not_start_is_refused(line, said):
-    with pytest.raises(Unusable, match=said):
+    with pytest.raises(UsageError, match=said):
         taken(line)
 
 
 def test_a_kind_that_was_not_measured_is_refused_by_its_name():
-    with pytest.raises(Unusable, match="no measured rate of all_gather; measured are all_reduce"):
+    with pytest.raises(UsageError, match="no measured rate of all_gather; measured are all_reduce"):
         taken("ROOT %g = f32[128]{0} all-gather(%x), replica_groups={{0,1}}, dimensions={0}")

@@ -3,7 +3,7 @@
 import pytest
 
 from lab.harness.settings import with_settings
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.pipelines.orders import PLAIN
 from lab.report import gantt
 from lab.report.gantt import COLOURS, Gantt
@@ -88,7 +88,7 @@ def test_times_below_zero_and_unknown_schedules_are_refused():
     with pytest.raises(ValueError, match="forward=-1: expected a number above 0"):
         Gantt(forward=-1).figure()
     with pytest.raises(
-        Unusable, match="no schedule '2f2b'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe and interleaved"
+        UsageError, match="no schedule '2f2b'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe and interleaved"
     ):
         Gantt("2f2b").figure()
 
@@ -97,7 +97,7 @@ def test_times_below_zero_and_unknown_schedules_are_refused():
 def test_more_than_4096_boxes_are_refused_before_anything_is_simulated(schedule, boxes, monkeypatch):
     monkeypatch.setattr(gantt, "simulate", lambda *_: pytest.fail("simulated"))
     with pytest.raises(
-        Unusable,
+        UsageError,
         match=f"{schedule}: stages=4, micro_batches=514 and . chunks are {boxes} boxes; expected 4,096 at most",
     ):
         Gantt(schedule, micro_batches=514).figure()
@@ -110,5 +110,5 @@ def test_times_are_set_as_fractions_of_a_unit():
 
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "dual_pipe"])
 def test_no_stages_are_refused_by_their_name(schedule):
-    with pytest.raises(Unusable, match=f"{schedule}: stages=0; expected 1 or more"):
+    with pytest.raises(UsageError, match=f"{schedule}: stages=0; expected 1 or more"):
         Gantt(schedule, stages=0).figure()

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from lab.experiments.ch17_training import EXPERIMENT
-from lab.harness.decoder.training import Alone, Curve, Trained
+from lab.harness.decoder.training import Curve, ReferenceRun, TrainingResult
 from lab.report.html.losses import Linear, picture
 
-ALONE = Alone(np.array([6.0, 5.0, 4.0, 3.0]), np.full(4, 1e-7))
+ALONE = ReferenceRun(np.array([6.0, 5.0, 4.0, 3.0]), np.full(4, 1e-7))
 
 
 def curve(name: str, *errors: float) -> Curve:
@@ -27,7 +27,7 @@ def lines(*curves: Curve) -> dict[str, list[tuple[str, list[tuple[float, float]]
     """Name to the colour and points of its lines."""
     found: dict = {}
     for line in ET.fromstring(
-        picture(Trained(EXPERIMENT, "cpu:2", EXPERIMENT.parameters, ALONE, curves, 3.5, 1.0))
+        picture(TrainingResult(EXPERIMENT, "cpu:2", EXPERIMENT.parameters, ALONE, curves, 3.5, 1.0))
     ).iter("polyline"):
         points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
         colour = line.get("style").partition("stroke:")[2].partition(";")[0]

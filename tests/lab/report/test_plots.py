@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lab.core.ledger import Kind, Ledger, Transfer
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.hardware import chip
 from lab.report.plots import (
     PLOTS,
@@ -54,12 +54,12 @@ def test_a_program_stands_on_the_roof_of_each_link_that_it_uses():
 
 
 def test_a_program_without_products_has_no_place_on_a_roofline():
-    with pytest.raises(Unusable, match="step.hlo counts no FLOPs"):
+    with pytest.raises(UsageError, match="step.hlo counts no FLOPs"):
         roofline(chip("h100"), [Ledger(STEP.transfers, source="step.hlo")])
 
 
 def test_a_dtype_without_a_rate_is_refused():
-    with pytest.raises(Unusable, match="NVIDIA A100 SXM 80 GB has no rate for 'f8'; it has bf16"):
+    with pytest.raises(UsageError, match="NVIDIA A100 SXM 80 GB has no rate for 'f8'; it has bf16"):
         roofline(chip("a100"), dtype="f8")
 
 
@@ -113,7 +113,9 @@ def test_a_file_without_a_training_is_refused_with_the_command_that_makes_one(tm
     file = tmp_path / "training.json"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(Unusable, match=r"no such file|holds no training.*lab run ch14_training --json > training.json"):
+    with pytest.raises(
+        UsageError, match=r"no such file|holds no training.*lab run ch14_training --json > training.json"
+    ):
         Curves(str(file)).figure()
 
 
@@ -152,11 +154,11 @@ def test_a_picture_is_written(tmp_path):
     ],
 )
 def test_what_cannot_be_drawn_is_refused(tmp_path, name, settings, file, problem):
-    with pytest.raises(Unusable, match=problem):
+    with pytest.raises(UsageError, match=problem):
         save(name, settings, tmp_path / file)
 
 
 def test_without_matplotlib_a_plot_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(Unusable, match=r"plots need matplotlib; run: pip install 'sharding-lab\[plots\]'"):
+    with pytest.raises(UsageError, match=r"plots need matplotlib; run: pip install 'sharding-lab\[plots\]'"):
         save("memory", {}, tmp_path / "a.png")

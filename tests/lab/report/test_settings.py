@@ -1,6 +1,6 @@
 import pytest
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.report.settings import parse, swept, unit_of
 
 
@@ -41,7 +41,7 @@ def test_a_setting_is_a_number_with_or_without_a_unit_a_list_or_a_word(argument,
     [("payload_bytes", "10Gbit"), ("payload_bytes", "10GB/s"), ("alpha_s", "1m"), ("ranks", "8GB")],
 )
 def test_another_unit_is_refused_with_those_that_are_meant(argument, text):
-    with pytest.raises(Unusable, match=f"--set {argument}={text}: found the unit .*, expected a number"):
+    with pytest.raises(UsageError, match=f"--set {argument}={text}: found the unit .*, expected a number"):
         parse(argument, text)
 
 
@@ -49,7 +49,7 @@ def test_another_unit_is_refused_with_those_that_are_meant(argument, text):
     ("argument", "text", "problem"), [("parameters", "llama3-7b", "llama3-70b"), ("flops_per_s", "h1000", "h100")]
 )
 def test_a_model_or_a_chip_that_nobody_knows_is_refused_with_those_that_are(argument, text, problem):
-    with pytest.raises(Unusable, match=problem):
+    with pytest.raises(UsageError, match=problem):
         parse(argument, text)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.core.ledger import Kind, Ledger, Making, Transfer
+from lab.core.ledger import Kind, Ledger, Provenance, Transfer
 from lab.settle import Context, Status, Verdict, settle
 
 MESH = {"data": 2, "fsdp": 4, "tensor": 2}
@@ -20,7 +20,7 @@ ENTER = Transfer(
     640,
     phase="backward",
     scope="layers/attention/enter",
-    making=Making(addends=3),
+    provenance=Provenance(partial_products=3),
 )
 NORM = Transfer(
     Kind.ALL_REDUCE,
@@ -31,13 +31,15 @@ NORM = Transfer(
     96,
     phase="backward",
     scope="layers/mlp/norm",
-    making=Making(apart=(("data",), ("tensor",))),
+    provenance=Provenance(reduced_separately_over=(("data",), ("tensor",))),
 )
-SPLIT = Making(sum_over=("data", "fsdp"), beside=frozenset({("fsdp",)}))
+SPLIT = Provenance(sum_over=("data", "fsdp"), sibling_reduction_axes=frozenset({("fsdp",)}))
 SCATTER = Transfer(
-    Kind.REDUCE_SCATTER, ("fsdp",), 4, 3, "f32", 3072, phase="backward", scope="layers/mlp/up", making=SPLIT
+    Kind.REDUCE_SCATTER, ("fsdp",), 4, 3, "f32", 3072, phase="backward", scope="layers/mlp/up", provenance=SPLIT
 )
-PARTS = Transfer(Kind.ALL_REDUCE, ("data",), 2, 3, "f32", 768, phase="backward", scope="layers/mlp/up", making=SPLIT)
+PARTS = Transfer(
+    Kind.ALL_REDUCE, ("data",), 2, 3, "f32", 768, phase="backward", scope="layers/mlp/up", provenance=SPLIT
+)
 WHOLE = Transfer(Kind.ALL_REDUCE, ("data", "fsdp"), 8, 3, "f32", 3072, phase="backward", scope="layers/mlp/up")
 LOOKED_UP = Transfer(
     Kind.REDUCE_SCATTER,
@@ -48,13 +50,29 @@ LOOKED_UP = Transfer(
     640,
     phase="forward",
     scope="embedding",
-    making=Making(is_held_whole=True),
+    provenance=Provenance(replicated_first=True),
 )
 STACK = Transfer(
-    Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 3 * 7680, phase="backward", scope="layers/mlp/up", making=Making(stack=3)
+    Kind.ALL_REDUCE,
+    ("data",),
+    2,
+    1,
+    "f32",
+    3 * 7680,
+    phase="backward",
+    scope="layers/mlp/up",
+    provenance=Provenance(stacked_layers=3),
 )
 LARGEST = Transfer(
-    Kind.ALL_REDUCE, ("tensor",), 2, 1, "f32", 128, phase="forward", scope="loss/largest", making=Making(product="bf16")
+    Kind.ALL_REDUCE,
+    ("tensor",),
+    2,
+    1,
+    "f32",
+    128,
+    phase="forward",
+    scope="loss/largest",
+    provenance=Provenance(product="bf16"),
 )
 NARROW = replace(LARGEST, dtype="bf16", payload_bytes=64)
 
@@ -90,7 +108,7 @@ def test_a_norm_of_split_tokens_is_summed_over_data_and_over_tensor_apart_on_cpu
 
 def test_over_one_rank_of_data_the_norm_is_summed_over_tensor_alone_on_cpu():
     mesh = {"data": 1, "fsdp": 4, "tensor": 2}
-    once = replace(NORM, axes=("tensor",), group_size=2, making=Making())
+    once = replace(NORM, axes=("tensor",), group_size=2, provenance=Provenance())
     settled = settle(
         Ledger((replace(NORM, group_size=2),), mesh=mesh), Ledger((once,), mesh=mesh), replace(CPU, mesh=mesh)
     )
@@ -126,26 +144,29 @@ def test_beside_a_sum_over_fsdp_gpus_scatter_and_then_sum_and_others_sum_at_once
 
 
 @pytest.mark.parametrize(
-    ("mesh", "making"),
+    ("mesh", "provenance"),
     [
-        (TWO_AXES, {"beside": frozenset({("data", "fsdp")})}),
+        (TWO_AXES, {"sibling_reduction_axes": frozenset({("data", "fsdp")})}),
         (MESH, {}),
     ],
     ids=["no other sum over fsdp or data", "not all devices"],
 )
-def test_gpus_too_sum_at_once_where(mesh, making):
-    changed = [replace(t, making=replace(t.making, **making)) for t in ONCE]
+def test_gpus_too_sum_at_once_where(mesh, provenance):
+    changed = [replace(t, provenance=replace(t.provenance, **provenance)) for t in ONCE]
     assert explained_by(changed, AT_ONCE, replace(GPU, mesh=mesh)) == {"X3"}
 
 
 def test_gpus_sum_float32_at_once_outside_loops_where_its_part_goes_to_the_norm_and_to_the_optimizer():
     assert explained_by(in_f32(ONCE), in_f32(AT_ONCE), replace(GPU, mesh=TWO_AXES)) == {"X3"}
-    layers = [replace(t, executions=3, making=replace(SPLIT, iterations=3)) for t in in_f32(ONCE)]
+    layers = [replace(t, executions=3, provenance=replace(SPLIT, iterations=3)) for t in in_f32(ONCE)]
     assert verdict(layers, layers, replace(GPU, mesh=TWO_AXES)) is Verdict.EXACT
 
 
 def test_gpus_sum_at_once_where_parts_lie_far_apart_before_jax_0_11():
-    apart, mesh = [replace(t, making=replace(SPLIT, sum_over=("fsdp", "data"))) for t in ONCE], {"fsdp": 4, "data": 2}
+    apart, mesh = (
+        [replace(t, provenance=replace(SPLIT, sum_over=("fsdp", "data"))) for t in ONCE],
+        {"fsdp": 4, "data": 2},
+    )
     assert explained_by(apart, AT_ONCE, replace(GPU, mesh=mesh, jax=(0, 10))) == {"X3"}
     assert verdict(apart, ONCE, replace(GPU, mesh=mesh, jax=(0, 11))) is Verdict.EXACT
 
@@ -156,7 +177,7 @@ def test_a_sum_beside_parts_along_one_device_stays_as_it_is(context):
 
 
 def test_a_gradient_summed_over_one_axis_knows_no_second():
-    alone = replace(SCATTER, making=Making())
+    alone = replace(SCATTER, provenance=Provenance())
     assert explained_by([alone], [replace(alone, kind=Kind.ALL_REDUCE)], CPU) == {"C2"}
     assert verdict([alone], [WHOLE], CPU) is Verdict.REFUTED
 
@@ -174,7 +195,7 @@ def test_a_stack_reduced_at_once_is_exact_and_tells_what_was_expected():
     assert term.status is Status.EXACT and "X7" in term.explanation
 
 
-FULL = replace(STACK, executions=4, payload_bytes=2560, making=Making(iterations=4))
+FULL = replace(STACK, executions=4, payload_bytes=2560, provenance=Provenance(iterations=4))
 """Four layers of 2,560 B: 10 KiB together."""
 
 
@@ -211,7 +232,7 @@ def test_cpus_sum_small_values_where_a_loop_makes_them_and_nobody_scatters_them_
 
 @pytest.mark.parametrize("context", [GPU, TPU, explicit(GPU)], ids=["gpu", "tpu", "explicit"])
 def test_a_small_stack_that_is_summed_late_anyway_is_exact(context):
-    late = replace(FULL, executions=1, payload_bytes=10_240, making=Making(stack=4))
+    late = replace(FULL, executions=1, payload_bytes=10_240, provenance=Provenance(stacked_layers=4))
     (term,) = settle(Ledger((late,)), Ledger((late,)), context).terms
     assert (term.status, term.explanation) == (Status.EXACT, None)
 
@@ -220,7 +241,7 @@ def test_a_lookup_is_summed_whole_by_a_declared_program_on_gpu_and_scattered_on_
     whole = replace(LOOKED_UP, kind=Kind.ALL_REDUCE)
     assert explained_by([LOOKED_UP], [whole], GPU) == {"G9"}
     assert verdict([LOOKED_UP], [whole], explicit(GPU)) is Verdict.REFUTED
-    assert verdict([replace(LOOKED_UP, making=Making())], [whole], GPU) is Verdict.REFUTED
+    assert verdict([replace(LOOKED_UP, provenance=Provenance())], [whole], GPU) is Verdict.REFUTED
     (scattered,) = settle(Ledger((LOOKED_UP,)), Ledger((LOOKED_UP,)), TPU).terms
     assert (scattered.status, scattered.explanation) == (Status.EXACT, None)
 
@@ -231,10 +252,12 @@ def test_a_maximum_of_widened_numbers_is_found_in_16_bits_on_tpu_alone(style):
     assert {verdict([LARGEST], [NARROW], replace(context, style=style)) for context in (CPU, GPU)} == {Verdict.REFUTED}
 
 
-@pytest.mark.parametrize("making", [Making(), Making(product="f32"), Making(product="bf16", micro_batches=4)])
-def test_what_was_not_widened_or_is_added_up_in_32_bits_is_reduced_in_32_bits(making):
-    assert verdict([replace(LARGEST, making=making)], [NARROW], TPU) is Verdict.REFUTED
-    assert verdict([replace(LARGEST, making=making)], [LARGEST], TPU) is Verdict.EXACT
+@pytest.mark.parametrize(
+    "provenance", [Provenance(), Provenance(product="f32"), Provenance(product="bf16", micro_batches=4)]
+)
+def test_what_was_not_widened_or_is_added_up_in_32_bits_is_reduced_in_32_bits(provenance):
+    assert verdict([replace(LARGEST, provenance=provenance)], [NARROW], TPU) is Verdict.REFUTED
+    assert verdict([replace(LARGEST, provenance=provenance)], [LARGEST], TPU) is Verdict.EXACT
 
 
 def test_on_cpu_a_scattered_lookup_of_bf16_is_summed_whole_in_f32():
@@ -245,7 +268,7 @@ def test_on_cpu_a_scattered_lookup_of_bf16_is_summed_whole_in_f32():
 
 
 TABLE = Transfer(
-    Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 960, phase="backward", scope="embedding", making=Making(uses=2)
+    Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 960, phase="backward", scope="embedding", provenance=Provenance(uses=2)
 )
 
 
@@ -258,7 +281,7 @@ def test_a_table_used_at_both_ends_is_summed_twice_where_declared(context):
 
 
 def test_the_second_use_of_a_sharded_table_is_summed_whole_over_all_axes():
-    scatter = replace(SCATTER, scope="embedding", executions=1, dtype="bf16", making=replace(SPLIT, uses=2))
+    scatter = replace(SCATTER, scope="embedding", executions=1, dtype="bf16", provenance=replace(SPLIT, uses=2))
     whole = replace(WHOLE, scope="embedding", executions=1, dtype="bf16")
     gpu = replace(GPU, mesh=TWO_AXES)
     assert verdict([scatter], [scatter, whole], gpu) is Verdict.EXPLAINED
@@ -271,15 +294,15 @@ def test_the_second_use_of_a_sharded_table_is_summed_whole_over_all_axes():
     ids=["another name", "no name"],
 )
 def test_the_second_gradient_of_a_table_is_found_under(lost):
-    scatter = replace(SCATTER, scope="embedding", executions=1, making=Making(uses=2))
+    scatter = replace(SCATTER, scope="embedding", executions=1, provenance=Provenance(uses=2))
     for table in (scatter, TABLE):
         second = replace(table, kind=Kind.ALL_REDUCE, **lost)
         assert explained_by([table], [table, second], replace(GPU, mesh={"data": 2, "fsdp": 4})) == {"X4"}
 
 
 def test_one_sum_is_not_both_gradients_of_a_scattered_table():
-    scatter = replace(SCATTER, scope="embedding", executions=1, making=Making(uses=2))
-    tpu, sums = replace(TPU, mesh={"fsdp": 4}), replace(scatter, kind=Kind.ALL_REDUCE, making=Making())
+    scatter = replace(SCATTER, scope="embedding", executions=1, provenance=Provenance(uses=2))
+    tpu, sums = replace(TPU, mesh={"fsdp": 4}), replace(scatter, kind=Kind.ALL_REDUCE, provenance=Provenance())
     assert [verdict([scatter], [sums] * count, tpu) for count in (1, 2)] == [Verdict.REFUTED, Verdict.ATTRIBUTED]
     assert verdict([scatter], [sums], explicit(tpu)) is Verdict.ATTRIBUTED
 
@@ -287,9 +310,9 @@ def test_one_sum_is_not_both_gradients_of_a_scattered_table():
 @pytest.mark.parametrize("context", [CPU, GPU, TPU], ids=lambda c: c.platform)
 def test_the_sum_of_a_product_that_is_kept_is_not_repeated_where_declared(context):
     forward = Transfer(Kind.ALL_REDUCE, ("tensor",), 2, 4, "f32", 640, phase="forward", scope="layers/attention/leave")
-    again = replace(forward, phase="backward", making=Making(is_kept=True))
+    again = replace(forward, phase="backward", provenance=Provenance(saved_by_remat=True))
     assert verdict([forward, again], [forward], context) is Verdict.EXPLAINED
-    assert verdict([forward, replace(again, making=Making())], [forward], context) is Verdict.REFUTED
+    assert verdict([forward, replace(again, provenance=Provenance())], [forward], context) is Verdict.REFUTED
     assert verdict([forward, again], [forward], explicit(context)) is Verdict.REFUTED
 
 
@@ -304,7 +327,7 @@ def test_small_norms_of_two_micro_batches_leave_the_loop_twice_in_the_dtype_of_t
         5 * 32,
         phase="backward",
         scope="layers/mlp/norm",
-        making=Making(stack=5, micro_batches=2, product="bf16"),
+        provenance=Provenance(stacked_layers=5, micro_batches=2, product="bf16"),
     )
     stacks = replace(norm, dtype="bf16", payload_bytes=5 * 16, executions=2)
     assert verdict([norm], [stacks], gpu) is Verdict.EXPLAINED
@@ -360,7 +383,7 @@ def test_a_scatter_of_each_of_three_micro_batches_that_is_one_in_f32_after_them_
         640,
         phase="backward",
         scope="head",
-        making=Making(repeats=3, product="bf16"),
+        provenance=Provenance(repeats=3, product="bf16"),
     )
     whole = Transfer(kind, ("fsdp",), 4, 1, "f32", 1280)
     assert verdict([scatter], [whole], explicit(TPU)) is Verdict.ATTRIBUTED
@@ -369,7 +392,7 @@ def test_a_scatter_of_each_of_three_micro_batches_that_is_one_in_f32_after_them_
         verdict([scatter], [replace(whole, **wrong)], explicit(TPU))
         for wrong in ({"payload_bytes": 640}, {"executions": 3}, {"dtype": "bf16"})
     } == {Verdict.REFUTED}
-    assert verdict([replace(scatter, making=Making(product="bf16"))], [whole], explicit(TPU)) is Verdict.REFUTED
+    assert verdict([replace(scatter, provenance=Provenance(product="bf16"))], [whole], explicit(TPU)) is Verdict.REFUTED
 
 
 def test_a_sum_over_two_micro_batches_that_is_reduced_in_16_bits_is_attributed_on_tpu_alone():
@@ -382,14 +405,14 @@ def test_a_sum_over_two_micro_batches_that_is_reduced_in_16_bits_is_attributed_o
         1280,
         phase="backward",
         scope="head",
-        making=Making(micro_batches=2, product="bf16"),
+        provenance=Provenance(micro_batches=2, product="bf16"),
     )
     narrow = replace(late, dtype="bf16", payload_bytes=640, scope="")
     assert verdict([late], [narrow], TPU) is Verdict.ATTRIBUTED
     assert verdict([late], [narrow], CPU) is Verdict.REFUTED
     of_each = settle(Ledger((late,)), Ledger((replace(narrow, executions=2),)), TPU)
     assert (len(of_each.missing), of_each.unexplained[0].executions) == (1, 2)
-    assert verdict([replace(late, making=Making(product="bf16"))], [narrow], TPU) is Verdict.REFUTED
+    assert verdict([replace(late, provenance=Provenance(product="bf16"))], [narrow], TPU) is Verdict.REFUTED
 
 
 @pytest.mark.parametrize("context", [CPU, GPU, TPU], ids=lambda c: c.platform)
@@ -403,11 +426,11 @@ def test_the_sum_of_a_gradient_that_no_layer_makes_stays_after_two_micro_batches
         1280,
         phase="backward",
         scope="head",
-        making=Making(micro_batches=2, product="f32"),
+        provenance=Provenance(micro_batches=2, product="f32"),
     )
     (term,) = settle(Ledger((head,)), Ledger((head,)), context).terms
     assert (term.status, term.explanation is None) == (Status.EXACT, context.platform != "cpu")
-    layers = replace(head, payload_bytes=12800, making=Making(micro_batches=2, stack=2, product="f32"))
+    layers = replace(head, payload_bytes=12800, provenance=Provenance(micro_batches=2, stacked_layers=2, product="f32"))
     assert explained_by([layers], [replace(layers, payload_bytes=6400, executions=4)], context) == {"X9"}
 
 
@@ -421,7 +444,7 @@ def test_the_scatter_of_a_gradient_that_no_layer_makes_is_done_in_each_of_two_mi
         1280,
         phase="backward",
         scope="head",
-        making=Making(micro_batches=2),
+        provenance=Provenance(micro_batches=2),
     )
     assert explained_by([head], [replace(head, executions=2)], TPU) == {"X9"}
 
@@ -436,16 +459,24 @@ def test_of_a_table_used_at_both_ends_one_gradient_may_be_scattered_by_a_sum():
         960,
         phase="backward",
         scope="embedding",
-        making=Making(uses=2, repeats=2),
+        provenance=Provenance(uses=2, repeats=2),
     )
-    sum_of_one = replace(table, kind=Kind.ALL_REDUCE, making=Making())
+    sum_of_one = replace(table, kind=Kind.ALL_REDUCE, provenance=Provenance())
     tpu = replace(TPU, mesh={"fsdp": 4})
     assert [verdict([table], [sum_of_one] * sums, tpu) for sums in (2, 3)] == [Verdict.ATTRIBUTED, Verdict.REFUTED]
 
 
 def test_one_of_four_sums_of_micro_batches_is_not_the_sum_after_them():
     scatter = Transfer(
-        Kind.REDUCE_SCATTER, ("fsdp",), 4, 4, "f32", 640, phase="backward", scope="head", making=Making(repeats=4)
+        Kind.REDUCE_SCATTER,
+        ("fsdp",),
+        4,
+        4,
+        "f32",
+        640,
+        phase="backward",
+        scope="head",
+        provenance=Provenance(repeats=4),
     )
     (term,) = settle(Ledger((scatter,)), Ledger((replace(scatter, kind=Kind.ALL_REDUCE),)), explicit(TPU)).terms
     assert [t.executions for t in term.measured] == [4] and term.explanation.startswith("T1:")

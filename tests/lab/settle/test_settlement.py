@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.core.ledger import Kind, Ledger, Making, Part, Transfer
+from lab.core.ledger import Kind, Ledger, Part, Provenance, Transfer
 from lab.settle import CATALOGUE, Context, Status, Verdict, settle
 
 CPU = Context("cpu", "declared")
@@ -234,11 +234,14 @@ def test_a_term_whose_own_scope_stands_leaves_what_has_none_to_another():
         64,
         phase="backward",
         scope="layers/attention/norm",
-        making=Making(iterations=3),
+        provenance=Provenance(iterations=3),
     )
     other = replace(norm, scope="layers/mlp/norm")
-    stack = replace(norm, executions=1, payload_bytes=192, scope="", making=Making())
-    assert statuses([norm, other], [replace(norm, making=Making()), stack], TPU)[1] == [Status.EXACT, Status.EXPLAINED]
+    stack = replace(norm, executions=1, payload_bytes=192, scope="", provenance=Provenance())
+    assert statuses([norm, other], [replace(norm, provenance=Provenance()), stack], TPU)[1] == [
+        Status.EXACT,
+        Status.EXPLAINED,
+    ]
 
 
 def test_what_could_not_be_read_refutes():
@@ -272,7 +275,7 @@ def test_seventeen_permutes_of_a_shard_or_fifteen_are_a_windowed_gather_over_six
 def test_columns_split_the_wire_bytes_of_what_was_measured():
     stray = replace(LOSS, payload_bytes=8)
     settlement = settle(Ledger((GATHER, SCATTER)), Ledger((GATHER, PADDED, *HALO, stray)), TPU)
-    assert settlement.foreseen_wire_bytes == 4 * 1024 * 15 / 16
+    assert settlement.predicted_wire_bytes == 4 * 1024 * 15 / 16
     assert settlement.attributed_wire_bytes == 4 * (1120 * 15 / 16 + 90)
     assert settlement.unexplained_wire_bytes == 2 * 8 * 15 / 16
 

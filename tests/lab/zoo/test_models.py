@@ -4,7 +4,7 @@ from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 
 import pytest
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.zoo import model, model_names
 
 PRINTED = [
@@ -59,10 +59,10 @@ def test_deepseek_v3_has_653_9_billion_in_routed_experts():
 
 
 def test_a_misspelt_model_is_answered_with_close_names():
-    with pytest.raises(Unusable, match="no model 'lama3-8b'; close are llama3-8b"):
+    with pytest.raises(UsageError, match="no model 'lama3-8b'; close are llama3-8b"):
         model("lama3-8b")
 
 
 def test_a_name_close_to_none_is_answered_with_all():
-    with pytest.raises(Unusable, match="known are llama3-8b, .*qwen3-235b-a22b"):
+    with pytest.raises(UsageError, match="known are llama3-8b, .*qwen3-235b-a22b"):
         model("?")

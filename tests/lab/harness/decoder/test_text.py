@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from lab.harness.decoder import text
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 
 def test_the_standard_library_has_modules_in_the_order_of_their_names_and_over_a_million_bytes():
@@ -28,5 +28,5 @@ def test_guessing_four_equal_bytes_costs_log_4_and_one_byte_nothing():
 
 def test_a_python_without_sources_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(text.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
-    with pytest.raises(Unusable, match=r"holds no \.py files"):
+    with pytest.raises(UsageError, match=r"holds no \.py files"):
         text.standard_library()

@@ -11,13 +11,13 @@ from lab.cli import main as cli
 from lab.experiments.ch14_training import EXPERIMENT
 from lab.harness import suite
 from lab.harness.decoder import text, training
-from lab.harness.decoder.alone import Alone, Tie, train_alone
-from lab.harness.decoder.training import Curve, Trained, train
+from lab.harness.decoder.reference_run import ReferenceRun, RoutingTie, train_reference
+from lab.harness.decoder.training import Curve, TrainingResult, train
 from lab.harness.decoder.training_shape import TrainingShape
 from lab.meshes.axes import DATA
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
-from lab.programs.models.seams import Seams
+from lab.programs.models.collective_hooks import CollectiveHooks
 from lab.programs.strategies import program
 from lab.programs.strategies.zero1 import ZERO1, renewed
 from lab.report.curves import training_text
@@ -36,14 +36,16 @@ def own_part(g: jax.Array, dims: tuple[str, ...]) -> jax.Array:
 
 
 def unsummed(style, shape, mesh):
-    return program.step(replace(ZERO1, seams=Seams(scatter=own_part, renew=renewed)), style, shape, mesh)
+    return program.step(
+        replace(ZERO1, hooks=CollectiveHooks(scatter=own_part, gather_updated=renewed)), style, shape, mesh
+    )
 
 
 def unsplit(style, shape, mesh):
     return program.step(replace(ZERO1, state=type(ZERO1.state)()), style, shape, mesh)
 
 
-def trained(*layouts, style: str = "explicit", shape: TrainingShape = SMALL, target: str = "cpu:8") -> Trained:
+def trained(*layouts, style: str = "explicit", shape: TrainingShape = SMALL, target: str = "cpu:8") -> TrainingResult:
     where = parse_target(target)
     return train(EXPERIMENT, where, suite.runs(layouts, [where], [style]), shape)
 
@@ -57,7 +59,7 @@ def test_a_layout_with_tensor_and_sequence_parallelism_trains_as_one_device_does
     (curve,) = found.curves
     assert (found.failures, curve.mesh, curve.verdict) == ((), {"fsdp": 2, "tensor": 4}, Verdict.EXACT)
     assert curve.losses.shape == (4,) and curve.losses[-1] < curve.losses[0]
-    assert curve.worst_relative_error <= found.alone.tolerance <= 1e-5
+    assert curve.worst_relative_error <= found.reference.tolerance <= 1e-5
     assert found.is_fine
 
 
@@ -65,7 +67,7 @@ def test_gradients_that_are_not_summed_leave_the_curve_at_the_second_step():
     found = trained(replace(LAYOUTS["ZeRO-1"], build=unsummed))
     (curve,) = found.curves
     assert curve.failure.startswith("leaves the curve of one device at step 1: loss ")
-    assert curve.worst_relative_error > 100 * found.alone.tolerance
+    assert curve.worst_relative_error > 100 * found.reference.tolerance
     assert (found.verdict, found.is_fine, found.claims[0].verdict) == (Verdict.FAILED, False, "refuted")
     told = training_text(found)
     assert f"failed: ZeRO-1 explicit: {curve.failure}" in told
@@ -77,17 +79,19 @@ def test_gradients_that_are_not_summed_leave_the_curve_at_the_second_step():
 
 def test_a_curve_that_one_device_has_which_chose_as_it_did_has_not_left(monkeypatch):
     monkeypatch.setattr(
-        training, "followed", lambda curve, alone, *_: (replace(alone, losses=curve), (Tie(1, 2**-25),))
+        training,
+        "replayed_with_same_routing",
+        lambda curve, reference, *_: (replace(reference, losses=curve), (RoutingTie(1, 2**-25),)),
     )
     (curve,) = trained(replace(LAYOUTS["ZeRO-1"], build=unsummed)).curves
-    assert (curve.failure, curve.worst_relative_error, curve.ties) == (None, 0, (Tie(1, 2**-25),))
+    assert (curve.failure, curve.worst_relative_error, curve.ties) == (None, 0, (RoutingTie(1, 2**-25),))
     assert curve.expected.losses is curve.losses
 
 
 def test_state_that_is_not_split_fails_on_the_right_curve():
     found = trained(replace(LAYOUTS["ZeRO-1"], build=unsplit))
     (curve,) = found.curves
-    assert curve.worst_relative_error <= found.alone.tolerance
+    assert curve.worst_relative_error <= found.reference.tolerance
     assert "is declared split over data, but each device holds all of it" in curve.failure
     assert found.verdict is Verdict.FAILED
 
@@ -105,46 +109,49 @@ def test_what_xla_refuses_fails_alone_and_leaves_no_curve():
 
 def test_in_200_steps_a_loss_falls_below_what_guessing_by_frequency_costs():
     shape, source = EXPERIMENT.parameters, text.standard_library()
-    alone = train_alone(shape, text.batches(source, shape.steps, shape.batch, shape.length))
-    found = Trained(EXPERIMENT, "cpu:8", shape, alone, (), text.guessing(source), 0.0)
+    reference = train_reference(shape, text.batches(source, shape.steps, shape.batch, shape.length))
+    found = TrainingResult(EXPERIMENT, "cpu:8", shape, reference, (), text.guessing(source), 0.0)
     assert shape.steps == 200
     assert found.end < found.guessing - 0.3 < found.start - 2
     # In float32 other orders of the sums change the last bits of a loss, and what they change does not grow. Here,
     # where machine code is not vectorised and adds one number after the other, it comes to 2.0e-6; vectorised to
     # 0.3e-6.
-    assert 0 < alone.moved.max() < 32 * np.finfo(np.float32).eps
+    assert 0 < reference.moved.max() < 32 * np.finfo(np.float32).eps
 
 
 @pytest.mark.parametrize(("devices", "verdicts"), [(1, []), (8, ["confirmed"])])
 def test_one_device_decides_no_claim(devices, verdicts):
-    alone = Alone(np.array([6.0, 5.0]), np.zeros(2))
+    reference = ReferenceRun(np.array([6.0, 5.0]), np.zeros(2))
     curve = Curve(
         "data parallel",
         "explicit",
         {"data": devices},
-        alone.losses,
+        reference.losses,
         worst_relative_error=0.0,
         settlement=Settlement((), ()),
     )
-    found = Trained(EXPERIMENT, f"cpu:{devices}", replace(SMALL, steps=2), alone, (curve,), 3.1, 1.0)
+    found = TrainingResult(EXPERIMENT, f"cpu:{devices}", replace(SMALL, steps=2), reference, (curve,), 3.1, 1.0)
     assert [claim.verdict for claim in found.claims] == verdicts
 
 
 def test_a_curve_that_ties_explain_is_told_with_its_ties_and_one_that_leaves_after_them_is_off():
-    alone, chosen = Alone(np.array([6.0, 5.0, 4.0]), np.zeros(3)), Alone(np.array([6.0, 5.1, 4.0]), np.zeros(3))
+    reference, chosen = (
+        ReferenceRun(np.array([6.0, 5.0, 4.0]), np.zeros(3)),
+        ReferenceRun(np.array([6.0, 5.1, 4.0]), np.zeros(3)),
+    )
     layout = Curve(
         "experts",
         "explicit",
         {"expert": 8},
         chosen.losses,
         chosen,
-        (Tie(1, 2**-25),),
+        (RoutingTie(1, 2**-25),),
         0.0,
         settlement=Settlement((), ()),
     )
     on, off = (
-        Trained(EXPERIMENT, "cpu:8", replace(SMALL, steps=3), alone, (curve,), 3.1, 1.0)
-        for curve in (layout, replace(layout, losses=alone.losses))
+        TrainingResult(EXPERIMENT, "cpu:8", replace(SMALL, steps=3), reference, (curve,), 3.1, 1.0)
+        for curve in (layout, replace(layout, losses=reference.losses))
     )
     assert (on.is_one_curve, off.is_one_curve) == (True, False)
     assert "; for 1 of them one device had to choose experts at ties as they did" in on.claims[0].evidence
@@ -156,11 +163,11 @@ def test_a_curve_that_ties_explain_is_told_with_its_ties_and_one_that_leaves_aft
 
 
 def test_a_loss_that_does_not_fall_fails():
-    level = Alone(np.array([5.0, 6.0]), np.zeros(2))
+    level = ReferenceRun(np.array([5.0, 6.0]), np.zeros(2))
     curve = Curve(
         "data parallel", "explicit", {"data": 8}, level.losses, worst_relative_error=0.0, settlement=Settlement((), ())
     )
-    found = Trained(EXPERIMENT, "cpu:8", replace(SMALL, steps=2), level, (curve,), 3.1, 1.0)
+    found = TrainingResult(EXPERIMENT, "cpu:8", replace(SMALL, steps=2), level, (curve,), 3.1, 1.0)
     assert found.failures == ("the loss does not fall: 5.000 at first, 6.000 over the last tenth of the steps",)
     assert found.verdict is Verdict.FAILED
 
@@ -168,14 +175,14 @@ def test_a_loss_that_does_not_fall_fails():
 @pytest.mark.parametrize("change", [{"steps": 1}, {"vocab": 255}, {"batch": 0}])
 def test_sizes_that_train_nothing_are_refused(change):
     (name,) = change
-    with pytest.raises(Unusable, match=f"{name}={change[name]}: expected"):
+    with pytest.raises(UsageError, match=f"{name}={change[name]}: expected"):
         TrainingShape(**change)
 
 
 @pytest.mark.parametrize("dispatch", ["slots", "padded"])
 def test_experts_that_choose_tokens_train_on_no_curve_and_are_refused_before_a_step(dispatch):
     with pytest.raises(
-        Unusable,
+        UsageError,
         match="router=expert_choice in a training: .* several slots tie at once .*; take softmax or sigmoid_bias",
     ):
         replace(SMALL, experts=8, router="expert_choice", dispatch=dispatch)
@@ -184,7 +191,7 @@ def test_experts_that_choose_tokens_train_on_no_curve_and_are_refused_before_a_s
 
 def test_a_target_that_only_compiles_is_refused():
     with pytest.raises(
-        Unusable, match="ch14_training runs its programs, and gpu:h100:2x8 only compiles; take cpu:8 or attached"
+        UsageError, match="ch14_training runs its programs, and gpu:h100:2x8 only compiles; take cpu:8 or attached"
     ):
         trained(LAYOUTS["ZeRO-1"], target="gpu:h100:2x8")
 

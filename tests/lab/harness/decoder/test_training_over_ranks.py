@@ -10,7 +10,7 @@ from lab.experiments.ch18_dropless_training import EXPERIMENT as DROPLESS
 from lab.experiments.ch18_training import EXPERIMENT as EXPERTS
 from lab.experiments.ch35_training import EXPERIMENT as FEW_NODES
 from lab.harness import suite
-from lab.harness.decoder.training import Trained, Trainee, Training, as_they_come, train
+from lab.harness.decoder.training import LayoutUnderTraining, Training, TrainingResult, as_they_come, train
 from lab.meshes.targets import parse_target
 from lab.programs.strategies.update import is_weight
 from lab.settle import Verdict
@@ -18,12 +18,12 @@ from lab.settle import Verdict
 TINY = {"embed": 32, "head_dim": 4, "kv_heads": 4, "mlp": 48, "steps": 4}
 
 
-def named(of: Training, *names: str) -> list[Trainee]:
+def named(of: Training, *names: str) -> list[LayoutUnderTraining]:
     layouts = {layout.name: layout for layout in of.layouts}
     return [layouts[name] for name in names]
 
 
-def trained(of: Training, target: str, right: list[Trainee], *wrong: Trainee) -> Trained:
+def trained(of: Training, target: str, right: list[LayoutUnderTraining], *wrong: LayoutUnderTraining) -> TrainingResult:
     """All in the explicit style; right ones have no failure and the ledger of theory, wrong ones leave the curve at the
     first step."""
     where = parse_target(target)
@@ -35,7 +35,7 @@ def trained(of: Training, target: str, right: list[Trainee], *wrong: Trainee) ->
     return found
 
 
-def swapped(layout: Trainee):
+def swapped(layout: LayoutUnderTraining):
     """Chunks of one stage on the other's place."""
 
     def start(shape, axes):

@@ -19,7 +19,7 @@ from lab.measure.bench.timing import launch_seconds, measured
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 
 ONE_AXIS, TWO_AXES = Axes.parse("data=4"), Axes.parse("data=2,tensor=2")
@@ -117,7 +117,7 @@ def test_a_name_of_one_of_a_pair_chooses_the_pair():
     ],
 )
 def test_a_name_that_no_chain_has_is_refused(primitives, algorithms, said):
-    with pytest.raises(Unusable, match=said):
+    with pytest.raises(UsageError, match=said):
         chosen(chains(ONE_AXIS), primitives, algorithms)
 
 

@@ -13,7 +13,7 @@ from lab.measure.bench.programs import Measurement, program
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.hardware import measured_points
 from lab.meshes.targets import parse_target
 from tests.paths import ROOT
@@ -89,7 +89,7 @@ def test_a_record_of_times_takes_the_place_of_the_data_sheet(tmp_path):
     path.write_text(json.dumps({"schema": "sharding-lab/bench/1", "points": points}))
     assert seconds("permute", "lax", 2, GIB // 4, links=path) == pytest.approx(GIB / 4 / 1e9)
     path.write_text(json.dumps({"schema": "sharding-lab/bench/1", "points": points, "estimated": True}))
-    with pytest.raises(Unusable, match="found estimates, expected times"):
+    with pytest.raises(UsageError, match="found estimates, expected times"):
         rates(EIGHT, path)
 
 
@@ -143,7 +143,7 @@ def test_groups_of_two_of_8_fake_devices_are_timed():
 
 @pytest.mark.parametrize("target", ["gpu:h200:2x8", "tpu:v5e:2x4"])
 def test_what_is_not_gpus_of_one_host_is_not_estimated(target):
-    with pytest.raises(Unusable, match="expected GPUs of one host to estimate for"):
+    with pytest.raises(UsageError, match="expected GPUs of one host to estimate for"):
         rates(parse_target(target), None)
 
 

@@ -15,7 +15,7 @@ from lab.measure.bench.run import bench
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from tests.cases.compiling import mesh_on
 
@@ -42,13 +42,13 @@ def small(monkeypatch):
 @pytest.mark.parametrize("measured", [rates._passes, rates._scattered])
 def test_what_takes_no_longer_than_nothing_is_refused(small, monkeypatch, measured):
     monkeypatch.setattr(rates, "timed", lambda run: (run(), 1.0))
-    with pytest.raises(Unusable, match="takes? no longer .*measure once more"):
+    with pytest.raises(UsageError, match="takes? no longer .*measure once more"):
         list(measured())
 
 
 def test_products_that_show_no_rate_are_refused(small, monkeypatch):
     monkeypatch.setattr(rates, "_product_s", lambda m, n, k: 1 / (m * n * k))
-    with pytest.raises(Unusable, match="^products took .*measure once more"):
+    with pytest.raises(UsageError, match="^products took .*measure once more"):
         rates._product_rate()
 
 
@@ -92,5 +92,5 @@ def test_what_kernels_lose_is_measured_for_products_and_passes(small):
 def test_a_transpose_is_measured_where_xla_writes_it_element_by_element_and_refused_where_not(small, monkeypatch):
     assert rates._scattered() != 0
     monkeypatch.setattr(rates, "steps", lambda text: (Kernel("tiled", 8, 0),))
-    with pytest.raises(Unusable, match="in tiled, not element by element"):
+    with pytest.raises(UsageError, match="in tiled, not element by element"):
         rates._scattered()

@@ -13,7 +13,7 @@ from lab.measure.bench.record import Bench
 from lab.measure.bench.sizes import parse_sizes, size_text
 from lab.measure.fit import Point
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.hardware import measured_link, measured_points
 from lab.meshes.targets import parse_target
 from lab.report.bench import bench_text
@@ -165,7 +165,7 @@ def test_the_record_is_a_link_profile(tmp_path):
     points = measured_points(path, "permute", "lax")
     assert (len(points), points[-1]) == (11, (2**30, pytest.approx(10e-6 + 2**30 / 350e9)))
     with pytest.raises(
-        Unusable, match="no time of gather by lax; it has permute by lax, all_reduce by lax, all_reduce by ring"
+        UsageError, match="no time of gather by lax; it has permute by lax, all_reduce by lax, all_reduce by ring"
     ):
         measured_points(path, "gather", "lax")
 
@@ -184,12 +184,12 @@ def test_the_record_is_a_link_profile(tmp_path):
 )
 def test_a_file_that_is_no_link_profile_is_refused(tmp_path, text, said):
     (tmp_path / "bench.json").write_text(text)
-    with pytest.raises(Unusable, match=said):
+    with pytest.raises(UsageError, match=said):
         measured_link(tmp_path / "bench.json", "gather")
 
 
 def test_a_file_that_is_absent_is_no_link_profile(tmp_path):
-    with pytest.raises(Unusable, match="not readable"):
+    with pytest.raises(UsageError, match="not readable"):
         measured_link(tmp_path / "bench.json")
 
 
@@ -201,7 +201,7 @@ def test_sizes_go_up_in_steps_of_four_and_end_at_the_last():
 
 @pytest.mark.parametrize("text", ["", "..1KiB", "1KiB..", "4KiB..1KiB", "0..1KiB", "1 Kb", "1KiB-2KiB", "-1"])
 def test_sizes_of_another_form_are_refused(text):
-    with pytest.raises(Unusable, match="--sizes"):
+    with pytest.raises(UsageError, match="--sizes"):
         parse_sizes(text)
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from lab.core.ledger import Kind, Ledger, Transfer
-from lab.harness.decoder.alone import Alone, Tie
-from lab.harness.decoder.training import Curve, Trained
+from lab.harness.decoder.reference_run import ReferenceRun, RoutingTie
+from lab.harness.decoder.training import Curve, TrainingResult
 from lab.harness.registry import load
 from lab.measure.tour import losses as module
 from lab.measure.tour.losses import fitting, held_against, losses
@@ -45,22 +45,27 @@ def test_on_3_devices_16_sequences_do_not_split_and_everything_is_left_out_with_
     ],
 )
 def test_a_curve_may_be_as_far_from_the_cpus_as_float32_moves_one_device_here(off, told):
-    here, cpu = (Alone(np.array([4.0, 3.0, 2.0]), np.array(moved)) for moved in ((0, 0, 1e-3), (0, 0, 0)))
+    here, cpu = (ReferenceRun(np.array([4.0, 3.0, 2.0]), np.array(moved)) for moved in ((0, 0, 1e-3), (0, 0, 0)))
     found = held_against(trained("ch14_training", here, cpu.losses * (1 + np.array(off))), cpu, ())
     assert found.to_json()["cpu"]["away"] == {"layout explicit": told}
     assert found.worst_relative_error == pytest.approx(5e-3)
 
 
 def test_a_curve_is_held_against_a_cpu_that_chose_at_ties_as_its_layout_did(monkeypatch):
-    cpu, chosen = Alone(np.array([4.0, 3.0, 2.0]), np.zeros(3)), Alone(np.array([4.0, 3.1, 2.1]), np.zeros(3))
-    monkeypatch.setattr(module, "followed", lambda found, alone, *_: (chosen, (Tie(1, 2**-25),)))
+    cpu, chosen = (
+        ReferenceRun(np.array([4.0, 3.0, 2.0]), np.zeros(3)),
+        ReferenceRun(np.array([4.0, 3.1, 2.1]), np.zeros(3)),
+    )
+    monkeypatch.setattr(
+        module, "replayed_with_same_routing", lambda found, reference, *_: (chosen, (RoutingTie(1, 2**-25),))
+    )
     told = held_against(trained("ch18_training", cpu, chosen.losses), cpu, ()).to_json()["cpu"]
     assert (told["away"], told["worst_relative_error"]) == ({"layout explicit": None}, 0)
     assert json.loads(json.dumps(told["ties"])) == {"layout explicit": [{"step": 1, "size": 2**-25}]}
 
 
 def test_a_training_whose_ledger_is_refuted_has_failed_though_its_losses_are_the_cpus():
-    cpu = Alone(np.array([4.0, 3.0, 2.0]), np.zeros(3))
+    cpu = ReferenceRun(np.array([4.0, 3.0, 2.0]), np.zeros(3))
     fine = trained("ch14_training", cpu, cpu.losses)
     summed = Transfer(Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 8, phase="backward", scope="head")
     refuted = settle(Ledger(()), Ledger((summed,)), Context("gpu", "declared", {"data": 2}))
@@ -69,8 +74,8 @@ def test_a_training_whose_ledger_is_refuted_has_failed_though_its_losses_are_the
     assert held_against(found, cpu, ()).failures == ("layout explicit: its ledger is refuted",)
 
 
-def trained(name: str, here: Alone, losses: np.ndarray) -> Trained:
+def trained(name: str, here: ReferenceRun, losses: np.ndarray) -> TrainingResult:
     training = load(name)
-    return Trained(
+    return TrainingResult(
         training, "attached", training.parameters, here, (Curve("layout", "explicit", {"data": 2}, losses),), 3.1, 1.0
     )

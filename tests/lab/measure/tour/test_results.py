@@ -229,7 +229,7 @@ def test_collectives_of_two_large_steps_beside_kernels():
 ROUND = re.compile(
     r"^(\w+) +(\d+) MiB (\w+) (\S+) x(\d+): wire +([\d.]+) kernels +([\d.]+) both +([\d.]+) us$", re.MULTILINE
 )
-BESIDE = [
+OVERLAP_SHAPE = [
     (*named, int(count), *map(float, us))
     for *named, count, wire, kernels, both in ROUND.findall(
         (ROOT / "results" / "beside_2xh200_jax0.11.2.txt").read_text()
@@ -261,7 +261,7 @@ def predicted_from_its_start(kernel, count, wire, kernels):
 def test_a_collective_begins_when_the_first_kernel_ends_that_is_launched_after_it():
     rounds = [
         (kernel, count, wire, kernels, both)
-        for name, _, kernel, _, count, wire, kernels, both in BESIDE
+        for name, _, kernel, _, count, wire, kernels, both in OVERLAP_SHAPE
         if name == "all_reduce"
     ]
     assert f"Of {len(rounds)} such rounds" in told(PAGE)
@@ -274,7 +274,7 @@ def test_a_collective_begins_when_the_first_kernel_ends_that_is_launched_after_i
 
 
 def test_two_rounds_are_nearly_one_after_the_other():
-    of = {(name, mib, shape, count): us for name, mib, _, shape, count, *us in BESIDE}
+    of = {(name, mib, shape, count): us for name, mib, _, shape, count, *us in OVERLAP_SHAPE}
     wire, large, both = of["all_reduce", "256", "16384x8192", 1]
     assert (
         f"takes {wire:,.0f} us alone, a product of [16384, 8192] by [8192, 8192] {large:,.0f} us, and both, started "
@@ -283,7 +283,7 @@ def test_two_rounds_are_nearly_one_after_the_other():
     assert f"one after the other {wire + large:,.0f}." in told(PAGE)
     small = [
         us
-        for *key, us in ((*each[:5], each[5:]) for each in BESIDE)
+        for *key, us in ((*each[:5], each[5:]) for each in OVERLAP_SHAPE)
         if key == ["all_reduce", "256", "product", "8192x4096", 1]
     ]
     assert any(

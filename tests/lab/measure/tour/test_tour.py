@@ -23,7 +23,7 @@ from lab.measure.tour.profile import Spent
 from lab.measure.tour.programs import Compared
 from lab.measure.tour.times import SIZES, Setting, TimedStep, settings
 from lab.measure.tour.tour import Tour, refusal
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.report.tour import tour_text
 from tests.lab.ledgers import ledger, transfer
@@ -115,7 +115,7 @@ def test_without_gpus_the_tour_says_what_it_found(lab):
 def test_what_is_known_is_written_after_each_part(lab, tmp_path, monkeypatch):
     def lost(*_):
         yield Tour("lab tour", "2026-01-01", MACHINE, 2, times=(step(0.01, 0.011),))
-        raise Unusable("the machine is gone")
+        raise UsageError("the machine is gone")
 
     monkeypatch.setattr("lab.measure.tour.tour.tour", lost)
     assert lab("tour", "--save", str(tmp_path / "tour.json")).err == "lab: the machine is gone\n"
@@ -199,7 +199,7 @@ def test_what_cannot_be_predicted_ahead_of_time_is_timed_all_the_same(monkeypatc
 
 def test_rates_that_no_times_explain_end_no_tour(monkeypatch):
     def unexplained(*_):
-        raise Unusable("products took 1 s")
+        raise UsageError("products took 1 s")
 
     monkeypatch.setattr(tours.own, "rates", unexplained)
     found = tours._timed(Tour("lab tour", "today", MACHINE, 8, collectives=object()), parse_target("cpu:8"), iter)

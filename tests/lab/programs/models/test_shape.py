@@ -5,7 +5,7 @@ from math import prod
 import jax
 import pytest
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.models.decoder import weights
 from lab.programs.models.shape import DecoderShape
 
@@ -54,12 +54,12 @@ def test_llama3_8b_has_8_groups_of_4_queries():
 
 @pytest.mark.parametrize("preset", ["deepseek-v3", "gpt2", "qwen3-8b"])
 def test_a_model_with_latent_attention_biases_or_normed_heads_is_refused(preset):
-    with pytest.raises(Unusable, match=f"preset={preset}: the decoder has RMSNorm, .* take llama3-8b or the like"):
+    with pytest.raises(UsageError, match=f"preset={preset}: the decoder has RMSNorm, .* take llama3-8b or the like"):
         DecoderShape.preset(preset)
 
 
 def test_an_unknown_preset_lists_the_known():
-    with pytest.raises(Unusable, match="'llama9'.*llama3-8b"):
+    with pytest.raises(UsageError, match="'llama9'.*llama3-8b"):
         DecoderShape.preset("llama9")
 
 
@@ -138,7 +138,7 @@ def test_an_unknown_preset_lists_the_known():
     ],
 )
 def test_sizes_that_make_no_decoder_are_refused_in_one_line(sizes, message):
-    with pytest.raises(Unusable) as refused:
+    with pytest.raises(UsageError) as refused:
         DecoderShape(**sizes)
     assert str(refused.value) == message
 

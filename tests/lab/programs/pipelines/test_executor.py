@@ -15,7 +15,7 @@ from lab.compile.inspection import inspect_program
 from lab.harness.decoder.step import random_tokens
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.programs.models.decoder import initial
 from lab.programs.pipelines import program
@@ -183,7 +183,7 @@ def test_a_step_sends_what_theory_says_to_the_byte(strategy: Strategy, mesh: str
 )
 def test_what_does_not_run_is_refused_in_one_line(strategy, sizes, message):
     mesh = make_mesh(parse_target("cpu:8"), Axes.parse("data=2,pipe=4"))
-    with pytest.raises(Unusable) as refused:
+    with pytest.raises(UsageError) as refused:
         program.step(strategy, replace(SHAPE, **sizes), mesh)
     assert str(refused.value) == message
 
@@ -192,7 +192,9 @@ def test_a_ring_of_keys_is_refused_in_one_line():
     """A permute in a branch that other stages do not take: fake CPUs gave a gradient that was off by three orders of
     magnitude."""
     mesh = make_mesh(parse_target("cpu:8"), Axes.parse("pipe=4,context=2"))
-    with pytest.raises(Unusable, match="a ring over context in a pipeline: .* gather keys, or exchange them for heads"):
+    with pytest.raises(
+        UsageError, match="a ring over context in a pipeline: .* gather keys, or exchange them for heads"
+    ):
         program.step(RING, SHAPE, mesh)
 
 
@@ -206,11 +208,11 @@ def test_a_ring_of_keys_is_refused_in_one_line():
     ids=["ZeRO-1", "experts", "ring"],
 )
 def test_theory_refuses_what_does_not_run_in_the_same_words(strategy, experts, message):
-    with pytest.raises(Unusable, match=f"^{message}"):
+    with pytest.raises(UsageError, match=f"^{message}"):
         predict(strategy, replace(SHAPE, experts=experts), Axes.parse("data=1,pipe=2,context=2,tensor=2"))
 
 
 def test_a_ledger_of_chunks_of_one_layer_is_refused_in_words_of_chunks():
     shape = replace(SHAPE, layers=8, schedule="interleaved", chunks=2)
-    with pytest.raises(Unusable, match="layers=8 are one a chunk, whose loop XLA leaves out; make it 16 or more"):
+    with pytest.raises(UsageError, match="layers=8 are one a chunk, whose loop XLA leaves out; make it 16 or more"):
         predict(DATA_PARALLEL, shape, Axes.parse("data=2,pipe=4"))

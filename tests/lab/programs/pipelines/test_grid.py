@@ -7,7 +7,7 @@ import pytest
 
 from lab.book.architecture import dualpipe_idle_s
 from lab.book.pipeline import idle_s, zero_bubble_idle_s, zero_bubble_in_flight
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.pipelines.domain import LAGS
 from lab.programs.pipelines.orders import named
 from lab.programs.pipelines.schedule import Schedule, in_flight, ticks
@@ -48,7 +48,7 @@ def test_interleaved_idles_as_many_ticks_of_a_chunk_or_is_refused_where_p_does_n
     for P, m in SIZES:
         if m % P or chunks == 1:
             with pytest.raises(
-                Unusable,
+                UsageError,
                 match=(
                     f"interleaved: {m} micro-batches and {chunks} chunks on {P} stages; expected a multiple of {P} "
                     "micro-batches and 2"
@@ -72,7 +72,7 @@ def test_dual_pipe_idles_half_p_minus_1_times_2_or_is_refused_below_2_p_micro_ba
     for P, m in SIZES:
         if m < 2 * P:
             with pytest.raises(
-                Unusable,
+                UsageError,
                 match=f"dual_pipe: {m} micro-batches on {P} stages; expected even numbers of both and at least {2 * P}",
             ):
                 named("dual_pipe", P, m)

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.pipelines.orders import (
     dual_pipe,
     gpipe,
@@ -83,5 +83,5 @@ def test_a_micro_batch_hops_p_v_minus_1_times_in_each_direction():
     ],
 )
 def test_sizes_that_a_schedule_has_no_order_for_are_refused(make, sizes, expected):
-    with pytest.raises(Unusable, match=expected):
+    with pytest.raises(UsageError, match=expected):
         make(*sizes)

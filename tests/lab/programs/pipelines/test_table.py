@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.pipelines.orders import (
     dual_pipe,
     gpipe,
@@ -88,5 +88,5 @@ def test_a_table_does_what_the_orders_say_and_idles_for_the_rest(schedule):
 
 
 def test_two_directions_are_refused_in_one_line():
-    with pytest.raises(Unusable, match="dual_pipe: its micro-batches go both ways"):
+    with pytest.raises(UsageError, match="dual_pipe: its micro-batches go both ways"):
         table_of(dual_pipe(4, 8))

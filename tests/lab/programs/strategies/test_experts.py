@@ -17,7 +17,7 @@ from lab.core.ledger import Kind
 from lab.harness.decoder.step import on_one_device, random_tokens
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
@@ -295,7 +295,7 @@ def test_loads_of_all_ranks_are_summed_in_f32():
     ],
 )
 def test_what_does_not_split_is_refused_in_one_line(strategy, axes, sizes, message):
-    with pytest.raises(Unusable) as refused:
+    with pytest.raises(UsageError) as refused:
         strategy.check(replace(SHAPE, **sizes), axes)
     assert str(refused.value) == message
 
@@ -324,7 +324,7 @@ def test_what_does_not_split_is_refused_in_one_line(strategy, axes, sizes, messa
     ],
 )
 def test_tokens_that_cannot_be_sent_so_are_refused_in_one_line(strategy, style, sizes, message):
-    with pytest.raises(Unusable, match=message):
+    with pytest.raises(UsageError, match=message):
         function, arguments = program.step(
             strategy, style, replace(SHAPE, **sizes), make_mesh(parse_target("cpu:8"), DATA_EXPERT)
         )
@@ -337,7 +337,7 @@ def test_experts_along_an_axis_before_the_last_that_splits_the_batch_are_for_the
     strategy, beside, style
 ):
     step, mesh = program.step, make_mesh(parse_target("cpu:8"), Axes.parse(f"expert=4,{beside}=2"))
-    with pytest.raises(Unusable, match=f"put expert last, as in {beside}=2,expert=4, or --style explicit"):
+    with pytest.raises(UsageError, match=f"put expert last, as in {beside}=2,expert=4, or --style explicit"):
         step(strategy | EXPERT_PARALLEL, style, SHAPE, mesh)
     step(strategy | EXPERT_PARALLEL, "explicit", SHAPE, mesh)
     step(strategy | EXPERT_PARALLEL, style, SHAPE, make_mesh(parse_target("cpu:8"), Axes.parse(f"expert=8,{beside}=1")))

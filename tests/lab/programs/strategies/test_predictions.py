@@ -8,7 +8,7 @@ import pytest
 
 from lab.core.ledger import Kind, Ledger
 from lab.meshes.axes import Axes
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_SEQUENCE, FSDP_TENSOR
@@ -358,7 +358,7 @@ def test_composition_does_not_depend_on_the_brackets():
 )
 def test_what_does_not_split_is_refused_in_one_line(strategy, axes, sizes, message):
     for refuse in (strategy.check, strategy.predict):
-        with pytest.raises(Unusable) as refused:
+        with pytest.raises(UsageError) as refused:
             refuse(replace(SHAPE, **sizes), axes)
         assert str(refused.value) == message
 
@@ -369,7 +369,7 @@ def test_heads_hidden_dims_or_words_that_4_tensor_ranks_cannot_share_are_refused
     strategy, axes = EVERY[layout]
     for refuse in (strategy.check, strategy.predict):
         with pytest.raises(
-            Unusable, match=f"dim '{dim}' of size {size} does not split over tensor=4; make it a multiple of 4"
+            UsageError, match=f"dim '{dim}' of size {size} does not split over tensor=4; make it a multiple of 4"
         ):
             refuse(replace(SHAPE, **{dim: size}), axes)
 

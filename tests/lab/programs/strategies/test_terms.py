@@ -43,4 +43,4 @@ def test_other_sums_where_a_gradient_is_made(
     strategy: Strategy, shape: DecoderShape, axes: str, scope: str, beside: set[tuple[str, ...]]
 ):
     (weight,) = [weight for weight in weights(shape) if weight.scope == scope]
-    assert of_gradient(weight, strategy, shape, Axes.parse(axes), is_late=False).beside == beside
+    assert of_gradient(weight, strategy, shape, Axes.parse(axes), is_late=False).sibling_reduction_axes == beside

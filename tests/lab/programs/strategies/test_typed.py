@@ -17,7 +17,7 @@ from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
-from lab.programs.models.seams import Seams
+from lab.programs.models.collective_hooks import CollectiveHooks
 from lab.programs.strategies import program
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
@@ -64,7 +64,7 @@ def test_typed_steps_compute_and_send_on_8_devices_what_theory_says(name):
     result = run(load(name), target=parse_target("cpu:8"), style="typed", parameters=SMALL)
     assert result.numerics.worst_relative_error <= result.numerics.tolerance
     assert result.verdict in (Verdict.EXACT, Verdict.EXPLAINED, Verdict.ATTRIBUTED)
-    assert not [claim for claim in result.claims if claim.is_surprise]
+    assert not [claim for claim in result.claims if claim.is_undisputed_refutation]
 
 
 @on_gpus
@@ -76,17 +76,17 @@ def test_typed_fsdp_with_tensors_moves_what_declared_does():
 
 
 def test_a_product_over_a_split_dim_is_refused_until_its_result_has_a_type(monkeypatch):
-    monkeypatch.setattr(program, "types", lambda spread: Seams(lookup=program.constraints(spread).lookup))
+    monkeypatch.setattr(program, "types", lambda placed: CollectiveHooks(lookup=program.constraints(placed).lookup))
     with pytest.raises(Exception, match="out_sharding") as refused:
         ledger(FSDP_TENSOR, "typed", "fsdp=2,tensor=4")
     assert type(refused.value).__name__ == "ShardingTypeError"
 
 
 def test_a_lookup_typed_straight_into_a_split_sequence_gathers_the_table(monkeypatch):
-    def straight(spread: program.Spread) -> Seams:
-        split = spread.spec(spread.strategy.residual, *RESIDUAL)
+    def straight(placed: program.PlacedStrategy) -> CollectiveHooks:
+        split = placed.spec(placed.strategy.residual, *RESIDUAL)
         return replace(
-            in_two_steps(spread),
+            in_two_steps(placed),
             lookup=lambda table_VD, row_BS: table_VD.at[row_BS].get(mode="clip", out_sharding=split),
         )
 

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 from lab.experiments.ch18_training import EXPERIMENT
-from lab.harness.decoder import alone as module
-from lab.harness.decoder.alone import (
+from lab.harness.decoder import reference_run as module
+from lab.harness.decoder.reference_run import (
     EPS,
     NUDGES,
     STILL,
-    Alone,
-    Nudge,
-    Tie,
-    followed,
-    left,
+    ReferenceRun,
+    RouterPerturbation,
+    RoutingTie,
+    first_divergence,
     losses,
     nudged,
     relative_error,
-    train_alone,
+    replayed_with_same_routing,
+    train_reference,
 )
 from lab.harness.decoder.step import random_tokens
 from lab.programs.models import decoder
@@ -43,16 +43,16 @@ class Halves:
     """Two trainings from weights that float32 hardly tells apart, between which one choice of experts lies; the first
     is one device's."""
 
-    alone: Alone
+    reference: ReferenceRun
     other: np.ndarray
 
 
 def start(size: np.float32) -> TrainState:
-    master = nudged(decoder.initial(SHAPE), Nudge(size))
+    master = nudged(decoder.initial(SHAPE), RouterPerturbation(size))
     return TrainState(master, module._optimizer().init(master), None)
 
 
-def run(size: np.float32, steps: int = SHAPE.steps, nudge: Nudge = STILL, at: int = 0) -> np.ndarray:
+def run(size: np.float32, steps: int = SHAPE.steps, nudge: RouterPerturbation = STILL, at: int = 0) -> np.ndarray:
     nudges = iter([STILL] * at + [nudge] + [STILL] * SHAPE.steps)
     return losses(lambda *given: module._step(SHAPE)(next(nudges), *given), start(size), BATCHES[:steps])
 
@@ -70,16 +70,16 @@ def halves(low: float, high: float, monkeypatch, apart: float = 0.0) -> Halves:
     return Halves(rounding_only(run(own)), run(high))
 
 
-def rounding_only(curve: np.ndarray) -> Alone:
-    return Alone(curve, np.full(len(curve), EPS))
+def rounding_only(curve: np.ndarray) -> ReferenceRun:
+    return ReferenceRun(curve, np.full(len(curve), EPS))
 
 
 def test_a_choice_that_rounding_tips_at_step_2_explains_the_whole_curve(monkeypatch):
     two = halves(1e-3, 2e-3, monkeypatch)
-    assert left(two.other, two.alone).startswith("leaves the curve of one device at step 2: loss ")
-    own, ties = followed(two.other, two.alone, SHAPE, BATCHES)
+    assert first_divergence(two.other, two.reference).startswith("leaves the curve of one device at step 2: loss ")
+    own, ties = replayed_with_same_routing(two.other, two.reference, SHAPE, BATCHES)
     assert [tie.step for tie in ties] == [2] and 0 < ties[0].size <= 16 * EPS
-    assert left(two.other, own) is None
+    assert first_divergence(two.other, own) is None
 
 
 @pytest.mark.parametrize(("apart", "is_tie"), [(4e-6, True), (2e-5, False)])
@@ -87,41 +87,41 @@ def test_a_choice_4e_6_away_is_a_tie_and_one_2e_5_away_has_left(apart, is_tie, m
     """The rounding of an early step can move logits by the first, where Adam divides a gradient of next to nothing by
     itself."""
     two = halves(1e-3, 2e-3, monkeypatch, apart)
-    own, ties = followed(two.other, two.alone, SHAPE, BATCHES)
+    own, ties = replayed_with_same_routing(two.other, two.reference, SHAPE, BATCHES)
     assert [tie.step for tie in ties] == [2] * is_tie and all(apart < tie.size < 2 * apart for tie in ties)
-    assert (left(two.other, own) is None) == is_tie
+    assert (first_divergence(two.other, own) is None) == is_tie
 
 
 def test_a_nudge_that_tips_a_choice_once_and_then_no_more_explains_the_curve_too(monkeypatch):
     """As on GPUs, whose sums may come in another order each time."""
     two, step, tried = halves(1e-3, 2e-3, monkeypatch), module._step(SHAPE), set()
 
-    def once(nudge: Nudge, state: TrainState, *batch: np.ndarray):
+    def once(nudge: RouterPerturbation, state: TrainState, *batch: np.ndarray):
         key = (nudge, batch[0].tobytes())
         given = STILL if key in tried else nudge
         tried.add(key)
         return step(given, state, *batch)
 
     monkeypatch.setattr(module, "_step", lambda shape: once)
-    own, ties = followed(two.other, two.alone, SHAPE, BATCHES)
-    assert [tie.step for tie in ties] == [2] and left(two.other, own) is None
+    own, ties = replayed_with_same_routing(two.other, two.reference, SHAPE, BATCHES)
+    assert [tie.step for tie in ties] == [2] and first_divergence(two.other, own) is None
 
 
 def test_another_choice_of_experts_without_a_tie_has_left():
-    alone = rounding_only(run(np.float32(0)))
-    other = run(np.float32(0), nudge=Nudge(0.1), at=2)
-    own, ties = followed(other, alone, SHAPE, BATCHES)
-    assert ties == () and left(other, own) == left(other, alone)
-    assert left(other, own).startswith("leaves the curve of one device at step 2: loss ")
+    reference = rounding_only(run(np.float32(0)))
+    other = run(np.float32(0), nudge=RouterPerturbation(0.1), at=2)
+    own, ties = replayed_with_same_routing(other, reference, SHAPE, BATCHES)
+    assert ties == () and first_divergence(other, own) == first_divergence(other, reference)
+    assert first_divergence(other, own).startswith("leaves the curve of one device at step 2: loss ")
 
 
 def test_a_curve_that_is_all_the_same_after_a_tie_and_then_is_not_has_left_there(monkeypatch):
     two = halves(1e-3, 2e-3, monkeypatch)
     wrong = np.where(np.arange(SHAPE.steps) < 4, two.other, two.other * (1 + 1e-4))
-    own, ties = followed(wrong, two.alone, SHAPE, BATCHES)
+    own, ties = replayed_with_same_routing(wrong, two.reference, SHAPE, BATCHES)
     assert [tie.step for tie in ties] == [2]
     assert (
-        left(wrong, own)
+        first_divergence(wrong, own)
         == f"leaves the curve of one device at step 4: loss {wrong[4]:.7g}, expected {two.other[4]:.7g} to 1.2e-06"
     )
 
@@ -176,13 +176,16 @@ def test_rounding_tips_a_choice_at_two_of_twelve_steps_at_most():
 
 
 def test_without_experts_nothing_explains_a_curve():
-    alone = Alone(np.array([4.0, 3.0]), np.zeros(2))
-    assert followed(np.array([4.0, 3.1]), alone, replace(SHAPE, experts=0), BATCHES) == (alone, ())
+    reference = ReferenceRun(np.array([4.0, 3.0]), np.zeros(2))
+    assert replayed_with_same_routing(np.array([4.0, 3.1]), reference, replace(SHAPE, experts=0), BATCHES) == (
+        reference,
+        (),
+    )
 
 
 def test_a_nudge_of_nothing_changes_no_bit_and_one_of_1e_6_the_routers_alone():
     weights = decoder.initial(SHAPE)
-    still, moved = nudged(weights, STILL), nudged(weights, Nudge(1e-6))
+    still, moved = nudged(weights, STILL), nudged(weights, RouterPerturbation(1e-6))
     assert all(map(np.array_equal, jax.tree.leaves(still), jax.tree.leaves(weights)))
     router, expected = moved["layers"]["router"].get_value(), weights["layers"]["router"].get_value()
     assert 0.5e-6 < float(np.std(router / expected - 1)) < 1.5e-6
@@ -196,7 +199,7 @@ def test_a_nudge_of_nothing_changes_no_bit_and_one_of_1e_6_the_routers_alone():
 
 
 def test_a_tie_is_told_with_its_step_and_size():
-    assert str(Tie(48, 2**-25)) == "at step 48 the choice of experts hangs on 3e-08 of the router's weights"
+    assert str(RoutingTie(48, 2**-25)) == "at step 48 the choice of experts hangs on 3e-08 of the router's weights"
 
 
 QUIET = [1e-7] * 8
@@ -212,7 +215,7 @@ def test_what_another_order_moved_counts_until_it_chose_other_experts(experts, r
     curves = iter([expected, expected * (1 + errors), expected])
     monkeypatch.setattr(module, "losses", lambda *_: next(curves))
     monkeypatch.setattr(module, "_start", lambda shape: None)
-    moved = train_alone(replace(SHAPE, experts=experts), []).moved
+    moved = train_reference(replace(SHAPE, experts=experts), []).moved
     assert moved.max() == pytest.approx(1e-7 if experts else 1e-4, rel=1e-6)
 
 
@@ -223,21 +226,25 @@ def test_what_another_order_moved_counts_until_it_chose_other_experts(experts, r
 def test_ten_times_what_another_order_moved_so_far_is_allowed_between_the_rounding_of_a_loss_and_a_percent(
     moved, tolerances
 ):
-    alone = Alone(np.ones(len(moved)), np.array(moved))
-    assert list(alone.tolerances) == pytest.approx(tolerances) and alone.tolerance == pytest.approx(tolerances[-1])
+    reference = ReferenceRun(np.ones(len(moved)), np.array(moved))
+    assert list(reference.tolerances) == pytest.approx(tolerances) and reference.tolerance == pytest.approx(
+        tolerances[-1]
+    )
 
 
 def test_a_curve_that_parts_a_step_before_other_orders_do_has_left():
-    alone = Alone(np.full(3, 2.0), np.array([1e-7, 1e-7, 1e-3]))
-    assert left(np.array([2.0, 2.0, 2.004]), alone) is None
-    assert left(np.array([2.0, 2.004, 2.004]), alone).startswith(
+    reference = ReferenceRun(np.full(3, 2.0), np.array([1e-7, 1e-7, 1e-3]))
+    assert first_divergence(np.array([2.0, 2.0, 2.004]), reference) is None
+    assert first_divergence(np.array([2.0, 2.004, 2.004]), reference).startswith(
         "leaves the curve of one device at step 1: loss 2.004, expected 2 to 1.2e-06"
     )
 
 
 @pytest.mark.parametrize(("third", "step"), [(2.0, None), (2.00001, None), (2.001, 2), (np.nan, 2), (np.inf, 2)])
 def test_a_curve_has_left_where_it_is_farther_than_the_tolerance_or_no_number(third, step):
-    said = left(np.array([4.0, 3.0, third, 1.0]), Alone(np.array([4.0, 3.0, 2.0, 1.0]), np.full(4, 1e-5)))
+    said = first_divergence(
+        np.array([4.0, 3.0, third, 1.0]), ReferenceRun(np.array([4.0, 3.0, 2.0, 1.0]), np.full(4, 1e-5))
+    )
     assert (
         (said is None)
         if step is None

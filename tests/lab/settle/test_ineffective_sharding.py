@@ -13,7 +13,7 @@ from lab.experiments.ch20_zero1 import EXPERIMENT
 from lab.harness.experiment import Experiment
 from lab.harness.registry import load
 from lab.harness.result import Result
-from lab.harness.run import no_op, run
+from lab.harness.run import ineffective_sharding, run
 from lab.meshes import plugins
 from lab.meshes.backends import make_mesh
 from lab.meshes.layouts import Layout
@@ -28,7 +28,7 @@ from lab.programs.strategies.zero1 import ZERO1, ZERO2
 from lab.programs.strategies.zero3 import ZERO3
 from lab.report.verdicts import result_text
 from lab.settle import Context, Settlement, Verdict, settle
-from lab.settle.no_ops import Held, not_scattered, not_split
+from lab.settle.ineffective_sharding import StateShard, not_scattered, state_not_split
 
 SMALL = DecoderShape().shrunk()
 IGNORED = replace(ZERO1, state=Layout())
@@ -46,7 +46,7 @@ def _told(experiment: Experiment, build: Callable[..., program.Program]) -> str 
     mesh = make_mesh(target, experiment.axes(target))
     function, arguments = build("declared", SMALL, mesh)
     compiled = function.lower(*arguments).compile(compiler_options={"xla_backend_optimization_level": 0})
-    return no_op(experiment, SMALL, mesh, compiled, Settlement((), ()))
+    return ineffective_sharding(experiment, SMALL, mesh, compiled, Settlement((), ()))
 
 
 def _with_ignored_flag(style: str, shape: DecoderShape, mesh: jax.sharding.Mesh) -> program.Program:
@@ -149,12 +149,12 @@ def test_on_cpus_that_never_scatter_and_on_tpus_that_sometimes_do_not_nothing_is
 
 @pytest.mark.parametrize(("held", "words"), [(32, "all of it"), (16, "16 of its 32 entries, not 4")])
 def test_what_a_device_holds_beyond_its_part_is_told(held, words):
-    array = Held("master/up", "taken", (4, 8), ("fsdp", "tensor"), 4, held)
+    array = StateShard("master/up", "taken", (4, 8), ("fsdp", "tensor"), 4, held)
     assert (
-        not_split([array])
+        state_not_split([array])
         == f"master/up [4, 8], taken by a step, is declared split over fsdp and tensor, but each device holds {words}"
     )
-    assert not_split([replace(array, held=4)]) is None
+    assert state_not_split([replace(array, held=4)]) is None
 
 
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")

@@ -28,26 +28,28 @@ ORDERS = 2
 Batches = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
-class Nudge(NamedTuple):
+class RouterPerturbation(NamedTuple):
     """A change of the routers' weights for one step, relative to them: `size` times normal numbers."""
 
     size: float = 0.0
     seed: int = 0
 
 
-STILL = Nudge()
+STILL = RouterPerturbation()
 # The smallest first, up to what rounding has been seen to move. Another order of the sequences moves a logit of
 # ch18_training, which is about 1, by 2.4e-7 in the mean square (none of 8192 by more than 1.5e-6), at step 1 as at step
 # 99. But Adam divides the first gradient by its size: that of one weight of the byte "_" is 2e-8, beside 9e-3 in its
 # row, and four GPUs rounded it so that the weight came to lie 2e-5 off, and at step 48 two logits of a "_" 5e-6.
-NUDGES = tuple(Nudge(sign * EPS * 4.0**power, seed) for power in range(-1, 4) for seed in range(4) for sign in (1, -1))
+NUDGES = tuple(
+    RouterPerturbation(sign * EPS * 4.0**power, seed) for power in range(-1, 4) for seed in range(4) for sign in (1, -1)
+)
 # What a choice changes may show late: of 14 ties made at the size of ch18_training one showed two steps later, all
 # others at once.
 LOOK_BACK, LOOK_AHEAD = 8, 8
 
 
 @dataclass(frozen=True)
-class Tie:
+class RoutingTie:
     """A step at which a relative change by `size` of the routers' weights, no more than float32's rounding does to
     logits, tips a choice of experts."""
 
@@ -59,7 +61,7 @@ class Tie:
 
 
 @dataclass(frozen=True)
-class Alone:
+class ReferenceRun:
     """One device's training: its losses, and how far they moved, relatively, when each batch held its sequences in
     another order.
 
@@ -85,25 +87,25 @@ def relative_error(found: np.ndarray, expected: np.ndarray | float) -> np.ndarra
     return np.nan_to_num(np.abs(found / expected - 1), nan=np.inf)
 
 
-def left(found: np.ndarray, alone: Alone) -> str | None:
+def first_divergence(found: np.ndarray, reference: ReferenceRun) -> str | None:
     """Where a curve leaves that of one device, in a sentence; None where it does not."""
-    away = relative_error(found, alone.losses) > alone.tolerances
+    away = relative_error(found, reference.losses) > reference.tolerances
     if not away.any():
         return None
     step = int(away.argmax())
     return (
-        f"leaves the curve of one device at step {step}: loss {found[step]:.7g}, expected {alone.losses[step]:.7g} "
-        f"to {alone.tolerances[step]:.1e}"
+        f"leaves the curve of one device at step {step}: loss {found[step]:.7g}, expected {reference.losses[step]:.7g} "
+        f"to {reference.tolerances[step]:.1e}"
     )
 
 
-def train_alone(shape: TrainingShape, batches: Batches) -> Alone:
+def train_reference(shape: TrainingShape, batches: Batches) -> ReferenceRun:
     """Without mesh, layout and micro-batches, with Optax's own clipping. Sequences are routed apart, so experts drop
     here what they drop under any layout."""
     step, state = partial(_step(shape), STILL), _start(shape)
     found = losses(step, state, batches)
     errors = [relative_error(losses(step, state, _reordered(batches, seed)), found) for seed in range(ORDERS)]
-    return Alone(found, np.max([_until_parted(error) for error in errors] if shape.experts else errors, axis=0))
+    return ReferenceRun(found, np.max([_until_parted(error) for error in errors] if shape.experts else errors, axis=0))
 
 
 def _start(shape: TrainingShape) -> TrainState:
@@ -121,7 +123,7 @@ def _step(shape: TrainingShape) -> Callable[..., tuple[TrainState, Metrics]]:
 
     @jax.jit
     def step(
-        nudge: Nudge, state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array
+        nudge: RouterPerturbation, state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array
     ) -> tuple[TrainState, Metrics]:
         loss, gradients = find(state._replace(master=nudged(state.master, nudge)), tokens_BS, targets_BS)
         master, moments = updated(clipped, gradients, state.moments, state.master)
@@ -130,7 +132,7 @@ def _step(shape: TrainingShape) -> Callable[..., tuple[TrainState, Metrics]]:
     return step
 
 
-def nudged(master: nnx.State, nudge: Nudge) -> nnx.State:
+def nudged(master: nnx.State, nudge: RouterPerturbation) -> nnx.State:
     """The weights with those of all routers changed; the same to the bit where its size is 0."""
 
     def changed(w: nnx.Variable) -> nnx.Variable:
@@ -179,32 +181,34 @@ class _Way:
     """
 
     since: int
-    nudge: Nudge
+    nudge: RouterPerturbation
     end: int
     losses: list[float]
     states: dict[int, TrainState]
 
 
-def followed(found: np.ndarray, alone: Alone, shape: TrainingShape, batches: Batches) -> tuple[Alone, tuple[Tie, ...]]:
+def replayed_with_same_routing(
+    found: np.ndarray, reference: ReferenceRun, shape: TrainingShape, batches: Batches
+) -> tuple[ReferenceRun, tuple[RoutingTie, ...]]:
     """One device's training that chose at ties as the curve did, with the ties, as far as they explain the curve.
 
     Where the gates of two experts nearly tie the last bit of a sum decides, and two trainings part from there on. It is
     taken for one only if a change of the routers' weights for a single step, as small as what rounding does to logits,
     gives the curve's own losses from that step on, as closely as those before it.
     """
-    if not shape.experts or left(found, alone) is None:
-        return alone, ()
-    walk = partial(_walk, shape, batches, found, alone.tolerances)
-    way, own, ties = walk(0, STILL, _start(shape), len(batches)), alone.losses.copy(), []
+    if not shape.experts or first_divergence(found, reference) is None:
+        return reference, ()
+    walk = partial(_walk, shape, batches, found, reference.tolerances)
+    way, own, ties = walk(0, STILL, _start(shape), len(batches)), reference.losses.copy(), []
     # As many ties as steps at most, also where a device's sums come in another order each time.
     for _ in batches:
         own[way.since : way.since + len(way.losses)] = way.losses
         tipped = _tipped(walk, way, found) if way.end < len(batches) else None
         if tipped is None:
             break
-        ties.append(Tie(tipped.since, abs(tipped.nudge.size)))
+        ties.append(RoutingTie(tipped.since, abs(tipped.nudge.size)))
         way = _onward(tipped, walk(tipped.end, STILL, tipped.states[tipped.end], len(batches)))
-    return replace(alone, losses=own), tuple(ties)
+    return replace(reference, losses=own), tuple(ties)
 
 
 def _onward(way: _Way, rest: _Way) -> _Way:
@@ -222,7 +226,7 @@ def _walk(
     found: np.ndarray,
     tolerances: np.ndarray,
     since: int,
-    nudge: Nudge,
+    nudge: RouterPerturbation,
     state: TrainState,
     last: int,
 ) -> _Way:

@@ -8,23 +8,25 @@ from dataclasses import replace
 
 from lab.core.ledger import Kind, Transfer
 
-Left = tuple[Transfer, ...]
+Unclaimed = tuple[Transfer, ...]
 
 
-def take(wanted: Transfer, left: Left) -> Left:
+def claim(wanted: Transfer, unclaimed: Unclaimed) -> Unclaimed:
     """As many executions as are wanted of transfers like it, those of its scope and phase, and with a name, first; ()
     where there are fewer.
 
     Alike are kind, axes, group size (but of permutes), dtype, payload, whether it always runs and whether it gathers,
     and the shift where one is wanted.
     """
-    taken = take_most(wanted, left)
+    taken = claim_up_to(wanted, unclaimed)
     return taken if sum(t.executions for t in taken) == wanted.executions else ()
 
 
-def take_most(wanted: Transfer, left: Left) -> Left:
+def claim_up_to(wanted: Transfer, unclaimed: Unclaimed) -> Unclaimed:
     """The same, or as many as there are."""
-    alike = [t for t in left if _likeness(t) == _likeness(wanted) and t.executions and wanted.shift in (None, t.shift)]
+    alike = [
+        t for t in unclaimed if _likeness(t) == _likeness(wanted) and t.executions and wanted.shift in (None, t.shift)
+    ]
     missing, taken = wanted.executions or 0, []
     for transfer in sorted(alike, key=lambda t: (t.scope != wanted.scope, t.phase != wanted.phase, t.op_name is None)):
         share = min(missing, transfer.executions)
@@ -33,24 +35,24 @@ def take_most(wanted: Transfer, left: Left) -> Left:
     return tuple(taken)
 
 
-def take_all(wanted: Iterable[Transfer], left: Left) -> Left:
+def claim_all(wanted: Iterable[Transfer], unclaimed: Unclaimed) -> Unclaimed:
     """Each of them; () where one is not there."""
-    taken: Left = ()
+    taken: Unclaimed = ()
     for transfer in wanted:
-        found = take(transfer, without(left, taken))
+        found = claim(transfer, subtract(unclaimed, taken))
         if not found:
             return ()
         taken += found
     return taken
 
 
-def without(left: Left, taken: Left) -> Left:
+def subtract(unclaimed: Unclaimed, taken: Unclaimed) -> Unclaimed:
     """What is left when the executions of `taken` are gone."""
     claimed = Counter()
     for transfer in taken:
         claimed[replace(transfer, executions=None)] += transfer.executions or 0
     rest = []
-    for transfer in left:
+    for transfer in unclaimed:
         name = replace(transfer, executions=None)
         if name not in claimed:
             rest.append(transfer)

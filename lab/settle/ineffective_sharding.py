@@ -12,7 +12,7 @@ from lab.settle.settlement import Settlement, Status, Term
 
 
 @dataclass(frozen=True)
-class Held:
+class StateShard:
     """An array of a step's state: what a layout declares of it, and what a device of the compiled program holds.
 
     Attributes:
@@ -31,7 +31,7 @@ class Held:
     held: int
 
 
-def not_split(state: Iterable[Held]) -> str | None:
+def state_not_split(state: Iterable[StateShard]) -> str | None:
     """The sentence on state of which a device holds more than was declared; None where there is none."""
     large = [array for array in state if array.held > array.declared]
     if not large:

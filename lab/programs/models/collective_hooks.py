@@ -1,4 +1,4 @@
-"""Where a sharded decoder may communicate. Without strategies every seam leaves its value as it is: the program of one
+"""Where a sharded decoder may communicate. Without strategies every hook leaves its value as it is: the program of one
 device."""
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 
 from lab.attention import dense
-from lab.meshes.errors import Unusable
+from lab.meshes.errors import UsageError
 
 Dims = tuple[str, ...]
-Seam = Callable[[jax.Array], jax.Array]
-WeightSeam = Callable[[Any, Dims], jax.Array]
+Hook = Callable[[jax.Array], jax.Array]
+WeightHook = Callable[[Any, Dims], jax.Array]
 
 
 def unchanged(x: jax.Array) -> jax.Array:
@@ -41,32 +41,32 @@ def in_place(
 
 
 @dataclass(frozen=True)
-class Seams:
-    """Each seam takes a value as it was made to what the next step needs.
+class CollectiveHooks:
+    """Each hook takes a value as it was made to what the next step needs.
 
-    `a | b` does at each seam what `a` does, then what `b` does; on axes apart the order does not matter. What stands in
+    `a | b` does at each hook what `a` does, then what `b` does; on axes apart the order does not matter. What stands in
     `ONCE` does not change a value but makes one: there a second is refused.
 
     Attributes:
       weight: (w, dims) as stored, to w for use.
-      enter: x_BSD of the residual stream, into a block.
+      block_in: x_BSD of the residual stream, into a block.
       inside: an activation whose dims are given, between two products of a block.
-      leave: y_BSD, out of a block, into the residual stream.
+      block_out: y_BSD, out of a block, into the residual stream.
       embed: x_BSD, out of the embedding, into the residual stream.
       residual: the residual stream between two blocks.
-      tokens: a sum over this device's part of the vocabulary, to the sum over all of it.
-      largest: the same for a maximum.
+      vocab_sum: a sum over this device's part of the vocabulary, to the sum over all of it.
+      vocab_max: the same for a maximum.
       total: a sum over this device's tokens, to the sum over all.
-      first: index of the first of this device's `size` entries of the vocabulary.
+      vocab_offset: index of the first of this device's `size` entries of the vocabulary.
       scatter: (g, dims) a gradient of a whole copy of a weight, to the sum of this device's part (ZeRO-1).
-      renew: (w, dims) this device's part of the new weights, to the whole (ZeRO-1 and 2).
+      gather_updated: (w, dims) this device's part of the new weights, to the whole (ZeRO-1 and 2).
       lookup: (table_VD, row_BS) to x_BSD, of a table that may be split.
       dispatch: x_BECD, this device's sequences in the slots of all experts, to those of all sequences in the slots of
         its own experts.
       combine: the way back.
-      across: [B, N, ...] of this device's sequences for all nodes, to that of all sequences for this node.
-      home: the way back.
-      visit: (x_ND, count_E, own, how) copies of tokens sorted by expert, to what `own` of (rows, count of each expert)
+      node_dispatch: [B, N, ...] of this device's sequences for all nodes, to that of all sequences for this node.
+      node_return: the way back.
+      expert_apply: (x_ND, count_E, own, how) copies of tokens sorted by expert, to what `own` of (rows, count of each expert)
         makes of them; `how` as the shape's `dispatch`.
       positions: length of the whole sequence to [S], where in it this device's tokens stand.
       attend: (q_BSKGH, k_BTKH, v_BTKH, mask) to y_BSKGH; this device may hold a part of the sequence.
@@ -74,47 +74,47 @@ class Seams:
       contract: (equation, x, w) to y_BSD, the product that a block ends with: the dims that it sums over may be split.
     """
 
-    weight: WeightSeam = as_stored
-    enter: Seam = unchanged
-    inside: WeightSeam = as_stored
-    leave: Seam = unchanged
-    embed: Seam = unchanged
-    residual: Seam = unchanged
-    tokens: Seam = unchanged
-    largest: Seam = unchanged
-    total: Seam = unchanged
-    first: Callable[[int], Any] = whole
-    scatter: WeightSeam = as_stored
-    renew: WeightSeam = as_stored
+    weight: WeightHook = as_stored
+    block_in: Hook = unchanged
+    inside: WeightHook = as_stored
+    block_out: Hook = unchanged
+    embed: Hook = unchanged
+    residual: Hook = unchanged
+    vocab_sum: Hook = unchanged
+    vocab_max: Hook = unchanged
+    total: Hook = unchanged
+    vocab_offset: Callable[[int], Any] = whole
+    scatter: WeightHook = as_stored
+    gather_updated: WeightHook = as_stored
     lookup: Callable[[jax.Array, jax.Array], jax.Array] = rows
-    dispatch: Seam = unchanged
-    combine: Seam = unchanged
-    across: Seam = unchanged
-    home: Seam = unchanged
-    visit: Callable[..., jax.Array] = in_place
+    dispatch: Hook = unchanged
+    combine: Hook = unchanged
+    node_dispatch: Hook = unchanged
+    node_return: Hook = unchanged
+    expert_apply: Callable[..., jax.Array] = in_place
     positions: Callable[[int], jax.Array] = jnp.arange
     attend: Callable[..., jax.Array] = dense.attend
     product: Callable[[str, jax.Array, jax.Array], jax.Array] = jnp.einsum
     contract: Callable[[str, jax.Array, jax.Array], jax.Array] = jnp.einsum
 
-    def __or__(self, other: Seams) -> Seams:
-        """Raises Unusable where both make the same value, each in its own way."""
-        return Seams(
+    def __or__(self, other: CollectiveHooks) -> CollectiveHooks:
+        """Raises UsageError where both make the same value, each in its own way."""
+        return CollectiveHooks(
             **{
-                seam.name: _then(seam.name, getattr(self, seam.name), getattr(other, seam.name), seam.default)
-                for seam in fields(Seams)
+                hook.name: _then(hook.name, getattr(self, hook.name), getattr(other, hook.name), hook.default)
+                for hook in fields(CollectiveHooks)
             }
         )
 
 
 ONCE = (
-    "first",
+    "vocab_offset",
     "lookup",
     "dispatch",
     "combine",
-    "across",
-    "home",
-    "visit",
+    "node_dispatch",
+    "node_return",
+    "expert_apply",
     "positions",
     "attend",
     "product",
@@ -128,7 +128,7 @@ def _then(name: str, first: Callable, second: Callable, nothing: Callable) -> Ca
     if name in ONCE and first is second:
         return first
     if name in ONCE:
-        raise Unusable(
+        raise UsageError(
             f"two strategies each bring their own '{name}', such as two kinds of attention or of experts over ranks; "
             "compose one of them"
         )
