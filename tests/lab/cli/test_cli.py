@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.cli import main as cli
+from lab.cli import output
+from lab.compile import inspection
 from lab.meshes.targets import parse_target
 from tests.paths import ROOT
 
@@ -296,7 +297,7 @@ def test_control_c_ends_the_line_and_with_130(lab, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.inspection, "read_texts", interrupted)
+    monkeypatch.setattr(inspection, "read_texts", interrupted)
     assert lab("inspect", "step.hlo") == (130, "", "\n")
 
 
@@ -341,10 +342,10 @@ def test_a_full_disk_is_told_in_a_line(lab, tmp_path):
 
 def test_what_stood_in_a_file_stays_until_all_is_written(tmp_path, monkeypatch):
     path = tmp_path / "page.html"
-    cli._write(path, "old")
+    output.write(path, "old")
     monkeypatch.setattr(Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        cli._write(path, "new")
+        output.write(path, "new")
     assert path.read_text() == "old" and not list(tmp_path.glob("*.part")) + list(tmp_path.glob(".*"))
 
 

@@ -6,11 +6,14 @@ from dataclasses import replace
 import pytest
 
 from lab.cli import main as cli
+from lab.cli import running
 from lab.core.ledger import Kind, Ledger, Transfer
+from lab.harness import suite
 from lab.harness.experiment import Experiment
 from lab.harness.registry import load, names
 from lab.meshes import plugins
 from lab.meshes.errors import UsageError
+from lab.report import verdicts
 
 SMALL = (
     "--set",
@@ -35,12 +38,12 @@ def asked(monkeypatch):
     answered."""
     asked = []
     monkeypatch.setattr(
-        cli, "_results", lambda runs, mesh=None, settings=None: asked.append((runs, mesh, settings)) or []
+        running, "results", lambda runs, mesh=None, settings=None: asked.append((runs, mesh, settings)) or []
     )
-    monkeypatch.setattr(cli, "_trained", lambda *_: [])
-    monkeypatch.setattr(cli.suite, "answers", lambda *_: [])
-    monkeypatch.setattr(cli.verdicts, "results_text", lambda results: "")
-    monkeypatch.setattr(cli.verdicts, "summary_text", lambda results: "")
+    monkeypatch.setattr(running, "trained", lambda *_: [])
+    monkeypatch.setattr(suite, "answers", lambda *_: [])
+    monkeypatch.setattr(verdicts, "results_text", lambda results: "")
+    monkeypatch.setattr(verdicts, "summary_text", lambda results: "")
     return asked
 
 
@@ -137,7 +140,7 @@ def test_a_note_of_ours_is_told_and_one_of_jax_is_not(capsys):
     refused = UsageError("length=6: expected 8")
     for note in ("--------------------\nFor simplicity, JAX has removed its internal frames", "in model.py:3"):
         refused.add_note(note)
-    assert (cli._refuse(refused), capsys.readouterr().err) == (2, "in model.py:3\nlab: length=6: expected 8\n")
+    assert (cli.refuse(refused), capsys.readouterr().err) == (2, "in model.py:3\nlab: length=6: expected 8\n")
 
 
 def test_verify_in_full_takes_every_chip_with_clusters_of_the_same_shape(lab, asked, monkeypatch):

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from lab.cli import main as cli
+from lab.cli import running
 from lab.experiments.ch14_training import EXPERIMENT
 from lab.harness import suite
 from lab.harness.decoder import text, training
@@ -215,6 +215,6 @@ def test_for_attached_devices_nothing_else_is_prepared(lab, monkeypatch):
     asked = []
     monkeypatch.setattr(suite, "trained", lambda *_: [])
     monkeypatch.setattr(suite, "prepare", lambda targets: asked.append(list(targets)))
-    monkeypatch.setattr(cli, "prepare", lambda targets: asked.append(list(targets)))
+    monkeypatch.setattr(running, "prepare", lambda targets: asked.append(list(targets)))
     lab("run", "ch14_training", "--target", "attached")
     assert asked == [[parse_target("attached")]] * 2

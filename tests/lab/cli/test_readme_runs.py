@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from lab.cli import main as cli
+from lab.harness import suite
 from lab.harness.settings import with_settings
 from tests.paths import ROOT
 
@@ -24,8 +24,8 @@ def test_every_run_that_the_readme_shows_has_a_prediction(lab, monkeypatch, comm
             asked.append(run.experiment.predict(with_settings(run.experiment.parameters, settings), axes))
         return []
 
-    monkeypatch.setattr(cli.suite, "results", predicted)
-    monkeypatch.setattr(cli.suite, "trained", lambda trainings, *_: asked.extend(trainings) or [])
-    monkeypatch.setattr(cli.suite, "answers", lambda questions, *_: asked.extend(questions) or [])
+    monkeypatch.setattr(suite, "results", predicted)
+    monkeypatch.setattr(suite, "trained", lambda trainings, *_: asked.extend(trainings) or [])
+    monkeypatch.setattr(suite, "answers", lambda questions, *_: asked.extend(questions) or [])
     answer = lab(*shlex.split(command)[1:])
     assert (answer.status, answer.err) == (0, "") and asked

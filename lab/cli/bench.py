@@ -1,0 +1,79 @@
+"""`lab bench`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from lab.cli import options
+from lab.cli.output import print_json, print_text, write
+from lab.cli.progress import watched
+from lab.meshes.axes import Axes
+from lab.meshes.targets import Target
+
+
+@click.command()
+@click.argument("primitives", metavar="PRIMITIVE...", nargs=-1)
+@click.option("--algorithm", "algorithms", metavar="NAME", multiple=True, help="By default all that the mesh allows.")
+@options.mesh
+@click.option(
+    "--over",
+    metavar="AXIS,...",
+    help="The axes that every collective spans; groups along the others work side by side. By default all.",
+)
+@options.target(
+    "attached; cpu:N to try it; or GPUs to estimate for: gpu:h200:1x8.", default="attached", show_default=True
+)
+@click.option(
+    "--links",
+    type=Path,
+    metavar="FILE",
+    help="Of an estimate: a record of lab bench whose times by JAX's own collectives it takes.",
+)
+@click.option(
+    "--sizes",
+    metavar="FROM..TO",
+    default="1KiB..1GiB",
+    show_default=True,
+    type=options.SIZES,
+    help="In steps of 4.",
+)
+@options.save
+@options.as_json
+def bench(
+    primitives: tuple[str, ...],
+    algorithms: tuple[str, ...],
+    mesh: Axes | None,
+    over: str | None,
+    target: Target,
+    links: Path | None,
+    sizes: tuple[int, ...],
+    save: Path | None,
+    as_json: bool,
+) -> None:
+    """Times collectives on attached devices, or estimates them for GPUs that are not there, and fits alpha and beta to
+    each algorithm.
+
+    The mesh is by default one axis of all devices. The JSON of times is a link profile that
+    lab.meshes.hardware.measured_link reads.
+    """
+    from lab.measure.bench import run as benches
+    from lab.measure.bench import tables as bench_tables
+
+    # A kernel that waits for one on another GPU must not wait for it to be loaded, which may wait in turn (CUDA's
+    # guide, lazy loading).
+    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
+    command = shlex.join(["lab", *sys.argv[1:]])
+    spanned = tuple(over.split(",")) if over else ()
+    found = benches.bench(target, mesh, primitives, algorithms, sizes, command, watched, spanned, links)
+    if save:
+        write(save, json.dumps(found.to_json(), indent=2) + "\n")
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_text(bench_tables.bench_text(found))

@@ -1,0 +1,67 @@
+"""`lab diff`."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import click
+
+from lab.cli import options
+from lab.cli.output import print_json, print_text
+from lab.cli.programs import prepared, programs
+from lab.compile import sources
+from lab.core import changes
+from lab.core.ledger import Ledger
+from lab.meshes.axes import Axes
+from lab.meshes.errors import UsageError
+from lab.meshes.targets import Target
+from lab.report.changes import changes_text
+
+
+@click.command()
+@click.argument("before", metavar="BEFORE")
+@click.argument("after", metavar="AFTER")
+@options.mesh
+@options.target(f"What to compile programs for: {options.TARGET_FORMS}.")
+@click.option(
+    "--allow",
+    "allowed",
+    metavar="PERCENT",
+    type=options.SHARE,
+    help="How much of what is sent along any axes may come or go: 1%.",
+)
+@options.as_json
+def diff(
+    before: str, after: str, mesh: Axes | None, target: Target | None, allowed: Fraction | None, as_json: bool
+) -> int:
+    """Says what AFTER communicates otherwise than BEFORE. Exit status 1 where they differ, or with --allow where they
+    do by more than that.
+
+    Each is a SOURCE as of lab inspect, or a .json file that lab inspect --json printed.
+    """
+    if any(map(sources.is_program, (before, after))):
+        target = prepared(mesh, target)
+    ledgers = [_one_ledger(source, mesh, target) for source in (before, after)]
+    if as_json:
+        print_json(changes.to_json(*ledgers))
+    else:
+        print_text(changes_text(*ledgers))
+    along = changes.by_axes(*ledgers)
+    return 1 if any(allowed is None or row.exceeds(allowed) for row in along) else 0
+
+
+def _one_ledger(source: str, mesh: Axes | None, target: Target | None) -> Ledger:
+    ledgers = (
+        [sources.saved_ledger(source)]
+        if source.endswith(".json")
+        else [program.ledger for program in programs(source, mesh, target)]
+    )
+    if len(ledgers) > 1:
+        raise UsageError(
+            f"{source} holds {len(ledgers)} partitioned modules; give one of their files, such as {ledgers[0].source}"
+        )
+    if not ledgers[0].is_complete:
+        raise UsageError(
+            f"{source} could not be read whole, so that nothing can be said of the rest: {'; '.join(ledgers[0].notes)}"
+        )
+    return ledgers[0]

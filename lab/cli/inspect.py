@@ -1,0 +1,62 @@
+"""`lab inspect`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from lab import diagnosis
+from lab.cli import options
+from lab.cli.output import print_json, print_text, write
+from lab.cli.programs import prepared, programs
+from lab.compile import sources
+from lab.meshes.axes import Axes
+from lab.meshes.targets import Target
+from lab.report.diagnosis import diagnosis_text
+
+
+@click.command()
+@click.argument("given", metavar="SOURCE...", nargs=-1, required=True)
+@options.mesh
+@options.target(f"What to compile for: {options.TARGET_FORMS}. By default fake CPU devices, as many as the mesh has.")
+@click.option(
+    "--fail-on",
+    "kinds",
+    metavar="KIND",
+    multiple=True,
+    type=options.KIND,
+    help="Exit status 1 where this is found; any: where anything is.",
+)
+@options.html
+@options.as_json
+def inspect(
+    given: tuple[str, ...],
+    mesh: Axes | None,
+    target: Target | None,
+    kinds: tuple[str, ...],
+    html: Path | None,
+    as_json: bool,
+) -> int:
+    """Says what is wrong with a compiled program, the worst first, and lists what it communicates.
+
+    SOURCE is a compiled text (.hlo, .txt, .gz), the folder of an XLA dump, or file.py:build or package.module:build,
+    where build(mesh) returns (function, args) with args as arrays or ShapeDtypeStructs with shardings.
+    """
+    if any(map(sources.is_program, given)):
+        # So that XLA says where it finds no way between two shardings; what it says is caught.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+        target = prepared(mesh, target)
+    diagnoses = [diagnosis.of(program) for source in given for program in programs(source, mesh, target)]
+    if html:
+        from lab.report.html import reports
+
+        write(html, reports.inspection(diagnoses))
+    if as_json:
+        rows = [found.to_json() for found in diagnoses]
+        print_json(rows if len(rows) > 1 else rows[0])
+    else:
+        print_text("\n\n".join(map(diagnosis_text, diagnoses)))
+    found = {finding.kind for each in diagnoses for finding in each.findings}
+    return 1 if found and ("any" in kinds or found & set(kinds)) else 0

@@ -1,0 +1,36 @@
+"""What commands print, and write into files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+CLOSED_PIPE = 141
+
+
+def print_json(value: Any) -> None:
+    print_text(json.dumps(value, indent=2))
+
+
+def print_text(text: str) -> None:
+    """Prints a whole answer at once; a reader that went away, such as `head`, is no error."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.exit(CLOSED_PIPE)
+
+
+def write(path: Path, text: str) -> None:
+    """All of it, or nothing: until then there stands what stood there."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")  # Such as /dev/stdout.
+        return
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

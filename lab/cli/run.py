@@ -1,0 +1,63 @@
+"""`lab run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lab.cli import options, running
+from lab.cli.output import write
+from lab.harness import suite
+from lab.meshes.axes import Axes
+from lab.meshes.errors import UsageError
+from lab.meshes.targets import Target, parse_target
+from lab.report import answers, curves, verdicts
+
+_STYLES = (
+    "declared (the compiler inserts the collectives), typed (it does where types of arrays say so) or explicit "
+    "(they are written out); by default those of verify."
+)
+
+
+@click.command()
+@click.argument("names", metavar="EXPERIMENT...", nargs=-1, required=True)
+@options.target(f"What to compile for: {options.TARGET_FORMS}. By default its own.", "targets", multiple=True)
+@click.option("--style", "styles", metavar="STYLE", multiple=True, help=_STYLES)
+@options.mesh
+@options.settings("A parameter: layers=4.")
+@options.html
+@options.as_json
+def run(
+    names: tuple[str, ...],
+    targets: tuple[Target, ...],
+    styles: tuple[str, ...],
+    mesh: Axes | None,
+    settings: tuple[tuple[str, str], ...],
+    html: Path | None,
+    as_json: bool,
+) -> int:
+    """Settles what theory predicts with what the compilers make of it, term by term."""
+    # JAX looks for accelerators only where it is told so before it starts: a question may be told by --set.
+    told = [parse_target(value) for name, value in settings if name == "target"]
+    experiments, trainings, questions = suite.parted(suite.load(names, (*targets, *told)))
+    for question in questions:
+        if styles or mesh or (targets and not question.targets):
+            reason = (
+                "chooses styles and meshes itself; leave out"
+                if question.targets
+                else "has no program to compile; leave out --target,"
+            )
+            raise UsageError(f"{question.name} {reason} --style and --mesh")
+    if trainings and mesh:
+        raise UsageError(f"{trainings[0].name} has a mesh for each layout; leave out --mesh")
+    results = running.results(suite.runs(experiments, targets, styles), mesh, dict(settings))
+    trained = running.trained(trainings, targets, styles, dict(settings))
+    answered = suite.answers(questions, dict(settings) | ({"target": str(targets[0])} if targets else {}))
+    if html:
+        from lab.report.html import reports
+
+        write(html, reports.experiments(results, trained, answered, is_audit=False))
+    return running.report(
+        as_json, (results, verdicts.results_text), (trained, curves.trained_text), (answered, answers.answers_text)
+    )

@@ -1,0 +1,24 @@
+"""`lab targets`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from lab.cli import options
+from lab.cli.output import print_json, print_text
+from lab.meshes.availability import availability
+from lab.report import tables
+
+
+@click.command()
+@options.as_json
+def targets(as_json: bool) -> None:
+    """Lists what this machine can compile for, and how to install what it cannot."""
+    rows = availability()
+    if as_json:
+        print_json([asdict(row) for row in rows])
+    else:
+        cells = [(row.target, row.name, "no" if row.install else "yes", row.install or row.how) for row in rows]
+        print_text(tables.rows_text(("target", "chip", "compiles here", "how"), cells))

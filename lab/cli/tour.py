@@ -1,0 +1,38 @@
+"""`lab tour`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import click
+
+from lab.cli import options
+from lab.cli.output import print_json, print_text, write
+from lab.cli.progress import watched
+
+
+@click.command()
+@click.argument("parts", metavar="[PART]...", nargs=-1)
+@options.save
+@options.as_json
+def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> int:
+    """Measures on the attached GPUs what the lab says ahead of time.
+
+    PART is collectives (lab bench of all), times (steps predicted from compiled text and measured rates, and timed),
+    programs (every experiment that is one program, here and ahead of time) or losses (a small decoder's under every
+    layout, against one CPU's); by default all. The JSON is written after each part.
+    """
+    from lab.measure.tour import tour as tours
+    from lab.report.tour import tour_text
+
+    for found in tours.tour(parts or tours.PARTS, shlex.join(["lab", *sys.argv[1:]]), watched):
+        if save:
+            write(save, json.dumps(found.to_json(), indent=2) + "\n")
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_text(tour_text(found))
+    return 1 if found.failures else 0
