@@ -1,0 +1,31 @@
+"""Every compiler behaviour, and what the predictable ones make of a transfer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lab.core.ledger import Transfer
+from lab.settle.behaviours import cpu, every_compiler, gpu, tpu
+from lab.settle.behaviours.behaviour import Behaviour, Context
+
+CATALOGUE: tuple[Behaviour, ...] = (
+    *every_compiler.BEHAVIOURS,
+    *cpu.BEHAVIOURS,
+    *gpu.BEHAVIOURS,
+    *tpu.BEHAVIOURS,
+)
+"""In the order in which they act: what the partitioner of every compiler does comes first."""
+
+
+def emitted(transfer: Transfer, context: Context) -> tuple[tuple[Transfer, ...], tuple[Behaviour, ...]]:
+    """What the compiler is predicted to emit for a transfer, and the behaviours that make the difference."""
+    found, applied = (transfer,), []
+    for behaviour in CATALOGUE:
+        if behaviour.rewrite is None or behaviour.platform not in (None, context.platform):
+            continue
+        changed = tuple(new for old in found for new in behaviour.rewrite(old, context))
+        applied += [behaviour] if changed != found else []
+        found = changed
+    # What one moves into a loop, another may move out again.
+    is_unchanged = tuple(replace(new, provenance=transfer.provenance) for new in found) == (transfer,)
+    return found, () if is_unchanged else tuple(applied)

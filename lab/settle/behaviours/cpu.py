@@ -1,0 +1,112 @@
+"""What XLA's CPU compiler does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from lab.core.ledger import Kind, Transfer
+from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
+from lab.settle.behaviours.transforms import is_declared_scatter, over
+
+
+def _widened(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    if transfer.dtype not in ("bf16", "f16"):
+        return (transfer,)
+    return (replace(transfer, dtype="f32", payload_bytes=2 * transfer.payload_bytes),)
+
+
+C1 = Behaviour(
+    id="C1",
+    platform="cpu",
+    certainty=Certainty.PREDICTABLE,
+    effect="16-bit floats are widened to f32 in collectives: twice the bytes",
+    remedy="judge bf16 layouts on a GPU or TPU target, or run the CPU in f32",
+    rewrite=_widened,
+)
+
+
+def _never_scattered(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    return (replace(transfer, kind=Kind.ALL_REDUCE) if is_declared_scatter(transfer, context) else transfer,)
+
+
+C2 = Behaviour(
+    id="C2",
+    platform="cpu",
+    certainty=Certainty.PREDICTABLE,
+    effect="a declared reduce-scatter stays an all-reduce of the same payload; an explicit psum_scatter is kept",
+    rewrite=_never_scattered,
+)
+
+
+def _one_by_one(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """The reductions of partial products, each before the sum over products."""
+    if context.style != "declared" or transfer.executions is None:
+        return (transfer,)
+    return (replace(transfer, executions=transfer.executions * transfer.provenance.partial_products),)
+
+
+C3 = Behaviour(
+    id="C3",
+    platform="cpu",
+    certainty=Certainty.PREDICTABLE,
+    effect="partial sums of sibling matmuls are reduced one by one (q, k, v: 3; gate, up: 2)",
+    remedy="fuse the weights, or make the input varying once a block in the explicit style",
+    rewrite=_one_by_one,
+)
+
+
+def _reduced_separately(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """One reduction for each group of axes of more than one device."""
+    groups = [
+        axes for axes in transfer.provenance.reduced_separately_over if prod(context.mesh[axis] for axis in axes) > 1
+    ]
+    if context.style != "declared" or len(groups) < 2:
+        return (transfer,)
+    return tuple(over(axes, transfer, context) for axes in groups)
+
+
+C4 = Behaviour(
+    id="C4",
+    platform="cpu",
+    certainty=Certainty.PREDICTABLE,
+    effect="declared sums over tokens of split batches and split sequences are done over each of the two axes apart, "
+    "not at once",
+    rewrite=_reduced_separately,
+)
+
+C5 = Behaviour(
+    id="C5",
+    platform="cpu",
+    certainty=Certainty.OBSERVED,
+    effect="a bf16 psum in a shard_map that is manual over some axes only aborts the process",
+    remedy="make the shard_map fully manual, or psum in f32",
+)
+
+
+def _hoisted(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """A gather that every pass would repeat, once."""
+    if transfer.kind is not Kind.ALL_GATHER or transfer.provenance.repeats == 1:
+        return (transfer,)
+    return (replace(transfer, executions=transfer.executions // transfer.provenance.repeats),)
+
+
+C6 = Behaviour(
+    id="C6",
+    platform="cpu",
+    certainty=Certainty.PREDICTABLE,
+    effect="gathers that no micro-batch changes leave the accumulation loop: executions x 1",
+    rewrite=_hoisted,
+)
+
+C7 = Behaviour(
+    id="C7",
+    platform="cpu",
+    certainty=Certainty.OBSERVED,
+    effect="a permute waits for all devices, not for those that it links: in a branch that some do not take it hangs, "
+    "or meets the permute of another tick and gives wrong numbers; in no ledger",
+    remedy="gather, or exchange all to all, where only some go, or permute outside the branch",
+)
+
+# In the order in which they act.
+BEHAVIOURS = (C2, C1, C3, C4, C5, C6, C7)

@@ -1,0 +1,249 @@
+"""What every XLA compiler does: its partitioner, and its passes over loops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lab.core.ledger import Kind, Provenance, Transfer
+from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
+from lab.settle.behaviours.transforms import in_products_dtype, over
+
+X1 = Behaviour(
+    id="X1",
+    platform=None,
+    certainty=Certainty.OBSERVED,
+    effect="an embedding lookup constrained straight to a sequence-parallel output moves tokens and activations on "
+    "both axes",
+    remedy="constrain in two steps",
+)
+
+X2 = Behaviour(
+    id="X2",
+    platform=None,
+    certainty=Certainty.OBSERVED,
+    effect="an embedding gradient pinned to a sharding gathers tokens and cotangents instead of reducing",
+    remedy="pin the gradient replicated first",
+)
+
+
+def _summed_at_once(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """A scatter over some of the axes that a gradient is summed over: a sum over them all; what was to follow it:
+    nothing."""
+    axes = tuple(axis for axis in transfer.provenance.sum_over if context.mesh[axis] > 1)
+    if context.style != "declared" or not axes or transfer.axes == axes or _is_split(transfer, context):
+        return (transfer,)
+    if transfer.kind is not Kind.REDUCE_SCATTER:
+        return ()
+    return (over(axes, replace(transfer, kind=Kind.ALL_REDUCE, provenance=Provenance()), context),)
+
+
+SPLITS_FAR_APART = (0, 11)
+"""Release of jax whose XLA splits sums of which no neighbours keep the parts, too."""
+
+
+def _is_split(transfer: Transfer, context: Context) -> bool:
+    """XLA's GPU compiler splits a sum over all devices whose part has one use, where another sum of the same
+    computation has one of its two groups."""
+    provenance = transfer.provenance
+    groups = (context.mesh, provenance.sum_over, transfer.axes or (), *provenance.sibling_reduction_axes)
+    every, over, own, *siblings = (tuple(axis for axis in axes if context.mesh[axis] > 1) for axes in groups)
+    rest = tuple(axis for axis in over if axis not in own)
+    summed, scattered = (rest, own) if transfer.kind is Kind.REDUCE_SCATTER else (own, rest)
+    is_seen = (*summed, *scattered) == every or context.jax >= SPLITS_FAR_APART
+    return (
+        context.platform == "gpu"
+        and over == every
+        and is_seen
+        and _has_one_use(transfer)
+        and bool({summed, scattered} & set(siblings))
+    )
+
+
+def _has_one_use(gradient: Transfer) -> bool:
+    """Outside loops one in float32 has two, the norm of all and the optimizer; a narrower one is widened for both."""
+    return gradient.dtype != "f32" or gradient.provenance.iterations * gradient.provenance.stacked_layers > 1
+
+
+X3 = Behaviour(
+    id="X3",
+    platform=None,
+    certainty=Certainty.PREDICTABLE,
+    effect="declared hybrid sharding reduces full gradients over all axes at once; GPUs split such a sum again where "
+    "another sum of the same computation is over one of the two groups and the part has one use, as it has in "
+    "float32 inside loops alone; with jax 0.10 only where neighbours keep the parts",
+    remedy="write the step explicitly",
+    rewrite=_summed_at_once,
+)
+
+
+def _each_use_separately(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """Beside the gradient of one use that of every other, summed at once over all axes, in each pass."""
+    provenance = transfer.provenance
+    if context.style != "declared" or provenance.uses == 1:
+        return (transfer,)
+    passes = max(provenance.micro_batches, provenance.repeats)
+    whole = replace(
+        in_products_dtype(transfer),
+        kind=Kind.ALL_REDUCE,
+        executions=passes * (provenance.uses - 1),
+        provenance=Provenance(),
+    )
+    return replace(transfer, provenance=replace(provenance, uses=1)), over(
+        provenance.sum_over or transfer.axes, whole, context
+    )
+
+
+X4 = Behaviour(
+    id="X4",
+    platform=None,
+    certainty=Certainty.PREDICTABLE,
+    effect="declared tied embeddings reduce two gradients of the table, not one: the second whole, over all axes",
+    remedy="write the step explicitly",
+    rewrite=_each_use_separately,
+)
+
+X5 = Behaviour(
+    id="X5",
+    platform=None,
+    certainty=Certainty.OBSERVED,
+    effect="global-norm clipping reduces one scalar a leaf and axis, merged in no predictable way",
+    remedy="sum the squares and reduce once by hand",
+)
+
+X6 = Behaviour(
+    id="X6",
+    platform=None,
+    certainty=Certainty.OBSERVED,
+    effect="slicing the last stage outside a pipeline broadcasts its activations to all stages",
+    remedy="compute the loss inside and reduce a scalar",
+)
+
+
+def _in_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """A stack's reduction, as one for each iteration."""
+    stack = transfer.provenance.stacked_layers
+    if context.style != "declared" or stack == 1:
+        return (transfer,)
+    provenance = replace(transfer.provenance, stacked_layers=1, iterations=stack)
+    return (
+        replace(
+            transfer,
+            payload_bytes=transfer.payload_bytes // stack,
+            executions=transfer.executions * stack,
+            provenance=provenance,
+        ),
+    )
+
+
+X7 = Behaviour(
+    id="X7",
+    platform=None,
+    certainty=Certainty.PREDICTABLE,
+    effect="a declared reduction of a stack of gradients is done layer by layer inside the backward loop: the same "
+    "bytes",
+    rewrite=_in_the_loop,
+)
+
+LARGEST_STACK_BYTES = 10 << 10
+"""XLA's own limit (`xla_while_loop_all_reduce_dus_code_motion_max_size_bytes`): larger ones are summed where the loop
+makes them."""
+
+LEAVES_PASSES = (0, 11)
+"""Release of jax whose XLA sums a small stack after the loop over micro-batches, too, if there is one."""
+
+
+def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """One reduction of all that a loop stores, where that is small."""
+    iterations, is_sum = transfer.provenance.iterations, transfer.kind is Kind.ALL_REDUCE
+    if (
+        context.platform == "cpu"
+        or not is_sum
+        or iterations == 1
+        or transfer.payload_bytes * iterations > LARGEST_STACK_BYTES
+    ):
+        return (transfer,)
+    leaves_passes = context.platform == "gpu" and context.jax >= LEAVES_PASSES
+    provenance = replace(transfer.provenance, iterations=1, micro_batches=1, repeats=1)
+    executions = 1 if leaves_passes else transfer.executions // iterations
+    return (
+        replace(
+            transfer, payload_bytes=transfer.payload_bytes * iterations, executions=executions, provenance=provenance
+        ),
+    )
+
+
+X8 = Behaviour(
+    id="X8",
+    platform=None,
+    certainty=Certainty.PREDICTABLE,
+    effect="an all-reduce in a loop that stores its results is done once, of the whole stack, where that has 10 KiB or "
+    "less: the same bytes, or, on GPUs with jax 0.11, of all micro-batches at once; not on CPUs",
+    rewrite=_stored_then_summed,
+)
+
+
+def _every_micro_batch(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """The reduction of each pass, and of each layer where the value is a stack, in the dtype of its products."""
+    m, stack = transfer.provenance.micro_batches, transfer.provenance.stacked_layers
+    is_made_once = (
+        context.platform == "tpu" and stack == 1 and transfer.phase == "backward" and transfer.kind is Kind.ALL_REDUCE
+    )
+    if context.style != "declared" or m == 1 or is_made_once:
+        return (transfer,)
+    each = replace(transfer, payload_bytes=transfer.payload_bytes // stack, executions=transfer.executions * m * stack)
+    return (
+        replace(in_products_dtype(each), provenance=replace(transfer.provenance, stacked_layers=1, iterations=stack)),
+    )
+
+
+X9 = Behaviour(
+    id="X9",
+    platform=None,
+    certainty=Certainty.PREDICTABLE,
+    effect="declared gradients and losses that micro-batches add up are reduced for each of them, layer by layer, in "
+    "the dtype of the products; not on TPUs the sums of those that no layer makes",
+    remedy="write the step explicitly: the sum is then reduced once",
+    rewrite=_every_micro_batch,
+)
+
+
+def _after_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """One reduction of what a loop adds up, written out or not."""
+    iterations = transfer.provenance.accumulated_in_loop
+    return (transfer if context.platform == "cpu" else replace(transfer, executions=transfer.executions // iterations),)
+
+
+X10 = Behaviour(
+    id="X10",
+    platform=None,
+    certainty=Certainty.PREDICTABLE,
+    effect="an all-reduce in a loop that only adds its results up, a psum too, is done once after the loop; not on "
+    "CPUs",
+    rewrite=_after_the_loop,
+)
+
+
+def _kept_as_summed(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """Nothing: the partitioner's sum is part of the product that is kept."""
+    return () if context.style == "declared" and transfer.provenance.saved_by_remat else (transfer,)
+
+
+X11 = Behaviour(
+    id="X11",
+    platform=None,
+    certainty=Certainty.PREDICTABLE,
+    effect="a declared product that a policy keeps is kept as summed: its sum is not repeated",
+    rewrite=_kept_as_summed,
+)
+
+X12 = Behaviour(
+    id="X12",
+    platform=None,
+    certainty=Certainty.OBSERVED,
+    effect="a dispatch constrained to its experts at once gathers tokens or sums activations, in place of an "
+    "all-to-all",
+    remedy="constrain it to its tokens' devices first, then to its experts'",
+)
+
+# In the order in which they act.
+BEHAVIOURS = (X4, X11, X1, X2, X3, X5, X6, X12, X9, X7, X10, X8)

@@ -1,0 +1,246 @@
+"""What XLA's TPU compiler does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from lab.core.ledger import Kind, Transfer
+from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
+from lab.settle.behaviours.transforms import in_products_dtype, masked
+from lab.settle.unclaimed import Unclaimed, claim, claim_all, claim_up_to
+
+
+def _reduced_everywhere(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
+    """The all-reduce of the same payload."""
+    return claim(replace(predicted, kind=Kind.ALL_REDUCE), unclaimed) if predicted.kind is Kind.REDUCE_SCATTER else ()
+
+
+T1 = Behaviour(
+    id="T1",
+    platform="tpu",
+    certainty=Certainty.READABLE,
+    effect="a reduce-scatter is an all-reduce and a slice: same payload, twice the wire bytes; nearly always over a "
+    "whole slice, sometimes over less, by no known rule",
+    remedy="xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter keeps most",
+    recognise=_reduced_everywhere,
+)
+
+
+def _padded_scatter(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
+    """The scatter whose operand was padded from the predicted size, with the permutes that restore the shards."""
+    if predicted.kind is not Kind.REDUCE_SCATTER:
+        return ()
+    padded = next((t for t in unclaimed if t.padded_from_bytes == predicted.payload_bytes), None)
+    if padded is None:
+        return ()
+    moves = [
+        (padded.kind, padded.payload_bytes),
+        *((Kind.COLLECTIVE_PERMUTE, payload) for payload in _halo(padded, predicted.group_size)),
+    ]
+    return claim_all((replace(predicted, kind=kind, payload_bytes=payload) for kind, payload in moves), unclaimed)
+
+
+def _halo(padded: Transfer, P: int) -> tuple[int, ...]:
+    """Messages to the last shard, which lies furthest from where it is to be: of no more than a padded shard each."""
+    shard = padded.payload_bytes // P
+    whole, rest = divmod((P - 1) * (padded.payload_bytes - padded.padded_from_bytes) // P, shard)
+    return (shard,) * whole + (rest,) * (rest > 0)
+
+
+T2 = Behaviour(
+    id="T2",
+    platform="tpu",
+    certainty=Certainty.READABLE,
+    effect="shards are padded before a reduce-scatter, and permutes of the padding follow",
+    remedy="choose shards that fill the tiles",
+    recognise=_padded_scatter,
+)
+
+T3 = Behaviour(
+    id="T3",
+    platform="tpu",
+    certainty=Certainty.PREDICTABLE,
+    effect="a reduce-scatter is printed as an all-reduce and a slice inside a custom fusion; it is read as what it is",
+)
+
+
+def _windowed_einsum(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
+    """The n + 1 permutes of a shard, or n - 1, that stand for a gather or scatter over n devices."""
+    if predicted.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
+        return ()
+    P = predicted.group_size
+    shard = replace(predicted, kind=Kind.COLLECTIVE_PERMUTE, payload_bytes=predicted.payload_bytes // P)
+    return claim(replace(shard, executions=(P + 1) * predicted.executions), unclaimed) or claim(
+        replace(shard, executions=(P - 1) * predicted.executions), unclaimed
+    )
+
+
+T4 = Behaviour(
+    id="T4",
+    platform="tpu",
+    certainty=Certainty.READABLE,
+    effect="a gather or scatter that feeds a matmul becomes a loop of permutes: of n + 1 shards or, over a few "
+    "devices, of n - 1",
+    remedy="pin the gathered value, or raise xla_jf_spmd_threshold_for_windowed_einsum_mib",
+    recognise=_windowed_einsum,
+)
+
+
+def _max_in_products_dtype(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """In the 16 bits that a value was widened from."""
+    return (in_products_dtype(transfer) if transfer.phase == "forward" else transfer,)
+
+
+T5 = Behaviour(
+    id="T5",
+    platform="tpu",
+    certainty=Certainty.PREDICTABLE,
+    effect="a max over widened bf16 is reduced in bf16: half the bytes",
+    rewrite=_max_in_products_dtype,
+)
+
+T6 = Behaviour(
+    id="T6",
+    platform="tpu",
+    certainty=Certainty.PREDICTABLE,
+    effect="a declared all-reduce of the embedding whose result is sliced becomes a reduce-scatter",
+)
+
+
+def _masked_sum(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
+    """The all-reduce of what each device has its part of, and zeros beside it."""
+    return claim(masked(predicted), unclaimed) if predicted.kind is Kind.ALL_GATHER else ()
+
+
+T7 = Behaviour(
+    id="T7",
+    platform="tpu",
+    certainty=Certainty.READABLE,
+    effect="a gather of a tiny array becomes a masked all-reduce of the same payload: twice the wire bytes",
+    recognise=_masked_sum,
+)
+
+T8 = Behaviour(
+    id="T8",
+    platform="tpu",
+    certainty=Certainty.PREDICTABLE,
+    effect="arguments are padded to layout tiles: memory, not bytes on the wire",
+)
+
+
+def _after_the_passes_in_f32(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """The same on TPUs, of a gradient that each pass was to scatter: the sum over passes is float32."""
+    provenance = transfer.provenance
+    if (
+        context.style != "declared"
+        or not provenance.replicated_first
+        or provenance.repeats == 1
+        or transfer.phase != "backward"
+    ):
+        return (transfer,)
+    wide = transfer.payload_bytes * (2 if transfer.dtype == "bf16" else 1)
+    return (replace(transfer, kind=Kind.ALL_REDUCE, executions=1, dtype="f32", payload_bytes=wide),)
+
+
+T9 = Behaviour(
+    id="T9",
+    platform="tpu",
+    certainty=Certainty.PREDICTABLE,
+    effect="sums of gradients that are held whole leave the accumulation loop: executions x 1, in float32",
+    rewrite=_after_the_passes_in_f32,
+)
+
+
+def _scattered_after_the_passes(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
+    """One scatter, padded or not, or one sum everywhere, in float32, of what each pass over a micro-batch was to
+    scatter."""
+    passes = predicted.provenance.repeats
+    if predicted.kind is not Kind.REDUCE_SCATTER or passes == 1 or predicted.executions != passes:
+        return ()
+    wide = predicted.payload_bytes * (2 if predicted.dtype == "bf16" else 1)
+    once = replace(predicted, executions=1, dtype="f32", payload_bytes=wide)
+    alone = _run_once(unclaimed)
+    return claim(once, alone) or _padded_scatter(once, context, alone) or _reduced_everywhere(once, context, alone)
+
+
+def _run_once(unclaimed: Unclaimed) -> Unclaimed:
+    """What runs once in a step, and is no share of what each micro-batch does."""
+    return tuple(t for t in unclaimed if t.executions == 1)
+
+
+T10 = Behaviour(
+    id="T10",
+    platform="tpu",
+    certainty=Certainty.READABLE,
+    effect="a scatter of gradients leaves the accumulation loop: one of the sum over passes, in float32, or by T1 one "
+    "all-reduce",
+    recognise=_scattered_after_the_passes,
+)
+
+
+def _narrow_after_the_passes(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
+    """A gradient's sum over passes in the 16 bits that each pass had it in."""
+    narrow, is_gradient = (
+        in_products_dtype(predicted),
+        predicted.kind is Kind.ALL_REDUCE and predicted.phase == "backward",
+    )
+    is_late = predicted.provenance.micro_batches > 1 and predicted.executions == 1
+    return claim(narrow, _run_once(unclaimed)) if is_gradient and is_late and narrow != predicted else ()
+
+
+T11 = Behaviour(
+    id="T11",
+    platform="tpu",
+    certainty=Certainty.OBSERVED,
+    effect="a sum over micro-batches is rounded to 16 bits before it is reduced: half the bytes, of the head's "
+    "gradient where sharding is in types",
+    recognise=_narrow_after_the_passes,
+)
+
+
+def _rounded_for_products(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
+    """The gathers of what products of 16 bits are to take, with those of iterations whose results something else takes
+    too."""
+    if not (predicted.kind is Kind.ALL_GATHER or predicted.is_masked_gather) or predicted.dtype != "f32":
+        return ()
+    as_asked = claim_up_to(predicted, unclaimed)
+    rest = predicted.executions - sum(t.executions for t in as_asked)
+    rounded = claim(
+        replace(predicted, dtype="bf16", payload_bytes=predicted.payload_bytes // 2, executions=rest), unclaimed
+    )
+    return as_asked + rounded if rounded else ()
+
+
+T12 = Behaviour(
+    id="T12",
+    platform="tpu",
+    certainty=Certainty.READABLE,
+    effect="a gather of float32 that feeds products alone runs in the 16 bits that they round to: half the bytes",
+    remedy="ask for jax.default_matmul_precision('highest')",
+    recognise=_rounded_for_products,
+)
+
+LEAST_MASKED = 64
+"""48 devices gather, 64 do not; what is between was not tried."""
+
+
+def _gathered_by_sum(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """Of a gather over all devices, where they are many: the sum of what each device has its part of, and zeros beside
+    it."""
+    is_over_all = transfer.group_size == prod(context.mesh.values()) >= LEAST_MASKED
+    return (masked(transfer) if is_over_all and transfer.kind is Kind.ALL_GATHER else transfer,)
+
+
+T13 = Behaviour(
+    id="T13",
+    platform="tpu",
+    certainty=Certainty.PREDICTABLE,
+    effect="a gather over all devices, where they are 64 or more, is a masked all-reduce of the same payload: twice "
+    "the wire bytes",
+    remedy="split over an axis beside it: over part of the devices it stays a gather",
+    rewrite=_gathered_by_sum,
+)
+
+# In the order in which they act.
+BEHAVIOURS = (T10, T1, T2, T3, T4, T5, T6, T7, T13, T9, T11, T12, T8)

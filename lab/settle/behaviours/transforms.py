@@ -1,0 +1,29 @@
+"""What several rules do to a transfer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from lab.core.ledger import Kind, Transfer
+from lab.settle.behaviours.behaviour import Context
+
+
+def over(axes: tuple[str, ...], transfer: Transfer, context: Context) -> Transfer:
+    return replace(transfer, axes=axes, group_size=prod(context.mesh[axis] for axis in axes))
+
+
+def in_products_dtype(transfer: Transfer) -> Transfer:
+    """In the 16 bits of the products that a float32 value is summed or widened from."""
+    if transfer.provenance.product != "bf16" or transfer.dtype != "f32":
+        return transfer
+    return replace(transfer, dtype="bf16", payload_bytes=transfer.payload_bytes // 2)
+
+
+def is_declared_scatter(transfer: Transfer, context: Context) -> bool:
+    return context.style == "declared" and transfer.kind is Kind.REDUCE_SCATTER
+
+
+def masked(gather: Transfer) -> Transfer:
+    """The all-reduce of what each device has its part of, and zeros beside it."""
+    return replace(gather, kind=Kind.ALL_REDUCE, is_masked_gather=True)
