@@ -1,4 +1,5 @@
-"""Packages whose folders stand at the top of the repository, and are imported as parts of `lab`; all else is in pyproject.toml."""
+"""Packages whose folders stand at the top of the repository, and are imported as parts of `lab`; all else is in
+pyproject.toml."""
 
 from setuptools import find_packages, setup
 

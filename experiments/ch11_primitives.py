@@ -177,7 +177,7 @@ def _times() -> Claim:
     link, P, n = (1e-6, 100e9), 64, 1_000_000
     names = "ring", "tree", "halving and doubling", "doubling"
     forms = ring_all_reduce_s, tree_all_reduce_s, halving_doubling_all_reduce_s, doubling_all_reduce_s
-    times = ", ".join(f"{name} {time_s(n, P, *link) * 1e6:.1f} us" for name, time_s in zip(names, forms))
+    times = ", ".join(f"{name} {time_s(n, P, *link) * 1e6:.1f} us" for name, time_s in zip(names, forms, strict=True))
     return calculated("ch11.ex6", f"{times} for {counted(n)} B at P={P}, 1 us and 100 GB/s")
 
 

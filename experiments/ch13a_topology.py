@@ -51,7 +51,8 @@ def _levels(n: int, axes: Axes, measured: Ledger) -> Claim:
         book.append((2 * (size - 1), all_reduce_wire_bytes(n, size) * whole / n))
         whole //= size
     listed = ", then ".join(
-        f"{steps} steps and {counted(size)} B over {name}" for (steps, size), name in zip(found, reversed(axes.names))
+        f"{steps} steps and {counted(size)} B over {name}"
+        for (steps, size), name in zip(found, reversed(axes.names), strict=True)
     )
     flat, total = sent(measured, RING.scope).wire_bytes, sum(size for _, size in found)
     evidence = f"{listed}: {counted(total)} B, and the flat ring {counted(flat)} B"

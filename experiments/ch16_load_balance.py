@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 from math import comb
 
 from lab.book.pipeline import uneven_efficiency, uneven_step_s
@@ -74,7 +74,7 @@ def splits(layers: Sequence[int], stages: int) -> Iterator[tuple[int, ...]]:
         )
     for cuts in combinations(range(1, len(layers)), stages - 1):
         edges = (0, *cuts, len(layers))
-        yield tuple(sum(layers[start:end]) for start, end in zip(edges, edges[1:], strict=False))
+        yield tuple(sum(layers[start:end]) for start, end in pairwise(edges))
 
 
 def best_split(assumed: Assumed) -> tuple[int, ...]:

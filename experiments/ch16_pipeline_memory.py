@@ -97,8 +97,8 @@ def planned(shape: PipelineShape, target: str, axes: Axes) -> Memory:
 
 
 def check(assumed: Assumed) -> None:
-    """Raises UsageError where XLA plans no peak, the most stages do not divide the devices, or half of the micro-batches
-    do not fill the deepest schedule."""
+    """Raises UsageError where XLA plans no peak, the most stages do not divide the devices, or half of the
+    micro-batches do not fill the deepest schedule."""
     P, m, deepest = assumed.stages, assumed.micro_batches, int(zero_bubble_in_flight(assumed.stages, 2))
     if assumed.place.platform == "cpu":
         raise UsageError(

@@ -138,7 +138,8 @@ def _h2_idles() -> Claim:
     return swept(
         "ch16.zb_bubble",
         points,
-        statement="a stage of ZB-H2 idles (P-1)(t_F+t_B-2t_W), or not at all, where t_W is at most t_F and m at least 2P",
+        statement="a stage of ZB-H2 idles (P-1)(t_F+t_B-2t_W), or not at all, where t_W is at most t_F and m is at "
+        "least 2P",
     )
 
 

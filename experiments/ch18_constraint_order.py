@@ -83,7 +83,11 @@ FORMULATIONS: dict[str, tuple[Callable, Callable]] = {
 
 @cache
 def compiled(s: Assumed, formulation: str, order: str) -> Ledger:
-    """One layer's forward pass; raises UsageError where experts do not split over the target, or there is one device."""
+    """One layer's forward pass.
+
+    Raises:
+      UsageError: experts that do not split over the target, or one device.
+    """
     target = parse_target(s.target)
     prepare([target])
     mesh = make_mesh(target, Axes.of({EXPERT: device_count(target)}))

@@ -31,8 +31,8 @@ class Assumed:
     """DeepSeek-V3: 256 experts, 8 a token, on 8 nodes of which a token visits 4; 4,096 tokens at a time.
 
     Raises:
-      UsageError: none of something, experts that do not split over the nodes or into as many groups as the coarse design
-        has experts, or choices that do not split over the nodes a token visits.
+      UsageError: none of something, experts that do not split over the nodes or into as many groups as the coarse
+        design has experts, or choices that do not split over the nodes a token visits.
     """
 
     experts: int = 256

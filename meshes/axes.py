@@ -32,7 +32,7 @@ class Axes:
     def __post_init__(self) -> None:
         if len(self.names) != len(self.sizes):
             raise UsageError(f"{len(self.names)} axis names and {len(self.sizes)} sizes; give one size for each name")
-        for name, size in zip(self.names, self.sizes):
+        for name, size in zip(self.names, self.sizes, strict=True):
             if not name.isidentifier():
                 raise UsageError(f"axis name {name!r}: expected letters, digits and _; rename it")
             if self.names.count(name) > 1:
@@ -55,7 +55,7 @@ class Axes:
 
     @property
     def shape(self) -> dict[str, int]:
-        return dict(zip(self.names, self.sizes))
+        return dict(zip(self.names, self.sizes, strict=True))
 
     def __getitem__(self, name: str) -> int:
         return self.sizes[self._index(name)]
@@ -81,7 +81,7 @@ class Axes:
     def rank(self, coordinates: Iterable[int]) -> int:
         """The position at these coordinates: the inverse of `coordinates`."""
         place = tuple(coordinates)
-        if len(place) != len(self.sizes) or not all(0 <= i < size for i, size in zip(place, self.sizes)):
+        if len(place) != len(self.sizes) or not all(0 <= i < size for i, size in zip(place, self.sizes, strict=True)):
             raise UsageError(f"coordinates {place} in a mesh {self}; expected one number below the size for each axis")
         return int(np.ravel_multi_index(place, self.sizes)) if place else 0
 
@@ -119,8 +119,8 @@ class Axes:
                 f"axes {', '.join(merged) or 'none'} are not neighbours in {self}; merge axes that stand side by side"
             )
         return Axes(
-            self.names[:first] + (into,) + self.names[last:],
-            self.sizes[:first] + (prod(self.sizes[first:last]),) + self.sizes[last:],
+            (*self.names[:first], into, *self.names[last:]),
+            (*self.sizes[:first], prod(self.sizes[first:last]), *self.sizes[last:]),
         )
 
     def _index(self, name: str) -> int:
@@ -137,5 +137,5 @@ def _axis(part: str, text: str) -> tuple[str, int]:
 
 
 def _zipped(axes: Iterable[tuple[str, int]]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    names, sizes = zip(*axes)
+    names, sizes = zip(*axes, strict=True)
     return names, sizes

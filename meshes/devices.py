@@ -67,7 +67,7 @@ def arranged(devices: Sequence[jax.Device], axes: Axes) -> np.ndarray:
     if slices == 1:
         return mesh_utils.create_device_mesh(axes.sizes, devices, allow_split_physical_axes=True)
     across = [slices if name == slice_axis(slices, axes) else 1 for name in axes.names]
-    inside = [size // count for size, count in zip(axes.sizes, across)]
+    inside = [size // count for size, count in zip(axes.sizes, across, strict=True)]
     return mesh_utils.create_hybrid_device_mesh(inside, across, devices, allow_split_physical_axes=True)
 
 

@@ -66,7 +66,8 @@ class Layout:
         """What one device holds of an array with these dims and sizes.
 
         Raises:
-          UsageError: one axis splits two of the dims, the mesh lacks an axis, or a size is no multiple of what splits it.
+          UsageError: one axis splits two of the dims, the mesh lacks an axis, or a size is no multiple of what splits
+            it.
         """
         used = [self.axes_of(dim, axes.names) for dim in dims]
         _check_used_once(dims, used)
@@ -82,7 +83,7 @@ def _entry(names: tuple[str, ...]) -> str | tuple[str, ...] | None:
 
 def _check_used_once(dims: Sequence[str | None], axes: Iterable[tuple[str, ...]]) -> None:
     user: dict[str, str | None] = {}
-    for dim, names in zip(dims, axes):
+    for dim, names in zip(dims, axes, strict=True):
         for name in names:
             if name in user:
                 array = ", ".join(map(repr, dims))

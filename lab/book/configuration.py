@@ -24,7 +24,8 @@ def layout_count(devices: int, menus: Sequence[Sequence[int]]) -> int:
 
 def broken_rules(
     layers: int, heads: int, kv_heads: int, vocab: int, length: int, batch: int, experts: int = 1,
-    data: int = 1, pipe: int = 1, tensor: int = 1, context: int = 1, expert: int = 1, chunks: int = 1, micro_batch: int = 1,
+    data: int = 1, pipe: int = 1, tensor: int = 1, context: int = 1, expert: int = 1, chunks: int = 1,
+    micro_batch: int = 1,
 ) -> tuple[str, ...]:  # fmt: skip
     """What does not divide, as `tensor | vocab`; data-parallel ranks are data x expert. Empty where all does.
 

@@ -137,7 +137,7 @@ class Cost:
 def permute(axes: Axes, pairs: Pairs, elements: int) -> Message:
     """A permute between positions of `axes`: which of them it crosses, and how many devices send."""
     source, target = (np.unravel_index(side, axes.sizes) for side in np.array(pairs, int).reshape(-1, 2).T)
-    crossed = tuple(name for name, a, b in zip(axes.names, source, target) if np.any(a != b))
+    crossed = tuple(name for name, a, b in zip(axes.names, source, target, strict=True) if np.any(a != b))
     return Message(crossed, prod(axes[name] for name in crossed), elements, Fraction(len(pairs), axes.size))
 
 

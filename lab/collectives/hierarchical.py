@@ -106,7 +106,7 @@ def torus_cost(axes: Axes, elements: int) -> Cost:
     k = len(axes.names)
     block = block_size(block_size(elements, k), axes.size)
     parts = [_ring_costs(Axes(_turned(axes.names, i), _turned(axes.sizes, i)), block) for i in range(k)]
-    inwards = [at_once(*turn) for turn in zip(*parts)]
+    inwards = [at_once(*turn) for turn in zip(*parts, strict=True)]
     return sum(inwards + inwards[::-1], Cost())
 
 

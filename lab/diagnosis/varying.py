@@ -43,7 +43,8 @@ _WRAPS = frozenset({"fusion", "call", "async-start", "fusion-start", "call-start
 _NOT_SIMPLE = _ASKED | _OWN | _WRAPS | {"while", "conditional", "tuple", "custom-call"}
 # The most frequent of those that give what their operands are, so that they need not be told from the others.
 _PLAIN = ELEMENTWISE | frozenset(
-    """bitcast reshape transpose broadcast convert slice reduce dot constant iota pad concatenate dynamic-slice""".split()
+    """bitcast reshape transpose broadcast convert slice reduce dot constant iota pad concatenate
+    dynamic-slice""".split()
 )
 
 

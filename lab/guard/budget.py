@@ -65,9 +65,9 @@ def broken(ledger: Ledger, budget: Iterable[Allowance]) -> list[str]:
     lines = [next((line for line in budget if line.covers(t)), None) for t in moving]
     found = [f"could not be read whole: {'; '.join(ledger.notes)}"] if not ledger.is_complete else []
     for line in budget:
-        own = [t for t, its in zip(moving, lines) if its is line]
+        own = [t for t, its in zip(moving, lines, strict=True) if its is line]
         found += [f"{line}: {excess}\n{_listed(own)}" for excess in _excesses(line, Totals.of(own))]
-    outside = [t for t, line in zip(moving, lines) if line is None]
+    outside = [t for t, line in zip(moving, lines, strict=True) if line is None]
     return found + ([f"not in the budget:\n{_listed(outside)}"] if outside else [])
 
 

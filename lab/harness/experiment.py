@@ -110,8 +110,8 @@ def with_inner_axis(name: str, inner: str) -> Callable[[Target], Axes]:
 
 
 def on_two_axes(name: str, inner: str) -> Callable[[Target], Axes]:
-    """As `with_inner_axis`, but for a question about two axes: two groups where one would hold all devices, if they are an even
-    number of four or more."""
+    """As `with_inner_axis`, but for a question about two axes: two groups where one would hold all devices, if
+    they are an even number of four or more."""
 
     def axes(target: Target) -> Axes:
         found = with_inner_axis(name, inner)(target)

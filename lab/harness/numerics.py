@@ -52,7 +52,9 @@ def numerics(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) ->
         chex.assert_trees_all_close(*scaled, rtol=0, atol=tolerance)
     except AssertionError as difference:
         raise AssertionError(f"results differ from one device's at {parameters}: {difference}") from None
-    return Numerics(float(max(np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, scaled)))), tolerance)
+    return Numerics(
+        float(max(np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, scaled), strict=True))), tolerance
+    )
 
 
 def _random(shapes: Any) -> Any:

@@ -97,7 +97,8 @@ def answer(question: Question, settings: Mapping[str, str]) -> Answer:
     """Answers a question with some of its assumptions set from text.
 
     Raises:
-      UsageError: an unknown assumption, or one that a formula refuses. What XLA refuses is a failed answer, not an error.
+      UsageError: an unknown assumption, or one that a formula refuses. What XLA refuses is a failed answer, not an
+        error.
     """
     start, parameters = time.perf_counter(), with_settings(question.parameters, settings)
     try:

@@ -52,7 +52,7 @@ def _lacking(before: Placement, after: Placement, array: Array, axes: Axes) -> i
 def _ranges(placement: Placement, array: Array, axes: Axes) -> np.ndarray:
     """First and last-plus-one index of every device's block: [2, devices, dims]."""
     local = np.array(placement.local_shape(array, axes), int)
-    where = dict(zip(axes.names, np.indices(axes.sizes).reshape(len(axes.sizes), axes.size)))
+    where = dict(zip(axes.names, np.indices(axes.sizes).reshape(len(axes.sizes), axes.size), strict=True))
     blocks = np.array([_block(dim, where, axes) for dim in placement.dims], int).reshape(len(local), axes.size)
     first = blocks.T * local
     return np.stack([first, first + local])

@@ -106,13 +106,14 @@ def _step(x_B: jax.Array, move: Move, axes: Axes) -> jax.Array:
 
 def _beyond(dims: Split, kept: Split) -> Split:
     """The minor axes of each dim that `kept` lacks."""
-    return tuple(dim[len(rest) :] for dim, rest in zip(dims, kept))
+    return tuple(dim[len(rest) :] for dim, rest in zip(dims, kept, strict=True))
 
 
 def _cut(x_B: jax.Array, added: Split, over: Sequence[str], axes: Axes) -> jax.Array:
     """A block in pieces [P, ...], one for each device of a group: `added` are the axes that cut each dim."""
     parts = [
-        (*(axes[axis] for axis in dim), size // prod(axes[axis] for axis in dim)) for size, dim in zip(x_B.shape, added)
+        (*(axes[axis] for axis in dim), size // prod(axes[axis] for axis in dim))
+        for size, dim in zip(x_B.shape, added, strict=True)
     ]
     x = x_B.reshape([size for part in parts for size in part])
     front, rest = _places(added, over)
@@ -124,7 +125,7 @@ def _pasted(x_PB: jax.Array, taken: Split, over: Sequence[str], axes: Axes) -> j
     x = x_PB.reshape(*(axes[axis] for axis in over), *x_PB.shape[1:])
     front, rest = _places(taken, over)
     x = x.transpose(np.argsort(front + rest))
-    return x.reshape([size * prod(axes[axis] for axis in dim) for size, dim in zip(x_PB.shape[1:], taken)])
+    return x.reshape([size * prod(axes[axis] for axis in dim) for size, dim in zip(x_PB.shape[1:], taken, strict=True)])
 
 
 def _places(split: Split, over: Sequence[str]) -> tuple[list[int], list[int]]:

@@ -95,16 +95,18 @@ class Placement:
         for axis in self.axes:
             axes[axis]
         parts = [prod(axes[axis] for axis in dim) for dim in self.dims]
-        for size, count, dim in zip(array.shape, parts, self.dims):
+        for size, count, dim in zip(array.shape, parts, self.dims, strict=True):
             if size % count:
                 raise UsageError(
                     f"placement {self}: {size} does not split over {'*'.join(dim)}={count}; make it a multiple of "
                     f"{count}"
                 )
-        return tuple(size // count for size, count in zip(array.shape, parts))
+        return tuple(size // count for size, count in zip(array.shape, parts, strict=True))
 
     def fits(self, array: Array, axes: Axes) -> bool:
-        return not any(size % prod(axes[axis] for axis in dim) for size, dim in zip(array.shape, self.dims))
+        return not any(
+            size % prod(axes[axis] for axis in dim) for size, dim in zip(array.shape, self.dims, strict=True)
+        )
 
     def __str__(self) -> str:
         spec = f"P({', '.join(_entry(dim) for dim in self.dims)})"

@@ -56,7 +56,7 @@ class Move(NamedTuple):
         """Who sends to whom in a permute, as positions along `over`: each to one that is to have its block."""
         group = axes.groups(self.over)[0]
         have, want = (_blocks(placement, axes)[group] for placement in (self.before, self.after))
-        return list(zip(*(np.argsort(blocks, kind="stable").tolist() for blocks in (have, want))))
+        return list(zip(*(np.argsort(blocks, kind="stable").tolist() for blocks in (have, want)), strict=True))
 
 
 Route = tuple[Move, ...]
@@ -154,7 +154,7 @@ def _exchanges(here: Placement) -> Iterator[Move]:
     for left, gone in _shortened(here.dims):
         for added in arrangements(gone, len(here.dims)) if gone else ():
             # A dim that gives and takes at once is no all-to-all: its pieces would go to some of the others only.
-            if not any(new and old != kept for new, old, kept in zip(added, here.dims, left)):
+            if not any(new and old != kept for new, old, kept in zip(added, here.dims, left, strict=True)):
                 yield Move(Kind.ALL_TO_ALL, gone, here, Placement(_joined(left, added), here.partial))
 
 
@@ -178,12 +178,12 @@ def _sums(here: Placement) -> Iterator[Move]:
 def _shortened(dims: Split) -> Iterator[tuple[Split, frozenset[str]]]:
     """The dims without some of their minor axes, and the axes that are gone."""
     for lengths in product(*(range(len(dim) + 1) for dim in dims)):
-        gone = chain.from_iterable(dim[n:] for dim, n in zip(dims, lengths))
-        yield tuple(dim[:n] for dim, n in zip(dims, lengths)), frozenset(gone)
+        gone = chain.from_iterable(dim[n:] for dim, n in zip(dims, lengths, strict=True))
+        yield tuple(dim[:n] for dim, n in zip(dims, lengths, strict=True)), frozenset(gone)
 
 
 def _joined(major: Split, minor: Split) -> Split:
-    return tuple(a + b for a, b in zip(major, minor))
+    return tuple(a + b for a, b in zip(major, minor, strict=True))
 
 
 def _parts(dims: Split, axes: Axes) -> list[int]:
@@ -203,7 +203,7 @@ def _places(dims: Split, axes: Axes) -> set[tuple[str, int, int]]:
 
 def _blocks(placement: Placement, axes: Axes) -> np.ndarray:
     """The number of every device's block, as one counts blocks in row-major order."""
-    coordinates, number = dict(zip(axes.names, np.indices(axes.sizes))), np.zeros(axes.sizes, int)
+    coordinates, number = dict(zip(axes.names, np.indices(axes.sizes), strict=True)), np.zeros(axes.sizes, int)
     for axis in chain.from_iterable(placement.dims):
         number = number * axes[axis] + coordinates[axis]
     return number.ravel()

@@ -107,14 +107,16 @@ def columns_text(columns: Sequence[Column]) -> str:
     for column in columns:
         side = "right" if column.is_number else "left"
         table.add_column(column.heading, justify=side, no_wrap=column.heading not in _FOLDED, overflow="fold")
-    for cells in zip(*(column.cells for column in columns)):
+    for cells in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*(_cell(cell) for cell in cells))
     return rendered(table)
 
 
 def rows_text(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """The same from rows of words."""
-    return columns_text([Column(heading, cells) for heading, cells in zip(headings, zip(*rows))])
+    return columns_text(
+        [Column(heading, cells) for heading, cells in zip(headings, zip(*rows, strict=True), strict=False)]
+    )
 
 
 def rendered(table: Table) -> str:

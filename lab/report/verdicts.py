@@ -63,7 +63,7 @@ def result_text(result: Result) -> str:
 
 def _summary_columns(results: Sequence[Result]) -> list[Column]:
     lines = [line for result in results for line in _lines(result)]
-    verdict, experiment, style, target, devices = zip(*(line.run for line in lines))
+    verdict, experiment, style, target, devices = zip(*(line.run for line in lines), strict=True)
     return [
         Column("verdict", verdict),
         Column("experiment", experiment),
@@ -82,7 +82,10 @@ def _lines(result: Result) -> list[Line]:
     nothing = Totals.of(())
     axes = list(dict.fromkeys([*predicted, *measured])) or ["none"]
     names = [run, *[again] * (len(axes) - 1)]
-    return [Line(name, of, predicted.get(of, nothing), measured.get(of, nothing)) for name, of in zip(names, axes)]
+    return [
+        Line(name, of, predicted.get(of, nothing), measured.get(of, nothing))
+        for name, of in zip(names, axes, strict=True)
+    ]
 
 
 def predicted_transfers(result: Result) -> list[Transfer]:

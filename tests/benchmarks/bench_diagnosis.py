@@ -36,7 +36,7 @@ def measured(target: str, layout: str, style: str) -> tuple[float, float, float]
     step, args = program.step(strategy, style, DecoderShape(), mesh)
     lowered = step.lower(*args)
     compiling, compiled = timed(lowered.compile)
-    reading, read = min(
+    reading, _ = min(
         (timed(lambda: inspection.read_program(compiled, args, mesh, place, source=layout)) for _ in range(TURNS)),
         key=lambda pair: pair[0],
     )

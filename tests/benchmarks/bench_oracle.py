@@ -49,7 +49,7 @@ def errors(
     """Errors of all points, by `key`."""
     found = defaultdict(list)
     for group, points in groups().items():
-        for point, error in zip(points, relative_errors(fit(points), points)):
+        for point, error in zip(points, relative_errors(fit(points), points), strict=True):
             found[key(group, point)].append(error)
     return {name: np.array(values) for name, values in found.items()}
 

@@ -30,7 +30,9 @@ def step_in_bf16(mesh: Mesh) -> Ledger:
     """One step of f32 weights [256, 512] that multiplies in bf16."""
 
     def step(w_DF, x_BD):
-        loss = lambda w_DF: jnp.sum((x_BD @ w_DF.astype(jnp.bfloat16)).astype(jnp.float32) ** 2)
+        def loss(w_DF):
+            return jnp.sum((x_BD @ w_DF.astype(jnp.bfloat16)).astype(jnp.float32) ** 2)
+
         return w_DF - 0.1 * jax.grad(loss)(w_DF)
 
     return read(mesh, step, array(mesh, (256, 512)), array(mesh, (64, 256), "data", dtype=jnp.bfloat16), out=P())
@@ -66,7 +68,10 @@ def rematerialised_loss(ws, x_BD):
 
 def accumulated(ws, xs_MBD):
     """Gradients summed over micro-batches."""
-    add = lambda g, x_BD: (jax.tree.map(jnp.add, g, jax.grad(loss)(ws, x_BD)), None)
+
+    def add(g, x_BD):
+        return (jax.tree.map(jnp.add, g, jax.grad(loss)(ws, x_BD)), None)
+
     return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, ws), xs_MBD)[0]
 
 
@@ -131,7 +136,9 @@ def accumulated_sharded(mesh: Mesh) -> Ledger:
     """ZeRO: the sum of gradients is sharded over `data`."""
 
     def gradients(w, xs):
-        add = lambda g, x: (g + jax.grad(loss)([w], x)[0], None)
+        def add(g, x):
+            return (g + jax.grad(loss)([w], x)[0], None)
+
         return jax.lax.scan(add, pinned(mesh, jnp.zeros_like(w), "data"), xs)[0]
 
     return read(mesh, gradients, array(mesh, (256, 256)), micro_batches(mesh), out=P("data"))
@@ -142,7 +149,10 @@ def accumulated_locally(mesh: Mesh) -> Ledger:
 
     def gradients(w, xs):
         w, zero = (jax.lax.pcast(value, "data", to="varying") for value in (w, jnp.zeros_like(w)))
-        add = lambda g, x: (g + jax.grad(loss)([w], x)[0], None)
+
+        def add(g, x):
+            return (g + jax.grad(loss)([w], x)[0], None)
+
         return jax.lax.psum(jax.lax.scan(add, zero, xs)[0], "data")
 
     mapped = jax.shard_map(gradients, mesh=mesh, in_specs=(P(), P(None, "data")), out_specs=P())

@@ -70,7 +70,10 @@ def test_none_in_a_constraint_gathers_262144_bytes_where_vmap_and_unconstrained_
 ):
     """c53: None means replicated."""
     mesh = cpu(data=4, model=2)
-    body = lambda a: jnp.sin(pinned(mesh, jnp.cos(a), *spec))
+
+    def body(a):
+        return jnp.sin(pinned(mesh, jnp.cos(a), *spec))
+
     x = array(mesh, (16, 64, 128), "data", None, "model")
     with partitioned_by(shardy):
         ledger = read(

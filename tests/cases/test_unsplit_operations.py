@@ -121,7 +121,9 @@ def test_linear_algebra_on_a_sharded_batch_moves_nothing(function):
 
 
 def on_the_host(x):
-    twice = lambda value: 2 * np.asarray(value)
+    def twice(value):
+        return 2 * np.asarray(value)
+
     return jax.pure_callback(twice, jax.ShapeDtypeStruct(x.shape, x.dtype), x, vmap_method="expand_dims")
 
 

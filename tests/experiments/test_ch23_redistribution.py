@@ -60,7 +60,9 @@ def test_two_of_three_changes_cost_more_than_planned_and_are_listed_worst_first(
     sent, planned = ([_bytes_after(word, claim) for claim in worse] for word in ("^", "planned "))
     excess = [a - b for a, b in zip(sent, planned, strict=True)]
     assert len(excess) == 2 and excess == sorted(excess, reverse=True) and excess[-1] > 0
-    assert f"the worst sends {max(a / b for a, b in zip(sent, planned)):.1f} times the plan" in tally.evidence
+    assert (
+        f"the worst sends {max(a / b for a, b in zip(sent, planned, strict=True)):.1f} times the plan" in tally.evidence
+    )
 
 
 def test_cpus_send_more_than_planned_for_two_of_three_sums_and_not_once_they_are_written_out(claims):

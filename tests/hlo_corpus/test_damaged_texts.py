@@ -21,8 +21,9 @@ def read_or_refused(text: str) -> Ledger | None:
     try:
         return read_text(text)
     except UsageError as refusal:
-        assert "\n" not in str(refusal)
-        return None
+        message = str(refusal)
+    assert "\n" not in message
+    return None
 
 
 @pytest.mark.parametrize("name", ["c27/010.hlo", "c27/012.hlo"])

@@ -51,7 +51,10 @@ def test_groups_partition_the_mesh_by_the_other_coordinates(axes, names):
     assert sorted(groups.ravel()) == list(range(axes.size))
     assert list(groups[:, 0]) == sorted(groups[:, 0])
     for group in groups:
-        others = {tuple(i for name, i in zip(axes.names, axes.coordinates(r)) if name not in spanned) for r in group}
+        others = {
+            tuple(i for name, i in zip(axes.names, axes.coordinates(r), strict=True) if name not in spanned)
+            for r in group
+        }
         assert len(others) == 1
         assert list(group) == sorted(group)
 

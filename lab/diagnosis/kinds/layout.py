@@ -37,7 +37,8 @@ _MOVES = frozenset(
 )
 _DRAWS = tuple(
     f"jit({name}"
-    for name in """_uniform _normal _normal_real _truncated_normal _gumbel _bernoulli _randint threefry_2x32 _random_bits""".split()
+    for name in """_uniform _normal _normal_real _truncated_normal _gumbel _bernoulli _randint threefry_2x32
+    _random_bits""".split()
 )
 # Rounding a dim up to the axis costs less than one row a device; a tenth of the bytes is worth another size.
 _WASTE = 0.1

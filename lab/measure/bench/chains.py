@@ -59,7 +59,10 @@ class Chain:
     @property
     def is_in_kernels(self) -> bool:
         """Kernels send what it sends, so that its text has no messages."""
-        return any(name in GPU_KERNELS.get(primitive, ()) for primitive, name in zip(self.primitives, self.algorithms))
+        return any(
+            name in GPU_KERNELS.get(primitive, ())
+            for primitive, name in zip(self.primitives, self.algorithms, strict=True)
+        )
 
     def elements(self, payload_bytes: int, ranks: int) -> int:
         """The nearest number that splits evenly; of a barrier one, whatever the payload."""
@@ -68,11 +71,14 @@ class Chain:
 
     def call(self, x_N: jax.Array, axis: Axis) -> jax.Array:
         """[N] to [N], N a multiple of the ranks, or 1 for a barrier; inside `jax.shard_map`, beginning with ones."""
-        return reduce(lambda x, step: _run(*step, x, axis), zip(self.primitives, self.algorithms), x_N)
+        return reduce(lambda x, step: _run(*step, x, axis), zip(self.primitives, self.algorithms, strict=True), x_N)
 
     def cost(self, axes: Axes, elements: int) -> Cost:
         """Of one call on [elements]."""
-        costs = [collectives.cost(*step, axes, elements, BYTES) for step in zip(self.primitives, self.algorithms)]
+        costs = [
+            collectives.cost(*step, axes, elements, BYTES)
+            for step in zip(self.primitives, self.algorithms, strict=True)
+        ]
         return reduce(Cost.__add__, costs)
 
     def bus_factor(self, ranks: int) -> Fraction:

@@ -45,8 +45,8 @@ def bench(
       over: axes that every collective spans, by default all; groups along the others work side by side.
       links: of an estimate: see `lab.measure.bench.estimate.rates`.
     Raises:
-      UsageError: devices that can neither be run on nor estimated for, fewer than two to span, a mesh of another size, or
-        a name that is unknown or has no place on these devices.
+      UsageError: devices that can neither be run on nor estimated for, fewer than two to span, a mesh of another size,
+        or a name that is unknown or has no place on these devices.
     """
     at = _rates(target, links)
     mesh = _mesh(target, axes)

@@ -72,7 +72,7 @@ def alike(pair: Pair, axes: Axes) -> list[Pair]:
 def _renamings(axes: Axes) -> list[dict[str, str]]:
     by_size = sorted(axes.names, key=lambda name: axes[name])
     equals = [list(names) for _, names in groupby(by_size, key=lambda name: axes[name])]
-    return [dict(zip(by_size, chain.from_iterable(new))) for new in product(*map(permutations, equals))]
+    return [dict(zip(by_size, chain.from_iterable(new), strict=True)) for new in product(*map(permutations, equals))]
 
 
 def _renamed(placement: Placement, names: dict[str, str], order: tuple[int, ...]) -> Placement:

@@ -66,8 +66,8 @@ class CollectiveHooks:
       combine: the way back.
       node_dispatch: [B, N, ...] of this device's sequences for all nodes, to that of all sequences for this node.
       node_return: the way back.
-      expert_apply: (x_ND, count_E, own, how) copies of tokens sorted by expert, to what `own` of (rows, count of each expert)
-        makes of them; `how` as the shape's `dispatch`.
+      expert_apply: (x_ND, count_E, own, how) copies of tokens sorted by expert, to what `own` of (rows, count of each
+        expert) makes of them; `how` as the shape's `dispatch`.
       positions: length of the whole sequence to [S], where in it this device's tokens stand.
       attend: (q_BSKGH, k_BTKH, v_BTKH, mask) to y_BSKGH; this device may hold a part of the sequence.
       product: (equation, x, w) to a product that a block begins with.

@@ -92,22 +92,20 @@ class DecoderShape:
     balance: float = 0.01
     z: float = 0.0
 
-    CHOICES: ClassVar[tuple[str, ...]] = tuple(
-        [
-            "tied",
-            "remat",
-            "accumulation",
-            "causal",
-            "window",
-            "top_k",
-            "shared",
-            "router",
-            "nodes",
-            "node_limit",
-            "dispatch",
-            "balance",
-            "z",
-        ]
+    CHOICES: ClassVar[tuple[str, ...]] = (
+        "tied",
+        "remat",
+        "accumulation",
+        "causal",
+        "window",
+        "top_k",
+        "shared",
+        "router",
+        "nodes",
+        "node_limit",
+        "dispatch",
+        "balance",
+        "z",
     )
     """What is no size: numbers are checked with the same at small sizes."""
 
@@ -202,8 +200,8 @@ class DecoderShape:
         """A model of the zoo at its real size, trained on 512 of its sequences a step.
 
         Raises:
-          UsageError: no such model, or one that is no plain decoder (latent attention, biases, dense layers before those
-            with experts).
+          UsageError: no such model, or one that is no plain decoder (latent attention, biases, dense layers before
+            those with experts).
         """
         model = zoo.model(name)
         experts = model.experts

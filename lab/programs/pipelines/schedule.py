@@ -169,8 +169,10 @@ def spans(schedule: Schedule, lasts: Lasts, transfer: float = 0) -> tuple[tuple[
     """
     rows: list[list[Span]] = [[] for _ in schedule.orders]
     ended: Ended = {}
-    while any([_advance(schedule, stage, rows[stage], ended, lasts, transfer) for stage in range(schedule.stages)]):
-        pass
+    is_moving = True
+    while is_moving:
+        moved = [_advance(schedule, stage, rows[stage], ended, lasts, transfer) for stage in range(schedule.stages)]
+        is_moving = any(moved)
     waiting = [
         (stage, order[len(rows[stage])]) for stage, order in enumerate(schedule.orders) if len(rows[stage]) < len(order)
     ]

@@ -67,7 +67,7 @@ def dispatched(x_BECD: jax.Array) -> jax.Array:
 
 
 def combined(y_BECD: jax.Array) -> jax.Array:
-    _, e, *slots = y_BECD.shape
+    _, _, *slots = y_BECD.shape
     y_B11e = y_BECD[:, None, None]
     y_BN1e = jax.lax.all_to_all(y_B11e, DATA, split_axis=0, concat_axis=1, tiled=True)
     y_BNGe = jax.lax.all_to_all(y_BN1e, EXPERT, split_axis=0, concat_axis=2, tiled=True)

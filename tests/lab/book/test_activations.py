@@ -11,13 +11,21 @@ from lab.book.activations import LLAMA_SAVED, llama_saved_bytes
 
 # Pairwise different sizes, and no weight starts with the batch.
 B, S, H, A, K, h, F = 3, 64, 128, 4, 2, 32, 448
-SHAPE = dict(tokens=B * S, length=S, embed=H, heads=A, kv_heads=K, head_dim=h, mlp=F)
+SHAPE = {"tokens": B * S, "length": S, "embed": H, "heads": A, "kv_heads": K, "head_dim": h, "mlp": F}
 BF16 = jnp.bfloat16
 WEIGHTS = {
     name: jax.ShapeDtypeStruct(shape, BF16)
-    for name, shape in dict(
-        n=(H,), m=(H,), q=(H, A * h), k=(H, K * h), v=(H, K * h), o=(A * h, H), g=(H, F), u=(H, F), d=(F, H)
-    ).items()
+    for name, shape in {
+        "n": (H,),
+        "m": (H,),
+        "q": (H, A * h),
+        "k": (H, K * h),
+        "v": (H, K * h),
+        "o": (A * h, H),
+        "g": (H, F),
+        "u": (H, F),
+        "d": (F, H),
+    }.items()
 }
 
 
@@ -86,7 +94,7 @@ def test_jax_saves_the_named_tensors_and_no_others(policy):
 
 
 def test_a_llama_3_8b_layer_saves_2_4_21_63_and_159_bytes_a_token_and_embed():
-    shape = dict(tokens=2048, length=2048, embed=4096, heads=32, kv_heads=8, head_dim=128, mlp=14336)
+    shape = {"tokens": 2048, "length": 2048, "embed": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "mlp": 14336}
     assert [llama_saved_bytes(policy, **shape) / (2048 * 4096) for policy in LLAMA_SAVED] == [2, 4, 21, 63, 159]
 
 

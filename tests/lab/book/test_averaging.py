@@ -38,14 +38,13 @@ def test_the_series_gives_harmonic_numbers(ranks):
 
 def staleness(workers: int, duration, rounds: int = 2000) -> np.ndarray:
     """Updates by others between a worker's reading of the weights and its own update, one an update."""
-    version, stale = 0, []
+    stale = []
     ends = [(duration(), worker, 0) for worker in range(workers)]
     heapq.heapify(ends)
-    for _ in range(rounds * workers):
+    for version in range(rounds * workers):
         now, worker, read = heapq.heappop(ends)
         stale.append(version - read)
-        version += 1
-        heapq.heappush(ends, (now + duration(), worker, version))
+        heapq.heappush(ends, (now + duration(), worker, version + 1))
     return np.array(stale)
 
 

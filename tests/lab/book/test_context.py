@@ -150,7 +150,7 @@ def test_a_chunk_of_19_780_tokens_hides_a_hop_at_50_gb_per_s():
 
 
 def test_sequence_parallelism_saves_220_mb_a_gpt_3_layer():
-    shape = dict(tokens=2048, length=2048, embed=12288, heads=96, tensor_ranks=8)
+    shape = {"tokens": 2048, "length": 2048, "embed": 12288, "heads": 96, "tensor_ranks": 8}
     assert gpt_saved_bytes(**shape) - gpt_saved_bytes(**shape, sequence_ranks=8) == 220_200_960
 
 

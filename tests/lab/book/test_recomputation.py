@@ -123,7 +123,7 @@ def floats(*shapes):
 
 
 def test_square_tensors_are_70_percent_of_what_a_gpt_3_layer_saves():
-    shape = dict(tokens=2048, length=2048, embed=12288, heads=96)
+    shape = {"tokens": 2048, "length": 2048, "embed": 12288, "heads": 96}
     saved = 1 - gpt_saved_bytes(**shape, scores=False) / gpt_saved_bytes(**shape)
     assert float(saved) == pytest.approx(attention_saved_share(2048, 12288, 96)) == pytest.approx(0.702, rel=1e-3)
 

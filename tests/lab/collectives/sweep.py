@@ -84,7 +84,7 @@ def program(mesh: Mesh, swept: list[Case]) -> tuple[jax.stages.Wrapped, NamedSha
     spec = PartitionSpec(tuple(mesh.axis_names))
 
     def together(xs: list[jax.Array]) -> list[jax.Array]:
-        return [case.kernel(x_1NW[0])[None] for case, x_1NW in zip(swept, xs)]
+        return [case.kernel(x_1NW[0])[None] for case, x_1NW in zip(swept, xs, strict=True)]
 
     return jax.jit(jax.shard_map(together, mesh=mesh, in_specs=spec, out_specs=spec)), NamedSharding(mesh, spec)
 
@@ -225,4 +225,4 @@ if __name__ == "__main__":
     rings = [Axes(("data",), (size,)) for size in sizes]
     for axes in rings:
         print(*wrong(axes, cases(axes)), sep="\n", end="")
-    exact_on_any_shape(rings + [Axes.parse("data=3,tensor=3"), Axes.parse("data=4,tensor=4")], examples=20)()
+    exact_on_any_shape([*rings, Axes.parse("data=3,tensor=3"), Axes.parse("data=4,tensor=4")], examples=20)()

@@ -32,7 +32,10 @@ def lowered(name, axes, shape, dtype="float32", target=None):
     mesh = make_mesh(parse_target(target or f"gpu:h200:1x{axes.size}"), axes)
     spec = PartitionSpec(axes.names)
     x = jax.ShapeDtypeStruct((axes.size * shape[0], *shape[1:]), dtype, sharding=NamedSharding(mesh, spec))
-    call = lambda x: collectives.all_reduce(x, axes.names, algorithm=name)
+
+    def call(x):
+        return collectives.all_reduce(x, axes.names, algorithm=name)
+
     return jax.jit(jax.shard_map(call, mesh=mesh, in_specs=spec, out_specs=spec)).lower(x)
 
 
@@ -50,9 +53,12 @@ def test_it_is_one_kernel_for_all_gpus_without_multicast(name, devices):
 @ahead_of_time
 def test_many_calls_are_one_kernel_in_a_program():
     axes, spec = Axes.parse("data=2"), PartitionSpec("data")
-    twice = lambda x: collectives.all_reduce(
-        collectives.all_reduce(x, "data", algorithm="two_shot"), "data", algorithm="two_shot"
-    )
+
+    def twice(x):
+        return collectives.all_reduce(
+            collectives.all_reduce(x, "data", algorithm="two_shot"), "data", algorithm="two_shot"
+        )
+
     run = jax.shard_map(twice, mesh=make_mesh(parse_target("gpu:h200:1x2"), axes), in_specs=spec, out_specs=spec)
     assert jax.jit(run).lower(jax.ShapeDtypeStruct((64,), "float32")).as_text().count("mosaic_gpu_v2") == 1
 
@@ -61,7 +67,10 @@ def test_many_calls_are_one_kernel_in_a_program():
 @pytest.mark.parametrize("name", NAMES)
 def test_it_stands_in_a_loop_as_the_others_do(name):
     axes, spec = Axes.parse("data=2"), PartitionSpec("data")
-    step = lambda _, x: collectives.all_reduce(x, "data", algorithm=name)
+
+    def step(_, x):
+        return collectives.all_reduce(x, "data", algorithm=name)
+
     run = jax.shard_map(
         lambda x: jax.lax.fori_loop(0, 3, step, x),
         mesh=make_mesh(parse_target("gpu:h200:1x2"), axes),
@@ -120,9 +129,11 @@ def test_a_result_that_is_not_that_of_lax_is_not_timed(monkeypatch):
 
 
 def test_a_kernel_is_timed_where_it_is_named_and_can_run(monkeypatch):
-    gpus = lambda *_: SimpleNamespace(
-        size=2, axis_names=("devices",), devices=SimpleNamespace(flat=[SimpleNamespace(device_kind="NVIDIA H200")])
-    )
+    def gpus(*_):
+        return SimpleNamespace(
+            size=2, axis_names=("devices",), devices=SimpleNamespace(flat=[SimpleNamespace(device_kind="NVIDIA H200")])
+        )
+
     assert _kernels(["two_shot"], gpus(), Axes.parse("devices=2"), None) and not _kernels(
         [], gpus(), Axes.parse("devices=2"), None
     )

@@ -72,14 +72,18 @@ def test_a_scan_of_5_sends_5_times_what_is_stated():
 
     def five_times(x: jax.Array) -> list[jax.Array]:
         return jax.lax.scan(
-            lambda xs, _: ([case.kernel(x) for case, x in zip(swept, xs)], None), [x] * len(swept), length=5
+            lambda xs, _: ([case.kernel(x) for case, x in zip(swept, xs, strict=True)], None),
+            [x] * len(swept),
+            length=5,
         )[0]
 
     x = np.random.default_rng(0).integers(-9, 10, (3, ROWS, WIDTH), np.int32)
     ready = on_ranks(five_times, axes).lower(x).compile()
     expected = np.broadcast_to(3**4 * x.sum(0), x.shape)
     assert [
-        case.algorithm for case, found in zip(swept, ready(jnp.asarray(x))) if not np.array_equal(found, expected)
+        case.algorithm
+        for case, found in zip(swept, ready(jnp.asarray(x)), strict=True)
+        if not np.array_equal(found, expected)
     ] == []
     once = sum((rows(case.cost().ledger(axes, "s32")) for case in swept), Counter())
     assert shown(ready.as_text(), axes) == Counter({key: 5 * times for key, times in once.items()})

@@ -194,7 +194,7 @@ def test_device_ids_find_their_positions_on_the_mesh():
     send = """%x = f32[64]{0} parameter(0)
     %token = token[] after-all()
     ROOT %send = (f32[64]{0}, u32[], token[]) send(%x, %token), is_host_transfer=true, frontend_attributes={_xla_megascale_target={{100000->200001},{200001->100000},{100001->200000},{200000->100001}}}"""
-    where = dict(partitions=2, axes=Axes.parse("data=2,model=2"), target=parse_target("tpu:v5e:1x2*2"))
+    where = {"partitions": 2, "axes": Axes.parse("data=2,model=2"), "target": parse_target("tpu:v5e:1x2*2")}
     turned = Devices((0, 0, 1, 1), ("ici", "dcn"), ids=(100000, 100001, 200001, 200000))
     assert (only(read(send, **where, devices=turned)).axes, only(read(send, **where, devices=turned)).shift) == (
         ("data",),
@@ -370,7 +370,7 @@ def test_a_mesh_whose_second_axis_spans_the_slices_is_read_with_its_own_domains(
         "%x = f32[64]{0} parameter(0)\nROOT %ag = f32[64]{0} all-gather(%x), replica_groups={{0,1},{2,3}}, "
         "dimensions={0}"
     )
-    where = dict(partitions=4, axes=Axes.parse("data=4,model=2"), target=parse_target("tpu:v5e:2x2*2"))
+    where = {"partitions": 4, "axes": Axes.parse("data=4,model=2"), "target": parse_target("tpu:v5e:2x2*2")}
     assert only(read(gather, **where)).axes == ("model",)
     assert only(read(gather, **where, devices=Devices((0, 1) * 4, ("ici", "dcn")))).axes is None
 

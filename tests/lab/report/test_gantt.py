@@ -1,5 +1,7 @@
 """What a Gantt chart shows, read back from its axes."""
 
+import itertools
+
 import pytest
 
 from lab.harness.settings import with_settings
@@ -81,7 +83,7 @@ def test_the_three_kinds_of_work_differ_without_colour():
         sum(share * int(colour[at : at + 2], 16) for share, at in ((0.299, 1), (0.587, 3), (0.114, 5)))
         for colour, _ in COLOURS.values()
     )
-    assert min(after - one for one, after in zip(greys, greys[1:], strict=False)) > 40
+    assert min(after - one for one, after in itertools.pairwise(greys)) > 40
 
 
 def test_times_below_zero_and_unknown_schedules_are_refused():

@@ -35,7 +35,7 @@ def test_every_algorithm_is_in_a_chain_on_some_mesh():
         step
         for axes in (ONE_AXIS, TWO_AXES)
         for chain in chains(axes)
-        for step in zip(chain.primitives, chain.algorithms)
+        for step in zip(chain.primitives, chain.algorithms, strict=True)
     }
     assert found == {(primitive, name) for primitive, table in ALGORITHMS.items() for name in table}
 

@@ -1,6 +1,7 @@
 """A bench as a record, as tables, as a link profile, and from the command line."""
 
 import json
+from pathlib import Path
 
 import jax
 import pytest
@@ -26,7 +27,7 @@ SIZES = tuple(4**power * 2**10 for power in range(11))
 
 def entries(chain, alpha_s, bytes_per_s, sizes=SIZES, messages=None):
     costs = [chain.cost(Axes.parse("data=2"), size // 4) for size in sizes]
-    found = [Point(size, cost.steps, float(cost.bytes_sent), 0.0) for size, cost in zip(sizes, costs)]
+    found = [Point(size, cost.steps, float(cost.bytes_sent), 0.0) for size, cost in zip(sizes, costs, strict=True)]
     times = [point.steps * alpha_s + point.wire_bytes / bytes_per_s for point in found]
     return [
         Measurement(
@@ -37,7 +38,7 @@ def entries(chain, alpha_s, bytes_per_s, sizes=SIZES, messages=None):
             Point(p.payload_bytes, p.steps, p.wire_bytes, t),
             0.9 * t,
         )
-        for p, cost, t in zip(found, costs, times)
+        for p, cost, t in zip(found, costs, times, strict=True)
     ]
 
 
@@ -138,7 +139,7 @@ def test_two_lines_stand_beside_one_where_the_protocol_changes_at_1_mib():
     assert fit.two.from_bytes == 1 << 20 and fit.two_median_error < 1e-9 < fit.median_error
     (row,) = changing.to_json()["fits"]
     assert (row["two"]["from_bytes"], row["two"]["above"]["bytes_per_s"]) == (1 << 20, pytest.approx(300e9))
-    assert [line.split()[-5:-2] for line in bench_text(changing).splitlines() if "MiB" in line and "%" in line][0] == [
+    assert next(line.split()[-5:-2] for line in bench_text(changing).splitlines() if "MiB" in line and "%" in line) == [
         "0%",
         "1",
         "MiB",
@@ -225,7 +226,7 @@ def test_lab_bench_on_fake_devices_says_that_its_times_say_nothing_about_links(l
     )
     assert answer.status == 0, answer.err
     assert "these are CPU devices: the times say nothing about links" in answer.out
-    record = json.loads(open("b.json").read())
+    record = json.loads(Path("b.json").read_text())
     assert {(point["primitive"], point["payload_bytes"]) for point in record["points"] + record["left_out"]} == {
         (primitive, size) for primitive in ("permute", "reduce_scatter+all_gather") for size in (1024, 4096, 16384)
     }

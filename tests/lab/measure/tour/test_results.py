@@ -842,8 +842,6 @@ def test_in_groups_of_two_ours_is_ahead_at_4_mib_alone():
         (FOUR, "ring", "6.76"),
         (FOUR, "split_ring", "11.25"),
         (FOUR, "sliced_ring", "11.73"),
-    ]
-    + [
         (TWO, "lax", "3.33"),
         (TWO, "doubling", "3.81"),
         (TWO, "ring", "4.33"),

@@ -14,7 +14,7 @@ ROTARY_BASE = 500_000.0
 def mean_loss(weights: dict[str, np.ndarray], tokens_BS: np.ndarray, targets_BS: np.ndarray) -> float:
     losses = [
         loss
-        for tokens_S, targets_S in zip(tokens_BS, targets_BS)
+        for tokens_S, targets_S in zip(tokens_BS, targets_BS, strict=True)
         for loss in sequence_losses(weights, tokens_S, targets_S)
     ]
     return sum(losses) / len(losses)
@@ -24,10 +24,16 @@ def sequence_losses(weights: dict[str, np.ndarray], tokens_S: np.ndarray, target
     x_SD = [weights["embedding"][token] for token in tokens_S]
     for layer in range(len(weights["gate"])):
         w = {name: stack[layer] for name, stack in weights.items() if name not in ("embedding", "head", "norm")}
-        x_SD = [x_D + y_D for x_D, y_D in zip(x_SD, attention([rms_norm(x_D, w["attention_norm"]) for x_D in x_SD], w))]
+        x_SD = [
+            x_D + y_D
+            for x_D, y_D in zip(x_SD, attention([rms_norm(x_D, w["attention_norm"]) for x_D in x_SD], w), strict=True)
+        ]
         x_SD = [x_D + mlp(rms_norm(x_D, w["mlp_norm"]), w) for x_D in x_SD]
     head_DV = weights.get("head", weights["embedding"].T)
-    return [-log_probability(rms_norm(x_D, weights["norm"]) @ head_DV, target) for x_D, target in zip(x_SD, targets_S)]
+    return [
+        -log_probability(rms_norm(x_D, weights["norm"]) @ head_DV, target)
+        for x_D, target in zip(x_SD, targets_S, strict=True)
+    ]
 
 
 def rms_norm(x_D: np.ndarray, scale_D: np.ndarray) -> np.ndarray:
@@ -45,7 +51,7 @@ def head(x_SD: list[np.ndarray], w: dict[str, np.ndarray], s: int, k: int, g: in
     q_H = rotated(x_SD[s] @ w["query"][:, k, g], s)
     scores_T = np.array([q_H @ rotated(x_SD[t] @ w["key"][:, k], t) for t in range(s + 1)]) / np.sqrt(len(q_H))
     shares_T = np.exp(scores_T) / np.exp(scores_T).sum()
-    return sum(share * (x_D @ w["value"][:, k]) for share, x_D in zip(shares_T, x_SD))
+    return sum(share * (x_D @ w["value"][:, k]) for share, x_D in zip(shares_T, x_SD, strict=False))
 
 
 def rotated(x_H: np.ndarray, position: int) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Times of schedules, held against what can be added up by hand."""
 
+import itertools
 from fractions import Fraction
 
 import pytest
@@ -28,7 +29,7 @@ def test_a_stage_is_busy_with_one_piece_at_a_time_and_with_all_of_its_work(
 ):
     timeline = simulate(schedule, Durations(forward, backward, weight, transfer=transfer))
     for row in timeline.rows:
-        assert all(one.end <= after.start for one, after in zip(row, row[1:], strict=False))
+        assert all(one.end <= after.start for one, after in itertools.pairwise(row))
     each = schedule.micro_batches * schedule.visits * (forward + backward + weight)
     assert set(timeline.busy) == {each}
     assert timeline.makespan >= each and timeline.idle_share == pytest.approx(1 - each / timeline.makespan)

@@ -25,7 +25,7 @@ every_schedule = pytest.mark.parametrize("schedule", EVERY, ids=lambda s: f"{s.n
 def received(schedule: Schedule) -> list[tuple]:
     """Plays the table with names instead of arrays: of each job, what it found in the slots that it reads."""
     table, P = table_of(schedule), schedule.stages
-    inputs, cotangents, halves = ([dict() for _ in range(P)] for _ in range(3))
+    inputs, cotangents, halves = ([{} for _ in range(P)] for _ in range(3))
     sent, found = [(None, None)] * P, []
     for tick in range(table.ticks):
         now = []

@@ -324,11 +324,14 @@ def test_what_does_not_split_is_refused_in_one_line(strategy, axes, sizes, messa
     ],
 )
 def test_tokens_that_cannot_be_sent_so_are_refused_in_one_line(strategy, style, sizes, message):
+    mesh = make_mesh(parse_target("cpu:8"), DATA_EXPERT)
+
+    def lowered():
+        function, arguments = program.step(strategy, style, replace(SHAPE, **sizes), mesh)
+        return function.lower(*arguments)
+
     with pytest.raises(UsageError, match=message):
-        function, arguments = program.step(
-            strategy, style, replace(SHAPE, **sizes), make_mesh(parse_target("cpu:8"), DATA_EXPERT)
-        )
-        function.lower(*arguments)
+        lowered()
 
 
 @pytest.mark.parametrize("style", ["declared", "typed"])

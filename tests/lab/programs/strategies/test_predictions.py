@@ -23,7 +23,8 @@ from lab.programs.strategies.zero3 import ZERO3
 SHAPE = DecoderShape(layers=2, batch=16, length=8, embed=24, kv_heads=4, queries=2, head_dim=6, mlp=40, vocab=72)
 DATA_8, FSDP_8 = Axes.of({"data": 8}), Axes.of({"fsdp": 8})
 DATA_TENSOR, FSDP_TENSOR_AXES, REPLICAS = (
-    Axes.of(dict(zip(names, (2, 4)))) for names in (("data", "tensor"), ("fsdp", "tensor"), ("data", "fsdp"))
+    Axes.of(dict(zip(names, (2, 4), strict=True)))
+    for names in (("data", "tensor"), ("fsdp", "tensor"), ("data", "fsdp"))
 )
 
 # Bytes of one layer's weight in bf16.
