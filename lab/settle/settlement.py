@@ -47,12 +47,14 @@ class Term:
       measured: the transfers that carry it out; of a refuted term, those that stand in its place; () where there are
         none.
       explanation: the behaviours or the contradiction, in a sentence.
+      behaviours: ids of the compiler behaviours that explain it.
     """
 
     predicted: Transfer
     measured: tuple[Transfer, ...]
     status: Status
     explanation: str | None = None
+    behaviours: tuple[str, ...] = ()
 
     @property
     def taken_by_size(self) -> tuple[Transfer, ...]:
@@ -70,6 +72,7 @@ class Term:
             "measured": _totals_json(self.measured) if self.measured else None,
             "status": str(self.status),
             "explanation": self.explanation,
+            "behaviours": list(self.behaviours),
         }
 
 
@@ -181,7 +184,7 @@ def _nameless(term: Transfer, found: Transfer, places: set[Place]) -> bool:
 def _as_emitted(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
     expected, behaviours = emitted(term, context)
     taken = claim_all(expected, unclaimed)
-    return Term(term, taken, Status.EXPLAINED, _effects(behaviours)) if behaviours and (taken or not expected) else None
+    return _explained(behaviours, term, taken, Status.EXPLAINED) if behaviours and (taken or not expected) else None
 
 
 def _as_predicted(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
@@ -208,7 +211,7 @@ def _as_recognised(term: Transfer, unclaimed: Unclaimed, context: Context) -> Te
     for wanted, before in (emitted(term, context), *as_asked):
         taken, seen = _recognised(wanted, unclaimed, context)
         if seen:
-            return Term(term, taken, Status.ATTRIBUTED, _effects((*before, *dict.fromkeys(seen))))
+            return _explained((*before, *dict.fromkeys(seen)), term, taken, Status.ATTRIBUTED)
     return None
 
 
@@ -255,6 +258,10 @@ _ATTEMPTS: tuple[tuple[Attempt, Callable[[Transfer, Transfer, set[Place]], bool]
     (_as_recognised, _nameless),
     (_contradicted, _of_no_other),
 )
+
+
+def _explained(behaviours: tuple[Behaviour, ...], term: Transfer, taken: Unclaimed, status: Status) -> Term:
+    return Term(term, taken, status, _effects(behaviours), tuple(b.id for b in behaviours))
 
 
 def _effects(behaviours: Iterable[Behaviour]) -> str:
