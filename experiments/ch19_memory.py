@@ -13,6 +13,7 @@ from lab.meshes.axes import DATA, Axes
 from lab.meshes.targets import Target, parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.memory_terms import label
 from lab.programs.strategies.peak import peak_terms
 
 STYLE, CLOSE = "explicit", 0.05
@@ -52,7 +53,7 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
 
 
 def _sum(name: str, terms: dict[str, int], found: Memory) -> tuple[Row, ...]:
-    parts = tuple(Row(f"{name}: {term}", size, "bytes") for term, size in terms.items() if size)
+    parts = tuple(Row(f"{name}: {label(term)}", size, "bytes") for term, size in terms.items() if size)
     return parts if found.peak is None else (*parts, Row(f"{name}: peak", found.peak, "bytes", sum(terms.values())))
 
 
@@ -102,7 +103,7 @@ def _fullest(assumed: Assumed) -> Claim:
     }
     return calculated(
         "ch19.peak_at_backward",
-        "; ".join(f"{name}, a step is fullest with {', '.join(terms)}" for name, terms in largest.items()),
+        "; ".join(f"{name}, a step is fullest with {', '.join(map(label, terms))}" for name, terms in largest.items()),
     )
 
 

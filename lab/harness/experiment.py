@@ -56,7 +56,7 @@ class Experiment:
       build_numeric: the same as `build`, for the program whose results are compared, where that is another.
       inputs: parameters to the arguments of that program; random ones where there is none.
       memory: (style, parameters, axes, bytes of memory or None) to the bytes that theory puts on one device when it
-        holds most, by what they are, the arguments first.
+        holds most, by the id of the term, the arguments first.
       state: (parameters, mesh) to what a step takes first and gives back first, as shapes with the shardings that its
         layout declares.
       more_targets: where `lab verify --full` runs it besides.

@@ -8,6 +8,7 @@ from typing import Any
 from lab.core import display
 from lab.core.ledger import Ledger, Memory
 from lab.harness.claim import Claim
+from lab.programs.strategies.memory_terms import label
 from lab.settle import Settlement, Verdict
 
 SCHEMA = "sharding-lab/run/1"
@@ -37,7 +38,7 @@ class Result:
     Attributes:
       measured: the compiled program's ledger; None where it failed to compile or gave wrong numbers.
       settlement: None where `measured` is.
-      held: bytes on one device at the fullest moment, as theory has them, by what they are; None where it says nothing.
+      held: bytes on one device at the fullest moment by theory, by the id of the term; None where it says nothing.
       numerics: None where the program was not run.
       unchecked: why the numbers of what was chosen were not checked where they could have been.
       failure: why there is no ledger, or which declared sharding did not happen, in a line.
@@ -103,5 +104,10 @@ def settlement_json(settled: Settlement | None) -> dict[str, Any]:
 
 
 def _memory_json(held: dict[str, int] | None, memory: Memory | None) -> dict[str, Any] | None:
-    predicted = None if held is None else {"arguments": held["arguments"], "peak": sum(held.values()), "terms": held}
+    predicted = held and {
+        "arguments": held["arguments"],
+        "peak": sum(held.values()),
+        "terms": {label(term): size for term, size in held.items()},
+        "terms_by_id": held,
+    }
     return {"predicted": predicted, "measured": memory and asdict(memory)} if held or memory else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lab.core.units import bytes_text
 from lab.meshes.hardware import chip
 from lab.meshes.targets import parse_target
+from lab.programs.strategies.memory_terms import label
 from lab.report.tables import Column, columns_text
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def memory_text(result: Result) -> str:
         return ""
     memory, total = result.measured.memory if result.measured else None, sum(result.held.values())
     planned = {} if memory is None else {"arguments": memory.arguments - memory.padding, "peak": memory.peak}
-    terms = {name: size for name, size in result.held.items() if size} | {"peak": total}
+    terms = {label(term): size for term, size in result.held.items() if size} | {"peak": total}
     rows = [(name, size, planned.get(name)) for name, size in terms.items()]
     padding = memory.padding if memory else 0
     notes = (

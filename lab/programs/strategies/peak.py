@@ -15,6 +15,7 @@ from lab.meshes.axes import Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.memory import static_bytes
+from lab.programs.strategies.memory_terms import MemoryTerm
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import RECOMPUTING, Weight, elements, weights
 
@@ -38,7 +39,7 @@ Terms = dict[str, int]
 def peak_terms(
     strategy: Strategy, style: str, shape: DecoderShape, axes: Axes, memory_bytes: int | None = None
 ) -> Terms:
-    """Bytes of one device at the fullest moment of a step, by what they are; their sum is the peak.
+    """Bytes of one device at the fullest moment of a step, by term; their sum is the peak.
 
     Copies into other layouts are those that XLA's GPU compiler makes of whole stacks; what else it keeps beside these
     terms is left out, and so is what its schedule moves (G11). Of a step that has no room in a chip of `memory_bytes`,
@@ -46,9 +47,9 @@ def peak_terms(
     (G10).
     Source: Ch. 19, `ch19.total`, with the activations of `lab.book.activations`.
     """
-    static = {"arguments": static_bytes(strategy, shape, axes)}
+    static = {MemoryTerm.ARGUMENTS: static_bytes(strategy, shape, axes)}
     terms = static | fullest(Device(strategy, style, shape, axes).moments)
-    if memory_bytes is None or sum(terms.values()) <= budget(memory_bytes, static["arguments"]):
+    if memory_bytes is None or sum(terms.values()) <= budget(memory_bytes, static[MemoryTerm.ARGUMENTS]):
         return terms
     return static | fullest(Device(strategy, style, shape, axes, is_cramped=True).moments)
 
@@ -81,16 +82,19 @@ class Device:
     def moments(self) -> tuple[Terms, ...]:
         """A layer's scores, the head, both ends of the backward pass of the layers, what follows it, and the update; a
         step is fullest at one of them."""
-        saved = {"activations kept": self.shape.layers * self.saved, "weights kept as used": self.kept_weights}
+        saved = {
+            MemoryTerm.SAVED_ACTIVATIONS: self.shape.layers * self.saved,
+            MemoryTerm.SAVED_WEIGHTS: self.kept_weights,
+        }
         kept = saved | self.ends_waiting
         zeros = {} if self.is_cramped else self.gradients
         # The layer that is peeled off the backward loop begins before the copy, and what it gives is scattered after
         # the loop.
         copied = (
-            {"scores in a second layout": self.second_layout} | zeros | (self.layer_at_work if self.is_peeled else {})
+            {MemoryTerm.SCORES_RELAYOUT: self.second_layout} | zeros | (self.layer_at_work if self.is_peeled else {})
         )
         peeled = (
-            {"one layer's gradients before they are scattered": self._in_products(self.matrices)} | self.head_later
+            {MemoryTerm.LAYER_GRADS_UNSCATTERED: self._in_products(self.matrices)} | self.head_later
             if self.is_peeled
             else {}
         )
@@ -99,22 +103,22 @@ class Device:
             saved | self.at_head,
             kept | copied,
             kept | self.gradients | self.layer_at_work,
-            self.gradients | {"gradients of the ends, whole": self._in_products(self.ends)} | peeled,
-            self.renewal,
+            self.gradients | {MemoryTerm.EMBEDDING_AND_HEAD_GRADS: self._in_products(self.ends)} | peeled,
+            self.optimizer_update,
         )
 
     @property
     def ends_waiting(self) -> Terms:
         """Of head and embedding, through the backward pass of the layers: what the head's gradient is made of, or the
         gradient where that is smaller; and the zeros that the embedding's begins with, which wait for nothing."""
-        zeros = {"embedding's gradient, still zero": 0 if self.is_cramped else self._in_products(self.ends[:1])}
+        zeros = {MemoryTerm.EMBEDDING_GRAD_ZEROS: 0 if self.is_cramped else self._in_products(self.ends[:1])}
         early = self._in_products(self.ends[-1:])
         if self.is_declared_zero3:
-            return {"gradient of the head": early} | zeros
+            return {MemoryTerm.HEAD_GRAD: early} | zeros
         # Where the stream is split, the scatter of what the head hands back is begun first, and its gradient left for
         # later.
         if not self.is_split_between_blocks and early < sum(self.head_later.values()):
-            return {"gradient of the head": early}
+            return {MemoryTerm.HEAD_GRAD: early}
         return (
             self.head_later
             if self.is_peeled or self.is_split_between_blocks or self.strategy.state
@@ -126,16 +130,16 @@ class Device:
         """When the stream's gradient is made, of the head as it is used; where the head's is made before, what the
         layers' loop begins with waits, too."""
         early = {
-            "gradient of the head": self._in_products(self.ends[-1:]),
-            "weights as gathers or experts read them": self.relaid,
+            MemoryTerm.HEAD_GRAD: self._in_products(self.ends[-1:]),
+            MemoryTerm.WEIGHTS_RELAYOUT: self.relaid,
         }
         waiting = early | ({} if self.is_cramped else self.gradients) if self.is_declared_zero3 else self.ends_waiting
-        return waiting | {"logits": self.logits, "head as used": self.used(self.ends[-1:])}
+        return waiting | {MemoryTerm.LOGITS: self.logits, MemoryTerm.HEAD_WEIGHTS_IN_USE: self.used(self.ends[-1:])}
 
     @property
     def head_later(self) -> Terms:
         """What the gradient of the head is made of."""
-        return {"gradient of the logits": self.logits, "what the head read": self.stream}
+        return {MemoryTerm.LOGITS_GRAD: self.logits, MemoryTerm.HEAD_INPUT: self.stream}
 
     @property
     def is_declared_zero3(self) -> bool:
@@ -315,12 +319,12 @@ class Device:
         is_float32 = self.strategy.state is None or self.is_anchored
         layers = self.gradient_of(self.matrices) * (4 // self.shape.bytes_per_element if is_float32 else 1)
         return {
-            "gradients of the layers": layers,
-            "gradients added up over micro-batches": self.added if self.shape.accumulation > 1 else 0,
+            MemoryTerm.LAYERS_GRADS: layers,
+            MemoryTerm.ACCUMULATED_GRADS: self.added if self.shape.accumulation > 1 else 0,
         }
 
     @property
-    def renewal(self) -> Terms:
+    def optimizer_update(self) -> Terms:
         """Where weights in use are a copy: the whole of one stack, gathered, and new states in the layout of gathers,
         their split dim first."""
         if self.strategy.state is None:
@@ -329,9 +333,9 @@ class Device:
         moved = [w for w in parts if not self.strategy.splits_further(w.dims[-1:])]
         state = model_state_bytes(self._count(moved, self.strategy.master), weight_bytes=0, gradient_bytes=0)
         return {
-            "new weights of one stack, whole": self.shape.bytes_per_element
+            MemoryTerm.GATHERED_NEW_WEIGHTS: self.shape.bytes_per_element
             * max((self._count([w], self.strategy.weights) for w in parts), default=0),
-            "new masters and moments in another layout": int(state) if moved else 0,
+            MemoryTerm.OPTIMIZER_STATE_RELAYOUT: int(state) if moved else 0,
         }
 
     def _count(self, some: Iterable[Weight], layout: Layout) -> int:
@@ -368,13 +372,9 @@ class Device:
     def layer_at_work(self) -> Terms:
         """The layer that is gone through backwards, at its fullest."""
         return fullest(self.at_work) | {
-            "the next layer's, gathered ahead": self.used(self.matrices)
-            if self.is_peeled and self.is_recomputed
-            else 0,
-            "weights as gathers or experts read them": self.relaid if self.is_recomputed else 0,
-            "one layer's gradients before they are scattered": self._in_products(self.matrices)
-            if self.is_scattered_in_layers
-            else 0,
+            MemoryTerm.NEXT_LAYER_WEIGHTS: self.used(self.matrices) if self.is_peeled and self.is_recomputed else 0,
+            MemoryTerm.WEIGHTS_RELAYOUT: self.relaid if self.is_recomputed else 0,
+            MemoryTerm.LAYER_GRADS_UNSCATTERED: self._in_products(self.matrices) if self.is_scattered_in_layers else 0,
         }
 
     @property
@@ -391,7 +391,7 @@ class Device:
         streams with theirs."""
         streams = self._sum(("attention_in", "mlp_in")) + 3 * self.stream + 2 * self.tensors["input"]
         return {
-            "one layer's tensors": self._sum(("q", "k", "v", "softmax", "attended"))
+            MemoryTerm.LAYER_ACTIVATIONS: self._sum(("q", "k", "v", "softmax", "attended"))
             + 4 * self.tensors["hidden"]
             + streams
         } | self.used_but("down")
@@ -402,13 +402,17 @@ class Device:
         tensors until its weights' are made."""
         if self.is_recomputed:
             inner = self._sum(ATTENTION) + 4 * self.tensors["hidden"]
-            return self.scores_and_gradients | {"one layer's tensors": inner} | self.used_but("down", "up", "gate")
+            return (
+                self.scores_and_gradients | {MemoryTerm.LAYER_ACTIVATIONS: inner} | self.used_but("down", "up", "gate")
+            )
         # Of stacks that are kept, a layer that is peeled off the loop has slices of its own.
-        slices = {"one layer's tensors": self.saved if self.is_peeled else 0}
+        slices = {MemoryTerm.LAYER_ACTIVATIONS: self.saved if self.is_peeled else 0}
         return fullest(
             [
                 slices,
-                self.scores_and_gradients if self.remat == "selective" else {"one layer's tensors": self._sum(SQUARE)},
+                self.scores_and_gradients
+                if self.remat == "selective"
+                else {MemoryTerm.LAYER_ACTIVATIONS: self._sum(SQUARE)},
             ]
         )
 
@@ -419,8 +423,8 @@ class Device:
         them."""
         scores, probabilities = (self.tensors[name] for name in SQUARE)
         return {
-            "one layer's scores and their gradients": 2 * scores + probabilities,
-            "probabilities that wait for the values' gradients": probabilities if self.keeps_probabilities else 0,
+            MemoryTerm.SCORES_AND_GRADS: 2 * scores + probabilities,
+            MemoryTerm.SAVED_PROBABILITIES: probabilities if self.keeps_probabilities else 0,
         }
 
     @property
@@ -445,9 +449,9 @@ class Device:
             return {}
         scores, probabilities = (self.tensors[name] for name in SQUARE)
         return {
-            "one layer's scores and probabilities": scores + probabilities,
-            "the mask of all scores": scores // 4 + scores if self.shape.causal else 0,
-            "weights as gathers or experts read them": self.relaid,
+            MemoryTerm.SCORES_AND_PROBABILITIES: scores + probabilities,
+            MemoryTerm.ATTENTION_MASK: scores // 4 + scores if self.shape.causal else 0,
+            MemoryTerm.WEIGHTS_RELAYOUT: self.relaid,
         }
 
     @property
@@ -461,8 +465,8 @@ class Device:
             else 0
         )
         return {
-            "gathered streams and their gradients": (8 if self.is_recomputed else 6) * self.stream,
-            "one layer's tensors": inner,
+            MemoryTerm.GATHERED_RESIDUALS_AND_GRADS: (8 if self.is_recomputed else 6) * self.stream,
+            MemoryTerm.LAYER_ACTIVATIONS: inner,
         } | self.used_but("down")
 
     @property
@@ -472,20 +476,19 @@ class Device:
         q, keys, float32 = self.tensors["q"], self.keys_met, 4 // self.shape.bytes_per_element
         around = self.is_ring
         return {
-            "scores of a tile and their gradients": (2 * self.tensors["softmax"] + 3 * self.tensors["probabilities"])
+            MemoryTerm.TILE_SCORES_AND_GRADS: (2 * self.tensors["softmax"] + 3 * self.tensors["probabilities"])
             // self.strategy.pieces,
-            "queries and outputs in layouts of products": (7 if around else 6) * q,
-            "queries' gradients in float32": (2 if around else 1) * q * float32,
-            "keys and values": 4 * keys,
-            "keys' and values' gradients in float32": (6 if around else 2) * keys * float32,
-            "streams, and the MLP's tensors until their weights' gradients are made": 4 * self.stream
-            + (4 if around else 1) * self.tensors["hidden"],
+            MemoryTerm.QUERIES_AND_OUTPUTS_RELAYOUT: (7 if around else 6) * q,
+            MemoryTerm.QUERY_GRADS_F32: (2 if around else 1) * q * float32,
+            MemoryTerm.KEYS_AND_VALUES: 4 * keys,
+            MemoryTerm.KEY_AND_VALUE_GRADS_F32: (6 if around else 2) * keys * float32,
+            MemoryTerm.RESIDUALS_AND_MLP_ACTIVATIONS: 4 * self.stream + (4 if around else 1) * self.tensors["hidden"],
         } | self.used_but("down")
 
     def used_but(self, *done: str) -> Terms:
         """Weights that are made for this layer again, without those whose products are done."""
         return {
-            "one layer's weights as used": self.used(w for w in self.matrices if not w.scope.endswith(done))
+            MemoryTerm.LAYER_WEIGHTS_IN_USE: self.used(w for w in self.matrices if not w.scope.endswith(done))
             if self.is_recomputed
             else 0
         }

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from lab.core.ledger import Ledger, Memory, Totals, Transfer, axes_label
 from lab.core.units import bytes_text, scaled, seconds_text
 from lab.meshes.picture import mesh_svg
+from lab.programs.strategies.memory_terms import label
 from lab.report.html import charts
 from lab.report.html.markup import element, joined, paragraphs, words
 from lab.report.html.page import Section
@@ -25,7 +26,7 @@ def sections(ledger: Ledger, held: Mapping[str, int] | None = None) -> tuple[Sec
     """In the order of a page.
 
     Args:
-      held: bytes that theory puts on one device, by what they are.
+      held: bytes that theory puts on one device, by the id of the term.
     """
     place = Place.of(ledger)
     return (
@@ -221,7 +222,7 @@ def memory(found: Memory | None, held: Mapping[str, int] | None, place: Place) -
         tables.append(
             _held(
                 "At the fullest moment, by theory",
-                {name: size for name, size in held.items() if size} | {"together": sum(held.values())},
+                {label(term): size for term, size in held.items() if size} | {"together": sum(held.values())},
                 capacity,
             )
         )

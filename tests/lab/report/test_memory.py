@@ -8,7 +8,7 @@ from lab.report.memory import memory_text
 from lab.report.verdicts import result_text
 from lab.settle import Context, settle
 
-HELD = {"arguments": 12_000, "activations kept": 0, "gradients of the layers": 4_000}
+HELD = {"arguments": 12_000, "saved_activations": 0, "layers_grads": 4_000}
 
 
 def result(target: str, peak: int | None, held: dict[str, int] | None = HELD, padding: int = 0) -> Result:
@@ -61,15 +61,16 @@ def test_a_program_that_xla_refuses_still_has_its_terms_and_what_to_do():
         result("gpu:h100:2x8", None),
         measured=None,
         settlement=None,
-        held={"arguments": 12_000, "one layer's tensors": 200_000_000_000},
+        held={"arguments": 12_000, "layer_activations": 200_000_000_000},
     )
     text = result_text(replace(refused, failure="RESOURCE_EXHAUSTED: Ran out of memory"))
     assert (
         "one layer's tensors   200,000,000,000" in text and "take fewer sequences at once (batch, accumulation)" in text
     )
+    memory = refused.to_json()["memory"]
+    assert memory["measured"] is None and memory["predicted"]["peak"] == 200_000_012_000
     assert (
-        refused.to_json()["memory"]["measured"] is None
-        and refused.to_json()["memory"]["predicted"]["peak"] == 200_000_012_000
+        memory["predicted"]["terms"]["one layer's tensors"] == memory["predicted"]["terms_by_id"]["layer_activations"]
     )
 
 

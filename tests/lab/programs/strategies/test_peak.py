@@ -21,6 +21,7 @@ from lab.programs.strategies.context_parallel import (
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
+from lab.programs.strategies.memory_terms import LABELS, MemoryTerm
 from lab.programs.strategies.peak import budget, peak_terms, saved_layer_bytes
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
@@ -80,9 +81,7 @@ def test_sums_of_declared_zero1_over_micro_batches_are_parts_of_8_but_the_embedd
     shape = replace(SHAPE, batch=16, accumulation=2)
     terms = check(ZERO1, "declared", shape, "gpu:h100:1x8", ON_DATA)
     embedding, norms = shape.vocab * shape.embed, (2 * shape.layers + 1) * shape.embed
-    assert terms["gradients added up over micro-batches"] == 4 * (
-        embedding + norms + (shape.parameters - embedding - norms) // 8
-    )
+    assert terms[MemoryTerm.ACCUMULATED_GRADS] == 4 * (embedding + norms + (shape.parameters - embedding - norms) // 8)
     assert terms == peak_terms(ZERO2, "declared", shape, Axes.of(ON_DATA))
 
 
@@ -95,18 +94,18 @@ def test_of_a_table_that_embeds_and_predicts_declared_zero3_holds_2_at_once_and_
 @pytest.mark.parametrize(
     ("strategy", "style", "shape", "target", "sizes", "held"),
     [
-        (ZERO3, "declared", LLAMA_8B, "gpu:h100:2x8", {"fsdp": 16}, "one layer's scores and their gradients"),
+        (ZERO3, "declared", LLAMA_8B, "gpu:h100:2x8", {"fsdp": 16}, MemoryTerm.SCORES_AND_GRADS),
         (
             DATA_PARALLEL | TENSOR_PARALLEL,
             "explicit",
             LLAMA_8B,
             "gpu:h100:2x8",
             {"data": 2, "tensor": 8},
-            "probabilities that wait for the values' gradients",
+            MemoryTerm.SAVED_PROBABILITIES,
         ),
-        (ZERO1, "declared", SHORT, "gpu:h100:2x8", {"data": 16}, "new masters and moments in another layout"),
-        (ZERO1, "explicit", replace(SHORT, remat="none"), "gpu:h100:2x8", {"data": 16}, "scores in a second layout"),
-        (ZERO3, "explicit", LLAMA_70B, "gpu:h100:64x8", {"fsdp": 512}, "one layer's scores and their gradients"),
+        (ZERO1, "declared", SHORT, "gpu:h100:2x8", {"data": 16}, MemoryTerm.OPTIMIZER_STATE_RELAYOUT),
+        (ZERO1, "explicit", replace(SHORT, remat="none"), "gpu:h100:2x8", {"data": 16}, MemoryTerm.SCORES_RELAYOUT),
+        (ZERO3, "explicit", LLAMA_70B, "gpu:h100:64x8", {"fsdp": 512}, MemoryTerm.SCORES_AND_GRADS),
     ],
     ids=["8b-zero3", "8b-tensor", "8b-zero1", "8b-zero1-none", "70b-zero3"],
 )
@@ -134,7 +133,7 @@ def test_xla_names_a_limit_of_65_gb_beside_6_or_22_gb_of_arguments_where_it_find
 
 
 def test_of_a_step_without_room_probabilities_are_made_again():
-    wait = "probabilities that wait for the values' gradients"
+    wait = MemoryTerm.SAVED_PROBABILITIES
     roomy, cramped = (
         peak_terms(ZERO3, "explicit", LLAMA_70B, Axes.of({"fsdp": 512}), memory)[wait]
         for memory in (None, 85_017_493_504)
@@ -188,8 +187,12 @@ def test_tensor_parallelism_keeps_whole_inputs_and_split_sequences_a_quarter():
 
 @pytest.mark.parametrize(
     ("name", "micro_batches", "size"),
-    [("gradients added up over micro-batches", 4, 4), ("gradients added up over micro-batches", 1, 0)],
+    [(MemoryTerm.ACCUMULATED_GRADS, 4, 4), (MemoryTerm.ACCUMULATED_GRADS, 1, 0)],
 )
 def test_sums_over_micro_batches_are_another_4_bytes_a_parameter(name, micro_batches, size):
     shape = replace(SHAPE, batch=32, accumulation=micro_batches)
     assert peak_terms(DATA_PARALLEL, "explicit", shape, Axes.of({"data": 8}))[name] == size * shape.parameters
+
+
+def test_every_term_has_one_label_and_no_other_has_it():
+    assert set(LABELS) == set(MemoryTerm) and len(set(LABELS.values())) == len(LABELS)
