@@ -207,4 +207,5 @@ EXPERIMENT = experiment(
     question="What does each primitive send, in how many steps, and which laws hold between them?",
     kernels=KERNELS,
     claims=claims,
+    everyday=(("explicit", "cpu:8"),),
 )

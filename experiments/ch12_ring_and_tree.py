@@ -290,4 +290,5 @@ EXPERIMENT = experiment(
     kernels=KERNELS,
     claims=claims,
     targets=("cpu:8", "cpu:6", "gpu:h100:2x4", "tpu:v5e:2x4"),
+    everyday=(("explicit", "gpu:h100:2x4"), ("explicit", "tpu:v5e:2x4")),
 )

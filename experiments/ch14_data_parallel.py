@@ -61,4 +61,5 @@ EXPERIMENT = decoder_experiment(
     # Of 32 layers the state alone, 12 bytes a parameter, and their gradients are more than a chip has room for.
     real_size={"layers": "16"},
     tour=TimedSteps(every_size=True, every_policy=True, min_devices=1),
+    everyday=(("explicit", "cpu:8"), ("declared", "gpu:h100:2x8"), ("declared", "tpu:v5p:2x2x4")),
 )

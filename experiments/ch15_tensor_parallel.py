@@ -109,4 +109,5 @@ EXPERIMENT = decoder_experiment(
     styles=WITH_TYPES,
     real_size={},
     tour=TimedSteps(every_size=True, every_policy=True),
+    everyday=(("explicit", "cpu:8"), ("declared", "gpu:h100:2x8"), ("explicit", "tpu:v5p:2x2x4")),
 )

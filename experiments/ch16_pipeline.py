@@ -209,4 +209,5 @@ EXPERIMENT = Experiment(
     more_targets=("cpu:8", "tpu:v5p:2x2x4"),
     styles=("explicit",),
     tour=TimedSteps(settings={"accumulation": 8}),
+    everyday=(("explicit", "gpu:h100:2x8"),),
 )

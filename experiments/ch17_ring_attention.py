@@ -81,4 +81,5 @@ EXPERIMENT = decoder_experiment(
     more_targets=MORE_TARGETS,
     styles=("explicit",),
     tour=TimedSteps(),
+    everyday=(("explicit", "gpu:h100:2x8"),),
 )

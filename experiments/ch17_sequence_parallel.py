@@ -82,4 +82,5 @@ EXPERIMENT = decoder_experiment(
     more_styles=("typed",),
     real_size={},
     tour=TimedSteps(every_size=True),
+    everyday=(("explicit", "cpu:8"), ("declared", "tpu:v5p:2x2x4")),
 )

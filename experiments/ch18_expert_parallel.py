@@ -182,4 +182,5 @@ EXPERIMENT = expert_experiment(
     strategy=STRATEGY,
     claims=claims,
     tour=TimedSteps(settings={"experts": 8, "mlp": 1408}),
+    everyday=(("explicit", "gpu:h100:2x8"),),
 )

@@ -200,4 +200,5 @@ EXPERIMENT = Question(
     parameters=Assumed(),
     answer=answer,
     claims=claims,
+    is_quick=False,
 )

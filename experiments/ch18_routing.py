@@ -236,4 +236,5 @@ EXPERIMENT = Question(
     parameters=Assumed(),
     answer=answer,
     claims=claims,
+    is_quick=False,
 )

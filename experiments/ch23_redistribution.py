@@ -192,4 +192,5 @@ EXPERIMENT = Experiment(
     reference=lambda changes: lambda xs: xs,
     targets=("cpu:8", "gpu:h100:1x8", "tpu:v5e:2x4"),
     styles=("explicit",),
+    everyday=(("explicit", "cpu:8"),),
 )

@@ -17,4 +17,5 @@ EXPERIMENT = decoder_experiment(
     targets=TARGETS[:2],
     real_size={},
     tour=TimedSteps(min_devices=4),
+    everyday=(("declared", "gpu:h100:2x8"),),
 )

@@ -33,4 +33,5 @@ EXPERIMENT = decoder_experiment(
     targets=("gpu:h100:2048x8",),
     more_styles=("typed",),
     real_size={},
+    everyday=(("explicit", "gpu:h100:2048x8"),),
 )

@@ -230,4 +230,5 @@ EXPERIMENT = Question(
     parameters=Assumed(),
     answer=answer,
     claims=claims,
+    is_quick=False,
 )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from lab.cli import options, running
-from lab.cli.output import write
+from lab.cli.output import print_text, write
 from lab.harness import suite
+from lab.harness.experiment import Experiment, Run
 from lab.meshes import plugins
 from lab.meshes.targets import parse_target
 from lab.report import answers, curves, verdicts
@@ -17,27 +19,22 @@ from lab.report import answers, curves, verdicts
 
 @click.command()
 @click.option(
+    "--all", "every", is_flag=True, help="Every experiment in its styles on its targets: a quarter of an hour."
+)
+@click.option(
     "--full",
     is_flag=True,
-    help="For every known chip, at real size and at drawn ones, with trainings and the questions that compile.",
+    help="All of these for every known chip, at real and at drawn sizes, with trainings and questions that compile: hours.",
 )
 @options.html
 @options.as_json
-def verify(full: bool, html: Path | None, as_json: bool) -> int:
-    """Runs every experiment in its styles on its targets, and ends with a table of verdicts. Trainings and questions
-    that compile take minutes: --full, or lab run."""
+def verify(every: bool, full: bool, html: Path | None, as_json: bool) -> int:
+    """Run the experiments and end with a table of verdicts.
+
+    By default one run for each property of the book and each compiler, in about three minutes on two cores.
+    """
     experiments, trainings, questions = suite.parted(suite.load())
-    runs = suite.runs(experiments)
-    runs = (
-        [
-            *suite.on_every_chip(runs),
-            *suite.in_more_styles(experiments),
-            *suite.at_real_size(experiments),
-            *suite.at_unseen_sizes(experiments),
-        ]
-        if full
-        else runs
-    )
+    runs = _runs(experiments, every, full)
     missing = suite.without_plugin(runs)
     for platform in missing:
         print(
@@ -45,17 +42,39 @@ def verify(full: bool, html: Path | None, as_json: bool) -> int:
             file=sys.stderr,
         )
     results = running.results([run for run in runs if run.target.platform not in missing])
-    compilable = [
-        question
-        for question in questions
-        if not {parse_target(target).platform for target in question.targets} & set(missing)
-    ]
     trained = running.trained(trainings) if full else []
-    answered = suite.answers(question for question in compilable if full or not question.targets)
+    asked = [question for question in questions if full or not question.targets and (every or question.is_quick)]
+    answered = suite.answers(
+        question
+        for question in asked
+        if not {parse_target(target).platform for target in question.targets} & set(missing)
+    )
     if html:
         from lab.report.html import reports
 
         write(html, reports.experiments(results, trained, answered, is_audit=True))
-    return running.report(
+    status = running.report(
         as_json, (results, verdicts.summary_text), (trained, curves.trained_text), (answered, answers.summary_text)
+    )
+    if not (as_json or every or full):
+        print_text(f"\nThat was one run for each property and compiler. {_more(experiments)}")
+    return status
+
+
+def _runs(experiments: Sequence[Experiment], every: bool, full: bool) -> list[Run]:
+    runs = suite.runs(experiments) if every or full else suite.everyday(experiments)
+    if not full:
+        return runs
+    return [
+        *suite.on_every_chip(runs),
+        *suite.in_more_styles(experiments),
+        *suite.at_real_size(experiments),
+        *suite.at_unseen_sizes(experiments),
+    ]
+
+
+def _more(experiments: Sequence[Experiment]) -> str:
+    return (
+        f"--all makes all {len(_runs(experiments, True, False))} runs of every experiment, style and target; --full "
+        f"makes {len(_runs(experiments, True, True))}, for every known chip and at real sizes, with trainings."
     )

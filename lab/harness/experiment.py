@@ -59,6 +59,8 @@ class Experiment:
         holds most, by the id of the term, the arguments first.
       state: (parameters, mesh) to what a step takes first and gives back first, as shapes with the shardings that its
         layout declares.
+      everyday: styles and targets of the runs that `lab verify` begins with, one for each property of the book and each
+        compiler; `lab verify --all` runs every style on every target.
       more_targets: where `lab verify --full` runs it besides.
       more_styles: in which only `lab verify --full`, and who asks for them, runs it.
       real_size: of a step of the decoder, the settings besides `preset` and `batch` with which Llama 3 8B fits on 16
@@ -82,6 +84,7 @@ class Experiment:
     state: Callable[[Any, Mesh], Any] | None = None
     targets: tuple[str, ...] = TARGETS
     styles: tuple[str, ...] = STYLES
+    everyday: tuple[tuple[str, str], ...] = ()
     more_targets: tuple[str, ...] = ()
     more_styles: tuple[str, ...] = ()
     real_size: Mapping[str, str] | None = field(default=None, hash=False)

@@ -37,6 +37,7 @@ class Question:
       parameters: what is assumed, a frozen dataclass; its `target`, if it has one, is where programs are compiled.
       answer: parameters to the rows of the answer.
       claims: parameters to what these numbers say of the book.
+      is_quick: it is answered in a few seconds; of those without a program, `lab verify` leaves out the others.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Question:
     parameters: Any
     answer: Callable[[Any], tuple[Row, ...]]
     claims: Callable[[Any], tuple[Claim, ...]]
+    is_quick: bool = True
     styles: ClassVar[tuple[str, ...]] = ()
 
     @property

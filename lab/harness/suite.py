@@ -48,6 +48,11 @@ def parted(
     return experiments, trainings, questions
 
 
+def everyday(experiments: Iterable[Experiment]) -> list[Run]:
+    """One run for each property of the book and each compiler."""
+    return [Run(e, parse_target(target), style) for e in experiments for style, target in e.everyday]
+
+
 def runs(experiments: Iterable[Experiment], targets: Sequence[Target] = (), styles: Sequence[str] = ()) -> list[Run]:
     """Every experiment in these styles on these targets; by default in all of its styles, on its own targets."""
     places = {e: targets or tuple(map(parse_target, e.targets)) for e in experiments}

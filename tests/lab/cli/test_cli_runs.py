@@ -90,7 +90,7 @@ def test_three_styles_and_two_targets_are_six_runs_on_the_users_own_mesh(lab, as
 
 def test_verify_runs_all_styles_of_every_experiment_on_its_own_targets(lab, asked, monkeypatch):
     monkeypatch.setattr(plugins, "installed", lambda platform: True)
-    lab("verify")
+    lab("verify", "--all")
     ((runs, mesh, settings),) = asked
     assert {(e.name, str(target), style) for e, target, style in runs} >= {
         ("ch20_zero3", target, style)
@@ -98,6 +98,21 @@ def test_verify_runs_all_styles_of_every_experiment_on_its_own_targets(lab, aske
         for style in ("declared", "typed", "explicit")
     }
     assert (mesh, settings) == (None, None)
+
+
+def test_verify_begins_with_a_run_for_each_property_on_each_compiler_and_names_what_more_there_is(
+    lab, asked, monkeypatch
+):
+    monkeypatch.setattr(plugins, "installed", lambda platform: True)
+    answer = lab("verify")
+    runs = [(run.experiment, str(run.target), run.style) for run in asked[0][0]]
+    assert all(target in e.targets and style in e.styles for e, target, style in runs)
+    assert {run.target.platform for run in asked[0][0]} == {"cpu", "gpu", "tpu"}
+    assert {e.chapter for e, _, _ in runs} >= {11, 12, 14, 15, 16, 17, 18, 20, 24}
+    assert ("ch24_llama3_405b", "gpu:h100:2048x8") in {(e.name, target) for e, target, _ in runs}
+    assert "--all makes all" in answer.out.splitlines()[-1] and "--full makes" in answer.out.splitlines()[-1]
+    lab("verify", "--all")
+    assert set(asked[0][0]) < set(asked[1][0])
 
 
 def test_a_prediction_that_does_not_hold_ends_with_1(lab, monkeypatch):
