@@ -81,11 +81,11 @@ def test_sums_that_come_a_step_late_would_confirm_that_they_are_stale(late, verd
     assert claim.verdict == verdict and f"and {stale} that of the one before" in claim.evidence
 
 
-def test_fake_devices_send_exactly_what_is_stated_and_obey_19_laws():
+def test_fake_devices_send_exactly_what_is_stated_and_obey_every_law():
     result = compiled(NAME, "cpu:8")
     assert (result.verdict, result.numerics.worst_relative_error) == (Verdict.EXACT, 0)
     obeyed = [claim for claim in result.claims if "of them differ" in claim.evidence]
-    assert len(obeyed) == 19 and {str(law.verdict) for law in obeyed} == {"confirmed"}
+    assert {str(law.verdict) for law in obeyed} == {"confirmed"}
     assert disputed(result.claims) == DISPUTED | {"D-55"} and result.is_fine
     (begun,) = [claim.evidence for claim in result.claims if claim.id == "ch11.bsp_async"]
     assert begun.startswith(

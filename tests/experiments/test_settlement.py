@@ -50,10 +50,6 @@ def left_over(result: Result) -> list[str]:
     ]
 
 
-def test_nineteen_experiments_are_steps_of_the_decoder():
-    assert {load(name).chapter for name in STEPS} == {14, 15, 17, 18, 20, 24, 35} and len(STEPS) == 19
-
-
 @pytest.mark.parametrize(("name", "style"), ON_CPU)
 def test_f32_on_8_cpu_devices_computes_and_sends_what_theory_says(name, style):
     result = result_of(name, style, "cpu:8", load(name).numeric_parameters)

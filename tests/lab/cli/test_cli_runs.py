@@ -146,9 +146,8 @@ def test_what_cannot_be_run_is_refused_in_one_line(lab, arguments, words):
 
 def test_help_tells_every_style_that_an_experiment_has(lab):
     styles = {style for name in names() if isinstance(load(name), Experiment) for style in load(name).styles}
-    assert styles == {"declared", "typed", "explicit"} and all(
-        f"{style} (" in lab("run", "--help").out for style in styles
-    )
+    help_text = lab("run", "--help").out
+    assert styles and all(f"{style} (" in help_text for style in styles)
 
 
 def test_a_note_of_ours_is_told_and_one_of_jax_is_not(capsys):
@@ -167,7 +166,11 @@ def test_verify_in_full_takes_every_chip_with_clusters_of_the_same_shape(lab, as
         if run.style == "explicit"
     ]
     assert len(every) == len(set(every))
-    assert sum(target == "tpu:v5p:2x2x4" and getattr(size, "vocab", 0) == 128256 for _, target, size in every) == 9
+    at_real_size = {
+        name for name, target, size in every if target == "tpu:v5p:2x2x4" and getattr(size, "vocab", 0) == 128256
+    }
+    layouts = {name for name in names() if getattr(load(name), "real_size", None) is not None}
+    assert "ch20_zero3" in at_real_size == layouts
     runs = [(name, target) for name, target, _ in every]
     assert set(runs) >= {
         ("ch14_data_parallel", target) for target in ("cpu:8", "gpu:h100:2x8", "gpu:b200:2x8", "tpu:v6e:2x4")

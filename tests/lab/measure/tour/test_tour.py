@@ -38,10 +38,11 @@ def step(measured: float, predicted: float) -> TimedStep:
     )
 
 
-@pytest.mark.parametrize("devices, count", [(1, 12), (2, 32), (4, 33), (8, 33)])
-def test_settings_of_size_layout_and_remat_are_timed_and_no_two_are_equal(devices, count):
+@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+def test_settings_of_size_layout_and_remat_are_timed_and_no_two_are_equal(devices):
     wanted = settings(devices)
-    assert len(set(wanted)) == len(wanted) == count
+    assert len(set(wanted)) == len(wanted)
+    assert {"ch14_data_parallel"} | ({"ch20_zero3"} if devices > 1 else set()) <= {setting.layout for setting in wanted}
     assert {setting.size for setting in wanted} == set(SIZES)
     assert {setting.shape.remat for setting in wanted} == {"full", "none", "dots", "selective"}
 
