@@ -21,7 +21,7 @@ def rows(text: str) -> list[list[str]]:
     """The numbers of each row of a table: all up to the element type, which compilers of several versions agree on; not
     their order."""
     lines = [re.split(r"  +", line) for line in text.splitlines() if re.search(r"all_|reduce_|^all ", line)]
-    return [line[:7] for line in lines]
+    return [line[:8] for line in lines]
 
 
 @pytest.fixture(scope="module")

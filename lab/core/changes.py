@@ -4,7 +4,7 @@ program; and how much, by axes."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -57,14 +57,24 @@ class Along:
     Attributes:
       axes: as `lab.core.ledger.axes_label` joins them.
       before, after: bytes that one device sends in a step.
-      changed: bytes that came or went, all added up, so that what vanished makes up for nothing that appeared; None
-        where the texts do not tell.
+      came, went: bytes that some place of the program sends more, and that some sends less; None where the texts do
+        not tell.
     """
 
     axes: str
     before: Fraction
     after: Fraction
-    changed: Fraction | None
+    came: Fraction | None
+    went: Fraction | None
+
+    @property
+    def changed(self) -> Fraction | None:
+        """Bytes that came or went, all added up, so that what vanished makes up for nothing that appeared."""
+        return None if self.came is None or self.went is None else self.came + self.went
+
+    @property
+    def net(self) -> Fraction | None:
+        return None if self.changed is None else self.after - self.before
 
     def exceeds(self, share: Fraction) -> bool:
         """More changed than this share of what was sent before."""
@@ -74,7 +84,7 @@ class Along:
         return {
             "before": number(self.before),
             "after": number(self.after),
-            "changed": None if self.changed is None else number(self.changed),
+            **{name: _number(getattr(self, name)) for name in ("changed", "came", "went", "net")},
         }
 
 
@@ -100,19 +110,19 @@ def by_axes(before: Ledger, after: Ledger) -> tuple[Along, ...]:
     for change in changes(before, after):
         found[_label(change.rows[0])].append(change)
     old, new = before.totals_by(axes_label), after.totals_by(axes_label)
+    nothing = Totals.of(())
     rows = [
-        Along(
-            axes, *(totals[axes].wire_bytes if axes in totals else Fraction(0) for totals in (old, new)), _changed(some)
-        )
+        Along(axes, *(totals.get(axes, nothing).wire_bytes for totals in (old, new)), *_came_and_went(some))
         for axes, some in found.items()
     ]
     return tuple(sorted(rows, key=lambda row: (row.changed is not None, -(row.changed or 0), row.axes)))
 
 
-def _changed(some: Iterable[Change]) -> Fraction | None:
+def _came_and_went(some: Sequence[Change]) -> tuple[Fraction, Fraction] | tuple[None, None]:
     if any(row.totals.lower_bound for change in some for row in change.rows):
-        return None
-    return sum((abs(change.added_wire_bytes) for change in some), Fraction(0))
+        return None, None
+    added = [change.added_wire_bytes for change in some]
+    return sum((one for one in added if one > 0), Fraction(0)), sum((-one for one in added if one < 0), Fraction(0))
 
 
 def _label(row: Row) -> str:
@@ -177,10 +187,15 @@ def _row_json(row: Row | None) -> dict[str, Any] | None:
     sizes = {
         "sites": row.totals.sites,
         "executions": row.totals.executions,
+        "arrays": row.totals.arrays,
         "payload_bytes": row.totals.payload_bytes,
         "wire_bytes": number(row.totals.wire_bytes),
     }
     return {"kind": str(row.kind), "axes": row.axes and list(row.axes)} | told | sizes
+
+
+def _number(value: Fraction | None) -> int | float | None:
+    return None if value is None else number(value)
 
 
 def to_json(before: Ledger, after: Ledger) -> dict[str, Any]:

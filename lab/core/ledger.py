@@ -143,6 +143,11 @@ class Transfer:
     provenance: Provenance = Provenance()
 
     @property
+    def arrays(self) -> int:
+        """How many arrays one execution moves: several where the compiler combined their transfers into one."""
+        return max(1, len(self.parts))
+
+    @property
     def wire_bytes(self) -> Fraction | None:
         return None if self.group_size is None else wire_bytes(self.kind, self.payload_bytes, self.group_size)
 
@@ -188,10 +193,16 @@ class Memory:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over one step of one device. `lower_bound`: some executions or groups are unknown, and not in the sums."""
+    """Sums over one step of one device.
+
+    Attributes:
+      arrays: moved in these executions, of which one moves several where the compiler combined transfers.
+      lower_bound: some executions or groups are unknown, and not in the sums.
+    """
 
     sites: int
     executions: int
+    arrays: int
     payload_bytes: int
     wire_bytes: Fraction
     lower_bound: bool
@@ -202,6 +213,7 @@ class Totals:
         return cls(
             sites=len(rows),
             executions=sum(t.executions or 0 for t in rows),
+            arrays=sum((t.executions or 0) * t.arrays for t in rows),
             payload_bytes=sum((t.executions or 0) * t.payload_bytes for t in rows),
             wire_bytes=sum(((t.executions or 0) * (t.wire_bytes or 0) for t in rows), Fraction(0)),
             lower_bound=any(t.executions is None or t.group_size is None for t in rows),

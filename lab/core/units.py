@@ -26,6 +26,18 @@ def exact(amount: int | Fraction) -> str:
     return f"{float(amount):,.1f}".removesuffix(".0") if Fraction(amount).denominator > 1 else f"{int(amount):,}"
 
 
+def share_text(share: float) -> str:
+    """`49.5 %`: three digits; `< 0.01 %` for what is smaller and not nothing."""
+    if 0 < share < 1e-4:
+        return "< 0.01 %"
+    return f"{100 * share:,.0f} %" if share >= 9.995 else f"{100 * share:.3g} %"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 gather`, `3 gathers`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def seconds_text(seconds: float) -> str:
     """`1.26 ms`: three digits, in the unit that suits."""
     unit, scale = next(((unit, scale) for unit, scale in (("s", 1), ("ms", 1e3)) if seconds * scale >= 1), ("us", 1e6))

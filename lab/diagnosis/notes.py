@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from lab.core.units import exact
-from lab.diagnosis.program import Program, Site, count, times
+from lab.core.units import count, exact
+from lab.diagnosis.program import Program, Site, times
 from lab.hlo import flops
 
 _NARROW = ("bf16", "f16")

@@ -419,11 +419,6 @@ def operation(op_name: str | None) -> str:
     return (op_name or "").rsplit("/", 1)[-1]
 
 
-def count(number: int, word: str) -> str:
-    """`1 gather`, `3 gathers`."""
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
-
-
 def times(factor: float) -> str:
     """`8x`, `1.5x`."""
     return f"{factor:.3g}x"

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lab.core.ledger import Ledger, Totals, Transfer, axes_label
-from lab.core.units import bytes_text, scaled
+from lab.core.units import bytes_text, count, scaled
 
 # In a pipe nothing is folded: a line is as long as it is. A terminal narrower than this breaks lines itself, numbers
 # stay whole.
@@ -59,7 +59,7 @@ def transfer_columns(ledger: Ledger) -> list[Column]:
         Column("kind", tuple(kind_text(t.kind, [t]) for t in firsts)),
         Column("axes", tuple(axes_text(t) for t in firsts)),
         Column("sites", tuple(f"{total.sites:,}" for total in totals), is_number=True),
-        Column("executions", tuple(_executions(total) for total in totals), is_number=True),
+        *_counts(totals),
         Column("payload each", tuple(bytes_text(t.payload_bytes) for t in firsts), is_number=True),
         Column("wire a step", tuple(at_least(total, bytes_text(total.wire_bytes)) for total in totals), is_number=True),
         Column("dtype", tuple(t.dtype for t in firsts)),
@@ -79,7 +79,7 @@ def total_columns(ledger: Ledger) -> list[Column]:
     return [
         Column("total", tuple(axes for axes, _ in names)),
         Column("kind", tuple(kind for _, kind in names)),
-        Column("executions", tuple(_executions(total) for total in totals), is_number=True),
+        *_counts(totals),
         Column(
             "payload a step",
             tuple(at_least(total, bytes_text(total.payload_bytes)) for total in totals),
@@ -165,8 +165,24 @@ def axes_text(transfer: Transfer) -> str:
     return label if transfer.shift is None else f"{label} shift {transfer.shift}"
 
 
-def _executions(total: Totals) -> str:
-    return at_least(total, f"{total.executions:,}")
+def _counts(totals: Sequence[Totals]) -> list[Column]:
+    """Executions, and how many arrays they move where the compiler combined some."""
+    columns = [
+        Column(name, tuple(at_least(total, f"{getattr(total, name):,}") for total in totals), is_number=True)
+        for name in ("executions", "arrays")
+    ]
+    return columns if any(is_combined(total) for total in totals) else columns[:1]
+
+
+def is_combined(total: Totals) -> bool:
+    return total.arrays != total.executions
+
+
+def sent_text(total: Totals) -> str:
+    """`121.6 MB in 5 executions of 6 arrays`, the last where the compiler combined some."""
+    arrays = f" of {count(total.arrays, 'array')}" if is_combined(total) else ""
+    bound = "at least " if total.lower_bound else ""
+    return f"{bound}{bytes_text(total.wire_bytes)} in {bound}{count(total.executions, 'execution')}{arrays}"
 
 
 def at_least(total: Totals, text: str) -> str:

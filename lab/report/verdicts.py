@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from lab.core.ledger import Totals, Transfer, axes_label
-from lab.core.units import exact
+from lab.core.units import count, exact
 from lab.report.memory import memory_text
 from lab.report.tables import Column, columns_text, kind_text
 from lab.settle import Settlement, Term, Verdict
@@ -145,8 +145,9 @@ def on_the_wire(result: Result) -> list[str]:
 
 def taken_by_size(results: Iterable[Result]) -> list[str]:
     """How many transfers stand beside a term for their size alone."""
-    count = sum(len(result.settlement.taken_by_size) for result in results if result.settlement)
-    return [f"{counted(count, 'transfer')} without a name taken by size"] * (count > 0)
+    some = sum(len(result.settlement.taken_by_size) for result in results if result.settlement)
+    carry = "carries no metadata and was" if some == 1 else "carry no metadata and were"
+    return [f"{count(some, 'transfer')} {carry} matched by size"] * (some > 0)
 
 
 def _compared(predicted: Sequence[Totals], measured: Sequence[Totals]) -> list[Column]:
@@ -167,7 +168,7 @@ def explanations(results: Iterable[Result]) -> list[str]:
         for term in result.settlement.terms
         if term.status in (Verdict.EXPLAINED, Verdict.ATTRIBUTED)
     )
-    return [f"{status}, {counted(count, 'term')}: {why}" for (status, why), count in said.items()]
+    return [f"{status}, {count(terms, 'term')}: {why}" for (status, why), terms in said.items()]
 
 
 def _troubles(results: Iterable[Result]) -> list[str]:
@@ -234,7 +235,7 @@ def count_text(results: Sequence[Result]) -> str:
     unexplained, missing = sum(len(s.unexplained) for s in settled), sum(len(s.missing) for s in settled)
     verdicts = Counter(str(result.verdict) for result in results)
     return (
-        f"{counted(len(results), 'run')}: {tally(verdicts)}; {unexplained or 'nothing'} unexplained, "
+        f"{count(len(results), 'run')}: {tally(verdicts)}; {unexplained or 'nothing'} unexplained, "
         f"{missing or 'nothing'} missing"
     )
 
@@ -260,7 +261,3 @@ def _name(result: Result) -> str:
 
 def tally(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")

@@ -56,7 +56,8 @@ def test_a_ring_of_21_steps_would_begin_above_256_kb_on_every_link():
 )
 def test_only_a_ring_of_a_tenth_more_steps_and_bytes_is_a_tenth_slower(steps, sent_bytes, verdict):
     ring, folded = (
-        Totals(1, executions, size, Fraction(size), False) for executions, size in ((steps, sent_bytes), (10, 10))
+        Totals(1, executions, executions, size, Fraction(size), False)
+        for executions, size in ((steps, sent_bytes), (10, 10))
     )
     assert ch12_ring_and_tree._slower_ring(6, ring, folded).verdict == verdict
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lab.core.units import exact
+from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import LAYOUT
 from lab.diagnosis.kinds.together import together
-from lab.diagnosis.program import Program, Site, count
+from lab.diagnosis.program import Program, Site
 from lab.diagnosis.slices import ELEMENTWISE
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from lab.core.units import exact
+from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
-from lab.diagnosis.program import Program, Site, count
+from lab.diagnosis.program import Program, Site
 
 _SLOW = {"network": "the network between hosts", "dcn": "the data-centre network"}
 _SMALLEST = 1 << 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from lab.core.units import exact
+from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
 from lab.diagnosis.program import (
@@ -13,7 +13,6 @@ from lab.diagnosis.program import (
     Given,
     Program,
     Site,
-    count,
     shape_text,
     times,
 )

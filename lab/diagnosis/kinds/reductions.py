@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from math import prod
 
-from lab.core.units import exact
+from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
-from lab.diagnosis.program import Argument, Program, Site, count
+from lab.diagnosis.program import Argument, Program, Site
 from lab.diagnosis.slices import ELEMENTWISE, own_slices
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Instruction

@@ -16,7 +16,7 @@ from lab.report.html.markup import element, joined, paragraphs, words
 from lab.report.html.page import Section
 from lab.report.html.place import Place
 from lab.report.html.tables import Column, bars, numbers, table
-from lab.report.tables import at_least, axes_text, kind_text, unnumbered
+from lab.report.tables import at_least, axes_text, kind_text, sent_text, unnumbered
 from lab.report.traffic import Traffic, blocks, traffic
 
 LARGEST_PAIRS = 10
@@ -43,8 +43,7 @@ def sections(ledger: Ledger, held: Mapping[str, int] | None = None) -> tuple[Sec
 def sums(ledger: Ledger) -> tuple[str, ...]:
     """What a step sends in all and over each link, and whether one device holds it: a sentence each."""
     place, total = Place.of(ledger), ledger.totals()
-    sent = at_least(total, f"{bytes_text(total.wire_bytes)} in {total.executions:,} executions")
-    return (f"One device sends {sent} a step.", *_over_links(ledger, place), *_fits(ledger.memory, place))
+    return (f"One device sends {sent_text(total)} a step.", *_over_links(ledger, place), *_fits(ledger.memory, place))
 
 
 def _over_links(ledger: Ledger, place: Place) -> Iterable[str]:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from lab.core.units import count
 from lab.report.diagnosis import evidence
 from lab.report.html import ledgers, runs
 from lab.report.html.audit import audit
 from lab.report.html.markup import element, joined
 from lab.report.html.page import Part, Section, Verdict, document
 from lab.report.tables import headline
-from lab.report.verdicts import counted
 
 if TYPE_CHECKING:
     from lab.diagnosis import Diagnosis, Finding
@@ -66,7 +66,7 @@ def experiments(
 def _found(diagnoses: Sequence[Diagnosis]) -> Verdict:
     findings = sum(len(diagnosis.findings) for diagnosis in diagnoses)
     too_large = any(ledgers.does_not_fit(diagnosis.ledger) for diagnosis in diagnoses)
-    word = counted(findings, "finding") if findings else "Nothing found that it could do without"
+    word = count(findings, "finding") if findings else "Nothing found that it could do without"
     sentences = ledgers.sums(diagnoses[0].ledger) if len(diagnoses) == 1 else (f"{len(diagnoses)} programs.",)
     return Verdict(word, sentences, "bad" if findings or too_large else "good")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from lab.core.ledger import Totals, Transfer, axes_label
-from lab.core.units import bytes_text, exact
+from lab.core.units import bytes_text, count, exact
 from lab.meshes.axes import PIPE
 from lab.programs.pipelines.orders import named
 from lab.programs.pipelines.schedule import Work
@@ -23,7 +23,6 @@ from lab.report.html.tables import Column, bars, numbers, plain, table
 from lab.report.verdicts import (
     claim_text,
     count_text,
-    counted,
     explanations,
     in_branches,
     measured_transfers,
@@ -53,7 +52,7 @@ def verdict(results: Sequence[Result], trained: Sequence[TrainingResult], answer
     surprises = [claim for one in every for claim in one.claims if claim.is_undisputed_refutation]
     counts = {"training": len(trained), "question": len(answers)}
     sentences = [count_text(results)] if results else []
-    sentences += [counted(count, noun) for noun, count in counts.items() if count]
+    sentences += [count(some, noun) for noun, some in counts.items() if some]
     sentences.append(f"claims of the book: {tally(Counter(outcome(claim) for one in every for claim in one.claims))}")
     sentences += numerics_lines(results) + [
         f"refuted, and not disputed before: {claim_text(claim)}" for claim in surprises

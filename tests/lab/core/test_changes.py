@@ -1,6 +1,7 @@
 """What changed between two ledgers, and how the command line tells it."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,13 +60,39 @@ def test_the_largest_change_stands_first():
 def test_what_vanished_along_an_axis_makes_up_for_nothing_that_appeared():
     (along,) = by_axes(ledger(GATHER), ledger(replace(GATHER, kind=Kind.REDUCE_SCATTER), REDUCE))
     assert (along.axes, along.before, along.after) == ("data", 2100, 2100 + 140)
-    assert along.changed == 2 * 2100 + 140
+    assert (along.came, along.went, along.net, along.changed) == (2100 + 140, 2100, 140, 2 * 2100 + 140)
+
+
+def test_a_third_less_along_an_axis_has_a_minus_sign_in_the_table_and_in_the_headline():
+    text = changes_text(ledger(GATHER, source="before.hlo"), ledger(replace(GATHER, executions=2), source="after.hlo"))
+    lines = [re.split(r"  +", line) for line in text.splitlines()]
+    assert lines[0] == ["one device sends 700 B a step less than before (-33.3 %)"]
+    assert lines[2:4] == [
+        ["before: before.hlo, 2.1 kB in 3 executions"],
+        ["after:", "after.hlo, 1.4 kB in 2 executions"],
+    ]
+    assert ["data", "2.1 kB", "0 B", "-700 B", "-700 B (-33.3 %)", "1.4 kB"] in lines
+    (row,) = [line for line in lines if line[0] == "shrank"]
+    assert row[:6] == ["shrank", "all_gather", "data", "3 -> 2", "2.1 kB -> 1.4 kB", "-700 B"]
+
+
+def test_one_execution_of_two_combined_arrays_counts_as_one_of_two():
+    both = replace(GATHER, parts=(Part("f32", 100), Part("f32", 700)))
+    assert "before: 700 B in 1 execution of 2 arrays\n" in changes_text(ledger(replace(both, executions=1)), ledger())
+    row = changes(ledger(both), ledger())[0].to_json()["before"]
+    assert (row["executions"], row["arrays"], ledger(both).totals().to_json()["arrays"]) == (6, 6, 6)
+
+
+def test_no_change_says_so_with_both_totals():
+    same = changes_text(ledger(GATHER), ledger(GATHER))
+    assert same == "no change\n\nbefore: 2.1 kB in 3 executions\nafter:  2.1 kB in 3 executions"
 
 
 def test_executions_that_become_unknown_are_a_change():
     (change,) = changes(ledger(GATHER), ledger(replace(GATHER, executions=None)))
     assert change.what == "shrank" and change.after.totals.lower_bound
-    assert ">=" in changes_text(ledger(GATHER), ledger(replace(GATHER, executions=None)))
+    text = changes_text(ledger(GATHER), ledger(replace(GATHER, executions=None)))
+    assert "2.1 kB -> ?" in text and "how much is not known" in text and "after:  at least 0 B" in text
 
 
 transfers = st.builds(
@@ -107,6 +134,14 @@ def test_lab_diff_of_saved_ledgers_tells_what_appeared_and_exits_with_1(lab, tmp
     assert run.status == 1 and "appeared  all_gather  data" in run.out
     (change,) = json.loads(lab("diff", *names, "--json").out)["changes"]
     assert (change["what"], change["before"], change["after"]["wire_bytes"]) == ("appeared", None, 2100)
+
+
+def test_lab_diff_in_json_says_what_came_went_and_the_net_along_each_axis(lab, tmp_path):
+    names = [str(tmp_path / name) for name in ("before.json", "after.json")]
+    for name, found in zip(names, (ledger(REDUCE), ledger(replace(REDUCE, scope="x", executions=2))), strict=True):
+        Path(name).write_text(json.dumps(found.to_json()))
+    along = json.loads(lab("diff", *names, "--json").out)["by_axes"]
+    assert along == {"data": {"before": 140, "after": 280, "changed": 420, "came": 280, "went": 140, "net": 140}}
 
 
 @pytest.mark.parametrize(

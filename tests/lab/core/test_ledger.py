@@ -65,6 +65,7 @@ def test_totals_multiply_by_executions():
     assert totals["all"] == {
         "sites": 2,
         "executions": 127,
+        "arrays": 127,
         "payload_bytes": 127 * 1744830464,
         "wire_bytes": 127 * 1731198976,
     }

@@ -1,4 +1,6 @@
-from lab.core.ledger import Kind, Ledger, Memory, Transfer
+from dataclasses import replace
+
+from lab.core.ledger import Kind, Ledger, Memory, Part, Transfer
 from lab.report.tables import ledger_text
 
 GATHER = Transfer(
@@ -32,6 +34,14 @@ def test_four_gathers_of_a_megabyte_over_eight_send_3_5_megabytes():
         "3.5",
         "MB",
     ]
+
+
+def test_arrays_are_counted_beside_executions_where_the_compiler_combined_some():
+    both = replace(GATHER, parts=(Part("bf16", 400_000), Part("bf16", 600_000)))
+    text = ledger_text(ledger(both, REDUCE))
+    assert [row(text, start)[2:5] for start in ("all_gather", "all_reduce")] == [["1", "4", "8"], ["1", "1", "1"]]
+    assert row(text, "all  ")[1:3] == ["5", "9"]
+    assert "arrays" not in ledger_text(ledger(GATHER, REDUCE))
 
 
 def test_layers_that_differ_by_number_share_a_row_of_two_sites():

@@ -125,7 +125,8 @@ def test_two_transfers_taken_by_size_are_told_and_none_is_not():
     ]
     found = result([REDUCE], nameless)
     assert all(
-        "\n2 transfers without a name taken by size" in text for text in (result_text(found), summary_text([found]))
+        "\n2 transfers carry no metadata and were matched by size" in text
+        for text in (result_text(found), summary_text([found]))
     )
     assert found.to_json()["taken_by_size"] == 2
-    assert "taken by size" not in result_text(result([REDUCE], [REDUCE]))
+    assert "by size" not in result_text(result([REDUCE], [REDUCE]))
