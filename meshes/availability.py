@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from lab.meshes import plugins
 from lab.meshes.chip_texts import origin
-from lab.meshes.hardware import Chip, chip, chip_names
+from lab.meshes.hardware import Chip, Pod, chip, chip_names
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def availability() -> tuple[Available, ...]:
 def _chips(platform: str) -> Iterator[Available]:
     ready = plugins.installed(platform)
     for key in chip_names(platform):
-        how = f"chip text {origin(key)}" if platform == "gpu" else _libtpu()
+        how = f"chip text {origin(key)}" if platform == "gpu" else f"{_libtpu()}; {_slices(chip(key).pod)}"
         yield Available(
             target=_example(chip(key)),
             platform=platform,
@@ -61,8 +61,17 @@ def _chips(platform: str) -> Iterator[Available]:
 
 
 def _example(known: Chip) -> str:
-    sizes = {"gpu": "2x8", "tpu": "x".join("224"[-len(known.pod) :])}
-    return f"{known.platform}:{known.key}:{sizes[known.platform]}"
+    size = "x".join("224"[-len(known.pod.block) :]) if known.pod else "2x8"
+    return f"{known.platform}:{known.key}:{size}"
+
+
+def _slices(pod: Pod) -> str:
+    block = "x".join(map(str, pod.block))
+    return (
+        f"slices inside a {block} cube or of whole ones, {pod.blocks} a pod"
+        if pod.blocks > 1
+        else f"slices up to {block}"
+    )
 
 
 def _libtpu() -> str:

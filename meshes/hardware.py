@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,33 @@ class MeasuredLink(Link):
 
 
 @dataclass(frozen=True)
+class Pod:
+    """The largest torus of TPU chips: `blocks` blocks of `block` chips along each direction.
+
+    A slice lies inside one block, or is a box of whole blocks, which optical switches join at will.
+    """
+
+    block: tuple[int, ...]
+    blocks: int
+    source: str
+    note: str = ""
+
+    @property
+    def chips(self) -> int:
+        return self.blocks * prod(self.block)
+
+    def blocks_of(self, shape: tuple[int, ...]) -> int | None:
+        """How many whole blocks a slice of `shape` chips is, 1 where it lies inside one; None where it is neither."""
+        block = self.block + (1,) * (len(shape) - len(self.block))
+        sides = shape + (1,) * (len(block) - len(shape))
+        if all(side <= most for side, most in zip(sides, block, strict=True)):
+            return 1
+        if any(side % whole for side, whole in zip(sides, block, strict=True)):
+            return None
+        return prod(sides) // prod(block)
+
+
+@dataclass(frozen=True)
 class Chip:
     """One accelerator.
 
@@ -84,7 +112,7 @@ class Chip:
       memory_bytes, memory_bytes_per_s: device memory.
       fast, slow: the link inside a domain (NVLink, ICI) and the one between domains (network adapter, DCN).
       devices_per_chip: how many devices JAX lists for one.
-      pod: TPU chips along each direction of the largest ICI torus; none behind a switch.
+      pod: of TPUs; GPUs stand behind switches and have none.
       plugin_name, plugin_options: what the compile-only plugin calls it, and wants to be told.
     """
 
@@ -97,7 +125,7 @@ class Chip:
     fast: Link
     slow: Link
     devices_per_chip: int
-    pod: tuple[int, ...]
+    pod: Pod | None
     plugin_name: str
     plugin_options: Mapping[str, str]
 
@@ -211,7 +239,11 @@ def _chip(key: str, row: Mapping[str, Any], sources: Mapping[str, str]) -> Chip:
         fast=Link(**cited(row["fast"])),
         slow=Link(**cited(row["slow"])),
         devices_per_chip=row.get("devices_per_chip", 1),
-        pod=tuple(row.get("pod", ())),
+        pod=_pod(cited(row["pod"])) if "pod" in row else None,
         plugin_name=row.get("plugin_name", key),
         plugin_options=row.get("plugin_options", {}),
     )
+
+
+def _pod(row: Mapping[str, Any]) -> Pod:
+    return Pod(tuple(row["block"]), row["blocks"], row["source"], row["note"])

@@ -11,7 +11,7 @@ import numpy as np
 
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
-from lab.meshes.hardware import chip, chip_names
+from lab.meshes.hardware import Pod, chip, chip_names
 
 MOST_CPUS = 4096
 FORMS = (
@@ -87,19 +87,30 @@ def parse_target(text: str) -> Target:
 
 
 def _check_extent(text: str, target: Target) -> None:
-    """Compilers of larger TPU slices end the process, or make what no pod holds; many fake CPU devices take minutes to
-    start."""
+    """Compilers of larger TPU slices end the process, or make what no pod can be wired to; many fake CPU devices take
+    minutes to start."""
     if target.platform == "cpu" and target.devices > MOST_CPUS:
         raise UsageError(
             f"target {text!r}: expected {MOST_CPUS:,} fake CPU devices at most; name GPUs or TPUs, of which there may "
             "be more"
         )
-    pod = chip(target.chip).pod if target.chip else ()
-    sides = zip(sorted(target.shape, reverse=True), sorted(pod, reverse=True), strict=False)
-    if any(side > most for side, most in sides):
+    pod = chip(target.chip).pod if target.chip else None
+    if pod:
+        _check_slice(text, target, pod)
+
+
+def _check_slice(text: str, target: Target, pod: Pod) -> None:
+    whole, blocks = "x".join(map(str, pod.block)), pod.blocks_of(target.shape)
+    if blocks is None and pod.blocks > 1:
         raise UsageError(
-            f"target {text!r}: a slice lies in one pod, of {'x'.join(map(str, pod))} chips; join slices, as in "
-            f"tpu:{target.chip}:{'x'.join(map(str, pod))}*2"
+            f"target {text!r}: found a slice that is no box of whole {whole} cubes; expected one inside a cube, or "
+            f"sides that are multiples of {' and '.join(dict.fromkeys(map(str, pod.block)))}"
+        )
+    if blocks is None or blocks > pod.blocks:
+        most = f"{pod.blocks} cubes of {whole}" if pod.blocks > 1 else whole
+        raise UsageError(
+            f"target {text!r}: a slice lies in one pod, of {most} chips; join smaller slices, as in "
+            f"tpu:{target.chip}:{whole}*2"
         )
 
 

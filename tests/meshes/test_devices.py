@@ -26,6 +26,7 @@ AHEAD_OF_TIME = [
     pytest.param("tpu:v4:2x2x2", "data=2,tensor=4", marks=needs_tpu),
     pytest.param("tpu:v4:2x2x2*2", "data=2,tensor=8", marks=needs_tpu),
     pytest.param("tpu:v5p:4x4x4", "data=2,tensor=32", marks=needs_tpu),
+    pytest.param("tpu:v5p:4x8x64", "data=16,tensor=128", marks=needs_tpu),
     pytest.param("tpu:v6e:4x4", "data=16", marks=needs_tpu),
     pytest.param("tpu:7x:2x2x1", "data=2,tensor=4", marks=needs_tpu),
 ]

@@ -11,7 +11,7 @@ from lab.meshes.hardware import Figure, Link, chip, chip_names, known_chip
 
 CHIPS = chip_names("gpu") + chip_names("tpu")
 TABLE = tomllib.loads((files("lab.meshes") / "hardware.toml").read_text())
-NOT_MEASURES = {"pod", "devices_per_chip", "links"}
+NOT_MEASURES = {"devices_per_chip", "links"}
 
 
 def test_chips_are_named_by_platform():
@@ -26,8 +26,8 @@ def test_every_number_of_the_table_has_a_source_and_every_source_is_used():
 
 
 def _numbers(row: dict) -> Iterator[dict]:
-    """The tables in `row` that hold a value; a bare number elsewhere fails."""
-    if "value" in row:
+    """The tables in `row` that hold a value or a pod; a bare number elsewhere fails."""
+    if "value" in row or "blocks" in row:
         yield row
         return
     for name, entry in row.items():
@@ -65,7 +65,12 @@ def test_links_grow_slower_from_memory_to_network(name):
 
 @pytest.mark.parametrize("name", chip_names("tpu"))
 def test_a_torus_has_two_links_a_dimension(name):
-    assert chip(name).fast.links == 2 * len(chip(name).pod)
+    assert chip(name).fast.links == 2 * len(chip(name).pod.block)
+
+
+@pytest.mark.parametrize("name, chips", [("v4", 4096), ("v5e", 256), ("v5p", 8960), ("v6e", 256), ("7x", 9216)])
+def test_a_pod_has_the_chips_that_its_documentation_gives(name, chips):
+    assert chip(name).pod.chips == chips
 
 
 @pytest.mark.parametrize("name", chip_names("gpu"))

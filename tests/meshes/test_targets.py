@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from lab.meshes.axes import Axes
@@ -88,16 +90,40 @@ def test_links_are_named_after_the_platform():
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("tpu:v5e:16x32", "a slice lies in one pod, of 16x16 chips; join slices, as in tpu:v5e:16x16\\*2"),
-        ("tpu:v5p:2x2x64", "of 16x20x28 chips"),
+        ("tpu:v5e:16x32", "a slice lies in one pod, of 16x16 chips; join smaller slices, as in tpu:v5e:16x16\\*2"),
+        ("tpu:v5e:4x4x4", "a slice lies in one pod, of 16x16 chips"),
+        ("tpu:v6e:8x32", "a slice lies in one pod, of 16x16 chips"),
+        ("tpu:v5p:2x2x64", "no box of whole 4x4x4 cubes; expected one inside a cube, or sides that are multiples of 4"),
+        ("tpu:v5p:6x6x6", "no box of whole 4x4x4 cubes"),
+        ("tpu:7x:2x2x6", "no box of whole 4x4x4 cubes"),
+        ("tpu:v5p:4x8", "no box of whole 4x4x4 cubes"),
+        ("tpu:v5p:16x16x36", "of 140 cubes of 4x4x4 chips; join smaller slices, as in tpu:v5p:4x4x4\\*2"),
+        ("tpu:v4:16x16x20", "of 64 cubes of 4x4x4 chips"),
+        ("tpu:7x:16x24x28", "of 144 cubes of 4x4x4 chips"),
         ("cpu:4097", "expected 4,096 fake CPU devices at most"),
     ],
 )
-def test_more_than_compilers_take_is_refused(text, said):
-    with pytest.raises(UsageError, match=f"target '{text}': .*{said}"):
+def test_more_than_a_pod_can_be_wired_to_is_refused(text, said):
+    with pytest.raises(UsageError, match=f"target '{re.escape(text)}': .*{said}"):
         parse_target(text)
 
 
-@pytest.mark.parametrize("text", ["tpu:v5e:16x16*4", "tpu:v5p:28x16x20", "cpu:4096"])
+@pytest.mark.parametrize(
+    "text",
+    ["tpu:v5e:16x16*4", "tpu:v5p:28x16x20", "tpu:v5p:4x4x560", "tpu:v4:4x4x256", "tpu:7x:16x16x36", "cpu:4096"],
+)
 def test_a_whole_pod_is_a_target(text):
+    assert str(parse_target(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text, chips", [("tpu:v5p:4x8x64", 2048), ("tpu:v5p:8x16x32", 4096), ("tpu:v5p:8x16x48", 6144)]
+)
+def test_a_slice_of_a_v5p_is_any_box_of_whole_cubes(text, chips):
+    """Of shapes longer than any side of a pod that is one cuboid, on which MLPerf ran."""
+    assert parse_target(text).devices == chips
+
+
+@pytest.mark.parametrize("text", ["tpu:v5p:2x2x1", "tpu:v5p:2x4x4", "tpu:v5p:4x4", "tpu:v5e:4x4x1", "tpu:v4:2x2x4"])
+def test_a_slice_may_be_part_of_one_block(text):
     assert str(parse_target(text)) == text
