@@ -8,6 +8,7 @@ cache empty.
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 
 from lab.hlo import read_text
 from lab.meshes.axes import Axes
@@ -40,11 +41,10 @@ def main() -> None:
     )
     for name, mesh in PROGRAMS.items():
         text, axes = (CORPUS / "xla_benchmarks" / name).read_text(), Axes.parse(mesh)
-        turns = [
-            (seconds(lambda: read_text(text, axes=axes)), seconds(lambda: parsed_by_xla(text))) for _ in range(TURNS)
-        ]
+        reading, parsing = partial(read_text, text, axes=axes), partial(parsed_by_xla, text)
+        turns = [(seconds(reading), seconds(parsing)) for _ in range(TURNS)]
         ours, theirs = map(min, zip(*turns, strict=True))
-        memory = peak_bytes(lambda: read_text(text, axes=axes)) / len(text)
+        memory = peak_bytes(reading) / len(text)
         first = turns[0][0] / turns[0][1]
         print(
             f"{name:34} {len(text) / 1e6:7.2f} {ours:8.3f} {theirs:6.3f} {ours / theirs:6.2f} {first:10.2f} "

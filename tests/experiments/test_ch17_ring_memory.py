@@ -18,7 +18,7 @@ def verdicts(assumed: Assumed) -> dict[str, str]:
     return {claim.statement: str(claim.verdict) for claim in claims(assumed)}
 
 
-def test_of_32k_to_1m_tokens_over_8_and_64_gpus_a_rank_needs_as_much_for_each_of_its_own_within_11_percent_and_with_jax_0_11_within_14():
+def test_from_32k_to_1m_tokens_over_8_and_64_gpus_memory_a_token_of_a_rank_varies_by_11_percent_or_14_with_jax_0_11():
     assert verdicts(Assumed()) == {LINEAR: "confirmed", TILED: "confirmed"}
     needs = [row.value for row in answer(Assumed())[1::2]]
     assert len(needs) == 6 and 1.1 < max(needs) / min(needs) < (1.11 if INSTALLED < (0, 11) else 1.14)

@@ -115,9 +115,11 @@ def test_an_unknown_chip_is_refused_with_the_known_ones():
 
 @pytest.mark.parametrize(
     "card, key",
-    [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA H200", "h200"), ("NVIDIA B200", "b200"), ("cpu", None),
-     ("NVIDIA GeForce RTX 4090", None), ("TPU v4", "v4"), ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"),
-     ("TPU7x", "7x"), ("TPU v2", None), ("NVIDIA H100 PCIe", None), ("NVIDIA H200 NVL", None), ("NVIDIA A100-SXM4-40GB", None)],
+    [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA H200", "h200"),
+     ("NVIDIA B200", "b200"), ("cpu", None), ("NVIDIA GeForce RTX 4090", None),
+     ("TPU v4", "v4"), ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"),
+     ("TPU7x", "7x"), ("TPU v2", None), ("NVIDIA H100 PCIe", None), ("NVIDIA H200 NVL", None),
+     ("NVIDIA A100-SXM4-40GB", None)],
 )  # fmt: skip
 def test_a_card_is_found_in_the_table_of_hardware(card, key):
     found = known_chip(card)

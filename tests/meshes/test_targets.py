@@ -38,8 +38,8 @@ def test_one_slice_written_out_is_the_same_target():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "cpu", "cpu:", "cpu:0", "cpu::8", "gpu::2x8", "cpu:2x4", "cpu:h100:8", "gpu:h100", "gpu:h100:8", "gpu:2x8", "gpu:h100:2x8*2", "gpu:h100:0x8",
-     "tpu:v5p:16", "tpu:v5p:2x2x2x2", "tpu:v5p:2x2x2*0", "attached:8", "npu:x:2x2"],
+    ["", "cpu", "cpu:", "cpu:0", "cpu::8", "gpu::2x8", "cpu:2x4", "cpu:h100:8", "gpu:h100", "gpu:h100:8", "gpu:2x8",
+     "gpu:h100:2x8*2", "gpu:h100:0x8", "tpu:v5p:16", "tpu:v5p:2x2x2x2", "tpu:v5p:2x2x2*0", "attached:8", "npu:x:2x2"],
 )  # fmt: skip
 def test_another_form_is_refused_with_the_forms_that_are_known(text):
     with pytest.raises(UsageError, match="gpu:CHIP:HOSTSxGPUS"):

@@ -99,8 +99,9 @@ SIGNED = {"exponent", "loss", "critical_loss", "weight", "gradient", "best_s", "
 
 # What is counted: half of one is not to be had.
 COUNTED = {
-    "ranks", "stages", "replicas", "shards", "hosts", "devices", "nodes", "pipe", "tensor", "context", "expert", "chunks",
-    "tensor_ranks", "sequence_ranks", "pipe_now", "ranks_before", "ranks_now", "ranks_a_node", "ranks_per_domain",
+    "ranks", "stages", "replicas", "shards", "hosts", "devices", "nodes", "pipe", "tensor", "context", "expert",
+    "chunks", "tensor_ranks", "sequence_ranks", "pipe_now", "ranks_before", "ranks_now", "ranks_a_node",
+    "ranks_per_domain",
 }  # fmt: skip
 
 

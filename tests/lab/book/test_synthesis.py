@@ -120,8 +120,9 @@ LLAMA_ROWS = [  # GPUs, TP, CP, PP, DP, length, sequences of a replica, TFLOP/s 
     (16384, 8, 16, 16, 8, 131072, 16, 380, 38),
 ]
 INTERRUPTIONS = {  # Llama 3 report, Table 5: unexpected ones in 54 days
-    "faulty GPU": 148, "HBM3": 72, "software": 54, "network": 35, "host maintenance": 32, "SRAM": 19, "GPU system processor": 17, "NIC": 7,
-    "watchdog": 7, "silent corruption": 6, "thermal": 6, "SSD": 3, "power supply": 3, "chassis": 2, "IO board": 2, "dependency": 2, "CPU": 2, "memory": 2,
+    "faulty GPU": 148, "HBM3": 72, "software": 54, "network": 35, "host maintenance": 32, "SRAM": 19,
+    "GPU system processor": 17, "NIC": 7, "watchdog": 7, "silent corruption": 6, "thermal": 6, "SSD": 3,
+    "power supply": 3, "chassis": 2, "IO board": 2, "dependency": 2, "CPU": 2, "memory": 2,
 }  # fmt: skip
 OF_GPUS = ("faulty GPU", "HBM3", "SRAM", "GPU system processor", "silent corruption", "thermal")
 

@@ -198,13 +198,15 @@ from lab.collectives import ALGORITHMS, GPU_KERNELS
 mesh = jax.make_mesh((len(jax.devices()),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 spec = jax.sharding.PartitionSpec("data")
 def reduced(numbers, algorithm):
-    run = jax.shard_map(lambda x: collectives.all_reduce(x, "data", algorithm=algorithm), mesh=mesh, in_specs=spec, out_specs=spec)
+    call = lambda x: collectives.all_reduce(x, "data", algorithm=algorithm)
+    run = jax.shard_map(call, mesh=mesh, in_specs=spec, out_specs=spec)
     return np.asarray(jax.jit(run)(jax.device_put(numbers, jax.sharding.NamedSharding(mesh, spec))))
 for dtype in ("float32", "bfloat16", "int32"):
     for elements in (1, 1000, 1 << 20, 3000003):
         numbers = np.random.default_rng(0).integers(-30, 30, mesh.size * elements).astype(jax.numpy.dtype(dtype))
         for name in sys.argv[1:]:
-            np.testing.assert_array_equal(reduced(numbers, name), reduced(numbers, "lax"), err_msg=f"{name} {dtype} {elements}")
+            found, expected = reduced(numbers, name), reduced(numbers, "lax")
+            np.testing.assert_array_equal(found, expected, err_msg=f"{name} {dtype} {elements}")
 print("equal")
 """
 

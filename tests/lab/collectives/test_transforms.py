@@ -55,7 +55,7 @@ def test_gradients_stay_finite_where_op_cannot_take_zeros():
         return jnp.exp(jnp.sqrt(jnp.log(a) ** 2 + jnp.log(b) ** 2))
 
     def gradients(x: jax.Array) -> list[jax.Array]:
-        return [jax.grad(lambda x: collectives.all_reduce(x, "data", name, op).sum())(x) for name in names]
+        return [jax.grad(lambda x, name=name: collectives.all_reduce(x, "data", name, op).sum())(x) for name in names]
 
     exponent = np.sqrt((np.log(x) ** 2).sum(0))
     for name, found in zip(names, on_ranks(gradients, ranks)(x), strict=True):

@@ -136,7 +136,10 @@ LOOP = """%once (a: f32[125]) -> f32[125] {
 }
 
 """
-LOOPED = """ROOT %w = (s32[], f32[125]) while(%t), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"3"}}"""
+LOOPED = (
+    "ROOT %w = (s32[], f32[125]) while(%t), condition=%condition, body=%body, "
+    'backend_config={"known_trip_count":{"n":"3"}}'
+)
 
 
 @pytest.mark.parametrize("branches, kernels", [((), 6), (({0}, {0, 1}, {0}), 4), (({0}, {0}, {0}), 3)])

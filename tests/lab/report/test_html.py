@@ -54,8 +54,15 @@ def test_a_page_fetches_nothing(inspected):
 
 def test_findings_stand_first_then_sections_in_the_order_of_a_page(inspected):
     assert headings(inspected) == [
-        "Findings", "Mesh", "Where the bytes go", "Transfers", "Memory of one device", "Roofline", "Who sends to whom", "Notes"
-    ]  # fmt: skip
+        "Findings",
+        "Mesh",
+        "Where the bytes go",
+        "Transfers",
+        "Memory of one device",
+        "Roofline",
+        "Who sends to whom",
+        "Notes",
+    ]
 
 
 def test_the_contents_of_one_program_are_its_sections_and_of_two_the_programs(inspected):

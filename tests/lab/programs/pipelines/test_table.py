@@ -60,9 +60,7 @@ def test_each_job_reads_the_messages_of_its_own_micro_batch_and_chunk(schedule):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_gpipe_has_room_for_m_inputs_and_1f1b_and_zb_h1_for_as_many_as_stages_and_zb_h1_for_as_many_halves_and_zb_h2_for_2_p_minus_1(
-    size,
-):
+def test_gpipe_keeps_m_inputs_1f1b_and_zb_h1_as_many_as_stages_zb_h1_as_many_halves_and_zb_h2_2_p_minus_1(size):
     P, m = size
     assert [table_of(make(P, m)).kept for make in (gpipe, one_f_one_b, zb_h1, zb_h2)] == [
         0,
