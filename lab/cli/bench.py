@@ -63,7 +63,7 @@ def bench(
     lab.meshes.hardware.measured_link reads.
     """
     from lab.measure.bench import run as benches
-    from lab.measure.bench import tables as bench_tables
+    from lab.report.bench import bench_text
 
     # A kernel that waits for one on another GPU must not wait for it to be loaded, which may wait in turn (CUDA's
     # guide, lazy loading).
@@ -76,4 +76,4 @@ def bench(
     if as_json:
         print_json(found.to_json())
     else:
-        print_text(bench_tables.bench_text(found))
+        print_text(bench_text(found))

@@ -24,7 +24,8 @@ from lab.report import answers, curves, verdicts
 @click.option(
     "--full",
     is_flag=True,
-    help="All of these for every known chip, at real and at drawn sizes, with trainings and questions that compile: hours.",
+    help="All of these for every known chip, at real and at drawn sizes, with trainings and questions that compile: "
+    "hours.",
 )
 @options.html
 @options.as_json
@@ -43,7 +44,7 @@ def verify(every: bool, full: bool, html: Path | None, as_json: bool) -> int:
         )
     results = running.results([run for run in runs if run.target.platform not in missing])
     trained = running.trained(trainings) if full else []
-    asked = [question for question in questions if full or not question.targets and (every or question.is_quick)]
+    asked = [question for question in questions if full or (not question.targets and (every or question.is_quick))]
     answered = suite.answers(
         question
         for question in asked

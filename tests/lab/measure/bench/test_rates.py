@@ -27,9 +27,9 @@ def small(monkeypatch):
     """Sizes that take no time."""
     for name, size in {
         "PASSES": (2**10, 2**12),
-        "COLD": 2**15,
-        "TURNED": (2, 2, 4, 8, 8),
-        "BESIDE": (64, 64, 1024),
+        "CACHE_FLUSH_BYTES": 2**15,
+        "TRANSPOSE_SHAPE": (2, 2, 4, 8, 8),
+        "OVERLAP_SHAPE": (64, 64, 1024),
         "LONG": 6,
         "LONGER": 8,
         "RUNS": 2,
