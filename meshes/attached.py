@@ -24,4 +24,4 @@ def resolve_attached(target: Target) -> Target:
 
     first = jax.devices()[0]
     known = known_chip(first.device_kind)
-    return Target(first.platform, known and known.key, (jax.process_count(), jax.local_device_count()))
+    return Target(first.platform, known.key if known else None, (jax.process_count(), jax.local_device_count()))

@@ -47,7 +47,8 @@ def availability() -> tuple[Available, ...]:
 def _chips(platform: str) -> Iterator[Available]:
     ready = plugins.installed(platform)
     for key in chip_names(platform):
-        how = f"chip text {origin(key)}" if platform == "gpu" else f"{_libtpu()}; {_slices(chip(key).pod)}"
+        pod = chip(key).pod
+        how = f"{_libtpu()}; {_slices(pod)}" if pod else f"chip text {origin(key)}"
         yield Available(
             target=_example(chip(key)),
             platform=platform,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import cache
+from math import prod
 
 import jax
 import numpy as np
@@ -15,7 +16,6 @@ from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.chip_texts import chip_text
 from lab.meshes.errors import UsageError, first_line
-from lab.meshes.hardware import chip
 from lab.meshes.targets import Target, check_size, slice_axis
 
 
@@ -23,8 +23,8 @@ def start(targets: Collection[Target]) -> None:
     """See `lab.meshes.backends.prepare`."""
     if all(target.platform != "attached" for target in targets):
         jax.config.update("jax_platforms", "cpu")
-    wanted = max((target.devices for target in targets if target.platform == "cpu"), default=0)
-    if wanted > max(0, jax.config.jax_num_cpu_devices):
+    wanted = max((prod(target.shape) for target in targets if target.platform == "cpu"), default=0)
+    if wanted > max(0, jax.config.jax_num_cpu_devices):  # type: ignore[attr-defined]  # Config has it by __getattr__.
         _fake_cpu_devices(wanted)
 
 
@@ -77,7 +77,7 @@ def _devices(target: Target, text: str | None = None) -> tuple[jax.Device, ...]:
     if target.platform == "attached":
         return tuple(jax.devices())
     if target.platform == "cpu":
-        return tuple(_cpu_devices(target.devices))
+        return tuple(_cpu_devices(prod(target.shape)))
     if not plugins.installed(target.platform):
         command = plugins.install_command(target.platform)
         raise UsageError(
@@ -103,11 +103,11 @@ def _ahead_of_time(target: Target, text: str | None) -> list[jax.Device]:
 def _gpu_cluster(target: Target, text: str | None) -> topologies.TopologyDescription:
     topology = f"1x{target.hosts}x{target.per_host}"
     return topologies.get_topology_desc(
-        "any", platform="cuda", topology=topology, target_config=text or chip_text(target.chip)
+        "any", platform="cuda", topology=topology, target_config=text or chip_text(target.hardware.key)
     )
 
 
 def _tpu_slices(target: Target) -> topologies.TopologyDescription:
-    described = chip(target.chip)
+    described = target.hardware
     name = f"{described.plugin_name}:{'x'.join(map(str, target.shape))}"
     return topologies.get_topology_desc(name, platform="tpu", num_slices=target.slices, **described.plugin_options)

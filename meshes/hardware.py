@@ -166,8 +166,8 @@ def measured_link(path: Path, primitive: str = "permute", algorithm: str = "lax"
       UsageError: the file is no such record, or has no fit of this name.
     """
     record = _record(path)
-    fit = next((fit for fit in record["fits"] if _is_of(fit, primitive, algorithm)), {})
-    if not fit.get("bytes_per_s"):
+    fit = next((fit for fit in record["fits"] if _is_of(fit, primitive, algorithm)), None)
+    if not (fit and fit["bytes_per_s"]):
         fitted = ", ".join(f"{fit['primitive']} by {fit['algorithm']}" for fit in record["fits"] if fit["bytes_per_s"])
         raise UsageError(
             f"{path}: no fit of {primitive} by {algorithm}; it has {fitted or 'none at all: time three sizes or more'}"
@@ -206,7 +206,7 @@ def _is_of(entry: Mapping[str, Any], primitive: str, algorithm: str) -> bool:
 
 def _record(path: Path) -> Mapping[str, Any]:
     try:
-        record = json.loads(path.read_text())
+        record: Mapping[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as refusal:
         raise UsageError(
             f"{path}: not readable as JSON ({refusal}); expected what lab bench --save writes"

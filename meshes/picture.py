@@ -32,8 +32,10 @@ def mesh_svg(shape: Mapping[str, int], domains: Sequence[int] | None = None, dom
     panels = []
     for (down, above), (right, plane) in product(enumerate(product(*outer)), enumerate(planes)):
         place = (*above, plane)
-        cells = [] if None in place else _cells(names, sizes, place, rows, columns, cell_width, domains, domain)
-        title = _text(LINE, LINE - 6, _place(names, place) if None not in place else "...", "start")
+        at = tuple(index for index in place if index is not None)
+        is_drawn = len(at) == len(place)
+        cells = _cells(names, sizes, at, rows, columns, cell_width, domains, domain) if is_drawn else []
+        title = _text(LINE, LINE - 6, _place(names, place) if is_drawn else "...", "start")
         panels.append(
             f'<g transform="translate({right * width + GAP / 2:g} {down * height})">{title}{"".join(cells)}</g>'
         )

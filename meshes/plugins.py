@@ -19,7 +19,7 @@ def ptxas() -> Path | None:
     wheels = find_spec("nvidia")
     folders = [
         path
-        for folder in (wheels.submodule_search_locations if wheels else ())
+        for folder in (wheels and wheels.submodule_search_locations) or ()
         for path in sorted(Path(folder).glob("*/bin"))
     ]
     folders += [Path(root) / "bin" for root in (os.environ.get("CUDA_ROOT"), "/usr/local/cuda", "/opt/cuda") if root]

@@ -11,7 +11,7 @@ import numpy as np
 
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
-from lab.meshes.hardware import Pod, chip, chip_names
+from lab.meshes.hardware import Chip, Pod, chip, chip_names
 
 MOST_CPUS = 4096
 FORMS = (
@@ -36,17 +36,28 @@ class Target:
     slices: int = 1
 
     @property
+    def hardware(self) -> Chip:
+        """What the table of hardware says of its chip.
+
+        Raises:
+          UsageError: it has none, as CPUs, or none that is known.
+        """
+        if self.chip is None:
+            raise UsageError(f"target {self}: no chip of the table of hardware; name one, as in gpu:h100:1x8")
+        return chip(self.chip)
+
+    @property
     def devices(self) -> int | None:
         """How many devices JAX lists: a chip is one, on TPU 7x two. None where they are whatever is attached."""
         if self.platform == "attached":
             return None
-        a_chip = chip(self.chip).devices_per_chip if self.chip else 1
+        a_chip = self.hardware.devices_per_chip if self.chip else 1
         return prod(self.shape) * self.slices * a_chip
 
     @property
     def memory_bytes(self) -> int | None:
         """Of one device; None on CPUs and where they are whatever is attached."""
-        known = chip(self.chip) if self.chip else None
+        known = self.hardware if self.chip else None
         return int(known.memory_bytes.value) // known.devices_per_chip if known else None
 
     @property
@@ -89,12 +100,12 @@ def parse_target(text: str) -> Target:
 def _check_extent(text: str, target: Target) -> None:
     """Compilers of larger TPU slices end the process, or make what no pod can be wired to; many fake CPU devices take
     minutes to start."""
-    if target.platform == "cpu" and target.devices > MOST_CPUS:
+    if target.platform == "cpu" and prod(target.shape) > MOST_CPUS:
         raise UsageError(
             f"target {text!r}: expected {MOST_CPUS:,} fake CPU devices at most; name GPUs or TPUs, of which there may "
             "be more"
         )
-    pod = chip(target.chip).pod if target.chip else None
+    pod = target.hardware.pod if target.chip else None
     if pod:
         _check_slice(text, target, pod)
 
@@ -135,7 +146,7 @@ def domains(target: Target, axes: Axes) -> np.ndarray:
     if target.slices == 1:
         return np.zeros(axes.size, int)
     across = axes.names.index(slice_axis(target.slices, axes))
-    coordinate = np.indices(axes.sizes)[across].ravel()
+    coordinate: np.ndarray = np.indices(axes.sizes)[across].ravel()
     return coordinate * target.slices // axes.sizes[across]
 
 

@@ -14,6 +14,8 @@ from lab.core.ledger import Kind, Ledger, Totals, Transfer, axes_label, number
 
 SCHEMA = "sharding-lab/diff/1"
 Place = tuple[Kind, tuple[str, ...] | None, int | None, int | None, str, str]
+Content = tuple[str, int, bool]
+"""Dtype, payload bytes of one execution, and whether the number of executions is unknown."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def by_axes(before: Ledger, after: Ledger) -> tuple[Along, ...]:
     old, new = before.totals_by(axes_label), after.totals_by(axes_label)
     nothing = Totals.of(())
     rows = [
-        Along(axes, *(totals.get(axes, nothing).wire_bytes for totals in (old, new)), *_came_and_went(some))
+        Along(axes, old.get(axes, nothing).wire_bytes, new.get(axes, nothing).wire_bytes, *_came_and_went(some))
         for axes, some in found.items()
     ]
     return tuple(sorted(rows, key=lambda row: (row.changed is not None, -(row.changed or 0), row.axes)))
@@ -149,9 +151,9 @@ def _by_place(ledger: Ledger) -> dict[Place, list[Transfer]]:
     return dict(places)
 
 
-def _content(transfers: Iterable[Transfer]) -> Counter:
+def _content(transfers: Iterable[Transfer]) -> Counter[Content]:
     """Executions by what is sent."""
-    counts: Counter = Counter()
+    counts: Counter[Content] = Counter()
     for t in transfers:
         counts[t.dtype, t.payload_bytes, t.executions is None] += t.executions or 1
     return counts

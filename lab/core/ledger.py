@@ -215,7 +215,7 @@ class Totals:
             executions=sum(t.executions or 0 for t in rows),
             arrays=sum((t.executions or 0) * t.arrays for t in rows),
             payload_bytes=sum((t.executions or 0) * t.payload_bytes for t in rows),
-            wire_bytes=sum(((t.executions or 0) * (t.wire_bytes or 0) for t in rows), Fraction(0)),
+            wire_bytes=sum(((t.wire_bytes or Fraction(0)) * (t.executions or 0) for t in rows), Fraction(0)),
             lower_bound=any(t.executions is None or t.group_size is None for t in rows),
         )
 

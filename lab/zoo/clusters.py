@@ -56,5 +56,5 @@ def cluster(name: str) -> Cluster:
 def _instead(chip: Chip, figures: Mapping[str, Any], source: str) -> Chip:
     """The chip with some of its figures replaced."""
     rates = {dtype: Figure(value, source) for dtype, value in figures.get("flops_per_s", {}).items()}
-    others = {name: Figure(value, source) for name, value in figures.items() if name != "flops_per_s"}
+    others: dict[str, Any] = {name: Figure(value, source) for name, value in figures.items() if name != "flops_per_s"}
     return replace(chip, flops_per_s={**chip.flops_per_s, **rates}, **others)
