@@ -158,14 +158,18 @@ def chip(name: str) -> Chip:
     return _chips()[name]
 
 
-def measured_link(path: Path, primitive: str = "permute", algorithm: str = "lax") -> MeasuredLink:
+def measured_link(
+    path: Path, primitive: str = "permute", algorithm: str = "lax", of: Chip | None = None
+) -> MeasuredLink:
     """The link that `lab bench --save` measured, as alpha and beta of one algorithm of one primitive, by default of
     plain messages.
 
+    Args:
+      of: the chip whose link it is to be; by default whichever was timed.
     Raises:
-      UsageError: the file is no such record, or has no fit of this name.
+      UsageError: the file is no such record, is of CPU devices or of another chip, or has no fit of this name.
     """
-    record = _record(path)
+    record = _record(path, of)
     fit = next((fit for fit in record["fits"] if _is_of(fit, primitive, algorithm)), None)
     if not (fit and fit["bytes_per_s"]):
         fitted = ", ".join(f"{fit['primitive']} by {fit['algorithm']}" for fit in record["fits"] if fit["bytes_per_s"])
@@ -183,14 +187,18 @@ def measured_link(path: Path, primitive: str = "permute", algorithm: str = "lax"
     )
 
 
-def measured_points(path: Path, primitive: str, algorithm: str) -> tuple[tuple[float, float], ...]:
+def measured_points(
+    path: Path, primitive: str, algorithm: str, of: Chip | None = None
+) -> tuple[tuple[float, float], ...]:
     """(wire bytes, seconds) of one algorithm of one primitive at every size that `lab bench --save` timed, the smallest
     first.
 
+    Args:
+      of: the chip that is to have been timed; by default any.
     Raises:
-      UsageError: the file is no such record, or has no time of this name.
+      UsageError: the file is no such record, is of CPU devices or of another chip, or has no time of this name.
     """
-    record = _record(path)
+    record = _record(path, of)
     points = [
         (point["wire_bytes"], point["seconds"]) for point in record["points"] if _is_of(point, primitive, algorithm)
     ]
@@ -204,7 +212,7 @@ def _is_of(entry: Mapping[str, Any], primitive: str, algorithm: str) -> bool:
     return (entry["primitive"], entry["algorithm"]) == (primitive, algorithm)
 
 
-def _record(path: Path) -> Mapping[str, Any]:
+def _record(path: Path, of: Chip | None) -> Mapping[str, Any]:
     try:
         record: Mapping[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as refusal:
@@ -216,6 +224,11 @@ def _record(path: Path) -> Mapping[str, Any]:
         raise UsageError(f"{path}: found schema {schema}, expected {BENCH_SCHEMA}, as lab bench --save writes it")
     if record.get("estimated"):
         raise UsageError(f"{path}: found estimates, expected times; run lab bench --save on attached devices")
+    found = f"{path}: found times of {record['devices']} x {record['card']}"
+    if record["platform"] == "cpu":
+        raise UsageError(f"{found}, which say nothing about links; run lab bench --save on GPUs or TPUs")
+    if of and record["chip"] != of.key:
+        raise UsageError(f"{found}, expected times of {of.name}; run lab bench --save there")
     return record
 
 

@@ -33,7 +33,7 @@ from lab.meshes.targets import Target
     "--links",
     type=Path,
     metavar="FILE",
-    help="Of an estimate: a record of lab bench whose times by JAX's own collectives it takes.",
+    help="Of an estimate: a record of lab bench on the same chip, whose times by JAX's own collectives it takes.",
 )
 @click.option(
     "--sizes",

@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 
 def bench_text(bench: Bench) -> str:
-    return "\n\n".join([_headline(bench), *map(columns_text, _columns(bench)), "\n".join(_facts(bench))])
+    on_cpu = ["These are CPU devices: their times say nothing about links."] if bench.machine.platform == "cpu" else []
+    return "\n\n".join([*on_cpu, _headline(bench), *map(columns_text, _columns(bench)), "\n".join(_facts(bench))])
 
 
 def _columns(bench: Bench) -> list[list[Column]]:
@@ -126,8 +127,7 @@ def _time(bench: Bench, chain: Chain, size: int) -> str:
 
 
 def _facts(bench: Bench) -> list[str]:
-    on_cpu = "these are CPU devices: the times say nothing about links" if bench.machine.platform == "cpu" else ""
-    return [fact for fact in (on_cpu, _link(bench), _combined(bench), *_missing(bench), *_unfitted(bench)) if fact] + [
+    return [fact for fact in (_link(bench), _combined(bench), *_missing(bench), *_unfitted(bench)) if fact] + [
         "alpha, beta: t = steps alpha + bytes / beta, steps and bytes as the algorithm states them; least squares of "
         "relative errors; "
         "'line off by' and 'two lines' are medians",

@@ -57,7 +57,7 @@ def rates(target: Target, links: Path | None) -> Rates:
       links: a record of `lab bench`, of which the times of JAX's own collectives are taken; by default the link's data
         sheet.
     Raises:
-      UsageError: the target is not GPUs of one host, or `links` no such record.
+      UsageError: the target is not GPUs of one host, or `links` no record of its chip.
     """
     if target.platform != "gpu" or target.hosts > 1:
         raise UsageError(
@@ -71,7 +71,7 @@ def rates(target: Target, links: Path | None) -> Rates:
         product,
         Curve(((KERNEL_S * memory, KERNEL_S),)),
         memory,
-        _timed(links) if links else _stated(known),
+        _timed(links, known) if links else _stated(known),
         0.0,
         SLOWED,
     )
@@ -93,10 +93,10 @@ def _stated(known: Chip) -> Mapping[Kind, AlphaBeta]:
     return dict.fromkeys(Kind, AlphaBeta(MESSAGE_S, known.fast.value))
 
 
-def _timed(links: Path) -> Mapping[Kind, Curve]:
+def _timed(links: Path, known: Chip) -> Mapping[Kind, Curve]:
     """Of a chain of two primitives each has half the bytes and half the time."""
     points = {
-        kind: (measured_points(links, "+".join(primitives), "lax"), len(primitives))
+        kind: (measured_points(links, "+".join(primitives), "lax", known), len(primitives))
         for kind, primitives in CHAINS.items()
     }
     return {

@@ -23,6 +23,7 @@ from lab.measure.tour.times import Setting, predicted_ahead
 from lab.measure.tour.tour import SCHEMA as TOUR
 from lab.meshes.backends import prepare
 from lab.meshes.errors import UsageError
+from lab.meshes.hardware import chip_names
 from lab.meshes.targets import Target, parse_target
 
 SCHEMA = "sharding-lab/ahead/1"
@@ -80,12 +81,12 @@ def _read(path: Path) -> Mapping[str, Any]:
         record = json.loads(path.read_text())
     except ValueError as refusal:
         raise click.UsageError(f"{path}: no JSON ({refusal}); expected what lab tour --save writes") from refusal
-    if not (
-        isinstance(record, dict) and record.get("schema") == TOUR and record.get("times") and record["machine"]["chip"]
-    ):
+    if not (isinstance(record, dict) and record.get("schema") == TOUR and record.get("times")):
+        raise click.UsageError(f"{path}: found no times of steps; expected what lab tour times --save writes")
+    if record["machine"]["chip"] not in chip_names("gpu"):
         raise click.UsageError(
-            f"{path}: found no times of a card that the table of hardware has; expected what lab tour times --save "
-            "writes"
+            f"{path}: found times of {record['devices']} x {record['machine']['card']}, expected GPUs of the table of "
+            f"hardware: {', '.join(chip_names('gpu'))}"
         )
     return record
 

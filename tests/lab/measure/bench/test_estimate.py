@@ -86,10 +86,33 @@ def test_a_record_of_times_takes_the_place_of_the_data_sheet(tmp_path):
     for name in ("all_reduce", "reduce_scatter+all_gather", "all_to_all"):
         points += [dict(point, primitive=name) for point in points[:2]]
     path = tmp_path / "bench.json"
-    path.write_text(json.dumps({"schema": "sharding-lab/bench/1", "points": points}))
+    record = {"schema": "sharding-lab/bench/1", "platform": "gpu", "chip": "h200", "points": points}
+    record |= {"devices": 2, "card": "NVIDIA H200"}
+    path.write_text(json.dumps(record))
     assert seconds("permute", "lax", 2, GIB // 4, links=path) == pytest.approx(GIB / 4 / 1e9)
-    path.write_text(json.dumps({"schema": "sharding-lab/bench/1", "points": points, "estimated": True}))
+    path.write_text(json.dumps(record | {"estimated": True}))
     with pytest.raises(UsageError, match="found estimates, expected times"):
+        rates(EIGHT, path)
+
+
+@pytest.mark.parametrize(
+    "machine, said",
+    [
+        (("cpu", None, "cpu"), "found times of 8 x cpu, which say nothing about links; run lab bench"),
+        (
+            ("gpu", "h100", "NVIDIA H100 80GB HBM3"),
+            "found times of 8 x NVIDIA H100 80GB HBM3, expected times of NVIDIA",
+        ),
+        (("gpu", None, "NVIDIA L4"), "found times of 8 x NVIDIA L4, expected times of NVIDIA H200 SXM 141 GB"),
+        (("tpu", "v5e", "TPU v5 lite"), "found times of 8 x TPU v5 lite, expected times of NVIDIA H200"),
+    ],
+)
+def test_a_record_of_another_chip_is_no_link_of_an_h200(tmp_path, machine, said):
+    platform, chip, card = machine
+    record = {"schema": "sharding-lab/bench/1", "devices": 8, "platform": platform, "chip": chip, "card": card}
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(record | {"points": [], "fits": []}))
+    with pytest.raises(UsageError, match=said):
         rates(EIGHT, path)
 
 

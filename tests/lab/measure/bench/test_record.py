@@ -15,7 +15,7 @@ from lab.measure.bench.sizes import parse_sizes, size_text
 from lab.measure.fit import Point
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
-from lab.meshes.hardware import measured_link, measured_points
+from lab.meshes.hardware import chip, measured_link, measured_points
 from lab.meshes.targets import parse_target
 from lab.report.bench import bench_text
 
@@ -163,6 +163,9 @@ def test_the_record_is_a_link_profile(tmp_path):
     assert (link.value, link.alpha_s, link.direction) == (pytest.approx(350e9), pytest.approx(10e-6), "one way")
     assert "2 x NVIDIA H100 80GB HBM3, jax 0.11.2" in link.source
     assert measured_link(path, "all_reduce", "ring").bytes_per_s_per_link == pytest.approx(200e9)
+    assert measured_link(path, of=chip("h100")) == link
+    with pytest.raises(UsageError, match="found times of 2 x NVIDIA H100 80GB HBM3, expected times of NVIDIA H200 SXM"):
+        measured_link(path, of=chip("h200"))
     points = measured_points(path, "permute", "lax")
     assert (len(points), points[-1]) == (11, (2**30, pytest.approx(10e-6 + 2**30 / 350e9)))
     with pytest.raises(
@@ -210,7 +213,7 @@ def test_a_size_is_told_in_the_largest_unit_that_it_is_whole_in():
     assert [size_text(size) for size in (1024, 1 << 30, 3 << 20, 100)] == ["1 KiB", "1 GiB", "3 MiB", "100 B"]
 
 
-def test_lab_bench_on_fake_devices_says_that_its_times_say_nothing_about_links(lab):
+def test_lab_bench_on_fake_devices_says_first_that_its_times_say_nothing_about_links(lab):
     answer = lab(
         "bench",
         "permute",
@@ -225,7 +228,9 @@ def test_lab_bench_on_fake_devices_says_that_its_times_say_nothing_about_links(l
         "b.json",
     )
     assert answer.status == 0, answer.err
-    assert "these are CPU devices: the times say nothing about links" in answer.out
+    assert answer.out.startswith("These are CPU devices: their times say nothing about links.\n\n2 x cpu")
+    with pytest.raises(UsageError, match="b.json: found times of 2 x cpu, which say nothing about links"):
+        measured_link(Path("b.json"))
     record = json.loads(Path("b.json").read_text())
     assert {(point["primitive"], point["payload_bytes"]) for point in record["points"] + record["left_out"]} == {
         (primitive, size) for primitive in ("permute", "reduce_scatter+all_gather") for size in (1024, 4096, 16384)

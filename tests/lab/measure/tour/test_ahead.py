@@ -51,8 +51,16 @@ def test_another_process_compiles_with_more_flags():
     "text, said",
     [
         ("no", "no JSON"),
-        ("{}", "found no times of a card"),
+        ("{}", "found no times of steps"),
         ('{"schema": "sharding-lab/tour/1", "times": []}', "found no times"),
+        (
+            '{"schema": "sharding-lab/tour/1", "times": [1], "devices": 8, "machine": {"card": "TPU v5", "chip": "v5p"}}',
+            "found times of 8 x TPU v5, expected GPUs of the table of hardware: a100, h100, h200, b200",
+        ),
+        (
+            '{"schema": "sharding-lab/tour/1", "times": [1], "devices": 8, "machine": {"card": "cpu", "chip": null}}',
+            "found times of 8 x cpu, expected GPUs",
+        ),
     ],
 )
 def test_what_is_no_record_of_times_is_refused_in_a_line(text, said, tmp_path):
