@@ -3,7 +3,7 @@
 from lab.book.parallelism import dp_volume_bytes
 from lab.core.ledger import Kind, Ledger, Totals, Transfer
 from lab.harness.claim import Claim, decided
-from lab.harness.decoder.step import WITH_TYPES, decoder_experiment
+from lab.harness.decoder.step import decoder_experiment
 from lab.harness.decoder.zero_claims import moved_for_weights
 from lab.harness.evidence import counted, elements, elements_sent
 from lab.harness.experiment import TimedSteps, on_one_axis
@@ -57,7 +57,6 @@ EXPERIMENT = decoder_experiment(
     strategy=DATA_PARALLEL,
     axes=on_one_axis(DATA),
     claims=claims,
-    styles=WITH_TYPES,
     # Of 32 layers the state alone, 12 bytes a parameter, and their gradients are more than a chip has room for.
     real_size={"layers": "16"},
     tour=TimedSteps(every_size=True, every_policy=True, min_devices=1),

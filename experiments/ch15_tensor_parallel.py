@@ -3,7 +3,7 @@
 from lab.book.parallelism import activation_bytes, tp_volume_bytes
 from lab.core.ledger import Ledger, Totals, Transfer
 from lab.harness.claim import Claim, decided
-from lab.harness.decoder.step import WITH_TYPES, decoder_experiment
+from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import along, counted, element_bytes, of_elements
 from lab.harness.experiment import TimedSteps, with_tensor_inside_host
 from lab.meshes.axes import DATA, TENSOR, Axes
@@ -106,7 +106,6 @@ EXPERIMENT = decoder_experiment(
     strategy=DATA_PARALLEL | TENSOR_PARALLEL,
     axes=with_tensor_inside_host(DATA),
     claims=claims,
-    styles=WITH_TYPES,
     real_size={},
     tour=TimedSteps(every_size=True, every_policy=True),
     everyday=(("explicit", "cpu:8"), ("declared", "gpu:h100:2x8"), ("explicit", "tpu:v5p:2x2x4")),

@@ -78,5 +78,4 @@ EXPERIMENT = decoder_experiment(
     claims=claims,
     targets=TARGETS,
     more_targets=MORE_TARGETS,
-    styles=("explicit",),
 )

@@ -79,7 +79,6 @@ EXPERIMENT = decoder_experiment(
     claims=claims,
     targets=TARGETS,
     more_targets=MORE_TARGETS,
-    styles=("explicit",),
     tour=TimedSteps(),
     everyday=(("explicit", "gpu:h100:2x8"),),
 )

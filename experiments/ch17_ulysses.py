@@ -85,5 +85,6 @@ EXPERIMENT = decoder_experiment(
     claims=claims,
     targets=TARGETS,
     more_targets=MORE_TARGETS,
+    more_styles=("typed",),
     tour=TimedSteps(),
 )

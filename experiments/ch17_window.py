@@ -57,6 +57,5 @@ EXPERIMENT = decoder_experiment(
     parameters=DecoderShape(window=100, remat="none"),
     targets=TARGETS,
     more_targets=MORE_TARGETS,
-    styles=("explicit",),
     small=replace(SMALL, window=12),
 )

@@ -110,7 +110,6 @@ EXPERIMENT = replace(
         parameters=DecoderShape(remat="none"),
         targets=TARGETS,
         more_targets=MORE_TARGETS,
-        styles=("explicit",),
         tour=TimedSteps(),
     ),
     build_numeric=build_numeric,

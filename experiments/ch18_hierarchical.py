@@ -72,5 +72,4 @@ EXPERIMENT = expert_experiment(
     strategy=HIERARCHICAL_EXPERTS,
     axes=on_two_axes(DATA, EXPERT),
     claims=claims,
-    styles=("explicit",),
 )

@@ -3,7 +3,7 @@
 from lab.book.parallelism import dp_volume_bytes
 from lab.core.ledger import Ledger, Totals
 from lab.harness.claim import Claim, calculated, decided
-from lab.harness.decoder.step import WITH_TYPES, decoder_experiment
+from lab.harness.decoder.step import decoder_experiment
 from lab.harness.decoder.zero_claims import (
     ends_numbers,
     layers_numbers,
@@ -55,7 +55,6 @@ EXPERIMENT = decoder_experiment(
     strategy=ZERO3,
     axes=on_one_axis(FSDP),
     claims=claims,
-    styles=WITH_TYPES,
     real_size={},
     tour=TimedSteps(every_size=True, every_policy=True),
     everyday=(("explicit", "cpu:8"), ("declared", "gpu:h100:2x8"), ("declared", "tpu:v5p:2x2x4")),

@@ -87,5 +87,4 @@ EXPERIMENT = expert_experiment(
     claims=claims,
     parameters=replace(SHAPE, top_k=4, nodes=4, node_limit=2),
     small=replace(SMALL_SHAPE, top_k=4, nodes=4, node_limit=2),
-    styles=("explicit",),
 )

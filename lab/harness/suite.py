@@ -105,6 +105,7 @@ def at_unseen_sizes(experiments: Iterable[Experiment], seed: int = 0) -> list[Ru
         Run(replace(e, parameters=drawn(draw, e.axes(target))), target, style)
         for e, target in places
         for style in STYLES
+        if style in e.styles
     ]
 
 

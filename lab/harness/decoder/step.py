@@ -12,7 +12,7 @@ import numpy as np
 
 from lab.core.ledger import Ledger
 from lab.harness.claim import Claim
-from lab.harness.experiment import STYLES, TARGETS, Experiment, TimedSteps
+from lab.harness.experiment import TARGETS, Experiment, TimedSteps
 from lab.meshes.axes import Axes
 from lab.meshes.targets import Target
 from lab.programs.models.shape import DecoderShape
@@ -22,12 +22,6 @@ from lab.programs.strategies.strategy import Strategy
 
 SMALL = DecoderShape().shrunk(layers=3)
 """To run rather than to compile: float32, and every dim splits over 8 or 16 devices."""
-
-WITH_TYPES = ("declared", "typed", "explicit")
-"""Of strategies whose gradients lie as their weights do. Where they are to be scattered further (ZeRO-1 and 2), a
-gradient's type, which is its weight's, holds it whole: GPUs then sum everywhere.
-
-Sequence parallelism, alone or under FSDP, and hybrid sharding have it among their `more_styles`."""
 
 
 def decoder_experiment(
@@ -39,7 +33,7 @@ def decoder_experiment(
     claims: Callable[[DecoderShape, Axes, Ledger], tuple[Claim, ...]],
     parameters: DecoderShape = DecoderShape(),
     targets: tuple[str, ...] = TARGETS,
-    styles: tuple[str, ...] = STYLES,
+    styles: tuple[str, ...] | None = None,
     everyday: tuple[tuple[str, str], ...] = (),
     small: DecoderShape = SMALL,
     more_targets: tuple[str, ...] = (),
@@ -47,7 +41,11 @@ def decoder_experiment(
     real_size: Mapping[str, str] | None = None,
     tour: TimedSteps | None = None,
 ) -> Experiment:
-    """Compiles the whole step; runs loss and gradients, and holds them against one device's."""
+    """Compiles the whole step; runs loss and gradients, and holds them against one device's.
+
+    Args:
+      styles: by default all that the strategy has, but those in `more_styles`.
+    """
 
     def inputs(shape: DecoderShape) -> tuple[Any, ...]:
         return program.initial_state(strategy, shape), *random_tokens(shape)
@@ -68,7 +66,7 @@ def decoder_experiment(
         memory=partial(peak_terms, strategy),
         state=lambda shape, mesh: program.arguments(program.PlacedStrategy(strategy, shape, mesh))[0],
         targets=targets,
-        styles=styles,
+        styles=tuple(style for style in strategy.styles if style not in more_styles) if styles is None else styles,
         everyday=everyday,
         more_targets=more_targets,
         more_styles=more_styles,

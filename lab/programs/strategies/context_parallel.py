@@ -21,7 +21,7 @@ from lab.meshes.axes import CONTEXT, Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
-from lab.programs.strategies.strategy import Strategy, Terms
+from lab.programs.strategies.strategy import STYLES, Strategy, Terms
 from lab.programs.strategies.terms import (
     BACKWARD,
     FORWARD,
@@ -132,7 +132,13 @@ def _in_core(
     )
 
 
-def _over_context(attend: Callable[..., jax.Array], core: Layout, terms: Terms, order: Order = CONTIGUOUS) -> Strategy:
+def _over_context(
+    attend: Callable[..., jax.Array],
+    core: Layout,
+    terms: Terms,
+    order: Order = CONTIGUOUS,
+    styles: tuple[str, ...] = ("explicit",),
+) -> Strategy:
     def positions(length: int) -> jax.Array:
         return order.positions(length, jax.lax.axis_index(CONTEXT), jax.lax.axis_size(CONTEXT))
 
@@ -145,6 +151,7 @@ def _over_context(attend: Callable[..., jax.Array], core: Layout, terms: Terms, 
         copies=copies,
         hooks=hooks,
         terms=(terms_of_tokens, terms),
+        styles=styles,
     )
 
 
@@ -155,4 +162,4 @@ def _ring(order: Order) -> Strategy:
 
 RING, ZIGZAG_RING = _ring(CONTIGUOUS), _ring(ZIGZAG)
 GATHERED_KEYS = _over_context(gathered_attention, LAYOUT, gathered_terms)
-ULYSSES = _over_context(ulysses_attention, Layout.of(kv_heads=CONTEXT), ulysses_terms)
+ULYSSES = _over_context(ulysses_attention, Layout.of(kv_heads=CONTEXT), ulysses_terms, styles=STYLES)

@@ -129,4 +129,6 @@ EXPERT_PARALLEL = Strategy(
     copies=copies,
     hooks=CollectiveHooks(dispatch=dispatched, combine=combined, expert_apply=visited),
     terms=(terms,),
+    # Types of arrays do not follow tokens into the slots of experts.
+    styles=("declared", "explicit"),
 )

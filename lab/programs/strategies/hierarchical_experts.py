@@ -81,4 +81,6 @@ HIERARCHICAL_EXPERTS = Strategy(
     copies=copies,
     hooks=CollectiveHooks(dispatch=dispatched, combine=combined, expert_apply=refused),
     terms=(terms,),
+    # No compiler sends tokens in two hops by itself.
+    styles=("explicit",),
 )

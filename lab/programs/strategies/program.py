@@ -119,8 +119,13 @@ def in_use(master: nnx.State, shape: DecoderShape) -> nnx.State:
 
 
 def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> PlacedStrategy:
-    """Raises UsageError where a dim does not split over its axes, or the mesh lacks an axis; or where tokens cannot be
-    sent as the shape says."""
+    """Raises UsageError where the strategy lacks the style, a dim does not split over its axes, or the mesh lacks an
+    axis; or where tokens cannot be sent as the shape says."""
+    if style not in strategy.styles:
+        raise UsageError(
+            f"no style {style!r} of this strategy; all that it composes have {', '.join(strategy.styles) or 'none'}: "
+            "use one of these"
+        )
     placed = PlacedStrategy(strategy, shape, typed(mesh) if style == "typed" else mesh)
     strategy.check(shape, placed.axes)
     _check_dispatch(shape, style, mesh)
@@ -165,7 +170,7 @@ def step(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Pro
     Args:
       style: "declared", "typed" or "explicit".
     Raises:
-      UsageError: a dim does not split over its axes, or the mesh lacks an axis.
+      UsageError: the strategy lacks the style, a dim does not split over its axes, or the mesh lacks an axis.
     """
     placed = spread_over(strategy, style, shape, mesh)
     one_step = explicit_step(placed, explicit_gradients(placed)) if style == "explicit" else declared_step(placed)

@@ -16,6 +16,9 @@ from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
 
+STYLES = ("declared", "typed", "explicit")
+"""Ways to write one step: the compiler inserts the collectives, it does where the types of arrays say so, or they are
+written out."""
 RESIDUAL = ("batch", "length", "embed")
 TABLE = ("vocab", "embed")
 # Of what a device may hold a part of, each with the field of the shape that it must divide.
@@ -43,7 +46,7 @@ class Strategy:
     """A way to spread a training step over a mesh.
 
     `a | b` does both: layouts unite, hooks follow each other, copies unite, and so do terms; what both ask for is asked
-    for once.
+    for once. It has the styles that both have.
 
     Attributes:
       weights: layout of the weights that a step begins with.
@@ -59,6 +62,7 @@ class Strategy:
       is_anchored: weights are used as `Pair`s, so that gradients belong to the parts of `state` from the start
         (ZeRO-2).
       terms: (the whole composition, shape, axes) to the transfers that theory asks for.
+      styles: in which a compiled step sends what `terms` ask for, of `STYLES`.
     """
 
     terms: tuple[Terms, ...]
@@ -71,6 +75,7 @@ class Strategy:
     copies: Copies = no_copies
     hooks: CollectiveHooks = field(default_factory=CollectiveHooks)
     is_anchored: bool = False
+    styles: tuple[str, ...] = STYLES
 
     def __or__(self, other: Strategy) -> Strategy:
         states = [s for s in (self.state, other.state) if s is not None]
@@ -85,6 +90,7 @@ class Strategy:
             copies=lambda dims: self.copies(dims) | other.copies(dims),
             hooks=self.hooks | other.hooks,
             is_anchored=self.is_anchored or other.is_anchored,
+            styles=tuple(style for style in self.styles if style in other.styles),
         )
 
     @property

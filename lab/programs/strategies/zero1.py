@@ -104,6 +104,9 @@ def _gather(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes)
     return transfer(Kind.ALL_GATHER, f"renew/{weight.scope}", (DATA,), stack, UPDATE, shape.dtype, 1, axes)
 
 
+STYLES = ("declared", "explicit")
+"""Typed, a gradient has the type of its weight, whole: GPUs sum it everywhere before it is scattered."""
+
 ZERO1 = Strategy(
     state=STATE,
     inside=ACTIVATIONS,
@@ -111,6 +114,7 @@ ZERO1 = Strategy(
     copies=copies,
     hooks=CollectiveHooks(scatter=scattered, gather_updated=renewed),
     terms=(late_terms,),
+    styles=STYLES,
 )
 ZERO2 = Strategy(
     state=STATE,
@@ -120,4 +124,5 @@ ZERO2 = Strategy(
     is_anchored=True,
     hooks=CollectiveHooks(weight=anchored, gather_updated=renewed),
     terms=(early_terms,),
+    styles=STYLES,
 )
