@@ -77,17 +77,16 @@ def read_buffers(proto: bytes) -> Buffers:
     Raises:
       ValueError: it holds no buffer assignment.
     """
-    assignment = next((value for number, value in _fields(memoryview(proto)) if number == ASSIGNMENT), None)
+    assignment = next(_parts(memoryview(proto), ASSIGNMENT), None)
     if assignment is None:
         raise ValueError("no buffer assignment in this module: it was dumped before buffers were assigned")
-    parts = list(_fields(assignment))
-    sizes = {b.get(1, 0): b.get(2, 0) for number, part in parts if number == BUFFER for b in [dict(_fields(part))]}
-    allocations = tuple(_allocation(dict(_fields(part))) for number, part in parts if number == ALLOCATION)
-    traces = [_peak(part, sizes) for number, part in parts if number == TRACE]
+    sizes = {buffer.get(1, 0): buffer.get(2, 0) for buffer in map(_numbers, _parts(assignment, BUFFER))}
+    allocations = tuple(_allocation(_numbers(part)) for part in _parts(assignment, ALLOCATION))
+    traces = [_peak(trace, sizes) for trace in _parts(assignment, TRACE)]
     return Buffers(tuple(a for a in allocations if a.is_counted), max(traces, default=0))
 
 
-def _allocation(fields: dict) -> Allocation:
+def _allocation(fields: dict[int, int]) -> Allocation:
     size, color, *flags = (fields.get(number, 0) for number in (2, 8, 3, 5, 7, 12))
     return Allocation(size, color, *map(bool, flags))
 
@@ -97,7 +96,7 @@ def _peak(trace: memoryview, sizes: dict[int, int]) -> int:
     place: dict[int, int] = {}
     users: Counter[int] = Counter()
     live = peak = 0
-    for event in (dict(_fields(part)) for number, part in _fields(trace) if number == EVENT):
+    for event in map(_numbers, _parts(trace, EVENT)):
         kind, buffer = event.get(1, 0), event.get(2, 0)
         if kind != FREED:
             place[buffer] = place[event.get(5, 0)] if kind == SHARED else buffer
@@ -109,6 +108,16 @@ def _peak(trace: memoryview, sizes: dict[int, int]) -> int:
     return peak
 
 
+def _numbers(message: memoryview) -> dict[int, int]:
+    """The fields that are numbers."""
+    return {number: value for number, value in _fields(message) if isinstance(value, int)}
+
+
+def _parts(message: memoryview, number: int) -> Iterator[memoryview]:
+    """Every message that stands in the field of this number."""
+    return (value for found, value in _fields(message) if found == number and isinstance(value, memoryview))
+
+
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """Field numbers and values of one message in protobuf's wire format."""
     place = 0
@@ -116,10 +125,11 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         key, place = _varint(message, place)
         if key & 7 == _VARINT:
             value, place = _varint(message, place)
+            yield key >> 3, value
         else:
             length, place = _length(message, place, key & 7)
-            value, place = message[place : place + length], place + length
-        yield key >> 3, value
+            yield key >> 3, message[place : place + length]
+            place += length
 
 
 def _length(message: memoryview, place: int, wire: int) -> tuple[int, int]:

@@ -238,9 +238,11 @@ def once(visits: Iterable[Visit]) -> list[Visit]:
 
 
 def _together(one: Visit, other: Visit) -> Visit:
-    unknown = one.executions is None or other.executions is None
-    executions = None if unknown else one.executions + other.executions
-    return Visit(one.instruction, one.computation, one.callers, executions, one.conditional and other.conditional)
+    conditional = one.conditional and other.conditional
+    executions = None
+    if one.executions is not None and other.executions is not None:
+        executions = one.executions + other.executions
+    return Visit(one.instruction, one.computation, one.callers, executions, conditional)
 
 
 def _chain(instruction: Instruction) -> tuple[str, ...] | None:
@@ -311,7 +313,7 @@ def _producers(instruction: Instruction, computation: Computation, limit: int = 
     Numbers and constants are no such: XLA shares them, with the name of any user. Nor is what makes several values at
     once, named after one of them.
     """
-    queue, seen = list(instruction.operands), set()
+    queue, seen = list(instruction.operands), set[str]()
     while queue and len(seen) < limit:
         name = queue.pop(0)
         source = computation.by_name.get(name)
@@ -336,7 +338,7 @@ def _is_made(source: Instruction, computation: Computation) -> bool:
 
 def _users(instruction: Instruction, computation: Computation, limit: int = 16) -> Iterator[Instruction]:
     """The instructions that this one feeds, nearest first."""
-    queue, seen = [instruction.name], set()
+    queue, seen = [instruction.name], set[str]()
     while queue and len(seen) < limit:
         name = queue.pop(0)
         if name not in seen:

@@ -71,7 +71,7 @@ def _convolution(attributes: str, lhs: Shape, rhs: Shape, result: Shape) -> int 
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", attributes)
     if labels is None:
         return None
-    inputs, kernel, outputs = (list(part) for part in labels.groups())
+    inputs, kernel, outputs = map(str, labels.groups())
     size = dict(zip(kernel, rhs.dims, strict=False))
     out = dict(zip(outputs, result.dims, strict=False))
     seen = dict(zip(inputs, lhs.dims, strict=False))

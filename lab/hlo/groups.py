@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -170,7 +171,7 @@ def _rows(array: np.ndarray) -> Groups:
     return Groups(tuple(map(tuple, array.tolist())))
 
 
-def _canonical(members) -> np.ndarray:
+def _canonical(members: Sequence[Sequence[int]] | np.ndarray) -> np.ndarray:
     if len({len(row) for row in members}) > 1:
         return np.array([-1])
     rows = np.sort(np.asarray(members), axis=1)

@@ -67,12 +67,15 @@ Step = Kernel | Collective | Loop | Choice
 
 
 def steps(text: str) -> tuple[Step, ...]:
-    """A scheduled module's entry, loops nested."""
+    """A scheduled module's entry, loops nested; nothing of a text without an entry."""
     module = parse(text)
-    return tuple(_steps(Scope(module, module.entry)))
+    return tuple(_steps(Scope(module, module.entry))) if module.entry else ()
 
 
-def _steps(scope: Scope) -> Iterator[Step]:
+def _steps(scope: Scope | None) -> Iterator[Step]:
+    """Nothing of a computation that a cut text lacks."""
+    if scope is None:
+        return
     for i in scope.computation.instructions:
         opcode = i.opcode
         if opcode == "while":
@@ -89,8 +92,8 @@ def _steps(scope: Scope) -> Iterator[Step]:
 
 
 def _kernel(i: Instruction, scope: Scope) -> Kernel:
-    if i.opcode in ("fusion", "fusion-start"):
-        return _fusion(i, scope.callee(i).computation)
+    if i.opcode in ("fusion", "fusion-start") and (inside := scope.callee(i)):
+        return _fusion(i, inside.computation)
     operands, results = operand_shapes(i, scope.computation), arrays(i.shape)
     # The second result of a library's product is its workspace.
     written = results[0].bytes if i.opcode == "custom-call" and results else sum(shape.bytes for shape in results)
@@ -109,7 +112,7 @@ def _kernel(i: Instruction, scope: Scope) -> Kernel:
 def _fusion(i: Instruction, inside: Computation) -> Kernel:
     products = sum(flops(j, inside) or 0 for j in inside.instructions if j.opcode in PRODUCTS)
     scattered = i.attribute("kind") == "kLoop" and any(_moves_last_dim(j) for j in inside.instructions)
-    return Kernel(i.name, _read(inside) + _written(inside, inside.root), products, scattered)
+    return Kernel(i.name, _read(inside) + (_written(inside, inside.root) if inside.root else 0), products, scattered)
 
 
 def _moves_last_dim(i: Instruction) -> bool:

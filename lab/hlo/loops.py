@@ -6,6 +6,7 @@ plus an offset, or None where it cannot be known. TPU text has no trip counts, s
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,7 +20,11 @@ _PASS_THROUGH = frozenset(
     {"copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "broadcast", "opt-barrier", "domain"}
 )
 _CALLS = frozenset({"fusion", "call"})
-_ARITHMETIC = {"add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b}
+_ARITHMETIC: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+}
 _OPPOSITE = {"LT": "GE", "LE": "GT", "GT": "LE", "GE": "LT", "EQ": "NE", "NE": "EQ"}
 _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "EQ": "EQ", "NE": "NE"}
 _DEEPEST = 150
@@ -55,13 +60,14 @@ class Scope:
 
     def value(self, name: str | None, index: int | None = None, depth: int = 0) -> Value:
         """The value of an instruction, or of element `index` of the tuple that it gives."""
-        instruction = self.computation.by_name.get(name)
+        instruction = self.computation.by_name.get(name or "")
         if instruction is None or depth > _DEEPEST:
             return None
-        if (name, index) not in self._known:
-            self._known[name, index] = None  # What depends on itself, in a damaged text, is not known.
-            self._known[name, index] = self._value(instruction, index, depth + 1)
-        return self._known[name, index]
+        key = instruction.name, index
+        if key not in self._known:
+            self._known[key] = None  # What depends on itself, in a damaged text, is not known.
+            self._known[key] = self._value(instruction, index, depth + 1)
+        return self._known[key]
 
     def _value(self, instruction: Instruction, index: int | None, depth: int) -> Value:
         opcode, operands = instruction.opcode, instruction.operands
@@ -152,15 +158,14 @@ def derived_trip_count(loop: Instruction, scope: Scope) -> int | None:
     if comparison is None:
         return None
     direction, left, right = comparison
-    lines = [_line(value, loop, scope, Scope(scope.module, body, _carried)) for value in (left, right)]
-    if None in lines:
+    counter, limit = (_line(value, loop, scope, Scope(scope.module, body, _carried)) for value in (left, right))
+    if counter is None or limit is None:
         return None
-    (start, step), (bound, drift) = lines
+    (start, step), (bound, drift) = counter, limit
     trips = _iterations(direction, start - bound, step - drift)
-    kept = all(
-        _fits(value, at + (trips or 0) * change, loop) for value, (at, change) in zip((left, right), lines, strict=True)
-    )
-    return trips if kept else None
+    turns = trips or 0
+    is_kept = _fits(left, start + turns * step, loop) and _fits(right, bound + turns * drift, loop)
+    return trips if is_kept else None
 
 
 def _comparison(scope: Scope, depth: int = 0) -> tuple[str, Value, Value] | None:
@@ -168,7 +173,7 @@ def _comparison(scope: Scope, depth: int = 0) -> tuple[str, Value, Value] | None
     instruction, negated = scope.computation.root, False
     while instruction is not None and instruction.opcode in _PASS_THROUGH | {"not"}:
         negated ^= instruction.opcode == "not"
-        instruction = scope.computation.by_name.get(_at(instruction.operands, 0))
+        instruction = scope.computation.by_name.get(_at(instruction.operands, 0) or "")
     if instruction is None or depth > _DEEPEST:
         return None
     if instruction.opcode in _CALLS:

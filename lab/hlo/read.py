@@ -156,7 +156,7 @@ def _check_sizes(source: str, devices: int | None, axes: Axes | None, target: Ta
         raise UsageError(
             f"{source} runs on {devices} devices but the mesh {axes} has {axes.size}; give a mesh of {devices}"
         )
-    sizes = {devices, axes.size if axes else None} - {None}
+    sizes = {size for size in (devices, axes.size if axes else None) if size is not None}
     if target is not None and target.devices is not None and sizes - {target.devices}:
         raise UsageError(
             f"{source} runs on {max(sizes)} devices but the target {target} has {target.devices}; name a target of "

@@ -28,7 +28,7 @@ _AFTER_ATTRIBUTES = (", frontend_attributes={", ", metadata={", ", backend_confi
 
 
 @cache
-def _attribute(name: str) -> re.Pattern:
+def _attribute(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?:^|[ ,{{]){re.escape(name)}=%?([^\s,{{}}]+)")
 
 
@@ -206,8 +206,8 @@ def parse(text: str) -> Module:
             elif line.strip():
                 unread.append(line.strip())
             continue
-        if found := _plain(line):
-            name, shape, opcode, tail = found
+        if plain := _plain(line):
+            name, shape, opcode, tail = plain
             inside.append(Instruction(name, shapes.setdefault(shape, shape), opcode, False, tail))
         elif _END.match(line):
             inside = None
