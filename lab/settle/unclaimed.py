@@ -19,7 +19,7 @@ def claim(wanted: Transfer, unclaimed: Unclaimed) -> Unclaimed:
     and the shift where one is wanted.
     """
     taken = claim_up_to(wanted, unclaimed)
-    return taken if sum(t.executions for t in taken) == wanted.executions else ()
+    return taken if sum(t.known_executions for t in taken) == wanted.executions else ()
 
 
 def claim_up_to(wanted: Transfer, unclaimed: Unclaimed) -> Unclaimed:
@@ -27,9 +27,10 @@ def claim_up_to(wanted: Transfer, unclaimed: Unclaimed) -> Unclaimed:
     alike = [
         t for t in unclaimed if _likeness(t) == _likeness(wanted) and t.executions and wanted.shift in (None, t.shift)
     ]
-    missing, taken = wanted.executions or 0, []
+    missing = wanted.executions or 0
+    taken: list[Transfer] = []
     for transfer in sorted(alike, key=lambda t: (t.scope != wanted.scope, t.phase != wanted.phase, t.op_name is None)):
-        share = min(missing, transfer.executions)
+        share = min(missing, transfer.known_executions)
         taken += [replace(transfer, executions=share)] if share else []
         missing -= share
     return tuple(taken)
@@ -48,7 +49,7 @@ def claim_all(wanted: Iterable[Transfer], unclaimed: Unclaimed) -> Unclaimed:
 
 def subtract(unclaimed: Unclaimed, taken: Unclaimed) -> Unclaimed:
     """What is left when the executions of `taken` are gone."""
-    claimed = Counter()
+    claimed: Counter[Transfer] = Counter()
     for transfer in taken:
         claimed[replace(transfer, executions=None)] += transfer.executions or 0
     rest = []
@@ -63,7 +64,7 @@ def subtract(unclaimed: Unclaimed, taken: Unclaimed) -> Unclaimed:
     return tuple(rest)
 
 
-def _likeness(transfer: Transfer) -> tuple:
+def _likeness(transfer: Transfer) -> tuple[object, ...]:
     axes = None if transfer.axes is None else frozenset(transfer.axes)
     # Of a permute the group is whatever chain its pairs make; its axes and its message say it all.
     group_size = None if transfer.kind is Kind.COLLECTIVE_PERMUTE else transfer.group_size

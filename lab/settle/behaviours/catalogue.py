@@ -19,7 +19,8 @@ CATALOGUE: tuple[Behaviour, ...] = (
 
 def emitted(transfer: Transfer, context: Context) -> tuple[tuple[Transfer, ...], tuple[Behaviour, ...]]:
     """What the compiler is predicted to emit for a transfer, and the behaviours that make the difference."""
-    found, applied = (transfer,), []
+    found: tuple[Transfer, ...] = (transfer,)
+    applied: list[Behaviour] = []
     for behaviour in CATALOGUE:
         if behaviour.rewrite is None or behaviour.platform not in (None, context.platform):
             continue

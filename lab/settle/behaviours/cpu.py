@@ -88,7 +88,7 @@ def _hoisted(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """A gather that every pass would repeat, once."""
     if transfer.kind is not Kind.ALL_GATHER or transfer.provenance.repeats == 1:
         return (transfer,)
-    return (replace(transfer, executions=transfer.executions // transfer.provenance.repeats),)
+    return (replace(transfer, executions=transfer.known_executions // transfer.provenance.repeats),)
 
 
 C6 = Behaviour(

@@ -89,7 +89,7 @@ def _each_use_separately(transfer: Transfer, context: Context) -> tuple[Transfer
         provenance=Provenance(),
     )
     return replace(transfer, provenance=replace(provenance, uses=1)), over(
-        provenance.sum_over or transfer.axes, whole, context
+        provenance.sum_over or transfer.axes or (), whole, context
     )
 
 
@@ -129,7 +129,7 @@ def _in_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
         replace(
             transfer,
             payload_bytes=transfer.payload_bytes // stack,
-            executions=transfer.executions * stack,
+            executions=transfer.known_executions * stack,
             provenance=provenance,
         ),
     )
@@ -164,7 +164,7 @@ def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer,
         return (transfer,)
     leaves_passes = context.platform == "gpu" and context.jax >= LEAVES_PASSES
     provenance = replace(transfer.provenance, iterations=1, micro_batches=1, repeats=1)
-    executions = 1 if leaves_passes else transfer.executions // iterations
+    executions = 1 if leaves_passes else transfer.known_executions // iterations
     return (
         replace(
             transfer, payload_bytes=transfer.payload_bytes * iterations, executions=executions, provenance=provenance
@@ -190,7 +190,9 @@ def _every_micro_batch(transfer: Transfer, context: Context) -> tuple[Transfer, 
     )
     if context.style != "declared" or m == 1 or is_made_once:
         return (transfer,)
-    each = replace(transfer, payload_bytes=transfer.payload_bytes // stack, executions=transfer.executions * m * stack)
+    each = replace(
+        transfer, payload_bytes=transfer.payload_bytes // stack, executions=transfer.known_executions * m * stack
+    )
     return (
         replace(in_products_dtype(each), provenance=replace(transfer.provenance, stacked_layers=1, iterations=stack)),
     )
@@ -210,7 +212,11 @@ X9 = Behaviour(
 def _after_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """One reduction of what a loop adds up, written out or not."""
     iterations = transfer.provenance.accumulated_in_loop
-    return (transfer if context.platform == "cpu" else replace(transfer, executions=transfer.executions // iterations),)
+    return (
+        transfer
+        if context.platform == "cpu"
+        else replace(transfer, executions=transfer.known_executions // iterations),
+    )
 
 
 X10 = Behaviour(

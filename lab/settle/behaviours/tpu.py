@@ -29,22 +29,20 @@ T1 = Behaviour(
 
 def _padded_scatter(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
     """The scatter whose operand was padded from the predicted size, with the permutes that restore the shards."""
-    if predicted.kind is not Kind.REDUCE_SCATTER:
+    P, whole = predicted.group_size, predicted.payload_bytes
+    padded = next((t for t in unclaimed if t.padded_from_bytes == whole), None)
+    if predicted.kind is not Kind.REDUCE_SCATTER or P is None or padded is None:
         return ()
-    padded = next((t for t in unclaimed if t.padded_from_bytes == predicted.payload_bytes), None)
-    if padded is None:
-        return ()
-    moves = [
-        (padded.kind, padded.payload_bytes),
-        *((Kind.COLLECTIVE_PERMUTE, payload) for payload in _halo(padded, predicted.group_size)),
-    ]
+    halo = _halo(padded.payload_bytes, padded.payload_bytes - whole, P)
+    moves = [(padded.kind, padded.payload_bytes), *((Kind.COLLECTIVE_PERMUTE, payload) for payload in halo)]
     return claim_all((replace(predicted, kind=kind, payload_bytes=payload) for kind, payload in moves), unclaimed)
 
 
-def _halo(padded: Transfer, P: int) -> tuple[int, ...]:
-    """Messages to the last shard, which lies furthest from where it is to be: of no more than a padded shard each."""
-    shard = padded.payload_bytes // P
-    whole, rest = divmod((P - 1) * (padded.payload_bytes - padded.padded_from_bytes) // P, shard)
+def _halo(padded: int, padding: int, P: int) -> tuple[int, ...]:
+    """Messages to the last shard, which lies furthest from where it is to be: of no more than a padded shard each
+    [bytes]."""
+    shard = padded // P
+    whole, rest = divmod((P - 1) * padding // P, shard)
     return (shard,) * whole + (rest,) * (rest > 0)
 
 
@@ -67,12 +65,13 @@ T3 = Behaviour(
 
 def _windowed_einsum(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
     """The n + 1 permutes of a shard, or n - 1, that stand for a gather or scatter over n devices."""
-    if predicted.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
-        return ()
     P = predicted.group_size
+    if predicted.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER) or P is None:
+        return ()
+    times = predicted.known_executions
     shard = replace(predicted, kind=Kind.COLLECTIVE_PERMUTE, payload_bytes=predicted.payload_bytes // P)
-    return claim(replace(shard, executions=(P + 1) * predicted.executions), unclaimed) or claim(
-        replace(shard, executions=(P - 1) * predicted.executions), unclaimed
+    return claim(replace(shard, executions=(P + 1) * times), unclaimed) or claim(
+        replace(shard, executions=(P - 1) * times), unclaimed
     )
 
 
@@ -205,7 +204,7 @@ def _rounded_for_products(predicted: Transfer, context: Context, unclaimed: Uncl
     if not (predicted.kind is Kind.ALL_GATHER or predicted.is_masked_gather) or predicted.dtype != "f32":
         return ()
     as_asked = claim_up_to(predicted, unclaimed)
-    rest = predicted.executions - sum(t.executions for t in as_asked)
+    rest = predicted.known_executions - sum(t.known_executions for t in as_asked)
     rounded = claim(
         replace(predicted, dtype="bf16", payload_bytes=predicted.payload_bytes // 2, executions=rest), unclaimed
     )
