@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from lab.core import display
-from lab.guard.budget import Allowance, allow, broken
+from lab.guard.budget import Allowance, allow, failure
 
 if TYPE_CHECKING:
     from lab.core.ledger import Ledger
@@ -58,13 +58,14 @@ def assert_communication(
     Returns:
       The program's ledger.
     Raises:
-      AssertionError: it sends more; every broken line is told, with the transfers and where they come from.
-      lab.meshes.errors.UsageError: as for `inspect`.
+      AssertionError: it sends more; the message has every broken line with its transfers and where they come from, and
+        the lines that no transfer matches.
+      lab.meshes.errors.UsageError: a line is over an axis that the mesh lacks; or as for `inspect`.
     """
     __tracebackhide__ = True
     ledger = inspect(program, *args, mesh=mesh, target=target)
-    if lines := broken(ledger, budget):
-        raise AssertionError("\n".join(["over the budget of communication:", *lines]))
+    if over := failure(ledger, budget):
+        raise AssertionError(over)
     return ledger
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from lab.core.ledger import Kind, Ledger, Totals, Transfer, axes_label
 from lab.meshes.errors import UsageError
@@ -40,6 +41,11 @@ def allow(
 ) -> Allowance:
     """A line of a budget: transfers of this kind over exactly these axes, and at most so much of them a step.
 
+    A budget is a bound from above: a line that no transfer matches breaks nothing, since compilers of another version
+    or target may need fewer transfers. A failure names such lines, because one of them is often the line that was
+    meant for what is over the budget. A line over an axis that the program's mesh lacks can match nothing and is an
+    error.
+
     Args:
       kind: "all_reduce", "all_gather", ...; by default every kind.
       axes: "fsdp", or "data+fsdp" for transfers that span both; by default any.
@@ -54,21 +60,59 @@ def allow(
     return Allowance(kind and Kind(kind), names, executions, payload_bytes, wire_bytes)
 
 
+def failure(ledger: Ledger, budget: Iterable[Allowance]) -> str | None:
+    """What a program sends beyond its budget, and which lines of it no transfer matches; None where it keeps to it.
+
+    Raises:
+      UsageError: a line is over an axis that the program's mesh lacks.
+    """
+    budget = tuple(budget)
+    for line in budget:
+        _check_axes(line, ledger)
+    if not (found := broken(ledger, budget)):
+        return None
+    unmatched = [str(line) for line, own in _by_line(ledger, budget) if line and not own]
+    no_use = [f"lines of the budget that no transfer matches: {', '.join(unmatched)}"] if unmatched else []
+    return "\n".join(["over the budget of communication:", *found, *no_use])
+
+
 def broken(ledger: Ledger, budget: Iterable[Allowance]) -> list[str]:
     """What a program sends beyond its budget, a sentence for each line; empty where it keeps to it.
 
     A transfer counts to the first line that covers it. One whose executions the text cannot tell breaks every limit of
     its line.
     """
-    budget = tuple(budget)
-    moving = [t for t in ledger.transfers if t.group_size != 1]
-    lines = [next((line for line in budget if line.covers(t)), None) for t in moving]
     found = [f"could not be read whole: {'; '.join(ledger.notes)}"] if not ledger.is_complete else []
-    for line in budget:
-        own = [t for t, its in zip(moving, lines, strict=True) if its is line]
-        found += [f"{line}: {excess}\n{_listed(own)}" for excess in _excesses(line, Totals.of(own))]
-    outside = [t for t, line in zip(moving, lines, strict=True) if line is None]
-    return found + ([f"not in the budget:\n{_listed(outside)}"] if outside else [])
+    for line, own in _by_line(ledger, tuple(budget)):
+        if line:
+            found += [f"{line}: {excess}\n{_listed(own)}" for excess in _excesses(line, Totals.of(own))]
+        elif own:
+            found.append(f"not in the budget:\n{_listed(own)}")
+    return found
+
+
+def _by_line(ledger: Ledger, budget: Sequence[Allowance]) -> list[tuple[Allowance | None, list[Transfer]]]:
+    """The transfers that count to each line, and last those that count to none."""
+    moving = [t for t in ledger.transfers if t.group_size != 1]
+    first = [next((at for at, line in enumerate(budget) if line.covers(t)), len(budget)) for t in moving]
+    return [
+        (line, [t for t, its in zip(moving, first, strict=True) if its == at])
+        for at, line in enumerate([*budget, None])
+    ]
+
+
+def _check_axes(line: Allowance, ledger: Ledger) -> None:
+    if line.axes and ledger.mesh is None:
+        raise UsageError(f"budget line {line}: the program's mesh is unknown, so its axes are; name it, as mesh=...")
+    # Part of an axis has a name too, where a transfer spans it.
+    known = dict.fromkeys([*(ledger.mesh or ()), *(name for t in ledger.transfers for name in t.axes or ())])
+    for name in line.axes or ():
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            meant = f"; did you mean {close[0]}?" if close else ""
+            raise UsageError(
+                f"budget line {line}: no axis {name!r} in the program's mesh, which has {', '.join(known)}{meant}"
+            )
 
 
 def _excesses(line: Allowance, total: Totals) -> Iterator[str]:

@@ -13,12 +13,40 @@ import pytest
 from lab.core.changes import Difference
 from lab.core.ledger import Ledger
 
+UPDATED = "communication_snapshot"
+"""A property of a test: what became of its snapshot's file, and where it is."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("sharding-lab")
     group.addoption(
         "--update-communication", action="store_true", help="Write the snapshots of what programs communicate anew."
     )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Which snapshots were written."""
+    reports = [report for some in terminalreporter.stats.values() for report in some if hasattr(report, "when")]
+    updates = [
+        value
+        for report in reports
+        if report.when == "call"
+        for name, value in report.user_properties
+        if name == UPDATED
+    ]
+    if not updates:
+        return
+    written = [update for update in updates if not update.startswith("unchanged ")]
+    count = f"wrote {len(written)} snapshot{'' if len(written) == 1 else 's'}"
+    terminalreporter.write_sep("=", "communication snapshots")
+    terminalreporter.write_line(f"{count}; {len(updates) - len(written)} unchanged")
+    for update in sorted(written):
+        what, _, path = update.partition(" ")
+        terminalreporter.write_line(f"  {what:7}  {_relative(Path(path), config.rootpath)}")
+
+
+def _relative(path: Path, root: Path) -> Path:
+    return path.relative_to(root) if path.is_relative_to(root) else path
 
 
 @pytest.fixture
@@ -41,15 +69,20 @@ def communication_snapshot(request: pytest.FixtureRequest) -> Callable[..., Ledg
         from lab.compile.inspection import inspect
 
         used.append(inspect(program, *args, mesh=mesh, target=target))
-        if failure := compared(used[0], path, update):
+        if failure := compared(used[0], path, request.node.user_properties if update else None):
             pytest.fail(failure, pytrace=False)
         return used[0]
 
     return check
 
 
-def compared(ledger: Ledger, path: Path, update: bool) -> str | None:
-    """Why the test fails, if it does; writes the snapshot where it is asked to."""
+def compared(ledger: Ledger, path: Path, update: list[tuple[str, object]] | None) -> str | None:
+    """Why the test fails, if it does.
+
+    Args:
+      update: the properties of a test whose snapshot is to be written; gets what became of it. They reach the process
+        that reports where tests run in several.
+    """
     from lab.guard import snapshot
 
     versions = {name: version(name) for name in ("jax", "jaxlib")}
@@ -58,8 +91,8 @@ def compared(ledger: Ledger, path: Path, update: bool) -> str | None:
             "the compiled program could not be read whole, and nothing can be said of the rest: "
             f"{'; '.join(ledger.notes)}"
         )
-    if update:
-        snapshot.write(ledger, versions, path)
+    if update is not None:
+        update.append((UPDATED, f"{snapshot.write(ledger, versions, path)} {path}"))
         return None
     if not path.exists():
         return (

@@ -16,9 +16,13 @@ from lab.meshes.errors import UsageError
 NAMES = ("kind", "axes", "group_size", "shift", "executions", "dtype", "payload_bytes", "phase", "scope")
 
 
-def write(ledger: Ledger, versions: dict[str, str], path: Path) -> None:
+def write(ledger: Ledger, versions: dict[str, str], path: Path) -> str:
     """Operands of combined transfers stand each for themselves: how many a compiler combines differs from version to
-    version."""
+    version.
+
+    Returns:
+      What became of the file: "new", "changed" or "unchanged".
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     wire = {axes: number(totals.wire_bytes) for axes, totals in ledger.totals_by(axes_label).items()}
     head = {
@@ -28,7 +32,10 @@ def write(ledger: Ledger, versions: dict[str, str], path: Path) -> None:
         "written_with": versions,
     }
     told = {name: value for name, value in head.items() if value is not None}
-    path.write_text(tomli_w.dumps(told | {"wire_bytes_a_step": wire, "transfers": [_entry(t) for t in _alike(ledger)]}))
+    text = tomli_w.dumps(told | {"wire_bytes_a_step": wire, "transfers": [_entry(t) for t in _alike(ledger)]})
+    old = path.read_text() if path.exists() else None
+    path.write_text(text)
+    return "new" if old is None else "unchanged" if old == text else "changed"
 
 
 def read(path: Path) -> tuple[Ledger, dict[str, str]]:

@@ -15,4 +15,4 @@ def transfer(
 
 
 def ledger(*transfers: Transfer, **told) -> Ledger:
-    return Ledger(transfers, devices=8, mesh={"data": 8}, **told)
+    return Ledger(transfers, devices=8, mesh=told.pop("mesh", {"data": 8}), **told)

@@ -7,7 +7,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import lab
 from lab.core.ledger import Kind
-from lab.guard.budget import allow, broken
+from lab.guard.budget import allow, broken, failure
 from lab.meshes.errors import UsageError
 from tests.lab.ledgers import ledger, transfer
 
@@ -31,6 +31,36 @@ def test_what_no_line_covers_is_over_the_budget():
         ledger(GATHER), [allow("all_reduce"), allow("all_gather", "tensor"), allow("all_gather", "data+tensor")]
     )
     assert line.startswith("not in the budget:")
+
+
+def test_lines_that_nothing_matches_are_named_where_something_is_broken():
+    budget = [allow("all_gather", "data", executions=2), allow("all_reduce", "data"), allow(payload_bytes=64)]
+    assert failure(ledger(GATHER), budget).splitlines()[-1] == (
+        "lines of the budget that no transfer matches: all_reduce over data, any kind over any axes"
+    )
+    assert failure(ledger(GATHER), [allow("all_gather", "data"), *budget[1:]]) is None
+
+
+@pytest.mark.parametrize("axes", ["date", "data+date"])
+def test_an_axis_that_the_mesh_lacks_is_refused_even_where_nothing_is_sent(axes):
+    with pytest.raises(UsageError) as refusal:
+        failure(ledger(mesh={"data": 8, "tensor": 1}), [allow("all_gather", axes)])
+    assert str(refusal.value) == (
+        f"budget line all_gather over {axes}: no axis 'date' in the program's mesh, which has data, tensor; did you mean "
+        "data?"
+    )
+
+
+def test_axes_of_a_program_whose_mesh_is_unknown_are_refused():
+    unnamed = ledger(transfer(Kind.ALL_GATHER, None, 800), mesh=None)
+    with pytest.raises(UsageError, match="the program's mesh is unknown, so its axes are; name it, as mesh="):
+        failure(unnamed, [allow("all_gather", "data")])
+    assert failure(unnamed, [allow("all_gather")]) is None
+
+
+def test_part_of_an_axis_that_a_transfer_spans_has_a_name():
+    half = ledger(transfer(Kind.ALL_GATHER, ("data/2",), 800))
+    assert failure(half, [allow("all_gather", "data/2")]) is None
 
 
 def test_a_limit_is_for_all_transfers_of_its_line_together():

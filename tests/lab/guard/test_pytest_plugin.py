@@ -96,3 +96,52 @@ def test_another_mesh_is_told_before_any_transfer(project):
 def test_a_second_snapshot_in_one_test_is_refused(project):
     project.makepyfile(test_step=TEST.format(rows=16) + "    communication_snapshot(*program(16))\n")
     run(project, "--update-communication").stdout.fnmatch_lines(["*this test has checked its snapshot already*"])
+
+
+THREE = """
+import pytest
+from program import program
+
+@pytest.mark.parametrize("rows", [4, 8, 16])
+def test_sum(communication_snapshot, rows):
+    communication_snapshot(*program(rows))
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["in one process", "in two"])
+def test_the_summary_says_which_snapshots_were_written_and_how_many_stayed(project, options):
+    project.makepyfile(test_step=THREE)
+    run(project, "--update-communication").assert_outcomes(passed=3)
+    folder = project.path / "communication/test_step"
+    (folder / "test_sum_4_.toml").unlink()
+    (folder / "test_sum_8_.toml").write_text("old")
+    result = run(project, "--update-communication", *options)
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "*= communication snapshots =*",
+            "wrote 2 snapshots; 1 unchanged",
+            "  changed  communication/test_step/test_sum_8_.toml",
+            "  new      communication/test_step/test_sum_4_.toml",
+        ],
+        consecutive=True,
+    )
+
+
+def test_without_an_update_the_summary_has_no_snapshots(project):
+    run(project, "--update-communication").stdout.fnmatch_lines(["wrote 1 snapshot; 0 unchanged"])
+    run(project).stdout.no_fnmatch_line("*communication snapshots*")
+
+
+def test_a_failure_shows_the_tables_of_lab_diff(project):
+    run(project, "--update-communication")
+    change_program(project)
+    run(project).stdout.fnmatch_lines(
+        [
+            "one device sends 64 B a step more than before (+100 %)",
+            "change *kind *axes *arrays *wire a step *net *",
+            "grew *all_reduce *data *64 B -> 128 B *",
+            "along *before *came *went *net *after",
+            "data *64 B *+64 B *128 B",
+        ]
+    )
