@@ -11,7 +11,7 @@ from lab.guard.budget import Allowance, allow, failure
 
 if TYPE_CHECKING:
     from lab.core.ledger import Ledger
-    from lab.diagnosis import Finding
+    from lab.diagnosis import Findings
 
 __all__ = ["allow", "assert_communication", "diagnose", "inspect", "mesh"]
 
@@ -33,8 +33,9 @@ def inspect(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> L
     return inspection.inspect(program, *args, mesh=mesh, target=target)
 
 
-def diagnose(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> tuple[Finding, ...]:
-    """What is wrong with a program, the worst first: by wire bytes, then by memory; () where nothing is found.
+def diagnose(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> Findings:
+    """What is wrong with a program, the worst first: by wire bytes, then by memory. A tuple, empty where nothing is
+    found; prints as `lab inspect` does, in a terminal and in a notebook.
 
     Args:
       program, args, mesh, target: as for `inspect`.
@@ -44,7 +45,7 @@ def diagnose(program: Any, *args: Any, mesh: Any = None, target: Any = None) -> 
     from lab import diagnosis
     from lab.compile import inspection
 
-    return diagnosis.of(inspection.read_one(program, *args, mesh=mesh, target=target)).findings
+    return diagnosis.Findings(diagnosis.of(inspection.read_one(program, *args, mesh=mesh, target=target)))
 
 
 def assert_communication(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lab.core import display
 from lab.core.ledger import Ledger
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.notes import notes
@@ -20,9 +21,34 @@ class Diagnosis:
     ledger: Ledger
     findings: tuple[Finding, ...]
 
+    @property
+    def is_on_known_mesh(self) -> bool:
+        """Most kinds of findings are about axes: without a mesh nobody can look for them."""
+        return self.ledger.mesh is not None or (self.ledger.devices or 1) == 1
+
     def to_json(self) -> dict[str, Any]:
         """The ledger's object with one field more."""
         return self.ledger.to_json() | {"findings": [finding.to_json() for finding in self.findings]}
+
+
+class Findings(tuple[Finding, ...]):
+    """The findings of one program, the worst first: a tuple that shows itself in a terminal and in a notebook."""
+
+    diagnosis: Diagnosis
+
+    def __new__(cls, diagnosis: Diagnosis) -> Findings:
+        found = super().__new__(cls, diagnosis.findings)
+        found.diagnosis = diagnosis
+        return found
+
+    def __getnewargs__(self) -> tuple[Diagnosis]:
+        return (self.diagnosis,)
+
+    def __repr__(self) -> str:
+        return display.text(self)
+
+    def _repr_html_(self) -> str | None:
+        return display.html(self)
 
 
 def of(program: Program) -> Diagnosis:

@@ -8,15 +8,18 @@ from fractions import Fraction
 from lab.core.changes import Along, Change, Row, by_axes, changes
 from lab.core.ledger import Ledger, Totals
 from lab.core.units import bytes_text, share_text
+from lab.report.origins import common_folder, folder_lines, short_ledger
 from lab.report.tables import Column, at_least, columns_text, sent_text
 
 
 def changes_text(before: Ledger, after: Ledger) -> str:
     """How much more or less a step sends, a row a change, the largest first, and what came and went along the axes that
     changed."""
+    folder = common_folder(before, after)
+    before, after = short_ledger(before, folder), short_ledger(after, folder)
     found = changes(before, after)
     tables = [columns_text(_columns(found)), columns_text(_along(by_axes(before, after)))] if found else []
-    return "\n\n".join([_headline(before, after, is_same=not found), *tables])
+    return "\n\n".join([_headline(before, after, is_same=not found), *tables, *(folder_lines(folder) if found else [])])
 
 
 def _headline(before: Ledger, after: Ledger, is_same: bool) -> str:

@@ -2,23 +2,57 @@
 
 from __future__ import annotations
 
-from lab.core.units import bytes_text, exact
-from lab.diagnosis import Diagnosis, Finding
-from lab.report.tables import ledger_text
+from lab.core.units import bytes_text, count, exact, seconds_text
+from lab.diagnosis import KINDS, Diagnosis, Finding, Findings
+from lab.report.origins import common_folder, folder_lines, short_diagnosis
+from lab.report.tables import tables_text
+
+NO_MESH = "no mesh was given, so axes are unknown; add --mesh (in Python, mesh=)"
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
     """The findings first, then what `ledger_text` gives."""
-    return f"{findings_text(diagnosis)}\n\n{ledger_text(diagnosis.ledger)}"
+    folder = common_folder(diagnosis.ledger, findings=diagnosis.findings)
+    short = short_diagnosis(diagnosis, folder)
+    return f"{_listed(short)}\n\n{tables_text(short.ledger, folder)}"
 
 
-def findings_text(diagnosis: Diagnosis) -> str:
-    found = diagnosis.findings
+def findings_text(findings: Findings) -> str:
+    """The findings alone."""
+    folder = common_folder(findings.diagnosis.ledger, findings=findings)
+    return "\n\n".join([_listed(short_diagnosis(findings.diagnosis, folder)), *folder_lines(folder)])
+
+
+def _listed(diagnosis: Diagnosis) -> str:
+    found, source = diagnosis.findings, diagnosis.ledger.source or "the program"
     if not found:
-        read = "" if diagnosis.ledger.is_complete else " in what could be read of it, which is not all (see the notes)"
-        return f"{diagnosis.ledger.source or 'the program'}: nothing found that it could do without{read}"
-    heading = f"{len(found)} {'finding' if len(found) == 1 else 'findings'}, the worst first"
-    return "\n".join([heading, *(f"\n{finding_text(number, finding)}" for number, finding in enumerate(found, 1))])
+        return f"{source}: {verdict(diagnosis)}"
+    listed = [f"\n{finding_text(number, finding)}" for number, finding in enumerate(found, 1)]
+    return "\n".join(
+        [f"{source}: {verdict(diagnosis)}, the worst first", *listed, *(f"\n{gap}" for gap in gaps(diagnosis))]
+    )
+
+
+def verdict(diagnosis: Diagnosis) -> str:
+    """`2 findings`; where there are none, what was looked for and in what."""
+    if diagnosis.findings:
+        return count(len(diagnosis.findings), "finding")
+    if not diagnosis.is_on_known_mesh:
+        return f"not diagnosed: {NO_MESH}"
+    return "; ".join([f"none of the {len(KINDS)} kinds of waste was found", *gaps(diagnosis)])
+
+
+def gaps(diagnosis: Diagnosis) -> list[str]:
+    """Why waste may be there that nobody looked for."""
+    ledger = diagnosis.ledger
+    found = [] if ledger.is_complete else ["not all of the program could be read (see the notes)"]
+    if not diagnosis.is_on_known_mesh:
+        return [*found, f"most kinds of waste were not looked for: {NO_MESH}"]
+    unknown = sum(t.axes is None for t in ledger.transfers)
+    span = "spans" if unknown == 1 else "span"
+    return found + [
+        f"{count(unknown, 'transfer')} {span} no whole axes of this mesh, and most kinds are about these"
+    ] * (unknown > 0)
 
 
 def finding_text(number: int, finding: Finding) -> str:
@@ -27,20 +61,19 @@ def finding_text(number: int, finding: Finding) -> str:
 
 
 def evidence(finding: Finding) -> str:
-    """`model.py:88, over fsdp, 3 x a step, 786,432 B payload, 688,128 B on the wire, at least 1.5 us`."""
+    """`model.py:88, over fsdp, 3 executions a step of 786,432 B payload in all, 688,128 B sent by each device (at least
+    1.5 us), 16.78 MB of memory`."""
     totals, known = finding.totals, not any(t.executions is None for t in finding.transfers)
+    least = f" (at least {seconds_text(finding.seconds)})" if finding.seconds else ""
     told = [
         finding.origin,
         f"over {', '.join(finding.axes)}" if finding.axes else None,
         None
         if not finding.transfers
-        else f"{totals.executions:,} x a step"
+        else f"{count(totals.executions, 'execution')} a step, {exact(totals.payload_bytes)} B of payload, "
+        f"{exact(totals.wire_bytes)} B sent by each device{least}"
         if known
-        else "as often as a loop runs, which is not known",
-        f"{exact(totals.payload_bytes)} B payload, {exact(totals.wire_bytes)} B on the wire of a device"
-        if finding.transfers and known
-        else None,
+        else "in a loop, of which the text does not say how often it runs",
         f"{bytes_text(finding.memory_bytes)} of memory" if finding.memory_bytes else None,
-        f"at least {finding.seconds * 1e6:.3g} us" if finding.seconds else None,
     ]
     return ", ".join(part for part in told if part)

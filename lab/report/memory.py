@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lab.core.units import bytes_text
-from lab.meshes.hardware import chip
 from lab.meshes.targets import parse_target
 from lab.programs.strategies.memory_terms import label
+from lab.report.room import Room
 from lab.report.tables import Column, columns_text
 
 if TYPE_CHECKING:
@@ -51,14 +50,11 @@ def _padding(size: int) -> list[str]:
 
 def _room(target: str, peak: int) -> list[str]:
     """On the chip of a target that names one."""
-    place = parse_target(target)
-    room = place.memory_bytes
+    room = Room.of(parse_target(target))
     if room is None:
         return []
-    fits = f"the peak is {peak / room:.0%} of the {bytes_text(room)} of {chip(place.chip).name}"
-    if peak > room:
-        fits += ": it does not fit; take fewer sequences at once (batch, accumulation) or another layout"
-    return [fits]
+    advice = "" if room.fits(peak) else "; take fewer sequences at once (batch, accumulation) or another layout"
+    return [room.sentence(peak) + advice]
 
 
 def _away(target: str, total: int, planned: int | None) -> list[str]:

@@ -7,8 +7,10 @@ from functools import singledispatch
 
 from lab.core.changes import Difference
 from lab.core.ledger import Ledger
+from lab.diagnosis import Findings
 from lab.harness.result import Result
 from lab.report.changes import changes_text
+from lab.report.diagnosis import findings_text
 from lab.report.html import notebook
 from lab.report.tables import ledger_text
 from lab.settle import Settlement
@@ -26,6 +28,8 @@ def html(value: object) -> str:
 
 text.register(Ledger, ledger_text)
 text.register(Difference, lambda difference: changes_text(difference.before, difference.after))
+text.register(Findings, findings_text)
+html.register(Findings, notebook.findings_html)
 html.register(Ledger, notebook.ledger_html)
 html.register(Settlement, notebook.settlement_html)
 html.register(Result, notebook.result_html)

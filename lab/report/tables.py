@@ -16,6 +16,9 @@ from rich.text import Text
 
 from lab.core.ledger import Ledger, Totals, Transfer, axes_label
 from lab.core.units import bytes_text, count, scaled
+from lab.meshes.targets import parse_target
+from lab.report.origins import common_folder, folder_lines, short_ledger
+from lab.report.room import Room
 
 # In a pipe nothing is folded: a line is as long as it is. A terminal narrower than this breaks lines itself, numbers
 # stay whole.
@@ -35,7 +38,13 @@ class Column:
 def ledger_text(ledger: Ledger) -> str:
     """What a ledger holds: transfers alike in one row, the largest first, then totals by axes, FLOPs, memory and
     notes."""
-    parts = [headline(ledger)]
+    folder = common_folder(ledger)
+    return tables_text(short_ledger(ledger, folder), folder)
+
+
+def tables_text(ledger: Ledger, folder: str) -> str:
+    """The same of a ledger whose lines are relative to `folder` already."""
+    parts = ["\n".join([headline(ledger), *folder_lines(folder)])]
     if ledger.transfers:
         parts += [columns_text(transfer_columns(ledger)), columns_text(total_columns(ledger))]
     return "\n\n".join([*parts, "\n".join(facts(ledger))]).rstrip()
@@ -49,11 +58,8 @@ def headline(ledger: Ledger) -> str:
 
 
 def transfer_columns(ledger: Ledger) -> list[Column]:
-    """One row for the transfers that differ in instruction, executions and numbers in their scope only."""
-    alike: dict[tuple[Transfer, bool], list[Transfer]] = {}
-    for transfer in ledger.transfers:
-        alike.setdefault(_likeness(transfer), []).append(transfer)
-    rows = sorted(alike.values(), key=lambda group: Totals.of(group).wire_bytes, reverse=True)
+    """A row for each of `alike_transfers`."""
+    rows = alike_transfers(ledger)
     firsts, totals = [group[0] for group in rows], [Totals.of(group) for group in rows]
     columns = [
         Column("kind", tuple(kind_text(t.kind, [t]) for t in firsts)),
@@ -66,10 +72,18 @@ def transfer_columns(ledger: Ledger) -> list[Column]:
         Column("overlap", tuple(t.overlap or "" for t in firsts)),
         Column("link", tuple(t.link or "" for t in firsts)),
         Column("phase", tuple(t.phase or "" for t in firsts)),
-        Column("scope", tuple(_common_scope(group) for group in rows)),
+        Column("scope", tuple(map(common_scope, rows))),
         Column("origin", tuple(t.origin or "" for t in firsts)),
     ]
     return [column for column in columns if any(column.cells)]
+
+
+def alike_transfers(ledger: Ledger) -> list[list[Transfer]]:
+    """Transfers that differ in instruction, executions and numbers in their scope only, the most wire bytes first."""
+    alike: dict[tuple[Transfer, bool], list[Transfer]] = {}
+    for transfer in ledger.transfers:
+        alike.setdefault(_likeness(transfer), []).append(transfer)
+    return sorted(alike.values(), key=lambda group: Totals.of(group).wire_bytes, reverse=True)
 
 
 def total_columns(ledger: Ledger) -> list[Column]:
@@ -98,7 +112,15 @@ def facts(ledger: Ledger) -> list[str]:
             f"memory of one device: arguments {bytes_text(memory.arguments)}, outputs {bytes_text(memory.outputs)}, "
             f"of which in place {bytes_text(memory.aliased)}, temporaries {bytes_text(memory.temporaries)}{peak}"
         )
+        lines += fit_lines(ledger)
     return lines + [f"note: {note}" for note in ledger.notes]
+
+
+def fit_lines(ledger: Ledger) -> list[str]:
+    """Whether the peak has room on one device, where both are known."""
+    room = Room.of(parse_target(ledger.target)) if ledger.target else None
+    peak = ledger.memory.peak if ledger.memory else None
+    return [] if room is None or peak is None else [room.sentence(peak)]
 
 
 def columns_text(columns: Sequence[Column]) -> str:
@@ -145,7 +167,7 @@ def _likeness(transfer: Transfer) -> tuple[Transfer, bool]:
     return t, transfer.executions is None
 
 
-def _common_scope(group: Iterable[Transfer]) -> str:
+def common_scope(group: Iterable[Transfer]) -> str:
     scopes = {t.scope for t in group}
     return scopes.pop() if len(scopes) == 1 else unnumbered(scopes.pop())
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from markupsafe import Markup
 
 from lab.core.ledger import Ledger, Memory, Totals, Transfer, axes_label
-from lab.core.units import bytes_text, scaled, seconds_text
+from lab.core.units import bytes_text, count, scaled, seconds_text, share_text
 from lab.meshes.picture import mesh_svg
 from lab.programs.strategies.memory_terms import label
 from lab.report.html import charts
@@ -16,10 +16,23 @@ from lab.report.html.markup import element, joined, paragraphs, words
 from lab.report.html.page import Section
 from lab.report.html.place import Place
 from lab.report.html.tables import Column, bars, numbers, table
-from lab.report.tables import at_least, axes_text, kind_text, sent_text, unnumbered
+from lab.report.room import FRACTION, Room
+from lab.report.tables import (
+    alike_transfers,
+    at_least,
+    axes_text,
+    common_scope,
+    fit_lines,
+    is_combined,
+    kind_text,
+    sent_text,
+    unnumbered,
+)
 from lab.report.traffic import Traffic, blocks, traffic
 
 LARGEST_PAIRS = 10
+DTYPE = "bf16"
+"""Of whose products the peak is taken: those of 16 bits."""
 
 
 def sections(ledger: Ledger, held: Mapping[str, int] | None = None) -> tuple[Section, ...]:
@@ -41,32 +54,44 @@ def sections(ledger: Ledger, held: Mapping[str, int] | None = None) -> tuple[Sec
 
 
 def sums(ledger: Ledger) -> tuple[str, ...]:
-    """What a step sends in all and over each link, and whether one device holds it: a sentence each."""
-    place, total = Place.of(ledger), ledger.totals()
-    return (f"One device sends {sent_text(total)} a step.", *_over_links(ledger, place), *_fits(ledger.memory, place))
+    """What a step sends in all and over each link, what it multiplies, and whether one device holds it: a sentence
+    each."""
+    place = Place.of(ledger)
+    return (
+        f"One device sends {sent_text(ledger.totals())} a step.",
+        *_over_links(ledger, place),
+        *_products(ledger, place),
+        *(f"{said[0].upper()}{said[1:]}." for said in fit_lines(ledger)),
+    )
 
 
 def _over_links(ledger: Ledger, place: Place) -> Iterable[str]:
     for name, total in _by(ledger, lambda t: t.link or "").items():
         if (seconds := place.seconds(name, total)) and total.wire_bytes:
+            link = place.link(name)
             yield (
-                f"Of these {bytes_text(total.wire_bytes)} go over {place.link(name).name}: {seconds_text(seconds)} "
-                "at its full rate."
+                f"Of these {_wire(total)} go over {link.name}: at least {seconds_text(seconds)}, at its full rate of "
+                f"{scaled(round(link.value), 'B/s')}."
             )
 
 
-def _fits(found: Memory | None, place: Place) -> Iterable[str]:
-    if found and found.peak is not None and place.capacity:
-        verb = "fits" if found.peak <= place.capacity else "does not fit"
+def _products(ledger: Ledger, place: Place) -> Iterable[str]:
+    if ledger.flops and (peak := _peak(place)):
         yield (
-            f"It {verb}: a peak of {bytes_text(found.peak)} in {bytes_text(round(place.capacity))} of "
-            f"{place.chip.name}."
+            f"Its matrix products are {scaled(ledger.flops, 'FLOP')} a step of one device: at least "
+            f"{seconds_text(ledger.flops / peak)}, at the {scaled(round(peak), 'FLOP/s')} of {place.chip.name} in {DTYPE}."
         )
 
 
+def _peak(place: Place) -> float | None:
+    """FLOP/s of one device in products of 16 bits."""
+    rates = place.chip.flops_per_s if place.chip else {}
+    return rates[DTYPE].value / place.chip.devices_per_chip if DTYPE in rates else None
+
+
 def does_not_fit(ledger: Ledger) -> bool:
-    found, capacity = ledger.memory, Place.of(ledger).capacity
-    return bool(found and found.peak is not None and capacity and found.peak > capacity)
+    found, room = ledger.memory, Place.of(ledger).room
+    return bool(room and found and found.peak is not None and not room.fits(found.peak))
 
 
 def mesh(ledger: Ledger, place: Place) -> Markup:
@@ -131,7 +156,7 @@ def _by_link(ledger: Ledger, place: Place) -> Markup:
             [link.value if link else None for link in links],
         ),
         *_totals(list(found.values())),
-        numbers("at its full rate", [seconds_text(s) if s is not None else "" for s in seconds], seconds),
+        numbers("takes at least", [seconds_text(s) if s is not None else "" for s in seconds], seconds),
     ]
     return table("By link, of one device in one step", columns)
 
@@ -162,12 +187,7 @@ def _by(ledger: Ledger, key: Callable[[Transfer], str]) -> dict[str, Totals]:
 
 def _totals(totals: Sequence[Totals]) -> list[Column]:
     return [
-        numbers("sites", [f"{total.sites:,}" for total in totals], [total.sites for total in totals]),
-        numbers(
-            "executions",
-            [at_least(total, f"{total.executions:,}") for total in totals],
-            [total.executions for total in totals],
-        ),
+        *_counts(totals),
         bars("wire a step", [_wire(total) for total in totals], [total.wire_bytes for total in totals]),
     ]
 
@@ -177,38 +197,59 @@ def _wire(total: Totals) -> str:
 
 
 def transfers(ledger: Ledger) -> Markup:
-    """Every site, the most wire bytes first."""
-    rows = sorted(((t, Totals.of([t])) for t in ledger.transfers), key=lambda row: -row[1].wire_bytes)
-    sites, totals = [t for t, _ in rows], [total for _, total in rows]
+    """A row for transfers alike, as in a terminal, which opens into its sites; the most wire bytes first."""
+    rows = alike_transfers(ledger)
+    firsts, totals = [row[0] for row in rows], [Totals.of(row) for row in rows]
     columns = [
-        Column("kind", [kind_text(t.kind, [t]) for t in sites], is_choice=True),
-        Column("axes", [axes_text(t) for t in sites], is_choice=True),
-        numbers(
-            "executions", [at_least(total, f"{total.executions:,}") for total in totals], [t.executions for t in sites]
-        ),
-        numbers("payload each", [bytes_text(t.payload_bytes) for t in sites], [t.payload_bytes for t in sites]),
+        Column("kind", [_opening(kind_text(t.kind, [t])) for t in firsts], is_choice=True),
+        Column("axes", [axes_text(t) for t in firsts], is_choice=True),
+        *_counts(totals),
+        numbers("payload each", [bytes_text(t.payload_bytes) for t in firsts], [t.payload_bytes for t in firsts]),
         numbers(
             "wire a step",
             [_wire(total) for total in totals],
             [None if total.lower_bound else total.wire_bytes for total in totals],
             is_summed=True,
         ),
-        Column("dtype", [t.dtype for t in sites], is_choice=True),
-        Column("overlap", [t.overlap or "" for t in sites], is_choice=True),
-        Column("link", [t.link or "" for t in sites], is_choice=True),
-        Column("phase", [t.phase or "" for t in sites], is_choice=True),
-        Column("scope", [t.scope for t in sites]),
-        Column("origin", [t.origin or "" for t in sites], is_choice=True),
-        Column("instruction", [t.instruction or "" for t in sites]),
-        Column("operation", [t.op_name or "" for t in sites]),
+        Column("dtype", [t.dtype for t in firsts], is_choice=True),
+        Column("overlap", [t.overlap or "" for t in firsts], is_choice=True),
+        Column("link", [t.link or "" for t in firsts], is_choice=True),
+        Column("phase", [t.phase or "" for t in firsts], is_choice=True),
+        Column("scope", [common_scope(row) for row in rows]),
+        Column("origin", [t.origin or "" for t in firsts], is_choice=True),
     ]
-    return table(f"{len(sites):,} transfers, a row a site of the program", columns, is_sortable=True)
+    caption = f"{count(len(ledger.transfers), 'site')} of the program in {count(len(rows), 'row')} of transfers alike"
+    return table(f"{caption}; a row opens into its sites", columns, is_sortable=True, details=list(map(_sites, rows)))
+
+
+def _opening(said: str) -> Markup:
+    """Opens the row below it, by the style sheet."""
+    return element("details", element("summary", said))
+
+
+def _sites(row: Sequence[Transfer]) -> Markup:
+    """What tells the sites of a row apart: instruction, executions, scope and operation."""
+
+    def said(t: Transfer) -> str:
+        often = at_least(Totals.of([t]), count(t.executions or 0, "execution"))
+        return ", ".join(filter(None, (t.instruction, often, t.scope and f"scope {t.scope}", t.op_name)))
+
+    return words(map(said, row))
+
+
+def _counts(totals: Sequence[Totals]) -> list[Column]:
+    """Sites, executions and, where the compiler combined some, arrays."""
+    columns = [numbers("sites", [f"{total.sites:,}" for total in totals], [total.sites for total in totals])]
+    for name in ("executions", "arrays") if any(map(is_combined, totals)) else ("executions",):
+        amounts = [getattr(total, name) for total in totals]
+        cells = [at_least(total, f"{amount:,}") for total, amount in zip(totals, amounts, strict=True)]
+        columns.append(numbers(name, cells, amounts))
+    return columns
 
 
 def memory(found: Memory | None, held: Mapping[str, int] | None, place: Place) -> Markup:
-    """XLA's own analysis, and what theory puts there, as shares of what the device has."""
-    capacity = place.capacity
-    tables = []
+    """XLA's own analysis, and what theory puts there, as shares of what a program may take of the device."""
+    room, tables = place.room, []
     if found:
         rows = {
             "arguments": found.arguments,
@@ -216,45 +257,39 @@ def memory(found: Memory | None, held: Mapping[str, int] | None, place: Place) -
             "temporaries": found.temporaries,
         }
         rows |= {"peak": found.peak} if found.peak is not None else {}
-        tables.append(_held("As compiled, by XLA's own analysis", rows, capacity))
+        tables.append(_held("As compiled, by XLA's own analysis", rows, room))
     if held:
-        tables.append(
-            _held(
-                "At the fullest moment, by theory",
-                {label(term): size for term, size in held.items() if size} | {"together": sum(held.values())},
-                capacity,
-            )
-        )
-    if tables and place.chip:
-        tables.append(
-            element(
-                "p",
-                f"A full bar is {bytes_text(round(capacity))}, the memory of one device of {place.chip.name}.",
-                class_="note",
-            )
-        )
+        terms = {label(name): size for name, size in held.items() if size} | {"together": sum(held.values())}
+        tables.append(_held("At the fullest moment, by theory", terms, room))
+    if tables and room:
+        tables.append(element("p", _full_bar(room), class_="note"))
     return joined(tables)
 
 
-def _held(caption: str, rows: Mapping[str, int], capacity: float | None) -> Markup:
+def _full_bar(room: Room) -> str:
+    if room.default_share == 1:
+        return f"A full bar is {bytes_text(room.device_bytes)}, the memory of one device of {room.chip}."
+    return (
+        f"A full bar is {bytes_text(room.usable_bytes)}: JAX takes {share_text(room.default_share)} of the "
+        f"{bytes_text(room.device_bytes)} of {room.chip} by default, and more with {FRACTION}."
+    )
+
+
+def _held(caption: str, rows: Mapping[str, int], room: Room | None) -> Markup:
     amounts = list(rows.values())
-    columns = [Column("what", list(rows)), bars("bytes", [bytes_text(amount) for amount in amounts], amounts, capacity)]
-    if capacity:
-        columns.append(
-            numbers(
-                "of the device",
-                [f"{100 * amount / capacity:.3g} %" for amount in amounts],
-                [amount / capacity for amount in amounts],
-            )
-        )
+    whole = room and room.usable_bytes
+    columns = [Column("what", list(rows)), bars("bytes", [bytes_text(amount) for amount in amounts], amounts, whole)]
+    if whole:
+        shares = [amount / whole for amount in amounts]
+        columns.append(numbers("of a full bar", list(map(share_text, shares)), shares))
     return table(caption, columns)
 
 
 def roofline(ledger: Ledger, place: Place) -> Markup:
-    of, dtype = place.chip, "bf16"
-    if not (of and ledger.flops and dtype in of.flops_per_s):
+    of = place.chip
+    if not (of and ledger.flops and DTYPE in of.flops_per_s):
         return Markup("")
-    peak = of.flops_per_s[dtype].value
+    peak = of.flops_per_s[DTYPE].value
     sent = {
         link: total.wire_bytes
         for name, total in _by(ledger, lambda t: t.link or "").items()
@@ -263,7 +298,7 @@ def roofline(ledger: Ledger, place: Place) -> Markup:
     points = {link.name: (ledger.flops / float(wire), link.value) for link, wire in sent.items()}
     told = (
         f"{scaled(ledger.flops, 'FLOP')} a step of one device; {of.name} does {scaled(round(peak), 'FLOP/s')} in "
-        f"{dtype} at most."
+        f"{DTYPE} at most."
     )
     bounds = [min(1.0, at * rate / peak) for at, rate in points.values()]
     columns = [
@@ -276,7 +311,7 @@ def roofline(ledger: Ledger, place: Place) -> Markup:
             [scaled(peak / rate, "FLOP/B") for _, rate in points.values()],
             [peak / rate for _, rate in points.values()],
         ),
-        bars("of the peak at most", [f"{100 * bound:.3g} %" for bound in bounds], bounds, 1.0),
+        bars("of the peak at most", list(map(share_text, bounds)), bounds, 1.0),
     ]
     return joined(
         (

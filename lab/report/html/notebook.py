@@ -9,11 +9,14 @@ from markupsafe import Markup
 
 from lab.compile.inspection import devices_of
 from lab.core.ledger import Ledger
+from lab.diagnosis import Findings
 from lab.meshes.axes import Axes
 from lab.meshes.picture import mesh_svg
-from lab.report.html import runs
+from lab.report.diagnosis import gaps, verdict
+from lab.report.html import reports, runs
 from lab.report.html.markup import element, joined, paragraphs, source
 from lab.report.html.tables import plain, table
+from lab.report.origins import common_folder, folder_lines, short_diagnosis, short_ledger
 from lab.report.tables import facts, headline, total_columns, transfer_columns
 from lab.settle import Settlement
 
@@ -23,15 +26,26 @@ if TYPE_CHECKING:
     from lab.harness.result import Result
 
 
+def findings_html(findings: Findings) -> str:
+    """Each with what it costs and what to try."""
+    folder = common_folder(findings.diagnosis.ledger, findings=findings)
+    short = short_diagnosis(findings.diagnosis, folder)
+    head = f"{short.ledger.source or 'the program'}: {verdict(short)}{', the worst first' * bool(findings)}"
+    return _output(element("p", head), reports.findings(short), paragraphs([*gaps(short), *folder_lines(folder)]))
+
+
 def ledger_html(ledger: Ledger) -> str:
     """The tables that printing it gives."""
+    folder = common_folder(ledger)
+    ledger = short_ledger(ledger, folder)
     told = (
         [("Transfers alike in one row", transfer_columns), ("Totals of one device in one step", total_columns)]
         if ledger.transfers
         else []
     )
     tables = [table(caption, list(map(plain, columns(ledger)))) for caption, columns in told]
-    return _output(element("p", headline(ledger)), *tables, paragraphs(facts(ledger)))
+    head = paragraphs([headline(ledger), *folder_lines(folder)])
+    return _output(head, *tables, paragraphs(facts(ledger)))
 
 
 def settlement_html(settled: Settlement) -> str:

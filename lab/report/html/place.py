@@ -11,6 +11,7 @@ from lab.core.ledger import Ledger, Totals
 from lab.meshes.axes import Axes
 from lab.meshes.hardware import Chip, Link, chip
 from lab.meshes.targets import Target, domains, link_names, parse_target
+from lab.report.room import Room
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ class Place:
         return float(sent.wire_bytes) * self.chip.devices_per_chip / link.value if link else None
 
     @property
-    def capacity(self) -> float | None:
-        """Bytes of memory that one device has."""
-        return self.chip.memory_bytes.value / self.chip.devices_per_chip if self.chip else None
+    def room(self) -> Room | None:
+        """The memory of one device."""
+        return Room.of(self.target)
 
     def link_along(self, name: str) -> str | None:
         """The name of the slowest link among the neighbours of one axis."""

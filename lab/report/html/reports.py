@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from lab.core.units import count
-from lab.report.diagnosis import evidence
+from lab.report.diagnosis import evidence, gaps, verdict
 from lab.report.html import ledgers, runs
 from lab.report.html.audit import audit
 from lab.report.html.markup import element, joined
 from lab.report.html.page import Part, Section, Verdict, document
+from lab.report.origins import common_folder, folder_lines, short_diagnosis
 from lab.report.tables import headline
 
 if TYPE_CHECKING:
@@ -64,17 +65,30 @@ def experiments(
 
 
 def _found(diagnoses: Sequence[Diagnosis]) -> Verdict:
-    findings = sum(len(diagnosis.findings) for diagnosis in diagnoses)
+    found = sum(len(diagnosis.findings) for diagnosis in diagnoses)
     too_large = any(ledgers.does_not_fit(diagnosis.ledger) for diagnosis in diagnoses)
-    word = count(findings, "finding") if findings else "Nothing found that it could do without"
+    clean = "; ".join(dict.fromkeys(map(verdict, diagnoses)))
+    word = count(found, "finding") if found else f"{clean[0].upper()}{clean[1:]}"
     sentences = ledgers.sums(diagnoses[0].ledger) if len(diagnoses) == 1 else (f"{len(diagnoses)} programs.",)
-    return Verdict(word, sentences, "bad" if findings or too_large else "good")
+    tone = "plain" if any(map(gaps, diagnoses)) else "good"
+    return Verdict(word, sentences, "bad" if found or too_large else tone)
 
 
 def _program(diagnosis: Diagnosis) -> Part:
-    findings = joined(_finding(number, finding) for number, finding in enumerate(diagnosis.findings, 1))
-    lead = "" if diagnosis.ledger.transfers else "It communicates nothing."
-    return Part(headline(diagnosis.ledger), (Section("Findings", findings), *ledgers.sections(diagnosis.ledger)), lead)
+    folder = common_folder(diagnosis.ledger, findings=diagnosis.findings)
+    short = short_diagnosis(diagnosis, folder)
+    lead = [] if diagnosis.ledger.transfers else ["it communicates nothing"]
+    said = "; ".join([*lead, *gaps(diagnosis), *folder_lines(folder)])
+    return Part(
+        headline(diagnosis.ledger),
+        (Section("Findings", findings(short)), *ledgers.sections(short.ledger)),
+        f"{said[0].upper()}{said[1:]}." if said else "",
+    )
+
+
+def findings(diagnosis: Diagnosis) -> Markup:
+    """Each with what it costs and what to try."""
+    return joined(_finding(number, finding) for number, finding in enumerate(diagnosis.findings, 1))
 
 
 def _finding(number: int, finding: Finding) -> Markup:

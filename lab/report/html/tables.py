@@ -82,10 +82,23 @@ def bars(heading: str, cells: Sequence[Any], values: Sequence[float], whole: flo
     return numbers(heading, cells, values, shares=tuple(min(1.0, float(value) / most) for value in values))
 
 
-def table(caption: str, columns: Sequence[Column], *, is_sortable: bool = False) -> Markup:
+def table(
+    caption: str, columns: Sequence[Column], *, is_sortable: bool = False, details: Sequence[Markup] = ()
+) -> Markup:
     """Columns without a word in them are left out, and all of it where nothing is left. The page's script lets the
-    reader sort and filter what is sortable."""
+    reader sort and filter what is sortable.
+
+    Args:
+      details: what stands below each row, where a `details` of the row is open.
+    """
     told = [column for column in columns if any(map(str, column.cells))]
     if not told:
         return Markup("")
-    return rendered("table.html", caption=caption, columns=told, rows=len(told[0].cells), is_sortable=is_sortable)
+    return rendered(
+        "table.html",
+        caption=caption,
+        columns=told,
+        rows=len(told[0].cells),
+        is_sortable=is_sortable,
+        details=details,
+    )

@@ -11,6 +11,7 @@ import pytest
 
 from lab.cli import output
 from lab.compile import inspection
+from lab.diagnosis import KINDS
 from lab.meshes.targets import parse_target
 from tests.paths import ROOT
 
@@ -84,10 +85,14 @@ def test_without_a_mesh_a_text_is_read_all_the_same(lab):
     assert (transfer["axes"], transfer["group_size"]) == (None, 4)
 
 
+def test_without_a_mesh_a_text_is_not_called_clean(lab):
+    assert lab("inspect", "step.hlo").out.startswith("step.hlo: not diagnosed: no mesh was given, so axes are unknown")
+
+
 def test_the_table_is_plain_in_a_pipe(lab):
     answer = lab("inspect", "step.hlo", "--mesh", "data=2,tensor=4")
     assert answer.out.startswith(
-        "step.hlo: nothing found that it could do without\n\nstep.hlo: 8 devices, mesh data=2,tensor=4\n"
+        f"step.hlo: none of the {len(KINDS)} kinds of waste was found\n\nstep.hlo: 8 devices, mesh data=2,tensor=4\n"
     )
     assert "all_reduce" in answer.out
     assert "\x1b" not in answer.out

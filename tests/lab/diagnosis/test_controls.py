@@ -1,6 +1,8 @@
 """What is right, or cannot be done better by the user, is told in one line: programs of the cases that need nothing,
 and the lab's own strategies."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -8,7 +10,8 @@ from jax.sharding import PartitionSpec as P
 
 from lab import diagnosis
 from lab.compile import inspection
-from lab.core.ledger import Ledger
+from lab.core.ledger import Kind, Ledger, Transfer
+from lab.diagnosis import KINDS, Finding, Findings
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
@@ -174,11 +177,45 @@ def diagnosed_step(layout: str, style: str, target: str, shape: DecoderShape = S
 def test_the_labs_own_layouts_need_no_word(layout, style):
     found = diagnosed_step(layout, style, "cpu:8")
     assert kinds(found) == []
-    assert diagnosis_text(found).partition("\n")[0].endswith("nothing found that it could do without")
+    assert diagnosis_text(found).partition("\n")[0].endswith("kinds of waste was found")
 
 
-def test_what_could_not_be_read_whole_is_said_beside_that_nothing_was_found():
-    ledger = Ledger((), source="step.hlo", is_complete=False)
-    assert findings_text(diagnosis.Diagnosis(ledger, ())) == (
-        "step.hlo: nothing found that it could do without in what could be read of it, which is not all (see the notes)"
+def test_what_could_not_be_looked_at_stands_beside_that_nothing_was_found():
+    def said(*transfers: Transfer, **told) -> str:
+        return findings_text(Findings(diagnosis.Diagnosis(Ledger(transfers, "step.hlo", **told), ())))
+
+    clean, mesh = f"step.hlo: none of the {len(KINDS)} kinds of waste was found", {"x": 8}
+    part = Transfer(Kind.ALL_REDUCE, None, 4, 1, "f32", 8)
+    assert said(mesh=mesh) == said(devices=1) == clean
+    assert said(mesh=mesh, is_complete=False) == f"{clean}; not all of the program could be read (see the notes)"
+    assert said(part, mesh=mesh).startswith(f"{clean}; 1 transfer spans no whole axes of this mesh")
+    assert said(part, devices=8) == (
+        "step.hlo: not diagnosed: no mesh was given, so axes are unknown; add --mesh (in Python, mesh=)"
     )
+
+
+def test_findings_are_a_tuple_that_shows_itself():
+    finding = Finding("padded", "9 rows are padded to 12", "choose a multiple of 4", origin="/home/me/work/step.py:9")
+    elsewhere = Transfer(Kind.ALL_REDUCE, None, 4, 1, "f32", 8, origin="/home/me/model.py:3")
+    found = Findings(diagnosis.Diagnosis(Ledger((elsewhere,), "step.hlo", devices=8), (finding,)))
+    assert found == (finding,) and found[0] is finding and isinstance(found, tuple)
+    assert pickle.loads(pickle.dumps(found)).diagnosis == found.diagnosis
+    assert (
+        repr(found)
+        == str(found)
+        == "\n".join(
+            [
+                "step.hlo: 1 finding, the worst first",
+                "",
+                "1. padded: 9 rows are padded to 12",
+                "   work/step.py:9",
+                "   try: choose a multiple of 4",
+                "",
+                "most kinds of waste were not looked for: no mesh was given, so axes are unknown; add --mesh (in Python, mesh=)",
+                "",
+                "paths are relative to /home/me/",
+            ]
+        )
+    )
+    html = found._repr_html_()
+    assert "1. padded: 9 rows are padded to 12" in html and "work/step.py:9" in html and "/home/me/work" not in html

@@ -115,7 +115,7 @@ def test_inspect_tells_findings_first_joins_the_compilers_remark_and_fails_on_re
     told = inspect(tmp_path, "--fail-on", "rebuilt_whole")
     assert (told.returncode, told.stderr) == (1, "")
     assert told.stdout.startswith(
-        "1 finding, the worst first\n\n1. rebuilt_whole: a f32[16,32,64] P('y', None, 'x') is rebuilt whole"
+        "step.py:build: 1 finding, the worst first\n\n1. rebuilt_whole: a f32[16,32,64] P('y', None, 'x') is rebuilt whole"
     )
     assert (
         "to move it from P('y', None, 'x') to P(None, ('x', 'y'), None); XLA says that it found no other way\n   "

@@ -35,6 +35,12 @@ def inspected() -> str:
     return page()
 
 
+def rows_of_transfers(html: str) -> list[list[str]]:
+    """The headings first, then a row for transfers alike, without what it opens into."""
+    (rows,) = [rows for caption, rows in tables(html).items() if "of transfers alike" in caption]
+    return [row for row in rows if len(row) > 1]
+
+
 def of(*results, answers=(), is_audit=False) -> str:
     return reports.experiments(results, (), answers, is_audit=is_audit)
 
@@ -78,16 +84,34 @@ def test_a_ledger_without_mesh_target_memory_or_notes_has_no_empty_sections():
     bare = Ledger(tuple(replace(t, link=None, op_name=None) for t in ledger().transfers), "step.hlo")
     html = reports.inspection([Diagnosis(bare, ())])
     assert headings(html) == ["Where the bytes go", "Transfers"]
-    assert not {"operation", "link"} & set(tables(html)["60 transfers, a row a site of the program"][0])
+    assert not {"operation", "link"} & set(rows_of_transfers(html)[0])
     assert headings(reports.inspection([Diagnosis(Ledger(()), ())])) == []
 
 
 def test_the_verdict_counts_findings_and_says_that_92_gb_do_not_fit(inspected):
     said = "".join(read(inspected).find("section").itertext())
     assert "1 finding" in said
-    assert "It does not fit: a peak of 92 GB in 85.02 GB of NVIDIA H100 SXM 80 GB." in said
-    fits = page(memory=Memory(1, 1, 1, 1, 80 * 10**9))
-    assert "It fits: a peak of 80 GB" in fits
+    assert "It does not fit: the peak of 92 GB is 108 % of the 85.02 GB of NVIDIA H100 SXM 80 GB." in said
+    assert "It fits: the peak of 60 GB is 94.1 % of the 63.76 GB" in page(memory=Memory(1, 1, 1, 1, 60 * 10**9))
+
+
+def test_the_verdict_says_how_long_links_and_products_take_at_least(inspected):
+    said = "".join(read(inspected).find("section").itertext())
+    network = Totals.of(t for t in ledger().transfers if t.link == "network").wire_bytes
+    assert f"go over NDR InfiniBand: at least {float(network) / 50e9 * 1e3:.3g} ms, at its full rate of 50 GB/s" in said
+    assert "Its matrix products are 300 TFLOP a step of one device: at least 303 ms, at the 989.5 TFLOP/s" in said
+
+
+def test_a_program_without_a_mesh_is_not_called_clean_on_its_page():
+    html = reports.inspection([Diagnosis(replace(ledger(), mesh=None), ())])
+    assert "Not diagnosed: no mesh was given" in html and 'class="verdict plain"' in html
+    assert "kinds of waste was found" not in html
+
+
+def test_shares_of_memory_are_of_what_jax_takes_and_none_is_written_with_an_exponent():
+    rows = tables(page(memory=Memory(85_017_493_504 * 3 // 8, 0, 5, 0, 63_763_120_128)))
+    rows = rows["As compiled, by XLA's own analysis"][1:]
+    assert [row[2] for row in rows] == ["50 %", "0 %", "< 0.01 %", "100 %"]
 
 
 def test_a_slow_link_takes_its_bytes_over_50_gb_a_second(inspected):
@@ -111,9 +135,32 @@ def test_wire_bytes_by_axes_by_link_and_by_term_add_up_to_the_ledgers(inspected)
 
 
 def test_every_transfer_has_a_row_with_its_line(inspected):
-    rows = tables(inspected)["60 transfers, a row a site of the program"]
+    rows = rows_of_transfers(inspected)
     lines = [row[rows[0].index("origin")] for row in rows[1:]]
     assert sorted(lines) == sorted(t.origin for t in ledger().transfers)
+
+
+def test_transfers_alike_share_a_row_that_opens_into_its_sites():
+    one = replace(ledger().transfers[0], scope="layers_0/mlp", instruction="all-gather.7", executions=2)
+    other = replace(one, scope="layers_1/mlp", instruction="all-gather.8", op_name="jit(step)/while", executions=3)
+    html = reports.inspection([Diagnosis(replace(ledger(), transfers=(one, other)), ())])
+    heads, row = rows_of_transfers(html)
+    told = dict(zip(heads, row, strict=True))
+    assert (told["sites"], told["executions"], told["scope"]) == ("2", "5", "layers_*/mlp")
+    (opened,) = [row for row in read(html).iter("tr") if row.get("class") == "detail"]
+    assert ["".join(item.itertext()) for item in opened.iter("li")] == [
+        f"all-gather.7, 2 executions, scope layers_0/mlp, {one.op_name}",
+        "all-gather.8, 3 executions, scope layers_1/mlp, jit(step)/while",
+    ]
+
+
+def test_paths_are_relative_to_their_common_folder_which_stands_there_once():
+    places = ("/home/me/project/src/model.py:12", "/home/me/project/train.py:3", "/v/site-packages/flax/nnx.py:5")
+    found = [replace(t, origin=place) for t, place in zip(ledger().transfers, places, strict=False)]
+    html = reports.inspection([Diagnosis(replace(ledger(), transfers=tuple(found)), ())])
+    rows = rows_of_transfers(html)
+    assert {row[rows[0].index("origin")] for row in rows[1:]} == {"src/model.py:12", "train.py:3", "flax/nnx.py:5"}
+    assert html.count("/home/me/project/") == 1 and "Paths are relative to /home/me/project/." in html
 
 
 def test_axes_tell_the_link_that_their_neighbours_meet_over(inspected):

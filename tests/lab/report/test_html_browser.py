@@ -68,12 +68,16 @@ def opened(browser, files) -> Iterator:
 
 def grid(one):
     """Of the transfers."""
-    return one.locator(".grid", has=one.locator("caption", has_text="a row a site of the program"))
+    return one.locator(".grid", has=one.locator("caption", has_text="of transfers alike"))
 
 
 def cells(one, column: str) -> list[str]:
     at = [head.split(" \N{UP DOWN ARROW}")[0] for head in grid(one).locator("thead th").all_inner_texts()].index(column)
-    return grid(one).locator("tbody tr").evaluate_all("(rows, at) => rows.map((row) => row.cells[at].textContent)", at)
+    return (
+        grid(one)
+        .locator("tbody tr:not(.detail)")
+        .evaluate_all("(rows, at) => rows.map((row) => row.cells[at].textContent)", at)
+    )
 
 
 def sort(one, column: str) -> str:
@@ -86,7 +90,9 @@ def test_numbers_sort_by_value_and_names_by_number(opened):
     assert sort(one, "payload each") == "descending"
     payloads = sorted((t.payload_bytes for t in ledger().transfers), reverse=True)
     shown = (
-        grid(one).locator("tbody tr").evaluate_all("(rows) => rows.map((row) => Number(row.cells[3].dataset.value))")
+        grid(one)
+        .locator("tbody tr:not(.detail)")
+        .evaluate_all("(rows) => rows.map((row) => Number(row.cells[4].dataset.value))")
     )
     assert shown == payloads
     assert sort(one, "payload each") == "ascending"
@@ -117,6 +123,27 @@ def test_filters_combine_and_add_up_the_bytes_that_they_leave(opened):
     assert grid(one).locator("output").inner_text() == "0 of 60 rows, wire a step 0 B"
 
 
+def test_a_row_opens_into_its_sites_by_mouse_and_by_keyboard_and_sorting_keeps_them_together(opened):
+    one = opened()
+    row, detail = grid(one).locator("tbody tr:not(.detail)").nth(4), grid(one).locator("tbody tr.detail").nth(4)
+    scope = row.locator("td").nth(8).inner_text()
+    assert not detail.is_visible()
+    row.locator("summary").click()
+    assert detail.is_visible() and f"scope {scope}" in detail.inner_text()
+    sort(one, "scope")
+    (opened_row,) = [at for at, found in enumerate(cells(one, "scope")) if found == scope]
+    detail = grid(one).locator("tbody tr.detail").nth(opened_row)
+    assert detail.is_visible() and f"scope {scope}" in detail.inner_text()
+    grid(one).locator("summary").nth(opened_row).press("Enter")
+    assert not detail.is_visible()
+
+
+def test_a_search_finds_the_instruction_that_a_row_opens_into(opened):
+    one = opened()
+    grid(one).get_by_label("Find").fill("all-gather.12,")
+    assert cells(one, "scope") == ["layers_12/mlp"]
+
+
 def test_a_hostile_name_is_found_as_text(opened):
     one = opened()
     grid(one).get_by_label("Find").fill(HOSTILE)
@@ -139,10 +166,10 @@ def test_the_theme_is_the_systems_until_it_is_switched_and_then_stays(opened, sc
 def test_5000_transfers_sort_filter_and_show_within_seconds_in_under_8_mb(opened, files):
     assert files[COUNT].stat().st_size < MOST_BYTES
     one = opened(COUNT)
-    assert grid(one).locator("tbody tr").count() == 200
+    assert grid(one).locator("tbody tr:not(.detail)").count() == 200
     seconds = one.evaluate(
         """() => {
-        const grid = [...document.querySelectorAll(".grid")].find((one) => one.querySelector("caption").textContent.includes("a row a site"));
+        const grid = [...document.querySelectorAll(".grid")].find((one) => one.querySelector("caption").textContent.includes("of transfers alike"));
         const timed = (act) => { const start = performance.now(); act(); void document.body.offsetHeight; return (performance.now() - start) / 1000; };
         const find = grid.querySelector("input");
         const sort = timed(() => grid.querySelectorAll("thead button")[9].click());
@@ -151,16 +178,16 @@ def test_5000_transfers_sort_filter_and_show_within_seconds_in_under_8_mb(opened
     }"""
     )
     assert max(seconds.values()) < MOST_SECONDS, seconds
-    assert 0 < grid(one).locator("tbody tr").count() <= 200
+    assert 0 < grid(one).locator("tbody tr:not(.detail)").count() <= 200
 
 
 def test_all_rows_show_where_they_are_asked_for(opened):
     one = opened(COUNT)
     grid(one).get_by_label("Find").fill("all_gather layers_4")
     found = len([t for t in ledger(COUNT).transfers if t.kind == "all_gather" and "layers_4" in t.scope])
-    assert grid(one).locator("tbody tr").count() == 200 < found
+    assert grid(one).locator("tbody tr:not(.detail)").count() == 200 < found
     grid(one).get_by_role("button", name=f"Show all {found} rows").click()
-    assert grid(one).locator("tbody tr").count() == found
+    assert grid(one).locator("tbody tr:not(.detail)").count() == found
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -5,6 +5,7 @@ import pytest
 from lab.core.ledger import Ledger, Memory
 from lab.harness.result import Result, Seconds
 from lab.report.memory import memory_text
+from lab.report.room import Room
 from lab.report.verdicts import result_text
 from lab.settle import Context, settle
 
@@ -31,12 +32,29 @@ def test_a_peak_of_151_gb_does_not_fit_an_h100_and_one_of_40_does():
     (too_much, fits) = (
         memory_text(result("gpu:h100:2x8", peak)).splitlines()[-2] for peak in (151_334_969_672, 40_402_575_704)
     )
-    assert too_much.startswith("the peak is 178% of the 85.02 GB of NVIDIA H100 SXM 80 GB: it does not fit")
-    assert fits == "the peak is 48% of the 85.02 GB of NVIDIA H100 SXM 80 GB"
+    assert too_much.startswith(
+        "it does not fit: the peak of 151.3 GB is 178 % of the 85.02 GB of NVIDIA H100 SXM 80 GB; take"
+    )
+    assert fits == (
+        "it fits: the peak of 40.4 GB is 63.4 % of the 63.76 GB that JAX takes by default, 75 % of the 85.02 GB of "
+        "NVIDIA H100 SXM 80 GB"
+    )
+
+
+def test_a_peak_between_three_quarters_and_all_of_a_gpu_fits_at_a_fraction_that_is_named():
+    room = Room("a card", 100 * 10**9, 0.75)
+    assert room.fits(75 * 10**9) and not room.fits(75 * 10**9 + 1)
+    assert room.sentence(82_100_000_000) == (
+        "it does not fit: the peak of 82.1 GB is 109 % of the 75 GB that JAX takes by default, 75 % of the 100 GB of a "
+        "card; it would with XLA_PYTHON_CLIENT_MEM_FRACTION=0.83, which leaves at most 17.9 GB to CUDA and NCCL"
+    )
+    assert room.sentence(99_100_000_000) == "it does not fit: the peak of 99.1 GB is 99.1 % of the 100 GB of a card"
 
 
 def test_a_tpu_that_lists_two_devices_has_half_of_its_memory_for_each():
-    assert "is 50% of the 103.1 GB of" in memory_text(result("tpu:7x:2x2x4", 206_158_430_208 // 4))
+    assert "it fits: the peak of 51.54 GB is 50 % of the 103.1 GB of" in memory_text(
+        result("tpu:7x:2x2x4", 206_158_430_208 // 4)
+    )
 
 
 @pytest.mark.parametrize(("peak", "said"), [(17_333, "5.0% above"), (14_857, "10.0% below")])

@@ -111,3 +111,26 @@ def test_markup_in_a_scope_is_printed_as_it_is():
 
 def test_printing_a_ledger_prints_its_table():
     assert str(ledger(GATHER)) == ledger_text(ledger(GATHER))
+
+
+def test_paths_are_relative_to_their_common_folder_which_stands_below_the_headline():
+    found = [replace(GATHER, origin=f"/home/me/project/{place}") for place in ("src/model.py:12", "train.py:3")]
+    note = "the first at /home/me/project/train.py:3: cast it"
+    text = ledger_text(ledger(*found, replace(REDUCE, origin="/v/lib/site-packages/flax/nnx.py:5"), notes=(note,)))
+    assert text.splitlines()[1] == "paths are relative to /home/me/project/" and text.count("/home/me/project") == 1
+    assert {line.split()[-1] for line in text.splitlines() if line.startswith("all_") and "MB" not in line[-9:]} >= {
+        "src/model.py:12",
+        "train.py:3",
+        "flax/nnx.py:5",
+    }
+    assert text.endswith("note: the first at train.py:3: cast it")
+
+
+def test_paths_of_which_one_is_relative_stay_as_they_are():
+    text = ledger_text(ledger(GATHER, replace(REDUCE, origin="/home/me/model.py:3")))
+    assert "/home/me/model.py:3" in text and "paths are relative" not in text
+
+
+def test_a_ledger_of_a_known_chip_says_whether_its_peak_fits():
+    text = ledger_text(ledger(REDUCE, target="gpu:h100:2x8", memory=Memory(1, 1, 1, 1, 40_402_575_704)))
+    assert text.splitlines()[-1].startswith("it fits: the peak of 40.4 GB is 63.4 % of the 63.76 GB that JAX takes")

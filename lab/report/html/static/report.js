@@ -40,7 +40,9 @@ function filters(grid, heads, rows) {
 function live(grid) {
   const body = grid.querySelector("tbody");
   const heads = [...grid.querySelectorAll("thead th")];
-  let rows = [...body.rows];
+  let rows = [...body.rows].filter((row) => !row.classList.contains("detail"));
+  // Below a row stands what it opens into, if anything.
+  const withDetail = new Map(rows.map((row) => [row, row.nextElementSibling?.classList.contains("detail") ? [row, row.nextElementSibling] : [row]]));
   const form = rows.length < FEWEST ? null : filters(grid, heads, rows);
   const more = made("button", { type: "button", className: "more" });
   const texts = new Map();
@@ -49,7 +51,7 @@ function live(grid) {
   function matches(row, wanted, picked) {
     if (picked.some(([column, choice]) => row.cells[column].textContent !== choice)) return false;
     if (!wanted.length) return true;
-    if (!texts.has(row)) texts.set(row, row.textContent.toLowerCase());
+    if (!texts.has(row)) texts.set(row, withDetail.get(row).map((one) => one.textContent.toLowerCase()).join(" "));
     return wanted.every((word) => texts.get(row).includes(word));
   }
 
@@ -58,7 +60,7 @@ function live(grid) {
     const picked = form ? [...form.querySelectorAll("select")].filter((one) => one.value).map((one) => [one.dataset.column, one.value]) : [];
     const found = rows.filter((row) => matches(row, wanted, picked));
     const shown = isWhole ? found : found.slice(0, MOST);
-    body.replaceChildren(...shown);
+    body.replaceChildren(...shown.flatMap((row) => withDetail.get(row)));
     if (form) tell(found, shown.length);
   }
 

@@ -1,0 +1,48 @@
+"""Lines of source code as people read them: `model.py:88` for `/home/me/project/src/model.py:88`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from lab.core.ledger import Ledger
+from lab.diagnosis import Diagnosis, Finding
+
+_INSTALLED = re.compile(r"(?<!\S)/\S*/(?:site|dist)-packages/")
+
+
+def common_folder(*ledgers: Ledger, findings: Iterable[Finding] = ()) -> str:
+    """The deepest folder that holds the files of all lines outside installed packages, with a slash at its end; "" where
+    there is none, or where some path is relative already."""
+    origins = {t.origin for ledger in ledgers for t in ledger.transfers} | {finding.origin for finding in findings}
+    own = {origin.rpartition("/")[0] for origin in origins if origin and not _INSTALLED.match(origin)}
+    if not own or not all(folder.startswith("/") for folder in own):
+        return ""
+    common = os.path.commonpath(own)
+    return "" if common == "/" else f"{common}/"
+
+
+def short_ledger(ledger: Ledger, folder: str) -> Ledger:
+    """With lines relative to `folder`, in its notes as well."""
+    transfers = tuple(replace(t, origin=t.origin and _short(t.origin, folder)) for t in ledger.transfers)
+    return replace(ledger, transfers=transfers, notes=tuple(_short(note, folder) for note in ledger.notes))
+
+
+def short_diagnosis(diagnosis: Diagnosis, folder: str) -> Diagnosis:
+    findings = tuple(
+        replace(finding, origin=finding.origin and _short(finding.origin, folder)) for finding in diagnosis.findings
+    )
+    return Diagnosis(short_ledger(diagnosis.ledger, folder), findings)
+
+
+def folder_lines(folder: str) -> list[str]:
+    """What a reader must know of the paths, if anything."""
+    return [f"paths are relative to {folder}"] if folder else []
+
+
+def _short(text: str, folder: str) -> str:
+    """A line, or a sentence with one in it; files of installed packages are relative to where these are installed."""
+    text = _INSTALLED.sub("", text)
+    return re.sub(rf"(?<!\S){re.escape(folder)}", "", text) if folder else text

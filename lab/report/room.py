@@ -1,0 +1,63 @@
+"""Whether a program's peak has room on a device: on GPUs JAX takes three quarters of the card by default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from lab.core.units import bytes_text, share_text
+from lab.meshes.hardware import chip
+from lab.meshes.targets import Target
+
+# https://docs.jax.dev/en/latest/gpu_memory_allocation.html
+FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+DEFAULT_SHARE_OF_GPU = 0.75
+
+
+@dataclass(frozen=True)
+class Room:
+    """The memory of one device.
+
+    Attributes:
+      chip: its name, for people.
+      device_bytes: all that it has.
+      default_share: of these what JAX takes unless told otherwise.
+    """
+
+    chip: str
+    device_bytes: int
+    default_share: float
+
+    @classmethod
+    def of(cls, target: Target | None) -> Room | None:
+        """None where the target names no chip."""
+        if target is None or target.memory_bytes is None:
+            return None
+        return cls(chip(target.chip).name, target.memory_bytes, DEFAULT_SHARE_OF_GPU if target.platform == "gpu" else 1)
+
+    @property
+    def usable_bytes(self) -> int:
+        return int(self.default_share * self.device_bytes)
+
+    def fits(self, peak: int) -> bool:
+        return peak <= self.usable_bytes
+
+    def sentence(self, peak: int) -> str:
+        """`it fits: the peak of 40.4 GB is 63.4 % of the 63.77 GB that JAX takes by default, 75 % of the 85.02 GB of
+        NVIDIA H100 SXM 80 GB`."""
+        device = f"{bytes_text(self.device_bytes)} of {self.chip}"
+        whole = f"the peak of {bytes_text(peak)} is {share_text(peak / self.device_bytes)} of the {device}"
+        if self.default_share == 1:
+            return f"{'it fits' if self.fits(peak) else 'it does not fit'}: {whole}"
+        share = share_text(peak / self.usable_bytes)
+        taken = f"the {bytes_text(self.usable_bytes)} that JAX takes by default, {share_text(self.default_share)} of the {device}"
+        if self.fits(peak):
+            return f"it fits: the peak of {bytes_text(peak)} is {share} of {taken}"
+        fraction = ceil(100 * peak / self.device_bytes) / 100
+        if fraction >= 1:
+            return f"it does not fit: {whole}"
+        left = bytes_text(self.device_bytes - peak)
+        return (
+            f"it does not fit: the peak of {bytes_text(peak)} is {share} of {taken}; it would with "
+            f"{FRACTION}={fraction:.2f}, which leaves at most {left} to CUDA and NCCL"
+        )
