@@ -22,6 +22,9 @@ from lab.meshes.targets import parse_target
 ahead_of_time_tpu = pytest.mark.skipif(
     not plugins.installed("tpu"), reason="libtpu is not installed: nothing compiles for TPUs"
 )
+ahead_of_time_gpu = pytest.mark.skipif(
+    not plugins.installed("gpu"), reason="JAX's CUDA plugin or ptxas is not installed: nothing compiles for GPUs"
+)
 under_both_partitioners = pytest.mark.parametrize("shardy", [True, False], ids=["shardy", "gspmd"])
 Row = tuple[str, str, int | None, int]
 
