@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
 from lab.core import display
-from lab.core.ledger import Kind, Ledger, Totals, Transfer, axes_label, number
+from lab.core.ledger import Kind, Ledger, SubAxis, Totals, Transfer, axes_label, number, span_text
 
 SCHEMA = "sharding-lab/diff/1"
 Place = tuple[Kind, tuple[str, ...] | None, int | None, int | None, str, str]
@@ -25,11 +25,17 @@ class Row:
 
     kind: Kind
     axes: tuple[str, ...] | None
+    sub_axes: tuple[SubAxis, ...] | None
     phase: str
     scope: str
     origin: str | None
     dtype: str
     totals: Totals
+
+    @property
+    def span(self) -> str:
+        """The axes, or parts of axes, for people."""
+        return span_text(self.axes, self.sub_axes)
 
 
 @dataclass(frozen=True)
@@ -175,7 +181,9 @@ def _grown(before: Row, after: Row) -> Change:
 def _row(transfers: list[Transfer]) -> Row:
     first = transfers[0]
     dtype = "+".join(sorted({t.dtype for t in transfers}))
-    return Row(first.kind, first.axes, first.phase or "", first.scope, first.origin, dtype, Totals.of(transfers))
+    sub_axes = first.sub_axes if len({t.sub_axes for t in transfers}) == 1 else None
+    where = first.phase or "", first.scope, first.origin
+    return Row(first.kind, first.axes, sub_axes, *where, dtype, Totals.of(transfers))
 
 
 def _wire(row: Row | None) -> Fraction:
@@ -193,7 +201,8 @@ def _row_json(row: Row | None) -> dict[str, Any] | None:
         "payload_bytes": row.totals.payload_bytes,
         "wire_bytes": number(row.totals.wire_bytes),
     }
-    return {"kind": str(row.kind), "axes": row.axes and list(row.axes)} | told | sizes
+    sub_axes = row.sub_axes and [asdict(one) for one in row.sub_axes]
+    return {"kind": str(row.kind), "axes": row.axes and list(row.axes), "sub_axes": sub_axes} | told | sizes
 
 
 def _number(value: Fraction | None) -> int | float | None:

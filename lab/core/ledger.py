@@ -60,6 +60,26 @@ class Part:
 
 
 @dataclass(frozen=True)
+class SubAxis:
+    """Part of an axis of the mesh: groups of `size` of its `axis_size` devices, each `stride` after the one before.
+
+    Stride 1 cuts an axis of 8 into {0,1,2,3} and {4,5,6,7}, stride 2 into {0,2,4,6} and {1,3,5,7}; an axis as a whole
+    has stride 1 and all devices.
+    """
+
+    axis: str
+    axis_size: int
+    stride: int
+    size: int
+
+    def __str__(self) -> str:
+        """`fsdp`, `fsdp[4 of 8]`, `fsdp[4 of 8, stride 2]`."""
+        if self.size == self.axis_size:
+            return self.axis
+        return f"{self.axis}[{self.size} of {self.axis_size}{f', stride {self.stride}' * (self.stride > 1)}]"
+
+
+@dataclass(frozen=True)
 class Provenance:
     """How the value of a predicted transfer is computed: what compilers do to a transfer depends on that.
 
@@ -115,6 +135,7 @@ class Transfer:
       origin: file and line of the user's code.
       overlap: "async" where the compiled program starts it and waits for it later, else "sync".
       link: "host" or "network" (GPUs), "ici" or "dcn" (TPUs).
+      sub_axes: where no set of axes gives its groups, the parts of axes that do; None where none do either.
       parts: the operands of a combined transfer.
       padded_from_bytes: payload before the compiler padded it, where the text shows that it did.
       is_masked_gather: an all-reduce in which each device has its own part and zeros beside it: it gathers.
@@ -137,10 +158,16 @@ class Transfer:
     instruction: str | None = None
     overlap: str | None = None
     link: str | None = None
+    sub_axes: tuple[SubAxis, ...] | None = None
     parts: tuple[Part, ...] = ()
     padded_from_bytes: int | None = None
     is_masked_gather: bool = False
     provenance: Provenance = Provenance()
+
+    @property
+    def span(self) -> str:
+        """The axes, or parts of axes, for people."""
+        return span_text(self.axes, self.sub_axes)
 
     @property
     def arrays(self) -> int:
@@ -181,9 +208,9 @@ class Transfer:
     def from_json(cls, found: Mapping[str, Any]) -> Self:
         row = {name: value for name, value in found.items() if name != "wire_bytes"}
         axes = None if row["axes"] is None else tuple(row["axes"])
-        return cls(
-            **row | {"kind": Kind(row["kind"]), "axes": axes, "parts": tuple(Part(**part) for part in row["parts"])}
-        )
+        sub_axes = row.get("sub_axes") and tuple(SubAxis(**one) for one in row["sub_axes"])
+        parts = tuple(Part(**part) for part in row["parts"])
+        return cls(**row | {"kind": Kind(row["kind"]), "axes": axes, "sub_axes": sub_axes, "parts": parts})
 
 
 @dataclass(frozen=True)
@@ -310,8 +337,14 @@ class Ledger:
 
 
 def axes_label(transfer: Transfer) -> str:
-    """`data+fsdp` for the axes of a transfer, `?` where they are not known."""
+    """`data+fsdp` for the axes of a transfer, `?` where no set of axes gives its groups."""
     return "?" if transfer.axes is None else "+".join(transfer.axes)
+
+
+def span_text(axes: tuple[str, ...] | None, sub_axes: tuple[SubAxis, ...] | None) -> str:
+    """`data+fsdp[4 of 8]`: axes or parts of axes, for people; `?` where neither is known."""
+    known = sub_axes if axes is None else axes
+    return "?" if known is None else "+".join(map(str, known))
 
 
 def number(value: Fraction) -> int | float:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from lab.core.ledger import Kind, Ledger, Totals, Transfer, axes_label
+from lab.core.ledger import Kind, Ledger, Totals, Transfer
 from lab.meshes.errors import UsageError
 
 SHOWN = 5
@@ -138,4 +138,4 @@ def _listed(transfers: Sequence[Transfer]) -> str:
 def _line(t: Transfer) -> str:
     times = "?" if t.executions is None else f"{t.executions:,}"
     where = " ".join(filter(None, (t.phase, t.scope, t.origin)))
-    return f"    {t.kind} over {axes_label(t)}, {times} x {t.payload_bytes:,} B {t.dtype}  {where}".rstrip()
+    return f"    {t.kind} over {t.span}, {times} x {t.payload_bytes:,} B {t.dtype}  {where}".rstrip()

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from lab.core.ledger import Kind, Part, Transfer
+from lab.core.ledger import Kind, Part, SubAxis, Transfer
 from lab.hlo.flops import operand_shapes
 from lab.hlo.groups import (
     Groups,
@@ -15,6 +15,7 @@ from lab.hlo.groups import (
     axes_of_groups,
     read_groups,
     read_permutation,
+    sub_axes_of_groups,
 )
 from lab.hlo.masked import is_zero_padded_shard
 from lab.hlo.names import Frames, origin, phase, scope
@@ -81,6 +82,7 @@ class Reader:
             instruction=instruction.name,
             overlap="async" if _is_async(visit) else "sync",
             link=self.placement.link(groups) if groups else None,
+            sub_axes=self._sub_axes(groups) if groups and axes is None else None,
             parts=parts if len(parts) > 1 else (),
             padded_from_bytes=parts[0].padded_from_bytes if len(parts) == 1 else None,
             is_masked_gather=all(part.is_masked_gather for part in parts),
@@ -123,8 +125,14 @@ class Reader:
             return None, None, None
         found = axes_of_groups(groups, axes) if axes is not None else None
         if axes is not None and found is None:
-            notes[f"{instruction.name}: no set of axes gives its groups {_short(groups)}"] = False
+            parts = self._sub_axes(groups)
+            are = f": they are those of {'+'.join(map(str, parts))}" if parts else ""
+            notes[f"no set of axes gives the groups {_short(groups)}{are}"] = False
         return groups, found, None
+
+    def _sub_axes(self, groups: Groups) -> tuple[SubAxis, ...] | None:
+        axes = self.placement.axes
+        return None if axes is None else sub_axes_of_groups(groups, axes)
 
     def members(self, instruction: Instruction) -> tuple[Groups, bool]:
         if _moves_by_pairs(instruction):

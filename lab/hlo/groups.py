@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from lab.core.ledger import SubAxis
 from lab.meshes.axes import Axes
 
 _IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
@@ -81,6 +82,46 @@ def axes_of_groups(groups: Groups, axes: Axes) -> tuple[str, ...] | None:
             if np.array_equal(_canonical(axes.groups(names)), wanted):
                 return names
     return None
+
+
+@lru_cache(maxsize=512)
+def sub_axes_of_groups(groups: Groups, axes: Axes) -> tuple[SubAxis, ...] | None:
+    """The parts of axes whose groups are exactly these, in the mesh's order; None where there are none."""
+    first = sorted(groups.members[0]) if groups.members else []
+    if len(first) < 2 or first[-1] >= axes.size:
+        return None
+    pieces: list[int] = []
+    chosen: list[int] = []
+    found: list[SubAxis] = []
+    for name, size, places in zip(axes.names, axes.sizes, np.unravel_index(first, axes.sizes), strict=True):
+        offsets = sorted(set((places - places.min()).tolist()))
+        below = size
+        for stride, members in _strides(offsets):
+            if below % (stride * members):
+                return None
+            chosen.append(len(pieces) + 1)
+            pieces += [below // (stride * members), members]
+            found.append(SubAxis(name, size, stride, members))
+            below = stride
+        pieces.append(below)
+    rest = [i for i in range(len(pieces)) if i not in chosen]
+    given = np.arange(axes.size).reshape(pieces).transpose(rest + chosen)
+    same = math.prod(pieces[i] for i in chosen) == groups.size and np.array_equal(
+        _canonical(given.reshape(-1, groups.size)), _canonical(groups.members)
+    )
+    return tuple(found) if same else None
+
+
+def _strides(offsets: list[int]) -> list[tuple[int, int]]:
+    """(stride, members) of the regular steps that nested in each other give these offsets, the widest first:
+    [0, 1, 4, 5] is two steps of 4 and in each two of 1."""
+    steps: list[tuple[int, int]] = []
+    while len(offsets) > 1:
+        stride = offsets[1]
+        members = next((n for n, at in enumerate(offsets) if at != n * stride), len(offsets))
+        steps.insert(0, (stride, members))
+        offsets = offsets[::members]
+    return steps
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def changes_text(before: Ledger, after: Ledger) -> str:
     folder = common_folder(before, after)
     before, after = short_ledger(before, folder), short_ledger(after, folder)
     found = changes(before, after)
-    tables = [columns_text(_columns(found)), columns_text(_along(by_axes(before, after)))] if found else []
+    tables = [columns_text(_columns(found)), columns_text(_along(by_axes(before, after), found))] if found else []
     return "\n\n".join([_headline(before, after, is_same=not found), *tables, *(folder_lines(folder) if found else [])])
 
 
@@ -43,12 +43,14 @@ def _sent(ledger: Ledger) -> str:
     return ", ".join(filter(None, (ledger.source, sent_text(ledger.totals()))))
 
 
-def _along(rows: Sequence[Along]) -> list[Column]:
+def _along(rows: Sequence[Along], found: Sequence[Change]) -> list[Column]:
+    parts = ", ".join(dict.fromkeys(row.span for change in found for row in change.rows if row.axes is None))
+
     def of(tell: Callable[[Along], str]) -> tuple[str, ...]:
         return tuple(map(tell, rows))
 
     return [
-        Column("along", of(lambda row: row.axes)),
+        Column("along", of(lambda row: parts if row.axes == "?" else row.axes)),
         Column("before", of(lambda row: bytes_text(row.before)), is_number=True),
         Column("came", of(lambda row: _signed(row.came)), is_number=True),
         Column("went", of(lambda row: _signed(row.went and -row.went)), is_number=True),
@@ -81,7 +83,7 @@ def _columns(found: Sequence[Change]) -> list[Column]:
     columns = [
         Column("change", tuple(change.what for change in found)),
         Column("kind", of(lambda row: str(row.kind))),
-        Column("axes", of(lambda row: "?" if row.axes is None else "+".join(row.axes))),
+        Column("axes", of(lambda row: row.span)),
         Column("arrays", of(lambda row: at_least(row.totals, f"{row.totals.arrays:,}")), is_number=True),
         Column("wire a step", of(lambda row: at_least(row.totals, bytes_text(row.totals.wire_bytes))), is_number=True),
         Column("net", tuple(map(_net_of, found)), is_number=True),

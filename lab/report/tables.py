@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lab.core.ledger import Ledger, Totals, Transfer, axes_label
+from lab.core.ledger import Ledger, Totals, Transfer
 from lab.core.units import bytes_text, count, scaled
 from lab.meshes.targets import parse_target
 from lab.report.origins import common_folder, folder_lines, short_ledger
@@ -88,8 +88,8 @@ def alike_transfers(ledger: Ledger) -> list[list[Transfer]]:
 
 def total_columns(ledger: Ledger) -> list[Column]:
     """Totals of a step of one device, by axes and kind, and of everything."""
-    by = ledger.totals_by(lambda t: f"{axes_label(t)} {t.kind}") | {"all ": ledger.totals()}
-    names, totals = [name.split(" ") for name in by], list(by.values())
+    by = ledger.totals_by(lambda t: f"{t.span}\n{t.kind}") | {"all\n": ledger.totals()}
+    names, totals = [name.split("\n") for name in by], list(by.values())
     return [
         Column("total", tuple(axes for axes, _ in names)),
         Column("kind", tuple(kind for _, kind in names)),
@@ -183,7 +183,8 @@ def kind_text(kind: str, transfers: Iterable[Transfer]) -> str:
 
 
 def axes_text(transfer: Transfer) -> str:
-    label = f"{axes_label(transfer)} ({transfer.group_size})" if transfer.axes is None else axes_label(transfer)
+    is_unknown = transfer.axes is None and transfer.sub_axes is None
+    label = f"{transfer.span} ({transfer.group_size})" if is_unknown else transfer.span
     return label if transfer.shift is None else f"{label} shift {transfer.shift}"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from lab.core.ledger import Totals, Transfer, axes_label
+from lab.core.ledger import Totals, Transfer
 from lab.core.units import count, exact
 from lab.report.memory import memory_text
 from lab.report.tables import Column, columns_text, kind_text
@@ -98,8 +98,8 @@ def measured_transfers(result: Result) -> list[Transfer]:
 
 
 def _by_axes(transfers: Sequence[Transfer]) -> dict[str, Totals]:
-    names = dict.fromkeys(map(axes_label, transfers))
-    return {name: Totals.of(t for t in transfers if axes_label(t) == name) for name in names}
+    names = dict.fromkeys(t.span for t in transfers)
+    return {name: Totals.of(t for t in transfers if t.span == name) for name in names}
 
 
 def _term_columns(terms: Sequence[Term]) -> list[Column]:
@@ -108,7 +108,7 @@ def _term_columns(terms: Sequence[Term]) -> list[Column]:
         Column("term", tuple(term.predicted.scope for term in terms)),
         Column("phase", tuple(term.predicted.phase or "" for term in terms)),
         Column("kind", tuple(map(term_kind, terms))),
-        Column("axes", tuple(axes_label(term.predicted) for term in terms)),
+        Column("axes", tuple(term.predicted.span for term in terms)),
         *_compared([Totals.of([term.predicted]) for term in terms], [Totals.of(term.measured) for term in terms]),
     ]
 
@@ -194,7 +194,7 @@ def unsettled(settlement: Settlement) -> list[str]:
 def _transfer_text(transfer: Transfer) -> str:
     where = transfer.scope or transfer.instruction or "no scope"
     return (
-        f"{transfer.executions} x {transfer.kind} over {axes_label(transfer)} of {transfer.payload_bytes:,} B "
+        f"{transfer.executions} x {transfer.kind} over {transfer.span} of {transfer.payload_bytes:,} B "
         f"{transfer.dtype} ({where})"
     )
 

@@ -8,6 +8,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import lab
+from lab.core.ledger import SubAxis
 from tests.cases.compiling import (
     array,
     compiled,
@@ -56,7 +57,9 @@ def test_swapping_two_axes_of_unlike_sizes_splits_one_of_them():
     program = compiled(mesh, doubled, array(mesh, (64, 64), "x", "y"), out=P("y", "x"))
     whole = lab.inspect(program, mesh=mesh)
     assert rows(whole) == [("all_to_all", "?", 1, 2_048), ("collective_permute", "x+y", 1, 2_048)]
-    assert any("no set of axes gives its groups" in note for note in whole.notes)
+    (half,) = [t for t in whole.transfers if t.kind == "all_to_all"]
+    assert (half.axes, half.sub_axes) == (None, (SubAxis("x", 4, stride=1, size=2),))
+    assert any(note.endswith("they are those of x[2 of 4]") for note in whole.notes)
     halves = Mesh(mesh.devices.reshape(2, 2, 2), ("x_high", "x_low", "y"))
     assert ("all_to_all", "x_low", 1, 2_048) in rows(lab.inspect(program, mesh=halves))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
-from lab.core.ledger import Ledger, Memory, Totals, Transfer, axes_label
+from lab.core.ledger import Ledger, Memory, Totals, Transfer
 from lab.core.units import bytes_text, count, scaled, seconds_text, share_text
 from lab.meshes.picture import mesh_svg
 from lab.programs.strategies.memory_terms import label
@@ -134,8 +134,8 @@ def wire(ledger: Ledger, place: Place) -> Markup:
 
 
 def _by_axes(ledger: Ledger) -> Markup:
-    found = _by(ledger, lambda t: f"{axes_label(t)} {t.kind}")
-    axes, kinds = zip(*(name.split(" ") for name in found), strict=True)
+    found = _by(ledger, lambda t: f"{t.span}\n{t.kind}")
+    axes, kinds = zip(*(name.split("\n") for name in found), strict=True)
     return table(
         "By axes and kind, of one device in one step",
         [Column("axes", axes), Column("kind", kinds), *_totals(list(found.values()))],
@@ -163,7 +163,7 @@ def _by_link(ledger: Ledger, place: Place) -> Markup:
 
 def _by_term(ledger: Ledger) -> Markup:
     """A term is a scope, of whichever layer."""
-    found = _by(ledger, lambda t: "\n".join((unnumbered(t.scope) or "no scope", t.kind, axes_label(t), t.phase or "")))
+    found = _by(ledger, lambda t: "\n".join((unnumbered(t.scope) or "no scope", t.kind, t.span, t.phase or "")))
     scopes, kinds, axes, phases = zip(*(name.split("\n") for name in found), strict=True)
     columns = [
         Column("scope", scopes),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from lab.core.ledger import Totals, Transfer, axes_label
+from lab.core.ledger import Totals, Transfer
 from lab.core.units import bytes_text, count, exact
 from lab.meshes.axes import PIPE
 from lab.programs.pipelines.orders import named
@@ -153,7 +153,7 @@ def terms_table(terms: Sequence[Term]) -> Markup:
         Column("status", [status(term.status) for term in terms], is_choice=True),
         Column("phase", [t.phase or "" for t in predicted], is_choice=True),
         Column("kind", [term_kind(term) for term in terms], is_choice=True),
-        Column("axes", [axes_label(t) for t in predicted], is_choice=True),
+        Column("axes", [t.span for t in predicted], is_choice=True),
         *_compared([(Totals.of([term.predicted]), Totals.of(term.measured)) for term in terms]),
     ]
     return table("Terms of theory, and what the compiled program does for each", columns, is_sortable=True)
@@ -165,7 +165,7 @@ def left_over(transfers: Sequence[Transfer]) -> Markup:
     columns = [
         Column("unexplained", [t.scope or t.instruction or "no scope" for t in transfers]),
         Column("kind", [str(t.kind) for t in transfers]),
-        Column("axes", [axes_label(t) for t in transfers]),
+        Column("axes", [t.span for t in transfers]),
         bars("wire a step", [bytes_text(total.wire_bytes) for total in totals], [total.wire_bytes for total in totals]),
     ]
     return table("Transfers that no term asks for", columns)

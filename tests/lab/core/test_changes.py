@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.core.changes import by_axes, changes
-from lab.core.ledger import Kind, Ledger, Part
+from lab.core.changes import by_axes, changes, to_json
+from lab.core.ledger import Kind, Ledger, Part, SubAxis
 from lab.report.changes import changes_text
 from tests.lab.ledgers import ledger, transfer
 
@@ -83,6 +83,17 @@ def test_one_execution_of_two_combined_arrays_counts_as_one_of_two():
     assert (row["executions"], row["arrays"], ledger(both).totals().to_json()["arrays"]) == (6, 6, 6)
 
 
+def test_a_part_of_an_axis_is_named_in_the_tables_and_keeps_its_null_axes_in_json():
+    half = replace(GATHER, axes=None, sub_axes=(SubAxis("data", 16, stride=1, size=8),))
+    lines = [re.split(r"  +", line) for line in changes_text(ledger(), ledger(half)).splitlines()]
+    assert ["appeared", "all_gather", "data[8 of 16]", "3", "2.1 kB"] in [line[:5] for line in lines]
+    assert ["data[8 of 16]", "0 B", "+2.1 kB"] in [line[:3] for line in lines]
+    found = to_json(ledger(), ledger(half))
+    part = {"axis": "data", "axis_size": 16, "stride": 1, "size": 8}
+    assert (found["changes"][0]["after"]["axes"], found["changes"][0]["after"]["sub_axes"]) == (None, [part])
+    assert list(found["by_axes"]) == ["?"]
+
+
 def test_no_change_says_so_with_both_totals():
     same = changes_text(ledger(GATHER), ledger(GATHER))
     assert same == "no change\n\nbefore: 2.1 kB in 3 executions\nafter:  2.1 kB in 3 executions"
@@ -102,6 +113,7 @@ transfers = st.builds(
     st.integers(1, 9),
     st.integers(1, 3),
     scope=st.sampled_from(["a", "b"]),
+    sub_axes=st.sampled_from([None, (SubAxis("data", 16, stride=2, size=8),)]),
 )
 
 

@@ -4,12 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.core.ledger import SubAxis
 from lab.hlo.groups import (
     Groups,
     UnreadGroups,
     axes_of_groups,
     read_groups,
     read_permutation,
+    sub_axes_of_groups,
 )
 from lab.meshes.axes import Axes
 
@@ -51,6 +53,51 @@ def test_groups_of_any_axes_are_told_from_their_members_in_any_order(names, rand
     rows = [random.sample(row, len(row)) for row in AXES.groups(names).tolist()]
     random.shuffle(rows)
     assert axes_of_groups(Groups(tuple(map(tuple, rows))), AXES) == AXES.ordered(names)
+
+
+@pytest.mark.parametrize(
+    ("members", "parts"),
+    [
+        (((0, 1, 2, 3), (4, 5, 6, 7)), ["x[4 of 8]"]),
+        (((0, 1), (2, 3), (4, 5), (6, 7)), ["x[2 of 8]"]),
+        (((0, 2, 4, 6), (1, 3, 5, 7)), ["x[4 of 8, stride 2]"]),
+        (((0, 4), (1, 5), (2, 6), (3, 7)), ["x[2 of 8, stride 4]"]),
+        (((0, 2), (1, 3), (4, 6), (5, 7)), ["x[2 of 8, stride 2]"]),
+        (((5, 4, 1, 0), (7, 2, 6, 3)), ["x[2 of 8, stride 4]", "x[2 of 8]"]),
+        (((0, 1), (2, 3), (4, 6), (5, 7)), None),
+        (((0, 3), (1, 2), (4, 5), (6, 7)), None),
+        (((0, 1, 2), (3, 4, 5)), None),
+        (((0, 1), (2, 3), (4, 5)), None),
+        (((0, 1), (2, 3, 4), (5, 6, 7)), None),
+        (((0, 8),), None),
+    ],
+)
+def test_parts_of_an_axis_of_eight_are_told_from_the_groups_alone(members, parts):
+    found = sub_axes_of_groups(Groups(members), Axes.parse("x=8"))
+    assert (found and list(map(str, found))) == parts
+
+
+def test_a_part_of_one_axis_with_all_of_another_is_named_as_both():
+    axes = Axes.parse("data=2,fsdp=4,tensor=2")
+    rows = tuple(tuple(8 * data + 4 * outer + rest for rest in range(4)) for data in (0, 1) for outer in (0, 1))
+    assert sub_axes_of_groups(Groups(rows), axes) == (SubAxis("fsdp", 4, 1, 2), SubAxis("tensor", 2, 1, 2))
+    assert "+".join(map(str, sub_axes_of_groups(Groups(rows), axes))) == "fsdp[2 of 4]+tensor"
+
+
+@given(st.data())
+def test_any_regular_part_of_any_axis_is_told_from_its_members_in_any_order(data):
+    axes = Axes.parse("data=4,fsdp=12,tensor=2")
+    name = data.draw(st.sampled_from(axes.names))
+    size = data.draw(st.sampled_from([n for n in range(2, axes[name] + 1) if axes[name] % n == 0]))
+    stride = data.draw(st.sampled_from([n for n in range(1, axes[name] + 1) if axes[name] % (n * size) == 0]))
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for position in range(axes.size):
+        place = dict(zip(axes.names, axes.coordinates(position), strict=True))
+        own = place[name]
+        others = *(at for other, at in place.items() if other != name), own // (stride * size), own % stride
+        groups.setdefault(others, []).append(position)
+    rows = data.draw(st.permutations([tuple(data.draw(st.permutations(row))) for row in groups.values()]))
+    assert sub_axes_of_groups(Groups(tuple(rows)), axes) == (SubAxis(name, axes[name], stride, size),)
 
 
 def test_groups_that_no_axes_give_have_none():

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from lab.core.ledger import Kind, Ledger, Memory, Part, Transfer
+from lab.core.ledger import Kind, Ledger, Memory, Part, SubAxis, Transfer
 from lab.report.tables import ledger_text
 
 GATHER = Transfer(
@@ -65,6 +65,14 @@ def test_a_column_that_says_nothing_is_left_out():
 
 def test_axes_that_are_not_known_show_the_group_size():
     assert row(ledger_text(ledger(Transfer(Kind.ALL_REDUCE, None, 4, 1, "f32", 8))), "all_reduce")[1:3] == ["?", "(4)"]
+
+
+def test_a_part_of_an_axis_stands_by_its_name_in_both_tables():
+    half = Transfer(Kind.ALL_REDUCE, None, 4, 1, "f32", 8, sub_axes=(SubAxis("fsdp", 8, stride=2, size=4),))
+    text = ledger_text(ledger(half, replace(GATHER, axes=None)))
+    assert row(text, "all_reduce")[1:5] == ["fsdp[4", "of", "8,", "stride"] and "?" in row(text, "all_gather")
+    assert "fsdp[4 of 8, stride 2]  all_reduce " in text
+    assert ledger(half).to_json()["transfers"][0]["axes"] is None and "?" in ledger(half).to_json()["totals"]["by_axes"]
 
 
 def test_a_permute_shows_its_shift():
