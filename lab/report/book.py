@@ -302,11 +302,12 @@ def to_json(formula: Formula) -> dict[str, Any]:
 def number_text(value: Any, unit: str) -> str:
     """Bytes and rates with a prefix, the rest to six digits."""
     value = plain(value)
+    after = unit[1:] if unit.startswith("1/") else f" {unit}".rstrip()
     if isinstance(value, (bool, str)) or not isinstance(value, (int, float)):
-        return f"{value} {unit}".rstrip()
+        return f"{value}{after}"
     if unit.startswith(("B", "FLOP")) and abs(value) >= 1:
         return scaled(value, unit)
-    return f"{value:,} {unit}".rstrip() if isinstance(value, int) else f"{value:.6g} {unit}".rstrip()
+    return f"{value:,}{after}" if isinstance(value, int) else f"{value:.6g}{after}"
 
 
 def _longer(value: Any, unit: str) -> str:

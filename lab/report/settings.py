@@ -32,18 +32,35 @@ def _prefixed(unit: str, *prefixes: dict[str, int]) -> dict[str, Fraction | int]
     return {prefix + unit: scale for table in prefixes for prefix, scale in table.items()}
 
 
+_BYTES, _FLOPS = _prefixed("B", _DECIMAL, _BINARY), _prefixed("FLOP", _DECIMAL)
+_HOURS: dict[str, Fraction | int] = {unit: Fraction(scale) / 3600 for unit, scale in _SECONDS.items()}
+_A_SECOND = {f"/{unit}": 1 / Fraction(scale) for unit, scale in _SECONDS.items()}
+_AN_HOUR = {f"/{unit}": 1 / Fraction(scale) for unit, scale in _HOURS.items()}
 # By the end of an argument's name, the longest first: its unit, and what may be written for it.
-_QUANTITIES = {
-    "bytes_per_s": ("B/s", _prefixed("B/s", _DECIMAL, _BINARY)),
+_QUANTITIES: dict[str, tuple[str, Mapping[str, Fraction | int]]] = {
+    **dict.fromkeys(("bytes_per_s", "bytes_per_s_a_rank"), ("B/s", _prefixed("B/s", _DECIMAL, _BINARY))),
     "flops_per_s": ("FLOP/s", _prefixed("FLOP/s", _DECIMAL)),
-    "bytes": ("B", _prefixed("B", _DECIMAL, _BINARY)),
-    "flops": ("FLOP", _prefixed("FLOP", _DECIMAL)),
+    "tokens_per_s": ("tokens/s", {"tokens/s": 1, **_A_SECOND}),
+    "batches_per_s": ("batches/s", {"batches/s": 1, **_A_SECOND}),
+    "errors_per_1e9_megabit_h": ("", {}),
+    **dict.fromkeys(("usd_per_h", "usd_an_h"), ("USD/h", {"USD/h": 1})),
+    "per_h": ("1/h", _AN_HOUR),
+    "s_per_byte": ("s/B", {}),
+    "joules_per_bit": ("J/bit", {}),
+    **dict.fromkeys(("bytes_per_element", "bytes_per_element_saved"), ("B/element", _BYTES)),
+    "bytes_per_parameter": ("B/parameter", _BYTES),
+    "bytes_per_token": ("B/token", _BYTES),
+    "tokens_per_parameter": ("tokens/parameter", {}),
+    "flops_per_parameter": ("FLOP/parameter", _FLOPS),
+    **dict.fromkeys(("bytes", "bytes_read", "bytes_used"), ("B", _BYTES)),
+    "flops": ("FLOP", _FLOPS),
     "bits": ("bit", _prefixed("bit", _DECIMAL)),
+    "usd": ("USD", {"USD": 1}),
     # As people write them: a 70B model, 15T tokens.
     "parameters": ("", _COUNTS),
     "tokens": ("", _COUNTS),
-    "s": ("s", _SECONDS),
-    "h": ("h", {unit: Fraction(scale) / 3600 for unit, scale in _SECONDS.items()}),
+    **dict.fromkeys(("seconds", "s"), ("s", _SECONDS)),
+    **dict.fromkeys(("hours", "h"), ("h", _HOURS)),
 }
 
 
@@ -87,7 +104,7 @@ def swept(settings: Mapping[str, str]) -> list[dict[str, str]]:
     return [dict(zip(settings, point, strict=True)) for point in product(*values)]
 
 
-def _quantity(argument: str) -> tuple[str, dict[str, Fraction | int]]:
+def _quantity(argument: str) -> tuple[str, Mapping[str, Fraction | int]]:
     return _ending(argument, _QUANTITIES, ("", {}))
 
 
