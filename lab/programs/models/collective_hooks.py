@@ -99,9 +99,10 @@ class CollectiveHooks:
 
     def __or__(self, other: CollectiveHooks) -> CollectiveHooks:
         """Raises UsageError where both make the same value, each in its own way."""
+        nothing = CollectiveHooks()
         return CollectiveHooks(
             **{
-                hook.name: _then(hook.name, getattr(self, hook.name), getattr(other, hook.name), hook.default)
+                hook.name: _then(hook.name, *(getattr(hooks, hook.name) for hooks in (self, other, nothing)))
                 for hook in fields(CollectiveHooks)
             }
         )
@@ -122,7 +123,10 @@ ONCE = (
 )
 
 
-def _then(name: str, first: Callable, second: Callable, nothing: Callable) -> Callable:
+AnyHook = Callable[..., Any]
+
+
+def _then(name: str, first: AnyHook, second: AnyHook, nothing: AnyHook) -> AnyHook:
     if first is nothing or second is nothing:
         return second if first is nothing else first
     if name in ONCE and first is second:

@@ -9,9 +9,10 @@ Shazeer 2020 (SwiGLU), Su et al. 2021 (rotary positions).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,10 @@ from lab.programs.models.shape import DTYPES, DecoderShape
 LEAVES = ("attention_leaves", "mlp_leaves")
 ROTARY_BASE = 500_000.0
 scope = jax.named_scope
+Parameter = nnx.Variable[Any]
+"""One weight, with its `dims`: an array, or what a strategy puts in its place; or its gradient."""
+Parameters = nnx.State[str, Any]
+"""Of a decoder, by name, those of its layers under "layers"; or of its layers alone; or their gradients."""
 
 
 class Layers(nnx.Module):
@@ -64,7 +69,7 @@ class Decoder(nnx.Module):
             self.head = _weight(shape, rngs, "embed", "vocab")
 
 
-def _weight(shape: DecoderShape, rngs: nnx.Rngs, *dims: str) -> nnx.Param:
+def _weight(shape: DecoderShape, rngs: nnx.Rngs, *dims: str) -> Parameter:
     """Ones for a norm, zeros for a bias; else normal entries over the root of the inputs, so that a product keeps its
     scale."""
     sizes = tuple(shape.embed if dim == "norm" else getattr(shape, dim) for dim in dims)
@@ -84,17 +89,17 @@ def _inputs(dims: Dims) -> Dims:
     return dims[-2:-1] if dims[-2:] in (("mlp", "embed"), ("shared_mlp", "embed")) else ("embed",)
 
 
-def weights(shape: DecoderShape) -> nnx.State:
+def weights(shape: DecoderShape) -> Parameters:
     """Shapes of all weights, each leaf a Param with its `dims`."""
     return nnx.state(nnx.eval_shape(lambda: Decoder(shape, nnx.Rngs(0))), nnx.Param)
 
 
-def initial(shape: DecoderShape, seed: int = 0) -> nnx.State:
+def initial(shape: DecoderShape, seed: int = 0) -> Parameters:
     return nnx.state(Decoder(shape, nnx.Rngs(seed)), nnx.Param)
 
 
 def total_loss(
-    state: nnx.State,
+    state: Parameters,
     tokens_BS: jax.Array,
     targets_BS: jax.Array,
     shape: DecoderShape,
@@ -108,10 +113,10 @@ def total_loss(
     """
     table_VD = table(state, shape, hooks)
     x_BSD = layers(state["layers"], embedded(table_VD, tokens_BS, hooks), shape, hooks)
-    return head_loss(state, table_VD, x_BSD, targets_BS, shape, hooks)
+    return head_loss(state, table_VD if shape.tied else None, x_BSD, targets_BS, shape, hooks)
 
 
-def table(state: nnx.State, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
+def table(state: Mapping[str, Parameter], shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
     """The embedding's table as products use it: [V, D]."""
     with scope("embedding"):
         return _use(shape, hooks, state["embedding"])
@@ -124,31 +129,31 @@ def embedded(table_VD: jax.Array, tokens_BS: jax.Array, hooks: CollectiveHooks) 
 
 
 def head_loss(
-    state: nnx.State,
-    table_VD: jax.Array,
+    state: Mapping[str, Parameter],
+    table_VD: jax.Array | None,
     x_BSD: jax.Array,
     targets_BS: jax.Array,
     shape: DecoderShape,
     hooks: CollectiveHooks,
 ) -> jax.Array:
-    """Cross-entropy of what the layers end with, summed over all tokens of all devices, float32; the table is needed
-    where it is tied."""
+    """Cross-entropy of what the layers end with, summed over all tokens of all devices, float32; `table_VD` where the
+    head is tied to it, else None."""
     use = partial(_use, shape, hooks)
     with scope("norm"):
         x_BSD = rms_norm(x_BSD, use(state["norm"]))
     with scope("head"):
         x_BSD = hooks.block_in(x_BSD)
         logits_BSV = (
-            jnp.einsum("bsd,vd->bsv", x_BSD, table_VD)
-            if shape.tied
-            else jnp.einsum("bsd,dv->bsv", x_BSD, use(state["head"]))
+            jnp.einsum("bsd,dv->bsv", x_BSD, use(state["head"]))
+            if table_VD is None
+            else jnp.einsum("bsd,vd->bsv", x_BSD, table_VD)
         )
         logits_BSV = hooks.inside(logits_BSV, ("batch", "length", "vocab"))
     with scope("loss"):
         return hooks.total(jnp.sum(cross_entropy(logits_BSV, targets_BS, hooks)))
 
 
-def _use(shape: DecoderShape, hooks: CollectiveHooks, weight: nnx.Param) -> jax.Array:
+def _use(shape: DecoderShape, hooks: CollectiveHooks, weight: Parameter) -> jax.Array:
     """A weight in the dtype of the products, but for a bias, as the hook gives it; what a scan has taken one layer of
     has no dim "layers"."""
     dims = tuple(dim for dim in weight.dims if dim != "layers")
@@ -165,11 +170,15 @@ def lookup(table_VD: jax.Array, tokens_BS: jax.Array, hooks: CollectiveHooks) ->
     return jnp.where(is_here_BS[..., None], x_BSD, 0)
 
 
-def layers(state: nnx.State, x_BSD: jax.Array, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
+Layer = Callable[[jax.Array, Mapping[str, Parameter]], tuple[jax.Array, None]]
+"""(x_BSD, weights of one layer) to x_BSD, as `jax.lax.scan` takes it."""
+
+
+def layers(state: Mapping[str, Parameter], x_BSD: jax.Array, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
     """All layers, one after the other."""
     rotation_SH = rotation(shape, hooks.positions(shape.length))
 
-    def layer(x_BSD: jax.Array, state: nnx.State) -> tuple[jax.Array, None]:
+    def layer(x_BSD: jax.Array, state: Mapping[str, Parameter]) -> tuple[jax.Array, None]:
         x_BSD = hooks.residual(x_BSD + attention(x_BSD, state, rotation_SH, shape, hooks))
         return hooks.residual(x_BSD + mlp(x_BSD, state, shape, hooks)), None
 
@@ -177,7 +186,7 @@ def layers(state: nnx.State, x_BSD: jax.Array, shape: DecoderShape, hooks: Colle
         return jax.lax.scan(_recomputed(layer, shape.remat), x_BSD, state)[0]
 
 
-def _recomputed(layer: Callable, remat: str) -> Callable:
+def _recomputed(layer: Layer, remat: str) -> Layer:
     named, dots = (
         jax.checkpoint_policies.save_only_these_names,
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -193,7 +202,7 @@ def _recomputed(layer: Callable, remat: str) -> Callable:
 
 def attention(
     x_BSD: jax.Array,
-    state: nnx.State,
+    state: Mapping[str, Parameter],
     rotation_SH: tuple[jax.Array, jax.Array],
     shape: DecoderShape,
     hooks: CollectiveHooks,
@@ -227,7 +236,7 @@ def attention(
             return checkpoint_name(hooks.block_out(y_BSD), LEAVES[0])
 
 
-def mlp(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
+def mlp(x_BSD: jax.Array, state: Mapping[str, Parameter], shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
     """What one layer's SwiGLU, or its experts', adds to the residual stream."""
     use = partial(_use, shape, hooks)
     with scope("mlp"):
@@ -241,7 +250,12 @@ def mlp(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, hooks: Collecti
 
 
 def swiglu(
-    x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, hooks: CollectiveHooks, name: str = "", width: str = "mlp"
+    x_BSD: jax.Array,
+    state: Mapping[str, Parameter],
+    shape: DecoderShape,
+    hooks: CollectiveHooks,
+    name: str = "",
+    width: str = "mlp",
 ) -> jax.Array:
     use = partial(_use, shape, hooks)
     with scope("gate"):
@@ -254,7 +268,9 @@ def swiglu(
         return hooks.contract("bsf,fd->bsd", hidden_BSF, use(state[f"{name}down"]))
 
 
-def routed_and_shared(x_BSD: jax.Array, state: nnx.State, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
+def routed_and_shared(
+    x_BSD: jax.Array, state: Mapping[str, Parameter], shape: DecoderShape, hooks: CollectiveHooks
+) -> jax.Array:
     """Experts that a router chooses, and those that every token visits."""
     y_BSD = mixture(x_BSD, lambda name: _use(shape, hooks, state[name]), shape, hooks)
     with scope("shared"):

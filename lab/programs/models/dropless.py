@@ -59,11 +59,15 @@ def sent(move: Move, x_ND: jax.Array, out: Parts, back: Parts, rows: int, axis: 
     return move(x_ND, out, back, rows, axis)
 
 
-def _sent(move: Move, x_ND: jax.Array, out: Parts, back: Parts, rows: int, axis: str) -> tuple[jax.Array, tuple]:
+Kept = tuple[Parts, Parts, int]
+"""What went out and came back, and this rank's rows."""
+
+
+def _sent(move: Move, x_ND: jax.Array, out: Parts, back: Parts, rows: int, axis: str) -> tuple[jax.Array, Kept]:
     return move(x_ND, out, back, rows, axis), (out, back, x_ND.shape[0])
 
 
-def _pulled(move: Move, rows: int, axis: str, kept: tuple, g_RD: jax.Array) -> tuple:
+def _pulled(move: Move, rows: int, axis: str, kept: Kept, g_RD: jax.Array) -> tuple[jax.Array, None, None]:
     out, back, own_rows = kept
     return move(g_RD, back, out, own_rows, axis), None, None
 

@@ -63,9 +63,8 @@ def by_nodes(routes: Routes, experts: int, nodes: int, slots: int) -> tuple[jax.
     )
     weight_TNe = weight_TE.reshape(T, nodes, -1)
     visits_TN = jnp.any(routes.expert_Tk[..., None] // (experts // nodes) == jnp.arange(nodes), 1)
-    token_NM = _seated(
-        *jnp.indices((T, nodes), jnp.int32), jnp.where(visits_TN, before(visits_TN), slots), nodes, slots, T
-    )
+    token_TN, node_TN = jnp.indices((T, nodes), jnp.int32)
+    token_NM = _seated(token_TN, node_TN, jnp.where(visits_TN, before(visits_TN), slots), nodes, slots, T)
     return token_NM, weight_TNe.at[token_NM, jnp.arange(nodes)[:, None]].get(mode="fill", fill_value=0)
 
 
@@ -73,5 +72,6 @@ def filled(weight_Te: jax.Array, slots: int) -> Filled:
     """The experts' slots, filled token by token with those whose weight is not 0."""
     T, e = weight_Te.shape
     is_sent_Te = weight_Te > 0
-    token_eC = _seated(*jnp.indices((T, e), jnp.int32), jnp.where(is_sent_Te, before(is_sent_Te), slots), e, slots, T)
+    token_Te, expert_Te = jnp.indices((T, e), jnp.int32)
+    token_eC = _seated(token_Te, expert_Te, jnp.where(is_sent_Te, before(is_sent_Te), slots), e, slots, T)
     return Filled(token_eC, weight_Te.at[token_eC, jnp.arange(e)[:, None]].get(mode="fill", fill_value=0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from math import ceil, inf
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 
@@ -278,13 +278,13 @@ class DecoderShape:
         norms = (2 * self.layers + 1) * self.embed
         return self.layer_matrices + self.biases + norms + (1 if self.tied else 2) * self.vocab * self.embed
 
-    def choosing(self, **choices: int | float | str | bool) -> Self:
+    def choosing(self, **choices: Any) -> Self:
         """The same sizes with other `CHOICES`; a micro-batch has as many sequences, however many there are."""
         return replace(self, batch=self.micro_batch * choices.get("accumulation", self.accumulation), **choices)
 
-    def shrunk(self, **sizes: int | str | bool) -> Self:
+    def shrunk(self, **sizes: Any) -> Self:
         """The same architecture at sizes for a test: two layers, narrow, short, in float32; heads keep their ratio."""
-        small = {
+        small: dict[str, Any] = {
             "layers": 2,
             "batch": 16,
             "length": 32,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isclose
 
 from lab.book.pipeline import zero_bubble_in_flight
-from lab.programs.pipelines.schedule import Schedule
+from lab.programs.pipelines.schedule import Schedule, Time
 
 LAGS = {"zb_h1": 1, "zb_h2": 2}
 """By how many micro-batches for each stage before it a stage puts off the gradients of weights."""
@@ -19,10 +19,10 @@ class Times:
     """Of a forward, of a backward to the input and to the weights, and of a forward and a whole backward that
     overlap."""
 
-    forward: float
-    backward: float
-    weight: float
-    both: float
+    forward: Time
+    backward: Time
+    weight: Time
+    both: Time
 
 
 def refusal(schedule: Schedule, times: Times) -> str | None:

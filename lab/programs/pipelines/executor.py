@@ -20,7 +20,6 @@ gradient comes back. 1F1B is there for its P, so its order stays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -72,7 +71,9 @@ class State(NamedTuple):
     found: Found
 
 
-Chunk = Callable[[Weights, jax.Array, Row], tuple[jax.Array, jax.Array]]
+Turn = Row[jax.Array]
+"""What this stage does at a tick."""
+Chunk = Callable[[Weights, jax.Array, Turn], tuple[jax.Array, jax.Array]]
 """(weights of one chunk, x_BSD, row) to its output and its loss: the first chunk takes tokens for its input, the last
 has a loss for an output."""
 
@@ -87,7 +88,7 @@ class Halves(NamedTuple):
       nothing: zeros in the shapes and types of what is kept.
     """
 
-    to_input: Callable[[Weights, jax.Array, jax.Array, Row], tuple[Weights, jax.Array, Any]]
+    to_input: Callable[[Weights, jax.Array, jax.Array, Turn], tuple[Weights, jax.Array, Any]]
     to_weights: Callable[[Weights, Any], Weights]
     nothing: Any
 
@@ -104,11 +105,10 @@ def run(
     """
     stage, P = jax.lax.axis_index(PIPE), jax.lax.axis_size(PIPE)
     forth, back = _neighbours(P, has_ring=bool(table.rows.chunk.any()))
-    branches = [
-        _counted(job, run) for job, run in jobs(chunk, weights, nothing[0], halves).items() if job in table.jobs
-    ]
+    run_of = jobs(chunk, weights, nothing[0], halves)
+    branches = [_counted(job, run_of[job]) for job in table.jobs]
 
-    def tick(state: State, row: Row) -> tuple[State, None]:
+    def tick(state: State, row: Turn) -> tuple[State, None]:
         inputs_nBSD = _stored(state.inputs_nBSD, row.new_input, state.arrived.output_BSD)
         cotangents_nBSD = _stored(state.cotangents_nBSD, row.new_cotangent, state.arrived.cotangent_BSD)
         # One slot goes in and out: of a stash that a branch may write to, XLA would have two.
@@ -152,11 +152,11 @@ def _stored(stash_nBSD: jax.Array, slot: jax.Array, message_BSD: jax.Array) -> j
     return stash_nBSD.at[slot].set(kept_BSD)
 
 
-Run = Callable[[Row, jax.Array, jax.Array, Done], tuple[Messages, Done]]
+Run = Callable[[Turn, jax.Array, jax.Array, Done], tuple[Messages, Done]]
 
 
 def _counted(job: Job, run: Run) -> Run:
-    def run_and_count(row: Row, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+    def run_and_count(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
         with jax.named_scope(job.scope):
             sent, so_far = run(row, x_BSD, dy_BSD, so_far)
         return sent, so_far._replace(found=so_far.found._replace(done=so_far.found.done.at[job].add(1)))
@@ -165,40 +165,45 @@ def _counted(job: Job, run: Run) -> Run:
 
 
 def jobs(chunk: Chunk, weights: Weights, nothing_BSD: jax.Array, halves: Halves | None) -> dict[Job, Run]:
-    """(row, x_BSD, dy_BSD, what was left so far) to the messages that a job sends, and what it leaves."""
+    """(row, x_BSD, dy_BSD, what was left so far) to the messages that a job sends, and what it leaves; without
+    `halves`, those of a schedule that splits no backward."""
 
-    def own(row: Row) -> Weights:
+    def own(row: Turn) -> Weights:
         return Weights(jax.tree.map(lambda w: w[row.chunk], weights.chunks), weights.shared)
 
-    def idle(row: Row, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+    def idle(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
         return Messages(nothing_BSD, nothing_BSD), so_far
 
-    def forward(row: Row, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+    def forward(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
         y_BSD, loss = chunk(own(row), x_BSD, row)
         return Messages(y_BSD, nothing_BSD), so_far._replace(found=so_far.found._replace(loss=so_far.found.loss + loss))
 
-    def backward(row: Row, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
-        gradients, dx_BSD = pulled(partial(chunk, row=row), dy_BSD, own(row), x_BSD)
+    def backward(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+        gradients, dx_BSD = pulled(lambda weights, x_BSD: chunk(weights, x_BSD, row), dy_BSD, own(row), x_BSD)
         return Messages(nothing_BSD, dx_BSD), _added(so_far, gradients, row)
 
-    def input_gradient(row: Row, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+    whole: dict[Job, Run] = {Job.IDLE: idle, Job.FORWARD: forward, Job.BACKWARD: backward}
+    if halves is None:
+        return whole
+
+    def input_gradient(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
         gradients, dx_BSD, kept = halves.to_input(own(row), x_BSD, dy_BSD, row)
         return Messages(nothing_BSD, dx_BSD), _added(so_far._replace(kept=kept), gradients, row)
 
-    def weight_gradient(row: Row, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+    def weight_gradient(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
         gradients = halves.to_weights(own(row), so_far.kept)
         return Messages(nothing_BSD, nothing_BSD), _added(so_far, gradients, row)
 
-    return dict(zip(Job, (idle, forward, backward, input_gradient, weight_gradient), strict=True))
+    return whole | {Job.INPUT_GRADIENT: input_gradient, Job.WEIGHT_GRADIENT: weight_gradient}
 
 
-def pulled(function: Callable, dy_BSD: jax.Array, *at: Any) -> tuple[Any, ...]:
+def pulled(function: Callable[..., tuple[jax.Array, jax.Array]], dy_BSD: jax.Array, *at: Any) -> tuple[Any, ...]:
     """Gradients of a chunk's inputs, of which each is one of `function`."""
     (_, loss), pull = jax.vjp(function, *at)
     return pull((dy_BSD, jnp.ones_like(loss)))
 
 
-def _added(so_far: Done, gradients: Weights, row: Row) -> Done:
+def _added(so_far: Done, gradients: Weights, row: Turn) -> Done:
     chunks, shared = so_far.found.gradients
     new = {
         name: jax.tree.map(lambda total, g: total.at[row.chunk].add(g.astype(total.dtype)), chunks[name], g)

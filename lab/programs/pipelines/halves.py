@@ -6,17 +6,19 @@ Weights that are no matrices of layers - norms, the table, the head - are not pu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from lab.core.known import known
 from lab.meshes.axes import PIPE, Axes
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
+from lab.programs.models.decoder import Parameter, Parameters
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.strategies.strategy import Strategy
 
@@ -27,18 +29,26 @@ INPUT_OF = {"key": "query", "value": "query", "up": "gate"}
 """Products whose input is that of another one."""
 
 
-class Kept(NamedTuple):
-    """Of one product: its input, None where another's is the same, and the gradient of its output; both [B, S, ...]."""
+T = TypeVar("T")
 
-    input: jax.Array | None
-    gradient: jax.Array
+
+class Kept(NamedTuple, Generic[T]):
+    """Of one product: its input, None where another's is the same, and the gradient of its output; both [B, S, ...], as
+    arrays or as their local sizes."""
+
+    input: T | None
+    gradient: T
 
 
 class Tapped(NamedTuple):
     """A matrix, and zeros whose gradients are what is to be kept of its product."""
 
     weight: jax.Array
-    taps: Kept
+    taps: Kept[jax.Array]
+
+
+Taps = Mapping[str, Kept[jax.Array]]
+"""By matrix of a layer."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -68,25 +78,25 @@ def tapped_hooks(hooks: CollectiveHooks) -> CollectiveHooks:
     return replace(hooks, weight=weight, product=_product, contract=_product)
 
 
-def tapped(layers: nnx.State, taps: dict[str, Kept]) -> nnx.State:
+def tapped(layers: Mapping[str, Parameter], taps: Taps) -> Parameters:
     return nnx.State(
         {name: w.replace(Tapped(w.get_value(), taps[name])) if name in taps else w for name, w in layers.items()}
     )
 
 
-def of_taps(gradients: nnx.State) -> dict[str, Kept]:
+def of_taps(gradients: Mapping[str, Parameter]) -> Taps:
     """What was kept, of the gradients of `tapped` layers."""
     return {name: gradients[name].get_value().taps for name in SUMMED}
 
 
-def not_put_off(gradients: nnx.State) -> nnx.State:
+def not_put_off(gradients: Parameters) -> Parameters:
     return nnx.State({name: g for name, g in gradients.items() if name not in SUMMED})
 
 
-def put_off(layers: nnx.State, kept: dict[str, Kept], shape: DecoderShape, hooks: CollectiveHooks) -> nnx.State:
+def put_off(layers: Mapping[str, Parameter], kept: Taps, shape: DecoderShape, hooks: CollectiveHooks) -> Parameters:
     """Gradients of the matrices of layers, stacked along the first dim as they are: one product each."""
 
-    def layer(_: None, met: tuple[dict, dict[str, Kept]]) -> tuple[None, dict]:
+    def layer(_: None, met: tuple[dict[str, Parameter], Taps]) -> tuple[None, dict[str, Parameter]]:
         matrices, kept = met
         return None, {name: _gradient(name, w, kept, shape, hooks) for name, w in matrices.items()}
 
@@ -95,11 +105,9 @@ def put_off(layers: nnx.State, kept: dict[str, Kept], shape: DecoderShape, hooks
         return nnx.State(jax.lax.scan(layer, None, (matrices, kept))[1])
 
 
-def _gradient(
-    name: str, weight: nnx.Variable, kept: dict[str, Kept], shape: DecoderShape, hooks: CollectiveHooks
-) -> nnx.Variable:
+def _gradient(name: str, weight: Parameter, kept: Taps, shape: DecoderShape, hooks: CollectiveHooks) -> Parameter:
     """Sums over tokens, and goes back the way on which a stored weight came into use."""
-    x, dy = kept[INPUT_OF.get(name, name)].input, kept[name].gradient
+    x, dy = known(kept[INPUT_OF.get(name, name)].input), kept[name].gradient
     dims = weight.dims[1:]
     with jax.named_scope(SCOPES[name]), jax.named_scope(name):
         gradient = jnp.tensordot(x, dy, axes=((0, 1), (0, 1)))
@@ -107,7 +115,9 @@ def _gradient(
         return weight.replace(*back(gradient))
 
 
-def sizes(weights: nnx.State, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Iterator[tuple[str, Kept]]:
+def sizes(
+    weights: Mapping[str, Parameter], strategy: Strategy, shape: DecoderShape, axes: Axes
+) -> Iterator[tuple[str, Kept[tuple[int, ...]]]]:
     """By matrix, the local sizes of what is kept in one layer of one micro-batch."""
     whole = {"batch": shape.micro_batch}
 
@@ -120,13 +130,14 @@ def sizes(weights: nnx.State, strategy: Strategy, shape: DecoderShape, axes: Axe
         yield name, Kept(None if name in INPUT_OF else local(dims[:summed]), local(dims[summed:]))
 
 
-def nothing(weights: nnx.State, layers: int, strategy: Strategy, shape: DecoderShape, axes: Axes) -> dict[str, Kept]:
+def nothing(weights: Mapping[str, Parameter], layers: int, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Taps:
     """Zeros in the shapes and types of what is kept in the layers of a chunk: [layers, B, S, ...] each."""
     over = axes.ordered({PIPE, *(axis for _, axis in strategy.inside.rules if axis in axes.names)})
 
-    def zeros(size: tuple[int, ...] | None) -> jax.Array | None:
-        return (
-            None if size is None else jax.lax.pcast(jnp.zeros((layers, *size), DTYPES[shape.dtype]), over, to="varying")
-        )
+    def zeros(size: tuple[int, ...]) -> jax.Array:
+        return jax.lax.pcast(jnp.zeros((layers, *size), DTYPES[shape.dtype]), over, to="varying")
 
-    return {name: Kept(*map(zeros, kept)) for name, kept in sizes(weights, strategy, shape, axes)}
+    return {
+        name: Kept(None if kept.input is None else zeros(kept.input), zeros(kept.gradient))
+        for name, kept in sizes(weights, strategy, shape, axes)
+    }

@@ -8,11 +8,12 @@ the program runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from math import prod
 
 from lab.book.parallelism import activation_bytes, gradient_bytes
+from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Provenance, Transfer
 from lab.meshes.axes import PIPE, Axes
 from lab.meshes.errors import UsageError
@@ -75,8 +76,8 @@ def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table)
         )
     two = replace(shape, layers=layers, batch=2 * shape.micro_batch, accumulation=2)
     for each in strategy.predict(two, axes).transfers:
-        if each.executions % 2 == 0:
-            executions = table.ticks * _uses(each, strategy, shape, axes) * each.executions // 2
+        if known(each.executions) % 2 == 0:
+            executions = table.ticks * _uses(each, strategy, shape, axes) * known(each.executions) // 2
             for job in table.jobs:
                 if _is_done(job, each, strategy, axes):
                     provenance = replace(each.provenance, repeats=1)
@@ -111,13 +112,13 @@ def _is_put_off(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
 
 def _moves_weights(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
     """Ranks with tokens of their own have nothing else to tell each other inside a job, but for keys and values."""
-    return set(each.axes) <= set(strategy.token_axes(axes)) and "/core/" not in each.scope
+    return set(known(each.axes)) <= set(strategy.token_axes(axes)) and "/core/" not in each.scope
 
 
 def _once(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Iterator[Transfer]:
     """Sums over ranks after the last tick: the loss, gradients of what ranks have copies of, the squares of all."""
 
-    def summed(scope: str, over: set[str], payload_bytes: int, phase: str) -> Transfer:
+    def summed(scope: str, over: Set[str], payload_bytes: int, phase: str) -> Transfer:
         return transfer(Kind.ALL_REDUCE, scope, over, payload_bytes, phase, "f32", 1, axes, Provenance())
 
     yield summed("loss", {PIPE, *strategy.token_axes(axes)}, FLOAT32_BYTES, FORWARD)

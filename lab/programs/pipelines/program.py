@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -23,6 +22,7 @@ from lab.meshes.errors import UsageError
 from lab.meshes.layouts import Layout
 from lab.programs.models import decoder
 from lab.programs.models.collective_hooks import Dims
+from lab.programs.models.decoder import Parameter, Parameters
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.pipelines import executor, halves
 from lab.programs.pipelines.executor import Weights
@@ -30,7 +30,6 @@ from lab.programs.pipelines.orders import named
 from lab.programs.pipelines.schedule import Schedule
 from lab.programs.pipelines.table import Job, Row, one_way, table_of
 from lab.programs.strategies.program import (
-    Metrics,
     PlacedStrategy,
     Program,
     TrainState,
@@ -97,6 +96,8 @@ PIPELINE = Strategy(terms=(), weights=Layout.of(stage=PIPE), copies=copies)
 class Pipeline(PlacedStrategy):
     """A pipelined strategy on a mesh: its state has the layers stacked by chunk and stage."""
 
+    shape: PipelineShape
+
     @property
     def stages(self) -> int:
         return self.axes[PIPE]
@@ -111,7 +112,7 @@ def initial_state(shape: PipelineShape, stages: int, seed: int = 0) -> TrainStat
     return TrainState(master, optimizer().init(master), None)
 
 
-def stacked(shape: PipelineShape, stages: int, state: nnx.State) -> nnx.State:
+def stacked(shape: PipelineShape, stages: int, state: Parameters) -> Parameters:
     """The model's weights, with layers [L, ...] as [chunks, stages, layers of a chunk, ...]."""
     sizes = (shape.chunks, stages, shape.chunk_layers(stages))
     return _of_layers(
@@ -119,12 +120,12 @@ def stacked(shape: PipelineShape, stages: int, state: nnx.State) -> nnx.State:
     )
 
 
-def in_sequence(state: nnx.State) -> nnx.State:
+def in_sequence(state: Parameters) -> Parameters:
     """The inverse of `stacked`."""
     return _of_layers(state, lambda w: w.replace(w.get_value().reshape(-1, *w.shape[3:]), dims=w.dims[2:]))
 
 
-def _of_layers(state: nnx.State, change: Callable[[nnx.Variable], nnx.Variable]) -> nnx.State:
+def _of_layers(state: Parameters, change: Callable[[Parameter], Parameter]) -> Parameters:
     return jax.tree.map(lambda w: change(w) if "layers" in w.dims else w, state, is_leaf=is_weight)
 
 
@@ -138,7 +139,7 @@ def step(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
         keeps weights beside their masters (ZeRO-1 and 2).
     """
     placed = pipeline(strategy, shape, mesh)
-    specs = placed.state_specs, Metrics(PartitionSpec(), PartitionSpec())
+    specs = placed.state_specs, PartitionSpec()
     on_ranks = explicit_step(placed, lambda state, *batch: find(placed)(state.master, *batch)[:2])
     return jax.jit(on_ranks, donate_argnums=0, out_shardings=placed.shardings(specs)), arguments(placed)
 
@@ -158,7 +159,9 @@ def gradients(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
         out_specs=(everywhere, stored, PartitionSpec(PIPE)),
     )
 
-    def run(weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> tuple[jax.Array, nnx.State, jax.Array]:
+    def run(
+        weights: Parameters, tokens_BS: jax.Array, targets_BS: jax.Array
+    ) -> tuple[jax.Array, Parameters, jax.Array]:
         loss, found, done = on_ranks(stacked(shape, placed.stages, weights), tokens_BS, targets_BS)
         return loss, in_sequence(found), done
 
@@ -179,7 +182,7 @@ def one_job(shape: PipelineShape, mesh: Mesh, job: Job) -> Program:
     row = Row(*(jnp.int32(0) for _ in Row._fields))
 
     def run(
-        weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array, x_BSD: jax.Array, dy_BSD: jax.Array, kept: Any
+        weights: Parameters, tokens_BS: jax.Array, targets_BS: jax.Array, x_BSD: jax.Array, dy_BSD: jax.Array, kept: Any
     ) -> tuple[Any, Any]:
         own, batches = _parted(weights), split(shape, tokens_BS, targets_BS)
         jobs = executor.jobs(_chunk(placed, *batches), own, _nothing(placed)[0], _halves(placed, *batches))
@@ -228,15 +231,15 @@ def refuse(strategy: Strategy, shape: PipelineShape, names: tuple[str, ...]) -> 
         )
 
 
-def find(placed: Pipeline) -> Callable[..., tuple[jax.Array, nnx.State, jax.Array]]:
+def find(placed: Pipeline) -> Callable[..., tuple[jax.Array, Parameters, jax.Array]]:
     """(weights, tokens_BS, targets_BS) of one rank to the mean loss, this rank's part of the gradients, and how often
     its stage did each `Job`."""
     strategy, shape = placed.strategy, placed.shape
     table = table_of(shape.order(placed.stages))
 
     def on_rank(
-        weights: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array
-    ) -> tuple[jax.Array, nnx.State, jax.Array]:
+        weights: Parameters, tokens_BS: jax.Array, targets_BS: jax.Array
+    ) -> tuple[jax.Array, Parameters, jax.Array]:
         # Before the loop over ticks, so that gradients are summed over ranks once, after it.
         own = each(weights, lambda w: as_own(strategy, w.get_value(), w.dims))
         batches = split(shape, tokens_BS, targets_BS)
@@ -249,13 +252,13 @@ def find(placed: Pipeline) -> Callable[..., tuple[jax.Array, nnx.State, jax.Arra
     return on_rank
 
 
-def _parted(state: nnx.State) -> Weights:
+def _parted(state: Parameters) -> Weights:
     """This stage's layers, as chunks to take one of, and what every stage has a copy of."""
     layers = jax.tree.map(lambda w: w.replace(w.get_value()[:, 0], dims=w.dims[2:]), state["layers"], is_leaf=is_weight)
     return Weights(layers, nnx.State({name: weight for name, weight in state.items() if name != "layers"}))
 
 
-def _joined(weights: Weights) -> nnx.State:
+def _joined(weights: Weights) -> Parameters:
     layers = jax.tree.map(
         lambda w: w.replace(w.get_value()[:, None], dims=(*STACK[:2], *w.dims)), weights.chunks, is_leaf=is_weight
     )
@@ -268,7 +271,7 @@ def _chunk(placed: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> e
     shape, hooks, last = placed.shape, placed.strategy.hooks, placed.stages - 1
     stage, nothing = jax.lax.axis_index(PIPE), _nothing(placed)
 
-    def run(weights: Weights, x_BSD: jax.Array, row: Row) -> tuple[jax.Array, jax.Array]:
+    def run(weights: Weights, x_BSD: jax.Array, row: executor.Turn) -> tuple[jax.Array, jax.Array]:
         def begin(x_BSD: jax.Array) -> jax.Array:
             return decoder.embedded(decoder.table(weights.shared, shape, hooks), tokens_mBS[row.micro_batch], hooks)
 
@@ -292,9 +295,11 @@ def _halves(placed: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> 
         replace(placed, strategy=replace(strategy, hooks=halves.tapped_hooks(strategy.hooks))), tokens_mBS, targets_mBS
     )
 
-    def to_input(weights: Weights, x_BSD: jax.Array, dy_BSD: jax.Array, row: Row) -> tuple[Weights, jax.Array, Any]:
+    def to_input(
+        weights: Weights, x_BSD: jax.Array, dy_BSD: jax.Array, row: executor.Turn
+    ) -> tuple[Weights, jax.Array, Any]:
         at = Weights(halves.tapped(weights.chunks, nothing), weights.shared)
-        gradients, dx_BSD = executor.pulled(partial(chunk, row=row), dy_BSD, at, x_BSD)
+        gradients, dx_BSD = executor.pulled(lambda weights, x_BSD: chunk(weights, x_BSD, row), dy_BSD, at, x_BSD)
         return Weights(halves.not_put_off(gradients.chunks), gradients.shared), dx_BSD, halves.of_taps(gradients.chunks)
 
     def to_weights(weights: Weights, kept: Any) -> Weights:

@@ -7,10 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, product
 
 from lab.meshes.errors import UsageError
+
+Time = float | Fraction
+"""In any unit; fractions where results are compared exactly."""
 
 
 class Work(StrEnum):
@@ -49,8 +53,8 @@ class Span:
     """A task from its start to its end, in the unit of the durations given."""
 
     task: Task
-    start: float
-    end: float
+    start: Time
+    end: Time
 
 
 class Deadlock(UsageError):
@@ -153,11 +157,11 @@ def needs(schedule: Schedule, stage: int, task: Task) -> Iterator[tuple[int, Tas
             yield place[0], Task(part.work, part.micro_batch, place[1])
 
 
-Lasts = Callable[[int, Task], float]
-Ended = dict[tuple[int, Task], float]
+Lasts = Callable[[int, Task], Time]
+Ended = dict[tuple[int, Task], Time]
 
 
-def spans(schedule: Schedule, lasts: Lasts, transfer: float = 0) -> tuple[tuple[Span, ...], ...]:
+def spans(schedule: Schedule, lasts: Lasts, transfer: Time = 0) -> tuple[tuple[Span, ...], ...]:
     """[stage][turn]: every stage does its work in its order, each piece as soon as what it needs has ended and, from
     another stage, has arrived.
 
@@ -187,7 +191,7 @@ def spans(schedule: Schedule, lasts: Lasts, transfer: float = 0) -> tuple[tuple[
     return tuple(map(tuple, rows))
 
 
-def _advance(schedule: Schedule, stage: int, row: list[Span], ended: Ended, lasts: Lasts, transfer: float) -> bool:
+def _advance(schedule: Schedule, stage: int, row: list[Span], ended: Ended, lasts: Lasts, transfer: Time) -> bool:
     """Appends to a stage's row what can run by now; whether there was anything."""
     done = len(row)
     for task in schedule.orders[stage][done:]:
@@ -214,7 +218,7 @@ def ticks(schedule: Schedule) -> tuple[tuple[Task | None, ...], ...]:
       Deadlock: as `spans`.
     """
     rows = [{span.start: span.task for span in row} for row in spans(schedule, lambda stage, task: 1)]
-    return tuple(tuple(row.get(tick) for row in rows) for tick in range(1 + max(max(row) for row in rows)))
+    return tuple(tuple(row.get(tick) for row in rows) for tick in range(1 + int(max(map(max, rows)))))
 
 
 def in_flight(schedule: Schedule) -> tuple[int, ...]:

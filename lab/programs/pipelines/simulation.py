@@ -9,9 +9,9 @@ from math import isfinite
 import numpy as np
 
 from lab.meshes.errors import UsageError
-from lab.programs.pipelines.schedule import Schedule, Span, Task, Work, spans
+from lab.programs.pipelines.schedule import Schedule, Span, Task, Time, Work, spans
 
-Seconds = float | Sequence[float] | Sequence[Sequence[float]]
+Seconds = Time | Sequence[Time] | Sequence[Sequence[Time]]
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Durations:
     forward: Seconds = 1
     backward: Seconds = 1
     weight: Seconds = 0
-    both: float | None = None
-    transfer: float = 0
+    both: Time | None = None
+    transfer: Time = 0
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Timeline:
     rows: tuple[tuple[Span, ...], ...]
 
     @property
-    def makespan(self) -> float:
+    def makespan(self) -> Time:
         return max(row[-1].end for row in self.rows)
 
     @property
-    def busy(self) -> tuple[float, ...]:
+    def busy(self) -> tuple[Time, ...]:
         """[stage]"""
         return tuple(sum(span.end - span.start for span in row) for row in self.rows)
 
@@ -55,7 +55,7 @@ class Timeline:
         return float(1 - sum(self.busy) / (self.makespan * len(self.rows)))
 
     @property
-    def stage_spans(self) -> tuple[float, ...]:
+    def stage_spans(self) -> tuple[Time, ...]:
         """[stage], from its own first start to its own last end."""
         return tuple(row[-1].end - row[0].start for row in self.rows)
 
@@ -70,7 +70,7 @@ def simulate(schedule: Schedule, durations: Durations) -> Timeline:
     """
     table = {work: _table(schedule, seconds) for work, seconds in _by_work(durations).items()}
 
-    def lasts(stage: int, task: Task) -> float:
+    def lasts(stage: int, task: Task) -> Time:
         if task.beside and durations.both is not None:
             return durations.both
         return sum(_alone(schedule, stage, part, table) for part in task.parts)
@@ -91,13 +91,13 @@ def _by_work(durations: Durations) -> dict[Work, Seconds]:
     return {Work.FORWARD: durations.forward, Work.BACKWARD: durations.backward, Work.WEIGHT: durations.weight}
 
 
-def _table(schedule: Schedule, seconds: Seconds) -> list[list[float]]:
+def _table(schedule: Schedule, seconds: Seconds) -> list[list[Time]]:
     """[stage][chunk]"""
     given = np.asarray(seconds, dtype=object)
     return np.broadcast_to(given[:, None] if given.ndim == 1 else given, (schedule.stages, schedule.chunks)).tolist()
 
 
-def _alone(schedule: Schedule, stage: int, task: Task, table: dict[Work, list[list[float]]]) -> float:
+def _alone(schedule: Schedule, stage: int, task: Task, table: dict[Work, list[list[Time]]]) -> Time:
     both_gradients = task.work is Work.BACKWARD and not schedule.is_split(stage, task)
     works = (Work.BACKWARD, Work.WEIGHT) if both_gradients else (task.work,)
     return sum(table[work][stage][task.chunk] for work in works)

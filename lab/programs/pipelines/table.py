@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -32,8 +32,11 @@ class Job(IntEnum):
         return self.name.lower()
 
 
-class Row(NamedTuple):
-    """What a stage does at a tick; in a table each field is an int32 array, [ticks, stages].
+T = TypeVar("T")
+
+
+class Row(NamedTuple, Generic[T]):
+    """What a stage does at a tick, in numbers; in a table each field is an int32 array, [ticks, stages].
 
     Attributes:
       job: a number of `Job`.
@@ -44,21 +47,21 @@ class Row(NamedTuple):
       kept: slot of the stash for what the first half of a split backward leaves to the second.
     """
 
-    job: np.ndarray
-    micro_batch: np.ndarray
-    chunk: np.ndarray
-    input: np.ndarray
-    cotangent: np.ndarray
-    new_input: np.ndarray
-    new_cotangent: np.ndarray
-    kept: np.ndarray
+    job: T
+    micro_batch: T
+    chunk: T
+    input: T
+    cotangent: T
+    new_input: T
+    new_cotangent: T
+    kept: T
 
 
 class Table(NamedTuple):
     """Rows of all ticks and stages, and how many inputs, gradients of outputs and halves of backwards a stage needs
     room for."""
 
-    rows: Row
+    rows: Row[np.ndarray]
     inputs: int
     cotangents: int
     kept: int
@@ -98,7 +101,7 @@ def table_of(schedule: Schedule) -> Table:
       UsageError: micro-batches go through the stages in both directions.
     """
     turns, stages = ticks(one_way(schedule)), range(schedule.stages)
-    when = {(stage, task): tick for tick, turn in enumerate(turns) for stage, task in enumerate(turn)}
+    when = {(stage, task): tick for tick, turn in enumerate(turns) for stage, task in enumerate(turn) if task}
     inputs, cotangents = (
         [_slots(_messages(schedule, when, stage, work)) for stage in stages] for work in (Work.FORWARD, Work.BACKWARD)
     )
@@ -154,15 +157,19 @@ def _slots(messages: Iterable[Message]) -> Slots:
     return slots
 
 
-def _row(schedule: Schedule, stage: int, tick: int, task: Task | None, *stashes: Slots) -> Row:
-    new = [next((slot for message, slot in slots.items() if message.arrives == tick), NOWHERE) for slots in stashes[:2]]
+def _row(schedule: Schedule, stage: int, tick: int, task: Task | None, *stashes: Slots) -> Row[int]:
+    new_input, new_cotangent = (
+        next((slot for message, slot in slots.items() if message.arrives == tick), NOWHERE) for slots in stashes[:2]
+    )
     if task is None:
-        return Row(Job.IDLE, 0, 0, 0, 0, *new, 0)
+        return Row(Job.IDLE, 0, 0, 0, 0, new_input, new_cotangent, 0)
     # The first chunk of all receives no input, the last one no gradient of its output: they read some slot, and use
     # nothing of it.
     way = task.micro_batch, task.chunk
-    *read, kept = (next((slot for message, slot in slots.items() if message.way == way), 0) for slots in stashes)
-    return Row(_job(schedule, stage, task), *way, *read, *new, kept)
+    input, cotangent, kept = (
+        next((slot for message, slot in slots.items() if message.way == way), 0) for slots in stashes
+    )
+    return Row(_job(schedule, stage, task), *way, input, cotangent, new_input, new_cotangent, kept)
 
 
 def _job(schedule: Schedule, stage: int, task: Task) -> Job:

@@ -33,7 +33,9 @@ ATTENTION = ("attention_norm_in", "attention_normed", "attention_in", "q", "k", 
 TILE = 512
 """Keys of a tile, at most, where scores are made tile by tile."""
 
-Terms = dict[str, int]
+Terms = dict[MemoryTerm, int]
+Sizes = dict[str, int]
+"""Bytes of one layer's tensors, as the book names them."""
 
 
 def peak_terms(
@@ -157,7 +159,7 @@ class Device:
         return self._local(self.strategy.inside, "vocab") < self.shape.vocab
 
     @cached_property
-    def tensors(self) -> Terms:
+    def tensors(self) -> Sizes:
         """Of one layer, as the book names them; the stream between blocks may be split further, and keys and values are
         those that queries meet."""
         inside, between = map(self._tensors, (self.strategy.inside, self.strategy.residual))
@@ -183,7 +185,7 @@ class Device:
         """Of tiles no scores are kept, whatever else is."""
         return "selective" if self.is_tiled and self.shape.remat == "none" else self.shape.remat
 
-    def _tensors(self, layout: Layout) -> Terms:
+    def _tensors(self, layout: Layout) -> Sizes:
         shape = self.shape
         kv_heads, mlp = (self._local(self.strategy.inside, dim) for dim in ("kv_heads", "mlp"))
         dense = llama_tensors(
@@ -198,7 +200,7 @@ class Device:
         )
         return dense | self._in_slots(dense) if shape.experts else dense
 
-    def _in_slots(self, dense: Terms) -> Terms:
+    def _in_slots(self, dense: Sizes) -> Sizes:
         """What experts have in place of the MLP's tensors: as many, of slots, or of room for all tokens of all ranks;
         beside a router's tokens what is sent to them and comes back."""
         shape, tokens = self.shape, self._tokens(self.strategy.inside)

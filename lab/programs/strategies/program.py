@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from lab.attention import dense
@@ -26,6 +25,7 @@ from lab.meshes.errors import UsageError
 from lab.meshes.layouts import Layout
 from lab.programs.models import decoder
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims, Hook, unchanged
+from lab.programs.models.decoder import Parameter, Parameters
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.strategies.strategy import RESIDUAL, Pair, Strategy
 from lab.programs.strategies.update import (
@@ -36,17 +36,19 @@ from lab.programs.strategies.update import (
     updated,
 )
 
-Found = tuple[jax.Array, nnx.State]
-Program = tuple[Callable[..., Any], tuple[Any, ...]]
+Found = tuple[jax.Array, Parameters]
+"""The loss, and the gradients of all weights."""
+Program = tuple[jax.stages.Wrapped, tuple[Any, ...]]
+"""A jitted function, and its arguments as shapes with shardings."""
 
 
 class TrainState(NamedTuple):
     """What a step begins with: float32 master weights, their moments, and under ZeRO-1 and 2 the weights that products
     use."""
 
-    master: nnx.State
+    master: Parameters
     moments: Any
-    weights: nnx.State | None
+    weights: Parameters | None
 
 
 class Metrics(NamedTuple):
@@ -97,7 +99,7 @@ class PlacedStrategy:
         return TrainState(*map(self.specs, self.state, layouts))
 
 
-def each(tree: Any, weight: Callable[[nnx.Variable], Any], other: Callable[[Any], Any] = lambda x: x) -> Any:
+def each(tree: Any, weight: Callable[[Parameter], Any], other: Callable[[Any], Any] = lambda x: x) -> Any:
     """A tree of the same structure, with a new value for each weight and for each other leaf."""
     return jax.tree.map(lambda x: x.replace(weight(x)) if is_weight(x) else other(x), tree, is_leaf=is_weight)
 
@@ -113,7 +115,7 @@ def initial_shapes(strategy: Strategy, shape: DecoderShape) -> TrainState:
     return jax.eval_shape(partial(initial_state, strategy, shape))
 
 
-def in_use(master: nnx.State, shape: DecoderShape) -> nnx.State:
+def in_use(master: Parameters, shape: DecoderShape) -> Parameters:
     """Weights in the dtype of the products."""
     return jax.tree.map(lambda w: w.astype(DTYPES[shape.dtype]), master)
 
@@ -174,7 +176,7 @@ def step(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> Pro
     """
     placed = spread_over(strategy, style, shape, mesh)
     one_step = explicit_step(placed, explicit_gradients(placed)) if style == "explicit" else declared_step(placed)
-    specs = (placed.state_specs, Metrics(PartitionSpec(), PartitionSpec()))
+    specs = (placed.state_specs, PartitionSpec())
     return jax.jit(_within(placed, one_step), donate_argnums=0, out_shardings=placed.shardings(specs)), arguments(
         placed
     )
@@ -216,7 +218,7 @@ def arguments(placed: PlacedStrategy) -> tuple[Any, ...]:
 
 
 def mean_loss(
-    state: nnx.State,
+    state: Parameters,
     tokens_BS: jax.Array,
     targets_BS: jax.Array,
     shape: DecoderShape,
@@ -276,7 +278,7 @@ def _of_own_tokens(placed: PlacedStrategy, state: TrainState, tokens_BS: jax.Arr
             lambda m, w: m if strategy.splits_further(w.dims) else w, state.master, own, is_leaf=is_weight
         )
 
-    def loss_of(variables: nnx.State, tokens_BS: jax.Array, targets_BS: jax.Array) -> jax.Array:
+    def loss_of(variables: Parameters, tokens_BS: jax.Array, targets_BS: jax.Array) -> jax.Array:
         weights = _pairs(strategy, own, variables) if strategy.is_anchored else variables
         return mean_loss(weights, tokens_BS, targets_BS, shape, strategy.hooks)
 
@@ -291,7 +293,7 @@ def _of_own_tokens(placed: PlacedStrategy, state: TrainState, tokens_BS: jax.Arr
     )
 
 
-def _pairs(strategy: Strategy, own: nnx.State, masters: nnx.State) -> nnx.State:
+def _pairs(strategy: Strategy, own: Parameters, masters: Parameters) -> Parameters:
     return jax.tree.map(
         lambda w, m: w.replace(Pair(w.get_value(), m.get_value())) if strategy.splits_further(w.dims) else m,
         own,
@@ -397,16 +399,16 @@ def _held(placed: PlacedStrategy, x: jax.Array, *places: tuple[Layout, Dims]) ->
 
 
 def _held_to(placed: PlacedStrategy, x: jax.Array, *specs: PartitionSpec) -> jax.Array:
-    hold = jax.sharding.reshard if placed.is_typed else jax.lax.with_sharding_constraint
     for spec in specs:
-        x = hold(x, NamedSharding(placed.mesh, spec))
+        sharding = NamedSharding(placed.mesh, spec)
+        x = jax.sharding.reshard(x, sharding) if placed.is_typed else jax.lax.with_sharding_constraint(x, sharding)
     return x
 
 
 def update(
     placed: PlacedStrategy,
     state: TrainState,
-    gradients: nnx.State,
+    gradients: Parameters,
     square: jax.Array,
     renew: Callable[[jax.Array, Dims], jax.Array],
 ) -> tuple[TrainState, jax.Array]:
@@ -432,7 +434,7 @@ def explicit_step(placed: PlacedStrategy, find: Callable[..., Found]) -> Callabl
         state, norm = update(placed, state, gradients, _square(placed, gradients), placed.strategy.hooks.gather_updated)
         return state, Metrics(loss, norm)
 
-    specs = (placed.state_specs, Metrics(PartitionSpec(), PartitionSpec()))
+    specs = (placed.state_specs, PartitionSpec())
     return jax.shard_map(
         one_step, mesh=placed.mesh, in_specs=(placed.state_specs, placed.batch, placed.batch), out_specs=specs
     )
@@ -456,7 +458,7 @@ def declared_step(placed: PlacedStrategy) -> Callable[..., Any]:
     return one_step
 
 
-def _square(placed: PlacedStrategy, gradients: nnx.State) -> jax.Array:
+def _square(placed: PlacedStrategy, gradients: Parameters) -> jax.Array:
     """The square of the gradients' norm, from this device's parts."""
     axes = {g.dims: _axes_of(placed, g.dims) for g in jax.tree.leaves(gradients, is_leaf=is_weight)}
     over = placed.axes.ordered(axis for split in axes.values() for axis in split)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+
+from lab.programs.models.decoder import Parameter, Parameters
 
 CLIP = 1.0
 BIAS_STEP = 1e-3
@@ -24,7 +27,7 @@ def is_weight(x: Any) -> bool:
     return isinstance(x, nnx.Variable)
 
 
-def is_trained(w: nnx.Variable) -> bool:
+def is_trained(w: Parameter) -> bool:
     """A bias is not: what stands for its gradient is its expert's load beyond the mean, and but its sign counts."""
     return "bias" not in w.dims
 
@@ -35,24 +38,24 @@ def clipping() -> optax.GradientTransformation:
     return optax.masked(optax.clip_by_global_norm(CLIP), mask)
 
 
-def squares(gradients: nnx.State, repeats: dict[tuple[str, ...], int]) -> jax.Array:
+def squares(gradients: Parameters, repeats: dict[tuple[str, ...], int]) -> jax.Array:
     """Sum of this device's squares, a gradient that several devices hold counted by its share; float32.
 
     Args:
       repeats: of each dims, how many devices hold the same part, among those that the result is summed over.
     """
     leaves = filter(is_trained, jax.tree.leaves(gradients, is_leaf=is_weight))
-    return sum(jnp.sum(jnp.square(g.get_value().astype(jnp.float32))) / repeats[g.dims] for g in leaves)
+    return reduce(add, (jnp.sum(jnp.square(g.get_value().astype(jnp.float32))) / repeats[g.dims] for g in leaves))
 
 
-def clipped(gradients: nnx.State, norm: jax.Array) -> nnx.State:
+def clipped(gradients: Parameters, norm: jax.Array) -> Parameters:
     """Scaled to `CLIP` where their norm is larger (Pascanu et al. 2013)."""
     return jax.tree.map(lambda g: g.astype(jnp.float32) * jnp.minimum(1.0, CLIP / norm), gradients)
 
 
 def updated(
-    optimizer: optax.GradientTransformation, gradients: nnx.State, moments: Any, master: nnx.State
-) -> tuple[nnx.State, Any]:
+    optimizer: optax.GradientTransformation, gradients: Parameters, moments: Any, master: Parameters
+) -> tuple[Parameters, Any]:
     changes, moments = optimizer.update(gradients, moments, master)
     changes = jax.tree.map(
         lambda change, g: change if is_trained(g) else g.replace(-BIAS_STEP * jnp.sign(g.get_value())),
