@@ -54,11 +54,17 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
     return (calculated("ch37.exercises", evidence, statement="120K against 100K GPU hours"),)
 
 
+def asked(assumed: Assumed) -> str:
+    more = f"{100 * (assumed.more_samples - 1):g} %"
+    return f"Is a batch {assumed.times:g} times as large worth it if it takes {more} more samples?"
+
+
 EXPERIMENT = Question(
     name="ch37_batch",
     chapter=37,
-    question="Is it worth doubling the batch if it takes 20 % more samples?",
+    question=asked(Assumed()),
     parameters=Assumed(),
     answer=answer,
     claims=claims,
+    asked=asked,
 )

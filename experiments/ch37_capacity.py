@@ -1,4 +1,4 @@
-"""Chapter 37: how are 175B parameters trained on 512 GPUs?"""
+"""Chapter 37: how are 175B parameters trained on 512 GPUs? Of models without experts."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -57,7 +57,7 @@ class Plan:
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
-    shape, machine = model(assumed.model), cluster(assumed.cluster)
+    shape, machine = dense(assumed.model), cluster(assumed.cluster)
     capacity = machine.chip.memory_bytes.value * assumed.memory_share
     state = float(model_state_bytes(shape.parameters))
     found = plans(assumed)
@@ -82,9 +82,20 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
     )
 
 
+def dense(name: str) -> ModelShape:
+    """Raises UsageError where the model has experts: no degree of this search splits those."""
+    shape = model(name)
+    if shape.experts:
+        raise UsageError(
+            f"model={name}: has {shape.experts.routed} experts a layer, and this search splits none over devices; name "
+            "a model without experts, such as llama3-70b"
+        )
+    return shape
+
+
 def plans(assumed: Assumed) -> list[Plan]:
     """Every choice that divides heads, layers and batch, tensor parallelism inside a domain; the fastest first."""
-    shape, machine = model(assumed.model), cluster(assumed.cluster)
+    shape, machine = dense(assumed.model), cluster(assumed.cluster)
     tensors = [t for t in range(1, machine.domain_chips + 1) if shape.heads % t == 0]
     pipes = [p for p in range(1, shape.layers + 1) if shape.layers % p == 0]
     pairs = [(t, p) for t in tensors for p in pipes if assumed.devices % (t * p) == 0]
@@ -160,11 +171,16 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
     )
 
 
+def asked(assumed: Assumed) -> str:
+    return f"How is {assumed.model} trained on {assumed.devices:,} chips of {assumed.cluster}?"
+
+
 EXPERIMENT = Question(
     name="ch37_capacity",
     chapter=37,
-    question="How are 175B parameters trained on 512 GPUs?",
+    question=asked(Assumed()),
     parameters=Assumed(),
     answer=answer,
     claims=claims,
+    asked=asked,
 )

@@ -60,11 +60,17 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
     )
 
 
+def asked(assumed: Assumed) -> str:
+    flops, bandwidth = assumed.flops_factor, assumed.bandwidth_factor
+    return f"A new chip has {flops:g} times the FLOP/s and {bandwidth:g} times the bandwidth; what becomes of a layout?"
+
+
 EXPERIMENT = Question(
     name="ch37_chip",
     chapter=37,
-    question="A new chip has twice the FLOP/s and half the bandwidth; what becomes of a layout?",
+    question=asked(Assumed()),
     parameters=Assumed(),
     answer=answer,
     claims=claims,
+    asked=asked,
 )

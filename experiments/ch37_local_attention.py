@@ -67,11 +67,16 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
     )
 
 
+def asked(assumed: Assumed) -> str:
+    return f"Attention sees {assumed.window:,} tokens instead of all; what changes for memory, FLOPs and communication?"
+
+
 EXPERIMENT = Question(
     name="ch37_local_attention",
     chapter=37,
-    question="Attention sees 256 tokens instead of all; what changes for memory, FLOPs and communication?",
+    question=asked(Assumed()),
     parameters=Assumed(),
     answer=answer,
     claims=claims,
+    asked=asked,
 )

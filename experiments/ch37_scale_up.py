@@ -61,11 +61,20 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
     return (calculated("ch37.exercises", evidence, statement="70 days"),)
 
 
+def asked(assumed: Assumed) -> str:
+    small, large = (f"{count / 1e9:g}B" for count in (assumed.parameters, assumed.larger_parameters))
+    return (
+        f"A {small} model took {assumed.days:g} days on {assumed.devices:,} GPUs; how long does {large} take on "
+        f"{assumed.larger_devices:,}?"
+    )
+
+
 EXPERIMENT = Question(
     name="ch37_scale_up",
     chapter=37,
-    question="A 7B model took a week on 64 GPUs; how long does 70B take on 640?",
+    question=asked(Assumed()),
     parameters=Assumed(),
     answer=answer,
     claims=claims,
+    asked=asked,
 )

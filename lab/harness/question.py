@@ -37,6 +37,7 @@ class Question:
       parameters: what is assumed, a frozen dataclass; its `target`, if it has one, is where programs are compiled.
       answer: parameters to the rows of the answer.
       claims: parameters to what these numbers say of the book.
+      asked: parameters to the question, where its words depend on them; `question` is then that of the defaults.
       is_quick: it is answered in a few seconds; of those without a program, `lab verify` leaves out the others.
     """
 
@@ -46,6 +47,7 @@ class Question:
     parameters: Any
     answer: Callable[[Any], tuple[Row, ...]]
     claims: Callable[[Any], tuple[Claim, ...]]
+    asked: Callable[[Any], str] | None = None
     is_quick: bool = True
     styles: ClassVar[tuple[str, ...]] = ()
 
@@ -112,9 +114,8 @@ def answer(question: Question, settings: Mapping[str, str]) -> Answer:
         raise UsageError(f"{question.name}: {refusal}") from refusal
     except jax.errors.JaxRuntimeError as refusal:
         rows, claims, failure = (), (), first_line(refusal)
-    return Answer(
-        question.name, question.question, asdict(parameters), rows, claims, time.perf_counter() - start, failure
-    )
+    asked = question.asked(parameters) if question.asked else question.question
+    return Answer(question.name, asked, asdict(parameters), rows, claims, time.perf_counter() - start, failure)
 
 
 def check(assumed: Any, by_default: Any) -> None:

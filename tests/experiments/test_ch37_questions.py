@@ -182,3 +182,23 @@ def test_experts_of_deepseek_v3_lie_in_8_nodes_but_in_one_nvl72():
 def test_counts_of_zero_and_negative_measures_are_refused_by_name(setting):
     with pytest.raises(UsageError, match=f"ch37_capacity: {next(iter(setting))}="):
         values(ch37_capacity, **setting)
+
+
+def test_a_model_with_experts_is_refused_where_no_degree_splits_them():
+    with pytest.raises(UsageError, match="model=mixtral-8x7b: has 8 experts a layer, and this search splits none"):
+        values(ch37_capacity, model="mixtral-8x7b")
+
+
+@pytest.mark.parametrize(
+    "module, settings, said",
+    [
+        (ch37_capacity, {"model": "llama3-70b", "devices": 256}, "How is llama3-70b trained on 256 chips of dgx-h100?"),
+        (ch37_scale_up, {"days": 3, "larger_devices": 2000}, "7B model took 3 days on 64 GPUs; how long does 70B take on 2,000"),
+        (ch37_batch, {"times": 4, "more_samples": 1.5}, "a batch 4 times as large worth it if it takes 50 % more"),
+        (ch37_local_attention, {"window": 4096}, "Attention sees 4,096 tokens"),
+        (ch37_chip, {"flops_factor": 3}, "3 times the FLOP/s and 0.5 times the bandwidth"),
+    ],
+)  # fmt: skip
+def test_a_question_asks_for_the_numbers_that_were_set(module, settings, said):
+    found = answer(module.EXPERIMENT, {name: str(value) for name, value in settings.items()})
+    assert said in found.question and said not in module.EXPERIMENT.question
