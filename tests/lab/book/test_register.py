@@ -11,6 +11,7 @@ import pytest
 
 from lab.book.register import (
     Formula,
+    LeftOut,
     Part,
     Worked,
     evaluate,
@@ -19,9 +20,9 @@ from lab.book.register import (
     part_names,
     read_entry,
 )
-from tests.paths import ROOT
+from tests.paths import ROOT, SHARED
 
-CATALOGUE = ROOT / "../shared/formulas"
+CATALOGUE = SHARED / "formulas"
 POINTS = 1_000_000
 
 
@@ -205,12 +206,44 @@ def catalogue_ids(text: str) -> set[str]:
     return {*rows, *(id for head in heads for id in re.findall(named, head.strip()))}
 
 
+def test_ids_of_a_catalogue_are_those_in_bold_in_headings_and_in_rows_and_not_those_mentioned():
+    text = """### A7 and `ch12.ring`: rings
+**`ch13.levels`, app.qr.sanity** as in ch14.mentioned
+| A9 | a row |
+- **no id** but ml.04_mentioned, and **ml.22_chances**
+"""
+    assert catalogue_ids(text) == {"A7", "A9", "ch12.ring", "ch13.levels", "app.qr.sanity", "ml.22_chances"}
+
+
+OWN = ("alg.", "law.")  # Algorithms and laws of the lab, which no catalogue has.
+
+
+def entries() -> list[Formula | LeftOut]:
+    return [entry for part in readable() for entry in (*part.formulas, *part.left_out)]
+
+
+@pytest.mark.parametrize("style", ["**{}**", "### {}"])
+def test_every_id_of_the_register_is_one_that_a_catalogue_can_have(style):
+    ids = [entry.id for entry in entries() if not entry.id.startswith(OWN)]
+    assert [id for id in ids if catalogue_ids(style.format(id)) != {id}] == []
+
+
+def test_an_id_names_the_chapter_that_its_entry_says():
+    chapters = {formula.id: formula.chapter for formula in formulas()}
+    numbered = {id: found[1] for id in chapters if (found := re.match(r"ch0*(\d+a?)\.", id))}
+    assert numbered and {id: chapters[id] for id in numbered} == numbered
+
+
+def test_what_is_left_out_has_a_reason():
+    left_out = [entry for part in readable() for entry in part.left_out]
+    assert left_out and [entry.id for entry in left_out if not entry.reason.strip()] == []
+
+
 @pytest.mark.parametrize("file", ["parts-1-3.md", "parts-4-5.md", "parts-6-8.md", "second-source.md"])
 def test_every_entry_of_the_catalogue_is_in_the_register_or_left_out_with_a_reason(file):
     if not (CATALOGUE / file).is_file():
-        pytest.skip(f"no catalogue at {CATALOGUE}")
-    known = {entry.id for part in readable() for entry in (*part.formulas, *part.left_out)}
-    missing = catalogue_ids((CATALOGUE / file).read_text()) - known
+        pytest.skip("the catalogue of the book's formulas, ../shared/formulas, is absent")
+    missing = catalogue_ids((CATALOGUE / file).read_text()) - {entry.id for entry in entries()}
     assert not missing, f"{len(missing)} missing: {', '.join(sorted(missing))}"
 
 
