@@ -17,7 +17,7 @@ from lab.harness.question import Question, Row
 from lab.harness.small_programs import with_pullback
 from lab.meshes.axes import CONTEXT, Axes
 from lab.meshes.backends import make_mesh, prepare
-from lab.meshes.errors import UsageError, first_line
+from lab.meshes.errors import UsageError, one_line
 from lab.meshes.targets import parse_target
 from lab.programs.models.shape import indexable
 
@@ -91,7 +91,7 @@ def temporaries(assumed: Assumed, length: int, ranks: int) -> int:
     try:
         return run.lower(*args).compile().memory_analysis().temp_size_in_bytes
     except jax.errors.JaxRuntimeError as refusal:
-        raise UsageError(f"{length:,} tokens over {ranks} ranks with {assumed}: {first_line(refusal)}") from refusal
+        raise UsageError(f"{length:,} tokens over {ranks} ranks with {assumed}: {one_line(refusal)}") from refusal
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:

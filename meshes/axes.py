@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import UsageError, no_such
 from lab.meshes.picture import mesh_svg
 
 DATA, FSDP, PIPE, CONTEXT, TENSOR, EXPERT = AXIS_ORDER = ("data", "fsdp", "pipe", "context", "tensor", "expert")
@@ -125,7 +125,7 @@ class Axes:
 
     def _index(self, name: str) -> int:
         if name not in self.names:
-            raise UsageError(f"no axis {name!r} in the mesh; it has {', '.join(self.names)}")
+            raise no_such("axis", name, self.names, where=" in the mesh")
         return self.names.index(name)
 
 

@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.chip_texts import chip_text
-from lab.meshes.errors import UsageError, first_line
+from lab.meshes.errors import UsageError, one_line
 from lab.meshes.targets import Target, check_size, slice_axis
 
 
@@ -96,7 +96,7 @@ def _ahead_of_time(target: Target, text: str | None) -> list[jax.Device]:
         ) from refusal
     except RuntimeError as refusal:
         raise UsageError(
-            f"target {target}: the plugin refuses it: {first_line(refusal).rstrip('.')}; choose another topology"
+            f"target {target}: the plugin refuses it: {one_line(refusal).rstrip('.')}; choose another topology"
         ) from refusal
 
 

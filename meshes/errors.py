@@ -1,10 +1,41 @@
 """The error for input that a person can mend, and what others say."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+from textwrap import shorten
+
+FEW, LONGEST = 20, 240
+"""So many names, and characters of another's error, fit into a line."""
+
 
 class UsageError(ValueError):
     """One line: what was found, what was expected, what to do. The command line prints it and ends with status 2."""
 
 
-def first_line(failure: BaseException) -> str:
-    """What an error of a library comes to, where the rest is its stack."""
-    return str(failure).strip().partition("\n")[0][:200] or type(failure).__name__
+def no_such(what: str, name: object, known: Iterable[str], where: str = "", shown_by: str = "") -> UsageError:
+    """`no axis 'tensr' in the mesh; did you mean tensor? known are data, tensor`; of many names, `shown_by` is the
+    command that shows all."""
+    names = list(known)
+    close = (
+        get_close_matches(str(name).lower(), names, cutoff=0.7)
+        or [n for n in names if len(f"{name}") > 2 and f"{name}" in n][:3]
+    )
+    every = f"known are {', '.join(names) or 'none'}"
+    if not close:
+        rest = f"{shown_by} shows all" if shown_by else every
+    else:
+        meant = " or ".join(filter(None, (", ".join(close[:-1]), close[-1])))
+        rest = f"did you mean {meant}?" + (
+            f" ({shown_by} shows all)" if shown_by else f" {every}" * (len(names) <= FEW)
+        )
+    return UsageError(f"no {what} {name!r}{where}; {rest}")
+
+
+def one_line(failure: BaseException) -> str:
+    """What an error of a library comes to, where the rest is a stack or a frame of dashes."""
+    lines = [line for line in str(failure).splitlines() if line.strip("-=# \t")]
+    stacks = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    if stacks:
+        # The error that a stack ends with is the first line after its frames.
+        lines = [line for line in lines[stacks[-1] + 1 :] if not line.startswith((" ", "\t"))] or lines[stacks[-1] :]
+    return shorten(lines[0], LONGEST, placeholder=" ...") if lines else type(failure).__name__

@@ -16,7 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import UsageError, no_such
 
 BENCH_SCHEMA = "sharding-lab/bench/1"
 _TPUS = {"v5 lite": "v5e", "v5": "v5p", "v6 lite": "v6e"}
@@ -154,7 +154,7 @@ def chip(name: str) -> Chip:
       UsageError: the table lacks it.
     """
     if name not in _chips():
-        raise UsageError(f"unknown chip {name!r}; known are {', '.join(_chips())}")
+        raise no_such("chip", name, _chips())
     return _chips()[name]
 
 

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from lab.meshes.axes import Axes
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import UsageError, no_such
 from lab.meshes.hardware import Chip, Pod, chip, chip_names
 
 MOST_CPUS = 4096
@@ -89,9 +89,7 @@ def parse_target(text: str) -> Target:
     if not sizes or (platform == "cpu") != (name == "") or rest.startswith(":"):
         raise UsageError(f"target {text!r}: expected {FORMS}")
     if name and name not in chip_names(platform):
-        raise UsageError(
-            f"target {text!r}: unknown {platform} chip {name!r}; known are {', '.join(chip_names(platform))}"
-        )
+        raise UsageError(f"target {text!r}: {no_such(f'{platform} chip', name, chip_names(platform))}")
     target = Target(platform, name or None, tuple(map(int, sizes[1].split("x"))), int(sizes[2] or 1))
     _check_extent(text, target)
     return target

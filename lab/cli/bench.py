@@ -18,22 +18,30 @@ from lab.meshes.targets import Target
 
 
 @click.command()
-@click.argument("primitives", metavar="PRIMITIVE...", nargs=-1)
-@click.option("--algorithm", "algorithms", metavar="NAME", multiple=True, help="By default all that the mesh allows.")
+@click.argument("primitives", metavar="[PRIMITIVE]...", nargs=-1)
+@click.option(
+    "--algorithm",
+    "algorithms",
+    metavar="NAME",
+    multiple=True,
+    help="An algorithm to time; by default all that the mesh allows.",
+)
 @options.mesh
 @click.option(
     "--over",
     metavar="AXIS,...",
-    help="The axes that every collective spans; groups along the others work side by side. By default all.",
+    help="The axes that every collective spans, by default all; groups along the other axes run at the same time.",
 )
 @options.target(
-    "attached; cpu:N to try it; or GPUs to estimate for: gpu:h200:1x8.", default="attached", show_default=True
+    "attached devices, fake CPUs to try it (cpu:8), or GPUs to estimate for (gpu:h200:1x8).",
+    default="attached",
+    show_default=True,
 )
 @click.option(
     "--links",
     type=Path,
     metavar="FILE",
-    help="Of an estimate: a record of lab bench on the same chip, whose times by JAX's own collectives it takes.",
+    help="For an estimate: a record of lab bench --save on the same chip, with times of JAX's own collectives.",
 )
 @click.option(
     "--sizes",
@@ -41,7 +49,7 @@ from lab.meshes.targets import Target
     default="1KiB..1GiB",
     show_default=True,
     type=options.SIZES,
-    help="In steps of 4.",
+    help="Sizes of the buffer, in steps of 4.",
 )
 @options.save
 @options.as_json
@@ -56,10 +64,10 @@ def bench(
     save: Path | None,
     as_json: bool,
 ) -> None:
-    """Times collectives on attached devices, or estimates them for GPUs that are not there, and fits alpha and beta to
-    each algorithm.
+    """Time collectives on attached devices, or estimate them.
 
-    The mesh is by default one axis of all devices. The JSON of times is a link profile that
+    Fits a latency and a bandwidth to each algorithm. PRIMITIVE is one of lab.collectives, such as all_reduce; by
+    default all. The mesh is by default one axis of all devices. The JSON of measured times is a link profile that
     lab.meshes.hardware.measured_link reads.
     """
     from lab.measure.bench import run as benches

@@ -9,20 +9,23 @@ from lab.cli.output import print_json, print_text
 
 
 @click.command()
-@click.argument("what", metavar="[CHAPTER|ID|WORDS]", nargs=-1)
+@click.argument("what", metavar="[CHAPTER|ID|WORDS]", nargs=-1, type=options.BOOK)
 @options.settings("Evaluate: n=10GB, parameters=70B, flops_per_s=h100; p=2,4,8 gives a table.")
-@click.option("--errata", is_flag=True, help="What is wrong in the book, worst first.")
+@click.option("--errata", is_flag=True, help="List what is wrong in the book, worst first.")
 @click.option(
     "--coverage",
     is_flag=True,
-    help="How many entries compiling, numerics, timers or calculation decide, and which are open.",
+    help="Count what decides the entries (compiling, numerics, timers, calculation), and list the open ones.",
 )
 @options.as_json
 def book(
     what: tuple[str, ...], settings: tuple[tuple[str, str], ...], errata: bool, coverage: bool, as_json: bool
 ) -> None:
-    """Lists the book's chapters, a chapter's formulas, those that have some words, or all about one; evaluates it with
-    --set."""
+    """Look up the book's formulas, and evaluate one with --set.
+
+    Without an argument: the chapters. With a chapter (12): its formulas; with an id (ch12.ring): all about one formula;
+    with words: the formulas that contain them.
+    """
     from lab.report import book as pages
 
     page = pages.page(" ".join(what) or None, settings, errata, coverage)

@@ -9,6 +9,7 @@ import click
 from lab.cli import options
 from lab.cli.output import print_json, print_text
 from lab.cli.programs import prepared, programs
+from lab.cli.progress import Stage, stages
 from lab.compile import sources
 from lab.core import changes
 from lab.core.ledger import Ledger
@@ -19,8 +20,8 @@ from lab.report.changes import changes_text
 
 
 @click.command()
-@click.argument("before", metavar="BEFORE")
-@click.argument("after", metavar="AFTER")
+@click.argument("before", metavar="BEFORE", type=click.Path())
+@click.argument("after", metavar="AFTER", type=click.Path())
 @options.mesh
 @options.target(f"What to compile programs for: {options.TARGET_FORMS}.")
 @click.option(
@@ -28,20 +29,21 @@ from lab.report.changes import changes_text
     "allowed",
     metavar="PERCENT",
     type=options.SHARE,
-    help="How much of what is sent along any axes may come or go: 1%.",
+    help="How much the bytes along any axes may change: 1%.",
 )
 @options.as_json
 def diff(
     before: str, after: str, mesh: Axes | None, target: Target | None, allowed: Fraction | None, as_json: bool
 ) -> int:
-    """Says what AFTER communicates otherwise than BEFORE. Exit status 1 where they differ, or with --allow where they
-    do by more than that.
+    """Compare the communication of two programs.
 
-    Each is a SOURCE as of lab inspect, or a .json file that lab inspect --json printed.
+    Exit status 1 if they differ, or with --allow if they differ by more. BEFORE and AFTER are each a SOURCE as of lab
+    inspect, or a .json file that lab inspect --json wrote.
     """
     if any(map(sources.is_program, (before, after))):
         target = prepared(mesh, target)
-    ledgers = [_one_ledger(source, mesh, target) for source in (before, after)]
+    with stages() as stage:
+        ledgers = [_one_ledger(source, mesh, target, stage) for source in (before, after)]
     if as_json:
         print_json(changes.to_json(*ledgers))
     else:
@@ -50,11 +52,11 @@ def diff(
     return 1 if any(allowed is None or row.exceeds(allowed) for row in along) else 0
 
 
-def _one_ledger(source: str, mesh: Axes | None, target: Target | None) -> Ledger:
+def _one_ledger(source: str, mesh: Axes | None, target: Target | None, stage: Stage) -> Ledger:
     ledgers = (
         [sources.saved_ledger(source)]
         if source.endswith(".json")
-        else [program.ledger for program in programs(source, mesh, target)]
+        else [program.ledger for program in programs(source, mesh, target, stage)]
     )
     if len(ledgers) > 1:
         raise UsageError(

@@ -11,6 +11,7 @@ from lab import diagnosis
 from lab.cli import options
 from lab.cli.output import print_json, print_text, write
 from lab.cli.programs import prepared, programs
+from lab.cli.progress import stages
 from lab.compile import sources
 from lab.meshes.axes import Axes
 from lab.meshes.targets import Target
@@ -18,7 +19,7 @@ from lab.report.diagnosis import diagnosis_text
 
 
 @click.command()
-@click.argument("given", metavar="SOURCE...", nargs=-1, required=True)
+@click.argument("given", metavar="SOURCE...", nargs=-1, required=True, type=click.Path())
 @options.mesh
 @options.target(f"What to compile for: {options.TARGET_FORMS}. By default fake CPU devices, as many as the mesh has.")
 @click.option(
@@ -27,7 +28,7 @@ from lab.report.diagnosis import diagnosis_text
     metavar="KIND",
     multiple=True,
     type=options.KIND,
-    help="Exit status 1 where this is found; any: where anything is.",
+    help="Exit with status 1 if there is a finding of this kind; any: of any kind.",
 )
 @options.html
 @options.as_json
@@ -39,7 +40,9 @@ def inspect(
     html: Path | None,
     as_json: bool,
 ) -> int:
-    """Says what is wrong with a compiled program, the worst first, and lists what it communicates.
+    """Diagnose a compiled program and list its communication.
+
+    The worst finding stands first; lab explain KIND says what a finding means.
 
     SOURCE is a compiled text (.hlo, .txt, .gz), the folder of an XLA dump, or file.py:build or package.module:build,
     where build(mesh) returns (function, args) with args as arrays or ShapeDtypeStructs with shardings.
@@ -48,7 +51,12 @@ def inspect(
         # So that XLA says where it finds no way between two shardings; what it says is caught.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
         target = prepared(mesh, target)
-    diagnoses = [diagnosis.of(program) for source in given for program in programs(source, mesh, target)]
+    diagnoses = []
+    with stages() as stage:
+        for source in given:
+            found = programs(source, mesh, target, stage)
+            with stage(f"diagnosing {source}"):
+                diagnoses += map(diagnosis.of, found)
     if html:
         from lab.report.html import reports
 
@@ -58,5 +66,5 @@ def inspect(
         print_json(rows if len(rows) > 1 else rows[0])
     else:
         print_text("\n\n".join(map(diagnosis_text, diagnoses)))
-    found = {finding.kind for each in diagnoses for finding in each.findings}
-    return 1 if found and ("any" in kinds or found & set(kinds)) else 0
+    there = {finding.kind for each in diagnoses for finding in each.findings}
+    return 1 if there and ("any" in kinds or there & set(kinds)) else 0

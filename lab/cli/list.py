@@ -13,7 +13,7 @@ from lab.report import tables
 @click.command("list")
 @options.as_json
 def list_experiments(as_json: bool) -> None:
-    """Lists the experiments."""
+    """List the experiments."""
     experiments = suite.load()
     if as_json:
         names = ("name", "chapter", "question", "targets", "styles")

@@ -1,38 +1,24 @@
-"""The command line: one module a command. Exit status: 0 fine, 1 a claim refuted or a budget broken, 2 unusable input,
-in one line on stderr."""
+"""The entry point, and how it ends.
+
+Exit status: 0 fine, 1 a claim refuted or a budget broken, 2 unusable input, in one line on stderr, 3 a bug of the lab,
+130 interrupted.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from io import TextIOWrapper
 
 import click
 
-from lab.cli.bench import bench
-from lab.cli.book import book
-from lab.cli.diff import diff
-from lab.cli.inspect import inspect
-from lab.cli.list import list_experiments
-from lab.cli.plot import plot
-from lab.cli.run import run
-from lab.cli.targets import targets
-from lab.cli.tour import tour
-from lab.cli.verify import verify
-from lab.meshes.errors import UsageError
+from lab.cli import interrupt
+from lab.meshes.errors import UsageError, one_line
 
-INTERRUPTED = 130
+UNUSABLE, BUG = 2, 3
 JAX_NOTE = "-----"
 """How a note begins that JAX adds to every error of a traced function."""
-
-
-@click.group(no_args_is_help=False)
-def cli() -> None:
-    """What a sharded JAX program communicates: predicted by theory, read from the compiled program, settled to the
-    byte."""
-
-
-for _command in (inspect, diff, targets, list_experiments, run, verify, bench, tour, book, plot):
-    cli.add_command(_command)
 
 
 def main() -> None:
@@ -40,23 +26,53 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # Lines of tables are in no 8-bit encoding.
+    if _wants_traceback():
+        os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")
     try:
-        status = cli.main(prog_name="lab", standalone_mode=False)
+        with interrupt.ends_at_once():
+            from lab.cli.group import cli
+
+            status = cli.main(prog_name="lab", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
-        status = INTERRUPTED
+        status = interrupt.STATUS
     except (click.ClickException, UsageError) as error:
         status = refuse(error)
     except OSError as error:
         status = refuse(UsageError(f"{error.filename or 'output'}: cannot be read or written ({error.strerror})"))
+    except Exception as error:
+        status = _own_bug(error)
     sys.exit(status)
 
 
 def refuse(error: click.ClickException | UsageError) -> int:
-    for note in getattr(error, "__notes__", ()):
-        if not note.startswith(JAX_NOTE):
-            print(note, file=sys.stderr)
+    """Says in a line what is wrong with the input, after the frames of the user's files that raised it."""
+    if _wants_traceback():
+        traceback.print_exception(error)
+    else:
+        for note in getattr(error, "__notes__", ()):
+            if not note.startswith(JAX_NOTE):
+                print(note, file=sys.stderr)
     print(f"lab: {_said(error)}", file=sys.stderr)
-    return 2
+    return UNUSABLE
+
+
+def _own_bug(error: Exception) -> int:
+    """Nothing that a person gave is to blame."""
+    if _wants_traceback():
+        traceback.print_exception(error)
+    frames = [(frame.f_globals.get("__name__", ""), line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    module, line = [(name, line) for name, line in frames if name.startswith("lab.")][-1]
+    print(
+        f"lab: this is a bug of sharding-lab: {type(error).__name__} in {module}, line {line}: {one_line(error)}; "
+        "please report it with what --traceback prints",
+        file=sys.stderr,
+    )
+    return BUG
+
+
+def _wants_traceback() -> bool:
+    """Told of options that could not be read, too."""
+    return "--traceback" in sys.argv[1:] or os.environ.get("LAB_TRACEBACK", "0") not in ("", "0")
 
 
 def _said(error: click.ClickException | UsageError) -> str:

@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from lab.diagnosis import KINDS
+from lab.harness import registry
 from lab.measure.bench.sizes import parse_sizes
+from lab.meshes.availability import availability
 from lab.meshes.axes import Axes
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import UsageError, no_such
 from lab.meshes.targets import parse_target
+
+STYLES = {
+    "declared": "the compiler inserts the collectives",
+    "typed": "it does where types of arrays say so",
+    "explicit": "they are written out",
+}
+TARGET_FORMS = "cpu:8, gpu:h100:2x8, tpu:v5p:2x2x4 or attached"
 
 
 class Parsed(click.ParamType):
-    """A value that a function reads from text; what that raises is the whole error."""
+    """A value that a function reads from text; what it raises is the whole error. A shell completes the known ones."""
 
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name, self._parse = name, parse
+    def __init__(
+        self, name: str, parse: Callable[[str], Any] = str, known: Callable[[], Iterable[str]] = tuple
+    ) -> None:
+        self.name, self._parse, self._known = name, parse, known
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return self._parse(value) if isinstance(value, str) else value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in self._known() if name.startswith(incomplete)]
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -53,23 +68,58 @@ def _writable(text: str) -> Path:
     return path
 
 
+def _kinds() -> list[str]:
+    return ["any", *(kind.name for kind in KINDS)]
+
+
+def _kind(text: str) -> str:
+    if text not in _kinds():
+        raise no_such("kind of finding", text, _kinds(), shown_by="lab explain")
+    return text
+
+
+def _book() -> list[str]:
+    from lab.book.register import CHAPTERS, load
+
+    return [f"ch{chapter}" for chapter in CHAPTERS] + [formula.id for part in load() for formula in part.formulas]
+
+
+def _plots() -> Iterable[str]:
+    from lab.report.plots import PLOTS
+
+    return PLOTS
+
+
 AXES = Parsed("axes", Axes.parse)
-TARGET = Parsed("target", parse_target)
+TARGET = Parsed("target", parse_target, lambda: [row.target for row in availability()])
 SETTING = Parsed("setting", _setting)
 SHARE = Parsed("share", _share)
 SIZES = Parsed("sizes", parse_sizes)
-OUTPUT_FILE = Parsed("file", _writable)
-KIND = click.Choice(["any", *(kind.name for kind in KINDS)])
+KIND = Parsed("kind", _kind, _kinds)
+STYLE = Parsed("style", known=lambda: STYLES)
+EXPERIMENT = Parsed("experiment", known=registry.names)
+PLOT = Parsed("plot", known=_plots)
+BOOK = Parsed("formula", known=_book)
 
-TARGET_FORMS = "cpu:8, gpu:h100:2x8, tpu:v5p:2x2x4 or attached"
+
+class OutputFile(click.Path):
+    """A file to write, which a shell completes."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        return _writable(value)
+
+
+OUTPUT_FILE = OutputFile()
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
-mesh = click.option("--mesh", metavar="AXES", type=AXES, help="In the order of mesh.devices: data=2,tensor=8.")
+mesh = click.option(
+    "--mesh", metavar="AXES", type=AXES, help="The mesh's axes in the order of mesh.devices: data=2,tensor=8."
+)
 html = click.option(
     "--html",
     metavar="FILE",
     type=OUTPUT_FILE,
-    help="Also write a report to open in a browser; it needs no network.",
+    help="Also write a report for a browser, in one file that needs no network.",
 )
 save = click.option("--save", metavar="FILE", type=OUTPUT_FILE, help="Also write the JSON to a file.")
 

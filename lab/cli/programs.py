@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from lab.cli.progress import working
+from lab.cli.progress import Stage
 from lab.compile import inspection, sources
 from lab.diagnosis.program import Program
 from lab.meshes.axes import Axes
@@ -24,13 +26,21 @@ def prepared(mesh: Axes | None, target: Target | None) -> Target:
     return target
 
 
-def programs(source: str, mesh: Axes | None, target: Target | None) -> list[Program]:
+def programs(source: str, mesh: Axes | None, target: Target | None, stage: Stage) -> list[Program]:
     """One of a text or of a function, one a module of a dump's folder."""
-    if not sources.is_program(source):
-        return inspection.read_texts(Path(source), mesh, target)
-    with working(f"compiling {source} for {target}"):
+    if mesh is None or target is None or not sources.is_program(source):
+        with stage(f"reading {source}"):
+            return inspection.read_texts(Path(source), mesh, target)
+    with stage(f"building {source}"):
         build = sources.builder(source)
         devices = make_mesh(target, mesh)
         function, args = sources.program(source, build, devices)
-        with sources.own_words(source):
-            return [inspection.read_program(function, args, devices, target, source=source)]
+
+    @contextmanager
+    def shown(name: str) -> Iterator[None]:
+        """Whose an error is depends on the stage; one while reading is the lab's own."""
+        whose = {"lowering": sources.users_code(source), "compiling": sources.compiler(source, target)}
+        with stage(f"{name} {source}" + f" for {target}" * (name == "compiling")), whose.get(name, nullcontext()):
+            yield
+
+    return [inspection.read_program(function, args, devices, target, source=source, stage=shown)]

@@ -14,16 +14,13 @@ from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, parse_target
 from lab.report import answers, curves, verdicts
 
-_STYLES = (
-    "declared (the compiler inserts the collectives), typed (it does where types of arrays say so) or explicit "
-    "(they are written out); by default those of verify."
-)
+_STYLES = ", ".join(f"{style} ({what})" for style, what in options.STYLES.items()) + "; by default those of verify."
 
 
 @click.command()
-@click.argument("names", metavar="EXPERIMENT...", nargs=-1, required=True)
+@click.argument("names", metavar="EXPERIMENT...", nargs=-1, required=True, type=options.EXPERIMENT)
 @options.target(f"What to compile for: {options.TARGET_FORMS}. By default its own.", "targets", multiple=True)
-@click.option("--style", "styles", metavar="STYLE", multiple=True, help=_STYLES)
+@click.option("--style", "styles", metavar="STYLE", multiple=True, type=options.STYLE, help=_STYLES)
 @options.mesh
 @options.settings("A parameter: layers=4.")
 @options.html
@@ -37,7 +34,11 @@ def run(
     html: Path | None,
     as_json: bool,
 ) -> int:
-    """Settles what theory predicts with what the compilers make of it, term by term."""
+    """Run experiments and compare theory with compiled programs.
+
+    Each program is compiled, and every transfer that theory predicts is settled with those in the compiled text, term
+    by term. lab list shows the experiments.
+    """
     # JAX looks for accelerators only where it is told so before it starts: a question may be told by --set.
     told = [parse_target(value) for name, value in settings if name == "target"]
     experiments, trainings, questions = suite.parted(suite.load(names, (*targets, *told)))
@@ -53,7 +54,7 @@ def run(
         raise UsageError(f"{trainings[0].name} has a mesh for each layout; leave out --mesh")
     results = running.results(suite.runs(experiments, targets, styles), mesh, dict(settings))
     trained = running.trained(trainings, targets, styles, dict(settings))
-    answered = suite.answers(questions, dict(settings) | ({"target": str(targets[0])} if targets else {}))
+    answered = running.answered(questions, dict(settings) | ({"target": str(targets[0])} if targets else {}))
     if html:
         from lab.report.html import reports
 

@@ -15,7 +15,7 @@ from lab.meshes.targets import Target, parse_target
 
 if TYPE_CHECKING:
     from lab.harness.decoder.training import Training, TrainingResult
-    from lab.harness.question import Answer
+    from lab.harness.question import Answer, Question
     from lab.harness.result import Result
 
 
@@ -23,7 +23,7 @@ def results(runs: Sequence[Run], mesh: Axes | None = None, settings: Mapping[str
     # Where nothing is run nothing is prepared: without targets that would turn accelerators off.
     if runs:
         prepare([run.target for run in runs])
-    return suite.results(watched(runs), mesh, settings)
+    return suite.results(watched(runs, lambda run: f"{run}: {run.experiment.question}"), mesh, settings)
 
 
 def trained(
@@ -35,6 +35,10 @@ def trained(
     if trainings:
         prepare([target for training in trainings for target in targets or map(parse_target, training.targets)])
     return suite.trained(trainings, targets, styles, settings or {}, watched)
+
+
+def answered(questions: Sequence[Question], settings: Mapping[str, str] | None = None) -> list[Answer]:
+    return suite.answers(watched(questions, lambda question: f"{question.name}: {question.question}"), settings)
 
 
 def report(as_json: bool, *some: tuple[Sequence[Result | TrainingResult | Answer], Callable[..., str]]) -> int:

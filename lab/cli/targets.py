@@ -15,7 +15,10 @@ from lab.report import tables
 @click.command()
 @options.as_json
 def targets(as_json: bool) -> None:
-    """Lists what this machine can compile for, and how to install what it cannot."""
+    """List what this machine can compile for.
+
+    Where a plugin is missing, the command that installs it.
+    """
     rows = availability()
     if as_json:
         print_json([asdict(row) for row in rows])

@@ -19,11 +19,11 @@ from lab.cli.progress import watched
 @options.save
 @options.as_json
 def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> int:
-    """Measures on the attached GPUs what the lab says ahead of time.
+    """Check the lab's predictions on the attached GPUs.
 
-    PART is collectives (lab bench of all), times (steps predicted from compiled text and measured rates, and timed),
-    programs (every experiment that is one program, here and ahead of time) or losses (a small decoder's under every
-    layout, against one CPU's); by default all. The JSON is written after each part.
+    PART is collectives (lab bench of all), times (predicts steps from compiled text and measured rates, and times
+    them), programs (compiles every single-program experiment here and ahead of time) or losses (trains a small decoder
+    under every layout and compares it with one CPU); by default all. --save writes the JSON after each part.
     """
     from lab.measure.tour import tour as tours
     from lab.report.tour import tour_text

@@ -24,13 +24,13 @@ from lab.report import answers, curves, verdicts
 @click.option(
     "--full",
     is_flag=True,
-    help="All of these for every known chip, at real and at drawn sizes, with trainings and questions that compile: "
+    help="All of these for every known chip, at real and at random sizes, with trainings and questions that compile: "
     "hours.",
 )
 @options.html
 @options.as_json
 def verify(every: bool, full: bool, html: Path | None, as_json: bool) -> int:
-    """Run the experiments and end with a table of verdicts.
+    """Run the experiments and print a table of verdicts.
 
     By default one run for each property of the book and each compiler, in about three minutes on two cores.
     """
@@ -45,10 +45,12 @@ def verify(every: bool, full: bool, html: Path | None, as_json: bool) -> int:
     results = running.results([run for run in runs if run.target.platform not in missing])
     trained = running.trained(trainings) if full else []
     asked = [question for question in questions if full or (not question.targets and (every or question.is_quick))]
-    answered = suite.answers(
-        question
-        for question in asked
-        if not {parse_target(target).platform for target in question.targets} & set(missing)
+    answered = running.answered(
+        [
+            question
+            for question in asked
+            if not {parse_target(target).platform for target in question.targets} & set(missing)
+        ]
     )
     if html:
         from lab.report.html import reports

@@ -23,7 +23,7 @@ from lab.collectives.catalogue import ALGORITHMS, GPU_KERNELS
 from lab.collectives.cost import Cost, Pairs
 from lab.collectives.wires import Axis, Op, join, shift_pairs, split
 from lab.meshes.axes import Axes
-from lab.meshes.errors import UsageError, first_line
+from lab.meshes.errors import UsageError, no_such, one_line
 
 
 def all_reduce(x: Any, axis: Axis, algorithm: str | Algorithm = "ring", op: Op = jnp.add) -> Any:
@@ -190,11 +190,11 @@ def _size(name: str) -> int:
 
 def _named(primitive: str, algorithm: str | Algorithm, axes: Axes) -> Algorithm:
     if primitive not in ALGORITHMS:
-        raise UsageError(f"unknown primitive {primitive!r}; known are {', '.join(ALGORITHMS)}")
+        raise no_such("primitive", primitive, ALGORITHMS)
     known = {**ALGORITHMS[primitive], **GPU_KERNELS.get(primitive, {})}
     chosen = algorithm if isinstance(algorithm, Algorithm) else known.get(algorithm)
     if chosen is None:
-        raise UsageError(f"{primitive}: unknown algorithm {algorithm!r}; known are {', '.join(known)}")
+        raise UsageError(f"{primitive}: {no_such('algorithm', algorithm, known)}")
     if chosen.primitive != primitive:
         raise UsageError(f"{primitive}: found an algorithm of {chosen.primitive}; known are {', '.join(known)}")
     if problem := chosen.misfit(axes):
@@ -252,7 +252,7 @@ def _fitting(op: Op, leaf: jax.Array, chosen: Algorithm) -> Op:
         found = jax.eval_shape(lambda a, b: op(a, b), given, given)
     except (TypeError, ValueError) as refusal:
         raise UsageError(
-            f"op {op} does not take two {_typed(given)} of JAX; give one of jax.numpy: {first_line(refusal)}"
+            f"op {op} does not take two {_typed(given)} of JAX; give one of jax.numpy: {one_line(refusal)}"
         ) from None
     if (found.shape, found.dtype) != (shape, leaf.dtype):
         whole = "flattened parts of arrays" if chosen.elementwise else "whole arrays"

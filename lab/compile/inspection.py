@@ -4,8 +4,8 @@ no JAX."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,7 +55,19 @@ def read_texts(path: Path, axes: Axes | None, target: Target | None) -> list[Pro
     ]
 
 
-def read_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Target | None, *, source: str) -> Program:
+Stage = Callable[[str], AbstractContextManager[None]]
+"""What goes on around `lowering`, `compiling` and `reading` a program, by that name."""
+
+
+def read_program(
+    program: Any,
+    args: tuple[Any, ...],
+    mesh: Any,
+    target: Target | None,
+    *,
+    source: str,
+    stage: Stage = lambda _: nullcontext(),
+) -> Program:
     """The same with what a diagnosis needs: the arguments as they were given, what the compiler said, where the devices
     stand."""
     import jax
@@ -64,7 +76,16 @@ def read_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Target 
     own = _mesh(jax.tree.leaves(args))
     mesh = own if isinstance(own, jax.sharding.Mesh) or mesh is None else mesh
     remarks: list[Remark] = []
-    compiled = _compiled(program, args, mesh, remarks)
+    compiled = _compiled(program, args, mesh, remarks, stage)
+    with stage("reading"):
+        return _read(compiled, args, mesh, target, tuple(remarks), source)
+
+
+def _read(
+    compiled: Any, args: tuple[Any, ...], mesh: Any, target: Target | None, remarks: tuple[Remark, ...], source: str
+) -> Program:
+    import jax
+
     mesh = mesh if mesh is not None else _mesh(jax.tree.leaves(compiled.input_shardings))
     text, axes = compiled.as_text(), _axes(mesh)
     # A program of one device is no program on the mesh of its arguments.
@@ -79,21 +100,22 @@ def read_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Target 
         axes,
         target,
         _given(compiled, args),
-        tuple(remarks),
+        remarks,
         partial(_wires, mesh),
         _platform(compiled),
     )
 
 
-def _compiled(program: Any, args: tuple[Any, ...], mesh: Any, remarks: list[Remark]) -> Any:
+def _compiled(program: Any, args: tuple[Any, ...], mesh: Any, remarks: list[Remark], stage: Stage) -> Any:
     import jax
 
     if isinstance(program, jax.stages.Compiled):
         return program
     # The mesh in force places arguments without a sharding, and gives meaning to a bare PartitionSpec.
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
-        lowered = program if isinstance(program, jax.stages.Lowered) else _jitted(program).lower(*args)
-        with heard(remarks):
+        with stage("lowering"):
+            lowered = program if isinstance(program, jax.stages.Lowered) else _jitted(program).lower(*args)
+        with stage("compiling"), heard(remarks):
             return lowered.compile()
 
 

@@ -12,15 +12,15 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from lab.core.ledger import Ledger
 from lab.meshes.axes import Axes
-from lab.meshes.errors import UsageError, first_line
+from lab.meshes.errors import UsageError, no_such, one_line
+from lab.meshes.targets import Target
 
 _DUMPED = "*after_optimizations.txt"
-_OURS = str(Path(__file__).parent)
 
 
 def is_program(source: str) -> bool:
@@ -105,14 +105,14 @@ def builder(source: str) -> Callable[[Any], Any]:
     place, _, name = source.rpartition(":")
     if place.endswith(".py") and not Path(place).is_file():
         raise UsageError(f"{place}: no such file; expected file.py:build or package.module:build")
-    with own_words(place):
+    with users_code(place):
         module = _load(Path(place)) if place.endswith(".py") else _import(place)
     found = getattr(module, name, None)
     if not callable(found):
         functions = [
             key for key, value in vars(module).items() if callable(value) and value.__module__ == module.__name__
         ]
-        raise UsageError(f"{place} has no function {name!r}; it has {', '.join(functions) or 'none'}")
+        raise UsageError(f"{place}: {no_such('function', name, functions)}")
     return found
 
 
@@ -122,7 +122,7 @@ def program(source: str, build: Callable[[Any], Any], mesh: Any) -> tuple[Callab
     Raises:
       UsageError: the builder raises, or returns something else.
     """
-    with own_words(source):
+    with users_code(source):
         built = build(mesh)
     if not (isinstance(built, tuple) and len(built) == 2 and callable(built[0]) and isinstance(built[1], tuple | list)):
         raise UsageError(f"{source} returned {_kind(built)}, expected (function, args) with args a tuple")
@@ -145,29 +145,46 @@ def _import(name: str) -> ModuleType:
 
 
 @contextmanager
-def own_words(source: str) -> Iterator[None]:
-    """Lets a user's code run: what it prints goes to stderr, what it raises becomes one line, with its last frames as a
-    note."""
+def users_code(source: str) -> Iterator[None]:
+    """Lets a user's code run: what it prints goes to stderr, what it raises becomes one line, with the last frames in
+    the user's files as a note."""
     try:
         with redirect_stdout(sys.stderr):
             yield
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        failure = UsageError(f"{source} raised {type(error).__name__}: {first_line(error)}")
-        if frames := _own_frames(error.__traceback__):
+        frames = _users_frames(error.__traceback__)
+        said = f"{type(error).__name__}: {one_line(error)}"
+        failure = UsageError(f"{source} raised {said}" if frames else f"{source}: {said}; --traceback shows where")
+        if frames:
             failure.add_note(frames)
         raise failure from error
 
 
-def _own_frames(trace: TracebackType | None) -> str:
+@contextmanager
+def compiler(source: str, target: Target) -> Iterator[None]:
+    """Lets XLA compile a program: what it refuses becomes one line."""
+    try:
+        yield
+    except Exception as refusal:
+        said = f"{type(refusal).__name__}: {one_line(refusal)}"
+        raise UsageError(f"{source} does not compile for {target}: {said}; --traceback shows where") from refusal
+
+
+def _users_frames(trace: TracebackType | None) -> str:
     """The last three frames of the user's files, without those of the lab, of Python and of what is installed."""
-    frames = [
-        f
-        for f in traceback.extract_tb(trace)
-        if not f.filename.startswith((_OURS, "<")) and not _is_installed(f.filename)
+    frames = [frame for frame, _ in traceback.walk_tb(trace)]
+    theirs = [
+        summary
+        for frame, summary in zip(frames, traceback.extract_tb(trace), strict=True)
+        if not (_is_ours(frame) or summary.filename.startswith("<") or _is_installed(summary.filename))
     ]
-    return "".join(traceback.format_list(frames[-3:])).rstrip()
+    return "".join(traceback.format_list(theirs[-3:])).rstrip()
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return f"{frame.f_globals.get('__name__')}.".startswith("lab.")
 
 
 def _is_installed(filename: str) -> bool:

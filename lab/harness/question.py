@@ -13,7 +13,7 @@ import jax
 from lab.book.checks import finite, not_negative, positive
 from lab.harness.claim import Claim
 from lab.harness.settings import with_settings
-from lab.meshes.errors import UsageError, first_line
+from lab.meshes.errors import UsageError, one_line
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def answer(question: Question, settings: Mapping[str, str]) -> Answer:
     except (ArithmeticError, ValueError) as refusal:
         raise UsageError(f"{question.name}: {refusal}") from refusal
     except jax.errors.JaxRuntimeError as refusal:
-        rows, claims, failure = (), (), first_line(refusal)
+        rows, claims, failure = (), (), one_line(refusal)
     asked = question.asked(parameters) if question.asked else question.question
     return Answer(question.name, asked, asdict(parameters), rows, claims, time.perf_counter() - start, failure)
 

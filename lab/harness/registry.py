@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 from typing import Any, Protocol, runtime_checkable
 
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import no_such
 
 
 @runtime_checkable
@@ -57,5 +57,5 @@ def load(name: str) -> Any:
       UsageError: there is none.
     """
     if name not in names():
-        raise UsageError(f"no experiment {name!r}; known are {', '.join(names())}")
+        raise no_such("experiment", name, names(), shown_by="lab list")
     return importlib.import_module(f"lab.experiments.{name}").EXPERIMENT

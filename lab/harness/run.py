@@ -26,7 +26,7 @@ from lab.hlo.read import read_text
 from lab.meshes.attached import resolve_attached
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import UsageError, first_line
+from lab.meshes.errors import UsageError, one_line
 from lab.meshes.targets import Target, parse_target
 from lab.settle import Context, Settlement, settle
 from lab.settle.ineffective_sharding import StateShard, not_scattered, state_not_split
@@ -66,7 +66,7 @@ def run(
         )
         compiled, compile_seconds = timed(lambda: _compiled(experiment, style, parameters, target, axes, mesh))
     except (AssertionError, Refused, jax.errors.JaxRuntimeError) as failure:
-        return result(0.0, 0.0, failure=first_line(failure))
+        return result(0.0, 0.0, failure=one_line(failure))
     measured, read_seconds = timed(lambda: _ledger(compiled, mesh, axes, target, experiment.name))
     settlement = settle(predicted, measured, context(target, style, axes, mesh))
     claims = claims_of(experiment, parameters, axes, predicted, measured, settlement)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import UsageError, no_such
 
 
 def with_settings(parameters: Any, settings: Mapping[str, str]) -> Any:
@@ -21,7 +21,7 @@ def with_settings(parameters: Any, settings: Mapping[str, str]) -> Any:
     known = {field.name: type(getattr(parameters, field.name)) for field in fields(parameters)}
     for name in settings:
         if name not in known:
-            raise UsageError(f"no parameter {name!r}; known are {', '.join(known)}")
+            raise no_such("parameter", name, known)
     return replace(parameters, **{name: _read(name, text, known[name]) for name, text in settings.items()})
 
 

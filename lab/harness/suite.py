@@ -16,7 +16,7 @@ from lab.meshes import plugins
 from lab.meshes.availability import availability
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh, prepare
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import UsageError, no_such
 from lab.meshes.targets import Target, parse_target
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def runs(experiments: Iterable[Experiment], targets: Sequence[Target] = (), styl
 def _styles(experiment: Experiment, wanted: Sequence[str]) -> Sequence[str]:
     for style in wanted:
         if style not in (known := experiment.styles + experiment.more_styles):
-            raise UsageError(f"{experiment.name} has no style {style!r}; it has {', '.join(known)}")
+            raise UsageError(f"{experiment.name}: {no_such('style', style, known)}")
     return wanted or experiment.styles
 
 

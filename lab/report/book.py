@@ -7,7 +7,6 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any
 
@@ -26,7 +25,7 @@ from lab.book.register import (
     named,
 )
 from lab.core.units import scaled
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import UsageError, no_such
 from lab.report.settings import parse, swept, unit_of
 from lab.report.tables import Column, columns_text, rows_text
 
@@ -106,7 +105,9 @@ def _mentioning(words: str, formulas: Sequence[Formula]) -> list[Formula]:
 
     found = holding(lambda of: f"{of.id} {of.title}") + holding(lambda of: f"{of.id} {of.title} {of.prints} {of.right}")
     if not found or not any(map(str.isalpha, words)):
-        raise UsageError(_unknown(words, [formula.id for formula in formulas]))
+        raise no_such(
+            "chapter or formula", words, [*(formula.id for formula in formulas), *CHAPTERS], shown_by="lab book"
+        )
     return list({formula.id: formula for formula in found}.values())
 
 
@@ -386,13 +387,3 @@ def _verdicts(formulas: Iterable[Formula]) -> dict[str, int]:
 def _sorted(formulas: Iterable[Formula]) -> list[Formula]:
     order = list(CHAPTERS)
     return sorted(formulas, key=lambda formula: order.index(formula.chapter))
-
-
-def _unknown(what: str, ids: Iterable[str]) -> str:
-    ids = list(ids)
-    close = get_close_matches(what, [*ids, *CHAPTERS], 3)
-    return (
-        f"{what}: found no such chapter or formula, expected {' or '.join(close)}"
-        if close
-        else f"{what}: no such chapter or formula; see lab book"
-    )

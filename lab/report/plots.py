@@ -27,7 +27,7 @@ from lab.book.roofline import attainable_flops_per_s, ridge
 from lab.core.ledger import Ledger, Totals
 from lab.core.units import bytes_text, scaled
 from lab.meshes.axes import Axes
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import UsageError, no_such
 from lab.meshes.hardware import Chip, chip
 from lab.report.gantt import Gantt
 from lab.report.panel import empty_panel
@@ -285,7 +285,7 @@ def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> F
       UsageError: the chip has no rate for the dtype, or a ledger counts no FLOPs.
     """
     if dtype not in of.flops_per_s:
-        raise UsageError(f"{of.name} has no rate for {dtype!r}; it has {', '.join(of.flops_per_s)}")
+        raise UsageError(f"{of.name}: {no_such('rate for dtype', dtype, of.flops_per_s)}")
     peak = of.flops_per_s[dtype].value
     figure, panel = empty_panel(f"{of.name}, {dtype}", "FLOPs for each byte that crosses", "FLOP/s at most", log=True)
     roofs = {
@@ -386,7 +386,7 @@ def save(name: str, settings: Mapping[str, str], path: Path) -> None:
     from lab.harness.settings import with_settings
 
     if name not in PLOTS:
-        raise UsageError(f"no plot {name!r}; known are {', '.join(PLOTS)}")
+        raise no_such("plot", name, PLOTS)
     try:
         with_settings(PLOTS[name](), settings).figure().savefig(path)
     except UsageError:

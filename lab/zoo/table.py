@@ -1,13 +1,12 @@
 """Rows of the zoo's tables, found by name."""
 
-import difflib
 import tomllib
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import no_such
 
 
 @cache
@@ -24,7 +23,4 @@ def known(kind: str, name: str, names: Collection[str]) -> str:
     """
     if name in names:
         return name
-    close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
-    raise UsageError(
-        f"no {kind} {name!r}; " + (f"close are {', '.join(close)}" if close else f"known are {', '.join(names)}")
-    )
+    raise no_such(kind, name, names)

@@ -109,7 +109,7 @@ def test_the_texts_of_the_h100_and_the_h200_were_dumped_on_hardware():
 
 
 def test_an_unknown_chip_is_refused_with_the_known_ones():
-    with pytest.raises(UsageError, match="unknown chip 'v9'; known are a100, h100"):
+    with pytest.raises(UsageError, match="no chip 'v9'; known are a100, h100"):
         chip("v9")
 
 

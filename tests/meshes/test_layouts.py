@@ -108,5 +108,5 @@ def test_a_dim_that_does_not_split_evenly_is_refused():
 
 
 def test_an_axis_that_the_mesh_lacks_is_named():
-    with pytest.raises(UsageError, match="no axis 'tensor' in the mesh; it has data"):
+    with pytest.raises(UsageError, match="no axis 'tensor' in the mesh; known are data"):
         TENSOR_PARALLEL.local_shape(("embed", "mlp"), (8, 8), Axes.parse("data=8"))

@@ -47,9 +47,11 @@ def test_another_form_is_refused_with_the_forms_that_are_known(text):
 
 
 def test_an_unknown_chip_is_refused_with_the_known_ones():
-    with pytest.raises(UsageError, match="unknown gpu chip 'h900'; known are a100, h100, h200, b200"):
+    with pytest.raises(
+        UsageError, match="no gpu chip 'h900'; did you mean h200 or h100\\? known are a100, h100, h200, b200"
+    ):
         parse_target("gpu:h900:1x8")
-    with pytest.raises(UsageError, match="unknown gpu chip 'v5p'"):
+    with pytest.raises(UsageError, match="no gpu chip 'v5p'"):
         parse_target("gpu:v5p:1x8")
 
 

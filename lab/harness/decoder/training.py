@@ -34,7 +34,7 @@ from lab.harness.result import settlement_json
 from lab.harness.run import RUNNABLE, compiled_step, context, ineffective_sharding
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import UsageError, first_line
+from lab.meshes.errors import UsageError, one_line
 from lab.meshes.targets import Target
 from lab.settle import Settlement, Verdict, settle
 
@@ -280,7 +280,7 @@ def curve(run: Run, shape: TrainingShape, batches: Batches, reference: Reference
         state = jax.device_put(_start(layout, own, axes), compiled.input_shardings[0][0])
         found, steps_s = timed(lambda: losses(compiled, state, _in_order(batches, layout.order(shape, axes))))
     except jax.errors.JaxRuntimeError as refusal:
-        return replace(nothing, failure=first_line(refusal))
+        return replace(nothing, failure=one_line(refusal))
     settlement = settle(
         predicted, inspect_program(compiled, (), mesh, target, source=layout.name), context(target, style, axes, mesh)
     )

@@ -19,7 +19,7 @@ from lab import collectives
 from lab.collectives import ALGORITHMS, GPU_KERNELS, Cost
 from lab.collectives.wires import Axis
 from lab.meshes.axes import Axes
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import UsageError, no_such
 
 ALONE = ("permute", "all_reduce", "reduce", "broadcast", "all_to_all", "barrier")
 IN_PAIRS = (("reduce_scatter", "all_gather"), ("scatter", "gather"))
@@ -147,7 +147,7 @@ def _serves(chain: Chain, axes: Axes) -> bool:
 def _check(what: str, names: Sequence[str], known: set[str]) -> None:
     for name in names:
         if name not in known:
-            raise UsageError(f"no {what} {name!r} to time on this mesh; known are {', '.join(sorted(known))}")
+            raise no_such(what, name, sorted(known), where=" to time on this mesh")
 
 
 def _meets(names: Sequence[str], wanted: Sequence[str]) -> bool:

@@ -21,7 +21,7 @@ from lab.measure.bench.programs import (
     programs,
 )
 from lab.meshes.axes import Axes
-from lab.meshes.errors import first_line
+from lab.meshes.errors import one_line
 
 WARM_UPS, RUNS = 3, 15
 
@@ -48,7 +48,7 @@ def _measured(program: Program, mesh: Mesh, launch_s: float) -> Measurement | Le
     except (
         jax.errors.JaxRuntimeError
     ) as refusal:  # Libraries take memory of their own: one size too many must not cost all others.
-        return program.left_out(first_line(refusal))
+        return program.left_out(one_line(refusal))
     if min(seconds) <= launch_s:
         return program.left_out(f"{program.calls} calls take no longer than the launch of an empty program")
     middle, best = ((chosen(seconds) - launch_s) / program.calls for chosen in (median, min))

@@ -21,7 +21,7 @@ from lab.harness.run import run
 from lab.measure.bench.rates import UNTUNED
 from lab.measure.tour.apart import apart, compiled
 from lab.meshes.axes import Axes
-from lab.meshes.errors import first_line
+from lab.meshes.errors import one_line
 from lab.meshes.targets import Target
 
 DESCRIBED = "*.gpu_target_config.pbtxt"
@@ -107,7 +107,7 @@ def _compared(each: Run, ahead: Future[Ledger], untuned: Future[Ledger]) -> Comp
     try:
         return Compared(each, result, ahead.result(), untuned.result())
     except Exception as failure:  # One program that the compiler refuses must not end the tour.
-        return Compared(each, result, None, failure=first_line(failure))
+        return Compared(each, result, None, failure=one_line(failure))
 
 
 def _ledger(

@@ -23,7 +23,7 @@ from lab.measure.step_time import Rates, step_time
 from lab.measure.tour.apart import TILED, Program, apart, compiled
 from lab.measure.tour.profile import Spent, profiled
 from lab.meshes.axes import PIPE, Axes
-from lab.meshes.errors import UsageError, first_line
+from lab.meshes.errors import UsageError, one_line
 from lab.meshes.targets import Target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.pipelines.program import PipelineShape
@@ -162,7 +162,7 @@ def timed_steps(
         try:
             seconds[setting] = future.result()
         except (UsageError, jax.errors.JaxRuntimeError, BrokenProcessPool) as failure:
-            failed.append(f"{setting} ahead of time: {first_line(failure)}")
+            failed.append(f"{setting} ahead of time: {one_line(failure)}")
     for setting in watch(wanted):
         try:
             found.append(_timed(setting, *programs.pop(setting).result(), target, rates, seconds.get(setting)))
@@ -170,7 +170,7 @@ def timed_steps(
             UsageError,
             jax.errors.JaxRuntimeError,
         ) as failure:  # A step too large for the card must not end the tour.
-            failed.append(f"{setting}: {first_line(failure)}")
+            failed.append(f"{setting}: {one_line(failure)}")
     return found, failed
 
 

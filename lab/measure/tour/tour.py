@@ -23,7 +23,7 @@ from lab.measure.tour.programs import Compared, compared, own_chip_text
 from lab.measure.tour.times import TimedStep, timed_steps
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import UsageError, no_such
 from lab.meshes.targets import Target, parse_target
 
 SCHEMA = "sharding-lab/tour/1"
@@ -101,7 +101,7 @@ def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Iterator[To
     """
     for part in parts:
         if part not in PARTS:
-            raise UsageError(f"no part {part!r} of the tour; it has {', '.join(PARTS)}")
+            raise no_such("part", part, PARTS, where=" of the tour")
     target = parse_target("attached")
     experiments, trainings, _ = suite.parted(suite.load((), [target, parse_target("cpu:1")]))
     first = jax.devices()[0]

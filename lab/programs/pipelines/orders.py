@@ -4,7 +4,7 @@ the stage."""
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, repeat
 
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import UsageError, no_such
 from lab.programs.pipelines.schedule import Schedule, Task, Work
 
 MOST_VISITS = 1 << 16
@@ -88,7 +88,7 @@ def named(name: str, stages: int, micro_batches: int, chunks: int = 2) -> Schedu
     if name == "interleaved":
         return interleaved(stages, micro_batches, chunks)
     if name not in PLAIN:
-        raise UsageError(f"no schedule {name!r}; known are {', '.join(PLAIN)} and interleaved")
+        raise no_such("schedule", name, [*PLAIN, "interleaved"])
     return PLAIN[name](stages, micro_batches)
 
 

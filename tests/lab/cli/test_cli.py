@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from click.shell_completion import ShellComplete
 
 from lab.cli import output
+from lab.cli.group import cli
 from lab.compile import inspection
 from lab.diagnosis import KINDS
 from lab.meshes.targets import parse_target
@@ -55,6 +58,20 @@ def returns_three(mesh):
 
 def does_not_lower(mesh):
     return lambda x: x.nonsense(), (jnp.ones(8),)
+
+def takes_text(mesh):
+    return lambda x: x, ("text",)
+
+def does_not_compile(mesh):
+    import jax.experimental.custom_partitioning as custom
+
+    def fails(*_):
+        raise KeyError("unsplit")
+
+    part = custom.custom_partitioning(lambda x: x * 2)
+    part.def_partition(fails, infer_sharding_from_operands=lambda *_: _[1][0].sharding, sharding_rule="i -> i")
+    x = jax.ShapeDtypeStruct((64,), jnp.float32, sharding=NamedSharding(mesh, P("tensor")))
+    return lambda x: part(x), (x,)
 """
 
 
@@ -218,7 +235,9 @@ def test_a_module_that_is_missing_is_refused(lab):
 
 def test_a_builder_that_is_missing_is_refused_with_those_that_are_there(lab):
     assert_refused(
-        lab("inspect", "model.py:make", "--mesh", "tensor=8"), "'make'", "build, raises, deeper, returns_three"
+        lab("inspect", "model.py:make", "--mesh", "tensor=8"),
+        "'make'",
+        "known are step, build, raises, deeper, returns_three",
     )
 
 
@@ -291,11 +310,80 @@ def test_a_target_without_its_plugin_is_listed_with_the_command_that_installs_it
     assert all(line.endswith("no             pip install 'sharding-lab[gpu]'") for line in lines)
 
 
-@pytest.mark.parametrize(
-    "arguments", ["", "frobnicate", "inspect", "inspect step.hlo --colour", "inspect step.hlo --mesh"]
-)
+@pytest.mark.parametrize("arguments", ["frobnicate", "inspect", "inspect step.hlo --colour", "inspect step.hlo --mesh"])
 def test_a_wrong_command_line_gets_one_line(lab, arguments):
     assert_refused(lab(*arguments.split()), "--help")
+
+
+def test_without_a_command_there_is_help(lab):
+    answer = lab()
+    assert (answer.status, answer.err) == (0, "") and answer.out == lab("--help").out == lab("-h").out
+    assert "\n  inspect  Diagnose a compiled program" in answer.out
+
+
+def test_every_command_has_help_under_both_names_and_says_what_it_does_in_a_line():
+    names = cli.list_commands(click.Context(cli))
+    assert names and all(len(cli.commands[name].get_short_help_str(66).rstrip(".")) > 9 for name in names)
+    assert not [name for name in names if cli.commands[name].get_short_help_str(66).endswith("...")]
+
+
+@pytest.mark.parametrize(
+    "arguments, incomplete, expected",
+    [
+        (["run"], "ch20_zero", {"ch20_zero1", "ch20_zero2", "ch20_zero3"}),
+        (["run", "--style"], "d", {"declared"}),
+        (["inspect", "--target"], "gpu:h", {"gpu:h100:2x8", "gpu:h200:2x8"}),
+        (["inspect", "--fail-on"], "reduced_t", {"reduced_twice"}),
+        (["plot"], "roof", {"roofline"}),
+        (["book"], "ch12.ring", {"ch12.ring", "ch12.ring_tree"}),
+        ([], "insp", {"inspect"}),
+    ],
+)
+def test_a_shell_completes(arguments, incomplete, expected):
+    found = ShellComplete(cli, {}, "lab", "_LAB_COMPLETE").get_completions(arguments, incomplete)
+    assert {item.value for item in found} >= expected and all(item.value.startswith(incomplete) for item in found)
+
+
+def test_a_misspelt_kind_of_finding_is_refused_with_close_ones(lab):
+    answer = lab("inspect", "step.hlo", "--fail-on", "reduced_twic")
+    assert_refused(answer, "'reduced_twic'; did you mean reduced_twice")
+
+
+def test_a_failure_of_the_lab_is_not_blamed_on_the_program(lab, monkeypatch):
+    def fails(*_):
+        raise ValueError("no such field")
+
+    monkeypatch.setattr(inspection, "_given", fails)
+    answer = lab("inspect", "model.py:build", "--mesh", "tensor=8")
+    *_, line = answer.err.splitlines()
+    assert (answer.status, answer.out) == (3, "") and "model.py" not in line
+    assert line.startswith("lab: this is a bug of sharding-lab: ValueError in lab.compile.inspection, line ")
+    assert "no such field" in line and "--traceback" in line
+
+
+def test_arguments_that_jax_refuses_are_not_said_to_be_raised_by_the_builder(lab):
+    answer = lab("inspect", "model.py:takes_text", "--mesh", "tensor=8")
+    assert_refused(answer, "model.py:takes_text: TypeError: ", "--traceback")
+    assert "raised" not in answer.err
+
+
+def test_a_program_that_does_not_compile_is_refused_with_the_last_line_of_what_failed(lab):
+    answer = lab("inspect", "model.py:does_not_compile", "--mesh", "tensor=8")
+    *_, line = answer.err.splitlines()
+    assert line.startswith("lab: model.py:does_not_compile does not compile for cpu:8: JaxRuntimeError: ")
+    assert "KeyError: 'unsplit'" in line and "Traceback" not in line
+
+
+@pytest.mark.parametrize("place", ["before", "after", "environment"])
+def test_a_traceback_is_whole_where_it_is_asked_for(lab, monkeypatch, place):
+    before, after = [place == "before"], [place == "after"]
+    monkeypatch.setenv("LAB_TRACEBACK", str(int(place == "environment")))
+    monkeypatch.setenv("JAX_TRACEBACK_FILTERING", "auto")
+    command = ["--traceback"] * sum(before) + ["inspect", "model.py:raises", "--mesh", "tensor=8"]
+    answer = lab(*command, *["--traceback"] * sum(after))
+    assert "Traceback (most recent call last)" in answer.err and "lab/compile/sources.py" in answer.err
+    assert answer.err.splitlines()[-1] == "lab: model.py:raises raised RuntimeError: the weights are missing"
+    assert answer.status == 2
 
 
 def test_control_c_ends_the_line_and_with_130(lab, monkeypatch):

@@ -192,7 +192,7 @@ def test_plots_are_listed_and_need_a_file_to_be_drawn(lab):
     assert lab("plot").out.startswith("plot ")
     assert (
         lab("plot", "roofline").err
-        == "lab: a picture takes its name and a file: lab plot roofline --save roofline.png; lab plot lists them\n"
+        == "lab: a plot needs its name and a file: lab plot roofline --save roofline.png; lab plot lists them\n"
     )
 
 
@@ -219,8 +219,8 @@ def test_a_register_that_cannot_be_read_is_told_in_one_line(lab, monkeypatch):
         ),
         (("book", *RING[:3], "--set", "n=1,2kbit", *RING[5:]), "--set payload_bytes=2kbit: found the unit 'kbit'"),
         (("book", "ch12.rign"), "ch12.ring"),
-        (("book", "99"), "no such chapter or formula"),
-        (("book", "busbw", "ghosts"), "no such chapter or formula"),
+        (("book", "99"), "no chapter or formula '99'"),
+        (("book", "busbw", "ghosts"), "no chapter or formula 'busbw ghosts'"),
         (("book", "--set", "p=8"), "--set goes with the id of a formula"),
         (("book", "13", "--set", "p=8"), "--set goes with the id of a formula"),
         (("book", "ch12.ring", "--set", "p"), "expected NAME=VALUE"),

@@ -152,4 +152,4 @@ def test_times_without_end_are_refused_in_one_line(lab, endless):
 
 def test_an_unknown_model_is_answered_with_close_ones(lab):
     answer = lab("run", "ch37_capacity", "--set", "model=gpt3")
-    assert answer.status == 2 and "no model 'gpt3'; close are gpt2, gpt3-175b" in answer.err
+    assert answer.status == 2 and "no model 'gpt3'; did you mean gpt3-175b" in answer.err

@@ -127,7 +127,8 @@ def test_a_prediction_that_does_not_hold_ends_with_1(lab, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("run", "ch99_nothing"), ("ch99_nothing", "ch14_data_parallel")),
+        (("run", "ch99_nothing"), ("ch99_nothing", "lab list shows all")),
+        (("run", "ch20_zer3"), ("ch20_zer3", "did you mean ch20_zero3")),
         ((*ONE, "--set", "depth=2"), ("'depth'", "layers")),
         ((*ONE, "--set", "layers=two"), ("layers=two", "int")),
         ((*ONE, "--set", "layers"), ("--set layers", "NAME=VALUE")),

@@ -16,7 +16,7 @@ from tests.lab.collectives.sweep import on_ranks
     [
         (
             lambda x: collectives.all_reduce(x, "data", "butterfly"),
-            "all_reduce: unknown algorithm 'butterfly'; known are lax, ring",
+            "all_reduce: no algorithm 'butterfly'; known are lax, ring",
         ),
         (
             lambda x: collectives.reduce_scatter(x, "data", "halving"),
@@ -55,7 +55,7 @@ from tests.lab.collectives.sweep import on_ranks
             lambda x: collectives.reduce_scatter(x > 0, "data", "lax"),
             "of bool, expected jnp.add of numbers; name another algorithm",
         ),
-        (lambda x: collectives.all_reduce(x, "data", None), "all_reduce: unknown algorithm None; known are lax"),
+        (lambda x: collectives.all_reduce(x, "data", None), "all_reduce: no algorithm None; known are lax"),
         (
             lambda x: collectives.all_reduce(x, "data", ALGORITHMS["all_gather"]["ring"]),
             "all_reduce: found an algorithm of all_gather; known are lax",
@@ -115,8 +115,8 @@ def test_numbers_of_numpy_are_numbers():
     ("arguments", "message"),
     [
         (("all_gather", "doubling", 6, 12, 4), "found 6 ranks, expected a power of two"),
-        (("all_gather", "fast", 6, 12, 4), "unknown algorithm 'fast'"),
-        (("nope", "ring", 6, 12, 4), "unknown primitive 'nope'; known are all_reduce, reduce_scatter"),
+        (("all_gather", "fast", 6, 12, 4), "no algorithm 'fast'"),
+        (("nope", "ring", 6, 12, 4), "no primitive 'nope'; known are all_reduce, reduce_scatter"),
         (
             ("all_reduce", "ring", 6, -7, 4),
             "cost of -7 elements of 4 bytes: expected 0 elements or more, of 1 byte or more",

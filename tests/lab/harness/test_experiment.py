@@ -42,9 +42,7 @@ def test_a_setting_of_another_type_is_refused(name, text, wanted):
 
 
 def test_an_unknown_experiment_lists_the_known():
-    with pytest.raises(
-        UsageError, match="no experiment 'ch99'; known are ch.*ch14_data_parallel, .*ch15_tensor_parallel"
-    ):
+    with pytest.raises(UsageError, match="no experiment 'ch99'; lab list shows all"):
         load("ch99")
 
 

@@ -90,7 +90,7 @@ def test_times_below_zero_and_unknown_schedules_are_refused():
     with pytest.raises(ValueError, match="forward=-1: expected a number above 0"):
         Gantt(forward=-1).figure()
     with pytest.raises(
-        UsageError, match="no schedule '2f2b'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe and interleaved"
+        UsageError, match="no schedule '2f2b'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe, interleaved"
     ):
         Gantt("2f2b").figure()
 

@@ -59,7 +59,7 @@ def test_a_program_without_products_has_no_place_on_a_roofline():
 
 
 def test_a_dtype_without_a_rate_is_refused():
-    with pytest.raises(UsageError, match="NVIDIA A100 SXM 80 GB has no rate for 'f8'; it has bf16"):
+    with pytest.raises(UsageError, match="NVIDIA A100 SXM 80 GB: no rate for dtype 'f8'; known are bf16"):
         roofline(chip("a100"), dtype="f8")
 
 
@@ -146,10 +146,15 @@ def test_a_picture_is_written(tmp_path):
 @pytest.mark.parametrize(
     "name,settings,file,problem",
     [
-        ("rooflin", {}, "a.png", "no plot 'rooflin'; known are roofline, memory, messages, loss, training, gantt"),
+        (
+            "rooflin",
+            {},
+            "a.png",
+            "no plot 'rooflin'; did you mean roofline\\? known are roofline, memory, messages, loss, training, gantt",
+        ),
         ("memory", {"ranks": "0"}, "a.png", "plot memory: ranks=0: expected a whole number above 0"),
         ("loss", {"fit": "kaplan"}, "a.png", "plot loss: fit='kaplan': expected one of hoffmann, besiroglu"),
-        ("memory", {"rank": "8"}, "a.png", "no parameter 'rank'; known are model, ranks, chip"),
+        ("memory", {"rank": "8"}, "a.png", "no parameter 'rank'; did you mean ranks\\? known are model, ranks, chip"),
         ("messages", {}, "a.word", "plot messages: Format 'word' is not supported"),
     ],
 )

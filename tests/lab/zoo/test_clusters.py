@@ -34,5 +34,5 @@ def test_every_cluster_has_a_source_and_whole_hosts(name):
 
 
 def test_an_unknown_cluster_is_refused():
-    with pytest.raises(UsageError, match="no cluster 'dgx-h101'; close are dgx-h100"):
+    with pytest.raises(UsageError, match="no cluster 'dgx-h101'; did you mean dgx-h100"):
         cluster("dgx-h101")

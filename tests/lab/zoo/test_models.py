@@ -59,7 +59,7 @@ def test_deepseek_v3_has_653_9_billion_in_routed_experts():
 
 
 def test_a_misspelt_model_is_answered_with_close_names():
-    with pytest.raises(UsageError, match="no model 'lama3-8b'; close are llama3-8b"):
+    with pytest.raises(UsageError, match="no model 'lama3-8b'; did you mean llama3-8b"):
         model("lama3-8b")
 
 

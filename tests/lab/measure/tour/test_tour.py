@@ -109,7 +109,7 @@ def test_without_gpus_the_tour_says_what_it_found(lab):
     )
     assert (
         lab("tour", "nonsense").err
-        == "lab: no part 'nonsense' of the tour; it has collectives, times, programs, losses\n"
+        == "lab: no part 'nonsense' of the tour; known are collectives, times, programs, losses\n"
     )
 
 

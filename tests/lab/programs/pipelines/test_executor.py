@@ -176,7 +176,7 @@ def test_a_step_sends_what_theory_says_to_the_byte(strategy: Strategy, mesh: str
         (
             DATA_PARALLEL,
             {"schedule": "eager"},
-            "no schedule 'eager'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe and interleaved",
+            "no schedule 'eager'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe, interleaved",
         ),
         (DATA_PARALLEL, {"batch": 12}, "dim 'batch' of size 3 does not split over data=2; make it a multiple of 2"),
     ],

@@ -353,8 +353,8 @@ def test_composition_does_not_depend_on_the_brackets():
             {"length": 6},
             "dim 'length' of size 6 does not split over tensor=4; make it a multiple of 4",
         ),
-        (ZERO3, DATA_8, {}, "no axis 'fsdp' in the mesh; it has data"),
-        (FSDP_TENSOR, FSDP_8, {}, "no axis 'tensor' in the mesh; it has fsdp"),
+        (ZERO3, DATA_8, {}, "no axis 'fsdp' in the mesh; known are data"),
+        (FSDP_TENSOR, FSDP_8, {}, "no axis 'tensor' in the mesh; known are fsdp"),
     ],
 )
 def test_what_does_not_split_is_refused_in_one_line(strategy, axes, sizes, message):

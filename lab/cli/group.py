@@ -1,0 +1,75 @@
+"""`lab` and its commands, one module each."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+from lab.cli.bench import bench
+from lab.cli.book import book
+from lab.cli.diff import diff
+from lab.cli.inspect import inspect
+from lab.cli.list import list_experiments
+from lab.cli.plot import plot
+from lab.cli.run import run
+from lab.cli.targets import targets
+from lab.cli.tour import tour
+from lab.cli.verify import verify
+
+
+def _print_versions(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked:
+        click.echo(", ".join(f"{label} {_version(name)}" for label, name in PACKAGES.items()))
+        context.exit()
+
+
+PACKAGES = {"lab": "sharding-lab", "jax": "jax", "jaxlib": "jaxlib"}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+class InOrder(click.Group):
+    """Lists its commands in the order in which they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(
+    cls=InOrder,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog='Completion in bash: eval "$(_LAB_COMPLETE=bash_source lab)"; in zsh and fish: zsh_source, fish_source.',
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_versions,
+    help="Print the versions of lab and JAX.",
+)
+@click.option(
+    "--traceback",
+    is_flag=True,
+    expose_value=False,
+    help="Where something fails, print the whole traceback; LAB_TRACEBACK=1 does the same.",
+)
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """What a sharded JAX program communicates: predicted by theory, read from the compiled program, settled to the
+    byte."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+for _command in (inspect, diff, targets, list_experiments, run, verify, bench, tour, book, plot):
+    # Wherever it stands on the command line.
+    click.option("--traceback", is_flag=True, expose_value=False, hidden=True)(_command)
+    cli.add_command(_command)

@@ -1,0 +1,128 @@
+"""`lab` as a process of its own: what it imports, what a terminal shows, and how it is interrupted."""
+
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from contextlib import contextmanager
+from fcntl import ioctl
+
+import pytest
+
+from tests.lab.cli.test_cli import TEXT
+
+LAB = [sys.executable, "-m", "lab"]
+STUCK = """
+import hashlib
+
+def build(mesh):
+    hashlib.pbkdf2_hmac("sha512", b"", b"", 200_000_000)  # Minutes in C, like a compilation.
+"""
+PROGRAM = """
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+def build(mesh):
+    return jnp.sum, (jax.ShapeDtypeStruct((64,), jnp.float32, sharding=NamedSharding(mesh, P("data"))),)
+"""
+
+
+@pytest.fixture(autouse=True)
+def sources(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "step.hlo").write_text(TEXT)
+    (tmp_path / "stuck.py").write_text(STUCK)
+    (tmp_path / "model.py").write_text(PROGRAM)
+
+
+class Terminal:
+    """A process on a terminal of its own, of so many columns."""
+
+    def __init__(self, command, columns=100, term="xterm-256color"):
+        self.ours, theirs = pty.openpty()
+        ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+        self.process = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment | {"TERM": term}
+        )
+        os.close(theirs)
+        self.shown = ""
+
+    def read_until(self, text=None):
+        """Until this is shown, or the process has ended."""
+        while text is None or text not in self.shown:
+            try:
+                read = os.read(self.ours, 65536).decode(errors="replace")
+            except OSError:  # The process has ended.
+                break
+            self.shown += read
+        return self.shown
+
+
+@contextmanager
+def on_terminal(command, **options):
+    terminal = Terminal(command, **options)
+    try:
+        yield terminal
+    finally:
+        terminal.process.kill()
+        terminal.process.wait()
+        os.close(terminal.ours)
+
+
+@pytest.mark.parametrize("arguments", ["--version", "--help", "inspect step.hlo", "targets", "book ch12.ring"])
+def test_no_jax_is_imported_for(arguments):
+    script = f"""
+import sys
+from lab.cli.main import main
+sys.argv = ["lab", *{arguments.split()}]
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+assert not {{"jax", "jaxlib"}} & set(sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", script], stdout=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.mark.parametrize("module", ["lab", "lab.cli"])
+def test_versions_are_those_of_the_packages(module):
+    from importlib.metadata import version
+
+    printed = subprocess.check_output([sys.executable, "-m", module, "--version"], text=True)
+    named = {"lab": "sharding-lab", "jax": "jax", "jaxlib": "jaxlib"}
+    assert printed == ", ".join(f"{label} {version(name)}" for label, name in named.items()) + "\n"
+
+
+def test_an_interrupt_ends_the_process_while_the_main_thread_is_in_c():
+    with on_terminal([*LAB, "inspect", "stuck.py:build", "--mesh", "data=2"]) as terminal:
+        terminal.read_until("building stuck.py:build")
+        time.sleep(2)
+        start = time.monotonic()
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.process.wait(60) == 130
+        assert time.monotonic() - start < 20
+        assert terminal.read_until().endswith("\x1b[?25h\r\x1b[Kinterrupted\r\n")
+
+
+def test_a_terminal_shows_each_stage_and_keeps_none():
+    with on_terminal([*LAB, "inspect", "model.py:build", "--mesh", "data=8"]) as terminal:
+        shown = terminal.read_until()
+        stages = ["building model.py:build", "lowering model.py:build", "compiling model.py:build for cpu:8"]
+        assert [stage for stage in [*stages, "diagnosing model.py:build"] if stage not in shown] == []
+        assert "\x1b[1A\x1b[2K" in shown and terminal.process.wait() == 0
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_a_line_a_stage():
+    with on_terminal([*LAB, "inspect", "model.py:build", "--mesh", "data=8"], term="dumb") as terminal:
+        shown = terminal.read_until()
+        assert "\r\ncompiling model.py:build for cpu:8\r\n" in shown and "\x1b" not in shown
+
+
+def test_a_pipe_shows_no_stage():
+    answer = subprocess.run([*LAB, "inspect", "model.py:build", "--mesh", "data=8"], capture_output=True, text=True)
+    assert (answer.returncode, answer.stderr) == (0, "") and "compiling" not in answer.stdout
