@@ -21,10 +21,12 @@ import jax.numpy as jnp
 
 from lab.attention.mask import CAUSAL, Mask
 from lab.attention.order import CONTIGUOUS, Index, Order, Pair
-from lab.attention.softmax import Gradients, Partial, finished, merged, nothing, pulled
+from lab.attention.softmax import Finished, Gradients, Partial, finished, merged, nothing, pulled
 from lab.attention.tiles import attended, block_gradients, joined, parted
 from lab.meshes.errors import UsageError
 
+Kept = tuple[jax.Array, jax.Array, jax.Array, Finished]
+"""Queries, keys, values, and what came of them by piece, for the backward pass."""
 Arrays = dict[str, jax.Array]
 """What goes round, by the name of its scope."""
 
@@ -65,7 +67,7 @@ def ring_attention(
 
 def _forward(
     q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, axis: str, order: Order
-) -> tuple[jax.Array, Any]:
+) -> tuple[jax.Array, Kept]:
     ring, q_nBSKGH = Ring(axis, mask, order, q_BSKGH.shape[1]), parted(q_BSKGH, order.pieces)
 
     def visit(hop: Index, state: Partial, kv: Arrays) -> Partial:
@@ -83,9 +85,7 @@ def _forward(
     return joined(done_n.y), (q_BSKGH, k_BTKH, v_BTKH, done_n)
 
 
-def _backward(
-    mask: Mask, axis: str, order: Order, kept: Any, y_bar_BSKGH: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _backward(mask: Mask, axis: str, order: Order, kept: Kept, y_bar_BSKGH: jax.Array) -> tuple[jax.Array, ...]:
     q_BSKGH, k_BTKH, v_BTKH, done_n = kept
     ring, q_nBSKGH = Ring(axis, mask, order, q_BSKGH.shape[1], is_second=True), parted(q_BSKGH, order.pieces)
     back_n = jax.vmap(pulled)(done_n, parted(y_bar_BSKGH, order.pieces))

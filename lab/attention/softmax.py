@@ -98,7 +98,10 @@ def block_gradients(
     scores_bar_BKGST = (weights_BKGST * (weights_bar_BKGST - back.dot[..., None]) * q_BSKGH.shape[-1] ** -0.5).astype(
         q_BSKGH.dtype
     )
-    product = lambda dims, *arrays: jnp.einsum(dims, *arrays, preferred_element_type=jnp.float32)  # noqa: E731
+
+    def product(dims: str, x: jax.Array, y: jax.Array) -> jax.Array:
+        return jnp.einsum(dims, x, y, preferred_element_type=jnp.float32)
+
     return Gradients(
         query=product("bkgst,btkh->bskgh", scores_bar_BKGST, k_BTKH),
         key=product("bkgst,bskgh->btkh", scores_bar_BKGST, q_BSKGH),

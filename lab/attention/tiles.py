@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from operator import add
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from lab.attention import softmax
 from lab.attention.mask import CAUSAL, Mask
 from lab.attention.softmax import (
+    Finished,
     Gradients,
     Partial,
     Pulled,
@@ -23,6 +24,10 @@ from lab.attention.softmax import (
     pulled,
 )
 
+Kept = tuple[jax.Array, jax.Array, jax.Array, jax.Array | None, Finished]
+"""Queries, keys, values, positions of the queries and what came of them, for the backward pass."""
+Total = TypeVar("Total")
+Own = TypeVar("Own")
 TILE = 512
 """Keys of a tile, at most."""
 
@@ -42,15 +47,16 @@ def attend(
 
 def _forward(
     q_BSKGH: jax.Array, k_BTKH: jax.Array, v_BTKH: jax.Array, mask: Mask, q_at_S: jax.Array | None
-) -> tuple[jax.Array, Any]:
+) -> tuple[jax.Array, Kept]:
     done = finished(attended(q_BSKGH, k_BTKH, v_BTKH, mask, *_positions(q_BSKGH, k_BTKH, q_at_S)), q_BSKGH.dtype)
     return done.y, (q_BSKGH, k_BTKH, v_BTKH, q_at_S, done)
 
 
-def _backward(mask: Mask, kept: Any, y_bar_BSKGH: jax.Array) -> tuple[jax.Array | None, ...]:
-    *qkv, q_at_S, done = kept
-    found = block_gradients(*qkv, mask, *_positions(*qkv[:2], q_at_S), pulled(done, y_bar_BSKGH))
-    return *(bar.astype(x.dtype) for bar, x in zip(found, qkv, strict=True)), None
+def _backward(mask: Mask, kept: Kept, y_bar_BSKGH: jax.Array) -> tuple[jax.Array | None, ...]:
+    q_BSKGH, k_BTKH, v_BTKH, q_at_S, done = kept
+    at = _positions(q_BSKGH, k_BTKH, q_at_S)
+    found = block_gradients(q_BSKGH, k_BTKH, v_BTKH, mask, *at, pulled(done, y_bar_BSKGH))
+    return *(bar.astype(x.dtype) for bar, x in zip(found, (q_BSKGH, k_BTKH, v_BTKH), strict=True)), None
 
 
 attend.defvjp(_forward, _backward)
@@ -99,20 +105,20 @@ def _with_keys(k_at_t: jax.Array, k_BtKH: jax.Array) -> jax.Array:
 
 
 def _over_tiles(
-    of_tile: Callable[..., tuple[Any, Any]],
-    plus: Callable[[Any, Any], Any],
-    zero: Any,
+    of_tile: Callable[[jax.Array, jax.Array, jax.Array], tuple[Total, Own]],
+    plus: Callable[[Total, Total], Total],
+    zero: Total,
     k_BTKH: jax.Array,
     v_BTKH: jax.Array,
     k_at_T: jax.Array,
-) -> tuple[Any, Any]:
+) -> tuple[Total, Own]:
     """The sum of what tiles give for the queries, and what each gives for its own keys, [B, T, ...]. One after the
     other: of a tile outside the loop, the scores would stand beside all others."""
     tiles = k_BTKH.shape[1] // tile_size(k_BTKH.shape[1])
     if tiles == 1:
         return of_tile(k_BTKH, v_BTKH, k_at_T)
 
-    def following(total: Any, tile: tuple[jax.Array, ...]) -> tuple[Any, Any]:
+    def following(total: Total, tile: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[Total, Own]:
         more, own = of_tile(*tile)
         return plus(total, more), own
 

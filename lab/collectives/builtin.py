@@ -7,6 +7,8 @@ into numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -18,7 +20,11 @@ from lab.core.ledger import Kind
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 
-REDUCTIONS = {jnp.add: jax.lax.psum, jnp.maximum: jax.lax.pmax, jnp.minimum: jax.lax.pmin}
+REDUCTIONS: dict[Op, Callable[[jax.Array, Axis], jax.Array]] = {
+    jnp.add: jax.lax.psum,
+    jnp.maximum: jax.lax.pmax,
+    jnp.minimum: jax.lax.pmin,
+}
 
 
 def all_reduce(x: jax.Array, axis: Axis, op: Op) -> jax.Array:

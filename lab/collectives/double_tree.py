@@ -103,7 +103,10 @@ def _two_trees(ranks: int) -> tuple[Edge, ...]:
     """
     root = 2 ** (ranks.bit_length() - 1)
     first = [Edge(_parent(child, ranks), child, 0) for child in range(1, ranks + 1) if child != root]
-    moved = (lambda number: number % ranks + 1) if ranks % 2 else (lambda number: ranks + 1 - number)
+
+    def moved(number: int) -> int:
+        return number % ranks + 1 if ranks % 2 else ranks + 1 - number
+
     second = [Edge(moved(edge.parent), moved(edge.child), 1) for edge in first]
     return tuple(Edge(edge.parent - 1, edge.child - 1, edge.tree) for edge in first + second)
 

@@ -28,7 +28,7 @@ def pairwise(x_PC: jax.Array, axis: Axis, slices: int = 1) -> jax.Array:
     Cost of k slices: k (P - 1) steps; sends (P - 1) / P of the buffer.
     """
     rank, arrived = jax.lax.axis_index(axis), None
-    for step, start, size in _turns(*x_PC.shape[:2], slices):
+    for step, start, size in _turns(x_PC.shape[0], x_PC.shape[1], slices):
         x_PC, due_C = in_turn(x_PC, pick(x_PC, rank + step, start, size))
         # What came before is put in its place, from which all has left or leaves now, while this is on its way.
         x_PC = put(x_PC, *arrived) if arrived else x_PC

@@ -7,6 +7,8 @@ N G.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import jax
 import jax.numpy as jnp
 
@@ -17,6 +19,7 @@ from lab.collectives.wires import Op, block_size, join, split
 from lab.meshes.axes import Axes
 
 Names = tuple[str, ...]
+T = TypeVar("T")
 
 
 def all_reduce(across: Algorithm, ways: ring.Ways = ring.WHOLE) -> Algorithm:
@@ -117,7 +120,7 @@ def _ring_costs(axes: Axes, block: int) -> list[Cost]:
     return [ring.half_cost(_inner(axes), axes.size * block), *_ring_costs(_outer(axes), block)]
 
 
-def _turned(items: tuple, by: int) -> tuple:
+def _turned(items: tuple[T, ...], by: int) -> tuple[T, ...]:
     return items[by:] + items[:by]
 
 

@@ -204,7 +204,7 @@ def _named(primitive: str, algorithm: str | Algorithm, axes: Axes) -> Algorithm:
 
 
 def _root(root: int, chosen: Algorithm, axes: Axes) -> int:
-    if (found := _integer(root)) not in range(axes.size):
+    if (found := _integer(root)) is None or found not in range(axes.size):
         raise UsageError(f"{chosen.primitive} over {axes}: found root {root!r}, expected 0 to {axes.size - 1}")
     return found
 

@@ -130,5 +130,7 @@ def _pasted(x_PB: jax.Array, taken: Split, over: Sequence[str], axes: Axes) -> j
 
 def _places(split: Split, over: Sequence[str]) -> tuple[list[int], list[int]]:
     """Where, among each dim's axes followed by what is left of the dim, the axes `over` and what is left stand."""
-    labels: list[str | int] = [label for i, dim in enumerate(split) for label in (*dim, i)]
+    labels: list[str | int] = []
+    for i, dim in enumerate(split):
+        labels += [*dim, i]
     return [labels.index(axis) for axis in over], [labels.index(i) for i in range(len(split))]
