@@ -14,8 +14,8 @@ _INSTALLED = re.compile(r"(?<!\S)/\S*/(?:site|dist)-packages/")
 
 
 def common_folder(*ledgers: Ledger, findings: Iterable[Finding] = ()) -> str:
-    """The deepest folder that holds the files of all lines outside installed packages, with a slash at its end; "" where
-    there is none, or where some path is relative already."""
+    """The deepest folder that holds the files of all lines outside installed packages, with a slash at its end; ""
+    where there is none, or where some path is relative already."""
     origins = {t.origin for ledger in ledgers for t in ledger.transfers} | {finding.origin for finding in findings}
     own = {origin.rpartition("/")[0] for origin in origins if origin and not _INSTALLED.match(origin)}
     if not own or not all(folder.startswith("/") for folder in own):

@@ -50,7 +50,10 @@ class Room:
         if self.default_share == 1:
             return f"{'it fits' if self.fits(peak) else 'it does not fit'}: {whole}"
         share = share_text(peak / self.usable_bytes)
-        taken = f"the {bytes_text(self.usable_bytes)} that JAX takes by default, {share_text(self.default_share)} of the {device}"
+        taken = (
+            f"the {bytes_text(self.usable_bytes)} that JAX takes by default, {share_text(self.default_share)} of the "
+            f"{device}"
+        )
         if self.fits(peak):
             return f"it fits: the peak of {bytes_text(peak)} is {share} of {taken}"
         fraction = ceil(100 * peak / self.device_bytes) / 100

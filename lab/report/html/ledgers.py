@@ -79,7 +79,8 @@ def _products(ledger: Ledger, place: Place) -> Iterable[str]:
     if ledger.flops and (peak := _peak(place)):
         yield (
             f"Its matrix products are {scaled(ledger.flops, 'FLOP')} a step of one device: at least "
-            f"{seconds_text(ledger.flops / peak)}, at the {scaled(round(peak), 'FLOP/s')} of {place.chip.name} in {DTYPE}."
+            f"{seconds_text(ledger.flops / peak)}, at the {scaled(round(peak), 'FLOP/s')} of {place.chip.name} in "
+            f"{DTYPE}."
         )
 
 
