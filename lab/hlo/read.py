@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lab.core.ledger import Ledger, Transfer
+from lab.core.units import count
 from lab.hlo import collectives, flops
 from lab.hlo.collectives import Reader
 from lab.hlo.names import read_frames
@@ -117,6 +118,7 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
     )
     reached = walk(module, collectives.OPCODES | flops.OPCODES)
     found = _transfers(reader, reached, notes)
+    _note_promoted(found, target, notes)
     transfers = [transfer for transfer, _ in found]
     _note_unknown(module, text, notes)
     _note_kernels(text, notes)
@@ -142,13 +144,26 @@ def _transfers(reader: Reader, reached: Walk, notes: Notes) -> list[tuple[Transf
     visits = [visit for visit in reached.visits if visit.instruction.opcode in collectives.OPCODES]
     _note_unreached(reader.module, visits, notes)
     found = [(reader.transfer(visit, notes), visit) for visit in collectives.once(visits)]
-    promoted = sum(1 for visit in visits if "_promoted" in visit.instruction.attributes)
-    if promoted:
-        notes[
-            f"{promoted} reductions run in f32 although the program reduces a narrower type: the CPU compiler "
-            "promoted them"
-        ] = False
     return [(transfer, visit) for transfer, visit in found if transfer is not None]
+
+
+def _note_promoted(found: list[tuple[Transfer, Visit]], target: Target | None, notes: Notes) -> None:
+    """Reductions whose operation XLA names as one of a wider type than the program's; where it joins several reductions
+    whose results are added up (`all-reduce-reassociate`), also as that."""
+    compiler = "the CPU compiler" if target and target.platform == "cpu" else "the compiler"
+    reasons = {
+        "_reassoc_promoted": "XLA adds up the narrower arrays of several reductions and reduces their sum, "
+        "for twice the bytes of one of them",
+        "_promoted": f"the program reduces a narrower type, and {compiler} promoted it",
+    }
+    widened: dict[str, list[str]] = {}
+    for transfer, visit in found:
+        reason = next((why for name, why in reasons.items() if name in visit.instruction.attributes), None)
+        if reason:
+            widened.setdefault(reason, []).append(transfer.dtype)
+    for reason, dtypes in widened.items():
+        run = "runs" if len(dtypes) == 1 else "run"
+        notes[f"{count(len(dtypes), 'reduction')} {run} in {' and '.join(sorted({*dtypes}))}: {reason}"] = False
 
 
 def _check_sizes(source: str, devices: int | None, axes: Axes | None, target: Target | None) -> None:

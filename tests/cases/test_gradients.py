@@ -13,9 +13,12 @@ from lab.core.ledger import Ledger
 from lab.meshes.axes import Axes
 from tests.cases.compiling import (
     Row,
+    ahead_of_time_gpu,
     ahead_of_time_tpu,
     array,
+    compiled,
     cpu,
+    mesh_on,
     pinned,
     read,
     rows,
@@ -43,7 +46,35 @@ def test_cpu_promotes_the_reduction_of_a_bf16_gradient_to_f32():
     ledger = step_in_bf16(cpu(data=8))
     assert rows(ledger) == [("all_reduce", "data", 1, 524_288)]
     assert ledger.transfers[0].dtype == "f32"
-    assert any("promoted" in note for note in ledger.notes)
+    assert "1 reduction runs in f32: the program reduces a narrower type, and the compiler promoted it" in ledger.notes
+
+
+def test_cpu_is_named_where_it_is_the_target():
+    mesh = cpu(data=8)
+    x = array(mesh, (8, 512), "data", dtype=jnp.bfloat16)
+    ledger = lab.inspect(compiled(mesh, lambda x: x.T @ x, x, out=P()), mesh=mesh, target="cpu:8")
+    assert any(note.endswith("and the CPU compiler promoted it") for note in ledger.notes)
+
+
+@ahead_of_time_gpu
+def test_a_gpu_reduces_the_sum_of_a_tied_tables_two_bf16_gradients_once_in_f32():
+    """Of two casts of one table; where they are one, two reductions in bf16 send as many bytes."""
+    mesh = mesh_on("gpu:h100:1x8", data=8)
+    table, tokens = array(mesh, (512, 256)), array(mesh, (64, 128), "data", dtype=jnp.int32)
+
+    def gradient(table, tokens):
+        def loss(table):
+            x = table.astype(jnp.bfloat16)[tokens]
+            return jnp.mean(jax.nn.logsumexp((x @ table.astype(jnp.bfloat16).T).astype(jnp.float32), -1))
+
+        return jax.grad(loss)(table)
+
+    ledger = read(mesh, gradient, table, tokens, out=P())
+    assert rows(ledger) == [("all_reduce", "data", 1, 512 * 256 * 4)]
+    assert ledger.notes == (
+        "1 reduction runs in f32: XLA adds up the narrower arrays of several reductions and reduces their sum, for twice "
+        "the bytes of one of them",
+    )
 
 
 @ahead_of_time_tpu
