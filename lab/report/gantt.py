@@ -11,17 +11,16 @@ from lab.meshes.errors import UsageError
 from lab.programs.pipelines.orders import named
 from lab.programs.pipelines.schedule import Schedule, Span, Task, Work
 from lab.programs.pipelines.simulation import Durations, Timeline, simulate
-from lab.report.panel import empty_panel
+from lab.report.drawing import INK, LETTER, SOFT, Box, Drawing, Label, Shape, figure
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes as Panel
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
 
 # From dark to light, so that they differ on paper too; of Okabe and Ito.
 COLOURS = {Work.FORWARD: ("#0072B2", "white"), Work.BACKWARD: ("#E69F00", "black"), Work.WEIGHT: ("#F0E442", "black")}
 LIGHTEST = 0.5
-HEIGHT, INCHES_A_LETTER, LEAST_INCHES, MOST_INCHES = 0.84, 0.085, 7, 17
+LEFT, TOP, ROW, FOOT = 52, 30, 28, 84
+PIXELS_A_LETTER, LEAST_WIDTH, MOST_WIDTH, ENTRY = 8, 640, 1400, 250
 MOST_BOXES = 4096
 """What is drawn in seconds, and still told apart."""
 
@@ -47,6 +46,9 @@ class Gantt:
     transfer: float = 0.0
 
     def figure(self) -> Figure:
+        return figure(self.drawing())
+
+    def drawing(self) -> Drawing:
         positive(forward=self.forward, backward=self.backward)
         not_negative(weight=self.weight, transfer=self.transfer)
         schedule = named(self.schedule, self.stages, self.micro_batches, self.chunks)
@@ -64,36 +66,36 @@ def _check_boxes(schedule: Schedule) -> None:
         raise UsageError(f"{schedule.name}: {found}; expected {MOST_BOXES:,} at most, to be drawn in seconds")
 
 
-def gantt(timeline: Timeline) -> Figure:
+def gantt(timeline: Timeline) -> Drawing:
     """A schedule as it runs; in a box of two halves a forward and a backward overlap, and lighter ones belong to later
     chunks or to the other direction."""
     schedule = timeline.schedule
-    figure, panel = empty_panel(_title(timeline), "time", "stage")
-    inches, numbered = _width(timeline)
-    figure.set_size_inches(1 + inches, 1.7 + 0.33 * schedule.stages)
-    panel.set(xlim=(0, timeline.makespan), ylim=(schedule.stages - 0.5, -0.5), yticks=range(schedule.stages))
-    panel.grid(visible=False)
+    width, numbered = _width(timeline)
+    scale = width / float(timeline.makespan)
+    shapes: list[Shape] = [Label(LEFT, 16, _title(timeline))]
     for stage, row in enumerate(timeline.rows):
+        top = TOP + ROW * stage
+        shapes.append(Label(LEFT - 8, top + 0.65 * ROW, str(stage), SOFT, "end"))
         for span in row:
-            _draw(panel, schedule, stage, span, is_numbered=span.end - span.start >= numbered)
-    figure.legend(
-        handles=_legend(schedule),
-        frameon=False,
-        ncols=2 if schedule.splits_backward and schedule.chunks > 1 else 3,
-        loc="outside lower center",
-    )
-    return figure
+            shapes += _boxes(schedule, stage, span, top, scale, is_numbered=span.end - span.start >= numbered)
+    foot = TOP + ROW * schedule.stages
+    shapes += [
+        Label(LEFT - 8, TOP - 8, "stage", SOFT, "end"),
+        Label(LEFT, foot + 14, "time \N{RIGHTWARDS ARROW}", SOFT),
+        *_legend(schedule, foot + 34, LEFT + width),
+    ]
+    return Drawing(_title(timeline), LEFT + width + 8, foot + FOOT, tuple(shapes))
 
 
 def _width(timeline: Timeline) -> tuple[float, float]:
-    """Of the panel in inches: every box is to have its number, if that makes it no wider than a page; and the shortest
-    time that then has one."""
+    """In pixels: every box is to have its number, if that makes the chart no wider than a page; and the shortest time
+    that then has one."""
     spans = [span for row in timeline.rows for span in row if span.end > span.start]
-    number = INCHES_A_LETTER * max(len(_label(timeline.schedule, part)) for span in spans for part in span.task.parts)
+    number = PIXELS_A_LETTER * max(len(_label(timeline.schedule, part)) for span in spans for part in span.task.parts)
     wanted = number * timeline.makespan / min(span.end - span.start for span in spans)
-    inches = min(max(LEAST_INCHES, wanted), MOST_INCHES)
+    width = float(min(max(LEAST_WIDTH, wanted), MOST_WIDTH))
     # Rounding is not to cost the shortest box its number.
-    return inches, 0.999 * number * timeline.makespan / inches
+    return width, 0.999 * number * float(timeline.makespan) / width
 
 
 def _title(timeline: Timeline) -> str:
@@ -103,26 +105,21 @@ def _title(timeline: Timeline) -> str:
     return f"{schedule.name}: {sizes}; idle {100 * timeline.idle_share:.1f} %"
 
 
-def _draw(panel: Panel, schedule: Schedule, stage: int, span: Span, is_numbered: bool) -> None:
-    parts, width = span.task.parts, span.end - span.start
+def _boxes(schedule: Schedule, stage: int, span: Span, top: float, scale: float, is_numbered: bool) -> list[Shape]:
+    """One, or two of half the height for a forward and a backward that overlap."""
+    shapes: list[Shape] = []
+    parts, left, width = span.task.parts, LEFT + scale * float(span.start), scale * float(span.end - span.start)
+    height = (ROW - 4) / len(parts)
     for turn, part in enumerate(parts):
-        (colour, ink), white = COLOURS[part.work], _white(part.chunk, schedule)
-        height = HEIGHT / len(parts)
-        top = stage - HEIGHT / 2 + turn * height
-        panel.broken_barh(
-            [(span.start, width)], (top, height), facecolor=_lighter(colour, white), edgecolor="white", linewidth=0.5
-        )
+        (colour, ink), white, upper = COLOURS[part.work], _white(part.chunk, schedule), top + turn * height
+        shade = _lighter(colour, white)
+        shapes.append(Box(left, upper, max(0.5, width - 1), height, shade, told=f"stage {stage}: {part}"))
         if is_numbered:
-            ink, size = "black" if 2 * white >= LIGHTEST else ink, 7 if len(parts) == 1 else 5
-            panel.text(
-                span.start + width / 2,
-                top + height / 2,
-                _label(schedule, part),
-                color=ink,
-                size=size,
-                ha="center",
-                va="center",
-            )
+            ink = "black" if 2 * white >= LIGHTEST else ink
+            size = LETTER if len(parts) == 1 else LETTER - 2
+            middle = left + width / 2, upper + height / 2 + 0.35 * size
+            shapes.append(Label(*middle, _label(schedule, part), ink, "middle", size))
+    return shapes
 
 
 def _white(chunk: int, schedule: Schedule) -> float:
@@ -139,15 +136,18 @@ def _label(schedule: Schedule, task: Task) -> str:
     return f"{task.micro_batch}.{task.chunk}" if task.chunk and schedule.visits > 1 else f"{task.micro_batch}"
 
 
-def _legend(schedule: Schedule) -> list[Patch]:
-    from matplotlib.patches import Patch
-
+def _legend(schedule: Schedule, top: float, right: float) -> list[Shape]:
+    """What the colours mean, in as many rows as it takes."""
     names = {Work.FORWARD: "forward", Work.BACKWARD: "backward"}
     if schedule.splits_backward:
         of_which = "backward, whole or to the input" if schedule.is_two_way else "backward to the input"
         names |= {Work.BACKWARD: of_which, Work.WEIGHT: "backward to the weights"}
-    patches = [Patch(color=COLOURS[work][0], label=name) for work, name in names.items()]
-    if schedule.chunks == 1:
-        return patches
-    lighter = "the same, from the last stage to the first" if schedule.is_two_way else "the same, by later chunks"
-    return [*patches, Patch(color=_lighter(COLOURS[Work.FORWARD][0], LIGHTEST), label=lighter)]
+    entries = [(COLOURS[work][0], name) for work, name in names.items()]
+    if schedule.chunks > 1:
+        lighter = "the same, from the last stage to the first" if schedule.is_two_way else "the same, by later chunks"
+        entries.append((_lighter(COLOURS[Work.FORWARD][0], LIGHTEST), lighter))
+    a_row, shapes = max(1, int((right - LEFT) // ENTRY)), []
+    for number, (colour, name) in enumerate(entries):
+        x, y = LEFT + ENTRY * (number % a_row), top + 20 * (number // a_row)
+        shapes += [Box(x, y, 12, 12, colour), Label(x + 18, y + 11, name, INK)]
+    return shapes

@@ -23,12 +23,14 @@ from lab.book.collectives import (
 from lab.book.data_parallel import training_flops
 from lab.book.loss import FITS, additive_loss, optimal_parameters, optimal_tokens
 from lab.book.memory import model_state_bytes
-from lab.book.roofline import attainable_flops_per_s, ridge
-from lab.core.ledger import Ledger, Totals
+from lab.core.ledger import Ledger
 from lab.core.units import bytes_text, scaled
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError, no_such
 from lab.meshes.hardware import Chip, chip
+from lab.meshes.targets import Target, parse_target
+from lab.report import roofline as rooflines
+from lab.report.drawing import Drawing, figure, svg_text
 from lab.report.gantt import Gantt
 from lab.report.panel import empty_panel
 from lab.report.tables import rows_text
@@ -43,7 +45,6 @@ BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#6
 COLOURS = (BLUE, ORANGE, GREEN, RED, "#CC79A7", "#56B4E9", "#000000", "#8C510A", "#7B3294")
 # Of a program: its dashes and its marker.
 STYLES = {"declared": ("-", "."), "explicit": (":", "x"), "typed": ("--", "+")}
-SLOW_LINKS = ("network", "dcn")
 
 
 @dataclass(frozen=True)
@@ -55,23 +56,34 @@ class Roofline:
       chip: of `meshes/hardware.toml`.
       source: a compiled text to put on it; "" for none.
       mesh: of that program, in the order of `mesh.devices`.
+      target: what that program was compiled for, whose chip it is then; without it nobody knows which of its transfers
+        leave a host.
       dtype: of its matrix products.
     """
 
     chip: str = "h100"
     source: str = ""
     mesh: str = ""
+    target: str = ""
     dtype: str = "bf16"
 
     def figure(self) -> Figure:
-        return roofline(chip(self.chip), self._ledgers(), self.dtype)
+        return figure(self.drawing())
 
-    def _ledgers(self) -> Sequence[Ledger]:
+    def drawing(self) -> Drawing:
+        target = parse_target(self.target) if self.target else None
+        if target and target.chip is None:
+            raise UsageError(f"target={target} names no chip; expected one such as gpu:h100:16x8")
+        of = chip(target.chip if target and target.chip else self.chip)
+        found = [point for ledger in self._ledgers(target) for point in rooflines.points(of, ledger)]
+        return rooflines.roofline(of, found, self.dtype)
+
+    def _ledgers(self, target: Target | None) -> Sequence[Ledger]:
         if not self.source:
             return ()
         from lab.compile.inspection import inspect_texts
 
-        return inspect_texts(Path(self.source), Axes.parse(self.mesh) if self.mesh else None, None)
+        return inspect_texts(Path(self.source), Axes.parse(self.mesh) if self.mesh else None, target)
 
 
 @dataclass(frozen=True)
@@ -282,65 +294,10 @@ def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> F
     bytes of that link.
 
     Raises:
-      UsageError: the chip has no rate for the dtype, or a ledger counts no FLOPs.
+      UsageError: the chip has no rate for the dtype, or a ledger counts no FLOPs or does not know its links.
     """
-    if dtype not in of.flops_per_s:
-        raise UsageError(f"{of.name}: {no_such('rate for dtype', dtype, of.flops_per_s)}")
-    peak = of.flops_per_s[dtype].value
-    figure, panel = empty_panel(f"{of.name}, {dtype}", "FLOPs for each byte that crosses", "FLOP/s at most", log=True)
-    roofs = {
-        "memory": (of.memory_bytes_per_s.value, BLUE),
-        of.fast.name: (of.fast.value, GREEN),
-        of.slow.name: (of.slow.value, ORANGE),
-    }
-    widest = max(
-        [
-            100 * ridge(peak, of.slow.value),
-            *(10 * at for ledger in ledgers for at, _ in _intensities(ledger, of).values()),
-        ]
-    )
-    intensity = np.logspace(0, np.log10(widest), 400)
-    for name, (bytes_per_s, colour) in roofs.items():
-        panel.plot(
-            intensity,
-            attainable_flops_per_s(peak, bytes_per_s, intensity),
-            color=colour,
-            label=f"{name}, {bytes_per_s / 1e9:,.4g} GB/s",
-        )
-    panel.annotate(
-        f"{peak / 1e12:,.4g} TFLOP/s", (widest, peak), (0, 4), textcoords="offset points", ha="right", va="bottom"
-    )
-    for ledger, marker in zip(ledgers, cycle("osD^v<>")):
-        for link, (at, bytes_per_s) in _intensities(ledger, of).items():
-            bound = attainable_flops_per_s(peak, bytes_per_s, at)
-            said = (
-                f"{Path(ledger.source).name or 'program'}, {link}: {scaled(at, 'FLOP/B')}, at most "
-                f"{100 * bound / peak:.3g} % of peak"
-            )
-            panel.plot(
-                at, bound, marker, color=roofs[link][1], markeredgecolor="black", markersize=9, linestyle="", label=said
-            )
-    panel.set_ylim(roofs[of.slow.name][0], 3 * peak)
-    panel.legend(loc="lower right")
-    return figure
-
-
-def _intensities(ledger: Ledger, of: Chip) -> dict[str, tuple[float, float]]:
-    """Link to (FLOPs a wire byte, its bytes a second); transfers of unknown link count as inside a domain."""
-    if not ledger.flops:
-        raise UsageError(
-            f"{ledger.source or 'this program'} counts no FLOPs, so it has no place on a roofline; it needs a matrix "
-            "product"
-        )
-    sent = {
-        link: Totals.of(t for t in ledger.transfers if (t.link in SLOW_LINKS) == is_slow)
-        for is_slow, link in ((False, of.fast), (True, of.slow))
-    }
-    return {
-        link.name: (ledger.flops / float(total.wire_bytes), link.value)
-        for link, total in sent.items()
-        if total.wire_bytes
-    }
+    found = [point for ledger in ledgers for point in rooflines.points(of, ledger)]
+    return figure(rooflines.roofline(of, found, dtype))
 
 
 Plot = Roofline | ModelState | MessageTimes | Loss | Curves | Gantt
@@ -378,7 +335,8 @@ def _setting(name: str, default: Any) -> str:
 
 
 def save(name: str, settings: Mapping[str, str], path: Path) -> None:
-    """Draws a plot of `PLOTS` with some of its parameters set from text, into a file of a kind that matplotlib writes.
+    """Draws a plot of `PLOTS` with some of its parameters set from text, into a file: .svg, or a kind that matplotlib
+    writes.
 
     Raises:
       UsageError: no such plot, an unknown parameter, one that a formula refuses, or an unknown kind of file.
@@ -388,7 +346,11 @@ def save(name: str, settings: Mapping[str, str], path: Path) -> None:
     if name not in PLOTS:
         raise no_such("plot", name, PLOTS)
     try:
-        with_settings(PLOTS[name](), settings).figure().savefig(path)
+        plot = with_settings(PLOTS[name](), settings)
+        if isinstance(plot, Roofline | Gantt) and path.suffix == ".svg":
+            path.write_text(svg_text(plot.drawing()), encoding="utf-8")
+        else:
+            plot.figure().savefig(path)
     except UsageError:
         raise
     except (ArithmeticError, ValueError) as refusal:

@@ -11,6 +11,7 @@ from lab.core.ledger import Ledger, Memory, Totals, Transfer
 from lab.core.units import bytes_text, count, scaled, seconds_text, share_text
 from lab.meshes.picture import mesh_svg
 from lab.programs.strategies.memory_terms import label
+from lab.report import roofline as rooflines
 from lab.report.html import charts
 from lab.report.html.markup import element, joined, paragraphs, words
 from lab.report.html.page import Section
@@ -86,8 +87,8 @@ def _products(ledger: Ledger, place: Place) -> Iterable[str]:
 
 def _peak(place: Place) -> float | None:
     """FLOP/s of one device in products of 16 bits."""
-    rates = place.chip.flops_per_s if place.chip else {}
-    return rates[DTYPE].value / place.chip.devices_per_chip if DTYPE in rates else None
+    is_known = place.chip and DTYPE in place.chip.flops_per_s
+    return rooflines.peak(place.chip, DTYPE) / place.chip.devices_per_chip if is_known else None
 
 
 def does_not_fit(ledger: Ledger) -> bool:
@@ -290,34 +291,26 @@ def roofline(ledger: Ledger, place: Place) -> Markup:
     of = place.chip
     if not (of and ledger.flops and DTYPE in of.flops_per_s):
         return Markup("")
-    peak = of.flops_per_s[DTYPE].value
-    sent = {
-        link: total.wire_bytes
-        for name, total in _by(ledger, lambda t: t.link or "").items()
-        if (link := place.link(name)) and total.wire_bytes
-    }
-    points = {link.name: (ledger.flops / float(wire), link.value) for link, wire in sent.items()}
+    top, found = rooflines.peak(of, DTYPE), rooflines.points(of, ledger)
     told = (
-        f"{scaled(ledger.flops, 'FLOP')} a step of one device; {of.name} does {scaled(round(peak), 'FLOP/s')} in "
+        f"{scaled(ledger.flops, 'FLOP')} a step of one device; {of.name} does {scaled(round(top), 'FLOP/s')} in "
         f"{DTYPE} at most."
     )
-    bounds = [min(1.0, at * rate / peak) for at, rate in points.values()]
+    needed, shares = [top / point.link.value for point in found], [point.share_of(top) for point in found]
     columns = [
-        Column("link", list(points)),
+        Column("link", [point.link.name for point in found]),
         numbers(
-            "FLOP for each byte", [scaled(at, "FLOP/B") for at, _ in points.values()], [at for at, _ in points.values()]
+            "FLOP for each byte",
+            [scaled(point.flops_per_byte, "FLOP/B") for point in found],
+            [point.flops_per_byte for point in found],
         ),
-        numbers(
-            "needed for the peak",
-            [scaled(peak / rate, "FLOP/B") for _, rate in points.values()],
-            [peak / rate for _, rate in points.values()],
-        ),
-        bars("of the peak at most", list(map(share_text, bounds)), bounds, 1.0),
+        numbers("needed for the peak", [scaled(each, "FLOP/B") for each in needed], needed),
+        bars("of the peak at most", list(map(share_text, shares)), shares, 1.0),
     ]
     return joined(
         (
             element("p", told),
-            charts.roofline(of, peak, points),
+            charts.picture(rooflines.roofline(of, found, DTYPE), kind="roofline"),
             table("What each link allows, if nothing else bounds", columns),
         )
     )

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
-from lab.report.html.charts import Decades, chart, text
+from lab.report.drawing import Decades
+from lab.report.html.charts import chart, text
 from lab.report.html.markup import element
 
 if TYPE_CHECKING:

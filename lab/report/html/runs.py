@@ -12,10 +12,10 @@ from lab.core.ledger import Totals, Transfer
 from lab.core.units import bytes_text, count, exact
 from lab.meshes.axes import PIPE
 from lab.programs.pipelines.orders import named
-from lab.programs.pipelines.schedule import Work
 from lab.programs.pipelines.simulation import Durations, simulate
 from lab.report import curves
 from lab.report.answers import predicted_text, value_text
+from lab.report.gantt import gantt
 from lab.report.html import charts, ledgers, losses
 from lab.report.html.markup import element, joined, words
 from lab.report.html.page import Part, Section, Verdict
@@ -195,19 +195,11 @@ def pipeline(result: Result) -> Markup:
         Column("stage", [str(stage) for stage in range(stages)]),
         bars("busy", [f"{share:.1f} %" for share in busy], busy, 100),
     ]
-    told = (
-        f"{sizes['schedule']}: {stages} stages, {sizes['accumulation']} micro-batches; idle "
-        f"{100 * timeline.idle_share:.1f} %"
-    )
-    told += ", were forward and the gradients of inputs and of weights of equal length."
-    told += " Later chunks are lighter." * (timeline.schedule.chunks > 1)
-    works = [(Work.FORWARD, "forward"), (Work.BACKWARD, "backward")]
-    works += [(Work.WEIGHT, "backward to the weights")] if timeline.schedule.splits_backward else []
+    told = "Were forward and the gradients of inputs and of weights of equal length, it would run so:"
     return joined(
         (
             element("p", told),
-            charts.gantt(timeline),
-            charts.swatches(works),
+            charts.picture(gantt(timeline)),
             table("Busy share of the time, by stage", columns),
         )
     )

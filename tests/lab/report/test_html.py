@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from lab.harness.claim import Claim, ClaimVerdict
 from lab.harness.question import Answer, Row
 from lab.meshes.axes import Axes
 from lab.report import book
+from lab.report.drawing import Box
+from lab.report.gantt import Gantt
 from lab.report.html import notebook, reports
 from lab.report.tables import headline
 from tests.lab.cli.test_cli import TEXT
@@ -33,6 +36,10 @@ PIPELINE = replace(RESULT, mesh={"pipe": 4}, parameters={"schedule": "1f1b", "ac
 @pytest.fixture(scope="module")
 def inspected() -> str:
     return page()
+
+
+def charts(html: str, title: str) -> list[ET.Element]:
+    return [one for one in read(html).iter("svg") if one.get("aria-label") == title]
 
 
 def rows_of_transfers(html: str) -> list[list[str]]:
@@ -234,21 +241,21 @@ def test_a_question_that_xla_refuses_has_failed_on_its_page():
     ]
 
 
-def test_a_pipeline_of_four_and_eight_idles_3_of_11():
-    html = of(PIPELINE)
-    assert "1f1b: 4 stages, 8 micro-batches; idle 27.3 %" in html
-    (chart,) = [one for one in read(html).iter("svg") if one.get("aria-label") == "1f1b: 4 stages, 8 micro-batches"]
-    assert sum(box.get("class") in ("F", "B") for box in chart.iter("rect")) == 4 * 8 * 2
+def test_a_pipeline_of_four_and_eight_idles_3_of_11_and_has_a_box_for_each_piece_of_work():
+    (chart,) = charts(of(PIPELINE), "1f1b: 4 stages, 8 micro-batches; idle 27.3 %")
+    assert sum(box.find("title") is not None for box in chart.iter("rect")) == 4 * 8 * 2
     assert "Pipeline" not in headings(of(RESULT))
 
 
-def test_the_boxes_of_a_later_chunk_are_lighter():
+def test_the_page_draws_the_pipeline_as_lab_plot_does():
     html = of(replace(PIPELINE, parameters={**PIPELINE.parameters, "schedule": "interleaved", "chunks": 2}))
-    (chart,) = [
-        one for one in read(html).iter("svg") if one.get("aria-label") == "interleaved: 4 stages, 8 micro-batches"
+    drawn = Gantt("interleaved", stages=4, micro_batches=8, chunks=2).drawing()
+    (chart,) = charts(html, drawn.title)
+    boxes = [shape for shape in drawn.shapes if isinstance(shape, Box)]
+    assert [(box.find("title") is not None and box.find("title").text) or "" for box in chart.iter("rect")] == [
+        box.told for box in boxes
     ]
-    shades = [box.get("fill-opacity") for box in chart.iter("rect")]
-    assert {shade: shades.count(shade) for shade in shades} == {"1.00": 64, "0.50": 64}
+    assert [box.get("style") for box in chart.iter("rect")] == [f"fill:{box.colour}" for box in boxes]
 
 
 def test_the_audit_has_all_errata_worst_first_and_a_verify_no_ledgers():

@@ -1,14 +1,24 @@
 """What the pictures show, read back from their axes."""
 
 import json
+import re
 import sys
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from lab.compile.inspection import read_texts
 from lab.core.ledger import Kind, Ledger, Transfer
+from lab.diagnosis import Diagnosis
+from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.hardware import chip
+from lab.meshes.targets import parse_target
+from lab.report import roofline as rooflines
+from lab.report.drawing import Box, Dot, Drawing, Label, Line
+from lab.report.gantt import Gantt
+from lab.report.html import reports
 from lab.report.plots import (
     PLOTS,
     Curves,
@@ -22,8 +32,24 @@ from lab.report.plots import (
     roofline,
     save,
 )
+from lab.report.roofline import points
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed; it comes with the extra plots")
+SVG = "{http://www.w3.org/2000/svg}"
+TEXT = """HloModule step, is_scheduled=true, num_partitions=8
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+ENTRY %main (p: f32[256,256]) -> f32[256,256] {
+  %p = f32[256,256]{1,0} parameter(0)
+  %d = f32[256,256]{1,0} dot(%p, %p), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %all-reduce = f32[256,256]{1,0} all-reduce(%d), channel_id=1, replica_groups=[2,4]<=[8], use_global_device_ids=true, to_apply=%add
+}
+"""
 STEP = Ledger(
     (
         Transfer(Kind.ALL_REDUCE, ("tensor",), 8, 4, "bf16", 10**9, link="host"),
@@ -38,24 +64,100 @@ def lines(figure) -> dict:
     return {line.get_label(): line for line in figure.axes[0].get_lines()}
 
 
+def roofs(drawing: Drawing) -> list[list[tuple[float, float]]]:
+    """Lines of memory and links, as FLOPs a byte and FLOP/s by the numbers that stand at the rules."""
+    labels = [shape for shape in drawing.shapes if isinstance(shape, Label)]
+    x = dict((number(label.text), label.x) for label in labels if label.anchor == "middle")
+    y = dict(
+        (number(label.text), label.y - 4) for label in labels if label.anchor == "end" and "FLOP" not in label.text
+    )
+    return [
+        [(along(x, at), along(y, height)) for at, height in shape.points]
+        for shape in drawing.shapes
+        if isinstance(shape, Line) and len(shape.points) == 3
+    ]
+
+
+def number(text: str) -> float:
+    amount, _, prefix = text.partition(" ")
+    return float(amount) * 1000 ** ["", "k", "M", "G", "T", "P", "E"].index(prefix)
+
+
+def along(scale: dict[float, float], pixel: float) -> float:
+    """The value at a pixel of a logarithmic scale."""
+    (one, at), (other, there) = min(scale.items()), max(scale.items())
+    return float(10 ** np.interp(pixel, *zip(*sorted([(at, np.log10(one)), (there, np.log10(other))]), strict=True)))
+
+
 def test_the_roofs_of_an_h100_bend_at_295_2199_and_19790_flops_a_byte():
-    ridges = {"memory": 295.4, "NVLink 4": 2199, "NDR InfiniBand": 19790}
-    for name, line in lines(Roofline().figure()).items():
-        x, y = line.get_data()
-        (ridge,) = [at for roof, at in ridges.items() if name.startswith(roof)]
-        assert x[y < y.max()].max() < ridge < x[y == 989.5e12].min()
+    found = roofs(Roofline().drawing())
+    assert [ridge[0] for _, ridge, _ in found] == pytest.approx([295.4, 2199, 19790], rel=1e-3)
+    assert [start[1] / start[0] for start, _, _ in found] == pytest.approx([3.35e12, 450e9, 50e9], rel=1e-3)
+    assert [end[1] for _, _, end in found] == pytest.approx([989.5e12] * 3, rel=1e-3)
 
 
 def test_a_program_stands_on_the_roof_of_each_link_that_it_uses():
-    found = [line for name, line in lines(roofline(chip("h100"), [STEP])).items() if name.startswith("step.hlo")]
-    (inside, across) = [tuple(float(v) for v in (*line.get_xdata(), *line.get_ydata())) for line in found]
-    assert inside == pytest.approx((10**13 / 7e9, 450e9 * 10**13 / 7e9))
-    assert across == pytest.approx((1e4, 50e9 * 1e4))
+    inside, across = points(chip("h100"), STEP)
+    assert (inside.link.name, inside.flops_per_byte) == ("NVLink 4", pytest.approx(10**13 / 7e9))
+    assert (across.link.name, across.flops_per_byte) == ("NDR InfiniBand", 1e4)
+    assert (inside.share_of(989.5e12), across.share_of(989.5e12)) == pytest.approx(
+        (450e9 / 7e-4 / 989.5e12, 5e14 / 989.5e12)
+    )
+    drawn = rooflines.roofline(chip("h100"), (inside, across))
+    dots = [shape for shape in drawn.shapes if isinstance(shape, Dot) and shape.told]
+    assert [dot.told.partition(",")[0] for dot in dots[::2]] == [
+        "NVLink 4: 1.429 kFLOP/B",
+        "NDR InfiniBand: 10 kFLOP/B",
+    ]
+    assert dots[0].y < dots[2].y and dots[0].x < dots[2].x
 
 
 def test_a_program_without_products_has_no_place_on_a_roofline():
     with pytest.raises(UsageError, match="step.hlo counts no FLOPs"):
         roofline(chip("h100"), [Ledger(STEP.transfers, source="step.hlo")])
+
+
+def test_a_text_without_a_target_has_no_place_on_a_roofline_since_its_links_are_not_known(tmp_path):
+    (tmp_path / "step.hlo").write_text(TEXT)
+    source = {"source": str(tmp_path / "step.hlo"), "mesh": "data=2,tensor=4"}
+    with pytest.raises(UsageError, match=r"which transfers leave a host is not known .* --set target=gpu:h100:16x8"):
+        save("roofline", source, tmp_path / "a.svg")
+    with pytest.raises(UsageError, match="target=cpu:8 names no chip; expected one such as gpu:h100:16x8"):
+        save("roofline", source | {"target": "cpu:8"}, tmp_path / "a.svg")
+
+
+@pytest.mark.parametrize(("target", "link"), [("gpu:h100:1x8", "NVLink 4"), ("gpu:a100:4x2", "HDR InfiniBand")])
+def test_the_target_decides_the_chip_and_which_link_a_transfer_of_a_text_uses(tmp_path, target, link):
+    (tmp_path / "step.hlo").write_text(TEXT)
+    settings = {"source": str(tmp_path / "step.hlo"), "mesh": "data=2,tensor=4", "target": target}
+    save("roofline", settings, tmp_path / "a.svg")
+    said = [text.text for text in ElementTree.parse(tmp_path / "a.svg").iter(f"{SVG}text")]
+    assert [line for line in said if line.startswith("1: ")][0].startswith(f"1: {link}: ")
+    assert not [line for line in said if line.startswith("2: ")]
+
+
+def test_the_page_and_the_plot_draw_one_roofline(tmp_path):
+    (tmp_path / "step.hlo").write_text(TEXT)
+    settings = {"source": str(tmp_path / "step.hlo"), "mesh": "data=2,tensor=4", "target": "gpu:h100:1x8"}
+    save("roofline", settings, tmp_path / "a.svg")
+    (read,) = read_texts(tmp_path / "step.hlo", Axes.parse("data=2,tensor=4"), parse_target("gpu:h100:1x8"))
+    page = reports.inspection([Diagnosis(read.ledger, ())])
+    shapes = re.findall(r'points="[^"]*"|c[xy]="[^"]*"', (tmp_path / "a.svg").read_text())
+    assert len(shapes) > 20 and all(shape in page for shape in shapes)
+
+
+def test_a_drawing_has_the_same_shapes_as_svg_and_in_matplotlib(tmp_path):
+    drawn = Gantt("interleaved").drawing()
+    save("gantt", {"schedule": "interleaved"}, tmp_path / "a.svg")
+    svg, (panel,) = ElementTree.parse(tmp_path / "a.svg").getroot(), Gantt("interleaved").figure().axes
+    texts = [shape.text for shape in drawn.shapes if isinstance(shape, Label)]
+    boxes = [(shape.x, shape.y) for shape in drawn.shapes if isinstance(shape, Box)]
+    assert [text.text for text in svg.iter(f"{SVG}text")] == [text.get_text() for text in panel.texts] == texts
+    assert [patch.get_xy() for patch in panel.patches] == boxes
+    rects = list(svg.iter(f"{SVG}rect"))[1:]
+    assert [(float(rect.get("x")), float(rect.get("y"))) for rect in rects] == [
+        pytest.approx(place, rel=1e-4) for place in boxes
+    ]
 
 
 def test_a_dtype_without_a_rate_is_refused():

@@ -1,0 +1,172 @@
+"""A picture as shapes in pixels, drawn once: pages and .svg files show it as SVG, other files by matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import log10
+from typing import TYPE_CHECKING, NamedTuple
+
+from markupsafe import Markup
+
+from lab.report.html.markup import element, joined
+from lab.report.panel import blank
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Panel
+    from matplotlib.figure import Figure
+
+INK, SOFT, RULE, PAPER, BLUE, GREEN, ORANGE = "ink", "soft", "line", "paper", "blue", "green", "orange"
+ON_PAPER = {
+    INK: "#1b1f24",
+    SOFT: "#57606a",
+    RULE: "#d5dae0",
+    PAPER: "#ffffff",
+    BLUE: "#0062a3",
+    GREEN: "#007a59",
+    ORANGE: "#8f5600",
+}
+ON_A_PAGE = {name: f"var(--{name})" for name in ON_PAPER}
+"""The style sheet's, light or dark."""
+LETTER = 12
+"""Height of letters in pixels."""
+
+
+@dataclass(frozen=True)
+class Line:
+    points: tuple[tuple[float, float], ...]
+    colour: str
+    width: float = 1
+
+
+@dataclass(frozen=True)
+class Box:
+    """Attributes: told: what a reader sees who points at it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    colour: str
+    told: str = ""
+
+
+@dataclass(frozen=True)
+class Dot:
+    x: float
+    y: float
+    radius: float
+    colour: str
+    told: str = ""
+
+
+@dataclass(frozen=True)
+class Label:
+    """Attributes: anchor: "start", "middle" or "end", where x is; y is the foot of the letters."""
+
+    x: float
+    y: float
+    text: str
+    colour: str = INK
+    anchor: str = "start"
+    size: float = LETTER
+
+
+Shape = Line | Box | Dot | Label
+
+
+class Decades(NamedTuple):
+    """A logarithmic scale of whole decades onto pixels."""
+
+    first: int
+    last: int
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        return self.start + (log10(value) - self.first) / (self.last - self.first) * (self.end - self.start)
+
+    @property
+    def ticks(self) -> range:
+        return range(self.first, self.last + 1)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Shapes from back to front, y downwards. Colours are the names above, or what CSS and matplotlib both know."""
+
+    title: str
+    width: float
+    height: float
+    shapes: tuple[Shape, ...]
+
+
+def svg_text(drawing: Drawing) -> str:
+    """A file of its own."""
+    paper = element("rect", width=drawing.width, height=drawing.height, fill=ON_PAPER[PAPER])
+    return str(
+        element(
+            "svg",
+            paper,
+            shapes_svg(drawing.shapes, ON_PAPER),
+            xmlns="http://www.w3.org/2000/svg",
+            viewBox=f"0 0 {drawing.width:g} {drawing.height:g}",
+            width=float(drawing.width),
+            height=float(drawing.height),
+            font_family="sans-serif",
+            role="img",
+            aria_label=drawing.title,
+        )
+    )
+
+
+def shapes_svg(shapes: Iterable[Shape], colours: Mapping[str, str]) -> Markup:
+    """Args: colours: what the names of colours stand for; others stand for themselves."""
+    return joined(_svg(shape, colours.get(shape.colour, shape.colour)) for shape in shapes)
+
+
+def _svg(shape: Shape, colour: str) -> Markup:
+    match shape:
+        case Line(points, _, width):
+            ends = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+            return element("polyline", points=ends, style=f"fill:none;stroke:{colour};stroke-width:{width:g}")
+        case Box(x, y, width, height, _, told):
+            at = {"x": float(x), "y": float(y), "width": float(width), "height": float(height)}
+            return element("rect", *_told(told), style=f"fill:{colour}", **at)
+        case Dot(x, y, radius, _, told):
+            at = {"cx": float(x), "cy": float(y), "r": float(radius)}
+            return element("circle", *_told(told), style=f"fill:{colour}", **at)
+        case Label(x, y, text, _, anchor, size):
+            at = {"x": float(x), "y": float(y), "text_anchor": anchor, "font_size": f"{size:g}"}
+            return element("text", text, style=f"fill:{colour}", **at)
+
+
+def _told(text: str) -> tuple[Markup, ...]:
+    return (element("title", text),) if text else ()
+
+
+def figure(drawing: Drawing) -> Figure:
+    """The same as a matplotlib figure, for notebooks and for files of other kinds.
+
+    Raises:
+      UsageError: matplotlib is not installed.
+    """
+    made, panel = blank(drawing.width, drawing.height)
+    for shape in drawing.shapes:
+        _draw(panel, shape, ON_PAPER.get(shape.colour, shape.colour))
+    return made
+
+
+def _draw(panel: Panel, shape: Shape, colour: str) -> None:
+    from matplotlib.patches import Circle, Rectangle
+
+    match shape:
+        case Line(points, _, width):
+            panel.plot(*zip(*points, strict=True), color=colour, linewidth=0.75 * width)
+        case Box(x, y, width, height):
+            panel.add_patch(Rectangle((x, y), width, height, color=colour, linewidth=0))
+        case Dot(x, y, radius):
+            panel.add_patch(Circle((x, y), radius, color=colour, linewidth=0, zorder=3))
+        case Label(x, y, text, _, anchor, size):
+            side = {"start": "left", "middle": "center", "end": "right"}[anchor]
+            panel.text(x, y, text, color=colour, size=0.75 * size, ha=side, va="baseline")
