@@ -182,13 +182,15 @@ def troubles_of(result: Result) -> list[str]:
 
 
 def unsettled(settlement: Settlement) -> list[str]:
-    """Every term that is not there as predicted, every transfer that no term asks for."""
+    """Every term that is not there as predicted, every transfer that no term asks for, and what the prediction did not
+    say."""
     terms = [
         f"{t.status} {t.predicted.scope}: {t.explanation}"
         for t in settlement.terms
         if t.status in ("refuted", "missing")
     ]
-    return terms + [f"unexplained {_transfer_text(t)}" for t in settlement.unexplained]
+    hints = [f"{t.predicted.scope}: {t.hint}" for t in settlement.terms if t.hint]
+    return [*terms, *(f"unexplained {_transfer_text(t)}" for t in settlement.unexplained), *hints]
 
 
 def _transfer_text(transfer: Transfer) -> str:

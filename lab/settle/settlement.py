@@ -16,6 +16,7 @@ from typing import Any
 from lab.core import display
 from lab.core.ledger import Kind, Ledger, Totals, Transfer
 from lab.settle.behaviours import CATALOGUE, Behaviour, Context, emitted
+from lab.settle.hints import hint
 from lab.settle.unclaimed import Unclaimed, claim, claim_all, subtract
 
 
@@ -48,6 +49,7 @@ class Term:
         none.
       explanation: the behaviours or the contradiction, in a sentence.
       behaviours: ids of the compiler behaviours that explain it.
+      hint: what the prediction did not say, and would have claimed what is left over with.
     """
 
     predicted: Transfer
@@ -55,6 +57,7 @@ class Term:
     status: Status
     explanation: str | None = None
     behaviours: tuple[str, ...] = ()
+    hint: str | None = None
 
     @property
     def taken_by_size(self) -> tuple[Transfer, ...]:
@@ -73,6 +76,7 @@ class Term:
             "status": str(self.status),
             "explanation": self.explanation,
             "behaviours": list(self.behaviours),
+            "hint": self.hint,
         }
 
 
@@ -141,7 +145,18 @@ def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
                 del open_terms[place]
     for place, term in open_terms.items():
         settled[place] = Term(term, (), Status.MISSING, "the compiled program has no such transfer")
-    return Settlement(tuple(settled[place] for place in sorted(settled)), unclaimed, measured.is_complete)
+    terms = tuple(_with_hint(settled[place], unclaimed, places, context) for place in sorted(settled))
+    return Settlement(terms, unclaimed, measured.is_complete)
+
+
+def _with_hint(term: Term, unclaimed: Unclaimed, places: set[Place], context: Context) -> Term:
+    claimed = () if term.status is Status.REFUTED else term.measured
+    rivals = term.measured if term.status is Status.REFUTED else ()
+    left_over = rivals + tuple(t for t in unclaimed if _in_phase(term.predicted, t, places))
+    is_settled = term.status not in (Status.REFUTED, Status.MISSING)
+    if not left_over or (is_settled and all(t.scope != term.predicted.scope for t in left_over)):
+        return term
+    return replace(term, hint=hint(term.predicted, claimed, left_over, context))
 
 
 Place = tuple[str, tuple[str, ...] | None, bool]

@@ -1,0 +1,78 @@
+"""What a prediction would have settled with: the rule and the provenance, where they were tried."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from lab.core.ledger import Kind, Ledger, Provenance, Transfer
+from lab.meshes.axes import Axes
+from lab.report.verdicts import unsettled
+from lab.settle import Context, Settlement, Status, Verdict, settle
+from lab.settle.behaviours import emitted
+from tests.lab.programs.strategies.layouts import LAYOUTS, SHAPE
+
+CPU = Context("cpu", "declared", {"tensor": 4})
+ENTER = Transfer(Kind.ALL_REDUCE, ("tensor",), 4, 2, "f32", 1024, scope="layers/attention/enter", phase="backward")
+
+
+def settled(term: Transfer, *measured: Transfer, context: Context = CPU) -> Settlement:
+    return settle(Ledger((term,), mesh=context.mesh), Ledger(measured, mesh=context.mesh), context)
+
+
+def stated(hint: str) -> Provenance:
+    """The provenance that a hint asks for."""
+    return eval(re.search(r"Provenance\(.*\)$", hint)[0], {"Provenance": Provenance})
+
+
+@pytest.mark.parametrize("rows", [(6,), (2, 4)], ids=["one row", "two rows, of which one is as predicted"])
+def test_three_sums_for_one_are_said_to_need_three_partial_products(rows):
+    measured = [replace(ENTER, executions=count, instruction=f"all-reduce.{count}") for count in rows]
+    found = settled(ENTER, *measured)
+    hint = "C3 would explain it if the prediction stated Provenance(partial_products=3)"
+    assert (found.verdict, found.terms[0].hint) == (Verdict.REFUTED, hint)
+    assert unsettled(found)[-1] == f"layers/attention/enter: {hint}"
+    assert settled(replace(ENTER, provenance=stated(hint)), *measured).verdict is Verdict.EXPLAINED
+
+
+@pytest.mark.parametrize(
+    ("context", "measured"),
+    [
+        (CPU, (replace(ENTER, executions=6, payload_bytes=1023),)),
+        (CPU, (ENTER, replace(ENTER, dtype="s32"))),
+        (replace(CPU, style="explicit"), (replace(ENTER, executions=6),)),
+        (CPU, (replace(ENTER, executions=6), replace(ENTER, payload_bytes=77))),
+    ],
+    ids=["another size", "another dtype", "another style", "only a part of what is left over"],
+)
+def test_what_no_provenance_explains_to_the_byte_has_no_hint(context, measured):
+    found = settled(ENTER, *measured, context=context)
+    assert (found.verdict, found.terms[0].hint) == (Verdict.REFUTED, None)
+
+
+def test_a_missing_transfer_is_not_said_to_be_saved():
+    found = settled(ENTER)
+    assert (found.terms[0].status, found.terms[0].hint) == (Status.MISSING, None)
+
+
+@pytest.mark.parametrize(
+    ("platform", "layout", "rules"),
+    [
+        ("cpu", "data x sequence", {"C3"}),
+        ("cpu", "zero1", {"X7, C3"}),
+        ("gpu", "hybrid", {"X3", "X9, G6"}),
+        ("gpu", "data", {"X9, G6", "X9"}),
+        ("tpu", "zero3", {"X4", "X9"}),
+    ],
+)
+def test_every_hint_about_a_layout_without_provenance_settles_its_term(platform, layout, rules):
+    strategy, axes = LAYOUTS[layout][0], Axes.parse(LAYOUTS[layout][1])
+    context, seen = Context(platform, "declared", axes.shape), set()
+    for term in strategy.predict(replace(SHAPE, accumulation=2, tied=True, dtype="bf16"), axes).transfers:
+        measured, _ = emitted(term, context)
+        bare = replace(term, provenance=Provenance())
+        if hint := settled(bare, *measured, context=context).terms[0].hint:
+            again = settled(replace(bare, provenance=stated(hint)), *measured, context=context)
+            assert again.verdict is Verdict.EXPLAINED, hint
+            seen.add(hint.partition(" would")[0])
+    assert rules <= seen
