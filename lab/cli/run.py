@@ -10,6 +10,7 @@ from lab.cli import options, running
 from lab.cli.output import write
 from lab.harness import suite
 from lab.meshes.axes import Axes
+from lab.meshes.backends import skip_code_optimization
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, parse_target
 from lab.report import answers, curves, verdicts
@@ -41,6 +42,8 @@ def run(
     """
     # JAX looks for accelerators only where it is told so before it starts: a question may be told by --set.
     told = [parse_target(value) for name, value in settings if name == "target"]
+    if all(target.platform != "attached" for target in (*targets, *told)):
+        skip_code_optimization()
     experiments, trainings, questions = suite.parted(suite.load(names, (*targets, *told)))
     for question in questions:
         if styles or mesh or (targets and not question.targets):

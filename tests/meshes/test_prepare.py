@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from lab.meshes import plugins
+from lab.meshes.backends import skip_code_optimization
 from tests.paths import ROOT
 
 IMPORTS = (
@@ -71,3 +72,10 @@ def test_attached_devices_and_a_gpu_cluster_share_a_process():
 
 def test_the_rooms_that_run_without_jax_can_import_targets():
     assert run("import sys; sys.exit('jax' in sys.modules)").returncode == 0
+
+
+def test_without_optimized_code_a_users_own_flags_have_the_last_word(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=3")
+    skip_code_optimization()
+    assert os.environ["XLA_FLAGS"].split()[0] == "--xla_backend_optimization_level=0"
+    assert os.environ["XLA_FLAGS"].split()[-1] == "--xla_backend_optimization_level=3"
