@@ -3,19 +3,33 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
 pip := .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: verify check test
+.PHONY: verify check docs test
 verify: .venv/installed
 	@.venv/bin/lab verify
 
-# mypy does not follow an editable installation that renames folders: links put meshes/ and experiments/ where they are imported,
-# and sed names their files again.
+# Tools that read the sources follow no editable installation that renames folders: links put meshes/ and experiments/ where they
+# are imported.
+define links
+@rm -rf .venv/typed && mkdir -p .venv/typed/lab
+@cd .venv/typed/lab && ln -s ../../../lab/* ../../../meshes ../../../experiments .
+endef
+
 check: .venv/installed
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
-	@rm -rf .venv/typed && mkdir -p .venv/typed/lab
-	@cd .venv/typed/lab && ln -s ../../../lab/* ../../../meshes ../../../experiments .
+	$(links)
 	@cd .venv/typed && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../mypy_cache -p lab >../mypy.log; \
 	  status=$$?; sed -E 's,^lab/(meshes|experiments)/,\1/,' ../mypy.log; exit $$status
+
+# The pages and the API, into site/; without the network once it is installed.
+docs: .venv/docs
+	$(links)
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
+.venv/docs: .venv/installed
+	@$(pip) --editable '.[docs]'
+	@touch $@
 
 test: .venv/installed
 	@.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadgroup

@@ -1,4 +1,4 @@
-"""What the README says to run can be run, as far as a prediction goes."""
+"""What the README and the pages say to run can be run, as far as a prediction goes."""
 
 import re
 import shlex
@@ -9,12 +9,12 @@ from lab.harness import suite
 from lab.harness.settings import with_settings
 from tests.paths import ROOT
 
-README = (ROOT / "README.md").read_text()
-RUNS = sorted(set(re.findall(r"^\$ (lab run .*?)(?: +[#>].*)?$|`(lab run [^`]*)`", README, re.MULTILINE)))
+TEXTS = [path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+RUNS = sorted(set(re.findall(r"^\$ (lab run .*?)(?: +[#>].*)?$|`(lab run [^`]*)`", "\n".join(TEXTS), re.MULTILINE)))
 
 
 @pytest.mark.parametrize("command", ["".join(found) for found in RUNS])
-def test_every_run_that_the_readme_shows_has_a_prediction(lab, monkeypatch, command):
+def test_every_run_that_a_page_shows_has_a_prediction(lab, monkeypatch, command):
     """Up to compiling, so that names, targets, styles and sizes go together."""
     asked = []
 

@@ -1,4 +1,4 @@
-"""The page on real GPUs and the README say what the records of the tour, of the bench and of questions say."""
+"""The pages say what the records of the tour, of the bench and of questions say."""
 
 import json
 import re
@@ -15,10 +15,12 @@ from lab.measure.tour.apart import TILED
 from lab.measure.tour.times import SIZES
 from tests.paths import ROOT
 
-PAGE, README = ((ROOT / name).read_text() for name in ("docs/real_gpus.md", "README.md"))
-SECTION = README.split("\n## On real GPUs\n")[1].split("\n## ")[0]
+PAGE, COLLECTIVES, FOUND = (
+    (ROOT / "docs" / f"{name}.md").read_text() for name in ("real_gpus", "collectives", "found")
+)
+SECTION = PAGE.split("\n## In short\n")[1].split("\n## ")[0]
 SETTING = ("layout", "style", "size", "remat")
-BOTH = pytest.mark.parametrize("text", [PAGE, SECTION], ids=["page", "README"])
+BOTH = pytest.mark.parametrize("text", [PAGE, SECTION], ids=["page", "in short"])
 
 
 def record(machine, part=""):
@@ -640,7 +642,7 @@ FAILED = ["experts explicit", "experts over two levels explicit"]
         (PAGE, "On two GPUs all {} curves are one CPU's over all 200 steps, to {}; on four {} are, and {} failed"),
         (SECTION, "On two GPUs all {} agree with one CPU's to {}. On four {} do, and {} of the 11 with experts failed"),
         (
-            README,
+            FOUND,
             "the loss curves of all {} trainings agree with one CPU's to {} over 200 steps, on 4 those of {}; {} "
             "with experts failed once",
         ),
@@ -903,8 +905,8 @@ def test_an_all_reduce_of_our_own_is_slower_than_nccl_at_1_gib():
     assert f"{best(TWO):.2f} of its speed on two GPUs and {best(FOUR):.2f} on four" in told(SECTION)
 
 
-def test_what_the_readme_says_of_lines_barriers_and_broadcasts():
-    text, bench = told(README.split("\n## On real GPUs\n")[0]), BENCHES[TWO]
+def test_what_the_page_on_collectives_says_of_lines_barriers_and_broadcasts():
+    text, bench = told(COLLECTIVES), BENCHES[TWO]
     one, two = (
         [fit[error] * 100 for fit in bench["fits"] if fit.get(error) is not None]
         for error in ("median_error", "two_median_error")
@@ -923,8 +925,8 @@ def test_what_the_readme_says_of_lines_barriers_and_broadcasts():
     assert f"comes to {fastest['lax']:.0f} GB/s, by a tree to {fastest['tree']:.0f}" in text
 
 
-def test_what_the_readme_says_of_two_h100s():
-    text, bench = told(README), json.loads((ROOT / "results" / "bench_2xh100_jax0.11.2.json").read_text())
+def test_what_the_page_on_collectives_says_of_two_h100s():
+    text, bench = told(COLLECTIVES), json.loads((ROOT / "results" / "bench_2xh100_jax0.11.2.json").read_text())
     errors = [fit["median_error"] * 100 for fit in bench["fits"] if fit.get("median_error") is not None]
     assert f"one line is off by {min(errors):.0f} to {max(errors):.0f} %" in text
     at_1_gib = {
