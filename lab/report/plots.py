@@ -220,7 +220,7 @@ def _training(source: str) -> Mapping[str, Any]:
     Raises:
       UsageError: the file holds none, or is not what the command prints.
     """
-    expected = "expected what this prints: lab run ch14_training --json > training.json"
+    expected = "expected what this prints: lab run TRAINING --json > training.json, for a training of lab list"
     try:
         results = json.loads(Path(source).read_text())["results"]
         return next(result for result in results if "curves" in result)
