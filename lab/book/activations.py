@@ -1,6 +1,8 @@
 """Part V: which tensors of one layer the forward pass keeps for the backward pass, and their bytes (Ch. 19 and 21)."""
 
-from lab.book.checks import count, positive, ratio
+from fractions import Fraction
+
+from lab.book.checks import Exact, count, positive, ratio
 
 _RESIDUAL = ("attention_norm_in", "attention_normed", "attention_in", "mlp_norm_in", "mlp_normed", "mlp_in")
 SWIGLU = ("gate", "sigmoid", "sigmoid_slope", "silu", "up", "hidden")
@@ -101,7 +103,9 @@ def llama_saved_bytes(
     return sum(tensors[name] for name in LLAMA_SAVED[policy])
 
 
-def gpt_tensors(tokens, length, embed, heads, tensor_ranks=1, sequence_ranks=1):
+def gpt_tensors(
+    tokens: int, length: int, embed: int, heads: int, tensor_ranks: int = 1, sequence_ranks: int = 1
+) -> dict[str, Fraction]:
     """Bytes a rank of what one GPT layer (LayerNorm, MHA, GELU with F = 4 H, dropout) saves in 16 bits, masks in one
     byte; softmax in 16 bits.
 
@@ -132,7 +136,16 @@ def gpt_tensors(tokens, length, embed, heads, tensor_ranks=1, sequence_ranks=1):
     return norms | heads_and_mlp | masks | core
 
 
-def gpt_saved_bytes(tokens, length, embed, heads, tensor_ranks=1, sequence_ranks=1, dropout=True, scores=True):
+def gpt_saved_bytes(
+    tokens: int,
+    length: int,
+    embed: int,
+    heads: int,
+    tensor_ranks: int = 1,
+    sequence_ranks: int = 1,
+    dropout: bool = True,
+    scores: bool = True,
+) -> Exact:
     """(10 / t_s + 24 / t + 5 A S / (H t)) b S H bytes: the sum of `gpt_tensors`, for `tokens` b S.
 
     Without dropout there are no masks, and softmax is what multiplies values: 32 + 2 A S / H. Without `scores` (flash

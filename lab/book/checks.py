@@ -5,9 +5,15 @@ Each check raises ValueError that names the argument and the first value refused
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
+
+Number = int | float | Fraction
+"""What most formulas take and give. Arrays of numbers work the same, element by element, unless a formula says
+otherwise."""
+Exact = int | Fraction
+"""Of which sums, products and `ratio` stay exact."""
 
 
 def positive(**arguments: Any) -> None:
@@ -60,14 +66,23 @@ def finite(**arguments: Any) -> None:
     _require(arguments, lambda value: abs(value) < np.inf, "a finite number")
 
 
-def ratio(numerator: Any, denominator: Any) -> Any:
+@overload
+def ratio(numerator: Exact, denominator: Exact) -> Fraction: ...
+@overload
+def ratio(numerator: Number, denominator: Number) -> Fraction | float: ...
+def ratio(numerator: Number, denominator: Number) -> Fraction | float:
     """A quotient: the exact Fraction of integers and fractions, a / b of anything else."""
     if isinstance(numerator, (int, Fraction)) and isinstance(denominator, (int, Fraction)):
         return Fraction(numerator) / denominator
     return numerator / denominator
 
 
-def real(value: Any) -> Any:
+def chosen(condition: Any, then: Any, otherwise: Any) -> Any:
+    """One of two numbers; of arrays an array, element by element."""
+    return np.where(condition, then, otherwise)[()]
+
+
+def real(value: Number) -> float:
     """A float where the value is exact, arrays as they are: for times, which need no exactness."""
     return float(value) if isinstance(value, (int, Fraction)) else value
 

@@ -6,38 +6,43 @@ Times are of the alpha-beta model, without arithmetic: `alpha_s` a message, `byt
 from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
+from typing import overload
 
 import numpy as np
 
-from lab.book.checks import at_least, count, not_negative, positive, ratio, real, whole
+from lab.book.checks import Exact, Number, at_least, count, not_negative, positive, ratio, real, whole
 
 
-def all_gather_wire_bytes(payload_bytes: int, ranks: int) -> Fraction:
+@overload
+def all_gather_wire_bytes(payload_bytes: Exact, ranks: int) -> Fraction: ...
+@overload
+def all_gather_wire_bytes(payload_bytes: Number, ranks: int) -> Fraction | float: ...
+def all_gather_wire_bytes(payload_bytes: Number, ranks: int) -> Fraction | float:
     """(P - 1) / P n bytes, n the gathered buffer: all of it but one's own part. Source: Ch. 11, `ch11.volumes`."""
     count(ranks=ranks)
     positive(payload_bytes=payload_bytes)
     return payload_bytes - ratio(payload_bytes, ranks)
 
 
-def reduce_scatter_wire_bytes(payload_bytes: int, ranks: int) -> Fraction:
+def reduce_scatter_wire_bytes(payload_bytes: Exact, ranks: int) -> Fraction:
     """(P - 1) / P n bytes, n the full input. Source: Ch. 11, `ch11.volumes`."""
     return all_gather_wire_bytes(payload_bytes, ranks)
 
 
-def all_reduce_wire_bytes(payload_bytes: int, ranks: int) -> Fraction:
+def all_reduce_wire_bytes(payload_bytes: Exact, ranks: int) -> Fraction:
     """2 (P - 1) / P n bytes: a reduce-scatter, then an all-gather. Source: Ch. 4, `ch04.ring_allreduce`; Ch. 11,
     `ch11.volumes`."""
     return reduce_scatter_wire_bytes(payload_bytes, ranks) + all_gather_wire_bytes(payload_bytes, ranks)
 
 
-def message_s(payload_bytes: float, alpha_s: float, bytes_per_s: float) -> float:
+def message_s(payload_bytes: Exact, alpha_s: float, bytes_per_s: float) -> float:
     """alpha + n / beta, beta the bandwidth of one direction. Source: Ch. 4, `ch04.alpha_beta`."""
     positive(payload_bytes=payload_bytes)
     _check_link(alpha_s, bytes_per_s)
     return alpha_s + real(payload_bytes) / bytes_per_s
 
 
-def ring_all_gather_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
+def ring_all_gather_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """(P - 1) alpha + (P - 1) / P n / beta; a ring reduce_scatter and a pairwise all_to_all cost the same.
 
     Source: Ch. 4, `ch04.all_gather`, `ch04.reduce_scatter`, `ch04.all_to_all`.
@@ -46,36 +51,36 @@ def ring_all_gather_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_
     return (ranks - 1) * alpha_s + real(all_gather_wire_bytes(payload_bytes, ranks)) / bytes_per_s
 
 
-def ring_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
+def ring_all_reduce_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 (P - 1) alpha + 2 (P - 1) / P n / beta. Source: Ch. 4, `ch04.ring_allreduce`."""
     return 2 * ring_all_gather_s(payload_bytes, ranks, alpha_s, bytes_per_s)
 
 
-def split_ring_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
+def split_ring_all_reduce_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 (P - 1) alpha + (P - 1) / P n / beta: half of the buffer goes round each way. Source: Ch. 12, `ch12.bidir_ring`
     (D-49)."""
     _check_link(alpha_s, bytes_per_s)
     return 2 * (ranks - 1) * alpha_s + real(all_reduce_wire_bytes(payload_bytes, ranks)) / 2 / bytes_per_s
 
 
-def bidirectional_ring_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
+def bidirectional_ring_all_reduce_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 floor(P / 2) alpha + (P - 1) / P n / beta: every block goes both ways. Source: Ch. 12, `ch12.bidir_ring`
     (D-49)."""
     _check_link(alpha_s, bytes_per_s)
     return 2 * (ranks // 2) * alpha_s + real(all_reduce_wire_bytes(payload_bytes, ranks)) / 2 / bytes_per_s
 
 
-def binomial_broadcast_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
+def binomial_broadcast_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """ceil(log2 P) (alpha + n / beta); a reduce costs the same. Source: Ch. 11, `ch11.cost_table`."""
     return rounds_up(ranks) * message_s(payload_bytes, alpha_s, bytes_per_s)
 
 
-def tree_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
+def tree_all_reduce_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 ceil(log2 P) (alpha + n / beta): reduce, then broadcast. Source: Ch. 12, `ch12.tree`."""
     return 2 * binomial_broadcast_s(payload_bytes, ranks, alpha_s, bytes_per_s)
 
 
-def doubling_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
+def doubling_all_reduce_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """(floor(log2 P) + fold) (alpha + n / beta), fold 2 unless P is a power of two.
 
     Source: Ch. 12, `ch12.tree_latency_optimal` as corrected (D-48), `ch12.non_pow2`.
@@ -83,7 +88,7 @@ def doubling_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_
     return (rounds_down(ranks) + _fold(ranks)) * message_s(payload_bytes, alpha_s, bytes_per_s)
 
 
-def halving_doubling_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
+def halving_doubling_all_reduce_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 floor(log2 P) alpha + 2 (Q - 1) / Q n / beta for the Q = 2^floor(log2 P) ranks that stay, and fold (alpha + n /
     beta).
 
@@ -97,7 +102,7 @@ def halving_doubling_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float
     return halves + _fold(ranks) * message_s(payload_bytes, alpha_s, bytes_per_s)
 
 
-def binomial_scatter_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
+def binomial_scatter_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """ceil(log2 P) alpha + (P - 1) / P n / beta; a gather, and a circulant all_gather or reduce_scatter, cost the same.
 
     Source: Ch. 11, `ch11.cost_table`.
@@ -106,13 +111,13 @@ def binomial_scatter_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per
     return rounds_up(ranks) * alpha_s + real(all_gather_wire_bytes(payload_bytes, ranks)) / bytes_per_s
 
 
-def blocks_broadcast_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
+def blocks_broadcast_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """A binomial scatter, then a ring all_gather. Source: Ch. 11, `ch11.cost_table` as corrected (D-51)."""
     link = alpha_s, bytes_per_s
     return binomial_scatter_s(payload_bytes, ranks, *link) + ring_all_gather_s(payload_bytes, ranks, *link)
 
 
-def chain_broadcast_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float, slices: int) -> float:
+def chain_broadcast_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_per_s: float, slices: int) -> float:
     """(P - 2 + k) (alpha + n / (k beta)). Source: Ch. 11, `ch11.cost_table` as corrected (D-51)."""
     count(ranks=ranks)
     at_least(2, ranks=ranks)
@@ -120,7 +125,7 @@ def chain_broadcast_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_
     return (ranks - 2 + slices) * message_s(ratio(payload_bytes, slices), alpha_s, bytes_per_s)
 
 
-def best_slices(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
+def best_slices(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """sqrt((P - 2) n / (alpha beta)), at which a chain broadcast is fastest. Source: table 'Algorithms described'."""
     count(ranks=ranks)
     at_least(2, ranks=ranks)
@@ -128,12 +133,12 @@ def best_slices(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: flo
     return np.sqrt((ranks - 2) * payload_bytes / (alpha_s * bytes_per_s))
 
 
-def bruck_all_to_all_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
+def bruck_all_to_all_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """log2 P (alpha + n / (2 beta)) for P a power of two. Source: Ch. 11, `ch11.cost_table` as corrected (D-51)."""
     return rounds_up(ranks) * message_s(ratio(payload_bytes, 2), alpha_s, bytes_per_s)
 
 
-def levels_all_reduce_s(payload_bytes: int, levels: Sequence[tuple[int, float, float]]) -> float:
+def levels_all_reduce_s(payload_bytes: Exact, levels: Sequence[tuple[int, float, float]]) -> float:
     """Sum over levels (p, alpha, beta), innermost first, of 2 (p - 1) alpha + 2 (p - 1) / p n_l / beta, n_l = n over
     the sizes inside.
 
@@ -143,7 +148,7 @@ def levels_all_reduce_s(payload_bytes: int, levels: Sequence[tuple[int, float, f
     return sum(ring_all_reduce_s(ratio(payload_bytes, n), *level) for n, level in zip(inside, levels, strict=True))
 
 
-def torus_all_reduce_s(payload_bytes: int, side: int, axes: int, alpha_s: float, bytes_per_s: float) -> float:
+def torus_all_reduce_s(payload_bytes: Exact, side: int, axes: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 k (p - 1) alpha + 2 (P - 1) / P n / (k beta) for k axes of p ranks, P = p^k, each with links of its own."""
     _check_link(alpha_s, bytes_per_s)
     wire_bytes = all_reduce_wire_bytes(payload_bytes, side**axes)

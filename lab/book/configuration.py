@@ -6,6 +6,7 @@ from itertools import product
 from math import erfc, prod, sqrt
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lab.book.checks import at_least, count, not_negative, positive, share
 
@@ -46,7 +47,15 @@ def broken_rules(
     return tuple(rule for rule, (divisor, whole) in rules.items() if whole % divisor)
 
 
-def modelled_step_s(compute_s, tensor_s, pipe_s, data_s, bubble, hidden_share=0.8, offload_s=0.0):
+def modelled_step_s(
+    compute_s: float,
+    tensor_s: float,
+    pipe_s: float,
+    data_s: float,
+    bubble: float,
+    hidden_share: float = 0.8,
+    offload_s: float = 0.0,
+) -> float:
     """(T_c + T_t + T_p) / (1 - bubble) + max(0, T_d - 0.8 T_c) + T_offload, each of a whole step of one device.
 
     Source: Ch. 27, `ch27.cost_model` as corrected (6-8:D-50, 6-8:D-51).
@@ -60,20 +69,22 @@ def modelled_step_s(compute_s, tensor_s, pipe_s, data_s, bubble, hidden_share=0.
     )
 
 
-def communication_share(communication_s, compute_s):
+def communication_share(communication_s: float, compute_s: float) -> float:
     """T_m / (T_m + T_c), both of one step of one device. Source: Ch. 27, `ch27.comm_constraint` (6-8:D-49)."""
     not_negative(communication_s=communication_s)
     positive(compute_s=compute_s)
     return communication_s / (communication_s + compute_s)
 
 
-def relative_error(predicted_s, measured_s):
+def relative_error(predicted_s: float, measured_s: float) -> float:
     """(predicted - measured) / measured. Source: Ch. 27, `ch27.calibration`."""
     positive(predicted_s=predicted_s, measured_s=measured_s)
     return (predicted_s - measured_s) / measured_s
 
 
-def calibrated_scales(compute_s, communication_s, rest_s, measured_s) -> tuple[float, float]:
+def calibrated_scales(
+    compute_s: ArrayLike, communication_s: ArrayLike, rest_s: ArrayLike, measured_s: ArrayLike
+) -> tuple[float, float]:
     """s1, s2 that fit s1 compute + s2 communication + rest to what was measured, by least squares. Source: Ch. 27,
     `ch27.calibration`."""
     positive(measured_s=measured_s)
@@ -82,7 +93,7 @@ def calibrated_scales(compute_s, communication_s, rest_s, measured_s) -> tuple[f
     return float(compute_scale), float(communication_scale)
 
 
-def expected_improvement(best_s, mean_s, deviation_s):
+def expected_improvement(best_s: float, mean_s: float, deviation_s: float) -> float:
     """(y* - mu) Phi(z) + sigma phi(z), z = (y* - mu) / sigma: expected seconds below the best so far of a normal guess.
     Source: Ch. 27, `ch27.bayes`."""
     positive(deviation_s=deviation_s)
@@ -91,13 +102,13 @@ def expected_improvement(best_s, mean_s, deviation_s):
     return (best_s - mean_s) * below + deviation_s * np.exp(-z * z / 2) / sqrt(2 * np.pi)
 
 
-def search_h(evaluations, hours_per_evaluation):
+def search_h(evaluations: int, hours_per_evaluation: float) -> float:
     """Hours of a search that runs each candidate. Source: Ch. 27, `ch27.bayes`."""
     positive(evaluations=evaluations, hours_per_evaluation=hours_per_evaluation)
     return evaluations * hours_per_evaluation
 
 
-def equal_bubble_micro_batches(micro_batches, pipe, pipe_now):
+def equal_bubble_micro_batches(micro_batches: int, pipe: int, pipe_now: int) -> float:
     """m (p' - 1) / (p - 1): keeps the bubble of p stages with p'. Source: Ch. 27, `ch27.bubble_tradeoff`."""
     count(pipe_now=pipe_now)
     positive(micro_batches=micro_batches)
@@ -106,7 +117,7 @@ def equal_bubble_micro_batches(micro_batches, pipe, pipe_now):
     return micro_batches * (pipe_now - 1) / (pipe - 1)
 
 
-def bubble_micro_batches(pipe, bubble):
+def bubble_micro_batches(pipe: int, bubble: float) -> float:
     """(p - 1) (1 - f) / f: micro-batches at which the bubble is f. Source: Ch. 27, `ch27.bubble_tradeoff`."""
     count(pipe=pipe)
     positive(bubble=bubble)

@@ -4,6 +4,7 @@ Sizes of axes are given outermost first: the last axis varies fastest.
 """
 
 from collections.abc import Sequence
+from fractions import Fraction
 from math import prod
 
 import numpy as np
@@ -74,7 +75,7 @@ def local_elements(shape: Sequence[int], splits: Sequence[int]) -> int:
     return prod(size // split for size, split in zip(shape, splits, strict=True))
 
 
-def resplit_wire_bytes(payload_bytes, ranks):
+def resplit_wire_bytes(payload_bytes: int, ranks: int) -> Fraction:
     """(n - 1) / n^2 V bytes that one rank sends to split an array of V bytes by another dim: an n-th of a gather.
 
     Source: Ch. 23, `ch23.redistribution` as corrected (6-8:D-1).
@@ -84,7 +85,7 @@ def resplit_wire_bytes(payload_bytes, ranks):
     return ratio((ranks - 1) * payload_bytes, ranks * ranks)
 
 
-def domains_spanned(ranks, stride, ranks_per_domain, first=0):
+def domains_spanned(ranks: int, stride: int, ranks_per_domain: float, first: int = 0) -> int:
     """Nodes (or any domain of consecutive ranks) that the group first, first + stride, ... lies in.
 
     Source: Ch. 23, `ch23.topology_placement`; Ch. 25, `ch25.mesh_4d5d`.

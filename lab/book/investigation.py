@@ -23,7 +23,7 @@ def category(line: str) -> str | None:
     return next((name for name, words in CATEGORIES.items() if re.search(words, line, re.IGNORECASE)), None)
 
 
-def confidence(matches):
+def confidence(matches: float) -> float:
     """min(0.5 + 0.1 n, 0.95) for n lines of a category. A rule of thumb. Source: Ch. 33, `ch33.patterns`."""
     not_negative(matches=matches)
     return np.minimum(0.5 + 0.1 * matches, 0.95)
@@ -55,7 +55,7 @@ def interval_variation(times_s: Sequence[float]) -> float:
     return float(np.var(intervals) / np.mean(intervals) ** 2)
 
 
-def extra_h(hours, lost_share):
+def extra_h(hours: float, lost_share: float) -> float:
     """h s / (1 - s): hours more until the same work is done, where a share s of the rate was lost for h hours. Source:
     Ch. 33, `ch33.postmortem`."""
     positive(hours=hours)

@@ -7,31 +7,31 @@ from lab.book.checks import count, not_negative, positive
 EULER = 0.5772156649015329
 
 
-def exponential_straggler(ranks):
+def exponential_straggler(ranks: int) -> float:
     """H_N = sum of 1 / i: expected time of the slowest of N over that of one, for exponential times. Source: Ch. 29,
     `ch29.straggler`."""
     count(ranks=ranks)
     # Euler and Maclaurin's series at N + 8, and the eight terms back: off by less than 1e-8.
-    n = np.asarray(ranks) + 8.0
+    n = ranks + 8.0
     series = np.log(n) + EULER + 1 / (2 * n) - 1 / (12 * n**2) + 1 / (120 * n**4)
     return series - sum(1 / (n - i) for i in range(8))
 
 
-def mean_staleness(workers):
+def mean_staleness(workers: int) -> int:
     """N - 1 updates between reading weights and applying their gradient, whatever the times. Source: Ch. 29,
     `ch29.async_staleness` (6-8:D-69)."""
     positive(workers=workers)
     return workers - 1
 
 
-def stale_learning_rate(learning_rate, staleness, damping=0.5):
+def stale_learning_rate(learning_rate: float, staleness: float, damping: float = 0.5) -> float:
     """lr / (1 + c tau). Source: Ch. 29, `ch29.async_staleness`, `ch29.async_rate`."""
     positive(learning_rate=learning_rate)
     not_negative(staleness=staleness, damping=damping)
     return learning_rate / (1 + damping * staleness)
 
 
-def stable_learning_rate(staleness, curvature):
+def stable_learning_rate(staleness: float, curvature: float) -> float:
     """(2 / lambda) sin(pi / (2 (2 tau + 1))): the largest at which descent on a quadratic, tau updates late, does not
     diverge.
 
@@ -42,40 +42,40 @@ def stable_learning_rate(staleness, curvature):
     return 2 / curvature * np.sin(np.pi / (2 * (2 * staleness + 1)))
 
 
-def local_step_s(compute_s, sync_s, local_steps):
+def local_step_s(compute_s: float, sync_s: float, local_steps: float) -> float:
     """T_c + T_m / h. Source: Ch. 29, `ch29.local_sgd`."""
     positive(compute_s=compute_s, local_steps=local_steps)
     not_negative(sync_s=sync_s)
     return compute_s + sync_s / local_steps
 
 
-def local_speedup(compute_s, sync_s, local_steps):
+def local_speedup(compute_s: float, sync_s: float, local_steps: int) -> float:
     """(T_c + T_m) / (T_c + T_m / h). Source: Ch. 29, `ch29.local_sgd`."""
     return local_step_s(compute_s, sync_s, 1) / local_step_s(compute_s, sync_s, local_steps)
 
 
-def least_bound_local_steps(steps, variance):
+def least_bound_local_steps(steps: int, variance: float) -> float:
     """(sqrt(T) / (2 sigma^2))^(2/3): where 1 / sqrt(h T) + h sigma^2 / T is least. Source: Ch. 29, `ch29.local_sgd` as
     corrected (6-8:D-71)."""
     positive(steps=steps, variance=variance)
     return (np.sqrt(steps) / (2 * variance)) ** (2 / 3)
 
 
-def local_cost_s(compute_s, sync_s, drift_s, local_steps):
+def local_cost_s(compute_s: float, sync_s: float, drift_s: float, local_steps: float) -> float:
     """T_c + T_m / h + gamma h, gamma the seconds that one more local step is worth in progress lost. Source: Ch. 29,
     `ch29.sync_interval`."""
     not_negative(drift_s=drift_s)
     return local_step_s(compute_s, sync_s, local_steps) + drift_s * local_steps
 
 
-def best_local_steps(sync_s, drift_s):
+def best_local_steps(sync_s: float, drift_s: float) -> float:
     """sqrt(T_m / gamma): where `local_cost_s` is least. Source: Ch. 29, `ch29.sync_interval` as corrected
     (6-8:D-72)."""
     positive(sync_s=sync_s, drift_s=drift_s)
     return np.sqrt(sync_s / drift_s)
 
 
-def synchronised_bytes(parameters, bytes_per_element, steps, local_steps=1):
+def synchronised_bytes(parameters: int, bytes_per_element: int, steps: int, local_steps: int = 1) -> float:
     """Psi e T / h: payload of all averagings of a run of T steps, one every h. Source: Ch. 29, `ch29.diloco`,
     `ch29.exercise_tables`."""
     positive(parameters=parameters, bytes_per_element=bytes_per_element, steps=steps, local_steps=local_steps)

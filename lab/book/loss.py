@@ -41,19 +41,19 @@ KAPLAN_TOKENS, KAPLAN_TOKEN_EXPONENT = 5.4e13, 0.095
 """Kaplan et al. 2020 (arXiv:2001.08361), equations 1.1 and 1.2; parameters without embeddings."""
 
 
-def kaplan_parameter_loss(parameters):
+def kaplan_parameter_loss(parameters: float) -> float:
     """(8.8e13 / Psi)^0.076, data without end. Source: Ch. 7, `ch07.kaplan`."""
     positive(parameters=parameters)
     return (KAPLAN_PARAMETERS / parameters) ** KAPLAN_PARAMETER_EXPONENT
 
 
-def kaplan_token_loss(tokens):
+def kaplan_token_loss(tokens: float) -> float:
     """(5.4e13 / D)^0.095, a model as large as it may be. Source: Ch. 7, `ch07.kaplan`."""
     positive(tokens=tokens)
     return (KAPLAN_TOKENS / tokens) ** KAPLAN_TOKEN_EXPONENT
 
 
-def kaplan_loss(parameters, tokens):
+def kaplan_loss(parameters: float, tokens: float) -> float:
     """((Psi_c / Psi)^(a_P / a_D) + D_c / D)^a_D, either of the two above in its limit. Source: Ch. 7, `ch07.combined`,
     Kaplan's equation 1.5."""
     parts = kaplan_parameter_loss(parameters) ** (1 / KAPLAN_TOKEN_EXPONENT) + kaplan_token_loss(tokens) ** (
@@ -62,7 +62,7 @@ def kaplan_loss(parameters, tokens):
     return parts**KAPLAN_TOKEN_EXPONENT
 
 
-def additive_loss(parameters, tokens, fit="hoffmann"):
+def additive_loss(parameters: float, tokens: float, fit: Fit | str = "hoffmann") -> float:
     """A / Psi^a + B / D^b + E. Source: Ch. 7, `ch07.additive`; Ch. 3a, `ch03a.quality` with q D for D."""
     positive(parameters=parameters, tokens=tokens)
     law = _law(fit)
@@ -73,7 +73,7 @@ def additive_loss(parameters, tokens, fit="hoffmann"):
     )
 
 
-def optimal_parameters(flops, fit="hoffmann"):
+def optimal_parameters(flops: float, fit: Fit | str = "hoffmann") -> float:
     """(A a / (B b))^(1 / (a + b)) (C / 6)^(b / (a + b)): least loss where 6 Psi D = C. Source: Ch. 7,
     `ch07.optimum`."""
     positive(flops=flops)
@@ -81,12 +81,12 @@ def optimal_parameters(flops, fit="hoffmann"):
     return law.balance * (flops / 6) ** law.parameter_share
 
 
-def optimal_tokens(flops, fit="hoffmann"):
+def optimal_tokens(flops: float, fit: Fit | str = "hoffmann") -> float:
     """C / 6 / Psi*. Source: Ch. 7, `ch07.optimum`."""
     return flops / 6 / optimal_parameters(flops, fit)
 
 
-def optimal_ratio(flops, fit="hoffmann"):
+def optimal_ratio(flops: float, fit: Fit | str = "hoffmann") -> float:
     """D* / Psi* = (B b / (A a))^(2 / (a + b)) (C / 6)^((a - b) / (a + b)) tokens a parameter.
 
     Source: Ch. 7, `ch07.ratio`; Ch. 8, `ch08.ratio_derivation` as corrected (D-07).
@@ -94,32 +94,32 @@ def optimal_ratio(flops, fit="hoffmann"):
     return optimal_tokens(flops, fit) / optimal_parameters(flops, fit)
 
 
-def parameters_gain(parameters, more_parameters, fit="hoffmann"):
+def parameters_gain(parameters: float, more_parameters: float, fit: Fit | str = "hoffmann") -> float:
     """A (Psi^-a - Psi'^-a) nats less with more parameters. Source: Ch. 7, `ch07.doubling`."""
     return _gain(
         _law(fit).parameter_scale, _law(fit).parameter_exponent, parameters=parameters, more_parameters=more_parameters
     )
 
 
-def tokens_gain(tokens, more_tokens, fit="hoffmann"):
+def tokens_gain(tokens: float, more_tokens: float, fit: Fit | str = "hoffmann") -> float:
     """B (D^-b - D'^-b) nats less with more tokens. Source: Ch. 7, `ch07.ex3`, `ch07.doubling`."""
     return _gain(_law(fit).token_scale, _law(fit).token_exponent, tokens=tokens, more_tokens=more_tokens)
 
 
-def least_parameters(loss, fit="hoffmann"):
+def least_parameters(loss: float, fit: Fit | str = "hoffmann") -> float:
     """(A / (L - E))^(1 / a): with data without end; fewer parameters never get there. Source: Ch. 7, `ch07.iso_loss`;
     Ch. 9, `ch09.psi_c`."""
     law = _law(fit)
     return (law.parameter_scale / _reducible(loss, law)) ** (1 / law.parameter_exponent)
 
 
-def least_tokens(loss, fit="hoffmann"):
+def least_tokens(loss: float, fit: Fit | str = "hoffmann") -> float:
     """(B / (L - E))^(1 / b): with a model as large as it may be. Source: Ch. 7, `ch07.iso_loss`."""
     law = _law(fit)
     return (law.token_scale / _reducible(loss, law)) ** (1 / law.token_exponent)
 
 
-def tokens_for_loss(parameters, loss, fit="hoffmann"):
+def tokens_for_loss(parameters: float, loss: float, fit: Fit | str = "hoffmann") -> float:
     """(B / (L - E - A / Psi^a))^(1 / b): infinite where so small a model never reaches the loss. Source: Ch. 7,
     `ch07.iso_loss`; Ch. 8, `ch08.trap`."""
     positive(parameters=parameters)
@@ -137,12 +137,12 @@ def _law(fit: Fit | str) -> Fit:
     return FITS[fit]
 
 
-def _gain(scale, exponent, **sizes):
+def _gain(scale: float, exponent: float, **sizes: float) -> float:
     positive(**sizes)
     before, after = sizes.values()
     return scale * (before**-exponent - after**-exponent)
 
 
-def _reducible(loss, law):
+def _reducible(loss: float, law: Fit) -> float:
     above(law.irreducible, loss=loss)
     return loss - law.irreducible

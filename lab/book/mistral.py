@@ -5,7 +5,7 @@ import numpy as np
 from lab.book.checks import not_negative, positive, share
 
 
-def cache_slot(position, window):
+def cache_slot(position: int, window: int) -> int:
     """position mod W: where a cache of W tokens keeps one; an ordered read starts there too. Source: Ch. 36,
     `ch36.rolling_cache`."""
     not_negative(position=position)
@@ -13,19 +13,19 @@ def cache_slot(position, window):
     return position % window
 
 
-def power_of_two_window(length, layers):
+def power_of_two_window(length: int, layers: int) -> float:
     """The least power of two of S / L tokens or more, so that L layers see S tokens. Source: Ch. 36, `ch36.swa_gqa`."""
     positive(length=length, layers=layers)
     return 2 ** np.ceil(np.log2(length / layers))
 
 
-def cache_saving(length, window, kv_heads, heads):
+def cache_saving(length: int, window: int, kv_heads: int, heads: int) -> float:
     """S A / (min(S, W) g): how many times less a window and grouped heads cache. Source: Ch. 36, `ch36.swa_gqa`."""
     positive(length=length, window=window, kv_heads=kv_heads, heads=heads)
     return length * heads / (np.minimum(length, window) * kv_heads)
 
 
-def active_flop_share(attention_flops, expert_flops, experts, top_k):
+def active_flop_share(attention_flops: float, expert_flops: float, experts: int, top_k: int) -> float:
     """(a + k x) / (a + E x): FLOPs of one token over those of a dense model with all E experts.
 
     Source: Ch. 36, `ch36.active_ratio` as corrected (6-8:D-138).
@@ -35,7 +35,7 @@ def active_flop_share(attention_flops, expert_flops, experts, top_k):
     return (attention_flops + top_k * expert_flops) / (attention_flops + experts * expert_flops)
 
 
-def speculative_tokens(acceptance, drafted):
+def speculative_tokens(acceptance: float, drafted: int) -> float:
     """(1 - a^(K + 1)) / (1 - a): tokens that one pass of the large model yields on average, K drafted and each accepted
     with probability a.
 
@@ -46,7 +46,7 @@ def speculative_tokens(acceptance, drafted):
     return (1 - acceptance ** (drafted + 1)) / (1 - acceptance)
 
 
-def speculative_speedup(acceptance, drafted, cost_ratio):
+def speculative_speedup(acceptance: float, drafted: int, cost_ratio: float) -> float:
     """`speculative_tokens` / (1 + K / r), the draft r times cheaper. Source: Ch. 36, `ch36.speculative` as corrected
     (6-8:D-139)."""
     positive(cost_ratio=cost_ratio)

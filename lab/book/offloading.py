@@ -1,19 +1,23 @@
 """Part V: state and activations in the host's memory or on disk (Ch. 22). `bytes_per_s` is one direction of the link to
 the host."""
 
+from fractions import Fraction
+
 import numpy as np
 
-from lab.book.checks import above, count, not_negative, positive, ratio
+from lab.book.checks import above, chosen, count, not_negative, positive, ratio
 
 
-def exposed_s(payload_bytes, bytes_per_s, overlap_s=0):
+def exposed_s(payload_bytes: float, bytes_per_s: float, overlap_s: float = 0) -> float:
     """max(0, n / B - T_overlap). Source: Ch. 22, `ch22.effective_bandwidth` as corrected (4-5:D-85)."""
     positive(payload_bytes=payload_bytes, bytes_per_s=bytes_per_s)
     not_negative(overlap_s=overlap_s)
     return np.maximum(0, payload_bytes / bytes_per_s - overlap_s)
 
 
-def optimizer_traffic_bytes(parameters, ranks=1, gradient_bytes=2, weight_bytes=2):
+def optimizer_traffic_bytes(
+    parameters: int, ranks: int = 1, gradient_bytes: int = 2, weight_bytes: int = 2
+) -> Fraction:
     """(g + w) Psi / P over the link a step: gradients down, new weights up; P > 1 from ZeRO-2 on.
 
     Source: Ch. 22, `ch22.zero_offload_traffic` as corrected (4-5:D-86).
@@ -24,7 +28,7 @@ def optimizer_traffic_bytes(parameters, ranks=1, gradient_bytes=2, weight_bytes=
     return ratio(parameters * (gradient_bytes + weight_bytes), ranks)
 
 
-def host_optimizer_s(parameters, memory_bytes_per_s, bytes_per_parameter=28):
+def host_optimizer_s(parameters: float, memory_bytes_per_s: float, bytes_per_parameter: int = 28) -> float:
     """28 Psi / B_DRAM: Adam on the host reads gradient, master and moments and writes them again.
 
     Source: Ch. 22, `ch22.zero_offload_traffic` (4-5:D-86).
@@ -33,7 +37,7 @@ def host_optimizer_s(parameters, memory_bytes_per_s, bytes_per_parameter=28):
     return parameters * bytes_per_parameter / memory_bytes_per_s
 
 
-def offloaded_state_bytes(parameters, buffered_gradient_bytes=2):
+def offloaded_state_bytes(parameters: float, buffered_gradient_bytes: int = 2) -> float:
     """(2 + g) Psi on the device with ZeRO-Offload: 16-bit weights, and gradients (2) or nearly none (0) where they
     leave at once.
 
@@ -44,7 +48,9 @@ def offloaded_state_bytes(parameters, buffered_gradient_bytes=2):
     return parameters * (2 + buffered_gradient_bytes)
 
 
-def tokens_to_hide_weights(flops_per_s, bytes_per_s, bytes_per_element=2, utilisation=1):
+def tokens_to_hide_weights(
+    flops_per_s: float, bytes_per_s: float, bytes_per_element: int = 2, utilisation: float = 1
+) -> float:
     """e u F / (2 B): a layer's forward pass of 2 FLOP a weight and token lasts as long as its weights' transfer; a
     backward pass needs half.
 
@@ -56,35 +62,35 @@ def tokens_to_hide_weights(flops_per_s, bytes_per_s, bytes_per_element=2, utilis
     return bytes_per_element * utilisation * flops_per_s / (2 * bytes_per_s)
 
 
-def step_s(compute_s, transfer_s, sync_s=0):
+def step_s(compute_s: float, transfer_s: float, sync_s: float = 0) -> float:
     """max(T_c, T_x) + T_sync. Source: Ch. 22, `ch22.step_model`."""
     not_negative(compute_s=compute_s, transfer_s=transfer_s, sync_s=sync_s)
     return np.maximum(compute_s, transfer_s) + sync_s
 
 
-def efficiency(compute_s, transfer_s, sync_s=0):
+def efficiency(compute_s: float, transfer_s: float, sync_s: float = 0) -> float:
     """T_c / T, T = `step_s`. Source: Ch. 22, `ch22.step_model`."""
     positive(compute_s=compute_s)
     return compute_s / step_s(compute_s, transfer_s, sync_s)
 
 
-def buffered_layer_s(compute_s, transfer_s, ahead=1):
+def buffered_layer_s(compute_s: float, transfer_s: float, ahead: int = 1) -> float:
     """T_c + T_t without a buffer ahead, max(T_c, T_t) with one or more on a link that carries one transfer at a time.
 
     Source: Ch. 22, `ch22.buffering` as corrected (4-5:D-91).
     """
     not_negative(compute_s=compute_s, transfer_s=transfer_s, ahead=ahead)
-    return np.where(np.equal(ahead, 0), np.add(compute_s, transfer_s), np.maximum(compute_s, transfer_s))
+    return chosen(ahead == 0, compute_s + transfer_s, np.maximum(compute_s, transfer_s))
 
 
-def buffers_bytes(layer_bytes, ahead=1):
+def buffers_bytes(layer_bytes: int, ahead: int = 1) -> int:
     """(k + 1) S. Source: Ch. 22, `ch22.buffering`."""
     positive(layer_bytes=layer_bytes)
     not_negative(ahead=ahead)
     return (ahead + 1) * layer_bytes
 
 
-def compressed_s(payload_bytes, codec_bytes_per_s, bytes_per_s, compression):
+def compressed_s(payload_bytes: float, codec_bytes_per_s: float, bytes_per_s: float, compression: float) -> float:
     """M / C + M / (R B): compress, then send. Source: Ch. 22, `ch22.compression`."""
     positive(
         payload_bytes=payload_bytes,
@@ -95,7 +101,7 @@ def compressed_s(payload_bytes, codec_bytes_per_s, bytes_per_s, compression):
     return payload_bytes / codec_bytes_per_s + payload_bytes / (compression * bytes_per_s)
 
 
-def least_codec_bytes_per_s(bytes_per_s, compression):
+def least_codec_bytes_per_s(bytes_per_s: float, compression: float) -> float:
     """B / (1 - 1 / R): the codec above which `compressed_s` beats sending plainly; B itself where both run at once.
 
     Source: Ch. 22, `ch22.compression`.

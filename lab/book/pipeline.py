@@ -4,12 +4,15 @@ P stages, m micro-batches, v chunks a stage; `forward_s` and `backward_s` are ti
 its chunks together.
 """
 
+from fractions import Fraction
+
 import numpy as np
+from numpy.typing import ArrayLike
 
-from lab.book.checks import below, count, not_negative, positive, ratio
+from lab.book.checks import Number, below, chosen, count, not_negative, positive, ratio
 
 
-def idle_s(stages, forward_s, backward_s, chunks=1):
+def idle_s(stages: int, forward_s: Number, backward_s: Number, chunks: int = 1) -> Number:
     """(P - 1) (t_F + t_B) / v seconds that a stage idles a step, with GPipe or 1F1B (v = 1) or interleaved 1F1B (P a
     divisor of m).
 
@@ -20,13 +23,13 @@ def idle_s(stages, forward_s, backward_s, chunks=1):
     return (stages - 1) * (forward_s + backward_s) / chunks
 
 
-def step_s(stages, micro_batches, forward_s, backward_s, chunks=1):
+def step_s(stages: int, micro_batches: int, forward_s: Number, backward_s: Number, chunks: int = 1) -> Number:
     """m (t_F + t_B) + (P - 1) (t_F + t_B) / v. Source: Ch. 16, `ch16.gpipe_bubble`, `ch16.throughput`."""
     positive(micro_batches=micro_batches)
     return micro_batches * (forward_s + backward_s) + idle_s(stages, forward_s, backward_s, chunks)
 
 
-def bubble_share(stages, micro_batches, chunks=1):
+def bubble_share(stages: int, micro_batches: int, chunks: int = 1) -> Fraction:
     """(P - 1) / (m v + P - 1) of all the time. Source: Ch. 16, `ch16.gpipe_bubble`, `ch16.interleaved_bubble` as
     corrected (4-5:D-23)."""
     count(stages=stages, chunks=chunks)
@@ -34,7 +37,7 @@ def bubble_share(stages, micro_batches, chunks=1):
     return ratio(stages - 1, micro_batches * chunks + stages - 1)
 
 
-def bubble_to_ideal(stages, micro_batches, chunks=1):
+def bubble_to_ideal(stages: int, micro_batches: int, chunks: int = 1) -> Fraction:
     """(P - 1) / (m v): idle over busy time, which the literature calls the bubble too (Narayanan et al. 2021).
 
     Source: Ch. 16, `ch16.interleaved_bubble`.
@@ -44,7 +47,7 @@ def bubble_to_ideal(stages, micro_batches, chunks=1):
     return ratio(stages - 1, micro_batches * chunks)
 
 
-def ticks(stages, micro_batches, chunks=1):
+def ticks(stages: int, micro_batches: int, chunks: int = 1) -> int:
     """m v + P - 1 turns of the loop of one pass; a program that computes on garbage in the bubble runs every one.
     Source: `A24`, `A26`."""
     count(stages=stages, chunks=chunks)
@@ -52,7 +55,7 @@ def ticks(stages, micro_batches, chunks=1):
     return micro_batches * chunks + stages - 1
 
 
-def warm_up(stages, micro_batches, stage):
+def warm_up(stages: int, micro_batches: int, stage: int) -> int:
     """min(P - s - 1, m) forward passes of stage s before its first pair of one forward and one backward.
 
     Source: Ch. 16, `ch16.1f1b_order` as corrected (4-5:D-21).
@@ -62,7 +65,7 @@ def warm_up(stages, micro_batches, stage):
     return np.minimum(stages - stage - 1, micro_batches)
 
 
-def in_flight(stages, micro_batches, stage):
+def in_flight(stages: int, micro_batches: int, stage: int) -> int:
     """min(P - s, m): micro-batches whose activations stage s of a 1F1B pipeline holds at most; GPipe holds m. Source:
     Ch. 16, `ch16.1f1b_memory`."""
     _check_stage(stages, stage)
@@ -70,7 +73,7 @@ def in_flight(stages, micro_batches, stage):
     return np.minimum(stages - stage, micro_batches)
 
 
-def interleaved_in_flight(stages, chunks, stage=0):
+def interleaved_in_flight(stages: int, chunks: int, stage: int = 0) -> Fraction:
     """(2 (P - s - 1) + (v - 1) P + 1) / v micro-batches of a whole stage that interleaved 1F1B holds at most; P + (P -
     1) / v on stage 0.
 
@@ -81,14 +84,16 @@ def interleaved_in_flight(stages, chunks, stage=0):
     return ratio(2 * (stages - stage - 1) + (chunks - 1) * stages + 1, chunks)
 
 
-def hops(stages, chunks=1):
+def hops(stages: int, chunks: int = 1) -> int:
     """P v - 1 messages a micro-batch and direction, those from the last stage to the first included. Source: Ch. 16,
     `ch16.interleaved_comm`."""
     count(stages=stages, chunks=chunks)
     return stages * chunks - 1
 
 
-def zero_bubble_idle_s(stages, forward_s, input_backward_s, weight_s, lag=1):
+def zero_bubble_idle_s(
+    stages: int, forward_s: Number, input_backward_s: Number, weight_s: Number, lag: int = 1
+) -> Number:
     """(P - 1) (t_F + t_B - k t_W): W, the gradient of weights, put off by k times s micro-batches on stage s; ZB-H1 has
     k = 1, ZB-H2 k = 2.
 
@@ -98,17 +103,20 @@ def zero_bubble_idle_s(stages, forward_s, input_backward_s, weight_s, lag=1):
     count(stages=stages)
     positive(lag=lag)
     not_negative(forward_s=forward_s, input_backward_s=input_backward_s, weight_s=weight_s)
-    return np.maximum(0, (stages - 1) * (forward_s + input_backward_s - lag * weight_s))
+    idle = (stages - 1) * (forward_s + input_backward_s - lag * weight_s)
+    return chosen(idle > 0, idle, 0)
 
 
-def zero_bubble_share(stages, micro_batches, forward_s, input_backward_s, weight_s, lag=1):
+def zero_bubble_share(
+    stages: int, micro_batches: int, forward_s: Number, input_backward_s: Number, weight_s: Number, lag: int = 1
+) -> Number:
     """x / (x + m (t_F + t_B + t_W)), x = `zero_bubble_idle_s`. Source: Ch. 16, `ch16.zb_bubble`; `A27`, `A28`."""
     positive(micro_batches=micro_batches)
     idle = zero_bubble_idle_s(stages, forward_s, input_backward_s, weight_s, lag)
     return idle_share(idle, micro_batches * (forward_s + input_backward_s + weight_s))
 
 
-def idle_share(idle_s, busy_s):
+def idle_share(idle_s: Number, busy_s: Number) -> Number:
     """idle / (idle + busy), busy = m (t_F + t_B) of one step, whatever the schedule. Source: Ch. 31a,
     `ch31a.dualpipe`."""
     not_negative(idle_s=idle_s)
@@ -116,7 +124,7 @@ def idle_share(idle_s, busy_s):
     return idle_s / (idle_s + busy_s)
 
 
-def zero_bubble_in_flight(stages, lag=1):
+def zero_bubble_in_flight(stages: int, lag: int = 1) -> int:
     """k (P - 1) + 1 micro-batches: P with ZB-H1, 2 P - 1 with ZB-H2. Source: Ch. 16, `ch16.zb_memory` as corrected
     (4-5:D-25)."""
     count(stages=stages)
@@ -124,7 +132,7 @@ def zero_bubble_in_flight(stages, lag=1):
     return lag * (stages - 1) + 1
 
 
-def stage_volume_bytes(message_bytes, micro_batches, neighbours=2):
+def stage_volume_bytes(message_bytes: int, micro_batches: int, neighbours: int = 2) -> int:
     """2 m n bytes that an interior stage sends a step, activations one way and their gradients the other; half of it at
     the ends (`neighbours` 1).
 
@@ -134,21 +142,21 @@ def stage_volume_bytes(message_bytes, micro_batches, neighbours=2):
     return neighbours * micro_batches * message_bytes
 
 
-def pipeline_volume_bytes(message_bytes, micro_batches, stages):
+def pipeline_volume_bytes(message_bytes: int, micro_batches: int, stages: int) -> int:
     """2 (P - 1) m n bytes over all boundaries. Source: Ch. 16, `ch16.pp_volume`."""
     count(stages=stages)
     positive(message_bytes=message_bytes, micro_batches=micro_batches)
     return 2 * (stages - 1) * micro_batches * message_bytes
 
 
-def uneven_step_s(stage_s, micro_batches):
+def uneven_step_s(stage_s: ArrayLike, micro_batches: int) -> float:
     """sum t_i + (m - 1) max t_i for stages that take t_i, listed along the last dim. Source: Ch. 16,
     `ch16.load_balance`."""
     positive(stage_s=stage_s, micro_batches=micro_batches)
     return np.sum(stage_s, -1) + (micro_batches - 1) * np.max(stage_s, -1)
 
 
-def uneven_efficiency(stage_s, micro_batches=np.inf):
+def uneven_efficiency(stage_s: ArrayLike, micro_batches: float = np.inf) -> float:
     """m sum t_i / (P T), T = `uneven_step_s`; sum t_i / (P max t_i) for endlessly many micro-batches. Source: Ch. 16,
     `ch16.load_balance`."""
     positive(stage_s=stage_s, micro_batches=micro_batches)
@@ -156,12 +164,12 @@ def uneven_efficiency(stage_s, micro_batches=np.inf):
     return one / (np.shape(stage_s)[-1] * (one / micro_batches + (1 - 1 / micro_batches) * slowest))
 
 
-def throughput_per_s(stages, micro_batches, forward_s, backward_s, chunks=1):
+def throughput_per_s(stages: int, micro_batches: int, forward_s: Number, backward_s: Number, chunks: int = 1) -> Number:
     """m / T micro-batches a second. Source: Ch. 16, `ch16.throughput`."""
     return micro_batches / step_s(stages, micro_batches, forward_s, backward_s, chunks)
 
 
-def segmented_bytes(in_flight, segments, layers, input_bytes, layer_bytes):
+def segmented_bytes(in_flight: int, segments: int, layers: int, input_bytes: int, layer_bytes: int) -> float:
     """f g A_in + (L_s / g) M_layer: g inputs of segments for each micro-batch in flight, and one segment of a stage's
     L_s layers recomputed.
 
@@ -171,7 +179,7 @@ def segmented_bytes(in_flight, segments, layers, input_bytes, layer_bytes):
     return in_flight * segments * input_bytes + layers / segments * layer_bytes
 
 
-def _check_stage(stages, stage):
+def _check_stage(stages: int, stage: int) -> None:
     count(stages=stages)
     not_negative(stage=stage)
     below(stages, stage=stage)

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from lab.book.checks import count, not_negative, positive, ratio
+from lab.book.checks import Number, count, not_negative, positive, ratio
 from lab.book.collectives import (
     all_gather_wire_bytes,
     all_reduce_wire_bytes,
@@ -29,7 +29,9 @@ def zero3_weight_bytes(parameters: int, bytes_per_element: int, ranks: int) -> F
     return ratio(parameters * bytes_per_element, ranks)
 
 
-def zero_volume_bytes(parameters, bytes_per_element, ranks, stage, micro_batches=1):
+def zero_volume_bytes(
+    parameters: int, bytes_per_element: int, ranks: int, stage: int, micro_batches: int = 1
+) -> Fraction:
     """c (P - 1) / P Psi e bytes that one rank sends a step: c is 2 at stages 0 and 1, A + 1 at 2 and 3 A at 3, for A
     micro-batches.
 
@@ -43,13 +45,13 @@ def zero_volume_bytes(parameters, bytes_per_element, ranks, stage, micro_batches
     return ratio(passes * parameters * bytes_per_element * (ranks - 1), ranks)
 
 
-def state_reduction(ranks, stage):
+def state_reduction(ranks: int, stage: int) -> Number:
     """16 Psi over `model_state_bytes`: 4 P / (P + 3), 8 P / (P + 7), P at stages 1, 2, 3. Source: Ch. 20,
     `ch20.stage_memory`."""
     return ratio(16, model_state_bytes(1, ranks, stage))
 
 
-def zero3_working_bytes(layer_parameters, bytes_per_element=2, prefetched=1):
+def zero3_working_bytes(layer_parameters: int, bytes_per_element: int = 2, prefetched: int = 1) -> int:
     """(1 + k) Psi_L e + Psi_L e: the layer at work, k gathered ahead, and one layer's whole gradient. Source: Ch. 20,
     `ch20.stage_memory`; `A9`."""
     positive(layer_parameters=layer_parameters, bytes_per_element=bytes_per_element)
@@ -57,14 +59,23 @@ def zero3_working_bytes(layer_parameters, bytes_per_element=2, prefetched=1):
     return (2 + prefetched) * layer_parameters * bytes_per_element
 
 
-def hybrid_across_wire_bytes(payload_bytes, shards, replicas):
+def hybrid_across_wire_bytes(payload_bytes: int, shards: int, replicas: int) -> Fraction:
     """2 (r - 1) / r n / s bytes a rank: each of s shards is reduced over r replicas, after the reduce-scatter inside.
     Source: `A4`, `A10`."""
     count(shards=shards, replicas=replicas)
     return all_reduce_wire_bytes(ratio(payload_bytes, shards), replicas)
 
 
-def zero3_overhead(parameters, layers, tokens, ranks, flops_per_s, alpha_s, bytes_per_s, bytes_per_element=2):
+def zero3_overhead(
+    parameters: float,
+    layers: int,
+    tokens: float,
+    ranks: int,
+    flops_per_s: float,
+    alpha_s: float,
+    bytes_per_s: float,
+    bytes_per_element: int = 2,
+) -> float:
     """[3 L (P - 1) alpha + 3 Psi e / beta] / (6 Psi n / F): unhidden communication over computation, P large, n tokens
     a rank.
 
@@ -77,7 +88,7 @@ def zero3_overhead(parameters, layers, tokens, ranks, flops_per_s, alpha_s, byte
     return sent_s / compute_s(parameters, tokens, flops_per_s)
 
 
-def zero3_tokens(overhead, flops_per_s, bytes_per_s, bytes_per_element=2):
+def zero3_tokens(overhead: float, flops_per_s: float, bytes_per_s: float, bytes_per_element: int = 2) -> float:
     """e F / (2 beta x) tokens a rank, at which the wire adds x to a step, whatever the model's size.
 
     Source: Ch. 20, `ch20.breakeven` as corrected.

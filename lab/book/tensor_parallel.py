@@ -1,12 +1,16 @@
 """Part IV: what a layer computes and how long tensor parallelism keeps it waiting (Ch. 15). What it sends stands in
 `parallelism`."""
 
+from fractions import Fraction
+
 from lab.book.checks import at_least, count, not_negative, positive, ratio, whole
 from lab.book.collectives import all_reduce_wire_bytes, ring_all_reduce_s
 from lab.book.parallelism import activation_bytes
 
 
-def layer_forward_flops(tokens, length, embed, query_dim, kv_dim, mlp, mlp_matrices):
+def layer_forward_flops(
+    tokens: int, length: int, embed: int, query_dim: int, kv_dim: int, mlp: int, mlp_matrices: int
+) -> int:
     """2 t d (2 q + 2 kv) + 4 t S q + 2 m t d F FLOP of one layer's forward pass over t tokens, a multiply-add counted
     as 2, causality not.
 
@@ -26,7 +30,7 @@ def layer_forward_flops(tokens, length, embed, query_dim, kv_dim, mlp, mlp_matri
     return projections + 4 * tokens * length * query_dim + 2 * mlp_matrices * tokens * embed * mlp
 
 
-def gpt_layer_forward_flops(tokens, length, embed):
+def gpt_layer_forward_flops(tokens: int, length: int, embed: int) -> int:
     """24 t d^2 + 4 t S d: `layer_forward_flops` with A h = K h = d, F = 4 d and two matrices.
 
     Source: Ch. 15, `ch15.layer_flops_forward` as corrected.
@@ -34,7 +38,15 @@ def gpt_layer_forward_flops(tokens, length, embed):
     return layer_forward_flops(tokens, length, embed, embed, embed, 4 * embed, 2)
 
 
-def tp_layer_s(tokens, embed, bytes_per_element, ranks, alpha_s, bytes_per_s, all_reduces=2):
+def tp_layer_s(
+    tokens: int,
+    embed: int,
+    bytes_per_element: int,
+    ranks: int,
+    alpha_s: float,
+    bytes_per_s: float,
+    all_reduces: int = 2,
+) -> float:
     """2 [2 (P - 1) alpha + 2 (P - 1) / P b s d e / beta] of a layer's forward pass; a training step has 4 all-reduces.
 
     Source: Ch. 15, `ch15.tp_time` as corrected (4-5:D-05).
@@ -45,7 +57,9 @@ def tp_layer_s(tokens, embed, bytes_per_element, ranks, alpha_s, bytes_per_s, al
     )
 
 
-def tp_compute_to_sync(embed, ranks, flops_per_s, bytes_per_s, bytes_per_element=2):
+def tp_compute_to_sync(
+    embed: int, ranks: int, flops_per_s: float, bytes_per_s: float, bytes_per_element: int = 2
+) -> float:
     """R = 6 d beta / ((P - 1) F e): a forward layer's 24 b s d^2 / P over its two all-reduces, attention's products and
     latency left out.
 
@@ -57,14 +71,16 @@ def tp_compute_to_sync(embed, ranks, flops_per_s, bytes_per_s, bytes_per_element
     return 6 * embed * bytes_per_s / ((ranks - 1) * flops_per_s * bytes_per_element)
 
 
-def moments_bytes(tokens, bytes_per_element=4):
+def moments_bytes(tokens: int, bytes_per_element: int = 4) -> int:
     """2 b s e: sums and sums of squares over a split hidden dim, the payload of a parallel LayerNorm. Source: Ch. 15,
     `ch15.layernorm_parallel`."""
     positive(tokens=tokens, bytes_per_element=bytes_per_element)
     return 2 * tokens * bytes_per_element
 
 
-def merged_moments(count, mean, square, other_count, other_mean, other_square):
+def merged_moments(
+    count: float, mean: float, square: float, other_count: float, other_mean: float, other_square: float
+) -> tuple[float, float, float]:
     """(n, mu, M2) of two parts together: M2 = M2_a + M2_b + delta^2 n_a n_b / n, without the cancellation of Q / d -
     mu^2.
 
@@ -75,7 +91,7 @@ def merged_moments(count, mean, square, other_count, other_mean, other_square):
     return n, mean + delta * other_count / n, square + other_square + delta**2 * count * other_count / n
 
 
-def padded_share(heads, ranks):
+def padded_share(heads: int, ranks: int) -> Fraction:
     """ceil(A / P) P / A - 1: heads added so that P ranks have equally many, as a share. Source: Ch. 15,
     `ch15.tp_limits`."""
     positive(heads=heads, ranks=ranks)
@@ -83,7 +99,7 @@ def padded_share(heads, ranks):
     return ratio(-(-heads // ranks) * ranks, heads) - 1
 
 
-def kv_replicas(kv_heads, ranks):
+def kv_replicas(kv_heads: int, ranks: int) -> int:
     """ceil(P / K): ranks that hold the same key-value head and must sum its gradient. Source: Ch. 15, `ch15.tp_limits`;
     `A17`."""
     positive(kv_heads=kv_heads, ranks=ranks)
@@ -97,7 +113,7 @@ def divisors(heads: int) -> list[int]:
     return [ranks for ranks in range(1, heads + 1) if heads % ranks == 0]
 
 
-def cross_entropy_wire_bytes(tokens, ranks, bytes_per_element=4):
+def cross_entropy_wire_bytes(tokens: int, ranks: int, bytes_per_element: int = 4) -> Fraction:
     """3 [2 (P - 1) / P b s e]: maximum, sum of exponentials and the target's logit of a loss over a split vocabulary.
 
     Source: `A19` (Shoeybi et al. 2019).
@@ -106,7 +122,7 @@ def cross_entropy_wire_bytes(tokens, ranks, bytes_per_element=4):
     return 3 * all_reduce_wire_bytes(tokens * bytes_per_element, ranks)
 
 
-def sp_layer_wire_bytes(tokens, embed, bytes_per_element, ranks, regathers=2):
+def sp_layer_wire_bytes(tokens: int, embed: int, bytes_per_element: int, ranks: int, regathers: int = 2) -> Fraction:
     """(8 + r) (P - 1) / P b s d e a rank and layer, forward and backward: an all-gather and a reduce-scatter for each
     all-reduce, and r gathers again.
 

@@ -2,10 +2,11 @@
 G."""
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 
-from lab.book.checks import count, not_negative, positive, ratio
+from lab.book.checks import Exact, count, not_negative, positive, ratio
 from lab.book.collectives import (
     all_reduce_wire_bytes,
     levels_all_reduce_s,
@@ -15,7 +16,7 @@ from lab.book.collectives import (
 
 
 def two_level_all_reduce_s(
-    payload_bytes: int,
+    payload_bytes: Exact,
     ranks_a_host: int,
     hosts: int,
     inside_alpha_s: float,
@@ -36,7 +37,7 @@ def two_level_all_reduce_s(
 
 
 def ring_tree_all_reduce_s(
-    payload_bytes: int,
+    payload_bytes: Exact,
     ranks_a_host: int,
     hosts: int,
     inside_alpha_s: float,
@@ -54,7 +55,7 @@ def ring_tree_all_reduce_s(
 
 
 def flat_rings_all_reduce_s(
-    payload_bytes: int,
+    payload_bytes: Exact,
     ranks_a_host: int,
     hosts: int,
     inside_alpha_s: float,
@@ -77,7 +78,7 @@ def flat_rings_all_reduce_s(
     return fullest_s + 2 * (ranks - 1) * np.maximum(alpha_s, inside_alpha_s)
 
 
-def ring_across_bytes(payload_bytes: int, ranks_a_host: int, hosts: int) -> float:
+def ring_across_bytes(payload_bytes: Exact, ranks_a_host: int, hosts: int) -> Fraction:
     """2 (P - 1) / P n that each host sends to another one, in a ring that visits host after host: one edge leaves.
     Source: `ch13a.traffic` (D-44)."""
     count(hosts=hosts)
@@ -85,7 +86,7 @@ def ring_across_bytes(payload_bytes: int, ranks_a_host: int, hosts: int) -> floa
     return all_reduce_wire_bytes(payload_bytes, ranks_a_host * hosts)
 
 
-def two_level_across_bytes(payload_bytes: int, ranks_a_host: int, hosts: int) -> float:
+def two_level_across_bytes(payload_bytes: Exact, ranks_a_host: int, hosts: int) -> Fraction:
     """2 (N - 1) / N n that each host sends to others, n / G of it by each of its G ranks. Source: `ch13a.traffic`
     (D-44)."""
     count(hosts=hosts)
@@ -93,7 +94,7 @@ def two_level_across_bytes(payload_bytes: int, ranks_a_host: int, hosts: int) ->
     return all_reduce_wire_bytes(payload_bytes, hosts)
 
 
-def ring_over_two_level_across(ranks_a_host: int, hosts: int) -> float:
+def ring_over_two_level_across(ranks_a_host: int, hosts: int) -> Fraction:
     """(P - 1) / P over (N - 1) / N: how much less leaves a host with two levels. Source: Ch. 13a, `ch13a.traffic`,
     `ch13a.toy` (D-44, D-45)."""
     count(hosts=hosts)
@@ -101,7 +102,7 @@ def ring_over_two_level_across(ranks_a_host: int, hosts: int) -> float:
     return ratio(ring_across_bytes(1, ranks_a_host, hosts), two_level_across_bytes(1, ranks_a_host, hosts))
 
 
-def two_level_wire_ratio(ranks_a_host: int, hosts: int) -> float:
+def two_level_wire_ratio(ranks_a_host: int, hosts: int) -> Fraction:
     """2 (G - 1) / G + 2 (N - 1) / (N G) of the buffer that a rank sends: as much as in one ring. Source: Ch. 12,
     `ch12.volume_identity`."""
     count(hosts=hosts)

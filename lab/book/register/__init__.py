@@ -50,6 +50,10 @@ class Part:
     formulas: tuple[Formula, ...]
     left_out: tuple[LeftOut, ...]
 
+    @property
+    def ids(self) -> list[str]:
+        return [*(formula.id for formula in self.formulas), *(entry.id for entry in self.left_out)]
+
 
 def part_names() -> list[str]:
     """Every table that there is, in the book's order, the second source last."""
@@ -64,7 +68,7 @@ def load() -> tuple[Part, ...]:
         not exist, a symbol or a worked argument that its function does not take.
     """
     parts = tuple(load_part(name) for name in part_names())
-    ids = Counter(entry.id for part in parts for entry in (*part.formulas, *part.left_out))
+    ids = Counter(id for part in parts for id in part.ids)
     if doubled := [id for id, times in ids.items() if times > 1]:
         raise ValueError(f"{', '.join(doubled)}: in the register twice")
     return parts
