@@ -92,7 +92,7 @@ def test_no_box_lies_on_another_and_none_leaves_the_drawing():
         row.sort(key=lambda box: box.x)
         assert all(one.x + one.width <= other.x for one, other in pairwise(row))
     assert all(
-        0 < box.x and box.x + box.width <= drawn.width and box.y + box.height < drawn.height for box in boxes(drawn)
+        box.x > 0 and box.x + box.width <= drawn.width and box.y + box.height < drawn.height for box in boxes(drawn)
     )
 
 

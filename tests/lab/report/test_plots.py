@@ -67,10 +67,8 @@ def lines(figure) -> dict:
 def roofs(drawing: Drawing) -> list[list[tuple[float, float]]]:
     """Lines of memory and links, as FLOPs a byte and FLOP/s by the numbers that stand at the rules."""
     labels = [shape for shape in drawing.shapes if isinstance(shape, Label)]
-    x = dict((number(label.text), label.x) for label in labels if label.anchor == "middle")
-    y = dict(
-        (number(label.text), label.y - 4) for label in labels if label.anchor == "end" and "FLOP" not in label.text
-    )
+    x = {number(label.text): label.x for label in labels if label.anchor == "middle"}
+    y = {number(label.text): label.y - 4 for label in labels if label.anchor == "end" and "FLOP" not in label.text}
     return [
         [(along(x, at), along(y, height)) for at, height in shape.points]
         for shape in drawing.shapes
@@ -132,7 +130,7 @@ def test_the_target_decides_the_chip_and_which_link_a_transfer_of_a_text_uses(tm
     settings = {"source": str(tmp_path / "step.hlo"), "mesh": "data=2,tensor=4", "target": target}
     save("roofline", settings, tmp_path / "a.svg")
     said = [text.text for text in ElementTree.parse(tmp_path / "a.svg").iter(f"{SVG}text")]
-    assert [line for line in said if line.startswith("1: ")][0].startswith(f"1: {link}: ")
+    assert next(line for line in said if line.startswith("1: ")).startswith(f"1: {link}: ")
     assert not [line for line in said if line.startswith("2: ")]
 
 
