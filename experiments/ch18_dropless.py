@@ -3,10 +3,8 @@
 CPUs have no ragged all-to-all: there the padded one stands in, `--set ragged=false`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +12,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from lab.book.experts import buffer_bytes
+from lab.compile.build import Built
 from lab.core.ledger import Kind, Ledger
 from lab.harness.claim import Claim, decided
 from lab.harness.evidence import counted, in_scope
@@ -101,7 +100,7 @@ def parts(s: Sizes) -> tuple[Part, ...]:
     return PARTS if s.ragged else PARTS[:1]
 
 
-def build(style: str, s: Sizes, mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def build(style: str, s: Sizes, mesh: Mesh) -> Built:
     """Raises UsageError for a ragged all-to-all on CPUs, and for sizes beyond int32: a rank has room for the copies of
     all ranks' tokens."""
     ranks = mesh.size

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from lab.compile.build import Built
 from lab.core.ledger import Ledger
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.evidence import counted
@@ -82,7 +82,7 @@ def in_three(target: Target) -> Axes:
     return Axes(("a", "b", "c"), (*halves, devices // (halves[0] * halves[1])))
 
 
-def build(_style: str, changes: Changes, mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def build(_style: str, changes: Changes, mesh: Mesh) -> Built:
     """A function of one array a pair, by scope, to the same arrays placed anew."""
     pairs, array = {_scope(pair): pair for pair in changes.sample(Axes.of(dict(mesh.shape)))}, changes.array
     moved = partial(redistribute, mesh=mesh)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.compile import sources
+from lab.core.known import known
 from lab.core.ledger import Ledger, Memory
 from lab.diagnosis.program import Given, Program, Wires
 from lab.diagnosis.remarks import Remark, heard
@@ -159,7 +160,7 @@ def _wires(mesh: Any) -> Wires | None:
     from lab.meshes.devices import arranged
 
     try:
-        best = arranged(sorted(devices, key=lambda device: device.id), _axes(mesh))
+        best = arranged(sorted(devices, key=lambda device: device.id), known(_axes(mesh)))
     except (AssertionError, NotImplementedError, ValueError):  # Devices that fill no torus: JAX knows no order of them.
         return None
     torus = tuple(1 + max(along) for along in zip(*(device.coords for device in devices), strict=True))

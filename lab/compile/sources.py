@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
+from lab.core.known import known
 from lab.core.ledger import Ledger
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError, no_such, one_line
@@ -107,7 +108,7 @@ def builder(source: str) -> Callable[[Any], Any]:
         raise UsageError(f"{place}: no such file; expected file.py:build or package.module:build")
     with users_code(place):
         module = _load(Path(place)) if place.endswith(".py") else _import(place)
-    found = getattr(module, name, None)
+    found: Callable[[Any], Any] | None = getattr(module, name, None)
     if not callable(found):
         functions = [
             key for key, value in vars(module).items() if callable(value) and value.__module__ == module.__name__
@@ -131,11 +132,11 @@ def program(source: str, build: Callable[[Any], Any], mesh: Any) -> tuple[Callab
 
 def _load(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.parent.resolve()))
-    spec = importlib.util.spec_from_file_location(str(path), path)
+    spec = known(importlib.util.spec_from_file_location(str(path), path))
     module = importlib.util.module_from_spec(spec)
     # Dataclasses look their module up by name; the path is one that no other module has.
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    known(spec.loader).exec_module(module)
     return module
 
 

@@ -21,6 +21,8 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from lab.compile.build import Build
+from lab.core.known import known
 from lab.core.ledger import Memory
 from lab.hlo.buffers import read_buffers
 from lab.hlo.padding import argument_padding
@@ -37,10 +39,6 @@ _NEXT_ATTRIBUTE = re.compile(r"\}, \w+=")
 
 class Refused(Exception):
     """XLA's own sentence on why it does not compile a program."""
-
-
-Build = Callable[[str, Any, Mesh], tuple[Any, tuple[Any, ...]]]
-"""(style, parameters, mesh) to a jitted function and its arguments."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +108,10 @@ def dump(request: CompileRequest) -> CompilerDump:
         finally:
             compiler.kill()
             compiler.wait()
-        return CompilerDump(text, _memory(_dumped(folder, BUFFERS).read_bytes(), text))
+        return CompilerDump(text, _memory(known(_dumped(folder, BUFFERS)).read_bytes(), text))
 
 
-def _awaited(compiler: subprocess.Popen, folder: Path) -> str:
+def _awaited(compiler: subprocess.Popen[bytes], folder: Path) -> str:
     """The text as soon as it is whole."""
     while True:
         has_ended = compiler.poll() is not None
@@ -133,7 +131,8 @@ def _dumped(folder: Path, name: str) -> Path | None:
 def _refusal(folder: Path) -> Exception:
     refusal = folder / REFUSAL
     if refusal.exists():
-        return pickle.loads(refusal.read_bytes())
+        reason: Exception = pickle.loads(refusal.read_bytes())
+        return reason
     return Refused(f"the compiler ended without a dump: {(folder / LOG).read_text(errors='replace').strip()[-300:]}")
 
 

@@ -14,7 +14,7 @@ from lab.meshes.errors import UsageError
 
 # Dumps of newer versions write `%x#1` for an element of a tuple, where older ones, and `compiled.as_text()`, have an
 # instruction.
-AS_COMPILED = {"xla_dump_compact_gte": False}
+AS_COMPILED: dict[str, str | bool] = {"xla_dump_compact_gte": False}
 
 
 def compile_into(folder: Path) -> None:

@@ -56,8 +56,8 @@ def allow(
     """
     if kind is not None and kind not in list(Kind):
         raise UsageError(f"kind {kind!r}: expected one of {', '.join(Kind)}")
-    names = tuple(axes.split("+")) if isinstance(axes, str) else axes and tuple(axes)
-    return Allowance(kind and Kind(kind), names, executions, payload_bytes, wire_bytes)
+    names = tuple(axes.split("+")) if isinstance(axes, str) else None if axes is None else tuple(axes)
+    return Allowance(None if kind is None else Kind(kind), names, executions, payload_bytes, wire_bytes)
 
 
 def failure(ledger: Ledger, budget: Iterable[Allowance]) -> str | None:

@@ -59,7 +59,7 @@ def read(path: Path) -> tuple[Ledger, dict[str, str]]:
 def _alike(ledger: Ledger) -> list[Transfer]:
     """One transfer for those that differ in place of text only, executions added; sorted, so that files differ where
     programs do."""
-    executions: Counter = Counter()
+    executions: Counter[Transfer] = Counter()
     for t in ledger.split().transfers:
         key = Transfer(
             t.kind,

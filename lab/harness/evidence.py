@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from lab.collectives import AlphaBeta
+from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Totals, Transfer, number
 from lab.hlo.shapes import bits
 
@@ -29,7 +30,8 @@ def sent(ledger: Ledger, scope: str, *axes: str) -> Totals:
 def priced_s(ledger: Ledger, scope: str, links: Mapping[str, AlphaBeta]) -> float:
     """Seconds of the messages of a scope, one after the other, each over the slowest link of its axes."""
     return sum(
-        t.executions * max(links[axis].seconds(t.wire_bytes) for axis in t.axes) for t in in_scope(ledger, scope)
+        known(t.executions) * max(links[axis].seconds(known(t.wire_bytes)) for axis in known(t.axes))
+        for t in in_scope(ledger, scope)
     )
 
 

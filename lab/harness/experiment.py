@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import gcd
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from lab.compile.build import Build
 from lab.core.ledger import Ledger
 from lab.harness.claim import Claim
 from lab.meshes.attached import device_count, resolve_attached
 from lab.meshes.axes import TENSOR, Axes
 from lab.meshes.targets import Target
+from lab.programs.strategies.memory_terms import Terms
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -74,13 +76,13 @@ class Experiment:
     parameters: Any
     numeric_parameters: Any
     axes: Callable[[Target], Axes]
-    build: Callable[[str, Any, Mesh], tuple[Callable[..., Any], tuple[Any, ...]]]
+    build: Build
     predict: Callable[[Any, Axes], Ledger]
     claims: Callable[[Any, Axes, Ledger], tuple[Claim, ...]]
     reference: Callable[[Any], Callable[..., Any]]
-    build_numeric: Callable[[str, Any, Mesh], tuple[Callable[..., Any], tuple[Any, ...]]] | None = None
+    build_numeric: Build | None = None
     inputs: Callable[[Any], tuple[Any, ...]] | None = None
-    memory: Callable[[str, Any, Axes, int | None], dict[str, int]] | None = None
+    memory: Callable[[str, Any, Axes, int | None], Terms] | None = None
     state: Callable[[Any, Mesh], Any] | None = None
     targets: tuple[str, ...] = TARGETS
     styles: tuple[str, ...] = STYLES
@@ -124,10 +126,13 @@ def on_two_axes(name: str, inner: str) -> Callable[[Target], Axes]:
     return axes
 
 
-class Run(NamedTuple):
+E = TypeVar("E", bound=Experiment, covariant=True)
+
+
+class Run(NamedTuple, Generic[E]):
     """One experiment in one style on one target."""
 
-    experiment: Experiment
+    experiment: E
     target: Target
     style: str
 

@@ -7,7 +7,9 @@ import importlib
 import pkgutil
 from typing import Any, Protocol, runtime_checkable
 
-from lab.meshes.errors import no_such
+from lab.compile.build import Build
+from lab.harness.experiment import Experiment
+from lab.meshes.errors import UsageError, no_such
 
 
 @runtime_checkable
@@ -40,18 +42,30 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
 
 
-def is_registered(entry: Any) -> bool:
+def is_registered(found: Experiment) -> bool:
     """Another process finds the same program by the name."""
-    return entry.name in names() and load(entry.name).build is entry.build
+    return found.name in names() and isinstance(own := load(found.name), Experiment) and own.build is found.build
 
 
-def build_of(name: str) -> Any:
+def build_of(name: str) -> Build:
     """What builds an experiment's program."""
-    return load(name).build
+    return experiment(name).build
 
 
-def load(name: str) -> Any:
-    """The experiment, the training, or the question without a program, of that name: an `Entry`.
+def experiment(name: str) -> Experiment:
+    """The experiment of that name.
+
+    Raises:
+      UsageError: there is none, or a training or a question in its place, which have no one program.
+    """
+    found = load(name)
+    if not isinstance(found, Experiment):
+        raise UsageError(f"{name} is no experiment with one program; lab list shows all")
+    return found
+
+
+def load(name: str) -> Entry:
+    """The experiment, the training, or the question without a program, of that name.
 
     Raises:
       UsageError: there is none.

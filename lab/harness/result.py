@@ -8,7 +8,7 @@ from typing import Any
 from lab.core import display
 from lab.core.ledger import Ledger, Memory
 from lab.harness.claim import Claim
-from lab.programs.strategies.memory_terms import label
+from lab.programs.strategies.memory_terms import MemoryTerm, Terms, label
 from lab.settle import Settlement, Verdict
 
 SCHEMA = "sharding-lab/run/1"
@@ -52,7 +52,7 @@ class Result:
     seconds: Seconds
     measured: Ledger | None = None
     settlement: Settlement | None = None
-    held: dict[str, int] | None = None
+    held: Terms | None = None
     claims: tuple[Claim, ...] = ()
     numerics: Numerics | None = None
     unchecked: str | None = None
@@ -97,17 +97,21 @@ def settlement_json(settled: Settlement | None) -> dict[str, Any]:
     where nothing was settled."""
     if settled is None:
         return {"terms": [], "unexplained": [], "missing": [], "taken_by_size": 0}
-    rows = {"terms": settled.terms, "unexplained": settled.unexplained, "missing": settled.missing}
-    return {name: [row.to_json() for row in some] for name, some in rows.items()} | {
-        "taken_by_size": len(settled.taken_by_size)
+    return {
+        "terms": [term.to_json() for term in settled.terms],
+        "unexplained": [transfer.to_json() for transfer in settled.unexplained],
+        "missing": [term.to_json() for term in settled.missing],
+        "taken_by_size": len(settled.taken_by_size),
     }
 
 
-def _memory_json(held: dict[str, int] | None, memory: Memory | None) -> dict[str, Any] | None:
-    predicted = held and {
-        "arguments": held["arguments"],
-        "peak": sum(held.values()),
-        "terms": {label(term): size for term, size in held.items()},
-        "terms_by_id": held,
-    }
+def _memory_json(held: Terms | None, memory: Memory | None) -> dict[str, Any] | None:
+    predicted: dict[str, Any] | None = None
+    if held:
+        predicted = {
+            "arguments": held[MemoryTerm.ARGUMENTS],
+            "peak": sum(held.values()),
+            "terms": {label(term): size for term, size in held.items()},
+            "terms_by_id": held,
+        }
     return {"predicted": predicted, "measured": memory and asdict(memory)} if held or memory else None

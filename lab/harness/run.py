@@ -65,8 +65,8 @@ def run(
             _numbers(experiment, style, mesh, parameters) if target.platform in RUNNABLE else (None, None)
         )
         compiled, compile_seconds = timed(lambda: _compiled(experiment, style, parameters, target, axes, mesh))
-    except (AssertionError, Refused, jax.errors.JaxRuntimeError) as failure:
-        return result(0.0, 0.0, failure=one_line(failure))
+    except (AssertionError, Refused, jax.errors.JaxRuntimeError) as refusal:
+        return result(0.0, 0.0, failure=one_line(refusal))
     measured, read_seconds = timed(lambda: _ledger(compiled, mesh, axes, target, experiment.name))
     settlement = settle(predicted, measured, context(target, style, axes, mesh))
     claims = claims_of(experiment, parameters, axes, predicted, measured, settlement)

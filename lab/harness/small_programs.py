@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from lab.compile.build import Built
 from lab.core.ledger import Kind, Ledger, Provenance, Totals, Transfer
 from lab.harness.claim import Claim
 from lab.harness.experiment import Experiment
@@ -101,7 +102,7 @@ def with_pullback(function: Callable[..., jax.Array]) -> Callable[..., tuple[jax
     return both
 
 
-def program(parts: Iterable[Part], sizes: Any, mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def program(parts: Iterable[Part], sizes: Any, mesh: Mesh) -> Built:
     """A function of each part's arguments, by scope, to each part's result, and the arguments as shapes with shardings.
 
     Raises:

@@ -9,7 +9,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from lab.harness import registry
-from lab.harness.experiment import STYLES, Experiment, Run
+from lab.harness.experiment import STYLES, E, Experiment, Run
+from lab.harness.registry import Entry
 from lab.harness.result import Result
 from lab.harness.settings import with_settings
 from lab.meshes import plugins
@@ -20,7 +21,7 @@ from lab.meshes.errors import UsageError, no_such
 from lab.meshes.targets import Target, parse_target
 
 if TYPE_CHECKING:
-    from lab.harness.decoder.training import Training, TrainingResult
+    from lab.harness.decoder.training import LayoutUnderTraining, Training, TrainingResult
     from lab.harness.decoder.training_shape import TrainingShape
     from lab.harness.question import Answer, Question
 
@@ -28,32 +29,33 @@ REAL_SIZE = "tpu:v5p:2x2x4"
 UNSEEN_ON = (REAL_SIZE, "tpu:v5e:2x4")
 
 
-def load(names: Sequence[str] = (), targets: Sequence[Target] = ()) -> list[Experiment | Training | Question]:
+def load(names: Sequence[str] = (), targets: Sequence[Target] = ()) -> list[Entry]:
     """The named experiments, trainings and questions, or all of them, with JAX made ready for these targets."""
     prepare(targets)
     return [registry.load(name) for name in names or registry.names()]
 
 
 def parted(
-    loaded: Iterable[Experiment | Training | Question],
+    loaded: Iterable[Entry],
 ) -> tuple[list[Experiment], list[Training], list[Question]]:
     """Those with one program, those with one for each layout, and those without."""
     from lab.harness.decoder.training import Training
     from lab.harness.question import Question
 
     loaded = list(loaded)
-    experiments, trainings, questions = (
-        [one for one in loaded if isinstance(one, kind)] for kind in (Experiment, Training, Question)
+    return (
+        [one for one in loaded if isinstance(one, Experiment)],
+        [one for one in loaded if isinstance(one, Training)],
+        [one for one in loaded if isinstance(one, Question)],
     )
-    return experiments, trainings, questions
 
 
-def everyday(experiments: Iterable[Experiment]) -> list[Run]:
+def everyday(experiments: Iterable[Experiment]) -> list[Run[Experiment]]:
     """One run for each property of the book and each compiler."""
     return [Run(e, parse_target(target), style) for e in experiments for style, target in e.everyday]
 
 
-def runs(experiments: Iterable[Experiment], targets: Sequence[Target] = (), styles: Sequence[str] = ()) -> list[Run]:
+def runs(experiments: Iterable[E], targets: Sequence[Target] = (), styles: Sequence[str] = ()) -> list[Run[E]]:
     """Every experiment in these styles on these targets; by default in all of its styles, on its own targets."""
     places = {e: targets or tuple(map(parse_target, e.targets)) for e in experiments}
     return [Run(e, target, style) for e, some in places.items() for target in some for style in _styles(e, styles)]
@@ -66,12 +68,12 @@ def _styles(experiment: Experiment, wanted: Sequence[str]) -> Sequence[str]:
     return wanted or experiment.styles
 
 
-def in_more_styles(experiments: Iterable[Experiment]) -> list[Run]:
+def in_more_styles(experiments: Iterable[Experiment]) -> list[Run[Experiment]]:
     """On their own targets, in the styles that take too long for every day."""
     return [Run(e, parse_target(target), style) for e in experiments for target in e.targets for style in e.more_styles]
 
 
-def on_every_chip(some: Iterable[Run]) -> list[Run]:
+def on_every_chip(some: Iterable[Run[Experiment]]) -> list[Run[Experiment]]:
     """The same runs on all chips of their platform as well (GPU clusters of the same shape, TPU topologies as `lab
     targets` lists them), and where else their experiments run."""
     return list(
@@ -83,7 +85,7 @@ def on_every_chip(some: Iterable[Run]) -> list[Run]:
     )
 
 
-def at_real_size(experiments: Iterable[Experiment]) -> list[Run]:
+def at_real_size(experiments: Iterable[Experiment]) -> list[Run[Experiment]]:
     """A whole step of Llama 3 8B under every layout, for 16 TPUs."""
     target = parse_target(REAL_SIZE)
     settings = {"preset": "llama3-8b", "batch": str(target.devices)}
@@ -95,7 +97,7 @@ def at_real_size(experiments: Iterable[Experiment]) -> list[Run]:
     return [Run(e, target, style) for e in sized for style in e.styles]
 
 
-def at_unseen_sizes(experiments: Iterable[Experiment], seed: int = 0) -> list[Run]:
+def at_unseen_sizes(experiments: Iterable[Experiment], seed: int = 0) -> list[Run[Experiment]]:
     """A whole step of a decoder of drawn sizes under every layout, declared and explicit, for 16 TPUs and for 8."""
     from lab.harness.decoder.drawn_sizes import drawn
 
@@ -109,7 +111,7 @@ def at_unseen_sizes(experiments: Iterable[Experiment], seed: int = 0) -> list[Ru
     ]
 
 
-def _besides(run: Run) -> tuple[Target, ...]:
+def _besides(run: Run[Experiment]) -> tuple[Target, ...]:
     return tuple(map(parse_target, run.experiment.more_targets))
 
 
@@ -118,14 +120,16 @@ def _on_other_chips(target: Target) -> list[Target]:
     return [replace(example, shape=target.shape) for example in examples] if target.platform == "gpu" else examples
 
 
-def without_plugin(some: Iterable[Run]) -> list[str]:
+def without_plugin(some: Iterable[Run[Experiment]]) -> list[str]:
     """The platforms that these runs need a plugin for which is not installed."""
     return [
         platform for platform in dict.fromkeys(run.target.platform for run in some) if not plugins.installed(platform)
     ]
 
 
-def results(some: Iterable[Run], mesh: Axes | None = None, settings: Mapping[str, str] | None = None) -> list[Result]:
+def results(
+    some: Iterable[Run[Experiment]], mesh: Axes | None = None, settings: Mapping[str, str] | None = None
+) -> list[Result]:
     """Runs them one after the other, on `mesh` and with `settings` of their parameters where given."""
     from lab.harness.run import run
 
@@ -146,7 +150,7 @@ def trained(
     targets: Sequence[Target],
     styles: Sequence[str],
     settings: Mapping[str, str],
-    watched: Callable[[Sequence[Run]], Iterable[Run]],
+    watched: Callable[[Sequence[Run[LayoutUnderTraining]]], Iterable[Run[LayoutUnderTraining]]],
 ) -> list[TrainingResult]:
     """Trains under every layout in these styles on these targets; by default in all styles, on the training's own
     targets.
@@ -168,7 +172,7 @@ def trained(
     return [train(training, target, watched(some), shapes[training]) for (training, target), some in wanted.items()]
 
 
-def _check(run: Run, shape: TrainingShape) -> None:
+def _check(run: Run[LayoutUnderTraining], shape: TrainingShape) -> None:
     layout, axes = run.experiment, run.experiment.axes(run.target)
     own, mesh = layout.sized(shape), make_mesh(run.target, axes)
     layout.predict(own, axes)

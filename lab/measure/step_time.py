@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.hlo.kernels import Choice, Collective, Kernel, Loop, Step, steps
 from lab.meshes.errors import UsageError
@@ -58,7 +59,7 @@ class Rates:
     product: Rate
     memory: Curve
     scattered_bytes_per_s: float
-    links: Mapping[Kind, Curve]
+    links: Mapping[Kind, Curve | Rate]
     slowed_products: float
     slowed_memory: float
 
@@ -105,7 +106,7 @@ def step_time(text: str, ledger: Ledger, rates: Rates, by_trip: Sequence[Collect
       UsageError: a loop of which it is not known how often it runs, none for `by_trip`, or a collective without a
         measured rate, or that ends in another computation than it starts in.
     """
-    run = _Run(rates, {t.instruction: rates.transfer_s(t) for t in ledger.transfers}, by_trip)
+    run = _Run(rates, {known(t.instruction): rates.transfer_s(t) for t in ledger.transfers}, by_trip)
     found = steps(text)
     if by_trip and not any(run.chooses(loop) for loop in _loops(found)):
         raise UsageError(

@@ -27,8 +27,9 @@ from lab.harness.claim import Claim, decided
 from lab.harness.collectives.program import on_ranks
 
 BLOCK = 24
+Names = tuple[str, ...]
 
-Side = Callable[[jax.Array, jax.Array, Sequence[str]], jax.Array]
+Side = Callable[[jax.Array, jax.Array, Names], jax.Array]
 """Of x_N, y_N and the axes: N is P blocks, and P is all ranks."""
 
 
@@ -47,7 +48,8 @@ def claims(laws: Sequence[Law], mesh: Mesh) -> tuple[Claim, ...]:
     x_PN, y_PN = (draw.integers(-99, 100, (mesh.size, mesh.size * BLOCK), np.int32) for _ in range(2))
 
     def both_sides(x_1N: jax.Array, y_1N: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
-        return [tuple(side(x_1N[0], y_1N[0], mesh.axis_names)[None] for side in (law.left, law.right)) for law in laws]
+        at = x_1N[0], y_1N[0], mesh.axis_names
+        return [(law.left(*at)[None], law.right(*at)[None]) for law in laws]
 
     sides = jax.device_get(on_ranks(both_sides, mesh)(x_PN, y_PN))
     return tuple(_claim(law, *pair) for law, pair in zip(laws, sides, strict=True))
@@ -66,37 +68,37 @@ def _claim(law: Law, left: np.ndarray, right: np.ndarray) -> Claim:
 def _adjoint(names: str, forward: Side, back: Side, enters: Side, leaves: Side) -> Law:
     """<f x, y> = <x, g y>, summed over ranks."""
 
-    def left(x_N: jax.Array, y_N: jax.Array, axes: Sequence[str]) -> jax.Array:
+    def left(x_N: jax.Array, y_N: jax.Array, axes: Names) -> jax.Array:
         return _product(forward(enters(x_N, y_N, axes), y_N, axes), leaves(y_N, x_N, axes), axes)
 
-    def right(x_N: jax.Array, y_N: jax.Array, axes: Sequence[str]) -> jax.Array:
+    def right(x_N: jax.Array, y_N: jax.Array, axes: Names) -> jax.Array:
         return _product(enters(x_N, y_N, axes), back(leaves(y_N, x_N, axes), y_N, axes), axes)
 
     return Law("ch11.duals", f"{names}: <f x, y> = <x, g y>", left, right)
 
 
-def _product(a: jax.Array, b: jax.Array, axes: Sequence[str]) -> jax.Array:
+def _product(a: jax.Array, b: jax.Array, axes: Names) -> jax.Array:
     return all_reduce((a * b).sum(), axes, "lax")
 
 
-def _first(x_N: jax.Array, axes: Sequence[str]) -> jax.Array:
+def _first(x_N: jax.Array, axes: Names) -> jax.Array:
     """`x` on the root, zeros elsewhere."""
     return jnp.where(jax.lax.axis_index(axes) == 0, x_N, 0)
 
 
-def _mean(x_N: jax.Array, axes: Sequence[str]) -> jax.Array:
+def _mean(x_N: jax.Array, axes: Names) -> jax.Array:
     return all_reduce(x_N, axes) // jax.lax.axis_size(axes)
 
 
-def _scaled(x_N: jax.Array, axes: Sequence[str]) -> jax.Array:
+def _scaled(x_N: jax.Array, axes: Names) -> jax.Array:
     return x_N * jax.lax.axis_size(axes)
 
 
-def _whole(x_N: jax.Array, y_N: jax.Array, axes: Sequence[str]) -> jax.Array:
+def _whole(x_N: jax.Array, y_N: jax.Array, axes: Names) -> jax.Array:
     return x_N
 
 
-def _block(x_N: jax.Array, y_N: jax.Array, axes: Sequence[str]) -> jax.Array:
+def _block(x_N: jax.Array, y_N: jax.Array, axes: Names) -> jax.Array:
     return x_N[:BLOCK]
 
 
@@ -104,11 +106,11 @@ def _of(primitive: Callable[..., jax.Array], *arguments: int) -> Side:
     return lambda x, y, axes: primitive(x, axes, *arguments)
 
 
-def _by_lax(x_N: jax.Array, y_N: jax.Array, axes: Sequence[str]) -> jax.Array:
+def _by_lax(x_N: jax.Array, y_N: jax.Array, axes: Names) -> jax.Array:
     return all_reduce(x_N, axes, "lax")
 
 
-def _one_by_one(x_N: jax.Array, axes: Sequence[str]) -> jax.Array:
+def _one_by_one(x_N: jax.Array, axes: Names) -> jax.Array:
     for axis in axes:
         x_N = all_reduce(x_N, axis)
     return x_N

@@ -10,12 +10,14 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lab.core.ledger import Ledger
+from lab.compile.build import Built
+from lab.core.known import known
+from lab.core.ledger import Ledger, Transfer
 from lab.harness.collectives.kernels import Buffer, Kernel
 from lab.meshes.axes import Axes
 
 
-def program(kernels: Iterable[Kernel], buffer: Buffer, mesh: Mesh) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def program(kernels: Iterable[Kernel], buffer: Buffer, mesh: Mesh) -> Built:
     """A function of one array [ranks, N] a kernel, by scope, to what the ranks get, [ranks, ...].
 
     Raises:
@@ -52,9 +54,9 @@ _QUICK = {"xla_backend_optimization_level": "0"}
 
 def predict(kernels: Iterable[Kernel], buffer: Buffer, axes: Axes) -> Ledger:
     """The statements of the kernels, equal messages of one kernel added up."""
-    executions = Counter()
+    executions: Counter[Transfer] = Counter()
     for kernel in kernels:
         for transfer in kernel.ledger(buffer, axes).transfers if kernel.serves(axes) else ():
-            executions[replace(transfer, scope=kernel.scope, executions=1)] += transfer.executions
+            executions[replace(transfer, scope=kernel.scope, executions=1)] += known(transfer.executions)
     rows = tuple(replace(transfer, executions=times) for transfer, times in executions.items())
     return Ledger(rows, devices=axes.size, mesh=axes.shape)

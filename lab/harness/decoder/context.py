@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from lab.core.known import known
 from lab.core.ledger import Ledger, Totals, Transfer
 from lab.harness.evidence import along, element_bytes
 from lab.meshes.axes import CONTEXT, DATA, Axes
@@ -45,4 +46,4 @@ def blocks_of_products(shape: DecoderShape, axes: Axes, measured: Ledger) -> flo
     P, tokens = axes[CONTEXT], shape.batch * shape.length // (axes[DATA] * axes[CONTEXT])
     of_weights = 6 * tokens * (shape.layer_matrices + shape.embed * shape.vocab)
     block = 2 * tokens * (shape.length // P) * shape.heads * shape.head_dim
-    return (measured.flops - of_weights) / (shape.layers * (PRODUCTS_FORWARD + PRODUCTS_BACKWARD) * block)
+    return (known(measured.flops) - of_weights) / (shape.layers * (PRODUCTS_FORWARD + PRODUCTS_BACKWARD) * block)

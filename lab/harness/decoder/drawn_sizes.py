@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 from lab.meshes.axes import TENSOR, Axes
 from lab.programs.models.shape import REMATS, DecoderShape
@@ -15,11 +16,11 @@ LARGEST_LENGTH = 2048
 def drawn(draw: Random, axes: Axes) -> DecoderShape:
     """In bf16; every dim splits over what a layout may split it over, and no two sizes are equal, so that a payload
     tells what it is of."""
-    choices = {"accumulation": draw.choice((1, 2, 4)), "remat": draw.choice(REMATS), "tied": draw.random() < 0.3}
+    accumulation, remat, is_tied = draw.choice((1, 2, 4)), draw.choice(REMATS), draw.random() < 0.3
     while True:
-        sizes = _sizes(draw, axes, choices["accumulation"], draw.choice((COARSE, FINE)))
+        sizes: dict[str, Any] = _sizes(draw, axes, accumulation, draw.choice((COARSE, FINE)))
         if len(set(sizes.values())) == len(sizes):
-            return DecoderShape(**sizes, **choices)
+            return DecoderShape(**sizes, accumulation=accumulation, remat=remat, tied=is_tied)
 
 
 def _sizes(draw: Random, axes: Axes, micro_batches: int, grain: dict[str, int]) -> dict[str, int]:

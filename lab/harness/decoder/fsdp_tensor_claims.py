@@ -7,6 +7,7 @@ from math import inf
 
 from lab.book.parallelism import activation_bytes, dp_volume_bytes, tp_volume_bytes
 from lab.book.tensor_parallel import sp_layer_wire_bytes
+from lab.core.known import known
 from lab.core.ledger import Kind, Ledger
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.zero_claims import (
@@ -109,8 +110,8 @@ def _links(axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if "network" not in tensor | fsdp:
         return ()
     evidence = (
-        f"activations over tensor cross {' and '.join(sorted(tensor))} links, weights over fsdp "
-        f"{' and '.join(sorted(fsdp))} links"
+        f"activations over tensor cross {' and '.join(sorted(map(known, tensor)))} links, weights over fsdp "
+        f"{' and '.join(sorted(map(known, fsdp)))} links"
     )
     if axes.names[-1] != TENSOR or (measured.target and axes[TENSOR] > _of_a_host(measured.target)):
         return (

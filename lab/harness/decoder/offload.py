@@ -9,15 +9,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from lab.core.known import known
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.targets import parse_target
 from lab.programs.models import decoder
 from lab.programs.models.collective_hooks import CollectiveHooks
+from lab.programs.models.decoder import Parameters
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.strategy import Strategy
@@ -52,7 +53,7 @@ def _planned(build: Callable[[Mesh], program.Program], target: str, axes: Axes) 
     place = parse_target(target)
     prepare([place])
     function, args = build(make_mesh(place, axes))
-    found = function.lower(*args).compile().memory_analysis()
+    found = known(function.lower(*args).compile().memory_analysis())
     return Planned(
         device_arguments=found.argument_size_in_bytes,
         host_arguments=found.host_argument_size_in_bytes,
@@ -83,11 +84,11 @@ def _step(strategy: Strategy, shape: DecoderShape, is_offloaded: bool, mesh: Mes
 
 def _on_host(state: program.TrainState) -> program.TrainState:
     """Master and moments; weights in use stay, and so does what has no dims, such as the count of steps."""
-    moved = [
+    master, moments = (
         jax.tree.map(lambda s: s.with_memory_kind(HOST) if s.spec else s, part)
         for part in (state.master, state.moments)
-    ]
-    return program.TrainState(*moved, state.weights)
+    )
+    return program.TrainState(master, moments, state.weights)
 
 
 def _layers(shape: DecoderShape, is_offloaded: bool, mesh: Mesh) -> program.Program:
@@ -98,11 +99,11 @@ def _layers(shape: DecoderShape, is_offloaded: bool, mesh: Mesh) -> program.Prog
         offload_dst=HOST,
     )
 
-    def one(x_BSD: jax.Array, state: nnx.State) -> tuple[jax.Array, None]:
+    def one(x_BSD: jax.Array, state: Parameters) -> tuple[jax.Array, None]:
         alone = jax.tree.map(lambda w: w[None], state)
         return decoder.layers(alone, checkpoint_name(x_BSD, "input"), shape, CollectiveHooks()), None
 
-    def total(state: nnx.State, x_BSD: jax.Array) -> jax.Array:
+    def total(state: Parameters, x_BSD: jax.Array) -> jax.Array:
         return jnp.sum(
             jax.lax.scan(jax.checkpoint(one, prevent_cse=False, policy=policy), x_BSD, state)[0].astype(jnp.float32)
         )

@@ -7,7 +7,6 @@ from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from lab.compile.inspection import inspect_program
@@ -18,6 +17,7 @@ from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.targets import parse_target
 from lab.programs.models import decoder
 from lab.programs.models.collective_hooks import CollectiveHooks
+from lab.programs.models.decoder import Parameters
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.strategy import Strategy
@@ -51,7 +51,7 @@ def gradients_of_layers(shape: DecoderShape, segment: int, mesh: jax.sharding.Me
         else partial(decoder.layers, shape=shape, hooks=CollectiveHooks())
     )
 
-    def total(state: nnx.State, x_BSD: jax.Array) -> jax.Array:
+    def total(state: Parameters, x_BSD: jax.Array) -> jax.Array:
         return jnp.sum(run(state, x_BSD).astype(jnp.float32))
 
     state = jax.eval_shape(lambda: program.in_use(decoder.initial(shape), shape))["layers"]
@@ -61,10 +61,10 @@ def gradients_of_layers(shape: DecoderShape, segment: int, mesh: jax.sharding.Me
     return jax.jit(jax.value_and_grad(total, argnums=(0, 1))), args
 
 
-def in_segments(shape: DecoderShape, segment: int, state: nnx.State, x_BSD: jax.Array) -> jax.Array:
+def in_segments(shape: DecoderShape, segment: int, state: Parameters, x_BSD: jax.Array) -> jax.Array:
     """All layers, recomputed `segment` at a time."""
 
-    def several(x_BSD: jax.Array, state: nnx.State) -> tuple[jax.Array, None]:
+    def several(x_BSD: jax.Array, state: Parameters) -> tuple[jax.Array, None]:
         return decoder.layers(state, x_BSD, shape, CollectiveHooks()), None
 
     parts = jax.tree.map(lambda w: w.reshape(-1, segment, *w.shape[1:]), state)

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import optax
-from flax import nnx
 
 from lab.harness.decoder.step import on_one_device
 from lab.harness.decoder.training_shape import TrainingShape
 from lab.programs.models import decoder
+from lab.programs.models.decoder import Parameter, Parameters
 from lab.programs.strategies.program import Metrics, TrainState
 from lab.programs.strategies.update import clipping, is_weight, optimizer, updated
 
@@ -132,10 +132,10 @@ def _step(shape: TrainingShape) -> Callable[..., tuple[TrainState, Metrics]]:
     return step
 
 
-def nudged(master: nnx.State, nudge: RouterPerturbation) -> nnx.State:
+def nudged(master: Parameters, nudge: RouterPerturbation) -> Parameters:
     """The weights with those of all routers changed; the same to the bit where its size is 0."""
 
-    def changed(w: nnx.Variable) -> nnx.Variable:
+    def changed(w: Parameter) -> Parameter:
         noise = jax.random.normal(jax.random.key(nudge.seed), w.get_value().shape)
         return w.replace(w.get_value() * (1 + nudge.size * noise))
 
@@ -199,7 +199,8 @@ def replayed_with_same_routing(
     if not shape.experts or first_divergence(found, reference) is None:
         return reference, ()
     walk = partial(_walk, shape, batches, found, reference.tolerances)
-    way, own, ties = walk(0, STILL, _start(shape), len(batches)), reference.losses.copy(), []
+    ties: list[RoutingTie] = []
+    way, own = walk(0, STILL, _start(shape), len(batches)), reference.losses.copy()
     # As many ties as steps at most, also where a device's sums come in another order each time.
     for _ in batches:
         own[way.since : way.since + len(way.losses)] = way.losses
@@ -230,7 +231,8 @@ def _walk(
     state: TrainState,
     last: int,
 ) -> _Way:
-    taken, states = [], {} if nudge.size else {since: state}
+    taken: list[float] = []
+    states = {} if nudge.size else {since: state}
     for at in range(since, last):
         state, metrics = _step(shape)(STILL if taken else nudge, state, *batches[at])
         taken.append(float(metrics.loss))

@@ -76,7 +76,11 @@ def decoder_experiment(
 
 
 def _with_style(
-    build: Callable, strategy: Strategy, style: str, shape: DecoderShape, mesh: jax.sharding.Mesh
+    build: Callable[[Strategy, str, DecoderShape, jax.sharding.Mesh], program.Program],
+    strategy: Strategy,
+    style: str,
+    shape: DecoderShape,
+    mesh: jax.sharding.Mesh,
 ) -> program.Program:
     return build(strategy, style, shape, mesh)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from lab.compile.inspection import inspect_program
 from lab.core.clock import timed
+from lab.core.known import known
 from lab.harness.claim import Claim
 from lab.harness.decoder import text
 from lab.harness.decoder.reference_run import (
@@ -243,7 +244,9 @@ class TrainingResult:
         }
 
 
-def train(training: Training, target: Target, runs: Iterable[Run], shape: TrainingShape) -> TrainingResult:
+def train(
+    training: Training, target: Target, runs: Iterable[Run[LayoutUnderTraining]], shape: TrainingShape
+) -> TrainingResult:
     """Trains on one device, then as each run says: a layout in a style.
 
     Raises:
@@ -265,11 +268,11 @@ def train(training: Training, target: Target, runs: Iterable[Run], shape: Traini
         curves,
         text.guessing(source),
         seconds,
-        hashlib.sha256(source).hexdigest(),
+        hashlib.sha256(source.tobytes()).hexdigest(),
     )
 
 
-def curve(run: Run, shape: TrainingShape, batches: Batches, reference: ReferenceRun) -> Curve:
+def curve(run: Run[LayoutUnderTraining], shape: TrainingShape, batches: Batches, reference: ReferenceRun) -> Curve:
     """Compiles one layout's step in one style, settles its ledger, and trains with it."""
     layout, target, style = run
     axes, own = layout.axes(target), layout.sized(shape)
@@ -300,7 +303,7 @@ def curve(run: Run, shape: TrainingShape, batches: Batches, reference: Reference
 
 
 def _start(layout: LayoutUnderTraining, own: Any, axes: Axes) -> Any:
-    state = layout.start(own, axes) if layout.start else layout.inputs(own)[0]
+    state = layout.start(own, axes) if layout.start else known(layout.inputs)(own)[0]
     # In float32 the weights in use are the master weights at first, and a step that is given one buffer twice cannot
     # reuse it.
     return jax.tree.map(jnp.copy, state)

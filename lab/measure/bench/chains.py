@@ -71,7 +71,9 @@ class Chain:
 
     def call(self, x_N: jax.Array, axis: Axis) -> jax.Array:
         """[N] to [N], N a multiple of the ranks, or 1 for a barrier; inside `jax.shard_map`, beginning with ones."""
-        return reduce(lambda x, step: _run(*step, x, axis), zip(self.primitives, self.algorithms, strict=True), x_N)
+        for primitive, algorithm in zip(self.primitives, self.algorithms, strict=True):
+            x_N = _run(primitive, algorithm, x_N, axis)
+        return x_N
 
     def cost(self, axes: Axes, elements: int) -> Cost:
         """Of one call on [elements]."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from lab.collectives import AlphaBeta
+from lab.core.known import known
 from lab.core.ledger import Kind
 from lab.measure.bench.chains import Chain
 from lab.measure.bench.programs import (
@@ -27,7 +27,7 @@ from lab.measure.bench.rates import CHAINS
 from lab.measure.step_time import Curve, Rate, Rates, step_time
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
-from lab.meshes.hardware import Chip, chip, measured_points
+from lab.meshes.hardware import Chip, measured_points
 from lab.meshes.targets import Target
 
 MESSAGE_S = 10e-6
@@ -64,14 +64,14 @@ def rates(target: Target, links: Path | None) -> Rates:
             f"target {target}: expected GPUs of one host to estimate for, such as gpu:h200:1x8; bench others on "
             "attached devices"
         )
-    known = chip(target.chip)
-    memory = REACHED * known.memory_bytes_per_s.value
-    product = Rate(0.0, known.flops_per_s["bf16"].value)
+    gpu = target.hardware
+    memory = REACHED * gpu.memory_bytes_per_s.value
+    product = Rate(0.0, gpu.flops_per_s["bf16"].value)
     return Rates(
         product,
         Curve(((KERNEL_S * memory, KERNEL_S),)),
         memory,
-        _timed(links, known) if links else _stated(known),
+        _timed(links, gpu) if links else _stated(gpu),
         0.0,
         SLOWED,
     )
@@ -85,18 +85,18 @@ def estimated(chain: Chain, mesh: Mesh, over: Axes, sizes: Iterable[int], at: Ra
 def _estimated(program: Program, at: Rates) -> Measurement | LeftOut:
     if why := difference(program):
         return program.left_out(why)
-    seconds = step_time(program.compiled.as_text(), program.ledger, at).total / program.calls
+    seconds = step_time(known(program.compiled.as_text()), program.ledger, at).total / program.calls
     return program.measurement(seconds, seconds)
 
 
-def _stated(known: Chip) -> Mapping[Kind, AlphaBeta]:
-    return dict.fromkeys(Kind, AlphaBeta(MESSAGE_S, known.fast.value))
+def _stated(gpu: Chip) -> Mapping[Kind, Rate]:
+    return dict.fromkeys(Kind, Rate(MESSAGE_S, gpu.fast.value))
 
 
-def _timed(links: Path, known: Chip) -> Mapping[Kind, Curve]:
+def _timed(links: Path, gpu: Chip) -> Mapping[Kind, Curve]:
     """Of a chain of two primitives each has half the bytes and half the time."""
     points = {
-        kind: (measured_points(links, "+".join(primitives), "lax", known), len(primitives))
+        kind: (measured_points(links, "+".join(primitives), "lax", gpu), len(primitives))
         for kind, primitives in CHAINS.items()
     }
     return {

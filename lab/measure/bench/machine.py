@@ -42,7 +42,7 @@ class Machine:
 
 
 def machine(device: jax.Device) -> Machine:
-    known = known_chip(device.device_kind)
+    chip = known_chip(device.device_kind)
     driver = _driver() if device.platform == "gpu" else None
     runtime = " ".join(device.client.platform_version.split())
     versions = driver, _nccl(), runtime, jax.__version__
@@ -52,7 +52,12 @@ def machine(device: jax.Device) -> Machine:
         if name.startswith("NCCL_") or name == "CUDA_MODULE_LOADING"
     }
     return Machine(
-        device.device_kind, device.platform, known and known.key, *versions, os.environ.get("XLA_FLAGS", ""), read
+        device.device_kind,
+        device.platform,
+        chip.key if chip else None,
+        *versions,
+        os.environ.get("XLA_FLAGS", ""),
+        read,
     )
 
 

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab import hlo
 from lab.collectives import AlphaBeta, Cost
+from lab.core.known import known
 from lab.core.ledger import Ledger
 from lab.hlo.kernels import Collective, Kernel, Step, steps
 from lab.measure.bench.chains import BYTES, Chain
@@ -130,7 +131,7 @@ def program(chain: Chain, mesh: Mesh, over: Axes, elements: int) -> Program:
         return x_N
 
     ready = compiled(run, mesh, elements)
-    text = ready.as_text()
+    text = known(ready.as_text())
     ledger = hlo.read_text(text, axes=Axes(mesh.axis_names, mesh.devices.shape))
     work = Work.of(text, calls) if mesh.devices.flat[0].platform == "gpu" else None
     return Program(chain, over, elements, calls, ready, ledger, work)
@@ -145,14 +146,15 @@ def compiled(kernel: Callable[[jax.Array], jax.Array], mesh: Mesh, elements: int
 def difference(program: Program) -> str | None:
     """How the bytes of the compiled collectives differ from what the algorithms state, None where they do not."""
     in_text = Cost() if program.chain.is_in_kernels else program.cost
-    stated = _bytes(in_text.ledger(Axes.of(program.ledger.mesh), "u32"), program.calls)
+    stated = _bytes(in_text.ledger(Axes.of(known(program.ledger.mesh)), "u32"), program.calls)
     found = _bytes(program.ledger)
     return None if found == stated else f"XLA compiled {_told(found)}, and {program.calls} calls state {_told(stated)}"
 
 
 def _alone(found: Iterable[Step]) -> int:
     """Messages that no kernel runs beside."""
-    alone, under_way = 0, {}
+    alone = 0
+    under_way: dict[str, bool] = {}
     for step in found:
         if isinstance(step, Kernel):
             under_way = dict.fromkeys(under_way, True)

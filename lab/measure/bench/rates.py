@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab.core.clock import timed
+from lab.core.known import known
 from lab.core.ledger import Kind
 from lab.hlo.kernels import Kernel, steps
 from lab.measure import fit
@@ -44,7 +45,7 @@ PASSES = tuple(2**power for power in range(16, 31, 2))
 CACHE_FLUSH_BYTES, MOST_ARRAYS = 256 << 20, 200
 """Bytes of what passes go through, several times a card's cache, in so many arrays at most."""
 TRANSPOSE_SHAPE = (4, 8, 4, 2048, 2048)
-UNTUNED = {"xla_gpu_autotune_level": 0}
+UNTUNED: dict[str, str | bool] = {"xla_gpu_autotune_level": "0"}
 """What a program is compiled with so that XLA tries no kernels on the card, as it cannot ahead of time."""
 OVERLAP_SHAPE = (8192, 4096, 256 << 20)
 """Rows and columns of what kernels work on, and bytes of the sum beside them."""
@@ -186,11 +187,11 @@ def chain_of_passes(repeats: int) -> Callable[..., list[jax.Array]]:
     """
 
     def passes(*xs_N: jax.Array) -> list[jax.Array]:
-        xs_N = list(xs_N)
-        last_N = xs_N[-1]
+        new_N = list(xs_N)
+        last_N = new_N[-1]
         for i in range(repeats):
-            xs_N[i % len(xs_N)] = last_N = jax.lax.optimization_barrier(xs_N[i % len(xs_N)] + last_N[0])
-        return xs_N[:repeats]
+            new_N[i % len(new_N)] = last_N = jax.lax.optimization_barrier(new_N[i % len(new_N)] + last_N[0])
+        return new_N[:repeats]
 
     return passes
 
@@ -208,7 +209,7 @@ def _scattered() -> float:
         .lower(x)
         .compile(compiler_options=UNTUNED)
     )
-    (kernel,) = [step for step in steps(turn.as_text()) if isinstance(step, Kernel)]
+    (kernel,) = [step for step in steps(known(turn.as_text())) if isinstance(step, Kernel)]
     if not kernel.is_scattered:
         raise UsageError(
             f"XLA transposes {x.shape} in {kernel.name}, not element by element; the rate of such kernels cannot be "

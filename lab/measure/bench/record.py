@@ -112,7 +112,7 @@ class Bench:
             return None
         errors, two = relative_errors(fitted, points), two_lines(points)
         worst = int(np.abs(errors).argmax())
-        of_two = two and float(np.median(np.abs(relative_errors(two, points))))
+        of_two = None if two is None else float(np.median(np.abs(relative_errors(two, points))))
         return Fit(
             fitted, float(np.median(np.abs(errors))), float(errors[worst]), points[worst].payload_bytes, two, of_two
         )

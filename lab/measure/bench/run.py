@@ -20,7 +20,6 @@ from lab.measure.step_time import Rates
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.errors import UsageError
-from lab.meshes.hardware import chip
 from lab.meshes.targets import Target
 
 Watch = Callable[[Sequence[Chain]], Iterable[Chain]]
@@ -56,7 +55,7 @@ def bench(
     date = datetime.now(UTC).isoformat(timespec="seconds")
     if at:
         found = tuple(entry for chain in watch(wanted) for entry in estimated(chain, mesh, spanned, sizes, at))
-        return Bench(command, date, ahead_of_time(chip(target.chip)), axes, spanned, 0.0, found, assumed(links))
+        return Bench(command, date, ahead_of_time(target.hardware), axes, spanned, 0.0, found, assumed(links))
     launch_s = launch_seconds(mesh)
     found = tuple(entry for chain in watch(wanted) for entry in measured(chain, mesh, spanned, sizes, launch_s))
     return Bench(command, date, machine(mesh.devices.flat[0]), axes, spanned, launch_s, found)

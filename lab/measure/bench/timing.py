@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from statistics import median
 
 import jax
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab.core.clock import timed
+from lab.core.known import known
 from lab.measure.bench.chains import EVEN, Chain
 from lab.measure.bench.programs import (
     LeftOut,
@@ -59,13 +60,17 @@ def _runs(compiled: Callable[[jax.Array], jax.Array], x: jax.Array) -> list[floa
     """Seconds of each run on the result of the one before, whose memory it takes over."""
     seconds = []
     for _ in range(WARM_UPS + RUNS):
-        x, took = timed(lambda x=x: jax.block_until_ready(compiled(x)))
+        x, took = timed(partial(_finished, compiled, x))
         seconds.append(took)
     return seconds[WARM_UPS:]
 
 
+def _finished(compiled: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
+    return jax.block_until_ready(compiled(x))
+
+
 def _too_large(compiled: jax.stages.Compiled, mesh: Mesh) -> str | None:
-    memory, limit = compiled.memory_analysis(), _memory_limit(mesh)
+    memory, limit = known(compiled.memory_analysis()), _memory_limit(mesh)
     needed = (
         memory.argument_size_in_bytes
         + memory.output_size_in_bytes
@@ -81,11 +86,11 @@ def _wrong(program: Program, mesh: Mesh) -> str | None:
         return None
     own = Chain(program.chain.primitives, ("lax",))
     numbers = jax.jit(lambda: jnp.arange(mesh.size * program.elements, dtype=jnp.uint32), out_shardings=_sharding(mesh))
-    found, expected = (
-        compiled(lambda x_N, chain=chain: chain.call(x_N, program.over.names), mesh, program.elements)(numbers())
-        for chain in (program.chain, own)
-    )
-    return None if jnp.array_equal(found, expected) else "its results are not those of jax.lax"
+
+    def results(chain: Chain) -> jax.Array:
+        return compiled(lambda x_N: chain.call(x_N, program.over.names), mesh, program.elements)(numbers())
+
+    return None if jnp.array_equal(results(program.chain), results(own)) else "its results are not those of jax.lax"
 
 
 def _memory_limit(mesh: Mesh) -> int | None:

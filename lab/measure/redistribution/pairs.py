@@ -29,7 +29,8 @@ def partial_sums(dims: int, axes: Axes) -> list[Placement]:
 
 def classes(dims: int, axes: Axes) -> list[Pair]:
     """One pair of every class, without those that change nothing and without partial sums."""
-    return _one_of_each(product(placements(dims, axes), repeat=2), axes)
+    every = placements(dims, axes)
+    return _one_of_each(product(every, every), axes)
 
 
 def sums(dims: int, axes: Axes) -> list[Pair]:

@@ -44,7 +44,7 @@ def predicted(record: Mapping[str, Any], target: Target) -> Iterator[dict[str, A
     """Each step of the record, by setting, in its order."""
     for step in record["times"]:
         setting = Setting(*(step[name] for name in Setting._fields))
-        terms = predicted_ahead(setting, registry.load(setting.layout).axes(target), target, None, rates(record))
+        terms = predicted_ahead(setting, registry.experiment(setting.layout).axes(target), target, None, rates(record))
         total = terms.pop("total")
         yield setting._asdict() | {
             "measured_s": step["measured_s"],

@@ -4,8 +4,9 @@ whatever that one's options say."""
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ class Program(NamedTuple):
 
 def apart(targets: Collection[Target], flags: str = "") -> ProcessPoolExecutor:
     """Processes that compile for these targets, with these flags of XLA besides the environment's, and run nothing."""
-    return ProcessPoolExecutor(PROCESSES, get_context("spawn"), _start, (flags, *targets))
+    return ProcessPoolExecutor(PROCESSES, get_context("spawn"), partial(_start, flags, *targets))
 
 
 def _start(flags: str, *targets: Target) -> None:
@@ -56,9 +57,9 @@ def compiled(
     axes: Axes,
     target: Target,
     chip_text: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: dict[str, str | bool] | None = None,
 ) -> Program:
     """An experiment's; ahead of time with a description of the card in place of the card."""
     mesh = make_mesh(target, axes, chip_text)
-    function, args = registry.load(name).build(style, parameters, mesh)
-    return Program(function.lower(*args).compile(compiler_options=options and dict(options)), args, mesh)
+    function, args = registry.build_of(name)(style, parameters, mesh)
+    return Program(function.lower(*args).compile(compiler_options=options), args, mesh)

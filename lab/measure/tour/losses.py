@@ -19,7 +19,7 @@ from lab.harness.decoder.reference_run import (
     replayed_with_same_routing,
     train_reference,
 )
-from lab.harness.decoder.training import Curve, Training, TrainingResult, numbers, train
+from lab.harness.decoder.training import Curve, LayoutUnderTraining, Training, TrainingResult, numbers, train
 from lab.harness.decoder.training_shape import TrainingShape
 from lab.harness.experiment import Run
 from lab.harness.suite import runs
@@ -28,7 +28,7 @@ from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 from lab.settle import Verdict
 
-Watch = Callable[[Sequence[Run]], Iterable[Run]]
+Watch = Callable[[Sequence[Run[LayoutUnderTraining]]], Iterable[Run[LayoutUnderTraining]]]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def losses(
     return compared, tuple(reason for _, reasons in parts.values() for reason in reasons)
 
 
-def fitting(training: Training, target: Target) -> tuple[list[Run], list[str]]:
+def fitting(training: Training, target: Target) -> tuple[list[Run[LayoutUnderTraining]], list[str]]:
     fits, left_out = [], []
     for run in runs(training.layouts, [target]):
         layout = run.experiment
@@ -102,7 +102,9 @@ def fitting(training: Training, target: Target) -> tuple[list[Run], list[str]]:
     return fits, left_out
 
 
-def against_cpu(training: Training, target: Target, some: Sequence[Run], watch: Watch = iter) -> AgainstCpu:
+def against_cpu(
+    training: Training, target: Target, some: Sequence[Run[LayoutUnderTraining]], watch: Watch = iter
+) -> AgainstCpu:
     shape = training.parameters
     trained = train(training, target, watch(some), shape)
     with jax.default_device(jax.devices("cpu")[0]), jax.default_matmul_precision("highest"):

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from lab.compile.inspection import inspect_program
 from lab.core import changes
 from lab.core.ledger import Ledger, Memory
-from lab.harness.experiment import Run
+from lab.harness.experiment import Experiment, Run
 from lab.harness.result import Result
 from lab.harness.run import run
 from lab.measure.bench.rates import UNTUNED
@@ -38,7 +38,7 @@ class Compared:
       failure: why there is nothing to compare with.
     """
 
-    run: Run
+    run: Run[Experiment]
     result: Result
     ahead: Ledger | None
     untuned: Ledger | None = None
@@ -74,7 +74,9 @@ class Compared:
 
 
 def _are_same(one: Ledger | None, other: Ledger | None) -> bool:
-    return bool(one and other) and not changes.changes(one, other) and _peak(one) == _peak(other)
+    if one is None or other is None:
+        return False
+    return not changes.changes(one, other) and _peak(one) == _peak(other)
 
 
 def _peak(ledger: Ledger | None) -> int | None:
@@ -83,7 +85,10 @@ def _peak(ledger: Ledger | None) -> int | None:
 
 
 def compared(
-    runs: Sequence[Run], ahead: Target, chip_text: str | None, watch: Callable[[Sequence[Run]], Iterable[Run]] = iter
+    runs: Sequence[Run[Experiment]],
+    ahead: Target,
+    chip_text: str | None,
+    watch: Callable[[Sequence[Run[Experiment]]], Iterable[Run[Experiment]]] = iter,
 ) -> list[Compared]:
     """Runs each, with numbers, one after the other; what it is compared with is compiled meanwhile, apart."""
     with apart({ahead, *(each.target for each in runs)}) as pool:
@@ -97,12 +102,12 @@ def compared(
         return [_compared(each, *waiting.pop(each)) for each in watch(runs)]
 
 
-def _named(run: Run) -> tuple[str, str, Any, Axes]:
+def _named(run: Run[Experiment]) -> tuple[str, str, Any, Axes]:
     """What another process can load it by."""
     return run.experiment.name, run.style, run.experiment.parameters, run.experiment.axes(run.target)
 
 
-def _compared(each: Run, ahead: Future[Ledger], untuned: Future[Ledger]) -> Compared:
+def _compared(each: Run[Experiment], ahead: Future[Ledger], untuned: Future[Ledger]) -> Compared:
     result = run(each.experiment, target=each.target, style=each.style)
     try:
         return Compared(each, result, ahead.result(), untuned.result())
@@ -117,7 +122,7 @@ def _ledger(
     axes: Axes,
     target: Target,
     chip_text: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: dict[str, str | bool] | None = None,
 ) -> Ledger:
     program, _, mesh = compiled(name, style, parameters, axes, target, chip_text, options)
     return inspect_program(program, (), mesh, target, source=name)

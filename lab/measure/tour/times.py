@@ -8,6 +8,7 @@ from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +18,10 @@ from jax.sharding import Mesh
 
 from lab.compile.inspection import inspect_program
 from lab.core.clock import timed
+from lab.core.known import known
 from lab.harness import registry
 from lab.harness.decoder.step import random_tokens
+from lab.harness.experiment import Experiment
 from lab.measure.step_time import Rates, step_time
 from lab.measure.tour.apart import TILED, Program, apart, compiled
 from lab.measure.tour.profile import Spent, profiled
@@ -59,9 +62,10 @@ class Setting(NamedTuple):
     @property
     def shape(self) -> DecoderShape:
         """Of the kind that the layout's experiment takes."""
-        experiment = registry.load(self.layout)
+        experiment = registry.experiment(self.layout)
         return replace(
-            experiment.parameters, **asdict(SIZES[self.size]) | dict(experiment.tour.settings) | {"remat": self.remat}
+            experiment.parameters,
+            **asdict(SIZES[self.size]) | dict(known(experiment.tour).settings) | {"remat": self.remat},
         )
 
 
@@ -119,9 +123,8 @@ class TimedStep:
 def settings(devices: int) -> tuple[Setting, ...]:
     """All sizes with full recomputation, other policies in the middle one; on one device, where layouts are all the
     same, all of both for one of them."""
-    steps = {
-        name: entry.tour for name in registry.names() if (entry := registry.load(name)) and getattr(entry, "tour", None)
-    }
+    loaded = map(registry.load, registry.names())
+    steps = {entry.name: entry.tour for entry in loaded if isinstance(entry, Experiment) and entry.tour}
     fit = {name: tour for name, tour in steps.items() if tour.min_devices <= devices}
     if devices == 1:
         return tuple(
@@ -149,14 +152,15 @@ def timed_steps(
     """Compiles several at once; then, since compilers try kernels on the card, runs one after the other; and what
     failed, each with the reason."""
     wanted = settings(len(jax.devices()))
-    axes = {setting: registry.load(setting.layout).axes(target) for setting in wanted}
+    axes = {setting: registry.experiment(setting.layout).axes(target) for setting in wanted}
     with ThreadPoolExecutor(COMPILERS) as here, apart((ahead,) if ahead else (), TILED) as elsewhere:
         programs = {setting: here.submit(_compiled, setting, axes[setting], target) for setting in wanted}
         predicted = (
             {s: elsewhere.submit(predicted_ahead, s, axes[s], ahead, chip_text, rates) for s in wanted} if ahead else {}
         )
         for setting in watch(wanted):
-            futures.wait([some[setting] for some in (programs, predicted) if some])
+            waited: list[futures.Future[Any]] = [programs[setting], *([predicted[setting]] if ahead else [])]
+            futures.wait(waited)
     found, failed, seconds = [], [], {}
     for setting, future in predicted.items():
         try:
@@ -190,7 +194,7 @@ def _predicted(
     setting: Setting, program: jax.stages.Compiled, mesh: Mesh, target: Target, rates: Rates
 ) -> dict[str, float]:
     ledger = inspect_program(program, (), mesh, target, source=str(setting))
-    return asdict(step_time(program.as_text(), ledger, rates, _by_trip(setting.shape, mesh)))
+    return asdict(step_time(known(program.as_text()), ledger, rates, _by_trip(setting.shape, mesh)))
 
 
 def _by_trip(shape: DecoderShape, mesh: Mesh) -> list[set[int]]:
@@ -225,7 +229,7 @@ def _chains(
     state, chains = _numbers(args[0]), []
     batch = [jax.device_put(tokens, arg.sharding) for tokens, arg in zip(random_tokens(shape), args[1:], strict=True)]
     for count in (WARM_UPS, *[STEPS] * RUNS):
-        state, seconds = timed(lambda state=state, count=count: _steps(program, state, batch, count))
+        state, seconds = timed(partial(_steps, program, state, batch, count))
         chains.append(seconds / count)
     return chains[1:], profiled(lambda: _steps(program, state, batch, PROFILED), PROFILED)
 

@@ -12,7 +12,7 @@ import jax
 
 from lab.core.units import bytes_text
 from lab.harness import suite
-from lab.harness.experiment import Run
+from lab.harness.experiment import Experiment, Run
 from lab.measure.bench import rates as own
 from lab.measure.bench.machine import Machine, machine
 from lab.measure.bench.record import Bench
@@ -176,7 +176,7 @@ def _trained(found: Tour, trainings: Sequence[Any], target: Target, watch: Watch
     return replace(found, losses=against, left_out=found.left_out + left_out)
 
 
-def refusal(run: Run, room: int) -> str | None:
+def refusal(run: Run[Experiment], room: int) -> str | None:
     """Why it does not run on these devices, of `room` bytes each."""
     experiment = run.experiment
     try:

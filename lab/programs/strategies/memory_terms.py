@@ -76,6 +76,10 @@ LABELS: dict[str, str] = {
 }
 
 
+Terms = dict[MemoryTerm, int]
+"""Bytes, by term."""
+
+
 def label(term: str) -> str:
     """For people; a term that only some experiment has is its own label."""
     return LABELS.get(term, term)

@@ -15,7 +15,7 @@ from lab.meshes.axes import Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.memory import static_bytes
-from lab.programs.strategies.memory_terms import MemoryTerm
+from lab.programs.strategies.memory_terms import MemoryTerm, Terms
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import RECOMPUTING, Weight, elements, weights
 
@@ -33,7 +33,6 @@ ATTENTION = ("attention_norm_in", "attention_normed", "attention_in", "q", "k", 
 TILE = 512
 """Keys of a tile, at most, where scores are made tile by tile."""
 
-Terms = dict[MemoryTerm, int]
 Sizes = dict[str, int]
 """Bytes of one layer's tensors, as the book names them."""
 
