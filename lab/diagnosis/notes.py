@@ -29,10 +29,12 @@ def _reduced_narrow(program: Program) -> Iterator[str]:
     ]
     if sites:
         first = sites[0].transfer
-        sums = f"{count(len(sites), 'reduction')} of gradients {'runs' if len(sites) == 1 else 'run'} in {first.dtype}"
+        sums = (
+            f"{count(len(sites), 'gradient')} {'is' if len(sites) == 1 else 'are'} summed over devices in {first.dtype}"
+        )
         yield (
-            f"{sums}, {_moved(sites)} B a step, the first at {first.origin}: cast before the sum to add up in f32, "
-            "for twice the bytes"
+            f"{sums}, {_moved(sites)} B a step, the first at {first.origin}: to sum in f32, at twice the bytes, cast "
+            "before the sum"
         )
 
 
@@ -48,9 +50,10 @@ def _gathered_again(program: Program) -> Iterator[str]:
     }
     again = [site for site in gathers if _argument(program, site) in forward]
     if again:
+        weights = len({_argument(program, site) for site in again})
         yield (
-            f"{count(len({_argument(program, site) for site in again}), 'weight')} gathered again in the "
-            f"backward pass: +{_moved(again)} B a step, for which none is kept whole"
+            f"{count(weights, 'weight')} {'is' if weights == 1 else 'are'} gathered again in the backward pass, "
+            f"{_moved(again)} B a step more, so that none is kept whole between the passes"
         )
 
 
@@ -67,10 +70,7 @@ def _over_slow_links(program: Program) -> Iterator[str]:
             axes = dict.fromkeys(axis for site in sites for axis in program.spanned(site))
             wire = sum(((s.transfer.wire_bytes or 0) * (s.transfer.executions or 0) for s in sites), Fraction(0))
             along = f" along {', '.join(axes)}" if axes else ""
-            yield (
-                f"{exact(wire)} wire bytes of a device cross {name} in a step{along}, in "
-                f"{count(len(sites), 'transfer')}"
-            )
+            yield (f"each device sends {exact(wire)} B a step over {name}{along}, for {count(len(sites), 'array')}")
 
 
 def _counted_loops(program: Program) -> Iterator[str]:
@@ -79,8 +79,8 @@ def _counted_loops(program: Program) -> Iterator[str]:
     every = [each * (visit.executions or 0) for each, visit in zip(once, program.reading.products, strict=True)]
     if sum(every) > sum(once) > 0:
         yield (
-            f"XLA's cost_analysis counts the body of a loop once, and so {times(sum(every) / sum(once))} fewer "
-            "FLOPs than stand here"
+            f"XLA's cost_analysis() counts the body of a loop once, however often it runs: it gives "
+            f"{times(sum(every) / sum(once))} fewer FLOPs of matrix products than are listed here"
         )
 
 

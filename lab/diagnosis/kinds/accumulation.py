@@ -36,17 +36,18 @@ def reduced_in_loop(program: Program) -> Iterator[Finding]:
 
 def _finding(program: Program, sites: list[Site], body: Computation) -> Finding:
     trips = _trips(program, body)
-    often, less = (f"{trips} times a step", times(trips)) if trips else ("in every iteration", "as many times")
+    often = f"{trips} times a step" if trips else "in every iteration"
+    less = f"would send {times(trips)} fewer bytes" if trips else "would do"
     what = "gradients are" if program.is_differentiated else "a sum is"
     each = exact(
         sum(site.transfer.payload_bytes for site in sites) * (sites[0].transfer.executions or 0) // (trips or 1)
     )
     sentence = (
-        f"{what} reduced {often} inside the loop that adds them up, {each} B each time; reduced once after it they "
-        f"are {less} fewer bytes"
+        f"{what} reduced over devices {often}, inside the loop that accumulates, {each} B each time; one reduction "
+        f"after the loop {less}"
     )
     advice = (
-        "add up on each device and reduce once: the loop inside jax.shard_map, with jax.lax.pcast(w, axis, "
+        "accumulate on each device and reduce once: put the loop inside jax.shard_map, with jax.lax.pcast(w, axis, "
         "to='varying') before it and one psum (or psum_scatter) after it"
     )
     return program.finding("reduced_in_loop", sentence, advice, *sites)

@@ -16,18 +16,22 @@ from lab.hlo.shapes import arrays
 # What it is, and what to try.
 _JOINS = {
     "reshape": (
-        "a reshape that merges or splits a split dim",
-        "keep the split dim outermost when it is merged or split: x.reshape(batch, micro), not x.reshape(micro, batch)",
+        "a reshape that merges or splits a sharded dim",
+        "keep the sharded dim outermost when it is merged or split: x.reshape(batch, micro), not "
+        "x.reshape(micro, batch)",
     ),
     "concatenate": (
-        "a concatenation along a split dim",
-        "join along a whole dim (jnp.stack), or shift with jnp.roll or jax.lax.ppermute",
+        "a concatenation along a sharded dim",
+        "join along a dim that is not sharded (jnp.stack), or shift with jnp.roll or jax.lax.ppermute",
     ),
     "split": (
-        "taking a split dim apart",
-        "give the parts a dim of their own, which no axis splits, such as [D, 2, F] split along F; or an array each",
+        "splitting an array along a sharded dim",
+        "give the parts a dim of their own that is not sharded, such as [D, 2, F] sharded along F; or an array each",
     ),
-    "tile": ("a repetition along a split dim", "repeat along a whole dim, or each row on its own device (jnp.repeat)"),
+    "tile": (
+        "a repetition along a sharded dim",
+        "repeat along a dim that is not sharded, or each row on its own device (jnp.repeat)",
+    ),
 }
 _EXCHANGES = ("all_to_all", "all_gather")
 # A move that the program asks for by its own name: these permutes carry the rows that cross.
@@ -54,7 +58,8 @@ def moved_to_reshape(program: Program) -> Iterator[Finding]:
         kinds = " and ".join(dict.fromkeys(site.kind.replace("_", "-") for site in sites))
         what, advice = _JOINS.get(sites[0].primitive, _JOINS["reshape"])
         sentence = (
-            f"{what} moves {exact(moved)} B ({kinds}): the result's parts are not those of {program.behind(sites[0])}"
+            f"{what} moves {exact(moved)} B ({kinds}): a shard of the result is made of parts of several shards of "
+            f"{program.behind(sites[0])}"
         )
         yield program.finding("moved_to_reshape", sentence, advice, *sites)
 
@@ -87,14 +92,15 @@ def axis_order(program: Program) -> Iterator[Finding]:
             and _is_whole_shard(program, site)
         ):
             sentence = (
-                f"{program.moved(site)}: every whole shard, {exact(site.transfer.payload_bytes)} B, moves to another "
-                "device, since "
-                f"the axes {', '.join(site.transfer.axes or ())} stand in another order there"
+                f"{program.moved(site)} has the same shards before and after, on other devices: each, "
+                f"{exact(site.transfer.payload_bytes)} B, is sent, since the two shardings name the axes "
+                f"{', '.join(site.transfer.axes or ())} in different orders"
             )
             yield program.finding(
                 "axis_order",
                 sentence,
-                "write the axes in one order in both specs: P(('x', 'y')) and P(('y', 'x')) are different places",
+                "name the axes in the same order in both specs: P(('x', 'y')) and P(('y', 'x')) place shards on "
+                "different devices",
                 site,
             )
 
@@ -134,12 +140,12 @@ def padded(program: Program) -> Iterator[Finding]:
             ):
                 held, whole = wider[0]
                 sentence = (
-                    f"{held} rows are padded to {whole} to split over "
-                    f"{count(site.transfer.group_size or 0, 'device')}, "
-                    f"{exact(site.transfer.payload_bytes)} B gathered: {(whole - held) / held:.0%} wasted"
+                    f"a dim of {held} is padded to {whole} to split over "
+                    f"{count(site.transfer.group_size or 0, 'device')}, and gathered with its padding, "
+                    f"{exact(site.transfer.payload_bytes)} B: {(whole - held) / held:.0%} more than its own bytes"
                 )
                 yield program.finding(
-                    "padded", sentence, f"choose a multiple of {site.transfer.group_size}, or split another dim", site
+                    "padded", sentence, f"choose a multiple of {site.transfer.group_size}, or shard another dim", site
                 )
 
 
@@ -149,12 +155,12 @@ def random_numbers_moved(program: Program) -> Iterator[Finding]:
     if sites:
         moved = exact(sum(site.transfer.payload_bytes for site in sites))
         sentence = (
-            f"drawing random numbers of a split array moves {moved} B in {count(len(sites), 'transfer')}: "
+            f"drawing random numbers for a sharded array moves {moved} B in {count(len(sites), 'transfer')}, since "
             "jax_threefry_partitionable is off"
         )
         yield program.finding(
             "random_numbers_moved",
             sentence,
-            "turn jax_threefry_partitionable on (the default of JAX): each device then draws its own part",
+            "turn jax_threefry_partitionable on (JAX's default): each device then draws only its own part",
             *sites,
         )

@@ -28,13 +28,12 @@ def on_slow_link(program: Program) -> Iterator[Finding]:
     if crossing and axes and inside:
         moved = exact(sum(site.transfer.payload_bytes * (site.transfer.executions or 1) for site in crossing))
         sentence = (
-            f"activations of {moved} B a step are reduced along {', '.join(axes)} over "
-            f"{_SLOW[crossing[0].transfer.link or '']}, while {', '.join(sorted(inside))} lies on the fast link and "
-            "carries none"
+            f"activations are reduced along {', '.join(axes)} over {_SLOW[crossing[0].transfer.link or '']}, {moved} B "
+            f"a step, while no activations are reduced along {', '.join(sorted(inside))}, on the fast link"
         )
         advice = (
-            f"let {', '.join(axes)} vary fastest in the mesh, inside a host or slice, and "
-            f"{', '.join(sorted(inside))} span them (jax.experimental.mesh_utils.create_hybrid_device_mesh)"
+            f"put {', '.join(axes)} inside a host or slice (last in the mesh, where it varies fastest), and let "
+            f"{', '.join(sorted(inside))} span hosts or slices (jax.experimental.mesh_utils.create_hybrid_device_mesh)"
         )
         yield program.finding("on_slow_link", sentence, advice, *crossing)
 
@@ -75,12 +74,12 @@ def not_neighbours(program: Program) -> Iterator[Finding]:
         stand, arranged = (_hops(where, groups, wires.torus) for where in (wires.stand, wires.arranged))
         if stand > arranged:
             sentence = (
-                f"neighbours along {axis} stand {stand:.2g} hops apart in the torus "
-                f"{'x'.join(map(str, wires.torus))}, on average; JAX knows an order with {arranged:.2g}"
+                f"neighbours along {axis} are {stand:.2g} hops apart on average in the torus of "
+                f"{'x'.join(map(str, wires.torus))} chips; in the order of jax.make_mesh they are {arranged:.2g}"
             )
             advice = (
                 "make the mesh with jax.make_mesh or jax.experimental.mesh_utils.create_device_mesh, which follow "
-                "the wires"
+                "the torus"
             )
             yield program.finding("not_neighbours", sentence, advice, *sites)
 
@@ -103,20 +102,20 @@ def widened(program: Program) -> Iterator[Finding]:
     carry = f"{count(len(sites), 'transfer')} {'carries' if len(sites) == 1 else 'carry'}"
     if sites and program.platform == "cpu":
         sentence = (
-            f"{carry} 16-bit floats in f32, {program.moved(sites[0])} first: the CPU "
-            "compiler widens them, so that bytes here are twice those of a GPU or TPU"
+            f"{carry} 16-bit floats as f32 ({program.moved(sites[0])} first): the CPU "
+            "compiler widens them, so that bytes here are twice those on a GPU or TPU"
         )
         yield program.finding(
             "widened", sentence, "judge bf16 programs on a gpu: or tpu: target; to run on a CPU, use f32", *sites
         )
     elif sites:
         sentence = (
-            f"{carry} 16-bit floats in f32, {program.moved(sites[0])} first: cast before the move, and half the "
-            "bytes move"
+            f"{carry} 16-bit floats as f32 ({program.moved(sites[0])} first): cast back before the transfer, they "
+            "would be half the bytes"
         )
         advice = (
-            "cast to the narrow dtype before the move, and pin the cast value's sharding "
-            "(jax.lax.with_sharding_constraint), so that the move stays behind it"
+            "cast to the narrow dtype before the transfer, and constrain the sharding of the cast value "
+            "(jax.lax.with_sharding_constraint), so that the transfer comes after the cast"
         )
         yield program.finding("widened", sentence, advice, *sites)
 

@@ -45,12 +45,12 @@ def held_whole(program: Program) -> Iterator[Finding]:
     if wasted >= _SMALLEST:
         factor = max(argument.local.bytes / kept for argument, kept in whole)
         sentence = (
-            f"{_listed([argument for argument, _ in whole])} held whole on every device, which only uses its part: "
-            f"{times(factor)} the memory, {exact(wasted)} B a device too many"
+            f"{_listed([argument for argument, _ in whole])} replicated, though each device uses only its own part: "
+            f"{times(factor)} the memory needed, {exact(wasted)} B a device too much"
         )
         advice = (
-            "give them the sharding of what they go with: out_shardings where they are made (optimizer "
-            "state under jit follows nothing by itself), in_shardings here"
+            "shard them like the arrays that they belong to: by out_shardings where they are made (optimizer state "
+            "that is made under jit follows no sharding by itself), by in_shardings here"
         )
         yield program.finding(
             "held_whole", sentence, advice, origin=_first_use(program, whole[0][0].place), memory_bytes=wasted
@@ -86,13 +86,12 @@ def made_whole(program: Program) -> Iterator[Finding]:
     if parts > 1 and is_alike and not program.arguments and memory is not None and memory.outputs >= _SMALLEST:
         where = "one device" if program.ledger.devices in (None, 1) else "every device"
         sentence = (
-            f"the outputs, {exact(memory.outputs)} B, are made whole on {where} though the arguments are split over "
-            f"{parts}: "
-            f"their values need nothing of the arguments, so that they follow their shardings nowhere; {times(parts)} "
-            "the memory"
+            f"the outputs, {exact(memory.outputs)} B, are made whole on {where} though the arguments are sharded over "
+            f"{count(parts, 'device')}: their values do not depend on the arguments, so that no sharding reaches them; "
+            f"{times(parts)} the memory"
         )
         advice = (
-            "pass out_shardings to jax.jit, or make them eagerly with jnp.zeros_like, which follows the argument's "
+            "pass out_shardings to jax.jit, or make them outside jit with jnp.zeros_like, which follows the argument's "
             "sharding"
         )
         yield program.finding(
@@ -125,8 +124,8 @@ def array_constant(program: Program) -> Iterator[Finding]:
             max((shape for _, shape in large), key=lambda shape: shape.bytes),
         )
         sentence = (
-            f"{count(len(large), 'array')} of {exact(total)} B in all stand in the program as constants, the largest "
-            f"{shape_text(shape)}: every device holds them whole, beside what the memory analysis counts"
+            f"{count(len(large), 'array')} closed over, {exact(total)} B in all, the largest {shape_text(shape)}: as "
+            "constants of the program every device holds them whole, on top of what the memory analysis counts"
         )
         advice = "pass it as an argument with a sharding instead of closing over it"
         origin = next(
@@ -145,9 +144,9 @@ def donation_unused(program: Program) -> Iterator[Finding]:
     ]
     wasted = sum(argument.local.bytes for argument in unused)
     if wasted >= _SMALLEST // 16:
-        reasons = "no output has the same dtype and the same shape on a device"
-        sentence = f"the donation of {_names(unused)} is in vain: {reasons}; {exact(wasted)} B are held twice"
-        advice = "give the output the sharding and dtype of the argument (out_shardings), or drop the donation"
+        reason = "no output has the same dtype and the same shape on a device"
+        sentence = f"the donation of {_names(unused)} has no effect: {reason}, so that {exact(wasted)} B are held twice"
+        advice = "give the output the sharding and dtype of the argument (out_shardings), or do not donate it"
         yield program.finding(
             "donation_unused", sentence, advice, origin=_first_use(program, unused[0].place), memory_bytes=wasted
         )
@@ -192,13 +191,12 @@ def kept_whole(program: Program) -> Iterator[Finding]:
     if weights >= _FEWEST_KEPT:
         held = sum(site.transfer.payload_bytes for site in kept)
         sentence = (
-            f"{weights} split weights ({program.moved(kept[0])} first) are gathered once and kept whole for the "
-            f"backward pass: {exact(held)} B a device, as if they were not split"
+            f"{weights} sharded weights ({program.moved(kept[0])} first) are gathered once, in the forward pass, and "
+            f"kept whole for the backward pass: {exact(held)} B a device, as if they were not sharded"
         )
         advice = (
-            "gather each layer where it is used, and rematerialise it (jax.checkpoint): the weights are then gathered "
-            "again in the "
-            "backward pass, half as many bytes again, and held one at a time"
+            "gather each layer's weights where they are used, and rematerialize the layer (jax.checkpoint): they are "
+            "then gathered again in the backward pass, half as many bytes more, and held one layer at a time"
         )
         yield program.finding("kept_whole", sentence, advice, *kept, memory_bytes=held)
 

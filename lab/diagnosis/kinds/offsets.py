@@ -33,11 +33,11 @@ def gathered_for_slice(program: Program) -> Iterator[Finding]:
     rolls = [site for site in program.inserted if "jit(_roll_dynamic)" in site.op_name]
     if rolls:
         sentence = (
-            f"a roll by a traced shift moves {_sum(rolls)} B for {program.behind(rolls[0])}: the array is doubled, "
-            "exchanged and gathered"
+            f"a roll by a traced shift moves {_sum(rolls)} B for {program.behind(rolls[0])}: XLA doubles the array, "
+            "exchanges and gathers it"
         )
         advice = (
-            "make the shift static (neighbours then exchange the rows that cross), or use jax.lax.ppermute in "
+            "make the shift static (then only rows that cross from shard to shard move), or use jax.lax.ppermute in "
             "jax.shard_map"
         )
         yield program.finding("gathered_for_slice", sentence, advice, *rolls)
@@ -48,18 +48,18 @@ def gathered_for_slice(program: Program) -> Iterator[Finding]:
         if gather.primitive in _UPDATES:
             does = "an update of a part of it"
             advice = (
-                "update through an index array, x.at[jnp.arange(a, b)].set(u): the devices that own the rows then "
+                "update through an index array, x.at[jnp.arange(a, b)].set(u): the devices that hold the rows then "
                 "write them, and nothing moves"
             )
         else:
             does = "a read of a part of it"
             advice = (
-                "read through an index array, x[jnp.array([i])]: the owner then sends the rows alone, or split "
-                "another dim"
+                "read through an index array, x[jnp.array([i])]: the device that holds the rows then sends these "
+                "alone; or shard another dim"
             )
         sentence = (
             f"{program.moved(gather)} is gathered whole, {exact(gather.transfer.payload_bytes)} B, for {does} "
-            f"along the split dim ({gather.primitive})"
+            f"along its sharded dim ({gather.primitive})"
         )
         yield program.finding("gathered_for_slice", sentence, advice, *sites)
 
@@ -103,12 +103,12 @@ def table_gathered(program: Program) -> Iterator[Finding]:
         answers = sum(arrays(i.shape)[0].bytes for i in looked_up) * (gather.transfer.group_size or 1)
         if gather.transfer.payload_bytes >= _FAR_FEWER * answers:
             sentence = (
-                f"a lookup gathers its table, {program.moved(gather)}: {exact(gather.transfer.payload_bytes)} B "
-                f"for rows of {exact(answers)} B in all"
+                f"a lookup gathers its whole table, {program.moved(gather)}, "
+                f"{exact(gather.transfer.payload_bytes)} B, to read rows of {exact(answers)} B in all"
             )
             advice = (
-                "split the table and the tokens over different axes, or look up in jax.shard_map: mask what "
-                "another device owns, and sum"
+                "shard the table and the tokens over different axes, or look up in jax.shard_map: mask the rows that "
+                "other devices hold, and psum"
             )
             yield program.finding("table_gathered", sentence, advice, *sites)
 
@@ -130,8 +130,8 @@ def cotangents_gathered(program: Program) -> Iterator[Finding]:
         table = max((arrays(i.shape)[0].bytes for i in tables), default=0) * (sites[0].transfer.group_size or 1)
         if table and payload >= 2 * table:
             sentence = (
-                f"the gradient of a lookup gathers tokens and cotangents, {exact(payload)} B, where a sum "
-                f"of the table's gradient would reduce {exact(table)} B"
+                f"the gradient of a lookup gathers tokens and cotangents, {exact(payload)} B, where an all-reduce "
+                f"of the table's gradient would be {exact(table)} B"
             )
             yield program.finding(
                 "table_gathered",

@@ -60,18 +60,18 @@ def _feeds(program: Program, permute: Site, total: Site) -> bool:
 
 def _finding(program: Program, sums: list[Site], sites: list[Site]) -> Finding:
     axis, transfer = ", ".join(sums[0].transfer.axes or ()), sums[0].transfer
-    often = "every tick" if transfer.executions != 1 else "once"
+    often = "in every tick" if transfer.executions != 1 else "once"
     beside = [
         site
         for site in program.inserted
         if site.transfer.axes == transfer.axes and site not in sites and _feeds(program, site, sums[0])
     ]
     sentence = (
-        f"the output of one stage is taken out {often} and sent to all stages along {axis}, "
-        f"{exact(transfer.payload_bytes)} B each time; the shift between stages is not the matter"
+        f"the output of one pipeline stage is sent to all stages along {axis} {often}, "
+        f"{exact(transfer.payload_bytes)} B each time (what stages hand to the next one is not meant)"
     )
     advice = (
-        f"keep the outputs where the last stage is: compute the loss there and sum a scalar over {axis}, or "
-        "collect in the loop's state and take the last stage once, after the loop"
+        f"keep the outputs on the last stage: compute the loss there and psum a scalar over {axis}, or "
+        "collect them in the loop's state and send them once, after the loop"
     )
     return program.finding("last_stage_broadcast", sentence, advice, *sites, *beside)

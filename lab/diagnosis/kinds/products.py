@@ -33,14 +33,15 @@ def larger_side_gathered(program: Program) -> Iterator[Finding]:
             continue
         other, output = _whole(gather, use)
         if other and gather.transfer.payload_bytes >= _FAR_LESS * (other + output):
+            gathered = gather.transfer.payload_bytes
             sentence = (
-                f"a product gathers {program.moved(gather)}, {exact(gather.transfer.payload_bytes)} B; gathering its "
-                f"other operand, {exact(other)} B, "
-                f"would move {times(gather.transfer.payload_bytes / other)} less, and scattering the output "
-                f"{exact(output)} B"
+                f"a matrix product gathers {program.moved(gather)}, {exact(gathered)} B; gathering its other operand "
+                f"would be {exact(other)} B, {times(gathered / other)} less, and scattering the output {exact(output)} "
+                "B"
             )
             advice = (
-                "keep the large operand split: constrain the small one, and the output, to be replicated over the axis"
+                "keep the large operand sharded: constrain the small one, and the output, to be replicated over the "
+                "axis"
             )
             yield program.finding("larger_side_gathered", sentence, advice, *sites)
 
@@ -68,12 +69,12 @@ def experts_gathered(program: Program) -> Iterator[Finding]:
         if gathers and sums and len({site.line for site in gathers + sums}) > 1:
             payload = sum(site.transfer.payload_bytes for site in gathers + sums)
             sentence = (
-                f"a constraint on the experts' dim makes XLA gather and sum whole tokens and outputs over {axis}, "
-                f"{exact(payload)} B, where two all-to-alls exchange a part of it"
+                f"a constraint on the experts' dim makes XLA gather all tokens and sum all outputs over {axis}, "
+                f"{exact(payload)} B, where two all-to-alls would move a part of that"
             )
             advice = (
-                f"constrain the dispatched tokens to their groups over {axis} first, and to their experts after; "
-                "the outputs in the other order"
+                f"constrain the dispatched tokens to their groups over {axis} first, and then to their experts; "
+                "the outputs in the opposite order"
             )
             yield program.finding("experts_gathered", sentence, advice, *gathers, *sums)
 
@@ -126,12 +127,12 @@ def heads_split_apart(program: Program) -> Iterator[Finding]:
         axis = weights[0].dims[-1][0]
         names = " and ".join(dict.fromkeys(program.named(weight) for weight in weights))
         sentence = (
-            f"what is made with {names} is gathered over {axis} before it is multiplied again: its heads are fewer "
-            f"than {axis} has devices, {program.axes[axis]}, so that each is split"
+            f"the product with {names} is gathered over {axis} before the next product: it has fewer heads than {axis} "
+            f"has devices, {program.axes[axis]}, so that each head is split"
         )
         advice = (
-            f"let a smaller axis split the key-value heads, repeat them up to {program.axes[axis]} before the "
-            f"product, or keep their weights whole along {axis}"
+            f"shard the key-value heads over a smaller axis, repeat them up to {program.axes[axis]} before the "
+            f"product, or replicate their weights over {axis}"
         )
         yield program.finding("heads_split_apart", sentence, advice, *sites)
 

@@ -23,13 +23,13 @@ def rebuilt_whole(program: Program) -> Iterator[Finding]:
         if shard.dims != kept.dims:
             remark = _remark(program, chain[0])
             way = _way(program, remark) if remark else f"to keep {shape_text(kept)} of it"
-            said = "; XLA says that it found no other way" if remark else ""
+            said = '; XLA warned of it ("Involuntary full rematerialization")' if remark else ""
             sentence = (
-                f"{program.moved(chain[0])} is rebuilt whole on every device, "
+                f"{program.moved(chain[0])} is gathered whole on every device, "
                 f"{times(rebuilt.elements / shard.elements)} its shard, {way}{said}"
             )
             advice = (
-                "move it in two steps, one axis at a time (each an all-to-all of about one shard), or give both "
+                "reshard it in two steps, one axis at a time (each an all-to-all of about one shard), or give both "
                 "ends the same spec"
             )
             yield program.finding("rebuilt_whole", sentence, advice, *chain)
@@ -42,8 +42,8 @@ def constraint_undone(program: Program) -> Iterator[Finding]:
         if shard.dims == kept.dims:
             over = ", ".join(dict.fromkeys(axis for site in chain for axis in site.transfer.axes or ())) or "its axis"
             sentence = (
-                f"{program.moved(chain[0])} is gathered over {over} and cut back to the same shards of "
-                f"{shape_text(shard)}: a constraint asks for it whole in between"
+                f"{program.moved(chain[0])} is gathered over {over} and sliced back to the same shards of "
+                f"{shape_text(shard)}: a sharding constraint in between asks for it replicated"
             )
             advice = (
                 "None in a PartitionSpec means replicated: write P.UNCONSTRAINED for dims that the constraint is "
@@ -107,4 +107,4 @@ def _way(program: Program, remark: Remark) -> str:
     before, after = (
         raw if dims is None else spec_text(dims) for raw, dims in zip((remark.before, remark.after), ends, strict=True)
     )
-    return f"to move it from {before} to {after}"
+    return f"to reshard it from {before} to {after}"

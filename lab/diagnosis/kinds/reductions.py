@@ -29,11 +29,11 @@ def reduced_twice(program: Program) -> Iterator[Finding]:
             over = ", ".join(site.transfer.axes or ()) or "the same devices"
             sentence = (
                 f"one value of {exact(site.transfer.payload_bytes)} B is reduced twice over {over}: the second "
-                "reduction adds up copies of the first's result"
+                "reduction adds up equal copies of the first's result"
             )
             advice = (
-                "drop the second (a pmean of a gradient in a checked jax.shard_map: JAX has summed it already, "
-                "divide by the axis size instead)"
+                "drop the second (such as a pmean of a gradient in a jax.shard_map with check_vma=True, where JAX has "
+                "summed it already: divide by the axis size instead)"
             )
             yield program.finding("reduced_twice", sentence, advice, first, site)
 
@@ -84,14 +84,14 @@ def reduced_for_nothing(program: Program) -> Iterator[Finding]:
         alike = [axis for axis in axes if axis not in varies]
         if alike:
             rest = ", ".join(axis for axis in axes if axis not in alike)
-            instead = f"; over {rest} alone it would be the same" if rest else ""
+            instead = f"; reducing over {rest} alone would do" if rest else ""
             sentence = (
                 f"a reduction of {exact(site.transfer.payload_bytes)} B spans {', '.join(alike)}, along which "
-                f"nothing varies{instead}"
+                f"all devices have the same value{instead}"
             )
             advice = (
-                f"leave {', '.join(alike)} out of the reduction; if JAX put it in, keep check_vma=True on the "
-                "jax.shard_map, or move inputs that no axis splits outside"
+                f"leave {', '.join(alike)} out of the reduction; if JAX inserted it, keep check_vma=True on the "
+                "jax.shard_map, or use inputs that no axis shards outside of it"
             )
             yield program.finding("reduced_for_nothing", sentence, advice, site)
 
@@ -103,10 +103,12 @@ def not_scattered(program: Program) -> Iterator[Finding]:
             slices = own_slices(program.flow, program.uses(site, ELEMENTWISE))
             if slices:
                 sentence = (
-                    f"a sum of {exact(site.transfer.payload_bytes)} B is given to every device, and each keeps "
-                    f"only its part ({count(len(slices), 'slice')})"
+                    f"an all-reduce gives the whole sum, {exact(site.transfer.payload_bytes)} B, to every device, "
+                    f"and each keeps only a part ({count(len(slices), 'slice')})"
                 )
-                yield program.finding("not_scattered", sentence, "use jax.lax.psum_scatter: half the bytes", site)
+                yield program.finding(
+                    "not_scattered", sentence, "use jax.lax.psum_scatter: it sends half the bytes", site
+                )
 
 
 def given_back_whole(program: Program) -> Iterator[Finding]:
@@ -122,12 +124,12 @@ def given_back_whole(program: Program) -> Iterator[Finding]:
         sites, held = [site for site, _ in whole], sum(shape.bytes for _, shape in whole)
         over = ", ".join(dict.fromkeys(axis for site in sites for axis in site.transfer.axes or ()))
         sentence = (
-            f"the gradient of {name} is summed over {over} and given back whole: {exact(held)} B on every device, "
-            f"though {name.partition(' ')[0]} itself is split"
+            f"the gradient of {name} is summed over {over} and returned whole: {exact(held)} B on every device, "
+            f"though {name.partition(' ')[0]} itself is sharded"
         )
         advice = (
-            "name its sharding in out_shardings, the one of the argument: a reduce_scatter sends half the bytes, "
-            "and each device keeps its part"
+            "give it the argument's sharding in out_shardings: a reduce_scatter then sends half the bytes, and each "
+            "device keeps its own part"
         )
         yield program.finding("given_back_whole", sentence, advice, *sites, memory_bytes=held)
 

@@ -25,7 +25,7 @@ def computed_redundantly(program: Program) -> Iterator[Finding]:
     found = dict(_repeated_products(program))
     for axes, (work, visits) in found.items():
         if work >= max(_SMALLEST_FLOPS, _SHARE * (program.ledger.flops or 0)):
-            yield _finding(program, axes, f"matrix products of {scaled(work, 'FLOP')} a step", _line(program, visits))
+            yield _finding(program, axes, f"matrix products, {scaled(work, 'FLOP')} a step,", _line(program, visits))
     if not found and not program.ledger.flops and not program.sites:
         yield from _everything(program)
 
@@ -49,16 +49,16 @@ def _everything(program: Program) -> Iterator[Finding]:
     held = sum(argument.local.bytes for argument in program.arguments)
     if alike == program.variation.everything and held >= _SMALLEST_BYTES:
         axes = tuple(axis for axis in program.axes.names if axis in alike)
-        yield _finding(program, axes, f"all operations, on arguments of {bytes_text(held)},", _line(program, []))
+        yield _finding(program, axes, f"all operations, on {bytes_text(held)} of arguments,", _line(program, []))
 
 
 def _finding(program: Program, axes: tuple[str, ...], what: str, line: str | None) -> Finding:
     factor = times(prod(program.axes[axis] for axis in axes))
     sentence = (
-        f"{what} are done alike by all devices along {', '.join(axes)}: nothing of them is split there, {factor} "
-        "the work for no communication"
+        f"{what} are repeated by all devices along {', '.join(axes)}, over which nothing in them is sharded: {factor} "
+        "the work needed"
     )
-    advice = "split a dim of an operand over it, by its sharding or with jax.lax.with_sharding_constraint"
+    advice = f"shard a dim of an operand over {', '.join(axes)}, by in_shardings or jax.lax.with_sharding_constraint"
     return program.finding("computed_redundantly", sentence, advice, origin=line)
 
 

@@ -12,16 +12,16 @@ from lab.diagnosis.program import Program, Site, operation, times
 from lab.hlo.shapes import arrays
 
 _SHARD_MAP = (
-    "split its operand along dims that it does not mix, and wrap it in jax.shard_map, so that each device computes "
+    "shard its operand along dims that it does not mix, and wrap it in jax.shard_map, so that each device computes "
     "its own part"
 )
 _LOCAL_CALL = (
     "wrap it in jax.shard_map (or give it a rule with jax.experimental.custom_partitioning): XLA cannot look inside"
 )
-_SHOWN = "show a sum or a part of it, or call it in jax.shard_map, where each device shows its own part"
+_SHOWN = "print a sum or a part of it, or call it in jax.shard_map, where each device prints its own part"
 _TWO_STAGES = "do it in two stages in jax.shard_map: the best of each device first, then the best of those"
-_BY_BLOCKS = "do it by blocks in jax.shard_map: each device its own part, then what the parts before it add up to"
-_ANOTHER_DIM = "split another dim for it (one all-to-all each way), or do it in stages in jax.shard_map"
+_BY_BLOCKS = "do it in blocks in jax.shard_map: each device scans its own part, then adds the totals of those before it"
+_ANOTHER_DIM = "shard another dim for it (one all-to-all each way), or do it in stages in jax.shard_map"
 
 ADVICE = {
     "fft": _SHARD_MAP,
@@ -73,12 +73,12 @@ def unsplit_operation(program: Program) -> Iterator[Finding]:
         name, gather = _name(gathers[0]), max(gathers, key=lambda s: s.transfer.payload_bytes)
         factor = times(gather.transfer.group_size or 0)
         does = (
-            "is a call that XLA cannot look into"
+            f"XLA cannot look into the call {name}"
             if gather.primitive in _CALLS
-            else "is an operation that XLA does not split here"
+            else f"XLA does not partition {name} here"
         )
         sentence = (
-            f"{name} {does}: {program.moved(gather)} is gathered {factor} and every device computes all of "
+            f"{does}: {program.moved(gather)} is gathered, {factor} its shard, and every device computes all of "
             f"it{_top_k(program, gather)}"
         )
         yield program.finding("unsplit_operation", sentence, ADVICE.get(name, ADVICE[gather.primitive]), *sites)
@@ -94,8 +94,8 @@ def grouped_convolution(program: Program) -> Iterator[Finding]:
     for sites in together(program, is_grouped):
         gather = sites[0]
         sentence = (
-            f"a grouped convolution is an operation that XLA does not split here: {program.moved(gather)} is gathered "
-            f"{times(gather.transfer.group_size or 0)} and every device computes all of it"
+            f"XLA does not partition a grouped convolution here: {program.moved(gather)} is gathered, "
+            f"{times(gather.transfer.group_size or 0)} its shard, and every device computes all of it"
         )
         yield program.finding(
             "unsplit_operation", sentence, "wrap it in jax.shard_map with whole groups on each device", *sites
@@ -139,4 +139,4 @@ def _top_k(program: Program, gather: Site) -> str:
     if values is None or 2 * values.elements * devices >= gather.result.elements:
         return ""
     factor = gather.result.elements / (2 * values.elements * devices)
-    return f"; it moves {times(factor)} what the best {values.dims[-1]} of each device would be"
+    return f"; the best {values.dims[-1]} of each device would be {times(factor)} fewer bytes"

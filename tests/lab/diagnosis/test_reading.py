@@ -115,10 +115,11 @@ def test_inspect_tells_findings_first_joins_the_compilers_remark_and_fails_on_re
     told = inspect(tmp_path, "--fail-on", "rebuilt_whole")
     assert (told.returncode, told.stderr) == (1, "")
     assert told.stdout.startswith(
-        "step.py:build: 1 finding, the worst first\n\n1. rebuilt_whole: a f32[16,32,64] P('y', None, 'x') is rebuilt whole"
+        "step.py:build: 1 finding, the worst first\n\n1. rebuilt_whole: a f32[16,32,64] P('y', None, 'x') is gathered whole"
     )
     assert (
-        "to move it from P('y', None, 'x') to P(None, ('x', 'y'), None); XLA says that it found no other way\n   "
+        "to reshard it from P('y', None, 'x') to P(None, ('x', 'y'), None); XLA warned of it (\"Involuntary full "
+        'rematerialization")\n   '
         "step.py:9, over x, y"
     ) in told.stdout
 
@@ -139,4 +140,4 @@ def test_any_fails_on_whatever_is_found_and_an_unknown_kind_is_refused(lab, tmp_
     (tmp_path / "step.py").write_text(PROGRAM)
     assert lab("inspect", "step.py:build", "--mesh", "x=4,y=2", "--fail-on", "any").status == 1
     refused = lab("inspect", "step.py:build", "--mesh", "x=4,y=2", "--fail-on", "slow")
-    assert (refused.status, refused.err.count("\n"), "rebuilt_whole" in refused.err) == (2, 1, True)
+    assert (refused.status, refused.err.count("\n"), "did you mean on_slow_link?" in refused.err) == (2, 1, True)
