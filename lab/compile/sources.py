@@ -7,6 +7,7 @@ import gzip
 import importlib
 import importlib.util
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -156,11 +157,20 @@ def users_code(source: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         frames = _users_frames(error.__traceback__)
-        said = f"{type(error).__name__}: {one_line(error)}"
+        said = f"{type(error).__name__}: {one_line(error)}{_hidden_lab(error)}"
         failure = UsageError(f"{source} raised {said}" if frames else f"{source}: {said}; --traceback shows where")
         if frames:
             failure.add_note(frames)
         raise failure from error
+
+
+def _hidden_lab(error: BaseException) -> str:
+    """Where a user's code asked for a module `lab` of its own, that it got this package instead."""
+    if not (isinstance(error, ImportError | AttributeError) and re.search(r"'lab['.]", str(error))):
+        return ""
+    own = next((path for path in (Path(sys.path[0], "lab.py"), Path(sys.path[0], "lab")) if path.exists()), None)
+    is_ours = own is None or own.resolve() == Path(__file__).parent.parent
+    return "" if is_ours else f"; `lab` is sharding-lab's package here, not {own}: rename that"
 
 
 @contextmanager

@@ -5,18 +5,21 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from lab.core.changes import Difference
 from lab.core.ledger import Kind, Ledger, Transfer, axes_label, number
 from lab.meshes.errors import UsageError
 
+UPDATE = "--update-communication"
 NAMES = ("kind", "axes", "group_size", "shift", "executions", "dtype", "payload_bytes", "phase", "scope")
 
 
-def write(ledger: Ledger, versions: dict[str, str], path: Path) -> str:
+def write(ledger: Ledger, path: Path) -> str:
     """Operands of combined transfers stand each for themselves: how many a compiler combines differs from version to
     version.
 
@@ -29,7 +32,7 @@ def write(ledger: Ledger, versions: dict[str, str], path: Path) -> str:
         "devices": ledger.devices,
         "target": ledger.target,
         "mesh": ledger.mesh and dict(ledger.mesh),
-        "written_with": versions,
+        "written_with": _versions(),
     }
     told = {name: value for name, value in head.items() if value is not None}
     text = tomli_w.dumps(told | {"wire_bytes_a_step": wire, "transfers": [_entry(t) for t in _alike(ledger)]})
@@ -51,9 +54,47 @@ def read(path: Path) -> tuple[Ledger, dict[str, str]]:
             "written_with"
         ]
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{path}: no snapshot of communication ({error}); write it anew with --update-communication"
-        ) from None
+        raise UsageError(f"{path}: no snapshot of communication ({error}); write it anew with {UPDATE}") from None
+
+
+def unreadable(ledger: Ledger) -> str | None:
+    """Why nothing can be said of a program, if nothing can."""
+    if ledger.is_complete:
+        return None
+    return (
+        f"the compiled program could not be read whole, and nothing can be said of the rest: {'; '.join(ledger.notes)}"
+    )
+
+
+def compared(ledger: Ledger, path: Path) -> str | None:
+    """What a program communicates otherwise than its snapshot says, or that there is none.
+
+    Raises:
+      UsageError: the file is no snapshot.
+    """
+    if not path.exists():
+        return f"no snapshot {path}; look at what the program communicates, then write it with {UPDATE}\n\n{ledger}"
+    before, written_with = read(path)
+    for what in ("devices", "target", "mesh"):
+        was, has = getattr(before, what), getattr(ledger, what)
+        if was != has:
+            return f"{path} was written for {what} {was}; this program has {has}. If it should, run with {UPDATE}"
+    difference = Difference(before, ledger)
+    if not difference.changes:
+        return None
+    versions = _versions()
+    others = "" if written_with == versions else f" (with {_told(written_with)}; this is {_told(versions)})"
+    return (
+        f"the program communicates otherwise than {path} says{others}; if it should, run with {UPDATE}\n\n{difference}"
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("jax", "jaxlib")}
+
+
+def _told(versions: dict[str, str]) -> str:
+    return " and ".join(f"{name} {number}" for name, number in versions.items())
 
 
 def _alike(ledger: Ledger) -> list[Transfer]:
