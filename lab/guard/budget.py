@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from lab.core.ledger import Kind, Ledger, Totals, Transfer
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import UsageError, no_such
 
 SHOWN = 5
 
@@ -23,9 +22,7 @@ class Allowance:
     wire_bytes: float | None = None
 
     def covers(self, transfer: Transfer) -> bool:
-        return self.kind in (None, transfer.kind) and (
-            self.axes is None or (transfer.axes is not None and set(self.axes) == set(transfer.axes))
-        )
+        return self.kind in (None, transfer.kind) and (self.axes is None or set(self.axes) == _spanned(transfer))
 
     def __str__(self) -> str:
         return f"{self.kind or 'any kind'} over {'any axes' if self.axes is None else '+'.join(self.axes)}"
@@ -48,14 +45,15 @@ def allow(
 
     Args:
       kind: "all_reduce", "all_gather", ...; by default every kind.
-      axes: "fsdp", or "data+fsdp" for transfers that span both; by default any.
+      axes: "fsdp", or "data+fsdp" for transfers that span both, or part of an axis as tables name it, "fsdp[4 of 8]";
+        by default any.
       executions, payload_bytes, wire_bytes: the most in one step of one device, all transfers of this line together; by
         default no limit.
     Raises:
       UsageError: no such kind.
     """
     if kind is not None and kind not in list(Kind):
-        raise UsageError(f"kind {kind!r}: expected one of {', '.join(Kind)}")
+        raise no_such("kind of transfer", kind, Kind)
     names = tuple(axes.split("+")) if isinstance(axes, str) else None if axes is None else tuple(axes)
     return Allowance(None if kind is None else Kind(kind), names, executions, payload_bytes, wire_bytes)
 
@@ -101,18 +99,19 @@ def _by_line(ledger: Ledger, budget: Sequence[Allowance]) -> list[tuple[Allowanc
     ]
 
 
+def _spanned(transfer: Transfer) -> set[str]:
+    """Its axes, or parts of axes, as tables name them."""
+    return set(transfer.span.split("+"))
+
+
 def _check_axes(line: Allowance, ledger: Ledger) -> None:
     if line.axes and ledger.mesh is None:
         raise UsageError(f"budget line {line}: the program's mesh is unknown, so its axes are; name it, as mesh=...")
-    # Part of an axis has a name too, where a transfer spans it.
-    known = dict.fromkeys([*(ledger.mesh or ()), *(name for t in ledger.transfers for name in t.axes or ())])
+    parts = set().union(*map(_spanned, ledger.transfers)) - {"?"}
+    known = [*(ledger.mesh or ()), *sorted(parts - {*(ledger.mesh or ())})]
     for name in line.axes or ():
         if name not in known:
-            close = get_close_matches(name, known, 1)
-            meant = f"; did you mean {close[0]}?" if close else ""
-            raise UsageError(
-                f"budget line {line}: no axis {name!r} in the program's mesh, which has {', '.join(known)}{meant}"
-            )
+            raise UsageError(f"budget line {line}: {no_such('axis', name, known, ' in the mesh')}")
 
 
 def _excesses(line: Allowance, total: Totals) -> Iterator[str]:
