@@ -134,8 +134,9 @@ class Flow:
             element = i.attribute("index")
             return self._operand(i, c, 0, int(element)) if element and element.isdigit() else None
         if i.opcode in LAYOUT or i.opcode in through:
-            is_combined = index is not None and len(i.operands) > 1
-            return self._operand(i, c, index, None) if is_combined else self._operand(i, c, 0, index)
+            if index is not None and len(i.operands) > 1:
+                return self._operand(i, c, index, None)
+            return self._operand(i, c, 0, index)
         return None
 
     def _argument(
@@ -143,7 +144,7 @@ class Flow:
     ) -> tuple[Instruction, Computation, int | None] | None:
         """From a parameter to what the caller hands over."""
         if calls and calls[-1].instruction.opcode in ("fusion", "call"):
-            caller = calls.pop()
+            caller: Place | None = calls.pop()
         else:
             caller = next(iter(self.callers(c)), None)
         if caller is None or caller.instruction.opcode not in ("fusion", "call", "while"):

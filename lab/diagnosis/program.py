@@ -215,15 +215,15 @@ class Program:
 
     def _served(self, site: Site) -> Instruction | None:
         """The named instruction that a moved value is moved for, in the forward pass where there are several."""
-        users = [use for use in self.uses(site) if use.instruction]
+        users = [Place(use.instruction, use.computation) for use in self.uses(site) if use.instruction]
         after = [
-            then
-            for use in users
-            if not use.instruction.op_name
-            for then in self.flow.uses(use.instruction, use.computation)
+            then.instruction
+            for place in users
+            if not place.instruction.op_name
+            for then in self.flow.uses(*place)
             if then.instruction
         ]
-        named = [use.instruction for use in users + after if use.instruction.op_name]
+        named = [i for i in (*(place.instruction for place in users), *after) if i.op_name]
         return min(named, key=lambda i: "transpose(" in (i.op_name or ""), default=None)
 
     @cached_property
@@ -233,9 +233,9 @@ class Program:
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
         entry = self.module.entry
-        parameters = (
-            [] if entry is None else [i for i in entry.instructions if i.opcode == "parameter" and i.literal.isdigit()]
-        )
+        if entry is None:
+            return ()
+        parameters = [i for i in entry.instructions if i.opcode == "parameter" and i.literal.isdigit()]
         return tuple(sorted((self._argument(i, entry) for i in parameters if arrays(i.shape)), key=lambda a: a.number))
 
     def _argument(self, i: Instruction, entry: Computation) -> Argument:
@@ -316,7 +316,9 @@ class Program:
     def argument_behind(self, site: Site) -> Argument | None:
         """The largest argument that a moved value is made of; of split ones, where there are any."""
         moving = self.moving(site)
-        pending, seen, found = [] if moving is None else [moving], set(), []
+        pending = [] if moving is None else [moving]
+        seen: set[tuple[str, str]] = set()
+        found: list[Argument] = []
         while pending and len(seen) < _FARTHEST:
             place = self.flow.source(*pending.pop())
             key = place.computation.name, place.instruction.name

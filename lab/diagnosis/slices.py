@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lab.core.known import known
 from lab.diagnosis.flow import LAYOUT, Flow, Place, Use
 from lab.hlo.text import Computation
 
@@ -25,7 +26,7 @@ def is_own_slice(flow: Flow, use: Use) -> bool:
     return (
         use.opcode == "dynamic-slice"
         and use.number == 0
-        and any(depends_on_device(flow, use.computation, name) for name in use.instruction.operands[1:])
+        and any(depends_on_device(flow, use.computation, name) for name in known(use.instruction).operands[1:])
     )
 
 

@@ -37,7 +37,7 @@ def spec_text(dims: Dims) -> str:
     return "P(" + ", ".join("None" if not d else repr(d[0]) if len(d) == 1 else repr(d) for d in dims) + ")"
 
 
-def _from_tiles(found: re.Match, is_partly_replicated: bool, axes: Axes) -> Dims | None:
+def _from_tiles(found: re.Match[str], is_partly_replicated: bool, axes: Axes) -> Dims | None:
     sizes, iota, order, listed = (_numbers(group) for group in found.groups())
     if prod(sizes) != axes.size:
         return None

@@ -92,7 +92,7 @@ class Variation:
         if entry is not None:
             values = {name: variation._given(given.get(name)) for name in entry.parameters}
             variation._values |= set(values.values())
-            variation._run(entry, values)
+            variation._run(entry, dict(values))
         return variation
 
     @cached_property
@@ -109,7 +109,7 @@ class Variation:
         used = self.operands.get((visit.computation.name, visit.instruction.name), (self.everything,))
         return _NOTHING.union(*used) if number is None else used[number]
 
-    def _given(self, dims: Dims | None) -> Value:
+    def _given(self, dims: Dims | None) -> frozenset[str]:
         return self.everything if dims is None else frozenset(axis for names in dims for axis in names)
 
     def _run(self, computation: Computation, values: dict[str, Value]) -> Value:

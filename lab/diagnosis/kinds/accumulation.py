@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lab.core.known import known
 from lab.core.units import exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Flow, Place, Use
@@ -58,7 +59,8 @@ def _adding_loop(program: Program, site: Site) -> Computation | None:
     flow = program.flow
     for use in program.uses(site, through=_THROUGH):
         if use.opcode == "add" and all(_is_constant_scale(flow, step) for step in use.path if step.opcode in SCALES):
-            other = use.instruction.operands[1 - use.number] if len(use.instruction.operands) == 2 else None
+            operands = known(use.instruction).operands
+            other = operands[1 - use.number] if len(operands) == 2 else None
             body = _summed_into(flow, use, other)
             if body is not None and _loops_over(flow, site, body):
                 return body

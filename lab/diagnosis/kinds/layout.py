@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lab.core.known import known
 from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
-from lab.diagnosis.flow import LAYOUT
+from lab.diagnosis.flow import LAYOUT, Place
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site
 from lab.diagnosis.slices import ELEMENTWISE
@@ -122,16 +123,18 @@ def padded(program: Program) -> Iterator[Finding]:
         if site.kind != "all_gather":
             continue
         uses = program.uses(site, ELEMENTWISE)
-        cuts = [use for use in uses if use.opcode == "slice" and use.number == 0]
+        cuts = [
+            Place(known(use.instruction), use.computation) for use in uses if use.opcode == "slice" and use.number == 0
+        ]
         gathered = site.result
-        padding = operand_shapes(cuts[0].instruction, cuts[0].computation)[0] if cuts else gathered
+        padding = operand_shapes(*cuts[0])[0] if cuts else gathered
         if (
             cuts
             and len(cuts) == len(uses)
             and sorted(padding.dims) == sorted(gathered.dims)
             and gathered.bytes >= _SMALLEST
         ):
-            kept = max(arrays(use.instruction.shape)[0].dims for use in cuts)
+            kept = max(arrays(cut.instruction.shape)[0].dims for cut in cuts)
             wider = [(held, whole) for held, whole in zip(kept, padding.dims, strict=True) if held < whole]
             if (
                 len(wider) == 1

@@ -11,6 +11,7 @@ import numpy as np
 from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.program import Program, Site
+from lab.hlo.text import Computation, Instruction
 
 _SLOW = {"network": "the network between hosts", "dcn": "the data-centre network"}
 _SMALLEST = 1 << 12
@@ -86,7 +87,7 @@ def not_neighbours(program: Program) -> Iterator[Finding]:
 
 def _hops(stand: tuple[tuple[int, ...], ...], groups: np.ndarray, torus: tuple[int, ...]) -> float:
     """Mean distance from each member of a group to the next, around the torus where that is shorter."""
-    found = []
+    found: list[int] = []
     for row in groups:
         for one, other in pairwise([*row]):
             steps = [abs(a - b) for a, b in zip(stand[one], stand[other], strict=True)]
@@ -127,12 +128,9 @@ def _is_widened(program: Program, site: Site) -> bool:
     operand = program.moving(site)
     if site.kind not in _MOVES or operand is None:
         return False
-    return any(
-        i.opcode == "convert" and _from(program, i, c) in _NARROW
-        for i, c in program.flow.back(*operand, through=_PARTS)
-    )
+    return any(i.opcode == "convert" and _from(i, c) in _NARROW for i, c in program.flow.back(*operand, through=_PARTS))
 
 
-def _from(program: Program, i, c) -> str:
+def _from(i: Instruction, c: Computation) -> str:
     source = c.by_name.get(i.operands[0]) if i.operands else None
     return source.shape.partition("[")[0] if source is not None else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from lab.core.known import known
 from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
@@ -59,17 +60,14 @@ def held_whole(program: Program) -> Iterator[Finding]:
 
 def _kept(program: Program, argument: Argument) -> int:
     slices = own_slices(program.flow, program.flow.uses(*argument.place, ELEMENTWISE))
-    return (
-        sum(arrays(use.instruction.shape)[0].bytes for use in slices[:1])
-        if len({use.instruction.shape for use in slices}) == 1
-        else 0
-    )
+    shapes = {known(use.instruction).shape for use in slices}
+    return arrays(shapes.pop())[0].bytes if len(shapes) == 1 else 0
 
 
 def _first_use(program: Program, place: Place) -> str | None:
     uses = program.flow.uses(*place)
     steps = [i for use in uses if use.instruction for i in (*use.path, use.instruction)]
-    return next((place for i in steps if (place := program.origin(i))), None)
+    return next((line for i in steps if (line := program.origin(i))), None)
 
 
 def _listed(arguments: list[Argument]) -> str:
@@ -203,7 +201,9 @@ def kept_whole(program: Program) -> Iterator[Finding]:
 
 def _layers(program: Program, site: Site) -> int:
     """How many a gathered stack holds, of which a loop takes one at a time."""
-    taken = [arrays(use.instruction.shape)[0].elements for use in program.uses(site) if use.opcode == "dynamic-slice"]
+    taken = [
+        arrays(known(use.instruction).shape)[0].elements for use in program.uses(site) if use.opcode == "dynamic-slice"
+    ]
     return site.result.elements // taken[0] if taken else 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lab.core.known import known
 from lab.core.units import exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Use
@@ -126,7 +127,7 @@ def cotangents_gathered(program: Program) -> Iterator[Finding]:
         program, lambda site: site.kind == "all_gather" and site.primitive in names and site.phase == "backward"
     ):
         payload = sum(site.transfer.payload_bytes for site in sites)
-        tables = [use.instruction for site in sites for use in program.uses(site) if use.opcode == "scatter"]
+        tables = [known(use.instruction) for site in sites for use in program.uses(site) if use.opcode == "scatter"]
         table = max((arrays(i.shape)[0].bytes for i in tables), default=0) * (sites[0].transfer.group_size or 1)
         if table and payload >= 2 * table:
             sentence = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from lab.core.known import known
 from lab.core.units import exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place, Use
@@ -52,9 +53,10 @@ def _is_product(use: Use) -> bool:
 
 def _whole(gather: Site, use: Use) -> tuple[int, int]:
     """Bytes of the product's other operand and of its output, of all devices together."""
-    shapes, devices = operand_shapes(use.instruction, use.computation), gather.transfer.group_size or 1
+    product, devices = known(use.instruction), gather.transfer.group_size or 1
+    shapes = operand_shapes(product, use.computation)
     other = shapes[1 - use.number].bytes if len(shapes) == 2 and use.number < 2 else 0
-    return other * devices, arrays(use.instruction.shape)[0].bytes * devices
+    return other * devices, arrays(product.shape)[0].bytes * devices
 
 
 def experts_gathered(program: Program) -> Iterator[Finding]:
@@ -97,7 +99,7 @@ def _experts(program: Program) -> list[Argument]:
 
 def _expert_axes(program: Program) -> list[str]:
     """Axes that split the first dim of a weight [E, D, F], which a product takes as its batch dim."""
-    return list(dict.fromkeys(axis for argument in _experts(program) for axis in argument.dims[0]))
+    return list(dict.fromkeys(axis for argument in _experts(program) for axis in known(argument.dims)[0]))
 
 
 def _is_batched(program: Program, argument: Argument) -> bool:
@@ -107,7 +109,8 @@ def _is_batched(program: Program, argument: Argument) -> bool:
     if argument.local.dims[0] == 1:
         return any(map(_is_product, uses)) and not any("all-gather" in (use.opcode or "") for use in uses)
     return any(
-        use.opcode == "dot" and re.search(r"(?:lhs|rhs)_batch_dims=\{\d", use.instruction.attributes) for use in uses
+        use.opcode == "dot" and re.search(r"(?:lhs|rhs)_batch_dims=\{\d", known(use.instruction).attributes)
+        for use in uses
     )
 
 
@@ -124,14 +127,15 @@ def heads_split_apart(program: Program) -> Iterator[Finding]:
             found.setdefault(f"{', '.join(program.spanned(site))}|{weights[0].dims}", []).append(site)
     for sites in found.values():
         weights = [weight for site in sites for weight in _column_weights(program, site)]
-        axis = weights[0].dims[-1][0]
+        axis = known(weights[0].dims)[-1][0]
+        devices = known(program.axes)[axis]
         names = " and ".join(dict.fromkeys(program.named(weight) for weight in weights))
         sentence = (
             f"the product with {names} is gathered over {axis} before the next product: it has fewer heads than {axis} "
-            f"has devices, {program.axes[axis]}, so that each head is split"
+            f"has devices, {devices}, so that each head is split"
         )
         advice = (
-            f"shard the key-value heads over a smaller axis, repeat them up to {program.axes[axis]} before the "
+            f"shard the key-value heads over a smaller axis, repeat them up to {devices} before the "
             f"product, or replicate their weights over {axis}"
         )
         yield program.finding("heads_split_apart", sentence, advice, *sites)
@@ -149,7 +153,7 @@ def _column_weights(program: Program, site: Site) -> list[Argument]:
     sides = [program.flow.source(*side) for number in (0, 1) if (side := program.operand(product, number))]
     weights = [weight for side in sides for weight in _joined(program, side, program.flow.source(*operand))]
     split = [weight for weight in weights if weight.dims and weight.dims[-1] and not any(weight.dims[:-1])]
-    return split if split and set(program.spanned(site)) <= set(split[0].dims[-1]) else []
+    return split if split and set(program.spanned(site)) <= set(known(split[0].dims)[-1]) else []
 
 
 def _joined(program: Program, side: Place, part: Place) -> list[Argument]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lab.core.known import known
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place, Use
 from lab.diagnosis.program import Program, Site, shape_text, times
@@ -74,8 +75,9 @@ def _chain(program: Program, last: Site, by_place: dict[tuple[str, str, int | No
 
 def _in_use(program: Program, use: Use) -> Shape:
     """A slice in the dims of what uses it: TPUs gather and slice arrays laid out anew."""
-    kept = arrays(use.instruction.shape)[0]
-    for user in program.flow.uses(use.instruction, use.computation):
+    cut = known(use.instruction)
+    kept = arrays(cut.shape)[0]
+    for user in program.flow.uses(cut, use.computation):
         last = [i for i in (user.instruction, *reversed(user.path)) if i is not None]
         for shape in (arrays(i.shape)[0] for i in last if len(arrays(i.shape)) == 1):
             if shape.elements == kept.elements:

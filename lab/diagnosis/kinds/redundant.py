@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from lab.core.known import known
 from lab.core.units import bytes_text, scaled
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.program import Program, times
@@ -35,7 +36,7 @@ def _repeated_products(program: Program) -> Iterator[tuple[tuple[str, ...], tupl
     work: dict[tuple[str, ...], tuple[int, list[Visit]]] = {}
     for visit in program.reading.products:
         varies = program.variation.along(visit)
-        alike = tuple(axis for axis in program.axes.names if axis in program.variation.everything - varies)
+        alike = tuple(axis for axis in known(program.axes).names if axis in program.variation.everything - varies)
         once = flops.flops(visit.instruction, visit.computation) or 0
         if alike and once:
             total, visits = work.get(alike, (0, []))
@@ -48,12 +49,12 @@ def _everything(program: Program) -> Iterator[Finding]:
     alike = program.variation.everything - program.variation.anywhere
     held = sum(argument.local.bytes for argument in program.arguments)
     if alike == program.variation.everything and held >= _SMALLEST_BYTES:
-        axes = tuple(axis for axis in program.axes.names if axis in alike)
+        axes = tuple(axis for axis in known(program.axes).names if axis in alike)
         yield _finding(program, axes, f"all operations, on {bytes_text(held)} of arguments,", _line(program, []))
 
 
 def _finding(program: Program, axes: tuple[str, ...], what: str, line: str | None) -> Finding:
-    factor = times(prod(program.axes[axis] for axis in axes))
+    factor = times(prod(known(program.axes)[axis] for axis in axes))
     sentence = (
         f"{what} are repeated by all devices along {', '.join(axes)}, over which nothing in them is sharded: {factor} "
         "the work needed"
