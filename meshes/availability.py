@@ -9,6 +9,7 @@ from importlib.metadata import version
 from lab.meshes import plugins
 from lab.meshes.chip_texts import origin
 from lab.meshes.hardware import Chip, Pod, chip, chip_names
+from lab.meshes.platforms import Platform
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Available:
     """
 
     target: str
-    platform: str
+    platform: Platform
     chip: str | None
     name: str
     can_compile: bool
@@ -37,14 +38,14 @@ class Available:
 def availability() -> tuple[Available, ...]:
     """Every platform and chip that the lab knows."""
     return (
-        Available("cpu:8", "cpu", None, "fake CPU devices", True, "runs here"),
-        *_chips("gpu"),
-        *_chips("tpu"),
-        Available("attached", "attached", None, "the devices of this process", True, "runs here"),
+        Available("cpu:8", Platform.CPU, None, "fake CPU devices", True, "runs here"),
+        *_chips(Platform.GPU),
+        *_chips(Platform.TPU),
+        Available("attached", Platform.ATTACHED, None, "the devices of this process", True, "runs here"),
     )
 
 
-def _chips(platform: str) -> Iterator[Available]:
+def _chips(platform: Platform) -> Iterator[Available]:
     ready = plugins.installed(platform)
     for key in chip_names(platform):
         pod = chip(key).pod
@@ -76,4 +77,4 @@ def _slices(pod: Pod) -> str:
 
 
 def _libtpu() -> str:
-    return f"libtpu {version('libtpu')}" if plugins.installed("tpu") else "libtpu"
+    return f"libtpu {version('libtpu')}" if plugins.installed(Platform.TPU) else "libtpu"

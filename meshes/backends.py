@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lab.meshes.axes import Axes
+from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def prepare(targets: Collection[Target]) -> None:
     Raises:
       UsageError: JAX has started with fewer fake CPU devices than a target asks for.
     """
-    attached = any(target.platform == "attached" for target in targets)
+    attached = any(target.platform == Platform.ATTACHED for target in targets)
     for name, value in (_QUIET if attached and _has_tpus() else _QUIET | _NO_ACCELERATOR).items():
         os.environ.setdefault(name, value)
     from lab.meshes import devices

@@ -16,14 +16,15 @@ from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.chip_texts import chip_text
 from lab.meshes.errors import UsageError, one_line
+from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target, check_size, slice_axis
 
 
 def start(targets: Collection[Target]) -> None:
     """See `lab.meshes.backends.prepare`."""
-    if all(target.platform != "attached" for target in targets):
+    if all(target.platform != Platform.ATTACHED for target in targets):
         jax.config.update("jax_platforms", "cpu")
-    wanted = max((prod(target.shape) for target in targets if target.platform == "cpu"), default=0)
+    wanted = max((prod(target.shape) for target in targets if target.platform == Platform.CPU), default=0)
     if wanted > max(0, jax.config.jax_num_cpu_devices):  # type: ignore[attr-defined]  # Config has it by __getattr__.
         _fake_cpu_devices(wanted)
 
@@ -61,7 +62,7 @@ def typed(mesh: Mesh) -> Mesh:
 
 def arranged(devices: Sequence[jax.Device], axes: Axes) -> np.ndarray:
     """The devices in the mesh's shape: row-major, but on TPUs as the wires run."""
-    if devices[0].platform != "tpu":
+    if devices[0].platform != Platform.TPU:
         return np.array(devices).reshape(axes.sizes)
     slices = len({getattr(device, "slice_index", 0) for device in devices})
     if slices == 1:
@@ -74,9 +75,9 @@ def arranged(devices: Sequence[jax.Device], axes: Axes) -> np.ndarray:
 @cache
 def _devices(target: Target, text: str | None = None) -> tuple[jax.Device, ...]:
     """The target's devices. Kept, so that two meshes of one target are made of the same devices."""
-    if target.platform == "attached":
+    if target.platform == Platform.ATTACHED:
         return tuple(jax.devices())
-    if target.platform == "cpu":
+    if target.platform == Platform.CPU:
         return tuple(_cpu_devices(prod(target.shape)))
     if not plugins.installed(target.platform):
         command = plugins.install_command(target.platform)
@@ -89,7 +90,7 @@ def _devices(target: Target, text: str | None = None) -> tuple[jax.Device, ...]:
 def _ahead_of_time(target: Target, text: str | None) -> list[jax.Device]:
     jax.devices()  # The CUDA plugin registers itself when JAX starts.
     try:
-        return (_gpu_cluster(target, text) if target.platform == "gpu" else _tpu_slices(target)).devices
+        return (_gpu_cluster(target, text) if target.platform == Platform.GPU else _tpu_slices(target)).devices
     except NotImplementedError as refusal:
         raise UsageError(
             f"target {target}: JAX has started without this plugin; call lab.meshes.backends.prepare before it starts"

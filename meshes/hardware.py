@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.meshes.errors import UsageError, no_such
+from lab.meshes.platforms import Platform
 
 BENCH_SCHEMA = "sharding-lab/bench/1"
 _TPUS = {"v5 lite": "v5e", "v5": "v5p", "v6 lite": "v6e"}
@@ -118,7 +119,7 @@ class Chip:
 
     key: str
     name: str
-    platform: str
+    platform: Platform
     flops_per_s: Mapping[str, Figure]
     memory_bytes: Figure
     memory_bytes_per_s: Figure
@@ -140,11 +141,11 @@ def known_chip(card: str) -> Chip | None:
     links of the same name."""
     if tpu := re.fullmatch(r"TPU ?(.+)", card):
         name = _TPUS.get(tpu[1], tpu[1])
-        return chip(name) if name in chip_names("tpu") else None
+        return chip(name) if name in chip_names(Platform.TPU) else None
     words = re.split(r"[\s-]+", card.lower())
     if _OTHERS & set(words):
         return None
-    return next((chip(name) for name in chip_names("gpu") if name in words), None)
+    return next((chip(name) for name in chip_names(Platform.GPU) if name in words), None)
 
 
 def chip(name: str) -> Chip:
@@ -245,7 +246,7 @@ def _chip(key: str, row: Mapping[str, Any], sources: Mapping[str, str]) -> Chip:
     return Chip(
         key=key,
         name=row["name"],
-        platform=row["platform"],
+        platform=Platform(row["platform"]),
         flops_per_s={dtype: Figure(**cited(figure)) for dtype, figure in row["flops_per_s"].items()},
         memory_bytes=Figure(**cited(row["memory_bytes"])),
         memory_bytes_per_s=Figure(**cited(row["memory_bytes_per_s"])),

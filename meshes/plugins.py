@@ -5,13 +5,15 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-_PACKAGES = {"gpu": ("jax_cuda13_plugin", "jax_cuda12_plugin"), "tpu": ("libtpu",)}
+from lab.meshes.platforms import Platform
+
+_PACKAGES = {Platform.GPU: ("jax_cuda13_plugin", "jax_cuda12_plugin"), Platform.TPU: ("libtpu",)}
 
 
-def installed(platform: str) -> bool:
+def installed(platform: Platform) -> bool:
     """Whether this Python can compile for `platform` without owning one of its devices; CPUs need no plugin."""
     has_plugin = platform not in _PACKAGES or any(find_spec(package) for package in _PACKAGES[platform])
-    return has_plugin and (platform != "gpu" or ptxas() is not None)
+    return has_plugin and (platform != Platform.GPU or ptxas() is not None)
 
 
 def ptxas() -> Path | None:
@@ -29,5 +31,5 @@ def ptxas() -> Path | None:
     )
 
 
-def install_command(platform: str) -> str:
+def install_command(platform: Platform) -> str:
     return f"pip install 'sharding-lab[{platform}]'"

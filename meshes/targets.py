@@ -12,6 +12,7 @@ import numpy as np
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError, no_such
 from lab.meshes.hardware import Chip, Pod, chip, chip_names
+from lab.meshes.platforms import Platform
 
 MOST_CPUS = 4096
 FORMS = (
@@ -24,13 +25,12 @@ class Target:
     """A place to compile for.
 
     Attributes:
-      platform: "cpu", "gpu", "tpu" or "attached".
       chip: its name in the table of hardware; None on CPUs and where the devices are whatever is attached.
       shape: devices of a CPU target; hosts and GPUs a host; chips along each direction of one TPU slice.
       slices: TPU slices, joined by the data-centre network.
     """
 
-    platform: str
+    platform: Platform
     chip: str | None = None
     shape: tuple[int, ...] = ()
     slices: int = 1
@@ -49,7 +49,7 @@ class Target:
     @property
     def devices(self) -> int | None:
         """How many devices JAX lists: a chip is one, on TPU 7x two. None where they are whatever is attached."""
-        if self.platform == "attached":
+        if self.platform == Platform.ATTACHED:
             return None
         a_chip = self.hardware.devices_per_chip if self.chip else 1
         return prod(self.shape) * self.slices * a_chip
@@ -83,14 +83,14 @@ def parse_target(text: str) -> Target:
     """
     platform, _, rest = text.strip().partition(":")
     if (platform, rest) == ("attached", ""):
-        return Target("attached")
+        return Target(Platform.ATTACHED)
     name, _, size = rest.rpartition(":")
     sizes = re.fullmatch(_SIZES.get(platform, "(?!)"), size)
     if not sizes or (platform == "cpu") != (name == "") or rest.startswith(":"):
         raise UsageError(f"target {text!r}: expected {FORMS}")
     if name and name not in chip_names(platform):
         raise UsageError(f"target {text!r}: {no_such(f'{platform} chip', name, chip_names(platform))}")
-    target = Target(platform, name or None, tuple(map(int, sizes[1].split("x"))), int(sizes[2] or 1))
+    target = Target(Platform(platform), name or None, tuple(map(int, sizes[1].split("x"))), int(sizes[2] or 1))
     _check_extent(text, target)
     return target
 
@@ -98,7 +98,7 @@ def parse_target(text: str) -> Target:
 def _check_extent(text: str, target: Target) -> None:
     """Compilers of larger TPU slices end the process, or make what no pod can be wired to; many fake CPU devices take
     minutes to start."""
-    if target.platform == "cpu" and prod(target.shape) > MOST_CPUS:
+    if target.platform == Platform.CPU and prod(target.shape) > MOST_CPUS:
         raise UsageError(
             f"target {text!r}: expected {MOST_CPUS:,} fake CPU devices at most; name GPUs or TPUs, of which there may "
             "be more"
@@ -129,7 +129,7 @@ _SIZES = {"cpu": f"({_N})()", "gpu": f"({_N}x{_N})()", "tpu": rf"({_N}(?:x{_N}){
 
 def link_names(target: Target) -> tuple[str, str]:
     """The link inside a domain and the one between domains, as transfers name them."""
-    return ("ici", "dcn") if target.platform == "tpu" else ("host", "network")
+    return ("ici", "dcn") if target.platform == Platform.TPU else ("host", "network")
 
 
 def domains(target: Target, axes: Axes) -> np.ndarray:
@@ -139,7 +139,7 @@ def domains(target: Target, axes: Axes) -> np.ndarray:
       [devices]: the host of a GPU, the slice of a TPU; zeros on CPUs and where the devices are whatever is attached.
     """
     check_size(target, axes)
-    if target.platform == "gpu":
+    if target.platform == Platform.GPU:
         return np.arange(axes.size) // target.per_host
     if target.slices == 1:
         return np.zeros(axes.size, int)

@@ -18,6 +18,7 @@ from lab.meshes.availability import availability
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.errors import UsageError, no_such
+from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target, parse_target
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _on_other_chips(target: Target) -> list[Target]:
     return [replace(example, shape=target.shape) for example in examples] if target.platform == "gpu" else examples
 
 
-def without_plugin(some: Iterable[Run[Experiment]]) -> list[str]:
+def without_plugin(some: Iterable[Run[Experiment]]) -> list[Platform]:
     """The platforms that these runs need a plugin for which is not installed."""
     return [
         platform for platform in dict.fromkeys(run.target.platform for run in some) if not plugins.installed(platform)

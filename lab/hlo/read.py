@@ -20,6 +20,7 @@ from lab.hlo.walk import Notes, Visit, Walk, walk
 from lab.meshes import targets
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
+from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target
 
 _PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
@@ -150,7 +151,7 @@ def _transfers(reader: Reader, reached: Walk, notes: Notes) -> list[tuple[Transf
 def _note_promoted(found: list[tuple[Transfer, Visit]], target: Target | None, notes: Notes) -> None:
     """Reductions whose operation XLA names as one of a wider type than the program's; where it joins several reductions
     whose results are added up (`all-reduce-reassociate`), also as that."""
-    compiler = "the CPU compiler" if target and target.platform == "cpu" else "the compiler"
+    compiler = "the CPU compiler" if target and target.platform == Platform.CPU else "the compiler"
     reasons = {
         "_reassoc_promoted": "XLA adds up the narrower arrays of several reductions and reduces their sum, "
         "for twice the bytes of one of them",

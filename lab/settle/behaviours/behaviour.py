@@ -8,6 +8,7 @@ from enum import StrEnum
 from importlib.metadata import version
 
 from lab.core.ledger import Transfer
+from lab.meshes.platforms import Platform
 from lab.settle.unclaimed import Unclaimed
 
 INSTALLED = tuple(map(int, version("jax").split(".")[:2]))
@@ -27,7 +28,7 @@ class Certainty(StrEnum):
 class Context:
     """The configuration that a prediction may know; `jax`: the release whose XLA compiles."""
 
-    platform: str
+    platform: Platform
     style: str
     mesh: Mapping[str, int] = field(default_factory=dict)
     jax: tuple[int, ...] = INSTALLED
@@ -55,7 +56,7 @@ class Behaviour:
     """
 
     id: str
-    platform: str | None
+    platform: Platform | None
     certainty: Certainty
     effect: str
     remedy: str = ""

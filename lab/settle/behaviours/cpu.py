@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import prod
 
 from lab.core.ledger import Kind, Transfer
+from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
 from lab.settle.behaviours.transforms import is_declared_scatter, over
 
@@ -18,7 +19,7 @@ def _widened(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
 
 C1 = Behaviour(
     id="C1",
-    platform="cpu",
+    platform=Platform.CPU,
     certainty=Certainty.PREDICTABLE,
     effect="16-bit floats are widened to f32 in collectives: twice the bytes",
     remedy="judge bf16 layouts on a GPU or TPU target, or run the CPU in f32",
@@ -32,7 +33,7 @@ def _never_scattered(transfer: Transfer, context: Context) -> tuple[Transfer, ..
 
 C2 = Behaviour(
     id="C2",
-    platform="cpu",
+    platform=Platform.CPU,
     certainty=Certainty.PREDICTABLE,
     effect="a declared reduce-scatter stays an all-reduce of the same payload; an explicit psum_scatter is kept",
     rewrite=_never_scattered,
@@ -48,7 +49,7 @@ def _one_by_one(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
 
 C3 = Behaviour(
     id="C3",
-    platform="cpu",
+    platform=Platform.CPU,
     certainty=Certainty.PREDICTABLE,
     effect="partial sums of sibling matmuls are reduced one by one (q, k, v: 3; gate, up: 2)",
     remedy="fuse the weights, or make the input varying once a block in the explicit style",
@@ -68,7 +69,7 @@ def _reduced_separately(transfer: Transfer, context: Context) -> tuple[Transfer,
 
 C4 = Behaviour(
     id="C4",
-    platform="cpu",
+    platform=Platform.CPU,
     certainty=Certainty.PREDICTABLE,
     effect="declared sums over tokens of split batches and split sequences are done over each of the two axes apart, "
     "not at once",
@@ -77,7 +78,7 @@ C4 = Behaviour(
 
 C5 = Behaviour(
     id="C5",
-    platform="cpu",
+    platform=Platform.CPU,
     certainty=Certainty.OBSERVED,
     effect="a bf16 psum in a shard_map that is manual over some axes only aborts the process",
     remedy="make the shard_map fully manual, or psum in f32",
@@ -93,7 +94,7 @@ def _hoisted(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
 
 C6 = Behaviour(
     id="C6",
-    platform="cpu",
+    platform=Platform.CPU,
     certainty=Certainty.PREDICTABLE,
     effect="gathers that no micro-batch changes leave the accumulation loop: executions x 1",
     rewrite=_hoisted,
@@ -101,7 +102,7 @@ C6 = Behaviour(
 
 C7 = Behaviour(
     id="C7",
-    platform="cpu",
+    platform=Platform.CPU,
     certainty=Certainty.OBSERVED,
     effect="a permute waits for all devices, not for those that it links: in a branch that some do not take it hangs, "
     "or meets the permute of another tick and gives wrong numbers; in no ledger",

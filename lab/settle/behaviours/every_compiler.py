@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lab.core.ledger import Kind, Provenance, Transfer
+from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
 from lab.settle.behaviours.transforms import in_products_dtype, over
 
@@ -51,7 +52,7 @@ def _is_split(transfer: Transfer, context: Context) -> bool:
     summed, scattered = (rest, own) if transfer.kind is Kind.REDUCE_SCATTER else (own, rest)
     is_seen = (*summed, *scattered) == every or context.jax >= SPLITS_FAR_APART
     return (
-        context.platform == "gpu"
+        context.platform == Platform.GPU
         and over == every
         and is_seen
         and _has_one_use(transfer)
@@ -156,13 +157,13 @@ def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer,
     """One reduction of all that a loop stores, where that is small."""
     iterations, is_sum = transfer.provenance.iterations, transfer.kind is Kind.ALL_REDUCE
     if (
-        context.platform == "cpu"
+        context.platform == Platform.CPU
         or not is_sum
         or iterations == 1
         or transfer.payload_bytes * iterations > LARGEST_STACK_BYTES
     ):
         return (transfer,)
-    leaves_passes = context.platform == "gpu" and context.jax >= LEAVES_PASSES
+    leaves_passes = context.platform == Platform.GPU and context.jax >= LEAVES_PASSES
     provenance = replace(transfer.provenance, iterations=1, micro_batches=1, repeats=1)
     executions = 1 if leaves_passes else transfer.known_executions // iterations
     return (
@@ -186,7 +187,10 @@ def _every_micro_batch(transfer: Transfer, context: Context) -> tuple[Transfer, 
     """The reduction of each pass, and of each layer where the value is a stack, in the dtype of its products."""
     m, stack = transfer.provenance.micro_batches, transfer.provenance.stacked_layers
     is_made_once = (
-        context.platform == "tpu" and stack == 1 and transfer.phase == "backward" and transfer.kind is Kind.ALL_REDUCE
+        context.platform == Platform.TPU
+        and stack == 1
+        and transfer.phase == "backward"
+        and transfer.kind is Kind.ALL_REDUCE
     )
     if context.style != "declared" or m == 1 or is_made_once:
         return (transfer,)
@@ -214,7 +218,7 @@ def _after_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...
     iterations = transfer.provenance.accumulated_in_loop
     return (
         transfer
-        if context.platform == "cpu"
+        if context.platform == Platform.CPU
         else replace(transfer, executions=transfer.known_executions // iterations),
     )
 

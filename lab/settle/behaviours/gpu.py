@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lab.core.ledger import Kind, Transfer
+from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
 from lab.settle.behaviours.transforms import is_declared_scatter
 
 G1 = Behaviour(
     id="G1",
-    platform="gpu",
+    platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
     effect="transfers of one kind and group are combined into one instruction: bytes unchanged, all-reduce operands "
     "packed into one flat array",
@@ -18,28 +19,28 @@ G1 = Behaviour(
 
 G2 = Behaviour(
     id="G2",
-    platform="gpu",
+    platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
     effect="an iteration of the backward loop is peeled: executions L become (L - 1) + 1",
 )
 
 G3 = Behaviour(
     id="G3",
-    platform="gpu",
+    platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
     effect="an all-reduce over one axis whose result is sliced becomes a reduce-scatter; over two axes it does not",
 )
 
 G4 = Behaviour(
     id="G4",
-    platform="gpu",
+    platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
     effect="nested reductions over two axes merge into one over both",
 )
 
 G5 = Behaviour(
     id="G5",
-    platform="gpu",
+    platform=Platform.GPU,
     certainty=Certainty.OBSERVED,
     effect="a narrowing convert after a permute moves before it: half the bytes",
     remedy="cast before the hop",
@@ -58,7 +59,7 @@ def _after_the_passes(transfer: Transfer, context: Context) -> tuple[Transfer, .
 
 G6 = Behaviour(
     id="G6",
-    platform="gpu",
+    platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
     effect="sums of gradients outside the inner scan leave the accumulation loop: executions x 1",
     rewrite=_after_the_passes,
@@ -66,7 +67,7 @@ G6 = Behaviour(
 
 G7 = Behaviour(
     id="G7",
-    platform="gpu",
+    platform=Platform.GPU,
     certainty=Certainty.OBSERVED,
     effect="some gathers of a cast weight run in f32: twice the bytes",
     remedy="pin the sharding of the cast value before the gather",
@@ -82,7 +83,7 @@ def _looked_up_whole(transfer: Transfer, context: Context) -> tuple[Transfer, ..
 
 G9 = Behaviour(
     id="G9",
-    platform="gpu",
+    platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
     effect="a declared lookup that is held whole before its tokens are split is summed everywhere: an all-reduce, not "
     "a reduce-scatter",
@@ -91,7 +92,7 @@ G9 = Behaviour(
 
 G10 = Behaviour(
     id="G10",
-    platform="gpu",
+    platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
     effect="a step that needs more than its arguments and 95 % of what they leave of 80 % of the chip is thinned out: "
     "probabilities that wait for the values' gradients are made again, and zeros that gradients begin with "
@@ -101,7 +102,7 @@ G10 = Behaviour(
 
 G11 = Behaviour(
     id="G11",
-    platform="gpu",
+    platform=Platform.GPU,
     certainty=Certainty.OBSERVED,
     effect="the schedule makes the head's gradient, the zeros of the embedding's and copies of kept stacks early or "
     "late; memory, not bytes on the wire. At 8B and 70B, 32 or 80 layers, untied, predicted peaks are within 4 % "

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import prod
 
 from lab.core.ledger import Kind, Transfer
+from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
 from lab.settle.behaviours.transforms import in_products_dtype, masked
 from lab.settle.unclaimed import Unclaimed, claim, claim_all, claim_up_to
@@ -18,7 +19,7 @@ def _reduced_everywhere(predicted: Transfer, context: Context, unclaimed: Unclai
 
 T1 = Behaviour(
     id="T1",
-    platform="tpu",
+    platform=Platform.TPU,
     certainty=Certainty.READABLE,
     effect="a reduce-scatter is an all-reduce and a slice: same payload, twice the wire bytes; nearly always over a "
     "whole slice, sometimes over less, by no known rule",
@@ -48,7 +49,7 @@ def _halo(padded: int, padding: int, P: int) -> tuple[int, ...]:
 
 T2 = Behaviour(
     id="T2",
-    platform="tpu",
+    platform=Platform.TPU,
     certainty=Certainty.READABLE,
     effect="shards are padded before a reduce-scatter, and permutes of the padding follow",
     remedy="choose shards that fill the tiles",
@@ -57,7 +58,7 @@ T2 = Behaviour(
 
 T3 = Behaviour(
     id="T3",
-    platform="tpu",
+    platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
     effect="a reduce-scatter is printed as an all-reduce and a slice inside a custom fusion; it is read as what it is",
 )
@@ -77,7 +78,7 @@ def _windowed_einsum(predicted: Transfer, context: Context, unclaimed: Unclaimed
 
 T4 = Behaviour(
     id="T4",
-    platform="tpu",
+    platform=Platform.TPU,
     certainty=Certainty.READABLE,
     effect="a gather or scatter that feeds a matmul becomes a loop of permutes: of n + 1 shards or, over a few "
     "devices, of n - 1",
@@ -93,7 +94,7 @@ def _max_in_products_dtype(transfer: Transfer, context: Context) -> tuple[Transf
 
 T5 = Behaviour(
     id="T5",
-    platform="tpu",
+    platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
     effect="a max over widened bf16 is reduced in bf16: half the bytes",
     rewrite=_max_in_products_dtype,
@@ -101,7 +102,7 @@ T5 = Behaviour(
 
 T6 = Behaviour(
     id="T6",
-    platform="tpu",
+    platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
     effect="a declared all-reduce of the embedding whose result is sliced becomes a reduce-scatter",
 )
@@ -114,7 +115,7 @@ def _masked_sum(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> 
 
 T7 = Behaviour(
     id="T7",
-    platform="tpu",
+    platform=Platform.TPU,
     certainty=Certainty.READABLE,
     effect="a gather of a tiny array becomes a masked all-reduce of the same payload: twice the wire bytes",
     recognise=_masked_sum,
@@ -122,7 +123,7 @@ T7 = Behaviour(
 
 T8 = Behaviour(
     id="T8",
-    platform="tpu",
+    platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
     effect="arguments are padded to layout tiles: memory, not bytes on the wire",
 )
@@ -144,7 +145,7 @@ def _after_the_passes_in_f32(transfer: Transfer, context: Context) -> tuple[Tran
 
 T9 = Behaviour(
     id="T9",
-    platform="tpu",
+    platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
     effect="sums of gradients that are held whole leave the accumulation loop: executions x 1, in float32",
     rewrite=_after_the_passes_in_f32,
@@ -170,7 +171,7 @@ def _run_once(unclaimed: Unclaimed) -> Unclaimed:
 
 T10 = Behaviour(
     id="T10",
-    platform="tpu",
+    platform=Platform.TPU,
     certainty=Certainty.READABLE,
     effect="a scatter of gradients leaves the accumulation loop: one of the sum over passes, in float32, or by T1 one "
     "all-reduce",
@@ -190,7 +191,7 @@ def _narrow_after_the_passes(predicted: Transfer, context: Context, unclaimed: U
 
 T11 = Behaviour(
     id="T11",
-    platform="tpu",
+    platform=Platform.TPU,
     certainty=Certainty.OBSERVED,
     effect="a sum over micro-batches is rounded to 16 bits before it is reduced: half the bytes, of the head's "
     "gradient where sharding is in types",
@@ -213,7 +214,7 @@ def _rounded_for_products(predicted: Transfer, context: Context, unclaimed: Uncl
 
 T12 = Behaviour(
     id="T12",
-    platform="tpu",
+    platform=Platform.TPU,
     certainty=Certainty.READABLE,
     effect="a gather of float32 that feeds products alone runs in the 16 bits that they round to: half the bytes",
     remedy="ask for jax.default_matmul_precision('highest')",
@@ -233,7 +234,7 @@ def _gathered_by_sum(transfer: Transfer, context: Context) -> tuple[Transfer, ..
 
 T13 = Behaviour(
     id="T13",
-    platform="tpu",
+    platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
     effect="a gather over all devices, where they are 64 or more, is a masked all-reduce of the same payload: twice "
     "the wire bytes",
