@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lab.core.units import scaled
 from lab.report.tables import Column, columns_text
-from lab.report.verdicts import claim_text, outcome
+from lab.report.verdicts import claim_text, claims_text
 
 if TYPE_CHECKING:
     from lab.harness.question import Answer, Row
@@ -49,7 +48,7 @@ def summary_text(answers: Sequence[Answer]) -> str:
     columns = [
         Column("verdict", tuple(answer.verdict for answer in answers)),
         Column("experiment", tuple(answer.experiment for answer in answers)),
-        Column("claims of the book", tuple(_tally(answer) for answer in answers)),
+        Column("claims of the book", tuple(claims_text(answer.claims) for answer in answers)),
     ]
     failures = [_failure(answer) for answer in answers if answer.failure]
     surprises = [
@@ -63,11 +62,6 @@ def summary_text(answers: Sequence[Answer]) -> str:
 
 def _failure(answer: Answer) -> str:
     return f"failed: {answer.experiment}: {answer.failure}"
-
-
-def _tally(answer: Answer) -> str:
-    counts = Counter(map(outcome, answer.claims))
-    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
 
 
 def predicted_text(row: Row) -> str:

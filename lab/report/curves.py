@@ -68,7 +68,8 @@ def _unsettled(curves: Sequence[Curve]) -> list[str]:
 
 def _ties(curves: Sequence[Curve]) -> list[str]:
     return [
-        f"{curve.layout} {curve.style}: {' and '.join(map(str, curve.ties))}; held against one device that chose so"
+        f"{curve.layout} {curve.style}: {' and '.join(map(str, curve.ties))}; compared with one device that made these "
+        "choices"
         for curve in curves
         if curve.ties
     ]
@@ -79,8 +80,8 @@ def _fall(trained: TrainingResult) -> list[str]:
     return [
         f"one device: the loss is {trained.start:.3f} at first and {trained.end:.3f} over the last tenth of {steps} "
         "steps; "
-        f"guessing bytes by how often they occur costs {trained.guessing:.3f}",
+        f"predicting each byte by its frequency alone would give {trained.guessing:.3f}",
         f"float32: other orders of the sequences move that curve by {reference.moved[0]:.1e} at the first step and by "
         f"{reference.moved.max():.1e} at most; "
-        f"tolerance {reference.tolerances[0]:.1e} at first and {reference.tolerance:.1e} in the end",
+        f"tolerance {reference.tolerances[0]:.1e} at first and {reference.tolerance:.1e} at the end",
     ]

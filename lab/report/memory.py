@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lab.core.units import share_text
 from lab.meshes.targets import parse_target
 from lab.programs.strategies.memory_terms import label
 from lab.report.room import Room
@@ -12,7 +13,7 @@ from lab.report.tables import Column, columns_text
 if TYPE_CHECKING:
     from lab.harness.result import Result
 
-OF_GPUS = "copies among the terms are those of XLA's GPU compiler; a TPU's makes others"
+OF_GPUS = "terms for copies are those of XLA's GPU compiler; its TPU compiler makes others"
 
 
 def memory_text(result: Result) -> str:
@@ -45,7 +46,7 @@ def _columns(rows: list[tuple[str, int, int | None]]) -> list[Column]:
 
 
 def _padding(size: int) -> list[str]:
-    return [f"arguments are padded by another {size:,} B to fill the tiles of their layouts (T8)"] if size else []
+    return [f"arguments take another {size:,} B of padding, to fill the tiles of TPU layouts (T8)"] if size else []
 
 
 def _room(target: str, peak: int) -> list[str]:
@@ -64,6 +65,6 @@ def _away(target: str, total: int, planned: int | None) -> list[str]:
         return whose
     return [
         *whose,
-        f"XLA's plan is {abs(planned / total - 1):.1%} {'above' if planned > total else 'below'} the sum of the "
-        "terms and the padding",
+        f"the peak that XLA plans is {share_text(abs(planned / total - 1))} {'above' if planned > total else 'below'} "
+        "the sum of the terms and the padding",
     ]

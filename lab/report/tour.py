@@ -96,7 +96,7 @@ def _sameness_of(entry: Compared) -> str:
         ledger.memory.peak if ledger and ledger.memory else None for ledger in (entry.ahead, entry.result.measured)
     ]
     differs = f"{len(entry.changes)} transfers differ, peak {peaks[0]} B ahead of time and {peaks[1]} B here"
-    return f"same but for kernels tried on the card: {differs}" if entry.is_same_untuned else differs
+    return f"same without autotuning: {differs}" if entry.is_same_untuned else differs
 
 
 def _sameness(tour: Tour) -> str:
@@ -104,5 +104,5 @@ def _sameness(tour: Tour) -> str:
     untuned = sum(entry.is_same_untuned and not entry.is_same for entry in tour.programs)
     return (
         f"{same} of {len(tour.programs)} programs have the same transfers and peak memory ahead of time and here, "
-        f"{untuned} more where no kernels are tried here"
+        f"{untuned} more where autotuning is off here"
     )

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from lab.harness.result import Result
 
 
+ERRATUM = "known erratum"
+
+
 @dataclass(frozen=True)
 class Line:
     """One line of the summary: the transfers of a run that span the same axes. The run is named in its first line
@@ -31,9 +34,10 @@ class Line:
 
 
 def summary_text(results: Sequence[Result]) -> str:
-    """One line for each run and set of axes, then what needs words, then a count of the verdicts."""
+    """One line for each run and set of axes, those with the best verdict first, then what needs words, then a count of
+    the verdicts."""
     parts = [
-        columns_text(_summary_columns(results)),
+        columns_text(_summary_columns(sorted(results, key=lambda result: list(Verdict).index(result.verdict)))),
         *("\n".join(say(results)) for say in (explanations, _troubles, _closing)),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -127,24 +131,25 @@ def in_branches(result: Result) -> list[str]:
     terms = result.settlement.terms if result.settlement else ()
     is_there = any(t.conditional for term in terms for t in _found(term))
     return [
-        "if taken: it stands in a branch; executions and bytes are those of a branch taken every time, the most that "
-        "a device can send"
+        "if taken: the transfer is in a branch that need not run; its executions and bytes are those of a branch that "
+        "runs every time, the most that a device can send"
     ] * is_there
 
 
 def on_the_wire(result: Result) -> list[str]:
-    """What is on the wire, in three columns: foreseen, recognised only, and neither; and what of it has no name."""
+    """Wire bytes of the compiled program in three sums: predicted, recognised only, and neither; and how many of its
+    transfers carry no metadata."""
     if not (settled := result.settlement):
         return []
     columns = settled.predicted_wire_bytes, settled.attributed_wire_bytes, settled.unexplained_wire_bytes
     return [
-        "wire bytes as compiled: {} as predicted, {} attributed, {} unexplained".format(*map(exact, columns)),
+        "wire bytes of the compiled program: {} predicted, {} attributed, {} unexplained".format(*map(exact, columns)),
         *taken_by_size([result]),
     ]
 
 
 def taken_by_size(results: Iterable[Result]) -> list[str]:
-    """How many transfers stand beside a term for their size alone."""
+    """How many transfers were matched to a term by their size alone."""
     some = sum(len(result.settlement.taken_by_size) for result in results if result.settlement)
     carry = "carries no metadata and was" if some == 1 else "carry no metadata and were"
     return [f"{count(some, 'transfer')} {carry} matched by size"] * (some > 0)
@@ -206,13 +211,13 @@ def _claims(result: Result) -> list[str]:
 
 
 def claim_text(claim: Claim) -> str:
-    known = f", as disputed in {claim.disputed}," if claim.disputed and claim.verdict == "refuted" else ""
+    known = f" (known erratum {claim.disputed})" if outcome(claim) == ERRATUM else ""
     statement = f"{claim.statement}: " if claim.statement else ""
     return f"{claim.verdict}{known} {claim.id}: {statement}{claim.evidence}"
 
 
 def _closing(results: Sequence[Result]) -> list[str]:
-    claims = Counter(outcome(claim) for result in results for claim in result.claims)
+    claims = [claim for result in results for claim in result.claims]
     refuted = [
         f"{_name(result)}: {claim_text(claim)}"
         for result in results
@@ -223,13 +228,30 @@ def _closing(results: Sequence[Result]) -> list[str]:
         *refuted,
         *numerics_lines(results),
         *taken_by_size(results),
-        f"claims of the book: {tally(claims)}",
+        f"claims of the book: {claims_text(claims)}",
+        *errata_lines(claims),
         count_text(results),
     ]
 
 
 def outcome(claim: Claim) -> str:
-    return "refuted as disputed" if claim.verdict == "refuted" and claim.disputed else str(claim.verdict)
+    """A refuted statement of the book that its errata list is no surprise."""
+    return ERRATUM if claim.verdict == "refuted" and claim.disputed else str(claim.verdict)
+
+
+def claims_text(claims: Iterable[Claim]) -> str:
+    """`4 confirmed, 2 known errata, 3 calculated`."""
+    counts = Counter(map(outcome, claims))
+    words = {ERRATUM: "known errata"}
+    return ", ".join(f"{n} {words.get(said, said) if n > 1 else said}" for said, n in counts.items()) or "none"
+
+
+def errata_lines(claims: Sequence[Claim]) -> list[str]:
+    """What a known erratum is, where there is one."""
+    is_there = any(outcome(claim) == ERRATUM for claim in claims)
+    return [
+        "a known erratum is a statement of the book that is refuted here, and listed by lab book --errata"
+    ] * is_there
 
 
 def count_text(results: Sequence[Result]) -> str:

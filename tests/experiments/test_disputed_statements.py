@@ -37,7 +37,7 @@ def test_a_disputed_statement_that_holds_is_confirmed_and_fine():
 
 def test_a_run_says_in_which_item_a_refuted_statement_is_disputed():
     assert (
-        "refuted, as disputed in D-48, ch12.tree_latency_optimal: a tree is fastest: 6 steps against 3"
+        "refuted (known erratum D-48) ch12.tree_latency_optimal: a tree is fastest: 6 steps against 3"
         in result_text(result(TREE))
     )
 
@@ -48,7 +48,7 @@ def test_a_summary_counts_disputed_statements_apart_and_lists_the_others_alone()
     listed = (
         "ch12_ring_and_tree explicit cpu:8: refuted ch12.tree_latency_optimal: a tree is fastest: 6 steps against 3"
     )
-    assert "claims of the book: 1 refuted as disputed, 1 refuted" in lines
+    assert "claims of the book: 1 known erratum, 1 refuted" in lines
     assert [line for line in lines if "a tree is fastest" in line] == [listed]
 
 

@@ -21,7 +21,7 @@ def audit() -> Part:
     found = book.page(None, (), errata=False, coverage=True).data
     lead = (
         f"{len(errata)} entries are wrong as printed; {found['functions']} formulas run, {found['worked']} worked "
-        "numbers are held."
+        "numbers are checked."
     )
     told = joined(
         (

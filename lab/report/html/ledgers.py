@@ -105,19 +105,19 @@ def mesh(ledger: Ledger, place: Place) -> Markup:
     columns = [
         Column("axis", place.axes.names),
         numbers("size", place.axes.sizes, place.axes.sizes),
-        Column("neighbours meet over", [place.link(link).name if link else "" for link in links]),
+        Column("link between neighbours", [place.link(link).name if link else "" for link in links]),
         numbers(
             "link, one way",
             [scaled(round(place.link(link).value), "B/s") if link else "" for link in links],
             [None] * len(links),
         ),
         bars(
-            "wire a step, with other axes too",
+            "wire a step, alone or with other axes",
             [_wire(total) for total in sent.values()],
             [total.wire_bytes for total in sent.values()],
         ),
     ]
-    told = f"{place.axes.size:,} devices{_hosts(place)}; a box is a device, its number the position in mesh.devices."
+    told = f"{place.axes.size:,} devices{_hosts(place)}; each box is a device, with its position in mesh.devices."
     return joined((element("p", told), drawn, table("Axes of the mesh", columns)))
 
 
@@ -125,7 +125,7 @@ def _hosts(place: Place) -> str:
     if place.domains is None:
         return ""
     count = int(place.domains.max()) + 1
-    return f" in {count:,} {place.domain}s, each of one colour" if count > 1 else f" in one {place.domain}"
+    return f" in {count:,} {place.domain}s, a colour each" if count > 1 else f" in one {place.domain}"
 
 
 def wire(ledger: Ledger, place: Place) -> Markup:
@@ -262,7 +262,7 @@ def memory(found: Memory | None, held: Mapping[str, int] | None, place: Place) -
         tables.append(_held("As compiled, by XLA's own analysis", rows, room))
     if held:
         terms = {label(name): size for name, size in held.items() if size} | {"together": sum(held.values())}
-        tables.append(_held("At the fullest moment, by theory", terms, room))
+        tables.append(_held("At the peak, by theory", terms, room))
     if tables and room:
         tables.append(element("p", _full_bar(room), class_="note"))
     return joined(tables)
@@ -311,7 +311,7 @@ def roofline(ledger: Ledger, place: Place) -> Markup:
         (
             element("p", told),
             charts.picture(rooflines.roofline(of, found, DTYPE), kind="roofline"),
-            table("What each link allows, if nothing else bounds", columns),
+            table("What each link allows, if nothing else limits", columns),
         )
     )
 
@@ -324,13 +324,14 @@ def who(ledger: Ledger, place: Place) -> Markup:
         return Markup("")
     unit = found.blocks.unit
     told = [
-        f"Bytes of a step, all devices together; a row and a column are {'a ' + unit if unit[0].isalpha() else unit}.",
-        "Collectives go around rings in the mesh's order, an all_to_all to each of its group, permutes where they go.",
+        f"Bytes of a step of all devices together; a row sends, a column receives, each "
+        f"{'a ' + unit if unit[0].isalpha() else unit}.",
+        "Collectives are shown as rings in the mesh's order, an all_to_all as equal parts to all of its group, "
+        "permutes as they are.",
     ]
     if found.unplaced_wire_bytes:
         told.append(
-            f"Left out are {bytes_text(found.unplaced_wire_bytes)} of a device whose receivers the ledger does not "
-            "tell."
+            f"Not shown are {bytes_text(found.unplaced_wire_bytes)} of each device, whose receivers are not known."
         )
     return joined((paragraphs(told), charts.heat(found), _pairs(found)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,9 @@ from lab.report.html.page import Part, Section, Verdict
 from lab.report.html.tables import Column, bars, numbers, plain, table
 from lab.report.verdicts import (
     claim_text,
+    claims_text,
     count_text,
+    errata_lines,
     explanations,
     in_branches,
     measured_transfers,
@@ -30,7 +31,6 @@ from lab.report.verdicts import (
     on_the_wire,
     outcome,
     predicted_transfers,
-    tally,
     term_kind,
     troubles_of,
 )
@@ -53,9 +53,10 @@ def verdict(results: Sequence[Result], trained: Sequence[TrainingResult], answer
     counts = {"training": len(trained), "question": len(answers)}
     sentences = [count_text(results)] if results else []
     sentences += [count(some, noun) for noun, some in counts.items() if some]
-    sentences.append(f"claims of the book: {tally(Counter(outcome(claim) for one in every for claim in one.claims))}")
+    claims = [claim for one in every for claim in one.claims]
+    sentences += [f"claims of the book: {claims_text(claims)}", *errata_lines(claims)]
     sentences += numerics_lines(results) + [
-        f"refuted, and not disputed before: {claim_text(claim)}" for claim in surprises
+        f"refuted, and no known erratum: {claim_text(claim)}" for claim in surprises
     ]
     tone = "good" if all(one.is_fine for one in every) else "bad"
     return Verdict(word.capitalize(), tuple(f"{said[0].upper()}{said[1:]}." for said in sentences), tone)
@@ -94,7 +95,7 @@ def others(trained: Sequence[TrainingResult], answers: Sequence[Answer]) -> Sect
         Column("experiment", links),
         Column("verdict", [status(one.verdict) for one in (*trained, *answers)]),
         Column("question", [*(one.training.question for one in trained), *(one.question for one in answers)]),
-        Column("claims of the book", [tally(Counter(map(outcome, one.claims))) for one in (*trained, *answers)]),
+        Column("claims of the book", [claims_text(one.claims) for one in (*trained, *answers)]),
     ]
     return Section(
         "Trainings and questions",
@@ -156,7 +157,7 @@ def terms_table(terms: Sequence[Term]) -> Markup:
         Column("axes", [t.span for t in predicted], is_choice=True),
         *_compared([(Totals.of([term.predicted]), Totals.of(term.measured)) for term in terms]),
     ]
-    return table("Terms of theory, and what the compiled program does for each", columns, is_sortable=True)
+    return table("Predicted terms, and what was compiled for each", columns, is_sortable=True)
 
 
 def left_over(transfers: Sequence[Transfer]) -> Markup:
@@ -168,7 +169,7 @@ def left_over(transfers: Sequence[Transfer]) -> Markup:
         Column("axes", [t.span for t in transfers]),
         bars("wire a step", [bytes_text(total.wire_bytes) for total in totals], [total.wire_bytes for total in totals]),
     ]
-    return table("Transfers that no term asks for", columns)
+    return table("Transfers that no term predicts", columns)
 
 
 def _compared(totals: Sequence[tuple[Totals, Totals]]) -> list[Column]:
@@ -195,7 +196,7 @@ def pipeline(result: Result) -> Markup:
         Column("stage", [str(stage) for stage in range(stages)]),
         bars("busy", [f"{share:.1f} %" for share in busy], busy, 100),
     ]
-    told = "Were forward and the gradients of inputs and of weights of equal length, it would run so:"
+    told = "The schedule, if forward, gradients of inputs and gradients of weights took equally long:"
     return joined(
         (
             element("p", told),

@@ -25,7 +25,7 @@ def rows(text: str) -> list[list[str]]:
 def test_terms_that_are_not_zero_sum_up_beside_the_planned_peak():
     text = memory_text(result("gpu:h100:2x8", 15_000))
     assert rows(text) == [["12,000", "12,000"], ["layers", "4,000"], ["16,000", "15,000"]]
-    assert text.endswith("XLA's plan is 6.2% below the sum of the terms and the padding")
+    assert text.endswith("the peak that XLA plans is 6.25 % below the sum of the terms and the padding")
 
 
 def test_a_peak_of_151_gb_does_not_fit_an_h100_and_one_of_40_does():
@@ -57,17 +57,19 @@ def test_a_tpu_that_lists_two_devices_has_half_of_its_memory_for_each():
     )
 
 
-@pytest.mark.parametrize(("peak", "said"), [(17_333, "5.0% above"), (14_857, "10.0% below")])
+@pytest.mark.parametrize(("peak", "said"), [(17_333, "5 % above"), (14_857, "10 % below")])
 def test_padding_of_a_tpu_is_told_apart_and_its_plan_by_how_far_it_is_from_the_terms_of_gpus(peak, said):
     text = memory_text(result("tpu:v5p:2x2x4", peak, padding=508))
     assert rows(text)[0] == ["12,000", "12,000"]
-    assert "padded by another 508 B" in text and text.endswith(
-        f"a TPU's makes others\nXLA's plan is {said} the sum of the terms and the padding"
+    assert "arguments take another 508 B of padding" in text and text.endswith(
+        f"TPU compiler makes others\nthe peak that XLA plans is {said} the sum of the terms and the padding"
     )
 
 
 def test_a_tpu_without_a_plan_has_the_terms_of_gpus_alone():
-    assert memory_text(result("tpu:v5p:2x2x4", None)).endswith("those of XLA's GPU compiler; a TPU's makes others")
+    assert memory_text(result("tpu:v5p:2x2x4", None)).endswith(
+        "those of XLA's GPU compiler; its TPU compiler makes others"
+    )
 
 
 def test_cpus_report_no_peak_and_none_is_compared():

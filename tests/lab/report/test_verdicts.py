@@ -80,6 +80,27 @@ def test_refuted_claims_are_told_and_the_others_counted():
     assert "claims of the book: 1 confirmed, 1 refuted" in text
 
 
+def test_runs_that_are_exact_stand_before_those_that_are_not():
+    wide = replace(REDUCE, payload_bytes=2_000_000)
+    explained = result([replace(REDUCE, dtype="bf16")], [wide], platform="cpu")
+    refuted, exact = result([REDUCE], [REDUCE, GATHER]), result([REDUCE], [REDUCE])
+    text = summary_text([refuted, explained, exact])
+    verdicts = [line.split()[0] for line in text.splitlines() if "gpu:h100:2x8  " in line]
+    assert verdicts == ["exact", "explained", "refuted"]
+
+
+def test_statements_that_are_known_errata_are_no_refuted_claims_of_the_lab():
+    known = [Claim(f"ch14.{at}", ClaimVerdict.REFUTED, "1 is not 2", disputed=f"D-{at}") for at in (1, 2)]
+    claims = (Claim("ch14.volume", ClaimVerdict.CONFIRMED, "7 is 7"), *known)
+    text = summary_text([result([REDUCE], [REDUCE], claims=claims)])
+    assert (
+        "claims of the book: 1 confirmed, 2 known errata\n"
+        "a known erratum is a statement of the book that is refuted here, and listed by lab book --errata\n"
+    ) in text
+    assert "refuted (known erratum D-1) ch14.1: 1 is not 2" in result_text(result([REDUCE], [REDUCE], claims=claims))
+    assert "erratum" not in summary_text([result([REDUCE], [REDUCE], claims=claims[:1])])
+
+
 def test_the_worst_of_the_numeric_errors_is_told():
     runs = [result([REDUCE], [REDUCE], numerics=Numerics(error, 1e-5)) for error in (1e-7, 3e-7)]
     assert "worst relative error 3.0e-07, tolerance 1e-05" in summary_text(runs)
@@ -97,7 +118,7 @@ def test_one_run_in_full_has_its_terms_phases_and_claims():
 
 def test_the_three_columns_of_a_run_add_up_to_what_is_measured():
     text = result_text(result([REDUCE], [REDUCE, GATHER]))
-    assert "wire bytes as compiled: 7,000,000 as predicted, 0 attributed, 250 unexplained" in text
+    assert "wire bytes of the compiled program: 7,000,000 predicted, 0 attributed, 250 unexplained" in text
 
 
 def test_a_term_that_stands_in_a_branch_says_so_and_what_its_numbers_are():
@@ -105,7 +126,7 @@ def test_a_term_that_stands_in_a_branch_says_so_and_what_its_numbers_are():
     text = result_text(result([taken, GATHER], [taken, GATHER]))
     kinds = [line[2:] for line in lines(text, "exact ")]
     assert kinds[0][1:5] == ["all_reduce", "if", "taken", "data"] and kinds[1][:2] == ["all_gather", "tensor"]
-    assert len(lines(text, "if taken: it stands in a branch")) == 1
+    assert len(lines(text, "if taken: the transfer is in a branch")) == 1
     assert "if taken" not in result_text(result([REDUCE], [REDUCE]))
 
 
