@@ -9,6 +9,7 @@ import click
 from lab.cli.bench import bench
 from lab.cli.book import book
 from lab.cli.diff import diff
+from lab.cli.explain import explain
 from lab.cli.inspect import inspect
 from lab.cli.list import list_experiments
 from lab.cli.plot import plot
@@ -69,7 +70,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _command in (inspect, diff, targets, list_experiments, run, verify, bench, tour, book, plot):
+for _command in (inspect, explain, diff, targets, list_experiments, run, verify, bench, tour, book, plot):
     # Wherever it stands on the command line.
     click.option("--traceback", is_flag=True, expose_value=False, hidden=True)(_command)
     cli.add_command(_command)

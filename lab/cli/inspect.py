@@ -51,7 +51,7 @@ def inspect(
         # So that XLA says where it finds no way between two shardings; what it says is caught.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
         target = prepared(mesh, target)
-    diagnoses = []
+    diagnoses: list[diagnosis.Diagnosis] = []
     with stages() as stage:
         for source in given:
             found = programs(source, mesh, target, stage)

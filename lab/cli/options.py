@@ -27,7 +27,7 @@ STYLES = {
 TARGET_FORMS = "cpu:8, gpu:h100:2x8, tpu:v5p:2x2x4 or attached"
 
 
-class Parsed(click.ParamType):
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # Generic since click 8.5 alone.
     """A value that a function reads from text; what it raises is the whole error. A shell completes the known ones."""
 
     def __init__(
@@ -78,6 +78,12 @@ def _kind(text: str) -> str:
     return text
 
 
+def _explained() -> list[str]:
+    from lab.settle import CATALOGUE
+
+    return [kind.name for kind in KINDS] + [behaviour.id for behaviour in CATALOGUE]
+
+
 def _book() -> list[str]:
     from lab.book.register import CHAPTERS, load
 
@@ -96,6 +102,7 @@ SETTING = Parsed("setting", _setting)
 SHARE = Parsed("share", _share)
 SIZES = Parsed("sizes", parse_sizes)
 KIND = Parsed("kind", _kind, _kinds)
+EXPLAINED = Parsed("name", known=_explained)
 STYLE = Parsed("style", known=lambda: STYLES)
 EXPERIMENT = Parsed("experiment", known=registry.names)
 PLOT = Parsed("plot", known=_plots)

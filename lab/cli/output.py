@@ -7,15 +7,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lab.report.fitted import sentences, terminal_width
+
 CLOSED_PIPE = 141
 
 
 def print_json(value: Any) -> None:
-    print_text(json.dumps(value, indent=2))
+    _print(json.dumps(value, indent=2))
 
 
 def print_text(text: str) -> None:
-    """Prints a whole answer at once; a reader that went away, such as `head`, is no error."""
+    """Prints tables and sentences, fitted to the terminal."""
+    _print(sentences(text, terminal_width()))
+
+
+def _print(text: str) -> None:
+    """All at once; a reader that went away, such as `head`, is no error."""
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lab.cli.output import print_json, print_text
 from lab.cli.progress import watched
 from lab.harness import suite
-from lab.harness.experiment import Run
+from lab.harness.experiment import Experiment, Run
 from lab.meshes.axes import Axes
 from lab.meshes.backends import prepare
 from lab.meshes.targets import Target, parse_target
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from lab.harness.result import Result
 
 
-def results(runs: Sequence[Run], mesh: Axes | None = None, settings: Mapping[str, str] | None = None) -> list[Result]:
+def results(
+    runs: Sequence[Run[Experiment]], mesh: Axes | None = None, settings: Mapping[str, str] | None = None
+) -> list[Result]:
     # Where nothing is run nothing is prepared: without targets that would turn accelerators off.
     if runs:
         prepare([run.target for run in runs])

@@ -66,7 +66,7 @@ def verify(every: bool, full: bool, html: Path | None, as_json: bool) -> int:
     return status
 
 
-def _runs(experiments: Sequence[Experiment], every: bool, full: bool) -> list[Run]:
+def _runs(experiments: Sequence[Experiment], every: bool, full: bool) -> list[Run[Experiment]]:
     runs = suite.runs(experiments) if every or full else suite.everyday(experiments)
     if not full:
         return runs

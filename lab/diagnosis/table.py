@@ -25,19 +25,26 @@ from lab.diagnosis.program import Program
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault.
+    """A kind of fault. `lab explain` shows it with the smallest program that has it, `lab.diagnosis.examples.NAME`.
 
     Attributes:
       name: of its findings.
       what: it is, in a line.
       find: the rules that look for it.
       explains: it says why a transfer is there, so that no later kind need.
+      costs: what the program pays for it.
+      cure: what to write instead.
+      mesh, target: of the example; "" for fake CPU devices.
     """
 
     name: str
     what: str
     find: tuple[Callable[[Program], Iterable[Finding]], ...]
     explains: bool = True
+    costs: str = ""
+    cure: str = ""
+    mesh: str = "data=8"
+    target: str = ""
 
 
 KINDS: tuple[Kind, ...] = (
@@ -45,121 +52,231 @@ KINDS: tuple[Kind, ...] = (
         "unsplit_operation",
         "an operation that XLA does not partition: its operand is gathered, and every device computes all of it",
         (unsplit.unsplit_operation, unsplit.grouped_convolution),
+        costs="The operand is gathered whole in every step, and each device does the work of all of them.",
+        cure="Wrap the operation in jax.shard_map, so that each device works on its own part: along dims that it "
+        "does not mix (fft, linear algebra, callbacks), by blocks (cumsum), or in two stages (top_k).",
     ),
     Kind(
         "random_numbers_moved",
         "random numbers for a sharded array that are drawn on other devices than those that keep them",
         (layout.random_numbers_moved,),
+        costs="A draw moves about as many bytes as it makes.",
+        cure="Leave jax_threefry_partitionable on, as it is by default: each device then draws its own part, and "
+        "nothing moves.",
     ),
     Kind(
         "gathered_for_slice",
         "a read or an update of a part of an array that gathers all of it",
         (offsets.gathered_for_slice,),
+        costs="An all-gather of the whole array, for a part of it.",
+        cure="Read or update through an index array, such as x.at[jnp.arange(a, b)].set(u): the devices that own "
+        "the rows do it. Make the shift of a jnp.roll static, or use jax.lax.ppermute in jax.shard_map.",
     ),
     Kind(
         "table_gathered",
         "a lookup that gathers its table, or its gradient the cotangents, where the rows or the table would be less",
         (offsets.table_gathered, offsets.cotangents_gathered),
+        costs="An all-gather of the whole table in every lookup; in its gradient, of all tokens and cotangents.",
+        cure="Shard the table and the tokens over different axes, or look up in jax.shard_map: mask the rows that "
+        "another device owns, and sum. Constrain the table's gradient to be replicated first, and to its own "
+        "spec after.",
     ),
     Kind(
         "reduced_in_loop",
         "a reduction in every iteration of a loop that only adds the results up",
         (accumulation.reduced_in_loop,),
+        costs="A loop of N iterations reduces N times the bytes that one reduction after it would.",
+        cure="Add up on each device and reduce once: put the loop into jax.shard_map, with jax.lax.pcast(w, axis, "
+        "to='varying') before it and one psum (or psum_scatter) after it.",
     ),
-    Kind("reduced_twice", "one value reduced twice over the same devices", (reductions.reduced_twice,)),
+    Kind(
+        "reduced_twice",
+        "one value reduced twice over the same devices",
+        (reductions.reduced_twice,),
+        costs="A second reduction of the same bytes. It adds up copies of the first one's result, so that a psum is "
+        "too large by the size of the axis.",
+        cure="Drop the second one. In a checked jax.shard_map JAX has summed the gradient of a replicated input "
+        "already: for a mean, divide by the size of the axis.",
+    ),
     Kind(
         "reduced_for_nothing",
         "a reduction over an axis along which all devices have the same value",
         (reductions.reduced_for_nothing,),
+        costs="A reduction over more devices than it needs, or one that it does not need at all.",
+        cure="Leave the axis out of the reduction. If JAX put it in, keep check_vma=True on the jax.shard_map, or "
+        "move inputs that no axis shards outside.",
+        mesh="data=4,tensor=2",
     ),
     Kind(
         "not_scattered",
         "an all-reduce of which each device keeps only a part: a reduce-scatter would do",
         (reductions.not_scattered,),
+        costs="Twice the wire bytes of a reduce-scatter, and memory for the whole sum.",
+        cure="Use jax.lax.psum_scatter.",
     ),
     Kind(
         "given_back_whole",
         "the gradient of a sharded argument that is all-reduced and returned whole",
         (reductions.given_back_whole,),
+        costs="An all-reduce, with twice the wire bytes of a reduce-scatter, and the whole gradient in the memory "
+        "of every device.",
+        cure="Name the argument's sharding in out_shardings: each device then keeps its part.",
     ),
     Kind(
         "last_stage_broadcast",
         "the output of one pipeline stage that is sent to all stages",
         (pipeline.last_stage_broadcast,),
+        costs="In every tick all stages receive the last one's output, in a reduction to which all others add zeros.",
+        cure="Keep the outputs where the last stage is: compute the loss there and sum a scalar over the axis, or "
+        "collect the outputs in the loop's state and take the last stage once, after the loop.",
+        mesh="pipe=4",
     ),
     Kind(
         "experts_gathered",
         "tokens that are gathered by all experts where all-to-alls would do",
         (products.experts_gathered,),
+        costs="Whole tokens are gathered and whole outputs summed, where two all-to-alls would send each token to "
+        "its experts alone.",
+        cure="Constrain the dispatched tokens to their own groups over the axis first, and to their experts after; "
+        "the outputs in the other order.",
+        mesh="expert=8",
     ),
     Kind(
         "constraint_undone",
         "a sharding constraint that replicates what is sharded before and after it",
         (rebuilt.constraint_undone,),
+        costs="An all-gather of an array of which each device then keeps the shard that it had.",
+        cure="None in a PartitionSpec means replicated: write P.UNCONSTRAINED for dims that the constraint is not "
+        "about, or drop it.",
+        mesh="data=4,tensor=2",
     ),
-    Kind("rebuilt_whole", "an array that is gathered whole to change its sharding", (rebuilt.rebuilt_whole,)),
+    Kind(
+        "rebuilt_whole",
+        "an array that is gathered whole to change its sharding",
+        (rebuilt.rebuilt_whole,),
+        costs="The whole array is gathered on every device, where all-to-alls would move about one shard.",
+        cure="Move it in two steps, one axis at a time, or give both ends the same spec. lab.redistribution finds "
+        "the steps that move least.",
+        mesh="data=4,tensor=2",
+    ),
     Kind(
         "kept_whole",
         "sharded weights that are gathered once and kept whole for the backward pass",
         (memory.kept_whole,),
+        costs="Memory, no bytes: until the backward pass every device has these weights whole, as if they were not "
+        "sharded.",
+        cure="Gather each layer where it is used, and rematerialise it (jax.checkpoint): the backward pass gathers "
+        "the weights again, half as many bytes more, and holds them one at a time.",
+        mesh="fsdp=8",
     ),
     Kind(
         "larger_side_gathered",
         "a matrix product that gathers the larger of its operands",
         (products.larger_side_gathered,),
+        costs="An all-gather of the larger operand, where moving the smaller one and the output would be far less.",
+        cure="Keep the large operand sharded: constrain the small one, and the output, to be replicated over the axis.",
+        mesh="tensor=8",
     ),
     Kind(
         "heads_split_apart",
         "fewer key-value heads than the axis that shards them has devices",
         (products.heads_split_apart,),
+        costs="Keys and values are gathered in every layer, since a device has a part of a head only.",
+        cure="Shard the weights of keys and values over no more devices than there are heads, or repeat the heads "
+        "up to the size of the axis.",
+        mesh="data=2,tensor=4",
     ),
     Kind(
         "moved_to_reshape",
         "a reshape, concatenation, split or repetition along a sharded dim",
         (layout.moved_to_reshape,),
+        costs="All-to-alls, gathers or permutes of the array, forward and backward.",
+        cure="Keep the sharded dim outermost where dims are merged or split; give parts a dim of their own that no "
+        "axis shards, such as [D, 2, F] sharded along F, or an array each; join along a whole dim.",
+        mesh="tensor=8",
     ),
     Kind(
         "axis_order",
         "whole shards that change places, since two shardings name axes in different orders",
         (layout.axis_order,),
+        costs="A permute of every whole shard.",
+        cure="Write the axes in one order in both specs: P(('x', 'y')) and P(('y', 'x')) are different places.",
+        mesh="data=4,fsdp=2",
     ),
-    Kind("padded", "a dim that does not divide, and is gathered with its padding", (layout.padded,)),
-    Kind("widened", "16-bit values that are sent in 32 bits", (links.widened,), explains=False),
+    Kind(
+        "padded",
+        "a dim that does not divide, and is gathered with its padding",
+        (layout.padded,),
+        costs="The padding is moved and computed like all else: 60 % more for 10 rows on 8 devices.",
+        cure="Choose a multiple of the axis's size, or shard another dim.",
+    ),
+    Kind(
+        "widened",
+        "16-bit values that are sent in 32 bits",
+        (links.widened,),
+        explains=False,
+        costs="Twice the bytes.",
+        cure="On CPU devices XLA always does it: judge bf16 programs on a gpu: or tpu: target. Elsewhere cast to "
+        "the narrow dtype before the move, and pin the cast value's sharding "
+        "(jax.lax.with_sharding_constraint).",
+    ),
     Kind(
         "on_slow_link",
         "activations that are reduced over the network while the fast link is free",
         (links.on_slow_link,),
         explains=False,
+        costs="Every layer waits for the network between hosts or slices, which has a fraction of the fast link's "
+        "bandwidth.",
+        cure="Let the axis vary fastest in the mesh, inside a host or slice, and let the axis that communicates "
+        "less span them (jax.experimental.mesh_utils.create_hybrid_device_mesh).",
+        mesh="tensor=2,data=8",
+        target="gpu:h100:2x8",
     ),
     Kind(
         "not_neighbours",
         "neighbours in the mesh that are far apart in the torus",
         (links.not_neighbours,),
         explains=False,
+        costs="A message passes over several links, which others then cannot use.",
+        cure="Make the mesh with jax.make_mesh or jax.experimental.mesh_utils.create_device_mesh, which follow the "
+        "wires.",
+        mesh="data=2,tensor=8",
+        target="tpu:v5p:2x2x4",
     ),
     Kind(
         "held_whole",
         "replicated state of which each device uses only a part",
         (memory.held_whole, memory.made_whole),
         explains=False,
+        costs="Memory, no bytes: on P devices P times what each of them uses.",
+        cure="Give the state the sharding of what it goes with: out_shardings where it is made (optimizer state "
+        "under jit follows nothing by itself), in_shardings where it is used.",
+        mesh="fsdp=8",
     ),
     Kind(
         "array_constant",
         "an array that the function closes over: a constant that every device holds whole",
         (memory.array_constant,),
         explains=False,
+        costs="Memory, no bytes: every device has the array whole, beside what the memory analysis counts as "
+        "arguments.",
+        cure="Pass it as an argument with a sharding instead of closing over it.",
     ),
     Kind(
         "donation_unused",
         "a donated argument whose memory no output can take",
         (memory.donation_unused,),
         explains=False,
+        costs="Memory, no bytes: the old and the new array at once.",
+        cure="Give the output the dtype and the sharding of the argument (out_shardings), or drop the donation.",
     ),
     Kind(
         "computed_redundantly",
         "work that all devices along an axis repeat",
         (redundant.computed_redundantly,),
         explains=False,
+        costs="No bytes: P devices do the same work that each could do a part of.",
+        cure="Shard a dim of an operand over the axis, by its sharding or with jax.lax.with_sharding_constraint.",
     ),
 )
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lab.core.units import scaled
-from lab.report.tables import Column, columns_text
+from lab.report.fitted import Column
+from lab.report.tables import columns_text
 from lab.report.verdicts import claim_text, claims_text
 
 if TYPE_CHECKING:

@@ -23,19 +23,23 @@ def page() -> str:
     return "\n\n".join([head + "\n" + meanings, *map(_section, COMPILERS)]) + "\n"
 
 
+def by_number() -> list[Behaviour]:
+    """The catalogue by compiler and number; it stands in the order in which behaviours act."""
+    return sorted(CATALOGUE, key=lambda b: (list(COMPILERS).index(b.id[0]), int(b.id[1:])))
+
+
 def _section(letter: str) -> str:
-    rows = "\n".join(
-        _row(behaviour) for behaviour in sorted(CATALOGUE, key=lambda b: int(b.id[1:])) if behaviour.id[0] == letter
-    )
+    rows = "\n".join(_row(behaviour) for behaviour in by_number() if behaviour.id[0] == letter)
     return (
-        f"## {COMPILERS[letter]}\n\n| id | effect | certainty | settled by rule | what to do "
-        f"|\n|---|---|---|---|---|\n{rows}"
+        f"## {COMPILERS[letter]}\n\n| id | effect | when | certainty | settled by rule | what to do "
+        f"|\n|---|---|---|---|---|---|\n{rows}"
     )
 
 
 def _row(behaviour: Behaviour) -> str:
     settled = "yes" if behaviour.rewrite or behaviour.recognise else ""
-    return f"| {behaviour.id} | {behaviour.effect} | {behaviour.certainty} | {settled} | {behaviour.remedy} |"
+    cells = behaviour.id, behaviour.effect, behaviour.when, behaviour.certainty, settled, behaviour.remedy
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

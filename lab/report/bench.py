@@ -9,7 +9,8 @@ from lab.core.units import scaled
 from lab.measure.bench.chains import Chain
 from lab.measure.bench.record import Bench
 from lab.measure.bench.sizes import size_text
-from lab.report.tables import Column, columns_text
+from lab.report.fitted import Column
+from lab.report.tables import columns_text
 
 T = TypeVar("T")
 

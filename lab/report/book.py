@@ -26,8 +26,9 @@ from lab.book.register import (
 )
 from lab.core.units import scaled
 from lab.meshes.errors import UsageError, no_such
+from lab.report.fitted import Column
 from lab.report.settings import parse, swept, unit_of
-from lab.report.tables import Column, columns_text, rows_text
+from lab.report.tables import columns_text, rows_text
 
 SCHEMA = "sharding-lab/book/1"
 LONGER = {"days": 86400, "h": 3600, "min": 60}

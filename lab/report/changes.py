@@ -8,8 +8,9 @@ from fractions import Fraction
 from lab.core.changes import Along, Change, Row, by_axes, changes
 from lab.core.ledger import Ledger, Totals
 from lab.core.units import bytes_text, share_text
+from lab.report.fitted import Column
 from lab.report.origins import common_folder, folder_lines, short_ledger
-from lab.report.tables import Column, at_least, columns_text, sent_text
+from lab.report.tables import at_least, columns_text, sent_text
 
 
 def changes_text(before: Ledger, after: Ledger) -> str:

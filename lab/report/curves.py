@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lab.report.tables import Column, columns_text
+from lab.report.fitted import Column
+from lab.report.tables import columns_text
 from lab.report.verdicts import claim_text, unsettled
 
 if TYPE_CHECKING:

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import re
-import shutil
-import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from dataclasses import replace
 
 from lab.core.ledger import Ledger, Totals, Transfer
 from lab.core.units import bytes_text, count, scaled
 from lab.meshes.targets import parse_target
+from lab.report.fitted import Column, table, terminal_width
 from lab.report.origins import common_folder, folder_lines, short_ledger
 from lab.report.room import Room
-
-# In a pipe nothing is folded: a line is as long as it is. A terminal narrower than this breaks lines itself, numbers
-# stay whole.
-_PIPE_WIDTH, _NARROWEST = 10_000, 120
-_FOLDED = ("scope", "origin", "question", "how")
-
-
-@dataclass(frozen=True)
-class Column:
-    """A heading, its cells, and whether they are numbers."""
-
-    heading: str
-    cells: tuple[str, ...]
-    is_number: bool = False
 
 
 def ledger_text(ledger: Ledger) -> str:
@@ -124,14 +103,8 @@ def fit_lines(ledger: Ledger) -> list[str]:
 
 
 def columns_text(columns: Sequence[Column]) -> str:
-    """Aligned columns; on a terminal folded to its width, in a pipe as long as they are."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        side = "right" if column.is_number else "left"
-        table.add_column(column.heading, justify=side, no_wrap=column.heading not in _FOLDED, overflow="fold")
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        table.add_row(*(_cell(cell) for cell in cells))
-    return rendered(table)
+    """Aligned columns, fitted to a terminal; in a pipe as long as they are."""
+    return table(columns, terminal_width()) if columns else ""
 
 
 def rows_text(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -139,18 +112,6 @@ def rows_text(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return columns_text(
         [Column(heading, cells) for heading, cells in zip(headings, zip(*rows, strict=True), strict=False)]
     )
-
-
-def rendered(table: Table) -> str:
-    on_terminal = sys.stdout.isatty()
-    width = max(_NARROWEST, shutil.get_terminal_size().columns) if on_terminal else _PIPE_WIDTH
-    page = io.StringIO()
-    Console(file=page, force_terminal=on_terminal, width=width).print(table)
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
-
-
-def _cell(cell: str) -> Text:
-    return Text(cell, style="red" if cell in ("refuted", "failed") else "")
 
 
 def _likeness(transfer: Transfer) -> tuple[Transfer, bool]:

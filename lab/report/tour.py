@@ -9,7 +9,8 @@ from lab.measure.tour.programs import Compared
 from lab.measure.tour.times import TimedStep
 from lab.measure.tour.tour import FAR, Tour
 from lab.report.bench import bench_text
-from lab.report.tables import Column, columns_text
+from lab.report.fitted import Column
+from lab.report.tables import columns_text
 
 
 def tour_text(tour: Tour) -> str:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from lab.core.ledger import Totals, Transfer
 from lab.core.units import count, exact
+from lab.report.fitted import Column
 from lab.report.memory import memory_text
-from lab.report.tables import Column, columns_text, kind_text
+from lab.report.tables import columns_text, kind_text
 from lab.settle import Settlement, Term, Verdict
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from lab.report.fitted import Column as TextColumn
 from lab.report.html.markup import rendered
-from lab.report.tables import Column as TextColumn
 
 LONG = 40
 

@@ -50,6 +50,7 @@ class Behaviour:
       platform: where it happens, None for all.
       certainty: whether a configuration predicts it.
       effect: what it does to a ledger.
+      when: under which conditions, beside the platform.
       remedy: what to write instead, where there is something.
       rewrite: of a predictable one, where a layout needs it to settle.
       recognise: of one that only shows in the compiled text: what it finds is explained, and never counts as predicted.
@@ -59,6 +60,7 @@ class Behaviour:
     platform: Platform | None
     certainty: Certainty
     effect: str
+    when: str = ""
     remedy: str = ""
     rewrite: Rewrite | None = None
     recognise: Recognise | None = None

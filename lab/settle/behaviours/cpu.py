@@ -22,6 +22,7 @@ C1 = Behaviour(
     platform=Platform.CPU,
     certainty=Certainty.PREDICTABLE,
     effect="16-bit floats are widened to f32 in collectives: twice the bytes",
+    when="any collective of bf16 or f16",
     remedy="judge bf16 layouts on a GPU or TPU target, or run the CPU in f32",
     rewrite=_widened,
 )
@@ -36,6 +37,7 @@ C2 = Behaviour(
     platform=Platform.CPU,
     certainty=Certainty.PREDICTABLE,
     effect="a declared reduce-scatter stays an all-reduce of the same payload; an explicit psum_scatter is kept",
+    when="declared style; each device keeps a part of a sum",
     rewrite=_never_scattered,
 )
 
@@ -52,6 +54,7 @@ C3 = Behaviour(
     platform=Platform.CPU,
     certainty=Certainty.PREDICTABLE,
     effect="partial sums of sibling matmuls are reduced one by one (q, k, v: 3; gate, up: 2)",
+    when="declared style; several products share one input, or one output's gradient",
     remedy="fuse the weights, or make the input varying once a block in the explicit style",
     rewrite=_one_by_one,
 )
@@ -73,6 +76,7 @@ C4 = Behaviour(
     certainty=Certainty.PREDICTABLE,
     effect="declared sums over tokens of split batches and split sequences are done over each of the two axes apart, "
     "not at once",
+    when="declared style; batch and sequence are split over two axes of more than one device",
     rewrite=_reduced_separately,
 )
 
@@ -81,6 +85,7 @@ C5 = Behaviour(
     platform=Platform.CPU,
     certainty=Certainty.OBSERVED,
     effect="a bf16 psum in a shard_map that is manual over some axes only aborts the process",
+    when="a shard_map with axis_names of some axes only",
     remedy="make the shard_map fully manual, or psum in f32",
 )
 
@@ -97,6 +102,7 @@ C6 = Behaviour(
     platform=Platform.CPU,
     certainty=Certainty.PREDICTABLE,
     effect="gathers that no micro-batch changes leave the accumulation loop: executions x 1",
+    when="more than one micro-batch; the gathered value is the same for all",
     rewrite=_hoisted,
 )
 
@@ -106,6 +112,7 @@ C7 = Behaviour(
     certainty=Certainty.OBSERVED,
     effect="a permute waits for all devices, not for those that it links: in a branch that some do not take it hangs, "
     "or meets the permute of another tick and gives wrong numbers; in no ledger",
+    when="a ppermute in a branch that depends on the device",
     remedy="gather, or exchange all to all, where only some go, or permute outside the branch",
 )
 

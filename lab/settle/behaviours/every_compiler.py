@@ -15,6 +15,7 @@ X1 = Behaviour(
     certainty=Certainty.OBSERVED,
     effect="an embedding lookup constrained straight to a sequence-parallel output moves tokens and activations on "
     "both axes",
+    when="the lookup is declared and its output is constrained to the sequence-parallel sharding in one step",
     remedy="constrain in two steps",
 )
 
@@ -23,6 +24,7 @@ X2 = Behaviour(
     platform=None,
     certainty=Certainty.OBSERVED,
     effect="an embedding gradient pinned to a sharding gathers tokens and cotangents instead of reducing",
+    when="the gradient of a lookup is constrained to the table's own sharding at once",
     remedy="pin the gradient replicated first",
 )
 
@@ -72,6 +74,7 @@ X3 = Behaviour(
     effect="declared hybrid sharding reduces full gradients over all axes at once; GPUs split such a sum again where "
     "another sum of the same computation is over one of the two groups and the part has one use, as it has in "
     "float32 inside loops alone; with jax 0.10 only where neighbours keep the parts",
+    when="declared style; a gradient is summed over two axes of more than one device, and split over one of them",
     remedy="write the step explicitly",
     rewrite=_summed_at_once,
 )
@@ -99,6 +102,7 @@ X4 = Behaviour(
     platform=None,
     certainty=Certainty.PREDICTABLE,
     effect="declared tied embeddings reduce two gradients of the table, not one: the second whole, over all axes",
+    when="declared style; one table serves as embedding and as head",
     remedy="write the step explicitly",
     rewrite=_each_use_separately,
 )
@@ -108,6 +112,7 @@ X5 = Behaviour(
     platform=None,
     certainty=Certainty.OBSERVED,
     effect="global-norm clipping reduces one scalar a leaf and axis, merged in no predictable way",
+    when="the norm is over gradients that are split",
     remedy="sum the squares and reduce once by hand",
 )
 
@@ -116,6 +121,7 @@ X6 = Behaviour(
     platform=None,
     certainty=Certainty.OBSERVED,
     effect="slicing the last stage outside a pipeline broadcasts its activations to all stages",
+    when="the stages are a dim of one array that an axis splits",
     remedy="compute the loss inside and reduce a scalar",
 )
 
@@ -142,6 +148,7 @@ X7 = Behaviour(
     certainty=Certainty.PREDICTABLE,
     effect="a declared reduction of a stack of gradients is done layer by layer inside the backward loop: the same "
     "bytes",
+    when="declared style; the layers are stacked and a scan runs over them",
     rewrite=_in_the_loop,
 )
 
@@ -179,6 +186,7 @@ X8 = Behaviour(
     certainty=Certainty.PREDICTABLE,
     effect="an all-reduce in a loop that stores its results is done once, of the whole stack, where that has 10 KiB or "
     "less: the same bytes, or, on GPUs with jax 0.11, of all micro-batches at once; not on CPUs",
+    when="GPUs and TPUs; a loop stores what it reduces",
     rewrite=_stored_then_summed,
 )
 
@@ -208,6 +216,7 @@ X9 = Behaviour(
     certainty=Certainty.PREDICTABLE,
     effect="declared gradients and losses that micro-batches add up are reduced for each of them, layer by layer, in "
     "the dtype of the products; not on TPUs the sums of those that no layer makes",
+    when="declared style; more than one micro-batch",
     remedy="write the step explicitly: the sum is then reduced once",
     rewrite=_every_micro_batch,
 )
@@ -229,6 +238,7 @@ X10 = Behaviour(
     certainty=Certainty.PREDICTABLE,
     effect="an all-reduce in a loop that only adds its results up, a psum too, is done once after the loop; not on "
     "CPUs",
+    when="GPUs and TPUs; nothing but the sum reads the results",
     rewrite=_after_the_loop,
 )
 
@@ -243,6 +253,7 @@ X11 = Behaviour(
     platform=None,
     certainty=Certainty.PREDICTABLE,
     effect="a declared product that a policy keeps is kept as summed: its sum is not repeated",
+    when="declared style; a checkpoint policy saves the product",
     rewrite=_kept_as_summed,
 )
 
@@ -252,6 +263,7 @@ X12 = Behaviour(
     certainty=Certainty.OBSERVED,
     effect="a dispatch constrained to its experts at once gathers tokens or sums activations, in place of an "
     "all-to-all",
+    when="declared style; the dispatched tokens are constrained to the experts' axis in one step",
     remedy="constrain it to its tokens' devices first, then to its experts'",
 )
 

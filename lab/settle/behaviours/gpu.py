@@ -15,6 +15,7 @@ G1 = Behaviour(
     certainty=Certainty.PREDICTABLE,
     effect="transfers of one kind and group are combined into one instruction: bytes unchanged, all-reduce operands "
     "packed into one flat array",
+    when="several transfers of one kind and group, none of which waits for another",
 )
 
 G2 = Behaviour(
@@ -22,6 +23,7 @@ G2 = Behaviour(
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
     effect="an iteration of the backward loop is peeled: executions L become (L - 1) + 1",
+    when="a backward pass that loops over layers",
 )
 
 G3 = Behaviour(
@@ -29,6 +31,7 @@ G3 = Behaviour(
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
     effect="an all-reduce over one axis whose result is sliced becomes a reduce-scatter; over two axes it does not",
+    when="each device keeps its own part of the sum",
 )
 
 G4 = Behaviour(
@@ -36,6 +39,7 @@ G4 = Behaviour(
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
     effect="nested reductions over two axes merge into one over both",
+    when="a sum over one axis of a sum over another",
 )
 
 G5 = Behaviour(
@@ -43,6 +47,7 @@ G5 = Behaviour(
     platform=Platform.GPU,
     certainty=Certainty.OBSERVED,
     effect="a narrowing convert after a permute moves before it: half the bytes",
+    when="what is permuted is cast to a narrower dtype afterwards",
     remedy="cast before the hop",
 )
 
@@ -62,6 +67,7 @@ G6 = Behaviour(
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
     effect="sums of gradients outside the inner scan leave the accumulation loop: executions x 1",
+    when="declared style; more than one micro-batch; gradients that no loop over layers makes, such as the embedding's",
     rewrite=_after_the_passes,
 )
 
@@ -70,6 +76,7 @@ G7 = Behaviour(
     platform=Platform.GPU,
     certainty=Certainty.OBSERVED,
     effect="some gathers of a cast weight run in f32: twice the bytes",
+    when="a weight is cast to 16 bits and then gathered",
     remedy="pin the sharding of the cast value before the gather",
 )
 
@@ -87,6 +94,7 @@ G9 = Behaviour(
     certainty=Certainty.PREDICTABLE,
     effect="a declared lookup that is held whole before its tokens are split is summed everywhere: an all-reduce, not "
     "a reduce-scatter",
+    when="declared style; the lookup's output is constrained to be replicated first",
     rewrite=_looked_up_whole,
 )
 
@@ -97,6 +105,7 @@ G10 = Behaviour(
     effect="a step that needs more than its arguments and 95 % of what they leave of 80 % of the chip is thinned out: "
     "probabilities that wait for the values' gradients are made again, and zeros that gradients begin with "
     "later; memory, not bytes on the wire",
+    when="a step that nearly fills the chip",
     remedy="take fewer sequences at once",
 )
 
@@ -109,6 +118,7 @@ G11 = Behaviour(
     "(declared ZeRO-1 and 3 of 8B in two micro-batches, too; with jax 0.11 within 8 %), and up to 17 % off where "
     "there is no room; at 8B width with 2 layers and length 512, tied or not, where tables outweigh layers, -5 "
     "to +14 %; at peaks below 0.1 GB -8 to -17 %",
+    when="any step; it moves the predicted peak by some per cent",
     remedy="compile at your own sizes",
 )
 

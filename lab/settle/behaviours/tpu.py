@@ -23,6 +23,7 @@ T1 = Behaviour(
     certainty=Certainty.READABLE,
     effect="a reduce-scatter is an all-reduce and a slice: same payload, twice the wire bytes; nearly always over a "
     "whole slice, sometimes over less, by no known rule",
+    when="any reduce-scatter, declared or explicit",
     remedy="xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter keeps most",
     recognise=_reduced_everywhere,
 )
@@ -52,6 +53,7 @@ T2 = Behaviour(
     platform=Platform.TPU,
     certainty=Certainty.READABLE,
     effect="shards are padded before a reduce-scatter, and permutes of the padding follow",
+    when="shards that do not fill the tiles of the layout",
     remedy="choose shards that fill the tiles",
     recognise=_padded_scatter,
 )
@@ -61,6 +63,7 @@ T3 = Behaviour(
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
     effect="a reduce-scatter is printed as an all-reduce and a slice inside a custom fusion; it is read as what it is",
+    when="any reduce-scatter that the compiler keeps",
 )
 
 
@@ -82,6 +85,7 @@ T4 = Behaviour(
     certainty=Certainty.READABLE,
     effect="a gather or scatter that feeds a matmul becomes a loop of permutes: of n + 1 shards or, over a few "
     "devices, of n - 1",
+    when="a gathered operand, or a scattered output, beyond XLA's threshold",
     remedy="pin the gathered value, or raise xla_jf_spmd_threshold_for_windowed_einsum_mib",
     recognise=_windowed_einsum,
 )
@@ -97,6 +101,7 @@ T5 = Behaviour(
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
     effect="a max over widened bf16 is reduced in bf16: half the bytes",
+    when="a max in the forward pass over values that were widened from bf16",
     rewrite=_max_in_products_dtype,
 )
 
@@ -105,6 +110,7 @@ T6 = Behaviour(
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
     effect="a declared all-reduce of the embedding whose result is sliced becomes a reduce-scatter",
+    when="declared style; each device keeps its own part of the embedding's output",
 )
 
 
@@ -118,6 +124,7 @@ T7 = Behaviour(
     platform=Platform.TPU,
     certainty=Certainty.READABLE,
     effect="a gather of a tiny array becomes a masked all-reduce of the same payload: twice the wire bytes",
+    when="an array of a few rows or numbers",
     recognise=_masked_sum,
 )
 
@@ -126,6 +133,7 @@ T8 = Behaviour(
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
     effect="arguments are padded to layout tiles: memory, not bytes on the wire",
+    when="arguments that do not fill the tiles of the layout",
 )
 
 
@@ -148,6 +156,7 @@ T9 = Behaviour(
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
     effect="sums of gradients that are held whole leave the accumulation loop: executions x 1, in float32",
+    when="declared style; more than one micro-batch; gradients that are constrained to be replicated first",
     rewrite=_after_the_passes_in_f32,
 )
 
@@ -175,6 +184,7 @@ T10 = Behaviour(
     certainty=Certainty.READABLE,
     effect="a scatter of gradients leaves the accumulation loop: one of the sum over passes, in float32, or by T1 one "
     "all-reduce",
+    when="more than one micro-batch; each was to scatter its gradients",
     recognise=_scattered_after_the_passes,
 )
 
@@ -195,6 +205,7 @@ T11 = Behaviour(
     certainty=Certainty.OBSERVED,
     effect="a sum over micro-batches is rounded to 16 bits before it is reduced: half the bytes, of the head's "
     "gradient where sharding is in types",
+    when="more than one micro-batch; the sum is done once, after the last",
     recognise=_narrow_after_the_passes,
 )
 
@@ -217,6 +228,7 @@ T12 = Behaviour(
     platform=Platform.TPU,
     certainty=Certainty.READABLE,
     effect="a gather of float32 that feeds products alone runs in the 16 bits that they round to: half the bytes",
+    when="products of the default precision, and nothing else, take the gathered value",
     remedy="ask for jax.default_matmul_precision('highest')",
     recognise=_rounded_for_products,
 )
@@ -238,6 +250,7 @@ T13 = Behaviour(
     certainty=Certainty.PREDICTABLE,
     effect="a gather over all devices, where they are 64 or more, is a masked all-reduce of the same payload: twice "
     "the wire bytes",
+    when="64 devices or more, and a gather over all of them",
     remedy="split over an axis beside it: over part of the devices it stays a gather",
     rewrite=_gathered_by_sum,
 )

@@ -74,7 +74,9 @@ def on_terminal(command, **options):
         os.close(terminal.ours)
 
 
-@pytest.mark.parametrize("arguments", ["--version", "--help", "inspect step.hlo", "targets", "book ch12.ring"])
+@pytest.mark.parametrize(
+    "arguments", ["--version", "--help", "inspect step.hlo", "explain", "targets", "book ch12.ring"]
+)
 def test_no_jax_is_imported_for(arguments):
     script = f"""
 import sys
@@ -121,6 +123,16 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_a_line_a_stage():
     with on_terminal([*LAB, "inspect", "model.py:build", "--mesh", "data=8"], term="dumb") as terminal:
         shown = terminal.read_until()
         assert "\r\ncompiling model.py:build for cpu:8\r\n" in shown and "\x1b" not in shown
+
+
+@pytest.mark.parametrize("arguments", [["inspect", "step.hlo", "--mesh", "data=2,tensor=4"], ["targets"], ["explain"]])
+def test_a_terminal_of_80_columns_shows_no_longer_line(arguments):
+    piped = subprocess.check_output([*LAB, *arguments], text=True)
+    with on_terminal([*LAB, *arguments], columns=80, term="dumb") as terminal:
+        shown = terminal.read_until()
+    assert "\x1b" not in shown and max(map(len, shown.split("\r\n"))) <= 80 <= max(map(len, piped.splitlines()))
+    words = {word.rstrip(",") for word in piped.split() if word[0] != "─"}
+    assert words - {word.rstrip(",") for word in shown.split()} == set()
 
 
 def test_a_pipe_shows_no_stage():

@@ -1,0 +1,101 @@
+"""Kinds of findings and compiler behaviours, a page each, for people: what it is, what it costs, what to do."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+from lab.diagnosis import KINDS
+from lab.diagnosis.table import Kind
+from lab.meshes.errors import no_such
+from lab.report.behaviours import MEANING, by_number
+from lab.report.tables import rows_text
+from lab.settle import Behaviour
+
+SCHEMA = "sharding-lab/explanation/1"
+COMPILERS = {None: "any", "cpu": "CPU", "gpu": "GPU", "tpu": "TPU"}
+
+
+def find(name: str) -> Kind | Behaviour:
+    """The kind of finding, or the behaviour, of a name.
+
+    Raises:
+      UsageError: there is neither.
+    """
+    known: dict[str, Kind | Behaviour] = {kind.name: kind for kind in KINDS} | {b.id: b for b in by_number()}
+    if name in known:
+        return known[name]
+    if name.upper() in known:
+        return known[name.upper()]
+    raise no_such("kind of finding or compiler behaviour", name, known, shown_by="lab explain")
+
+
+def listed_text() -> str:
+    """Every kind of finding and every behaviour, a line each."""
+    return "\n\n".join(
+        (
+            "Findings of lab inspect:",
+            rows_text(("finding", "what it is"), [(kind.name, kind.what) for kind in KINDS]),
+            "Compiler behaviours that explain a ledger in lab run:",
+            rows_text(("id", "compiler", "effect"), [(b.id, COMPILERS[b.platform], b.effect) for b in by_number()]),
+        )
+    )
+
+
+def listed() -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "findings": [{"name": kind.name, "what": kind.what} for kind in KINDS],
+        "behaviours": [{"id": b.id, "effect": b.effect} for b in by_number()],
+    }
+
+
+def text(entry: Kind | Behaviour) -> str:
+    return _kind_text(entry) if isinstance(entry, Kind) else _behaviour_text(entry)
+
+
+def to_json(entry: Kind | Behaviour) -> dict[str, Any]:
+    if isinstance(entry, Kind):
+        fields = {name: getattr(entry, name) for name in ("name", "what", "costs", "cure", "mesh", "target")}
+        return {"schema": SCHEMA, **fields, "example": example(entry), "command": command(entry)}
+    fields = {name: getattr(entry, name) for name in ("id", "platform", "certainty", "effect", "when", "remedy")}
+    return {"schema": SCHEMA, **fields, "rule": _rule(entry)}
+
+
+def example(kind: Kind) -> str:
+    """The smallest program with such a finding, as a file of the lab."""
+    return (files("lab.diagnosis.examples") / f"{kind.name}.py").read_text()
+
+
+def command(kind: Kind) -> str:
+    """What compiles and inspects that program."""
+    target = f" --target {kind.target}" if kind.target else ""
+    return f"lab inspect lab.diagnosis.examples.{kind.name}:build --mesh {kind.mesh}{target}"
+
+
+def _kind_text(kind: Kind) -> str:
+    program = "\n".join(f"    {line}".rstrip() for line in example(kind).splitlines())
+    lines = f"{kind.name}: {kind.what}", f"What it costs: {kind.costs}", f"What to do: {kind.cure}"
+    shown = f"The smallest program that has it:\n\n{program}", f"Try it: {command(kind)}"
+    return "\n\n".join((*lines, *shown))
+
+
+def _behaviour_text(behaviour: Behaviour) -> str:
+    rules = {
+        "predicts": "one predicts what the compiler emits",
+        "recognises": "one recognises it in the compiled text",
+        None: "none, since no layout of the lab needs one to settle",
+    }
+    lines = (
+        f"{behaviour.id}: {behaviour.effect}",
+        f"Compiler: {COMPILERS[behaviour.platform]}",
+        f"When: {behaviour.when}",
+        f"Certainty: {behaviour.certainty}: {MEANING[behaviour.certainty]}",
+        f"Rule: {rules[_rule(behaviour)]}",
+        f"What to do: {behaviour.remedy or 'nothing'}",
+    )
+    return "\n\n".join(lines)
+
+
+def _rule(behaviour: Behaviour) -> str | None:
+    return "predicts" if behaviour.rewrite else "recognises" if behaviour.recognise else None

@@ -1,0 +1,55 @@
+"""`lab explain`: a page for each kind of finding and each compiler behaviour."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lab.diagnosis import KINDS, examples
+from lab.settle import CATALOGUE
+
+
+def test_all_are_listed_in_a_line_each(lab):
+    answer = lab("explain")
+    names = [line.split()[0] for line in answer.out.splitlines() if line and " " in line]
+    assert answer.status == 0 and {kind.name for kind in KINDS} | {b.id for b in CATALOGUE} <= set(names)
+    listed = json.loads(lab("explain", "--json").out)
+    assert [row["name"] for row in listed["findings"]] == [kind.name for kind in KINDS]
+    assert {row["id"] for row in listed["behaviours"]} == {behaviour.id for behaviour in CATALOGUE}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_finding_has_a_page_with_the_program_that_the_tests_compile(lab, kind):
+    program = (Path(examples.__file__).parent / f"{kind.name}.py").read_text()
+    page = lab("explain", kind.name).out
+    assert page.startswith(f"{kind.name}: {kind.what}\n\nWhat it costs: {kind.costs}\n\nWhat to do: {kind.cure}\n\n")
+    assert "\n".join(f"    {line}".rstrip() for line in program.splitlines()) in page
+    assert f"lab inspect lab.diagnosis.examples.{kind.name}:build --mesh {kind.mesh}" in page
+    assert json.loads(lab("explain", kind.name, "--json").out)["example"] == program
+
+
+def test_the_command_of_a_page_finds_what_the_page_explains(lab):
+    (command,) = [line for line in lab("explain", "reduced_twice").out.splitlines() if line.startswith("Try it: lab ")]
+    answer = lab(*command.removeprefix("Try it: lab ").split(), "--fail-on", "reduced_twice")
+    assert answer.status == 1 and "1 finding, the worst first\n\n1. reduced_twice: " in answer.out
+
+
+@pytest.mark.parametrize("behaviour", CATALOGUE, ids=lambda behaviour: behaviour.id)
+def test_a_behaviour_has_a_page_with_its_condition(lab, behaviour):
+    page = lab("explain", behaviour.id).out
+    assert page.startswith(f"{behaviour.id}: {behaviour.effect}\n")
+    assert behaviour.when and f"\nWhen: {behaviour.when}\n" in page
+    assert f"\nCertainty: {behaviour.certainty}: " in page and page.endswith(
+        f"\nWhat to do: {behaviour.remedy or 'nothing'}\n"
+    )
+
+
+def test_a_behaviour_that_a_rule_predicts_says_so_and_letters_may_be_small(lab):
+    assert "\nRule: one predicts what the compiler emits\n" in lab("explain", "x7").out
+    assert json.loads(lab("explain", "T1", "--json").out)["rule"] == "recognises"
+
+
+def test_a_misspelt_name_gets_close_ones(lab):
+    answer = lab("explain", "reduced_twic")
+    said = "lab: no kind of finding or compiler behaviour 'reduced_twic'; did you mean reduced_twice? (lab explain shows all)\n"
+    assert (answer.status, answer.err) == (2, said)
