@@ -25,7 +25,7 @@ def start(targets: Collection[Target]) -> None:
     if all(target.platform != Platform.ATTACHED for target in targets):
         jax.config.update("jax_platforms", "cpu")
     wanted = max((prod(target.shape) for target in targets if target.platform == Platform.CPU), default=0)
-    if wanted > max(0, jax.config.jax_num_cpu_devices):  # type: ignore[attr-defined]  # Config has it by __getattr__.
+    if wanted > max(0, jax.config.values["jax_num_cpu_devices"]):
         _fake_cpu_devices(wanted)
 
 
