@@ -3,7 +3,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
 pip := .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: verify check docs test
+.PHONY: verify check docs test test-fast
 verify: .venv/installed
 	@.venv/bin/lab verify
 
@@ -34,6 +34,10 @@ docs: .venv/docs
 
 test: .venv/installed
 	@.venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadgroup
+
+# Those that compile nothing, in less than a minute.
+test-fast: .venv/installed
+	@.venv/bin/python -m pytest -m "not compiles and not slow" -n auto --maxprocesses 4 --dist worksteal -q
 
 # A platform without a wheel of a compile-only plugin does without its targets; any other failure of pip stops here, an index out of reach too.
 define plugin

@@ -8,6 +8,9 @@ For GPUs no machine code is made at all.
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import jax
+import pytest
+
 from lab.meshes.backends import prepare, skip_code_optimization
 from lab.meshes.targets import parse_target
 from tests import assembler
@@ -16,3 +19,26 @@ skip_code_optimization()
 _folder = TemporaryDirectory()
 assembler.stand_in(Path(_folder.name))
 prepare([parse_target("cpu:8")])
+
+WITHOUT_COMPILING = "not compiles"
+"""How `make test-fast` begins its choice of marks."""
+_lowered: list[str] = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, _seconds, **_: _lowered.append(event) if event.endswith("jaxpr_to_mlir_module_duration") else None
+)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file of which every test compiles is not even imported where none is to."""
+    is_python = collection_path.suffix == ".py" and config.option.markexpr.startswith(WITHOUT_COMPILING)
+    return True if is_python and "\npytestmark = pytest.mark.compiles\n" in collection_path.read_text() else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item):
+    """A test that compiles says so, so that `make test-fast` can leave it out."""
+    before = len(_lowered)
+    result = yield
+    if len(_lowered) > before and item.get_closest_marker("compiles") is None:
+        pytest.fail("this test compiles a program: mark it with @pytest.mark.compiles", pytrace=False)
+    return result

@@ -8,6 +8,8 @@ import pytest
 
 from lab.meshes import plugins
 
+pytestmark = pytest.mark.compiles
+
 COMPILED = """
 from lab.meshes.axes import Axes
 from lab.meshes.targets import make_mesh, parse_target, prepare

@@ -13,6 +13,8 @@ from lab.meshes.targets import parse_target
 from lab.report.tables import columns_text, total_columns, transfer_columns
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.compiles
+
 README = (ROOT / "README.md").read_text()
 COMMAND = "$ lab inspect step.py:build --mesh fsdp=16,tensor=8 --target gpu:h100:16x8\n"
 

@@ -59,6 +59,7 @@ def test_lazy_and_typing_imports_count(tmp_path):
     assert set(rooms.circle(arrows)) == {"lab.core.ledger", "lab.report.tables"}
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("folder", ["meshes", "experiments"])
 def test_nothing_is_importable_twice(folder):
     program = f"import lab.{folder}\ntry:\n    import {folder}\nexcept ImportError as error:\n    print(error)"
@@ -112,11 +113,13 @@ def test_texts_and_formulas_need_no_jax(room):
     assert importers(room, "jax", "jaxlib", "flax") == []
 
 
+@pytest.mark.slow
 def test_private_modules_of_jax_are_reached_in_one_file_only():
     private = ("jax._src", "jax.interpreters", "jaxlib._jax", "jaxlib._hlo", "jaxlib.xla_client")
     assert importers("lab", *private) == []
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("module", WITHOUT_JAX)
 def test_importing_brings_no_jax_along(module):
     program = f"import sys, {module}; print('jax' in sys.modules)"

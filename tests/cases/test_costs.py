@@ -26,6 +26,8 @@ from tests.cases.compiling import (
 )
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.compiles
+
 L, B, D = 12, 256, 256
 FLOPS = 2 * B * D * D * L // 8
 

@@ -25,6 +25,8 @@ from tests.cases.compiling import (
     tpu,
 )
 
+pytestmark = pytest.mark.compiles
+
 MICRO_BATCHES = 4
 FSDP = P("fsdp")
 

@@ -9,6 +9,8 @@ from jax.sharding import PartitionSpec as P
 from lab.core.ledger import Ledger
 from tests.cases.compiling import ahead_of_time_tpu, array, cpu, pinned, read, rows, tpu
 
+pytestmark = pytest.mark.compiles
+
 
 def rope(k_BTHK, positions_T):
     """Rotary embedding in f32, cast to bf16."""

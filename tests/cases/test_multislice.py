@@ -8,6 +8,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -15,7 +16,7 @@ import lab
 from lab.core.ledger import Ledger, axes_label
 from tests.cases.compiling import ahead_of_time_tpu, array, compiled, mesh_on
 
-pytestmark = ahead_of_time_tpu
+pytestmark = [pytest.mark.compiles, ahead_of_time_tpu]
 TWO_SLICES = "tpu:v5e:2x4*2"
 
 

@@ -9,6 +9,8 @@ from jax.sharding import PartitionSpec as P
 from lab.core.ledger import Ledger
 from tests.cases.compiling import array, cpu, pinned, read, rows
 
+pytestmark = pytest.mark.compiles
+
 STAGES, ROWS, WIDTH, TICKS = 4, 32, 64, 7
 
 

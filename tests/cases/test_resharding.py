@@ -20,6 +20,8 @@ from tests.cases.compiling import (
     under_both_partitioners,
 )
 
+pytestmark = pytest.mark.compiles
+
 
 def doubled(x):
     return 2 * x

@@ -17,6 +17,8 @@ from tests.cases.compiling import (
     under_both_partitioners,
 )
 
+pytestmark = pytest.mark.compiles
+
 
 def replicated_weight(mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
     """A weight of 65,536 B on every device, and a batch over `data`."""

@@ -10,6 +10,8 @@ from jax.sharding import PartitionSpec as P
 
 from tests.cases.compiling import array, cpu, read, rows
 
+pytestmark = pytest.mark.compiles
+
 SCALAR = jax.ShapeDtypeStruct((), jnp.int32)
 
 

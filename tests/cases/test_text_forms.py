@@ -10,6 +10,8 @@ import lab
 from lab.meshes.axes import Axes
 from tests.cases.compiling import ahead_of_time_tpu, array, cpu, read, rows, tpu
 
+pytestmark = pytest.mark.compiles
+
 
 def doubled(a):
     return 2 * a

@@ -21,6 +21,8 @@ from tests.cases.compiling import (
     under_both_partitioners,
 )
 
+pytestmark = pytest.mark.compiles
+
 
 @under_both_partitioners
 @pytest.mark.parametrize("fft", [lambda a: jnp.fft.fft(a, axis=1), jax.vmap(jnp.fft.fft)], ids=["axis", "vmap"])

@@ -66,6 +66,7 @@ def test_a_million_small_numbers_and_one_make_1_0099673():
     assert "1.0099673" in evidence(NAME, "ch11.fp_nonassoc")
 
 
+@pytest.mark.compiles
 def test_that_a_scatter_undoes_a_gather_is_refuted_by_a_factor_of_8():
     law = laws.Law(
         "x", "RS o AG = id", lambda x, y, axes: reduce_scatter(all_gather(x, axes), axes), lambda x, y, axes: x

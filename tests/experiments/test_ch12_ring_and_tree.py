@@ -107,6 +107,7 @@ def test_ring_and_tree_meet_at_1_136_449_bytes_and_buckets_are_worth_6_818():
     assert "6.818 times" in evidence(NAME, "ch12.bucket")
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("target", ["cpu:8", "cpu:6"])
 def test_fake_devices_send_exactly_what_is_stated_and_sum_integers_exactly(target):
     result = compiled(NAME, target)
@@ -114,6 +115,7 @@ def test_fake_devices_send_exactly_what_is_stated_and_sum_integers_exactly(targe
     assert disputed(result.claims) == DISPUTED and result.is_fine
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(("platform", "target"), [("gpu", "gpu:h100:2x4"), ("tpu", "tpu:v5e:2x4")])
 def test_8_gpus_and_8_tpus_send_exactly_what_is_stated(platform, target):
     if not plugins.installed(platform):

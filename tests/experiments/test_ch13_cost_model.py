@@ -1,6 +1,8 @@
 """Chapter 13: compiled messages, priced, take what the table says; and the worked examples come to other numbers than
 printed."""
 
+import pytest
+
 from lab.settle import Verdict
 from tests.experiments.collective_claims import (
     claims,
@@ -74,6 +76,7 @@ def test_ex1_takes_1_0875_and_2_175_ms_and_ex3_saves_a_seventh():
     assert "0.857 times" in evidence(NAME, "ch13.ex3")
 
 
+@pytest.mark.compiles
 def test_fake_devices_send_exactly_what_is_stated():
     result = compiled(NAME, "cpu:8")
     assert (result.verdict, result.numerics.worst_relative_error) == (Verdict.EXACT, 0)

@@ -81,6 +81,7 @@ def test_levels_are_hosts_pairs_and_the_rest(target, mesh):
     assert str(three_levels(parse_target(target))) == mesh
 
 
+@pytest.mark.compiles
 def test_fake_devices_send_exactly_what_is_stated_and_may_sum_axis_by_axis():
     result = compiled(NAME, "cpu:8")
     assert (result.verdict, result.numerics.worst_relative_error) == (Verdict.EXACT, 0)
@@ -88,6 +89,7 @@ def test_fake_devices_send_exactly_what_is_stated_and_may_sum_axis_by_axis():
     assert disputed(result.claims) == DISPUTED and result.is_fine
 
 
+@pytest.mark.compiles
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
 def test_only_the_phase_across_two_hosts_crosses_their_network():
     result = compiled(NAME, "gpu:h100:2x4")

@@ -59,6 +59,7 @@ def test_a_loop_that_adds_four_sums_up_runs_one_but_on_cpus(platform, executions
 on_gpus = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     ("target", "verdict"), [("cpu:8", Verdict.EXACT), pytest.param("gpu:h100:2x4", Verdict.EXPLAINED, marks=on_gpus)]
 )

@@ -21,6 +21,7 @@ MESSAGES = "ceil(bytes/bucket) messages, and the same bytes whatever the bucket"
 NAMES = ("ch14_shares", "ch14_buckets", "ch14_compression")
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", NAMES)
 def test_eight_devices_send_exactly_what_theory_says_and_compute_what_one_does(name):
     result = on_8_devices(name)
@@ -32,11 +33,13 @@ def test_one_rank_decides_nothing(name):
     assert claims(name, Axes.of({"data": 1})) == ()
 
 
+@pytest.mark.compiles
 def test_counts_of_tokens_cost_4_bytes_and_a_byte_more_refutes_it():
     assert verdicts("ch14_shares", EIGHT) == {SHARE: "confirmed", QUARTER: "confirmed"}
     assert flipped("ch14_shares", EIGHT, more("weighted", payload_bytes=1)) == {SHARE}
 
 
+@pytest.mark.compiles
 def test_a_mean_of_means_of_8_and_24_tokens_is_off_by_0_09():
     off, predicted = quarter_and_three_quarters()
     assert off == pytest.approx(predicted, rel=1e-5) == pytest.approx(0.0937, abs=1e-4)

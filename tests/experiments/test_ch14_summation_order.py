@@ -12,6 +12,8 @@ from lab.meshes.targets import parse_target
 from lab.settle import Verdict
 from tests.experiments.collective_claims import compiled
 
+pytestmark = pytest.mark.compiles
+
 BITS, ROTATED = None, "a ring sums each chunk in an order of its own"
 BOUND, PRINTED = "two orders differ by at most 2 (P-1) u sum |g_i|", "two orders differ by at most eps |sum g_i|"
 

@@ -24,12 +24,14 @@ DISPUTED = {
 }
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", DISPUTED)
 def test_what_theory_asks_for_confirms_all_but_what_is_disputed(name):
     statement, item, axes = DISPUTED[name]
     assert [(c.statement, c.disputed) for c in claims(name, axes) if c.verdict != "confirmed"] == [(statement, item)]
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", DISPUTED)
 def test_eight_devices_send_exactly_that_and_compute_what_one_does(name):
     result = on_8_devices(name)
@@ -53,10 +55,12 @@ def test_sums_of_squares_are_a_tenth_off_at_mean_1000_and_merged_moments_a_hundr
     assert off_sums > 0.1 and off_moments < 1e-5
 
 
+@pytest.mark.compiles
 def test_a_byte_for_masks_refutes_that_they_are_free():
     assert flipped("ch15_dropout", EIGHT, more("split", 0, 1)) == {"masks cost no communication"}
 
 
+@pytest.mark.compiles
 def test_one_mask_makes_eight_equal_columns_eight_times_as_noisy():
     assert noise(8, is_same=True) == pytest.approx(64, rel=0.05) and noise(8, is_same=False) == pytest.approx(
         8, rel=0.05

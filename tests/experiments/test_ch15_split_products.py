@@ -10,6 +10,8 @@ from lab.meshes.axes import Axes
 from lab.settle import Verdict
 from tests.experiments.part_claims import claims, flipped, more, on_8_devices, verdicts
 
+pytestmark = pytest.mark.compiles
+
 NAME, EIGHT = "ch15_split_products", Axes.of({"tensor": 8})
 NEEDED = "the all-reduce after the rows is all that the layers need"
 

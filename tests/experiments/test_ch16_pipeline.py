@@ -101,6 +101,7 @@ def test_one_stage_decides_nothing():
     assert EXPERIMENT.claims(SHAPE, alone, EXPERIMENT.predict(SHAPE, alone)) == ()
 
 
+@pytest.mark.compiles
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
 def test_16_gpus_send_what_theory_says_to_the_byte():
     result = run(EXPERIMENT, target=parse_target("gpu:h100:2x8"), style="explicit")
@@ -108,6 +109,7 @@ def test_16_gpus_send_what_theory_says_to_the_byte():
     assert {claim.verdict for claim in result.claims} == {"confirmed"}
 
 
+@pytest.mark.compiles
 def test_both_halves_of_a_backward_have_the_products_of_a_whole_one_and_running_1f1b_takes_58_forwards_of_44():
     found = answer(load("ch16_split_backward"), {"length": "8", "embed": "16"})
     beside = {row.what: (row.value, row.predicted) for row in found.rows if row.predicted is not None}
@@ -160,6 +162,7 @@ def test_attached_gpus_decide_what_schedules_hold_as_named_ones_do(monkeypatch):
     )
 
 
+@pytest.mark.compiles
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
 def test_gpipe_holds_4_messages_more_than_1f1b_of_8_micro_batches_on_4_stages_and_1f1b_2_more_than_on_2():
     assumed = Assumed()

@@ -53,6 +53,7 @@ def test_what_is_simulated_knows_no_formula_of_the_book():
         assert importers(f"lab.programs.pipelines.{module}", "lab.book", "jax") == []
 
 
+@pytest.mark.slow
 def test_only_what_the_catalogue_disputes_is_refuted_and_every_theory_beside_a_number_is_met(answers):
     assert all(found.is_fine and found.claims for found in answers.values())
     beside = [row for found in answers.values() for row in found.rows if row.predicted is not None]
@@ -163,6 +164,7 @@ def answered(assumed) -> tuple[Row, ...]:
     return module.answer(assumed)
 
 
+@pytest.mark.slow
 def test_theory_beside_a_schedule_is_met_or_refused_with_the_reason():
     for assumed in assumptions():
         beside = [row for row in answered(assumed) if row.predicted is not None]

@@ -52,6 +52,7 @@ def claims(name: str, axes: Axes = MESH, **more) -> tuple[Claim, ...]:
     return load(name).claims(replace(SMALL, **SIZES[name]), axes, measured(name, axes=axes, **more))
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", SIZES)
 def test_what_theory_asks_for_confirms_all_but_what_is_disputed(name):
     decided = [claim for claim in claims(name) if claim.verdict != "calculated"]
@@ -65,6 +66,7 @@ def test_one_rank_decides_nothing(name):
     assert claims(name, Axes.of({"data": 8, "context": 1})) == ()
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", SIZES)
 def test_a_message_too_many_is_a_surprise(name):
     assert any(claim.is_undisputed_refutation for claim in claims(name, executions=SMALL.layers))
@@ -113,11 +115,13 @@ def test_a_window_over_chunks_of_8_counts_tokens_before_ones_own(window, hops):
     assert (str(found.verdict), f"= {hops} hops" in found.evidence) == ("confirmed", True)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_quarter_of_a_block_too_many_is_a_surprise(name):
     assert any(claim.is_undisputed_refutation for claim in claims(name, blocks=0.25))
 
 
+@pytest.mark.compiles
 def test_contiguous_ranks_have_half_to_3_and_a_half_blocks_in_sight_and_zigzag_2_each():
     shape = replace(SMALL, length=32)
     assert blocks_in_sight(CONTIGUOUS, shape, 4).tolist() == [0.5, 1.5, 2.5, 3.5]
@@ -126,6 +130,7 @@ def test_contiguous_ranks_have_half_to_3_and_a_half_blocks_in_sight_and_zigzag_2
     assert (seen / 64).tolist() == [0.5, 1.5, 2.5, 3.5]
 
 
+@pytest.mark.compiles
 def test_ulysses_inside_and_a_ring_outside_send_exactly_that_and_compute_what_one_device_does():
     result = on_8_devices("ch17_hybrid")
     assert result.verdict is Verdict.EXACT and result.is_fine

@@ -68,6 +68,7 @@ def test_heads_beyond_int32_are_refused():
         Assumed(head_dim=2**27)
 
 
+@pytest.mark.compiles
 def test_what_xla_refuses_is_told_with_the_sizes_in_a_line(monkeypatch):
     def refused(*_, **__):
         raise jax.errors.JaxRuntimeError("INTERNAL: no tile\nat a frame")

@@ -155,6 +155,7 @@ def test_arguments_without_padding_hold_an_eighth_of_the_experts(extra, padding,
     assert [str(c.verdict) for c in found if c.id == "ch18.placement"] == [verdict]
 
 
+@pytest.mark.compiles
 def test_padded_parts_on_8_devices_send_exactly_that_and_compute_what_one_does():
     result = on_8_devices("ch18_dropless")
     assert result.verdict is Verdict.EXACT and result.is_fine
@@ -170,6 +171,7 @@ def by_definition(x, output, input_offsets, send_sizes, output_offsets, recv_siz
     return output
 
 
+@pytest.mark.compiles
 def test_a_ragged_all_to_all_moves_rows_and_gradients_as_the_padded_one(monkeypatch):
     """Where tokens prefer some ranks; CPUs have none, so that its definition stands in."""
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", by_definition)
@@ -192,29 +194,34 @@ QUESTIONS = [
 ]
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(("module", "settings", "items"), QUESTIONS, ids=["whom", "gradients", "many small experts"])
 def test_routers_confirm_all_but_what_is_disputed(module, settings, items):
     found = answer(module.EXPERIMENT, settings)
     assert found.is_fine and [c.disputed for c in found.claims if c.verdict == "refuted"] == items
 
 
+@pytest.mark.compiles
 def test_a_bias_that_never_moves_balances_nothing(monkeypatch):
     monkeypatch.setattr(routers, "rebalanced", lambda bias_E, load_E, rate: bias_E)
     (balance, _) = ch35_routing._bias(ch35_routing.Assumed(steps=40))
     assert balance.verdict == "refuted"
 
 
+@pytest.mark.compiles
 def test_a_normalised_gate_of_one_trains_no_router(monkeypatch):
     monkeypatch.setattr(routers, "weights", lambda gate_Tk: gate_Tk / gate_Tk.sum(-1, keepdims=True))
     assert ch18_router_gradients._top_1(ch18_router_gradients.Assumed())[0].verdict == "refuted"
 
 
+@pytest.mark.compiles
 def test_eight_of_256_experts_lie_on_5_29_of_8_nodes():
     assumed = ch35_routing.Assumed(tokens=1024)
     found = ch35_routing._visited(ch35_routing.chosen(assumed, False), assumed)
     assert distinct_nodes(256, 8, 8) == pytest.approx(5.295, abs=1e-3) and found == pytest.approx(5.295, abs=0.05)
 
 
+@pytest.mark.compiles
 def test_held_to_its_own_device_first_a_dispatch_is_two_all_to_alls_of_43008_elements():
     found = answer(ch18_constraint_order.EXPERIMENT, {"target": "cpu:8"})
     sent = {row.what: row.value for row in found.rows}

@@ -4,11 +4,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
+import pytest
 
 from lab.core.ledger import Memory
 from lab.experiments.ch19_memory import Assumed, answer, claims
 from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
+
+pytestmark = pytest.mark.compiles
 
 SMALL = Assumed(**vars(DecoderShape().shrunk()), target="cpu:8")
 

@@ -2,9 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
 from lab.experiments.ch20_stages import EXPERIMENT, STAGES, Assumed, answer, claims
 from lab.harness.question import Question
 from lab.programs.models.shape import DecoderShape
+
+pytestmark = pytest.mark.compiles
 
 SMALL = Assumed(**vars(DecoderShape().shrunk()), target="cpu:8")
 

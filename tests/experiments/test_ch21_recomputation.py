@@ -11,6 +11,8 @@ from lab.experiments.ch21_recomputation import AGAIN, Assumed, claims
 from lab.harness.decoder.plans import planned_layers
 from lab.programs.models.shape import REMATS, DecoderShape
 
+pytestmark = pytest.mark.compiles
+
 TINY = Assumed(**vars(DecoderShape().shrunk(layers=4)) | {"batch": 1}, target="cpu:1")
 
 

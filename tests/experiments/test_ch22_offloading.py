@@ -7,6 +7,8 @@ import pytest
 from lab.experiments.ch22_offloading import Assumed, answer, claims
 from lab.meshes.errors import UsageError
 
+pytestmark = pytest.mark.compiles
+
 GPUS = Assumed(embed=256, kv_heads=2, mlp=512, length=256, target="gpu:h100:1x2")
 
 

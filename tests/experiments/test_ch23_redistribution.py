@@ -30,10 +30,12 @@ def claims() -> tuple[Claim, ...]:
     return EXPERIMENT.claims(SMALL, CUBE, Ledger((), target="cpu:8"))
 
 
+@pytest.mark.compiles
 def test_the_numbers_of_eight_cpu_devices_are_those_of_one():
     assert numerics(EXPERIMENT, "explicit", make_mesh(parse_target("cpu:8"), CUBE), SMALL).worst_relative_error == 0
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("target", ["gpu:h100:1x8", "tpu:v5e:2x4"])
 def test_accelerators_send_exactly_what_is_planned(target):
     if not plugins.installed(parse_target(target).platform):
@@ -47,6 +49,7 @@ def test_accelerators_send_exactly_what_is_planned(target):
     }
 
 
+@pytest.mark.compiles
 def test_the_book_is_right_on_gathers_and_slices_and_wrong_on_all_to_alls(claims):
     formulas, same_cost, *_ = claims
     assert (str(formulas.verdict), str(same_cost.verdict), same_cost.disputed) == ("confirmed", "refuted", "Ch. 23, 1")
@@ -54,6 +57,7 @@ def test_the_book_is_right_on_gathers_and_slices_and_wrong_on_all_to_alls(claims
     assert formulas.evidence.endswith("gathering sends 10,752 B, slicing 0, another dim 1,344")
 
 
+@pytest.mark.compiles
 def test_two_of_three_changes_cost_more_than_planned_and_are_listed_worst_first(claims):
     tally, worse = claims[2], [claim for claim in claims[5:] if "summed over" not in claim.statement]
     assert tally.evidence.startswith("of 3 changes 1 send no more than planned")
@@ -65,6 +69,7 @@ def test_two_of_three_changes_cost_more_than_planned_and_are_listed_worst_first(
     )
 
 
+@pytest.mark.compiles
 def test_cpus_send_more_than_planned_for_two_of_three_sums_and_not_once_they_are_written_out(claims):
     tally, written = claims[3:5]
     assert tally.evidence.startswith("of 3 changes 1 send no more than planned")
@@ -84,6 +89,7 @@ def test_one_device_decides_nothing():
     assert EXPERIMENT.claims(SMALL, Axes.of({"a": 1, "b": 1, "c": 1}), Ledger((), target="cpu:1")) == ()
 
 
+@pytest.mark.slow
 def test_a_sample_is_spread_over_all_339_classes_and_248_sums():
     assert [len(Changes(pairs=n).sample(CUBE)) for n in (1, 6, 339, 1000)] == [1, 6, 339, 339]
     assert [len(Changes(pairs=n).sample_of_sums(CUBE)) for n in (1, 6, 248, 1000)] == [1, 6, 248, 248]
@@ -105,6 +111,7 @@ def test_sizes_that_cannot_be_are_told_in_a_line(setting, told):
         Changes(**setting)
 
 
+@pytest.mark.slow
 def test_an_array_that_does_not_split_is_refused():
     with pytest.raises(UsageError, match="7 does not split over"):
         EXPERIMENT.predict(Changes(rows=7, columns=7, depth=7), CUBE)

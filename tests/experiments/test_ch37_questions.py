@@ -140,6 +140,7 @@ def attention(window):
     return lab.inspect(compiled, *args)
 
 
+@pytest.mark.compiles
 def test_a_window_leaves_what_tensor_parallelism_sends_to_the_byte():
     full, local = attention(64), attention(4)
     assert Totals.of(local.transfers) == Totals.of(full.transfers)

@@ -62,6 +62,7 @@ def is_activation(t: Transfer) -> bool:
     return t.axes == ("tensor",) and t.payload_bytes == X
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AXES)
 def test_what_theory_asks_for_refutes_nothing_but_what_is_disputed_whatever_is_chosen(name):
     choices = {"accumulation": (1, 2, 4), "remat": REMATS, "tied": (False, True), "dtype": ("bf16", "f32")}

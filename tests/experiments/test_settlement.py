@@ -12,6 +12,8 @@ from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.settle import Status, Verdict
 
+pytestmark = pytest.mark.compiles
+
 STEPS = [name for name in names() if isinstance(load(name), Experiment) and type(load(name).parameters) is DecoderShape]
 IN_STYLES = [(name, style) for name in STEPS for style in STYLES if style in load(name).styles]
 # Numbers of the others stand in tests/lab/programs/strategies/test_experts.py and test_context_parallel.py.

@@ -21,6 +21,8 @@ from lab.programs.strategies import program
 from lab.settle import Settlement, Status, settle
 from tests.lab.programs.strategies.layouts import ACCUMULATIONS, LAYOUTS, STYLES
 
+pytestmark = pytest.mark.compiles
+
 on_gpus = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
 
 

@@ -13,6 +13,8 @@ from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.targets import parse_target
 
+pytestmark = pytest.mark.compiles
+
 
 def layouts() -> list[Experiment]:
     return [entry for name in names() if getattr(entry := load(name), "real_size", None) is not None]

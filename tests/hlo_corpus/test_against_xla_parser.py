@@ -92,6 +92,7 @@ def programs(draw):
     return axes, draw(specs), draw(steps), draw(specs)
 
 
+@pytest.mark.compiles
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(programs())
 def test_instructions_of_fifty_random_sharded_programs_are_those_of_xla(program):

@@ -22,6 +22,7 @@ def read_or_refused(text: str) -> Ledger | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pmap.cpu", "ppermute_x.gpu", "psum_scatter_x.tpu"])
 def test_a_text_cut_after_any_character_is_read_or_refused(name):
     text = TEXTS[name]()
@@ -29,6 +30,7 @@ def test_a_text_cut_after_any_character_is_read_or_refused(name):
         read_or_refused(text[:end])
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(texts, st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=8))
 def test_a_text_without_some_of_its_lines_is_read_or_refused(text, shares):
@@ -37,6 +39,7 @@ def test_a_text_without_some_of_its_lines_is_read_or_refused(text, shares):
     read_or_refused("\n".join(line for number, line in enumerate(lines) if number not in missing))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", one_of_each_form())
 def test_a_text_without_the_head_or_end_of_any_one_computation_is_read_or_refused(name):
     """Two computations then run into one, which may call itself. Of very many, some fifty."""

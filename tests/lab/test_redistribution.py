@@ -111,6 +111,7 @@ def test_eight_devices_in_a_cube_hold_three_dims_in_106_ways_and_change_them_in_
     assert len({pair for one in found for pair in alike(one, CUBE)}) == 106 * 105
 
 
+@pytest.mark.slow
 def test_219_of_339_changes_are_planned_with_the_least_that_any_way_must_send():
     array = Array((32, 64, 128))
     costs = [
@@ -121,6 +122,7 @@ def test_219_of_339_changes_are_planned_with_the_least_that_any_way_must_send():
     assert max(sent / least for sent, least in costs if least) == 1.75
 
 
+@pytest.mark.slow
 def test_a_partial_sum_costs_between_once_and_19_eighths_of_the_least():
     """248 ways to sum up in a cube, and 70 of them are planned with the least."""
     ratios = [
@@ -205,6 +207,7 @@ def changes(draw) -> tuple[Placement, Placement, Array, Axes]:
     return draw(split), draw(split), Array((216, 432)), axes
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(changes())
 def test_no_plan_sends_less_than_what_a_device_lacks(change):
@@ -228,6 +231,7 @@ def test_what_a_device_lacks_is_counted_as_jax_places_it(pair):
     assert least_bytes(*pair, BLOCKS, CUBE) == 4 * lacking
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(("axes", "some"), [("a=2,b=2,c=2", 45), ("a=4,b=2", 15)])
 def test_a_kernel_that_follows_a_route_gives_the_array_and_sends_what_is_planned(axes, some):
     axes = Axes.parse(axes)
@@ -236,6 +240,7 @@ def test_a_kernel_that_follows_a_route_gives_the_array_and_sends_what_is_planned
         np.testing.assert_array_equal(moved(x, pair, mesh), x)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(("axes", "some"), [("a=2,b=2,c=2", 50), ("a=4,b=2", 15)])
 def test_a_kernel_that_starts_from_a_partial_sum_gives_the_sum_and_sends_what_is_planned(axes, some):
     axes = Axes.parse(axes)
@@ -247,6 +252,7 @@ def test_a_kernel_that_starts_from_a_partial_sum_gives_the_sum_and_sends_what_is
         np.testing.assert_array_equal(moved(stack, pair, mesh), stack.sum(0))
 
 
+@pytest.mark.compiles
 def test_a_partial_sum_that_stays_one_is_a_stack_of_fewer_summands():
     stack = np.arange(4 * 16, dtype=np.int32).reshape(4, 16)
     found = moved(stack, (P(None, partial="ab"), P("a", partial="b")), on_cpu(SQUARE))
@@ -269,6 +275,7 @@ def _met(ledger: Ledger) -> list[tuple[str, str, int, int]]:
     return [(str(t.kind), axes_label(t), t.group_size, t.payload_bytes) for t in ledger.transfers]
 
 
+@pytest.mark.compiles
 def test_a_kernel_plans_for_the_array_that_it_is_given_and_for_no_other():
     change = (P("a", None), P(None, "a"))
     bytes_AB = np.arange(16, dtype=np.int8).reshape(2, 8)
@@ -278,12 +285,14 @@ def test_a_kernel_plans_for_the_array_that_it_is_given_and_for_no_other():
         redistribute(jnp.zeros((3, 8)), *change, on_cpu(SQUARE))
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("shape", [(2, 8), (8,), ()])
 def test_a_stack_of_another_number_of_summands_is_refused(shape):
     with pytest.raises(UsageError, match=r"over a\*b is a stack of 4 summands"):
         redistribute(jnp.zeros(shape), P(None, partial="ab"), P(None), on_cpu(SQUARE))
 
 
+@pytest.mark.compiles
 def test_the_partitioner_sends_8_times_the_plan_between_clashing_tilings_of_131072_bytes():
     """c01."""
     row = measure(
@@ -293,6 +302,7 @@ def test_the_partitioner_sends_8_times_the_plan_between_clashing_tilings_of_1310
     assert row.rebuilds_the_whole and "rebuilds the whole array on every device" in str(row)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     ("target", "kind"), [("cpu:8", "all_reduce"), ("gpu:h100:1x8", "reduce_scatter"), ("tpu:v5e:2x4", "reduce_scatter")]
 )
@@ -311,6 +321,7 @@ def test_compilers_scatter_a_sum_along_one_dim_and_reduce_it_whole_for_two(targe
     assert two.rebuilds_the_whole and two.wire_bytes == 2 * two.least_bytes
 
 
+@pytest.mark.compiles
 def test_a_gather_that_is_asked_for_rebuilds_nothing():
     row = measure((P("a", None, None), P(None, None, None)), BLOCKS, on_cpu(CUBE), CPU)
     assert (row.wire_bytes, row.excess_bytes, row.rebuilds_the_whole) == (6_144, 0, False)
@@ -321,15 +332,18 @@ def rows() -> list[Row]:
     return [measure(pair, BLOCKS, on_cpu(CUBE), CPU) for pair in classes(3, CUBE)[7::30]]
 
 
+@pytest.mark.compiles
 def test_no_compiled_change_sends_less_than_the_plan_nor_the_plan_less_than_the_least(rows):
     assert all(row.wire_bytes >= row.planned_bytes >= row.least_bytes for row in rows)
 
 
+@pytest.mark.compiles
 def test_the_worst_change_stands_first(rows):
     excess = [row.excess_bytes for row in worst_first(rows)]
     assert excess == sorted(excess, reverse=True) and excess[0] > 0
 
 
+@pytest.mark.compiles
 def test_changes_that_differ_in_names_and_dims_only_send_the_same():
     pair = P("a", None, None), P(None, ("b", "a"), None)
     some = sorted(set(alike(pair, CUBE)), key=str)[::9]
@@ -382,6 +396,7 @@ TABLE = json.loads((ROOT / "results/redistribution_2x2x2.json").read_text())["ro
 THEORY = ("from", "to", "least_bytes", "planned")
 
 
+@pytest.mark.slow
 def test_the_saved_table_has_the_least_and_the_plan_of_all_587_pairs():
     assert [{name: row[name] for name in THEORY} for row in TABLE] == [
         json.loads(json.dumps(theory(pair))) for pair in every_pair()
@@ -389,6 +404,7 @@ def test_the_saved_table_has_the_least_and_the_plan_of_all_587_pairs():
     assert len(TABLE) == 587
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("row", range(60, 587, 120))
 def test_the_saved_table_is_what_compilers_give(row):
     targets = [target for target in TARGETS if plugins.installed(target.platform)]

@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from lab.meshes import plugins
 from lab.meshes.availability import availability
 from lab.meshes.targets import parse_target
@@ -29,6 +31,7 @@ def test_texts_that_were_not_dumped_on_hardware_are_called_approximate():
     assert [approximate[chip] for chip in ("a100", "b200", "h100", "h200")] == [True, True, False, False]
 
 
+@pytest.mark.compiles
 def test_telling_what_is_available_does_not_import_jax():
     code = (
         "import sys; from lab.meshes.availability import availability; availability(); sys.exit('jax' in sys.modules)"

@@ -91,6 +91,7 @@ def test_a_missing_plugin_is_named_with_its_install_command(monkeypatch, text, e
         make_mesh(parse_target(text), Axes.parse("data=2"))
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "text",
     [

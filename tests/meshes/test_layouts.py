@@ -89,6 +89,7 @@ def test_the_local_shape_is_the_one_that_jax_gives(mesh):
         assert layout.local_shape(dims, sizes, axes) == sharding.shard_shape(sizes)
 
 
+@pytest.mark.compiles
 def test_two_axes_in_the_order_of_the_mesh_give_consecutive_devices_consecutive_rows():
     axes = Axes.parse("fsdp=2,data=4")
     sharding = NamedSharding(

@@ -10,6 +10,8 @@ from lab.meshes import plugins
 from lab.meshes.backends import skip_code_optimization
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.compiles
+
 IMPORTS = (
     "from lab.meshes.axes import Axes; from lab.meshes.backends import make_mesh, prepare; from lab.meshes.targets "
     "import parse_target; "

@@ -18,6 +18,8 @@ from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 
+pytestmark = pytest.mark.compiles
+
 B, S, H, RANKS = 2, 16, 6, 4
 AXES = Axes.of({"data": 2, "context": RANKS})
 FULL = Mask(causal=False)

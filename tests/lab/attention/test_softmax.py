@@ -16,6 +16,8 @@ from lab.attention.ring import hops
 from lab.attention.softmax import Partial, attended, finished, merged
 from lab.meshes.errors import UsageError
 
+pytestmark = pytest.mark.compiles
+
 S, T = 3, 8
 DRAW = np.random.default_rng(0)
 Q, K, V = (DRAW.normal(size=shape).astype(np.float32) for shape in ((1, S, 2, 2, 4), (1, T, 2, 4), (1, T, 2, 4)))

@@ -18,6 +18,8 @@ from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
 
+pytestmark = pytest.mark.compiles
+
 RANKS = 8
 
 

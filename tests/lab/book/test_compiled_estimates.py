@@ -20,6 +20,8 @@ from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
 
+pytestmark = pytest.mark.compiles
+
 RANKS, TOKENS, H, L = 8, 64, 32, 2
 FLOAT = 4
 

@@ -23,6 +23,8 @@ from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
 
+pytestmark = pytest.mark.compiles
+
 N, SIZE = 8, 64
 BYTES = 4 * SIZE
 

@@ -10,6 +10,8 @@ from lab.book.experts import all_to_all_wire_bytes, buffer_bytes
 from lab.book.tensor_parallel import sp_layer_wire_bytes
 from tests.lab.book.compiled import sent_bytes
 
+pytestmark = pytest.mark.compiles
+
 P, C, A, K, h = 4, 8, 8, 4, 16
 S = P * C
 QKV = (S, A, h), (S, K, h), (S, K, h)

@@ -158,6 +158,7 @@ def test_two_factors_of_rank_4_are_512_times_smaller_than_4096_squared():
     assert factors / (4096 * 4096 * 4) == low_rank_ratio(4096, 4096, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decay", [0.5, 0.7, 1.0])
 def test_a_matrix_truncated_by_its_svd_errs_as_its_spectrum_says(decay, random):
     spectrum_N = np.arange(1, 129.0) ** -decay

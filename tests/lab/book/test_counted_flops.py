@@ -12,6 +12,8 @@ from lab.book.deepseek import (
 )
 from lab.book.profiling import forward_flops_per_token, hfu, training_flops_per_token
 
+pytestmark = pytest.mark.compiles
+
 L, B, S, H, A, F, V = 3, 2, 16, 32, 4, 48, 80
 
 

@@ -24,6 +24,7 @@ def gradient(rows: slice):
     return np.asarray(jax.grad(mean_loss)(W, X[rows], Y[rows]), np.float64)
 
 
+@pytest.mark.compiles
 def test_shares_of_6_and_18_rows_are_weighted_and_their_plain_mean_is_off_by_a_quarter_of_the_difference():
     few, many, whole = gradient(slice(0, 6)), gradient(slice(6, 24)), gradient(slice(0, 24))
     np.testing.assert_allclose(few / 4 + 3 * many / 4, whole, rtol=1e-5)
@@ -31,6 +32,7 @@ def test_shares_of_6_and_18_rows_are_weighted_and_their_plain_mean_is_off_by_a_q
     assert np.abs((few + many) / 2 - whole).max() > 0.01
 
 
+@pytest.mark.compiles
 def test_four_accumulated_micro_batches_are_the_batch():
     parts = [gradient(slice(6 * j, 6 * j + 6)) for j in range(4)]
     np.testing.assert_allclose(sum(parts) / 4, gradient(slice(0, 24)), rtol=1e-5)

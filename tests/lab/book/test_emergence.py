@@ -16,6 +16,7 @@ from lab.book.emergence import (
 )
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("vocab", [512, 32000])
 def test_a_fresh_model_s_loss_is_the_logarithm_of_its_vocabulary(vocab):
     keys = jax.random.split(jax.random.key(9), 4)

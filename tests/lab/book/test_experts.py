@@ -33,6 +33,7 @@ def mixture(logits, outputs, k):
     return gates[chosen] / gates[chosen].sum() @ outputs[chosen]
 
 
+@pytest.mark.compiles
 def test_the_routers_gradient_is_that_of_jax():
     with jax.enable_x64(True):
         logits, outputs, upstream = (jnp.asarray(RNG.normal(size=size)) for size in (E, (E, H), H))
@@ -45,6 +46,7 @@ def test_the_routers_gradient_is_that_of_jax():
         assert np.abs(np.delete(found, chosen)).max() < 1e-15
 
 
+@pytest.mark.compiles
 def test_a_normalised_top_1_gives_its_router_no_gradient_and_the_plain_gate_does():
     logits, outputs = jnp.asarray(RNG.normal(size=E)), jnp.asarray(RNG.normal(size=(E, H)))
     best = int(jnp.argmax(logits))
@@ -59,6 +61,7 @@ def test_a_loss_below_that_of_perfect_balance_exists():
     assert balance_loss([0.5, 0.5], [0.5, 0.5]) == 1 and balance_loss(assigned, gates.mean(0)) == pytest.approx(0.924)
 
 
+@pytest.mark.compiles
 def test_the_gradient_of_balance_is_that_of_jax_with_shares_held_fixed_and_double_without():
     logits, f = jnp.asarray([0.3, -0.2, 0.9]), jnp.asarray([0.2, 0.3, 0.5])
     found = jax.grad(lambda z: 3 * (f * jax.nn.softmax(z)).sum())(logits)
@@ -109,6 +112,7 @@ def test_every_expert_gets_every_token_under_top_2_of_2():
     assert np.bincount(picks.ravel()).tolist() == [100, 100]
 
 
+@pytest.mark.compiles
 def test_xla_counts_as_many_flop_for_64_experts_as_for_8():
     def layer(chosen, x, router, up, down):
         return x @ router, [jnp.einsum("tf,tfd->td", jnp.einsum("td,tdf->tf", x, up[c]), down[c]) for c in chosen]

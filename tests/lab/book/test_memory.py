@@ -11,6 +11,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from lab.book.memory import least_devices, model_state_bytes, total_bytes
 
+pytestmark = pytest.mark.compiles
+
 RANKS, SHAPE = 8, (64, 48)
 PARAMETERS = 64 * 48
 

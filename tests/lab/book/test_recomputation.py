@@ -50,12 +50,14 @@ def planned_bytes(segment_layers):
     )
 
 
+@pytest.mark.compiles
 def test_a_chain_recomputed_by_the_square_root_rule_needs_more_than_one_recomputed_layer_by_layer():
     assert (
         planned_bytes(1) < planned_bytes(2) < planned_bytes(4) < planned_bytes(8) < planned_bytes(16) < planned_bytes(0)
     )
 
 
+@pytest.mark.compiles
 def test_xla_plans_as_many_more_bytes_for_longer_segments_as_the_formula_says():
     saved = 4 * ROWS * (H + 2 * WIDE)
     formula = [segmented_bytes(LAYERS, k, 4 * ROWS * H, saved) for k in (4, 8, 16)]
@@ -89,6 +91,7 @@ def products(function, *arguments):
     return jax.jit(function).lower(*arguments).cost_analysis()["flops"]
 
 
+@pytest.mark.compiles
 def test_recomputing_half_of_8_layers_runs_a_sixth_of_a_step_more():
     def loss(recomputed):
         def run(ws, x):
@@ -104,6 +107,7 @@ def test_recomputing_half_of_8_layers_runs_a_sixth_of_a_step_more():
     assert loss(4) / loss(0) - 1 == pytest.approx(overhead(0.5), rel=0.01)
 
 
+@pytest.mark.compiles
 def test_scores_take_2_7_percent_of_a_gpt_3_layers_products():
     tokens, s, h = 64, 32, 16
     weights = products(

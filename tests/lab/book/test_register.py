@@ -77,6 +77,7 @@ def test_no_id_is_in_the_register_twice():
     load()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formula, number", worked())
 def test_worked_number(formula, number):
     value = evaluate(formula, number.arguments)
@@ -85,6 +86,7 @@ def test_worked_number(formula, number):
     assert found == (number.gives if exact else pytest.approx(np.asarray(number.gives, dtype=float), rel=number.rel))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "formula, number", [case for case in worked() if case.values[0].sweeps and sweepable(case.values[1])]
 )
@@ -130,12 +132,14 @@ def test_a_half_of_what_is_counted_is_refused_by_the_name_of_its_argument(formul
         formula.call(**{**given, name: given[name] + 0.5})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formula, given, name", [case for case in numbers_taken() if case.values[2] not in SIGNED])
 def test_minus_one_is_refused_by_the_name_of_its_argument(formula, given, name):
     with pytest.raises(ValueError, match=rf"\b{name}=-1\b"):
         formula.call(**{**given, name: -1})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formula, number", one_a_function())
 def test_a_million_points_take_one_numpy_pass(formula, number):
     """Calls of functions are counted, Python's and C's: one pass makes as many of them for a million points as for

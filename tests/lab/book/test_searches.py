@@ -114,6 +114,7 @@ def evolved(seed: int) -> float:
     return seen
 
 
+@pytest.mark.slow
 def test_evolution_misses_the_best_of_1152_once_in_ten_runs_of_5000_evaluations():
     reached = np.array([evolved(seed) for seed in range(10)]) / best()
     assert sum(reached == 1) == 9 and reached.min() > 0.95
@@ -129,6 +130,7 @@ def hierarchical(batch: int) -> float:
     return max(tokens_per_s(sizes[-1], batch) for sizes in larger)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "reached"), [(1024, 1), (512, 1), (256, 0.833), (128, 0.654)])
 def test_the_largest_micro_batch_that_fits_costs_a_third_of_the_rate_where_few_are_left_to_fill_a_pipeline(
     batch, reached

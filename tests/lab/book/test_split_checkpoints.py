@@ -6,6 +6,7 @@ from functools import cache, partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import PartitionSpec as P
 
 import lab
@@ -14,6 +15,8 @@ from lab.core.ledger import Kind
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
+
+pytestmark = pytest.mark.compiles
 
 RANKS, LAYERS, TOKENS, EMBED, MLP = 4, 6, 64, 16, 32
 AXES = Axes.of({"tensor": RANKS})

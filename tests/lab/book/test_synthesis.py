@@ -311,6 +311,7 @@ def test_speculative_decoding_yields_the_tokens_that_a_simulation_yields(draw, a
     assert yielded.mean() == pytest.approx(speculative_tokens(acceptance, 4), rel=3e-3)
 
 
+@pytest.mark.slow
 def test_one_number_added_to_a_column_of_router_weights_unbalances_experts_where_a_bias_balances_them(draw):
     tokens, embed, experts = draw.normal(size=(4096, 64)), 64, 8
     weights = draw.normal(0, embed**-0.5, (embed, experts))

@@ -34,6 +34,7 @@ def test_a_bias_on_each_of_8_ranks_is_added_8_times():
     np.testing.assert_allclose(sum(partial) - X @ UP - 1, 7)
 
 
+@pytest.mark.compiles
 def test_gelu_commutes_with_columns_and_not_with_partial_sums():
     by_columns = sum(gelu(X @ up) @ down for up, down in zip(np.split(UP, P, 1), np.split(DOWN, P, 0), strict=True))
     by_rows = sum(gelu(x @ up) for x, up in zip(np.split(X, P, 1), np.split(UP, P, 0), strict=True)) @ DOWN
@@ -62,6 +63,7 @@ def test_float32_sums_of_squares_cancel_at_mean_1000_and_merged_moments_do_not()
     assert abs(cancelled / variance - 1) > 0.01
 
 
+@pytest.mark.compiles
 def test_one_key_on_split_heads_gives_every_rank_the_same_mask_and_folded_keys_do_not():
     def mask(key):
         return np.asarray(jax.random.bernoulli(key, 0.5, (64,)))
@@ -92,10 +94,12 @@ def products_of_a_layer(tokens, length, embed, heads, kv_heads, head_dim, mlp, g
     return jax.jit(layer).lower(*arrays, ups, down).cost_analysis()["flops"]
 
 
+@pytest.mark.compiles
 def test_xla_counts_24bsd2_and_4bs2d_flop_in_a_layers_products():
     assert products_of_a_layer(64, 32, 16, 4, 4, 4, 64, gated=False) == gpt_layer_forward_flops(64, 32, 16)
 
 
+@pytest.mark.compiles
 def test_xla_counts_the_same_flop_with_grouped_queries_and_a_gated_mlp():
     found = products_of_a_layer(64, 32, 24, 4, 2, 8, 40, gated=True)
     assert found == layer_forward_flops(64, 32, 24, query_dim=32, kv_dim=16, mlp=40, mlp_matrices=3)
@@ -134,6 +138,7 @@ def test_one_rank_has_no_ratio():
         tp_compute_to_sync(4096, 1, 989e12, 450e9)
 
 
+@pytest.mark.compiles
 def test_two_pullbacks_give_what_one_gives():
     x, w, g = jnp.asarray(X), jnp.asarray(UP), jnp.ones((ROWS, F))
     both = jax.vjp(lambda x, w: jnp.tanh(x @ w), x, w)[1](g)

@@ -148,6 +148,7 @@ def test_a_dump_of_one_device_modules_gives_them_all(lab, tmp_path):
     assert len(json.loads(lab("inspect", "dump", "--json").out)) == 2
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("source", ["model.py:build", "model:build"])
 def test_a_program_is_compiled_for_as_many_cpu_devices_as_its_mesh_has(lab, source):
     answer = lab("inspect", source, "--mesh", "tensor=8", "--json")
@@ -158,6 +159,7 @@ def test_a_program_is_compiled_for_as_many_cpu_devices_as_its_mesh_has(lab, sour
     assert ledger["memory"]["arguments"] == (64 * 32 + 16 * 64) * 4 // 8
 
 
+@pytest.mark.compiles
 def test_what_build_prints_stays_out_of_the_answer(lab):
     answer = lab("inspect", "model.py:build", "--mesh", "tensor=8", "--json")
     assert answer.err == "building\n"
@@ -254,6 +256,7 @@ def test_a_builder_that_raises_shows_its_own_two_frames_and_one_line(lab):
     assert (answer.status, answer.out) == (2, "")
 
 
+@pytest.mark.compiles
 def test_a_function_that_does_not_lower_shows_its_own_frame_and_one_line(lab):
     answer = lab("inspect", "model.py:does_not_lower", "--mesh", "tensor=8")
     assert answer.err.splitlines()[-1].startswith("lab: model.py:does_not_lower raised AttributeError: ")
@@ -394,6 +397,7 @@ def test_control_c_ends_the_line_and_with_130(lab, monkeypatch):
     assert lab("inspect", "step.hlo") == (130, "", "\n")
 
 
+@pytest.mark.compiles
 def test_a_reader_that_went_away_is_no_error(tmp_path):
     (tmp_path / "step.hlo").write_text(TEXT)
     root = ROOT
@@ -416,6 +420,7 @@ def started(*arguments, **environment):
     )
 
 
+@pytest.mark.compiles
 def test_where_output_knows_no_lines_of_tables_a_table_is_printed_all_the_same():
     lab = started("list", PYTHONIOENCODING="latin-1")
     out, err = lab.communicate()

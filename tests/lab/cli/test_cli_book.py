@@ -247,6 +247,7 @@ def test_every_formula_has_a_page():
         assert formula.prints in book.formula_page(formula).text
 
 
+@pytest.mark.compiles
 def test_no_jax_is_imported():
     program = (
         "import sys; from lab.report import book; book.page('ch12.ring', (), False, False); print('jax' in sys.modules)"

@@ -60,6 +60,7 @@ def test_every_experiment_is_listed_with_its_question(lab):
     assert all(row["question"].endswith("?") for row in listed)
 
 
+@pytest.mark.compiles
 def test_a_run_gives_the_fields_of_the_contract_and_two_layers_of_64_by_96_in_bf16(lab):
     answer = lab(*ONE, "--json")
     (result,) = results(answer)
@@ -115,6 +116,7 @@ def test_verify_begins_with_a_run_for_each_property_on_each_compiler_and_names_w
     assert set(asked[0][0]) < set(asked[1][0])
 
 
+@pytest.mark.compiles
 def test_a_prediction_that_does_not_hold_ends_with_1(lab, monkeypatch):
     from lab.experiments import ch14_data_parallel as chapter
 

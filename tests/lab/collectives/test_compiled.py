@@ -14,6 +14,8 @@ from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
 from tests.lab.collectives.sweep import Case, Rows, cases, compiled, rows, shown, stated
 
+pytestmark = pytest.mark.compiles
+
 gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
 tpu = pytest.mark.skipif(not plugins.installed("tpu"), reason="libtpu is not installed: nothing compiles for TPUs")
 FOUR, TWO_BY_TWO = Axes.parse("data=4"), Axes.parse("data=2,tensor=2")

@@ -30,6 +30,7 @@ def dividing(ranks: int) -> int:
     return 16 * lcm(ranks, 2 ** (ranks.bit_length() - 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("primitive", "algorithm", "formula", "sizes"),
     [
@@ -106,6 +107,7 @@ def test_a_broadcast_sends_p_minus_1_buffers_in_all_whatever_its_tree(algorithm)
     assert cost("broadcast", "tree", data(64), 16, 4).bytes_sent == 6 * 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", range(2, 70))
 def test_the_double_tree_takes_no_more_steps_than_it_says(ranks):
     stated = cost("all_reduce", "double_tree", data(ranks), 8 * ranks, 1)
@@ -114,6 +116,7 @@ def test_the_double_tree_takes_no_more_steps_than_it_says(ranks):
     assert {message.elements for round in stated.rounds for message in round.messages} == {ranks}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", range(2, 70))
 def test_a_rank_is_inner_in_one_tree_at_most_and_sends_and_gets_one_slice_a_turn(ranks):
     edges = double_tree._two_trees(ranks)
@@ -124,6 +127,7 @@ def test_a_rank_is_inner_in_one_tree_at_most_and_sends_and_gets_one_slice_a_turn
         assert len({hop.source for hop in turn}) == len({hop.target for hop in turn}) == len(turn)
 
 
+@pytest.mark.slow
 def test_a_double_tree_nears_the_bytes_of_a_ring_as_slices_grow_thinner():
     elements = 2**16
     sent = [
@@ -136,6 +140,7 @@ def test_a_double_tree_nears_the_bytes_of_a_ring_as_slices_grow_thinner():
 sizes = st.lists(st.integers(1, 6), min_size=2, max_size=4)
 
 
+@pytest.mark.slow
 @given(sizes, st.integers(1, 3))
 @settings(deadline=None)
 def test_levels_send_what_a_ring_over_all_ranks_does(sizes, blocks):
@@ -147,6 +152,7 @@ def test_levels_send_what_a_ring_over_all_ranks_does(sizes, blocks):
     assert levels.steps == 2 * sum(size - 1 for size in sizes)
 
 
+@pytest.mark.slow
 @given(sizes, st.integers(1, 3))
 @settings(deadline=None)
 def test_levels_take_the_time_of_the_closed_form_over_links_of_their_own(sizes, blocks):

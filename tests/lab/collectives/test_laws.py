@@ -21,6 +21,8 @@ from lab.collectives import ALGORITHMS
 from lab.meshes.axes import Axes
 from tests.lab.collectives.sweep import ROOTED, on_ranks
 
+pytestmark = pytest.mark.compiles
+
 P = 4
 AXES = Axes(("data",), (P,))
 ROOT = 2

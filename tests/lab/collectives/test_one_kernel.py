@@ -23,6 +23,8 @@ from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 
+pytestmark = pytest.mark.compiles
+
 NAMES = tuple(GPU_KERNELS["all_reduce"])
 ahead_of_time = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
 FORBIDDEN = ("multimem", "multicast", "nvshmem", "symmetric_memory_parameters")

@@ -19,6 +19,8 @@ from tests.lab.collectives.sweep import (
     on_ranks,
 )
 
+pytestmark = pytest.mark.compiles
+
 RINGS = [Axes(("data",), (ranks,)) for ranks in range(1, 9)]
 SEVERAL = [
     Axes.parse(text) for text in ("data=2,tensor=3", "data=4,tensor=2", "data=2,fsdp=2,tensor=2", "data=1,tensor=3")

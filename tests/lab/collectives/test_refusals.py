@@ -96,6 +96,7 @@ def test_refused_in_one_line(kernel, message):
     assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
+@pytest.mark.compiles
 def test_outside_shard_map_there_are_no_axes():
     with pytest.raises(
         UsageError,
@@ -104,6 +105,7 @@ def test_outside_shard_map_there_are_no_axes():
         collectives.all_reduce(jnp.ones(3), "data")
 
 
+@pytest.mark.compiles
 def test_numbers_of_numpy_are_numbers():
     one = np.int64(1)
     kernels = (lambda x: collectives.permute(x, "data", one), lambda x: collectives.broadcast(x, "data", one))

@@ -12,6 +12,8 @@ from lab.collectives import ALGORITHMS
 from lab.meshes.axes import Axes
 from tests.lab.collectives.sweep import ROWS, Case, on_ranks, rows, shown
 
+pytestmark = pytest.mark.compiles
+
 WIDTH = 3
 
 

@@ -9,6 +9,8 @@ from lab.meshes.axes import Axes
 from tests.lab.collectives.sweep import cases, wrong
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.compiles
+
 
 @pytest.mark.parametrize("ranks", range(1, 9))
 def test_every_algorithm_is_exact_in_values_and_ledger_over_one_axis_of(ranks):

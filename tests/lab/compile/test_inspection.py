@@ -11,6 +11,8 @@ from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 
+pytestmark = pytest.mark.compiles
+
 TARGET = parse_target("cpu:8")
 
 

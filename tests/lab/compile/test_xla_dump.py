@@ -40,6 +40,7 @@ def dumped() -> CompilerDump:
     return dump(request())
 
 
+@pytest.mark.compiles
 @needs_libtpu
 def test_a_dump_has_the_ledger_and_the_peak_of_the_whole_compilation(dumped):
     measured = run(EXPERIMENT, target=TARGET, style="explicit", parameters=SMALL).measured
@@ -52,6 +53,7 @@ def test_a_dump_has_the_ledger_and_the_peak_of_the_whole_compilation(dumped):
     assert figures(dumped.memory) == figures(measured.memory) == figures(whole.memory)
 
 
+@pytest.mark.compiles
 @needs_libtpu
 def test_a_dump_tells_what_a_device_takes_and_gives_back(dumped):
     """Master, two moments, and a step's count; then tokens and targets, or loss and norm."""
@@ -61,12 +63,14 @@ def test_a_dump_tells_what_a_device_takes_and_gives_back(dumped):
     assert list(dumped.given_back) == [*held, 1, 1]
 
 
+@pytest.mark.compiles
 @needs_libtpu
 def test_a_program_too_large_for_the_chip_is_refused_in_the_compilers_words():
     with pytest.raises(Refused, match="Ran out of memory on HBM"):
         dump(request(vocab=2**24, embed=1024))
 
 
+@pytest.mark.compiles
 def test_an_unknown_experiment_is_told_as_it_is():
     with pytest.raises(UsageError, match="no experiment 'none'"):
         dump(request("none"))

@@ -18,6 +18,8 @@ from tests.cases import test_shard_map as mapped
 from tests.cases.compiling import ahead_of_time_tpu, array, cpu, mesh_on, pinned, tpu
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds, line, only
 
+pytestmark = pytest.mark.compiles
+
 SCALAR = jax.ShapeDtypeStruct((), jnp.int32)
 on_both = pytest.mark.parametrize("on", [cpu, pytest.param(tpu, marks=ahead_of_time_tpu)], ids=["cpu", "tpu"])
 

@@ -22,6 +22,8 @@ from tests.cases.compiling import array, cpu
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds
 from tests.lab.programs.strategies.layouts import LAYOUTS, SHAPE
 
+pytestmark = pytest.mark.compiles
+
 D = P("d")
 INDICES = jnp.array([0, 1, 2])
 

@@ -14,6 +14,8 @@ from tests.cases.compiling import ahead_of_time_tpu, array, cpu, mesh_on, pinned
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only
 from tests.lab.diagnosis.test_cases import slices_step
 
+pytestmark = pytest.mark.compiles
+
 SCALAR = jax.ShapeDtypeStruct((), jnp.int32)
 
 

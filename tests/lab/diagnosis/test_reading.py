@@ -110,6 +110,7 @@ def inspect(folder, *options: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.compiles
 def test_inspect_tells_findings_first_joins_the_compilers_remark_and_fails_on_request(tmp_path):
     (tmp_path / "step.py").write_text(PROGRAM)
     told = inspect(tmp_path, "--fail-on", "rebuilt_whole")
@@ -124,6 +125,7 @@ def test_inspect_tells_findings_first_joins_the_compilers_remark_and_fails_on_re
     ) in told.stdout
 
 
+@pytest.mark.compiles
 def test_a_kind_that_is_not_found_does_not_fail_and_json_has_the_findings(lab, tmp_path):
     (tmp_path / "step.py").write_text(PROGRAM)
     told = lab("inspect", "step.py:build", "--mesh", "x=4,y=2", "--fail-on", "axis_order", "--json")
@@ -136,6 +138,7 @@ def test_a_kind_that_is_not_found_does_not_fail_and_json_has_the_findings(lab, t
     )
 
 
+@pytest.mark.compiles
 def test_any_fails_on_whatever_is_found_and_an_unknown_kind_is_refused(lab, tmp_path):
     (tmp_path / "step.py").write_text(PROGRAM)
     assert lab("inspect", "step.py:build", "--mesh", "x=4,y=2", "--fail-on", "any").status == 1

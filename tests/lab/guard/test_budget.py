@@ -94,6 +94,7 @@ def test_an_unknown_kind_is_refused_with_the_known_ones():
         allow("allreduce")
 
 
+@pytest.mark.compiles
 def test_a_sum_over_8_devices_breaks_an_empty_budget_and_keeps_to_its_own():
     mesh = lab.mesh("cpu:8", data=8)
     x = jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec("data")))

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.compiles
+
 pytest_plugins = "pytester"
 
 PROGRAM = """

@@ -82,6 +82,7 @@ def test_attached_gpus_have_the_axes_that_the_same_gpus_have_by_name(count, name
         assert axes(parse_target("attached")) == axes(parse_target(named))
 
 
+@pytest.mark.compiles
 def test_numbers_that_differ_from_loss_and_gradients_fail():
     experiment = load("ch14_data_parallel")
     halved = replace(experiment, reference=lambda shape: on_one_device(replace(shape, batch=2 * shape.batch)))
@@ -130,6 +131,7 @@ def test_a_question_about_two_axes_has_both_on_four_devices_or_more(target, expe
     assert on_two_axes(DATA, EXPERT)(parse_target(target)) == Axes.parse(expected)
 
 
+@pytest.mark.compiles
 def test_what_theory_says_of_memory_goes_by_the_attached_cards(monkeypatch):
     monkeypatch.setattr("lab.harness.run.resolve_attached", lambda target: parse_target("gpu:h200:1x8"))
     told = replace(load("ch14_shares"), memory=lambda style, parameters, axes, room: {"room": room})

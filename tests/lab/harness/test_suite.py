@@ -42,6 +42,7 @@ def test_kept_results_are_of_runs_at_real_size_with_nothing_unexplained_or_missi
     assert {t["status"] for r in results for t in r["terms"]} == {"exact", "explained", "attributed"}
 
 
+@pytest.mark.compiles
 @pytest.mark.skipif(not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed")
 def test_llama3_8b_under_tensor_parallelism_sums_activations_five_times_a_layer_and_twice_beside():
     (run,) = [run for run in _real() if (run.experiment.name, run.style) == ("ch15_tensor_parallel", "explicit")]

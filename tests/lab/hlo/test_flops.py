@@ -6,6 +6,8 @@ import pytest
 
 from lab.hlo import read_text
 
+pytestmark = pytest.mark.compiles
+
 
 def compiled(function, *shapes):
     return jax.jit(function).lower(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)).compile()

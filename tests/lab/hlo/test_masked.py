@@ -83,6 +83,7 @@ def test_a_part_placed_in_ones_is_not_gathered():
     assert not found.is_masked_gather
 
 
+@pytest.mark.compiles
 @pytest.mark.skipif(not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed")
 @pytest.mark.parametrize(("mesh", "kind"), [("fsdp=64", Kind.ALL_REDUCE), ("data=2,fsdp=32", Kind.ALL_GATHER)])
 def test_64_tpus_gather_by_a_masked_sum_of_the_same_payload_over_all_of_them_and_not_over_half(mesh, kind):

@@ -58,6 +58,7 @@ def test_betas_of_eight_h100_are_below_the_450_gb_per_s_of_nvlink():
     assert all(300e9 < rate < 450e9 for rate in rates.values())
 
 
+@pytest.mark.slow
 def test_the_table_says_which_size_is_farthest_off(capsys):
     bench_oracle.main()
     printed = capsys.readouterr().out

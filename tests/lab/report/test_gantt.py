@@ -28,6 +28,7 @@ def legend(drawing: Drawing) -> dict[str, str]:
     return {label.text: box.colour for box, label in pairs if isinstance(box, Box) and not box.told}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "title"),
     [
@@ -48,6 +49,7 @@ def test_the_title_says_the_idle_share(settings, title):
     assert drawn.title == title and title in [shape.text for shape in drawn.shapes if isinstance(shape, Label)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*PLAIN, "interleaved"])
 def test_every_piece_of_work_has_a_box_and_its_number(name):
     drawn = Gantt(name).drawing()

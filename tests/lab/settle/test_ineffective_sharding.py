@@ -30,6 +30,8 @@ from lab.report.verdicts import result_text
 from lab.settle import Context, Settlement, Verdict, settle
 from lab.settle.ineffective_sharding import StateShard, not_scattered, state_not_split
 
+pytestmark = pytest.mark.compiles
+
 SMALL = DecoderShape().shrunk()
 IGNORED = replace(ZERO1, state=Layout())
 

@@ -74,6 +74,7 @@ def rounding_only(curve: np.ndarray) -> ReferenceRun:
     return ReferenceRun(curve, np.full(len(curve), EPS))
 
 
+@pytest.mark.compiles
 def test_a_choice_that_rounding_tips_at_step_2_explains_the_whole_curve(monkeypatch):
     two = halves(1e-3, 2e-3, monkeypatch)
     assert first_divergence(two.other, two.reference).startswith("leaves the curve of one device at step 2: loss ")
@@ -82,6 +83,7 @@ def test_a_choice_that_rounding_tips_at_step_2_explains_the_whole_curve(monkeypa
     assert first_divergence(two.other, own) is None
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(("apart", "is_tie"), [(4e-6, True), (2e-5, False)])
 def test_a_choice_4e_6_away_is_a_tie_and_one_2e_5_away_has_left(apart, is_tie, monkeypatch):
     """The rounding of an early step can move logits by the first, where Adam divides a gradient of next to nothing by
@@ -92,6 +94,7 @@ def test_a_choice_4e_6_away_is_a_tie_and_one_2e_5_away_has_left(apart, is_tie, m
     assert (first_divergence(two.other, own) is None) == is_tie
 
 
+@pytest.mark.compiles
 def test_a_nudge_that_tips_a_choice_once_and_then_no_more_explains_the_curve_too(monkeypatch):
     """As on GPUs, whose sums may come in another order each time."""
     two, step, tried = halves(1e-3, 2e-3, monkeypatch), module._step(SHAPE), set()
@@ -107,6 +110,7 @@ def test_a_nudge_that_tips_a_choice_once_and_then_no_more_explains_the_curve_too
     assert [tie.step for tie in ties] == [2] and first_divergence(two.other, own) is None
 
 
+@pytest.mark.compiles
 def test_another_choice_of_experts_without_a_tie_has_left():
     reference = rounding_only(run(np.float32(0)))
     other = run(np.float32(0), nudge=RouterPerturbation(0.1), at=2)
@@ -115,6 +119,7 @@ def test_another_choice_of_experts_without_a_tie_has_left():
     assert first_divergence(other, own).startswith("leaves the curve of one device at step 2: loss ")
 
 
+@pytest.mark.compiles
 def test_a_curve_that_is_all_the_same_after_a_tie_and_then_is_not_has_left_there(monkeypatch):
     two = halves(1e-3, 2e-3, monkeypatch)
     wrong = np.where(np.arange(SHAPE.steps) < 4, two.other, two.other * (1 + 1e-4))
@@ -156,6 +161,7 @@ def test_a_choice_two_steps_before_it_shows_is_found():
     assert (found.since, found.nudge) == (0, NUDGES[0])
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(("nudge", "states"), [(STILL, range(5, 13)), (NUDGES[-1], range(10, 13))])
 def test_the_last_eight_states_are_kept_but_none_before_a_nudge(nudge, states):
     since = 0 if nudge is STILL else 9
@@ -165,6 +171,7 @@ def test_the_last_eight_states_are_kept_but_none_before_a_nudge(nudge, states):
     assert (way.end, len(way.losses), sorted(way.states)) == (12, 12 - since, list(states))
 
 
+@pytest.mark.compiles
 def test_rounding_tips_a_choice_at_two_of_twelve_steps_at_most():
     state, tipped = start(np.float32(0)), 0
     for batch in BATCHES:
@@ -183,6 +190,7 @@ def test_without_experts_nothing_explains_a_curve():
     )
 
 
+@pytest.mark.compiles
 def test_a_nudge_of_nothing_changes_no_bit_and_one_of_1e_6_the_routers_alone():
     weights = decoder.initial(SHAPE)
     still, moved = nudged(weights, STILL), nudged(weights, RouterPerturbation(1e-6))

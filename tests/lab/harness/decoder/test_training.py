@@ -54,6 +54,7 @@ def test_no_two_layouts_that_are_trained_are_one_program():
     assert len({id(experiment.build) for experiment in EXPERIMENT.layouts}) == len(EXPERIMENT.layouts) == len(LAYOUTS)
 
 
+@pytest.mark.compiles
 def test_a_layout_with_tensor_and_sequence_parallelism_trains_as_one_device_does():
     found = trained(LAYOUTS["FSDP x tensor + sequence"])
     (curve,) = found.curves
@@ -63,6 +64,7 @@ def test_a_layout_with_tensor_and_sequence_parallelism_trains_as_one_device_does
     assert found.is_fine
 
 
+@pytest.mark.compiles
 def test_gradients_that_are_not_summed_leave_the_curve_at_the_second_step():
     found = trained(replace(LAYOUTS["ZeRO-1"], build=unsummed))
     (curve,) = found.curves
@@ -77,6 +79,7 @@ def test_gradients_that_are_not_summed_leave_the_curve_at_the_second_step():
     assert found.to_json()["text_sha256"] == hashlib.sha256(text.standard_library().tobytes()).hexdigest()
 
 
+@pytest.mark.compiles
 def test_a_curve_that_one_device_has_which_chose_as_it_did_has_not_left(monkeypatch):
     monkeypatch.setattr(
         training,
@@ -88,6 +91,7 @@ def test_a_curve_that_one_device_has_which_chose_as_it_did_has_not_left(monkeypa
     assert curve.expected.losses is curve.losses
 
 
+@pytest.mark.compiles
 def test_state_that_is_not_split_fails_on_the_right_curve():
     found = trained(replace(LAYOUTS["ZeRO-1"], build=unsplit))
     (curve,) = found.curves
@@ -96,6 +100,7 @@ def test_state_that_is_not_split_fails_on_the_right_curve():
     assert found.verdict is Verdict.FAILED
 
 
+@pytest.mark.compiles
 def test_what_xla_refuses_fails_alone_and_leaves_no_curve():
     def refused(*_):
         raise jax.errors.JaxRuntimeError("INTERNAL: no such thing\nstack")
@@ -107,6 +112,7 @@ def test_what_xla_refuses_fails_alone_and_leaves_no_curve():
     assert "failed: ZeRO-1 explicit: INTERNAL" in training_text(found)
 
 
+@pytest.mark.compiles
 def test_in_200_steps_a_loss_falls_below_what_guessing_by_frequency_costs():
     shape, source = EXPERIMENT.parameters, text.standard_library()
     reference = train_reference(shape, text.batches(source, shape.steps, shape.batch, shape.length))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import jax
+import pytest
 
 from lab.experiments.ch16_training import EXPERIMENT as PIPELINES
 from lab.experiments.ch17_training import EXPERIMENT as SEQUENCES
@@ -14,6 +15,8 @@ from lab.harness.decoder.training import LayoutUnderTraining, Training, Training
 from lab.meshes.targets import parse_target
 from lab.programs.strategies.update import is_weight
 from lab.settle import Verdict
+
+pytestmark = pytest.mark.compiles
 
 TINY = {"embed": 32, "head_dim": 4, "kv_heads": 4, "mlp": 48, "steps": 4}
 

@@ -59,6 +59,7 @@ def on_four(chain):
     return jax.jit(call)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chain", chains(ONE_AXIS), ids=str)
 def test_a_call_gives_what_the_next_one_takes(chain):
     x = jax.ShapeDtypeStruct((4 * chain.elements(256, 4),), jnp.uint32)
@@ -66,11 +67,13 @@ def test_a_call_gives_what_the_next_one_takes(chain):
     assert (result.shape, result.dtype) == (x.shape, x.dtype)
 
 
+@pytest.mark.compiles
 def test_a_reduce_scatter_and_an_all_gather_are_the_all_reduce_that_they_stand_for():
     x = jnp.arange(64, dtype=jnp.uint32)
     np.testing.assert_array_equal(on_four(LAX["reduce_scatter+all_gather"])(x), on_four(LAX["all_reduce"])(x))
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("algorithm", ["lax", "circulant"])
 def test_a_chain_of_barriers_sends_one_number_each_and_stays_at_one(algorithm):
     (chain,) = chosen(chains(ONE_AXIS), ["barrier"], [algorithm])
@@ -121,6 +124,7 @@ def test_a_name_that_no_chain_has_is_refused(primitives, algorithms, said):
         chosen(chains(ONE_AXIS), primitives, algorithms)
 
 
+@pytest.mark.compiles
 def test_three_sizes_give_three_times_at_payloads_that_split_evenly():
     found = timed(LAX["all_to_all"], (1000, 4000, 16400), launch_s=0.0)
     assert [entry.point.payload_bytes for entry in found] == [1024, 4096, 16384]
@@ -128,24 +132,28 @@ def test_three_sizes_give_three_times_at_payloads_that_split_evenly():
     assert [entry.point.wire_bytes for entry in found] == [768, 3072, 12288]
 
 
+@pytest.mark.compiles
 def test_the_time_of_a_call_is_that_of_the_program_less_the_launch_over_the_calls(monkeypatch):
     monkeypatch.setattr(timing, "_runs", lambda compiled, x: [1.1, 0.5, 0.9])
     (entry,) = timed(LAX["permute"], (1024,), launch_s=0.1)
     assert (entry.calls, entry.point.seconds, entry.best_s) == pytest.approx((32, 0.8 / 32, 0.4 / 32))
 
 
+@pytest.mark.compiles
 def test_a_chain_no_longer_than_a_launch_has_no_time():
     (entry,) = timed(LAX["permute"], (1024,), launch_s=60.0)
     assert isinstance(entry, LeftOut)
     assert entry.why == "32 calls take no longer than the launch of an empty program"
 
 
+@pytest.mark.compiles
 def test_a_program_that_does_not_fit_is_not_run(monkeypatch):
     monkeypatch.setattr(timing, "_memory_limit", lambda mesh: 1000)
     (entry,) = timed(LAX["permute"], (1024,), launch_s=0.0)
     assert re.fullmatch(r"needs [\d,]+ B of the device's 1,000 B", entry.why)
 
 
+@pytest.mark.compiles
 def test_a_program_that_fails_costs_its_own_time_only(monkeypatch):
     def exhausted(compiled, x):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory\nand more")
@@ -156,6 +164,7 @@ def test_a_program_that_fails_costs_its_own_time_only(monkeypatch):
     ]
 
 
+@pytest.mark.compiles
 def test_calls_that_xla_dropped_are_noticed():
     shorter = program(LAX["all_reduce"], 256)
     assert difference(shorter) is None
@@ -163,10 +172,12 @@ def test_calls_that_xla_dropped_are_noticed():
     assert said == "XLA compiled 32,768 B of all_reduce, and 33 calls state 33,792 B of all_reduce"
 
 
+@pytest.mark.compiles
 def test_launching_an_empty_program_takes_less_than_a_tenth_of_a_second():
     assert 0 < launch_seconds(mesh(ONE_AXIS)) < 0.1
 
 
+@pytest.mark.compiles
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
 @pytest.mark.parametrize("name", ["permute", "all_reduce", "all_to_all", "reduce_scatter+all_gather"])
 def test_on_gpus_a_chain_of_lax_is_its_collectives_and_not_one_pass_more(name):

@@ -18,6 +18,8 @@ from lab.meshes.hardware import measured_points
 from lab.meshes.targets import parse_target
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.compiles
+
 gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
 GIB, LINK, MEMORY = 1 << 30, 450e9, REACHED * 4.8e12
 EIGHT = parse_target("gpu:h200:1x8")

@@ -67,6 +67,7 @@ def test_passes_go_through_more_than_a_cache_holds_before_they_come_back(element
     assert 2 * arrays < rates.LONGER
 
 
+@pytest.mark.compiles
 @pytest.mark.skipif(not plugins.installed("gpu"), reason="the CUDA plugin is not installed: nothing compiles for GPUs")
 @pytest.mark.parametrize("repeats", [2, 6])
 def test_a_chain_of_passes_is_so_many_kernels_on_gpus_and_copies_no_array_that_it_does_not_reach(repeats):
@@ -76,6 +77,7 @@ def test_a_chain_of_passes_is_so_many_kernels_on_gpus_and_copies_no_array_that_i
     assert [step.bytes // (2 * 4 * 2**16) for step in steps(text) if isinstance(step, Kernel)] == [1] * repeats
 
 
+@pytest.mark.compiles
 def test_of_a_pair_each_kind_is_half_its_bytes_and_half_its_time():
     found = bench(PLACE, None, ("reduce_scatter", "permute"), ("lax",), (4096,), "a test")
     links = rates.links(found)

@@ -238,6 +238,7 @@ def test_lab_bench_on_fake_devices_says_first_that_its_times_say_nothing_about_l
     assert record["command"].startswith("lab bench permute all_gather --algorithm lax")
 
 
+@pytest.mark.compiles
 def test_lab_bench_takes_a_mesh_of_several_axes_and_the_algorithms_that_go_along_them():
     axes, found = Axes.parse("data=2,tensor=2"), chains(Axes.parse("data=2,tensor=2"))
     some = chosen(found, ["all_reduce"], ["hierarchical", "torus"])

@@ -41,6 +41,7 @@ def test_each_step_of_a_record_is_predicted_beside_what_was_measured(monkeypatch
     )
 
 
+@pytest.mark.slow
 def test_another_process_compiles_with_more_flags():
     with apart((), TILED) as pool:
         assert pool.submit(os.getenv, "XLA_FLAGS").result().split()[-1] == TILED

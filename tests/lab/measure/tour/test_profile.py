@@ -22,5 +22,6 @@ def test_a_short_kernel_within_a_long_one_adds_nothing():
     assert spent([Event("long", 0, 10), Event("short", 2, 3), Event("next", 4, 5)], 1) == pytest.approx((10, 0, 0))
 
 
+@pytest.mark.compiles
 def test_without_a_gpu_there_is_nothing_to_see():
     assert profiled(lambda: jax.block_until_ready(jnp.ones(3) + 1), 1) is None

@@ -165,6 +165,7 @@ def test_a_program_is_the_same_ahead_of_time_where_transfers_and_peak_are(ahead,
     assert compared.to_json()["ahead_of_time"]["same"] is is_same
 
 
+@pytest.mark.compiles
 def test_a_program_is_compared_with_what_other_processes_compile(monkeypatch):
     monkeypatch.setattr(apart, "PROCESSES", 1)
     monkeypatch.setattr(programs, "UNTUNED", {"xla_cpu_enable_fast_math": False})

@@ -15,6 +15,8 @@ from lab.programs.models.shape import REMATS, DecoderShape
 from lab.programs.strategies.program import mean_loss
 from tests.lab.programs.models import numpy_decoder
 
+pytestmark = pytest.mark.compiles
+
 TINY = DecoderShape(
     layers=2, batch=2, length=5, embed=12, kv_heads=2, queries=3, head_dim=4, mlp=20, vocab=17, dtype="f32"
 )

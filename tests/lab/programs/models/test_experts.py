@@ -17,6 +17,8 @@ from lab.programs.models.decoder import initial, routed_and_shared
 from lab.programs.models.shape import DecoderShape
 from tests.lab.programs.models import dense_mixture
 
+pytestmark = pytest.mark.compiles
+
 TINY = DecoderShape(
     layers=2,
     batch=3,

@@ -66,6 +66,7 @@ def loss_and_gradients(tied: bool):
         return jax.jit(jax.value_and_grad(mean_loss), static_argnums=3)(initial(shape), *random_tokens(shape), shape)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("schedule", CASES)
 def test_loss_and_gradients_are_those_of_one_device_and_each_stage_does_its_jobs(schedule):
     strategy, mesh, sizes = CASES[schedule]
@@ -100,6 +101,7 @@ def along_pipe_alone(shape: PipelineShape, mesh: Mesh) -> program.Program:
     return jax.jit(run, in_shardings=(everywhere, *[NamedSharding(mesh, P("data"))] * 2), out_shardings=everywhere)
 
 
+@pytest.mark.compiles
 def test_left_to_the_compiler_data_parallelism_gives_one_devices_gradients_and_sums_them_in_each_of_10_ticks():
     mesh, arguments = (
         make_mesh(parse_target("cpu:8"), Axes.parse("data=4,pipe=2")),
@@ -121,6 +123,7 @@ def test_left_to_the_compiler_data_parallelism_gives_one_devices_gradients_and_s
     assert {(t.executions, t.conditional) for t in sums} == {(20, True), (10, True)}
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     ("strategy", "mesh", "sizes"),
     [

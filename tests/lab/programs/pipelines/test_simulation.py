@@ -22,6 +22,7 @@ from tests.lab.programs.pipelines import every_schedule
 WHOLE = st.integers(1, 5)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(every_schedule.every, WHOLE, WHOLE, WHOLE, st.integers(0, 3))
 def test_a_stage_is_busy_with_one_piece_at_a_time_and_with_all_of_its_work(

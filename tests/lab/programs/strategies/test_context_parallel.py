@@ -173,6 +173,7 @@ COMPOSED = {
 }
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", COMPOSED)
 def test_beside_other_strategies_loss_and_gradients_are_those_of_one_device(name):
     strategy, axes, style, order, sizes = COMPOSED[name]

@@ -128,6 +128,7 @@ def one_device(shape: DecoderShape) -> Any:
         return jax.jit(on_one_device(shape))(state, *random_tokens(shape))
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "case",
     [
@@ -164,6 +165,7 @@ def test_loss_and_every_gradient_are_those_of_one_device(case):
     assert_equal_to_one_device(on_8_devices(program.gradients, case, state), one_device(case.shape))
 
 
+@pytest.mark.compiles
 def test_loads_beyond_the_mean_stand_for_a_biases_gradient_and_are_not_clipped_by_or_with_others():
     _, gradients = one_device(FEW_NODES)
     (excess_LE,) = (g.get_value() for g in jax.tree.leaves(gradients, is_leaf=is_weight) if "bias" in g.dims)
@@ -182,6 +184,7 @@ def flat(tree: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path): w for path, w in jax.tree.leaves_with_path(tree, is_leaf=is_weight)}
 
 
+@pytest.mark.compiles
 def test_a_step_moves_every_bias_by_a_thousandth_towards_balance():
     shape = replace(LONGER, router="sigmoid_bias")
     state = program.initial_state(EXPERT_PARALLEL, shape)
@@ -334,6 +337,7 @@ def test_tokens_that_cannot_be_sent_so_are_refused_in_one_line(strategy, style, 
         lowered()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["declared", "typed"])
 @pytest.mark.parametrize(("strategy", "beside"), [(DATA_PARALLEL, "data"), (ZERO3, "fsdp")])
 def test_experts_along_an_axis_before_the_last_that_splits_the_batch_are_for_the_explicit_style(

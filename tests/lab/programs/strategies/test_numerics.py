@@ -30,6 +30,8 @@ from tests.lab.programs.strategies.layouts import (
     covering,
 )
 
+pytestmark = pytest.mark.compiles
+
 TOLERANCE = 1e-5
 """Of the largest entry of each array."""
 

@@ -29,6 +29,8 @@ from lab.programs.strategies.zero1 import ZERO1, ZERO2
 from lab.programs.strategies.zero3 import ZERO3
 from lab.settle.behaviours import INSTALLED
 
+pytestmark = pytest.mark.compiles
+
 SHAPE = DecoderShape(
     layers=5, batch=8, length=1280, embed=3072, kv_heads=8, queries=3, head_dim=128, mlp=8192, vocab=24000
 )

@@ -25,6 +25,8 @@ from lab.programs.strategies.strategy import RESIDUAL, STYLES, Strategy
 from lab.programs.strategies.zero1 import ZERO1
 from lab.settle import Verdict
 
+pytestmark = pytest.mark.compiles
+
 OUTSIDE_VERIFY = ["ch17_sequence_parallel", "ch17_ulysses", "ch24_hybrid", "ch24_llama3_405b"]
 SEQUENCE = DATA_PARALLEL | SEQUENCE_PARALLEL
 on_gpus = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed")
