@@ -247,7 +247,7 @@ def _two_levels(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         ),
         decided(
             "ch12.ring_tree",
-            (tree.executions, tree.wire_bytes * G) == (2 * rounds_up(N), 2 * rounds_up(N) * n),
+            (tree.executions, tree.wire_bytes * G) == (2 * rounds_up(N), Fraction(2 * rounds_up(N) * n)),
             f"{tree.executions} steps and {counted(tree.wire_bytes)} B; 2 log2 N is {2 * rounds_up(N)}, n/G "
             f"{counted(Fraction(n, G))} B",
             statement="a tree between rings takes 2 log2 N steps of n/G",

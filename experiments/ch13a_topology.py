@@ -11,6 +11,7 @@ from lab.book.collectives import (
 )
 from lab.book.topology import flat_rings_all_reduce_s
 from lab.collectives import AlphaBeta
+from lab.core.known import known
 from lab.core.ledger import Ledger
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.collectives import laws
@@ -110,8 +111,8 @@ def _links(axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if "network" not in across | inside:
         return ()
     evidence = (
-        f"over {axes.names[0]} {' and '.join(sorted(across))} links, over the others "
-        f"{' and '.join(sorted(inside))} links"
+        f"over {axes.names[0]} {' and '.join(sorted(map(known, across)))} links, over the others "
+        f"{' and '.join(sorted(map(known, inside)))} links"
     )
     holds = (across, inside) == ({"network"}, {"host"})
     return (decided("ch13a.hier", holds, evidence, statement="only the middle phase crosses the network"),)

@@ -1,5 +1,6 @@
 """Chapter 14: does accumulating micro-batches give the gradient of the batch, and reduce it once?"""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -43,7 +44,7 @@ def own(w_DF: jax.Array) -> jax.Array:
     return jax.lax.pcast(w_DF, DATA, to="varying")
 
 
-def added_up(of_one, x_ATD: jax.Array, nothing_DF: jax.Array) -> jax.Array:
+def added_up(of_one: Callable[[jax.Array], jax.Array], x_ATD: jax.Array, nothing_DF: jax.Array) -> jax.Array:
     return jax.lax.scan(lambda g, x_TD: (g + of_one(x_TD), None), nothing_DF, x_ATD)[0]
 
 

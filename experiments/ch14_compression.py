@@ -51,8 +51,8 @@ def dense(g_11N: jax.Array) -> jax.Array:
 
 
 def sparse(g_11N: jax.Array) -> jax.Array:
-    gathered = (jax.lax.all_gather(x_K, DATA, tiled=True, to="invarying") for x_K in largest(g_11N[0, 0]))
-    return placed(*gathered, g_11N.size)
+    index_K, value_K = (jax.lax.all_gather(x_K, DATA, tiled=True, to="invarying") for x_K in largest(g_11N[0, 0]))
+    return placed(index_K, value_K, g_11N.size)
 
 
 def dense_whole(g_P1N: jax.Array) -> jax.Array:

@@ -31,7 +31,7 @@ def takes(sizes: Sizes, axes: Axes) -> tuple[Array, Array]:
     return Array((axes.size, sizes.tokens, sizes.embed), P(DATA)), Array((sizes.embed, sizes.embed))
 
 
-def filled(rank: jax.Array, tokens: int) -> jax.Array:
+def filled(rank: jax.Array | int, tokens: int) -> jax.Array:
     """Which places hold a token."""
     return jnp.arange(tokens) < TOKENS_MORE * (rank + 1)
 

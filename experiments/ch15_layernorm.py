@@ -114,13 +114,14 @@ def variances_off(ranks: int, tokens: int = 64, embed: int = 4096) -> tuple[floa
         sum(part.sum(1, dtype=np.float32) for part in some) for some in (parts, [part**2 for part in parts])
     )
     moments = [
-        (np.float32(part.shape[1]), part.mean(1), ((part - part.mean(1, keepdims=True)) ** 2).sum(1)) for part in parts
+        (float(part.shape[1]), part.mean(1), ((part - part.mean(1, keepdims=True)) ** 2).sum(1)) for part in parts
     ]
     merged = moments[0]
     for other in moments[1:]:
         merged = merged_moments(*merged, *other)
     found = square_T / np.float32(embed) - (sum_T / np.float32(embed)) ** 2, merged[2] / np.float32(embed)
-    return tuple(float(np.abs(variance_T / right_T - 1).max()) for variance_T in found)
+    of_squares, of_moments = (float(np.abs(variance_T / right_T - 1).max()) for variance_T in found)
+    return of_squares, of_moments
 
 
 EXPERIMENT = experiment(

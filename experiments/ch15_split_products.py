@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from lab.book.parallelism import activation_bytes
+from lab.core.known import known
 from lab.core.ledger import Kind, Ledger
 from lab.harness.claim import Claim, decided
 from lab.harness.evidence import counted
@@ -180,7 +181,7 @@ def _sums(s: Sizes, measured: Ledger) -> tuple[Claim, ...]:
     # Neither waits for the other here, so that compilers may combine them.
     pair, count = (
         moved(measured, "mlp"),
-        sum(t.executions * max(1, len(t.parts)) for t in measured.transfers if t.scope == "mlp"),
+        sum(known(t.executions) * t.arrays for t in measured.transfers if t.scope == "mlp"),
     )
     return (
         once("ch15.column_parallel", "column", BACKWARD),

@@ -141,7 +141,7 @@ def _printed(P: int, m: int, v: int, assumed: Assumed) -> Point:
 
 def _to_ideal(P: int, m: int, v: int, assumed: Assumed) -> Point:
     timeline = _run(P, m, v, assumed)
-    return Point(_at(P, m, v), timeline.makespan / timeline.busy[0] - 1, float(bubble_to_ideal(P, m, v)))
+    return Point(_at(P, m, v), float(timeline.makespan / timeline.busy[0] - 1), float(bubble_to_ideal(P, m, v)))
 
 
 def _held(P: int, m: int, v: int) -> list[Point]:

@@ -119,7 +119,9 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
 def _point(stages: Sequence[int], m: int) -> Point:
     both = [2 * time for time in stages]
     return Point(
-        f"stages {', '.join(map(str, stages))}, m {m}", _run(gpipe, stages, m).makespan, float(uneven_step_s(both, m))
+        f"stages {', '.join(map(str, stages))}, m {m}",
+        float(_run(gpipe, stages, m).makespan),
+        float(uneven_step_s(both, m)),
     )
 
 

@@ -7,7 +7,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from lab.book.parallelism import activation_bytes
 from lab.book.pipeline import (
@@ -17,6 +16,7 @@ from lab.book.pipeline import (
     stage_volume_bytes,
     zero_bubble_idle_s,
 )
+from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.step import SMALL, random_tokens
@@ -26,12 +26,13 @@ from lab.meshes.attached import device_count
 from lab.meshes.axes import DATA, PIPE, TENSOR, Axes
 from lab.meshes.targets import Target
 from lab.programs.models import decoder
+from lab.programs.models.decoder import Parameters
 from lab.programs.pipelines import program
 from lab.programs.pipelines.prediction import predict
 from lab.programs.pipelines.program import PipelineShape
 from lab.programs.pipelines.table import NOWHERE, Job, Table, table_of
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
-from lab.programs.strategies.program import arguments, mean_loss
+from lab.programs.strategies.program import Program, arguments, mean_loss
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 
 STRATEGY = DATA_PARALLEL | TENSOR_PARALLEL
@@ -47,18 +48,18 @@ def axes(target: Target) -> Axes:
     return Axes.of({DATA: devices // (pipe * tensor), PIPE: pipe, TENSOR: tensor})
 
 
-def gradients(style: str, shape: PipelineShape, mesh: jax.sharding.Mesh) -> program.Program:
+def gradients(style: str, shape: PipelineShape, mesh: jax.sharding.Mesh) -> Program:
     """With the loss and, as the stages' mean, how often each job but idling was done."""
     run, args = program.gradients(STRATEGY, shape, mesh)
 
-    def with_mean(*args: jax.Array) -> tuple[jax.Array, nnx.State, jax.Array]:
+    def with_mean(*args: jax.Array) -> tuple[jax.Array, Parameters, jax.Array]:
         loss, found, done = run(*args)
         return loss, found, jnp.mean(done[:, DONE[0] :].astype(jnp.float32), axis=0)
 
     return jax.jit(with_mean), args
 
 
-def on_one_device(shape: PipelineShape) -> Callable[..., tuple[jax.Array, nnx.State, jax.Array]]:
+def on_one_device(shape: PipelineShape) -> Callable[..., tuple[jax.Array, Parameters, jax.Array]]:
     """The same of the whole batch at once; a stage forwards every micro-batch through every chunk, and goes backwards
     once, whole or in two halves."""
     times, is_split = shape.accumulation * shape.chunks, shape.schedule.startswith("zb")
@@ -78,7 +79,7 @@ def claims(shape: PipelineShape, axes: Axes, measured: Ledger) -> tuple[Claim, .
     if axes[PIPE] == 1:
         return ()
     table, permutes = table_of(shape.order(axes[PIPE])), along(measured, PIPE, kind=Kind.COLLECTIVE_PERMUTE)
-    message, ticks = max(t.payload_bytes for t in permutes), {t.executions for t in permutes}
+    message, ticks = max(t.payload_bytes for t in permutes), {known(t.executions) for t in permutes}
     return (
         _message(shape, axes, message, permutes),
         _volume(shape, axes, message, table),
@@ -131,7 +132,7 @@ def _needed(table: Table) -> list[int]:
     return [int(inputs[(stage + 1) % P] + cotangents[(stage - 1) % P]) for stage in range(P)]
 
 
-def _separate(measured: Ledger, ticks: set[int | None]) -> Claim:
+def _separate(measured: Ledger, ticks: set[int]) -> Claim:
     """All that crosses stages; numbers that equal one device's say that it is enough."""
     across = [t for t in measured.split().transfers if t.axes and PIPE in t.axes]
     repeated = {t.kind for t in across if t.executions != 1}
@@ -150,7 +151,7 @@ BUBBLES = {
 }
 
 
-def _bubble(shape: PipelineShape, axes: Axes, ticks: set[int | None]) -> Claim:
+def _bubble(shape: PipelineShape, axes: Axes, ticks: set[int]) -> Claim:
     """In ticks, of which every piece of work takes one."""
     T, P, m, v = max(ticks), axes[PIPE], shape.accumulation, shape.chunks
     jobs = m * v * (3 if shape.schedule.startswith("zb") else 2)

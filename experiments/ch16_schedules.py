@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from lab.book.architecture import dualpipe_idle_s
-from lab.book.checks import positive
+from lab.book.checks import Number, positive
 from lab.book.pipeline import (
     bubble_share,
     idle_s,
@@ -112,7 +112,7 @@ def _rows(schedule: Schedule, timeline: Timeline, formula_s: float | None, assum
 
 def _held(schedule: Schedule, assumed: Assumed) -> float:
     P, m = assumed.stages, assumed.micro_batches
-    formulas = {
+    formulas: dict[str, Number] = {
         "gpipe": m,
         "1f1b": in_flight(P, m, 0),
         "interleaved": interleaved_in_flight(P, schedule.chunks),
@@ -173,7 +173,9 @@ def _share(make: Callable[[int, int], Schedule], P: int, m: int, assumed: Assume
 
 def _step(make: Callable[[int, int], Schedule], P: int, m: int, assumed: Assumed) -> Point:
     return Point(
-        _at(P, m), simulate(make(P, m), _free(assumed)).makespan, step_s(P, m, assumed.forward_s, assumed.backward_s)
+        _at(P, m),
+        float(simulate(make(P, m), _free(assumed)).makespan),
+        float(step_s(P, m, assumed.forward_s, assumed.backward_s)),
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from lab.compile.inspection import inspect_program
+from lab.core.known import known
 from lab.harness.claim import Claim, decided
 from lab.harness.evidence import counted
 from lab.harness.question import Question, Row
@@ -37,16 +38,19 @@ class Assumed:
 
     @property
     def shape(self) -> PipelineShape:
-        sizes = {
-            "length": self.length,
-            "embed": self.embed,
-            "kv_heads": 2,
-            "head_dim": 16,
-            "mlp": 2 * self.embed,
-            "vocab": 128,
-        }
         return PipelineShape(
-            schedule="zb_h1", layers=self.layers, batch=1, accumulation=1, dtype="f32", remat="none", **sizes
+            schedule="zb_h1",
+            layers=self.layers,
+            batch=1,
+            accumulation=1,
+            dtype="f32",
+            remat="none",
+            length=self.length,
+            embed=self.embed,
+            kv_heads=2,
+            head_dim=16,
+            mlp=2 * self.embed,
+            vocab=128,
         )
 
     def products(self, job: Job) -> int:
@@ -74,7 +78,7 @@ def compiled_flops(shape: PipelineShape, target: str, job: Job) -> int:
         )
     mesh = make_mesh(place, Axes.of({PIPE: 1}))
     run, args = one_job(shape, mesh, job)
-    return inspect_program(run.lower(*args).compile(), (), mesh, place, source=job.scope).flops
+    return known(inspect_program(run.lower(*args).compile(), (), mesh, place, source=job.scope).flops)
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:

@@ -3,6 +3,7 @@ its batch in micro-batches."""
 
 from dataclasses import fields, replace
 from math import gcd
+from typing import Any
 
 from lab.experiments import ch16_pipeline
 from lab.harness.claim import Claim, decided
@@ -28,7 +29,7 @@ def four_stages(target: Target) -> Axes:
     return Axes.of({DATA: axes[DATA], PIPE: axes[PIPE], TENSOR: 1})
 
 
-def in_schedule(name: str, schedule: str, chunks: int = 1, **how) -> LayoutUnderTraining:
+def in_schedule(name: str, schedule: str, chunks: int = 1, **how: Any) -> LayoutUnderTraining:
     def sized(shape: TrainingShape) -> PipelineShape:
         return PipelineShape(
             **{each.name: getattr(shape, each.name) for each in fields(DecoderShape)}, schedule=schedule, chunks=chunks

@@ -18,7 +18,7 @@ from lab.harness.sweep import Point, swept
 from lab.programs.pipelines.domain import LAGS, refusal
 from lab.programs.pipelines.domain import Times as Lasting
 from lab.programs.pipelines.orders import one_f_one_b, zb_h1, zb_h2
-from lab.programs.pipelines.schedule import Schedule, Task, Work, in_flight
+from lab.programs.pipelines.schedule import Schedule, Task, Time, Work, in_flight
 from lab.programs.pipelines.simulation import Durations, Timeline, simulate
 
 Times = tuple[Fraction | int, Fraction | int, Fraction | int]
@@ -42,7 +42,7 @@ class Assumed:
 
     @property
     def times(self) -> Times:
-        return tuple(Fraction(str(time)) for time in (self.forward, self.input_backward, self.weight))
+        return Fraction(str(self.forward)), Fraction(str(self.input_backward)), Fraction(str(self.weight))
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
@@ -143,9 +143,9 @@ def _h2_idles() -> Claim:
     )
 
 
-def _idle(name: str, size: tuple[int, int], times: Times, span: Callable[[Timeline], float]) -> Point:
+def _idle(name: str, size: tuple[int, int], times: Times, span: Callable[[Timeline], Time]) -> Point:
     P, m = size
-    simulated = span(_run(BY_NAME[name](P, m), times)) - m * sum(times)
+    simulated = float(span(_run(BY_NAME[name](P, m), times)) - m * sum(times))
     return Point(
         f"P {P}, m {m}, times {', '.join(map(str, times))}", simulated, float(zero_bubble_idle_s(P, *times, LAGS[name]))
     )

@@ -1,7 +1,10 @@
 """Chapter 17: what does ring attention send, and what does the backward pass, of which the book says nothing, send
 beside?"""
 
+from fractions import Fraction
+
 from lab.book.context import ring_training_wire_bytes, ring_wire_bytes
+from lab.core.known import known
 from lab.core.ledger import Ledger
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.context import (
@@ -34,7 +37,7 @@ def _forward(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
         f"{messages:g} messages of {counted(int(sent))} B a rank, layer and forward pass; 2(P-1)/P b S K h e is "
         f"{counted(book)} B at P={axes[CONTEXT]}"
     )
-    return decided("ch17.ring_volume", (messages, sent) == (2 * (axes[CONTEXT] - 1), book), evidence)
+    return decided("ch17.ring_volume", (messages, Fraction(sent)) == (2 * (axes[CONTEXT] - 1), book), evidence)
 
 
 def _training(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
@@ -59,9 +62,9 @@ def _training(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
 
 def _overlap(measured: Ledger) -> Claim:
     rows = moved_in_core(measured)
-    begun = sum(t.executions for t in rows if t.overlap == "async")
+    begun = sum(known(t.executions) for t in rows if t.overlap == "async")
     sends = (
-        f"{begun} of {sum(t.executions for t in rows)} messages are begun before the block at hand is worked on "
+        f"{begun} of {sum(known(t.executions) for t in rows)} messages are begun before the block at hand is worked on "
         "and awaited after it"
     )
     evidence = f"{sends}; how long a block and a hop take, and so whether they hide, no compiled text tells"

@@ -11,6 +11,7 @@ from lab.attention.mask import CAUSAL
 from lab.attention.ring import ring_attention
 from lab.attention.tiles import TILE
 from lab.book.context import ring_bytes, scores_bytes
+from lab.core.known import known
 from lab.harness.claim import Claim, decided
 from lab.harness.evidence import counted
 from lab.harness.question import Question, Row
@@ -89,7 +90,7 @@ def temporaries(assumed: Assumed, length: int, ranks: int) -> int:
     args = [jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, spec)) for shape in (q, kv, kv, q)]
     run = jax.jit(jax.shard_map(ring, mesh=mesh, in_specs=(spec,) * 4, out_specs=spec))
     try:
-        return run.lower(*args).compile().memory_analysis().temp_size_in_bytes
+        return known(run.lower(*args).compile().memory_analysis()).temp_size_in_bytes
     except jax.errors.JaxRuntimeError as refusal:
         raise UsageError(f"{length:,} tokens over {ranks} ranks with {assumed}: {one_line(refusal)}") from refusal
 

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab.book.experts import all_to_all_wire_bytes
 from lab.compile.inspection import inspect_program
+from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Totals
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.evidence import counted
@@ -75,7 +76,7 @@ def multiplied_back(y_BECF: jax.Array, routes: routers.Routes, s: Assumed) -> ja
     return jnp.einsum("bsec,becf,bs->bsf", one_hot(routes, s), y_BECF, routes.weight_Tk[..., 0])
 
 
-FORMULATIONS: dict[str, tuple[Callable, Callable]] = {
+FORMULATIONS: dict[str, tuple[Callable[..., jax.Array], Callable[..., jax.Array]]] = {
     "looked up": (looked_up, put_back),
     "multiplied": (multiplied, multiplied_back),
 }
@@ -134,7 +135,7 @@ def book(s: Assumed) -> float:
 
 def sent(measured: Ledger) -> float:
     """Elements, since TPUs multiply and move float32 in bfloat16."""
-    return float(sum(8 * t.wire_bytes * t.executions / bits(t.dtype) for t in measured.split().transfers))
+    return float(sum(8 * known(t.wire_bytes) * known(t.executions) / bits(t.dtype) for t in measured.split().transfers))
 
 
 def answer(s: Assumed) -> tuple[Row, ...]:

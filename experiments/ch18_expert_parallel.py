@@ -6,6 +6,7 @@ from lab.book.experts import (
     capacity,
     expert_parameters,
 )
+from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Totals, Transfer
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.experts import expert_experiment, tokens_on_rank
@@ -124,7 +125,7 @@ def _gradients(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim
         f"gradients of {counted(own)} weights are summed over data={axes[DATA]} and of {counted(rest)} over all "
         f"{axes.size} ranks"
     )
-    if repeated := sum(t.executions > _of_a_step(t, shape) for t in sums):
+    if repeated := sum(known(t.executions) > _of_a_step(t, shape) for t in sums):
         evidence += f", by {repeated} of {len(sums)} sums for each of {shape.accumulation} micro-batches"
     compared = f"{evidence}; a rank's experts have {counted(book[0])}, all else {counted(book[2])}"
     return (
@@ -153,8 +154,9 @@ def _summed(sums: Transfer, shape: DecoderShape) -> int:
 
 def _of_a_step(sums: Transfer, shape: DecoderShape) -> int:
     """Executions of one micro-batch where the declared style sums each of them (X9), of the step where it sums once."""
-    again, rest = divmod(sums.executions, shape.accumulation)
-    return sums.executions if rest else again
+    executions = known(sums.executions)
+    again, rest = divmod(executions, shape.accumulation)
+    return executions if rest else again
 
 
 def _numbers(shape: DecoderShape) -> set[int]:

@@ -1,6 +1,7 @@
 """Chapter 18: what does an all-to-all over two levels of links save, and what does it cost?"""
 
 from lab.book.experts import all_to_all_wire_bytes, two_level_messages
+from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Totals
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.experts import expert_experiment
@@ -18,8 +19,8 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
         return ()
     N, G, P = axes[DATA], axes[EXPERT], axes.size
     n = inside[0].payload_bytes
-    messages, flat_messages = sum(some[0].group_size - 1 for some in (inside, across)), P - 1
-    sent, crossing = (float(some[0].wire_bytes) for some in (inside, across))
+    messages, flat_messages = sum(known(some[0].group_size) - 1 for some in (inside, across)), P - 1
+    sent, crossing = (float(known(some[0].wire_bytes)) for some in (inside, across))
     flat, flat_crossing = float(all_to_all_wire_bytes(n, P, 1)), n * (P - G) / P
     equal = Totals.of(inside).executions == Totals.of(across).executions
     return (
@@ -52,8 +53,8 @@ def _links(measured: Ledger) -> tuple[Claim, ...]:
     if "network" not in inside | across:
         return ()
     evidence = (
-        f"the first all-to-all crosses {' and '.join(sorted(inside))} links, the second "
-        f"{' and '.join(sorted(across))} links"
+        f"the first all-to-all crosses {' and '.join(sorted(map(known, inside)))} links, the second "
+        f"{' and '.join(sorted(map(known, across)))} links"
     )
     return (
         decided(

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 
 from lab.book.memory import model_state_bytes
+from lab.core.known import known
 from lab.core.ledger import Memory
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.plans import planned_step
@@ -13,7 +14,7 @@ from lab.meshes.axes import DATA, Axes
 from lab.meshes.targets import Target, parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
-from lab.programs.strategies.memory_terms import label
+from lab.programs.strategies.memory_terms import MemoryTerm, Terms, label
 from lab.programs.strategies.peak import peak_terms
 
 STYLE, CLOSE = "explicit", 0.05
@@ -39,11 +40,11 @@ class Assumed(DecoderShape):
     def axes(self) -> Axes:
         return Axes.of({DATA: device_count(parse_target(self.target))})
 
-    def terms(self, remat: str) -> dict[str, int]:
+    def terms(self, remat: str) -> Terms:
         return peak_terms(DATA_PARALLEL, STYLE, self.shape(remat), self.axes, self.place.memory_bytes)
 
     def measured(self, remat: str) -> Memory:
-        return planned_step(DATA_PARALLEL, STYLE, self.shape(remat), self.target, self.axes).memory
+        return known(planned_step(DATA_PARALLEL, STYLE, self.shape(remat), self.target, self.axes).memory)
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
@@ -52,7 +53,7 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
     )
 
 
-def _sum(name: str, terms: dict[str, int], found: Memory) -> tuple[Row, ...]:
+def _sum(name: str, terms: Terms, found: Memory) -> tuple[Row, ...]:
     parts = tuple(Row(f"{name}: {label(term)}", size, "bytes") for term, size in terms.items() if size)
     return parts if found.peak is None else (*parts, Row(f"{name}: peak", found.peak, "bytes", sum(terms.values())))
 
@@ -64,7 +65,7 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
 def _state(assumed: Assumed) -> Claim:
     """Weights in use and gradients are temporary here, 2 bytes each of the book's 16."""
     found, terms = assumed.measured("full"), assumed.terms("full")
-    book = model_state_bytes(assumed.parameters, weight_bytes=0, gradient_bytes=0)
+    book = int(model_state_bytes(assumed.parameters, weight_bytes=0, gradient_bytes=0))
     held = found.arguments - found.padding
     evidence = (
         f"a device holds {counted(held)} B between steps, master weights and moments {counted(book)} B of them; "
@@ -72,7 +73,7 @@ def _state(assumed: Assumed) -> Claim:
     )
     return decided(
         "ch19.model_state",
-        held == terms["arguments"],
+        held == terms[MemoryTerm.ARGUMENTS],
         evidence,
         statement="12 of the 16 bytes a parameter are master weights and moments",
     )

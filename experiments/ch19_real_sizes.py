@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import NamedTuple
 
+from lab.core.known import known
 from lab.core.ledger import Memory
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.plans import planned_step
@@ -18,6 +19,7 @@ from lab.meshes.targets import Target, parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
+from lab.programs.strategies.memory_terms import MemoryTerm, Terms
 from lab.programs.strategies.peak import peak_terms
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.strategy import Strategy
@@ -82,7 +84,7 @@ class Assumed(DecoderShape):
             **{name: value for name, value in asdict(self).items() if name != "target"} | {"remat": remat}
         )
 
-    def terms(self, of: Program) -> dict[str, int]:
+    def terms(self, of: Program) -> Terms:
         strategy, axes = LAYOUTS[of.layout]
         return peak_terms(
             strategy, of.style, self.shape(of.remat), axes(self.place), resolve_attached(self.place).memory_bytes
@@ -90,7 +92,7 @@ class Assumed(DecoderShape):
 
     def planned(self, of: Program) -> Memory:
         strategy, axes = LAYOUTS[of.layout]
-        return planned_step(strategy, of.style, self.shape(of.remat), self.target, axes(self.place)).memory
+        return known(planned_step(strategy, of.style, self.shape(of.remat), self.target, axes(self.place)).memory)
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
@@ -99,7 +101,7 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
 
 def _rows(assumed: Assumed, of: Program) -> Iterator[Row]:
     found, terms = assumed.planned(of), assumed.terms(of)
-    yield Row(f"{of}: arguments", found.arguments - found.padding, "bytes", terms["arguments"])
+    yield Row(f"{of}: arguments", found.arguments - found.padding, "bytes", terms[MemoryTerm.ARGUMENTS])
     if found.peak is not None:
         yield Row(f"{of}: peak", found.peak, "bytes", sum(terms.values()))
 

@@ -1,8 +1,10 @@
 """Chapter 20: what does each ZeRO stage hold, and what does it send for that?"""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from lab.core.ledger import Ledger
+from lab.core.known import known
+from lab.core.ledger import Ledger, Memory
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.plans import planned_step
 from lab.harness.question import Question, Row
@@ -11,6 +13,7 @@ from lab.meshes.axes import DATA, FSDP, Axes
 from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.memory_terms import MemoryTerm, Terms
 from lab.programs.strategies.peak import peak_terms
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.zero1 import ZERO1, ZERO2
@@ -38,7 +41,10 @@ class Assumed(DecoderShape):
     def measured(self, strategy: Strategy) -> Ledger:
         return planned_step(strategy, STYLE, self.shape, self.target, self.axes(strategy))
 
-    def terms(self, strategy: Strategy) -> dict[str, int]:
+    def memory(self, strategy: Strategy) -> Memory:
+        return known(self.measured(strategy).memory)
+
+    def terms(self, strategy: Strategy) -> Terms:
         return peak_terms(
             strategy, STYLE, self.shape, self.axes(strategy), resolve_attached(parse_target(self.target)).memory_bytes
         )
@@ -49,11 +55,11 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
 
 
 def _stage(name: str, strategy: Strategy, assumed: Assumed) -> tuple[Row, ...]:
-    terms, found = assumed.terms(strategy), assumed.measured(strategy)
-    peak = () if found.memory.peak is None else (Row(f"{name}: peak", found.memory.peak, "bytes", sum(terms.values())),)
+    terms, found, memory = assumed.terms(strategy), assumed.measured(strategy), assumed.memory(strategy)
+    peak = () if memory.peak is None else (Row(f"{name}: peak", memory.peak, "bytes", sum(terms.values())),)
     volume = strategy.predict(assumed.shape, assumed.axes(strategy)).totals().wire_bytes
     return (
-        Row(f"{name}: held between steps", found.memory.arguments - found.memory.padding, "bytes", terms["arguments"]),
+        Row(f"{name}: held between steps", memory.arguments - memory.padding, "bytes", terms[MemoryTerm.ARGUMENTS]),
         *peak,
         Row(f"{name}: sent a step", float(found.totals().wire_bytes), "bytes", float(volume)),
     )
@@ -64,9 +70,9 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
 
 
 def _memory(assumed: Assumed) -> Claim:
-    plans = {name: assumed.measured(strategy).memory for name, strategy in STAGES.items()}
+    plans = {name: assumed.memory(strategy) for name, strategy in STAGES.items()}
     held = {name: plan.arguments - plan.padding for name, plan in plans.items()}
-    book = {name: assumed.terms(strategy)["arguments"] for name, strategy in STAGES.items()}
+    book = {name: assumed.terms(strategy)[MemoryTerm.ARGUMENTS] for name, strategy in STAGES.items()}
     evidence = (
         f"between steps a device holds {_listed(held)} B; 12 Psi, 2 Psi + 12 Psi / P twice and 12 Psi / P with "
         f"norms whole, gradients aside: {_listed(book)} B"
@@ -95,14 +101,15 @@ def _volumes(assumed: Assumed) -> tuple[Claim, ...]:
 
 
 def _peaks(assumed: Assumed) -> Claim:
-    found = {name: assumed.measured(strategy).memory.peak for name, strategy in STAGES.items()}
-    if None in found.values():
+    peaks = {name: assumed.memory(strategy).peak for name, strategy in STAGES.items()}
+    found = {name: peak for name, peak in peaks.items() if peak is not None}
+    if len(found) < len(peaks):
         return calculated("ch20.stage_memory", "this backend reports no peak", statement=LESS)
     falls = list(found.values()) == sorted(found.values(), reverse=True)
     return decided("ch20.stage_memory", falls, f"at most a device holds {_listed(found)} B", statement=LESS)
 
 
-def _listed(sizes: dict[str, float]) -> str:
+def _listed(sizes: Mapping[str, float]) -> str:
     return ", ".join(f"{size:,.0f}" for size in sizes.values())
 
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 from math import sqrt
 
 from lab.book.recomputation import best_segment_layers, overhead, segmented_bytes
+from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Totals
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.plans import planned_layers, planned_step
@@ -53,10 +54,16 @@ class Assumed(DecoderShape):
     def plan(self, remat: str, segment: int = 0) -> Ledger:
         return planned_layers(self.shape(remat), self.target, segment)
 
+    def compiled_flops(self, remat: str, segment: int = 0) -> int:
+        return known(self.plan(remat, segment).flops)
+
+    def temporaries(self, remat: str, segment: int = 0) -> int:
+        return known(self.plan(remat, segment).memory).temporaries
+
     def kept(self, remat: str) -> Fraction:
         """Temporary bytes of one layer, as compiled."""
         fewer = planned_layers(replace(self.shape(remat), layers=self.layers - 4), self.target)
-        return Fraction(self.plan(remat).memory.temporaries - fewer.memory.temporaries, 4)
+        return Fraction(self.temporaries(remat) - known(fewer.memory).temporaries, 4)
 
     def second_layout(self, remat: str) -> int:
         """Bytes of one layer that XLA's GPU compiler holds twice."""
@@ -101,13 +108,10 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
         for remat in REMATS
     ]
     flops = [
-        Row(f"{remat}: products of a step", assumed.plan(remat).flops / 1e9, "GFLOP", assumed.flops(remat) / 1e9)
+        Row(f"{remat}: products of a step", assumed.compiled_flops(remat) / 1e9, "GFLOP", assumed.flops(remat) / 1e9)
         for remat in REMATS
     ]
-    segments = [
-        Row(f"segments of {k}: temporary", assumed.plan("none", k).memory.temporaries, "bytes")
-        for k in assumed.segments
-    ]
+    segments = [Row(f"segments of {k}: temporary", assumed.temporaries("none", k), "bytes") for k in assumed.segments]
     return (*kept, *flops, *segments)
 
 
@@ -151,9 +155,9 @@ def _kept(assumed: Assumed) -> tuple[Claim, ...]:
 
 
 def _overhead(assumed: Assumed) -> tuple[Claim, ...]:
-    none, full = (assumed.plan(remat).flops for remat in ("none", "full"))
-    segment = assumed.plan("none", assumed.segments[1]).flops
-    exact = all(assumed.plan(remat).flops == assumed.flops(remat) for remat in REMATS)
+    none, full = (assumed.compiled_flops(remat) for remat in ("none", "full"))
+    segment = assumed.compiled_flops("none", assumed.segments[1])
+    exact = all(assumed.compiled_flops(remat) == assumed.flops(remat) for remat in REMATS)
     third, of_layers = segment / none - 1, full / none - 1
     evidence = (
         f"segments of {assumed.segments[1]} layers run {third:.2%} more FLOPs, single layers {of_layers:.2%}: "
@@ -183,7 +187,8 @@ def _square(assumed: Assumed) -> tuple[Claim, ...]:
     dropped = assumed.kept("none") - assumed.kept("selective")
     book = 2 * assumed.micro_batch * assumed.heads * assumed.length**2
     more = Fraction(
-        assumed.plan("selective").flops - assumed.plan("none").flops, assumed.layers * sum(assumed.products.values())
+        assumed.compiled_flops("selective") - assumed.compiled_flops("none"),
+        assumed.layers * sum(assumed.products.values()),
     )
     evidence = f"a layer holds {counted(round(dropped))} B less, of which {counted(saved)} B are kept tensors"
     evidence += f", for {float(more):.2%} of a forward pass: the scores alone are computed again"
@@ -234,7 +239,7 @@ def _repeated() -> tuple[Claim, ...]:
 
 
 def _segments(assumed: Assumed) -> Claim:
-    held = {k: assumed.plan("none", k).memory.temporaries for k in assumed.segments}
+    held = {k: assumed.temporaries("none", k) for k in assumed.segments}
     inputs, layer = assumed.saved("full"), assumed.saved("none")
     best = float(best_segment_layers(assumed.layers, inputs, layer))
     theory = {k: float(segmented_bytes(assumed.layers, k, inputs, layer)) for k in held}

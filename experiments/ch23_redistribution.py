@@ -18,6 +18,7 @@ import jax
 from jax.sharding import Mesh
 
 from lab.compile.build import Built
+from lab.core.known import known
 from lab.core.ledger import Ledger
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.evidence import counted
@@ -102,9 +103,10 @@ def predict(changes: Changes, axes: Axes) -> Ledger:
 def claims(changes: Changes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if axes.size == 1:
         return ()
-    target = parse_target(measured.target)
-    on = {"array": changes.array, "mesh": make_mesh(target, axes), "target": target}
-    compiled = partial(measure, **on)
+    target = parse_target(known(measured.target))
+    mesh = make_mesh(target, axes)
+    compiled = partial(measure, array=changes.array, mesh=mesh, target=target)
+    written = partial(measure_kernel, array=changes.array, mesh=mesh, target=target)
     kept, summed = (list(map(compiled, pairs)) for pairs in (changes.sample(axes), changes.sample_of_sums(axes)))
     worse = [
         calculated("ch23.redistribution", str(row), statement=_scope(row.pair))
@@ -112,7 +114,7 @@ def claims(changes: Changes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         if row.excess_bytes > 0
     ]
     tallies = _tally("compilers' own changes", kept), _tally("compilers' own sums", summed)
-    return (*_book(changes.array, axes, compiled), *tallies, _written(summed, partial(measure_kernel, **on)), *worse)
+    return (*_book(changes.array, axes, compiled), *tallies, _written(summed, written), *worse)
 
 
 def _book(array: Array, axes: Axes, compiled: Callable[[Pair], Row]) -> tuple[Claim, Claim]:
@@ -157,7 +159,7 @@ def _tally(what: str, rows: list[Row]) -> Claim:
 def _written(rows: list[Row], compiled: Callable[[Pair], Ledger]) -> Claim:
     """Whether a compiler leaves a planned sum as it is, once it is written out with `shard_map`."""
     beyond = [compiled(row.pair).totals().wire_bytes - row.planned_bytes for row in rows]
-    found = f"of {len(rows)} planned sums, written out as kernels, {beyond.count(0)} send what is planned"
+    found = f"of {len(rows)} planned sums, written out as kernels, {beyond.count(Fraction(0))} send what is planned"
     more = f"; the others send up to {counted(max(beyond))} B more" if any(beyond) else ""
     return calculated("ch23.redistribution", found + more, statement="planned sums, written out")
 

@@ -43,9 +43,9 @@ class Assumed:
 def answer(assumed: Assumed) -> tuple[Row, ...]:
     P = assumed.stages
     formulas = {
-        one_f_one_b: idle_s(P, 1, assumed.backward),
+        one_f_one_b: float(idle_s(P, 1, assumed.backward)),
         zb_h1: float(zero_bubble_idle_s(P, 1, assumed.backward - assumed.weight, assumed.weight)),
-        dual_pipe: dualpipe_idle_s(P, assumed.both, assumed.backward, assumed.weight),
+        dual_pipe: float(dualpipe_idle_s(P, assumed.both, assumed.backward, assumed.weight)),
     }
     timelines = [
         (simulate(make(P, assumed.micro_batches), assumed.durations), formula) for make, formula in formulas.items()
@@ -96,19 +96,17 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
     )
 
 
-def _most_idle(P: int, m: int, durations: Durations) -> Fraction | float:
-    timeline = simulate(dual_pipe(P, m), durations)
-    return timeline.makespan - min(timeline.busy)
+def _most_idle(P: int, m: int, times: Times) -> float:
+    timeline = simulate(dual_pipe(P, m), Durations(times.forward, times.backward, times.weight, times.both))
+    return float(timeline.makespan - min(timeline.busy))
 
 
-def _formula(P: int, durations: Durations) -> float:
-    backward = durations.backward + durations.weight
-    both = durations.forward + backward if durations.both is None else durations.both
-    return float(dualpipe_idle_s(P, both, backward, durations.weight))
+def _formula(P: int, times: Times) -> float:
+    return float(dualpipe_idle_s(P, times.both, times.backward + times.weight, times.weight))
 
 
 def _exact() -> list[Point]:
-    cases = [(size, Durations(1, 1, weight)) for size in SIZES for weight in TENTHS if weight <= 1]
+    cases = [(size, Times(1, 1, weight, 2 + weight)) for size in SIZES for weight in TENTHS if weight <= 1]
     return [
         Point(f"p {P}, m {m}, W {float(times.weight):g} F", _most_idle(P, m, times), _formula(P, times))
         for (P, m), times in cases
@@ -119,10 +117,12 @@ def _at_most() -> Claim:
     """Backwards to the input that last longer than a forward, and pairs that overlap."""
     half = Fraction(1, 2)
     times = [
-        Durations(1, backward, weight, 1 + backward + weight - gain)
-        for backward, weight, gain in product((1, 2), (half, 1), (0, half))
+        Times(1, backward, weight, 1 + backward + weight - gain)
+        for backward in (1, 2)
+        for weight in (half, Fraction(1))
+        for gain in (Fraction(0), half)
     ]
-    more = [float(_most_idle(P, m, some)) - _formula(P, some) for P, m in SIZES for some in times]
+    more = [_most_idle(P, m, some) - _formula(P, some) for P, m in SIZES for some in times]
     less, above = sum(difference < -1e-9 for difference in more), sum(difference > 1e-9 for difference in more)
     evidence = f"of {len(more)} simulations {less} idle less and {above} more"
     return decided(

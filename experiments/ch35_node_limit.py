@@ -5,6 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from lab.book.experts import all_to_all_wire_bytes, buffer_bytes
+from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.experts import (
@@ -33,7 +34,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     )
     if not of_tokens:
         return ()
-    found, e = max(t.wire_bytes for t in of_tokens), bits(of_tokens[0].dtype) // 8
+    found, e = max(known(t.wire_bytes) for t in of_tokens), bits(of_tokens[0].dtype) // 8
     once, each = (
         float(all_to_all_wire_bytes(buffer_bytes(T, shape.embed, e, copies, shape.capacity_factor), axes[DATA], 1))
         for copies in (M, k)
@@ -70,7 +71,7 @@ def _links(measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "A41",
             links == {"network"},
-            f"what goes once a node crosses {' and '.join(sorted(links))} links",
+            f"what goes once a node crosses {' and '.join(sorted(map(known, links)))} links",
             statement="nodes are hosts",
         ),
     )

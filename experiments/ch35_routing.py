@@ -104,10 +104,11 @@ def balanced(assumed: Assumed) -> tuple[float, float, float]:
     )
     some = max(1, assumed.steps // 20)
     middle = assumed.steps // 2
-    return tuple(
+    early, midway, late = (
         float(part.mean(0).max() / part.mean())
         for part in (loads_SE[:some], loads_SE[middle : middle + some], loads_SE[-some:])
     )
+    return early, midway, late
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:

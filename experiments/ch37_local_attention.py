@@ -45,7 +45,7 @@ def _of(whose: str, window: int, shape: ModelShape, assumed: Assumed) -> tuple[R
         ),
         Row(
             f"{whose}tensor parallelism sends a rank and step",
-            tp_volume_bytes(length, shape.embed, 2, assumed.tensor, 2 * shape.layers),
+            float(tp_volume_bytes(length, shape.embed, 2, assumed.tensor, 2 * shape.layers)),
             "B",
         ),
         Row(f"{whose}a pipeline boundary sends", activation_bytes(length, shape.embed, 2), "B"),

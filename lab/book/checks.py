@@ -5,13 +5,15 @@ Each check raises ValueError that names the argument and the first value refused
 
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
 Number = int | float | Fraction
 """What most formulas take and give. Arrays of numbers work the same, element by element, unless a formula says
 otherwise."""
+Real = TypeVar("Real", float, np.ndarray)
+"""A number, or an array of them, where what comes out is of the same kind."""
 Exact = int | Fraction
 """Of which sums, products and `ratio` stay exact."""
 

@@ -6,7 +6,7 @@ What the reduction sends stands in `parallelism`, how long it takes in `collecti
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lab.book.checks import count, not_negative, positive, share, whole
+from lab.book.checks import Real, count, not_negative, positive, share, whole
 
 
 def training_flops(parameters: float, tokens: float) -> float:
@@ -84,7 +84,7 @@ def hidden_share(backward_s: ArrayLike, sync_s: ArrayLike) -> float:
     return 1 - (T - np.sum(backward_s, -1)) / np.sum(sync_s, -1)
 
 
-def order_error_bound(ranks: int, unit_roundoff: float, absolute_sum: float) -> float:
+def order_error_bound(ranks: int, unit_roundoff: float, absolute_sum: Real) -> Real:
     """2 (P - 1) u sum |g_i|: how far two orders of one sum may lie apart, each within half of it of the truth.
 
     u is half of epsilon: 2^-24, 2^-11 and 2^-8 for float32, float16 and bfloat16. Relative to |sum g_i| there is no

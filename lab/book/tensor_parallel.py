@@ -3,7 +3,7 @@
 
 from fractions import Fraction
 
-from lab.book.checks import at_least, count, not_negative, positive, ratio, whole
+from lab.book.checks import Real, at_least, count, not_negative, positive, ratio, whole
 from lab.book.collectives import all_reduce_wire_bytes, ring_all_reduce_s
 from lab.book.parallelism import activation_bytes
 
@@ -79,8 +79,8 @@ def moments_bytes(tokens: int, bytes_per_element: int = 4) -> int:
 
 
 def merged_moments(
-    count: float, mean: float, square: float, other_count: float, other_mean: float, other_square: float
-) -> tuple[float, float, float]:
+    count: float, mean: Real, square: Real, other_count: float, other_mean: Real, other_square: Real
+) -> tuple[float, Real, Real]:
     """(n, mu, M2) of two parts together: M2 = M2_a + M2_b + delta^2 n_a n_b / n, without the cancellation of Q / d -
     mu^2.
 

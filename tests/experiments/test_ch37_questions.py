@@ -1,5 +1,6 @@
 """The final exercises: numbers that the chapter prints and the catalogue recomputed, and programs where they decide."""
 
+import json
 from dataclasses import replace
 from math import exp, isfinite
 
@@ -44,6 +45,12 @@ def test_each_exercise_is_answered_in_numbers_and_surprises_nobody(name):
     assert isinstance(question, Question) and found.is_fine and found.claims
     assert all(isinstance(row.value, str) or isfinite(row.value) for row in found.rows)
     assert found.to_json()["verdict"] == "answered"
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_an_answer_is_json(name):
+    rows = json.loads(json.dumps(answer(load(name), {}).to_json()))["rows"]
+    assert [row["what"] for row in rows] == [row.what for row in answer(load(name), {}).rows]
 
 
 def test_gpt3_needs_33_devices_of_85_gb_and_35_of_80():
