@@ -7,12 +7,12 @@ from fractions import Fraction
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 
 
-def bytes_text(amount: int | Fraction) -> str:
+def bytes_text(amount: float | Fraction) -> str:
     """`1.745 GB`: four digits and a decimal prefix."""
     return scaled(amount, "B")
 
 
-def scaled(amount: int | Fraction, unit: str) -> str:
+def scaled(amount: float | Fraction, unit: str) -> str:
     """Four digits, a decimal prefix and the unit; whole numbers below a thousand as they are."""
     power = 0
     while power < len(_PREFIXES) - 1 and float(f"{float(amount) / 1000**power:.4g}") >= 1000:

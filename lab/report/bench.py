@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from lab.core.known import known
 from lab.core.units import scaled
 from lab.measure.bench.chains import Chain
 from lab.measure.bench.record import Bench
@@ -40,7 +41,6 @@ def _constants(bench: Bench) -> list[Column]:
     """A row a chain: alpha and beta with their standard errors, the farthest point, what two lines gain, and busbw
     beside the link."""
     fits = [bench.fit(chain) for chain in bench.by_chain]
-    two = [fit if fit and fit.two else None for fit in fits]
     best = [max(map(bench.bus_bytes_per_s, entries)) for entries in bench.by_chain.values()]
     columns = [
         Column("primitive", tuple(chain.primitive for chain in bench.by_chain)),
@@ -52,12 +52,12 @@ def _constants(bench: Bench) -> list[Column]:
         _numbers("line off by", fits, lambda fit: f"{fit.median_error:.0%}"),
         _numbers("at worst", fits, lambda fit: f"{fit.worst_error:+.0%}"),
         _numbers("at n", fits, lambda fit: size_text(fit.worst_at_bytes)),
-        _numbers("two lines", two, lambda fit: f"{fit.two_median_error:.0%}"),
-        _numbers("from n", two, lambda fit: size_text(fit.two.from_bytes)),
+        _numbers("two lines", [fit.two_median_error if fit else None for fit in fits], lambda error: f"{error:.0%}"),
+        _numbers("from n", [fit.two if fit else None for fit in fits], lambda two: size_text(two.from_bytes)),
         _numbers("best busbw GB/s", best, lambda rate: f"{rate / 1e9:,.1f}"),
     ]
-    if bench.link:
-        columns.append(_numbers("of the link", best, lambda rate: f"{rate / bench.link.value:.0%}"))
+    if link := bench.link:
+        columns.append(_numbers("of the link", best, lambda rate: f"{rate / link.value:.0%}"))
     return columns
 
 
@@ -68,14 +68,14 @@ def _work(bench: Bench) -> list[Column]:
         Column("as compiled", tuple(entry.chain.primitive for entry in entries)),
         Column("algorithm", tuple(entry.chain.algorithm for entry in entries)),
         _numbers("n", entries, lambda entry: size_text(entry.point.payload_bytes)),
-        _numbers("kernels", entries, lambda entry: f"{entry.work.kernels:.1f}"),
+        _numbers("kernels", entries, lambda entry: f"{known(entry.work).kernels:.1f}"),
         _numbers(
             "B read and written / n",
             entries,
-            lambda entry: f"{entry.work.kernel_bytes / entry.point.payload_bytes:.2f}",
+            lambda entry: f"{known(entry.work).kernel_bytes / entry.point.payload_bytes:.2f}",
         ),
         _numbers("messages", entries, lambda entry: f"{entry.messages:.1f}"),
-        _numbers("without a kernel beside", entries, lambda entry: f"{entry.work.messages_alone:.1f}"),
+        _numbers("without a kernel beside", entries, lambda entry: f"{known(entry.work).messages_alone:.1f}"),
     ]
 
 

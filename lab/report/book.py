@@ -24,6 +24,7 @@ from lab.book.register import (
     load,
     named,
 )
+from lab.core.known import known
 from lab.core.units import scaled
 from lab.meshes.errors import UsageError, no_such
 from lab.report.fitted import Column
@@ -155,7 +156,7 @@ def formula_page(formula: Formula) -> Page:
         lines += [
             "",
             f"{formula.function} [{formula.unit or '1'}]",
-            *(f"  {line}" for line in inspect.getdoc(formula.call).splitlines()),
+            *(f"  {line}" for line in known(inspect.getdoc(formula.call)).splitlines()),
         ]
         lines += ["", "arguments", *(f"  {line}" for line in _arguments(formula))]
     if formula.worked:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from lab.core.changes import Along, Change, Row, by_axes, changes
+from lab.core.known import known
 from lab.core.ledger import Ledger, Totals
 from lab.core.units import bytes_text, share_text
 from lab.report.fitted import Column
@@ -91,7 +92,7 @@ def _columns(found: Sequence[Change]) -> list[Column]:
         Column("dtype", of(lambda row: row.dtype)),
         Column("phase", of(lambda row: row.phase or "-")),
         Column("scope", of(lambda row: row.scope or "-")),
-        Column("origin", tuple((change.after or change.before).origin or "" for change in found)),
+        Column("origin", tuple(known(change.after or change.before).origin or "" for change in found)),
     ]
     return [column for column in columns if any(column.cells)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import log10
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -75,7 +75,8 @@ class Label:
 Shape = Line | Box | Dot | Label
 
 
-class Decades(NamedTuple):
+@dataclass(frozen=True)
+class Decades:
     """A logarithmic scale of whole decades onto pixels."""
 
     first: int
@@ -137,8 +138,8 @@ def _svg(shape: Shape, colour: str) -> Markup:
             at = {"cx": float(x), "cy": float(y), "r": float(radius)}
             return element("circle", *_told(told), style=f"fill:{colour}", **at)
         case Label(x, y, text, _, anchor, size):
-            at = {"x": float(x), "y": float(y), "text_anchor": anchor, "font_size": f"{size:g}"}
-            return element("text", text, style=f"fill:{colour}", **at)
+            said = {"style": f"fill:{colour}", "text_anchor": anchor, "font_size": f"{size:g}"}
+            return element("text", text, x=float(x), y=float(y), **said)
 
 
 def _told(text: str) -> tuple[Markup, ...]:

@@ -146,7 +146,8 @@ def _legend(schedule: Schedule, top: float, right: float) -> list[Shape]:
     if schedule.chunks > 1:
         lighter = "the same, from the last stage to the first" if schedule.is_two_way else "the same, by later chunks"
         entries.append((_lighter(COLOURS[Work.FORWARD][0], LIGHTEST), lighter))
-    a_row, shapes = max(1, int((right - LEFT) // ENTRY)), []
+    a_row = max(1, int((right - LEFT) // ENTRY))
+    shapes: list[Shape] = []
     for number, (colour, name) in enumerate(entries):
         x, y = LEFT + ENTRY * (number % a_row), top + 20 * (number // a_row)
         shapes += [Box(x, y, 12, 12, colour), Label(x + 18, y + 11, name, INK)]

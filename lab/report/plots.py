@@ -23,6 +23,7 @@ from lab.book.collectives import (
 from lab.book.data_parallel import training_flops
 from lab.book.loss import FITS, additive_loss, optimal_parameters, optimal_tokens
 from lab.book.memory import model_state_bytes
+from lab.core.known import known
 from lab.core.ledger import Ledger
 from lab.core.units import bytes_text, scaled
 from lab.meshes.axes import Axes
@@ -139,7 +140,7 @@ class MessageTimes:
         positive(largest_bytes=self.largest_bytes)
         title = f"all-reduce over {self.ranks} ranks, {self.alpha_s * 1e6:g} us and {self.bytes_per_s / 1e9:g} GB/s"
         figure, panel = empty_panel(title, "buffer [B]", "time [s]", log=True)
-        sizes = np.geomspace(100, self.largest_bytes, 200)
+        sizes = [round(size) for size in np.geomspace(100, self.largest_bytes, 200)]
         algorithms = {
             ("ring", BLUE, "-"): ring_all_reduce_s,
             ("tree", ORANGE, "-"): tree_all_reduce_s,
@@ -147,10 +148,15 @@ class MessageTimes:
             ("halving and doubling", RED, "--"): halving_doubling_all_reduce_s,
         }
         for (name, colour, dashes), seconds in algorithms.items():
-            panel.plot(
-                sizes, seconds(sizes, self.ranks, self.alpha_s, self.bytes_per_s), dashes, color=colour, label=name
-            )
-        panel.plot(sizes, 2 * sizes / self.bytes_per_s, ":", color=GREY, label="twice the buffer at the link's rate")
+            times = [seconds(size, self.ranks, self.alpha_s, self.bytes_per_s) for size in sizes]
+            panel.plot(sizes, times, dashes, color=colour, label=name)
+        panel.plot(
+            sizes,
+            [2 * size / self.bytes_per_s for size in sizes],
+            ":",
+            color=GREY,
+            label="twice the buffer at the link's rate",
+        )
         panel.set_ylim(bottom=self.alpha_s)
         panel.legend(frameon=False)
         return figure
@@ -179,20 +185,21 @@ class Loss:
             "loss [nats a token]",
             log=True,
         )
-        models = np.geomspace(self.least_parameters, self.most_parameters, self.sizes)
+        models = np.geomspace(self.least_parameters, self.most_parameters, self.sizes).tolist()
         for parameters, shade in zip(models, np.linspace(0.3, 1, self.sizes), strict=True):
-            tokens = np.geomspace(parameters, 1000 * parameters, 100)
+            tokens = np.geomspace(parameters, 1000 * parameters, 100).tolist()
             name = f"{scaled(parameters, ' parameters')}"
             panel.plot(
-                training_flops(parameters, tokens),
-                additive_loss(parameters, tokens, self.fit),
+                [training_flops(parameters, count) for count in tokens],
+                [additive_loss(parameters, count, self.fit) for count in tokens],
                 color=BLUE,
                 alpha=shade,
                 label=name,
             )
-        flops = np.geomspace(training_flops(models[0], models[0]), training_flops(models[-1], 1000 * models[-1]), 200)
-        least = additive_loss(optimal_parameters(flops, self.fit), optimal_tokens(flops, self.fit), self.fit)
-        panel.plot(flops, least, "--", color=RED, label="the best size for this compute")
+        least, most = training_flops(models[0], models[0]), training_flops(models[-1], 1000 * models[-1])
+        flops = np.geomspace(least, most, 200).tolist()
+        best = [additive_loss(optimal_parameters(C, self.fit), optimal_tokens(C, self.fit), self.fit) for C in flops]
+        panel.plot(flops, best, "--", color=RED, label="the best size for this compute")
         panel.axhline(FITS[self.fit].irreducible, linestyle=":", color=GREY, label="irreducible")
         panel.yaxis.set_major_formatter("{x:g}")
         panel.yaxis.set_minor_formatter("{x:g}")
@@ -242,9 +249,9 @@ def curves(training: Mapping[str, Any]) -> Figure:
         f"{len(trained)} trainings and one device, {training['target']}", "", "loss [nats a byte]"
     )
     figure.set_size_inches(10, 6)
-    above_part, below_part = figure.add_gridspec(2, 1, height_ratios=(3, 2))
-    above.set_subplotspec(above_part)
-    below = figure.add_subplot(below_part, sharex=above, xlabel="step", ylabel="relative error")
+    parts = figure.add_gridspec(2, 1, height_ratios=(3, 2))
+    above.set_subplotspec(parts[0])
+    below = figure.add_subplot(parts[1], sharex=above, xlabel="step", ylabel="relative error")
     below.spines[["top", "right"]].set_visible(False)
     below.grid(alpha=0.3)
     _draw_losses(above, training, trained)
@@ -315,7 +322,8 @@ PLOTS: dict[str, Callable[[], Plot]] = {
 def listed() -> list[dict[str, Any]]:
     """Each plot by name: what it shows, and its parameters with their defaults."""
     return [
-        {"name": name, "shows": inspect.getdoc(of).splitlines()[0], "set": asdict(of())} for name, of in PLOTS.items()
+        {"name": name, "shows": known(inspect.getdoc(of)).splitlines()[0], "set": asdict(of())}
+        for name, of in PLOTS.items()
     ]
 
 

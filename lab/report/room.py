@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import ceil
 
 from lab.core.units import bytes_text, share_text
-from lab.meshes.hardware import chip
 from lab.meshes.targets import Target
 
 # https://docs.jax.dev/en/latest/gpu_memory_allocation.html
@@ -33,7 +32,7 @@ class Room:
         """None where the target names no chip."""
         if target is None or target.memory_bytes is None:
             return None
-        return cls(chip(target.chip).name, target.memory_bytes, DEFAULT_SHARE_OF_GPU if target.platform == "gpu" else 1)
+        return cls(target.hardware.name, target.memory_bytes, DEFAULT_SHARE_OF_GPU if target.platform == "gpu" else 1)
 
     @property
     def usable_bytes(self) -> int:

@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 from lab.meshes.errors import UsageError
 from lab.meshes.hardware import chip
 from lab.zoo import model
 
+T = TypeVar("T")
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18, "Z": 10**21}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _COUNTS = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-_SECONDS = {
+_SECONDS: Mapping[str, Fraction | int] = {
     "ns": Fraction(1, 10**9),
     "us": Fraction(1, 10**6),
     "ms": Fraction(1, 1000),
@@ -65,7 +66,7 @@ _QUANTITIES: dict[str, tuple[str, Mapping[str, Fraction | int]]] = {
 
 
 # What a name stands for, by the end of an argument's name: its parameters, its rate for products in 16 bits.
-_NAMED = {
+_NAMED: Mapping[str, Callable[[str], Any]] = {
     "parameters": lambda name: model(name).parameters,
     "flops_per_s": lambda name: chip(name).flops_per_s["bf16"].value,
 }
@@ -108,7 +109,7 @@ def _quantity(argument: str) -> tuple[str, Mapping[str, Fraction | int]]:
     return _ending(argument, _QUANTITIES, ("", {}))
 
 
-def _ending(argument: str, table: Mapping[str, Any], otherwise: Any) -> Any:
+def _ending(argument: str, table: Mapping[str, T], otherwise: T) -> T:
     return next((entry for end, entry in table.items() if f"_{argument}".endswith(f"_{end}")), otherwise)
 
 

@@ -3,12 +3,12 @@ devices are many."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
+from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.meshes.axes import Axes
 
@@ -65,12 +65,13 @@ def traffic(ledger: Ledger, axes: Axes, shown: Blocks) -> Traffic:
     A permute sends along its shift, an all_to_all as much to each member of its group, and all else around a ring in
     the mesh's order.
     """
-    sent: Counter[tuple[tuple[str, ...], int | None]] = Counter()
+    sent: dict[tuple[tuple[str, ...], int | None], Fraction] = {}
     unplaced = Fraction(0)
     for t in ledger.transfers:
-        wire = (t.executions or 0) * (t.wire_bytes or 0)
+        wire = (t.wire_bytes or Fraction(0)) * (t.executions or 0)
         if _is_placed(t, axes):
-            sent[t.axes, _shift(t)] += wire
+            way = known(t.axes), _shift(t)
+            sent[way] = sent.get(way, Fraction(0)) + wire
         else:
             unplaced += wire
     matrix = np.zeros((shown.count, shown.count))
@@ -101,4 +102,5 @@ def _pairs(groups: np.ndarray, shift: int | None, shown: Blocks) -> np.ndarray:
         return pairs
     members = np.zeros((len(groups), shown.count))
     np.add.at(members, (np.arange(len(groups))[:, None], shown.of[groups]), 1)
-    return (members.T @ members - np.diag(members.sum(0))) / max(1, groups.shape[1] - 1)
+    sends: np.ndarray = (members.T @ members - np.diag(members.sum(0))) / max(1, groups.shape[1] - 1)
+    return sends

@@ -13,7 +13,7 @@ from lab.core.units import count, exact
 from lab.report.fitted import Column
 from lab.report.memory import memory_text
 from lab.report.tables import columns_text, kind_text
-from lab.settle import Settlement, Term, Verdict
+from lab.settle import Settlement, Status, Term, Verdict
 
 if TYPE_CHECKING:
     from lab.harness.claim import Claim
@@ -82,7 +82,7 @@ def _summary_columns(results: Sequence[Result]) -> list[Column]:
 
 def _lines(result: Result) -> list[Line]:
     run = str(result.verdict), result.experiment, result.style, result.target, f"{prod(result.mesh.values()):,}"
-    again = ("",) * len(run)
+    again = "", "", "", "", ""
     predicted, measured = _by_axes(predicted_transfers(result)), _by_axes(measured_transfers(result))
     nothing = Totals.of(())
     axes = list(dict.fromkeys([*predicted, *measured])) or ["none"]
@@ -172,7 +172,7 @@ def explanations(results: Iterable[Result]) -> list[str]:
         for result in results
         if result.settlement
         for term in result.settlement.terms
-        if term.status in (Verdict.EXPLAINED, Verdict.ATTRIBUTED)
+        if term.status in (Status.EXPLAINED, Status.ATTRIBUTED)
     )
     return [f"{status}, {count(terms, 'term')}: {why}" for (status, why), terms in said.items()]
 

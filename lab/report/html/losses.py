@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from math import ceil, floor, isfinite, log10
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup
@@ -27,7 +28,8 @@ BROAD, THIN, DASHED = "stroke-width:7;stroke-linejoin:round", "stroke-width:1", 
 Scale = Callable[[float], float]
 
 
-class Linear(NamedTuple):
+@dataclass(frozen=True)
+class Linear:
     """A scale of whole numbers onto pixels."""
 
     first: int
@@ -128,7 +130,8 @@ def _line(x: Scale, y: Scale, values: Iterable[float], colour: str, style: str, 
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
-    return values[np.isfinite(values)]
+    finite: np.ndarray = values[np.isfinite(values)]
+    return finite
 
 
 def _colour(trained: TrainingResult, curve: Curve) -> str:

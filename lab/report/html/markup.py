@@ -9,6 +9,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from lab.core.known import known
+
 
 def element(tag: str, *children: Any, **attributes: Any) -> Markup:
     """`class_` stands for class and `text_anchor` for text-anchor; attributes that are None are left out."""
@@ -40,7 +42,7 @@ def rendered(template: str, **values: Any) -> Markup:
 def source(name: str) -> str:
     """A stylesheet or script of this package, as it stands."""
     environment = _environment()
-    return environment.loader.get_source(environment, name)[0]
+    return known(environment.loader).get_source(environment, name)[0]
 
 
 @cache

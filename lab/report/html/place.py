@@ -9,7 +9,7 @@ import numpy as np
 
 from lab.core.ledger import Ledger, Totals
 from lab.meshes.axes import Axes
-from lab.meshes.hardware import Chip, Link, chip
+from lab.meshes.hardware import Chip, Link
 from lab.meshes.targets import Target, domains, link_names, parse_target
 from lab.report.room import Room
 
@@ -30,12 +30,13 @@ class Place:
     def of(cls, ledger: Ledger) -> Place:
         axes = Axes.of(dict(ledger.mesh)) if ledger.mesh else None
         target = parse_target(ledger.target) if ledger.target else None
-        has_domains = axes and target and target.platform in ("gpu", "tpu")
-        return cls(axes, target, domains(target, axes) if has_domains else None)
+        if axes is None or target is None or target.platform not in ("gpu", "tpu"):
+            return cls(axes, target, None)
+        return cls(axes, target, domains(target, axes))
 
     @property
     def chip(self) -> Chip | None:
-        return chip(self.target.chip) if self.target and self.target.chip else None
+        return self.target.hardware if self.target and self.target.chip else None
 
     @property
     def domain(self) -> str:
@@ -49,8 +50,8 @@ class Place:
 
     def seconds(self, name: str | None, sent: Totals) -> float | None:
         """That one device's wire bytes take at least: all of its share of the link at full rate."""
-        link = self.link(name)
-        return float(sent.wire_bytes) * self.chip.devices_per_chip / link.value if link else None
+        link, chip = self.link(name), self.chip
+        return float(sent.wire_bytes) * chip.devices_per_chip / link.value if link and chip else None
 
     @property
     def room(self) -> Room | None:
@@ -59,7 +60,8 @@ class Place:
 
     def link_along(self, name: str) -> str | None:
         """The name of the slowest link among the neighbours of one axis."""
-        if self.domains is None or self.axes[name] == 1:
+        axes, target = self.axes, self.target
+        if self.domains is None or axes is None or target is None or axes[name] == 1:
             return None
-        groups = self.domains[self.axes.groups((name,))]
-        return link_names(self.target)[int((groups.min(1) != groups.max(1)).any())]
+        groups = self.domains[axes.groups((name,))]
+        return link_names(target)[int((groups.min(1) != groups.max(1)).any())]
