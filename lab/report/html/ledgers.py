@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
+from lab.core.known import known
 from lab.core.ledger import Ledger, Memory, Totals, Transfer
 from lab.core.units import bytes_text, count, scaled, seconds_text, share_text
 from lab.meshes.picture import mesh_svg
-from lab.programs.strategies.memory_terms import label
+from lab.programs.strategies.memory_terms import Terms, label
 from lab.report import roofline as rooflines
 from lab.report.html import charts
 from lab.report.html.markup import element, joined, paragraphs, words
@@ -36,7 +37,7 @@ DTYPE = "bf16"
 """Of whose products the peak is taken: those of 16 bits."""
 
 
-def sections(ledger: Ledger, held: Mapping[str, int] | None = None) -> tuple[Section, ...]:
+def sections(ledger: Ledger, held: Terms | None = None) -> tuple[Section, ...]:
     """In the order of a page.
 
     Args:
@@ -68,8 +69,7 @@ def sums(ledger: Ledger) -> tuple[str, ...]:
 
 def _over_links(ledger: Ledger, place: Place) -> Iterable[str]:
     for name, total in _by(ledger, lambda t: t.link or "").items():
-        if (seconds := place.seconds(name, total)) and total.wire_bytes:
-            link = place.link(name)
+        if (link := place.link(name)) and (seconds := place.seconds(name, total)):
             yield (
                 f"Of these {_wire(total)} go over {link.name}: at least {seconds_text(seconds)}, at its full rate of "
                 f"{scaled(round(link.value), 'B/s')}."
@@ -80,15 +80,15 @@ def _products(ledger: Ledger, place: Place) -> Iterable[str]:
     if ledger.flops and (peak := _peak(place)):
         yield (
             f"Its matrix products are {scaled(ledger.flops, 'FLOP')} a step of one device: at least "
-            f"{seconds_text(ledger.flops / peak)}, at the {scaled(round(peak), 'FLOP/s')} of {place.chip.name} in "
-            f"{DTYPE}."
+            f"{seconds_text(ledger.flops / peak)}, at the {scaled(round(peak), 'FLOP/s')} of "
+            f"{known(place.chip).name} in {DTYPE}."
         )
 
 
 def _peak(place: Place) -> float | None:
     """FLOP/s of one device in products of 16 bits."""
-    is_known = place.chip and DTYPE in place.chip.flops_per_s
-    return rooflines.peak(place.chip, DTYPE) / place.chip.devices_per_chip if is_known else None
+    chip = place.chip
+    return rooflines.peak(chip, DTYPE) / chip.devices_per_chip if chip and DTYPE in chip.flops_per_s else None
 
 
 def does_not_fit(ledger: Ledger) -> bool:
@@ -99,16 +99,17 @@ def does_not_fit(ledger: Ledger) -> bool:
 def mesh(ledger: Ledger, place: Place) -> Markup:
     if place.axes is None:
         return Markup("")
-    drawn = charts.scrolling(f"mesh {place.axes}", Markup(mesh_svg(place.axes.shape, place.domains, place.domain)))
+    domains = None if place.domains is None else place.domains.tolist()
+    drawn = charts.scrolling(f"mesh {place.axes}", Markup(mesh_svg(place.axes.shape, domains, place.domain)))
     sent = {name: Totals.of(t for t in ledger.transfers if t.axes and name in t.axes) for name in place.axes.names}
-    links = [place.link_along(name) for name in place.axes.names]
+    links = [place.link(place.link_along(name)) for name in place.axes.names]
     columns = [
         Column("axis", place.axes.names),
         numbers("size", place.axes.sizes, place.axes.sizes),
-        Column("link between neighbours", [place.link(link).name if link else "" for link in links]),
+        Column("link between neighbours", [link.name if link else "" for link in links]),
         numbers(
             "link, one way",
-            [scaled(round(place.link(link).value), "B/s") if link else "" for link in links],
+            [scaled(round(link.value), "B/s") if link else "" for link in links],
             [None] * len(links),
         ),
         bars(
@@ -249,7 +250,7 @@ def _counts(totals: Sequence[Totals]) -> list[Column]:
     return columns
 
 
-def memory(found: Memory | None, held: Mapping[str, int] | None, place: Place) -> Markup:
+def memory(found: Memory | None, held: Terms | None, place: Place) -> Markup:
     """XLA's own analysis, and what theory puts there, as shares of what a program may take of the device."""
     room, tables = place.room, []
     if found:
@@ -279,7 +280,7 @@ def _full_bar(room: Room) -> str:
 
 def _held(caption: str, rows: Mapping[str, int], room: Room | None) -> Markup:
     amounts = list(rows.values())
-    whole = room and room.usable_bytes
+    whole = room.usable_bytes if room else None
     columns = [Column("what", list(rows)), bars("bytes", [bytes_text(amount) for amount in amounts], amounts, whole)]
     if whole:
         shares = [amount / whole for amount in amounts]

@@ -46,8 +46,12 @@ if TYPE_CHECKING:
 
 def verdict(results: Sequence[Result], trained: Sequence[TrainingResult], answers: Sequence[Answer]) -> Verdict:
     """The worst of all, and how often there is which."""
-    every = [*results, *trained, *answers]
-    verdicts = [*(one.verdict for one in (*results, *trained)), *(Settled.FAILED for one in answers if one.failure)]
+    every: list[Result | TrainingResult | Answer] = [*results, *trained, *answers]
+    verdicts = [
+        *(one.verdict for one in results),
+        *(one.verdict for one in trained),
+        *(Settled.FAILED for one in answers if one.failure),
+    ]
     word = str(max(verdicts, key=list(Settled).index)) if verdicts else "answered"
     surprises = [claim for one in every for claim in one.claims if claim.is_undisputed_refutation]
     counts = {"training": len(trained), "question": len(answers)}
@@ -91,11 +95,12 @@ def others(trained: Sequence[TrainingResult], answers: Sequence[Answer]) -> Sect
     """Trainings and questions, linked to their parts."""
     links = [link(one.training.name, "training", number) for number, one in enumerate(trained, 1)]
     links += [link(one.experiment, "question", number) for number, one in enumerate(answers, 1)]
+    every: list[TrainingResult | Answer] = [*trained, *answers]
     columns = [
         Column("experiment", links),
-        Column("verdict", [status(one.verdict) for one in (*trained, *answers)]),
+        Column("verdict", [status(one.verdict) for one in every]),
         Column("question", [*(one.training.question for one in trained), *(one.question for one in answers)]),
-        Column("claims of the book", [claims_text(one.claims) for one in (*trained, *answers)]),
+        Column("claims of the book", [claims_text(one.claims) for one in every]),
     ]
     return Section(
         "Trainings and questions",

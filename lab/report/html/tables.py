@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -55,7 +56,7 @@ class Column:
         return "" if value is None else f"{value:.12g}"
 
 
-def numbers(heading: str, cells: Sequence[Any], values: Sequence[float | None], **more: Any) -> Column:
+def numbers(heading: str, cells: Sequence[Any], values: Sequence[float | Fraction | None], **more: Any) -> Column:
     return Column(heading, cells, tuple(None if value is None else float(value) for value in values), **more)
 
 
@@ -76,7 +77,7 @@ def _read(cell: str) -> float | None:
         return None
 
 
-def bars(heading: str, cells: Sequence[Any], values: Sequence[float], whole: float | None = None) -> Column:
+def bars(heading: str, cells: Sequence[Any], values: Sequence[float | Fraction], whole: float | None = None) -> Column:
     """Numbers with bars, the longest of them full, or what equals `whole`."""
     most = float(whole or max(values, default=0)) or 1.0
     return numbers(heading, cells, values, shares=tuple(min(1.0, float(value) / most) for value in values))
