@@ -12,14 +12,14 @@ verify: .venv/installed
 define links
 @rm -rf .venv/typed && mkdir -p .venv/typed/lab
 @cd .venv/typed/lab && ln -s ../../../lab/* ../../../meshes ../../../experiments .
-@ln -s ../../sharding_lab_pytest.py .venv/typed
+@ln -s ../../sharding_lab_pytest.py ../../setup.py .venv/typed
 endef
 
 check: .venv/installed
 	@.venv/bin/ruff check
 	@.venv/bin/ruff format --check
 	$(links)
-	@cd .venv/typed && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../mypy_cache -p lab -m sharding_lab_pytest >../mypy.log; \
+	@cd .venv/typed && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../mypy_cache -p lab -m sharding_lab_pytest -m setup >../mypy.log; \
 	  status=$$?; sed -E 's,^lab/(meshes|experiments)/,\1/,' ../mypy.log; exit $$status
 
 # The pages and the API, into site/; without the network once it is installed.
