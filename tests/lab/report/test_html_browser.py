@@ -202,6 +202,21 @@ def test_nothing_is_wider_than_the_page_and_words_stand_out(opened, tmp_path, wi
     assert picture.stat().st_size > 20_000
 
 
+JUPYTER = """:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon td, :not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon th,
+:not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon tr { text-align: right; }"""
+
+
+def test_in_jupyter_words_are_aligned_left_and_numbers_right(browser):
+    one = browser.new_page()
+    one.set_content(f'<style>{JUPYTER}</style><div class="jp-RenderedHTMLCommon">{ledger()._repr_html_()}</div>')
+    aligned = one.evaluate(
+        "(tag) => [...document.querySelectorAll(tag)].map((cell) => [cell.className, getComputedStyle(cell).textAlign])",
+        "th, td",
+    )
+    assert {(name, side) for name, side in aligned} == {("", "left"), ("number", "right")}
+    one.close()
+
+
 # WCAG's ratio, the least of all texts against the paper behind them.
 _LEAST_CONTRAST = """() => {
     const channel = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
