@@ -79,9 +79,8 @@ def _over_links(ledger: Ledger, place: Place) -> Iterable[str]:
 def _products(ledger: Ledger, place: Place) -> Iterable[str]:
     if ledger.flops and (peak := _peak(place)):
         yield (
-            f"Its matrix products are {scaled(ledger.flops, 'FLOP')} a step of one device: at least "
-            f"{seconds_text(ledger.flops / peak)}, at the {scaled(round(peak), 'FLOP/s')} of "
-            f"{known(place.chip).name} in {DTYPE}."
+            f"It multiplies matrices, {scaled(ledger.flops, 'FLOP')}: at least {seconds_text(ledger.flops / peak)}, at "
+            f"the {scaled(round(peak), 'FLOP/s')} of {known(place.chip).name} in {DTYPE}."
         )
 
 
@@ -218,8 +217,8 @@ def transfers(ledger: Ledger) -> Markup:
         Column("overlap", [t.overlap or "" for t in firsts], is_choice=True),
         Column("link", [t.link or "" for t in firsts], is_choice=True),
         Column("phase", [t.phase or "" for t in firsts], is_choice=True),
-        Column("scope", [common_scope(row) for row in rows]),
-        Column("origin", [t.origin or "" for t in firsts], is_choice=True),
+        Column("scope", [common_scope(row) for row in rows], is_path=True),
+        Column("origin", [t.origin or "" for t in firsts], is_choice=True, is_path=True),
     ]
     caption = f"{count(len(ledger.transfers), 'site')} of the program in {count(len(rows), 'row')} of transfers alike"
     return table(f"{caption}; a row opens into its sites", columns, is_sortable=True, details=list(map(_sites, rows)))

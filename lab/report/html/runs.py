@@ -19,6 +19,7 @@ from lab.report.html import charts, ledgers, losses
 from lab.report.html.markup import element, joined, words
 from lab.report.html.page import Part, Section, Verdict
 from lab.report.html.tables import Column, bars, numbers, plain, table
+from lab.report.origins import common_folder, folder_lines, short_ledger
 from lab.report.verdicts import (
     claim_text,
     claims_text,
@@ -133,10 +134,13 @@ def result_part(result: Result, number: int, *, is_folded: bool, with_program: b
         claims([(name(result), claim) for claim in result.claims]),
         Section("Pipeline", pipeline(result)),
     ]
-    program = ledgers.sections(result.measured, result.held) if with_program and result.measured else ()
-    return Part(
-        f"{result.verdict}: {name(result)}", (*own, *program), f"Mesh {mesh}; {parameters}", is_folded, f"run-{number}"
-    )
+    lead = [f"Mesh {mesh}; {parameters}"]
+    program: tuple[Section, ...] = ()
+    if with_program and result.measured:
+        folder = common_folder(result.measured)
+        lead += folder_lines(folder)
+        program = ledgers.sections(short_ledger(result.measured, folder), result.held)
+    return Part(f"{result.verdict}: {name(result)}", (*own, *program), "; ".join(lead), is_folded, f"run-{number}")
 
 
 def settled(result: Result) -> Markup:

@@ -4,7 +4,7 @@ compare."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -26,6 +26,7 @@ class Column:
       shares: lengths of bars behind the cells, 0 to 1.
       is_choice: rows can be picked by its cells, where these are few.
       is_summed: bytes that are added up over the rows shown.
+      is_path: names of several levels, which are broken between levels where a page is narrow.
     """
 
     heading: str
@@ -34,6 +35,7 @@ class Column:
     shares: Sequence[float] | None = None
     is_choice: bool = False
     is_summed: bool = False
+    is_path: bool = False
 
     @cached_property
     def is_long(self) -> bool:
@@ -83,6 +85,10 @@ def bars(heading: str, cells: Sequence[Any], values: Sequence[float | Fraction],
     return numbers(heading, cells, values, shares=tuple(min(1.0, float(value) / most) for value in values))
 
 
+def _broken(column: Column) -> Column:
+    return replace(column, cells=[Markup("/<wbr/>").join(str(cell).split("/")) for cell in column.cells])
+
+
 def table(
     caption: str, columns: Sequence[Column], *, is_sortable: bool = False, details: Sequence[Markup] = ()
 ) -> Markup:
@@ -92,7 +98,7 @@ def table(
     Args:
       details: what stands below each row, where a `details` of the row is open.
     """
-    told = [column for column in columns if any(map(str, column.cells))]
+    told = [_broken(column) if column.is_path else column for column in columns if any(map(str, column.cells))]
     if not told:
         return Markup("")
     return rendered(
