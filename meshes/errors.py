@@ -16,10 +16,9 @@ def no_such(what: str, name: object, known: Iterable[str], where: str = "", show
     """`no axis 'tensr' in the mesh; did you mean tensor? known are data, tensor`; of many names, `shown_by` is the
     command that shows all."""
     names = list(known)
-    close = (
-        get_close_matches(str(name).lower(), names, cutoff=0.7)
-        or [n for n in names if len(f"{name}") > 2 and f"{name}" in n][:3]
-    )
+    given = str(name).lower()
+    holding = [known for known in names if len(given) > 2 and given in known]
+    close = list(dict.fromkeys([*holding, *get_close_matches(given, names, cutoff=0.7)]))[:3]
     every = f"known are {', '.join(names) or 'none'}"
     if not close:
         rest = f"{shown_by} shows all" if shown_by else every

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from lab.compile.inspection import devices_of, inspect_program
 from lab.compile.xla_dump import CompilerDump, CompileRequest, Refused, dump, lower
@@ -46,10 +46,13 @@ def run(
     Raises:
       UsageError: the target, the mesh or the sizes cannot be used. What XLA refuses is a failed result, not an error.
     """
-    axes, parameters = axes or experiment.axes(target), parameters or experiment.parameters
+    chosen, parameters = axes, parameters or experiment.parameters
+    axes = chosen or experiment.axes(target)
     start = time.perf_counter()
     mesh = make_mesh(target, axes)
     predicted = experiment.predict(parameters, axes)
+    if chosen:
+        _check_use(experiment, experiment.build(style, parameters, mesh)[1], predicted, axes)
     held = (
         experiment.memory(style, parameters, axes, resolve_attached(target).memory_bytes) if experiment.memory else None
     )
@@ -80,6 +83,21 @@ def run(
         "failure": failure,
     }
     return result(compile_seconds, read_seconds, **outcome)
+
+
+def _check_use(experiment: Experiment, args: Any, predicted: Ledger, axes: Axes) -> None:
+    """Raises UsageError for an axis that no argument is split over and no transfer runs along: its devices would all do
+    the same, and the verdict would say nothing of it."""
+    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]
+    entries = [entry for sharding in shardings if isinstance(sharding, NamedSharding) for entry in sharding.spec]
+    split = {axis for entry in entries for axis in (entry if isinstance(entry, tuple) else (entry,))}
+    used = split | {axis for transfer in predicted.transfers for axis in transfer.axes or ()}
+    idle = ",".join(f"{name}={size}" for name, size in axes.shape.items() if size > 1 and name not in used)
+    if idle:
+        raise UsageError(
+            f"{experiment.name} does not use {idle} of the mesh {axes}: all devices along it would do the same; leave "
+            "it out, or choose an experiment whose layout has it"
+        )
 
 
 def _numbers(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) -> tuple[Numerics | None, str | None]:

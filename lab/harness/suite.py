@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,18 @@ if TYPE_CHECKING:
     from lab.harness.decoder.training_shape import TrainingShape
     from lab.harness.question import Answer, Question
 
+
+class Takes(StrEnum):
+    """How long it takes to run an experiment, a training or a question as it is by default, on two cores."""
+
+    SECONDS = "seconds"
+    MINUTE = "a minute"
+    MINUTES = "minutes"
+
+
+FEW_PROGRAMS = 3
+"""A step of the lab's decoder at its default sizes compiles, and runs at small ones, in about six seconds of processor
+time."""
 REAL_SIZE = "tpu:v5p:2x2x4"
 UNSEEN_ON = (REAL_SIZE, "tpu:v5e:2x4")
 
@@ -49,6 +62,17 @@ def parted(
         [one for one in loaded if isinstance(one, Training)],
         [one for one in loaded if isinstance(one, Question)],
     )
+
+
+def takes(entry: Entry) -> Takes:
+    """By how many programs it compiles, and how often it runs them."""
+    (experiments, trainings, questions) = parted([entry])
+    if trainings or any(question.targets for question in questions):
+        return Takes.MINUTES
+    is_short = all(question.is_quick for question in questions) and all(
+        len(e.styles) * len(e.targets) <= FEW_PROGRAMS for e in experiments
+    )
+    return Takes.SECONDS if is_short else Takes.MINUTE
 
 
 def everyday(experiments: Iterable[Experiment]) -> list[Run[Experiment]]:

@@ -352,6 +352,7 @@ def test_a_misspelt_kind_of_finding_is_refused_with_close_ones(lab):
     assert_refused(answer, "'reduced_twic'; did you mean reduced_twice")
 
 
+@pytest.mark.compiles
 def test_a_failure_of_the_lab_is_not_blamed_on_the_program(lab, monkeypatch):
     def fails(*_):
         raise ValueError("no such field")
@@ -370,6 +371,7 @@ def test_arguments_that_jax_refuses_are_not_said_to_be_raised_by_the_builder(lab
     assert "raised" not in answer.err
 
 
+@pytest.mark.compiles
 def test_a_program_that_does_not_compile_is_refused_with_the_last_line_of_what_failed(lab):
     answer = lab("inspect", "model.py:does_not_compile", "--mesh", "tensor=8")
     *_, line = answer.err.splitlines()

@@ -28,6 +28,7 @@ def test_a_finding_has_a_page_with_the_program_that_the_tests_compile(lab, kind)
     assert json.loads(lab("explain", kind.name, "--json").out)["example"] == program
 
 
+@pytest.mark.compiles
 def test_the_command_of_a_page_finds_what_the_page_explains(lab):
     (command,) = [line for line in lab("explain", "reduced_twice").out.splitlines() if line.startswith("Try it: lab ")]
     answer = lab(*command.removeprefix("Try it: lab ").split(), "--fail-on", "reduced_twice")

@@ -15,6 +15,7 @@ import pytest
 
 from tests.lab.cli.test_cli import TEXT
 
+pytestmark = pytest.mark.compiles
 LAB = [sys.executable, "-m", "lab"]
 STUCK = """
 import hashlib

@@ -60,6 +60,23 @@ def test_every_experiment_is_listed_with_its_question(lab):
     assert all(row["question"].endswith("?") for row in listed)
 
 
+def test_the_list_says_how_long_each_takes_by_what_it_compiles(lab):
+    takes = {row["name"]: row["takes"] for row in json.loads(lab("list", "--json").out)}
+    assert takes["ch37_batch"] == takes["ch11_primitives"] == "seconds"
+    assert (takes["ch14_data_parallel"], takes["ch14_training"], takes["ch19_memory"]) == (
+        "a minute",
+        "minutes",
+        "minutes",
+    )
+    assert {line.split()[2:4][0] for line in lab("list").out.splitlines()[2:]} == {"seconds", "a", "minutes"}
+
+
+@pytest.mark.compiles
+def test_a_mesh_whose_axes_the_program_uses_is_run(lab):
+    answer = lab(*ONE, "--mesh", "data=8", "--json")
+    assert answer.status == 0 and results(answer)[0]["mesh"] == {"data": 8}
+
+
 @pytest.mark.compiles
 def test_a_run_gives_the_fields_of_the_contract_and_two_layers_of_64_by_96_in_bf16(lab):
     answer = lab(*ONE, "--json")
@@ -137,6 +154,7 @@ def test_a_prediction_that_does_not_hold_ends_with_1(lab, monkeypatch):
         ((*ONE, "--style", "imperative"), ("'imperative'", "declared, typed, explicit")),
         ((*ONE, "--mesh", "pipe=8"), ("'data'", "pipe")),
         ((*ONE, "--mesh", "data=4"), ("4 devices", "cpu:8")),
+        ((*ONE, "--mesh", "data=2,tensor=4"), ("does not use tensor=4 of the mesh data=2,tensor=4",)),
         ((*ONE, "--set", "batch=12"), ("12", "8")),
     ],
 )

@@ -15,6 +15,7 @@ from tests.lab.diagnosis.diagnosing import kinds
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.compiles
 @pytest.mark.filterwarnings("ignore:Some donated buffers")
 def test_the_smallest_program_of_a_kind_has_that_finding_and_no_other(kind):
     axes = Axes.parse(kind.mesh)

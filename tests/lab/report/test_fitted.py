@@ -1,6 +1,6 @@
 """Tables and sentences on terminals of any width: nothing is cut, and no word is broken."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.report.fitted import Column, sentences, table
@@ -17,6 +17,7 @@ def columns(draw):
     return draw(st.lists(column, min_size=1, max_size=12))
 
 
+@settings(max_examples=40, deadline=None)
 @given(columns(), st.integers(30, 200))
 def test_on_a_terminal_every_word_is_whole_and_no_line_is_too_long(some, width):
     shown = table(some, width)
@@ -26,6 +27,7 @@ def test_on_a_terminal_every_word_is_whole_and_no_line_is_too_long(some, width):
     assert all(words.count(word) >= told.count(word) for word in told)
 
 
+@settings(max_examples=20, deadline=None)
 @given(columns())
 def test_in_a_pipe_a_row_is_a_line(some):
     shown = table(some, None).split("\n")
