@@ -121,7 +121,9 @@ class Reader:
                 permutation = read_permutation(groups.members, axes)
                 return permutation.groups, permutation.axes, permutation.shift
         except UnreadGroups as problem:
-            notes[f"{instruction.name}: groups not understood, its wire bytes are not counted: {problem}"] = True
+            notes[f"{instruction.name}: groups not understood, so that its wire bytes are not counted: {problem}"] = (
+                True
+            )
             return None, None, None
         found = axes_of_groups(groups, axes) if axes is not None else None
         if axes is not None and found is None:

@@ -190,9 +190,9 @@ def _flops(visits: list[Visit], notes: Notes) -> int | None:
         if once is None:
             notes[f"{visit.instruction.name}: its FLOPs cannot be read from the text; not counted"] = False
         elif once and visit.executions is None:
-            notes["FLOPs of which it is not known how often they run are not counted"] = False
+            notes["some FLOPs are not counted, since the text does not say how often they run"] = False
         counts.append(None if once is None or (once and visit.executions is None) else once * (visit.executions or 0))
-    known = [count for count in counts if count is not None]
+    known = [one for one in counts if one is not None]
     return sum(known) if known or not counts else None
 
 
@@ -218,9 +218,9 @@ def _partitions(module: Module, notes: Notes) -> int | None:
     if partitions or replicas:
         return int(partitions[1] if partitions else 1) * int(replicas[1] if replicas else 1)
     for source, found in (("its groups", _largest_group), ("the shapes of its gathers", _widest_gather)):
-        if count := found(module):
-            notes[f"the module does not say on how many devices it runs: {count} taken from {source}"] = False
-            return count
+        if number := found(module):
+            notes[f"the module does not say on how many devices it runs; {number} is taken from {source}"] = False
+            return number
     return None
 
 
@@ -251,9 +251,9 @@ def _widest_gather(module: Module) -> int | None:
 def _reading_notes(module: Module) -> Notes:
     notes: Notes = {}
     if module.is_cut:
-        notes["the text ends early, inside a computation: what stands here is what it holds"] = True
+        notes["the text ends early, inside a computation: only what it holds is listed"] = True
     if module.unread:
-        notes[f"{len(module.unread)} lines are no instruction, the first: {module.unread[0][:60]}"] = True
+        notes[f"{count(len(module.unread), 'line')} not understood, the first: {module.unread[0][:60]}"] = True
     return notes
 
 
@@ -263,7 +263,8 @@ def _note_unreached(module: Module, visits: list[Visit], notes: Notes) -> None:
     left = [i.name for c in skipped for i in c.instructions if i.opcode in collectives.OPCODES]
     if left:
         notes[
-            f"{len(left)} collectives stand in computations that nothing here runs, the first: {left[0]}; not counted"
+            f"{count(len(left), 'collective')} in computations that nothing here runs, not counted, the first: "
+            f"{left[0]}"
         ] = True
 
 
@@ -286,8 +287,8 @@ def _note_unknown(module: Module, text: str, notes: Notes) -> None:
 def _note_kernels(text: str, notes: Notes) -> None:
     if found := sum(map(text.count, _REACHING_OTHERS)):
         notes[
-            f"kernels reach other devices' memory by themselves ({found} of them), and the text does not tell what "
-            "they send: not counted"
+            f"{count(found, 'kernel')} with access to other devices' memory: the text does not say what such a kernel "
+            "sends, so that it is not counted"
         ] = True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
+from lab.core.units import count
 from lab.measure.tour.profile import Spent
 from lab.measure.tour.programs import Compared
 from lab.measure.tour.times import TimedStep
@@ -96,7 +97,8 @@ def _sameness_of(entry: Compared) -> str:
     peaks = [
         ledger.memory.peak if ledger and ledger.memory else None for ledger in (entry.ahead, entry.result.measured)
     ]
-    differs = f"{len(entry.changes)} transfers differ, peak {peaks[0]} B ahead of time and {peaks[1]} B here"
+    changed = count(len(entry.changes), "changed transfer")
+    differs = f"{changed}, peak {peaks[0]} B ahead of time and {peaks[1]} B here"
     return f"same without autotuning: {differs}" if entry.is_same_untuned else differs
 
 

@@ -305,7 +305,7 @@ def test_a_kernel_that_reaches_other_devices_by_itself_is_noted_and_one_that_doe
         f'custom_call_target="{target}", backend_config={{{{{config}}}}}'
     )
     does, does_not = (read(line.format(answer)) for answer in ("true", "false"))
-    assert not does.is_complete and "kernels reach other devices' memory by themselves (1 of them)" in does.notes[0]
+    assert not does.is_complete and "1 kernel with access to other devices' memory" in does.notes[0]
     assert does_not.is_complete and not does_not.notes
 
 
@@ -335,7 +335,7 @@ def test_lines_that_are_no_instruction_are_noted():
         "to_apply=%add"
     )
     assert only(ledger).kind is Kind.ALL_REDUCE
-    assert any("no instruction" in note for note in ledger.notes)
+    assert any("not understood" in note for note in ledger.notes)
 
 
 def test_a_text_cut_inside_a_computation_gives_what_it_holds():
