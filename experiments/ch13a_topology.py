@@ -20,6 +20,7 @@ from lab.harness.collectives.kernels import Buffer, Kernel
 from lab.harness.evidence import counted, priced_s, sent
 from lab.harness.run import at_hand
 from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
+from lab.meshes.platforms import LinkName
 from lab.meshes.targets import Target
 
 RING, HIERARCHICAL, TORUS = KERNELS = [Kernel("all_reduce", name) for name in ("ring", "hierarchical", "torus")]
@@ -108,13 +109,13 @@ def _links(axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     """Decided where there are two links: between GPUs of one host, and between hosts."""
     rows = [t for t in measured.split().transfers if t.scope == HIERARCHICAL.scope]
     across, inside = ({t.link for t in rows if (t.axes == axes.names[:1]) is outermost} for outermost in (True, False))
-    if "network" not in across | inside:
+    if LinkName.NETWORK not in across | inside:
         return ()
     evidence = (
         f"over {axes.names[0]} {' and '.join(sorted(map(known, across)))} links, over the others "
         f"{' and '.join(sorted(map(known, inside)))} links"
     )
-    holds = (across, inside) == ({"network"}, {"host"})
+    holds = (across, inside) == ({LinkName.NETWORK}, {LinkName.HOST})
     return (decided("ch13a.hier", holds, evidence, statement="only the middle phase crosses the network"),)
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from lab.book.tensor_parallel import divisors, kv_replicas, padded_share
-from lab.core.ledger import Kind, Ledger, Totals
+from lab.core.ledger import Kind, Ledger, Phase, Totals
 from lab.harness.claim import Claim, decided
 from lab.harness.evidence import along, counted
 from lab.harness.experiment import with_tensor_inside_host
@@ -73,7 +73,7 @@ def sums(s: Sizes, axes: Axes) -> tuple[Sent, ...]:
     """Of activations forward, of their gradients backward, and of the copies' gradients of keys and values."""
     activations, head = s.tokens * s.embed, s.embed * s.head_dim
     return *(
-        Sent(Kind.ALL_REDUCE, axes.ordered(BOTH), activations, phase=phase) for phase in ("forward", "backward")
+        Sent(Kind.ALL_REDUCE, axes.ordered(BOTH), activations, phase=phase) for phase in (Phase.FORWARD, Phase.BACKWARD)
     ), *(Sent(Kind.ALL_REDUCE, (DATA,), head),) * 2
 
 

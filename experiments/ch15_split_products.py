@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from lab.book.parallelism import activation_bytes
 from lab.core.known import known
-from lab.core.ledger import Kind, Ledger
+from lab.core.ledger import Kind, Ledger, Phase
 from lab.harness.claim import Claim, decided
 from lab.harness.evidence import counted
 from lab.harness.experiment import on_one_axis
@@ -26,7 +26,7 @@ from lab.harness.small_programs import (
 from lab.meshes.axes import TENSOR, Axes
 
 HEADS = 16
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD, BACKWARD = Phase.FORWARD, Phase.BACKWARD
 COLUMNS, ROWS = P(None, TENSOR), P(TENSOR, None)
 
 
@@ -133,7 +133,7 @@ def own_takes(s: Sizes, axes: Axes) -> tuple[Array, ...]:
     return Array((ranks, s.tokens, s.embed), over), Array((ranks, s.embed, f), over), Array((ranks, s.tokens, f), over)
 
 
-def sums(*phases: str) -> Callable[[Sizes, Axes], tuple[Sent, ...]]:
+def sums(*phases: Phase) -> Callable[[Sizes, Axes], tuple[Sent, ...]]:
     return lambda s, axes: tuple(Sent(Kind.ALL_REDUCE, (TENSOR,), s.activations, phase=phase) for phase in phases)
 
 
@@ -167,7 +167,7 @@ def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
 def _sums(s: Sizes, measured: Ledger) -> tuple[Claim, ...]:
     book = activation_bytes(s.tokens, s.embed, FLOAT_BYTES)
 
-    def once(id: str, scope: str, phase: str) -> Claim:
+    def once(id: str, scope: str, phase: Phase) -> Claim:
         found, is_backward = (
             moved(measured, scope),
             {t.phase == BACKWARD for t in measured.transfers if t.scope == scope},

@@ -1,7 +1,7 @@
 """Chapter 15: how often does tensor parallelism sum, where, and how much?"""
 
 from lab.book.parallelism import activation_bytes, tp_volume_bytes
-from lab.core.ledger import Ledger, Totals, Transfer
+from lab.core.ledger import Ledger, Phase, Totals, Transfer
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.evidence import along, counted, element_bytes, of_elements
@@ -37,7 +37,7 @@ def _again(shape: DecoderShape) -> int:
 def _count(shape: DecoderShape, activations: tuple[Transfer, ...]) -> Claim:
     m, L = shape.accumulation, shape.layers
     forward, backward = (
-        Totals.of(t for t in activations if t.phase == phase).executions for phase in ("forward", "backward")
+        Totals.of(t for t in activations if t.phase == phase).executions for phase in (Phase.FORWARD, Phase.BACKWARD)
     )
     once = BLOCKS * L + 1
     evidence = (
@@ -65,7 +65,7 @@ def _volume(shape: DecoderShape, axes: Axes, tokens: int, activations: tuple[Tra
 
 def _payload(axes: Axes, activations: tuple[Transfer, ...], payload: int) -> Claim:
     forward, backward = (
-        Totals.of(t for t in activations if t.phase == phase).payload_bytes for phase in ("forward", "backward")
+        Totals.of(t for t in activations if t.phase == phase).payload_bytes for phase in (Phase.FORWARD, Phase.BACKWARD)
     )
     evidence = (
         f"{counted(forward)} B are summed forward where rows leave, {counted(backward)} B backward where columns "
@@ -82,7 +82,12 @@ def _vocabulary(
     shape: DecoderShape, activations: tuple[Transfer, ...], one_a_token: tuple[Transfer, ...]
 ) -> tuple[Claim, ...]:
     """The largest logit, the sum of exponentials and the target's logit are one number a token each."""
-    ends = [("embedding", "forward"), ("embedding", "backward"), ("head", "forward"), ("head", "backward")]
+    ends = [
+        ("embedding", Phase.FORWARD),
+        ("embedding", Phase.BACKWARD),
+        ("head", Phase.FORWARD),
+        ("head", Phase.BACKWARD),
+    ]
     looked_up, scattered, left, entered = (
         Totals.of(t for t in activations if (t.scope, t.phase) == end).executions for end in ends
     )

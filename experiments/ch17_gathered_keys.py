@@ -1,7 +1,7 @@
 """Chapter 17 (and Llama 3's long contexts, Ch. 34): what do gathered keys and values cost beside a ring?"""
 
 from lab.book.context import ring_wire_bytes
-from lab.core.ledger import Kind, Ledger, Transfer
+from lab.core.ledger import Kind, Ledger, Phase, Transfer
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.context import (
     MORE_TARGETS,
@@ -24,7 +24,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     P, tokens = axes[CONTEXT], group_tokens(shape, axes)
     if P == 1:
         return ()
-    gathers, sent, e = each_layer(shape, moved_in_core(measured, "forward"))
+    gathers, sent, e = each_layer(shape, moved_in_core(measured, Phase.FORWARD))
     ring, of_all_heads = (
         ring_wire_bytes(tokens, heads * shape.head_dim, e, P) for heads in (shape.kv_heads, shape.heads)
     )
@@ -43,8 +43,8 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 
 
 def _backward(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
-    _, forward, _ = each_layer(shape, moved_in_core(measured, "forward"))
-    _, backward, _ = each_layer(shape, moved_in_core(measured, "backward"))
+    _, forward, _ = each_layer(shape, moved_in_core(measured, Phase.FORWARD))
+    _, backward, _ = each_layer(shape, moved_in_core(measured, Phase.BACKWARD))
     many, summed, _ = each_layer(shape, _sums(shape, axes, measured))
     asked = (1 if shape.remat == "none" else 2) * forward
     evidence = (
@@ -65,7 +65,7 @@ def _backward(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
 def _sums(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Transfer, ...]:
     """What is summed of the size of gathered keys; told by size, since compilers join such sums, and what is joined has
     no name."""
-    sums = along(measured, CONTEXT, kind=Kind.ALL_REDUCE, phase="backward")
+    sums = along(measured, CONTEXT, kind=Kind.ALL_REDUCE, phase=Phase.BACKWARD)
     return of_elements(sums, group_tokens(shape, axes) * kv_dim(shape))
 
 

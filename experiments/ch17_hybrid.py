@@ -11,7 +11,7 @@ from lab.attention.exchange import ulysses_attention
 from lab.attention.mask import CAUSAL
 from lab.attention.ring import ring_attention
 from lab.book.context import hybrid_hop_bytes, ulysses_wire_bytes
-from lab.core.ledger import Kind, Ledger, Totals
+from lab.core.ledger import Kind, Ledger, Phase, Totals
 from lab.harness.claim import Claim, decided
 from lab.harness.evidence import along, counted
 from lab.harness.experiment import on_two_axes
@@ -63,13 +63,13 @@ def sends(s: Sizes, axes: Axes) -> tuple[Sent, ...]:
     keys = s.length // axes.size * s.kv_heads * s.head_dim
     exchanged = [
         Sent(Kind.ALL_TO_ALL, (ULYSSES,), elements, 2, phase=phase)
-        for phase in ("forward", "backward")
+        for phase in (Phase.FORWARD, Phase.BACKWARD)
         for elements in (keys * s.queries, keys)
     ]
     hops = 2 * (axes[RING] - 1)
     carried = [
         Sent(Kind.COLLECTIVE_PERMUTE, (RING,), keys, times, phase=phase)
-        for phase, times in (("forward", hops), ("backward", 2 * hops + 2))
+        for phase, times in ((Phase.FORWARD, hops), (Phase.BACKWARD, 2 * hops + 2))
     ]
     return (*exchanged, *carried)
 
@@ -82,7 +82,7 @@ def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if 1 in (U, R):
         return ()
     query_dim, kv_dim = s.kv_heads * s.queries * s.head_dim, s.kv_heads * s.head_dim
-    exchanged, round_ = (Totals.of(along(measured, axis, phase="forward")) for axis in (ULYSSES, RING))
+    exchanged, round_ = (Totals.of(along(measured, axis, phase=Phase.FORWARD)) for axis in (ULYSSES, RING))
     inner = ulysses_wire_bytes(s.length // R, query_dim, kv_dim, FLOAT_BYTES, U)
     hop, of_node = (
         hybrid_hop_bytes(s.length, kv_dim, FLOAT_BYTES, U, R),

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from lab.book.context import ring_training_wire_bytes, ring_wire_bytes
 from lab.core.known import known
-from lab.core.ledger import Ledger
+from lab.core.ledger import Ledger, Overlap, Phase
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.context import (
     MORE_TARGETS,
@@ -31,7 +31,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 
 
 def _forward(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
-    messages, sent, e = each_layer(shape, moved_in_core(measured, "forward"))
+    messages, sent, e = each_layer(shape, moved_in_core(measured, Phase.FORWARD))
     book = ring_wire_bytes(group_tokens(shape, axes), kv_dim(shape), e, axes[CONTEXT])
     evidence = (
         f"{messages:g} messages of {counted(int(sent))} B a rank, layer and forward pass; 2(P-1)/P b S K h e is "
@@ -45,7 +45,7 @@ def _training(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
     them home."""
     P, again = axes[CONTEXT], 0 if shape.remat == "none" else 2 * (axes[CONTEXT] - 1)
     messages, sent, _ = each_layer(shape, moved_in_core(measured))
-    _, forward, e = each_layer(shape, moved_in_core(measured, "forward"))
+    _, forward, e = each_layer(shape, moved_in_core(measured, Phase.FORWARD))
     book = ring_training_wire_bytes(group_tokens(shape, axes), kv_dim(shape), e, P, travelling_bytes_per_element=4) + (
         forward if again else 0
     )
@@ -62,7 +62,7 @@ def _training(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
 
 def _overlap(measured: Ledger) -> Claim:
     rows = moved_in_core(measured)
-    begun = sum(known(t.executions) for t in rows if t.overlap == "async")
+    begun = sum(known(t.executions) for t in rows if t.overlap == Overlap.ASYNC)
     sends = (
         f"{begun} of {sum(known(t.executions) for t in rows)} messages are begun before the block at hand is worked on "
         "and awaited after it"

@@ -8,7 +8,7 @@ from lab.book.context import (
     ring_wire_bytes,
     ulysses_wire_bytes,
 )
-from lab.core.ledger import Ledger
+from lab.core.ledger import Ledger, Phase
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.context import (
     MORE_TARGETS,
@@ -31,7 +31,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     P, tokens = axes[CONTEXT], group_tokens(shape, axes)
     if P == 1:
         return ()
-    exchanges, sent, e = each_layer(shape, moved_in_core(measured, "forward"))
+    exchanges, sent, e = each_layer(shape, moved_in_core(measured, Phase.FORWARD))
     copies = kv_head_copies(shape.kv_heads, P)
     book = ulysses_wire_bytes(tokens, shape.heads * shape.head_dim, copies * kv_dim(shape), e, P)
     evidence = f"{exchanges:g} all-to-alls send {counted(int(sent))} B a rank, layer and forward pass at P={P}"
@@ -53,7 +53,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 
 def _kept(shape: DecoderShape, axes: Axes, measured: Ledger, copies: int) -> tuple[Claim, Claim]:
     """An all-to-all gives as much as it takes: what is left of keys after it is the least that it carries."""
-    keys = min(moved_in_core(measured, "forward"), key=lambda t: t.payload_bytes)
+    keys = min(moved_in_core(measured, Phase.FORWARD), key=lambda t: t.payload_bytes)
     whole = group_tokens(shape, axes) * copies * kv_dim(shape) * element_bytes([keys])
     evidence = (
         f"a rank's keys take {counted(keys.payload_bytes)} B after the exchange, those of the sequence "

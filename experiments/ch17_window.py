@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from lab.book.architecture import window_hops
-from lab.core.ledger import Ledger
+from lab.core.ledger import Ledger, Phase
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.context import (
     MORE_TARGETS,
@@ -24,7 +24,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     P = axes[CONTEXT]
     if P == 1 or not shape.window:
         return ()
-    messages, _, _ = each_layer(shape, moved_in_core(measured, "forward"))
+    messages, _, _ = each_layer(shape, moved_in_core(measured, Phase.FORWARD))
     before = shape.window - 1
     book, found = int(window_hops(before, shape.length, P)), blocks_of_products(shape, axes, measured)
     came = messages / 2

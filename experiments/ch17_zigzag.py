@@ -8,7 +8,7 @@ import numpy as np
 
 from lab.attention.order import CONTIGUOUS, ZIGZAG, Order
 from lab.book.context import ring_wire_bytes, skipped_share, zigzag_gain
-from lab.core.ledger import Ledger
+from lab.core.ledger import Ledger, Phase
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.context import (
     MORE_TARGETS,
@@ -78,7 +78,7 @@ def blocks_in_sight(order: Order, shape: DecoderShape, ranks: int) -> np.ndarray
 
 
 def _volume(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
-    _, sent, e = each_layer(shape, moved_in_core(measured, "forward"))
+    _, sent, e = each_layer(shape, moved_in_core(measured, Phase.FORWARD))
     book = ring_wire_bytes(group_tokens(shape, axes), kv_dim(shape), e, axes[CONTEXT])
     evidence = (
         f"{counted(int(sent))} B a rank, layer and forward pass; a ring in contiguous order sends {counted(book)} B"

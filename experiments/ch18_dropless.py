@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from lab.book.experts import buffer_bytes
 from lab.compile.build import Built
-from lab.core.ledger import Kind, Ledger
+from lab.core.ledger import Kind, Ledger, Phase
 from lab.harness.claim import Claim, decided
 from lab.harness.evidence import counted, in_scope
 from lab.harness.experiment import Experiment, on_one_axis
@@ -77,7 +77,7 @@ def exchanges(kind: Kind, s: Sizes, axes: Axes) -> tuple[Sent, ...]:
     counts = Sent(Kind.ALL_TO_ALL, (EXPERT,), (s.experts + 1) * ranks, dtype="s32")
     return counts, *(
         Sent(kind, (EXPERT,), elements, phase=phase)
-        for phase in ("forward", "backward")
+        for phase in (Phase.FORWARD, Phase.BACKWARD)
         for elements in (own, ranks * copies)
     )
 

@@ -7,7 +7,7 @@ from lab.book.experts import (
     expert_parameters,
 )
 from lab.core.known import known
-from lab.core.ledger import Kind, Ledger, Totals, Transfer
+from lab.core.ledger import Kind, Ledger, Phase, Totals, Transfer
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.experts import expert_experiment, tokens_on_rank
 from lab.harness.evidence import along, counted, element_bytes
@@ -115,7 +115,7 @@ def _gradients(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim
     sums = tuple(
         t
         for t in measured.split().transfers
-        if t.kind is Kind.ALL_REDUCE and t.phase != "forward" and t.payload_bytes not in _numbers(shape)
+        if t.kind is Kind.ALL_REDUCE and t.phase != Phase.FORWARD and t.payload_bytes not in _numbers(shape)
     )
     groups = (DATA,), (EXPERT,), axes.ordered((DATA, EXPERT))
     own, expert_axis, rest = (sum(_summed(t, shape) for t in sums if t.axes == names) for names in groups)

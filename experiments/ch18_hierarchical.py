@@ -2,19 +2,20 @@
 
 from lab.book.experts import all_to_all_wire_bytes, two_level_messages
 from lab.core.known import known
-from lab.core.ledger import Kind, Ledger, Totals
+from lab.core.ledger import Kind, Ledger, Phase, Totals
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.experts import expert_experiment
 from lab.harness.evidence import along, counted
 from lab.harness.experiment import on_two_axes
 from lab.meshes.axes import DATA, EXPERT, Axes
+from lab.meshes.platforms import LinkName
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.hierarchical_experts import HIERARCHICAL_EXPERTS, LEVELS
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     """Of one dispatch, against one all-to-all over all ranks."""
-    inside, across = (along(measured, axis, kind=Kind.ALL_TO_ALL, phase="forward") for axis in LEVELS)
+    inside, across = (along(measured, axis, kind=Kind.ALL_TO_ALL, phase=Phase.FORWARD) for axis in LEVELS)
     if 1 in axes.sizes or not inside or not across:
         return ()
     N, G, P = axes[DATA], axes[EXPERT], axes.size
@@ -50,7 +51,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 def _links(measured: Ledger) -> tuple[Claim, ...]:
     """Decided where there are two links."""
     inside, across = ({t.link for t in along(measured, axis, kind=Kind.ALL_TO_ALL)} for axis in LEVELS)
-    if "network" not in inside | across:
+    if LinkName.NETWORK not in inside | across:
         return ()
     evidence = (
         f"the first all-to-all crosses {' and '.join(sorted(map(known, inside)))} links, the second "
@@ -59,7 +60,7 @@ def _links(measured: Ledger) -> tuple[Claim, ...]:
     return (
         decided(
             "A40",
-            (inside, across) == ({"host"}, {"network"}),
+            (inside, across) == ({LinkName.HOST}, {LinkName.NETWORK}),
             evidence,
             statement="only the second level crosses the network",
         ),

@@ -7,7 +7,7 @@ from math import sqrt
 
 from lab.book.recomputation import best_segment_layers, overhead, segmented_bytes
 from lab.core.known import known
-from lab.core.ledger import Kind, Ledger, Totals
+from lab.core.ledger import Kind, Ledger, Phase, Totals
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.plans import planned_layers, planned_step
 from lab.harness.evidence import along, counted
@@ -214,7 +214,7 @@ def _repeated() -> tuple[Claim, ...]:
         layers = [t for t in moved if (t.scope or "").startswith("layers")]
         sums[remat] = (
             Totals.of(layers).executions / shape.layers,
-            Totals.of(t for t in layers if t.phase == "forward").executions / shape.layers,
+            Totals.of(t for t in layers if t.phase == Phase.FORWARD).executions / shape.layers,
         )
     evidence = ", ".join(
         f"{remat} {all_sums:g} all-reduces a layer, {forward:g} of them forward"

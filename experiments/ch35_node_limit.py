@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from lab.book.experts import all_to_all_wire_bytes, buffer_bytes
 from lab.core.known import known
-from lab.core.ledger import Kind, Ledger, Transfer
+from lab.core.ledger import Kind, Ledger, Phase, Transfer
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.experts import (
     SHAPE,
@@ -18,13 +18,14 @@ from lab.harness.evidence import along, counted
 from lab.harness.experiment import on_two_axes
 from lab.hlo.shapes import bits
 from lab.meshes.axes import DATA, EXPERT, Axes
+from lab.meshes.platforms import LinkName
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.node_limited_experts import NODE_LIMITED_EXPERTS
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     """Of one dispatch: copies of tokens, and the float32 weights of their experts there."""
-    crossing = along(measured, DATA, kind=Kind.ALL_TO_ALL, phase="forward")
+    crossing = along(measured, DATA, kind=Kind.ALL_TO_ALL, phase=Phase.FORWARD)
     if 1 in axes.sizes or not crossing:
         return ()
     T, M, k = tokens_on_rank(shape, axes.size), shape.node_limit, shape.top_k
@@ -65,12 +66,12 @@ def _elements(t: Transfer) -> int:
 def _links(measured: Ledger) -> tuple[Claim, ...]:
     """Decided where there are two links."""
     links = {t.link for t in along(measured, DATA, kind=Kind.ALL_TO_ALL)}
-    if "network" not in {t.link for t in measured.transfers}:
+    if LinkName.NETWORK not in {t.link for t in measured.transfers}:
         return ()
     return (
         decided(
             "A41",
-            links == {"network"},
+            links == {LinkName.NETWORK},
             f"what goes once a node crosses {' and '.join(sorted(map(known, links)))} links",
             statement="nodes are hosts",
         ),

@@ -12,7 +12,7 @@ import numpy as np
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError, no_such
 from lab.meshes.hardware import Chip, Pod, chip, chip_names
-from lab.meshes.platforms import Platform
+from lab.meshes.platforms import GPU_LINKS, TPU_LINKS, LinkName, Platform
 
 MOST_CPUS = 4096
 FORMS = (
@@ -127,9 +127,9 @@ _N = "[1-9][0-9]*"
 _SIZES = {"cpu": f"({_N})()", "gpu": f"({_N}x{_N})()", "tpu": rf"({_N}(?:x{_N}){{1,2}})(?:\*({_N}))?"}
 
 
-def link_names(target: Target) -> tuple[str, str]:
-    """The link inside a domain and the one between domains, as transfers name them."""
-    return ("ici", "dcn") if target.platform == Platform.TPU else ("host", "network")
+def link_names(target: Target) -> tuple[LinkName, LinkName]:
+    """The link inside a domain and the one between domains."""
+    return TPU_LINKS if target.platform == Platform.TPU else GPU_LINKS
 
 
 def domains(target: Target, axes: Axes) -> np.ndarray:

@@ -21,6 +21,7 @@ from lab.hlo.placement import Devices
 from lab.hlo.read import read
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
+from lab.meshes.platforms import GPU_LINKS, TPU_LINKS, Platform
 from lab.meshes.targets import Target, parse_target
 
 
@@ -199,9 +200,9 @@ def devices_of(mesh: Any) -> Devices | None:
     devices = list(getattr(getattr(mesh, "devices", None), "flat", ()))
     if not devices:
         return None
-    on_tpu = devices[0].platform == "tpu"
+    on_tpu = devices[0].platform == Platform.TPU
     domains = tuple(getattr(device, "slice_index", None) or 0 if on_tpu else device.process_index for device in devices)
-    return Devices(domains, ("ici", "dcn") if on_tpu else ("host", "network"), tuple(device.id for device in devices))
+    return Devices(domains, TPU_LINKS if on_tpu else GPU_LINKS, tuple(device.id for device in devices))
 
 
 def _memory(compiled: Any, padding: int) -> Memory | None:

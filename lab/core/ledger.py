@@ -16,6 +16,7 @@ from fractions import Fraction
 from typing import Any, Self
 
 from lab.core import display
+from lab.meshes.platforms import LinkName
 
 SCHEMA = "sharding-lab/ledger/1"
 
@@ -29,6 +30,21 @@ class Kind(StrEnum):
     COLLECTIVE_PERMUTE = "collective_permute"
     COLLECTIVE_BROADCAST = "collective_broadcast"
     SEND_RECV = "send_recv"
+
+
+class Phase(StrEnum):
+    """Of a train step."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+class Overlap(StrEnum):
+    """Whether a compiled program starts a transfer and waits for it later."""
+
+    ASYNC = "async"
+    SYNC = "sync"
 
 
 _SHARE_OF_GROUP = {
@@ -130,11 +146,9 @@ class Transfer:
       groups: how many groups run at once.
       shift: of a permute along one axis, the distance, modulo the axis size.
       conditional: it stands in a branch that may not run.
-      phase: "forward", "backward" or "update".
       scope: the user's named scopes, joined by `/`; in a predicted ledger the term of the formula.
       origin: file and line of the user's code.
-      overlap: "async" where the compiled program starts it and waits for it later, else "sync".
-      link: "host" or "network" (GPUs), "ici" or "dcn" (TPUs).
+      link: the slowest that it crosses; None where no target is known.
       sub_axes: where no set of axes gives its groups, the parts of axes that do; None where none do either.
       parts: the operands of a combined transfer.
       padded_from_bytes: payload before the compiler padded it, where the text shows that it did.
@@ -151,13 +165,13 @@ class Transfer:
     groups: int | None = None
     shift: int | None = None
     conditional: bool = False
-    phase: str | None = None
+    phase: Phase | None = None
     scope: str = ""
     origin: str | None = None
     op_name: str | None = None
     instruction: str | None = None
-    overlap: str | None = None
-    link: str | None = None
+    overlap: Overlap | None = None
+    link: LinkName | None = None
     sub_axes: tuple[SubAxis, ...] | None = None
     parts: tuple[Part, ...] = ()
     padded_from_bytes: int | None = None

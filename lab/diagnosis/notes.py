@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
+from lab.core.ledger import Phase
 from lab.core.units import count, exact
 from lab.diagnosis.program import Program, Site, times
 from lab.hlo import flops
+from lab.meshes.platforms import LinkName
 
 _NARROW = ("bf16", "f16")
-_SLOW = {"network": "the network between hosts", "dcn": "the data-centre network"}
+_SLOW = {LinkName.NETWORK: "the network between hosts", LinkName.DCN: "the data-centre network"}
 
 
 def notes(program: Program) -> list[str]:
@@ -25,7 +27,7 @@ def _reduced_narrow(program: Program) -> Iterator[str]:
     sites = [
         s
         for s in program.sites
-        if s.kind in ("all_reduce", "reduce_scatter") and s.transfer.dtype in _NARROW and s.phase == "backward"
+        if s.kind in ("all_reduce", "reduce_scatter") and s.transfer.dtype in _NARROW and s.phase == Phase.BACKWARD
     ]
     if sites:
         first = sites[0].transfer
@@ -43,10 +45,10 @@ def _gathered_again(program: Program) -> Iterator[str]:
     gathers = [
         site
         for site in program.sites
-        if site.kind == "all_gather" and site.phase == "backward" and _argument(program, site)
+        if site.kind == "all_gather" and site.phase == Phase.BACKWARD and _argument(program, site)
     ]
     forward = {
-        _argument(program, site) for site in program.sites if site.kind == "all_gather" and site.phase == "forward"
+        _argument(program, site) for site in program.sites if site.kind == "all_gather" and site.phase == Phase.FORWARD
     }
     again = [site for site in gathers if _argument(program, site) in forward]
     if again:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.core.ledger import Kind, Ledger, Transfer
+from lab.core.ledger import Kind, Ledger, Phase, Transfer
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Flow, Place, Use
 from lab.diagnosis.remarks import Remark
@@ -28,6 +28,7 @@ from lab.hlo.text import Computation, Instruction, Module
 from lab.hlo.walk import Visit
 from lab.meshes.axes import Axes
 from lab.meshes.hardware import chip
+from lab.meshes.platforms import LinkName
 from lab.meshes.targets import Target
 
 # Collectives that JAX writes where the user does; any other primitive in an op_name is an operation that the
@@ -106,7 +107,7 @@ class Site:
     number: int | None
     op_name: str
     line: str | None
-    phase: str | None
+    phase: Phase | None
 
     @property
     def place(self) -> Place:
@@ -398,7 +399,7 @@ class Program:
             return None
         described = chip(self.target.chip)
         rates = {
-            link: described.slow.value if link in ("network", "dcn") else described.fast.value
+            link: described.slow.value if link in (LinkName.NETWORK, LinkName.DCN) else described.fast.value
             for link in {t.link for t in transfers}
         }
         wires = ((t.wire_bytes or Fraction(0)) * (t.executions or 0) / Fraction(rates[t.link]) for t in transfers)

@@ -7,11 +7,11 @@ from fractions import Fraction
 
 from lab.collectives import AlphaBeta
 from lab.core.known import known
-from lab.core.ledger import Kind, Ledger, Totals, Transfer, number
+from lab.core.ledger import Kind, Ledger, Phase, Totals, Transfer, number
 from lab.hlo.shapes import bits
 
 
-def along(ledger: Ledger, axis: str, *, kind: Kind | None = None, phase: str | None = None) -> tuple[Transfer, ...]:
+def along(ledger: Ledger, axis: str, *, kind: Kind | None = None, phase: Phase | None = None) -> tuple[Transfer, ...]:
     """The transfers over this axis alone, one an operand, of one kind and phase where these are given."""
     rows = ledger.split().transfers
     return tuple(t for t in rows if t.axes == (axis,) and kind in (None, t.kind) and phase in (None, t.phase))

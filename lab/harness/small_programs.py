@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lab.compile.build import Built
-from lab.core.ledger import Kind, Ledger, Provenance, Totals, Transfer
+from lab.core.ledger import Kind, Ledger, Phase, Provenance, Totals, Transfer
 from lab.harness.claim import Claim
 from lab.harness.experiment import Experiment
 from lab.meshes.axes import Axes
@@ -40,7 +40,7 @@ class Sent(NamedTuple):
     elements: int
     executions: int = 1
     dtype: str = "f32"
-    phase: str | None = None
+    phase: Phase | None = None
     provenance: Provenance = Provenance()
 
 

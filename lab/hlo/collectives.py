@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from lab.core.ledger import Kind, Part, SubAxis, Transfer
+from lab.core.ledger import Kind, Overlap, Part, Phase, SubAxis, Transfer
 from lab.hlo.flops import operand_shapes
 from lab.hlo.groups import (
     Groups,
@@ -80,7 +80,7 @@ class Reader:
             origin=self._origin(visit, named),
             op_name=instruction.op_name,
             instruction=instruction.name,
-            overlap="async" if _is_async(visit) else "sync",
+            overlap=Overlap.ASYNC if _is_async(visit) else Overlap.SYNC,
             link=self.placement.link(groups) if groups else None,
             sub_axes=self._sub_axes(groups) if groups and axes is None else None,
             parts=parts if len(parts) > 1 else (),
@@ -88,14 +88,13 @@ class Reader:
             is_masked_gather=all(part.is_masked_gather for part in parts),
         )
 
-    def _phase(self, visit: Visit, named: Instruction | None) -> str | None:
+    def _phase(self, visit: Visit, named: Instruction | None) -> Phase | None:
         """By its name; but what a loop of the backward pass runs is backward: of equal bodies in both passes XLA keeps
         one, with the names of the forward pass."""
         found = phase(named.op_name if named else None, self.differentiated)
         loops = [site.instruction for site in visit.callers if site.instruction.opcode == "while"]
-        return (
-            "backward" if found == "forward" and "backward" in (phase(loop.op_name, True) for loop in loops) else found
-        )
+        is_run_backward = Phase.BACKWARD in (phase(loop.op_name, True) for loop in loops)
+        return Phase.BACKWARD if found == Phase.FORWARD and is_run_backward else found
 
     def _origin(self, visit: Visit, named: Instruction | None) -> str | None:
         """Line of the instruction, else of its callers, else of the one that speaks for it; of that one first, where it

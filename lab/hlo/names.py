@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from lab.core.ledger import Phase
+
 _WRAPPER = re.compile(r"^(?:jvp|transpose|vmap|remat|checkpoint|custom_jvp|custom_vjp|rematted_computation)\((.*)\)$")
 _STRUCTURE = frozenset(
     """while body cond closed_call core_call checkpoint remat remat2 rematted_computation shard_map smap pjit
@@ -23,8 +25,8 @@ _FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?
 _LIBRARY = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 
 
-def phase(op_name: str | None, differentiated: bool) -> str | None:
-    """ "forward", "backward" or "update".
+def phase(op_name: str | None, differentiated: bool) -> Phase | None:
+    """By what JAX's transformations put into the name.
 
     Args:
       differentiated: some operation of the program lies in a backward pass; what lies in neither pass is then the
@@ -33,10 +35,10 @@ def phase(op_name: str | None, differentiated: bool) -> str | None:
     if op_name is None:
         return None
     if "transpose(" in op_name:
-        return "backward"
+        return Phase.BACKWARD
     if "jvp(" in op_name or not differentiated:
-        return "forward"
-    return "update"
+        return Phase.FORWARD
+    return Phase.UPDATE
 
 
 @lru_cache(maxsize=1 << 12)

@@ -11,6 +11,7 @@ import numpy as np
 
 from lab.hlo.groups import Groups, UnreadGroups
 from lab.meshes.axes import Axes
+from lab.meshes.platforms import LinkName
 
 MEGASCALE_TARGET = re.compile(r'_xla_megascale_target=(?:"([^"]*)"|(\{\{.*?\}\}))')
 _PRODUCT = re.compile(r"\{([\d,]+)\}x\{(\d+):(\d+)\}")
@@ -29,7 +30,7 @@ class Devices:
     """
 
     domains: tuple[int, ...]
-    link_names: tuple[str, str]
+    link_names: tuple[LinkName, LinkName]
     ids: tuple[int, ...] | None = None
 
 
@@ -74,7 +75,7 @@ class Placement:
             raise UnreadGroups(target[:80])
         return Groups(tuple(tuple(self._position(device) for device in row) for row in rows)), "->" in target
 
-    def link(self, groups: Groups) -> str | None:
+    def link(self, groups: Groups) -> LinkName | None:
         if self.devices is None or groups.size < 2:
             return None
         domains = np.asarray(self.devices.domains)

@@ -13,11 +13,12 @@ from lab.core.ledger import Ledger, Totals
 from lab.core.units import scaled, share_text
 from lab.meshes.errors import UsageError, no_such
 from lab.meshes.hardware import Chip, Link
+from lab.meshes.platforms import LinkName
 from lab.report.drawing import BLUE, GREEN, INK, ORANGE, RULE, SOFT, Decades, Dot, Drawing, Label, Line, Shape
 
 LEFT, RIGHT, TOP, WIDTH, HEIGHT = 56, 14, 44, 540, 330
 ROW = 18
-SLOW_LINKS = ("network", "dcn")
+SLOW_LINKS = (LinkName.NETWORK, LinkName.DCN)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from lab.core.ledger import Kind, Transfer
+from lab.core.ledger import Kind, Phase, Transfer
 from lab.settle.settlement import Settlement, Status, Term
 
 
@@ -65,7 +65,7 @@ def not_scattered(settlement: Settlement) -> str | None:
 def _is_unmet_scatter(term: Term) -> bool:
     return (
         term.predicted.kind is Kind.REDUCE_SCATTER
-        and term.predicted.phase == "backward"
+        and term.predicted.phase == Phase.BACKWARD
         and term.status in (Status.REFUTED, Status.MISSING)
     )
 

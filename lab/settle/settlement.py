@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from lab.core import display
-from lab.core.ledger import Kind, Ledger, Totals, Transfer
+from lab.core.ledger import Kind, Ledger, Phase, Totals, Transfer
 from lab.settle.behaviours import CATALOGUE, Behaviour, Context, emitted
 from lab.settle.hints import hint
 from lab.settle.unclaimed import Unclaimed, claim, claim_all, subtract
@@ -187,7 +187,7 @@ def _of_no_other(term: Transfer, found: Transfer, places: set[Place]) -> bool:
 
 def _in_phase(term: Transfer, found: Transfer, places: set[Place]) -> bool:
     """Of no other, and in the phase of the term, or after it where it is a gradient."""
-    phases = (term.phase, "update") if term.phase == "backward" else (term.phase,)
+    phases = (term.phase, Phase.UPDATE) if term.phase == Phase.BACKWARD else (term.phase,)
     return (found.phase is None or term.phase is None or found.phase in phases) and _of_no_other(term, found, places)
 
 

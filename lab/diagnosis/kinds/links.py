@@ -3,17 +3,22 @@ dtype."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 import numpy as np
 
+from lab.core.ledger import Phase
 from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.program import Program, Site
 from lab.hlo.text import Computation, Instruction
+from lab.meshes.platforms import LinkName
 
-_SLOW = {"network": "the network between hosts", "dcn": "the data-centre network"}
+_SLOW: Mapping[LinkName | None, str] = {
+    LinkName.NETWORK: "the network between hosts",
+    LinkName.DCN: "the data-centre network",
+}
 _SMALLEST = 1 << 12
 _NARROW = ("bf16", "f16", "f8e4m3fn", "f8e5m2")
 _PARTS = frozenset({"slice", "dynamic-slice"})
@@ -29,7 +34,7 @@ def on_slow_link(program: Program) -> Iterator[Finding]:
     if crossing and axes and inside:
         moved = exact(sum(site.transfer.payload_bytes * (site.transfer.executions or 1) for site in crossing))
         sentence = (
-            f"activations are reduced along {', '.join(axes)} over {_SLOW[crossing[0].transfer.link or '']}, {moved} B "
+            f"activations are reduced along {', '.join(axes)} over {_SLOW[crossing[0].transfer.link]}, {moved} B "
             f"a step, while no activations are reduced along {', '.join(sorted(inside))}, on the fast link"
         )
         advice = (
@@ -43,7 +48,7 @@ def _is_activation(site: Site) -> bool:
     is_sum = site.kind in ("all_reduce", "reduce_scatter", "send_recv")
     return (
         is_sum
-        and site.phase == "forward"
+        and site.phase == Phase.FORWARD
         and site.transfer.payload_bytes >= _SMALLEST
         and "transpose(" not in site.op_name
     )

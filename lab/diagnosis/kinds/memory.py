@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from lab.core.known import known
+from lab.core.ledger import Phase
 from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
@@ -183,7 +184,7 @@ def kept_whole(program: Program) -> Iterator[Finding]:
     kept = [
         site
         for site in program.inserted
-        if site.kind == "all_gather" and site.phase == "forward" and _is_used_in_both(program, site)
+        if site.kind == "all_gather" and site.phase == Phase.FORWARD and _is_used_in_both(program, site)
     ]
     weights = sum(_layers(program, site) for site in kept)
     if weights >= _FEWEST_KEPT:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lab.core.known import known
+from lab.core.ledger import Phase
 from lab.core.units import exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Use
@@ -124,7 +125,7 @@ def cotangents_gathered(program: Program) -> Iterator[Finding]:
     """The gradient of a lookup gathers tokens and cotangents, where summing the table's gradient would move less."""
     names = ("scatter-add", "scatter_add")
     for sites in together(
-        program, lambda site: site.kind == "all_gather" and site.primitive in names and site.phase == "backward"
+        program, lambda site: site.kind == "all_gather" and site.primitive in names and site.phase == Phase.BACKWARD
     ):
         payload = sum(site.transfer.payload_bytes for site in sites)
         tables = [known(use.instruction) for site in sites for use in program.uses(site) if use.opcode == "scatter"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from math import prod
 
+from lab.core.ledger import Phase
 from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
@@ -116,7 +117,7 @@ def given_back_whole(program: Program) -> Iterator[Finding]:
     back whole: its gradient."""
     found: dict[str, list[tuple[Site, Shape]]] = {}
     for site in program.inserted:
-        if site.kind == "all_reduce" and site.phase == "backward" and site.transfer.payload_bytes >= _SMALLEST:
+        if site.kind == "all_reduce" and site.phase == Phase.BACKWARD and site.transfer.payload_bytes >= _SMALLEST:
             for shape in _given_back(program, site):
                 if twin := _twin(program, site, shape, found):
                     found.setdefault(program.named(twin), []).append((site, shape))

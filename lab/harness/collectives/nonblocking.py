@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from lab.collectives import all_reduce
-from lab.core.ledger import Ledger
+from lab.core.ledger import Ledger, Overlap
 from lab.harness.claim import Claim, decided
 from lab.harness.collectives.program import on_ranks
 
@@ -28,7 +28,7 @@ def judged(entered_SPN: np.ndarray, given_SPN: np.ndarray, measured: Ledger) -> 
     sums_SN = entered_SPN.sum(1)
     current = sum(bool((given == own).all()) for given, own in zip(given_SPN, sums_SN, strict=True))
     stale = sum(bool((given == before).all()) for given, before in zip(given_SPN[1:], sums_SN[:-1], strict=True))
-    split = sum(transfer.overlap == "async" for transfer in measured.transfers)
+    split = sum(transfer.overlap == Overlap.ASYNC for transfer in measured.transfers)
     return decided(
         "ch11.bsp_async",
         stale > 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lab.core.known import known
-from lab.core.ledger import Ledger, Totals, Transfer
+from lab.core.ledger import Ledger, Phase, Totals, Transfer
 from lab.harness.evidence import along, element_bytes
 from lab.meshes.axes import CONTEXT, DATA, Axes
 from lab.programs.models.shape import DecoderShape
@@ -25,7 +25,7 @@ def kv_dim(shape: DecoderShape) -> int:
     return shape.kv_heads * shape.head_dim
 
 
-def moved_in_core(measured: Ledger, phase: str | None = None) -> tuple[Transfer, ...]:
+def moved_in_core(measured: Ledger, phase: Phase | None = None) -> tuple[Transfer, ...]:
     """What goes over `context` for attention; all other transfers over it are sums of gradients and of the loss."""
     return tuple(t for t in along(measured, CONTEXT, phase=phase) if t.kind != "all_reduce")
 

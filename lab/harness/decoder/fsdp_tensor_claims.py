@@ -24,6 +24,7 @@ from lab.harness.evidence import (
     of_elements,
 )
 from lab.meshes.axes import FSDP, TENSOR, Axes
+from lab.meshes.platforms import LinkName
 from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 
@@ -107,7 +108,7 @@ def _links(axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     """Decided where there are two links, between GPUs of one host and between hosts, and tensor ranks are neighbours in
     one host."""
     tensor, fsdp = ({t.link for t in along(measured, axis)} for axis in (TENSOR, FSDP))
-    if "network" not in tensor | fsdp:
+    if LinkName.NETWORK not in tensor | fsdp:
         return ()
     evidence = (
         f"activations over tensor cross {' and '.join(sorted(map(known, tensor)))} links, weights over fsdp "
@@ -120,7 +121,7 @@ def _links(axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
                 f"{evidence}; the order has tensor innermost and inside a host, and mesh {axes} has not",
             ),
         )
-    return (decided("ch24.order_3d", (tensor, fsdp) == ({"host"}, {"network"}), evidence),)
+    return (decided("ch24.order_3d", (tensor, fsdp) == ({LinkName.HOST}, {LinkName.NETWORK}), evidence),)
 
 
 def _of_a_host(target: str) -> float:

@@ -14,7 +14,7 @@ from math import prod
 
 from lab.book.parallelism import activation_bytes, gradient_bytes
 from lab.core.known import known
-from lab.core.ledger import Kind, Ledger, Provenance, Transfer
+from lab.core.ledger import Kind, Ledger, Phase, Provenance, Transfer
 from lab.meshes.axes import PIPE, Axes
 from lab.meshes.errors import UsageError
 from lab.programs.pipelines.program import PipelineShape, refuse
@@ -118,7 +118,7 @@ def _moves_weights(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
 def _once(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Iterator[Transfer]:
     """Sums over ranks after the last tick: the loss, gradients of what ranks have copies of, the squares of all."""
 
-    def summed(scope: str, over: Set[str], payload_bytes: int, phase: str) -> Transfer:
+    def summed(scope: str, over: Set[str], payload_bytes: int, phase: Phase) -> Transfer:
         return transfer(Kind.ALL_REDUCE, scope, over, payload_bytes, phase, "f32", 1, axes, Provenance())
 
     yield summed("loss", {PIPE, *strategy.token_axes(axes)}, FLOAT32_BYTES, FORWARD)

@@ -16,7 +16,7 @@ from lab.attention.ring import check, ring_attention
 from lab.book.architecture import window_hops
 from lab.book.context import kv_head_copies
 from lab.book.parallelism import activation_bytes
-from lab.core.ledger import Kind, Transfer
+from lab.core.ledger import Kind, Phase, Transfer
 from lab.meshes.axes import CONTEXT, Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
@@ -52,7 +52,7 @@ def ring_terms(order: Order, strategy: Strategy, shape: DecoderShape, axes: Axes
     check(shape.mask, order)
     h, keys = _hops(shape, ranks), _kv_heads(strategy, shape, axes) * shape.head_dim
 
-    def permuted(scope: str, phase: str, times: int, dtype: str, e: int) -> Transfer:
+    def permuted(scope: str, phase: Phase, times: int, dtype: str, e: int) -> Transfer:
         n = activation_bytes(tokens_on_device(strategy, shape, axes), keys, e)
         return _in_core(Kind.COLLECTIVE_PERMUTE, scope, n, phase, dtype, times, shape, axes)
 
@@ -117,7 +117,7 @@ def _runs_again(shape: DecoderShape) -> bool:
 
 
 def _in_core(
-    kind: Kind, scope: str, n: int, phase: str, dtype: str, times: int, shape: DecoderShape, axes: Axes
+    kind: Kind, scope: str, n: int, phase: Phase, dtype: str, times: int, shape: DecoderShape, axes: Axes
 ) -> Transfer:
     """So many times in each layer and micro-batch."""
     return transfer(

@@ -10,7 +10,7 @@ from functools import partial
 import jax
 
 from lab.book.experts import buffer_bytes, capacity
-from lab.core.ledger import Kind, Transfer
+from lab.core.ledger import Kind, Phase, Transfer
 from lab.meshes.axes import EXPERT, Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models import dropless
@@ -58,7 +58,13 @@ def sums(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer,
 
 
 def moved(
-    scope: str, phase: str, payload: int, shape: DecoderShape, axes: Axes, over: str = EXPERT, dtype: str | None = None
+    scope: str,
+    phase: Phase,
+    payload: int,
+    shape: DecoderShape,
+    axes: Axes,
+    over: str = EXPERT,
+    dtype: str | None = None,
 ) -> Transfer:
     """A recomputed layer sends both ways again, since the gates' gradients need what the experts gave."""
     return transfer(
@@ -73,7 +79,7 @@ def moved(
     )
 
 
-def passes(phase: str, shape: DecoderShape) -> int:
+def passes(phase: Phase, shape: DecoderShape) -> int:
     return 2 if phase == BACKWARD and shape.remat in RECOMPUTING else 1
 
 
@@ -89,7 +95,7 @@ def sequences(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
     return tokens_on_device(strategy, shape, axes) // shape.length
 
 
-def visits(phase: str, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Iterator[Transfer]:
+def visits(phase: Phase, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Iterator[Transfer]:
     """Without slots: counts where tokens are sent, then rows there and back. A rank has k T of them, and room for those
     of all P; padded, it sends as many as it has room for."""
     copies = int(

@@ -14,7 +14,7 @@ from functools import partial
 
 import jax
 
-from lab.core.ledger import Kind, Transfer
+from lab.core.ledger import Kind, Phase, Transfer
 from lab.meshes.axes import DATA, Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks
@@ -50,7 +50,7 @@ def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer
     return *inside, *crossing, *sums(strategy, shape, axes)
 
 
-def crossings(phase: str, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Iterator[Transfer]:
+def crossings(phase: Phase, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Iterator[Transfer]:
     """C_f M T D e of tokens, M nodes a token at most, and a float32 for each of them and each expert of a node."""
     rows = sequences(strategy, shape, axes) * shape.nodes * shape.node_slots
     tokens, weights = rows * shape.embed * shape.bytes_per_element, rows * (shape.experts // shape.nodes) * WEIGHT_BYTES

@@ -7,7 +7,7 @@ from functools import partial
 
 import jax
 
-from lab.core.ledger import Kind, Provenance, Transfer
+from lab.core.ledger import Kind, Phase, Provenance, Transfer
 from lab.meshes.axes import TENSOR, Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
@@ -42,7 +42,7 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
     gradients of norms."""
     X = stream_bytes(strategy, shape, axes)
 
-    def moved(kind: Kind, scope: str, phase: str, times: int, provenance: Provenance = Provenance()) -> Transfer:
+    def moved(kind: Kind, scope: str, phase: Phase, times: int, provenance: Provenance = Provenance()) -> Transfer:
         return transfer(kind, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, provenance)
 
     def block(name: str, inputs: tuple[str, ...], is_left_again: bool) -> tuple[Transfer, ...]:

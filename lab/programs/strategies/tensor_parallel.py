@@ -8,7 +8,7 @@ from functools import partial
 
 import jax
 
-from lab.core.ledger import Kind, Provenance, Transfer
+from lab.core.ledger import Kind, Phase, Provenance, Transfer
 from lab.meshes.axes import TENSOR, Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks
@@ -58,7 +58,7 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
     """
     X = stream_bytes(strategy, shape, axes)
 
-    def summed(scope: str, phase: str, times: int, provenance: Provenance = Provenance()) -> Transfer:
+    def summed(scope: str, phase: Phase, times: int, provenance: Provenance = Provenance()) -> Transfer:
         return transfer(
             Kind.ALL_REDUCE, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, provenance
         )

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from lab.book.parallelism import activation_bytes, gradient_bytes
-from lab.core.ledger import Kind, Provenance, Transfer
+from lab.core.ledger import Kind, Phase, Provenance, Transfer
 from lab.meshes.axes import Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import Dims
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
 
-FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+FORWARD, BACKWARD, UPDATE = Phase
 RECOMPUTING = ("dots", "names", "full")
 """Policies under which the backward pass runs a layer's products with weights, or what feeds them, again."""
 
@@ -90,7 +90,7 @@ def transfer(
     scope: str,
     over: Iterable[str],
     payload_bytes: int,
-    phase: str,
+    phase: Phase,
     dtype: str,
     executions: int,
     axes: Axes,

@@ -12,6 +12,7 @@ from lab.core.ledger import Ledger
 from lab.diagnosis import Findings
 from lab.meshes.axes import Axes
 from lab.meshes.picture import mesh_svg
+from lab.meshes.platforms import LinkName
 from lab.report.diagnosis import gaps, verdict
 from lab.report.html import reports, runs
 from lab.report.html.markup import element, joined, paragraphs, source
@@ -63,7 +64,7 @@ def mesh_html(mesh: Any) -> str:
     """A `jax.sharding.Mesh`, coloured by host, or by slice, where there are several."""
     axes, placed = Axes.of(dict(mesh.shape)), devices_of(mesh)
     domains = placed.domains if placed and len(set(placed.domains)) > 1 else None
-    domain = "slice" if placed and "ici" in placed.link_names else "host"
+    domain = "slice" if placed and LinkName.ICI in placed.link_names else "host"
     parted = f" in {len(set(domains)):,} {domain}s" if domains else ""
     return _output(
         element("p", f"mesh {axes}: {axes.size:,} devices{parted}"), Markup(mesh_svg(axes.shape, domains, domain))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lab.core.ledger import Kind, Provenance, Transfer
+from lab.core.ledger import Kind, Phase, Provenance, Transfer
 from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
 from lab.settle.behaviours.transforms import in_products_dtype, over
@@ -197,7 +197,7 @@ def _every_micro_batch(transfer: Transfer, context: Context) -> tuple[Transfer, 
     is_made_once = (
         context.platform == Platform.TPU
         and stack == 1
-        and transfer.phase == "backward"
+        and transfer.phase == Phase.BACKWARD
         and transfer.kind is Kind.ALL_REDUCE
     )
     if context.style != "declared" or m == 1 or is_made_once:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lab.core.ledger import Kind, Transfer
+from lab.core.ledger import Kind, Phase, Transfer
 from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
 from lab.settle.behaviours.transforms import is_declared_scatter
@@ -55,7 +55,7 @@ G5 = Behaviour(
 def _after_the_passes(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """One reduction of the sum over passes, of a gradient that no loop over layers makes."""
     provenance, passes = transfer.provenance, max(transfer.provenance.micro_batches, transfer.provenance.repeats)
-    is_gradient = provenance.product is not None and transfer.phase == "backward"
+    is_gradient = provenance.product is not None and transfer.phase == Phase.BACKWARD
     stays = transfer.kind is not Kind.ALL_REDUCE and not provenance.replicated_first
     if context.style != "declared" or not is_gradient or stays or passes == 1 or transfer.executions != passes:
         return (transfer,)
@@ -83,7 +83,9 @@ G7 = Behaviour(
 
 def _looked_up_whole(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     is_whole = (
-        transfer.provenance.replicated_first and transfer.phase == "forward" and is_declared_scatter(transfer, context)
+        transfer.provenance.replicated_first
+        and transfer.phase == Phase.FORWARD
+        and is_declared_scatter(transfer, context)
     )
     return (replace(transfer, kind=Kind.ALL_REDUCE) if is_whole else transfer,)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from lab.core.ledger import Kind, Transfer
+from lab.core.ledger import Kind, Phase, Transfer
 from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
 from lab.settle.behaviours.transforms import in_products_dtype, masked
@@ -93,7 +93,7 @@ T4 = Behaviour(
 
 def _max_in_products_dtype(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """In the 16 bits that a value was widened from."""
-    return (in_products_dtype(transfer) if transfer.phase == "forward" else transfer,)
+    return (in_products_dtype(transfer) if transfer.phase == Phase.FORWARD else transfer,)
 
 
 T5 = Behaviour(
@@ -144,7 +144,7 @@ def _after_the_passes_in_f32(transfer: Transfer, context: Context) -> tuple[Tran
         context.style != "declared"
         or not provenance.replicated_first
         or provenance.repeats == 1
-        or transfer.phase != "backward"
+        or transfer.phase != Phase.BACKWARD
     ):
         return (transfer,)
     wide = transfer.payload_bytes * (2 if transfer.dtype == "bf16" else 1)
@@ -193,7 +193,7 @@ def _narrow_after_the_passes(predicted: Transfer, context: Context, unclaimed: U
     """A gradient's sum over passes in the 16 bits that each pass had it in."""
     narrow, is_gradient = (
         in_products_dtype(predicted),
-        predicted.kind is Kind.ALL_REDUCE and predicted.phase == "backward",
+        predicted.kind is Kind.ALL_REDUCE and predicted.phase == Phase.BACKWARD,
     )
     is_late = predicted.provenance.micro_batches > 1 and predicted.executions == 1
     return claim(narrow, _run_once(unclaimed)) if is_gradient and is_late and narrow != predicted else ()
