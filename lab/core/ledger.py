@@ -189,17 +189,6 @@ class Transfer:
         return max(1, len(self.parts))
 
     @property
-    def known_executions(self) -> int:
-        """Times a step, of a transfer that was predicted, or whose text tells.
-
-        Raises:
-          ValueError: the text does not tell.
-        """
-        if self.executions is None:
-            raise ValueError(f"{self.kind} {self.instruction}: how often it runs is not known")
-        return self.executions
-
-    @property
     def wire_bytes(self) -> Fraction | None:
         return None if self.group_size is None else wire_bytes(self.kind, self.payload_bytes, self.group_size)
 

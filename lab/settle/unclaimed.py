@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+from lab.core.known import known
 from lab.core.ledger import Kind, Transfer
 
 Unclaimed = tuple[Transfer, ...]
@@ -19,7 +20,7 @@ def claim(wanted: Transfer, unclaimed: Unclaimed) -> Unclaimed:
     and the shift where one is wanted.
     """
     taken = claim_up_to(wanted, unclaimed)
-    return taken if sum(t.known_executions for t in taken) == wanted.executions else ()
+    return taken if sum(known(t.executions) for t in taken) == wanted.executions else ()
 
 
 def claim_up_to(wanted: Transfer, unclaimed: Unclaimed) -> Unclaimed:
@@ -30,7 +31,7 @@ def claim_up_to(wanted: Transfer, unclaimed: Unclaimed) -> Unclaimed:
     missing = wanted.executions or 0
     taken: list[Transfer] = []
     for transfer in sorted(alike, key=lambda t: (t.scope != wanted.scope, t.phase != wanted.phase, t.op_name is None)):
-        share = min(missing, transfer.known_executions)
+        share = min(missing, known(transfer.executions))
         taken += [replace(transfer, executions=share)] if share else []
         missing -= share
     return tuple(taken)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from lab.core.known import known
 from lab.core.ledger import Kind, Transfer
 from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
@@ -94,7 +95,7 @@ def _hoisted(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """A gather that every pass would repeat, once."""
     if transfer.kind is not Kind.ALL_GATHER or transfer.provenance.repeats == 1:
         return (transfer,)
-    return (replace(transfer, executions=transfer.known_executions // transfer.provenance.repeats),)
+    return (replace(transfer, executions=known(transfer.executions) // transfer.provenance.repeats),)
 
 
 C6 = Behaviour(

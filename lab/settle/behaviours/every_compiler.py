@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lab.core.known import known
 from lab.core.ledger import Kind, Phase, Provenance, Transfer
 from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
@@ -136,7 +137,7 @@ def _in_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
         replace(
             transfer,
             payload_bytes=transfer.payload_bytes // stack,
-            executions=transfer.known_executions * stack,
+            executions=known(transfer.executions) * stack,
             provenance=provenance,
         ),
     )
@@ -172,7 +173,7 @@ def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer,
         return (transfer,)
     leaves_passes = context.platform == Platform.GPU and context.jax >= LEAVES_PASSES
     provenance = replace(transfer.provenance, iterations=1, micro_batches=1, repeats=1)
-    executions = 1 if leaves_passes else transfer.known_executions // iterations
+    executions = 1 if leaves_passes else known(transfer.executions) // iterations
     return (
         replace(
             transfer, payload_bytes=transfer.payload_bytes * iterations, executions=executions, provenance=provenance
@@ -203,7 +204,7 @@ def _every_micro_batch(transfer: Transfer, context: Context) -> tuple[Transfer, 
     if context.style != "declared" or m == 1 or is_made_once:
         return (transfer,)
     each = replace(
-        transfer, payload_bytes=transfer.payload_bytes // stack, executions=transfer.known_executions * m * stack
+        transfer, payload_bytes=transfer.payload_bytes // stack, executions=known(transfer.executions) * m * stack
     )
     return (
         replace(in_products_dtype(each), provenance=replace(transfer.provenance, stacked_layers=1, iterations=stack)),
@@ -228,7 +229,7 @@ def _after_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...
     return (
         transfer
         if context.platform == Platform.CPU
-        else replace(transfer, executions=transfer.known_executions // iterations),
+        else replace(transfer, executions=known(transfer.executions) // iterations),
     )
 
 

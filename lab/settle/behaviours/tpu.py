@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from lab.core.known import known
 from lab.core.ledger import Kind, Phase, Transfer
 from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
@@ -72,7 +73,7 @@ def _windowed_einsum(predicted: Transfer, context: Context, unclaimed: Unclaimed
     P = predicted.group_size
     if predicted.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER) or P is None:
         return ()
-    times = predicted.known_executions
+    times = known(predicted.executions)
     shard = replace(predicted, kind=Kind.COLLECTIVE_PERMUTE, payload_bytes=predicted.payload_bytes // P)
     return claim(replace(shard, executions=(P + 1) * times), unclaimed) or claim(
         replace(shard, executions=(P - 1) * times), unclaimed
@@ -216,7 +217,7 @@ def _rounded_for_products(predicted: Transfer, context: Context, unclaimed: Uncl
     if not (predicted.kind is Kind.ALL_GATHER or predicted.is_masked_gather) or predicted.dtype != "f32":
         return ()
     as_asked = claim_up_to(predicted, unclaimed)
-    rest = predicted.known_executions - sum(t.known_executions for t in as_asked)
+    rest = known(predicted.executions) - sum(known(t.executions) for t in as_asked)
     rounded = claim(
         replace(predicted, dtype="bf16", payload_bytes=predicted.payload_bytes // 2, executions=rest), unclaimed
     )
