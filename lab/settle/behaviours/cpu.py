@@ -24,7 +24,7 @@ C1 = Behaviour(
     certainty=Certainty.PREDICTABLE,
     effect="16-bit floats are widened to f32 in collectives: twice the bytes",
     when="any collective of bf16 or f16",
-    remedy="judge bf16 layouts on a GPU or TPU target, or run the CPU in f32",
+    remedy="judge bf16 layouts on a GPU or TPU target, or run in f32 on the CPU",
     rewrite=_widened,
 )
 
@@ -38,7 +38,7 @@ C2 = Behaviour(
     platform=Platform.CPU,
     certainty=Certainty.PREDICTABLE,
     effect="a declared reduce-scatter stays an all-reduce of the same payload; an explicit psum_scatter is kept",
-    when="declared style; each device keeps a part of a sum",
+    when="declared style; each device keeps one shard of a sum",
     rewrite=_never_scattered,
 )
 
@@ -55,8 +55,8 @@ C3 = Behaviour(
     platform=Platform.CPU,
     certainty=Certainty.PREDICTABLE,
     effect="partial sums of sibling matmuls are reduced one by one (q, k, v: 3; gate, up: 2)",
-    when="declared style; several products share one input, or one output's gradient",
-    remedy="fuse the weights, or make the input varying once a block in the explicit style",
+    when="declared style; several matmuls share one input or the gradient of one output",
+    remedy="fuse the weights, or use the explicit style and mark the input as varying once per block",
     rewrite=_one_by_one,
 )
 
@@ -75,9 +75,9 @@ C4 = Behaviour(
     id="C4",
     platform=Platform.CPU,
     certainty=Certainty.PREDICTABLE,
-    effect="declared sums over tokens of split batches and split sequences are done over each of the two axes apart, "
-    "not at once",
-    when="declared style; batch and sequence are split over two axes of more than one device",
+    effect="declared reductions over tokens that are sharded by batch and by sequence run separately over each of the "
+    "two axes instead of once over both",
+    when="declared style; batch and sequence are sharded over two axes of more than one device",
     rewrite=_reduced_separately,
 )
 
@@ -85,8 +85,8 @@ C5 = Behaviour(
     id="C5",
     platform=Platform.CPU,
     certainty=Certainty.OBSERVED,
-    effect="a bf16 psum in a shard_map that is manual over some axes only aborts the process",
-    when="a shard_map with axis_names of some axes only",
+    effect="a bf16 psum in a shard_map that is manual over a subset of the axes aborts the process",
+    when="a shard_map whose axis_names are a subset of the mesh axes",
     remedy="make the shard_map fully manual, or psum in f32",
 )
 
@@ -102,8 +102,9 @@ C6 = Behaviour(
     id="C6",
     platform=Platform.CPU,
     certainty=Certainty.PREDICTABLE,
-    effect="gathers that no micro-batch changes leave the accumulation loop: executions x 1",
-    when="more than one micro-batch; the gathered value is the same for all",
+    effect="all-gathers of values that do not change between micro-batches are hoisted out of the accumulation loop: "
+    "executions x 1",
+    when="more than one micro-batch; the gathered value is loop-invariant",
     rewrite=_hoisted,
 )
 
@@ -111,10 +112,12 @@ C7 = Behaviour(
     id="C7",
     platform=Platform.CPU,
     certainty=Certainty.OBSERVED,
-    effect="a permute waits for all devices, not for those that it links: in a branch that some do not take it hangs, "
-    "or meets the permute of another tick and gives wrong numbers; in no ledger",
+    effect="a collective-permute waits for all devices, not only for its sources and targets: in a branch that some "
+    "devices do not take it deadlocks, or pairs with the permute of another tick and gives wrong results; does not "
+    "show in a ledger",
     when="a ppermute in a branch that depends on the device",
-    remedy="gather, or exchange all to all, where only some go, or permute outside the branch",
+    remedy="use an all-gather or all-to-all where only some devices communicate, or move the ppermute out of the "
+    "branch",
 )
 
 # In the order in which they act.

@@ -14,19 +14,20 @@ X1 = Behaviour(
     id="X1",
     platform=None,
     certainty=Certainty.OBSERVED,
-    effect="an embedding lookup constrained straight to a sequence-parallel output moves tokens and activations on "
+    effect="an embedding lookup constrained directly to a sequence-parallel output moves tokens and activations over "
     "both axes",
     when="the lookup is declared and its output is constrained to the sequence-parallel sharding in one step",
-    remedy="constrain in two steps",
+    remedy="apply the constraint in two steps",
 )
 
 X2 = Behaviour(
     id="X2",
     platform=None,
     certainty=Certainty.OBSERVED,
-    effect="an embedding gradient pinned to a sharding gathers tokens and cotangents instead of reducing",
-    when="the gradient of a lookup is constrained to the table's own sharding at once",
-    remedy="pin the gradient replicated first",
+    effect="an embedding gradient constrained directly to its sharding is computed by gathering tokens and cotangents "
+    "instead of by a reduction",
+    when="the gradient of a lookup is constrained directly to the sharding of the table",
+    remedy="constrain the gradient to be replicated first, then to its sharding",
 )
 
 
@@ -72,11 +73,11 @@ X3 = Behaviour(
     id="X3",
     platform=None,
     certainty=Certainty.PREDICTABLE,
-    effect="declared hybrid sharding reduces full gradients over all axes at once; GPUs split such a sum again where "
-    "another sum of the same computation is over one of the two groups and the part has one use, as it has in "
-    "float32 inside loops alone; with jax 0.10 only where neighbours keep the parts",
-    when="declared style; a gradient is summed over two axes of more than one device, and split over one of them",
-    remedy="write the step explicitly",
+    effect="declared hybrid sharding all-reduces full gradients over all axes at once; on GPUs it is decomposed again "
+    "where another reduction of the same computation is over one of the two groups and the shard has a single use (in "
+    "float32: inside loops only); with jax 0.10 only where the shards belong to neighbouring devices",
+    when="declared style; a gradient is reduced over two axes of more than one device and sharded over one of them",
+    remedy="write the step in the explicit style",
     rewrite=_summed_at_once,
 )
 
@@ -102,9 +103,10 @@ X4 = Behaviour(
     id="X4",
     platform=None,
     certainty=Certainty.PREDICTABLE,
-    effect="declared tied embeddings reduce two gradients of the table, not one: the second whole, over all axes",
-    when="declared style; one table serves as embedding and as head",
-    remedy="write the step explicitly",
+    effect="declared tied embeddings reduce two gradients of the table instead of one: the second unsharded, over all "
+    "axes",
+    when="declared style; one table serves as embedding and as output head",
+    remedy="write the step in the explicit style",
     rewrite=_each_use_separately,
 )
 
@@ -112,18 +114,18 @@ X5 = Behaviour(
     id="X5",
     platform=None,
     certainty=Certainty.OBSERVED,
-    effect="global-norm clipping reduces one scalar a leaf and axis, merged in no predictable way",
-    when="the norm is over gradients that are split",
-    remedy="sum the squares and reduce once by hand",
+    effect="global-norm clipping reduces one scalar per leaf and axis, and which of them are merged is not predictable",
+    when="the norm is computed over sharded gradients",
+    remedy="sum the squares locally and all-reduce the total once",
 )
 
 X6 = Behaviour(
     id="X6",
     platform=None,
     certainty=Certainty.OBSERVED,
-    effect="slicing the last stage outside a pipeline broadcasts its activations to all stages",
-    when="the stages are a dim of one array that an axis splits",
-    remedy="compute the loss inside and reduce a scalar",
+    effect="slicing the last stage's output outside the pipeline broadcasts its activations to all stages",
+    when="the stages are a dim of one array that is sharded over an axis",
+    remedy="compute the loss inside the pipeline and reduce a scalar",
 )
 
 
@@ -147,9 +149,8 @@ X7 = Behaviour(
     id="X7",
     platform=None,
     certainty=Certainty.PREDICTABLE,
-    effect="a declared reduction of a stack of gradients is done layer by layer inside the backward loop: the same "
-    "bytes",
-    when="declared style; the layers are stacked and a scan runs over them",
+    effect="a declared reduction of stacked gradients runs layer by layer inside the backward loop: same bytes",
+    when="declared style; the layers are stacked and scanned over",
     rewrite=_in_the_loop,
 )
 
@@ -185,9 +186,9 @@ X8 = Behaviour(
     id="X8",
     platform=None,
     certainty=Certainty.PREDICTABLE,
-    effect="an all-reduce in a loop that stores its results is done once, of the whole stack, where that has 10 KiB or "
-    "less: the same bytes, or, on GPUs with jax 0.11, of all micro-batches at once; not on CPUs",
-    when="GPUs and TPUs; a loop stores what it reduces",
+    effect="an all-reduce in a loop that stacks its results runs once, on the whole stack, if that is 10 KiB or "
+    "smaller: same bytes, or, on GPUs with jax 0.11, once for all micro-batches; not on CPUs",
+    when="GPUs and TPUs; a loop stacks what it reduces",
     rewrite=_stored_then_summed,
 )
 
@@ -215,10 +216,11 @@ X9 = Behaviour(
     id="X9",
     platform=None,
     certainty=Certainty.PREDICTABLE,
-    effect="declared gradients and losses that micro-batches add up are reduced for each of them, layer by layer, in "
-    "the dtype of the products; not on TPUs the sums of those that no layer makes",
+    effect="declared gradients and losses that are accumulated over micro-batches are reduced once per micro-batch, "
+    "layer by layer, in the dtype of the matmuls; on TPUs this does not hold for gradients computed outside the loop "
+    "over layers",
     when="declared style; more than one micro-batch",
-    remedy="write the step explicitly: the sum is then reduced once",
+    remedy="write the step in the explicit style: the accumulated gradient is then reduced once",
     rewrite=_every_micro_batch,
 )
 
@@ -237,9 +239,9 @@ X10 = Behaviour(
     id="X10",
     platform=None,
     certainty=Certainty.PREDICTABLE,
-    effect="an all-reduce in a loop that only adds its results up, a psum too, is done once after the loop; not on "
-    "CPUs",
-    when="GPUs and TPUs; nothing but the sum reads the results",
+    effect="an all-reduce in a loop that only accumulates its results, explicit psum included, runs once after the "
+    "loop; not on CPUs",
+    when="GPUs and TPUs; the results are used by nothing but the accumulation",
     rewrite=_after_the_loop,
 )
 
@@ -253,8 +255,9 @@ X11 = Behaviour(
     id="X11",
     platform=None,
     certainty=Certainty.PREDICTABLE,
-    effect="a declared product that a policy keeps is kept as summed: its sum is not repeated",
-    when="declared style; a checkpoint policy saves the product",
+    effect="a declared matmul output saved by a checkpoint policy is saved after its all-reduce: the all-reduce is "
+    "not repeated in the backward pass",
+    when="declared style; a checkpoint policy saves the matmul output",
     rewrite=_kept_as_summed,
 )
 
@@ -262,10 +265,10 @@ X12 = Behaviour(
     id="X12",
     platform=None,
     certainty=Certainty.OBSERVED,
-    effect="a dispatch constrained to its experts at once gathers tokens or sums activations, in place of an "
-    "all-to-all",
+    effect="a dispatch constrained directly to the experts' axis gathers tokens or all-reduces activations instead of "
+    "emitting an all-to-all",
     when="declared style; the dispatched tokens are constrained to the experts' axis in one step",
-    remedy="constrain it to its tokens' devices first, then to its experts'",
+    remedy="constrain them to the token sharding first, then to the expert sharding",
 )
 
 # In the order in which they act.

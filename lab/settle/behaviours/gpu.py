@@ -13,16 +13,16 @@ G1 = Behaviour(
     id="G1",
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
-    effect="transfers of one kind and group are combined into one instruction: bytes unchanged, all-reduce operands "
-    "packed into one flat array",
-    when="several transfers of one kind and group, none of which waits for another",
+    effect="transfers of one kind and group are combined into one instruction: same bytes, all-reduce operands packed "
+    "into one flat array",
+    when="several transfers of one kind and group that do not depend on each other",
 )
 
 G2 = Behaviour(
     id="G2",
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
-    effect="an iteration of the backward loop is peeled: executions L become (L - 1) + 1",
+    effect="one iteration of the backward loop is peeled: L executions become (L - 1) + 1",
     when="a backward pass that loops over layers",
 )
 
@@ -31,24 +31,24 @@ G3 = Behaviour(
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
     effect="an all-reduce over one axis whose result is sliced becomes a reduce-scatter; over two axes it does not",
-    when="each device keeps its own part of the sum",
+    when="each device keeps its own shard of the sum",
 )
 
 G4 = Behaviour(
     id="G4",
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
-    effect="nested reductions over two axes merge into one over both",
-    when="a sum over one axis of a sum over another",
+    effect="nested reductions over two axes are merged into one over both",
+    when="a reduction over one axis of the result of a reduction over another",
 )
 
 G5 = Behaviour(
     id="G5",
     platform=Platform.GPU,
     certainty=Certainty.OBSERVED,
-    effect="a narrowing convert after a permute moves before it: half the bytes",
-    when="what is permuted is cast to a narrower dtype afterwards",
-    remedy="cast before the hop",
+    effect="a narrowing convert after a collective-permute is moved before it: half the bytes",
+    when="the permuted value is cast to a narrower dtype afterwards",
+    remedy="cast before the ppermute",
 )
 
 
@@ -66,8 +66,10 @@ G6 = Behaviour(
     id="G6",
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
-    effect="sums of gradients outside the inner scan leave the accumulation loop: executions x 1",
-    when="declared style; more than one micro-batch; gradients that no loop over layers makes, such as the embedding's",
+    effect="reductions of gradients computed outside the scan over layers are moved out of the accumulation loop: "
+    "executions x 1",
+    when="declared style; more than one micro-batch; gradients computed outside the loop over layers, such as the "
+    "embedding's",
     rewrite=_after_the_passes,
 )
 
@@ -75,9 +77,9 @@ G7 = Behaviour(
     id="G7",
     platform=Platform.GPU,
     certainty=Certainty.OBSERVED,
-    effect="some gathers of a cast weight run in f32: twice the bytes",
+    effect="some all-gathers of a cast weight run in f32: twice the bytes",
     when="a weight is cast to 16 bits and then gathered",
-    remedy="pin the sharding of the cast value before the gather",
+    remedy="constrain the sharding of the cast value before the gather",
 )
 
 
@@ -94,8 +96,8 @@ G9 = Behaviour(
     id="G9",
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
-    effect="a declared lookup that is held whole before its tokens are split is summed everywhere: an all-reduce, not "
-    "a reduce-scatter",
+    effect="a declared lookup whose output is replicated before it is sharded is reduced with an all-reduce, not a "
+    "reduce-scatter",
     when="declared style; the lookup's output is constrained to be replicated first",
     rewrite=_looked_up_whole,
 )
@@ -104,23 +106,23 @@ G10 = Behaviour(
     id="G10",
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
-    effect="a step that needs more than its arguments and 95 % of what they leave of 80 % of the chip is thinned out: "
-    "probabilities that wait for the values' gradients are made again, and zeros that gradients begin with "
-    "later; memory, not bytes on the wire",
-    when="a step that nearly fills the chip",
-    remedy="take fewer sequences at once",
+    effect="if a step needs more than its arguments plus 95 % of what they leave free of 80 % of the chip's memory, "
+    "XLA rematerializes: attention probabilities kept for the gradients of the values are recomputed, and "
+    "zero-initialized gradient buffers are allocated later; affects memory, not bytes on the wire",
+    when="a step that nearly fills the memory of the chip",
+    remedy="use smaller micro-batches",
 )
 
 G11 = Behaviour(
     id="G11",
     platform=Platform.GPU,
     certainty=Certainty.OBSERVED,
-    effect="the schedule makes the head's gradient, the zeros of the embedding's and copies of kept stacks early or "
-    "late; memory, not bytes on the wire. At 8B and 70B, 32 or 80 layers, untied, predicted peaks are within 4 % "
-    "(declared ZeRO-1 and 3 of 8B in two micro-batches, too; with jax 0.11 within 8 %), and up to 17 % off where "
-    "there is no room; at 8B width with 2 layers and length 512, tied or not, where tables outweigh layers, -5 "
-    "to +14 %; at peaks below 0.1 GB -8 to -17 %",
-    when="any step; it moves the predicted peak by some per cent",
+    effect="the schedule places the head's gradient, the zeros of the embedding's gradient and copies of saved stacks "
+    "earlier or later; affects memory, not bytes on the wire. At 8B and 70B, 32 or 80 layers, untied, predicted peaks "
+    "are within 4 % (so are declared ZeRO-1 and 3 of 8B in two micro-batches; with jax 0.11 within 8 %), and up to 17 "
+    "% off where memory is nearly full; at 8B width with 2 layers and length 512, tied or not, where embedding tables "
+    "outweigh layers, -5 to +14 %; at peaks below 0.1 GB -8 to -17 %",
+    when="any step; shifts the predicted peak by a few per cent",
     remedy="compile at your own sizes",
 )
 

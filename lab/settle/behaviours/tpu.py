@@ -22,10 +22,10 @@ T1 = Behaviour(
     id="T1",
     platform=Platform.TPU,
     certainty=Certainty.READABLE,
-    effect="a reduce-scatter is an all-reduce and a slice: same payload, twice the wire bytes; nearly always over a "
-    "whole slice, sometimes over less, by no known rule",
+    effect="a reduce-scatter is compiled to an all-reduce and a slice: same payload, twice the wire bytes; nearly "
+    "always if it is over a whole slice, sometimes if it is over less, by no known rule",
     when="any reduce-scatter, declared or explicit",
-    remedy="xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter keeps most",
+    remedy="xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter keeps most of them",
     recognise=_reduced_everywhere,
 )
 
@@ -53,7 +53,7 @@ T2 = Behaviour(
     id="T2",
     platform=Platform.TPU,
     certainty=Certainty.READABLE,
-    effect="shards are padded before a reduce-scatter, and permutes of the padding follow",
+    effect="shards are padded before a reduce-scatter, and collective-permutes that undo the padding follow it",
     when="shards that do not fill the tiles of the layout",
     remedy="choose shards that fill the tiles",
     recognise=_padded_scatter,
@@ -63,7 +63,8 @@ T3 = Behaviour(
     id="T3",
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
-    effect="a reduce-scatter is printed as an all-reduce and a slice inside a custom fusion; it is read as what it is",
+    effect="a reduce-scatter is printed as an all-reduce and a slice inside a custom fusion; it is read as a "
+    "reduce-scatter",
     when="any reduce-scatter that the compiler keeps",
 )
 
@@ -84,10 +85,10 @@ T4 = Behaviour(
     id="T4",
     platform=Platform.TPU,
     certainty=Certainty.READABLE,
-    effect="a gather or scatter that feeds a matmul becomes a loop of permutes: of n + 1 shards or, over a few "
-    "devices, of n - 1",
-    when="a gathered operand, or a scattered output, beyond XLA's threshold",
-    remedy="pin the gathered value, or raise xla_jf_spmd_threshold_for_windowed_einsum_mib",
+    effect="an all-gather or reduce-scatter next to a matmul becomes a loop of collective-permutes (windowed einsum): "
+    "of n + 1 shards or, over a few devices, of n - 1",
+    when="a gathered operand, or a scattered output, larger than XLA's threshold",
+    remedy="constrain the gathered value, or raise xla_jf_spmd_threshold_for_windowed_einsum_mib",
     recognise=_windowed_einsum,
 )
 
@@ -111,7 +112,7 @@ T6 = Behaviour(
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
     effect="a declared all-reduce of the embedding whose result is sliced becomes a reduce-scatter",
-    when="declared style; each device keeps its own part of the embedding's output",
+    when="declared style; each device keeps its own shard of the embedding's output",
 )
 
 
@@ -124,8 +125,8 @@ T7 = Behaviour(
     id="T7",
     platform=Platform.TPU,
     certainty=Certainty.READABLE,
-    effect="a gather of a tiny array becomes a masked all-reduce of the same payload: twice the wire bytes",
-    when="an array of a few rows or numbers",
+    effect="an all-gather of a tiny array becomes a masked all-reduce of the same payload: twice the wire bytes",
+    when="an array of a few rows or scalars",
     recognise=_masked_sum,
 )
 
@@ -133,7 +134,7 @@ T8 = Behaviour(
     id="T8",
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
-    effect="arguments are padded to layout tiles: memory, not bytes on the wire",
+    effect="arguments are padded to layout tiles: affects memory, not bytes on the wire",
     when="arguments that do not fill the tiles of the layout",
 )
 
@@ -156,7 +157,8 @@ T9 = Behaviour(
     id="T9",
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
-    effect="sums of gradients that are held whole leave the accumulation loop: executions x 1, in float32",
+    effect="reductions of gradients that are replicated first are moved out of the accumulation loop: executions x 1, "
+    "in float32",
     when="declared style; more than one micro-batch; gradients that are constrained to be replicated first",
     rewrite=_after_the_passes_in_f32,
 )
@@ -183,9 +185,9 @@ T10 = Behaviour(
     id="T10",
     platform=Platform.TPU,
     certainty=Certainty.READABLE,
-    effect="a scatter of gradients leaves the accumulation loop: one of the sum over passes, in float32, or by T1 one "
-    "all-reduce",
-    when="more than one micro-batch; each was to scatter its gradients",
+    effect="a reduce-scatter of gradients is moved out of the accumulation loop: it runs once, on the accumulated "
+    "gradient in float32, or (T1) as one all-reduce",
+    when="more than one micro-batch; the gradients of each were to be reduce-scattered",
     recognise=_scattered_after_the_passes,
 )
 
@@ -204,9 +206,9 @@ T11 = Behaviour(
     id="T11",
     platform=Platform.TPU,
     certainty=Certainty.OBSERVED,
-    effect="a sum over micro-batches is rounded to 16 bits before it is reduced: half the bytes, of the head's "
-    "gradient where sharding is in types",
-    when="more than one micro-batch; the sum is done once, after the last",
+    effect="a gradient accumulated over micro-batches is rounded to 16 bits before it is reduced: half the bytes; "
+    "seen for the head's gradient with sharding in types",
+    when="more than one micro-batch; the accumulated gradient is reduced once, after the last",
     recognise=_narrow_after_the_passes,
 )
 
@@ -228,9 +230,10 @@ T12 = Behaviour(
     id="T12",
     platform=Platform.TPU,
     certainty=Certainty.READABLE,
-    effect="a gather of float32 that feeds products alone runs in the 16 bits that they round to: half the bytes",
-    when="products of the default precision, and nothing else, take the gathered value",
-    remedy="ask for jax.default_matmul_precision('highest')",
+    effect="an all-gather of float32 that feeds only matmuls runs in the 16 bits to which their operands are rounded: "
+    "half the bytes",
+    when="the gathered value is used only by matmuls, of default precision",
+    remedy="set jax.default_matmul_precision('highest')",
     recognise=_rounded_for_products,
 )
 
@@ -249,10 +252,10 @@ T13 = Behaviour(
     id="T13",
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
-    effect="a gather over all devices, where they are 64 or more, is a masked all-reduce of the same payload: twice "
-    "the wire bytes",
-    when="64 devices or more, and a gather over all of them",
-    remedy="split over an axis beside it: over part of the devices it stays a gather",
+    effect="an all-gather over all devices, if these are 64 or more, is a masked all-reduce of the same payload: "
+    "twice the wire bytes",
+    when="64 devices or more, and an all-gather over all of them",
+    remedy="add a second mesh axis: an all-gather over a subset of the devices is kept",
     rewrite=_gathered_by_sum,
 )
 
