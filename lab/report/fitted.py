@@ -60,9 +60,10 @@ def table(columns: Sequence[Column], width: int | None) -> str:
     lines = [*_row([[""] * (deepest - len(lines)) + lines for lines in headings], columns, widths), rule]
     for cells in zip(*(column.cells for column in columns), strict=True):
         lines += _row([_broken(cell, at) for cell, at in zip(cells, widths, strict=False)], columns, widths)
-        below = [f"{column.heading} {cell}" for column, cell in zip(columns[kept:], cells[kept:], strict=True) if cell]
+        rest = zip(columns[kept:], cells[kept:], strict=True)
+        below = ", ".join(f"{' '.join(column.heading.split())} {cell}" for column, cell in rest if cell)
         if below and width:
-            lines += [INDENT + line for line in _broken(", ".join(below), width - len(INDENT))]
+            lines += [INDENT + line for line in _broken(below, width - len(INDENT))]
     return "\n".join(lines)
 
 

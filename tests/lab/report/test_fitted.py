@@ -39,14 +39,14 @@ def test_columns_that_find_no_room_stand_below_their_row_with_their_headings():
     some = [
         Column("kind", ("all_gather", "all_reduce")),
         Column("wire a step", ("688.1 kB", "1.376 MB"), is_number=True),
-        Column("phase", ("forward", "")),
+        Column("read\nphase", ("forward", "")),
         Column("origin", ("model.py:88", "model.py:90")),
     ]
     assert table(some, 30) == (
         "kind        wire a step\n"
         "───────────────────────\n"
         "all_gather     688.1 kB\n"
-        "    phase forward, origin\n"
+        "    read phase forward, origin\n"
         "    model.py:88\n"
         "all_reduce     1.376 MB\n"
         "    origin model.py:90"
