@@ -55,3 +55,5 @@ def _watch(signals: int, terminal: int, seen: threading.Event) -> None:
     if number:
         os.write(terminal, RESTORED * os.isatty(terminal) + b"interrupted\n")
         os._exit(STATUS)
+    os.close(signals)
+    os.close(terminal)

@@ -31,7 +31,8 @@ def _print(text: str) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """All of it, or nothing: until then there stands what stood there."""
+    """All of it, or nothing: until then there stands what stood there. (click's atomic files take the place of it after
+    an error, too.)"""
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")  # Such as /dev/stdout.
         return

@@ -3,8 +3,10 @@
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -451,3 +453,17 @@ def test_what_stood_in_a_file_stays_until_all_is_written(tmp_path, monkeypatch):
 
 def interrupted(*_):
     raise KeyboardInterrupt
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="there is no /proc here")
+def test_a_command_leaves_no_file_open_and_interrupts_as_they_were(lab):
+    def opened() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before, handler = opened(), signal.getsignal(signal.SIGINT)
+    for _ in range(20):
+        lab("--version")
+    deadline = time.monotonic() + 10
+    while opened() > before and time.monotonic() < deadline:  # A thread closes them.
+        time.sleep(0.01)
+    assert (opened(), signal.getsignal(signal.SIGINT)) == (before, handler)
