@@ -165,7 +165,7 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
         replicated_first=weight.scope == "embedding" and strategy.splits_further(weight.dims),
         sum_over=all_axes if copies and all_axes != axes.ordered(copies) else (),
         sibling_reduction_axes=_sums_beside(weight, strategy, shape, axes),
-        reduced_separately_over=_apart(split, axes, copies),
+        reduced_separately_over=_apart(split, axes, all_axes),
     )
 
 

@@ -39,7 +39,8 @@ def _summed_at_once(transfer: Transfer, context: Context) -> tuple[Transfer, ...
         return (transfer,)
     if transfer.kind is not Kind.REDUCE_SCATTER:
         return ()
-    return (over(axes, replace(transfer, kind=Kind.ALL_REDUCE, provenance=Provenance()), context),)
+    rest = Provenance(reduced_separately_over=transfer.provenance.reduced_separately_over)
+    return (over(axes, replace(transfer, kind=Kind.ALL_REDUCE, provenance=rest), context),)
 
 
 SPLITS_FAR_APART = (0, 11)

@@ -4,13 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from lab.core.ledger import Kind
 from lab.meshes.axes import Axes
 from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.context_parallel import ULYSSES
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.hybrid import HYBRID
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import of_gradient, weights
 from lab.programs.strategies.zero3 import ZERO3
+from lab.settle import Context
+from lab.settle.behaviours import emitted
 
 SHAPE = DecoderShape(layers=3, batch=16, length=8, embed=8, kv_heads=4, head_dim=4, mlp=16, vocab=32, dtype="bf16")
 EXPERTS = replace(SHAPE, experts=4)
@@ -44,3 +48,15 @@ def test_other_sums_where_a_gradient_is_made(
 ):
     (weight,) = [weight for weight in weights(shape) if weight.scope == scope]
     assert of_gradient(weight, strategy, shape, Axes.parse(axes), is_late=False).sibling_reduction_axes == beside
+
+
+def test_a_declared_scatter_beside_split_sequences_is_two_whole_sums_on_cpus():
+    axes = Axes.parse("fsdp=2,context=4")
+    (scatter,) = [
+        term
+        for term in (ZERO3 | ULYSSES).predict(SHAPE, axes).transfers
+        if (term.scope, term.kind) == ("layers/mlp/up", Kind.REDUCE_SCATTER)
+    ]
+    sums, behaviours = emitted(scatter, Context("cpu", "declared", axes.shape))
+    assert [(term.kind, term.axes) for term in sums] == [(Kind.ALL_REDUCE, ("fsdp",)), (Kind.ALL_REDUCE, ("context",))]
+    assert {"X3", "C4"} <= {behaviour.id for behaviour in behaviours}
