@@ -11,6 +11,7 @@ from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError
+from lab.meshes.hardware import chip_names
 from lab.meshes.targets import domains, parse_target
 
 needs_gpu = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-only GPU plugin is not installed")
@@ -96,7 +97,7 @@ def test_a_missing_plugin_is_named_with_its_install_command(monkeypatch, text, e
     "text",
     [
         "cpu:8",
-        *(pytest.param(f"gpu:{chip}:1x8", marks=needs_gpu) for chip in ("a100", "h100", "h200", "b200")),
+        *(pytest.param(f"gpu:{chip}:1x8", marks=needs_gpu) for chip in chip_names("gpu")),
         *(
             pytest.param(f"tpu:{topology}", marks=needs_tpu)
             for topology in ("v4:2x2x2", "v5e:2x4", "v5p:2x2x2", "v6e:2x4", "7x:2x2x1")

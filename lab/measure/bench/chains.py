@@ -104,8 +104,15 @@ def chains(axes: Axes, kernels: bool = False) -> tuple[Chain, ...]:
     alone = [
         Chain((primitive,), (name,)) for primitive in ALONE for table in tables for name in table.get(primitive, ())
     ]
-    pairs = [Chain(pair, (name, MIRRORS.get(name, name))) for pair in IN_PAIRS for name in ALGORITHMS[pair[0]]]
+    pairs = [Chain(pair, both) for pair in IN_PAIRS for both in _mirrored(*pair)]
     return tuple(chain for chain in [*alone, *pairs] if _serves(chain, axes))
+
+
+def _mirrored(one: str, other: str) -> list[tuple[str, str]]:
+    """Every algorithm of two primitives beside its mirror, or beside XLA's own where it has none."""
+    names = {name: MIRRORS.get(name, name) for name in ALGORITHMS[one]}
+    mirrored = [(name, mirror if mirror in ALGORITHMS[other] else "lax") for name, mirror in names.items()]
+    return mirrored + [("lax", name) for name in ALGORITHMS[other] if name not in names.values()]
 
 
 def chosen(known: Sequence[Chain], primitives: Sequence[str], algorithms: Sequence[str]) -> tuple[Chain, ...]:

@@ -311,8 +311,7 @@ def test_a_target_without_its_plugin_is_listed_with_the_command_that_installs_it
 
     monkeypatch.setattr(plugins, "installed", lambda platform: platform == "cpu")
     lines = [line for line in lab("targets").out.splitlines() if line.startswith("gpu:")]
-    assert len(lines) == 4
-    assert all(line.endswith("no             pip install 'sharding-lab[gpu]'") for line in lines)
+    assert lines and all(line.endswith("no             pip install 'sharding-lab[gpu]'") for line in lines)
 
 
 @pytest.mark.parametrize("arguments", ["frobnicate", "inspect", "inspect step.hlo --colour", "inspect step.hlo --mesh"])
