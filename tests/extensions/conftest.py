@@ -1,0 +1,3 @@
+"""What is added to copies is collected there alone."""
+
+collect_ignore = ["added"]
