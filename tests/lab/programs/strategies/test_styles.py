@@ -37,6 +37,7 @@ def test_a_composed_declared_ring_is_refused_with_the_styles_that_it_has(build):
         build(DATA_PARALLEL | RING, "declared", RING_STEP.numeric_parameters, mesh)
 
 
+@pytest.mark.compiles
 def test_a_declared_ring_would_be_refuted():
     anyway, shape, axes = (
         replace(DATA_PARALLEL | RING, styles=STYLES),
