@@ -127,7 +127,7 @@ def _step(shape: TrainingShape) -> Callable[..., tuple[TrainState, Metrics]]:
     ) -> tuple[TrainState, Metrics]:
         loss, gradients = find(state._replace(master=nudged(state.master, nudge)), tokens_BS, targets_BS)
         master, moments = updated(clipped, gradients, state.moments, state.master)
-        return TrainState(master, moments, None), Metrics(loss, optax.global_norm(gradients))
+        return TrainState(master, moments, None), Metrics(loss, optax.tree.norm(gradients))
 
     return step
 
