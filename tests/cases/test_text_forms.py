@@ -7,8 +7,9 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import lab
+from lab.hlo import read_text
 from lab.meshes.axes import Axes
-from tests.cases.compiling import ahead_of_time_tpu, array, cpu, read, rows, tpu
+from tests.cases.compiling import ahead_of_time_tpu, array, cpu, pinned, read, rows, tpu
 
 pytestmark = pytest.mark.compiles
 
@@ -195,3 +196,11 @@ def test_a_reduction_over_an_axis_of_size_one_stays_and_sends_0_bytes(axes, spec
     assert [(str(t.kind), t.group_size, t.payload_bytes, t.wire_bytes) for t in ledger.transfers] == [
         ("all_reduce", 1, payload, 0)
     ]
+
+
+def test_a_program_from_before_partitioning_has_no_transfers_and_the_note_says_why():
+    mesh = cpu(d=8)
+    lowered = jax.jit(lambda a: pinned(mesh, a, None, "d") @ a).lower(array(mesh, (64, 64), "d"))
+    ledger = read_text(lowered.as_text("hlo"))
+    assert (ledger.transfers, ledger.is_complete) == ((), False)
+    assert any("not partitioned yet" in note for note in ledger.notes)

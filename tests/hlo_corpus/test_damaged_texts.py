@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.core.ledger import Ledger
+from lab.core.ledger import Kind, Ledger
 from lab.hlo import read_text
 from lab.meshes.errors import UsageError
 from tests.hlo_corpus.corpus import OURS, one_of_each_form, theirs
@@ -47,3 +47,14 @@ def test_a_text_without_the_head_or_end_of_any_one_computation_is_read_or_refuse
     borders = [number for number, line in enumerate(lines) if line == "}" or line.endswith("{")]
     for number in borders[:: 1 + len(borders) // 100]:
         read_or_refused("\n".join(lines[:number] + lines[number + 1 :]))
+
+
+@pytest.mark.parametrize(
+    ("name", "payload"), [("layers_scanned.tpu", 64 * 128 * 2), ("layers_scanned.gpu", 64 * 128 * 4)]
+)
+def test_a_text_that_ends_before_its_entry_gives_the_gather_of_its_loop_of_unknown_executions(name, payload):
+    """Hidden values [64, 128], in bf16 on TPUs."""
+    found = read_text(TEXTS[name]().partition("\nENTRY")[0])
+    assert (found.totals().payload_bytes, found.totals().lower_bound) == (0, True)
+    assert [(t.kind, t.payload_bytes, t.executions) for t in found.transfers] == [(Kind.ALL_GATHER, payload, None)]
+    assert any("executions cannot be known" in note for note in found.notes)
