@@ -80,8 +80,8 @@ def axes_that_give(groups: list[list[int]], axes: Axes) -> tuple[str, ...] | Non
 
 @every_text
 def test_totals_by_kind_are_the_expected_ones(file):
-    totals = ledger_of(file).totals_by(lambda t: str(t.kind))
-    assert {kind: total.to_json() for kind, total in totals.items()} == {
+    totals = {kind: total.to_json() for kind, total in ledger_of(file).totals_by(lambda t: str(t.kind)).items()}
+    assert {kind: {name: n for name, n in total.items() if name != "arrays"} for kind, total in totals.items()} == {
         kind: as_in_the_ledger(total) for kind, total in ENTRIES[file]["totals"].items()
     }
 

@@ -89,6 +89,7 @@ def test_no_text_names_a_folder_of_the_machine_that_compiled_it():
     assert {name for name in PROGRAMS if re.search(r'^\d+ "[^"]*(?<!\w)/', kept.text(name), re.M)} == set()
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize(
     "name",
     [

@@ -175,9 +175,7 @@ def test_loads_beyond_the_mean_stand_for_a_biases_gradient_and_are_not_clipped_b
         float(optax.tree.norm(others) ** 2), rel=1e-6
     )
     clipped, _ = clipping().update(gradients, clipping().init(gradients))
-    assert float(optax.tree.norm({path: g for path, g in flat(clipped).items() if path in others})) == pytest.approx(
-        1
-    )
+    assert float(optax.tree.norm({path: g for path, g in flat(clipped).items() if path in others})) == pytest.approx(1)
 
 
 def flat(tree: Any) -> dict[str, Any]:
