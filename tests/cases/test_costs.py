@@ -117,8 +117,8 @@ def test_a_donated_shard_of_32768_bytes_is_aliased_only_where_the_output_is_like
 def test_the_fake_devices_asked_for_after_jax_has_started_are_refused_in_one_line():
     """c24: XLA's flag would have no effect, without a word."""
     late = (
-        "import jax; jax.devices(); from lab.meshes.targets import parse_target, prepare; "
-        "prepare([parse_target('cpu:8')])"
+        "import jax; jax.devices(); from lab.meshes.backends import prepare; "
+        "from lab.meshes.targets import parse_target; prepare([parse_target('cpu:8')])"
     )
     environment = {"JAX_PLATFORMS": "cpu", "PATH": ""}
     refused = subprocess.run([sys.executable, "-c", late], env=environment, cwd=ROOT, capture_output=True, text=True)
