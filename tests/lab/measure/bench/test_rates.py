@@ -39,6 +39,7 @@ def small(monkeypatch):
     monkeypatch.setattr(rates, "timed", lambda run: (run(), next(clock)))
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("measured", [rates._passes, rates._scattered])
 def test_what_takes_no_longer_than_nothing_is_refused(small, monkeypatch, measured):
     monkeypatch.setattr(rates, "timed", lambda run: (run(), 1.0))
@@ -52,6 +53,7 @@ def test_products_that_show_no_rate_are_refused(small, monkeypatch):
         rates._product_rate()
 
 
+@pytest.mark.compiles
 def test_a_pass_reads_and_writes_each_of_its_4_bytes(small):
     assert [count for count, _ in rates._passes()] == [2 * 4 * 2**10, 2 * 4 * 2**12]
     assert all(
@@ -87,10 +89,12 @@ def test_of_a_pair_each_kind_is_half_its_bytes_and_half_its_time():
     assert links[Kind.ALL_GATHER].points == links[Kind.REDUCE_SCATTER].points == ((2048.0, pair[0].point.seconds / 2),)
 
 
+@pytest.mark.compiles
 def test_what_kernels_lose_is_measured_for_products_and_passes(small):
     assert len(rates.slowed(make_mesh(PLACE, Axes.parse("devices=2")))) == 2
 
 
+@pytest.mark.compiles
 def test_a_transpose_is_measured_where_xla_writes_it_element_by_element_and_refused_where_not(small, monkeypatch):
     assert rates._scattered() != 0
     monkeypatch.setattr(rates, "steps", lambda text: (Kernel("tiled", 8, 0),))

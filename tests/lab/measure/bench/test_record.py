@@ -213,6 +213,7 @@ def test_a_size_is_told_in_the_largest_unit_that_it_is_whole_in():
     assert [size_text(size) for size in (1024, 1 << 30, 3 << 20, 100)] == ["1 KiB", "1 GiB", "3 MiB", "100 B"]
 
 
+@pytest.mark.compiles
 def test_lab_bench_on_fake_devices_says_first_that_its_times_say_nothing_about_links(lab):
     answer = lab(
         "bench",
