@@ -96,7 +96,7 @@ def compiled(s: Assumed, formulation: str, order: str) -> Ledger:
         raise UsageError(f"target={target} has one device, which sends nothing; take two or more, such as cpu:8")
     if s.experts % mesh.size:
         raise UsageError(
-            f"experts={s.experts} do not split over the {mesh.size} devices of {target}; make it a multiple"
+            f"experts={s.experts} is not divisible by the {mesh.size} devices of {target}; make it a multiple"
         )
     program = jax.jit(partial(layer, s, mesh, formulation, order), out_shardings=NamedSharding(mesh, OWN))
     return inspect_program(program, shapes(s, mesh), mesh, target, source=order)

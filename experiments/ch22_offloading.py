@@ -70,7 +70,7 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
     """Raises UsageError where a micro-batch does not split over the devices."""
     if assumed.micro_batch % assumed.axes.size:
         raise UsageError(
-            f"{assumed.micro_batch} sequences of a micro-batch do not split over the {assumed.axes.size} devices of "
+            f"{assumed.micro_batch} sequences of a micro-batch are not divisible by the {assumed.axes.size} devices of "
             f"{assumed.target}; make batch a multiple"
         )
     kept, away = assumed.step(False), assumed.step(True)

@@ -98,5 +98,5 @@ def _share(dim: str | None, size: int, names: tuple[str, ...], axes: Axes) -> in
     parts = prod(axes[name] for name in names)
     if size % parts:
         split = "*".join(f"{name}={axes[name]}" for name in names)
-        raise UsageError(f"dim {dim!r} of size {size} does not split over {split}; make it a multiple of {parts}")
+        raise UsageError(f"dim {dim!r} of size {size} is not divisible by {split}; make it a multiple of {parts}")
     return size // parts

@@ -35,7 +35,7 @@ def check_heads(kv_heads: int, queries: int, ranks: int) -> None:
     copies = _copies(kv_heads, ranks)
     if kv_heads * copies % ranks or ranks % copies or queries % copies:
         cure = "make one a multiple of the other, and queries one of the copies"
-        raise UsageError(f"kv_heads={kv_heads} with queries={queries} each do not split over {ranks} ranks; {cure}")
+        raise UsageError(f"kv_heads={kv_heads} with queries={queries} each are not divisible by {ranks} ranks; {cure}")
 
 
 def _copies(kv_heads: int, ranks: int) -> int:

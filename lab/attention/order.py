@@ -43,7 +43,7 @@ class Order:
         if length % (self.pieces * ranks):
             pieces = f"{ranks} ranks with {self.pieces} pieces each" if self.pieces > 1 else f"{ranks} ranks"
             raise UsageError(
-                f"length={length} does not split over {pieces}; make it a multiple of {self.pieces * ranks}"
+                f"length={length} is not divisible by {pieces}; make it a multiple of {self.pieces * ranks}"
             )
         return length // (self.pieces * ranks)
 

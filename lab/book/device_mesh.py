@@ -71,7 +71,7 @@ def local_elements(shape: Sequence[int], splits: Sequence[int]) -> int:
     """
     for size, split in zip(shape, splits, strict=True):
         if size % split:
-            raise ValueError(f"shape={list(shape)}: {size} does not split over {split} devices")
+            raise ValueError(f"shape={list(shape)}: {size} is not divisible by {split} devices")
     return prod(size // split for size, split in zip(shape, splits, strict=True))
 
 

@@ -98,7 +98,7 @@ class Placement:
         for size, count, dim in zip(array.shape, parts, self.dims, strict=True):
             if size % count:
                 raise UsageError(
-                    f"placement {self}: {size} does not split over {'*'.join(dim)}={count}; make it a multiple of "
+                    f"placement {self}: {size} is not divisible by {'*'.join(dim)}={count}; make it a multiple of "
                     f"{count}"
                 )
         return tuple(size // count for size, count in zip(array.shape, parts, strict=True))

@@ -178,12 +178,12 @@ def test_theory_beside_a_schedule_is_met_or_refused_with_the_reason():
         (
             ch16_zero_bubble.Assumed(4, 8, 1, 2, 1.5),
             dict.fromkeys(
-                ("zb_h1", "zb_h2"), "a gradient of weights of 1.5 does not fit into gaps of 1; expected no more"
+                ("zb_h1", "zb_h2"), "a weight gradient of length 1.5 does not fit into gaps of 1; expected no more"
             ),
         ),
         (
             ch31a_dualpipe.Assumed(4, 8, both=2.5),
-            {"dual_pipe": "a pair that overlaps in 2.5; expected 3, the time of both"},
+            {"dual_pipe": "an overlapped pair of length 2.5; expected 3, the sum of both"},
         ),
     ],
 )
@@ -212,12 +212,12 @@ def test_a_formula_outside_its_domain_is_refused_beside_what_was_simulated(assum
         (
             ch16_schedules,
             {"forward_s": "1e308", "weight_s": "1e308"},
-            "gpipe: forward=1e.308, .*; expected times whose step is finite",
+            "gpipe: forward=1e.308, .*; expected durations whose step is finite",
         ),
         (
             ch16_schedules,
             {"stages": "1", "micro_batches": "1", "forward_s": "1e307"},
-            "stages work longer than a float can tell",
+            "the length of the step overflows a float",
         ),
         (ch16_printed_schedules, {"stages": "1"}, "stages=1: expected 2 or above"),
         (ch16_zero_bubble, {"input_backward": "0"}, "input_backward=0.0: expected a number above 0"),

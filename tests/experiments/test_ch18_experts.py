@@ -268,7 +268,7 @@ def test_no_tokens_are_refused_in_one_line():
 
 
 def test_six_experts_do_not_split_over_8_devices():
-    with pytest.raises(UsageError, match="experts=6 do not split over the 8 devices of cpu:8; make it a multiple"):
+    with pytest.raises(UsageError, match="experts=6 is not divisible by the 8 devices of cpu:8; make it a multiple"):
         answer(ch18_constraint_order.EXPERIMENT, {"target": "cpu:8", "experts": "6"})
 
 

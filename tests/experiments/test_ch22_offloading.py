@@ -37,7 +37,7 @@ def test_where_cpus_leave_all_of_it_in_one_memory_no_claim_is_made():
 def test_fewer_sequences_than_devices_are_refused_in_a_line():
     with pytest.raises(
         UsageError,
-        match="4 sequences of a micro-batch do not split over the 8 devices of gpu:h100:1x8; make batch a multiple",
+        match="4 sequences of a micro-batch are not divisible by the 8 devices of gpu:h100:1x8; make batch a multiple",
     ):
         answer(replace(GPUS, target="gpu:h100:1x8"))
 

@@ -113,5 +113,5 @@ def test_sizes_that_cannot_be_are_told_in_a_line(setting, told):
 
 @pytest.mark.slow
 def test_an_array_that_does_not_split_is_refused():
-    with pytest.raises(UsageError, match="7 does not split over"):
+    with pytest.raises(UsageError, match="7 is not divisible by"):
         EXPERIMENT.predict(Changes(rows=7, columns=7, depth=7), CUBE)

@@ -281,7 +281,7 @@ def test_a_kernel_plans_for_the_array_that_it_is_given_and_for_no_other():
     bytes_AB = np.arange(16, dtype=np.int8).reshape(2, 8)
     np.testing.assert_array_equal(moved(bytes_AB, change, on_cpu(SQUARE)), bytes_AB)
     assert planned(*change, Array.of(bytes_AB), SQUARE) == [("all_to_all", "a", 8)]
-    with pytest.raises(UsageError, match="3 does not split over a=2"):
+    with pytest.raises(UsageError, match="3 is not divisible by a=2"):
         redistribute(jnp.zeros((3, 8)), *change, on_cpu(SQUARE))
 
 
@@ -370,7 +370,7 @@ def test_moving_heads_to_the_sequence_is_one_all_to_all():
         (lambda: P("a", partial="a"), "axis 'a' appears twice"),
         (lambda: planned(P("a", None), P(None, None)), "2 dims and the array"),
         (lambda: planned(P("d", None, None), P(None, None, None)), "no axis 'd'"),
-        (lambda: planned(P(("a", "b"), None), P(None, None), Array((6, 8))), "6 does not split over a*b=4"),
+        (lambda: planned(P(("a", "b"), None), P(None, None), Array((6, 8))), "6 is not divisible by a*b=4"),
         (lambda: planned(P("a", None, None), P(None, None, None, partial="a")), "can be summed up, and not made"),
         (
             lambda: least_bytes(P(None, None, None, partial="ab"), P(None, None, None, partial="a"), BLOCKS, CUBE),

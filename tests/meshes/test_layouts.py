@@ -103,7 +103,7 @@ def test_two_axes_in_the_order_of_the_mesh_give_consecutive_devices_consecutive_
 
 def test_a_dim_that_does_not_split_evenly_is_refused():
     with pytest.raises(
-        UsageError, match=r"dim 'batch' of size 10 does not split over data=2\*fsdp=2; make it a multiple of 4"
+        UsageError, match=r"dim 'batch' of size 10 is not divisible by data=2\*fsdp=2; make it a multiple of 4"
     ):
         Layout.of(batch=(DATA, FSDP)).local_shape(("batch",), (10,), Axes.parse("data=2,fsdp=2"))
 

@@ -133,7 +133,7 @@ def _then(name: str, first: AnyHook, second: AnyHook, nothing: AnyHook) -> AnyHo
         return first
     if name in ONCE:
         raise UsageError(
-            f"two strategies each bring their own '{name}', such as two kinds of attention or of experts over ranks; "
-            "compose one of them"
+            f"two strategies both set the hook '{name}' (two kinds of attention, or of expert parallelism); compose "
+            "only one of them"
         )
     return lambda x, *dims: second(first(x, *dims), *dims)

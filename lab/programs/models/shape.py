@@ -23,7 +23,7 @@ def indexable(**sizes: int) -> None:
     dims have to."""
     for name, size in sizes.items():
         if size >= 2**31:
-            raise UsageError(f"{name}={size}: expected less than 2^31, for int32 to number them")
+            raise UsageError(f"{name}={size}: expected less than 2^31, the range of int32 indices")
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class DecoderShape:
             if getattr(self, name) < least:
                 raise UsageError(f"{name}={getattr(self, name)}: expected {least} or more")
         if self.head_dim < 2 or self.head_dim % 2:
-            raise UsageError(f"head_dim={self.head_dim}: expected an even number, since positions rotate pairs")
+            raise UsageError(f"head_dim={self.head_dim}: expected an even number, since rotary embeddings rotate pairs")
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype={self.dtype}: expected {' or '.join(DTYPES)}")
         for name, known in (("remat", REMATS), ("router", ROUTERS), ("dispatch", DISPATCHES)):
@@ -128,12 +128,14 @@ class DecoderShape:
                 raise UsageError(f"{name}={getattr(self, name)}: expected one of {', '.join(known)}")
         if self.batch % self.accumulation:
             raise UsageError(
-                f"batch={self.batch} does not split into accumulation={self.accumulation} micro-batches; make it a "
+                f"batch={self.batch} is not divisible by accumulation={self.accumulation} micro-batches; make it a "
                 "multiple"
             )
         Mask(self.causal, self.window)
         if self.experts < 0 or (self.experts and not 1 <= self.top_k <= self.experts):
-            raise UsageError(f"top_k={self.top_k} of experts={self.experts}: expected 1 to all of them, or experts=0")
+            raise UsageError(
+                f"top_k={self.top_k} of experts={self.experts}: expected top_k from 1 to experts, or experts=0"
+            )
         if (
             not 0 < self.capacity_factor < inf
             or self.shared < 0
@@ -141,7 +143,7 @@ class DecoderShape:
             or not 0 <= self.z < inf
         ):
             found = f"capacity_factor={self.capacity_factor}, shared={self.shared}, balance={self.balance}, z={self.z}"
-            raise UsageError(f"{found}: expected more than 0, and 0 or more, all of them finite")
+            raise UsageError(f"{found}: expected capacity_factor above 0 and the others 0 or more, all finite")
         if self.experts:
             self._check_routing()
         indexable(**{field.name: size for field in fields(self) if type(size := getattr(self, field.name)) is int})
@@ -155,18 +157,22 @@ class DecoderShape:
         if not 1 <= self.node_limit <= self.nodes or self.experts % self.nodes or self.top_k % self.node_limit:
             found = (
                 f"experts={self.experts} on nodes={self.nodes}, top_k={self.top_k} on node_limit={self.node_limit} "
-                "of them"
+                "nodes"
             )
-            raise UsageError(f"{found}: expected multiples, and no limit above the nodes")
+            raise UsageError(
+                f"{found}: expected experts divisible by nodes, top_k divisible by node_limit, and "
+                "node_limit from 1 to nodes"
+            )
         if self.capacity_factor > self.experts:
             found = f"capacity_factor={self.capacity_factor:g} of experts={self.experts}"
             raise UsageError(
-                f"{found}: expected {self.experts} at most, where each has a slot for every copy of every token"
+                f"{found}: expected {self.experts} at most, which gives every expert a slot for every copy of every "
+                "token"
             )
         if self.top_k // self.node_limit > self.experts // self.nodes:
             raise UsageError(
                 f"top_k={self.top_k} on node_limit={self.node_limit} nodes of {self.experts // self.nodes} experts: "
-                "expected as many experts there"
+                "expected that many experts on these nodes"
             )
         if self.router == "expert_choice" and (self.nodes > 1 or self.dispatch != "slots" or self.slots > self.length):
             found = (
@@ -174,8 +180,8 @@ class DecoderShape:
                 f"for {self.length} tokens"
             )
             raise UsageError(
-                f"{found}: expected nodes=1, dispatch=slots and no more slots than tokens, since experts fill their "
-                "slots themselves"
+                f"{found}: expected nodes=1, dispatch=slots and no more slots than tokens, since experts choose their "
+                "tokens"
             )
 
     @property
@@ -213,10 +219,8 @@ class DecoderShape:
             or model.learned_positions
             or model.normed_heads
         ):
-            has = (
-                "RMSNorm, grouped queries and SwiGLU, without biases or latent attention, in layers that are all alike"
-            )
-            raise UsageError(f"preset={name}: the decoder has {has}; take llama3-8b or the like")
+            has = "RMSNorm, grouped queries and SwiGLU, without biases or latent attention, in identical layers"
+            raise UsageError(f"preset={name}: the decoder has {has}; use llama3-8b or a similar model")
         sizes = {
             size: getattr(model, size)
             for size in ("layers", "length", "embed", "kv_heads", "head_dim", "mlp", "vocab", "tied")

@@ -45,16 +45,17 @@ def _of_lag(schedule: Schedule, times: Times) -> Iterator[str]:
         yield f"{m} micro-batches never fill {P} stages; expected {filled} or more"
     least = min(times.forward, times.backward) if schedule.name == "zb_h1" else times.forward
     if times.weight > least:
-        yield f"a gradient of weights of {times.weight:g} does not fit into gaps of {least:g}; expected no more"
+        yield f"a weight gradient of length {times.weight:g} does not fit into gaps of {least:g}; expected no more"
 
 
 def _of_two_ways(times: Times) -> Iterator[str]:
     """Elsewhere it is a bound at most, as `ch31a_dualpipe` has it."""
     if not isclose(times.forward, times.backward):
-        yield f"a forward of {times.forward:g} and a backward to the input of {times.backward:g}; expected equal ones"
+        yield f"a forward of length {times.forward:g}, a backward to the input of {times.backward:g}; expected the same"
     if times.weight > times.forward:
         yield (
-            f"a gradient of weights of {times.weight:g} is longer than a forward of {times.forward:g}; expected no more"
+            f"a weight gradient of length {times.weight:g} is longer than a forward of {times.forward:g}; expected no "
+            "more"
         )
     if not isclose(times.both, alone := times.forward + times.backward + times.weight):
-        yield f"a pair that overlaps in {times.both:g}; expected {alone:g}, the time of both"
+        yield f"an overlapped pair of length {times.both:g}; expected {alone:g}, the sum of both"

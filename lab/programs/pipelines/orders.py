@@ -46,7 +46,7 @@ def interleaved(stages: int, micro_batches: int, chunks: int) -> Schedule:
         found = f"{micro_batches} micro-batches and {chunks} chunks on {stages} stages"
         raise UsageError(
             f"interleaved: {found}; expected a multiple of {stages} micro-batches and 2 chunks or more; change them, "
-            "or take 1f1b"
+            "or use 1f1b"
         )
     _check_size("interleaved", stages, micro_batches, chunks)
     groups = [range(first, first + stages) for first in range(0, micro_batches, stages)]
@@ -97,8 +97,8 @@ def _check_size(name: str, stages: int, micro_batches: int, chunks: int = 1) -> 
     if (visits := stages * micro_batches * chunks) > MOST_VISITS:
         found = f"stages={stages}, micro_batches={micro_batches}, chunks={chunks}"
         raise UsageError(
-            f"{name}: {found}: micro-batches come to stages {visits:,} times; expected {MOST_VISITS:,} at most, to be "
-            "simulated in seconds"
+            f"{name}: {found}: {visits:,} visits of micro-batches to stages; expected {MOST_VISITS:,} at most, so "
+            "that the simulation takes seconds"
         )
 
 

@@ -72,7 +72,7 @@ def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table)
     layers = shape.chunk_layers(axes[PIPE])
     if layers < 2:
         raise UsageError(
-            f"layers={shape.layers} are one a chunk, whose loop XLA leaves out; make it {2 * shape.layers} or more"
+            f"layers={shape.layers}: one layer per chunk, whose loop XLA removes; expected {2 * shape.layers} or more"
         )
     two = replace(shape, layers=layers, batch=2 * shape.micro_batch, accumulation=2)
     for each in strategy.predict(two, axes).transfers:

@@ -68,8 +68,7 @@ class PipelineShape(DecoderShape):
         order = one_way(named(self.schedule, stages, self.accumulation, self.chunks))
         if order.chunks != self.chunks:
             raise UsageError(
-                f"schedule={self.schedule}: a stage of it has {order.chunks} chunks, found chunks={self.chunks}; "
-                "several run with interleaved alone"
+                f"chunks={self.chunks} needs schedule=interleaved ({self.schedule} has {order.chunks} per stage)"
             )
         return order
 
@@ -78,7 +77,7 @@ class PipelineShape(DecoderShape):
         parts = stages * self.chunks
         if self.layers % parts:
             raise UsageError(
-                f"layers={self.layers} do not split into {stages} stages of {self.chunks} chunks; make it a multiple "
+                f"layers={self.layers} is not divisible by {stages} stages x {self.chunks} chunks; make it a multiple "
                 f"of {parts}"
             )
         return self.layers // parts
@@ -215,19 +214,18 @@ def refuse(strategy: Strategy, shape: PipelineShape, names: tuple[str, ...]) -> 
     of the mesh's axes."""
     if strategy.state is not None:
         raise UsageError(
-            "a pipeline of ZeRO-1 or 2: a stage would keep weights beside their masters; take data parallelism or "
-            "ZeRO-3"
+            "ZeRO-1 or 2 in a pipeline: a stage would keep a second copy of its weights; use data parallelism or ZeRO-3"
         )
     if shape.experts:
         raise UsageError(
-            f"experts={shape.experts} in a pipeline: only dense layers are known to give one device's gradients; set "
-            "experts=0"
+            f"experts={shape.experts} in a pipeline: the gradients were checked against one device's for dense layers "
+            "only; set experts=0"
         )
     if ring := strategy.core.axes_of("keys", names):
         found = f"a ring over {', '.join(ring)} in a pipeline"
         raise UsageError(
-            f"{found}: a permute that other stages do not take part in gives wrong numbers; gather keys, or exchange "
-            "them for heads"
+            f"{found}: stages that skip the branch do not take part in its ppermute, which gives wrong numbers; "
+            "gather the keys, or use Ulysses"
         )
 
 

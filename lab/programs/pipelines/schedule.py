@@ -84,10 +84,10 @@ class Schedule:
     def __post_init__(self) -> None:
         if min(self.stages, self.micro_batches, self.chunks) < 1 or len(self.orders) != self.stages:
             found = (
-                f"{len(self.orders)} orders for {self.stages} stages, {self.micro_batches} micro-batches, "
+                f"{len(self.orders)} task orders for {self.stages} stages, {self.micro_batches} micro-batches, "
                 f"{self.chunks} chunks"
             )
-            raise UsageError(f"{self.name}: {found}; expected one order a stage and at least one of each")
+            raise UsageError(f"{self.name}: {found}; expected one task order per stage and at least one of each")
         for stage, order in enumerate(self.orders):
             self._each_once(stage, order)
 
@@ -102,7 +102,7 @@ class Schedule:
             found = ", ".join(f"{counts[task]} times {task}" for task in wrong[:4])
             expected = "each forward and backward once, each weight gradient at most once"
             raise UsageError(
-                f"{self.name}: stage {stage} does {found}; expected {expected}, of {self.micro_batches} micro-batches "
+                f"{self.name}: stage {stage} runs {found}; expected {expected}, of {self.micro_batches} micro-batches "
                 f"and {self.chunks} chunks"
             )
 
@@ -186,7 +186,8 @@ def spans(schedule: Schedule, lasts: Lasts, transfer: Time = 0) -> tuple[tuple[S
             for stage, task in waiting
         )
         raise Deadlock(
-            f"{schedule.name} deadlocks: {what}; give these stages an order in which none of them waits for the others"
+            f"{schedule.name} deadlocks: {what}; reorder the tasks of these stages so that none waits for another in "
+            "a cycle"
         )
     return tuple(map(tuple, rows))
 

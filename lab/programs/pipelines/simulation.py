@@ -82,7 +82,8 @@ def simulate(schedule: Schedule, durations: Durations) -> Timeline:
             f"transfer={durations.transfer}"
         )
         raise UsageError(
-            f"{schedule.name}: {found}: stages work longer than a float can tell; expected times whose step is finite"
+            f"{schedule.name}: {found}: the length of the step overflows a float; expected durations whose step is "
+            "finite"
         )
     return timeline
 

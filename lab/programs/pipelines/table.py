@@ -119,8 +119,8 @@ def one_way(schedule: Schedule) -> Schedule:
     """The schedule; raises UsageError where micro-batches go through the stages in both directions."""
     if schedule.is_two_way:
         raise UsageError(
-            f"{schedule.name}: its micro-batches go both ways through the stages; expected one direction, take 1f1b "
-            "or zb_h1"
+            f"{schedule.name}: its micro-batches go through the stages in both directions; expected one direction: "
+            "use 1f1b or zb_h1"
         )
     return schedule
 

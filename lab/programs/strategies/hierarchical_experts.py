@@ -52,8 +52,8 @@ def check_dispatch(shape: DecoderShape) -> None:
 
 def refused(*_: object, how: str, own: Own | None = None) -> jax.Array:
     raise UsageError(
-        f"dispatch={how} over two levels of links: as many rows as there are go over one; use expert parallelism "
-        "beside data, or dispatch=slots"
+        f"dispatch={how} over two levels of links: unpadded rows are exchanged over one level only; use expert "
+        "parallelism together with data parallelism, or dispatch=slots"
     )
 
 

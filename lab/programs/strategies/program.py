@@ -125,8 +125,8 @@ def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh)
     axis; or where tokens cannot be sent as the shape says."""
     if style not in strategy.styles:
         raise UsageError(
-            f"no style {style!r} of this strategy; all that it composes have {', '.join(strategy.styles) or 'none'}: "
-            "use one of these"
+            f"no style {style!r} of this strategy; every part of it has {', '.join(strategy.styles) or 'none'}: use "
+            "one of these"
         )
     placed = PlacedStrategy(strategy, shape, typed(mesh) if style == "typed" else mesh)
     strategy.check(shape, placed.axes)
@@ -138,7 +138,8 @@ def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh)
 def _check_dispatch(shape: DecoderShape, style: str, mesh: Mesh) -> None:
     if shape.is_dropless and style != "explicit":
         found = (
-            f"dispatch={shape.dispatch} in the {style} style: compilers lay out no array of as many rows as there are"
+            f"dispatch={shape.dispatch} in the {style} style: the partitioner cannot shard an array with a "
+            "data-dependent number of rows"
         )
         raise UsageError(f"{found}; set dispatch=slots, or --style explicit")
     if shape.dispatch == "ragged" and mesh.devices.flat[0].platform == "cpu":
@@ -157,8 +158,8 @@ def _check_order(placed: PlacedStrategy, style: str) -> None:
     if style != "explicit" and experts and experts != batch[-len(experts) :]:
         last = [axis for axis in batch if axis not in experts] + experts
         found = (
-            f"mesh {placed.axes} with experts along {', '.join(experts)} in the {style} style: taken from a batch "
-            f"that {batch[-1]} splits further, tokens are permuted first"
+            f"mesh {placed.axes} with experts over {', '.join(experts)} in the {style} style: {batch[-1]} shards the "
+            "batch further, so that tokens would be permuted before they are dispatched"
         )
         raise UsageError(
             f"{found}; put {', '.join(experts)} last, as in "

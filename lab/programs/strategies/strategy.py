@@ -128,26 +128,28 @@ class Strategy:
         """Raises UsageError where a dim does not split over its axes, or the mesh lacks an axis."""
         if not shape.experts and (split := self.weights.axes_of("experts", axes.names)):
             raise UsageError(
-                f"experts=0 with experts split over {', '.join(split)}: nothing to split; set experts to a multiple "
-                "of the axis"
+                f"experts=0 and experts are sharded over {', '.join(split)}; set experts to a multiple of the axis, "
+                "or drop the axis"
             )
         if shape.biases and self.state is not None:
             raise UsageError(
-                f"router={shape.router} with ZeRO-1 or 2: a bias has no copy in the dtype of the products; use ZeRO-3 "
-                "or data parallelism"
+                f"router={shape.router} with ZeRO-1 or 2: its bias has no copy in the compute dtype; use ZeRO-3 or "
+                "data parallelism"
             )
         for dim, whole in (("mlp", "hidden dims"), ("length", "sequences")):
             if shape.experts and (split := self.inside.axes_of(dim, axes.names)):
                 raise UsageError(
-                    f"experts={shape.experts} with {whole} split over {', '.join(split)}: experts take whole {whole}; "
-                    "drop that axis, or set experts=0"
+                    f"experts={shape.experts} with {whole} sharded over {', '.join(split)}: experts need unsharded "
+                    f"{whole}; drop that axis, or set experts=0"
                 )
         if unsummed := axes.ordered(self.copies(TABLE) - self._scattered(TABLE)) if self.splits_further(TABLE) else ():
             found = (
                 f"gradients scattered over {', '.join(sorted(self._scattered(TABLE)))} (ZeRO-1 or 2) of weights "
-                f"with copies along {', '.join(unsummed)}"
+                f"replicated over {', '.join(unsummed)}"
             )
-            raise UsageError(f"{found}: those would not be summed; use ZeRO-3 or data parallelism beside it")
+            raise UsageError(
+                f"{found}: they would not be reduced over {', '.join(unsummed)}; use ZeRO-3 or data parallelism there"
+            )
         for layout in (self.master, self.weights, self.inside, self.residual):
             layout.local_shape(("batch",), (shape.micro_batch,), axes)
             for dim in CHECKED:

@@ -96,7 +96,7 @@ def test_a_zigzag_block_that_came_is_met_in_two_quarters_wholly_in_sight(hop):
 )
 def test_a_length_that_does_not_split_tells_what_would(order, length, multiple):
     with pytest.raises(
-        UsageError, match=f"length={length} does not split over 4 ranks.*make it a multiple of {multiple}"
+        UsageError, match=f"length={length} is not divisible by 4 ranks.*make it a multiple of {multiple}"
     ):
         order.positions(length, 0, 4)
 

@@ -111,7 +111,7 @@ def test_choices_that_need_other_sizes_leave_numbers_unchecked_with_the_reason()
     axes = Axes.parse("data=1,pipe=4,tensor=2")
     chunks = replace(pipeline.parameters, schedule="interleaved", chunks=4, layers=16)
     found, reason = _numbers(pipeline, "explicit", make_mesh(target, axes), chunks)
-    assert found is None and reason.startswith("layers=8 do not split into 4 stages of 4 chunks")
+    assert found is None and reason.startswith("layers=8 is not divisible by 4 stages x 4 chunks")
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ def test_on_3_devices_16_sequences_do_not_split_and_everything_is_left_out_with_
     compared, left_out = losses(trainings, parse_target("cpu:3"))
     assert compared == ()
     assert left_out[0] == (
-        "ch16_training 1F1B explicit cpu:3: dim 'batch' of size 4 does not split over data=3; make it a multiple of 3"
+        "ch16_training 1F1B explicit cpu:3: dim 'batch' of size 4 is not divisible by data=3; make it a multiple of 3"
     )
-    assert all("does not split over" in reason and "=3" in reason for reason in left_out)
+    assert all("is not divisible by" in reason and "=3" in reason for reason in left_out)
     assert len(left_out) == sum(len(layout.styles) for training in trainings for layout in training.layouts)
 
 

@@ -54,7 +54,9 @@ def test_llama3_8b_has_8_groups_of_4_queries():
 
 @pytest.mark.parametrize("preset", ["deepseek-v3", "gpt2", "qwen3-8b"])
 def test_a_model_with_latent_attention_biases_or_normed_heads_is_refused(preset):
-    with pytest.raises(UsageError, match=f"preset={preset}: the decoder has RMSNorm, .* take llama3-8b or the like"):
+    with pytest.raises(
+        UsageError, match=f"preset={preset}: the decoder has RMSNorm, .* use llama3-8b or a similar model"
+    ):
         DecoderShape.preset(preset)
 
 
@@ -71,69 +73,70 @@ def test_an_unknown_preset_lists_the_known():
         ({"queries": 0}, "queries=0: expected 1 or more"),
         ({"vocab": -1}, "vocab=-1: expected 1 or more"),
         ({"accumulation": 0}, "accumulation=0: expected 1 or more"),
-        ({"head_dim": 7}, "head_dim=7: expected an even number, since positions rotate pairs"),
-        ({"head_dim": 0}, "head_dim=0: expected an even number, since positions rotate pairs"),
+        ({"head_dim": 7}, "head_dim=7: expected an even number, since rotary embeddings rotate pairs"),
+        ({"head_dim": 0}, "head_dim=0: expected an even number, since rotary embeddings rotate pairs"),
         ({"dtype": "f64"}, "dtype=f64: expected bf16 or f32"),
         ({"remat": "some"}, "remat=some: expected one of none, selective, dots, names, full"),
-        ({"experts": 4, "top_k": 5}, "top_k=5 of experts=4: expected 1 to all of them, or experts=0"),
+        ({"experts": 4, "top_k": 5}, "top_k=5 of experts=4: expected top_k from 1 to experts, or experts=0"),
         (
             {"capacity_factor": 0.0},
-            "capacity_factor=0.0, shared=0, balance=0.01, z=0.0: expected more than 0, and 0 or more, all of them "
-            "finite",
+            "capacity_factor=0.0, shared=0, balance=0.01, z=0.0: expected capacity_factor above 0 and the "
+            "others 0 or more, all finite",
         ),
         (
             {"capacity_factor": float("inf")},
-            "capacity_factor=inf, shared=0, balance=0.01, z=0.0: expected more than 0, and 0 or more, all of them "
-            "finite",
+            "capacity_factor=inf, shared=0, balance=0.01, z=0.0: expected capacity_factor above 0 and the "
+            "others 0 or more, all finite",
         ),
         (
             {"experts": 8, "capacity_factor": 1e300},
-            "capacity_factor=1e+300 of experts=8: expected 8 at most, where each has a slot for every copy of every "
-            "token",
+            "capacity_factor=1e+300 of experts=8: expected 8 at most, which gives every expert a slot for every "
+            "copy of every token",
         ),
         (
             {"balance": float("nan")},
-            "capacity_factor=1.25, shared=0, balance=nan, z=0.0: expected more than 0, and 0 or more, all of them "
-            "finite",
+            "capacity_factor=1.25, shared=0, balance=nan, z=0.0: expected capacity_factor above 0 and the "
+            "others 0 or more, all finite",
         ),
         (
             {"z": float("inf")},
-            "capacity_factor=1.25, shared=0, balance=0.01, z=inf: expected more than 0, and 0 or more, all of them "
-            "finite",
+            "capacity_factor=1.25, shared=0, balance=0.01, z=inf: expected capacity_factor above 0 and the "
+            "others 0 or more, all finite",
         ),
         ({"experts": 4, "router": "hash"}, "router=hash: expected one of softmax, sigmoid_bias, expert_choice"),
         ({"experts": 4, "dispatch": "sparse"}, "dispatch=sparse: expected one of slots, padded, ragged"),
         (
             {"experts": 6, "nodes": 4},
-            "experts=6 on nodes=4, top_k=2 on node_limit=1 of them: expected multiples, and no limit above the nodes",
+            "experts=6 on nodes=4, top_k=2 on node_limit=1 nodes: expected experts divisible by nodes, top_k divisible by "
+            "node_limit, and node_limit from 1 to nodes",
         ),
         (
             {"experts": 4, "nodes": 4, "top_k": 2},
-            "top_k=2 on node_limit=1 nodes of 1 experts: expected as many experts there",
+            "top_k=2 on node_limit=1 nodes of 1 experts: expected that many experts on these nodes",
         ),
         (
             {"experts": 4, "router": "expert_choice", "nodes": 2},
             "router=expert_choice with nodes=2, dispatch=slots and 320 slots for 512 tokens: expected nodes=1, "
             "dispatch=slots and no more slots than tokens, "
-            "since experts fill their slots themselves",
+            "since experts choose their tokens",
         ),
-        ({"vocab": 2**31}, "vocab=2147483648: expected less than 2^31, for int32 to number them"),
-        ({"window": 2**31}, "window=2147483648: expected less than 2^31, for int32 to number them"),
+        ({"vocab": 2**31}, "vocab=2147483648: expected less than 2^31, the range of int32 indices"),
+        ({"window": 2**31}, "window=2147483648: expected less than 2^31, the range of int32 indices"),
         (
             {"batch": 2**16, "length": 2**15},
-            "batch * length=2147483648: expected less than 2^31, for int32 to number them",
+            "batch * length=2147483648: expected less than 2^31, the range of int32 indices",
         ),
         (
             {"experts": 32, "top_k": 32, "batch": 2**17, "dispatch": "padded"},
-            "batch * length * top_k=2147483648: expected less than 2^31, for int32 to number them",
+            "batch * length * top_k=2147483648: expected less than 2^31, the range of int32 indices",
         ),
         (
             {"head_dim": 2**27},
-            "kv_heads * queries * head_dim=2147483648: expected less than 2^31, for int32 to number them",
+            "kv_heads * queries * head_dim=2147483648: expected less than 2^31, the range of int32 indices",
         ),
         (
             {"batch": 30, "accumulation": 4},
-            "batch=30 does not split into accumulation=4 micro-batches; make it a multiple",
+            "batch=30 is not divisible by accumulation=4 micro-batches; make it a multiple",
         ),
     ],
 )

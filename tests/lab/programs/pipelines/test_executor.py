@@ -151,37 +151,37 @@ def test_a_step_sends_what_theory_says_to_the_byte(strategy: Strategy, mesh: str
         (
             ZERO1,
             {},
-            "a pipeline of ZeRO-1 or 2: a stage would keep weights beside their masters; take data parallelism or "
-            "ZeRO-3",
+            "ZeRO-1 or 2 in a pipeline: a stage would keep a second copy of its weights; use data parallelism or ZeRO-3",
         ),
         (
             DATA_PARALLEL,
             {"experts": 4},
-            "experts=4 in a pipeline: only dense layers are known to give one device's gradients; set experts=0",
+            "experts=4 in a pipeline: the gradients were checked against one device's for dense layers only; set experts=0",
         ),
-        (DATA_PARALLEL, {"layers": 5}, "layers=5 do not split into 4 stages of 1 chunks; make it a multiple of 4"),
+        (DATA_PARALLEL, {"layers": 5}, "layers=5 is not divisible by 4 stages x 1 chunks; make it a multiple of 4"),
         (
             DATA_PARALLEL,
             {"chunks": 2},
-            "schedule=1f1b: a stage of it has 1 chunks, found chunks=2; several run with interleaved alone",
+            "chunks=2 needs schedule=interleaved (1f1b has 1 per stage)",
         ),
         (
             DATA_PARALLEL,
             {"schedule": "dual_pipe", "accumulation": 8},
-            "dual_pipe: its micro-batches go both ways through the stages; expected one direction, take 1f1b or zb_h1",
+            "dual_pipe: its micro-batches go through the stages in both directions; expected one direction: use 1f1b or "
+            "zb_h1",
         ),
         (
             DATA_PARALLEL,
             {"schedule": "interleaved"},
             "interleaved: 4 micro-batches and 1 chunks on 4 stages; expected a multiple of 4 micro-batches and 2 "
-            "chunks or more; change them, or take 1f1b",
+            "chunks or more; change them, or use 1f1b",
         ),
         (
             DATA_PARALLEL,
             {"schedule": "eager"},
             "no schedule 'eager'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe, interleaved",
         ),
-        (DATA_PARALLEL, {"batch": 12}, "dim 'batch' of size 3 does not split over data=2; make it a multiple of 2"),
+        (DATA_PARALLEL, {"batch": 12}, "dim 'batch' of size 3 is not divisible by data=2; make it a multiple of 2"),
     ],
 )
 def test_what_does_not_run_is_refused_in_one_line(strategy, sizes, message):
@@ -195,9 +195,7 @@ def test_a_ring_of_keys_is_refused_in_one_line():
     """A permute in a branch that other stages do not take: fake CPUs gave a gradient that was off by three orders of
     magnitude."""
     mesh = make_mesh(parse_target("cpu:8"), Axes.parse("pipe=4,context=2"))
-    with pytest.raises(
-        UsageError, match="a ring over context in a pipeline: .* gather keys, or exchange them for heads"
-    ):
+    with pytest.raises(UsageError, match="a ring over context in a pipeline: .* gather the keys, or use Ulysses"):
         program.step(RING, SHAPE, mesh)
 
 
@@ -217,5 +215,5 @@ def test_theory_refuses_what_does_not_run_in_the_same_words(strategy, experts, m
 
 def test_a_ledger_of_chunks_of_one_layer_is_refused_in_words_of_chunks():
     shape = replace(SHAPE, layers=8, schedule="interleaved", chunks=2)
-    with pytest.raises(UsageError, match="layers=8 are one a chunk, whose loop XLA leaves out; make it 16 or more"):
+    with pytest.raises(UsageError, match="layers=8: one layer per chunk, whose loop XLA removes; expected 16 or more"):
         predict(DATA_PARALLEL, shape, Axes.parse("data=2,pipe=4"))

@@ -74,12 +74,12 @@ def test_a_micro_batch_hops_p_v_minus_1_times_in_each_direction():
         (
             one_f_one_b,
             (100_000, 64),
-            "stages=100000, micro_batches=64, chunks=1: micro-batches come to stages 6,400,000 times; expected "
+            "stages=100000, micro_batches=64, chunks=1: 6,400,000 visits of micro-batches to stages; expected "
             "65,536 at most",
         ),
-        (gpipe, (2, 32_769), "65,538 times"),
-        (interleaved, (4, 8_196, 2), "65,568 times"),
-        (dual_pipe, (2, 10**12), "2,000,000,000,000 times"),
+        (gpipe, (2, 32_769), "65,538 visits"),
+        (interleaved, (4, 8_196, 2), "65,568 visits"),
+        (dual_pipe, (2, 10**12), "2,000,000,000,000 visits"),
     ],
 )
 def test_sizes_that_a_schedule_has_no_order_for_are_refused(make, sizes, expected):

@@ -64,7 +64,7 @@ def test_an_order_that_lost_or_repeats_a_forward_or_backward_is_refused(schedule
     order = schedule.orders[stage]
     turn = data.draw(st.sampled_from([turn for turn, task in enumerate(order) if task.work is not W]))
     for mutilated in (order[:turn] + order[turn + 1 :], order[: turn + 1] + order[turn:]):
-        with pytest.raises(UsageError, match=rf"stage {stage} does . times"):
+        with pytest.raises(UsageError, match=rf"stage {stage} runs . times"):
             with_order(schedule, stage, mutilated)
 
 
@@ -88,9 +88,9 @@ def test_a_deadlock_names_the_stages_and_what_each_waits_for():
 
 def test_work_on_a_micro_batch_or_chunk_that_there_is_not_is_refused():
     for strange in (Task(F, 2), Task(B, 0, chunk=1)):
-        with pytest.raises(UsageError, match=f"stage 0 does 1 times {strange}"):
+        with pytest.raises(UsageError, match=f"stage 0 runs 1 times {strange}"):
             with_order(gpipe(2, 2), 0, (*gpipe(2, 2).orders[0], strange))
-    with pytest.raises(UsageError, match="1 orders for 2 stages"):
+    with pytest.raises(UsageError, match="1 task orders for 2 stages"):
         Schedule("short", 2, 2, 1, gpipe(2, 2).orders[:1])
 
 

@@ -86,5 +86,5 @@ def test_a_table_does_what_the_orders_say_and_idles_for_the_rest(schedule):
 
 
 def test_two_directions_are_refused_in_one_line():
-    with pytest.raises(UsageError, match="dual_pipe: its micro-batches go both ways"):
+    with pytest.raises(UsageError, match="dual_pipe: its micro-batches go through the stages in both directions"):
         table_of(dual_pipe(4, 8))

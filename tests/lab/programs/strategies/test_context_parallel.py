@@ -100,21 +100,21 @@ def test_gradients_and_loss_are_summed_over_all_that_splits_tokens():
 @pytest.mark.parametrize("strategy", [RING, GATHERED_KEYS, ULYSSES])
 def test_a_sequence_of_6_on_4_ranks_is_refused(strategy):
     with pytest.raises(
-        UsageError, match="dim 'length' of size 6 does not split over context=4; make it a multiple of 4"
+        UsageError, match="dim 'length' of size 6 is not divisible by context=4; make it a multiple of 4"
     ):
         strategy.predict(replace(SHAPE, length=6), MESH)
 
 
 def test_a_zigzag_sequence_of_12_on_4_ranks_is_refused():
     with pytest.raises(
-        UsageError, match="length=12 does not split over 4 ranks with 2 pieces each; make it a multiple of 8"
+        UsageError, match="length=12 is not divisible by 4 ranks with 2 pieces each; make it a multiple of 8"
     ):
         ZIGZAG_RING.predict(replace(SHAPE, length=12), MESH)
 
 
 @pytest.mark.parametrize("sizes", [{"kv_heads": 6}, {"kv_heads": 2, "queries": 3}])
 def test_heads_that_do_not_split_are_refused_by_ulysses(sizes):
-    with pytest.raises(UsageError, match="do not split over 4 ranks; make one a multiple of the other"):
+    with pytest.raises(UsageError, match="are not divisible by 4 ranks; make one a multiple of the other"):
         ULYSSES.predict(replace(SHAPE, **sizes), MESH)
 
 
@@ -127,14 +127,16 @@ def test_a_zigzag_ring_of_a_full_mask_is_refused_before_anything_is_compiled():
 
 @pytest.mark.parametrize("zero", [ZERO1, ZERO2], ids=["1", "2"])
 def test_gradients_that_zero_1_and_2_would_not_sum_over_context_are_refused(zero):
-    with pytest.raises(UsageError, match="scattered over data .* copies along context: those would not be summed"):
+    with pytest.raises(
+        UsageError, match="scattered over data .* replicated over context: they would not be reduced over context"
+    ):
         (zero | RING).check(SHAPE, MESH)
     zero.check(SHAPE, MESH)
 
 
 @pytest.mark.parametrize(("one", "other"), [(RING, ULYSSES), (GATHERED_KEYS, ZIGZAG_RING)])
 def test_two_kinds_of_attention_over_ranks_do_not_compose(one, other):
-    with pytest.raises(UsageError, match="two strategies each bring their own 'positions'"):
+    with pytest.raises(UsageError, match="two strategies both set the hook 'positions'"):
         one | other
 
 

@@ -245,53 +245,53 @@ def test_loads_of_all_ranks_are_summed_in_f32():
             EXPERT_PARALLEL,
             Axes.parse("expert=8"),
             {"experts": 12},
-            "dim 'experts' of size 12 does not split over expert=8; make it a multiple of 8",
+            "dim 'experts' of size 12 is not divisible by expert=8; make it a multiple of 8",
         ),
         (
             EXPERT_PARALLEL,
             Axes.parse("expert=8"),
             {"experts": 0},
-            "experts=0 with experts split over expert: nothing to split; set experts to a multiple of the axis",
+            "experts=0 and experts are sharded over expert; set experts to a multiple of the axis, or drop the axis",
         ),
         (
             EXPERT_PARALLEL,
             Axes.parse("expert=8"),
             {"batch": 12},
-            "dim 'batch' of size 12 does not split over expert=8; make it a multiple of 8",
+            "dim 'batch' of size 12 is not divisible by expert=8; make it a multiple of 8",
         ),
         (
             ZERO1 | EXPERT_PARALLEL,
             DATA_EXPERT,
             {},
-            "gradients scattered over data (ZeRO-1 or 2) of weights with copies along expert: those would not be "
-            "summed; use ZeRO-3 or data parallelism beside it",
+            "gradients scattered over data (ZeRO-1 or 2) of weights replicated over expert: they would not be "
+            "reduced over expert; use ZeRO-3 or data parallelism there",
         ),
         (
             ZERO1,
             Axes.parse("data=8"),
             {"router": "sigmoid_bias"},
-            "router=sigmoid_bias with ZeRO-1 or 2: a bias has no copy in the dtype of the products; use ZeRO-3 or "
-            "data parallelism",
+            "router=sigmoid_bias with ZeRO-1 or 2: its bias has no copy in the compute dtype; use ZeRO-3 or data "
+            "parallelism",
         ),
         (
             NODE_LIMITED_EXPERTS,
             DATA_EXPERT,
             {},
-            "dim 'nodes' of size 1 does not split over data=2; make it a multiple of 2",
+            "dim 'nodes' of size 1 is not divisible by data=2; make it a multiple of 2",
         ),
         (
             TENSOR_PARALLEL,
             Axes.parse("tensor=4"),
             {},
-            "experts=8 with hidden dims split over tensor: experts take whole hidden dims; drop that axis, or set "
-            "experts=0",
+            "experts=8 with hidden dims sharded over tensor: experts need unsharded hidden dims; drop that axis, or "
+            "set experts=0",
         ),
         (
             SEQUENCE_PARALLEL,
             Axes.parse("tensor=4"),
             {},
-            "experts=8 with hidden dims split over tensor: experts take whole hidden dims; drop that axis, or set "
-            "experts=0",
+            "experts=8 with hidden dims sharded over tensor: experts need unsharded hidden dims; drop that axis, or "
+            "set experts=0",
         ),
     ],
 )

@@ -331,27 +331,27 @@ def test_composition_does_not_depend_on_the_brackets():
             DATA_PARALLEL,
             DATA_8,
             {"batch": 17},
-            "dim 'batch' of size 17 does not split over data=8; make it a multiple of 8",
+            "dim 'batch' of size 17 is not divisible by data=8; make it a multiple of 8",
         ),
         (
             ZERO2,
             DATA_8,
             {"accumulation": 4},
-            "dim 'batch' of size 4 does not split over data=8; make it a multiple of 8",
+            "dim 'batch' of size 4 is not divisible by data=8; make it a multiple of 8",
         ),
         (
             HYBRID,
             REPLICAS,
             {"batch": 12},
-            "dim 'batch' of size 12 does not split over data=2*fsdp=4; make it a multiple of 8",
+            "dim 'batch' of size 12 is not divisible by data=2*fsdp=4; make it a multiple of 8",
         ),
-        (ZERO3, FSDP_8, {"embed": 25}, "dim 'embed' of size 25 does not split over fsdp=8; make it a multiple of 8"),
-        (ZERO1, DATA_8, {"embed": 28}, "dim 'embed' of size 28 does not split over data=8; make it a multiple of 8"),
+        (ZERO3, FSDP_8, {"embed": 25}, "dim 'embed' of size 25 is not divisible by fsdp=8; make it a multiple of 8"),
+        (ZERO1, DATA_8, {"embed": 28}, "dim 'embed' of size 28 is not divisible by data=8; make it a multiple of 8"),
         (
             FSDP_SEQUENCE,
             FSDP_TENSOR_AXES,
             {"length": 6},
-            "dim 'length' of size 6 does not split over tensor=4; make it a multiple of 4",
+            "dim 'length' of size 6 is not divisible by tensor=4; make it a multiple of 4",
         ),
         (ZERO3, DATA_8, {}, "no axis 'fsdp' in the mesh; known are data"),
         (FSDP_TENSOR, FSDP_8, {}, "no axis 'tensor' in the mesh; known are fsdp"),
@@ -370,7 +370,7 @@ def test_heads_hidden_dims_or_words_that_4_tensor_ranks_cannot_share_are_refused
     strategy, axes = EVERY[layout]
     for refuse in (strategy.check, strategy.predict):
         with pytest.raises(
-            UsageError, match=f"dim '{dim}' of size {size} does not split over tensor=4; make it a multiple of 4"
+            UsageError, match=f"dim '{dim}' of size {size} is not divisible by tensor=4; make it a multiple of 4"
         ):
             refuse(replace(SHAPE, **{dim: size}), axes)
 

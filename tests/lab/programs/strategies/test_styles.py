@@ -31,9 +31,7 @@ def test_a_composition_has_the_styles_that_all_its_parts_have():
 @pytest.mark.parametrize("build", [program.step, program.gradients])
 def test_a_composed_declared_ring_is_refused_with_the_styles_that_it_has(build):
     mesh = make_mesh(CPU, Axes.parse("data=2,context=4"))
-    with pytest.raises(
-        UsageError, match="no style 'declared' of this strategy; all that it composes have explicit: use"
-    ):
+    with pytest.raises(UsageError, match="no style 'declared' of this strategy; every part of it has explicit: use"):
         build(DATA_PARALLEL | RING, "declared", RING_STEP.numeric_parameters, mesh)
 
 
