@@ -1,4 +1,4 @@
-"""Chapter 14: does accumulating micro-batches give the gradient of the batch, and reduce it once?"""
+"""Chapter 14: does accumulating micro-batches give the gradient of the batch, and is it reduced once?"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -133,7 +133,7 @@ def _last_is_hidden() -> Claim:
 EXPERIMENT = experiment(
     name="ch14_accumulation",
     chapter=14,
-    question="Does accumulating micro-batches give the gradient of the batch, and reduce it once?",
+    question="Does accumulating micro-batches give the gradient of the batch, and is it reduced once?",
     parts=PARTS,
     sizes=Sizes(),
     small=Sizes(micro_batches=3, tokens=16, embed=8, mlp=12),

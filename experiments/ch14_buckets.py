@@ -1,4 +1,4 @@
-"""Chapter 14: how many messages does a gradient take in buckets, and how many when compilers combine?"""
+"""Chapter 14: how many messages does a bucketed gradient take, and how many after the compiler combines them?"""
 
 from dataclasses import dataclass
 
@@ -98,7 +98,7 @@ def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
 EXPERIMENT = experiment(
     name="ch14_buckets",
     chapter=14,
-    question="How many messages does a gradient take in buckets, and how many when compilers combine?",
+    question="How many messages does a bucketed gradient take, and how many after the compiler combines them?",
     parts=PARTS,
     sizes=Sizes(),
     small=Sizes(parameters=24),

@@ -1,4 +1,4 @@
-"""Chapter 14: what does sending the largest gradients alone save, and for how many ranks?"""
+"""Chapter 14: what does sending only the largest gradients save, and up to how many ranks?"""
 
 from dataclasses import dataclass
 from math import inf
@@ -114,7 +114,7 @@ def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
 EXPERIMENT = experiment(
     name="ch14_compression",
     chapter=14,
-    question="What does sending the largest gradients alone save, and for how many ranks?",
+    question="What does sending only the largest gradients save, and up to how many ranks?",
     parts=PARTS,
     sizes=Sizes(),
     small=Sizes(elements=1000),

@@ -1,4 +1,4 @@
-"""Chapter 14: what does data parallelism send, and is it the gradient alone?"""
+"""Chapter 14: what does data parallelism send, and is it only the gradient?"""
 
 from lab.book.parallelism import dp_volume_bytes
 from lab.core.ledger import Kind, Ledger, Totals, Transfer
@@ -53,7 +53,7 @@ def _sizes(transfers: list[Transfer]) -> str:
 EXPERIMENT = decoder_experiment(
     name="ch14_data_parallel",
     chapter=14,
-    question="What does data parallelism send, and is it the gradient alone?",
+    question="What does data parallelism send, and is it only the gradient?",
     strategy=DATA_PARALLEL,
     axes=on_one_axis(DATA),
     claims=claims,

@@ -1,4 +1,4 @@
-"""Chapter 15: what does LayerNorm over a split hidden dim send, and which moments survive float32?"""
+"""Chapter 15: what does LayerNorm over a sharded hidden dim send, and which moments survive float32?"""
 
 from dataclasses import dataclass
 
@@ -127,7 +127,7 @@ def variances_off(ranks: int, tokens: int = 64, embed: int = 4096) -> tuple[floa
 EXPERIMENT = experiment(
     name="ch15_layernorm",
     chapter=15,
-    question="What does LayerNorm over a split hidden dim send, and which moments survive float32?",
+    question="What does LayerNorm over a sharded hidden dim send, and which moments survive float32?",
     parts=PARTS,
     sizes=Sizes(),
     small=Sizes(tokens=8, embed=64),

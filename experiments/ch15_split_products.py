@@ -1,4 +1,4 @@
-"""Chapter 15: where do column- and row-parallel products communicate, and what must stand where?"""
+"""Chapter 15: where do column- and row-parallel matmuls communicate, and what must be placed where?"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -282,7 +282,7 @@ def _conjugate(measured: Ledger, small: SmallProducts) -> Claim:
 EXPERIMENT = experiment(
     name="ch15_split_products",
     chapter=15,
-    question="Where do column- and row-parallel products communicate, and what must stand where?",
+    question="Where do column- and row-parallel matmuls communicate, and what must be placed where?",
     parts=PARTS,
     sizes=Sizes(),
     small=Sizes(tokens=8, embed=32, mlp=48),

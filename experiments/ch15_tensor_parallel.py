@@ -1,4 +1,4 @@
-"""Chapter 15: how often does tensor parallelism sum, where, and how much?"""
+"""Chapter 15: how often does tensor parallelism all-reduce, where, and how many bytes?"""
 
 from lab.book.parallelism import activation_bytes, tp_volume_bytes
 from lab.core.ledger import Ledger, Phase, Totals, Transfer
@@ -107,7 +107,7 @@ def _vocabulary(
 EXPERIMENT = decoder_experiment(
     name="ch15_tensor_parallel",
     chapter=15,
-    question="How often does tensor parallelism sum, where, and how much?",
+    question="How often does tensor parallelism all-reduce, where, and how many bytes?",
     strategy=DATA_PARALLEL | TENSOR_PARALLEL,
     axes=with_tensor_inside_host(DATA),
     claims=claims,

@@ -1,4 +1,4 @@
-"""Chapter 16: what do several chunks a stage save, what do they hold, and how often do they send?"""
+"""Chapter 16: what do several chunks per stage save, how much memory do they take, and how often do they send?"""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -183,7 +183,7 @@ def _breakeven(assumed: Assumed) -> Claim:
 EXPERIMENT = Question(
     name="ch16_interleaving",
     chapter=16,
-    question="What do several chunks a stage save, what do they hold, and how often do they send?",
+    question="What do several chunks per stage save, how much memory do they take, and how often do they send?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

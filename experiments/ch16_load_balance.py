@@ -1,4 +1,4 @@
-"""Chapter 16: what do unequal stages cost, and does another placement of the layers mend it?"""
+"""Chapter 16: what do unequal stages cost, and does another placement of the layers fix it?"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -167,7 +167,7 @@ def _pairing(assumed: Assumed) -> Claim:
 EXPERIMENT = Question(
     name="ch16_load_balance",
     chapter=16,
-    question="What do unequal stages cost, and does another placement of the layers mend it?",
+    question="What do unequal stages cost, and does another placement of the layers fix it?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

@@ -193,8 +193,8 @@ EXPERIMENT = Experiment(
     name="ch16_pipeline",
     chapter=16,
     question=(
-        "What does a pipeline send between its stages, how many ticks does it take, and are its gradients those of "
-        "one device?"
+        "What does a pipeline send between its stages, how many ticks does it take, and are its gradients "
+        "those of one device?"
     ),
     parameters=PipelineShape(layers=8, accumulation=8, remat="none"),
     numeric_parameters=PipelineShape(**asdict(replace(SMALL, layers=8, accumulation=4, remat="none"))),

@@ -1,4 +1,4 @@
-"""Chapter 16: does a device hold as many micro-batches as its schedule has in flight?"""
+"""Chapter 16: does a device store the activations of as many micro-batches as its schedule has in flight?"""
 
 from dataclasses import dataclass
 from functools import cache
@@ -265,7 +265,7 @@ def _state(assumed: Assumed) -> Claim:
 EXPERIMENT = Question(
     name="ch16_pipeline_memory",
     chapter=16,
-    question="Does a device hold as many micro-batches as its schedule has in flight?",
+    question="Does a device store the activations of as many micro-batches as its schedule has in flight?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

@@ -1,4 +1,4 @@
-"""Chapters 16 and 24: do the orders and charts run that the book prints?"""
+"""Chapters 16 and 24: do the schedules and charts that the book prints run?"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -135,7 +135,7 @@ def _chart(id: str, P: int, m: int, drawn: int) -> Claim:
 EXPERIMENT = Question(
     name="ch16_printed_schedules",
     chapter=16,
-    question="Do the orders and charts run that the book prints?",
+    question="Do the schedules and charts that the book prints run?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

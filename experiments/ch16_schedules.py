@@ -1,4 +1,4 @@
-"""Chapter 16: how long does a step of each schedule take, what part of it idles, and what does a stage hold?"""
+"""Chapter 16: how long does a step of each schedule take, what part of it is idle, and how much does a stage store?"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -192,7 +192,7 @@ def _throughput(P: int, m: int, assumed: Assumed) -> Point:
 EXPERIMENT = Question(
     name="ch16_schedules",
     chapter=16,
-    question="How long does a step of each schedule take, what part of it idles, and what does a stage hold?",
+    question="How long does a step of each schedule take, what part of it is idle, and how much does a stage store?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

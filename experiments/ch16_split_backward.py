@@ -1,5 +1,5 @@
-"""Chapter 16: what does each half of a backward multiply, and how long is a step whose ticks are as long as their
-longest job?"""
+"""Chapter 16: which matmuls does each half of a split backward have, and how long is a step whose ticks last as long
+as their longest task?"""
 
 from dataclasses import dataclass
 from functools import cache
@@ -134,8 +134,8 @@ EXPERIMENT = Question(
     name="ch16_split_backward",
     chapter=16,
     question=(
-        "What does each half of a backward multiply, and how long is a step whose ticks are as long as their "
-        "longest job?"
+        "Which matmuls does each half of a split backward have, and how long is a step whose ticks last as "
+        "long as their longest task?"
     ),
     parameters=Assumed(),
     answer=answer,

@@ -1,4 +1,4 @@
-"""Chapter 16: what does putting off the gradients of weights save, and what does it hold?"""
+"""Chapter 16: what does delaying weight gradients save, and how much memory does it take?"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -184,7 +184,7 @@ def _thirty_percent(name: str, assumed: Assumed) -> Point:
 EXPERIMENT = Question(
     name="ch16_zero_bubble",
     chapter=16,
-    question="What does putting off the gradients of weights save, and what does it hold?",
+    question="What does delaying weight gradients save, and how much memory does it take?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

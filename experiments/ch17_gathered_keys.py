@@ -1,4 +1,4 @@
-"""Chapter 17 (and Llama 3's long contexts, Ch. 34): what do gathered keys and values cost beside a ring?"""
+"""Chapter 17 (and Llama 3's long contexts, Ch. 34): what do gathered keys and values cost compared with a ring?"""
 
 from lab.book.context import ring_wire_bytes
 from lab.core.ledger import Kind, Ledger, Phase, Transfer
@@ -72,7 +72,7 @@ def _sums(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Transfer, 
 EXPERIMENT = decoder_experiment(
     name="ch17_gathered_keys",
     chapter=17,
-    question="What do gathered keys and values cost beside a ring?",
+    question="What do gathered keys and values cost compared with a ring?",
     strategy=DATA_PARALLEL | GATHERED_KEYS,
     axes=with_inner_axis(DATA, CONTEXT),
     claims=claims,

@@ -1,4 +1,4 @@
-"""Chapter 17: Ulysses among neighbours and a ring beyond them: what does each send, once heads are split?"""
+"""Chapter 17: Ulysses between neighbours and a ring beyond them: what does each send once heads are sharded?"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -119,7 +119,7 @@ def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
 EXPERIMENT = experiment(
     name="ch17_hybrid",
     chapter=17,
-    question="Ulysses among neighbours and a ring beyond them: what does each send, once heads are split?",
+    question="Ulysses between neighbours and a ring beyond them: what does each send once heads are sharded?",
     parts=PARTS,
     sizes=Sizes(),
     small=Sizes(length=32, head_dim=4),

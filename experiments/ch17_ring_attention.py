@@ -1,5 +1,5 @@
-"""Chapter 17: what does ring attention send, and what does the backward pass, of which the book says nothing, send
-beside?"""
+"""Chapter 17: what does ring attention send, and what does the backward pass, of which the book says nothing, send in
+addition?"""
 
 from fractions import Fraction
 
@@ -76,7 +76,7 @@ def _overlap(measured: Ledger) -> Claim:
 EXPERIMENT = decoder_experiment(
     name="ch17_ring_attention",
     chapter=17,
-    question="What does ring attention send, and what does its backward pass send beside?",
+    question="What does ring attention send, and what does its backward pass send in addition?",
     strategy=DATA_PARALLEL | RING,
     axes=with_inner_axis(DATA, CONTEXT),
     claims=claims,

@@ -1,4 +1,4 @@
-"""Chapter 17: does a ring need memory for its share of the tokens alone, at a million of them too?"""
+"""Chapter 17: does ring attention need memory only for its own share of the tokens, even at a million tokens?"""
 
 from dataclasses import dataclass
 from functools import cache, partial
@@ -148,7 +148,7 @@ def _tiles(assumed: Assumed) -> Claim:
 EXPERIMENT = Question(
     name="ch17_ring_memory",
     chapter=17,
-    question="Does a ring need memory for its share of the tokens alone, at a million of them too?",
+    question="Does ring attention need memory only for its own share of the tokens, even at a million tokens?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

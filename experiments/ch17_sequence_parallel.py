@@ -1,4 +1,4 @@
-"""Chapter 17: does sequence parallelism send what tensor parallelism does, and what does it ask for beside?"""
+"""Chapter 17: does sequence parallelism send what tensor parallelism does, and what else does it send?"""
 
 from dataclasses import replace
 
@@ -75,7 +75,7 @@ def _norms(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
 EXPERIMENT = decoder_experiment(
     name="ch17_sequence_parallel",
     chapter=17,
-    question="Does sequence parallelism send what tensor parallelism does, and what does it ask for beside?",
+    question="Does sequence parallelism send what tensor parallelism does, and what else does it send?",
     strategy=DATA_PARALLEL | SEQUENCE_PARALLEL,
     axes=with_tensor_inside_host(DATA),
     claims=claims,

@@ -1,4 +1,4 @@
-"""Chapter 17: does a decoder whose sequences lie on several ranks train as one device's? The small decoder of
+"""Chapter 17: does a decoder with sequences sharded over several ranks train like on one device? The small decoder of
 ch14_training, its attention over ranks."""
 
 import numpy as np
@@ -34,7 +34,7 @@ def claims(trained: TrainingResult) -> tuple[Claim, ...]:
 EXPERIMENT = Training(
     name="ch17_training",
     chapter=17,
-    question="Does a decoder whose sequences lie on several ranks train as one device's?",
+    question="Does a decoder with sequences sharded over several ranks train like on one device?",
     parameters=SMALL,
     layouts=(
         trainee("ring", ch17_ring_attention.EXPERIMENT),

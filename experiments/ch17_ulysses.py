@@ -1,4 +1,4 @@
-"""Chapter 17: what does it cost to exchange tokens for heads, and when is a ring cheaper?"""
+"""Chapter 17: what does exchanging tokens for heads cost, and when is a ring cheaper?"""
 
 from math import isclose
 
@@ -79,7 +79,7 @@ def _kept(shape: DecoderShape, axes: Axes, measured: Ledger, copies: int) -> tup
 EXPERIMENT = decoder_experiment(
     name="ch17_ulysses",
     chapter=17,
-    question="What does it cost to exchange tokens for heads, and when is a ring cheaper?",
+    question="What does exchanging tokens for heads cost, and when is a ring cheaper?",
     strategy=DATA_PARALLEL | ULYSSES,
     axes=with_inner_axis(DATA, CONTEXT),
     claims=claims,

@@ -1,4 +1,4 @@
-"""Chapter 17: attention that sees a window alone: how far must keys go round?"""
+"""Chapter 17: with sliding-window attention, how far around the ring must keys travel?"""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 EXPERIMENT = decoder_experiment(
     name="ch17_window",
     chapter=17,
-    question="Attention sees a window alone: how far must keys go round?",
+    question="With sliding-window attention, how far around the ring must keys travel?",
     strategy=DATA_PARALLEL | RING,
     axes=with_inner_axis(DATA, CONTEXT),
     claims=claims,

@@ -103,7 +103,9 @@ EXPERIMENT = replace(
     decoder_experiment(
         name="ch17_zigzag",
         chapter=17,
-        question="Do ranks in zigzag order share causal attention evenly, and what does skipping alone save?",
+        question=(
+            "Do ranks in zigzag order share causal attention evenly, and what does skipping masked blocks alone save?"
+        ),
         strategy=STRATEGY,
         axes=with_inner_axis(DATA, CONTEXT),
         claims=claims,

@@ -1,4 +1,4 @@
-"""Chapter 18: which order of constraints keeps the all-to-all of a dispatch that the compiler is to make?
+"""Chapter 18: which order of sharding constraints keeps the all-to-all of a declared dispatch?
 
 The layer is declared, in two formulations: rows are looked up and put into slots, or chosen by a product with a one-hot
 array (GShard). Source of the order that loses it: vllm-project/tpu-inference, review of pull request 2137.
@@ -174,7 +174,7 @@ def _claim(s: Assumed, formulation: str, order: str) -> Claim:
 EXPERIMENT = Question(
     name="ch18_constraint_order",
     chapter=18,
-    question="Which order of constraints keeps the all-to-all of a dispatch that the compiler is to make?",
+    question="Which order of sharding constraints keeps the all-to-all of a declared dispatch?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

@@ -1,4 +1,4 @@
-"""Chapter 18: what does an all-to-all of as many rows as there are send, and what does a padded one?
+"""Chapter 18: what does a ragged all-to-all send, and what does a padded one?
 
 CPUs have no ragged all-to-all: there the padded one stands in, `--set ragged=false`.
 """
@@ -155,7 +155,7 @@ def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
 EXPERIMENT = Experiment(
     name="ch18_dropless",
     chapter=18,
-    question="What does an all-to-all of as many rows as there are send, and what does a padded one?",
+    question="What does a ragged all-to-all send, and what does a padded one?",
     parameters=Sizes(),
     numeric_parameters=Sizes(tokens=12, embed=8, ragged=False),
     axes=on_one_axis(EXPERT),

@@ -1,4 +1,4 @@
-"""Chapter 18: what does a training step send that drops no token?
+"""Chapter 18: what does a dropless training step send?
 
 CPUs have no ragged all-to-all: there, buffers for the worst case are sent, `--set dispatch=padded`.
 """
@@ -59,7 +59,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 EXPERIMENT = expert_experiment(
     name="ch18_dropless_step",
     chapter=18,
-    question="What does a training step send that drops no token?",
+    question="What does a dropless training step send?",
     strategy=DATA_PARALLEL | EXPERT_PARALLEL,
     claims=claims,
     parameters=replace(SHAPE, dispatch="ragged"),

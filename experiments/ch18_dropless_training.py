@@ -1,4 +1,4 @@
-"""Chapter 18: do experts without slots train the model that experts with slots for every token train?
+"""Chapter 18: do dropless experts train the same model as experts with a slot for every token?
 
 The small decoder of ch18_training, none of whose tokens is dropped: one device and "no slots" send as many rows as
 there are, "slots for all" have room for a whole sequence at each expert. Where the backend has a ragged all-to-all,
@@ -31,7 +31,7 @@ def claims(trained: TrainingResult) -> tuple[Claim, ...]:
 EXPERIMENT = Training(
     name="ch18_dropless_training",
     chapter=18,
-    question="Do experts without slots train the model that experts with slots for every token train?",
+    question="Do dropless experts train the same model as experts with a slot for every token?",
     parameters=replace(ch18_training.EXPERIMENT.parameters, dispatch="padded"),
     layouts=(
         trainee("no slots", ch18_expert_parallel.EXPERIMENT, styles=("explicit",)),

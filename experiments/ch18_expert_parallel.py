@@ -1,4 +1,4 @@
-"""Chapter 18: what do experts on other ranks cost a training step, and whose gradients are summed where?"""
+"""Chapter 18: what does expert parallelism cost a training step, and which gradients are reduced over which axes?"""
 
 from lab.book.experts import (
     all_to_all_wire_bytes,
@@ -180,7 +180,7 @@ def _placed(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, .
 EXPERIMENT = expert_experiment(
     name="ch18_expert_parallel",
     chapter=18,
-    question="What do experts on other ranks cost a training step, and whose gradients are summed where?",
+    question="What does expert parallelism cost a training step, and which gradients are reduced over which axes?",
     strategy=STRATEGY,
     claims=claims,
     tour=TimedSteps(settings={"experts": 8, "mlp": 1408}),

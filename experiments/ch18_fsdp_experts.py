@@ -1,4 +1,4 @@
-"""Chapter 18: whose gradients are summed where when experts lie on ranks whose weights are split besides (ZeRO-3)?"""
+"""Chapter 18: which gradients are reduced over which axes when expert parallelism is combined with ZeRO-3?"""
 
 from lab.book.experts import expert_parameters
 from lab.core.ledger import Kind, Ledger, Totals
@@ -48,7 +48,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 EXPERIMENT = expert_experiment(
     name="ch18_fsdp_experts",
     chapter=18,
-    question="Whose gradients are summed where when experts lie on ranks whose weights are split besides?",
+    question="Which gradients are reduced over which axes when expert parallelism is combined with ZeRO-3?",
     strategy=ZERO3 | EXPERT_PARALLEL,
     axes=on_two_axes(FSDP, EXPERT),
     claims=claims,

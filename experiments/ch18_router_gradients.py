@@ -1,4 +1,4 @@
-"""Chapter 18: what gradient reaches a router, from the loss and from what keeps its experts in balance?
+"""Chapter 18: what gradient reaches a router from the loss and from its load-balancing terms?
 
 A router of random logits, as the decoder's layers run it, differentiated by JAX, against the chapter's formulas. Seeds
 are fixed.
@@ -196,7 +196,7 @@ def _z(assumed: Assumed) -> tuple[Claim, ...]:
 EXPERIMENT = Question(
     name="ch18_router_gradients",
     chapter=18,
-    question="What gradient reaches a router, from the loss and from what keeps its experts in balance?",
+    question="What gradient reaches a router from the loss and from its load-balancing terms?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

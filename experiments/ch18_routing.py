@@ -1,4 +1,4 @@
-"""Chapter 18: whom do routers send where, and what becomes of what finds no slot?
+"""Chapter 18: where do routers send tokens, and what happens to tokens that find no slot?
 
 Routers of random logits, as the decoder's layers run them, against the chapter's formulas. Seeds are fixed.
 """
@@ -232,7 +232,7 @@ def _spread(assumed: Assumed) -> tuple[Claim, ...]:
 EXPERIMENT = Question(
     name="ch18_routing",
     chapter=18,
-    question="Whom do routers send where, and what becomes of what finds no slot?",
+    question="Where do routers send tokens, and what happens to tokens that find no slot?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

@@ -1,4 +1,4 @@
-"""Chapter 18: do experts on other ranks train the same model where some tokens find no slot?
+"""Chapter 18: does expert parallelism train the same model when some tokens are dropped?
 
 The small decoder of ch14_training with 8 experts in a layer, and slots for as many tokens as balance would send. One
 device drops the same tokens: slots are of a sequence, and no layout splits one. Sooner or later a token's choice hangs
@@ -22,7 +22,7 @@ def claims(trained: TrainingResult) -> tuple[Claim, ...]:
 EXPERIMENT = Training(
     name="ch18_training",
     chapter=18,
-    question="Do experts on other ranks train the same model where some tokens find no slot?",
+    question="Does expert parallelism train the same model when some tokens are dropped?",
     parameters=replace(SMALL, mlp=88, experts=8, top_k=2, capacity_factor=1.0),
     layouts=(
         trainee("experts", ch18_expert_parallel.EXPERIMENT),

@@ -1,4 +1,4 @@
-"""Chapter 19: is what a device holds at its fullest the sum of state, activations, gradients and one layer at work?"""
+"""Chapter 19: is the peak memory of a device the sum of state, activations, gradients and one layer in use?"""
 
 from dataclasses import asdict, dataclass
 
@@ -111,7 +111,7 @@ def _fullest(assumed: Assumed) -> Claim:
 EXPERIMENT = Question(
     name="ch19_memory",
     chapter=19,
-    question="Is what a device holds at its fullest the sum of state, activations, gradients and one layer at work?",
+    question="Is the peak memory of a device the sum of state, activations, gradients and one layer in use?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

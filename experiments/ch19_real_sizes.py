@@ -1,4 +1,4 @@
-"""Chapter 19: at a model's real size, is what a device holds at its fullest the sum of named terms under every
+"""Chapter 19: at the real size of a model, is the peak memory of a device the sum of named terms under every
 layout?"""
 
 from collections.abc import Callable, Iterator
@@ -128,7 +128,7 @@ def _total(of: Program, assumed: Assumed) -> Claim:
 EXPERIMENT = Question(
     name="ch19_real_sizes",
     chapter=19,
-    question="At a model's real size, is what a device holds at its fullest the sum of named terms under every layout?",
+    question="At the real size of a model, is the peak memory of a device the sum of named terms under every layout?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

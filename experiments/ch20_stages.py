@@ -1,4 +1,4 @@
-"""Chapter 20: what does each ZeRO stage hold, and what does it send for that?"""
+"""Chapter 20: what does each ZeRO stage store, and what does it send in exchange?"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -116,7 +116,7 @@ def _listed(sizes: Mapping[str, float]) -> str:
 EXPERIMENT = Question(
     name="ch20_stages",
     chapter=20,
-    question="What does each ZeRO stage hold, and what does it send for that?",
+    question="What does each ZeRO stage store, and what does it send in exchange?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

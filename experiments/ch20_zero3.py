@@ -1,4 +1,4 @@
-"""Chapter 20: does ZeRO-3 send half again what data parallelism does, for 1/P of the state a device?"""
+"""Chapter 20: does ZeRO-3 send 1.5 times what data parallelism does, for 1/P of the state per device?"""
 
 from lab.book.parallelism import dp_volume_bytes
 from lab.core.ledger import Ledger, Totals
@@ -51,7 +51,7 @@ def _communication(shape: DecoderShape, P: int, measured: Ledger) -> Claim:
 EXPERIMENT = decoder_experiment(
     name="ch20_zero3",
     chapter=20,
-    question="Does ZeRO-3 send half again what data parallelism does, for 1/P of the state a device?",
+    question="Does ZeRO-3 send 1.5 times what data parallelism does, for 1/P of the state per device?",
     strategy=ZERO3,
     axes=on_one_axis(FSDP),
     claims=claims,

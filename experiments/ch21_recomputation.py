@@ -1,4 +1,4 @@
-"""Chapter 21: what does a layer keep under each policy of recomputation, and what does keeping less cost?"""
+"""Chapter 21: what does a layer save under each remat policy, and what does saving less cost?"""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -264,7 +264,7 @@ def _listed(numbers: Iterable[float]) -> str:
 EXPERIMENT = Question(
     name="ch21_recomputation",
     chapter=21,
-    question="What does a layer keep under each policy of recomputation, and what does keeping less cost?",
+    question="What does a layer save under each remat policy, and what does saving less cost?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

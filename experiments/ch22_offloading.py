@@ -1,4 +1,4 @@
-"""Chapter 22: what leaves the device when optimizer state and inputs of layers wait in the host's memory?"""
+"""Chapter 22: what leaves the device when optimizer state and layer inputs are offloaded to host memory?"""
 
 from dataclasses import asdict, dataclass
 
@@ -139,7 +139,7 @@ def _inputs(assumed: Assumed) -> Claim:
 EXPERIMENT = Question(
     name="ch22_offloading",
     chapter=22,
-    question="What leaves the device when optimizer state and inputs of layers wait in the host's memory?",
+    question="What leaves the device when optimizer state and layer inputs are offloaded to host memory?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

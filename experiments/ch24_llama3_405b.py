@@ -1,4 +1,4 @@
-"""Chapter 24: what do 16,384 GPUs send a step of Llama 3 405B under FSDP x tensor and sequence parallelism?"""
+"""Chapter 24: what do 16,384 GPUs send per step of Llama 3 405B under FSDP x tensor and sequence parallelism?"""
 
 from dataclasses import replace
 from math import gcd
@@ -25,7 +25,7 @@ def axes(target: Target) -> Axes:
 EXPERIMENT = decoder_experiment(
     name="ch24_llama3_405b",
     chapter=24,
-    question="What do 16,384 GPUs send a step of Llama 3 405B under FSDP x tensor and sequence parallelism?",
+    question="What do 16,384 GPUs send per step of Llama 3 405B under FSDP x tensor and sequence parallelism?",
     strategy=FSDP_SEQUENCE,
     axes=axes,
     claims=fsdp_tensor_claims,

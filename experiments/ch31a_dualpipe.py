@@ -1,4 +1,4 @@
-"""Chapters 31a and 35: what does DualPipe idle and hold, and is any printed bubble its own?"""
+"""Chapters 31a and 35: how long is DualPipe idle, how much does it store, and is any printed bubble its own?"""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -155,7 +155,7 @@ def _printed(id: str, share: float, name: str, item: str, assumed: Assumed) -> C
 EXPERIMENT = Question(
     name="ch31a_dualpipe",
     chapter=31,
-    question="What does DualPipe idle and hold, and is any printed bubble its own?",
+    question="How long is DualPipe idle, how much does it store, and is any printed bubble its own?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

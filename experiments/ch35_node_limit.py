@@ -1,5 +1,4 @@
-"""Chapter 35: what does it save between nodes that a token visits the experts of few nodes, and goes to each of them
-once?"""
+"""Chapter 35: what does it save between nodes to route each token to few nodes and send it to each of them once?"""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -81,9 +80,7 @@ def _links(measured: Ledger) -> tuple[Claim, ...]:
 EXPERIMENT = expert_experiment(
     name="ch35_node_limit",
     chapter=35,
-    question=(
-        "What does it save between nodes that a token visits the experts of few nodes, and goes to each of them once?"
-    ),
+    question="What does it save between nodes to route each token to few nodes and send it to each of them once?",
     strategy=NODE_LIMITED_EXPERTS,
     axes=on_two_axes(DATA, EXPERT),
     claims=claims,

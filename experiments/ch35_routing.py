@@ -1,4 +1,4 @@
-"""Chapter 35: what do many small experts, routing to few nodes and balance by a bias do to loads and to what is sent?
+"""Chapter 35: what do many small experts, node-limited routing and bias balancing do to loads and communication?
 
 Routers of random logits, as DeepSeek-V3's: sigmoid gates, the largest chosen with a bias and weighed without it. Seeds
 are fixed.
@@ -227,7 +227,7 @@ def _bias(assumed: Assumed) -> tuple[Claim, ...]:
 EXPERIMENT = Question(
     name="ch35_routing",
     chapter=35,
-    question="What do many small experts, routing to few nodes and balance by a bias do to loads and to what is sent?",
+    question="What do many small experts, node-limited routing and bias balancing do to loads and communication?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

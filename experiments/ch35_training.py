@@ -1,4 +1,4 @@
-"""Chapter 35: do experts on few nodes of a token's own choice train the model that one device trains?
+"""Chapter 35: does node-limited routing train the same model as one device?
 
 The small decoder of ch18_training with DeepSeek-V3's router: sigmoids, a bias that moves towards balance, and experts
 of 2 of 4 nodes for each token. On 4 devices or more several ranks are nodes; on two all nodes lie on each.
@@ -25,7 +25,7 @@ def claims(trained: TrainingResult) -> tuple[Claim, ...]:
 EXPERIMENT = Training(
     name="ch35_training",
     chapter=35,
-    question="Do experts on few nodes of a token's own choice train the model that one device trains?",
+    question="Does node-limited routing train the same model as one device?",
     parameters=replace(ch18_training.EXPERIMENT.parameters, router="sigmoid_bias", top_k=4, nodes=4, node_limit=2),
     layouts=(
         trainee("a copy a node", ch35_node_limit.EXPERIMENT),

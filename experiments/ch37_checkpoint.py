@@ -1,4 +1,4 @@
-"""Chapter 37: how often should a run save its state?"""
+"""Chapter 37: how often should a run save a checkpoint?"""
 
 from dataclasses import dataclass
 
@@ -72,7 +72,7 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
 EXPERIMENT = Question(
     name="ch37_checkpoint",
     chapter=37,
-    question="How often should a run save its state?",
+    question="How often should a run save a checkpoint?",
     parameters=Assumed(),
     answer=answer,
     claims=claims,

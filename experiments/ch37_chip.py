@@ -62,7 +62,9 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
 
 def asked(assumed: Assumed) -> str:
     flops, bandwidth = assumed.flops_factor, assumed.bandwidth_factor
-    return f"A new chip has {flops:g} times the FLOP/s and {bandwidth:g} times the bandwidth; what becomes of a layout?"
+    return (
+        f"A new chip has {flops:g} times the FLOP/s and {bandwidth:g} times the bandwidth; what changes for a layout?"
+    )
 
 
 EXPERIMENT = Question(

@@ -68,7 +68,7 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
 
 
 def asked(assumed: Assumed) -> str:
-    return f"Attention sees {assumed.window:,} tokens instead of all; what changes for memory, FLOPs and communication?"
+    return f"If attention sees only {assumed.window:,} tokens, what changes in memory, FLOPs and communication?"
 
 
 EXPERIMENT = Question(

@@ -70,7 +70,7 @@ def _example(known: Chip) -> str:
 def _slices(pod: Pod) -> str:
     block = "x".join(map(str, pod.block))
     return (
-        f"slices inside a {block} cube or of whole ones, {pod.blocks} a pod"
+        f"slices inside a {block} cube or of full cubes, {pod.blocks} per pod"
         if pod.blocks > 1
         else f"slices up to {block}"
     )

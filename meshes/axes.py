@@ -101,7 +101,7 @@ class Axes:
         at = self._index(name)
         if prod(parts.values()) != self.sizes[at]:
             raise UsageError(
-                f"axis {name}={self.sizes[at]} does not split into {dict(parts)}; their product must be "
+                f"axis {name}={self.sizes[at]} cannot be split into {dict(parts)}; their product must be "
                 f"{self.sizes[at]}"
             )
         return Axes(
@@ -115,9 +115,7 @@ class Axes:
         first = self._index(merged[0]) if merged else 0
         last = first + len(merged)
         if not merged or self.names[first:last] != merged:
-            raise UsageError(
-                f"axes {', '.join(merged) or 'none'} are not neighbours in {self}; merge axes that stand side by side"
-            )
+            raise UsageError(f"axes {', '.join(merged) or 'none'} are not adjacent in {self}; merge adjacent axes only")
         return Axes(
             (*self.names[:first], into, *self.names[last:]),
             (*self.sizes[:first], prod(self.sizes[first:last]), *self.sizes[last:]),

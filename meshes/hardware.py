@@ -218,11 +218,11 @@ def _record(path: Path, of: Chip | None) -> Mapping[str, Any]:
         record: Mapping[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as refusal:
         raise UsageError(
-            f"{path}: not readable as JSON ({refusal}); expected what lab bench --save writes"
+            f"{path}: not readable as JSON ({refusal}); expected the output of lab bench --save"
         ) from refusal
     schema = record.get("schema") if isinstance(record, dict) else None
     if schema != BENCH_SCHEMA:
-        raise UsageError(f"{path}: found schema {schema}, expected {BENCH_SCHEMA}, as lab bench --save writes it")
+        raise UsageError(f"{path}: found schema {schema}, expected {BENCH_SCHEMA}, as lab bench --save writes")
     if record.get("estimated"):
         raise UsageError(f"{path}: found estimates, expected times; run lab bench --save on attached devices")
     found = f"{path}: found times of {record['devices']} x {record['card']}"

@@ -43,7 +43,7 @@ class Target:
           UsageError: it has none, as CPUs, or none that is known.
         """
         if self.chip is None:
-            raise UsageError(f"target {self}: no chip of the table of hardware; name one, as in gpu:h100:1x8")
+            raise UsageError(f"target {self}: has no chip in the table of hardware; name one, as in gpu:h100:1x8")
         return chip(self.chip)
 
     @property
@@ -100,8 +100,7 @@ def _check_extent(text: str, target: Target) -> None:
     minutes to start."""
     if target.platform == Platform.CPU and prod(target.shape) > MOST_CPUS:
         raise UsageError(
-            f"target {text!r}: expected {MOST_CPUS:,} fake CPU devices at most; name GPUs or TPUs, of which there may "
-            "be more"
+            f"target {text!r}: expected {MOST_CPUS:,} fake CPU devices at most; for more devices, name GPUs or TPUs"
         )
     pod = target.hardware.pod if target.chip else None
     if pod:
@@ -112,13 +111,13 @@ def _check_slice(text: str, target: Target, pod: Pod) -> None:
     whole, blocks = "x".join(map(str, pod.block)), pod.blocks_of(target.shape)
     if blocks is None and pod.blocks > 1:
         raise UsageError(
-            f"target {text!r}: found a slice that is no box of whole {whole} cubes; expected one inside a cube, or "
+            f"target {text!r}: found a slice that is not made of full {whole} cubes; expected one inside a cube, or "
             f"sides that are multiples of {' and '.join(dict.fromkeys(map(str, pod.block)))}"
         )
     if blocks is None or blocks > pod.blocks:
         most = f"{pod.blocks} cubes of {whole}" if pod.blocks > 1 else whole
         raise UsageError(
-            f"target {text!r}: a slice lies in one pod, of {most} chips; join smaller slices, as in "
+            f"target {text!r}: a slice must fit into one pod, of {most} chips; join smaller slices, as in "
             f"tpu:{target.chip}:{whole}*2"
         )
 
@@ -153,7 +152,9 @@ def slice_axis(slices: int, axes: Axes) -> str:
     for name, size in axes.shape.items():
         if size % slices == 0:
             return name
-    raise UsageError(f"no axis of mesh {axes} is a multiple of the {slices} slices; let one axis span the slices")
+    raise UsageError(
+        f"no axis of mesh {axes} is a multiple of the {slices} slices; choose one axis that spans the slices"
+    )
 
 
 def check_size(target: Target, axes: Axes) -> None:

@@ -123,7 +123,7 @@ def test_a_step_that_imports_a_lab_of_its_own_is_told_which_it_gets(site, tmp_pa
     answer = run(str(site / "bin" / "lab"), "inspect", "step.py:build", "--mesh", "data=8")
     assert answer.returncode == 2
     assert answer.stderr.splitlines()[-1].endswith(
-        f"`lab` is sharding-lab's package here, not {tmp_path / 'lab.py'}: rename that"
+        f"`lab` is sharding-lab's package here, not {tmp_path / 'lab.py'}: rename yours"
     )
 
 

@@ -190,7 +190,7 @@ def _axes(mesh: Any) -> Axes | None:
     if not isinstance(shape, Mapping):
         raise UsageError(
             f"found a mesh of type {type(mesh).__name__}; expected a jax.sharding.Mesh, lab.meshes.axes.Axes or a "
-            "text such as data=2,tensor=4"
+            "string such as data=2,tensor=4"
         )
     return Axes.of(dict(shape))
 
@@ -230,7 +230,7 @@ def _platform(compiled: Any) -> str | None:
 def _only(programs: list[Program], path: Any) -> Program:
     if len(programs) > 1:
         raise UsageError(
-            f"{path} holds {len(programs)} partitioned modules; give one of their files, such as "
+            f"{path} contains {len(programs)} partitioned modules; pass one of their files, such as "
             f"{programs[0].ledger.source}"
         )
     return programs[0]

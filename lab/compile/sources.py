@@ -43,24 +43,24 @@ def texts(path: Path) -> list[tuple[str, str]]:
 
 def _text(path: Path) -> str:
     if path.suffix == ".py":
-        raise UsageError(f"{path} is a program; name the function that builds it: {path}:build")
+        raise UsageError(f"{path} is a Python program; name the function that builds the step: {path}:build")
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
     except UnicodeDecodeError:
         raise UsageError(
-            f"{path}: binary, expected the text of a compiled program, as compiled.as_text() gives it"
+            f"{path}: binary file, expected the text of a compiled program, as compiled.as_text() returns it"
         ) from None
     except FileNotFoundError:
         raise UsageError(
             f"{path}: no such file; expected a compiled text, the folder of an XLA dump, or file.py:build"
         ) from None
     except (OSError, EOFError) as error:
-        raise UsageError(
-            f"{path}: cannot be read ({error}); expected a compiled text, plain or compressed with gzip"
-        ) from None
+        raise UsageError(f"{path}: cannot be read ({error}); expected a compiled text, plain or gzipped") from None
     if not text.strip():
-        raise UsageError(f"{path}: empty, expected the text of a compiled program, as compiled.as_text() gives it")
+        raise UsageError(
+            f"{path}: empty file, expected the text of a compiled program, as compiled.as_text() returns it"
+        )
     return text
 
 
@@ -78,16 +78,14 @@ def saved_ledger(source: str) -> Ledger:
     except OSError as error:
         raise UsageError(f"{source}: {error.strerror}; expected what lab inspect --json printed") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UsageError(
-            f"{source}: expected the one ledger that lab inspect --json prints, found something else"
-        ) from None
+        raise UsageError(f"{source}: not a ledger; expected the output of lab inspect --json for one program") from None
 
 
 def _dumped(folder: Path) -> list[tuple[str, str]]:
     modules = [(str(path), _text(path)) for path in sorted(folder.glob(_DUMPED))]
     if not modules:
         raise UsageError(
-            f"{folder}: holds no {_DUMPED}; dump with XLA_FLAGS='--xla_dump_to={folder} --xla_dump_hlo_as_text'"
+            f"{folder}: contains no {_DUMPED}; dump with XLA_FLAGS='--xla_dump_to={folder} --xla_dump_hlo_as_text'"
         )
     # A session's dump is full of small modules of one device; they communicate nothing, unless all do.
     return [module for module in modules if _is_partitioned(module[1])] or modules
@@ -170,7 +168,7 @@ def _hidden_lab(error: BaseException) -> str:
         return ""
     own = next((path for path in (Path(sys.path[0], "lab.py"), Path(sys.path[0], "lab")) if path.exists()), None)
     is_ours = own is None or own.resolve() == Path(__file__).parent.parent
-    return "" if is_ours else f"; `lab` is sharding-lab's package here, not {own}: rename that"
+    return "" if is_ours else f"; `lab` is sharding-lab's package here, not {own}: rename yours"
 
 
 @contextmanager

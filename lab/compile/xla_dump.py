@@ -133,7 +133,7 @@ def _refusal(folder: Path) -> Exception:
     if refusal.exists():
         reason: Exception = pickle.loads(refusal.read_bytes())
         return reason
-    return Refused(f"the compiler ended without a dump: {(folder / LOG).read_text(errors='replace').strip()[-300:]}")
+    return Refused(f"the compiler exited without a dump: {(folder / LOG).read_text(errors='replace').strip()[-300:]}")
 
 
 def _memory(buffers: bytes, text: str) -> Memory:

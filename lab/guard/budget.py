@@ -70,8 +70,8 @@ def failure(ledger: Ledger, budget: Iterable[Allowance]) -> str | None:
     if not (found := broken(ledger, budget)):
         return None
     unmatched = [str(line) for line, own in _by_line(ledger, budget) if line and not own]
-    no_use = [f"lines of the budget that no transfer matches: {', '.join(unmatched)}"] if unmatched else []
-    return "\n".join(["over the budget of communication:", *found, *no_use])
+    no_use = [f"allowances that match no transfer: {', '.join(unmatched)}"] if unmatched else []
+    return "\n".join(["communication exceeds the budget:", *found, *no_use])
 
 
 def broken(ledger: Ledger, budget: Iterable[Allowance]) -> list[str]:
@@ -80,7 +80,11 @@ def broken(ledger: Ledger, budget: Iterable[Allowance]) -> list[str]:
     A transfer counts to the first line that covers it. One whose executions the text cannot tell breaks every limit of
     its line.
     """
-    found = [f"could not be read whole: {'; '.join(ledger.notes)}"] if not ledger.is_complete else []
+    found = (
+        [f"the compiled program could not be read completely: {'; '.join(ledger.notes)}"]
+        if not ledger.is_complete
+        else []
+    )
     for line, own in _by_line(ledger, tuple(budget)):
         if line:
             found += [f"{line}: {excess}\n{_listed(own)}" for excess in _excesses(line, Totals.of(own))]
@@ -106,7 +110,9 @@ def _spanned(transfer: Transfer) -> set[str]:
 
 def _check_axes(line: Allowance, ledger: Ledger) -> None:
     if line.axes and ledger.mesh is None:
-        raise UsageError(f"budget line {line}: the program's mesh is unknown, so its axes are; name it, as mesh=...")
+        raise UsageError(
+            f"budget line {line}: axes of transfers are unknown without the program's mesh; pass it as mesh=..."
+        )
     parts = set().union(*map(_spanned, ledger.transfers)) - {"?"}
     known = [*(ledger.mesh or ()), *sorted(parts - {*(ledger.mesh or ())})]
     for name in line.axes or ():
@@ -120,11 +126,11 @@ def _excesses(line: Allowance, total: Totals) -> Iterator[str]:
         if most is None or (found <= most and not total.lower_bound):
             continue
         known = (
-            f"at least {float(found):,g} (the text does not tell how often)"
+            f"at least {float(found):,g} (the text does not say how often it runs)"
             if total.lower_bound
             else f"{float(found):,.12g}"
         )
-        yield f"{known} {what.replace('_', ' ')} a step, where {float(most):,.12g} are allowed"
+        yield f"{known} {what.replace('_', ' ')} per step, {float(most):,.12g} allowed"
 
 
 def _listed(transfers: Sequence[Transfer]) -> str:

@@ -54,16 +54,14 @@ def read(path: Path) -> tuple[Ledger, dict[str, str]]:
             "written_with"
         ]
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path}: no snapshot of communication ({error}); write it anew with {UPDATE}") from None
+        raise UsageError(f"{path}: not a snapshot of communication ({error}); write it again with {UPDATE}") from None
 
 
 def unreadable(ledger: Ledger) -> str | None:
     """Why nothing can be said of a program, if nothing can."""
     if ledger.is_complete:
         return None
-    return (
-        f"the compiled program could not be read whole, and nothing can be said of the rest: {'; '.join(ledger.notes)}"
-    )
+    return f"the compiled program could not be read completely, so nothing is compared: {'; '.join(ledger.notes)}"
 
 
 def compared(ledger: Ledger, path: Path) -> str | None:
@@ -73,19 +71,20 @@ def compared(ledger: Ledger, path: Path) -> str | None:
       UsageError: the file is no snapshot.
     """
     if not path.exists():
-        return f"no snapshot {path}; look at what the program communicates, then write it with {UPDATE}\n\n{ledger}"
+        return f"no snapshot {path}; review what the program communicates, then write it with {UPDATE}\n\n{ledger}"
     before, written_with = read(path)
     for what in ("devices", "target", "mesh"):
         was, has = getattr(before, what), getattr(ledger, what)
         if was != has:
-            return f"{path} was written for {what} {was}; this program has {has}. If it should, run with {UPDATE}"
+            return f"{path} was written for {what} {was}; this program has {has}. If intended, run with {UPDATE}"
     difference = Difference(before, ledger)
     if not difference.changes:
         return None
     versions = _versions()
-    others = "" if written_with == versions else f" (with {_told(written_with)}; this is {_told(versions)})"
+    others = "" if written_with == versions else f" (written with {_told(written_with)}; this is {_told(versions)})"
     return (
-        f"the program communicates otherwise than {path} says{others}; if it should, run with {UPDATE}\n\n{difference}"
+        f"the program's communication differs from {path}{others}; if that is intended, run with "
+        f"{UPDATE}\n\n{difference}"
     )
 
 

@@ -77,8 +77,8 @@ def _key(claim: Claim) -> Key:
 
 def _undecided(claim: Claim) -> Claim:
     evidence = (
-        f"{claim.evidence}; by theory's transfers it is not so: the compiler makes others of them, by the "
-        "behaviours that explain its terms"
+        f"{claim.evidence}; does not hold for the predicted transfers, and cannot be decided: the compiler replaces "
+        "some of them, as the behaviours of its terms say"
     )
     return calculated(claim.id, evidence, statement=claim.statement)
 
@@ -87,7 +87,7 @@ def _found_by_size(claim: Claim) -> Claim:
     return replace(
         claim,
         evidence=(
-            f"{claim.evidence}; by the terms that the transfers carry out, since the compiled program names some "
-            "of them otherwise"
+            f"{claim.evidence}; scopes are those of the settled terms, since the compiled program names some "
+            "transfers differently"
         ),
     )

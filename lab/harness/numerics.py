@@ -44,7 +44,7 @@ def numerics(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) ->
         expected = jax.device_get(jax.jit(experiment.reference(parameters))(*inputs))
         found = jax.device_get(function(*jax.device_put(inputs, shardings)))
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(expected)), (
-        "one device's results are not finite, and nothing can be compared with them"
+        "the results of one device are not finite, so that nothing can be compared with them"
     )
     scaled = [jax.tree.map(lambda x, unit: x / np.abs(unit).max(), tree, expected) for tree in (found, expected)]
     tolerance = TOLERANCE if any(np.issubdtype(x.dtype, np.inexact) for x in jax.tree.leaves(expected)) else 0.0

@@ -60,7 +60,7 @@ def experiment(name: str) -> Experiment:
     """
     found = load(name)
     if not isinstance(found, Experiment):
-        raise UsageError(f"{name} is no experiment with one program; lab list shows all")
+        raise UsageError(f"{name} is not an experiment with one program; lab list shows all")
     return found
 
 

@@ -95,8 +95,8 @@ def _check_use(experiment: Experiment, args: Any, predicted: Ledger, axes: Axes)
     idle = ",".join(f"{name}={size}" for name, size in axes.shape.items() if size > 1 and name not in used)
     if idle:
         raise UsageError(
-            f"{experiment.name} does not use {idle} of the mesh {axes}: all devices along it would do the same; leave "
-            "it out, or choose an experiment whose layout has it"
+            f"{experiment.name} does not use {idle} of the mesh {axes}: all devices along it would do the same work; "
+            "drop the axis, or choose an experiment whose layout uses it"
         )
 
 

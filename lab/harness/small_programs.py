@@ -139,8 +139,8 @@ def _shaped(array: Array, mesh: Mesh) -> jax.ShapeDtypeStruct:
         sharding.shard_shape(array.shape)
     except ValueError:
         raise UsageError(
-            f"sizes {array.shape} do not split as {array.spec} over {Axes.of(mesh.shape)}; make each a multiple of "
-            "its ranks"
+            f"sizes {array.shape} are not divisible as {array.spec} over {Axes.of(mesh.shape)}; make each a multiple "
+            "of its ranks"
         ) from None
     return jax.ShapeDtypeStruct(array.shape, jnp.float32, sharding=sharding)
 

@@ -73,7 +73,7 @@ def why_no_line(points: Sequence[Point]) -> str:
     """The reason, where `line` gives None."""
     sizes = len({point.payload_bytes for point in points})
     few = f"{sizes} size{'s' * (sizes > 1)}, expected {FEWEST} or more"
-    return f"found {few}" if sizes < FEWEST else "alpha and beta do not both come out above zero"
+    return f"found {few}" if sizes < FEWEST else "the fitted alpha and beta are not both above zero"
 
 
 def two_lines(points: Sequence[Point]) -> TwoLines | None:

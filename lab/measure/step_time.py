@@ -73,7 +73,7 @@ class Rates:
         if transfer.kind not in self.links:
             raise UsageError(f"no measured rate of {transfer.kind}; measured are {', '.join(self.links)}")
         if transfer.wire_bytes is None:
-            raise UsageError(f"{transfer.instruction}: its groups are not understood, and so not how long it takes")
+            raise UsageError(f"{transfer.instruction}: its replica groups cannot be read, so that its time is unknown")
         return self.links[transfer.kind].seconds(float(transfer.wire_bytes))
 
 
@@ -110,12 +110,12 @@ def step_time(text: str, ledger: Ledger, rates: Rates, by_trip: Sequence[Collect
     found = steps(text)
     if by_trip and not any(run.chooses(loop) for loop in _loops(found)):
         raise UsageError(
-            f"branches of {len(by_trip)} trips are told, and the text has no loop that runs so often and chooses"
+            f"branches of {len(by_trip)} trips were given, but no loop of the text has that many and a conditional"
         )
     run.through(found)
     if run.ends or run.waiting:
         raise UsageError(
-            f"the text starts {', '.join((*run.ends, *run.waiting))} and does not wait for it where it starts it"
+            f"the text starts {', '.join((*run.ends, *run.waiting))} and does not wait for it in the same computation"
         )
     return run.spent
 
@@ -170,7 +170,7 @@ class _Run:
 
     def repeat(self, loop: Loop) -> None:
         if loop.trips is None:
-            raise UsageError("the text does not tell how often a loop runs, and so not how long the step takes")
+            raise UsageError("the text does not say how often a loop runs, so that the time of the step is unknown")
         for taken in self.by_trip if self.chooses(loop) else [()] * loop.trips:
             self.through(loop.body, taken)
 
@@ -199,7 +199,7 @@ class _Run:
             while collective.name in self.waiting:
                 self.begin()
             if collective.name not in self.ends:
-                raise UsageError(f"the text waits for {collective.name} where it does not start it")
+                raise UsageError(f"the text waits for {collective.name}, which this computation does not start")
             exposed = max(0.0, self.ends.pop(collective.name) - self.spent.total)
             self.spent.exposed += exposed
             self.spent.total += exposed

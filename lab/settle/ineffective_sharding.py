@@ -39,7 +39,7 @@ def state_not_split(state: Iterable[StateShard]) -> str | None:
     first, whole = large[0], prod(large[0].shape)
     holds = "all of it" if first.held == whole else f"{first.held:,} of its {whole:,} entries, not {first.declared:,}"
     return (
-        f"{first.name} {list(first.shape)}, {first.when} by a step, is declared split over "
+        f"{first.name} {list(first.shape)}, {_WHEN[first.when]} a step, is declared sharded over "
         f"{_and(first.split_over)}, but each device holds {holds}{_others(large)}"
     )
 
@@ -57,8 +57,8 @@ def not_scattered(settlement: Settlement) -> str | None:
         return None
     first = full[0].predicted
     return (
-        f"the gradient of {first.scope} is declared scattered over {_and(first.axes or ())}, but each device sums "
-        f"all of it{_others(full)}"
+        f"the gradient of {first.scope} is declared reduce-scattered over {_and(first.axes or ())}, but each device "
+        f"all-reduces it in full{_others(full)}"
     )
 
 
@@ -76,8 +76,11 @@ def _sums_in_full(scatter: Transfer, found: Transfer) -> bool:
     return found.kind is Kind.ALL_REDUCE and found.axes == scatter.axes and sizes[0] == sizes[1]
 
 
+_WHEN = {"taken": "an input of", "given back": "an output of"}
+
+
 def _others(all_of_them: Sequence[object]) -> str:
-    return f"; so it is with {len(all_of_them) - 1} more" if len(all_of_them) > 1 else ""
+    return f"; the same holds for {len(all_of_them) - 1} more" if len(all_of_them) > 1 else ""
 
 
 def _and(axes: Sequence[str]) -> str:

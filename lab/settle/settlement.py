@@ -205,7 +205,7 @@ def _as_emitted(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term 
 def _as_predicted(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
     _, behaviours = emitted(term, context)
     taken = claim(term, unclaimed)
-    unseen = f"although this was expected of the compiler: {_effects(behaviours)}" if behaviours else None
+    unseen = f"although the compiler was expected to rewrite it: {_effects(behaviours)}" if behaviours else None
     return Term(term, taken, Status.EXACT, unseen) if taken else None
 
 

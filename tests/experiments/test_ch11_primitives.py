@@ -90,7 +90,7 @@ def test_fake_devices_send_exactly_what_is_stated_and_obey_every_law():
     assert disputed(result.claims) == DISPUTED | {"D-55"} and result.is_fine
     (begun,) = [claim.evidence for claim in result.claims if claim.id == "ch11.bsp_async"]
     assert begun.startswith(
-        "of 8 begun before the first was waited for, 8 gave the sum of their own step and 0 that of the one before"
+        "of 8 started before the first was awaited, 8 returned the sum of their own step and 0 that of the previous one"
     )
 
 

@@ -87,8 +87,8 @@ def test_splitting_an_axis_keeps_every_group():
         (lambda: Axes.parse("a=2").rank((2,)), "below the size"),
         (lambda: Axes.parse("a=2").rank(()), "below the size"),
         (lambda: Axes.parse("a=6").split("a", {"b": 2, "c": 2}), "product must be 6"),
-        (lambda: Axes.parse("a=2,b=2,c=2").merge(("a", "c"), "d"), "side by side"),
-        (lambda: Axes.parse("a=2").merge((), "d"), "side by side"),
+        (lambda: Axes.parse("a=2,b=2,c=2").merge(("a", "c"), "d"), "merge adjacent axes only"),
+        (lambda: Axes.parse("a=2").merge((), "d"), "merge adjacent axes only"),
     ],
 )
 def test_bad_axes_get_one_line(attempt, message):

@@ -92,13 +92,16 @@ def test_links_are_named_after_the_platform():
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("tpu:v5e:16x32", "a slice lies in one pod, of 16x16 chips; join smaller slices, as in tpu:v5e:16x16\\*2"),
-        ("tpu:v5e:4x4x4", "a slice lies in one pod, of 16x16 chips"),
-        ("tpu:v6e:8x32", "a slice lies in one pod, of 16x16 chips"),
-        ("tpu:v5p:2x2x64", "no box of whole 4x4x4 cubes; expected one inside a cube, or sides that are multiples of 4"),
-        ("tpu:v5p:6x6x6", "no box of whole 4x4x4 cubes"),
-        ("tpu:7x:2x2x6", "no box of whole 4x4x4 cubes"),
-        ("tpu:v5p:4x8", "no box of whole 4x4x4 cubes"),
+        (
+            "tpu:v5e:16x32",
+            "a slice must fit into one pod, of 16x16 chips; join smaller slices, as in tpu:v5e:16x16\\*2",
+        ),
+        ("tpu:v5e:4x4x4", "a slice must fit into one pod, of 16x16 chips"),
+        ("tpu:v6e:8x32", "a slice must fit into one pod, of 16x16 chips"),
+        ("tpu:v5p:2x2x64", "not made of full 4x4x4 cubes; expected one inside a cube, or sides that are multiples of 4"),
+        ("tpu:v5p:6x6x6", "not made of full 4x4x4 cubes"),
+        ("tpu:7x:2x2x6", "not made of full 4x4x4 cubes"),
+        ("tpu:v5p:4x8", "not made of full 4x4x4 cubes"),
         ("tpu:v5p:16x16x36", "of 140 cubes of 4x4x4 chips; join smaller slices, as in tpu:v5p:4x4x4\\*2"),
         ("tpu:v4:16x16x20", "of 64 cubes of 4x4x4 chips"),
         ("tpu:7x:16x24x28", "of 144 cubes of 4x4x4 chips"),

@@ -32,9 +32,9 @@ def judged(entered_SPN: np.ndarray, given_SPN: np.ndarray, measured: Ledger) -> 
     return decided(
         "ch11.bsp_async",
         stale > 0,
-        f"of {len(given_SPN)} begun before the first was waited for, {current} gave the sum of their own step and "
-        f"{stale} that of the one before; "
-        f"{split} of the {len(measured.transfers)} collectives compiled beside them start and end apart",
+        f"of {len(given_SPN)} started before the first was awaited, {current} returned the sum of their own step and "
+        f"{stale} that of the previous one; {split} of the {len(measured.transfers)} compiled collectives are "
+        "asynchronous (start and done)",
         statement="an all_reduce that does not block gives stale values",
         disputed="D-55",
     )

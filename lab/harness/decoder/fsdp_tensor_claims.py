@@ -51,8 +51,8 @@ def _volumes(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
         A * over_tensor(shape, axes, is_split(measured)),
     )
     evidence = (
-        f"a device sends {counted(sent[0])} numbers of weights over fsdp and {counted(sent[1])} of activations "
-        "over tensor a step"
+        f"a device sends {counted(sent[0])} numbers of weights over fsdp and {counted(sent[1])} of activations over "
+        "tensor per step"
     )
     evidence += (
         f"; the formulas give {counted(book[0])} and {counted(book[1])} at d={d}, t={t}, remat={shape.remat}"
@@ -98,7 +98,7 @@ def _payload(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
         {t.payload_bytes for t in moved},
         activation_bytes(tokens_of(shape, axes[FSDP]), shape.embed, element_bytes(moved)),
     )
-    found = f"each transfer of activations over {axes[TENSOR]} ranks has {' or '.join(map(counted, sizes))} B"
+    found = f"each all-reduce of activations over {axes[TENSOR]} ranks has {' or '.join(map(counted, sizes))} B"
     return decided(
         "ch24.tp_scaling_claim", sizes == {book}, f"{found}; b S H w is {counted(book)} B, however many ranks there are"
     )
@@ -118,7 +118,7 @@ def _links(axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         return (
             calculated(
                 "ch24.order_3d",
-                f"{evidence}; the order has tensor innermost and inside a host, and mesh {axes} has not",
+                f"{evidence}; the order wants tensor innermost and inside a host, which mesh {axes} does not have",
             ),
         )
     return (decided("ch24.order_3d", (tensor, fsdp) == ({LinkName.HOST}, {LinkName.NETWORK}), evidence),)

@@ -57,7 +57,7 @@ class RoutingTie:
     size: float
 
     def __str__(self) -> str:
-        return f"at step {self.step} the choice of experts hangs on {self.size:.0e} of the router's weights"
+        return f"at step {self.step} a relative change of the router's weights by {self.size:.0e} changes the routing"
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ def first_divergence(found: np.ndarray, reference: ReferenceRun) -> str | None:
         return None
     step = int(away.argmax())
     return (
-        f"leaves the curve of one device at step {step}: loss {found[step]:.7g}, expected {reference.losses[step]:.7g} "
-        f"to {reference.tolerances[step]:.1e}"
+        f"losses diverge from one device's at step {step}: loss {found[step]:.7g}, expected "
+        f"{reference.losses[step]:.7g} within {reference.tolerances[step]:.1e}"
     )
 
 

@@ -22,9 +22,7 @@ def standard_library() -> np.ndarray:
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = sorted(folder.glob("*.py"))
     if not files:
-        raise UsageError(
-            f"{folder} holds no .py files; take a Python that came with the sources of its standard library"
-        )
+        raise UsageError(f"{folder} has no .py files; use a Python that includes the sources of its standard library")
     return np.frombuffer(b"".join(file.read_bytes() for file in files), np.uint8)
 
 

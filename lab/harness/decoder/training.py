@@ -192,9 +192,9 @@ class TrainingResult:
         tied = sum(bool(curve.ties) for curve in self.curves)
         return (
             f"{len(self.curves)} trainings of {self.parameters.steps} steps, the loss from {self.start:.3f} to "
-            f"{self.end:.3f}, differ from one device's by {self.worst_relative_error:.1e} at most; other orders of the "
-            f"sequences move that by {self.reference.moved.max():.1e}"
-            + (f"; for {tied} of them one device had to choose experts at ties as they did" if tied else "")
+            f"{self.end:.3f}, differ from one device's by {self.worst_relative_error:.1e} at most; reordering the "
+            f"sequences of each batch changes it by {self.reference.moved.max():.1e}"
+            + (f"; for {tied} of them one device was run again with the same choice of experts at ties" if tied else "")
         )
 
     @property
@@ -253,7 +253,7 @@ def train(
       UsageError: the target only compiles, or a dim does not split over its devices.
     """
     if target.platform not in RUNNABLE:
-        raise UsageError(f"{training.name} runs its programs, and {target} only compiles; take cpu:8 or attached")
+        raise UsageError(f"{training.name} runs its programs, and {target} can only compile; use cpu:8 or attached")
     start, source = time.perf_counter(), text.standard_library()
     batches = text.batches(source, shape.steps, shape.batch, shape.length)
     with jax.default_matmul_precision("highest"):

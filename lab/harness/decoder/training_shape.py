@@ -23,10 +23,10 @@ class TrainingShape(DecoderShape):
     def __post_init__(self) -> None:
         if self.experts and self.router == "expert_choice":
             reason = (
-                "sequences that begin with the same bytes have the same gates but for rounding, so that several "
-                "slots tie at once and no curve is the one"
+                "sequences that start with the same bytes have equal gates up to rounding, so that several slots tie "
+                "at once and no single loss curve is correct"
             )
-            raise UsageError(f"router=expert_choice in a training: {reason}; take softmax or sigmoid_bias")
+            raise UsageError(f"router=expert_choice in a training: {reason}; use softmax or sigmoid_bias")
         super().__post_init__()
         if self.steps < 2:
             raise UsageError(f"steps={self.steps}: expected 2 or more")

@@ -36,7 +36,7 @@ def _volume(stage: int, shape: DecoderShape, P: int, measured: Ledger) -> Claim:
     sent, whole, A = elements_sent(moved), never_split(shape), shape.accumulation
     book = zero_volume_bytes(shape.parameters - whole, 1, P, stage, A) + dp_volume_bytes(whole, 1, P)
     evidence = (
-        f"a device sends {counted(Totals.of(moved).wire_bytes)} B of gradients and new weights a step, "
+        f"a device sends {counted(Totals.of(moved).wire_bytes)} B of gradients and new weights per step, "
         f"{counted(sent)} numbers"
     )
     evidence += f"; the formula for stage {stage} gives {counted(book)} at P={P}" + (f", A={A}" if A > 1 else "")
@@ -69,11 +69,11 @@ def stage_memory(strategy: Strategy, formula: str, shape: DecoderShape, axes: Ax
     """Decides `ch20.stage_memory` by the bytes that a device holds between steps, less what fills up a TPU's layout
     tiles."""
     part = static_bytes(strategy, shape, axes)
-    state = f"{formula}, with norms whole and this device's tokens, is {counted(part)} B a device"
+    state = f"{formula}, with norms replicated and this device's tokens, is {counted(part)} B per device"
     if measured.memory is None:
         return calculated("ch20.stage_memory", state)
     held, padding = measured.memory.arguments, measured.memory.padding
-    tiles = f", of which {counted(padding)} B fill up layout tiles (T8)" if padding else ""
+    tiles = f", of which {counted(padding)} B pad layout tiles (T8)" if padding else ""
     return decided(
-        "ch20.stage_memory", held - padding == part, f"a device holds {counted(held)} B between steps{tiles}; {state}"
+        "ch20.stage_memory", held - padding == part, f"a device stores {counted(held)} B between steps{tiles}; {state}"
     )

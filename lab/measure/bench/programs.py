@@ -148,7 +148,9 @@ def difference(program: Program) -> str | None:
     in_text = Cost() if program.chain.is_in_kernels else program.cost
     stated = _bytes(in_text.ledger(Axes.of(known(program.ledger.mesh)), "u32"), program.calls)
     found = _bytes(program.ledger)
-    return None if found == stated else f"XLA compiled {_told(found)}, and {program.calls} calls state {_told(stated)}"
+    return (
+        None if found == stated else f"XLA compiled {_told(found)}, expected {_told(stated)} for {program.calls} calls"
+    )
 
 
 def _alone(found: Iterable[Step]) -> int:

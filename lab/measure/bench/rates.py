@@ -151,8 +151,8 @@ def _product_rate() -> Rate:
     line = fit.line(points)
     if line is None:
         raise UsageError(
-            f"products took {', '.join(f'{point.seconds:.3g} s' for point in points)}: no launch and rate above zero "
-            "fit that; measure once more"
+            f"products took {', '.join(f'{point.seconds:.3g} s' for point in points)}: no launch time and rate above "
+            "zero fit these; measure again"
         )
     return Rate(line.alpha_s, line.bytes_per_s)
 
@@ -218,9 +218,7 @@ def _scattered() -> float:
     launch_s = _median_s(jax.jit(lambda x: x + 1), (jnp.ones(1),))
     seconds = _median_s(turn, (x,)) - launch_s
     if seconds <= 0:
-        raise UsageError(
-            "a transpose takes no longer than an empty program; the device may be at other work: measure once more"
-        )
+        raise UsageError("a transpose takes no longer than an empty program; the device may be busy: measure again")
     return kernel.bytes / seconds
 
 
@@ -233,8 +231,7 @@ def _a_call(chain: Callable[[int], Callable[..., Any]], *args: jax.Array) -> flo
             break
     if seconds <= 0:
         raise UsageError(
-            f"a chain of {repeats} calls takes no longer than one of {SHORT}; the device may be at other work: "
-            "measure once more"
+            f"a chain of {repeats} calls takes no longer than one of {SHORT}; the device may be busy: measure again"
         )
     return seconds
 

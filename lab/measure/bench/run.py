@@ -67,8 +67,8 @@ def _rates(target: Target, links: Path | None) -> Rates | None:
         return rates(target, links)
     if links:
         raise UsageError(
-            f"links {links} are for an estimate, and target {target} is timed; leave them out, or name a target such "
-            "as gpu:h200:1x8"
+            f"links {links} are for estimates, but target {target} is measured; drop them, or use a target such as "
+            "gpu:h200:1x8"
         )
     return None
 
@@ -85,7 +85,7 @@ def _kernels(algorithms: Sequence[str], mesh: Mesh, spanned: Axes, at: Rates | N
     if named and (at or spanned.size < mesh.size or len(mesh.axis_names) > 1 or not one_kernel.is_on(card)):
         found = f"{mesh.size} x {card}{' to estimate for' if at else ''}, over {spanned}"
         raise UsageError(
-            f"algorithm {named[0]}: found {found}; expected attached H100s or H200s, over one axis of all of them"
+            f"algorithm {named[0]}: found {found}; expected attached H100s or H200s, all of them on one axis"
         )
     return bool(named)
 

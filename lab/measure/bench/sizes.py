@@ -20,8 +20,8 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     least, most = _bytes(first, text), _bytes(last if dots else first, text)
     if not 0 < least <= most:
         raise UsageError(
-            f"--sizes {text}: found {least:,} B to {most:,} B, expected a first size above zero and a last one not "
-            "below it"
+            f"--sizes {text}: found {least:,} B to {most:,} B, expected a first size above zero and a last one of "
+            "at least that"
         )
     sizes = [least]
     while sizes[-1] * STEP <= most:

@@ -90,7 +90,7 @@ def _wrong(program: Program, mesh: Mesh) -> str | None:
     def results(chain: Chain) -> jax.Array:
         return compiled(lambda x_N: chain.call(x_N, program.over.names), mesh, program.elements)(numbers())
 
-    return None if jnp.array_equal(results(program.chain), results(own)) else "its results are not those of jax.lax"
+    return None if jnp.array_equal(results(program.chain), results(own)) else "its results differ from those of jax.lax"
 
 
 def _memory_limit(mesh: Mesh) -> int | None:

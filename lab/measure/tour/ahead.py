@@ -80,9 +80,9 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         record = json.loads(path.read_text())
     except ValueError as refusal:
-        raise click.UsageError(f"{path}: no JSON ({refusal}); expected what lab tour --save writes") from refusal
+        raise click.UsageError(f"{path}: not JSON ({refusal}); expected the output of lab tour --save") from refusal
     if not (isinstance(record, dict) and record.get("schema") == TOUR and record.get("times")):
-        raise click.UsageError(f"{path}: found no times of steps; expected what lab tour times --save writes")
+        raise click.UsageError(f"{path}: found no times of steps; expected the output of lab tour times --save")
     if record["machine"]["chip"] not in chip_names("gpu"):
         raise click.UsageError(
             f"{path}: found times of {record['devices']} x {record['machine']['card']}, expected GPUs of the table of "

@@ -57,14 +57,14 @@ class AgainstCpu:
     def failures(self) -> tuple[str, ...]:
         """What failed here, whose ledger is refuted, and which curve is not one CPU's."""
         refuted = (
-            f"{curve.layout} {curve.style}: its ledger is refuted"
+            f"{curve.layout} {curve.style}: the ledger is refuted"
             for curve in self.trained.curves
             if curve.verdict is Verdict.REFUTED
         )
         return (
             *self.trained.failures,
             *refuted,
-            *(f"{name}: of one CPU, {curve.away}" for name, curve in self.curves.items() if curve.away),
+            *(f"{name}: compared with one CPU, {curve.away}" for name, curve in self.curves.items() if curve.away),
         )
 
     def to_json(self) -> dict[str, Any]:

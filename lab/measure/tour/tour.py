@@ -107,8 +107,8 @@ def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Iterator[To
     first = jax.devices()[0]
     if first.platform != "gpu":
         raise UsageError(
-            f"found {len(jax.devices())} x {first.device_kind}; the tour measures on GPUs (where CUDA is not "
-            "installed, jax[cuda13] brings it)"
+            f"found {len(jax.devices())} x {first.device_kind}; the tour needs GPUs (if CUDA is not installed, "
+            "install jax[cuda13])"
         )
     date = datetime.now(UTC).isoformat(timespec="seconds")
     found = Tour(command, date, machine(first), len(jax.devices()), own_chip_text())
@@ -185,4 +185,4 @@ def refusal(run: Run[Experiment], room: int) -> str | None:
     except UsageError as reason:
         return str(reason)
     held = sum(experiment.memory(run.style, experiment.parameters, axes, room).values()) if experiment.memory else 0
-    return f"a device would hold {bytes_text(held)} and has {bytes_text(room)}" if held > room else None
+    return f"a device needs {bytes_text(held)} and has {bytes_text(room)}" if held > room else None

@@ -78,7 +78,7 @@ def test_an_unknown_experiment_is_told_as_it_is():
 
 def test_a_compiler_that_dies_is_told(monkeypatch):
     monkeypatch.setattr(xla_dump.sys, "executable", "/bin/false")
-    with pytest.raises(Refused, match="the compiler ended without a dump"):
+    with pytest.raises(Refused, match="the compiler exited without a dump"):
         dump(request())
 
 

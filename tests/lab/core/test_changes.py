@@ -199,7 +199,7 @@ def test_a_file_that_is_no_saved_ledger_is_refused_in_a_line(lab, tmp_path, cont
     assert (
         run.status == 2
         and run.err.count("\n") == 1
-        and "expected the one ledger that lab inspect --json prints" in run.err
+        and "expected the output of lab inspect --json for one program" in run.err
     )
 
 
@@ -210,4 +210,4 @@ def test_a_saved_ledger_with_other_things_in_its_fields_is_refused_in_a_line(lab
     path = tmp_path / "before.json"
     path.write_text(json.dumps(ledger(GATHER).to_json() | wrong))
     run = lab("diff", str(path), str(path))
-    assert (run.status, run.out) == (2, "") and "expected the one ledger that lab inspect --json prints" in run.err
+    assert (run.status, run.out) == (2, "") and "expected the output of lab inspect --json for one program" in run.err

@@ -36,7 +36,7 @@ def test_what_no_line_covers_is_over_the_budget():
 def test_lines_that_nothing_matches_are_named_where_something_is_broken():
     budget = [allow("all_gather", "data", executions=2), allow("all_reduce", "data"), allow(payload_bytes=64)]
     assert failure(ledger(GATHER), budget).splitlines()[-1] == (
-        "lines of the budget that no transfer matches: all_reduce over data, any kind over any axes"
+        "allowances that match no transfer: all_reduce over data, any kind over any axes"
     )
     assert failure(ledger(GATHER), [allow("all_gather", "data"), *budget[1:]]) is None
 
@@ -52,7 +52,7 @@ def test_an_axis_that_the_mesh_lacks_is_refused_even_where_nothing_is_sent(axes)
 
 def test_axes_of_a_program_whose_mesh_is_unknown_are_refused():
     unnamed = ledger(transfer(Kind.ALL_GATHER, None, 800), mesh=None)
-    with pytest.raises(UsageError, match="the program's mesh is unknown, so its axes are; name it, as mesh="):
+    with pytest.raises(UsageError, match="axes of transfers are unknown without the program's mesh; pass it as mesh="):
         failure(unnamed, [allow("all_gather", "data")])
     assert failure(unnamed, [allow("all_gather")]) is None
 
@@ -76,7 +76,7 @@ def test_a_transfer_counts_to_the_first_line_that_covers_it():
 
 def test_unknown_executions_break_a_limit_but_not_a_line_without_one():
     loop = ledger(transfer(Kind.ALL_REDUCE, ("data",), 8, executions=None))
-    assert "does not tell how often" in broken(loop, [allow("all_reduce", executions=10**9)])[0]
+    assert "does not say how often" in broken(loop, [allow("all_reduce", executions=10**9)])[0]
     assert broken(loop, [allow("all_reduce")]) == []
 
 

@@ -73,11 +73,12 @@ def test_a_failure_names_the_versions_that_wrote_the_snapshot(project):
     path.write_text(
         path.read_text().replace("payload_bytes = 64", "payload_bytes = 60").replace('jax = "', 'jax = "7.')
     )
-    run(project).stdout.fnmatch_lines(["*(with jax 7.*; this is jax *)*"])
+    run(project).stdout.fnmatch_lines(["*(written with jax 7.*; this is jax *)*"])
 
 
 @pytest.mark.parametrize(
-    "broken, said", [("not = [toml", "no snapshot of communication"), ("devices = 8", "no snapshot of communication")]
+    "broken, said",
+    [("not = [toml", "not a snapshot of communication"), ("devices = 8", "not a snapshot of communication")],
 )
 def test_a_damaged_snapshot_is_told_in_a_line(project, broken, said):
     path = project.path / SNAPSHOT

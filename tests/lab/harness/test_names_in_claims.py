@@ -31,7 +31,7 @@ def test_a_sum_of_the_head_that_the_program_names_otherwise_is_counted_at_the_he
     measured = changed(ideal(NAME), enters_head, **name)
     assert verdicts(NAME, measured)["A19"] == "refuted"
     claim = of_head(measured)
-    assert (str(claim.verdict), "names some of them otherwise" in claim.evidence) == ("confirmed", True)
+    assert (str(claim.verdict), "names some transfers differently" in claim.evidence) == ("confirmed", True)
 
 
 def test_names_say_nothing_of_a_claim_that_holds():

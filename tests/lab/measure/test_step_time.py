@@ -156,7 +156,7 @@ def looped(branches):
 
 @pytest.mark.parametrize("branches", [({0}, {1}), ({0}, {1}, {2})], ids=["trips", "branches"])
 def test_branches_of_a_loop_that_the_text_does_not_have_are_refused(branches):
-    with pytest.raises(UsageError, match=f"branches of {len(branches)} trips are told, and the text has no loop"):
+    with pytest.raises(UsageError, match=f"branches of {len(branches)} trips were given, but no loop of the text"):
         looped(branches)
 
 
@@ -164,7 +164,7 @@ def test_branches_of_a_loop_that_the_text_does_not_have_are_refused(branches):
     "line, said",
     [
         (SUM_AND_KERNELS[0], "starts s and does not wait for it"),
-        ("%d = f32[64]{0} all-reduce-done(%x)", "waits for x where it does not start it"),
+        ("%d = f32[64]{0} all-reduce-done(%x)", "waits for x, which this computation does not start"),
     ],
 )
 def test_a_sum_that_ends_where_it_does_not_start_is_refused(line, said):

@@ -65,8 +65,8 @@ def _given_back_whole(style: str, shape: DecoderShape, mesh: jax.sharding.Mesh) 
 def test_a_zero1_flag_that_does_nothing_fails_with_that_sentence_although_its_numbers_are_right():
     result = _run(replace(EXPERIMENT, build=_with_ignored_flag, build_numeric=partial(program.gradients, ZERO1)))
     sentence = (
-        "master/embedding [96, 48], taken by a step, is declared split over data, but each device holds all of it; "
-        "so it is with 53 more"
+        "master/embedding [96, 48], an input of a step, is declared sharded over data, but each device holds all of it; "
+        "the same holds for 53 more"
     )
     assert (result.verdict, result.failure) == (Verdict.FAILED, sentence)
     assert result.numerics is not None
@@ -107,8 +107,8 @@ NO_FSDP = TENSOR_PARALLEL.weights
 )
 def test_state_of_which_a_step_splits_less_than_was_declared_is_found(name, ignored, array, axes, held, others):
     sentence = (
-        f"master/{array}, taken by a step, is declared split over {axes}, but each device holds {held}; so it is "
-        f"with {others} more"
+        f"master/{array}, an input of a step, is declared sharded over {axes}, but each device holds {held}; the same "
+        f"holds for {others} more"
     )
     assert _told(load(name), partial(program.step, ignored)) == sentence
 
@@ -116,7 +116,7 @@ def test_state_of_which_a_step_splits_less_than_was_declared_is_found(name, igno
 def test_state_that_a_step_takes_split_and_gives_back_whole_is_found():
     sentence = _told(EXPERIMENT, _given_back_whole)
     assert sentence.startswith(
-        "master/embedding [96, 48], given back by a step, is declared split over data, but each device holds all of it"
+        "master/embedding [96, 48], an output of a step, is declared sharded over data, but each device holds all of it"
     )
 
 
@@ -132,7 +132,7 @@ SUM = replace(SCATTER, kind=Kind.ALL_REDUCE)
 def test_gradients_summed_in_full_where_a_scatter_was_declared_are_found_by_layers_or_stacked(measured):
     assert (
         _scatter_and(measured)
-        == "the gradient of layers/mlp/down is declared scattered over data, but each device sums all of it"
+        == "the gradient of layers/mlp/down is declared reduce-scattered over data, but each device all-reduces it in full"
     )
 
 
@@ -154,7 +154,7 @@ def test_what_a_device_holds_beyond_its_part_is_told(held, words):
     array = StateShard("master/up", "taken", (4, 8), ("fsdp", "tensor"), 4, held)
     assert (
         state_not_split([array])
-        == f"master/up [4, 8], taken by a step, is declared split over fsdp and tensor, but each device holds {words}"
+        == f"master/up [4, 8], an input of a step, is declared sharded over fsdp and tensor, but each device holds {words}"
     )
     assert state_not_split([replace(array, held=4)]) is None
 
@@ -163,4 +163,4 @@ def test_what_a_device_holds_beyond_its_part_is_told(held, words):
 def test_on_16_gpus_a_zero1_flag_that_does_nothing_is_seen_by_its_gradients_alone():
     result = _run(replace(EXPERIMENT, build=_with_ignored_flag, state=None), target="gpu:h100:2x8")
     assert result.verdict is Verdict.FAILED
-    assert "declared scattered over data, but each device sums all of it" in result.failure
+    assert "declared reduce-scattered over data, but each device all-reduces it in full" in result.failure

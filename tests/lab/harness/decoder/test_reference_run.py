@@ -77,7 +77,7 @@ def rounding_only(curve: np.ndarray) -> ReferenceRun:
 @pytest.mark.compiles
 def test_a_choice_that_rounding_tips_at_step_2_explains_the_whole_curve(monkeypatch):
     two = halves(1e-3, 2e-3, monkeypatch)
-    assert first_divergence(two.other, two.reference).startswith("leaves the curve of one device at step 2: loss ")
+    assert first_divergence(two.other, two.reference).startswith("losses diverge from one device's at step 2: loss ")
     own, ties = replayed_with_same_routing(two.other, two.reference, SHAPE, BATCHES)
     assert [tie.step for tie in ties] == [2] and 0 < ties[0].size <= 16 * EPS
     assert first_divergence(two.other, own) is None
@@ -116,7 +116,7 @@ def test_another_choice_of_experts_without_a_tie_has_left():
     other = run(np.float32(0), nudge=RouterPerturbation(0.1), at=2)
     own, ties = replayed_with_same_routing(other, reference, SHAPE, BATCHES)
     assert ties == () and first_divergence(other, own) == first_divergence(other, reference)
-    assert first_divergence(other, own).startswith("leaves the curve of one device at step 2: loss ")
+    assert first_divergence(other, own).startswith("losses diverge from one device's at step 2: loss ")
 
 
 @pytest.mark.compiles
@@ -127,7 +127,7 @@ def test_a_curve_that_is_all_the_same_after_a_tie_and_then_is_not_has_left_there
     assert [tie.step for tie in ties] == [2]
     assert (
         first_divergence(wrong, own)
-        == f"leaves the curve of one device at step 4: loss {wrong[4]:.7g}, expected {two.other[4]:.7g} to 1.2e-06"
+        == f"losses diverge from one device's at step 4: loss {wrong[4]:.7g}, expected {two.other[4]:.7g} within 1.2e-06"
     )
 
 
@@ -207,7 +207,10 @@ def test_a_nudge_of_nothing_changes_no_bit_and_one_of_1e_6_the_routers_alone():
 
 
 def test_a_tie_is_told_with_its_step_and_size():
-    assert str(RoutingTie(48, 2**-25)) == "at step 48 the choice of experts hangs on 3e-08 of the router's weights"
+    assert (
+        str(RoutingTie(48, 2**-25))
+        == "at step 48 a relative change of the router's weights by 3e-08 changes the routing"
+    )
 
 
 QUIET = [1e-7] * 8
@@ -244,7 +247,7 @@ def test_a_curve_that_parts_a_step_before_other_orders_do_has_left():
     reference = ReferenceRun(np.full(3, 2.0), np.array([1e-7, 1e-7, 1e-3]))
     assert first_divergence(np.array([2.0, 2.0, 2.004]), reference) is None
     assert first_divergence(np.array([2.0, 2.004, 2.004]), reference).startswith(
-        "leaves the curve of one device at step 1: loss 2.004, expected 2 to 1.2e-06"
+        "losses diverge from one device's at step 1: loss 2.004, expected 2 within 1.2e-06"
     )
 
 
@@ -256,5 +259,5 @@ def test_a_curve_has_left_where_it_is_farther_than_the_tolerance_or_no_number(th
     assert (
         (said is None)
         if step is None
-        else said.startswith(f"leaves the curve of one device at step {step}: loss {third:.7g}, expected 2 ")
+        else said.startswith(f"losses diverge from one device's at step {step}: loss {third:.7g}, expected 2 ")
     )

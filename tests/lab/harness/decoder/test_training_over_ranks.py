@@ -32,7 +32,7 @@ def trained(of: Training, target: str, right: list[LayoutUnderTraining], *wrong:
     where = parse_target(target)
     found = train(of, where, suite.runs([*right, *wrong], [where], ["explicit"]), replace(of.parameters, **TINY))
     failures = [curve.failure and curve.failure.partition(":")[0] for curve in found.curves]
-    assert failures == [None] * len(right) + ["leaves the curve of one device at step 0"] * len(wrong)
+    assert failures == [None] * len(right) + ["losses diverge from one device's at step 0"] * len(wrong)
     assert {curve.verdict for curve in found.curves} == {Verdict.EXACT}
     assert found.claims[0].verdict == ("refuted" if wrong else "confirmed")
     return found

@@ -43,13 +43,13 @@ def small(monkeypatch):
 @pytest.mark.parametrize("measured", [rates._passes, rates._scattered])
 def test_what_takes_no_longer_than_nothing_is_refused(small, monkeypatch, measured):
     monkeypatch.setattr(rates, "timed", lambda run: (run(), 1.0))
-    with pytest.raises(UsageError, match="takes? no longer .*measure once more"):
+    with pytest.raises(UsageError, match="takes? no longer .*measure again"):
         list(measured())
 
 
 def test_products_that_show_no_rate_are_refused(small, monkeypatch):
     monkeypatch.setattr(rates, "_product_s", lambda m, n, k: 1 / (m * n * k))
-    with pytest.raises(UsageError, match="^products took .*measure once more"):
+    with pytest.raises(UsageError, match="^products took .*measure again"):
         rates._product_rate()
 
 

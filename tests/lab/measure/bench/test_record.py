@@ -128,7 +128,9 @@ def test_two_sizes_give_times_and_no_fit():
 
 def test_times_that_fall_with_size_say_so_and_a_fit_has_no_reason():
     falling = bench(*entries(PERMUTE, 1e-5, -1e15), *entries(RING, 1e-5, 1e11))
-    assert "no alpha and beta: alpha and beta do not both come out above zero: permute by lax\n" in bench_text(falling)
+    assert "no alpha and beta: the fitted alpha and beta are not both above zero: permute by lax\n" in bench_text(
+        falling
+    )
     assert [fit["why_none"] is None for fit in falling.to_json()["fits"]] == [False, True]
 
 
@@ -258,7 +260,7 @@ def test_lab_bench_takes_a_mesh_of_several_axes_and_the_algorithms_that_go_along
         (["--target", "gpu:h100:2x8"], "target gpu:h100:2x8: expected GPUs of one host to estimate for"),
         (["--target", "cpu:1"], "collectives over devices=1 span 1 device, expected two or more"),
         (["--target", "cpu:2", "--over", "tensor"], "no axis 'tensor' in the mesh"),
-        (["--target", "cpu:2", "--links", "b.json"], "are for an estimate, and target cpu:2 is timed"),
+        (["--target", "cpu:2", "--links", "b.json"], "are for estimates, but target cpu:2 is measured"),
         (["--target", "cpu:2", "--mesh", "data=4"], "make them equal"),
         (["permutes", "--target", "cpu:2"], "no primitive 'permutes'"),
         (["--save", "absent/b.json"], "cannot be written"),

@@ -104,8 +104,7 @@ def test_what_is_predicted_ahead_of_time_and_what_the_profiler_saw_stand_beside_
 
 def test_without_gpus_the_tour_says_what_it_found(lab):
     assert (
-        lab("tour").err
-        == "lab: found 8 x cpu; the tour measures on GPUs (where CUDA is not installed, jax[cuda13] brings it)\n"
+        lab("tour").err == "lab: found 8 x cpu; the tour needs GPUs (if CUDA is not installed, install jax[cuda13])\n"
     )
     assert (
         lab("tour", "nonsense").err
@@ -126,9 +125,9 @@ def test_what_is_known_is_written_after_each_part(lab, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "name, room, reason",
     [
-        ("ch24_llama3_405b", 141 * 10**9, "a device would hold .* TB and has 141 GB"),
+        ("ch24_llama3_405b", 141 * 10**9, "a device needs .* TB and has 141 GB"),
         ("ch14_data_parallel", 141 * 10**9, None),
-        ("ch14_data_parallel", 10**9, "a device would hold .* GB and has 1 GB"),
+        ("ch14_data_parallel", 10**9, "a device needs .* GB and has 1 GB"),
     ],
 )
 def test_what_a_device_has_no_room_for_is_left_out(name, room, reason):
