@@ -79,7 +79,7 @@ def test_that_a_scatter_undoes_a_gather_is_refuted_by_a_factor_of_8():
 def test_sums_that_come_a_step_late_would_confirm_that_they_are_stale(late, verdict, stale):
     entered_SPN = np.arange(8 * 4 * 3).reshape(8, 4, 3)
     claim = nonblocking.judged(entered_SPN, np.roll(entered_SPN.sum(1), late, axis=0)[:, None], ideal(NAME))
-    assert claim.verdict == verdict and f"and {stale} that of the one before" in claim.evidence
+    assert claim.verdict == verdict and f"and {stale} that of the previous one" in claim.evidence
 
 
 def test_fake_devices_send_exactly_what_is_stated_and_obey_every_law():

@@ -98,7 +98,10 @@ def test_links_are_named_after_the_platform():
         ),
         ("tpu:v5e:4x4x4", "a slice must fit into one pod, of 16x16 chips"),
         ("tpu:v6e:8x32", "a slice must fit into one pod, of 16x16 chips"),
-        ("tpu:v5p:2x2x64", "not made of full 4x4x4 cubes; expected one inside a cube, or sides that are multiples of 4"),
+        (
+            "tpu:v5p:2x2x64",
+            "not made of full 4x4x4 cubes; expected one inside a cube, or sides that are multiples of 4",
+        ),
         ("tpu:v5p:6x6x6", "not made of full 4x4x4 cubes"),
         ("tpu:7x:2x2x6", "not made of full 4x4x4 cubes"),
         ("tpu:v5p:4x8", "not made of full 4x4x4 cubes"),

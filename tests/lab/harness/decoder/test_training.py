@@ -162,8 +162,8 @@ def test_a_curve_that_ties_explain_is_told_with_its_ties_and_one_that_leaves_aft
     assert (on.is_one_curve, off.is_one_curve) == (True, False)
     assert "; for 1 of them one device was run again with the same choice of experts at ties" in on.claims[0].evidence
     assert (
-        "\nexperts explicit: at step 1 a relative change of the router's weights by 3e-08 changes the routing; held against one "
-        "device that"
+        "\nexperts explicit: at step 1 a relative change of the router's weights by 3e-08 changes the routing; compared "
+        "with one device that made these choices"
     ) in training_text(on)
     assert on.to_json()["curves"][0]["ties"] == [{"step": 1, "size": 2**-25}]
 
