@@ -83,7 +83,7 @@ def _table(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "ch13.table",
             book[RING] <= priced[fastest],
-            f"the row of the ring is {book[RING] * 1e6:.2f} us, {fastest.algorithm} as compiled takes "
+            f"the ring's row gives {book[RING] * 1e6:.2f} us, {fastest.algorithm} as compiled takes "
             f"{priced[fastest] * 1e6:.2f} us",
             statement="the formulas are lower bounds",
             disputed="D-58",

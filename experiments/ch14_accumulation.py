@@ -101,7 +101,7 @@ def _saved(sizes: Sizes, once: Totals, every_time: Totals) -> Claim:
     if every_time.wire_bytes == once.wire_bytes:
         return calculated(
             "ch14.accum_speedup",
-            f"{evidence}: this compiler takes the reduction out of the loop by itself (X10)",
+            f"{evidence}: this compiler moves the reduction out of the loop itself (X10)",
             statement=statement,
         )
     return decided(

@@ -90,7 +90,8 @@ def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     gain = float(whole / some) if some else inf
     at_two_bytes = ", ".join(f"{top_k_gain(KEPT, P, value_bytes=2):.2f} at P={P}" for P in (8, 64, 128))
     evidence = (
-        f"a rank sends {counted(whole)} B of everything and {counted(some)} B of the largest {KEPT:.0%}: {gain:g} times"
+        f"a rank sends {counted(whole)} B for the full gradient, {counted(some)} B for the largest {KEPT:.0%} of it: "
+        f"{gain:g} times less"
     )
     return (
         decided(

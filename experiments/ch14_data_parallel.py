@@ -39,8 +39,8 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
         decided(
             "ch14.sync_invariant",
             all(t.payload_bytes == LOSS_BYTES for t in rest),
-            f"besides gradients {counted(Totals.of(rest).payload_bytes)} B move, {_sizes(rest)} at a time, and a loss "
-            f"has {LOSS_BYTES}: "
+            f"except for gradients, {counted(Totals.of(rest).payload_bytes)} B are sent, {_sizes(rest)} at a time, and "
+            f"a loss has {LOSS_BYTES}: "
             "no weight is sent, equal replicas stay equal",
         ),
     )

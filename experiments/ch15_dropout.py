@@ -87,7 +87,7 @@ def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "ch15.dropout_rng",
             same < 1.5 * own,
-            f"on columns that {ranks} ranks split, one mask for all makes the noise of their sum {same / own:.1f} "
+            f"on columns sharded over {ranks} ranks, one mask for all makes the noise of their sum {same / own:.1f} "
             "times that of a mask each; "
             "on copies, it keeps them equal",
             statement="the mask must be the same on all ranks",

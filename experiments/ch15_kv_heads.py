@@ -106,7 +106,7 @@ def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "ch15.tp_limits",
             6 in divisors(8),
-            "6 ranks split neither 32 heads nor 8 key-value heads; padded to 36, there are "
+            "neither 32 heads nor 8 key-value heads are divisible by 6 ranks; padded to 36, there are "
             f"{float(padded_share(32, 6)):.1%} more heads",
             statement="8 key-value heads are a cure for 6 ranks",
             disputed="4-5:D-18",

@@ -253,7 +253,7 @@ def _fused(small: SmallProducts) -> Claim:
     by_rank = [sorted({"QKV"[i] for i in part.ravel()}) for part in small.parts(labels.reshape(3, embed), 1)]
     holds = all(part == ["K", "Q", "V"] for part in by_rank) and any(part != ["K", "Q", "V"] for part in held)
     evidence = (
-        f"a contiguous slice of [Q|K|V] gives rank 0 of {small.ranks} {' and '.join(held[0])} alone; split by "
+        f"a contiguous slice of [Q|K|V] gives rank 0 of {small.ranks} only {' and '.join(held[0])}; laid out by "
         "rank, each has q, k and v"
     )
     return decided("ch15.megatron_attention", holds, evidence, statement="a fused QKV must be laid out by rank")

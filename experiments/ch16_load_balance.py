@@ -36,7 +36,8 @@ class Assumed:
     def __post_init__(self) -> None:
         if self.fast_layers > MOST_LAYERS:
             raise UsageError(
-                f"fast_layers={self.fast_layers}: expected {MOST_LAYERS:,} at most, to be split and tried in seconds"
+                f"fast_layers={self.fast_layers}: expected {MOST_LAYERS:,} at most, so that all splits can be tried in "
+                "seconds"
             )
 
     @property
@@ -48,7 +49,7 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
     paired, best, m = _paired(assumed, assumed.micro_batches), best_split(assumed), assumed.micro_batches
     formula = 100 * (1 - float(uneven_efficiency(best, m)))
     return (
-        Row("slowest stage of the best split into neighbours", max(best), "units"),
+        Row("slowest stage of the best split into contiguous stages", max(best), "units"),
         Row("idle for endlessly many micro-batches, by formula", 100 * (1 - float(uneven_efficiency(best))), "%"),
         Row("gpipe: idle", 100 * _run(gpipe, best, m).idle_share, "%", formula),
         Row("1f1b: idle", 100 * _run(one_f_one_b, best, m).idle_share, "%", formula),
@@ -69,8 +70,8 @@ def splits(layers: Sequence[int], stages: int) -> Iterator[tuple[int, ...]]:
     """
     if not 1 <= (ways := comb(len(layers) - 1, stages - 1)) <= MOST_SPLITS:
         raise UsageError(
-            f"{len(layers)} layers on stages={stages} split in {ways:,} ways; expected 1 to {MOST_SPLITS:,}, to be "
-            "tried in seconds"
+            f"{len(layers)} layers on stages={stages} split in {ways:,} ways; expected 1 to {MOST_SPLITS:,}, so "
+            "that all can be tried in seconds"
         )
     for cuts in combinations(range(1, len(layers)), stages - 1):
         edges = (0, *cuts, len(layers))

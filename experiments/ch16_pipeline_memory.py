@@ -108,7 +108,7 @@ def check(assumed: Assumed) -> None:
     P, m, deepest = assumed.stages, assumed.micro_batches, int(zero_bubble_in_flight(assumed.stages, 2))
     if assumed.place.platform == "cpu":
         raise UsageError(
-            f"target={assumed.target}: XLA tells no peak of memory there; take a GPU target, such as gpu:h100:2x4"
+            f"target={assumed.target}: XLA reports no peak memory there; use a GPU target, such as gpu:h100:2x4"
         )
     if (devices := device_count(parse_target(assumed.target))) % (2 * P):
         expected = f"expected a multiple of {2 * P}, since {P} stages are compared with {2 * P}"
@@ -138,12 +138,12 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
         for some in (m // 2, m)
     )
     return (
-        Row("message: what a stage keeps of a micro-batch", assumed.message, "bytes"),
-        *(Row(f"{name}: at its fullest", assumed.peak(name), "bytes") for name in (*PAIR, *SPLIT)),
+        Row("message: what a stage saves for a micro-batch", assumed.message, "bytes"),
+        *(Row(f"{name}: peak memory", assumed.peak(name), "bytes") for name in (*PAIR, *SPLIT)),
         *grown,
         *above,
         Row(f"1f1b: {2 * P} stages above {P}", _lengthened(assumed), "messages", _more_stages(assumed)),
-        Row("kept of a micro-batch for the gradients of weights", assumed.kept, "messages"),
+        Row("saved for a micro-batch until its weight gradients", assumed.kept, "messages"),
         Row("zb_h1 above 1f1b", _above(assumed, "zb_h1", "1f1b"), "messages"),
         Row("zb_h2 above zb_h1", _above(assumed, "zb_h2", "zb_h1"), "messages", _put_off_longer(assumed)),
     )
@@ -183,7 +183,7 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
     if assumed.place.platform != "gpu":
         return (
             calculated(
-                "ch16.gpipe_memory", f"{assumed.target} plans buffers otherwise; the claims are decided on GPUs"
+                "ch16.gpipe_memory", f"{assumed.target} plans buffers differently; the claims are decided on GPUs"
             ),
         )
     return (_gpipe(assumed), _one_f_one_b(assumed), *_zero_bubble(assumed), _state(assumed))
@@ -251,8 +251,8 @@ def _state(assumed: Assumed) -> Claim:
     tokens = 2 * TOKEN_BYTES * m * shape.micro_batch // assumed.axes(P)[DATA] * shape.length
     held = assumed.memory("1f1b").arguments
     evidence = (
-        f"a device takes {counted(held)} B, {counted(state)} of them master weights and moments of "
-        f"{counted(parameters)} parameters, both ends among them"
+        f"a device stores {counted(held)} B, {counted(state)} of them master weights and moments of "
+        f"{counted(parameters)} parameters, embedding and head included"
     )
     return decided(
         "ch16.stage_memory",

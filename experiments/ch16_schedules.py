@@ -102,7 +102,7 @@ def _rows(schedule: Schedule, timeline: Timeline, formula_s: float | None, assum
         ),
         Row(f"{schedule.name}: idle", 100 * timeline.idle_share, "%"),
         Row(
-            f"{schedule.name}: held at most",
+            f"{schedule.name}: most in flight",
             max(held(schedule)) / schedule.visits,
             "micro-batches",
             _held(schedule, assumed),

@@ -107,7 +107,7 @@ def _steps(schedule: Schedule, assumed: Assumed) -> tuple[Row, ...]:
     together = sum(max(lasts[job] for job in jobs) for jobs in table_of(schedule).rows.job.tolist())
     return (
         Row(
-            f"{schedule.name}: step if stages wait for messages alone",
+            f"{schedule.name}: step if stages wait only for messages",
             float(simulate(schedule, Durations(1, backward, weight)).makespan),
             "forwards",
         ),

@@ -41,8 +41,8 @@ def in_schedule(name: str, schedule: str, chunks: int = 1, **how: Any) -> Layout
 
 def claims(trained: TrainingResult) -> tuple[Claim, ...]:
     evidence = (
-        f"{trained.evidence}; pipelines take the batch in {trained.parameters.accumulation} micro-batches, one "
-        "device takes it whole"
+        f"{trained.evidence}; pipelines process the batch in {trained.parameters.accumulation} micro-batches, one "
+        "device processes it at once"
     )
     return (decided("ch16.grad_scaling", trained.is_one_curve, evidence),)
 

@@ -68,7 +68,7 @@ def _rows(name: str, assumed: Assumed) -> tuple[Row, ...]:
             formula,
         ),
         Row(f"{name}: idle share of the step", 100 * timeline.idle_share, "%"),
-        Row(f"{name}: held at most", max(in_flight(timeline.schedule)), "micro-batches", _held(name, assumed)),
+        Row(f"{name}: most in flight", max(in_flight(timeline.schedule)), "micro-batches", _held(name, assumed)),
         *([Row(f"{name}: theory of its time", refused)] if refused else []),
     )
 
@@ -89,7 +89,7 @@ def _weights_last(assumed: Assumed) -> tuple[Row, ...]:
     timeline = _run(weights_last(assumed.stages, assumed.micro_batches), assumed.times)
     return (
         Row("1f1b with all weights last: idle share of the step", 100 * timeline.idle_share, "%"),
-        Row("1f1b with all weights last: held at most", max(in_flight(timeline.schedule)), "micro-batches"),
+        Row("1f1b with all weights last: most in flight", max(in_flight(timeline.schedule)), "micro-batches"),
     )
 
 

@@ -55,8 +55,8 @@ def _backward(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
     # A sum over all ranks sends twice what scattering it would.
     if summed and backward + summed / 2 == asked:
         whole = (
-            f"{many:g} sums of as many gradients stay whole, another {counted(int(summed))} B, where the formula "
-            "scatters them (T1)"
+            f"{many:g} all-reduces of such gradients are not scattered, another {counted(int(summed))} B, where the "
+            "formula scatters them (T1)"
         )
         return calculated("ch34.cp", f"{evidence}; {whole}", statement=statement)
     return decided("ch34.cp", backward == asked, evidence, statement=statement)

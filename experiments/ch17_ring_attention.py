@@ -67,7 +67,9 @@ def _overlap(measured: Ledger) -> Claim:
         f"{begun} of {sum(known(t.executions) for t in rows)} messages are begun before the block at hand is worked on "
         "and awaited after it"
     )
-    evidence = f"{sends}; how long a block and a hop take, and so whether they hide, no compiled text tells"
+    evidence = (
+        f"{sends}; the compiled text does not say how long a block and a hop take, so not whether hops are hidden"
+    )
     return calculated(
         "ch17.ring_overlap", evidence, statement="a ring that sends first leaves compilers room to hide its hops"
     )

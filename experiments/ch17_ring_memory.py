@@ -54,8 +54,8 @@ class Assumed:
             )
         if target.platform != "gpu":
             raise UsageError(
-                f"target={self.target}: expected GPUs, such as gpu:h100:1x8; other compilers plan no temporaries that "
-                "tell a ring's"
+                f"target={self.target}: expected GPUs, such as gpu:h100:1x8; the temporaries of other "
+                "compilers do not show the ring's"
             )
         if target.shape != HOST:
             raise UsageError(
@@ -137,8 +137,8 @@ def _tiles(assumed: Assumed) -> Claim:
     found = temporaries(assumed, length, ranks)
     scores = scores_bytes(1, assumed.kv_heads * assumed.queries, length // ranks, 2)
     evidence = (
-        f"at {length:,} tokens over {ranks} ranks a ring of tiles has {counted(found)} B of temporaries, scores of "
-        f"one block alone would be {counted(scores)} B"
+        f"at {length:,} tokens over {ranks} ranks a ring of tiles has {counted(found)} B of temporaries, the scores "
+        f"of a single block would be {counted(scores)} B"
     )
     return decided(
         "ch17.flash_ring_memory", found < scores, evidence, statement="a ring of tiles holds no block's scores"

@@ -111,7 +111,7 @@ def build(style: str, s: Sizes, mesh: Mesh) -> Built:
     if s.ragged and mesh.devices.flat[0].platform == "cpu":
         raise UsageError(
             "ragged=True on CPUs, which have no ragged all-to-all; compile for a GPU or TPU, or --set ragged=false "
-            "for the padded one alone"
+            "for the padded one only"
         )
     return program(parts(s), s, mesh)
 
@@ -146,7 +146,7 @@ def claims(s: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         decided(
             "A39",
             told == {4 * ranks * (s.experts + 1)},
-            f"{' and '.join(map(counted, told))} B of counts, one an expert and a rank",
+            f"{' and '.join(map(counted, told))} B of counts, one per expert and rank",
             statement="counts go first",
         ),
     )

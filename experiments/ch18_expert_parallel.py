@@ -171,7 +171,7 @@ def _placed(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, .
         return ()
     held, book = measured.memory.arguments - measured.memory.padding, static_bytes(STRATEGY, shape, axes)
     evidence = (
-        f"a device takes {counted(held)} B, {shape.experts // axes[EXPERT]} of {shape.experts} experts among them; "
+        f"a device stores {counted(held)} B, {shape.experts // axes[EXPERT]} of {shape.experts} experts included; "
         f"by the formula {counted(book)} B"
     )
     return (decided("ch18.placement", held == book, evidence, statement="E > P: a rank holds E/P experts"),)

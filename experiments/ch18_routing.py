@@ -139,8 +139,8 @@ def _overflow(assumed: Assumed) -> tuple[Claim, ...]:
         int((np.asarray(experts.combined(sent_ECD, routes)) > 0).sum()),
     )
     evidence = (
-        f"{T} tokens of one mind fill {slots} slots of {k} experts: {T - served} go on by the residual alone, and "
-        f"{empty} experts stay empty"
+        f"{T} tokens with the same choice fill {slots} slots of {k} experts: {T - served} pass only through the "
+        f"residual, and {empty} experts stay empty"
     )
     return (calculated("ch18.capacity", f"{evidence}, as in GShard and Switch"),)
 
@@ -158,7 +158,7 @@ def _residual(assumed: Assumed) -> tuple[Claim, ...]:
     kept, lost = float(by_x_TD[0, 0]), float(by_x_TD[-1, 0])
     evidence = (
         f"of {T} tokens {T - half} are dropped: the expert's gradient has {by_scale:g} terms, a dropped token's "
-        f"own is {lost:g}, a kept one's {kept:g}"
+        f"own is {lost:g}, a routed one's {kept:g}"
     )
     return (
         decided(

@@ -68,8 +68,8 @@ def _state(assumed: Assumed) -> Claim:
     book = int(model_state_bytes(assumed.parameters, weight_bytes=0, gradient_bytes=0))
     held = found.arguments - found.padding
     evidence = (
-        f"a device holds {counted(held)} B between steps, master weights and moments {counted(book)} B of them; "
-        "gradients and 16-bit weights come and go"
+        f"a device stores {counted(held)} B between steps, {counted(book)} B of them master weights and moments; "
+        "gradients and 16-bit weights are temporary"
     )
     return decided(
         "ch19.model_state",

@@ -74,8 +74,8 @@ def _memory(assumed: Assumed) -> Claim:
     held = {name: plan.arguments - plan.padding for name, plan in plans.items()}
     book = {name: assumed.terms(strategy)[MemoryTerm.ARGUMENTS] for name, strategy in STAGES.items()}
     evidence = (
-        f"between steps a device holds {_listed(held)} B; 12 Psi, 2 Psi + 12 Psi / P twice and 12 Psi / P with "
-        f"norms whole, gradients aside: {_listed(book)} B"
+        f"between steps a device stores {_listed(held)} B; 12 Psi, 2 Psi + 12 Psi / P twice and 12 Psi / P with "
+        f"norms replicated, without gradients: {_listed(book)} B"
     )
     return decided("ch20.stage_memory", held == book, evidence)
 

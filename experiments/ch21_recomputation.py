@@ -118,7 +118,7 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
 def claims(assumed: Assumed) -> tuple[Claim, ...]:
     if resolve_attached(parse_target(assumed.target)).platform != "gpu":
         return (
-            calculated("ch21.sqrt_rule", f"{assumed.target} plans buffers otherwise; the claims are decided on GPUs"),
+            calculated("ch21.sqrt_rule", f"{assumed.target} plans buffers differently; the claims are decided on GPUs"),
         )
     return (*_kept(assumed), *_overhead(assumed), *_square(assumed), _segments(assumed), *_repeated())
 
@@ -132,10 +132,10 @@ def _kept(assumed: Assumed) -> tuple[Claim, ...]:
     holds = all(abs(found[remat] / named[remat] - 1) < 2e-4 for remat in REMATS[1:])
     second = assumed.second_layout("none") / unit
     evidence = (
-        f"a layer adds, in BSH bytes, compiled (named tensors): {listed}; without recomputation scores stand in "
-        f"two layouts ({second:g} more)"
+        f"a layer adds, in BSH bytes, compiled (named tensors): {listed}; without recomputation scores are "
+        f"stored in two layouts ({second:g} more)"
     )
-    evidence += ", and two tensors of 2 in the room of outputs that are not written yet"
+    evidence += ", and two tensors of 2 in the buffers of outputs not yet written"
     book = 22 + 2 * assumed.heads * assumed.length / assumed.embed
     return (
         decided(
@@ -190,8 +190,8 @@ def _square(assumed: Assumed) -> tuple[Claim, ...]:
         assumed.compiled_flops("selective") - assumed.compiled_flops("none"),
         assumed.layers * sum(assumed.products.values()),
     )
-    evidence = f"a layer holds {counted(round(dropped))} B less, of which {counted(saved)} B are kept tensors"
-    evidence += f", for {float(more):.2%} of a forward pass: the scores alone are computed again"
+    evidence = f"a layer stores {counted(round(dropped))} B less, of which {counted(saved)} B are saved tensors"
+    evidence += f", for {float(more):.2%} of a forward pass: only the scores are recomputed"
     return (
         decided("ch21.selective_attention", dropped >= saved, evidence, statement="all square tensors go"),
         decided(

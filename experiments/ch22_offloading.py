@@ -77,7 +77,7 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
     here, there = assumed.stack(False), assumed.stack(True)
     return (
         Row("state on the device: device between steps", kept.device_arguments, "bytes", assumed.between_steps),
-        Row("state on the device: device at its fullest", kept.device_peak, "bytes"),
+        Row("state on the device: peak of the device", kept.device_peak, "bytes"),
         Row(
             "state on the host: device between steps",
             away.device_arguments,
@@ -85,10 +85,10 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
             assumed.between_steps - assumed.state,
         ),
         Row("state on the host: host", away.host_arguments, "bytes", assumed.state),
-        Row("state on the host: device at its fullest", away.device_peak, "bytes"),
-        Row("inputs of layers on the device: device at its fullest", here.device_peak, "bytes"),
-        Row("inputs of layers on the host: device at its fullest", there.device_peak, "bytes"),
-        Row("inputs of layers on the host: host", there.host_temporaries, "bytes", assumed.inputs),
+        Row("state on the host: peak of the device", away.device_peak, "bytes"),
+        Row("layer inputs on the device: peak of the device", here.device_peak, "bytes"),
+        Row("layer inputs on the host: peak of the device", there.device_peak, "bytes"),
+        Row("layer inputs on the host: host", there.host_temporaries, "bytes", assumed.inputs),
     )
 
 

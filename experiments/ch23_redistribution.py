@@ -147,7 +147,7 @@ def _tally(what: str, rows: list[Row]) -> Claim:
     worst = max((row.wire_bytes / row.planned_bytes for row in rows if row.planned_bytes), default=Fraction(1))
     found = (
         f"of {len(rows)} changes {as_planned} send no more than planned, {least} the least that any way must, "
-        f"{whole} rebuild the whole"
+        f"{whole} gather the full array"
     )
     by_plan = ", ".join(f"{kinds} {_as_planned(some)} of {len(some)}" for kinds, some in _by_plan(rows).items())
     evidence = (

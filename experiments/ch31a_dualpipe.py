@@ -65,7 +65,7 @@ def _rows(timeline: Timeline, formula: float, assumed: Assumed) -> tuple[Row, ..
             idle,
         ),
         Row(f"{name}: idle share of all stages", 100 * timeline.idle_share, "%", share),
-        Row(f"{name}: held at most", max(in_flight(timeline.schedule)), "micro-batches"),
+        Row(f"{name}: most in flight", max(in_flight(timeline.schedule)), "micro-batches"),
         Row(f"{name}: copies of a stage's weights", 2 if timeline.schedule.is_two_way else 1),
         *([Row(f"{name}: theory of its idle time", refused)] if refused else []),
     )

@@ -141,7 +141,7 @@ def _nodes(assumed: Assumed) -> tuple[Claim, ...]:
     )
     limited, size = _visited(chosen(assumed, True), assumed), assumed.embed * 2
     evidence = (
-        f"{assumed.top_k} of {assumed.experts} experts lie on {found:.3f} of {assumed.nodes} nodes a token on "
+        f"{assumed.top_k} of {assumed.experts} experts are on {found:.3f} of {assumed.nodes} nodes per token on "
         f"average, by the formula {book:.3f}"
     )
     sent = (

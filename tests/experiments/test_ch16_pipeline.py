@@ -131,13 +131,13 @@ def test_jobs_are_compiled_for_one_device_and_for_no_more(target):
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"target": "attached"}, "target=attached: XLA tells no peak of memory there"),
+        ({"target": "attached"}, "target=attached: XLA reports no peak memory there"),
         (
             {"target": "gpu:h100:1x4"},
             "target=gpu:h100:1x4 has 4 devices: expected a multiple of 8, since 4 stages are compared with 8; take a "
             "target such as gpu:h100:2x4",
         ),
-        ({"target": "cpu:8"}, "target=cpu:8: XLA tells no peak of memory there"),
+        ({"target": "cpu:8"}, "target=cpu:8: XLA reports no peak memory there"),
         (
             {"micro_batches": "13"},
             "micro_batches=13 on stages=4: expected 14 or more, so that half of them fill every schedule",

@@ -91,7 +91,7 @@ def test_a_formula_that_is_wrong_at_one_size_is_refuted_there():
 def test_the_exercise_of_zb_h1_idles_13_92_percent_and_not_3_5_and_all_weights_last_hold_32(answers):
     found = rows(answers["ch16_zero_bubble"])
     assert found["zb_h1: idle share of the step"] == pytest.approx(13.92, abs=5e-3)
-    assert found["1f1b with all weights last: held at most"] == 32
+    assert found["1f1b with all weights last: most in flight"] == 32
     assert found["1f1b with all weights last: idle share of the step"] == pytest.approx(15.98, abs=5e-3)
 
 
@@ -132,7 +132,7 @@ def test_messages_that_take_t_cost_gpipe_2_p_minus_1_of_them_and_1f1b_a_round_tr
 def test_pairs_of_a_fast_and_a_slow_layer_idle_a_thirteenth_of_the_time_for_ever(answers):
     found = rows(answers["ch16_load_balance"])
     assert found["the same: idle for each further micro-batch"] == pytest.approx(100 / 13)
-    assert found["slowest stage of the best split into neighbours"] == 40
+    assert found["slowest stage of the best split into contiguous stages"] == 40
 
 
 def test_dual_pipe_idles_12_7_percent_at_p_16_m_32_and_1f1b_31_9(answers):
