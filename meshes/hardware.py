@@ -14,12 +14,14 @@ from functools import cache
 from importlib.resources import files
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from lab.meshes.errors import UsageError, no_such
 from lab.meshes.platforms import Platform
 
-BENCH_SCHEMA = "sharding-lab/bench/1"
+BENCH_SCHEMA: Final = "sharding-lab/bench/1"
 _TPUS = {"v5 lite": "v5e", "v5": "v5p", "v6 lite": "v6e"}
 """What the runtime calls a chip, where the table of hardware has another name."""
 _OTHERS = {"pcie", "nvl", "40gb"}
@@ -171,20 +173,21 @@ def measured_link(
       UsageError: the file is no such record, is of CPU devices or of another chip, or has no fit of this name.
     """
     record = _record(path, of)
-    fit = next((fit for fit in record["fits"] if _is_of(fit, primitive, algorithm)), None)
-    if not (fit and fit["bytes_per_s"]):
-        fitted = ", ".join(f"{fit['primitive']} by {fit['algorithm']}" for fit in record["fits"] if fit["bytes_per_s"])
+    found = {(fit.primitive, fit.algorithm): line for fit in record.fits if (line := fit.line)}
+    if (primitive, algorithm) not in found:
+        fitted = ", ".join(f"{name} by {by}" for name, by in found)
         raise UsageError(
             f"{path}: no fit of {primitive} by {algorithm}; it has {fitted or 'none at all: time three sizes or more'}"
         )
+    value, value_error, alpha_s, alpha_error_s = found[primitive, algorithm]
     return MeasuredLink(
-        value=fit["bytes_per_s"],
-        source=f"{record['command']}, {record['devices']} x {record['card']}, jax {record['jax']}, {record['date']}",
+        value=value,
+        source=f"{record.command}, {record.devices} x {record.card}, jax {record.jax}, {record.date}",
         name=f"measured by {primitive}",
         direction="one way",
-        value_error=fit["bytes_per_s_error"],
-        alpha_s=fit["alpha_s"],
-        alpha_error_s=fit["alpha_error_s"],
+        value_error=value_error,
+        alpha_s=alpha_s,
+        alpha_error_s=alpha_error_s,
     )
 
 
@@ -201,35 +204,85 @@ def measured_points(
     """
     record = _record(path, of)
     points = [
-        (point["wire_bytes"], point["seconds"]) for point in record["points"] if _is_of(point, primitive, algorithm)
+        (point.wire_bytes, point.seconds)
+        for point in record.points
+        if (point.primitive, point.algorithm) == (primitive, algorithm)
     ]
     if not points:
-        timed = dict.fromkeys(f"{point['primitive']} by {point['algorithm']}" for point in record["points"])
+        timed = dict.fromkeys(f"{point.primitive} by {point.algorithm}" for point in record.points)
         raise UsageError(f"{path}: no time of {primitive} by {algorithm}; it has {', '.join(timed) or 'none'}")
     return tuple(sorted(points))
 
 
-def _is_of(entry: Mapping[str, Any], primitive: str, algorithm: str) -> bool:
-    return (entry["primitive"], entry["algorithm"]) == (primitive, algorithm)
+@dataclass(frozen=True)
+class _Fit:
+    """Alpha and beta with their standard errors; None where the points are on no line."""
+
+    primitive: str
+    algorithm: str
+    alpha_s: float | None
+    alpha_error_s: float | None
+    bytes_per_s: float | None
+    bytes_per_s_error: float | None
+
+    @property
+    def line(self) -> tuple[float, float, float, float] | None:
+        """Beta, its error, alpha, its error."""
+        if (
+            self.bytes_per_s is None
+            or self.bytes_per_s_error is None
+            or self.alpha_s is None
+            or self.alpha_error_s is None
+        ):
+            return None
+        return self.bytes_per_s, self.bytes_per_s_error, self.alpha_s, self.alpha_error_s
 
 
-def _record(path: Path, of: Chip | None) -> Mapping[str, Any]:
+@dataclass(frozen=True)
+class _Point:
+    primitive: str
+    algorithm: str
+    wire_bytes: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What a link profile is made of, of all that `lab bench --save` writes."""
+
+    platform: str
+    chip: str | None
+    card: str
+    devices: int
+    command: str = ""
+    jax: str = ""
+    date: str = ""
+    estimated: bool = False
+    fits: tuple[_Fit, ...] = ()
+    points: tuple[_Point, ...] = ()
+
+
+def _record(path: Path, of: Chip | None) -> _Record:
     try:
-        record: Mapping[str, Any] = json.loads(path.read_text())
+        found = json.loads(path.read_text())
     except (OSError, ValueError) as refusal:
         raise UsageError(
             f"{path}: not readable as JSON ({refusal}); expected the output of lab bench --save"
         ) from refusal
-    schema = record.get("schema") if isinstance(record, dict) else None
+    schema = found.get("schema") if isinstance(found, dict) else None
     if schema != BENCH_SCHEMA:
         raise UsageError(f"{path}: found schema {schema}, expected {BENCH_SCHEMA}, as lab bench --save writes")
-    if record.get("estimated"):
+    try:
+        record = msgspec.convert(found, _Record)
+    except msgspec.ValidationError as refusal:
+        raise UsageError(f"{path}: {refusal}; expected what lab bench --save writes") from None
+    if record.estimated:
         raise UsageError(f"{path}: found estimates, expected times; run lab bench --save on attached devices")
-    found = f"{path}: found times of {record['devices']} x {record['card']}"
-    if record["platform"] == "cpu":
-        raise UsageError(f"{found}, which say nothing about links; run lab bench --save on GPUs or TPUs")
-    if of and record["chip"] != of.key:
-        raise UsageError(f"{found}, expected times of {of.name}; run lab bench --save there")
+    told = f"{path}: found times of {record.devices} x {record.card}"
+    if record.platform == "cpu":
+        raise UsageError(f"{told}, which say nothing about links; run lab bench --save on GPUs or TPUs")
+    if of and record.chip != of.key:
+        raise UsageError(f"{told}, expected times of {of.name}; run lab bench --save there")
     return record
 
 

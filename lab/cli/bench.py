@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -13,6 +12,7 @@ import click
 from lab.cli import options
 from lab.cli.output import print_json, print_text, write
 from lab.cli.progress import watched
+from lab.core.codec import to_text
 from lab.meshes.axes import Axes
 from lab.meshes.targets import Target
 
@@ -80,8 +80,8 @@ def bench(
     spanned = tuple(over.split(",")) if over else ()
     found = benches.bench(target, mesh, primitives, algorithms, sizes, command, watched, spanned, links)
     if save:
-        write(save, json.dumps(found.to_json(), indent=2) + "\n")
+        write(save, to_text(found) + "\n")
     if as_json:
-        print_json(found.to_json())
+        print_json(found)
     else:
         print_text(bench_text(found))

@@ -30,6 +30,6 @@ def book(
 
     page = pages.page(" ".join(what) or None, settings, errata, coverage)
     if as_json:
-        print_json(page.to_json())
+        print_json(page.data)
     else:
         print_text(page.text)

@@ -45,7 +45,7 @@ def diff(
     with stages() as stage:
         ledgers = [_one_ledger(source, mesh, target, stage) for source in (before, after)]
     if as_json:
-        print_json(changes.to_json(*ledgers))
+        print_json(changes.Difference(*ledgers))
     else:
         print_text(changes_text(*ledgers))
     along = changes.by_axes(*ledgers)

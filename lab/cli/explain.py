@@ -23,6 +23,6 @@ def explain(name: str | None, as_json: bool) -> None:
     elif name is None:
         print_text(explanations.listed_text())
     elif as_json:
-        print_json(explanations.to_json(explanations.find(name)))
+        print_json(explanations.json_object(explanations.find(name)))
     else:
         print_text(explanations.text(explanations.find(name)))

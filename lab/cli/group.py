@@ -14,6 +14,7 @@ from lab.cli.inspect import inspect
 from lab.cli.list import list_experiments
 from lab.cli.plot import plot
 from lab.cli.run import run
+from lab.cli.schema import schema
 from lab.cli.targets import targets
 from lab.cli.tour import tour
 from lab.cli.verify import verify
@@ -70,7 +71,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _command in (inspect, explain, diff, targets, list_experiments, run, verify, bench, tour, book, plot):
+for _command in (inspect, explain, diff, targets, list_experiments, run, verify, bench, tour, book, plot, schema):
     # Wherever it stands on the command line.
     click.option("--traceback", is_flag=True, expose_value=False, hidden=True)(_command)
     cli.add_command(_command)

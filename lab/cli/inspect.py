@@ -62,8 +62,7 @@ def inspect(
 
         write(html, reports.inspection(diagnoses))
     if as_json:
-        rows = [found.to_json() for found in diagnoses]
-        print_json(rows if len(rows) > 1 else rows[0])
+        print_json(diagnoses if len(diagnoses) > 1 else diagnoses[0])
     else:
         print_text("\n\n".join(map(diagnosis_text, diagnoses)))
     there = {finding.kind for each in diagnoses for finding in each.findings}

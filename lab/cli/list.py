@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import click
 
 from lab.cli import options
 from lab.cli.output import print_json, print_text
 from lab.harness import suite
 from lab.report import tables
+
+
+@dataclass(frozen=True)
+class ExperimentJson:
+    """An experiment, with its default targets and styles, and how long it takes; a question has no styles."""
+
+    name: str
+    chapter: int
+    question: str
+    targets: tuple[str, ...]
+    styles: tuple[str, ...]
+    takes: str = ""
 
 
 @click.command("list")
@@ -19,8 +33,7 @@ def list_experiments(as_json: bool) -> None:
     """
     entries = suite.load()
     if as_json:
-        names = ("name", "chapter", "question", "targets", "styles")
-        print_json([{name: getattr(e, name) for name in names} | {"takes": suite.takes(e)} for e in entries])
+        print_json([ExperimentJson(e.name, e.chapter, e.question, e.targets, e.styles, suite.takes(e)) for e in entries])
     else:
         rows = [(e.name, str(e.chapter), suite.takes(e), e.question) for e in entries]
         print_text(tables.rows_text(("experiment", "chapter", "takes", "question"), rows))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
+from lab.core.codec import to_text
 from lab.report.fitted import sentences, terminal_width
 
 CLOSED_PIPE = 141
 
 
-def print_json(value: Any) -> None:
-    _print(json.dumps(value, indent=2))
+def print_json(value: object) -> None:
+    _print(to_text(value))
 
 
 def print_text(text: str) -> None:

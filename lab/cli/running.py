@@ -45,11 +45,11 @@ def answered(questions: Sequence[Question], settings: Mapping[str, str] | None =
 
 def report(as_json: bool, *some: tuple[Sequence[Result | TrainingResult | Answer], Callable[..., str]]) -> int:
     """Prints results, each kind by its function; 1 where something failed or was refuted."""
-    from lab.harness.result import SCHEMA
+    from lab.harness.schemas import SCHEMA, RunJson
 
     every = [result for group, _ in some for result in group]
     if as_json:
-        print_json({"schema": SCHEMA, "results": [result.to_json() for result in every]})
+        print_json(RunJson(SCHEMA, tuple(result.json_object() for result in every)))
     else:
         print_text("\n\n\n".join(text(group) for group, text in some if group))
     return 0 if all(result.is_fine for result in every) else 1

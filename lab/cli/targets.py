@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from lab.cli import options
@@ -21,7 +19,7 @@ def targets(as_json: bool) -> None:
     """
     rows = availability()
     if as_json:
-        print_json([asdict(row) for row in rows])
+        print_json(rows)
     else:
         cells = [(row.target, row.name, "no" if row.install else "yes", row.install or row.how) for row in rows]
         print_text(tables.rows_text(("target", "chip", "compiles here", "how"), cells))

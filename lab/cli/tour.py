@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 from lab.cli import options
 from lab.cli.output import print_json, print_text, write
 from lab.cli.progress import watched
+from lab.core.codec import to_text
 
 
 @click.command()
@@ -30,9 +30,9 @@ def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> int:
 
     for found in tours.tour(parts or tours.PARTS, shlex.join(["lab", *sys.argv[1:]]), watched):
         if save:
-            write(save, json.dumps(found.to_json(), indent=2) + "\n")
+            write(save, to_text(found) + "\n")
     if as_json:
-        print_json(found.to_json())
+        print_json(found)
     else:
         print_text(tour_text(found))
     return 1 if found.failures else 0

@@ -77,8 +77,10 @@ def saved_ledger(source: str) -> Ledger:
         return ledger
     except OSError as error:
         raise UsageError(f"{source}: {error.strerror}; expected what lab inspect --json printed") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UsageError(f"{source}: not a ledger; expected the output of lab inspect --json for one program") from None
+    except ValueError as error:
+        raise UsageError(
+            f"{source}: not a ledger ({error}); expected the output of lab inspect --json for one program"
+        ) from None
 
 
 def _dumped(folder: Path) -> list[tuple[str, str]]:

@@ -4,15 +4,17 @@ program; and how much, by axes."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Final, Literal
+
+from msgspec import UNSET, UnsetType
 
 from lab.core import display
-from lab.core.ledger import Kind, Ledger, SubAxis, Totals, Transfer, axes_label, number, span_text
+from lab.core.ledger import Kind, Ledger, SubAxis, Totals, TotalsJson, Transfer, axes_label, span_text
 
-SCHEMA = "sharding-lab/diff/1"
+SCHEMA: Final = "sharding-lab/diff/1"
 Place = tuple[Kind, tuple[str, ...] | None, int | None, int | None, str, str]
 Content = tuple[str, int, bool]
 """Dtype, payload bytes of one execution, and whether the number of executions is unknown."""
@@ -37,6 +39,23 @@ class Row:
         """The axes, or parts of axes, for people."""
         return span_text(self.axes, self.sub_axes)
 
+    def json_object(self) -> RowJson:
+        totals = self.totals
+        return RowJson(
+            self.kind,
+            self.axes,
+            self.phase,
+            self.scope,
+            self.origin,
+            self.dtype,
+            totals.sites,
+            totals.executions,
+            totals.payload_bytes,
+            totals.wire_bytes,
+            totals.arrays,
+            self.sub_axes,
+        )
+
 
 @dataclass(frozen=True)
 class Change:
@@ -54,8 +73,34 @@ class Change:
     def added_wire_bytes(self) -> Fraction:
         return _wire(self.after) - _wire(self.before)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"what": self.what, "before": _row_json(self.before), "after": _row_json(self.after)}
+    def json_object(self) -> ChangeJson:
+        before, after = (None if row is None else row.json_object() for row in (self.before, self.after))
+        return ChangeJson(self.what, before, after)
+
+
+@dataclass(frozen=True)
+class RowJson:
+    """All transfers of one kind over the same axes at one place of the program; totals of one step of one device."""
+
+    kind: Kind
+    axes: tuple[str, ...] | None
+    phase: str
+    scope: str
+    origin: str | None
+    dtype: str
+    sites: int
+    executions: int
+    payload_bytes: int
+    wire_bytes: Fraction
+    arrays: int | UnsetType = UNSET
+    sub_axes: tuple[SubAxis, ...] | UnsetType | None = UNSET
+
+
+@dataclass(frozen=True)
+class ChangeJson:
+    what: str
+    before: RowJson | None
+    after: RowJson | None
 
 
 @dataclass(frozen=True)
@@ -88,12 +133,20 @@ class Along:
         """More changed than this share of what was sent before."""
         return self.changed is None or self.changed > share * self.before
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "before": number(self.before),
-            "after": number(self.after),
-            **{name: _number(getattr(self, name)) for name in ("changed", "came", "went", "net")},
-        }
+    def json_object(self) -> AlongJson:
+        return AlongJson(self.before, self.after, self.changed, self.came, self.went, self.net)
+
+
+@dataclass(frozen=True)
+class AlongJson:
+    """Wire bytes of one step of one device; null where the texts do not tell."""
+
+    before: Fraction
+    after: Fraction
+    changed: Fraction | None
+    came: Fraction | UnsetType | None = UNSET
+    went: Fraction | UnsetType | None = UNSET
+    net: Fraction | UnsetType | None = UNSET
 
 
 @dataclass(frozen=True)
@@ -107,8 +160,39 @@ class Difference:
     def changes(self) -> tuple[Change, ...]:
         return changes(self.before, self.after)
 
+    def json_object(self) -> DifferenceJson:
+        return DifferenceJson(
+            schema=SCHEMA,
+            before=_end(self.before),
+            after=_end(self.after),
+            by_axes={row.axes: row.json_object() for row in by_axes(self.before, self.after)},
+            changes=tuple(change.json_object() for change in self.changes),
+        )
+
     def __str__(self) -> str:
         return display.text(self)
+
+
+@dataclass(frozen=True)
+class EndJson:
+    source: str
+    target: str | None
+    totals: TotalsJson
+
+
+@dataclass(frozen=True)
+class DifferenceJson:
+    """What one program communicates otherwise than another, as `lab diff --json` prints it."""
+
+    schema: Literal["sharding-lab/diff/1"]
+    before: EndJson
+    after: EndJson
+    by_axes: Mapping[str, AlongJson]
+    changes: tuple[ChangeJson, ...]
+
+
+def _end(ledger: Ledger) -> EndJson:
+    return EndJson(ledger.source, ledger.target, ledger.totals().json_object())
 
 
 def by_axes(before: Ledger, after: Ledger) -> tuple[Along, ...]:
@@ -188,36 +272,3 @@ def _row(transfers: list[Transfer]) -> Row:
 
 def _wire(row: Row | None) -> Fraction:
     return row.totals.wire_bytes if row else Fraction(0)
-
-
-def _row_json(row: Row | None) -> dict[str, Any] | None:
-    if row is None:
-        return None
-    told = {name: getattr(row, name) for name in ("phase", "scope", "origin", "dtype")}
-    sizes = {
-        "sites": row.totals.sites,
-        "executions": row.totals.executions,
-        "arrays": row.totals.arrays,
-        "payload_bytes": row.totals.payload_bytes,
-        "wire_bytes": number(row.totals.wire_bytes),
-    }
-    sub_axes = row.sub_axes and [asdict(one) for one in row.sub_axes]
-    return {"kind": str(row.kind), "axes": row.axes and list(row.axes), "sub_axes": sub_axes} | told | sizes
-
-
-def _number(value: Fraction | None) -> int | float | None:
-    return None if value is None else number(value)
-
-
-def to_json(before: Ledger, after: Ledger) -> dict[str, Any]:
-    """The `sharding-lab/diff/1` object; totals are of one step of one device."""
-    ends = {
-        name: {"source": ledger.source, "target": ledger.target, "totals": ledger.totals().to_json()}
-        for name, ledger in (("before", before), ("after", after))
-    }
-    along = {row.axes: row.to_json() for row in by_axes(before, after)}
-    return (
-        {"schema": SCHEMA}
-        | ends
-        | {"by_axes": along, "changes": [change.to_json() for change in changes(before, after)]}
-    )

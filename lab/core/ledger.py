@@ -10,15 +10,18 @@ message. Wire bytes are what one participating device sends per execution, with 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any, Self
+from operator import attrgetter
+from typing import Any, Final, Literal
 
-from lab.core import display
+from msgspec import UNSET, UnsetType
+
+from lab.core import codec, display
 from lab.meshes.platforms import LinkName
 
-SCHEMA = "sharding-lab/ledger/1"
+SCHEMA: Final = "sharding-lab/ledger/1"
 
 
 class Kind(StrEnum):
@@ -199,21 +202,42 @@ class Transfer:
             return (self,)
         return tuple(replace(self, **asdict(part), scope="", parts=()) for part in self.parts)
 
-    def to_json(self) -> dict[str, Any]:
-        row = asdict(self)
-        del row["provenance"]
-        row["kind"] = str(self.kind)
-        row["axes"] = None if self.axes is None else list(self.axes)
-        row["wire_bytes"] = None if self.wire_bytes is None else number(self.wire_bytes)
-        return row
+    def json_object(self) -> TransferJson:
+        return TransferJson(*_written(self), wire_bytes=self.wire_bytes)
 
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        row = {name: value for name, value in found.items() if name != "wire_bytes"}
-        axes = None if row["axes"] is None else tuple(row["axes"])
-        sub_axes = row.get("sub_axes") and tuple(SubAxis(**one) for one in row["sub_axes"])
-        parts = tuple(Part(**part) for part in row["parts"])
-        return cls(**row | {"kind": Kind(row["kind"]), "axes": axes, "sub_axes": sub_axes, "parts": parts})
+
+@dataclass(frozen=True)
+class TransferJson:
+    """A transfer; `payload_bytes` and `wire_bytes` are of one execution."""
+
+    kind: Kind
+    axes: tuple[str, ...] | None
+    group_size: int | None
+    executions: int | None
+    dtype: str
+    payload_bytes: int
+    groups: int | None = None
+    shift: int | None = None
+    conditional: bool = False
+    phase: Phase | None = None
+    scope: str = ""
+    origin: str | None = None
+    op_name: str | None = None
+    instruction: str | None = None
+    overlap: Overlap | None = None
+    link: LinkName | None = None
+    sub_axes: tuple[SubAxis, ...] | None = None
+    parts: tuple[Part, ...] = ()
+    padded_from_bytes: int | None = None
+    is_masked_gather: bool = False
+    wire_bytes: Fraction | None = field(kw_only=True)
+
+    def transfer(self) -> Transfer:
+        return Transfer(*_written(self))
+
+
+_written = attrgetter(*(each.name for each in fields(TransferJson) if each.name != "wire_bytes"))
+"""The fields that a transfer and its JSON have alike, in their order."""
 
 
 @dataclass(frozen=True)
@@ -260,11 +284,27 @@ class Totals:
             lower_bound=any(t.executions is None or t.group_size is None for t in rows),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        row: dict[str, Any] = asdict(self) | {"wire_bytes": number(self.wire_bytes)}
-        if not row.pop("lower_bound"):
-            return row
-        return row | {"lower_bound": True}
+    def json_object(self) -> TotalsJson:
+        return TotalsJson(
+            self.sites,
+            self.executions,
+            self.payload_bytes,
+            self.wire_bytes,
+            self.arrays,
+            True if self.lower_bound else UNSET,
+        )
+
+
+@dataclass(frozen=True)
+class TotalsJson:
+    """Sums over one step of one device; `lower_bound` is there, and true, where some executions are unknown."""
+
+    sites: int
+    executions: int
+    payload_bytes: int
+    wire_bytes: Fraction
+    arrays: int | UnsetType = UNSET
+    lower_bound: bool | UnsetType = UNSET
 
 
 @dataclass(frozen=True)
@@ -303,40 +343,83 @@ class Ledger:
         names = dict.fromkeys(key(t) for t in self.transfers)
         return {name: Totals.of(t for t in self.transfers if key(t) == name) for name in names}
 
-    def to_json(self) -> dict[str, Any]:
-        """The `sharding-lab/ledger/1` object: fields may be added, none is renamed."""
+    def json_object(self) -> LedgerJson:
         by_kind, by_axes = self.totals_by(lambda t: str(t.kind)), self.totals_by(axes_label)
-        return {
-            "schema": SCHEMA,
-            "source": self.source,
-            "target": self.target,
-            "devices": self.devices,
-            "mesh": None if self.mesh is None else dict(self.mesh),
-            "transfers": [t.to_json() for t in self.transfers],
-            "totals": {
-                "by_kind": {name: t.to_json() for name, t in by_kind.items()},
-                "by_axes": {name: t.to_json() for name, t in by_axes.items()},
-                "all": self.totals().to_json(),
-            },
-            "flops": self.flops,
-            "memory": None if self.memory is None else asdict(self.memory),
-            "notes": list(self.notes),
-            "complete": self.is_complete,
-        }
+        totals = LedgerTotalsJson(
+            {name: total.json_object() for name, total in by_kind.items()},
+            {name: total.json_object() for name, total in by_axes.items()},
+            self.totals().json_object(),
+        )
+        return LedgerJson(
+            schema=SCHEMA,
+            source=self.source,
+            target=self.target,
+            devices=self.devices,
+            mesh=self.mesh,
+            transfers=tuple(t.json_object() for t in self.transfers),
+            totals=totals,
+            flops=self.flops,
+            memory=self.memory,
+            notes=self.notes,
+            complete=self.is_complete,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The `sharding-lab/ledger/1` object."""
+        found: dict[str, Any] = codec.to_json(self)
+        return found
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`; raises KeyError, TypeError or ValueError where it is no such object."""
-        transfers = tuple(map(Transfer.from_json, found["transfers"]))
-        memory = found["memory"] and Memory(**found["memory"])
-        told = {name: found[name] for name in ("source", "target", "devices", "mesh", "flops")}
-        return cls(transfers, memory=memory, notes=tuple(found["notes"]), is_complete=found["complete"], **told)
+    def from_json(cls, found: object) -> Ledger:
+        """The inverse of `to_json`.
+
+        Raises:
+          UsageError: it is no such object; the line names the key.
+        """
+        return codec.from_json(LedgerJson, found).ledger()
 
     def __str__(self) -> str:
         return display.text(self)
 
     def _repr_html_(self) -> str | None:
         return display.html(self)
+
+
+@dataclass(frozen=True)
+class LedgerTotalsJson:
+    by_kind: Mapping[str, TotalsJson]
+    by_axes: Mapping[str, TotalsJson]
+    all: TotalsJson
+
+
+@dataclass(frozen=True)
+class LedgerJson:
+    """What one program communicates in a step of one device, as `lab inspect --json` prints it."""
+
+    schema: Literal["sharding-lab/ledger/1"]
+    source: str
+    target: str | None
+    devices: int | None
+    mesh: Mapping[str, int] | None
+    transfers: tuple[TransferJson, ...]
+    totals: LedgerTotalsJson
+    flops: int | None
+    memory: Memory | None
+    notes: tuple[str, ...]
+    complete: bool
+
+    def ledger(self) -> Ledger:
+        return Ledger(
+            tuple(row.transfer() for row in self.transfers),
+            source=self.source,
+            target=self.target,
+            devices=self.devices,
+            mesh=self.mesh,
+            flops=self.flops,
+            memory=self.memory,
+            notes=self.notes,
+            is_complete=self.complete,
+        )
 
 
 def axes_label(transfer: Transfer) -> str:
@@ -348,8 +431,3 @@ def span_text(axes: tuple[str, ...] | None, sub_axes: tuple[SubAxis, ...] | None
     """`data+fsdp[4 of 8]`: axes or parts of axes, for people; `?` where neither is known."""
     known = sub_axes if axes is None else axes
     return "?" if known is None else "+".join(map(str, known))
-
-
-def number(value: Fraction) -> int | float:
-    """An exact integer where it is one, for JSON and tables."""
-    return int(value) if value.denominator == 1 else float(value)

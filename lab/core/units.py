@@ -21,6 +21,11 @@ def scaled(amount: float | Fraction, unit: str) -> str:
     return f"{value:.4g} {_PREFIXES[power]}{unit}" if power or value == int(value) else f"{value:.4g} {unit}"
 
 
+def number(value: Fraction) -> int | float:
+    """An exact integer where it is one, for JSON and tables."""
+    return int(value) if value.denominator == 1 else float(value)
+
+
 def exact(amount: int | Fraction) -> str:
     """`1,731,198,976`: every digit; a fraction is rounded to a tenth."""
     return f"{float(amount):,.1f}".removesuffix(".0") if Fraction(amount).denominator > 1 else f"{int(amount):,}"

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from lab.core import display
-from lab.core.ledger import Ledger
-from lab.diagnosis.finding import Finding
+from lab.core.ledger import Ledger, LedgerJson
+from lab.diagnosis.finding import Finding, FindingJson
 from lab.diagnosis.notes import notes
 from lab.diagnosis.program import Program
 from lab.diagnosis.table import findings
@@ -26,9 +25,17 @@ class Diagnosis:
         """Most kinds of findings are about axes: without a mesh nobody can look for them."""
         return self.ledger.mesh is not None or (self.ledger.devices or 1) == 1
 
-    def to_json(self) -> dict[str, Any]:
-        """The ledger's object with one field more."""
-        return self.ledger.to_json() | {"findings": [finding.to_json() for finding in self.findings]}
+    def json_object(self) -> DiagnosisJson:
+        findings = tuple(finding.json_object() for finding in self.findings)
+        return DiagnosisJson(**vars(self.ledger.json_object()), findings=findings)
+
+
+@dataclass(frozen=True)
+class DiagnosisJson(LedgerJson):
+    """What one program communicates in a step of one device, and what is wrong with it: what `lab inspect --json`
+    prints. A ledger alone has no findings."""
+
+    findings: tuple[FindingJson, ...] = ()
 
 
 class Findings(tuple[Finding, ...]):

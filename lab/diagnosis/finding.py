@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
-from lab.core.ledger import Totals, Transfer, number
+from lab.core.ledger import Totals, Transfer
 
 
 @dataclass(frozen=True)
@@ -45,20 +44,39 @@ class Finding:
         """Wire bytes, then memory: the worst has the largest."""
         return self.totals.wire_bytes, self.memory_bytes
 
-    def to_json(self) -> dict[str, Any]:
+    def json_object(self) -> FindingJson:
         totals = self.totals
-        return {
-            "kind": self.kind,
-            "sentence": self.sentence,
-            "advice": self.advice,
-            "origin": self.origin,
-            "axes": list(self.axes),
-            "sites": totals.sites,
-            "executions": None if any(t.executions is None for t in self.transfers) else totals.executions,
-            "payload_bytes": totals.payload_bytes,
-            "wire_bytes": number(totals.wire_bytes),
-            "lower_bound": totals.lower_bound,
-            "memory_bytes": self.memory_bytes,
-            "seconds": self.seconds,
-            "instructions": list(dict.fromkeys(t.instruction for t in self.transfers)),
-        }
+        return FindingJson(
+            kind=self.kind,
+            sentence=self.sentence,
+            advice=self.advice,
+            origin=self.origin,
+            axes=self.axes,
+            sites=totals.sites,
+            executions=None if any(t.executions is None for t in self.transfers) else totals.executions,
+            payload_bytes=totals.payload_bytes,
+            wire_bytes=totals.wire_bytes,
+            lower_bound=totals.lower_bound,
+            memory_bytes=self.memory_bytes,
+            seconds=self.seconds,
+            instructions=tuple(dict.fromkeys(t.instruction for t in self.transfers)),
+        )
+
+
+@dataclass(frozen=True)
+class FindingJson:
+    """One fault of a program; bytes and executions are of one step of one device."""
+
+    kind: str
+    sentence: str
+    advice: str
+    origin: str | None
+    axes: tuple[str, ...]
+    sites: int
+    executions: int | None
+    payload_bytes: int
+    wire_bytes: Fraction
+    lower_bound: bool
+    memory_bytes: int
+    seconds: float | None
+    instructions: tuple[str | None, ...]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,54 @@ from typing import Any
 import tomli_w
 
 from lab.core.changes import Difference
-from lab.core.ledger import Kind, Ledger, Transfer, axes_label, number
+from lab.core.codec import from_json, to_json
+from lab.core.ledger import Kind, Ledger, Phase, Transfer, axes_label
 from lab.meshes.errors import UsageError
 
 UPDATE = "--update-communication"
-NAMES = ("kind", "axes", "group_size", "shift", "executions", "dtype", "payload_bytes", "phase", "scope")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Transfers alike, with the executions of all of them; `axes` are joined by `+`."""
+
+    kind: Kind
+    axes: str | None = None
+    group_size: int | None = None
+    shift: int | None = None
+    executions: int | None = None
+    dtype: str
+    payload_bytes: int
+    phase: Phase | None = None
+    scope: str = ""
+
+    @classmethod
+    def of(cls, t: Transfer) -> Entry:
+        return cls(
+            kind=t.kind,
+            axes="+".join(t.axes) if t.axes else None,
+            group_size=t.group_size,
+            shift=t.shift,
+            executions=t.executions,
+            dtype=t.dtype,
+            payload_bytes=t.payload_bytes,
+            phase=t.phase,
+            scope=t.scope,
+        )
+
+    def transfer(self) -> Transfer:
+        axes = tuple(self.axes.split("+")) if self.axes else None
+        return Transfer(**vars(self) | {"axes": axes})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    devices: int | None = None
+    target: str | None = None
+    mesh: Mapping[str, int] | None = None
+    written_with: Mapping[str, str]
+    wire_bytes_a_step: Mapping[str, Fraction] = field(default_factory=dict)
+    transfers: tuple[Entry, ...]
 
 
 def write(ledger: Ledger, path: Path) -> str:
@@ -27,15 +72,16 @@ def write(ledger: Ledger, path: Path) -> str:
       What became of the file: "new", "changed" or "unchanged".
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    wire = {axes: number(totals.wire_bytes) for axes, totals in ledger.totals_by(axes_label).items()}
-    head = {
-        "devices": ledger.devices,
-        "target": ledger.target,
-        "mesh": ledger.mesh and dict(ledger.mesh),
-        "written_with": _versions(),
-    }
-    told = {name: value for name, value in head.items() if value is not None}
-    text = tomli_w.dumps(told | {"wire_bytes_a_step": wire, "transfers": [_entry(t) for t in _alike(ledger)]})
+    snapshot = Snapshot(
+        devices=ledger.devices,
+        target=ledger.target,
+        mesh=ledger.mesh,
+        written_with=_versions(),
+        wire_bytes_a_step={axes: totals.wire_bytes for axes, totals in ledger.totals_by(axes_label).items()},
+        transfers=tuple(map(Entry.of, _alike(ledger))),
+    )
+    found = _known(to_json(snapshot))
+    text = tomli_w.dumps(found | {"transfers": [_known(entry) for entry in found["transfers"]]})
     old = path.read_text() if path.exists() else None
     path.write_text(text)
     return "new" if old is None else "unchanged" if old == text else "changed"
@@ -48,13 +94,11 @@ def read(path: Path) -> tuple[Ledger, dict[str, str]]:
       UsageError: it is no snapshot.
     """
     try:
-        found = tomllib.loads(path.read_text())
-        transfers = tuple(map(_transfer, found["transfers"]))
-        return Ledger(transfers, str(path), found.get("target"), found["devices"], found.get("mesh")), found[
-            "written_with"
-        ]
-    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        found = from_json(Snapshot, tomllib.loads(path.read_text()))
+    except ValueError as error:
         raise UsageError(f"{path}: not a snapshot of communication ({error}); write it again with {UPDATE}") from None
+    transfers = tuple(entry.transfer() for entry in found.transfers)
+    return Ledger(transfers, str(path), found.target, found.devices, found.mesh), dict(found.written_with)
 
 
 def unreadable(ledger: Ledger) -> str | None:
@@ -96,6 +140,11 @@ def _told(versions: dict[str, str]) -> str:
     return " and ".join(f"{name} {number}" for name, number in versions.items())
 
 
+def _known(row: Mapping[str, Any]) -> dict[str, Any]:
+    """TOML has no null."""
+    return {name: value for name, value in row.items() if value not in (None, "")}
+
+
 def _alike(ledger: Ledger) -> list[Transfer]:
     """One transfer for those that differ in place of text only, executions added; sorted, so that files differ where
     programs do."""
@@ -131,16 +180,3 @@ def _alike(ledger: Ledger) -> list[Transfer]:
             t.shift or 0,
         ),
     )
-
-
-def _entry(transfer: Transfer) -> dict[str, Any]:
-    row = {name: getattr(transfer, name) for name in NAMES} | {
-        "kind": str(transfer.kind),
-        "axes": transfer.axes and "+".join(transfer.axes),
-    }
-    return {name: value for name, value in row.items() if value not in (None, "")}
-
-
-def _transfer(entry: dict[str, Any]) -> Transfer:
-    known = {"axes": None, "group_size": None, "executions": None} | entry
-    return Transfer(**known | {"kind": Kind(known["kind"]), "axes": known["axes"] and tuple(known["axes"].split("+"))})

@@ -7,7 +7,8 @@ from fractions import Fraction
 
 from lab.collectives import AlphaBeta
 from lab.core.known import known
-from lab.core.ledger import Kind, Ledger, Phase, Totals, Transfer, number
+from lab.core.ledger import Kind, Ledger, Phase, Totals, Transfer
+from lab.core.units import number
 from lab.hlo.shapes import bits
 
 

@@ -12,6 +12,7 @@ import jax
 
 from lab.book.checks import finite, not_negative, positive
 from lab.harness.claim import Claim
+from lab.harness.schemas import AnswerRowJson, RunResultJson, SecondsJson
 from lab.harness.settings import with_settings
 from lab.meshes.errors import UsageError, one_line
 
@@ -82,19 +83,25 @@ class Answer:
         """Nothing failed, and nothing of the book was refuted but what the catalogue disputes."""
         return not (self.failure or any(claim.is_undisputed_refutation for claim in self.claims))
 
-    def to_json(self) -> dict[str, Any]:
-        """One of the `results` of `sharding-lab/run/1`, with `rows` in place of terms."""
-        nothing = dict.fromkeys(("style", "target", "mesh", "numerics", "memory"))
-        fields = {key: value for key, value in asdict(self).items() if key != "seconds"}
-        return {
-            **fields,
-            **nothing,
-            "verdict": self.verdict,
-            "terms": [],
-            "unexplained": [],
-            "missing": [],
-            "seconds": {"all": self.seconds},
-        }
+    def json_object(self) -> RunResultJson:
+        return RunResultJson(
+            experiment=self.experiment,
+            question=self.question,
+            parameters=self.parameters,
+            rows=tuple(AnswerRowJson(row.what, row.value, row.unit, row.predicted) for row in self.rows),
+            claims=self.claims,
+            failure=self.failure,
+            style=None,
+            target=None,
+            mesh=None,
+            numerics=None,
+            memory=None,
+            verdict=self.verdict,
+            terms=(),
+            unexplained=(),
+            missing=(),
+            seconds=SecondsJson(self.seconds),
+        )
 
 
 def answer(question: Question, settings: Mapping[str, str]) -> Answer:

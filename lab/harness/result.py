@@ -1,17 +1,17 @@
-"""What running an experiment came to: `sharding-lab/run/1`. Imports no JAX."""
+"""What running an experiment came to. Imports no JAX."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from lab.core import display
 from lab.core.ledger import Ledger, Memory
 from lab.harness.claim import Claim
+from lab.harness.schemas import MemoryJson, NumericsJson, PredictedMemoryJson, RunResultJson, SecondsJson
 from lab.programs.strategies.memory_terms import MemoryTerm, Terms, label
 from lab.settle import Settlement, Verdict
-
-SCHEMA = "sharding-lab/run/1"
+from lab.settle.settlement import SettlementJson
 
 
 @dataclass(frozen=True)
@@ -72,46 +72,35 @@ class Result:
     def _repr_html_(self) -> str | None:
         return display.html(self)
 
-    def to_json(self) -> dict[str, Any]:
-        """One of the `results` of `sharding-lab/run/1`."""
-        return {
-            "experiment": self.experiment,
-            "style": self.style,
-            "target": self.target,
-            "mesh": self.mesh,
-            "parameters": self.parameters,
-            "verdict": str(self.verdict),
-            "failure": self.failure,
-            **settlement_json(self.settlement),
-            "claims": [asdict(claim) for claim in self.claims],
-            "notes": list(self.measured.notes) if self.measured else [],
-            "numerics": asdict(self.numerics) if self.numerics else None,
-            "unchecked": self.unchecked,
-            "memory": _memory_json(self.held, self.measured.memory if self.measured else None),
-            "seconds": asdict(self.seconds),
-        }
+    def json_object(self) -> RunResultJson:
+        return RunResultJson(
+            experiment=self.experiment,
+            style=self.style,
+            target=self.target,
+            mesh=self.mesh,
+            parameters=self.parameters,
+            verdict=self.verdict,
+            failure=self.failure,
+            **vars(settlement_json(self.settlement)),
+            claims=self.claims,
+            notes=self.measured.notes if self.measured else (),
+            numerics=self.numerics and NumericsJson(self.numerics.worst_relative_error, self.numerics.tolerance),
+            unchecked=self.unchecked,
+            memory=_memory(self.held, self.measured.memory if self.measured else None),
+            seconds=SecondsJson(self.seconds.all, self.seconds.compile, self.seconds.read),
+        )
 
 
-def settlement_json(settled: Settlement | None) -> dict[str, Any]:
-    """Terms, what no term asks for, and what is missing, and how many transfers were taken by size; nothing of each
-    where nothing was settled."""
-    if settled is None:
-        return {"terms": [], "unexplained": [], "missing": [], "taken_by_size": 0}
-    return {
-        "terms": [term.to_json() for term in settled.terms],
-        "unexplained": [transfer.to_json() for transfer in settled.unexplained],
-        "missing": [term.to_json() for term in settled.missing],
-        "taken_by_size": len(settled.taken_by_size),
-    }
+def settlement_json(settled: Settlement | None) -> SettlementJson:
+    return settled.json_object() if settled else SettlementJson()
 
 
-def _memory_json(held: Terms | None, memory: Memory | None) -> dict[str, Any] | None:
-    predicted: dict[str, Any] | None = None
-    if held:
-        predicted = {
-            "arguments": held[MemoryTerm.ARGUMENTS],
-            "peak": sum(held.values()),
-            "terms": {label(term): size for term, size in held.items()},
-            "terms_by_id": held,
-        }
-    return {"predicted": predicted, "measured": memory and asdict(memory)} if held or memory else None
+def _memory(held: Terms | None, memory: Memory | None) -> MemoryJson | None:
+    if not (held or memory):
+        return None
+    return MemoryJson(_predicted(held) if held else None, memory)
+
+
+def _predicted(held: Terms) -> PredictedMemoryJson:
+    labelled = {label(term): size for term, size in held.items()}
+    return PredictedMemoryJson(held[MemoryTerm.ARGUMENTS], sum(held.values()), labelled, held)

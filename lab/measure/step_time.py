@@ -77,6 +77,13 @@ class Rates:
         return self.links[transfer.kind].seconds(float(transfer.wire_bytes))
 
 
+@dataclass(frozen=True)
+class MeasuredRates(Rates):
+    """Those of links too, as `lab tour` records them."""
+
+    links: Mapping[Kind, Curve]
+
+
 @dataclass
 class StepTime:
     """Seconds of a step: `total` is `products`, `memory`, `exposed` and `slowed` together.

@@ -6,9 +6,9 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,12 +27,27 @@ from lab.book.register import (
 from lab.core.known import known
 from lab.core.units import scaled
 from lab.meshes.errors import UsageError, no_such
+from lab.report.book_schema import (
+    SCHEMA,
+    AnswerJson,
+    ArgumentJson,
+    BookJson,
+    ChapterJson,
+    CoverageJson,
+    FormulaJson,
+    LeftOutJson,
+    OpenJson,
+    WorkedJson,
+)
 from lab.report.fitted import Column
 from lab.report.settings import parse, swept, unit_of
 from lab.report.tables import columns_text, rows_text
 
-SCHEMA = "sharding-lab/book/1"
 LONGER = {"days": 86400, "h": 3600, "min": 60}
+
+
+_SAME = tuple(field.name for field in fields(FormulaJson) if field.name not in ("arguments", "worked"))
+"""What a formula and its JSON have alike."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +55,7 @@ class Page:
     """What a command prints: as text, and as JSON."""
 
     text: str
-    data: Mapping[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **self.data}
+    data: BookJson
 
 
 def page(what: str | None, settings: Sequence[tuple[str, str]], errata: bool, coverage: bool) -> Page:
@@ -124,14 +136,14 @@ def _once(settings: Sequence[tuple[str, str]]) -> dict[str, str]:
 def chapters_page(formulas: Sequence[Formula]) -> Page:
     """A row a chapter: how many entries there are, of each verdict."""
     rows = [(name, [formula for formula in formulas if formula.chapter == name]) for name in CHAPTERS]
-    counted = [
-        {"chapter": name, "about": CHAPTERS[name], "formulas": len(of), **_verdicts(of)} for name, of in rows if of
-    ]
+    counted = tuple(ChapterJson(name, CHAPTERS[name], len(of), **_verdicts(of)) for name, of in rows if of)
     columns = [
-        Column(heading, tuple(f"{row[heading]}" for row in counted), is_number=heading not in ("chapter", "about"))
+        Column(
+            heading, tuple(f"{getattr(row, heading)}" for row in counted), is_number=heading not in ("chapter", "about")
+        )
         for heading in ("chapter", "about", "formulas", *VERDICTS)
     ]
-    return Page(columns_text(columns), {"chapters": counted})
+    return Page(columns_text(columns), BookJson(SCHEMA, chapters=counted))
 
 
 def chapter_page(formulas: Sequence[Formula]) -> Page:
@@ -142,7 +154,7 @@ def chapter_page(formulas: Sequence[Formula]) -> Page:
     ]
     counted = ", ".join(f"{count} {verdict}" for verdict, count in _verdicts(formulas).items())
     text = f"{rows_text(('id', 'title', 'verdict', 'decided by', 'runs'), rows)}\n\n{len(rows)} entries: {counted}"
-    return Page(text, {"formulas": [to_json(formula) for formula in formulas]})
+    return Page(text, BookJson(SCHEMA, formulas=tuple(map(formula_json, formulas))))
 
 
 def formula_page(formula: Formula) -> Page:
@@ -161,7 +173,7 @@ def formula_page(formula: Formula) -> Page:
         lines += ["", "arguments", *(f"  {line}" for line in _arguments(formula))]
     if formula.worked:
         lines += ["", "worked numbers", *(f"  {_worked_text(formula, number)}" for number in formula.worked)]
-    return Page("\n".join(lines), {"formula": to_json(formula)})
+    return Page("\n".join(lines), BookJson(SCHEMA, formula=formula_json(formula)))
 
 
 def answer_page(formula: Formula, settings: Mapping[str, str]) -> Page:
@@ -178,9 +190,9 @@ def answer_page(formula: Formula, settings: Mapping[str, str]) -> Page:
     used = [{name: point.get(name, default) for name, default in formula.arguments.items()} for point in points]
     lines = _one_answer(formula, values[0], used[0]) if len(points) == 1 else _sweep(formula, values, used)
     lines += [*_said(formula), f"evidence  {', '.join(formula.evidence)}"]
-    told = [{"set": point, "value": plain(value)} for point, value in zip(used, values, strict=True)]
-    answer = told[0] if len(points) == 1 else {"sweep": told}
-    return Page("\n".join(lines), {**answer, "unit": formula.unit, "formula": to_json(formula)})
+    answers = tuple(AnswerJson(point, plain(value)) for point, value in zip(used, values, strict=True))
+    said = vars(answers[0]) if len(answers) == 1 else {"sweep": answers}
+    return Page("\n".join(lines), BookJson(SCHEMA, **said, unit=formula.unit, formula=formula_json(formula)))
 
 
 def _one_answer(formula: Formula, value: Any, used: Mapping[str, Any]) -> list[str]:
@@ -234,7 +246,7 @@ def errata_page(formulas: Iterable[Formula]) -> Page:
         f"{len(wrong)} entries are wrong: {fail} do not work as printed, {off} are off by a number, "
         f"{len(wrong) - fail - off} are statements"
     )
-    return Page("\n\n".join([*blocks, counted]), {"errata": [to_json(formula) for formula in wrong]})
+    return Page("\n\n".join([*blocks, counted]), BookJson(SCHEMA, errata=tuple(map(formula_json, wrong))))
 
 
 def coverage_page(formulas: Sequence[Formula], parts: Sequence[Part]) -> Page:
@@ -245,12 +257,10 @@ def coverage_page(formulas: Sequence[Formula], parts: Sequence[Part]) -> Page:
         Column(heading, tuple(f"{row[heading]}" for row in counted), is_number=heading != "decided by")
         for heading in ("decided by", "entries", *VERDICTS)
     ]
-    undecided = [
-        {"id": formula.id, "title": formula.title, "reason": formula.reason}
-        for formula in formulas
-        if formula.kind == "open"
-    ]
-    left_out = [{"id": entry.id, "reason": entry.reason} for part in parts for entry in part.left_out]
+    undecided = tuple(
+        OpenJson(formula.id, formula.title, formula.reason) for formula in formulas if formula.kind == "open"
+    )
+    left_out = tuple(LeftOutJson(entry.id, entry.reason) for part in parts for entry in part.left_out)
     worked = sum(len(formula.worked) for formula in formulas)
     runs = len({formula.function for formula in formulas if formula.function})
     lines = [
@@ -260,46 +270,34 @@ def coverage_page(formulas: Sequence[Formula], parts: Sequence[Part]) -> Page:
         *_listed("open", undecided),
         *_listed("left out of the register", left_out),
     ]
-    return Page(
-        "\n".join(lines),
-        {"coverage": counted, "functions": runs, "worked": worked, "open": undecided, "left_out": left_out},
+    data = BookJson(
+        SCHEMA,
+        coverage=tuple(cast(CoverageJson, row) for row in counted),
+        functions=runs,
+        worked=worked,
+        open=undecided,
+        left_out=left_out,
     )
+    return Page("\n".join(lines), data)
 
 
-def _listed(heading: str, entries: Sequence[Mapping[str, str]]) -> list[str]:
+def _listed(heading: str, entries: Sequence[OpenJson | LeftOutJson]) -> list[str]:
     return (
-        ["", f"{heading}: {len(entries)}", *(f"  {entry['id']}: {entry['reason']}" for entry in entries)]
-        if entries
-        else []
+        ["", f"{heading}: {len(entries)}", *(f"  {entry.id}: {entry.reason}" for entry in entries)] if entries else []
     )
 
 
-def to_json(formula: Formula) -> dict[str, Any]:
-    worked = [
-        {"set": number.arguments, "gives": number.gives, "prints": number.prints, "is": number.says or None}
-        for number in formula.worked
-    ]
-    told = (
-        "id",
-        "chapter",
-        "title",
-        "prints",
-        "right",
-        "verdict",
-        "reason",
-        "disputed",
-        "function",
-        "unit",
-        "severity",
-        "fails",
-        "evidence",
-        "kind",
-        "catalogue",
+def formula_json(formula: Formula) -> FormulaJson:
+    return FormulaJson(
+        **{name: getattr(formula, name) for name in _SAME},
+        arguments=tuple(
+            ArgumentJson(name, unit_of(name), tuple(_letters(formula, name))) for name in formula.arguments
+        ),
+        worked=tuple(
+            WorkedJson(set=number.arguments, gives=number.gives, prints=number.prints, is_=number.says or None)
+            for number in formula.worked
+        ),
     )
-    arguments = [
-        {"name": name, "unit": unit_of(name), "symbols": _letters(formula, name)} for name in formula.arguments
-    ]
-    return {**{name: getattr(formula, name) for name in told}, "arguments": arguments, "worked": worked}
 
 
 def number_text(value: Any, unit: str) -> str:

@@ -2,18 +2,59 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Final, Literal
+
+from msgspec import UNSET, UnsetType
 
 from lab.diagnosis import KINDS
 from lab.diagnosis.table import Kind
 from lab.meshes.errors import no_such
+from lab.meshes.platforms import Platform
 from lab.report.behaviours import MEANING, by_number
 from lab.report.tables import rows_text
-from lab.settle import Behaviour
+from lab.settle import Behaviour, Certainty
 
-SCHEMA = "sharding-lab/explanation/1"
+SCHEMA: Final = "sharding-lab/explanation/1"
 COMPILERS = {None: "any", "cpu": "CPU", "gpu": "GPU", "tpu": "TPU"}
+
+
+@dataclass(frozen=True)
+class FindingKindJson:
+    name: str
+    what: str
+
+
+@dataclass(frozen=True)
+class BehaviourJson:
+    id: str
+    effect: str
+
+
+@dataclass(frozen=True)
+class ExplanationJson:
+    """What `lab explain --json` prints: all kinds of findings and all behaviours; or a kind, from `name` on; or a
+    behaviour, from `id` on."""
+
+    schema: Literal["sharding-lab/explanation/1"]
+    findings: tuple[FindingKindJson, ...] | UnsetType = UNSET
+    behaviours: tuple[BehaviourJson, ...] | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    what: str | UnsetType = UNSET
+    costs: str | UnsetType = UNSET
+    cure: str | UnsetType = UNSET
+    mesh: str | UnsetType = UNSET
+    target: str | UnsetType = UNSET
+    example: str | UnsetType = UNSET
+    command: str | UnsetType = UNSET
+    id: str | UnsetType = UNSET
+    platform: Platform | UnsetType | None = UNSET
+    certainty: Certainty | UnsetType = UNSET
+    effect: str | UnsetType = UNSET
+    when: str | UnsetType = UNSET
+    remedy: str | UnsetType = UNSET
+    rule: str | UnsetType | None = UNSET
 
 
 def find(name: str) -> Kind | Behaviour:
@@ -42,24 +83,41 @@ def listed_text() -> str:
     )
 
 
-def listed() -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "findings": [{"name": kind.name, "what": kind.what} for kind in KINDS],
-        "behaviours": [{"id": b.id, "effect": b.effect} for b in by_number()],
-    }
+def listed() -> ExplanationJson:
+    return ExplanationJson(
+        SCHEMA,
+        findings=tuple(FindingKindJson(kind.name, kind.what) for kind in KINDS),
+        behaviours=tuple(BehaviourJson(b.id, b.effect) for b in by_number()),
+    )
 
 
 def text(entry: Kind | Behaviour) -> str:
     return _kind_text(entry) if isinstance(entry, Kind) else _behaviour_text(entry)
 
 
-def to_json(entry: Kind | Behaviour) -> dict[str, Any]:
+def json_object(entry: Kind | Behaviour) -> ExplanationJson:
     if isinstance(entry, Kind):
-        fields = {name: getattr(entry, name) for name in ("name", "what", "costs", "cure", "mesh", "target")}
-        return {"schema": SCHEMA, **fields, "example": example(entry), "command": command(entry)}
-    fields = {name: getattr(entry, name) for name in ("id", "platform", "certainty", "effect", "when", "remedy")}
-    return {"schema": SCHEMA, **fields, "rule": _rule(entry)}
+        return ExplanationJson(
+            SCHEMA,
+            name=entry.name,
+            what=entry.what,
+            costs=entry.costs,
+            cure=entry.cure,
+            mesh=entry.mesh,
+            target=entry.target,
+            example=example(entry),
+            command=command(entry),
+        )
+    return ExplanationJson(
+        SCHEMA,
+        id=entry.id,
+        platform=entry.platform,
+        certainty=entry.certainty,
+        effect=entry.effect,
+        when=entry.when,
+        remedy=entry.remedy,
+        rule=_rule(entry),
+    )
 
 
 def example(kind: Kind) -> str:

@@ -319,22 +319,24 @@ PLOTS: dict[str, Callable[[], Plot]] = {
 """What `lab plot` draws, by name."""
 
 
-def listed() -> list[dict[str, Any]]:
-    """Each plot by name: what it shows, and its parameters with their defaults."""
-    return [
-        {"name": name, "shows": known(inspect.getdoc(of)).splitlines()[0], "set": asdict(of())}
-        for name, of in PLOTS.items()
-    ]
+@dataclass(frozen=True)
+class PlotJson:
+    """A plot: what it shows, and its parameters with their defaults."""
+
+    name: str
+    shows: str
+    set: Mapping[str, Any]
+
+
+def listed() -> list[PlotJson]:
+    return [PlotJson(name, known(inspect.getdoc(of)).splitlines()[0], asdict(of())) for name, of in PLOTS.items()]
 
 
 def listed_text() -> str:
     """The same as a table."""
     return rows_text(
         ("plot", "shows", "--set"),
-        [
-            (row["name"], row["shows"], " ".join(map(_setting, *zip(*row["set"].items(), strict=True))))
-            for row in listed()
-        ],
+        [(row.name, row.shows, " ".join(map(_setting, *zip(*row.set.items(), strict=True)))) for row in listed()],
     )
 
 

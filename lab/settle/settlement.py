@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any
 
 from lab.core import display
-from lab.core.ledger import Kind, Ledger, Phase, Totals, Transfer
+from lab.core.ledger import Kind, Ledger, Phase, Totals, Transfer, TransferJson
 from lab.settle.behaviours import CATALOGUE, Behaviour, Context, emitted
 from lab.settle.hints import hint
 from lab.settle.unclaimed import Unclaimed, claim, claim_all, subtract
@@ -65,19 +64,42 @@ class Term:
         and size alone speak for them."""
         return tuple(t for t in self.measured if t.op_name is None and t.scope != self.predicted.scope)
 
-    def to_json(self) -> dict[str, Any]:
-        axes = None if self.predicted.axes is None else list(self.predicted.axes)
-        return {
-            "term": self.predicted.scope,
-            "kind": str(self.predicted.kind),
-            "axes": axes,
-            "predicted": _totals_json((self.predicted,)),
-            "measured": _totals_json(self.measured) if self.measured else None,
-            "status": str(self.status),
-            "explanation": self.explanation,
-            "behaviours": list(self.behaviours),
-            "hint": self.hint,
-        }
+    def json_object(self) -> TermJson:
+        return TermJson(
+            term=self.predicted.scope,
+            kind=self.predicted.kind,
+            axes=self.predicted.axes,
+            predicted=_totals((self.predicted,)),
+            measured=_totals(self.measured) if self.measured else None,
+            status=self.status,
+            explanation=self.explanation,
+            behaviours=self.behaviours,
+            hint=self.hint,
+        )
+
+
+@dataclass(frozen=True)
+class TermTotalsJson:
+    """Of one step of one device."""
+
+    executions: int
+    payload_bytes: int
+    wire_bytes: Fraction
+
+
+@dataclass(frozen=True)
+class TermJson:
+    """One predicted transfer, and what the compiled program does for it."""
+
+    term: str
+    kind: Kind
+    axes: tuple[str, ...] | None
+    predicted: TermTotalsJson
+    measured: TermTotalsJson | None
+    status: Status
+    explanation: str | None
+    behaviours: tuple[str, ...] = ()
+    hint: str | None = None
 
 
 @dataclass(frozen=True)
@@ -120,11 +142,29 @@ class Settlement:
     def unexplained_wire_bytes(self) -> Fraction:
         return Totals.of(self.unexplained).wire_bytes + self._wire_bytes(Status.REFUTED)
 
+    def json_object(self) -> SettlementJson:
+        return SettlementJson(
+            tuple(term.json_object() for term in self.terms),
+            tuple(transfer.json_object() for transfer in self.unexplained),
+            tuple(term.json_object() for term in self.missing),
+            len(self.taken_by_size),
+        )
+
     def _repr_html_(self) -> str | None:
         return display.html(self)
 
     def _wire_bytes(self, *statuses: Status) -> Fraction:
         return Totals.of(t for term in self.terms if term.status in statuses for t in term.measured).wire_bytes
+
+
+@dataclass(frozen=True)
+class SettlementJson:
+    """What of a result settling gives; nothing of each where nothing was settled."""
+
+    terms: tuple[TermJson, ...] = ()
+    unexplained: tuple[TransferJson, ...] = ()
+    missing: tuple[TermJson, ...] = ()
+    taken_by_size: int = 0
 
 
 # Settles a term with what it may claim of what is left; None where it cannot.
@@ -302,9 +342,9 @@ def _operands(transfer: Transfer) -> tuple[Transfer, ...]:
     return tuple(replace(part, phase=None) if is_of_one else part for part in transfer.split())
 
 
-def _totals_json(transfers: tuple[Transfer, ...]) -> dict[str, Any]:
-    row = Totals.of(transfers).to_json()
-    return {name: row[name] for name in ("executions", "payload_bytes", "wire_bytes")}
+def _totals(transfers: tuple[Transfer, ...]) -> TermTotalsJson:
+    totals = Totals.of(transfers)
+    return TermTotalsJson(totals.executions, totals.payload_bytes, totals.wire_bytes)
 
 
 def _sentence(transfers: Iterable[Transfer]) -> str:

@@ -11,6 +11,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from lab.core.codec import to_json
 from lab.core.ledger import Ledger
 from lab.hlo import read_text
 from lab.hlo.collectives import OPCODES
@@ -80,7 +81,7 @@ def axes_that_give(groups: list[list[int]], axes: Axes) -> tuple[str, ...] | Non
 
 @every_text
 def test_totals_by_kind_are_the_expected_ones(file):
-    totals = {kind: total.to_json() for kind, total in ledger_of(file).totals_by(lambda t: str(t.kind)).items()}
+    totals = {kind: to_json(total) for kind, total in ledger_of(file).totals_by(lambda t: str(t.kind)).items()}
     assert {kind: {name: n for name, n in total.items() if name != "arrays"} for kind, total in totals.items()} == {
         kind: as_in_the_ledger(total) for kind, total in ENTRIES[file]["totals"].items()
     }

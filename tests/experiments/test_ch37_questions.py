@@ -1,6 +1,5 @@
 """The final exercises: numbers that the chapter prints and the catalogue recomputed, and programs where they decide."""
 
-import json
 from dataclasses import replace
 from math import exp, isfinite
 
@@ -10,6 +9,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import lab
+from lab.core.codec import to_json
 from lab.core.ledger import Totals
 from lab.experiments import (
     ch37_batch,
@@ -44,12 +44,12 @@ def test_each_exercise_is_answered_in_numbers_and_surprises_nobody(name):
     found = answer(question, {})
     assert isinstance(question, Question) and found.is_fine and found.claims
     assert all(isinstance(row.value, str) or isfinite(row.value) for row in found.rows)
-    assert found.to_json()["verdict"] == "answered"
+    assert to_json(found)["verdict"] == "answered"
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_an_answer_is_json(name):
-    rows = json.loads(json.dumps(answer(load(name), {}).to_json()))["rows"]
+    rows = to_json(answer(load(name), {}))["rows"]
     assert [row["what"] for row in rows] == [row.what for row in answer(load(name), {}).rows]
 
 

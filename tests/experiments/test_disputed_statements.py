@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from lab.core.codec import to_json
 from lab.harness.claim import Claim, ClaimVerdict, decided
 from lab.harness.result import Result, Seconds
 from lab.report.verdicts import result_text, summary_text
@@ -53,7 +54,7 @@ def test_a_summary_counts_disputed_statements_apart_and_lists_the_others_alone()
 
 
 def test_json_has_the_statement_and_the_item():
-    (claim,) = result(TREE).to_json()["claims"]
+    (claim,) = to_json(result(TREE))["claims"]
     assert claim == {
         "id": "ch12.tree_latency_optimal",
         "verdict": "refuted",

@@ -33,6 +33,7 @@ from lab.harness.decoder.training_shape import TrainingShape
 from lab.harness.experiment import Experiment, Run
 from lab.harness.result import settlement_json
 from lab.harness.run import RUNNABLE, compiled_step, context, ineffective_sharding
+from lab.harness.schemas import CurveJson, NumericsJson, OneDeviceJson, RoutingTieJson, RunResultJson, SecondsJson
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError, one_line
@@ -122,19 +123,19 @@ class Curve:
         """Of the ledger."""
         return self.settlement.verdict if self.settlement else Verdict.FAILED
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "layout": self.layout,
-            "style": self.style,
-            "mesh": self.mesh,
-            "verdict": str(self.verdict),
-            "failure": self.failure,
-            **settlement_json(self.settlement),
-            "losses": numbers(self.losses),
-            "ties": [asdict(tie) for tie in self.ties],
-            "worst_relative_error": number(self.worst_relative_error),
-            "seconds": dict(self.seconds),
-        }
+    def json_object(self) -> CurveJson:
+        return CurveJson(
+            layout=self.layout,
+            style=self.style,
+            mesh=self.mesh,
+            verdict=self.verdict,
+            failure=self.failure,
+            **vars(settlement_json(self.settlement)),
+            losses=numbers(self.losses),
+            ties=tuple(RoutingTieJson(tie.step, tie.size) for tie in self.ties),
+            worst_relative_error=number(self.worst_relative_error),
+            seconds=self.seconds,
+        )
 
 
 @dataclass(frozen=True)
@@ -215,33 +216,29 @@ class TrainingResult:
         """One device decides none."""
         return self.training.claims(self) if any(prod(curve.mesh.values()) > 1 for curve in self.curves) else ()
 
-    def to_json(self) -> dict[str, Any]:
-        """One of the `results` of `sharding-lab/run/1`, with `curves` in place of terms."""
-        return {
-            "experiment": self.training.name,
-            "style": None,
-            "target": self.target,
-            "mesh": None,
-            "parameters": asdict(self.parameters),
-            "verdict": str(self.verdict),
-            "failure": "; ".join(self.failures) or None,
-            **settlement_json(None),
-            "claims": [asdict(claim) for claim in self.claims],
-            "numerics": {
-                "worst_relative_error": number(self.worst_relative_error),
-                "tolerance": self.reference.tolerance,
-            },
-            "memory": None,
-            "one_device": {
-                "losses": numbers(self.reference.losses),
-                "moved_by_order": numbers(self.reference.moved),
-                "tolerances": numbers(self.reference.tolerances),
-            },
-            "guessing_by_frequency": self.guessing,
-            "text_sha256": self.text_sha256,
-            "curves": [curve.to_json() for curve in self.curves],
-            "seconds": {"all": self.seconds},
-        }
+    def json_object(self) -> RunResultJson:
+        return RunResultJson(
+            experiment=self.training.name,
+            style=None,
+            target=self.target,
+            mesh=None,
+            parameters=asdict(self.parameters),
+            verdict=self.verdict,
+            failure="; ".join(self.failures) or None,
+            **vars(settlement_json(None)),
+            claims=self.claims,
+            numerics=NumericsJson(number(self.worst_relative_error), self.reference.tolerance),
+            memory=None,
+            one_device=OneDeviceJson(
+                losses=numbers(self.reference.losses),
+                moved_by_order=numbers(self.reference.moved),
+                tolerances=numbers(self.reference.tolerances),
+            ),
+            guessing_by_frequency=self.guessing,
+            text_sha256=self.text_sha256,
+            curves=tuple(curve.json_object() for curve in self.curves),
+            seconds=SecondsJson(self.seconds),
+        )
 
 
 def train(
@@ -313,8 +310,8 @@ def _in_order(batches: Batches, at_S: np.ndarray) -> Batches:
     return [(tokens_BS[:, at_S], targets_BS[:, at_S]) for tokens_BS, targets_BS in batches]
 
 
-def numbers(values: np.ndarray) -> list[float | None]:
-    return [number(value) for value in values]
+def numbers(values: np.ndarray) -> tuple[float | None, ...]:
+    return tuple(number(value) for value in values)
 
 
 def number(value: float) -> float | None:

@@ -22,7 +22,7 @@ from lab.core.ledger import Kind
 from lab.hlo.kernels import Kernel, steps
 from lab.measure import fit
 from lab.measure.bench.record import Bench
-from lab.measure.step_time import Curve, Rate, Rates
+from lab.measure.step_time import Curve, MeasuredRates, Rate
 from lab.meshes.errors import UsageError
 
 SHORT, LONG, LONGER = 2, 22, 402
@@ -59,7 +59,7 @@ CHAINS = {
 """Which chain of `lab bench` tells the rate of a kind."""
 
 
-def rates(mesh: Mesh, bench: Bench | None) -> Rates:
+def rates(mesh: Mesh, bench: Bench | None) -> MeasuredRates:
     """Measured now on the first device of a mesh, and on all of them for what communication costs kernels; links as
     `bench` found them.
 
@@ -71,7 +71,7 @@ def rates(mesh: Mesh, bench: Bench | None) -> Rates:
         explains.
     """
     slowed_products, slowed_memory = slowed(mesh) if bench else (0.0, 0.0)
-    return Rates(
+    return MeasuredRates(
         _product_rate(),
         Curve(tuple(_passes())),
         _scattered(),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Literal
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from lab.measure.bench.chains import Chain
 from lab.measure.bench.machine import Machine
-from lab.measure.bench.programs import LeftOut, Measurement
+from lab.measure.bench.programs import LeftOut, Measurement, Work
 from lab.measure.bench.timing import RUNS, WARM_UPS
 from lab.measure.fit import (
     Line,
@@ -128,49 +129,126 @@ class Bench:
     def bus_bytes_per_s(self, entry: Measurement) -> float:
         return float(entry.chain.bus_factor(self.over.size)) * entry.point.payload_bytes / entry.point.seconds
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "schema": BENCH_SCHEMA,
-            "command": self.command,
-            "date": self.date,
-            **asdict(self.machine),
-            "devices": self.axes.size,
-            "mesh": self.axes.shape,
-            "over": list(self.over.names),
-            "link": self.link and {"name": self.link.name, "bytes_per_s": self.link.value, "source": self.link.source},
-            "method": self.method,
-            "estimated": self.estimated is not None,
-            "launch_s": self.launch_s,
-            "points": [self._point(entry) for entries in self.by_chain.values() for entry in entries],
-            "fits": [
-                _named(chain) | _constants(self.fit(chain)) | {"why_none": self.without_fit.get(chain)}
-                for chain in self.by_chain
-            ],
-            "left_out": [
-                _named(entry.chain) | {"payload_bytes": entry.payload_bytes, "why": entry.why}
+    def json_object(self) -> BenchJson:
+        link = LinkJson(self.link.name, self.link.value, self.link.source) if self.link else None
+        return BenchJson(
+            schema=BENCH_SCHEMA,
+            command=self.command,
+            date=self.date,
+            **vars(self.machine),
+            devices=self.axes.size,
+            mesh=self.axes.shape,
+            over=self.over.names,
+            link=link,
+            method=self.method,
+            estimated=self.estimated is not None,
+            launch_s=self.launch_s,
+            points=tuple(self._point(entry) for entries in self.by_chain.values() for entry in entries),
+            fits=tuple(self._fit(chain) for chain in self.by_chain),
+            left_out=tuple(
+                LeftOutJson(entry.chain.primitive, entry.chain.algorithm, entry.payload_bytes, entry.why)
                 for entry in self.left_out
-            ],
-        }
+            ),
+        )
 
-    def _point(self, entry: Measurement) -> dict[str, Any]:
-        return {
-            **_named(entry.chain),
-            "calls": entry.calls,
-            "messages": entry.messages,
-            "messages_stated": entry.messages_stated,
-            **asdict(entry.point),
-            "best_s": entry.best_s,
-            "algbw_bytes_per_s": entry.point.payload_bytes / entry.point.seconds,
-            "busbw_bytes_per_s": self.bus_bytes_per_s(entry),
-            "work": entry.work and asdict(entry.work),
-            "lax_time_over_time": self.beside_lax(entry.chain).get(entry.point.payload_bytes),
-        }
+    def _point(self, entry: Measurement) -> PointJson:
+        return PointJson(
+            primitive=entry.chain.primitive,
+            algorithm=entry.chain.algorithm,
+            calls=entry.calls,
+            messages=entry.messages,
+            messages_stated=entry.messages_stated,
+            **vars(entry.point),
+            best_s=entry.best_s,
+            algbw_bytes_per_s=entry.point.payload_bytes / entry.point.seconds,
+            busbw_bytes_per_s=self.bus_bytes_per_s(entry),
+            work=entry.work,
+            lax_time_over_time=self.beside_lax(entry.chain).get(entry.point.payload_bytes),
+        )
+
+    def _fit(self, chain: Chain) -> FitJson:
+        fit, why_none = self.fit(chain), self.without_fit.get(chain)
+        constants = vars(fit.line) if fit else dict.fromkeys(Line.__dataclass_fields__)
+        errors = {name: value for name, value in vars(fit).items() if name != "line"} if fit else {}
+        return FitJson(chain.primitive, chain.algorithm, **constants, **errors, why_none=why_none)
 
 
-def _named(chain: Chain) -> dict[str, Any]:
-    return {"primitive": chain.primitive, "algorithm": chain.algorithm}
+@dataclass(frozen=True)
+class LinkJson:
+    name: str
+    bytes_per_s: float
+    source: str
 
 
-def _constants(fit: Fit | None) -> dict[str, Any]:
-    constants = asdict(fit) if fit else {}
-    return constants.pop("line", dict.fromkeys(Line.__dataclass_fields__)) | constants
+@dataclass(frozen=True)
+class PointJson:
+    """One call of an algorithm at one size; `payload_bytes` as in a ledger, `wire_bytes` along the slowest path."""
+
+    primitive: str
+    algorithm: str
+    calls: int
+    messages: float
+    messages_stated: int
+    payload_bytes: int
+    steps: int
+    wire_bytes: float
+    seconds: float
+    best_s: float
+    algbw_bytes_per_s: float
+    busbw_bytes_per_s: float
+    work: Work | UnsetType | None = UNSET
+    lax_time_over_time: float | UnsetType | None = UNSET
+
+
+@dataclass(frozen=True)
+class FitJson:
+    """Alpha and beta with their standard errors, and how far points are from the line; or `why_none`."""
+
+    primitive: str
+    algorithm: str
+    alpha_s: float | None
+    alpha_error_s: float | None
+    bytes_per_s: float | None
+    bytes_per_s_error: float | None
+    median_error: float | UnsetType = UNSET
+    worst_error: float | UnsetType = UNSET
+    worst_at_bytes: int | UnsetType = UNSET
+    two: TwoLines | UnsetType | None = UNSET
+    two_median_error: float | UnsetType | None = UNSET
+    why_none: str | UnsetType | None = UNSET
+
+
+@dataclass(frozen=True)
+class LeftOutJson:
+    primitive: str
+    algorithm: str
+    payload_bytes: int
+    why: str
+
+
+@dataclass(frozen=True)
+class BenchJson:
+    """Times of collectives, with the machine that they belong to, as `lab bench --json` prints them."""
+
+    schema: Literal["sharding-lab/bench/1"]
+    command: str
+    date: str
+    card: str
+    platform: str
+    chip: str | None
+    driver: str | None
+    runtime: str
+    jax: str
+    devices: int
+    mesh: Mapping[str, int]
+    link: LinkJson | None
+    method: str
+    launch_s: float
+    points: tuple[PointJson, ...]
+    fits: tuple[FitJson, ...]
+    left_out: tuple[LeftOutJson, ...]
+    estimated: bool | UnsetType = UNSET
+    over: tuple[str, ...] | UnsetType = UNSET
+    nccl: str | UnsetType | None = UNSET
+    flags: str | UnsetType = UNSET
+    environment: Mapping[str, str] | UnsetType = UNSET

@@ -10,7 +10,8 @@ import jax
 from jax.sharding import Mesh
 
 from lab.compile.inspection import inspect_program
-from lab.core.ledger import Kind, Ledger, Transfer, axes_label, number
+from lab.core.ledger import Kind, Ledger, Transfer, axes_label
+from lab.core.units import number
 from lab.measure.redistribution.pairs import Pair
 from lab.meshes.axes import Axes
 from lab.meshes.targets import Target

@@ -10,16 +10,18 @@ compilers make of the two placements, and what they make of the plan once it is 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal, TypedDict
 
 import click
 import jax
 from rich.console import Console
 from rich.progress import track
 
-from lab.core.ledger import Ledger, axes_label, number
+from lab.core.ledger import Kind, Ledger, axes_label
+from lab.core.units import number
 from lab.measure.redistribution.measure import Row, measure, measure_kernel
 from lab.measure.redistribution.pairs import Pair, classes, sums
 from lab.meshes.axes import Axes
@@ -29,9 +31,53 @@ from lab.redistribution.bound import least_bytes
 from lab.redistribution.placement import Array
 from lab.redistribution.plan import plan
 
-SCHEMA = "sharding-lab/redistribution/1"
+SCHEMA: Final = "sharding-lab/redistribution/1"
 AXES, ARRAY = Axes.of({"a": 2, "b": 2, "c": 2}), Array((32, 64, 128))
 TARGETS = tuple(map(parse_target, ("cpu:8", "gpu:h100:1x8", "tpu:v5e:2x4")))
+
+
+class SentJson(TypedDict):
+    """Of one device; a transfer is its kind, its axes joined by `+`, and its payload bytes."""
+
+    wire_bytes: float
+    transfers: list[tuple[Kind, str, int]]
+
+
+class CompiledJson(SentJson):
+    ratio: float | None
+    rebuilds_the_whole: bool
+
+
+PairJson = TypedDict(
+    "PairJson",
+    {
+        "from": str,
+        "to": str,
+        "least_bytes": float,
+        "planned": SentJson,
+        "compiled": Mapping[str, CompiledJson],
+        "kernel_bytes": Mapping[str, float],
+    },
+)
+
+
+@dataclass(frozen=True)
+class ArrayJson:
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class TableJson:
+    """Every change of an array's placement on a mesh: what it must send, what the plan sends, what compilers send."""
+
+    schema: Literal["sharding-lab/redistribution/1"]
+    command: str
+    jax: str
+    mesh: Mapping[str, int]
+    array: ArrayJson
+    rows: tuple[PairJson, ...]
 
 
 def every_pair() -> list[Pair]:

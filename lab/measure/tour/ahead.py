@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import click
 import jax
 
-from lab.core.ledger import Kind
+from lab.core.codec import from_json, to_text
 from lab.harness import registry
-from lab.measure.step_time import Curve, Rate, Rates
+from lab.measure.step_time import MeasuredRates
 from lab.measure.tour.apart import TILED, add_flags
 from lab.measure.tour.times import Setting, predicted_ahead
 from lab.measure.tour.tour import SCHEMA as TOUR
@@ -26,32 +27,46 @@ from lab.meshes.errors import UsageError
 from lab.meshes.hardware import chip_names
 from lab.meshes.targets import Target, parse_target
 
-SCHEMA = "sharding-lab/ahead/1"
+SCHEMA: Final = "sharding-lab/ahead/1"
 
 
-def rates(record: Mapping[str, Any]) -> Rates:
+@dataclass(frozen=True)
+class AheadStepJson:
+    layout: str
+    style: str
+    size: str
+    remat: str
+    measured_s: float
+    predicted_s: float
+    error: float
+    terms_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class AheadJson:
+    """The steps of a tour's record, predicted once more on a machine without its cards."""
+
+    schema: Literal["sharding-lab/ahead/1"]
+    command: str
+    record: str
+    target: str
+    jax: str
+    flags: str
+    steps: tuple[AheadStepJson, ...]
+
+
+def rates(record: Mapping[str, Any]) -> MeasuredRates:
     """Those that a tour measured, from its JSON."""
-    found = dict(record["rates"])
-    links = {Kind(kind): _curve(points) for kind, points in found.pop("links").items()}
-    return Rates(product=Rate(**found.pop("product")), memory=_curve(found.pop("memory")), links=links, **found)
+    return from_json(MeasuredRates, record["rates"])
 
 
-def _curve(found: Mapping[str, Any]) -> Curve:
-    return Curve(tuple((count, seconds) for count, seconds in found["points"]))
-
-
-def predicted(record: Mapping[str, Any], target: Target) -> Iterator[dict[str, Any]]:
+def predicted(record: Mapping[str, Any], target: Target) -> Iterator[AheadStepJson]:
     """Each step of the record, by setting, in its order."""
     for step in record["times"]:
         setting = Setting(*(step[name] for name in Setting._fields))
         terms = predicted_ahead(setting, registry.experiment(setting.layout).axes(target), target, None, rates(record))
-        total = terms.pop("total")
-        yield setting._asdict() | {
-            "measured_s": step["measured_s"],
-            "predicted_s": total,
-            "error": total / step["measured_s"] - 1,
-            "terms_s": terms,
-        }
+        total, measured = terms.pop("total"), step["measured_s"]
+        yield AheadStepJson(*setting, measured, total, total / measured - 1, terms)
 
 
 @click.command()
@@ -66,13 +81,13 @@ def main(path: Path) -> None:
         steps = list(_watched(predicted(record, target), len(record["times"])))
     except UsageError as refusal:
         raise click.UsageError(str(refusal)) from refusal
-    told = {"schema": SCHEMA, "command": f"python -m lab.tour.ahead {path}", "record": path.name, "target": str(target)}
-    print(json.dumps(told | {"jax": jax.__version__, "flags": TILED, "steps": steps}, indent=2))
+    command = f"python -m lab.tour.ahead {path}"
+    print(to_text(AheadJson(SCHEMA, command, path.name, str(target), jax.__version__, TILED, tuple(steps))))
 
 
-def _watched(steps: Iterable[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
+def _watched(steps: Iterable[AheadStepJson], count: int) -> Iterator[AheadStepJson]:
     for number, step in enumerate(steps, 1):
-        print(f"{number}/{count} {step['layout']} {step['size']} {step['error']:+.1%}", file=sys.stderr)
+        print(f"{number}/{count} {step.layout} {step.size} {step.error:+.1%}", file=sys.stderr)
         yield step
 
 

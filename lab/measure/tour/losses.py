@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import jax
 import numpy as np
@@ -19,9 +18,18 @@ from lab.harness.decoder.reference_run import (
     replayed_with_same_routing,
     train_reference,
 )
-from lab.harness.decoder.training import Curve, LayoutUnderTraining, Training, TrainingResult, numbers, train
+from lab.harness.decoder.training import (
+    Curve,
+    LayoutUnderTraining,
+    Training,
+    TrainingResult,
+    number,
+    numbers,
+    train,
+)
 from lab.harness.decoder.training_shape import TrainingShape
 from lab.harness.experiment import Run
+from lab.harness.schemas import RoutingTieJson, RunResultJson
 from lab.harness.suite import runs
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError
@@ -67,16 +75,37 @@ class AgainstCpu:
             *(f"{name}: compared with one CPU, {curve.away}" for name, curve in self.curves.items() if curve.away),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        curves = {name: asdict(curve) for name, curve in self.curves.items()}
-        cpu = {
-            "losses": numbers(self.cpu.losses),
-            "worst_relative_error": self.worst_relative_error,
-            "tolerance": self.cpu.tolerance,
-        }
-        return self.trained.to_json() | {
-            "cpu": cpu | {name: {of: curve[name] for of, curve in curves.items()} for name in ("away", "ties")}
-        }
+    def json_object(self) -> AgainstCpuJson:
+        cpu = CpuJson(
+            losses=numbers(self.cpu.losses),
+            worst_relative_error=number(self.worst_relative_error),
+            tolerance=self.cpu.tolerance,
+            away={name: curve.away for name, curve in self.curves.items()},
+            ties={
+                name: tuple(RoutingTieJson(tie.step, tie.size) for tie in curve.ties)
+                for name, curve in self.curves.items()
+            },
+        )
+        return AgainstCpuJson(**vars(self.trained.json_object()), cpu=cpu)
+
+
+@dataclass(frozen=True)
+class CpuJson:
+    """One CPU's losses; by layout and style where a curve leaves them, and the ties at which the CPU chose as it
+    did."""
+
+    losses: tuple[float | None, ...]
+    worst_relative_error: float | None
+    tolerance: float
+    away: Mapping[str, str | None]
+    ties: Mapping[str, tuple[RoutingTieJson, ...]]
+
+
+@dataclass(frozen=True)
+class AgainstCpuJson(RunResultJson):
+    """A training here, against one CPU's losses."""
+
+    cpu: CpuJson = field(kw_only=True)
 
 
 def losses(

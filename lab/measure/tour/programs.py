@@ -8,9 +8,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import UNSET, UnsetType
 
 from lab.compile.inspection import inspect_program
 from lab.core import changes
@@ -18,6 +20,7 @@ from lab.core.ledger import Ledger, Memory
 from lab.harness.experiment import Experiment, Run
 from lab.harness.result import Result
 from lab.harness.run import run
+from lab.harness.schemas import RunResultJson
 from lab.measure.bench.rates import UNTUNED
 from lab.measure.tour.apart import apart, compiled
 from lab.meshes.axes import Axes
@@ -61,16 +64,37 @@ class Compared:
     def has_failed(self) -> bool:
         return self.failure is not None or not self.result.is_fine
 
-    def to_json(self) -> dict[str, Any]:
-        peaks = {
-            "peak": _peak(self.ahead),
-            "untuned_peak": _peak(self.untuned),
-            "attached_peak": _peak(self.result.measured),
-        }
-        ahead = {"failure": self.failure, "same": self.is_same, "same_untuned": self.is_same_untuned} | peaks
-        return self.result.to_json() | {
-            "ahead_of_time": ahead | {"changes": [change.to_json() for change in self.changes]}
-        }
+    def json_object(self) -> ComparedJson:
+        ahead = AheadOfTimeJson(
+            failure=self.failure,
+            same=self.is_same,
+            same_untuned=self.is_same_untuned,
+            peak=_peak(self.ahead),
+            untuned_peak=_peak(self.untuned),
+            attached_peak=_peak(self.result.measured),
+            changes=tuple(change.json_object() for change in self.changes),
+        )
+        return ComparedJson(**vars(self.result.json_object()), ahead_of_time=ahead)
+
+
+@dataclass(frozen=True)
+class AheadOfTimeJson:
+    """Whether transfers and peaks are those of the compile here; `untuned`: here without trying kernels."""
+
+    failure: str | None
+    same: bool
+    peak: int | None
+    attached_peak: int | None
+    changes: tuple[changes.ChangeJson, ...]
+    same_untuned: bool | UnsetType = UNSET
+    untuned_peak: int | UnsetType | None = UNSET
+
+
+@dataclass(frozen=True)
+class ComparedJson(RunResultJson):
+    """An experiment as it ran here, with the same program compiled ahead of time."""
+
+    ahead_of_time: AheadOfTimeJson = field(kw_only=True)
 
 
 def _are_same(one: Ledger | None, other: Ledger | None) -> bool:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from msgspec import UNSET, UnsetType
 
 from lab.compile.inspection import inspect_program
 from lab.core.clock import timed
@@ -98,26 +99,45 @@ class TimedStep:
     def error_ahead(self) -> float | None:
         return None if self.ahead is None else self.ahead["total"] / self.measured - 1
 
-    def to_json(self) -> dict[str, Any]:
-        seconds = {
-            "measured_s": self.measured,
-            "predicted_s": self.predicted,
-            "error": self.error,
-            "terms_s": self.terms,
-        }
-        terms = self.ahead and {name: spent for name, spent in self.ahead.items() if name != "total"}
-        ahead = {
-            "predicted_ahead_of_time_s": self.ahead and self.ahead["total"],
-            "error_ahead_of_time": self.error_ahead,
-            "terms_ahead_of_time_s": terms,
-        }
-        return (
-            self.setting._asdict()
-            | {"mesh": dict(self.mesh)}
-            | seconds
-            | ahead
-            | {"profiled_s": self.spent and self.spent._asdict()}
+    def json_object(self) -> TimedStepJson:
+        return TimedStepJson(
+            **self.setting._asdict(),
+            measured_s=self.measured,
+            predicted_s=self.predicted,
+            error=self.error,
+            terms_s=self.terms,
+            mesh=self.mesh,
+            predicted_ahead_of_time_s=None if self.ahead is None else self.ahead["total"],
+            error_ahead_of_time=self.error_ahead,
+            terms_ahead_of_time_s=self.ahead and {n: spent for n, spent in self.ahead.items() if n != "total"},
+            profiled_s=self.spent and SpentJson(*self.spent),
         )
+
+
+@dataclass(frozen=True)
+class SpentJson:
+    """Seconds of a step on one device with kernels at work, with a collective's kernel, and with none but those."""
+
+    kernels: float
+    communication: float
+    waiting: float
+
+
+@dataclass(frozen=True)
+class TimedStepJson:
+    layout: str
+    style: str
+    size: str
+    remat: str
+    measured_s: float
+    predicted_s: float
+    error: float
+    terms_s: Mapping[str, float]
+    mesh: Mapping[str, int] | UnsetType = UNSET
+    predicted_ahead_of_time_s: float | UnsetType | None = UNSET
+    error_ahead_of_time: float | UnsetType | None = UNSET
+    terms_ahead_of_time_s: Mapping[str, float] | UnsetType | None = UNSET
+    profiled_s: SpentJson | UnsetType | None = UNSET
 
 
 def settings(devices: int) -> tuple[Setting, ...]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from statistics import median
-from typing import Any
+from typing import Any, Final, Literal
 
 import jax
 
@@ -15,18 +15,18 @@ from lab.harness import suite
 from lab.harness.experiment import Experiment, Run
 from lab.measure.bench import rates as own
 from lab.measure.bench.machine import Machine, machine
-from lab.measure.bench.record import Bench
+from lab.measure.bench.record import Bench, BenchJson
 from lab.measure.bench.run import bench
-from lab.measure.step_time import Rates
-from lab.measure.tour.losses import AgainstCpu, losses
-from lab.measure.tour.programs import Compared, compared, own_chip_text
-from lab.measure.tour.times import TimedStep, timed_steps
+from lab.measure.step_time import MeasuredRates
+from lab.measure.tour.losses import AgainstCpu, AgainstCpuJson, losses
+from lab.measure.tour.programs import Compared, ComparedJson, compared, own_chip_text
+from lab.measure.tour.times import TimedStep, TimedStepJson, timed_steps
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError, no_such
 from lab.meshes.targets import Target, parse_target
 
-SCHEMA = "sharding-lab/tour/1"
+SCHEMA: Final = "sharding-lab/tour/1"
 PARTS = ("collectives", "times", "programs", "losses")
 LINK_SIZES = tuple(4**power * 2**10 for power in range(11))
 """1 KiB to 1 GiB."""
@@ -45,7 +45,7 @@ class Tour:
     devices: int
     chip_text: str | None = None
     collectives: Bench | None = None
-    rates: Rates | None = None
+    rates: MeasuredRates | None = None
     times: tuple[TimedStep, ...] = ()
     programs: tuple[Compared, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -72,25 +72,41 @@ class Tour:
         trainings = (f"{entry.trained.training.name} {failure}" for entry in self.losses for failure in entry.failures)
         return (*self.failed, *programs, *trainings)
 
-    def to_json(self) -> dict[str, Any]:
-        told = {
-            "schema": SCHEMA,
-            "command": self.command,
-            "date": self.date,
-            "machine": asdict(self.machine),
-            "devices": self.devices,
-        }
-        measured = {
-            "collectives": self.collectives and self.collectives.to_json(),
-            "rates": self.rates and asdict(self.rates),
-        }
-        parts = {name: [entry.to_json() for entry in getattr(self, name)] for name in ("times", "programs", "losses")}
-        return (
-            told
-            | {"chip_text": self.chip_text, "left_out": list(self.left_out), "failures": list(self.failures)}
-            | measured
-            | parts
+    def json_object(self) -> TourJson:
+        return TourJson(
+            schema=SCHEMA,
+            command=self.command,
+            date=self.date,
+            machine=self.machine,
+            devices=self.devices,
+            chip_text=self.chip_text,
+            left_out=self.left_out,
+            failures=self.failures,
+            collectives=self.collectives.json_object() if self.collectives else None,
+            rates=self.rates,
+            times=tuple(step.json_object() for step in self.times),
+            programs=tuple(entry.json_object() for entry in self.programs),
+            losses=tuple(entry.json_object() for entry in self.losses),
         )
+
+
+@dataclass(frozen=True)
+class TourJson:
+    """What `lab tour` measured; a part that was left out is null or empty."""
+
+    schema: Literal["sharding-lab/tour/1"]
+    command: str
+    date: str
+    machine: Machine
+    devices: int
+    chip_text: str | None
+    left_out: tuple[str, ...]
+    failures: tuple[str, ...]
+    collectives: BenchJson | None
+    rates: MeasuredRates | None
+    times: tuple[TimedStepJson, ...]
+    programs: tuple[ComparedJson, ...]
+    losses: tuple[AgainstCpuJson, ...]
 
 
 def tour(parts: Sequence[str], command: str, watch: Watch = iter) -> Iterator[Tour]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from lab.core.codec import to_json
 from lab.report import book
 from lab.report.html.markup import element, joined
 from lab.report.html.page import Part, Section
@@ -17,8 +18,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 def audit() -> Part:
     """From the register as it stands."""
-    errata = book.page(None, (), errata=True, coverage=False).data["errata"]
-    found = book.page(None, (), errata=False, coverage=True).data
+    errata = to_json(book.page(None, (), errata=True, coverage=False).data)["errata"]
+    found = to_json(book.page(None, (), errata=False, coverage=True).data)
     lead = (
         f"{len(errata)} entries are wrong as printed; {found['functions']} formulas run, {found['worked']} worked "
         "numbers are checked."

@@ -11,6 +11,7 @@ from lab.harness.claim import decided
 from lab.harness.question import Question, check
 from lab.harness.registry import load, names
 from lab.meshes.targets import parse_target
+from tests.json_keys import valid
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def test_counts_are_above_zero_but_where_they_are_zero_by_default():
 
 
 def test_a_questions_json_has_the_fields_of_every_result_and_its_rows(lab):
-    (result,) = json.loads(lab("run", "ch37_placement", "--json").out)["results"]
+    (result,) = valid("run", lab("run", "ch37_placement", "--json").out)["results"]
     assert set(result) >= {
         "experiment",
         "style",

@@ -14,6 +14,7 @@ from lab.harness.registry import load, names
 from lab.meshes import plugins
 from lab.meshes.errors import UsageError
 from lab.report import verdicts
+from tests.json_keys import valid
 
 SMALL = (
     "--set",
@@ -49,7 +50,7 @@ def asked(monkeypatch):
 
 def results(answer) -> list[dict]:
     assert answer.err == ""
-    printed = json.loads(answer.out)
+    printed = valid("run", answer.out)
     assert printed["schema"] == "sharding-lab/run/1"
     return printed["results"]
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.core.changes import by_axes, changes, to_json
+from lab.core.changes import Difference, by_axes, changes
+from lab.core.codec import to_json
 from lab.core.ledger import Kind, Ledger, Part, SubAxis
 from lab.report.changes import changes_text
 from tests.lab.ledgers import ledger, transfer
@@ -79,8 +80,8 @@ def test_a_third_less_along_an_axis_has_a_minus_sign_in_the_table_and_in_the_hea
 def test_one_execution_of_two_combined_arrays_counts_as_one_of_two():
     both = replace(GATHER, parts=(Part("f32", 100), Part("f32", 700)))
     assert "before: 700 B in 1 execution of 2 arrays\n" in changes_text(ledger(replace(both, executions=1)), ledger())
-    row = changes(ledger(both), ledger())[0].to_json()["before"]
-    assert (row["executions"], row["arrays"], ledger(both).totals().to_json()["arrays"]) == (6, 6, 6)
+    row = to_json(changes(ledger(both), ledger())[0])["before"]
+    assert (row["executions"], row["arrays"], to_json(ledger(both).totals())["arrays"]) == (6, 6, 6)
 
 
 def test_a_part_of_an_axis_is_named_in_the_tables_and_keeps_its_null_axes_in_json():
@@ -88,7 +89,7 @@ def test_a_part_of_an_axis_is_named_in_the_tables_and_keeps_its_null_axes_in_jso
     lines = [re.split(r"  +", line) for line in changes_text(ledger(), ledger(half)).splitlines()]
     assert ["appeared", "all_gather", "data[8 of 16]", "3", "2.1 kB"] in [line[:5] for line in lines]
     assert ["data[8 of 16]", "0 B", "+2.1 kB"] in [line[:3] for line in lines]
-    found = to_json(ledger(), ledger(half))
+    found = to_json(Difference(ledger(), ledger(half)))
     part = {"axis": "data", "axis_size": 16, "stride": 1, "size": 8}
     assert (found["changes"][0]["after"]["axes"], found["changes"][0]["after"]["sub_axes"]) == (None, [part])
     assert list(found["by_axes"]) == ["?"]
@@ -204,7 +205,7 @@ def test_a_file_that_is_no_saved_ledger_is_refused_in_a_line(lab, tmp_path, cont
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"mesh": 3}, {"transfers": [replace(GATHER, executions="x").to_json()]}], ids=["mesh", "executions"]
+    "wrong", [{"mesh": 3}, {"transfers": [to_json(replace(GATHER, executions="x"))]}], ids=["mesh", "executions"]
 )
 def test_a_saved_ledger_with_other_things_in_its_fields_is_refused_in_a_line(lab, tmp_path, wrong):
     path = tmp_path / "before.json"

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import pytest
 
+from lab.core.codec import to_json
 from lab.core.ledger import Kind, Transfer
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.program import Program
@@ -69,7 +70,7 @@ def test_whole_arrays_have_no_axes_and_shardings_of_other_meshes_none():
 
 def test_a_finding_of_four_executions_sends_4_times_the_bytes():
     transfer = Transfer(Kind.ALL_GATHER, ("x",), 4, 4, "f32", 1024, instruction="all-gather.1")
-    row = Finding("rebuilt_whole", "s", "a", (transfer,), "model.py:3").to_json()
+    row = to_json(Finding("rebuilt_whole", "s", "a", (transfer,), "model.py:3"))
     assert (row["executions"], row["payload_bytes"], row["wire_bytes"], row["axes"]) == (4, 4096, 3072, ["x"])
     assert (row["instructions"], row["origin"], row["seconds"]) == (["all-gather.1"], "model.py:3", None)
     assert Finding("k", "s", "a", memory_bytes=5).cost == (Fraction(0), 5)

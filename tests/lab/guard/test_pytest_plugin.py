@@ -2,6 +2,8 @@
 
 import pytest
 
+import lab.guard.snapshot  # noqa: F401  pytester forgets what runs import; types are looked up where they were defined.
+
 pytestmark = pytest.mark.compiles
 
 pytest_plugins = "pytester"

@@ -258,9 +258,9 @@ def test_the_page_draws_the_pipeline_as_lab_plot_does():
 
 def test_the_audit_has_all_errata_worst_first_and_a_verify_no_ledgers():
     html = of(RESULT, is_audit=True)
-    wrong = book.page(None, (), errata=True, coverage=False).data["errata"]
+    wrong = book.page(None, (), errata=True, coverage=False).data.errata
     rows = tables(html)["What is wrong in the book, worst first"]
-    assert [row[0] for row in rows[1:]] == [entry["id"] for entry in wrong]
+    assert [row[0] for row in rows[1:]] == [entry.id for entry in wrong]
     assert headings(html)[:2] == ["Errata", "Coverage"] and "Transfers" not in headings(html)
 
 

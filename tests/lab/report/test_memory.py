@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from lab.core.codec import to_json
 from lab.core.ledger import Ledger, Memory
 from lab.harness.result import Result, Seconds
 from lab.report.memory import memory_text
@@ -87,7 +88,7 @@ def test_a_program_that_xla_refuses_still_has_its_terms_and_what_to_do():
     assert (
         "one layer's tensors   200,000,000,000" in text and "take fewer sequences at once (batch, accumulation)" in text
     )
-    memory = refused.to_json()["memory"]
+    memory = to_json(refused)["memory"]
     assert memory["measured"] is None and memory["predicted"]["peak"] == 200_000_012_000
     assert (
         memory["predicted"]["terms"]["one layer's tensors"] == memory["predicted"]["terms_by_id"]["layer_activations"]

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+from lab.core.codec import to_json
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.harness.claim import Claim, ClaimVerdict
 from lab.harness.result import Numerics, Result, Seconds
@@ -149,5 +150,5 @@ def test_two_transfers_taken_by_size_are_told_and_none_is_not():
         "\n2 transfers carry no metadata and were matched by size" in text
         for text in (result_text(found), summary_text([found]))
     )
-    assert found.to_json()["taken_by_size"] == 2
+    assert to_json(found)["taken_by_size"] == 2
     assert "by size" not in result_text(result([REDUCE], [REDUCE]))

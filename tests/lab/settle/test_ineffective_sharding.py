@@ -8,6 +8,7 @@ import jax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from lab.core.codec import to_json
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.experiments.ch20_zero1 import EXPERIMENT
 from lab.harness.experiment import Experiment
@@ -70,7 +71,7 @@ def test_a_zero1_flag_that_does_nothing_fails_with_that_sentence_although_its_nu
     )
     assert (result.verdict, result.failure) == (Verdict.FAILED, sentence)
     assert result.numerics is not None
-    assert result.to_json()["failure"] == sentence
+    assert to_json(result)["failure"] == sentence
     assert f"ch20_zero1 declared cpu:8: failed: {sentence}" in result_text(result)
 
 

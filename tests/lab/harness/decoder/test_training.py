@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from lab.cli import running
+from lab.core.codec import to_json, to_text
 from lab.experiments.ch14_training import EXPERIMENT
 from lab.harness import suite
 from lab.harness.decoder import text, training
 from lab.harness.decoder.reference_run import ReferenceRun, RoutingTie, train_reference
 from lab.harness.decoder.training import Curve, TrainingResult, train
 from lab.harness.decoder.training_shape import TrainingShape
+from lab.harness.schemas import SCHEMA, RunJson
 from lab.meshes.axes import DATA
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
@@ -22,6 +24,7 @@ from lab.programs.strategies import program
 from lab.programs.strategies.zero1 import ZERO1, renewed
 from lab.report.curves import training_text
 from lab.settle import Settlement, Verdict
+from tests.json_keys import valid
 
 CPUS = parse_target("cpu:8")
 SMALL = TrainingShape(steps=4).shrunk(vocab=text.BYTES)
@@ -74,9 +77,10 @@ def test_gradients_that_are_not_summed_leave_the_curve_at_the_second_step():
     told = training_text(found)
     assert f"failed: ZeRO-1 explicit: {curve.failure}" in told
     assert "ZeRO-1 explicit: missing layers/mlp/down: the compiled program has no such transfer" in told
-    assert {term["term"] for term in found.to_json()["curves"][0]["missing"]} >= {"layers/mlp/down", "head"}
-    assert found.to_json()["failure"] == f"ZeRO-1 explicit: {curve.failure}"
-    assert found.to_json()["text_sha256"] == hashlib.sha256(text.standard_library().tobytes()).hexdigest()
+    (printed,) = valid("run", to_text(RunJson(SCHEMA, (found.json_object(),))))["results"]
+    assert {term["term"] for term in printed["curves"][0]["missing"]} >= {"layers/mlp/down", "head"}
+    assert printed["failure"] == f"ZeRO-1 explicit: {curve.failure}"
+    assert printed["text_sha256"] == hashlib.sha256(text.standard_library().tobytes()).hexdigest()
 
 
 @pytest.mark.compiles
@@ -108,7 +112,7 @@ def test_what_xla_refuses_fails_alone_and_leaves_no_curve():
     found = trained(replace(LAYOUTS["ZeRO-1"], build=refused), LAYOUTS["data parallel"])
     assert found.failures == ("ZeRO-1 explicit: INTERNAL: no such thing",)
     assert [curve.losses.size for curve in found.curves] == [0, 4]
-    assert found.to_json()["numerics"]["worst_relative_error"] is None
+    assert to_json(found)["numerics"]["worst_relative_error"] is None
     assert "failed: ZeRO-1 explicit: INTERNAL" in training_text(found)
 
 
@@ -165,7 +169,7 @@ def test_a_curve_that_ties_explain_is_told_with_its_ties_and_one_that_leaves_aft
         "\nexperts explicit: at step 1 a relative change of the router's weights by 3e-08 changes the routing; compared "
         "with one device that made these choices"
     ) in training_text(on)
-    assert on.to_json()["curves"][0]["ties"] == [{"step": 1, "size": 2**-25}]
+    assert to_json(on)["curves"][0]["ties"] == [{"step": 1, "size": 2**-25}]
 
 
 def test_a_loss_that_does_not_fall_fails():

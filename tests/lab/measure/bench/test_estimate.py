@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from lab.core.codec import to_json
 from lab.core.ledger import Kind
 from lab.measure.bench import run as benches
 from lab.measure.bench.chains import chains, chosen
@@ -148,7 +149,7 @@ def test_levels_of_4_and_8_gpus_and_barriers_over_both_compile_to_what_is_stated
         "hierarchical",
         "lax",
     ]
-    record = found.to_json()
+    record = to_json(found)
     assert (record["estimated"], record["over"], record["launch_s"]) == (True, ["data", "tensor"], 0.0)
 
 
@@ -163,7 +164,7 @@ def test_groups_of_two_of_8_fake_devices_are_timed():
         over=("tensor",),
     )
     assert [entry.point.wire_bytes for entry in found.found] == [1024, 1024]
-    assert (found.to_json()["mesh"], found.to_json()["over"]) == ({"data": 4, "tensor": 2}, ["tensor"])
+    assert (to_json(found)["mesh"], to_json(found)["over"]) == ({"data": 4, "tensor": 2}, ["tensor"])
 
 
 @pytest.mark.parametrize("target", ["gpu:h200:2x8", "tpu:v5e:2x4"])

@@ -6,6 +6,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from lab.core.codec import to_json, to_text
 from lab.measure.bench import run as benches
 from lab.measure.bench.chains import Chain, chains, chosen
 from lab.measure.bench.machine import Machine, machine, nccl_version
@@ -18,6 +19,7 @@ from lab.meshes.errors import UsageError
 from lab.meshes.hardware import chip, measured_link, measured_points
 from lab.meshes.targets import parse_target
 from lab.report.bench import bench_text
+from tests.json_keys import valid
 
 H100 = Machine("NVIDIA H100 80GB HBM3", "gpu", "h100", "580.1", "2.28.9", "cuda 13", "0.11.2")
 PERMUTE, RING, LAX = Chain(("permute",), ("lax",)), Chain(("all_reduce",), ("ring",)), Chain(("all_reduce",), ("lax",))
@@ -55,7 +57,7 @@ WHOLE = bench(
 
 
 def test_the_record_has_points_and_fits_with_card_driver_version_and_command():
-    record = json.loads(json.dumps(WHOLE.to_json()))
+    record = valid("bench", to_text(WHOLE))
     assert record["schema"] == "sharding-lab/bench/1"
     assert [record[name] for name in ("card", "driver", "nccl", "jax", "command", "devices")] == [
         "NVIDIA H100 80GB HBM3", "580.1", "2.28.9", "0.11.2", "lab bench", 2
@@ -100,7 +102,7 @@ def test_beside_lax_stands_by_how_much_it_is_faster_at_every_size():
     table = bench_text(WHOLE).split("lax / time")[1]
     (ring,) = [line.split() for line in table.splitlines() if line.startswith("all_reduce  ring")]
     assert ring[2:] == ["0.67"] * 8 + ["0.67", "0.67", "0.67"]
-    assert [point["lax_time_over_time"] for point in WHOLE.to_json()["points"] if point["algorithm"] == "ring"][
+    assert [point["lax_time_over_time"] for point in to_json(WHOLE)["points"] if point["algorithm"] == "ring"][
         -1
     ] == pytest.approx(2 / 3, rel=1e-2)
     assert "lax / time" not in bench_text(bench(*entries(LAX, 1e-5, 1e11)))
@@ -120,7 +122,7 @@ def test_a_bench_without_a_time_still_tells_why():
 def test_two_sizes_give_times_and_no_fit():
     short = bench(*entries(PERMUTE, 1e-5, 1e11, SIZES[:2]), *entries(RING, 1e-5, 1e11, SIZES[:1]))
     assert short.fit(PERMUTE) is None
-    two, one = short.to_json()["fits"]
+    two, one = to_json(short)["fits"]
     assert two["bytes_per_s"] is None and two["why_none"] == "found 2 sizes, expected 3 or more"
     assert one["why_none"] == "found 1 size, expected 3 or more"
     assert "no alpha and beta: found 2 sizes, expected 3 or more: permute by lax\n" in bench_text(short)
@@ -131,7 +133,7 @@ def test_times_that_fall_with_size_say_so_and_a_fit_has_no_reason():
     assert "no alpha and beta: the fitted alpha and beta are not both above zero: permute by lax\n" in bench_text(
         falling
     )
-    assert [fit["why_none"] is None for fit in falling.to_json()["fits"]] == [False, True]
+    assert [fit["why_none"] is None for fit in to_json(falling)["fits"]] == [False, True]
 
 
 def test_two_lines_stand_beside_one_where_the_protocol_changes_at_1_mib():
@@ -139,7 +141,7 @@ def test_two_lines_stand_beside_one_where_the_protocol_changes_at_1_mib():
     changing = bench(*slow, *fast)
     fit = changing.fit(PERMUTE)
     assert fit.two.from_bytes == 1 << 20 and fit.two_median_error < 1e-9 < fit.median_error
-    (row,) = changing.to_json()["fits"]
+    (row,) = to_json(changing)["fits"]
     assert (row["two"]["from_bytes"], row["two"]["above"]["bytes_per_s"]) == (1 << 20, pytest.approx(300e9))
     assert next(line.split()[-5:-2] for line in bench_text(changing).splitlines() if "MiB" in line and "%" in line) == [
         "0%",
@@ -160,7 +162,7 @@ def test_a_machine_tells_the_flags_of_xla_that_its_times_depend_on(monkeypatch):
 
 def test_the_record_is_a_link_profile(tmp_path):
     path = tmp_path / "bench.json"
-    path.write_text(json.dumps(WHOLE.to_json()))
+    path.write_text(json.dumps(to_json(WHOLE)))
     link = measured_link(path)
     assert (link.value, link.alpha_s, link.direction) == (pytest.approx(350e9), pytest.approx(10e-6), "one way")
     assert "2 x NVIDIA H100 80GB HBM3, jax 0.11.2" in link.source
@@ -183,7 +185,7 @@ def test_the_record_is_a_link_profile(tmp_path):
         ("[]", "found schema None, expected sharding-lab/bench/1"),
         ('{"schema": "sharding-lab/run/1"}', "found schema sharding-lab/run/1"),
         (
-            json.dumps(WHOLE.to_json()),
+            json.dumps(to_json(WHOLE)),
             "no fit of gather by lax; it has permute by lax, all_reduce by lax, all_reduce by ring",
         ),
     ],
@@ -234,7 +236,7 @@ def test_lab_bench_on_fake_devices_says_first_that_its_times_say_nothing_about_l
     assert answer.out.startswith("These are CPU devices: their times say nothing about links.\n\n2 x cpu")
     with pytest.raises(UsageError, match="b.json: found times of 2 x cpu, which say nothing about links"):
         measured_link(Path("b.json"))
-    record = json.loads(Path("b.json").read_text())
+    record = valid("bench", Path("b.json").read_text())
     assert {(point["primitive"], point["payload_bytes"]) for point in record["points"] + record["left_out"]} == {
         (primitive, size) for primitive in ("permute", "reduce_scatter+all_gather") for size in (1024, 4096, 16384)
     }
@@ -248,7 +250,7 @@ def test_lab_bench_takes_a_mesh_of_several_axes_and_the_algorithms_that_go_along
     benched = benches.bench(
         parse_target("cpu:4"), axes, ["all_reduce"], ["hierarchical", "torus"], (1024,), "lab bench"
     )
-    assert [entry.chain for entry in benched.found] == list(some) and benched.to_json()["mesh"] == {
+    assert [entry.chain for entry in benched.found] == list(some) and to_json(benched)["mesh"] == {
         "data": 2,
         "tensor": 2,
     }

@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from lab.core.ledger import Kind
-from lab.measure.step_time import Curve, Rate, Rates
+from lab.measure.step_time import Curve, MeasuredRates, Rate
 from lab.measure.tour import ahead
 from lab.measure.tour.apart import TILED, apart
 from lab.meshes.targets import parse_target
 
-RATES = Rates(
+RATES = MeasuredRates(
     Rate(4e-6, 760e12),
     Curve(((1e6, 3e-6), (1e9, 2.5e-4))),
     8e11,
@@ -36,9 +36,8 @@ def test_each_step_of_a_record_is_predicted_beside_what_was_measured(monkeypatch
 
     monkeypatch.setattr(ahead, "predicted_ahead", of_rates)
     (found,) = ahead.predicted({"rates": asdict(RATES), "times": [STEP]}, parse_target("gpu:h200:1x2"))
-    assert (
-        found["error"] == pytest.approx(0.2) and found["terms_s"] == {"memory": 0.007} and STEP.items() <= found.items()
-    )
+    assert found.error == pytest.approx(0.2) and found.terms_s == {"memory": 0.007}
+    assert STEP.items() <= vars(found).items()
 
 
 @pytest.mark.slow

@@ -1,19 +1,22 @@
 """Which trainings the tour runs on how many devices."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from lab.core.codec import to_json, to_text
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.harness.decoder.reference_run import ReferenceRun, RoutingTie
 from lab.harness.decoder.training import Curve, TrainingResult
 from lab.harness.registry import load
+from lab.measure.bench.machine import Machine
 from lab.measure.tour import losses as module
 from lab.measure.tour.losses import fitting, held_against, losses
+from lab.measure.tour.tour import Tour
 from lab.meshes.targets import parse_target
 from lab.settle import Context, settle
+from tests.json_keys import valid
 
 TRAININGS = ("ch14_training", "ch16_training", "ch17_training", "ch18_dropless_training", "ch18_training")
 
@@ -47,7 +50,7 @@ def test_on_3_devices_16_sequences_do_not_split_and_everything_is_left_out_with_
 def test_a_curve_may_be_as_far_from_the_cpus_as_float32_moves_one_device_here(off, told):
     here, cpu = (ReferenceRun(np.array([4.0, 3.0, 2.0]), np.array(moved)) for moved in ((0, 0, 1e-3), (0, 0, 0)))
     found = held_against(trained("ch14_training", here, cpu.losses * (1 + np.array(off))), cpu, ())
-    assert found.to_json()["cpu"]["away"] == {"layout explicit": told}
+    assert to_json(found)["cpu"]["away"] == {"layout explicit": told}
     assert found.worst_relative_error == pytest.approx(5e-3)
 
 
@@ -59,9 +62,12 @@ def test_a_curve_is_held_against_a_cpu_that_chose_at_ties_as_its_layout_did(monk
     monkeypatch.setattr(
         module, "replayed_with_same_routing", lambda found, reference, *_: (chosen, (RoutingTie(1, 2**-25),))
     )
-    told = held_against(trained("ch18_training", cpu, chosen.losses), cpu, ()).to_json()["cpu"]
+    found = held_against(trained("ch18_training", cpu, chosen.losses), cpu, ())
+    machine = Machine("NVIDIA H200", "gpu", "h200", "580", "2.28.9", "cuda", "0.11.2")
+    (printed,) = valid("tour", to_text(Tour("lab tour", "2026-01-01", machine, 2, losses=(found,))))["losses"]
+    told = printed["cpu"]
     assert (told["away"], told["worst_relative_error"]) == ({"layout explicit": None}, 0)
-    assert json.loads(json.dumps(told["ties"])) == {"layout explicit": [{"step": 1, "size": 2**-25}]}
+    assert told["ties"] == {"layout explicit": [{"step": 1, "size": 2**-25}]}
 
 
 def test_a_training_whose_ledger_is_refuted_has_failed_though_its_losses_are_the_cpus():

@@ -12,6 +12,7 @@ import jax
 import pytest
 
 from lab.core.changes import changes
+from lab.core.codec import to_json, to_text
 from lab.core.ledger import Kind, Ledger, Memory
 from lab.harness.experiment import Run
 from lab.harness.registry import load
@@ -26,6 +27,7 @@ from lab.measure.tour.tour import Tour, refusal
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.report.tour import tour_text
+from tests.json_keys import valid
 from tests.lab.ledgers import ledger, transfer
 
 MACHINE = Machine("NVIDIA H200", "gpu", "h200", "580", "2.28.9", "cuda", "0.11.2")
@@ -65,7 +67,7 @@ def test_errors_are_of_the_prediction_and_those_above_a_fifth_are_counted():
         "3 steps: median error 10.0%, 1 off by more than 20%; worst: ch14_data_parallel explicit small remat=full "
         "-21.0%"
     ) in text
-    assert json.loads(json.dumps(tour.to_json()))["times"][1]["error"] == pytest.approx(-0.21)
+    assert valid("tour", to_text(tour))["times"][1]["error"] == pytest.approx(-0.21)
 
 
 def test_a_step_that_the_card_refuses_is_told_and_the_others_are_timed(monkeypatch):
@@ -97,9 +99,9 @@ def test_what_is_predicted_ahead_of_time_and_what_the_profiler_saw_stand_beside_
     seen = replace(step(0.01, 0.011), ahead={"total": 0.0121, "memory": 0.007}, spent=Spent(0.009, 0.002, 0.001))
     text = tour_text(Tour("lab tour", "2026-01-01", MACHINE, 2, times=(seen,)))
     assert "from texts compiled ahead of time, median error 21.0%, 1 so far off" in text
-    assert seen.to_json()["error_ahead_of_time"] == pytest.approx(0.21)
-    assert seen.to_json()["terms_ahead_of_time_s"] == {"memory": 0.007}
-    assert seen.to_json()["profiled_s"] == {"kernels": 0.009, "communication": 0.002, "waiting": 0.001}
+    assert to_json(seen)["error_ahead_of_time"] == pytest.approx(0.21)
+    assert to_json(seen)["terms_ahead_of_time_s"] == {"memory": 0.007}
+    assert to_json(seen)["profiled_s"] == {"kernels": 0.009, "communication": 0.002, "waiting": 0.001}
 
 
 def test_without_gpus_the_tour_says_what_it_found(lab):
@@ -161,7 +163,8 @@ def test_a_program_is_the_same_ahead_of_time_where_transfers_and_peak_are(ahead,
     compared = Compared(run, result, ahead)
     assert Compared(run, result, ahead, untuned=held(7, GATHER)).is_same_untuned is is_same
     assert compared.is_same is is_same
-    assert compared.to_json()["ahead_of_time"]["same"] is is_same
+    (printed,) = valid("tour", to_text(Tour("lab tour", "2026-01-01", MACHINE, 2, programs=(compared,))))["programs"]
+    assert printed["ahead_of_time"]["same"] is is_same
 
 
 @pytest.mark.compiles

@@ -1,0 +1,131 @@
+"""What `lab run --json` and `lab verify --json` print: `sharding-lab/run/1`. Imports no JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from msgspec import UNSET, UnsetType
+
+from lab.core.ledger import Memory, TransferJson
+from lab.harness.claim import Claim
+from lab.settle.settlement import TermJson
+
+SCHEMA: Final = "sharding-lab/run/1"
+
+
+@dataclass(frozen=True)
+class NumericsJson:
+    """How far results are from one device's, relative to the largest entry of each array or to each loss; null where
+    that is not finite."""
+
+    worst_relative_error: float | None
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class PredictedMemoryJson:
+    """Bytes of one device at the fullest moment of a step by theory: `terms` by label, `terms_by_id` the same by id."""
+
+    arguments: int
+    peak: int
+    terms: Mapping[str, int]
+    terms_by_id: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MemoryJson:
+    predicted: PredictedMemoryJson | None
+    measured: Memory | None
+
+
+@dataclass(frozen=True)
+class SecondsJson:
+    """Wall time: of everything; of one program also of XLA's compilation and of reading the text."""
+
+    all: float
+    compile: float | UnsetType = UNSET
+    read: float | UnsetType = UNSET
+
+
+@dataclass(frozen=True)
+class AnswerRowJson:
+    """One number of an answer, or a word; where it is measured, what theory predicts for it."""
+
+    what: str
+    value: float | str
+    unit: str
+    predicted: float | None
+
+
+@dataclass(frozen=True)
+class OneDeviceJson:
+    """The losses of one device, how far another order of the sequences moves them, and what a curve may differ by."""
+
+    losses: tuple[float | None, ...]
+    moved_by_order: tuple[float | None, ...]
+    tolerances: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class RoutingTieJson:
+    """A step at which rounding decides a choice of experts: a change of the routers' weights by `size` tips it."""
+
+    step: int
+    size: float
+
+
+@dataclass(frozen=True)
+class CurveJson:
+    """A training under one layout in one style."""
+
+    layout: str
+    style: str
+    mesh: Mapping[str, int]
+    verdict: str
+    failure: str | None
+    terms: tuple[TermJson, ...]
+    unexplained: tuple[TransferJson, ...]
+    missing: tuple[TermJson, ...]
+    taken_by_size: int
+    losses: tuple[float | None, ...]
+    ties: tuple[RoutingTieJson, ...]
+    worst_relative_error: float | None
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class RunResultJson:
+    """An experiment in one style on one target; or a question, with `question` and `rows`; or a training, with
+    `one_device`, `guessing_by_frequency`, `text_sha256` and `curves`."""
+
+    experiment: str
+    style: str | None
+    target: str | None
+    mesh: Mapping[str, int] | None
+    parameters: Mapping[str, Any]
+    verdict: str
+    terms: tuple[TermJson, ...]
+    unexplained: tuple[TransferJson, ...]
+    missing: tuple[TermJson, ...]
+    claims: tuple[Claim, ...]
+    numerics: NumericsJson | None
+    memory: MemoryJson | None
+    seconds: SecondsJson
+    failure: str | None = None
+    taken_by_size: int | UnsetType = UNSET
+    notes: tuple[str, ...] | UnsetType = UNSET
+    unchecked: str | UnsetType | None = UNSET
+    question: str | UnsetType = UNSET
+    rows: tuple[AnswerRowJson, ...] | UnsetType = UNSET
+    one_device: OneDeviceJson | UnsetType = UNSET
+    guessing_by_frequency: float | UnsetType = UNSET
+    text_sha256: str | UnsetType | None = UNSET
+    curves: tuple[CurveJson, ...] | UnsetType = UNSET
+
+
+@dataclass(frozen=True)
+class RunJson:
+    schema: Literal["sharding-lab/run/1"]
+    results: tuple[RunResultJson, ...]
