@@ -33,7 +33,9 @@ def list_experiments(as_json: bool) -> None:
     """
     entries = suite.load()
     if as_json:
-        print_json([ExperimentJson(e.name, e.chapter, e.question, e.targets, e.styles, suite.takes(e)) for e in entries])
+        print_json(
+            [ExperimentJson(e.name, e.chapter, e.question, e.targets, e.styles, suite.takes(e)) for e in entries]
+        )
     else:
         rows = [(e.name, str(e.chapter), suite.takes(e), e.question) for e in entries]
         print_text(tables.rows_text(("experiment", "chapter", "takes", "question"), rows))

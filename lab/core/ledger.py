@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from fractions import Fraction
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any, Final, Literal
 
 from msgspec import UNSET, UnsetType
 
 from lab.core import codec, display
+from lab.core.note import Note, note_kinds
 from lab.meshes.platforms import LinkName
 
 SCHEMA: Final = "sharding-lab/ledger/1"
@@ -362,6 +364,7 @@ class Ledger:
             memory=self.memory,
             notes=self.notes,
             complete=self.is_complete,
+            note_kinds=note_kinds(self.notes),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -407,6 +410,7 @@ class LedgerJson:
     memory: Memory | None
     notes: tuple[str, ...]
     complete: bool
+    note_kinds: tuple[str | None, ...] = ()
 
     def ledger(self) -> Ledger:
         return Ledger(
@@ -417,7 +421,7 @@ class LedgerJson:
             mesh=self.mesh,
             flops=self.flops,
             memory=self.memory,
-            notes=self.notes,
+            notes=tuple(map(Note, chain(self.note_kinds, repeat(None)), self.notes)),
             is_complete=self.complete,
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from lab.core.ledger import Phase
+from lab.core.note import Note, NoteKind
 from lab.core.units import count, exact
 from lab.diagnosis.program import Program, Site, times
 from lab.hlo import flops
@@ -16,13 +17,13 @@ _NARROW = ("bf16", "f16")
 _SLOW = {LinkName.NETWORK: "the network between hosts", LinkName.DCN: "the data-centre network"}
 
 
-def notes(program: Program) -> list[str]:
+def notes(program: Program) -> list[Note]:
     return [
         note for look in (_reduced_narrow, _gathered_again, _over_slow_links, _counted_loops) for note in look(program)
     ]
 
 
-def _reduced_narrow(program: Program) -> Iterator[str]:
+def _reduced_narrow(program: Program) -> Iterator[Note]:
     """Sums over devices in 16 bits, of gradients that are then widened."""
     sites = [
         s
@@ -34,13 +35,14 @@ def _reduced_narrow(program: Program) -> Iterator[str]:
         sums = (
             f"{count(len(sites), 'gradient')} {'is' if len(sites) == 1 else 'are'} summed over devices in {first.dtype}"
         )
-        yield (
+        yield Note(
+            NoteKind.GRADIENTS_SUMMED_NARROW,
             f"{sums}, {_moved(sites)} B a step, the first at {first.origin}: to sum in f32, at twice the bytes, cast "
-            "before the sum"
+            "before the sum",
         )
 
 
-def _gathered_again(program: Program) -> Iterator[str]:
+def _gathered_again(program: Program) -> Iterator[Note]:
     """Weights gathered in the forward pass and again for the backward pass."""
     gathers = [
         site
@@ -53,9 +55,10 @@ def _gathered_again(program: Program) -> Iterator[str]:
     again = [site for site in gathers if _argument(program, site) in forward]
     if again:
         weights = len({_argument(program, site) for site in again})
-        yield (
+        yield Note(
+            NoteKind.WEIGHTS_GATHERED_AGAIN,
             f"{count(weights, 'weight')} {'is' if weights == 1 else 'are'} gathered again in the backward pass, "
-            f"{_moved(again)} B a step more, so that none is kept whole between the passes"
+            f"{_moved(again)} B a step more, so that none is kept whole between the passes",
         )
 
 
@@ -65,24 +68,28 @@ def _argument(program: Program, site: Site) -> str | None:
     return None if found is None else found.name
 
 
-def _over_slow_links(program: Program) -> Iterator[str]:
+def _over_slow_links(program: Program) -> Iterator[Note]:
     for link, name in _SLOW.items():
         sites = [site for site in program.sites if site.transfer.link == link]
         if sites:
             axes = dict.fromkeys(axis for site in sites for axis in program.spanned(site))
             wire = sum(((s.transfer.wire_bytes or 0) * (s.transfer.executions or 0) for s in sites), Fraction(0))
             along = f" along {', '.join(axes)}" if axes else ""
-            yield (f"each device sends {exact(wire)} B a step over {name}{along}, for {count(len(sites), 'array')}")
+            yield Note(
+                NoteKind.SLOW_LINKS,
+                f"each device sends {exact(wire)} B a step over {name}{along}, for {count(len(sites), 'array')}",
+            )
 
 
-def _counted_loops(program: Program) -> Iterator[str]:
+def _counted_loops(program: Program) -> Iterator[Note]:
     """What XLA's own cost analysis leaves out."""
     once = [flops.flops(visit.instruction, visit.computation) or 0 for visit in program.reading.products]
     every = [each * (visit.executions or 0) for each, visit in zip(once, program.reading.products, strict=True)]
     if sum(every) > sum(once) > 0:
-        yield (
+        yield Note(
+            NoteKind.LOOPS_COUNTED_ONCE,
             f"XLA's cost_analysis() counts the body of a loop once, however often it runs: it gives "
-            f"{times(sum(every) / sum(once))} fewer FLOPs of matrix products than are listed here"
+            f"{times(sum(every) / sum(once))} fewer FLOPs of matrix products than are listed here",
         )
 
 

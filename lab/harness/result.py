@@ -7,6 +7,7 @@ from typing import Any
 
 from lab.core import display
 from lab.core.ledger import Ledger, Memory
+from lab.core.note import note_kinds
 from lab.harness.claim import Claim
 from lab.harness.schemas import MemoryJson, NumericsJson, PredictedMemoryJson, RunResultJson, SecondsJson
 from lab.programs.strategies.memory_terms import MemoryTerm, Terms, label
@@ -73,6 +74,7 @@ class Result:
         return display.html(self)
 
     def json_object(self) -> RunResultJson:
+        notes = self.measured.notes if self.measured else ()
         return RunResultJson(
             experiment=self.experiment,
             style=self.style,
@@ -83,8 +85,9 @@ class Result:
             failure=self.failure,
             **vars(settlement_json(self.settlement)),
             claims=self.claims,
-            notes=self.measured.notes if self.measured else (),
-            numerics=self.numerics and NumericsJson(self.numerics.worst_relative_error, self.numerics.tolerance),
+            notes=notes,
+            note_kinds=note_kinds(notes),
+            numerics=NumericsJson(**vars(self.numerics)) if self.numerics else None,
             unchecked=self.unchecked,
             memory=_memory(self.held, self.measured.memory if self.measured else None),
             seconds=SecondsJson(self.seconds.all, self.seconds.compile, self.seconds.read),
@@ -102,5 +105,9 @@ def _memory(held: Terms | None, memory: Memory | None) -> MemoryJson | None:
 
 
 def _predicted(held: Terms) -> PredictedMemoryJson:
-    labelled = {label(term): size for term, size in held.items()}
-    return PredictedMemoryJson(held[MemoryTerm.ARGUMENTS], sum(held.values()), labelled, held)
+    return PredictedMemoryJson(
+        arguments=held[MemoryTerm.ARGUMENTS],
+        peak=sum(held.values()),
+        terms={label(term): size for term, size in held.items()},
+        terms_by_id={str(term): size for term, size in held.items()},
+    )

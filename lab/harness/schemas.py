@@ -116,6 +116,7 @@ class RunResultJson:
     failure: str | None = None
     taken_by_size: int | UnsetType = UNSET
     notes: tuple[str, ...] | UnsetType = UNSET
+    note_kinds: tuple[str | None, ...] | UnsetType = UNSET
     unchecked: str | UnsetType | None = UNSET
     question: str | UnsetType = UNSET
     rows: tuple[AnswerRowJson, ...] | UnsetType = UNSET

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from lab.core.ledger import Kind, Overlap, Part, Phase, SubAxis, Transfer
+from lab.core.note import Note, NoteKind
 from lab.hlo.flops import operand_shapes
 from lab.hlo.groups import (
     Groups,
@@ -58,7 +59,8 @@ class Reader:
         instruction = visit.instruction
         kind = KINDS[instruction.opcode.removesuffix("-start")]
         if kind is Kind.SEND_RECV and not (_moves_by_pairs(instruction) or MEGASCALE_TARGET.search(instruction.extras)):
-            notes[f"{instruction.name}: a transfer to the host, not between devices; not counted"] = False
+            sentence = f"{instruction.name}: a transfer to the host, not between devices; not counted"
+            notes[Note(NoteKind.HOST_TRANSFER, sentence)] = False
             return None
         if _is_reduce_scatter_fusion(visit):
             kind = Kind.REDUCE_SCATTER
@@ -120,15 +122,14 @@ class Reader:
                 permutation = read_permutation(groups.members, axes)
                 return permutation.groups, permutation.axes, permutation.shift
         except UnreadGroups as problem:
-            notes[f"{instruction.name}: groups not understood, so that its wire bytes are not counted: {problem}"] = (
-                True
-            )
+            sentence = f"{instruction.name}: groups not understood, so that its wire bytes are not counted: {problem}"
+            notes[Note(NoteKind.UNKNOWN_GROUPS, sentence)] = True
             return None, None, None
         found = axes_of_groups(groups, axes) if axes is not None else None
         if axes is not None and found is None:
             parts = self._sub_axes(groups)
             are = f": they are those of {'+'.join(map(str, parts))}" if parts else ""
-            notes[f"no set of axes gives the groups {_short(groups)}{are}"] = False
+            notes[Note(NoteKind.GROUPS_OF_NO_AXES, f"no set of axes gives the groups {_short(groups)}{are}")] = False
         return groups, found, None
 
     def _sub_axes(self, groups: Groups) -> tuple[SubAxis, ...] | None:

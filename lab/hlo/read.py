@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lab.core.ledger import Ledger, Transfer
+from lab.core.note import Note, NoteKind
 from lab.core.units import count
 from lab.hlo import collectives, flops
 from lab.hlo.collectives import Reader
@@ -164,7 +165,8 @@ def _note_promoted(found: list[tuple[Transfer, Visit]], target: Target | None, n
             widened.setdefault(reason, []).append(transfer.dtype)
     for reason, dtypes in widened.items():
         run = "runs" if len(dtypes) == 1 else "run"
-        notes[f"{count(len(dtypes), 'reduction')} {run} in {' and '.join(sorted({*dtypes}))}: {reason}"] = False
+        sentence = f"{count(len(dtypes), 'reduction')} {run} in {' and '.join(sorted({*dtypes}))}: {reason}"
+        notes[Note(NoteKind.PROMOTED_REDUCTIONS, sentence)] = False
 
 
 def _check_sizes(source: str, devices: int | None, axes: Axes | None, target: Target | None) -> None:
@@ -188,9 +190,11 @@ def _flops(visits: list[Visit], notes: Notes) -> int | None:
             continue
         once = flops.flops(visit.instruction, visit.computation)
         if once is None:
-            notes[f"{visit.instruction.name}: its FLOPs cannot be read from the text; not counted"] = False
+            sentence = f"{visit.instruction.name}: its FLOPs cannot be read from the text; not counted"
+            notes[Note(NoteKind.UNKNOWN_FLOPS, sentence)] = False
         elif once and visit.executions is None:
-            notes["some FLOPs are not counted, since the text does not say how often they run"] = False
+            sentence = "some FLOPs are not counted, since the text does not say how often they run"
+            notes[Note(NoteKind.UNKNOWN_FLOPS, sentence)] = False
         counts.append(None if once is None or (once and visit.executions is None) else once * (visit.executions or 0))
     known = [one for one in counts if one is not None]
     return sum(known) if known or not counts else None
@@ -219,7 +223,8 @@ def _partitions(module: Module, notes: Notes) -> int | None:
         return int(partitions[1] if partitions else 1) * int(replicas[1] if replicas else 1)
     for source, found in (("its groups", _largest_group), ("the shapes of its gathers", _widest_gather)):
         if number := found(module):
-            notes[f"the module does not say on how many devices it runs; {number} is taken from {source}"] = False
+            sentence = f"the module does not say on how many devices it runs; {number} is taken from {source}"
+            notes[Note(NoteKind.DEVICES_ASSUMED, sentence)] = False
             return number
     return None
 
@@ -251,9 +256,11 @@ def _widest_gather(module: Module) -> int | None:
 def _reading_notes(module: Module) -> Notes:
     notes: Notes = {}
     if module.is_cut:
-        notes["the text ends early, inside a computation: only what it holds is listed"] = True
+        sentence = "the text ends early, inside a computation: only what it holds is listed"
+        notes[Note(NoteKind.TEXT_CUT, sentence)] = True
     if module.unread:
-        notes[f"{count(len(module.unread), 'line')} not understood, the first: {module.unread[0][:60]}"] = True
+        sentence = f"{count(len(module.unread), 'line')} not understood, the first: {module.unread[0][:60]}"
+        notes[Note(NoteKind.LINES_NOT_READ, sentence)] = True
     return notes
 
 
@@ -262,10 +269,11 @@ def _note_unreached(module: Module, visits: list[Visit], notes: Notes) -> None:
     skipped = (c for name, c in module.computations.items() if name not in reached)
     left = [i.name for c in skipped for i in c.instructions if i.opcode in collectives.OPCODES]
     if left:
-        notes[
+        sentence = (
             f"{count(len(left), 'collective')} in computations that nothing here runs, not counted, the first: "
             f"{left[0]}"
-        ] = True
+        )
+        notes[Note(NoteKind.UNREACHED_COLLECTIVES, sentence)] = True
 
 
 def _note_unknown(module: Module, text: str, notes: Notes) -> None:
@@ -281,22 +289,25 @@ def _note_unknown(module: Module, text: str, notes: Notes) -> None:
                 and not i.opcode.endswith(_NO_START)
                 and any(f"{a}=" in i.attributes for a in _OF_DEVICES)
             ):
-                notes[f"{i.name}: {i.opcode} names devices and is not known here; not counted"] = True
+                sentence = f"{i.name}: {i.opcode} names devices and is not known here; not counted"
+                notes[Note(NoteKind.UNKNOWN_COLLECTIVE, sentence)] = True
 
 
 def _note_kernels(text: str, notes: Notes) -> None:
     if found := sum(map(text.count, _REACHING_OTHERS)):
-        notes[
+        sentence = (
             f"{count(found, 'kernel')} with access to other devices' memory: the text does not say what such a kernel "
             "sends, so that it is not counted"
-        ] = True
+        )
+        notes[Note(NoteKind.KERNEL_TRANSFERS, sentence)] = True
 
 
 def _note_why_none(text: str, devices: int | None, notes: Notes) -> None:
     if any(f'custom_call_target="{target}' in text for target in _BEFORE_PARTITIONING):
-        notes[
+        sentence = (
             "no transfers: the program is annotated with shardings but not partitioned yet; read the text of the "
             "compiled program instead"
-        ] = True
+        )
+        notes[Note(NoteKind.NOT_PARTITIONED, sentence)] = True
     elif devices in (None, 1):
-        notes["no transfers: the module runs on one device"] = False
+        notes[Note(NoteKind.ONE_DEVICE, "no transfers: the module runs on one device")] = False

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from lab.core.note import Note, NoteKind
 from lab.hlo.loops import Scope, trip_count
 from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
 
-Notes = dict[str, bool]
+Notes = dict[Note, bool]
 """What was noted while reading, and whether something is therefore missing from the ledger."""
 
 
@@ -71,7 +72,8 @@ def walk(module: Module, wanted: frozenset[str]) -> Walk:
     if module.entry is not None:
         _visit(result, _State(Scope(module, module.entry)), holds)
         return result
-    result.notes["the text has no entry computation: executions cannot be known"] = False
+    sentence = "the text has no entry computation: executions cannot be known"
+    result.notes[Note(NoteKind.NO_ENTRY, sentence)] = False
     called = {callee for callees in module.calls.values() for callee in callees}
     for name, computation in module.computations.items():
         if name not in called:
@@ -112,7 +114,8 @@ def _loop(loop: Instruction, state: _State, notes: Notes, holds: frozenset[str])
         return
     trips = trip_count(loop, state.scope)
     if trips is None:
-        notes[f"loop {loop.name}: how often it runs cannot be known from the text"] = False
+        sentence = f"loop {loop.name}: how often it runs cannot be known from the text"
+        notes[Note(NoteKind.UNKNOWN_TRIP_COUNT, sentence)] = False
     yield state.enter(body, loop, trips)
     if condition is not None:
         yield state.enter(replace(body, computation=condition), loop, None if trips is None else trips + 1)

@@ -53,6 +53,7 @@ def test_every_key_of_before_is_still_described(name):
     assert sorted(before(name) - described(schema_of(name))) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_a_kept_record_fits_the_schema_that_it_names(path):
     text = path.read_text()
@@ -69,6 +70,7 @@ def lost(name: str, found: set[str]) -> list[str]:
     return sorted(key for key in before(name) - found if not any(one in key for one in OPTIONAL))
 
 
+@pytest.mark.compiles
 def test_what_inspect_and_diff_print_fits_and_has_every_key_of_before(lab):
     Path("step.py").write_text(STEP)
     ledgers = []
@@ -77,15 +79,19 @@ def test_what_inspect_and_diff_print_fits_and_has_every_key_of_before(lab):
         ledgers.append(answer.out)
         Path(f"{mesh}.json").write_text(answer.out)
     assert lost("ledger", keys("ledger", *ledgers)) == []
+    kinds = json.loads(ledgers[0])["note_kinds"]
+    assert kinds == ["weights_gathered_again", "loops_counted_once"]
     answer = lab("diff", "data=4,tensor=2.json", "data=2,tensor=4.json", "--json")
     assert lost("diff", keys("diff", answer.out)) == []
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", ["targets", "list", "plot"])
 def test_what_lists_print_fits_and_has_every_key_of_before(lab, name):
     assert lost(name, keys(name, lab(name, "--json").out)) == []
 
 
+@pytest.mark.slow
 def test_what_the_pages_of_the_book_print_fits_and_has_every_key_of_before(lab):
     pages = (
         [],

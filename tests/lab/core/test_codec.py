@@ -1,6 +1,7 @@
 """JSON of dataclasses, and back."""
 
 import json
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,6 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from lab.core.codec import from_json, schema, to_json, to_text
 from lab.core.ledger import Kind, Ledger, Transfer
+from lab.core.note import Note, NoteKind, note_kinds
 from lab.guard import snapshot
 from lab.meshes.errors import UsageError
 from tests.paths import ROOT
@@ -99,6 +101,19 @@ def test_a_snapshot_is_written_as_it_was(tmp_path: Path, monkeypatch):
 
 def test_what_theory_alone_knows_of_a_transfer_is_not_printed():
     assert "provenance" not in to_json(Transfer(Kind.ALL_REDUCE, ("data",), 8, 1, "f32", 64))
+
+
+def test_notes_keep_their_kinds_in_json_and_in_another_process():
+    ledger = Ledger((), notes=(Note(NoteKind.ONE_DEVICE, "one"), "two"))
+    assert ledger.to_json()["note_kinds"] == ["one_device", None]
+    for copy in (Ledger.from_json(ledger.to_json()), pickle.loads(pickle.dumps(ledger))):
+        assert (copy, note_kinds(copy.notes)) == (ledger, ("one_device", None))
+
+
+def test_notes_that_were_saved_before_have_no_kind():
+    saved = json.loads((SAVED / "ledger.json").read_text())
+    notes = Ledger.from_json(saved).notes
+    assert list(notes) == saved["notes"] != [] and set(note_kinds(notes)) == {None}
 
 
 def _is_within(old: Any, new: Any) -> bool:
