@@ -82,6 +82,7 @@ def test_sums_that_come_a_step_late_would_confirm_that_they_are_stale(late, verd
     assert claim.verdict == verdict and f"and {stale} that of the previous one" in claim.evidence
 
 
+@pytest.mark.compiles
 def test_fake_devices_send_exactly_what_is_stated_and_obey_every_law():
     result = compiled(NAME, "cpu:8")
     assert (result.verdict, result.numerics.worst_relative_error) == (Verdict.EXACT, 0)

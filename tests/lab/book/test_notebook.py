@@ -30,6 +30,7 @@ def stored(outputs: list[dict]) -> tuple[str, str]:
     return printed, "".join(values)
 
 
+@pytest.mark.compiles
 def test_every_cell_of_the_notebook_of_the_book_gives_what_is_stored():
     names, cells = {}, json.loads(NOTEBOOK.read_text())["cells"]
     for cell in (cell for cell in cells if cell["cell_type"] == "code"):

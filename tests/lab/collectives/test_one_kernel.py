@@ -111,7 +111,7 @@ def test_a_chain_of_it_makes_no_copies_of_its_array():
 def test_a_ledger_says_that_it_does_not_know_what_the_kernel_sends():
     ledger = hlo.read_text(lowered("one_shot", Axes.parse("data=2"), (1 << 16,)).compile().as_text())
     assert not ledger.is_complete and not ledger.transfers
-    assert ledger.notes[0].startswith("kernels reach other devices' memory by themselves (1 of them)")
+    assert ledger.notes[0].startswith("1 kernel with access to other devices' memory: ")
 
 
 def test_a_result_that_is_not_that_of_lax_is_not_timed(monkeypatch):

@@ -168,7 +168,7 @@ COMPOSED = {
     "fsdp x gathered, full mask": (
         ZERO3 | GATHERED_KEYS,
         "fsdp=2,context=4",
-        "declared",
+        "explicit",
         CONTIGUOUS,
         {"causal": False},
     ),
