@@ -8,6 +8,7 @@ For GPUs no machine code is made at all.
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import hypothesis
 import jax
 import pytest
 
@@ -19,6 +20,9 @@ skip_code_optimization()
 _folder = TemporaryDirectory()
 assembler.stand_in(Path(_folder.name))
 prepare([parse_target("cpu:8")])
+# A machine under load is no fault of a test.
+hypothesis.settings.register_profile("suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("suite")
 
 WITHOUT_COMPILING = "not compiles"
 """How `make test-fast` begins its choice of marks."""

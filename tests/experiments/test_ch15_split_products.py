@@ -54,7 +54,7 @@ def test_b_on_each_rank_is_p_minus_1_off_and_a_slice_of_qkv_holds_no_keys(ranks)
     evidence = {c.statement or c.id: c.evidence for c in claims(NAME, Axes.of({"tensor": ranks}))}
     assert f"before the sum is {ranks - 1}.0 off" in evidence["ch15.bias_rules"]
     assert (
-        f"gives rank 0 of {ranks} {'K and Q' if ranks == 2 else 'Q'} alone"
+        f"gives rank 0 of {ranks} only {'K and Q' if ranks == 2 else 'Q'};"
         in evidence["a fused QKV must be laid out by rank"]
     )
 

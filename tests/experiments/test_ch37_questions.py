@@ -203,7 +203,7 @@ def test_a_model_with_experts_is_refused_where_no_degree_splits_them():
         (ch37_capacity, {"model": "llama3-70b", "devices": 256}, "How is llama3-70b trained on 256 chips of dgx-h100?"),
         (ch37_scale_up, {"days": 3, "larger_devices": 2000}, "7B model took 3 days on 64 GPUs; how long does 70B take on 2,000"),
         (ch37_batch, {"times": 4, "more_samples": 1.5}, "a batch 4 times as large worth it if it takes 50 % more"),
-        (ch37_local_attention, {"window": 4096}, "Attention sees 4,096 tokens"),
+        (ch37_local_attention, {"window": 4096}, "If attention sees only 4,096 tokens"),
         (ch37_chip, {"flops_factor": 3}, "3 times the FLOP/s and 0.5 times the bandwidth"),
     ],
 )  # fmt: skip

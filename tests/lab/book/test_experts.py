@@ -120,7 +120,9 @@ def test_xla_counts_as_many_flop_for_64_experts_as_for_8():
     def flops(experts):
         shapes = (16, 8), (8, experts), (experts, 8, 24), (experts, 24, 8)
         arrays = [jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes]
-        return jax.jit(layer).lower(jax.ShapeDtypeStruct((2, 16), int), *arrays).compile().cost_analysis()["flops"]
+        return (
+            jax.jit(layer).lower(jax.ShapeDtypeStruct((2, 16), jnp.int32), *arrays).compile().cost_analysis()["flops"]
+        )
 
     products = {experts: 16 * token_flops(2, 8, 24, 2, experts) for experts in (8, 64)}
     assert flops(64) - flops(8) == pytest.approx(products[64] - products[8], rel=0.05)

@@ -403,13 +403,12 @@ def test_control_c_ends_the_line_and_with_130(lab, monkeypatch):
 @pytest.mark.compiles
 def test_a_reader_that_went_away_is_no_error(tmp_path):
     (tmp_path / "step.hlo").write_text(TEXT)
-    root = ROOT
     more_than_a_buffer = [tmp_path / "step.hlo"] * 50
     command = [sys.executable, "-m", "lab.cli", "inspect", *more_than_a_buffer]
-    lab = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    lab.stdout.close()
-    assert lab.stderr.read() == b""
-    assert lab.wait() == 141
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as lab:
+        lab.stdout.close()
+        assert lab.stderr.read() == b""
+        assert lab.wait() == 141
 
 
 def started(*arguments, **environment):

@@ -223,8 +223,8 @@ def test_a_picture_of_a_training_is_drawn_from_what_a_run_printed(tmp_path):
 
 
 def test_every_plot_is_listed_with_what_it_shows_and_its_settings():
-    assert [row["name"] for row in listed()] == list(PLOTS)
-    assert {row["name"]: row["set"] for row in listed()}["memory"] == {
+    assert [row.name for row in listed()] == list(PLOTS)
+    assert {row.name: row.set for row in listed()}["memory"] == {
         "model": "llama3-8b",
         "ranks": 64,
         "chip": "h100",

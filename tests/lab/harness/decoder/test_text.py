@@ -28,5 +28,5 @@ def test_guessing_four_equal_bytes_costs_log_4_and_one_byte_nothing():
 
 def test_a_python_without_sources_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(text.sysconfig, "get_paths", lambda: {"stdlib": str(tmp_path)})
-    with pytest.raises(UsageError, match=r"holds no \.py files"):
+    with pytest.raises(UsageError, match=r"has no \.py files"):
         text.standard_library()

@@ -169,7 +169,7 @@ def test_calls_that_xla_dropped_are_noticed():
     shorter = program(LAX["all_reduce"], 256)
     assert difference(shorter) is None
     said = difference(replace(shorter, calls=33))
-    assert said == "XLA compiled 32,768 B of all_reduce, and 33 calls state 33,792 B of all_reduce"
+    assert said == "XLA compiled 32,768 B of all_reduce, expected 33,792 B of all_reduce for 33 calls"
 
 
 @pytest.mark.compiles

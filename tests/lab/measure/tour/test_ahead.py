@@ -50,7 +50,7 @@ def test_another_process_compiles_with_more_flags():
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("no", "no JSON"),
+        ("no", "not JSON"),
         ("{}", "found no times of steps"),
         ('{"schema": "sharding-lab/tour/1", "times": []}', "found no times"),
         (

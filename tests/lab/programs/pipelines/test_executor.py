@@ -202,7 +202,7 @@ def test_a_ring_of_keys_is_refused_in_one_line():
 @pytest.mark.parametrize(
     ("strategy", "experts", "message"),
     [
-        (ZERO1, 0, "a pipeline of ZeRO-1 or 2: "),
+        (ZERO1, 0, "ZeRO-1 or 2 in a pipeline: "),
         (TENSOR_PARALLEL, 8, "experts=8 in a pipeline: .* set experts=0"),
         (RING, 0, "a ring over context in a pipeline: "),
     ],
