@@ -329,7 +329,7 @@ class Device:
         """Where weights in use are a copy: the whole of one stack, gathered, and new states in the layout of gathers,
         their split dim first."""
         if self.strategy.state is None:
-            return {}
+            return self.embedding_update if self.is_embedding_scattered_swapped else {}
         parts = [w for w in (*self.matrices, *self.ends) if self.strategy.splits_further(w.dims)]
         moved = [w for w in parts if not self.strategy.splits_further(w.dims[-1:])]
         state = model_state_bytes(self._count(moved, self.strategy.master), weight_bytes=0, gradient_bytes=0)
@@ -337,6 +337,22 @@ class Device:
             MemoryTerm.GATHERED_NEW_WEIGHTS: self.shape.bytes_per_element
             * max((self._count([w], self.strategy.weights) for w in parts), default=0),
             MemoryTerm.OPTIMIZER_STATE_RELAYOUT: int(state) if moved else 0,
+        }
+
+    @property
+    def is_embedding_scattered_swapped(self) -> bool:
+        """Typed, XLA's GPU compiler adds up the gradient of an embedding whose rows are all here with its dims swapped,
+        and hands it to the update so."""
+        is_own = len(self.ends) == 2 and not (self.is_gathered or self.is_vocab_split)
+        return self.style == "typed" and self.shape.accumulation == 1 and is_own
+
+    @property
+    def embedding_update(self) -> Terms:
+        """Read with its dims swapped, the embedding's state cannot be written in its place."""
+        state = model_state_bytes(self._count(self.ends[:1], self.strategy.weights), weight_bytes=0, gradient_bytes=0)
+        return self.gradients | {
+            MemoryTerm.EMBEDDING_AND_HEAD_GRADS: self._in_products(self.ends),
+            MemoryTerm.OPTIMIZER_STATE_RELAYOUT: int(state),
         }
 
     def _count(self, some: Iterable[Weight], layout: Layout) -> int:
