@@ -12,7 +12,8 @@ pytestmark = pytest.mark.compiles
 
 COMPILED = """
 from lab.meshes.axes import Axes
-from lab.meshes.targets import make_mesh, parse_target, prepare
+from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.targets import parse_target
 target = parse_target("gpu:h100:1x2")
 prepare([target])
 import jax

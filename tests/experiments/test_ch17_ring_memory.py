@@ -18,6 +18,7 @@ def verdicts(assumed: Assumed) -> dict[str, str]:
     return {claim.statement: str(claim.verdict) for claim in claims(assumed)}
 
 
+@pytest.mark.compiles
 def test_from_32k_to_1m_tokens_over_8_and_64_gpus_memory_a_token_of_a_rank_varies_by_11_percent_or_14_with_jax_0_11():
     assert verdicts(Assumed()) == {LINEAR: "confirmed", TILED: "confirmed"}
     needs = [row.value for row in answer(Assumed())[1::2]]

@@ -119,6 +119,7 @@ def test_verify_runs_all_styles_of_every_experiment_on_its_own_targets(lab, aske
     assert (mesh, settings) == (None, None)
 
 
+@pytest.mark.skipif(not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed")
 def test_verify_begins_with_a_run_for_each_property_on_each_compiler_and_names_what_more_there_is(
     lab, asked, monkeypatch
 ):
@@ -179,6 +180,7 @@ def test_a_note_of_ours_is_told_and_one_of_jax_is_not(capsys):
     assert (cli.refuse(refused), capsys.readouterr().err) == (2, "in model.py:3\nlab: length=6: expected 8\n")
 
 
+@pytest.mark.skipif(not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed")
 def test_verify_in_full_takes_every_chip_with_clusters_of_the_same_shape(lab, asked, monkeypatch):
     monkeypatch.setattr(plugins, "installed", lambda platform: True)
     lab("verify", "--full")
