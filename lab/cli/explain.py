@@ -15,7 +15,7 @@ from lab.report import explanations
 def explain(name: str | None, as_json: bool) -> None:
     """Explain a kind of finding or a compiler behaviour.
 
-    KIND is a finding's of lab inspect, such as reduced_twice; BEHAVIOUR is an id that lab run prints, such as X7.
+    KIND is a kind of finding of lab inspect, such as reduced_twice; BEHAVIOUR an id that lab run prints, such as X7.
     Without either: a list of all.
     """
     if name is None and as_json:

@@ -1,7 +1,7 @@
 """The entry point, and how it ends.
 
-Exit status: 0 fine, 1 a claim refuted or a budget broken, 2 unusable input, in one line on stderr, 3 a bug of the lab,
-130 interrupted.
+Exit status: 0 fine, 1 a prediction or claim refuted, a difference, or a finding of `--fail-on`, 2 unusable input, in
+one line on stderr, 3 a bug of the lab, 130 interrupted.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ KINDS: tuple[Kind, ...] = (
         "heads_split_apart",
         "fewer key-value heads than the axis that shards them has devices",
         (products.heads_split_apart,),
-        costs="Keys and values are gathered in every layer, since a device has a part of a head only.",
+        costs="Keys and values are gathered in every layer, since each device has only a part of a head.",
         cure="Shard the weights of keys and values over no more devices than there are heads, or repeat the heads "
         "up to the size of the axis.",
         mesh="data=2,tensor=4",
@@ -205,7 +205,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "padded",
-        "a dim that does not divide, and is gathered with its padding",
+        "a dim that is no multiple of the size of its axis, and is gathered with its padding",
         (layout.padded,),
         costs="The padding is moved and computed like all else: 60 % more for 10 rows on 8 devices.",
         cure="Choose a multiple of the axis's size, or shard another dim.",
@@ -250,7 +250,7 @@ KINDS: tuple[Kind, ...] = (
         explains=False,
         costs="Memory, no bytes: on P devices P times what each of them uses.",
         cure="Give the state the sharding of what it goes with: out_shardings where it is made (optimizer state "
-        "under jit follows nothing by itself), in_shardings where it is used.",
+        "made under jit takes no sharding from the parameters), in_shardings where it is used.",
         mesh="fsdp=8",
     ),
     Kind(
