@@ -5,6 +5,7 @@ are. Compiling is most of the suite: a decoder's step takes a seventh of the tim
 For GPUs no machine code is made at all.
 """
 
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,8 +25,9 @@ prepare([parse_target("cpu:8")])
 hypothesis.settings.register_profile("suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("suite")
 
-WITHOUT_COMPILING = "not compiles"
-"""How `make test-fast` begins its choice of marks."""
+LEFT_OUT = re.compile(r"^pytestmark = \[?pytest\.mark\.(compiles|slow)\b", re.MULTILINE)
+WITHOUT_COMPILING = "not compiles and not slow"
+"""The choice of `make test-fast`."""
 _lowered: list[str] = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda event, _seconds, **_: _lowered.append(event) if event.endswith("jaxpr_to_mlir_module_duration") else None
@@ -33,9 +35,9 @@ jax.monitoring.register_event_duration_secs_listener(
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A file of which every test compiles is not even imported where none is to."""
-    is_python = collection_path.suffix == ".py" and config.option.markexpr.startswith(WITHOUT_COMPILING)
-    return True if is_python and "\npytestmark = pytest.mark.compiles\n" in collection_path.read_text() else None
+    """A file of which every test is left out is not even imported."""
+    is_python = collection_path.suffix == ".py" and config.option.markexpr == WITHOUT_COMPILING
+    return True if is_python and LEFT_OUT.search(collection_path.read_text()) else None
 
 
 @pytest.hookimpl(wrapper=True)

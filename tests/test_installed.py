@@ -11,6 +11,8 @@ import setuptools
 
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.compiles
+
 STEP = """
 import jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P

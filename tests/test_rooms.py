@@ -60,6 +60,7 @@ def test_lazy_and_typing_imports_count(tmp_path):
 
 
 @pytest.mark.compiles
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["meshes", "experiments"])
 def test_nothing_is_importable_twice(folder):
     program = f"import lab.{folder}\ntry:\n    import {folder}\nexcept ImportError as error:\n    print(error)"
@@ -120,6 +121,7 @@ def test_private_modules_of_jax_are_reached_in_one_file_only():
 
 
 @pytest.mark.compiles
+@pytest.mark.slow
 @pytest.mark.parametrize("module", WITHOUT_JAX)
 def test_importing_brings_no_jax_along(module):
     program = f"import sys, {module}; print('jax' in sys.modules)"

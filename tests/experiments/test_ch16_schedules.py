@@ -62,6 +62,7 @@ def test_only_what_the_catalogue_disputes_is_refuted_and_every_theory_beside_a_n
         assert row.value == pytest.approx(row.predicted), row.what
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "id", "confirmed", "refuted"),
     [
@@ -88,6 +89,7 @@ def test_a_formula_that_is_wrong_at_one_size_is_refuted_there():
     assert claim.verdict is REFUTED and claim.evidence == "1 of 3 simulations differ: 0.43 at P 4, m 4, not 0.42"
 
 
+@pytest.mark.slow
 def test_the_exercise_of_zb_h1_idles_13_92_percent_and_not_3_5_and_all_weights_last_hold_32(answers):
     found = rows(answers["ch16_zero_bubble"])
     assert found["zb_h1: idle share of the step"] == pytest.approx(13.92, abs=5e-3)
@@ -105,6 +107,7 @@ def test_p_minus_1_forwards_ahead_on_every_stage_take_46_ticks_instead_of_22():
     assert [len(ticks(cases[f"1f1b, {first} first"])) for first in ("P - 1", "P - s - 1")] == [46, 22]
 
 
+@pytest.mark.slow
 def test_two_chunks_save_160_of_1000_ms_where_the_difference_of_the_bubbles_says_129(answers):
     (claim,) = [claim for claim in answers["ch16_interleaving"].claims if claim.id == "ch24.interleave_breakeven"]
     assert (
@@ -112,6 +115,7 @@ def test_two_chunks_save_160_of_1000_ms_where_the_difference_of_the_bubbles_says
     )
 
 
+@pytest.mark.slow
 def test_where_a_hop_takes_a_fifth_of_a_forward_four_chunks_are_slower_than_two(answers):
     two, four = (
         rows(answers["ch16_interleaving"])[f"{v} chunks a stage: step, a hop takes 0.2 of a forward"] for v in (2, 4)
@@ -129,12 +133,14 @@ def test_messages_that_take_t_cost_gpipe_2_p_minus_1_of_them_and_1f1b_a_round_tr
     assert extra == [2 * (P - 1) * hop, (2 * (P - 1) * Fraction(m, P) + 2 * (P - 2)) * hop]
 
 
+@pytest.mark.slow
 def test_pairs_of_a_fast_and_a_slow_layer_idle_a_thirteenth_of_the_time_for_ever(answers):
     found = rows(answers["ch16_load_balance"])
     assert found["the same: idle for each further micro-batch"] == pytest.approx(100 / 13)
     assert found["slowest stage of the best split into contiguous stages"] == 40
 
 
+@pytest.mark.slow
 def test_dual_pipe_idles_12_7_percent_at_p_16_m_32_and_1f1b_31_9(answers):
     found = rows(answers["ch31a_dualpipe"])
     shares = [round(found[f"{name}: idle share of all stages"], 1) for name in ("1f1b", "zb_h1", "dual_pipe")]

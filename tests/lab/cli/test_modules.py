@@ -7,6 +7,8 @@ import pytest
 
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.compiles
+
 
 @pytest.mark.parametrize(
     "arguments, said",

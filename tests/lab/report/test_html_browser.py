@@ -22,7 +22,7 @@ ALONE = [
     "--disable-component-update",
     "--disable-sync",
 ]
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 COUNT, MOST_SECONDS, MOST_BYTES = 5000, 5, 8_000_000
 SCREENSHOTS = os.environ.get("SCREENSHOTS")
 
