@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from lab.core.ledger import Totals, Transfer
@@ -33,7 +33,9 @@ class Finding:
 
     @property
     def totals(self) -> Totals:
-        return Totals.of(self.transfers)
+        """Arrays that the compiler moves in one instruction are moved in one execution."""
+        executions = {t.instruction: t.executions or 0 for t in self.transfers}
+        return replace(Totals.of(self.transfers), sites=len(executions), executions=sum(executions.values()))
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -78,7 +78,12 @@ class RoutingTieJson:
 
 @dataclass(frozen=True)
 class CurveJson:
-    """A training under one layout in one style."""
+    """A training under one layout in one style.
+
+    Attributes:
+      expected_losses: one device's, where it was run again with this layout's choice of experts at ties.
+      is_on_curve: its losses are one device's, up to their tolerances.
+    """
 
     layout: str
     style: str
@@ -93,6 +98,8 @@ class CurveJson:
     ties: tuple[RoutingTieJson, ...]
     worst_relative_error: float | None
     seconds: Mapping[str, float]
+    is_on_curve: bool | UnsetType = UNSET
+    expected_losses: tuple[float | None, ...] | UnsetType = UNSET
 
 
 @dataclass(frozen=True)

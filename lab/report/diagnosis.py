@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lab.core.units import bytes_text, count, exact, seconds_text
 from lab.diagnosis import KINDS, Diagnosis, Finding, Findings
 from lab.report.origins import common_folder, folder_lines, short_diagnosis
-from lab.report.tables import tables_text
+from lab.report.tables import executions_text, tables_text
 
 NO_MESH = "no mesh was given, so axes are unknown; add --mesh (in Python, mesh=)"
 
@@ -29,7 +31,7 @@ def _listed(diagnosis: Diagnosis) -> str:
         return f"{source}: {verdict(diagnosis)}"
     listed = [f"\n{finding_text(number, finding)}" for number, finding in enumerate(found, 1)]
     return "\n".join(
-        [f"{source}: {verdict(diagnosis)}, the worst first", *listed, *(f"\n{gap}" for gap in gaps(diagnosis))]
+        [f"{source}: {verdict(diagnosis)}{worst_first(found)}", *listed, *(f"\n{gap}" for gap in gaps(diagnosis))]
     )
 
 
@@ -40,6 +42,11 @@ def verdict(diagnosis: Diagnosis) -> str:
     if not diagnosis.is_on_known_mesh:
         return f"not diagnosed: {NO_MESH}"
     return "; ".join([f"none of the {len(KINDS)} kinds of waste was found", *gaps(diagnosis)])
+
+
+def worst_first(found: Sequence[Finding]) -> str:
+    """How several are sorted."""
+    return ", worst first" * (len(found) > 1)
 
 
 def gaps(diagnosis: Diagnosis) -> list[str]:
@@ -61,8 +68,8 @@ def finding_text(number: int, finding: Finding) -> str:
 
 
 def evidence(finding: Finding) -> str:
-    """`model.py:88, over fsdp, 3 executions a step of 786,432 B payload in all, 688,128 B sent by each device (at least
-    1.5 us), 16.78 MB of memory`."""
+    """`model.py:88, over fsdp, 1 execution of 3 arrays a step, 786,432 B of payload, 688,128 B sent by each device
+    (at least 1.5 us), 16.78 MB of memory`."""
     totals, known = finding.totals, not any(t.executions is None for t in finding.transfers)
     least = f" (at least {seconds_text(finding.seconds)})" if finding.seconds else ""
     told = [
@@ -70,7 +77,7 @@ def evidence(finding: Finding) -> str:
         f"over {', '.join(finding.axes)}" if finding.axes else None,
         None
         if not finding.transfers
-        else f"{count(totals.executions, 'execution')} a step, {exact(totals.payload_bytes)} B of payload, "
+        else f"{executions_text(totals)} a step, {exact(totals.payload_bytes)} B of payload, "
         f"{exact(totals.wire_bytes)} B sent by each device{least}"
         if known
         else "in a loop, of which the text does not say how often it runs",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes as Panel
     from matplotlib.figure import Figure
 
-INK, SOFT, RULE, PAPER, BLUE, GREEN, ORANGE = "ink", "soft", "line", "paper", "blue", "green", "orange"
+INK, SOFT, RULE, PAPER, BLUE, GREEN, ORANGE, BAD = "ink", "soft", "line", "paper", "blue", "green", "orange", "bad"
 ON_PAPER = {
     INK: "#1b1f24",
     SOFT: "#57606a",
@@ -25,6 +25,7 @@ ON_PAPER = {
     BLUE: "#0062a3",
     GREEN: "#007a59",
     ORANGE: "#8f5600",
+    BAD: "#b3261e",
 }
 ON_A_PAGE = {name: f"var(--{name})" for name in ON_PAPER}
 """The style sheet's, light or dark."""
@@ -34,9 +35,13 @@ LETTER = 12
 
 @dataclass(frozen=True)
 class Line:
+    """Attributes: dashes: lengths of a dash and of the gap after it; told: what a reader sees who points at it."""
+
     points: tuple[tuple[float, float], ...]
     colour: str
     width: float = 1
+    dashes: tuple[float, ...] = ()
+    told: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,9 +133,12 @@ def shapes_svg(shapes: Iterable[Shape], colours: Mapping[str, str]) -> Markup:
 
 def _svg(shape: Shape, colour: str) -> Markup:
     match shape:
-        case Line(points, _, width):
+        case Line(points, _, width, dashes, told):
             ends = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-            return element("polyline", points=ends, style=f"fill:none;stroke:{colour};stroke-width:{width:g}")
+            style = f"fill:none;stroke:{colour};stroke-width:{width:g};stroke-linejoin:round"
+            if dashes:
+                style += f";stroke-dasharray:{' '.join(map('{:g}'.format, dashes))}"
+            return element("polyline", *_told(told), points=ends, style=style)
         case Box(x, y, width, height, _, told):
             at = {"x": float(x), "y": float(y), "width": float(width), "height": float(height)}
             return element("rect", *_told(told), style=f"fill:{colour}", **at)
@@ -162,8 +170,11 @@ def _draw(panel: Panel, shape: Shape, colour: str) -> None:
     from matplotlib.patches import Circle, Rectangle
 
     match shape:
-        case Line(points, _, width):
-            panel.plot(*zip(*points, strict=True), color=colour, linewidth=0.75 * width)
+        case Line(points, _, width, dashes):
+            xs, ys = [x for x, _ in points], [y for _, y in points]
+            (line,) = panel.plot(xs, ys, color=colour, linewidth=0.75 * width, solid_joinstyle="round")
+            if dashes:
+                line.set_dashes([0.75 * length for length in dashes])
         case Box(x, y, width, height):
             panel.add_patch(Rectangle((x, y), width, height, color=colour, linewidth=0))
         case Dot(x, y, radius):

@@ -140,8 +140,8 @@ def _kind_text(kind: Kind) -> str:
 
 def _behaviour_text(behaviour: Behaviour) -> str:
     rules = {
-        "predicts": "one predicts what the compiler emits",
-        "recognises": "one recognises it in the compiled text",
+        "predicts": "predicts what the compiler emits",
+        "recognises": "recognises it in the compiled text",
         None: "none, since no layout of the lab needs one to settle",
     }
     lines = (

@@ -7,7 +7,6 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,19 +32,16 @@ from lab.meshes.targets import Target, parse_target
 from lab.report import roofline as rooflines
 from lab.report.drawing import Drawing, figure, svg_text
 from lab.report.gantt import Gantt
+from lab.report.losses import Losses, losses, picture
 from lab.report.panel import empty_panel
 from lab.report.tables import rows_text
 from lab.zoo import model
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes as Panel
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which every kind of eye tells apart.
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#666666"
-COLOURS = (BLUE, ORANGE, GREEN, RED, "#CC79A7", "#56B4E9", "#000000", "#8C510A", "#7B3294")
-# Of a program: its dashes and its marker.
-STYLES = {"declared": ("-", "."), "explicit": (":", "x"), "typed": ("--", "+")}
 
 
 @dataclass(frozen=True)
@@ -218,10 +214,13 @@ class Curves:
     source: str = ""
 
     def figure(self) -> Figure:
-        return curves(_training(self.source))
+        return figure(self.drawing())
+
+    def drawing(self) -> Drawing:
+        return picture(_training(self.source))
 
 
-def _training(source: str) -> Mapping[str, Any]:
+def _training(source: str) -> Losses:
     """The training of a run.
 
     Raises:
@@ -230,70 +229,11 @@ def _training(source: str) -> Mapping[str, Any]:
     expected = "expected what this prints: lab run TRAINING --json > training.json, for a training of lab list"
     try:
         results = json.loads(Path(source).read_text())["results"]
-        return next(result for result in results if "curves" in result)
+        return losses(next(result for result in results if "curves" in result))
     except OSError:
         raise UsageError(f"source={source}: no such file; {expected}") from None
     except (ValueError, LookupError, TypeError, StopIteration):
         raise UsageError(f"source={source}: holds no training; {expected}") from None
-
-
-def curves(training: Mapping[str, Any]) -> Figure:
-    """Above the losses of all layouts and styles, over a broad line for one device's; below their relative distance
-    from it.
-
-    Args:
-      training: the JSON of a `lab.harness.decoder.training.Trained`.
-    """
-    trained = [curve for curve in training["curves"] if curve["losses"]]
-    figure, above = empty_panel(
-        f"{len(trained)} trainings and one device, {training['target']}", "", "loss [nats a byte]"
-    )
-    figure.set_size_inches(10, 6)
-    parts = figure.add_gridspec(2, 1, height_ratios=(3, 2))
-    above.set_subplotspec(parts[0])
-    below = figure.add_subplot(parts[1], sharex=above, xlabel="step", ylabel="relative error")
-    below.spines[["top", "right"]].set_visible(False)
-    below.grid(alpha=0.3)
-    _draw_losses(above, training, trained)
-    _draw_distances(below, training, trained)
-    figure.legend(*above.get_legend_handles_labels(), frameon=False, loc="outside right upper", fontsize="small")
-    return figure
-
-
-def _draw_losses(panel: Panel, training: Mapping[str, Any], trained: Sequence[Mapping[str, Any]]) -> None:
-    panel.plot(np.array(training["one_device"]["losses"], float), color="#CCCCCC", linewidth=7, label="one device")
-    for curve, colour in zip(trained, _colours(trained), strict=True):
-        dashes, _ = STYLES[curve["style"]]
-        panel.plot(
-            np.array(curve["losses"], float),
-            dashes,
-            color=colour,
-            linewidth=1,
-            label=f"{curve['layout']}, {curve['style']}",
-        )
-    panel.axhline(
-        training["guessing_by_frequency"], linestyle="--", color=GREY, linewidth=1, label="guessing by frequency"
-    )
-
-
-def _draw_distances(panel: Panel, training: Mapping[str, Any], trained: Sequence[Mapping[str, Any]]) -> None:
-    alone, tolerances = (np.array(training["one_device"][name], float) for name in ("losses", "tolerances"))
-    for curve, colour in zip(trained, _colours(trained), strict=True):
-        _, marker = STYLES[curve["style"]]
-        panel.plot(np.abs(np.array(curve["losses"], float) / alone - 1), marker, color=colour, markersize=3)
-    panel.plot(tolerances, "--", color=RED, linewidth=1)
-    panel.annotate(
-        f"tolerance {tolerances[0]:.1e}", (0, tolerances[0]), (0, -3), textcoords="offset points", va="top", color=RED
-    )
-    # Linear below the rounding of a float32, so that equal losses are shown too.
-    panel.set_yscale("symlog", linthresh=1e-7)
-    panel.set_ylim(bottom=-1e-8)
-
-
-def _colours(trained: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One for each layout."""
-    layouts = dict(zip(dict.fromkeys(curve["layout"] for curve in trained), cycle(COLOURS)))
-    return [layouts[curve["layout"]] for curve in trained]
 
 
 def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> Figure:
@@ -357,7 +297,7 @@ def save(name: str, settings: Mapping[str, str], path: Path) -> None:
         raise no_such("plot", name, PLOTS)
     try:
         plot = with_settings(PLOTS[name](), settings)
-        if isinstance(plot, Roofline | Gantt) and path.suffix == ".svg":
+        if isinstance(plot, Roofline | Curves | Gantt) and path.suffix == ".svg":
             path.write_text(svg_text(plot.drawing()), encoding="utf-8")
         else:
             plot.figure().savefig(path)

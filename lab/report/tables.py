@@ -164,9 +164,14 @@ def is_combined(total: Totals) -> bool:
 
 def sent_text(total: Totals) -> str:
     """`121.6 MB in 5 executions of 6 arrays`, the last where the compiler combined some."""
-    arrays = f" of {count(total.arrays, 'array')}" if is_combined(total) else ""
     bound = "at least " if total.lower_bound else ""
-    return f"{bound}{bytes_text(total.wire_bytes)} in {bound}{count(total.executions, 'execution')}{arrays}"
+    return f"{bound}{bytes_text(total.wire_bytes)} in {bound}{executions_text(total)}"
+
+
+def executions_text(total: Totals) -> str:
+    """`1 execution of 3 arrays`, the last where the compiler combined some."""
+    arrays = f" of {count(total.arrays, 'array')}" if is_combined(total) else ""
+    return f"{count(total.executions, 'execution')}{arrays}"
 
 
 def at_least(total: Totals, text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from msgspec import UNSET
 
 from lab.compile.inspection import inspect_program
 from lab.core.clock import timed
@@ -123,20 +124,6 @@ class Curve:
         """Of the ledger."""
         return self.settlement.verdict if self.settlement else Verdict.FAILED
 
-    def json_object(self) -> CurveJson:
-        return CurveJson(
-            layout=self.layout,
-            style=self.style,
-            mesh=self.mesh,
-            verdict=self.verdict,
-            failure=self.failure,
-            **vars(settlement_json(self.settlement)),
-            losses=numbers(self.losses),
-            ties=tuple(RoutingTieJson(tie.step, tie.size) for tie in self.ties),
-            worst_relative_error=number(self.worst_relative_error),
-            seconds=self.seconds,
-        )
-
 
 @dataclass(frozen=True)
 class TrainingResult:
@@ -236,9 +223,26 @@ class TrainingResult:
             ),
             guessing_by_frequency=self.guessing,
             text_sha256=self.text_sha256,
-            curves=tuple(curve.json_object() for curve in self.curves),
+            curves=tuple(_curve_json(curve, self.is_on_curve(curve)) for curve in self.curves),
             seconds=SecondsJson(self.seconds),
         )
+
+
+def _curve_json(curve: Curve, is_on_curve: bool) -> CurveJson:
+    return CurveJson(
+        layout=curve.layout,
+        style=curve.style,
+        mesh=curve.mesh,
+        verdict=curve.verdict,
+        failure=curve.failure,
+        **vars(settlement_json(curve.settlement)),
+        losses=numbers(curve.losses),
+        ties=tuple(RoutingTieJson(tie.step, tie.size) for tie in curve.ties),
+        worst_relative_error=number(curve.worst_relative_error),
+        seconds=curve.seconds,
+        is_on_curve=is_on_curve,
+        expected_losses=numbers(curve.expected.losses) if curve.expected else UNSET,
+    )
 
 
 def train(

@@ -13,7 +13,7 @@ from lab.diagnosis import Findings
 from lab.meshes.axes import Axes
 from lab.meshes.picture import mesh_svg
 from lab.meshes.platforms import LinkName
-from lab.report.diagnosis import gaps, verdict
+from lab.report.diagnosis import gaps, verdict, worst_first
 from lab.report.html import reports, runs
 from lab.report.html.markup import element, joined, paragraphs, source
 from lab.report.html.tables import plain, table
@@ -31,7 +31,7 @@ def findings_html(findings: Findings) -> str:
     """Each with what it costs and what to try."""
     folder = common_folder(findings.diagnosis.ledger, findings=findings)
     short = short_diagnosis(findings.diagnosis, folder)
-    head = f"{short.ledger.source or 'the program'}: {verdict(short)}{', the worst first' * bool(findings)}"
+    head = f"{short.ledger.source or 'the program'}: {verdict(short)}{worst_first(findings)}"
     return _output(element("p", head), reports.findings(short), paragraphs([*gaps(short), *folder_lines(folder)]))
 
 

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from lab.core.codec import to_json
 from lab.core.ledger import Totals, Transfer
 from lab.core.units import bytes_text, count, exact
 from lab.meshes.axes import PIPE
 from lab.programs.pipelines.orders import named
 from lab.programs.pipelines.simulation import Durations, simulate
-from lab.report import curves
+from lab.report import curves, losses
 from lab.report.answers import predicted_text, value_text
 from lab.report.gantt import gantt
-from lab.report.html import charts, ledgers, losses
+from lab.report.html import charts, ledgers
 from lab.report.html.markup import element, joined, words
 from lab.report.html.page import Part, Section, Verdict
 from lab.report.html.tables import Column, bars, numbers, plain, table
@@ -235,7 +236,16 @@ def trained_part(trained: TrainingResult, number: int, *, is_folded: bool) -> Pa
     told = table(
         "Curves, a row a layout and style", list(map(plain, curves.curve_columns(trained.curves))), is_sortable=True
     )
-    section = Section("Losses", joined((losses.picture(trained), told, words(curves.words(trained)))))
+    section = Section(
+        "Losses",
+        joined(
+            (
+                charts.picture(losses.picture(losses.losses(to_json(trained))), "losses"),
+                told,
+                words(curves.words(trained)),
+            )
+        ),
+    )
     sections = section, claims([(trained.training.name, claim) for claim in trained.claims])
     return Part(
         f"{trained.verdict}: {trained.training.name}, {trained.target}",

@@ -207,7 +207,7 @@ def test_findings_are_a_tuple_that_shows_itself():
         == str(found)
         == "\n".join(
             [
-                "step.hlo: 1 finding, the worst first",
+                "step.hlo: 1 finding",
                 "",
                 "1. padded: 9 rows are padded to 12",
                 "   work/step.py:9",

@@ -17,6 +17,7 @@ from lab.diagnosis.specs import axes_of_dims, spec_text
 from lab.diagnosis.table import findings
 from lab.hlo.read import read
 from lab.meshes.axes import Axes
+from lab.report.diagnosis import evidence
 
 XY = Axes.of({"x": 4, "y": 2})
 REMARK = (
@@ -76,6 +77,16 @@ def test_a_finding_of_four_executions_sends_4_times_the_bytes():
     assert Finding("k", "s", "a", memory_bytes=5).cost == (Fraction(0), 5)
 
 
+def test_arrays_that_are_moved_together_are_one_execution_and_instructions_apart_are_several():
+    parts = [
+        Transfer(Kind.ALL_GATHER, ("x",), 4, 2, "f32", size, instruction=name)
+        for name, size in (("all-gather.1", 1024), ("all-gather.1", 512), ("all-gather.2", 256))
+    ]
+    found = Finding("rebuilt_whole", "s", "a", tuple(parts), "model.py:3")
+    assert (found.totals.sites, found.totals.executions, found.totals.arrays) == (2, 4, 6)
+    assert "4 executions of 6 arrays a step, 3,584 B of payload" in evidence(found)
+
+
 NAMELESS = """HloModule m, num_partitions=4
 
 ENTRY %m (p: f32[8,256]) -> f32[8,256] {
@@ -117,7 +128,7 @@ def test_inspect_tells_findings_first_joins_the_compilers_remark_and_fails_on_re
     told = inspect(tmp_path, "--fail-on", "rebuilt_whole")
     assert (told.returncode, told.stderr) == (1, "")
     assert told.stdout.startswith(
-        "step.py:build: 1 finding, the worst first\n\n1. rebuilt_whole: a f32[16,32,64] P('y', None, 'x') is gathered whole"
+        "step.py:build: 1 finding\n\n1. rebuilt_whole: a f32[16,32,64] P('y', None, 'x') is gathered whole"
     )
     assert (
         "to reshard it from P('y', None, 'x') to P(None, ('x', 'y'), None); XLA warned of it (\"Involuntary full "

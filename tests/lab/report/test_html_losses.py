@@ -1,13 +1,16 @@
 """A training's picture: which lines it has, where they lie, and in which colour."""
 
+import dataclasses
 from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
 
+from lab.core.codec import to_json
 from lab.experiments.ch17_training import EXPERIMENT
 from lab.harness.decoder.training import Curve, ReferenceRun, TrainingResult
-from lab.report.html.losses import Linear, picture
+from lab.report.html import charts
+from lab.report.losses import Linear, losses, picture
 
 ALONE = ReferenceRun(np.array([6.0, 5.0, 4.0, 3.0]), np.full(4, 1e-7))
 
@@ -26,9 +29,10 @@ def curve(name: str, *errors: float) -> Curve:
 def lines(*curves: Curve) -> dict[str, list[tuple[str, list[tuple[float, float]]]]]:
     """Name to the colour and points of its lines."""
     found: dict = {}
-    for line in ET.fromstring(
-        picture(TrainingResult(EXPERIMENT, "cpu:2", EXPERIMENT.parameters, ALONE, curves, 3.5, 1.0))
-    ).iter("polyline"):
+    trained = TrainingResult(EXPERIMENT, "cpu:2", EXPERIMENT.parameters, ALONE, curves, 3.5, 1.0)
+    for line in ET.fromstring(charts.picture(picture(losses(to_json(trained))))).iter("polyline"):
+        if line.find("title") is None:
+            continue
         points = [tuple(map(float, point.split(","))) for point in line.get("points").split()]
         colour = line.get("style").partition("stroke:")[2].partition(";")[0]
         found.setdefault(line.find("title").text, []).append((colour, points))
@@ -58,6 +62,14 @@ def test_a_training_of_which_xla_refuses_everything_is_one_devices_curve():
         "guessing by frequency",
         "tolerance",
     }
+
+
+def test_a_curve_that_chose_other_experts_at_ties_is_compared_with_one_device_that_chose_so_too():
+    replayed = ReferenceRun(ALONE.losses * 1.5, np.full(4, 1e-7))
+    found = lines(dataclasses.replace(curve("experts", 0.5, 0.5, 0.5, 0.5), expected=replayed))
+    ((_, tolerance),) = found["tolerance"]
+    _, (colour, errors) = found["experts, explicit"]
+    assert colour == "var(--blue)" and all(y > tolerance[0][1] for _, y in errors)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from lab.report import roofline as rooflines
 from lab.report.drawing import Box, Dot, Drawing, Label, Line
 from lab.report.gantt import Gantt
 from lab.report.html import reports
+from lab.report.losses import losses, picture
 from lab.report.plots import (
     PLOTS,
     Curves,
@@ -26,7 +27,6 @@ from lab.report.plots import (
     MessageTimes,
     ModelState,
     Roofline,
-    curves,
     listed,
     listed_text,
     roofline,
@@ -190,21 +190,27 @@ TRAINING = {
     "guessing_by_frequency": 3.1,
     "curves": [
         {"layout": "ZeRO-1", "style": "declared", "losses": [4.0, 2.0]},
-        {"layout": "ZeRO-1", "style": "explicit", "losses": [4.0, 3.0]},
+        {"layout": "ZeRO-1", "style": "explicit", "losses": [4.0, 3.0], "failure": "leaves the curve"},
         {"layout": "ZeRO-2", "style": "explicit", "losses": [4.0, None]},
         {"layout": "ZeRO-3", "style": "explicit", "losses": []},
     ],
 }
 
 
-def test_curves_lie_on_that_of_one_device_and_half_a_loss_beside_it_is_half_below():
-    above, below = curves(TRAINING).axes
-    losses = {line.get_label(): list(line.get_ydata()) for line in above.get_lines()}
-    assert losses["one device"] == losses["ZeRO-1, declared"] == [4.0, 2.0]
-    assert losses["ZeRO-1, explicit"] == [4.0, 3.0]
-    assert "ZeRO-3, explicit" not in losses
-    assert [list(line.get_ydata()) for line in below.get_lines()][:2] == [[0.0, 0.0], [0.0, 0.5]]
-    assert list(below.get_lines()[-1].get_ydata()) == [1e-6, 1e-5]
+def test_losses_of_a_run_are_compared_with_one_devices_and_a_step_that_was_not_run_is_nan():
+    found = losses(TRAINING)
+    assert [(c.name, c.losses[:1]) for c in found.curves] == [
+        ("ZeRO-1, declared", (4.0,)),
+        ("ZeRO-1, explicit", (4.0,)),
+        ("ZeRO-2, explicit", (4.0,)),
+    ]
+    assert found.curves[0].errors == [0.0, 0.0] and found.curves[1].errors == [0.0, 0.5]
+    assert [c.is_on_curve for c in found.curves] == [True, False, True] and found.tolerances == (1e-6, 1e-5)
+
+
+def test_a_curve_that_leaves_is_named_below_the_picture():
+    texts = [shape.text for shape in picture(losses(TRAINING)).shapes if isinstance(shape, Label)]
+    assert {"2 trainings on its curve", "1 off it", "off it: ZeRO-1, explicit"} <= set(texts)
 
 
 @pytest.mark.parametrize("text", [None, "{", '{"results": []}', '{"results": [{"terms": []}]}', "[]"])
