@@ -74,10 +74,10 @@ X3 = Behaviour(
     id="X3",
     platform=None,
     certainty=Certainty.PREDICTABLE,
-    effect="declared hybrid sharding all-reduces full gradients over all axes at once; on GPUs it is decomposed again "
-    "where another reduction of the same computation is over one of the two groups and the shard has a single use (in "
-    "float32: inside loops only); with jax 0.10 only where the shards belong to neighbouring devices",
-    when="declared style; a gradient is reduced over two axes of more than one device and sharded over one of them",
+    effect="declared hybrid sharding all-reduces full gradients over all axes at once",
+    when="declared style; a gradient is reduced over two axes of more than one device and sharded over one of them. "
+    "GPUs decompose it again where another reduction of the same computation is over one of the two groups and the "
+    "shard has a single use (in float32: inside loops only); with jax 0.10 only where the shards belong to neighbours",
     remedy="write the step in the explicit style",
     rewrite=_summed_at_once,
 )
@@ -188,7 +188,7 @@ X8 = Behaviour(
     platform=None,
     certainty=Certainty.PREDICTABLE,
     effect="an all-reduce in a loop that stacks its results runs once, on the whole stack, if that is 10 KiB or "
-    "smaller: same bytes, or, on GPUs with jax 0.11, once for all micro-batches; not on CPUs",
+    "smaller: same bytes, or, on GPUs with jax 0.11, once for all micro-batches",
     when="GPUs and TPUs; a loop stacks what it reduces",
     rewrite=_stored_then_summed,
 )
@@ -241,7 +241,7 @@ X10 = Behaviour(
     platform=None,
     certainty=Certainty.PREDICTABLE,
     effect="an all-reduce in a loop that only accumulates its results, explicit psum included, runs once after the "
-    "loop; not on CPUs",
+    "loop",
     when="GPUs and TPUs; the results are used by nothing but the accumulation",
     rewrite=_after_the_loop,
 )

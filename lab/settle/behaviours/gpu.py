@@ -118,12 +118,10 @@ G11 = Behaviour(
     platform=Platform.GPU,
     certainty=Certainty.OBSERVED,
     effect="the schedule places the head's gradient, the zeros of the embedding's gradient and copies of saved stacks "
-    "earlier or later; affects memory, not bytes on the wire. At 8B and 70B, 32 or 80 layers, untied, predicted peaks "
-    "are within 4 % (so are declared ZeRO-1 and 3 of 8B in two micro-batches; with jax 0.11 within 8 %), and up to 17 "
-    "% off where memory is nearly full; at 8B width with 2 layers and length 512, tied or not, where embedding tables "
-    "outweigh layers, -5 to +14 %; at the default sizes (4 layers, width 2,048, 512 tokens) -14 to +4 %, of declared "
-    "ZeRO-3 with one sequence a device up to +32 %; at peaks below 0.1 GB -8 to -17 %",
-    when="any step; shifts the predicted peak by a few per cent",
+    "earlier or later: predicted peaks are within 4 % at the sizes of 8B and 70B models (8 % with jax 0.11), and up to a "
+    "third off where layers are few or memory is nearly full (docs/layouts.md has a table); affects memory, not bytes "
+    "on the wire",
+    when="any step",
     remedy="compile at your own sizes",
 )
 
