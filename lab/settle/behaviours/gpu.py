@@ -119,8 +119,8 @@ G11 = Behaviour(
     certainty=Certainty.OBSERVED,
     effect="the schedule places the head's gradient, the zeros of the embedding's gradient and copies of saved stacks "
     "earlier or later: predicted peaks are within 4 % at the sizes of 8B and 70B models (8 % with jax 0.11), and up "
-    "to a third off where layers are few or memory is nearly full (docs/layouts.md has a table); affects memory, not bytes "
-    "on the wire",
+    "to a third off where layers are few or memory is nearly full (docs/layouts.md has a table); affects memory, not "
+    "bytes on the wire",
     when="any step",
     remedy="compile at your own sizes",
 )
