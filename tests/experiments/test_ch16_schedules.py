@@ -24,6 +24,9 @@ from lab.programs.pipelines.schedule import ticks
 from lab.programs.pipelines.simulation import Durations, simulate
 from tests.test_rooms import importers
 
+# One worker answers the questions once for all tests.
+pytestmark = pytest.mark.xdist_group("schedules")
+
 CONFIRMED, REFUTED = ClaimVerdict.CONFIRMED, ClaimVerdict.REFUTED
 MODULES = (
     ch16_interleaving,

@@ -14,11 +14,12 @@ GPUS = Assumed(embed=256, kv_heads=2, mlp=512, length=256, target="gpu:h100:1x2"
 
 def test_inputs_of_layers_wait_on_the_host_to_the_byte():
     # Two sequences a device of 256 tokens, 256 bf16 numbers, 4 layers.
-    assert GPUS.stack(True).host_temporaries == GPUS.inputs == 2 * 256 * 256 * 2 * 4
+    stack = GPUS.stack(True)
+    assert stack.host_temporaries == GPUS.inputs == 2 * 256 * 256 * 2 * 4
     assert GPUS.stack(False).host_temporaries == 0
     # Twice as many in two micro-batches: the same at a time.
     two = replace(GPUS, batch=8, accumulation=2)
-    assert (two.inputs, two.stack(True)) == (GPUS.inputs, GPUS.stack(True))
+    assert (two.inputs, two.stack(True)) == (GPUS.inputs, stack)
 
 
 def test_state_stays_where_memory_kinds_are_dropped_and_no_claim_is_made_of_it():

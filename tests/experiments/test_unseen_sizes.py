@@ -123,7 +123,7 @@ def few(examples: int) -> settings:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@few(5)
+@few(3)
 @given(data=st.data())
 def test_any_step_settles_on_8_cpu_devices_and_an_explicit_one_is_exact_but_for_hoisted_gathers(style, data):
     settlement = assert_settles(data.draw(drawn(style, "f32", FINE)), "cpu:8")
@@ -134,7 +134,7 @@ def test_any_step_settles_on_8_cpu_devices_and_an_explicit_one_is_exact_but_for_
 
 @on_gpus
 @pytest.mark.parametrize("style", STYLES)
-@few(4)
+@few(2)
 @given(data=st.data())
 def test_any_step_settles_on_two_hosts_of_8_gpus(style, data):
     settlement = assert_settles(data.draw(drawn(style, "bf16", COARSE, MESHES_OF_16)), "gpu:h100:2x8")

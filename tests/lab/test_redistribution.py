@@ -35,6 +35,7 @@ from tests.paths import ROOT
 
 CPU = parse_target("cpu:8")
 CUBE, SQUARE = Axes.of({"a": 2, "b": 2, "c": 2}), Axes.of({"a": 2, "b": 2})
+CLASSES = classes(3, CUBE)
 BLOCKS = Array((8, 16, 24))  # 12,288 B.
 P = Placement.of
 
@@ -106,17 +107,14 @@ def test_two_axes_of_unlike_sizes_change_places_for_less_once_the_larger_is_spli
 def test_eight_devices_in_a_cube_hold_three_dims_in_106_ways_and_change_them_in_339():
     everywhere = placements(3, CUBE)
     assert len(everywhere) == len(set(everywhere)) == 106
-    found = classes(3, CUBE)
-    assert len(found) == 339
-    assert len({pair for one in found for pair in alike(one, CUBE)}) == 106 * 105
+    assert len(CLASSES) == 339
+    assert len({pair for one in CLASSES for pair in alike(one, CUBE)}) == 106 * 105
 
 
 @pytest.mark.slow
 def test_219_of_339_changes_are_planned_with_the_least_that_any_way_must_send():
     array = Array((32, 64, 128))
-    costs = [
-        (plan(*pair, array, CUBE).totals().wire_bytes, least_bytes(*pair, array, CUBE)) for pair in classes(3, CUBE)
-    ]
+    costs = [(plan(*pair, array, CUBE).totals().wire_bytes, least_bytes(*pair, array, CUBE)) for pair in CLASSES]
     assert all(sent >= least for sent, least in costs)
     assert sum(sent == least for sent, least in costs) == 219
     assert max(sent / least for sent, least in costs if least) == 1.75
@@ -223,7 +221,7 @@ def test_a_route_leads_from_the_first_placement_to_the_last(change):
     assert [before, *(move.after for move in moves)] == [*(move.before for move in moves), after]
 
 
-@pytest.mark.parametrize("pair", classes(3, CUBE)[::30], ids=str)
+@pytest.mark.parametrize("pair", CLASSES[::30], ids=str)
 def test_what_a_device_lacks_is_counted_as_jax_places_it(pair):
     held, needed = (sharding(placement, on_cpu(CUBE)).devices_indices_map(BLOCKS.shape) for placement in pair)
     numbers = np.arange(np.prod(BLOCKS.shape)).reshape(BLOCKS.shape)
@@ -329,7 +327,7 @@ def test_a_gather_that_is_asked_for_rebuilds_nothing():
 
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
-    return [measure(pair, BLOCKS, on_cpu(CUBE), CPU) for pair in classes(3, CUBE)[7::30]]
+    return [measure(pair, BLOCKS, on_cpu(CUBE), CPU) for pair in CLASSES[7::30]]
 
 
 @pytest.mark.compiles

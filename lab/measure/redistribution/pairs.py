@@ -4,6 +4,7 @@ dims."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import chain, combinations, groupby, permutations, product
 
 from lab.meshes.axes import Axes
@@ -27,13 +28,15 @@ def partial_sums(dims: int, axes: Axes) -> list[Placement]:
     ]
 
 
-def classes(dims: int, axes: Axes) -> list[Pair]:
+@cache
+def classes(dims: int, axes: Axes) -> tuple[Pair, ...]:
     """One pair of every class, without those that change nothing and without partial sums."""
     every = placements(dims, axes)
     return _one_of_each(product(every, every), axes)
 
 
-def sums(dims: int, axes: Axes) -> list[Pair]:
+@cache
+def sums(dims: int, axes: Axes) -> tuple[Pair, ...]:
     """One pair of every class that leads from a partial sum to a placement of its sum."""
     return _one_of_each(product(partial_sums(dims, axes), placements(dims, axes)), axes)
 
@@ -50,14 +53,14 @@ def _beside(partial: Iterable[str], dims: int, axes: Axes) -> Iterator[Split]:
     )
 
 
-def _one_of_each(pairs: Iterable[Pair], axes: Axes) -> list[Pair]:
+def _one_of_each(pairs: Iterable[Pair], axes: Axes) -> tuple[Pair, ...]:
     found: list[Pair] = []
     seen: set[Pair] = set()
     for pair in pairs:
         if pair[0] != pair[1] and pair not in seen:
             found.append(pair)
             seen.update(alike(pair, axes))
-    return found
+    return tuple(found)
 
 
 def alike(pair: Pair, axes: Axes) -> list[Pair]:

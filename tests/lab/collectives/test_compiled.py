@@ -36,7 +36,7 @@ def by_axes(axes: Axes) -> list[Case]:
 
 
 @gpu
-@pytest.mark.parametrize("ranks", [2, 3, 5, 8, 16])
+@pytest.mark.parametrize("ranks", [2, 3, 5, 16])
 def test_gpus_send_what_every_algorithm_states_over_one_axis_of(ranks):
     axes = Axes(("data",), (ranks,))
     assert compiled_rows(f"gpu:h100:1x{ranks}", axes, cases(axes)) == stated(cases(axes))
@@ -49,14 +49,14 @@ def test_2_hosts_of_6_gpus_send_what_algorithms_by_axes_state():
 
 
 @tpu
-@pytest.mark.parametrize(("target", "ranks"), [("tpu:v5p:2x2x1", 4), ("tpu:v5e:2x4", 8), ("tpu:v5p:2x2x4", 16)])
+@pytest.mark.parametrize(("target", "ranks"), [("tpu:v5e:2x4", 8), ("tpu:v5p:2x2x4", 16)])
 def test_a_slice_of_tpus_sends_what_every_algorithm_states_but_reduces_all_to_scatter_it(target, ranks):
     axes = Axes(("data",), (ranks,))
     assert compiled_rows(target, axes, cases(axes)) == as_tpus_do(stated(cases(axes)))
 
 
 @tpu
-@pytest.mark.parametrize(("target", "ranks"), [("tpu:v5p:2x2x1", 2), ("tpu:v5p:2x2x3", 3), ("tpu:v5p:4x4x20", 5)])
+@pytest.mark.parametrize(("target", "ranks"), [("tpu:v5p:2x2x1", 2), ("tpu:v5p:2x2x3", 3)])
 def test_tpus_do_so_over_one_axis_of_two_of(target, ranks):
     """A slice is a multiple of the 2 x 2 chips of a host, so these numbers can be had as one axis of a mesh alone."""
     swept = cases(Axes(("tensor",), (ranks,)))

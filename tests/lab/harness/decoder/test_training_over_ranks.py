@@ -59,7 +59,7 @@ def test_four_stages_train_as_one_device_does_under_1f1b_and_split_backwards():
 
 def test_two_stages_train_as_one_device_does_and_chunks_on_the_wrong_stages_do_not():
     (interleaved,) = named(PIPELINES, "interleaved 1F1B")
-    trained(PIPELINES, "cpu:2", named(PIPELINES, "1F1B", "interleaved 1F1B"), swapped(interleaved))
+    trained(PIPELINES, "cpu:2", named(PIPELINES, "interleaved 1F1B"), swapped(interleaved))
 
 
 def test_sequences_on_two_ranks_train_as_on_one_and_tokens_that_do_not_come_in_zigzag_order_do_not():
@@ -67,7 +67,7 @@ def test_sequences_on_two_ranks_train_as_on_one_and_tokens_that_do_not_come_in_z
     found = trained(
         SEQUENCES,
         "cpu:2",
-        named(SEQUENCES, "ring", "ring in zigzag order", "gathered keys", "Ulysses"),
+        named(SEQUENCES, "ring in zigzag order", "Ulysses"),
         replace(zigzag, order=as_they_come),
     )
     assert {tuple(curve.mesh.items()) for curve in found.curves} == {(("data", 1), ("context", 2))}
@@ -76,7 +76,7 @@ def test_sequences_on_two_ranks_train_as_on_one_and_tokens_that_do_not_come_in_z
 def test_experts_on_ranks_drop_what_one_device_drops_and_slots_for_all_drop_less():
     (experts,) = named(EXPERTS, "experts")
     without_drops = replace(experts, sized=lambda shape: replace(shape, capacity_factor=shape.experts / shape.top_k))
-    trained(EXPERTS, "cpu:8", named(EXPERTS, "experts", "FSDP x experts", "experts over two levels"), without_drops)
+    trained(EXPERTS, "cpu:8", named(EXPERTS, "FSDP x experts", "experts over two levels"), without_drops)
 
 
 def test_experts_without_slots_train_as_those_with_slots_for_all():

@@ -15,7 +15,6 @@ from lab.programs.strategies import program
 from lab.programs.strategies.context_parallel import (
     GATHERED_KEYS,
     RING,
-    ULYSSES,
     ZIGZAG_RING,
 )
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
@@ -51,24 +50,22 @@ LAYOUTS = {
     "data": (DATA_PARALLEL, ON_DATA, SHAPE),
     "zero1": (ZERO1, ON_DATA, SHAPE),
     "zero3": (ZERO3, ON_FSDP, SHAPE),
-    "data x tensor": (DATA_PARALLEL | TENSOR_PARALLEL, WITH_TENSOR, SHAPE),
     "data x sequence": (DATA_PARALLEL | SEQUENCE_PARALLEL, WITH_TENSOR, SHAPE),
     "fsdp x tensor": (FSDP_TENSOR, {"fsdp": 2, "tensor": 4}, SHAPE),
     "data x ring": (DATA_PARALLEL | RING, WITH_CONTEXT, LONG),
     "data x zigzag": (DATA_PARALLEL | ZIGZAG_RING, WITH_CONTEXT, LONG),
     "data x gathered": (DATA_PARALLEL | GATHERED_KEYS, WITH_CONTEXT, LONG),
-    "data x ulysses": (DATA_PARALLEL | ULYSSES, WITH_CONTEXT, LONG),
     "data x expert": (DATA_PARALLEL | EXPERT_PARALLEL, {"data": 2, "expert": 4}, replace(SHAPE, experts=8, mlp=2048)),
 }
-DENSE = ("data", "zero1", "zero3", "data x tensor", "data x sequence", "fsdp x tensor")
 CASES = [
-    *((layout, "explicit", "full") for layout in DENSE if layout not in ("zero3", "data x tensor")),
-    *((layout, "explicit", "none") for layout in DENSE if layout not in ("zero1", "data x tensor")),
+    ("data", "explicit", "full"),
+    ("zero1", "explicit", "full"),
     ("zero3", "declared", "none"),
+    ("data x sequence", "explicit", "full"),
+    ("fsdp x tensor", "explicit", "none"),
     ("data x ring", "explicit", "full"),
     ("data x zigzag", "explicit", "none"),
     ("data x gathered", "explicit", "none"),
-    ("data x ulysses", "explicit", "full"),
     ("data x expert", "explicit", "full"),
 ]
 
@@ -105,11 +102,10 @@ def test_of_a_table_that_embeds_and_predicts_declared_zero3_holds_2_at_once_and_
             {"data": 2, "tensor": 8},
             MemoryTerm.SAVED_PROBABILITIES,
         ),
-        (ZERO1, "declared", SHORT, "gpu:h100:2x8", {"data": 16}, MemoryTerm.OPTIMIZER_STATE_RELAYOUT),
         (ZERO1, "explicit", replace(SHORT, remat="none"), "gpu:h100:2x8", {"data": 16}, MemoryTerm.SCORES_RELAYOUT),
         (ZERO3, "explicit", LLAMA_70B, "gpu:h100:64x8", {"fsdp": 512}, MemoryTerm.SCORES_AND_GRADS),
     ],
-    ids=["8b-zero3", "8b-tensor", "8b-zero1", "8b-zero1-none", "70b-zero3"],
+    ids=["8b-zero3", "8b-tensor", "8b-zero1-none", "70b-zero3"],
 )
 def test_llama_3_peaks_within_5_percent_of_the_sum_of_terms(strategy, style, shape, target, sizes, held):
     assert check(strategy, style, shape, target, sizes)[held] > 0
