@@ -69,10 +69,10 @@ class Changes:
     def sample(self, axes: Axes) -> list[Pair]:
         return self._spread(classes(3, axes))
 
-    def sample_of_sums(self, axes: Axes) -> list[Pair]:
+    def sample_of_sums(self, axes: Axes) -> tuple[Pair, ...]:
         return self._spread(sums(3, axes))
 
-    def _spread(self, everything: list[Pair]) -> list[Pair]:
+    def _spread(self, everything: tuple[Pair, ...]) -> tuple[Pair, ...]:
         return everything[:: max(1, -(-len(everything) // self.pairs))]
 
 
