@@ -66,7 +66,7 @@ class Changes:
     def array(self) -> Array:
         return Array((self.rows, self.columns, self.depth), self.dtype)
 
-    def sample(self, axes: Axes) -> list[Pair]:
+    def sample(self, axes: Axes) -> tuple[Pair, ...]:
         return self._spread(classes(3, axes))
 
     def sample_of_sums(self, axes: Axes) -> tuple[Pair, ...]:
