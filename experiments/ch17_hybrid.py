@@ -68,7 +68,7 @@ def sends(s: Sizes, axes: Axes) -> tuple[Sent, ...]:
     ]
     hops = 2 * (axes[RING] - 1)
     carried = [
-        Sent(Kind.COLLECTIVE_PERMUTE, (RING,), keys, times, phase=phase)
+        Sent(Kind.COLLECTIVE_PERMUTE, (RING,), keys, times, phase=phase, shift=1)
         for phase, times in ((Phase.FORWARD, hops), (Phase.BACKWARD, 2 * hops + 2))
     ]
     return (*exchanged, *carried)

@@ -79,9 +79,9 @@ def _kind(text: str) -> str:
 
 
 def _explained() -> list[str]:
-    from lab.settle import CATALOGUE
+    from lab.settle import CATALOGUE, NOTES
 
-    return [kind.name for kind in KINDS] + [behaviour.id for behaviour in CATALOGUE]
+    return [kind.name for kind in KINDS] + [entry.id for entry in (*CATALOGUE, *NOTES)]
 
 
 def _book() -> list[str]:

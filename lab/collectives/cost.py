@@ -42,6 +42,8 @@ class Message:
       group_size: devices along these axes.
       elements: payload, in the ledger's conventions: of a permute the message.
       share: share of the devices that send.
+      shift: of a permute, the one distance along these axes together, modulo their size; None where there are several.
+      chains: of a permute, chains and rings that its pairs link, over the number of devices.
     """
 
     axes: tuple[str, ...]
@@ -49,6 +51,8 @@ class Message:
     elements: int
     share: Fraction = Fraction(1)
     kind: Kind = Kind.COLLECTIVE_PERMUTE
+    shift: int | None = None
+    chains: Fraction | None = None
 
     @property
     def wire_elements(self) -> Fraction:
@@ -121,7 +125,8 @@ class Cost:
                 executions=times,
                 dtype=dtype,
                 payload_bytes=message.elements * self.bytes_per_element,
-                groups=mesh.size // message.group_size,
+                groups=int(mesh.size * (message.chains or Fraction(1, message.group_size))),
+                shift=message.shift,
             )
             for message, times in self._executed()
         )
@@ -138,7 +143,35 @@ def permute(axes: Axes, pairs: Pairs, elements: int) -> Message:
     """A permute between positions of `axes`: which of them it crosses, and how many devices send."""
     source, target = (np.unravel_index(side, axes.sizes) for side in np.array(pairs, int).reshape(-1, 2).T)
     crossed = tuple(name for name, a, b in zip(axes.names, source, target, strict=True) if np.any(a != b))
-    return Message(crossed, prod(axes[name] for name in crossed), elements, Fraction(len(pairs), axes.size))
+    return Message(
+        crossed,
+        prod(axes[name] for name in crossed),
+        elements,
+        share=Fraction(len(pairs), axes.size),
+        shift=common_shift(axes, crossed, pairs),
+        chains=Fraction(len(_chains(pairs)), axes.size),
+    )
+
+
+def _chains(pairs: Pairs) -> list[set[int]]:
+    """Ranks that pairs link, in a chain or a ring."""
+    chains: list[set[int]] = []
+    for pair in pairs:
+        met = [chain for chain in chains if chain & set(pair)]
+        chains = [chain for chain in chains if chain not in met] + [set(pair).union(*met)]
+    return chains
+
+
+def common_shift(axes: Axes, over: Iterable[str], pairs: Pairs) -> int | None:
+    """By how much all of these pairs of positions move along some axes together, modulo their size; None where they
+    differ."""
+    if not (kept := [axes.names.index(name) for name in over]):
+        return None
+    sizes = [axes.sizes[i] for i in kept]
+    sides = (np.unravel_index(side, axes.sizes) for side in np.array(pairs, int).reshape(-1, 2).T)
+    source, target = (np.ravel_multi_index([side[i] for i in kept], sizes) for side in sides)
+    found = {int(shift) for shift in (target - source) % prod(sizes) if shift}
+    return found.pop() if len(found) == 1 else None
 
 
 def collective(kind: Kind, axes: Axes, elements: int) -> Message:

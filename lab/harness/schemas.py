@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from lab.core.ledger import Memory, TransferJson
 from lab.harness.claim import Claim
-from lab.settle.settlement import TermJson
+from lab.settle.settlement import RuleJson, TermJson
 
 SCHEMA: Final = "sharding-lab/run/1"
 
@@ -94,6 +94,7 @@ class CurveJson:
     unexplained: tuple[TransferJson, ...]
     missing: tuple[TermJson, ...]
     taken_by_size: int
+    did_not_happen: tuple[RuleJson, ...]
     losses: tuple[float | None, ...]
     ties: tuple[RoutingTieJson, ...]
     worst_relative_error: float | None
@@ -122,6 +123,7 @@ class RunResultJson:
     seconds: SecondsJson
     failure: str | None = None
     taken_by_size: int | UnsetType = UNSET
+    did_not_happen: tuple[RuleJson, ...] | UnsetType = UNSET
     notes: tuple[str, ...] | UnsetType = UNSET
     note_kinds: tuple[str | None, ...] | UnsetType = UNSET
     unchecked: str | UnsetType | None = UNSET

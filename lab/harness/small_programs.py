@@ -42,6 +42,7 @@ class Sent(NamedTuple):
     dtype: str = "f32"
     phase: Phase | None = None
     provenance: Provenance = Provenance()
+    shift: int | None = None
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,8 @@ def predict(parts: Iterable[Part], sizes: Any, axes: Axes) -> Ledger:
 def _transfer(sent: Sent, scope: str, axes: Axes) -> Transfer:
     group = prod(axes[axis] for axis in sent.axes)
     row = Transfer(sent.kind, sent.axes, group, sent.executions, sent.dtype, sent.elements * FLOAT_BYTES)
-    return replace(row, groups=axes.size // group, scope=scope, phase=sent.phase, provenance=sent.provenance)
+    groups = axes.size // group
+    return replace(row, groups=groups, shift=sent.shift, scope=scope, phase=sent.phase, provenance=sent.provenance)
 
 
 def on_one_device(parts: Iterable[Part], arguments: dict[str, tuple[jax.Array, ...]]) -> dict[str, Any]:

@@ -49,8 +49,14 @@ class Move(NamedTuple):
         group = prod(axes[axis] for axis in over)
         block = prod(self.before.local_shape(array, axes)) * array.bytes_per_element
         payload = block * group if self.kind is Kind.ALL_GATHER else block
-        meeting = _longest_chain(self.pairs(axes)) if self.kind is Kind.COLLECTIVE_PERMUTE else group
-        return (Transfer(self.kind, over, meeting, 1, array.dtype, payload),)
+        if self.kind is not Kind.COLLECTIVE_PERMUTE:
+            return (Transfer(self.kind, over, group, 1, array.dtype, payload, groups=axes.size // group),)
+        pairs = self.pairs(axes)
+        shifts = {(target - source) % group for source, target in pairs} - {0}
+        shift = shifts.pop() if len(shifts) == 1 else None
+        rings = _rings(pairs)
+        groups = axes.size // group * len(rings)
+        return (Transfer(self.kind, over, max(rings), 1, array.dtype, payload, groups=groups, shift=shift),)
 
     def pairs(self, axes: Axes) -> list[tuple[int, int]]:
         """Who sends to whom in a permute, as positions along `over`: each to one that is to have its block."""
@@ -209,13 +215,13 @@ def _blocks(placement: Placement, axes: Axes) -> np.ndarray:
     return number.ravel()
 
 
-def _longest_chain(pairs: list[tuple[int, int]]) -> int:
-    """How many devices the largest cycle of a permutation has."""
-    target, longest, seen = dict(pairs), 0, set()
+def _rings(pairs: list[tuple[int, int]]) -> list[int]:
+    """How many devices each cycle of a permutation has."""
+    target, lengths, seen = dict(pairs), [], set()
     for start in target:
         length, here = 0, start
         while here not in seen:
             seen.add(here)
             length, here = length + 1, target[here]
-        longest = max(longest, length)
-    return longest
+        lengths += [length] if length else []
+    return lengths

@@ -3,7 +3,9 @@ docs/compiler_behaviours.md`."""
 
 from __future__ import annotations
 
-from lab.settle import CATALOGUE, Behaviour, Certainty
+from collections.abc import Sequence
+
+from lab.settle import CATALOGUE, NOTES, Behaviour, Certainty, CompilerNote
 
 COMPILERS = {"X": "Any compiler", "C": "CPU", "G": "GPU", "T": "TPU"}
 MEANING = {
@@ -20,26 +22,33 @@ def page() -> str:
         "layouts of this project. Written by `python -m lab.report.behaviours`.\n"
     )
     meanings = "\n".join(f"- **{certainty}**: {meaning}." for certainty, meaning in MEANING.items())
-    return "\n\n".join([head + "\n" + meanings, *map(_section, COMPILERS)]) + "\n"
+    notes = (
+        "## Notes\n\nNo code of the lab decides by these, and no verdict names them: the reader has them in what it "
+        "reads, they do not show in a ledger, or no layout here needs them.\n\n" + _table(notes_by_number())
+    )
+    return "\n\n".join([head + "\n" + meanings, *map(_section, COMPILERS), notes]) + "\n"
 
 
 def by_number() -> list[Behaviour]:
     """The catalogue by compiler and number; it stands in the order in which behaviours act."""
-    return sorted(CATALOGUE, key=lambda b: (list(COMPILERS).index(b.id[0]), int(b.id[1:])))
+    return sorted(CATALOGUE, key=_place)
+
+
+def notes_by_number() -> list[CompilerNote]:
+    return sorted(NOTES, key=_place)
+
+
+def _place(entry: CompilerNote) -> tuple[int, int]:
+    return list(COMPILERS).index(entry.id[0]), int(entry.id[1:])
 
 
 def _section(letter: str) -> str:
-    rows = "\n".join(_row(behaviour) for behaviour in by_number() if behaviour.id[0] == letter)
-    return (
-        f"## {COMPILERS[letter]}\n\n| id | effect | when | certainty | settled by rule | what to do "
-        f"|\n|---|---|---|---|---|---|\n{rows}"
-    )
+    return f"## {COMPILERS[letter]}\n\n" + _table([b for b in by_number() if b.id[0] == letter])
 
 
-def _row(behaviour: Behaviour) -> str:
-    settled = "yes" if behaviour.rewrite or behaviour.recognise else ""
-    cells = behaviour.id, behaviour.effect, behaviour.when, behaviour.certainty, settled, behaviour.remedy
-    return f"| {' | '.join(cells)} |"
+def _table(entries: Sequence[CompilerNote]) -> str:
+    rows = "\n".join(f"| {' | '.join((e.id, e.effect, e.when, e.certainty, e.remedy))} |" for e in entries)
+    return f"| id | effect | when | certainty | what to do |\n|---|---|---|---|---|\n{rows}"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final, Literal
@@ -12,9 +13,9 @@ from lab.diagnosis import KINDS
 from lab.diagnosis.table import Kind
 from lab.meshes.errors import no_such
 from lab.meshes.platforms import Platform
-from lab.report.behaviours import MEANING, by_number
+from lab.report.behaviours import MEANING, by_number, notes_by_number
 from lab.report.tables import rows_text
-from lab.settle import Behaviour, Certainty
+from lab.settle import Behaviour, Certainty, CompilerNote
 
 SCHEMA: Final = "sharding-lab/explanation/1"
 COMPILERS = {None: "any", "cpu": "CPU", "gpu": "GPU", "tpu": "TPU"}
@@ -28,8 +29,12 @@ class FindingKindJson:
 
 @dataclass(frozen=True)
 class BehaviourJson:
+    """`rule` is how a rule of the lab settles with it, "predicts" or "recognises"; null of a note, by which nothing is
+    decided."""
+
     id: str
     effect: str
+    rule: str | None
 
 
 @dataclass(frozen=True)
@@ -57,13 +62,13 @@ class ExplanationJson:
     rule: str | UnsetType | None = UNSET
 
 
-def find(name: str) -> Kind | Behaviour:
-    """The kind of finding, or the behaviour, of a name.
+def find(name: str) -> Kind | CompilerNote:
+    """The kind of finding, the behaviour or the note of a name.
 
     Raises:
       UsageError: there is neither.
     """
-    known: dict[str, Kind | Behaviour] = {kind.name: kind for kind in KINDS} | {b.id: b for b in by_number()}
+    known: dict[str, Kind | CompilerNote] = {kind.name: kind for kind in KINDS} | {b.id: b for b in _behaviours()}
     if name in known:
         return known[name]
     if name.upper() in known:
@@ -71,14 +76,24 @@ def find(name: str) -> Kind | Behaviour:
     raise no_such("kind of finding or compiler behaviour", name, known, shown_by="lab explain")
 
 
+def _behaviours() -> list[CompilerNote]:
+    return [*by_number(), *notes_by_number()]
+
+
 def listed_text() -> str:
-    """Every kind of finding and every behaviour, a line each."""
+    """Every kind of finding, every behaviour and every note, a line each."""
+
+    def rows(entries: Sequence[CompilerNote]) -> str:
+        return rows_text(("id", "compiler", "effect"), [(b.id, COMPILERS[b.platform], b.effect) for b in entries])
+
     return "\n\n".join(
         (
             "Findings of lab inspect:",
             rows_text(("finding", "what it is"), [(kind.name, kind.what) for kind in KINDS]),
             "Compiler behaviours that explain a ledger in lab run:",
-            rows_text(("id", "compiler", "effect"), [(b.id, COMPILERS[b.platform], b.effect) for b in by_number()]),
+            rows(by_number()),
+            "Notes on compilers, by which no verdict of lab run is decided:",
+            rows(notes_by_number()),
         )
     )
 
@@ -87,15 +102,15 @@ def listed() -> ExplanationJson:
     return ExplanationJson(
         SCHEMA,
         findings=tuple(FindingKindJson(kind.name, kind.what) for kind in KINDS),
-        behaviours=tuple(BehaviourJson(b.id, b.effect) for b in by_number()),
+        behaviours=tuple(BehaviourJson(b.id, b.effect, _rule(b)) for b in _behaviours()),
     )
 
 
-def text(entry: Kind | Behaviour) -> str:
+def text(entry: Kind | CompilerNote) -> str:
     return _kind_text(entry) if isinstance(entry, Kind) else _behaviour_text(entry)
 
 
-def json_object(entry: Kind | Behaviour) -> ExplanationJson:
+def json_object(entry: Kind | CompilerNote) -> ExplanationJson:
     if isinstance(entry, Kind):
         return ExplanationJson(
             SCHEMA,
@@ -138,11 +153,11 @@ def _kind_text(kind: Kind) -> str:
     return "\n\n".join((*lines, *shown))
 
 
-def _behaviour_text(behaviour: Behaviour) -> str:
+def _behaviour_text(behaviour: CompilerNote) -> str:
     rules = {
         "predicts": "predicts what the compiler emits",
         "recognises": "recognises it in the compiled text",
-        None: "none, since no layout of the lab needs one to settle",
+        None: "none; this is a note, by which no verdict of lab run is decided",
     }
     lines = (
         f"{behaviour.id}: {behaviour.effect}",
@@ -155,5 +170,7 @@ def _behaviour_text(behaviour: Behaviour) -> str:
     return "\n\n".join(lines)
 
 
-def _rule(behaviour: Behaviour) -> str | None:
-    return "predicts" if behaviour.rewrite else "recognises" if behaviour.recognise else None
+def _rule(entry: CompilerNote) -> str | None:
+    if not isinstance(entry, Behaviour):
+        return None
+    return "predicts" if entry.rewrite else "recognises"

@@ -39,7 +39,7 @@ def summary_text(results: Sequence[Result]) -> str:
     the verdicts."""
     parts = [
         columns_text(_summary_columns(sorted(results, key=lambda result: list(Verdict).index(result.verdict)))),
-        *("\n".join(say(results)) for say in (explanations, _troubles, _closing)),
+        *("\n".join(say(results)) for say in (explanations, did_not_happen, _troubles, _closing)),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -59,6 +59,7 @@ def result_text(result: Result) -> str:
         *on_the_wire(result),
         *in_branches(result),
         *explanations([result]),
+        *did_not_happen([result]),
         *_troubles([result]),
         *_claims(result),
         *numerics_lines([result]),
@@ -147,6 +148,14 @@ def on_the_wire(result: Result) -> list[str]:
         "wire bytes of the compiled program: {} predicted, {} attributed, {} unexplained".format(*map(exact, columns)),
         *taken_by_size([result]),
     ]
+
+
+def did_not_happen(results: Iterable[Result]) -> list[str]:
+    """Each rule that was predicted and did not happen, and how often."""
+    times: Counter[str] = Counter()
+    for result in results:
+        times += result.settlement.did_not_happen if result.settlement else Counter()
+    return [f"rule {rule} did not happen here, {count(n, 'time')}" for rule, n in times.items()]
 
 
 def taken_by_size(results: Iterable[Result]) -> list[str]:

@@ -7,6 +7,7 @@ compilers lose names.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -29,6 +30,9 @@ class Status(StrEnum):
     MISSING = "missing"
 
 
+SETTLED = (Status.EXACT, Status.EXPLAINED, Status.ATTRIBUTED)
+
+
 class Verdict(StrEnum):
     """Of a settlement or a run, best first."""
 
@@ -48,6 +52,7 @@ class Term:
         none.
       explanation: the behaviours or the contradiction, in a sentence.
       behaviours: ids of the compiler behaviours that explain it.
+      did_not_happen: ids of those that were predicted, of a term that is exact without them.
       hint: what the prediction did not say, and would have claimed what is left over with.
     """
 
@@ -56,6 +61,7 @@ class Term:
     status: Status
     explanation: str | None = None
     behaviours: tuple[str, ...] = ()
+    did_not_happen: tuple[str, ...] = ()
     hint: str | None = None
 
     @property
@@ -75,6 +81,7 @@ class Term:
             explanation=self.explanation,
             behaviours=self.behaviours,
             hint=self.hint,
+            did_not_happen=self.did_not_happen,
         )
 
 
@@ -100,6 +107,15 @@ class TermJson:
     explanation: str | None
     behaviours: tuple[str, ...] = ()
     hint: str | None = None
+    did_not_happen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RuleJson:
+    """A rule of the catalogue, and in how many terms."""
+
+    rule: str
+    times: int
 
 
 @dataclass(frozen=True)
@@ -130,6 +146,11 @@ class Settlement:
         return tuple(t for term in self.terms for t in term.taken_by_size)
 
     @property
+    def did_not_happen(self) -> Counter[str]:
+        """Rules that were predicted and did not happen, and in how many terms: each of these is exact without them."""
+        return Counter(rule for term in self.terms for rule in term.did_not_happen)
+
+    @property
     def predicted_wire_bytes(self) -> Fraction:
         """Measured on the wire as predicted, in exact terms and explained ones. One of the three columns."""
         return self._wire_bytes(Status.EXACT, Status.EXPLAINED)
@@ -148,6 +169,7 @@ class Settlement:
             tuple(transfer.json_object() for transfer in self.unexplained),
             tuple(term.json_object() for term in self.missing),
             len(self.taken_by_size),
+            tuple(RuleJson(rule, times) for rule, times in self.did_not_happen.items()),
         )
 
     def _repr_html_(self) -> str | None:
@@ -165,6 +187,7 @@ class SettlementJson:
     unexplained: tuple[TransferJson, ...] = ()
     missing: tuple[TermJson, ...] = ()
     taken_by_size: int = 0
+    did_not_happen: tuple[RuleJson, ...] = ()
 
 
 # Settles a term with what it may claim of what is left; None where it cannot.
@@ -183,6 +206,10 @@ def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
             if found is not None:
                 settled[place], unclaimed = found, subtract(unclaimed, found.measured)
                 del open_terms[place]
+        for place, term in tuple(open_terms.items()):
+            if found := _absorbed(term, settled.values(), context):
+                settled[place] = found
+                del open_terms[place]
     for place, term in open_terms.items():
         settled[place] = Term(term, (), Status.MISSING, "the compiled program has no such transfer")
     terms = tuple(_with_hint(settled[place], unclaimed, places, context) for place in sorted(settled))
@@ -193,8 +220,7 @@ def _with_hint(term: Term, unclaimed: Unclaimed, places: set[Place], context: Co
     claimed = () if term.status is Status.REFUTED else term.measured
     rivals = term.measured if term.status is Status.REFUTED else ()
     left_over = rivals + tuple(t for t in unclaimed if _in_phase(term.predicted, t, places))
-    is_settled = term.status not in (Status.REFUTED, Status.MISSING)
-    if not left_over or (is_settled and all(t.scope != term.predicted.scope for t in left_over)):
+    if not left_over or (term.status in SETTLED and all(t.scope != term.predicted.scope for t in left_over)):
         return term
     return replace(term, hint=hint(term.predicted, claimed, left_over, context))
 
@@ -239,14 +265,27 @@ def _nameless(term: Transfer, found: Transfer, places: set[Place]) -> bool:
 def _as_emitted(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
     expected, behaviours = emitted(term, context)
     taken = claim_all(expected, unclaimed)
-    return _explained(behaviours, term, taken, Status.EXPLAINED) if behaviours and (taken or not expected) else None
+    return _explained(behaviours, term, taken, Status.EXPLAINED) if behaviours and taken else None
+
+
+def _absorbed(term: Transfer, settled: Iterable[Term], context: Context) -> Term | None:
+    """A term that the compiler is predicted to make part of another one, where that one is there."""
+    expected, behaviours = emitted(term, context)
+    is_part_of = behaviours[-1].absorbed_by if behaviours and not expected else None
+    if is_part_of is None or not any(
+        other.status in SETTLED and is_part_of(term, other.predicted, other.behaviours) for other in settled
+    ):
+        return None
+    return _explained(behaviours, term, (), Status.EXPLAINED)
 
 
 def _as_predicted(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
     _, behaviours = emitted(term, context)
     taken = claim(term, unclaimed)
+    if not taken:
+        return None
     unseen = f"although the compiler was expected to rewrite it: {_effects(behaviours)}" if behaviours else None
-    return Term(term, taken, Status.EXACT, unseen) if taken else None
+    return Term(term, taken, Status.EXACT, unseen, did_not_happen=tuple(b.id for b in behaviours))
 
 
 def _as_one(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:

@@ -5,8 +5,9 @@ gathered, or is exchanged for heads."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
-from math import prod
+from math import gcd, prod
 
 import jax
 
@@ -52,15 +53,18 @@ def ring_terms(order: Order, strategy: Strategy, shape: DecoderShape, axes: Axes
     check(shape.mask, order)
     h, keys = _hops(shape, ranks), _kv_heads(strategy, shape, axes) * shape.head_dim
 
-    def permuted(scope: str, phase: Phase, times: int, dtype: str, e: int) -> Transfer:
+    def permuted(scope: str, phase: Phase, times: int, dtype: str, e: int, shift: int = 1) -> Transfer:
         n = activation_bytes(tokens_on_device(strategy, shape, axes), keys, e)
-        return _in_core(Kind.COLLECTIVE_PERMUTE, scope, n, phase, dtype, times, shape, axes)
+        row = _in_core(Kind.COLLECTIVE_PERMUTE, scope, n, phase, dtype, times, shape, axes)
+        rings = gcd(shift, ranks)
+        return replace(row, shift=shift, group_size=ranks // rings, groups=axes.size // ranks * rings)
 
     def of(name: str) -> Iterator[Transfer]:
         for phase, passes in ((FORWARD, 1), (BACKWARD, 1 + _runs_again(shape))):
             yield permuted(f"{name}s", phase, passes * h, shape.dtype, shape.bytes_per_element)
         yield permuted(f"{name}_gradients", BACKWARD, h, "f32", 4)
-        yield permuted(f"home/{name}_gradients", BACKWARD, min(h, 1), shape.dtype, shape.bytes_per_element)
+        home = min(h, 1), shape.dtype, shape.bytes_per_element
+        yield permuted(f"home/{name}_gradients", BACKWARD, *home, shift=ranks - h)
 
     return (*of("key"), *of("value"))
 

@@ -25,6 +25,7 @@ from lab.report.verdicts import (
     claim_text,
     claims_text,
     count_text,
+    did_not_happen,
     errata_lines,
     explanations,
     in_branches,
@@ -150,6 +151,7 @@ def settled(result: Result) -> Markup:
         *on_the_wire(result),
         *in_branches(result),
         *explanations([result]),
+        *did_not_happen([result]),
         *troubles_of(result),
         *numerics_lines([result]),
     ]

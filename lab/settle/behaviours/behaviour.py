@@ -39,21 +39,22 @@ class Context:
 Rewrite = Callable[[Transfer, Context], tuple[Transfer, ...]]
 # Which of the measured transfers that no term has claimed carry out a predicted one; () where none do.
 Recognise = Callable[[Transfer, Context, Unclaimed], Unclaimed]
+# Whether a predicted transfer that a rewrite leaves nothing of is part of another predicted one, which these behaviours
+# explain.
+AbsorbedBy = Callable[[Transfer, Transfer, tuple[str, ...]], bool]
 
 
 @dataclass(frozen=True)
-class Behaviour:
-    """One compiler behaviour.
+class CompilerNote:
+    """What is known of a compiler and explains no term: it does not show in a ledger, or no layout here needs it.
 
     Attributes:
       id: letter of the compiler (C CPU, G GPU, T TPU, X any) and number.
       platform: where it happens, None for all.
       certainty: whether a configuration predicts it.
-      effect: what it does to a ledger.
+      effect: what it does to a ledger, to memory, or to a program.
       when: under which conditions, beside the platform.
       remedy: what to write instead, where there is something.
-      rewrite: of a predictable one, where a layout needs it to settle.
-      recognise: of one that only shows in the compiled text: what it finds is explained, and never counts as predicted.
     """
 
     id: str
@@ -62,5 +63,18 @@ class Behaviour:
     effect: str
     when: str = ""
     remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Behaviour(CompilerNote):
+    """One compiler behaviour, with the code that decides where it explains a term.
+
+    Attributes:
+      rewrite: of a predictable one.
+      absorbed_by: of a rewrite that may leave nothing: which other transfer then does the work, and has to be there.
+      recognise: of one that only shows in the compiled text: what it finds is explained, and never counts as predicted.
+    """
+
     rewrite: Rewrite | None = None
+    absorbed_by: AbsorbedBy | None = None
     recognise: Recognise | None = None

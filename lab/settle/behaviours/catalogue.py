@@ -1,4 +1,4 @@
-"""Every compiler behaviour, and what the predictable ones make of a transfer."""
+"""Every compiler behaviour, what the predictable ones make of a transfer, and what else is known of compilers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from lab.core.ledger import Transfer
 from lab.settle.behaviours import cpu, every_compiler, gpu, tpu
-from lab.settle.behaviours.behaviour import Behaviour, Context
+from lab.settle.behaviours.behaviour import Behaviour, CompilerNote, Context
 
 CATALOGUE: tuple[Behaviour, ...] = (
     *every_compiler.BEHAVIOURS,
@@ -15,6 +15,8 @@ CATALOGUE: tuple[Behaviour, ...] = (
     *tpu.BEHAVIOURS,
 )
 """In the order in which they act: what the partitioner of every compiler does comes first."""
+NOTES: tuple[CompilerNote, ...] = (*every_compiler.NOTES, *cpu.NOTES, *gpu.NOTES, *tpu.NOTES)
+"""Explain no term; `lab explain` has a page of each."""
 
 
 def emitted(transfer: Transfer, context: Context) -> tuple[tuple[Transfer, ...], tuple[Behaviour, ...]]:

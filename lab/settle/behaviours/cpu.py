@@ -8,7 +8,7 @@ from math import prod
 from lab.core.known import known
 from lab.core.ledger import Kind, Transfer
 from lab.meshes.platforms import Platform
-from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
+from lab.settle.behaviours.behaviour import Behaviour, Certainty, CompilerNote, Context
 from lab.settle.behaviours.transforms import is_declared_scatter, over
 
 
@@ -81,7 +81,7 @@ C4 = Behaviour(
     rewrite=_reduced_separately,
 )
 
-C5 = Behaviour(
+C5 = CompilerNote(
     id="C5",
     platform=Platform.CPU,
     certainty=Certainty.OBSERVED,
@@ -93,9 +93,10 @@ C5 = Behaviour(
 
 def _hoisted(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """A gather that every pass would repeat, once."""
-    if transfer.kind is not Kind.ALL_GATHER or transfer.provenance.repeats == 1:
+    once, rest = divmod(known(transfer.executions), transfer.provenance.repeats)
+    if transfer.kind is not Kind.ALL_GATHER or rest:
         return (transfer,)
-    return (replace(transfer, executions=known(transfer.executions) // transfer.provenance.repeats),)
+    return (replace(transfer, executions=once),)
 
 
 C6 = Behaviour(
@@ -108,7 +109,7 @@ C6 = Behaviour(
     rewrite=_hoisted,
 )
 
-C7 = Behaviour(
+C7 = CompilerNote(
     id="C7",
     platform=Platform.CPU,
     certainty=Certainty.OBSERVED,
@@ -121,4 +122,8 @@ C7 = Behaviour(
 )
 
 # In the order in which they act.
-BEHAVIOURS = (C2, C1, C3, C4, C5, C6, C7)
+BEHAVIOURS = (C2, C1, C3, C4, C6)
+NOTES = (
+    C5,
+    C7,
+)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
+from lab.core.dtypes import DTYPES
 from lab.core.known import known
 from lab.core.ledger import Kind, Phase, Provenance, Transfer
 from lab.meshes.platforms import Platform
-from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
+from lab.settle.behaviours.behaviour import Behaviour, Certainty, CompilerNote, Context
 from lab.settle.behaviours.transforms import in_products_dtype, over
 
-X1 = Behaviour(
+X1 = CompilerNote(
     id="X1",
     platform=None,
     certainty=Certainty.OBSERVED,
@@ -20,7 +22,7 @@ X1 = Behaviour(
     remedy="apply the constraint in two steps",
 )
 
-X2 = Behaviour(
+X2 = CompilerNote(
     id="X2",
     platform=None,
     certainty=Certainty.OBSERVED,
@@ -41,6 +43,24 @@ def _summed_at_once(transfer: Transfer, context: Context) -> tuple[Transfer, ...
         return ()
     rest = Provenance(reduced_separately_over=transfer.provenance.reduced_separately_over)
     return (over(axes, replace(transfer, kind=Kind.ALL_REDUCE, provenance=rest), context),)
+
+
+def _is_rest_of_the_sum(rest: Transfer, scatter: Transfer, behaviours: tuple[str, ...]) -> bool:
+    """The scatter was made the sum over all axes, of as many elements as the rest was to sum of each part."""
+    parts = known(scatter.group_size)
+    of_parts, of_rest = (_elements(t) * known(t.executions) for t in (scatter, rest))
+    return (
+        "X3" in behaviours
+        and scatter.kind is Kind.REDUCE_SCATTER
+        and (scatter.scope, scatter.provenance.sum_over) == (rest.scope, rest.provenance.sum_over)
+        and set(rest.axes or ()) == set(rest.provenance.sum_over) - set(scatter.axes or ())
+        and of_parts * rest.provenance.repeats == of_rest * parts * scatter.provenance.repeats
+    )
+
+
+def _elements(transfer: Transfer) -> Fraction:
+    _, bytes_per_element = DTYPES.get(transfer.dtype, ("", 1))
+    return Fraction(transfer.payload_bytes, bytes_per_element)
 
 
 SPLITS_FAR_APART = (0, 11)
@@ -80,6 +100,7 @@ X3 = Behaviour(
     "shard has a single use (in float32: inside loops only); with jax 0.10 only where the shards belong to neighbours",
     remedy="write the step in the explicit style",
     rewrite=_summed_at_once,
+    absorbed_by=_is_rest_of_the_sum,
 )
 
 
@@ -111,7 +132,7 @@ X4 = Behaviour(
     rewrite=_each_use_separately,
 )
 
-X5 = Behaviour(
+X5 = CompilerNote(
     id="X5",
     platform=None,
     certainty=Certainty.OBSERVED,
@@ -120,7 +141,7 @@ X5 = Behaviour(
     remedy="sum the squares locally and all-reduce the total once",
 )
 
-X6 = Behaviour(
+X6 = CompilerNote(
     id="X6",
     platform=None,
     certainty=Certainty.OBSERVED,
@@ -133,7 +154,7 @@ X6 = Behaviour(
 def _in_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """A stack's reduction, as one for each iteration."""
     stack = transfer.provenance.stacked_layers
-    if context.style != "declared" or stack == 1:
+    if context.style != "declared" or stack == 1 or transfer.payload_bytes % stack:
         return (transfer,)
     provenance = replace(transfer.provenance, stacked_layers=1, iterations=stack)
     return (
@@ -165,22 +186,22 @@ LEAVES_PASSES = (0, 11)
 
 def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """One reduction of all that a loop stores, where that is small."""
-    iterations, is_sum = transfer.provenance.iterations, transfer.kind is Kind.ALL_REDUCE
+    stated, is_sum = transfer.provenance, transfer.kind is Kind.ALL_REDUCE
+    passes, rest = divmod(known(transfer.executions), stated.iterations)
+    leaves_passes = context.platform == Platform.GPU and context.jax >= LEAVES_PASSES
+    stack = transfer.payload_bytes * stated.iterations
     if (
         context.platform == Platform.CPU
         or not is_sum
-        or iterations == 1
-        or transfer.payload_bytes * iterations > LARGEST_STACK_BYTES
+        or stated.iterations == 1
+        or stack > LARGEST_STACK_BYTES
+        or rest
+        or (leaves_passes and passes != max(stated.micro_batches, stated.repeats))
     ):
         return (transfer,)
-    leaves_passes = context.platform == Platform.GPU and context.jax >= LEAVES_PASSES
-    provenance = replace(transfer.provenance, iterations=1, micro_batches=1, repeats=1)
-    executions = 1 if leaves_passes else known(transfer.executions) // iterations
-    return (
-        replace(
-            transfer, payload_bytes=transfer.payload_bytes * iterations, executions=executions, provenance=provenance
-        ),
-    )
+    provenance = replace(stated, iterations=1, micro_batches=1, repeats=1)
+    executions = 1 if leaves_passes else passes
+    return (replace(transfer, payload_bytes=stack, executions=executions, provenance=provenance),)
 
 
 X8 = Behaviour(
@@ -203,7 +224,7 @@ def _every_micro_batch(transfer: Transfer, context: Context) -> tuple[Transfer, 
         and transfer.phase == Phase.BACKWARD
         and transfer.kind is Kind.ALL_REDUCE
     )
-    if context.style != "declared" or m == 1 or is_made_once:
+    if context.style != "declared" or m == 1 or is_made_once or transfer.payload_bytes % stack:
         return (transfer,)
     each = replace(
         transfer, payload_bytes=transfer.payload_bytes // stack, executions=known(transfer.executions) * m * stack
@@ -228,12 +249,8 @@ X9 = Behaviour(
 
 def _after_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """One reduction of what a loop adds up, written out or not."""
-    iterations = transfer.provenance.accumulated_in_loop
-    return (
-        transfer
-        if context.platform == Platform.CPU
-        else replace(transfer, executions=known(transfer.executions) // iterations),
-    )
+    once, rest = divmod(known(transfer.executions), transfer.provenance.accumulated_in_loop)
+    return (transfer if context.platform == Platform.CPU or rest else replace(transfer, executions=once),)
 
 
 X10 = Behaviour(
@@ -252,6 +269,11 @@ def _kept_as_summed(transfer: Transfer, context: Context) -> tuple[Transfer, ...
     return () if context.style == "declared" and transfer.provenance.saved_by_remat else (transfer,)
 
 
+def _is_repeated(again: Transfer, first: Transfer, behaviours: tuple[str, ...]) -> bool:
+    """The same sum in the forward pass, whose result is kept."""
+    return first == replace(again, phase=Phase.FORWARD, provenance=first.provenance)
+
+
 X11 = Behaviour(
     id="X11",
     platform=None,
@@ -260,9 +282,10 @@ X11 = Behaviour(
     "not repeated in the backward pass",
     when="declared style; a checkpoint policy saves the matmul output",
     rewrite=_kept_as_summed,
+    absorbed_by=_is_repeated,
 )
 
-X12 = Behaviour(
+X12 = CompilerNote(
     id="X12",
     platform=None,
     certainty=Certainty.OBSERVED,
@@ -273,4 +296,11 @@ X12 = Behaviour(
 )
 
 # In the order in which they act.
-BEHAVIOURS = (X4, X11, X1, X2, X3, X5, X6, X12, X9, X7, X10, X8)
+BEHAVIOURS = (X4, X11, X3, X9, X7, X10, X8)
+NOTES = (
+    X1,
+    X2,
+    X5,
+    X6,
+    X12,
+)

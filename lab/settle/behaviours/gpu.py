@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from lab.core.ledger import Kind, Phase, Transfer
 from lab.meshes.platforms import Platform
-from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
+from lab.settle.behaviours.behaviour import Behaviour, Certainty, CompilerNote, Context
 from lab.settle.behaviours.transforms import is_declared_scatter
 
-G1 = Behaviour(
+G1 = CompilerNote(
     id="G1",
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
@@ -18,7 +18,7 @@ G1 = Behaviour(
     when="several transfers of one kind and group that do not depend on each other",
 )
 
-G2 = Behaviour(
+G2 = CompilerNote(
     id="G2",
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
@@ -26,7 +26,7 @@ G2 = Behaviour(
     when="a backward pass that loops over layers",
 )
 
-G3 = Behaviour(
+G3 = CompilerNote(
     id="G3",
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
@@ -34,7 +34,7 @@ G3 = Behaviour(
     when="each device keeps its own shard of the sum",
 )
 
-G4 = Behaviour(
+G4 = CompilerNote(
     id="G4",
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
@@ -42,7 +42,7 @@ G4 = Behaviour(
     when="a reduction over one axis of the result of a reduction over another",
 )
 
-G5 = Behaviour(
+G5 = CompilerNote(
     id="G5",
     platform=Platform.GPU,
     certainty=Certainty.OBSERVED,
@@ -73,7 +73,7 @@ G6 = Behaviour(
     rewrite=_after_the_passes,
 )
 
-G7 = Behaviour(
+G7 = CompilerNote(
     id="G7",
     platform=Platform.GPU,
     certainty=Certainty.OBSERVED,
@@ -102,7 +102,7 @@ G9 = Behaviour(
     rewrite=_looked_up_whole,
 )
 
-G10 = Behaviour(
+G10 = CompilerNote(
     id="G10",
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
@@ -113,7 +113,7 @@ G10 = Behaviour(
     remedy="use smaller micro-batches",
 )
 
-G11 = Behaviour(
+G11 = CompilerNote(
     id="G11",
     platform=Platform.GPU,
     certainty=Certainty.OBSERVED,
@@ -126,4 +126,14 @@ G11 = Behaviour(
 )
 
 # In the order in which they act.
-BEHAVIOURS = (G1, G2, G3, G4, G5, G6, G7, G9, G10, G11)
+BEHAVIOURS = (G6, G9)
+NOTES = (
+    G1,
+    G2,
+    G3,
+    G4,
+    G5,
+    G7,
+    G10,
+    G11,
+)

@@ -8,7 +8,7 @@ from math import prod
 from lab.core.known import known
 from lab.core.ledger import Kind, Phase, Transfer
 from lab.meshes.platforms import Platform
-from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
+from lab.settle.behaviours.behaviour import Behaviour, Certainty, CompilerNote, Context
 from lab.settle.behaviours.transforms import in_products_dtype, masked
 from lab.settle.unclaimed import Unclaimed, claim, claim_all, claim_up_to
 
@@ -36,9 +36,12 @@ def _padded_scatter(predicted: Transfer, context: Context, unclaimed: Unclaimed)
     padded = next((t for t in unclaimed if t.padded_from_bytes == whole), None)
     if predicted.kind is not Kind.REDUCE_SCATTER or P is None or padded is None:
         return ()
+    if whole % P or padded.payload_bytes % P:
+        return ()
     halo = _halo(padded.payload_bytes, padded.payload_bytes - whole, P)
     moves = [(padded.kind, padded.payload_bytes), *((Kind.COLLECTIVE_PERMUTE, payload) for payload in halo)]
-    return claim_all((replace(predicted, kind=kind, payload_bytes=payload) for kind, payload in moves), unclaimed)
+    wanted = (replace(predicted, kind=kind, payload_bytes=payload) for kind, payload in moves)
+    return claim_all(wanted, unclaimed, is_any_shift=True)
 
 
 def _halo(padded: int, padding: int, P: int) -> tuple[int, ...]:
@@ -59,7 +62,7 @@ T2 = Behaviour(
     recognise=_padded_scatter,
 )
 
-T3 = Behaviour(
+T3 = CompilerNote(
     id="T3",
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
@@ -72,13 +75,14 @@ T3 = Behaviour(
 def _windowed_einsum(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
     """The n + 1 permutes of a shard, or n - 1, that stand for a gather or scatter over n devices."""
     P = predicted.group_size
-    if predicted.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER) or P is None:
+    if predicted.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER) or P is None or predicted.payload_bytes % P:
         return ()
     times = known(predicted.executions)
     shard = replace(predicted, kind=Kind.COLLECTIVE_PERMUTE, payload_bytes=predicted.payload_bytes // P)
-    return claim(replace(shard, executions=(P + 1) * times), unclaimed) or claim(
-        replace(shard, executions=(P - 1) * times), unclaimed
-    )
+    # Some windows go round one way, some both ways at once.
+    counts = (P + 1) * times, (P - 1) * times
+    tried = (claim(replace(shard, executions=count), unclaimed, is_any_shift=True) for count in counts)
+    return next(filter(None, tried), ())
 
 
 T4 = Behaviour(
@@ -107,7 +111,7 @@ T5 = Behaviour(
     rewrite=_max_in_products_dtype,
 )
 
-T6 = Behaviour(
+T6 = CompilerNote(
     id="T6",
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
@@ -130,7 +134,7 @@ T7 = Behaviour(
     recognise=_masked_sum,
 )
 
-T8 = Behaviour(
+T8 = CompilerNote(
     id="T8",
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
@@ -146,6 +150,7 @@ def _after_the_passes_in_f32(transfer: Transfer, context: Context) -> tuple[Tran
         context.style != "declared"
         or not provenance.replicated_first
         or provenance.repeats == 1
+        or transfer.executions != provenance.repeats
         or transfer.phase != Phase.BACKWARD
     ):
         return (transfer,)
@@ -216,7 +221,8 @@ T11 = Behaviour(
 def _rounded_for_products(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
     """The gathers of what products of 16 bits are to take, with those of iterations whose results something else takes
     too."""
-    if not (predicted.kind is Kind.ALL_GATHER or predicted.is_masked_gather) or predicted.dtype != "f32":
+    is_gather = predicted.kind is Kind.ALL_GATHER or predicted.is_masked_gather
+    if not is_gather or predicted.dtype != "f32" or predicted.payload_bytes % 2:
         return ()
     as_asked = claim_up_to(predicted, unclaimed)
     rest = known(predicted.executions) - sum(known(t.executions) for t in as_asked)
@@ -260,4 +266,9 @@ T13 = Behaviour(
 )
 
 # In the order in which they act.
-BEHAVIOURS = (T10, T1, T2, T3, T4, T5, T6, T7, T13, T9, T11, T12, T8)
+BEHAVIOURS = (T10, T1, T2, T4, T5, T7, T13, T9, T11, T12)
+NOTES = (
+    T3,
+    T6,
+    T8,
+)

@@ -10,12 +10,14 @@ from lab.settle.behaviours.behaviour import Context
 
 
 def over(axes: tuple[str, ...], transfer: Transfer, context: Context) -> Transfer:
-    return replace(transfer, axes=axes, group_size=prod(context.mesh[axis] for axis in axes))
+    size = prod(context.mesh[axis] for axis in axes)
+    groups = None if transfer.groups is None else prod(context.mesh.values()) // size
+    return replace(transfer, axes=axes, group_size=size, groups=groups)
 
 
 def in_products_dtype(transfer: Transfer) -> Transfer:
     """In the 16 bits of the products that a float32 value is summed or widened from."""
-    if transfer.provenance.product != "bf16" or transfer.dtype != "f32":
+    if transfer.provenance.product != "bf16" or transfer.dtype != "f32" or transfer.payload_bytes % 2:
         return transfer
     return replace(transfer, dtype="bf16", payload_bytes=transfer.payload_bytes // 2)
 

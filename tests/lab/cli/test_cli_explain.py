@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 
 from lab.diagnosis import KINDS, examples
-from lab.settle import CATALOGUE
+from lab.settle import CATALOGUE, NOTES
 
 
 def test_all_are_listed_in_a_line_each(lab):
     answer = lab("explain")
     names = [line.split()[0] for line in answer.out.splitlines() if line and " " in line]
-    assert answer.status == 0 and {kind.name for kind in KINDS} | {b.id for b in CATALOGUE} <= set(names)
+    ids = {entry.id for entry in (*CATALOGUE, *NOTES)}
+    assert answer.status == 0 and {kind.name for kind in KINDS} | ids <= set(names)
     listed = json.loads(lab("explain", "--json").out)
     assert [row["name"] for row in listed["findings"]] == [kind.name for kind in KINDS]
-    assert {row["id"] for row in listed["behaviours"]} == {behaviour.id for behaviour in CATALOGUE}
+    assert {row["id"] for row in listed["behaviours"]} == ids
+    assert {row["id"] for row in listed["behaviours"] if row["rule"]} == {behaviour.id for behaviour in CATALOGUE}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -35,7 +37,7 @@ def test_the_command_of_a_page_finds_what_the_page_explains(lab):
     assert answer.status == 1 and "1 finding\n\n1. reduced_twice: " in answer.out
 
 
-@pytest.mark.parametrize("behaviour", CATALOGUE, ids=lambda behaviour: behaviour.id)
+@pytest.mark.parametrize("behaviour", [*CATALOGUE, *NOTES], ids=lambda behaviour: behaviour.id)
 def test_a_behaviour_has_a_page_with_its_condition(lab, behaviour):
     page = lab("explain", behaviour.id).out
     assert page.startswith(f"{behaviour.id}: {behaviour.effect}\n")
@@ -48,6 +50,7 @@ def test_a_behaviour_has_a_page_with_its_condition(lab, behaviour):
 def test_a_behaviour_that_a_rule_predicts_says_so_and_letters_may_be_small(lab):
     assert "\nRule: predicts what the compiler emits\n" in lab("explain", "x7").out
     assert json.loads(lab("explain", "T1", "--json").out)["rule"] == "recognises"
+    assert json.loads(lab("explain", "G1", "--json").out)["rule"] is None
 
 
 def test_a_misspelt_name_gets_close_ones(lab):

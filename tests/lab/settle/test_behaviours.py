@@ -127,6 +127,17 @@ def test_a_sum_over_both_axes_stands_for_the_scatter_and_leaves_no_second_one():
     assert settle(Ledger((SCATTER, PARTS), mesh=MESH), Ledger((WHOLE, PARTS), mesh=MESH), GPU).unexplained == (PARTS,)
 
 
+def test_a_sum_over_the_second_axis_is_missing_where_the_first_was_not_taken_as_the_sum_over_both():
+    settlement = settle(Ledger((SCATTER, PARTS), mesh=MESH), Ledger((SCATTER,), mesh=MESH), GPU)
+    assert [term.status for term in settlement.terms] == [Status.EXACT, Status.MISSING]
+
+
+@pytest.mark.parametrize("wrong", [{"payload_bytes": 772}, {"executions": 2}, {"axes": ("tensor",)}, {"scope": "head"}])
+def test_a_sum_over_both_axes_does_not_stand_for_another_rest_than_its_own(wrong):
+    settlement = settle(Ledger((SCATTER, replace(PARTS, **wrong)), mesh=MESH), Ledger((WHOLE,), mesh=MESH), GPU)
+    assert [term.status for term in settlement.terms] == [Status.EXPLAINED, Status.MISSING]
+
+
 TWO_AXES = {"data": 2, "fsdp": 4}
 ONCE = [replace(t, executions=1, dtype="bf16") for t in (SCATTER, PARTS)]
 AT_ONCE = [replace(WHOLE, executions=1, dtype="bf16")]
@@ -190,6 +201,36 @@ def test_a_stack_of_three_is_reduced_in_three_iterations_where_declared(context)
     assert verdict([STACK], [layers], explicit(context)) is Verdict.REFUTED
 
 
+def test_no_rule_divides_what_it_cannot_divide_exactly():
+    """A stack of 4 bytes more, executions of no whole number of passes."""
+    layers = replace(STACK, executions=3, payload_bytes=7680)
+    assert verdict([replace(STACK, payload_bytes=STACK.payload_bytes + 4)], [layers], GPU) is Verdict.REFUTED
+    twice = replace(STACK, provenance=Provenance(stacked_layers=3, micro_batches=2))
+    assert verdict([twice], [replace(layers, executions=6)], GPU) is Verdict.EXPLAINED
+    more = replace(twice, payload_bytes=twice.payload_bytes + 4)
+    assert verdict([more], [replace(layers, executions=6)], GPU) is Verdict.REFUTED
+    stored = replace(FULL, executions=8, provenance=Provenance(iterations=4, repeats=2))
+    once_a_pass = replace(FULL, executions=2, payload_bytes=10_240)
+    added = replace(STACK, executions=4, provenance=Provenance(accumulated_in_loop=4))
+    gather = replace(GATHER, dtype="f32")
+    gathered = replace(gather, executions=4, provenance=Provenance(repeats=4))
+    for right, found, context in (
+        (stored, once_a_pass, TPU),
+        (added, replace(STACK, executions=1), GPU),
+        (gathered, replace(gather, executions=1), explicit(CPU)),
+    ):
+        assert verdict([right], [found], context) is Verdict.EXPLAINED
+        for wrong in range(right.executions + 1, right.executions + 4):
+            assert verdict([replace(right, executions=wrong)], [found], context) is Verdict.REFUTED
+
+
+def test_with_jax_0_11_a_stack_leaves_all_micro_batches_and_no_other_number_of_them():
+    new, once = replace(GPU, jax=(0, 11)), replace(FULL, executions=1, payload_bytes=10_240)
+    for executions in (4, 12, 16):
+        passes = replace(FULL, executions=executions, provenance=Provenance(iterations=4, repeats=2))
+        assert verdict([passes], [once], new) is Verdict.REFUTED
+
+
 def test_a_stack_reduced_at_once_is_exact_and_tells_what_was_expected():
     (term,) = settle(Ledger((STACK,)), Ledger((STACK,)), GPU).terms
     assert (term.status, term.behaviours) == (Status.EXACT, ()) and "X7" in term.explanation
@@ -210,7 +251,7 @@ def test_ten_kib_that_a_loop_stores_are_summed_once_and_a_byte_more_layer_by_lay
 
 def test_of_two_micro_batches_gpus_sum_a_small_stack_in_each_and_with_jax_0_11_of_both_at_once():
     passes, each, once = (
-        replace(FULL, executions=8),
+        replace(FULL, executions=8, provenance=Provenance(iterations=4, repeats=2)),
         replace(FULL, executions=2, payload_bytes=10_240),
         replace(FULL, executions=1, payload_bytes=10_240),
     )
@@ -313,6 +354,8 @@ def test_the_sum_of_a_product_that_is_kept_is_not_repeated_where_declared(contex
     again = replace(forward, phase="backward", provenance=Provenance(saved_by_remat=True))
     assert verdict([forward, again], [forward], context) is Verdict.EXPLAINED
     assert verdict([forward, replace(again, provenance=Provenance())], [forward], context) is Verdict.REFUTED
+    assert verdict([forward, replace(again, payload_bytes=644)], [forward], context) is Verdict.REFUTED
+    assert verdict([again], [], context) is Verdict.REFUTED
     assert verdict([forward, again], [forward], explicit(context)) is Verdict.REFUTED
 
 

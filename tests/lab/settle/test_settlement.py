@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lab.core.ledger import Kind, Ledger, Part, Provenance, Transfer
-from lab.settle import CATALOGUE, Context, Status, Verdict, settle
+from lab.settle import CATALOGUE, NOTES, Context, Status, Verdict, settle
 
 CPU = Context("cpu", "declared")
 GPU = Context("gpu", "declared")
@@ -128,10 +128,19 @@ def test_a_branch_that_may_not_run_carries_out_no_term():
     assert statuses([GATHER], [replace(GATHER, conditional=True)])[0] is Verdict.REFUTED
 
 
-def test_another_shift_is_another_permute_where_one_is_predicted():
+def test_another_shift_is_another_permute_and_so_is_one_that_no_prediction_states():
     hop = Transfer(Kind.COLLECTIVE_PERMUTE, ("pipe",), 8, 1, "f32", 64, shift=1)
+    assert statuses([hop], [hop])[0] is Verdict.EXACT
     assert statuses([hop], [replace(hop, shift=7)])[0] is Verdict.REFUTED
-    assert statuses([replace(hop, shift=None)], [hop])[0] is Verdict.EXACT
+    assert statuses([replace(hop, shift=None)], [hop])[0] is Verdict.REFUTED
+    assert statuses([hop], [replace(hop, shift=None)])[0] is Verdict.REFUTED
+
+
+def test_another_number_of_groups_is_another_transfer():
+    two = replace(GATHER, groups=2)
+    assert statuses([two], [two])[0] is Verdict.EXACT
+    assert statuses([two], [replace(two, groups=1)])[0] is Verdict.REFUTED
+    assert statuses([two], [replace(two, groups=4)])[0] is Verdict.REFUTED
 
 
 def test_where_scopes_are_kept_one_term_is_not_settled_with_the_transfers_of_another():
@@ -262,6 +271,7 @@ def test_a_predictable_behaviour_that_did_not_happen_is_told():
     settlement = settle(Ledger((SCATTER,)), Ledger((SCATTER,)), CPU)
     assert settlement.verdict is Verdict.EXACT
     assert "C2" in settlement.terms[0].explanation
+    assert (settlement.terms[0].did_not_happen, settlement.did_not_happen) == (("C2", "C1"), {"C2": 1, "C1": 1})
 
 
 def test_seventeen_permutes_of_a_shard_or_fifteen_are_a_windowed_gather_over_sixteen():
@@ -292,5 +302,10 @@ def test_only_a_predictable_behaviour_rewrites_a_prediction(behaviour):
     assert behaviour.recognise is None or behaviour.certainty != "predictable"
 
 
+@pytest.mark.parametrize("behaviour", CATALOGUE, ids=lambda b: b.id)
+def test_an_id_of_the_catalogue_is_code_that_decides(behaviour):
+    assert (behaviour.rewrite is None) != (behaviour.recognise is None)
+
+
 def test_ids_are_unique():
-    assert len({b.id for b in CATALOGUE}) == len(CATALOGUE)
+    assert len({entry.id for entry in (*CATALOGUE, *NOTES)}) == len(CATALOGUE) + len(NOTES)
