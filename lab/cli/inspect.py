@@ -14,6 +14,7 @@ from lab.cli.programs import prepared, programs
 from lab.cli.progress import stages
 from lab.compile import sources
 from lab.meshes.axes import Axes
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 from lab.report.diagnosis import diagnosis_text
 
@@ -28,7 +29,8 @@ from lab.report.diagnosis import diagnosis_text
     metavar="KIND",
     multiple=True,
     type=options.KIND,
-    help="Exit with status 1 if there is a finding of this kind; any: of any kind.",
+    help="Exit with status 1 if there is a finding of this kind; any: of any kind. With status 2 if there is none, and "
+    "not all of the program could be read.",
 )
 @options.html
 @options.as_json
@@ -66,4 +68,9 @@ def inspect(
     else:
         print_text("\n\n".join(map(diagnosis_text, diagnoses)))
     there = {finding.kind for each in diagnoses for finding in each.findings}
-    return 1 if there and ("any" in kinds or there & set(kinds)) else 0
+    if there and ("any" in kinds or there & set(kinds)):
+        return 1
+    partly = [each.ledger.source for each in diagnoses if not each.ledger.is_complete]
+    if kinds and partly:
+        raise UsageError(f"{partly[0]} could not be read whole (see its notes), so that --fail-on cannot pass it")
+    return 0

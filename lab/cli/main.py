@@ -14,6 +14,7 @@ from io import TextIOWrapper
 import click
 
 from lab.cli import interrupt
+from lab.core.printable import printable
 from lab.meshes.errors import UsageError, one_line
 
 UNUSABLE, BUG = 2, 3
@@ -52,7 +53,7 @@ def refuse(error: click.ClickException | UsageError) -> int:
         for note in getattr(error, "__notes__", ()):
             if not note.startswith(JAX_NOTE):
                 print(note, file=sys.stderr)
-    print(f"lab: {_said(error)}", file=sys.stderr)
+    print(printable(f"lab: {_said(error)}"), file=sys.stderr)
     return UNUSABLE
 
 

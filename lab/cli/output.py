@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from lab.core.codec import to_text
-from lab.report.fitted import sentences, terminal_width
+from lab.report.fitted import safe, sentences, terminal_width
 
 CLOSED_PIPE = 141
 
@@ -16,8 +16,8 @@ def print_json(value: object) -> None:
 
 
 def print_text(text: str) -> None:
-    """Prints tables and sentences, fitted to the terminal."""
-    _print(sentences(text, terminal_width()))
+    """Prints tables and sentences, fitted to the terminal; what a program's names may hold moves no cursor."""
+    _print(sentences(safe(text), terminal_width()))
 
 
 def _print(text: str) -> None:

@@ -3,7 +3,6 @@ a program."""
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import importlib.util
 import json
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
+from lab.compile.text_files import read_text_file
 from lab.core.known import known
 from lab.core.ledger import Ledger
 from lab.meshes.axes import Axes
@@ -38,30 +38,7 @@ def texts(path: Path) -> list[tuple[str, str]]:
     """
     if path.is_dir():
         return _dumped(path)
-    return [(str(path), _text(path))]
-
-
-def _text(path: Path) -> str:
-    if path.suffix == ".py":
-        raise UsageError(f"{path} is a Python program; name the function that builds the step: {path}:build")
-    try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-    except UnicodeDecodeError:
-        raise UsageError(
-            f"{path}: binary file, expected the text of a compiled program, as compiled.as_text() returns it"
-        ) from None
-    except FileNotFoundError:
-        raise UsageError(
-            f"{path}: no such file; expected a compiled text, the folder of an XLA dump, or file.py:build"
-        ) from None
-    except (OSError, EOFError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}); expected a compiled text, plain or gzipped") from None
-    if not text.strip():
-        raise UsageError(
-            f"{path}: empty file, expected the text of a compiled program, as compiled.as_text() returns it"
-        )
-    return text
+    return [(str(path), read_text_file(path))]
 
 
 def saved_ledger(source: str) -> Ledger:
@@ -84,7 +61,7 @@ def saved_ledger(source: str) -> Ledger:
 
 
 def _dumped(folder: Path) -> list[tuple[str, str]]:
-    modules = [(str(path), _text(path)) for path in sorted(folder.glob(_DUMPED))]
+    modules = [(str(path), read_text_file(path)) for path in sorted(folder.glob(_DUMPED))]
     if not modules:
         raise UsageError(
             f"{folder}: contains no {_DUMPED}; dump with XLA_FLAGS='--xla_dump_to={folder} --xla_dump_hlo_as_text'"

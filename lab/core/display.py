@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from lab.core.printable import printable
+
 
 class Printers(Protocol):
     """`lab.report.show`: functions by the type of what they show."""
@@ -25,7 +27,7 @@ def register(load: Callable[[], Printers]) -> None:
 
 
 def text(value: object) -> str:
-    return repr(value) if _load is None else _load().text(value)
+    return printable(repr(value) if _load is None else _load().text(value))
 
 
 def html(value: object) -> str | None:

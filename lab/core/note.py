@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from enum import StrEnum, auto
 from typing import Self
 
+from lab.core.printable import printable
+
 
 class NoteKind(StrEnum):
     """What could not be read or was assumed; from `GRADIENTS_SUMMED_NARROW` on what is no fault, and worth knowing."""
 
     TEXT_CUT = auto()
+    TEXT_DAMAGED = auto()
     LINES_NOT_READ = auto()
     NOT_PARTITIONED = auto()
     ONE_DEVICE = auto()
@@ -37,7 +40,7 @@ class Note(str):
     kind: str | None
 
     def __new__(cls, kind: str | None, sentence: str) -> Self:
-        note = super().__new__(cls, sentence)
+        note = super().__new__(cls, printable(sentence))
         note.kind = kind
         return note
 

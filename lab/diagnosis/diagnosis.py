@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 
 from lab.core import display
 from lab.core.ledger import Ledger, LedgerJson
+from lab.core.note import NoteKind, note_kinds
 from lab.diagnosis.finding import Finding, FindingJson
 from lab.diagnosis.notes import notes
 from lab.diagnosis.program import Program
 from lab.diagnosis.table import findings
 from lab.hlo.read import collector_paused
+
+_DAMAGE = (NoteKind.TEXT_CUT, NoteKind.TEXT_DAMAGED, NoteKind.LINES_NOT_READ, NoteKind.NO_ENTRY)
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,11 @@ class Diagnosis:
     def is_on_known_mesh(self) -> bool:
         """Most kinds of findings are about axes: without a mesh nobody can look for them."""
         return self.ledger.mesh is not None or (self.ledger.devices or 1) == 1
+
+    @property
+    def is_of_whole_text(self) -> bool:
+        """Of a damaged text nobody looks for findings: what its instructions do is not known."""
+        return not any(kind in _DAMAGE for kind in note_kinds(self.ledger.notes))
 
     def json_object(self) -> DiagnosisJson:
         findings = tuple(finding.json_object() for finding in self.findings)
@@ -59,6 +67,8 @@ class Findings(tuple[Finding, ...]):
 
 
 def of(program: Program) -> Diagnosis:
+    if not (bare := Diagnosis(program.ledger, ())).is_of_whole_text:
+        return bare
     with collector_paused():
         ledger = replace(program.ledger, notes=(*program.ledger.notes, *notes(program)))
         return Diagnosis(ledger, tuple(findings(program)))

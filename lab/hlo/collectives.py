@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from lab.core.ledger import Kind, Overlap, Part, Phase, SubAxis, Transfer
 from lab.core.note import Note, NoteKind
+from lab.core.printable import printable
 from lab.hlo.flops import operand_shapes
 from lab.hlo.groups import (
     Groups,
@@ -67,6 +68,7 @@ class Reader:
         groups, axes, shift = self._groups(instruction, notes)
         parts = self._parts(visit, kind, groups.size if groups else 1)
         named = self.named(visit)
+        op_name, place = instruction.op_name, self._origin(visit, named)
         return Transfer(
             kind=kind,
             axes=axes,
@@ -78,10 +80,10 @@ class Reader:
             shift=shift,
             conditional=visit.conditional,
             phase=self._phase(visit, named),
-            scope=scope(named.op_name) if named else "",
-            origin=self._origin(visit, named),
-            op_name=instruction.op_name,
-            instruction=instruction.name,
+            scope=printable(scope(named.op_name)) if named else "",
+            origin=place and printable(place),
+            op_name=op_name and printable(op_name),
+            instruction=printable(instruction.name),
             overlap=Overlap.ASYNC if _is_async(visit) else Overlap.SYNC,
             link=self.placement.link(groups) if groups else None,
             sub_axes=self._sub_axes(groups) if groups and axes is None else None,

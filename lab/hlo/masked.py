@@ -12,26 +12,33 @@ def is_zero_padded_shard(value: Instruction, computation: Computation, module: M
     """Whether it is zeros but for a slice, as `dynamic-update-slice` makes it, alone or at the end of a fusion."""
     value = _source(value, computation)
     if value.opcode != "fusion":
-        return value.opcode == "dynamic-update-slice" and _is_zeros(value.operands[0], computation)
+        return value.opcode == "dynamic-update-slice" and _is_zeros(_defined(value, 0, computation), computation)
     fused = module.computations.get(value.attribute("calls") or "")
     if fused is None or fused.root is None or (written := _source(fused.root, fused)).opcode != "dynamic-update-slice":
         return False
-    into = fused.by_name.get(written.operands[0])
+    into = _defined(written, 0, fused)
     if into is not None and into.opcode == "parameter":
-        return _is_zeros(value.operands[int(into.literal)], computation)
-    return _is_zeros(written.operands[0], fused)
+        return _is_zeros(_defined(value, fused.parameters.get(into.name, 0), computation), computation)
+    return _is_zeros(into, fused)
 
 
 def _source(value: Instruction, computation: Computation) -> Instruction:
     """The value itself, wherever it was copied to."""
-    while value.opcode in _AS_THEY_ARE and (source := computation.by_name.get(value.operands[0])) is not None:
+    seen = {value.name}  # In a damaged text copies may be of each other.
+    while value.opcode in _AS_THEY_ARE and (source := _defined(value, 0, computation)) and source.name not in seen:
         value = source
+        seen.add(value.name)
     return value
 
 
-def _is_zeros(name: str, computation: Computation) -> bool:
-    broadcast = computation.by_name.get(name)
+def _defined(value: Instruction, number: int, computation: Computation) -> Instruction | None:
+    """What defines an operand; None where the text, damaged, lacks it."""
+    operands = value.operands
+    return computation.by_name.get(operands[number]) if number < len(operands) else None
+
+
+def _is_zeros(broadcast: Instruction | None, computation: Computation) -> bool:
     if broadcast is None or broadcast.opcode != "broadcast":
         return False
-    constant = computation.by_name.get(broadcast.operands[0])
+    constant = _defined(broadcast, 0, computation)
     return constant is not None and constant.opcode == "constant" and constant.literal in _ZEROS

@@ -13,6 +13,7 @@ from lab.core.note import Note, NoteKind
 from lab.core.units import count
 from lab.hlo import collectives, flops
 from lab.hlo.collectives import Reader
+from lab.hlo.integrity import faults
 from lab.hlo.names import read_frames
 from lab.hlo.placement import Devices, Placement
 from lab.hlo.shapes import arrays
@@ -59,7 +60,8 @@ def read_text(
     devices: Devices | None = None,
 ) -> Ledger:
     """The ledger of a compiled module; arguments and errors are those of `read`."""
-    return read(text, source=source, axes=axes, target=target, devices=devices).ledger
+    with collector_paused():  # Until all but the ledger is gone again.
+        return _read(text, source, axes, target, devices).ledger
 
 
 def read(
@@ -258,6 +260,8 @@ def _reading_notes(module: Module) -> Notes:
     if module.is_cut:
         sentence = "the text ends early, inside a computation: only what it holds is listed"
         notes[Note(NoteKind.TEXT_CUT, sentence)] = True
+    for fault in faults(module):
+        notes[Note(NoteKind.TEXT_DAMAGED, fault)] = True
     if module.unread:
         sentence = f"{count(len(module.unread), 'line')} not understood, the first: {module.unread[0][:60]}"
         notes[Note(NoteKind.LINES_NOT_READ, sentence)] = True

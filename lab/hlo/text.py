@@ -10,20 +10,21 @@ import re
 from dataclasses import dataclass
 from functools import cache, cached_property
 
+from lab.hlo.opcodes import WITHOUT_OPERANDS
+
 _INSTRUCTION = re.compile(r"[ \t]+(ROOT )?%?([^\s=]+) = (.*?) ([a-z][\w\-]*)\((.*)")
 _END = re.compile(r"\}(?:, execution_thread=.*|\s*)$")
-_HEADER = re.compile(r"(ENTRY )?%?([^\s(]+) (?:\(.*)?\{[ \t]*$")
+_HEADER = re.compile(r"(ENTRY )?%?([^\s(]+) (\(.*)?\{[ \t]*$")
 _COMMENT = re.compile(r"/\*.*?\*/")
 # In a list of operands: more than names and commas.
 _TYPED = re.compile(r"[\[({/]| (?!%)|,(?! )")
-_WITHOUT_OPERANDS = frozenset(
-    {"constant", "parameter", "iota", "partition-id", "replica-id", "infeed", "rng-get-and-update-state"}
-)
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
 # Opcodes whose computations run when they do; of an async pair only the start runs it.
 RUNS_CALLEE = frozenset(
     """fusion call while conditional async-start fusion-start call-start custom-call custom-call-start""".split()
 )
+_MOST_LINES = 100
+"""Of one instruction."""
 _AFTER_ATTRIBUTES = (", frontend_attributes={", ", metadata={", ", backend_config=")
 
 
@@ -50,18 +51,17 @@ class Instruction:
     @cached_property
     def operands(self) -> tuple[str, ...]:
         """Names of the operands, in order."""
-        if self.opcode in _WITHOUT_OPERANDS:
-            return ()
-        listed = self.literal
-        if not _TYPED.search(listed):
-            return tuple(listed.replace("%", "").split(", ")) if listed else ()
-        listed = _COMMENT.sub("", listed)
-        return tuple(words[-1].lstrip("%") for item in split_outside_brackets(listed) if (words := item.split()))
+        return () if self.opcode in WITHOUT_OPERANDS else names_in(self.literal)
 
     @property
     def literal(self) -> str:
         """What stands between the parentheses: the value of a constant, the number of a parameter."""
         return self.tail[: self._close]
+
+    @property
+    def closing(self) -> tuple[str, str]:
+        """The parenthesis after the operands, if there is one, and all that follows it."""
+        return self.tail[self._close : self._close + 1], self.extras
 
     @property
     def extras(self) -> str:
@@ -95,6 +95,8 @@ class Instruction:
         """Every computation that it names."""
         if "=" not in self.tail:
             return []
+        if "_computations=" not in self.tail:
+            return _CALLED.findall(self.attributes)
         listed = self.braced("branch_computations") or self.braced("called_computations") or ""
         return [*_CALLED.findall(self.attributes), *re.findall(r"%?([\w.\-]+)", listed)]
 
@@ -107,9 +109,12 @@ class Instruction:
 
 @dataclass
 class Computation:
+    """`signature` is what its first line has between name and brace: `(x: f32[2], y: f32[]) -> f32[2]`, or nothing."""
+
     name: str
     is_entry: bool
     instructions: list[Instruction]
+    signature: str = ""
 
     @cached_property
     def by_name(self) -> dict[str, Instruction]:
@@ -142,14 +147,18 @@ class Module:
     Attributes:
       head: what stands before the first computation: the module's line and the tables of files and stack frames.
       computations: by name, in the text's order.
-      unread: lines among and between the computations that are no instruction.
+      unread: lines before, among and between the computations that are no instruction.
       is_cut: the text ends inside a computation.
+      repeated: names that two computations have.
+      types: every type of a result, as printed.
     """
 
     head: str
     computations: dict[str, Computation]
     unread: list[str]
     is_cut: bool
+    repeated: list[str]
+    types: tuple[str, ...]
 
     @cached_property
     def calls(self) -> dict[str, list[str]]:
@@ -183,42 +192,80 @@ class Module:
 
     @property
     def entry(self) -> Computation | None:
-        """The marked entry, or the only computation of a text that marks none."""
+        """The marked entry, or the only computation of a text by hand: XLA's printer begins with `HloModule`, and marks
+        the entry."""
         marked = [c for c in self.computations.values() if c.is_entry]
         if marked:
             return marked[-1]
-        return next(iter(self.computations.values())) if len(self.computations) == 1 and not self.is_cut else None
+        is_by_hand = len(self.computations) == 1 and not self.is_cut and "HloModule" not in self.head
+        return next(iter(self.computations.values())) if is_by_hand else None
 
 
 def parse(text: str) -> Module:
     """Reads the text of one module; never fails on text it does not understand."""
+    if "\r" in text:
+        text = text.replace("\r\n", "\n")
     computations: dict[str, Computation] = {}
-    shapes: dict[str, str] = {}  # One copy of each type: they repeat in every line.
-    head, unread = [], []
+    types: dict[str, str] = {}  # One copy of each: they repeat in every line.
+    head, unread, repeated = [], [], []
     inside: list[Instruction] | None = None
-    for line in text.split("\n"):
+    broken: _BrokenLine | None = None
+    for line in text.removeprefix("\ufeff").split("\n"):
         if inside is None:
             if header := _HEADER.match(line):
-                inside = []
-                computations[header[2]] = Computation(header[2], header[1] is not None, inside)
-            elif not computations:
+                inside, name = [], header[2]
+                if name in computations:
+                    repeated.append(name)
+                computations[name] = Computation(name, header[1] is not None, inside, header[3] or "")
+            elif not computations and not _is_misplaced(line):
                 head.append(line)
             elif line.strip():
                 unread.append(line.strip())
             continue
         if plain := _plain(line):
             name, shape, opcode, tail = plain
-            inside.append(Instruction(name, shapes.setdefault(shape, shape), opcode, False, tail))
+            inside.append(Instruction(name, types.setdefault(shape, shape), opcode, False, tail))
+            broken = None
         elif _END.match(line):
-            inside = None
+            inside = broken = None
         elif found := _INSTRUCTION.match(line):
             root, name, shape, opcode, tail = found.groups()
-            inside.append(Instruction(name, shapes.setdefault(shape, shape), opcode, root is not None, tail))
-        elif line.strip() and inside and not line[0].isspace():
-            inside[-1].tail += line  # A string with line breaks, such as a kernel's metadata.
+            inside.append(Instruction(name, types.setdefault(shape, shape), opcode, root is not None, tail))
+            broken = None
+        elif inside and line.strip() and not line[0].isspace():
+            broken = broken or _BrokenLine(inside[-1])
+            if not broken.takes(line):
+                unread.append(line.strip())
         elif line.strip():
             unread.append(line.strip())
-    return Module("\n".join(head), computations, unread, is_cut=inside is not None)
+    return Module("\n".join(head), computations, unread, inside is not None, repeated, tuple(types))
+
+
+class _BrokenLine:
+    """An instruction whose configuration has line breaks, such as a kernel's metadata: it goes on while a string or
+    brace is open."""
+
+    def __init__(self, instruction: Instruction) -> None:
+        self._instruction = instruction
+        self._lines = self._braces = self._quotes = 0
+        self._count(instruction.tail)
+
+    def takes(self, line: str) -> bool:
+        if (self._braces <= 0 and self._quotes % 2 == 0) or self._lines == _MOST_LINES:
+            return False
+        self._instruction.tail += line
+        self._count(line)
+        return True
+
+    def _count(self, part: str) -> None:
+        self._lines += 1
+        self._braces += part.count("{") - part.count("}")
+        self._quotes += part.count('"') - part.count('\\"')
+
+
+def _is_misplaced(line: str) -> bool:
+    """Whether a line before the first computation belongs inside one."""
+    return (line[:1].isspace() and bool(_INSTRUCTION.match(line))) or line.startswith("}")
 
 
 def _plain(line: str) -> tuple[str, str, str, str] | None:
@@ -235,6 +282,14 @@ def _plain(line: str) -> tuple[str, str, str, str] | None:
     ):
         return None
     return name.lstrip("%"), shape, opcode, tail
+
+
+def names_in(listed: str) -> tuple[str, ...]:
+    """The names of a list of operands, which may have types and comments."""
+    if not _TYPED.search(listed):
+        return tuple(listed.replace("%", "").split(", ")) if listed else ()
+    listed = _COMMENT.sub("", listed)
+    return tuple(words[-1].lstrip("%") for item in split_outside_brackets(listed) if (words := item.split()))
 
 
 def closing_parenthesis(text: str) -> int:

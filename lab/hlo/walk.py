@@ -73,7 +73,7 @@ def walk(module: Module, wanted: frozenset[str]) -> Walk:
         _visit(result, _State(Scope(module, module.entry)), holds)
         return result
     sentence = "the text has no entry computation: executions cannot be known"
-    result.notes[Note(NoteKind.NO_ENTRY, sentence)] = False
+    result.notes[Note(NoteKind.NO_ENTRY, sentence)] = True
     called = {callee for callees in module.calls.values() for callee in callees}
     for name, computation in module.computations.items():
         if name not in called:

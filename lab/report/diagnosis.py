@@ -39,6 +39,8 @@ def verdict(diagnosis: Diagnosis) -> str:
     """`2 findings`; where there are none, what was looked for and in what."""
     if diagnosis.findings:
         return count(len(diagnosis.findings), "finding")
+    if not diagnosis.is_of_whole_text:
+        return "not diagnosed: the text is damaged (see the notes)"
     if not diagnosis.is_on_known_mesh:
         return f"not diagnosed: {NO_MESH}"
     return "; ".join([f"none of the {len(KINDS)} kinds of waste was found", *gaps(diagnosis)])

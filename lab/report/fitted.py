@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from textwrap import TextWrapper
 
+from lab.core.printable import printable
+
 GAP, INDENT = "  ", "    "
 NARROWEST_WORDS = 24
 """A column of sentences becomes no narrower."""
 RED, PLAIN = "\x1b[31m", "\x1b[0m"
+_OUR_STYLES = re.compile(f"({re.escape(RED)}|{re.escape(PLAIN)})")
 _STYLED = re.compile(r"\x1b\[\d+m")
 # A number and its unit stay together.
 _SPACE = r"(\s+(?!(?<=\d )[kMGTPE]?i?(?:B|FLOP)\b))"
@@ -74,6 +77,13 @@ def sentences(text: str, width: int | None) -> str:
     return "\n".join(
         line if len(_STYLED.sub("", line)) <= width else "\n".join(_hanging(line, width)) for line in text.split("\n")
     )
+
+
+def safe(text: str) -> str:
+    """The same text without control characters but for the colours of tables."""
+    if not _has_colours():
+        return printable(text)
+    return "".join(part if _OUR_STYLES.match(part) else printable(part) for part in _OUR_STYLES.split(text))
 
 
 def _fitting(columns: Sequence[Column], width: int) -> int:

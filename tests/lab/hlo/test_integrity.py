@@ -1,0 +1,128 @@
+"""A text that lost lines or characters is never a complete, smaller program: what is wrong with it is a note."""
+
+import pytest
+
+from lab.core.note import NoteKind, note_kinds
+from lab.hlo import read_text
+from lab.hlo.integrity import faults
+from lab.hlo.text import parse
+from tests.hlo_corpus.corpus import OURS, theirs
+
+WHOLE = """HloModule jit_f, num_partitions=8
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%cond (s: (s32[], f32[64])) -> pred[] {
+  %s = (s32[], f32[64]{0}) parameter(0)
+  %n = s32[] get-tuple-element(%s), index=0
+  %ten = s32[] constant(10)
+  ROOT %less = pred[] compare(%n, %ten), direction=LT
+}
+
+%body (t: (s32[], f32[64])) -> (s32[], f32[64]) {
+  %t = (s32[], f32[64]{0}) parameter(0)
+  %m = s32[] get-tuple-element(%t), index=0
+  %v = f32[64]{0} get-tuple-element(%t), index=1
+  %one = s32[] constant(1)
+  %next = s32[] add(%m, %one)
+  %ar = f32[64]{0} all-reduce(%v), channel_id=1, replica_groups=[1,8]<=[8], use_global_device_ids=true, to_apply=%add
+  ROOT %out = (s32[], f32[64]{0}) tuple(%next, %ar)
+}
+
+ENTRY %main (x: f32[64]) -> f32[64] {
+  %x = f32[64]{0} parameter(0)
+  %zero = s32[] constant(0)
+  %start = (s32[], f32[64]{0}) tuple(%zero, %x)
+  %w = (s32[], f32[64]{0}) while(%start), condition=%cond, body=%body
+  ROOT %end = f32[64]{0} get-tuple-element(%w), index=1
+}
+"""
+
+
+def said(old: str, new: str) -> list[str]:
+    assert WHOLE.count(old) >= 1
+    return faults(parse(WHOLE.replace(old, new, 1)))
+
+
+def test_a_whole_text_is_complete_and_without_a_word():
+    ledger = read_text(WHOLE)
+    assert (ledger.totals().executions, ledger.notes, ledger.is_complete) == (10, (), True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("  %v = f32[64]{0} get-tuple-element(%t), index=1\n", "", "nothing above defines an operand: v of ar"),
+        ("all-reduce(%v)", "all-reduce(%)", "nothing above defines an operand: nothing of ar"),
+        ("tuple(%zero, %x)", "tuple(%w, %x)", "nothing above defines an operand: w of start"),
+        ("%next = ", "%m = ", "two instructions of a computation have one name: body"),
+        ("body=%body", "body=%bod", "nothing above defines a computation that is run: bod by w"),
+        (", body=%body", "", "while names no computation to run: w"),
+        ("to_apply=%add", "to_apply=%body", "nothing above defines a computation that is run: body by ar"),
+        (", to_apply=%add", "", "all-reduce names no computation to run: ar"),
+        ("%body (t: ", "%cond (t: ", "a computation has the name of another: cond"),
+        ("  %b = f32[] parameter(1)\n", "", "nothing above defines an operand: b of sum"),
+        ("%b = f32[] parameter(1)", "%b = f32[] parameter(0)", "a parameter has no number of its own: b of add"),
+        ("%b = f32[] parameter(1)", "%b = f32[] parameter(2)", "a computation lacks one of its parameters: add"),
+        ("%n, %ten)", "%n)", "an operation has too few or too many operands: compare less"),
+        ("while(%start)", "while(%start, %x)", "an operation has too few or too many operands: while w"),
+        ("add(%m, %one)", "add(%m, %one) %two", "an instruction does not end where its line does: next"),
+        ("add(%m, %one)", "add(%m, %one", "an instruction does not end where its line does: next"),
+        ("direction=LT\n", "direction=LT  %k = s32[] constant(1)\n", "a line has two instructions: less"),
+        ("  %one = s32[] constant(1)\n", "  ROOT %one = s32[] constant(1)\n", "a computation has two roots: body"),
+        ("ROOT %less", "%less", None),  # XLA takes the last instruction.
+        (
+            "  ROOT %less = pred[] compare(%n, %ten), direction=LT\n",
+            "",
+            "a computation takes or gives another type than its first line says: cond",
+        ),
+        ("f32[64]{0} all-reduce", "f32[64{0} all-reduce", "no type of an array or tuple: f32[64{0}"),
+        (
+            "f32[64]{0} all-reduce",
+            f"f32[{'9' * 30}]{{0}} all-reduce",
+            f"no type of an array or tuple: f32[{'9' * 30}]{{0}}",
+        ),
+    ],
+)
+def test_what_is_damaged_is_said(old, new, fault):
+    found = said(old, new)
+    assert (f"damaged text: {fault}" in found) if fault else not found
+
+
+def test_a_damaged_text_is_not_complete():
+    ledger = read_text(WHOLE.replace("body=%body", "body=%bod"))
+    assert not ledger.is_complete
+    assert NoteKind.TEXT_DAMAGED in note_kinds(ledger.notes)
+
+
+def test_a_text_without_its_entry_is_not_complete_though_xla_takes_its_last_computation_for_it():
+    ledger = read_text(WHOLE.partition("ENTRY")[0])
+    assert not ledger.is_complete
+    assert not read_text("HloModule m\n\n%f (x: f32[8]) -> f32[8] {\n  ROOT %x = f32[8] parameter(0)\n}\n").is_complete
+
+
+def test_one_computation_by_hand_needs_no_mark():
+    """A benchmark of XLA's own is a single computation without a header."""
+    ledger = read_text("e {\n  a = u4[8,2] parameter(0)\n  b = u4[8,16] all-gather(a), dimensions={1}\n}\n")
+    assert ledger.is_complete and len(ledger.transfers) == 1
+
+
+def test_a_first_line_that_is_lost_is_missed():
+    lost = WHOLE.replace("%add (a: f32[], b: f32[]) -> f32[] {\n", "")
+    assert any("4 lines not understood" in note for note in read_text(lost).notes)
+
+
+def test_lines_of_windows_and_a_byte_order_mark_are_read():
+    assert read_text("\ufeff" + WHOLE.replace("\n", "\r\n")).totals() == read_text(WHOLE).totals()
+
+
+@pytest.mark.slow
+def test_intact_texts_of_every_compiler_and_version_at_hand_are_whole():
+    """Those that are cut end in a computation."""
+    texts = {**OURS, **theirs("hlo/*/*", "cases/compiled/*/*.hlo", "cases/second/*.hlo", "cases/referee/*.hlo")}
+    modules = {name: parse(text()) for name, text in texts.items()}
+    assert {name: found for name, m in modules.items() if not m.is_cut and (found := faults(m) + m.unread)} == {}
