@@ -23,6 +23,7 @@ class NoteKind(StrEnum):
     UNREACHED_COLLECTIVES = auto()
     UNKNOWN_COLLECTIVE = auto()
     UNKNOWN_GROUPS = auto()
+    GROUPS_ASSUMED = auto()
     GROUPS_OF_NO_AXES = auto()
     HOST_TRANSFER = auto()
     KERNEL_TRANSFERS = auto()

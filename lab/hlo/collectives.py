@@ -12,10 +12,12 @@ from lab.core.note import Note, NoteKind
 from lab.core.printable import printable
 from lab.hlo.flops import operand_shapes
 from lab.hlo.groups import (
+    GroupMode,
     Groups,
     UnreadGroups,
     axes_of_groups,
     read_groups,
+    read_groups_of,
     read_permutation,
     sub_axes_of_groups,
 )
@@ -42,7 +44,11 @@ _WAITS = frozenset({"async-start", "call-start"})
 _GROUPS = re.compile(
     r"replica_groups=(\{\{.*?\}\}|\{\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[[^\]]*\](?:,\s*device_ids=\([^{]*?\))?\s*\{[^}]*\})"
 )
-_PAIRS = re.compile(r"source_target_pairs=(\{\{.*?\}\}|\{\})")
+_PAIRS = re.compile(r'source_target_pairs="?(\{\{.*?\}\}|\{\})')
+_SLICE_SIZES = re.compile(r"slice_sizes=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}")
+_GLOBAL_IDS = "use_global_device_ids=true"
+_WITH_GLOBAL_IDS = frozenset({Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.REDUCE_SCATTER})
+"""Operations that may have that attribute."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +69,9 @@ class Reader:
             sentence = f"{instruction.name}: a transfer to the host, not between devices; not counted"
             notes[Note(NoteKind.HOST_TRANSFER, sentence)] = False
             return None
-        if _is_reduce_scatter_fusion(visit):
-            kind = Kind.REDUCE_SCATTER
         groups, axes, shift = self._groups(instruction, notes)
+        if _is_reduce_scatter_fusion(visit, groups.size if groups else None):
+            kind = Kind.REDUCE_SCATTER
         parts = self._parts(visit, kind, groups.size if groups else 1)
         named = self.named(visit)
         op_name, place = instruction.op_name, self._origin(visit, named)
@@ -120,6 +126,12 @@ class Reader:
         axes = self.placement.axes
         try:
             groups, is_permutation = self.members(instruction)
+            if groups.are_assumed:
+                sentence = (
+                    "groups name more replicas than the module has, as groups without a channel do, or with one and "
+                    "without use_global_device_ids; XLA runs no such program, and they are read as devices"
+                )
+                notes[Note(NoteKind.GROUPS_ASSUMED, sentence)] = False
             if is_permutation:
                 permutation = read_permutation(groups.members, axes)
                 return permutation.groups, permutation.axes, permutation.shift
@@ -139,11 +151,13 @@ class Reader:
         return None if axes is None else sub_axes_of_groups(groups, axes)
 
     def members(self, instruction: Instruction) -> tuple[Groups, bool]:
-        if _moves_by_pairs(instruction):
-            return self.placement.on_mesh(listed_groups(groups_text(instruction))), True
-        if target := MEGASCALE_TARGET.search(instruction.extras):
+        """Who takes part, as positions in the mesh, and whether they are pairs of source and target."""
+        is_pairs = _moves_by_pairs(instruction)
+        if not is_pairs and (target := MEGASCALE_TARGET.search(instruction.extras)):
             return self.placement.across_slices(target[1] or target[2])
-        return self.placement.on_mesh(read_groups(groups_text(instruction), self.placement.partitions)), False
+        spelled, mode = groups_text(instruction), _group_mode(instruction)
+        groups = read_groups_of(spelled, mode, self.placement.in_slice, self.placement.replicas, is_pairs)
+        return self.placement.on_mesh(groups), is_pairs
 
     def _parts(self, visit: Visit, kind: Kind, group_size: int) -> tuple[Part, ...]:
         """Payload of every operand, by the conventions of the ledger."""
@@ -153,6 +167,8 @@ class Reader:
             return _as_parts(arrays(instruction.shape), 1)
         if kind is Kind.RAGGED_ALL_TO_ALL:
             shapes = shapes[:1]
+        if kind is Kind.COLLECTIVE_PERMUTE and (sizes := _SLICE_SIZES.search(instruction.attributes)):
+            return _slices(sizes[1], _sources(instruction, computation)[:1])
         if kind is Kind.ALL_TO_ALL and len(shapes) == group_size and len(set(shapes)) == 1:
             # A tuple has one piece for each member: the operands are one buffer.
             return (Part(shapes[0].dtype, sum(shape.bytes for shape in shapes)),)
@@ -285,13 +301,47 @@ def _is_async(visit: Visit) -> bool:
     )
 
 
-def _is_reduce_scatter_fusion(visit: Visit) -> bool:
-    """TPU: an all-reduce and the slice of its result, fused into one custom operation, is a reduce-scatter."""
-    if visit.instruction.opcode != "all-reduce" or not visit.callers:
+def _group_mode(instruction: Instruction) -> GroupMode:
+    if "channel_id=" not in instruction.attributes:
+        return GroupMode.REPLICAS
+    if KINDS[instruction.opcode.removesuffix("-start")] not in _WITH_GLOBAL_IDS:
+        return GroupMode.PARTITIONS
+    has_global_ids = _GLOBAL_IDS in instruction.attributes
+    return GroupMode.DEVICES if has_global_ids else GroupMode.REPLICAS_WITH_ALL_PARTITIONS
+
+
+def _is_reduce_scatter_fusion(visit: Visit, group_size: int | None) -> bool:
+    """TPU: an all-reduce, fused into one custom operation with the slice that each of P devices keeps, a P-th of the
+    sum, is a reduce-scatter; nothing else may use the sum."""
+    if visit.instruction.opcode != "all-reduce" or not visit.callers or not group_size:
         return False
-    caller = visit.callers[-1].instruction
-    sliced = any(i.opcode == "dynamic-slice" for i in visit.computation.instructions)
-    return caller.opcode.startswith("fusion") and "kind=kCustom" in caller.attributes and sliced
+    caller, inside = visit.callers[-1].instruction, visit.computation
+    if not caller.opcode.startswith("fusion") or "kind=kCustom" not in caller.attributes:
+        return False
+    sums, slices = [visit.instruction], 0
+    while sums:
+        one = sums.pop()
+        for user in inside.users.get(one.name, ()):
+            if user.opcode in ("get-tuple-element", "bitcast"):
+                sums.append(user)
+            elif user.opcode == "dynamic-slice" and _bytes(user) * group_size == _bytes(one):
+                slices += 1
+            else:
+                return False
+    return slices > 0
+
+
+def _bytes(instruction: Instruction) -> int:
+    return sum(shape.bytes for shape in arrays(instruction.shape))
+
+
+def _slices(sizes: str, source: tuple[Instruction, ...]) -> tuple[Part, ...]:
+    """What a permute moves that works in place: slices of its first operand, as many of each buffer in it."""
+    buffers = [shape for i in source for shape in arrays(i.shape)]
+    rows = [tuple(map(int, filter(None, row.split(",")))) for row in sizes[1:-1].split("},{")]
+    each = max(1, len(rows) // max(1, len(buffers)))
+    dtypes = [shape.dtype for shape in buffers for _ in range(each)]
+    return _as_parts((Shape(dtype, row) for dtype, row in zip(dtypes, rows, strict=False)), 1)
 
 
 def _sources(instruction: Instruction, computation: Computation) -> tuple[Instruction, ...]:

@@ -6,7 +6,8 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import lru_cache
 
 import numpy as np
@@ -28,9 +29,14 @@ class UnreadGroups(ValueError):
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of devices, each a tuple of positions in `mesh.devices.flat`."""
+    """Groups of devices, each a tuple of positions in `mesh.devices.flat`.
+
+    Attributes:
+      are_assumed: their numbers are of devices against XLA's rules, by which the module has none such.
+    """
 
     members: tuple[tuple[int, ...], ...]
+    are_assumed: bool = field(default=False, compare=False)
 
     @property
     def count(self) -> int:
@@ -68,6 +74,48 @@ def _expanded(text: str) -> Groups:
     if text.startswith("{"):
         return Groups(tuple(tuple(_numbers(group)) for group in _LIST.findall(text)))
     raise UnreadGroups(text[:80])
+
+
+class GroupMode(Enum):
+    """What the numbers of a group are, by XLA's rules (`xla/service/collective_ops_utils.h`)."""
+
+    REPLICAS = auto()
+    """Replicas, each with the same partition: an operation without a channel."""
+    PARTITIONS = auto()
+    """Partitions, each of the same replica: an operation with a channel."""
+    REPLICAS_WITH_ALL_PARTITIONS = auto()
+    """Replicas, each with every partition: a reduction or gather with a channel."""
+    DEVICES = auto()
+    """Devices, `replica * partitions + partition`: with a channel and use_global_device_ids."""
+
+
+@lru_cache(maxsize=512)
+def read_groups_of(text: str, mode: GroupMode, devices: int | None, replicas: int | None, is_pairs: bool) -> Groups:
+    """Groups, or pairs of source and target, as devices.
+
+    Args:
+      devices, replicas: of the module; None where it does not say, and all numbers are then devices.
+    Raises:
+      UnreadGroups: another spelling.
+    """
+    is_of_devices = mode is GroupMode.DEVICES or (mode is GroupMode.PARTITIONS and replicas == 1)
+    if devices is None or replicas is None or is_of_devices:
+        return _pairs(text) if is_pairs else read_groups(text, devices)
+    partitions = devices // replicas
+    many = partitions if mode is GroupMode.PARTITIONS else replicas
+    rows = (_pairs(text) if is_pairs else read_groups(text, many)).members
+    if any(max(row) >= many for row in rows if row):
+        return Groups(rows, are_assumed=True)
+    if mode is GroupMode.PARTITIONS:
+        return Groups(tuple(tuple(r * partitions + one for one in row) for r in range(replicas) for row in rows))
+    if mode is GroupMode.REPLICAS:
+        return Groups(tuple(tuple(one * partitions + p for one in row) for p in range(partitions) for row in rows))
+    return Groups(tuple(tuple(one * partitions + p for one in row for p in range(partitions)) for row in rows))
+
+
+def _pairs(text: str) -> Groups:
+    """None at all is no pairs, and not all devices."""
+    return Groups(()) if text.strip() in ("", "{}") else read_groups(text, None)
 
 
 @lru_cache(maxsize=512)

@@ -43,22 +43,26 @@ class Placement:
       size: partitions of the program over all slices, None if it is not known.
       devices: None without a target or a mesh of devices.
       slices: how many copies of the partitioned module run side by side; group ids count inside one.
+      replicas: of the module, each of as many partitions; None where it does not say.
     """
 
     axes: Axes | None
     size: int | None
     devices: Devices | None = None
     slices: int = 1
+    replicas: int | None = None
 
     @property
-    def partitions(self) -> int | None:
+    def in_slice(self) -> int | None:
+        """Devices of one slice: replicas times partitions."""
         return None if self.size is None else self.size // self.slices
 
     def on_mesh(self, groups: Groups) -> Groups:
-        """Groups of a slice's partitions as groups of mesh positions, of all slices."""
+        """Groups of a slice's devices as groups of mesh positions, of all slices."""
         if not self._positions:
             return groups
-        return Groups(tuple(tuple(order[i] for i in row) for order in self._positions for row in groups.members))
+        members = tuple(tuple(order[i] for i in row) for order in self._positions for row in groups.members)
+        return Groups(members, groups.are_assumed)
 
     def across_slices(self, target: str) -> tuple[Groups, bool]:
         """Who meets over the data-centre network, and whether it is a permutation: all slices, some, or one to one.

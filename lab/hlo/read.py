@@ -112,7 +112,9 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
     slices = _slices(partitions, axes, target, devices)
     size = partitions and partitions * slices
     _check_sizes(source or "the program", size, axes, target)
-    placement = Placement(axes, size or (axes.size if axes else None), devices or _implied(target, axes), slices)
+    placement = Placement(
+        axes, size or (axes.size if axes else None), devices or _implied(target, axes), slices, _replicas(module)
+    )
     reader = Reader(
         module,
         read_frames(module.head),
@@ -229,6 +231,11 @@ def _partitions(module: Module, notes: Notes) -> int | None:
             notes[Note(NoteKind.DEVICES_ASSUMED, sentence)] = False
             return number
     return None
+
+
+def _replicas(module: Module) -> int | None:
+    found = _REPLICAS.search(module.head)
+    return int(found[1]) if found else 1 if _PARTITIONS.search(module.head) else None
 
 
 def _largest_group(module: Module) -> int | None:

@@ -130,7 +130,7 @@ def test_tuple_operands_are_parts_and_their_sum_is_the_payload():
         read(
             """%x = f32[64]{0} parameter(0)
             %y = bf16[8,2]{1,0:T(8,128)(2,1)S(1)} parameter(1)
-            ROOT %ar = (f32[64]{0}, /*index=1*/bf16[8,2]{1,0:T(8,128)(2,1)}) all-reduce(%x, /*index=1*/%y), replica_groups={}, to_apply=%add"""
+            ROOT %ar = (f32[64]{0}, /*index=1*/bf16[8,2]{1,0:T(8,128)(2,1)}) all-reduce(%x, /*index=1*/%y), channel_id=1, replica_groups={}, to_apply=%add"""
         )
     )
     assert transfer.payload_bytes == 256 + 32
@@ -159,12 +159,62 @@ def test_reductions_packed_into_one_flat_array_are_their_pieces():
 def test_an_all_reduce_and_slice_in_one_custom_fusion_is_a_reduce_scatter():
     fused = (
         "%all-reduce-scatter (p: f32[64]) -> f32[8] {\n  %p = f32[64]{0} parameter(0)\n  %ar = f32[64]{0} "
-        "all-reduce(%p), replica_groups={}, to_apply=%add\n  %id = u32[] partition-id()\n  ROOT %ds = f32[8]{0} "
+        "all-reduce(%p), channel_id=1, replica_groups={}, to_apply=%add\n  %id = u32[] partition-id()\n  ROOT %ds = f32[8]{0} "
         "dynamic-slice(%ar, %id), dynamic_slice_sizes={8}\n}\n\n"
     )
     custom = "%x = f32[64]{0} parameter(0)\nROOT %rs = f32[8]{0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter"
     assert only(read(custom, before=fused)).kind is Kind.REDUCE_SCATTER
     assert only(read(custom.replace("kCustom", "kLoop"), before=fused)).kind is Kind.ALL_REDUCE
+
+
+@pytest.mark.parametrize(
+    ("size", "root"),
+    [
+        (16, "ROOT %ds = f32[16]{0} dynamic-slice(%ar, %id), dynamic_slice_sizes={16}"),
+        (
+            8,
+            "%ds = f32[8]{0} dynamic-slice(%ar, %id), dynamic_slice_sizes={8}\n  ROOT %t = (f32[8]{0}, f32[64]{0}) tuple(%ds, %ar)",
+        ),
+    ],
+    ids=["a quarter of the sum for one of eight devices", "the sum is used as a whole too"],
+)
+def test_a_custom_fusion_that_keeps_more_than_its_part_of_the_sum_is_an_all_reduce(size, root):
+    fused = (
+        "%fc (p: f32[64]) -> f32[8] {\n  %p = f32[64]{0} parameter(0)\n  %id = u32[] partition-id()\n  %ar = f32[64]{0} "
+        f"all-reduce(%p), channel_id=1, replica_groups={{}}, to_apply=%add\n  {root}\n}}\n\n"
+    )
+    custom = f"%x = f32[64]{{0}} parameter(0)\nROOT %rs = f32[{size}]{{0}} fusion(%x), kind=kCustom, calls=%fc"
+    transfer = only(read(custom, before=fused))
+    assert (transfer.kind, transfer.wire_bytes) == (Kind.ALL_REDUCE, 448)
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_message_goes_to_the_pairs_that_its_frontend_attributes_name_quoted_or_not(quote):
+    pairs = f"frontend_attributes={{_xla_send_recv_source_target_pairs={quote}{{{{0,1}},{{1,2}},{{2,3}}}}{quote}}}"
+    transfer = only(
+        read(
+            f"""%x = f32[64]{{0}} parameter(0)
+            %t = token[] after-all()
+            %s = (f32[64]{{0}}, u32[], token[]) send(%x, %t), channel_id=1, {pairs}
+            ROOT %d = token[] send-done(%s), channel_id=1"""
+        )
+    )
+    assert (transfer.kind, transfer.group_size, transfer.wire_bytes) == (Kind.SEND_RECV, 4, 256)
+
+
+@pytest.mark.parametrize(("sizes", "payload"), [("{{2,32}}", 256), ("{{2,32},{1,32}}", 384)])
+def test_a_permute_in_place_moves_its_slices(sizes, payload):
+    transfer = only(
+        read(
+            f"""%x = f32[64]{{0}} parameter(0)
+            %in = f32[8,32]{{1,0}} broadcast(%x), dimensions={{}}
+            %out = f32[16,32]{{1,0}} broadcast(%x), dimensions={{}}
+            %i = s32[] constant(0)
+            %at = (s32[], s32[]) tuple(%i, %i)
+            ROOT %cp = f32[16,32]{{1,0}} collective-permute(%in, %out, %at, %at), channel_id=1, source_target_pairs={{{{0,1}},{{1,0}}}}, slice_sizes={sizes}"""
+        )
+    )
+    assert (transfer.kind, transfer.payload_bytes, transfer.dtype) == (Kind.COLLECTIVE_PERMUTE, payload, "f32")
 
 
 @pytest.mark.parametrize(
