@@ -19,6 +19,7 @@ class NoteKind(StrEnum):
     ONE_DEVICE = auto()
     NO_ENTRY = auto()
     DEVICES_ASSUMED = auto()
+    NESTED_TOO_DEEP = auto()
     UNKNOWN_TRIP_COUNT = auto()
     UNREACHED_COLLECTIVES = auto()
     UNKNOWN_COLLECTIVE = auto()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from lab.hlo.shapes import arrays, bits
 from lab.hlo.text import Computation, Instruction, Module, split_outside_brackets
 
-_COMMENT = re.compile(r"/\*.*?\*/")
+_COMMENT = re.compile(r"/\*.{0,40}?\*/")
 _KNOWN_TRIP_COUNT = re.compile(r'known_trip_count"?[\s:{]+"?n"?[\s:]+"?(\d+)')
 _PASS_THROUGH = frozenset(
     {"copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "broadcast", "opt-barrier", "domain"}
@@ -27,7 +27,8 @@ _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
 }
 _OPPOSITE = {"LT": "GE", "LE": "GT", "GT": "LE", "GE": "LT", "EQ": "NE", "NE": "EQ"}
 _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "EQ": "EQ", "NE": "NE"}
-_DEEPEST = 150
+_DEEPEST, _MOST_STEPS = 100, 10_000
+"""Of one question for a value: a damaged text may lead back to where it came from, or double its ways at every call."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,25 @@ class Scope:
     computation: Computation
     parameters: Parameters = unknown
     _known: dict[tuple[str, int | None], Value] = field(default_factory=dict, compare=False, repr=False)
+    _steps: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
+
+    def inner(self, computation: Computation, parameters: Parameters = unknown) -> Scope:
+        return Scope(self.module, computation, parameters, _steps=self._steps)
+
+    def numbers(self) -> tuple[Value, ...]:
+        """The parameters, and elements of them, that are integers alone."""
+        places: list[tuple[str, int | None]] = []
+        for i in self.computation.instructions:
+            if i.opcode == "parameter":
+                indices = range(len(_elements(i.shape))) if i.shape.startswith("(") else [None]
+                places += [(i.name, index) for index in indices]
+        return tuple(self.value(name, index) for name, index in places)
 
     def value(self, name: str | None, index: int | None = None, depth: int = 0) -> Value:
         """The value of an instruction, or of element `index` of the tuple that it gives."""
         instruction = self.computation.by_name.get(name or "")
-        if instruction is None or depth > _DEEPEST:
+        self._steps[0] = 0 if depth == 0 else self._steps[0] + 1
+        if instruction is None or depth > _DEEPEST or self._steps[0] > _MOST_STEPS:
             return None
         key = instruction.name, index
         if key not in self._known:
@@ -102,12 +117,12 @@ class Scope:
         if computation is None:
             return None
         operands = instruction.operands
-        return Scope(self.module, computation, lambda n, i, depth: self.value(_at(operands, n), i, depth))
+        return self.inner(computation, lambda n, i, depth: self.value(_at(operands, n), i, depth))
 
     def body(self, loop: Instruction) -> Scope | None:
         """The body of a loop: of its state, what no iteration changes keeps the value from before the loop."""
         computation = self.module.called(self.computation, loop.attribute("body"))
-        return None if computation is None else Scope(self.module, computation, self._invariants(loop, computation))
+        return None if computation is None else self.inner(computation, self._invariants(loop, computation))
 
     def branches(self, instruction: Instruction) -> Iterator[Scope]:
         """Of a conditional; nothing is known of their parameters."""
@@ -119,10 +134,10 @@ class Scope:
         )
         for name in names:
             if branch := self.module.called(self.computation, name):
-                yield Scope(self.module, branch)
+                yield self.inner(branch)
 
     def _invariants(self, loop: Instruction, body: Computation) -> Parameters:
-        symbolic = Scope(self.module, body, _carried)
+        symbolic = self.inner(body, _carried)
 
         def element(number: int, index: int | None, depth: int) -> Value:
             if index is None or symbolic.root_value(index, depth) != Carried(index):
@@ -139,7 +154,7 @@ class Scope:
         computation = self.module.called(self.computation, loop.attribute("body"))
         if index is None or computation is None:
             return None
-        unchanged = Scope(self.module, computation, _carried).root_value(index, depth) == Carried(index)
+        unchanged = self.inner(computation, _carried).root_value(index, depth) == Carried(index)
         return self.value(_at(loop.operands, 0), index, depth) if unchanged else None
 
 
@@ -154,11 +169,11 @@ def derived_trip_count(loop: Instruction, scope: Scope) -> int | None:
     condition, body = (scope.module.called(scope.computation, loop.attribute(name)) for name in ("condition", "body"))
     if condition is None or body is None:
         return None
-    comparison = _comparison(Scope(scope.module, condition, _carried))
+    comparison = _comparison(scope.inner(condition, _carried))
     if comparison is None:
         return None
     direction, left, right = comparison
-    counter, limit = (_line(value, loop, scope, Scope(scope.module, body, _carried)) for value in (left, right))
+    counter, limit = (_line(value, loop, scope, scope.inner(body, _carried)) for value in (left, right))
     if counter is None or limit is None:
         return None
     (start, step), (bound, drift) = counter, limit
@@ -202,12 +217,17 @@ def _fits(value: Value, last: int, loop: Instruction) -> bool:
     """Whether a counter ends inside its type: one that wraps around runs on."""
     if not isinstance(value, Carried):
         return True
-    elements = split_outside_brackets(_COMMENT.sub("", loop.shape.strip()[1:-1]))
+    elements = _elements(loop.shape)
     shapes = arrays(elements[value.index]) if value.index < len(elements) else ()
     if len(shapes) != 1 or not bits(shapes[0].dtype):
         return True
     size, unsigned = 1 << bits(shapes[0].dtype), shapes[0].dtype.startswith("u")
     return 0 <= last < size if unsigned else -size // 2 <= last < size // 2
+
+
+def _elements(shape: str) -> list[str]:
+    """The types in that of a tuple."""
+    return split_outside_brackets(_COMMENT.sub("", shape.strip()[1:-1]))
 
 
 def _iterations(direction: str, distance: int, step: int) -> int | None:

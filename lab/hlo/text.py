@@ -15,7 +15,7 @@ from lab.hlo.opcodes import WITHOUT_OPERANDS
 _INSTRUCTION = re.compile(r"[ \t]+(ROOT )?%?([^\s=]+) = (.*?) ([a-z][\w\-]*)\((.*)")
 _END = re.compile(r"\}(?:, execution_thread=.*|\s*)$")
 _HEADER = re.compile(r"(ENTRY )?%?([^\s(]+) (\(.*)?\{[ \t]*$")
-_COMMENT = re.compile(r"/\*.*?\*/")
+_COMMENT = re.compile(r"/\*.{0,40}?\*/")
 # In a list of operands: more than names and commas.
 _TYPED = re.compile(r"[\[({/]| (?!%)|,(?! )")
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
@@ -169,7 +169,11 @@ class Module:
 
     def called(self, caller: Computation, name: str | None) -> Computation | None:
         """The computation of that name, None where there is none or where the call would lead back to a running one."""
-        return None if (caller.name, name) in self._circles else self.computations.get(name or "")
+        return None if name is None or self.is_circle(caller.name, name) else self.computations.get(name)
+
+    def is_circle(self, caller: str, callee: str) -> bool:
+        """Whether this call leads back to a computation that is still running."""
+        return (caller, callee) in self._circles
 
     @cached_property
     def _circles(self) -> frozenset[tuple[str, str]]:
@@ -177,16 +181,18 @@ class Module:
         found: set[tuple[str, str]] = set()
         done: set[str] = set()
         for start in self.calls:
-            path, pending = [start], [iter(self.calls[start])]
+            if start in done:
+                continue
+            path, pending = {start: None}, [iter(self.calls[start])]
             while path:
                 callee = next(pending[-1], None)
                 if callee is None:
-                    done.add(path.pop())
+                    done.add(path.popitem()[0])
                     pending.pop()
                 elif callee in path:
-                    found.add((path[-1], callee))
+                    found.add((next(reversed(path)), callee))
                 elif callee not in done:
-                    path.append(callee)
+                    path[callee] = None
                     pending.append(iter(self.calls.get(callee, ())))
         return frozenset(found)
 

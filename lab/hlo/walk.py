@@ -4,13 +4,14 @@ step."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lab.core.note import Note, NoteKind
 from lab.hlo.loops import Scope, trip_count
 from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
 
+_WAYS, _DEEPEST = 16, 200
 Notes = dict[Note, bool]
 """What was noted while reading, and whether something is therefore missing from the ledger."""
 
@@ -70,28 +71,103 @@ def walk(module: Module, wanted: frozenset[str]) -> Walk:
     result = Walk(module, wanted)
     holds = _computations_that_hold(module, wanted)
     if module.entry is not None:
-        _visit(result, _State(Scope(module, module.entry)), holds)
-        return result
-    sentence = "the text has no entry computation: executions cannot be known"
-    result.notes[Note(NoteKind.NO_ENTRY, sentence)] = True
-    called = {callee for callees in module.calls.values() for callee in callees}
-    for name, computation in module.computations.items():
-        if name not in called:
-            _visit(result, _State(Scope(module, computation), executions=None), holds)
+        starts = [_State(Scope(module, module.entry))]
+    else:
+        sentence = "the text has no entry computation: executions cannot be known"
+        result.notes[Note(NoteKind.NO_ENTRY, sentence)] = True
+        called = {callee for callees in module.calls.values() for callee in callees}
+        starts = [
+            _State(Scope(module, computation), executions=None)
+            for name, computation in module.computations.items()
+            if name not in called
+        ]
+    _visit(result, starts, holds)
     return result
 
 
-def _visit(result: Walk, state: _State, holds: frozenset[str]) -> None:
-    if state.scope.computation.name not in holds:
-        return
-    for instruction in state.scope.computation.instructions:
+def _visit(result: Walk, starts: list[_State], holds: frozenset[str]) -> None:
+    """Each computation once, for all the ways that lead to it: their number may double with every level of calls."""
+    arrived: dict[str, list[_State]] = {}
+    for start in starts:
+        arrived.setdefault(start.scope.computation.name, []).append(start)
+    entered: dict[str, dict[str, list[str]]] = {}
+    for name in _callers_first(result.module, list(arrived), holds):
+        arrived[name] = states = _merged(arrived.get(name, []))
+        entered[name] = inside = {}
+        for state in states:
+            if len(state.callers) == _DEEPEST:
+                sentence = f"computations in {_DEEPEST} others: what lies deeper is not counted"
+                result.notes[Note(NoteKind.NESTED_TOO_DEEP, sentence)] = True
+                continue
+            for instruction in state.scope.computation.instructions:
+                if instruction.opcode in RUNS_CALLEE:
+                    for run in _entered(instruction, state, result.notes, holds):
+                        callee = run.scope.computation.name
+                        arrived.setdefault(callee, []).append(run)
+                        inside.setdefault(instruction.name, []).append(callee)
+    for start in starts:
+        result.visits += _in_program_order(result, start.scope.computation.name, arrived, entered)
+
+
+def _in_program_order(
+    result: Walk, start: str, arrived: dict[str, list[_State]], entered: dict[str, dict[str, list[str]]]
+) -> Iterator[Visit]:
+    """What a computation runs stands where it is run first."""
+    pending = [iter(result.module.computations[start].instructions)]
+    names, done = [start], {start}
+    while pending:
+        instruction = next(pending[-1], None)
+        if instruction is None:
+            pending.pop()
+            names.pop()
+            continue
+        name = names[-1]
+        computation = result.module.computations[name]
         if instruction.opcode in result.wanted:
-            result.visits.append(
-                Visit(instruction, state.scope.computation, state.callers, state.executions, state.conditional)
-            )
-        if instruction.opcode in RUNS_CALLEE:
-            for entered in _entered(instruction, state, result.notes, holds):
-                _visit(result, entered, holds)
+            for state in arrived[name]:
+                yield Visit(instruction, computation, state.callers, state.executions, state.conditional)
+        for callee in reversed(entered.get(name, {}).get(instruction.name, [])):
+            if callee not in done:
+                done.add(callee)
+                pending.append(iter(result.module.computations[callee].instructions))
+                names.append(callee)
+
+
+def _callers_first(module: Module, starts: list[str], holds: frozenset[str]) -> list[str]:
+    """The computations that hold something, each after all that run it."""
+    order: list[str] = []
+    seen = set(starts)
+    pending = [(name, iter(module.calls.get(name, ()))) for name in starts if name in holds]
+    while pending:
+        name, callees = pending[-1]
+        callee = next((c for c in callees if c in holds and c not in seen and not module.is_circle(name, c)), None)
+        if callee is None:
+            order.append(name)
+            pending.pop()
+        else:
+            seen.add(callee)
+            pending.append((callee, iter(module.calls.get(callee, ()))))
+    return order[::-1]
+
+
+def _merged(states: list[_State]) -> list[_State]:
+    """The same states while they are few; of many, one for each set of numbers that loops may depend on; of many sets
+    one of which nothing is known."""
+    if len(states) <= _WAYS:
+        return states
+    alike: dict[object, list[_State]] = {}
+    for state in states:
+        alike.setdefault(state.scope.numbers(), []).append(state)
+    if len(alike) <= _WAYS:
+        return [_together(some, some[0].scope) for some in alike.values()]
+    scope = states[0].scope
+    return [_together(states, Scope(scope.module, scope.computation))]
+
+
+def _together(states: list[_State], scope: Scope) -> _State:
+    times = [state.executions for state in states]
+    executions = None if None in times else sum(time for time in times if time is not None)
+    return _State(scope, states[0].callers, executions, all(state.conditional for state in states))
 
 
 def _entered(instruction: Instruction, state: _State, notes: Notes, holds: frozenset[str]) -> Iterator[_State]:
@@ -118,7 +194,7 @@ def _loop(loop: Instruction, state: _State, notes: Notes, holds: frozenset[str])
         notes[Note(NoteKind.UNKNOWN_TRIP_COUNT, sentence)] = False
     yield state.enter(body, loop, trips)
     if condition is not None:
-        yield state.enter(replace(body, computation=condition), loop, None if trips is None else trips + 1)
+        yield state.enter(body.inner(condition, body.parameters), loop, None if trips is None else trips + 1)
 
 
 def _computations_that_hold(module: Module, wanted: frozenset[str]) -> frozenset[str]:
