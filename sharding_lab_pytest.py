@@ -9,15 +9,19 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 
 if TYPE_CHECKING:
     from lab.core.ledger import Ledger
 
+LONGEST = 180
+"""Characters of a file's name that are the test's; longer ones end with a hash of the whole."""
 UPDATED = "communication_snapshot"
 """A property of a test: what became of its snapshot's file, and where it is."""
 
@@ -59,7 +63,8 @@ def communication_snapshot(request: pytest.FixtureRequest) -> Callable[..., Ledg
     """`communication_snapshot(function, *args, mesh=mesh)` fails where the program communicates otherwise than when its
     snapshot was written.
 
-    The snapshot is `communication/<file of the test>/<name of the test>.toml` beside the test; one a test.
+    The snapshot is `communication/<file of the test>/<class>/<name of the test>.toml` beside the test, signs other than
+    letters, digits and a few as %XX; one a test.
     """
     if other := _other_lab():
         pytest.fail(
@@ -85,8 +90,12 @@ def communication_snapshot(request: pytest.FixtureRequest) -> Callable[..., Ledg
             pytest.fail(failure, pytrace=False)
         if update:
             # Properties of a test reach the process that reports, where tests run in several.
-            request.node.user_properties.append((UPDATED, f"{snapshot.write(used[0], path)} {path}"))
-        elif failure := snapshot.compared(used[0], path):
+            moved = _moved(request.node, path)
+            what = snapshot.write(used[0], path)
+            request.node.user_properties.append(
+                (UPDATED, f"{'moved' if moved and what == 'unchanged' else what} {path}")
+            )
+        elif failure := snapshot.compared(used[0], path if path.exists() else _earlier(request.node) or path):
             pytest.fail(failure, pytrace=False)
         return used[0]
 
@@ -103,4 +112,40 @@ def _other_lab() -> str | None:
 
 
 def _path(test: pytest.Item) -> Path:
-    return test.path.parent / "communication" / test.path.stem / f"{re.sub(r'[^A-Za-z0-9_.=-]+', '_', test.name)}.toml"
+    """By the full id, so that no two tests share a file: `TestStep/test_sum[4-a%2Fb].toml` is that of
+    `TestStep::test_sum[4-a/b]`."""
+    names = [node.name for node in test.listchain() if isinstance(node, pytest.Class)] + [test.name]
+    *classes, name = (_file_name(name) for name in names)
+    return _folder(test).joinpath(*classes, f"{name}.toml")
+
+
+def _file_name(name: str) -> str:
+    quoted = quote(name, safe="[]=,+")
+    if len(quoted) <= LONGEST:
+        return quoted
+    return f"{quoted[:LONGEST]}%-{sha256(name.encode()).hexdigest()[:16]}"
+
+
+def _folder(test: pytest.Item) -> Path:
+    return test.path.parent / "communication" / test.path.stem
+
+
+def _earlier(test: pytest.Item) -> Path | None:
+    """The file of an earlier release, which several tests could share; None where there is none, or it is that of
+    another test."""
+    name = re.sub(r"[^A-Za-z0-9_.=-]+", "_", test.name)
+    path = _folder(test) / f"{name}.toml"
+    is_anothers = hasattr(getattr(test, "module", None), name)
+    return path if path != _path(test) and path.exists() and not is_anothers else None
+
+
+def _moved(test: pytest.Item, path: Path) -> bool:
+    """Moves the file of an earlier release to the test's own."""
+    if path.exists() or not (earlier := _earlier(test)):
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        earlier.replace(path)
+    except FileNotFoundError:  # Another process was faster.
+        return False
+    return True

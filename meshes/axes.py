@@ -5,6 +5,7 @@ A position counts devices in row-major order, as `mesh.devices.flat` does: the l
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -17,13 +18,16 @@ from lab.meshes.picture import mesh_svg
 DATA, FSDP, PIPE, CONTEXT, TENSOR, EXPERT = AXIS_ORDER = ("data", "fsdp", "pipe", "context", "tensor", "expert")
 """The lab's axes, in the order in which its meshes have them: replicas outermost, then towards the fastest links."""
 
+_NAME = re.compile(r"[^\s,=+?\[\]'\"]+")
+"""JAX takes any name; these signs stand between names where axes are written: `data=2,my-axis=4`, `data+my-axis`."""
+
 
 @dataclass(frozen=True)
 class Axes:
     """Ordered axis names and sizes.
 
     Raises:
-      UsageError: a name twice, or empty, or a size below one.
+      UsageError: a name twice, or one that text about axes cannot hold, or a size below one.
     """
 
     names: tuple[str, ...]
@@ -33,8 +37,8 @@ class Axes:
         if len(self.names) != len(self.sizes):
             raise UsageError(f"{len(self.names)} axis names and {len(self.sizes)} sizes; give one size for each name")
         for name, size in zip(self.names, self.sizes, strict=True):
-            if not name.isidentifier():
-                raise UsageError(f"axis name {name!r}: expected letters, digits and _; rename it")
+            if not (isinstance(name, str) and _NAME.fullmatch(name) and name.isprintable()):
+                raise UsageError(f"axis name {name!r}: expected text without spaces and , = + ? [ ] ' \"; rename it")
             if self.names.count(name) > 1:
                 raise UsageError(f"axis {name!r} appears twice in {','.join(self.names)}; name each axis once")
             if size < 1:
@@ -129,7 +133,7 @@ class Axes:
 
 def _axis(part: str, text: str) -> tuple[str, int]:
     name, equals, size = part.strip().partition("=")
-    if not (equals and size.strip().isdecimal()):
+    if not (equals and re.fullmatch("[0-9]{1,9}", size.strip())):
         raise UsageError(f"mesh {text!r}: found {part.strip()!r}, expected NAME=SIZE,... such as fsdp=16,tensor=8")
     return name.strip(), int(size)
 

@@ -30,9 +30,17 @@ def no_such(what: str, name: object, known: Iterable[str], where: str = "", show
     return UsageError(f"no {what} {name!r}{where}; {rest}")
 
 
+def text_of(failure: BaseException) -> str:
+    """`str(failure)`, or nothing where that raises."""
+    try:
+        return str(failure)
+    except Exception:
+        return ""
+
+
 def one_line(failure: BaseException) -> str:
     """What an error of a library comes to, where the rest is a stack or a frame of dashes."""
-    lines = [line for line in str(failure).splitlines() if line.strip("-=# \t")]
+    lines = [line for line in text_of(failure).splitlines() if line.strip("-=# \t")]
     stacks = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
     if stacks:
         # The error that a stack ends with is the first line after its frames.

@@ -5,7 +5,6 @@ Figures are of one chip. A device of JAX is a chip, on TPU 7x half of one (`devi
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -14,10 +13,11 @@ from functools import cache
 from importlib.resources import files
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from lab.meshes.documents import read_json
 from lab.meshes.errors import UsageError, no_such
 from lab.meshes.platforms import Platform
 
@@ -214,16 +214,20 @@ def measured_points(
     return tuple(sorted(points))
 
 
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+
 @dataclass(frozen=True)
 class _Fit:
     """Alpha and beta with their standard errors; None where the points are on no line."""
 
     primitive: str
     algorithm: str
-    alpha_s: float | None
-    alpha_error_s: float | None
-    bytes_per_s: float | None
-    bytes_per_s_error: float | None
+    alpha_s: _Positive | None
+    alpha_error_s: _NotNegative | None
+    bytes_per_s: _Positive | None
+    bytes_per_s_error: _NotNegative | None
 
     @property
     def line(self) -> tuple[float, float, float, float] | None:
@@ -242,8 +246,8 @@ class _Fit:
 class _Point:
     primitive: str
     algorithm: str
-    wire_bytes: float
-    seconds: float
+    wire_bytes: _NotNegative
+    seconds: _Positive
 
 
 @dataclass(frozen=True)
@@ -263,12 +267,7 @@ class _Record:
 
 
 def _record(path: Path, of: Chip | None) -> _Record:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as refusal:
-        raise UsageError(
-            f"{path}: not readable as JSON ({refusal}); expected the output of lab bench --save"
-        ) from refusal
+    found = read_json(path, "expected the output of lab bench --save")
     schema = found.get("schema") if isinstance(found, dict) else None
     if schema != BENCH_SCHEMA:
         raise UsageError(f"{path}: found schema {schema}, expected {BENCH_SCHEMA}, as lab bench --save writes")

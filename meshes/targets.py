@@ -122,7 +122,7 @@ def _check_slice(text: str, target: Target, pod: Pod) -> None:
         )
 
 
-_N = "[1-9][0-9]*"
+_N = "[1-9][0-9]{0,8}"
 _SIZES = {"cpu": f"({_N})()", "gpu": f"({_N}x{_N})()", "tpu": rf"({_N}(?:x{_N}){{1,2}})(?:\*({_N}))?"}
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import click
 
 from lab.cli import options
-from lab.cli.output import print_json, print_text, write
+from lab.cli.output import print_json, print_text
 from lab.cli.progress import watched
 from lab.core.codec import to_text
+from lab.core.files import write_whole
 from lab.meshes.axes import Axes
 from lab.meshes.targets import Target
 
@@ -80,7 +81,7 @@ def bench(
     spanned = tuple(over.split(",")) if over else ()
     found = benches.bench(target, mesh, primitives, algorithms, sizes, command, watched, spanned, links)
     if save:
-        write(save, to_text(found) + "\n")
+        write_whole(save, to_text(found) + "\n")
     if as_json:
         print_json(found)
     else:

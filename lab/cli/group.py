@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 import click
 
 from lab.cli.bench import bench
@@ -18,22 +16,13 @@ from lab.cli.schema import schema
 from lab.cli.targets import targets
 from lab.cli.tour import tour
 from lab.cli.verify import verify
+from lab.core.faults import versions_text
 
 
 def _print_versions(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
     if is_asked:
-        click.echo(", ".join(f"{label} {_version(name)}" for label, name in PACKAGES.items()))
+        click.echo(versions_text())
         context.exit()
-
-
-PACKAGES = {"lab": "sharding-lab", "jax": "jax", "jaxlib": "jaxlib"}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 class InOrder(click.Group):

@@ -9,10 +9,11 @@ import click
 
 from lab import diagnosis
 from lab.cli import options
-from lab.cli.output import print_json, print_text, write
+from lab.cli.output import print_json, print_text
 from lab.cli.programs import prepared, programs
 from lab.cli.progress import stages
 from lab.compile import sources
+from lab.core.files import write_whole
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
@@ -62,7 +63,7 @@ def inspect(
     if html:
         from lab.report.html import reports
 
-        write(html, reports.inspection(diagnoses))
+        write_whole(html, reports.inspection(diagnoses))
     if as_json:
         print_json(diagnoses if len(diagnoses) > 1 else diagnoses[0])
     else:

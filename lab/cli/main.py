@@ -1,7 +1,7 @@
 """The entry point, and how it ends.
 
 Exit status: 0 fine, 1 a prediction or claim refuted, a difference, or a finding of `--fail-on`, 2 unusable input, in
-one line on stderr, 3 a bug of the lab, 130 interrupted.
+one line on stderr, 3 a bug of the lab, with its traceback in a file that the line names, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from io import TextIOWrapper
 import click
 
 from lab.cli import interrupt
+from lab.core.faults import fault_of, written
 from lab.core.printable import printable
-from lab.meshes.errors import UsageError, one_line
+from lab.meshes.errors import UsageError
 
 UNUSABLE, BUG = 2, 3
 JAX_NOTE = "-----"
@@ -59,15 +60,12 @@ def refuse(error: click.ClickException | UsageError) -> int:
 
 def _own_bug(error: Exception) -> int:
     """Nothing that a person gave is to blame."""
-    if _wants_traceback():
-        traceback.print_exception(error)
-    frames = [(frame.f_globals.get("__name__", ""), line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    module, line = [(name, line) for name, line in frames if name.startswith("lab.")][-1]
-    print(
-        f"lab: this is a bug of sharding-lab: {type(error).__name__} in {module}, line {line}: {one_line(error)}; "
-        "please report it with what --traceback prints",
-        file=sys.stderr,
-    )
+    fault = fault_of(error)
+    path = written(fault)
+    if _wants_traceback() or path is None:
+        print(fault.stack, file=sys.stderr, end="")
+    where = f"its traceback is in {path}; please report it with that file" if path else "please report its traceback"
+    print(printable(f"lab: this is a bug of sharding-lab: {fault}; {where}"), file=sys.stderr)
     return BUG
 
 

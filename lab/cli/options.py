@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from pathlib import Path
@@ -50,20 +51,19 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _share(text: str) -> Fraction:
-    number, percent, rest = text.partition("%")
-    try:
-        share = Fraction(number) / 100
-    except (ValueError, ZeroDivisionError):
-        share = Fraction(-1)
-    if share < 0 or not percent or rest:
+    number = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})\s*%\s*", text)
+    if not number:
         raise UsageError(f"--allow {text}: expected a percentage of the bytes, such as 1%")
-    return share
+    return Fraction(number[1]) / 100
 
 
 def _writable(text: str) -> Path:
     """Refused before the work is done, not after it."""
     path = Path(text)
-    if path.is_dir() or not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+    target = Path(os.path.realpath(path))
+    # A new file takes the place of an old one; into a pipe is written.
+    places = [path] if path.exists() and not path.is_file() else [target.parent, *[target] * target.exists()]
+    if path.is_dir() or not all(os.access(place, os.W_OK) for place in places):
         raise UsageError(f"{path}: cannot be written; name a file in a folder of yours that exists")
     return path
 

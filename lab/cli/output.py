@@ -1,9 +1,8 @@
-"""What commands print, and write into files."""
+"""What commands print."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from lab.core.codec import to_text
 from lab.report.fitted import safe, sentences, terminal_width
@@ -27,17 +26,3 @@ def _print(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         sys.exit(CLOSED_PIPE)
-
-
-def write(path: Path, text: str) -> None:
-    """All of it, or nothing: until then there stands what stood there. (click's atomic files take the place of it after
-    an error, too.)"""
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")  # Such as /dev/stdout.
-        return
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

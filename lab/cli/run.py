@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from lab.cli import options, running
-from lab.cli.output import write
+from lab.core.files import write_whole
 from lab.harness import suite
 from lab.meshes.axes import Axes
 from lab.meshes.backends import skip_code_optimization
@@ -61,7 +61,7 @@ def run(
     if html:
         from lab.report.html import reports
 
-        write(html, reports.experiments(results, trained, answered, is_audit=False))
+        write_whole(html, reports.experiments(results, trained, answered, is_audit=False))
     return running.report(
         as_json, (results, verdicts.results_text), (trained, curves.trained_text), (answered, answers.answers_text)
     )

@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 
 from lab.cli import options
-from lab.cli.output import print_json, print_text, write
+from lab.cli.output import print_json, print_text
 from lab.cli.progress import watched
 from lab.core.codec import to_text
+from lab.core.files import write_whole
 
 
 @click.command()
@@ -30,7 +31,7 @@ def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> int:
 
     for found in tours.tour(parts or tours.PARTS, shlex.join(["lab", *sys.argv[1:]]), watched):
         if save:
-            write(save, to_text(found) + "\n")
+            write_whole(save, to_text(found) + "\n")
     if as_json:
         print_json(found)
     else:

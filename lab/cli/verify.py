@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from lab.cli import options, running
-from lab.cli.output import print_text, write
+from lab.cli.output import print_text
+from lab.core.files import write_whole
 from lab.harness import suite
 from lab.harness.experiment import Experiment, Run
 from lab.meshes import plugins
@@ -57,7 +58,7 @@ def verify(every: bool, full: bool, html: Path | None, as_json: bool) -> int:
     if html:
         from lab.report.html import reports
 
-        write(html, reports.experiments(results, trained, answered, is_audit=True))
+        write_whole(html, reports.experiments(results, trained, answered, is_audit=True))
     status = running.report(
         as_json, (results, verdicts.summary_text), (trained, curves.trained_text), (answered, answers.summary_text)
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import re
 import sys
 import traceback
@@ -19,7 +18,8 @@ from lab.compile.text_files import read_text_file
 from lab.core.known import known
 from lab.core.ledger import Ledger
 from lab.meshes.axes import Axes
-from lab.meshes.errors import UsageError, no_such, one_line
+from lab.meshes.documents import read_json
+from lab.meshes.errors import UsageError, no_such, one_line, text_of
 from lab.meshes.targets import Target
 
 _DUMPED = "*after_optimizations.txt"
@@ -47,17 +47,18 @@ def saved_ledger(source: str) -> Ledger:
     Raises:
       UsageError: no such file, or another content.
     """
+    expected = "expected the output of lab inspect --json for one program"
+    found = read_json(Path(source), expected)
     try:
-        ledger = Ledger.from_json(json.loads(Path(source).read_text()))
-        ledger.totals()
-        Axes.of(ledger.mesh or {})
+        ledger = Ledger.from_json(found)
+        axes = None if ledger.mesh is None else Axes.of(ledger.mesh)
+        for number, transfer in enumerate(ledger.transfers):
+            for name in () if axes is None else transfer.axes or ():
+                if name not in axes.names:
+                    raise UsageError(f"transfers[{number}].axes: {no_such('axis', name, axes.names, ' in the mesh')}")
         return ledger
-    except OSError as error:
-        raise UsageError(f"{source}: {error.strerror}; expected what lab inspect --json printed") from None
-    except ValueError as error:
-        raise UsageError(
-            f"{source}: not a ledger ({error}); expected the output of lab inspect --json for one program"
-        ) from None
+    except UsageError as error:
+        raise UsageError(f"{source}: not a ledger ({error}); {expected}") from None
 
 
 def _dumped(folder: Path) -> list[tuple[str, str]]:
@@ -143,7 +144,7 @@ def users_code(source: str) -> Iterator[None]:
 
 def _hidden_lab(error: BaseException) -> str:
     """Where a user's code asked for a module `lab` of its own, that it got this package instead."""
-    if not (isinstance(error, ImportError | AttributeError) and re.search(r"'lab['.]", str(error))):
+    if not (isinstance(error, ImportError | AttributeError) and re.search(r"'lab['.]", text_of(error))):
         return ""
     own = next((path for path in (Path(sys.path[0], "lab.py"), Path(sys.path[0], "lab")) if path.exists()), None)
     is_ours = own is None or own.resolve() == Path(__file__).parent.parent

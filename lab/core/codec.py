@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from fractions import Fraction
 from math import isfinite
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -14,6 +14,8 @@ from lab.core.units import number
 from lab.meshes.errors import UsageError
 
 T = TypeVar("T")
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Size = Annotated[int, msgspec.Meta(ge=1)]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -92,6 +94,8 @@ def _encoded(value: Any) -> Any:
 
 
 def _decoded(of: Any, found: Any) -> Any:
+    if of is Fraction and not (type(found) is int or (type(found) is float and isfinite(found))):
+        raise ValueError("expected a finite number")
     return of(found)
 
 

@@ -14,5 +14,6 @@ def known(value: T | None) -> T:
     Raises:
       AssertionError: there is none.
     """
-    assert value is not None, "expected a value that is known here, found None"
+    if value is None:
+        raise AssertionError("expected a value that is known here, found None")
     return value

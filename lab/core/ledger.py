@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 from msgspec import UNSET, UnsetType
 
 from lab.core import codec, display
+from lab.core.codec import Count, Size
 from lab.core.note import Note, note_kinds
 from lab.meshes.platforms import LinkName
 
@@ -214,11 +215,11 @@ class TransferJson:
 
     kind: Kind
     axes: tuple[str, ...] | None
-    group_size: int | None
-    executions: int | None
+    group_size: Count | None
+    executions: Count | None
     dtype: str
-    payload_bytes: int
-    groups: int | None = None
+    payload_bytes: Count
+    groups: Count | None = None
     shift: int | None = None
     conditional: bool = False
     phase: Phase | None = None
@@ -230,7 +231,7 @@ class TransferJson:
     link: LinkName | None = None
     sub_axes: tuple[SubAxis, ...] | None = None
     parts: tuple[Part, ...] = ()
-    padded_from_bytes: int | None = None
+    padded_from_bytes: Count | None = None
     is_masked_gather: bool = False
     wire_bytes: Fraction | None = field(kw_only=True)
 
@@ -402,11 +403,11 @@ class LedgerJson:
     schema: Literal["sharding-lab/ledger/1"]
     source: str
     target: str | None
-    devices: int | None
-    mesh: Mapping[str, int] | None
+    devices: Size | None
+    mesh: Mapping[str, Size] | None
     transfers: tuple[TransferJson, ...]
     totals: LedgerTotalsJson
-    flops: int | None
+    flops: Count | None
     memory: Memory | None
     notes: tuple[str, ...]
     complete: bool

@@ -13,7 +13,7 @@ from lab.meshes.axes import Axes
 
 _TILES = re.compile(r"devices=\[([\d,]+)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?|([\d,]+))")
 _MESH = re.compile(r"mesh\[([^\]]*)\](?:,\s*device_ids=\([^)]*\)+)?,\s*\[(.*?)\](?:[,}]|$)")
-_SIZE = re.compile(r"'?(\w+)'?=(\d+)")
+_SIZE = re.compile(r"'?([^\s,='\"]+)'?=(\d+)")
 
 Dims = tuple[tuple[str, ...], ...]
 """For each dim of an array, the axes that split it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 from lab.core.ledger import Kind, Ledger, Totals, Transfer
 from lab.meshes.errors import UsageError, no_such
@@ -50,12 +51,24 @@ def allow(
       executions, payload_bytes, wire_bytes: the most in one step of one device, all transfers of this line together; by
         default no limit.
     Raises:
-      UsageError: no such kind.
+      UsageError: no such kind, no names of axes, or a limit that is no number of 0 or more.
     """
     if kind is not None and kind not in list(Kind):
         raise no_such("kind of transfer", kind, Kind)
-    names = tuple(axes.split("+")) if isinstance(axes, str) else None if axes is None else tuple(axes)
-    return Allowance(None if kind is None else Kind(kind), names, executions, payload_bytes, wire_bytes)
+    names = axes.split("+") if isinstance(axes, str) else axes
+    if names is not None and not (isinstance(names, Sequence) and all(isinstance(name, str) for name in names)):
+        raise UsageError(f"budget line over axes {axes!r}: expected names, such as 'data+fsdp' or ['data', 'fsdp']")
+    limits = {"executions": executions, "payload_bytes": payload_bytes, "wire_bytes": wire_bytes}
+    for what, most in limits.items():
+        if most is not None and not (isinstance(most, Real) and most >= 0):
+            raise UsageError(f"budget line with {what}={most!r}: expected a number of 0 or more")
+    return Allowance(
+        None if kind is None else Kind(kind),
+        None if names is None else tuple(names),
+        executions,
+        payload_bytes,
+        wire_bytes,
+    )
 
 
 def failure(ledger: Ledger, budget: Iterable[Allowance]) -> str | None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from importlib.metadata import version
 from pathlib import Path
@@ -14,8 +13,11 @@ from typing import Any
 import tomli_w
 
 from lab.core.changes import Difference
-from lab.core.codec import from_json, to_json
+from lab.core.codec import Count, Size, from_json, to_json
+from lab.core.files import write_whole
 from lab.core.ledger import Kind, Ledger, Phase, Transfer, axes_label
+from lab.meshes.axes import Axes
+from lab.meshes.documents import read_toml
 from lab.meshes.errors import UsageError
 
 UPDATE = "--update-communication"
@@ -27,11 +29,11 @@ class Entry:
 
     kind: Kind
     axes: str | None = None
-    group_size: int | None = None
+    group_size: Count | None = None
     shift: int | None = None
-    executions: int | None = None
+    executions: Count | None = None
     dtype: str
-    payload_bytes: int
+    payload_bytes: Count
     phase: Phase | None = None
     scope: str = ""
 
@@ -51,14 +53,15 @@ class Entry:
 
     def transfer(self) -> Transfer:
         axes = tuple(self.axes.split("+")) if self.axes else None
-        return Transfer(**vars(self) | {"axes": axes})
+        # Where a default was left as it is, `vars` of what msgspec has read lacks it.
+        return Transfer(**{each.name: getattr(self, each.name) for each in fields(self)} | {"axes": axes})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    devices: int | None = None
+    devices: Size | None = None
     target: str | None = None
-    mesh: Mapping[str, int] | None = None
+    mesh: Mapping[str, Size] | None = None
     written_with: Mapping[str, str]
     wire_bytes_a_step: Mapping[str, Fraction] = field(default_factory=dict)
     transfers: tuple[Entry, ...]
@@ -83,7 +86,7 @@ def write(ledger: Ledger, path: Path) -> str:
     found = _known(to_json(snapshot))
     text = tomli_w.dumps(found | {"transfers": [_known(entry) for entry in found["transfers"]]})
     old = path.read_text() if path.exists() else None
-    path.write_text(text)
+    write_whole(path, text)
     return "new" if old is None else "unchanged" if old == text else "changed"
 
 
@@ -93,10 +96,13 @@ def read(path: Path) -> tuple[Ledger, dict[str, str]]:
     Raises:
       UsageError: it is no snapshot.
     """
+    again = f"write it again with {UPDATE}"
+    table = read_toml(path, again)
     try:
-        found = from_json(Snapshot, tomllib.loads(path.read_text()))
-    except ValueError as error:
-        raise UsageError(f"{path}: not a snapshot of communication ({error}); write it again with {UPDATE}") from None
+        found = from_json(Snapshot, table)
+        Axes.of(found.mesh or {})
+    except UsageError as error:
+        raise UsageError(f"{path}: not a snapshot of communication ({error}); {again}") from None
     transfers = tuple(entry.transfer() for entry in found.transfers)
     return Ledger(transfers, str(path), found.target, found.devices, found.mesh), dict(found.written_with)
 

@@ -43,9 +43,8 @@ def numerics(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) ->
     with jax.default_matmul_precision("highest"):
         expected = jax.device_get(jax.jit(experiment.reference(parameters))(*inputs))
         found = jax.device_get(function(*jax.device_put(inputs, shardings)))
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(expected)), (
-        "the results of one device are not finite, so that nothing can be compared with them"
-    )
+    if not all(np.isfinite(x).all() for x in jax.tree.leaves(expected)):
+        raise AssertionError("the results of one device are not finite, so that nothing can be compared with them")
     scaled = [jax.tree.map(lambda x, unit: x / np.abs(unit).max(), tree, expected) for tree in (found, expected)]
     tolerance = TOLERANCE if any(np.issubdtype(x.dtype, np.inexact) for x in jax.tree.leaves(expected)) else 0.0
     try:

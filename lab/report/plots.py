@@ -4,9 +4,9 @@ them after `%matplotlib inline`."""
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +22,13 @@ from lab.book.collectives import (
 from lab.book.data_parallel import training_flops
 from lab.book.loss import FITS, additive_loss, optimal_parameters, optimal_tokens
 from lab.book.memory import model_state_bytes
+from lab.core.codec import from_json
+from lab.core.files import write_whole
 from lab.core.known import known
 from lab.core.ledger import Ledger
 from lab.core.units import bytes_text, scaled
 from lab.meshes.axes import Axes
+from lab.meshes.documents import read_json
 from lab.meshes.errors import UsageError, no_such
 from lab.meshes.hardware import Chip, chip
 from lab.meshes.targets import Target, parse_target
@@ -220,6 +223,29 @@ class Curves:
         return picture(_training(self.source))
 
 
+@dataclass(frozen=True)
+class _OneDevice:
+    losses: tuple[float | None, ...]
+    tolerances: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class _Curve:
+    layout: str
+    style: str
+    losses: tuple[float | None, ...]
+    expected_losses: tuple[float | None, ...] | None = None
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What is drawn of a training's JSON."""
+
+    guessing_by_frequency: float
+    one_device: _OneDevice
+    curves: tuple[_Curve, ...]
+
+
 def _training(source: str) -> Losses:
     """The training of a run.
 
@@ -227,13 +253,22 @@ def _training(source: str) -> Losses:
       UsageError: the file holds none, or is not what the command prints.
     """
     expected = "expected what this prints: lab run TRAINING --json > training.json, for a training of lab list"
+    document = read_json(Path(source), expected)
     try:
-        results = json.loads(Path(source).read_text())["results"]
-        return losses(next(result for result in results if "curves" in result))
-    except OSError:
-        raise UsageError(f"source={source}: no such file; {expected}") from None
-    except (ValueError, LookupError, TypeError, StopIteration):
-        raise UsageError(f"source={source}: holds no training; {expected}") from None
+        results = document["results"]
+        found: Mapping[str, Any] = next(result for result in results if "curves" in result)
+        training = from_json(_Training, found)
+    except (LookupError, TypeError, StopIteration):
+        raise UsageError(f"{source}: holds no training; {expected}") from None
+    except UsageError as error:
+        raise UsageError(f"{source}: not a training ({error}); {expected}") from None
+    steps = len(training.one_device.losses)
+    series = [training.one_device.tolerances]
+    for curve in training.curves:
+        series += [some for some in (curve.losses, curve.expected_losses) if some]
+    if not steps or any(len(some) != steps for some in series):
+        raise UsageError(f"{source}: not a training (its curves have other numbers of steps); {expected}")
+    return losses(found)
 
 
 def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> Figure:
@@ -298,9 +333,11 @@ def save(name: str, settings: Mapping[str, str], path: Path) -> None:
     try:
         plot = with_settings(PLOTS[name](), settings)
         if isinstance(plot, Roofline | Curves | Gantt) and path.suffix == ".svg":
-            path.write_text(svg_text(plot.drawing()), encoding="utf-8")
+            write_whole(path, svg_text(plot.drawing()))
         else:
-            plot.figure().savefig(path)
+            picture = BytesIO()
+            plot.figure().savefig(picture, format=path.suffix.removeprefix(".") or "png")
+            write_whole(path, picture.getvalue())
     except UsageError:
         raise
     except (ArithmeticError, ValueError) as refusal:

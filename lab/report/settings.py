@@ -8,9 +8,10 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from itertools import product
+from textwrap import shorten
 from typing import Any, TypeVar
 
-from lab.meshes.errors import UsageError
+from lab.meshes.errors import LONGEST, UsageError
 from lab.meshes.hardware import chip
 from lab.zoo import model
 
@@ -86,7 +87,7 @@ def parse(argument: str, text: str) -> Any:
     Raises:
       UsageError: a unit that is not the argument's, such as bits for bytes; no such model or chip.
     """
-    found = re.fullmatch(r"([-+]?[\d_]*\.?\d+(?:[eE][-+]?\d+)?)\s*([A-Za-z/]*)", text.strip())
+    found = re.fullmatch(r"([-+]?[\d_]*\.?\d+(?:[eE][-+]?\d{1,3})?)\s*([A-Za-z/]*)", text.strip())
     if not found:
         return _ending(argument, _NAMED, _other)(text)
     number, unit = found.groups()
@@ -96,7 +97,10 @@ def parse(argument: str, text: str) -> Any:
             f"a number or one with a unit of {', '.join(filter(None, scales))}" if scales else "a number without a unit"
         )
         raise UsageError(f"--set {argument}={text}: found the unit {unit!r}, expected {expected}")
-    return _plain(Fraction(number.replace("_", "")) * (scales[unit] if unit else 1))
+    try:
+        return _plain(Fraction(number.replace("_", "")) * (scales[unit] if unit else 1))
+    except (OverflowError, ValueError):  # Beyond a float, or of more digits than Python reads.
+        raise UsageError(f"--set {argument}={shorten(text, LONGEST)}: expected a number below 1e308") from None
 
 
 def swept(settings: Mapping[str, str]) -> list[dict[str, str]]:
@@ -121,5 +125,5 @@ def _plain(value: Fraction) -> int | float:
 def _other(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text

@@ -4,6 +4,16 @@ import pytest
 
 from lab.meshes.errors import no_such, one_line
 
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def test_an_error_whose_text_raises_is_its_type():
+    assert one_line(Unspeakable()) == "Unspeakable"
+
+
 STACK = """INTERNAL: CpuCallback error calling callback: Traceback (most recent call last):
   File "model.py", line 3, in step
     fails()

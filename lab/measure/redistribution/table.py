@@ -20,6 +20,7 @@ import jax
 from rich.console import Console
 from rich.progress import track
 
+from lab.core.files import write_whole
 from lab.core.ledger import Kind, Ledger, axes_label
 from lab.core.units import number
 from lab.measure.redistribution.measure import Row, measure, measure_kernel
@@ -132,8 +133,8 @@ def main(path: Path) -> None:
     prepare(TARGETS)
     console = Console(stderr=True)
     pairs = track(every_pair(), "compiling", console=console, disable=not console.is_terminal)
-    path.write_text(
-        table(f"python -m lab.redistribution.table {path}", (theory(pair) | measurement(pair) for pair in pairs))
+    write_whole(
+        path, table(f"python -m lab.redistribution.table {path}", (theory(pair) | measurement(pair) for pair in pairs))
     )
 
 

@@ -6,23 +6,24 @@ Rates are the record's, texts are compiled here ahead of time; what was measured
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import click
 import jax
+import msgspec
 
-from lab.core.codec import from_json, to_text
+from lab.core.codec import Size, from_json, to_text
 from lab.harness import registry
 from lab.measure.step_time import MeasuredRates
 from lab.measure.tour.apart import TILED, add_flags
 from lab.measure.tour.times import Setting, predicted_ahead
 from lab.measure.tour.tour import SCHEMA as TOUR
 from lab.meshes.backends import prepare
+from lab.meshes.documents import read_json
 from lab.meshes.errors import UsageError
 from lab.meshes.hardware import chip_names
 from lab.meshes.targets import Target, parse_target
@@ -55,6 +56,31 @@ class AheadJson:
     steps: tuple[AheadStepJson, ...]
 
 
+@dataclass(frozen=True)
+class _Machine:
+    chip: str | None
+    card: str
+
+
+@dataclass(frozen=True)
+class _Step:
+    layout: str
+    style: str
+    size: str
+    remat: str
+    measured_s: Annotated[float, msgspec.Meta(gt=0)]
+
+
+@dataclass(frozen=True)
+class _Tour:
+    """What is read of a tour's record."""
+
+    machine: _Machine
+    devices: Size
+    rates: MeasuredRates
+    times: tuple[_Step, ...]
+
+
 def rates(record: Mapping[str, Any]) -> MeasuredRates:
     """Those that a tour measured, from its JSON."""
     return from_json(MeasuredRates, record["rates"])
@@ -73,9 +99,9 @@ def predicted(record: Mapping[str, Any], target: Target) -> Iterator[AheadStepJs
 @click.argument("path", metavar="RECORD", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def main(path: Path) -> None:
     """Predicts the steps of RECORD, the JSON of `lab tour`, once more without its cards; prints JSON."""
-    record = _read(path)
     add_flags(TILED)
     try:
+        record = _read(path)
         target = parse_target(f"gpu:{record['machine']['chip']}:1x{record['devices']}")
         prepare([target])
         steps = list(_watched(predicted(record, target), len(record["times"])))
@@ -92,14 +118,15 @@ def _watched(steps: Iterable[AheadStepJson], count: int) -> Iterator[AheadStepJs
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        record = json.loads(path.read_text())
-    except ValueError as refusal:
-        raise click.UsageError(f"{path}: not JSON ({refusal}); expected the output of lab tour --save") from refusal
+    record: Mapping[str, Any] = read_json(path, "expected the output of lab tour --save")
     if not (isinstance(record, dict) and record.get("schema") == TOUR and record.get("times")):
-        raise click.UsageError(f"{path}: found no times of steps; expected the output of lab tour times --save")
+        raise UsageError(f"{path}: found no times of steps; expected the output of lab tour times --save")
+    try:
+        from_json(_Tour, record)
+    except UsageError as refusal:
+        raise UsageError(f"{path}: {refusal}; expected the output of lab tour times --save") from None
     if record["machine"]["chip"] not in chip_names("gpu"):
-        raise click.UsageError(
+        raise UsageError(
             f"{path}: found times of {record['devices']} x {record['machine']['card']}, expected GPUs of the table of "
             f"hardware: {', '.join(chip_names('gpu'))}"
         )

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from lab.core.known import known
 from lab.core.ledger import Ledger, Memory, Totals, Transfer
 from lab.core.units import bytes_text, count, scaled, seconds_text, share_text
+from lab.meshes.errors import UsageError
 from lab.meshes.picture import mesh_svg
 from lab.programs.strategies.memory_terms import Terms, label
 from lab.report import roofline as rooflines
@@ -291,7 +292,10 @@ def roofline(ledger: Ledger, place: Place) -> Markup:
     of = place.chip
     if not (of and ledger.flops and DTYPE in of.flops_per_s):
         return Markup("")
-    top, found = rooflines.peak(of, DTYPE), rooflines.points(of, ledger)
+    try:
+        top, found = rooflines.peak(of, DTYPE), rooflines.points(of, ledger)
+    except UsageError as reason:  # Not every transfer's link is known.
+        return element("p", f"{reason}.")
     told = (
         f"{scaled(ledger.flops, 'FLOP')} a step of one device; {of.name} does {scaled(round(top), 'FLOP/s')} in "
         f"{DTYPE} at most."

@@ -171,7 +171,11 @@ def test_lab_diff_in_json_says_what_came_went_and_the_net_along_each_axis(lab, t
 )
 def test_allow_bounds_the_bytes_that_come_and_go_along_any_axes(lab, tmp_path, after, allowed, status):
     names = [str(tmp_path / name) for name in ("before.json", "after.json")]
-    for name, found in zip(names, (ledger(GATHER, REDUCE), ledger(*after)), strict=True):
+    for name, found in zip(
+        names,
+        (ledger(GATHER, REDUCE, mesh={"data": 8, "tensor": 1}), ledger(*after, mesh={"data": 8, "tensor": 1})),
+        strict=True,
+    ):
         Path(name).write_text(json.dumps(found.to_json()))
     assert (lab("diff", *names).status, lab("diff", *names, "--allow", allowed).status) == (1, status)
 

@@ -80,7 +80,10 @@ def test_a_failure_names_the_versions_that_wrote_the_snapshot(project):
 
 @pytest.mark.parametrize(
     "broken, said",
-    [("not = [toml", "not a snapshot of communication"), ("devices = 8", "not a snapshot of communication")],
+    [
+        ("not = [toml", "not TOML *; write it again with --update-communication"),
+        ("devices = 8", "not a snapshot of communication"),
+    ],
 )
 def test_a_damaged_snapshot_is_told_in_a_line(project, broken, said):
     path = project.path / SNAPSHOT
@@ -118,16 +121,16 @@ def test_the_summary_says_which_snapshots_were_written_and_how_many_stayed(proje
     project.makepyfile(test_step=THREE)
     run(project, "--update-communication").assert_outcomes(passed=3)
     folder = project.path / "communication/test_step"
-    (folder / "test_sum_4_.toml").unlink()
-    (folder / "test_sum_8_.toml").write_text("old")
+    (folder / "test_sum[4].toml").unlink()
+    (folder / "test_sum[8].toml").write_text("old")
     result = run(project, "--update-communication", *options)
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(
         [
             "*= communication snapshots =*",
             "wrote 2 snapshots; 1 unchanged",
-            "  changed  communication/test_step/test_sum_8_.toml",
-            "  new      communication/test_step/test_sum_4_.toml",
+            "  changed  communication/test_step/test_sum[[]8].toml",
+            "  new      communication/test_step/test_sum[[]4].toml",
         ],
         consecutive=True,
     )
@@ -150,3 +153,64 @@ def test_a_failure_shows_the_tables_of_lab_diff(project):
             "data *64 B *+64 B *128 B",
         ]
     )
+
+
+ALIKE = """
+import pytest
+from program import program
+
+class TestForward:
+    def test_sum(self, communication_snapshot):
+        communication_snapshot(*program(4))
+
+class TestBackward:
+    def test_sum(self, communication_snapshot):
+        communication_snapshot(*program(8))
+
+@pytest.mark.parametrize("name", ["a/b", "a b", "a:b", "a_b", "long" * 80, "long" * 80 + "er"])
+def test_sum(communication_snapshot, name):
+    communication_snapshot(*program(2 * len(name)))
+"""
+
+
+def test_tests_of_one_name_in_two_classes_and_parameters_alike_have_a_snapshot_each(project):
+    project.makepyfile(test_step=ALIKE)
+    run(project, "--update-communication").assert_outcomes(passed=8)
+    run(project).assert_outcomes(passed=8)
+    written = {str(path.relative_to(project.path)) for path in project.path.glob("communication/**/*.toml")}
+    assert len(written) == 8
+    assert written > {
+        "communication/test_step/TestForward/test_sum.toml",
+        "communication/test_step/TestBackward/test_sum.toml",
+        "communication/test_step/test_sum[a%2Fb].toml",
+        "communication/test_step/test_sum[a%20b].toml",
+    }
+
+
+def test_a_snapshot_of_before_is_compared_and_moves_to_the_tests_own_name(project):
+    project.makepyfile(
+        test_step=THREE + "\ndef test_sum_8_(communication_snapshot):\n    communication_snapshot(*program(8))\n"
+    )
+    run(project, "--update-communication").assert_outcomes(passed=4)
+    folder = project.path / "communication/test_step"
+    (folder / "test_sum[4].toml").rename(folder / "test_sum_4_.toml")
+    (folder / "test_sum[16].toml").rename(folder / "test_sum_16_.toml")
+    (folder / "test_sum_16_.toml").write_text((folder / "test_sum_4_.toml").read_text())
+    result = run(project)
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(["*differs from *test_sum_16_.toml*"])
+    result = run(project, "--update-communication")
+    result.stdout.fnmatch_lines(
+        [
+            "wrote 2 snapshots; 2 unchanged",
+            "  changed  communication/test_step/test_sum[[]16].toml",
+            "  moved    communication/test_step/test_sum[[]4].toml",
+        ]
+    )
+    # That of a test whose own name is what another's was before stays.
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "test_sum[16].toml",
+        "test_sum[4].toml",
+        "test_sum[8].toml",
+        "test_sum_8_.toml",
+    ]

@@ -218,7 +218,9 @@ def test_a_file_without_a_training_is_refused_with_the_command_that_makes_one(tm
     file = tmp_path / "training.json"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(UsageError, match=r"no such file|holds no training.*lab run TRAINING --json > training.json"):
+    with pytest.raises(
+        UsageError, match=r"(no such file|holds no training|not JSON).*lab run TRAINING --json > training.json"
+    ):
         Curves(str(file)).figure()
 
 
