@@ -3,7 +3,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
 pip := .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: verify check docs test test-fast
+.PHONY: verify check docs test test-fast mutants
 verify: .venv/installed
 	@.venv/bin/lab verify
 
@@ -38,6 +38,12 @@ test: .venv/installed
 # Those that compile nothing, in less than a minute.
 test-fast: .venv/installed
 	@.venv/bin/python -m pytest -m "not compiles and not slow" -n auto --maxprocesses 4 --dist worksteal -q
+
+# One change at a time to the lab's own code, and what sees it: make mutants SEED=1 COUNT=100.
+SEED ?= 0
+COUNT ?= 100
+mutants: .venv/installed
+	@.venv/bin/python -m tests.mutants --seed $(SEED) --count $(COUNT)
 
 # A platform without a wheel of a compile-only plugin does without its targets; any other failure of pip stops here, an index out of reach too.
 define plugin
