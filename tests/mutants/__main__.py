@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from random import Random
 
 import click
@@ -33,9 +33,9 @@ def main(seed: int, count: int, groups: tuple[str, ...], jobs: int) -> None:
     """Exits with 1 where a change was not seen."""
     with ThreadPoolExecutor(jobs) as pool:
         judged = []
-        for number, found in enumerate(pool.map(judge, drawn(seed, count, groups)), 1):
-            judged.append(found)
-            click.echo(f"{number:4d} {_line(found)}")
+        for each in as_completed([pool.submit(judge, mutation) for mutation in drawn(seed, count, groups)]):
+            judged.append(each.result())
+            click.echo(f"{len(judged):4d} {_line(judged[-1])}")
     missed = [found for found in judged if found.outcome in (Outcome.SURVIVED, Outcome.UNTESTED)]
     click.echo(f"\nseed {seed}: {', '.join(f'{sum(j.outcome is o for j in judged)} {o}' for o in Outcome)}")
     for found in missed:

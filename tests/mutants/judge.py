@@ -33,7 +33,7 @@ VERDICTS = {
     "reader": ("tests/lab/hlo", "tests/cases", "tests/hlo_corpus"),
     "FLOPs and time": ("tests/lab/measure",),
 }
-LIMIT_S = 600
+LIMIT_S = 300
 STAGES = ("not compiles and not slow", "slow and not compiles", "compiles")
 
 
