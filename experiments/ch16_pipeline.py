@@ -1,12 +1,8 @@
 """Chapter 16: what does a pipeline send between its stages, how many ticks does it take, and are its gradients those of
 one device?"""
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
-
-import jax
-import jax.numpy as jnp
 
 from lab.book.parallelism import activation_bytes
 from lab.book.pipeline import (
@@ -19,24 +15,21 @@ from lab.book.pipeline import (
 from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.harness.claim import Claim, calculated, decided
-from lab.harness.decoder.step import SMALL, random_tokens
+from lab.harness.decoder.step import SMALL
 from lab.harness.evidence import along, counted, element_bytes
-from lab.harness.experiment import Experiment, TimedSteps
+from lab.harness.experiment import Experiment, TimedSteps, TrainingStep
 from lab.meshes.attached import device_count
 from lab.meshes.axes import DATA, PIPE, TENSOR, Axes
 from lab.meshes.targets import Target
-from lab.programs.models import decoder
-from lab.programs.models.decoder import Parameters
 from lab.programs.pipelines import program
 from lab.programs.pipelines.prediction import predict
 from lab.programs.pipelines.program import PipelineShape
-from lab.programs.pipelines.table import NOWHERE, Job, Table, table_of
+from lab.programs.pipelines.table import NOWHERE, Table, table_of
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
-from lab.programs.strategies.program import Program, arguments, mean_loss
+from lab.programs.strategies.program import arguments
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 
 STRATEGY = DATA_PARALLEL | TENSOR_PARALLEL
-DONE = tuple(job for job in Job if job is not Job.IDLE)
 
 
 def axes(target: Target) -> Axes:
@@ -46,33 +39,6 @@ def axes(target: Target) -> Axes:
     tensor = 2 if devices % 4 == 0 else 1
     pipe = next(p for p in (4, 2, 1) if devices % (p * tensor) == 0 and (devices >= 2 * p * tensor or p < 4))
     return Axes.of({DATA: devices // (pipe * tensor), PIPE: pipe, TENSOR: tensor})
-
-
-def gradients(style: str, shape: PipelineShape, mesh: jax.sharding.Mesh) -> Program:
-    """With the loss and, as the stages' mean, how often each job but idling was done."""
-    run, args = program.gradients(STRATEGY, shape, mesh)
-
-    def with_mean(*args: jax.Array) -> tuple[jax.Array, Parameters, jax.Array]:
-        loss, found, done = run(*args)
-        return loss, found, jnp.mean(done[:, DONE[0] :].astype(jnp.float32), axis=0)
-
-    return jax.jit(with_mean), args
-
-
-def on_one_device(shape: PipelineShape) -> Callable[..., tuple[jax.Array, Parameters, jax.Array]]:
-    """The same of the whole batch at once; a stage forwards every micro-batch through every chunk, and goes backwards
-    once, whole or in two halves."""
-    times, is_split = shape.accumulation * shape.chunks, shape.schedule.startswith("zb")
-    done = {
-        Job.FORWARD: times,
-        Job.BACKWARD: 0 if is_split else times,
-        Job.INPUT_GRADIENT: is_split * times,
-        Job.WEIGHT_GRADIENT: is_split * times,
-    }
-    return lambda weights, *batch: (
-        *jax.value_and_grad(mean_loss)(weights, *batch, shape),
-        jnp.array([done[job] for job in DONE], jnp.float32),
-    )
 
 
 def claims(shape: PipelineShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -202,9 +168,7 @@ EXPERIMENT = Experiment(
     build=lambda style, shape, mesh: program.step(STRATEGY, shape, mesh),
     predict=partial(predict, STRATEGY),
     claims=claims,
-    reference=on_one_device,
-    build_numeric=gradients,
-    inputs=lambda shape: (decoder.initial(shape), *random_tokens(shape)),
+    step=TrainingStep(lambda shape, axes, weights: program.state_of(shape, axes[PIPE], weights), program.in_sequence),
     state=lambda shape, mesh: arguments(program.pipeline(STRATEGY, shape, mesh))[0],
     targets=("gpu:h100:2x8",),
     more_targets=("cpu:8", "tpu:v5p:2x2x4"),

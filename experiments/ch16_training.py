@@ -14,7 +14,7 @@ from lab.meshes.attached import device_count
 from lab.meshes.axes import DATA, PIPE, TENSOR, Axes
 from lab.meshes.targets import Target
 from lab.programs.models.shape import DecoderShape
-from lab.programs.pipelines.program import PipelineShape, initial_state
+from lab.programs.pipelines.program import PipelineShape
 
 
 def two_stages(target: Target) -> Axes:
@@ -35,7 +35,7 @@ def in_schedule(name: str, schedule: str, chunks: int = 1, **how: Any) -> Layout
             **{each.name: getattr(shape, each.name) for each in fields(DecoderShape)}, schedule=schedule, chunks=chunks
         )
 
-    how = {"axes": four_stages, "sized": sized, "start": lambda shape, axes: initial_state(shape, axes[PIPE])} | how
+    how = {"axes": four_stages, "sized": sized} | how
     return trainee(name, ch16_pipeline.EXPERIMENT, **how)
 
 

@@ -1,9 +1,6 @@
 """Chapter 17: does a decoder with sequences sharded over several ranks train like on one device? The small decoder of
 ch14_training, its attention over ranks."""
 
-import numpy as np
-
-from lab.attention.order import ZIGZAG
 from lab.experiments import (
     ch17_gathered_keys,
     ch17_ring_attention,
@@ -12,12 +9,7 @@ from lab.experiments import (
 )
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.training import Training, TrainingResult, trainee
-from lab.harness.decoder.training_shape import SMALL, TrainingShape
-from lab.meshes.axes import CONTEXT, Axes
-
-
-def in_zigzag(shape: TrainingShape, axes: Axes) -> np.ndarray:
-    return np.asarray(ZIGZAG.whole(shape.length, axes[CONTEXT]))
+from lab.harness.decoder.training_shape import SMALL
 
 
 def claims(trained: TrainingResult) -> tuple[Claim, ...]:
@@ -38,7 +30,7 @@ EXPERIMENT = Training(
     parameters=SMALL,
     layouts=(
         trainee("ring", ch17_ring_attention.EXPERIMENT),
-        trainee("ring in zigzag order", ch17_zigzag.EXPERIMENT, order=in_zigzag),
+        trainee("ring in zigzag order", ch17_zigzag.EXPERIMENT),
         trainee("gathered keys", ch17_gathered_keys.EXPERIMENT),
         trainee("Ulysses", ch17_ulysses.EXPERIMENT),
     ),

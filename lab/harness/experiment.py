@@ -3,7 +3,7 @@ decides. Imports no JAX."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -41,6 +41,26 @@ class TimedSteps:
     min_devices: int = 2
 
 
+def as_they_come(parameters: Any, axes: Axes) -> Sequence[int]:
+    return range(parameters.length)
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """How the training step that an experiment compiles is run.
+
+    Attributes:
+      start: (parameters, axes, weights of the model) to the state that a first step takes.
+      in_model_order: weights or moments of such a state to those of the model.
+      order: (parameters, axes) to the positions [length] of a sequence's tokens as the step takes them: those of the
+        first rank, then the next one's.
+    """
+
+    start: Callable[[Any, Axes, Any], Any]
+    in_model_order: Callable[[Any], Any] = lambda weights: weights
+    order: Callable[[Any, Axes], Sequence[int]] = as_they_come
+
+
 @dataclass(frozen=True)
 class Experiment:
     """One question and what it takes to answer it.
@@ -54,9 +74,8 @@ class Experiment:
       build: (style, parameters, mesh) to a jitted function and its arguments, as shapes with shardings.
       predict: (parameters, axes) to the ledger that theory asks for.
       claims: (parameters, axes, measured ledger) to what that ledger decides.
-      reference: parameters to the function on one device whose results a small program must reach.
-      build_numeric: the same as `build`, for the program whose results are compared, where that is another.
-      inputs: parameters to the arguments of that program; random ones where there is none.
+      reference: parameters to the function on one device whose results a small program must reach; None for a step.
+      step: of a training step of the decoder, how three of them are run, to be compared with `lab.reference`.
       memory: (style, parameters, axes, bytes of memory or None) to the bytes that theory puts on one device when it
         holds most, by the id of the term, the arguments first.
       state: (parameters, mesh) to what a step takes first and gives back first, as shapes with the shardings that its
@@ -79,9 +98,8 @@ class Experiment:
     build: Build
     predict: Callable[[Any, Axes], Ledger]
     claims: Callable[[Any, Axes, Ledger], tuple[Claim, ...]]
-    reference: Callable[[Any], Callable[..., Any]]
-    build_numeric: Build | None = None
-    inputs: Callable[[Any], tuple[Any, ...]] | None = None
+    reference: Callable[[Any], Callable[..., Any]] | None = None
+    step: TrainingStep | None = None
     memory: Callable[[str, Any, Axes, int | None], Terms] | None = None
     state: Callable[[Any, Mesh], Any] | None = None
     targets: tuple[str, ...] = TARGETS

@@ -9,8 +9,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from lab.core.known import known
+from lab.harness.decoder.three_steps import compare_steps
 from lab.harness.experiment import Experiment
-from lab.harness.result import Numerics
+from lab.harness.result import Numerics, WrongResults
 
 TOLERANCE = 1e-5
 
@@ -31,26 +33,28 @@ def numeric_sizes(experiment: Experiment, parameters: Any) -> Any:
 
 
 def numerics(experiment: Experiment, style: str, mesh: Mesh, parameters: Any) -> Numerics:
-    """Runs an experiment's program, of small parameters, on `mesh`, and once more on one device.
+    """Runs an experiment's program, of small parameters, on `mesh`, and what it is to come to on one device: of a
+    training step, three of them.
 
     Raises:
-      AssertionError: a result differs by more than `TOLERANCE`, or at all where everything is integers; it tells the
+      WrongResults: a result differs by more than its tolerance, or at all where everything is integers; it tells the
         parameters.
     """
-    function, shapes = (experiment.build_numeric or experiment.build)(style, parameters, mesh)
-    inputs = experiment.inputs(parameters) if experiment.inputs else _random(shapes)
-    shardings = jax.tree.map(lambda shape: shape.sharding, shapes)
+    if experiment.step:
+        return compare_steps(experiment, style, mesh, parameters)
+    function, shapes = experiment.build(style, parameters, mesh)
+    inputs, shardings = _random(shapes), jax.tree.map(lambda shape: shape.sharding, shapes)
     with jax.default_matmul_precision("highest"):
-        expected = jax.device_get(jax.jit(experiment.reference(parameters))(*inputs))
+        expected = jax.device_get(jax.jit(known(experiment.reference)(parameters))(*inputs))
         found = jax.device_get(function(*jax.device_put(inputs, shardings)))
     if not all(np.isfinite(x).all() for x in jax.tree.leaves(expected)):
-        raise AssertionError("the results of one device are not finite, so that nothing can be compared with them")
+        raise WrongResults("the results of one device are not finite, so that nothing can be compared with them")
     scaled = [jax.tree.map(lambda x, unit: x / np.abs(unit).max(), tree, expected) for tree in (found, expected)]
     tolerance = TOLERANCE if any(np.issubdtype(x.dtype, np.inexact) for x in jax.tree.leaves(expected)) else 0.0
     try:
         chex.assert_trees_all_close(*scaled, rtol=0, atol=tolerance)
     except AssertionError as difference:
-        raise AssertionError(f"results differ from one device's at {parameters}: {difference}") from None
+        raise WrongResults(f"results differ from one device's at {parameters}: {difference}") from None
     return Numerics(
         float(max(np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, scaled), strict=True))), tolerance
     )

@@ -17,10 +17,22 @@ from lab.settle.settlement import SettlementJson
 
 @dataclass(frozen=True)
 class Numerics:
-    """How far a sharded program's results are from one device's, relative to the largest entry of each array."""
+    """How far a sharded program's results are from one device's, relative to the largest entry of each array; a weight
+    after training steps, to what float32 lets it differ by.
+
+    Attributes:
+      steps: how many training steps were run; None of a program that is none.
+      compared: of what.
+    """
 
     worst_relative_error: float
     tolerance: float
+    steps: int | None = None
+    compared: tuple[str, ...] = ("results",)
+
+
+class WrongResults(Exception):
+    """A sharded program computes something else than one device; the message says what."""
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,18 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from lab.compile.inspection import devices_of, inspect_program
+from lab.compile.inspection import devices_of, read_program
 from lab.compile.xla_dump import CompilerDump, CompileRequest, Refused, dump, lower
 from lab.core.clock import timed
 from lab.core.ledger import Ledger
+from lab.core.units import exact
+from lab.diagnosis.program import Program
 from lab.harness import registry
 from lab.harness.claims import claims_of
 from lab.harness.experiment import Experiment
 from lab.harness.numerics import numeric_sizes, numerics
-from lab.harness.result import Numerics, Result, Seconds
-from lab.hlo.read import read_text
+from lab.harness.result import Numerics, Result, Seconds, WrongResults
+from lab.hlo.read import read
 from lab.meshes.attached import resolve_attached
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
@@ -68,12 +70,15 @@ def run(
             _numbers(experiment, style, mesh, parameters) if target.platform in RUNNABLE else (None, None)
         )
         compiled, compile_seconds = timed(lambda: _compiled(experiment, style, parameters, target, axes, mesh))
-    except (AssertionError, Refused, jax.errors.JaxRuntimeError) as refusal:
+    except (WrongResults, Refused, jax.errors.JaxRuntimeError) as refusal:
         return result(0.0, 0.0, failure=one_line(refusal))
-    measured, read_seconds = timed(lambda: _ledger(compiled, mesh, axes, target, experiment.name))
+    program, read_seconds = timed(lambda: _program(compiled, mesh, axes, target, experiment.name))
+    measured = program.ledger
     settlement = settle(predicted, measured, context(target, style, axes, mesh))
     claims = claims_of(experiment, parameters, axes, predicted, measured, settlement)
-    failure = ineffective_sharding(experiment, parameters, mesh, compiled, settlement)
+    failure = ineffective_sharding(experiment, parameters, mesh, compiled, settlement) or not_donated(
+        experiment, parameters, mesh, program
+    )
     outcome = {
         "measured": measured,
         "settlement": settlement,
@@ -130,13 +135,13 @@ def compiled_step(experiment: Experiment, style: str, parameters: Any, mesh: Mes
     return lower(experiment.build, style, parameters, mesh).compile()
 
 
-def _ledger(
+def _program(
     compiled: jax.stages.Compiled | CompilerDump, mesh: Mesh, axes: Axes, target: Target, source: str
-) -> Ledger:
+) -> Program:
     if not isinstance(compiled, CompilerDump):
-        return inspect_program(compiled, (), mesh, target, source=source)
-    ledger = read_text(compiled.text, source=source, axes=axes, target=target, devices=devices_of(mesh))
-    return replace(ledger, memory=compiled.memory)
+        return read_program(compiled, (), mesh, target, source=source)
+    reading = read(compiled.text, source=source, axes=axes, target=target, devices=devices_of(mesh))
+    return Program(replace(reading.ledger, memory=compiled.memory), reading, axes, target)
 
 
 def context(target: Target, style: str, axes: Axes, mesh: Mesh) -> Context:
@@ -156,6 +161,22 @@ def ineffective_sharding(
     where all did."""
     state = _state_shards(experiment.state(parameters, mesh), compiled) if experiment.state else ()
     return state_not_split(state) or not_scattered(settlement)
+
+
+def not_donated(experiment: Experiment, parameters: Any, mesh: Mesh, program: Program) -> str | None:
+    """The sentence on a state that a compiled step does not update in place: for a moment a device has it twice. None
+    where it does, and where the experiment has no state."""
+    if experiment.state is None:
+        return None
+    arrays = jax.tree.leaves(experiment.state(parameters, mesh))
+    state = sum(prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in arrays)
+    in_place = sum(a.local.bytes for a in program.arguments if a.number in program.aliased)
+    if in_place >= state:
+        return None
+    return (
+        f"the state is not donated: the compiled step reuses {exact(in_place)} B of {exact(state)} B on each device "
+        "for its results (input_output_alias); pass donate_argnums for the state to jax.jit"
+    )
 
 
 def _state_shards(declared: Any, compiled: jax.stages.Compiled | CompilerDump) -> Iterator[StateShard]:

@@ -18,10 +18,13 @@ SCHEMA: Final = "sharding-lab/run/1"
 @dataclass(frozen=True)
 class NumericsJson:
     """How far results are from one device's, relative to the largest entry of each array or to each loss; null where
-    that is not finite."""
+    that is not finite. `compared` says which results: of a training step those of `steps` in a row, and a weight
+    relative to what float32 lets it differ by."""
 
     worst_relative_error: float | None
     tolerance: float
+    steps: int | UnsetType | None = UNSET
+    compared: tuple[str, ...] | UnsetType = UNSET
 
 
 @dataclass(frozen=True)

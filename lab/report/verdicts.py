@@ -17,7 +17,7 @@ from lab.settle import Settlement, Status, Term, Verdict
 
 if TYPE_CHECKING:
     from lab.harness.claim import Claim
-    from lab.harness.result import Result
+    from lab.harness.result import Numerics, Result
 
 
 ERRATUM = "known erratum"
@@ -281,12 +281,22 @@ def numerics_lines(results: Iterable[Result]) -> list[str]:
         for result in results
         if result.unchecked
     ]
-    checked = [result.numerics for result in results if result.numerics]
-    if not checked:
-        return unchecked
-    worst = max(checked, key=lambda n: n.worst_relative_error)
-    error = f"worst relative error {worst.worst_relative_error:.1e}, tolerance {worst.tolerance:.0e}"
-    return [f"results equal those of one device: {error}", *unchecked]
+    checked: dict[str, list[Numerics]] = {}
+    for result in results:
+        if result.numerics:
+            checked.setdefault(_compared_text(result.numerics), []).append(result.numerics)
+    return [f"{what} equal those of one device: {_worst_text(some)}" for what, some in checked.items()] + unchecked
+
+
+def _compared_text(found: Numerics) -> str:
+    *others, last = found.compared
+    what = f"{', '.join(others)} and {last}" if others else last
+    return f"{found.steps} steps: {what}" if found.steps else what
+
+
+def _worst_text(some: list[Numerics]) -> str:
+    worst = max(some, key=lambda n: n.worst_relative_error)
+    return f"worst relative error {worst.worst_relative_error:.1e}, tolerance {worst.tolerance:.0e}"
 
 
 def _name(result: Result) -> str:

@@ -3,7 +3,7 @@ each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from lab.core.ledger import Ledger
 from lab.harness.claim import Claim
-from lab.harness.experiment import TARGETS, Experiment, TimedSteps
+from lab.harness.experiment import TARGETS, Experiment, TimedSteps, TrainingStep, as_they_come
 from lab.meshes.axes import Axes
 from lab.meshes.targets import Target
 from lab.programs.models.shape import DecoderShape
@@ -40,16 +40,14 @@ def decoder_experiment(
     more_styles: tuple[str, ...] = (),
     real_size: Mapping[str, str] | None = None,
     tour: TimedSteps | None = None,
+    order: Callable[[DecoderShape, Axes], Sequence[int]] = as_they_come,
 ) -> Experiment:
-    """Compiles the whole step; runs loss and gradients, and holds them against one device's.
+    """Compiles the whole step; runs three of them, and compares what they come to with the reference.
 
     Args:
+      order: of a sequence's tokens, as `TrainingStep`.
       styles: by default all that the strategy has, but those in `more_styles`.
     """
-
-    def inputs(shape: DecoderShape) -> tuple[Any, ...]:
-        return program.initial_state(strategy, shape), *random_tokens(shape)
-
     return Experiment(
         name=name,
         chapter=chapter,
@@ -57,12 +55,10 @@ def decoder_experiment(
         parameters=parameters,
         numeric_parameters=small,
         axes=axes,
-        build=partial(_with_style, program.step, strategy),
+        build=partial(_build, strategy),
         predict=strategy.predict,
         claims=claims,
-        reference=on_one_device,
-        build_numeric=partial(_with_style, program.gradients, strategy),
-        inputs=inputs,
+        step=TrainingStep(lambda shape, axes, weights: program.state_of(strategy, shape, weights), order=order),
         memory=partial(peak_terms, strategy),
         state=lambda shape, mesh: program.arguments(program.PlacedStrategy(strategy, shape, mesh))[0],
         targets=targets,
@@ -75,14 +71,8 @@ def decoder_experiment(
     )
 
 
-def _with_style(
-    build: Callable[[Strategy, str, DecoderShape, jax.sharding.Mesh], program.Program],
-    strategy: Strategy,
-    style: str,
-    shape: DecoderShape,
-    mesh: jax.sharding.Mesh,
-) -> program.Program:
-    return build(strategy, style, shape, mesh)
+def _build(strategy: Strategy, style: str, shape: DecoderShape, mesh: jax.sharding.Mesh) -> program.Program:
+    return program.step(strategy, style, shape, mesh)
 
 
 def random_tokens(shape: DecoderShape, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

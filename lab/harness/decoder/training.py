@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import prod
 from typing import Any
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from msgspec import UNSET
 
-from lab.compile.inspection import inspect_program
+from lab.compile.inspection import read_program
 from lab.core.clock import timed
 from lab.core.known import known
 from lab.harness.claim import Claim
@@ -33,17 +33,14 @@ from lab.harness.decoder.reference_run import (
 from lab.harness.decoder.training_shape import TrainingShape
 from lab.harness.experiment import Experiment, Run
 from lab.harness.result import settlement_json
-from lab.harness.run import RUNNABLE, compiled_step, context, ineffective_sharding
+from lab.harness.run import RUNNABLE, compiled_step, context, ineffective_sharding, not_donated
 from lab.harness.schemas import CurveJson, NumericsJson, OneDeviceJson, RoutingTieJson, RunResultJson, SecondsJson
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError, one_line
 from lab.meshes.targets import Target
+from lab.programs.models import decoder
 from lab.settle import Settlement, Verdict, settle
-
-
-def as_they_come(shape: TrainingShape, axes: Axes) -> np.ndarray:
-    return np.arange(shape.length)
 
 
 @dataclass(frozen=True)
@@ -52,15 +49,9 @@ class LayoutUnderTraining(Experiment):
 
     Attributes:
       sized: the training's parameters to the experiment's own.
-      start: (the experiment's parameters, axes) to the state that the first step takes; by default the first of its
-        `inputs`.
-      order: (parameters, axes) to the positions [length] of a sequence's tokens as the step takes them: those of the
-        first rank, then the next one's.
     """
 
     sized: Callable[[TrainingShape], Any] = lambda shape: shape
-    start: Callable[[Any, Axes], Any] | None = None
-    order: Callable[[TrainingShape, Axes], np.ndarray] = as_they_come
 
 
 def trainee(name: str, experiment: Experiment, **how: Any) -> LayoutUnderTraining:
@@ -282,14 +273,17 @@ def curve(run: Run[LayoutUnderTraining], shape: TrainingShape, batches: Batches,
     try:
         compiled, compile_s = timed(lambda: compiled_step(layout, style, own, mesh))
         state = jax.device_put(_start(layout, own, axes), compiled.input_shardings[0][0])
-        found, steps_s = timed(lambda: losses(compiled, state, _in_order(batches, layout.order(shape, axes))))
+        found, steps_s = timed(lambda: losses(compiled, state, _in_order(batches, known(layout.step).order(own, axes))))
     except jax.errors.JaxRuntimeError as refusal:
         return replace(nothing, failure=one_line(refusal))
-    settlement = settle(
-        predicted, inspect_program(compiled, (), mesh, target, source=layout.name), context(target, style, axes, mesh)
-    )
+    program = read_program(compiled, (), mesh, target, source=layout.name)
+    settlement = settle(predicted, program.ledger, context(target, style, axes, mesh))
     expected, ties = replayed_with_same_routing(found, reference, shape, batches)
-    failure = first_divergence(found, expected) or ineffective_sharding(layout, own, mesh, compiled, settlement)
+    failure = (
+        first_divergence(found, expected)
+        or ineffective_sharding(layout, own, mesh, compiled, settlement)
+        or not_donated(layout, own, mesh, program)
+    )
     worst, seconds = float(relative_error(found, expected.losses).max()), {"compile": compile_s, "steps": steps_s}
     return replace(
         nothing,
@@ -304,13 +298,14 @@ def curve(run: Run[LayoutUnderTraining], shape: TrainingShape, batches: Batches,
 
 
 def _start(layout: LayoutUnderTraining, own: Any, axes: Axes) -> Any:
-    state = layout.start(own, axes) if layout.start else known(layout.inputs)(own)[0]
+    state = known(layout.step).start(own, axes, decoder.initial(own))
     # In float32 the weights in use are the master weights at first, and a step that is given one buffer twice cannot
     # reuse it.
     return jax.tree.map(jnp.copy, state)
 
 
-def _in_order(batches: Batches, at_S: np.ndarray) -> Batches:
+def _in_order(batches: Batches, order: Sequence[int]) -> Batches:
+    at_S = np.asarray(order)
     return [(tokens_BS[:, at_S], targets_BS[:, at_S]) for tokens_BS, targets_BS in batches]
 
 

@@ -107,7 +107,12 @@ class Pipeline(PlacedStrategy):
 
 
 def initial_state(shape: PipelineShape, stages: int, seed: int = 0) -> TrainState:
-    master = stacked(shape, stages, decoder.initial(shape, seed))
+    return state_of(shape, stages, decoder.initial(shape, seed))
+
+
+def state_of(shape: PipelineShape, stages: int, weights: Parameters) -> TrainState:
+    """What a first step takes, with these weights of the model."""
+    master = stacked(shape, stages, weights)
     return TrainState(master, optimizer().init(master), None)
 
 

@@ -105,7 +105,11 @@ def each(tree: Any, weight: Callable[[Parameter], Any], other: Callable[[Any], A
 
 
 def initial_state(strategy: Strategy, shape: DecoderShape, seed: int = 0) -> TrainState:
-    master = decoder.initial(shape, seed)
+    return state_of(strategy, shape, decoder.initial(shape, seed))
+
+
+def state_of(strategy: Strategy, shape: DecoderShape, master: Parameters) -> TrainState:
+    """What a first step takes, with these weights of the model."""
     # Copied, since a step takes its whole state over, and in float32 a cast is no copy.
     weights = None if strategy.state is None else jax.tree.map(jnp.copy, in_use(master, shape))
     return TrainState(master, optimizer().init(master), weights)

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from lab.harness.decoder.step import on_one_device
 from lab.harness.experiment import on_one_axis, on_two_axes, with_tensor_inside_host
 from lab.harness.numerics import numeric_sizes, numerics
 from lab.harness.registry import load, names
+from lab.harness.result import WrongResults
 from lab.harness.run import _numbers, run
 from lab.harness.settings import with_settings
 from lab.meshes.attached import resolve_attached
@@ -83,14 +83,13 @@ def test_attached_gpus_have_the_axes_that_the_same_gpus_have_by_name(count, name
 
 
 @pytest.mark.compiles
-def test_numbers_that_differ_from_loss_and_gradients_fail():
-    experiment = load("ch14_data_parallel")
-    halved = replace(experiment, reference=lambda shape: on_one_device(replace(shape, batch=2 * shape.batch)))
+def test_results_that_differ_from_one_devices_fail_with_the_sizes():
+    experiment = load("ch15_layernorm")
+    whole = experiment.reference(experiment.numeric_parameters)
+    doubled = replace(experiment, reference=lambda sizes: lambda x: jax.tree.map(lambda y: 2 * y, whole(x)))
     target = parse_target("cpu:8")
-    with pytest.raises(
-        AssertionError, match=r"differ from one device's at DecoderShape\(layers=3, batch=16, .*\): .* leaves '0'"
-    ):
-        numerics(halved, "explicit", make_mesh(target, experiment.axes(target)), halved.numeric_parameters)
+    with pytest.raises(WrongResults, match=r"results differ from one device's at Sizes\(.*\): .*"):
+        numerics(doubled, "explicit", make_mesh(target, experiment.axes(target)), doubled.numeric_parameters)
 
 
 def test_numbers_are_checked_at_small_sizes_with_what_was_chosen():

@@ -64,7 +64,7 @@ def _given_back_whole(style: str, shape: DecoderShape, mesh: jax.sharding.Mesh) 
 
 
 def test_a_zero1_flag_that_does_nothing_fails_with_that_sentence_although_its_numbers_are_right():
-    result = _run(replace(EXPERIMENT, build=_with_ignored_flag, build_numeric=partial(program.gradients, ZERO1)))
+    result = _run(replace(EXPERIMENT, build=_with_ignored_flag))
     sentence = (
         "master/embedding [96, 48], an input of a step, is declared sharded over data, but each device holds all of it; "
         "the same holds for 53 more"

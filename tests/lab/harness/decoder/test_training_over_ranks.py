@@ -11,7 +11,8 @@ from lab.experiments.ch18_dropless_training import EXPERIMENT as DROPLESS
 from lab.experiments.ch18_training import EXPERIMENT as EXPERTS
 from lab.experiments.ch35_training import EXPERIMENT as FEW_NODES
 from lab.harness import suite
-from lab.harness.decoder.training import LayoutUnderTraining, Training, TrainingResult, as_they_come, train
+from lab.harness.decoder.training import LayoutUnderTraining, Training, TrainingResult, train
+from lab.harness.experiment import as_they_come
 from lab.meshes.targets import parse_target
 from lab.programs.strategies.update import is_weight
 from lab.settle import Verdict
@@ -41,15 +42,15 @@ def trained(of: Training, target: str, right: list[LayoutUnderTraining], *wrong:
 def swapped(layout: LayoutUnderTraining):
     """Chunks of one stage on the other's place."""
 
-    def start(shape, axes):
-        state = layout.start(shape, axes)
+    def start(shape, axes, weights):
+        state = layout.step.start(shape, axes, weights)
         return jax.tree.map(
             lambda w: w.replace(w.get_value().swapaxes(0, 1)) if is_weight(w) and "stage" in w.dims else w,
             state,
             is_leaf=is_weight,
         )
 
-    return replace(layout, start=start)
+    return replace(layout, step=replace(layout.step, start=start))
 
 
 def test_four_stages_train_as_one_device_does_under_1f1b_and_split_backwards():
@@ -68,7 +69,7 @@ def test_sequences_on_two_ranks_train_as_on_one_and_tokens_that_do_not_come_in_z
         SEQUENCES,
         "cpu:2",
         named(SEQUENCES, "ring in zigzag order", "Ulysses"),
-        replace(zigzag, order=as_they_come),
+        replace(zigzag, step=replace(zigzag.step, order=as_they_come)),
     )
     assert {tuple(curve.mesh.items()) for curve in found.curves} == {(("data", 1), ("context", 2))}
 

@@ -1,0 +1,146 @@
+"""The whole decoder: the mean loss of a batch, and the gradient of every weight.
+
+Dims: L layers, B sequences of S tokens, D embed, K key-value heads, G queries a key-value head, H head dim, V
+vocabulary. Source: Touvron et al. 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from lab.programs.models.shape import DecoderShape
+from lab.reference.attention import attention
+from lab.reference.experts import mixture
+from lab.reference.layers import Array, Tokens, linear, mean_cross_entropy, rms_norm, rotated, swiglu
+
+Weights = Mapping[str, Array]
+"""Of the model, or their gradients, by name; `layers/...` of all layers, stacked along the first dim."""
+LAYERS = "layers/"
+Pull = Callable[[Array], tuple[Array, dict[str, Array]]]
+"""From the gradient of what a block adds to those of its input and of its weights."""
+
+
+@dataclass(frozen=True)
+class Forward:
+    """
+    Attributes:
+      loss: the mean over all tokens.
+      auxiliary: what is differentiated besides; see `Mixture`.
+      margin_B: by how much the closest choice of experts in each sequence was decided; infinite without experts.
+      gradients: works out those of loss and auxiliary losses by every weight.
+    """
+
+    loss: float
+    auxiliary: float
+    margin_B: Array
+    gradients: Callable[[], dict[str, Array]]
+
+
+def forward(weights: Weights, tokens_BS: Tokens, targets_BS: Tokens, shape: DecoderShape) -> Forward:
+    x_BSD = weights["embedding"][tokens_BS]
+    auxiliary, margin_B, pulls = 0.0, np.full(len(tokens_BS), np.inf), []
+    for layer in range(shape.layers):
+        w = {name.removeprefix(LAYERS): x[layer] for name, x in weights.items() if name.startswith(LAYERS)}
+        y_BSD, pull_attention = _attention_block(x_BSD, w, shape)
+        x_BSD = x_BSD + y_BSD
+        block = _expert_block(x_BSD, w, shape) if shape.experts else _mlp_block(x_BSD, w)
+        x_BSD = x_BSD + block.y_BSD
+        auxiliary, margin_B = auxiliary + block.auxiliary, np.minimum(margin_B, block.margin_B)
+        pulls.append((pull_attention, block.pull))
+    normed_BSD, pull_norm = rms_norm(x_BSD, weights["norm"])
+    logits_BSV, pull_head = linear(normed_BSD, weights["embedding"].T if shape.tied else weights["head"])
+    loss, dlogits_BSV = mean_cross_entropy(logits_BSV, targets_BS)
+
+    def gradients() -> dict[str, Array]:
+        found = {name: np.zeros_like(x) for name, x in weights.items()}
+        dnormed_BSD, dhead_DV = pull_head(dlogits_BSV)
+        dx_BSD, found["norm"] = pull_norm(dnormed_BSD)
+        if shape.tied:
+            found["embedding"] += dhead_DV.T
+        else:
+            found["head"] = dhead_DV
+        for layer, of_blocks in reversed(list(enumerate(pulls))):
+            for pull in reversed(of_blocks):
+                through_BSD, of_weights = pull(dx_BSD)
+                dx_BSD = dx_BSD + through_BSD
+                for name, gradient in of_weights.items():
+                    found[LAYERS + name][layer] = gradient
+        np.add.at(found["embedding"], tokens_BS, dx_BSD)
+        return found
+
+    return Forward(loss, auxiliary, margin_B, gradients)
+
+
+def _attention_block(x_BSD: Array, w: Weights, shape: DecoderShape) -> tuple[Array, Pull]:
+    """What attention adds to the residual stream."""
+    normed_BSD, pull_norm = rms_norm(x_BSD, w["attention_norm"])
+    q_BSKGH, pull_query = linear(normed_BSD, w["query"])
+    k_BTKH, pull_key = linear(normed_BSD, w["key"])
+    v_BTKH, pull_value = linear(normed_BSD, w["value"])
+    y_BSKGH, pull_core = attention(rotated(q_BSKGH), rotated(k_BTKH), v_BTKH, shape.causal, shape.window)
+    B, S, _ = x_BSD.shape
+    y_BSD, pull_out = linear(y_BSKGH.reshape(B, S, -1), w["out"].reshape(-1, shape.embed))
+
+    def pull(dy_BSD: Array) -> tuple[Array, dict[str, Array]]:
+        dy_BSN, dout_ND = pull_out(dy_BSD)
+        dq_BSKGH, dk_BTKH, dv_BTKH = pull_core(dy_BSN.reshape(y_BSKGH.shape))
+        by_query_BSD, dquery_DKGH = pull_query(rotated(dq_BSKGH, -1))
+        by_key_BSD, dkey_DKH = pull_key(rotated(dk_BTKH, -1))
+        by_value_BSD, dvalue_DKH = pull_value(dv_BTKH)
+        dx_BSD, dnorm_D = pull_norm(by_query_BSD + by_key_BSD + by_value_BSD)
+        gradients = {"query": dquery_DKGH, "key": dkey_DKH, "value": dvalue_DKH, "attention_norm": dnorm_D}
+        return dx_BSD, gradients | {"out": dout_ND.reshape(w["out"].shape)}
+
+    return y_BSD, pull
+
+
+@dataclass(frozen=True)
+class _Block:
+    y_BSD: Array
+    pull: Pull
+    auxiliary: float = 0.0
+    margin_B: Array | float = np.inf
+
+
+def _mlp_block(x_BSD: Array, w: Weights) -> _Block:
+    """What a dense MLP adds to the residual stream."""
+    normed_BSD, pull_norm = rms_norm(x_BSD, w["mlp_norm"])
+    y_BSD, pull_mlp = _swiglu(normed_BSD, w)
+
+    def pull(dy_BSD: Array) -> tuple[Array, dict[str, Array]]:
+        dnormed_BSD, gradients = pull_mlp(dy_BSD)
+        dx_BSD, gradients["mlp_norm"] = pull_norm(dnormed_BSD)
+        return dx_BSD, gradients
+
+    return _Block(y_BSD, pull)
+
+
+def _expert_block(x_BSD: Array, w: Weights, shape: DecoderShape) -> _Block:
+    """What chosen experts, and those that every token visits, add to the residual stream."""
+    normed_BSD, pull_norm = rms_norm(x_BSD, w["mlp_norm"])
+    chosen = mixture(normed_BSD, w, shape)
+    shared_BSD, pull_shared = _swiglu(normed_BSD, w, "shared_") if shape.shared else (np.zeros_like(x_BSD), None)
+
+    def pull(dy_BSD: Array) -> tuple[Array, dict[str, Array]]:
+        dnormed_BSD, gradients = chosen.pull(dy_BSD)
+        if pull_shared:
+            of_shared_BSD, of_weights = pull_shared(dy_BSD)
+            dnormed_BSD, gradients = dnormed_BSD + of_shared_BSD, gradients | of_weights
+        dx_BSD, gradients["mlp_norm"] = pull_norm(dnormed_BSD)
+        return dx_BSD, gradients
+
+    return _Block(chosen.y_BSD + shared_BSD, pull, chosen.auxiliary, chosen.margin_B)
+
+
+def _swiglu(x_BSD: Array, w: Weights, prefix: str = "") -> tuple[Array, Pull]:
+    names = [f"{prefix}{name}" for name in ("gate", "up", "down")]
+    y_BSD, pull_matrices = swiglu(x_BSD, *(w[name] for name in names))
+
+    def pull(dy_BSD: Array) -> tuple[Array, dict[str, Array]]:
+        dx_BSD, *of_weights = pull_matrices(dy_BSD)
+        return dx_BSD, dict(zip(names, of_weights, strict=True))
+
+    return y_BSD, pull

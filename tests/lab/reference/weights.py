@@ -1,0 +1,45 @@
+"""Weights and tokens for tests of the reference."""
+
+import numpy as np
+
+from lab.programs.models.shape import DecoderShape
+
+
+def drawn_weights(shape: DecoderShape, seed: int = 0) -> dict[str, np.ndarray]:
+    """Normal entries over the root of what a product sums over, norms about 1, and small biases; float64."""
+    L, D, F, V, E = shape.layers, shape.embed, shape.mlp, shape.vocab, shape.experts
+    K, G, H, shared = shape.kv_heads, shape.queries, shape.head_dim, shape.shared * shape.mlp
+    draw = np.random.default_rng(seed)
+
+    def normal(inputs: int, *sizes: int) -> np.ndarray:
+        return draw.standard_normal(sizes) * inputs**-0.5
+
+    each = (L, E) if E else (L,)
+    found = {
+        "embedding": normal(1, V, D),
+        "layers/attention_norm": 1 + normal(100, L, D),
+        "layers/query": normal(D, L, D, K, G, H),
+        "layers/key": normal(D, L, D, K, H),
+        "layers/value": normal(D, L, D, K, H),
+        "layers/out": normal(K * G * H, L, K, G, H, D),
+        "layers/mlp_norm": 1 + normal(100, L, D),
+        "layers/gate": normal(D, *each, D, F),
+        "layers/up": normal(D, *each, D, F),
+        "layers/down": normal(F, *each, F, D),
+        "norm": 1 + normal(100, D),
+    }
+    if E:
+        found["layers/router"] = normal(D, L, D, E)
+    if shape.router == "sigmoid_bias":
+        found["layers/bias"] = normal(1000, L, E)
+    if E and shared:
+        found |= {f"layers/shared_{name}": normal(D, L, D, shared) for name in ("gate", "up")}
+        found["layers/shared_down"] = normal(shared, L, shared, D)
+    return found if shape.tied else found | {"head": normal(D, D, V)}
+
+
+def drawn_tokens(shape: DecoderShape, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """No token twice in a sequence: two at its start would have equal gates, and a choice between them no gradient."""
+    draw = np.random.default_rng(seed)
+    tokens_BV = draw.permuted(np.tile(np.arange(shape.vocab), (shape.batch, 1)), axis=1)
+    return tokens_BV[:, : shape.length], draw.integers(0, shape.vocab, (shape.batch, shape.length))
