@@ -133,7 +133,7 @@ def own_takes(s: Sizes, axes: Axes) -> tuple[Array, ...]:
     return Array((ranks, s.tokens, s.embed), over), Array((ranks, s.embed, f), over), Array((ranks, s.tokens, f), over)
 
 
-def sums(*phases: Phase) -> Callable[[Sizes, Axes], tuple[Sent, ...]]:
+def sums(*phases: Phase | None) -> Callable[[Sizes, Axes], tuple[Sent, ...]]:
     return lambda s, axes: tuple(Sent(Kind.ALL_REDUCE, (TENSOR,), s.activations, phase=phase) for phase in phases)
 
 
@@ -150,8 +150,9 @@ PARTS = (
         with_pullback(mlp),
         sums(FORWARD, BACKWARD),
     ),
-    Part("bias", biased_takes, split_biased_mlp, P(), biased_mlp, sums(FORWARD)),
-    Part("attention", attention_takes, split_attention, P(), attention, sums(FORWARD)),
+    # What nobody differentiates lies in no pass.
+    Part("bias", biased_takes, split_biased_mlp, P(), biased_mlp, sums(None)),
+    Part("attention", attention_takes, split_attention, P(), attention, sums(None)),
     Part("no_conjugate", own_takes, own_input_gradient, P(TENSOR), own_input_gradients),
 )
 

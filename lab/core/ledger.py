@@ -73,12 +73,15 @@ def wire_bytes(kind: Kind, payload_bytes: int, group_size: int) -> Fraction:
 
 @dataclass(frozen=True)
 class Part:
-    """One operand of a combined transfer: what `Transfer` tells of it alone."""
+    """One operand of a combined transfer: what `Transfer` tells of it alone. Its scope and phase are those of what
+    makes it, where the text tells."""
 
     dtype: str
     payload_bytes: int
     padded_from_bytes: int | None = None
     is_masked_gather: bool = False
+    scope: str = ""
+    phase: Phase | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,9 @@ class Provenance:
       uses: places of the program that use a weight and each give a gradient of it.
       saved_by_remat: it is recomputed from products that the remat policy saves.
       replicated_first: it is replicated before it is split, so that a lookup's operands are not moved instead.
+      made_in: the pass that makes the value, of one that is summed after that pass.
+      named_after: scopes of the operations for which a partitioner moves the value, where those have other names than
+        the term; it names a transfer after them.
     """
 
     partial_products: int = 1
@@ -134,6 +140,8 @@ class Provenance:
     uses: int = 1
     saved_by_remat: bool = False
     replicated_first: bool = False
+    made_in: Phase | None = None
+    named_after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -199,11 +207,14 @@ class Transfer:
         return None if self.group_size is None else wire_bytes(self.kind, self.payload_bytes, self.group_size)
 
     def split(self) -> tuple[Transfer, ...]:
-        """The same communication, one transfer an operand; without a scope, since the name of a combination is that of
-        one of them."""
+        """The same communication, one transfer an operand, each in the scope that the text tells of it, for the name of
+        a combination is that of one of them, and in its phase or, where that is not told, in that of the combination.
+        """
         if len(self.parts) < 2:
             return (self,)
-        return tuple(replace(self, **asdict(part), scope="", parts=()) for part in self.parts)
+        return tuple(
+            replace(self, **asdict(part) | {"phase": part.phase or self.phase}, parts=()) for part in self.parts
+        )
 
     def json_object(self) -> TransferJson:
         return TransferJson(*_written(self), wire_bytes=self.wire_bytes)

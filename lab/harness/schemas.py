@@ -98,6 +98,8 @@ class CurveJson:
     missing: tuple[TermJson, ...]
     taken_by_size: int
     did_not_happen: tuple[RuleJson, ...]
+    scope_not_stated: int
+    phase_not_stated: int
     losses: tuple[float | None, ...]
     ties: tuple[RoutingTieJson, ...]
     worst_relative_error: float | None
@@ -127,6 +129,8 @@ class RunResultJson:
     failure: str | None = None
     taken_by_size: int | UnsetType = UNSET
     did_not_happen: tuple[RuleJson, ...] | UnsetType = UNSET
+    scope_not_stated: int | UnsetType = UNSET
+    phase_not_stated: int | UnsetType = UNSET
     notes: tuple[str, ...] | UnsetType = UNSET
     note_kinds: tuple[str | None, ...] | UnsetType = UNSET
     unchecked: str | UnsetType | None = UNSET

@@ -23,6 +23,7 @@ from lab.hlo.groups import (
 )
 from lab.hlo.masked import is_zero_padded_shard
 from lab.hlo.names import Frames, origin, phase, scope
+from lab.hlo.part_names import joined_names, operand_names, producers
 from lab.hlo.placement import MEGASCALE_TARGET, Placement
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction, Module
@@ -75,6 +76,8 @@ class Reader:
         parts = self._parts(visit, kind, groups.size if groups else 1)
         named = self.named(visit)
         op_name, place = instruction.op_name, self._origin(visit, named)
+        if len(parts) > 1 and self.has_metadata:
+            parts = self._named_parts(parts, visit)
         return Transfer(
             kind=kind,
             axes=axes,
@@ -85,7 +88,7 @@ class Reader:
             groups=groups.count if groups else None,
             shift=shift,
             conditional=visit.conditional,
-            phase=self._phase(visit, named),
+            phase=self._phase(visit, named.op_name if named else None),
             scope=printable(scope(named.op_name)) if named else "",
             origin=place and printable(place),
             op_name=op_name and printable(op_name),
@@ -98,10 +101,10 @@ class Reader:
             is_masked_gather=all(part.is_masked_gather for part in parts),
         )
 
-    def _phase(self, visit: Visit, named: Instruction | None) -> Phase | None:
+    def _phase(self, visit: Visit, op_name: str | None) -> Phase | None:
         """By its name; but what a loop of the backward pass runs is backward: of equal bodies in both passes XLA keeps
         one, with the names of the forward pass."""
-        found = phase(named.op_name if named else None, self.differentiated)
+        found = phase(op_name, self.differentiated)
         loops = [site.instruction for site in visit.callers if site.instruction.opcode == "while"]
         is_run_backward = Phase.BACKWARD in (phase(loop.op_name, True) for loop in loops)
         return Phase.BACKWARD if found == Phase.FORWARD and is_run_backward else found
@@ -182,6 +185,29 @@ class Reader:
             self._as_made(part, kind, source, computation) for part, source in zip(parts, sources, strict=True)
         )
 
+    def _named_parts(self, parts: tuple[Part, ...], visit: Visit) -> tuple[Part, ...]:
+        """Each with what the text tells of it: its own of the joined names, which stand in the order of the operands;
+        where some are left out, which of them is that of what makes it; where none are joined, the nearest name of that.
+        """
+        own = visit.instruction.op_name
+        joined = [self._place(name, visit) for name in joined_names(own)]
+        if len(joined) == len(parts):
+            return tuple(replace(part, scope=where, phase=at) for part, (where, at) in zip(parts, joined, strict=True))
+        phases = {at for _, at in joined}
+        unknown = "", phases.pop() if len(phases) == 1 else None
+        made = operand_names(self.module, visit.instruction, visit.computation)
+        if len(made) != len(parts) or (own and not joined and not scope(own)):
+            return tuple(replace(part, phase=unknown[1]) for part in parts)
+        places = [self._place(name, visit) if name else unknown for name in made]
+        if joined:
+            places = [place if place in joined else unknown for place in places]
+        # Two operands of one name: one of them, or both, were made by an operation that is named after another.
+        places = [place if places.count(place) == 1 else unknown for place in places]
+        return tuple(replace(part, scope=where, phase=at) for part, (where, at) in zip(parts, places, strict=True))
+
+    def _place(self, op_name: str, visit: Visit) -> tuple[str, Phase | None]:
+        return printable(scope(op_name)), self._phase(visit, op_name)
+
     def _as_made(self, part: Part, kind: Kind, source: Instruction, computation: Computation) -> Part:
         """With what the operand tells of what compilers did to it."""
         if kind is Kind.REDUCE_SCATTER:
@@ -209,7 +235,9 @@ class Reader:
             Site(visit.instruction, visit.computation),
             *(s for s in reversed(visit.callers) if s.instruction.opcode != "while"),
         ]
-        nearest = itertools.chain((site.instruction for site in sites), *(_producers(*site) for site in sites))
+        nearest = itertools.chain(
+            (site.instruction for site in sites), *(producers(i.operands, c, self.module) for i, c in sites)
+        )
         return next((instruction for instruction in nearest if instruction.op_name), None)
 
     def _is_nameless_gather(self, instruction: Instruction, computation: Computation) -> bool:
@@ -367,35 +395,6 @@ def _packed_operands(module: Module, instruction: Instruction, computation: Comp
         where, packed = called, called.root
     pieces = operand_shapes(packed, where) if packed.opcode == "concatenate" else ()
     return pieces if sum(p.bytes for p in pieces) == arrays(source.shape)[0].bytes else ()
-
-
-def _producers(instruction: Instruction, computation: Computation, limit: int = 16) -> Iterator[Instruction]:
-    """The instructions that make what this one takes, nearest first.
-
-    Numbers and constants are no such: XLA shares them, with the name of any user. Nor is what makes several values at
-    once, named after one of them.
-    """
-    queue, seen = list(instruction.operands), set[str]()
-    while queue and len(seen) < limit:
-        name = queue.pop(0)
-        source = computation.by_name.get(name)
-        if source is None or name in seen or not _is_made(source, computation):
-            continue
-        seen.add(name)
-        yield source
-        queue += source.operands
-
-
-def _is_made(source: Instruction, computation: Computation) -> bool:
-    """An array that is computed alone: no number, no constant, no number repeated, no one of several."""
-    made = arrays(source.shape)
-    if (
-        source.opcode in ("constant", "iota")
-        or not any(shape.dims for shape in made)
-        or (source.opcode == "fusion" and len(made) > 1)
-    ):
-        return False
-    return source.opcode != "broadcast" or any(shape.dims for shape in operand_shapes(source, computation))
 
 
 def _users(instruction: Instruction, computation: Computation, limit: int = 16) -> Iterator[Instruction]:

@@ -49,7 +49,16 @@ def scope(op_name: str | None) -> str:
     op_name = op_name.partition(";")[0]  # Of several names that a GPU fusion joins, the first.
     merged = _MERGED.match(op_name)
     levels = _levels(merged[1]) if merged else _levels(op_name)[:-1]
-    return "/".join(level for raw in levels for level in _user_levels(raw))
+    return "/".join(level for raw in _once(levels) for level in _user_levels(raw))
+
+
+def _once(levels: list[str]) -> list[str]:
+    """JAX names the backward pass of a checkpoint by its scopes, and by the same again."""
+    for at in (i for i, level in enumerate(levels) if level == "checkpoint"):
+        for n in range(at // 2, 0, -1):
+            if levels[at - n : at] == levels[at - 2 * n : at - n]:
+                return levels[: at - n] + _once(levels[at:])
+    return levels
 
 
 def _levels(op_name: str) -> list[str]:

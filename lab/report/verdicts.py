@@ -147,6 +147,7 @@ def on_the_wire(result: Result) -> list[str]:
     return [
         "wire bytes of the compiled program: {} predicted, {} attributed, {} unexplained".format(*map(exact, columns)),
         *taken_by_size([result]),
+        *not_stated([result]),
     ]
 
 
@@ -163,6 +164,14 @@ def taken_by_size(results: Iterable[Result]) -> list[str]:
     some = sum(len(result.settlement.taken_by_size) for result in results if result.settlement)
     carry = "carries no metadata and was" if some == 1 else "carry no metadata and were"
     return [f"{count(some, 'transfer')} {carry} matched by size"] * (some > 0)
+
+
+def not_stated(results: Iterable[Result]) -> list[str]:
+    """Of how many transfers the text states no scope or no phase that could be compared."""
+    settled = [result.settlement for result in results if result.settlement]
+    scopes, phases = sum(s.scope_not_stated for s in settled), sum(s.phase_not_stated for s in settled)
+    counts = f"no scope for {count(scopes, 'transfer')} and no phase for {count(phases, 'transfer')}"
+    return [f"the compiled text states {counts}: these are not compared"] * (scopes + phases > 0)
 
 
 def _compared(predicted: Sequence[Totals], measured: Sequence[Totals]) -> list[Column]:
@@ -238,6 +247,7 @@ def _closing(results: Sequence[Result]) -> list[str]:
         *refuted,
         *numerics_lines(results),
         *taken_by_size(results),
+        *not_stated(results),
         f"claims of the book: {claims_text(claims)}",
         *errata_lines(claims),
         count_text(results),

@@ -65,7 +65,7 @@ def not_scattered(settlement: Settlement) -> str | None:
 def _is_unmet_scatter(term: Term) -> bool:
     return (
         term.predicted.kind is Kind.REDUCE_SCATTER
-        and term.predicted.phase == Phase.BACKWARD
+        and term.predicted.phase in (Phase.BACKWARD, Phase.UPDATE)
         and term.status in (Status.REFUTED, Status.MISSING)
     )
 

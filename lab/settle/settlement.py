@@ -14,10 +14,10 @@ from enum import StrEnum
 from fractions import Fraction
 
 from lab.core import display
-from lab.core.ledger import Kind, Ledger, Phase, Totals, Transfer, TransferJson
+from lab.core.ledger import Kind, Ledger, Totals, Transfer, TransferJson
 from lab.settle.behaviours import CATALOGUE, Behaviour, Context, emitted
 from lab.settle.hints import hint
-from lab.settle.unclaimed import Unclaimed, claim, claim_all, subtract
+from lab.settle.unclaimed import Unclaimed, claim, claim_all, is_of_scope, subtract
 
 
 class Status(StrEnum):
@@ -146,6 +146,17 @@ class Settlement:
         return tuple(t for term in self.terms for t in term.taken_by_size)
 
     @property
+    def scope_not_stated(self) -> int:
+        """Transfers of which the text names no scope: combined ones, such that have lost their names, and such that the
+        program gives none."""
+        return sum(t.scope == "" and term.predicted.scope != "" for term in self.terms for t in term.measured)
+
+    @property
+    def phase_not_stated(self) -> int:
+        """The same of the phase."""
+        return sum(t.phase is None and term.predicted.phase is not None for term in self.terms for t in term.measured)
+
+    @property
     def did_not_happen(self) -> Counter[str]:
         """Rules that were predicted and did not happen, and in how many terms: each of these is exact without them."""
         return Counter(rule for term in self.terms for rule in term.did_not_happen)
@@ -170,6 +181,8 @@ class Settlement:
             tuple(term.json_object() for term in self.missing),
             len(self.taken_by_size),
             tuple(RuleJson(rule, times) for rule, times in self.did_not_happen.items()),
+            self.scope_not_stated,
+            self.phase_not_stated,
         )
 
     def _repr_html_(self) -> str | None:
@@ -188,6 +201,8 @@ class SettlementJson:
     missing: tuple[TermJson, ...] = ()
     taken_by_size: int = 0
     did_not_happen: tuple[RuleJson, ...] = ()
+    scope_not_stated: int = 0
+    phase_not_stated: int = 0
 
 
 # Settles a term with what it may claim of what is left; None where it cannot.
@@ -198,13 +213,13 @@ def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
     """Settles every predicted transfer; what sends nothing is left out on both sides."""
     unclaimed = _moving(measured)
     open_terms = dict(enumerate(_moving(predicted)))
-    places = {_place(term) for term in open_terms.values()}
     settled: dict[int, Term] = {}
-    for attempt, may_claim in _ATTEMPTS:
+    for attempt, may_claim, is_of_any_scope in _ATTEMPTS:
         for place, term in tuple(open_terms.items()):
-            found = attempt(term, tuple(t for t in unclaimed if may_claim(term, t, places)), context)
+            wanted = replace(term, scope="") if is_of_any_scope else term
+            found = attempt(wanted, tuple(t for t in unclaimed if may_claim(term, t)), context)
             if found is not None:
-                settled[place], unclaimed = found, subtract(unclaimed, found.measured)
+                settled[place], unclaimed = replace(found, predicted=term), subtract(unclaimed, found.measured)
                 del open_terms[place]
         for place, term in tuple(open_terms.items()):
             if found := _absorbed(term, settled.values(), context):
@@ -212,54 +227,36 @@ def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
                 del open_terms[place]
     for place, term in open_terms.items():
         settled[place] = Term(term, (), Status.MISSING, "the compiled program has no such transfer")
-    terms = tuple(_with_hint(settled[place], unclaimed, places, context) for place in sorted(settled))
+    terms = tuple(_with_hint(settled[place], unclaimed, context) for place in sorted(settled))
     return Settlement(terms, unclaimed, measured.is_complete)
 
 
-def _with_hint(term: Term, unclaimed: Unclaimed, places: set[Place], context: Context) -> Term:
+def _with_hint(term: Term, unclaimed: Unclaimed, context: Context) -> Term:
     claimed = () if term.status is Status.REFUTED else term.measured
     rivals = term.measured if term.status is Status.REFUTED else ()
-    left_over = rivals + tuple(t for t in unclaimed if _in_phase(term.predicted, t, places))
+    left_over = rivals + tuple(t for t in unclaimed if t.scope == "" or is_of_scope(term.predicted, t.scope))
     if not left_over or (term.status in SETTLED and all(t.scope != term.predicted.scope for t in left_over)):
         return term
     return replace(term, hint=hint(term.predicted, claimed, left_over, context))
 
 
-Place = tuple[str, tuple[str, ...] | None, bool]
-
-
-def _place(transfer: Transfer) -> Place:
-    """Scope and axes, and whether something is summed there: compilers turn one kind of sum into another, never into a
-    gather."""
-    return (
-        transfer.scope,
-        transfer.axes,
-        transfer.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) and not transfer.is_masked_gather,
-    )
-
-
-def _of_its_scope(term: Transfer, found: Transfer, places: set[Place]) -> bool:
+def _states_it(term: Transfer, found: Transfer) -> bool:
+    """The text gives it the scope of the term."""
     return found.scope == term.scope
 
 
-def _of_its_scope_and_phase(term: Transfer, found: Transfer, places: set[Place]) -> bool:
-    return found.scope == term.scope and _in_phase(term, found, places)
+def _states_one(term: Transfer, found: Transfer) -> bool:
+    """The text gives it a scope."""
+    return found.scope != ""
 
 
-def _of_no_other(term: Transfer, found: Transfer, places: set[Place]) -> bool:
-    """What stands in the place of some term is for the terms of that scope."""
-    return found.scope in (term.scope, "") or _place(found) not in places
+def _any(term: Transfer, found: Transfer) -> bool:
+    return True
 
 
-def _in_phase(term: Transfer, found: Transfer, places: set[Place]) -> bool:
-    """Of no other, and in the phase of the term, or after it where it is a gradient."""
-    phases = (term.phase, Phase.UPDATE) if term.phase == Phase.BACKWARD else (term.phase,)
-    return (found.phase is None or term.phase is None or found.phase in phases) and _of_no_other(term, found, places)
-
-
-def _nameless(term: Transfer, found: Transfer, places: set[Place]) -> bool:
+def _nameless(term: Transfer, found: Transfer) -> bool:
     """What has lost its name may be for another scope than that of what it was made from."""
-    return _in_phase(term, found if found.op_name else replace(found, scope=""), places)
+    return found.op_name is None or found.scope == ""
 
 
 def _as_emitted(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
@@ -338,19 +335,17 @@ def _contradicted(term: Transfer, unclaimed: Unclaimed, context: Context) -> Ter
     return Term(term, rivals, Status.REFUTED, why) if rivals else None
 
 
-# In their order: what fits best chooses first.
-_ATTEMPTS: tuple[tuple[Attempt, Callable[[Transfer, Transfer, set[Place]], bool]], ...] = (
-    (_as_emitted, _of_its_scope_and_phase),
-    (_as_one, _of_its_scope_and_phase),
-    (_as_emitted, _of_its_scope),
-    (_as_one, _of_its_scope),
-    (_as_emitted, _in_phase),
-    (_as_predicted, _in_phase),
-    (_as_emitted, _of_no_other),
-    (_as_predicted, _of_no_other),
-    (_as_recognised, _in_phase),
-    (_as_recognised, _nameless),
-    (_contradicted, _of_no_other),
+# In their order: what fits best chooses first. The last but one does not ask for the term's scope.
+_ATTEMPTS: tuple[tuple[Attempt, Callable[[Transfer, Transfer], bool], bool], ...] = (
+    (_as_emitted, _states_it, False),
+    (_as_one, _states_it, False),
+    (_as_emitted, _states_one, False),
+    (_as_one, _states_one, False),
+    (_as_emitted, _any, False),
+    (_as_predicted, _any, False),
+    (_as_recognised, _any, False),
+    (_as_recognised, _nameless, True),
+    (_contradicted, _any, False),
 )
 
 
@@ -372,13 +367,10 @@ def _moving(ledger: Ledger) -> Unclaimed:
 
 
 def _operands(transfer: Transfer) -> tuple[Transfer, ...]:
-    """One transfer an operand; the phase of sums that were combined is that of one of them, as their name is."""
-    is_of_one = (
-        transfer.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
-        and len(transfer.parts) > 1
-        and not transfer.is_masked_gather
-    )
-    return tuple(replace(part, phase=None) if is_of_one else part for part in transfer.split())
+    """One transfer an operand; the phase of a combination may be that of any of them."""
+    if len(transfer.parts) < 2:
+        return (transfer,)
+    return tuple(replace(t, phase=part.phase) for t, part in zip(transfer.split(), transfer.parts, strict=True))
 
 
 def _totals(transfers: tuple[Transfer, ...]) -> TermTotalsJson:

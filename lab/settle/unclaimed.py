@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lab.core.known import known
-from lab.core.ledger import Kind, Transfer
+from lab.core.ledger import Kind, Phase, Transfer
 
 Unclaimed = tuple[Transfer, ...]
 
 
 def claim(wanted: Transfer, unclaimed: Unclaimed, is_any_shift: bool = False) -> Unclaimed:
-    """As many executions as are wanted of transfers like it, those of its scope and phase, and with a name, first; ()
+    """As many executions as are wanted of transfers like it, those first whose scope and phase the text states; ()
     where there are fewer.
 
     Alike are kind, axes, group size and number of groups (those of a permute where they are stated), shift, dtype,
-    payload, whether it always runs and whether it gathers.
+    payload, whether it always runs and whether it gathers, and phase and scope where the text states them.
 
     Args:
       is_any_shift: it does not matter in which direction a permute moves, and how far.
@@ -33,7 +33,7 @@ def claim_up_to(wanted: Transfer, unclaimed: Unclaimed, is_any_shift: bool = Fal
     ]
     missing = wanted.executions or 0
     taken: list[Transfer] = []
-    for transfer in sorted(alike, key=lambda t: (t.scope != wanted.scope, t.phase != wanted.phase, t.op_name is None)):
+    for transfer in sorted(alike, key=lambda t: (_fit(wanted, t), t.phase != wanted.phase, t.op_name is None)):
         share = min(missing, known(transfer.executions))
         taken += [replace(transfer, executions=share)] if share else []
         missing -= share
@@ -69,7 +69,43 @@ def subtract(unclaimed: Unclaimed, taken: Unclaimed) -> Unclaimed:
 
 
 def _is_like(wanted: Transfer, found: Transfer) -> bool:
-    return _likeness(wanted) == _likeness(found) and wanted.groups in (None, found.groups)
+    return (
+        _likeness(wanted) == _likeness(found)
+        and wanted.groups in (None, found.groups)
+        and _is_of_phase(wanted, found)
+        and ("" in (wanted.scope, found.scope) or is_of_scope(wanted, found.scope))
+    )
+
+
+def _is_of_phase(wanted: Transfer, found: Transfer) -> bool:
+    """What has lost its name has the phase of what makes it; it may be moved in the update."""
+    is_later = wanted.phase == Phase.UPDATE and found.op_name is None
+    return None in (wanted.phase, found.phase) or wanted.phase == found.phase or is_later
+
+
+def is_of_scope(wanted: Transfer, scope: str) -> bool:
+    """It is the wanted one's, one around it or inside it, or that of an operation of the same block for which the value
+    is moved."""
+    beside = {name for name in wanted.provenance.named_after if _lies_in(_parent(wanted.scope), _parent(name))}
+    return scope in beside or _lies_in(scope, wanted.scope) or _lies_in(wanted.scope, scope)
+
+
+def _fit(wanted: Transfer, found: Transfer) -> int:
+    """How exactly the text states the scope, best first: the same, one inside it or of an operation of its block, one
+    around it, none."""
+    if found.scope == wanted.scope:
+        return 0
+    if not found.scope:
+        return 3
+    return 2 if _lies_in(wanted.scope, found.scope) else 1
+
+
+def _lies_in(scope: str, outer: str) -> bool:
+    return not outer or f"{scope}/".startswith(f"{outer}/")
+
+
+def _parent(scope: str) -> str:
+    return scope.rpartition("/")[0]
 
 
 def _likeness(transfer: Transfer) -> tuple[object, ...]:

@@ -3,7 +3,8 @@ sums once a step (Ch. 16).
 
 A job's transfers stand in a branch: their executions are the ticks of the loop around it, on which it may run. That is
 what a compiled text can tell; how many of these ticks a stage gives to the job is the schedule's, and is counted where
-the program runs.
+the program runs. JAX differentiates the jobs that go backwards alone: messages, and what a forward job sends, lie in
+neither of its passes, and their scopes say which way they go.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ from math import prod
 
 from lab.book.parallelism import activation_bytes, gradient_bytes
 from lab.core.known import known
-from lab.core.ledger import Kind, Ledger, Phase, Provenance, Transfer
+from lab.core.ledger import Kind, Ledger, Transfer
 from lab.meshes.axes import PIPE, Axes
 from lab.meshes.errors import UsageError
 from lab.programs.pipelines.program import PipelineShape, refuse
 from lab.programs.pipelines.table import Job, Table, table_of
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import (
-    BACKWARD,
     FORWARD,
     UPDATE,
     elements,
@@ -60,9 +60,9 @@ def message_bytes(strategy: Strategy, shape: PipelineShape, axes: Axes) -> int:
 def _messages(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table) -> Iterator[Transfer]:
     """One forth and one back at the end of each tick, needed or not."""
     n = message_bytes(strategy, shape, axes)
-    for scope, phase, shift in (("forth", FORWARD, 1), ("back", BACKWARD, axes[PIPE] - 1)):
+    for scope, shift in (("forth", 1), ("back", axes[PIPE] - 1)):
         yield replace(
-            transfer(Kind.COLLECTIVE_PERMUTE, scope, (PIPE,), n, phase, shape.dtype, table.ticks, axes), shift=shift
+            transfer(Kind.COLLECTIVE_PERMUTE, scope, (PIPE,), n, None, shape.dtype, table.ticks, axes), shift=shift
         )
 
 
@@ -83,6 +83,7 @@ def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table)
                     provenance = replace(each.provenance, repeats=1)
                     yield replace(
                         each,
+                        phase=None if job is Job.FORWARD else each.phase,
                         scope=f"{job.scope}/{each.scope}",
                         executions=executions,
                         conditional=True,
@@ -118,10 +119,10 @@ def _moves_weights(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
 def _once(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Iterator[Transfer]:
     """Sums over ranks after the last tick: the loss, gradients of what ranks have copies of, the squares of all."""
 
-    def summed(scope: str, over: Set[str], payload_bytes: int, phase: Phase) -> Transfer:
-        return transfer(Kind.ALL_REDUCE, scope, over, payload_bytes, phase, "f32", 1, axes, Provenance())
+    def summed(scope: str, over: Set[str], payload_bytes: int) -> Transfer:
+        return transfer(Kind.ALL_REDUCE, scope, over, payload_bytes, UPDATE, "f32", 1, axes)
 
-    yield summed("loss", {PIPE, *strategy.token_axes(axes)}, FLOAT32_BYTES, FORWARD)
+    yield summed("loss", {PIPE, *strategy.token_axes(axes)}, FLOAT32_BYTES)
     for weight in weights(shape):
         # Its layers are a stage's own; all else has a copy on each.
         uses = weight.per_pass // axes[PIPE] if weight.in_layers else 1
@@ -130,6 +131,5 @@ def _once(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Iterator[Tran
                 weight.scope,
                 over,
                 uses * gradient_bytes(elements(weight, strategy.weights, shape, axes), FLOAT32_BYTES),
-                BACKWARD,
             )
-    yield summed("clip", {PIPE, *sharding_axes(strategy, shape, axes)}, FLOAT32_BYTES, UPDATE)
+    yield summed("clip", {PIPE, *sharding_axes(strategy, shape, axes)}, FLOAT32_BYTES)

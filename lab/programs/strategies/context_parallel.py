@@ -17,7 +17,7 @@ from lab.attention.ring import check, ring_attention
 from lab.book.architecture import window_hops
 from lab.book.context import kv_head_copies
 from lab.book.parallelism import activation_bytes
-from lab.core.ledger import Kind, Phase, Transfer
+from lab.core.ledger import Kind, Phase, Provenance, Transfer
 from lab.meshes.axes import CONTEXT, Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
@@ -94,20 +94,21 @@ def ulysses_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[
     check_heads(kv_heads, shape.queries, axes[CONTEXT])
     kv_copies = kv_heads * kv_head_copies(kv_heads, axes[CONTEXT])
 
-    def exchanged(scope: str, heads: int) -> Iterator[Transfer]:
+    def exchanged(scope: str, heads: int, product: str) -> Iterator[Transfer]:
         n = activation_bytes(tokens_on_device(strategy, shape, axes), heads * shape.head_dim, shape.bytes_per_element)
         # Kept scores need no outputs again.
         again = _runs_again(shape) and not (scope == "outputs" and shape.remat == "selective")
         for phase, times in ((FORWARD, 1), (BACKWARD, 1 + again)):
-            yield _in_core(Kind.ALL_TO_ALL, scope, n, phase, shape.dtype, times, shape, axes)
+            row = _in_core(Kind.ALL_TO_ALL, scope, n, phase, shape.dtype, times, shape, axes)
+            yield replace(row, provenance=Provenance(named_after=(f"layers/attention/{product}",)))
 
     heads = {
-        "queries": kv_heads * shape.queries,
-        "keys": kv_copies,
-        "values": kv_copies,
-        "outputs": kv_heads * shape.queries,
+        ("queries", "query"): kv_heads * shape.queries,
+        ("keys", "key"): kv_copies,
+        ("values", "value"): kv_copies,
+        ("outputs", "out"): kv_heads * shape.queries,
     }
-    return tuple(t for scope, size in heads.items() for t in exchanged(scope, size))
+    return tuple(t for (scope, product), size in heads.items() for t in exchanged(scope, size, product))
 
 
 def _kv_heads(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:

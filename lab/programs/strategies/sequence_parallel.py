@@ -3,6 +3,7 @@ rank keeps its share of them; the sum that a block leaves with is scattered, and
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -14,10 +15,13 @@ from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import (
+    ATTENTION,
     ATTENTION_INPUTS,
     LAYOUT,
+    MLP,
     MLP_INPUTS,
     VOCABULARY,
+    named,
     vocabulary_terms,
 )
 from lab.programs.strategies.terms import (
@@ -45,29 +49,30 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
     def moved(kind: Kind, scope: str, phase: Phase, times: int, provenance: Provenance = Provenance()) -> Transfer:
         return transfer(kind, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, provenance)
 
-    def block(name: str, inputs: tuple[str, ...], is_left_again: bool) -> tuple[Transfer, ...]:
-        enter, leave, L = f"layers/{name}/enter", f"layers/{name}/leave", shape.layers
-        again = [moved(Kind.ALL_GATHER, enter, BACKWARD, L)] if shape.remat in RECOMPUTING else []
+    def block(name: str, inputs: tuple[str, ...], output: str, is_left_again: bool) -> tuple[Transfer, ...]:
+        enter, leave, L = f"{name}/enter", f"{name}/leave", shape.layers
+        entered, left = named(name, ("norm",)), named(name, (output,))
+        again = [moved(Kind.ALL_GATHER, enter, BACKWARD, L, entered)] if shape.remat in RECOMPUTING else []
         again += (
-            [moved(Kind.REDUCE_SCATTER, leave, BACKWARD, L, Provenance(saved_by_remat=shape.remat == "dots"))]
+            [moved(Kind.REDUCE_SCATTER, leave, BACKWARD, L, replace(left, saved_by_remat=shape.remat == "dots"))]
             if is_left_again
             else []
         )
         return (
-            moved(Kind.ALL_GATHER, enter, FORWARD, L),
-            moved(Kind.REDUCE_SCATTER, leave, FORWARD, L),
+            moved(Kind.ALL_GATHER, enter, FORWARD, L, entered),
+            moved(Kind.REDUCE_SCATTER, leave, FORWARD, L, left),
             *again,
-            moved(Kind.ALL_GATHER, leave, BACKWARD, L),
-            moved(Kind.REDUCE_SCATTER, enter, BACKWARD, L, Provenance(partial_products=len(inputs))),
+            moved(Kind.ALL_GATHER, leave, BACKWARD, L, left),
+            moved(Kind.REDUCE_SCATTER, enter, BACKWARD, L, named(name, inputs, partial_products=len(inputs))),
         )
 
     return (
         moved(Kind.REDUCE_SCATTER, "embedding", FORWARD, 1, Provenance(replicated_first=True)),
         moved(Kind.ALL_GATHER, "embedding", BACKWARD, 1),
-        moved(Kind.ALL_GATHER, "head", FORWARD, 1),
+        moved(Kind.ALL_GATHER, "head", FORWARD, 1, Provenance(named_after=("norm",))),
         moved(Kind.REDUCE_SCATTER, "head", BACKWARD, 1),
-        *block("attention", ATTENTION_INPUTS, shape.remat in ("dots", "full")),
-        *block("mlp", MLP_INPUTS, False),
+        *block(ATTENTION, ATTENTION_INPUTS, "out", shape.remat in ("dots", "full")),
+        *block(MLP, MLP_INPUTS, "down", False),
         *sums_of_copies(strategy, shape, axes, TENSOR),
     )
 

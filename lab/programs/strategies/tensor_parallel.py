@@ -5,6 +5,7 @@ gathered."""
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import jax
 
@@ -26,6 +27,7 @@ from lab.programs.strategies.terms import (
 LAYOUT = Layout.of(kv_heads=TENSOR, mlp=TENSOR, vocab=TENSOR)
 # The products that a block begins with: their input's gradient is the sum of as many.
 ATTENTION_INPUTS, MLP_INPUTS = ("query", "key", "value"), ("gate", "up")
+ATTENTION, MLP = "layers/attention", "layers/mlp"
 _sum = partial(jax.lax.psum, axis_name=TENSOR)
 
 
@@ -51,6 +53,11 @@ def vocabulary_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tup
     )
 
 
+def named(block: str, after: tuple[str, ...], **stated: Any) -> Provenance:
+    """Of a value that is moved where a block is entered or left, for these products or norms of the block."""
+    return Provenance(named_after=tuple(f"{block}/{name}" for name in after), **stated)
+
+
 def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Sums activations where a block leaves, and their gradients where it was entered.
 
@@ -65,18 +72,27 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
 
     L = shape.layers
     again = (
-        [summed("layers/attention/leave", BACKWARD, L, Provenance(saved_by_remat=shape.remat == "dots"))]
+        [
+            summed(
+                "layers/attention/leave", BACKWARD, L, named(ATTENTION, ("out",), saved_by_remat=shape.remat == "dots")
+            )
+        ]
         if shape.remat in ("dots", "full")
         else []
     )
     return (
         summed("embedding", FORWARD, 1),
-        summed("layers/attention/leave", FORWARD, L),
-        summed("layers/mlp/leave", FORWARD, L),
+        summed("layers/attention/leave", FORWARD, L, named(ATTENTION, ("out",))),
+        summed("layers/mlp/leave", FORWARD, L, named(MLP, ("down",))),
         summed("head", BACKWARD, 1),
         *again,
-        summed("layers/mlp/enter", BACKWARD, L, Provenance(partial_products=len(MLP_INPUTS))),
-        summed("layers/attention/enter", BACKWARD, L, Provenance(partial_products=len(ATTENTION_INPUTS))),
+        summed("layers/mlp/enter", BACKWARD, L, named(MLP, MLP_INPUTS, partial_products=len(MLP_INPUTS))),
+        summed(
+            "layers/attention/enter",
+            BACKWARD,
+            L,
+            named(ATTENTION, ATTENTION_INPUTS, partial_products=len(ATTENTION_INPUTS)),
+        ),
     )
 
 

@@ -90,7 +90,7 @@ def transfer(
     scope: str,
     over: Iterable[str],
     payload_bytes: int,
-    phase: Phase,
+    phase: Phase | None,
     dtype: str,
     executions: int,
     axes: Axes,
@@ -114,11 +114,14 @@ def transfer(
 
 def sum_of_loss(strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:
     """The one number that every device needs of all: 4 bytes of float32."""
+    is_late = shape.accumulation > 1 or strategy.state is not None
     provenance = Provenance(
         micro_batches=shape.accumulation,
         reduced_separately_over=_apart(strategy.inside, axes, strategy.token_axes(axes)),
+        made_in=FORWARD if is_late else None,
     )
-    return transfer(Kind.ALL_REDUCE, "loss", strategy.token_axes(axes), 4, FORWARD, "f32", 1, axes, provenance)
+    phase = UPDATE if is_late else FORWARD
+    return transfer(Kind.ALL_REDUCE, "loss", strategy.token_axes(axes), 4, phase, "f32", 1, axes, provenance)
 
 
 def _apart(split: Layout, axes: Axes, over: Iterable[str]) -> tuple[tuple[str, ...], ...]:
@@ -146,7 +149,8 @@ def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: st
         if _split_in_use(weight, strategy, axes):
             # The scatter before it stands for all uses.
             provenance = replace(provenance, uses=1)
-        yield transfer(Kind.ALL_REDUCE, weight.scope, copies, payload, BACKWARD, dtype, executions, axes, provenance)
+        phase = UPDATE if is_late else BACKWARD
+        yield transfer(Kind.ALL_REDUCE, weight.scope, copies, payload, phase, dtype, executions, axes, provenance)
 
 
 def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes, is_late: bool) -> Provenance:
@@ -155,8 +159,10 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
     split = strategy.inside | strategy.residual
     copies = strategy.copies(weight.dims)
     all_axes = _summed_over(weight, strategy, axes)
+    uses = 2 if shape.tied and weight.scope == "embedding" else 1
     return Provenance(
-        uses=2 if shape.tied and weight.scope == "embedding" else 1,
+        uses=uses,
+        named_after=("head",) if uses > 1 else (),
         stacked_layers=weight.per_pass if is_late else 1,
         iterations=1 if is_late else weight.per_pass,
         micro_batches=shape.accumulation if is_late else 1,
@@ -166,6 +172,7 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
         sum_over=all_axes if copies and all_axes != axes.ordered(copies) else (),
         sibling_reduction_axes=_sums_beside(weight, strategy, shape, axes),
         reduced_separately_over=_apart(split, axes, all_axes),
+        made_in=BACKWARD if is_late else None,
     )
 
 

@@ -95,7 +95,8 @@ def _scatter(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes
     dtype, e = stack_dtype(shape) if is_late else (shape.dtype, shape.bytes_per_element)
     payload = gradient_bytes(used * provenance.stacked_layers, e)
     executions = 1 if is_late else weight.per_pass * shape.accumulation
-    return transfer(Kind.REDUCE_SCATTER, weight.scope, (DATA,), payload, BACKWARD, dtype, executions, axes, provenance)
+    phase = UPDATE if is_late else BACKWARD
+    return transfer(Kind.REDUCE_SCATTER, weight.scope, (DATA,), payload, phase, dtype, executions, axes, provenance)
 
 
 def _gather(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:

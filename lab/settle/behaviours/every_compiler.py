@@ -10,7 +10,7 @@ from lab.core.known import known
 from lab.core.ledger import Kind, Phase, Provenance, Transfer
 from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, CompilerNote, Context
-from lab.settle.behaviours.transforms import in_products_dtype, over
+from lab.settle.behaviours.transforms import in_products_dtype, is_gradient, over, where_made
 
 X1 = CompilerNote(
     id="X1",
@@ -111,10 +111,10 @@ def _each_use_separately(transfer: Transfer, context: Context) -> tuple[Transfer
         return (transfer,)
     passes = max(provenance.micro_batches, provenance.repeats)
     whole = replace(
-        in_products_dtype(transfer),
+        in_products_dtype(where_made(transfer)),
         kind=Kind.ALL_REDUCE,
         executions=passes * (provenance.uses - 1),
-        provenance=Provenance(),
+        provenance=Provenance(named_after=provenance.named_after),
     )
     return replace(transfer, provenance=replace(provenance, uses=1)), over(
         provenance.sum_over or transfer.axes or (), whole, context
@@ -154,12 +154,14 @@ X6 = CompilerNote(
 def _in_the_loop(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """A stack's reduction, as one for each iteration."""
     stack = transfer.provenance.stacked_layers
-    if context.style != "declared" or stack == 1 or transfer.payload_bytes % stack:
+    if context.style != "declared" or transfer.payload_bytes % stack:
         return (transfer,)
+    if stack == 1:
+        return (where_made(transfer) if transfer.provenance.micro_batches == 1 else transfer,)
     provenance = replace(transfer.provenance, stacked_layers=1, iterations=stack)
     return (
         replace(
-            transfer,
+            where_made(transfer),
             payload_bytes=transfer.payload_bytes // stack,
             executions=known(transfer.executions) * stack,
             provenance=provenance,
@@ -171,7 +173,8 @@ X7 = Behaviour(
     id="X7",
     platform=None,
     certainty=Certainty.PREDICTABLE,
-    effect="a declared reduction of stacked gradients runs layer by layer inside the backward loop: same bytes",
+    effect="a declared reduction runs in the pass that makes its value, of stacked gradients layer by layer inside the "
+    "backward loop: same bytes",
     when="declared style; the layers are stacked and scanned over",
     rewrite=_in_the_loop,
 )
@@ -200,8 +203,8 @@ def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer,
     ):
         return (transfer,)
     provenance = replace(stated, iterations=1, micro_batches=1, repeats=1)
-    executions = 1 if leaves_passes else passes
-    return (replace(transfer, payload_bytes=stack, executions=executions, provenance=provenance),)
+    once = replace(transfer, payload_bytes=stack, executions=passes, provenance=provenance)
+    return (replace(once, executions=1, phase=Phase.UPDATE) if leaves_passes and passes > 1 else once,)
 
 
 X8 = Behaviour(
@@ -219,15 +222,14 @@ def _every_micro_batch(transfer: Transfer, context: Context) -> tuple[Transfer, 
     """The reduction of each pass, and of each layer where the value is a stack, in the dtype of its products."""
     m, stack = transfer.provenance.micro_batches, transfer.provenance.stacked_layers
     is_made_once = (
-        context.platform == Platform.TPU
-        and stack == 1
-        and transfer.phase == Phase.BACKWARD
-        and transfer.kind is Kind.ALL_REDUCE
+        context.platform == Platform.TPU and stack == 1 and is_gradient(transfer) and transfer.kind is Kind.ALL_REDUCE
     )
     if context.style != "declared" or m == 1 or is_made_once or transfer.payload_bytes % stack:
         return (transfer,)
     each = replace(
-        transfer, payload_bytes=transfer.payload_bytes // stack, executions=known(transfer.executions) * m * stack
+        where_made(transfer),
+        payload_bytes=transfer.payload_bytes // stack,
+        executions=known(transfer.executions) * m * stack,
     )
     return (
         replace(in_products_dtype(each), provenance=replace(transfer.provenance, stacked_layers=1, iterations=stack)),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from lab.core.ledger import Kind, Phase, Transfer
 from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, CompilerNote, Context
-from lab.settle.behaviours.transforms import is_declared_scatter
+from lab.settle.behaviours.transforms import is_declared_scatter, is_gradient
 
 G1 = CompilerNote(
     id="G1",
@@ -55,11 +55,11 @@ G5 = CompilerNote(
 def _after_the_passes(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """One reduction of the sum over passes, of a gradient that no loop over layers makes."""
     provenance, passes = transfer.provenance, max(transfer.provenance.micro_batches, transfer.provenance.repeats)
-    is_gradient = provenance.product is not None and transfer.phase == Phase.BACKWARD
+    is_product = provenance.product is not None and is_gradient(transfer)
     stays = transfer.kind is not Kind.ALL_REDUCE and not provenance.replicated_first
-    if context.style != "declared" or not is_gradient or stays or passes == 1 or transfer.executions != passes:
+    if context.style != "declared" or not is_product or stays or passes == 1 or transfer.executions != passes:
         return (transfer,)
-    return (replace(transfer, kind=Kind.ALL_REDUCE, executions=1),)
+    return (replace(transfer, kind=Kind.ALL_REDUCE, executions=1, phase=Phase.UPDATE),)
 
 
 G6 = Behaviour(

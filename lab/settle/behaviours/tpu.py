@@ -9,7 +9,7 @@ from lab.core.known import known
 from lab.core.ledger import Kind, Phase, Transfer
 from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, CompilerNote, Context
-from lab.settle.behaviours.transforms import in_products_dtype, masked
+from lab.settle.behaviours.transforms import in_products_dtype, is_gradient, masked
 from lab.settle.unclaimed import Unclaimed, claim, claim_all, claim_up_to
 
 
@@ -151,11 +151,12 @@ def _after_the_passes_in_f32(transfer: Transfer, context: Context) -> tuple[Tran
         or not provenance.replicated_first
         or provenance.repeats == 1
         or transfer.executions != provenance.repeats
-        or transfer.phase != Phase.BACKWARD
+        or not is_gradient(transfer)
     ):
         return (transfer,)
     wide = transfer.payload_bytes * (2 if transfer.dtype == "bf16" else 1)
-    return (replace(transfer, kind=Kind.ALL_REDUCE, executions=1, dtype="f32", payload_bytes=wide),)
+    once = replace(transfer, kind=Kind.ALL_REDUCE, executions=1, phase=Phase.UPDATE)
+    return (replace(once, dtype="f32", payload_bytes=wide),)
 
 
 T9 = Behaviour(
@@ -176,7 +177,7 @@ def _scattered_after_the_passes(predicted: Transfer, context: Context, unclaimed
     if predicted.kind is not Kind.REDUCE_SCATTER or passes == 1 or predicted.executions != passes:
         return ()
     wide = predicted.payload_bytes * (2 if predicted.dtype == "bf16" else 1)
-    once = replace(predicted, executions=1, dtype="f32", payload_bytes=wide)
+    once = replace(predicted, executions=1, dtype="f32", payload_bytes=wide, phase=Phase.UPDATE)
     alone = _run_once(unclaimed)
     return claim(once, alone) or _padded_scatter(once, context, alone) or _reduced_everywhere(once, context, alone)
 
@@ -199,12 +200,10 @@ T10 = Behaviour(
 
 def _narrow_after_the_passes(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
     """A gradient's sum over passes in the 16 bits that each pass had it in."""
-    narrow, is_gradient = (
-        in_products_dtype(predicted),
-        predicted.kind is Kind.ALL_REDUCE and predicted.phase == Phase.BACKWARD,
-    )
+    narrow = in_products_dtype(predicted)
+    is_sum = predicted.kind is Kind.ALL_REDUCE and is_gradient(predicted)
     is_late = predicted.provenance.micro_batches > 1 and predicted.executions == 1
-    return claim(narrow, _run_once(unclaimed)) if is_gradient and is_late and narrow != predicted else ()
+    return claim(narrow, _run_once(unclaimed)) if is_sum and is_late and narrow != predicted else ()
 
 
 T11 = Behaviour(

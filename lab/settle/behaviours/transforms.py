@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from lab.core.ledger import Kind, Transfer
+from lab.core.ledger import Kind, Phase, Transfer
 from lab.settle.behaviours.behaviour import Context
 
 
@@ -20,6 +20,15 @@ def in_products_dtype(transfer: Transfer) -> Transfer:
     if transfer.provenance.product != "bf16" or transfer.dtype != "f32" or transfer.payload_bytes % 2:
         return transfer
     return replace(transfer, dtype="bf16", payload_bytes=transfer.payload_bytes // 2)
+
+
+def is_gradient(transfer: Transfer) -> bool:
+    return Phase.BACKWARD in (transfer.phase, transfer.provenance.made_in)
+
+
+def where_made(transfer: Transfer) -> Transfer:
+    """In the pass that makes the value."""
+    return replace(transfer, phase=transfer.provenance.made_in or transfer.phase)
 
 
 def is_declared_scatter(transfer: Transfer, context: Context) -> bool:

@@ -335,8 +335,9 @@ def test_the_second_use_of_a_sharded_table_is_summed_whole_over_all_axes():
     ids=["another name", "no name"],
 )
 def test_the_second_gradient_of_a_table_is_found_under(lost):
-    scatter = replace(SCATTER, scope="embedding", executions=1, provenance=Provenance(uses=2))
-    for table in (scatter, TABLE):
+    twice = Provenance(uses=2, named_after=("head",))
+    scatter = replace(SCATTER, scope="embedding", executions=1, provenance=twice)
+    for table in (scatter, replace(TABLE, provenance=twice)):
         second = replace(table, kind=Kind.ALL_REDUCE, **lost)
         assert explained_by([table], [table, second], replace(GPU, mesh={"data": 2, "fsdp": 4})) == {"X4"}
 
@@ -467,14 +468,16 @@ def test_the_sum_of_a_gradient_that_no_layer_makes_stays_after_two_micro_batches
         1,
         "f32",
         1280,
-        phase="backward",
+        phase="update",
         scope="head",
-        provenance=Provenance(micro_batches=2, product="f32"),
+        provenance=Provenance(micro_batches=2, product="f32", made_in="backward"),
     )
     (term,) = settle(Ledger((head,)), Ledger((head,)), context).terms
     assert (term.status, term.explanation is None) == (Status.EXACT, context.platform != "cpu")
-    layers = replace(head, payload_bytes=12800, provenance=Provenance(micro_batches=2, stacked_layers=2, product="f32"))
-    assert explained_by([layers], [replace(layers, payload_bytes=6400, executions=4)], context) == {"X9"}
+    layers = replace(head, payload_bytes=12800, provenance=replace(head.provenance, stacked_layers=2))
+    each = replace(layers, payload_bytes=6400, executions=4, phase="backward")
+    assert explained_by([layers], [each], context) == {"X9"}
+    assert verdict([layers], [replace(each, phase="update")], context) is Verdict.REFUTED
 
 
 def test_the_scatter_of_a_gradient_that_no_layer_makes_is_done_in_each_of_two_micro_batches_on_tpu():

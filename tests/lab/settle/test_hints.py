@@ -59,7 +59,7 @@ def test_a_missing_transfer_is_not_said_to_be_saved():
     ("platform", "layout", "rules"),
     [
         ("cpu", "data x sequence", {"C3"}),
-        ("cpu", "zero1", {"X7, C3"}),
+        ("cpu", "zero1", {"C3"}),
         ("gpu", "hybrid", {"X3", "X9, G6"}),
         ("gpu", "data", {"X9, G6", "X9"}),
         ("tpu", "zero3", {"X4", "X9"}),
@@ -70,9 +70,10 @@ def test_every_hint_about_a_layout_without_provenance_settles_its_term(platform,
     context, seen = Context(platform, "declared", axes.shape), set()
     for term in strategy.predict(replace(SHAPE, accumulation=2, tied=True, dtype="bf16"), axes).transfers:
         measured, _ = emitted(term, context)
-        bare = replace(term, provenance=Provenance())
+        bare = replace(term, provenance=Provenance(made_in=term.provenance.made_in))
         if hint := settled(bare, *measured, context=context).terms[0].hint:
-            again = settled(replace(bare, provenance=stated(hint)), *measured, context=context)
+            complete = replace(stated(hint), made_in=term.provenance.made_in)
+            again = settled(replace(bare, provenance=complete), *measured, context=context)
             assert again.verdict is Verdict.EXPLAINED, hint
             seen.add(hint.partition(" would")[0])
     assert rules <= seen

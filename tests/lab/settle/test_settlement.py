@@ -159,9 +159,32 @@ def test_a_sum_that_a_behaviour_makes_stands_beside_the_term_of_its_phase():
     assert [[t.phase for t in term.measured] for term in terms] == [["forward"], ["backward"]]
 
 
-@pytest.mark.parametrize("phase", ["backward", "update", None])
-def test_a_sum_without_a_name_stands_for_a_gradients_scatter_in_its_phase_after_it_or_in_none_that_is_known(phase):
+@pytest.mark.parametrize("phase", ["backward", None])
+def test_a_sum_without_a_name_stands_for_a_gradients_scatter_in_its_phase_or_in_none_that_is_known(phase):
     assert statuses([BACKWARD], [replace(NAMELESS, phase=phase)], TPU)[:2] == (Verdict.ATTRIBUTED, [Status.ATTRIBUTED])
+
+
+def test_what_a_text_says_of_phase_and_scope_is_compared_and_what_it_does_not_say_is_counted():
+    other = replace(BACKWARD, scope="head")
+    for wrong in (FORWARD, replace(BACKWARD, phase="update"), other):
+        assert statuses([BACKWARD], [replace(wrong, op_name="jit(step)/psum_scatter")])[0] is Verdict.REFUTED
+    for right in (replace(BACKWARD, scope="layers/mlp/up/fsdp"), replace(BACKWARD, scope="layers")):
+        assert statuses([BACKWARD], [right])[0] is Verdict.EXACT
+    settlement = settle(Ledger((BACKWARD,)), Ledger((replace(BACKWARD, scope="", phase=None),)), GPU)
+    assert (settlement.verdict, settlement.scope_not_stated, settlement.phase_not_stated) == (Verdict.EXACT, 1, 1)
+    settlement = settle(Ledger((BACKWARD,)), Ledger((BACKWARD,)), GPU)
+    assert (settlement.scope_not_stated, settlement.phase_not_stated) == (0, 0)
+
+
+def test_a_partitioner_names_a_transfer_after_an_operation_of_its_block_and_of_no_other():
+    for names, found, verdict in (
+        (("layers/mlp/norm",), "layers/mlp/norm", Verdict.EXACT),
+        (("layers/mlp/norm",), "layers/mlp/down", Verdict.REFUTED),
+        (("head",), "head", Verdict.EXACT),
+        (("layers/attention/norm",), "layers/attention/norm", Verdict.REFUTED),
+    ):
+        term = replace(BACKWARD, provenance=Provenance(named_after=names))
+        assert statuses([term], [replace(BACKWARD, scope=found)])[0] is verdict
 
 
 @pytest.mark.parametrize(
@@ -204,15 +227,18 @@ def test_a_sum_that_gathers_is_no_sum():
     assert statuses([replace(GATHER, kind=Kind.ALL_REDUCE)], [gathers], TPU)[0] is Verdict.REFUTED
 
 
-def test_a_term_takes_what_has_its_name_in_another_phase_before_what_has_none():
-    """A branch of a pipeline that lies in no pass, beside two sums in one without a name."""
-    largest, other = (
-        replace(LOSS, phase="forward", scope="loss/largest"),
-        replace(LOSS, phase="forward", scope="loss/target"),
-    )
+def test_a_term_takes_what_has_its_name_before_what_has_none():
+    """A term without a phase: a job of a pipeline that lies in no pass of JAX."""
+    largest, other = replace(LOSS, scope="loss/largest"), replace(LOSS, scope="loss/target")
     measured = [replace(LOSS, scope="", phase=None), replace(largest, phase="update")]
-    terms = settle(Ledger((largest, other)), Ledger(tuple(measured)), GPU).terms
-    assert [[t.scope for t in term.measured] for term in terms] == [["loss/largest"], [""]]
+    terms = settle(Ledger((other, largest)), Ledger(tuple(measured)), GPU).terms
+    assert [[t.scope for t in term.measured] for term in terms] == [[""], ["loss/largest"]]
+
+
+def test_a_term_takes_what_has_its_own_scope_before_what_lies_around_it():
+    inner, outer = replace(LOSS, scope="loss/target"), replace(LOSS, scope="loss")
+    terms = settle(Ledger((outer, inner)), Ledger((inner, outer)), GPU).terms
+    assert [[t.scope for t in term.measured] for term in terms] == [["loss"], ["loss/target"]]
 
 
 def test_a_sum_that_gathers_under_a_name_is_for_the_gather_of_that_name():

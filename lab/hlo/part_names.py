@@ -1,0 +1,105 @@
+"""What a combined transfer tells of each of its operands: XLA joins the names of what it combines
+(`prefix/(a:b:c)`), keeps one of them, or none; what makes an operand has a name of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from lab.hlo.flops import operand_shapes
+from lab.hlo.shapes import arrays
+from lab.hlo.text import Computation, Instruction, Module
+
+_PASSED_ON = frozenset({"bitcast", "reshape", "copy", "transpose"})
+
+
+def joined_names(op_name: str | None) -> tuple[str, ...]:
+    """`p/a` and `p/b` of `p/(a:b)`; () of a name that joins none."""
+    if not op_name or not op_name.endswith(")"):
+        return ()
+    depth, cuts = 0, [len(op_name) - 1]
+    for at in range(len(op_name) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(op_name[at], 0)
+        if op_name[at] == ":" and depth == 1:
+            cuts.append(at)
+        if depth == 0:
+            ends = cuts[::-1]
+            starts = [at + 1, *(cut + 1 for cut in ends[:-1])]
+            is_joined = len(cuts) > 1 and op_name[:at].endswith("/")
+            return tuple(op_name[:at] + op_name[a:b] for a, b in zip(starts, ends, strict=True)) if is_joined else ()
+    return ()
+
+
+def operand_names(module: Module, instruction: Instruction, computation: Computation) -> list[str | None]:
+    """For each operand the nearest name of what makes it; for each piece where they are packed into one."""
+    sources = list(instruction.operands)
+    if len(sources) == 1:
+        sources = _pieces(module, sources[0], computation)
+    return [
+        next((i.op_name for i in producers([source], computation, module) if i.op_name), None) for source in sources
+    ]
+
+
+def _pieces(module: Module, name: str, computation: Computation) -> list[str]:
+    """What a flat concatenation, alone or in a fusion, is made of, in this computation."""
+    packed = computation.by_name.get(name)
+    if packed is None:
+        return []
+    if packed.opcode == "concatenate":
+        return list(packed.operands)
+    called = module.computations.get(packed.attribute("calls") or "") if packed.opcode == "fusion" else None
+    if called is None or called.root is None or called.root.opcode != "concatenate":
+        return []
+    inputs = [_input(piece, called) for piece in called.root.operands]
+    return ["" if i is None else packed.operands[i] for i in inputs]
+
+
+def _input(name: str, fused: Computation) -> int | None:
+    """The number of the parameter that a value of a fusion is, in another shape; None where it is computed."""
+    value = fused.by_name.get(name)
+    while value is not None and value.opcode in _PASSED_ON:
+        value = fused.by_name.get(value.operands[0])
+    return int(value.literal) if value is not None and value.opcode == "parameter" else None
+
+
+def producers(names: Iterable[str], computation: Computation, module: Module, limit: int = 16) -> Iterator[Instruction]:
+    """The instructions that make these values, nearest first.
+
+    Numbers and constants are no such: XLA shares them, with the name of any user. Nor is what makes several values at
+    once, named after one of them: of a fusion the instructions inside it that make this value.
+    """
+    queue, seen = list(names), set[str]()
+    while queue and len(seen) < limit:
+        name = queue.pop(0)
+        source = computation.by_name.get(name)
+        if source is None or name in seen or not _is_made(source, computation):
+            continue
+        seen.add(name)
+        if one_of_several := _inside_fusion(source, computation, module):
+            yield from producers(*one_of_several, module)
+            continue
+        yield source
+        queue += source.operands
+
+
+def _inside_fusion(
+    element: Instruction, computation: Computation, module: Module
+) -> tuple[list[str], Computation] | None:
+    """Of an element of a fusion's results, what it is called inside the fusion, and the fused computation."""
+    source = computation.by_name.get(element.operands[0]) if element.opcode == "get-tuple-element" else None
+    fused = module.computations.get(source.attribute("calls") or "") if source and source.opcode == "fusion" else None
+    index = element.attribute("index")
+    if fused is None or fused.root is None or fused.root.opcode != "tuple" or index is None:
+        return None
+    return list(fused.root.operands[int(index) : int(index) + 1]), fused
+
+
+def _is_made(source: Instruction, computation: Computation) -> bool:
+    """An array that is computed alone: no number, no constant, no number repeated, no one of several."""
+    made = arrays(source.shape)
+    if (
+        source.opcode in ("constant", "iota")
+        or not any(shape.dims for shape in made)
+        or (source.opcode == "fusion" and len(made) > 1)
+    ):
+        return False
+    return source.opcode != "broadcast" or any(shape.dims for shape in operand_shapes(source, computation))
