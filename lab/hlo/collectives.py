@@ -187,8 +187,7 @@ class Reader:
 
     def _named_parts(self, parts: tuple[Part, ...], visit: Visit) -> tuple[Part, ...]:
         """Each with what the text tells of it: its own of the joined names, which stand in the order of the operands;
-        where some are left out, which of them is that of what makes it; where none are joined, the nearest name of that.
-        """
+        where some are left out, the one that what makes it has; where none are joined, the nearest name of that."""
         own = visit.instruction.op_name
         joined = [self._place(name, visit) for name in joined_names(own)]
         if len(joined) == len(parts):

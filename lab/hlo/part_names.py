@@ -50,15 +50,17 @@ def _pieces(module: Module, name: str, computation: Computation) -> list[str]:
     if called is None or called.root is None or called.root.opcode != "concatenate":
         return []
     inputs = [_input(piece, called) for piece in called.root.operands]
-    return ["" if i is None else packed.operands[i] for i in inputs]
+    return ["" if i is None else "".join(packed.operands[i : i + 1]) for i in inputs]
 
 
 def _input(name: str, fused: Computation) -> int | None:
     """The number of the parameter that a value of a fusion is, in another shape; None where it is computed."""
     value = fused.by_name.get(name)
-    while value is not None and value.opcode in _PASSED_ON:
-        value = fused.by_name.get(value.operands[0])
-    return int(value.literal) if value is not None and value.opcode == "parameter" else None
+    for _ in fused.instructions:
+        if value is not None and value.opcode in _PASSED_ON and value.operands:
+            value = fused.by_name.get(value.operands[0])
+    is_input = value is not None and value.opcode == "parameter" and value.literal.isdecimal()
+    return int(value.literal) if value is not None and is_input else None
 
 
 def producers(names: Iterable[str], computation: Computation, module: Module, limit: int = 16) -> Iterator[Instruction]:
@@ -75,7 +77,7 @@ def producers(names: Iterable[str], computation: Computation, module: Module, li
             continue
         seen.add(name)
         if one_of_several := _inside_fusion(source, computation, module):
-            yield from producers(*one_of_several, module)
+            yield from producers(*one_of_several, module, limit - len(seen))
             continue
         yield source
         queue += source.operands
@@ -85,10 +87,11 @@ def _inside_fusion(
     element: Instruction, computation: Computation, module: Module
 ) -> tuple[list[str], Computation] | None:
     """Of an element of a fusion's results, what it is called inside the fusion, and the fused computation."""
-    source = computation.by_name.get(element.operands[0]) if element.opcode == "get-tuple-element" else None
+    is_element = element.opcode == "get-tuple-element" and element.operands
+    source = computation.by_name.get(element.operands[0]) if is_element else None
     fused = module.computations.get(source.attribute("calls") or "") if source and source.opcode == "fusion" else None
-    index = element.attribute("index")
-    if fused is None or fused.root is None or fused.root.opcode != "tuple" or index is None:
+    index = element.attribute("index") or ""
+    if fused is None or fused.root is None or fused.root.opcode != "tuple" or not index.isdecimal():
         return None
     return list(fused.root.operands[int(index) : int(index) + 1]), fused
 
