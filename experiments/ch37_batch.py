@@ -15,7 +15,7 @@ class Assumed:
     devices: int = 1000
     times: float = 2.0
     more_samples: float = 1.2
-    dollars_per_device_h: float = 2.0
+    dollars_per_device_h: float = 3.0
 
 
 def critical_batch(assumed: Assumed) -> float:
@@ -35,6 +35,8 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
         Row("hours", hours, "h"),
         Row("hours with the larger batch", shorter, "h"),
         Row("times faster", assumed.times / assumed.more_samples),
+        Row("cost", assumed.device_h * assumed.dollars_per_device_h, "USD"),
+        Row("cost with the larger batch", assumed.device_h * assumed.dollars_per_device_h + dearer, "USD"),
         Row("dearer by", dearer, "USD"),
         Row(
             "worth it if an hour earlier is worth",

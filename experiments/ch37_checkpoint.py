@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.book.reliability import checkpoint_overhead, daly_interval_s, young_interval_s
+from lab.book.reliability import checkpoint_overhead, daly_interval_s, work_lost_s, young_interval_s
 from lab.harness.claim import Claim, decided
 from lab.harness.question import Question, Row
 
@@ -14,12 +14,12 @@ HOUR = 3600
 @dataclass(frozen=True)
 class Assumed:
     """A save that blocks for `save_s`, one failure in `mtbf_h` hours of the whole cluster, `restart_s` to come back
-    after one."""
+    after one: to read a checkpoint as long as to write it."""
 
     save_s: float = 300.0
     mtbf_h: float = 72.0
     days: float = 14.0
-    restart_s: float = 0.0
+    restart_s: float = 300.0
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
@@ -27,14 +27,18 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
     interval_s = young_interval_s(save_s, mtbf_s)
     failures = assumed.days * 24 / assumed.mtbf_h
     restarts = 100 * assumed.restart_s / mtbf_s
+    recovery_s = work_lost_s(interval_s, 0) + assumed.restart_s
     return (
         Row("interval (Young)", interval_s / HOUR, "h"),
         Row("interval (Daly's higher order)", daly_interval_s(save_s, mtbf_s) / HOUR, "h"),
         Row("saves", assumed.days * 24 * HOUR / (interval_s + save_s)),
         Row("failures", failures),
+        Row("recovery after each: restart and half an interval again", recovery_s / HOUR, "h"),
+        Row("recovery in all", failures * recovery_s / HOUR, "h"),
         Row("lost to saving", 100 * save_s / interval_s, "%"),
         Row("lost to work done again", 100 * interval_s / (2 * mtbf_s), "%"),
         Row("lost to restarts", restarts, "%"),
+        Row("lost to recovery: both", 100 * recovery_s / mtbf_s, "%"),
         Row("lost in all", 100 * checkpoint_overhead(interval_s, save_s, mtbf_s) + restarts, "%"),
         Row("lost in all when saving every hour", 100 * checkpoint_overhead(HOUR, save_s, mtbf_s) + restarts, "%"),
         Row("lost in all when saving once a day", 100 * checkpoint_overhead(24 * HOUR, save_s, mtbf_s) + restarts, "%"),

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from lab.book.activations import llama_saved_bytes
 from lab.book.architecture import kv_bytes_per_token, window_hops, window_kv_bytes
 from lab.book.parallelism import activation_bytes, tp_volume_bytes
 from lab.book.profiling import training_flops_per_token
@@ -36,13 +37,17 @@ def _of(whose: str, window: int, shape: ModelShape, assumed: Assumed) -> tuple[R
     flops = training_flops_per_token(
         shape.layers, shape.embed, shape.mlp, shape.vocab, window, shape.kv_heads / shape.heads, shape.gated
     )
+    saved = {
+        policy: llama_saved_bytes(
+            policy, length, window, shape.embed, shape.heads, shape.kv_heads, shape.head_dim, shape.mlp
+        )
+        for policy in ("no_remat", "attention_recomputed")
+    }
     return (
+        Row(f"{whose}activations saved a layer, scores of attention among them", saved["no_remat"], "B"),
+        Row(f"{whose}of them scores", saved["no_remat"] - saved["attention_recomputed"], "B"),
+        Row(f"{whose}activations saved a layer by flash attention", saved["attention_recomputed"], "B"),
         Row(f"{whose}training FLOPs a token", float(flops), "FLOP"),
-        Row(
-            f"{whose}keys and values cached, all layers",
-            shape.layers * float(window_kv_bytes(length, window, shape.kv_heads, shape.head_dim, 2)),
-            "B",
-        ),
         Row(
             f"{whose}tensor parallelism sends a rank and step",
             float(tp_volume_bytes(length, shape.embed, 2, assumed.tensor, 2 * shape.layers)),
@@ -53,6 +58,11 @@ def _of(whose: str, window: int, shape: ModelShape, assumed: Assumed) -> tuple[R
         Row(
             f"{whose}context parallelism sends a rank and layer forward",
             from_others * kv_bytes_per_token(shape.kv_heads, shape.head_dim, 2),
+            "B",
+        ),
+        Row(
+            f"{whose}keys and values cached when serving, all layers",
+            shape.layers * float(window_kv_bytes(length, window, shape.kv_heads, shape.head_dim, 2)),
             "B",
         ),
     )

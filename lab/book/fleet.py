@@ -22,20 +22,20 @@ def compute_for_loss(loss_ratio: float, exponent: float) -> float:
     return np.power(np.asarray(loss_ratio, dtype=float), 1 / np.asarray(exponent, dtype=float))
 
 
-def largest_overlap_s(compute_s: float, communication_s: float, backward_share: float = BACKWARD_SHARE) -> float:
-    """min(T_comm, b T_c / N), both of one rank: what communication can hide behind, b = 1 at the very most. Source: ml,
+def largest_overlap_s(compute_s: float, waited_s: float, backward_share: float = BACKWARD_SHARE) -> float:
+    """min(T_comm + T_sync, b T_c / N), of one rank: what can be hidden, b = 1 at the very most. Source: ml,
     `ml.02_fleet_law` (2nd:M2)."""
-    not_negative(compute_s=compute_s, communication_s=communication_s)
+    not_negative(compute_s=compute_s, waited_s=waited_s)
     share(backward_share=backward_share)
-    return np.minimum(communication_s, backward_share * compute_s)
+    return np.minimum(waited_s, backward_share * compute_s)
 
 
 def fleet_step_s(serial_compute_s: float, ranks: int, communication_s: float, sync_s: float, overlap_s: float) -> float:
-    """T_c / N + T_comm + T_sync - T_ov.
+    """T_c / N + T_comm + T_sync - T_ov, 0 <= T_ov <= T_comm + T_sync.
 
     Raises:
-      ValueError: an overlap above the communication or above one rank's compute, which the source's own bound forgets
-        (2nd:M2).
+      ValueError: an overlap above what is to be hidden, or above one rank's compute, which the source's own bound
+        forgets (2nd:M2).
     Source: ml, `ml.02_fleet_law`.
     """
     count(ranks=ranks)
@@ -43,9 +43,10 @@ def fleet_step_s(serial_compute_s: float, ranks: int, communication_s: float, sy
     not_negative(communication_s=communication_s, sync_s=sync_s, overlap_s=overlap_s)
     compute_s = serial_compute_s / ranks
     hidden = np.asarray(overlap_s)
-    if np.any(hidden > largest_overlap_s(compute_s, communication_s, 1)):
+    if np.any(hidden > largest_overlap_s(compute_s, communication_s + sync_s, 1)):
         raise ValueError(
-            f"overlap_s={hidden.max()}: expected no more than the communication and the compute of one rank"
+            f"overlap_s={hidden.max()}: expected no more than communication and synchronisation together, and than the "
+            "compute of one rank"
         )
     return compute_s + communication_s + sync_s - overlap_s
 

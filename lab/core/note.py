@@ -29,6 +29,7 @@ class NoteKind(StrEnum):
     HOST_TRANSFER = auto()
     KERNEL_TRANSFERS = auto()
     UNKNOWN_FLOPS = auto()
+    RAGGED_PRODUCTS = auto()
     PROMOTED_REDUCTIONS = auto()
     GRADIENTS_SUMMED_NARROW = auto()
     WEIGHTS_GATHERED_AGAIN = auto()

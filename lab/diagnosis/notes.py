@@ -10,7 +10,6 @@ from lab.core.ledger import Phase
 from lab.core.note import Note, NoteKind
 from lab.core.units import count, exact
 from lab.diagnosis.program import Program, Site, times
-from lab.hlo import flops
 from lab.meshes.platforms import LinkName
 
 _NARROW = ("bf16", "f16")
@@ -83,13 +82,13 @@ def _over_slow_links(program: Program) -> Iterator[Note]:
 
 def _counted_loops(program: Program) -> Iterator[Note]:
     """What XLA's own cost analysis leaves out."""
-    once = [flops.flops(visit.instruction, visit.computation) or 0 for visit in program.reading.products]
-    every = [each * (visit.executions or 0) for each, visit in zip(once, program.reading.products, strict=True)]
-    if sum(every) > sum(once) > 0:
+    once = sum(work.flops or 0 for _, work in program.reading.products)
+    every = sum((work.flops or 0) * (visit.executions or 0) for visit, work in program.reading.products)
+    if every > once > 0:
         yield Note(
             NoteKind.LOOPS_COUNTED_ONCE,
             f"XLA's cost_analysis() counts the body of a loop once, however often it runs: it gives "
-            f"{times(sum(every) / sum(once))} fewer FLOPs of matrix products than are listed here",
+            f"{times(every / once)} fewer FLOPs of matrix products than are listed here",
         )
 
 

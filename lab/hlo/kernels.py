@@ -4,22 +4,23 @@ products, collectives, loops, branches."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from lab.hlo import collectives
-from lab.hlo.flops import flops, operand_shapes
-from lab.hlo.loops import Scope, trip_count
+from lab.hlo.flops import Work, operand_shapes, products
+from lab.hlo.loops import Scope
 from lab.hlo.shapes import arrays
-from lab.hlo.text import Computation, Instruction, parse
+from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, parse
+from lab.hlo.walk import runs
 
 FREE = frozenset(
     """parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id opt-barrier fusion-done
     copy-done async-done async-update""".split()
 )
 """Opcodes without a kernel of their own."""
-PRODUCTS = ("dot", "convolution")
 SLICES = ("dynamic-slice", "slice", "gather")
+_KERNELS = ("fusion", "fusion-start", "custom-call", "custom-call-start")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Kernel:
     Attributes:
       bytes: read and written in device memory; of a stack that it takes a slice of, or puts one into, the slice's
         alone.
+      flops: of its products.
+      elementwise_flops: of those that are multiplications and sums, and run on no matrix unit.
       is_scattered: it transposes the last dim away element by element, so that neighbours in a thread's order are none
         in memory.
     """
@@ -37,6 +40,7 @@ class Kernel:
     bytes: int
     flops: int
     is_scattered: bool = False
+    elementwise_flops: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,50 +73,61 @@ Step = Kernel | Collective | Loop | Choice
 def steps(text: str) -> tuple[Step, ...]:
     """A scheduled module's entry, loops nested; nothing of a text without an entry."""
     module = parse(text)
-    return tuple(_steps(Scope(module, module.entry))) if module.entry else ()
+    return tuple(_steps(Scope(module, module.entry), products(module))) if module.entry else ()
 
 
-def _steps(scope: Scope | None) -> Iterator[Step]:
-    """Nothing of a computation that a cut text lacks."""
-    if scope is None:
-        return
+def _steps(scope: Scope, work: Mapping[Instruction, Work]) -> Iterator[Step]:
     for i in scope.computation.instructions:
         opcode = i.opcode
         if opcode == "while":
-            yield Loop(trip_count(i, scope), tuple(_steps(scope.body(i))))
+            yield from _loop(i, scope, work)
         elif opcode == "conditional":
-            yield Choice(tuple(tuple(_steps(branch)) for branch in scope.branches(i)))
-        elif opcode in ("call", "async-start") and (callee := scope.callee(i)):
-            yield from _steps(callee)
+            yield Choice(tuple(tuple(_steps(run.scope, work)) for run in runs(i, scope)))
+        elif opcode in RUNS_CALLEE and opcode not in _KERNELS:
+            for run in runs(i, scope):
+                yield from _steps(run.scope, work)
         elif opcode in collectives.OPCODES or opcode.removesuffix("-done") + "-start" in collectives.OPCODES:
             done = opcode.endswith("-done")
             yield Collective(i.operands[0] if done else i.name, starts=not done, awaits=not opcode.endswith("-start"))
         elif opcode not in FREE:
-            yield _kernel(i, scope)
+            yield _kernel(i, scope, work)
 
 
-def _kernel(i: Instruction, scope: Scope) -> Kernel:
-    if i.opcode in ("fusion", "fusion-start") and (inside := scope.callee(i)):
-        return _fusion(i, inside.computation)
+def _loop(i: Instruction, scope: Scope, work: Mapping[Instruction, Work]) -> Iterator[Step]:
+    """The condition of a loop is no work of the device, unless it communicates."""
+    body, *conditions = [(run.times, tuple(_steps(run.scope, work))) for run in runs(i, scope)] or [(0, ())]
+    condition = [step for _, tests in conditions if any(isinstance(s, Collective) for s in tests) for step in tests]
+    yield from condition
+    yield Loop(body[0], (*body[1], *condition))
+
+
+def _kernel(i: Instruction, scope: Scope, work: Mapping[Instruction, Work]) -> Kernel:
     operands, results = operand_shapes(i, scope.computation), arrays(i.shape)
     # The second result of a library's product is its workspace.
     written = results[0].bytes if i.opcode == "custom-call" and results else sum(shape.bytes for shape in results)
-    if i.opcode in SLICES:
-        return Kernel(i.name, 2 * written, 0)
-    if i.opcode == "dynamic-update-slice":
-        return Kernel(i.name, 2 * operands[1].bytes, 0)
-    is_product = i.opcode in (*PRODUCTS, "custom-call")
-    return Kernel(
-        i.name,
-        sum(shape.bytes for shape in operands) + written,
-        (flops(i, scope.computation) or 0) if is_product else 0,
+    moved, is_scattered, multiplying = sum(shape.bytes for shape in operands) + written, False, [i]
+    if i.opcode in ("fusion", "fusion-start") and (fused := scope.callee(i)):
+        inside = fused.computation
+        moved = _read(inside) + (_written(inside, inside.root) if inside.root else 0)
+        is_scattered = i.attribute("kind") == "kLoop" and any(_moves_last_dim(j) for j in inside.instructions)
+        multiplying = list(_all_inside(fused))
+    elif i.opcode in SLICES:
+        moved = 2 * written
+    elif i.opcode == "dynamic-update-slice":
+        moved = 2 * operands[1].bytes
+    found = [work[j] for j in multiplying if j in work]
+    flops, elementwise = (
+        sum(one.flops or 0 for one in found if one.is_elementwise is alone) for alone in (False, True)
     )
+    return Kernel(i.name, moved, flops, is_scattered, elementwise)
 
 
-def _fusion(i: Instruction, inside: Computation) -> Kernel:
-    products = sum(flops(j, inside) or 0 for j in inside.instructions if j.opcode in PRODUCTS)
-    scattered = i.attribute("kind") == "kLoop" and any(_moves_last_dim(j) for j in inside.instructions)
-    return Kernel(i.name, _read(inside) + (_written(inside, inside.root) if inside.root else 0), products, scattered)
+def _all_inside(scope: Scope) -> Iterator[Instruction]:
+    """The instructions of a fused computation, and of those fused into it."""
+    for i in scope.computation.instructions:
+        yield i
+        for run in runs(i, scope):
+            yield from _all_inside(run.scope)
 
 
 def _moves_last_dim(i: Instruction) -> bool:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from lab.core.known import known
 from lab.core.ledger import Ledger, Transfer
 from lab.core.note import Note, NoteKind
 from lab.core.units import count
 from lab.hlo import collectives, flops
 from lab.hlo.collectives import Reader
+from lab.hlo.flops import Work
 from lab.hlo.integrity import faults
 from lab.hlo.names import read_frames
 from lab.hlo.placement import Devices, Placement
@@ -42,13 +45,13 @@ class Reading:
       ledger: what it communicates.
       reader: its parsed module, with what the transfers were read with.
       visits: the instruction of each transfer, in the ledger's order.
-      products: every visited matrix product and convolution.
+      products: every visited matrix product and convolution, with what it multiplies.
     """
 
     ledger: Ledger
     reader: Reader
     visits: tuple[Visit, ...]
-    products: tuple[Visit, ...]
+    products: tuple[tuple[Visit, Work], ...]
 
 
 def read_text(
@@ -122,13 +125,16 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
         differentiated="transpose(jvp(" in text,
         has_metadata="metadata={" in text,
     )
-    reached = walk(module, collectives.OPCODES | flops.OPCODES)
+    work = flops.products(module)
+    communicating = (i for c in module.computations.values() for i in c.instructions if i.opcode in collectives.OPCODES)
+    reached = walk(module, frozenset((*communicating, *work)))
     found = _transfers(reader, reached, notes)
     _note_promoted(found, target, notes)
     transfers = [transfer for transfer, _ in found]
     _note_unknown(module, text, notes)
     _note_kernels(text, notes)
-    total = _flops(reached.visits, notes)
+    products = tuple((visit, work[visit.instruction]) for visit in reached.visits if visit.instruction in work)
+    total = _flops(products, notes)
     if not transfers:
         _note_why_none(text, size, notes)
     notes |= reached.notes
@@ -142,7 +148,6 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
         notes=tuple(notes),
         is_complete=not any(notes.values()),
     )
-    products = tuple(visit for visit in reached.visits if visit.instruction.opcode in flops.OPCODES)
     return Reading(ledger, reader, tuple(visit for _, visit in found), products)
 
 
@@ -186,22 +191,29 @@ def _check_sizes(source: str, devices: int | None, axes: Axes | None, target: Ta
         )
 
 
-def _flops(visits: list[Visit], notes: Notes) -> int | None:
+def _flops(products: Iterable[tuple[Visit, Work]], notes: Notes) -> int | None:
     """None where no product can be counted."""
-    counts = []
-    for visit in visits:
-        if visit.instruction.opcode not in flops.OPCODES:
-            continue
-        once = flops.flops(visit.instruction, visit.computation)
-        if once is None:
-            sentence = f"{visit.instruction.name}: its FLOPs cannot be read from the text; not counted"
-            notes[Note(NoteKind.UNKNOWN_FLOPS, sentence)] = False
-        elif once and visit.executions is None:
+    counts, uncounted, ragged = list[int | None](), Counter[str](), Counter[int]()
+    for visit, work in products:
+        if work.flops is None:
+            uncounted[work.what] += 1
+        elif work.flops and visit.executions is None:
             sentence = "some FLOPs are not counted, since the text does not say how often they run"
             notes[Note(NoteKind.UNKNOWN_FLOPS, sentence)] = False
-        counts.append(None if once is None or (once and visit.executions is None) else once * (visit.executions or 0))
-    known = [one for one in counts if one is not None]
-    return sum(known) if known or not counts else None
+        is_known = work.flops is not None and visit.executions is not None
+        counts.append(known(work.flops) * known(visit.executions) if is_known else None)
+        ragged[work.groups] += work.groups > 1
+    for what, times in uncounted.items():
+        sentence = f"{what}: the FLOPs of {count(times, 'instruction')} cannot be read from the text; not counted"
+        notes[Note(NoteKind.UNKNOWN_FLOPS, sentence)] = False
+    for groups, times in (+ragged).items():
+        sentence = (
+            f"{count(times, 'ragged product')}: XLA multiplies each row with all {groups} groups, in all but its own "
+            f"with zeros; counted as it runs, {groups} times the useful FLOPs"
+        )
+        notes[Note(NoteKind.RAGGED_PRODUCTS, sentence)] = False
+    counted = [one for one in counts if one is not None]
+    return sum(counted) if counted or not counts else None
 
 
 def _implied(target: Target | None, axes: Axes | None) -> Devices | None:

@@ -90,7 +90,7 @@ class Instruction:
         start += len(name) + 2
         return attributes[start : start + closing_brace(attributes[start:])]
 
-    @property
+    @cached_property
     def callees(self) -> list[str]:
         """Every computation that it names."""
         if "=" not in self.tail:

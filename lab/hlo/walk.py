@@ -1,5 +1,8 @@
-"""The way a program runs: every instruction that communicates or multiplies, with how often it is reached in one
-step."""
+"""The way a program runs: which computations an instruction runs and how often, and every instruction that is wanted
+with how often it is reached in one step.
+
+The ledger, its FLOPs and the time of a step all go this way.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,39 @@ class Visit:
     conditional: bool
 
 
+class Run(NamedTuple):
+    """A computation that an instruction runs.
+
+    Attributes:
+      times: for one execution of the instruction, None where the text does not tell.
+      is_branch: it is one of several, of which one runs.
+    """
+
+    scope: Scope
+    times: int | None = 1
+    is_branch: bool = False
+
+
+def runs(instruction: Instruction, scope: Scope) -> Iterator[Run]:
+    """The computations that an instruction of `scope` runs, of a loop the body first and then the condition; nothing
+    where the text lacks them."""
+    if instruction.opcode == "while":
+        body = scope.body(instruction)
+        condition = scope.module.called(scope.computation, instruction.attribute("condition"))
+        if body is not None:
+            trips = trip_count(instruction, scope)
+            yield Run(body, trips)
+            if condition is not None:
+                yield Run(body.inner(condition, body.parameters), None if trips is None else trips + 1)
+    elif instruction.opcode == "conditional":
+        for branch in scope.branches(instruction):
+            yield Run(branch, is_branch=True)
+    elif instruction.opcode in RUNS_CALLEE and "=" in instruction.tail:
+        callee = scope.callee(instruction)
+        if callee is not None:
+            yield Run(callee)
+
+
 @dataclass(frozen=True)
 class _State:
     """Where the walk stands."""
@@ -49,10 +85,10 @@ class _State:
     executions: int | None = 1
     conditional: bool = False
 
-    def enter(self, scope: Scope, caller: Instruction, times: int | None = 1, conditional: bool = False) -> _State:
-        executions = None if times is None or self.executions is None else self.executions * times
+    def enter(self, run: Run, caller: Instruction) -> _State:
+        executions = None if run.times is None or self.executions is None else self.executions * run.times
         site = Site(caller, self.scope.computation)
-        return _State(scope, (*self.callers, site), executions, self.conditional or conditional)
+        return _State(run.scope, (*self.callers, site), executions, self.conditional or run.is_branch)
 
 
 @dataclass
@@ -60,13 +96,13 @@ class Walk:
     """The visits of a module's run, and what had to be noted on the way."""
 
     module: Module
-    wanted: frozenset[str]
+    wanted: frozenset[Instruction]
     visits: list[Visit] = field(default_factory=list)
     notes: Notes = field(default_factory=dict)
 
 
-def walk(module: Module, wanted: frozenset[str]) -> Walk:
-    """Visits every instruction whose opcode is `wanted`, from the entry or, in a cut text without one, from what nobody
+def walk(module: Module, wanted: frozenset[Instruction]) -> Walk:
+    """Visits every instruction that is `wanted`, from the entry or, in a cut text without one, from what nobody
     calls."""
     result = Walk(module, wanted)
     holds = _computations_that_hold(module, wanted)
@@ -100,10 +136,13 @@ def _visit(result: Walk, starts: list[_State], holds: frozenset[str]) -> None:
                 result.notes[Note(NoteKind.NESTED_TOO_DEEP, sentence)] = True
                 continue
             for instruction in state.scope.computation.instructions:
-                if instruction.opcode in RUNS_CALLEE:
-                    for run in _entered(instruction, state, result.notes, holds):
+                if instruction.opcode in RUNS_CALLEE and not holds.isdisjoint(instruction.callees):
+                    for run in runs(instruction, state.scope):
+                        if run.times is None:
+                            sentence = f"loop {instruction.name}: how often it runs cannot be known from the text"
+                            result.notes[Note(NoteKind.UNKNOWN_TRIP_COUNT, sentence)] = False
                         callee = run.scope.computation.name
-                        arrived.setdefault(callee, []).append(run)
+                        arrived.setdefault(callee, []).append(state.enter(run, instruction))
                         inside.setdefault(instruction.name, []).append(callee)
     for start in starts:
         result.visits += _in_program_order(result, start.scope.computation.name, arrived, entered)
@@ -123,7 +162,7 @@ def _in_program_order(
             continue
         name = names[-1]
         computation = result.module.computations[name]
-        if instruction.opcode in result.wanted:
+        if instruction in result.wanted:
             for state in arrived[name]:
                 yield Visit(instruction, computation, state.callers, state.executions, state.conditional)
         for callee in reversed(entered.get(name, {}).get(instruction.name, [])):
@@ -170,40 +209,13 @@ def _together(states: list[_State], scope: Scope) -> _State:
     return _State(scope, states[0].callers, executions, all(state.conditional for state in states))
 
 
-def _entered(instruction: Instruction, state: _State, notes: Notes, holds: frozenset[str]) -> Iterator[_State]:
-    """The computations that an instruction runs."""
-    if instruction.opcode == "while":
-        yield from _loop(instruction, state, notes, holds)
-    elif instruction.opcode == "conditional":
-        for scope in state.scope.branches(instruction):
-            yield state.enter(scope, instruction, conditional=True)
-    elif "=" in instruction.tail:
-        callee = state.scope.callee(instruction)
-        if callee is not None:
-            yield state.enter(callee, instruction)
-
-
-def _loop(loop: Instruction, state: _State, notes: Notes, holds: frozenset[str]) -> Iterator[_State]:
-    body = state.scope.body(loop)
-    condition = state.scope.module.called(state.scope.computation, loop.attribute("condition"))
-    if body is None or not holds & {body.computation.name, condition.name if condition else ""}:
-        return
-    trips = trip_count(loop, state.scope)
-    if trips is None:
-        sentence = f"loop {loop.name}: how often it runs cannot be known from the text"
-        notes[Note(NoteKind.UNKNOWN_TRIP_COUNT, sentence)] = False
-    yield state.enter(body, loop, trips)
-    if condition is not None:
-        yield state.enter(body.inner(condition, body.parameters), loop, None if trips is None else trips + 1)
-
-
-def _computations_that_hold(module: Module, wanted: frozenset[str]) -> frozenset[str]:
+def _computations_that_hold(module: Module, wanted: frozenset[Instruction]) -> frozenset[str]:
     """Names of the computations that contain a wanted instruction, or lead to one."""
     callers: dict[str, list[str]] = {}
     for caller, callees in module.calls.items():
         for callee in callees:
             callers.setdefault(callee, []).append(caller)
-    found = {name for name, c in module.computations.items() if any(i.opcode in wanted for i in c.instructions)}
+    found = {name for name, c in module.computations.items() if not wanted.isdisjoint(c.instructions)}
     frontier = list(found)
     while frontier:
         for caller in callers.get(frontier.pop(), ()):

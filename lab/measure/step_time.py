@@ -7,6 +7,7 @@ fitted to a step. Source: roofline (Ch. 8), alpha-beta (Ch. 13).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,8 +15,11 @@ import numpy as np
 
 from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Transfer
+from lab.core.units import count
 from lab.hlo.kernels import Choice, Collective, Kernel, Loop, Step, steps
 from lab.meshes.errors import UsageError
+
+_UNKNOWN = "the time of the step is unknown"
 
 
 @dataclass(frozen=True)
@@ -110,11 +114,14 @@ def step_time(text: str, ledger: Ledger, rates: Rates, by_trip: Sequence[Collect
       by_trip: the branches that some device takes, at each trip of the loop that runs so often and chooses; texts do
         not tell. By default any.
     Raises:
-      UsageError: a loop of which it is not known how often it runs, none for `by_trip`, or a collective without a
-        measured rate, or that ends in another computation than it starts in.
+      UsageError: a loop of which it is not known how often it runs, none for `by_trip`, a collective without a measured
+        rate, or that ends in another computation than it starts in; a ledger that is not complete, or of another text.
     """
-    run = _Run(rates, {known(t.instruction): rates.transfer_s(t) for t in ledger.transfers}, by_trip)
+    if not ledger.is_complete:
+        raise UsageError(f"{ledger.source or 'the ledger'} is not complete: {_UNKNOWN}")
     found = steps(text)
+    _check_met(found, ledger)
+    run = _Run(rates, {known(t.instruction): rates.transfer_s(t) for t in ledger.transfers}, by_trip)
     if by_trip and not any(run.chooses(loop) for loop in _loops(found)):
         raise UsageError(
             f"branches of {len(by_trip)} trips were given, but no loop of the text has that many and a conditional"
@@ -125,6 +132,37 @@ def step_time(text: str, ledger: Ledger, rates: Rates, by_trip: Sequence[Collect
             f"the text starts {', '.join((*run.ends, *run.waiting))} and does not wait for it in the same computation"
         )
     return run.spent
+
+
+def _check_met(some: Iterable[Step], ledger: Ledger) -> None:
+    """Every transfer of the ledger is met as often as it says, and no other."""
+    met, listed = Counter[str](), Counter[str]()
+    for name, times in _starts(some):
+        met[name] += times
+    for transfer in ledger.transfers:
+        if transfer.executions is None:
+            raise UsageError(f"the text does not say how often {transfer.instruction} runs: {_UNKNOWN}")
+        listed[known(transfer.instruction)] += transfer.executions
+    for name in sorted({*met, *listed}):
+        if met[name] != listed[name]:
+            raise UsageError(
+                f"the ledger has {count(listed[name], 'execution')} of {name}, the kernels of the text {met[name]}: "
+                f"{_UNKNOWN}; give the ledger of this text"
+            )
+
+
+def _starts(some: Iterable[Step], times: int = 1) -> Iterator[tuple[str, int]]:
+    """Collectives and how often they start, those of every branch."""
+    for step in some:
+        if isinstance(step, Loop):
+            if step.trips is None:
+                raise UsageError(f"the text does not say how often a loop runs: {_UNKNOWN}")
+            yield from _starts(step.body, times * step.trips)
+        elif isinstance(step, Choice):
+            for branch in step.branches:
+                yield from _starts(branch, times)
+        elif isinstance(step, Collective) and step.starts:
+            yield step.name, times
 
 
 def _loops(some: Iterable[Step]) -> Iterator[Loop]:
@@ -176,9 +214,7 @@ class _Run:
         self.ends[name] = self.wire_is_free
 
     def repeat(self, loop: Loop) -> None:
-        if loop.trips is None:
-            raise UsageError("the text does not say how often a loop runs, so that the time of the step is unknown")
-        for taken in self.by_trip if self.chooses(loop) else [()] * loop.trips:
+        for taken in self.by_trip if self.chooses(loop) else [()] * known(loop.trips):
             self.through(loop.body, taken)
 
     def chooses(self, loop: Loop) -> bool:

@@ -86,6 +86,9 @@ def test_saves_of_5_minutes_and_72_h_between_failures_ask_for_one_every_3_46_h()
     assert found["interval (Young)"] == pytest.approx(3.464, rel=1e-3)
     assert found["failures"] == pytest.approx(4.67, abs=5e-3)
     assert found["lost to saving"] == pytest.approx(2.4, abs=0.05)
+    recovery = found["recovery after each: restart and half an interval again"]
+    assert recovery * 3600 == pytest.approx(12471 / 2 + 300, abs=1)
+    assert found["lost to recovery: both"] == pytest.approx(2.5, abs=0.05)
 
 
 @pytest.mark.parametrize("factor", [0.3, 1, 3])
@@ -105,6 +108,8 @@ def test_a_doubled_batch_at_20_percent_more_samples_costs_120_000_hours_and_mean
     found = values(ch37_batch)
     assert found["device hours with the larger batch"] == 120_000
     assert found["hours with the larger batch"] == 60
+    costs = [found[what] for what in ("cost", "cost with the larger batch", "dearer by")]
+    assert costs == pytest.approx([300_000, 360_000, 60_000])
     critical = found["critical batch, in old batches"]
     assert (2 + critical) / (1 + critical) == pytest.approx(1.2)
 
@@ -113,15 +118,36 @@ def test_a_batch_that_saves_no_time_is_never_worth_it():
     assert values(ch37_batch, more_samples=2.0)["worth it if an hour earlier is worth"] == "never: it is not faster"
 
 
-def test_twice_the_flops_over_half_the_bandwidth_moves_every_ridge_4_times_up():
+def test_half_the_memory_bandwidth_moves_its_ridge_4_times_up_and_those_of_links_twice():
     found = values(ch37_chip)
-    for what in (
-        "ridge of the memory",
-        "ridge of the fast link",
-        "ridge of the network",
-        "tokens a replica that hide its gradient sync",
-    ):
-        assert found[f"new: {what}"] == pytest.approx(4 * found[what])
+    assert found["new: ridge of the memory"] == 4 * found["ridge of the memory"] == pytest.approx(1181, abs=0.5)
+    assert found["new: ridge of the network"] == 2 * found["ridge of the network"] == pytest.approx(39_580, abs=0.5)
+    assert found["new: ridge of the fast link"] == 2 * found["ridge of the fast link"] == pytest.approx(4_398, abs=0.5)
+    tokens = "tokens a replica that hide its gradient sync"
+    assert found[f"new: {tokens}"] == pytest.approx(2 * found[tokens])
+
+
+def test_each_of_the_three_factors_moves_its_own_ridges_alone():
+    base = values(ch37_chip, flops_factor=1, memory_factor=1, link_factor=1)
+    for name, moved in (("memory_factor", ["the memory"]), ("link_factor", ["the fast link", "the network"])):
+        factors = {"flops_factor": 1, "memory_factor": 1, "link_factor": 1, name: 0.5}
+        found = values(ch37_chip, **factors)
+        for what in ("the memory", "the fast link", "the network"):
+            factor = 2 if what in moved else 1
+            assert found[f"new: ridge of {what}"] == pytest.approx(factor * base[f"ridge of {what}"])
+
+
+def test_on_the_new_chip_products_of_inference_wait_for_memory_and_all_reduces_for_their_links():
+    expected = {
+        "an MLP's product at inference": "the memory",
+        "all_reduces of tensor parallelism, forward": "the fast link",
+        "all_reduce of gradients": "the network",
+    }
+    assert ch37_chip.becoming_bottlenecks(ch37_chip.Assumed()) == expected
+    found = values(ch37_chip)
+    assert all(found[f"becomes a bottleneck: {what}"] == by for what, by in expected.items())
+    assert not ch37_chip.becoming_bottlenecks(ch37_chip.Assumed(flops_factor=1, memory_factor=1))
+    assert ch37_chip.product_intensity(1, 8192, 28672) == pytest.approx(1, abs=1e-3)
 
 
 def attention(window):
@@ -160,6 +186,14 @@ def test_a_window_of_256_leaves_one_hop_of_context_parallelism():
     assert found["local: context parallelism sends a rank and layer forward"] == 256 * 2 * 8 * 128 * 2
     assert found["context parallelism sends a rank and layer forward"] == 7 / 8 * 131072 * 2 * 8 * 128 * 2
     assert values(ch37_local_attention, window=10**9) == values(ch37_local_attention, window=131072)
+
+
+def test_a_window_of_256_saves_scores_by_512_and_flash_attention_has_none_to_save():
+    found = values(ch37_local_attention)
+    scores = 131072 * 32 * 256 * (4 + 2)  # Softmax in float32, and rounded to bf16, of 32 heads.
+    assert found["local: of them scores"] == scores and found["of them scores"] == 512 * scores
+    flash = "activations saved a layer by flash attention"
+    assert found[f"local: {flash}"] == found[flash]
 
 
 def test_mixtral_8x22b_weighs_281_gb_and_has_more_active_parameters_than_deepseek_v3():
@@ -204,7 +238,7 @@ def test_a_model_with_experts_is_refused_where_no_degree_splits_them():
         (ch37_scale_up, {"days": 3, "larger_devices": 2000}, "7B model took 3 days on 64 GPUs; how long does 70B take on 2,000"),
         (ch37_batch, {"times": 4, "more_samples": 1.5}, "a batch 4 times as large worth it if it takes 50 % more"),
         (ch37_local_attention, {"window": 4096}, "If attention sees only 4,096 tokens"),
-        (ch37_chip, {"flops_factor": 3}, "3 times the FLOP/s and 0.5 times the bandwidth"),
+        (ch37_chip, {"flops_factor": 3}, "3 times the FLOP/s and 0.5 times the memory bandwidth"),
     ],
 )  # fmt: skip
 def test_a_question_asks_for_the_numbers_that_were_set(module, settings, said):

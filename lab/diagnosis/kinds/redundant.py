@@ -9,7 +9,6 @@ from lab.core.known import known
 from lab.core.units import bytes_text, scaled
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.program import Program, times
-from lab.hlo import flops
 from lab.hlo.walk import Visit
 
 # Splitting takes a message more, some microseconds. 1e8 FLOPs take one at 1e14 a second, a MiB is read in less: below
@@ -34,13 +33,12 @@ def computed_redundantly(program: Program) -> Iterator[Finding]:
 def _repeated_products(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[int, list[Visit]]]]:
     """By the axes along which nothing of them varies: FLOPs of products in a step, and the products."""
     work: dict[tuple[str, ...], tuple[int, list[Visit]]] = {}
-    for visit in program.reading.products:
+    for visit, product in program.reading.products:
         varies = program.variation.along(visit)
         alike = tuple(axis for axis in known(program.axes).names if axis in program.variation.everything - varies)
-        once = flops.flops(visit.instruction, visit.computation) or 0
-        if alike and once:
+        if alike and product.flops:
             total, visits = work.get(alike, (0, []))
-            work[alike] = total + once * (visit.executions or 1), [*visits, visit]
+            work[alike] = total + product.flops * (visit.executions or 1), [*visits, visit]
     yield from work.items()
 
 

@@ -67,6 +67,13 @@ def test_a_fleet_is_fastest_where_neither_neighbour_is_faster():
     assert speedups.argmax() == 1
 
 
+def test_waiting_may_be_hidden_too_up_to_communication_and_synchronisation_together():
+    assert fleet_step_s(100.0, 1, 1.0, 2.0, 2.5) == 100.5
+    assert fleet_step_s(100.0, 1, 1.0, 2.0, 3.0) == 100.0
+    with pytest.raises(ValueError, match="overlap_s=3.5: expected no more than communication and synchronisation"):
+        fleet_step_s(100.0, 1, 1.0, 2.0, 3.5)
+
+
 def test_exposed_communication_is_the_fleet_law_with_nothing_hidden():
     compute, exposed = 2122.28, 11.9
     assert exposed_speedup(1024, exposed / compute) / 1024 == pytest.approx(

@@ -1,12 +1,22 @@
-"""FLOPs of products and convolutions, against XLA's own count of programs that hold nothing else."""
+"""FLOPs of products and convolutions, against counts by hand and against XLA's own of programs that hold nothing
+else."""
+
+import re
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from lab.core.note import NoteKind
 from lab.hlo import read_text
+from lab.hlo.flops import _valid_taps
+from tests.cases.compiling import cpu
+from tests.data import kept
+from tests.data.programs.products import PRODUCTS
+from tests.paths import SHARED
 
-pytestmark = pytest.mark.compiles
+REFEREE = SHARED / "cases/referee"
+compiles = pytest.mark.compiles
 
 
 def compiled(function, *shapes):
@@ -18,6 +28,7 @@ def flops(function, *shapes):
     return read_text(program.as_text()).flops, program.cost_analysis()["flops"]
 
 
+@compiles
 @pytest.mark.parametrize(
     ("equation", "left", "right", "expected"),
     [
@@ -31,6 +42,7 @@ def test_a_product_counts_two_for_a_multiply_and_add(equation, left, right, expe
     assert ours == expected == xla
 
 
+@compiles
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("padding", [[(0, 0), (0, 0)], [(2, 0), (1, 3)], [(4, 4), (3, 3)]])
 @pytest.mark.parametrize("dilation", [(1, 1), (2, 1), (1, 2)])
@@ -47,6 +59,7 @@ def test_a_convolution_counts_no_product_with_padding_or_holes(stride, padding, 
     assert ours == xla
 
 
+@compiles
 def test_grouped_convolution_reads_only_its_group_of_channels():
     def convolve(x_NHWC, w_HWIO):
         return jax.lax.conv_general_dilated(
@@ -57,6 +70,7 @@ def test_grouped_convolution_reads_only_its_group_of_channels():
     assert ours == xla
 
 
+@compiles
 def test_a_loop_of_twelve_products_counts_twelve():
     def scanned(w_LDD, x_BD):
         return jax.lax.scan(lambda x_BD, w_DD: (x_BD @ w_DD, None), x_BD, w_LDD)[0]
@@ -64,3 +78,166 @@ def test_a_loop_of_twelve_products_counts_twelve():
     ours, xla = flops(scanned, (12, 16, 16), (8, 16))
     assert ours == 12 * 2 * 8 * 16 * 16
     assert xla < ours / 6  # XLA's analysis visits a loop's body once
+
+
+@compiles
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_cpu_program_has_the_flops_that_are_counted_by_hand(name):
+    assert read_text(PRODUCTS[name].build(cpu(x=1)).as_text()).flops == PRODUCTS[name].flops
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_gpu_program_has_the_flops_that_are_counted_by_hand(name):
+    assert kept.ledger(f"{name}.gpu").flops == PRODUCTS[name].flops
+
+
+# Of two vectors none is repeated: their product looks like any sum of products.
+BY_FORM = [name for name in PRODUCTS if re.search("vector(?!s$)|one_token", name)]
+
+
+@pytest.mark.parametrize("name", BY_FORM)
+def test_a_product_with_a_vector_is_known_by_its_form_where_no_name_tells(name):
+    bare = re.sub(r", metadata=\{[^}]*\}", "", kept.text(f"{name}.gpu"))
+    assert "op_name" not in bare and read_text(bare).flops == PRODUCTS[name].flops
+
+
+@pytest.mark.parametrize(
+    "name, flops",
+    [
+        ("gpu_h100_1x1_conv_transposed", 1_179_648),
+        ("gpu_h100_1x1_conv_grad_w", 1_806_336),
+        ("gpu_h100_1x1_matvec", 65_536),
+        ("gpu_h100_1x1_complex_dot", 2_097_152),
+        ("cpu_1_complex_dot", 2_097_152),
+        ("gpu_h100_1x1_ragged_dot", 4 * 65_536),
+        ("cpu_1_ragged_dot", 4 * 65_536),
+    ],
+)
+@pytest.mark.skipif(not REFEREE.is_dir(), reason="the texts of others, ../shared/cases/referee, are absent")
+def test_a_text_of_others_has_the_flops_that_they_counted_by_hand(name, flops):
+    assert read_text((REFEREE / f"flops_{name}.hlo").read_text()).flops == flops
+
+
+@compiles
+def test_xla_counts_a_complex_product_as_a_real_one():
+    program = PRODUCTS["complex_product"].build(cpu(x=1))
+    assert 4 * program.cost_analysis()["flops"] == PRODUCTS["complex_product"].flops
+
+
+@compiles
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_of_a_grouped_batch_each_kernel_reads_its_own_group(groups):
+    def convolve(x_NHWC, w_HWIO):
+        names = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(
+            x_NHWC, w_HWIO, (1, 1), "VALID", dimension_numbers=names, batch_group_count=groups
+        )
+
+    before = jax.jit(convolve).lower(*(jax.ShapeDtypeStruct(s, jnp.float32) for s in ((8, 9, 9, 3), (3, 3, 3, 4))))
+    text = before.compiler_ir("hlo").as_hlo_text()
+    assert read_text(text).flops == 2 * (8 // groups) * 4 * 7 * 7 * 9 * 3 == before.cost_analysis()["flops"]
+
+
+def test_a_ragged_product_says_that_it_counts_every_group():
+    (note,) = (note for note in kept.ledger("ragged_product.gpu").notes if note.kind == NoteKind.RAGGED_PRODUCTS)
+    assert "multiplies each row with all 4 groups" in note and "4 times the useful FLOPs" in note
+
+
+@pytest.mark.parametrize(
+    "result, flops", [("f32[64,16]{1,0}", 2 * 64 * 32 * 16), ("f32[4,32,16]{2,1,0}", 2 * 64 * 32 * 16)]
+)
+def test_an_instruction_for_ragged_products_counts_each_row_with_its_own_group(result, flops):
+    """As a backend without one is given it: forward, and the gradient of the matrices."""
+    other, dims = (
+        (
+            "f32[4,32,16]{2,1,0}",
+            "lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0}, rhs_group_dims={0}",
+        )
+        if result.startswith("f32[64")
+        else ("f32[64,16]{1,0}", "lhs_contracting_dims={0}, rhs_contracting_dims={0}, lhs_ragged_dims={0}")
+    )
+    text = (
+        "ENTRY %main {\n  %x = f32[64,32]{1,0} parameter(0)\n"
+        f"  %w = {other} parameter(1)\n  %n = s32[4]{{0}} parameter(2)\n"
+        f"  ROOT %r = {result} ragged-dot(%x, %w, %n), {dims}\n}}\n"
+    )
+    assert read_text(text).flops == flops
+
+
+def unknown(text: str) -> list[str]:
+    return [note for note in read_text(text).notes if note.kind == NoteKind.UNKNOWN_FLOPS]
+
+
+@pytest.mark.parametrize(
+    "name, what",
+    [
+        ("fft_of_a_sharded_batch.cpu", "fft"),
+        ("fft_of_a_sharded_batch.gpu", "fft"),
+        ("cholesky_of_a_sharded_batch.cpu", "lapack_spotrf_ffi"),
+        ("cholesky_of_a_sharded_batch.gpu", "cusolver_potrf_ffi"),
+        ("cholesky_of_a_sharded_batch.tpu", "Cholesky"),
+        ("inverse_of_a_sharded_batch.cpu", "lapack_strsm_ffi"),
+        ("inverse_of_a_sharded_batch.gpu", "__cublas$triangularSolve"),
+        ("pallas_kernel_in_shard_map.tpu", "tpu_custom_call"),
+        ("foreign_function.cpu", "the_function"),
+    ],
+)
+def test_work_of_another_form_is_unknown_and_noted_not_0(name, what):
+    if name.startswith("foreign"):
+        what = re.search(r'custom_call_target="([^"]*)"', kept.text(name))[1]
+    assert kept.ledger(name).flops is None
+    assert any(note.startswith(f"{what}: the FLOPs of ") for note in unknown(kept.text(name)))
+
+
+@pytest.mark.parametrize("opcode", ["fft", "cholesky", "triangular-solve"])
+def test_opcodes_that_backends_take_apart_are_noted_in_texts_from_before(opcode):
+    text = f"ENTRY %main {{\n  %x = f32[8,8]{{1,0}} parameter(0)\n  ROOT %r = f32[8,8]{{1,0}} {opcode}(%x, %x)\n}}\n"
+    assert unknown(text) == [f"{opcode}: the FLOPs of 1 instruction cannot be read from the text; not counted"]
+
+
+@pytest.mark.parametrize("name", ["top_k.cpu", "random_numbers.gpu", "callback.cpu", "sort.tpu", "top_k.tpu"])
+def test_calls_that_multiply_nothing_are_0_and_no_note(name):
+    assert kept.ledger(name).flops == 0 and not unknown(kept.text(name))
+
+
+@compiles
+def test_sums_of_squares_and_of_scaled_arrays_are_no_products():
+    def norm(x_BD, g_D):
+        return x_BD * jax.lax.rsqrt((x_BD * x_BD).mean(-1, keepdims=True)) * g_D + (x_BD * g_D).sum(-1, keepdims=True)
+
+    assert read_text(compiled(norm, (8, 64), (64,)).as_text()).flops == 0
+
+
+def test_every_window_that_fits_is_counted_as_one_by_one():
+    for extent, kernel, outputs, stride, low, hole, spread in [
+        (e, k, o, s, low, h, d)
+        for e in (1, 4, 5)
+        for k in (1, 3)
+        for o in (1, 4, 7)
+        for s in (1, 2, 3)
+        for low in (-2, 0, 3)
+        for h in (1, 2, 3)
+        for d in (1, 2)
+    ]:
+        positions = [out * stride + tap * spread - low for out in range(outputs) for tap in range(kernel)]
+        expected = sum(0 <= at <= (extent - 1) * hole and at % hole == 0 for at in positions)
+        assert _valid_taps(extent, kernel, outputs, stride, low, hole, spread) == expected
+
+
+def test_a_window_of_a_damaged_text_is_unknown_at_once():
+    text = (
+        "ENTRY %main {\n  %x = f32[2,16,8]{2,1,0} parameter(0)\n  %k = f32[3,8,4]{2,1,0} parameter(1)\n"
+        "  ROOT %r = f32[2,14,4]{2,1,0} convolution(%x, %k), window={size=3}, dim_labels=b0f_0io->b0f\n}\n"
+    )
+    assert read_text(text).flops == 2 * 2 * 14 * 3 * 8 * 4
+    for before, after in [
+        ("b0f_0io", "b0f_0oo"),
+        ("size=3}", "size=3 stride=0}"),
+        ("size=3}", "size=3 pad=1_1x1_1}"),
+        ("[3,8,4]", "[3,8]"),
+        ("[3,8,4]", "[99999999999,8,4]"),
+    ]:
+        mutant = text.replace(before, after).replace(
+            "[2,14,4]", "[2,14,4]" if "9999" not in after else "[2,99999999999,4]"
+        )
+        assert read_text(mutant).flops is None

@@ -1,13 +1,16 @@
 """The time of a step from its text and measured rates, where it can be told by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from lab.core.ledger import Kind
 from lab.hlo import read_text
-from lab.hlo.kernels import Kernel
-from lab.measure.step_time import Curve, Rate, Rates, step_time
+from lab.hlo.kernels import Choice, Kernel, Loop, steps
+from lab.measure.step_time import Curve, Rate, Rates, _check_met, step_time
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
+from tests.data import kept
 
 RATES = Rates(
     product=Rate(alpha_s=2.0, per_s=100.0),
@@ -37,7 +40,8 @@ def test_a_kernel_takes_the_slower_of_product_and_traffic(kernel, seconds):
     assert RATES.kernel_s(kernel) == pytest.approx(seconds)
 
 
-SUM = "replica_groups={{0,1}}, to_apply=%add"
+ALL = "channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true"
+SUM = f"{ALL}, to_apply=%add"
 TEXT = """HloModule jit_step, is_scheduled=true, num_partitions=2
 
 %add (a: f32[], b: f32[]) -> f32[] {
@@ -46,7 +50,7 @@ TEXT = """HloModule jit_step, is_scheduled=true, num_partitions=2
   ROOT %sum = f32[] add(%a, %b)
 }
 
-ENTRY %main (x: f32[64], y: f32[125]) -> f32[64] {
+ENTRY %main (x: f32[64], y: f32[125]) -> RESULT {
   %x = f32[64]{0} parameter(0)
   %y = f32[125]{0} parameter(1)
 BODY
@@ -54,9 +58,19 @@ BODY
 """
 
 
-def taken(*lines: str):
-    text = TEXT.replace("BODY", "\n".join(f"  {line}" for line in lines))
-    return step_time(text, read_text(text, axes=Axes.parse("data=2")), RATES)
+def program(*lines: str, gives: str = "f32[64]", before: str = "") -> str:
+    """A text whose entry has these lines, after these computations."""
+    body = "\n".join(f"  {line}" for line in lines)
+    return TEXT.replace("ENTRY", f"{before}ENTRY").replace("RESULT", gives).replace("BODY", body)
+
+
+def ledger(text: str):
+    return read_text(text, axes=Axes.parse("data=2"))
+
+
+def taken(*lines: str, gives: str = "f32[64]"):
+    text = program(*lines, gives=gives)
+    return step_time(text, ledger(text), RATES)
 
 
 def test_a_sum_that_nothing_runs_beside_is_exposed_whole():
@@ -105,8 +119,8 @@ def test_of_a_conditional_the_longest_branch_counts_with_the_sum_that_it_waits_f
         f"%c = f32[125]{{0}} copy(%a)\n  ROOT %s = f32[125]{{0}} all-reduce(%c), {SUM}",
     )
     choice = "ROOT %d = f32[125]{0} conditional(%i, %y, %y), branch_computations={%short, %long}"
-    text = TEXT.replace("ENTRY", f"{short}{long}ENTRY").replace("BODY", f"  %i = s32[] constant(0)\n  {choice}")
-    found = step_time(text, read_text(text, axes=Axes.parse("data=2")), RATES)
+    text = program("%i = s32[] constant(0)", choice, gives="f32[125]", before=short + long)
+    found = step_time(text, ledger(text), RATES)
     assert (found.memory, found.exposed) == (10.0, 500 / 256 * 5.0)
     assert found.total == found.memory + found.exposed
 
@@ -150,8 +164,8 @@ def test_of_a_loop_only_branches_count_that_some_device_takes(branches, kernels)
 
 def looped(branches):
     entry = "%i = s32[] constant(0)", "%t = (s32[], f32[125]{0}) tuple(%i, %y)", LOOPED
-    text = TEXT.replace("ENTRY", f"{LOOP}ENTRY").replace("BODY", "\n".join(f"  {line}" for line in entry))
-    return step_time(text, read_text(text, axes=Axes.parse("data=2")), RATES, branches)
+    text = program(*entry, gives="(s32[], f32[125])", before=LOOP)
+    return step_time(text, ledger(text), RATES, branches)
 
 
 @pytest.mark.parametrize("branches", [({0}, {1}), ({0}, {1}, {2})], ids=["trips", "branches"])
@@ -174,4 +188,110 @@ def test_a_sum_that_ends_where_it_does_not_start_is_refused(line, said):
 
 def test_a_kind_that_was_not_measured_is_refused_by_its_name():
     with pytest.raises(UsageError, match="no measured rate of all_gather; measured are all_reduce"):
-        taken("ROOT %g = f32[128]{0} all-gather(%x), replica_groups={{0,1}}, dimensions={0}")
+        taken("ROOT %g = f32[128]{0} all-gather(%x), " + ALL + ", dimensions={0}", gives="f32[128]")
+
+
+DONE = program(*SUM_AND_KERNELS, LAST)
+
+
+@pytest.mark.parametrize(
+    "changed, said",
+    [
+        (lambda t: replace(t, instruction="s.1"), "the ledger has 0 executions of s, the kernels of the text 1"),
+        (lambda t: replace(t, executions=2), "the ledger has 2 executions of s, the kernels of the text 1"),
+        (lambda t: replace(t, executions=None), "the text does not say how often s runs"),
+    ],
+    ids=["another name", "another count", "no count"],
+)
+def test_a_transfer_that_the_kernels_do_not_meet_as_often_as_the_ledger_says_is_refused(changed, said):
+    whole = ledger(DONE)
+    with pytest.raises(UsageError, match=f"{said}.*the time of the step is unknown"):
+        step_time(DONE, replace(whole, transfers=tuple(map(changed, whole.transfers))), RATES)
+
+
+def test_a_transfer_more_or_less_than_the_text_has_is_refused():
+    whole = ledger(DONE)
+    for transfers in (), whole.transfers + tuple(replace(t, instruction="t") for t in whole.transfers):
+        with pytest.raises(UsageError, match="the time of the step is unknown; give the ledger of this text"):
+            step_time(DONE, replace(whole, transfers=transfers), RATES)
+
+
+def test_a_sum_inside_a_fusion_which_no_kernel_waits_for_is_refused():
+    """As no GPU text has it: a fused computation that communicates."""
+    fused = f"%f (a: f32[64]) -> f32[64] {{\n  %a = f32[64]{{0}} parameter(0)\n  ROOT %s = f32[64]{{0}} all-reduce(%a), {SUM}\n}}\n\n"
+    text = program("ROOT %k = f32[64]{0} fusion(%x), kind=kLoop, calls=%f", before=fused)
+    with pytest.raises(UsageError, match="the ledger has 1 execution of s, the kernels of the text 0"):
+        step_time(text, ledger(text), RATES)
+
+
+def test_the_time_of_a_program_of_which_a_part_is_missing_is_refused():
+    text = DONE.replace("copy(%y)", "copy(%missing)")
+    with pytest.raises(UsageError, match="is not complete: the time of the step is unknown"):
+        step_time(text, ledger(text), RATES)
+
+
+def test_a_sum_in_the_condition_of_a_loop_runs_once_more_than_the_body():
+    condition = LOOP.replace(
+        "  ROOT %less = pred[] constant(true)",
+        "  %y.1 = f32[125]{0} get-tuple-element(%p), index=1\n"
+        f"  %s = f32[125]{{0}} all-reduce(%y.1), {SUM}\n"
+        "  ROOT %less = pred[] constant(true)",
+    )
+    entry = "%i = s32[] constant(0)", "%t = (s32[], f32[125]{0}) tuple(%i, %y)", LOOPED
+    text = program(*entry, gives="(s32[], f32[125])", before=condition)
+    assert step_time(text, ledger(text), RATES).communication == 4 * RATES.links[Kind.ALL_REDUCE].seconds(500)
+
+
+def test_a_product_with_a_vector_takes_as_long_as_reading_its_matrix():
+    fused = """%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}
+
+%f (m: f32[64,8], v: f32[8]) -> f32[64] {
+  %m = f32[64,8]{1,0} parameter(0)
+  %v = f32[8]{0} parameter(1)
+  %r = f32[64,8]{1,0} broadcast(%v), dimensions={1}
+  %t = f32[64,8]{1,0} multiply(%m, %r)
+  %z = f32[] constant(0)
+  ROOT %s = f32[64]{0} reduce(%t, %z), dimensions={1}, to_apply=%sum
+}
+
+"""
+    lines = (
+        "%w = f32[64,8]{1,0} broadcast(%x), dimensions={0}",
+        "%u = f32[8]{0} slice(%x), slice={[0:8]}",
+        "ROOT %k = f32[64]{0} fusion(%w, %u), kind=kInput, calls=%f",
+    )
+    text = program(*lines, before=fused)
+    *_, kernel = steps(text)
+    assert (kernel.flops, kernel.elementwise_flops, kernel.bytes) == (0, 2 * 64 * 8, 4 * (64 * 8 + 8 + 64))
+    assert ledger(text).flops == kernel.elementwise_flops
+    assert RATES.kernel_s(kernel) == RATES.memory.seconds(kernel.bytes)
+
+
+GPU_TEXTS = sorted(name for name, entry in kept.index().items() if entry["target"].startswith("gpu"))
+
+
+@pytest.mark.parametrize("name", GPU_TEXTS)
+def test_kernels_do_the_work_of_the_ledger_and_meet_its_transfers(name):
+    found, whole = steps(kept.text(name)), kept.ledger(name)
+    if any(t.executions is None for t in whole.transfers):
+        pytest.skip("the text does not say how often a loop runs")
+    assert work(found) == (whole.flops or 0)
+    _check_met(found, whole)
+
+
+def work(some) -> int:
+    """FLOPs of all kernels, those of every branch."""
+    return sum(
+        step.flops + step.elementwise_flops
+        if isinstance(step, Kernel)
+        else (step.trips or 0) * work(step.body)
+        if isinstance(step, Loop)
+        else sum(map(work, step.branches))
+        if isinstance(step, Choice)
+        else 0
+        for step in some
+    )
