@@ -12,10 +12,10 @@ from typing import Final, Literal
 from msgspec import UNSET, UnsetType
 
 from lab.core import display
-from lab.core.ledger import Kind, Ledger, SubAxis, Totals, TotalsJson, Transfer, axes_label, span_text
+from lab.core.ledger import Kind, Ledger, SubAxis, Totals, TotalsJson, Transfer, span_text
 
 SCHEMA: Final = "sharding-lab/diff/1"
-Place = tuple[Kind, tuple[str, ...] | None, int | None, int | None, str, str]
+Place = tuple[Kind, str, int | None, int | None, str, str]
 Content = tuple[str, int, bool]
 """Dtype, payload bytes of one execution, and whether the number of executions is unknown."""
 
@@ -80,7 +80,8 @@ class Change:
 
 @dataclass(frozen=True)
 class RowJson:
-    """All transfers of one kind over the same axes at one place of the program; totals of one step of one device."""
+    """All transfers of one kind over the same axes at one place of the program; totals of one step of one device, each
+    array of a combined transfer counted as one site and execution, since arrays of other places may be among them."""
 
     kind: Kind
     axes: tuple[str, ...] | None
@@ -108,7 +109,7 @@ class Along:
     """What changed along the same axes.
 
     Attributes:
-      axes: as `lab.core.ledger.axes_label` joins them.
+      axes: as `lab.core.ledger.span_text` joins them and parts of them; `?` where neither is known.
       before, after: bytes that one device sends in a step.
       came, went: bytes that some place of the program sends more, and that some sends less; None where the texts do
         not tell.
@@ -200,8 +201,8 @@ def by_axes(before: Ledger, after: Ledger) -> tuple[Along, ...]:
     stand before all."""
     found: dict[str, list[Change]] = defaultdict(list)
     for change in changes(before, after):
-        found[_label(change.rows[0])].append(change)
-    old, new = before.totals_by(axes_label), after.totals_by(axes_label)
+        found[change.rows[0].span].append(change)
+    old, new = before.totals_by(lambda t: t.span), after.totals_by(lambda t: t.span)
     nothing = Totals.of(())
     rows = [
         Along(axes, old.get(axes, nothing).wire_bytes, new.get(axes, nothing).wire_bytes, *_came_and_went(some))
@@ -215,10 +216,6 @@ def _came_and_went(some: Sequence[Change]) -> tuple[Fraction, Fraction] | tuple[
         return None, None
     added = [change.added_wire_bytes for change in some]
     return sum((one for one in added if one > 0), Fraction(0)), sum((-one for one in added if one < 0), Fraction(0))
-
-
-def _label(row: Row) -> str:
-    return "?" if row.axes is None else "+".join(row.axes)
 
 
 def changes(before: Ledger, after: Ledger) -> tuple[Change, ...]:
@@ -237,7 +234,7 @@ def _by_place(ledger: Ledger) -> dict[Place, list[Transfer]]:
     places = defaultdict(list)
     for t in ledger.split().transfers:
         if t.group_size != 1:
-            places[t.kind, t.axes, None if t.axes else t.group_size, t.shift, t.phase or "", t.scope].append(t)
+            places[t.kind, t.span, None if t.axes else t.group_size, t.shift, t.phase or "", t.scope].append(t)
     return dict(places)
 
 
@@ -265,9 +262,8 @@ def _grown(before: Row, after: Row) -> Change:
 def _row(transfers: list[Transfer]) -> Row:
     first = transfers[0]
     dtype = "+".join(sorted({t.dtype for t in transfers}))
-    sub_axes = first.sub_axes if len({t.sub_axes for t in transfers}) == 1 else None
     where = first.phase or "", first.scope, first.origin
-    return Row(first.kind, first.axes, sub_axes, *where, dtype, Totals.of(transfers))
+    return Row(first.kind, first.axes, first.sub_axes, *where, dtype, Totals.of(transfers))
 
 
 def _wire(row: Row | None) -> Fraction:

@@ -358,7 +358,7 @@ class Ledger:
         return {name: Totals.of(t for t in self.transfers if key(t) == name) for name in names}
 
     def json_object(self) -> LedgerJson:
-        by_kind, by_axes = self.totals_by(lambda t: str(t.kind)), self.totals_by(axes_label)
+        by_kind, by_axes = self.totals_by(lambda t: str(t.kind)), self.totals_by(lambda t: t.span)
         totals = LedgerTotalsJson(
             {name: total.json_object() for name, total in by_kind.items()},
             {name: total.json_object() for name, total in by_axes.items()},

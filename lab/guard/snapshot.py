@@ -15,7 +15,7 @@ import tomli_w
 from lab.core.changes import Difference
 from lab.core.codec import Count, Size, from_json, to_json
 from lab.core.files import write_whole
-from lab.core.ledger import Kind, Ledger, Phase, Transfer, axes_label
+from lab.core.ledger import Kind, Ledger, Phase, SubAxis, Transfer
 from lab.meshes.axes import Axes
 from lab.meshes.documents import read_toml
 from lab.meshes.errors import UsageError
@@ -25,10 +25,12 @@ UPDATE = "--update-communication"
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Transfers alike, with the executions of all of them; `axes` are joined by `+`."""
+    """Transfers alike, with the executions of all of them; `axes` are joined by `+`, `sub_axes` are parts of axes where
+    no whole ones give the groups."""
 
     kind: Kind
     axes: str | None = None
+    sub_axes: tuple[SubAxis, ...] | None = None
     group_size: Count | None = None
     shift: int | None = None
     executions: Count | None = None
@@ -42,6 +44,7 @@ class Entry:
         return cls(
             kind=t.kind,
             axes="+".join(t.axes) if t.axes else None,
+            sub_axes=t.sub_axes,
             group_size=t.group_size,
             shift=t.shift,
             executions=t.executions,
@@ -80,7 +83,7 @@ def write(ledger: Ledger, path: Path) -> str:
         target=ledger.target,
         mesh=ledger.mesh,
         written_with=_versions(),
-        wire_bytes_a_step={axes: totals.wire_bytes for axes, totals in ledger.totals_by(axes_label).items()},
+        wire_bytes_a_step={axes: totals.wire_bytes for axes, totals in ledger.totals_by(lambda t: t.span).items()},
         transfers=tuple(map(Entry.of, _alike(ledger))),
     )
     found = _known(to_json(snapshot))
@@ -166,6 +169,7 @@ def _alike(ledger: Ledger) -> list[Transfer]:
             shift=t.shift,
             phase=t.phase,
             scope=t.scope,
+            sub_axes=t.sub_axes,
         )
         executions[key] += t.executions or 0
     rows = [
@@ -176,7 +180,7 @@ def _alike(ledger: Ledger) -> list[Transfer]:
     return sorted(
         rows,
         key=lambda t: (
-            axes_label(t),
+            t.span,
             t.kind,
             t.phase or "",
             t.scope,

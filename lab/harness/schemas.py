@@ -97,14 +97,14 @@ class CurveJson:
     unexplained: tuple[TransferJson, ...]
     missing: tuple[TermJson, ...]
     taken_by_size: int
-    did_not_happen: tuple[RuleJson, ...]
-    scope_not_stated: int
-    phase_not_stated: int
     losses: tuple[float | None, ...]
     ties: tuple[RoutingTieJson, ...]
     worst_relative_error: float | None
     seconds: Mapping[str, float]
     is_on_curve: bool | UnsetType = UNSET
+    did_not_happen: tuple[RuleJson, ...] | UnsetType = UNSET
+    scope_not_stated: int | UnsetType = UNSET
+    phase_not_stated: int | UnsetType = UNSET
     expected_losses: tuple[float | None, ...] | UnsetType = UNSET
 
 

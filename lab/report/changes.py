@@ -20,7 +20,7 @@ def changes_text(before: Ledger, after: Ledger) -> str:
     folder = common_folder(before, after)
     before, after = short_ledger(before, folder), short_ledger(after, folder)
     found = changes(before, after)
-    tables = [columns_text(_columns(found)), columns_text(_along(by_axes(before, after), found))] if found else []
+    tables = [columns_text(_columns(found)), columns_text(_along(by_axes(before, after)))] if found else []
     return "\n\n".join([_headline(before, after, is_same=not found), *tables, *(folder_lines(folder) if found else [])])
 
 
@@ -45,14 +45,12 @@ def _sent(ledger: Ledger) -> str:
     return ", ".join(filter(None, (ledger.source, sent_text(ledger.totals()))))
 
 
-def _along(rows: Sequence[Along], found: Sequence[Change]) -> list[Column]:
-    parts = ", ".join(dict.fromkeys(row.span for change in found for row in change.rows if row.axes is None))
-
+def _along(rows: Sequence[Along]) -> list[Column]:
     def of(tell: Callable[[Along], str]) -> tuple[str, ...]:
         return tuple(map(tell, rows))
 
     return [
-        Column("along", of(lambda row: parts if row.axes == "?" else row.axes)),
+        Column("along", of(lambda row: row.axes)),
         Column("before", of(lambda row: bytes_text(row.before)), is_number=True),
         Column("came", of(lambda row: _signed(row.came)), is_number=True),
         Column("went", of(lambda row: _signed(row.went and -row.went)), is_number=True),

@@ -36,7 +36,7 @@ def size_text(size: int) -> str:
 
 
 def _bytes(size: str, text: str) -> int:
-    found = re.fullmatch(rf"\s*(\d{1, 15})\s*({'|'.join(_UNITS)})?\s*", size)
+    found = re.fullmatch(rf"\s*(\d{{1,15}})\s*({'|'.join(_UNITS)})?\s*", size)
     if not found:
         raise UsageError(
             f"--sizes {text}: expected a size or FROM..TO, such as 1KiB..1GiB; units are {', '.join(_UNITS)}"

@@ -92,7 +92,17 @@ def test_a_part_of_an_axis_is_named_in_the_tables_and_keeps_its_null_axes_in_jso
     found = to_json(Difference(ledger(), ledger(half)))
     part = {"axis": "data", "axis_size": 16, "stride": 1, "size": 8}
     assert (found["changes"][0]["after"]["axes"], found["changes"][0]["after"]["sub_axes"]) == (None, [part])
-    assert list(found["by_axes"]) == ["?"]
+    assert list(found["by_axes"]) == ["data[8 of 16]"]
+
+
+def test_groups_of_one_size_that_are_other_parts_of_an_axis_are_another_transfer():
+    """Four neighbours of a host, and four devices of two hosts."""
+    near, far = (
+        replace(GATHER, axes=None, group_size=4, sub_axes=(SubAxis("data", 8, stride=stride, size=4),))
+        for stride in (1, 2)
+    )
+    assert [change.what for change in changes(ledger(near), ledger(far))] == ["appeared", "vanished"]
+    assert [row.axes for row in by_axes(ledger(near), ledger(far))] == ["data[4 of 8, stride 2]", "data[4 of 8]"]
 
 
 def test_no_change_says_so_with_both_totals():
