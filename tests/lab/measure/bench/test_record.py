@@ -181,7 +181,7 @@ def test_the_record_is_a_link_profile(tmp_path):
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("no json", "not readable as JSON"),
+        ("no json", "not JSON"),
         ("[]", "found schema None, expected sharding-lab/bench/1"),
         ('{"schema": "sharding-lab/run/1"}', "found schema sharding-lab/run/1"),
         (
@@ -197,7 +197,7 @@ def test_a_file_that_is_no_link_profile_is_refused(tmp_path, text, said):
 
 
 def test_a_file_that_is_absent_is_no_link_profile(tmp_path):
-    with pytest.raises(UsageError, match="not readable"):
+    with pytest.raises(UsageError, match="no such file"):
         measured_link(tmp_path / "bench.json")
 
 

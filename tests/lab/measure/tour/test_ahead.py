@@ -54,11 +54,11 @@ def test_another_process_compiles_with_more_flags():
         ("{}", "found no times of steps"),
         ('{"schema": "sharding-lab/tour/1", "times": []}', "found no times"),
         (
-            '{"schema": "sharding-lab/tour/1", "times": [1], "devices": 8, "machine": {"card": "TPU v5", "chip": "v5p"}}',
+            '{"schema": "sharding-lab/tour/1", "times": [{}], "devices": 8, "machine": {"card": "TPU v5", "chip": "v5p"}}',
             "found times of 8 x TPU v5, expected GPUs of the table of hardware: a100, h100, h200, b200",
         ),
         (
-            '{"schema": "sharding-lab/tour/1", "times": [1], "devices": 8, "machine": {"card": "cpu", "chip": null}}',
+            '{"schema": "sharding-lab/tour/1", "times": [{}], "devices": 8, "machine": {"card": "cpu", "chip": null}}',
             "found times of 8 x cpu, expected GPUs",
         ),
     ],
