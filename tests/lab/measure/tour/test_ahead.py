@@ -25,6 +25,9 @@ RATES = MeasuredRates(
 STEP = {"layout": "ch20_zero3", "style": "explicit", "size": "small", "remat": "full", "measured_s": 0.01}
 
 
+RECORD = {"schema": "sharding-lab/tour/1", "times": [STEP], "rates": asdict(RATES), "devices": 8}
+
+
 def test_rates_come_back_from_json_as_they_were():
     assert ahead.rates(json.loads(json.dumps({"rates": asdict(RATES)}))) == RATES
 
@@ -54,11 +57,11 @@ def test_another_process_compiles_with_more_flags():
         ("{}", "found no times of steps"),
         ('{"schema": "sharding-lab/tour/1", "times": []}', "found no times"),
         (
-            '{"schema": "sharding-lab/tour/1", "times": [{}], "devices": 8, "machine": {"card": "TPU v5", "chip": "v5p"}}',
+            json.dumps(RECORD | {"machine": {"card": "TPU v5", "chip": "v5p"}}),
             "found times of 8 x TPU v5, expected GPUs of the table of hardware: a100, h100, h200, b200",
         ),
         (
-            '{"schema": "sharding-lab/tour/1", "times": [{}], "devices": 8, "machine": {"card": "cpu", "chip": null}}',
+            json.dumps(RECORD | {"machine": {"card": "cpu", "chip": None}}),
             "found times of 8 x cpu, expected GPUs",
         ),
     ],
