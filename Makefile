@@ -1,7 +1,7 @@
 # `make verify` and `make test` need Python 3.11 or later and nothing else; the first run installs into .venv.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
-pip := .venv/bin/python -m pip install --quiet --disable-pip-version-check
+pip := .venv/bin/python -m pip install --quiet --retries 2 --disable-pip-version-check
 
 .PHONY: verify check docs test test-fast mutants
 verify: .venv/installed

@@ -2,7 +2,7 @@
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from tests.paths import ROOT
 
 FOLDERS = {"lab": "lab", "meshes": "lab.meshes", "experiments": "lab.experiments"}
 """Folders of the repository, and the packages that they are."""
+BY_NAME = {("lab.harness.registry", "lab.experiments")}
+"""Loads what stands in a folder: experiments are found there, and no room above knows one of them."""
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
@@ -24,19 +26,36 @@ def modules(root: Path = ROOT) -> dict[str, Path]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Every name that a file imports: at the top, inside functions, and for types alone."""
+    """Every name that a file imports: at the top, inside functions, for types alone, and by a string."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: a relative import"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and _name(node.func) in ("import_module", "__import__"):
+            yield from _beginning(node.args[0])
+
+
+def _name(function: ast.expr) -> str:
+    return ast.unparse(function).rpartition(".")[2]
+
+
+def _beginning(text: ast.expr) -> Iterator[str]:
+    """What is known of a string: all of it, or how an f-string or a sum of strings begins."""
+    while isinstance(text, ast.JoinedStr | ast.BinOp):
+        text = text.values[0] if isinstance(text, ast.JoinedStr) else text.left
+    if isinstance(text, ast.Constant) and isinstance(text.value, str):
+        yield text.value.rstrip(".")
 
 
 def graph(root: Path = ROOT) -> dict[str, set[str]]:
     """The modules that each module imports."""
     known = modules(root)
-    return {name: {found for what in imported(path) if (found := _module(what, known))} for name, path in known.items()}
+    return {
+        name: {found for what in imported(path) if (found := _module(what, known)) and (name, found) not in BY_NAME}
+        for name, path in known.items()
+    }
 
 
 def _module(name: str, known: dict[str, Path]) -> str | None:
@@ -48,6 +67,11 @@ def room(module: str) -> int:
     return max(
         (at for at, name in enumerate(ROOMS) if f"{module}.".startswith(f"{name}.")), key=lambda at: len(ROOMS[at])
     )
+
+
+def roomless(names: Iterable[str]) -> list[str]:
+    """Modules that stand in no room: beside all of them."""
+    return [name for name in names if ROOMS[room(name)] == "lab" and name not in ("lab", "lab.rooms")]
 
 
 def upward(arrows: dict[str, set[str]]) -> list[str]:
@@ -70,11 +94,12 @@ def circle(arrows: dict[str, set[str]]) -> list[str]:
 
 if __name__ == "__main__":
     found = graph()
-    wrong, cycle = upward(found), circle(found)
+    wrong, cycle, loose = upward(found), circle(found), roomless(found)
     print(
         *wrong,
+        *(f"{name} is in no room of lab/rooms.py" for name in loose),
         " -> ".join(cycle),
         f"{len(found)} modules, {len(wrong)} arrows upward, {bool(cycle):d} circles",
         sep="\n",
     )
-    sys.exit(bool(wrong or cycle))
+    sys.exit(bool(wrong or cycle or loose))
