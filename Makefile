@@ -3,7 +3,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
 pip := .venv/bin/python -m pip install --quiet --retries 2 --disable-pip-version-check
 
-.PHONY: verify check docs test test-fast mutants
+.PHONY: verify check docs test test-fast damage mutants
 verify: .venv/installed
 	@.venv/bin/lab verify
 
@@ -61,3 +61,7 @@ endef
 	$(call plugin,gpu)
 	$(call plugin,tpu)
 	@touch $@
+
+# Ten minutes of damaged texts: none crashes the reader, hangs, or is silently another program.
+damage: .venv/installed
+	@.venv/bin/python -m tests.damage --count 1000000 --seconds 600 --seed $$(date +%s)

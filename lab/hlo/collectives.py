@@ -6,10 +6,13 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 from lab.core.ledger import Kind, Overlap, Part, Phase, SubAxis, Transfer
 from lab.core.note import Note, NoteKind
 from lab.core.printable import printable
+from lab.hlo.agreement import types_disagree, unknown_attributes
 from lab.hlo.flops import operand_shapes
 from lab.hlo.groups import (
     GroupMode,
@@ -28,6 +31,7 @@ from lab.hlo.placement import MEGASCALE_TARGET, Placement
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction, Module
 from lab.hlo.walk import Notes, Site, Visit
+from lab.meshes.platforms import LinkName
 
 KINDS = {
     "all-reduce": Kind.ALL_REDUCE,
@@ -42,14 +46,21 @@ KINDS = {
 OPCODES = frozenset(KINDS) | {f"{opcode}-start" for opcode in KINDS if opcode != "send"}
 _BY_PAIRS = ("collective-permute", "collective-permute-start", "send")
 _WAITS = frozenset({"async-start", "call-start"})
-_GROUPS = re.compile(
-    r"replica_groups=(\{\{.*?\}\}|\{\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|mesh\[[^\]]*\](?:,\s*device_ids=\([^{]*?\))?\s*\{[^}]*\})"
-)
+_MESH_GROUPS = re.compile(r"mesh\[[^\]]*\](?:,\s*device_ids=\([^{]*?\))?\s*\{[^}]*\}")
 _PAIRS = re.compile(r'source_target_pairs="?(\{\{.*?\}\}|\{\})')
 _SLICE_SIZES = re.compile(r"slice_sizes=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}")
 _GLOBAL_IDS = "use_global_device_ids=true"
 _WITH_GLOBAL_IDS = frozenset({Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.REDUCE_SCATTER})
 """Operations that may have that attribute."""
+
+
+class _Span(NamedTuple):
+    """Who takes part in a transfer; see `Transfer`."""
+
+    groups: Groups | None
+    axes: tuple[str, ...] | None
+    shift: int | None
+    link: LinkName | None
 
 
 @dataclass(frozen=True)
@@ -66,14 +77,16 @@ class Reader:
         """One site; None for what moves nothing between devices (a transfer to the host)."""
         instruction = visit.instruction
         kind = KINDS[instruction.opcode.removesuffix("-start")]
-        if kind is Kind.SEND_RECV and not (_moves_by_pairs(instruction) or MEGASCALE_TARGET.search(instruction.extras)):
+        if kind is Kind.SEND_RECV and not (_moves_by_pairs(instruction) or _megascale_target(instruction)):
             sentence = f"{instruction.name}: a transfer to the host, not between devices; not counted"
             notes[Note(NoteKind.HOST_TRANSFER, sentence)] = False
             return None
-        groups, axes, shift = self._groups(instruction, notes)
+        groups, axes, shift, link = self._span(instruction, notes)
+        shapes = operand_shapes(instruction, visit.computation)
+        self._note_disagreement(instruction, kind, shapes, groups, notes)
         if _is_reduce_scatter_fusion(visit, groups.size if groups else None):
             kind = Kind.REDUCE_SCATTER
-        parts = self._parts(visit, kind, groups.size if groups else 1)
+        parts = self._parts(visit, kind, shapes, groups.size if groups else 1)
         named = self.named(visit)
         op_name, place = instruction.op_name, self._origin(visit, named)
         if len(parts) > 1 and self.has_metadata:
@@ -94,12 +107,22 @@ class Reader:
             op_name=op_name and printable(op_name),
             instruction=printable(instruction.name),
             overlap=Overlap.ASYNC if _is_async(visit) else Overlap.SYNC,
-            link=self.placement.link(groups) if groups else None,
+            link=link,
             sub_axes=self._sub_axes(groups) if groups and axes is None else None,
             parts=parts if len(parts) > 1 else (),
             padded_from_bytes=parts[0].padded_from_bytes if len(parts) == 1 else None,
             is_masked_gather=all(part.is_masked_gather for part in parts),
         )
+
+    def _note_disagreement(
+        self, i: Instruction, kind: Kind, operands: tuple[Shape, ...], groups: Groups | None, notes: Notes
+    ) -> None:
+        if unknown := unknown_attributes(i):
+            sentence = f"{i.name}: an attribute that is not known here: {unknown[0][:40] or 'one without a name'}"
+            notes[Note(NoteKind.UNKNOWN_ATTRIBUTE, sentence)] = False
+        if groups and types_disagree(i, kind, operands, groups.size):
+            sentence = f"damaged text: the type of {i.name} is not what its operands and groups give"
+            notes[Note(NoteKind.TEXT_DAMAGED, sentence)] = True
 
     def _phase(self, visit: Visit, op_name: str | None) -> Phase | None:
         """By its name; but what a loop of the backward pass runs is backward: of equal bodies in both passes XLA keeps
@@ -121,33 +144,47 @@ class Reader:
         )
         return next((place for speaker in speakers if (place := origin(speaker.extras, self.frames))), None)
 
-    def _groups(
-        self, instruction: Instruction, notes: Notes
-    ) -> tuple[Groups | None, tuple[str, ...] | None, int | None]:
+    def _span(self, instruction: Instruction, notes: Notes) -> _Span:
         """Groups as mesh positions, with the axes that give them and, of a permutation, its shift; None where they are
         not understood."""
-        axes = self.placement.axes
         try:
-            groups, is_permutation = self.members(instruction)
-            if groups.are_assumed:
-                sentence = (
-                    "groups name more replicas than the module has, as groups without a channel do, or with one and "
-                    "without use_global_device_ids; XLA runs no such program, and they are read as devices"
-                )
-                notes[Note(NoteKind.GROUPS_ASSUMED, sentence)] = False
-            if is_permutation:
-                permutation = read_permutation(groups.members, axes)
-                return permutation.groups, permutation.axes, permutation.shift
+            key = _megascale_target(instruction) or (groups_text(instruction), _group_mode(instruction))
+            if key not in self._spans:
+                self._spans[key] = self._read_span(instruction, notes)
+            return self._spans[key]
         except UnreadGroups as problem:
             sentence = f"{instruction.name}: groups not understood, so that its wire bytes are not counted: {problem}"
             notes[Note(NoteKind.UNKNOWN_GROUPS, sentence)] = True
-            return None, None, None
+            return _Span(None, None, None, None)
+
+    @cached_property
+    def _spans(self) -> dict[object, _Span]:
+        """By the spelling of groups: programs have few, and many collectives."""
+        return {}
+
+    def _read_span(self, instruction: Instruction, notes: Notes) -> _Span:
+        groups, are_pairs = self.members(instruction)
+        if groups.are_assumed:
+            sentence = (
+                "groups name more replicas than the module has, as groups without a channel do, or with one and "
+                "without use_global_device_ids; XLA runs no such program, and they are read as devices"
+            )
+            notes[Note(NoteKind.GROUPS_ASSUMED, sentence)] = False
+        elif not groups.are_whole:
+            what = "pairs send or receive twice" if are_pairs else "groups leave out or repeat devices"
+            sentence = f"damaged text: {instruction.name}: {what}, or name some that are not there"
+            notes[Note(NoteKind.TEXT_DAMAGED, sentence)] = True
+        axes = self.placement.axes
+        if are_pairs:
+            permutation = read_permutation(groups.members, axes)
+            link = self.placement.link(permutation.groups)
+            return _Span(permutation.groups, permutation.axes, permutation.shift, link)
         found = axes_of_groups(groups, axes) if axes is not None else None
         if axes is not None and found is None:
             parts = self._sub_axes(groups)
             are = f": they are those of {'+'.join(map(str, parts))}" if parts else ""
             notes[Note(NoteKind.GROUPS_OF_NO_AXES, f"no set of axes gives the groups {_short(groups)}{are}")] = False
-        return groups, found, None
+        return _Span(groups, found, None, self.placement.link(groups))
 
     def _sub_axes(self, groups: Groups) -> tuple[SubAxis, ...] | None:
         axes = self.placement.axes
@@ -155,17 +192,16 @@ class Reader:
 
     def members(self, instruction: Instruction) -> tuple[Groups, bool]:
         """Who takes part, as positions in the mesh, and whether they are pairs of source and target."""
-        is_pairs = _moves_by_pairs(instruction)
-        if not is_pairs and (target := MEGASCALE_TARGET.search(instruction.extras)):
-            return self.placement.across_slices(target[1] or target[2])
+        if target := _megascale_target(instruction):
+            return self.placement.across_slices(target)
+        are_pairs = _moves_by_pairs(instruction)
         spelled, mode = groups_text(instruction), _group_mode(instruction)
-        groups = read_groups_of(spelled, mode, self.placement.in_slice, self.placement.replicas, is_pairs)
-        return self.placement.on_mesh(groups), is_pairs
+        groups = read_groups_of(spelled, mode, self.placement.in_slice, self.placement.replicas, are_pairs)
+        return self.placement.on_mesh(groups), are_pairs
 
-    def _parts(self, visit: Visit, kind: Kind, group_size: int) -> tuple[Part, ...]:
+    def _parts(self, visit: Visit, kind: Kind, shapes: tuple[Shape, ...], group_size: int) -> tuple[Part, ...]:
         """Payload of every operand, by the conventions of the ledger."""
         instruction, computation = visit.instruction, visit.computation
-        shapes = operand_shapes(instruction, computation)
         if not shapes or (kind is Kind.ALL_GATHER and not instruction.opcode.endswith("-start")):
             return _as_parts(arrays(instruction.shape), 1)
         if kind is Kind.RAGGED_ALL_TO_ALL:
@@ -209,11 +245,11 @@ class Reader:
 
     def _as_made(self, part: Part, kind: Kind, source: Instruction, computation: Computation) -> Part:
         """With what the operand tells of what compilers did to it."""
-        if kind is Kind.REDUCE_SCATTER:
-            return replace(part, padded_from_bytes=_unpadded_bytes(source, computation))
-        return replace(
-            part, is_masked_gather=kind is Kind.ALL_REDUCE and is_zero_padded_shard(source, computation, self.module)
-        )
+        if kind is Kind.REDUCE_SCATTER and source.opcode == "pad":
+            return replace(part, padded_from_bytes=sum(s.bytes for s in operand_shapes(source, computation)[:1]))
+        if kind is Kind.ALL_REDUCE and is_zero_padded_shard(source, computation, self.module):
+            return replace(part, is_masked_gather=True)
+        return part
 
     def named(self, visit: Visit) -> Instruction | None:
         """The instruction whose op_name speaks for this one: itself, its callers, or the nearest producer that has a
@@ -255,12 +291,12 @@ def groups_text(instruction: Instruction) -> str:
     """The groups or pairs of an instruction as they are spelled; empty where it names none."""
     if _moves_by_pairs(instruction):
         pairs = _PAIRS.search(instruction.extras)
-        return pairs[1] if pairs else ""
-    attributes = instruction.attributes
-    if "replica_groups=" not in attributes:
-        return ""
-    found = _GROUPS.search(attributes)
-    return found[1] if found else attributes[attributes.index("replica_groups=") + 15 :][:80]
+        return pairs[1] if pairs else instruction.extras.partition("source_target_pairs=")[2][:80]
+    spelled = instruction.attributes.partition("replica_groups=")[2]
+    # The lists without blanks end at one; `mesh['x'=4], device_ids=([4,2]T(1,0)) {'x'}` has some.
+    if mesh := _MESH_GROUPS.match(spelled):
+        return mesh[0]
+    return spelled[: spelled.find("}}") + 2] if spelled.startswith("{{") else spelled.partition(", ")[0]
 
 
 def listed_groups(text: str) -> Groups:
@@ -317,15 +353,23 @@ def _starters(copies: list[Visit]) -> list[Visit]:
 
 def _is_async(visit: Visit) -> bool:
     """Whether it is started before it is waited for. A GPU start that XLA marks synchronous runs to its end at once."""
-    if '"is_sync":true' in visit.instruction.extras:
+    if '"is_sync":true' in visit.instruction.tail:
         return False
     wrapped = any(site.instruction.opcode in _WAITS for site in visit.callers)
     return (
         visit.instruction.opcode.endswith("-start")
         or visit.instruction.opcode == "send"
         or wrapped
-        or "chain_id=" in visit.instruction.extras
+        or "chain_id=" in visit.instruction.tail
     )
+
+
+def _megascale_target(instruction: Instruction) -> str | None:
+    """Who meets over the data-centre network, as it is spelled."""
+    if _moves_by_pairs(instruction) or "_xla_megascale_target=" not in instruction.tail:
+        return None
+    found = MEGASCALE_TARGET.search(instruction.extras)
+    return found and (found[1] or found[2])
 
 
 def _group_mode(instruction: Instruction) -> GroupMode:
@@ -374,11 +418,6 @@ def _slices(sizes: str, source: tuple[Instruction, ...]) -> tuple[Part, ...]:
 def _sources(instruction: Instruction, computation: Computation) -> tuple[Instruction, ...]:
     """What defines its operands, where the text shows it."""
     return tuple(source for name in instruction.operands if (source := computation.by_name.get(name)) is not None)
-
-
-def _unpadded_bytes(source: Instruction, computation: Computation) -> int | None:
-    """Payload before a `pad` inside the reduce-scatter fusion, None where there is none."""
-    return operand_shapes(source, computation)[0].bytes if source.opcode == "pad" else None
 
 
 def _packed_operands(module: Module, instruction: Instruction, computation: Computation) -> tuple[Shape, ...]:

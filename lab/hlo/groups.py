@@ -21,6 +21,9 @@ _MESH_AXIS = re.compile(r"'([^']*)'\s*=\s*(\d+)")
 _PICKED_AXIS = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
 _PERMUTED_IDS = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _LIST = re.compile(r"\{([\d,\s]*)\}")
+_LISTS = re.compile(r"\{(?:\{(?:\d+(?:,\s*\d+)*)?\}(?:,\s*\{(?:\d+(?:,\s*\d+)*)?\})*)?\}")
+MOST_DEVICES = 1 << 22
+"""More than any machine has: larger numbers are damage, and lists of so many devices would fill the memory."""
 
 
 class UnreadGroups(ValueError):
@@ -33,10 +36,12 @@ class Groups:
 
     Attributes:
       are_assumed: their numbers are of devices against XLA's rules, by which the module has none such.
+      are_whole: every device is in one, as XLA asks; of pairs, none sends or receives twice.
     """
 
     members: tuple[tuple[int, ...], ...]
     are_assumed: bool = field(default=False, compare=False)
+    are_whole: bool = field(default=True, compare=False)
 
     @property
     def count(self) -> int:
@@ -58,20 +63,24 @@ def read_groups(text: str, devices: int | None) -> Groups:
     if text in ("", "{}"):
         if devices is None:
             raise UnreadGroups("all devices, whose number the text does not say")
+        if devices > MOST_DEVICES:
+            raise UnreadGroups(f"all of {devices:,} devices")
         return Groups((tuple(range(devices)),))
     try:
         return _expanded(text)
-    except ValueError as damage:  # Sizes that do not fit each other, names that are not there.
+    except UnreadGroups:
+        raise
+    except (ValueError, ArithmeticError, LookupError) as damage:  # Sizes that do not fit, names that are not there.
         raise UnreadGroups(text[:80]) from damage
 
 
 def _expanded(text: str) -> Groups:
-    if mesh := _MESH.match(text):
+    if mesh := _MESH.fullmatch(text):
         return _rows(_mesh_groups(*mesh.groups()))
-    if iota := _IOTA.match(text):
+    if iota := _IOTA.fullmatch(text):
         shape, source, order = (_numbers(part) for part in iota.groups())
         return _rows(_iota(source, order).reshape(shape))
-    if text.startswith("{"):
+    if _LISTS.fullmatch(text):
         return Groups(tuple(tuple(_numbers(group)) for group in _LIST.findall(text)))
     raise UnreadGroups(text[:80])
 
@@ -98,24 +107,33 @@ def read_groups_of(text: str, mode: GroupMode, devices: int | None, replicas: in
     Raises:
       UnreadGroups: another spelling.
     """
-    is_of_devices = mode is GroupMode.DEVICES or (mode is GroupMode.PARTITIONS and replicas == 1)
-    if devices is None or replicas is None or is_of_devices:
-        return _pairs(text) if is_pairs else read_groups(text, devices)
-    partitions = devices // replicas
-    many = partitions if mode is GroupMode.PARTITIONS else replicas
-    rows = (_pairs(text) if is_pairs else read_groups(text, many)).members
-    if any(max(row) >= many for row in rows if row):
-        return Groups(rows, are_assumed=True)
-    if mode is GroupMode.PARTITIONS:
-        return Groups(tuple(tuple(r * partitions + one for one in row) for r in range(replicas) for row in rows))
-    if mode is GroupMode.REPLICAS:
-        return Groups(tuple(tuple(one * partitions + p for one in row) for p in range(partitions) for row in rows))
-    return Groups(tuple(tuple(one * partitions + p for one in row for p in range(partitions)) for row in rows))
+    many = devices
+    if devices is not None and replicas is not None and mode is not GroupMode.DEVICES:
+        many = devices // replicas if mode is GroupMode.PARTITIONS else replicas
+    # No pairs at all are none, and not those of all devices.
+    empty = is_pairs and text.strip() in ("", "{}")
+    rows = () if empty else read_groups(text, None if is_pairs else many).members
+    largest = max((max(row) for row in rows if row), default=-1)
+    are_assumed = many is not None and devices is not None and largest >= many and many < devices
+    if not are_assumed and devices is not None and replicas is not None and many is not None:
+        rows = _on_devices(rows, mode, devices // replicas, replicas)
+    if is_pairs:
+        are_whole = all(len(set(side)) == len(side) for side in zip(*rows, strict=False))
+    else:
+        are_whole = devices is None or sorted(one for row in rows for one in row) == list(range(devices))
+    return Groups(rows, are_assumed, are_whole and (devices is None or largest < devices))
 
 
-def _pairs(text: str) -> Groups:
-    """None at all is no pairs, and not all devices."""
-    return Groups(()) if text.strip() in ("", "{}") else read_groups(text, None)
+def _on_devices(
+    rows: tuple[tuple[int, ...], ...], mode: GroupMode, partitions: int, replicas: int
+) -> tuple[tuple[int, ...], ...]:
+    if mode is GroupMode.PARTITIONS and replicas > 1:
+        return tuple(tuple(r * partitions + one for one in row) for r in range(replicas) for row in rows)
+    if mode is GroupMode.REPLICAS and partitions > 1:
+        return tuple(tuple(one * partitions + p for one in row) for p in range(partitions) for row in rows)
+    if mode is GroupMode.REPLICAS_WITH_ALL_PARTITIONS:
+        return tuple(tuple(one * partitions + p for one in row for p in range(partitions)) for row in rows)
+    return rows
 
 
 @lru_cache(maxsize=512)
@@ -206,7 +224,8 @@ def read_permutation(pairs: tuple[tuple[int, ...], ...], axes: Axes | None) -> P
 
 def _mesh_groups(mesh: str, device_ids: str | None, picked: str) -> np.ndarray:
     names = [name for name, _ in _MESH_AXIS.findall(mesh)]
-    sizes = [int(size) for _, size in _MESH_AXIS.findall(mesh)]
+    sizes = _numbers(" ".join(size for _, size in _MESH_AXIS.findall(mesh)))
+    _check_count(sizes)
     ids = np.arange(math.prod(sizes)) if device_ids is None else _device_ids(device_ids)
     pieces, chosen = _split_sub_axes(names, sizes, _PICKED_AXIS.findall(picked))
     rest = [i for i in range(len(pieces)) if i not in chosen]
@@ -236,7 +255,10 @@ def _split_sub_axes(
     for name, before, extent in picked:
         low = int(before) if before else 1
         high = low * int(extent) if before else sizes[names.index(name)]
-        chosen += [i for (other, at), i in place.items() if other == name and (low <= at < high or at == low)]
+        pieces_of_pick = [i for (other, at), i in place.items() if other == name and (low <= at < high or at == low)]
+        if math.prod(pieces[i] for i in pieces_of_pick) * low != high:
+            raise UnreadGroups(f"an axis {name!r} of {high} that the groups' mesh does not have")
+        chosen += pieces_of_pick
     return pieces, chosen
 
 
@@ -248,12 +270,23 @@ def _device_ids(text: str) -> np.ndarray:
 
 
 def _iota(dims: list[int], order: list[int]) -> np.ndarray:
+    _check_count(dims)
     ids = np.arange(math.prod(dims)).reshape(dims)
     return ids.transpose(order) if order else ids
 
 
+def _check_count(dims: list[int]) -> None:
+    """Raises: UnreadGroups: of more devices than there are."""
+    if math.prod(dims) > MOST_DEVICES:
+        raise UnreadGroups(f"groups of {math.prod(dims):,} devices")
+
+
 def _numbers(text: str | None) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", text or "")]
+    """Raises: UnreadGroups: a number that no device has."""
+    found = re.findall(r"\d+", text or "")
+    if any(len(number) > 9 for number in found):
+        raise UnreadGroups(f"{(text or '')[:80]} has a number that no device has")
+    return [int(number) for number in found]
 
 
 def _rows(array: np.ndarray) -> Groups:

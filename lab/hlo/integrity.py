@@ -6,12 +6,12 @@ Most of it is what XLA's own parser asks for; beyond that a module has a marked 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from lab.hlo.opcodes import LIMITS, UNLIMITED
 from lab.hlo.shapes import Shape, arrays
-from lab.hlo.text import Computation, Instruction, Module, names_in
+from lab.hlo.text import COMMENT, Computation, Instruction, Module
 
 _CALLS = {
     "while": ("condition", "body"),
@@ -29,13 +29,17 @@ _CALLS = {
 """The computations that an operation names; it runs no program without them."""
 _OF_OPERANDS = frozenset("fusion fusion-start call call-start async-start while".split())
 """Their computations have a parameter for each operand."""
+_OF_RESULT = frozenset("fusion call".split())
+"""They give what their computation gives."""
+_DEEPEST = 100
 _NO_RULE = (*UNLIMITED, None)
 _RULES = {opcode: (*LIMITS.get(opcode, UNLIMITED), _CALLS.get(opcode)) for opcode in LIMITS.keys() | _CALLS.keys()}
 """The fewest and the most operands, and what an operation calls."""
-_ARRAY = re.compile(r"[a-z]+\w*\[(?:(?:<=)?\d{1,18}(?:,(?:<=)?\d{1,18})*)?\]")
-_LAYOUT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
+_ARRAY = re.compile(r"\b[a-z]\w*\[(?:(?:<=)?\d{1,18}(?:,(?:<=)?\d{1,18})*)?\]")
+_LAYOUT = re.compile(r"\{[^{}]*\}|/\*.{0,40}?\*/")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
-_JOINED = re.compile(r"%?[^\s=]+ = \S+ [a-z][\w\-]*\(")
+_JOINED = re.compile(r"(?<!\S)%?[^\s=]+ = \S+ [a-z][\w\-]*\(")
+_ILL_QUOTED = re.compile(r"''[^\s,:}\])]")
 _OVERFLOW = 1 << 63
 
 
@@ -58,26 +62,41 @@ class _Found:
 def faults(module: Module) -> list[str]:
     """A sentence for each kind of damage; none for a whole text."""
     found = _Found()
+    if "HloModule" not in module.head and (len(module.computations) > 1 or module.head.strip()):
+        found.add("there is no line HloModule before", next(iter(module.computations)))
     if module.repeated:
         found.add("a computation has the name of another", *module.repeated)
     if wrong := [shape for shape in module.types if not _is_type(shape)]:
         found.add("no type of an array or tuple", *wrong)
     bare = {shape: _without_layouts(shape) for shape in module.types}
-    parameters: dict[str, int] = {}
+    above: dict[str, _Callee] = {}
     for computation in module.computations.values():
-        own = _check_instructions(computation, parameters, found)
-        _check_signature(computation, own, bare, found)
+        parameters, depth = _check_instructions(computation, above, bare, found)
+        gives = _check_signature(computation, parameters, bare, found)
+        if depth > _DEEPEST:
+            found.add(f"a computation is run that runs others in more than {_DEEPEST} levels", computation.name)
         # Only now: a computation stands above those that run it, so that none can run itself.
-        parameters[computation.name] = len(own)
+        above[computation.name] = _Callee(len(parameters), gives, depth)
     return found.sentences()
 
 
-def _check_instructions(computation: Computation, callable: dict[str, int], found: _Found) -> dict[int, Instruction]:
-    """That every operand and callee is defined above, and no name twice; the parameters by number."""
-    defined: set[str] = set()
+class _Callee(NamedTuple):
+    """A computation: how many parameters it has, the type that it gives, how deep it runs others."""
+
+    parameters: int
+    gives: str
+    depth: int
+
+
+def _check_instructions(
+    computation: Computation, above: dict[str, _Callee], bare: dict[str, str], found: _Found
+) -> tuple[dict[int, Instruction], int]:
+    """The parameters by number, and how many levels of computations there are below this one."""
+    defined, met = list[str](), list[str]()
     parameters: dict[int, Instruction] = {}
+    depth, is_plain = 0, True
     for i in computation.instructions:
-        opcode = i.opcode
+        opcode, name = i.opcode, f"%{i.name}"
         listed, closing, rest = i.tail.partition(")")
         if opcode == "parameter":
             if listed.isdecimal() and len(listed) < 10 and int(listed) not in parameters:
@@ -85,76 +104,128 @@ def _check_instructions(computation: Computation, callable: dict[str, int], foun
             else:
                 found.add("a parameter has no number of its own", f"{i.name} of {computation.name}")
         elif opcode != "constant":
-            operands: Sequence[str] = listed.split(", ")
-            # As XLA prints them; with types, comments or brackets, or without the sign, it takes longer.
-            if not defined.issuperset(operands):
-                operands, closing, rest = names_in(i.literal), *i.closing
-                if missing := [name for name in operands if f"%{name}" not in defined]:
-                    found.add("nothing above defines an operand", f"{missing[0] or 'nothing'} of {i.name}")
+            operands = 0
+            if listed:
+                listed = COMMENT.sub("", listed) if "/*" in listed else listed
+                met.append(listed)
+                operands = listed.count(", ") + 1
             least, most, calls = _RULES.get(opcode, _NO_RULE)
-            if not least <= len(operands) <= most:
-                found.add("an operation has too few or too many operands", f"{opcode} {i.name}")
-            if calls is not None:
-                _check_calls(i, calls, len(operands), callable, found)
-        if (not closing or (rest and rest[0] != ",")) and not _ends(i):
-            found.add("an instruction does not end where its line does", i.name)
-        if " = " in rest and _JOINED.search(_QUOTED.sub("", rest)):
-            found.add("a line has two instructions", i.name)
-        defined.add(f"%{i.name}")
-    if len(defined) < len(computation.instructions):
-        found.add("two instructions of a computation have one name", computation.name)
-    if len([i for i in computation.instructions if i.is_root]) > 1:
-        found.add("a computation has two roots", computation.name)
+            if not least <= operands <= most:
+                is_plain = False
+            if opcode == "get-tuple-element":
+                if not (rest.removeprefix(", index=").partition(",")[0]).isdecimal() and not _has_index(i):
+                    found.add("an element of a tuple has no number", i.name)
+            elif calls is not None:
+                operands = len(i.operands) if "[" in listed or "(" in listed else operands
+                depth = max(depth, 1 + _check_calls(i, calls, operands, above, bare, found))
+        if not closing or (rest and (rest[0] != "," or rest.count("{") != rest.count("}") or _is_two(rest))):
+            is_plain = False
+        met.append(name)
+        defined.append(name)
+    # What is met first where it is defined stands above all that use it.
+    if (
+        not is_plain
+        or sum([i.is_root for i in computation.instructions]) > 1
+        or list(dict.fromkeys(", ".join(met).split(", "))) != defined
+    ):
+        _check_each(computation, found)
+    if "%" in defined:
+        found.add("an instruction has no name", computation.name)
     if not computation.instructions:
         found.add("a computation has no instructions", computation.name)
     if parameters and max(parameters) >= len(parameters):
         found.add("a computation lacks one of its parameters", computation.name)
-    return parameters
+    return parameters, depth
+
+
+def _check_each(computation: Computation, found: _Found) -> None:
+    """That every operand is defined above, no name twice, and every line is one instruction."""
+    defined: set[str] = set()
+    for i in computation.instructions:
+        closing, rest = i.closing
+        if i.opcode not in ("constant", "parameter"):
+            operands = i.operands
+            if missing := [name for name in operands if name not in defined]:
+                found.add("nothing above defines an operand", f"{missing[0] or 'nothing'} of {i.name}")
+            least, most, _ = _RULES.get(i.opcode, _NO_RULE)
+            if not least <= len(operands) <= most:
+                found.add("an operation has too few or too many operands", f"{i.opcode} {i.name}")
+        if not closing or (rest and rest[0] != ","):
+            found.add("an instruction does not end where its line does", i.name)
+        if _is_two(rest):
+            found.add("a line has two instructions", i.name)
+        bare = _QUOTED.sub("''", rest)
+        if bare.count("{") != bare.count("}") or '"' in bare or _ILL_QUOTED.search(bare):
+            found.add("a string or brace does not end", i.name)
+        defined.add(i.name)
+    if len(defined) < len(computation.instructions):
+        found.add("two instructions of a computation have one name", computation.name)
+    if len([i for i in computation.instructions if i.is_root]) > 1:
+        found.add("a computation has two roots", computation.name)
+
+
+def _is_two(rest: str) -> bool:
+    return " = " in rest and _JOINED.search(_QUOTED.sub("", rest)) is not None
+
+
+def _has_index(i: Instruction) -> bool:
+    index = i.attribute("index")
+    return index is not None and index.isdecimal()
 
 
 def _check_calls(
-    i: Instruction, calls: tuple[str, ...], operands: int, callable: dict[str, int], found: _Found
-) -> None:
-    """Args: callable: how many parameters each computation above has."""
+    i: Instruction,
+    calls: tuple[str, ...],
+    operands: int,
+    above: dict[str, _Callee],
+    bare: dict[str, str],
+    found: _Found,
+) -> int:
+    """That the computations are there, with as many parameters, and give what the operation does; their depth."""
     if i.opcode == "conditional":
         names = i.callees
         if len(names) != operands - 1:
             found.add("a conditional has other than one operand for each branch", i.name)
     else:
-        names = [name for which in calls if (name := _callee(i, which, callable))]
+        names = [name for which in calls if (name := _callee(i, which, above))]
         if len(names) < len(calls):
             found.add(f"{i.opcode} names no computation to run", i.name)
+    depth = 0
     for name in names:
-        if name not in callable:
+        if (callee := above.get(name)) is None:
             found.add("nothing above defines a computation that is run", f"{name} by {i.name}")
-        elif i.opcode in _OF_OPERANDS and callable[name] != operands:
+            continue
+        depth = max(depth, callee.depth)
+        if i.opcode in _OF_OPERANDS and callee.parameters != operands:
             found.add("a computation is run with other operands than it has parameters", i.name)
+        gives = bare[i.shape]
+        if i.opcode in _OF_RESULT and gives != callee.gives and arrays(gives) != arrays(callee.gives):
+            found.add("an operation gives another type than its computation", i.name)
+    return depth
 
 
-def _callee(i: Instruction, which: str, callable: dict[str, int]) -> str | None:
+def _callee(i: Instruction, which: str, above: dict[str, _Callee]) -> str | None:
     name = i.tail.partition(f", {which}=%")[2].partition(",")[0]
-    return name if name in callable else i.attribute(which)
+    return name if name in above else i.attribute(which)
 
 
 def _check_signature(
     computation: Computation, parameters: dict[int, Instruction], bare: dict[str, str], found: _Found
-) -> None:
-    """That a computation's first line says what it takes and gives; one in XLA's short form says nothing."""
-    takes, arrow, gives = computation.signature.rpartition(" -> ")
+) -> str:
+    """That a computation's first line says what it takes and gives, in XLA's long form; the type of its root."""
     root = computation.root
-    if not arrow or root is None:
-        return
+    if root is None:
+        return ""
+    result = bare[root.shape]
     taken = [parameters[number] for number in sorted(parameters)]
-    if gives == bare[root.shape] and takes[1:-1] == ", ".join([f"{i.name}: {bare[i.shape]}" for i in taken]):
-        return
-    if arrays(gives) != arrays(root.shape) or arrays(takes) != tuple(s for i in taken for s in arrays(i.shape)):
-        found.add("a computation takes or gives another type than its first line says", computation.name)
-
-
-def _ends(i: Instruction) -> bool:
-    """Whether nothing or attributes follow the operands."""
-    closing, rest = i.closing
-    return closing == ")" and (not rest or rest[0] == ",")
+    said = computation.signature
+    if said and said != f"({', '.join([f'{i.name}: {bare[i.shape]}' for i in taken])}) -> {result}":
+        takes, arrow, gives = said.rpartition(" -> ")
+        if arrow and (
+            arrays(gives) != arrays(result) or arrays(takes) != tuple(s for i in taken for s in arrays(i.shape))
+        ):
+            found.add("a computation takes or gives another type than its first line says", computation.name)
+    return result
 
 
 def _without_layouts(text: str) -> str:

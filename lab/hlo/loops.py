@@ -10,12 +10,13 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from lab.hlo.shapes import arrays, bits
 from lab.hlo.text import Computation, Instruction, Module, split_outside_brackets
 
 _COMMENT = re.compile(r"/\*.{0,40}?\*/")
-_KNOWN_TRIP_COUNT = re.compile(r'known_trip_count"?[\s:{]+"?n"?[\s:]+"?(\d+)')
+_KNOWN_TRIP_COUNT = re.compile(r'known_trip_count"?[\s:{]+"?n"?[\s:]+"?(\d{1,18})\b')
 _PASS_THROUGH = frozenset(
     {"copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "broadcast", "opt-barrier", "domain"}
 )
@@ -92,7 +93,7 @@ class Scope:
             return _constant(instruction)
         if opcode == "get-tuple-element":
             element = instruction.attribute("index")
-            return self.value(_at(operands, 0), int(element), depth) if index is None and element else None
+            return self.value(_at(operands, 0), int(element), depth) if index is None and _is_number(element) else None
         if opcode == "tuple":
             return self.value(_at(operands, index), None, depth)
         if opcode in _PASS_THROUGH:
@@ -162,6 +163,13 @@ def trip_count(loop: Instruction, scope: Scope) -> int | None:
     """Iterations of a `while` that stands in `scope`; None where the text does not decide it."""
     known = _KNOWN_TRIP_COUNT.search(loop.extras)
     return int(known[1]) if known else derived_trip_count(loop, scope)
+
+
+def printed_and_derived(loop: Instruction, scope: Scope) -> tuple[int, int] | None:
+    """Both trip counts of a loop where they differ, as they do in no text that XLA printed."""
+    known = _KNOWN_TRIP_COUNT.search(loop.extras)
+    derived = derived_trip_count(loop, scope) if known else None
+    return None if known is None or derived in (None, int(known[1])) else (int(known[1]), derived)
 
 
 def derived_trip_count(loop: Instruction, scope: Scope) -> int | None:
@@ -258,7 +266,11 @@ def _constant(instruction: Instruction) -> Value:
     literal = instruction.literal.strip()
     if literal in ("true", "false"):
         return int(literal == "true")
-    return int(literal) if re.fullmatch(r"-?\d+", literal) else None
+    return int(literal) if _is_number(literal.removeprefix("-")) else None
+
+
+def _is_number(text: str | None) -> TypeGuard[str]:
+    return text is not None and text.isdecimal() and len(text) < 20
 
 
 def _combine(opcode: str, left: Value, right: Value) -> Value:

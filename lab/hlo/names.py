@@ -19,9 +19,11 @@ _STRUCTURE = frozenset(
 # `->` stands in the equations of einsum, which JAX puts among the names.
 _BRANCH = re.compile(r"^branch_\d+_fun$|^cond_branch_\d+$")
 _MERGED = re.compile(r"^(.*)/\(([^()]*:[^()]*)\)$")
-_FILE = re.compile(r'^(\d+) "((?:[^"\\]|\\.)*)"$', re.MULTILINE)
-_LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) function_name_id=\d+ line=(\d+)", re.MULTILINE)
-_FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?", re.MULTILINE)
+_FILE = re.compile(r'^(\d{1,9}) "((?:[^"\\]|\\.)*)"$', re.MULTILINE)
+_LOCATION = re.compile(r"^(\d{1,9}) \{file_name_id=(\d{1,9}) function_name_id=\d+ line=(\d{1,9})\b", re.MULTILINE)
+_FRAME = re.compile(r"^(\d{1,9}) \{file_location_id=(\d{1,9})(?: parent_frame_id=(\d{1,9}))?\b", re.MULTILINE)
+_DEEPEST = 50
+"""Transformations in each other."""
 _LIBRARY = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 
 
@@ -75,9 +77,9 @@ def _levels(op_name: str) -> list[str]:
     return [*levels, op_name[start:]]
 
 
-def _user_levels(level: str) -> list[str]:
-    if inside := _WRAPPER.match(level):
-        return [name for raw in _levels(inside[1]) for name in _user_levels(raw)]
+def _user_levels(level: str, depth: int = 0) -> list[str]:
+    if depth < _DEEPEST and (inside := _WRAPPER.match(level)):
+        return [name for raw in _levels(inside[1]) for name in _user_levels(raw, depth + 1)]
     if not level or level in _STRUCTURE or "->" in level or _BRANCH.match(level) or level.startswith(("jit(", "pjit(")):
         return []
     return [level]
@@ -103,7 +105,9 @@ class Frames:
             file, line = self.locations.get(location, (0, 0))
             if file in self.files:
                 yield f"{self.files[file]}:{line}"
-            frame = parent if parent < frame else 0
+            if parent >= frame:
+                return
+            frame = parent
 
 
 def read_frames(head: str) -> Frames:
@@ -124,7 +128,7 @@ def read_frames(head: str) -> Frames:
 
 
 _SOURCE = re.compile(r'source_file="((?:[^"\\]|\\.)*)"(?: source_line=(\d+))?')
-_STACK_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_STACK_FRAME = re.compile(r"stack_frame_id=(\d{1,9})\b")
 
 
 def origin(extras: str, frames: Frames) -> str | None:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from lab.hlo.groups import Groups, UnreadGroups
+from lab.hlo.groups import MOST_DEVICES, Groups, UnreadGroups
 from lab.meshes.axes import Axes
 from lab.meshes.platforms import LinkName
 
@@ -61,8 +61,11 @@ class Placement:
         """Groups of a slice's devices as groups of mesh positions, of all slices."""
         if not self._positions:
             return groups
+        many = min(map(len, self._positions))
+        if any(max(row) >= many for row in groups.members if row):
+            raise UnreadGroups(f"numbers of more than the {many} devices of a slice")
         members = tuple(tuple(order[i] for i in row) for order in self._positions for row in groups.members)
-        return Groups(members, groups.are_assumed)
+        return Groups(members, groups.are_assumed, groups.are_whole)
 
     def across_slices(self, target: str) -> tuple[Groups, bool]:
         """Who meets over the data-centre network, and whether it is a permutation: all slices, some, or one to one.
@@ -70,9 +73,14 @@ class Placement:
         Raises:
           UnreadGroups: a spelling that is none of `{1,2}x{0:7}`, `{{100000,200000},..}`, `{{100000->200000},..}`.
         """
+        if any(len(number) > 9 for number in re.findall(r"\d+", target)):
+            raise UnreadGroups(f"{target[:80]} has a number that no device has")
         if product := _PRODUCT.match(target):
-            slices = [int(one) for one in product[1].split(",")]
-            rows = [[one * _SLICE_STRIDE + i for one in slices] for i in range(int(product[2]), int(product[3]) + 1)]
+            slices = [int(one) for one in product[1].split(",") if one]
+            locals = range(int(product[2]), int(product[3]) + 1)
+            if len(locals) * len(slices) > MOST_DEVICES:
+                raise UnreadGroups(target[:80])
+            rows = [[one * _SLICE_STRIDE + i for one in slices] for i in locals]
         else:
             rows = [[int(one) for one in re.findall(r"\d+", row)] for row in _LIST.findall(target)]
         if not rows:

@@ -14,13 +14,15 @@ from lab.core.ledger import Ledger, Transfer
 from lab.core.note import Note, NoteKind
 from lab.core.units import count
 from lab.hlo import collectives, flops
+from lab.hlo.agreement import lacks_dims, unknown_attributes
 from lab.hlo.collectives import Reader
 from lab.hlo.flops import Work
 from lab.hlo.integrity import faults
 from lab.hlo.names import read_frames
+from lab.hlo.opcodes import is_known
 from lab.hlo.placement import Devices, Placement
 from lab.hlo.shapes import arrays
-from lab.hlo.text import Module, parse
+from lab.hlo.text import Instruction, Module, parse
 from lab.hlo.walk import Notes, Visit, Walk, walk
 from lab.meshes import targets
 from lab.meshes.axes import Axes
@@ -28,8 +30,8 @@ from lab.meshes.errors import UsageError
 from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target
 
-_PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
-_REPLICAS = re.compile(r"\breplica_count=(\d+)")
+_PARTITIONS = re.compile(r"\bnum_partitions=(\d{1,9})\b")
+_REPLICAS = re.compile(r"\breplica_count=(\d{1,9})\b")
 _OF_DEVICES = ("replica_groups", "source_target_pairs")
 _NO_START = ("-done", "-update", "recv")
 _REACHING_OTHERS = ("uses_xla_collective_metadata = true", '"has_communication":true')
@@ -132,6 +134,8 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
     _note_promoted(found, target, notes)
     transfers = [transfer for transfer, _ in found]
     _note_unknown(module, text, notes)
+    _note_unknown_operations(module, notes)
+    _note_products(work, notes)
     _note_kernels(text, notes)
     products = tuple((visit, work[visit.instruction]) for visit in reached.visits if visit.instruction in work)
     total = _flops(products, notes)
@@ -285,6 +289,23 @@ def _reading_notes(module: Module) -> Notes:
         sentence = f"{count(len(module.unread), 'line')} not understood, the first: {module.unread[0][:60]}"
         notes[Note(NoteKind.LINES_NOT_READ, sentence)] = True
     return notes
+
+
+def _note_products(products: Iterable[Instruction], notes: Notes) -> None:
+    """Those that lost what their FLOPs depend on."""
+    for i in products:
+        if i.opcode == "dot" and lacks_dims(i):
+            notes[Note(NoteKind.TEXT_DAMAGED, f"damaged text: {i.name} does not say which dims it contracts")] = True
+        elif i.opcode == "convolution" and (unknown := unknown_attributes(i)):
+            sentence = f"{i.name}: an attribute that is not known here: {unknown[0][:40] or 'one without a name'}"
+            notes[Note(NoteKind.UNKNOWN_ATTRIBUTE, sentence)] = False
+
+
+def _note_unknown_operations(module: Module, notes: Notes) -> None:
+    for opcode in module.opcodes:
+        if not is_known(opcode):
+            sentence = f"{opcode[:40]} is an operation that is not known here, taken for one that sends nothing"
+            notes[Note(NoteKind.UNKNOWN_OPERATION, sentence)] = False
 
 
 def _note_unreached(module: Module, visits: list[Visit], notes: Notes) -> None:

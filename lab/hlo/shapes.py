@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
-_ARRAY = re.compile(r"([a-z]+\d*\w*)\[([^\]]*)\]")
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([^\]]*)\]")
+_DIGITS = 19
+"""No size has more; in a damaged text one may have thousands."""
 _BITS = re.compile(r"[a-z]+(\d+)")
 
 
@@ -22,7 +24,7 @@ class Shape:
     def elements(self) -> int:
         return math.prod(self.dims)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Size with 4-bit and 2-bit elements packed."""
         return -(-self.elements * bits(self.dtype) // 8)
@@ -40,8 +42,9 @@ def bits(dtype: str) -> int:
     if dtype == "pred":
         return 8
     found = _BITS.match(dtype)
-    return int(found[1]) if found else 0
+    return int(found[1][:_DIGITS]) if found else 0
 
 
 def _dims(text: str) -> tuple[int, ...]:
-    return tuple(int(dim.strip().lstrip("<=")) for dim in text.split(",") if dim.strip().lstrip("<=").isdigit())
+    sizes = [dim.strip().lstrip("<=") for dim in text.split(",")]
+    return tuple(int(size[:_DIGITS]) for size in sizes if size.isdecimal())

@@ -15,7 +15,7 @@ from lab.hlo.opcodes import WITHOUT_OPERANDS
 _INSTRUCTION = re.compile(r"[ \t]+(ROOT )?%?([^\s=]+) = (.*?) ([a-z][\w\-]*)\((.*)")
 _END = re.compile(r"\}(?:, execution_thread=.*|\s*)$")
 _HEADER = re.compile(r"(ENTRY )?%?([^\s(]+) (\(.*)?\{[ \t]*$")
-_COMMENT = re.compile(r"/\*.{0,40}?\*/")
+COMMENT = re.compile(r"/\*.{0,40}?\*/")
 # In a list of operands: more than names and commas.
 _TYPED = re.compile(r"[\[({/]| (?!%)|,(?! )")
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
@@ -23,6 +23,8 @@ _CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_c
 RUNS_CALLEE = frozenset(
     """fusion call while conditional async-start fusion-start call-start custom-call custom-call-start""".split()
 )
+_ONE_CALLEE = {"fusion": ", calls=%", "call": ", to_apply=%"}
+_NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 _MOST_LINES = 100
 """Of one instruction."""
 _AFTER_ATTRIBUTES = (", frontend_attributes={", ", metadata={", ", backend_config=")
@@ -95,6 +97,10 @@ class Instruction:
         """Every computation that it names."""
         if "=" not in self.tail:
             return []
+        if self.opcode in _ONE_CALLEE:  # Most by far.
+            name = self.tail.partition(_ONE_CALLEE[self.opcode])[2].partition(",")[0]
+            if name and not name.strip(_NAME):
+                return [name]
         if "_computations=" not in self.tail:
             return _CALLED.findall(self.attributes)
         listed = self.braced("branch_computations") or self.braced("called_computations") or ""
@@ -103,6 +109,8 @@ class Instruction:
     @property
     def op_name(self) -> str | None:
         """The name stack that JAX gave it."""
+        if "op_name=" not in self.tail:
+            return None
         found = re.search(r'metadata=\{[^}]*?op_name="((?:[^"\\]|\\.)*)"', self.extras)
         return found[1] if found else None
 
@@ -123,7 +131,11 @@ class Computation:
     @cached_property
     def parameters(self) -> dict[str, int]:
         """Number of each parameter, by name."""
-        return {i.name: int(i.literal) for i in self.instructions if i.opcode == "parameter" and i.literal.isdigit()}
+        return {
+            i.name: int(i.literal)
+            for i in self.instructions
+            if i.opcode == "parameter" and i.literal.isdecimal() and len(i.literal) < 10
+        }
 
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
@@ -150,7 +162,7 @@ class Module:
       unread: lines before, among and between the computations that are no instruction.
       is_cut: the text ends inside a computation.
       repeated: names that two computations have.
-      types: every type of a result, as printed.
+      types, opcodes: of all instructions, as printed.
     """
 
     head: str
@@ -159,6 +171,7 @@ class Module:
     is_cut: bool
     repeated: list[str]
     types: tuple[str, ...]
+    opcodes: tuple[str, ...]
 
     @cached_property
     def calls(self) -> dict[str, list[str]]:
@@ -212,7 +225,7 @@ def parse(text: str) -> Module:
     if "\r" in text:
         text = text.replace("\r\n", "\n")
     computations: dict[str, Computation] = {}
-    types: dict[str, str] = {}  # One copy of each: they repeat in every line.
+    types, opcodes = dict[str, str](), dict[str, str]()  # One copy of each: they repeat in every line.
     head, unread, repeated = [], [], []
     inside: list[Instruction] | None = None
     broken: _BrokenLine | None = None
@@ -222,21 +235,35 @@ def parse(text: str) -> Module:
                 inside, name = [], header[2]
                 if name in computations:
                     repeated.append(name)
-                computations[name] = Computation(name, header[1] is not None, inside, header[3] or "")
+                computations[name] = Computation(name, header[1] is not None, inside, (header[3] or "").rstrip())
             elif not computations and not _is_misplaced(line):
                 head.append(line)
             elif line.strip():
                 unread.append(line.strip())
             continue
-        if plain := _plain(line):
-            name, shape, opcode, tail = plain
-            inside.append(Instruction(name, types.setdefault(shape, shape), opcode, False, tail))
+        # Most lines: no ROOT and no tuple. Several times as fast as the pattern.
+        left, _, right = line.partition(" = ")
+        shape, _, call = right.partition(" ")
+        opcode, opens, tail = call.partition("(")
+        name = left[3:] if left.startswith("  %") else left.strip().lstrip("%")
+        if (
+            opens
+            and " " not in name
+            and shape[0] != "("
+            and line[0].isspace()
+            and (known := opcodes.get(opcode) or _opcode(opcode, opcodes))
+        ):
+            inside.append(Instruction(name, types.setdefault(shape, shape), known, False, tail))
             broken = None
         elif _END.match(line):
             inside = broken = None
         elif found := _INSTRUCTION.match(line):
             root, name, shape, opcode, tail = found.groups()
-            inside.append(Instruction(name, types.setdefault(shape, shape), opcode, root is not None, tail))
+            inside.append(
+                Instruction(
+                    name, types.setdefault(shape, shape), opcodes.setdefault(opcode, opcode), root is not None, tail
+                )
+            )
             broken = None
         elif inside and line.strip() and not line[0].isspace():
             broken = broken or _BrokenLine(inside[-1])
@@ -244,7 +271,11 @@ def parse(text: str) -> Module:
                 unread.append(line.strip())
         elif line.strip():
             unread.append(line.strip())
-    return Module("\n".join(head), computations, unread, inside is not None, repeated, tuple(types))
+    return Module("\n".join(head), computations, unread, inside is not None, repeated, tuple(types), tuple(opcodes))
+
+
+def _opcode(text: str, known: dict[str, str]) -> str | None:
+    return known.setdefault(text, text) if text.replace("-", "").isalnum() else None
 
 
 class _BrokenLine:
@@ -274,27 +305,11 @@ def _is_misplaced(line: str) -> bool:
     return (line[:1].isspace() and bool(_INSTRUCTION.match(line))) or line.startswith("}")
 
 
-def _plain(line: str) -> tuple[str, str, str, str] | None:
-    """Name, type, opcode and what follows of most lines: no ROOT and no tuple. Several times as fast as the pattern."""
-    left, equals, right = line.partition(" = ")
-    shape, _, call = right.partition(" ")
-    opcode, opens, tail = call.partition("(")
-    name = left.strip()
-    if (
-        not (equals and opens and line[0].isspace())
-        or " " in name
-        or shape[0] == "("
-        or not opcode.replace("-", "").isalnum()
-    ):
-        return None
-    return name.lstrip("%"), shape, opcode, tail
-
-
 def names_in(listed: str) -> tuple[str, ...]:
     """The names of a list of operands, which may have types and comments."""
     if not _TYPED.search(listed):
         return tuple(listed.replace("%", "").split(", ")) if listed else ()
-    listed = _COMMENT.sub("", listed)
+    listed = COMMENT.sub("", listed)
     return tuple(words[-1].lstrip("%") for item in split_outside_brackets(listed) if (words := item.split()))
 
 

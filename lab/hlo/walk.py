@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lab.core.note import Note, NoteKind
-from lab.hlo.loops import Scope, trip_count
+from lab.hlo.loops import Scope, printed_and_derived, trip_count
 from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
 
-_WAYS, _DEEPEST = 16, 200
+_WAYS, _DEEPEST = 8, 101
+"""Ways to one computation that are kept apart, and levels that are followed; a text with more levels is damaged."""
 Notes = dict[Note, bool]
 """What was noted while reading, and whether something is therefore missing from the ledger."""
 
@@ -129,14 +130,13 @@ def _visit(result: Walk, starts: list[_State], holds: frozenset[str]) -> None:
     entered: dict[str, dict[str, list[str]]] = {}
     for name in _callers_first(result.module, list(arrived), holds):
         arrived[name] = states = _merged(arrived.get(name, []))
-        entered[name] = inside = {}
+        inside = entered[name] = dict[str, list[str]]()
         for state in states:
             if len(state.callers) == _DEEPEST:
-                sentence = f"computations in {_DEEPEST} others: what lies deeper is not counted"
-                result.notes[Note(NoteKind.NESTED_TOO_DEEP, sentence)] = True
                 continue
             for instruction in state.scope.computation.instructions:
                 if instruction.opcode in RUNS_CALLEE and not holds.isdisjoint(instruction.callees):
+                    _note_trip_counts(instruction, state.scope, result.notes)
                     for run in runs(instruction, state.scope):
                         if run.times is None:
                             sentence = f"loop {instruction.name}: how often it runs cannot be known from the text"
@@ -148,28 +148,33 @@ def _visit(result: Walk, starts: list[_State], holds: frozenset[str]) -> None:
         result.visits += _in_program_order(result, start.scope.computation.name, arrived, entered)
 
 
+def _note_trip_counts(instruction: Instruction, scope: Scope, notes: Notes) -> None:
+    differ = printed_and_derived(instruction, scope) if instruction.opcode == "while" else None
+    if differ:
+        said, derived = differ
+        sentence = f"damaged text: loop {instruction.name} runs {said} times as it says, {derived} by its condition"
+        notes[Note(NoteKind.TEXT_DAMAGED, sentence)] = True
+
+
 def _in_program_order(
     result: Walk, start: str, arrived: dict[str, list[_State]], entered: dict[str, dict[str, list[str]]]
 ) -> Iterator[Visit]:
     """What a computation runs stands where it is run first."""
-    pending = [iter(result.module.computations[start].instructions)]
-    names, done = [start], {start}
+    pending = [(start, iter(result.module.computations[start].instructions))]
+    done = {start}
     while pending:
-        instruction = next(pending[-1], None)
-        if instruction is None:
+        name, instructions = pending[-1]
+        computation, inside = result.module.computations[name], entered.get(name, {})
+        for instruction in instructions:
+            if instruction in result.wanted:
+                for state in arrived.get(name, ()):
+                    yield Visit(instruction, computation, state.callers, state.executions, state.conditional)
+            if inside and (callees := [c for c in dict.fromkeys(inside.get(instruction.name, ())) if c not in done]):
+                done.update(callees)
+                pending += [(c, iter(result.module.computations[c].instructions)) for c in reversed(callees)]
+                break
+        else:
             pending.pop()
-            names.pop()
-            continue
-        name = names[-1]
-        computation = result.module.computations[name]
-        if instruction in result.wanted:
-            for state in arrived[name]:
-                yield Visit(instruction, computation, state.callers, state.executions, state.conditional)
-        for callee in reversed(entered.get(name, {}).get(instruction.name, [])):
-            if callee not in done:
-                done.add(callee)
-                pending.append(iter(result.module.computations[callee].instructions))
-                names.append(callee)
 
 
 def _callers_first(module: Module, starts: list[str], holds: frozenset[str]) -> list[str]:

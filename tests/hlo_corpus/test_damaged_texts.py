@@ -1,4 +1,8 @@
-"""A text that is cut, or of which lines are missing, is read or refused in one line; it never breaks the reader."""
+"""A text that is cut, or of which lines are missing, is read or refused in one line; it never breaks the reader, and is
+never silently another program. `make damage` reads others for ten minutes."""
+
+import tracemalloc
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -7,6 +11,11 @@ from hypothesis import strategies as st
 from lab.core.ledger import Kind, Ledger
 from lab.hlo import read_text
 from lab.meshes.errors import UsageError
+from tests.damage.__main__ import LARGE, whole
+from tests.damage.__main__ import TEXTS as DAMAGED
+from tests.damage.judge import WRONG, Outcome, judged
+from tests.damage.mutations import DAMAGE, damaged
+from tests.damage.xla_parser_process import XlaParser
 from tests.hlo_corpus.corpus import OURS, one_of_each_form, theirs
 
 TEXTS = {**OURS, **theirs("cases/compiled/c[1-4]1/*.hlo")}
@@ -58,3 +67,51 @@ def test_a_text_that_ends_before_its_entry_gives_the_gather_of_its_loop_of_unkno
     assert (found.totals().payload_bytes, found.totals().lower_bound) == (0, True)
     assert [(t.kind, t.payload_bytes, t.executions) for t in found.transfers] == [(Kind.ALL_GATHER, payload, None)]
     assert any("executions cannot be known" in note for note in found.notes)
+
+
+@pytest.fixture(scope="module")
+def xla():
+    parser = XlaParser()
+    yield parser
+    parser.end()
+
+
+@st.composite
+def damage(draw):
+    """A text, the kinds of damage, whether its mesh is given, and what draws the places."""
+    name = draw(st.sampled_from(sorted(name for name in DAMAGED if len(DAMAGED[name]()) < LARGE)))
+    kinds = draw(st.lists(st.sampled_from(sorted(DAMAGE)), min_size=1, max_size=3))
+    return name, kinds, draw(st.booleans()), Random(draw(st.integers(0, 2**32)))
+
+
+@pytest.mark.slow
+@settings(max_examples=1_500, deadline=None, derandomize=True)
+@given(damage())
+def test_1500_damaged_texts_are_refused_noted_or_the_same_program_and_none_is_silently_another(xla, drawn):
+    """Or another one that XLA's parser takes too, and prints with the same totals."""
+    name, kinds, has_mesh, random = drawn
+    axes, before = whole(name, has_mesh)
+    text = damaged(DAMAGED[name](), kinds, random)
+    outcome, shown = judged(before, text, axes, xla.printed)
+    assert outcome not in WRONG, f"{outcome}: {name}, {kinds}, mesh {axes}\n{shown}\n{text[:2_000]}"
+
+
+def test_a_number_changed_in_a_valid_text_is_another_program_that_xla_reads_the_same(xla):
+    """So that the judge of the test above does not take all for the same."""
+    axes, before = whole("all_gather_x.cpu", False)
+    text = DAMAGED["all_gather_x.cpu"]()
+    assert judged(before, text, axes, xla.printed)[0] is Outcome.SAME
+    wider = text.replace("num_partitions=8", "num_partitions=8, replica_count=2")
+    assert judged(before, wider, axes, xla.printed)[0] in (Outcome.OTHER, Outcome.INCOMPLETE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["nest", "nest_calls", "other_number", "repeat_line"])
+def test_a_damaged_text_takes_at_most_ten_times_its_size_in_memory(kind):
+    text = damaged(DAMAGED["layers_scanned.gpu"](), [kind] * 3, Random(0))
+    read_or_refused(text)
+    tracemalloc.start()
+    read_or_refused(text)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10 * max(len(text), 100_000)

@@ -111,6 +111,10 @@ def test_one_computation_by_hand_needs_no_mark():
     assert ledger.is_complete and len(ledger.transfers) == 1
 
 
+def test_several_computations_without_the_line_of_their_module_are_not_complete():
+    assert not read_text(WHOLE.partition("\n")[2]).is_complete
+
+
 def test_a_first_line_that_is_lost_is_missed():
     lost = WHOLE.replace("%add (a: f32[], b: f32[]) -> f32[] {\n", "")
     assert any("4 lines not understood" in note for note in read_text(lost).notes)

@@ -1,0 +1,58 @@
+"""What the line of a collective says twice, and has to say alike: the types of its operands and of its result, with the
+size of its groups."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from lab.core.ledger import Kind
+from lab.hlo.shapes import Shape, arrays
+from lab.hlo.text import Instruction
+
+_NAME = re.compile(r"(?:^|, )([^\s,{}'=]*)=")
+_WINDOW = re.compile(r"(?:size|stride|pad|lhs_dilate|rhs_dilate|rhs_reversal)=[\dx_\-]+")
+_CONTEXT = Shape("u32", ())
+"""What the start of a permute gives besides."""
+_KNOWN = frozenset(
+    """async_execution_thread backend_config calls channel_id constrain_layout control-predecessors device_ids
+    dimensions frontend_attributes is_host_transfer metadata origin original_value output_to_operand_aliasing
+    parameter_replication replica_groups sharding slice_sizes source_target_pairs split_dimension statistics
+    to_apply use_global_device_ids""".split()
+)
+_OF_CONVOLUTION = _KNOWN | frozenset(
+    "algorithm batch_group_count dim_labels feature_group_count operand_precision sparsity window".split()
+)
+
+
+def unknown_attributes(instruction: Instruction) -> list[str]:
+    """Names of attributes that no collective, or no convolution, has in the versions of XLA that were read."""
+    attributes = instruction.attributes
+    if instruction.opcode != "convolution":
+        return [name for name in _NAME.findall(attributes) if name not in _KNOWN]
+    window = attributes.partition("window=")[2].partition("}")[0]
+    unknown = [name for name in _NAME.findall(attributes) if name not in _OF_CONVOLUTION]
+    return unknown + [field for field in window.strip("{").split() if not _WINDOW.fullmatch(field)]
+
+
+def lacks_dims(product: Instruction) -> bool:
+    """Whether a matrix product does not say which dims it contracts."""
+    return "lhs_contracting_dims={" not in product.tail or "rhs_contracting_dims={" not in product.tail
+
+
+def types_disagree(instruction: Instruction, kind: Kind, operands: tuple[Shape, ...], group_size: int) -> bool:
+    """Whether the result is of other bytes than the operands make it; False where that is not known.
+
+    A start gives its operands as well as its result, or the result alone.
+    """
+    if kind in (Kind.SEND_RECV, Kind.RAGGED_ALL_TO_ALL) or "slice_sizes=" in instruction.attributes:
+        return False
+    taken = sum(shape.bytes for shape in operands)
+    scale = {Kind.ALL_GATHER: Fraction(group_size), Kind.REDUCE_SCATTER: Fraction(1, group_size)}
+    result = taken * scale.get(kind, 1)
+    shapes, is_start = arrays(instruction.shape), instruction.opcode.endswith("-start")
+    given = sum(shape.bytes for shape in shapes)
+    if given == result:
+        return False
+    contexts = sum(shape.bytes for shape in shapes if shape == _CONTEXT)
+    return not (is_start and given in (result + taken, result + taken + contexts))
