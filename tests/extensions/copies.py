@@ -36,8 +36,19 @@ def add_row(table: Path, row: str, above: str) -> None:
     table.write_text(text.replace(above, f"{row}\n{above}"))
 
 
+def replace_line(table: Path, line: str, by: str) -> None:
+    """Writes a line in place of the one that says `line`."""
+    lines = table.read_text().splitlines()
+    assert lines.count(line) == 1, f"{table.name} has {lines.count(line)} times: {line}"
+    table.write_text("\n".join(by if one == line else one for one in lines) + "\n")
+
+
 def suite_passes(folder: Path, *tests: str) -> None:
-    """Runs tests of the suite there, with the copy's own modules."""
+    """Runs ruff, and tests of the suite, there, with the copy's own modules."""
+    ruff = Path(sys.executable).with_name("ruff")
+    for command in ("check", "format --check") if ruff.exists() else ():
+        found = subprocess.run([ruff, *command.split(), "--no-cache"], cwd=folder, capture_output=True, text=True)
+        assert found.returncode == 0, found.stdout + found.stderr
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-q", *tests]
     found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace")

@@ -3,7 +3,7 @@ there pass unchanged."""
 
 import pytest
 
-from tests.extensions.copies import add_row, copied, suite_passes
+from tests.extensions.copies import add_row, copied, replace_line, suite_passes
 
 pytestmark = pytest.mark.compiles
 
@@ -81,7 +81,8 @@ def test_a_kind_of_finding_is_found_and_explained(tmp_path):
 def test_a_compiler_behaviour_explains_what_is_compiled(tmp_path):
     copy = copied(tmp_path, "behaviour")
     catalogue = copy / "lab/settle/behaviours/catalogue.py"
-    add_row(catalogue, "from lab.settle.behaviours import small_floats", above="from lab.settle.behaviours.behaviour")
+    imports = "from lab.settle.behaviours import cpu, every_compiler, gpu, {}tpu"
+    replace_line(catalogue, imports.format(""), imports.format("small_floats, "))
     # Below the CPU's: C1 would widen what this one has widened.
     add_row(catalogue, "    *small_floats.BEHAVIOURS,", above="    *gpu.BEHAVIOURS,")
     suite_passes(
