@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from operator import attrgetter
 
 import click
 
 from lab.cli import options
 from lab.cli.output import print_json, print_text
-from lab.cli.programs import prepared, programs
-from lab.cli.progress import Stage, stages
+from lab.cli.programs import programs
+from lab.cli.progress import stages
 from lab.compile import sources
+from lab.compile.other_process import Call, Stage, other_process
 from lab.core import changes
 from lab.core.ledger import Ledger
 from lab.meshes.axes import Axes
@@ -40,10 +42,8 @@ def diff(
     Exit status 1 if they differ, or with --allow if they differ by more. BEFORE and AFTER are each a SOURCE as of lab
     inspect, or a .json file that lab inspect --json wrote.
     """
-    if any(map(sources.is_program, (before, after))):
-        target = prepared(mesh, target)
-    with stages() as stage:
-        ledgers = [_one_ledger(source, mesh, target, stage) for source in (before, after)]
+    with stages() as stage, other_process(stage) as call:
+        ledgers = [_one_ledger(source, mesh, target, stage, call) for source in (before, after)]
     if as_json:
         print_json(changes.Difference(*ledgers))
     else:
@@ -52,11 +52,11 @@ def diff(
     return 1 if any(allowed is None or row.exceeds(allowed) for row in along) else 0
 
 
-def _one_ledger(source: str, mesh: Axes | None, target: Target | None, stage: Stage) -> Ledger:
+def _one_ledger(source: str, mesh: Axes | None, target: Target | None, stage: Stage, call: Call) -> Ledger:
     ledgers = (
         [sources.saved_ledger(source)]
         if source.endswith(".json")
-        else [program.ledger for program in programs(source, mesh, target, stage)]
+        else programs(source, mesh, target, stage, call, attrgetter("ledger"))
     )
     if len(ledgers) > 1:
         raise UsageError(

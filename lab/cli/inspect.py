@@ -10,9 +10,11 @@ import click
 from lab import diagnosis
 from lab.cli import options
 from lab.cli.output import print_json, print_text
-from lab.cli.programs import prepared, programs
+from lab.cli.programs import programs
 from lab.cli.progress import stages
+from lab.cli.refusals import UNUSABLE, refuse
 from lab.compile import sources
+from lab.compile.other_process import other_process
 from lab.core.files import write_whole
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
@@ -53,21 +55,30 @@ def inspect(
     if any(map(sources.is_program, given)):
         # So that XLA says where it finds no way between two shardings; what it says is caught.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-        target = prepared(mesh, target)
     diagnoses: list[diagnosis.Diagnosis] = []
-    with stages() as stage:
+    refusals = []
+    with stages() as stage, other_process(stage) as call:
         for source in given:
-            found = programs(source, mesh, target, stage)
-            with stage(f"diagnosing {source}"):
-                diagnoses += map(diagnosis.of, found)
+            try:
+                diagnoses += programs(source, mesh, target, stage, call, diagnosis.of)
+            except UsageError as refusal:
+                if len(given) == 1 or not sources.is_program(source):
+                    raise
+                refusals.append(refusal)  # The other programs may do.
+    for refusal in refusals:
+        refuse(refusal)
+    if not diagnoses:
+        return UNUSABLE
     if html:
         from lab.report.html import reports
 
         write_whole(html, reports.inspection(diagnoses))
     if as_json:
-        print_json(diagnoses if len(diagnoses) > 1 else diagnoses[0])
+        print_json(diagnoses if len(diagnoses) + len(refusals) > 1 else diagnoses[0])
     else:
         print_text("\n\n".join(map(diagnosis_text, diagnoses)))
+    if refusals:
+        return UNUSABLE
     there = {finding.kind for each in diagnoses for finding in each.findings}
     if there and ("any" in kinds or there & set(kinds)):
         return 1

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from io import TextIOWrapper
 
 import click
 
 from lab.cli import interrupt
+from lab.cli.refusals import refuse, wants_traceback
 from lab.core.faults import fault_of, written
 from lab.core.printable import printable
 from lab.meshes.errors import UsageError
 
-UNUSABLE, BUG = 2, 3
-JAX_NOTE = "-----"
-"""How a note begins that JAX adds to every error of a traced function."""
+BUG = 3
 
 
 def main() -> None:
@@ -28,7 +26,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # Lines of tables are in no 8-bit encoding.
-    if _wants_traceback():
+    if wants_traceback():
         os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")
     try:
         with interrupt.ends_at_once():
@@ -46,36 +44,12 @@ def main() -> None:
     sys.exit(status)
 
 
-def refuse(error: click.ClickException | UsageError) -> int:
-    """Says in a line what is wrong with the input, after the frames of the user's files that raised it."""
-    if _wants_traceback():
-        traceback.print_exception(error)
-    else:
-        for note in getattr(error, "__notes__", ()):
-            if not note.startswith(JAX_NOTE):
-                print(note, file=sys.stderr)
-    print(printable(f"lab: {_said(error)}"), file=sys.stderr)
-    return UNUSABLE
-
-
 def _own_bug(error: Exception) -> int:
     """Nothing that a person gave is to blame."""
     fault = fault_of(error)
     path = written(fault)
-    if _wants_traceback() or path is None:
+    if wants_traceback() or path is None:
         print(fault.stack, file=sys.stderr, end="")
     where = f"its traceback is in {path}; please report it with that file" if path else "please report its traceback"
     print(printable(f"lab: this is a bug of sharding-lab: {fault}; {where}"), file=sys.stderr)
     return BUG
-
-
-def _wants_traceback() -> bool:
-    """Told of options that could not be read, too."""
-    return "--traceback" in sys.argv[1:] or os.environ.get("LAB_TRACEBACK", "0") not in ("", "0")
-
-
-def _said(error: click.ClickException | UsageError) -> str:
-    if isinstance(error, UsageError):
-        return " ".join(str(error).split())
-    command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "lab"
-    return f"{error.format_message().rstrip('.')}; see {command} --help"

@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TypeVar
 
-from lab.cli.progress import Stage
 from lab.compile import inspection, sources
+from lab.compile.other_process import Call, ProcessEnded, Stage
 from lab.diagnosis.program import Program
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, parse_target
 
+T = TypeVar("T")
 
-def prepared(mesh: Axes | None, target: Target | None) -> Target:
-    """The target of a program, with JAX made ready for it before the user's code imports JAX."""
+
+def programs(
+    source: str, mesh: Axes | None, target: Target | None, stage: Stage, call: Call, of: Callable[[Program], T]
+) -> list[T]:
+    """What `of` makes of them: one of a text or of a function, one a module of a dump's folder. A function is built and
+    compiled in another process, with `of`.
+
+    Raises:
+      UsageError: a text cannot be read; a function cannot be built or compiled, or ends the process.
+    """
+    if not sources.is_program(source):
+        with stage(f"reading {source}"):
+            found = inspection.read_texts(Path(source), mesh, target)
+        with stage(f"diagnosing {source}"):
+            return list(map(of, found))
     if mesh is None:
         raise UsageError(
             "a program needs a mesh; name its axes in the order of mesh.devices, such as --mesh data=2,tensor=4"
         )
-    target = target or parse_target(f"cpu:{mesh.size}")
-    prepare([target])
-    return target
+    try:
+        return [call(_compiled, source, mesh, target or parse_target(f"cpu:{mesh.size}"), of)]
+    except ProcessEnded as how:
+        raise UsageError(
+            f"{source}: its process {how}; expected a program that builds and compiles (what XLA or the program said "
+            "last stands above)"
+        ) from None
 
 
-def programs(source: str, mesh: Axes | None, target: Target | None, stage: Stage) -> list[Program]:
-    """One of a text or of a function, one a module of a dump's folder."""
-    if mesh is None or target is None or not sources.is_program(source):
-        with stage(f"reading {source}"):
-            return inspection.read_texts(Path(source), mesh, target)
+def _compiled(stage: Stage, source: str, mesh: Axes, target: Target, of: Callable[[Program], T]) -> T:
+    prepare([target])  # Before the user's code imports JAX.
     with stage(f"building {source}"):
         build = sources.builder(source)
         devices = make_mesh(target, mesh)
@@ -43,4 +59,6 @@ def programs(source: str, mesh: Axes | None, target: Target | None, stage: Stage
         with stage(f"{name} {source}" + f" for {target}" * (name == "compiling")), whose.get(name, nullcontext()):
             yield
 
-    return [inspection.read_program(function, args, devices, target, source=source, stage=shown)]
+    program = inspection.read_program(function, args, devices, target, source=source, stage=shown)
+    with stage(f"diagnosing {source}"):
+        return of(program)

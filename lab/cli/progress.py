@@ -23,6 +23,8 @@ from rich.text import Text
 
 T = TypeVar("T")
 Stage = Callable[[str], AbstractContextManager[None]]
+MOST_SHOWN = 8
+"""Stages that are over."""
 
 
 class _Seconds(ProgressColumn):
@@ -44,6 +46,9 @@ def stages() -> Iterator[Stage]:
             _say_on_dumb(progress, name)
             yield
             progress.update(task, completed=1)
+            over = [each.id for each in progress.tasks if each.finished]
+            for earlier in over[:-MOST_SHOWN]:
+                progress.remove_task(earlier)
 
         yield stage
 

@@ -56,12 +56,16 @@ def run(
     if trainings and mesh:
         raise UsageError(f"{trainings[0].name} has a mesh for each layout; leave out --mesh")
     results = running.results(suite.runs(experiments, targets, styles), mesh, dict(settings))
-    trained = running.trained(trainings, targets, styles, dict(settings))
+    trained, lost = running.trained(trainings, targets, styles, dict(settings))
     answered = running.answered(questions, dict(settings) | ({"target": str(targets[0])} if targets else {}))
     if html:
         from lab.report.html import reports
 
         write_whole(html, reports.experiments(results, trained, answered, is_audit=False))
     return running.report(
-        as_json, (results, verdicts.results_text), (trained, curves.trained_text), (answered, answers.answers_text)
+        as_json,
+        lost,
+        (results, verdicts.results_text),
+        (trained, curves.trained_text),
+        (answered, answers.answers_text),
     )

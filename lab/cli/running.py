@@ -2,30 +2,57 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from lab.cli.output import print_json, print_text
-from lab.cli.progress import watched
+from lab.cli.progress import stages, watched
+from lab.compile.other_process import ProcessEnded, other_process
 from lab.harness import suite
 from lab.harness.experiment import Experiment, Run
+from lab.harness.result import Result, Seconds
+from lab.harness.settings import with_settings
 from lab.meshes.axes import Axes
-from lab.meshes.backends import prepare
-from lab.meshes.targets import Target, parse_target
+from lab.meshes.targets import Target
 
 if TYPE_CHECKING:
     from lab.harness.decoder.training import Training, TrainingResult
     from lab.harness.question import Answer, Question
-    from lab.harness.result import Result
+
+
+Lost = tuple[str, ...]
+"""Sentences on trainings whose process was ended."""
 
 
 def results(
     runs: Sequence[Run[Experiment]], mesh: Axes | None = None, settings: Mapping[str, str] | None = None
 ) -> list[Result]:
-    # Where nothing is run nothing is prepared: without targets that would turn accelerators off.
-    if runs:
-        prepare([run.target for run in runs])
-    return suite.results(watched(runs, lambda run: f"{run}: {run.experiment.question}"), mesh, settings)
+    """In another process: where XLA aborts that run has failed, and the next one starts another process."""
+    targets = list(dict.fromkeys(run.target for run in runs))
+    found = []
+    with other_process() as call:
+        for run in watched(runs, lambda run: f"{run}: {run.experiment.question}"):
+            experiment, start = run.experiment, time.perf_counter()
+            try:
+                named = run._replace(experiment=experiment.name)
+                result = call(suite.result_by_name, named, experiment.parameters, mesh, settings or {}, targets)
+            except ProcessEnded as how:
+                seconds = Seconds(0.0, 0.0, time.perf_counter() - start)
+                parameters = with_settings(experiment.parameters, settings or {})
+                result = Result(
+                    experiment.name,
+                    run.style,
+                    str(run.target),
+                    mesh.shape if mesh else {},
+                    asdict(parameters),
+                    seconds,
+                    failure=f"its process {how}",
+                )
+            found.append(result)
+    return found
 
 
 def trained(
@@ -33,17 +60,43 @@ def trained(
     targets: Sequence[Target] = (),
     styles: Sequence[str] = (),
     settings: Mapping[str, str] | None = None,
-) -> list[TrainingResult]:
-    if trainings:
-        prepare([target for training in trainings for target in targets or map(parse_target, training.targets)])
-    return suite.trained(trainings, targets, styles, settings or {}, watched)
+) -> tuple[list[TrainingResult], Lost]:
+    found: list[TrainingResult] = []
+    lost: dict[str, str] = {}
+    with stages() as stage, other_process(stage) as call:
+        for work in (suite.check_training_by_name, suite.trained_by_name):
+            for training in trainings:
+                try:
+                    if training.name not in lost:
+                        found += call(work, training.name, targets, styles, settings or {})
+                except ProcessEnded as how:
+                    lost[training.name] = f"{training.name} failed: its process {how}"
+    return found, tuple(lost.values())
 
 
 def answered(questions: Sequence[Question], settings: Mapping[str, str] | None = None) -> list[Answer]:
-    return suite.answers(watched(questions, lambda question: f"{question.name}: {question.question}"), settings)
+    """Those that compile programs in another process."""
+    from lab.harness.question import Answer
+
+    found: list[Answer] = []
+    with other_process() as call:
+        for question in watched(questions, lambda question: f"{question.name}: {question.question}"):
+            start = time.perf_counter()
+            if not question.targets:
+                found += suite.answers([question], settings)
+                continue
+            try:
+                found.append(call(suite.answer_by_name, question.name, settings or {}))
+            except ProcessEnded as how:
+                seconds, parameters = time.perf_counter() - start, with_settings(question.parameters, settings or {})
+                failure = f"its process {how}"
+                found.append(Answer(question.name, question.question, asdict(parameters), (), (), seconds, failure))
+    return found
 
 
-def report(as_json: bool, *some: tuple[Sequence[Result | TrainingResult | Answer], Callable[..., str]]) -> int:
+def report(
+    as_json: bool, lost: Lost, *some: tuple[Sequence[Result | TrainingResult | Answer], Callable[..., str]]
+) -> int:
     """Prints results, each kind by its function; 1 where something failed or was refuted."""
     from lab.harness.schemas import SCHEMA, RunJson
 
@@ -52,4 +105,6 @@ def report(as_json: bool, *some: tuple[Sequence[Result | TrainingResult | Answer
         print_json(RunJson(SCHEMA, tuple(result.json_object() for result in every)))
     else:
         print_text("\n\n\n".join(text(group) for group, text in some if group))
-    return 0 if all(result.is_fine for result in every) else 1
+    for sentence in lost:
+        print(f"lab: {sentence}", file=sys.stderr)
+    return 0 if all(result.is_fine for result in every) and not lost else 1

@@ -46,7 +46,7 @@ def verify(every: bool, full: bool, html: Path | None, as_json: bool) -> int:
             file=sys.stderr,
         )
     results = running.results([run for run in runs if run.target.platform not in missing])
-    trained = running.trained(trainings) if full else []
+    trained, lost = running.trained(trainings if full else [])
     asked = [question for question in questions if full or (not question.targets and (every or question.is_quick))]
     answered = running.answered(
         [
@@ -60,7 +60,11 @@ def verify(every: bool, full: bool, html: Path | None, as_json: bool) -> int:
 
         write_whole(html, reports.experiments(results, trained, answered, is_audit=True))
     status = running.report(
-        as_json, (results, verdicts.summary_text), (trained, curves.trained_text), (answered, answers.summary_text)
+        as_json,
+        lost,
+        (results, verdicts.summary_text),
+        (trained, curves.trained_text),
+        (answered, answers.summary_text),
     )
     if not (as_json or every or full):
         print_text(f"\nThat was one run for each property and compiler. {_more(experiments)}")

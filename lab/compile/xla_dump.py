@@ -34,6 +34,8 @@ from lab.meshes.targets import Target
 BUFFERS, TEXT = "after_optimizations.hlo.pb", "after_optimizations_after_buffer_assignment.txt"
 REQUEST, LOG, REFUSAL = "request", "log", "refusal"
 LOOK_S = 0.1
+_ABORT = re.compile(r"^F\d{4} .*", re.MULTILINE)
+"""How XLA says why it aborts, before it prints its stack."""
 _NEXT_ATTRIBUTE = re.compile(r"\}, \w+=")
 
 
@@ -133,7 +135,9 @@ def _refusal(folder: Path) -> Exception:
     if refusal.exists():
         reason: Exception = pickle.loads(refusal.read_bytes())
         return reason
-    return Refused(f"the compiler exited without a dump: {(folder / LOG).read_text(errors='replace').strip()[-300:]}")
+    log = (folder / LOG).read_text(errors="replace").strip()
+    aborts = _ABORT.findall(log)
+    return Refused(f"the compiler exited without a dump: {aborts[-1] if aborts else log[-300:]}")
 
 
 def _memory(buffers: bytes, text: str) -> Memory:

@@ -17,8 +17,11 @@ class Fault(Exception):
     """One that another process met: its line, and its traceback as text."""
 
     def __init__(self, line: str, stack: str) -> None:
-        super().__init__(line)
+        super().__init__(line, stack)
         self.stack = stack
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 def fault_of(error: BaseException) -> Fault:

@@ -21,6 +21,8 @@ _REMARK = re.compile(
 )
 _NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _WARNING = re.compile(r"^W\d{4} ")
+_STACK = re.compile(r"^(\*\*\* Check failure stack trace: \*\*\*$|    @ +0x[0-9a-f]+ )")
+"""Of XLA's own functions; the line before says what it aborts at."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,8 @@ class Remark:
 
 @contextmanager
 def heard(remarks: list[Remark]) -> Iterator[None]:
-    """Adds to `remarks` what the compiler says inside; all else but its warnings goes on to stderr, line by line, so
-    that a crash is told."""
+    """Adds to `remarks` what the compiler says inside; all else but its warnings and stacks goes on to stderr, line by
+    line, so that a crash is told."""
     sys.stderr.flush()
     ours, theirs = os.pipe()
     kept = os.dup(2)
@@ -66,7 +68,7 @@ def _listen(ours: int, kept: int, remarks: list[Remark]) -> None:
     with open(ours, errors="replace") as lines:
         for line in lines:
             remarks += [remark for remark in read_remarks(line) if remark not in remarks]
-            if not _WARNING.match(line):
+            if not (_WARNING.match(line) or _STACK.match(line)):
                 os.write(kept, line.encode())
 
 

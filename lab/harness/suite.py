@@ -3,12 +3,13 @@ before."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from lab.compile.other_process import Stage
 from lab.harness import registry
 from lab.harness.experiment import STYLES, E, Experiment, Run
 from lab.harness.registry import Entry
@@ -156,18 +157,28 @@ def results(
     some: Iterable[Run[Experiment]], mesh: Axes | None = None, settings: Mapping[str, str] | None = None
 ) -> list[Result]:
     """Runs them one after the other, on `mesh` and with `settings` of their parameters where given."""
-    from lab.harness.run import run
+    return [_result(run, run.experiment, mesh, settings or {}) for run in some]
 
-    return [
-        run(
-            experiment,
-            target=target,
-            style=style,
-            axes=mesh,
-            parameters=with_settings(experiment.parameters, settings or {}),
-        )
-        for experiment, target, style in some
-    ]
+
+def result_by_name(
+    stage: Stage,
+    run: Run[str],
+    parameters: Any,
+    mesh: Axes | None,
+    settings: Mapping[str, str],
+    targets: Sequence[Target],
+) -> Result:
+    """Runs an experiment by its name, as another process is asked to, with JAX made ready for all these targets."""
+    prepare(targets)
+    with stage(f"running {run.experiment}"):
+        return _result(run, replace(registry.experiment(run.experiment), parameters=parameters), mesh, settings)
+
+
+def _result(run: Run[Any], experiment: Experiment, mesh: Axes | None, settings: Mapping[str, str]) -> Result:
+    from lab.harness.run import run as compile_and_settle
+
+    parameters = with_settings(experiment.parameters, settings)
+    return compile_and_settle(experiment, target=run.target, style=run.style, axes=mesh, parameters=parameters)
 
 
 def trained(
@@ -185,16 +196,37 @@ def trained(
     """
     from lab.harness.decoder.training import train
 
-    shapes = {training: with_settings(training.parameters, settings) for training in trainings}
-    wanted = {
-        (t, target): runs(t.layouts, [target], styles)
-        for t in shapes
-        for target in targets or tuple(map(parse_target, t.targets))
-    }
-    for (training, _), some in wanted.items():
+    trainings = list(trainings)
+    for training in trainings:
+        check_training(training, targets, styles, settings)
+    return [
+        train(training, target, watched(some), with_settings(training.parameters, settings))
+        for training in trainings
+        for target, some in _trainings(training, targets, styles).items()
+    ]
+
+
+def check_training(
+    training: Training, targets: Sequence[Target], styles: Sequence[str], settings: Mapping[str, str]
+) -> None:
+    """Builds the program of every layout.
+
+    Raises:
+      UsageError: one of them cannot train so.
+    """
+    shape = with_settings(training.parameters, settings)
+    for some in _trainings(training, targets, styles).values():
         for run in some:
-            _check(run, shapes[training])
-    return [train(training, target, watched(some), shapes[training]) for (training, target), some in wanted.items()]
+            _check(run, shape)
+
+
+def _trainings(
+    training: Training, targets: Sequence[Target], styles: Sequence[str]
+) -> dict[Target, list[Run[LayoutUnderTraining]]]:
+    return {
+        target: runs(training.layouts, [target], styles)
+        for target in targets or tuple(map(parse_target, training.targets))
+    }
 
 
 def _check(run: Run[LayoutUnderTraining], shape: TrainingShape) -> None:
@@ -202,6 +234,44 @@ def _check(run: Run[LayoutUnderTraining], shape: TrainingShape) -> None:
     own, mesh = layout.sized(shape), make_mesh(run.target, axes)
     layout.predict(own, axes)
     layout.build(run.style, own, mesh)
+
+
+def check_training_by_name(
+    _: Stage, name: str, targets: Sequence[Target], styles: Sequence[str], settings: Mapping[str, str]
+) -> tuple[TrainingResult, ...]:
+    """The same of a training by its name, as another process is asked to; none is trained yet."""
+    (training,) = _trainings_by_name(name, targets)
+    check_training(training, targets, styles, settings)
+    return ()
+
+
+def trained_by_name(
+    stage: Stage, name: str, targets: Sequence[Target], styles: Sequence[str], settings: Mapping[str, str]
+) -> list[TrainingResult]:
+    """Trains by the name of a training, as another process is asked to, a stage for each layout."""
+
+    def watched(some: Sequence[Run[LayoutUnderTraining]]) -> Iterator[Run[LayoutUnderTraining]]:
+        for run in some:
+            with stage(f"training {run}"):
+                yield run
+
+    return trained(_trainings_by_name(name, targets), targets, styles, settings, watched)
+
+
+def _trainings_by_name(name: str, targets: Sequence[Target]) -> list[Training]:
+    _, trainings, _ = parted([registry.load(name)])
+    prepare([target for training in trainings for target in targets or map(parse_target, training.targets)])
+    return trainings
+
+
+def answer_by_name(stage: Stage, name: str, settings: Mapping[str, str]) -> Answer:
+    """Answers a question by its name, as another process is asked to."""
+    *_, questions = parted([registry.load(name)])
+    (question,) = questions
+    prepare(list(map(parse_target, [settings["target"]] if "target" in settings else question.targets)))
+    with stage(f"answering {name}"):
+        (found,) = answers([question], settings)
+    return found
 
 
 def answers(questions: Iterable[Question], settings: Mapping[str, str] | None = None) -> list[Answer]:

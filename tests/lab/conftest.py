@@ -1,6 +1,7 @@
 """The command line as a function."""
 
 import sys
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import pytest
@@ -14,10 +15,18 @@ class Answer(NamedTuple):
     err: str
 
 
+@contextmanager
+def this_process(stage=lambda _: nullcontext()):
+    yield lambda function, *args: function(stage, *args)
+
+
 @pytest.fixture
 def lab(capsys, monkeypatch, tmp_path):
-    """Runs `lab` with the given arguments inside this process, in an empty folder."""
+    """Runs `lab` with the given arguments inside this process, in an empty folder; programs are compiled here as well,
+    where JAX is imported already (tests/lab/cli/test_user_programs.py has those that end their process)."""
     monkeypatch.chdir(tmp_path)
+    for command in ("inspect", "diff", "running"):
+        monkeypatch.setattr(f"lab.cli.{command}.other_process", this_process)
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     def run(*arguments: str) -> Answer:

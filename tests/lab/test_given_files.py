@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 from hypothesis import HealthCheck, example, given, settings
 
-from lab.cli import main, options
+from lab.cli import options, refusals
 from lab.compile.sources import saved_ledger
 from lab.core.ledger import Kind, Ledger, Memory, SubAxis, Transfer
 from lab.guard import snapshot
@@ -122,7 +122,7 @@ def read_or_refused(read, *given) -> object:
     try:
         return read(*given)
     except UsageError as error:
-        refusal = main._said(error)
+        refusal = refusals.said(error)
     assert refusal and len(refusal.splitlines()) == 1
     return None
 

@@ -18,6 +18,7 @@ from msgspec import UNSET
 from lab.compile.inspection import read_program
 from lab.core.clock import timed
 from lab.core.known import known
+from lab.harness import registry
 from lab.harness.claim import Claim
 from lab.harness.decoder import text
 from lab.harness.decoder.reference_run import (
@@ -84,6 +85,10 @@ class Training:
     def styles(self) -> tuple[str, ...]:
         """Those that some layout has."""
         return tuple(dict.fromkeys(style for layout in self.layouts for style in layout.styles))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by its name, as functions are: its layouts are made of functions without one."""
+        return registry.load, (self.name,)
 
 
 @dataclass(frozen=True)

@@ -101,15 +101,27 @@ def test_versions_are_those_of_the_packages(module):
     assert printed == ", ".join(f"{label} {version(name)}" for label, name in named.items()) + "\n"
 
 
+def ended_by_interrupt(terminal, text):
+    """What is shown in the end of a command that is interrupted two seconds after it shows a text."""
+    terminal.read_until(text)
+    time.sleep(2)
+    start = time.monotonic()
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.process.wait(60) == 130
+    assert time.monotonic() - start < 20
+    return terminal.read_until()
+
+
 def test_an_interrupt_ends_the_process_while_the_main_thread_is_in_c():
+    in_c = "import stuck; from lab.cli.interrupt import ends_at_once\nwith ends_at_once(): print('now'); stuck.build(0)"
+    with on_terminal([sys.executable, "-c", in_c]) as terminal:
+        assert ended_by_interrupt(terminal, "now").endswith("\x1b[?25h\r\x1b[Kinterrupted\r\n")
+
+
+def test_an_interrupt_ends_the_process_of_a_program_that_is_in_c():
     with on_terminal([*LAB, "inspect", "stuck.py:build", "--mesh", "data=2"]) as terminal:
-        terminal.read_until("building stuck.py:build")
-        time.sleep(2)
-        start = time.monotonic()
-        terminal.process.send_signal(signal.SIGINT)
-        assert terminal.process.wait(60) == 130
-        assert time.monotonic() - start < 20
-        assert terminal.read_until().endswith("\x1b[?25h\r\x1b[Kinterrupted\r\n")
+        shown = ended_by_interrupt(terminal, "building stuck.py:build")
+        assert "\x1b[?25h" in shown and "Traceback" not in shown
 
 
 def test_a_terminal_shows_each_stage_and_keeps_none():

@@ -78,7 +78,7 @@ def test_a_question_about_attached_devices_has_jax_look_for_accelerators(lab, mo
     asked = []
     monkeypatch.setattr(suite, "prepare", lambda targets: asked.extend(targets))
     answer = lab("run", "ch17_ring_memory", *option)
-    assert asked == [parse_target("attached")]
+    assert set(asked) == {parse_target("attached")}
     assert (answer.status, answer.err.count("\n")) == (
         2,
         1,

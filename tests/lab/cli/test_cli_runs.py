@@ -8,7 +8,6 @@ import pytest
 from lab.cli import main as cli
 from lab.cli import running
 from lab.core.ledger import Kind, Ledger, Transfer
-from lab.harness import suite
 from lab.harness.experiment import Experiment
 from lab.harness.registry import load, names
 from lab.meshes import plugins
@@ -41,8 +40,8 @@ def asked(monkeypatch):
     monkeypatch.setattr(
         running, "results", lambda runs, mesh=None, settings=None: asked.append((runs, mesh, settings)) or []
     )
-    monkeypatch.setattr(running, "trained", lambda *_: [])
-    monkeypatch.setattr(suite, "answers", lambda *_: [])
+    monkeypatch.setattr(running, "trained", lambda *_: ([], ()))
+    monkeypatch.setattr(running, "answered", lambda *_: [])
     monkeypatch.setattr(verdicts, "results_text", lambda results: "")
     monkeypatch.setattr(verdicts, "summary_text", lambda results: "")
     return asked

@@ -1,0 +1,178 @@
+"""Calls in another process: XLA aborts at some programs, and a user's code may end its process, or write past Python.
+
+One process answers all calls, since it takes seconds to import JAX; after it was ended the next call starts another.
+What is printed there goes to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from threading import Thread
+from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
+
+from lab.core.faults import fault_of
+from lab.meshes.errors import UsageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Stage = Callable[[str], AbstractContextManager[None]]
+"""What goes on around a stage of the work, by its name."""
+SERVE = "import sys; sys.path[:] = {path!r}; from lab.compile.other_process import serve; serve({answers}, {alive})"
+ENDING_S = 5.0
+"""How long a process that closed its connection has to end."""
+
+
+class ProcessEnded(Exception):
+    """The process was ended before it answered: `was ended by signal 6 (Aborted) while compiling`."""
+
+
+class Call(Protocol):
+    """Calls a function of a module there, with a `Stage` before the other arguments, and gives what it returns.
+
+    Raises:
+      UsageError, Fault: the function raised.
+      ProcessEnded: the process was ended.
+    """
+
+    def __call__(self, function: Callable[Concatenate[Stage, P], T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+
+@contextmanager
+def other_process(stage: Stage = lambda _: nullcontext()) -> Iterator[Call]:
+    """A process to call; it is ended at the end, with whatever it has started.
+
+    Args:
+      stage: what goes on here around a stage there.
+    """
+    running: list[_Running] = []
+
+    def call(function: Callable[Concatenate[Stage, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if not running:
+            running.append(_started())
+        try:
+            found: T = _answer(running[0], pickle.dumps((function, args, kwargs)), stage)
+            return found
+        except ProcessEnded:
+            running.clear()
+            raise
+
+    try:
+        yield call
+    finally:
+        for each in running:
+            _end(each)
+
+
+@dataclass(frozen=True)
+class _Running:
+    """Attributes: alive: a pipe that nobody reads or writes; it is closed when this process ends, however it does."""
+
+    process: subprocess.Popen[bytes]
+    connection: Connection
+    alive: int
+
+
+def _started() -> _Running:
+    ours, theirs = Pipe()
+    watched, alive = os.pipe()
+    with theirs:
+        serve_them = SERVE.format(path=sys.path, answers=theirs.fileno(), alive=watched)
+        process = subprocess.Popen(
+            [sys.executable, "-c", serve_them],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            pass_fds=(theirs.fileno(), watched),
+            process_group=0,
+        )
+    os.close(watched)
+    return _Running(process, ours, alive)
+
+
+def _answer(running: _Running, request: bytes, stage: Stage) -> Any:
+    under_way = "starting"
+    with ExitStack() as stages:
+        try:
+            running.connection.send_bytes(request)
+            while True:
+                what, value = running.connection.recv()
+                if what == "begun":
+                    under_way = value.partition(" ")[0]
+                    stages.enter_context(stage(value))
+                elif what == "done":
+                    stages.pop_all().close()
+                else:
+                    break
+        except (EOFError, ConnectionError):
+            raise ProcessEnded(f"{_ending(running)} while {under_way}") from None
+    if what == "raised":
+        error, stack = value
+        raise error from _Stack(stack)
+    return value
+
+
+def _ending(running: _Running) -> str:
+    """How a process ended that has hung up."""
+    with suppress(subprocess.TimeoutExpired):
+        running.process.wait(ENDING_S)
+    _end(running)
+    status = running.process.returncode
+    return (
+        f"exited with status {status}"
+        if status >= 0
+        else f"was ended by signal {-status} ({signal.strsignal(-status)})"
+    )
+
+
+def _end(running: _Running) -> None:
+    running.connection.close()
+    os.close(running.alive)
+    with suppress(ProcessLookupError):
+        os.killpg(running.process.pid, signal.SIGKILL)
+    running.process.wait()
+
+
+class _Stack(Exception):
+    """A traceback of the other process, as the cause of an error here."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def serve(answers: int, alive: int) -> NoReturn:
+    """Answers calls, in the process that is called."""
+    Thread(target=_end_with, args=(alive,), daemon=True).start()
+    connection = Connection(answers)
+
+    @contextmanager
+    def stage(name: str) -> Iterator[None]:
+        connection.send(("begun", name))
+        yield
+        connection.send(("done", None))
+
+    while True:
+        try:
+            request = connection.recv_bytes()
+        except EOFError:
+            os._exit(0)
+        try:
+            function, args, kwargs = pickle.loads(request)
+            answer = pickle.dumps(("returned", function(stage, *args, **kwargs)))
+        except BaseException as error:
+            stack = "".join(traceback.format_exception(error))
+            answer = pickle.dumps(("raised", (error if isinstance(error, UsageError) else fault_of(error), stack)))
+        connection.send_bytes(answer)
+
+
+def _end_with(alive: int) -> None:
+    """Ends this process, and all that it has started, as soon as the one that calls it has ended."""
+    os.read(alive, 1)
+    os.killpg(0, signal.SIGKILL)
