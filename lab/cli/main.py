@@ -23,12 +23,17 @@ BUG = 3
 
 def main() -> None:
     """The entry point `lab`."""
+    if sys.stderr is None:  # Closed; what goes there is lost, and no file that is opened later takes its place.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        sys.stderr = os.fdopen(2, "w")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # Lines of tables are in no 8-bit encoding.
     if wants_traceback():
         os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")
     try:
+        if sys.stdout is None:
+            raise UsageError("stdout is closed, expected a terminal, a pipe or a file; nothing was done")
         with interrupt.ends_at_once():
             from lab.cli.group import cli
 

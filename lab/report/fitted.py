@@ -15,8 +15,8 @@ from textwrap import TextWrapper
 from lab.core.printable import printable
 
 GAP, INDENT = "  ", "    "
-NARROWEST_WORDS = 24
-"""A column of sentences becomes no narrower."""
+NARROWEST_TERMINAL, NARROWEST_WORDS = 32, 24
+"""Lines are not broken for a narrower terminal; a column of sentences becomes no narrower."""
 RED, PLAIN = "\x1b[31m", "\x1b[0m"
 _OUR_STYLES = re.compile(f"({re.escape(RED)}|{re.escape(PLAIN)})")
 _STYLED = re.compile(r"\x1b\[\d+m")
@@ -49,7 +49,7 @@ class Column:
 
 def terminal_width() -> int | None:
     """Columns of the terminal that stdout is; None where it is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return max(NARROWEST_TERMINAL, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
 
 
 def table(columns: Sequence[Column], width: int | None) -> str:
@@ -57,7 +57,7 @@ def table(columns: Sequence[Column], width: int | None) -> str:
     room stand below their row, each cell after its heading."""
     kept = len(columns) if width is None else _fitting(columns, width)
     widths = _widths(columns[:kept], width)
-    rule = "─" * (sum(widths) + len(GAP) * (kept - 1))
+    rule = _rule_sign() * (sum(widths) + len(GAP) * (kept - 1))
     headings = [column.heading.split("\n") for column in columns[:kept]]
     deepest = max(map(len, headings))
     lines = [*_row([[""] * (deepest - len(lines)) + lines for lines in headings], columns, widths), rule]
@@ -84,6 +84,15 @@ def safe(text: str) -> str:
     if not _has_colours():
         return printable(text)
     return "".join(part if _OUR_STYLES.match(part) else printable(part) for part in _OUR_STYLES.split(text))
+
+
+def _rule_sign() -> str:
+    """A line, or a dash where the output's encoding has no line."""
+    try:
+        "─".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeError:
+        return "-"
+    return "─"
 
 
 def _fitting(columns: Sequence[Column], width: int) -> int:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -427,10 +428,21 @@ def started(*arguments, **environment):
 
 
 @pytest.mark.compiles
-def test_where_output_knows_no_lines_of_tables_a_table_is_printed_all_the_same():
+def test_where_output_knows_no_lines_of_tables_they_are_dashes():
     lab = started("list", PYTHONIOENCODING="latin-1")
     out, err = lab.communicate()
-    assert (lab.returncode, err) == (0, b"") and out.startswith(b"experiment ") and b"????" in out
+    assert (lab.returncode, err) == (0, b"") and out.startswith(b"experiment ")
+    assert set(out.splitlines()[1]) == set(b"-")
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(("closed", "status"), [(">&-", 2), ("2>&-", 0)])
+def test_a_closed_output_is_no_bug_of_the_lab(closed, status):
+    command = f"{shlex.quote(sys.executable)} -m lab.cli --version {closed}"
+    told = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert told.returncode == status
+    assert told.stdout.startswith("lab ") == (status == 0)
+    assert told.stderr.startswith("lab: stdout is closed") == (status == 2)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.report.fitted import Column, sentences, table
+from lab.report.fitted import Column, sentences, table, terminal_width
 
 WORDS = ("all_gather", "fsdp", "1,024", "layers/mlp/up", "model.py:88", "the", "result's", "parts", "0 B")
 CELLS = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
@@ -51,6 +51,13 @@ def test_columns_that_find_no_room_stand_below_their_row_with_their_headings():
         "all_reduce     1.376 MB\n"
         "    origin model.py:90"
     )
+
+
+def test_a_terminal_that_says_it_has_one_column_is_written_to_all_the_same(monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "1")
+    some = [Column("kind", ("all_gather",)), Column("origin", ("model.py:88",)), Column("phase", ("forward",))]
+    assert "all_gather" in table(some, terminal_width())
 
 
 def test_a_path_that_is_longer_than_a_line_is_broken_after_a_slash():
