@@ -12,11 +12,15 @@ from lab.cli import options, running
 from lab.cli.output import print_text
 from lab.core.files import write_whole
 from lab.harness import suite
+from lab.harness.drawn_runs import drawn_runs
 from lab.harness.experiment import Experiment, Run
 from lab.meshes import plugins
 from lab.meshes.backends import skip_code_optimization
 from lab.meshes.targets import parse_target
 from lab.report import answers, curves, verdicts
+
+DRAWN = 200
+"""Random configurations of `--full`."""
 
 
 @click.command()
@@ -80,6 +84,7 @@ def _runs(experiments: Sequence[Experiment], every: bool, full: bool) -> list[Ru
         *suite.in_more_styles(experiments),
         *suite.at_real_size(experiments),
         *suite.at_unseen_sizes(experiments),
+        *drawn_runs(experiments, DRAWN),
     ]
 
 
