@@ -65,7 +65,11 @@ def products(module: Module) -> dict[Instruction, Work]:
             continue
         for i in computation.instructions:
             if i.opcode in OPCODES:
-                if (work := _work(i, computation, values)).flops != 0:
+                try:
+                    work = _work(i, computation, values)
+                except (ArithmeticError, LookupError, ValueError, TypeError):  # Attributes of a damaged text.
+                    work = Work(None, i.opcode)
+                if work.flops != 0:
                     found[i] = work
             elif i.opcode in _UNKNOWN_OPCODES:
                 found[i] = Work(None, i.opcode)

@@ -19,7 +19,10 @@ _IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _MESH = re.compile(r"mesh\[([^\]]*)\](?:,\s*device_ids=\(([^{]*?)\))?\s*\{([^}]*)\}")
 _MESH_AXIS = re.compile(r"'([^']*)'\s*=\s*(\d+)")
 _PICKED_AXIS = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
+_MESH_AXES = re.compile(rf"{_MESH_AXIS.pattern}(?:,\s*{_MESH_AXIS.pattern})*")
+_PICKED_AXES = re.compile(rf"{_PICKED_AXIS.pattern}(?:,\s*{_PICKED_AXIS.pattern})*")
 _PERMUTED_IDS = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_IDS = re.compile(r"\d+(?:,\s*\d+)*")
 _LIST = re.compile(r"\{([\d,\s]*)\}")
 _LISTS = re.compile(r"\{(?:\{(?:\d+(?:,\s*\d+)*)?\}(?:,\s*\{(?:\d+(?:,\s*\d+)*)?\})*)?\}")
 MOST_DEVICES = 1 << 22
@@ -223,6 +226,8 @@ def read_permutation(pairs: tuple[tuple[int, ...], ...], axes: Axes | None) -> P
 
 
 def _mesh_groups(mesh: str, device_ids: str | None, picked: str) -> np.ndarray:
+    if not (_MESH_AXES.fullmatch(mesh) and _PICKED_AXES.fullmatch(picked)):
+        raise UnreadGroups(f"mesh[{mesh[:60]}] {{{picked[:60]}}}")
     names = [name for name, _ in _MESH_AXIS.findall(mesh)]
     sizes = _numbers(" ".join(size for _, size in _MESH_AXIS.findall(mesh)))
     _check_count(sizes)
@@ -263,9 +268,10 @@ def _split_sub_axes(
 
 
 def _device_ids(text: str) -> np.ndarray:
-    permuted = _PERMUTED_IDS.search(text)
-    if permuted:
+    if permuted := _PERMUTED_IDS.fullmatch(text):
         return _iota(_numbers(permuted[1]), _numbers(permuted[2])).reshape(-1)
+    if not _IDS.fullmatch(text):
+        raise UnreadGroups(f"devices {text[:60]}")
     return np.array(_numbers(text))
 
 

@@ -37,7 +37,7 @@ _RULES = {opcode: (*LIMITS.get(opcode, UNLIMITED), _CALLS.get(opcode)) for opcod
 """The fewest and the most operands, and what an operation calls."""
 _ARRAY = re.compile(r"\b[a-z]\w*\[(?:(?:<=)?\d{1,18}(?:,(?:<=)?\d{1,18})*)?\]")
 _LAYOUT = re.compile(r"\{[^{}]*\}|/\*.{0,40}?\*/")
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_QUOTED = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _JOINED = re.compile(r"(?<!\S)%?[^\s=]+ = \S+ [a-z][\w\-]*\(")
 _ILL_QUOTED = re.compile(r"''[^\s,:}\])]")
 _OVERFLOW = 1 << 63
@@ -62,6 +62,8 @@ class _Found:
 def faults(module: Module) -> list[str]:
     """A sentence for each kind of damage; none for a whole text."""
     found = _Found()
+    if ("\n" + module.head).count("\nHloModule ") > 1:
+        found.add("there are two lines HloModule before", next(iter(module.computations)))
     if "HloModule" not in module.head and (len(module.computations) > 1 or module.head.strip()):
         found.add("there is no line HloModule before", next(iter(module.computations)))
     if module.repeated:
@@ -109,6 +111,8 @@ def _check_instructions(
                 listed = COMMENT.sub("", listed) if "/*" in listed else listed
                 met.append(listed)
                 operands = listed.count(", ") + 1
+                if name in listed and name in listed.split(", "):
+                    is_plain = False
             least, most, calls = _RULES.get(opcode, _NO_RULE)
             if not least <= operands <= most:
                 is_plain = False

@@ -19,7 +19,7 @@ _STRUCTURE = frozenset(
 # `->` stands in the equations of einsum, which JAX puts among the names.
 _BRANCH = re.compile(r"^branch_\d+_fun$|^cond_branch_\d+$")
 _MERGED = re.compile(r"^(.*)/\(([^()]*:[^()]*)\)$")
-_FILE = re.compile(r'^(\d{1,9}) "((?:[^"\\]|\\.)*)"$', re.MULTILINE)
+_FILE = re.compile(r'^(\d{1,9}) "([^"\\]*(?:\\.[^"\\]*)*)"$', re.MULTILINE)
 _LOCATION = re.compile(r"^(\d{1,9}) \{file_name_id=(\d{1,9}) function_name_id=\d+ line=(\d{1,9})\b", re.MULTILINE)
 _FRAME = re.compile(r"^(\d{1,9}) \{file_location_id=(\d{1,9})(?: parent_frame_id=(\d{1,9}))?\b", re.MULTILINE)
 _DEEPEST = 50
@@ -127,7 +127,7 @@ def read_frames(head: str) -> Frames:
     )
 
 
-_SOURCE = re.compile(r'source_file="((?:[^"\\]|\\.)*)"(?: source_line=(\d+))?')
+_SOURCE = re.compile(r'source_file="([^"\\]*(?:\\.[^"\\]*)*)"(?: source_line=(\d+))?')
 _STACK_FRAME = re.compile(r"stack_frame_id=(\d{1,9})\b")
 
 

@@ -33,7 +33,14 @@ class Shape:
 @lru_cache(maxsize=1 << 14)
 def arrays(text: str) -> tuple[Shape, ...]:
     """The arrays of a type, tuples flattened, layouts dropped: `(f32[2,3]{1,0}, bf16[4])` gives two."""
-    return tuple(Shape(dtype, _dims(dims)) for dtype, dims in _ARRAY.findall(text) if dtype not in ("token", "opaque"))
+    found = (array.groups() for array in _ARRAY.finditer(text))
+    return tuple(_shape(dtype, dims) for dtype, dims in found if dtype not in ("token", "opaque"))
+
+
+@lru_cache(maxsize=1 << 14)
+def _shape(dtype: str, dims: str) -> Shape:
+    """One object for each: tuples of a text repeat them by thousands."""
+    return Shape(dtype, _dims(dims))
 
 
 @lru_cache(maxsize=256)

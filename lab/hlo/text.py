@@ -111,7 +111,7 @@ class Instruction:
         """The name stack that JAX gave it."""
         if "op_name=" not in self.tail:
             return None
-        found = re.search(r'metadata=\{[^}]*?op_name="((?:[^"\\]|\\.)*)"', self.extras)
+        found = re.search(r'metadata=\{[^}]*?op_name="([^"\\]*(?:\\.[^"\\]*)*)"', self.extras)
         return found[1] if found else None
 
 
