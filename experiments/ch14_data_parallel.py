@@ -2,6 +2,7 @@
 
 from lab.book.parallelism import dp_volume_bytes
 from lab.core.ledger import Kind, Ledger, Totals, Transfer
+from lab.core.units import count
 from lab.harness.claim import Claim, decided
 from lab.harness.decoder.step import decoder_experiment
 from lab.harness.decoder.zero_claims import moved_for_weights
@@ -28,7 +29,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
             sent == volume,
             f"a device sends {counted(Totals.of(gradients).wire_bytes)} B of gradients a step, {counted(sent)} "
             "numbers; "
-            f"2(P-1)/P Psi is {counted(volume)} at P={P}, Psi={counted(shape.parameters)}",
+            f"2(P-1)/P Psi is {counted(volume)} at P={P} and Psi={counted(shape.parameters)}, the number of parameters",
         ),
         decided(
             "ch14.partition_theorem",
@@ -39,9 +40,8 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
         decided(
             "ch14.sync_invariant",
             all(t.payload_bytes == LOSS_BYTES for t in rest),
-            f"except for gradients, {counted(Totals.of(rest).payload_bytes)} B are sent, {_sizes(rest)} at a time, and "
-            f"a loss has {LOSS_BYTES}: "
-            "no weight is sent, equal replicas stay equal",
+            f"except for gradients, {count(Totals.of(rest).arrays, 'payload')} of {_sizes(rest)} B move a step, and a "
+            f"loss has {LOSS_BYTES} B: no weight is sent, equal replicas stay equal",
         ),
     )
 

@@ -18,7 +18,7 @@ from lab.core.ledger import Ledger
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
-from lab.report.changes import changes_text
+from lab.report.changes import changes_text, exceeded
 
 
 @click.command()
@@ -31,7 +31,8 @@ from lab.report.changes import changes_text
     "allowed",
     metavar="PERCENT",
     type=options.SHARE,
-    help="How much the bytes along any axes may change: 1%.",
+    help="How many bytes may come or go along any axes, as a share of those before: 1%. What went makes up for nothing "
+    "that came.",
 )
 @options.as_json
 def diff(
@@ -47,7 +48,8 @@ def diff(
     if as_json:
         print_json(changes.Difference(*ledgers))
     else:
-        print_text(changes_text(*ledgers))
+        over = exceeded(*ledgers, allowed) if allowed is not None else []
+        print_text("\n\n".join([changes_text(*ledgers), *["\n".join(over)] * bool(over)]))
     along = changes.by_axes(*ledgers)
     return 1 if any(allowed is None or row.exceeds(allowed) for row in along) else 0
 

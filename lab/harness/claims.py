@@ -77,8 +77,8 @@ def _key(claim: Claim) -> Key:
 
 def _undecided(claim: Claim) -> Claim:
     evidence = (
-        f"{claim.evidence}; does not hold for the predicted transfers, and cannot be decided: the compiler replaces "
-        "some of them, as the behaviours of its terms say"
+        f"{claim.evidence}; holds for the predicted transfers, and cannot be decided by the compiled ones: the "
+        "compiler replaces some of them, as the behaviours of its terms say"
     )
     return calculated(claim.id, evidence, statement=claim.statement)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -223,8 +224,18 @@ def check_training(
 def _trainings(
     training: Training, targets: Sequence[Target], styles: Sequence[str]
 ) -> dict[Target, list[Run[LayoutUnderTraining]]]:
+    """Each layout in those of the styles that it has.
+
+    Raises:
+      UsageError: a style that no layout has.
+    """
+    own = {layout: layout.styles + layout.more_styles for layout in training.layouts}
+    for style in styles:
+        if not any(style in some for some in own.values()):
+            raise UsageError(f"{training.name}: {no_such('style', style, dict.fromkeys(chain(*own.values())))}")
+    wanted = {layout: [style for style in styles if style in some] for layout, some in own.items()}
     return {
-        target: runs(training.layouts, [target], styles)
+        target: [run for layout, some in wanted.items() if some or not styles for run in runs([layout], [target], some)]
         for target in targets or tuple(map(parse_target, training.targets))
     }
 

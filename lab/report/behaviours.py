@@ -9,10 +9,16 @@ from lab.settle import CATALOGUE, NOTES, Behaviour, Certainty, CompilerNote
 
 COMPILERS = {"X": "Any compiler", "C": "CPU", "G": "GPU", "T": "TPU"}
 MEANING = {
-    Certainty.PREDICTABLE: "follows from the configuration; what it explains counts as predicted",
-    Certainty.READABLE: "shows in the compiled text; what it explains is attributed, never predicted",
-    Certainty.OBSERVED: "seen, by no rule that is known; what it explains is attributed, never predicted",
+    Certainty.PREDICTABLE: "follows from the configuration",
+    Certainty.READABLE: "shows in the compiled text",
+    Certainty.OBSERVED: "seen, by no rule that is known",
 }
+COUNTS = {
+    Certainty.PREDICTABLE: "what it explains counts as predicted",
+    Certainty.READABLE: "what it explains is attributed, never predicted",
+    Certainty.OBSERVED: "what it explains is attributed, never predicted",
+}
+"""Of a behaviour with a rule."""
 
 
 def page() -> str:
@@ -21,7 +27,9 @@ def page() -> str:
         "# What compilers do to a ledger, and what to do about it\n\nSeen with XLA of jax 0.10.2 and 0.11.2 on the "
         "layouts of this project. Written by `python -m lab.report.behaviours`.\n"
     )
-    meanings = "\n".join(f"- **{certainty}**: {meaning}." for certainty, meaning in MEANING.items())
+    meanings = "\n".join(
+        f"- **{certainty}**: {meaning}; {COUNTS[certainty]}." for certainty, meaning in MEANING.items()
+    )
     notes = (
         "## Notes\n\nNo code of the lab decides by these, and no verdict names them: the reader has them in what it "
         "reads, they do not show in a ledger, or no layout here needs them.\n\n" + _table(notes_by_number())

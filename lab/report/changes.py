@@ -8,10 +8,10 @@ from fractions import Fraction
 from lab.core.changes import Along, Change, Row, by_axes, changes
 from lab.core.known import known
 from lab.core.ledger import Ledger, Totals
-from lab.core.units import bytes_text, share_text
+from lab.core.units import bytes_text, count, share_text
 from lab.report.fitted import Column
 from lab.report.origins import common_folder, folder_lines, short_ledger
-from lab.report.tables import at_least, columns_text, sent_text
+from lab.report.tables import at_least, bound, columns_text, sent_text
 
 
 def changes_text(before: Ledger, after: Ledger) -> str:
@@ -24,10 +24,31 @@ def changes_text(before: Ledger, after: Ledger) -> str:
     return "\n\n".join([_headline(before, after, is_same=not found), *tables, *(folder_lines(folder) if found else [])])
 
 
+def exceeded(before: Ledger, after: Ledger, allowed: Fraction) -> list[str]:
+    """A sentence for all axes along which more changed than this share: `fsdp changed by 150 % (18.87 MB came or went),
+    more than --allow 60 %`."""
+    return [
+        f"{row.axes} changed by {_changed_text(row)}, more than --allow {share_text(float(allowed))}"
+        for row in by_axes(before, after)
+        if row.exceeds(allowed)
+    ]
+
+
+def _changed_text(row: Along) -> str:
+    if row.changed is None:
+        return "an amount that the text does not tell"
+    share = share_text(float(row.changed / row.before)) if row.before else "more than all"
+    return f"{share} ({bytes_text(row.changed)} came or went, {bytes_text(row.before)} before)"
+
+
 def _headline(before: Ledger, after: Ledger, is_same: bool) -> str:
     """What came of it in a sentence, then both totals."""
     said = "no change" if is_same else _net_sentence(before.totals(), after.totals())
-    return f"{said}\n\nbefore: {_sent(before)}\nafter:  {_sent(after)}"
+    ledgers = before, after
+    # A snapshot has an execution for each array.
+    counts_arrays = any(ledger.transfers and all(t.instruction is None for t in ledger.transfers) for ledger in ledgers)
+    old, new = (_sent(ledger, counts_arrays) for ledger in ledgers)
+    return f"{said}\n\nbefore: {old}{_where(before, after)}\nafter:  {new}{_where(after, before)}"
 
 
 def _net_sentence(old: Totals, new: Totals) -> str:
@@ -40,9 +61,21 @@ def _net_sentence(old: Totals, new: Totals) -> str:
     return f"one device sends {bytes_text(abs(net))} a step {'more' if net > 0 else 'less'} than before{share}"
 
 
-def _sent(ledger: Ledger) -> str:
-    """`step.py:build, 121.6 MB in 5 executions of 6 arrays`."""
-    return ", ".join(filter(None, (ledger.source, sent_text(ledger.totals()))))
+def _sent(ledger: Ledger, counts_arrays: bool) -> str:
+    """`step.py:build, 121.6 MB in 5 executions of 6 arrays`, or `121.6 MB in 6 arrays`."""
+    total = ledger.totals()
+    sent = f"{bound(total)}{bytes_text(total.wire_bytes)} in {bound(total)}{count(total.arrays, 'array')}"
+    return ", ".join(filter(None, (ledger.source, sent if counts_arrays else sent_text(total))))
+
+
+def _where(ledger: Ledger, other: Ledger) -> str:
+    """The target and the mesh, where they are not those of the other."""
+    mesh = ledger.mesh and ",".join(f"{name}={size}" for name, size in ledger.mesh.items())
+    parts = [
+        *[f"for {ledger.target or 'an unknown target'}"] * (ledger.target != other.target),
+        *[f"mesh {mesh or 'unknown'}"] * (list((ledger.mesh or {}).items()) != list((other.mesh or {}).items())),
+    ]
+    return "".join(f", {part}" for part in parts)
 
 
 def _along(rows: Sequence[Along]) -> list[Column]:

@@ -32,9 +32,10 @@ def training_text(trained: TrainingResult) -> str:
 
 
 def words(trained: TrainingResult) -> list[str]:
-    """What failed, where choices of experts tied, and how the loss fell."""
+    """What failed or was left out, where choices of experts tied, and how the loss fell."""
     return [
         *(f"failed: {failure}" for failure in trained.failures),
+        *_left_out(trained),
         *_unsettled(trained.curves),
         *_ties(trained.curves),
         *_fall(trained),
@@ -56,6 +57,12 @@ def curve_columns(curves: Sequence[Curve]) -> list[Column]:
         Column("compile\n[s]", tuple(f"{curve.seconds.get('compile', 0):.1f}" for curve in curves), is_number=True),
         Column("steps\n[s]", tuple(f"{curve.seconds.get('steps', 0):.1f}" for curve in curves), is_number=True),
     ]
+
+
+def _left_out(trained: TrainingResult) -> list[str]:
+    ran = {curve.layout for curve in trained.curves}
+    names = dict.fromkeys(layout.name for layout in trained.training.layouts if layout.name not in ran)
+    return [f"left out, since they have none of the styles: {', '.join(names)}"] * bool(names)
 
 
 def _unsettled(curves: Sequence[Curve]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final, Literal
@@ -11,14 +11,14 @@ from msgspec import UNSET, UnsetType
 
 from lab.diagnosis import KINDS
 from lab.diagnosis.table import Kind
-from lab.meshes.errors import no_such
+from lab.meshes.errors import UsageError, no_such
 from lab.meshes.platforms import Platform
-from lab.report.behaviours import MEANING, by_number, notes_by_number
+from lab.report.behaviours import COUNTS, MEANING, by_number, notes_by_number
 from lab.report.tables import rows_text
 from lab.settle import Behaviour, Certainty, CompilerNote
 
 SCHEMA: Final = "sharding-lab/explanation/1"
-COMPILERS = {None: "any", "cpu": "CPU", "gpu": "GPU", "tpu": "TPU"}
+COMPILERS = {Platform.CPU: "CPU", Platform.GPU: "GPU", Platform.TPU: "TPU"}
 
 
 @dataclass(frozen=True)
@@ -73,18 +73,35 @@ def find(name: str) -> Kind | CompilerNote:
         return known[name]
     if name.upper() in known:
         return known[name.upper()]
+    if _was_withdrawn(name.upper(), known):
+        raise UsageError(f"{name.upper()} was withdrawn; lab explain lists the behaviours that are known")
     raise no_such("kind of finding or compiler behaviour", name, known, shown_by="lab explain")
+
+
+def _was_withdrawn(id: str, known: Iterable[str]) -> bool:
+    """A number below a later one of the same compiler; none is given again."""
+    numbers = [int(other[1:]) for other in known if other[0] == id[:1] and other[1:].isdecimal()]
+    return id[1:].isdecimal() and 0 < int(id[1:]) <= max(numbers, default=0)
 
 
 def _behaviours() -> list[CompilerNote]:
     return [*by_number(), *notes_by_number()]
 
 
+def _compilers(entry: CompilerNote) -> str:
+    """`any`, `TPU`, or `GPU, TPU`."""
+    if entry.platform:
+        return COMPILERS[entry.platform]
+    return (
+        ", ".join(name for platform, name in COMPILERS.items() if platform != entry.not_on) if entry.not_on else "any"
+    )
+
+
 def listed_text() -> str:
     """Every kind of finding, every behaviour and every note, a line each."""
 
     def rows(entries: Sequence[CompilerNote]) -> str:
-        return rows_text(("id", "compiler", "effect"), [(b.id, COMPILERS[b.platform], b.effect) for b in entries])
+        return rows_text(("id", "compiler", "effect"), [(b.id, _compilers(b), b.effect) for b in entries])
 
     return "\n\n".join(
         (
@@ -159,13 +176,14 @@ def _behaviour_text(behaviour: CompilerNote) -> str:
         "recognises": "recognises it in the compiled text",
         None: "none; this is a note, by which no verdict of lab run is decided",
     }
+    counts = f"; {COUNTS[behaviour.certainty]}" if _rule(behaviour) else ""
     lines = (
         f"{behaviour.id}: {behaviour.effect}",
-        f"Compiler: {COMPILERS[behaviour.platform]}",
+        f"Compiler: {_compilers(behaviour)}",
         f"When: {behaviour.when}",
-        f"Certainty: {behaviour.certainty}: {MEANING[behaviour.certainty]}",
+        f"Certainty: {behaviour.certainty}: {MEANING[behaviour.certainty]}{counts}",
         f"Rule: {rules[_rule(behaviour)]}",
-        f"What to do: {behaviour.remedy or 'nothing'}",
+        *[f"What to do: {behaviour.remedy}"] * bool(behaviour.remedy),
     )
     return "\n\n".join(lines)
 

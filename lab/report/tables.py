@@ -84,12 +84,13 @@ def total_columns(ledger: Ledger) -> list[Column]:
 
 def facts(ledger: Ledger) -> list[str]:
     """FLOPs, memory and notes, a line each."""
-    lines = [] if ledger.flops is None else [f"matrix products: {scaled(ledger.flops, 'FLOP')} a step of one device"]
+    lines = [] if ledger.flops is None else [f"matrix products: {scaled(ledger.flops, 'FLOP')} a step on each device"]
     if memory := ledger.memory:
         peak = "" if memory.peak is None else f", peak {bytes_text(memory.peak)}"
         lines.append(
             f"memory of one device: arguments {bytes_text(memory.arguments)}, outputs {bytes_text(memory.outputs)}, "
-            f"of which in place {bytes_text(memory.aliased)}, temporaries {bytes_text(memory.temporaries)}{peak}"
+            f"of which {bytes_text(memory.aliased)} reuse donated arguments, temporaries "
+            f"{bytes_text(memory.temporaries)}{peak}"
         )
         lines += fit_lines(ledger)
     return lines + [f"note: {note}" for note in ledger.notes]
@@ -164,8 +165,11 @@ def is_combined(total: Totals) -> bool:
 
 def sent_text(total: Totals) -> str:
     """`121.6 MB in 5 executions of 6 arrays`, the last where the compiler combined some."""
-    bound = "at least " if total.lower_bound else ""
-    return f"{bound}{bytes_text(total.wire_bytes)} in {bound}{executions_text(total)}"
+    return f"{bound(total)}{bytes_text(total.wire_bytes)} in {bound(total)}{executions_text(total)}"
+
+
+def bound(total: Totals) -> str:
+    return "at least " if total.lower_bound else ""
 
 
 def executions_text(total: Totals) -> str:

@@ -139,13 +139,20 @@ def in_branches(result: Result) -> list[str]:
 
 
 def on_the_wire(result: Result) -> list[str]:
-    """Wire bytes of the compiled program in three sums: predicted, recognised only, and neither; and how many of its
-    transfers carry no metadata."""
+    """Wire bytes of the compiled program in three sums: of terms that are exact or explained, of attributed ones, and
+    of none; and how many of its transfers carry no metadata."""
     if not (settled := result.settlement):
         return []
-    columns = settled.predicted_wire_bytes, settled.attributed_wire_bytes, settled.unexplained_wire_bytes
+    settled_by_rules, *others = (
+        settled.predicted_wire_bytes,
+        settled.attributed_wire_bytes,
+        settled.unexplained_wire_bytes,
+    )
+    attributed, unexplained = map(exact, others)
+    by_rules = exact(settled_by_rules) if any(others) else "all"
     return [
-        "wire bytes of the compiled program: {} predicted, {} attributed, {} unexplained".format(*map(exact, columns)),
+        f"each device of the compiled program sends {exact(settled_by_rules + sum(others))} B a step: {by_rules} exact "
+        f"or explained, {attributed} attributed, {unexplained} unexplained",
         *taken_by_size([result]),
         *not_stated([result]),
     ]

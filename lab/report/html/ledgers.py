@@ -297,7 +297,7 @@ def roofline(ledger: Ledger, place: Place) -> Markup:
     except UsageError as reason:  # Not every transfer's link is known.
         return element("p", f"{reason}.")
     told = (
-        f"{scaled(ledger.flops, 'FLOP')} a step of one device; {of.name} does {scaled(round(top), 'FLOP/s')} in "
+        f"{scaled(ledger.flops, 'FLOP')} a step on each device; {of.name} does {scaled(round(top), 'FLOP/s')} in "
         f"{DTYPE} at most."
     )
     needed, shares = [top / point.link.value for point in found], [point.share_of(top) for point in found]

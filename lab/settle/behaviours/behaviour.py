@@ -55,6 +55,7 @@ class CompilerNote:
       effect: what it does to a ledger, to memory, or to a program.
       when: under which conditions, beside the platform.
       remedy: what to write instead, where there is something.
+      not_on: where it does not happen, of one that is not bound to a platform.
     """
 
     id: str
@@ -63,6 +64,7 @@ class CompilerNote:
     effect: str
     when: str = ""
     remedy: str = ""
+    not_on: Platform | None = None
 
 
 @dataclass(frozen=True)

@@ -103,8 +103,8 @@ C6 = Behaviour(
     id="C6",
     platform=Platform.CPU,
     certainty=Certainty.PREDICTABLE,
-    effect="all-gathers of values that do not change between micro-batches are hoisted out of the accumulation loop: "
-    "executions x 1",
+    effect="all-gathers of values that do not change between micro-batches are hoisted out of the accumulation loop, "
+    "so that they run once",
     when="more than one micro-batch; the gathered value is loop-invariant",
     rewrite=_hoisted,
 )

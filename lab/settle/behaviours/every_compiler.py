@@ -214,6 +214,7 @@ X8 = Behaviour(
     effect="an all-reduce in a loop that stacks its results runs once, on the whole stack, if that is 10 KiB or "
     "smaller: same bytes, or, on GPUs with jax 0.11, once for all micro-batches",
     when="GPUs and TPUs; a loop stacks what it reduces",
+    not_on=Platform.CPU,
     rewrite=_stored_then_summed,
 )
 
@@ -262,6 +263,7 @@ X10 = Behaviour(
     effect="an all-reduce in a loop that only accumulates its results, explicit psum included, runs once after the "
     "loop",
     when="GPUs and TPUs; the results are used by nothing but the accumulation",
+    not_on=Platform.CPU,
     rewrite=_after_the_loop,
 )
 

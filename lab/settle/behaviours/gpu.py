@@ -13,8 +13,8 @@ G1 = CompilerNote(
     id="G1",
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
-    effect="transfers of one kind and group are combined into one instruction: same bytes, all-reduce operands packed "
-    "into one flat array",
+    effect="transfers of one kind and group are combined into one instruction: same bytes; the operands of an "
+    "all-reduce are packed into one flat array",
     when="several transfers of one kind and group that do not depend on each other",
 )
 
@@ -66,8 +66,8 @@ G6 = Behaviour(
     id="G6",
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
-    effect="reductions of gradients computed outside the scan over layers are moved out of the accumulation loop: "
-    "executions x 1",
+    effect="reductions of gradients computed outside the scan over layers are moved out of the accumulation loop, "
+    "so that they run once",
     when="declared style; more than one micro-batch; gradients computed outside the loop over layers, such as the "
     "embedding's",
     rewrite=_after_the_passes,

@@ -90,7 +90,7 @@ T4 = Behaviour(
     platform=Platform.TPU,
     certainty=Certainty.READABLE,
     effect="an all-gather or reduce-scatter next to a matmul becomes a loop of collective-permutes (windowed einsum): "
-    "of n + 1 shards or, over a few devices, of n - 1",
+    "over an axis of n devices they move n + 1 shards or, where n is small, n - 1",
     when="a gathered operand, or a scattered output, larger than XLA's threshold",
     remedy="constrain the gathered value, or raise xla_jf_spmd_threshold_for_windowed_einsum_mib",
     recognise=_windowed_einsum,
@@ -163,8 +163,8 @@ T9 = Behaviour(
     id="T9",
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
-    effect="reductions of gradients that are replicated first are moved out of the accumulation loop: executions x 1, "
-    "in float32",
+    effect="reductions of gradients that are replicated first are moved out of the accumulation loop, so that they "
+    "run once, in float32",
     when="declared style; more than one micro-batch; gradients that are constrained to be replicated first",
     rewrite=_after_the_passes_in_f32,
 )

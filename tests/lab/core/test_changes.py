@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from lab.core.changes import Difference, by_axes, changes
 from lab.core.codec import to_json
 from lab.core.ledger import Kind, Ledger, Part, SubAxis
-from lab.report.changes import changes_text
+from lab.report.changes import changes_text, exceeded
 from tests.lab.ledgers import ledger, transfer
 
 GATHER = transfer(
@@ -105,6 +106,23 @@ def test_groups_of_one_size_that_are_other_parts_of_an_axis_are_another_transfer
     assert [row.axes for row in by_axes(ledger(near), ledger(far))] == ["data[4 of 8, stride 2]", "data[4 of 8]"]
 
 
+def test_beside_a_snapshot_arrays_are_counted_on_both_sides():
+    """A snapshot has an execution for each array, and names no instruction."""
+    both = replace(GATHER, executions=1, parts=(Part("f32", 100), Part("f32", 700)))
+    written = [replace(GATHER, executions=1, instruction=None, payload_bytes=size) for size in (100, 700)]
+    text = changes_text(ledger(*written), ledger(both, REDUCE))
+    assert "before: 700 B in 2 arrays\nafter:  840 B in 3 arrays\n" in text
+
+
+def test_another_target_or_mesh_is_named_on_both_sides():
+    old = ledger(GATHER, source="a", target="cpu:8")
+    assert "before: a, 2.1 kB in 3 executions, for cpu:8\nafter:  a, 2.1 kB in 3 executions, for gpu:h100:1x8" in (
+        changes_text(old, replace(old, target="gpu:h100:1x8"))
+    )
+    turned = changes_text(replace(old, mesh={"a": 2, "b": 4}), replace(old, mesh={"b": 4, "a": 2}))
+    assert "executions, mesh a=2,b=4\n" in turned and turned.endswith("executions, mesh b=4,a=2")
+
+
 def test_no_change_says_so_with_both_totals():
     same = changes_text(ledger(GATHER), ledger(GATHER))
     assert same == "no change\n\nbefore: 2.1 kB in 3 executions\nafter:  2.1 kB in 3 executions"
@@ -187,7 +205,16 @@ def test_allow_bounds_the_bytes_that_come_and_go_along_any_axes(lab, tmp_path, a
         strict=True,
     ):
         Path(name).write_text(json.dumps(found.to_json()))
-    assert (lab("diff", *names).status, lab("diff", *names, "--allow", allowed).status) == (1, status)
+    judged = lab("diff", *names, "--allow", allowed)
+    assert (lab("diff", *names).status, judged.status) == (1, status)
+    assert (f", more than --allow {allowed.replace('%', ' %')}\n" in judged.out) == (status == 1)
+
+
+def test_what_came_and_went_is_named_where_it_is_more_than_allowed():
+    half_anew = ledger(replace(GATHER, scope="attention", executions=1), REDUCE)
+    assert exceeded(ledger(GATHER), half_anew, Fraction(99, 100)) == [
+        "data changed by 140 % (2.94 kB came or went, 2.1 kB before), more than --allow 99 %"
+    ]
 
 
 def test_a_program_that_could_not_be_read_whole_is_compared_with_none(lab, tmp_path):

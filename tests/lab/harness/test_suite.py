@@ -57,6 +57,17 @@ def test_llama3_8b_under_tensor_parallelism_sums_activations_five_times_a_layer_
     assert sum(t.executions for t in result.measured.split().transfers if t.payload_bytes == activations) == 5 * 32 + 2
 
 
+def test_a_layout_is_trained_in_those_of_the_styles_that_it_has(monkeypatch):
+    monkeypatch.setattr(training, "train", lambda _, __, some, ___: [(run.experiment.name, run.style) for run in some])
+    (ran,) = suite.trained(suite.load(["ch17_training"]), [parse_target("cpu:8")], ["declared"], {}, iter)
+    assert ran == [("Ulysses", "declared")]
+
+
+def test_a_style_that_no_layout_has_is_refused_by_the_name_of_the_training():
+    with pytest.raises(UsageError, match="ch17_training: no style 'manual'; known are explicit, declared, typed"):
+        suite.trained(suite.load(["ch17_training"]), [parse_target("cpu:8")], ["declared", "manual"], {}, iter)
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "styles", "message"),
     [

@@ -99,7 +99,7 @@ def test_the_verdict_counts_findings_and_says_that_92_gb_do_not_fit(inspected):
     said = "".join(read(inspected).find("section").itertext())
     assert "1 finding" in said
     assert "It does not fit: the peak of 92 GB is 108 % of the 85.02 GB of NVIDIA H100 SXM 80 GB." in said
-    assert "It fits: the peak of 60 GB is 94.1 % of the 63.76 GB" in page(memory=Memory(1, 1, 1, 1, 60 * 10**9))
+    assert "It fits: the peak of 60 GB is 94.1 % of 63.76 GB" in page(memory=Memory(1, 1, 1, 1, 60 * 10**9))
 
 
 def test_the_verdict_says_how_long_links_and_products_take_at_least(inspected):
@@ -202,7 +202,7 @@ def test_tables_have_captions_and_scopes_and_pictures_have_words(inspected):
 def test_an_unexplained_gather_of_250_bytes_makes_a_run_refuted():
     html = of(RESULT)
     assert read(html).find("section/h1").text == "Refuted" and 'class="verdict bad"' in html
-    assert "wire bytes of the compiled program: 7,000,000 predicted, 0 attributed, 250 unexplained" in html
+    assert "sends 7,000,250 B a step: 7,000,000 exact or explained, 0 attributed, 250 unexplained" in html
     assert 'class="verdict good"' in of(result([REDUCE], [REDUCE]))
     assert read(of(failed())).find("section/h1").text == "Failed" and "failed: out of memory" in of(failed())
 

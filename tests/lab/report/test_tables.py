@@ -97,8 +97,8 @@ def test_unknown_executions_make_the_total_a_lower_bound():
 def test_memory_flops_and_notes_follow_the_tables():
     text = ledger_text(ledger(REDUCE, flops=2_000_000, memory=Memory(1000, 2000, 3000, 500, None), notes=("cut",)))
     assert text.splitlines()[-3:] == [
-        "matrix products: 2 MFLOP a step of one device",
-        "memory of one device: arguments 1 kB, outputs 2 kB, of which in place 500 B, temporaries 3 kB",
+        "matrix products: 2 MFLOP a step on each device",
+        "memory of one device: arguments 1 kB, outputs 2 kB, of which 500 B reuse donated arguments, temporaries 3 kB",
         "note: cut",
     ]
 
@@ -143,4 +143,4 @@ def test_paths_of_which_one_is_relative_stay_as_they_are():
 
 def test_a_ledger_of_a_known_chip_says_whether_its_peak_fits():
     text = ledger_text(ledger(REDUCE, target="gpu:h100:2x8", memory=Memory(1, 1, 1, 1, 40_402_575_704)))
-    assert text.splitlines()[-1].startswith("it fits: the peak of 40.4 GB is 63.4 % of the 63.76 GB that JAX takes")
+    assert text.splitlines()[-1].startswith("it fits: the peak of 40.4 GB is 63.4 % of 63.76 GB: JAX takes")

@@ -119,7 +119,7 @@ def test_one_run_in_full_has_its_terms_phases_and_claims():
 
 def test_the_three_columns_of_a_run_add_up_to_what_is_measured():
     text = result_text(result([REDUCE], [REDUCE, GATHER]))
-    assert "wire bytes of the compiled program: 7,000,000 predicted, 0 attributed, 250 unexplained" in text
+    assert "sends 7,000,250 B a step: 7,000,000 exact or explained, 0 attributed, 250 unexplained" in text
 
 
 def test_a_term_that_stands_in_a_branch_says_so_and_what_its_numbers_are():
