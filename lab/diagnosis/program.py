@@ -4,15 +4,17 @@ the compiler said."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from itertools import accumulate
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Phase, Transfer
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Flow, Place, Use
@@ -20,8 +22,10 @@ from lab.diagnosis.remarks import Remark
 from lab.diagnosis.specs import Dims, axes_of_dims, spec_text
 from lab.diagnosis.varying import Variation
 from lab.hlo.collectives import is_named_after_argument
+from lab.hlo.flops import operand_shapes
 from lab.hlo.groups import Groups, UnreadGroups
 from lab.hlo.names import origin, phase
+from lab.hlo.part_names import joined_names
 from lab.hlo.read import Reading
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction, Module
@@ -40,6 +44,7 @@ WRITTEN = frozenset(
 )
 _SHARDING = re.compile(r"sharding=(\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\})")
 _CHAIN = re.compile(r'chain_id="\d+"')
+_SUMS = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
 _MOVES = (Kind.ALL_GATHER, Kind.ALL_TO_ALL, Kind.COLLECTIVE_PERMUTE)
 _GATHERS = frozenset({"all-gather", "all-gather-start"})
 _FARTHEST = 200
@@ -90,6 +95,16 @@ class Wires:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Operand `number` of a flat concatenation, its elements `start` to `stop`: GPU compilers pack what several sums
+    reduce into one array."""
+
+    number: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
 class Site:
     """A transfer and its instruction; of a combined transfer, one operand: it is the compiler that combines, and rules
     ask what for.
@@ -97,9 +112,10 @@ class Site:
     Attributes:
       number: of the operand of a combined transfer; None of a transfer by itself.
       op_name: of the instruction, of the one that speaks for it, or, where that only says what is moved or combined, of
-        the one that it is moved for.
+        the one that it is moved for; of one operand of a combined sum, of what makes the operand.
       line: file and line of the same.
       phase: "forward", "backward" or "update", by the same.
+      piece: what it is of its instruction's operand, where several are packed into one.
     """
 
     transfer: Transfer
@@ -108,6 +124,7 @@ class Site:
     op_name: str
     line: str | None
     phase: Phase | None
+    piece: Piece | None = None
 
     @property
     def place(self) -> Place:
@@ -116,12 +133,15 @@ class Site:
     @property
     def key(self) -> tuple[str, str, int | None]:
         """What no other site has."""
-        return self.visit.computation.name, self.visit.instruction.name, self.number
+        number = self.number if self.piece is None else self.piece.number
+        return self.visit.computation.name, self.visit.instruction.name, number
 
     @property
     def result(self) -> Shape:
         """What one device holds after it."""
         shapes = arrays(self.visit.instruction.shape)
+        if self.piece is not None:
+            return Shape(shapes[-1].dtype, (self.piece.stop - self.piece.start,))
         return shapes[-1] if self.number is None else shapes[self.number - len(self.visit.instruction.operands)]
 
     @property
@@ -188,13 +208,34 @@ class Program:
         return tuple(site for site in self.sites if not site.is_written)
 
     def _sites(self, transfer: Transfer, visit: Visit) -> list[Site]:
-        if len(transfer.parts) < 2 or len(transfer.parts) != len(visit.instruction.operands):
-            return [self._site(transfer, visit, None)]
-        return [self._site(part, visit, number) for number, part in enumerate(transfer.split())]
+        if len(transfer.parts) < 2:
+            return [self._site(transfer, visit)]
+        if len(transfer.parts) == len(visit.instruction.operands):
+            return [self._site(part, visit, number) for number, part in enumerate(transfer.split())]
+        if pieces := self._pieces(transfer, visit):
+            return [self._site(part, visit, piece=piece) for part, piece in zip(transfer.split(), pieces, strict=True)]
+        return [self._site(transfer, visit)]
 
-    def _site(self, transfer: Transfer, visit: Visit, number: int | None) -> Site:
+    def _pieces(self, transfer: Transfer, visit: Visit) -> list[Piece]:
+        """What a sum packs into its one operand; [] where that is no concatenation of as many arrays as it combines."""
+        packed = self._packed(Place(visit.instruction, visit.computation))
+        shapes = operand_shapes(*packed) if packed is not None else ()
+        if transfer.kind != Kind.ALL_REDUCE or len(shapes) != len(transfer.parts):
+            return []
+        stops = [*accumulate(shape.elements for shape in shapes)]
+        starts = [0, *stops[:-1]]
+        return [Piece(number, *ends) for number, ends in enumerate(zip(starts, stops, strict=True))]
+
+    def _packed(self, place: Place) -> Place | None:
+        operand = self.operand(place)
+        source = None if operand is None else self.flow.source(*operand)
+        return source if source is not None and source.instruction.opcode == "concatenate" else None
+
+    def _site(self, transfer: Transfer, visit: Visit, number: int | None = None, piece: Piece | None = None) -> Site:
         named = self.reading.reader.named(visit)
-        site = Site(transfer, visit, number, _first(named.op_name) if named else "", transfer.origin, None)
+        site = Site(transfer, visit, number, _first(named.op_name) if named else "", transfer.origin, None, piece)
+        if site.key[-1] is not None and transfer.kind in _SUMS and not site.is_written:
+            site = self._named_after_operand(site, named)
         says_what_is_moved = (
             number is not None or is_named_after_argument(visit.instruction) or site.op_name in self._names_behind(site)
         )
@@ -204,6 +245,17 @@ class Program:
                 replace(site, op_name=_first(served.op_name), line=self.origin(served) or site.line) if served else site
             )
         return replace(site, phase=phase(site.op_name or None, self.is_differentiated))
+
+    def _named_after_operand(self, site: Site, named: Instruction | None) -> Site:
+        """One sum of a combination, by its own of the names that XLA joins, else by that of what makes its operand."""
+        pack = site.place if site.piece is None else known(self._packed(site.place))
+        joined, at = joined_names(named.op_name) if named else (), known(site.key[-1])
+        operand = self.moving(site)
+        back = () if operand is None else self.flow.back(*operand)
+        maker = next((i for i, _ in back if "/" in (i.op_name or "")), None)
+        made = _first(maker.op_name) if maker else site.op_name
+        own = joined[at] if len(joined) == len(pack.instruction.operands) else made
+        return replace(site, op_name=own, line=(self.origin(maker) if maker else None) or site.line)
 
     def _names_behind(self, site: Site) -> set[str]:
         """What newer XLA names a move after: the value that it moves."""
@@ -266,7 +318,10 @@ class Program:
 
     def moving(self, site: Site) -> Place | None:
         """The value that a transfer moves or reduces."""
-        return self.operand(site.place, site.number or 0)
+        if site.piece is None:
+            return self.operand(site.place, site.number or 0)
+        packed = self._packed(site.place)
+        return None if packed is None else self.operand(packed, site.piece.number)
 
     def moved(self, site: Site) -> str:
         """What a transfer moves, for people: an argument by its name and spec, else the result of an operation."""
@@ -284,12 +339,25 @@ class Program:
         where it is waited for."""
         asked = site.key, through
         if asked not in self._uses:
+            copies = self._copies(site.visit.instruction) or [site.place]
             self._uses[asked] = [
                 use
-                for copy in self._copies(site.visit.instruction) or [site.place]
-                for use in self.flow.uses(*copy, through, site.number)
+                for copy in copies
+                for use in (
+                    self.flow.uses(*copy, through, site.number)
+                    if site.piece is None
+                    else self._uses_of_piece(copy, site.piece, through)
+                )
             ]
         return self._uses[asked]
+
+    def _uses_of_piece(self, packed: Place, piece: Piece, through: frozenset[str]) -> Iterator[Use]:
+        """What is done with the slices that cut a piece out again."""
+        for use in self.flow.uses(*packed):
+            if use.opcode != "slice":
+                yield use
+            elif known(use.instruction).braced("slice") == f"[{piece.start}:{piece.stop}]":
+                yield from self.flow.uses(known(use.instruction), use.computation, through)
 
     @cached_property
     def _uses(self) -> dict[tuple[Any, frozenset[str]], list[Use]]:
@@ -382,13 +450,15 @@ class Program:
     def finding(
         self, kind: str, sentence: str, advice: str, *sites: Site, origin: str | None = None, memory_bytes: int = 0
     ) -> Finding:
+        """The line of its largest transfer, where no other is given."""
         transfers = tuple(site.transfer for site in sites)
+        lines = [site for site in sites if site.line]
         return Finding(
             kind,
             sentence,
             advice,
             transfers,
-            origin or next((site.line for site in sites if site.line), None),
+            origin or (largest(lines).line if lines else None),
             memory_bytes,
             self._seconds(transfers),
         )
@@ -404,6 +474,11 @@ class Program:
         }
         wires = ((t.wire_bytes or Fraction(0)) * (t.executions or 0) / Fraction(rates[t.link]) for t in transfers)
         return float(sum(wires)) * described.devices_per_chip  # The links of a chip are shared by its devices.
+
+
+def largest(sites: Sequence[Site]) -> Site:
+    """The site that moves most in a step; of several the first."""
+    return max(sites, key=lambda site: site.transfer.payload_bytes * (site.transfer.executions or 1))
 
 
 def _first(op_name: str | None) -> str:

@@ -136,10 +136,10 @@ def given_back_whole(program: Program) -> Iterator[Finding]:
 
 
 def _given_back(program: Program, site: Site) -> list[Shape]:
-    """What the program gives back of a sum: itself, or the stack that a loop puts it into."""
+    """What the program gives back of a sum, laid out as it is then: itself, or the stack that a loop puts it into."""
     ends = [use for use in program.uses(site, frozenset({"dynamic-update-slice"})) if use.opcode is None]
-    stacks = [[i for i in use.path if i.opcode == "dynamic-update-slice"] for use in ends[:1]]
-    return [arrays(stack[-1].shape)[0] if stack else site.result for stack in stacks]
+    paths = [[arrays(i.shape)[0] for i in use.path if not i.shape.startswith("(")] for use in ends[:1]]
+    return [path[-1] if path else site.result for path in paths]
 
 
 def _twin(program: Program, site: Site, shape: Shape, told: Container[str]) -> Argument | None:
