@@ -46,9 +46,9 @@ def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         _rooted(n, P, found),
         _total(buffer, axes),
         _eighth(n, P, found),
-        _transpose(found),
+        _transpose(n, P, found),
     )
-    costs = (_steps(P, found), _optimal(n, P, found), _in_two(found), _root_load(), _times())
+    costs = (_steps(P, found), _optimal(n, P, found), _in_two(n, P, found), _root_load(), _times())
     return (*volumes, *costs, *run, *_floats())
 
 
@@ -107,10 +107,11 @@ def _eighth(n: int, P: int, found: dict[Kernel, Totals]) -> Claim:
     )
 
 
-def _transpose(found: dict[Kernel, Totals]) -> Claim:
-    transpose, gather = found[PAIRWISE].wire_bytes, found[ALL_GATHER].wire_bytes
-    evidence = f"a rank sends {counted(transpose)} B and {counted(gather)} B"
-    return decided("ch11.ex5", transpose == gather, evidence, statement="all_to_all and all_gather send the same")
+def _transpose(n: int, P: int, found: dict[Kernel, Totals]) -> Claim:
+    transpose, gather, book = found[PAIRWISE].wire_bytes, found[ALL_GATHER].wire_bytes, all_gather_wire_bytes(n, P)
+    evidence = f"a rank sends {counted(transpose)} B and {counted(gather)} B; (P-1)/P n is {counted(book)} B"
+    statement = "all_to_all and all_gather send the same"
+    return decided("ch11.ex5", transpose == gather == book, evidence, statement=statement)
 
 
 def _steps(P: int, found: dict[Kernel, Totals]) -> Claim:
@@ -151,14 +152,14 @@ def _optimal(n: int, P: int, found: dict[Kernel, Totals]) -> Claim:
     )
 
 
-def _in_two(found: dict[Kernel, Totals]) -> Claim:
+def _in_two(n: int, P: int, found: dict[Kernel, Totals]) -> Claim:
     phases, whole = [found[kernel] for kernel in (REDUCE_SCATTER, ALL_GATHER)], found[ALL_REDUCE]
     steps, sends = sum(phase.executions for phase in phases), sum(phase.wire_bytes for phase in phases)
     return decided(
         "ch11.decomposition",
-        (steps, sends) == (whole.executions, whole.wire_bytes),
+        (steps, sends) == (whole.executions, whole.wire_bytes) == (2 * (P - 1), all_reduce_wire_bytes(n, P)),
         f"{steps} steps and {counted(sends)} B in two phases, {whole.executions} and {counted(whole.wire_bytes)} B "
-        "in one",
+        f"in one; 2(P-1)/P n is {counted(all_reduce_wire_bytes(n, P))} B at P={P}",
         statement="cost(AR) = cost(RS) + cost(AG)",
     )
 
@@ -190,6 +191,7 @@ def _floats() -> tuple[Claim, ...]:
             "ch11.fp_nonassoc",
             left != right,
             f"(1e20 - 1e20) + 1 = {left:g}, 1e20 + (-1e20 + 1) = {right:g} in float32",
+            structural=True,
         ),
         decided(
             "ch11.fp_nonassoc",

@@ -241,8 +241,9 @@ def _two_levels(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         ),
         decided(
             "ch12.volume_identity",
-            both == flat,
-            f"two levels send {counted(both)} B, the flat ring {counted(flat)} B",
+            both == flat == all_reduce_wire_bytes(n, N * G),
+            f"two levels send {counted(both)} B, the flat ring {counted(flat)} B; 2(P-1)/P n is "
+            f"{counted(all_reduce_wire_bytes(n, N * G))} B",
             statement="2(G-1)/G + 2(N-1)/(N G) = 2(P-1)/P",
         ),
         decided(

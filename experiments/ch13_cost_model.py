@@ -4,6 +4,7 @@ from dataclasses import astuple
 from math import isclose
 
 from lab.book.collectives import (
+    all_gather_wire_bytes,
     all_reduce_wire_bytes,
     binomial_broadcast_s,
     binomial_scatter_s,
@@ -64,7 +65,7 @@ def claims(buffer: Buffer, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
         _gather(),
         _halved_tensor_parallelism(),
     )
-    return (*found, _boundary(n, axes, measured), _sixteen_bits(measured), *examples)
+    return (*found, _boundary(n, axes, measured), _sixteen_bits(n, axes.size, measured), *examples)
 
 
 def _table(n: int, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
@@ -207,12 +208,14 @@ def _boundary(n: int, axes: Axes, measured: Ledger) -> Claim:
     return decided("ch13.pp", isclose(2 * there_s, book_s, rel_tol=1e-9), evidence, statement=statement)
 
 
-def _sixteen_bits(measured: Ledger) -> Claim:
+def _sixteen_bits(n: int, P: int, measured: Ledger) -> Claim:
     wide, narrow = (sent(measured, kernel.scope).wire_bytes for kernel in (AROUND[0], NARROW))
     evidence = (
         f"an all_gather of numbers of 32 bits sends {counted(wide)} B, of the same in 16 bits {counted(narrow)} B"
     )
-    return decided("ch13.compression", wide == 2 * narrow, evidence, statement="16 bits halve what is sent")
+    book = all_gather_wire_bytes(n, P)
+    evidence += f"; (P-1)/P n is {counted(book)} B"
+    return decided("ch13.compression", wide == book == 2 * narrow, evidence, statement="16 bits halve what is sent")
 
 
 def _smallest(P: int, measured: Ledger) -> Claim:

@@ -126,7 +126,11 @@ def _bound(axes: Axes, measured: Ledger) -> Claim:
         f"the ring as compiled takes {priced * 1e6:.2f} us at 5 us and 50 GB/s, its fullest edge {bound * 1e6:.2f} us"
     )
     return decided(
-        "ch13a.graph_cost", priced >= bound, evidence, statement="no schedule beats the load of its fullest edge"
+        "ch13a.graph_cost",
+        priced >= bound,
+        evidence,
+        statement="no schedule beats the load of its fullest edge",
+        structural=True,
     )
 
 

@@ -107,6 +107,7 @@ def claims(sizes: Sizes, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
             f"with shares of 1/4 and 3/4 a mean of means is {off:.6f} off in its largest entry, (g_1 - g_2)/4 is "
             f"{predicted:.6f}",
             statement="a mean of means is off by (g_1 - g_2)/4 at w = (1/4, 3/4)",
+            structural=True,
         ),
     )
 

@@ -75,6 +75,7 @@ def of_orders(orders: Orders) -> tuple[Claim, ...]:
             "ch14.fp_nonassoc",
             differ > 0,
             f"a ring and doubling give other bits for {differ:,} of {CHUNK:,} sums of {P} float32 numbers",
+            structural=True,
         ),
         decided(
             "ch14.fp_nonassoc",
@@ -82,6 +83,7 @@ def of_orders(orders: Orders) -> tuple[Claim, ...]:
             f"of equal chunks a ring gives other bits in {rotated:,} of {CHUNK:,} places: it begins each at another "
             "rank",
             statement="a ring sums each chunk in an order of its own",
+            structural=True,
         ),
         decided(
             "ch14.fp_order_bound",

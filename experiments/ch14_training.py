@@ -29,7 +29,7 @@ LAYOUTS = {
 
 
 def claims(trained: TrainingResult) -> tuple[Claim, ...]:
-    return (decided("ch14.partition_theorem", trained.is_one_curve, trained.evidence),)
+    return (decided("ch14.partition_theorem", trained.is_one_curve, trained.evidence, structural=True),)
 
 
 EXPERIMENT = Training(

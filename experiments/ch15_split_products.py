@@ -227,7 +227,7 @@ def _bias(small: SmallProducts) -> Claim:
         f"b = 1 on each of {small.ranks} ranks before the sum is {off:.1f} off, b/P on each is right, and so is b "
         "once after it"
     )
-    return decided("ch15.bias_rules", bool(holds), evidence)
+    return decided("ch15.bias_rules", bool(holds), evidence, structural=True)
 
 
 def _gelu(small: SmallProducts) -> Claim:
@@ -242,7 +242,11 @@ def _gelu(small: SmallProducts) -> Claim:
         f"GELU of columns is the columns of GELU; a sum of GELUs of {small.ranks} partial sums is up to {off:.1f} off"
     )
     return decided(
-        "ch15.megatron_mlp", bool(holds), evidence, statement="GELU is local after columns, and not after rows"
+        "ch15.megatron_mlp",
+        bool(holds),
+        evidence,
+        statement="GELU is local after columns, and not after rows",
+        structural=True,
     )
 
 
@@ -257,7 +261,8 @@ def _fused(small: SmallProducts) -> Claim:
         f"a contiguous slice of [Q|K|V] gives rank 0 of {small.ranks} only {' and '.join(held[0])}; laid out by "
         "rank, each has q, k and v"
     )
-    return decided("ch15.megatron_attention", holds, evidence, statement="a fused QKV must be laid out by rank")
+    statement = "a fused QKV must be laid out by rank"
+    return decided("ch15.megatron_attention", holds, evidence, statement=statement, structural=True)
 
 
 def _conjugate(measured: Ledger, small: SmallProducts) -> Claim:

@@ -106,6 +106,7 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
             "ch16.interleaved_memory",
             [_held_all(P, v) for P, m, v in SIZES if m == P],
             statement="with m = P stage 0 holds all m",
+            structural=True,
         ),
         swept(
             "ch16.interleaved_memory",

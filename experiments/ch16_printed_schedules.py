@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from lab.book.checks import at_least
-from lab.book.pipeline import warm_up
+from lab.book.checks import Exact, at_least
+from lab.book.pipeline import in_flight as held_by_stage
+from lab.book.pipeline import interleaved_in_flight, warm_up
 from lab.harness.claim import Claim, decided
 from lab.harness.question import Question, Row
 from lab.programs.pipelines.orders import gpipe, interleaved, one_f_one_b
@@ -93,20 +94,35 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
     return (
         _runs("ch16.1f1b_order", first, "stage s does s forwards first", "4-5:D-21"),
         _runs("ch16.1f1b_order", second, "stage s does s + 1 forwards first", "4-5:D-21"),
-        _runs("ch16.1f1b_order", right, "stage s does min(P-s-1, m) forwards first"),
+        _holds("ch16.1f1b_order", right, "stage s does min(P-s-1, m) forwards first", held_by_stage),
         _saves(all_ahead),
         _runs("ch24.schedule_1f1b", printed, "interleaved, stage r does (p-r-1) v forwards first", "6-8:D-19"),
-        _runs("ch24.schedule_1f1b", chunked, "interleaved, stage r does 2 (p-r-1) + (v-1) p forwards first"),
+        _holds(
+            "ch24.schedule_1f1b",
+            chunked,
+            "interleaved, stage r does 2 (p-r-1) + (v-1) p forwards first",
+            lambda P, m, s: assumed.chunks * interleaved_in_flight(P, assumed.chunks, s),
+        ),
         _chart("ch16.gpipe_bubble", assumed.stages, assumed.chart_micro_batches, assumed.gpipe_chart_ticks),
         _chart("ch16.1f1b_bubble", assumed.stages, assumed.micro_batches, assumed.one_f_one_b_chart_ticks),
     )
 
 
-def _runs(id: str, schedule: Schedule, statement: str, disputed: str | None = None) -> Claim:
+def _runs(id: str, schedule: Schedule, statement: str, disputed: str) -> Claim:
     try:
         return decided(id, True, _run(schedule), statement=statement, disputed=disputed)
     except Deadlock as deadlock:
         return decided(id, False, str(deadlock).split(";")[0], statement=statement, disputed=disputed)
+
+
+def _holds(id: str, schedule: Schedule, statement: str, held: Callable[[int, int, int], Exact]) -> Claim:
+    """Of an order that runs, and holds what the formula says."""
+    P, m = schedule.stages, schedule.micro_batches
+    expected = [held(P, m, stage) for stage in range(P)]
+    try:
+        return decided(id, list(in_flight(schedule)) == expected, _run(schedule), statement=statement)
+    except Deadlock as deadlock:
+        return decided(id, False, str(deadlock).split(";")[0], statement=statement)
 
 
 def _saves(schedule: Schedule) -> Claim:

@@ -144,6 +144,7 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
             "ch16.gpipe_memory",
             [Point(_at(P, m), max(held(gpipe(P, m))), m) for P, m in SIZES],
             statement="GPipe holds m",
+            structural=True,
         ),
         swept(
             "ch16.1f1b_memory",

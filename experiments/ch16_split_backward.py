@@ -126,6 +126,7 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
             holds,
             evidence,
             statement="the half that waits has products for weights alone, and both have no more than the whole",
+            structural=True,
         ),
     )
 

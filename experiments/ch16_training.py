@@ -44,7 +44,7 @@ def claims(trained: TrainingResult) -> tuple[Claim, ...]:
         f"{trained.evidence}; pipelines process the batch in {trained.parameters.accumulation} micro-batches, one "
         "device processes it at once"
     )
-    return (decided("ch16.grad_scaling", trained.is_one_curve, evidence),)
+    return (decided("ch16.grad_scaling", trained.is_one_curve, evidence, structural=True),)
 
 
 EXPERIMENT = Training(

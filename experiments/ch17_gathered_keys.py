@@ -39,17 +39,16 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
         statement="keys and values have as many heads as queries",
         disputed="6-8:D-120",
     )
-    return same, grouped, _backward(shape, axes, measured)
+    return same, grouped, _backward(shape, axes, ring, measured)
 
 
-def _backward(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
-    _, forward, _ = each_layer(shape, moved_in_core(measured, Phase.FORWARD))
+def _backward(shape: DecoderShape, axes: Axes, ring: int, measured: Ledger) -> Claim:
     _, backward, _ = each_layer(shape, moved_in_core(measured, Phase.BACKWARD))
     many, summed, _ = each_layer(shape, _sums(shape, axes, measured))
-    asked = (1 if shape.remat == "none" else 2) * forward
+    asked = (1 if shape.remat == "none" else 2) * ring
     evidence = (
-        f"backward a rank sends {counted(int(backward))} B a layer, {backward / forward:g} times the forward pass "
-        f"at remat={shape.remat}"
+        f"backward a rank sends {counted(int(backward))} B a layer, {float(backward / ring):g} times the "
+        f"{counted(ring)} of a ring forward, at remat={shape.remat}"
     )
     statement = "gradients are scattered as keys were gathered"
     # A sum over all ranks sends twice what scattering it would.

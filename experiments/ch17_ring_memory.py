@@ -128,7 +128,11 @@ def _linear(assumed: Assumed) -> Claim:
     # A chunk of one tile may need less: no loop over tiles is left, and none of the stacks that it fills.
     is_so = most < (1 + CLOSE) * min(need for chunk, need in zip(chunks, needs, strict=True) if chunk > TILE)
     return decided(
-        "ch17.ring_memory", is_so, evidence, statement="a rank's memory grows with S/P, not with S nor with a square"
+        "ch17.ring_memory",
+        is_so,
+        evidence,
+        statement="a rank's memory grows with S/P, not with S nor with a square",
+        structural=True,
     )
 
 

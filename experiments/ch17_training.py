@@ -19,6 +19,7 @@ def claims(trained: TrainingResult) -> tuple[Claim, ...]:
             trained.is_one_curve,
             trained.evidence,
             statement="a rank's own range, with zigzag two of them, give one device's model",
+            structural=True,
         ),
     )
 

@@ -24,6 +24,7 @@ def claims(trained: TrainingResult) -> tuple[Claim, ...]:
             trained.is_one_curve,
             trained.evidence,
             statement="what is sent without slots is what none of enough slots drops",
+            structural=True,
         ),
     )
 

@@ -33,7 +33,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
         ),
         decided(
             "A40",
-            crossing == flat_crossing,
+            crossing == flat_crossing == all_to_all_wire_bytes(n, N, 1),
             f"{counted(int(crossing))} B of {counted(n)} cross between groups, as many as in one all-to-all over {P}",
             statement="as many bytes cross between nodes",
         ),

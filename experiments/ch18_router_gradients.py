@@ -95,7 +95,13 @@ def _top_1(assumed: Assumed) -> tuple[Claim, ...]:
         "normalised to 1"
     )
     return (
-        decided("ch18.topk_gate", plain > 1e-3, evidence, statement="for k = 1 the gate itself trains the router"),
+        decided(
+            "ch18.topk_gate",
+            plain > 1e-3,
+            evidence,
+            statement="for k = 1 the gate itself trains the router",
+            structural=True,
+        ),
         decided(
             "ch18.topk_gate",
             normalised > 1e-3,
@@ -175,6 +181,7 @@ def _global_balance(assumed: Assumed) -> tuple[Claim, ...]:
             "A38",
             abs(from_means - whole) < CLOSE and local > 1.5 * whole,
             f"{evidence}; 2 E = {2 * E} averaged numbers give {from_means:.3f}",
+            structural=True,
         ),
     )
 
@@ -190,7 +197,8 @@ def _z(assumed: Assumed) -> tuple[Claim, ...]:
         f"{found:.4f}, in float64 {book:.4f}; logits that are 1 larger give the same gates within {same:.0e} and "
         f"cost {shifted:.4f}"
     )
-    return (decided("ch18.z_loss", abs(found - book) < CLOSE * book and shifted > found, evidence),)
+    holds = abs(found - book) < CLOSE * book and shifted > found
+    return (decided("ch18.z_loss", holds, evidence, structural=True),)
 
 
 EXPERIMENT = Question(

@@ -166,6 +166,7 @@ def _residual(assumed: Assumed) -> tuple[Claim, ...]:
             (float(by_scale), lost, kept) == (half, 1, 3),
             evidence,
             statement="only the experts lose the gradients of what is dropped",
+            structural=True,
         ),
     )
 
@@ -194,9 +195,10 @@ def _expert_choice(assumed: Assumed) -> tuple[Claim, ...]:
             loads == {C} and most > assumed.top_k,
             evidence,
             statement="c = kT/E tokens each, 0 to E experts a token",
+            structural=True,
         ),
         decided("ch18.expert_choice", none == 0, evidence, statement="no token is left out", disputed="4-5:D-54"),
-        decided("A37", lost > 0, later, statement="it is not causal"),
+        decided("A37", lost > 0, later, statement="it is not causal", structural=True),
     )
 
 
@@ -216,7 +218,7 @@ def _noise(assumed: Assumed) -> tuple[Claim, ...]:
         f"of {DRAWS:,} draws the deviations are within {off[0]:.1%} of softplus(W_noise x), the means within "
         f"{off[1]:.1%} of it of W_g x"
     )
-    return (decided("ch18.noisy_topk", bool(max(off) < 5 * DRAWS**-0.5), evidence),)
+    return (decided("ch18.noisy_topk", bool(max(off) < 5 * DRAWS**-0.5), evidence, structural=True),)
 
 
 def _spread(assumed: Assumed) -> tuple[Claim, ...]:

@@ -16,7 +16,7 @@ from lab.harness.decoder.training_shape import SMALL
 
 def claims(trained: TrainingResult) -> tuple[Claim, ...]:
     statement = "experts' gradients are summed over data, all others over both axes"
-    return (decided("ch18.ep_dp", trained.is_one_curve, trained.evidence, statement=statement),)
+    return (decided("ch18.ep_dp", trained.is_one_curve, trained.evidence, statement=statement, structural=True),)
 
 
 EXPERIMENT = Training(

@@ -93,7 +93,13 @@ def _volumes(assumed: Assumed) -> tuple[Claim, ...]:
     # Beyond gradients and weights, the norm of split gradients takes a sum of one float32.
     alike = all(0 <= sent[stage] - dp < 2 * NORM_BYTES for stage in ("ZeRO-1", "ZeRO-2"))
     return (
-        decided("ch20.comm", alike, evidence, statement="stages 1 and 2 send what data parallelism does"),
+        decided(
+            "ch20.comm",
+            alike,
+            evidence,
+            statement="stages 1 and 2 send what data parallelism does",
+            structural=True,
+        ),
         decided(
             "ch20.comm", sent["ZeRO-2"] >= 2 * dp, evidence, statement="ZeRO-2 sends twice as much", disputed="4-5:D-68"
         ),
@@ -106,7 +112,8 @@ def _peaks(assumed: Assumed) -> Claim:
     if len(found) < len(peaks):
         return calculated("ch20.stage_memory", "this backend reports no peak", statement=LESS)
     falls = list(found.values()) == sorted(found.values(), reverse=True)
-    return decided("ch20.stage_memory", falls, f"at most a device holds {_listed(found)} B", statement=LESS)
+    evidence = f"at most a device holds {_listed(found)} B"
+    return decided("ch20.stage_memory", falls, evidence, statement=LESS, structural=True)
 
 
 def _listed(sizes: Mapping[str, float]) -> str:

@@ -85,7 +85,12 @@ def claims(assumed: Assumed) -> tuple[Claim, ...]:
             statement="each stage idles (p/2-1)(F&B+B-3W) where F&B = F + B and B - W = F, W at most F",
         ),
         _at_most(),
-        swept("ch31a.dualpipe", [_held(*size) for size in SIZES], statement="a stage holds p+1 micro-batches"),
+        swept(
+            "ch31a.dualpipe",
+            [_held(*size) for size in SIZES],
+            statement="a stage holds p+1 micro-batches",
+            structural=True,
+        ),
         swept(
             "ch31a.dualpipe",
             [_twice(*size) for size in SIZES],

@@ -18,6 +18,7 @@ def claims(trained: TrainingResult) -> tuple[Claim, ...]:
             trained.is_one_curve,
             trained.evidence,
             statement="a token that goes to each of its nodes once trains them as one device does",
+            structural=True,
         ),
     )
 

@@ -21,6 +21,8 @@ class Claim:
     Attributes:
       statement: what was tested, where the evidence alone does not tell.
       disputed: the item of the catalogue that already says that the statement is wrong.
+      structural: it compares two programs, tests a property or counts. No formula of `lab.book` enters whose value
+        could be wrong, and so none is confirmed by it.
     """
 
     id: str
@@ -28,6 +30,7 @@ class Claim:
     evidence: str
     statement: str | None = None
     disputed: str | None = None
+    structural: bool = False
 
     @property
     def is_undisputed_refutation(self) -> bool:
@@ -35,8 +38,17 @@ class Claim:
         return self.verdict is ClaimVerdict.REFUTED and self.disputed is None
 
 
-def decided(id: str, holds: bool, evidence: str, *, statement: str | None = None, disputed: str | None = None) -> Claim:
-    return Claim(id, ClaimVerdict.CONFIRMED if holds else ClaimVerdict.REFUTED, evidence, statement, disputed)
+def decided(
+    id: str,
+    holds: bool,
+    evidence: str,
+    *,
+    statement: str | None = None,
+    disputed: str | None = None,
+    structural: bool = False,
+) -> Claim:
+    verdict = ClaimVerdict.CONFIRMED if holds else ClaimVerdict.REFUTED
+    return Claim(id, verdict, evidence, statement, disputed, structural)
 
 
 def calculated(id: str, evidence: str, *, statement: str | None = None) -> Claim:

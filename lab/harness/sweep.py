@@ -20,7 +20,9 @@ class Point:
         return isclose(self.simulated, self.formula, rel_tol=1e-9, abs_tol=1e-12)
 
 
-def swept(id: str, points: Sequence[Point], *, statement: str, disputed: str | None = None) -> Claim:
+def swept(
+    id: str, points: Sequence[Point], *, statement: str, disputed: str | None = None, structural: bool = False
+) -> Claim:
     """Confirmed where a formula gives what was simulated at every size; the evidence names the last one, or the first
     that differs."""
     different = [point for point in points if not point.agrees]
@@ -33,7 +35,7 @@ def swept(id: str, points: Sequence[Point], *, statement: str, disputed: str | N
     evidence = f"{found}: {_number(shown.simulated)} at {shown.at}" + f", not {_number(shown.formula)}" * bool(
         different
     )
-    return decided(id, not different, evidence, statement=statement, disputed=disputed)
+    return decided(id, not different, evidence, statement=statement, disputed=disputed, structural=structural)
 
 
 def _number(value: float) -> str:

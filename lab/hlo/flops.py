@@ -124,7 +124,7 @@ class _Values:
                 return None
             if i.opcode in through and i.operands:
                 name = i.operands[0]
-            elif i.opcode == "parameter" and len(callers := self.fusions.get(where.name, ())) == 1:
+            elif i.opcode == "parameter" and len(callers := self.fusions.get(where.name, [])) == 1:
                 (fusion, where), number = callers[0], where.parameters.get(i.name, -1)
                 if not 0 <= number < len(fusion.operands):
                     return None
@@ -203,14 +203,14 @@ def _written_out(i: Instruction, computation: Computation, values: _Values) -> I
         return found[0] if found and found[0].opcode == "multiply" and _is_of_arrays(*found) else None
     if i.opcode == "multiply" or _has_name(i) or not i.operands:
         return None
-    found = _unconverted(i.operands[0], computation)
-    if found is not None and found.opcode == "parameter":
-        found, computation = values.source(found.name, computation) or (None, computation)
-    if found is None or found.opcode != "multiply" or _has_name(found):
+    summed, where = _unconverted(i.operands[0], computation), computation
+    if summed is not None and summed.opcode == "parameter":
+        summed, where = values.source(summed.name, computation) or (None, computation)
+    if summed is None or summed.opcode != "multiply" or _has_name(summed):
         return None
-    made = [_unconverted(name, computation) for name in found.operands]
+    made = [_unconverted(name, where) for name in summed.operands]
     is_form = any(one is not None and one.opcode == "broadcast" for one in made)
-    return found if is_form and _is_of_arrays(found, computation) and _adds(i, values.module) else None
+    return summed if is_form and _is_of_arrays(summed, where) and _adds(i, values.module) else None
 
 
 def _unconverted(name: str, where: Computation) -> Instruction | None:

@@ -239,7 +239,8 @@ def _claims(result: Result) -> list[str]:
 def claim_text(claim: Claim) -> str:
     known = f" (known erratum {claim.disputed})" if outcome(claim) == ERRATUM else ""
     statement = f"{claim.statement}: " if claim.statement else ""
-    return f"{claim.verdict}{known} {claim.id}: {statement}{claim.evidence}"
+    structural = " (structural)" if claim.structural else ""
+    return f"{claim.verdict}{known} {claim.id}{structural}: {statement}{claim.evidence}"
 
 
 def _closing(results: Sequence[Result]) -> list[str]:

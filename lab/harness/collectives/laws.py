@@ -62,6 +62,7 @@ def _claim(law: Law, left: np.ndarray, right: np.ndarray) -> Claim:
         wrong == 0,
         f"{left.size:,} integers on {len(left)} ranks, {wrong} of them differ",
         statement=law.statement,
+        structural=True,
     )
 
 

@@ -121,6 +121,7 @@ def claims(told: Sequence[tuple[str, Claim]]) -> Section:
         Column("verdict", [status(outcome(claim)) for claim in by], is_choice=True),
         Column("statement", [claim.statement or "" for claim in by]),
         Column("evidence", [claim.evidence for claim in by]),
+        Column("tests", ["a structure" if claim.structural else "a formula" for claim in by], is_choice=True),
         Column("disputed in", [claim.disputed or "" for claim in by]),
         Column("decided by", ["; ".join(runs) for runs in by.values()]),
     ]
