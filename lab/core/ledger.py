@@ -82,6 +82,7 @@ class Part:
     is_masked_gather: bool = False
     scope: str = ""
     phase: Phase | None = None
+    is_widened: bool = False
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,7 @@ class Transfer:
       parts: the operands of a combined transfer.
       padded_from_bytes: payload before the compiler padded it, where the text shows that it did.
       is_masked_gather: an all-reduce in which each device has its own part and zeros beside it: it gathers.
+      is_widened: it moves in float32 what was of 16 bits, as the text shows.
       provenance: of a predicted transfer, how its value is computed.
     """
 
@@ -190,6 +192,7 @@ class Transfer:
     parts: tuple[Part, ...] = ()
     padded_from_bytes: int | None = None
     is_masked_gather: bool = False
+    is_widened: bool = False
     provenance: Provenance = Provenance()
 
     @property
@@ -244,6 +247,7 @@ class TransferJson:
     parts: tuple[Part, ...] = ()
     padded_from_bytes: Count | None = None
     is_masked_gather: bool = False
+    is_widened: bool = False
     wire_bytes: Fraction | None = field(kw_only=True)
 
     def transfer(self) -> Transfer:

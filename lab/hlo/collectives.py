@@ -28,6 +28,7 @@ from lab.hlo.masked import is_zero_padded_shard
 from lab.hlo.names import Frames, origin, phase, scope
 from lab.hlo.part_names import joined_names, operand_names, producers
 from lab.hlo.placement import MEGASCALE_TARGET, Placement
+from lab.hlo.promoted import are_widened
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction, Module
 from lab.hlo.walk import Notes, Site, Visit
@@ -87,6 +88,7 @@ class Reader:
         if _is_reduce_scatter_fusion(visit, groups.size if groups else None):
             kind = Kind.REDUCE_SCATTER
         parts = self._parts(visit, kind, shapes, groups.size if groups else 1)
+        parts = self._widened(parts, visit)
         named = self.named(visit)
         op_name, place = instruction.op_name, self._origin(visit, named)
         if len(parts) > 1 and self.has_metadata:
@@ -112,6 +114,7 @@ class Reader:
             parts=parts if len(parts) > 1 else (),
             padded_from_bytes=parts[0].padded_from_bytes if len(parts) == 1 else None,
             is_masked_gather=all(part.is_masked_gather for part in parts),
+            is_widened=all(part.is_widened for part in parts),
         )
 
     def _note_disagreement(
@@ -221,6 +224,19 @@ class Reader:
             self._as_made(part, kind, source, computation) for part, source in zip(parts, sources, strict=True)
         )
 
+    def _widened(self, parts: tuple[Part, ...], visit: Visit) -> tuple[Part, ...]:
+        instruction = visit.instruction
+        if all(part.dtype != "f32" for part in parts):
+            return parts
+        widened = are_widened(instruction, visit.computation, self.module, "to_apply=" in instruction.attributes)
+        if len(parts) == 1:
+            widened = [all(widened) and bool(widened)]
+        if len(widened) != len(parts):
+            return parts
+        return tuple(
+            replace(part, is_widened=was and part.dtype == "f32") for part, was in zip(parts, widened, strict=True)
+        )
+
     def _named_parts(self, parts: tuple[Part, ...], visit: Visit) -> tuple[Part, ...]:
         """Each with what the text tells of it: its own of the joined names, which stand in the order of the operands;
         where some are left out, the one that what makes it has; where none are joined, the nearest name of that."""
@@ -233,7 +249,7 @@ class Reader:
         made = operand_names(self.module, visit.instruction, visit.computation)
         if len(made) != len(parts) or (own and not joined and not scope(own)):
             return tuple(replace(part, phase=unknown[1]) for part in parts)
-        places = [self._place(name, visit) if name else unknown for name in made]
+        places = [self._place(name, visit) if name and scope(name) else unknown for name in made]
         if joined:
             places = [place if place in joined else unknown for place in places]
         # Two operands of one name: one of them, or both, were made by an operation that is named after another.

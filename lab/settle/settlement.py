@@ -52,7 +52,7 @@ class Term:
         none.
       explanation: the behaviours or the contradiction, in a sentence.
       behaviours: ids of the compiler behaviours that explain it.
-      did_not_happen: ids of those that were predicted, of a term that is exact without them.
+      did_not_happen: ids of those that were predicted, of a term that is settled without them.
       hint: what the prediction did not say, and would have claimed what is left over with.
     """
 
@@ -298,11 +298,13 @@ def _is_made_several(term: Transfer, context: Context) -> bool:
 def _as_recognised(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
     """By behaviours that show in the text, done to what the compiler was predicted to emit or, where that is one
     transfer, to what theory asks for."""
-    as_asked = () if _is_made_several(term, context) else (((term,), ()),)
-    for wanted, before in (emitted(term, context), *as_asked):
+    expected, predicted = emitted(term, context)
+    as_asked = () if _is_made_several(term, context) else (((term,), (), predicted),)
+    for wanted, before, absent in ((expected, predicted, ()), *as_asked):
         taken, seen = _recognised(wanted, unclaimed, context)
         if seen:
-            return _explained((*before, *dict.fromkeys(seen)), term, taken, Status.ATTRIBUTED)
+            found = _explained((*before, *dict.fromkeys(seen)), term, taken, Status.ATTRIBUTED)
+            return replace(found, did_not_happen=tuple(b.id for b in absent))
     return None
 
 
@@ -341,6 +343,7 @@ _ATTEMPTS: tuple[tuple[Attempt, Callable[[Transfer, Transfer], bool], bool], ...
     (_as_one, _states_it, False),
     (_as_emitted, _states_one, False),
     (_as_one, _states_one, False),
+    (_as_recognised, _states_one, False),
     (_as_emitted, _any, False),
     (_as_predicted, _any, False),
     (_as_recognised, _any, False),

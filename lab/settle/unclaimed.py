@@ -17,7 +17,8 @@ def claim(wanted: Transfer, unclaimed: Unclaimed, is_any_shift: bool = False) ->
     where there are fewer.
 
     Alike are kind, axes, group size and number of groups (those of a permute where they are stated), shift, dtype,
-    payload, whether it always runs and whether it gathers, and phase and scope where the text states them.
+    payload, whether it always runs and whether it gathers, whether it was widened where that is wanted, and phase and
+    scope where the text states them.
 
     Args:
       is_any_shift: it does not matter in which direction a permute moves, and how far.
@@ -72,6 +73,7 @@ def _is_like(wanted: Transfer, found: Transfer) -> bool:
     return (
         _likeness(wanted) == _likeness(found)
         and wanted.groups in (None, found.groups)
+        and (found.is_widened or not wanted.is_widened)
         and _is_of_phase(wanted, found)
         and ("" in (wanted.scope, found.scope) or is_of_scope(wanted, found.scope))
     )

@@ -15,7 +15,7 @@ from lab.settle.behaviours.transforms import is_declared_scatter, over
 def _widened(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     if transfer.dtype not in ("bf16", "f16"):
         return (transfer,)
-    return (replace(transfer, dtype="f32", payload_bytes=2 * transfer.payload_bytes),)
+    return (replace(transfer, dtype="f32", payload_bytes=2 * transfer.payload_bytes, is_widened=True),)
 
 
 C1 = Behaviour(
@@ -23,7 +23,7 @@ C1 = Behaviour(
     platform=Platform.CPU,
     certainty=Certainty.PREDICTABLE,
     effect="16-bit floats are widened to f32 in collectives: twice the bytes",
-    when="any collective of bf16 or f16",
+    when="any collective of bf16 or f16; the text shows that it was widened",
     remedy="judge bf16 layouts on a GPU or TPU target, or run in f32 on the CPU",
     rewrite=_widened,
 )

@@ -59,7 +59,9 @@ def _after_the_passes(transfer: Transfer, context: Context) -> tuple[Transfer, .
     stays = transfer.kind is not Kind.ALL_REDUCE and not provenance.replicated_first
     if context.style != "declared" or not is_product or stays or passes == 1 or transfer.executions != passes:
         return (transfer,)
-    return (replace(transfer, kind=Kind.ALL_REDUCE, executions=1, phase=Phase.UPDATE),)
+    # A sum in 16 bits is widened before each device takes its part of it; one in float32 is scattered.
+    kind = transfer.kind if transfer.dtype == "f32" else Kind.ALL_REDUCE
+    return (replace(transfer, kind=kind, executions=1, phase=Phase.UPDATE),)
 
 
 G6 = Behaviour(
@@ -67,7 +69,7 @@ G6 = Behaviour(
     platform=Platform.GPU,
     certainty=Certainty.PREDICTABLE,
     effect="reductions of gradients computed outside the scan over layers are moved out of the accumulation loop, "
-    "so that they run once",
+    "so that they run once; a reduce-scatter of 16 bits becomes an all-reduce there",
     when="declared style; more than one micro-batch; gradients computed outside the loop over layers, such as the "
     "embedding's",
     rewrite=_after_the_passes,

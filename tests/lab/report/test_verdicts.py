@@ -45,7 +45,7 @@ def test_a_run_on_two_axes_has_two_lines_and_its_name_once():
 
 
 def test_an_explained_term_shows_both_numbers_and_the_behaviour():
-    wide = replace(REDUCE, payload_bytes=2_000_000)
+    wide = replace(REDUCE, payload_bytes=2_000_000, is_widened=True)
     text = summary_text([result([replace(REDUCE, dtype="bf16")], [wide], platform="cpu")])
     assert lines(text, "explained ")[0][-2:] == ["7,000,000", "14,000,000"]
     assert "explained, 1 term: C1" in text
@@ -82,7 +82,7 @@ def test_refuted_claims_are_told_and_the_others_counted():
 
 
 def test_runs_that_are_exact_stand_before_those_that_are_not():
-    wide = replace(REDUCE, payload_bytes=2_000_000)
+    wide = replace(REDUCE, payload_bytes=2_000_000, is_widened=True)
     explained = result([replace(REDUCE, dtype="bf16")], [wide], platform="cpu")
     refuted, exact = result([REDUCE], [REDUCE, GATHER]), result([REDUCE], [REDUCE])
     text = summary_text([refuted, explained, exact])

@@ -303,7 +303,9 @@ def test_what_was_not_widened_or_is_added_up_in_32_bits_is_reduced_in_32_bits(pr
 
 def test_on_cpu_a_scattered_lookup_of_bf16_is_summed_whole_in_f32():
     (term,) = settle(
-        Ledger((LOOKED_UP,)), Ledger((replace(LOOKED_UP, kind=Kind.ALL_REDUCE, dtype="f32", payload_bytes=1280),)), CPU
+        Ledger((LOOKED_UP,)),
+        Ledger((replace(LOOKED_UP, kind=Kind.ALL_REDUCE, dtype="f32", payload_bytes=1280, is_widened=True),)),
+        CPU,
     ).terms
     assert (term.status, term.behaviours) == (Status.EXPLAINED, ("C2", "C1"))
 

@@ -68,13 +68,14 @@ def test_groups_of_one_device_need_no_prediction():
 
 
 def test_cpu_widening_explains_twice_the_bytes_on_cpu_alone():
-    widened = replace(GATHER, dtype="f32", payload_bytes=2048)
+    widened = replace(GATHER, dtype="f32", payload_bytes=2048, is_widened=True)
     assert statuses([GATHER], [widened], CPU)[0] is Verdict.EXPLAINED
     assert statuses([GATHER], [widened], GPU)[0] is Verdict.REFUTED
+    assert statuses([GATHER], [replace(widened, is_widened=False)], CPU)[0] is Verdict.REFUTED
 
 
 def test_cpu_keeps_a_declared_scatter_as_all_reduce_and_an_explicit_one_as_it_is():
-    reduced = replace(SCATTER, kind=Kind.ALL_REDUCE, dtype="f32", payload_bytes=2048)
+    reduced = replace(SCATTER, kind=Kind.ALL_REDUCE, dtype="f32", payload_bytes=2048, is_widened=True)
     assert statuses([SCATTER], [reduced], CPU)[0] is Verdict.EXPLAINED
     assert statuses([SCATTER], [reduced], replace(CPU, style="explicit"))[0] is Verdict.REFUTED
 
