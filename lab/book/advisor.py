@@ -4,7 +4,7 @@ neither fit nor be fast."""
 from dataclasses import dataclass
 from math import ceil, log2
 
-from lab.book.checks import count, positive
+from lab.book.checks import count, finite, positive
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ def first_guess(
         batch=batch,
         memory_bytes=memory_bytes,
     )
-    tensor = _dividing(_tensor(parameters, memory_bytes), heads)
+    finite(parameters=parameters, layers=layers, embed=embed, heads=heads, devices=devices, length=length, batch=batch)
+    tensor = _dividing(min(_tensor(parameters, memory_bytes), devices), heads)
     pipe = _dividing(_pipe(layers, devices // tensor), layers)
     data = devices // (tensor * pipe)
     micro_batch = _micro_batch(2 * length * embed * layers / pipe, 0.2 * memory_bytes)

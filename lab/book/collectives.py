@@ -10,7 +10,7 @@ from typing import overload
 
 import numpy as np
 
-from lab.book.checks import Exact, Number, at_least, count, not_negative, positive, ratio, real, whole
+from lab.book.checks import Exact, Number, at_least, count, finite, not_negative, positive, ratio, real, whole
 
 
 @overload
@@ -66,6 +66,7 @@ def split_ring_all_reduce_s(payload_bytes: Exact, ranks: int, alpha_s: float, by
 def bidirectional_ring_all_reduce_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 floor(P / 2) alpha + (P - 1) / P n / beta: every block goes both ways. Source: Ch. 12, `ch12.bidir_ring`
     (D-49)."""
+    finite(ranks=ranks)
     _check_link(alpha_s, bytes_per_s)
     return 2 * (ranks // 2) * alpha_s + real(all_reduce_wire_bytes(payload_bytes, ranks)) / 2 / bytes_per_s
 
@@ -158,6 +159,7 @@ def torus_all_reduce_s(payload_bytes: Exact, side: int, axes: int, alpha_s: floa
 def ring_tree_crossover_bytes(ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """n* = alpha beta (P - 1 - log2 P) / (log2 P - (P - 1) / P): below it the tree is faster. Source: Ch. 12,
     `ch12.crossover`."""
+    finite(ranks=ranks)
     count(ranks=ranks)
     at_least(2, ranks=ranks)
     _check_link(alpha_s, bytes_per_s)
@@ -180,9 +182,8 @@ def rounds_down(ranks: int) -> int:
     """floor(log2 P)."""
     positive(ranks=ranks)
     whole(ranks=ranks)
-    # A float's exponent is exact, where a logarithm rounds.
-    exponents = np.frexp(ranks)[1] - 1
-    return exponents if np.ndim(ranks) else int(exponents)
+    # Bits and a float's exponent are exact, where a logarithm rounds.
+    return np.frexp(ranks)[1] - 1 if np.ndim(ranks) else int(ranks).bit_length() - 1
 
 
 def _check_link(alpha_s: float, bytes_per_s: float) -> None:

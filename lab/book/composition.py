@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from lab.book.checks import Number, at_least, count, not_negative, positive, ratio, real, share
+from lab.book.checks import Number, at_least, count, finite, not_negative, positive, ratio, real, share
 from lab.book.memory import model_state_bytes
 from lab.book.pipeline import bubble_share, ticks
 
@@ -104,6 +104,7 @@ def pipelined_step_s(micro_batches: int, pipe: int, micro_batch_s: float, expose
 
 def interleaving_saves_s(step_s: float, pipe: int, micro_batches: int, chunks: int) -> float:
     """T (p - 1) (1 - 1 / v) / (m + p - 1) of a 1F1B step of T seconds. Source: Ch. 24, `ch24.interleave_breakeven`."""
+    finite(pipe=pipe)
     count(pipe=pipe, chunks=chunks)
     positive(step_s=step_s, micro_batches=micro_batches)
     return step_s * real(bubble_share(pipe, micro_batches)) * (1 - 1 / chunks)
@@ -126,6 +127,7 @@ def data_parallel_growth(replicas: int, times: int) -> Fraction:
 
     Source: Ch. 24, `ch24.dp_weak_scaling`; Ch. 25, `ch25.dp_latency`.
     """
+    finite(replicas=replicas, times=times)
     positive(times=times)
     count(replicas=replicas)
     at_least(2, replicas=replicas)

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lab.book.checks import Exact, count, not_negative, positive, ratio, share
+from lab.book.checks import Exact, count, finite, not_negative, positive, ratio, share
 
 FLOAT_BITS = 32
 
@@ -109,6 +109,7 @@ def quantized_all_reduce_wire_bytes(payload_bytes: int, ranks: int, bits: int) -
 
     Source: Ch. 28, `ch28.compressed_allreduce` as corrected (6-8:D-66).
     """
+    finite(ranks=ranks)
     count(ranks=ranks)
     positive(payload_bytes=payload_bytes, bits=bits)
     return ratio(2 * (ranks - 1) * payload_bytes * bits, ranks * FLOAT_BITS)

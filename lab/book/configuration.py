@@ -8,7 +8,7 @@ from math import erfc, prod, sqrt
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lab.book.checks import at_least, count, not_negative, positive, share
+from lab.book.checks import at_least, count, finite, not_negative, positive, share
 
 
 def layouts(devices: int, menus: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
@@ -120,6 +120,7 @@ def equal_bubble_micro_batches(micro_batches: int, pipe: int, pipe_now: int) -> 
 def bubble_micro_batches(pipe: int, bubble: float) -> float:
     """(p - 1) (1 - f) / f: micro-batches at which the bubble is f. Source: Ch. 27, `ch27.bubble_tradeoff`."""
     count(pipe=pipe)
+    finite(pipe=pipe)
     positive(bubble=bubble)
     share(bubble=bubble)
     return (pipe - 1) * (1 - bubble) / bubble

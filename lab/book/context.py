@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from lab.book.checks import Number, below, count, not_negative, positive, ratio
+from lab.book.checks import Number, below, count, finite, not_negative, positive, ratio
 
 
 def scores_bytes(batch: int, heads: int, length: int, bytes_per_element: int) -> int:
@@ -20,6 +20,7 @@ def scores_bytes(batch: int, heads: int, length: int, bytes_per_element: int) ->
 def ring_wire_bytes(tokens: int, kv_dim: int, bytes_per_element: int, ranks: int) -> Fraction:
     """2 (P - 1) / P b S K h e a rank: keys and values once round, less the last hop. Source: Ch. 17,
     `ch17.ring_volume`; `A30`."""
+    finite(ranks=ranks)
     return ratio(2 * (ranks - 1) * _whole_bytes(tokens, kv_dim, bytes_per_element, ranks), ranks)
 
 
@@ -32,6 +33,7 @@ def ring_training_wire_bytes(
     Source: Ch. 17, `ch17.ring_volume` (Liu et al. 2023); a derivative of the loop keeps all blocks instead of sending
     them again.
     """
+    finite(ranks=ranks)
     e, travelling = (
         bytes_per_element,
         bytes_per_element if travelling_bytes_per_element is None else travelling_bytes_per_element,
@@ -91,6 +93,7 @@ def ulysses_wire_bytes(tokens: int, query_dim: int, kv_dim: int, bytes_per_eleme
 
     Source: Ch. 17, `ch17.ulysses_volume`; `A32` (Jacobs et al. 2023).
     """
+    finite(ranks=ranks)
     count(ranks=ranks)
     positive(tokens=tokens, query_dim=query_dim, kv_dim=kv_dim, bytes_per_element=bytes_per_element)
     return ratio((ranks - 1) * 2 * tokens * (query_dim + kv_dim) * bytes_per_element, ranks**2)
@@ -112,6 +115,7 @@ def ring_to_ulysses(ranks: int, kv_share: float = 1) -> Number:
 
 def skipped_share(ranks: int) -> Fraction:
     """(P - 1) / (2 P) of all blocks lies above the diagonal. Source: Ch. 17, `ch17.causal_skip`."""
+    finite(ranks=ranks)
     count(ranks=ranks)
     return ratio(ranks - 1, 2 * ranks)
 
@@ -141,6 +145,7 @@ def hybrid_all_to_all_wire_bytes(
 
     Source: Ch. 17, `ch17.hybrid_usp`; `A33` (Fang & Zhao 2024).
     """
+    finite(ulysses=ulysses)
     positive(
         tokens=tokens,
         query_dim=query_dim,

@@ -6,7 +6,7 @@ What the reduction sends stands in `parallelism`, how long it takes in `collecti
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lab.book.checks import Real, count, not_negative, positive, share, whole
+from lab.book.checks import Real, at_least, count, finite, not_negative, positive, share, whole
 
 
 def training_flops(parameters: float, tokens: float) -> float:
@@ -31,6 +31,7 @@ def compute_to_sync(tokens: float, ranks: int, bytes_per_element: int, flops_per
     Source: Ch. 14, `ch14.R_ratio` (4-5:D-01, D-02: n in tokens, beta in one direction).
     """
     count(ranks=ranks)
+    at_least(2, ranks=ranks)
     positive(tokens=tokens, bytes_per_element=bytes_per_element, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s)
     return 3 * tokens * bytes_per_s / (flops_per_s * bytes_per_element) / (1 - 1 / ranks)
 
@@ -99,6 +100,7 @@ def order_error_bound(ranks: int, unit_roundoff: float, absolute_sum: Real) -> R
 def accumulation_speedup(micro_batches: int, compute_s: float, sync_s: float) -> float:
     """A (T_c + T_r) / (A T_c + T_r): one reduction instead of A, nothing overlapped. Source: Ch. 14,
     `ch14.accum_speedup`."""
+    finite(micro_batches=micro_batches)
     positive(micro_batches=micro_batches, compute_s=compute_s)
     not_negative(sync_s=sync_s)
     return micro_batches * (compute_s + sync_s) / (micro_batches * compute_s + sync_s)

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from lab.book.checks import count, not_negative, positive, ratio, whole
+from lab.book.checks import count, finite, not_negative, positive, ratio, whole
 
 
 def strides(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -80,6 +80,7 @@ def resplit_wire_bytes(payload_bytes: int, ranks: int) -> Fraction:
 
     Source: Ch. 23, `ch23.redistribution` as corrected (6-8:D-1).
     """
+    finite(ranks=ranks)
     count(ranks=ranks)
     positive(payload_bytes=payload_bytes)
     return ratio((ranks - 1) * payload_bytes, ranks * ranks)
@@ -90,6 +91,7 @@ def domains_spanned(ranks: int, stride: int, ranks_per_domain: float, first: int
 
     Source: Ch. 23, `ch23.topology_placement`; Ch. 25, `ch25.mesh_4d5d`.
     """
+    finite(ranks=ranks)
     count(ranks=ranks, ranks_per_domain=ranks_per_domain)
     positive(stride=stride)
     not_negative(first=first)

@@ -3,7 +3,7 @@ ml.05 to ml.13)."""
 
 import numpy as np
 
-from lab.book.checks import Number, below, count, not_negative, positive, ratio, share
+from lab.book.checks import Number, below, count, finite, not_negative, positive, ratio, share
 
 BACKWARD_SHARE = 2 / 3
 """Of a step's compute: two of the three products of every layer, and all that an all-reduce of gradients can hide
@@ -84,6 +84,7 @@ def amdahl_speedup(ranks: int, serial_share: float) -> float:
 def universal_speedup(ranks: int, contention: float, coherency: float) -> float:
     """N / (1 + a (N - 1) + b N (N - 1)); with b = 0 Amdahl's law, a its serial share. Source: ml,
     `ml.13_scaling_tax_curve` (Gunther 1993)."""
+    finite(ranks=ranks)
     count(ranks=ranks)
     not_negative(contention=contention, coherency=coherency)
     return ranks / (1 + contention * (ranks - 1) + coherency * ranks * (ranks - 1))
@@ -99,6 +100,7 @@ def fastest_ranks(contention: float, coherency: float) -> float:
 def exposed_speedup(ranks: int, exposed_share: float) -> float:
     """N / (1 + N r), r the exposed communication over the compute of one rank alone: at most 1 / r. Source: ml,
     `ml.13_scaling_tax_curve` (2nd:M19)."""
+    finite(ranks=ranks)
     count(ranks=ranks)
     not_negative(exposed_share=exposed_share)
     return ranks / (1 + ranks * exposed_share)
@@ -107,6 +109,7 @@ def exposed_speedup(ranks: int, exposed_share: float) -> float:
 def weak_speedup(ranks: int, compute_s: float, sync_s: float, micro_batches: int = 1) -> float:
     """N A T_c / (A T_c + T_sync): work done by N ranks that synchronise after A micro-batches. Source: ml,
     `ml.14_gpt2_scaling`."""
+    finite(micro_batches=micro_batches)
     count(ranks=ranks)
     positive(compute_s=compute_s, micro_batches=micro_batches)
     not_negative(sync_s=sync_s)

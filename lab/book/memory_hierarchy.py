@@ -1,6 +1,6 @@
 """Part I: links inside and across nodes (Ch. 3). Bandwidths are of one direction of one rank."""
 
-from lab.book.checks import at_least, count, not_negative, positive
+from lab.book.checks import at_least, count, finite, not_negative, positive
 
 
 def half_bandwidth_bytes(alpha_s: float, bytes_per_s: float) -> float:
@@ -15,6 +15,7 @@ def half_bandwidth_bytes(alpha_s: float, bytes_per_s: float) -> float:
 
 def ring_bytes_per_s(ranks: int, bytes_per_s: float) -> float:
     """beta P / (2 (P - 1)): buffer over time of a long ring all_reduce. Source: Ch. 3, `ch03.ring_algbw` (D-01)."""
+    finite(ranks=ranks)
     positive(bytes_per_s=bytes_per_s)
     count(ranks=ranks)
     at_least(2, ranks=ranks)
@@ -26,6 +27,7 @@ def cards_bytes_per_s(nodes: int, cards: int, bytes_per_s: float) -> float:
 
     Source: Ch. 3, `ch03.hier_single_rep` as corrected (D-15).
     """
+    finite(nodes=nodes)
     positive(cards=cards)
     count(nodes=nodes)
     at_least(2, nodes=nodes)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lab.book.checks import count, not_negative, positive, share
+from lab.book.checks import count, finite, not_negative, positive, share
 
 
 def overlapped_s(compute_s: float, communication_s: float, overlap: float) -> float:
@@ -116,6 +116,7 @@ def collective_matmul_s(
 
     Source: `ch31.collective_matmul`, not in the book (Wang et al. 2023); the last part has nothing to wait for.
     """
+    finite(ranks=ranks)
     count(ranks=ranks)
     positive(matmul_s=matmul_s, gathered_bytes=gathered_bytes)
     return matmul_s / ranks + (ranks - 1) * np.maximum(

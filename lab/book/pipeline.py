@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lab.book.checks import Number, below, chosen, count, not_negative, positive, ratio
+from lab.book.checks import Number, below, chosen, count, finite, not_negative, positive, ratio
 
 
 def idle_s(stages: int, forward_s: Number, backward_s: Number, chunks: int = 1) -> Number:
@@ -32,6 +32,7 @@ def step_s(stages: int, micro_batches: int, forward_s: Number, backward_s: Numbe
 def bubble_share(stages: int, micro_batches: int, chunks: int = 1) -> Fraction:
     """(P - 1) / (m v + P - 1) of all the time. Source: Ch. 16, `ch16.gpipe_bubble`, `ch16.interleaved_bubble` as
     corrected (4-5:D-23)."""
+    finite(stages=stages)
     count(stages=stages, chunks=chunks)
     positive(micro_batches=micro_batches)
     return ratio(stages - 1, micro_batches * chunks + stages - 1)
@@ -79,6 +80,7 @@ def interleaved_in_flight(stages: int, chunks: int, stage: int = 0) -> Fraction:
 
     Source: Ch. 16, `ch16.interleaved_memory` (not in the book; 4-5:D-75).
     """
+    finite(chunks=chunks)
     _check_stage(stages, stage)
     count(chunks=chunks)
     return ratio(2 * (stages - stage - 1) + (chunks - 1) * stages + 1, chunks)
@@ -111,6 +113,7 @@ def zero_bubble_share(
     stages: int, micro_batches: int, forward_s: Number, input_backward_s: Number, weight_s: Number, lag: int = 1
 ) -> Number:
     """x / (x + m (t_F + t_B + t_W)), x = `zero_bubble_idle_s`. Source: Ch. 16, `ch16.zb_bubble`; `A27`, `A28`."""
+    finite(stages=stages)
     positive(micro_batches=micro_batches)
     idle = zero_bubble_idle_s(stages, forward_s, input_backward_s, weight_s, lag)
     return idle_share(idle, micro_batches * (forward_s + input_backward_s + weight_s))
@@ -166,6 +169,7 @@ def uneven_efficiency(stage_s: ArrayLike, micro_batches: float = np.inf) -> floa
 
 def throughput_per_s(stages: int, micro_batches: int, forward_s: Number, backward_s: Number, chunks: int = 1) -> Number:
     """m / T micro-batches a second. Source: Ch. 16, `ch16.throughput`."""
+    finite(micro_batches=micro_batches)
     return micro_batches / step_s(stages, micro_batches, forward_s, backward_s, chunks)
 
 

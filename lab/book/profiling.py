@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import count, not_negative, positive, share
+from lab.book.checks import count, finite, not_negative, positive, share
 
 
 def hfu(mfu: float, recomputed_forwards: float = 1.0) -> float:
@@ -78,5 +78,6 @@ def straggler_loss(usual_s: float, slowest_s: float) -> float:
 def largest_z_score(ranks: int) -> float:
     """(n - 1) / sqrt(n): as far as one of n values can be from their mean, in sample standard deviations. Source: Ch.
     32, `ch32.straggler_probe`."""
+    finite(ranks=ranks)
     count(ranks=ranks)
     return (ranks - 1) / np.sqrt(ranks)

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lab.book.checks import below, chosen, count, not_negative, positive, share
+from lab.book.checks import below, chosen, count, finite, not_negative, positive, share
 
 
 def failures_per_h(counts: ArrayLike, mtbf_h: ArrayLike) -> float:
@@ -61,6 +61,7 @@ def gathered_save_s(checkpoint_bytes: float, ranks: int, network_bytes_per_s: fl
 
     Source: Ch. 26, `ch26.io_models` as corrected (6-8:D-37).
     """
+    finite(ranks=ranks)
     count(ranks=ranks)
     positive(
         checkpoint_bytes=checkpoint_bytes, network_bytes_per_s=network_bytes_per_s, disk_bytes_per_s=disk_bytes_per_s

@@ -1,7 +1,7 @@
 """Part I: how long training takes, and how much of the devices it uses (Ch. 1, 5 and 6). `mfu` is model FLOPs
 utilisation."""
 
-from lab.book.checks import count, positive, share
+from lab.book.checks import count, finite, positive, share
 from lab.book.data_parallel import compute_s, training_flops
 
 
@@ -16,6 +16,7 @@ def training_s(parameters: float, tokens: float, devices: int, flops_per_s: floa
 
 def tokens_per_s(parameters: float, devices: int, flops_per_s: float, mfu: float = 1) -> float:
     """P F eta / (6 Psi). Source: Ch. 3a, `ch03a.tokens_per_s`; Ch. 6, `ch06.step_time`."""
+    finite(devices=devices)
     return 1 / training_s(parameters, 1, devices, flops_per_s, mfu)
 
 

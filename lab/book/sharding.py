@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from lab.book.checks import Number, count, not_negative, positive, ratio
+from lab.book.checks import Number, count, finite, not_negative, positive, ratio
 from lab.book.collectives import (
     all_gather_wire_bytes,
     all_reduce_wire_bytes,
@@ -38,6 +38,7 @@ def zero_volume_bytes(
     Stages 0 and 1 reduce once and stages 1 and 2 gather weights once; 2 scatters gradients after every micro-batch, 3
     gathers twice and scatters. Source: Ch. 20, `ch20.comm` as corrected (4-5:D-68).
     """
+    finite(micro_batches=micro_batches, ranks=ranks)
     check_stage(stage)
     count(ranks=ranks)
     positive(parameters=parameters, bytes_per_element=bytes_per_element, micro_batches=micro_batches)
@@ -48,6 +49,7 @@ def zero_volume_bytes(
 def state_reduction(ranks: int, stage: int) -> Number:
     """16 Psi over `model_state_bytes`: 4 P / (P + 3), 8 P / (P + 7), P at stages 1, 2, 3. Source: Ch. 20,
     `ch20.stage_memory`."""
+    finite(ranks=ranks)
     return ratio(16, model_state_bytes(1, ranks, stage))
 
 

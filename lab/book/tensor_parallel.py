@@ -3,7 +3,7 @@
 
 from fractions import Fraction
 
-from lab.book.checks import Real, at_least, count, not_negative, positive, ratio, whole
+from lab.book.checks import Real, at_least, count, finite, not_negative, positive, ratio, whole
 from lab.book.collectives import all_reduce_wire_bytes, ring_all_reduce_s
 from lab.book.parallelism import activation_bytes
 
@@ -51,6 +51,7 @@ def tp_layer_s(
 
     Source: Ch. 15, `ch15.tp_time` as corrected (4-5:D-05).
     """
+    finite(ranks=ranks)
     positive(all_reduces=all_reduces)
     return all_reduces * ring_all_reduce_s(
         activation_bytes(tokens, embed, bytes_per_element), ranks, alpha_s, bytes_per_s
@@ -129,6 +130,7 @@ def sp_layer_wire_bytes(tokens: int, embed: int, bytes_per_element: int, ranks: 
     r = 2 where the backward pass gathers the inputs of both column-parallel matrices again instead of keeping them, 0
     where it keeps them. Source: Ch. 17, `ch17.megatron_sp_pattern` as corrected (4-5:D-28; Korthikanti et al. 2022).
     """
+    finite(ranks=ranks)
     not_negative(regathers=regathers)
     count(ranks=ranks)
     return ratio((8 + regathers) * (ranks - 1) * activation_bytes(tokens, embed, bytes_per_element), ranks)
