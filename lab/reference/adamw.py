@@ -1,8 +1,9 @@
 """AdamW in closed form: moments and weights after any number of steps from the history of all gradients.
 
-With gradients g_1 ... g_T: m_T = (1 - b1) sum_t b1^(T-t) g_t, v_T the same of squares with b2, u_T = m_T / (1 - b1^T) /
-(sqrt(v_T / (1 - b2^T)) + e), and w_T = (1 - r d)^T w_0 - r sum_t (1 - r d)^(T-t) u_t for a learning rate r and a weight
-decay d. Source: Loshchilov & Hutter 2019, with the betas of Brown et al. 2020; clipping by Pascanu et al. 2013.
+With gradients g_1 ... g_T: m_T = (1 - b1) sum_t b1^(T-t) g_t, v_T the same of squares with b2, and u_T = m_T / (1 -
+b1^T) / (sqrt(v_T / (1 - b2^T)) + e). Where g_1 lies in the past and w_1 are the weights after it, w_T = (1 - r d)^(T-1)
+w_1 - r sum_{t>1} (1 - r d)^(T-t) u_t for a learning rate r and a weight decay d. Source: Loshchilov & Hutter 2019, with
+the betas of Brown et al. 2020; clipping by Pascanu et al. 2013.
 """
 
 from __future__ import annotations
@@ -17,9 +18,6 @@ LEARNING_RATE, B1, B2, EPSILON, DECAY = 3e-4, 0.9, 0.95, 1e-8, 0.1
 CLIP = 1.0
 BIAS_STEP = 1e-3
 """By which each step moves a router's bias towards balance (DeepSeek-V3)."""
-LARGEST_STEP = 1.1
-"""No entry of u_1, u_2 or u_3 is larger: by Cauchy and Schwarz |u_T| <= sqrt(sum a_t^2 / c_t), the shares that m_T and
-v_T give each step; 1.002 for T = 3."""
 
 
 def norm(gradients: Mapping[str, Array]) -> float:
@@ -55,26 +53,26 @@ def _step(history: Sequence[Array]) -> Array:
 
 
 def weight_after(name: str, start: Array, history: Sequence[Array]) -> Array:
-    """After as many steps as its history of clipped gradients is long; a bias goes by the sign of its excess load."""
+    """From the weight after the first of the gradients in `history`, clipped ones, to that after the last; a bias goes
+    by the sign of its excess load."""
     if is_bias(name):
-        return start - BIAS_STEP * _sum([np.sign(excess) for excess in history])
+        return start - BIAS_STEP * _sum([np.sign(excess) for excess in history[1:]])
     kept, T = 1 - LEARNING_RATE * DECAY, len(history)
-    return kept**T * start - LEARNING_RATE * _sum([kept ** (T - t) * _step(history[:t]) for t in range(1, T + 1)])
+    return kept ** (T - 1) * start - LEARNING_RATE * _sum(
+        [kept ** (T - t) * _step(history[:t]) for t in range(2, T + 1)]
+    )
 
 
 def movable(history: Sequence[Array], errors: Sequence[float]) -> Array:
-    """By how much each entry of a weight may be off where no entry of g_t is off by more than `errors[t]`.
+    """By how much each entry of `weight_after` may be off where no entry of g_t is off by more than `errors[t]`.
 
-    Adam divides by the root of the second moment, so that an entry whose gradient is not much larger than its error is
-    hardly known: |d u| <= d (1 + |u|) / (sqrt(v) + e), since neither m nor sqrt(v), a mean and a root of a mean square,
-    can be off by more than the largest of the errors d; and no step is larger than `LARGEST_STEP`.
+    Adam divides by the root of the second moment: |d u| <= d (1 + |u|) / (sqrt(v) + e), since neither m nor sqrt(v), a
+    mean and a root of a mean square, can be off by more than the largest of the errors d.
     """
-    moved = []
-    for t in range(1, len(history) + 1):
-        step, error = np.abs(_step(history[:t])), max(errors[:t])
-        moved.append(np.minimum(error * (1 + step) / _root(history[:t]), step + LARGEST_STEP))
-    return LEARNING_RATE * _sum(moved)
+    steps = [history[:t] for t in range(2, len(history) + 1)]
+    return LEARNING_RATE * _sum([max(errors[: len(h)]) * (1 + np.abs(_step(h))) / _root(h) for h in steps])
 
 
 def _sum(terms: Sequence[Array]) -> Array:
-    return np.sum(np.stack(terms), axis=0)
+    total: Array = np.sum(np.stack(terms), axis=0)
+    return total

@@ -82,19 +82,22 @@ def mean_cross_entropy(logits_BSV: Array, targets_BS: Tokens) -> tuple[float, Ar
 
 def softmax(x: Array) -> Array:
     """Along the last dim."""
-    powers = np.exp(x - np.max(x, axis=-1, keepdims=True))
-    return powers / np.sum(powers, axis=-1, keepdims=True)
+    powers: Array = np.exp(x - np.max(x, axis=-1, keepdims=True))
+    total: Array = np.sum(powers, axis=-1, keepdims=True)
+    return powers / total
 
 
 def softmax_pulled(dy: Array, y: Array) -> Array:
     """From the gradient of a softmax `y` to that of what it was taken of."""
-    return y * (dy - np.sum(dy * y, axis=-1, keepdims=True))
+    along: Array = np.sum(dy * y, axis=-1, keepdims=True)
+    return y * (dy - along)
 
 
 def log_sum_exp(x: Array) -> Array:
     """Along the last dim, which is kept."""
-    largest = np.max(x, axis=-1, keepdims=True)
-    return largest + np.log(np.sum(np.exp(x - largest), axis=-1, keepdims=True))
+    largest: Array = np.max(x, axis=-1, keepdims=True)
+    logarithm: Array = np.log(np.sum(np.exp(x - largest), axis=-1, keepdims=True))
+    return largest + logarithm
 
 
 def sigmoid(x: Array) -> Array:

@@ -31,7 +31,7 @@ class TrainingSteps:
     Attributes:
       losses, norms: of each step: the mean loss before it, and the norm of its gradients before they are clipped.
       weights: after the last step, by name.
-      history: the clipped gradients of each step, by name.
+      history: the clipped gradients of the step before and of each step, by name.
     """
 
     batches: Batches
@@ -55,10 +55,10 @@ class TrainingSteps:
         return [gradients[name] for gradients in self.history]
 
 
-def train(start: Weights, shape: DecoderShape, seed: int = 0) -> TrainingSteps:
-    """Three steps, each with the clipped gradients of its whole batch."""
+def train(start: Weights, past: Weights, shape: DecoderShape, seed: int = 0) -> TrainingSteps:
+    """Three steps, each with the clipped gradients of its whole batch, after one whose gradients were `past`."""
     draw, weights = np.random.default_rng(seed), start
-    batches, losses, norms, history = [], [], [], []
+    batches, losses, norms, history = [], [], [], [past]
     for words in (shape.vocab, max(1, shape.vocab // FEW), shape.vocab):
         batch, found = _decided(weights, shape, words, draw)
         gradients = found.gradients()

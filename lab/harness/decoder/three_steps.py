@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from lab.core.known import known
-from lab.harness.experiment import Experiment
+from lab.harness.experiment import Experiment, TrainingStep
 from lab.harness.result import Numerics, WrongResults
 from lab.meshes.axes import Axes
 from lab.programs.models import decoder
@@ -20,7 +20,7 @@ from lab.programs.models.decoder import Parameter, Parameters
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.program import TrainState, each
 from lab.reference import training
-from lab.reference.adamw import is_bias
+from lab.reference.adamw import B1, B2, is_bias
 from lab.reference.layers import Array
 from lab.reference.training import Batches, TrainingSteps
 
@@ -31,8 +31,10 @@ ROUNDING = 4 * float(np.finfo(np.float32).eps)
 """Of a weight, relative to the largest of its array: three updates of one rounding each, and the first weights."""
 FIRST_NORM = 0.6
 """Of the gradients of the first step, about; the second's are three times as large, and clipped."""
+PAST = 1e-3
+"""Of the gradients of the step before, about; a gradient's entry is about 2e-3."""
 # Half the time: the machine code is as XLA's partitioner and simplifier left it.
-FAST = {"xla_backend_optimization_level": 0}
+FAST: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,8 @@ def compare_steps(experiment: Experiment, style: str, mesh: Mesh, shape: Decoder
     Raises:
       WrongResults: a loss, a norm, a weight or a moment differs; it says which.
     """
-    model = of_the_model(shape)
-    expected = reference_steps(model)
-    state, metrics = _run(experiment, style, mesh, shape, starting_weights(model), expected.batches)
+    expected = reference_steps(of_the_model(shape))
+    state, metrics = _run(experiment, style, mesh, shape, expected.batches)
     in_model_order = known(experiment.step).in_model_order
     state = state._replace(master=in_model_order(state.master), moments=_moments(state.moments, in_model_order))
     compared = [*_of_metrics(metrics, expected), *_of_state(state, expected)]
@@ -81,7 +82,7 @@ def compare_steps(experiment: Experiment, style: str, mesh: Mesh, shape: Decoder
 
 
 def _run(
-    experiment: Experiment, style: str, mesh: Mesh, shape: DecoderShape, weights: Parameters, batches: Batches
+    experiment: Experiment, style: str, mesh: Mesh, shape: DecoderShape, batches: Batches
 ) -> tuple[TrainState, list[tuple[float, float]]]:
     """The state after these batches, and the loss and norm of each step."""
     step, axes = known(experiment.step), Axes.of(mesh.shape)
@@ -91,13 +92,24 @@ def _run(
         compiled = function.lower(*shapes).compile(compiler_options=options)
     shardings = jax.tree.map(lambda x: x.sharding, shapes)
     # A step takes its state over: no two arrays of it may lie in one buffer.
-    state = jax.device_put(step.start(shape, axes, weights), shardings[0], may_alias=False)
+    state = jax.device_put(_start(step, shape, axes), shardings[0], may_alias=False)
     order, found = np.asarray(step.order(shape, axes)), []
     for tokens_BS, targets_BS in batches:
         state, metrics = compiled(state, *jax.device_put((tokens_BS[:, order], targets_BS[:, order]), shardings[1:]))
         # Awaited here: fake devices share the threads of one pool, and steps in flight may wait for each other.
         found.append((float(metrics.loss), float(metrics.gradient_norm)))
     return jax.device_get(state), found
+
+
+def _start(step: TrainingStep, shape: DecoderShape, axes: Axes) -> Any:
+    """What the first step takes, with the moments of `past_gradients`."""
+    model = of_the_model(shape)
+    state = step.start(shape, axes, starting_weights(model))
+    past = step.start(shape, axes, past_gradients(model)).master
+    adam, *others = state.moments
+    mu = jax.tree.map(lambda g: (1 - B1) * g, past)
+    nu = jax.tree.map(lambda g: (1 - B2) * g * g, past)
+    return state._replace(moments=(adam._replace(mu=mu, nu=nu, count=adam.count + 1), *others))
 
 
 def _of_metrics(metrics: list[tuple[float, float]], expected: TrainingSteps) -> Iterator[Compared]:
@@ -110,7 +122,7 @@ def _of_metrics(metrics: list[tuple[float, float]], expected: TrainingSteps) -> 
 
 
 def _of_state(state: TrainState, expected: TrainingSteps) -> Iterator[Compared]:
-    yield Compared("the number of updates", state.moments.count, len(expected.losses), 1)
+    yield Compared("the number of updates", state.moments.count, len(expected.history), 1)
     first, second = by_name(state.moments.mu), by_name(state.moments.nu)
     for what, found, wanted in (("first", first, expected.first_moment), ("second", second, expected.second_moment)):
         for name, x in found.items():
@@ -122,8 +134,7 @@ def _of_state(state: TrainState, expected: TrainingSteps) -> Iterator[Compared]:
 
 
 def _unit(name: str, expected: TrainingSteps) -> Array:
-    """Of a weight: what float32 rounds, and what gradients within their tolerance can move; Adam hardly knows an entry
-    whose gradient is within it."""
+    """Of a weight: what float32 rounds, and what gradients within their tolerance can move."""
     moved = 0.0 if is_bias(name) else expected.movable(name, TOLERANCE)
     return np.asarray((ROUNDING * _largest(expected.weights[name]) + moved) / TOLERANCE)
 
@@ -149,7 +160,7 @@ def by_name(weights: Parameters | Mapping[str, Any]) -> dict[str, Array]:
 
 @cache
 def reference_steps(shape: DecoderShape) -> TrainingSteps:
-    return training.train(by_name(starting_weights(shape)), shape)
+    return training.train(by_name(starting_weights(shape)), by_name(past_gradients(shape)), shape)
 
 
 def of_the_model(shape: DecoderShape) -> DecoderShape:
@@ -172,3 +183,16 @@ def starting_weights(shape: DecoderShape) -> Parameters:
     weights = each(decoder.weights(shape), drawn)
     share = np.float32(FIRST_NORM / training.first_norm(by_name(weights), shape))
     return each(weights, lambda w: (share if w.dims == ("norm",) else np.float32(1)) * w.get_value())
+
+
+@cache
+def past_gradients(shape: DecoderShape) -> Parameters:
+    """Of a step before the first, all of one size, so that Adam divides by no second moment near zero: there it would
+    make of what float32 rounds in a gradient a step of any size, at the first step up to the learning rate."""
+    draw = np.random.default_rng(1)
+
+    def drawn(w: Parameter) -> np.ndarray:
+        sizes = draw.uniform(PAST, 2 * PAST, w.shape)
+        return (sizes * draw.choice((-1.0, 1.0), w.shape)).astype(np.float32)
+
+    return each(decoder.weights(shape), drawn)
