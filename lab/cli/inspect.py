@@ -65,8 +65,8 @@ def inspect(
                 if len(given) == 1 or not sources.is_program(source):
                     raise
                 refusals.append(refusal)  # The other programs may do.
-    for refusal in refusals:
-        refuse(refusal)
+    for each in refusals:
+        refuse(each)
     if not diagnoses:
         return UNUSABLE
     if html:

@@ -37,8 +37,16 @@ def results(
         for run in watched(runs, lambda run: f"{run}: {run.experiment.question}"):
             experiment, start = run.experiment, time.perf_counter()
             try:
-                named = run._replace(experiment=experiment.name)
-                result = call(suite.result_by_name, named, experiment.parameters, mesh, settings or {}, targets)
+                result = call(
+                    suite.result_by_name,
+                    experiment.name,
+                    run.target,
+                    run.style,
+                    experiment.parameters,
+                    mesh,
+                    settings or {},
+                    targets,
+                )
             except ProcessEnded as how:
                 seconds = Seconds(0.0, 0.0, time.perf_counter() - start)
                 parameters = with_settings(experiment.parameters, settings or {})

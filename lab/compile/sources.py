@@ -51,11 +51,11 @@ def saved_ledger(source: str) -> Ledger:
     found = read_json(Path(source), expected)
     try:
         ledger = Ledger.from_json(found)
-        axes = None if ledger.mesh is None else Axes.of(ledger.mesh)
+        names = None if ledger.mesh is None else Axes.of(ledger.mesh).names
         for number, transfer in enumerate(ledger.transfers):
-            for name in () if axes is None else transfer.axes or ():
-                if name not in axes.names:
-                    raise UsageError(f"transfers[{number}].axes: {no_such('axis', name, axes.names, ' in the mesh')}")
+            for name in transfer.axes or ():
+                if names is not None and name not in names:
+                    raise UsageError(f"transfers[{number}].axes: {no_such('axis', name, names, ' in the mesh')}")
         return ledger
     except UsageError as error:
         raise UsageError(f"{source}: not a ledger ({error}); {expected}") from None

@@ -9,7 +9,8 @@ message. Wire bytes are what one participating device sends per execution, with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -298,7 +299,7 @@ class Totals:
             executions=sum(t.executions or 0 for t in rows),
             arrays=sum((t.executions or 0) * t.arrays for t in rows),
             payload_bytes=sum((t.executions or 0) * t.payload_bytes for t in rows),
-            wire_bytes=sum(((t.wire_bytes or Fraction(0)) * (t.executions or 0) for t in rows), Fraction(0)),
+            wire_bytes=_sent(rows),
             lower_bound=any(t.executions is None or t.group_size is None for t in rows),
         )
 
@@ -311,6 +312,15 @@ class Totals:
             self.arrays,
             True if self.lower_bound else UNSET,
         )
+
+
+def _sent(rows: Sequence[Transfer]) -> Fraction:
+    """Wire bytes of a step, added up as integers where kind and group size are the same: fractions are slow."""
+    payloads: Counter[tuple[Kind, int]] = Counter()
+    for t in rows:
+        if t.group_size is not None:
+            payloads[t.kind, t.group_size] += t.payload_bytes * (t.executions or 0)
+    return sum((wire_bytes(kind, sent, size) for (kind, size), sent in payloads.items()), Fraction(0))
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
-from itertools import accumulate
+from functools import cached_property, lru_cache
+from itertools import accumulate, chain
 from math import prod
 from typing import Any
 
@@ -438,14 +438,7 @@ class Program:
         if site.transfer.axes is not None or self.axes is None:
             return site.transfer.axes or ()
         groups = self.members(site)
-        rows = (
-            []
-            if groups is None
-            else [
-                np.array(np.unravel_index(row, self.axes.sizes)) for row in groups.members if max(row) < self.axes.size
-            ]
-        )
-        return tuple(name for at, name in enumerate(self.axes.names) if any(np.ptp(row[at]) for row in rows))
+        return () if groups is None else axes_within(groups, self.axes)
 
     def finding(
         self, kind: str, sentence: str, advice: str, *sites: Site, origin: str | None = None, memory_bytes: int = 0
@@ -479,6 +472,17 @@ class Program:
 def largest(sites: Sequence[Site]) -> Site:
     """The site that moves most in a step; of several the first."""
     return max(sites, key=lambda site: site.transfer.payload_bytes * (site.transfer.executions or 1))
+
+
+@lru_cache(maxsize=512)
+def axes_within(groups: Groups, axes: Axes) -> tuple[str, ...]:
+    """The axes along which members of a group differ; groups with a member outside of the mesh do not count."""
+    groups_inside = [row for row in groups.members if row and max(row) < axes.size]
+    sizes = list(map(len, groups_inside))
+    members = np.fromiter(chain.from_iterable(groups_inside), int, sum(sizes))
+    firsts = np.repeat(np.array([row[0] for row in groups_inside], int), sizes)
+    places = zip(axes.names, np.unravel_index(members, axes.sizes), np.unravel_index(firsts, axes.sizes), strict=True)
+    return tuple(name for name, member, first in places if (member != first).any())
 
 
 def _first(op_name: str | None) -> str:

@@ -158,12 +158,14 @@ def results(
     some: Iterable[Run[Experiment]], mesh: Axes | None = None, settings: Mapping[str, str] | None = None
 ) -> list[Result]:
     """Runs them one after the other, on `mesh` and with `settings` of their parameters where given."""
-    return [_result(run, run.experiment, mesh, settings or {}) for run in some]
+    return [_result(run, mesh, settings or {}) for run in some]
 
 
 def result_by_name(
     stage: Stage,
-    run: Run[str],
+    name: str,
+    target: Target,
+    style: str,
     parameters: Any,
     mesh: Axes | None,
     settings: Mapping[str, str],
@@ -171,15 +173,16 @@ def result_by_name(
 ) -> Result:
     """Runs an experiment by its name, as another process is asked to, with JAX made ready for all these targets."""
     prepare(targets)
-    with stage(f"running {run.experiment}"):
-        return _result(run, replace(registry.experiment(run.experiment), parameters=parameters), mesh, settings)
+    with stage(f"running {name}"):
+        run = Run(replace(registry.experiment(name), parameters=parameters), target, style)
+        return _result(run, mesh, settings)
 
 
-def _result(run: Run[Any], experiment: Experiment, mesh: Axes | None, settings: Mapping[str, str]) -> Result:
-    from lab.harness.run import run as compile_and_settle
+def _result(one: Run[Experiment], mesh: Axes | None, settings: Mapping[str, str]) -> Result:
+    from lab.harness.run import run
 
-    parameters = with_settings(experiment.parameters, settings)
-    return compile_and_settle(experiment, target=run.target, style=run.style, axes=mesh, parameters=parameters)
+    parameters = with_settings(one.experiment.parameters, settings)
+    return run(one.experiment, target=one.target, style=one.style, axes=mesh, parameters=parameters)
 
 
 def trained(

@@ -204,7 +204,7 @@ def transfers(ledger: Ledger) -> Markup:
     rows = alike_transfers(ledger)
     firsts, totals = [row[0] for row in rows], [Totals.of(row) for row in rows]
     columns = [
-        Column("kind", [_opening(kind_text(t.kind, [t])) for t in firsts], is_choice=True),
+        Column("kind", [kind_text(t.kind, [t]) for t in firsts], is_choice=True),
         Column("axes", [axes_text(t) for t in firsts], is_choice=True),
         *_counts(totals),
         numbers("payload each", [bytes_text(t.payload_bytes) for t in firsts], [t.payload_bytes for t in firsts]),
@@ -225,19 +225,14 @@ def transfers(ledger: Ledger) -> Markup:
     return table(f"{caption}; a row opens into its sites", columns, is_sortable=True, details=list(map(_sites, rows)))
 
 
-def _opening(said: str) -> Markup:
-    """Opens the row below it, by the style sheet."""
-    return element("details", element("summary", said))
-
-
-def _sites(row: Sequence[Transfer]) -> Markup:
+def _sites(row: Sequence[Transfer]) -> list[str]:
     """What tells the sites of a row apart: instruction, executions, scope and operation."""
 
     def said(t: Transfer) -> str:
         often = at_least(Totals.of([t]), count(t.executions or 0, "execution"))
         return ", ".join(filter(None, (t.instruction, often, t.scope and f"scope {t.scope}", t.op_name)))
 
-    return words(map(said, row))
+    return list(map(said, row))
 
 
 def _counts(totals: Sequence[Totals]) -> list[Column]:

@@ -3,8 +3,9 @@ compare."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,9 @@ from lab.report.fitted import Column as TextColumn
 from lab.report.html.markup import rendered
 
 LONG = 40
+MOST_WHOLE, MOST_BUILT = 1000, 200
+"""Rows of a table that stands in a page as it is; rows of a longer one that are built before any is asked for."""
+_IN_A_PAGE = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
 
 @dataclass(frozen=True)
@@ -85,27 +89,51 @@ def bars(heading: str, cells: Sequence[Any], values: Sequence[float | Fraction],
     return numbers(heading, cells, values, shares=tuple(min(1.0, float(value) / most) for value in values))
 
 
-def _broken(column: Column) -> Column:
-    return replace(column, cells=[Markup("/<wbr/>").join(str(cell).split("/")) for cell in column.cells])
+def _broken(cell: Any) -> Markup:
+    return Markup("/<wbr/>").join(str(cell).split("/"))
 
 
 def table(
-    caption: str, columns: Sequence[Column], *, is_sortable: bool = False, details: Sequence[Markup] = ()
+    caption: str, columns: Sequence[Column], *, is_sortable: bool = False, details: Sequence[Sequence[str]] = ()
 ) -> Markup:
     """Columns without a word in them are left out, and all of it where nothing is left. The page's script lets the
-    reader sort and filter what is sortable.
+    reader sort and filter what is sortable, and builds the rows beyond the first `MOST_BUILT` as they are asked for.
 
     Args:
-      details: what stands below each row, where a `details` of the row is open.
+      details: lines that a row opens into, a list for each.
     """
-    told = [_broken(column) if column.is_path else column for column in columns if any(map(str, column.cells))]
+    told = [column for column in columns if any(map(str, column.cells))]
     if not told:
         return Markup("")
+    rows = len(told[0].cells)
+    built = MOST_BUILT if is_sortable and rows > MOST_WHOLE else rows
     return rendered(
         "table.html",
         caption=caption,
         columns=told,
-        rows=len(told[0].cells),
+        broken=_broken,
+        built=built,
+        later=rows - built,
+        data=_data(told, details, built) if rows > built else "",
         is_sortable=is_sortable,
         details=details,
     )
+
+
+def _data(columns: Sequence[Column], details: Sequence[Sequence[str]], built: int) -> Markup:
+    """The rows that are not built yet, as JSON that may stand in a page."""
+    found = {"columns": [_column_data(column, built) for column in columns], "details": details[built:]}
+    return Markup(json.dumps(found, separators=(",", ":"), ensure_ascii=False).translate(_IN_A_PAGE))
+
+
+def _column_data(column: Column, built: int) -> dict[str, Any]:
+    """`words` are the different cells, `at` which of them a row has; a cell of elements is a list of its HTML."""
+    cells = column.cells[built:]
+    places = {cell: number for number, cell in enumerate(dict.fromkeys(cells))}
+    return {
+        "words": [[cell] if isinstance(cell, Markup) else str(cell) for cell in places],
+        "at": None if len(places) == len(cells) else [places[cell] for cell in cells],
+        "values": None if column.values is None else column.values[built:],
+        "shares": None if column.shares is None else [round(share, 3) for share in column.shares[built:]],
+        "class": "path" if column.is_path else "long" if column.is_prose and column.values is None else "",
+    }

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.report.html.page import Part, Section, Verdict, document
+from lab.report.html.tables import Column, numbers, table
 from tests.lab.report.pages import HOSTILE, ledger, page
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; it comes with the extra dev")
@@ -234,3 +236,44 @@ _LEAST_CONTRAST = """() => {
     });
     return Math.min(...ratios);
 }"""
+
+
+MANY, LATER = 100_000, "</script><script>document.title = 'ran'</script><!-- <b>"
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> Path:
+    """A table of 100,000 rows that are all different, one of them with a hostile name."""
+    names = [f"layers_{row}/mlp" for row in range(MANY - 1)] + [LATER]
+    columns = [
+        Column("kind", ["all_gather", "all_reduce"] * (MANY // 2), is_choice=True),
+        numbers("wire a step", [f"{row:,} B" for row in range(MANY)], range(MANY), is_summed=True),
+        Column("scope", names, is_path=True),
+    ]
+    grid = table("Many", columns, is_sortable=True, details=[[f"site {name}"] for name in names])
+    path = tmp_path_factory.mktemp("many") / "many.html"
+    path.write_text(document("many", Verdict("many", ()), [Part("rows", (Section("Many", grid),))]), encoding="utf-8")
+    return path
+
+
+def test_100_000_different_rows_open_in_seconds_and_are_built_as_they_are_asked_for(browser, many):
+    assert many.stat().st_size < 12_000_000
+    one = browser.new_page()
+    one.goto(many.as_uri())
+    milliseconds = one.evaluate("performance.timing.loadEventEnd - performance.timing.navigationStart")
+    rows = one.locator("tbody tr:not(.detail)")
+    assert milliseconds < 10_000 and rows.count() == 200
+    assert one.locator("output").text_content() == "100,000 rows, wire a step 5 GB"
+    one.get_by_role("button", name="wire a step").click()
+    assert rows.nth(0).text_content().split() == ["all_reduce99,999", f"B{LATER}".split(" ")[0], *LATER.split(" ")[1:]]
+    assert one.title() == "many" and one.locator("script").count() == 2
+    rows.nth(0).locator("summary").click()
+    assert one.locator("tr.detail").nth(0).text_content() == f"site {LATER}"
+    one.get_by_role("button", name="Show 2,000 more of 100,000 rows").click()
+    assert rows.count() == 2200
+    one.get_by_label("Find").fill("layers_99 9/mlp")
+    assert rows.count() == 1 + 1 + 10 + 99
+    one.get_by_label("kind").select_option("all_gather")
+    one.get_by_label("Find").fill("layers_77776/")
+    assert [row.text_content() for row in rows.all()] == ["all_gather77,776 Blayers_77776/mlp"]
+    one.close()
