@@ -64,6 +64,12 @@ def test_questions_are_listed_without_targets(lab):
     assert (row["targets"], row["chapter"]) == ([], 37)
 
 
+@pytest.mark.parametrize("name", [name for name in names() if name.startswith("ch37_")])
+def test_no_question_of_the_last_chapter_takes_a_mesh_that_it_does_not_use(lab, name):
+    answer = lab("run", name, "--mesh", "unused=8")
+    assert answer.status == 2 and answer.err.startswith(f"lab: {name} ") and "leave out" in answer.err
+
+
 @pytest.mark.parametrize("option", [("--target", "cpu:8"), ("--style", "declared"), ("--mesh", "data=8")])
 def test_a_question_takes_no_target_style_or_mesh(lab, option):
     answer = lab("run", "ch37_capacity", *option)
