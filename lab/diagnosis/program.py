@@ -49,7 +49,7 @@ _MOVES = (Kind.ALL_GATHER, Kind.ALL_TO_ALL, Kind.COLLECTIVE_PERMUTE)
 _GATHERS = frozenset({"all-gather", "all-gather-start"})
 _FARTHEST = 200
 _JOINED = re.compile(r"^(.*)/\(([^:]*):.*\)$")
-_ALIAS = re.compile(r"\((\d+), \{[\d, ]*\}(?:, (?:may|must)-alias)?\)")
+_ALIAS = re.compile(r"\((\d{1,9}), \{[\d, ]*\}(?:, (?:may|must)-alias)?\)")
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,15 @@ Dims = tuple[tuple[str, ...], ...]
 def axes_of_dims(sharding: str, axes: Axes) -> Dims | None:
     """Which axes split each dim; () where the array is whole on every device, None where the sharding is of another
     mesh or not understood."""
-    if tiles := _TILES.search(sharding):
-        found = _from_tiles(tiles, "last_tile_dim_replicate" in sharding, axes)
-    elif named := _MESH.search(sharding):
-        found = _from_names(named[1], named[2], axes)
-    else:
-        found = () if "replicated" in sharding else None
+    try:
+        if tiles := _TILES.search(sharding):
+            found = _from_tiles(tiles, "last_tile_dim_replicate" in sharding, axes)
+        elif named := _MESH.search(sharding):
+            found = _from_names(named[1], named[2], axes)
+        else:
+            found = () if "replicated" in sharding else None
+    except (ValueError, ArithmeticError, LookupError):  # Numbers that do not fit each other, in a damaged text.
+        return None
     return found if found is None or any(found) else ()
 
 

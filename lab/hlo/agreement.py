@@ -11,6 +11,7 @@ from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Instruction
 
 _NAME = re.compile(r"(?:^|, )([^\s,{}'=]*)=")
+_CONTRACTED = re.compile(r"\b[lr]hs_contracting_dims=\{[\d,]*\}")
 _WINDOW = re.compile(r"(?:size|stride|pad|lhs_dilate|rhs_dilate|rhs_reversal)=[\dx_\-]+")
 _CONTEXT = Shape("u32", ())
 """What the start of a permute gives besides."""
@@ -37,7 +38,7 @@ def unknown_attributes(instruction: Instruction) -> list[str]:
 
 def lacks_dims(product: Instruction) -> bool:
     """Whether a matrix product does not say which dims it contracts."""
-    return "lhs_contracting_dims={" not in product.tail or "rhs_contracting_dims={" not in product.tail
+    return len(_CONTRACTED.findall(product.tail)) < 2
 
 
 def types_disagree(instruction: Instruction, kind: Kind, operands: tuple[Shape, ...], group_size: int) -> bool:

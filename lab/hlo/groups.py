@@ -82,7 +82,8 @@ def _expanded(text: str) -> Groups:
         return _rows(_mesh_groups(*mesh.groups()))
     if iota := _IOTA.fullmatch(text):
         shape, source, order = (_numbers(part) for part in iota.groups())
-        return _rows(_iota(source, order).reshape(shape))
+        if len(shape) == 2:
+            return _rows(_iota(source, order).reshape(shape))
     if _LISTS.fullmatch(text):
         return Groups(tuple(tuple(_numbers(group)) for group in _LIST.findall(text)))
     raise UnreadGroups(text[:80])

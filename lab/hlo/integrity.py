@@ -39,6 +39,7 @@ _ARRAY = re.compile(r"\b[a-z]\w*\[(?:(?:<=)?\d{1,18}(?:,(?:<=)?\d{1,18})*)?\]")
 _LAYOUT = re.compile(r"\{[^{}]*\}|/\*.{0,40}?\*/")
 _QUOTED = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _JOINED = re.compile(r"(?<!\S)%?[^\s=]+ = \S+ [a-z][\w\-]*\(")
+_DEVICES = re.compile(r"\b(num_partitions|replica_count)=([^,\s]*)")
 _ILL_QUOTED = re.compile(r"''[^\s,:}\])]")
 _OVERFLOW = 1 << 63
 
@@ -62,6 +63,8 @@ class _Found:
 def faults(module: Module) -> list[str]:
     """A sentence for each kind of damage; none for a whole text."""
     found = _Found()
+    if cut_short := [name for name, number in _DEVICES.findall(module.head) if not _is_index(number)]:
+        found.add("no number that devices have", *cut_short)
     if ("\n" + module.head).count("\nHloModule ") > 1:
         found.add("there are two lines HloModule before", next(iter(module.computations)))
     if "HloModule" not in module.head and (len(module.computations) > 1 or module.head.strip()):
@@ -117,7 +120,9 @@ def _check_instructions(
             if not least <= operands <= most:
                 is_plain = False
             if opcode == "get-tuple-element":
-                if not (rest.removeprefix(", index=").partition(",")[0]).isdecimal() and not _has_index(i):
+                if not _is_index(rest.removeprefix(", index=").partition(",")[0]) and not _is_index(
+                    i.attribute("index")
+                ):
                     found.add("an element of a tuple has no number", i.name)
             elif calls is not None:
                 operands = len(i.operands) if "[" in listed or "(" in listed else operands
@@ -172,9 +177,8 @@ def _is_two(rest: str) -> bool:
     return " = " in rest and _JOINED.search(_QUOTED.sub("", rest)) is not None
 
 
-def _has_index(i: Instruction) -> bool:
-    index = i.attribute("index")
-    return index is not None and index.isdecimal()
+def _is_index(text: str | None) -> bool:
+    return text is not None and text.isdecimal() and len(text) < 10
 
 
 def _check_calls(

@@ -103,7 +103,7 @@ def grouped_convolution(program: Program) -> Iterator[Finding]:
 
 
 def _groups(attributes: str) -> int:
-    return max([int(found) for found in re.findall(r"(?:feature|batch)_group_count=(\d+)", attributes)], default=1)
+    return max([int(found) for found in re.findall(r"(?:feature|batch)_group_count=(\d{1,9})", attributes)], default=1)
 
 
 def _feeds(program: Program, site: Site) -> bool:
