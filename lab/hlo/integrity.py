@@ -36,6 +36,8 @@ _NO_RULE = (*UNLIMITED, None)
 _RULES = {opcode: (*LIMITS.get(opcode, UNLIMITED), _CALLS.get(opcode)) for opcode in LIMITS.keys() | _CALLS.keys()}
 """The fewest and the most operands, and what an operation calls."""
 _ARRAY = re.compile(r"\b[a-z]\w*\[(?:(?:<=)?\d{1,18}(?:,(?:<=)?\d{1,18})*)?\]")
+_LAID_OUT = re.compile(r"\b[a-z]\w*\[([^\]]*)\]\{([^{}]*)\}")
+_NO_TILE = re.compile(r":.*\((?:\d+,)*0[,)]")
 _LAYOUT = re.compile(r"\{[^{}]*\}|/\*.{0,40}?\*/")
 _QUOTED = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _JOINED = re.compile(r"(?<!\S)%?[^\s=]+ = \S+ [a-z][\w\-]*\(")
@@ -243,7 +245,17 @@ def _without_layouts(text: str) -> str:
 def _is_type(text: str) -> bool:
     """Arrays of at most 2^63 bytes, in tuples or alone."""
     rest = _ARRAY.sub("", _without_layouts(text))
+    if not all(_is_layout(*array.groups()) for array in _LAID_OUT.finditer(text)):
+        return False
     return not rest.strip("(), ") and rest.count("(") == rest.count(")") and all(map(_fits, arrays(text)))
+
+
+def _is_layout(dims: str, layout: str) -> bool:
+    """Whether it orders the dims of its array, with tiles of some size."""
+    order = layout.partition(":")[0]
+    rank = dims.count(",") + 1 if dims else 0
+    is_order = not order or sorted(order.split(",")) == sorted(map(str, range(rank)))
+    return is_order and not _NO_TILE.search(layout)
 
 
 def _fits(shape: Shape) -> bool:
