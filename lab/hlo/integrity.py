@@ -78,7 +78,7 @@ def faults(module: Module) -> list[str]:
     bare = {shape: _without_layouts(shape) for shape in module.types}
     above: dict[str, _Callee] = {}
     for computation in module.computations.values():
-        parameters, depth = _check_instructions(computation, above, bare, found)
+        parameters, depth = _check_instructions(computation, above, bare, module.is_odd, found)
         gives = _check_signature(computation, parameters, bare, found)
         if depth > _DEEPEST:
             found.add(f"a computation is run that runs others in more than {_DEEPEST} levels", computation.name)
@@ -96,9 +96,13 @@ class _Callee(NamedTuple):
 
 
 def _check_instructions(
-    computation: Computation, above: dict[str, _Callee], bare: dict[str, str], found: _Found
+    computation: Computation, above: dict[str, _Callee], bare: dict[str, str], is_odd: bool, found: _Found
 ) -> tuple[dict[int, Instruction], int]:
-    """The parameters by number, and how many levels of computations there are below this one."""
+    """The parameters by number, and how many levels of computations there are below this one.
+
+    Args:
+      is_odd: lines of the text may hold other than one instruction, or braces and strings that do not end.
+    """
     defined, met = list[str](), list[str]()
     parameters: dict[int, Instruction] = {}
     depth, is_plain = 0, True
@@ -113,9 +117,10 @@ def _check_instructions(
         elif opcode != "constant":
             operands = 0
             if listed:
-                listed = COMMENT.sub("", listed) if "/*" in listed else listed
-                met.append(listed)
                 operands = listed.count(", ") + 1
+                if operands > 4 and "/*" in listed:  # `/*index=5*/`
+                    listed = COMMENT.sub("", listed)
+                met.append(listed)
                 if name in listed and name in listed.split(", "):
                     is_plain = False
             least, most, calls = _RULES.get(opcode, _NO_RULE)
@@ -129,7 +134,7 @@ def _check_instructions(
             elif calls is not None:
                 operands = len(i.operands) if "[" in listed or "(" in listed else operands
                 depth = max(depth, 1 + _check_calls(i, calls, operands, above, bare, found))
-        if not closing or (rest and (rest[0] != "," or rest.count("{") != rest.count("}") or _is_two(rest))):
+        if not closing or (rest and (rest[0] != "," or (is_odd and _is_ill_formed(rest)))):
             is_plain = False
         met.append(name)
         defined.append(name)
@@ -163,10 +168,9 @@ def _check_each(computation: Computation, found: _Found) -> None:
                 found.add("an operation has too few or too many operands", f"{i.opcode} {i.name}")
         if not closing or (rest and rest[0] != ","):
             found.add("an instruction does not end where its line does", i.name)
-        if _is_two(rest):
+        if " = " in rest and _JOINED.search(_QUOTED.sub("", rest)):
             found.add("a line has two instructions", i.name)
-        bare = _QUOTED.sub("''", rest)
-        if bare.count("{") != bare.count("}") or '"' in bare or _ILL_QUOTED.search(bare):
+        if _is_unended(rest):
             found.add("a string or brace does not end", i.name)
         defined.add(i.name)
     if len(defined) < len(computation.instructions):
@@ -175,8 +179,14 @@ def _check_each(computation: Computation, found: _Found) -> None:
         found.add("a computation has two roots", computation.name)
 
 
-def _is_two(rest: str) -> bool:
-    return " = " in rest and _JOINED.search(_QUOTED.sub("", rest)) is not None
+def _is_ill_formed(rest: str) -> bool:
+    is_odd = " = " in rest or rest.count("{") != rest.count("}")
+    return is_odd and (_JOINED.search(_QUOTED.sub("", rest)) is not None or _is_unended(rest))
+
+
+def _is_unended(rest: str) -> bool:
+    bare = _QUOTED.sub("''", rest)
+    return bare.count("{") != bare.count("}") or '"' in bare or _ILL_QUOTED.search(bare) is not None
 
 
 def _is_index(text: str | None) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
+
+from lab.core.lazy import lazy
 
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([^\]]*)\]")
 _DIGITS = 19
@@ -24,7 +26,7 @@ class Shape:
     def elements(self) -> int:
         return math.prod(self.dims)
 
-    @cached_property
+    @lazy
     def bytes(self) -> int:
         """Size with 4-bit and 2-bit elements packed."""
         return -(-self.elements * bits(self.dtype) // 8)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 
+from lab.core.lazy import lazy
 from lab.hlo.opcodes import WITHOUT_OPERANDS
 
 _INSTRUCTION = re.compile(r"[ \t]+(ROOT )?%?([^\s=]+) = (.*?) ([a-z][\w\-]*)\((.*)")
@@ -46,11 +47,11 @@ class Instruction:
     is_root: bool
     tail: str
 
-    @cached_property
+    @property
     def _close(self) -> int:
         return closing_parenthesis(self.tail)
 
-    @cached_property
+    @lazy
     def operands(self) -> tuple[str, ...]:
         """Names of the operands, in order."""
         return () if self.opcode in WITHOUT_OPERANDS else names_in(self.literal)
@@ -70,7 +71,7 @@ class Instruction:
         """All that follows the operands: attributes, metadata and backend configuration."""
         return self.tail[self._close + 1 :]
 
-    @cached_property
+    @lazy
     def attributes(self) -> str:
         """The attributes alone, without metadata, frontend attributes and backend configuration, in whose strings
         anything may stand."""
@@ -92,7 +93,7 @@ class Instruction:
         start += len(name) + 2
         return attributes[start : start + closing_brace(attributes[start:])]
 
-    @cached_property
+    @lazy
     def callees(self) -> list[str]:
         """Every computation that it names."""
         if "=" not in self.tail:
@@ -124,11 +125,11 @@ class Computation:
     instructions: list[Instruction]
     signature: str = ""
 
-    @cached_property
+    @lazy
     def by_name(self) -> dict[str, Instruction]:
         return {i.name: i for i in self.instructions}
 
-    @cached_property
+    @lazy
     def parameters(self) -> dict[str, int]:
         """Number of each parameter, by name."""
         return {
@@ -137,7 +138,7 @@ class Computation:
             if i.opcode == "parameter" and i.literal.isdecimal() and len(i.literal) < 10
         }
 
-    @cached_property
+    @lazy
     def users(self) -> dict[str, list[Instruction]]:
         """The instructions that each one feeds, by name."""
         found: dict[str, list[Instruction]] = {}
@@ -146,7 +147,7 @@ class Computation:
                 found.setdefault(operand, []).append(instruction)
         return found
 
-    @cached_property
+    @lazy
     def root(self) -> Instruction | None:
         marked = [i for i in self.instructions if i.is_root]
         return marked[-1] if marked else (self.instructions[-1] if self.instructions else None)
@@ -163,6 +164,7 @@ class Module:
       is_cut: the text ends inside a computation.
       repeated: names that two computations have.
       types, opcodes: of all instructions, as printed.
+      is_odd: some line may hold other than one instruction, or a brace or string that does not end.
     """
 
     head: str
@@ -172,8 +174,9 @@ class Module:
     repeated: list[str]
     types: tuple[str, ...]
     opcodes: tuple[str, ...]
+    is_odd: bool
 
-    @cached_property
+    @lazy
     def calls(self) -> dict[str, list[str]]:
         """The computations that each computation runs, by name. Those of a reduction or a sort, which run an element,
         are left out."""
@@ -188,7 +191,7 @@ class Module:
         """Whether this call leads back to a computation that is still running."""
         return (caller, callee) in self._circles
 
-    @cached_property
+    @lazy
     def _circles(self) -> frozenset[tuple[str, str]]:
         """Calls that lead back to a computation which is still running: only a damaged text has them."""
         found: set[tuple[str, str]] = set()
@@ -271,7 +274,11 @@ def parse(text: str) -> Module:
                 unread.append(line.strip())
         elif line.strip():
             unread.append(line.strip())
-    return Module("\n".join(head), computations, unread, inside is not None, repeated, tuple(types), tuple(opcodes))
+    lines = sum(len(c.instructions) for c in computations.values())
+    is_odd = text.count("{") != text.count("}") or text.count(" = ") != lines
+    return Module(
+        "\n".join(head), computations, unread, inside is not None, repeated, tuple(types), tuple(opcodes), is_odd
+    )
 
 
 def _opcode(text: str, known: dict[str, str]) -> str | None:
