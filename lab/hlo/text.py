@@ -317,7 +317,7 @@ def names_in(listed: str) -> tuple[str, ...]:
     if not _TYPED.search(listed):
         return tuple(listed.replace("%", "").split(", ")) if listed else ()
     listed = COMMENT.sub("", listed)
-    return tuple(words[-1].lstrip("%") for item in split_outside_brackets(listed) if (words := item.split()))
+    return tuple(words[-1].lstrip("%") for item in split_outside_brackets(listed) if (words := item.rsplit(None, 1)))
 
 
 def closing_parenthesis(text: str) -> int:
