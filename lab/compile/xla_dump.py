@@ -34,6 +34,8 @@ from lab.meshes.targets import Target
 BUFFERS, TEXT = "after_optimizations.hlo.pb", "after_optimizations_after_buffer_assignment.txt"
 REQUEST, LOG, REFUSAL = "request", "log", "refusal"
 LOOK_S = 0.1
+# With this process' own path: a module `lab` in the folder that it runs in must not come first.
+COMPILE = "import sys; sys.path[:] = {path!r}; from lab.compile.xla_dump_process import main; main()"
 _ABORT = re.compile(r"^F\d{4} .*", re.MULTILINE)
 """How XLA says why it aborts, before it prints its stack."""
 _NEXT_ATTRIBUTE = re.compile(r"\}, \w+=")
@@ -100,7 +102,7 @@ def dump(request: CompileRequest) -> CompilerDump:
         (folder / REQUEST).write_bytes(pickle.dumps(request))
         with open(folder / LOG, "wb") as log:
             compiler = subprocess.Popen(
-                [sys.executable, "-m", "lab.compile.xla_dump_process", name],
+                [sys.executable, "-c", COMPILE.format(path=sys.path), name],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,4 +1,4 @@
-"""The process that compiles a request of `lab.compile.xla_dump`: `python -m lab.compile.xla_dump_process FOLDER`."""
+"""The process that compiles a request of `lab.compile.xla_dump`, in a folder that it is given."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def _compile(lowered: jax.stages.Lowered, options: dict[str, str | bool]) -> Non
         lowered.compile(compiler_options=options)
 
 
-if __name__ == "__main__":
+def main() -> None:
     compile_into(Path(sys.argv[1]))

@@ -71,7 +71,9 @@ def test_a_program_too_large_for_the_chip_is_refused_in_the_compilers_words():
 
 
 @pytest.mark.compiles
-def test_an_unknown_experiment_is_told_as_it_is():
+def test_an_unknown_experiment_is_told_as_it_is_also_beside_a_module_lab_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "lab.py").write_text("raise ImportError('not the package')")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="no experiment 'none'"):
         dump(request("none"))
 
