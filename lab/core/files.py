@@ -20,7 +20,10 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """
     data = content.encode() if isinstance(content, str) else content
     if (path.exists() and not path.is_file()) or Path("/dev") in path.absolute().parents:
-        path.write_bytes(data)
+        # Standard output and error by their own descriptors, so that what they are given stands in its order.
+        own = next((number for number in (1, 2) if os.path.samestat(os.fstat(number), path.stat())), None)
+        with open(path if own is None else os.dup(own), "wb") as file:
+            file.write(data)
         return
     target = Path(os.path.realpath(path))
     part = target.with_name(f".lab-{token_hex(8)}.part")

@@ -22,7 +22,7 @@ def ends(*_):
 EXPERIMENT = replace(LIKE, name="{name}", {what})
 """
 ADDED = {
-    "ch15_aborts": ("ch15_split_products", "build=ends, build_numeric=None"),
+    "ch15_aborts": ("ch15_split_products", "build=ends"),
     "ch16_aborts": ("ch16_pipeline_memory", "answer=ends"),
     "ch14_aborts": ("ch14_training", "layouts=tuple(replace(each, build=ends) for each in LIKE.layouts)"),
 }

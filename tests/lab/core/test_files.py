@@ -4,6 +4,8 @@ import json
 import multiprocessing
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,13 @@ def test_an_existing_file_keeps_its_mode_and_a_new_one_has_that_of_the_umask(tmp
     umask = os.umask(0)
     os.umask(umask)
     assert [stat.S_IMODE(path.stat().st_mode) for path in (private, new)] == [0o600, 0o666 & ~umask]
+
+
+@pytest.mark.parametrize("into", ["pipe", "file"])
+def test_what_goes_to_standard_output_by_its_name_stands_before_what_is_printed_after_it(tmp_path, into):
+    script = "from pathlib import Path; from lab.core.files import write_whole; write_whole(Path('/dev/stdout'), 'page\\n'); print('table')"
+    with open(tmp_path / "out", "w+b") as file:
+        out = subprocess.PIPE if into == "pipe" else file
+        done = subprocess.run([sys.executable, "-c", script], stdout=out, check=True)
+        file.seek(0)
+        assert (done.stdout or file.read()) == b"page\ntable\n"
