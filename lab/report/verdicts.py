@@ -314,6 +314,8 @@ def _compared_text(found: Numerics) -> str:
 
 def _worst_text(some: list[Numerics]) -> str:
     worst = max(some, key=lambda n: n.worst_relative_error)
+    if worst.worst_relative_error == 0:
+        return "to the bit"
     return f"worst relative error {worst.worst_relative_error:.1e}, tolerance {worst.tolerance:.0e}"
 
 
