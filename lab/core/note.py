@@ -36,6 +36,7 @@ class NoteKind(StrEnum):
     WEIGHTS_GATHERED_AGAIN = auto()
     SLOW_LINKS = auto()
     LOOPS_COUNTED_ONCE = auto()
+    UNUSED_AXES = auto()
 
 
 class Note(str):

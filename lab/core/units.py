@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
@@ -41,6 +42,17 @@ def share_text(share: float) -> str:
 def count(number: int, noun: str) -> str:
     """`1 gather`, `3 gathers`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def executions_text(executions: int, arrays: int) -> str:
+    """`1 execution of 3 arrays`, the last where the compiler combined some."""
+    return count(executions, "execution") + (f" of {count(arrays, 'array')}" if arrays != executions else "")
+
+
+def listed(names: Iterable[str]) -> str:
+    """`a, b and c`, each name once."""
+    *others, last = dict.fromkeys(names)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def seconds_text(seconds: float) -> str:

@@ -70,5 +70,5 @@ def of(program: Program) -> Diagnosis:
     if not (bare := Diagnosis(program.ledger, ())).is_of_whole_text:
         return bare
     with collector_paused():
-        ledger = replace(program.ledger, notes=(*program.ledger.notes, *notes(program)))
-        return Diagnosis(ledger, tuple(findings(program)))
+        found = tuple(findings(program))
+        return Diagnosis(replace(program.ledger, notes=tuple(notes(program, found))), found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -33,9 +34,7 @@ class Finding:
 
     @property
     def totals(self) -> Totals:
-        """Arrays that the compiler moves in one instruction are moved in one execution."""
-        executions = {t.instruction: t.executions or 0 for t in self.transfers}
-        return replace(Totals.of(self.transfers), sites=len(executions), executions=sum(executions.values()))
+        return totals_of_arrays(self.transfers)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -45,6 +44,11 @@ class Finding:
     def cost(self) -> tuple[Fraction, int]:
         """Wire bytes, then memory: the worst has the largest."""
         return self.totals.wire_bytes, self.memory_bytes
+
+    @property
+    def spans(self) -> tuple[str, ...]:
+        """What each transfer spans, once: `fsdp` and `fsdp+tensor` are two."""
+        return tuple(dict.fromkeys("+".join(t.axes) for t in self.transfers if t.axes))
 
     def json_object(self) -> FindingJson:
         totals = self.totals
@@ -63,6 +67,13 @@ class Finding:
             seconds=self.seconds,
             instructions=tuple(dict.fromkeys(t.instruction for t in self.transfers)),
         )
+
+
+def totals_of_arrays(transfers: Sequence[Transfer]) -> Totals:
+    """Of transfers that are one array each: those that the compiler moves in one instruction are moved in one
+    execution."""
+    executions = {t.instruction: t.executions or 0 for t in transfers}
+    return replace(Totals.of(transfers), sites=len(executions), executions=sum(executions.values()))
 
 
 @dataclass(frozen=True)

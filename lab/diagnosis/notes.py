@@ -3,42 +3,57 @@ counts leave out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from fractions import Fraction
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from lab.core.ledger import Phase
-from lab.core.note import Note, NoteKind
-from lab.core.units import count, exact
+from lab.core.note import Note, NoteKind, note_kinds
+from lab.core.units import count, exact, executions_text, listed
+from lab.diagnosis.finding import Finding, totals_of_arrays
 from lab.diagnosis.program import Program, Site, times
-from lab.meshes.platforms import LinkName
+from lab.meshes.platforms import LinkName, Platform
 
 _NARROW = ("bf16", "f16")
 _SLOW = {LinkName.NETWORK: "the network between hosts", LinkName.DCN: "the data-centre network"}
 
 
-def notes(program: Program) -> list[Note]:
-    return [
-        note for look in (_reduced_narrow, _gathered_again, _over_slow_links, _counted_loops) for note in look(program)
-    ]
+def notes(program: Program, found: Sequence[Finding]) -> list[str]:
+    """Those of the ledger, but for what a finding says, and those on what it does not know."""
+    looks = (_reduced_narrow, _gathered_again, _over_slow_links, _counted_loops, _unused_axes)
+    kept = [note for note in program.ledger.notes if not _is_said(note, program, found)]
+    return [*kept, *(note for look in looks for note in look(program))]
+
+
+def _is_said(note: str, program: Program, found: Sequence[Finding]) -> bool:
+    """On CPUs what is widened counts all reductions that were promoted to f32, and more."""
+    is_widened = program.platform == Platform.CPU and any(finding.kind == "widened" for finding in found)
+    (kind,) = note_kinds([note])
+    return is_widened and kind == NoteKind.PROMOTED_REDUCTIONS and " in f32: the program reduces" in note
 
 
 def _reduced_narrow(program: Program) -> Iterator[Note]:
-    """Sums over devices in 16 bits, of gradients that are then widened."""
+    """Sums over devices in 16 bits, in the backward pass: gradients and what leads to them."""
     sites = [
         s
         for s in program.sites
         if s.kind in ("all_reduce", "reduce_scatter") and s.transfer.dtype in _NARROW and s.phase == Phase.BACKWARD
     ]
     if sites:
-        first = sites[0].transfer
-        sums = (
-            f"{count(len(sites), 'gradient')} {'is' if len(sites) == 1 else 'are'} summed over devices in {first.dtype}"
-        )
+        spans = Counter[str]()
+        for site in sites:
+            spans[_span(program, site)] += _times(site)
+        arrays = spans.total()
+        each = [f"{f'{number:,} ' * (len(spans) > 1)}over {span}" for span, number in spans.items()]
+        summed = f"{'is' if arrays == 1 else 'are'} summed over devices in {listed(s.transfer.dtype for s in sites)}"
         yield Note(
             NoteKind.GRADIENTS_SUMMED_NARROW,
-            f"{sums}, {_moved(sites)} B a step, the first at {first.origin}: to sum in f32, at twice the bytes, cast "
-            "before the sum",
+            f"{count(arrays, 'array')} of the backward pass ({', '.join(each)}) {summed}, {_moved(sites)} B a step, "
+            f"the first at {sites[0].line}: to sum in f32, at twice the bytes, cast before the sum",
         )
+
+
+def _span(program: Program, site: Site) -> str:
+    return "+".join(program.spanned(site)) if site.transfer.axes is None else site.transfer.span
 
 
 def _gathered_again(program: Program) -> Iterator[Note]:
@@ -71,12 +86,13 @@ def _over_slow_links(program: Program) -> Iterator[Note]:
     for link, name in _SLOW.items():
         sites = [site for site in program.sites if site.transfer.link == link]
         if sites:
-            axes = dict.fromkeys(axis for site in sites for axis in program.spanned(site))
-            wire = sum(((s.transfer.wire_bytes or 0) * (s.transfer.executions or 0) for s in sites), Fraction(0))
-            along = f" along {', '.join(axes)}" if axes else ""
+            spans = [span for site in sites if (span := _span(program, site))]
+            totals = totals_of_arrays([site.transfer for site in sites])
             yield Note(
                 NoteKind.SLOW_LINKS,
-                f"each device sends {exact(wire)} B a step over {name}{along}, for {count(len(sites), 'array')}",
+                f"each device sends {exact(totals.wire_bytes)} B a step over {name}"
+                f"{f' along {listed(spans)}' if spans else ''}, in "
+                f"{executions_text(totals.executions, totals.arrays)}",
             )
 
 
@@ -92,5 +108,23 @@ def _counted_loops(program: Program) -> Iterator[Note]:
         )
 
 
+def _unused_axes(program: Program) -> Iterator[Note]:
+    """Axes of the mesh along which no value of the program differs between devices."""
+    if program.axes is None or (program.ledger.devices or 1) == 1:
+        return
+    alike = program.variation.everything - program.variation.anywhere
+    if axes := [f"{name}={size}" for name, size in program.axes.shape.items() if name in alike]:
+        along = "it" if len(axes) == 1 else "them"
+        yield Note(
+            NoteKind.UNUSED_AXES,
+            f"no sharding names {' or '.join(axes)}: all devices along {along} do the same work",
+        )
+
+
 def _moved(sites: list[Site]) -> str:
-    return exact(sum(site.transfer.payload_bytes * (site.transfer.executions or 1) for site in sites))
+    return exact(sum(site.transfer.payload_bytes * _times(site) for site in sites))
+
+
+def _times(site: Site) -> int:
+    """A step; once where the text does not say how often."""
+    return site.transfer.executions or 1

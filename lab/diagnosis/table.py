@@ -58,7 +58,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "random_numbers_moved",
-        "random numbers for a sharded array that are drawn on other devices than those that keep them",
+        "random numbers for a sharded array that are drawn on devices other than those that keep the array",
         (layout.random_numbers_moved,),
         costs="A draw moves about as many bytes as it makes.",
         cure="Leave jax_threefry_partitionable on, as it is by default: each device then draws its own part, and "
@@ -74,7 +74,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "table_gathered",
-        "a lookup that gathers its table, or its gradient the cotangents, where the rows or the table would be less",
+        "a lookup that gathers its whole table where the rows would be fewer bytes, or whose gradient gathers the "
+        "cotangents where the table would be",
         (offsets.table_gathered, offsets.cotangents_gathered),
         costs="An all-gather of the whole table in every lookup; in its gradient, of all tokens and cotangents.",
         cure="Shard the table and the tokens over different axes, or look up in jax.shard_map: mask the rows that "
@@ -93,8 +94,8 @@ KINDS: tuple[Kind, ...] = (
         "reduced_twice",
         "one value reduced twice over the same devices",
         (reductions.reduced_twice,),
-        costs="A second reduction of the same bytes. It adds up copies of the first one's result, so that a psum is "
-        "too large by the size of the axis.",
+        costs="A second reduction of the same bytes. It adds up copies of the first one's result: a psum is then too "
+        "large by a factor of the axis's size.",
         cure="Drop the second one. In a checked jax.shard_map JAX has summed the gradient of a replicated input "
         "already: for a mean, divide by the size of the axis.",
     ),
@@ -116,11 +117,12 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "given_back_whole",
-        "the gradient of a sharded argument that is all-reduced and returned whole",
+        "the gradient of a sharded argument that is summed over devices and returned whole",
         (reductions.given_back_whole,),
-        costs="An all-reduce, with twice the wire bytes of a reduce-scatter, and the whole gradient in the memory "
-        "of every device.",
-        cure="Name the argument's sharding in out_shardings: each device then keeps its part.",
+        costs="The whole gradient in the memory of every device and, on GPUs and TPUs, an all-reduce with twice the "
+        "wire bytes of a reduce-scatter.",
+        cure="Name the argument's sharding in out_shardings: each device then keeps its part. On GPUs and TPUs a "
+        "reduce-scatter then sends half the bytes; for CPUs XLA keeps the all-reduce (C2).",
     ),
     Kind(
         "last_stage_broadcast",
@@ -161,12 +163,13 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "kept_whole",
-        "sharded weights that are gathered once and kept whole for the backward pass",
+        "sharded arguments, such as weights, that are gathered once and kept whole for the backward pass",
         (memory.kept_whole,),
-        costs="Memory, no bytes: until the backward pass every device has these weights whole, as if they were not "
-        "sharded.",
-        cure="Gather each layer where it is used, and rematerialise it (jax.checkpoint): the backward pass gathers "
-        "the weights again, half as many bytes more, and holds them one at a time.",
+        costs="Memory, no bytes: until the backward pass every device has these arguments whole, as if nothing sharded "
+        "them.",
+        cure="Gather each layer's weights where they are used, and rematerialize the layer (jax.checkpoint): the "
+        "backward pass then gathers them again, as many bytes as in the forward pass, and only one layer's are whole "
+        "at a time. Drop a sharding constraint that replicates an argument.",
         mesh="fsdp=8",
     ),
     Kind(
@@ -205,7 +208,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "padded",
-        "a dim that is no multiple of the size of its axis, and is gathered with its padding",
+        "a dim that is not a multiple of the size of its axis, and is gathered with its padding",
         (layout.padded,),
         costs="The padding is moved and computed like all else: 60 % more for 10 rows on 8 devices.",
         cure="Choose a multiple of the axis's size, or shard another dim.",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from lab.core.ledger import Ledger, Totals, Transfer
-from lab.core.units import bytes_text, count, scaled
+from lab.core.units import bytes_text, executions_text, scaled
 from lab.meshes.targets import parse_target
 from lab.report.fitted import Column, table, terminal_width
 from lab.report.origins import common_folder, folder_lines, short_ledger
@@ -165,17 +165,12 @@ def is_combined(total: Totals) -> bool:
 
 def sent_text(total: Totals) -> str:
     """`121.6 MB in 5 executions of 6 arrays`, the last where the compiler combined some."""
-    return f"{bound(total)}{bytes_text(total.wire_bytes)} in {bound(total)}{executions_text(total)}"
+    executions = executions_text(total.executions, total.arrays)
+    return f"{bound(total)}{bytes_text(total.wire_bytes)} in {bound(total)}{executions}"
 
 
 def bound(total: Totals) -> str:
     return "at least " if total.lower_bound else ""
-
-
-def executions_text(total: Totals) -> str:
-    """`1 execution of 3 arrays`, the last where the compiler combined some."""
-    arrays = f" of {count(total.arrays, 'array')}" if is_combined(total) else ""
-    return f"{count(total.executions, 'execution')}{arrays}"
 
 
 def at_least(total: Totals, text: str) -> str:

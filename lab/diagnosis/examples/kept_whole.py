@@ -1,4 +1,4 @@
-"""Gradients of three layers whose weights are split, without rematerialisation."""
+"""Gradients of three layers whose weights are split, without rematerialization."""
 
 import jax
 import jax.numpy as jnp

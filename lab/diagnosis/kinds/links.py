@@ -11,9 +11,10 @@ import numpy as np
 from lab.core.ledger import Phase
 from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
-from lab.diagnosis.program import Program, Site
+from lab.diagnosis.program import Program, Site, largest, operation
+from lab.hlo.shapes import arrays
 from lab.hlo.text import Computation, Instruction
-from lab.meshes.platforms import LinkName
+from lab.meshes.platforms import LinkName, Platform
 
 _SLOW: Mapping[LinkName | None, str] = {
     LinkName.NETWORK: "the network between hosts",
@@ -103,37 +104,63 @@ def _hops(stand: tuple[tuple[int, ...], ...], groups: np.ndarray, torus: tuple[i
 
 
 def widened(program: Program) -> Iterator[Finding]:
-    """A value is moved in f32 that fits into 16 bits: it was widened just before."""
-    sites = [site for site in program.sites if site.transfer.dtype == "f32" and _is_widened(program, site)]
-    carry = f"{count(len(sites), 'transfer')} {'carries' if len(sites) == 1 else 'carry'}"
-    if sites and program.platform == "cpu":
-        sentence = (
-            f"{carry} 16-bit floats as f32 ({program.moved(sites[0])} first): the CPU "
-            "compiler widens them, so that bytes here are twice those on a GPU or TPU"
-        )
-        yield program.finding(
-            "widened", sentence, "judge bf16 programs on a gpu: or tpu: target; to run on a CPU, use f32", *sites
-        )
-    elif sites:
-        sentence = (
-            f"{carry} 16-bit floats as f32 ({program.moved(sites[0])} first): cast back before the transfer, they "
-            "would be half the bytes"
-        )
+    """A value is moved or, on CPUs, summed in f32 that fits into 16 bits: it was widened just before."""
+    wide = [site for site in program.sites if site.transfer.dtype == "f32"]
+    sites = [site for site in wide if _is_widened(program, site)]
+    if not sites:
+        return
+    moved = sum(site.transfer.executions or 1 for site in sites)
+    sent = (
+        f"{_at_least(sites, wide)}{count(moved, 'array')} of 16-bit floats {'is' if moved == 1 else 'are'} sent as "
+        f"f32 in a step (the largest is {program.moved(largest(sites))})"
+    )
+    if program.platform == Platform.CPU:
+        sentence = f"{sent}: the CPU compiler widens them, so that bytes here are twice those on a GPU or TPU"
+        advice = "judge bf16 programs on a gpu: or tpu: target; to run on a CPU, use f32"
+    else:
+        sentence = f"{sent}: cast back before the transfer, they would be half the bytes"
         advice = (
             "cast to the narrow dtype before the transfer, and constrain the sharding of the cast value "
             "(jax.lax.with_sharding_constraint), so that the transfer comes after the cast"
         )
-        yield program.finding("widened", sentence, advice, *sites)
+    yield program.finding("widened", sentence, advice, *sites)
+
+
+def _at_least(sites: list[Site], wide: list[Site]) -> str:
+    """Of a combination of which some arrays were widened the others may be too, but for numbers such as a loss."""
+    combined = {site.visit.instruction.name for site in sites}
+    others = [site for site in wide if site not in sites and site.visit.instruction.name in combined]
+    is_open = any(site.result.elements > 1 for site in others) or any(s.transfer.executions is None for s in sites)
+    return "at least " if is_open else ""
 
 
 def _is_widened(program: Program, site: Site) -> bool:
-    is_sum = "to_apply=" in site.visit.instruction.attributes
-    if is_sum:
-        return program.platform == "cpu" and "_promoted" in site.visit.instruction.attributes
     operand = program.moving(site)
+    if "to_apply=" in site.visit.instruction.attributes:
+        return program.platform == Platform.CPU and (
+            "_promoted" in site.visit.instruction.attributes
+            or (operand is not None and any(_is_compilers(i, c) for i, c in program.flow.back(*operand)))
+            or _is_narrowed_after(program, site)
+        )
     if site.kind not in _MOVES or operand is None:
         return False
     return any(i.opcode == "convert" and _from(i, c) in _NARROW for i, c in program.flow.back(*operand, through=_PARTS))
+
+
+def _is_narrowed_after(program: Program, site: Site) -> bool:
+    """Whatever is done with a sum, the compiler narrows it first: the program has it in 16 bits."""
+    uses = program.uses(site)
+    casts = [next((i for i in use.path if i.opcode == "convert"), None) for use in uses]
+    return bool(uses) and all(i is not None and arrays(i.shape)[0].dtype in _NARROW and not _is_users(i) for i in casts)
+
+
+def _is_compilers(i: Instruction, c: Computation) -> bool:
+    return i.opcode == "convert" and _from(i, c) in _NARROW and not _is_users(i)
+
+
+def _is_users(convert: Instruction) -> bool:
+    """What the compiler puts in has the name of the operation that it widens, or none."""
+    return operation(convert.op_name) == "convert_element_type"
 
 
 def _from(i: Instruction, c: Computation) -> str:

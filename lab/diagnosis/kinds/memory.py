@@ -1,8 +1,9 @@
-"""What devices hold and need not: state that each uses a part of, constants, donations in vain, weights kept whole."""
+"""What devices hold and need not: state that each uses a part of, constants, donations in vain, gathered arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from math import prod
 
 from lab.core.known import known
@@ -15,10 +16,11 @@ from lab.diagnosis.program import (
     Given,
     Program,
     Site,
+    largest,
     shape_text,
     times,
 )
-from lab.diagnosis.slices import ELEMENTWISE, own_slices
+from lab.diagnosis.slices import ELEMENTWISE, is_own_slice, own_slices
 from lab.hlo.shapes import arrays
 
 # A counter or a vector of norms is held whole on purpose, and no one would split it.
@@ -178,7 +180,7 @@ def _is_same(program: Program, argument: Argument, given: Given) -> bool:
 
 
 def kept_whole(program: Program) -> Iterator[Finding]:
-    """Split weights that are gathered once in the forward pass, and kept until the backward pass uses them."""
+    """Split arguments that are gathered once in the forward pass, and kept until the backward pass uses them."""
     if not program.is_differentiated:
         return
     kept = [
@@ -186,26 +188,51 @@ def kept_whole(program: Program) -> Iterator[Finding]:
         for site in program.inserted
         if site.kind == "all_gather" and site.phase == Phase.FORWARD and _is_used_in_both(program, site)
     ]
-    weights = sum(_layers(program, site) for site in kept)
-    if weights >= _FEWEST_KEPT:
+    is_replicated = [
+        site for site in kept if site.primitive == "sharding_constraint" and _forward_uses(program, site) > 1
+    ]
+    if sum(_layers(program, site) for site in kept) >= _FEWEST_KEPT or is_replicated:
         held = sum(site.transfer.payload_bytes for site in kept)
         sentence = (
-            f"{weights} sharded weights ({program.moved(kept[0])} first) are gathered once, in the forward pass, and "
-            f"kept whole for the backward pass: {exact(held)} B a device, as if they were not sharded"
+            f"{_gathered(program, kept)} gathered once, in the forward pass, and kept whole for the backward pass: "
+            f"{exact(held)} B on every device, as if nothing sharded {'it' if len(kept) == 1 else 'them'}"
         )
+        wire = sum(((s.transfer.wire_bytes or 0) * (s.transfer.executions or 1) for s in kept), Fraction(0))
         advice = (
-            "gather each layer's weights where they are used, and rematerialize the layer (jax.checkpoint): they are "
-            "then gathered again in the backward pass, half as many bytes more, and held one layer at a time"
+            "drop the sharding constraint that replicates it, or write P.UNCONSTRAINED for dims that it is not about"
+            if is_replicated == kept
+            else "gather each layer's arguments where they are used, and rematerialize the layer (jax.checkpoint): the "
+            f"backward pass then gathers them again, {exact(wire)} B a step more sent by each device, and only one "
+            "layer's are whole at a time"
         )
         yield program.finding("kept_whole", sentence, advice, *kept, memory_bytes=held)
+
+
+def _gathered(program: Program, kept: list[Site]) -> str:
+    """`3 sharded arguments (the largest is up f32[256,1024] P('fsdp', None)) are`."""
+    most = largest(kept)
+    layers = _layers(program, most)
+    name = f"{program.moved(most)}{f', a stack of {layers}' if layers > 1 else ''}"
+    return (
+        f"1 sharded argument ({name}) is"
+        if len(kept) == 1
+        else f"{len(kept)} sharded arguments (the largest is {name}) are"
+    )
 
 
 def _layers(program: Program, site: Site) -> int:
     """How many a gathered stack holds, of which a loop takes one at a time."""
     taken = [
-        arrays(known(use.instruction).shape)[0].elements for use in program.uses(site) if use.opcode == "dynamic-slice"
+        arrays(known(use.instruction).shape)[0].elements
+        for use in program.uses(site)
+        if use.opcode == "dynamic-slice" and not is_own_slice(program.flow, use)
     ]
     return site.result.elements // taken[0] if taken else 1
+
+
+def _forward_uses(program: Program, site: Site) -> int:
+    names = [use.instruction.op_name or "" for use in program.uses(site) if use.instruction]
+    return sum("transpose(" not in name for name in names if name)
 
 
 def _is_used_in_both(program: Program, site: Site) -> bool:

@@ -7,18 +7,24 @@ from collections.abc import Container, Iterator
 from math import prod
 
 from lab.core.ledger import Phase
-from lab.core.units import count, exact
+from lab.core.units import count, exact, listed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
 from lab.diagnosis.program import Argument, Program, Site
 from lab.diagnosis.slices import ELEMENTWISE, own_slices
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Instruction
+from lab.meshes.platforms import Platform
 
 _SCALES = frozenset({"multiply", "divide"})
 _REDUCTIONS = ("all-reduce", "all-reduce-start")
 # Of a number for people, such as a loss, a second reduction costs a message's latency and no bytes to speak of.
 _SMALLEST = 1024
+_SCATTERED = {
+    False: "a reduce_scatter then sends half the bytes, and each device keeps its own part",
+    True: "each device then keeps its own part; on a GPU or TPU a reduce_scatter then sends half the bytes, while the "
+    "CPU compiler keeps the all_reduce (lab explain C2)",
+}
 
 
 def reduced_twice(program: Program) -> Iterator[Finding]:
@@ -123,15 +129,12 @@ def given_back_whole(program: Program) -> Iterator[Finding]:
                     found.setdefault(program.named(twin), []).append((site, shape))
     for name, whole in found.items():
         sites, held = [site for site, _ in whole], sum(shape.bytes for _, shape in whole)
-        over = ", ".join(dict.fromkeys(axis for site in sites for axis in site.transfer.axes or ()))
+        over = listed(site.transfer.span for site in sites)
         sentence = (
             f"the gradient of {name} is summed over {over} and returned whole: {exact(held)} B on every device, "
             f"though {name.partition(' ')[0]} itself is sharded"
         )
-        advice = (
-            "give it the argument's sharding in out_shardings: a reduce_scatter then sends half the bytes, and each "
-            "device keeps its own part"
-        )
+        advice = f"give it the argument's sharding in out_shardings: {_SCATTERED[program.platform == Platform.CPU]}"
         yield program.finding("given_back_whole", sentence, advice, *sites, memory_bytes=held)
 
 

@@ -112,7 +112,7 @@ def test_without_a_mesh_a_text_is_not_called_clean(lab):
 def test_the_table_is_plain_in_a_pipe(lab):
     answer = lab("inspect", "step.hlo", "--mesh", "data=2,tensor=4")
     assert answer.out.startswith(
-        f"step.hlo: none of the {len(KINDS)} kinds of waste was found\n\nstep.hlo: 8 devices, mesh data=2,tensor=4\n"
+        f"step.hlo: no finding ({len(KINDS)} kinds of waste were looked for)\n\nstep.hlo: 8 devices, mesh data=2,tensor=4\n"
     )
     assert "all_reduce" in answer.out
     assert "\x1b" not in answer.out

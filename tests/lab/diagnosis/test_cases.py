@@ -150,7 +150,8 @@ def three_layers(mesh: Mesh, function, width: int):
 def test_c14_weights_gathered_once_are_kept_whole_for_the_backward_pass(on, width, kept):
     found = only(three_layers(on(fsdp=8), gradients.plain, width))
     assert (found.kind, found.memory_bytes, found.origin) == ("kept_whole", kept, line(gradients.layer, 1))
-    assert f"2 sharded weights (ws[1] f32[{width},{width}] P('fsdp', None) first)" in found.sentence
+    largest = f"(the largest is ws[1] f32[{width},{width}] P('fsdp', None))"
+    assert found.sentence.startswith(f"2 sharded arguments {largest} are gathered once")
 
 
 def test_c14_with_remat_they_are_gathered_again_which_is_no_fault():
@@ -376,7 +377,8 @@ def test_c35_with_data_across_slices_524288_bytes_cross_the_network_which_is_a_n
     right, wrong = (slices_step(on, target) for on in (mesh, halves))
     assert kinds(right) == []
     assert (
-        "each device sends 524,288 B a step over the data-centre network along data, for 2 arrays" in right.ledger.notes
+        "each device sends 524,288 B a step over the data-centre network along data, in 2 executions"
+        in right.ledger.notes
     )
     fault = only(wrong)
     assert fault.kind == "on_slow_link" and "along model over the data-centre network" in fault.sentence

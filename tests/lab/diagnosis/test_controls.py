@@ -17,7 +17,7 @@ from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
-from lab.report.diagnosis import diagnosis_text, findings_text
+from lab.report.diagnosis import diagnosis_text, evidence, findings_text
 from tests.cases.compiling import array, cpu
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds
 from tests.lab.programs.strategies.layouts import LAYOUTS, SHAPE
@@ -179,14 +179,14 @@ def diagnosed_step(layout: str, style: str, target: str, shape: DecoderShape = S
 def test_the_labs_own_layouts_need_no_word(layout, style):
     found = diagnosed_step(layout, style, "cpu:8")
     assert kinds(found) == []
-    assert diagnosis_text(found).partition("\n")[0].endswith("kinds of waste was found")
+    assert diagnosis_text(found).partition("\n")[0].endswith("kinds of waste were looked for)")
 
 
 def test_what_could_not_be_looked_at_stands_beside_that_nothing_was_found():
     def said(*transfers: Transfer, **told) -> str:
         return findings_text(Findings(diagnosis.Diagnosis(Ledger(transfers, "step.hlo", **told), ())))
 
-    clean, mesh = f"step.hlo: none of the {len(KINDS)} kinds of waste was found", {"x": 8}
+    clean, mesh = f"step.hlo: no finding ({len(KINDS)} kinds of waste were looked for)", {"x": 8}
     part = Transfer(Kind.ALL_REDUCE, None, 4, 1, "f32", 8)
     assert said(mesh=mesh) == said(devices=1) == clean
     assert said(mesh=mesh, is_complete=False) == f"{clean}; not all of the program could be read (see the notes)"
@@ -221,3 +221,15 @@ def test_findings_are_a_tuple_that_shows_itself():
     )
     html = found._repr_html_()
     assert "1. padded: 9 rows are padded to 12" in html and "work/step.py:9" in html and "/home/me/work" not in html
+
+
+def test_the_evidence_tells_executions_from_arrays_and_axes_that_one_transfer_spans_from_those_of_two():
+    def sent(instruction: str, *axes: str) -> Transfer:
+        return Transfer(Kind.ALL_REDUCE, axes, 8, 4, "f32", 1_000, instruction=instruction)
+
+    transfers = sent("one", "fsdp"), sent("one", "fsdp"), sent("two", "fsdp", "tensor")
+    finding = Finding("padded", "a dim", "another", transfers, origin="step.py:9", memory_bytes=1_000)
+    assert evidence(finding) == (
+        "step.py:9, over fsdp and fsdp+tensor, 8 executions a step that move 12 arrays in all, 12,000 B of payload, "
+        "21,000 B sent by each device, 1 kB of memory on every device"
+    )

@@ -84,7 +84,7 @@ def test_arrays_that_are_moved_together_are_one_execution_and_instructions_apart
     ]
     found = Finding("rebuilt_whole", "s", "a", tuple(parts), "model.py:3")
     assert (found.totals.sites, found.totals.executions, found.totals.arrays) == (2, 4, 6)
-    assert "4 executions of 6 arrays a step, 3,584 B of payload" in evidence(found)
+    assert "4 executions a step that move 6 arrays in all, 3,584 B of payload" in evidence(found)
 
 
 NAMELESS = """HloModule m, num_partitions=4
@@ -133,7 +133,7 @@ def test_inspect_tells_findings_first_joins_the_compilers_remark_and_fails_on_re
     assert (
         "to reshard it from P('y', None, 'x') to P(None, ('x', 'y'), None); XLA warned of it (\"Involuntary full "
         'rematerialization")\n   '
-        "step.py:9, over x, y"
+        "step.py:9, over x and y"
     ) in told.stdout
 
 

@@ -112,7 +112,7 @@ def test_the_verdict_says_how_long_links_and_products_take_at_least(inspected):
 def test_a_program_without_a_mesh_is_not_called_clean_on_its_page():
     html = reports.inspection([Diagnosis(replace(ledger(), mesh=None), ())])
     assert "Not diagnosed: no mesh was given" in html and 'class="verdict plain"' in html
-    assert "kinds of waste was found" not in html
+    assert "kinds of waste were looked for" not in html
 
 
 def test_shares_of_memory_are_of_what_jax_takes_and_none_is_written_with_an_exponent():
