@@ -42,7 +42,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     return same, grouped, _backward(shape, axes, ring, measured)
 
 
-def _backward(shape: DecoderShape, axes: Axes, ring: int, measured: Ledger) -> Claim:
+def _backward(shape: DecoderShape, axes: Axes, ring: Fraction, measured: Ledger) -> Claim:
     _, backward, _ = each_layer(shape, moved_in_core(measured, Phase.BACKWARD))
     many, summed, _ = each_layer(shape, _sums(shape, axes, measured))
     asked = (1 if shape.remat == "none" else 2) * ring

@@ -44,13 +44,13 @@ def diff(
     inspect, or a .json file that lab inspect --json wrote.
     """
     with stages() as stage, other_process(stage) as call:
-        ledgers = [_one_ledger(source, mesh, target, stage, call) for source in (before, after)]
+        old, new = (_one_ledger(source, mesh, target, stage, call) for source in (before, after))
     if as_json:
-        print_json(changes.Difference(*ledgers))
+        print_json(changes.Difference(old, new))
     else:
-        over = exceeded(*ledgers, allowed) if allowed is not None else []
-        print_text("\n\n".join([changes_text(*ledgers), *["\n".join(over)] * bool(over)]))
-    along = changes.by_axes(*ledgers)
+        over = exceeded(old, new, allowed) if allowed is not None else []
+        print_text("\n\n".join([changes_text(old, new), *["\n".join(over)] * bool(over)]))
+    along = changes.by_axes(old, new)
     return 1 if any(allowed is None or row.exceeds(allowed) for row in along) else 0
 
 

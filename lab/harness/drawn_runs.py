@@ -50,11 +50,11 @@ def _shape(draw: Random, own: DecoderShape, axes: Axes, target: Target) -> Decod
     from lab.harness.decoder.drawn_sizes import drawn
 
     shape, by_default = drawn(draw, axes), DecoderShape()
-    makes_it = {
+    makes_it: dict[str, Any] = {
         name: getattr(own, name)
         for name in ("experts", *DecoderShape.CHOICES)
         if getattr(own, name) != getattr(by_default, name)
     }
     context = axes.shape.get(CONTEXT, 1)
-    sizes = {"length": 2 * context * shape.length, "kv_heads": context * shape.kv_heads}
+    sizes: dict[str, Any] = {"length": 2 * context * shape.length, "kv_heads": context * shape.kv_heads}
     return replace(shape, **sizes, dtype="f32" if target.platform == "cpu" else "bf16", **makes_it)
