@@ -1,5 +1,7 @@
 """Chapter 17 (and Llama 3's long contexts, Ch. 34): what do gathered keys and values cost compared with a ring?"""
 
+from fractions import Fraction
+
 from lab.book.context import ring_wire_bytes
 from lab.core.ledger import Kind, Ledger, Phase, Transfer
 from lab.harness.claim import Claim, calculated, decided
