@@ -36,6 +36,14 @@ def unknown_attributes(instruction: Instruction) -> list[str]:
     return unknown + [field for field in window.strip("{").split() if not _WINDOW.fullmatch(field)]
 
 
+def _is_converted(taken: tuple[Shape, ...], given: tuple[Shape, ...]) -> bool:
+    """TPUs reduce values of 16 bits and give float32: the same arrays, of another type."""
+    types = {("bf16", "f32"), ("f32", "bf16"), ("bf16", "bf16"), ("f32", "f32")}
+    return [s.dims for s in taken] == [s.dims for s in given] and all(
+        (one.dtype, other.dtype) in types for one, other in zip(taken, given, strict=True)
+    )
+
+
 def lacks_dims(product: Instruction) -> bool:
     """Whether a matrix product does not say which dims it contracts."""
     return len(_CONTRACTED.findall(product.tail)) < 2
@@ -54,6 +62,8 @@ def types_disagree(instruction: Instruction, kind: Kind, operands: tuple[Shape, 
     shapes, is_start = arrays(instruction.shape), instruction.opcode.endswith("-start")
     given = sum(shape.bytes for shape in shapes)
     if given == result:
+        return False
+    if kind is Kind.ALL_REDUCE and _is_converted(operands, shapes):
         return False
     contexts = sum(shape.bytes for shape in shapes if shape == _CONTEXT)
     return not (is_start and given in (result + taken, result + taken + contexts))

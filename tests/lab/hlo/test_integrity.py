@@ -124,6 +124,13 @@ def test_lines_of_windows_and_a_byte_order_mark_are_read():
     assert read_text("\ufeff" + WHOLE.replace("\n", "\r\n")).totals() == read_text(WHOLE).totals()
 
 
+def test_a_tpu_reduces_16_bits_to_float32():
+    text = WHOLE.replace("%ar = f32[64]{0} all-reduce(%v)", "%ar = f32[64]{0} all-reduce(%h)")
+    text = text.replace("  %one = s32", "  %h = bf16[64]{0} convert(%v)\n  %one = s32")
+    assert read_text(text).is_complete
+    assert not read_text(text.replace("bf16[64]", "bf16[32]")).is_complete
+
+
 @pytest.mark.slow
 def test_intact_texts_of_every_compiler_and_version_at_hand_are_whole():
     """Those that are cut end in a computation."""
