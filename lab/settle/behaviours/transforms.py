@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from lab.core.known import known
 from lab.core.ledger import Kind, Phase, Transfer
 from lab.settle.behaviours.behaviour import Context
 
 
 def over(axes: tuple[str, ...], transfer: Transfer, context: Context) -> Transfer:
     size = prod(context.mesh[axis] for axis in axes)
-    groups = None if transfer.groups is None else prod(context.mesh.values()) // size
-    return replace(transfer, axes=axes, group_size=size, groups=groups)
+    stated = None if transfer.groups is None else transfer.groups * known(transfer.group_size)
+    return replace(transfer, axes=axes, group_size=size, groups=stated and stated // size)
 
 
 def in_products_dtype(transfer: Transfer) -> Transfer:
