@@ -95,7 +95,7 @@ def loss(ws, x_BD):
     return jnp.sum(reduce(layer, ws, x_BD) ** 2)
 
 
-def rematerialised_loss(ws, x_BD):
+def rematerialized_loss(ws, x_BD):
     return jnp.sum(reduce(jax.checkpoint(layer), ws, x_BD) ** 2)
 
 
@@ -116,10 +116,10 @@ def three_layers(mesh: Mesh, gradients, width: int) -> Ledger:
     return read(mesh, gradients, 3 * [array(mesh, (width, width), "fsdp")], x, out=3 * [FSDP])
 
 
-plain, rematerialised = jax.grad(loss), jax.grad(rematerialised_loss)
+plain, rematerialized = jax.grad(loss), jax.grad(rematerialized_loss)
 
 
-@pytest.mark.parametrize(("gradients", "gathers"), [(plain, 3), (rematerialised, 6)], ids=["plain", "remat"])
+@pytest.mark.parametrize(("gradients", "gathers"), [(plain, 3), (rematerialized, 6)], ids=["plain", "remat"])
 def test_cpu_gathers_three_weights_once_or_with_remat_twice(gradients, gathers):
     """c14: and reduces their gradients in one combined all-reduce of three parts; CPU forms no reduce-scatter."""
     ledger = three_layers(cpu(fsdp=8), gradients, 256)
@@ -127,7 +127,7 @@ def test_cpu_gathers_three_weights_once_or_with_remat_twice(gradients, gathers):
     assert rows(ledger.split())[gathers:] == 3 * [("all_reduce", "fsdp", 1, 262_144)]
 
 
-@pytest.mark.parametrize(("gradients", "again"), [(plain, 0), (rematerialised, 3)], ids=["plain", "remat"])
+@pytest.mark.parametrize(("gradients", "again"), [(plain, 0), (rematerialized, 3)], ids=["plain", "remat"])
 def test_remat_gathers_the_three_weights_again_in_the_backward_pass(gradients, again):
     """c14."""
     phases = [str(t.phase) for t in three_layers(cpu(fsdp=8), gradients, 256).transfers if t.kind == "all_gather"]
@@ -149,7 +149,7 @@ def test_cpu_hoists_gathers_out_of_the_accumulation_loop_and_reduces_in_it_four_
 @ahead_of_time_tpu
 @pytest.mark.parametrize(
     ("gradients", "gathers", "executions"),
-    [(plain, 3, 1), (rematerialised, 6, 1), (accumulated, 3, 4)],
+    [(plain, 3, 1), (rematerialized, 6, 1), (accumulated, 3, 4)],
     ids=["plain", "remat", "accumulated"],
 )
 def test_tpu_gathers_in_bf16_each_time_and_reduce_scatters_in_fusions(gradients, gathers, executions):

@@ -128,7 +128,7 @@ def widened(program: Program) -> Iterator[Finding]:
 
 def _at_least(sites: list[Site], wide: list[Site]) -> str:
     """Of a combination of which some arrays were widened the others may be too, but for numbers such as a loss."""
-    combined = {site.visit.instruction.name for site in sites}
+    combined = {site.visit.instruction.name for site in (*sites, *filter(_is_promoted, wide))}
     others = [site for site in wide if site not in sites and site.visit.instruction.name in combined]
     is_open = any(site.result.elements > 1 for site in others) or any(s.transfer.executions is None for s in sites)
     return "at least " if is_open else ""
@@ -138,13 +138,18 @@ def _is_widened(program: Program, site: Site) -> bool:
     operand = program.moving(site)
     if "to_apply=" in site.visit.instruction.attributes:
         return program.platform == Platform.CPU and (
-            "_promoted" in site.visit.instruction.attributes
+            (_is_promoted(site) and site.key[-1] is None)
             or (operand is not None and any(_is_compilers(i, c) for i, c in program.flow.back(*operand)))
             or _is_narrowed_after(program, site)
         )
     if site.kind not in _MOVES or operand is None:
         return False
     return any(i.opcode == "convert" and _from(i, c) in _NARROW for i, c in program.flow.back(*operand, through=_PARTS))
+
+
+def _is_promoted(site: Site) -> bool:
+    """Of a combined sum the operation is named after one: of the others that tells nothing."""
+    return "_promoted" in site.visit.instruction.attributes
 
 
 def _is_narrowed_after(program: Program, site: Site) -> bool:

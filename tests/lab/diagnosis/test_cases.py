@@ -155,7 +155,7 @@ def test_c14_weights_gathered_once_are_kept_whole_for_the_backward_pass(on, widt
 
 
 def test_c14_with_remat_they_are_gathered_again_which_is_no_fault():
-    found = three_layers(cpu(fsdp=8), gradients.rematerialised, 256)
+    found = three_layers(cpu(fsdp=8), gradients.rematerialized, 256)
     assert kinds(found) == []
     assert any(
         "3 weights are gathered again in the backward pass, 786,432 B a step more" in note

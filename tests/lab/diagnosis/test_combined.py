@@ -68,6 +68,19 @@ def test_a_sum_that_the_program_itself_asks_for_in_f32_is_not_widened():
     assert [f.kind for f in found.findings] == []
 
 
+def test_of_a_combination_in_which_the_program_asks_for_f32_too_the_widened_are_at_least_those_that_are_proven():
+    mesh = cpu(d=8)
+
+    def both(w, x):
+        return jax.grad(lambda w: jnp.sum(jnp.square(x @ w).astype(jnp.float32)))(w), summed_in_f32(w, x)
+
+    w, x = array(mesh, (64, 64), dtype=jnp.bfloat16), array(mesh, (512, 64), "d", dtype=jnp.bfloat16)
+    found = diagnosed(mesh, both, w, x, out=P(), target="cpu:8")
+    assert [(t.dtype, t.arrays) for t in found.ledger.transfers] == [("f32", 2)]
+    (widened,) = [f for f in found.findings if f.kind == "widened"]
+    assert widened.sentence.startswith("at least 1 array of 16-bit floats is sent as f32 in a step")
+
+
 @ahead_of_time_gpu
 def test_notes_count_the_arrays_of_a_packed_sum_as_the_table_does():
     found, _ = step("gpu:h100:2x4")
