@@ -12,6 +12,10 @@ from lab.meshes.hardware import Chip, Pod, chip, chip_names
 from lab.meshes.platforms import Platform
 
 
+APPROXIMATE = "approximate: "
+"""How the origin of a chip's text begins that was not dumped on such a chip."""
+
+
 @dataclass(frozen=True)
 class Available:
     """One line of `lab targets`.
@@ -38,10 +42,10 @@ class Available:
 def availability() -> tuple[Available, ...]:
     """Every platform and chip that the lab knows."""
     return (
-        Available("cpu:8", Platform.CPU, None, "fake CPU devices", True, "runs here"),
+        Available("cpu:8", Platform.CPU, None, "fake CPU devices", True, "compiled by this process"),
         *_chips(Platform.GPU),
         *_chips(Platform.TPU),
-        Available("attached", Platform.ATTACHED, None, "the devices of this process", True, "runs here"),
+        Available("attached", Platform.ATTACHED, None, "the devices of this process", True, "compiled by this process"),
     )
 
 
@@ -49,7 +53,8 @@ def _chips(platform: Platform) -> Iterator[Available]:
     ready = plugins.installed(platform)
     for key in chip_names(platform):
         pod = chip(key).pod
-        how = f"{_libtpu()}; {_slices(pod)}" if pod else f"chip text {origin(key)}"
+        approximate = pod is None and origin(key).startswith(APPROXIMATE)
+        how = f"{_libtpu()}; {_slices(pod)}" if pod else _described(key)
         yield Available(
             target=_example(chip(key)),
             platform=platform,
@@ -57,9 +62,15 @@ def _chips(platform: Platform) -> Iterator[Available]:
             name=chip(key).name,
             can_compile=ready,
             how=how,
-            approximate=how.startswith("chip text approximate"),
+            approximate=approximate,
             install=None if ready else plugins.install_command(platform),
         )
+
+
+def _described(key: str) -> str:
+    """Where XLA's description of a GPU comes from."""
+    source = origin(key)
+    return f"XLA's description of the chip{' is ' if source.startswith(APPROXIMATE) else ', '}{source}"
 
 
 def _example(known: Chip) -> str:
@@ -70,7 +81,7 @@ def _example(known: Chip) -> str:
 def _slices(pod: Pod) -> str:
     block = "x".join(map(str, pod.block))
     return (
-        f"slices inside a {block} cube or of full cubes, {pod.blocks} per pod"
+        f"slices inside a {block} cube or of full cubes, {pod.blocks} cubes per pod"
         if pod.blocks > 1
         else f"slices up to {block}"
     )

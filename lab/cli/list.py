@@ -14,7 +14,8 @@ from lab.report import tables
 
 @dataclass(frozen=True)
 class ExperimentJson:
-    """An experiment, with its default targets and styles, and how long it takes; a question has no styles."""
+    """An experiment, a training or a question (`kind`), with its default targets and styles, and how long it takes; a
+    question has no styles."""
 
     name: str
     chapter: int
@@ -22,6 +23,7 @@ class ExperimentJson:
     targets: tuple[str, ...]
     styles: tuple[str, ...]
     takes: str = ""
+    kind: str = ""
 
 
 @click.command("list")
@@ -29,13 +31,17 @@ class ExperimentJson:
 def list_experiments(as_json: bool) -> None:
     """List the experiments.
 
-    "takes" says how long lab run takes on two cores.
+    An experiment compiles and settles one program, a training compares the losses of several layouts, a question is
+    answered in numbers. "takes" says how long lab run takes on two cores.
     """
     entries = suite.load()
     if as_json:
         print_json(
-            [ExperimentJson(e.name, e.chapter, e.question, e.targets, e.styles, suite.takes(e)) for e in entries]
+            [
+                ExperimentJson(e.name, e.chapter, e.question, e.targets, e.styles, suite.takes(e), suite.kind(e))
+                for e in entries
+            ]
         )
     else:
-        rows = [(e.name, str(e.chapter), suite.takes(e), e.question) for e in entries]
-        print_text(tables.rows_text(("experiment", "chapter", "takes", "question"), rows))
+        rows = [(e.name, str(e.chapter), suite.kind(e), suite.takes(e), e.question) for e in entries]
+        print_text(tables.rows_text(("name", "chapter", "kind", "takes", "question"), rows))

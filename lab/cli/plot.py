@@ -27,8 +27,11 @@ def plot(name: str | None, settings: tuple[tuple[str, str], ...], save: Path | N
 
     if name and save:
         plots.save(name, dict(settings), save)
-    elif name or save or settings:
-        raise UsageError("a plot needs its name and a file: lab plot roofline --save roofline.png; lab plot lists them")
+    elif name:
+        plots.check_name(name)
+        raise UsageError(f"plot {name} needs a file: lab plot {name} --save {name}.png")
+    elif save or settings:
+        raise UsageError("a plot needs its name: lab plot roofline --save roofline.png; lab plot lists them")
     elif as_json:
         print_json(plots.listed())
     else:

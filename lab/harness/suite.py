@@ -66,6 +66,12 @@ def parted(
     )
 
 
+def kind(entry: Entry) -> str:
+    """`experiment`, `training` or `question`."""
+    _, trainings, questions = parted([entry])
+    return "training" if trainings else "question" if questions else "experiment"
+
+
 def takes(entry: Entry) -> Takes:
     """By how many programs it compiles, and how often it runs them."""
     (experiments, trainings, questions) = parted([entry])

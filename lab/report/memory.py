@@ -31,6 +31,7 @@ def memory_text(result: Result) -> str:
     padding = memory.padding if memory else 0
     notes = (
         *_padding(padding),
+        *_no_peak(result),
         *_room(result.target, planned.get("peak") or total),
         *_away(result.target, total + padding, planned.get("peak")),
     )
@@ -42,8 +43,14 @@ def _columns(rows: list[tuple[str, int, int | None]]) -> list[Column]:
     return [
         Column("memory of one device", names),
         Column("bytes\npredicted", tuple(f"{size:,}" for size in held), is_number=True),
-        Column("\nmeasured", tuple("" if size is None else f"{size:,}" for size in planned), is_number=True),
+        Column("\nmeasured", tuple("-" if size is None else f"{size:,}" for size in planned), is_number=True),
     ]
+
+
+def _no_peak(result: Result) -> list[str]:
+    is_cpu = result.measured is not None and parse_target(result.target).platform == "cpu"
+    memory = result.measured.memory if result.measured else None
+    return ["XLA reports no peak on CPUs"] * (is_cpu and (memory is None or memory.peak is None))
 
 
 def _padding(size: int) -> list[str]:

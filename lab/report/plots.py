@@ -22,6 +22,7 @@ from lab.book.collectives import (
 from lab.book.data_parallel import training_flops
 from lab.book.loss import FITS, additive_loss, optimal_parameters, optimal_tokens
 from lab.book.memory import model_state_bytes
+from lab.compile.sources import is_program
 from lab.core.codec import from_json
 from lab.core.files import write_whole
 from lab.core.known import known
@@ -81,6 +82,8 @@ class Roofline:
     def _ledgers(self, target: Target | None) -> Sequence[Ledger]:
         if not self.source:
             return ()
+        if is_program(self.source):
+            raise UsageError(f"source={self.source}: a roofline takes a compiled text or the folder of an XLA dump")
         from lab.compile.inspection import inspect_texts
 
         return inspect_texts(Path(self.source), Axes.parse(self.mesh) if self.mesh else None, target)
@@ -252,6 +255,11 @@ def _training(source: str) -> Losses:
     Raises:
       UsageError: the file holds none, or is not what the command prints.
     """
+    if not source:
+        raise UsageError(
+            "the plot of a training needs its result: lab run ch14_training --json > training.json, then --set "
+            "source=training.json"
+        )
     expected = "expected what this prints: lab run TRAINING --json > training.json, for a training of lab list"
     document = read_json(Path(source), expected)
     try:
@@ -292,6 +300,7 @@ PLOTS: dict[str, Callable[[], Plot]] = {
     "gantt": Gantt,
 }
 """What `lab plot` draws, by name."""
+FORMATS = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
@@ -304,7 +313,12 @@ class PlotJson:
 
 
 def listed() -> list[PlotJson]:
-    return [PlotJson(name, known(inspect.getdoc(of)).splitlines()[0], asdict(of())) for name, of in PLOTS.items()]
+    return [PlotJson(name, _first_sentence(known(inspect.getdoc(of))), asdict(of())) for name, of in PLOTS.items()]
+
+
+def _first_sentence(docstring: str) -> str:
+    """All of its first paragraph, which is one."""
+    return " ".join(docstring.partition("\n\n")[0].split())
 
 
 def listed_text() -> str:
@@ -319,24 +333,31 @@ def _setting(name: str, default: Any) -> str:
     return f"{name}={default:g}" if isinstance(default, float) else f"{name}={default}"
 
 
+def check_name(name: str) -> None:
+    """Raises UsageError for a name that no plot has."""
+    if name not in PLOTS:
+        raise no_such("plot", name, PLOTS)
+
+
 def save(name: str, settings: Mapping[str, str], path: Path) -> None:
-    """Draws a plot of `PLOTS` with some of its parameters set from text, into a file: .svg, or a kind that matplotlib
-    writes.
+    """Draws a plot of `PLOTS` with some of its parameters set from text, into a file of one of the `FORMATS`.
 
     Raises:
       UsageError: no such plot, an unknown parameter, one that a formula refuses, or an unknown kind of file.
     """
     from lab.harness.settings import with_settings
 
-    if name not in PLOTS:
-        raise no_such("plot", name, PLOTS)
+    check_name(name)
+    suffix = path.suffix or ".png"
+    if suffix not in FORMATS:
+        raise UsageError(f"{path}: found {suffix}, expected {FORMATS[0]}, {FORMATS[1]} or {FORMATS[2]}")
     try:
         plot = with_settings(PLOTS[name](), settings)
-        if isinstance(plot, Roofline | Curves | Gantt) and path.suffix == ".svg":
+        if isinstance(plot, Roofline | Curves | Gantt) and suffix == ".svg":
             write_whole(path, svg_text(plot.drawing()))
         else:
             picture = BytesIO()
-            plot.figure().savefig(picture, format=path.suffix.removeprefix(".") or "png")
+            plot.figure().savefig(picture, format=suffix.removeprefix("."))
             write_whole(path, picture.getvalue())
     except UsageError:
         raise

@@ -54,7 +54,7 @@ LABELS: dict[str, str] = {
     MemoryTerm.HEAD_INPUT: "what the head read",
     MemoryTerm.HEAD_GRAD: "gradient of the head",
     MemoryTerm.EMBEDDING_GRAD_ZEROS: "embedding's gradient, still zero",
-    MemoryTerm.EMBEDDING_AND_HEAD_GRADS: "gradients of the ends, whole",
+    MemoryTerm.EMBEDDING_AND_HEAD_GRADS: "whole gradients of embedding and head",
     MemoryTerm.SCORES_RELAYOUT: "scores in a second layout",
     MemoryTerm.LAYERS_GRADS: "gradients of the layers",
     MemoryTerm.ACCUMULATED_GRADS: "gradients added up over micro-batches",
@@ -72,7 +72,7 @@ LABELS: dict[str, str] = {
     MemoryTerm.KEY_AND_VALUE_GRADS_F32: "keys' and values' gradients in float32",
     MemoryTerm.RESIDUALS_AND_MLP_ACTIVATIONS: "streams, and the MLP's tensors until their weights' gradients are made",
     MemoryTerm.GATHERED_NEW_WEIGHTS: "new weights of one stack, whole",
-    MemoryTerm.OPTIMIZER_STATE_RELAYOUT: "new masters and moments in another layout",
+    MemoryTerm.OPTIMIZER_STATE_RELAYOUT: "new master weights and moments, before they are resharded",
 }
 
 

@@ -431,7 +431,7 @@ def started(*arguments, **environment):
 def test_where_output_knows_no_lines_of_tables_they_are_dashes():
     lab = started("list", PYTHONIOENCODING="latin-1")
     out, err = lab.communicate()
-    assert (lab.returncode, err) == (0, b"") and out.startswith(b"experiment ")
+    assert (lab.returncode, err) == (0, b"") and out.startswith(b"name ")
     assert set(out.splitlines()[1]) == set(b"-")
 
 

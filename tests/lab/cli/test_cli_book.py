@@ -190,10 +190,9 @@ def test_worked_numbers_have_the_unit_of_the_formula(lab):
 def test_plots_are_listed_and_need_a_file_to_be_drawn(lab):
     assert [row["name"] for row in json.loads(lab("plot", "--json").out)][:3] == ["roofline", "memory", "messages"]
     assert lab("plot").out.startswith("plot ")
-    assert (
-        lab("plot", "roofline").err
-        == "lab: a plot needs its name and a file: lab plot roofline --save roofline.png; lab plot lists them\n"
-    )
+    assert lab("plot", "memory").err == "lab: plot memory needs a file: lab plot memory --save memory.png\n"
+    assert lab("plot", "memry").err.startswith("lab: no plot 'memry'; did you mean memory?")
+    assert lab("plot", "--set", "ranks=8").err.startswith("lab: a plot needs its name")
 
 
 def test_a_register_that_cannot_be_read_is_told_in_one_line(lab, monkeypatch):

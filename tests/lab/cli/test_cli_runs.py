@@ -68,7 +68,12 @@ def test_the_list_says_how_long_each_takes_by_what_it_compiles(lab):
         "minutes",
         "minutes",
     )
-    assert {line.split()[2:4][0] for line in lab("list").out.splitlines()[2:]} == {"seconds", "a", "minutes"}
+    assert {line.split()[3] for line in lab("list").out.splitlines()[2:]} == {"seconds", "a", "minutes"}
+
+
+def test_the_list_tells_experiments_trainings_and_questions_apart(lab):
+    kinds = {row["name"]: row["kind"] for row in json.loads(lab("list", "--json").out)}
+    assert (kinds["ch20_zero3"], kinds["ch14_training"], kinds["ch37_batch"]) == ("experiment", "training", "question")
 
 
 @pytest.mark.compiles

@@ -238,6 +238,7 @@ def test_every_plot_is_listed_with_what_it_shows_and_its_settings():
         "chip": "h100",
     }
     (line,) = [line for line in listed_text().splitlines() if line.startswith("messages")]
+    assert all(row.shows.endswith(".") for row in listed())
     assert "All-reduce algorithms" in line and line.endswith(
         "ranks=64 alpha_s=5e-06 bytes_per_s=5e+10 largest_bytes=1e+09"
     )
@@ -260,7 +261,9 @@ def test_a_picture_is_written(tmp_path):
         ("memory", {"ranks": "0"}, "a.png", "plot memory: ranks=0: expected a whole number above 0"),
         ("loss", {"fit": "kaplan"}, "a.png", "plot loss: fit='kaplan': expected one of hoffmann, besiroglu"),
         ("memory", {"rank": "8"}, "a.png", "no parameter 'rank'; did you mean ranks\\? known are model, ranks, chip"),
-        ("messages", {}, "a.word", "plot messages: Format 'word' is not supported"),
+        ("roofline", {"source": "step.py:build"}, "a.png", "takes a compiled text or the folder of an XLA dump"),
+        ("training", {}, "a.png", "lab run ch14_training --json > training.json, then --set source=training.json"),
+        ("messages", {}, "a.word", "a.word: found .word, expected .png, .svg or .pdf"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(tmp_path, name, settings, file, problem):
