@@ -11,7 +11,6 @@ from lab.meshes.chip_texts import origin
 from lab.meshes.hardware import Chip, Pod, chip, chip_names
 from lab.meshes.platforms import Platform
 
-
 APPROXIMATE = "approximate: "
 """How the origin of a chip's text begins that was not dumped on such a chip."""
 
