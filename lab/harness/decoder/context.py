@@ -39,11 +39,13 @@ def each_layer(shape: DecoderShape, transfers: Iterable[Transfer]) -> tuple[floa
 
 def blocks_of_products(shape: DecoderShape, axes: Axes, measured: Ledger) -> float:
     """Blocks of (S / P)^2 that a device's attention multiplies in each layer, from what the compiled program multiplies
-    beside its weights.
+    beside its weights and beside one product of a row each layer, the output with its gradient, which the backward pass
+    subtracts from every score's gradient (Dao 2023).
 
     Without recomputation alone: compilers drop or share some of what is computed twice.
     """
     P, tokens = axes[CONTEXT], shape.batch * shape.length // (axes[DATA] * axes[CONTEXT])
     of_weights = 6 * tokens * (shape.layer_matrices + shape.embed * shape.vocab)
-    block = 2 * tokens * (shape.length // P) * shape.heads * shape.head_dim
-    return (known(measured.flops) - of_weights) / (shape.layers * (PRODUCTS_FORWARD + PRODUCTS_BACKWARD) * block)
+    of_rows = 2 * tokens * shape.heads * shape.head_dim
+    blocks_flops = known(measured.flops) - of_weights - shape.layers * of_rows
+    return blocks_flops / (shape.layers * (PRODUCTS_FORWARD + PRODUCTS_BACKWARD) * of_rows * (shape.length // P))
