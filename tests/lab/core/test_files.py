@@ -1,7 +1,6 @@
 """Files are whole for every reader, whoever writes at the same time."""
 
 import json
-import multiprocessing
 import os
 import stat
 import subprocess
@@ -11,27 +10,32 @@ from pathlib import Path
 import pytest
 
 from lab.core.files import write_whole
+from tests.paths import ROOT
 
 WRITERS, TIMES = 3, 60
 
 
-def write_often(path: str, writer: int) -> None:
-    for time in range(TIMES):
-        write_whole(Path(path), json.dumps({"writer": writer, "time": time, "filler": ["x" * 100] * 500}))
+WRITE_OFTEN = """
+import json, sys
+from pathlib import Path
+from lab.core.files import write_whole
+
+path, writer, times = sys.argv[1:]
+for time in range(int(times)):
+    write_whole(Path(path), json.dumps({"writer": writer, "time": time, "filler": ["x" * 100] * 500}))
+"""
 
 
 def test_three_writers_at_a_time_never_show_a_reader_a_torn_file_or_none(tmp_path):
     path = tmp_path / "page.json"
     write_whole(path, "{}")
-    several = multiprocessing.get_context("fork")
-    writers = [several.Process(target=write_often, args=(str(path), writer)) for writer in range(WRITERS)]
-    for writer in writers:
-        writer.start()
+    command = [sys.executable, "-c", WRITE_OFTEN, str(path)]
+    writers = [subprocess.Popen([*command, str(writer), str(TIMES)], cwd=ROOT) for writer in range(WRITERS)]
     reads = 0
-    while any(writer.is_alive() for writer in writers):
+    while any(writer.poll() is None for writer in writers):
         json.loads(path.read_text())
         reads += 1
-    assert [writer.exitcode for writer in writers] == [0] * WRITERS and reads
+    assert [writer.returncode for writer in writers] == [0] * WRITERS and reads
     assert json.loads(path.read_text())["time"] == TIMES - 1 and os.listdir(tmp_path) == ["page.json"]
 
 
