@@ -40,7 +40,7 @@ class Axes:
             if not (isinstance(name, str) and _NAME.fullmatch(name) and name.isprintable()):
                 raise UsageError(f"axis name {name!r}: expected text without spaces and , = + ? [ ] ' \"; rename it")
             if self.names.count(name) > 1:
-                raise UsageError(f"axis {name!r} appears twice in {','.join(self.names)}; name each axis once")
+                raise UsageError(f"axis {name!r} appears twice in {self}; name each axis once")
             if size < 1:
                 raise UsageError(f"axis {name!r} has size {size}; expected 1 or more")
 
@@ -65,7 +65,7 @@ class Axes:
         return self.sizes[self._index(name)]
 
     def __str__(self) -> str:
-        return ",".join(f"{name}={size}" for name, size in self.shape.items())
+        return ",".join(f"{name}={size}" for name, size in zip(self.names, self.sizes, strict=True))
 
     def _repr_html_(self) -> str:
         return mesh_svg(self.shape)

@@ -14,8 +14,12 @@ from lab.cli.output import print_json, print_text
 from lab.cli.progress import watched
 from lab.core.codec import to_text
 from lab.core.files import write_whole
+from lab.measure.bench.sizes import parse_sizes
 from lab.meshes.axes import Axes
+from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target
+
+SIZES, CPU_SIZES = "1KiB..1GiB", "1KiB..1MiB"
 
 
 @click.command()
@@ -47,10 +51,8 @@ from lab.meshes.targets import Target
 @click.option(
     "--sizes",
     metavar="FROM..TO",
-    default="1KiB..1GiB",
-    show_default=True,
     type=options.SIZES,
-    help="Sizes of the buffer, in steps of 4.",
+    help=f"Sizes of the buffer, in steps of 4; by default {SIZES}, on fake CPUs {CPU_SIZES}.",
 )
 @options.save
 @options.as_json
@@ -61,7 +63,7 @@ def bench(
     over: str | None,
     target: Target,
     links: Path | None,
-    sizes: tuple[int, ...],
+    sizes: tuple[int, ...] | None,
     save: Path | None,
     as_json: bool,
 ) -> None:
@@ -78,6 +80,7 @@ def bench(
     # guide, lazy loading).
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     command = shlex.join(["lab", *sys.argv[1:]])
+    sizes = sizes or parse_sizes(CPU_SIZES if target.platform == Platform.CPU else SIZES)
     spanned = tuple(over.split(",")) if over else ()
     found = benches.bench(target, mesh, primitives, algorithms, sizes, command, watched, spanned, links)
     if save:

@@ -17,6 +17,7 @@ from lab.cli.targets import targets
 from lab.cli.tour import tour
 from lab.cli.verify import verify
 from lab.core.faults import versions_text
+from lab.meshes.errors import no_such
 
 
 def _print_versions(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
@@ -27,6 +28,13 @@ def _print_versions(context: click.Context, _: click.Parameter, is_asked: bool) 
 
 class InOrder(click.Group):
     """Lists its commands in the order in which they were added."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise no_such("command", args[0], self.commands, shown_by="lab --help")
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

@@ -27,6 +27,8 @@ def programs(
     Raises:
       UsageError: a text cannot be read; a function cannot be built or compiled, or ends the process.
     """
+    if not source:
+        raise UsageError("SOURCE is empty; expected a compiled text, the folder of an XLA dump, or file.py:build")
     if not sources.is_program(source):
         with stage(f"reading {source}"):
             found = inspection.read_texts(Path(source), mesh, target)

@@ -37,4 +37,8 @@ def said(error: click.ClickException | UsageError) -> str:
     if isinstance(error, UsageError):
         return " ".join(str(error).split())
     command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "lab"
+    if isinstance(error, click.MissingParameter) and error.param:
+        return (
+            f"{command}: {getattr(error.param, 'metavar', None) or error.param.name} is missing; see {command} --help"
+        )
     return f"{error.format_message().rstrip('.')}; see {command} --help"

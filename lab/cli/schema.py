@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import click
@@ -11,6 +12,8 @@ from lab.cli.output import print_json, print_text
 from lab.core import codec
 from lab.meshes.errors import no_such
 from lab.report.tables import rows_text
+
+_COMMAND = re.compile(r"lab (\w+) --json")
 
 
 class Described(NamedTuple):
@@ -62,16 +65,19 @@ def schema_text(of: Described) -> str:
 def schema(name: str | None, as_json: bool) -> None:
     """Print the JSON Schema of what a command prints, or list them.
 
+    NAME is that of a schema, or of the command.
+
     Keys are only added, so that what was printed before stays valid: a key that came later is not among those required.
     """
     known = {each.name: each for each in described()}
+    by_command = {command: each for each in known.values() for command in _COMMAND.findall(each.printed_by)}
     if name is None:
         rows = [(each.name, each.printed_by) for each in known.values()]
         if as_json:
             print_json([{"name": name, "printed_by": printed_by} for name, printed_by in rows])
         else:
             print_text(rows_text(("name", "printed by"), rows))
-    elif name in known:
-        print_text(schema_text(known[name]))
+    elif found := known.get(name) or by_command.get(name):
+        print_text(schema_text(found))
     else:
         raise no_such("schema", name, known)

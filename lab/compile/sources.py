@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
@@ -85,9 +87,16 @@ def builder(source: str) -> Callable[[Any], Any]:
     place, _, name = source.rpartition(":")
     if place.endswith(".py") and not Path(place).is_file():
         raise UsageError(f"{place}: no such file; expected file.py:build or package.module:build")
+    if not place.endswith(".py") and not _is_there(place):
+        files = get_close_matches(f"{place}.py", [path.name for path in Path().glob("*.py")], 1, 0.7)
+        rest = f"did you mean {files[0]}:{name}?" if files else "expected file.py:build or package.module:build"
+        raise UsageError(f"{place}: no such module; {rest}")
     with users_code(place):
         module = _load(Path(place)) if place.endswith(".py") else _import(place)
     found: Callable[[Any], Any] | None = getattr(module, name, None)
+    if found is not None and not callable(found):
+        article = "an" if type(found).__name__[0] in "aeiou" else "a"
+        raise UsageError(f"{source}: {name} is {article} {type(found).__name__}, expected a function")
     if not callable(found):
         functions = [
             key for key, value in vars(module).items() if callable(value) and value.__module__ == module.__name__
@@ -102,11 +111,34 @@ def program(source: str, build: Callable[[Any], Any], mesh: Any) -> tuple[Callab
     Raises:
       UsageError: the builder raises, or returns something else.
     """
+    if not _takes_one(build):
+        raise UsageError(f"{source} takes no mesh or more than that; expected build(mesh)")
     with users_code(source):
         built = build(mesh)
     if not (isinstance(built, tuple) and len(built) == 2 and callable(built[0]) and isinstance(built[1], tuple | list)):
         raise UsageError(f"{source} returned {_kind(built)}, expected (function, args) with args a tuple")
     return built[0], tuple(built[1])
+
+
+def _is_there(module: str) -> bool:
+    """Where a package above it raises, importing it will say so."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.util.find_spec(module.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False
+    finally:
+        del sys.path[0]
+
+
+def _takes_one(build: Callable[[Any], Any]) -> bool:
+    try:
+        inspect.signature(build).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # It has no signature that Python knows.
+        return True
+    return True
 
 
 def _load(path: Path) -> ModuleType:

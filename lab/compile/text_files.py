@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import codecs
 import gzip
 import os
@@ -28,7 +29,11 @@ def read_text_file(path: Path) -> str:
       UsageError: no such file, no text, or more than the limit.
     """
     if path.suffix == ".py":
-        raise UsageError(f"{path} is a Python program; name the function that builds the step: {path}:build")
+        functions = _functions(path)
+        has = f" (it has {', '.join(functions)})" if functions else ""
+        raise UsageError(f"{path} is a Python program; name the function that builds the step: {path}:build{has}")
+    if path.suffix == ".json":
+        raise UsageError(f"{path}: expected a compiled text; what lab inspect --json saved is read by lab diff")
     limit = _limit()
     try:
         with path.open("rb") as file:
@@ -65,3 +70,12 @@ def _limit() -> int:
     if not (given.isdecimal() and 0 < len(given) < 10 and int(given)):
         raise UsageError(f"{LIMIT}={given}: expected a number of MB, such as {_DEFAULT_MB}")
     return int(given) * 10**6
+
+
+def _functions(path: Path) -> list[str]:
+    """Names of the functions that a program defines; it is not run."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return []
+    return [each.name for each in body if isinstance(each, ast.FunctionDef)]

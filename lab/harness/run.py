@@ -52,7 +52,15 @@ def run(
     axes = chosen or experiment.axes(target)
     start = time.perf_counter()
     mesh = make_mesh(target, axes)
-    predicted = experiment.predict(parameters, axes)
+    try:
+        predicted = experiment.predict(parameters, axes)
+    except UsageError as refusal:
+        lacks = [name for name in experiment.axes(target).names if name not in axes.names]
+        if not lacks:
+            raise
+        needed = f"the {'axis' if len(lacks) == 1 else 'axes'} {', '.join(lacks)}"
+        has = ", ".join(axes.names)
+        raise UsageError(f"{experiment.name} needs {needed}; the mesh {axes} has {has}") from refusal
     if chosen:
         _check_use(experiment, experiment.build(style, parameters, mesh)[1], predicted, axes)
     held = (

@@ -21,12 +21,16 @@ def with_settings(parameters: Any, settings: Mapping[str, str]) -> Any:
     known = {field.name: type(getattr(parameters, field.name)) for field in fields(parameters)}
     for name in settings:
         if name not in known:
-            raise no_such("parameter", name, known)
+            refusal, every = no_such("parameter", name, known), f"known are {', '.join(known)}"
+            raise UsageError(f"{refusal}" if every in str(refusal) else f"{refusal} {every}")
     return replace(parameters, **{name: _read(name, text, known[name]) for name, text in settings.items()})
+
+
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
 
 
 def _read(name: str, text: str, kind: type) -> Any:
     try:
         return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
     except (KeyError, ValueError):
-        raise UsageError(f"{name}={text}: expected {'true or false' if kind is bool else kind.__name__}") from None
+        raise UsageError(f"{name}={text}: expected {KINDS.get(kind, kind.__name__)}") from None

@@ -257,7 +257,7 @@ def _training(source: str) -> Losses:
     """
     if not source:
         raise UsageError(
-            "the plot of a training needs its result: lab run ch14_training --json > training.json, then --set "
+            "the plot of a training needs its result: lab run TRAINING --json > training.json, then --set "
             "source=training.json"
         )
     expected = "expected what this prints: lab run TRAINING --json > training.json, for a training of lab list"

@@ -235,7 +235,27 @@ def test_a_program_file_that_is_missing_is_refused(lab):
 
 
 def test_a_module_that_is_missing_is_refused(lab):
-    assert_refused(lab("inspect", "no.module:build", "--mesh", "tensor=8"), "ModuleNotFoundError")
+    assert_refused(lab("inspect", "no.module:build", "--mesh", "tensor=8"), "no.module: no such module")
+    assert_refused(lab("inspect", "modl:build", "--mesh", "tensor=8"), "did you mean model.py:build?")
+
+
+def test_a_name_that_is_no_function_and_a_function_without_a_mesh_are_refused_by_name(lab, tmp_path):
+    (tmp_path / "other.py").write_text("NUMBER = 3\ndef b(): return 1\n")
+    assert_refused(lab("inspect", "other.py:NUMBER", "--mesh", "a=2"), "NUMBER is an int, expected a function")
+    assert_refused(lab("inspect", "other.py:b", "--mesh", "a=2"), "other.py:b takes no mesh", "expected build(mesh)")
+    assert_refused(lab("inspect", "other.py"), "other.py:build (it has b)")
+
+
+def test_what_a_command_line_lacks_is_named(lab):
+    assert lab("inspct").err == "lab: no command 'inspct'; did you mean inspect? (lab --help shows all)\n"
+    assert lab("diff", "a.hlo").err == "lab: lab diff: AFTER is missing; see lab diff --help\n"
+    assert_refused(lab("inspect", ""), "SOURCE is empty")
+
+
+def test_a_saved_ledger_is_said_to_be_read_by_lab_diff(lab, tmp_path):
+    (tmp_path / "saved.json").write_text("{}")
+    assert_refused(lab("inspect", "saved.json"), "lab diff")
+    assert_refused(lab("diff", "saved.json", "saved.json"), "not a ledger")
 
 
 def test_a_builder_that_is_missing_is_refused_with_those_that_are_there(lab):

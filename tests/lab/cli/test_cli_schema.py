@@ -117,6 +117,11 @@ def test_a_key_more_is_no_fault_and_a_key_less_is_one():
         valid("ledger", json.dumps({key: value for key, value in saved.items() if key != "transfers"}))
 
 
+def test_a_schema_is_found_by_the_name_of_its_command_too(lab):
+    assert lab("schema", "inspect").out == lab("schema", "ledger").out
+    assert lab("schema", "verify").out == lab("schema", "run").out
+
+
 def test_schemas_are_listed_and_an_unknown_one_is_refused(lab):
     assert [row["name"] for row in json.loads(lab("schema", "--json").out)] == NAMES
     assert json.loads(lab("schema", "ledger").out) == schema_of("ledger")

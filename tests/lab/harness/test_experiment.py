@@ -35,7 +35,9 @@ def test_an_unknown_setting_lists_the_known():
         with_settings(DecoderShape(), {"depth": "8"})
 
 
-@pytest.mark.parametrize(("name", "text", "wanted"), [("layers", "many", "int"), ("tied", "perhaps", "true or false")])
+@pytest.mark.parametrize(
+    ("name", "text", "wanted"), [("layers", "many", "a whole number"), ("tied", "perhaps", "true or false")]
+)
 def test_a_setting_of_another_type_is_refused(name, text, wanted):
     with pytest.raises(UsageError, match=f"{name}={text}: expected {wanted}"):
         with_settings(DecoderShape(), {name: text})

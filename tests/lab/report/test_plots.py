@@ -262,7 +262,7 @@ def test_a_picture_is_written(tmp_path):
         ("loss", {"fit": "kaplan"}, "a.png", "plot loss: fit='kaplan': expected one of hoffmann, besiroglu"),
         ("memory", {"rank": "8"}, "a.png", "no parameter 'rank'; did you mean ranks\\? known are model, ranks, chip"),
         ("roofline", {"source": "step.py:build"}, "a.png", "takes a compiled text or the folder of an XLA dump"),
-        ("training", {}, "a.png", "lab run ch14_training --json > training.json, then --set source=training.json"),
+        ("training", {}, "a.png", "lab run TRAINING --json > training.json, then --set source=training.json"),
         ("messages", {}, "a.word", "a.word: found .word, expected .png, .svg or .pdf"),
     ],
 )
