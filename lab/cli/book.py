@@ -24,7 +24,8 @@ def book(
     """Look up the book's formulas, and evaluate one with --set.
 
     Without an argument: the chapters. With a chapter (12): its formulas; with an id (ch12.ring): all about one formula;
-    with words: the formulas that contain them.
+    with words: the formulas that contain them. An entry is right, wrong, or depends (on what its page says); one that
+    runs can be evaluated.
     """
     from lab.report import book as pages
 

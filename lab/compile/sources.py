@@ -168,7 +168,9 @@ def users_code(source: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         frames = _users_frames(error.__traceback__)
         said = f"{type(error).__name__}: {one_line(error)}{_hidden_lab(error)}"
-        failure = UsageError(f"{source} raised {said}" if frames else f"{source}: {said}; --traceback shows where")
+        # An error of syntax says where it is.
+        tail = "" if isinstance(error, SyntaxError) else "; --traceback shows where"
+        failure = UsageError(f"{source} raised {said}" if frames else f"{source}: {said}{tail}")
         if frames:
             failure.add_note(frames)
         raise failure from error
