@@ -19,10 +19,13 @@ FACTORS = (1, 1, 2, 3)
 
 
 def drawn_runs(experiments: Iterable[Experiment], count: int, seed: int = 0) -> list[Run[Experiment]]:
-    """So many runs, no two alike and none of an experiment's own sizes; what an experiment refuses is drawn again."""
+    """So many runs, no two alike and none of an experiment's own sizes; what an experiment refuses is drawn again, as
+    often as runs are asked for."""
     every, draw = tuple(experiments), Random(seed)
     runs: dict[Run[Experiment], None] = {}
-    while len(runs) < count:
+    for _ in range(count):
+        if len(runs) >= count:
+            break
         for experiment in draw.sample(every, len(every)):
             target = parse_target(draw.choice(TARGETS))
             style = draw.choice(experiment.styles + experiment.more_styles)

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from lab.harness import suite
+from lab.cli import running
 from lab.harness.settings import with_settings
 from tests.paths import ROOT
 
@@ -24,8 +24,8 @@ def test_every_run_that_a_page_shows_has_a_prediction(lab, monkeypatch, command)
             asked.append(run.experiment.predict(with_settings(run.experiment.parameters, settings), axes))
         return []
 
-    monkeypatch.setattr(suite, "results", predicted)
-    monkeypatch.setattr(suite, "trained", lambda trainings, *_: asked.extend(trainings) or [])
-    monkeypatch.setattr(suite, "answers", lambda questions, *_: asked.extend(questions) or [])
+    monkeypatch.setattr(running, "results", predicted)
+    monkeypatch.setattr(running, "trained", lambda trainings, *_: (asked.extend(trainings) or [], ()))
+    monkeypatch.setattr(running, "answered", lambda questions, *_: asked.extend(questions) or [])
     answer = lab(*shlex.split(command)[1:])
     assert (answer.status, answer.err) == (0, "") and asked
