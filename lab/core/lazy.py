@@ -21,5 +21,6 @@ class lazy(Generic[T]):
     def __get__(self, instance: object | None, owner: type) -> Self | T:
         if instance is None:
             return self
-        value = instance.__dict__[self._name] = self._compute(instance)
+        value = self._compute(instance)
+        object.__setattr__(instance, self._name, value)  # Frozen ones, too; `__dict__` would be made for this alone.
         return value

@@ -4,7 +4,6 @@ size of its groups."""
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 from lab.core.ledger import Kind
 from lab.hlo.shapes import Shape, arrays
@@ -56,14 +55,14 @@ def types_disagree(instruction: Instruction, kind: Kind, operands: tuple[Shape, 
     """
     if kind in (Kind.SEND_RECV, Kind.RAGGED_ALL_TO_ALL) or "slice_sizes=" in instruction.attributes:
         return False
-    taken = sum(shape.bytes for shape in operands)
-    scale = {Kind.ALL_GATHER: Fraction(group_size), Kind.REDUCE_SCATTER: Fraction(1, group_size)}
-    result = taken * scale.get(kind, 1)
+    taken = sum([shape.bytes for shape in operands])
+    pieces = group_size if kind is Kind.REDUCE_SCATTER else 1
+    result = taken * group_size if kind is Kind.ALL_GATHER else taken  # Of as many pieces, of which one is given.
     shapes, is_start = arrays(instruction.shape), instruction.opcode.endswith("-start")
-    given = sum(shape.bytes for shape in shapes)
-    if given == result:
+    given = sum([shape.bytes for shape in shapes])
+    if given * pieces == result:
         return False
     if kind is Kind.ALL_REDUCE and _is_converted(operands, shapes):
         return False
     contexts = sum(shape.bytes for shape in shapes if shape == _CONTEXT)
-    return not (is_start and given in (result + taken, result + taken + contexts))
+    return not (is_start and result in ((given - taken) * pieces, (given - taken - contexts) * pieces))

@@ -217,6 +217,8 @@ class Reader:
         if kind is Kind.ALL_REDUCE and len(shapes) == 1:
             shapes = _packed_operands(self.module, instruction, computation) or shapes
         parts = _as_parts(shapes, group_size if kind is Kind.ALL_GATHER else 1)
+        if kind not in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER):
+            return parts
         sources = _sources(instruction, computation)
         if len(sources) != len(parts):
             return parts
@@ -234,7 +236,8 @@ class Reader:
         if len(widened) != len(parts):
             return parts
         return tuple(
-            replace(part, is_widened=was and part.dtype == "f32") for part, was in zip(parts, widened, strict=True)
+            replace(part, is_widened=True) if was and part.dtype == "f32" else part
+            for part, was in zip(parts, widened, strict=True)
         )
 
     def _named_parts(self, parts: tuple[Part, ...], visit: Visit) -> tuple[Part, ...]:
@@ -310,7 +313,7 @@ def groups_text(instruction: Instruction) -> str:
         return pairs[1] if pairs else instruction.extras.partition("source_target_pairs=")[2][:80]
     spelled = instruction.attributes.partition("replica_groups=")[2]
     # The lists without blanks end at one; `mesh['x'=4], device_ids=([4,2]T(1,0)) {'x'}` has some.
-    if mesh := _MESH_GROUPS.match(spelled):
+    if spelled.startswith("mesh") and (mesh := _MESH_GROUPS.match(spelled)):
         return mesh[0]
     return spelled[: spelled.find("}}") + 2] if spelled.startswith("{{") else spelled.partition(", ")[0]
 
@@ -469,7 +472,7 @@ def is_named_after_argument(instruction: Instruction) -> bool:
 
 
 def _as_parts(shapes: Iterable[Shape], times: int) -> tuple[Part, ...]:
-    return tuple(Part(shape.dtype, shape.bytes * times) for shape in shapes)
+    return tuple([Part(shape.dtype, shape.bytes * times) for shape in shapes])
 
 
 def _short(groups: Groups, most: int = 8) -> str:

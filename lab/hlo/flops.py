@@ -16,11 +16,12 @@ from functools import cached_property
 from math import gcd, prod
 
 from lab.hlo.shapes import Shape, arrays
-from lab.hlo.text import Computation, Instruction, Module
+from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
 
 OPCODES = frozenset({"dot", "convolution", "custom-call", "custom-call-start", "ragged-dot", "scaled-dot"})
 _UNKNOWN_OPCODES = frozenset({"fft", "cholesky", "triangular-solve"})
 _SUMS = frozenset({"reduce", "reduce-window"})
+_SELECT = frozenset({"select"})
 _MAY_MULTIPLY = OPCODES | _UNKNOWN_OPCODES | _SUMS | {"multiply"}
 _MATMUL_TARGETS = re.compile(r"matmul|gemm|cutlass|onednn.*dot", re.IGNORECASE)
 _CONVOLUTION_TARGETS = re.compile(r"cudnn\$conv|onednn\$convolution", re.IGNORECASE)
@@ -59,22 +60,18 @@ class Work:
 def products(module: Module) -> dict[Instruction, Work]:
     """Everything that multiplies, and of which the text does not tell whether it does."""
     values, found = _Values(module), dict[Instruction, Work]()
-    for computation in module.computations.values():
-        opcodes = {i.opcode for i in computation.instructions}
-        if opcodes.isdisjoint(_MAY_MULTIPLY):
-            continue
-        for i in computation.instructions:
-            if i.opcode in OPCODES:
-                try:
-                    work = _work(i, computation, values)
-                except (ArithmeticError, LookupError, ValueError, TypeError):  # Attributes of a damaged text.
-                    work = Work(None, i.opcode)
-                if work.flops != 0:
-                    found[i] = work
-            elif i.opcode in _UNKNOWN_OPCODES:
-                found[i] = Work(None, i.opcode)
-            elif (i.opcode == "multiply" or i.opcode in _SUMS) and (multiply := _written_out(i, computation, values)):
-                found[multiply] = _elementwise(multiply)
+    for i, computation in module.having(_MAY_MULTIPLY):
+        if i.opcode in OPCODES:
+            try:
+                work = _work(i, computation, values)
+            except (ArithmeticError, LookupError, ValueError, TypeError):  # Attributes of a damaged text.
+                work = Work(None, i.opcode)
+            if work.flops != 0:
+                found[i] = work
+        elif i.opcode in _UNKNOWN_OPCODES:
+            found[i] = Work(None, i.opcode)
+        elif multiply := _written_out(i, computation, values):
+            found[multiply] = _elementwise(multiply)
     return found
 
 
@@ -83,8 +80,10 @@ def operand_shapes(instruction: Instruction, computation: Computation) -> tuple[
     literal = instruction.literal
     if "[" in literal:
         return arrays(literal)
-    defined = (computation.by_name.get(name) for name in instruction.operands)
-    return tuple(shape for operand in defined if operand is not None for shape in arrays(operand.shape))
+    defined = [operand for name in instruction.operands if (operand := computation.by_name.get(name)) is not None]
+    if len(defined) == 1:
+        return arrays(defined[0].shape)
+    return tuple([shape for operand in defined for shape in arrays(operand.shape)])
 
 
 @dataclass(frozen=True)
@@ -97,21 +96,15 @@ class _Values:
     def fusions(self) -> dict[str, list[tuple[Instruction, Computation]]]:
         """The fusions that run each fused computation."""
         found: dict[str, list[tuple[Instruction, Computation]]] = {}
-        for computation in self.module.computations.values():
-            for i in computation.instructions:
-                if i.opcode == "fusion":
-                    for name in i.callees:
-                        found.setdefault(name, []).append((i, computation))
+        for i, computation in self.module.having(RUNS_CALLEE):
+            for name in i.callees if i.opcode == "fusion" else ():
+                found.setdefault(name, []).append((i, computation))
         return found
 
     @cached_property
     def have_row_masks(self) -> bool:
         """Whether anything is selected between two bounds, as the rows of a ragged product's group are."""
-        return any(
-            i.opcode == "select" and len(_bounds(i, computation)) == 2
-            for computation in self.module.computations.values()
-            for i in computation.instructions
-        )
+        return any(len(_bounds(*site)) == 2 for site in self.module.having(_SELECT))
 
     def source(
         self, name: str, where: Computation, through: frozenset[str] = _SAME_VALUES

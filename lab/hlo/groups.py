@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from lab.core.lazy import lazy
 from lab.core.ledger import SubAxis
 from lab.meshes.axes import Axes
 
@@ -50,7 +51,7 @@ class Groups:
     def count(self) -> int:
         return len(self.members)
 
-    @property
+    @lazy
     def size(self) -> int:
         return max(map(len, self.members), default=1)
 

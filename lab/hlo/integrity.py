@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from lab.hlo.opcodes import LIMITS, UNLIMITED
 from lab.hlo.shapes import Shape, arrays
-from lab.hlo.text import COMMENT, Computation, Instruction, Module
+from lab.hlo.text import Computation, Instruction, Module
 
 _CALLS = {
     "while": ("condition", "body"),
@@ -32,9 +33,14 @@ _OF_OPERANDS = frozenset("fusion fusion-start call call-start async-start while"
 _OF_RESULT = frozenset("fusion call".split())
 """They give what their computation gives."""
 _DEEPEST = 100
-_NO_RULE = (*UNLIMITED, None)
-_RULES = {opcode: (*LIMITS.get(opcode, UNLIMITED), _CALLS.get(opcode)) for opcode in LIMITS.keys() | _CALLS.keys()}
-"""The fewest and the most operands, and what an operation calls."""
+_COMMAS = {opcode: least - 1 for opcode, (least, _) in LIMITS.items() if least}
+"""Between as many operands as an operation usually has."""
+_LOOKED_AT = frozenset({"parameter", "get-tuple-element", *_CALLS})
+_PIECE = 1024
+_OF_LITERALS = ("constant", "parameter")
+_ENDINGS = frozenset({")", "),"})
+"""Of a list of operands: of the line as well, or attributes follow."""
+_INDEX = re.compile(r"/\*index=\d+\*/")
 _ARRAY = re.compile(r"\b[a-z]\w*\[(?:(?:<=)?\d{1,18}(?:,(?:<=)?\d{1,18})*)?\]")
 _LAID_OUT = re.compile(r"\b[a-z]\w*\[([^\]]*)\]\{([^{}]*)\}")
 _NO_TILE = re.compile(r":.*\((?:\d+,)*0[,)]")
@@ -78,7 +84,10 @@ def faults(module: Module) -> list[str]:
     bare = {shape: _without_layouts(shape) for shape in module.types}
     above: dict[str, _Callee] = {}
     for computation in module.computations.values():
-        parameters, depth = _check_instructions(computation, above, bare, module.is_odd, found)
+        if computation.is_of_numbers:
+            above[computation.name] = _Callee(2, computation.instructions[0].shape, 0)
+            continue
+        parameters, depth = _check_instructions(computation, above, bare, module, found)
         gives = _check_signature(computation, parameters, bare, found)
         if depth > _DEEPEST:
             found.add(f"a computation is run that runs others in more than {_DEEPEST} levels", computation.name)
@@ -96,62 +105,78 @@ class _Callee(NamedTuple):
 
 
 def _check_instructions(
-    computation: Computation, above: dict[str, _Callee], bare: dict[str, str], is_odd: bool, found: _Found
+    computation: Computation, above: dict[str, _Callee], bare: dict[str, str], module: Module, found: _Found
 ) -> tuple[dict[int, Instruction], int]:
-    """The parameters by number, and how many levels of computations there are below this one.
-
-    Args:
-      is_odd: lines of the text may hold other than one instruction, or braces and strings that do not end.
-    """
-    defined, met = list[str](), list[str]()
+    """The parameters by number, and how many levels of computations there are below this one."""
     parameters: dict[int, Instruction] = {}
-    depth, is_plain = 0, True
-    for i in computation.instructions:
-        opcode, name = i.opcode, f"%{i.name}"
-        listed, closing, rest = i.tail.partition(")")
-        if opcode == "parameter":
-            if listed.isdecimal() and len(listed) < 10 and int(listed) not in parameters:
+    depth = 0
+    for i in [i for i in computation.instructions if i.opcode in _LOOKED_AT]:
+        listed, _, rest = i.tail.partition(")")
+        if i.opcode == "parameter":
+            if _is_index(listed) and int(listed) not in parameters:
                 parameters[int(listed)] = i
             else:
                 found.add("a parameter has no number of its own", f"{i.name} of {computation.name}")
-        elif opcode != "constant":
-            operands = 0
-            if listed:
-                operands = listed.count(", ") + 1
-                if operands > 4 and "/*" in listed:  # `/*index=5*/`
-                    listed = COMMENT.sub("", listed)
-                met.append(listed)
-                if name in listed and name in listed.split(", "):
-                    is_plain = False
-            least, most, calls = _RULES.get(opcode, _NO_RULE)
-            if not least <= operands <= most:
-                is_plain = False
-            if opcode == "get-tuple-element":
-                if not _is_index(rest.removeprefix(", index=").partition(",")[0]) and not _is_index(
-                    i.attribute("index")
-                ):
-                    found.add("an element of a tuple has no number", i.name)
-            elif calls is not None:
-                operands = len(i.operands) if "[" in listed or "(" in listed else operands
-                depth = max(depth, 1 + _check_calls(i, calls, operands, above, bare, found))
-        if not closing or (rest and (rest[0] != "," or (is_odd and _is_ill_formed(rest)))):
-            is_plain = False
-        met.append(name)
-        defined.append(name)
-    # What is met first where it is defined stands above all that use it.
-    if (
-        not is_plain
-        or sum([i.is_root for i in computation.instructions]) > 1
-        or list(dict.fromkeys(", ".join(met).split(", "))) != defined
-    ):
+        elif i.opcode == "get-tuple-element":
+            if not _is_index(rest.removeprefix(", index=").partition(",")[0]) and not _is_index(i.attribute("index")):
+                found.add("an element of a tuple has no number", i.name)
+        else:
+            operands = len(i.operands) if "[" in listed or "(" in listed else _number_of(listed)
+            depth = max(depth, 1 + _check_calls(i, _CALLS[i.opcode], operands, above, bare, found))
+    if not _are_plain(computation.instructions, module):
         _check_each(computation, found)
-    if "%" in defined:
+    if "" in [i.name for i in computation.instructions]:
         found.add("an instruction has no name", computation.name)
     if not computation.instructions:
         found.add("a computation has no instructions", computation.name)
     if parameters and max(parameters) >= len(parameters):
         found.add("a computation lacks one of its parameters", computation.name)
     return parameters, depth
+
+
+def _are_plain(instructions: list[Instruction], module: Module) -> bool:
+    """Whether nothing that `_check_each` looks for can be wrong. By lists and sets of some hundred lines, several times
+    as fast as line by line."""
+    met = dict[str, None]()
+    for start in range(0, len(instructions), _PIECE):
+        piece = instructions[start : start + _PIECE]
+        opcodes = [i.opcode for i in piece]
+        names = [f"%{i.name}" for i in piece]
+        tails = [i.tail.partition(")") for i in piece]
+        operands = ["" if code in _OF_LITERALS else tail[0] for code, tail in zip(opcodes, tails, strict=True)]
+        unusual = [
+            (opcode, listed)
+            for opcode, listed in zip(opcodes, operands, strict=True)
+            if not listed or listed.count(", ") != _COMMAS.get(opcode)
+        ]
+        of_themselves = [
+            name for name, listed in zip(names, operands, strict=True) if name in listed and name in listed.split(", ")
+        ]
+        odd = list[str]()
+        if module.has_more_lines:
+            odd += [rest for _, _, rest in tails if " = " in rest]
+        if module.has_open_braces:
+            odd += [rest for _, _, rest in tails if rest.count("{") != rest.count("}")]
+        if (
+            of_themselves
+            or not {closing + rest[:1] for _, closing, rest in tails} <= _ENDINGS
+            or not all(_may_take(opcode, _number_of(listed)) for opcode, listed in unusual)
+            or any(map(_is_ill_formed, odd))
+        ):
+            return False
+        in_order = ", ".join([name for pair in zip(operands, names, strict=True) for name in pair if name])
+        met |= dict.fromkeys(_INDEX.sub("", in_order).split(", "))
+    # What is met first where it is defined stands above all that use it; its own line was looked at.
+    return list(met) == [f"%{i.name}" for i in instructions] and sum([i.is_root for i in instructions]) < 2
+
+
+def _may_take(opcode: str, operands: int) -> bool:
+    least, most = LIMITS.get(opcode, UNLIMITED)
+    return least <= operands <= most
+
+
+def _number_of(listed: str) -> int:
+    return listed.count(", ") + 1 if listed else 0
 
 
 def _check_each(computation: Computation, found: _Found) -> None:
@@ -163,8 +188,7 @@ def _check_each(computation: Computation, found: _Found) -> None:
             operands = i.operands
             if missing := [name for name in operands if name not in defined]:
                 found.add("nothing above defines an operand", f"{missing[0] or 'nothing'} of {i.name}")
-            least, most, _ = _RULES.get(i.opcode, _NO_RULE)
-            if not least <= len(operands) <= most:
+            if not _may_take(i.opcode, len(operands)):
                 found.add("an operation has too few or too many operands", f"{i.opcode} {i.name}")
         if not closing or (rest and rest[0] != ","):
             found.add("an instruction does not end where its line does", i.name)
@@ -180,8 +204,7 @@ def _check_each(computation: Computation, found: _Found) -> None:
 
 
 def _is_ill_formed(rest: str) -> bool:
-    is_odd = " = " in rest or rest.count("{") != rest.count("}")
-    return is_odd and (_JOINED.search(_QUOTED.sub("", rest)) is not None or _is_unended(rest))
+    return _JOINED.search(_QUOTED.sub("", rest)) is not None or _is_unended(rest)
 
 
 def _is_unended(rest: str) -> bool:
@@ -252,6 +275,7 @@ def _without_layouts(text: str) -> str:
     return _LAYOUT.sub("", _LAYOUT.sub("", text)) if "{" in text or "/" in text else text
 
 
+@lru_cache(maxsize=1 << 10)
 def _is_type(text: str) -> bool:
     """Arrays of at most 2^63 bytes, in tuples or alone."""
     rest = _ARRAY.sub("", _without_layouts(text))

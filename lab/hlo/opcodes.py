@@ -33,6 +33,7 @@ LIMITS = {
 """The fewest and the most operands."""
 UNLIMITED = (0, _MANY)
 WITHOUT_OPERANDS = frozenset(_OPERANDS[0].split())
+BINARY = frozenset(_OPERANDS[2].split())
 _STEPS = ("-start", "-update", "-done")
 
 

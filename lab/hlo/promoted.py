@@ -20,11 +20,12 @@ def are_widened(instruction: Instruction, computation: Computation, module: Modu
     A program may widen what it reduces itself; a reduction is the compiler's only if that names it so, or combined it
     with another one whose operand was widened, since the name is then lost.
     """
-    widened = [is_widened(name, computation, module) for name in instruction.operands]
+    operands = instruction.operands
+    widened = (is_widened(name, computation, module) for name in operands)
     if not is_reduction:
-        return widened
-    is_named = "_promoted" in instruction.attributes or (len(widened) > 1 and any(widened))
-    return [is_named] * len(widened)
+        return list(widened)
+    is_named = "_promoted" in instruction.attributes or (len(operands) > 1 and any(widened))
+    return [is_named] * len(operands)
 
 
 def is_widened(name: str, computation: Computation, module: Module) -> bool:

@@ -128,7 +128,7 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
         has_metadata="metadata={" in text,
     )
     work = flops.products(module)
-    communicating = (i for c in module.computations.values() for i in c.instructions if i.opcode in collectives.OPCODES)
+    communicating = [i for i, _ in module.having(collectives.OPCODES)]
     reached = walk(module, frozenset((*communicating, *work)))
     found = _transfers(reader, reached, notes)
     _note_promoted(found, target, notes)
@@ -256,12 +256,7 @@ def _replicas(module: Module) -> int | None:
 
 def _largest_group(module: Module) -> int | None:
     """One more than the largest device id that a collective names."""
-    texts = {
-        collectives.groups_text(i)
-        for c in module.computations.values()
-        for i in c.instructions
-        if i.opcode in collectives.OPCODES
-    }
+    texts = {collectives.groups_text(i) for i, _ in module.having(collectives.OPCODES)}
     ids = [max(row) for text in texts for row in collectives.listed_groups(text).members if row]
     return 1 + max(ids) if ids else None
 
@@ -271,8 +266,7 @@ def _widest_gather(module: Module) -> int | None:
     ratios = [
         sum(shape.bytes for shape in arrays(i.shape))
         // max(1, sum(shape.bytes for shape in flops.operand_shapes(i, c)))
-        for c in module.computations.values()
-        for i in c.instructions
+        for i, c in module.having(collectives.OPCODES)
         if i.opcode == "all-gather"
     ]
     return max(ratios, default=0) or None
@@ -310,8 +304,7 @@ def _note_unknown_operations(module: Module, notes: Notes) -> None:
 
 def _note_unreached(module: Module, visits: list[Visit], notes: Notes) -> None:
     reached = {visit.computation.name for visit in visits}
-    skipped = (c for name, c in module.computations.items() if name not in reached)
-    left = [i.name for c in skipped for i in c.instructions if i.opcode in collectives.OPCODES]
+    left = [i.name for i, c in module.having(collectives.OPCODES) if c.name not in reached]
     if left:
         sentence = (
             f"{count(len(left), 'collective')} in computations that nothing here runs, not counted, the first: "
@@ -323,8 +316,9 @@ def _note_unreached(module: Module, visits: list[Visit], notes: Notes) -> None:
 def _note_unknown(module: Module, text: str, notes: Notes) -> None:
     """Instructions that name groups or pairs of devices and are no collective that is known here."""
     named = sum(text.count(f"{attribute}=") for attribute in _OF_DEVICES)
-    instructions = [i for c in module.computations.values() for i in c.instructions if i.opcode in collectives.OPCODES]
-    if named <= sum(any(attribute in i.tail for attribute in _OF_DEVICES) for i in instructions):
+    if named <= sum(
+        _OF_DEVICES[0] in i.tail or _OF_DEVICES[1] in i.tail for i, _ in module.having(collectives.OPCODES)
+    ):
         return
     for computation in module.computations.values():
         for i in computation.instructions:
