@@ -77,8 +77,7 @@ def products(module: Module) -> dict[Instruction, Work]:
 
 def operand_shapes(instruction: Instruction, computation: Computation) -> tuple[Shape, ...]:
     """Types of the operands: as printed with them, else from the instructions that define them."""
-    literal = instruction.literal
-    if "[" in literal:
+    if not instruction.tail.startswith("%") and "[" in (literal := instruction.literal):
         return arrays(literal)
     defined = [operand for name in instruction.operands if (operand := computation.by_name.get(name)) is not None]
     if len(defined) == 1:

@@ -22,6 +22,7 @@ _NUMBERS = re.compile(
 )
 """A whole computation that makes one number of two."""
 _INSTRUCTION = re.compile(r"[ \t]+(ROOT )?%?([^\s=]+) = (.*?) ([a-z][\w\-]*)\((.*)")
+_NAMES = re.compile(r"%([\w.\-]+(?:, %[\w.\-]+)*)\)")
 _END = re.compile(r"\}(?:, execution_thread=.*|\s*)$")
 _HEADER = re.compile(r"(ENTRY )?%?([^\s(]+) (\(.*)?\{[ \t]*$")
 COMMENT = re.compile(r"/\*.{0,40}?\*/")
@@ -58,12 +59,16 @@ class Instruction:
 
     @property
     def _close(self) -> int:
-        return closing_parenthesis(self.tail)
+        end = self.tail.find(")")
+        return end if end >= 0 and self.tail.find("(", 0, end) < 0 else closing_parenthesis(self.tail)
 
     @lazy
     def operands(self) -> tuple[str, ...]:
         """Names of the operands, in order."""
-        return () if self.opcode in WITHOUT_OPERANDS else names_in(self.literal)
+        if self.opcode in WITHOUT_OPERANDS:
+            return ()
+        found = _NAMES.match(self.tail)  # Most by far.
+        return tuple(found[1].split(", %")) if found else names_in(self.literal)
 
     @property
     def literal(self) -> str:
@@ -432,6 +437,9 @@ def closing_parenthesis(text: str) -> int:
 
 def closing_brace(text: str) -> int:
     """Where the brace closes that stands open before `text`."""
+    end = text.find("}")
+    if end >= 0 and text.find("{", 0, end) < 0:
+        return end
     depth = 1
     for found in re.finditer(r"[{}]", text):
         depth += 1 if found[0] == "{" else -1
