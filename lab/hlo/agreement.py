@@ -29,7 +29,8 @@ def unknown_attributes(instruction: Instruction) -> list[str]:
     """Names of attributes that no collective, or no convolution, has in the versions of XLA that were read."""
     attributes = instruction.attributes
     if instruction.opcode != "convolution":
-        return [name for name in _NAME.findall(attributes) if name not in _KNOWN]
+        names = _NAME.findall(attributes)
+        return [] if _KNOWN.issuperset(names) else [name for name in names if name not in _KNOWN]
     window = attributes.partition("window=")[2].partition("}")[0]
     unknown = [name for name in _NAME.findall(attributes) if name not in _OF_CONVOLUTION]
     return unknown + [field for field in window.strip("{").split() if not _WINDOW.fullmatch(field)]

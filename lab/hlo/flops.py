@@ -21,7 +21,7 @@ from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
 OPCODES = frozenset({"dot", "convolution", "custom-call", "custom-call-start", "ragged-dot", "scaled-dot"})
 _UNKNOWN_OPCODES = frozenset({"fft", "cholesky", "triangular-solve"})
 _SUMS = frozenset({"reduce", "reduce-window"})
-_SELECT = frozenset({"select"})
+_SELECT, _AND = frozenset({"select"}), frozenset({"and"})
 _MAY_MULTIPLY = OPCODES | _UNKNOWN_OPCODES | _SUMS | {"multiply"}
 _MATMUL_TARGETS = re.compile(r"matmul|gemm|cutlass|onednn.*dot", re.IGNORECASE)
 _CONVOLUTION_TARGETS = re.compile(r"cudnn\$conv|onednn\$convolution", re.IGNORECASE)
@@ -103,7 +103,8 @@ class _Values:
     @cached_property
     def have_row_masks(self) -> bool:
         """Whether anything is selected between two bounds, as the rows of a ragged product's group are."""
-        return any(len(_bounds(*site)) == 2 for site in self.module.having(_SELECT))
+        has_bounds = any(len(_compared(*site)) == 2 for site in self.module.having(_AND))
+        return has_bounds and any(len(_bounds(*site)) == 2 for site in self.module.having(_SELECT))
 
     def source(
         self, name: str, where: Computation, through: frozenset[str] = _SAME_VALUES
@@ -260,9 +261,11 @@ def _ragged_groups(product: Instruction, computation: Computation, values: _Valu
 def _bounds(select: Instruction, where: Computation) -> list[Instruction]:
     """The comparisons that must both hold where the first of its values is selected."""
     mask = where.by_name.get(select.operands[0]) if len(select.operands) == 3 else None
-    if mask is None or mask.opcode != "and":
-        return []
-    return [bound for name in mask.operands if (bound := where.by_name.get(name)) and bound.opcode == "compare"]
+    return [] if mask is None or mask.opcode != "and" else _compared(mask, where)
+
+
+def _compared(both: Instruction, where: Computation) -> list[Instruction]:
+    return [bound for name in both.operands if (bound := where.by_name.get(name)) and bound.opcode == "compare"]
 
 
 _Taps = list[tuple[int, int, int]]

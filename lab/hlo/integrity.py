@@ -14,6 +14,8 @@ from lab.hlo.opcodes import LIMITS, UNLIMITED
 from lab.hlo.shapes import Shape, arrays
 from lab.hlo.text import Computation, Instruction, Module
 
+_OF_ELEMENTS = frozenset("all-reduce all-reduce-start reduce-scatter map reduce reduce-window scatter sort".split())
+"""They run a computation for every element."""
 _CALLS = {
     "while": ("condition", "body"),
     "fusion": ("calls",),
@@ -23,9 +25,7 @@ _CALLS = {
     "async-start": ("calls",),
     "select-and-scatter": ("select", "scatter"),
     "conditional": (),
-    **dict.fromkeys(
-        "all-reduce all-reduce-start reduce-scatter map reduce reduce-window scatter sort".split(), ("to_apply",)
-    ),
+    **dict.fromkeys(_OF_ELEMENTS, ("to_apply",)),
 }
 """The computations that an operation names; it runs no program without them."""
 _OF_OPERANDS = frozenset("fusion fusion-start call call-start async-start while".split())
@@ -120,6 +120,8 @@ def _check_instructions(
         elif i.opcode == "get-tuple-element":
             if not _is_index(rest.removeprefix(", index=").partition(",")[0]) and not _is_index(i.attribute("index")):
                 found.add("an element of a tuple has no number", i.name)
+        elif i.opcode in _OF_ELEMENTS and (callee := above.get(_applied(rest))):
+            depth = max(depth, 1 + callee.depth)
         else:
             operands = len(i.operands) if "[" in listed or "(" in listed else _number_of(listed)
             depth = max(depth, 1 + _check_calls(i, _CALLS[i.opcode], operands, above, bare, found))
@@ -245,6 +247,10 @@ def _check_calls(
         if i.opcode in _OF_RESULT and gives != callee.gives and arrays(gives) != arrays(callee.gives):
             found.add("an operation gives another type than its computation", i.name)
     return depth
+
+
+def _applied(rest: str) -> str:
+    return rest.partition(", to_apply=%")[2].partition(",")[0]
 
 
 def _callee(i: Instruction, which: str, above: dict[str, _Callee]) -> str | None:

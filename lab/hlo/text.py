@@ -13,8 +13,10 @@ from functools import cache
 from lab.core.lazy import lazy
 from lab.hlo.opcodes import BINARY, WITHOUT_OPERANDS
 
-_LINE = re.compile(r"\n  (ROOT )?%([^ =\n]+) = ([^ (\n][^ \n]*|\(.*?) ([a-z][\w\-]*)\((.*)")
-"""An instruction as XLA prints it, with the line break before it."""
+# An instruction as XLA prints it, with the line break before it. Each part ends at the first character that may not
+# stand in it, which is by far the fastest; where one runs on into the next line, matches are fewer than line breaks.
+_LINE = re.compile(r"\n  (ROOT )?%([^ ]+) = ([^ (][^ ]*|\(.*?\)) ([^(]+)\((.*)")
+_OPCODE = re.compile(r"[a-z][\w\-]*")
 _NUMBERS = re.compile(
     r"%([\w.\-]+) (\(([\w.\-]+): ([a-z]\w*\[\]), ([\w.\-]+): \4\) -> \4) \{\n"
     r"  %\3 = \4 parameter\(0\)\n  %\5 = \4 parameter\(1\)\n"
@@ -371,7 +373,8 @@ def _block(
         cut = text.find("\n", start + _PIECE, stop)
         cut = cut if cut >= 0 else stop
         rows = _LINE.findall(text, start, cut)
-        if len(rows) != text.count("\n", start, cut):
+        new = {row[3] for row in rows} - opcodes.keys()
+        if len(rows) != text.count("\n", start, cut) or not all(map(_OPCODE.fullmatch, new)):
             return None
         instructions += [
             Instruction(name, types.setdefault(shape, shape), opcodes.setdefault(opcode, opcode), bool(root), tail)

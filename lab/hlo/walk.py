@@ -160,7 +160,12 @@ def _in_program_order(
     result: Walk, start: str, arrived: dict[str, list[_State]], entered: dict[str, dict[str, list[str]]]
 ) -> Iterator[Visit]:
     """What a computation runs stands where it is run first."""
-    pending = [(start, iter(result.module.computations[start].instructions))]
+    opcodes = RUNS_CALLEE | {instruction.opcode for instruction in result.wanted}
+
+    def steps(name: str) -> Iterator[Instruction]:
+        return iter([i for i in result.module.computations[name].instructions if i.opcode in opcodes])
+
+    pending = [(start, steps(start))]
     done = {start}
     while pending:
         name, instructions = pending[-1]
@@ -171,7 +176,7 @@ def _in_program_order(
                     yield Visit(instruction, computation, state.callers, state.executions, state.conditional)
             if inside and (callees := [c for c in dict.fromkeys(inside.get(instruction.name, ())) if c not in done]):
                 done.update(callees)
-                pending += [(c, iter(result.module.computations[c].instructions)) for c in reversed(callees)]
+                pending += [(c, steps(c)) for c in reversed(callees)]
                 break
         else:
             pending.pop()
@@ -220,7 +225,8 @@ def _computations_that_hold(module: Module, wanted: frozenset[Instruction]) -> f
     for caller, callees in module.calls.items():
         for callee in callees:
             callers.setdefault(callee, []).append(caller)
-    found = {name for name, c in module.computations.items() if not wanted.isdisjoint(c.instructions)}
+    opcodes = frozenset([instruction.opcode for instruction in wanted])
+    found = {computation.name for i, computation in module.having(opcodes) if i in wanted}
     frontier = list(found)
     while frontier:
         for caller in callers.get(frontier.pop(), ()):
