@@ -442,7 +442,9 @@ def _sources(instruction: Instruction, computation: Computation) -> tuple[Instru
 def _packed_operands(module: Module, instruction: Instruction, computation: Computation) -> tuple[Shape, ...]:
     """GPU: reductions combined into one flat concatenation; its pieces, where they make up the whole."""
     source = computation.by_name.get(instruction.operands[0]) if instruction.operands else None
-    if source is None or len(arrays(source.shape)) != 1 or len(arrays(source.shape)[0].dims) != 1:
+    if source is None or source.opcode not in ("fusion", "concatenate"):
+        return ()
+    if len(arrays(source.shape)) != 1 or len(arrays(source.shape)[0].dims) != 1:
         return ()
     where, packed = computation, source
     if source.opcode == "fusion":

@@ -143,7 +143,7 @@ def _are_plain(instructions: list[Instruction], module: Module) -> bool:
     for start in range(0, len(instructions), _PIECE):
         piece = instructions[start : start + _PIECE]
         opcodes = [i.opcode for i in piece]
-        names = [f"%{i.name}" for i in piece]
+        names = [i.name for i in piece]
         tails = [i.tail.partition(")") for i in piece]
         operands = ["" if code in _OF_LITERALS else tail[0] for code, tail in zip(opcodes, tails, strict=True)]
         unusual = [
@@ -152,7 +152,9 @@ def _are_plain(instructions: list[Instruction], module: Module) -> bool:
             if not listed or listed.count(", ") != _COMMAS.get(opcode)
         ]
         of_themselves = [
-            name for name, listed in zip(names, operands, strict=True) if name in listed and name in listed.split(", ")
+            name
+            for name, listed in zip(names, operands, strict=True)
+            if name in listed and name in listed.replace("%", "").split(", ")
         ]
         odd = list[str]()
         if module.has_more_lines:
@@ -167,9 +169,9 @@ def _are_plain(instructions: list[Instruction], module: Module) -> bool:
         ):
             return False
         in_order = ", ".join([name for pair in zip(operands, names, strict=True) for name in pair if name])
-        met |= dict.fromkeys(_INDEX.sub("", in_order).split(", "))
+        met |= dict.fromkeys(_INDEX.sub("", in_order).replace("%", "").split(", "))
     # What is met first where it is defined stands above all that use it; its own line was looked at.
-    return list(met) == [f"%{i.name}" for i in instructions] and sum([i.is_root for i in instructions]) < 2
+    return list(met) == [i.name for i in instructions] and sum([i.is_root for i in instructions]) < 2
 
 
 def _may_take(opcode: str, operands: int) -> bool:

@@ -10,7 +10,8 @@ _ZEROS = frozenset({"0", "-0", "0.0"})
 
 def is_zero_padded_shard(value: Instruction, computation: Computation, module: Module) -> bool:
     """Whether it is zeros but for a slice, as `dynamic-update-slice` makes it, alone or at the end of a fusion."""
-    value = _source(value, computation)
+    if value.opcode in _AS_THEY_ARE:
+        value = _source(value, computation)
     if value.opcode != "fusion":
         return value.opcode == "dynamic-update-slice" and _is_zeros(_defined(value, 0, computation), computation)
     fused = module.computations.get(value.attribute("calls") or "")
