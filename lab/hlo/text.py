@@ -20,7 +20,7 @@ _OPCODE = re.compile(r"[a-z][\w\-]*")
 _NUMBERS = re.compile(
     r"%([\w.\-]+) (\(([\w.\-]+): ([a-z]\w*\[\]), ([\w.\-]+): \4\) -> \4) \{\n"
     r"  %\3 = \4 parameter\(0\)\n  %\5 = \4 parameter\(1\)\n"
-    r"  ROOT %([\w.\-]+) = \4 ([a-z][a-z\-]*)\((%\3, %\5|%\5, %\3)\)\n\}\n"
+    r"  ROOT %([\w.\-]+) = \4 ([a-z][a-z\-]*)\((%\3, %\5|%\5, %\3)\)\n\}\n\n?"
 )
 """A whole computation that makes one number of two."""
 _INSTRUCTION = re.compile(r"[ \t]+(ROOT )?%?([^\s=]+) = (.*?) ([a-z][\w\-]*)\((.*)")
@@ -212,11 +212,11 @@ class Module:
 
     @lazy
     def calls(self) -> dict[str, list[str]]:
-        """The computations that each computation runs, by name. Those of a reduction or a sort, which run an element,
-        are left out."""
-        found: dict[str, list[str]] = {name: [] for name in self.computations}
+        """The computations that each computation runs, by name, of those that run any. Those of a reduction or a sort,
+        which run an element, are left out."""
+        found: dict[str, list[str]] = {}
         for i, computation in self.having(RUNS_CALLEE):
-            found[computation.name] += i.callees
+            found.setdefault(computation.name, []).extend(i.callees)
         return found
 
     def called(self, caller: Computation, name: str | None) -> Computation | None:
