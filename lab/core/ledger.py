@@ -124,6 +124,8 @@ class Provenance:
       uses: places of the program that use a weight and each give a gradient of it.
       saved_by_remat: it is recomputed from products that the remat policy saves.
       replicated_first: it is replicated before it is split, so that a lookup's operands are not moved instead.
+      is_reshaped: a product that is reshaped before it is stored: where a partitioner sums the product, no loop stores
+        the sum itself.
       made_in: the pass that makes the value, of one that is summed after that pass.
       named_after: scopes of the operations for which a partitioner moves the value, where those have other names than
         the term; it names a transfer after them.
@@ -142,6 +144,7 @@ class Provenance:
     uses: int = 1
     saved_by_remat: bool = False
     replicated_first: bool = False
+    is_reshaped: bool = False
     made_in: Phase | None = None
     named_after: tuple[str, ...] = ()
 

@@ -161,6 +161,17 @@ def test_a_declared_step_that_keeps_products_beside_tensors_settles(layout):
 
 
 @on_gpus
+def test_small_declared_gradients_of_heads_are_summed_in_the_loop_that_makes_them():
+    """Stacks of 5 KiB, and norms whose stacks leave the loop."""
+    sizes = DecoderShape(
+        layers=5, batch=32, length=6, embed=64, kv_heads=1, queries=2, head_dim=4, mlp=26, vocab=41, accumulation=2
+    )
+    settlement = assert_settles(Drawn("data", "declared", "data=16", sizes), "gpu:h100:2x8")
+    by_rule = {term.predicted.scope: set(term.behaviours) for term in settlement.terms}
+    assert "X8" in by_rule["layers/mlp/norm"] and "X8" not in by_rule["layers/attention/query"]
+
+
+@on_gpus
 def test_small_norms_of_declared_micro_batches_settle():
     sizes = DecoderShape(
         layers=5,

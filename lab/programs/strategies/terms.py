@@ -172,6 +172,7 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
         sum_over=all_axes if copies and all_axes != axes.ordered(copies) else (),
         sibling_reduction_axes=_sums_beside(weight, strategy, shape, axes),
         reduced_separately_over=_apart(split, axes, all_axes),
+        is_reshaped="kv_heads" in weight.dims,
         made_in=BACKWARD if is_late else None,
     )
 

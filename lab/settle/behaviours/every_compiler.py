@@ -196,6 +196,7 @@ def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer,
     if (
         context.platform == Platform.CPU
         or not is_sum
+        or (context.style == "declared" and stated.is_reshaped)
         or stated.iterations == 1
         or stack > LARGEST_STACK_BYTES
         or rest
@@ -213,7 +214,8 @@ X8 = Behaviour(
     certainty=Certainty.PREDICTABLE,
     effect="an all-reduce in a loop that stacks its results runs once, on the whole stack, if that is 10 KiB or "
     "smaller: same bytes, or, on GPUs with jax 0.11, once for all micro-batches",
-    when="GPUs and TPUs; a loop stacks what it reduces",
+    when="GPUs and TPUs; a loop stacks what it reduces, as it is: a declared gradient of queries, keys, values or "
+    "outputs is reshaped in between",
     not_on=Platform.CPU,
     rewrite=_stored_then_summed,
 )
