@@ -61,4 +61,5 @@ def test_json_has_the_statement_and_the_item():
         "evidence": "6 steps against 3",
         "statement": "a tree is fastest",
         "disputed": "D-48",
+        "structural": False,
     }
