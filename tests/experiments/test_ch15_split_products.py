@@ -42,10 +42,9 @@ def test_one_sum_more_refutes_each_count(scope, id):
 
 def test_columns_that_sum_forward_and_rows_that_sum_backward_refute_both():
     swapped = {"forward": "backward", "backward": "forward"}
-    assert flipped(NAME, EIGHT, lambda t: replace(t, phase=swapped[t.phase])) == {
+    assert flipped(NAME, EIGHT, lambda t: replace(t, phase=swapped.get(t.phase))) == {
         "ch15.column_parallel",
         "ch15.row_parallel",
-        "ch15.megatron_attention",
     }
 
 

@@ -43,8 +43,8 @@ def measured(name: str, executions: int = 0, blocks: float = 0, axes: Axes = MES
     changed = tuple(
         replace(t, executions=t.executions + executions) if "/core/" in t.scope else t for t in ideal.transfers
     )
-    # 8 x 8 tokens of 16 heads of 4, seven products; 64 tokens with six products of every weight.
-    of_blocks = shape.layers * 7 * 2 * 64 * 8 * 16 * 4 * (BLOCKS.get(name, 0) + blocks)
+    # 8 x 8 tokens of 16 heads of 4, seven products, and one of each row; 64 tokens with six products of every weight.
+    of_blocks = shape.layers * 2 * 64 * 16 * 4 * (7 * 8 * (BLOCKS.get(name, 0) + blocks) + 1)
     return replace(ideal, transfers=changed, flops=int(6 * 64 * (shape.layer_matrices + 48 * 96) + of_blocks))
 
 
