@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lab.harness.experiment import Experiment, Run
 from lab.meshes.axes import CONTEXT, Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, parse_target
-from lab.programs.models.shape import DecoderShape
+
+if TYPE_CHECKING:
+    from lab.programs.models.shape import DecoderShape
 
 TARGETS = ("cpu:8", "cpu:8", "gpu:h100:1x4", "gpu:h100:2x8", "gpu:h100:2x8", "tpu:v5e:2x4")
 """Each as often as it stands here."""
@@ -43,6 +45,8 @@ def drawn_runs(experiments: Iterable[Experiment], count: int, seed: int = 0) -> 
 def _parameters(draw: Random, own: Any, axes: Axes, target: Target) -> Any:
     """Of a decoder every size and choice, but for those that make the experiment; of what else has sizes, multiples of
     them."""
+    from lab.programs.models.shape import DecoderShape
+
     if type(own) is DecoderShape:
         return _shape(draw, own, axes, target)
     sizes = {each.name: getattr(own, each.name) for each in fields(own) if type(getattr(own, each.name)) is int}
@@ -51,6 +55,7 @@ def _parameters(draw: Random, own: Any, axes: Axes, target: Target) -> Any:
 
 def _shape(draw: Random, own: DecoderShape, axes: Axes, target: Target) -> DecoderShape:
     from lab.harness.decoder.drawn_sizes import drawn
+    from lab.programs.models.shape import DecoderShape
 
     shape, by_default = drawn(draw, axes), DecoderShape()
     makes_it: dict[str, Any] = {

@@ -15,7 +15,7 @@ from lab.meshes.targets import parse_target
 from lab.harness.run import run
 
 target = parse_target("cpu:8")
-(experiment,) = suite.load(["ch15_tensor_parallel"], [target])
+(experiment,) = suite.load(["ch15_split_products"], [target])
 right = experiment.reference
 
 def wrong(kind):
