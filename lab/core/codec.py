@@ -90,7 +90,7 @@ def _encoded(value: Any) -> Any:
             return plain(value)
     if isinstance(value, Mapping):
         return dict(value)
-    raise NotImplementedError
+    raise NotImplementedError  # How a hook of msgspec declines: msgspec then names the type.
 
 
 def _decoded(of: Any, found: Any) -> Any:
@@ -102,4 +102,4 @@ def _decoded(of: Any, found: Any) -> Any:
 def _described(of: Any) -> dict[str, Any]:
     if of is Fraction:
         return {"type": "number"}
-    raise NotImplementedError
+    raise NotImplementedError  # How a hook of msgspec declines: msgspec then names the type.

@@ -47,7 +47,7 @@ class Remark:
 @contextmanager
 def heard(remarks: list[Remark]) -> Iterator[None]:
     """Adds to `remarks` what the compiler says inside; all else but its warnings and stacks goes on to stderr, line by
-    line, so that a crash is told."""
+    line, so that a crash is reported."""
     sys.stderr.flush()
     ours, theirs = os.pipe()
     kept = os.dup(2)

@@ -197,8 +197,8 @@ def test_what_could_not_be_looked_at_stands_beside_that_nothing_was_found():
 
 
 def test_findings_are_a_tuple_that_shows_itself():
-    finding = Finding("padded", "9 rows are padded to 12", "choose a multiple of 4", origin="/home/me/work/step.py:9")
-    elsewhere = Transfer(Kind.ALL_REDUCE, None, 4, 1, "f32", 8, origin="/home/me/model.py:3")
+    finding = Finding("padded", "9 rows are padded to 12", "choose a multiple of 4", origin="/project/work/step.py:9")
+    elsewhere = Transfer(Kind.ALL_REDUCE, None, 4, 1, "f32", 8, origin="/project/model.py:3")
     found = Findings(diagnosis.Diagnosis(Ledger((elsewhere,), "step.hlo", devices=8), (finding,)))
     assert found == (finding,) and found[0] is finding and isinstance(found, tuple)
     assert pickle.loads(pickle.dumps(found)).diagnosis == found.diagnosis
@@ -215,12 +215,12 @@ def test_findings_are_a_tuple_that_shows_itself():
                 "",
                 "most kinds of waste were not looked for: no mesh was given, so axes are unknown; add --mesh (in Python, mesh=)",
                 "",
-                "paths are relative to /home/me/",
+                "paths are relative to /project/",
             ]
         )
     )
     html = found._repr_html_()
-    assert "1. padded: 9 rows are padded to 12" in html and "work/step.py:9" in html and "/home/me/work" not in html
+    assert "1. padded: 9 rows are padded to 12" in html and "work/step.py:9" in html and "/project/work" not in html
 
 
 def test_the_evidence_tells_executions_from_arrays_and_axes_that_one_transfer_spans_from_those_of_two():
