@@ -36,7 +36,7 @@ def main(seed: int, count: int, groups: tuple[str, ...], jobs: int) -> None:
         for each in as_completed([pool.submit(judge, mutation) for mutation in drawn(seed, count, groups)]):
             judged.append(each.result())
             click.echo(f"{len(judged):4d} {_line(judged[-1])}")
-    missed = [found for found in judged if found.outcome in (Outcome.SURVIVED, Outcome.UNTESTED)]
+    missed = [found for found in judged if found.outcome in (Outcome.SURVIVED, Outcome.UNTESTED, Outcome.UNDECIDED)]
     click.echo(f"\nseed {seed}: {', '.join(f'{sum(j.outcome is o for j in judged)} {o}' for o in Outcome)}")
     for found in missed:
         of = found.mutation

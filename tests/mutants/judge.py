@@ -11,6 +11,7 @@ from enum import StrEnum
 from functools import cache
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.mutants.mutation import Mutation
 from tests.paths import ROOT
@@ -34,6 +35,7 @@ VERDICTS = {
     "FLOPs and time": ("tests/lab/measure",),
 }
 LIMIT_S = 300
+_FAILURES = ("FAILED ", "ERROR ")
 STAGES = ("not compiles and not slow", "slow and not compiles", "compiles")
 
 
@@ -42,6 +44,7 @@ class Outcome(StrEnum):
     SURVIVED = "survived"
     EQUIVALENT = "equivalent"
     UNTESTED = "no test names the module"
+    UNDECIDED = "fails without the change as well"
 
 
 @dataclass(frozen=True)
@@ -100,49 +103,43 @@ def _imports() -> dict[Path, set[str]]:
 
 
 def judge(mutation: Mutation) -> Judged:
-    """Raises RuntimeError where the tests cannot be run."""
+    """A test that fails counts where it passes without the change."""
     if why := equivalents().get(key(mutation)):
         return Judged(mutation, Outcome.EQUIVALENT, why)
     files = judges_of(mutation.module)
     for stage, some in product(STAGES, files):
-        if some and (failed := _failing(mutation, some, stage)):
-            return Judged(mutation, Outcome.SEEN, failed)
+        if not some or (failed := _failing(mutation, [str(path) for path in some], stage)) is None:
+            continue
+        alone = [failed.split(" ", 1)[1].partition(" - ")[0]] if failed.startswith(_FAILURES) else [*map(str, some)]
+        return Judged(mutation, Outcome.UNDECIDED if _failing(None, alone, stage) else Outcome.SEEN, failed[:200])
     return Judged(mutation, Outcome.SURVIVED if any(files) else Outcome.UNTESTED)
 
 
-def _failing(mutation: Mutation, files: list[Path], stage: str) -> str | None:
-    """The first test that fails; a change that lets nothing be imported, or nothing end, is seen as well."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "tests.mutants.plugin",
-        "-x",
-        "-q",
-        "-n",
-        "0",
-        "--tb=no",
-        "-m",
-        stage,
-    ]
-    settings = {"MUTANT": f"{mutation.module}:{mutation.number}", "HYPOTHESIS_DATABASE_FILE": os.devnull}
-    try:
-        done = subprocess.run(
-            [*command, "-p", "no:cacheprovider", *map(str, files)],
-            cwd=ROOT,
-            env=os.environ | settings,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"nothing ends within {LIMIT_S} s"
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+def _failing(mutation: Mutation | None, tests: list[str], stage: str) -> str | None:
+    """The first test that fails, with a change or without; a change that lets nothing be imported, or nothing end, is
+    seen as well."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "--tb=no", "-m", stage, "-p", "no:cacheprovider"]
+    settings = {}
+    if mutation is not None:
+        command += ["-p", "tests.mutants.plugin"]
+        settings["MUTANT"] = f"{mutation.module}:{mutation.number}"
+    with TemporaryDirectory() as examples:  # What one change fails on is not tried first on the next.
+        try:
+            done = subprocess.run(
+                [*command, *tests],
+                cwd=ROOT,
+                env=os.environ | settings | {"HYPOTHESIS_STORAGE_DIRECTORY": examples},
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return f"nothing ends within {LIMIT_S} s"
+    lines = [line for line in done.stdout.splitlines() if line.startswith(_FAILURES)]
     if done.returncode in (0, 5):  # 5: this stage has no test.
         return None
-    return (lines or [(done.stdout + done.stderr).strip().splitlines()[-1]])[0][:200]
+    return (lines or [(done.stdout + done.stderr).strip().splitlines()[-1]])[0]
 
 
 def key(mutation: Mutation) -> tuple[str, str, str, str]:

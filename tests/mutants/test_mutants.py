@@ -104,6 +104,19 @@ def test_a_change_that_is_said_to_change_nothing_exists():
 
 
 @pytest.mark.slow
+def test_a_failure_counts_where_the_unchanged_program_passes(monkeypatch, tmp_path):
+    failing = tmp_path / "test_failing.py"
+    failing.write_text("def test_it():\n    assert 1 > 2\n")
+    monkeypatch.setattr("tests.mutants.judge.judges_of", lambda module: [[failing]])
+    anything = mutations("lab.book.collectives", modules()["lab.book.collectives"])[0]
+    assert judge(anything).outcome is Outcome.UNDECIDED
+    failing.write_text(
+        "from hypothesis import given, strategies\n@given(strategies.integers())\ndef test_it(n):\n    pass\n"
+    )
+    assert judge(anything).outcome is Outcome.SURVIVED
+
+
+@pytest.mark.slow
 def test_a_wrong_formula_is_seen():
     (wrong,) = [
         m
