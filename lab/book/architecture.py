@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import Number, count, not_negative, positive
+from lab.book.checks import Number, count, finite, not_negative, positive
 
 
 def kv_bytes_per_token(kv_heads: int, head_dim: int, bytes_per_element: int) -> int:
@@ -27,6 +27,7 @@ def receptive_field_tokens(layers: int, window: int) -> int:
 def window_hops(window: int, length: int, ranks: int) -> float:
     """ceil(W / (S / c)): neighbours from which a rank of a split sequence needs keys, W counting tokens before the own
     one. Source: Ch. 31a, `ch31a.swa`."""
+    finite(ranks=ranks)
     count(ranks=ranks)
     positive(length=length)
     not_negative(window=window)
@@ -45,6 +46,7 @@ def dualpipe_idle_s(stages: int, both_s: Number, backward_s: Number, weight_s: N
 
     Source: Ch. 31a, `ch31a.dualpipe` as corrected (6-8:D-95; DeepSeek-V3 report, Table 2).
     """
+    finite(stages=stages)
     count(stages=stages)
     positive(both_s=both_s, backward_s=backward_s)
     not_negative(weight_s=weight_s)

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.special import ndtr
 
-from lab.book.checks import count, not_negative, positive, real, share
+from lab.book.checks import count, finite, not_negative, positive, real, share
 
 SECONDS_A_DAY = 86_400
 BITS_A_MEGABIT = 2**20
@@ -32,6 +32,7 @@ def failures_a_day(count: int, mttf_h: float) -> float:
 
 def straggler_rank_steps(ranks: int, slow_ranks: int, slowdown: float) -> float:
     """(N - k) x: steps of ranks lost a step to k ranks that are slower by a share x. Source: ml, `ml.22_stragglers`."""
+    finite(ranks=ranks)
     count(ranks=ranks)
     not_negative(slow_ranks=slow_ranks, slowdown=slowdown)
     return (ranks - slow_ranks) * slowdown

@@ -8,7 +8,7 @@ The two-batch estimate of the noise scale is `convergence.simple_noise_scale`, a
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lab.book.checks import above, below, count, not_negative, positive
+from lab.book.checks import above, below, count, finite, not_negative, positive
 
 
 def gradient_variance(example_variance: float, batch: int) -> float:
@@ -117,6 +117,7 @@ def lars_ratio(weight_norm: float, gradient_norm: float, weight_decay: float = 0
 def lamb_ratio(weights: ArrayLike, adam_update: ArrayLike, weight_decay: float = 0) -> float:
     """|w| / |r + lambda w| over the last dim, r = m / (sqrt(v) + eps) with the bias taken out. Source: Ch. 10,
     `ch10.lamb` (You et al. 2019)."""
+    finite(weights=weights, adam_update=adam_update)
     not_negative(weight_decay=weight_decay)
     decayed = np.asarray(adam_update) + weight_decay * np.asarray(weights)
     return np.linalg.norm(weights, axis=-1) / np.linalg.norm(decayed, axis=-1)

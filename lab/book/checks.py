@@ -18,18 +18,23 @@ Exact = int | Fraction
 """Of which sums, products and `ratio` stay exact."""
 
 
-def positive(**arguments: Any) -> None:
-    """Above zero."""
-    _require(arguments, lambda value: value > 0, "a number above 0")
+def positive(*, infinite: bool = False, **arguments: Any) -> None:
+    """Above zero, and finite unless the formula has a limit."""
+    _require(arguments, lambda value: value > 0, "a number above 0", infinite)
 
 
 def count(**arguments: Any) -> None:
     """A whole number above zero, whatever its type: 8 or 8.0, not 1.5; or infinity, for a limit."""
-    _require(arguments, lambda value: (value > 0) & ((value % 1 == 0) | (value == np.inf)), "a whole number above 0")
+    _require(
+        arguments,
+        lambda value: (value > 0) & ((value % 1 == 0) | (value == np.inf)),
+        "a whole number above 0",
+        infinite=True,
+    )
 
 
 def not_negative(**arguments: Any) -> None:
-    """Zero or above."""
+    """Zero or above, and finite."""
     _require(arguments, lambda value: value >= 0, "a number of 0 or above")
 
 
@@ -38,23 +43,23 @@ def share(**arguments: Any) -> None:
     _require(arguments, lambda value: (value >= 0) & (value <= 1), "a share, from 0 to 1")
 
 
-def at_least(bound: Any, /, **arguments: Any) -> None:
-    """The bound or above."""
-    _require(arguments, lambda value: value >= bound, f"{bound} or above")
+def at_least(bound: Any, /, *, infinite: bool = False, **arguments: Any) -> None:
+    """The bound or above, and finite unless the formula has a limit."""
+    _require(arguments, lambda value: value >= bound, f"{bound} or above", infinite)
 
 
 def above(bound: Any, /, **arguments: Any) -> None:
-    """More than the bound."""
+    """More than the bound, and finite."""
     _require(arguments, lambda value: value > bound, f"more than {bound}")
 
 
 def below(bound: Any, /, **arguments: Any) -> None:
-    """Less than the bound."""
+    """Less than the bound, and finite."""
     _require(arguments, lambda value: value < bound, f"less than {bound}")
 
 
 def not_zero(**arguments: Any) -> None:
-    """Above or below zero."""
+    """Above or below zero, and finite."""
     _require(arguments, lambda value: value != 0, "a number other than 0")
 
 
@@ -64,7 +69,7 @@ def whole(**arguments: Any) -> None:
 
 
 def finite(**arguments: Any) -> None:
-    """Neither endless nor no number."""
+    """Neither infinite nor NaN."""
     _require(arguments, lambda value: abs(value) < np.inf, "a finite number")
 
 
@@ -89,7 +94,9 @@ def real(value: Number) -> float:
     return float(value) if isinstance(value, (int, Fraction)) else value
 
 
-def _require(arguments: dict[str, Any], holds: Callable[[np.ndarray], Any], expected: str) -> None:
+def _require(
+    arguments: dict[str, Any], holds: Callable[[np.ndarray], Any], expected: str, infinite: bool = False
+) -> None:
     for name, value in arguments.items():
         values = np.asarray(value)
         # Fractions and integers beyond 64 bits are objects to NumPy; text and bools are no numbers.
@@ -97,5 +104,7 @@ def _require(arguments: dict[str, Any], holds: Callable[[np.ndarray], Any], expe
             raise ValueError(f"{name}={value}: expected {expected}")
         with np.errstate(invalid="ignore"):
             fine = np.asarray(holds(values), dtype=bool)
-        if not fine.all():
-            raise ValueError(f"{name}={values[~fine].flat[0]}: expected {expected}")
+            if not fine.all():
+                raise ValueError(f"{name}={values[~fine].flat[0]}: expected {expected}")
+            if not infinite and (endless := np.asarray(abs(values) == np.inf, dtype=bool)).any():
+                raise ValueError(f"{name}={values[endless].flat[0]}: expected a finite number")

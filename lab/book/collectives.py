@@ -47,6 +47,7 @@ def ring_all_gather_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_pe
 
     Source: Ch. 4, `ch04.all_gather`, `ch04.reduce_scatter`, `ch04.all_to_all`.
     """
+    finite(ranks=ranks)
     _check_link(alpha_s, bytes_per_s)
     return (ranks - 1) * alpha_s + real(all_gather_wire_bytes(payload_bytes, ranks)) / bytes_per_s
 
@@ -59,6 +60,7 @@ def ring_all_reduce_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_pe
 def split_ring_all_reduce_s(payload_bytes: Exact, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 (P - 1) alpha + (P - 1) / P n / beta: half of the buffer goes round each way. Source: Ch. 12, `ch12.bidir_ring`
     (D-49)."""
+    finite(ranks=ranks)
     _check_link(alpha_s, bytes_per_s)
     return 2 * (ranks - 1) * alpha_s + real(all_reduce_wire_bytes(payload_bytes, ranks)) / 2 / bytes_per_s
 
@@ -151,6 +153,8 @@ def levels_all_reduce_s(payload_bytes: Exact, levels: Sequence[tuple[int, float,
 
 def torus_all_reduce_s(payload_bytes: Exact, side: int, axes: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 k (p - 1) alpha + 2 (P - 1) / P n / (k beta) for k axes of p ranks, P = p^k, each with links of its own."""
+    finite(side=side, axes=axes)
+    count(side=side, axes=axes)
     _check_link(alpha_s, bytes_per_s)
     wire_bytes = all_reduce_wire_bytes(payload_bytes, side**axes)
     return 2 * axes * (side - 1) * alpha_s + real(wire_bytes) / axes / bytes_per_s
@@ -168,6 +172,7 @@ def ring_tree_crossover_bytes(ranks: int, alpha_s: float, bytes_per_s: float) ->
 
 def ring_balance_bytes(ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """P alpha beta: where the two terms of a ring are equal. Source: Ch. 4, `ch04.crossover` as corrected (D-03)."""
+    finite(ranks=ranks)
     count(ranks=ranks)
     _check_link(alpha_s, bytes_per_s)
     return ranks * alpha_s * bytes_per_s

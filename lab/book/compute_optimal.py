@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import above, at_least, below, positive
+from lab.book.checks import above, at_least, below, finite, positive
 from lab.book.loss import Fit, additive_loss
 
 TOKENS_PER_PARAMETER = 20
@@ -40,6 +40,7 @@ def oversize(parameters: float, flops: float, ratio: float = TOKENS_PER_PARAMETE
 
 def growth(compute_ratio: float, exponent: float) -> float:
     """c^x: how an optimum that follows C^x grows with c times the compute. Source: Ch. 8, `ch08.kaplan_doubling`."""
+    finite(exponent=exponent)
     positive(compute_ratio=compute_ratio)
     return np.power(np.asarray(compute_ratio, dtype=float), exponent)
 
@@ -83,6 +84,7 @@ def effective_parameters(parameters: float, active_parameters: float) -> float:
 def parameter_term_ratio(parameters: float, other_parameters: float, exponent: float = 0.34) -> float:
     """(Psi / Psi')^-a: the parameters' part of the loss, over that of the model compared with. Source: Ch. 8,
     `ch08.moe_law` (D-36)."""
+    finite(exponent=exponent)
     positive(parameters=parameters, other_parameters=other_parameters)
     return (parameters / other_parameters) ** -exponent
 

@@ -14,6 +14,7 @@ from lab.book.checks import at_least, count, finite, not_negative, positive, sha
 def layouts(devices: int, menus: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     """Every choice of one degree from each menu whose product is the number of devices. Source: Ch. 27,
     `ch27.space_size`; Ch. 25, `ch25.search_5d`."""
+    finite(devices=devices)
     count(devices=devices)
     return [degrees for degrees in product(*menus) if prod(degrees) == devices]
 
@@ -33,6 +34,7 @@ def broken_rules(
     Uneven stages work too (Llama 3's first and last have a layer less): `pipe chunks | layers` is a convenience, the
     others are limits. Source: Ch. 27, `ch27.divisibility` as corrected (6-8:D-56, 6-8:D-57).
     """
+    positive(layers=layers, heads=heads, kv_heads=kv_heads, vocab=vocab, length=length, batch=batch, experts=experts)
     rules = {
         "pipe chunks | layers": (pipe * chunks, layers),
         "tensor | heads": (tensor, heads),
@@ -87,6 +89,7 @@ def calibrated_scales(
 ) -> tuple[float, float]:
     """s1, s2 that fit s1 compute + s2 communication + rest to what was measured, by least squares. Source: Ch. 27,
     `ch27.calibration`."""
+    finite(compute_s=compute_s, communication_s=communication_s, rest_s=rest_s)
     positive(measured_s=measured_s)
     parts = np.stack([compute_s, communication_s], axis=1)
     (compute_scale, communication_scale), *_ = np.linalg.lstsq(parts, np.subtract(measured_s, rest_s))
@@ -96,6 +99,7 @@ def calibrated_scales(
 def expected_improvement(best_s: float, mean_s: float, deviation_s: float) -> float:
     """(y* - mu) Phi(z) + sigma phi(z), z = (y* - mu) / sigma: expected seconds below the best so far of a normal guess.
     Source: Ch. 27, `ch27.bayes`."""
+    finite(best_s=best_s, mean_s=mean_s)
     positive(deviation_s=deviation_s)
     z = (best_s - mean_s) / deviation_s
     below = np.vectorize(erfc)(-z / sqrt(2)) / 2

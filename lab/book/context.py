@@ -71,6 +71,7 @@ def ring_s(ranks: int, block_s: float, transfer_s: float) -> float:
 def serial_ring_s(ranks: int, block_s: float, transfer_s: float) -> float:
     """P t_c + (P - 1) t_x: sends posted after the computation hide nothing. Source: Ch. 17, `ch17.ring_overlap` as
     corrected (4-5:D-32, D-33)."""
+    finite(ranks=ranks)
     count(ranks=ranks)
     not_negative(block_s=block_s, transfer_s=transfer_s)
     return ranks * block_s + (ranks - 1) * transfer_s
@@ -102,6 +103,7 @@ def ulysses_wire_bytes(tokens: int, query_dim: int, kv_dim: int, bytes_per_eleme
 def kv_head_copies(kv_heads: int, ranks: int) -> int:
     """max(1, P / K) of each key-value head, so that Ulysses has one for every rank. Source: Ch. 17,
     `ch17.ulysses_volume`."""
+    finite(ranks=ranks)
     count(kv_heads=kv_heads, ranks=ranks)
     return max(1, ranks // kv_heads)
 

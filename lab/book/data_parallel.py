@@ -31,7 +31,7 @@ def compute_to_sync(tokens: float, ranks: int, bytes_per_element: int, flops_per
     Source: Ch. 14, `ch14.R_ratio` (4-5:D-01, D-02: n in tokens, beta in one direction).
     """
     count(ranks=ranks)
-    at_least(2, ranks=ranks)
+    at_least(2, infinite=True, ranks=ranks)
     positive(tokens=tokens, bytes_per_element=bytes_per_element, flops_per_s=flops_per_s, bytes_per_s=bytes_per_s)
     return 3 * tokens * bytes_per_s / (flops_per_s * bytes_per_element) / (1 - 1 / ranks)
 
@@ -91,6 +91,7 @@ def order_error_bound(ranks: int, unit_roundoff: float, absolute_sum: Real) -> R
     u is half of epsilon: 2^-24, 2^-11 and 2^-8 for float32, float16 and bfloat16. Relative to |sum g_i| there is no
     bound. Source: Ch. 14, `ch14.fp_order_bound` as corrected (4-5:D-06; Higham 2002, Ch. 4).
     """
+    finite(ranks=ranks)
     count(ranks=ranks)
     positive(unit_roundoff=unit_roundoff)
     not_negative(absolute_sum=absolute_sum)

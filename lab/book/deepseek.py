@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, whole
+from lab.book.checks import at_least, not_negative, positive, whole
 
 
 def cached_tokens(memory_bytes: float, bytes_per_token: int, layers: int) -> float:
@@ -46,7 +46,8 @@ def load_deviation(experts: int, top_k: int, tokens: int) -> float:
 
     Source: Ch. 35, `ch35.moe_routing`; binomial loads.
     """
-    positive(experts=experts, top_k=top_k, tokens=tokens)
+    positive(top_k=top_k, tokens=tokens)
+    at_least(top_k, experts=experts)
     return np.sqrt((experts / top_k - 1) / tokens)
 
 

@@ -39,6 +39,8 @@ def group_size(sizes: Sequence[int], axes: Sequence[int]) -> int:
     """Members of a group over the axes at these places: the product of their sizes. Source: Ch. 23,
     `ch23.composite_groups`."""
     _check_sizes(sizes)
+    if not all(axis in range(len(sizes)) for axis in axes):
+        raise ValueError(f"axes={list(axes)}: expected places in sizes={list(sizes)}, from 0 to {len(sizes) - 1}")
     return prod(sizes[axis] for axis in axes)
 
 
@@ -51,10 +53,9 @@ def group_count(sizes: Sequence[int], axes: Sequence[int]) -> int:
 def groups(sizes: Sequence[int], axes: Sequence[int]) -> np.ndarray:
     """[groups, members] ranks over the axes at these places, members in the order of the mesh. Source: Ch. 23,
     `ch23.composite_groups`."""
-    inside = sorted(axes)
+    members, inside = group_size(sizes, axes), sorted(axes)
     outside = [axis for axis in range(len(sizes)) if axis not in inside]
-    ranks = np.arange(prod(sizes)).reshape(sizes).transpose(outside + inside)
-    return ranks.reshape(-1, group_size(sizes, axes))
+    return np.arange(prod(sizes)).reshape(sizes).transpose(outside + inside).reshape(-1, members)
 
 
 def process_groups(sizes: Sequence[int]) -> int:
@@ -69,6 +70,8 @@ def local_elements(shape: Sequence[int], splits: Sequence[int]) -> int:
     Raises:
       ValueError: a dim that does not divide.
     """
+    count(splits=np.asarray(splits))
+    finite(shape=np.asarray(shape), splits=np.asarray(splits))
     for size, split in zip(shape, splits, strict=True):
         if size % split:
             raise ValueError(f"shape={list(shape)}: {size} is not divisible by {split} devices")

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from lab.book.checks import above, below, positive, share
+from lab.book.checks import above, below, finite, positive, share
 
 
 def success_share(loss: float, critical_loss: float, width: float) -> float:
     """1 / (1 + exp(-(L_c - L) / tau)). Source: Ch. 9, `ch09.sigmoid`."""
+    finite(loss=loss, critical_loss=critical_loss)
     positive(width=width)
     return 1 / (1 + np.exp(-(np.subtract(critical_loss, loss)) / width))
 

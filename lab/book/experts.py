@@ -10,7 +10,7 @@ from math import comb
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lab.book.checks import Number, count, not_negative, positive, ratio, share
+from lab.book.checks import Number, count, finite, not_negative, positive, ratio, share
 from lab.book.collectives import all_gather_wire_bytes
 
 
@@ -103,6 +103,7 @@ def gate_gradient(weights: ArrayLike, outputs: ArrayLike, upstream: ArrayLike) -
     `weights` is [k], `outputs` [k, H], `upstream` u = dL/dy [H]. Source: Ch. 18, `ch18.router_gradient` as corrected
     (4-5:D-50).
     """
+    finite(weights=weights, outputs=outputs, upstream=upstream)
     w, by_expert = np.asarray(weights), np.asarray(outputs) @ np.asarray(upstream)
     return w * (by_expert - w @ by_expert)
 
@@ -110,6 +111,7 @@ def gate_gradient(weights: ArrayLike, outputs: ArrayLike, upstream: ArrayLike) -
 def entropy_nats(loads: ArrayLike) -> float:
     """-sum p log p of loads along the last dim; at most log E. Source: Ch. 18, `ch18.monitoring`."""
     not_negative(loads=loads)
+    positive(total_load=np.sum(loads, -1))
     p = loads / np.sum(loads, -1, keepdims=True)
     return -(p * np.log(np.where(p > 0, p, 1))).sum(-1)
 
@@ -117,6 +119,7 @@ def entropy_nats(loads: ArrayLike) -> float:
 def gini(loads: ArrayLike) -> float:
     """sum_ij |l_i - l_j| / (2 n sum l) of loads along the last dim: 0 in balance. Source: Ch. 18, `ch18.monitoring`."""
     not_negative(loads=loads)
+    positive(total_load=np.sum(loads, -1))
     values = np.asarray(loads, float)
     return np.abs(values[..., None] - values[..., None, :]).sum((-1, -2)) / (2 * values.shape[-1] * values.sum(-1))
 

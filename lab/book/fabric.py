@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from fractions import Fraction
 
-from lab.book.checks import Exact, at_least, count, not_negative, positive, ratio, share
+from lab.book.checks import Exact, at_least, count, finite, not_negative, positive, ratio, share
 from lab.book.collectives import all_reduce_wire_bytes, rounds_up
 
 
@@ -71,6 +71,7 @@ def switch_all_reduce_s(payload_bytes: int, ranks: int, alpha_s: float, bytes_pe
 def hops_saved_s(ranks: int, hop_s: float) -> float:
     """2 (N - 1) hop: of a ring all_reduce that crosses one switch instead of two. Source: ml, `ml.45_rail`
     (2nd:M57)."""
+    finite(ranks=ranks)
     count(ranks=ranks)
     not_negative(hop_s=hop_s)
     return 2 * (ranks - 1) * hop_s

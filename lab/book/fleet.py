@@ -78,7 +78,8 @@ def amdahl_speedup(ranks: int, serial_share: float) -> float:
     """1 / (s + (1 - s) / N). Source: ml, `ml.12_amdahl` (Amdahl 1967)."""
     count(ranks=ranks)
     share(serial_share=serial_share)
-    return 1 / (serial_share + (1 - serial_share) / ranks)
+    with np.errstate(divide="ignore"):
+        return np.divide(1, serial_share + (1 - serial_share) / ranks)
 
 
 def universal_speedup(ranks: int, contention: float, coherency: float) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lab.book.checks import not_negative, positive, share
+from lab.book.checks import finite, not_negative, positive, share
 
 CATEGORIES = {
     "OOM": r"\b(out of memory|oom)\b",
@@ -38,6 +38,7 @@ def improvement(losses: Sequence[float], window: int = 100) -> float:
     Raises:
       ValueError: fewer losses than two windows.
     """
+    finite(losses=losses)
     positive(window=window)
     if len(losses) < 2 * window:
         raise ValueError(f"losses={len(losses)}: expected two windows of {window}, that is {2 * window} or more")

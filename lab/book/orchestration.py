@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lab.book.checks import below, count, not_negative, positive, share
+from lab.book.checks import below, count, finite, not_negative, positive, share
 
 
 def one_server_wait(load: float, variation: float) -> float:
@@ -24,6 +24,7 @@ def many_server_wait(load: float, servers: int, variation: float) -> float:
 
 def distance_score(nodes: int, ranks_a_node: int, weight: float) -> float:
     """w times the pairs of ranks on different nodes: a score, not a time. Source: ml, `ml.50_locality`."""
+    finite(nodes=nodes, ranks_a_node=ranks_a_node)
     count(nodes=nodes, ranks_a_node=ranks_a_node)
     not_negative(weight=weight)
     return weight * ranks_a_node**2 * nodes * (nodes - 1) / 2
@@ -44,6 +45,7 @@ def preemptible_usd_an_h(spot_usd_an_h: float, all_h: float, productive_h: float
 
 def idle_usd(devices: int, usd_an_h: float, hours: float, idle_share: float) -> float:
     """Price of what nobody uses. Source: ml, `ml.53_idle_cost`."""
+    finite(devices=devices)
     count(devices=devices)
     positive(usd_an_h=usd_an_h, hours=hours)
     share(idle_share=idle_share)

@@ -75,6 +75,7 @@ def least_bucket_bytes(efficiency: float, alpha_s: float, bytes_per_s: float) ->
 def formed_buckets(sizes_bytes: Sequence[int], cap_bytes: int) -> tuple[tuple[int, ...], ...]:
     """Places of the gradients in each bucket: last layer first, filled until the next would exceed the cap. Source: Ch.
     31, `ch31.bucketing_algo`."""
+    finite(sizes_bytes=sizes_bytes)
     positive(cap_bytes=cap_bytes)
     buckets: list[list[int]] = []
     for place in reversed(range(len(sizes_bytes))):

@@ -25,6 +25,7 @@ def idle_s(stages: int, forward_s: Number, backward_s: Number, chunks: int = 1) 
 
 def step_s(stages: int, micro_batches: int, forward_s: Number, backward_s: Number, chunks: int = 1) -> Number:
     """m (t_F + t_B) + (P - 1) (t_F + t_B) / v. Source: Ch. 16, `ch16.gpipe_bubble`, `ch16.throughput`."""
+    finite(stages=stages)
     positive(micro_batches=micro_batches)
     return micro_batches * (forward_s + backward_s) + idle_s(stages, forward_s, backward_s, chunks)
 
@@ -80,6 +81,7 @@ def interleaved_in_flight(stages: int, chunks: int, stage: int = 0) -> Fraction:
 
     Source: Ch. 16, `ch16.interleaved_memory` (not in the book; 4-5:D-75).
     """
+    finite(stages=stages)
     finite(chunks=chunks)
     _check_stage(stages, stage)
     count(chunks=chunks)
@@ -162,7 +164,8 @@ def uneven_step_s(stage_s: ArrayLike, micro_batches: int) -> float:
 def uneven_efficiency(stage_s: ArrayLike, micro_batches: float = np.inf) -> float:
     """m sum t_i / (P T), T = `uneven_step_s`; sum t_i / (P max t_i) for endlessly many micro-batches. Source: Ch. 16,
     `ch16.load_balance`."""
-    positive(stage_s=stage_s, micro_batches=micro_batches)
+    positive(stage_s=stage_s)
+    positive(infinite=True, micro_batches=micro_batches)
     one, slowest = np.sum(stage_s, -1), np.max(stage_s, -1)
     return one / (np.shape(stage_s)[-1] * (one / micro_batches + (1 - 1 / micro_batches) * slowest))
 

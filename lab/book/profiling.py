@@ -54,6 +54,7 @@ def training_flops_per_token(
 
 def wasted_device_h(waste_share: float, devices: int, hours: float) -> float:
     """Device hours that a share of lost time costs. Source: Ch. 32, `ch32.time_budget`."""
+    finite(devices=devices)
     share(waste_share=waste_share)
     count(devices=devices)
     positive(hours=hours)
@@ -63,6 +64,7 @@ def wasted_device_h(waste_share: float, devices: int, hours: float) -> float:
 def pipelined_tree_all_reduce_s(payload_bytes: float, ranks: int, alpha_s: float, bytes_per_s: float) -> float:
     """2 ceil(log2 n) alpha + 2 V / beta: a tree in the limit of many slices. Source: Ch. 32,
     `ch32.collective_models`."""
+    finite(ranks=ranks)
     count(ranks=ranks)
     positive(payload_bytes=payload_bytes, bytes_per_s=bytes_per_s)
     not_negative(alpha_s=alpha_s)

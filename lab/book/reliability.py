@@ -117,6 +117,7 @@ def shards_read(rank: int, ranks_before: int, ranks_now: int) -> tuple[int, ...]
 def scaled_learning_rate(learning_rate: float, batch_before: int, batch_now: int, exponent: float = 1.0) -> float:
     """lr (B' / B)^x: x = 1 for SGD below the critical batch, 1/2 as a rule for Adam. Source: Ch. 26, `ch26.elastic_lr`
     (6-8:D-44)."""
+    finite(exponent=exponent)
     positive(learning_rate=learning_rate, batch_before=batch_before, batch_now=batch_now)
     return learning_rate * (batch_now / batch_before) ** exponent
 

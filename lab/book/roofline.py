@@ -22,9 +22,10 @@ def attainable_flops_per_s(
     Source: Ch. 2, `ch02.roofline`, `ch02.ext_roofline`; Ch. 3a, `ch03a.io_ceiling` (Williams, Waterman & Patterson
     2009).
     """
-    positive(flops_per_s=flops_per_s, memory_bytes_per_s=memory_bytes_per_s, memory_intensity=memory_intensity)
-    positive(network_bytes_per_s=network_bytes_per_s, network_intensity=network_intensity)
-    positive(storage_bytes_per_s=storage_bytes_per_s, storage_intensity=storage_intensity)
+    positive(flops_per_s=flops_per_s)
+    positive(infinite=True, memory_bytes_per_s=memory_bytes_per_s, memory_intensity=memory_intensity)
+    positive(infinite=True, network_bytes_per_s=network_bytes_per_s, network_intensity=network_intensity)
+    positive(infinite=True, storage_bytes_per_s=storage_bytes_per_s, storage_intensity=storage_intensity)
     moving = np.minimum(memory_bytes_per_s * memory_intensity, network_bytes_per_s * network_intensity)
     return np.minimum(np.minimum(flops_per_s, moving), storage_bytes_per_s * storage_intensity)
 
@@ -43,7 +44,7 @@ def dp_intensity(tokens: float, ranks: int, bytes_per_element: int = 2) -> float
     """
     positive(tokens=tokens, bytes_per_element=bytes_per_element)
     count(ranks=ranks)
-    at_least(2, ranks=ranks)
+    at_least(2, infinite=True, ranks=ranks)
     return 3 * tokens / bytes_per_element / (1 - 1 / ranks)
 
 

@@ -83,6 +83,7 @@ def zero3_overhead(
 
     Source: Ch. 20, `ch20.breakeven` as corrected (4-5:D-71).
     """
+    finite(ranks=ranks)
     count(ranks=ranks)
     positive(layers=layers, bytes_per_s=bytes_per_s, bytes_per_element=bytes_per_element)
     not_negative(alpha_s=alpha_s)

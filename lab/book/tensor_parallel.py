@@ -87,6 +87,7 @@ def merged_moments(
 
     Source: Ch. 15, `ch15.layernorm_parallel` (Chan et al. 1979).
     """
+    finite(mean=mean, square=square, other_mean=other_mean, other_square=other_square)
     positive(count=count, other_count=other_count)
     n, delta = count + other_count, other_mean - mean
     return n, mean + delta * other_count / n, square + other_square + delta**2 * count * other_count / n

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from lab.book.checks import Exact, count, not_negative, positive, ratio
+from lab.book.checks import Exact, at_least, count, finite, not_negative, positive, ratio
 from lab.book.collectives import (
     all_reduce_wire_bytes,
     levels_all_reduce_s,
@@ -69,6 +69,7 @@ def flat_rings_all_reduce_s(
     A network card carries one ring, a rank's link inside the host the G - 1 others; in every step some rank waits for
     the network. Source: Ch. 13a, `ch13a.case` (D-46): what a flat ring can do with all cards.
     """
+    finite(hosts=hosts)
     count(hosts=hosts)
     positive(ranks_a_host=ranks_a_host, inside_bytes_per_s=inside_bytes_per_s, bytes_per_s=bytes_per_s)
     not_negative(inside_alpha_s=inside_alpha_s, alpha_s=alpha_s)
@@ -98,6 +99,7 @@ def ring_over_two_level_across(ranks_a_host: int, hosts: int) -> Fraction:
     """(P - 1) / P over (N - 1) / N: how much less leaves a host with two levels. Source: Ch. 13a, `ch13a.traffic`,
     `ch13a.toy` (D-44, D-45)."""
     count(hosts=hosts)
+    at_least(2, infinite=True, hosts=hosts)
     positive(ranks_a_host=ranks_a_host)
     return ratio(ring_across_bytes(1, ranks_a_host, hosts), two_level_across_bytes(1, ranks_a_host, hosts))
 

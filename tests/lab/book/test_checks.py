@@ -1,4 +1,5 @@
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -52,6 +53,20 @@ def test_zero_alone_is_refused_where_a_sign_is_free():
     not_zero(weight=-1, gradient=np.array([1, -1]))
     with pytest.raises(ValueError, match="^weight=0: expected a number other than 0"):
         not_zero(weight=0)
+
+
+@pytest.mark.parametrize("check", [positive, not_negative, not_zero, partial(at_least, 2), partial(above, 2)])
+def test_an_infinite_number_is_refused_as_such_where_no_limit_is_stated(check):
+    check(seconds=np.array([3.0, 4.0]))
+    with pytest.raises(ValueError, match="^seconds=inf: expected a finite number"):
+        check(seconds=np.array([3.0, np.inf]))
+
+
+def test_an_infinite_number_is_taken_where_a_limit_is_stated():
+    positive(infinite=True, parameters=np.inf)
+    at_least(2, infinite=True, ranks=np.inf)
+    with pytest.raises(ValueError, match="^ranks=1: expected 2 or above"):
+        at_least(2, infinite=True, ranks=1)
 
 
 @pytest.mark.parametrize("refused", [0, -8, 1.5, Fraction(3, 2), float("nan")])
