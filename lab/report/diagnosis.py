@@ -59,9 +59,10 @@ def gaps(diagnosis: Diagnosis) -> list[str]:
     if not diagnosis.is_on_known_mesh:
         return [*found, f"most kinds of waste were not looked for: {NO_MESH}"]
     unknown = sum(t.axes is None for t in ledger.transfers)
-    span = "spans" if unknown == 1 else "span"
+    are, them = ("is", "it") if unknown == 1 else ("are", "them")
     return found + [
-        f"{count(unknown, 'transfer')} {span} no whole axes of this mesh, and most kinds are about these"
+        f"{count(unknown, 'transfer')} {are} not over whole axes of this mesh: most kinds of waste were not looked for "
+        f"in {them}"
     ] * (unknown > 0)
 
 

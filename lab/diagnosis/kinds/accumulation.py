@@ -40,11 +40,9 @@ def _finding(program: Program, sites: list[Site], body: Computation) -> Finding:
     often = f"{trips} times a step" if trips else "in every iteration"
     less = f"would send {times(trips)} fewer bytes" if trips else "would do"
     what = "gradients are" if program.is_differentiated else "a sum is"
-    each = exact(
-        sum(site.transfer.payload_bytes for site in sites) * (sites[0].transfer.executions or 0) // (trips or 1)
-    )
+    each = _bytes_of_one_iteration(sites, trips)
     sentence = (
-        f"{what} reduced over devices {often}, inside the loop that accumulates, {each} B each time; one reduction "
+        f"{what} reduced over devices {often}, inside the loop that accumulates{each}; one reduction "
         f"after the loop {less}"
     )
     advice = (
@@ -52,6 +50,15 @@ def _finding(program: Program, sites: list[Site], body: Computation) -> Finding:
         "to='varying') before it and one psum (or psum_scatter) after it"
     )
     return program.finding("reduced_in_loop", sentence, advice, *sites)
+
+
+def _bytes_of_one_iteration(sites: list[Site], trips: int | None) -> str:
+    """Some of them are in a loop over layers as well, and run several times in one iteration."""
+    executions = [site.transfer.executions for site in sites]
+    if not trips or None in executions:
+        return ""
+    total = sum(site.transfer.payload_bytes * known(n) for site, n in zip(sites, executions, strict=True))
+    return f", {exact(total // trips)} B each time"
 
 
 def _adding_loop(program: Program, site: Site) -> Computation | None:

@@ -127,6 +127,25 @@ def test_a_loss_and_its_gradient_reduced_in_a_loop_are_named_by_the_line_of_the_
     assert (looped.totals.executions, looped.totals.arrays, looped.origin) == (4, 8, line(layered, 1))
 
 
+def test_the_bytes_of_an_iteration_count_a_sum_in_the_loop_over_layers_once_a_layer():
+    mesh = cpu(d=8)
+
+    def model(layers, head, x):
+        return jnp.sum(jnp.square(jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, layers)[0] @ head))
+
+    def accumulated(layers, head, xs):
+        def add(total, x):
+            return jax.tree.map(jnp.add, total, jax.grad(model, argnums=(0, 1))(layers, head, x)), None
+
+        return jax.lax.scan(add, (jnp.zeros_like(layers), jnp.zeros_like(head)), xs)[0]
+
+    layers, head, xs = array(mesh, (3, 64, 64)), array(mesh, (64, 128)), array(mesh, (4, 512, 64), None, "d")
+    found = diagnosed(mesh, accumulated, layers, head, xs, out=(P(), P()), target="cpu:8")
+    (looped,) = [f for f in found.findings if f.kind == "reduced_in_loop"]
+    assert (looped.totals.executions, looped.totals.payload_bytes) == (4 * 3 + 4, 4 * (3 * 64 * 64 + 64 * 128) * 4)
+    assert f", {(3 * 64 * 64 + 64 * 128) * 4:,} B each time; " in looped.sentence
+
+
 def test_an_argument_that_a_constraint_replicates_is_one_array_and_no_weight():
     mesh = cpu(d=8)
 
