@@ -167,7 +167,7 @@ def users_code(source: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         frames = _users_frames(error.__traceback__)
-        said = f"{type(error).__name__}: {one_line(error)}{_hidden_lab(error)}"
+        said = f"{type(error).__name__}: {one_line(error)}{_hidden_lab(error)}{_compile_only(error)}"
         # An error of syntax says where it is.
         tail = "" if isinstance(error, SyntaxError) else "; --traceback shows where"
         failure = UsageError(f"{source} raised {said}" if frames else f"{source}: {said}{tail}")
@@ -183,6 +183,16 @@ def _hidden_lab(error: BaseException) -> str:
     own = next((path for path in (Path(sys.path[0], "lab.py"), Path(sys.path[0], "lab")) if path.exists()), None)
     is_ours = own is None or own.resolve() == Path(__file__).parent.parent
     return "" if is_ours else f"; `lab` is sharding-lab's package here, not {own}: rename yours"
+
+
+def _compile_only(error: BaseException) -> str:
+    """Where JAX was to put an array on a device that is not there, or to run something on it, that this is why."""
+    if not re.search(r"compile-only client|'Executable' object has no attribute 'local_devices'", text_of(error)):
+        return ""
+    return (
+        "; this target's devices only compile, no array can be put on them: outside the step use shapes "
+        "(jax.eval_shape, jax.ShapeDtypeStruct), or make arrays outside jax.set_mesh"
+    )
 
 
 @contextmanager

@@ -6,10 +6,12 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import lab
+from lab.compile import sources
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
+from tests.cases.compiling import ahead_of_time_gpu, mesh_on
 
 pytestmark = pytest.mark.compiles
 
@@ -99,3 +101,20 @@ def test_a_folder_of_two_modules_needs_a_choice(tmp_path, mesh, arguments):
 def test_the_mesh_of_another_size_is_refused(arguments):
     with pytest.raises(UsageError, match="8 devices"):
         lab.inspect(jax.jit(product).lower(*arguments), mesh=Axes.parse("tensor=4"))
+
+
+def runs_on_the_mesh(mesh):
+    with jax.set_mesh(mesh):
+        return product, (jax.random.key(0),)
+
+
+def puts_on_the_mesh(mesh):
+    return product, (jax.device_put(jnp.zeros(8), NamedSharding(mesh, PartitionSpec("data"))),)
+
+
+@ahead_of_time_gpu
+@pytest.mark.parametrize("build", [runs_on_the_mesh, puts_on_the_mesh])
+def test_a_builder_that_makes_arrays_on_devices_that_only_compile_is_sent_to_shapes(build):
+    mesh = mesh_on("gpu:h100:1x2", data=2)
+    with pytest.raises(UsageError, match="no array can be put on them.*jax.eval_shape, jax.ShapeDtypeStruct"):
+        sources.program("step.py:build", build, mesh)
