@@ -43,12 +43,14 @@ def _reduced_narrow(program: Program) -> Iterator[Note]:
         for site in sites:
             spans[_span(program, site)] += _times(site)
         arrays = spans.total()
-        each = [f"{f'{number:,} ' * (len(spans) > 1)}over {span}" for span, number in spans.items()]
+        each = [f"{f'{number:,} ' * (len(spans) > 1)}over {span}" for span, number in spans.items() if span]
+        along = f" ({', '.join(each)})" if each else ""
         summed = f"{'is' if arrays == 1 else 'are'} summed over devices in {listed(s.transfer.dtype for s in sites)}"
+        first = next((f", the first at {site.line}" for site in sites if site.line), "")
         yield Note(
             NoteKind.GRADIENTS_SUMMED_NARROW,
-            f"{count(arrays, 'array')} of the backward pass ({', '.join(each)}) {summed}, {_moved(sites)} B a step, "
-            f"the first at {sites[0].line}: to sum in f32, at twice the bytes, cast before the sum",
+            f"{count(arrays, 'array')} of the backward pass{along} {summed}, {_moved(sites)} B a step{first}: "
+            "to sum in f32, at twice the bytes, cast before the sum",
         )
 
 

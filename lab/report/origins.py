@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lab.core.ledger import Ledger
+from lab.core.note import Note, note_kinds
 from lab.diagnosis import Diagnosis, Finding
 
 _INSTALLED = re.compile(r"(?<!\S)/\S*/(?:site|dist)-packages/")
@@ -27,7 +28,9 @@ def common_folder(*ledgers: Ledger, findings: Iterable[Finding] = ()) -> str:
 def short_ledger(ledger: Ledger, folder: str) -> Ledger:
     """With lines relative to `folder`, in its notes as well."""
     transfers = tuple(replace(t, origin=t.origin and _short(t.origin, folder)) for t in ledger.transfers)
-    return replace(ledger, transfers=transfers, notes=tuple(_short(note, folder) for note in ledger.notes))
+    kinds = note_kinds(ledger.notes)
+    notes = tuple(Note(kind, _short(note, folder)) for kind, note in zip(kinds, ledger.notes, strict=True))
+    return replace(ledger, transfers=transfers, notes=notes)
 
 
 def short_diagnosis(diagnosis: Diagnosis, folder: str) -> Diagnosis:

@@ -109,6 +109,22 @@ def test_without_a_mesh_a_text_is_not_called_clean(lab):
     assert lab("inspect", "step.hlo").out.startswith("step.hlo: not diagnosed: no mesh was given, so axes are unknown")
 
 
+def test_a_damaged_text_is_not_said_to_have_been_looked_through(lab, tmp_path):
+    (tmp_path / "cut.hlo").write_text(TEXT[: TEXT.index("  ROOT %all-reduce")])
+    answer = lab("inspect", "cut.hlo", "--mesh", "data=2,tensor=4")
+    assert answer.out.startswith("cut.hlo: not diagnosed: the text is damaged (see the notes)\n")
+
+
+def test_a_note_on_sums_names_no_axes_where_there_are_none(lab, tmp_path):
+    gradient = TEXT.replace("f32", "bf16").replace(
+        "=%add\n", '=%add, metadata={op_name="jit(f)/transpose(jvp())/dot"}\n'
+    )
+    (tmp_path / "step.hlo").write_text(gradient)
+    said = "note: 1 array of the backward pass is summed over devices in bf16, 512 B a step: to sum in f32"
+    assert said in lab("inspect", "step.hlo").out
+    assert said.replace("pass", "pass (over tensor)") in lab("inspect", "step.hlo", "--mesh", "data=2,tensor=4").out
+
+
 def test_the_table_is_plain_in_a_pipe(lab):
     answer = lab("inspect", "step.hlo", "--mesh", "data=2,tensor=4")
     assert answer.out.startswith(
