@@ -16,7 +16,8 @@ from lab.hlo.shapes import arrays, bits
 from lab.hlo.text import Computation, Instruction, Module, split_outside_brackets
 
 _COMMENT = re.compile(r"/\*.{0,40}?\*/")
-_KNOWN_TRIP_COUNT = re.compile(r'known_trip_count"?[\s:{]+"?n"?[\s:]+"?(\d{1,18})\b')
+_KNOWN_TRIP_COUNT = re.compile(r'"known_trip_count":\s*\{"n":\s*"?(\d{1,18})\b')
+"""With quotes as they are: in the names that users give, XLA escapes them."""
 _PASS_THROUGH = frozenset(
     {"copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "broadcast", "opt-barrier", "domain"}
 )

@@ -149,6 +149,17 @@ def test_a_printed_trip_count_is_taken_as_it_stands():
     assert derived_trip_count(loop, Scope(module, module.entry)) == 10
 
 
+def test_a_name_that_a_user_gave_is_no_trip_count():
+    # A while without a bound that the text knows, in `jax.named_scope("known_trip_count n 7")`.
+    named = LOOP.replace(
+        "body=%body",
+        'body=%body, metadata={{op_name="known_trip_count n 7/while \\"known_trip_count\\":{{\\"n\\":\\"7\\"}}"}}',
+    )
+    bound = {"t": "s32", "limit": "%limit = s32[] constant(10)", "sides": "%counter.1, %limit"}
+    module = parse(named.format(start=0, step=0, bound=10, direction="LT", **bound))
+    assert trip_count(module.entry.by_name["loop"], Scope(module, module.entry)) is None
+
+
 def test_a_bound_that_only_the_caller_knows_gives_no_count():
     unknown = LOOP.replace("%end = {t}[] constant({bound})", "%end = {t}[] custom-call(%x)")
     module = parse(
