@@ -71,7 +71,7 @@ class _Found:
 def faults(module: Module) -> list[str]:
     """A sentence for each kind of damage; none for a whole text."""
     found = _Found()
-    if cut_short := [name for name, number in _DEVICES.findall(module.head) if not _is_index(number)]:
+    if cut_short := [name for name, number in _DEVICES.findall(module.first_line) if not _is_index(number)]:
         found.add("no number that devices have", *cut_short)
     if ("\n" + module.head).count("\nHloModule ") > 1:
         found.add("there are two lines HloModule before", next(iter(module.computations)))

@@ -19,7 +19,7 @@ _COMMENT = re.compile(r"/\*.{0,40}?\*/")
 _KNOWN_TRIP_COUNT = re.compile(r'"known_trip_count":\s*\{"n":\s*"?(\d{1,18})\b')
 """With quotes as they are: in the names that users give, XLA escapes them."""
 _PASS_THROUGH = frozenset(
-    {"copy", "copy-start", "copy-done", "bitcast", "convert", "reshape", "broadcast", "opt-barrier", "domain"}
+    {"copy", "copy-start", "copy-done", "bitcast", "reshape", "broadcast", "opt-barrier", "domain"}
 )
 _CALLS = frozenset({"fusion", "call"})
 _ARITHMETIC: dict[str, Callable[[int, int], int]] = {
@@ -99,6 +99,8 @@ class Scope:
             return self.value(_at(operands, index), None, depth)
         if opcode in _PASS_THROUGH:
             return self.value(_at(operands, 0), index, depth)
+        if opcode == "convert":
+            return self._converted(instruction, self.value(_at(operands, 0), index, depth))
         if opcode in _CALLS:
             return self._called(instruction, index, depth)
         if opcode == "while":
@@ -134,7 +136,7 @@ class Scope:
             if listed
             else [instruction.attribute(f"{which}_computation") for which in ("true", "false")]
         )
-        for name in names:
+        for name in dict.fromkeys(names):  # Of a computation that stands for two of them, one runs.
             if branch := self.module.called(self.computation, name):
                 yield self.inner(branch)
 
@@ -151,6 +153,15 @@ class Scope:
     def _called(self, instruction: Instruction, index: int | None, depth: int) -> Value:
         callee = self.callee(instruction)
         return None if callee is None else callee.root_value(index, depth)
+
+    def _converted(self, convert: Instruction, value: Value) -> Value:
+        """A number as the new type has it; of the loop's state what no such type changes."""
+        source = self.computation.by_name.get(_at(convert.operands, 0) or "")
+        old, new = (_integers(i.shape) if i else None for i in (source, convert))
+        if old is None or new is None:
+            return None
+        is_kept = old == new or (old[0] < new[0] and (new[1] or not old[1]))
+        return _wrap(value, convert.shape) if isinstance(value, int) or is_kept else None
 
     def _after_loop(self, loop: Instruction, index: int | None, depth: int) -> Value:
         computation = self.module.called(self.computation, loop.attribute("body"))
@@ -284,15 +295,20 @@ def _combine(opcode: str, left: Value, right: Value) -> Value:
     return None
 
 
+def _integers(shape: str) -> tuple[int, bool] | None:
+    """Bits of an array's integers and whether they have a sign; None of what is rounded, or is a truth."""
+    of = arrays(shape)
+    return (bits(of[0].dtype), of[0].dtype[0] == "s") if len(of) == 1 and of[0].dtype[0] in "su" else None
+
+
 def _wrap(value: Value, shape: str) -> Value:
     """Adding 4294967295 to a u32 takes one away: offsets are read as signed, values as the type has them."""
-    dtype = arrays(shape)[0].dtype if arrays(shape) else "s64"
-    modulus, unsigned = 1 << bits(dtype), dtype.startswith("u")
-    if isinstance(value, Carried):
-        return Carried(value.index, _signed(value.offset, modulus))
-    if value is None:
+    if value is None or (of := _integers(shape)) is None:
         return None
-    return value % modulus if unsigned else _signed(value, modulus)
+    width, is_signed = of
+    if isinstance(value, Carried):
+        return Carried(value.index, _signed(value.offset, 1 << width))
+    return _signed(value, 1 << width) if is_signed else value % (1 << width)
 
 
 def _signed(value: int, modulus: int) -> int:

@@ -238,7 +238,7 @@ def _slices(partitions: int | None, axes: Axes | None, target: Target | None, de
 
 def _partitions(module: Module, notes: Notes) -> int | None:
     """On how many devices the module runs: it says so, or its largest group does."""
-    partitions, replicas = _PARTITIONS.search(module.head), _REPLICAS.search(module.head)
+    partitions, replicas = _PARTITIONS.search(module.first_line), _REPLICAS.search(module.first_line)
     if partitions or replicas:
         return int(partitions[1] if partitions else 1) * int(replicas[1] if replicas else 1)
     for source, found in (("its groups", _largest_group), ("the shapes of its gathers", _widest_gather)):
@@ -250,8 +250,8 @@ def _partitions(module: Module, notes: Notes) -> int | None:
 
 
 def _replicas(module: Module) -> int | None:
-    found = _REPLICAS.search(module.head)
-    return int(found[1]) if found else 1 if _PARTITIONS.search(module.head) else None
+    found = _REPLICAS.search(module.first_line)
+    return int(found[1]) if found else 1 if _PARTITIONS.search(module.first_line) else None
 
 
 def _largest_group(module: Module) -> int | None:

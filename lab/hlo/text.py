@@ -198,6 +198,11 @@ class Module:
     has_more_lines: bool
     has_open_braces: bool
 
+    @property
+    def first_line(self) -> str:
+        """The module's own, without the tables of files and frames: a path may read like an attribute."""
+        return self.head.partition("\nFileNames\n")[0]
+
     def having(self, opcodes: frozenset[str]) -> list[tuple[Instruction, Computation]]:
         """Each instruction of these opcodes with its computation, in the text's order; none of the computations that
         make one number of two."""

@@ -48,6 +48,9 @@ ENTRY %main (x: f32[4]) -> f32[4] {{
 """
 
 
+SIDES = "%counter.1, %limit"
+
+
 def count(start=0, step=1, bound=10, direction="LT", t="s32", carried=False, mirrored=False) -> int | None:
     limit = f"%limit = {t}[] get-tuple-element(%state.1), index=2" if carried else f"%limit = {t}[] constant({bound})"
     sides = "%limit, %counter.1" if mirrored else "%counter.1, %limit"
@@ -111,6 +114,34 @@ def test_unsigned_counter_that_adds_the_largest_number_counts_down():
 def test_a_counter_that_leaves_its_type_gives_no_count():
     assert count(step=100, bound=120, t="s8") is None  # 0, 100, -56, 44, ...
     assert count(step=100, bound=120, t="s32") == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "trips"),
+    [
+        ("%l = s32[] constant(266)\n  %n = s8[] convert(%l)\n  %limit = s32[] convert(%n)", 10),
+        ("%l = s16[] constant(-1)\n  %n = u8[] convert(%l)\n  %limit = s32[] convert(%n)", 255),
+        ("%l = s32[] constant(10)\n  %n = pred[] convert(%l)\n  %limit = s32[] convert(%n)", None),
+        ("%l = bf16[] constant(257)\n  %n = f32[] convert(%l)\n  %limit = s32[] convert(%n)", None),
+    ],
+)
+def test_a_conversion_keeps_what_the_new_type_holds(limit, trips):
+    module = parse(LOOP.format(start=0, step=1, bound=0, direction="LT", t="s32", limit=limit, sides=SIDES))
+    assert trip_count(module.entry.by_name["loop"], Scope(module, module.entry)) == trips
+
+
+def test_a_counter_that_is_narrowed_on_its_way_gives_no_count():
+    wide = "%next = {t}[] add(%counter, %step)"
+    narrow = "%s = s8[] convert(%step)\n  %c = s8[] convert(%counter)\n  %n = s8[] add(%c, %s)"
+    text = LOOP.replace(wide, narrow + "\n  %next = {t}[] convert(%n)")
+    limit = "%limit = s32[] constant(101)"
+    module = parse(text.format(start=0, step=100, bound=0, direction="LT", t="s32", limit=limit, sides=SIDES))
+    # 0, 100, -56, 44, -112, -12, 88, -68, 32, -124, -24, 76, -80, 20, 120
+    assert trip_count(module.entry.by_name["loop"], Scope(module, module.entry)) is None
+
+
+def test_a_counter_of_floats_gives_no_count():
+    assert count(start=254, step=3, bound=270, t="bf16") is None  # From 256 on every second number is there.
 
 
 def test_a_negated_comparison_is_the_opposite_one():

@@ -19,10 +19,10 @@ ADD = """%add (a: f32[], b: f32[]) -> f32[] {
 """
 
 
-def read(entry: str, *, before: str = "", partitions: int = 8, **how):
+def read(entry: str, *, before: str = "", tables: str = "", partitions: int = 8, **how):
     body = "\n".join(f"  {line.strip()}" for line in entry.strip().splitlines())
     return read_text(
-        f"HloModule jit_f, is_scheduled=true, num_partitions={partitions}\n\n{ADD}{before}ENTRY %main (x: f32[64]) "
+        f"HloModule jit_f, is_scheduled=true, num_partitions={partitions}\n\n{tables}{ADD}{before}ENTRY %main (x: f32[64]) "
         f"-> f32[64] {{\n{body}\n}}\n",
         **how,
     )
@@ -397,6 +397,12 @@ def test_a_text_cut_inside_a_computation_gives_what_it_holds():
     ledger = read_text(text)
     assert only(ledger).payload_bytes == 256
     assert any("ends early" in note for note in ledger.notes)
+
+
+def test_a_path_in_the_table_of_files_says_nothing_of_devices():
+    tables = 'FileNames\n1 "/sweep/replica_count=4,num_partitions=2/train.py"\n\n'
+    ledger = read("ROOT %x = f32[64]{0} parameter(0)", tables=tables)
+    assert (ledger.devices, ledger.is_complete) == (8, True)
 
 
 def test_a_text_that_is_no_hlo_is_unusable():

@@ -105,3 +105,15 @@ ENTRY %e (y: f32[64]) -> (s32[], f32[64]) {{
 """
     (transfer,) = read_text(text).transfers
     assert transfer.executions is None
+
+
+def test_a_computation_that_stands_for_two_branches_runs_once_for_its_conditional():
+    branch = f"%branch (x: f32[64]) -> f32[64] {{\n  %x = f32[64]{{0}} parameter(0)\n  ROOT %ar = f32[64]{{0}} {REDUCE.format('%x')}\n}}\n\n"
+    entry = """ENTRY %e (i: s32[], y: f32[64]) -> f32[64] {
+  %i = s32[] parameter(0)
+  %y = f32[64]{0} parameter(1)
+  ROOT %r = f32[64]{0} conditional(%i, %y, %y), branch_computations={%branch, %branch}
+}
+"""
+    (transfer,) = read_text(f"HloModule m, num_partitions=8\n\n{ADD}{branch}{entry}").transfers
+    assert (transfer.executions, transfer.conditional) == (1, True)
