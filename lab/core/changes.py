@@ -16,8 +16,8 @@ from lab.core.ledger import Kind, Ledger, SubAxis, Totals, TotalsJson, Transfer,
 
 SCHEMA: Final = "sharding-lab/diff/1"
 Place = tuple[Kind, str, int | None, int | None, str, str]
-Content = tuple[str, int, bool]
-"""Dtype, payload bytes of one execution, and whether the number of executions is unknown."""
+Content = tuple[str, int, int | None, bool]
+"""Dtype, payload bytes of one execution, devices in a group, and whether the number of executions is unknown."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ def _content(transfers: Iterable[Transfer]) -> Counter[Content]:
     """Executions by what is sent."""
     counts: Counter[Content] = Counter()
     for t in transfers:
-        counts[t.dtype, t.payload_bytes, t.executions is None] += t.executions or 1
+        counts[t.dtype, t.payload_bytes, t.group_size, t.executions is None] += t.executions or 1
     return counts
 
 

@@ -155,9 +155,10 @@ def _known(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _alike(ledger: Ledger) -> list[Transfer]:
-    """One transfer for those that differ in place of text only, executions added; sorted, so that files differ where
-    programs do."""
+    """One transfer for those that differ in place of text only, executions added where they are known; sorted, so that
+    files differ where programs do."""
     executions: Counter[Transfer] = Counter()
+    rows: list[Transfer] = []
     for t in ledger.split().transfers:
         key = Transfer(
             t.kind,
@@ -171,14 +172,13 @@ def _alike(ledger: Ledger) -> list[Transfer]:
             scope=t.scope,
             sub_axes=t.sub_axes,
         )
-        executions[key] += t.executions or 0
-    rows = [
-        t if t.executions is None else replace(t, executions=count)
-        for t, count in executions.items()
-        if t.group_size != 1
-    ]
+        if t.executions is None:
+            rows.append(key)
+        else:
+            executions[key] += t.executions
+    rows += [replace(t, executions=count) for t, count in executions.items()]
     return sorted(
-        rows,
+        [t for t in rows if t.group_size != 1],
         key=lambda t: (
             t.span,
             t.kind,

@@ -44,6 +44,11 @@ def test_another_kind_at_the_same_place_is_one_gone_and_one_come():
     assert {change.what for change in found} == {"appeared", "vanished"}
 
 
+def test_the_same_axis_with_twice_the_devices_sends_more():
+    (change,) = changes(ledger(GATHER), ledger(replace(GATHER, group_size=16)))
+    assert (change.what, change.added_wire_bytes) == ("grew", 3 * 800 * (Fraction(15, 16) - Fraction(7, 8)))
+
+
 def test_lines_and_instructions_are_not_compared():
     assert changes(ledger(GATHER), ledger(replace(GATHER, origin="step.py:70", instruction="ag.9"))) == ()
 
@@ -142,6 +147,7 @@ transfers = st.builds(
     st.integers(1, 9),
     st.integers(1, 3),
     scope=st.sampled_from(["a", "b"]),
+    group_size=st.sampled_from([4, 8]),
     sub_axes=st.sampled_from([None, (SubAxis("data", 16, stride=2, size=8),)]),
 )
 
