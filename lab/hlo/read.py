@@ -136,6 +136,7 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
     _note_unknown(module, text, notes)
     _note_unknown_operations(module, notes)
     _note_products(work, notes)
+    _note_operand_types(module, notes)
     _note_kernels(text, notes)
     products = tuple((visit, work[visit.instruction]) for visit in reached.visits if visit.instruction in work)
     total = _flops(products, notes)
@@ -283,6 +284,17 @@ def _reading_notes(module: Module) -> Notes:
         sentence = f"{count(len(module.unread), 'line')} not understood, the first: {module.unread[0][:60]}"
         notes[Note(NoteKind.LINES_NOT_READ, sentence)] = True
     return notes
+
+
+def _note_operand_types(module: Module, notes: Notes) -> None:
+    """Bytes and FLOPs are of the types that stand with the operands, where some do."""
+    for i, computation in module.having(collectives.OPCODES | flops.OPCODES):
+        if "[" not in (literal := i.literal):
+            continue
+        defined = [computation.by_name.get(name) for name in i.operands]
+        if None not in defined and arrays(literal) != tuple(s for one in defined if one for s in arrays(one.shape)):
+            sentence = f"damaged text: an operand of {i.name} has another type than where it is defined"
+            notes[Note(NoteKind.TEXT_DAMAGED, sentence)] = True
 
 
 def _note_products(products: Iterable[Instruction], notes: Notes) -> None:

@@ -399,6 +399,19 @@ def test_a_text_cut_inside_a_computation_gives_what_it_holds():
     assert any("ends early" in note for note in ledger.notes)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%d = f32[] dot(f32[84] %x, f32[64]{0} %x), lhs_contracting_dims={0}, rhs_contracting_dims={0}\nROOT %y = f32[64] copy(%x)",
+        "ROOT %ar = f32[32] all-reduce(f32[32] %x), replica_groups={}, to_apply=%add",
+    ],
+)
+def test_an_operand_of_another_type_than_where_it_is_defined_is_damage(line):
+    assert read(f"%x = f32[64]{{0}} parameter(0)\n{line.replace('84', '64').replace('32]', '64]')}").is_complete
+    damaged = read(f"%x = f32[64]{{0}} parameter(0)\n{line}")
+    assert not damaged.is_complete and "another type than where it is defined" in damaged.notes[-1]
+
+
 def test_a_path_in_the_table_of_files_says_nothing_of_devices():
     tables = 'FileNames\n1 "/sweep/replica_count=4,num_partitions=2/train.py"\n\n'
     ledger = read("ROOT %x = f32[64]{0} parameter(0)", tables=tables)
