@@ -156,3 +156,10 @@ def test_any_fails_on_whatever_is_found_and_an_unknown_kind_is_refused(lab, tmp_
     assert lab("inspect", "step.py:build", "--mesh", "x=4,y=2", "--fail-on", "any").status == 1
     refused = lab("inspect", "step.py:build", "--mesh", "x=4,y=2", "--fail-on", "slow")
     assert (refused.status, refused.err.count("\n"), "did you mean on_slow_link?" in refused.err) == (2, 1, True)
+
+
+def test_a_text_of_many_devices_does_not_pass_without_a_mesh_since_nobody_looked(lab, tmp_path):
+    (tmp_path / "step.hlo").write_text(NAMELESS)
+    refused = lab("inspect", "step.hlo", "--fail-on", "any")
+    assert refused.status == 2 and "no mesh was given" in refused.err
+    assert lab("inspect", "step.hlo").status == 0
