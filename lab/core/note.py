@@ -31,6 +31,7 @@ class NoteKind(StrEnum):
     KERNEL_TRANSFERS = auto()
     UNKNOWN_FLOPS = auto()
     RAGGED_PRODUCTS = auto()
+    FLOPS_IN_BRANCHES = auto()
     PROMOTED_REDUCTIONS = auto()
     GRADIENTS_SUMMED_NARROW = auto()
     WEIGHTS_GATHERED_AGAIN = auto()

@@ -136,7 +136,7 @@ class Scope:
             if listed
             else [instruction.attribute(f"{which}_computation") for which in ("true", "false")]
         )
-        for name in dict.fromkeys(names):  # Of a computation that stands for two of them, one runs.
+        for name in names:
             if branch := self.module.called(self.computation, name):
                 yield self.inner(branch)
 

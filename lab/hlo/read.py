@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -196,7 +196,7 @@ def _check_sizes(source: str, devices: int | None, axes: Axes | None, target: Ta
         )
 
 
-def _flops(products: Iterable[tuple[Visit, Work]], notes: Notes) -> int | None:
+def _flops(products: Sequence[tuple[Visit, Work]], notes: Notes) -> int | None:
     """None where no product can be counted."""
     counts, uncounted, ragged = list[int | None](), Counter[str](), Counter[int]()
     for visit, work in products:
@@ -218,6 +218,11 @@ def _flops(products: Iterable[tuple[Visit, Work]], notes: Notes) -> int | None:
         )
         notes[Note(NoteKind.RAGGED_PRODUCTS, sentence)] = False
     counted = [one for one in counts if one is not None]
+    if taken := sum(one for (visit, _), one in zip(products, counts, strict=True) if one and visit.conditional):
+        sentence = (
+            f"{taken:,} of {sum(counted):,} FLOP stand in branches of conditionals, all of which are counted as taken"
+        )
+        notes[Note(NoteKind.FLOPS_IN_BRANCHES, sentence)] = False
     return sum(counted) if counted or not counts else None
 
 

@@ -137,7 +137,7 @@ def _visit(result: Walk, starts: list[_State], holds: frozenset[str]) -> None:
             for instruction in state.scope.computation.instructions:
                 if instruction.opcode in RUNS_CALLEE and not holds.isdisjoint(instruction.callees):
                     _note_trip_counts(instruction, state.scope, result.notes)
-                    for run in runs(instruction, state.scope):
+                    for run in _once_each(runs(instruction, state.scope)):
                         if run.times is None:
                             sentence = f"loop {instruction.name}: how often it runs cannot be known from the text"
                             result.notes[Note(NoteKind.UNKNOWN_TRIP_COUNT, sentence)] = False
@@ -146,6 +146,16 @@ def _visit(result: Walk, starts: list[_State], holds: frozenset[str]) -> None:
                         inside.setdefault(instruction.name, []).append(callee)
     for start in starts:
         result.visits += _in_program_order(result, start.scope.computation.name, arrived, entered)
+
+
+def _once_each(found: Iterator[Run]) -> Iterator[Run]:
+    """Of a computation that stands for two branches, one: of all branches one runs."""
+    branches = set[str]()
+    for run in found:
+        name = run.scope.computation.name
+        if not (run.is_branch and name in branches):
+            branches.add(name)
+            yield run
 
 
 def _note_trip_counts(instruction: Instruction, scope: Scope, notes: Notes) -> None:

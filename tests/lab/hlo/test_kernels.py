@@ -3,7 +3,7 @@ their order."""
 
 import pytest
 
-from lab.hlo.kernels import Collective, Kernel, Loop, steps
+from lab.hlo.kernels import Choice, Collective, Kernel, Loop, steps
 
 HEAD = """HloModule jit_step, is_scheduled=true, num_partitions=2
 
@@ -134,3 +134,19 @@ def test_a_collective_without_a_pair_is_waited_for_at_once():
     assert entry("ROOT %a = f32[64]{0} all-reduce(%x), replica_groups={{0,1}}, to_apply=%fused_add") == (
         Collective("a", starts=True, awaits=True),
     )
+
+
+def test_a_computation_that_stands_for_two_branches_is_two_choices():
+    (choice,) = steps("""HloModule m
+
+%branch (x: f32[64]) -> f32[64] {
+  ROOT %x = f32[64]{0} parameter(0)
+}
+
+ENTRY %e (i: s32[], y: f32[64]) -> f32[64] {
+  %i = s32[] parameter(0)
+  %y = f32[64]{0} parameter(1)
+  ROOT %r = f32[64]{0} conditional(%i, %y, %y), branch_computations={%branch, %branch}
+}
+""")
+    assert choice == Choice(((), ()))

@@ -117,3 +117,24 @@ def test_a_computation_that_stands_for_two_branches_runs_once_for_its_conditiona
 """
     (transfer,) = read_text(f"HloModule m, num_partitions=8\n\n{ADD}{branch}{entry}").transfers
     assert (transfer.executions, transfer.conditional) == (1, True)
+
+
+def test_products_in_branches_are_counted_as_taken_and_a_note_says_of_how_many_flops():
+    dot = "dot(%{0}, %{0}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
+    branches = "".join(
+        f"%{name} ({x}: f32[8,8]) -> f32[8,8] {{\n  %{x} = f32[8,8]{{1,0}} parameter(0)\n  ROOT %{name}.0 = f32[8,8]{{1,0}} "
+        f"{dot.format(x)}\n}}\n\n"
+        for name, x in (("left", "x"), ("right", "y"))
+    )
+    entry = f"""ENTRY %e (i: s32[], z: f32[8,8]) -> f32[8,8] {{
+  %i = s32[] parameter(0)
+  %z = f32[8,8]{{1,0}} parameter(1)
+  %d = f32[8,8]{{1,0}} {dot.format("z")}
+  ROOT %r = f32[8,8]{{1,0}} conditional(%i, %d, %d), branch_computations={{%left, %right}}
+}}
+"""
+    ledger = read_text(f"HloModule m, num_partitions=8\n\n{branches}{entry}")
+    assert (ledger.flops, ledger.is_complete) == (3 * 1024, True)
+    assert [note for note in ledger.notes if "branches" in note] == [
+        "2,048 of 3,072 FLOP stand in branches of conditionals, all of which are counted as taken"
+    ]
