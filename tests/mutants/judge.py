@@ -98,7 +98,7 @@ def _imports() -> dict[Path, set[str]]:
     return {
         path: {part for name in imported(path) for part in (name, name.rpartition(".")[0]) if part in known}
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if "mutants" not in path.parts
+        if "mutants" not in path.relative_to(ROOT).parts
     }
 
 

@@ -297,10 +297,8 @@ class Device:
 
     @property
     def held(self) -> Layout:
-        """Of a gradient once its layer is done; declared, those of ZeRO-1 are scattered as they come, too (X7), and
-        typed where nothing is added up."""
-        is_scattered_at_once = self.style == "declared" or (self.style == "typed" and self.shape.accumulation == 1)
-        return self.strategy.master if self.is_anchored or is_scattered_at_once else self.strategy.weights
+        """Of a gradient once its layer is done; declared, those of ZeRO-1 are scattered as they come, too (X7)."""
+        return self.strategy.master if self.is_anchored or self.style == "declared" else self.strategy.weights
 
     @property
     def added(self) -> int:
@@ -335,8 +333,8 @@ class Device:
         state = model_state_bytes(self._count(moved, self.strategy.master), weight_bytes=0, gradient_bytes=0)
         return {
             MemoryTerm.GATHERED_NEW_WEIGHTS: self.shape.bytes_per_element
-            * max((self._count([w], self.strategy.weights) for w in parts), default=0),
-            MemoryTerm.OPTIMIZER_STATE_RELAYOUT: int(state) if moved else 0,
+            * max(self._count([w], self.strategy.weights) for w in parts),
+            MemoryTerm.OPTIMIZER_STATE_RELAYOUT: int(state),
         }
 
     @property
