@@ -77,6 +77,13 @@ def test_no_id_is_in_the_register_twice():
     load()
 
 
+def test_an_id_that_is_in_two_tables_is_refused(monkeypatch):
+    first, *_ = part_names()
+    monkeypatch.setattr("lab.book.register.part_names", lambda: [first, first])
+    with pytest.raises(ValueError, match=rf"^{re.escape(load_part(first).ids[0])}, .*: in the register twice$"):
+        load()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("formula, number", worked())
 def test_worked_number(formula, number):

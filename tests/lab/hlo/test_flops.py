@@ -9,7 +9,8 @@ import pytest
 
 from lab.core.note import NoteKind
 from lab.hlo import read_text
-from lab.hlo.flops import _valid_taps
+from lab.hlo.flops import _valid_taps, products
+from lab.hlo.text import parse
 from tests.cases.compiling import cpu
 from tests.data import kept
 from tests.data.programs.products import PRODUCTS
@@ -138,6 +139,126 @@ def test_of_a_grouped_batch_each_kernel_reads_its_own_group(groups):
     assert read_text(text).flops == 2 * (8 // groups) * 4 * 7 * 7 * 9 * 3 == before.cost_analysis()["flops"]
 
 
+SUM_OF_PRODUCTS = """%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] add(%a, %b)
+}
+
+%largest (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = f32[] maximum(%a, %b)
+}
+
+ENTRY %main (m: f32[64,8], v: f32[8], k: f32[64,8], s: f32[]) -> f32[64] {
+  %m = f32[64,8]{1,0} parameter(0)
+  %v = f32[8]{0} parameter(1)
+  %k = f32[64,8]{1,0} parameter(2)
+  %s = f32[] parameter(3)
+  %repeated = f32[64,8]{1,0} broadcast(%v), dimensions={1}
+  %scale = f32[64,8]{1,0} broadcast(%s), dimensions={}
+  %p = f32[64,8]{1,0} multiply(%m, %repeated)
+  %z = f32[] constant(0)
+  ROOT %r = f32[64]{0} reduce(%p, %z), dimensions={1}, to_apply=%add
+}
+"""
+NAMED = ', metadata={op_name="jit(f)/dot_general"}'
+
+
+def summed(*changes: tuple[str, str]) -> int | None:
+    text = SUM_OF_PRODUCTS
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    return read_text(text).flops
+
+
+@pytest.mark.parametrize(
+    "changes, flops",
+    [
+        ([], 2 * 64 * 8),
+        ([("multiply(%m, %repeated)", "multiply(%m, %k)")], 0),
+        ([("multiply(%m, %repeated)", "multiply(%m, %scale)")], 0),
+        ([("multiply(%m, %repeated)", "add(%m, %repeated)")], 0),
+        ([("to_apply=%add", "to_apply=%largest")], 0),
+        ([("%p = f32[64,8]{1,0}", "%p = s32[64,8]{1,0}")], 2 * 64 * 8),
+    ],
+    ids=["repeated", "of two arrays", "by one number", "of sums", "the largest", "of integers"],
+)
+def test_without_a_name_a_product_is_a_sum_over_an_array_times_a_smaller_one_that_is_repeated(changes, flops):
+    assert summed(*changes) == flops
+
+
+@pytest.mark.parametrize(
+    "changes, flops",
+    [
+        ([], 2 * 64 * 8),
+        ([("multiply(%m, %repeated)", "multiply(%m, %k)")], 2 * 64 * 8),
+        ([("multiply(%m, %repeated)", "multiply(%m, %scale)")], 0),
+        ([("reduce(%p, %z)", "reduce(%m, %z)")], 0),
+        ([("multiply(%m, %repeated)", "add(%m, %repeated)")], 0),
+    ],
+    ids=["repeated", "of two arrays", "by one number", "the parts of a split product", "of sums"],
+)
+def test_a_sum_that_has_a_products_name_is_the_product_that_it_sums_and_nothing_where_it_sums_none(changes, flops):
+    named = ("to_apply=%add\n", f"to_apply=%add{NAMED}\n")
+    assert summed(named, *changes) == flops
+
+
+def masked(groups: int, rows: int, dims: int) -> str:
+    """A ragged product that is written as one of every group, all rows but a group's own set to zero."""
+    every = f"[{groups},{rows},{dims}]{{2,1,0}}"
+    return f"""%f (x: f32[{rows},{dims}]) -> f32[{groups},{rows},{dims}] {{
+  %x = f32[{rows},{dims}]{{1,0}} parameter(0)
+  %e = s32{every} iota(), iota_dimension=0
+  %i = s32{every} iota(), iota_dimension=1
+  %low = pred{every} compare(%e, %i), direction=LE
+  %high = pred{every} compare(%i, %e), direction=LT
+  %mask = pred{every} and(%low, %high)
+  %repeated = f32{every} broadcast(%x), dimensions={{1,2}}
+  %z = f32[] constant(0)
+  %zeros = f32{every} broadcast(%z), dimensions={{}}
+  ROOT %s = f32{every} select(%mask, %repeated, %zeros)
+}}
+
+ENTRY %main (x: f32[{rows},{dims}], w: f32[{groups},{dims},16]) -> f32[{rows},16] {{
+  %x = f32[{rows},{dims}]{{1,0}} parameter(0)
+  %w = f32[{groups},{dims},16]{{2,1,0}} parameter(1)
+  %k = f32{every} fusion(%x), kind=kLoop, calls=%f
+  ROOT %r = f32[{rows},16]{{1,0}} dot(%k, %w), lhs_contracting_dims={{0,2}}, rhs_contracting_dims={{0,1}}
+}}
+"""
+
+
+def groups_of(text: str) -> int:
+    (work,) = products(parse(text)).values()
+    return work.groups
+
+
+@pytest.mark.parametrize("sizes", [(4, 64, 32), (3, 1, 1), (1, 8, 8), (2, 8, 1)])
+def test_a_ragged_product_of_masked_rows_has_as_many_groups_as_its_rows_are_repeated(sizes):
+    text = masked(*sizes)
+    assert groups_of(text) == sizes[0] and read_text(text).flops == 2 * sizes[0] * sizes[1] * sizes[2] * 16
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("compare(%i, %e), direction=LT", "not(%low)"),
+        ("and(%low, %high)", "or(%low, %high)"),
+        ("and(%low, %high)", "and(%low, %low, %high)"),
+        ("constant(0)", "constant(1)"),
+        ("broadcast(%x), dimensions={1,2}", "iota(), iota_dimension=2"),
+        ("select(%mask, %repeated, %zeros)", "clamp(%zeros, %repeated, %zeros)"),
+    ],
+    ids=["one bound", "either bound", "three bounds", "no zeros", "no repeated rows", "no choice"],
+)
+def test_a_product_of_rows_that_are_not_masked_between_two_bounds_has_one_group(before, after):
+    assert before in masked(4, 64, 32)
+    assert groups_of(masked(4, 64, 32).replace(before, after)) == 1
+
+
 def test_a_ragged_product_says_that_it_counts_every_group():
     (note,) = (note for note in kept.ledger("ragged_product.gpu").notes if note.kind == NoteKind.RAGGED_PRODUCTS)
     assert "multiplies each row with all 4 groups" in note and "4 times the useful FLOPs" in note
@@ -215,13 +336,23 @@ def test_every_window_that_fits_is_counted_as_one_by_one():
         for k in (1, 3)
         for o in (1, 4, 7)
         for s in (1, 2, 3)
-        for low in (-2, 0, 3)
-        for h in (1, 2, 3)
+        for low in (-2, 0, 1, 3)
+        for h in (1, 2, 3, 4)
         for d in (1, 2)
     ]:
         positions = [out * stride + tap * spread - low for out in range(outputs) for tap in range(kernel)]
         expected = sum(0 <= at <= (extent - 1) * hole and at % hole == 0 for at in positions)
         assert _valid_taps(extent, kernel, outputs, stride, low, hole, spread) == expected
+
+
+def test_a_window_is_unknown_where_kernel_and_output_are_longer_than_a_million_and_where_it_steps_nowhere():
+    long = 1_048_576
+    assert _valid_taps(2 * long - 1, long, long, 1, 0, 1, 1) == long * long
+    assert _valid_taps(4 * long, 3, 4 * long - 2, 1, 0, 1, 1) == 3 * (4 * long - 2)
+    assert _valid_taps(2 * long + 1, long + 1, long + 1, 1, 0, 1, 1) is None
+    for steps in (0, 1, 1), (1, 0, 1), (1, 1, 0), (2, 2, -1):
+        stride, hole, spread = steps
+        assert _valid_taps(8, 3, 6, stride, 0, hole, spread) is None
 
 
 def test_a_window_of_a_damaged_text_is_unknown_at_once():

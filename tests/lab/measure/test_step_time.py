@@ -174,6 +174,13 @@ def test_branches_of_a_loop_that_the_text_does_not_have_are_refused(branches):
         looped(branches)
 
 
+def test_a_loop_of_which_the_text_does_not_say_how_often_it_runs_is_refused_though_it_sends_nothing():
+    entry = "%i = s32[] constant(0)", "%t = (s32[], f32[125]{0}) tuple(%i, %y)", LOOPED.partition(", backend")[0]
+    text = program(*entry, gives="(s32[], f32[125])", before=LOOP)
+    with pytest.raises(UsageError, match="does not say how often a loop runs: the time of the step is unknown"):
+        step_time(text, replace(ledger(text), is_complete=True), RATES)
+
+
 @pytest.mark.parametrize(
     "line, said",
     [

@@ -10,6 +10,7 @@ from lab.meshes.axes import Axes
 from lab.report.verdicts import unsettled
 from lab.settle import Context, Settlement, Status, Verdict, settle
 from lab.settle.behaviours import emitted
+from lab.settle.hints import _counts
 from tests.lab.programs.strategies.layouts import LAYOUTS, SHAPE
 
 CPU = Context("cpu", "declared", {"tensor": 4})
@@ -77,3 +78,26 @@ def test_every_hint_about_a_layout_without_provenance_settles_its_term(platform,
             assert again.verdict is Verdict.EXPLAINED, hint
             seen.add(hint.partition(" would")[0])
     assert rules <= seen
+
+
+@pytest.mark.parametrize(
+    ("there", "factors"),
+    [
+        # Three times as often, twice as large: 3 and 2; as large in 32 bits for 16 and in 16 for 32: 4; and products.
+        ([(6, 2048)], (2, 3, 4, 6, 12)),
+        ([(2, 6 * 1024)], (3, 6, 12)),
+        ([(1, 1024)], (2, 4)),
+        ([(2, 1024)], (2,)),
+        # Rows of one size count together.
+        ([(2, 1024), (8, 1024)], (2, 5, 10)),
+        # No whole factor: 3/2 as often.
+        ([(3, 1024)], (2, 3)),
+        ([(2, 1024 * 2 * n) for n in range(1, 10)], (2, 3, 4, 5, 6, 7, 8, 9)),
+    ],
+)
+def test_counts_are_whole_factors_of_executions_and_sizes_and_of_both_the_smallest_first(there, factors):
+    found = tuple(
+        replace(ENTER, executions=often, payload_bytes=size, instruction=f"{i}")
+        for i, (often, size) in enumerate(there)
+    )
+    assert _counts(ENTER, found) == factors

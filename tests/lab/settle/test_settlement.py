@@ -1,11 +1,12 @@
 """Verdicts on small ledgers, written by hand."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 
 from lab.core.ledger import Kind, Ledger, Part, Provenance, Transfer
 from lab.settle import CATALOGUE, NOTES, Context, Status, Verdict, settle
+from lab.settle.settlement import SettlementJson
 
 CPU = Context("cpu", "declared")
 GPU = Context("gpu", "declared")
@@ -336,3 +337,7 @@ def test_an_id_of_the_catalogue_is_code_that_decides(behaviour):
 
 def test_ids_are_unique():
     assert len({entry.id for entry in (*CATALOGUE, *NOTES)}) == len(CATALOGUE) + len(NOTES)
+
+
+def test_what_was_not_settled_has_no_row_and_counts_nothing():
+    assert not any(astuple(SettlementJson()))
