@@ -9,8 +9,7 @@ message. Wire bytes are what one participating device sends per execution, with 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -210,6 +209,11 @@ class Transfer:
         return max(1, len(self.parts))
 
     @property
+    def lower_bound(self) -> bool:
+        """It sends at least what is known of it: its executions or its group are not."""
+        return self.executions is None or self.group_size is None
+
+    @property
     def wire_bytes(self) -> Fraction | None:
         return None if self.group_size is None else wire_bytes(self.kind, self.payload_bytes, self.group_size)
 
@@ -296,15 +300,29 @@ class Totals:
 
     @classmethod
     def of(cls, transfers: Iterable[Transfer]) -> Totals:
-        rows = tuple(transfers)
+        sites = executions = arrays = payload_bytes = 0
+        lower_bound = False
+        # Wire bytes are added up as integers where kind and group size are the same: fractions are slow.
+        sent: dict[tuple[Kind, int], int] = {}
+        for t in transfers:
+            often = t.executions or 0
+            payload = often * t.payload_bytes
+            sites += 1
+            executions += often
+            arrays += often * (len(t.parts) or 1)
+            payload_bytes += payload
+            lower_bound = lower_bound or t.lower_bound
+            if t.group_size is not None:
+                sent[t.kind, t.group_size] = sent.get((t.kind, t.group_size), 0) + payload
+        wire = [wire_bytes(kind, payload, size) for (kind, size), payload in sent.items()]
         return cls(
-            sites=len(rows),
-            executions=sum(t.executions or 0 for t in rows),
-            arrays=sum((t.executions or 0) * t.arrays for t in rows),
-            payload_bytes=sum((t.executions or 0) * t.payload_bytes for t in rows),
-            wire_bytes=_sent(rows),
-            lower_bound=any(t.executions is None or t.group_size is None for t in rows),
+            sites, executions, arrays, payload_bytes, wire[0] if len(wire) == 1 else sum(wire, Fraction(0)), lower_bound
         )
+
+    @property
+    def by_wire_bytes(self) -> tuple[float, Fraction]:
+        """What totals are sorted by: floats are compared first, for fractions are slow."""
+        return float(self.wire_bytes), self.wire_bytes
 
     def json_object(self) -> TotalsJson:
         return TotalsJson(
@@ -315,15 +333,6 @@ class Totals:
             self.arrays,
             True if self.lower_bound else UNSET,
         )
-
-
-def _sent(rows: Sequence[Transfer]) -> Fraction:
-    """Wire bytes of a step, added up as integers where kind and group size are the same: fractions are slow."""
-    payloads: Counter[tuple[Kind, int]] = Counter()
-    for t in rows:
-        if t.group_size is not None:
-            payloads[t.kind, t.group_size] += t.payload_bytes * (t.executions or 0)
-    return sum((wire_bytes(kind, sent, size) for (kind, size), sent in payloads.items()), Fraction(0))
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ def bytes_text(amount: float | Fraction) -> str:
 
 def scaled(amount: float | Fraction, unit: str) -> str:
     """Four digits, a decimal prefix and the unit; whole numbers below a thousand as they are."""
-    power = 0
-    while power < len(_PREFIXES) - 1 and float(f"{float(amount) / 1000**power:.4g}") >= 1000:
+    power, whole = 0, float(amount)
+    while power < len(_PREFIXES) - 1 and float(f"{whole / 1000**power:.4g}") >= 1000:
         power += 1
-    value = float(amount) / 1000**power
+    value = whole / 1000**power
     return f"{value:.4g} {_PREFIXES[power]}{unit}" if power or value == int(value) else f"{value:.4g} {unit}"
 
 

@@ -27,7 +27,10 @@ def common_folder(*ledgers: Ledger, findings: Iterable[Finding] = ()) -> str:
 
 def short_ledger(ledger: Ledger, folder: str) -> Ledger:
     """With lines relative to `folder`, in its notes as well."""
-    transfers = tuple(replace(t, origin=t.origin and _short(t.origin, folder)) for t in ledger.transfers)
+    short = {origin: origin and _short(origin, folder) for origin in {t.origin for t in ledger.transfers}}
+    transfers = tuple(
+        t if short[t.origin] == t.origin else replace(t, origin=short[t.origin]) for t in ledger.transfers
+    )
     kinds = note_kinds(ledger.notes)
     notes = tuple(Note(kind, _short(note, folder)) for kind, note in zip(kinds, ledger.notes, strict=True))
     return replace(ledger, transfers=transfers, notes=notes)

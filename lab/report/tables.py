@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields
+from operator import attrgetter
 
 from lab.core.ledger import Ledger, Totals, Transfer
 from lab.core.units import bytes_text, executions_text, scaled
@@ -38,8 +39,8 @@ def headline(ledger: Ledger) -> str:
 
 def transfer_columns(ledger: Ledger) -> list[Column]:
     """A row for each of `alike_transfers`."""
-    rows = alike_transfers(ledger)
-    firsts, totals = [group[0] for group in rows], [Totals.of(group) for group in rows]
+    rows, totals = alike_transfers(ledger)
+    firsts = [group[0] for group in rows]
     columns = [
         Column("kind", tuple(kind_text(t.kind, [t]) for t in firsts)),
         Column("axes", tuple(axes_text(t) for t in firsts)),
@@ -57,12 +58,15 @@ def transfer_columns(ledger: Ledger) -> list[Column]:
     return [column for column in columns if any(column.cells)]
 
 
-def alike_transfers(ledger: Ledger) -> list[list[Transfer]]:
-    """Transfers that differ in instruction, executions and numbers in their scope only, the most wire bytes first."""
-    alike: dict[tuple[Transfer, bool], list[Transfer]] = {}
+def alike_transfers(ledger: Ledger) -> tuple[list[list[Transfer]], list[Totals]]:
+    """Transfers that differ in instruction, executions and numbers in their scope only, the most wire bytes first; and
+    the totals of each such group."""
+    alike: dict[tuple[object, ...], list[Transfer]] = {}
     for transfer in ledger.transfers:
         alike.setdefault(_likeness(transfer), []).append(transfer)
-    return sorted(alike.values(), key=lambda group: Totals.of(group).wire_bytes, reverse=True)
+    found = [(group, Totals.of(group)) for group in alike.values()]
+    found.sort(key=lambda one: one[1].by_wire_bytes, reverse=True)
+    return [group for group, _ in found], [totals for _, totals in found]
 
 
 def total_columns(ledger: Ledger) -> list[Column]:
@@ -115,18 +119,14 @@ def rows_text(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def _likeness(transfer: Transfer) -> tuple[Transfer, bool]:
-    """What transfers of one row have in common: all but what tells their places in the program apart."""
-    t = replace(
-        transfer,
-        scope=unnumbered(transfer.scope),
-        executions=None,
-        instruction=None,
-        op_name=None,
-        parts=(),
-        groups=None,
-    )
-    return t, transfer.executions is None
+_PLACES = ("scope", "executions", "instruction", "op_name", "parts", "groups")
+"""What tells transfers of one row apart: where each stands in the program."""
+_common = attrgetter(*(each.name for each in fields(Transfer) if each.name not in _PLACES))
+
+
+def _likeness(transfer: Transfer) -> tuple[object, ...]:
+    """What transfers of one row have in common."""
+    return unnumbered(transfer.scope), transfer.executions is None, _common(transfer)
 
 
 def common_scope(group: Iterable[Transfer]) -> str:
@@ -173,7 +173,7 @@ def bound(total: Totals) -> str:
     return "at least " if total.lower_bound else ""
 
 
-def at_least(total: Totals, text: str) -> str:
+def at_least(total: Totals | Transfer, text: str) -> str:
     if total.lower_bound:
         return f">= {text}" if total.executions else "?"
     return text

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from lab.core.known import known
-from lab.core.ledger import Kind, Ledger, Transfer
+from lab.core.ledger import Kind, Ledger, Totals, Transfer
 from lab.meshes.axes import Axes
 
 MOST = 32
@@ -65,25 +65,23 @@ def traffic(ledger: Ledger, axes: Axes, shown: Blocks) -> Traffic:
     A permute sends along its shift, an all_to_all as much to each member of its group, and all else around a ring in
     the mesh's order.
     """
-    sent: dict[tuple[tuple[str, ...], int | None], Fraction] = {}
-    unplaced = Fraction(0)
+    sent: dict[tuple[tuple[str, ...], int | None], list[Transfer]] = {}
+    unplaced = []
     for t in ledger.transfers:
-        wire = (t.wire_bytes or Fraction(0)) * (t.executions or 0)
         if _is_placed(t, axes):
-            way = known(t.axes), _shift(t)
-            sent[way] = sent.get(way, Fraction(0)) + wire
+            sent.setdefault((known(t.axes), _shift(t)), []).append(t)
         else:
-            unplaced += wire
+            unplaced.append(t)
     matrix = np.zeros((shown.count, shown.count))
-    for (names, shift), wire in sent.items():
-        matrix += float(wire) * _pairs(axes.groups(names), shift, shown)
-    return Traffic(shown, matrix, unplaced)
+    for (names, shift), transfers in sent.items():
+        matrix += float(Totals.of(transfers).wire_bytes) * _pairs(axes.groups(names), shift, shown)
+    return Traffic(shown, matrix, Totals.of(unplaced).wire_bytes)
 
 
 def _is_placed(t: Transfer, axes: Axes) -> bool:
     return (
         t.axes is not None
-        and set(t.axes) <= set(axes.names)
+        and all(name in axes.names for name in t.axes)
         and (t.kind is not Kind.COLLECTIVE_PERMUTE or t.shift is not None)
     )
 

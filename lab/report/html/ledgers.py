@@ -183,9 +183,8 @@ def _by(ledger: Ledger, key: Callable[[Transfer], str]) -> dict[str, Totals]:
     groups: dict[str, list[Transfer]] = {}
     for t in ledger.transfers:
         groups.setdefault(key(t), []).append(t)
-    return dict(
-        sorted(((name, Totals.of(group)) for name, group in groups.items()), key=lambda item: -item[1].wire_bytes)
-    )
+    totals = {name: Totals.of(group) for name, group in groups.items()}
+    return dict(sorted(totals.items(), key=lambda item: item[1].by_wire_bytes, reverse=True))
 
 
 def _totals(totals: Sequence[Totals]) -> list[Column]:
@@ -201,8 +200,8 @@ def _wire(total: Totals) -> str:
 
 def transfers(ledger: Ledger) -> Markup:
     """A row for transfers alike, as in a terminal, which opens into its sites; the most wire bytes first."""
-    rows = alike_transfers(ledger)
-    firsts, totals = [row[0] for row in rows], [Totals.of(row) for row in rows]
+    rows, totals = alike_transfers(ledger)
+    firsts = [row[0] for row in rows]
     columns = [
         Column("kind", [kind_text(t.kind, [t]) for t in firsts], is_choice=True),
         Column("axes", [axes_text(t) for t in firsts], is_choice=True),
@@ -229,7 +228,7 @@ def _sites(row: Sequence[Transfer]) -> list[str]:
     """What tells the sites of a row apart: instruction, executions, scope and operation."""
 
     def said(t: Transfer) -> str:
-        often = at_least(Totals.of([t]), count(t.executions or 0, "execution"))
+        often = at_least(t, count(t.executions or 0, "execution"))
         return ", ".join(filter(None, (t.instruction, often, t.scope and f"scope {t.scope}", t.op_name)))
 
     return list(map(said, row))
