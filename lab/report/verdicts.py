@@ -309,7 +309,7 @@ def numerics_lines(results: Iterable[Result]) -> list[str]:
 def _compared_text(found: Numerics) -> str:
     *others, last = found.compared
     what = f"{', '.join(others)} and {last}" if others else last
-    return f"{found.steps} steps: {what}" if found.steps else what
+    return f"{found.steps} steps in float32: {what}" if found.steps else what
 
 
 def _worst_text(some: list[Numerics]) -> str:

@@ -44,7 +44,9 @@ def failure_of(name: str, style: str = "explicit", **choices: Any) -> str:
 def test_a_right_step_says_what_was_compared():
     result = result_of("ch20_zero1", "explicit")
     assert (result.verdict, result.failure) == (Verdict.EXACT, None)
-    line = "3 steps: losses, gradient norms, parameters, moments and weights in use equal those of one device: "
+    line = (
+        "3 steps in float32: losses, gradient norms, parameters, moments and weights in use equal those of one device: "
+    )
     assert line in result_text(result)
     assert to_json(result)["numerics"]["steps"] == 3
     assert to_json(result)["numerics"]["compared"][:2] == ["losses", "gradient norms"]
