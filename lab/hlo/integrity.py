@@ -41,7 +41,10 @@ _OF_LITERALS = ("constant", "parameter")
 _ENDINGS = frozenset({")", "),"})
 """Of a list of operands: of the line as well, or attributes follow."""
 _INDEX = re.compile(r"/\*index=\d+\*/")
-_ARRAY = re.compile(r"\b[a-z]\w*\[(?:(?:<=)?\d{1,18}(?:,(?:<=)?\d{1,18})*)?\]")
+_ARRAY = re.compile(
+    r"\b(?:pred|token|opaque|[su](?:[1248]|16|32|64)|bf16|f(?:16|32|64|\d+e\d+m\d+[a-z\d]*)|c64|c128)"
+    r"\[(?:(?:<=)?\d{1,18}(?:,(?:<=)?\d{1,18})*)?\]"
+)
 _LAID_OUT = re.compile(r"\b[a-z]\w*\[([^\]]*)\]\{([^{}]*)\}")
 _NO_TILE = re.compile(r":.*\((?:\d+,)*0[,)]")
 _LAYOUT = re.compile(r"\{[^{}]*\}|/\*.{0,40}?\*/")

@@ -41,6 +41,8 @@ _PIECE = 1 << 14
 _MOST_LINES = 100
 """Of one instruction."""
 _AFTER_ATTRIBUTES = (", frontend_attributes={", ", metadata={", ", backend_config=")
+_MORE_ATTRIBUTES = re.compile(r"}, (?!frontend_attributes=|metadata=|backend_config=)[a-z_\-]+=")
+_MARKS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}]')
 
 
 @cache
@@ -93,7 +95,10 @@ class Instruction:
         anything may stand."""
         extras = self.extras
         ends = [end for marker in _AFTER_ATTRIBUTES if (end := extras.find(marker)) >= 0]
-        return extras[: min(ends)] if ends else extras
+        if not ends:
+            return extras
+        own, rest = extras[: min(ends)], extras[min(ends) :]
+        return own + _further_attributes(rest) if _MORE_ATTRIBUTES.search(rest) else own
 
     def attribute(self, name: str) -> str | None:
         """The bare value of an attribute such as `body=%region_0.1` or `index=3`."""
@@ -413,6 +418,27 @@ class _BrokenLine:
         self._lines += 1
         self._braces += part.count("{") - part.count("}")
         self._quotes += part.count('"') - part.count('\\"')
+
+
+def _further_attributes(rest: str) -> str:
+    """What stands between and after metadata, frontend attributes and configuration: XLA prints nothing there, but
+    reads it."""
+    found = ""
+    while rest:
+        if not rest.startswith(_AFTER_ATTRIBUTES):
+            ends = [end for marker in _AFTER_ATTRIBUTES if (end := rest.find(marker)) >= 0]
+            cut = min(ends, default=len(rest))
+            found, rest = found + rest[:cut], rest[cut:]
+            continue
+        depth = 0
+        for mark in _MARKS.finditer(rest):
+            depth += {"{": 1, "}": -1}.get(mark[0], 0)
+            if depth <= 0:
+                rest = rest[mark.end() :]
+                break
+        else:
+            break
+    return found
 
 
 def _is_misplaced(line: str) -> bool:

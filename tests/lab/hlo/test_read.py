@@ -412,6 +412,29 @@ def test_an_operand_of_another_type_than_where_it_is_defined_is_damage(line):
     assert not damaged.is_complete and "another type than where it is defined" in damaged.notes[-1]
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        'metadata={op_name="}, replica_groups={{0,1,2,3,4,5,6,7}}"}',
+        'frontend_attributes={_pairs={{0,1}},replica_groups={{0,1}},a="}, to_apply=%x"}, metadata={op_name="x"}',
+        'backend_config={"a":{"b":"}, replica_groups={{0,1}}"}}',
+    ],
+)
+def test_attributes_are_found_after_metadata_and_configuration(first):
+    attributes = "replica_groups={{0,1},{2,3},{4,5},{6,7}}, to_apply=%add"
+    line = "%x = f32[64]{0} parameter(0)\nROOT %ar = f32[64]{0} all-reduce(%x)"
+    for ledger in (read(f"{line}, {first}, {attributes}"), read(f"{line}, {attributes}, {first}")):
+        assert (only(ledger).group_size, ledger.is_complete) == (2, True)
+
+
+def test_a_type_that_xla_does_not_have_is_damage():
+    line = "%x = f32[64]{{0}} parameter(0)\n%y = {0}[64]{{0}} convert(%x)\nROOT %z = f32[64]{{0}} convert(%y)"
+    complete = {
+        name: read(line.format(name)).is_complete for name in ("f31", "s65", "bf8", "f8e4m3b11fnuz", "u2", "c128")
+    }
+    assert complete == {"f31": False, "s65": False, "bf8": False, "f8e4m3b11fnuz": True, "u2": True, "c128": True}
+
+
 def test_a_path_in_the_table_of_files_says_nothing_of_devices():
     tables = 'FileNames\n1 "/sweep/replica_count=4,num_partitions=2/train.py"\n\n'
     ledger = read("ROOT %x = f32[64]{0} parameter(0)", tables=tables)
