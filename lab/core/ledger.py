@@ -149,7 +149,34 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Transfer:
+class _Stated:
+    """What a transfer and its JSON have alike."""
+
+    kind: Kind
+    axes: tuple[str, ...] | None
+    group_size: Count | None
+    executions: Count | None
+    dtype: str
+    payload_bytes: Count
+    groups: Count | None = None
+    shift: int | None = None
+    conditional: bool = False
+    phase: Phase | None = None
+    scope: str = ""
+    origin: str | None = None
+    op_name: str | None = None
+    instruction: str | None = None
+    overlap: Overlap | None = None
+    link: LinkName | None = None
+    sub_axes: tuple[SubAxis, ...] | None = None
+    parts: tuple[Part, ...] = ()
+    padded_from_bytes: Count | None = None
+    is_masked_gather: bool = False
+    is_widened: bool = False
+
+
+@dataclass(frozen=True)
+class Transfer(_Stated):
     """One communicating site of a program, per execution on one participating device.
 
     Attributes:
@@ -175,27 +202,6 @@ class Transfer:
       provenance: of a predicted transfer, how its value is computed.
     """
 
-    kind: Kind
-    axes: tuple[str, ...] | None
-    group_size: int | None
-    executions: int | None
-    dtype: str
-    payload_bytes: int
-    groups: int | None = None
-    shift: int | None = None
-    conditional: bool = False
-    phase: Phase | None = None
-    scope: str = ""
-    origin: str | None = None
-    op_name: str | None = None
-    instruction: str | None = None
-    overlap: Overlap | None = None
-    link: LinkName | None = None
-    sub_axes: tuple[SubAxis, ...] | None = None
-    parts: tuple[Part, ...] = ()
-    padded_from_bytes: int | None = None
-    is_masked_gather: bool = False
-    is_widened: bool = False
     provenance: Provenance = Provenance()
 
     @property
@@ -232,38 +238,16 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class TransferJson:
+class TransferJson(_Stated):
     """A transfer; `payload_bytes` and `wire_bytes` are of one execution."""
 
-    kind: Kind
-    axes: tuple[str, ...] | None
-    group_size: Count | None
-    executions: Count | None
-    dtype: str
-    payload_bytes: Count
-    groups: Count | None = None
-    shift: int | None = None
-    conditional: bool = False
-    phase: Phase | None = None
-    scope: str = ""
-    origin: str | None = None
-    op_name: str | None = None
-    instruction: str | None = None
-    overlap: Overlap | None = None
-    link: LinkName | None = None
-    sub_axes: tuple[SubAxis, ...] | None = None
-    parts: tuple[Part, ...] = ()
-    padded_from_bytes: Count | None = None
-    is_masked_gather: bool = False
-    is_widened: bool = False
     wire_bytes: Fraction | None = field(kw_only=True)
 
     def transfer(self) -> Transfer:
         return Transfer(*_written(self))
 
 
-_written = attrgetter(*(each.name for each in fields(TransferJson) if each.name != "wire_bytes"))
-"""The fields that a transfer and its JSON have alike, in their order."""
+_written = attrgetter(*(each.name for each in fields(_Stated)))
 
 
 @dataclass(frozen=True)

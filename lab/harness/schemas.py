@@ -111,7 +111,8 @@ class CurveJson:
 @dataclass(frozen=True)
 class RunResultJson:
     """An experiment in one style on one target; or a question, with `question` and `rows`; or a training, with
-    `one_device`, `guessing_by_frequency`, `text_sha256` and `curves`."""
+    `one_device`, `guessing_by_frequency`, `text_sha256`, `curves` and `left_out`, the layouts that have none of the
+    styles asked for."""
 
     experiment: str
     style: str | None
@@ -140,6 +141,7 @@ class RunResultJson:
     guessing_by_frequency: float | UnsetType = UNSET
     text_sha256: str | UnsetType | None = UNSET
     curves: tuple[CurveJson, ...] | UnsetType = UNSET
+    left_out: tuple[str, ...] | UnsetType = UNSET
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,7 @@ def curve_columns(curves: Sequence[Curve]) -> list[Column]:
 
 
 def _left_out(trained: TrainingResult) -> list[str]:
-    ran = {curve.layout for curve in trained.curves}
-    names = dict.fromkeys(layout.name for layout in trained.training.layouts if layout.name not in ran)
+    names = trained.left_out
     return [f"left out, since they have none of the styles: {', '.join(names)}"] * bool(names)
 
 

@@ -159,6 +159,12 @@ class TrainingResult:
         return level + tuple(f"{curve.layout} {curve.style}: {curve.failure}" for curve in self.curves if curve.failure)
 
     @property
+    def left_out(self) -> tuple[str, ...]:
+        """Layouts that have none of the styles asked for."""
+        ran = {curve.layout for curve in self.curves}
+        return tuple(dict.fromkeys(layout.name for layout in self.training.layouts if layout.name not in ran))
+
+    @property
     def worst_relative_error(self) -> float:
         return max(curve.worst_relative_error for curve in self.curves)
 
@@ -220,6 +226,7 @@ class TrainingResult:
             guessing_by_frequency=self.guessing,
             text_sha256=self.text_sha256,
             curves=tuple(_curve_json(curve, self.is_on_curve(curve)) for curve in self.curves),
+            left_out=self.left_out,
             seconds=SecondsJson(self.seconds),
         )
 

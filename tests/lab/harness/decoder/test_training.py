@@ -22,6 +22,7 @@ from lab.programs.models.collective_hooks import CollectiveHooks
 from lab.programs.strategies import program
 from lab.programs.strategies.zero1 import ZERO1, renewed
 from lab.report.curves import training_text
+from lab.report.html.reports import experiments
 from lab.settle import Settlement, Verdict
 from tests.json_keys import valid
 
@@ -168,6 +169,18 @@ def test_a_curve_that_ties_explain_is_told_with_its_ties_and_one_that_leaves_aft
         "with one device that made these choices"
     ) in training_text(on)
     assert to_json(on)["curves"][0]["ties"] == [{"step": 1, "size": 2**-25}]
+
+
+def test_layouts_that_no_style_runs_are_named_in_text_json_and_page():
+    reference = ReferenceRun(np.array([6.0, 5.0]), np.zeros(2))
+    curve = Curve(
+        "data parallel", "typed", {"data": 8}, reference.losses, worst_relative_error=0.0, settlement=Settlement((), ())
+    )
+    of_two = replace(EXPERIMENT, layouts=(LAYOUTS["data parallel"], LAYOUTS["ZeRO-1"]))
+    found = TrainingResult(of_two, "cpu:8", replace(SMALL, steps=2), reference, (curve,), 3.1, 1.0)
+    assert to_json(found)["left_out"] == ["ZeRO-1"]
+    for said in (training_text(found), experiments([], [found], [], is_audit=False)):
+        assert "left out, since they have none of the styles: ZeRO-1" in said
 
 
 def test_a_loss_that_does_not_fall_fails():
