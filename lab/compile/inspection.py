@@ -33,6 +33,8 @@ def inspect(program: Any, *args: Any, mesh: Any = None, target: Target | str | N
 def read_one(program: Any, *args: Any, mesh: Any = None, target: Target | str | None = None) -> Program:
     """A program as rules see it, however it is at hand; see `lab.diagnose`."""
     target = parse_target(target) if isinstance(target, str) else target
+    if isinstance(program, str) and "\n" in program:
+        raise UsageError(f"found a text of {len(program):,} characters, expected the path of a file with it")
     if isinstance(program, str | os.PathLike):
         return _only(read_texts(Path(program), _axes(mesh), target), program)
     return read_program(program, args, mesh, target, source=_name(program))

@@ -112,7 +112,7 @@ def program(source: str, build: Callable[[Any], Any], mesh: Any) -> tuple[Callab
       UsageError: the builder raises, or returns something else.
     """
     if not _takes_one(build):
-        raise UsageError(f"{source} takes no mesh or more than that; expected build(mesh)")
+        raise UsageError(f"{source} cannot be called with a mesh alone; expected build(mesh)")
     with users_code(source):
         built = build(mesh)
     if not (isinstance(built, tuple) and len(built) == 2 and callable(built[0]) and isinstance(built[1], tuple | list)):

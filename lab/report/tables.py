@@ -8,7 +8,8 @@ from dataclasses import fields
 from operator import attrgetter
 
 from lab.core.ledger import Ledger, Totals, Transfer
-from lab.core.units import bytes_text, executions_text, scaled
+from lab.core.note import NoteKind, note_kinds
+from lab.core.units import bytes_text, count, executions_text, scaled
 from lab.meshes.targets import parse_target
 from lab.report.fitted import Column, table, terminal_width
 from lab.report.origins import common_folder, folder_lines, short_ledger
@@ -32,7 +33,8 @@ def tables_text(ledger: Ledger, folder: str) -> str:
 
 def headline(ledger: Ledger) -> str:
     mesh = ledger.mesh and "mesh " + ",".join(f"{name}={size}" for name, size in ledger.mesh.items())
-    devices = ledger.devices and f"{ledger.devices:,} devices"
+    is_alone = NoteKind.ONE_DEVICE in note_kinds(ledger.notes)
+    devices = count(1, "device") if is_alone else ledger.devices and count(ledger.devices, "device")
     told = [part for part in (devices, mesh, ledger.target) if part]
     return f"{ledger.source or 'ledger'}: {', '.join(told) or 'devices unknown'}"
 

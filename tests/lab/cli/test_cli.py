@@ -258,7 +258,11 @@ def test_a_module_that_is_missing_is_refused(lab):
 def test_a_name_that_is_no_function_and_a_function_without_a_mesh_are_refused_by_name(lab, tmp_path):
     (tmp_path / "other.py").write_text("NUMBER = 3\ndef b(): return 1\n")
     assert_refused(lab("inspect", "other.py:NUMBER", "--mesh", "a=2"), "NUMBER is an int, expected a function")
-    assert_refused(lab("inspect", "other.py:b", "--mesh", "a=2"), "other.py:b takes no mesh", "expected build(mesh)")
+    assert_refused(
+        lab("inspect", "other.py:b", "--mesh", "a=2"),
+        "other.py:b cannot be called with a mesh alone",
+        "expected build(mesh)",
+    )
     assert_refused(lab("inspect", "other.py"), "other.py:build (it has b)")
 
 

@@ -103,6 +103,16 @@ def test_the_mesh_of_another_size_is_refused(arguments):
         lab.inspect(jax.jit(product).lower(*arguments), mesh=Axes.parse("tensor=4"))
 
 
+def test_a_text_in_place_of_its_path_is_refused_without_being_printed():
+    with pytest.raises(UsageError) as refused:
+        lab.inspect("HloModule jit_f\n\nENTRY %main {}\n")
+    assert str(refused.value) == "found a text of 32 characters, expected the path of a file with it"
+
+
+def test_a_program_on_one_device_is_headed_so():
+    assert str(lab.inspect(product, jnp.ones((64, 32)), jnp.ones((16, 64)))).startswith("product: 1 device\n")
+
+
 def runs_on_the_mesh(mesh):
     with jax.set_mesh(mesh):
         return product, (jax.random.key(0),)
