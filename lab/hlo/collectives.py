@@ -186,7 +186,9 @@ class Reader:
         if axes is not None and found is None:
             parts = self._sub_axes(groups)
             are = f": they are those of {'+'.join(map(str, parts))}" if parts else ""
-            notes[Note(NoteKind.GROUPS_OF_NO_AXES, f"no set of axes gives the groups {_short(groups)}{are}")] = False
+            notes[Note(NoteKind.GROUPS_OF_NO_AXES, f"the groups {_short(groups)} are not those of whole axes{are}")] = (
+                False
+            )
         return _Span(groups, found, None, self.placement.link(groups))
 
     def _sub_axes(self, groups: Groups) -> tuple[SubAxis, ...] | None:

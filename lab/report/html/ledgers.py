@@ -72,7 +72,7 @@ def _over_links(ledger: Ledger, place: Place) -> Iterable[str]:
     for name, total in _by(ledger, lambda t: t.link or "").items():
         if (link := place.link(name)) and (seconds := place.seconds(name, total)):
             yield (
-                f"Of these {_wire(total)} go over {link.name}: at least {seconds_text(seconds)}, at its full rate of "
+                f"{_wire(total)} go over {link.name}: at least {seconds_text(seconds)}, at its full rate of "
                 f"{scaled(round(link.value), 'B/s')}."
             )
 
@@ -80,7 +80,7 @@ def _over_links(ledger: Ledger, place: Place) -> Iterable[str]:
 def _products(ledger: Ledger, place: Place) -> Iterable[str]:
     if ledger.flops and (peak := _peak(place)):
         yield (
-            f"It multiplies matrices, {scaled(ledger.flops, 'FLOP')}: at least {seconds_text(ledger.flops / peak)}, at "
+            f"Its matrix products are {scaled(ledger.flops, 'FLOP')}: at least {seconds_text(ledger.flops / peak)}, at "
             f"the {scaled(round(peak), 'FLOP/s')} of {known(place.chip).name} in {DTYPE}."
         )
 

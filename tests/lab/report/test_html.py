@@ -106,7 +106,7 @@ def test_the_verdict_says_how_long_links_and_products_take_at_least(inspected):
     said = "".join(read(inspected).find("section").itertext())
     network = Totals.of(t for t in ledger().transfers if t.link == "network").wire_bytes
     assert f"go over NDR InfiniBand: at least {float(network) / 50e9 * 1e3:.3g} ms, at its full rate of 50 GB/s" in said
-    assert "It multiplies matrices, 300 TFLOP: at least 303 ms, at the 989.5 TFLOP/s" in said
+    assert "Its matrix products are 300 TFLOP: at least 303 ms, at the 989.5 TFLOP/s" in said
 
 
 def test_a_program_without_a_mesh_is_not_called_clean_on_its_page():
