@@ -30,8 +30,11 @@ _SCATTERED = {
 def reduced_twice(program: Program) -> Iterator[Finding]:
     """The operand of a reduction is the result of another over the same devices, at most scaled."""
     reductions = [site for site in program.sites if site.kind == "all_reduce"]
+    by_name: dict[tuple[str, str], list[Site]] = {}
     for site in reductions:
-        first = _reduced_before(program, site, reductions)
+        by_name.setdefault(_name(site.place), []).append(site)
+    for site in reductions:
+        first = _reduced_before(program, site, by_name)
         if first is not None and first.transfer.axes == site.transfer.axes and site.transfer.payload_bytes >= _SMALLEST:
             over = ", ".join(site.transfer.axes or ()) or "the same devices"
             sentence = (
@@ -45,13 +48,17 @@ def reduced_twice(program: Program) -> Iterator[Finding]:
             yield program.finding("reduced_twice", sentence, advice, first, site)
 
 
-def _reduced_before(program: Program, site: Site, reductions: list[Site]) -> Site | None:
+def _name(place: Place) -> tuple[str, str]:
+    return place.computation.name, place.instruction.name
+
+
+def _reduced_before(program: Program, site: Site, by_name: dict[tuple[str, str], list[Site]]) -> Site | None:
     operand = program.moving(site)
     if operand is None:
         return None
-    for instruction, computation in _scaled_back(program, operand):
-        if instruction.opcode in _REDUCTIONS:
-            its = (one for one in reductions if one.place == (instruction, computation))
+    for place in _scaled_back(program, operand):
+        if place.instruction.opcode in _REDUCTIONS:
+            its = by_name.get(_name(place), [])
             return next((one for one in its if one.transfer.payload_bytes == site.transfer.payload_bytes), None)
     return None
 

@@ -11,7 +11,7 @@ import pytest
 from lab.core.codec import to_json
 from lab.core.ledger import Kind, Transfer
 from lab.diagnosis.finding import Finding
-from lab.diagnosis.program import Program
+from lab.diagnosis.program import Program, Site
 from lab.diagnosis.remarks import heard, read_remarks
 from lab.diagnosis.specs import axes_of_dims, spec_text
 from lab.diagnosis.table import findings
@@ -163,3 +163,24 @@ def test_a_text_of_many_devices_does_not_pass_without_a_mesh_since_nobody_looked
     refused = lab("inspect", "step.hlo", "--fail-on", "any")
     assert refused.status == 2 and "no mesh was given" in refused.err
     assert lab("inspect", "step.hlo").status == 0
+
+
+def test_a_reduction_is_not_compared_with_every_other(monkeypatch):
+    """A hundred thousand of them would otherwise take hours."""
+    number, places = 100, []
+    chain = "\n".join(
+        f"  %r{n} = f32[512] all-reduce(%{f'r{n - 1}' if n else 'p'}), replica_groups=[4,2]<=[8], to_apply=%add"
+        for n in range(number)
+    )
+    text = (
+        "HloModule chain, num_partitions=8\n\n%add (a: f32[], b: f32[]) -> f32[] {\n  %a = f32[] parameter(0)\n"
+        "  %b = f32[] parameter(1)\n  ROOT %s = f32[] add(%a, %b)\n}\n\n"
+        f"ENTRY %main (p: f32[512]) -> f32[512] {{\n  %p = f32[512] parameter(0)\n{chain}\n"
+        f"  ROOT %out = f32[512] negate(%r{number - 1})\n}}\n"
+    )
+    reading = read(text, axes=XY)
+    place = Site.place.fget
+    monkeypatch.setattr(Site, "place", property(lambda site: places.append(site) or place(site)))
+    kinds = [finding.kind for finding in findings(Program(reading.ledger, reading, XY))]
+    assert kinds.count("reduced_twice") == number - 1
+    assert len(places) < 20 * number
