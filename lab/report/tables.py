@@ -72,8 +72,9 @@ def alike_transfers(ledger: Ledger) -> tuple[list[list[Transfer]], list[Totals]]
 
 
 def total_columns(ledger: Ledger) -> list[Column]:
-    """Totals of a step of one device, by axes and kind, and of everything."""
-    by = ledger.totals_by(lambda t: f"{t.span}\n{t.kind}") | {"all\n": ledger.totals()}
+    """Totals of a step of one device, by axes and kind, the largest first, and of everything."""
+    found = ledger.totals_by(lambda t: f"{t.span}\n{t.kind}")
+    by = dict(sorted(found.items(), key=lambda each: -each[1].wire_bytes)) | {"all\n": ledger.totals()}
     names, totals = [name.split("\n") for name in by], list(by.values())
     return [
         Column("total", tuple(axes for axes, _ in names)),

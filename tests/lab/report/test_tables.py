@@ -44,6 +44,11 @@ def test_arrays_are_counted_beside_executions_where_the_compiler_combined_some()
     assert "arrays" not in ledger_text(ledger(GATHER, REDUCE))
 
 
+def test_totals_are_sorted_by_bytes_and_everything_stands_last():
+    *_, totals = ledger_text(ledger(REDUCE, GATHER)).split("\n\ntotal")
+    assert [line.split()[0] for line in totals.splitlines()[2:5]] == ["fsdp", "data", "all"]
+
+
 def test_layers_that_differ_by_number_share_a_row_of_two_sites():
     second = Transfer(
         Kind.ALL_GATHER, ("fsdp",), 8, 4, "bf16", 1_000_000, phase="forward", scope="layers_1/mlp", origin="model.py:88"
