@@ -18,9 +18,14 @@ Exact = int | Fraction
 """Of which sums, products and `ratio` stay exact."""
 
 
-def positive(*, infinite: bool = False, **arguments: Any) -> None:
-    """Above zero, and finite unless the formula has a limit."""
-    _require(arguments, lambda value: value > 0, "a number above 0", infinite)
+def positive(**arguments: Any) -> None:
+    """Above zero, and finite."""
+    _require(arguments, lambda value: value > 0, "a number above 0")
+
+
+def positive_or_infinite(**arguments: Any) -> None:
+    """Above zero; or infinity, for a limit."""
+    _require(arguments, lambda value: value > 0, "a number above 0", infinite=True)
 
 
 def count(**arguments: Any) -> None:

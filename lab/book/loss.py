@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.book.checks import above, positive
+from lab.book.checks import above, positive, positive_or_infinite
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ KAPLAN_TOKENS, KAPLAN_TOKEN_EXPONENT = 5.4e13, 0.095
 
 def kaplan_parameter_loss(parameters: float) -> float:
     """(8.8e13 / Psi)^0.076, data without end. Source: Ch. 7, `ch07.kaplan`."""
-    positive(infinite=True, parameters=parameters)
+    positive_or_infinite(parameters=parameters)
     return (KAPLAN_PARAMETERS / parameters) ** KAPLAN_PARAMETER_EXPONENT
 
 
 def kaplan_token_loss(tokens: float) -> float:
     """(5.4e13 / D)^0.095, a model as large as it may be. Source: Ch. 7, `ch07.kaplan`."""
-    positive(infinite=True, tokens=tokens)
+    positive_or_infinite(tokens=tokens)
     return (KAPLAN_TOKENS / tokens) ** KAPLAN_TOKEN_EXPONENT
 
 
@@ -64,7 +64,7 @@ def kaplan_loss(parameters: float, tokens: float) -> float:
 
 def additive_loss(parameters: float, tokens: float, fit: Fit | str = "hoffmann") -> float:
     """A / Psi^a + B / D^b + E. Source: Ch. 7, `ch07.additive`; Ch. 3a, `ch03a.quality` with q D for D."""
-    positive(infinite=True, parameters=parameters, tokens=tokens)
+    positive_or_infinite(parameters=parameters, tokens=tokens)
     law = _law(fit)
     return (
         law.parameter_scale / parameters**law.parameter_exponent

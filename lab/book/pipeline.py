@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lab.book.checks import Number, below, chosen, count, finite, not_negative, positive, ratio
+from lab.book.checks import Number, below, chosen, count, finite, not_negative, positive, positive_or_infinite, ratio
 
 
 def idle_s(stages: int, forward_s: Number, backward_s: Number, chunks: int = 1) -> Number:
@@ -165,7 +165,7 @@ def uneven_efficiency(stage_s: ArrayLike, micro_batches: float = np.inf) -> floa
     """m sum t_i / (P T), T = `uneven_step_s`; sum t_i / (P max t_i) for endlessly many micro-batches. Source: Ch. 16,
     `ch16.load_balance`."""
     positive(stage_s=stage_s)
-    positive(infinite=True, micro_batches=micro_batches)
+    positive_or_infinite(micro_batches=micro_batches)
     one, slowest = np.sum(stage_s, -1), np.max(stage_s, -1)
     return one / (np.shape(stage_s)[-1] * (one / micro_batches + (1 - 1 / micro_batches) * slowest))
 

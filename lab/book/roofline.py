@@ -5,7 +5,7 @@ Intensities are FLOP of one rank over bytes that this rank moves. Bandwidths are
 
 import numpy as np
 
-from lab.book.checks import at_least, count, positive
+from lab.book.checks import at_least, count, positive, positive_or_infinite
 
 
 def attainable_flops_per_s(
@@ -23,9 +23,9 @@ def attainable_flops_per_s(
     2009).
     """
     positive(flops_per_s=flops_per_s)
-    positive(infinite=True, memory_bytes_per_s=memory_bytes_per_s, memory_intensity=memory_intensity)
-    positive(infinite=True, network_bytes_per_s=network_bytes_per_s, network_intensity=network_intensity)
-    positive(infinite=True, storage_bytes_per_s=storage_bytes_per_s, storage_intensity=storage_intensity)
+    positive_or_infinite(memory_bytes_per_s=memory_bytes_per_s, memory_intensity=memory_intensity)
+    positive_or_infinite(network_bytes_per_s=network_bytes_per_s, network_intensity=network_intensity)
+    positive_or_infinite(storage_bytes_per_s=storage_bytes_per_s, storage_intensity=storage_intensity)
     moving = np.minimum(memory_bytes_per_s * memory_intensity, network_bytes_per_s * network_intensity)
     return np.minimum(np.minimum(flops_per_s, moving), storage_bytes_per_s * storage_intensity)
 

@@ -13,6 +13,7 @@ from lab.book.checks import (
     not_negative,
     not_zero,
     positive,
+    positive_or_infinite,
     ratio,
     real,
     share,
@@ -63,7 +64,7 @@ def test_an_infinite_number_is_refused_as_such_where_no_limit_is_stated(check):
 
 
 def test_an_infinite_number_is_taken_where_a_limit_is_stated():
-    positive(infinite=True, parameters=np.inf)
+    positive_or_infinite(parameters=np.inf)
     at_least(2, infinite=True, ranks=np.inf)
     with pytest.raises(ValueError, match="^ranks=1: expected 2 or above"):
         at_least(2, infinite=True, ranks=1)
