@@ -3,9 +3,10 @@ a strategy that states none leaves over what the compiler makes of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import chain, combinations
 from typing import Any
 
@@ -21,33 +22,50 @@ MOST_COUNTS = 8
 UNSTATED = Provenance()
 
 
-def hint(term: Transfer, claimed: Unclaimed, left_over: Unclaimed, context: Context) -> str | None:
-    """The rules with which a term would have claimed what it did and all that is left over in its scope, and the
-    provenance that they need; None where no few fields that the prediction leaves unstated do it.
+Change = dict[str, Any]
+"""Fields of a provenance, and what the prediction would have to state there."""
+
+
+def change(terms: Sequence[Transfer], claimed: Unclaimed, left_over: Unclaimed, context: Context) -> Change | None:
+    """What the prediction would have to state of all these terms alike, so that rules give what they claimed and all
+    that is left over: in their scopes, and under no name with a payload that the rules give. None where no few fields
+    that it leaves unstated do it.
 
     Only what was tried is said: with that provenance the rules give transfers that are there, to the byte.
     """
-    if not term.executions or not term.payload_bytes or not set(term.axes or ()) <= context.mesh.keys():
+    if not all(map(partial(_may_change, context=context), terms)):
         return None
-    there, stated = claimed + left_over, emitted(term, context)[1]
-    needed = claimed + tuple(t for t in left_over if t.scope == term.scope)
-    for change in _changes(term, there, context):
-        expected, behaviours = _emitted_with(change, term, context)
-        taken = claim_all(expected, there)
-        if subtract(taken, claimed) and not subtract(needed, taken):
-            rules = ", ".join(b.id for b in behaviours if b not in stated)
-            stating = ", ".join(f"{name}={value!r}" for name, value in change.items())
-            return f"{rules} would explain it if the prediction stated Provenance({stating})"
+    scopes, there = {term.scope for term in terms}, claimed + left_over
+    for tried in _changes(terms[0], there, context):
+        expected = [given for term in terms for given in _emitted_with(tried, term, context)[0]]
+        taken, sizes = claim_all(expected, there), {given.payload_bytes for given in expected}
+        needed = tuple(t for t in left_over if t.scope in scopes or (t.scope == "" and t.payload_bytes in sizes))
+        if subtract(taken, claimed) and not subtract(claimed + needed, taken):
+            return tried
     return None
 
 
-Change = dict[str, Any]
+def hint(term: Transfer, stating: Change, context: Context) -> str:
+    """The rules with which a term would be settled, and the provenance that they need."""
+    stated = emitted(term, context)[1]
+    rules = ", ".join(b.id for b in _emitted_with(stating, term, context)[1] if b not in stated)
+    said = ", ".join(f"{name}={value!r}" for name, value in stating.items())
+    return f"{rules} would explain it if the prediction stated Provenance({said})"
+
+
+def followed(term: Transfer, stating: Change) -> Transfer:
+    """The term as the hint would have it predicted."""
+    return replace(term, provenance=replace(term.provenance, **stating))
+
+
+def _may_change(term: Transfer, context: Context) -> bool:
+    return bool(term.executions and term.payload_bytes and set(term.axes or ()) <= context.mesh.keys())
 
 
 def _emitted_with(
     change: Change, term: Transfer, context: Context
 ) -> tuple[tuple[Transfer, ...], tuple[Behaviour, ...]]:
-    return emitted(replace(term, provenance=replace(term.provenance, **change)), context)
+    return emitted(followed(term, change), context)
 
 
 def _changes(term: Transfer, there: Unclaimed, context: Context) -> Iterator[Change]:

@@ -8,7 +8,7 @@ compilers lose names.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -16,7 +16,7 @@ from fractions import Fraction
 from lab.core import display
 from lab.core.ledger import Kind, Ledger, Totals, Transfer, TransferJson
 from lab.settle.behaviours import CATALOGUE, Behaviour, Context, emitted
-from lab.settle.hints import hint
+from lab.settle.hints import Change, change, followed, hint
 from lab.settle.unclaimed import Unclaimed, claim, claim_all, is_of_scope, subtract
 
 
@@ -210,9 +210,23 @@ Attempt = Callable[[Transfer, Unclaimed, Context], Term | None]
 
 
 def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
-    """Settles every predicted transfer; what sends nothing is left out on both sides."""
+    """Settles every predicted transfer, and says what the prediction would have to state where one is not settled;
+    what sends nothing is left out on both sides."""
+    found = _settled(_moving(predicted), measured, context)
+    for changes in _plans(found, context):
+        terms = [followed(term.predicted, changes.get(place, {})) for place, term in enumerate(found.terms)]
+        if _settled(terms, measured, context).verdict is not Verdict.REFUTED:
+            hinted = tuple(
+                replace(term, hint=hint(term.predicted, changes[place], context)) if place in changes else term
+                for place, term in enumerate(found.terms)
+            )
+            return replace(found, terms=hinted)
+    return found
+
+
+def _settled(predicted: Sequence[Transfer], measured: Ledger, context: Context) -> Settlement:
     unclaimed = _moving(measured)
-    open_terms = dict(enumerate(_moving(predicted)))
+    open_terms = dict(enumerate(predicted))
     settled: dict[int, Term] = {}
     for attempt, may_claim, is_of_any_scope in _ATTEMPTS:
         for place, term in tuple(open_terms.items()):
@@ -227,17 +241,46 @@ def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
                 del open_terms[place]
     for place, term in open_terms.items():
         settled[place] = Term(term, (), Status.MISSING, "the compiled program has no such transfer")
-    terms = tuple(_with_hint(settled[place], unclaimed, context) for place in sorted(settled))
-    return Settlement(terms, unclaimed, measured.is_complete)
+    return Settlement(tuple(settled[place] for place in sorted(settled)), unclaimed, measured.is_complete)
 
 
-def _with_hint(term: Term, unclaimed: Unclaimed, context: Context) -> Term:
-    claimed = () if term.status is Status.REFUTED else term.measured
-    rivals = term.measured if term.status is Status.REFUTED else ()
-    left_over = rivals + tuple(t for t in unclaimed if t.scope == "" or is_of_scope(term.predicted, t.scope))
-    if not left_over or (term.status in SETTLED and all(t.scope != term.predicted.scope for t in left_over)):
-        return term
-    return replace(term, hint=hint(term.predicted, claimed, left_over, context))
+def _plans(found: Settlement, context: Context) -> Iterator[dict[int, Change]]:
+    """What terms that are not settled, or beside which something is left over, would have to state, by their place:
+    each by itself, then those alike together. Whoever gives such advice tries it first."""
+    wanting = {place: term for place, term in enumerate(found.terms) if _left_over((term,), found.unexplained)}
+    alone = {place: _change((term,), found.unexplained, context) for place, term in wanting.items()}
+    if by_itself := {place: change for place, change in alone.items() if change}:
+        yield by_itself
+    together: dict[int, Change | None] = {}
+    for place, first in wanting.items():
+        alike = {other: term for other, term in wanting.items() if _looks_like(first.predicted, term.predicted)}
+        if place == min(alike) and len(alike) > 1:
+            together |= dict.fromkeys(alike, _change(tuple(alike.values()), found.unexplained, context))
+    if any(together.values()):
+        yield {place: change for place, change in (alone | together).items() if change}
+
+
+def _change(terms: tuple[Term, ...], unclaimed: Unclaimed, context: Context) -> Change | None:
+    claimed = tuple(t for term in terms if term.status is not Status.REFUTED for t in term.measured)
+    return change([term.predicted for term in terms], claimed, _left_over(terms, unclaimed), context)
+
+
+def _left_over(terms: tuple[Term, ...], unclaimed: Unclaimed) -> Unclaimed:
+    """What contradicts the terms, and what is left over that may be theirs: of settled ones in their own scope."""
+    rivals = tuple(t for term in terms if term.status is Status.REFUTED for t in term.measured)
+    scopes = [term.predicted for term in terms]
+    theirs = tuple(t for t in unclaimed if t.scope == "" or any(is_of_scope(one, t.scope) for one in scopes))
+    are_settled = all(term.status in SETTLED for term in terms)
+    return () if are_settled and not any(t.scope in {one.scope for one in scopes} for t in theirs) else rivals + theirs
+
+
+def _looks_like(one: Transfer, other: Transfer) -> bool:
+    return (one.kind, one.axes, one.dtype, one.payload_bytes) == (
+        other.kind,
+        other.axes,
+        other.dtype,
+        other.payload_bytes,
+    )
 
 
 def _states_it(term: Transfer, found: Transfer) -> bool:

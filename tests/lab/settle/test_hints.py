@@ -51,6 +51,40 @@ def test_what_no_provenance_explains_to_the_byte_has_no_hint(context, measured):
     assert (found.verdict, found.terms[0].hint) == (Verdict.REFUTED, None)
 
 
+QUERY = Transfer(Kind.ALL_REDUCE, ("data",), 4, 8, "f32", 1024, scope="layers/attention/query", phase="backward")
+KEY = replace(QUERY, scope="layers/attention/key")
+GPU = Context("gpu", "declared", {"data": 4})
+
+
+def without_names(executions: int) -> tuple[Transfer, ...]:
+    """Stacks of four gradients, as X8 makes them, of which the text names no scope."""
+    return (replace(QUERY, executions=executions, payload_bytes=4096, scope="", instruction="all-reduce.1"),)
+
+
+def settled_terms(terms: tuple[Transfer, ...], measured: tuple[Transfer, ...]) -> Settlement:
+    return settle(Ledger(terms, mesh=GPU.mesh), Ledger(measured, mesh=GPU.mesh), GPU)
+
+
+def test_terms_that_share_transfers_without_a_name_are_hinted_together():
+    found = settled_terms((QUERY, KEY), without_names(4))
+    hint = "X8 would explain it if the prediction stated Provenance(iterations=4)"
+    assert (found.verdict, [term.hint for term in found.terms]) == (Verdict.REFUTED, [hint, hint])
+    following = tuple(replace(term, provenance=stated(hint)) for term in (QUERY, KEY))
+    assert settled_terms(following, without_names(4)).verdict is Verdict.EXPLAINED
+
+
+@pytest.mark.parametrize("terms", [(QUERY,), (QUERY, KEY)], ids=["one term", "two terms"])
+def test_there_is_no_hint_that_would_leave_over_transfers_without_a_name_of_the_same_payload(terms):
+    found = settled_terms(terms, without_names(2 * len(terms) + 1))
+    assert (found.verdict, [term.hint for term in found.terms]) == (Verdict.REFUTED, [None] * len(terms))
+
+
+def test_a_hint_with_which_the_run_would_be_refuted_all_the_same_is_not_given():
+    other = replace(QUERY, dtype="s32", scope="loss", instruction="all-reduce.2")
+    found = settled_terms((QUERY,), (*without_names(2), other))
+    assert (found.verdict, found.terms[0].hint) == (Verdict.REFUTED, None)
+
+
 def test_a_missing_transfer_is_not_said_to_be_saved():
     found = settled(ENTER)
     assert (found.terms[0].status, found.terms[0].hint) == (Status.MISSING, None)
