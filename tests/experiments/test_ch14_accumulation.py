@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 
 from lab.experiments.ch14_accumulation import EXPERIMENT, Sizes
-from lab.harness.run import run
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
-from lab.meshes.targets import parse_target
 from lab.settle import Context, Verdict
 from lab.settle.behaviours import emitted
+from tests.small_runs import small_run
 
 EIGHT = Axes.of({"data": 8})
 ONE, SAVED, HIDDEN = None, "one reduction instead of A", "the reduction after accumulation cannot be hidden"
@@ -64,5 +63,5 @@ on_gpus = pytest.mark.skipif(not plugins.installed("gpu"), reason="the compile-o
     ("target", "verdict"), [("cpu:8", Verdict.EXACT), pytest.param("gpu:h100:2x4", Verdict.EXPLAINED, marks=on_gpus)]
 )
 def test_both_programs_settle(target, verdict):
-    result = run(EXPERIMENT, target=parse_target(target), style="explicit", parameters=EXPERIMENT.numeric_parameters)
+    result = small_run(EXPERIMENT, "explicit", target)
     assert result.verdict is verdict and result.is_fine

@@ -7,7 +7,6 @@ calls. A comparison of measured with measured holds through all of these.
 """
 
 import importlib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from lab.harness.experiment import Experiment
 from lab.harness.question import Question
 from lab.harness.registry import load, names
 from lab.meshes.targets import parse_target
+from tests import long_tests
 
 Places = list[tuple[ModuleType, str]]
 COUNTED_BY_COMPILER = {"ch17_window", "ch17_zigzag", "ch23_redistribution"}
@@ -34,7 +34,6 @@ COUNTED_BY_COMPILER = {"ch17_window", "ch17_zigzag", "ch23_redistribution"}
 
 SIMULATED = {"ch16_interleaving", "ch16_schedules", "ch16_zero_bubble", "ch31a_dualpipe"}
 """These simulate schedules each time that they are asked, for half a minute or more in all."""
-LONG = "LAB_LONG_TESTS"
 
 
 def asks_without_compiling(name: str) -> bool:
@@ -175,8 +174,8 @@ def never_changed(name: str) -> list[Claim]:
 def test_claims_that_no_wrong_formula_refutes_are_those_that_say_that_they_are_structural(name):
     if not asks_without_compiling(name):
         pytest.skip("its claims are of programs that it compiles, or of trainings")
-    if name in SIMULATED and not os.environ.get(LONG):
-        pytest.skip(f"takes half a minute or more; {LONG}=1 asks it, too")
+    if name in SIMULATED and not long_tests.ASKED_FOR:
+        pytest.skip(f"takes half a minute or more; {long_tests.NAME}=1 asks it, too")
     structural = [claim for claim in asked(name, predicted(name)) if claim.structural]
     assert [(claim.id, claim.statement) for claim in never_changed(name)] == [(c.id, c.statement) for c in structural]
 

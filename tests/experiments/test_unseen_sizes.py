@@ -20,6 +20,7 @@ from lab.programs.models.shape import REMATS, DecoderShape
 from lab.programs.strategies import program
 from lab.settle import Settlement, Status, settle
 from tests.lab.programs.strategies.layouts import ACCUMULATIONS, LAYOUTS, STYLES
+from tests.long_tests import long
 
 pytestmark = pytest.mark.compiles
 
@@ -133,7 +134,7 @@ def test_any_step_settles_on_8_cpu_devices_and_an_explicit_one_is_exact_but_for_
 
 
 @on_gpus
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", ["declared", pytest.param("explicit", marks=long)])
 @few(2)
 @given(data=st.data())
 def test_any_step_settles_on_two_hosts_of_8_gpus(style, data):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from math import prod
 from typing import Any, NamedTuple
 
@@ -91,7 +91,7 @@ class PlacedStrategy:
     @property
     def state(self) -> TrainState:
         """What a step begins with, as shapes."""
-        return initial_shapes(self.strategy, self.shape)
+        return initial_shapes(self.shape, self.strategy.state is not None)
 
     @property
     def state_specs(self) -> TrainState:
@@ -110,13 +110,19 @@ def initial_state(strategy: Strategy, shape: DecoderShape, seed: int = 0) -> Tra
 
 def state_of(strategy: Strategy, shape: DecoderShape, master: Parameters) -> TrainState:
     """What a first step takes, with these weights of the model."""
+    return _state(shape, strategy.state is not None, master)
+
+
+def _state(shape: DecoderShape, has_master: bool, master: Parameters) -> TrainState:
     # Copied, since a step takes its whole state over, and in float32 a cast is no copy.
-    weights = None if strategy.state is None else jax.tree.map(jnp.copy, in_use(master, shape))
+    weights = jax.tree.map(jnp.copy, in_use(master, shape)) if has_master else None
     return TrainState(master, optimizer().init(master), weights)
 
 
-def initial_shapes(strategy: Strategy, shape: DecoderShape) -> TrainState:
-    return jax.eval_shape(partial(initial_state, strategy, shape))
+@cache
+def initial_shapes(shape: DecoderShape, has_master: bool) -> TrainState:
+    """What `initial_state` makes, as shapes; where weights and master weights differ, with both."""
+    return jax.eval_shape(lambda: _state(shape, has_master, decoder.initial(shape, 0)))
 
 
 def in_use(master: Parameters, shape: DecoderShape) -> Parameters:

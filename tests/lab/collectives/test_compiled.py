@@ -13,6 +13,7 @@ from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
 from tests.lab.collectives.sweep import Case, Rows, cases, compiled, rows, shown, stated
+from tests.long_tests import long
 
 pytestmark = pytest.mark.compiles
 
@@ -36,7 +37,7 @@ def by_axes(axes: Axes) -> list[Case]:
 
 
 @gpu
-@pytest.mark.parametrize("ranks", [2, 3, 5, 16])
+@pytest.mark.parametrize("ranks", [3, 8, *(pytest.param(ranks, marks=long) for ranks in (2, 5, 16))])
 def test_gpus_send_what_every_algorithm_states_over_one_axis_of(ranks):
     axes = Axes(("data",), (ranks,))
     assert compiled_rows(f"gpu:h100:1x{ranks}", axes, cases(axes)) == stated(cases(axes))
@@ -49,7 +50,7 @@ def test_2_hosts_of_6_gpus_send_what_algorithms_by_axes_state():
 
 
 @tpu
-@pytest.mark.parametrize(("target", "ranks"), [("tpu:v5e:2x4", 8), ("tpu:v5p:2x2x4", 16)])
+@pytest.mark.parametrize(("target", "ranks"), [("tpu:v5e:2x4", 8), pytest.param("tpu:v5p:2x2x4", 16, marks=long)])
 def test_a_slice_of_tpus_sends_what_every_algorithm_states_but_reduces_all_to_scatter_it(target, ranks):
     axes = Axes(("data",), (ranks,))
     assert compiled_rows(target, axes, cases(axes)) == as_tpus_do(stated(cases(axes)))

@@ -7,20 +7,22 @@ import pytest
 
 from lab.meshes.axes import Axes
 from tests.lab.collectives.sweep import cases, wrong
+from tests.long_tests import long
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.compiles
 
 
-@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize("ranks", [1, 2, 3, 6, 7, 8, *(pytest.param(ranks, marks=long) for ranks in (4, 5))])
 def test_every_algorithm_is_exact_in_values_and_ledger_over_one_axis_of(ranks):
     axes = Axes(("data",), (ranks,))
     assert list(wrong(axes, cases(axes))) == []
 
 
-def test_every_algorithm_is_exact_in_values_and_ledger_over_9_and_16_ranks():
+@pytest.mark.parametrize("ranks", ["9", pytest.param("16", marks=long)])
+def test_every_algorithm_is_exact_in_values_and_ledger_over_more_ranks_than_8(ranks):
     run = subprocess.run(
-        [sys.executable, "-m", "tests.lab.collectives.sweep", "9", "16"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "tests.lab.collectives.sweep", ranks], cwd=ROOT, capture_output=True, text=True
     )
     assert (run.returncode, run.stdout) == (0, ""), run.stderr
 

@@ -14,7 +14,7 @@ from lab.experiments.ch20_zero1 import EXPERIMENT
 from lab.harness.experiment import Experiment
 from lab.harness.registry import load
 from lab.harness.result import Result
-from lab.harness.run import ineffective_sharding, run
+from lab.harness.run import ineffective_sharding
 from lab.meshes import plugins
 from lab.meshes.backends import make_mesh
 from lab.meshes.layouts import Layout
@@ -30,6 +30,7 @@ from lab.programs.strategies.zero3 import ZERO3
 from lab.report.verdicts import result_text
 from lab.settle import Context, Settlement, Verdict, settle
 from lab.settle.ineffective_sharding import StateShard, not_scattered, state_not_split
+from tests.small_runs import small_run
 
 pytestmark = pytest.mark.compiles
 
@@ -38,9 +39,7 @@ IGNORED = replace(ZERO1, state=Layout())
 
 
 def _run(experiment: Experiment, target: str = "cpu:8") -> Result:
-    return run(
-        replace(experiment, numeric_parameters=SMALL), target=parse_target(target), style="declared", parameters=SMALL
-    )
+    return small_run(replace(experiment, numeric_parameters=SMALL), "declared", target)
 
 
 def _told(experiment: Experiment, build: Callable[..., program.Program]) -> str | None:

@@ -1,6 +1,7 @@
 """What one device's curve allows, and where a choice of experts that rounding decides explains another."""
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import jax
 import numpy as np
@@ -58,16 +59,22 @@ def run(size: np.float32, steps: int = SHAPE.steps, nudge: RouterPerturbation = 
 
 
 def halves(low: float, high: float, monkeypatch, apart: float = 0.0) -> Halves:
-    """Bisects these changes of the routers' weights for a leap of the loss at step 5; one device's are that far from
-    it."""
+    """On both sides of a leap between these; one device's weights are that far from it."""
+    below, above = leap(low, high)
+    own = below - np.float32(apart)
+    monkeypatch.setattr(module, "_start", lambda shape: start(own))
+    return Halves(rounding_only(run(own)), run(above))
+
+
+@cache
+def leap(low: float, high: float) -> tuple[np.float32, np.float32]:
+    """Bisects these changes of the routers' weights for a leap of the loss at step 5."""
     low, high = np.float32(low), np.float32(high)
     last = {size: run(size, 6)[-1] for size in (low, high)}
     while (middle := np.float32((low + high) / 2)) not in (low, high):
         last[middle] = run(middle, 6)[-1]
         low, high = (low, middle) if abs(last[middle] - last[low]) > abs(last[middle] - last[high]) else (middle, high)
-    own = low - np.float32(apart)
-    monkeypatch.setattr(module, "_start", lambda shape: start(own))
-    return Halves(rounding_only(run(own)), run(high))
+    return low, high
 
 
 def rounding_only(curve: np.ndarray) -> ReferenceRun:

@@ -27,6 +27,7 @@ from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.zero1 import ZERO1, ZERO2
 from lab.programs.strategies.zero3 import ZERO3
 from lab.settle.behaviours import INSTALLED
+from tests.long_tests import long
 
 pytestmark = pytest.mark.compiles
 
@@ -58,12 +59,13 @@ LAYOUTS = {
     "data x expert": (DATA_PARALLEL | EXPERT_PARALLEL, {"data": 2, "expert": 4}, replace(SHAPE, experts=8, mlp=2048)),
 }
 CASES = [
-    ("data", "explicit", "full"),
+    # Typed data parallelism is planned to a thousandth below.
+    pytest.param("data", "explicit", "full", marks=long),
     ("zero1", "explicit", "full"),
     ("zero3", "declared", "none"),
     ("data x sequence", "explicit", "full"),
     ("fsdp x tensor", "explicit", "none"),
-    ("data x ring", "explicit", "full"),
+    pytest.param("data x ring", "explicit", "full", marks=long),
     ("data x zigzag", "explicit", "none"),
     ("data x gathered", "explicit", "none"),
     ("data x expert", "explicit", "full"),
@@ -93,7 +95,9 @@ def test_of_a_table_that_embeds_and_predicts_declared_zero3_holds_2_at_once_and_
 @pytest.mark.parametrize(
     ("strategy", "style", "shape", "target", "sizes", "held"),
     [
-        (ZERO3, "declared", LLAMA_8B, "gpu:h100:2x8", {"fsdp": 16}, MemoryTerm.SCORES_AND_GRADS),
+        pytest.param(
+            *(ZERO3, "declared", LLAMA_8B, "gpu:h100:2x8", {"fsdp": 16}, MemoryTerm.SCORES_AND_GRADS), marks=long
+        ),
         (
             DATA_PARALLEL | TENSOR_PARALLEL,
             "explicit",

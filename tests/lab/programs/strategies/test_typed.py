@@ -11,7 +11,6 @@ from lab.core.ledger import Kind, Ledger
 from lab.harness import suite
 from lab.harness.decoder.step import SMALL
 from lab.harness.registry import load
-from lab.harness.run import run
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
@@ -24,6 +23,7 @@ from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.strategy import RESIDUAL, STYLES, Strategy
 from lab.programs.strategies.zero1 import ZERO1
 from lab.settle import Verdict
+from tests.small_runs import small_run
 
 pytestmark = pytest.mark.compiles
 
@@ -56,7 +56,7 @@ def test_what_stands_among_the_more_styles_of_an_experiment_is_not_among_its_sty
 
 @pytest.mark.parametrize("name", ["ch14_data_parallel", "ch24_fsdp_tensor_parallel", *OUTSIDE_VERIFY])
 def test_typed_steps_compute_and_send_on_8_devices_what_theory_says(name):
-    result = run(load(name), target=parse_target("cpu:8"), style="typed", parameters=SMALL)
+    result = small_run(load(name), "typed", parameters=SMALL)
     assert result.numerics.worst_relative_error <= result.numerics.tolerance
     assert result.verdict in (Verdict.EXACT, Verdict.EXPLAINED, Verdict.ATTRIBUTED)
     assert not [claim for claim in result.claims if claim.is_undisputed_refutation]
