@@ -178,7 +178,8 @@ def trip_count(loop: Instruction, scope: Scope) -> int | None:
 
 
 def printed_and_derived(loop: Instruction, scope: Scope) -> tuple[int, int] | None:
-    """Both trip counts of a loop where they differ, as they do in no text that XLA printed."""
+    """Both trip counts of a loop where they differ: in a damaged text, or where XLA counts wrongly and runs the loop as
+    often as it counted."""
     known = _KNOWN_TRIP_COUNT.search(loop.extras)
     derived = derived_trip_count(loop, scope) if known else None
     return None if known is None or derived in (None, int(known[1])) else (int(known[1]), derived)

@@ -162,7 +162,10 @@ def _note_trip_counts(instruction: Instruction, scope: Scope, notes: Notes) -> N
     differ = printed_and_derived(instruction, scope) if instruction.opcode == "while" else None
     if differ:
         said, derived = differ
-        sentence = f"damaged text: loop {instruction.name} runs {said} times as it says, {derived} by its condition"
+        sentence = (
+            f"damaged text, or a loop that XLA counts wrongly: {instruction.name} runs {said} times as it says, "
+            f"{derived} by its condition"
+        )
         notes[Note(NoteKind.TEXT_DAMAGED, sentence)] = True
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.hlo.loops import Scope, derived_trip_count, trip_count
+from lab.hlo.loops import Scope, derived_trip_count, printed_and_derived, trip_count
 from lab.hlo.text import parse
 
 COMPARE = {
@@ -142,6 +142,15 @@ def test_a_counter_that_is_narrowed_on_its_way_gives_no_count():
 
 def test_a_counter_of_floats_gives_no_count():
     assert count(start=254, step=3, bound=270, t="bf16") is None  # From 256 on every second number is there.
+
+
+def test_a_loop_that_says_another_count_than_its_condition_is_damaged_or_counted_wrongly():
+    # XLA's count of an unsigned counter that goes down; with it, XLA's CPU backend runs the loop once.
+    printed = LOOP.replace("body=%body", 'body=%body, backend_config={{"known_trip_count":{{"n":"1"}}}}')
+    limit = "%limit = u32[] constant(2)"
+    text = printed.format(start=100, step=4294967293, bound=0, direction="GE", t="u32", limit=limit, sides=SIDES)
+    module = parse(text)
+    assert printed_and_derived(module.entry.by_name["loop"], Scope(module, module.entry)) == (1, 33)
 
 
 def test_a_negated_comparison_is_the_opposite_one():
