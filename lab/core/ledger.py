@@ -125,6 +125,7 @@ class Provenance:
       replicated_first: it is replicated before it is split, so that a lookup's operands are not moved instead.
       is_reshaped: a product that is reshaped before it is stored: where a partitioner sums the product, no loop stores
         the sum itself.
+      is_matrix_product: a product of matrices over tokens, as gradients of matrices are, and those of norms are not.
       made_in: the pass that makes the value, of one that is summed after that pass.
       named_after: scopes of the operations for which a partitioner moves the value, where those have other names than
         the term; it names a transfer after them.
@@ -144,6 +145,7 @@ class Provenance:
     saved_by_remat: bool = False
     replicated_first: bool = False
     is_reshaped: bool = False
+    is_matrix_product: bool = False
     made_in: Phase | None = None
     named_after: tuple[str, ...] = ()
 

@@ -30,7 +30,7 @@ from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError, one_line
 from lab.meshes.targets import Target, parse_target
-from lab.settle import Context, Settlement, settle
+from lab.settle import Context, Settlement, named_refusal, settle
 from lab.settle.ineffective_sharding import StateShard, not_scattered, state_not_split
 
 # Where a program can be run as well as compiled.
@@ -52,6 +52,7 @@ def run(
     axes = chosen or experiment.axes(target)
     start = time.perf_counter()
     mesh = make_mesh(target, axes)
+    where = context(target, style, axes, mesh)
     try:
         predicted = experiment.predict(parameters, axes)
     except UsageError as refusal:
@@ -79,10 +80,10 @@ def run(
         )
         compiled, compile_seconds = timed(lambda: _compiled(experiment, style, parameters, target, axes, mesh))
     except (WrongResults, Refused, jax.errors.JaxRuntimeError) as refusal:
-        return result(0.0, 0.0, failure=one_line(refusal))
+        return result(0.0, 0.0, failure=named_refusal(one_line(refusal), where.platform))
     program, read_seconds = timed(lambda: _program(compiled, mesh, axes, target, experiment.name))
     measured = program.ledger
-    settlement = settle(predicted, measured, context(target, style, axes, mesh))
+    settlement = settle(predicted, measured, where)
     claims = claims_of(experiment, parameters, axes, predicted, measured, settlement)
     failure = ineffective_sharding(experiment, parameters, mesh, compiled, settlement) or not_donated(
         experiment, parameters, mesh, program
@@ -154,8 +155,9 @@ def _program(
 
 def context(target: Target, style: str, axes: Axes, mesh: Mesh) -> Context:
     platform = mesh.devices.flat[0].platform if target.platform == "attached" else target.platform
-    # Types tell the partitioner where arrays lie, as declarations do; what it makes of that is the same.
-    return Context(platform, "declared" if style == "typed" else style, axes.shape)
+    # Types tell the partitioner where arrays lie, as declarations do; what it makes of that is nearly always the same.
+    is_typed = style == "typed"
+    return Context(platform, "declared" if is_typed else style, axes.shape, is_typed=is_typed)
 
 
 def ineffective_sharding(

@@ -1,6 +1,6 @@
 """A predicted ledger against a measured one, and the compiler behaviours that stand between them."""
 
-from lab.settle.behaviours import CATALOGUE, NOTES, Behaviour, Certainty, CompilerNote, Context
+from lab.settle.behaviours import CATALOGUE, NOTES, Behaviour, Certainty, CompilerNote, Context, named_refusal
 from lab.settle.settlement import Settlement, Status, Term, Verdict, settle
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "Status",
     "Term",
     "Verdict",
+    "named_refusal",
     "settle",
 ]

@@ -31,10 +31,12 @@ def step(name: str) -> Step:
     experiment, target = load(entry["experiment"]), parse_target(entry["target"])
     axes = experiment.axes(target)
     text = lzma.decompress((FOLDER / f"{name}.hlo.xz").read_bytes()).decode()
-    style = "declared" if entry["style"] == "typed" else entry["style"]
+    is_typed = entry["style"] == "typed"
     return Step(
         experiment.predict(with_settings(experiment.parameters, entry["settings"]), axes),
         read_text(text, source=name, axes=axes, target=target),
         # The rules of the release that compiled it, whatever is installed here.
-        Context(target.platform, style, axes.shape, jax=(0, 10)),
+        Context(
+            target.platform, "declared" if is_typed else entry["style"], axes.shape, jax=(0, 10), is_typed=is_typed
+        ),
     )

@@ -173,6 +173,7 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
         sibling_reduction_axes=_sums_beside(weight, strategy, shape, axes),
         reduced_separately_over=_apart(split, axes, all_axes),
         is_reshaped="kv_heads" in weight.dims,
+        is_matrix_product=weight.is_matrix,
         made_in=BACKWARD if is_late else None,
     )
 

@@ -7,6 +7,16 @@ that decides. What is known of a compiler and decides nothing is an entry of `NO
 """
 
 from lab.settle.behaviours.behaviour import INSTALLED, Behaviour, Certainty, CompilerNote, Context
-from lab.settle.behaviours.catalogue import CATALOGUE, NOTES, emitted
+from lab.settle.behaviours.catalogue import CATALOGUE, NOTES, emitted, named_refusal
 
-__all__ = ["CATALOGUE", "INSTALLED", "NOTES", "Behaviour", "Certainty", "CompilerNote", "Context", "emitted"]
+__all__ = [
+    "CATALOGUE",
+    "INSTALLED",
+    "NOTES",
+    "Behaviour",
+    "Certainty",
+    "CompilerNote",
+    "Context",
+    "emitted",
+    "named_refusal",
+]

@@ -26,12 +26,18 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True)
 class Context:
-    """The configuration that a prediction may know; `jax`: the release whose XLA compiles."""
+    """The configuration that a prediction may know.
+
+    Attributes:
+      is_typed: declared with shardings in types.
+      jax: the release whose XLA compiles.
+    """
 
     platform: Platform
     style: str
     mesh: Mapping[str, int] = field(default_factory=dict)
     jax: tuple[int, ...] = INSTALLED
+    is_typed: bool = False
 
 
 # A predicted transfer to those that the compiler emits for it: itself where nothing changes, none where another one
@@ -56,6 +62,7 @@ class CompilerNote:
       when: under which conditions, beside the platform.
       remedy: what to write instead, where there is something.
       not_on: where it does not happen, of one that is not bound to a platform.
+      refusal: words of the compiler's error, of one that refuses a program.
     """
 
     id: str
@@ -65,6 +72,7 @@ class CompilerNote:
     when: str = ""
     remedy: str = ""
     not_on: Platform | None = None
+    refusal: str = ""
 
 
 @dataclass(frozen=True)

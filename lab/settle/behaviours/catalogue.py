@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lab.core.ledger import Transfer
+from lab.meshes.platforms import Platform
 from lab.settle.behaviours import cpu, every_compiler, gpu, tpu
 from lab.settle.behaviours.behaviour import Behaviour, CompilerNote, Context
 
@@ -17,6 +18,12 @@ CATALOGUE: tuple[Behaviour, ...] = (
 """In the order in which they act: what the partitioner of every compiler does comes first."""
 NOTES: tuple[CompilerNote, ...] = (*every_compiler.NOTES, *cpu.NOTES, *gpu.NOTES, *tpu.NOTES)
 """Explain no term; `lab explain` has a page of each."""
+
+
+def named_refusal(error: str, platform: Platform) -> str:
+    """A compiler's error with the note that it is known by, where there is one."""
+    known = (n for n in NOTES if n.refusal and n.refusal in error and n.platform in (None, platform))
+    return next((f"{n.id}: {n.effect}; {n.remedy}. XLA: {error}" for n in known), error)
 
 
 def emitted(transfer: Transfer, context: Context) -> tuple[tuple[Transfer, ...], tuple[Behaviour, ...]]:

@@ -41,7 +41,8 @@ def _summed_at_once(transfer: Transfer, context: Context) -> tuple[Transfer, ...
         return (transfer,)
     if transfer.kind is not Kind.REDUCE_SCATTER:
         return ()
-    rest = Provenance(reduced_separately_over=transfer.provenance.reduced_separately_over)
+    stated = transfer.provenance
+    rest = Provenance(reduced_separately_over=stated.reduced_separately_over, named_after=stated.named_after)
     return (over(axes, replace(transfer, kind=Kind.ALL_REDUCE, provenance=rest), context),)
 
 
@@ -107,7 +108,8 @@ X3 = Behaviour(
 def _each_use_separately(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """Beside the gradient of one use that of every other, summed at once over all axes, in each pass."""
     provenance = transfer.provenance
-    if context.style != "declared" or provenance.uses == 1:
+    is_added_first = context.is_typed and context.platform != Platform.CPU
+    if context.style != "declared" or is_added_first or provenance.uses == 1:
         return (transfer,)
     passes = max(provenance.micro_batches, provenance.repeats)
     whole = replace(
@@ -127,7 +129,8 @@ X4 = Behaviour(
     certainty=Certainty.PREDICTABLE,
     effect="declared tied embeddings reduce two gradients of the table instead of one: the second unsharded, over all "
     "axes",
-    when="declared style; one table serves as embedding and as output head",
+    when="declared style; one table serves as embedding and as output head. With shardings in types on CPUs only: GPUs "
+    "and TPUs add both gradients first",
     remedy="write the step in the explicit style",
     rewrite=_each_use_separately,
 )
@@ -187,6 +190,15 @@ LEAVES_PASSES = (0, 11)
 """Release of jax whose XLA sums a small stack after the loop over micro-batches, too, if there is one."""
 
 
+def _is_stored_changed(stated: Provenance, context: Context) -> bool:
+    """Something stands between a declared sum and what the loop stores: on GPUs a reshape, on TPUs the type that a
+    product is given."""
+    is_changed = (
+        stated.is_matrix_product and context.is_typed if context.platform == Platform.TPU else stated.is_reshaped
+    )
+    return context.style == "declared" and is_changed
+
+
 def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """One reduction of all that a loop stores, where that is small."""
     stated, is_sum = transfer.provenance, transfer.kind is Kind.ALL_REDUCE
@@ -196,7 +208,7 @@ def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer,
     if (
         context.platform == Platform.CPU
         or not is_sum
-        or (context.style == "declared" and stated.is_reshaped)
+        or _is_stored_changed(stated, context)
         or stated.iterations == 1
         or stack > LARGEST_STACK_BYTES
         or rest
@@ -214,8 +226,8 @@ X8 = Behaviour(
     certainty=Certainty.PREDICTABLE,
     effect="an all-reduce in a loop that stacks its results runs once, on the whole stack, if that is 10 KiB or "
     "smaller: same bytes, or, on GPUs with jax 0.11, once for all micro-batches",
-    when="GPUs and TPUs; a loop stacks what it reduces, as it is: a declared gradient of queries, keys, values or "
-    "outputs is reshaped in between",
+    when="GPUs and TPUs; a loop stacks what it reduces, as it is: on GPUs a declared gradient of queries, keys, values "
+    "or outputs is reshaped in between, on TPUs with shardings in types that of any matrix is resharded",
     not_on=Platform.CPU,
     rewrite=_stored_then_summed,
 )
@@ -225,7 +237,10 @@ def _every_micro_batch(transfer: Transfer, context: Context) -> tuple[Transfer, 
     """The reduction of each pass, and of each layer where the value is a stack, in the dtype of its products."""
     m, stack = transfer.provenance.micro_batches, transfer.provenance.stacked_layers
     is_made_once = (
-        context.platform == Platform.TPU and stack == 1 and is_gradient(transfer) and transfer.kind is Kind.ALL_REDUCE
+        context.platform == Platform.TPU
+        and (stack, transfer.provenance.uses) == (1, 1)
+        and is_gradient(transfer)
+        and transfer.kind is Kind.ALL_REDUCE
     )
     if context.style != "declared" or m == 1 or is_made_once or transfer.payload_bytes % stack:
         return (transfer,)
@@ -244,8 +259,8 @@ X9 = Behaviour(
     platform=None,
     certainty=Certainty.PREDICTABLE,
     effect="declared gradients and losses that are accumulated over micro-batches are reduced once per micro-batch, "
-    "layer by layer, in the dtype of the matmuls; on TPUs this does not hold for gradients computed outside the loop "
-    "over layers",
+    "layer by layer, in the dtype of the matmuls; on TPUs this does not hold for gradients of one use computed outside "
+    "the loop over layers",
     when="declared style; more than one micro-batch",
     remedy="write the step in the explicit style: the accumulated gradient is then reduced once",
     rewrite=_every_micro_batch,

@@ -127,6 +127,16 @@ G11 = CompilerNote(
     remedy="compile at your own sizes",
 )
 
+G12 = CompilerNote(
+    id="G12",
+    platform=Platform.GPU,
+    certainty=Certainty.OBSERVED,
+    effect="a product of 16 bits with dims that fill no tile, such as [18, 8], is not compiled",
+    when="dims of a few elements, with which XLA chooses its own Triton kernel for a product",
+    remedy="take sizes that are multiples of 64, or XLA_FLAGS=--xla_gpu_enable_triton_gemm=false",
+    refusal="Couldn't find output tile sizes that satisfy hlo",
+)
+
 # In the order in which they act.
 BEHAVIOURS = (G6, G9)
 NOTES = (
@@ -138,4 +148,5 @@ NOTES = (
     G7,
     G10,
     G11,
+    G12,
 )

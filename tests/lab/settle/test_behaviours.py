@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lab.core.ledger import Kind, Ledger, Provenance, Transfer
-from lab.settle import Context, Status, Verdict, settle
+from lab.settle import Context, Status, Verdict, named_refusal, settle
 
 MESH = {"data": 2, "fsdp": 4, "tensor": 2}
 CPU, GPU, TPU = (Context(platform, "declared", MESH) for platform in ("cpu", "gpu", "tpu"))
@@ -249,6 +249,25 @@ def test_ten_kib_that_a_loop_stores_are_summed_once_and_a_byte_more_layer_by_lay
     assert verdict([more], [replace(more, executions=1, payload_bytes=10_244)], context) is Verdict.REFUTED
 
 
+@pytest.mark.parametrize(
+    ("context", "provenance", "is_late"),
+    [
+        (GPU, {"is_reshaped": True}, False),
+        (TPU, {"is_reshaped": True, "is_matrix_product": True}, True),
+        (replace(TPU, is_typed=True), {"is_matrix_product": True}, False),
+        (replace(TPU, is_typed=True), {}, True),
+        (explicit(GPU), {"is_reshaped": True, "is_matrix_product": True}, True),
+    ],
+    ids=["reshaped on gpus", "reshaped on tpus", "resharded on tpus", "a typed norm", "explicit"],
+)
+def test_a_small_stack_leaves_the_loop_where_it_is_stored_as_it_is_summed(context, provenance, is_late):
+    stack = replace(FULL, provenance=Provenance(iterations=4, **provenance))
+    late = replace(FULL, executions=1, payload_bytes=10_240)
+    assert verdict([stack], [late], context) is (Verdict.EXPLAINED if is_late else Verdict.REFUTED)
+    (term,) = settle(Ledger((stack,), mesh=MESH), Ledger((FULL,), mesh=MESH), context).terms
+    assert (term.status, term.did_not_happen) == (Status.EXACT, ("X8",) if is_late else ())
+
+
 def test_of_two_micro_batches_gpus_sum_a_small_stack_in_each_and_with_jax_0_11_of_both_at_once():
     passes, each, once = (
         replace(FULL, executions=8, provenance=Provenance(iterations=4, repeats=2)),
@@ -310,6 +329,13 @@ def test_on_cpu_a_scattered_lookup_of_bf16_is_summed_whole_in_f32():
     assert (term.status, term.behaviours) == (Status.EXPLAINED, ("C2", "C1"))
 
 
+def test_an_error_of_a_compiler_is_named_after_the_note_that_knows_it():
+    error = "INTERNAL: Couldn't find output tile sizes that satisfy hlo: %dot.157 = bf16[18,8]{1,0} dot(%a, %b), ..."
+    assert named_refusal(error, "gpu").startswith("G12: ") and named_refusal(error, "gpu").endswith(error)
+    assert named_refusal(error, "tpu") == error
+    assert named_refusal("INTERNAL: out of memory", "gpu") == "INTERNAL: out of memory"
+
+
 TABLE = Transfer(
     Kind.ALL_REDUCE, ("data",), 2, 1, "f32", 960, phase="backward", scope="embedding", provenance=Provenance(uses=2)
 )
@@ -321,6 +347,29 @@ def test_a_table_used_at_both_ends_is_summed_twice_where_declared(context):
     assert explained_by([TABLE], twice, context) == {"X4"}
     assert verdict([TABLE], [replace(TABLE, executions=3)], context) is Verdict.REFUTED
     assert verdict([TABLE], twice, explicit(context)) is Verdict.REFUTED
+
+
+@pytest.mark.parametrize("context", [GPU, TPU], ids=lambda c: c.platform)
+def test_with_shardings_in_types_both_gradients_of_a_table_are_added_before_they_are_summed_but_on_cpus(context):
+    typed, twice = replace(context, is_typed=True), [replace(TABLE, executions=2)]
+    assert explained_by([TABLE], twice, replace(CPU, is_typed=True)) == {"X4"}
+    assert verdict([TABLE], [TABLE], typed) is Verdict.EXACT
+    assert verdict([TABLE], twice, typed) is Verdict.REFUTED
+    (term,) = settle(Ledger((TABLE,)), Ledger((TABLE,)), typed).terms
+    assert term.did_not_happen == ()
+
+
+def test_with_shardings_in_types_tpus_sum_a_table_of_two_uses_in_each_micro_batch():
+    """Of one use once, after the last."""
+    late = replace(
+        TABLE, phase="update", provenance=Provenance(uses=2, micro_batches=4, product="bf16", made_in="backward")
+    )
+    each = replace(TABLE, executions=4, dtype="bf16", payload_bytes=480)
+    typed = replace(TPU, is_typed=True)
+    assert explained_by([late], [each], typed) == {"X9"}
+    once = replace(late, provenance=replace(late.provenance, uses=1))
+    assert verdict([once], [once], typed) is Verdict.EXACT
+    assert verdict([once], [each], typed) is Verdict.REFUTED
 
 
 def test_the_second_use_of_a_sharded_table_is_summed_whole_over_all_axes():
@@ -342,6 +391,14 @@ def test_the_second_gradient_of_a_table_is_found_under(lost):
     for table in (scatter, replace(TABLE, provenance=twice)):
         second = replace(table, kind=Kind.ALL_REDUCE, **lost)
         assert explained_by([table], [table, second], replace(GPU, mesh={"data": 2, "fsdp": 4})) == {"X4"}
+
+
+def test_the_one_sum_of_a_hybrid_table_with_shardings_in_types_is_found_under_the_name_of_its_other_use():
+    twice = replace(SPLIT, uses=2, named_after=("head",))
+    scatter, parts = (replace(t, scope="embedding", executions=1, provenance=twice) for t in (SCATTER, PARTS))
+    whole, typed = replace(WHOLE, scope="head", executions=1), replace(TPU, mesh=TWO_AXES, is_typed=True)
+    assert verdict([scatter, parts], [whole], typed) is Verdict.EXPLAINED
+    assert verdict([scatter, parts], [replace(whole, scope="norm")], typed) is Verdict.REFUTED
 
 
 def test_one_sum_is_not_both_gradients_of_a_scattered_table():
