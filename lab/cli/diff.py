@@ -31,8 +31,8 @@ from lab.report.changes import changes_text, exceeded
     "allowed",
     metavar="PERCENT",
     type=options.SHARE,
-    help="How many bytes may come or go along any axes, as a share of those before: 1%. What went makes up for nothing "
-    "that came.",
+    help="How many bytes may come or go along any axes, as a share of those before: 1%. Bytes that "
+    "vanish do not offset bytes that appear.",
 )
 @options.as_json
 def diff(

@@ -22,7 +22,7 @@ from lab.meshes.targets import parse_target
 
 STYLES = {
     "declared": "the compiler inserts the collectives",
-    "typed": "it does where types of arrays say so",
+    "typed": "it does so by the shardings in arrays' types",
     "explicit": "they are written out",
 }
 TARGET_FORMS = "cpu:8, gpu:h100:2x8, tpu:v5p:2x2x4 or attached"

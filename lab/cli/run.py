@@ -20,7 +20,9 @@ _STYLES = ", ".join(f"{style} ({what})" for style, what in options.STYLES.items(
 
 @click.command()
 @click.argument("names", metavar="EXPERIMENT...", nargs=-1, required=True, type=options.EXPERIMENT)
-@options.target(f"What to compile for: {options.TARGET_FORMS}. By default its own.", "targets", multiple=True)
+@options.target(
+    f"What to compile for: {options.TARGET_FORMS}. By default the experiment's own.", "targets", multiple=True
+)
 @click.option("--style", "styles", metavar="STYLE", multiple=True, type=options.STYLE, help=_STYLES)
 @options.mesh
 @options.settings("A parameter: layers=4.")

@@ -50,7 +50,7 @@ def held_whole(program: Program) -> Iterator[Finding]:
         factor = max(argument.local.bytes / kept for argument, kept in whole)
         sentence = (
             f"{_listed([argument for argument, _ in whole])} replicated, though each device uses only its own part: "
-            f"{times(factor)} the memory needed, {exact(wasted)} B a device too much"
+            f"{times(factor)} the memory needed, {exact(wasted)} B more on each device"
         )
         advice = (
             "shard them like the arrays that they belong to: by out_shardings where they are made (optimizer state "
