@@ -341,3 +341,29 @@ def test_ids_are_unique():
 
 def test_what_was_not_settled_has_no_row_and_counts_nothing():
     assert not any(astuple(SettlementJson()))
+
+
+ENTERED = Transfer(Kind.ALL_REDUCE, ("tensor",), 4, 2, "f32", 1024, scope="layers/attention/enter", phase="backward")
+
+
+@pytest.mark.parametrize(
+    "term, found",
+    [
+        (GATHER, GATHER),
+        (GATHER, replace(GATHER, dtype="f32", payload_bytes=2048, is_widened=True)),
+        (replace(ENTERED, provenance=Provenance(partial_products=3)), replace(ENTERED, executions=6)),
+        (replace(ENTERED, provenance=Provenance(partial_products=3)), ENTERED),
+    ],
+    ids=["as it stands", "as it shows in the text", "as the compiler rewrites it", "as it stands, not rewritten"],
+)
+def test_what_settles_a_term_in_its_own_scope_settles_none_in_another(term, found):
+    """By name: what has lost its name may be for another scope."""
+    mesh = {"tensor": 4, "fsdp": 16}
+    context = Context("cpu", "declared", mesh)
+
+    def verdict(scope: str) -> Verdict:
+        named = replace(found, scope=scope, op_name=f"jit(step)/{scope}/add")
+        return settle(Ledger((term,), mesh=mesh), Ledger((named,), mesh=mesh), context).verdict
+
+    assert verdict(term.scope) is not Verdict.REFUTED
+    assert (verdict("head"), verdict("layers/attention/leave")) == (Verdict.REFUTED, Verdict.REFUTED)
