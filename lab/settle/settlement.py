@@ -228,9 +228,9 @@ def _settled(predicted: Sequence[Transfer], measured: Ledger, context: Context) 
     unclaimed = _moving(measured)
     open_terms = dict(enumerate(predicted))
     settled: dict[int, Term] = {}
-    for attempt, may_claim, is_of_any_scope in _ATTEMPTS:
+    for attempt, may_claim in _ATTEMPTS:
         for place, term in tuple(open_terms.items()):
-            wanted = replace(term, scope="") if is_of_any_scope else term
+            wanted = replace(term, scope="") if may_claim is _nameless else term
             found = attempt(wanted, tuple(t for t in unclaimed if may_claim(term, t)), context)
             if found is not None:
                 settled[place], unclaimed = replace(found, predicted=term), subtract(unclaimed, found.measured)
@@ -380,18 +380,18 @@ def _contradicted(term: Transfer, unclaimed: Unclaimed, context: Context) -> Ter
     return Term(term, rivals, Status.REFUTED, why) if rivals else None
 
 
-# In their order: what fits best chooses first. The last but one does not ask for the term's scope.
-_ATTEMPTS: tuple[tuple[Attempt, Callable[[Transfer, Transfer], bool], bool], ...] = (
-    (_as_emitted, _states_it, False),
-    (_as_one, _states_it, False),
-    (_as_emitted, _states_one, False),
-    (_as_one, _states_one, False),
-    (_as_recognised, _states_one, False),
-    (_as_emitted, _any, False),
-    (_as_predicted, _any, False),
-    (_as_recognised, _any, False),
-    (_as_recognised, _nameless, True),
-    (_contradicted, _any, False),
+# In their order: what fits best chooses first. What is nameless may be of any scope.
+_ATTEMPTS: tuple[tuple[Attempt, Callable[[Transfer, Transfer], bool]], ...] = (
+    (_as_emitted, _states_it),
+    (_as_one, _states_it),
+    (_as_emitted, _states_one),
+    (_as_one, _states_one),
+    (_as_recognised, _states_one),
+    (_as_emitted, _any),
+    (_as_predicted, _any),
+    (_as_recognised, _any),
+    (_as_recognised, _nameless),
+    (_contradicted, _any),
 )
 
 
