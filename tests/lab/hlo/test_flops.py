@@ -310,6 +310,17 @@ def test_work_of_another_form_is_unknown_and_noted_not_0(name, what):
     assert any(note.startswith(f"{what}: the FLOPs of ") for note in unknown(kept.text(name)))
 
 
+def test_a_librarys_product_that_does_not_say_what_it_contracts_is_noted_by_its_target():
+    text = (
+        "ENTRY %main {\n  %x = f32[8,8]{1,0} parameter(0)\n  ROOT %r = f32[8,8]{1,0} custom-call(%x, %x), "
+        'custom_call_target="__cublas$gemm"BACKEND\n}\n'
+    )
+    (note,) = unknown(text.replace("BACKEND", ""))
+    assert note.startswith("__cublas$gemm: the FLOPs of 1 instruction")
+    dims = ', backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}'
+    assert read_text(text.replace("BACKEND", dims)).flops == 2 * 8**3
+
+
 @pytest.mark.parametrize("opcode", ["fft", "cholesky", "triangular-solve"])
 def test_opcodes_that_backends_take_apart_are_noted_in_texts_from_before(opcode):
     text = f"ENTRY %main {{\n  %x = f32[8,8]{{1,0}} parameter(0)\n  ROOT %r = f32[8,8]{{1,0}} {opcode}(%x, %x)\n}}\n"

@@ -69,5 +69,5 @@ def test_an_all_to_all_with_a_channel_is_between_partitions():
 def test_groups_of_replicas_that_are_not_there_are_read_as_devices_and_a_note_says_so(channel):
     ledger = reduced("{{0,1,2,3},{4,5,6,7}}", ", num_partitions=8", channel)
     assert ledger.transfers[0].group_size == 4
-    assert note_kinds(ledger.notes) == (NoteKind.GROUPS_ASSUMED,)
+    assert note_kinds(ledger.notes) == (NoteKind.GROUPS_ASSUMED,) and ledger.is_complete
     assert reduced("{{0,1,2,3},{4,5,6,7}}", ", num_partitions=8", GLOBAL).notes == ()

@@ -123,3 +123,11 @@ def test_an_exchange_of_halves_has_an_axis_of_size_two():
 def test_pairs_with_themselves_are_groups_of_one():
     still = read_permutation(((0, 0), (1, 1)), Axes.parse("x=2"))
     assert (still.axes, still.groups.size) == ((), 1)
+
+
+@pytest.mark.parametrize(
+    "spelling", ["{{0,1234567890},{1,2}}", "[2,1234567890]<=[2469135780]", "mesh['x'=1234567890] {'x'}"]
+)
+def test_a_device_of_ten_digits_is_refused_as_one_that_does_not_exist(spelling):
+    with pytest.raises(UnreadGroups, match="has a number that no device has$"):
+        read_groups(spelling, 8)

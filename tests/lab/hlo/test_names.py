@@ -24,6 +24,11 @@ StackFrames
 """
 
 
+@pytest.mark.parametrize("depth, found", [(1, "mlp"), (50, "mlp"), (51, "jvp(mlp)")])
+def test_names_are_looked_for_in_fifty_transformations_of_one_another(depth, found):
+    assert scope(f"jit(f)/{'jvp(' * depth}mlp{')' * depth}/dot_general") == found
+
+
 @pytest.mark.parametrize(
     ("op_name", "expected"),
     [

@@ -6,6 +6,7 @@ from lab.core.ledger import Kind
 from lab.core.note import NoteKind
 from lab.hlo import read_text
 from lab.hlo.placement import Devices
+from lab.hlo.text import parse
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
@@ -201,6 +202,37 @@ def test_a_message_goes_to_the_pairs_that_its_frontend_attributes_name_quoted_or
         )
     )
     assert (transfer.kind, transfer.group_size, transfer.wire_bytes) == (Kind.SEND_RECV, 4, 256)
+
+
+def test_a_module_of_one_device_sends_nothing_and_that_is_all_of_it():
+    ledger = read("ROOT %x = f32[64]{0} parameter(0)", partitions=1)
+    assert (ledger.transfers, [note.kind for note in ledger.notes]) == ((), [NoteKind.ONE_DEVICE])
+    assert ledger.is_complete
+
+
+@pytest.mark.parametrize("indent", ["  ", "    ", "\t", " "])
+def test_lines_may_be_indented_otherwise_than_xla_prints_them(indent):
+    text = f"ENTRY %main (x: f32[8]) -> f32[8] {{\n{indent}%x = f32[8]{{0}} parameter(0)\n\n{indent}ROOT %r = f32[8]{{0}} negate(%x)\n}}\n"
+    (computation,) = parse(text).computations.values()
+    assert [(i.name, i.opcode, i.is_root) for i in computation.instructions] == [
+        ("x", "parameter", False),
+        ("r", "negate", True),
+    ]
+
+
+def test_a_permute_in_place_moves_as_many_slices_of_each_of_several_buffers():
+    transfer = only(
+        read(
+            """%x = f32[64]{0} parameter(0)
+            %one = f32[8,32]{1,0} broadcast(%x), dimensions={}
+            %other = bf16[8,32]{1,0} broadcast(%x), dimensions={}
+            %in = (f32[8,32]{1,0}, bf16[8,32]{1,0}) tuple(%one, %other)
+            %i = s32[] constant(0)
+            %at = (s32[], s32[]) tuple(%i, %i)
+            ROOT %cp = (f32[8,32]{1,0}, bf16[8,32]{1,0}) collective-permute(%in, %in, %at, %at), channel_id=1, source_target_pairs={{0,1},{1,0}}, slice_sizes={{2,32},{1,32}}"""
+        )
+    )
+    assert [(part.dtype, part.payload_bytes) for part in transfer.parts] == [("f32", 256), ("bf16", 64)]
 
 
 @pytest.mark.parametrize(("sizes", "payload"), [("{{2,32}}", 256), ("{{2,32},{1,32}}", 384)])

@@ -10,7 +10,7 @@ from lab.meshes.axes import Axes
 from lab.report.verdicts import unsettled
 from lab.settle import Context, Settlement, Status, Verdict, settle
 from lab.settle.behaviours import emitted
-from lab.settle.hints import _counts
+from lab.settle.hints import _changes, _counts
 from tests.lab.programs.strategies.layouts import LAYOUTS, SHAPE
 
 CPU = Context("cpu", "declared", {"tensor": 4})
@@ -135,3 +135,18 @@ def test_counts_are_whole_factors_of_executions_and_sizes_and_of_both_the_smalle
         for i, (often, size) in enumerate(there)
     )
     assert _counts(ENTER, found) == factors
+
+
+def test_sums_over_each_axis_for_one_over_both_are_said_to_be_reduced_separately():
+    context = Context("cpu", "declared", {"data": 2, "tensor": 4})
+    norm = Transfer(Kind.ALL_REDUCE, ("data", "tensor"), 8, 1, "f32", 4, scope="norm", phase="update")
+    measured = [replace(norm, axes=("data",), group_size=2), replace(norm, axes=("tensor",), group_size=4)]
+    hint = settled(norm, *measured, context=context).terms[0].hint
+    assert hint and stated(hint) == Provenance(reduced_separately_over=(("data",), ("tensor",)))
+
+
+def test_two_fields_and_the_dtype_of_products_are_tried_together():
+    tried = _changes(replace(ENTER, dtype="f32"), (replace(ENTER, executions=6),), replace(CPU, platform="gpu"))
+    assert {len(change) for change in tried if "product" in change} >= {1, 2, 3}
+    tried = _changes(replace(ENTER, dtype="bf16"), (replace(ENTER, executions=6),), replace(CPU, platform="gpu"))
+    assert not [change for change in tried if "product" in change or len(change) > 2]
