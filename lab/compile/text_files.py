@@ -18,6 +18,7 @@ _DEFAULT_MB = 512
 """A million instructions are some 100 MB, and reading a text takes memory for up to ten of its size."""
 _BINARY_IN = 1 << 16
 """A text has no zero among its first bytes."""
+_GZIP = b"\x1f\x8b"
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _EXPECTED = "expected the text of a compiled program, as compiled.as_text() returns it"
 
@@ -37,7 +38,8 @@ def read_text_file(path: Path) -> str:
     limit = _limit()
     try:
         with path.open("rb") as file:
-            raw = _read(cast(BinaryIO, gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file, path, limit)
+            is_zipped = path.suffix == ".gz" or file.peek(len(_GZIP)).startswith(_GZIP)  # A pipe has no name.
+            raw = _read(cast(BinaryIO, gzip.GzipFile(fileobj=file)) if is_zipped else file, path, limit)
         text = raw.decode("utf-16" if raw.startswith(_WIDE) else "utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(f"{path}: binary file, {_EXPECTED}") from None
