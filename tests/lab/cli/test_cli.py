@@ -125,6 +125,27 @@ def test_a_note_on_sums_names_no_axes_where_there_are_none(lab, tmp_path):
     assert said.replace("pass", "pass (over tensor)") in lab("inspect", "step.hlo", "--mesh", "data=2,tensor=4").out
 
 
+@pytest.mark.parametrize("write", [bytes, gzip.compress], ids=["plain", "gzipped"])
+def test_a_text_over_the_limit_is_refused_and_the_limit_can_be_raised(lab, tmp_path, monkeypatch, write):
+    long = TEXT.replace("=%add\n", f'=%add, metadata={{op_name="{1_500_000 * "x"}"}}\n')
+    (tmp_path / "long").write_bytes(write(long.encode()))
+    monkeypatch.setenv("LAB_MAX_TEXT_MB", "1")
+    assert_refused(lab("inspect", "long"), "more than 1 MB of text; for larger ones set LAB_MAX_TEXT_MB (now 1)")
+    monkeypatch.setenv("LAB_MAX_TEXT_MB", "2")
+    assert lab("inspect", "long").status == 0
+    monkeypatch.setenv("LAB_MAX_TEXT_MB", "much")
+    assert_refused(lab("inspect", "long"), "LAB_MAX_TEXT_MB=much: expected a number of MB")
+
+
+@pytest.mark.parametrize(
+    "written", [TEXT.replace("\n", "\r\n").encode(), TEXT.encode("utf-8-sig"), TEXT.encode("utf-16")]
+)
+def test_a_text_that_windows_wrote_gives_the_same_ledger(lab, tmp_path, written):
+    plain = json.loads(lab("inspect", "step.hlo", "--json").out)
+    (tmp_path / "step.hlo").write_bytes(written)
+    assert json.loads(lab("inspect", "step.hlo", "--json").out) == plain
+
+
 def test_the_table_is_plain_in_a_pipe(lab):
     answer = lab("inspect", "step.hlo", "--mesh", "data=2,tensor=4")
     assert answer.out.startswith(
