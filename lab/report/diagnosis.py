@@ -10,6 +10,8 @@ from lab.diagnosis import KINDS, Diagnosis, Finding, Findings
 from lab.report.origins import common_folder, folder_lines, short_diagnosis
 from lab.report.tables import is_combined, tables_text
 
+SHOWN = 200
+"""More findings than anybody reads, and than a page opens with in seconds."""
 NO_MESH = "no mesh was given, so axes are unknown; add --mesh (in Python, mesh=)"
 
 
@@ -30,10 +32,9 @@ def _listed(diagnosis: Diagnosis) -> str:
     found, source = diagnosis.findings, diagnosis.ledger.source or "the program"
     if not found:
         return f"{source}: {verdict(diagnosis)}"
-    listed = [f"\n{finding_text(number, finding)}" for number, finding in enumerate(found, 1)]
-    return "\n".join(
-        [f"{source}: {verdict(diagnosis)}{worst_first(found)}", *listed, *(f"\n{gap}" for gap in gaps(diagnosis))]
-    )
+    listed = [f"\n{finding_text(number, finding)}" for number, finding in enumerate(found[:SHOWN], 1)]
+    rest = [f"\n{line}" for line in (*not_shown(found), *gaps(diagnosis))]
+    return "\n".join([f"{source}: {verdict(diagnosis)}{worst_first(found)}", *listed, *rest])
 
 
 def verdict(diagnosis: Diagnosis) -> str:
@@ -50,6 +51,12 @@ def verdict(diagnosis: Diagnosis) -> str:
 def worst_first(found: Sequence[Finding]) -> str:
     """How several are sorted."""
     return ", worst first" * (len(found) > 1)
+
+
+def not_shown(found: Sequence[Finding]) -> list[str]:
+    """How many findings are left out, if any."""
+    more = len(found) - SHOWN
+    return [f"{count(more, 'more finding')}, none of them worse; lab inspect --json lists all"] if more > 0 else []
 
 
 def gaps(diagnosis: Diagnosis) -> list[str]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from lab.core.units import count
-from lab.report.diagnosis import evidence, gaps, verdict
+from lab.report.diagnosis import SHOWN, evidence, gaps, not_shown, verdict
 from lab.report.html import ledgers, runs
 from lab.report.html.audit import audit
-from lab.report.html.markup import element, joined
+from lab.report.html.markup import element, joined, paragraphs
 from lab.report.html.page import Part, Section, Verdict, document
 from lab.report.origins import common_folder, folder_lines, short_diagnosis
 from lab.report.tables import headline
@@ -88,7 +88,10 @@ def _program(diagnosis: Diagnosis) -> Part:
 
 def findings(diagnosis: Diagnosis) -> Markup:
     """Each with what it costs and what to try."""
-    return joined(_finding(number, finding) for number, finding in enumerate(diagnosis.findings, 1))
+    found = diagnosis.findings
+    return joined(_finding(number, finding) for number, finding in enumerate(found[:SHOWN], 1)) + paragraphs(
+        not_shown(found)
+    )
 
 
 def _finding(number: int, finding: Finding) -> Markup:

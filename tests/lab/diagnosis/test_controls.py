@@ -2,6 +2,7 @@
 and the lab's own strategies."""
 
 import pickle
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
-from lab.report.diagnosis import diagnosis_text, evidence, findings_text
+from lab.report.diagnosis import SHOWN, diagnosis_text, evidence, findings_text
 from tests.cases.compiling import array, cpu
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds
 from tests.lab.programs.strategies.layouts import LAYOUTS, SHAPE
@@ -196,6 +197,17 @@ def test_what_could_not_be_looked_at_stands_beside_that_nothing_was_found():
     assert said(part, devices=8) == (
         "step.hlo: not diagnosed: no mesh was given, so axes are unknown; add --mesh (in Python, mesh=)"
     )
+
+
+def test_of_many_findings_the_worst_are_shown_and_the_others_counted():
+    many = tuple(
+        Finding("padded", f"array {number} is padded", "choose a multiple of 4") for number in range(SHOWN + 2)
+    )
+    found = Findings(diagnosis.Diagnosis(Ledger((), "step.hlo", devices=1), many))
+    for said in (str(found), str(found._repr_html_())):
+        assert f"array {SHOWN - 1} is" in said and f"array {SHOWN} is" not in said
+        assert "2 more findings, none of them worse; lab inspect --json lists all" in said
+    assert "more findings" not in str(Findings(replace(found.diagnosis, findings=many[:SHOWN])))
 
 
 def test_findings_are_a_tuple_that_shows_itself():
