@@ -1,6 +1,7 @@
 """Cases c11, c14, c15, c28: gradients, gathered weights and optimizer state under data parallelism."""
 
-from functools import cache, reduce
+from dataclasses import replace
+from functools import cache, partial, reduce
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,10 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import lab
+from lab.core.known import known
 from lab.core.ledger import Ledger
 from lab.meshes.axes import Axes
+from lab.settle import Context, settle
 from tests.cases.compiling import (
     Row,
     ahead_of_time_gpu,
@@ -49,6 +52,27 @@ def test_cpu_promotes_the_reduction_of_a_bf16_gradient_to_f32():
     assert rows(ledger) == [("all_reduce", "data", 1, 524_288)]
     assert ledger.transfers[0].dtype == "f32"
     assert "1 reduction runs in f32: the program reduces a narrower type, and the compiler promoted it" in ledger.notes
+
+
+@pytest.mark.parametrize(("is_cast_first", "verdict"), [(True, "explained"), (False, "refuted")])
+def test_master_weights_that_are_gathered_in_f32_are_not_taken_for_promoted_ones(is_cast_first, verdict):
+    """Both move 524,288 B in f32 where 262,144 B of bf16 are predicted: one because the CPU's compiler widens them, the
+    other because the program does."""
+    mesh = cpu(data=8)
+
+    @partial(jax.shard_map, mesh=mesh, in_specs=(P("data"), P("data")), out_specs=P("data"))
+    def forward(w_DF, x_BD):
+        before, after = (jnp.bfloat16, jnp.bfloat16) if is_cast_first else (jnp.float32, jnp.bfloat16)
+        w_DF = jax.lax.all_gather(w_DF.astype(before), "data", tiled=True).astype(after)
+        return x_BD @ w_DF
+
+    x = array(mesh, (64, 256), "data", dtype=jnp.bfloat16)
+    ledger = read(mesh, forward, array(mesh, (256, 512), "data"), x, out=P("data"))
+    assert rows(ledger) == [("all_gather", "data", 1, 524_288)]
+    (found,) = ledger.transfers
+    assert (found.dtype, found.is_widened) == ("f32", is_cast_first)
+    predicted = Ledger((replace(found, dtype="bf16", payload_bytes=262_144, is_widened=False),), mesh=ledger.mesh)
+    assert settle(predicted, ledger, Context("cpu", "explicit", known(ledger.mesh))).verdict == verdict
 
 
 def test_cpu_is_named_where_it_is_the_target():
