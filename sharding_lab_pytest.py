@@ -87,7 +87,7 @@ def communication_snapshot(request: pytest.FixtureRequest) -> Callable[..., Ledg
 
         used.append(inspect(program, *args, mesh=mesh, target=target))
         if failure := snapshot.unreadable(used[0]):
-            pytest.fail(failure, pytrace=False)
+            pytest.fail(f"{request.node.nodeid}: {failure}", pytrace=False)
         if update:
             # Properties of a test reach the process that reports, where tests run in several.
             moved = _moved(request.node, path)
@@ -96,7 +96,7 @@ def communication_snapshot(request: pytest.FixtureRequest) -> Callable[..., Ledg
                 (UPDATED, f"{'moved' if moved and what == 'unchanged' else what} {path}")
             )
         elif failure := snapshot.compared(used[0], path if path.exists() else _earlier(request.node) or path):
-            pytest.fail(failure, pytrace=False)
+            pytest.fail(f"{request.node.nodeid}: {failure}", pytrace=False)
         return used[0]
 
     return check

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lab.core import display
 from lab.guard.budget import Allowance, allow, failure
+from lab.meshes.errors import UsageError
 
 if TYPE_CHECKING:
     from lab.core.ledger import Ledger
@@ -64,8 +65,13 @@ def assert_communication(
       lab.meshes.errors.UsageError: a line is over an axis that the mesh lacks; or as for `inspect`.
     """
     __tracebackhide__ = True
-    ledger = inspect(program, *args, mesh=mesh, target=target)
-    if over := failure(ledger, budget):
+    try:
+        ledger = inspect(program, *args, mesh=mesh, target=target)
+        over = failure(ledger, budget)
+    except UsageError as refusal:
+        # pytest shows the line of the test alone; where in the lab it was refused helps nobody.
+        raise refusal.with_traceback(None) from refusal.__cause__
+    if over:
         raise AssertionError(over)
     return ledger
 

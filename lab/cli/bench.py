@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ from lab.cli.output import print_json, print_text
 from lab.cli.progress import watched
 from lab.core.codec import to_text
 from lab.core.files import write_whole
-from lab.measure.bench.sizes import parse_sizes
+from lab.measure.bench.sizes import parse_sizes, size_text
 from lab.meshes.axes import Axes
 from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target
@@ -23,12 +24,13 @@ SIZES, CPU_SIZES = "1KiB..1GiB", "1KiB..1MiB"
 
 
 @click.command()
-@click.argument("primitives", metavar="[PRIMITIVE]...", nargs=-1)
+@click.argument("primitives", metavar="[PRIMITIVE]...", nargs=-1, type=options.PRIMITIVE)
 @click.option(
     "--algorithm",
     "algorithms",
     metavar="NAME",
     multiple=True,
+    type=options.ALGORITHM,
     help="An algorithm to time; by default all that the mesh allows.",
 )
 @options.mesh
@@ -82,7 +84,9 @@ def bench(
     command = shlex.join(["lab", *sys.argv[1:]])
     sizes = sizes or parse_sizes(CPU_SIZES if target.platform == Platform.CPU else SIZES)
     spanned = tuple(over.split(",")) if over else ()
-    found = benches.bench(target, mesh, primitives, algorithms, sizes, command, watched, spanned, links)
+    span = f"{size_text(sizes[0])} to {size_text(sizes[-1])}"
+    watch = partial(watched, describe=lambda chain: f"{chain}, {span}")
+    found = benches.bench(target, mesh, primitives, algorithms, sizes, command, watch, spanned, links)
     if save:
         write_whole(save, to_text(found) + "\n")
     if as_json:

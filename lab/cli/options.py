@@ -96,6 +96,24 @@ def _plots() -> Iterable[str]:
     return PLOTS
 
 
+def _tour_parts() -> Iterable[str]:
+    from lab.measure.tour.tour import PARTS
+
+    return PARTS
+
+
+def _primitives() -> Iterable[str]:
+    from lab.collectives import ALGORITHMS
+
+    return ALGORITHMS
+
+
+def _algorithms() -> Iterable[str]:
+    from lab.collectives import ALGORITHMS
+
+    return dict.fromkeys(name for algorithms in ALGORITHMS.values() for name in algorithms)
+
+
 AXES = Parsed("axes", Axes.parse)
 TARGET = Parsed("target", parse_target, lambda: [row.target for row in availability()])
 SETTING = Parsed("setting", _setting)
@@ -107,6 +125,9 @@ STYLE = Parsed("style", known=lambda: STYLES)
 EXPERIMENT = Parsed("experiment", known=registry.names)
 PLOT = Parsed("plot", known=_plots)
 BOOK = Parsed("formula", known=_book)
+TOUR_PART = Parsed("part", known=_tour_parts)
+PRIMITIVE = Parsed("primitive", known=_primitives)
+ALGORITHM = Parsed("algorithm", known=_algorithms)
 
 
 class OutputFile(click.Path):

@@ -55,12 +55,21 @@ def described() -> tuple[Described, ...]:
     )
 
 
+def _by_command() -> dict[str, Described]:
+    return {command: each for each in described() for command in _COMMAND.findall(each.printed_by)}
+
+
+def _names() -> list[str]:
+    """What `lab schema` takes."""
+    return list(dict.fromkeys([*(each.name for each in described()), *_by_command()]))
+
+
 def schema_text(of: Described) -> str:
     return codec.to_text(codec.schema(of.type))
 
 
 @click.command()
-@click.argument("name", metavar="[NAME]", required=False)
+@click.argument("name", metavar="[NAME]", required=False, type=options.Parsed("schema", known=_names))
 @options.as_json
 def schema(name: str | None, as_json: bool) -> None:
     """Print the JSON Schema of what a command prints, or list them.
@@ -70,7 +79,7 @@ def schema(name: str | None, as_json: bool) -> None:
     Keys are only added, so that what was printed before stays valid: a key that came later is not among those required.
     """
     known = {each.name: each for each in described()}
-    by_command = {command: each for each in known.values() for command in _COMMAND.findall(each.printed_by)}
+    by_command = _by_command()
     if name is None:
         rows = [(each.name, each.printed_by) for each in known.values()]
         if as_json:

@@ -16,7 +16,7 @@ from lab.core.files import write_whole
 
 
 @click.command()
-@click.argument("parts", metavar="[PART]...", nargs=-1)
+@click.argument("parts", metavar="[PART]...", nargs=-1, type=options.TOUR_PART)
 @options.save
 @options.as_json
 def tour(parts: tuple[str, ...], save: Path | None, as_json: bool) -> int:

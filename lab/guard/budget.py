@@ -53,15 +53,16 @@ def allow(
     Raises:
       UsageError: no such kind, no names of axes, or a limit that is no number of 0 or more.
     """
+    __tracebackhide__ = True
     if kind is not None and kind not in list(Kind):
-        raise no_such("kind of transfer", kind, Kind)
+        raise no_such("kind of transfer", kind, Kind, where=" in lab.allow(...)")
     names = axes.split("+") if isinstance(axes, str) else axes
     if names is not None and not (isinstance(names, Sequence) and all(isinstance(name, str) for name in names)):
-        raise UsageError(f"budget line over axes {axes!r}: expected names, such as 'data+fsdp' or ['data', 'fsdp']")
+        raise UsageError(f"lab.allow(...) over axes {axes!r}: expected names, such as 'data+fsdp' or ['data', 'fsdp']")
     limits = {"executions": executions, "payload_bytes": payload_bytes, "wire_bytes": wire_bytes}
     for what, most in limits.items():
         if most is not None and not (isinstance(most, Real) and most >= 0):
-            raise UsageError(f"budget line with {what}={most!r}: expected a number of 0 or more")
+            raise UsageError(f"lab.allow(...) with {what}={most!r}: expected a number of 0 or more")
     return Allowance(
         None if kind is None else Kind(kind),
         None if names is None else tuple(names),

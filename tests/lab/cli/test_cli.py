@@ -403,6 +403,10 @@ def test_every_command_has_help_under_both_names_and_says_what_it_does_in_a_line
         (["inspect", "--fail-on"], "reduced_t", {"reduced_twice"}),
         (["plot"], "roof", {"roofline"}),
         (["book"], "ch12.ring", {"ch12.ring", "ch12.ring_tree"}),
+        (["schema"], "in", {"inspect"}),
+        (["tour"], "l", {"losses"}),
+        (["bench"], "all_g", {"all_gather"}),
+        (["bench", "--algorithm"], "ri", {"ring"}),
         ([], "insp", {"inspect"}),
     ],
 )

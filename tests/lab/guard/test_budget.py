@@ -90,7 +90,9 @@ def test_a_text_that_was_not_read_whole_is_over_every_budget():
 
 
 def test_an_unknown_kind_is_refused_with_the_known_ones():
-    with pytest.raises(UsageError, match="no kind of transfer 'allreduce'; did you mean all_reduce"):
+    with pytest.raises(
+        UsageError, match="no kind of transfer 'allreduce' in lab.allow\\(...\\); did you mean all_reduce"
+    ):
         allow("allreduce")
 
 
@@ -105,3 +107,11 @@ def test_a_sum_over_8_devices_breaks_an_empty_budget_and_keeps_to_its_own():
         program, x, mesh=mesh, budget=[allow("all_reduce", "data", executions=1, payload_bytes=16)]
     )
     assert found.totals().executions == 1
+
+
+def test_pytest_shows_a_refusal_at_the_line_of_the_test():
+    with pytest.raises(UsageError) as refused:
+        lab.assert_communication("absent.hlo", budget=[])
+    *_, line, hidden = refused.traceback
+    assert (line.path.name, hidden.name) == ("test_budget.py", "assert_communication")
+    assert hidden.ishidden(refused)
