@@ -217,7 +217,7 @@ def _stored_then_summed(transfer: Transfer, context: Context) -> tuple[Transfer,
         return (transfer,)
     provenance = replace(stated, iterations=1, micro_batches=1, repeats=1)
     once = replace(transfer, payload_bytes=stack, executions=passes, provenance=provenance)
-    return (replace(once, executions=1, phase=Phase.UPDATE) if leaves_passes and passes > 1 else once,)
+    return (replace(once, executions=1) if leaves_passes else once,)
 
 
 X8 = Behaviour(

@@ -52,6 +52,10 @@ G5 = CompilerNote(
 )
 
 
+KEEPS_NAMES = (0, 11)
+"""Release of jax whose XLA still names a reduction that it moved out of a loop after the pass that makes the value."""
+
+
 def _after_the_passes(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """One reduction of the sum over passes, of a gradient that no loop over layers makes."""
     provenance, passes = transfer.provenance, max(transfer.provenance.micro_batches, transfer.provenance.repeats)
@@ -60,8 +64,8 @@ def _after_the_passes(transfer: Transfer, context: Context) -> tuple[Transfer, .
     if context.style != "declared" or not is_product or stays or passes == 1 or transfer.executions != passes:
         return (transfer,)
     # A sum in 16 bits is widened before each device takes its part of it; one in float32 is scattered.
-    kind = transfer.kind if transfer.dtype == "f32" else Kind.ALL_REDUCE
-    return (replace(transfer, kind=kind, executions=1, phase=Phase.UPDATE),)
+    once = replace(transfer, kind=transfer.kind if transfer.dtype == "f32" else Kind.ALL_REDUCE, executions=1)
+    return (once if context.jax >= KEEPS_NAMES else replace(once, phase=Phase.UPDATE),)
 
 
 G6 = Behaviour(

@@ -224,6 +224,18 @@ def test_no_rule_divides_what_it_cannot_divide_exactly():
             assert verdict([replace(right, executions=wrong)], [found], context) is Verdict.REFUTED
 
 
+def test_with_jax_0_11_what_gpus_move_out_of_the_loop_over_micro_batches_keeps_the_name_of_its_pass():
+    added_up = Provenance(micro_batches=4, product="bf16", made_in="backward")
+    old, new = (replace(GPU, jax=release) for release in ((0, 10), (0, 11)))
+    table = replace(STACK, scope="embedding", payload_bytes=960, phase="update", provenance=added_up)
+    norms = replace(table, payload_bytes=9600, provenance=replace(added_up, stacked_layers=5))
+    for late in (table, norms):
+        narrow = replace(late, dtype="bf16", payload_bytes=late.payload_bytes // 2, op_name="jit(step)/add")
+        assert explained_by([late], [replace(narrow, phase="backward")], new) == {"X9"}
+        assert verdict([late], [narrow], new) is Verdict.REFUTED
+        assert verdict([late], [replace(narrow, phase="backward")], old) is Verdict.REFUTED
+
+
 def test_with_jax_0_11_a_stack_leaves_all_micro_batches_and_no_other_number_of_them():
     new, once = replace(GPU, jax=(0, 11)), replace(FULL, executions=1, payload_bytes=10_240)
     for executions in (4, 12, 16):
