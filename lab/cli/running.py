@@ -16,6 +16,7 @@ from lab.harness.experiment import Experiment, Run
 from lab.harness.result import Result, Seconds
 from lab.harness.settings import with_settings
 from lab.meshes.axes import Axes
+from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 
 if TYPE_CHECKING:
@@ -28,9 +29,18 @@ Lost = tuple[str, ...]
 
 
 def results(
-    runs: Sequence[Run[Experiment]], mesh: Axes | None = None, settings: Mapping[str, str] | None = None
+    runs: Sequence[Run[Experiment]],
+    mesh: Axes | None = None,
+    settings: Mapping[str, str] | None = None,
+    may_refuse: bool = False,
 ) -> list[Result]:
-    """In another process: where XLA aborts that run has failed, and the next one starts another process."""
+    """In another process: where XLA aborts that run has failed, and the next one starts another process.
+
+    Args:
+      may_refuse: a run that its experiment refuses is a line on stderr, not an error; the others go on.
+    Raises:
+      UsageError: a run is refused.
+    """
     targets = list(dict.fromkeys(run.target for run in runs))
     found = []
     with other_process() as call:
@@ -47,6 +57,11 @@ def results(
                     settings or {},
                     targets,
                 )
+            except UsageError as refusal:
+                if not may_refuse:
+                    raise
+                print(f"lab: {run} is refused: {refusal}", file=sys.stderr)
+                continue
             except ProcessEnded as how:
                 seconds = Seconds(0.0, 0.0, time.perf_counter() - start)
                 parameters = with_settings(experiment.parameters, settings or {})

@@ -43,13 +43,15 @@ def verify(every: bool, full: bool, html: Path | None, as_json: bool) -> int:
     skip_code_optimization()
     experiments, trainings, questions = suite.parted(suite.load())
     runs = _runs(experiments, every, full)
-    missing = suite.without_plugin(runs)
+    drawn = drawn_runs(experiments, DRAWN) if full else []
+    missing = suite.without_plugin([*runs, *drawn])
     for platform in missing:
         print(
             f"lab: no {platform} targets, the plugin is not installed; run: {plugins.install_command(platform)}",
             file=sys.stderr,
         )
-    results = running.results([run for run in runs if run.target.platform not in missing])
+    own, random = ([run for run in some if run.target.platform not in missing] for some in (runs, drawn))
+    results = running.results(own) + (running.results(random, may_refuse=True) if random else [])
     trained, lost = running.trained(trainings if full else [])
     asked = [question for question in questions if full or (not question.targets and (every or question.is_quick))]
     answered = running.answered(
@@ -84,12 +86,12 @@ def _runs(experiments: Sequence[Experiment], every: bool, full: bool) -> list[Ru
         *suite.in_more_styles(experiments),
         *suite.at_real_size(experiments),
         *suite.at_unseen_sizes(experiments),
-        *drawn_runs(experiments, DRAWN),
     ]
 
 
 def _more(experiments: Sequence[Experiment]) -> str:
+    full = len(_runs(experiments, True, True)) + len(drawn_runs(experiments, DRAWN))
     return (
         f"--all makes all {len(_runs(experiments, True, False))} runs of every experiment, style and target; --full "
-        f"makes {len(_runs(experiments, True, True))}, for every known chip and at real sizes, with trainings."
+        f"makes {full}, for every known chip and at real sizes, with trainings."
     )

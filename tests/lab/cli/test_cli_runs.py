@@ -1,6 +1,7 @@
 """`lab list`, `lab run` and `lab verify`, on programs small enough for a test."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -8,10 +9,11 @@ import pytest
 from lab.cli import main as cli
 from lab.cli import running
 from lab.core.ledger import Kind, Ledger, Transfer
-from lab.harness.experiment import Experiment
+from lab.harness.experiment import Experiment, Run
 from lab.harness.registry import load, names
 from lab.meshes import plugins
 from lab.meshes.errors import UsageError
+from lab.meshes.targets import parse_target
 from lab.report import verdicts
 from tests.json_keys import valid
 
@@ -38,7 +40,9 @@ def asked(monkeypatch):
     answered."""
     asked = []
     monkeypatch.setattr(
-        running, "results", lambda runs, mesh=None, settings=None: asked.append((runs, mesh, settings)) or []
+        running,
+        "results",
+        lambda runs, mesh=None, settings=None, may_refuse=False: asked.append((runs, mesh, settings)) or [],
     )
     monkeypatch.setattr(running, "trained", lambda *_: ([], ()))
     monkeypatch.setattr(running, "answered", lambda *_: [])
@@ -184,10 +188,27 @@ def test_a_note_of_ours_is_told_and_one_of_jax_is_not(capsys):
     assert (cli.refuse(refused), capsys.readouterr().err) == (2, "in model.py:3\nlab: length=6: expected 8\n")
 
 
+def test_of_drawn_runs_a_refused_one_is_a_line_and_the_others_go_on(monkeypatch, capsys):
+    def call(_, name, *rest):
+        if name == "ch18_dropless":
+            raise UsageError("ragged=True on CPUs")
+        return name
+
+    monkeypatch.setattr(running, "other_process", lambda: nullcontext(call))
+    cpu = parse_target("cpu:8")
+    runs = [Run(load(name), cpu, "explicit") for name in ("ch18_dropless", "ch15_layernorm")]
+    assert running.results(runs, may_refuse=True) == ["ch15_layernorm"]
+    assert capsys.readouterr().err == "lab: ch18_dropless explicit cpu:8 is refused: ragged=True on CPUs\n"
+    with pytest.raises(UsageError, match="ragged"):
+        running.results(runs)
+
+
 @pytest.mark.skipif(not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed")
 def test_verify_in_full_takes_every_chip_with_clusters_of_the_same_shape(lab, asked, monkeypatch):
     monkeypatch.setattr(plugins, "installed", lambda platform: True)
     lab("verify", "--full")
+    (own, *_), (drawn, *_) = asked
+    assert len(drawn) == 200 and not set(drawn) & set(own)
     every = [
         (run.experiment.name, str(run.target), run.experiment.parameters)
         for run in asked[0][0]
