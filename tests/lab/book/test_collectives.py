@@ -121,6 +121,14 @@ def test_a_chain_broadcasts_1_gb_to_64_ranks_in_25_3_ms_and_a_binomial_tree_in_1
     assert [t * 1e3 for t in times] == pytest.approx([120.0, 39.7, 25.3], abs=0.05)
 
 
+def test_a_chain_of_two_ranks_is_one_hop_so_that_slices_save_nothing():
+    assert chain_broadcast_s(800, 2, 1.0, 100.0, 4) == 4 * (1 + 2)
+    assert best_slices(800, 2, 1.0, 100.0) == 0
+    for function, slices in (chain_broadcast_s, (4,)), (best_slices, ()):
+        with pytest.raises(ValueError, match="ranks=1"):
+            function(800, 1, 1.0, 100.0, *slices)
+
+
 def test_binomial_scatter_of_8_takes_3_rounds_and_bruck_as_many():
     assert binomial_scatter_s(8, 8, 1.0, 1e30) == bruck_all_to_all_s(8, 8, 1.0, 1e30) == 3
     assert bruck_all_to_all_s(16, 8, 0.0, 1.0) == 3 * 8

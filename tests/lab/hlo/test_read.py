@@ -88,6 +88,14 @@ def test_an_async_pair_counts_once_whatever_its_start_holds(start, done, kind, p
     assert (transfer.kind, transfer.payload_bytes, transfer.overlap, transfer.executions) == (kind, payload, "async", 1)
 
 
+@pytest.mark.parametrize(
+    "attribute, overlap", [("", "sync"), (', frontend_attributes={chain_id="3"}', "async"), (", chain_id=3", "async")]
+)
+def test_what_is_part_of_a_chain_is_async_though_its_text_has_no_start(attribute, overlap):
+    line = f"ROOT %s = f32[64]{{0}} all-reduce(%x), replica_groups=[2,4]<=[8], to_apply=%add{attribute}"
+    assert only(read(f"%x = f32[64]{{0}} parameter(0)\n{line}")).overlap == overlap
+
+
 def test_a_wrapped_async_computation_counts_at_its_start():
     wrapped = (
         "%wrapped (p: f32[64]) -> f32[64] {\n  %p = f32[64]{0} parameter(0)\n  ROOT %a2a = f32[64]{0} "

@@ -69,3 +69,9 @@ def test_a_gradient_is_summed_in_full_where_an_all_reduce_of_as_many_bytes_stand
 def test_a_scatter_that_was_met_and_what_is_no_scatter_of_a_gradient_are_not_said_to_be_summed(term, status):
     found = replace(SCATTER, kind=Kind.ALL_REDUCE)
     assert not_scattered(Settlement((Term(term, (found,), status),), (found,))) is None
+
+
+def test_a_scatter_and_a_sum_of_unknown_executions_are_compared_by_one_each():
+    scatter = replace(SCATTER, executions=None)
+    found = replace(scatter, kind=Kind.ALL_REDUCE)
+    assert not_scattered(Settlement((Term(scatter, (found,), Status.REFUTED),), ()))

@@ -11,6 +11,7 @@ from lab.programs.strategies.context_parallel import GATHERED_KEYS, RING, ULYSSE
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
+from lab.programs.strategies.memory import static_bytes
 from lab.programs.strategies.memory_terms import MemoryTerm as Term
 from lab.programs.strategies.peak import Device, budget, peak_terms
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
@@ -56,6 +57,20 @@ AT_ATTENTION = {
     Term.LAYER_ACTIVATIONS: 4 * X + QUERIES + 2 * KEYS + 4 * HIDDEN,
 }
 SAVED = {Term.SAVED_ACTIVATIONS: L * X}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sizes", "state"),
+    [
+        (DATA_PARALLEL, {"data": 2}, 12 * ALL),
+        (ZERO3, {"fsdp": 2}, 12 * (ALL + (2 * L + 1) * D) // 2),
+        (ZERO1, {"data": 2}, 12 * (ALL + (2 * L + 1) * D) // 2 + 2 * ALL),
+    ],
+)
+def test_arguments_are_12_bytes_a_parameter_a_copy_where_there_is_one_a_count_and_two_integers_a_token(
+    strategy, sizes, state
+):
+    assert static_bytes(strategy, SHAPE, Axes.of(sizes)) == state + 4 + 2 * 4 * T
 
 
 def test_data_parallelism_has_whole_gradients_in_float32():
