@@ -3,6 +3,7 @@
 import ast
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -25,8 +26,13 @@ def modules(root: Path = ROOT) -> dict[str, Path]:
     return found
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def imported(path: Path) -> tuple[str, ...]:
     """Every name that a file imports: at the top, inside functions, for types alone, and by a string."""
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -37,8 +43,8 @@ def imported(path: Path) -> Iterator[str]:
             yield from _beginning(node.args[0])
 
 
-def _name(function: ast.expr) -> str:
-    return ast.unparse(function).rpartition(".")[2]
+def _name(function: ast.expr) -> str | None:
+    return getattr(function, "attr", getattr(function, "id", None))
 
 
 def _beginning(text: ast.expr) -> Iterator[str]:

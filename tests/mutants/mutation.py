@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
@@ -53,13 +54,14 @@ class Mutation:
     after: str
 
 
-def mutations(module: str, path: Path) -> list[Mutation]:
+@cache
+def mutations(module: str, path: Path) -> tuple[Mutation, ...]:
     """Every change to a module."""
     tree = ast.parse(path.read_text())
-    return [
+    return tuple(
         Mutation(module, number, site.line, site.function, site.statement, site.before, site.after)
         for number, site in enumerate(_sites(tree))
-    ]
+    )
 
 
 def mutated(path: Path, number: int) -> ast.Module:
