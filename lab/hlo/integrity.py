@@ -48,7 +48,8 @@ _ARRAY = re.compile(
 _LAID_OUT = re.compile(r"\b[a-z]\w*\[([^\]]*)\]\{([^{}]*)\}")
 _NO_TILE = re.compile(r":.*\((?:\d+,)*0[,)]")
 _LAYOUT = re.compile(r"\{[^{}]*\}|/\*.{0,40}?\*/")
-_QUOTED = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+_QUOTED = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:(")|\\?\Z)')
+"""One that does not end takes all that follows, so that nothing is looked at twice."""
 _JOINED = re.compile(r"(?<!\S)%?[^\s=]+ = \S+ [a-z][\w\-]*\(")
 _DEVICES = re.compile(r"\b(num_partitions|replica_count)=([^,\s]*)")
 _ILL_QUOTED = re.compile(r"''[^\s,:}\])]")
@@ -199,7 +200,7 @@ def _check_each(computation: Computation, found: _Found) -> None:
                 found.add("an operation has too few or too many operands", f"{i.opcode} {i.name}")
         if not closing or (rest and rest[0] != ","):
             found.add("an instruction does not end where its line does", i.name)
-        if " = " in rest and _JOINED.search(_QUOTED.sub("", rest)):
+        if " = " in rest and _JOINED.search(_unquoted(rest, "")):
             found.add("a line has two instructions", i.name)
         if _is_unended(rest):
             found.add("a string or brace does not end", i.name)
@@ -211,11 +212,16 @@ def _check_each(computation: Computation, found: _Found) -> None:
 
 
 def _is_ill_formed(rest: str) -> bool:
-    return _JOINED.search(_QUOTED.sub("", rest)) is not None or _is_unended(rest)
+    return _JOINED.search(_unquoted(rest, "")) is not None or _is_unended(rest)
+
+
+def _unquoted(text: str, instead: str) -> str:
+    """Without its strings; of one that does not end its mark stays."""
+    return _QUOTED.sub(lambda quoted: instead if quoted[1] else '"', text)
 
 
 def _is_unended(rest: str) -> bool:
-    bare = _QUOTED.sub("''", rest)
+    bare = _unquoted(rest, "''")
     return bare.count("{") != bare.count("}") or '"' in bare or _ILL_QUOTED.search(bare) is not None
 
 

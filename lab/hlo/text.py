@@ -42,7 +42,9 @@ _MOST_LINES = 100
 """Of one instruction."""
 _AFTER_ATTRIBUTES = (", frontend_attributes={", ", metadata={", ", backend_config=")
 _MORE_ATTRIBUTES = re.compile(r"}, (?!frontend_attributes=|metadata=|backend_config=)[a-z_\-]+=")
-_MARKS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}]')
+_QUOTED = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*\\?(?:"|\Z)')
+"""Without its end all that follows, so that nothing is looked at twice."""
+_MARKS = re.compile(rf"{_QUOTED.pattern}|[{{}}]|, (?:frontend_attributes|metadata|backend_config)=")
 
 
 @cache
@@ -335,6 +337,8 @@ def parse(text: str) -> Module:
                 unread.append(line.strip())
         elif line.strip():
             unread.append(line.strip())
+    if text.count("/*") > text.count("/*index="):  # Those that XLA prints; what others enclose may go on for lines.
+        unread += [line.strip() for line in text.split("\n") if "/*" in line and _leaves_comment_open(line)]
     return Module(
         "\n".join(head),
         computations,
@@ -420,25 +424,25 @@ class _BrokenLine:
         self._quotes += part.count('"') - part.count('\\"')
 
 
+def _leaves_comment_open(line: str) -> bool:
+    bare = _QUOTED.sub("", line)
+    return bare.rfind("/*") > bare.rfind("*/")
+
+
 def _further_attributes(rest: str) -> str:
     """What stands between and after metadata, frontend attributes and configuration: XLA prints nothing there, but
     reads it."""
-    found = ""
-    while rest:
-        if not rest.startswith(_AFTER_ATTRIBUTES):
-            ends = [end for marker in _AFTER_ATTRIBUTES if (end := rest.find(marker)) >= 0]
-            cut = min(ends, default=len(rest))
-            found, rest = found + rest[:cut], rest[cut:]
-            continue
-        depth = 0
-        for mark in _MARKS.finditer(rest):
+    found, start, depth, is_inside = list[str](), 0, 0, False
+    for mark in _MARKS.finditer(rest):
+        if mark[0].startswith(", "):
+            if not is_inside:
+                found.append(rest[start : mark.start()])
+                is_inside = True
+        elif is_inside:
             depth += {"{": 1, "}": -1}.get(mark[0], 0)
             if depth <= 0:
-                rest = rest[mark.end() :]
-                break
-        else:
-            break
-    return found
+                start, depth, is_inside = mark.end(), 0, False
+    return "".join(found if is_inside else [*found, rest[start:]])
 
 
 def _is_misplaced(line: str) -> bool:

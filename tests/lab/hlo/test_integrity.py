@@ -1,5 +1,7 @@
 """A text that lost lines or characters is never a complete, smaller program: what is wrong with it is a note."""
 
+import time
+
 import pytest
 
 from lab.core.note import NoteKind, note_kinds
@@ -148,3 +150,12 @@ def test_intact_texts_of_every_compiler_and_version_at_hand_are_whole():
     texts = {**OURS, **theirs("hlo/*/*", "cases/compiled/*/*.hlo", "cases/second/*.hlo", "cases/referee/*.hlo")}
     modules = {name: parse(text()) for name, text in texts.items()}
     assert {name: found for name, m in modules.items() if not m.is_cut and (found := faults(m) + m.unread)} == {}
+
+
+@pytest.mark.parametrize("piece", ['}, a=\\"', "}, a=, metadata={}", ', metadata={"', '/*"'])
+def test_a_line_with_many_marks_that_do_not_end_is_read_in_time_that_grows_with_it(piece):
+    odd = WHOLE.replace("parameter(0)\n", f"parameter(0), metadata={{}} {piece * 20_000}\n", 1)
+    assert odd != WHOLE
+    start = time.process_time()
+    assert not read_text(odd).is_complete
+    assert time.process_time() - start < 5  # Minutes, where each mark is looked for to the end of the line.

@@ -467,6 +467,16 @@ def test_attributes_are_found_after_metadata_and_configuration(first):
         assert (only(ledger).group_size, ledger.is_complete) == (2, True)
 
 
+def test_a_comment_that_goes_on_in_the_next_line_is_not_read_over():
+    hidden = (
+        '%x = f32[64]{0} parameter(0)\n%a = f32[64]{0} copy(%x), metadata={op_name="x" /*\n%ar = f32[64]{0} all-reduce(%a), '
+        "replica_groups={}, to_apply=%add\n%c = f32[64]{0} copy(%x), metadata=x */}\nROOT %d = f32[64]{0} copy(%a)"
+    )
+    assert not read(hidden).is_complete
+    path = '%x = f32[64]{0} parameter(0), metadata={op_name="a/*/b"}\nROOT %t = f32[64]{0} copy(/*index=0*/%x)'
+    assert read(path).is_complete
+
+
 def test_a_type_that_xla_does_not_have_is_damage():
     line = "%x = f32[64]{{0}} parameter(0)\n%y = {0}[64]{{0}} convert(%x)\nROOT %z = f32[64]{{0}} convert(%y)"
     complete = {
