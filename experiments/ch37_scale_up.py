@@ -45,10 +45,10 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
         Row("rate of a device", rate, "FLOP/s"),
         Row("MFU", 100 * rate / peak, "%"),
         Row("tokens of the larger model", larger_tokens, "tokens"),
-        Row("its FLOPs", training_flops(assumed.larger_parameters, larger_tokens), "FLOP"),
-        Row("its days", days, "days"),
-        Row("its device hours, times", days * assumed.larger_devices / (assumed.days * assumed.devices)),
-        Row("devices that would take the same days", assumed.larger_devices * days / assumed.days),
+        Row("FLOPs of the larger model", training_flops(assumed.larger_parameters, larger_tokens), "FLOP"),
+        Row("days of the larger run", days, "days"),
+        Row("device hours of the larger run, over those of the smaller", days * assumed.larger_devices / (assumed.days * assumed.devices)),
+        Row("devices for the larger run in the days of the smaller", assumed.larger_devices * days / assumed.days),
     )
 
 

@@ -266,7 +266,7 @@ def coverage_page(formulas: Sequence[Formula], parts: Sequence[Part]) -> Page:
     lines = [
         columns_text(columns),
         "",
-        f"{runs} functions, {worked} worked numbers",
+        f"{runs} functions evaluate these entries; {worked} worked numbers are checked",
         *_listed("open", undecided),
         *_listed("left out of the register", left_out),
     ]

@@ -100,8 +100,8 @@ def test_the_simulation_loses_what_the_exact_expectation_says(factor):
 
 
 def test_ten_times_the_model_on_ten_times_the_devices_takes_70_days():
-    assert values(ch37_scale_up)["its days"] == 70
-    assert values(ch37_scale_up, kept_utilisation=0.7)["its days"] == 100
+    assert values(ch37_scale_up)["days of the larger run"] == 70
+    assert values(ch37_scale_up, kept_utilisation=0.7)["days of the larger run"] == 100
 
 
 def test_a_doubled_batch_at_20_percent_more_samples_costs_120_000_hours_and_means_a_critical_batch_of_4():
