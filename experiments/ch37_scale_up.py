@@ -47,7 +47,10 @@ def answer(assumed: Assumed) -> tuple[Row, ...]:
         Row("tokens of the larger model", larger_tokens, "tokens"),
         Row("FLOPs of the larger model", training_flops(assumed.larger_parameters, larger_tokens), "FLOP"),
         Row("days of the larger run", days, "days"),
-        Row("device hours of the larger run, over those of the smaller", days * assumed.larger_devices / (assumed.days * assumed.devices)),
+        Row(
+            "device hours of the larger run, over those of the smaller",
+            days * assumed.larger_devices / (assumed.days * assumed.devices),
+        ),
         Row("devices for the larger run in the days of the smaller", assumed.larger_devices * days / assumed.days),
     )
 
