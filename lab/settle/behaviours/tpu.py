@@ -218,10 +218,10 @@ T11 = Behaviour(
 
 
 def _rounded_for_products(predicted: Transfer, context: Context, unclaimed: Unclaimed) -> Unclaimed:
-    """The gathers of what products of 16 bits are to take, with those of iterations whose results something else takes
-    too."""
-    is_gather = predicted.kind is Kind.ALL_GATHER or predicted.is_masked_gather
-    if not is_gather or predicted.dtype != "f32" or predicted.payload_bytes % 2:
+    """The gathers or permutes of what products of 16 bits are to take, with those of iterations whose results something
+    else takes too."""
+    only_moves = predicted.kind in (Kind.ALL_GATHER, Kind.COLLECTIVE_PERMUTE) or predicted.is_masked_gather
+    if not only_moves or predicted.dtype != "f32" or predicted.payload_bytes % 2:
         return ()
     as_asked = claim_up_to(predicted, unclaimed)
     rest = known(predicted.executions) - sum(known(t.executions) for t in as_asked)
@@ -235,9 +235,9 @@ T12 = Behaviour(
     id="T12",
     platform=Platform.TPU,
     certainty=Certainty.READABLE,
-    effect="an all-gather of float32 that feeds only matmuls runs in the 16 bits to which their operands are rounded: "
-    "half the bytes",
-    when="the gathered value is used only by matmuls, of default precision",
+    effect="an all-gather or collective-permute of float32 that feeds only matmuls runs in the 16 bits to which their "
+    "operands are rounded: half the bytes",
+    when="the moved value is used only by matmuls, of default precision",
     remedy="set jax.default_matmul_precision('highest')",
     recognise=_rounded_for_products,
 )

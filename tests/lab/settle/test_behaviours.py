@@ -476,15 +476,18 @@ def test_a_gather_over_all_of_64_tpus_is_predicted_to_be_a_masked_sum_and_not_ov
     ]
 
 
-def test_a_gather_in_float32_of_which_a_part_feeds_products_alone_is_rounded_in_that_part_on_tpu_alone():
-    wide = replace(GATHER, dtype="f32", payload_bytes=6144)
-    some = [replace(wide, executions=2), replace(GATHER, executions=1)]
-    assert [verdict([wide], found, TPU) for found in ([GATHER], some, some[:1])] == [
+@pytest.mark.parametrize(
+    "moved", [GATHER, replace(GATHER, kind=Kind.COLLECTIVE_PERMUTE, shift=1)], ids=["gather", "permute"]
+)
+def test_what_moves_in_float32_and_in_part_feeds_products_alone_is_rounded_in_that_part_on_tpu_alone(moved):
+    wide = replace(moved, dtype="f32", payload_bytes=2 * moved.payload_bytes)
+    some = [replace(wide, executions=2), replace(moved, executions=1)]
+    assert [verdict([wide], found, TPU) for found in ([moved], some, some[:1])] == [
         Verdict.ATTRIBUTED,
         Verdict.ATTRIBUTED,
         Verdict.REFUTED,
     ]
-    assert {verdict([wide], [GATHER], context) for context in (CPU, GPU)} == {Verdict.REFUTED}
+    assert {verdict([wide], [moved], context) for context in (CPU, GPU)} == {Verdict.REFUTED}
 
 
 @pytest.mark.parametrize("kind", [Kind.ALL_REDUCE, Kind.REDUCE_SCATTER])
