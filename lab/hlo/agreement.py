@@ -4,9 +4,10 @@ size of its groups."""
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from lab.core.ledger import Kind
-from lab.hlo.shapes import Shape, arrays
+from lab.hlo.shapes import Shape, arrays, shapes_of
 from lab.hlo.text import Instruction
 
 _NAME = re.compile(r"(?:^|, )([^\s,{}'=]*)=")
@@ -29,11 +30,15 @@ def unknown_attributes(instruction: Instruction) -> list[str]:
     """Names of attributes that no collective, or no convolution, has in the versions of XLA that were read."""
     attributes = instruction.attributes
     if instruction.opcode != "convolution":
-        names = _NAME.findall(attributes)
-        return [] if _KNOWN.issuperset(names) else [name for name in names if name not in _KNOWN]
+        return _unknown_names(instruction.wording)
     window = attributes.partition("window=")[2].partition("}")[0]
     unknown = [name for name in _NAME.findall(attributes) if name not in _OF_CONVOLUTION]
     return unknown + [field for field in window.strip("{").split() if not _WINDOW.fullmatch(field)]
+
+
+@lru_cache(maxsize=1 << 12)
+def _unknown_names(wording: str) -> list[str]:
+    return [name for name in _NAME.findall(wording) if name not in _KNOWN]
 
 
 def _is_converted(taken: tuple[Shape, ...], given: tuple[Shape, ...]) -> bool:
@@ -49,21 +54,18 @@ def lacks_dims(product: Instruction) -> bool:
     return len(_CONTRACTED.findall(product.tail)) < 2
 
 
-def types_disagree(instruction: Instruction, kind: Kind, operands: tuple[Shape, ...], group_size: int) -> bool:
+@lru_cache(maxsize=1 << 12)
+def types_disagree(kind: Kind, opcode: str, result: str, operands: tuple[str, ...], group_size: int) -> bool:
     """Whether the result is of other bytes than the operands make it; False where that is not known.
 
     A start gives its operands as well as its result, or the result alone.
     """
-    if kind in (Kind.SEND_RECV, Kind.RAGGED_ALL_TO_ALL) or "slice_sizes=" in instruction.attributes:
-        return False
-    taken = sum([shape.bytes for shape in operands])
+    taken_shapes, shapes, is_start = shapes_of(operands), arrays(result), opcode.endswith("-start")
+    taken, given = (sum(shape.bytes for shape in some) for some in (taken_shapes, shapes))
     pieces = group_size if kind is Kind.REDUCE_SCATTER else 1
-    result = taken * group_size if kind is Kind.ALL_GATHER else taken  # Of as many pieces, of which one is given.
-    shapes, is_start = arrays(instruction.shape), instruction.opcode.endswith("-start")
-    given = sum([shape.bytes for shape in shapes])
-    if given * pieces == result:
-        return False
-    if kind is Kind.ALL_REDUCE and _is_converted(operands, shapes):
+    # An all-gather's is of as many pieces, of which one is taken; of a reduce-scatter's one is given.
+    whole = taken * group_size if kind is Kind.ALL_GATHER else taken
+    if given * pieces == whole or (kind is Kind.ALL_REDUCE and _is_converted(taken_shapes, shapes)):
         return False
     contexts = sum(shape.bytes for shape in shapes if shape == _CONTEXT)
-    return not (is_start and result in ((given - taken) * pieces, (given - taken - contexts) * pieces))
+    return not (is_start and whole in ((given - taken) * pieces, (given - taken - contexts) * pieces))

@@ -6,14 +6,14 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from lab.core.ledger import Kind, Overlap, Part, Phase, SubAxis, Transfer
 from lab.core.note import Note, NoteKind
 from lab.core.printable import printable
 from lab.hlo.agreement import types_disagree, unknown_attributes
-from lab.hlo.flops import operand_shapes
+from lab.hlo.flops import operand_shapes, operand_types
 from lab.hlo.groups import (
     GroupMode,
     Groups,
@@ -24,12 +24,12 @@ from lab.hlo.groups import (
     read_permutation,
     sub_axes_of_groups,
 )
-from lab.hlo.masked import is_zero_padded_shard
+from lab.hlo.masked import MAY_BE_PADDED, is_zero_padded_shard
 from lab.hlo.names import Frames, origin, phase, scope
 from lab.hlo.part_names import joined_names, operand_names, producers
 from lab.hlo.placement import MEGASCALE_TARGET, Placement
 from lab.hlo.promoted import are_widened
-from lab.hlo.shapes import Shape, arrays
+from lab.hlo.shapes import Shape, arrays, shapes_of
 from lab.hlo.text import Computation, Instruction, Module
 from lab.hlo.walk import Notes, Site, Visit
 from lab.meshes.platforms import LinkName
@@ -50,6 +50,8 @@ _WAITS = frozenset({"async-start", "call-start"})
 _MESH_GROUPS = re.compile(r"mesh\[[^\]]*\](?:,\s*device_ids=\([^{]*?\))?\s*\{[^}]*\}")
 _PAIRS = re.compile(r'source_target_pairs="?(\{\{.*?\}\}|\{\})')
 _SLICE_SIZES = re.compile(r"slice_sizes=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}")
+_TELLING = MAY_BE_PADDED | {"pad", "concatenate"}
+"""Operations that tell of what they make more than its type."""
 _GLOBAL_IDS = "use_global_device_ids=true"
 _WITH_GLOBAL_IDS = frozenset({Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.REDUCE_SCATTER})
 """Operations that may have that attribute."""
@@ -83,23 +85,24 @@ class Reader:
             notes[Note(NoteKind.HOST_TRANSFER, sentence)] = False
             return None
         groups, axes, shift, link = self._span(instruction, notes)
-        shapes = operand_shapes(instruction, visit.computation)
-        self._note_disagreement(instruction, kind, shapes, groups, notes)
+        types = operand_types(instruction, visit.computation)
+        self._note_disagreement(instruction, kind, types, groups, notes)
         if _is_reduce_scatter_fusion(visit, groups.size if groups else None):
             kind = Kind.REDUCE_SCATTER
-        parts = self._parts(visit, kind, shapes, groups.size if groups else 1)
+        parts = self._parts(visit, kind, types, groups.size if groups else 1)
         parts = self._widened(parts, visit)
         named = self.named(visit)
         op_name, place = instruction.op_name, self._origin(visit, named)
         if len(parts) > 1 and self.has_metadata:
             parts = self._named_parts(parts, visit)
+        dtype, payload_bytes, is_masked_gather, is_widened = _together_of(parts)
         return Transfer(
             kind=kind,
             axes=axes,
             group_size=groups.size if groups else None,
             executions=visit.executions,
-            dtype="+".join(dict.fromkeys(part.dtype for part in parts)),
-            payload_bytes=sum(part.payload_bytes for part in parts),
+            dtype=dtype,
+            payload_bytes=payload_bytes,
             groups=groups.count if groups else None,
             shift=shift,
             conditional=visit.conditional,
@@ -113,17 +116,18 @@ class Reader:
             sub_axes=self._sub_axes(groups) if groups and axes is None else None,
             parts=parts if len(parts) > 1 else (),
             padded_from_bytes=parts[0].padded_from_bytes if len(parts) == 1 else None,
-            is_masked_gather=all(part.is_masked_gather for part in parts),
-            is_widened=all(part.is_widened for part in parts),
+            is_masked_gather=is_masked_gather,
+            is_widened=is_widened,
         )
 
     def _note_disagreement(
-        self, i: Instruction, kind: Kind, operands: tuple[Shape, ...], groups: Groups | None, notes: Notes
+        self, i: Instruction, kind: Kind, operands: tuple[str, ...], groups: Groups | None, notes: Notes
     ) -> None:
         if unknown := unknown_attributes(i):
             sentence = f"{i.name}: an attribute that is not known here: {unknown[0][:40] or 'one without a name'}"
             notes[Note(NoteKind.UNKNOWN_ATTRIBUTE, sentence)] = False
-        if groups and types_disagree(i, kind, operands, groups.size):
+        has_types = kind not in (Kind.SEND_RECV, Kind.RAGGED_ALL_TO_ALL) and "slice_sizes=" not in i.attributes
+        if groups and has_types and types_disagree(kind, i.opcode, i.shape, operands, groups.size):
             sentence = f"damaged text: the type of {i.name} is not what its operands and groups give"
             notes[Note(NoteKind.TEXT_DAMAGED, sentence)] = True
 
@@ -131,9 +135,10 @@ class Reader:
         """By its name; but what a loop of the backward pass runs is backward: of equal bodies in both passes XLA keeps
         one, with the names of the forward pass."""
         found = phase(op_name, self.differentiated)
+        if found != Phase.FORWARD:
+            return found
         loops = [site.instruction for site in visit.callers if site.instruction.opcode == "while"]
-        is_run_backward = Phase.BACKWARD in (phase(loop.op_name, True) for loop in loops)
-        return Phase.BACKWARD if found == Phase.FORWARD and is_run_backward else found
+        return Phase.BACKWARD if Phase.BACKWARD in (phase(loop.op_name, True) for loop in loops) else found
 
     def _origin(self, visit: Visit, named: Instruction | None) -> str | None:
         """Line of the instruction, else of its callers, else of the one that speaks for it; of that one first, where it
@@ -204,38 +209,33 @@ class Reader:
         groups = read_groups_of(spelled, mode, self.placement.in_slice, self.placement.replicas, are_pairs)
         return self.placement.on_mesh(groups), are_pairs
 
-    def _parts(self, visit: Visit, kind: Kind, shapes: tuple[Shape, ...], group_size: int) -> tuple[Part, ...]:
+    def _parts(self, visit: Visit, kind: Kind, types: tuple[str, ...], group_size: int) -> tuple[Part, ...]:
         """Payload of every operand, by the conventions of the ledger."""
         instruction, computation = visit.instruction, visit.computation
-        if not shapes or (kind is Kind.ALL_GATHER and not instruction.opcode.endswith("-start")):
-            return _as_parts(arrays(instruction.shape), 1)
-        if kind is Kind.RAGGED_ALL_TO_ALL:
-            shapes = shapes[:1]
-        if kind is Kind.COLLECTIVE_PERMUTE and (sizes := _SLICE_SIZES.search(instruction.attributes)):
+        is_permute = kind is Kind.COLLECTIVE_PERMUTE and bool(shapes_of(types))
+        if is_permute and (sizes := _SLICE_SIZES.search(instruction.attributes)):
             return _slices(sizes[1], _sources(instruction, computation)[:1])
-        if kind is Kind.ALL_TO_ALL and len(shapes) == group_size and len(set(shapes)) == 1:
-            # A tuple has one piece for each member: the operands are one buffer.
-            return (Part(shapes[0].dtype, sum(shape.bytes for shape in shapes)),)
-        if kind is Kind.ALL_REDUCE and len(shapes) == 1:
-            shapes = _packed_operands(self.module, instruction, computation) or shapes
-        parts = _as_parts(shapes, group_size if kind is Kind.ALL_GATHER else 1)
-        if kind not in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER):
+        parts = _payloads(kind, instruction.opcode, instruction.shape, types, group_size)
+        opcodes = map(computation.by_name.opcode, instruction.operands)
+        if kind not in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) or _TELLING.isdisjoint(opcodes):
             return parts
         sources = _sources(instruction, computation)
+        if kind is Kind.ALL_REDUCE and len(parts) == len(sources) == 1:
+            parts = _packed_parts(self.module, sources[0], computation) or parts
         if len(sources) != len(parts):
             return parts
         return tuple(
-            self._as_made(part, kind, source, computation) for part, source in zip(parts, sources, strict=True)
+            [self._as_made(part, kind, source, computation) for part, source in zip(parts, sources, strict=True)]
         )
 
     def _widened(self, parts: tuple[Part, ...], visit: Visit) -> tuple[Part, ...]:
         instruction = visit.instruction
-        if all(part.dtype != "f32" for part in parts):
+        if "f32" not in [part.dtype for part in parts]:
             return parts
-        widened = are_widened(instruction, visit.computation, self.module, "to_apply=" in instruction.attributes)
+        widened = are_widened(instruction, visit.computation, self.module, "to_apply=" in instruction.wording)
         if len(parts) == 1:
             widened = [all(widened) and bool(widened)]
-        if len(widened) != len(parts):
+        if len(widened) != len(parts) or not any(widened):
             return parts
         return tuple(
             replace(part, is_widened=True) if was and part.dtype == "f32" else part
@@ -313,7 +313,12 @@ def groups_text(instruction: Instruction) -> str:
     if _moves_by_pairs(instruction):
         pairs = _PAIRS.search(instruction.extras)
         return pairs[1] if pairs else instruction.extras.partition("source_target_pairs=")[2][:80]
-    spelled = instruction.attributes.partition("replica_groups=")[2]
+    return _groups_in(instruction.wording)
+
+
+@lru_cache(maxsize=1 << 12)
+def _groups_in(wording: str) -> str:
+    spelled = wording.partition("replica_groups=")[2]
     # The lists without blanks end at one; `mesh['x'=4], device_ids=([4,2]T(1,0)) {'x'}` has some.
     if spelled.startswith("mesh") and (mesh := _MESH_GROUPS.match(spelled)):
         return mesh[0]
@@ -368,7 +373,9 @@ def _chain(instruction: Instruction) -> tuple[str, ...] | None:
 def _starters(copies: list[Visit]) -> list[Visit]:
     if len(copies) == 1:
         return copies
-    starting = [copy for copy in copies if any("AsyncCollectiveStart" in i.tail for i in copy.computation.instructions)]
+    starting = [
+        copy for copy in copies if any("AsyncCollectiveStart" in rest for rest in copy.computation.instructions.rests)
+    ]
     return starting or copies[:1]
 
 
@@ -441,10 +448,23 @@ def _sources(instruction: Instruction, computation: Computation) -> tuple[Instru
     return tuple(source for name in instruction.operands if (source := computation.by_name.get(name)) is not None)
 
 
-def _packed_operands(module: Module, instruction: Instruction, computation: Computation) -> tuple[Shape, ...]:
+@lru_cache(maxsize=1 << 12)
+def _payloads(kind: Kind, opcode: str, result: str, operands: tuple[str, ...], group_size: int) -> tuple[Part, ...]:
+    """What the types alone say: lines repeat them."""
+    shapes = shapes_of(operands)
+    if not shapes or (kind is Kind.ALL_GATHER and not opcode.endswith("-start")):
+        return _as_parts(arrays(result), 1)
+    if kind is Kind.RAGGED_ALL_TO_ALL:
+        shapes = shapes[:1]
+    if kind is Kind.ALL_TO_ALL and len(shapes) == group_size and len(set(shapes)) == 1:
+        # A tuple has one piece for each member: the operands are one buffer.
+        return (Part(shapes[0].dtype, sum(shape.bytes for shape in shapes)),)
+    return _as_parts(shapes, group_size if kind is Kind.ALL_GATHER else 1)
+
+
+def _packed_parts(module: Module, source: Instruction, computation: Computation) -> tuple[Part, ...]:
     """GPU: reductions combined into one flat concatenation; its pieces, where they make up the whole."""
-    source = computation.by_name.get(instruction.operands[0]) if instruction.operands else None
-    if source is None or source.opcode not in ("fusion", "concatenate"):
+    if source.opcode not in ("fusion", "concatenate"):
         return ()
     if len(arrays(source.shape)) != 1 or len(arrays(source.shape)[0].dims) != 1:
         return ()
@@ -455,7 +475,7 @@ def _packed_operands(module: Module, instruction: Instruction, computation: Comp
             return ()
         where, packed = called, called.root
     pieces = operand_shapes(packed, where) if packed.opcode == "concatenate" else ()
-    return pieces if sum(p.bytes for p in pieces) == arrays(source.shape)[0].bytes else ()
+    return _as_parts(pieces, 1) if sum(p.bytes for p in pieces) == arrays(source.shape)[0].bytes else ()
 
 
 def _users(instruction: Instruction, computation: Computation, limit: int = 16) -> Iterator[Instruction]:
@@ -473,6 +493,15 @@ def is_named_after_argument(instruction: Instruction) -> bool:
     """An argument's name has no levels."""
     name = instruction.op_name
     return name is not None and "/" not in name
+
+
+def _together_of(parts: tuple[Part, ...]) -> tuple[str, int, bool, bool]:
+    """Dtype, payload, whether they gather by a mask and whether they are widened, of all parts of a transfer."""
+    if len(parts) == 1:  # Most by far.
+        (part,) = parts
+        return part.dtype, part.payload_bytes, part.is_masked_gather, part.is_widened
+    dtype, payload_bytes = "+".join(dict.fromkeys(part.dtype for part in parts)), sum(p.payload_bytes for p in parts)
+    return dtype, payload_bytes, all(p.is_masked_gather for p in parts), all(p.is_widened for p in parts)
 
 
 def _as_parts(shapes: Iterable[Shape], times: int) -> tuple[Part, ...]:

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from math import gcd, prod
 
-from lab.hlo.shapes import Shape, arrays
-from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
+from lab.hlo.shapes import Shape, arrays, shapes_of
+from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module, braced
 
 OPCODES = frozenset({"dot", "convolution", "custom-call", "custom-call-start", "ragged-dot", "scaled-dot"})
 _UNKNOWN_OPCODES = frozenset({"fft", "cholesky", "triangular-solve"})
 _SUMS = frozenset({"reduce", "reduce-window"})
 _SELECT, _AND = frozenset({"select"}), frozenset({"and"})
-_MAY_MULTIPLY = OPCODES | _UNKNOWN_OPCODES | _SUMS | {"multiply"}
+_MAY_MULTIPLY = OPCODES | _UNKNOWN_OPCODES | _SUMS
+_MULTIPLY = frozenset({"multiply"})
 _MATMUL_TARGETS = re.compile(r"matmul|gemm|cutlass|onednn.*dot", re.IGNORECASE)
 _CONVOLUTION_TARGETS = re.compile(r"cudnn\$conv|onednn\$convolution", re.IGNORECASE)
 _NO_PRODUCT_TARGETS = re.compile(
@@ -32,8 +33,11 @@ _NO_PRODUCT_TARGETS = re.compile(
 )
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _DIM_NUMBERS = re.compile(r'"dot_dimension_numbers":(\{[^{}]*\})')
+_GENERAL = "_general"
 _NAMED_PRODUCT = re.compile(r"(?:^|/)(?:ragged_)?(?:dot_general|conv_general_dilated)$")
 _SAME_VALUES = frozenset({"bitcast", "copy", "convert", "reshape", "transpose"})
+_CONVERTED = frozenset({"convert", "bitcast"})
+_LEADING_TO_PRODUCT = _CONVERTED | {"parameter", "multiply"}
 _SAME_DIMS = frozenset({"copy", "convert", "transpose"})
 _ZEROS = frozenset({"0", "-0", "0.0", "-0.0"})
 _FARTHEST = 64
@@ -60,7 +64,7 @@ class Work:
 def products(module: Module) -> dict[Instruction, Work]:
     """Everything that multiplies, and of which the text does not tell whether it does."""
     values, found = _Values(module), dict[Instruction, Work]()
-    for i, computation in module.having(_MAY_MULTIPLY):
+    for i, computation in [*module.having(_MAY_MULTIPLY), *module.having(_MULTIPLY, _GENERAL)]:
         if i.opcode in OPCODES:
             try:
                 work = _work(i, computation, values)
@@ -76,13 +80,14 @@ def products(module: Module) -> dict[Instruction, Work]:
 
 
 def operand_shapes(instruction: Instruction, computation: Computation) -> tuple[Shape, ...]:
-    """Types of the operands: as printed with them, else from the instructions that define them."""
+    return shapes_of(operand_types(instruction, computation))
+
+
+def operand_types(instruction: Instruction, computation: Computation) -> tuple[str, ...]:
+    """As printed with the operands, all in one, else from the instructions that define them."""
     if not instruction.tail.startswith("%") and "[" in (literal := instruction.literal):
-        return arrays(literal)
-    defined = [operand for name in instruction.operands if (operand := computation.by_name.get(name)) is not None]
-    if len(defined) == 1:
-        return arrays(defined[0].shape)
-    return tuple([shape for operand in defined for shape in arrays(operand.shape)])
+        return (literal,)
+    return computation.by_name.shapes(instruction.operands)
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,10 @@ class _Values:
 
 
 def _work(instruction: Instruction, computation: Computation, values: _Values) -> Work:
+    if instruction.opcode == "dot":
+        work = _dot(operand_types(instruction, computation), instruction.shape, instruction.attributes)
+        groups = _ragged_groups(instruction, computation, values)
+        return work if groups == 1 else replace(work, groups=groups)
     operands, result = operand_shapes(instruction, computation), arrays(instruction.shape)
     if instruction.opcode.startswith("custom-call"):
         target = _TARGET.search(instruction.extras)
@@ -149,6 +158,14 @@ def _work(instruction: Instruction, computation: Computation, values: _Values) -
     if instruction.opcode == "ragged-dot" and flops and len(result[0].dims) == len(operands[1].dims) + 1:
         flops //= max(1, result[0].dims[0])  # Each row is summed into the result of its own group alone.
     return Work(flops, instruction.opcode, groups=_ragged_groups(instruction, computation, values))
+
+
+@lru_cache(maxsize=1 << 12)
+def _dot(operands: tuple[str, ...], result: str, attributes: str) -> Work:
+    """Most by far, and most alike."""
+    shapes, given = shapes_of(operands), arrays(result)
+    contracted = _dims(braced(attributes, "lhs_contracting_dims"))
+    return Work(_product(shapes[0], contracted, given[0]) if len(shapes) > 1 and given else None, "dot")
 
 
 def _custom_call(target: str, instruction: Instruction, computation: Computation, values: _Values) -> Work:
@@ -196,27 +213,36 @@ def _written_out(i: Instruction, computation: Computation, values: _Values) -> I
         return found[0] if found and found[0].opcode == "multiply" and _is_of_arrays(*found) else None
     if i.opcode == "multiply" or _has_name(i) or not i.operands:
         return None
+    if computation.by_name.opcode(i.operands[0]) not in _LEADING_TO_PRODUCT:
+        return None
     summed, where = _unconverted(i.operands[0], computation), computation
     if summed is not None and summed.opcode == "parameter":
         summed, where = values.source(summed.name, computation) or (None, computation)
     if summed is None or summed.opcode != "multiply" or _has_name(summed):
         return None
-    made = [_unconverted(name, where) for name in summed.operands]
-    is_form = any(one is not None and one.opcode == "broadcast" for one in made)
+    is_form = any(_is_broadcast(name, where) for name in {*summed.operands})
     return summed if is_form and _is_of_arrays(summed, where) and _adds(i, values.module) else None
 
 
 def _unconverted(name: str, where: Computation) -> Instruction | None:
     found = where.by_name.get(name)
     for _ in range(4):
-        if found is None or found.opcode not in ("convert", "bitcast") or not found.operands:
+        if found is None or found.opcode not in _CONVERTED or not found.operands:
             break
         found = where.by_name.get(found.operands[0])
     return found
 
 
+def _is_broadcast(name: str, where: Computation) -> bool:
+    opcode = where.by_name.opcode(name)
+    if opcode not in _CONVERTED:
+        return opcode == "broadcast"
+    made = _unconverted(name, where)
+    return made is not None and made.opcode == "broadcast"
+
+
 def _is_named_product(i: Instruction) -> bool:
-    return "_general" in i.tail and _NAMED_PRODUCT.search(i.op_name or "") is not None
+    return _GENERAL in i.tail and _NAMED_PRODUCT.search(i.op_name or "") is not None
 
 
 def _has_name(i: Instruction) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
@@ -54,6 +53,14 @@ class Groups:
     @lazy
     def size(self) -> int:
         return max(map(len, self.members), default=1)
+
+    @lazy
+    def canonical(self) -> np.ndarray | None:
+        """The same for any order of the groups and of their members; None where they are of several sizes, or of
+        nobody."""
+        if len(set(map(len, self.members))) != 1 or not self.members[0]:
+            return None
+        return _canonical(np.fromiter(itertools.chain.from_iterable(self.members), int).reshape(self.count, -1))
 
 
 @lru_cache(maxsize=512)
@@ -118,14 +125,15 @@ def read_groups_of(text: str, mode: GroupMode, devices: int | None, replicas: in
     # No pairs at all are none, and not those of all devices.
     empty = is_pairs and text.strip() in ("", "{}")
     rows = () if empty else read_groups(text, None if is_pairs else many).members
-    largest = max((max(row) for row in rows if row), default=-1)
+    largest = max(itertools.chain.from_iterable(rows), default=-1)
     are_assumed = many is not None and devices is not None and largest >= many and many < devices
     if not are_assumed and devices is not None and replicas is not None and many is not None:
         rows = _on_devices(rows, mode, devices // replicas, replicas)
     if is_pairs:
         are_whole = all(len(set(side)) == len(side) for side in zip(*rows, strict=False))
     else:
-        are_whole = devices is None or sorted(one for row in rows for one in row) == list(range(devices))
+        numbers = list(itertools.chain.from_iterable(rows))
+        are_whole = devices is None or len(numbers) == len(set(numbers)) == devices
     return Groups(rows, are_assumed, are_whole and (devices is None or largest < devices))
 
 
@@ -145,12 +153,11 @@ def _on_devices(
 def axes_of_groups(groups: Groups, axes: Axes) -> tuple[str, ...] | None:
     """The smallest set of axes whose groups are exactly these; None where there is none."""
     wide = [name for name in axes.names if axes[name] > 1]
-    wanted = _canonical(groups.members)
     for count in range(len(wide) + 1):
         for names in itertools.combinations(wide, count):
             if math.prod(axes[name] for name in names) != groups.size:
                 continue
-            if np.array_equal(_canonical(axes.groups(names)), wanted):
+            if groups.canonical is not None and np.array_equal(_canonical(axes.groups(names)), groups.canonical):
                 return names
     return None
 
@@ -177,8 +184,10 @@ def sub_axes_of_groups(groups: Groups, axes: Axes) -> tuple[SubAxis, ...] | None
         pieces.append(below)
     rest = [i for i in range(len(pieces)) if i not in chosen]
     given = np.arange(axes.size).reshape(pieces).transpose(rest + chosen)
-    same = math.prod(pieces[i] for i in chosen) == groups.size and np.array_equal(
-        _canonical(given.reshape(-1, groups.size)), _canonical(groups.members)
+    same = (
+        math.prod(pieces[i] for i in chosen) == groups.size
+        and groups.canonical is not None
+        and np.array_equal(_canonical(given.reshape(-1, groups.size)), groups.canonical)
     )
     return tuple(found) if same else None
 
@@ -301,10 +310,8 @@ def _rows(array: np.ndarray) -> Groups:
     return Groups(tuple(map(tuple, array.tolist())))
 
 
-def _canonical(members: Sequence[Sequence[int]] | np.ndarray) -> np.ndarray:
-    if len({len(row) for row in members}) > 1:
-        return np.array([-1])
-    rows = np.sort(np.asarray(members), axis=1)
+def _canonical(members: np.ndarray) -> np.ndarray:
+    rows = np.sort(members, axis=1)
     return rows[np.argsort(rows[:, 0])]
 
 

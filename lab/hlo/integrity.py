@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lab.hlo.opcodes import LIMITS, UNLIMITED
 from lab.hlo.shapes import Shape, arrays
-from lab.hlo.text import Computation, Instruction, Module
+from lab.hlo.text import Computation, Instruction, Instructions, Module
 
 _OF_ELEMENTS = frozenset("all-reduce all-reduce-start reduce-scatter map reduce reduce-window scatter sort".split())
 """They run a computation for every element."""
@@ -33,10 +33,7 @@ _OF_OPERANDS = frozenset("fusion fusion-start call call-start async-start while"
 _OF_RESULT = frozenset("fusion call".split())
 """They give what their computation gives."""
 _DEEPEST = 100
-_COMMAS = {opcode: least - 1 for opcode, (least, _) in LIMITS.items() if least}
-"""Between as many operands as an operation usually has."""
 _LOOKED_AT = frozenset({"parameter", "get-tuple-element", *_CALLS})
-_PIECE = 1024
 _OF_LITERALS = ("constant", "parameter")
 _ENDINGS = frozenset({")", "),"})
 """Of a list of operands: of the line as well, or attributes follow."""
@@ -75,7 +72,7 @@ class _Found:
 def faults(module: Module) -> list[str]:
     """A sentence for each kind of damage; none for a whole text."""
     found = _Found()
-    if cut_short := [name for name, number in _DEVICES.findall(module.first_line) if not _is_index(number)]:
+    if cut_short := [name for name, number in _numbers_of_devices(module.first_line) if not _is_index(number)]:
         found.add("no number that devices have", *cut_short)
     if ("\n" + module.head).count("\nHloModule ") > 1:
         found.add("there are two lines HloModule before", next(iter(module.computations)))
@@ -89,15 +86,19 @@ def faults(module: Module) -> list[str]:
     above: dict[str, _Callee] = {}
     for computation in module.computations.values():
         if computation.is_of_numbers:
-            above[computation.name] = _Callee(2, computation.instructions[0].shape, 0)
+            above[computation.name] = _of_two_numbers(computation.signature.rpartition(" -> ")[2])
             continue
-        parameters, depth = _check_instructions(computation, above, bare, module, found)
+        parameters, depth = _check_instructions(computation, above, bare, found)
         gives = _check_signature(computation, parameters, bare, found)
         if depth > _DEEPEST:
             found.add(f"a computation is run that runs others in more than {_DEEPEST} levels", computation.name)
         # Only now: a computation stands above those that run it, so that none can run itself.
         above[computation.name] = _Callee(len(parameters), gives, depth)
     return found.sentences()
+
+
+def _numbers_of_devices(head: str) -> list[tuple[str, str]]:
+    return _DEVICES.findall(head) if "num_partitions=" in head or "replica_count=" in head else []
 
 
 class _Callee(NamedTuple):
@@ -108,74 +109,70 @@ class _Callee(NamedTuple):
     depth: int
 
 
+@lru_cache(maxsize=1 << 6)
+def _of_two_numbers(gives: str) -> _Callee:
+    return _Callee(2, gives, 0)
+
+
 def _check_instructions(
-    computation: Computation, above: dict[str, _Callee], bare: dict[str, str], module: Module, found: _Found
+    computation: Computation, above: dict[str, _Callee], bare: dict[str, str], found: _Found
 ) -> tuple[dict[int, Instruction], int]:
     """The parameters by number, and how many levels of computations there are below this one."""
     parameters: dict[int, Instruction] = {}
-    depth = 0
-    for i in [i for i in computation.instructions if i.opcode in _LOOKED_AT]:
-        listed, _, rest = i.tail.partition(")")
-        if i.opcode == "parameter":
+    depth, lines = 0, computation.instructions
+    for number in lines.numbers(_LOOKED_AT):
+        opcode, listed, rest = lines.opcodes[number], lines.operands[number], lines.rests[number][1:]
+        if opcode == "parameter":
             if _is_index(listed) and int(listed) not in parameters:
-                parameters[int(listed)] = i
+                parameters[int(listed)] = lines[number]
             else:
-                found.add("a parameter has no number of its own", f"{i.name} of {computation.name}")
-        elif i.opcode == "get-tuple-element":
-            if not _is_index(rest.removeprefix(", index=").partition(",")[0]) and not _is_index(i.attribute("index")):
-                found.add("an element of a tuple has no number", i.name)
-        elif i.opcode in _OF_ELEMENTS and (callee := above.get(_applied(rest))):
+                found.add("a parameter has no number of its own", f"{lines.names[number]} of {computation.name}")
+        elif opcode == "get-tuple-element":
+            index = rest.removeprefix(", index=").partition(",")[0]
+            if not _is_index(index) and not _is_index(lines[number].attribute("index")):
+                found.add("an element of a tuple has no number", lines.names[number])
+        elif opcode in _OF_ELEMENTS and (callee := above.get(_applied(rest))):
             depth = max(depth, 1 + callee.depth)
         else:
+            i = lines[number]
             operands = len(i.operands) if "[" in listed or "(" in listed else _number_of(listed)
-            depth = max(depth, 1 + _check_calls(i, _CALLS[i.opcode], operands, above, bare, found))
-    if not _are_plain(computation.instructions, module):
+            depth = max(depth, 1 + _check_calls(i, _CALLS[opcode], operands, above, bare, found))
+    if not _are_plain(lines):
         _check_each(computation, found)
-    if "" in [i.name for i in computation.instructions]:
+    if "" in lines.names:
         found.add("an instruction has no name", computation.name)
-    if not computation.instructions:
+    if not lines.names:
         found.add("a computation has no instructions", computation.name)
     if parameters and max(parameters) >= len(parameters):
         found.add("a computation lacks one of its parameters", computation.name)
     return parameters, depth
 
 
-def _are_plain(instructions: list[Instruction], module: Module) -> bool:
-    """Whether nothing that `_check_each` looks for can be wrong. By lists and sets of some hundred lines, several times
-    as fast as line by line."""
-    met = dict[str, None]()
-    for start in range(0, len(instructions), _PIECE):
-        piece = instructions[start : start + _PIECE]
-        opcodes = [i.opcode for i in piece]
-        names = [i.name for i in piece]
-        tails = [i.tail.partition(")") for i in piece]
-        operands = ["" if code in _OF_LITERALS else tail[0] for code, tail in zip(opcodes, tails, strict=True)]
-        unusual = [
-            (opcode, listed)
-            for opcode, listed in zip(opcodes, operands, strict=True)
-            if not listed or listed.count(", ") != _COMMAS.get(opcode)
-        ]
-        of_themselves = [
-            name
-            for name, listed in zip(names, operands, strict=True)
-            if name in listed and name in listed.replace("%", "").split(", ")
-        ]
-        odd = list[str]()
-        if module.has_more_lines:
-            odd += [rest for _, _, rest in tails if " = " in rest]
-        if module.has_open_braces:
-            odd += [rest for _, _, rest in tails if rest.count("{") != rest.count("}")]
-        if (
-            of_themselves
-            or not {closing + rest[:1] for _, closing, rest in tails} <= _ENDINGS
-            or not all(_may_take(opcode, _number_of(listed)) for opcode, listed in unusual)
-            or any(map(_is_ill_formed, odd))
-        ):
+def _are_plain(lines: Instructions) -> bool:
+    """Whether nothing that `_check_each` looks for can be wrong, several times as fast."""
+    rests = set(lines.rests)
+    return (
+        {rest[:2] for rest in rests} <= _ENDINGS
+        and not any(_is_odd(rest) and _is_ill_formed(rest[1:]) for rest in rests)
+        and lines.roots.count("") > len(lines) - 2
+        and _are_operands_plain(lines)
+    )
+
+
+def _are_operands_plain(lines: Instructions) -> bool:
+    """Whether each operation may have as many as it has, all defined above, and no name is there twice."""
+    defined, taken = set[str](), set[tuple[str, int]]()
+    for name, opcode, listed in zip(lines.names, lines.opcodes, lines.operands, strict=True):
+        operands = listed.replace("%", "").split(", ") if listed and opcode not in _OF_LITERALS else []
+        if not defined.issuperset(operands) and not defined.issuperset([_INDEX.sub("", one) for one in operands]):
             return False
-        in_order = ", ".join([name for pair in zip(operands, names, strict=True) for name in pair if name])
-        met |= dict.fromkeys(_INDEX.sub("", in_order).replace("%", "").split(", "))
-    # What is met first where it is defined stands above all that use it; its own line was looked at.
-    return list(met) == [i.name for i in instructions] and sum([i.is_root for i in instructions]) < 2
+        taken.add((opcode, len(operands)))
+        defined.add(name)
+    return len(defined) == len(lines) and all(_may_take(opcode, number) for opcode, number in taken)
+
+
+def _is_odd(rest: str) -> bool:
+    return " = " in rest or rest.count("{") != rest.count("}")
 
 
 def _may_take(opcode: str, operands: int) -> bool:
@@ -207,7 +204,7 @@ def _check_each(computation: Computation, found: _Found) -> None:
         defined.add(i.name)
     if len(defined) < len(computation.instructions):
         found.add("two instructions of a computation have one name", computation.name)
-    if len([i for i in computation.instructions if i.is_root]) > 1:
+    if len([root for root in computation.instructions.roots if root]) > 1:
         found.add("a computation has two roots", computation.name)
 
 

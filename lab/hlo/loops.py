@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from lab.hlo.shapes import arrays, bits
-from lab.hlo.text import Computation, Instruction, Module, split_outside_brackets
+from lab.hlo.text import PARAMETER, Computation, Instruction, Module, split_outside_brackets
 
 _COMMENT = re.compile(r"/\*.{0,40}?\*/")
 _KNOWN_TRIP_COUNT = re.compile(r'"known_trip_count":\s*\{"n":\s*"?(\d{1,18})\b')
@@ -68,10 +68,9 @@ class Scope:
     def numbers(self) -> tuple[Value, ...]:
         """The parameters, and elements of them, that are integers alone."""
         places: list[tuple[str, int | None]] = []
-        for i in self.computation.instructions:
-            if i.opcode == "parameter":
-                indices = range(len(_elements(i.shape))) if i.shape.startswith("(") else [None]
-                places += [(i.name, index) for index in indices]
+        for i in self.computation.instructions.having(PARAMETER):
+            indices = range(len(_elements(i.shape))) if i.shape.startswith("(") else [None]
+            places += [(i.name, index) for index in indices]
         return tuple(self.value(name, index) for name, index in places)
 
     def value(self, name: str | None, index: int | None = None, depth: int = 0) -> Value:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from lab.hlo.text import Computation, Instruction, Module
 
 _AS_THEY_ARE = frozenset({"bitcast", "copy", "copy-done", "copy-start"})
+MAY_BE_PADDED = _AS_THEY_ARE | {"fusion", "dynamic-update-slice"}
+"""No other instruction gives zeros but for a slice."""
 _ZEROS = frozenset({"0", "-0", "0.0"})
 
 

@@ -30,8 +30,7 @@ from lab.meshes.errors import UsageError
 from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target
 
-_PARTITIONS = re.compile(r"\bnum_partitions=(\d{1,9})\b")
-_REPLICAS = re.compile(r"\breplica_count=(\d{1,9})\b")
+_PARTITIONS, _REPLICAS = "num_partitions", "replica_count"
 _OF_DEVICES = ("replica_groups", "source_target_pairs")
 _NO_START = ("-done", "-update", "recv")
 _REACHING_OTHERS = ("uses_xla_collective_metadata = true", '"has_communication":true')
@@ -120,12 +119,13 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
     placement = Placement(
         axes, size or (axes.size if axes else None), devices or _implied(target, axes), slices, _replicas(module)
     )
+    has_metadata = "metadata={" in text
     reader = Reader(
         module,
         read_frames(module.head),
         placement,
-        differentiated="transpose(jvp(" in text,
-        has_metadata="metadata={" in text,
+        differentiated=has_metadata and "transpose(jvp(" in text,
+        has_metadata=has_metadata,
     )
     work = flops.products(module)
     communicating = [i for i, _ in module.having(collectives.OPCODES)]
@@ -244,9 +244,9 @@ def _slices(partitions: int | None, axes: Axes | None, target: Target | None, de
 
 def _partitions(module: Module, notes: Notes) -> int | None:
     """On how many devices the module runs: it says so, or its largest group does."""
-    partitions, replicas = _PARTITIONS.search(module.first_line), _REPLICAS.search(module.first_line)
-    if partitions or replicas:
-        return int(partitions[1] if partitions else 1) * int(replicas[1] if replicas else 1)
+    partitions, replicas = _said(module, _PARTITIONS), _said(module, _REPLICAS)
+    if partitions is not None or replicas is not None:
+        return (1 if partitions is None else partitions) * (1 if replicas is None else replicas)
     for source, found in (("its groups", _largest_group), ("the shapes of its gathers", _widest_gather)):
         if number := found(module):
             sentence = f"the module does not say on how many devices it runs; {number} is taken from {source}"
@@ -256,8 +256,16 @@ def _partitions(module: Module, notes: Notes) -> int | None:
 
 
 def _replicas(module: Module) -> int | None:
-    found = _REPLICAS.search(module.first_line)
-    return int(found[1]) if found else 1 if _PARTITIONS.search(module.first_line) else None
+    replicas = _said(module, _REPLICAS)
+    return 1 if replicas is None and _said(module, _PARTITIONS) is not None else replicas
+
+
+def _said(module: Module, name: str) -> int | None:
+    """A number on the module's line, which may be a hundred thousand characters long."""
+    line = module.first_line
+    at = line.find(f"{name}=")
+    found = re.compile(rf"\b{name}=(\d{{1,9}})\b").search(line, at) if at >= 0 else None
+    return int(found[1]) if found else None
 
 
 def _largest_group(module: Module) -> int | None:
@@ -337,15 +345,11 @@ def _note_unknown(module: Module, text: str, notes: Notes) -> None:
         _OF_DEVICES[0] in i.tail or _OF_DEVICES[1] in i.tail for i, _ in module.having(collectives.OPCODES)
     ):
         return
-    for computation in module.computations.values():
-        for i in computation.instructions:
-            if (
-                i.opcode not in collectives.OPCODES
-                and not i.opcode.endswith(_NO_START)
-                and any(f"{a}=" in i.attributes for a in _OF_DEVICES)
-            ):
-                sentence = f"{i.name}: {i.opcode} names devices and is not known here; not counted"
-                notes[Note(NoteKind.UNKNOWN_COLLECTIVE, sentence)] = True
+    others = frozenset(code for code in module.opcodes if not code.endswith(_NO_START)) - collectives.OPCODES
+    for i, _ in module.having(others):
+        if any(f"{a}=" in i.attributes for a in _OF_DEVICES):
+            sentence = f"{i.name}: {i.opcode} names devices and is not known here; not counted"
+            notes[Note(NoteKind.UNKNOWN_COLLECTIVE, sentence)] = True
 
 
 def _note_kernels(text: str, notes: Notes) -> None:

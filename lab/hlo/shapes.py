@@ -40,6 +40,12 @@ def arrays(text: str) -> tuple[Shape, ...]:
 
 
 @lru_cache(maxsize=1 << 14)
+def shapes_of(types: tuple[str, ...]) -> tuple[Shape, ...]:
+    """The arrays of several types."""
+    return tuple(shape for one in types for shape in arrays(one))
+
+
+@lru_cache(maxsize=1 << 14)
 def _shape(dtype: str, dims: str) -> Shape:
     """One object for each: tuples of a text repeat them by thousands."""
     return Shape(dtype, _dims(dims))

@@ -134,8 +134,8 @@ def _visit(result: Walk, starts: list[_State], holds: frozenset[str]) -> None:
         for state in states:
             if len(state.callers) == _DEEPEST:
                 continue
-            for instruction in state.scope.computation.instructions:
-                if instruction.opcode in RUNS_CALLEE and not holds.isdisjoint(instruction.callees):
+            for instruction in state.scope.computation.instructions.having(RUNS_CALLEE):
+                if not holds.isdisjoint(instruction.callees):
                     _note_trip_counts(instruction, state.scope, result.notes)
                     for run in _once_each(runs(instruction, state.scope)):
                         if run.times is None:
@@ -176,7 +176,7 @@ def _in_program_order(
     opcodes = RUNS_CALLEE | {instruction.opcode for instruction in result.wanted}
 
     def steps(name: str) -> Iterator[Instruction]:
-        return iter([i for i in result.module.computations[name].instructions if i.opcode in opcodes])
+        return iter(result.module.computations[name].instructions.having(opcodes))
 
     pending = [(start, steps(start))]
     done = {start}

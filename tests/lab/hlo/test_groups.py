@@ -105,6 +105,12 @@ def test_groups_that_no_axes_give_have_none():
     assert axes_of_groups(Groups(((0, 1),)), Axes.parse("a=2,b=2")) is None
 
 
+@pytest.mark.parametrize("nobody", ["{{}}", "{{},{}}", "[0,4]<=[0]", "[4,0]<=[0]"])
+def test_groups_of_nobody_are_those_of_no_axes(nobody):
+    groups = read_groups(nobody, None)
+    assert axes_of_groups(groups, AXES) is sub_axes_of_groups(groups, AXES) is None
+
+
 def test_a_ring_along_one_axis_has_axis_and_shift():
     pairs = read_groups("{{0,1},{1,2},{2,3},{3,0},{4,5},{5,6},{6,7},{7,4}}", 8)
     ring = read_permutation(pairs.members, Axes.parse("data=2,tensor=4"))
