@@ -43,6 +43,8 @@ def test_names_are_looked_for_in_fifty_transformations_of_one_another(depth, fou
         ("jit(f)/branch_0_fun/head/add", "head"),
         ("jit(f)/jvp(loss)/mul;jit(f)/transpose(jvp(loss))/sub", "loss"),
         ("jit(f)/mlp/ij,jk->ik/dot_general", "mlp"),
+        ("jit(f)/layers/mlp/layers/mlp/checkpoint/dot_general", "layers/mlp"),
+        ("jit(f)/head/layers/checkpoint/dot_general", "head/layers"),
         ("broadcast.1", ""),
         (None, ""),
     ],

@@ -228,6 +228,20 @@ def test_lines_may_be_indented_otherwise_than_xla_prints_them(indent):
     ]
 
 
+def test_an_equals_sign_in_a_name_beside_damage_is_no_second_instruction():
+    named = '%y = f32[64]{0} negate(%x), metadata={op_name="jit(f)/a = b/neg"}'
+    ledger = read(f"%x = f32[64]{{0}} parameter(0)\n{named}\nROOT %z = f32[64]{{0}} add(%y, %gone)")
+    damage = [note for note in ledger.notes if note.kind == NoteKind.TEXT_DAMAGED]
+    assert "gone of z" in " ".join(damage) and "two instructions" not in " ".join(damage)
+
+
+@pytest.mark.parametrize("opcode, is_read", [("negate", True), ("9negate", False), ("neg!ate", False)])
+def test_a_line_with_what_is_no_opcode_is_not_read(opcode, is_read):
+    text = f"ENTRY %main (x: f32[8]) -> f32[8] {{\n  %x = f32[8]{{0}} parameter(0)\n  ROOT %r = f32[8]{{0}} {opcode}(%x)\n}}\n"
+    (computation,) = parse(text).computations.values()
+    assert [i.name for i in computation.instructions] == (["x", "r"] if is_read else ["x"])
+
+
 def test_a_permute_in_place_moves_as_many_slices_of_each_of_several_buffers():
     transfer = only(
         read(
