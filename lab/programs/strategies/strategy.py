@@ -3,6 +3,7 @@ with `|`."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -121,8 +122,10 @@ class Strategy:
           UsageError: a dim does not split over its axes, or the mesh lacks an axis.
         """
         self.check(shape, axes)
-        transfers = dict.fromkeys(transfer for terms in self.terms for transfer in terms(self, shape, axes))
-        return Ledger(tuple(transfers), devices=axes.size, mesh=axes.shape)
+        found: dict[Transfer, int] = {}
+        for terms in dict.fromkeys(self.terms):
+            found |= {t: n for t, n in Counter(terms(self, shape, axes)).items() if t not in found}
+        return Ledger(tuple(Counter(found).elements()), devices=axes.size, mesh=axes.shape)
 
     def check(self, shape: DecoderShape, axes: Axes) -> None:
         """Raises UsageError where a dim does not split over its axes, or the mesh lacks an axis."""

@@ -70,6 +70,16 @@ def test_two_levels_send_every_buffer_twice():
     assert rows(HIERARCHICAL_EXPERTS, DATA_EXPERT, Kind.ALL_TO_ALL) == flat | {("data", *row[1:]) for row in flat}
 
 
+def test_tokens_and_weights_that_are_as_many_bytes_cross_both():
+    alike = replace(SHAPE, dtype="f32", embed=8, experts=16, nodes=2, top_k=2, mlp=16)
+    crossing = [
+        t
+        for t in NODE_LIMITED_EXPERTS.predict(alike, DATA_EXPERT).transfers
+        if (t.scope, t.phase) == ("layers/mlp/across", "forward")
+    ]
+    assert len(crossing) == 2 and len(set(crossing)) == 1
+
+
 def test_gradients_of_experts_are_summed_over_data_and_of_the_router_over_both_axes():
     sums = rows(DATA_PARALLEL | EXPERT_PARALLEL, DATA_EXPERT, Kind.ALL_REDUCE)
     in_mlp = {row for row in sums if row[1].startswith("layers/mlp/") and "norm" not in row[1]}
