@@ -76,14 +76,17 @@ def failure(ledger: Ledger, budget: Iterable[Allowance]) -> str | None:
     """What a program sends beyond its budget, and which lines of it no transfer matches; None where it keeps to it.
 
     Raises:
-      UsageError: a line is over an axis that the program's mesh lacks.
+      UsageError: a line is over an axis that the program's mesh lacks, or is no line of `allow`.
     """
-    budget = tuple(budget)
-    for line in budget:
+    lines = tuple(budget) if isinstance(budget, Iterable) else (None,)
+    if not all(isinstance(line, Allowance) for line in lines):
+        raise UsageError(f"budget={budget!r}: expected a list of lines such as lab.allow('all_gather', 'fsdp')")
+    allowed = [line for line in lines if line]
+    for line in allowed:
         _check_axes(line, ledger)
-    if not (found := broken(ledger, budget)):
+    if not (found := broken(ledger, allowed)):
         return None
-    unmatched = [str(line) for line, own in _by_line(ledger, budget) if line and not own]
+    unmatched = [str(line) for line, own in _by_line(ledger, allowed) if line and not own]
     no_use = [f"allowances that match no transfer: {', '.join(unmatched)}"] if unmatched else []
     return "\n".join(["communication exceeds the budget:", *found, *no_use])
 

@@ -89,6 +89,14 @@ def test_a_text_that_was_not_read_whole_is_over_every_budget():
     assert "a line was cut" in line
 
 
+@pytest.mark.parametrize("budget", ["all_gather", ["all_gather"], allow("all_gather"), None], ids=str)
+def test_what_is_no_list_of_lines_is_refused(budget):
+    with pytest.raises(
+        UsageError, match=r"^budget=.*: expected a list of lines such as lab.allow\('all_gather', 'fsdp'\)$"
+    ):
+        failure(ledger(), budget)
+
+
 def test_an_unknown_kind_is_refused_with_the_known_ones():
     with pytest.raises(
         UsageError, match="no kind of transfer 'allreduce' in lab.allow\\(...\\); did you mean all_reduce"
