@@ -136,6 +136,9 @@ def _failing(mutation: Mutation | None, tests: list[str], stage: str) -> str | N
             )
         except subprocess.TimeoutExpired:
             return f"nothing ends within {LIMIT_S} s"
+    files = [test.partition("::")[0] for test in tests]
+    if done.returncode == 4 and files != tests:  # No such test: a name may hold what separates it from a message.
+        return _failing(mutation, files, stage)
     lines = [line for line in done.stdout.splitlines() if line.startswith(_FAILURES)]
     if done.returncode in (0, 5):  # 5: this stage has no test.
         return None
