@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from random import Random
+from hashlib import sha256
 
 import click
 
-from tests.mutants.judge import GROUPS, Judged, Outcome, group_of, judge
+from tests.mutants.judge import GROUPS, Judged, Outcome, group_of, judge, key
 from tests.mutants.mutation import Mutation, mutations
 from tests.rooms import modules
 
 
 def drawn(seed: int, count: int, groups: tuple[str, ...] = ()) -> list[Mutation]:
-    """As many of each group as of another, `count` in all; the same for the same seed and code."""
+    """As many of each group as of another, `count` in all; the same for a seed, wherever the code did not change."""
     every: dict[str, list[Mutation]] = {name: [] for name in groups or GROUPS}
     for module, path in modules().items():
         if (group := group_of(module)) in every:
             every[group] += mutations(module, path)
-    random = Random(seed)
-    shuffled = [random.sample(some, len(some)) for some in every.values()]
+    shuffled = [sorted(some, key=lambda mutation: _lot(seed, mutation)) for some in every.values()]
     return [some[turn] for turn in range(max(map(len, shuffled))) for some in shuffled if turn < len(some)][:count]
+
+
+def _lot(seed: int, mutation: Mutation) -> tuple[bytes, int]:
+    return sha256(repr((seed, key(mutation))).encode()).digest(), mutation.number
 
 
 @click.command()

@@ -36,7 +36,7 @@ VERDICTS = {
 }
 LIMIT_S = 300
 _FAILURES = ("FAILED ", "ERROR ")
-STAGES = ("not compiles and not slow", "slow and not compiles", "compiles")
+FAST = ("not compiles and not slow", "slow and not compiles")
 
 
 class Outcome(StrEnum):
@@ -107,7 +107,8 @@ def judge(mutation: Mutation) -> Judged:
     if why := equivalents().get(key(mutation)):
         return Judged(mutation, Outcome.EQUIVALENT, why)
     files = judges_of(mutation.module)
-    for stage, some in product(STAGES, files):
+    of_fast = [[path for some in files for path in some]]
+    for stage, some in [*product(FAST, of_fast), *product(["compiles"], files)]:
         if not some or (failed := _failing(mutation, [str(path) for path in some], stage)) is None:
             continue
         alone = [failed.split(" ", 1)[1].partition(" - ")[0]] if failed.startswith(_FAILURES) else [*map(str, some)]
