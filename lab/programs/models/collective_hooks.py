@@ -50,6 +50,8 @@ class CollectiveHooks:
     Attributes:
       weight: (w, dims) as stored, to w for use.
       block_in: x_BSD of the residual stream, into a block.
+      router: logits_BSE of the residual stream's tokens, to those of the block's tokens.
+      routed: weights of experts' results, to what multiplies the parts that this device has of them.
       inside: an activation whose dims are given, between two products of a block.
       block_out: y_BSD, out of a block, into the residual stream.
       embed: x_BSD, out of the embedding, into the residual stream.
@@ -76,6 +78,8 @@ class CollectiveHooks:
 
     weight: WeightHook = as_stored
     block_in: Hook = unchanged
+    router: Hook = unchanged
+    routed: Hook = unchanged
     inside: WeightHook = as_stored
     block_out: Hook = unchanged
     embed: Hook = unchanged

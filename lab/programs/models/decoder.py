@@ -243,8 +243,12 @@ def mlp(x_BSD: jax.Array, state: Mapping[str, Parameter], shape: DecoderShape, h
         with scope("norm"):
             x_BSD = rms_norm(x_BSD, use(state["mlp_norm"]))
         with scope("enter"):
-            x_BSD = hooks.block_in(x_BSD)
-        y_BSD = routed_and_shared(x_BSD, state, shape, hooks) if shape.experts else swiglu(x_BSD, state, shape, hooks)
+            entered_BSD = hooks.block_in(x_BSD)
+        y_BSD = (
+            routed_and_shared(x_BSD, entered_BSD, state, shape, hooks)
+            if shape.experts
+            else swiglu(entered_BSD, state, shape, hooks)
+        )
         with scope("leave"):
             return checkpoint_name(hooks.block_out(y_BSD), LEAVES[1])
 
@@ -269,12 +273,17 @@ def swiglu(
 
 
 def routed_and_shared(
-    x_BSD: jax.Array, state: Mapping[str, Parameter], shape: DecoderShape, hooks: CollectiveHooks
+    x_BSD: jax.Array,
+    entered_BSD: jax.Array,
+    state: Mapping[str, Parameter],
+    shape: DecoderShape,
+    hooks: CollectiveHooks,
 ) -> jax.Array:
-    """Experts that a router chooses, and those that every token visits."""
-    y_BSD = mixture(x_BSD, lambda name: _use(shape, hooks, state[name]), shape, hooks)
+    """Experts that a router chooses, and those that every token visits; the router looks at the residual stream, so
+    that ranks with parts of the same experts' work have one choice."""
+    y_BSD = mixture(x_BSD, entered_BSD, lambda name: _use(shape, hooks, state[name]), shape, hooks)
     with scope("shared"):
-        return y_BSD + swiglu(x_BSD, state, shape, hooks, "shared_", "shared_mlp") if shape.shared else y_BSD
+        return y_BSD + swiglu(entered_BSD, state, shape, hooks, "shared_", "shared_mlp") if shape.shared else y_BSD
 
 
 def rms_norm(x_BSD: jax.Array, scale_D: jax.Array) -> jax.Array:

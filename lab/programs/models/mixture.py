@@ -8,6 +8,7 @@ T = B S tokens, k copies of each, R rows of a rank's experts. Source: Ch. 18 and
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -23,11 +24,20 @@ Use = Callable[[str], jax.Array]
 scope = jax.named_scope
 
 
-def mixture(x_BSD: jax.Array, use: Use, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
-    """What a router's choice of experts makes of each token; each sequence is routed apart, so that no layout changes
-    which tokens are dropped."""
+def mixture(
+    stream_BSD: jax.Array, x_BSD: jax.Array, use: Use, shape: DecoderShape, hooks: CollectiveHooks
+) -> jax.Array:
+    """What a router's choice of experts makes of each token. Each sequence is routed by itself, so that no layout of
+    batches changes which tokens are dropped; where ranks hold parts of a sequence, each part is.
+
+    Args:
+      stream_BSD: tokens between blocks, by which experts are chosen.
+      x_BSD: the same as they entered the block.
+    """
+    parts = shape.length // x_BSD.shape[1]
+    shape = replace(shape, length=x_BSD.shape[1], batch=parts * shape.batch)
     with scope("router"):
-        logits_BSE = jnp.einsum("bsd,de->bse", x_BSD, use("router"))
+        logits_BSE = hooks.router(jnp.einsum("bsd,de->bse", stream_BSD, use("router")))
         gates_BSE = (routers.sigmoid_gates if shape.router == "sigmoid_bias" else routers.softmax_gates)(logits_BSE)
     chosen = _chosen_by_experts if shape.router == "expert_choice" else _chosen_by_tokens
     y_BSD, loss = chosen(x_BSD, gates_BSE, use, shape, hooks)
@@ -46,8 +56,9 @@ def _chosen_by_tokens(
         routes = jax.vmap(
             lambda gates_SE: routers.routes(gates_SE, shape.top_k, bias_E, shape.nodes, shape.node_limit)
         )(gates_BSE)
+        used = routes._replace(weight_Tk=hooks.routed(routes.weight_Tk))
     way = _dropless if shape.is_dropless else _over_nodes if shape.nodes > 1 else _in_slots
-    y_BSD = way(x_BSD, routes, use, shape, hooks)
+    y_BSD = way(x_BSD, used, use, shape, hooks)
     with scope("balance"):
         return y_BSD, _imbalance(gates_BSE, bias_E, routes, shape)
 
@@ -68,6 +79,7 @@ def _chosen_by_experts(
     """Full slots need no loss of balance."""
     with scope("router"):
         filled = jax.vmap(partial(routers.expert_choice, slots=shape.slots))(gates_BSE)
+        filled = filled._replace(weight_EC=hooks.routed(filled.weight_EC))
     with scope("dispatch"):
         x_BECD = hooks.dispatch(jax.vmap(experts.taken)(x_BSD, filled.token_EC))
     y_BECD = _slots_through(x_BECD, use)

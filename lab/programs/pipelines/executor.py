@@ -169,7 +169,7 @@ def jobs(chunk: Chunk, weights: Weights, nothing_BSD: jax.Array, halves: Halves 
     `halves`, those of a schedule that splits no backward."""
 
     def own(row: Turn) -> Weights:
-        return Weights(jax.tree.map(lambda w: w[row.chunk], weights.chunks), weights.shared)
+        return of_chunk(weights, row)
 
     def idle(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
         return Messages(nothing_BSD, nothing_BSD), so_far
@@ -195,6 +195,11 @@ def jobs(chunk: Chunk, weights: Weights, nothing_BSD: jax.Array, halves: Halves 
         return Messages(nothing_BSD, nothing_BSD), _added(so_far, gradients, row)
 
     return whole | {Job.INPUT_GRADIENT: input_gradient, Job.WEIGHT_GRADIENT: weight_gradient}
+
+
+def of_chunk(weights: Weights, row: Turn) -> Weights:
+    """Those of the chunk that this stage works on at a tick."""
+    return Weights(jax.tree.map(lambda w: w[row.chunk], weights.chunks), weights.shared)
 
 
 def pulled(function: Callable[..., tuple[jax.Array, jax.Array]], dy_BSD: jax.Array, *at: Any) -> tuple[Any, ...]:

@@ -1,7 +1,8 @@
 """A backward in two halves: the one to the input keeps what each product with a layer's matrix met, the one to the
 weights multiplies it (Ch. 16).
 
-Weights that are no matrices of layers - norms, the table, the head - are not put off. Source: Qi et al. 2023.
+Weights that are no matrices of layers - norms, the table, the head - are not put off, nor those of experts and their
+routers. Source: Qi et al. 2023.
 """
 
 from __future__ import annotations
@@ -22,14 +23,20 @@ from lab.programs.models.decoder import Parameter, Parameters
 from lab.programs.models.shape import DTYPES, DecoderShape
 from lab.programs.strategies.strategy import Strategy
 
-SUMMED = {"query": 1, "key": 1, "value": 1, "out": 3, "gate": 1, "up": 1, "down": 1}
+ATTENTION = {"query": 1, "key": 1, "value": 1, "out": 3}
+MLP = {"gate": 1, "up": 1, "down": 1}
 """The matrices of a layer, each with the number of its first dims that its product sums over."""
-SCOPES = {name: "mlp" if name in ("gate", "up", "down") else "attention" for name in SUMMED}
+SCOPES = dict.fromkeys(ATTENTION, "attention") | dict.fromkeys(MLP, "mlp")
 INPUT_OF = {"key": "query", "value": "query", "up": "gate"}
 """Products whose input is that of another one."""
 
 
 T = TypeVar("T")
+
+
+def matrices(shape: DecoderShape) -> dict[str, int]:
+    """Those whose gradients are put off, each with the number of its first dims that its product sums over."""
+    return ATTENTION if shape.experts else ATTENTION | MLP
 
 
 class Kept(NamedTuple, Generic[T]):
@@ -49,6 +56,10 @@ class Tapped(NamedTuple):
 
 Taps = Mapping[str, Kept[jax.Array]]
 """By matrix of a layer."""
+
+
+def product(equation: str, x: jax.Array, w: Any) -> jax.Array:
+    return _product(equation, x, w) if isinstance(w, Tapped) else jnp.einsum(equation, x, w)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -75,7 +86,7 @@ def tapped_hooks(hooks: CollectiveHooks) -> CollectiveHooks:
     def weight(w: Any, dims: Dims) -> Any:
         return w._replace(weight=hooks.weight(w.weight, dims)) if isinstance(w, Tapped) else hooks.weight(w, dims)
 
-    return replace(hooks, weight=weight, product=_product, contract=_product)
+    return replace(hooks, weight=weight, product=product, contract=product)
 
 
 def tapped(layers: Mapping[str, Parameter], taps: Taps) -> Parameters:
@@ -86,23 +97,22 @@ def tapped(layers: Mapping[str, Parameter], taps: Taps) -> Parameters:
 
 def of_taps(gradients: Mapping[str, Parameter]) -> Taps:
     """What was kept, of the gradients of `tapped` layers."""
-    return {name: gradients[name].get_value().taps for name in SUMMED}
+    return {name: value.taps for name, g in gradients.items() if isinstance(value := g.get_value(), Tapped)}
 
 
 def not_put_off(gradients: Parameters) -> Parameters:
-    return nnx.State({name: g for name, g in gradients.items() if name not in SUMMED})
+    return nnx.State({name: g for name, g in gradients.items() if not isinstance(g.get_value(), Tapped)})
 
 
 def put_off(layers: Mapping[str, Parameter], kept: Taps, shape: DecoderShape, hooks: CollectiveHooks) -> Parameters:
     """Gradients of the matrices of layers, stacked along the first dim as they are: one product each."""
 
     def layer(_: None, met: tuple[dict[str, Parameter], Taps]) -> tuple[None, dict[str, Parameter]]:
-        matrices, kept = met
-        return None, {name: _gradient(name, w, kept, shape, hooks) for name, w in matrices.items()}
+        weights, kept = met
+        return None, {name: _gradient(name, w, kept, shape, hooks) for name, w in weights.items()}
 
     with jax.named_scope("layers"):
-        matrices = {name: layers[name] for name in SUMMED}
-        return nnx.State(jax.lax.scan(layer, None, (matrices, kept))[1])
+        return nnx.State(jax.lax.scan(layer, None, ({name: layers[name] for name in kept}, kept))[1])
 
 
 def _gradient(name: str, weight: Parameter, kept: Taps, shape: DecoderShape, hooks: CollectiveHooks) -> Parameter:
@@ -125,7 +135,7 @@ def sizes(
         dims = ("batch", "length", *dims)
         return tuple(strategy.inside.local_shape(dims, [whole.get(dim) or getattr(shape, dim) for dim in dims], axes))
 
-    for name, summed in SUMMED.items():
+    for name, summed in matrices(shape).items():
         dims = tuple(dim for dim in weights[name].dims if dim != "layers")
         yield name, Kept(None if name in INPUT_OF else local(dims[:summed]), local(dims[summed:]))
 

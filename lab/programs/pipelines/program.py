@@ -29,20 +29,22 @@ from lab.programs.pipelines.executor import Weights
 from lab.programs.pipelines.orders import named
 from lab.programs.pipelines.schedule import Schedule
 from lab.programs.pipelines.table import Job, Row, one_way, table_of
+from lab.programs.strategies import program as strategies
 from lab.programs.strategies.program import (
     PlacedStrategy,
     Program,
     TrainState,
     arguments,
-    as_own,
     each,
     explicit_step,
+    of_own_tokens,
+    paired,
     reduced,
     split,
     sum_over,
 )
 from lab.programs.strategies.strategy import RESIDUAL, Strategy
-from lab.programs.strategies.update import is_weight, optimizer
+from lab.programs.strategies.update import is_weight
 
 STACK = ("chunks", "stage", "layers")
 """Dims of the stack of all layers: layer l of chunk c on stage s is the model's layer (c P + s) L_c + l, for chunks of
@@ -103,17 +105,16 @@ class Pipeline(PlacedStrategy):
 
     @property
     def state(self) -> TrainState:
-        return jax.eval_shape(lambda: initial_state(self.shape, self.stages))
+        return jax.eval_shape(lambda: initial_state(self.strategy, self.shape, self.stages))
 
 
-def initial_state(shape: PipelineShape, stages: int, seed: int = 0) -> TrainState:
-    return state_of(shape, stages, decoder.initial(shape, seed))
+def initial_state(strategy: Strategy, shape: PipelineShape, stages: int, seed: int = 0) -> TrainState:
+    return state_of(strategy, shape, stages, decoder.initial(shape, seed))
 
 
-def state_of(shape: PipelineShape, stages: int, weights: Parameters) -> TrainState:
+def state_of(strategy: Strategy, shape: PipelineShape, stages: int, weights: Parameters) -> TrainState:
     """What a first step takes, with these weights of the model."""
-    master = stacked(shape, stages, weights)
-    return TrainState(master, optimizer().init(master), None)
+    return strategies.state_of(strategy, shape, stacked(shape, stages, weights))
 
 
 def stacked(shape: PipelineShape, stages: int, state: Parameters) -> Parameters:
@@ -139,12 +140,11 @@ def step(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
     Args:
       strategy: how a stage's work is split further.
     Raises:
-      UsageError: a dim does not split over its axes, the mesh lacks an axis, there is no such schedule, or the strategy
-        keeps weights beside their masters (ZeRO-1 and 2).
+      UsageError: a dim does not split over its axes, the mesh lacks an axis, or there is no such schedule.
     """
     placed = pipeline(strategy, shape, mesh)
     specs = placed.state_specs, PartitionSpec()
-    on_ranks = explicit_step(placed, lambda state, *batch: find(placed)(state.master, *batch)[:2])
+    on_ranks = explicit_step(placed, lambda state, *batch: find(placed)(state, *batch)[:2])
     return jax.jit(on_ranks, donate_argnums=0, out_shardings=placed.shardings(specs)), arguments(placed)
 
 
@@ -155,18 +155,19 @@ def gradients(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
     Weights and gradients are whole and as the model has them, for float32 comparisons.
     """
     placed = pipeline(strategy, shape, mesh)
-    everywhere, stored = PartitionSpec(), placed.state_specs.master
+    everywhere, stored = PartitionSpec(), placed.state_specs
     on_ranks = jax.shard_map(
         find(placed),
         mesh=mesh,
         in_specs=(stored, placed.batch, placed.batch),
-        out_specs=(everywhere, stored, PartitionSpec(PIPE)),
+        out_specs=(everywhere, stored.master, PartitionSpec(PIPE)),
     )
 
     def run(
         weights: Parameters, tokens_BS: jax.Array, targets_BS: jax.Array
     ) -> tuple[jax.Array, Parameters, jax.Array]:
-        loss, found, done = on_ranks(stacked(shape, placed.stages, weights), tokens_BS, targets_BS)
+        state = state_of(placed.strategy, shape, placed.stages, weights)
+        loss, found, done = on_ranks(state, tokens_BS, targets_BS)
         return loss, in_sequence(found), done
 
     whole = jax.tree.map(
@@ -189,7 +190,7 @@ def one_job(shape: PipelineShape, mesh: Mesh, job: Job) -> Program:
         weights: Parameters, tokens_BS: jax.Array, targets_BS: jax.Array, x_BSD: jax.Array, dy_BSD: jax.Array, kept: Any
     ) -> tuple[Any, Any]:
         own, batches = _parted(weights), split(shape, tokens_BS, targets_BS)
-        jobs = executor.jobs(_chunk(placed, *batches), own, _nothing(placed)[0], _halves(placed, *batches))
+        jobs = executor.jobs(_chunk(placed, own, *batches), own, _nothing(placed)[0], _halves(placed, own, *batches))
         return jobs[job](row, x_BSD, dy_BSD, executor.Done(executor.no_sums(own, _nothing(placed)[1]), kept))
 
     def shapes() -> tuple[jax.Array, jax.Array, Any]:
@@ -217,15 +218,6 @@ def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
 def refuse(strategy: Strategy, shape: PipelineShape, names: tuple[str, ...]) -> None:
     """Raises UsageError where a pipeline does not run, however its dims split: ZeRO-1 or 2, experts, or a ring over one
     of the mesh's axes."""
-    if strategy.state is not None:
-        raise UsageError(
-            "ZeRO-1 or 2 in a pipeline: a stage would keep a second copy of its weights; use data parallelism or ZeRO-3"
-        )
-    if shape.experts:
-        raise UsageError(
-            f"experts={shape.experts} in a pipeline: the gradients were checked against one device's for dense layers "
-            "only; set experts=0"
-        )
     if ring := strategy.core.axes_of("keys", names):
         found = f"a ring over {', '.join(ring)} in a pipeline"
         raise UsageError(
@@ -235,19 +227,19 @@ def refuse(strategy: Strategy, shape: PipelineShape, names: tuple[str, ...]) -> 
 
 
 def find(placed: Pipeline) -> Callable[..., tuple[jax.Array, Parameters, jax.Array]]:
-    """(weights, tokens_BS, targets_BS) of one rank to the mean loss, this rank's part of the gradients, and how often
-    its stage did each `Job`."""
+    """(state, tokens_BS, targets_BS) of one rank to the mean loss, this rank's part of the gradients, and how often its
+    stage did each `Job`."""
     strategy, shape = placed.strategy, placed.shape
     table = table_of(shape.order(placed.stages))
 
     def on_rank(
-        weights: Parameters, tokens_BS: jax.Array, targets_BS: jax.Array
+        state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array
     ) -> tuple[jax.Array, Parameters, jax.Array]:
         # Before the loop over ticks, so that gradients are summed over ranks once, after it.
-        own = each(weights, lambda w: as_own(strategy, w.get_value(), w.dims))
+        own, variables = map(_parted, of_own_tokens(strategy, state))
         batches = split(shape, tokens_BS, targets_BS)
-        split_backward = _halves(placed, *batches) if Job.WEIGHT_GRADIENT in table.jobs else None
-        found = executor.run(table, _chunk(placed, *batches), _parted(own), _nothing(placed), split_backward)
+        split_backward = _halves(placed, own, *batches) if Job.WEIGHT_GRADIENT in table.jobs else None
+        found = executor.run(table, _chunk(placed, own, *batches), variables, _nothing(placed), split_backward)
         summed = each(_joined(found.gradients), lambda g: reduced(strategy, g.get_value(), g.dims))
         with jax.named_scope("loss"):
             return sum_over(_data_axes(placed))(found.loss), summed, found.done[None]
@@ -268,13 +260,20 @@ def _joined(weights: Weights) -> Parameters:
     return nnx.State({**weights.shared, "layers": dict(layers)})
 
 
-def _chunk(placed: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Chunk:
+def _chunk(placed: Pipeline, own: Weights, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Chunk:
     """What one chunk does: the first one begins with the embedding, the last one ends with the loss, as a share of the
-    whole batch's mean."""
+    whole batch's mean.
+
+    Args:
+      own: this rank's copies of weights; what the chunk is given are those that gradients belong to.
+    """
     shape, hooks, last = placed.shape, placed.strategy.hooks, placed.stages - 1
     stage, nothing = jax.lax.axis_index(PIPE), _nothing(placed)
 
     def run(weights: Weights, x_BSD: jax.Array, row: executor.Turn) -> tuple[jax.Array, jax.Array]:
+        if placed.strategy.is_anchored:
+            weights = paired(placed.strategy, executor.of_chunk(own, row), weights)
+
         def begin(x_BSD: jax.Array) -> jax.Array:
             return decoder.embedded(decoder.table(weights.shared, shape, hooks), tokens_mBS[row.micro_batch], hooks)
 
@@ -292,11 +291,10 @@ def _chunk(placed: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> e
     return run
 
 
-def _halves(placed: Pipeline, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Halves:
+def _halves(placed: Pipeline, own: Weights, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Halves:
     strategy, shape, nothing = placed.strategy, placed.shape, _nothing_kept(placed)
-    chunk = _chunk(
-        replace(placed, strategy=replace(strategy, hooks=halves.tapped_hooks(strategy.hooks))), tokens_mBS, targets_mBS
-    )
+    tapped = replace(placed, strategy=replace(strategy, hooks=halves.tapped_hooks(strategy.hooks)))
+    chunk = _chunk(tapped, own, tokens_mBS, targets_mBS)
 
     def to_input(
         weights: Weights, x_BSD: jax.Array, dy_BSD: jax.Array, row: executor.Turn

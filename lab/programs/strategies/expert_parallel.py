@@ -86,13 +86,18 @@ def passes(phase: Phase, shape: DecoderShape) -> int:
 def slot_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
     """All slots for the tokens of one device, taken or not: C_f k T D e, the slots of an expert and sequence rounded
     up."""
-    slots = int(capacity(shape.length, shape.experts, shape.top_k, shape.capacity_factor))
+    slots = int(capacity(own_length(strategy, shape, axes), shape.experts, shape.top_k, shape.capacity_factor))
     return sequences(strategy, shape, axes) * shape.experts * slots * shape.embed * shape.bytes_per_element
+
+
+def own_length(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
+    """Tokens of a sequence that a device routes together."""
+    return strategy.inside.local_shape(("length",), (shape.length,), axes)[0]
 
 
 def sequences(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
     """Of one device and micro-batch."""
-    return tokens_on_device(strategy, shape, axes) // shape.length
+    return tokens_on_device(strategy, shape, axes) // own_length(strategy, shape, axes)
 
 
 def visits(phase: Phase, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Iterator[Transfer]:

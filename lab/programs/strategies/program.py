@@ -273,24 +273,20 @@ def sum_over(axes: tuple[str, ...]) -> Hook:
 
 def as_own(strategy: Strategy, w: jax.Array, dims: Dims) -> jax.Array:
     """A copy that is the rank's own from here: the transpose sums the ranks' gradients."""
-    axes = strategy.copies(dims)
-    return jax.lax.pcast(w, tuple(sorted(axes)), to="varying") if axes else w
+    return varying(w, strategy.copies(dims))
+
+
+def varying(w: jax.Array, over: frozenset[str]) -> jax.Array:
+    return jax.lax.pcast(w, tuple(sorted(over)), to="varying") if over else w
 
 
 def _of_own_tokens(placed: PlacedStrategy, state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array) -> Found:
     """Loss and gradients of this rank's tokens: copies are its own before any loop, so that none is summed inside."""
     strategy, shape = placed.strategy, placed.shape
-    own = each(
-        state.master if state.weights is None else state.weights, lambda w: as_own(strategy, w.get_value(), w.dims)
-    )
-    variables = own
-    if strategy.is_anchored:
-        variables = jax.tree.map(
-            lambda m, w: m if strategy.splits_further(w.dims) else w, state.master, own, is_leaf=is_weight
-        )
+    own, variables = of_own_tokens(strategy, state)
 
     def loss_of(variables: Parameters, tokens_BS: jax.Array, targets_BS: jax.Array) -> jax.Array:
-        weights = _pairs(strategy, own, variables) if strategy.is_anchored else variables
+        weights = paired(strategy, own, variables) if strategy.is_anchored else variables
         return mean_loss(weights, tokens_BS, targets_BS, shape, strategy.hooks)
 
     find = partial(jax.value_and_grad(loss_of), variables)
@@ -304,7 +300,24 @@ def _of_own_tokens(placed: PlacedStrategy, state: TrainState, tokens_BS: jax.Arr
     )
 
 
-def _pairs(strategy: Strategy, own: Parameters, masters: Parameters) -> Parameters:
+def of_own_tokens(strategy: Strategy, state: TrainState) -> tuple[Parameters, Parameters]:
+    """The weights that this rank's tokens meet, as copies of its own, and those that gradients belong to: the same, or
+    under ZeRO-2 the parts of the master weights."""
+    used = state.master if state.weights is None else state.weights
+    own = each(used, lambda w: as_own(strategy, w.get_value(), w.dims))
+    if not strategy.is_anchored:
+        return own, own
+
+    def part(m: Parameter, w: Parameter) -> Parameter:
+        if not strategy.splits_further(w.dims):
+            return w
+        return m.replace(varying(m.get_value(), strategy.summed_apart(m.dims)))
+
+    return own, jax.tree.map(part, state.master, own, is_leaf=is_weight)
+
+
+def paired(strategy: Strategy, own: Any, masters: Any) -> Any:
+    """ZeRO-2's pairs, of what `of_own_tokens` gives or of parts of it."""
     return jax.tree.map(
         lambda w, m: w.replace(Pair(w.get_value(), m.get_value())) if strategy.splits_further(w.dims) else m,
         own,
@@ -321,9 +334,8 @@ def split(shape: DecoderShape, *batches_BS: jax.Array) -> list[jax.Array]:
 
 def reduced(strategy: Strategy, g: jax.Array, dims: Dims) -> jax.Array:
     """A gradient of own tokens, to what this device keeps of the sum."""
-    if strategy.splits_further(dims):
-        return g if strategy.is_anchored else strategy.hooks.scatter(g, dims)
-    return sum_over(tuple(sorted(strategy.copies(dims))))(g)
+    part = strategy.hooks.scatter(g, dims) if strategy.splits_further(dims) and not strategy.is_anchored else g
+    return sum_over(tuple(sorted(strategy.summed_apart(dims))))(part)
 
 
 def declared_gradients(placed: PlacedStrategy) -> Callable[..., Found]:

@@ -8,6 +8,7 @@ from functools import partial
 
 import jax
 
+from lab.book.parallelism import activation_bytes
 from lab.core.ledger import Kind, Phase, Provenance, Transfer
 from lab.meshes.axes import TENSOR, Axes
 from lab.meshes.layouts import Layout
@@ -21,7 +22,9 @@ from lab.programs.strategies.tensor_parallel import (
     MLP,
     MLP_INPUTS,
     VOCABULARY,
+    as_own,
     named,
+    sum_of_weights,
     vocabulary_terms,
 )
 from lab.programs.strategies.terms import (
@@ -30,6 +33,7 @@ from lab.programs.strategies.terms import (
     RECOMPUTING,
     stream_bytes,
     sums_of_copies,
+    tokens_on_device,
     transfer,
 )
 
@@ -37,8 +41,8 @@ BETWEEN_BLOCKS = Layout.of(length=TENSOR)
 
 
 def copies(dims: Dims) -> frozenset[str]:
-    """Ranks apply a norm to tokens of their own."""
-    return frozenset({TENSOR}) if dims[-1] == "norm" else frozenset()
+    """Ranks apply a norm, and a router, to tokens of their own."""
+    return frozenset({TENSOR}) if dims[-1] in ("norm", "choices") else frozenset()
 
 
 def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
@@ -74,12 +78,27 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
         *block(ATTENTION, ATTENTION_INPUTS, "out", shape.remat in ("dots", "full")),
         *block(MLP, MLP_INPUTS, "down", False),
         *sums_of_copies(strategy, shape, axes, TENSOR),
+        *choices(strategy, shape, axes),
+        *sum_of_weights(strategy, shape, axes),
+    )
+
+
+def choices(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
+    """What a router makes of the tokens between blocks is gathered for the choice that all ranks share."""
+    if not shape.experts:
+        return ()
+    n = activation_bytes(tokens_on_device(strategy, shape, axes), shape.experts, shape.bytes_per_element)
+    times = shape.layers * shape.accumulation
+    phases = (FORWARD, BACKWARD) if shape.remat in RECOMPUTING else (FORWARD,)
+    return tuple(
+        transfer(Kind.ALL_GATHER, f"{MLP}/router", (TENSOR,), n, phase, shape.dtype, times, axes) for phase in phases
     )
 
 
 _scatter = partial(jax.lax.psum_scatter, axis_name=TENSOR, scatter_dimension=1, tiled=True)
+_gather = partial(jax.lax.all_gather, axis_name=TENSOR, axis=1, tiled=True)
 BLOCKS = CollectiveHooks(
-    block_in=partial(jax.lax.all_gather, axis_name=TENSOR, axis=1, tiled=True), block_out=_scatter, embed=_scatter
+    block_in=_gather, router=partial(_gather, to="invarying"), routed=as_own, block_out=_scatter, embed=_scatter
 )
 
 SEQUENCE_PARALLEL = Strategy(

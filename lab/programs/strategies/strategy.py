@@ -106,6 +106,11 @@ class Strategy:
     def _scattered(self, dims: Dims) -> set[str]:
         return {axis for dim in dims for axis in set(self.master.axes_of(dim)) - set(self.weights.axes_of(dim))}
 
+    def summed_apart(self, dims: Dims) -> frozenset[str]:
+        """Of a weight with these dims, the axes over which gradients are summed as a device keeps them: all those of its
+        copies, but for those over which they are scattered."""
+        return self.copies(dims) - self._scattered(dims)
+
     @property
     def meeting(self) -> Layout:
         """Layout of queries and keys where they meet."""
@@ -138,20 +143,6 @@ class Strategy:
             raise UsageError(
                 f"router={shape.router} with ZeRO-1 or 2: its bias has no copy in the compute dtype; use ZeRO-3 or "
                 "data parallelism"
-            )
-        for dim, whole in (("mlp", "hidden dims"), ("length", "sequences")):
-            if shape.experts and (split := self.inside.axes_of(dim, axes.names)):
-                raise UsageError(
-                    f"experts={shape.experts} with {whole} sharded over {', '.join(split)}: experts need unsharded "
-                    f"{whole}; drop that axis, or set experts=0"
-                )
-        if unsummed := axes.ordered(self.copies(TABLE) - self._scattered(TABLE)) if self.splits_further(TABLE) else ():
-            found = (
-                f"gradients scattered over {', '.join(sorted(self._scattered(TABLE)))} (ZeRO-1 or 2) of weights "
-                f"replicated over {', '.join(unsummed)}"
-            )
-            raise UsageError(
-                f"{found}: they would not be reduced over {', '.join(unsummed)}; use ZeRO-3 or data parallelism there"
             )
         for layout in (self.master, self.weights, self.inside, self.residual):
             layout.local_shape(("batch",), (shape.micro_batch,), axes)

@@ -24,7 +24,7 @@ from lab.programs.strategies.terms import (
     transfer,
 )
 
-LAYOUT = Layout.of(kv_heads=TENSOR, mlp=TENSOR, vocab=TENSOR)
+LAYOUT = Layout.of(kv_heads=TENSOR, mlp=TENSOR, shared_mlp=TENSOR, vocab=TENSOR)
 # The products that a block begins with: their input's gradient is the sum of as many.
 ATTENTION_INPUTS, MLP_INPUTS = ("query", "key", "value"), ("gate", "up")
 ATTENTION, MLP = "layers/attention", "layers/mlp"
@@ -51,6 +51,18 @@ def vocabulary_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tup
         summed("target"),
         norm_of_gradients(strategy, shape, axes),
     )
+
+
+def sum_of_weights(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
+    """Of the gradients of what experts' results are weighed with, float32: each rank finds its part of the experts'
+    work to add to them."""
+    if not shape.experts:
+        return ()
+    tokens = tokens_on_device(strategy, shape, axes)
+    copies = tokens // shape.length * shape.experts * shape.slots if shape.router == "expert_choice" else tokens * shape.top_k
+    times, found_in = shape.layers * shape.accumulation, "visit" if shape.is_dropless else "combine"
+    provenance = named(MLP, (found_in,))
+    return (transfer(Kind.ALL_REDUCE, f"{MLP}/router", (TENSOR,), 4 * copies, BACKWARD, "f32", times, axes, provenance),)
 
 
 def named(block: str, after: tuple[str, ...], **stated: Any) -> Provenance:
@@ -93,13 +105,15 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
             L,
             named(ATTENTION, ATTENTION_INPUTS, partial_products=len(ATTENTION_INPUTS)),
         ),
+        *sum_of_weights(strategy, shape, axes),
     )
 
 
 VOCABULARY = CollectiveHooks(vocab_sum=_sum, vocab_max=partial(jax.lax.pmax, axis_name=TENSOR), vocab_offset=first)
 # One copy enters, each rank uses it: the transpose sums the ranks' gradients. Partial sums leave: their transpose is
 # free.
-BLOCKS = CollectiveHooks(block_in=partial(jax.lax.pcast, axis_name=TENSOR, to="varying"), block_out=_sum, embed=_sum)
+as_own = partial(jax.lax.pcast, axis_name=TENSOR, to="varying")
+BLOCKS = CollectiveHooks(block_in=as_own, routed=as_own, block_out=_sum, embed=_sum)
 
 TENSOR_PARALLEL = Strategy(
     weights=LAYOUT, inside=LAYOUT, hooks=VOCABULARY | BLOCKS, terms=(block_terms, vocabulary_terms)

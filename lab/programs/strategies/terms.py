@@ -135,15 +135,17 @@ def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: st
     """Of every weight that ranks along `over` use copies of, the sum of its gradients, on what a device keeps of it.
 
     Each layer's in the backward pass; the stack's once, after it, where gradients are first added up over micro-batches
-    (in float32) or belong to the ranks' own copies (ZeRO-1 and 2).
+    (in float32) or belong to the ranks' own copies (ZeRO-1 and 2). What is scattered over some of the axes is summed
+    over the others as its parts.
     """
     is_late = shape.accumulation > 1 or strategy.state is not None
     for weight in weights(shape):
-        copies = axes.ordered(strategy.copies(weight.dims))
-        if over not in copies or strategy.splits_further(weight.dims):
+        copies = axes.ordered(strategy.summed_apart(weight.dims))
+        if over not in copies:
             continue
-        dtype, e = ("f32", 4) if weight.dims == ("bias",) else stack_dtype(shape)
-        kept = gradient_bytes(elements(weight, strategy.weights, shape, axes), e)
+        is_of_master = strategy.is_anchored and strategy.splits_further(weight.dims)
+        dtype, e = ("f32", 4) if weight.dims == ("bias",) or is_of_master else stack_dtype(shape)
+        kept = gradient_bytes(elements(weight, strategy.master, shape, axes), e)
         payload, executions = (kept * weight.per_pass, 1) if is_late else (kept, weight.per_pass)
         provenance = of_gradient(weight, strategy, shape, axes, is_late)
         if _split_in_use(weight, strategy, axes):
