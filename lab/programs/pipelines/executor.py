@@ -20,6 +20,7 @@ gradient comes back. 1F1B is there for its P, so its order stays.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -106,15 +107,16 @@ def run(
     stage, P = jax.lax.axis_index(PIPE), jax.lax.axis_size(PIPE)
     forth, back = _neighbours(P, has_ring=bool(table.rows.chunk.any()))
     run_of = jobs(chunk, weights, nothing[0], halves)
-    branches = [_counted(job, run_of[job]) for job in table.jobs]
+    branches = [_counted(job, run_of[job], table.is_in_lockstep) for job in table.jobs]
 
-    def tick(state: State, row: Turn) -> tuple[State, None]:
+    def tick(state: State, turn: tuple[Turn, jax.Array]) -> tuple[State, None]:
+        row, branch = turn
         inputs_nBSD = _stored(state.inputs_nBSD, row.new_input, state.arrived.output_BSD)
         cotangents_nBSD = _stored(state.cotangents_nBSD, row.new_cotangent, state.arrived.cotangent_BSD)
         # One slot goes in and out: of a stash that a branch may write to, XLA would have two.
         so_far = Done(state.found, jax.tree.map(lambda kept_n: kept_n[row.kept], state.kept_n))
         sent, (found, kept) = jax.lax.switch(
-            row.job, branches, row, inputs_nBSD[row.input], cotangents_nBSD[row.cotangent], so_far
+            branch, branches, row, inputs_nBSD[row.input], cotangents_nBSD[row.cotangent], so_far
         )
         kept_n = jax.tree.map(lambda kept_n, new: kept_n.at[row.kept].set(new), state.kept_n, kept)
         with jax.named_scope("forth"):
@@ -123,9 +125,10 @@ def run(
             cotangent_BSD = jax.lax.ppermute(sent.cotangent_BSD, PIPE, back)
         return State(inputs_nBSD, cotangents_nBSD, kept_n, Messages(output_BSD, cotangent_BSD), found), None
 
-    by_branch = table.rows._replace(job=table.branches)
-    rows = jax.tree.map(lambda column_TP: jnp.asarray(column_TP)[:, stage], by_branch)
-    return jax.lax.scan(tick, _start(table, weights, *nothing, halves), rows)[0].found
+    rows = jax.tree.map(lambda column_TP: jnp.asarray(column_TP)[:, stage], table.rows)
+    # In lockstep the same on all devices: so it has to look to them.
+    branches_T = jnp.asarray(table.branches)[:, 0 if table.is_in_lockstep else stage]
+    return jax.lax.scan(tick, _start(table, weights, *nothing, halves), (rows, branches_T))[0].found
 
 
 def _neighbours(P: int, has_ring: bool) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -155,11 +158,14 @@ def _stored(stash_nBSD: jax.Array, slot: jax.Array, message_BSD: jax.Array) -> j
 Run = Callable[[Turn, jax.Array, jax.Array, Done], tuple[Messages, Done]]
 
 
-def _counted(job: Job, run: Run) -> Run:
+def _counted(job: Job, run: Run, may_be_in_vain: bool) -> Run:
     def run_and_count(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
         with jax.named_scope(job.scope):
-            sent, so_far = run(row, x_BSD, dy_BSD, so_far)
-        return sent, so_far._replace(found=so_far.found._replace(done=so_far.found.done.at[job].add(1)))
+            sent, new = run(row, x_BSD, dy_BSD, so_far)
+        new = new._replace(found=new.found._replace(done=new.found.done.at[job].add(1)))
+        if may_be_in_vain:
+            new = jax.tree.map(partial(jnp.where, row.job == job), new, so_far)
+        return sent, new
 
     return run_and_count
 

@@ -24,6 +24,12 @@ def one_f_one_b(stages: int, micro_batches: int) -> Schedule:
     return _split("1f1b", stages, micro_batches, range(stages - 1, -1, -1), repeat(None, stages))
 
 
+def eager_1f1b(stages: int, micro_batches: int) -> Schedule:
+    """2 (P - s - 1) forwards first, then one forward and one backward in turn: a stage has work for every tick of a
+    pipeline in lockstep. Source: Zhuang et al. 2022 (arXiv:2211.05322)."""
+    return _split("eager_1f1b", stages, micro_batches, range(2 * stages - 2, -1, -2), repeat(None, stages))
+
+
 def zb_h1(stages: int, micro_batches: int) -> Schedule:
     """1F1B whose weight gradients come s micro-batches after their backward. Source: Qi et al. 2023; Ch. 16."""
     return _split("zb_h1", stages, micro_batches, range(stages - 1, -1, -1), range(stages))
@@ -72,7 +78,14 @@ def dual_pipe(stages: int, micro_batches: int) -> Schedule:
     return Schedule("dual_pipe", stages, micro_batches, 2, tuple(orders), is_two_way=True)
 
 
-PLAIN = {"gpipe": gpipe, "1f1b": one_f_one_b, "zb_h1": zb_h1, "zb_h2": zb_h2, "dual_pipe": dual_pipe}
+PLAIN = {
+    "gpipe": gpipe,
+    "1f1b": one_f_one_b,
+    "eager_1f1b": eager_1f1b,
+    "zb_h1": zb_h1,
+    "zb_h2": zb_h2,
+    "dual_pipe": dual_pipe,
+}
 """By name, what needs no number of chunks."""
 
 

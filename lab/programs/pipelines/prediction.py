@@ -18,8 +18,9 @@ from lab.core.known import known
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.meshes.axes import PIPE, Axes
 from lab.meshes.errors import UsageError
-from lab.programs.pipelines.program import PipelineShape, refuse
-from lab.programs.pipelines.table import Job, Table, table_of
+from lab.programs.pipelines.halves import matrices
+from lab.programs.pipelines.program import PipelineShape, refuse, table_for
+from lab.programs.pipelines.table import Job, Table
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import (
     FORWARD,
@@ -42,7 +43,7 @@ def predict(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Ledger:
       UsageError: as `program.step`.
     """
     refuse(strategy, shape, axes.names)
-    table = table_of(shape.order(axes[PIPE]))
+    table = table_for(strategy, shape, axes)
     rows = (
         *_messages(strategy, shape, axes, table),
         *_in_jobs(strategy, shape, axes, table),
@@ -79,7 +80,7 @@ def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table)
         if known(each.executions) % 2 == 0:
             executions = table.ticks * _uses(each, strategy, shape, axes) * known(each.executions) // 2
             for job in table.jobs:
-                if _is_done(job, each, strategy, axes):
+                if _is_done(job, each, strategy, shape, axes):
                     provenance = replace(each.provenance, repeats=1)
                     yield replace(
                         each,
@@ -91,11 +92,11 @@ def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table)
                     )
 
 
-def _is_done(job: Job, each: Transfer, strategy: Strategy, axes: Axes) -> bool:
+def _is_done(job: Job, each: Transfer, strategy: Strategy, shape: PipelineShape, axes: Axes) -> bool:
     if each.phase == FORWARD:
         # No gradient needs the loss, and of its sums that of the target's logit.
         return job is Job.FORWARD or (job in AGAIN and each.scope != "loss/target")
-    half = Job.WEIGHT_GRADIENT if _is_put_off(each, strategy, axes) else Job.INPUT_GRADIENT
+    half = Job.WEIGHT_GRADIENT if _is_put_off(each, strategy, shape, axes) else Job.INPUT_GRADIENT
     return job in (Job.BACKWARD, half)
 
 
@@ -104,11 +105,10 @@ def _uses(each: Transfer, strategy: Strategy, shape: PipelineShape, axes: Axes) 
     return 2 if shape.tied and each.scope == "embedding" and _moves_weights(each, strategy, axes) else 1
 
 
-def _is_put_off(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
-    """It sums the gradient of a layer's matrix."""
-    return (
-        each.kind is Kind.REDUCE_SCATTER and each.scope.startswith("layers/") and _moves_weights(each, strategy, axes)
-    )
+def _is_put_off(each: Transfer, strategy: Strategy, shape: PipelineShape, axes: Axes) -> bool:
+    """It sums the gradient of a layer's matrix that a split backward finds later."""
+    of_matrix = each.scope.startswith("layers/") and each.scope.rpartition("/")[2] in matrices(shape)
+    return each.kind is Kind.REDUCE_SCATTER and of_matrix and _moves_weights(each, strategy, axes)
 
 
 def _moves_weights(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
@@ -117,19 +117,23 @@ def _moves_weights(each: Transfer, strategy: Strategy, axes: Axes) -> bool:
 
 
 def _once(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Iterator[Transfer]:
-    """Sums over ranks after the last tick: the loss, gradients of what ranks have copies of, the squares of all."""
+    """After the last tick: sums of the loss, of gradients of what ranks have copies of, and of the squares of all.
+    Under ZeRO-1 and 2 gradients are scattered before, and new weights gathered after."""
 
-    def summed(scope: str, over: Set[str], payload_bytes: int) -> Transfer:
-        return transfer(Kind.ALL_REDUCE, scope, over, payload_bytes, UPDATE, "f32", 1, axes)
+    def moved(kind: Kind, scope: str, over: Set[str], payload_bytes: int, dtype: str = "f32") -> Transfer:
+        return transfer(kind, scope, over, payload_bytes, UPDATE, dtype, 1, axes)
 
-    yield summed("loss", {PIPE, *strategy.token_axes(axes)}, FLOAT32_BYTES)
+    yield moved(Kind.ALL_REDUCE, "loss", {PIPE, *strategy.token_axes(axes)}, FLOAT32_BYTES)
     for weight in weights(shape):
         # Its layers are a stage's own; all else has a copy on each.
         uses = weight.per_pass // axes[PIPE] if weight.in_layers else 1
-        if over := strategy.copies(weight.dims) | (set() if weight.in_layers else {PIPE}):
-            yield summed(
-                weight.scope,
-                over,
-                uses * gradient_bytes(elements(weight, strategy.weights, shape, axes), FLOAT32_BYTES),
-            )
-    yield summed("clip", {PIPE, *sharding_axes(strategy, shape, axes)}, FLOAT32_BYTES)
+        used, kept = (uses * elements(weight, layout, shape, axes) for layout in (strategy.weights, strategy.master))
+        scattered = strategy.scattered_over(weight.dims)
+        if scattered and not strategy.is_anchored:
+            yield moved(Kind.REDUCE_SCATTER, weight.scope, scattered, gradient_bytes(used, FLOAT32_BYTES))
+        if over := strategy.summed_apart(weight.dims) | (set() if weight.in_layers else {PIPE}):
+            yield moved(Kind.ALL_REDUCE, weight.scope, over, gradient_bytes(kept, FLOAT32_BYTES))
+        if scattered:
+            new = gradient_bytes(used, shape.bytes_per_element)
+            yield moved(Kind.ALL_GATHER, f"renew/{weight.scope}", scattered, new, shape.dtype)
+    yield moved(Kind.ALL_REDUCE, "clip", {PIPE, *sharding_axes(strategy, shape, axes)}, FLOAT32_BYTES)

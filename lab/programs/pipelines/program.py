@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from lab.meshes.axes import PIPE
+from lab.meshes.axes import PIPE, Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.layouts import Layout
 from lab.programs.models import decoder
@@ -28,7 +28,7 @@ from lab.programs.pipelines import executor, halves
 from lab.programs.pipelines.executor import Weights
 from lab.programs.pipelines.orders import named
 from lab.programs.pipelines.schedule import Schedule
-from lab.programs.pipelines.table import Job, Row, one_way, table_of
+from lab.programs.pipelines.table import Job, Row, Table, one_way, table_of
 from lab.programs.strategies import program as strategies
 from lab.programs.strategies.program import (
     PlacedStrategy,
@@ -104,8 +104,18 @@ class Pipeline(PlacedStrategy):
         return self.axes[PIPE]
 
     @property
+    def table(self) -> Table:
+        return table_for(self.strategy, self.shape, self.axes)
+
+    @property
     def state(self) -> TrainState:
         return jax.eval_shape(lambda: initial_state(self.strategy, self.shape, self.stages))
+
+
+def table_for(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Table:
+    """In lockstep where a job sends keys round a ring: a permute has all devices for one group, so that none may take
+    another branch."""
+    return table_of(shape.order(axes[PIPE]), is_in_lockstep=bool(strategy.core.axes_of("keys", axes.names)))
 
 
 def initial_state(strategy: Strategy, shape: PipelineShape, stages: int, seed: int = 0) -> TrainState:
@@ -218,11 +228,10 @@ def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
 def refuse(strategy: Strategy, shape: PipelineShape, names: tuple[str, ...]) -> None:
     """Raises UsageError where a pipeline does not run, however its dims split: ZeRO-1 or 2, experts, or a ring over one
     of the mesh's axes."""
-    if ring := strategy.core.axes_of("keys", names):
-        found = f"a ring over {', '.join(ring)} in a pipeline"
+    if strategy.is_anchored and shape.schedule.startswith("zb"):
         raise UsageError(
-            f"{found}: stages that skip the branch do not take part in its ppermute, which gives wrong numbers; "
-            "gather the keys, or use Ulysses"
+            f"ZeRO-2 with schedule={shape.schedule}: a gradient that is put off is found whole, and would be scattered "
+            "late as under ZeRO-1; use ZeRO-1, or schedule=1f1b"
         )
 
 
@@ -230,7 +239,7 @@ def find(placed: Pipeline) -> Callable[..., tuple[jax.Array, Parameters, jax.Arr
     """(state, tokens_BS, targets_BS) of one rank to the mean loss, this rank's part of the gradients, and how often its
     stage did each `Job`."""
     strategy, shape = placed.strategy, placed.shape
-    table = table_of(shape.order(placed.stages))
+    table = placed.table
 
     def on_rank(
         state: TrainState, tokens_BS: jax.Array, targets_BS: jax.Array

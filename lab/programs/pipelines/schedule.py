@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, product
+from itertools import accumulate, cycle, product
 
 from lab.meshes.errors import UsageError
 
@@ -220,6 +220,32 @@ def ticks(schedule: Schedule) -> tuple[tuple[Task | None, ...], ...]:
     """
     rows = [{span.start: span.task for span in row} for row in spans(schedule, lambda stage, task: 1)]
     return tuple(tuple(row.get(tick) for row in rows) for tick in range(1 + int(max(map(max, rows)))))
+
+
+def ticks_in_lockstep(schedule: Schedule) -> tuple[tuple[Task | None, ...], ...]:
+    """[tick][stage]: as `ticks`, but at a tick all stages do one kind of work, or wait: forwards, backwards and weight
+    gradients in turn, those that some stage can do.
+
+    Raises:
+      Deadlock: as `spans`.
+    """
+    spans(schedule, lambda stage, task: 1)
+    left, done, found = [list(reversed(order)) for order in schedule.orders], set[tuple[int, Task]](), []
+    for work in cycle(Work):
+        row = [
+            order[-1]
+            if order and order[-1].work is work and done.issuperset(needs(schedule, stage, order[-1]))
+            else None
+            for stage, order in enumerate(left)
+        ]
+        for stage, task in enumerate(row):
+            if task:
+                done.add((stage, left[stage].pop()))
+        if any(row):
+            found.append(tuple(row))
+        if not any(left):
+            return tuple(found)
+    raise AssertionError
 
 
 def in_flight(schedule: Schedule) -> tuple[int, ...]:

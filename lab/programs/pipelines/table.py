@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from lab.meshes.errors import UsageError
-from lab.programs.pipelines.schedule import Schedule, Task, Work, ticks
+from lab.programs.pipelines.schedule import Schedule, Task, Work, ticks, ticks_in_lockstep
 
 NOWHERE = -1
 
@@ -59,12 +59,17 @@ class Row(NamedTuple, Generic[T]):
 
 class Table(NamedTuple):
     """Rows of all ticks and stages, and how many inputs, gradients of outputs and halves of backwards a stage needs
-    room for."""
+    room for.
+
+    Attributes:
+      is_in_lockstep: at a tick all stages do the same job; those that have none do it in vain.
+    """
 
     rows: Row[np.ndarray]
     inputs: int
     cotangents: int
     kept: int
+    is_in_lockstep: bool = False
 
     @property
     def ticks(self) -> int:
@@ -73,12 +78,17 @@ class Table(NamedTuple):
     @property
     def jobs(self) -> tuple[Job, ...]:
         """Those that some stage does at some tick."""
-        return tuple(map(Job, np.unique(self.rows.job)))
+        return tuple(map(Job, np.unique(self.rows.job.max(1) if self.is_in_lockstep else self.rows.job)))
 
     @property
     def branches(self) -> np.ndarray:
         """[ticks, stages]: jobs as numbers among `jobs`."""
-        return np.searchsorted(self.jobs, self.rows.job)
+        job = np.broadcast_to(self.rows.job.max(1, keepdims=True), self.rows.job.shape)
+        return np.searchsorted(self.jobs, job if self.is_in_lockstep else self.rows.job)
+
+    def ticks_of(self, job: Job) -> int:
+        """In which some stage does it."""
+        return int((self.rows.job == job).any(1).sum())
 
 
 class Message(NamedTuple):
@@ -93,14 +103,18 @@ class Message(NamedTuple):
 Slots = dict[Message, int]
 
 
-def table_of(schedule: Schedule) -> Table:
+def table_of(schedule: Schedule, is_in_lockstep: bool = False) -> Table:
     """The table of a schedule.
 
+    Args:
+      is_in_lockstep: stages that have nothing to do at a tick do what the others do, in vain: then all devices meet in
+        every transfer of a job.
     Raises:
       Deadlock: some work can never start.
       UsageError: micro-batches go through the stages in both directions.
     """
-    turns, stages = ticks(one_way(schedule)), range(schedule.stages)
+    turns = (ticks_in_lockstep if is_in_lockstep else ticks)(one_way(schedule))
+    stages = range(schedule.stages)
     when = {(stage, task): tick for tick, turn in enumerate(turns) for stage, task in enumerate(turn) if task}
     inputs, cotangents = (
         [_slots(_messages(schedule, when, stage, work)) for stage in stages] for work in (Work.FORWARD, Work.BACKWARD)
@@ -112,7 +126,8 @@ def table_of(schedule: Schedule) -> Table:
         for tick, turn in enumerate(turns)
     ]
     fields = np.moveaxis(np.array(rows, np.int32), -1, 0)
-    return Table(Row(*fields), _room(inputs, least=1), _room(cotangents, least=1), _room(kept, least=0))
+    room = _room(inputs, least=1), _room(cotangents, least=1), _room(kept, least=0)
+    return Table(Row(*fields), *room, is_in_lockstep)
 
 
 def one_way(schedule: Schedule) -> Schedule:
@@ -178,7 +193,9 @@ def _job(schedule: Schedule, stage: int, task: Task) -> Job:
     return Job.FORWARD if task.work is Work.FORWARD else Job.WEIGHT_GRADIENT
 
 
-def to_do(schedule: Schedule) -> list[list[int]]:
-    """[stages, jobs]: how often a stage has to do each job: as its order says, and idle for the rest of the ticks."""
+def to_do(schedule: Schedule, is_in_lockstep: bool = False) -> list[list[int]]:
+    """[stages, jobs]: how often a stage has to do each job: as its order says, and idle for the rest of the ticks, but
+    not in lockstep."""
     counts = [Counter(_job(schedule, stage, task) for task in order) for stage, order in enumerate(schedule.orders)]
-    return [[len(ticks(schedule)) - count.total(), *(count[job] for job in Job if job)] for count in counts]
+    T = 0 if is_in_lockstep else len(ticks(schedule))
+    return [[max(0, T - count.total()), *(count[job] for job in Job if job)] for count in counts]

@@ -101,15 +101,16 @@ class Strategy:
 
     def splits_further(self, dims: Dims) -> bool:
         """The master of a weight with these dims has parts that the weight in `weights` has not."""
-        return bool(self._scattered(dims))
+        return bool(self.scattered_over(dims))
 
-    def _scattered(self, dims: Dims) -> set[str]:
+    def scattered_over(self, dims: Dims) -> set[str]:
+        """The axes over which gradients of a weight with these dims are scattered, and its new value is gathered."""
         return {axis for dim in dims for axis in set(self.master.axes_of(dim)) - set(self.weights.axes_of(dim))}
 
     def summed_apart(self, dims: Dims) -> frozenset[str]:
-        """Of a weight with these dims, the axes over which gradients are summed as a device keeps them: all those of its
-        copies, but for those over which they are scattered."""
-        return self.copies(dims) - self._scattered(dims)
+        """Of a weight with these dims, the axes over which gradients are summed as a device keeps them: all those of
+        its copies, but for those over which they are scattered."""
+        return self.copies(dims) - self.scattered_over(dims)
 
     @property
     def meeting(self) -> Layout:

@@ -59,10 +59,16 @@ def sum_of_weights(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple
     if not shape.experts:
         return ()
     tokens = tokens_on_device(strategy, shape, axes)
-    copies = tokens // shape.length * shape.experts * shape.slots if shape.router == "expert_choice" else tokens * shape.top_k
+    copies = (
+        tokens // shape.length * shape.experts * shape.slots
+        if shape.router == "expert_choice"
+        else tokens * shape.top_k
+    )
     times, found_in = shape.layers * shape.accumulation, "visit" if shape.is_dropless else "combine"
     provenance = named(MLP, (found_in,))
-    return (transfer(Kind.ALL_REDUCE, f"{MLP}/router", (TENSOR,), 4 * copies, BACKWARD, "f32", times, axes, provenance),)
+    return (
+        transfer(Kind.ALL_REDUCE, f"{MLP}/router", (TENSOR,), 4 * copies, BACKWARD, "f32", times, axes, provenance),
+    )
 
 
 def named(block: str, after: tuple[str, ...], **stated: Any) -> Provenance:
