@@ -27,7 +27,7 @@ from lab.programs.models import decoder
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims, Hook, unchanged
 from lab.programs.models.decoder import Parameter, Parameters
 from lab.programs.models.shape import DTYPES, DecoderShape
-from lab.programs.strategies.strategy import RESIDUAL, Pair, Strategy
+from lab.programs.strategies.strategy import RESIDUAL, TABLE, Pair, Strategy
 from lab.programs.strategies.update import (
     clipped,
     is_weight,
@@ -141,6 +141,8 @@ def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh)
     placed = PlacedStrategy(strategy, shape, typed(mesh) if style == "typed" else mesh)
     strategy.check(shape, placed.axes)
     _check_dispatch(shape, style, mesh)
+    if style != "explicit":
+        _check_partial_sums(placed, style)
     _check_order(placed, style)
     return placed
 
@@ -155,6 +157,22 @@ def _check_dispatch(shape: DecoderShape, style: str, mesh: Mesh) -> None:
     if shape.dispatch == "ragged" and mesh.devices.flat[0].platform == "cpu":
         raise UsageError(
             "dispatch=ragged on CPUs, which have no ragged all-to-all; compile for a GPU or TPU, or set dispatch=padded"
+        )
+
+
+def _check_partial_sums(placed: PlacedStrategy, style: str) -> None:
+    """A partitioner has no layout for a sum that is not finished: it finishes each where it begins."""
+    strategy, shape, names = placed.strategy, placed.shape, placed.axes.names
+    split = [axis for dim in ("mlp", "length") for axis in strategy.inside.axes_of(dim, names)]
+    if shape.experts and split:
+        raise UsageError(
+            f"experts={shape.experts} with a layer's work sharded over {', '.join(split)} in the {style} style: the "
+            "partitioner would sum the experts' slots where tokens are enough; use --style explicit"
+        )
+    if strategy.splits_further(TABLE) and (rest := placed.axes.ordered(strategy.summed_apart(TABLE))):
+        raise UsageError(
+            f"ZeRO-1 or 2 with weights replicated over {', '.join(rest)} as well in the {style} style: the partitioner "
+            "would sum gradients over all axes at once, and scatter nothing; use --style explicit"
         )
 
 

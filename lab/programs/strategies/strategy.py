@@ -145,6 +145,14 @@ class Strategy:
                 f"router={shape.router} with ZeRO-1 or 2: its bias has no copy in the compute dtype; use ZeRO-3 or "
                 "data parallelism"
             )
+        stored, kept = (layout.axes_of("embed", axes.names) for layout in (self.weights, self.master))
+        if kept[: len(stored)] != stored:
+            further = [axis for axis in kept if axis not in stored]
+            order = [axis for axis in axes.names if axis not in further] + further
+            raise UsageError(
+                f"mesh {axes}: ZeRO-1 or 2 shards over {', '.join(further)} what {', '.join(stored)} shards first; put "
+                f"{', '.join(further)} last, as in {','.join(f'{axis}={axes[axis]}' for axis in order)}"
+            )
         for layout in (self.master, self.weights, self.inside, self.residual):
             layout.local_shape(("batch",), (shape.micro_batch,), axes)
             for dim in CHECKED:
