@@ -126,8 +126,8 @@ def initial_shapes(shape: DecoderShape, has_master: bool) -> TrainState:
 
 
 def in_use(master: Parameters, shape: DecoderShape) -> Parameters:
-    """Weights in the dtype of the products."""
-    return jax.tree.map(lambda w: w.astype(DTYPES[shape.dtype]), master)
+    """Weights in the dtype of the products; a router's bias stays as it is."""
+    return each(master, lambda w: w.get_value() if "bias" in w.dims else w.get_value().astype(DTYPES[shape.dtype]))
 
 
 def spread_over(strategy: Strategy, style: str, shape: DecoderShape, mesh: Mesh) -> PlacedStrategy:

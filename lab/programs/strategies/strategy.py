@@ -140,11 +140,6 @@ class Strategy:
                 f"experts=0 and experts are sharded over {', '.join(split)}; set experts to a multiple of the axis, "
                 "or drop the axis"
             )
-        if shape.biases and self.state is not None:
-            raise UsageError(
-                f"router={shape.router} with ZeRO-1 or 2: its bias has no copy in the compute dtype; use ZeRO-3 or "
-                "data parallelism"
-            )
         stored, kept = (layout.axes_of("embed", axes.names) for layout in (self.weights, self.master))
         if kept[: len(stored)] != stored:
             further = [axis for axis in kept if axis not in stored]

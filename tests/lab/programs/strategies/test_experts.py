@@ -21,12 +21,12 @@ from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
+from lab.programs.strategies.context_parallel import ULYSSES
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.hierarchical_experts import HIERARCHICAL_EXPERTS
 from lab.programs.strategies.memory import static_bytes
 from lab.programs.strategies.node_limited_experts import NODE_LIMITED_EXPERTS
-from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.update import (
@@ -270,38 +270,17 @@ def test_loads_of_all_ranks_are_summed_in_f32():
             "dim 'batch' of size 12 is not divisible by expert=8; make it a multiple of 8",
         ),
         (
-            ZERO1 | EXPERT_PARALLEL,
-            DATA_EXPERT,
+            ZERO1 | ZERO3,
+            Axes.parse("data=2,fsdp=4"),
             {},
-            "gradients scattered over data (ZeRO-1 or 2) of weights replicated over expert: they would not be "
-            "reduced over expert; use ZeRO-3 or data parallelism there",
-        ),
-        (
-            ZERO1,
-            Axes.parse("data=8"),
-            {"router": "sigmoid_bias"},
-            "router=sigmoid_bias with ZeRO-1 or 2: its bias has no copy in the compute dtype; use ZeRO-3 or data "
-            "parallelism",
+            "mesh data=2,fsdp=4: ZeRO-1 or 2 shards over data what fsdp shards first; put data last, as in "
+            "fsdp=4,data=2",
         ),
         (
             NODE_LIMITED_EXPERTS,
             DATA_EXPERT,
             {},
             "dim 'nodes' of size 1 is not divisible by data=2; make it a multiple of 2",
-        ),
-        (
-            TENSOR_PARALLEL,
-            Axes.parse("tensor=4"),
-            {},
-            "experts=8 with hidden dims sharded over tensor: experts need unsharded hidden dims; drop that axis, or "
-            "set experts=0",
-        ),
-        (
-            SEQUENCE_PARALLEL,
-            Axes.parse("tensor=4"),
-            {},
-            "experts=8 with hidden dims sharded over tensor: experts need unsharded hidden dims; drop that axis, or "
-            "set experts=0",
         ),
     ],
 )
@@ -343,6 +322,22 @@ def test_tokens_that_cannot_be_sent_so_are_refused_in_one_line(strategy, style, 
 
     with pytest.raises(UsageError, match=message):
         lowered()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "axes", "message"),
+    [
+        (EXPERT_PARALLEL | TENSOR_PARALLEL, "expert=4,tensor=2", "a layer's work sharded over tensor in the declared"),
+        (EXPERT_PARALLEL | ULYSSES, "expert=4,context=2", "a layer's work sharded over context in the declared"),
+        (ZERO1 | EXPERT_PARALLEL, "data=2,expert=4", "weights replicated over expert as well in the declared style"),
+    ],
+    ids=["tensor", "context", "ZeRO-1"],
+)
+def test_sums_that_a_partitioner_finishes_where_they_begin_are_for_the_explicit_style(strategy, axes, message):
+    step, mesh = program.step, make_mesh(parse_target("cpu:8"), Axes.parse(axes))
+    with pytest.raises(UsageError, match=f"{message}.*use --style explicit"):
+        step(strategy, "declared", SHAPE, mesh)
+    step(strategy, "explicit", SHAPE, mesh)
 
 
 @pytest.mark.slow
