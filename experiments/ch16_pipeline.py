@@ -168,7 +168,9 @@ EXPERIMENT = Experiment(
     build=lambda style, shape, mesh: program.step(STRATEGY, shape, mesh),
     predict=partial(predict, STRATEGY),
     claims=claims,
-    step=TrainingStep(lambda shape, axes, weights: program.state_of(shape, axes[PIPE], weights), program.in_sequence),
+    step=TrainingStep(
+        lambda shape, axes, weights: program.state_of(STRATEGY, shape, axes[PIPE], weights), program.in_sequence
+    ),
     state=lambda shape, mesh: arguments(program.pipeline(STRATEGY, shape, mesh))[0],
     targets=("gpu:h100:2x8",),
     more_targets=("cpu:8", "tpu:v5p:2x2x4"),

@@ -30,6 +30,7 @@ from lab.programs.pipelines.orders import named
 from lab.programs.pipelines.schedule import Schedule
 from lab.programs.pipelines.table import Job, Row, Table, one_way, table_of
 from lab.programs.strategies import program as strategies
+from lab.programs.strategies.anchored import hooks_of_pairs
 from lab.programs.strategies.program import (
     PlacedStrategy,
     Program,
@@ -226,8 +227,7 @@ def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
 
 
 def refuse(strategy: Strategy, shape: PipelineShape, names: tuple[str, ...]) -> None:
-    """Raises UsageError where a pipeline does not run, however its dims split: ZeRO-1 or 2, experts, or a ring over one
-    of the mesh's axes."""
+    """Raises UsageError where a pipeline does not run, however its dims split: ZeRO-2 of gradients that are put off."""
     if strategy.is_anchored and shape.schedule.startswith("zb"):
         raise UsageError(
             f"ZeRO-2 with schedule={shape.schedule}: a gradient that is put off is found whole, and would be scattered "
@@ -276,7 +276,7 @@ def _chunk(placed: Pipeline, own: Weights, tokens_mBS: jax.Array, targets_mBS: j
     Args:
       own: this rank's copies of weights; what the chunk is given are those that gradients belong to.
     """
-    shape, hooks, last = placed.shape, placed.strategy.hooks, placed.stages - 1
+    shape, hooks, last = placed.shape, hooks_of_pairs(placed.strategy), placed.stages - 1
     stage, nothing = jax.lax.axis_index(PIPE), _nothing(placed)
 
     def run(weights: Weights, x_BSD: jax.Array, row: executor.Turn) -> tuple[jax.Array, jax.Array]:

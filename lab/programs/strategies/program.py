@@ -27,6 +27,7 @@ from lab.programs.models import decoder
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims, Hook, unchanged
 from lab.programs.models.decoder import Parameter, Parameters
 from lab.programs.models.shape import DTYPES, DecoderShape
+from lab.programs.strategies.anchored import hooks_of_pairs
 from lab.programs.strategies.strategy import RESIDUAL, TABLE, Pair, Strategy
 from lab.programs.strategies.update import (
     clipped,
@@ -305,7 +306,7 @@ def _of_own_tokens(placed: PlacedStrategy, state: TrainState, tokens_BS: jax.Arr
 
     def loss_of(variables: Parameters, tokens_BS: jax.Array, targets_BS: jax.Array) -> jax.Array:
         weights = paired(strategy, own, variables) if strategy.is_anchored else variables
-        return mean_loss(weights, tokens_BS, targets_BS, shape, strategy.hooks)
+        return mean_loss(weights, tokens_BS, targets_BS, shape, hooks_of_pairs(strategy))
 
     find = partial(jax.value_and_grad(loss_of), variables)
     if shape.accumulation == 1:

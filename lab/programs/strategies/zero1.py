@@ -4,10 +4,7 @@ ZeRO-2 each layer's inside it, so that no rank ever holds all gradients, and wit
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
-import jax.numpy as jnp
 
 from lab.book.parallelism import gradient_bytes
 from lab.core.ledger import Kind, Transfer
@@ -15,7 +12,7 @@ from lab.meshes.axes import DATA, Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
-from lab.programs.strategies.strategy import Pair, Strategy
+from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import (
     BACKWARD,
     UPDATE,
@@ -45,27 +42,6 @@ def scattered(g: jax.Array, dims: Dims) -> jax.Array:
 
 def renewed(w: jax.Array, dims: Dims) -> jax.Array:
     return jax.lax.all_gather(w, DATA, axis=dims.index("embed"), tiled=True, to="invarying")
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _anchored(dims: Dims, copy: jax.Array, master: jax.Array) -> jax.Array:
-    return copy
-
-
-def _forward(dims: Dims, copy: jax.Array, master: jax.Array) -> tuple[jax.Array, None]:
-    return copy, None
-
-
-def _backward(dims: Dims, _: None, g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return jnp.zeros_like(g), scattered(g, dims)
-
-
-_anchored.defvjp(_forward, _backward)
-
-
-def anchored(w: Pair | jax.Array, dims: Dims) -> jax.Array:
-    """The copy, whose gradient is scattered to the master's part as soon as it is known; a norm has no parts."""
-    return _anchored(dims, *w) if isinstance(w, Pair) else w
 
 
 def late_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
@@ -123,7 +99,7 @@ ZERO2 = Strategy(
     residual=ACTIVATIONS,
     copies=copies,
     is_anchored=True,
-    hooks=CollectiveHooks(weight=anchored, gather_updated=renewed),
+    hooks=CollectiveHooks(scatter=scattered, gather_updated=renewed),
     terms=(early_terms,),
     styles=STYLES,
 )

@@ -2,7 +2,6 @@
 by hand."""
 
 from dataclasses import replace
-from functools import partial
 
 import chex
 import jax
@@ -90,7 +89,7 @@ def test_a_layer_and_its_gradients_are_those_of_all_experts_on_all_tokens(sizes,
     assert 0.5 < kept < 0.95 if drops else kept == 1
 
     def found(x, layer):
-        return jnp.sum(u * routed_and_shared(x, layer, shape, CollectiveHooks()))
+        return jnp.sum(u * routed_and_shared(x, x, layer, shape, CollectiveHooks()))
 
     def expected(x, w):
         loss = dense_mixture.losses(x, w, shape)
@@ -157,6 +156,6 @@ def test_large_logits_cost_the_square_of_their_logsumexp():
 def test_later_tokens_change_no_earlier_token_but_where_experts_choose(router, changes):
     shape = replace(TINY, capacity_factor=FEW_SLOTS, router=router)
     x_BSD, layer = jax.random.normal(jax.random.key(3), (1, 24, 8)), one_layer(shape)
-    run = jax.jit(partial(routed_and_shared, shape=shape, hooks=CollectiveHooks()))
+    run = jax.jit(lambda x, layer: routed_and_shared(x, x, layer, shape, CollectiveHooks()))
     is_changed = (run(x_BSD, layer)[:, :12] != run(x_BSD.at[:, 12:].multiply(-2), layer)[:, :12]).any(-1)
     assert bool(is_changed.any()) is changes

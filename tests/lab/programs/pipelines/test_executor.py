@@ -86,17 +86,17 @@ def along_pipe_alone(shape: PipelineShape, mesh: Mesh) -> program.Program:
     """`program.gradients` of stages that are split no further, in a `shard_map` over `pipe` alone: sums over the other
     axes are the compiler's."""
     spread = program.pipeline(Strategy(terms=()), shape, mesh)
-    stored, everywhere = spread.state_specs.master, NamedSharding(mesh, P())
+    stored, everywhere = spread.state_specs, NamedSharding(mesh, P())
     on_stages = jax.shard_map(
         program.find(spread),
         mesh=mesh,
         in_specs=(stored, P(), P()),
-        out_specs=(P(), stored, P("pipe")),
+        out_specs=(P(), stored.master, P("pipe")),
         axis_names={"pipe"},
     )
 
     def run(weights, *batch):
-        loss, found, _ = on_stages(program.stacked(shape, spread.stages, weights), *batch)
+        loss, found, _ = on_stages(program.state_of(spread.strategy, shape, spread.stages, weights), *batch)
         return loss, program.in_sequence(found)
 
     return jax.jit(run, in_shardings=(everywhere, *[NamedSharding(mesh, P("data"))] * 2), out_shardings=everywhere)
@@ -176,7 +176,7 @@ def test_a_step_sends_what_theory_says_to_the_byte(strategy: Strategy, mesh: str
         (
             DATA_PARALLEL,
             {"schedule": "eager"},
-            "no schedule 'eager'; known are gpipe, 1f1b, eager_1f1b, zb_h1, zb_h2, dual_pipe, interleaved",
+            "no schedule 'eager'; did you mean eager_1f1b? known are gpipe, 1f1b, eager_1f1b, zb_h1, zb_h2, dual_pipe, interleaved",
         ),
         (DATA_PARALLEL, {"batch": 12}, "dim 'batch' of size 3 is not divisible by data=2; make it a multiple of 2"),
     ],
