@@ -8,10 +8,10 @@ backward.
 A job is a branch of a conditional, so that a stage computes nothing in the bubble. Stages take different branches, but
 all ranks of one stage the same one: a branch may communicate along every axis but `pipe`, as groups of one stage. A
 permute has all ranks for one group, so that where a job sends keys round a ring, stages go in lockstep: at a tick all
-take one branch, and those that have no work do it in vain. Of gpipe and eager_1f1b that is as long as without, with (m
-+ P - 1) / m times the products and the bytes inside jobs; of 1f1b nearly twice as long, since there a stage goes
-forward while the next goes backward. Doing all jobs in all ticks and keeping one result would need no conditional
-either, and T / m times the products: 22 / 8 for 1F1B of 8 micro-batches on 4 stages.
+take one branch, and those that have no work do it in vain. For gpipe and eager_1f1b that takes no longer, with (m + P
+- 1) / m times the products and the bytes inside jobs; for 1f1b, where a stage goes forward while the next goes
+backward, 32 ticks for 22 of 8 micro-batches on 4 stages. Doing all jobs in all ticks and keeping one result would need
+no conditional either, and T / m times the products: 22 / 8 there.
 
 What is run is what a schedule sends and holds, not always its speed. Neighbours end a tick together, so it lasts as
 long as its longest job: with backwards of 3 forwards, 1F1B of 8 micro-batches on 4 stages takes 58 forwards and not 44

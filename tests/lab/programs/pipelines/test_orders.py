@@ -6,13 +6,14 @@ from hypothesis import given, settings
 from lab.meshes.errors import UsageError
 from lab.programs.pipelines.orders import (
     dual_pipe,
+    eager_1f1b,
     gpipe,
     interleaved,
     one_f_one_b,
     zb_h1,
     zb_h2,
 )
-from lab.programs.pipelines.schedule import Work, in_flight, needs, ticks
+from lab.programs.pipelines.schedule import Work, in_flight, needs, ticks, ticks_in_lockstep
 from tests.lab.programs.pipelines import every_schedule
 
 
@@ -54,6 +55,24 @@ def test_dual_pipe_on_4_stages_overlaps_all_pairs_but_the_first_in_the_middle():
 def test_4_stages_and_8_micro_batches_take_22_ticks_or_38_in_two_chunks_or_27_with_weights_apart():
     assert [len(ticks(make(4, 8))) for make in (gpipe, one_f_one_b, zb_h1, zb_h2)] == [22, 22, 27, 27]
     assert len(ticks(interleaved(4, 8, 2))) == 38
+
+
+def test_in_lockstep_gpipe_and_eager_1f1b_take_no_longer_and_1f1b_32_ticks():
+    makes = (gpipe, eager_1f1b, one_f_one_b)
+    assert [(len(ticks(make(4, 8))), len(ticks_in_lockstep(make(4, 8)))) for make in makes] == [
+        (22, 22),
+        (22, 22),
+        (22, 32),
+    ]
+    assert in_flight(eager_1f1b(4, 8)) == (7, 5, 3, 1)
+
+
+@given(every_schedule.plain)
+@settings(max_examples=30, deadline=None)
+def test_in_lockstep_all_stages_do_one_kind_of_work_at_a_tick_in_the_order_of_the_schedule(schedule):
+    rows = ticks_in_lockstep(schedule)
+    assert all(len({task.work for task in row if task}) == 1 for row in rows)
+    assert tuple(tuple(filter(None, column)) for column in zip(*rows, strict=True)) == schedule.orders
 
 
 def test_a_micro_batch_hops_p_v_minus_1_times_in_each_direction():
