@@ -111,6 +111,7 @@ def _separate(measured: Ledger, ticks: set[int]) -> Claim:
 BUBBLES = {
     "gpipe": "ch16.gpipe_bubble",
     "1f1b": "ch16.1f1b_bubble",
+    "eager_1f1b": "ch16.1f1b_bubble",
     "interleaved": "ch16.interleaved_bubble",
     "zb_h1": "ch16.zb_bubble",
     "zb_h2": "ch16.zb_bubble",

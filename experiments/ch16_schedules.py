@@ -115,6 +115,8 @@ def _held(schedule: Schedule, assumed: Assumed) -> float:
     formulas: dict[str, Number] = {
         "gpipe": m,
         "1f1b": in_flight(P, m, 0),
+        # As many warm-up forwards as ZB-H2 has.
+        "eager_1f1b": zero_bubble_in_flight(P, LAGS["zb_h2"]),
         "interleaved": interleaved_in_flight(P, schedule.chunks),
         "zb_h1": zero_bubble_in_flight(P, LAGS["zb_h1"]),
         "zb_h2": zero_bubble_in_flight(P, LAGS["zb_h2"]),

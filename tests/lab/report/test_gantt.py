@@ -110,7 +110,7 @@ def test_times_below_zero_and_unknown_schedules_are_refused():
     with pytest.raises(ValueError, match="forward=-1: expected a number above 0"):
         Gantt(forward=-1).drawing()
     with pytest.raises(
-        UsageError, match="no schedule '2f2b'; known are gpipe, 1f1b, zb_h1, zb_h2, dual_pipe, interleaved"
+        UsageError, match="no schedule '2f2b'; known are gpipe, 1f1b, eager_1f1b, zb_h1, zb_h2, dual_pipe, interleaved"
     ):
         Gantt("2f2b").drawing()
 
