@@ -52,6 +52,7 @@ class TrainingStep:
     Attributes:
       start: (parameters, axes, weights of the model) to the state that a first step takes.
       in_model_order: weights or moments of such a state to those of the model.
+      parts: (parameters, axes) to how many parts of a sequence choose their experts by themselves.
       order: (parameters, axes) to the positions [length] of a sequence's tokens as the step takes them: those of the
         first rank, then the next one's.
     """
@@ -59,6 +60,7 @@ class TrainingStep:
     start: Callable[[Any, Axes, Any], Any]
     in_model_order: Callable[[Any], Any] = lambda weights: weights
     order: Callable[[Any, Axes], Sequence[int]] = as_they_come
+    parts: Callable[[Any, Axes], int] = lambda parameters, axes: 1
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from lab.programs.models.shape import DecoderShape
 from lab.reference.attention import attention
-from lab.reference.experts import mixture
+from lab.reference.experts import Parts, mixture
 from lab.reference.layers import Array, Tokens, linear, mean_cross_entropy, rms_norm, rotated, swiglu
 
 Weights = Mapping[str, Array]
@@ -39,14 +39,17 @@ class Forward:
     gradients: Callable[[], dict[str, Array]]
 
 
-def forward(weights: Weights, tokens_BS: Tokens, targets_BS: Tokens, shape: DecoderShape) -> Forward:
+def forward(
+    weights: Weights, tokens_BS: Tokens, targets_BS: Tokens, shape: DecoderShape, parts_Ps: Parts | None = None
+) -> Forward:
+    """Args: parts_Ps: as `mixture`."""
     x_BSD = weights["embedding"][tokens_BS]
     auxiliary, margin_B, pulls = 0.0, np.full(len(tokens_BS), np.inf), []
     for layer in range(shape.layers):
         w = {name.removeprefix(LAYERS): x[layer] for name, x in weights.items() if name.startswith(LAYERS)}
         y_BSD, pull_attention = _attention_block(x_BSD, w, shape)
         x_BSD = x_BSD + y_BSD
-        block = _expert_block(x_BSD, w, shape) if shape.experts else _mlp_block(x_BSD, w)
+        block = _expert_block(x_BSD, w, shape, parts_Ps) if shape.experts else _mlp_block(x_BSD, w)
         x_BSD = x_BSD + block.y_BSD
         auxiliary, margin_B = auxiliary + block.auxiliary, np.minimum(margin_B, block.margin_B)
         pulls.append((pull_attention, block.pull))
@@ -118,10 +121,10 @@ def _mlp_block(x_BSD: Array, w: Weights) -> _Block:
     return _Block(y_BSD, pull)
 
 
-def _expert_block(x_BSD: Array, w: Weights, shape: DecoderShape) -> _Block:
+def _expert_block(x_BSD: Array, w: Weights, shape: DecoderShape, parts_Ps: Parts | None) -> _Block:
     """What chosen experts, and those that every token visits, add to the residual stream."""
     normed_BSD, pull_norm = rms_norm(x_BSD, w["mlp_norm"])
-    chosen = mixture(normed_BSD, w, shape)
+    chosen = mixture(normed_BSD, w, shape, parts_Ps)
     shared_BSD, pull_shared = _swiglu(normed_BSD, w, "shared_") if shape.shared else (np.zeros_like(x_BSD), None)
 
     def pull(dy_BSD: Array) -> tuple[Array, dict[str, Array]]:

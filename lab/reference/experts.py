@@ -7,9 +7,10 @@ al. 2022 (z), DeepSeek-AI 2024 (arXiv:2412.19437: bias).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lab.programs.models.shape import DecoderShape
 from lab.reference.layers import Array, log_sum_exp, sigmoid, softmax, softmax_pulled, swiglu
@@ -17,6 +18,8 @@ from lab.reference.routing import routing
 
 Weights = Mapping[str, Array]
 """Of one layer, or their gradients, by name."""
+Parts = NDArray[np.integer]
+"""[parts, tokens of one]: which tokens of a sequence are routed together, and in which order they ask for slots."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,30 @@ class Mixture:
     pull: Callable[[Array], tuple[Array, dict[str, Array]]]
 
 
-def mixture(x_BSD: Array, w: Weights, shape: DecoderShape) -> Mixture:
-    """What the experts that a router chooses make of each token; each sequence is routed by itself."""
+def mixture(x_BSD: Array, w: Weights, shape: DecoderShape, parts_Ps: Parts | None = None) -> Mixture:
+    """What the experts that a router chooses make of each token; each sequence is routed by itself, or each of its
+    `parts_Ps`, in the order that they have there."""
+    if parts_Ps is None:
+        return _of_sequences(x_BSD, w, shape)
+    B, S, D = x_BSD.shape
+    P, s = parts_Ps.shape
+    place_S = np.argsort(parts_Ps.reshape(-1))
+
+    def apart(x_BSD: Array) -> Array:
+        return x_BSD[:, parts_Ps].reshape(B * P, s, D)
+
+    def together(x_NsD: Array) -> Array:
+        return x_NsD.reshape(B, S, D)[:, place_S]
+
+    def pull(dy_BSD: Array) -> tuple[Array, dict[str, Array]]:
+        dx_NsD, gradients = found.pull(apart(dy_BSD))
+        return together(dx_NsD), gradients
+
+    found = _of_sequences(apart(x_BSD), w, replace(shape, length=s))
+    return Mixture(together(found.y_BSD), found.auxiliary, found.margin_B.reshape(B, P).min(1), pull)
+
+
+def _of_sequences(x_BSD: Array, w: Weights, shape: DecoderShape) -> Mixture:
     B, S, D = x_BSD.shape
     N, E, x_ND = B * S, shape.experts, x_BSD.reshape(-1, D)
     logits_NE = x_ND @ w["router"]

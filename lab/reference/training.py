@@ -10,6 +10,7 @@ import numpy as np
 from lab.programs.models.shape import DecoderShape
 from lab.reference.adamw import clipped, first_moment, movable, norm, second_moment, weight_after
 from lab.reference.decoder import Forward, Weights, forward
+from lab.reference.experts import Parts
 from lab.reference.layers import Array, Tokens
 
 FEW = 48
@@ -55,12 +56,15 @@ class TrainingSteps:
         return [gradients[name] for gradients in self.history]
 
 
-def train(start: Weights, past: Weights, shape: DecoderShape, seed: int = 0) -> TrainingSteps:
-    """Three steps, each with the clipped gradients of its whole batch, after one whose gradients were `past`."""
+def train(
+    start: Weights, past: Weights, shape: DecoderShape, parts_Ps: Parts | None = None, seed: int = 0
+) -> TrainingSteps:
+    """Three steps, each with the clipped gradients of its whole batch, after one whose gradients were `past`; experts
+    are chosen as in `mixture`."""
     draw, weights = np.random.default_rng(seed), start
     batches, losses, norms, history = [], [], [], [past]
     for words in (shape.vocab, max(1, shape.vocab // FEW), shape.vocab):
-        batch, found = _decided(weights, shape, words, draw)
+        batch, found = _decided(weights, shape, parts_Ps, words, draw)
         gradients = found.gradients()
         batches.append(batch)
         losses.append(found.loss)
@@ -77,12 +81,12 @@ def first_norm(start: Weights, shape: DecoderShape, seed: int = 0) -> float:
 
 
 def _decided(
-    weights: Weights, shape: DecoderShape, words: int, draw: np.random.Generator
+    weights: Weights, shape: DecoderShape, parts_Ps: Parts | None, words: int, draw: np.random.Generator
 ) -> tuple[tuple[Tokens, Tokens], Forward]:
     """A batch in which no choice of experts is close; targets are the first `words` of the vocabulary."""
     tokens_BS, targets_BS = _drawn(shape, words, shape.batch, draw)
     while True:
-        found = forward(weights, tokens_BS, targets_BS, shape)
+        found = forward(weights, tokens_BS, targets_BS, shape, parts_Ps)
         close = np.flatnonzero(found.margin_B < CLOSE)
         if not close.size:
             return (tokens_BS, targets_BS), found

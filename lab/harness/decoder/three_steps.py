@@ -66,9 +66,11 @@ def compare_steps(experiment: Experiment, style: str, mesh: Mesh, shape: Decoder
     Raises:
       WrongResults: a loss, a norm, a weight or a moment differs; it says which.
     """
-    expected = reference_steps(of_the_model(shape))
+    step, axes = known(experiment.step), Axes.of(mesh.shape)
+    parts = step.parts(shape, axes)
+    expected = reference_steps(of_the_model(shape), tuple(step.order(shape, axes)) if parts > 1 else (), parts)
     state, metrics = _run(experiment, style, mesh, shape, expected.batches)
-    in_model_order = known(experiment.step).in_model_order
+    in_model_order = step.in_model_order
     state = state._replace(master=in_model_order(state.master), moments=_moments(state.moments, in_model_order))
     compared = [*_of_metrics(metrics, expected), *_of_state(state, expected)]
     wrong = [one for one in compared if not one.error <= TOLERANCE]
@@ -159,8 +161,10 @@ def by_name(weights: Parameters | Mapping[str, Any]) -> dict[str, Array]:
 
 
 @cache
-def reference_steps(shape: DecoderShape) -> TrainingSteps:
-    return training.train(by_name(starting_weights(shape)), by_name(past_gradients(shape)), shape)
+def reference_steps(shape: DecoderShape, order: tuple[int, ...] = (), parts: int = 1) -> TrainingSteps:
+    """Args: order, parts: of the tokens of a sequence, where parts of it choose their experts by themselves."""
+    parts_Ps = np.reshape(order, (parts, -1)) if order else None
+    return training.train(by_name(starting_weights(shape)), by_name(past_gradients(shape)), shape, parts_Ps)
 
 
 def of_the_model(shape: DecoderShape) -> DecoderShape:

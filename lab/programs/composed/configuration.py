@@ -1,0 +1,94 @@
+"""The degrees of a training step's mesh, and what else decides what the step sends and holds (Ch. 24, 25, 27)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+from operator import or_
+
+from lab.meshes.axes import AXIS_ORDER, CONTEXT, DATA, EXPERT, FSDP, TENSOR, Axes
+from lab.meshes.errors import UsageError, no_such
+from lab.programs.strategies.context_parallel import GATHERED_KEYS, RING, ULYSSES, ZIGZAG_RING
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
+from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
+from lab.programs.strategies.strategy import Strategy
+from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.programs.strategies.zero1 import ZERO1, ZERO2
+from lab.programs.strategies.zero3 import ZERO3
+
+OVER_DATA = (DATA_PARALLEL, ZERO1, ZERO2)
+"""By the stage of ZeRO; the third has an axis of its own, `fsdp`."""
+OVER_CONTEXT = {"zigzag": ZIGZAG_RING, "ring": RING, "gathered": GATHERED_KEYS, "ulysses": ULYSSES}
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """How one training step is spread over devices.
+
+    Attributes:
+      data, fsdp, pipe, context, tensor, expert: degrees, one axis of the mesh each; 1 does without.
+      order: of the axes, as `mesh.devices` has them: the last connects neighbours.
+      zero: 1: master weights and moments are sharded over `data`; 2: gradients too.
+      attention: how queries meet keys along `context`, a name of `OVER_CONTEXT`.
+      sequence: between blocks tokens are sharded along `tensor` (Korthikanti et al. 2022).
+      micro_batches: of one step, on each device.
+      schedule, chunks: of a pipeline, as `PipelineShape`.
+      remat, dtype: as `DecoderShape`.
+    Raises:
+      UsageError: a number below the least, an order that is not of these axes, or a name that is not known.
+    """
+
+    data: int = 1
+    fsdp: int = 1
+    pipe: int = 1
+    context: int = 1
+    tensor: int = 1
+    expert: int = 1
+    order: tuple[str, ...] = AXIS_ORDER
+    zero: int = 0
+    attention: str = "zigzag"
+    sequence: bool = True
+    micro_batches: int = 1
+    schedule: str = "1f1b"
+    chunks: int = 1
+    remat: str = "full"
+    dtype: str = "bf16"
+
+    def __post_init__(self) -> None:
+        for name in (*AXIS_ORDER, "micro_batches", "chunks"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name}={getattr(self, name)}: expected 1 or more")
+        if sorted(self.order) != sorted(AXIS_ORDER):
+            raise UsageError(f"order={','.join(self.order)}: expected each of {', '.join(AXIS_ORDER)} once")
+        if not 0 <= self.zero < len(OVER_DATA):
+            raise UsageError(f"zero={self.zero}: expected 0, 1 or 2; ZeRO-3 is the axis fsdp")
+        if self.zero and self.data == 1:
+            raise UsageError(f"zero={self.zero} with data=1: there is nothing to shard over; set data, or zero=0")
+        if self.attention not in OVER_CONTEXT:
+            raise no_such("attention over ranks", self.attention, OVER_CONTEXT)
+
+    @property
+    def devices(self) -> int:
+        return prod(getattr(self, name) for name in AXIS_ORDER)
+
+    @property
+    def axes(self) -> Axes:
+        """Those of more than one device, in their order; one device has `data` alone."""
+        return Axes.of({name: getattr(self, name) for name in self.order if getattr(self, name) > 1} or {DATA: 1})
+
+    @property
+    def strategy(self) -> Strategy:
+        """Of the whole step, or of each stage of a pipeline."""
+        along = {
+            DATA: OVER_DATA[self.zero],
+            FSDP: ZERO3,
+            CONTEXT: OVER_CONTEXT[self.attention],
+            TENSOR: SEQUENCE_PARALLEL if self.sequence else TENSOR_PARALLEL,
+            EXPERT: EXPERT_PARALLEL,
+        }
+        return reduce(or_, (along[name] for name in self.order if name in along and getattr(self, name) > 1), NOTHING)
+
+
+NOTHING = Strategy(terms=())

@@ -1,0 +1,60 @@
+"""A configuration's mesh, strategy and sizes, and what it refuses."""
+
+from dataclasses import replace
+
+import pytest
+
+from lab.meshes.axes import Axes
+from lab.meshes.errors import UsageError
+from lab.programs.composed.configuration import Configuration
+from lab.programs.composed.step import predict, sized
+from lab.programs.models.shape import DecoderShape
+from lab.programs.pipelines import prediction
+from lab.programs.pipelines.program import PipelineShape
+from lab.programs.strategies.context_parallel import RING
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
+from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.programs.strategies.zero3 import ZERO3
+
+MODEL = DecoderShape().shrunk(layers=8)
+
+
+def test_axes_of_one_device_are_left_out_and_the_others_stand_in_their_order():
+    found = Configuration(tensor=4, data=2, pipe=2)
+    assert (found.axes, found.devices) == (Axes.parse("data=2,pipe=2,tensor=4"), 16)
+    order = ("tensor", "pipe", "data", "fsdp", "context", "expert")
+    assert replace(found, order=order).axes == Axes.parse("tensor=4,pipe=2,data=2")
+    assert Configuration().axes == Axes.parse("data=1")
+
+
+def test_each_axis_has_its_strategy():
+    strategy = Configuration(fsdp=2, context=2, tensor=2, attention="ring").strategy
+    axes = Axes.parse("fsdp=2,context=2,tensor=2")
+    assert strategy.predict(MODEL, axes) == (ZERO3 | RING | SEQUENCE_PARALLEL).predict(MODEL, axes)
+
+
+def test_a_pipeline_is_predicted_for_its_micro_batches_and_schedule():
+    found = Configuration(
+        data=2, pipe=2, tensor=2, sequence=False, micro_batches=4, schedule="gpipe", remat="none", dtype="f32"
+    )
+    shape = sized(found, MODEL)
+    assert isinstance(shape, PipelineShape)
+    assert (shape.accumulation, shape.schedule, shape.remat, shape.dtype) == (4, "gpipe", "none", "f32")
+    assert predict(found, MODEL) == prediction.predict(DATA_PARALLEL | TENSOR_PARALLEL, shape, found.axes)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"data": 0}, "data=0: expected 1 or more"),
+        ({"zero": 3}, "zero=3: expected 0, 1 or 2; ZeRO-3 is the axis fsdp"),
+        ({"zero": 1}, "zero=1 with data=1: there is nothing to shard over; set data, or zero=0"),
+        ({"attention": "zigzags"}, "no attention over ranks 'zigzags'; did you mean zigzag?"),
+        ({"order": ("data",)}, "order=data: expected each of data, fsdp, pipe, context, tensor, expert once"),
+    ],
+)
+def test_what_is_no_configuration_is_refused_in_a_line(wrong, message):
+    with pytest.raises(UsageError) as refused:
+        Configuration(**wrong)
+    assert str(refused.value).startswith(message)
