@@ -28,7 +28,7 @@ class Configuration:
     """How one training step is spread over devices.
 
     Attributes:
-      data, fsdp, pipe, context, tensor, expert: degrees, one axis of the mesh each; 1 does without.
+      data, fsdp, pipe, context, tensor, expert: degrees, one axis of the mesh each; an axis of size 1 is left out.
       order: of the axes, as `mesh.devices` has them: the last connects neighbours.
       zero: 1: master weights and moments are sharded over `data`; 2: gradients too.
       attention: how queries meet keys along `context`, a name of `OVER_CONTEXT`.
