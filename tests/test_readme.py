@@ -10,6 +10,7 @@ from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
+from lab.report.axis_lines import axis_lines
 from lab.report.tables import columns_text, total_columns, transfer_columns
 from tests.paths import ROOT
 
@@ -20,8 +21,8 @@ COMMAND = "$ lab inspect step.py:build --mesh fsdp=16,tensor=8 --target gpu:h100
 
 
 def rows(text: str) -> list[list[str]]:
-    """The numbers of each row of a table: all up to the element type, which compilers of several versions agree on; not
-    their order."""
+    """The numbers of each row of a table: all up to the element type, which compilers of several versions agree on, not
+    their order; and sentences."""
     lines = [re.split(r"  +", line) for line in text.splitlines() if re.search(r"all_|reduce_|^all ", line)]
     return [line[:8] for line in lines]
 
@@ -38,8 +39,9 @@ def ledger(tmp_path_factory):
     return inspect_program(step, args, mesh, target, source="step.py:build")
 
 
-def test_the_nine_rows_in_the_readme_are_what_its_program_gives(ledger):
+def test_the_nine_rows_and_two_sentences_in_the_readme_are_what_its_program_gives(ledger):
     printed = README.partition(COMMAND)[2].partition("```")[0]
-    found = columns_text(transfer_columns(ledger)) + "\n" + columns_text(total_columns(ledger))
+    tables = map(columns_text, (transfer_columns(ledger), total_columns(ledger)))
+    found = "\n".join([*tables, *axis_lines(ledger)])
     assert sorted(rows(printed)) == sorted(rows(found))
-    assert len(rows(printed)) == 9
+    assert len(rows(printed)) == 9 + 2

@@ -11,14 +11,15 @@ from lab.core.ledger import Ledger, Totals, Transfer
 from lab.core.note import NoteKind, note_kinds
 from lab.core.units import bytes_text, count, executions_text, scaled
 from lab.meshes.targets import parse_target
+from lab.report.axis_lines import axis_lines
 from lab.report.fitted import Column, table, terminal_width
 from lab.report.origins import common_folder, folder_lines, short_ledger
 from lab.report.room import Room
 
 
 def ledger_text(ledger: Ledger) -> str:
-    """What a ledger holds: transfers alike in one row, the largest first, then totals by axes, FLOPs, memory and
-    notes."""
+    """What a ledger holds: transfers alike in one row, the largest first, then totals by axes, in numbers and in words,
+    FLOPs, memory and notes."""
     folder = common_folder(ledger)
     return tables_text(short_ledger(ledger, folder), folder)
 
@@ -28,6 +29,7 @@ def tables_text(ledger: Ledger, folder: str) -> str:
     parts = ["\n".join([headline(ledger), *folder_lines(folder)])]
     if ledger.transfers:
         parts += [columns_text(transfer_columns(ledger)), columns_text(total_columns(ledger))]
+        parts += ["\n".join(lines)] if (lines := axis_lines(ledger)) else []
     return "\n\n".join([*parts, "\n".join(facts(ledger))]).rstrip()
 
 

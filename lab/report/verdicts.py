@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lab.core.ledger import Totals, Transfer
 from lab.core.units import count, exact
+from lab.report.axis_lines import axis_lines
 from lab.report.fitted import Column
 from lab.report.memory import memory_text
 from lab.report.tables import columns_text, kind_text
@@ -57,6 +58,7 @@ def result_text(result: Result) -> str:
     terms = columns_text(_term_columns(result.settlement.terms)) if result.settlement else ""
     words = [
         *on_the_wire(result),
+        *(axis_lines(result.measured) if result.measured else ()),
         *in_branches(result),
         *explanations([result]),
         *did_not_happen([result]),

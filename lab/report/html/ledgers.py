@@ -14,11 +14,12 @@ from lab.meshes.errors import UsageError
 from lab.meshes.picture import mesh_svg
 from lab.programs.strategies.memory_terms import Terms, label
 from lab.report import roofline as rooflines
+from lab.report.axis_lines import axis_lines
 from lab.report.html import charts
 from lab.report.html.markup import element, joined, paragraphs, words
 from lab.report.html.page import Section
-from lab.report.html.place import Place
 from lab.report.html.tables import Column, bars, numbers, table
+from lab.report.place import Place
 from lab.report.room import FRACTION, Room
 from lab.report.tables import (
     alike_transfers,
@@ -130,10 +131,11 @@ def _hosts(place: Place) -> str:
 
 
 def wire(ledger: Ledger, place: Place) -> Markup:
-    """By axes, by link and by term."""
+    """Along each axis in words; then by axes, by link and by term."""
     if not ledger.transfers:
         return Markup("")
-    return joined((_by_axes(ledger), _by_link(ledger, place), _by_term(ledger)))
+    lines = axis_lines(ledger)
+    return joined((words(lines) if lines else Markup(""), _by_axes(ledger), _by_link(ledger, place), _by_term(ledger)))
 
 
 def _by_axes(ledger: Ledger) -> Markup:
