@@ -14,10 +14,10 @@ from lab.harness.evidence import along, counted, element_bytes
 from lab.harness.experiment import TimedSteps
 from lab.hlo.shapes import bits
 from lab.meshes.axes import DATA, EXPERT, Axes
+from lab.programs.memory.state import static_bytes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
-from lab.programs.strategies.memory import static_bytes
 from lab.programs.strategies.terms import RECOMPUTING
 
 MLP_MATRICES = 3

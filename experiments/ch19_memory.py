@@ -12,10 +12,10 @@ from lab.harness.question import Question, Row
 from lab.meshes.attached import device_count, resolve_attached
 from lab.meshes.axes import DATA, Axes
 from lab.meshes.targets import Target, parse_target
+from lab.programs.memory.peak import peak_terms
+from lab.programs.memory.terms import MemoryTerm, Terms, label
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
-from lab.programs.strategies.memory_terms import MemoryTerm, Terms, label
-from lab.programs.strategies.peak import peak_terms
 
 STYLE, CLOSE = "explicit", 0.05
 EXTREMES = {"all recomputed": "full", "nothing recomputed": "none"}

@@ -16,11 +16,11 @@ from lab.harness.question import Question, Row
 from lab.meshes.attached import resolve_attached
 from lab.meshes.axes import DATA, FSDP, TENSOR, Axes
 from lab.meshes.targets import Target, parse_target
+from lab.programs.memory.peak import peak_terms
+from lab.programs.memory.terms import MemoryTerm, Terms
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
-from lab.programs.strategies.memory_terms import MemoryTerm, Terms
-from lab.programs.strategies.peak import peak_terms
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL

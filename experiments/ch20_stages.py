@@ -11,10 +11,10 @@ from lab.harness.question import Question, Row
 from lab.meshes.attached import device_count, resolve_attached
 from lab.meshes.axes import DATA, FSDP, Axes
 from lab.meshes.targets import parse_target
+from lab.programs.memory.peak import peak_terms
+from lab.programs.memory.terms import MemoryTerm, Terms
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
-from lab.programs.strategies.memory_terms import MemoryTerm, Terms
-from lab.programs.strategies.peak import peak_terms
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.zero1 import ZERO1, ZERO2
 from lab.programs.strategies.zero3 import ZERO3

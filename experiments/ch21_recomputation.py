@@ -15,9 +15,11 @@ from lab.harness.question import Question, Row
 from lab.meshes.attached import resolve_attached
 from lab.meshes.axes import DATA, TENSOR, Axes
 from lab.meshes.targets import parse_target
+from lab.programs.memory.device import Device
+from lab.programs.memory.saved import saved_layer_bytes
+from lab.programs.memory.xla_gpu import scores_relayout
 from lab.programs.models.shape import REMATS, DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
-from lab.programs.strategies.peak import Device, saved_layer_bytes
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 
 ONE = Axes.of({DATA: 1})
@@ -67,7 +69,7 @@ class Assumed(DecoderShape):
 
     def second_layout(self, remat: str) -> int:
         """Bytes of one layer that XLA's GPU compiler holds twice."""
-        return Device(DATA_PARALLEL, "declared", self.shape(remat), ONE).second_layout // self.layers
+        return scores_relayout(Device(DATA_PARALLEL, "declared", self.shape(remat), ONE)) // self.layers
 
     def saved(self, remat: str) -> int:
         return saved_layer_bytes(DATA_PARALLEL, self.shape(remat), ONE)

@@ -10,10 +10,10 @@ from lab.meshes.attached import device_count
 from lab.meshes.axes import DATA, Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
+from lab.programs.memory.saved import saved_layer_bytes
+from lab.programs.memory.state import parameters_on_device, static_bytes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
-from lab.programs.strategies.memory import parameters_on_device, static_bytes
-from lab.programs.strategies.peak import saved_layer_bytes
 from lab.programs.strategies.zero1 import ZERO1
 
 MASTER_AND_MOMENTS = 12

@@ -14,7 +14,7 @@ from lab.harness.claim import Claim
 from lab.meshes.attached import device_count, resolve_attached
 from lab.meshes.axes import TENSOR, Axes
 from lab.meshes.targets import Target
-from lab.programs.strategies.memory_terms import Terms
+from lab.programs.memory.terms import Terms
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh

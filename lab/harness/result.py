@@ -10,7 +10,7 @@ from lab.core.ledger import Ledger, Memory
 from lab.core.note import note_kinds
 from lab.harness.claim import Claim
 from lab.harness.schemas import MemoryJson, NumericsJson, PredictedMemoryJson, RunResultJson, SecondsJson
-from lab.programs.strategies.memory_terms import MemoryTerm, Terms, label
+from lab.programs.memory.terms import MemoryTerm, Terms, label
 from lab.settle import Settlement, Verdict
 from lab.settle.settlement import SettlementJson
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lab.core.units import share_text
 from lab.meshes.targets import parse_target
-from lab.programs.strategies.memory_terms import label
+from lab.programs.memory.terms import label
 from lab.report.fitted import Column
 from lab.report.room import Room
 from lab.report.tables import columns_text

@@ -26,8 +26,8 @@ from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
+from lab.programs.memory.state import static_bytes
 from lab.programs.models import dropless, routers
-from lab.programs.strategies.memory import static_bytes
 from lab.settle import Verdict
 from tests.experiments.part_claims import claims, flipped, ideal, more, on_8_devices
 

@@ -15,9 +15,9 @@ from lab.harness.claim import Claim
 from lab.harness.experiment import TARGETS, Experiment, TimedSteps, TrainingStep, as_they_come
 from lab.meshes.axes import Axes
 from lab.meshes.targets import Target
+from lab.programs.memory.peak import peak_terms
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
-from lab.programs.strategies.peak import peak_terms
 from lab.programs.strategies.strategy import Strategy
 
 SMALL = DecoderShape().shrunk(layers=3)

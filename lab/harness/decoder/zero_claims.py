@@ -11,8 +11,8 @@ from lab.core.ledger import Ledger, Totals, Transfer
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.evidence import along, counted, elements_sent
 from lab.meshes.axes import DATA, Axes
+from lab.programs.memory.state import static_bytes
 from lab.programs.models.shape import DecoderShape
-from lab.programs.strategies.memory import static_bytes
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import RECOMPUTING
 

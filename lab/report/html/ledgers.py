@@ -12,7 +12,7 @@ from lab.core.ledger import Ledger, Memory, Totals, Transfer
 from lab.core.units import bytes_text, count, scaled, seconds_text, share_text
 from lab.meshes.errors import UsageError
 from lab.meshes.picture import mesh_svg
-from lab.programs.strategies.memory_terms import Terms, label
+from lab.programs.memory.terms import Terms, label
 from lab.report import roofline as rooflines
 from lab.report.axis_lines import axis_lines
 from lab.report.html import charts

@@ -19,13 +19,13 @@ from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
+from lab.programs.memory.state import static_bytes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.context_parallel import ULYSSES
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.hierarchical_experts import HIERARCHICAL_EXPERTS
-from lab.programs.strategies.memory import static_bytes
 from lab.programs.strategies.node_limited_experts import NODE_LIMITED_EXPERTS
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL

@@ -9,11 +9,11 @@ import pytest
 from lab.core.ledger import Kind, Ledger
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
+from lab.programs.memory.state import static_bytes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_SEQUENCE, FSDP_TENSOR
 from lab.programs.strategies.hybrid import HYBRID
-from lab.programs.strategies.memory import static_bytes
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum, auto
 
 
 class MemoryTerm(StrEnum):
-    """One part of what a device holds at the fullest moment of a decoder's step, `lab.programs.strategies.peak`."""
+    """One part of what a device holds at the fullest moment of a decoder's step, `lab.programs.memory.peak`."""
 
     ARGUMENTS = auto()
     SAVED_ACTIVATIONS = auto()
@@ -78,6 +79,10 @@ LABELS: dict[str, str] = {
 
 Terms = dict[MemoryTerm, int]
 """Bytes, by term."""
+
+
+def fullest(moments: Iterable[Terms]) -> Terms:
+    return max(moments, key=lambda terms: sum(terms.values()))
 
 
 def label(term: str) -> str:

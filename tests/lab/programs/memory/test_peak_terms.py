@@ -6,14 +6,26 @@ from math import ceil
 import pytest
 
 from lab.meshes.axes import Axes
+from lab.programs.memory.device import Device
+from lab.programs.memory.gradients import ends_waiting, gradients, head_later
+from lab.programs.memory.layer_backward import in_attention, in_gathers, in_mlp, in_tiles, layer_at_work, points
+from lab.programs.memory.moments import going_forward, moments
+from lab.programs.memory.peak import peak_terms
+from lab.programs.memory.saved import choices, saved_in_layer, saved_weights
+from lab.programs.memory.state import static_bytes
+from lab.programs.memory.terms import MemoryTerm as Term
+from lab.programs.memory.xla_gpu import (
+    budget,
+    finds_head_grad_at_once,
+    is_moved_in_layers,
+    scores_relayout,
+    weights_relayout,
+)
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.context_parallel import GATHERED_KEYS, RING, ULYSSES, ZIGZAG_RING
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
-from lab.programs.strategies.memory import static_bytes
-from lab.programs.strategies.memory_terms import MemoryTerm as Term
-from lab.programs.strategies.peak import Device, budget, peak_terms
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.zero1 import ZERO1, ZERO2
 from lab.programs.strategies.zero3 import ZERO3
@@ -42,8 +54,8 @@ def given(terms) -> dict:
     return {str(name): size for name, size in terms.items() if size}
 
 
-def moments(*arguments, **changes) -> list[dict]:
-    return [given(terms) for terms in device(*arguments, **changes).moments]
+def moments_of(*arguments, **changes) -> list[dict]:
+    return [given(terms) for terms in moments(device(*arguments, **changes))]
 
 
 FORWARD = {Term.SCORES_AND_PROBABILITIES: SCORES * 3 // 2, Term.ATTENTION_MASK: SCORES * 5 // 4}
@@ -75,7 +87,7 @@ def test_arguments_are_12_bytes_a_parameter_a_copy_where_there_is_one_a_count_an
 
 def test_data_parallelism_has_whole_gradients_in_float32():
     waiting, gradients = SAVED | HEAD, {Term.LAYERS_GRADS: 4 * L * LAYER}
-    assert moments(DATA_PARALLEL, "explicit", {"data": 2}) == [
+    assert moments_of(DATA_PARALLEL, "explicit", {"data": 2}) == [
         SAVED | FORWARD,
         HEAD | SAVED | AT_HEAD,
         waiting | gradients,
@@ -89,20 +101,20 @@ def test_a_small_batchs_logits_wait_in_place_of_the_heads_gradient_and_the_embed
     small = {"data": 2}, {"batch": 2, "vocab": 1000, "length": 4}
     tokens, end = 4, 2 * 1000 * D
     later = {Term.LOGITS_GRAD: 2 * tokens * 1000, Term.HEAD_INPUT: 2 * tokens * D}
-    waits = device(DATA_PARALLEL, "explicit", small[0], **small[1]).ends_waiting
+    waits = ends_waiting(device(DATA_PARALLEL, "explicit", small[0], **small[1]))
     assert waits == later | {Term.EMBEDDING_GRAD_ZEROS: end}
-    cramped = device(DATA_PARALLEL, "explicit", small[0], is_cramped=True, **small[1]).ends_waiting
+    cramped = ends_waiting(device(DATA_PARALLEL, "explicit", small[0], is_cramped=True, **small[1]))
     assert given(cramped) == later
     for strategy, sizes in (ZERO1, small[0]), (ZERO3, {"fsdp": 2}):
-        assert device(strategy, "explicit", sizes, **small[1]).ends_waiting == later
+        assert ends_waiting(device(strategy, "explicit", sizes, **small[1])) == later
 
 
 @pytest.mark.parametrize(("batch", "is_smaller"), [(2, False), (4, True)])
 def test_the_heads_gradient_waits_only_where_it_is_smaller_than_what_it_is_made_of(batch, is_smaller):
     """It is 24 rows of 8, and a token has 24 logits and 8 numbers: 6 tokens need as many bytes."""
     found = device(DATA_PARALLEL, "explicit", {"data": 2}, batch=batch, embed=8, vocab=24, length=6)
-    assert sum(found.head_later.values()) == (768 if is_smaller else 384)
-    assert (found.ends_waiting == {Term.HEAD_GRAD: 384}) == is_smaller
+    assert sum(head_later(found).values()) == (768 if is_smaller else 384)
+    assert (ends_waiting(found) == {Term.HEAD_GRAD: 384}) == is_smaller
 
 
 @pytest.mark.parametrize(
@@ -116,13 +128,13 @@ def test_the_heads_gradient_waits_only_where_it_is_smaller_than_what_it_is_made_
     ],
 )
 def test_a_layer_keeps_what_its_backward_pass_does_not_compute_again(remat, kept):
-    assert device(DATA_PARALLEL, "explicit", {"data": 2}, remat=remat).saved == kept
+    assert saved_in_layer(device(DATA_PARALLEL, "explicit", {"data": 2}, remat=remat)) == kept
 
 
 def test_without_recomputation_weights_as_used_and_a_second_layout_of_scores_wait_with_all_activations():
     saved = {Term.SAVED_ACTIVATIONS: L * WHOLE_LAYER, Term.SAVED_WEIGHTS: 2 * L * LAYER}
     waiting, gradients = saved | HEAD, {Term.LAYERS_GRADS: 4 * L * LAYER}
-    assert moments(DATA_PARALLEL, "explicit", {"data": 2}, remat="none") == [
+    assert moments_of(DATA_PARALLEL, "explicit", {"data": 2}, remat="none") == [
         saved | FORWARD,
         waiting | AT_HEAD,
         waiting | gradients | {Term.SCORES_RELAYOUT: L * SCORES},
@@ -134,36 +146,36 @@ def test_without_recomputation_weights_as_used_and_a_second_layout_of_scores_wai
 
 def test_where_scores_alone_are_recomputed_they_and_their_gradients_are_at_work():
     found = device(DATA_PARALLEL, "explicit", {"data": 2}, remat="selective")
-    assert given(found.layer_at_work) == {Term.SCORES_AND_GRADS: SCORES * 5 // 2}
-    assert found.second_layout == 0
+    assert given(layer_at_work(found)) == {Term.SCORES_AND_GRADS: SCORES * 5 // 2}
+    assert scores_relayout(found) == 0
 
 
 def test_at_work_in_the_mlp_are_four_of_its_tensors_what_attention_will_need_and_seven_streams():
     found = device(DATA_PARALLEL, "explicit", {"data": 2})
-    assert given(found.in_mlp) == {
+    assert given(in_mlp(found)) == {
         Term.LAYER_ACTIVATIONS: 2 * QUERIES + 2 * KEYS + SCORES + 4 * HIDDEN + 7 * X,
         Term.LAYER_WEIGHTS_IN_USE: 2 * (ATTENTION + 2 * MATRIX),
     }
-    assert found.at_work == [found.in_mlp, found.in_attention]
+    assert points(found) == [in_mlp(found), in_attention(found)]
     wide = device(DATA_PARALLEL, "explicit", {"data": 2}, mlp=7000, length=4)
-    assert sum(wide.in_mlp.values()) > sum(wide.in_attention.values())
-    assert given(wide.layer_at_work) == given(wide.in_mlp)
+    assert sum(in_mlp(wide).values()) > sum(in_attention(wide).values())
+    assert given(layer_at_work(wide)) == given(in_mlp(wide))
 
 
 def test_a_model_that_does_not_look_back_alone_has_no_mask():
     found = device(DATA_PARALLEL, "explicit", {"data": 2}, causal=False)
-    assert given(found.going_forward) == {Term.SCORES_AND_PROBABILITIES: SCORES * 3 // 2}
+    assert given(going_forward(found)) == {Term.SCORES_AND_PROBABILITIES: SCORES * 3 // 2}
 
 
 def test_float32_doubles_what_products_read_and_not_the_gradients():
     found = device(DATA_PARALLEL, "explicit", {"data": 2}, dtype="f32")
-    assert (found.logits, found.stream, found.gradients[Term.LAYERS_GRADS]) == (2 * LOGITS, 2 * X, 4 * L * LAYER)
-    assert found.ends_waiting == {Term.HEAD_GRAD: 4 * END}
+    assert (found.logits, found.stream, gradients(found)[Term.LAYERS_GRADS]) == (2 * LOGITS, 2 * X, 4 * L * LAYER)
+    assert ends_waiting(found) == {Term.HEAD_GRAD: 4 * END}
 
 
 def test_sums_over_micro_batches_are_float32_numbers_of_all_parameters():
     found = device(DATA_PARALLEL, "explicit", {"data": 2}, batch=20, accumulation=2)
-    assert found.gradients == {Term.LAYERS_GRADS: 4 * L * LAYER, Term.ACCUMULATED_GRADS: 4 * ALL}
+    assert gradients(found) == {Term.LAYERS_GRADS: 4 * L * LAYER, Term.ACCUMULATED_GRADS: 4 * ALL}
 
 
 @pytest.mark.parametrize(
@@ -178,11 +190,11 @@ def test_sums_over_micro_batches_are_float32_numbers_of_all_parameters():
     ids=["untied", "tied", "accumulated", "gathered", "split vocabulary"],
 )
 def test_typed_an_untied_embedding_of_whole_rows_has_its_new_state_beside_the_old(strategy, sizes, changes, size):
-    *_, update = moments(strategy, "typed", sizes, **changes)
+    *_, update = moments_of(strategy, "typed", sizes, **changes)
     assert update.get(Term.OPTIMIZER_STATE_RELAYOUT, 0) == size
     if size:
         assert update == {Term.LAYERS_GRADS: 4 * L * LAYER} | ENDS | {Term.OPTIMIZER_STATE_RELAYOUT: size}
-    assert moments(strategy, "explicit", sizes, **changes)[-1] == {}
+    assert moments_of(strategy, "explicit", sizes, **changes)[-1] == {}
 
 
 ZERO_UPDATE = {
@@ -194,7 +206,7 @@ ZERO_UPDATE = {
 
 def test_zero1_has_gradients_in_the_dtype_of_products_and_renews_a_whole_stack():
     waiting, gradients = SAVED | HEAD, {Term.LAYERS_GRADS: 2 * L * LAYER}
-    assert moments(ZERO1, "explicit", {"data": 2}) == [
+    assert moments_of(ZERO1, "explicit", {"data": 2}) == [
         SAVED | FORWARD,
         waiting | {Term.LOGITS: LOGITS},
         waiting | gradients,
@@ -207,7 +219,7 @@ def test_zero1_has_gradients_in_the_dtype_of_products_and_renews_a_whole_stack()
 def test_zero2_has_float32_gradients_of_its_parts_and_one_layers_whole_ones():
     waiting, gradients = SAVED | HEAD, {Term.LAYERS_GRADS: 4 * L * LAYER // 2}
     at_work = AT_ATTENTION | {Term.SAVED_PROBABILITIES: SCORES // 2, Term.LAYER_GRADS_UNSCATTERED: 2 * LAYER}
-    assert moments(ZERO2, "explicit", {"data": 2}) == [
+    assert moments_of(ZERO2, "explicit", {"data": 2}) == [
         SAVED | FORWARD,
         waiting | {Term.LOGITS: LOGITS},
         waiting | gradients,
@@ -216,8 +228,8 @@ def test_zero2_has_float32_gradients_of_its_parts_and_one_layers_whole_ones():
         ZERO_UPDATE,
     ]
     none = device(ZERO2, "explicit", {"data": 2}, remat="none")
-    assert none.kept_weights == 0
-    assert device(ZERO2, "declared", {"data": 2}, remat="none").kept_weights == 2 * L * LAYER
+    assert saved_weights(none) == 0
+    assert saved_weights(device(ZERO2, "declared", {"data": 2}, remat="none")) == 2 * L * LAYER
 
 
 @pytest.mark.parametrize("strategy", [ZERO1, ZERO2])
@@ -227,11 +239,11 @@ def test_declared_zero1_and_2_scatter_as_they_come_and_in_layers_where_micro_bat
 ):
     found = device(strategy, "declared", {"data": 2}, batch=10 * accumulation, accumulation=accumulation)
     parts = (L * LAYER + END) // 2 + (2 * L + 1) * D
-    assert given(found.gradients) == {Term.LAYERS_GRADS: 2 * L * LAYER // 2} | (
+    assert given(gradients(found)) == {Term.LAYERS_GRADS: 2 * L * LAYER // 2} | (
         {Term.ACCUMULATED_GRADS: 4 * (END + parts)} if accumulation > 1 else {}
     )
     unscattered = {Term.LAYER_GRADS_UNSCATTERED: 2 * LAYER} if accumulation > 1 else {}
-    assert given(found.layer_at_work) == AT_ATTENTION | unscattered
+    assert given(layer_at_work(found)) == AT_ATTENTION | unscattered
 
 
 RELAID = {Term.WEIGHTS_RELAYOUT: 4 * L * (QUERY + MATRIX) // 2}
@@ -243,7 +255,7 @@ def test_explicit_zero3_peels_a_layer_off_and_gathers_the_next_and_keeps_probabi
     probabilities = {} if is_cramped else {Term.SAVED_PROBABILITIES: SCORES // 2}
     weights = {Term.LAYER_WEIGHTS_IN_USE: 2 * ATTENTION, Term.NEXT_LAYER_WEIGHTS: 2 * LAYER} | RELAID
     at_work = AT_ATTENTION | probabilities | weights
-    assert moments(ZERO3, "explicit", {"fsdp": 2}, is_cramped) == [
+    assert moments_of(ZERO3, "explicit", {"fsdp": 2}, is_cramped) == [
         SAVED | FORWARD | RELAID,
         waiting | AT_HEAD,
         waiting | at_work | ({} if is_cramped else gradients),
@@ -255,7 +267,7 @@ def test_explicit_zero3_peels_a_layer_off_and_gathers_the_next_and_keeps_probabi
 
 def test_without_recomputation_the_peeled_layer_of_explicit_zero3_has_slices_of_its_own():
     found = device(ZERO3, "explicit", {"fsdp": 2}, remat="none")
-    assert given(found.layer_at_work) == {Term.LAYER_ACTIVATIONS: WHOLE_LAYER}
+    assert given(layer_at_work(found)) == {Term.LAYER_ACTIVATIONS: WHOLE_LAYER}
 
 
 @pytest.mark.parametrize("is_cramped", [False, True])
@@ -263,7 +275,7 @@ def test_declared_zero3_has_the_heads_gradient_and_what_the_loop_begins_with_at_
     saved = {Term.SAVED_ACTIVATIONS: L * WHOLE_LAYER, Term.SAVED_WEIGHTS: 2 * L * LAYER}
     gradients = {Term.LAYERS_GRADS: 4 * L * LAYER // 2}
     waiting, begins = saved | HEAD | ({} if is_cramped else ZEROS), {} if is_cramped else gradients
-    assert moments(ZERO3, "declared", {"fsdp": 2}, is_cramped, remat="none") == [
+    assert moments_of(ZERO3, "declared", {"fsdp": 2}, is_cramped, remat="none") == [
         saved | FORWARD | RELAID,
         saved | HEAD | RELAID | begins | AT_HEAD,
         waiting | {Term.SCORES_RELAYOUT: L * SCORES} | begins,
@@ -287,8 +299,8 @@ def test_declared_zero3_has_the_heads_gradient_and_what_the_loop_begins_with_at_
 def test_the_heads_gradient_is_made_at_once_where_nothing_but_a_scatter_over_all_devices_follows(
     strategy, style, sizes, is_at_once
 ):
-    assert device(strategy, style, sizes).is_declared_zero3 == is_at_once
-    assert device(strategy, style, sizes, tied=True).is_declared_zero3 == is_at_once
+    assert finds_head_grad_at_once(device(strategy, style, sizes)) == is_at_once
+    assert finds_head_grad_at_once(device(strategy, style, sizes, tied=True)) == is_at_once
 
 
 def test_a_stream_that_is_split_between_blocks_is_gathered_eight_times_beside_a_layer():
@@ -309,7 +321,7 @@ def test_a_stream_that_is_split_between_blocks_is_gathered_eight_times_beside_a_
         Term.LAYER_WEIGHTS_IN_USE: ATTENTION,
     }
     split = DATA_PARALLEL | SEQUENCE_PARALLEL, "explicit", {"data": 2, "tensor": 2}
-    assert moments(*split) == [
+    assert moments_of(*split) == [
         saved | {name: size // 2 for name, size in FORWARD.items()},
         waiting | {Term.LOGITS: LOGITS // 2, Term.HEAD_WEIGHTS_IN_USE: END},
         waiting | gradients,
@@ -318,9 +330,9 @@ def test_a_stream_that_is_split_between_blocks_is_gathered_eight_times_beside_a_
         {},
     ]
     found = device(*split)
-    assert given(found.in_gathers) == gathers and found.at_work == [found.in_gathers, found.in_attention]
+    assert given(in_gathers(found)) == gathers and points(found) == [in_gathers(found), in_attention(found)]
     none = device(*split, remat="none")
-    assert given(none.in_gathers) == {Term.GATHERED_RESIDUALS_AND_GRADS: 6 * X}
+    assert given(in_gathers(none)) == {Term.GATHERED_RESIDUALS_AND_GRADS: 6 * X}
 
 
 def test_a_ring_has_scores_of_a_tile_and_float32_gradients_of_queries_keys_and_values():
@@ -336,7 +348,7 @@ def test_a_ring_has_scores_of_a_tile_and_float32_gradients_of_queries_keys_and_v
         Term.RESIDUALS_AND_MLP_ACTIVATIONS: 2 * X + 2 * HIDDEN,
         Term.LAYER_WEIGHTS_IN_USE: 2 * (ATTENTION + 2 * MATRIX),
     }
-    assert moments(DATA_PARALLEL | RING, "explicit", {"data": 2, "context": 2}) == [
+    assert moments_of(DATA_PARALLEL | RING, "explicit", {"data": 2, "context": 2}) == [
         saved,
         waiting | {Term.LOGITS: LOGITS // 2, Term.HEAD_WEIGHTS_IN_USE: 2 * END},
         waiting | gradients,
@@ -348,7 +360,7 @@ def test_a_ring_has_scores_of_a_tile_and_float32_gradients_of_queries_keys_and_v
 
 def test_gathered_keys_are_whole_and_their_gradients_stand_once():
     found = device(DATA_PARALLEL | GATHERED_KEYS, "explicit", {"data": 2, "context": 2}, remat="none")
-    assert given(found.layer_at_work) == {
+    assert given(layer_at_work(found)) == {
         Term.TILE_SCORES_AND_GRADS: SCORES * 7 // 4,
         Term.QUERIES_AND_OUTPUTS_RELAYOUT: 6 * QUERIES // 2,
         Term.QUERY_GRADS_F32: QUERIES,
@@ -356,13 +368,13 @@ def test_gathered_keys_are_whole_and_their_gradients_stand_once():
         Term.KEY_AND_VALUE_GRADS_F32: 4 * KEYS,
         Term.RESIDUALS_AND_MLP_ACTIVATIONS: 2 * X + HIDDEN // 2,
     }
-    assert found.remat == "selective" and found.second_layout == 0
+    assert found.remat == "selective" and scores_relayout(found) == 0
 
 
 def test_of_a_zigzag_one_of_two_pieces_meets_another_at_a_time():
     found = device(DATA_PARALLEL | ZIGZAG_RING, "explicit", {"data": 2, "context": 2})
     assert found.keys == S // 4
-    assert found.in_tiles[Term.TILE_SCORES_AND_GRADS] == SCORES * 7 // 8 // 2 // 2
+    assert in_tiles(found)[Term.TILE_SCORES_AND_GRADS] == SCORES * 7 // 8 // 2 // 2
 
 
 @pytest.mark.parametrize(("length", "keys"), [(20, 10), (1024, 512), (2048, 512), (1200, 300), (2052, 342), (1042, 1)])
@@ -383,7 +395,7 @@ SPLIT = DATA_PARALLEL | EXPERT_PARALLEL, "explicit", {"data": 2, "expert": 2}
 
 
 @pytest.mark.parametrize(
-    ("changes", "rows", "choices"),
+    ("changes", "rows", "chosen"),
     [
         ({}, 5 * 4 * 13, 4 * T * 2),
         ({"dispatch": "padded"}, T * 2 * 2, 4 * T * 2),
@@ -391,32 +403,32 @@ SPLIT = DATA_PARALLEL | EXPERT_PARALLEL, "explicit", {"data": 2, "expert": 2}
     ],
     ids=["slots", "padded", "expert choice"],
 )
-def test_experts_have_tensors_of_slots_or_of_room_for_all_and_keep_what_a_router_chose(changes, rows, choices):
+def test_experts_have_tensors_of_slots_or_of_room_for_all_and_keep_what_a_router_chose(changes, rows, chosen):
     """13 slots: 1.25 times 20 tokens of 2 experts each, over 4 experts."""
     found = device(*SPLIT, **EXPERTS, **changes)
     assert found.tensors["hidden"] == found.tensors["up"] == 2 * rows * F
     assert found.tensors["mlp_in"] == X + 2 * 2 * rows * D
-    assert (found.choices, found.saved) == (choices, X + choices)
+    assert (choices(found), saved_in_layer(found)) == (chosen, X + chosen)
 
 
 def test_experts_gates_and_first_matrices_are_laid_out_again():
     found = device(*SPLIT, **EXPERTS)
-    assert found.relaid == 4 * L * 2 * (2 * MATRIX)
-    assert found.gradients[Term.LAYERS_GRADS] == 4 * L * (ATTENTION + 2 * 3 * MATRIX + 4 * D)
-    assert found.is_moved_in_layers and not device(DATA_PARALLEL, "explicit", {"data": 2}).is_moved_in_layers
-    assert device(DATA_PARALLEL, "explicit", {"data": 2}).relaid == 0
+    assert weights_relayout(found) == 4 * L * 2 * (2 * MATRIX)
+    assert gradients(found)[Term.LAYERS_GRADS] == 4 * L * (ATTENTION + 2 * 3 * MATRIX + 4 * D)
+    assert is_moved_in_layers(found) and not is_moved_in_layers(device(DATA_PARALLEL, "explicit", {"data": 2}))
+    assert weights_relayout(device(DATA_PARALLEL, "explicit", {"data": 2})) == 0
 
 
 def test_a_step_has_room_up_to_its_budget_and_is_cramped_beyond_it():
     step = ZERO3, "explicit", replace(SHAPE, batch=200), Axes.of({"fsdp": 2})
     roomy = peak_terms(*step)
     whole, arguments = sum(roomy.values()), roomy[Term.ARGUMENTS]
-    assert whole - arguments == max(sum(terms.values()) for terms in Device(*step, is_cramped=False).moments)
+    assert whole - arguments == max(sum(terms.values()) for terms in moments(Device(*step, is_cramped=False)))
     enough = next(m for m in range(ceil(whole), 2 * whole) if budget(m, arguments) == whole)
     assert peak_terms(*step, enough) == roomy
     cramped = peak_terms(*step, enough - 2)
     assert budget(enough - 2, arguments) < whole and Term.SAVED_PROBABILITIES not in given(cramped)
-    fullest = max(Device(*step, is_cramped=True).moments, key=lambda terms: sum(terms.values()))
+    fullest = max(moments(Device(*step, is_cramped=True)), key=lambda terms: sum(terms.values()))
     assert cramped == {Term.ARGUMENTS: arguments} | fullest
 
 

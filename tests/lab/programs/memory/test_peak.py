@@ -9,6 +9,9 @@ import pytest
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh, prepare
 from lab.meshes.targets import parse_target
+from lab.programs.memory.peak import peak_terms
+from lab.programs.memory.saved import saved_layer_bytes
+from lab.programs.memory.terms import LABELS, MemoryTerm
 from lab.programs.models.decoder import initial
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
@@ -20,8 +23,6 @@ from lab.programs.strategies.context_parallel import (
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
-from lab.programs.strategies.memory_terms import LABELS, MemoryTerm
-from lab.programs.strategies.peak import peak_terms, saved_layer_bytes
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.zero1 import ZERO1, ZERO2

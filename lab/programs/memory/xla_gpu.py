@@ -1,0 +1,62 @@
+"""What XLA's GPU compiler adds to a step or orders otherwise; G2, G10 and G11 stand in the catalogue of compiler
+behaviours."""
+
+from __future__ import annotations
+
+from lab.meshes.layouts import Layout
+from lab.programs.memory.device import Device
+
+
+def budget(memory_bytes: int, arguments: int) -> int:
+    """G10: what a step may hold: its arguments, and 95 % of what they leave of 80 % of the chip."""
+    return int(0.95 * 0.8 * memory_bytes + 0.05 * arguments)
+
+
+def is_peeled(device: Device) -> bool:
+    """G2: a layer is taken out of the backward loop, to gather ahead."""
+    return device.is_gathered and device.style == "explicit"
+
+
+def finds_head_grad_at_once(device: Device) -> bool:
+    """G11: the head's gradient is made at once where nothing but a scatter over all devices follows it, and scattered
+    last: declared ZeRO-3."""
+    return (
+        device.is_gathered
+        and device.style == "declared"
+        and not device.strategy.copies(device.ends[-1].dims)
+        and not device.is_vocab_split
+    )
+
+
+def keeps_probabilities(device: Device) -> bool:
+    """G10, G11: where a whole layer is computed again its attention comes first, since its MLP needs what that adds.
+    The gradients of values are made at once where no transfer is to be hidden; declared, probabilities are made once
+    more, and so they are where a step has no room."""
+    is_full_and_explicit = device.shape.remat == "full" and device.style == "explicit"
+    return is_full_and_explicit and is_moved_in_layers(device) and not device.is_cramped
+
+
+def is_moved_in_layers(device: Device) -> bool:
+    """Something is, as they are gone through backwards: weights, their gradients, or parts of products."""
+    scatters = device.strategy.is_anchored and device.style == "explicit"
+    return device.is_gathered or scatters or device.splits(device.strategy.inside, Layout())
+
+
+def weights_relayout(device: Device) -> int:
+    """G11: two stacks of float32 masters are copied for both loops: for gathers, so that their split dim comes first;
+    for experts, whose products are batched, so that what these sum over comes last."""
+    ends = ("gate", "query") if device.is_gathered else ("gate", "up") if device.shape.experts else ()
+    some = [weight for weight in device.matrices if ends and weight.scope.endswith(ends)]
+    return 4 * device.count(some, device.strategy.weights)
+
+
+def scores_relayout(device: Device) -> int:
+    """G11: the softmax of all layers is copied before the backward pass."""
+    return device.shape.layers * device.tensors["softmax"] if device.remat == "none" else 0
+
+
+def updates_embedding_swapped(device: Device) -> bool:
+    """G11: typed, the gradient of an embedding whose rows are all here is added up with its dims swapped, and handed to
+    the update so."""
+    is_own = len(device.ends) == 2 and not (device.is_gathered or device.is_vocab_split)
+    return device.style == "typed" and device.shape.accumulation == 1 and is_own
