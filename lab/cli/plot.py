@@ -19,9 +19,9 @@ from lab.meshes.errors import UsageError
 def plot(name: str | None, settings: tuple[tuple[str, str], ...], save: Path | None, as_json: bool) -> None:
     """List the plots, or draw one into a file.
 
-    The roofline can show a compiled program: --set source=step.hlo --set mesh=data=2,tensor=8 --set
-    target=gpu:h100:2x8. The plot of a training shows the result of a run: lab run ch14_training --json >
-    training.json, then --set source=training.json.
+    Roofline and traffic show a compiled program: --set source=step.hlo --set mesh=data=2,tensor=8 --set
+    target=gpu:h100:2x8, or --set source=step.json, which lab inspect --json wrote. The plot of a training shows the
+    result of a run: lab run ch14_training --json > training.json, then --set source=training.json.
     """
     from lab.report import plots
 

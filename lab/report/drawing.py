@@ -54,6 +54,7 @@ class Box:
     height: float
     colour: str
     told: str = ""
+    opacity: float = 1
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,10 @@ def _svg(shape: Shape, colour: str) -> Markup:
             if dashes:
                 style += f";stroke-dasharray:{' '.join(map('{:g}'.format, dashes))}"
             return element("polyline", *_told(told), points=ends, style=style)
-        case Box(x, y, width, height, _, told):
+        case Box(x, y, width, height, _, told, opacity):
             at = {"x": float(x), "y": float(y), "width": float(width), "height": float(height)}
-            return element("rect", *_told(told), style=f"fill:{colour}", **at)
+            style = f"fill:{colour}" + (f";fill-opacity:{opacity:g}" if opacity < 1 else "")
+            return element("rect", *_told(told), style=style, **at)
         case Dot(x, y, radius, _, told):
             at = {"cx": float(x), "cy": float(y), "r": float(radius)}
             return element("circle", *_told(told), style=f"fill:{colour}", **at)
@@ -175,8 +177,8 @@ def _draw(panel: Panel, shape: Shape, colour: str) -> None:
             (line,) = panel.plot(xs, ys, color=colour, linewidth=0.75 * width, solid_joinstyle="round")
             if dashes:
                 line.set_dashes([0.75 * length for length in dashes])
-        case Box(x, y, width, height):
-            panel.add_patch(Rectangle((x, y), width, height, color=colour, linewidth=0))
+        case Box(x, y, width, height, _, _, opacity):
+            panel.add_patch(Rectangle((x, y), width, height, color=colour, linewidth=0, alpha=opacity))
         case Dot(x, y, radius):
             panel.add_patch(Circle((x, y), radius, color=colour, linewidth=0, zorder=3))
         case Label(x, y, text, _, anchor, size):

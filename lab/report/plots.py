@@ -22,20 +22,20 @@ from lab.book.collectives import (
 from lab.book.data_parallel import training_flops
 from lab.book.loss import FITS, additive_loss, optimal_parameters, optimal_tokens
 from lab.book.memory import model_state_bytes
-from lab.compile.sources import is_program
 from lab.core.codec import from_json
 from lab.core.files import write_whole
 from lab.core.known import known
 from lab.core.ledger import Ledger
 from lab.core.units import bytes_text, scaled
-from lab.meshes.axes import Axes
 from lab.meshes.documents import read_json
 from lab.meshes.errors import UsageError, no_such
 from lab.meshes.hardware import Chip, chip
-from lab.meshes.targets import Target, parse_target
+from lab.meshes.targets import parse_target
 from lab.report import roofline as rooflines
 from lab.report.drawing import Drawing, figure, svg_text
 from lab.report.gantt import Gantt
+from lab.report.given import given_ledgers
+from lab.report.heat import WhoSends
 from lab.report.losses import Losses, losses, picture
 from lab.report.panel import empty_panel
 from lab.report.tables import rows_text
@@ -76,17 +76,9 @@ class Roofline:
         if target and target.chip is None:
             raise UsageError(f"target={target} names no chip; expected one such as gpu:h100:16x8")
         of = chip(target.chip if target and target.chip else self.chip)
-        found = [point for ledger in self._ledgers(target) for point in rooflines.points(of, ledger)]
+        ledgers = given_ledgers("a roofline", self.source, self.mesh, target) if self.source else ()
+        found = [point for ledger in ledgers for point in rooflines.points(of, ledger)]
         return rooflines.roofline(of, found, self.dtype)
-
-    def _ledgers(self, target: Target | None) -> Sequence[Ledger]:
-        if not self.source:
-            return ()
-        if is_program(self.source):
-            raise UsageError(f"source={self.source}: a roofline takes a compiled text or the folder of an XLA dump")
-        from lab.compile.inspection import inspect_texts
-
-        return inspect_texts(Path(self.source), Axes.parse(self.mesh) if self.mesh else None, target)
 
 
 @dataclass(frozen=True)
@@ -290,7 +282,9 @@ def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> F
     return figure(rooflines.roofline(of, found, dtype))
 
 
-Plot = Roofline | ModelState | MessageTimes | Loss | Curves | Gantt
+Drawn = Roofline | Curves | Gantt | WhoSends
+"""From shapes; the others are matplotlib's own."""
+Plot = Drawn | ModelState | MessageTimes | Loss
 PLOTS: dict[str, Callable[[], Plot]] = {
     "roofline": Roofline,
     "memory": ModelState,
@@ -298,6 +292,7 @@ PLOTS: dict[str, Callable[[], Plot]] = {
     "loss": Loss,
     "training": Curves,
     "gantt": Gantt,
+    "traffic": WhoSends,
 }
 """What `lab plot` draws, by name."""
 FORMATS = (".png", ".svg", ".pdf")
@@ -353,7 +348,7 @@ def save(name: str, settings: Mapping[str, str], path: Path) -> None:
         raise UsageError(f"{path}: found {suffix}, expected {FORMATS[0]}, {FORMATS[1]} or {FORMATS[2]}")
     try:
         plot = with_settings(PLOTS[name](), settings)
-        if isinstance(plot, Roofline | Curves | Gantt) and suffix == ".svg":
+        if isinstance(plot, Drawn) and suffix == ".svg":
             write_whole(path, svg_text(plot.drawing()))
         else:
             picture = BytesIO()

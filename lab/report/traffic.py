@@ -1,15 +1,18 @@
-"""Which device sends to which: the bytes of a ledger on the mesh it was compiled for, by device, or by host where
-devices are many."""
+"""Which device sends to which: the bytes of a ledger on the mesh it was compiled for, by device and by host, where they
+are many by runs of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 
 import numpy as np
 
 from lab.core.known import known
-from lab.core.ledger import Kind, Ledger, Totals, Transfer
+from lab.core.ledger import Kind, Ledger, SubAxis, Totals, Transfer
+from lab.core.units import bytes_text
 from lab.meshes.axes import Axes
 
 MOST = 32
@@ -33,7 +36,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of a step.
+    """Bytes of a step of all devices.
 
     Attributes:
       bytes: [blocks, blocks], from a row to a column; inside a block on the diagonal.
@@ -45,12 +48,17 @@ class Traffic:
     unplaced_wire_bytes: Fraction
 
 
-def blocks(axes: Axes, domains: np.ndarray | None, domain: str) -> Blocks:
-    """One a device where they are at most `MOST`, else one a domain or a run of as many domains, or of devices, as it
-    takes."""
-    if axes.size > MOST and domains is not None and domains.max() > 0:
-        return _runs(domains, domain)
-    return _runs(np.arange(axes.size), "device")
+def levels(axes: Axes, domains: np.ndarray | None, domain: str) -> tuple[Blocks, ...]:
+    """One block a domain where they are several, one a device where these are at most `MOST` or there is but one
+    domain; as many of either to a block as `MOST` blocks take.
+
+    Args:
+      domains: [devices], as of `lab.meshes.targets.domains`; None where they are not known.
+      domain: what one is called.
+    """
+    by_domain = [_runs(domains, domain)] if domains is not None and domains.max() > 0 else []
+    by_device = [_runs(np.arange(axes.size), "device")] if axes.size <= MOST or not by_domain else []
+    return (*by_domain, *by_device)
 
 
 def _runs(of: np.ndarray, unit: str) -> Blocks:
@@ -63,32 +71,67 @@ def traffic(ledger: Ledger, axes: Axes, shown: Blocks) -> Traffic:
     """Adds up the transfers of a step.
 
     A permute sends along its shift, an all_to_all as much to each member of its group, and all else around a ring in
-    the mesh's order.
+    the mesh's order. Every device of a group sends its wire bytes, so that the sum over the matrix is that of the
+    ledger's placed transfers, times the devices.
     """
-    sent: dict[tuple[tuple[str, ...], int | None], list[Transfer]] = {}
+    sent: dict[tuple[tuple[str | SubAxis, ...], int | None], list[Transfer]] = {}
     unplaced = []
     for t in ledger.transfers:
         if _is_placed(t, axes):
-            sent.setdefault((known(t.axes), _shift(t)), []).append(t)
+            sent.setdefault((t.axes or known(t.sub_axes), _shift(t)), []).append(t)
         else:
             unplaced.append(t)
     matrix = np.zeros((shown.count, shown.count))
-    for (names, shift), transfers in sent.items():
-        matrix += float(Totals.of(transfers).wire_bytes) * _pairs(axes.groups(names), shift, shown)
+    for (over, shift), transfers in sent.items():
+        matrix += float(Totals.of(transfers).wire_bytes) * _pairs(_groups(over, axes), shift, shown)
     return Traffic(shown, matrix, Totals.of(unplaced).wire_bytes)
 
 
+def not_placed(ledger: Ledger, found: Traffic) -> list[str]:
+    """What a matrix lacks, a sentence each."""
+    said = []
+    if found.unplaced_wire_bytes:
+        said.append(
+            f"Not shown are {bytes_text(found.unplaced_wire_bytes)} of each device, whose receivers are not known."
+        )
+    if ledger.totals().lower_bound:
+        said.append("Not shown are transfers of which it is not known how often they run, or over which groups.")
+    return said
+
+
 def _is_placed(t: Transfer, axes: Axes) -> bool:
+    over = [part.axis for part in t.sub_axes or ()] if t.axes is None else t.axes
     return (
-        t.axes is not None
-        and all(name in axes.names for name in t.axes)
-        and (t.kind is not Kind.COLLECTIVE_PERMUTE or t.shift is not None)
+        bool(over) and set(over) <= set(axes.names) and (t.kind is not Kind.COLLECTIVE_PERMUTE or t.shift is not None)
     )
 
 
 def _shift(t: Transfer) -> int | None:
     """Along the group; None to all of it."""
     return None if t.kind in SPREAD else t.shift or 1
+
+
+def _groups(over: Sequence[str | SubAxis], axes: Axes) -> np.ndarray:
+    """[groups, members] positions, members in the mesh's order."""
+    parts = [part for part in over if isinstance(part, SubAxis)]
+    return _groups_of_parts(parts, axes) if parts else axes.groups(map(str, over))
+
+
+def _groups_of_parts(parts: Iterable[SubAxis], axes: Axes) -> np.ndarray:
+    """Each axis in its pieces: a part's members, and what is left outside and inside of it. Of several parts of one
+    axis the widest stands first."""
+    pieces: list[int] = []
+    chosen: list[int] = []
+    for name, size in axes.shape.items():
+        below = size
+        for part in (part for part in parts if part.axis == name):
+            chosen.append(len(pieces) + 1)
+            pieces += [below // (part.stride * part.size), part.size]
+            below = part.stride
+        pieces.append(below)
+    rest = [i for i in range(len(pieces)) if i not in chosen]
+    members = prod(pieces[i] for i in chosen)
+    return np.arange(axes.size).reshape(pieces).transpose(rest + chosen).reshape(-1, members)
 
 
 def _pairs(groups: np.ndarray, shift: int | None, shown: Blocks) -> np.ndarray:

@@ -15,6 +15,7 @@ from lab.meshes.picture import mesh_svg
 from lab.programs.memory.terms import Terms, label
 from lab.report import roofline as rooflines
 from lab.report.axis_lines import axis_lines
+from lab.report.heat import heat
 from lab.report.html import charts
 from lab.report.html.markup import element, joined, paragraphs, words
 from lab.report.html.page import Section
@@ -32,7 +33,7 @@ from lab.report.tables import (
     sent_text,
     unnumbered,
 )
-from lab.report.traffic import Traffic, blocks, traffic
+from lab.report.traffic import Traffic, levels, not_placed, traffic
 
 LARGEST_PAIRS = 10
 DTYPE = "bf16"
@@ -319,21 +320,18 @@ def roofline(ledger: Ledger, place: Place) -> Markup:
 def who(ledger: Ledger, place: Place) -> Markup:
     if place.axes is None or place.axes.size < 2:
         return Markup("")
-    found = traffic(ledger, place.axes, blocks(place.axes, place.domains, place.domain))
-    if not found.bytes.any():
+    shown = levels(place.axes, place.domains, place.domain)
+    found = [matrix for blocks in shown if (matrix := traffic(ledger, place.axes, blocks)).bytes.any()]
+    if not found:
         return Markup("")
-    unit = found.blocks.unit
     told = [
-        f"Bytes of a step of all devices together; a row sends, a column receives, each "
-        f"{'a ' + unit if unit[0].isalpha() else unit}.",
+        "Bytes of a step of all devices together; a row sends, a column receives.",
         "Collectives are shown as rings in the mesh's order, an all_to_all as equal parts to all of its group, "
         "permutes as they are.",
+        *not_placed(ledger, found[0]),
     ]
-    if found.unplaced_wire_bytes:
-        told.append(
-            f"Not shown are {bytes_text(found.unplaced_wire_bytes)} of each device, whose receivers are not known."
-        )
-    return joined((paragraphs(told), charts.heat(found), _pairs(found)))
+    drawn = [joined((charts.picture(heat(matrix), kind="heat"), _pairs(matrix))) for matrix in found]
+    return joined((paragraphs(told), *drawn))
 
 
 def _pairs(found: Traffic) -> Markup:
@@ -344,4 +342,6 @@ def _pairs(found: Traffic) -> Markup:
         Column("to", [str(receiver) if sender != receiver else f"{receiver}, inside" for sender, receiver in pairs]),
         bars("a step", [bytes_text(round(amount)) for amount in amounts], amounts),
     ]
-    return table(f"The {len(pairs)} largest of {int((found.bytes > 0).sum()):,} pairs", columns)
+    unit = found.blocks.unit
+    units = f"{unit}s" if unit[0].isalpha() else f"runs of {unit}"
+    return table(f"The {len(pairs)} largest of {int((found.bytes > 0).sum()):,} pairs of {units}", columns)

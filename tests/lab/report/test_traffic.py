@@ -1,17 +1,30 @@
-"""Bytes from device to device, counted by hand."""
+"""Bytes from device to device and from host to host, counted by hand."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from lab.core.ledger import Kind, Ledger, Transfer
+from lab.core.ledger import Kind, Ledger, SubAxis, Transfer
+from lab.hlo.groups import Groups, sub_axes_of_groups
 from lab.meshes.axes import Axes
-from lab.report.traffic import blocks, traffic
+from lab.report.traffic import levels, not_placed, traffic
 
 AXES = Axes.parse("data=2,tensor=4")
+EVERY_KIND = [
+    Transfer(Kind.ALL_REDUCE, ("tensor",), 4, 3, "f32", 1001),
+    Transfer(Kind.ALL_GATHER, ("data", "tensor"), 16, 2, "f32", 4096),
+    Transfer(Kind.REDUCE_SCATTER, ("data",), 4, 5, "bf16", 777),
+    Transfer(Kind.ALL_TO_ALL, ("data",), 4, 1, "bf16", 640),
+    Transfer(Kind.RAGGED_ALL_TO_ALL, ("tensor",), 4, 1, "bf16", 96),
+    Transfer(Kind.COLLECTIVE_PERMUTE, ("data", "tensor"), 16, 7, "bf16", 50, shift=5),
+    Transfer(Kind.COLLECTIVE_BROADCAST, ("tensor",), 4, 1, "bf16", 11),
+    Transfer(Kind.ALL_REDUCE, None, 4, 1, "f32", 60, sub_axes=(SubAxis("data", 4, 2, 2), SubAxis("tensor", 4, 1, 2))),
+]
 
 
 def sent(*transfers: Transfer, axes: Axes = AXES, domains=None):
-    return traffic(Ledger(transfers), axes, blocks(axes, domains, "host"))
+    return traffic(Ledger(transfers), axes, levels(axes, domains, "host")[0])
 
 
 def test_an_all_reduce_of_8_bytes_over_four_sends_12_to_the_next_of_the_ring():
@@ -30,12 +43,60 @@ def test_a_permute_by_three_of_four_goes_one_back():
     assert [int(row.argmax()) for row in found[4:]] == [7, 4, 5, 6]
 
 
+@pytest.mark.parametrize("per_host", [1, 2, 3, 8, 16])
+@pytest.mark.parametrize("t", EVERY_KIND, ids=lambda t: str(t.kind))
+def test_a_matrix_adds_up_to_the_wire_bytes_of_all_devices(t, per_host):
+    axes = Axes.parse("data=4,tensor=4")
+    domains = np.arange(axes.size) // per_host
+    for shown in levels(axes, domains, "host"):
+        found = traffic(Ledger((t,)), axes, shown)
+        assert found.bytes.sum() == pytest.approx(16 * float(t.executions * t.wire_bytes), rel=1e-12)
+        assert found.unplaced_wire_bytes == 0
+
+
+def test_each_device_sends_its_wire_bytes_in_a_row():
+    axes = Axes.parse("data=4,tensor=4")
+    found = traffic(Ledger(tuple(EVERY_KIND)), axes, levels(axes, None, "host")[0])
+    assert found.bytes.sum(1) == pytest.approx([float(Ledger(tuple(EVERY_KIND)).totals().wire_bytes)] * 16)
+
+
+@pytest.mark.parametrize("mesh", ["data=2,tensor=4", "data=8", "data=2,fsdp=2,tensor=2"])
+@pytest.mark.parametrize(
+    "groups",
+    [
+        ((0, 2), (1, 3), (4, 6), (5, 7)),
+        ((0, 1), (2, 3), (4, 5), (6, 7)),
+        ((0, 1, 4, 5), (2, 3, 6, 7)),
+        ((0, 2, 4, 6), (1, 3, 5, 7)),
+    ],
+)
+def test_groups_over_parts_of_axes_send_around_their_own_rings(groups, mesh):
+    """The parts are read from the groups, and the pairs compared with them."""
+    axes = Axes.parse(mesh)
+    parts = sub_axes_of_groups(Groups(groups), axes)
+    found = sent(Transfer(Kind.ALL_REDUCE, None, len(groups[0]), 1, "f32", 8, sub_axes=parts), axes=axes).bytes
+    expected = {(one, other) for ring in groups for one, other in zip(ring, ring[1:] + ring[:1], strict=True)}
+    assert set(zip(*map(np.ndarray.tolist, found.nonzero()), strict=True)) == expected
+
+
 def test_unknown_axes_and_shifts_are_left_out_and_told():
-    found = sent(
-        Transfer(Kind.ALL_REDUCE, None, 4, 1, "f32", 8), Transfer(Kind.COLLECTIVE_PERMUTE, ("tensor",), 4, 1, "f32", 8)
+    ledger = Ledger(
+        (
+            Transfer(Kind.ALL_REDUCE, None, 4, 1, "f32", 8),
+            Transfer(Kind.COLLECTIVE_PERMUTE, ("tensor",), 4, 1, "f32", 8),
+        )
     )
+    found = sent(*ledger.transfers)
     assert not found.bytes.any()
     assert found.unplaced_wire_bytes == 12 + 8
+    assert not_placed(ledger, found) == ["Not shown are 20 B of each device, whose receivers are not known."]
+
+
+def test_a_transfer_that_runs_nobody_knows_how_often_is_told():
+    ledger = Ledger((replace(EVERY_KIND[0], executions=None),))
+    assert not_placed(ledger, sent(*ledger.transfers)) == [
+        "Not shown are transfers of which it is not known how often they run, or over which groups."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -54,10 +115,17 @@ def test_hosts_of_eight_stand_for_their_devices(kind, inside, across):
 
 
 @pytest.mark.parametrize(
-    ("mesh", "per_host", "unit", "count"),
-    [("data=8", 4, "device", 8), ("data=16384", 8, "64 hosts", 32), ("data=100", 100, "4 devices", 25)],
+    ("mesh", "per_host", "shown"),
+    [
+        ("data=8", 8, [("device", 8)]),
+        ("data=8", 4, [("host", 2), ("device", 8)]),
+        ("data=64", 8, [("host", 8)]),
+        ("data=16384", 8, [("64 hosts", 32)]),
+        ("data=100", 100, [("4 devices", 25)]),
+    ],
 )
-def test_at_most_32_blocks_are_shown(mesh, per_host, unit, count):
+def test_hosts_are_shown_where_they_are_several_and_at_most_32_blocks(mesh, per_host, shown):
     axes = Axes.parse(mesh)
-    found = blocks(axes, np.arange(axes.size) // per_host, "host")
-    assert (found.unit, found.count) == (unit, count)
+    found = levels(axes, np.arange(axes.size) // per_host, "host")
+    assert [(blocks.unit, blocks.count) for blocks in found] == shown
+    assert levels(axes, None, "host")[-1].unit.endswith(("device", "devices"))
