@@ -20,7 +20,6 @@ from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.terms import RECOMPUTING
 
-MLP_MATRICES = 3
 FLOAT_BYTES = 4
 STRATEGY = DATA_PARALLEL | EXPERT_PARALLEL
 
@@ -119,7 +118,7 @@ def _gradients(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim
     )
     groups = (DATA,), (EXPERT,), axes.ordered((DATA, EXPERT))
     own, expert_axis, rest = (sum(_summed(t, shape) for t in sums if t.axes == names) for names in groups)
-    experts = shape.layers * expert_parameters(shape.experts, shape.embed, shape.mlp, MLP_MATRICES)
+    experts = shape.layers * expert_parameters(shape.experts, shape.embed, shape.mlp, shape.mlp_matrices)
     book = experts // axes[EXPERT], 0, shape.parameters - experts - shape.biases
     evidence = (
         f"gradients of {counted(own)} weights are summed over data={axes[DATA]} and of {counted(rest)} over all "

@@ -11,7 +11,6 @@ from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.zero3 import ZERO3
 
-MLP_MATRICES = 3
 ENDS = ("embedding", "head")
 """At small sizes as large as a rank's experts."""
 
@@ -29,7 +28,10 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
         for t in along(measured, EXPERT, kind=Kind.ALL_REDUCE)
         if (t.dtype, t.payload_bytes) == (scattered[0].dtype, e * each)
     ]
-    found, book = int(Totals.of(of_experts).payload_bytes), e * each * MLP_MATRICES * shape.layers * shape.accumulation
+    found, book = (
+        int(Totals.of(of_experts).payload_bytes),
+        e * each * shape.mlp_matrices * shape.layers * shape.accumulation,
+    )
     evidence = (
         f"{counted(found)} B of a rank's experts' gradients are scattered over fsdp={axes[FSDP]}, by the formula "
         f"{counted(book)} B"

@@ -35,7 +35,7 @@ def _of(whose: str, window: int, shape: ModelShape, assumed: Assumed) -> tuple[R
     length = assumed.length
     from_others = min(window, length - length // assumed.context)
     flops = training_flops_per_token(
-        shape.layers, shape.embed, shape.mlp, shape.vocab, window, shape.kv_heads / shape.heads, shape.gated
+        shape.layers, shape.embed, shape.mlp, shape.vocab, window, shape.kv_heads / shape.heads, shape.is_gated
     )
     saved = {
         policy: llama_saved_bytes(

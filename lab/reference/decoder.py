@@ -14,11 +14,11 @@ import numpy as np
 from lab.programs.models.shape import DecoderShape
 from lab.reference.attention import attention
 from lab.reference.experts import Parts, mixture
-from lab.reference.layers import Array, Tokens, linear, mean_cross_entropy, rms_norm, rotated, swiglu
+from lab.reference.layers import Array, Tokens, linear, mean_cross_entropy, mlp, rms_norm, rotated
 
 Weights = Mapping[str, Array]
 """Of the model, or their gradients, by name; `layers/...` of all layers, stacked along the first dim."""
-LAYERS = "layers/"
+LAYERS, SHARED = "layers/", "shared_"
 Pull = Callable[[Array], tuple[Array, dict[str, Array]]]
 """From the gradient of what a block adds to those of its input and of its weights."""
 
@@ -49,7 +49,7 @@ def forward(
         w = {name.removeprefix(LAYERS): x[layer] for name, x in weights.items() if name.startswith(LAYERS)}
         y_BSD, pull_attention = _attention_block(x_BSD, w, shape)
         x_BSD = x_BSD + y_BSD
-        block = _expert_block(x_BSD, w, shape, parts_Ps) if shape.experts else _mlp_block(x_BSD, w)
+        block = _expert_block(x_BSD, w, shape, parts_Ps) if shape.experts else _mlp_block(x_BSD, w, shape)
         x_BSD = x_BSD + block.y_BSD
         auxiliary, margin_B = auxiliary + block.auxiliary, np.minimum(margin_B, block.margin_B)
         pulls.append((pull_attention, block.pull))
@@ -80,8 +80,8 @@ def forward(
 def _attention_block(x_BSD: Array, w: Weights, shape: DecoderShape) -> tuple[Array, Pull]:
     """What attention adds to the residual stream."""
     normed_BSD, pull_norm = rms_norm(x_BSD, w["attention_norm"])
-    q_BSKGH, pull_query = linear(normed_BSD, w["query"])
-    k_BTKH, pull_key = linear(normed_BSD, w["key"])
+    q_BSKGH, pull_query = _heads(normed_BSD, w, "query", shape)
+    k_BTKH, pull_key = _heads(normed_BSD, w, "key", shape)
     v_BTKH, pull_value = linear(normed_BSD, w["value"])
     y_BSKGH, pull_core = attention(rotated(q_BSKGH), rotated(k_BTKH), v_BTKH, shape.causal, shape.window)
     B, S, _ = x_BSD.shape
@@ -90,14 +90,29 @@ def _attention_block(x_BSD: Array, w: Weights, shape: DecoderShape) -> tuple[Arr
     def pull(dy_BSD: Array) -> tuple[Array, dict[str, Array]]:
         dy_BSN, dout_ND = pull_out(dy_BSD)
         dq_BSKGH, dk_BTKH, dv_BTKH = pull_core(dy_BSN.reshape(y_BSKGH.shape))
-        by_query_BSD, dquery_DKGH = pull_query(rotated(dq_BSKGH, -1))
-        by_key_BSD, dkey_DKH = pull_key(rotated(dk_BTKH, -1))
+        by_query_BSD, of_query = pull_query(rotated(dq_BSKGH, -1))
+        by_key_BSD, of_key = pull_key(rotated(dk_BTKH, -1))
         by_value_BSD, dvalue_DKH = pull_value(dv_BTKH)
         dx_BSD, dnorm_D = pull_norm(by_query_BSD + by_key_BSD + by_value_BSD)
-        gradients = {"query": dquery_DKGH, "key": dkey_DKH, "value": dvalue_DKH, "attention_norm": dnorm_D}
+        gradients = of_query | of_key | {"value": dvalue_DKH, "attention_norm": dnorm_D}
         return dx_BSD, gradients | {"out": dout_ND.reshape(w["out"].shape)}
 
     return y_BSD, pull
+
+
+def _heads(x_BSD: Array, w: Weights, name: str, shape: DecoderShape) -> tuple[Array, Pull]:
+    """Queries or keys before they are rotated, each head normalised where it is asked for."""
+    product, pull_product = linear(x_BSD, w[name])
+    y, pull_norm = rms_norm(product, w[f"{name}_norm"]) if shape.normed_heads else (product, None)
+
+    def pull(dy: Array) -> tuple[Array, dict[str, Array]]:
+        gradients = {}
+        if pull_norm:
+            dy, gradients[f"{name}_norm"] = pull_norm(dy)
+        dx_BSD, gradients[name] = pull_product(dy)
+        return dx_BSD, gradients
+
+    return y, pull
 
 
 @dataclass(frozen=True)
@@ -108,10 +123,10 @@ class _Block:
     margin_B: Array | float = np.inf
 
 
-def _mlp_block(x_BSD: Array, w: Weights) -> _Block:
+def _mlp_block(x_BSD: Array, w: Weights, shape: DecoderShape) -> _Block:
     """What a dense MLP adds to the residual stream."""
     normed_BSD, pull_norm = rms_norm(x_BSD, w["mlp_norm"])
-    y_BSD, pull_mlp = _swiglu(normed_BSD, w)
+    y_BSD, pull_mlp = mlp(normed_BSD, w, shape.activation)
 
     def pull(dy_BSD: Array) -> tuple[Array, dict[str, Array]]:
         dnormed_BSD, gradients = pull_mlp(dy_BSD)
@@ -125,25 +140,18 @@ def _expert_block(x_BSD: Array, w: Weights, shape: DecoderShape, parts_Ps: Parts
     """What chosen experts, and those that every token visits, add to the residual stream."""
     normed_BSD, pull_norm = rms_norm(x_BSD, w["mlp_norm"])
     chosen = mixture(normed_BSD, w, shape, parts_Ps)
-    shared_BSD, pull_shared = _swiglu(normed_BSD, w, "shared_") if shape.shared else (np.zeros_like(x_BSD), None)
+    shared = {name.removeprefix(SHARED): x for name, x in w.items() if name.startswith(SHARED)}
+    shared_BSD, pull_shared = (
+        mlp(normed_BSD, shared, shape.activation) if shape.shared else (np.zeros_like(x_BSD), None)
+    )
 
     def pull(dy_BSD: Array) -> tuple[Array, dict[str, Array]]:
         dnormed_BSD, gradients = chosen.pull(dy_BSD)
         if pull_shared:
             of_shared_BSD, of_weights = pull_shared(dy_BSD)
-            dnormed_BSD, gradients = dnormed_BSD + of_shared_BSD, gradients | of_weights
+            dnormed_BSD += of_shared_BSD
+            gradients |= {SHARED + name: gradient for name, gradient in of_weights.items()}
         dx_BSD, gradients["mlp_norm"] = pull_norm(dnormed_BSD)
         return dx_BSD, gradients
 
     return _Block(chosen.y_BSD + shared_BSD, pull, chosen.auxiliary, chosen.margin_B)
-
-
-def _swiglu(x_BSD: Array, w: Weights, prefix: str = "") -> tuple[Array, Pull]:
-    names = [f"{prefix}{name}" for name in ("gate", "up", "down")]
-    y_BSD, pull_matrices = swiglu(x_BSD, *(w[name] for name in names))
-
-    def pull(dy_BSD: Array) -> tuple[Array, dict[str, Array]]:
-        dx_BSD, *of_weights = pull_matrices(dy_BSD)
-        return dx_BSD, dict(zip(names, of_weights, strict=True))
-
-    return y_BSD, pull

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.programs.models.shape import DecoderShape
-from lab.reference.layers import Array, log_sum_exp, sigmoid, softmax, softmax_pulled, swiglu
+from lab.reference.layers import Array, log_sum_exp, mlp, sigmoid, softmax, softmax_pulled
 from lab.reference.routing import routing
 
 Weights = Mapping[str, Array]
@@ -79,9 +79,10 @@ def _of_sequences(x_BSD: Array, w: Weights, shape: DecoderShape) -> Mixture:
     sum_N1 = np.sum(gates_NE * is_chosen_NE, axis=-1, keepdims=True) if is_normalised else np.ones((N, 1))
     weight_NE = gates_NE * is_chosen_NE / sum_N1
     y_ND, visits = np.zeros((N, D)), []
+    matrices = [name for name in ("gate", "up", "down") if name in w]
     for expert in range(E):
         tokens = np.flatnonzero(is_served_NE[:, expert])
-        out_nD, pull_expert = swiglu(x_ND[tokens], *(w[name][expert] for name in ("gate", "up", "down")))
+        out_nD, pull_expert = mlp(x_ND[tokens], {name: w[name][expert] for name in matrices}, shape.activation)
         y_ND[tokens] += weight_NE[tokens, expert, None] * out_nD
         visits.append((tokens, out_nD, pull_expert))
 
@@ -90,12 +91,12 @@ def _of_sequences(x_BSD: Array, w: Weights, shape: DecoderShape) -> Mixture:
     def pull(dy_BSD: Array) -> tuple[Array, dict[str, Array]]:
         dy_ND = dy_BSD.reshape(N, D)
         dx_ND, dweight_NE = np.zeros((N, D)), np.zeros((N, E))
-        gradients = {name: np.zeros_like(w[name]) for name in ("gate", "up", "down")}
+        gradients = {name: np.zeros_like(w[name]) for name in matrices}
         for expert, (tokens, out_nD, pull_expert) in enumerate(visits):
             dweight_NE[tokens, expert] = np.sum(dy_ND[tokens] * out_nD, axis=-1)
-            dx_nD, *of_matrices = pull_expert(weight_NE[tokens, expert, None] * dy_ND[tokens])
+            dx_nD, of_matrices = pull_expert(weight_NE[tokens, expert, None] * dy_ND[tokens])
             dx_ND[tokens] += dx_nD
-            for name, gradient in zip(gradients, of_matrices, strict=True):
+            for name, gradient in of_matrices.items():
                 gradients[name][expert] = gradient
         of_sum_N1 = np.sum(dweight_NE * weight_NE, axis=-1, keepdims=True) if is_normalised else 0.0
         dgates_NE = is_chosen_NE * (dweight_NE - of_sum_N1) / sum_N1 + dgates_of_auxiliary_NE

@@ -6,7 +6,7 @@ Dims: B sequences of S tokens, D embed, F mlp, V vocabulary, H head dim, n any h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,15 @@ ROTARY_BASE = 500_000.0
 
 
 def rms_norm(x_BSD: Array, scale_D: Array) -> tuple[Array, Callable[[Array], tuple[Array, Array]]]:
-    """x / sqrt(mean x^2 + 1e-5) times the scale; its pullback gives the gradients of both."""
+    """x / sqrt(mean x^2 + 1e-5) times the scale, over the last dim of any number; its pullback gives the gradients of
+    both."""
     root_BS1 = np.sqrt(np.mean(x_BSD**2, axis=-1, keepdims=True) + NORM_EPSILON)
     unit_BSD = x_BSD / root_BS1
 
     def pull(dy_BSD: Array) -> tuple[Array, Array]:
         du_BSD = dy_BSD * scale_D
         dx_BSD = (du_BSD - unit_BSD * np.mean(du_BSD * unit_BSD, axis=-1, keepdims=True)) / root_BS1
-        return dx_BSD, np.sum(dy_BSD * unit_BSD, axis=(0, 1))
+        return dx_BSD, np.sum(dy_BSD * unit_BSD, axis=tuple(range(dy_BSD.ndim - 1)))
 
     return unit_BSD * scale_D, pull
 
@@ -67,6 +68,56 @@ def swiglu(
         by_gate, dgate_DF = pull_gate(dhidden * up * share * (1 + gate * (1 - share)))
         by_up, dup_DF = pull_up(dhidden * gate * share)
         return by_gate + by_up, dgate_DF, dup_DF, ddown_FD
+
+    return y, pull
+
+
+def relu2(x: Array) -> tuple[Array, Array]:
+    """The square of what is positive, and its slope."""
+    positive = np.where(x > 0, x, 0.0)
+    return positive**2, 2 * positive
+
+
+def gelu(x: Array) -> tuple[Array, Array]:
+    """x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), and its slope."""
+    root = np.sqrt(2 / np.pi)
+    bent = np.tanh(root * (x + 0.044715 * x**3))
+    return x / 2 * (1 + bent), (1 + bent) / 2 + x / 2 * (1 - bent**2) * root * (1 + 3 * 0.044715 * x**2)
+
+
+UNGATED = {"relu2": relu2, "gelu": gelu}
+
+
+def ungated(
+    x: Array, up_DF: Array, down_FD: Array, activation: str
+) -> tuple[Array, Callable[[Array], tuple[Array, Array, Array]]]:
+    """a(x up) down of [..., S, D]; the pullback gives the gradients of x and of the two matrices."""
+    up, pull_up = linear(x, up_DF)
+    hidden, slope = UNGATED[activation](up)
+    y, pull_down = linear(hidden, down_FD)
+
+    def pull(dy: Array) -> tuple[Array, Array, Array]:
+        dhidden, ddown_FD = pull_down(dy)
+        dx, dup_DF = pull_up(dhidden * slope)
+        return dx, dup_DF, ddown_FD
+
+    return y, pull
+
+
+def mlp(
+    x: Array, matrices: Mapping[str, Array], activation: str
+) -> tuple[Array, Callable[[Array], tuple[Array, dict[str, Array]]]]:
+    """An MLP of [..., S, D], of its matrices by name; the pullback gives the gradients of x and of these."""
+    names = ("gate", "up", "down") if activation == "swiglu" else ("up", "down")
+    pull_all: Callable[[Array], tuple[Array, ...]]
+    if activation == "swiglu":
+        y, pull_all = swiglu(x, matrices["gate"], matrices["up"], matrices["down"])
+    else:
+        y, pull_all = ungated(x, matrices["up"], matrices["down"], activation)
+
+    def pull(dy: Array) -> tuple[Array, dict[str, Array]]:
+        dx, *of_matrices = pull_all(dy)
+        return dx, dict(zip(names, of_matrices, strict=True))
 
     return y, pull
 

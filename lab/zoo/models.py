@@ -65,7 +65,7 @@ class ModelShape:
         experts.
       length: context that it was trained or configured for [tokens].
       tied: output and input share the embeddings.
-      gated: the MLP has a gate, so three matrices.
+      activation: of the MLP: "swiglu", with a gate and so three matrices; "gelu"; or "relu2", the square of the ReLU.
       biased: layer norms with a bias, and a bias at every matrix but the embeddings.
       learned_positions: a table of [length, embed].
       normed_heads: queries and keys are normalised, with [head_dim] weights each.
@@ -82,7 +82,7 @@ class ModelShape:
     vocab: int
     tied: bool
     length: int
-    gated: bool = True
+    activation: str = "swiglu"
     biased: bool = False
     learned_positions: bool = False
     normed_heads: bool = False
@@ -90,6 +90,11 @@ class ModelShape:
     experts: Experts | None = None
     published: tuple[Published, ...] = ()
     sources: Mapping[str, str] | None = None
+
+    @property
+    def is_gated(self) -> bool:
+        """The MLP has a gate, so three matrices."""
+        return self.activation == "swiglu"
 
     @property
     def attention_parameters(self) -> int:
@@ -110,7 +115,7 @@ class ModelShape:
 
     def mlp_parameters(self, mlp: int) -> int:
         """Of one MLP of this hidden dim."""
-        return (3 if self.gated else 2) * self.embed * mlp + (mlp + self.embed if self.biased else 0)
+        return (3 if self.is_gated else 2) * self.embed * mlp + (mlp + self.embed if self.biased else 0)
 
     @property
     def router_parameters(self) -> int:

@@ -20,6 +20,7 @@ from lab.harness.evidence import (
     along,
     counted,
     element_bytes,
+    elements,
     elements_sent,
     of_elements,
 )
@@ -45,7 +46,7 @@ def _volumes(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
         of_elements(along(measured, TENSOR), tokens_of(shape, d) * shape.embed),
     )
     sent = elements_sent(weights), elements_sent(activations)
-    norms = 0 if norms_go_over_both(measured) else dp_volume_bytes(never_split(shape), 1, d)
+    norms = dp_volume_bytes(max(0, never_split(shape) - summed_over_both(measured)), 1, d)
     book = (
         (layers_numbers(shape, d) + ends_numbers(shape, d)) / t + norms,
         A * over_tensor(shape, axes, is_split(measured)),
@@ -66,11 +67,15 @@ def tokens_of(shape: DecoderShape, ranks: int) -> int:
     return shape.micro_batch // ranks * shape.length
 
 
-def norms_go_over_both(measured: Ledger) -> bool:
-    """Ranks along both axes applied the norms to tokens of their own, and their gradients are summed at once."""
-    return any(
-        t.axes is not None and {FSDP, TENSOR} <= set(t.axes) and t.payload_bytes > SCALAR_BYTES
-        for t in measured.split().transfers
+def summed_over_both(measured: Ledger) -> int:
+    """Numbers of norms that ranks along both axes applied to tokens, or heads, of their own: their gradients are summed
+    at once."""
+    return int(
+        elements(
+            t
+            for t in measured.split().transfers
+            if t.axes is not None and {FSDP, TENSOR} <= set(t.axes) and t.payload_bytes > SCALAR_BYTES
+        )
     )
 
 

@@ -181,7 +181,9 @@ def starting_weights(shape: DecoderShape) -> Parameters:
 
     def drawn(w: Parameter) -> np.ndarray:
         normal = draw.standard_normal(w.shape)
-        about_D, scale = {"norm": (1.0, 0.1), "bias": (0.0, 0.01)}.get(w.dims[-1], (0.0, shape.embed**-0.5))
+        about_D, scale = {"norm": (1.0, 0.1), "head_norm": (1.0, 0.1), "bias": (0.0, 0.01)}.get(
+            w.dims[-1], (0.0, shape.embed**-0.5)
+        )
         return (about_D + scale * normal).astype(np.float32)
 
     weights = each(decoder.weights(shape), drawn)

@@ -50,7 +50,7 @@ def moved_for_weights(measured: Ledger, axis: str) -> tuple[Transfer, ...]:
 
 def never_split(shape: DecoderShape) -> int:
     """Parameters of norms and biases: too small to split, every rank sums their gradients once a step."""
-    return (2 * shape.layers + 1) * shape.embed + shape.biases
+    return shape.norms + shape.biases
 
 
 def layers_numbers(shape: DecoderShape, P: int) -> Fraction:

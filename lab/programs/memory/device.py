@@ -17,6 +17,7 @@ from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import RECOMPUTING, Weight, elements, weights
 
 STREAM = ("input", "attention_norm_in", "attention_normed", "attention_leaves", "mlp_norm_in", "mlp_normed")
+OF_GATE = ("gate", "sigmoid", "sigmoid_slope", "silu")
 
 Sizes = dict[str, int]
 """Bytes of one layer's tensors, as the book names them."""
@@ -52,7 +53,8 @@ class Device:
             mlp,
             shape.bytes_per_element,
         )
-        return dense | self._in_slots(dense) if shape.experts else dense
+        sizes = dense | self._in_slots(dense) if shape.experts else dense
+        return sizes if shape.is_gated else sizes | dict.fromkeys(OF_GATE, 0)
 
     def _in_slots(self, dense: Sizes) -> Sizes:
         """What experts have in place of the MLP's tensors: as many, of slots, or of room for all tokens of all ranks;

@@ -1,5 +1,5 @@
-"""A decoder-only transformer as people train it: RMSNorm, rotary positions, grouped-query attention, SwiGLU, a head
-over the vocabulary.
+"""A decoder-only transformer as people train it: RMSNorm, rotary positions, grouped-query attention, SwiGLU or an MLP
+without a gate, a head over the vocabulary.
 
 Dims: L layers, B batch (sequences), S length, T length of keys, D embed, K key-value heads, G queries a key-value head,
 H head dim, F mlp, V vocabulary.
@@ -19,11 +19,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
+from lab.programs.models.activations import hidden
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.mixture import mixture
 from lab.programs.models.routers import CHOICE
 from lab.programs.models.shape import DTYPES, DecoderShape
 
+NORMS = ("norm", "head_norm")
+"""Dims of weights that scale what has been normalised."""
 LEAVES = ("attention_leaves", "mlp_leaves")
 ROTARY_BASE = 500_000.0
 scope = jax.named_scope
@@ -42,10 +45,14 @@ class Layers(nnx.Module):
         self.query = weight("embed", "kv_heads", "queries", "head_dim")
         self.key = weight("embed", "kv_heads", "head_dim")
         self.value = weight("embed", "kv_heads", "head_dim")
+        if shape.normed_heads:
+            self.query_norm = weight("head_norm")
+            self.key_norm = weight("head_norm")
         self.out = weight("kv_heads", "queries", "head_dim", "embed")
         self.mlp_norm = weight("norm")
         each = ("experts",) if shape.experts else ()
-        self.gate = weight(*each, "embed", "mlp")
+        if shape.is_gated:
+            self.gate = weight(*each, "embed", "mlp")
         self.up = weight(*each, "embed", "mlp")
         self.down = weight(*each, "mlp", "embed")
         if shape.experts:
@@ -53,7 +60,8 @@ class Layers(nnx.Module):
         if shape.biases:
             self.bias = weight("bias")
         if shape.experts and shape.shared:
-            self.shared_gate = weight("embed", "shared_mlp")
+            if shape.is_gated:
+                self.shared_gate = weight("embed", "shared_mlp")
             self.shared_up = weight("embed", "shared_mlp")
             self.shared_down = weight("shared_mlp", "embed")
 
@@ -72,8 +80,8 @@ class Decoder(nnx.Module):
 def _weight(shape: DecoderShape, rngs: nnx.Rngs, *dims: str) -> Parameter:
     """Ones for a norm, zeros for a bias; else normal entries over the root of the inputs, so that a product keeps its
     scale."""
-    sizes = tuple(shape.embed if dim == "norm" else getattr(shape, dim) for dim in dims)
-    if dims[-1] == "norm":
+    sizes = tuple(getattr(shape, dim) for dim in dims)
+    if dims[-1] in NORMS:
         return nnx.Param(jnp.ones(sizes), dims=dims)
     if dims[-1] == "bias":
         return nnx.Param(jnp.zeros(sizes), dims=dims)
@@ -215,11 +223,19 @@ def attention(
         with scope("enter"):
             x_BSD = hooks.block_in(x_BSD)
         with scope("query"):
-            q_BSKGH = rotated(hooks.product("bsd,dkgh->bskgh", x_BSD, use(state["query"])), *rotation_SH)
-            q_BSKGH = hooks.inside(q_BSKGH, ("batch", "length", "kv_heads", "queries", "head_dim"))
+            q_BSKGH = hooks.product("bsd,dkgh->bskgh", x_BSD, use(state["query"]))
+        with scope("query_norm"):
+            q_BSKGH = rms_norm(q_BSKGH, use(state["query_norm"])) if shape.normed_heads else q_BSKGH
+        with scope("query"):
+            q_BSKGH = hooks.inside(
+                rotated(q_BSKGH, *rotation_SH), ("batch", "length", "kv_heads", "queries", "head_dim")
+            )
         with scope("key"):
-            k_BTKH = rotated(hooks.product("bsd,dkh->bskh", x_BSD, use(state["key"])), *rotation_SH)
-            k_BTKH = hooks.inside(k_BTKH, ("batch", "length", "kv_heads", "head_dim"))
+            k_BTKH = hooks.product("bsd,dkh->bskh", x_BSD, use(state["key"]))
+        with scope("key_norm"):
+            k_BTKH = rms_norm(k_BTKH, use(state["key_norm"])) if shape.normed_heads else k_BTKH
+        with scope("key"):
+            k_BTKH = hooks.inside(rotated(k_BTKH, *rotation_SH), ("batch", "length", "kv_heads", "head_dim"))
         with scope("value"):
             v_BTKH = hooks.inside(
                 hooks.product("bsd,dkh->bskh", x_BSD, use(state["value"])), ("batch", "length", "kv_heads", "head_dim")
@@ -237,7 +253,7 @@ def attention(
 
 
 def mlp(x_BSD: jax.Array, state: Mapping[str, Parameter], shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
-    """What one layer's SwiGLU, or its experts', adds to the residual stream."""
+    """What one layer's MLP, or its experts, add to the residual stream."""
     use = partial(_use, shape, hooks)
     with scope("mlp"):
         with scope("norm"):
@@ -247,13 +263,13 @@ def mlp(x_BSD: jax.Array, state: Mapping[str, Parameter], shape: DecoderShape, h
         y_BSD = (
             routed_and_shared(x_BSD, entered_BSD, state, shape, hooks)
             if shape.experts
-            else swiglu(entered_BSD, state, shape, hooks)
+            else matrices(entered_BSD, state, shape, hooks)
         )
         with scope("leave"):
             return checkpoint_name(hooks.block_out(y_BSD), LEAVES[1])
 
 
-def swiglu(
+def matrices(
     x_BSD: jax.Array,
     state: Mapping[str, Parameter],
     shape: DecoderShape,
@@ -261,15 +277,16 @@ def swiglu(
     name: str = "",
     width: str = "mlp",
 ) -> jax.Array:
-    use = partial(_use, shape, hooks)
-    with scope("gate"):
-        gate_BSF = jax.nn.silu(hooks.product("bsd,df->bsf", x_BSD, use(state[f"{name}gate"])))
+    """An MLP's products, of the matrices whose names begin with `name`, `width` wide."""
+
+    def product(matrix: str) -> jax.Array:
+        return hooks.product("bsd,df->bsf", x_BSD, _use(shape, hooks, state[name + matrix]))
+
+    hidden_BSF = hidden(product, shape.activation)
     with scope("up"):
-        hidden_BSF = hooks.inside(
-            gate_BSF * hooks.product("bsd,df->bsf", x_BSD, use(state[f"{name}up"])), ("batch", "length", width)
-        )
+        hidden_BSF = hooks.inside(hidden_BSF, ("batch", "length", width))
     with scope("down"):
-        return hooks.contract("bsf,fd->bsd", hidden_BSF, use(state[f"{name}down"]))
+        return hooks.contract("bsf,fd->bsd", hidden_BSF, _use(shape, hooks, state[f"{name}down"]))
 
 
 def routed_and_shared(
@@ -283,11 +300,11 @@ def routed_and_shared(
     that ranks with parts of the same experts' work have one choice."""
     y_BSD = mixture(x_BSD, entered_BSD, lambda name: _use(shape, hooks, state[name]), shape, hooks)
     with scope("shared"):
-        return y_BSD + swiglu(entered_BSD, state, shape, hooks, "shared_", "shared_mlp") if shape.shared else y_BSD
+        return y_BSD + matrices(entered_BSD, state, shape, hooks, "shared_", "shared_mlp") if shape.shared else y_BSD
 
 
 def rms_norm(x_BSD: jax.Array, scale_D: jax.Array) -> jax.Array:
-    """Computed in float32."""
+    """Computed in float32, over the last dim of any number."""
     x = x_BSD.astype(jnp.float32)
     # x * x keeps x alone for the backward pass; jnp.square would keep 2 x beside it.
     return (x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + 1e-5)).astype(x_BSD.dtype) * scale_D

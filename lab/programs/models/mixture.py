@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from lab.programs.models import dropless, experts, routers
+from lab.programs.models.activations import hidden
 from lab.programs.models.collective_hooks import CollectiveHooks
 from lab.programs.models.routers import Routes
 from lab.programs.models.shape import DecoderShape
@@ -82,7 +83,7 @@ def _chosen_by_experts(
         filled = filled._replace(weight_EC=hooks.routed(filled.weight_EC))
     with scope("dispatch"):
         x_BECD = hooks.dispatch(jax.vmap(experts.taken)(x_BSD, filled.token_EC))
-    y_BECD = _slots_through(x_BECD, use)
+    y_BECD = _slots_through(x_BECD, use, shape)
     with scope("combine"):
         return jax.vmap(partial(experts.weighed, tokens=x_BSD.shape[1]))(hooks.combine(y_BECD), filled), 0.0
 
@@ -92,7 +93,7 @@ def _in_slots(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, h
         x_BECD = hooks.dispatch(
             jax.vmap(partial(experts.dispatched, experts=shape.experts, slots=shape.slots))(x_BSD, routes)
         )
-    y_BECD = _slots_through(x_BECD, use)
+    y_BECD = _slots_through(x_BECD, use, shape)
     with scope("combine"):
         return jax.vmap(experts.combined)(hooks.combine(y_BECD), routes)
 
@@ -113,7 +114,7 @@ def _over_nodes(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape,
         filled = jax.vmap(jax.vmap(partial(experts.filled, slots=shape.slots)))(weight_BNMe)
         x_BNeCD = jax.vmap(jax.vmap(experts.taken))(x_BNMD, filled.token_EC)
         x_BECD = hooks.dispatch(x_BNeCD.reshape(B, -1, shape.slots, D))
-    y_BECD = _slots_through(x_BECD, use)
+    y_BECD = _slots_through(x_BECD, use, shape)
     with scope("combine"):
         y_BNeCD = hooks.combine(y_BECD).reshape(B, N, -1, shape.slots, D)
         y_BNMD = jax.vmap(jax.vmap(partial(experts.weighed, tokens=M)))(y_BNeCD, filled)
@@ -121,28 +122,23 @@ def _over_nodes(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape,
         return jax.vmap(partial(experts.added, tokens=x_BSD.shape[1]))(hooks.node_return(y_BNMD), token_BNM)
 
 
-def _slots_through(x_BECD: jax.Array, use: Use) -> jax.Array:
-    """What is in the slots, each through its expert's SwiGLU."""
-    with scope("gate"):
-        gate_BECF = jax.nn.silu(jnp.einsum("becd,edf->becf", x_BECD, use("gate")))
-    with scope("up"):
-        hidden_BECF = gate_BECF * jnp.einsum("becd,edf->becf", x_BECD, use("up"))
+def _slots_through(x_BECD: jax.Array, use: Use, shape: DecoderShape) -> jax.Array:
+    """What is in the slots, each through its expert."""
+    hidden_BECF = hidden(lambda name: jnp.einsum("becd,edf->becf", x_BECD, use(name)), shape.activation)
     with scope("down"):
         return jnp.einsum("becf,efd->becd", hidden_BECF, use("down"))
 
 
 def _dropless(x_BSD: jax.Array, routes: Routes, use: Use, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
     """Nothing is dropped, so that it does not matter with which others a token is sent: all of a device go at once."""
-    with scope("gate"):
-        gate_EDF = use("gate")
-    with scope("up"):
-        up_EDF = use("up")
-    with scope("down"):
-        down_EFD = use("down")
+    matrices = {}
+    for name in ("gate", "up", "down") if shape.is_gated else ("up", "down"):
+        with scope(name):
+            matrices[name] = use(name)
 
     def own(x_RD: jax.Array, count_E: jax.Array) -> jax.Array:
-        hidden_RF = jax.nn.silu(jax.lax.ragged_dot(x_RD, gate_EDF, count_E)) * jax.lax.ragged_dot(x_RD, up_EDF, count_E)
-        return jax.lax.ragged_dot(hidden_RF, down_EFD, count_E)
+        hidden_RF = hidden(lambda name: jax.lax.ragged_dot(x_RD, matrices[name], count_E), shape.activation)
+        return jax.lax.ragged_dot(hidden_RF, matrices["down"], count_E)
 
     with scope("visit"):
         expert_Tk, weight_Tk = (x.reshape(-1, shape.top_k) for x in (routes.expert_Tk, routes.weight_Tk))

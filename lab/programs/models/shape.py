@@ -15,6 +15,7 @@ from lab.meshes.errors import UsageError
 DTYPES = {"bf16": jnp.bfloat16, "f32": jnp.float32}
 ROUTERS = ("softmax", "sigmoid_bias", "expert_choice")
 DISPATCHES = ("slots", "padded", "ragged")
+ACTIVATIONS = ("swiglu", "relu2", "gelu")
 REMATS = ("none", "selective", "dots", "names", "full")
 
 
@@ -52,6 +53,10 @@ class DecoderShape:
       balance: weight of the loss that keeps experts in balance; its gradient is added to that of the loss, itself it is
         not.
       z: the same of the loss that keeps a router's logits small.
+      activation: of an MLP, and of each expert. "swiglu": silu(x gate) * x up, of three matrices; "relu2" and "gelu":
+        the square of the ReLU, or the GELU, of x up, of two (So et al. 2021; Hendrycks & Gimpel 2016).
+      normed_heads: queries and keys pass through an RMSNorm over each head before they are rotated, with [head_dim]
+        weights each (Qwen3).
       tied: the head multiplies with the embedding's table.
       dtype: of activations and of weights in use, as XLA names it: "bf16" or "f32". Master weights and moments are
         float32.
@@ -76,6 +81,8 @@ class DecoderShape:
     mlp: int = 5632
     vocab: int = 32000
     tied: bool = False
+    activation: str = "swiglu"
+    normed_heads: bool = False
     dtype: str = "bf16"
     remat: str = "full"
     accumulation: int = 1
@@ -94,6 +101,8 @@ class DecoderShape:
 
     CHOICES: ClassVar[tuple[str, ...]] = (
         "tied",
+        "activation",
+        "normed_heads",
         "remat",
         "accumulation",
         "causal",
@@ -123,7 +132,12 @@ class DecoderShape:
             raise UsageError(f"head_dim={self.head_dim}: expected an even number, since rotary embeddings rotate pairs")
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype={self.dtype}: expected {' or '.join(DTYPES)}")
-        for name, known in (("remat", REMATS), ("router", ROUTERS), ("dispatch", DISPATCHES)):
+        for name, known in (
+            ("activation", ACTIVATIONS),
+            ("remat", REMATS),
+            ("router", ROUTERS),
+            ("dispatch", DISPATCHES),
+        ):
             if getattr(self, name) not in known:
                 raise UsageError(f"{name}={getattr(self, name)}: expected one of {', '.join(known)}")
         if self.batch % self.accumulation:
@@ -211,19 +225,25 @@ class DecoderShape:
         """
         model = zoo.model(name)
         experts = model.experts
-        if (
-            (experts and experts.dense_layers)
-            or model.latent
-            or model.biased
-            or not model.gated
-            or model.learned_positions
-            or model.normed_heads
-        ):
-            has = "RMSNorm, grouped queries and SwiGLU, without biases or latent attention, in identical layers"
+        if (experts and experts.dense_layers) or model.latent or model.biased or model.learned_positions:
+            has = (
+                "RMSNorm, grouped queries and rotary positions, without biases or latent attention, in identical layers"
+            )
             raise UsageError(f"preset={name}: the decoder has {has}; use llama3-8b or a similar model")
         sizes = {
             size: getattr(model, size)
-            for size in ("layers", "length", "embed", "kv_heads", "head_dim", "mlp", "vocab", "tied")
+            for size in (
+                "layers",
+                "length",
+                "embed",
+                "kv_heads",
+                "head_dim",
+                "mlp",
+                "vocab",
+                "tied",
+                "activation",
+                "normed_heads",
+            )
         }
         routed = (
             {"experts": experts.routed, "top_k": experts.per_token, "shared": experts.shared, "mlp": experts.mlp}
@@ -231,6 +251,26 @@ class DecoderShape:
             else {}
         )
         return cls(batch=512, queries=model.heads // model.kv_heads, **sizes | routed)
+
+    @property
+    def is_gated(self) -> bool:
+        """An MLP has a gate, so three matrices."""
+        return self.activation == "swiglu"
+
+    @property
+    def mlp_matrices(self) -> int:
+        """Of an MLP, or of an expert."""
+        return 3 if self.is_gated else 2
+
+    @property
+    def norm(self) -> int:
+        """Weights of the norm of a block's input."""
+        return self.embed
+
+    @property
+    def head_norm(self) -> int:
+        """Weights of the norm of a head."""
+        return self.head_dim
 
     @property
     def choices(self) -> int:
@@ -268,8 +308,13 @@ class DecoderShape:
         return (
             self.layers
             * self.embed
-            * (2 * self.head_dim * (self.heads + self.kv_heads) + 3 * mlps * self.mlp + self.experts)
+            * (2 * self.head_dim * (self.heads + self.kv_heads) + self.mlp_matrices * mlps * self.mlp + self.experts)
         )
+
+    @property
+    def norms(self) -> int:
+        """Parameters of all norms."""
+        return (2 * self.layers + 1) * self.embed + (2 * self.layers * self.head_dim if self.normed_heads else 0)
 
     @property
     def biases(self) -> int:
@@ -279,8 +324,7 @@ class DecoderShape:
     @property
     def parameters(self) -> int:
         """Of the whole model."""
-        norms = (2 * self.layers + 1) * self.embed
-        return self.layer_matrices + self.biases + norms + (1 if self.tied else 2) * self.vocab * self.embed
+        return self.layer_matrices + self.biases + self.norms + (1 if self.tied else 2) * self.vocab * self.embed
 
     def choosing(self, **choices: Any) -> Self:
         """The same sizes with other `CHOICES`; a micro-batch has as many sequences, however many there are."""

@@ -36,7 +36,13 @@ T = TypeVar("T")
 
 def matrices(shape: DecoderShape) -> dict[str, int]:
     """Those whose gradients are put off, each with the number of its first dims that its product sums over."""
-    return ATTENTION if shape.experts else ATTENTION | MLP
+    mlp = {name: summed for name, summed in MLP.items() if shape.is_gated or name != "gate"}
+    return ATTENTION if shape.experts else ATTENTION | mlp
+
+
+def input_of(name: str, shape: DecoderShape) -> str:
+    """The product that keeps this one's input: the first of those with the same."""
+    return name if name == "up" and not shape.is_gated else INPUT_OF.get(name, name)
 
 
 class Kept(NamedTuple, Generic[T]):
@@ -117,7 +123,7 @@ def put_off(layers: Mapping[str, Parameter], kept: Taps, shape: DecoderShape, ho
 
 def _gradient(name: str, weight: Parameter, kept: Taps, shape: DecoderShape, hooks: CollectiveHooks) -> Parameter:
     """Sums over tokens, and goes back the way on which a stored weight came into use."""
-    x, dy = known(kept[INPUT_OF.get(name, name)].input), kept[name].gradient
+    x, dy = known(kept[input_of(name, shape)].input), kept[name].gradient
     dims = weight.dims[1:]
     with jax.named_scope(SCOPES[name]), jax.named_scope(name):
         gradient = jnp.tensordot(x, dy, axes=((0, 1), (0, 1)))
@@ -137,7 +143,7 @@ def sizes(
 
     for name, summed in matrices(shape).items():
         dims = tuple(dim for dim in weights[name].dims if dim != "layers")
-        yield name, Kept(None if name in INPUT_OF else local(dims[:summed]), local(dims[summed:]))
+        yield name, Kept(None if input_of(name, shape) != name else local(dims[:summed]), local(dims[summed:]))
 
 
 def nothing(weights: Mapping[str, Parameter], layers: int, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Taps:

@@ -20,9 +20,9 @@ from lab.programs.strategies.tensor_parallel import (
     ATTENTION_INPUTS,
     LAYOUT,
     MLP,
-    MLP_INPUTS,
     VOCABULARY,
     as_own,
+    mlp_inputs,
     named,
     sum_of_weights,
     vocabulary_terms,
@@ -41,8 +41,8 @@ BETWEEN_BLOCKS = Layout.of(length=TENSOR)
 
 
 def copies(dims: Dims) -> frozenset[str]:
-    """Ranks apply a norm, and a router, to tokens of their own."""
-    return frozenset({TENSOR}) if dims[-1] in ("norm", "choices") else frozenset()
+    """Ranks apply a norm, and a router, to tokens of their own, and the norm of a head to heads of their own."""
+    return frozenset({TENSOR}) if dims[-1] in ("norm", "head_norm", "choices") else frozenset()
 
 
 def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
@@ -76,7 +76,7 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
         moved(Kind.ALL_GATHER, "head", FORWARD, 1, Provenance(named_after=("norm",))),
         moved(Kind.REDUCE_SCATTER, "head", BACKWARD, 1),
         *block(ATTENTION, ATTENTION_INPUTS, "out", shape.remat in ("dots", "full")),
-        *block(MLP, MLP_INPUTS, "down", False),
+        *block(MLP, mlp_inputs(shape), "down", False),
         *sums_of_copies(strategy, shape, axes, TENSOR),
         *choices(strategy, shape, axes),
         *sum_of_weights(strategy, shape, axes),

@@ -12,7 +12,7 @@ import jax
 from lab.core.ledger import Kind, Phase, Provenance, Transfer
 from lab.meshes.axes import TENSOR, Axes
 from lab.meshes.layouts import Layout
-from lab.programs.models.collective_hooks import CollectiveHooks
+from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import (
@@ -20,15 +20,25 @@ from lab.programs.strategies.terms import (
     FORWARD,
     norm_of_gradients,
     stream_bytes,
+    sums_of_copies,
     tokens_on_device,
     transfer,
 )
 
 LAYOUT = Layout.of(kv_heads=TENSOR, mlp=TENSOR, shared_mlp=TENSOR, vocab=TENSOR)
 # The products that a block begins with: their input's gradient is the sum of as many.
-ATTENTION_INPUTS, MLP_INPUTS = ("query", "key", "value"), ("gate", "up")
+ATTENTION_INPUTS = ("query", "key", "value")
 ATTENTION, MLP = "layers/attention", "layers/mlp"
 _sum = partial(jax.lax.psum, axis_name=TENSOR)
+
+
+def mlp_inputs(shape: DecoderShape) -> tuple[str, ...]:
+    return ("gate", "up") if shape.is_gated else ("up",)
+
+
+def copies(dims: Dims) -> frozenset[str]:
+    """Ranks apply the norm of a head to heads of their own."""
+    return frozenset({TENSOR}) if dims[-1] == "head_norm" else frozenset()
 
 
 def first(size: int) -> jax.Array:
@@ -88,7 +98,7 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
             Kind.ALL_REDUCE, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, provenance
         )
 
-    L = shape.layers
+    L, inputs = shape.layers, mlp_inputs(shape)
     again = (
         [
             summed(
@@ -104,7 +114,7 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
         summed("layers/mlp/leave", FORWARD, L, named(MLP, ("down",))),
         summed("head", BACKWARD, 1),
         *again,
-        summed("layers/mlp/enter", BACKWARD, L, named(MLP, MLP_INPUTS, partial_products=len(MLP_INPUTS))),
+        summed("layers/mlp/enter", BACKWARD, L, named(MLP, inputs, partial_products=len(inputs))),
         summed(
             "layers/attention/enter",
             BACKWARD,
@@ -112,6 +122,7 @@ def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
             named(ATTENTION, ATTENTION_INPUTS, partial_products=len(ATTENTION_INPUTS)),
         ),
         *sum_of_weights(strategy, shape, axes),
+        *sums_of_copies(strategy, shape, axes, TENSOR),
     )
 
 
@@ -122,5 +133,5 @@ as_own = partial(jax.lax.pcast, axis_name=TENSOR, to="varying")
 BLOCKS = CollectiveHooks(block_in=as_own, routed=as_own, block_out=_sum, embed=_sum)
 
 TENSOR_PARALLEL = Strategy(
-    weights=LAYOUT, inside=LAYOUT, hooks=VOCABULARY | BLOCKS, terms=(block_terms, vocabulary_terms)
+    weights=LAYOUT, inside=LAYOUT, copies=copies, hooks=VOCABULARY | BLOCKS, terms=(block_terms, vocabulary_terms)
 )

@@ -47,17 +47,19 @@ def weights(shape: DecoderShape) -> tuple[Weight, ...]:
         "attention/value": ("embed", *kv),
         "attention/out": (*heads, "embed"),
         "mlp/norm": ("norm",),
-        "mlp/gate": (*each, "embed", "mlp"),
+        **({"mlp/gate": (*each, "embed", "mlp")} if shape.is_gated else {}),
         "mlp/up": (*each, "embed", "mlp"),
         "mlp/down": (*each, "mlp", "embed"),
     }
+    if shape.normed_heads:
+        layer |= {"attention/query_norm": ("head_norm",), "attention/key_norm": ("head_norm",)}
     if shape.experts:
         layer["mlp/router"] = ("embed", "choices")
     if shape.biases:
         layer["mlp/bias"] = ("bias",)
     if shape.experts and shape.shared:
         layer |= {
-            "mlp/shared/gate": ("embed", "shared_mlp"),
+            **({"mlp/shared/gate": ("embed", "shared_mlp")} if shape.is_gated else {}),
             "mlp/shared/up": ("embed", "shared_mlp"),
             "mlp/shared/down": ("shared_mlp", "embed"),
         }
@@ -68,11 +70,7 @@ def weights(shape: DecoderShape) -> tuple[Weight, ...]:
 
 def elements(weight: Weight, layout: Layout, shape: DecoderShape, axes: Axes) -> int:
     """Of one layer's weight on one device."""
-    return prod(layout.local_shape(weight.dims, [size(dim, shape) for dim in weight.dims], axes))
-
-
-def size(dim: str, shape: DecoderShape) -> int:
-    return shape.embed if dim == "norm" else getattr(shape, dim)
+    return prod(layout.local_shape(weight.dims, [getattr(shape, dim) for dim in weight.dims], axes))
 
 
 def tokens_on_device(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
@@ -124,11 +122,14 @@ def sum_of_loss(strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer
     return transfer(Kind.ALL_REDUCE, "loss", strategy.token_axes(axes), 4, phase, "f32", 1, axes, provenance)
 
 
-def _apart(split: Layout, axes: Axes, over: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """Of the axes of a sum over tokens those that split batches and those that split sequences, where there are
-    both."""
-    groups = tuple(axes.ordered(set(over) & set(split.axes_of(dim, axes.names))) for dim in ("batch", "length"))
-    return groups if all(groups) else ()
+def _apart(
+    split: Layout, axes: Axes, over: Iterable[str], dims: Dims = ("batch", "length")
+) -> tuple[tuple[str, ...], ...]:
+    """Of the axes of a sum over tokens those that split batches and those that split sequences, where there are both;
+    or of a sum over other dims those of each."""
+    groups = (axes.ordered(set(over) & set(split.axes_of(dim, axes.names))) for dim in dims)
+    found = tuple(group for group in groups if group)
+    return found if len(found) > 1 else ()
 
 
 def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: str) -> Iterator[Transfer]:
@@ -158,7 +159,9 @@ def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: st
 def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes, is_late: bool) -> Provenance:
     """How a gradient comes about: after the backward passes a stack of all layers', inside them one layer's of one
     micro-batch."""
-    split = strategy.inside | strategy.residual
+    of_heads = weight.dims == ("head_norm",)
+    split = strategy.inside if of_heads else strategy.inside | strategy.residual
+    summed = ("batch", "length", *(("kv_heads",) if of_heads else ()))
     copies = strategy.copies(weight.dims)
     all_axes = _summed_over(weight, strategy, axes)
     uses = 2 if shape.tied and weight.scope == "embedding" else 1
@@ -173,7 +176,7 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
         replicated_first=weight.scope == "embedding" and strategy.splits_further(weight.dims),
         sum_over=all_axes if copies and all_axes != axes.ordered(copies) else (),
         sibling_reduction_axes=_sums_beside(weight, strategy, shape, axes),
-        reduced_separately_over=_apart(split, axes, all_axes),
+        reduced_separately_over=_apart(split, axes, all_axes, summed),
         is_reshaped="kv_heads" in weight.dims,
         is_matrix_product=weight.is_matrix,
         made_in=BACKWARD if is_late else None,

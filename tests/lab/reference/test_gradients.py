@@ -22,6 +22,8 @@ SHAPES = {
     "biased, two nodes of four": replace(
         EXPERTS, router="sigmoid_bias", nodes=4, node_limit=2, top_k=4, capacity_factor=0.7
     ),
+    "squared ReLU, normed heads": replace(DENSE, activation="relu2", normed_heads=True),
+    "experts with GELU": replace(EXPERTS, activation="gelu", shared=1),
     "experts choose": replace(EXPERTS, router="expert_choice"),
 }
 H = 1e-5

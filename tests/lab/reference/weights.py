@@ -23,17 +23,20 @@ def drawn_weights(shape: DecoderShape, seed: int = 0) -> dict[str, np.ndarray]:
         "layers/value": normal(D, L, D, K, H),
         "layers/out": normal(K * G * H, L, K, G, H, D),
         "layers/mlp_norm": 1 + normal(100, L, D),
-        "layers/gate": normal(D, *each, D, F),
+        **({"layers/gate": normal(D, *each, D, F)} if shape.activation == "swiglu" else {}),
         "layers/up": normal(D, *each, D, F),
         "layers/down": normal(F, *each, F, D),
         "norm": 1 + normal(100, D),
     }
+    if shape.normed_heads:
+        found |= {f"layers/{name}_norm": 1 + normal(100, L, H) for name in ("query", "key")}
     if E:
         found["layers/router"] = normal(D, L, D, E)
     if shape.router == "sigmoid_bias":
         found["layers/bias"] = normal(1000, L, E)
     if E and shared:
-        found |= {f"layers/shared_{name}": normal(D, L, D, shared) for name in ("gate", "up")}
+        gate = ["gate"] if shape.activation == "swiglu" else []
+        found |= {f"layers/shared_{name}": normal(D, L, D, shared) for name in (*gate, "up")}
         found["layers/shared_down"] = normal(shared, L, shared, D)
     return found if shape.tied else found | {"head": normal(D, D, V)}
 

@@ -1,23 +1,36 @@
 """What a prediction knows of how a gradient is made: the other sums of the computation that makes it."""
 
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
+import jax
 import pytest
 
 from lab.core.ledger import Kind
 from lab.meshes.axes import Axes
+from lab.programs.models import decoder
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.context_parallel import ULYSSES
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.hybrid import HYBRID
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import of_gradient, weights
+from lab.programs.strategies.update import is_weight
 from lab.programs.strategies.zero3 import ZERO3
 from lab.settle import Context
 from lab.settle.behaviours import emitted
 
 SHAPE = DecoderShape(layers=3, batch=16, length=8, embed=8, kv_heads=4, head_dim=4, mlp=16, vocab=32, dtype="bf16")
 EXPERTS = replace(SHAPE, experts=4)
+MODELS: dict[str, dict[str, Any]] = {
+    "Llama": {},
+    "tied": {"tied": True},
+    "Mixtral": {"experts": 4},
+    "Qwen3": {"normed_heads": True, "experts": 4},
+    "Nemotron-4": {"activation": "relu2"},
+    "shared experts without a gate": {"experts": 4, "shared": 2, "activation": "gelu", "router": "sigmoid_bias"},
+}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +61,16 @@ def test_other_sums_where_a_gradient_is_made(
 ):
     (weight,) = [weight for weight in weights(shape) if weight.scope == scope]
     assert of_gradient(weight, strategy, shape, Axes.parse(axes), is_late=False).sibling_reduction_axes == beside
+
+
+@pytest.mark.parametrize("sizes", MODELS.values(), ids=MODELS)
+def test_the_weights_of_a_formula_are_those_of_the_decoder(sizes: dict[str, Any]):
+    shape = replace(SHAPE, **sizes)
+    of_decoder = Counter(
+        (tuple(dim for dim in w.dims if dim != "layers"), w.get_value().shape[0] if "layers" in w.dims else 1)
+        for w in jax.tree.leaves(decoder.weights(shape), is_leaf=is_weight)
+    )
+    assert Counter((weight.dims, weight.per_pass) for weight in weights(shape)) == of_decoder
 
 
 def test_a_declared_scatter_beside_split_sequences_is_two_whole_sums_on_cpus():
