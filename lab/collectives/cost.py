@@ -141,7 +141,7 @@ class Cost:
 
 def permute(axes: Axes, pairs: Pairs, elements: int) -> Message:
     """A permute between positions of `axes`: which of them it crosses, and how many devices send."""
-    source, target = (np.unravel_index(side, axes.sizes) for side in np.array(pairs, int).reshape(-1, 2).T)
+    source, target = (np.unravel_index(side, axes.sizes) for side in np.array(pairs, int).reshape(len(pairs), 2).T)
     crossed = tuple(name for name, a, b in zip(axes.names, source, target, strict=True) if np.any(a != b))
     return Message(
         crossed,
@@ -168,7 +168,7 @@ def common_shift(axes: Axes, over: Iterable[str], pairs: Pairs) -> int | None:
     if not (kept := [axes.names.index(name) for name in over]):
         return None
     sizes = [axes.sizes[i] for i in kept]
-    sides = (np.unravel_index(side, axes.sizes) for side in np.array(pairs, int).reshape(-1, 2).T)
+    sides = (np.unravel_index(side, axes.sizes) for side in np.array(pairs, int).reshape(len(pairs), 2).T)
     source, target = (np.ravel_multi_index([side[i] for i in kept], sizes) for side in sides)
     found = {int(shift) for shift in (target - source) % prod(sizes) if shift}
     return found.pop() if len(found) == 1 else None

@@ -93,8 +93,7 @@ class Reader:
         parts = self._widened(parts, visit)
         named = self.named(visit)
         op_name, place = instruction.op_name, self._origin(visit, named)
-        if len(parts) > 1 and self.has_metadata:
-            parts = self._named_parts(parts, visit)
+        parts = self._named_parts(parts, visit)
         dtype, payload_bytes, is_masked_gather, is_widened = _together_of(parts)
         return Transfer(
             kind=kind,
@@ -245,6 +244,8 @@ class Reader:
     def _named_parts(self, parts: tuple[Part, ...], visit: Visit) -> tuple[Part, ...]:
         """Each with what the text tells of it: its own of the joined names, which stand in the order of the operands;
         where some are left out, the one that what makes it has; where none are joined, the nearest name of that."""
+        if len(parts) == 1 or not self.has_metadata:
+            return parts
         own = visit.instruction.op_name
         joined = [self._place(name, visit) for name in joined_names(own)]
         if len(joined) == len(parts):

@@ -311,7 +311,7 @@ def _padded_input(instruction: Instruction, computation: Computation, values: _V
             break
         if i.opcode == "transpose":
             dims = _dims(i.braced("dimensions"))
-            order = [dims[dim] for dim in order if dim < len(dims)]
+            order = [dims[dim] for dim in order]
         elif i.opcode not in _SAME_DIMS:
             return None
         name = i.operands[0]
@@ -373,7 +373,7 @@ def _valid_taps(extent: int, kernel: int, outputs: int, stride: int, low: int, h
     element, along one dim; None for a window that no convolution has."""
     if min(stride, hole, spread) < 1 or min(kernel, outputs) > _LARGEST_WINDOW:
         return None
-    if stride == hole == spread == 1 and low == 0 and outputs + kernel - 1 == extent:
+    if stride == hole == spread and low == 0 and outputs + kernel - 1 == extent:
         return outputs * kernel
     (few, step), (many, stride) = sorted([(kernel, spread), (outputs, stride)])
     reach, common = (extent - 1) * hole, gcd(stride, hole)

@@ -219,9 +219,9 @@ class _Run:
 
     def chooses(self, loop: Loop) -> bool:
         """Whether it is told which branches its trips take."""
-        needed = 1 + max((number for taken in self.by_trip for number in taken), default=0)
+        taken = {number for numbers in self.by_trip for number in numbers}
         return loop.trips == len(self.by_trip) and any(
-            isinstance(step, Choice) and len(step.branches) >= needed for step in loop.body
+            isinstance(step, Choice) and taken <= set(range(len(step.branches))) for step in loop.body
         )
 
     def choose(self, choice: Choice, taken: Collection[int]) -> None:

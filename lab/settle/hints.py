@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain, combinations
 from typing import Any
 
+from lab.core.known import known
 from lab.core.ledger import Provenance, Transfer
 from lab.settle.behaviours import Behaviour, Context, emitted
 from lab.settle.unclaimed import Unclaimed, claim_all, subtract
@@ -103,7 +104,7 @@ def _counts(term: Transfer, there: Unclaimed) -> tuple[int, ...]:
     found = set()
     for alike in {(t.kind, t.dtype, t.payload_bytes) for t in there}:
         executions = sum(t.executions or 0 for t in there if (t.kind, t.dtype, t.payload_bytes) == alike)
-        often, large = Fraction(executions, term.executions or 1), Fraction(alike[2], term.payload_bytes)
+        often, large = Fraction(executions, known(term.executions)), Fraction(alike[2], term.payload_bytes)
         sizes = (large / 2, large, 2 * large)
         found |= {often, *sizes, *(often * size for size in sizes)}
     whole = {factor if factor > 1 else 1 / factor for factor in found if factor}

@@ -33,10 +33,8 @@ def _seated(token: jax.Array, expert: jax.Array, slot: jax.Array, experts: int, 
 
 def combined(y_ECD: jax.Array, routes: Routes) -> jax.Array:
     """[T, D]: the weighted results of each token's experts; nothing for what was dropped."""
-    slots = y_ECD.shape[1]
     y_TkD = y_ECD.at[routes.expert_Tk, routes.slot_Tk].get(mode="fill", fill_value=0)
-    weight_Tk = jnp.where(routes.slot_Tk < slots, routes.weight_Tk, 0)
-    return jnp.einsum("tk,tkd->td", weight_Tk.astype(y_ECD.dtype), y_TkD)
+    return jnp.einsum("tk,tkd->td", routes.weight_Tk.astype(y_ECD.dtype), y_TkD)
 
 
 def added(y_ECD: jax.Array, token_EC: jax.Array, tokens: int) -> jax.Array:

@@ -69,7 +69,7 @@ class Table(NamedTuple):
     inputs: int
     cotangents: int
     kept: int
-    is_in_lockstep: bool = False
+    is_in_lockstep: bool
 
     @property
     def ticks(self) -> int:

@@ -18,7 +18,7 @@ def over(axes: tuple[str, ...], transfer: Transfer, context: Context) -> Transfe
 
 def in_products_dtype(transfer: Transfer) -> Transfer:
     """In the 16 bits of the products that a float32 value is summed or widened from."""
-    if transfer.provenance.product != "bf16" or transfer.dtype != "f32" or transfer.payload_bytes % 2:
+    if transfer.provenance.product != "bf16" or transfer.dtype != "f32":
         return transfer
     return replace(transfer, dtype="bf16", payload_bytes=transfer.payload_bytes // 2)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 
-from lab.book.activations import LLAMA_SAVED, llama_saved_bytes
+from lab.book.activations import LLAMA_SAVED, gpt_tensors, llama_saved_bytes
 
 # Pairwise different sizes, and no weight starts with the batch.
 B, S, H, A, K, h, F = 3, 64, 128, 4, 2, 32, 448
@@ -101,3 +101,7 @@ def test_a_llama_3_8b_layer_saves_2_4_21_63_and_159_bytes_a_token_and_embed():
 def test_an_unknown_policy_is_named():
     with pytest.raises(ValueError, match="policy='dots'"):
         llama_saved_bytes("dots", **SHAPE)
+
+
+def test_a_gpt_layer_on_one_rank_saves_34_bytes_of_each_activation_and_5_of_each_score():
+    assert sum(gpt_tensors(B * S, S, H, A).values()) == 34 * B * S * H + 5 * B * A * S * S

@@ -60,6 +60,11 @@ def test_gpt3_s_prime_vocabulary_and_llama_s_126_layers_break_one_rule_each():
     assert 16 * 8 - 2 == 126
 
 
+def test_four_context_ranks_cut_a_sequence_into_eight():
+    assert broken_rules(**GPT3 | {"length": 24}, vocab=1, context=4) == ()
+    assert broken_rules(**GPT3 | {"length": 12}, vocab=1, context=4) == ("2 context | length",)
+
+
 def test_ranks_along_the_expert_axis_hold_sequences_of_their_own():
     assert broken_rules(**GPT3, vocab=51200, data=64, expert=32, experts=64) == ("data expert micro_batch | batch",)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lab.book import collectives as book
 from lab.collectives import ALGORITHMS, AlphaBeta, cost, double_tree, permute_cost
-from lab.collectives.cost import Cost, at_once, permute, rounds
+from lab.collectives.cost import Cost, at_once, common_shift, permute, rounds
 from lab.collectives.pipelined import chain_broadcast, chain_reduce
 from lab.core.ledger import Kind
 from lab.meshes.axes import Axes
@@ -248,3 +248,19 @@ def test_a_ledger_of_a_statement_counts_groups_and_bytes():
 def test_a_permute_is_one_message():
     assert permute_cost(data(4), 1, 10, 4).bytes_sent == permute_cost(data(4), [(0, 1)], 10, 4).bytes_sent == 40
     assert permute_cost(data(4), [(0, 1)], 10, 4).mean_bytes_sent == 10
+
+
+@pytest.mark.parametrize(
+    ("pairs", "over", "shift"),
+    [
+        ([(0, 2), (1, 3), (2, 0), (3, 1)], ("data",), 1),
+        ([(0, 1), (2, 3)], ("tensor",), 1),
+        ([(0, 3), (1, 2)], ("data", "tensor"), None),
+        ([(0, 0), (1, 1)], ("tensor",), None),
+        ([], ("tensor",), None),
+        ([(0, 1)], (), None),
+    ],
+    ids=["a ring", "one way", "by 3 and by 1", "to themselves", "no pairs", "no axes"],
+)
+def test_pairs_that_all_move_as_far_have_a_common_shift(pairs, over, shift):
+    assert common_shift(Axes.parse("data=2,tensor=2"), over, pairs) == shift

@@ -2,6 +2,7 @@
 they refuse."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,13 @@ def lowered(name, axes, shape, dtype="float32", target=None):
         return collectives.all_reduce(x, axes.names, algorithm=name)
 
     return jax.jit(jax.shard_map(call, mesh=mesh, in_specs=spec, out_specs=spec)).lower(x)
+
+
+@ahead_of_time
+@pytest.mark.parametrize(("elements", "filled_up"), [(128, 128), (129, 256), (300, 512), (5120, 3 * 2048)])
+def test_128_threads_take_4_bytes_up_to_16_times_in_a_tile(elements, filled_up):
+    text = lowered("one_shot", Axes.parse("data=2"), (elements,)).as_text()
+    assert re.findall(r"call @_summed\(.*: \(tensor<(\d+)xf32>\)", text) == [str(filled_up)]
 
 
 @ahead_of_time

@@ -285,6 +285,15 @@ def test_an_instruction_for_ragged_products_counts_each_row_with_its_own_group(r
     assert read_text(text).flops == flops
 
 
+def test_a_scaled_product_counts_the_contracted_dim_of_its_left_side():
+    text = (
+        "ENTRY %main {\n  %x = f8e4m3fn[64,32]{1,0} parameter(0)\n  %w = f8e4m3fn[32,16]{1,0} parameter(1)\n"
+        "  %s = f8e8m0fnu[64,1]{1,0} parameter(2)\n  %t = f8e8m0fnu[1,16]{1,0} parameter(3)\n"
+        "  ROOT %r = f32[64,16]{1,0} scaled-dot(%x, %w, %s, %t), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n}\n"
+    )
+    assert read_text(text).flops == 2 * 64 * 32 * 16
+
+
 def unknown(text: str) -> list[str]:
     return [note for note in read_text(text).notes if note.kind == NoteKind.UNKNOWN_FLOPS]
 
@@ -359,6 +368,7 @@ def test_every_window_that_fits_is_counted_as_one_by_one():
 def test_a_window_is_unknown_where_kernel_and_output_are_longer_than_a_million_and_where_it_steps_nowhere():
     long = 1_048_576
     assert _valid_taps(2 * long - 1, long, long, 1, 0, 1, 1) == long * long
+    assert _valid_taps(2 * long - 1, long, long, 3, 0, 3, 3) == long * long
     assert _valid_taps(4 * long, 3, 4 * long - 2, 1, 0, 1, 1) == 3 * (4 * long - 2)
     assert _valid_taps(2 * long + 1, long + 1, long + 1, 1, 0, 1, 1) is None
     for steps in (0, 1, 1), (1, 0, 1), (1, 1, 0), (2, 2, -1):
@@ -374,6 +384,7 @@ def test_a_window_of_a_damaged_text_is_unknown_at_once():
     assert read_text(text).flops == 2 * 2 * 14 * 3 * 8 * 4
     for before, after in [
         ("b0f_0io", "b0f_0oo"),
+        ("b0f_0io", "b0x_0io"),
         ("size=3}", "size=3 stride=0}"),
         ("size=3}", "size=3 pad=1_1x1_1}"),
         ("[3,8,4]", "[3,8]"),

@@ -85,6 +85,8 @@ def entry(*lines: str) -> tuple:
             Kernel("k", 2048 + 1024 + 128, 2 * 8 * 64 * 4),
         ),
         ("ROOT %k = f32[64]{0} copy(%x)", Kernel("k", 2 * 256, 0)),
+        ("ROOT %k = (f32[64]{0}, f32[64]{0}) sort(%x, %x), dimensions={0}", Kernel("k", 4 * 256, 0)),
+        ('ROOT %k = () custom-call(%x), custom_call_target="__nop"', Kernel("k", 256, 0)),
     ],
     ids=[
         "all of two operands",
@@ -94,6 +96,8 @@ def entry(*lines: str) -> tuple:
         "a transpose by tiles",
         "a product",
         "a copy",
+        "two results",
+        "no result",
     ],
 )
 def test_a_kernel_touches_what_it_needs_and_no_more(line, expected):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.hlo import loops
 from lab.hlo.loops import Scope, derived_trip_count, printed_and_derived, trip_count
 from lab.hlo.text import parse
 
@@ -227,3 +228,33 @@ ENTRY"""
     text = LOOP.replace("ENTRY", fused).replace("compare({sides}), direction={direction}", wrapped)
     module = parse(text.format(start=3, step=2, bound=10, t="s32", limit="%limit = s32[] constant(10)"))
     assert trip_count(module.entry.by_name["loop"], Scope(module, module.entry)) == 4
+
+
+def test_a_loop_that_starts_with_what_another_left_unchanged_counts_to_it():
+    second = """  %kept = {t}[] get-tuple-element(%loop), index={left}
+  %init.1 = ({t}[], f32[4], {t}[]) tuple(%start, %x, %kept)
+  %loop.1 = ({t}[], f32[4], {t}[]) while(%init.1), condition=%condition, body=%body
+  ROOT %result"""
+    carried = {"t": "s32", "limit": "%limit = s32[] get-tuple-element(%state.1), index=2", "sides": SIDES}
+    for left, trips in ((2, 10), (0, None)):  # The bound; the counter.
+        text = LOOP.replace("  ROOT %result", second)
+        module = parse(text.format(start=0, step=1, bound=10, direction="LT", left=left, **carried))
+        assert derived_trip_count(module.entry.by_name["loop.1"], Scope(module, module.entry)) == trips
+
+
+def test_a_bound_whose_type_is_not_written_is_counted_to():
+    text = LOOP.replace("%loop = ({t}[], f32[4], {t}[]) while", "%loop = ({t}[], f32[4]) while")
+    carried = {"t": "s32", "limit": "%limit = s32[] get-tuple-element(%state.1), index=2", "sides": SIDES}
+    module = parse(text.format(start=0, step=1, bound=10, direction="LT", **carried))
+    assert derived_trip_count(module.entry.by_name["loop"], Scope(module, module.entry)) == 10
+
+
+def test_every_question_for_a_value_may_take_as_many_steps_as_the_limit(monkeypatch):
+    monkeypatch.setattr(loops, "_MOST_STEPS", 2)
+    module = parse(
+        "ENTRY %e {\n  %three = s32[] constant(3)\n  %six = s32[] add(%three, %three)\n"
+        "  ROOT %twelve = s32[] add(%six, %six)\n}\n"
+    )
+    scope = Scope(module, module.entry)
+    assert [scope.value("six") for _ in range(3)] == [6, 6, 6]
+    assert Scope(module, module.entry).value("twelve") is None

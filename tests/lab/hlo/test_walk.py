@@ -1,8 +1,11 @@
 """Every computation is met once for each way that leads to it, however many there are, in time that grows with the
 text."""
 
+import pytest
+
 from lab.core.note import NoteKind, note_kinds
 from lab.hlo import read_text
+from lab.hlo.text import parse
 
 ADD = "%add (a: f32[], b: f32[]) -> f32[] {\n  %a = f32[] parameter(0)\n  %b = f32[] parameter(1)\n  ROOT %s = f32[] add(%a, %b)\n}\n\n"
 REDUCE = "all-reduce({}), channel_id=1, replica_groups=[1,8]<=[8], use_global_device_ids=true, to_apply=%add"
@@ -138,3 +141,12 @@ def test_products_in_branches_are_counted_as_taken_and_a_note_says_of_how_many_f
     assert [note for note in ledger.notes if "branches" in note] == [
         "2,048 of 3,072 FLOP stand in branches of conditionals, all of which are counted as taken"
     ]
+
+
+@pytest.mark.parametrize("opcode, attribute", [("fusion", "kind=kLoop, calls"), ("call", "to_apply")])
+@pytest.mark.parametrize("mark", ["%", ""])
+def test_a_computation_is_run_whether_its_name_has_a_mark_or_not(opcode, attribute, mark):
+    module = parse(
+        f"ENTRY %e {{\n  %x = f32[] parameter(0)\n  ROOT %r = f32[] {opcode}(%x), {attribute}={mark}one\n}}\n"
+    )
+    assert module.entry.by_name["r"].callees == ["one"]

@@ -600,3 +600,28 @@ def test_one_of_four_sums_of_micro_batches_is_not_the_sum_after_them():
     )
     (term,) = settle(Ledger((scatter,)), Ledger((replace(scatter, kind=Kind.ALL_REDUCE),)), explicit(TPU)).terms
     assert [t.executions for t in term.measured] == [4] and term.behaviours == ("T1",)
+
+
+@pytest.mark.parametrize(("dtype", "payload"), [("f32", 1280), ("bf16", 640)])
+def test_a_scatter_of_each_pass_is_one_float32_sum_after_them_on_tpus_where_declared(dtype, payload):
+    passes = Transfer(
+        Kind.REDUCE_SCATTER,
+        ("data",),
+        2,
+        2,
+        dtype,
+        payload,
+        phase="backward",
+        scope="embedding",
+        provenance=Provenance(replicated_first=True, repeats=2),
+    )
+    once = replace(passes, kind=Kind.ALL_REDUCE, executions=1, dtype="f32", payload_bytes=1280, phase="update")
+    assert explained_by([passes], [once], TPU) == {"T9"}
+    assert {verdict([passes], [once], context) for context in (CPU, GPU)} == {Verdict.REFUTED}
+
+
+def test_the_rest_of_a_sum_has_as_many_elements_whatever_its_dtype():
+    """768 numbers of 8 bits, scattered over 4, and 192 of 32."""
+    narrow = [replace(t, dtype="f8e8m0fnu", payload_bytes=768) for t in (SCATTER, WHOLE)]
+    assert explained_by([narrow[0], PARTS], [narrow[1]], CPU) == {"X3"}
+    assert verdict([narrow[0], replace(PARTS, payload_bytes=1536)], [narrow[1]], CPU) is Verdict.REFUTED

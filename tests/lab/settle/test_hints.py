@@ -10,7 +10,7 @@ from lab.meshes.axes import Axes
 from lab.report.verdicts import unsettled
 from lab.settle import Context, Settlement, Status, Verdict, settle
 from lab.settle.behaviours import emitted
-from lab.settle.hints import _changes, _counts
+from lab.settle.hints import _changes, _counts, change
 from tests.lab.programs.strategies.layouts import LAYOUTS, SHAPE
 
 CPU = Context("cpu", "declared", {"tensor": 4})
@@ -150,3 +150,8 @@ def test_two_fields_and_the_dtype_of_products_are_tried_together():
     assert {len(change) for change in tried if "product" in change} >= {1, 2, 3}
     tried = _changes(replace(ENTER, dtype="bf16"), (replace(ENTER, executions=6),), replace(CPU, platform="gpu"))
     assert not [change for change in tried if "product" in change or len(change) > 2]
+
+
+@pytest.mark.parametrize(("executions", "stated"), [(2, {"iterations": 4}), (3, None)])
+def test_what_the_text_gives_no_name_has_to_be_explained_to_the_last_execution(executions, stated):
+    assert change((QUERY,), (), without_names(executions), GPU) == stated

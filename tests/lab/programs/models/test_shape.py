@@ -155,3 +155,8 @@ def test_a_shrunk_decoder_keeps_its_architecture():
 def test_a_micro_batch_is_a_share_of_the_batch_and_bf16_has_2_bytes():
     shape = DecoderShape(batch=32, accumulation=4)
     assert (shape.micro_batch, shape.bytes_per_element) == (8, 2)
+
+
+def test_heads_of_the_default_decoder_are_together_as_wide_as_its_stream():
+    shape = DecoderShape()
+    assert shape.kv_heads * shape.queries * shape.head_dim == shape.embed

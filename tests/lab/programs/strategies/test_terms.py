@@ -12,11 +12,13 @@ from lab.meshes.axes import Axes
 from lab.programs.models import decoder
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.context_parallel import ULYSSES
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.hybrid import HYBRID
 from lab.programs.strategies.strategy import Strategy
-from lab.programs.strategies.terms import of_gradient, weights
+from lab.programs.strategies.terms import FORWARD, UPDATE, Weight, of_gradient, sum_of_loss, weights
 from lab.programs.strategies.update import is_weight
+from lab.programs.strategies.zero1 import ZERO1
 from lab.programs.strategies.zero3 import ZERO3
 from lab.settle import Context
 from lab.settle.behaviours import emitted
@@ -83,3 +85,45 @@ def test_a_declared_scatter_beside_split_sequences_is_two_whole_sums_on_cpus():
     sums, behaviours = emitted(scatter, Context("cpu", "declared", axes.shape))
     assert [(term.kind, term.axes) for term in sums] == [(Kind.ALL_REDUCE, ("fsdp",)), (Kind.ALL_REDUCE, ("context",))]
     assert {"X3", "C4"} <= {behaviour.id for behaviour in behaviours}
+
+
+def weight(scope: str) -> Weight:
+    (found,) = [weight for weight in weights(replace(EXPERTS, router="sigmoid_bias")) if weight.scope == scope]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scope", "product", "is_reshaped"),
+    [
+        ("layers/attention/query", "bf16", True),
+        ("layers/attention/value", "bf16", True),
+        ("layers/mlp/down", "bf16", False),
+        ("layers/mlp/bias", "f32", False),
+        ("norm", "bf16", False),
+    ],
+)
+def test_gradients_but_a_bias_s_are_products_of_16_bits_and_those_of_heads_reshaped(scope, product, is_reshaped):
+    found = of_gradient(weight(scope), DATA_PARALLEL, EXPERTS, Axes.parse("data=4"), is_late=False)
+    assert (found.product, found.is_reshaped) == (product, is_reshaped)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "axes", "sum_over"),
+    [
+        (DATA_PARALLEL, "data=8", ()),
+        (ZERO3, "fsdp=8", ()),
+        (HYBRID, "data=2,fsdp=4", ("data", "fsdp")),
+    ],
+    ids=["copies alone", "parts alone", "parts of copies"],
+)
+def test_a_gradient_is_summed_over_more_than_its_term_where_parts_have_copies(strategy, axes, sum_over):
+    assert of_gradient(weight("layers/mlp/up"), strategy, SHAPE, Axes.parse(axes), is_late=False).sum_over == sum_over
+
+
+@pytest.mark.parametrize(
+    ("strategy", "accumulation", "phase"),
+    [(DATA_PARALLEL, 1, FORWARD), (DATA_PARALLEL, 2, UPDATE), (ZERO1, 1, UPDATE)],
+)
+def test_a_loss_is_summed_after_several_micro_batches_or_with_copies_of_the_master(strategy, accumulation, phase):
+    summed = sum_of_loss(strategy, replace(SHAPE, accumulation=accumulation), Axes.parse("data=8"))
+    assert (summed.phase, summed.payload_bytes, summed.executions) == (phase, 4, 1)
