@@ -1,31 +1,31 @@
 """Chapter 37: how are 175B parameters trained on 512 GPUs? Of models without experts."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
 from math import ceil
 
-from lab.book.collectives import ring_all_reduce_s
-from lab.book.composition import (
-    pipelined_step_s,
-    split_state_bytes,
-    stage_compute_s,
-    trained_flops_per_s,
-)
 from lab.book.memory import model_state_bytes
-from lab.book.parallelism import activation_bytes
-from lab.book.pipeline import bubble_share
+from lab.book.tensor_parallel import divisors
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.question import Question, Row
+from lab.meshes.axes import AXIS_ORDER, Axes
 from lab.meshes.errors import UsageError
+from lab.programs.composed.configuration import Configuration
+from lab.programs.composed.first_order import FirstOrder, Part
 from lab.zoo import ModelShape, cluster, model
 
-BOOK = (8, 8)
-"""Tensor and pipeline degree of the chapter's answer; 8 replicas remain."""
+CHUNKS = (1, 2)
+COMPUTE = (Part.PRODUCTS, Part.ATTENTION)
+CHOSEN = ("zero", "remat", "chunks", "micro_batches")
+"""Beside the mesh."""
 
 
 @dataclass(frozen=True)
 class Assumed:
-    """`batch` sequences a step; each layer recomputed from its input; ZeRO-1; matrix products at `efficiency` of the
-    peak, nothing overlapped."""
+    """`batch` sequences a step; matrix products at `efficiency` of the peak, nothing overlapped; what `remat` names is
+    tried; the best with degrees `tensor` and `pipe`, by default the chapter's answer, is shown besides."""
 
     model: str = "gpt3-175b"
     cluster: str = "dgx-h100"
@@ -36,50 +36,35 @@ class Assumed:
     memory_share: float = 0.9
     fast_alpha_s: float = 1e-6
     slow_alpha_s: float = 5e-6
+    remat: str = "none,selective,full"
     best: int = 3
+    tensor: int = 8
+    pipe: int = 8
 
-
-@dataclass(frozen=True)
-class Plan:
-    """One choice of degrees and what it comes to, a device and step."""
-
-    tensor: int
-    pipe: int
-    replicas: int
-    memory_bytes: float
-    bubble: float
-    tensor_s: float
-    data_s: float
-    step_s: float
-
-    def __str__(self) -> str:
-        return f"t{self.tensor} p{self.pipe} d{self.replicas}"
+    @property
+    def memory_bytes(self) -> float:
+        return cluster(self.cluster).chip.memory_bytes.value * self.memory_share
 
 
 def answer(assumed: Assumed) -> tuple[Row, ...]:
     shape, machine = dense(assumed.model), cluster(assumed.cluster)
-    capacity = machine.chip.memory_bytes.value * assumed.memory_share
     state = float(model_state_bytes(shape.parameters))
-    found = plans(assumed)
-    fitting = [plan for plan in found if plan.memory_bytes <= capacity]
+    found = fitting(assumed)
     rows = [
         Row("parameters", shape.parameters, "parameters"),
         Row("weights, gradients and optimizer", state, "B"),
         Row("devices that hold these and nothing else, at least", ceil(state / machine.chip.memory_bytes.value)),
-        Row("choices of t, p and d that divide heads, layers and batch", len(found)),
-        Row("of them in memory", len(fitting)),
+        Row("configurations tried", len(tried(assumed))),
+        Row("of them in memory", len(found)),
     ]
-    for plan in fitting[: assumed.best]:
-        rows += _rows(plan, shape, assumed)
-    return (
-        *rows,
-        *(
-            row
-            for plan in found
-            if (plan.tensor, plan.pipe) == BOOK
-            for row in _rows(plan, shape, assumed, "the book's ")
-        ),
-    )
+    shown = {f"number {place}": each for place, each in enumerate(best_of_meshes(found)[: assumed.best], start=1)}
+    for what, is_so in (
+        ("ZeRO-3", lambda c: c.fsdp > 1),
+        (f"t{assumed.tensor} p{assumed.pipe}", lambda c: (c.tensor, c.pipe) == (assumed.tensor, assumed.pipe)),
+    ):
+        if best := next((each for each in found if is_so(each.configuration)), None):
+            shown[f"fastest with {what}"] = best
+    return (*rows, *(row for whose, each in shown.items() for row in _rows(whose, each, assumed)))
 
 
 def dense(name: str) -> ModelShape:
@@ -93,64 +78,131 @@ def dense(name: str) -> ModelShape:
     return shape
 
 
-def plans(assumed: Assumed) -> list[Plan]:
-    """Every choice that divides heads, layers and batch, tensor parallelism inside a domain; the fastest first."""
-    shape, machine = dense(assumed.model), cluster(assumed.cluster)
-    tensors = [t for t in range(1, machine.domain_chips + 1) if shape.heads % t == 0]
-    pipes = [p for p in range(1, shape.layers + 1) if shape.layers % p == 0]
-    pairs = [(t, p) for t in tensors for p in pipes if assumed.devices % (t * p) == 0]
-    found = [
-        _plan(t, p, assumed.devices // (t * p), shape, assumed)
-        for t, p in pairs
-        if _divides(assumed, assumed.devices // (t * p))
-    ]
+@lru_cache(maxsize=4)
+def tried(assumed: Assumed) -> tuple[FirstOrder, ...]:
+    """Every configuration that divides heads and batch, tensor parallelism inside a domain, no stage without a layer.
+
+    ZeRO-1 and 2 shard over `data`, ZeRO-3 over `fsdp`. Weights that ZeRO-3 gathers once a step, and keeps, are the
+    copies of ZeRO-2.
+
+    Raises:
+      UsageError: there is none.
+    """
+    found = tuple(
+        FirstOrder(
+            each,
+            dense(assumed.model),
+            cluster(assumed.cluster),
+            assumed.batch // (each.data * each.fsdp * each.micro_batches),
+            assumed.efficiency,
+            assumed.fast_alpha_s,
+            assumed.slow_alpha_s,
+        )
+        for each in _configurations(assumed)
+    )
     if not found:
         raise UsageError(
-            f"devices={assumed.devices} and batch={assumed.batch}: no degrees divide {shape.name}'s {shape.layers} "
-            "layers and the batch"
+            f"devices={assumed.devices} and batch={assumed.batch}: no degrees divide {assumed.model}'s heads and the "
+            "batch"
         )
-    return sorted(found, key=lambda plan: plan.step_s)
+    return found
 
 
-def _divides(assumed: Assumed, replicas: int) -> bool:
-    return assumed.batch % (replicas * assumed.micro_batch) == 0
+def _configurations(assumed: Assumed) -> Iterator[Configuration]:
+    layers = dense(assumed.model).layers
+    for data, fsdp, pipe, tensor in _meshes(assumed):
+        zeros = (0, 1, 2) if data > 1 and fsdp == 1 else (0,)
+        for zero, remat, chunks in product(zeros, assumed.remat.split(","), CHUNKS if pipe > 1 else (1,)):
+            found = Configuration(
+                data=data,
+                fsdp=fsdp,
+                pipe=pipe,
+                tensor=tensor,
+                zero=zero,
+                remat=remat,
+                chunks=chunks,
+                schedule="1f1b" if chunks == 1 else "interleaved",
+            )
+            for micro_batches in _micro_batches(found, assumed):
+                if chunks == 1 or (micro_batches % pipe == 0 and layers >= pipe * chunks):
+                    yield replace(found, micro_batches=micro_batches)
 
 
-def _plan(tensor: int, pipe: int, replicas: int, shape: ModelShape, assumed: Assumed) -> Plan:
-    chip = cluster(assumed.cluster).chip
-    micro_batches = assumed.batch // (replicas * assumed.micro_batch)
-    tokens = assumed.micro_batch * shape.length
-    layers = shape.layers // pipe
-    compute_s = stage_compute_s(
-        shape.active_without_lookup, tokens, pipe, tensor, chip.flops_per_s["bf16"].value, assumed.efficiency
-    )
-    one = ring_all_reduce_s(activation_bytes(tokens, shape.embed, 2), tensor, assumed.fast_alpha_s, chip.fast.value)
-    tensor_s = 4 * layers * one
-    gradients = 2 * shape.parameters // (tensor * pipe)
-    data_s = ring_all_reduce_s(gradients, replicas, assumed.slow_alpha_s, chip.slow.value)
-    step_s = pipelined_step_s(micro_batches, pipe, compute_s + tensor_s, data_s)
-    # A stage keeps the input of each of its layers for the micro-batches in flight, and all of one layer while it is
-    # computed again.
-    inputs = 2 * tokens * shape.embed * layers * min(pipe, micro_batches)
-    memory = (
-        float(split_state_bytes(shape.parameters, pipe, tensor, replicas, stage=1))
-        + inputs
-        + 34 * tokens * shape.embed / tensor
-    )
-    bubble = float(bubble_share(pipe, micro_batches))
-    return Plan(tensor, pipe, replicas, memory, bubble, micro_batches * tensor_s, data_s, step_s)
+def _micro_batches(found: Configuration, assumed: Assumed) -> list[int]:
+    """As many as there can be, which is fastest where nothing is sent in each; else any number of them."""
+    most = assumed.batch // (found.data * found.fsdp * assumed.micro_batch)
+    return divisors(most) if found.fsdp > 1 or found.zero == 2 else [most]
 
 
-def _rows(plan: Plan, shape: ModelShape, assumed: Assumed, whose: str = "") -> list[Row]:
-    rate = trained_flops_per_s(shape.active_without_lookup, assumed.batch * shape.length, assumed.devices, plan.step_s)
-    return [
-        Row(f"{whose}{plan}: memory a device", plan.memory_bytes, "B"),
-        Row(f"{whose}{plan}: step", plan.step_s, "s"),
-        Row(f"{whose}{plan}: of it tensor all-reduces", plan.tensor_s, "s"),
-        Row(f"{whose}{plan}: of it gradient all-reduce", plan.data_s, "s"),
-        Row(f"{whose}{plan}: bubble", 100 * plan.bubble, "%"),
-        Row(f"{whose}{plan}: MFU", 100 * rate / cluster(assumed.cluster).chip.flops_per_s["bf16"].value, "%"),
-    ]
+def _meshes(assumed: Assumed) -> Iterator[tuple[int, int, int, int]]:
+    """data, fsdp, pipe, tensor."""
+    shape, devices = dense(assumed.model), assumed.devices
+    for tensor in divisors(shape.kv_heads):
+        if devices % tensor == 0 and tensor <= cluster(assumed.cluster).domain_chips:
+            for pipe in divisors(devices // tensor):
+                ranks = devices // (tensor * pipe)
+                if pipe <= shape.layers and assumed.batch % (ranks * assumed.micro_batch) == 0:
+                    yield from ((ranks // fsdp, fsdp, pipe, tensor) for fsdp in divisors(ranks))
+
+
+@lru_cache(maxsize=4)
+def fitting(assumed: Assumed) -> tuple[FirstOrder, ...]:
+    """Those in memory, the fastest first."""
+    found = [each for each in tried(assumed) if each.memory_bytes <= assumed.memory_bytes]
+    return tuple(sorted(found, key=lambda each: (each.step_s, each.memory_bytes)))
+
+
+def best_of_meshes(found: tuple[FirstOrder, ...]) -> list[FirstOrder]:
+    """The fastest of each mesh."""
+    best: dict[Axes, FirstOrder] = {}
+    for each in found:
+        best.setdefault(each.configuration.axes, each)
+    return list(best.values())
+
+
+def name(configuration: Configuration) -> str:
+    """Such as `t8 p8 d8 v2, ZeRO-1, remat full`: degrees of tensor, pipe, data and fsdp, and chunks."""
+    c = configuration
+    degrees = {"t": c.tensor, "p": c.pipe, "d": c.data, "f": c.fsdp, "v": c.chunks}
+    mesh = " ".join(f"{letter}{size}" for letter, size in degrees.items() if size > 1) or "one device"
+    return f"{mesh}, ZeRO-{3 if c.fsdp > 1 else c.zero}, remat {c.remat}"
+
+
+def _rows(whose: str, found: FirstOrder, assumed: Assumed) -> Iterator[Row]:
+    yield Row(f"{whose}: configuration", name(found.configuration))
+    yield Row(f"{whose}: memory a device", found.memory_bytes, "B")
+    yield from (Row(f"{whose}: of it {part}", held, "B") for part, held in found.held_bytes.items() if held)
+    yield Row(f"{whose}: step", found.step_s, "s")
+    yield from (Row(f"{whose}: of it {part}", seconds, "s") for part, seconds in found.parts_s.items() if seconds)
+    yield Row(f"{whose}: MFU", 100 * found.mfu, "%")
+    yield Row(f"{whose}: bottleneck", _bottleneck(found))
+    yield Row(f"{whose}: faster with one change", _relief(found, assumed))
+
+
+def _bottleneck(found: FirstOrder) -> str:
+    """What takes most of the step, and what does after it."""
+    parts = {str(part): seconds for part, seconds in found.parts_s.items() if part not in COMPUTE}
+    parts["computation"] = sum(found.parts_s[part] for part in COMPUTE)
+    most, second = sorted(parts, key=parts.__getitem__, reverse=True)[:2]
+    shares = {part: f"{part} ({100 * parts[part] / found.step_s:.3g} % of the step)" for part in (most, second)}
+    return f"{shares[most]}, then {shares[second]}"
+
+
+def _relief(found: FirstOrder, assumed: Assumed) -> str:
+    """The fastest of what was tried that differs in the mesh, the stage of ZeRO, remat or chunks alone."""
+    others = [each for each in tried(assumed) if len(_changes(found, each)) == 1 and each.step_s < found.step_s]
+    if not others:
+        return "nothing that was tried"
+    best = min(others, key=lambda each: (each.step_s, each.memory_bytes))
+    room = "" if best.memory_bytes <= assumed.memory_bytes else f", more than the {assumed.memory_bytes / 1e9:.4g} here"
+    (change,) = _changes(found, best)
+    return f"{change}: {best.step_s:.4g} s and {best.memory_bytes / 1e9:.4g} GB{room}"
+
+
+def _changes(one: FirstOrder, other: FirstOrder) -> list[str]:
+    before, after = one.configuration, other.configuration
+    mesh = [f"mesh {after.axes}"] if any(getattr(before, axis) != getattr(after, axis) for axis in AXIS_ORDER) else []
+    return mesh + [f"{what}={getattr(after, what)}" for what in CHOSEN if getattr(before, what) != getattr(after, what)]
 
 
 def claims(assumed: Assumed) -> tuple[Claim, ...]:

@@ -82,20 +82,30 @@ def saved_activation_bytes(
 
 
 def stage_compute_s(
-    parameters: float, tokens: float, pipe: int, tensor: int, flops_per_s: float, efficiency: float = 1.0
+    parameters: float,
+    tokens: float,
+    pipe: int,
+    tensor: int,
+    flops_per_s: float,
+    efficiency: float = 1.0,
+    flops_per_parameter: int = 6,
 ) -> float:
-    """6 Psi b S / (p t F e): forward and backward pass of one micro-batch in one stage, without attention's products of
-    queries and keys.
+    """c Psi b S / (p t F e): forward and backward pass of one micro-batch in one stage, without attention's products of
+    queries and keys; c = 6, or 8 where the forward pass is run twice.
 
-    Source: Ch. 24, `ch24.compute_time` as corrected (6-8:D-12).
+    Source: Ch. 24, `ch24.compute_time` as corrected (6-8:D-12); c as in `ch32.hfu` as corrected (6-8:D-99).
     """
     count(pipe=pipe, tensor=tensor)
     positive(parameters=parameters, tokens=tokens, flops_per_s=flops_per_s, efficiency=efficiency)
-    return 6 * parameters * tokens / (pipe * tensor * flops_per_s * efficiency)
+    positive(flops_per_parameter=flops_per_parameter)
+    return flops_per_parameter * parameters * tokens / (pipe * tensor * flops_per_s * efficiency)
 
 
 def pipelined_step_s(micro_batches: int, pipe: int, micro_batch_s: float, exposed_s: float = 0.0) -> float:
-    """(m + p - 1) t + T_exposed: equal stages, messages between them hidden. Source: Ch. 24, `ch24.step_time`."""
+    """(m + p - 1) t + T_exposed: equal stages, messages between them hidden. Source: Ch. 24, `ch24.step_time`.
+
+    1F1B hides few of them: `pipeline.messages_waited`.
+    """
     count(pipe=pipe)
     positive(micro_batch_s=micro_batch_s)
     not_negative(exposed_s=exposed_s)

@@ -9,7 +9,18 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lab.book.checks import Number, below, chosen, count, finite, not_negative, positive, positive_or_infinite, ratio
+from lab.book.checks import (
+    Number,
+    at_least,
+    below,
+    chosen,
+    count,
+    finite,
+    not_negative,
+    positive,
+    positive_or_infinite,
+    ratio,
+)
 
 
 def idle_s(stages: int, forward_s: Number, backward_s: Number, chunks: int = 1) -> Number:
@@ -95,6 +106,20 @@ def hops(stages: int, chunks: int = 1) -> int:
     return stages * chunks - 1
 
 
+def messages_waited(stages: int, micro_batches: int, chunks: int = 1) -> int:
+    """2 (k - floor(k / P)), k = m + P - 2: messages by whose time a step of 1F1B is longer, as next to every backward
+    waits for one that has to be sent first; 2 (P v - 1), those of filling and draining alone, of interleaved 1F1B.
+
+    Equal stages, and messages no longer than half a forward of a chunk. Source: not in the book, which has them hidden
+    (`ch24.step_time`); the schedules' simulation.
+    """
+    count(stages=stages, chunks=chunks)
+    positive(micro_batches=micro_batches)
+    finite(stages=stages)
+    k = micro_batches + stages - 2
+    return 2 * chosen(chunks > 1, hops(stages, chunks) * (stages > 1), k - k // stages)
+
+
 def zero_bubble_idle_s(
     stages: int, forward_s: Number, input_backward_s: Number, weight_s: Number, lag: int = 1
 ) -> Number:
@@ -154,11 +179,41 @@ def pipeline_volume_bytes(message_bytes: int, micro_batches: int, stages: int) -
     return 2 * (stages - 1) * micro_batches * message_bytes
 
 
-def uneven_step_s(stage_s: ArrayLike, micro_batches: int) -> float:
-    """sum t_i + (m - 1) max t_i for stages that take t_i, listed along the last dim. Source: Ch. 16,
-    `ch16.load_balance`."""
+def uneven_step_s(stage_s: ArrayLike, micro_batches: int, chunks: int = 1) -> float:
+    """m max t_i + (sum t_i - max t_i) / v for stages that take t_i a micro-batch, listed along the last dim.
+
+    Exact for GPipe, an upper bound for 1F1B, and one for interleaved 1F1B (P a divisor of m) where the chunks of a
+    stage take equally long. Source: Ch. 16, `ch16.load_balance`; with chunks Narayanan et al. 2021, to first order.
+    """
+    count(chunks=chunks)
     positive(stage_s=stage_s, micro_batches=micro_batches)
-    return np.sum(stage_s, -1) + (micro_batches - 1) * np.max(stage_s, -1)
+    slowest = np.max(stage_s, -1)
+    return micro_batches * slowest + (np.sum(stage_s, -1) - slowest) / chunks
+
+
+def uneven_idle_s(stage_s: ArrayLike, micro_batches: int, chunks: int = 1) -> float:
+    """m (max t_i - mean t_i) + (sum t_i - max t_i) / v: what a mean stage idles in `uneven_step_s`. It waits for the
+    slowest one in every micro-batch, and for the others while the pipeline fills and drains. Source: as
+    `uneven_step_s`."""
+    count(chunks=chunks)
+    positive(stage_s=stage_s, micro_batches=micro_batches)
+    whole, slowest = np.sum(stage_s, -1), np.max(stage_s, -1)
+    return micro_batches * (slowest - whole / np.shape(stage_s)[-1]) + (whole - slowest) / chunks
+
+
+def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each stage, ceil(L / P) or one less: less on the last, which has the head, then on the first, then from
+    the end on.
+
+    Source: Llama 3 report, section 3.3.2: 126 layers on 16 stages, one less on the first and on the last.
+    """
+    count(stages=stages)
+    finite(stages=stages)
+    at_least(stages, layers=layers)
+    order = [stages - 1, *range(stages - 1)][:stages]
+    order[2:] = reversed(order[2:])
+    short = set(order[: -layers % stages])
+    return tuple(-(-layers // stages) - (stage in short) for stage in range(stages))
 
 
 def uneven_efficiency(stage_s: ArrayLike, micro_batches: float = np.inf) -> float:

@@ -27,7 +27,16 @@ def layer_forward_flops(
         mlp_matrices=mlp_matrices,
     )
     projections = 4 * tokens * embed * (query_dim + kv_dim)
-    return projections + 4 * tokens * length * query_dim + 2 * mlp_matrices * tokens * embed * mlp
+    return projections + attention_forward_flops(tokens, length, query_dim) + 2 * mlp_matrices * tokens * embed * mlp
+
+
+def attention_forward_flops(tokens: int, length: int, query_dim: int, causal: bool = False) -> int:
+    """4 t S q FLOP of one layer's scores and of their product with values; 2 t S q where masked scores are skipped.
+
+    Source: Ch. 15, `ch15.layer_flops_forward` as corrected (4-5:D-10); Ch. 32, `ch32.flops_per_token`.
+    """
+    positive(tokens=tokens, length=length, query_dim=query_dim)
+    return (2 if causal else 4) * tokens * length * query_dim
 
 
 def gpt_layer_forward_flops(tokens: int, length: int, embed: int) -> int:

@@ -129,3 +129,8 @@ def test_efficiency_is_the_product_of_bubble_tensor_and_data_shares():
 def test_what_cannot_be_is_refused_by_name(call, named):
     with pytest.raises(ValueError, match=named):
         call()
+
+
+def test_a_forward_pass_that_is_run_twice_makes_a_micro_batch_a_third_longer():
+    once, twice = (stage_compute_s(175e9, 2048, 8, 8, 989e12, 0.6, flops) for flops in (6, 8))
+    assert twice / once == pytest.approx(4 / 3)
