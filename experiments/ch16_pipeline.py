@@ -22,6 +22,7 @@ from lab.meshes.attached import device_count
 from lab.meshes.axes import DATA, PIPE, TENSOR, Axes
 from lab.meshes.targets import Target
 from lab.programs.pipelines import program
+from lab.programs.pipelines.memory import peak_terms
 from lab.programs.pipelines.prediction import predict
 from lab.programs.pipelines.program import PipelineShape
 from lab.programs.pipelines.table import NOWHERE, Table, table_of
@@ -172,6 +173,7 @@ EXPERIMENT = Experiment(
     step=TrainingStep(
         lambda shape, axes, weights: program.state_of(STRATEGY, shape, axes[PIPE], weights), program.in_sequence
     ),
+    memory=lambda style, shape, axes, memory_bytes: peak_terms(STRATEGY, shape, axes, memory_bytes),
     state=lambda shape, mesh: arguments(program.pipeline(STRATEGY, shape, mesh))[0],
     targets=("gpu:h100:2x8",),
     more_targets=("cpu:8", "tpu:v5p:2x2x4"),

@@ -12,6 +12,7 @@ from lab.book.activations import SWIGLU, llama_tensors
 from lab.book.context import kv_head_copies
 from lab.meshes.axes import Axes
 from lab.meshes.layouts import Layout
+from lab.programs.models.collective_hooks import Dims
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import RECOMPUTING, Weight, elements, weights
@@ -25,13 +26,19 @@ Sizes = dict[str, int]
 
 @dataclass(frozen=True)
 class Device:
-    """One device's share of a step; `is_cramped` where the step has no room (G10)."""
+    """One device's share of a step.
+
+    Attributes:
+      is_cramped: the step has no room (G10).
+      is_in_branch: it is a job of a pipeline, one branch of a conditional.
+    """
 
     strategy: Strategy
     style: str
     shape: DecoderShape
     axes: Axes
     is_cramped: bool = False
+    is_in_branch: bool = False
 
     @cached_property
     def tensors(self) -> Sizes:
@@ -73,6 +80,11 @@ class Device:
     def tokens(self, layout: Layout) -> int:
         """Of one micro-batch."""
         return prod(layout.local_shape(("batch", "length"), (self.shape.micro_batch, self.shape.length), self.axes))
+
+    @property
+    def sequences(self) -> int:
+        """Of one micro-batch."""
+        return self.strategy.inside.local_shape(("batch",), (self.shape.micro_batch,), self.axes)[0]
 
     def local(self, layout: Layout, dim: str) -> int:
         return layout.local_shape((dim,), (getattr(self.shape, dim),), self.axes)[0]
@@ -163,9 +175,20 @@ class Device:
         return sum(w.per_pass * elements(w, layout, self.shape, self.axes) for w in some)
 
     @property
+    def is_anchored(self) -> bool:
+        """Gradients are those of the parts from the start; declared, ZeRO-2 is ZeRO-1."""
+        return self.strategy.is_anchored and self.style == "explicit"
+
+    @property
     def is_gathered(self) -> bool:
         """Weights are, for each layer (ZeRO-3)."""
         return self.splits(self.strategy.weights, self.strategy.inside)
+
+    def is_gathered_along(self, dims: Dims) -> bool:
+        """Of a weight, parts along one of these dims."""
+        stored, used = self.strategy.weights, self.strategy.inside
+        names = self.axes.names
+        return any(set(stored.axes_of(dim, names)) - set(used.axes_of(dim, names)) for dim in dims)
 
     def splits(self, layout: Layout, other: Layout) -> bool:
         """Of a layer's matrices, further than the other does."""

@@ -10,20 +10,21 @@ from lab.programs.memory.terms import MemoryTerm, Terms
 from lab.programs.memory.xla_gpu import finds_head_grad_at_once, is_peeled
 from lab.programs.strategies.terms import Weight, weights
 
+FLOAT32_BYTES = 4
+
 
 def gradients(device: Device) -> Terms:
     """Of all layers: those of float32 weights, and sums over micro-batches, are float32."""
-    is_float32 = device.strategy.state is None or is_anchored(device)
-    layers = gradient_of(device.matrices, device) * (4 // device.shape.bytes_per_element if is_float32 else 1)
     return {
-        MemoryTerm.LAYERS_GRADS: layers,
+        MemoryTerm.LAYERS_GRADS: gradient_of(device.matrices, device),
         MemoryTerm.ACCUMULATED_GRADS: added(device) if device.shape.accumulation > 1 else 0,
     }
 
 
 def gradient_of(some: Iterable[Weight], device: Device) -> int:
-    """In the dtype of the products, as the backward pass leaves it."""
-    return device.shape.bytes_per_element * device.count(some, held(device))
+    """In the dtype of the weights that it belongs to."""
+    is_float32 = device.strategy.state is None or device.is_anchored
+    return (FLOAT32_BYTES if is_float32 else device.shape.bytes_per_element) * device.count(some, held(device))
 
 
 def added(device: Device) -> int:
@@ -31,24 +32,19 @@ def added(device: Device) -> int:
     gathered instead (X2)."""
     late = device.ends[:1] if device.style == "declared" else []
     others = [weight for weight in weights(device.shape) if weight not in late]
-    return 4 * (device.count(late, device.strategy.weights) + device.count(others, held(device)))
+    return FLOAT32_BYTES * (device.count(late, device.strategy.weights) + device.count(others, held(device)))
 
 
 def held(device: Device) -> Layout:
     """Of a gradient once its layer is done; declared, those of ZeRO-1 are scattered as they come, too (X7)."""
     strategy = device.strategy
-    return strategy.master if is_anchored(device) or device.style == "declared" else strategy.weights
-
-
-def is_anchored(device: Device) -> bool:
-    """Gradients are those of the parts from the start; declared, ZeRO-2 is ZeRO-1."""
-    return device.strategy.is_anchored and device.style == "explicit"
+    return strategy.master if device.is_anchored or device.style == "declared" else strategy.weights
 
 
 def is_scattered_in_layers(device: Device) -> bool:
     """Gradients are, to parts that weights have not, from a whole that waits: ZeRO-2, and declared ZeRO-1 where
     micro-batches are added up."""
-    return is_anchored(device) or (
+    return device.is_anchored or (
         device.style == "declared" and device.strategy.state is not None and device.shape.accumulation > 1
     )
 

@@ -6,7 +6,7 @@ from lab.programs.memory.device import Device
 from lab.programs.memory.gradients import is_scattered_in_layers
 from lab.programs.memory.saved import saved_in_layer
 from lab.programs.memory.terms import MemoryTerm, Terms, fullest
-from lab.programs.memory.xla_gpu import is_peeled, keeps_probabilities, weights_relayout
+from lab.programs.memory.xla_gpu import is_peeled, keeps_mlp, keeps_probabilities, weights_relayout
 
 SQUARE = ("softmax", "probabilities")
 ATTENTION = ("attention_norm_in", "attention_normed", "attention_in", "q", "k", "v")
@@ -44,16 +44,23 @@ def in_attention(device: Device) -> Terms:
     """When its attention's are, where scores are largest: what it keeps, the gradients of scores, and the MLP's tensors
     until its weights' are made."""
     if device.is_recomputed:
-        inner = {MemoryTerm.LAYER_ACTIVATIONS: device.total(ATTENTION) + 4 * device.tensors["hidden"]}
+        mlp = 4 * device.tensors["hidden"] if keeps_mlp(device) else 0
+        inner = {MemoryTerm.LAYER_ACTIVATIONS: device.total(ATTENTION) + mlp}
         return _scores_and_gradients(device) | inner | _weights_but(device, "down", "up", "gate")
     # Of stacks that are kept, a layer that is peeled off the loop has slices of its own.
     slices = {MemoryTerm.LAYER_ACTIVATIONS: saved_in_layer(device) if is_peeled(device) else 0}
-    scores = (
-        _scores_and_gradients(device)
-        if device.remat == "selective"
-        else {MemoryTerm.LAYER_ACTIVATIONS: device.total(SQUARE)}
+    return fullest(
+        [slices, _scores_and_gradients(device) if device.remat == "selective" else _slices_of_scores(device)]
     )
-    return fullest([slices, scores])
+
+
+def _slices_of_scores(device: Device) -> Terms:
+    """Where they are kept; in a branch their gradients stand beside them, in the layouts of both products."""
+    scores, probabilities = (device.tensors[name] for name in SQUARE)
+    if not device.is_in_branch:
+        return {MemoryTerm.LAYER_ACTIVATIONS: scores + probabilities}
+    mask = scores // 4 if device.shape.causal else 0
+    return {MemoryTerm.SCORES_AND_GRADS: 3 * scores + probabilities, MemoryTerm.ATTENTION_MASK: mask}
 
 
 def _scores_and_gradients(device: Device) -> Terms:

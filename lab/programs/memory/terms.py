@@ -40,6 +40,16 @@ class MemoryTerm(StrEnum):
     RESIDUALS_AND_MLP_ACTIVATIONS = auto()
     GATHERED_NEW_WEIGHTS = auto()
     OPTIMIZER_STATE_RELAYOUT = auto()
+    STASHED_INPUTS = auto()
+    STASHED_COTANGENTS = auto()
+    STASHED_HALVES = auto()
+    HALF_TAKEN_AND_LEFT = auto()
+    LAYER_HALF = auto()
+    MESSAGES = auto()
+    CHUNK_WEIGHTS = auto()
+    TARGETS_MASK = auto()
+    EMBEDDING_GRAD = auto()
+    NEW_SUM = auto()
 
 
 LABELS: dict[str, str] = {
@@ -74,6 +84,16 @@ LABELS: dict[str, str] = {
     MemoryTerm.RESIDUALS_AND_MLP_ACTIVATIONS: "streams, and the MLP's tensors until their weights' gradients are made",
     MemoryTerm.GATHERED_NEW_WEIGHTS: "new weights of one stack, whole",
     MemoryTerm.OPTIMIZER_STATE_RELAYOUT: "new master weights and moments, before they are resharded",
+    MemoryTerm.STASHED_INPUTS: "inputs of micro-batches in flight",
+    MemoryTerm.STASHED_COTANGENTS: "gradients of outputs that wait",
+    MemoryTerm.STASHED_HALVES: "what split backwards keep for gradients of weights",
+    MemoryTerm.HALF_TAKEN_AND_LEFT: "one of these as a job takes it, and as it leaves it",
+    MemoryTerm.LAYER_HALF: "one layer's part of it",
+    MemoryTerm.MESSAGES: "messages between stages",
+    MemoryTerm.CHUNK_WEIGHTS: "weights of one chunk, cut out of all",
+    MemoryTerm.TARGETS_MASK: "which logits are the targets'",
+    MemoryTerm.EMBEDDING_GRAD: "gradient of the embedding",
+    MemoryTerm.NEW_SUM: "the embedding's new sum beside the old",
 }
 
 

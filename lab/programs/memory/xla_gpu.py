@@ -31,22 +31,40 @@ def finds_head_grad_at_once(device: Device) -> bool:
 def keeps_probabilities(device: Device) -> bool:
     """G10, G11: where a whole layer is computed again its attention comes first, since its MLP needs what that adds.
     The gradients of values are made at once where no transfer is to be hidden; declared, probabilities are made once
-    more, and so they are where a step has no room."""
+    more, and so they are where a step has no room, and in a branch where a device has several sequences at once."""
     is_full_and_explicit = device.shape.remat == "full" and device.style == "explicit"
-    return is_full_and_explicit and is_moved_in_layers(device) and not device.is_cramped
+    is_made_again = device.is_cramped or (device.is_in_branch and device.sequences > 1)
+    return is_full_and_explicit and is_moved_in_layers(device) and not is_made_again
+
+
+def keeps_mlp(device: Device) -> bool:
+    """G11: gradients of the MLP's weights are made last of a layer's; in a branch they hide transfers of activations,
+    unless they are scattered themselves."""
+    hides = device.is_in_branch and device.splits(device.strategy.inside, Layout())
+    return device.is_gathered or device.is_anchored or not hides
+
+
+def has_zeros_at_head(device: Device) -> bool:
+    """G11: in a branch, layers' gradients begin with zeros that are made before the head's where keys go round a ring
+    or float32 weights meet a split stream; never of a loop off which a layer is peeled (G2)."""
+    is_split = device.is_split_between_blocks and device.strategy.state is None
+    return (device.is_ring or is_split) and not device.is_gathered
 
 
 def is_moved_in_layers(device: Device) -> bool:
     """Something is, as they are gone through backwards: weights, their gradients, or parts of products."""
-    scatters = device.strategy.is_anchored and device.style == "explicit"
-    return device.is_gathered or scatters or device.splits(device.strategy.inside, Layout())
+    return device.is_gathered or device.is_anchored or device.splits(device.strategy.inside, Layout())
 
 
 def weights_relayout(device: Device) -> int:
-    """G11: two stacks of float32 masters are copied for both loops: for gathers, so that their split dim comes first;
-    for experts, whose products are batched, so that what these sum over comes last."""
-    ends = ("gate", "query") if device.is_gathered else ("gate", "up") if device.shape.experts else ()
-    some = [weight for weight in device.matrices if ends and weight.scope.endswith(ends)]
+    """G11: stacks of float32 masters are copied for both loops: for gathers, those whose split dim is not their first,
+    so that it is; in a loop over micro-batches the embedding, too. For experts, whose products are batched, two, so
+    that what these sum over comes last."""
+    if device.is_gathered:
+        ends = device.ends[:1] if device.shape.accumulation > 1 else []
+        some = [weight for weight in (*device.matrices, *ends) if device.is_gathered_along(weight.dims[1:])]
+    else:
+        some = [w for w in device.matrices if device.shape.experts and w.scope.endswith(("gate", "up"))]
     return 4 * device.count(some, device.strategy.weights)
 
 

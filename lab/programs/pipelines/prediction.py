@@ -70,11 +70,7 @@ def _messages(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table
 def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table) -> Iterator[Transfer]:
     """What the strategy sends for one micro-batch and the layers of one chunk, in every job that does."""
     # Of two micro-batches: what happens as often as these does for each of them, all else once a step.
-    layers = shape.chunk_layers(axes[PIPE])
-    if layers < 2:
-        raise UsageError(
-            f"layers={shape.layers}: one layer per chunk, whose loop XLA removes; expected {2 * shape.layers} or more"
-        )
+    layers = looped_layers(shape, axes)
     two = replace(shape, layers=layers, batch=2 * shape.micro_batch, accumulation=2)
     for each in strategy.predict(two, axes).transfers:
         if known(each.executions) % 2 == 0:
@@ -90,6 +86,16 @@ def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table)
                         conditional=True,
                         provenance=provenance,
                     )
+
+
+def looped_layers(shape: PipelineShape, axes: Axes) -> int:
+    """Of a chunk; raises UsageError where there is one, since it makes no loop."""
+    layers = shape.chunk_layers(axes[PIPE])
+    if layers < 2:
+        raise UsageError(
+            f"layers={shape.layers}: one layer per chunk, whose loop XLA removes; expected {2 * shape.layers} or more"
+        )
+    return layers
 
 
 def _is_done(job: Job, each: Transfer, strategy: Strategy, shape: PipelineShape, axes: Axes) -> bool:

@@ -419,6 +419,19 @@ def test_experts_gates_and_first_matrices_are_laid_out_again():
     assert weights_relayout(device(DATA_PARALLEL, "explicit", {"data": 2})) == 0
 
 
+@pytest.mark.parametrize(
+    ("changes", "numbers"),
+    [
+        ({}, L * (QUERY + MATRIX)),
+        ({"batch": 20, "accumulation": 2}, L * (QUERY + MATRIX) + END),
+        ({"experts": 4}, L * (QUERY + 4 * 3 * MATRIX)),
+    ],
+    ids=["down and out", "in a loop the embedding", "all of experts"],
+)
+def test_gathered_matrices_whose_split_dim_is_not_their_first_are_laid_out_again(changes, numbers):
+    assert weights_relayout(device(ZERO3, "explicit", {"fsdp": 2}, **changes)) == 4 * numbers // 2
+
+
 def test_a_step_has_room_up_to_its_budget_and_is_cramped_beyond_it():
     step = ZERO3, "explicit", replace(SHAPE, batch=200), Axes.of({"fsdp": 2})
     roomy = peak_terms(*step)

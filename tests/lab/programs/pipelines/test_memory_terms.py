@@ -1,0 +1,193 @@
+"""Every term of every moment at which a pipeline's step may be fullest, worked out by hand in the letters of one small
+decoder."""
+
+from dataclasses import replace
+
+import pytest
+
+from lab.meshes.axes import Axes
+from lab.meshes.errors import UsageError
+from lab.programs.memory.terms import MemoryTerm as Term
+from lab.programs.pipelines.memory import Stage, moments, peak_terms
+from lab.programs.pipelines.program import PipelineShape
+from lab.programs.strategies.context_parallel import ZIGZAG_RING
+from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
+from lab.programs.strategies.zero1 import ZERO1, ZERO2
+from lab.programs.strategies.zero3 import ZERO3
+
+L, T, D, K, Q, H, F, V = 2, 20, 24, 4, 3, 10, 56, 88
+"""Layers of a stage, tokens of the one sequence that a device has of a micro-batch, and the decoder's sizes."""
+A = K * Q
+SHAPE = PipelineShape(
+    layers=2 * L, batch=8, length=T, embed=D, kv_heads=K, queries=Q, head_dim=H, mlp=F, vocab=V, accumulation=4
+)
+X, QUERIES, KEYS, SCORES, HIDDEN, LOGITS = 2 * T * D, 2 * T * A * H, 2 * T * K * H, 4 * T * A * T, 2 * T * F, T * V
+"""Bytes of a message, of queries, of keys or of values, of float32 scores, of one of the MLP's tensors; logits."""
+QUERY, ATTENTION, MATRIX, END = D * A * H, 2 * D * H * (A + K), D * F, V * D
+LAYER, NORMS = ATTENTION + 3 * MATRIX, (2 * L + 1) * D
+STAGE = L * LAYER + 2 * END
+"""Numbers of the matrices of a stage, with both ends, of which it has copies."""
+DATA = {"data": 2, "pipe": 2}
+ARGUMENTS = {Term.ARGUMENTS: 12 * (STAGE + NORMS) + 4 + 2 * 4 * 4 * T}
+IN_LOOP = {
+    # Of the second stage's two micro-batches one waits for its forward as the other does for its backward.
+    Term.STASHED_INPUTS: 2 * X,
+    Term.STASHED_COTANGENTS: X,
+    Term.MESSAGES: 2 * X,
+    Term.ACCUMULATED_GRADS: 4 * (STAGE + NORMS),
+}
+SAVED = {Term.SAVED_ACTIVATIONS: L * X}
+FORWARD = {Term.SCORES_AND_PROBABILITIES: SCORES * 3 // 2, Term.ATTENTION_MASK: SCORES * 5 // 4}
+AT_HEAD = {
+    Term.LOGITS: 4 * LOGITS,
+    Term.TARGETS_MASK: LOGITS,
+    Term.LOGITS_GRAD: 2 * LOGITS,
+    Term.HEAD_WEIGHTS_IN_USE: 2 * END,
+    # Float32 before the norm, and after it both times in 16 bits; and their gradient.
+    Term.HEAD_INPUT: 2 * X + 2 * X + X,
+}
+AT_ATTENTION = {
+    Term.SCORES_AND_GRADS: SCORES * 5 // 2,
+    Term.LAYER_ACTIVATIONS: 4 * X + QUERIES + 2 * KEYS + 4 * HIDDEN,
+    Term.LAYER_WEIGHTS_IN_USE: 2 * ATTENTION,
+}
+HEAD, LAYERS = {Term.HEAD_GRAD: 4 * END}, {Term.LAYERS_GRADS: 4 * L * LAYER}
+
+
+def stage(strategy=DATA_PARALLEL, sizes=DATA, is_cramped=False, **changes) -> Stage:
+    return Stage.of(strategy, replace(SHAPE, **changes), Axes.of(sizes), is_cramped)
+
+
+def given(found: Stage) -> list[dict]:
+    """Of each moment the terms that are something."""
+    return [{name: size for name, size in terms.items() if size} for terms in moments(found)]
+
+
+def test_a_stage_has_its_layers_copies_of_both_ends_what_is_in_flight_and_one_job():
+    standing = ARGUMENTS | IN_LOOP
+    assert given(stage()) == [
+        standing | SAVED | FORWARD,
+        standing | SAVED | AT_HEAD | HEAD,
+        standing | SAVED | HEAD | LAYERS | AT_ATTENTION,
+        standing | HEAD | LAYERS | {Term.EMBEDDING_GRAD: 4 * END, Term.NEW_SUM: 4 * END},
+        ARGUMENTS,
+    ]
+
+
+@pytest.mark.parametrize(("schedule", "inputs"), [("gpipe", 4), ("1f1b", 2), ("eager_1f1b", 2)])
+def test_gpipe_holds_the_inputs_of_all_micro_batches(schedule, inputs):
+    assert given(stage(schedule=schedule))[0][Term.STASHED_INPUTS] == inputs * X
+
+
+def test_gathered_weights_are_laid_out_again_and_their_gradients_are_whole_before_they_are_scattered():
+    """Halves of all matrices; down, out and the embedding are split along their last dim. One sequence's probabilities
+    wait."""
+    norms = NORMS * 12
+    standing = {
+        Term.ARGUMENTS: 12 * STAGE // 2 + norms + 4 + 2 * 4 * 4 * T,
+        Term.WEIGHTS_RELAYOUT: 4 * (L * (QUERY + MATRIX) + END) // 2,
+    } | (IN_LOOP | {Term.ACCUMULATED_GRADS: 4 * (STAGE // 2 + NORMS)})
+    head, layers = {Term.HEAD_GRAD: 4 * END // 2}, {Term.LAYERS_GRADS: 4 * L * LAYER // 2}
+    kept = {Term.SAVED_PROBABILITIES: SCORES // 2, Term.NEXT_LAYER_WEIGHTS: 2 * LAYER}
+    assert given(stage(ZERO3, {"fsdp": 2, "pipe": 2})) == [
+        standing | SAVED | FORWARD,
+        standing | SAVED | AT_HEAD | {Term.HEAD_GRAD: 2 * END + END},
+        standing | SAVED | head | layers | AT_ATTENTION | kept,
+        standing | head | layers | {Term.EMBEDDING_GRAD: 2 * END + END, Term.LAYER_GRADS_UNSCATTERED: 2 * LAYER},
+        {Term.ARGUMENTS: standing[Term.ARGUMENTS]},
+    ]
+
+
+def test_halves_of_backwards_wait_and_a_job_has_one_as_it_takes_it_and_one_as_it_leaves_it():
+    """Of each product its input, once where several have the same, and the gradient of what it gives."""
+    half = L * (X + 2 * QUERIES + 2 * KEYS + X + X + 3 * HIDDEN + X)
+    assert half == L * (4 * X + 2 * QUERIES + 2 * KEYS + 3 * HIDDEN)
+    halves = {Term.STASHED_HALVES: 2 * half, Term.HALF_TAKEN_AND_LEFT: 2 * half}
+    standing = ARGUMENTS | IN_LOOP | halves
+    found = stage(schedule="zb_h1")
+    assert (found.half, found.table.kept) == (half, 2)
+    assert given(found) == [
+        standing | SAVED | FORWARD,
+        standing | SAVED | AT_HEAD | HEAD,
+        standing | SAVED | HEAD | AT_ATTENTION | {Term.LAYER_HALF: half // L},
+        standing | HEAD | {Term.EMBEDDING_GRAD: 4 * END, Term.NEW_SUM: 4 * END},
+        standing | LAYERS,
+        ARGUMENTS,
+    ]
+
+
+def test_of_several_chunks_the_weights_of_one_are_cut_out_as_they_are_stored():
+    chunks = {"layers": 8, "chunks": 2, "schedule": "interleaved"}
+    whole, half = stage(layers=8), stage(**chunks)
+    assert half.chunk.shape.layers == whole.chunk.shape.layers // 2 == half.share.shape.layers // 2 == L
+    terms, all_layers = (given(found)[2] for found in (half, whole))
+    assert terms[Term.CHUNK_WEIGHTS] == 4 * L * LAYER and Term.CHUNK_WEIGHTS not in all_layers
+    assert terms[Term.ACCUMULATED_GRADS] == all_layers[Term.ACCUMULATED_GRADS]
+    assert terms[Term.LAYERS_GRADS] == all_layers[Term.LAYERS_GRADS] // 2
+    assert given(stage(ZERO1, **chunks))[2][Term.CHUNK_WEIGHTS] == 2 * L * LAYER
+
+
+def test_zero1_has_16_bit_gradients_and_float32_sums_and_zero2_those_of_its_parts():
+    head, layers, embedding = (given(stage(ZERO1))[moment] for moment in (1, 2, 3))
+    assert head[Term.HEAD_GRAD] == layers[Term.HEAD_GRAD] == embedding[Term.EMBEDDING_GRAD] == 2 * END
+    assert layers[Term.LAYERS_GRADS] == 2 * L * LAYER and layers[Term.ACCUMULATED_GRADS] == 4 * (STAGE + NORMS)
+    assert embedding[Term.NEW_SUM] == 4 * END
+    head, layers, embedding = (given(stage(ZERO2))[moment] for moment in (1, 2, 3))
+    assert head[Term.HEAD_GRAD] == embedding[Term.EMBEDDING_GRAD] == 2 * END + END
+    assert layers[Term.HEAD_GRAD] == embedding[Term.NEW_SUM] == 4 * END // 2
+    assert layers[Term.ACCUMULATED_GRADS] == 4 * (STAGE // 2 + NORMS)
+
+
+def test_of_a_split_stream_messages_are_parts_and_zeros_begin_before_the_head():
+    found = stage(DATA_PARALLEL | SEQUENCE_PARALLEL, {**DATA, "tensor": 2})
+    _, head, layers, *_ = given(found)
+    assert head[Term.STASHED_INPUTS] == X and head[Term.LAYERS_GRADS] == layers[Term.LAYERS_GRADS] == 2 * L * LAYER
+    assert head[Term.LOGITS] == 4 * LOGITS // 2 and head[Term.HEAD_INPUT] == 2 * X + 2 * X
+    assert layers[Term.LAYER_ACTIVATIONS] == 5 * X // 2 + QUERIES // 2 + KEYS
+    assert Term.LAYERS_GRADS not in given(stage())[1]
+
+
+def test_probabilities_wait_in_a_branch_for_one_sequence_where_there_is_room():
+    split = DATA_PARALLEL | SEQUENCE_PARALLEL, {**DATA, "tensor": 2}
+    assert given(stage(*split))[2][Term.SAVED_PROBABILITIES] == SCORES // 2 // 2
+    for none in stage(*split, batch=16), stage(*split, is_cramped=True), stage():
+        assert Term.SAVED_PROBABILITIES not in given(none)[2]
+
+
+def test_in_lockstep_a_sum_is_made_in_its_place():
+    ring = given(stage(DATA_PARALLEL | ZIGZAG_RING, {**DATA, "context": 2}))
+    assert Term.NEW_SUM not in ring[3] and ring[1][Term.LAYERS_GRADS] == ring[2][Term.LAYERS_GRADS] == 4 * L * LAYER
+
+
+def test_without_recomputation_float32_gradients_of_scores_stand_in_both_layouts_beside_slices():
+    layers = given(stage(remat="none"))[2]
+    assert layers[Term.SCORES_AND_GRADS] == 3 * SCORES + SCORES // 2
+    assert (
+        layers[Term.ATTENTION_MASK] == SCORES // 4
+        and Term.ATTENTION_MASK not in given(stage(remat="none", causal=False))[2]
+    )
+    assert layers[Term.SAVED_WEIGHTS] == 2 * L * LAYER
+
+
+def test_the_peak_is_the_fullest_moment_and_of_a_step_without_room_another():
+    axes = Axes.of({**DATA, "tensor": 2})
+    strategy = DATA_PARALLEL | SEQUENCE_PARALLEL
+    long = replace(SHAPE, length=4000)
+    roomy, cramped = (list(moments(Stage.of(strategy, long, axes, no_room))) for no_room in (False, True))
+    largest = max(roomy, key=lambda terms: sum(terms.values()))
+    assert peak_terms(strategy, long, axes) == peak_terms(strategy, long, axes, 10**12) == largest
+    assert peak_terms(strategy, long, axes, 10**6) == max(cramped, key=lambda terms: sum(terms.values())) != largest
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes", "problem"),
+    [
+        (ZERO2, {"schedule": "zb_h1"}, "ZeRO-2 with schedule=zb_h1"),
+        (DATA_PARALLEL, {"layers": 2}, "layers=2: one layer per chunk, whose loop XLA removes; expected 4 or more"),
+        (DATA_PARALLEL, {"batch": 4}, "batch"),
+    ],
+)
+def test_what_does_not_run_in_stages_is_refused(strategy, changes, problem):
+    with pytest.raises(UsageError, match=problem):
+        peak_terms(strategy, replace(SHAPE, **changes), Axes.of(DATA))
