@@ -171,7 +171,8 @@ EXPERIMENT = Experiment(
     predict=partial(predict, STRATEGY),
     claims=claims,
     step=TrainingStep(
-        lambda shape, axes, weights: program.state_of(STRATEGY, shape, axes[PIPE], weights), program.in_sequence
+        lambda shape, axes, weights: program.state_of(STRATEGY, shape, axes[PIPE], weights),
+        lambda shape, axes, weights: program.in_sequence(shape, axes[PIPE], weights),
     ),
     memory=lambda style, shape, axes, memory_bytes: peak_terms(STRATEGY, shape, axes, memory_bytes),
     state=lambda shape, mesh: arguments(program.pipeline(STRATEGY, shape, mesh))[0],

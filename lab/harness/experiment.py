@@ -51,14 +51,14 @@ class TrainingStep:
 
     Attributes:
       start: (parameters, axes, weights of the model) to the state that a first step takes.
-      in_model_order: weights or moments of such a state to those of the model.
+      in_model_order: (parameters, axes, weights or moments of such a state) to those of the model.
       parts: (parameters, axes) to how many parts of a sequence choose their experts by themselves.
       order: (parameters, axes) to the positions [length] of a sequence's tokens as the step takes them: those of the
         first rank, then the next one's.
     """
 
     start: Callable[[Any, Axes, Any], Any]
-    in_model_order: Callable[[Any], Any] = lambda weights: weights
+    in_model_order: Callable[[Any, Axes, Any], Any] = lambda parameters, axes, weights: weights
     order: Callable[[Any, Axes], Sequence[int]] = as_they_come
     parts: Callable[[Any, Axes], int] = lambda parameters, axes: 1
 

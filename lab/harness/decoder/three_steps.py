@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -70,7 +70,7 @@ def compare_steps(experiment: Experiment, style: str, mesh: Mesh, shape: Decoder
     parts = step.parts(shape, axes)
     expected = reference_steps(of_the_model(shape), tuple(step.order(shape, axes)) if parts > 1 else (), parts)
     state, metrics = _run(experiment, style, mesh, shape, expected.batches)
-    in_model_order = step.in_model_order
+    in_model_order = partial(step.in_model_order, shape, axes)
     state = state._replace(master=in_model_order(state.master), moments=_moments(state.moments, in_model_order))
     compared = [*_of_metrics(metrics, expected), *_of_state(state, expected)]
     wrong = [one for one in compared if not one.error <= TOLERANCE]

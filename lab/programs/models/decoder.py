@@ -178,20 +178,36 @@ def lookup(table_VD: jax.Array, tokens_BS: jax.Array, hooks: CollectiveHooks) ->
     return jnp.where(is_here_BS[..., None], x_BSD, 0)
 
 
-Layer = Callable[[jax.Array, Mapping[str, Parameter]], tuple[jax.Array, None]]
+Layer = Callable[[jax.Array, Any], tuple[jax.Array, None]]
 """(x_BSD, weights of one layer) to x_BSD, as `jax.lax.scan` takes it."""
 
 
-def layers(state: Mapping[str, Parameter], x_BSD: jax.Array, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
-    """All layers, one after the other."""
+def layers(
+    state: Mapping[str, Parameter],
+    x_BSD: jax.Array,
+    shape: DecoderShape,
+    hooks: CollectiveHooks,
+    count: jax.Array | None = None,
+    is_in_vain: bool = False,
+) -> jax.Array:
+    """All layers, one after the other; or the first `count` of them: the others are skipped, or done in vain."""
     rotation_SH = rotation(shape, hooks.positions(shape.length))
 
     def layer(x_BSD: jax.Array, state: Mapping[str, Parameter]) -> tuple[jax.Array, None]:
         x_BSD = hooks.residual(x_BSD + attention(x_BSD, state, rotation_SH, shape, hooks))
         return hooks.residual(x_BSD + mlp(x_BSD, state, shape, hooks)), None
 
+    def one_of_count(x_BSD: jax.Array, met: tuple[jax.Array, Mapping[str, Parameter]]) -> tuple[jax.Array, None]:
+        number, state = met
+        if is_in_vain:
+            return jnp.where(number < count, layer(x_BSD, state)[0], x_BSD), None
+        return jax.lax.cond(number < count, layer, lambda x_BSD, state: (x_BSD, None), x_BSD, state)
+
     with scope("layers"):
-        return jax.lax.scan(_recomputed(layer, shape.remat), x_BSD, state)[0]
+        if count is None:
+            return jax.lax.scan(_recomputed(layer, shape.remat), x_BSD, state)[0]
+        numbers_L = jnp.arange(jax.tree.leaves(state)[0].shape[0])
+        return jax.lax.scan(_recomputed(one_of_count, shape.remat), x_BSD, (numbers_L, state))[0]
 
 
 def _recomputed(layer: Layer, remat: str) -> Layer:

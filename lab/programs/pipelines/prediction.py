@@ -132,7 +132,7 @@ def _once(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Iterator[Tran
     yield moved(Kind.ALL_REDUCE, "loss", {PIPE, *strategy.token_axes(axes)}, FLOAT32_BYTES)
     for weight in weights(shape):
         # Its layers are a stage's own; all else has a copy on each.
-        uses = weight.per_pass // axes[PIPE] if weight.in_layers else 1
+        uses = shape.chunks * shape.chunk_layers(axes[PIPE]) if weight.in_layers else 1
         used, kept = (uses * elements(weight, layout, shape, axes) for layout in (strategy.weights, strategy.master))
         scattered = strategy.scattered_over(weight.dims)
         if scattered and not strategy.is_anchored:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -28,6 +30,7 @@ from lab.programs.pipelines import executor, halves
 from lab.programs.pipelines.executor import Weights
 from lab.programs.pipelines.orders import named
 from lab.programs.pipelines.schedule import Schedule
+from lab.programs.pipelines.stages import layers_of_chunks
 from lab.programs.pipelines.table import Job, Row, Table, one_way, table_of
 from lab.programs.strategies import program as strategies
 from lab.programs.strategies.anchored import hooks_of_pairs
@@ -49,7 +52,7 @@ from lab.programs.strategies.update import is_weight
 
 STACK = ("chunks", "stage", "layers")
 """Dims of the stack of all layers: layer l of chunk c on stage s is the model's layer (c P + s) L_c + l, for chunks of
-L_c layers."""
+L_c layers; where chunks differ, all have room for as many as the largest."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +62,14 @@ class PipelineShape(DecoderShape):
     Attributes:
       schedule: a name of `lab.programs.pipelines.orders`; "dual_pipe" does not run.
       chunks: of layers, on each stage; more than one with "interleaved" alone.
+      stage_layers: of each chunk, as `stages.layers_of_chunks` has it; empty: equally many.
     """
 
     schedule: str = "1f1b"
     chunks: int = 1
+    stage_layers: str = ""
 
-    CHOICES: ClassVar[tuple[str, ...]] = (*DecoderShape.CHOICES, "schedule", "chunks")
+    CHOICES: ClassVar[tuple[str, ...]] = (*DecoderShape.CHOICES, "schedule", "chunks", "stage_layers")
 
     def order(self, stages: int) -> Schedule:
         """Raises UsageError where there is no such schedule, or none that runs."""
@@ -76,14 +81,39 @@ class PipelineShape(DecoderShape):
         return order
 
     def chunk_layers(self, stages: int) -> int:
-        """Raises UsageError where the layers do not split."""
+        """For which each chunk has room; raises as `layers_by_chunk`."""
+        return int(self.layers_by_chunk(stages).max())
+
+    def is_uneven(self, stages: int) -> bool:
+        layers_vP = self.layers_by_chunk(stages)
+        return bool((layers_vP != layers_vP.max()).any())
+
+    def layers_by_chunk(self, stages: int) -> np.ndarray:
+        """[chunks, stages]: layers of each chunk.
+
+        Raises:
+          UsageError: the layers do not split evenly, or not as `stage_layers` says.
+        """
         parts = stages * self.chunks
-        if self.layers % parts:
+        if not self.stage_layers:
+            if self.layers % parts:
+                raise UsageError(
+                    f"layers={self.layers} is not divisible by {stages} stages x {self.chunks} chunks; make it a "
+                    f"multiple of {parts}, or say with stage_layers which chunk has how many"
+                )
+            return np.full((self.chunks, stages), self.layers // parts)
+        found = layers_of_chunks(self.stage_layers)
+        if (len(found), sum(found)) != (parts, self.layers):
             raise UsageError(
-                f"layers={self.layers} is not divisible by {stages} stages x {self.chunks} chunks; make it a multiple "
-                f"of {parts}"
+                f"stage_layers={self.stage_layers}: {sum(found)} layers in {len(found)} chunks; expected {self.layers} "
+                f"in {parts}, of {stages} stages x {self.chunks} chunks"
             )
-        return self.layers // parts
+        return np.reshape(found, (self.chunks, stages))
+
+    def rooms(self, stages: int) -> np.ndarray:
+        """[layers]: where each of the model's layers lies in the flattened stack."""
+        layers_vP, room = self.layers_by_chunk(stages), self.chunk_layers(stages)
+        return np.concatenate([at * room + np.arange(count) for at, count in enumerate(layers_vP.ravel())])
 
 
 def copies(dims: Dims) -> frozenset[str]:
@@ -129,16 +159,27 @@ def state_of(strategy: Strategy, shape: PipelineShape, stages: int, weights: Par
 
 
 def stacked(shape: PipelineShape, stages: int, state: Parameters) -> Parameters:
-    """The model's weights, with layers [L, ...] as [chunks, stages, layers of a chunk, ...]."""
+    """The model's weights, with layers [L, ...] as [chunks, stages, layers of a chunk, ...]; zeros where a chunk has
+    fewer."""
     sizes = (shape.chunks, stages, shape.chunk_layers(stages))
-    return _of_layers(
-        state, lambda w: w.replace(w.get_value().reshape(*sizes, *w.shape[1:]), dims=(*STACK, *w.dims[1:]))
-    )
+
+    def stack(w: Parameter) -> Parameter:
+        x = w.get_value()
+        if shape.is_uneven(stages):
+            x = jnp.zeros((prod(sizes), *x.shape[1:]), x.dtype).at[shape.rooms(stages)].set(x)
+        return w.replace(x.reshape(*sizes, *w.shape[1:]), dims=(*STACK, *w.dims[1:]))
+
+    return _of_layers(state, stack)
 
 
-def in_sequence(state: Parameters) -> Parameters:
+def in_sequence(shape: PipelineShape, stages: int, state: Parameters) -> Parameters:
     """The inverse of `stacked`."""
-    return _of_layers(state, lambda w: w.replace(w.get_value().reshape(-1, *w.shape[3:]), dims=w.dims[2:]))
+
+    def unstack(w: Parameter) -> Parameter:
+        x = w.get_value().reshape(-1, *w.shape[3:])
+        return w.replace(x[shape.rooms(stages)] if shape.is_uneven(stages) else x, dims=w.dims[2:])
+
+    return _of_layers(state, unstack)
 
 
 def _of_layers(state: Parameters, change: Callable[[Parameter], Parameter]) -> Parameters:
@@ -179,7 +220,7 @@ def gradients(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
     ) -> tuple[jax.Array, Parameters, jax.Array]:
         state = state_of(placed.strategy, shape, placed.stages, weights)
         loss, found, done = on_ranks(state, tokens_BS, targets_BS)
-        return loss, in_sequence(found), done
+        return loss, in_sequence(shape, placed.stages, found), done
 
     whole = jax.tree.map(
         lambda w: jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=NamedSharding(mesh, everywhere)),
@@ -292,7 +333,10 @@ def _chunk(placed: Pipeline, own: Weights, tokens_mBS: jax.Array, targets_mBS: j
             return nothing[0], loss / float(shape.batch * shape.length)
 
         x_BSD = jax.lax.cond((stage == 0) & (row.chunk == 0), begin, lambda x_BSD: x_BSD, x_BSD)
-        x_BSD = decoder.layers(weights.chunks, x_BSD, shape, hooks)
+        count = None
+        if shape.is_uneven(placed.stages):
+            count = jnp.asarray(shape.layers_by_chunk(placed.stages))[row.chunk, stage]
+        x_BSD = decoder.layers(weights.chunks, x_BSD, shape, hooks, count, placed.table.is_in_lockstep)
         return jax.lax.cond(
             (stage == last) & (row.chunk == shape.chunks - 1), end, lambda x_BSD: (x_BSD, nothing[1]), x_BSD
         )

@@ -97,7 +97,7 @@ def along_pipe_alone(shape: PipelineShape, mesh: Mesh) -> program.Program:
 
     def run(weights, *batch):
         loss, found, _ = on_stages(program.state_of(spread.strategy, shape, spread.stages, weights), *batch)
-        return loss, program.in_sequence(found)
+        return loss, program.in_sequence(shape, spread.stages, found)
 
     return jax.jit(run, in_shardings=(everywhere, *[NamedSharding(mesh, P("data"))] * 2), out_shardings=everywhere)
 

@@ -1,0 +1,129 @@
+"""An experiment on the step of a `Configuration`: the mesh gives the degrees, the sizes all else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from jax.sharding import Mesh
+
+from lab.attention.order import ZIGZAG
+from lab.core.ledger import Ledger
+from lab.harness.claim import Claim
+from lab.harness.experiment import Experiment, TrainingStep, as_they_come
+from lab.meshes.axes import AXIS_ORDER, CONTEXT, PIPE, Axes
+from lab.meshes.errors import UsageError
+from lab.meshes.targets import Target
+from lab.programs.composed import step as composed
+from lab.programs.composed.configuration import Configuration
+from lab.programs.models.decoder import Parameters
+from lab.programs.pipelines import program as pipelines
+from lab.programs.pipelines.program import PipelineShape
+from lab.programs.strategies import program as strategies
+from lab.programs.strategies.program import Program
+
+
+@dataclass(frozen=True)
+class ComposedShape(PipelineShape):
+    """Sizes of a model and its batch, and what of a `Configuration` is no degree.
+
+    Attributes:
+      zero, attention, sequence: as `Configuration`; each matters where the mesh has its axis.
+    """
+
+    zero: int = 0
+    attention: str = "zigzag"
+    sequence: bool = True
+
+    CHOICES: ClassVar[tuple[str, ...]] = (
+        *PipelineShape.CHOICES,
+        "experts",
+        "capacity_factor",
+        "zero",
+        "attention",
+        "sequence",
+    )
+
+
+def configuration(shape: ComposedShape, axes: Axes) -> Configuration:
+    """What runs these sizes on this mesh.
+
+    Raises:
+      UsageError: an axis that is none of a `Configuration`'s, or as that.
+    """
+    for name in axes.names:
+        if name not in AXIS_ORDER:
+            raise UsageError(f"axis {name} of the mesh {axes}: expected some of {', '.join(AXIS_ORDER)}; rename it")
+    return Configuration(
+        **axes.shape,
+        order=(*axes.names, *(name for name in AXIS_ORDER if name not in axes.names)),
+        zero=shape.zero,
+        attention=shape.attention,
+        sequence=shape.sequence,
+        micro_batches=shape.accumulation,
+        schedule=shape.schedule,
+        chunks=shape.chunks,
+        remat=shape.remat,
+        dtype=shape.dtype,
+    )
+
+
+def composed_experiment(
+    name: str,
+    chapter: int,
+    question: str,
+    axes: Callable[[Target], Axes],
+    claims: Callable[[ComposedShape, Axes, Ledger], tuple[Claim, ...]],
+    parameters: ComposedShape,
+    small: ComposedShape,
+    targets: tuple[str, ...],
+    more_targets: tuple[str, ...] = (),
+    everyday: tuple[tuple[str, str], ...] = (),
+) -> Experiment:
+    """Compiles the step that its sizes and mesh make, written out; runs three, and compares them with the
+    reference's."""
+    return Experiment(
+        name=name,
+        chapter=chapter,
+        question=question,
+        parameters=parameters,
+        numeric_parameters=small,
+        axes=axes,
+        build=_build,
+        predict=lambda shape, axes: composed.predict(configuration(shape, axes), shape),
+        claims=claims,
+        step=TrainingStep(_start, _in_model_order, _parts, _order),
+        state=lambda shape, mesh: _build("explicit", shape, mesh)[1][0],
+        targets=targets,
+        more_targets=more_targets,
+        styles=("explicit",),
+        everyday=everyday,
+    )
+
+
+def _build(style: str, shape: ComposedShape, mesh: Mesh) -> Program:
+    return composed.step(configuration(shape, Axes.of(mesh.shape)), style, shape, mesh)
+
+
+def _start(shape: ComposedShape, axes: Axes, weights: Parameters) -> Any:
+    of = configuration(shape, axes)
+    sized = composed.sized(of, shape)
+    if isinstance(sized, PipelineShape):
+        return pipelines.state_of(of.strategy, sized, of.pipe, weights)
+    return strategies.state_of(of.strategy, sized, weights)
+
+
+def _in_model_order(shape: ComposedShape, axes: Axes, weights: Parameters) -> Parameters:
+    stages = axes.shape.get(PIPE, 1)
+    return pipelines.in_sequence(shape, stages, weights) if stages > 1 else weights
+
+
+def _parts(shape: ComposedShape, axes: Axes) -> int:
+    return axes.shape.get(CONTEXT, 1) if shape.experts else 1
+
+
+def _order(shape: ComposedShape, axes: Axes) -> Sequence[int]:
+    ranks = axes.shape.get(CONTEXT, 1)
+    is_zigzag = ranks > 1 and shape.attention == "zigzag"
+    return tuple(ZIGZAG.whole(shape.length, ranks)) if is_zigzag else as_they_come(shape, axes)

@@ -1,0 +1,42 @@
+"""Which layers each chunk of a pipeline has, written as Megatron-LM's `pipeline_model_parallel_layout`:
+`Et*4|(t*4|)*14tL` for 61 layers in 16 chunks."""
+
+from __future__ import annotations
+
+import re
+
+from lab.meshes.errors import UsageError
+
+EXAMPLE = "Et*4|(t*4|)*2t*3L"
+_MOST_SIGNS = 100_000
+_GROUP = re.compile(r"\(([^()]*)\)\*(\d{1,6})|([EtL])\*(\d{1,6})")
+
+
+def layers_of_chunks(text: str) -> tuple[int, ...]:
+    """Layers of each chunk, in the order in which tokens go through them.
+
+    Args:
+      text: E embedding, t one layer, L head and loss, | between chunks; `t*4` and `(t*4|)*14` repeat.
+    Raises:
+      UsageError: the text is no such layout.
+    """
+    chunks = _expanded(text).split("|")
+    wrong = next((c for c in "".join(chunks) if c not in "EtL"), None)
+    if wrong:
+        raise UsageError(f"stage_layers={text}: {wrong!r} is none of E, t, L, |, * and (); expected such as {EXAMPLE}")
+    # Outside of its place a sign would be work that the program does elsewhere.
+    if not re.fullmatch("E[t|]*L", "|".join(chunks)):
+        raise UsageError(
+            f"stage_layers={text}: expected E once, at the beginning, and L once, at the end, such as {EXAMPLE}"
+        )
+    return tuple(chunk.count("t") for chunk in chunks)
+
+
+def _expanded(text: str) -> str:
+    """Without repetitions, the innermost first."""
+    while found := _GROUP.search(text):
+        repeated, times = (found[1], found[2]) if found[1] is not None else (found[3], found[4])
+        if len(repeated) * int(times) > _MOST_SIGNS:
+            raise UsageError(f"stage_layers: more than {_MOST_SIGNS:,} layers and chunks; expected fewer")
+        text = text[: found.start()] + repeated * int(times) + text[found.end() :]
+    return text
