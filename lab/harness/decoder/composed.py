@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 from jax.sharding import Mesh
 
 from lab.attention.order import ZIGZAG
 from lab.core.ledger import Ledger
 from lab.harness.claim import Claim
+from lab.harness.decoder.step import SMALL
 from lab.harness.experiment import Experiment, TrainingStep, as_they_come
 from lab.meshes.axes import AXIS_ORDER, CONTEXT, PIPE, Axes
 from lab.meshes.errors import UsageError
@@ -46,6 +48,9 @@ class ComposedShape(PipelineShape):
     )
 
 
+SMALL_SHAPE = ComposedShape(**asdict(replace(SMALL, layers=8)))
+
+
 def configuration(shape: ComposedShape, axes: Axes) -> Configuration:
     """What runs these sizes on this mesh.
 
@@ -64,6 +69,7 @@ def configuration(shape: ComposedShape, axes: Axes) -> Configuration:
         micro_batches=shape.accumulation,
         schedule=shape.schedule,
         chunks=shape.chunks,
+        stage_layers=shape.stage_layers,
         remat=shape.remat,
         dtype=shape.dtype,
     )
@@ -76,24 +82,23 @@ def composed_experiment(
     axes: Callable[[Target], Axes],
     claims: Callable[[ComposedShape, Axes, Ledger], tuple[Claim, ...]],
     parameters: ComposedShape,
-    small: ComposedShape,
     targets: tuple[str, ...],
     more_targets: tuple[str, ...] = (),
     everyday: tuple[tuple[str, str], ...] = (),
 ) -> Experiment:
-    """Compiles the step that its sizes and mesh make, written out; runs three, and compares them with the
-    reference's."""
+    """Compiles the step that its sizes and mesh make, written out; runs three, and compares them with the reference's."""
+    choices = {name: getattr(parameters, name) for name in ComposedShape.CHOICES}
     return Experiment(
         name=name,
         chapter=chapter,
         question=question,
         parameters=parameters,
-        numeric_parameters=small,
+        numeric_parameters=replace(SMALL_SHAPE, **choices),
         axes=axes,
         build=_build,
         predict=lambda shape, axes: composed.predict(configuration(shape, axes), shape),
         claims=claims,
-        step=TrainingStep(_start, _in_model_order, _parts, _order),
+        step=TrainingStep(_start, _in_model_order, order=_order, parts=_parts),
         state=lambda shape, mesh: _build("explicit", shape, mesh)[1][0],
         targets=targets,
         more_targets=more_targets,
@@ -126,4 +131,4 @@ def _parts(shape: ComposedShape, axes: Axes) -> int:
 def _order(shape: ComposedShape, axes: Axes) -> Sequence[int]:
     ranks = axes.shape.get(CONTEXT, 1)
     is_zigzag = ranks > 1 and shape.attention == "zigzag"
-    return tuple(ZIGZAG.whole(shape.length, ranks)) if is_zigzag else as_they_come(shape, axes)
+    return np.asarray(ZIGZAG.whole(shape.length, ranks)).tolist() if is_zigzag else as_they_come(shape, axes)

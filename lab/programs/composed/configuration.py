@@ -34,7 +34,7 @@ class Configuration:
       attention: how queries meet keys along `context`, a name of `OVER_CONTEXT`.
       sequence: between blocks tokens are sharded along `tensor` (Korthikanti et al. 2022).
       micro_batches: of one step, on each device.
-      schedule, chunks: of a pipeline, as `PipelineShape`.
+      schedule, chunks, stage_layers: of a pipeline, as `PipelineShape`.
       remat, dtype: as `DecoderShape`.
     Raises:
       UsageError: a number below the least, an order that is not of these axes, or a name that is not known.
@@ -53,6 +53,7 @@ class Configuration:
     micro_batches: int = 1
     schedule: str = "1f1b"
     chunks: int = 1
+    stage_layers: str = ""
     remat: str = "full"
     dtype: str = "bf16"
 
@@ -66,6 +67,9 @@ class Configuration:
             raise UsageError(f"zero={self.zero}: expected 0, 1 or 2; ZeRO-3 is the axis fsdp")
         if self.zero and self.data == 1:
             raise UsageError(f"zero={self.zero} with data=1: there is nothing to shard over; set data, or zero=0")
+        if self.pipe == 1 and (self.chunks > 1 or self.stage_layers):
+            found = f"stage_layers={self.stage_layers}" if self.stage_layers else f"chunks={self.chunks}"
+            raise UsageError(f"{found} with pipe=1: there are no stages; set pipe, or leave it out")
         if self.attention not in OVER_CONTEXT:
             raise no_such("attention over ranks", self.attention, OVER_CONTEXT)
 

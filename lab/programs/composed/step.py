@@ -27,7 +27,12 @@ def sized(configuration: Configuration, model: DecoderShape) -> DecoderShape:
     if configuration.pipe == 1:
         return replace(model, **chosen)
     sizes = {each.name: getattr(model, each.name) for each in fields(DecoderShape)}
-    return PipelineShape(**sizes | chosen, schedule=configuration.schedule, chunks=configuration.chunks)
+    return PipelineShape(
+        **sizes | chosen,
+        schedule=configuration.schedule,
+        chunks=configuration.chunks,
+        stage_layers=configuration.stage_layers,
+    )
 
 
 def step(configuration: Configuration, style: str, model: DecoderShape, mesh: Mesh) -> Program:

@@ -1,0 +1,121 @@
+"""Compositions that nobody looked at before: which axes a mesh has, in which order, and what a step does along each,
+drawn by a seed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from random import Random
+from typing import Any
+
+from lab.harness.decoder.composed import ComposedShape
+from lab.harness.experiment import Experiment, Run
+from lab.meshes.attached import device_count
+from lab.meshes.axes import AXIS_ORDER, CONTEXT, DATA, EXPERT, PIPE, TENSOR, Axes
+from lab.meshes.errors import UsageError
+from lab.meshes.targets import parse_target
+from lab.programs.composed.configuration import OVER_CONTEXT, OVER_DATA
+from lab.programs.models.shape import DISPATCHES, REMATS
+
+TARGETS = ("cpu:8", "gpu:h100:2x8", "gpu:h100:4x8")
+SCHEDULES = ("gpipe", "1f1b", "eager_1f1b", "zb_h1", "interleaved")
+LARGE, SMALL = {"length": 128, "embed": 64, "head_dim": 32, "mlp": 64, "vocab": 64}, {"length": 8, "head_dim": 2}
+"""What sizes are multiples of: to compile, and to run."""
+TRIES = 1000
+
+
+def drawn_compositions(experiment: Experiment, count: int, seed: int = 0) -> list[Run[Experiment]]:
+    """So many runs of an experiment on the step of a `Configuration`; what is refused is drawn again.
+
+    Raises:
+      RuntimeError: nearly all that is drawn is refused.
+    """
+    draw, runs = Random(seed), list[Run[Experiment]]()
+    for _ in range(TRIES):
+        if len(runs) == count:
+            return runs
+        target = parse_target(draw.choice(TARGETS))
+        axes = _axes(draw, device_count(target))
+        try:
+            choices = _choices(draw, axes)
+            large, small = (_shape(draw, axes, grain, choices) for grain in (LARGE, SMALL))
+            large = replace(large, dtype="f32" if target.platform == "cpu" else "bf16")
+            experiment.predict(large, axes)
+            # Slots for all tokens: which are dropped depends on what is routed together.
+            small = replace(small, dtype="f32", capacity_factor=max(small.experts, 1), balance=0.0)
+        except UsageError:
+            continue
+        of = replace(experiment, parameters=large, numeric_parameters=small, axes=lambda target, axes=axes: axes)
+        runs.append(Run(of, target, "explicit"))
+    raise RuntimeError(f"of {TRIES} compositions {len(runs)} run; expected {count}")
+
+
+def _axes(draw: Random, devices: int) -> Axes:
+    """Two or more of them, in any order."""
+    names = draw.sample(AXIS_ORDER, len(AXIS_ORDER))[: draw.randint(2, 5)]
+    sizes = dict.fromkeys(names, 1)
+    while prod(sizes.values()) < devices:
+        sizes[draw.choice(names)] *= 2
+    return Axes.of({name: size for name, size in sizes.items() if size > 1})
+
+
+def _choices(draw: Random, axes: Axes) -> dict[str, Any]:
+    """All that is no size."""
+    found: dict[str, Any] = {
+        "zero": draw.randrange(len(OVER_DATA)) if DATA in axes.names else 0,
+        "attention": draw.choice(list(OVER_CONTEXT)),
+        "sequence": draw.random() < 0.7,
+        "remat": draw.choice(REMATS),
+        "tied": draw.random() < 0.3,
+        "accumulation": draw.choice((1, 2, 4)),
+        "layers": draw.randint(2, 4),
+    }
+    if EXPERT in axes.names:
+        found |= {
+            "experts": axes[EXPERT] * draw.choice((1, 2)) * 2,
+            "shared": draw.randrange(2),
+            "router": draw.choice(("softmax", "sigmoid_bias")),
+            "dispatch": draw.choice(DISPATCHES[:2]),
+        }
+    return found | (_of_pipeline(draw, axes[PIPE]) if PIPE in axes.names else {})
+
+
+def _of_pipeline(draw: Random, stages: int) -> dict[str, Any]:
+    schedule = draw.choice(SCHEDULES)
+    chunks = 2 if schedule == "interleaved" else 1
+    layers = [draw.randint(1, 3) for _ in range(stages * chunks)]
+    is_even = draw.random() < 0.5
+    layers = [max(2, *layers)] * len(layers) if is_even else [2, *layers[1:]]
+    return {
+        "schedule": schedule,
+        "chunks": chunks,
+        "accumulation": stages * draw.choice((1, 2)),
+        "layers": sum(layers),
+        "stage_layers": "" if is_even else f"E{'|'.join('t' * count for count in layers)}L",
+    }
+
+
+def _shape(draw: Random, axes: Axes, grain: dict[str, int], choices: dict[str, Any]) -> ComposedShape:
+    """Every dim splits over what a layout may split it over."""
+    tensor, context = (axes.shape.get(name, 1) for name in (TENSOR, CONTEXT))
+    ranks = axes.size // axes.shape.get(PIPE, 1) // tensor
+    unit = {
+        "batch": ranks * choices["accumulation"],
+        "length": 2 * context * tensor,
+        "embed": ranks,
+        "kv_heads": tensor * context,
+        "mlp": tensor * ranks,
+        "vocab": tensor * ranks,
+    }
+    limits = {
+        "batch": (1, 2),
+        "length": (1, 2),
+        "embed": (2, 6),
+        "kv_heads": (1, 2),
+        "queries": (1, 2),
+        "head_dim": (1, 4),
+        "mlp": (3, 9),
+        "vocab": (5, 11),
+    }
+    sizes = {name: unit.get(name, 1) * grain.get(name, 1) * draw.randint(*limit) for name, limit in limits.items()}
+    return ComposedShape(**sizes | choices)
