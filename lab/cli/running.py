@@ -53,7 +53,7 @@ def results(
                     run.target,
                     run.style,
                     experiment.parameters,
-                    mesh,
+                    mesh or run.axes,
                     settings or {},
                     targets,
                 )

@@ -19,8 +19,8 @@ from lab.meshes.backends import skip_code_optimization
 from lab.meshes.targets import parse_target
 from lab.report import answers, curves, verdicts
 
-DRAWN = 200
-"""Random configurations of `--full`."""
+DRAWN, DRAWN_COMPOSITIONS = 200, 30
+"""Random configurations of `--full`: of all experiments, and of several parallelisms on one mesh."""
 
 
 @click.command()
@@ -43,7 +43,7 @@ def verify(every: bool, full: bool, html: Path | None, as_json: bool) -> int:
     skip_code_optimization()
     experiments, trainings, questions = suite.parted(suite.load())
     runs = _runs(experiments, every, full)
-    drawn = drawn_runs(experiments, DRAWN) if full else []
+    drawn = _drawn(experiments) if full else []
     missing = suite.without_plugin([*runs, *drawn])
     for platform in missing:
         print(
@@ -89,8 +89,14 @@ def _runs(experiments: Sequence[Experiment], every: bool, full: bool) -> list[Ru
     ]
 
 
+def _drawn(experiments: Sequence[Experiment]) -> list[Run[Experiment]]:
+    from lab.harness.decoder.drawn_compositions import drawn_compositions
+
+    return [*drawn_runs(experiments, DRAWN), *drawn_compositions(suite.composed(experiments), DRAWN_COMPOSITIONS)]
+
+
 def _more(experiments: Sequence[Experiment]) -> str:
-    full = len(_runs(experiments, True, True)) + len(drawn_runs(experiments, DRAWN))
+    full = len(_runs(experiments, True, True)) + len(_drawn(experiments))
     return (
         f"--all makes all {len(_runs(experiments, True, False))} runs of every experiment, style and target; --full "
         f"makes {full}, for every known chip and at real sizes, with trainings."

@@ -73,6 +73,8 @@ class Experiment:
       parameters: sizes to compile, a frozen dataclass.
       numeric_parameters: small ones in float32 or integers, to run.
       axes: the mesh that suits a target.
+      place: of an experiment whose parameters say where it runs: (parameters, target or None) to the parameters with
+        all sizes that follow from it, the target and the mesh.
       build: (style, parameters, mesh) to a jitted function and its arguments, as shapes with shardings.
       predict: (parameters, axes) to the ledger that theory asks for.
       claims: (parameters, axes, measured ledger) to what that ledger decides.
@@ -100,6 +102,7 @@ class Experiment:
     build: Build
     predict: Callable[[Any, Axes], Ledger]
     claims: Callable[[Any, Axes, Ledger], tuple[Claim, ...]]
+    place: Callable[[Any, Target | None], tuple[Any, Target, Axes]] | None = None
     reference: Callable[[Any], Callable[..., Any]] | None = None
     step: TrainingStep | None = None
     memory: Callable[[str, Any, Axes, int | None], Terms] | None = None
@@ -150,11 +153,14 @@ E = TypeVar("E", bound=Experiment, covariant=True)
 
 
 class Run(NamedTuple, Generic[E]):
-    """One experiment in one style on one target."""
+    """One experiment in one style on one target; on a mesh of its own, or on the one that the experiment has for the
+    target."""
 
     experiment: E
     target: Target
     style: str
+    axes: Axes | None = None
 
     def __str__(self) -> str:
-        return f"{self.experiment.name} {self.style} {self.target}"
+        mesh = f" {self.axes}" if self.axes else ""
+        return f"{self.experiment.name} {self.style} {self.target}{mesh}"

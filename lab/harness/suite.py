@@ -88,6 +88,13 @@ def everyday(experiments: Iterable[Experiment]) -> list[Run[Experiment]]:
     return [Run(e, parse_target(target), style) for e in experiments for style, target in e.everyday]
 
 
+def composed(experiments: Iterable[Experiment]) -> list[Experiment]:
+    """Those on the step of any `Configuration`, whatever their mesh."""
+    from lab.harness.decoder.composed import ComposedShape
+
+    return [one for one in experiments if type(one.parameters) is ComposedShape]
+
+
 def runs(experiments: Iterable[E], targets: Sequence[Target] = (), styles: Sequence[str] = ()) -> list[Run[E]]:
     """Every experiment in these styles on these targets; by default in all of its styles, on its own targets."""
     places = {e: targets or tuple(map(parse_target, e.targets)) for e in experiments}

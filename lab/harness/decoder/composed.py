@@ -48,7 +48,8 @@ class ComposedShape(PipelineShape):
     )
 
 
-SMALL_SHAPE = ComposedShape(**asdict(replace(SMALL, layers=8)))
+SMALL_SHAPE = ComposedShape(**asdict(replace(SMALL, layers=8, batch=8)))
+"""Eight sequences of one micro-batch."""
 
 
 def configuration(shape: ComposedShape, axes: Axes) -> Configuration:
@@ -93,7 +94,7 @@ def composed_experiment(
         chapter=chapter,
         question=question,
         parameters=parameters,
-        numeric_parameters=replace(SMALL_SHAPE, **choices),
+        numeric_parameters=SMALL_SHAPE.choosing(**choices),
         axes=axes,
         build=_build,
         predict=lambda shape, axes: composed.predict(configuration(shape, axes), shape),

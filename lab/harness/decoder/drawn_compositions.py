@@ -3,6 +3,7 @@ drawn by a seed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from random import Random
@@ -19,13 +20,11 @@ from lab.programs.models.shape import DISPATCHES, REMATS
 
 TARGETS = ("cpu:8", "gpu:h100:2x8", "gpu:h100:4x8")
 SCHEDULES = ("gpipe", "1f1b", "eager_1f1b", "zb_h1", "interleaved")
-LARGE, SMALL = {"length": 128, "embed": 64, "head_dim": 32, "mlp": 64, "vocab": 64}, {"length": 8, "head_dim": 2}
-"""What sizes are multiples of: to compile, and to run."""
 TRIES = 1000
 
 
-def drawn_compositions(experiment: Experiment, count: int, seed: int = 0) -> list[Run[Experiment]]:
-    """So many runs of an experiment on the step of a `Configuration`; what is refused is drawn again.
+def drawn_compositions(experiments: Sequence[Experiment], count: int, seed: int = 0) -> list[Run[Experiment]]:
+    """So many runs of experiments on the step of a `Configuration`; what is refused is drawn again.
 
     Raises:
       RuntimeError: nearly all that is drawn is refused.
@@ -34,19 +33,14 @@ def drawn_compositions(experiment: Experiment, count: int, seed: int = 0) -> lis
     for _ in range(TRIES):
         if len(runs) == count:
             return runs
-        target = parse_target(draw.choice(TARGETS))
+        experiment, target = draw.choice(experiments), parse_target(draw.choice(TARGETS))
         axes = _axes(draw, device_count(target))
         try:
-            choices = _choices(draw, axes)
-            large, small = (_shape(draw, axes, grain, choices) for grain in (LARGE, SMALL))
-            large = replace(large, dtype="f32" if target.platform == "cpu" else "bf16")
-            experiment.predict(large, axes)
-            # Slots for all tokens: which are dropped depends on what is routed together.
-            small = replace(small, dtype="f32", capacity_factor=max(small.experts, 1), balance=0.0)
+            shape = replace(_shape(draw, axes), dtype="f32" if target.platform == "cpu" else "bf16")
+            experiment.predict(shape, axes)
         except UsageError:
             continue
-        of = replace(experiment, parameters=large, numeric_parameters=small, axes=lambda target, axes=axes: axes)
-        runs.append(Run(of, target, "explicit"))
+        runs.append(Run(replace(experiment, parameters=shape), target, "explicit", axes))
     raise RuntimeError(f"of {TRIES} compositions {len(runs)} run; expected {count}")
 
 
@@ -95,27 +89,19 @@ def _of_pipeline(draw: Random, stages: int) -> dict[str, Any]:
     }
 
 
-def _shape(draw: Random, axes: Axes, grain: dict[str, int], choices: dict[str, Any]) -> ComposedShape:
+def _shape(draw: Random, axes: Axes) -> ComposedShape:
     """Every dim splits over what a layout may split it over."""
+    choices = _choices(draw, axes)
     tensor, context = (axes.shape.get(name, 1) for name in (TENSOR, CONTEXT))
     ranks = axes.size // axes.shape.get(PIPE, 1) // tensor
-    unit = {
-        "batch": ranks * choices["accumulation"],
-        "length": 2 * context * tensor,
-        "embed": ranks,
-        "kv_heads": tensor * context,
-        "mlp": tensor * ranks,
-        "vocab": tensor * ranks,
+    sizes = {
+        "batch": ranks * choices["accumulation"] * draw.randint(1, 2),
+        "length": 256 * context * tensor * draw.randint(1, 2),
+        "embed": 64 * ranks * draw.randint(2, 6),
+        "kv_heads": tensor * context * draw.randint(1, 2),
+        "queries": draw.randint(1, 2),
+        "head_dim": 32 * draw.randint(1, 4),
+        "mlp": 64 * tensor * ranks * draw.randint(3, 9),
+        "vocab": 64 * tensor * ranks * draw.randint(5, 11),
     }
-    limits = {
-        "batch": (1, 2),
-        "length": (1, 2),
-        "embed": (2, 6),
-        "kv_heads": (1, 2),
-        "queries": (1, 2),
-        "head_dim": (1, 4),
-        "mlp": (3, 9),
-        "vocab": (5, 11),
-    }
-    sizes = {name: unit.get(name, 1) * grain.get(name, 1) * draw.randint(*limit) for name, limit in limits.items()}
     return ComposedShape(**sizes | choices)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +70,12 @@ class PipelineShape(DecoderShape):
     stage_layers: str = ""
 
     CHOICES: ClassVar[tuple[str, ...]] = (*DecoderShape.CHOICES, "schedule", "chunks", "stage_layers")
+
+    def choosing(self, **choices: Any) -> Self:
+        """As many layers as `stage_layers` has, where it says."""
+        if text := choices.get("stage_layers", self.stage_layers):
+            choices["layers"] = sum(layers_of_chunks(text))
+        return super().choosing(**choices)
 
     def order(self, stages: int) -> Schedule:
         """Raises UsageError where there is no such schedule, or none that runs."""
