@@ -57,7 +57,7 @@ def run(
             raise UsageError(f"{question.name} {reason} --style and --mesh")
     if trainings and mesh:
         raise UsageError(f"{trainings[0].name} has a mesh for each layout; leave out --mesh")
-    results = running.results(suite.runs(experiments, targets, styles), mesh, dict(settings))
+    results = running.results(suite.placed(experiments, targets, styles, dict(settings)), mesh, dict(settings))
     trained, lost = running.trained(trainings, targets, styles, dict(settings))
     answered = running.answered(questions, dict(settings) | ({"target": str(targets[0])} if targets else {}))
     if html:

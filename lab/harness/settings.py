@@ -10,14 +10,16 @@ from lab.meshes.errors import UsageError, no_such
 
 
 def with_settings(parameters: Any, settings: Mapping[str, str]) -> Any:
-    """The parameters with some fields read from text; `preset` stands for all fields of a named one.
+    """The parameters with some fields read from text; `preset`, or what their class is `NAMED_BY`, stands for all fields
+    of a named one.
 
     Raises:
       UsageError: an unknown name, or a text that does not fit the field's type.
     """
     settings = dict(settings)
-    if "preset" in settings and hasattr(parameters, "preset"):
-        parameters = parameters.preset(settings.pop("preset"))
+    named_by = getattr(parameters, "NAMED_BY", "preset")
+    if named_by in settings and hasattr(parameters, "preset"):
+        parameters = parameters.preset(settings.pop(named_by))
     known = {field.name: type(getattr(parameters, field.name)) for field in fields(parameters)}
     for name in settings:
         if name not in known:

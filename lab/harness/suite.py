@@ -95,6 +95,25 @@ def composed(experiments: Iterable[Experiment]) -> list[Experiment]:
     return [one for one in experiments if type(one.parameters) is ComposedShape]
 
 
+def placed(
+    experiments: Iterable[Experiment],
+    targets: Sequence[Target],
+    styles: Sequence[str],
+    settings: Mapping[str, str],
+) -> list[Run[Experiment]]:
+    """As `runs`; those whose parameters say where they run are run there."""
+    found = list[Run[Experiment]]()
+    for one in experiments:
+        if one.place is None:
+            found += runs([one], targets, styles)
+            continue
+        parameters = with_settings(one.parameters, settings)
+        for target in targets or (None,):
+            sized, where, axes = one.place(parameters, target)
+            found += [Run(replace(one, parameters=sized), where, style, axes) for style in _styles(one, styles)]
+    return found
+
+
 def runs(experiments: Iterable[E], targets: Sequence[Target] = (), styles: Sequence[str] = ()) -> list[Run[E]]:
     """Every experiment in these styles on these targets; by default in all of its styles, on its own targets."""
     places = {e: targets or tuple(map(parse_target, e.targets)) for e in experiments}
