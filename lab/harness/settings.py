@@ -10,8 +10,8 @@ from lab.meshes.errors import UsageError, no_such
 
 
 def with_settings(parameters: Any, settings: Mapping[str, str]) -> Any:
-    """The parameters with some fields read from text; `preset`, or what their class is `NAMED_BY`, stands for all fields
-    of a named one.
+    """The parameters with some fields read from text; `preset`, or what their class is `NAMED_BY`, stands for all
+    fields of a named one.
 
     Raises:
       UsageError: an unknown name, or a text that does not fit the field's type.

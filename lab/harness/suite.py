@@ -190,7 +190,18 @@ def results(
     some: Iterable[Run[Experiment]], mesh: Axes | None = None, settings: Mapping[str, str] | None = None
 ) -> list[Result]:
     """Runs them one after the other, on `mesh` and with `settings` of their parameters where given."""
-    return [_result(run, mesh, settings or {}) for run in some]
+    from lab.harness.run import run
+
+    return [
+        run(
+            one.experiment,
+            target=one.target,
+            style=one.style,
+            axes=mesh or one.axes,
+            parameters=with_settings(one.experiment.parameters, settings or {}),
+        )
+        for one in some
+    ]
 
 
 def result_by_name(
@@ -204,17 +215,17 @@ def result_by_name(
     targets: Sequence[Target],
 ) -> Result:
     """Runs an experiment by its name, as another process is asked to, with JAX made ready for all these targets."""
-    prepare(targets)
-    with stage(f"running {name}"):
-        run = Run(replace(registry.experiment(name), parameters=parameters), target, style)
-        return _result(run, mesh, settings)
-
-
-def _result(one: Run[Experiment], mesh: Axes | None, settings: Mapping[str, str]) -> Result:
     from lab.harness.run import run
 
-    parameters = with_settings(one.experiment.parameters, settings)
-    return run(one.experiment, target=one.target, style=one.style, axes=mesh, parameters=parameters)
+    prepare(targets)
+    with stage(f"running {name}"):
+        return run(
+            registry.experiment(name),
+            target=target,
+            style=style,
+            axes=mesh,
+            parameters=with_settings(parameters, settings),
+        )
 
 
 def trained(

@@ -1,5 +1,5 @@
-"""Well-known models, clusters and training runs by name: the tables `models.toml`, `clusters.toml` and `runs.toml`, read
-and checked. No JAX here."""
+"""Well-known models, clusters and training runs by name: the tables `models.toml`, `clusters.toml` and `runs.toml`,
+read and checked. No JAX here."""
 
 from lab.zoo.clusters import Cluster, cluster, cluster_names
 from lab.zoo.models import Experts, Latent, ModelShape, Published, model, model_names

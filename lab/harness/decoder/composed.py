@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
@@ -87,7 +87,7 @@ def composed_experiment(
     more_targets: tuple[str, ...] = (),
     everyday: tuple[tuple[str, str], ...] = (),
 ) -> Experiment:
-    """Compiles the step that its sizes and mesh make, written out; runs three, and compares them with the reference's."""
+    """Compiles the step that its sizes and mesh make, written out; three of them are compared with the reference."""
     choices = {name: getattr(parameters, name) for name in ComposedShape.CHOICES}
     return Experiment(
         name=name,

@@ -278,7 +278,7 @@ def train(
 
 def curve(run: Run[LayoutUnderTraining], shape: TrainingShape, batches: Batches, reference: ReferenceRun) -> Curve:
     """Compiles one layout's step in one style, settles its ledger, and trains with it."""
-    layout, target, style = run
+    layout, target, style = run.experiment, run.target, run.style
     axes, own = layout.axes(target), layout.sized(shape)
     mesh, predicted = make_mesh(target, axes), layout.predict(own, axes)
     nothing = Curve(layout.name, style, axes.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from jax.sharding import Mesh
@@ -24,11 +24,11 @@ def sized(configuration: Configuration, model: DecoderShape) -> DecoderShape:
         "remat": configuration.remat,
         "dtype": configuration.dtype,
     }
+    sizes = {each.name: getattr(model, each.name) for each in fields(DecoderShape)} | chosen
     if configuration.pipe == 1:
-        return replace(model, **chosen)
-    sizes = {each.name: getattr(model, each.name) for each in fields(DecoderShape)}
+        return DecoderShape(**sizes)
     return PipelineShape(
-        **sizes | chosen,
+        **sizes,
         schedule=configuration.schedule,
         chunks=configuration.chunks,
         stage_layers=configuration.stage_layers,

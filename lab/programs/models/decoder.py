@@ -197,17 +197,24 @@ def layers(
         x_BSD = hooks.residual(x_BSD + attention(x_BSD, state, rotation_SH, shape, hooks))
         return hooks.residual(x_BSD + mlp(x_BSD, state, shape, hooks)), None
 
-    def one_of_count(x_BSD: jax.Array, met: tuple[jax.Array, Mapping[str, Parameter]]) -> tuple[jax.Array, None]:
+    with scope("layers"):
+        if count is None:
+            return jax.lax.scan(_recomputed(layer, shape.remat), x_BSD, state)[0]
+        numbers_L = jnp.arange(jax.tree.leaves(state)[0].shape[0])
+        first = _recomputed(_below(count, layer, is_in_vain), shape.remat)
+        return jax.lax.scan(first, x_BSD, (numbers_L, state))[0]
+
+
+def _below(count: jax.Array, layer: Layer, is_in_vain: bool) -> Layer:
+    """The layer where its number is below; else nothing."""
+
+    def numbered(x_BSD: jax.Array, met: tuple[jax.Array, Mapping[str, Parameter]]) -> tuple[jax.Array, None]:
         number, state = met
         if is_in_vain:
             return jnp.where(number < count, layer(x_BSD, state)[0], x_BSD), None
         return jax.lax.cond(number < count, layer, lambda x_BSD, state: (x_BSD, None), x_BSD, state)
 
-    with scope("layers"):
-        if count is None:
-            return jax.lax.scan(_recomputed(layer, shape.remat), x_BSD, state)[0]
-        numbers_L = jnp.arange(jax.tree.leaves(state)[0].shape[0])
-        return jax.lax.scan(_recomputed(one_of_count, shape.remat), x_BSD, (numbers_L, state))[0]
+    return numbered
 
 
 def _recomputed(layer: Layer, remat: str) -> Layer:

@@ -108,7 +108,7 @@ def test_a_run_gives_the_fields_of_the_contract_and_two_layers_of_64_by_96_in_bf
 def test_three_styles_and_two_targets_are_six_runs_on_the_users_own_mesh(lab, asked):
     lab("run", "ch14_data_parallel", "--target", "cpu:8", "--target", "cpu:4", "--mesh", "data=8", *SMALL)
     ((runs, mesh, settings),) = asked
-    assert [(str(target), style) for _, target, style in runs] == [
+    assert [(str(target), style) for _, target, style, _ in runs] == [
         (t, s) for t in ("cpu:8", "cpu:4") for s in ("declared", "typed", "explicit")
     ]
     assert mesh.shape == {"data": 8}
@@ -119,7 +119,7 @@ def test_verify_runs_all_styles_of_every_experiment_on_its_own_targets(lab, aske
     monkeypatch.setattr(plugins, "installed", lambda platform: True)
     lab("verify", "--all")
     ((runs, mesh, settings),) = asked
-    assert {(e.name, str(target), style) for e, target, style in runs} >= {
+    assert {(e.name, str(target), style) for e, target, style, _ in runs} >= {
         ("ch20_zero3", target, style)
         for target in ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4")
         for style in ("declared", "typed", "explicit")
@@ -134,7 +134,7 @@ def test_verify_begins_with_a_run_for_each_property_on_each_compiler_and_names_w
     monkeypatch.setattr(plugins, "installed", lambda platform: True)
     answer = lab("verify")
     runs = [(run.experiment, str(run.target), run.style) for run in asked[0][0]]
-    assert all(target in e.targets and style in e.styles for e, target, style in runs)
+    assert all(target in e.targets and style in e.styles for e, target, style, _ in runs)
     assert {run.target.platform for run in asked[0][0]} == {"cpu", "gpu", "tpu"}
     assert {e.chapter for e, _, _ in runs} >= {11, 12, 14, 15, 16, 17, 18, 20, 24}
     assert ("ch24_llama3_405b", "gpu:h100:2048x8") in {(e.name, target) for e, target, _ in runs}

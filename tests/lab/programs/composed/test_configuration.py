@@ -58,3 +58,21 @@ def test_what_is_no_configuration_is_refused_in_a_line(wrong, message):
     with pytest.raises(UsageError) as refused:
         Configuration(**wrong)
     assert str(refused.value).startswith(message)
+
+
+def test_without_stages_a_step_is_no_pipelines():
+    model = PipelineShape(layers=8, chunks=2, schedule="interleaved")
+    assert type(sized(Configuration(fsdp=8), model)) is DecoderShape
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"chunks": 2}, "chunks=2 with pipe=1: there are no stages; set pipe, or leave it out"),
+        ({"stage_layers": "Et*8L"}, "stage_layers=Et*8L with pipe=1: there are no stages; set pipe, or leave it out"),
+    ],
+)
+def test_stages_without_a_pipeline_are_refused(sizes, message):
+    with pytest.raises(UsageError) as refused:
+        Configuration(data=8, **sizes)
+    assert str(refused.value) == message
