@@ -22,8 +22,8 @@ FACTORS = (1, 1, 2, 3)
 
 def drawn_runs(experiments: Iterable[Experiment], count: int, seed: int = 0) -> list[Run[Experiment]]:
     """So many runs, no two alike and none of an experiment's own sizes; what an experiment refuses is drawn again, as
-    often as runs are asked for."""
-    every, draw = tuple(experiments), Random(seed)
+    often as runs are asked for. Experiments that say themselves where they run are left out."""
+    every, draw = tuple(one for one in experiments if one.place is None), Random(seed)
     runs: dict[Run[Experiment], None] = {}
     for _ in range(count):
         if len(runs) >= count:

@@ -12,7 +12,7 @@ EXPERIMENTS = suite.parted(suite.load())[0]
 
 def test_every_experiment_and_target_is_drawn_and_the_same_seed_draws_the_same():
     runs = drawn_runs(EXPERIMENTS, 200)
-    assert {run.experiment.name for run in runs} == {experiment.name for experiment in EXPERIMENTS}
+    assert {run.experiment.name for run in runs} == {e.name for e in EXPERIMENTS if e.place is None}
     assert {str(run.target) for run in runs} == set(TARGETS)
 
     def drawn(seed: int) -> list[tuple]:

@@ -73,6 +73,7 @@ def test_layers_that_do_not_fit_the_pipeline_are_refused_in_a_line(sizes, messag
     assert str(refused.value).startswith(message)
 
 
+@pytest.mark.compiles
 def test_layers_lie_in_order_and_what_is_no_layer_is_zero():
     shape = replace(SHAPE, stage_layers="Et*2|t*3L")
     weights = initial(shape)
