@@ -86,8 +86,8 @@ class FirstOrder:
         if c.context * c.expert > 1 or not c.sequence or c.schedule not in ("1f1b", "interleaved"):
             found = f"context={c.context}, expert={c.expert}, sequence={c.sequence}, schedule={c.schedule}"
             raise UsageError(f"{found}: expected neither axis, sequence=True, and schedule=1f1b or interleaved")
-        if shape.experts or shape.latent:
-            raise UsageError(f"model={shape.name}: expected one without experts and latent attention")
+        if shape.experts or shape.latent or not (shape.is_gated or shape.activation == "gelu"):
+            raise UsageError(f"model={shape.name}: expected one of Llama's or GPT's layers, without experts")
         if c.remat not in SAVED:
             raise no_such("remat", c.remat, SAVED)
 
@@ -283,6 +283,6 @@ class FirstOrder:
         sizes = self._tokens, shape.length, shape.embed, shape.heads
         if remat == "full":
             return activation_bytes(self._tokens, shape.embed, BF16) / t
-        if shape.gated:
+        if shape.is_gated:
             return llama_saved_bytes(SAVED[remat], *sizes, shape.kv_heads, shape.head_dim, shape.mlp) / t
         return float(gpt_saved_bytes(*sizes, t, t, scores=remat == "none"))

@@ -182,9 +182,14 @@ def test_axes_that_lie_inside_a_domain_have_its_links():
         ({"context": 2}, "llama3-405b", "context=2, expert=1, sequence=True, schedule=1f1b: expected neither axis"),
         ({"schedule": "gpipe"}, "llama3-405b", "schedule=gpipe: expected neither axis, sequence=True, and schedule=1f1b"),
         ({"remat": "dots"}, "llama3-405b", "no remat 'dots'"),
-        ({}, "deepseek-v3", "model=deepseek-v3: expected one without experts and latent attention"),
+        ({}, "deepseek-v3", "model=deepseek-v3: expected one of Llama's or GPT's layers, without experts"),
     ],
 )  # fmt: skip
 def test_what_no_formula_here_tells_of_is_refused(choices, name, message):
     with pytest.raises(UsageError, match=message):
         FirstOrder(Configuration(**choices), model(name), H100)
+
+
+def test_a_layer_that_is_neither_llamas_nor_gpts_is_refused():
+    with pytest.raises(UsageError, match="model=llama3-405b: expected one of Llama's or GPT's layers"):
+        FirstOrder(Configuration(), replace(LLAMA, activation="relu2"), H100)
