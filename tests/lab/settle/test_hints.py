@@ -53,7 +53,7 @@ def test_what_no_provenance_explains_to_the_byte_has_no_hint(context, measured):
 
 QUERY = Transfer(Kind.ALL_REDUCE, ("data",), 4, 8, "f32", 1024, scope="layers/attention/query", phase="backward")
 KEY = replace(QUERY, scope="layers/attention/key")
-GPU = Context("gpu", "declared", {"data": 4})
+GPU = Context("gpu", "declared", {"data": 4}, jax=(0, 10))
 
 
 def without_names(executions: int) -> tuple[Transfer, ...]:
@@ -61,16 +61,22 @@ def without_names(executions: int) -> tuple[Transfer, ...]:
     return (replace(QUERY, executions=executions, payload_bytes=4096, scope="", instruction="all-reduce.1"),)
 
 
-def settled_terms(terms: tuple[Transfer, ...], measured: tuple[Transfer, ...]) -> Settlement:
-    return settle(Ledger(terms, mesh=GPU.mesh), Ledger(measured, mesh=GPU.mesh), GPU)
+def settled_terms(terms: tuple[Transfer, ...], measured: tuple[Transfer, ...], context: Context = GPU) -> Settlement:
+    return settle(Ledger(terms, mesh=context.mesh), Ledger(measured, mesh=context.mesh), context)
 
 
-def test_terms_that_share_transfers_without_a_name_are_hinted_together():
-    found = settled_terms((QUERY, KEY), without_names(4))
-    hint = "X8 would explain it if the prediction stated Provenance(iterations=4)"
+@pytest.mark.parametrize(
+    ("release", "executions", "said"),
+    [((0, 10), 4, "iterations=4"), ((0, 11), 2, "iterations=4, repeats=2")],
+    ids=["in each of two passes", "once for both"],
+)
+def test_terms_that_share_transfers_without_a_name_are_hinted_together(release, executions, said):
+    context, measured = replace(GPU, jax=release), without_names(executions)
+    found = settled_terms((QUERY, KEY), measured, context)
+    hint = f"X8 would explain it if the prediction stated Provenance({said})"
     assert (found.verdict, [term.hint for term in found.terms]) == (Verdict.REFUTED, [hint, hint])
     following = tuple(replace(term, provenance=stated(hint)) for term in (QUERY, KEY))
-    assert settled_terms(following, without_names(4)).verdict is Verdict.EXPLAINED
+    assert settled_terms(following, measured, context).verdict is Verdict.EXPLAINED
 
 
 @pytest.mark.parametrize("terms", [(QUERY,), (QUERY, KEY)], ids=["one term", "two terms"])
