@@ -4,6 +4,7 @@ no JAX."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -59,6 +60,10 @@ def read_texts(path: Path, axes: Axes | None, target: Target | None) -> list[Pro
     ]
 
 
+_NO_ARRAY = re.compile(
+    r"Error interpreting argument to .* The problematic value is of type <class '(.*?)'> and was passed to the "
+    r"function at path (.*?)\.\n"
+)
 Stage = Callable[[str], AbstractContextManager[None]]
 """What goes on around `lowering`, `compiling` and `reading` a program, by that name."""
 
@@ -80,7 +85,7 @@ def read_program(
     own = _mesh(jax.tree.leaves(args))
     mesh = own if isinstance(own, jax.sharding.Mesh) or mesh is None else mesh
     remarks: list[Remark] = []
-    compiled = _compiled(program, args, mesh, remarks, stage)
+    compiled = _compiled(program, args, mesh, remarks, stage, source)
     with stage("reading"):
         return _read(compiled, args, mesh, target, tuple(remarks), source)
 
@@ -110,7 +115,7 @@ def _read(
     )
 
 
-def _compiled(program: Any, args: tuple[Any, ...], mesh: Any, remarks: list[Remark], stage: Stage) -> Any:
+def _compiled(program: Any, args: tuple[Any, ...], mesh: Any, remarks: list[Remark], stage: Stage, source: str) -> Any:
     import jax
 
     if isinstance(program, jax.stages.Compiled):
@@ -118,15 +123,25 @@ def _compiled(program: Any, args: tuple[Any, ...], mesh: Any, remarks: list[Rema
     # The mesh in force places arguments without a sharding, and gives meaning to a bare PartitionSpec.
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
         with stage("lowering"):
-            lowered = program if isinstance(program, jax.stages.Lowered) else _jitted(program).lower(*args)
+            lowered = program if isinstance(program, jax.stages.Lowered) else _lowered(program, args, source)
         with stage("compiling"), heard(remarks):
             return lowered.compile()
 
 
-def _jitted(function: Any) -> Any:
+def _lowered(function: Any, args: tuple[Any, ...], source: str) -> Any:
+    """Raises UsageError where an argument is nothing that JAX traces, in place of what JAX says to who called `jit`."""
     import jax
 
-    return function if hasattr(function, "lower") else jax.jit(function)
+    try:
+        return (function if hasattr(function, "lower") else jax.jit(function)).lower(*args)
+    except TypeError as error:
+        found = _NO_ARRAY.match(str(error))
+        if found is None:
+            raise
+        raise UsageError(
+            f"{source}: argument {found[2]}: found a value of type {found[1]}, expected an array or a "
+            "jax.ShapeDtypeStruct; bind what is neither with functools.partial"
+        ) from None
 
 
 def _devices_of(compiled: Any) -> int:

@@ -165,7 +165,7 @@ def users_code(source: str) -> Iterator[None]:
             yield
     except UsageError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         frames = _users_frames(error.__traceback__)
         said = f"{type(error).__name__}: {one_line(error)}{_hidden_lab(error)}{_compile_only(error)}"
         # An error of syntax says where it is.

@@ -38,6 +38,9 @@ class Unspeakable(Exception):
 def raises(mesh):
     raise Unspeakable
 
+def interrupts(mesh):
+    raise KeyboardInterrupt
+
 def closes(mesh):
     os.closerange(3, 100)
     return build(mesh)
@@ -71,16 +74,17 @@ def lab(folder, *arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_what_ends_a_program_is_one_line_each_and_the_others_are_inspected(folder):
-    sources = [f"step.py:{name}" for name in ("aborts", "exits", "build", "raises", "closes")]
+    sources = [f"step.py:{name}" for name in ("aborts", "exits", "build", "raises", "interrupts", "closes")]
     done = lab(folder, "inspect", *sources, "--mesh", "data=8", "--json")
     (found,) = json.loads(done.stdout)
     assert (found["source"], found["totals"]["all"]["sites"]) == ("step.py:build", 1)
     lines = [line for line in done.stderr.splitlines() if line.startswith("lab: ")]
-    assert done.returncode == 2 and len(lines) == 4
+    assert done.returncode == 2 and len(lines) == 5
     assert lines[0].startswith("lab: step.py:aborts: its process was ended by signal 6 (Aborted) while compiling")
     assert lines[1].startswith("lab: step.py:exits: its process exited with status 0 while building")
     assert lines[2] == "lab: step.py:raises raised Unspeakable: Unspeakable"
-    assert lines[3].startswith("lab: step.py:closes: its process ")
+    assert lines[3] == "lab: step.py:interrupts raised KeyboardInterrupt: KeyboardInterrupt"
+    assert lines[4].startswith("lab: step.py:closes: its process ")
     assert "Invalid binary instruction opcode copy" in done.stderr, "XLA's own reason"
     assert "xla::HloInstruction" not in done.stderr and "stack trace" not in done.stderr
 

@@ -109,6 +109,24 @@ def test_a_text_in_place_of_its_path_is_refused_without_being_printed():
     assert str(refused.value) == "found a text of 32 characters, expected the path of a file with it"
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("abc", "argument x: found a value of type str"), ({"a": [1, object()]}, r"argument x\['a'\]\[1\]: ")],
+)
+def test_an_argument_that_is_no_array_is_refused_by_its_place(value, said):
+    with pytest.raises(UsageError, match=f"^given: {said}.*expected an array or a jax.ShapeDtypeStruct"):
+        lab.inspect(given, value)
+
+
+def test_an_error_of_types_inside_a_program_stays_what_it_is():
+    with pytest.raises(TypeError, match="unsupported operand"):
+        lab.inspect(lambda x: x + object(), 1.0)
+
+
+def given(x):
+    return x
+
+
 def test_a_program_on_one_device_is_headed_so():
     assert str(lab.inspect(product, jnp.ones((64, 32)), jnp.ones((16, 64)))).startswith("product: 1 device\n")
 
