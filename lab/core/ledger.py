@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from fractions import Fraction
 from itertools import chain, repeat
+from math import isclose
 from operator import attrgetter
 from typing import Any, Final, Literal
 
@@ -22,6 +23,7 @@ from msgspec import UNSET, UnsetType
 from lab.core import codec, display
 from lab.core.codec import Count, Size
 from lab.core.note import Note, note_kinds
+from lab.meshes.errors import UsageError
 from lab.meshes.platforms import LinkName
 
 SCHEMA: Final = "sharding-lab/ledger/1"
@@ -401,15 +403,27 @@ class Ledger:
         """The inverse of `to_json`.
 
         Raises:
-          UsageError: it is no such object; the line names the key.
+          UsageError: it is no such object, or its totals are not those of its transfers; the line names the key.
         """
-        return codec.from_json(LedgerJson, found).ledger()
+        written = codec.from_json(LedgerJson, found)
+        ledger = written.ledger()
+        _check_totals(written.totals.all, ledger.totals())
+        return ledger
 
     def __str__(self) -> str:
         return display.text(self)
 
     def _repr_html_(self) -> str | None:
         return display.html(self)
+
+
+def _check_totals(stated: TotalsJson, own: Totals) -> None:
+    """Wire bytes are fractions, which JSON rounds."""
+    for name in ("sites", "executions", "payload_bytes", "wire_bytes"):
+        there, here = getattr(stated, name), getattr(own, name)
+        if there != here and not (name == "wire_bytes" and isclose(there, here)):
+            added_up = f"its transfers add up to {float(here):,.12g}"
+            raise UsageError(f"totals.all.{name}: found {float(there):,.12g}, but {added_up}")
 
 
 @dataclass(frozen=True)

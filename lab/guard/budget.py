@@ -151,9 +151,9 @@ def _excesses(line: Allowance, total: Totals) -> Iterator[str]:
 
 
 def _listed(transfers: Sequence[Transfer]) -> str:
-    """The largest of them, a line each."""
+    """The largest of them, a line each, and where the others are listed."""
     rows = sorted(transfers, key=lambda t: Totals.of([t]).wire_bytes, reverse=True)
-    more = [f"    and {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
+    more = [f"    and {len(rows) - SHOWN} more; print(lab.inspect(...)) lists all"] if len(rows) > SHOWN else []
     return "\n".join([*map(_line, rows[:SHOWN]), *more])
 
 

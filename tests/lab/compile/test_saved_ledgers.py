@@ -33,8 +33,27 @@ def saved(tmp_path, change) -> str:
         (lambda _, row: row.update(axes=["date"]), r"transfers\[0\]\.axes: no axis 'date' in the mesh; .*data"),
         (lambda _, row: row.update(wire_bytes="1/0"), "wire_bytes: expected a finite number"),
         (lambda whole, _: whole.update(mesh={"data": 0}), "mesh.*expected int >= 1"),
+        (
+            lambda _, row: row.update(payload_bytes=8000, wire_bytes=7000),
+            r"totals\.all\.payload_bytes: found 2,400, but its transfers add up to 24,000",
+        ),
+        (
+            lambda whole, _: whole["totals"]["all"].update(sites=2),
+            r"totals\.all\.sites: found 2, but its transfers add up to 1",
+        ),
+        (
+            lambda whole, _: whole["totals"]["all"].update(executions=4),
+            r"totals\.all\.executions: found 4, but its transfers add up to 3",
+        ),
+        (
+            lambda whole, _: whole["totals"]["all"].update(wire_bytes=2101),
+            r"wire_bytes: found 2,101, but its transfers add up to 2,100",
+        ),
     ],
-    ids="schema,no-schema,bytes,executions,complete,axes,unknown-axis,wire,mesh".split(","),
+    ids=(
+        "schema,no-schema,bytes,executions,complete,axes,unknown-axis,wire,mesh,"
+        "another-payload,more-sites,more-executions,more-wire"
+    ).split(","),
 )
 def test_a_saved_ledger_is_refused_with_the_key_that_is_wrong(tmp_path, change, said):
     with pytest.raises(UsageError, match=f"saved.json: not a ledger .*{said}"):

@@ -123,3 +123,10 @@ def test_pytest_shows_a_refusal_at_the_line_of_the_test():
     *_, line, hidden = refused.traceback
     assert (line.path.name, hidden.name) == ("test_budget.py", "assert_communication")
     assert hidden.ishidden(refused)
+
+
+def test_where_transfers_stand_that_a_failure_leaves_out_is_said():
+    seven = [transfer(Kind.ALL_GATHER, ("data",), 800 * n) for n in range(1, 8)]
+    (found,) = broken(ledger(*seven), [])
+    assert found.splitlines()[1].startswith("    all_gather over data, 1 x 5,600 B")
+    assert found.splitlines()[6:] == ["    and 2 more; print(lab.inspect(...)) lists all"]
