@@ -48,7 +48,9 @@ OPCODES = frozenset(KINDS) | {f"{opcode}-start" for opcode in KINDS if opcode !=
 _BY_PAIRS = ("collective-permute", "collective-permute-start", "send")
 _WAITS = frozenset({"async-start", "call-start"})
 _MESH_GROUPS = re.compile(r"mesh\[[^\]]*\](?:,\s*device_ids=\([^{]*?\))?\s*\{[^}]*\}")
-_PAIRS = re.compile(r'source_target_pairs="?(\{\{.*?\}\}|\{\})')
+_LISTS = r"\{\s*(?:\{[^{}]*\}\s*(?:,\s*)?)*\}"
+"""With blanks anywhere: XLA prints none, and reads any."""
+_LISTED_GROUPS, _PAIRS = re.compile(_LISTS), re.compile(rf'source_target_pairs="?({_LISTS})')
 _SLICE_SIZES = re.compile(r"slice_sizes=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}")
 _TELLING = MAY_BE_PADDED | {"pad", "concatenate"}
 """Operations that tell of what they make more than its type."""
@@ -320,10 +322,11 @@ def groups_text(instruction: Instruction) -> str:
 @lru_cache(maxsize=1 << 12)
 def _groups_in(wording: str) -> str:
     spelled = wording.partition("replica_groups=")[2]
-    # The lists without blanks end at one; `mesh['x'=4], device_ids=([4,2]T(1,0)) {'x'}` has some.
+    # What is no list ends at a comma and a blank, but for `mesh['x'=4], device_ids=([4,2]T(1,0)) {'x'}`.
     if spelled.startswith("mesh") and (mesh := _MESH_GROUPS.match(spelled)):
         return mesh[0]
-    return spelled[: spelled.find("}}") + 2] if spelled.startswith("{{") else spelled.partition(", ")[0]
+    listed = _LISTED_GROUPS.match(spelled)
+    return listed[0] if listed else spelled.partition(", ")[0]
 
 
 def listed_groups(text: str) -> Groups:

@@ -24,7 +24,9 @@ _PICKED_AXES = re.compile(rf"{_PICKED_AXIS.pattern}(?:,\s*{_PICKED_AXIS.pattern}
 _PERMUTED_IDS = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _IDS = re.compile(r"\d+(?:,\s*\d+)*")
 _LIST = re.compile(r"\{([\d,\s]*)\}")
-_LISTS = re.compile(r"\{(?:\{(?:\d+(?:,\s*\d+)*)?\}(?:,\s*\{(?:\d+(?:,\s*\d+)*)?\})*)?\}")
+_NONE = re.compile(r"(?:\{\s*\})?")
+_MEMBERS = r"\s*\{\s*(?:\d+\s*(?:,\s*\d+\s*)*)?\}\s*"
+_LISTS = re.compile(rf"\{{{_MEMBERS}(?:,{_MEMBERS})*\}}")
 MOST_DEVICES = 1 << 22
 """More than any machine has: larger numbers are damage, and lists of so many devices would fill the memory."""
 
@@ -71,7 +73,7 @@ def read_groups(text: str, devices: int | None) -> Groups:
       UnreadGroups: the spelling is not one of `{{0,1},{2,3}}`, `[2,4]<=[4,2]T(1,0)`, `mesh['x'=4,'y'=2] {'x'}`.
     """
     text = text.strip()
-    if text in ("", "{}"):
+    if _NONE.fullmatch(text):
         if devices is None:
             raise UnreadGroups("all devices, whose number the text does not say")
         if devices > MOST_DEVICES:
@@ -123,7 +125,7 @@ def read_groups_of(text: str, mode: GroupMode, devices: int | None, replicas: in
     if devices is not None and replicas is not None and mode is not GroupMode.DEVICES:
         many = devices // replicas if mode is GroupMode.PARTITIONS else replicas
     # No pairs at all are none, and not those of all devices.
-    empty = is_pairs and text.strip() in ("", "{}")
+    empty = is_pairs and _NONE.fullmatch(text.strip())
     rows = () if empty else read_groups(text, None if is_pairs else many).members
     largest = max(itertools.chain.from_iterable(rows), default=-1)
     are_assumed = many is not None and devices is not None and largest >= many and many < devices

@@ -23,6 +23,7 @@ AXES = Axes.parse("data=2,fsdp=2,tensor=4")
     [
         ("{{0,1},{2,3}}", ((0, 1), (2, 3))),
         ("{{0,2},{1}}", ((0, 2), (1,))),
+        ("{ { 0, 1 } , {2 ,3} }", ((0, 1), (2, 3))),
         ("[2,4]<=[8]", ((0, 1, 2, 3), (4, 5, 6, 7))),
         ("[2,4]<=[4,2]T(1,0)", ((0, 2, 4, 6), (1, 3, 5, 7))),
         ("mesh['x'=4,'y'=2] {'x'}", ((0, 2, 4, 6), (1, 3, 5, 7))),
@@ -35,10 +36,17 @@ AXES = Axes.parse("data=2,fsdp=2,tensor=4")
         ("mesh['x'=4,'y'=2], device_ids=([2,4]T(1,0)) {'x'}", ((0, 1, 2, 3), (4, 5, 6, 7))),
         ("", ((0, 1, 2, 3, 4, 5, 6, 7),)),
         ("{}", ((0, 1, 2, 3, 4, 5, 6, 7),)),
+        ("{ }", ((0, 1, 2, 3, 4, 5, 6, 7),)),
     ],
 )
 def test_spelling_expands_to_its_groups(spelling, members):
     assert read_groups(spelling, 8).members == members
+
+
+@pytest.mark.parametrize("spelling", ["{{0 1},{2,3}}", "{{0,1} {2,3}}", "{{0,1},{2,3},}", "{{0,1,},{2,3}}", "{0,1}"])
+def test_lists_without_commas_between_or_with_more_of_them_are_refused(spelling):
+    with pytest.raises(UnreadGroups):
+        read_groups(spelling, 4)
 
 
 def test_a_spelling_of_tomorrow_is_refused_not_guessed():

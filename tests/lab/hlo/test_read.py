@@ -10,6 +10,7 @@ from lab.hlo.text import parse
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
+from tests.hlo_corpus.xla_parser import parsed_by_xla
 
 ADD = """%add (a: f32[], b: f32[]) -> f32[] {
   %a = f32[] parameter(0)
@@ -575,3 +576,23 @@ def test_a_body_that_both_passes_run_is_backward_in_the_loop_of_the_backward_pas
         before=ring + ring[: ring.index("%before")].replace("%ring ", "%ring.clone "),
     )
     assert [(transfer.phase, transfer.executions) for transfer in ledger.transfers] == [("forward", 3), ("backward", 3)]
+
+
+@pytest.mark.parametrize("groups", ["{{0,1},{2,3}}", "{ {0,1}, {2,3} }", "{{0, 1} , {2, 3}}"])
+@pytest.mark.parametrize(
+    ("operation", "names", "more"),
+    [
+        ("all-gather", "replica_groups", ", dimensions={0}, use_global_device_ids=true"),
+        ("collective-permute", "source_target_pairs", ""),
+    ],
+)
+def test_blanks_in_lists_of_devices_change_nothing(groups, operation, names, more):
+    size = 16 if operation == "all-gather" else 8
+    text = (
+        f"HloModule m, num_partitions=4\n\nENTRY %e (x: f32[8]) -> f32[{size}] {{\n  %x = f32[8]{{0}} parameter(0)\n"
+        f"  ROOT %r = f32[{size}]{{0}} {operation}(%x), channel_id=1, {names}={groups}{more}\n}}\n"
+    )
+    parsed_by_xla(text)
+    ledger = read_text(text)
+    (transfer,) = ledger.transfers
+    assert (ledger.is_complete, ledger.notes, transfer.group_size, transfer.groups) == (True, (), 2, 2)
