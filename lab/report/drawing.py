@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from math import log10
+from math import ceil, floor, log10
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -96,6 +96,30 @@ class Decades:
     @property
     def ticks(self) -> range:
         return range(self.first, self.last + 1)
+
+
+@dataclass(frozen=True)
+class Logarithmic:
+    """A logarithmic scale onto pixels that ends where its values do."""
+
+    least: float
+    most: float
+    start: float
+    end: float
+
+    @classmethod
+    def around(cls, values: Collection[float], start: float, end: float) -> Logarithmic:
+        """With room on both sides."""
+        return cls(min(values) / 1.3, 1.3 * max(values), start, end)
+
+    def __call__(self, value: float) -> float:
+        return self.start + log10(value / self.least) / log10(self.most / self.least) * (self.end - self.start)
+
+    @property
+    def ticks(self) -> list[int]:
+        """1, 2 and 5 times powers of ten, as whole numbers."""
+        powers = range(max(0, floor(log10(self.least))), ceil(log10(self.most)) + 1)
+        return [m * 10**p for p in powers for m in (1, 2, 5) if self.least <= m * 10**p <= self.most]
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from lab.report.given import given_ledgers
 from lab.report.heat import WhoSends
 from lab.report.losses import Losses, losses, picture
 from lab.report.panel import empty_panel
+from lab.report.strategies import Strategies
 from lab.report.tables import rows_text
 from lab.zoo import model
 
@@ -282,7 +283,7 @@ def roofline(of: Chip, ledgers: Sequence[Ledger] = (), dtype: str = "bf16") -> F
     return figure(rooflines.roofline(of, found, dtype))
 
 
-Drawn = Roofline | Curves | Gantt | WhoSends
+Drawn = Roofline | Curves | Gantt | WhoSends | Strategies
 """From shapes; the others are matplotlib's own."""
 Plot = Drawn | ModelState | MessageTimes | Loss
 PLOTS: dict[str, Callable[[], Plot]] = {
@@ -293,6 +294,7 @@ PLOTS: dict[str, Callable[[], Plot]] = {
     "training": Curves,
     "gantt": Gantt,
     "traffic": WhoSends,
+    "strategies": Strategies,
 }
 """What `lab plot` draws, by name."""
 FORMATS = (".png", ".svg", ".pdf")
