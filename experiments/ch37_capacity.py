@@ -7,6 +7,7 @@ from itertools import product
 from math import ceil
 
 from lab.book.memory import model_state_bytes
+from lab.book.pipeline import stage_layers
 from lab.book.tensor_parallel import divisors
 from lab.harness.claim import Claim, calculated, decided
 from lab.harness.question import Question, Row
@@ -14,6 +15,7 @@ from lab.meshes.axes import AXIS_ORDER, Axes
 from lab.meshes.errors import UsageError
 from lab.programs.composed.configuration import Configuration
 from lab.programs.composed.first_order import FirstOrder, Part
+from lab.programs.pipelines.stages import written
 from lab.zoo import ModelShape, cluster, model
 
 CHUNKS = (1, 2)
@@ -112,7 +114,8 @@ def _configurations(assumed: Assumed) -> Iterator[Configuration]:
     layers = dense(assumed.model).layers
     for data, fsdp, pipe, tensor in _meshes(assumed):
         zeros = (0, 1, 2) if data > 1 and fsdp == 1 else (0,)
-        for zero, remat, chunks in product(zeros, assumed.remat.split(","), CHUNKS if pipe > 1 else (1,)):
+        numbers = [chunks for chunks in CHUNKS if chunks == 1 or _interleaves(layers, pipe, chunks)]
+        for zero, remat, chunks in product(zeros, assumed.remat.split(","), numbers):
             found = Configuration(
                 data=data,
                 fsdp=fsdp,
@@ -122,10 +125,21 @@ def _configurations(assumed: Assumed) -> Iterator[Configuration]:
                 remat=remat,
                 chunks=chunks,
                 schedule="1f1b" if chunks == 1 else "interleaved",
+                stage_layers=_stage_layers(layers, pipe * chunks),
             )
             for micro_batches in _micro_batches(found, assumed):
-                if chunks == 1 or (micro_batches % pipe == 0 and layers >= pipe * chunks):
+                if chunks == 1 or micro_batches % pipe == 0:
                     yield replace(found, micro_batches=micro_batches)
+
+
+def _interleaves(layers: int, pipe: int, chunks: int) -> bool:
+    """The chunks are alike but for the first and the last, as `uneven_step_s` wants them."""
+    return pipe > 1 and layers >= pipe * chunks and -layers % (pipe * chunks) <= 2
+
+
+def _stage_layers(layers: int, parts: int) -> str:
+    """Of chunks that differ by a layer; nothing where they are equal."""
+    return written(stage_layers(layers, parts)) if layers % parts else ""
 
 
 def _micro_batches(found: Configuration, assumed: Assumed) -> list[int]:
@@ -165,7 +179,8 @@ def name(configuration: Configuration) -> str:
     c = configuration
     degrees = {"t": c.tensor, "p": c.pipe, "d": c.data, "f": c.fsdp, "v": c.chunks}
     mesh = " ".join(f"{letter}{size}" for letter, size in degrees.items() if size > 1) or "one device"
-    return f"{mesh}, ZeRO-{3 if c.fsdp > 1 else c.zero}, remat {c.remat}"
+    stages = f", layers {c.stage_layers}" if c.stage_layers else ""
+    return f"{mesh}, ZeRO-{3 if c.fsdp > 1 else c.zero}, remat {c.remat}{stages}"
 
 
 def _rows(whose: str, found: FirstOrder, assumed: Assumed) -> Iterator[Row]:

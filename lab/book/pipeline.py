@@ -183,7 +183,8 @@ def uneven_step_s(stage_s: ArrayLike, micro_batches: int, chunks: int = 1) -> fl
     """m max t_i + (sum t_i - max t_i) / v for stages that take t_i a micro-batch, listed along the last dim.
 
     Exact for GPipe, an upper bound for 1F1B, and one for interleaved 1F1B (P a divisor of m) where the chunks of a
-    stage take equally long. Source: Ch. 16, `ch16.load_balance`; with chunks Narayanan et al. 2021, to first order.
+    stage take equally long, those at both ends of the pipeline apart. Source: Ch. 16, `ch16.load_balance`; with chunks
+    Narayanan et al. 2021, to first order.
     """
     count(chunks=chunks)
     positive(stage_s=stage_s, micro_batches=micro_batches)

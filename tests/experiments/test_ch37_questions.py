@@ -1,5 +1,6 @@
 """The final exercises: numbers that the chapter prints and the catalogue recomputed, and programs where they decide."""
 
+from dataclasses import replace
 from math import exp, isfinite
 
 import jax
@@ -26,6 +27,8 @@ from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
+from lab.programs.composed.step import predict
+from lab.programs.models.shape import DecoderShape
 
 QUESTIONS = [name for name in names() if name.startswith("ch37_")]
 
@@ -103,8 +106,21 @@ def test_zero3_is_tried_beside_zero1_with_the_micro_batches_that_suit_it_and_is_
 
 def test_llama_3s_own_layout_on_16384_gpus_with_126_layers_on_16_stages_is_found_and_the_fastest():
     found = fastest(model="llama3-405b", devices=16384, batch=2048)
-    assert found["configuration"] == "t8 p16 d128 v2, ZeRO-1, remat full"
+    assert found["configuration"] == "t8 p16 d128 v2, ZeRO-1, remat full, layers Et*3|(t*4|)*30t*3L"
     assert found["bottleneck"].endswith("then bubble (31.5 % of the step)")
+
+
+def test_the_labs_own_step_takes_the_configuration_that_is_found():
+    assumed = ch37_capacity.Assumed(model="llama3-405b", devices=16384, batch=2048)
+    best = ch37_capacity.fitting(assumed)[0].configuration
+    ledger = predict(best, replace(DecoderShape.preset("llama3-405b"), batch=2048))
+    assert dict(ledger.mesh) == {"data": 128, "pipe": 16, "tensor": 8}
+
+
+def test_stages_that_are_not_equal_say_so_and_interleave_only_where_chunks_are_alike():
+    tried = [each.configuration for each in ch37_capacity.tried(ch37_capacity.Assumed(devices=64, batch=64))]
+    assert {each.pipe for each in tried if each.stage_layers} == {64}
+    assert {each.pipe for each in tried if each.chunks > 1} == {2, 4, 8, 16}
 
 
 def test_every_configuration_tried_has_the_devices_and_the_batch_and_each_mesh_is_shown_once():

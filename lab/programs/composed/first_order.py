@@ -23,6 +23,7 @@ from lab.book.tensor_parallel import attention_forward_flops
 from lab.meshes.axes import DATA, FSDP, PIPE, TENSOR
 from lab.meshes.errors import UsageError, no_such
 from lab.programs.composed.configuration import Configuration
+from lab.programs.pipelines.stages import layers_of_chunks
 from lab.zoo import Cluster, ModelShape
 
 BF16 = 2
@@ -146,7 +147,10 @@ class FirstOrder:
 
     @cached_property
     def _layers(self) -> tuple[int, ...]:
-        return stage_layers(self.model.layers, self.configuration.pipe)
+        """Of each stage, all its chunks together."""
+        c = self.configuration
+        chunks = layers_of_chunks(c.stage_layers) if c.stage_layers else stage_layers(self.model.layers, c.pipe)
+        return tuple(sum(chunks[stage :: c.pipe]) for stage in range(c.pipe))
 
     @property
     def _tokens(self) -> int:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import groupby
 
 from lab.meshes.errors import UsageError
 
@@ -30,6 +32,13 @@ def layers_of_chunks(text: str) -> tuple[int, ...]:
             f"stage_layers={text}: expected E once, at the beginning, and L once, at the end, such as {EXAMPLE}"
         )
     return tuple(chunk.count("t") for chunk in chunks)
+
+
+def written(layers: Sequence[int]) -> str:
+    """The text of two chunks or more with these numbers of layers: the inverse of `layers_of_chunks`."""
+    first, *between, last = (f"t*{count}" for count in layers)
+    repeated = ((chunk, len(list(alike))) for chunk, alike in groupby(between))
+    return f"E{first}|{''.join(f'({chunk}|)*{times}' for chunk, times in repeated)}{last}L"
 
 
 def _expanded(text: str) -> str:

@@ -85,6 +85,16 @@ def test_a_head_on_the_last_chunk_lengthens_an_interleaved_step_as_the_formula_s
     assert simulated.makespan == pytest.approx(uneven_step_s(2 * forward.sum(1), micro_batches, chunks))
 
 
+@pytest.mark.parametrize(("layers", "stages"), [(126, 16), (126, 8), (62, 8), (15, 4)])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_interleaved_chunks_alike_but_at_the_ends_take_the_formula_at_most(layers, stages, groups):
+    forward = np.reshape(stage_layers(layers, 2 * stages), (2, stages)).T
+    durations = Durations(forward.tolist(), (2 * forward).tolist())
+    simulated = simulate(interleaved(stages, groups * stages, 2), durations).makespan
+    bound = uneven_step_s(3 * forward.sum(1), groups * stages, 2)
+    assert 0.92 * bound < simulated <= bound * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("stages", UNEVEN.values(), ids=UNEVEN)
 def test_a_stage_of_a_mean_pipeline_idles_what_is_left_of_the_step(stages):
     found = simulate(gpipe(4, 6), Durations(stages, stages))

@@ -126,6 +126,15 @@ def test_each_stage_of_zero_divides_one_thing_more_and_the_third_moves_half_agai
     assert sent == pytest.approx([once, once, once, once * (3 - tables) / 2])
 
 
+def test_stages_have_the_layers_that_the_configuration_says():
+    found = FirstOrder(Configuration(pipe=3, stage_layers="Et*50|t*46|t*30L"), LLAMA, H100).stages_s
+    attention = dict(zip(Part, found.T, strict=True))[Part.ATTENTION]
+    assert attention / attention[2] == pytest.approx([50 / 30, 46 / 30, 1])
+    chunks = "Et*20|t*10|t*30|t*66L"
+    twice = FirstOrder(Configuration(pipe=2, chunks=2, schedule="interleaved", stage_layers=chunks), LLAMA, H100)
+    assert twice.stages_s[1, 1] / twice.stages_s[0, 1] == pytest.approx(76 / 50)
+
+
 def test_zero3_works_with_two_gathered_layers_and_a_whole_gradient():
     working = [FirstOrder(c, LLAMA, H100).held_bytes[Held.WORKING] for c in (Configuration(fsdp=8), Configuration())]
     assert working[0] - working[1] == pytest.approx(3 * 2 * LLAMA.non_embedding / 126)

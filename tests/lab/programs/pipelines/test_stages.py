@@ -10,7 +10,7 @@ from lab.harness.decoder.step import SMALL
 from lab.meshes.errors import UsageError
 from lab.programs.models.decoder import initial
 from lab.programs.pipelines.program import PipelineShape, in_sequence, stacked
-from lab.programs.pipelines.stages import layers_of_chunks
+from lab.programs.pipelines.stages import layers_of_chunks, written
 from lab.zoo import published_run
 
 SHAPE = PipelineShape(**asdict(replace(SMALL, layers=5)))
@@ -28,6 +28,12 @@ SHAPE = PipelineShape(**asdict(replace(SMALL, layers=5)))
 )
 def test_a_layout_says_how_many_layers_a_chunk_has(text, layers):
     assert layers_of_chunks(text) == layers
+
+
+def test_what_is_written_is_read_as_it_was():
+    assert written((7, 8, 8, 9, 7)) == "Et*7|(t*8|)*2(t*9|)*1t*7L"
+    for layers in ((3, 4), (1, 2, 2, 1), (7, 8, 8, 9, 7), (7, *[8] * 14, 7)):
+        assert layers_of_chunks(written(layers)) == layers
 
 
 def test_the_first_and_the_last_stage_of_405b_have_a_layer_less():
