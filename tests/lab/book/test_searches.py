@@ -63,8 +63,9 @@ def memory_bytes(s: Setting) -> float:
 
 def step_s(s: Setting, batch: int) -> float:
     count, tokens = batch // (s.replicas * s.micro_batch), s.micro_batch * LENGTH
-    compute = count * stage_compute_s(PARAMETERS, tokens, s.pipe, s.tensor, 989e12, 0.5) * (4 / 3 if s.recompute else 1)
-    tensor = float(tp_volume_bytes(tokens, EMBED, 2, s.tensor, 2 * count * LAYERS // s.pipe)) / 450e9
+    compute = count * stage_compute_s(PARAMETERS, tokens, s.pipe, s.tensor, 989e12, 0.5, 8 if s.recompute else 6)
+    passes = 1.5 if s.recompute else 1
+    tensor = passes * float(tp_volume_bytes(tokens, EMBED, 2, s.tensor, 2 * count * LAYERS // s.pipe)) / 450e9
     gathers = 1.5 * count if s.stage == 3 else 1
     data = gathers * float(dp_volume_bytes(PARAMETERS // (s.pipe * s.tensor), 2, s.replicas)) / 50e9
     return float(modelled_step_s(compute, tensor, 0, data, float(bubble_share(s.pipe, count))))
