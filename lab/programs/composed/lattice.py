@@ -4,7 +4,7 @@ what another replicates (Ch. 14 to 20, 24)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 from typing import Any
@@ -15,11 +15,11 @@ from lab.programs.composed.configuration import Configuration
 from lab.programs.composed.step import predict, sized
 from lab.programs.memory.device import Device
 from lab.programs.memory.gradients import gradient_of
-from lab.programs.memory.saved import saved_layer_bytes
+from lab.programs.memory.saved import saved_in_layer
 from lab.programs.memory.state import static_bytes
 from lab.programs.models.shape import DecoderShape
-from lab.programs.pipelines.prediction import message_bytes
-from lab.programs.pipelines.program import PipelineShape, table_for
+from lab.programs.pipelines.memory import Stage
+from lab.programs.pipelines.program import PipelineShape
 from lab.programs.strategies.terms import weights
 
 STYLE = "explicit"
@@ -55,7 +55,7 @@ class Point:
     Attributes:
       parts: names of `PARTS`, the outermost first.
       state: master weights, moments and weights in use, and the batch, as a step begins.
-      gradients: of all weights, in the dtype of the products, once a step's backward pass is done.
+      gradients: of all weights, in the dtype of those that they belong to, after a backward pass.
       activations: kept for the backward pass of one micro-batch; of a pipeline also the inputs of stages in flight.
       sent: wire bytes a step.
     """
@@ -141,17 +141,17 @@ def point(parts: tuple[str, ...], degrees: tuple[int, ...], model: DecoderShape)
     chosen = configuration(parts, degrees, model)
     shape, axes, strategy = sized(chosen, model), chosen.axes, chosen.strategy
     sent = float(predict(chosen, model).totals().wire_bytes)
+    share = at_once = Device(strategy, STYLE, shape, axes)
     in_flight = 0
     if isinstance(shape, PipelineShape):
-        in_flight = table_for(strategy, shape, axes).inputs * message_bytes(strategy, shape, axes)
-    # A stage has its own layers, and a copy of embedding and head.
-    stage = replace(model, layers=model.layers // chosen.pipe, accumulation=chosen.micro_batches)
+        stage = Stage.of(strategy, shape, axes)
+        share, at_once, in_flight = stage.share, stage.chunk, stage.table.inputs * stage.message
     return Point(
         parts,
         chosen,
-        static_bytes(strategy, stage, axes),
-        gradient_of(weights(stage), Device(strategy, STYLE, stage, axes)),
-        stage.layers * saved_layer_bytes(strategy, stage, axes) + in_flight,
+        static_bytes(strategy, share.shape, axes),
+        gradient_of(weights(share.shape), share),
+        at_once.shape.layers * saved_in_layer(at_once) + in_flight,
         sent,
     )
 
