@@ -38,7 +38,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     )
     times = (
         f"{Totals.of(rows).executions} moves of rows and {Totals.of(counts).executions} of counts in "
-        f"{shape.layers} layers at remat={shape.remat}"
+        f"{shape.expert_layers} layers at remat={shape.remat}"
     )
     return (
         decided(

@@ -38,14 +38,14 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 
 def _volume(shape: DecoderShape, axes: Axes, moved: tuple[Transfer, ...]) -> tuple[Claim, Claim]:
     P, T, e, sent = axes[EXPERT], tokens_on_rank(shape, axes.size), element_bytes(moved), Totals.of(moved)
-    times = (6 if shape.remat in RECOMPUTING else 4) * shape.layers * shape.accumulation
+    times = (6 if shape.remat in RECOMPUTING else 4) * shape.expert_layers * shape.accumulation
     n = buffer_bytes(T, shape.embed, e, shape.top_k, shape.capacity_factor)
     book, printed = (
         float(all_to_all_wire_bytes(n, P, times)),
-        float(all_to_all_wire_bytes(T * shape.embed, P, 2)) * shape.layers * shape.accumulation,
+        float(all_to_all_wire_bytes(T * shape.embed, P, 2)) * shape.expert_layers * shape.accumulation,
     )
     evidence = (
-        f"{sent.executions} all-to-alls in {shape.layers} layers send {counted(sent.wire_bytes)} B a rank at "
+        f"{sent.executions} all-to-alls in {shape.expert_layers} layers send {counted(sent.wire_bytes)} B a rank at "
         f"remat={shape.remat}"
     )
     compared = (
@@ -118,7 +118,7 @@ def _gradients(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim
     )
     groups = (DATA,), (EXPERT,), axes.ordered((DATA, EXPERT))
     own, expert_axis, rest = (sum(_summed(t, shape) for t in sums if t.axes == names) for names in groups)
-    experts = shape.layers * expert_parameters(shape.experts, shape.embed, shape.mlp, shape.mlp_matrices)
+    experts = shape.expert_layers * expert_parameters(shape.experts, shape.embed, shape.mlp, shape.mlp_matrices)
     book = experts // axes[EXPERT], 0, shape.parameters - experts - shape.biases
     evidence = (
         f"gradients of {counted(own)} weights are summed over data={axes[DATA]} and of {counted(rest)} over all "
@@ -162,7 +162,7 @@ def _numbers(shape: DecoderShape) -> set[int]:
     """Bytes of what is float32 whatever the gradients are: a sum of squares, and loads of experts, of a layer or of
     all."""
     loads = FLOAT_BYTES * shape.experts
-    return {FLOAT_BYTES} | ({loads, loads * shape.layers} if shape.biases else set())
+    return {FLOAT_BYTES} | ({loads, loads * shape.expert_layers} if shape.biases else set())
 
 
 def _placed(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:

@@ -30,7 +30,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     ]
     found, book = (
         int(Totals.of(of_experts).payload_bytes),
-        e * each * shape.mlp_matrices * shape.layers * shape.accumulation,
+        e * each * shape.mlp_matrices * shape.expert_layers * shape.accumulation,
     )
     evidence = (
         f"{counted(found)} B of a rank's experts' gradients are scattered over fsdp={axes[FSDP]}, by the formula "

@@ -17,8 +17,9 @@ from lab.reference.experts import Parts, mixture
 from lab.reference.layers import Array, Tokens, linear, mean_cross_entropy, mlp, rms_norm, rotated
 
 Weights = Mapping[str, Array]
-"""Of the model, or their gradients, by name; `layers/...` of all layers, stacked along the first dim."""
-LAYERS, SHARED = "layers/", "shared_"
+"""Of the model, or their gradients, by name; `layers/...` of all layers, stacked along the first dim, but for
+`dense/...` of those before the ones with experts."""
+DENSE, LAYERS, SHARED = "dense/", "layers/", "shared_"
 Pull = Callable[[Array], tuple[Array, dict[str, Array]]]
 """From the gradient of what a block adds to those of its input and of its weights."""
 
@@ -45,14 +46,14 @@ def forward(
     """Args: parts_Ps: as `mixture`."""
     x_BSD = weights["embedding"][tokens_BS]
     auxiliary, margin_B, pulls = 0.0, np.full(len(tokens_BS), np.inf), []
-    for layer in range(shape.layers):
-        w = {name.removeprefix(LAYERS): x[layer] for name, x in weights.items() if name.startswith(LAYERS)}
+    for stack, layer in _places(shape):
+        w = {name.removeprefix(stack): x[layer] for name, x in weights.items() if name.startswith(stack)}
         y_BSD, pull_attention = _attention_block(x_BSD, w, shape)
         x_BSD = x_BSD + y_BSD
-        block = _expert_block(x_BSD, w, shape, parts_Ps) if shape.experts else _mlp_block(x_BSD, w, shape)
+        block = _expert_block(x_BSD, w, shape, parts_Ps) if "router" in w else _mlp_block(x_BSD, w, shape)
         x_BSD = x_BSD + block.y_BSD
         auxiliary, margin_B = auxiliary + block.auxiliary, np.minimum(margin_B, block.margin_B)
-        pulls.append((pull_attention, block.pull))
+        pulls.append((stack, layer, (pull_attention, block.pull)))
     normed_BSD, pull_norm = rms_norm(x_BSD, weights["norm"])
     logits_BSV, pull_head = linear(normed_BSD, weights["embedding"].T if shape.tied else weights["head"])
     loss, dlogits_BSV = mean_cross_entropy(logits_BSV, targets_BS)
@@ -65,16 +66,22 @@ def forward(
             found["embedding"] += dhead_DV.T
         else:
             found["head"] = dhead_DV
-        for layer, of_blocks in reversed(list(enumerate(pulls))):
+        for stack, layer, of_blocks in reversed(pulls):
             for pull in reversed(of_blocks):
                 through_BSD, of_weights = pull(dx_BSD)
                 dx_BSD = dx_BSD + through_BSD
                 for name, gradient in of_weights.items():
-                    found[LAYERS + name][layer] = gradient
+                    found[stack + name][layer] = gradient
         np.add.at(found["embedding"], tokens_BS, dx_BSD)
         return found
 
     return Forward(loss, auxiliary, margin_B, gradients)
+
+
+def _places(shape: DecoderShape) -> list[tuple[str, int]]:
+    """Of every layer in order, the stack that has its weights and where there."""
+    dense = [(DENSE, layer) for layer in range(shape.dense_layers)]
+    return dense + [(LAYERS, layer) for layer in range(shape.layers - shape.dense_layers)]
 
 
 def _attention_block(x_BSD: Array, w: Weights, shape: DecoderShape) -> tuple[Array, Pull]:

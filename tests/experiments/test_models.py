@@ -13,9 +13,11 @@ from tests.small_runs import small_run
 
 pytestmark = pytest.mark.compiles
 
+DENSE_FIRST = {"layers": 5, "dense_layers": 2, "dense_mlp": 40, "shared": 1, "router": "sigmoid_bias"}
 QWEN3, NEMOTRON4 = {"normed_heads": True}, {"activation": "relu2"}
 RUNS: list[Any] = [
     ("ch24_fsdp_tensor_parallel", "explicit", QWEN3 | NEMOTRON4),
+    ("ch18_fsdp_experts", "explicit", DENSE_FIRST),
     pytest.param("ch15_tensor_parallel", "declared", QWEN3, marks=long),
     pytest.param("ch17_sequence_parallel", "typed", QWEN3 | NEMOTRON4, marks=long),
     pytest.param("ch18_expert_parallel", "explicit", QWEN3 | {"activation": "gelu", "shared": 1}, marks=long),

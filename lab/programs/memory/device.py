@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -39,6 +39,11 @@ class Device:
     axes: Axes
     is_cramped: bool = False
     is_in_branch: bool = False
+
+    @property
+    def stacks(self) -> list[Device]:
+        """The same of each stack of layers alone."""
+        return [replace(self, shape=stack) for stack in self.shape.stacks.values()]
 
     @cached_property
     def tensors(self) -> Sizes:

@@ -13,6 +13,11 @@ ATTENTION = ("attention_norm_in", "attention_normed", "attention_in", "q", "k", 
 
 
 def layer_at_work(device: Device) -> Terms:
+    """Of the stack whose layers are fullest."""
+    return fullest([_layer_at_work(stack) for stack in device.stacks])
+
+
+def _layer_at_work(device: Device) -> Terms:
     gathers_ahead = is_peeled(device) and device.is_recomputed
     return fullest(points(device)) | {
         MemoryTerm.NEXT_LAYER_WEIGHTS: device.used(device.matrices) if gathers_ahead else 0,

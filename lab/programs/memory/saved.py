@@ -27,8 +27,8 @@ def saved_layer_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> in
 def saved(device: Device) -> Terms:
     """By all layers."""
     return {
-        MemoryTerm.SAVED_ACTIVATIONS: device.shape.layers * saved_in_layer(device),
-        MemoryTerm.SAVED_WEIGHTS: saved_weights(device),
+        MemoryTerm.SAVED_ACTIVATIONS: sum(stack.shape.layers * saved_in_layer(stack) for stack in device.stacks),
+        MemoryTerm.SAVED_WEIGHTS: sum(map(saved_weights, device.stacks)),
     }
 
 

@@ -33,11 +33,12 @@ scope = jax.named_scope
 Parameter = nnx.Variable[Any]
 """One weight, with its `dims`: an array, or what a strategy puts in its place; or its gradient."""
 Parameters = nnx.State[str, Any]
-"""Of a decoder, by name, those of its layers under "layers"; or of its layers alone; or their gradients."""
+"""Of a decoder, by name, those of its layers under the names of their stacks; or of one stack alone; or their
+gradients."""
 
 
 class Layers(nnx.Module):
-    """The weights of all layers, stacked along the first dim."""
+    """The weights of layers that are alike, stacked along the first dim."""
 
     def __init__(self, shape: DecoderShape, rngs: nnx.Rngs) -> None:
         weight = partial(_weight, shape, rngs, "layers")
@@ -71,7 +72,8 @@ class Decoder(nnx.Module):
 
     def __init__(self, shape: DecoderShape, rngs: nnx.Rngs) -> None:
         self.embedding = _weight(shape, rngs, "vocab", "embed")
-        self.layers = Layers(shape, rngs)
+        for name, stack in shape.stacks.items():
+            setattr(self, name, Layers(stack, rngs))
         self.norm = _weight(shape, rngs, "norm")
         if not shape.tied:
             self.head = _weight(shape, rngs, "embed", "vocab")
@@ -120,7 +122,9 @@ def total_loss(
       tokens_BS, targets_BS: int32 below `shape.vocab`.
     """
     table_VD = table(state, shape, hooks)
-    x_BSD = layers(state["layers"], embedded(table_VD, tokens_BS, hooks), shape, hooks)
+    x_BSD = embedded(table_VD, tokens_BS, hooks)
+    for name, stack in shape.stacks.items():
+        x_BSD = layers(state[name], x_BSD, stack, hooks, name=name)
     return head_loss(state, table_VD if shape.tied else None, x_BSD, targets_BS, shape, hooks)
 
 
@@ -189,15 +193,16 @@ def layers(
     hooks: CollectiveHooks,
     count: jax.Array | None = None,
     is_in_vain: bool = False,
+    name: str = "layers",
 ) -> jax.Array:
-    """All layers, one after the other; or the first `count` of them: the others are skipped, or done in vain."""
+    """All layers of a stack, one after the other; or the first `count` of them: the others are skipped, or done in vain."""
     rotation_SH = rotation(shape, hooks.positions(shape.length))
 
     def layer(x_BSD: jax.Array, state: Mapping[str, Parameter]) -> tuple[jax.Array, None]:
         x_BSD = hooks.residual(x_BSD + attention(x_BSD, state, rotation_SH, shape, hooks))
         return hooks.residual(x_BSD + mlp(x_BSD, state, shape, hooks)), None
 
-    with scope("layers"):
+    with scope(name):
         if count is None:
             return jax.lax.scan(_recomputed(layer, shape.remat), x_BSD, state)[0]
         numbers_L = jnp.arange(jax.tree.leaves(state)[0].shape[0])

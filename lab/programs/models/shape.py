@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from math import ceil, inf
 from typing import Any, ClassVar, Self
 
@@ -42,6 +43,8 @@ class DecoderShape:
       capacity_factor: slots of an expert for a sequence's tokens, relative to what balance would need; what finds none
         is dropped.
       shared: experts that every token visits besides.
+      dense_layers: the first, which have one MLP in place of experts: a stack and a loop of their own.
+      dense_mlp: its width; 0: as wide as all experts that a token visits elsewhere (DeepSeek-V2 and V3).
       router: "softmax": tokens choose by a softmax over experts; "sigmoid_bias": by sigmoids and a bias that each step
         moves towards balance (DeepSeek-V3); "expert_choice": each expert takes as many tokens as it has slots. That
         looks at tokens to come, so a causal model cannot generate with it.
@@ -92,6 +95,8 @@ class DecoderShape:
     top_k: int = 2
     capacity_factor: float = 1.25
     shared: int = 0
+    dense_layers: int = 0
+    dense_mlp: int = 0
     router: str = "softmax"
     nodes: int = 1
     node_limit: int = 1
@@ -109,6 +114,7 @@ class DecoderShape:
         "window",
         "top_k",
         "shared",
+        "dense_layers",
         "router",
         "nodes",
         "node_limit",
@@ -158,6 +164,13 @@ class DecoderShape:
         ):
             found = f"capacity_factor={self.capacity_factor}, shared={self.shared}, balance={self.balance}, z={self.z}"
             raise UsageError(f"{found}: expected capacity_factor above 0 and the others 0 or more, all finite")
+        if self.dense_layers and not (self.experts and 2 <= self.dense_layers <= self.layers - 2):
+            raise UsageError(
+                f"dense_layers={self.dense_layers} of layers={self.layers} with experts={self.experts}: expected 0, or "
+                "2 or more before 2 or more layers with experts, since of a loop that runs once XLA leaves no loop"
+            )
+        if self.dense_mlp < 0:
+            raise UsageError(f"dense_mlp={self.dense_mlp}: expected 1 or more, or 0 for what experts come to")
         if self.experts:
             self._check_routing()
         indexable(**{field.name: size for field in fields(self) if type(size := getattr(self, field.name)) is int})
@@ -225,10 +238,8 @@ class DecoderShape:
         """
         model = zoo.model(name)
         experts = model.experts
-        if (experts and experts.dense_layers) or model.latent or model.biased or model.learned_positions:
-            has = (
-                "RMSNorm, grouped queries and rotary positions, without biases or latent attention, in identical layers"
-            )
+        if model.latent or model.biased or model.learned_positions:
+            has = "RMSNorm, grouped queries and rotary positions, without biases or latent attention"
             raise UsageError(f"preset={name}: the decoder has {has}; use llama3-8b or a similar model")
         sizes = {
             size: getattr(model, size)
@@ -246,11 +257,32 @@ class DecoderShape:
             )
         }
         routed = (
-            {"experts": experts.routed, "top_k": experts.per_token, "shared": experts.shared, "mlp": experts.mlp}
+            {
+                "experts": experts.routed,
+                "top_k": experts.per_token,
+                "shared": experts.shared,
+                "mlp": experts.mlp,
+                "dense_layers": experts.dense_layers,
+                "dense_mlp": model.mlp if experts.dense_layers else 0,
+                "router": "sigmoid_bias" if experts.bias else "softmax",
+            }
             if experts
             else {}
         )
         return cls(batch=512, queries=model.heads // model.kv_heads, **sizes | routed)
+
+    @cached_property
+    def stacks(self) -> dict[str, Self]:
+        """Layers that are alike and go through one loop, in order, by the name of their scope and of their weights."""
+        if not self.dense_layers:
+            return {"layers": self}
+        wide = self.dense_mlp or (self.top_k + self.shared) * self.mlp
+        dense = replace(self, layers=self.dense_layers, dense_layers=0, experts=0, shared=0, mlp=wide)
+        return {"dense": dense, "layers": replace(self, layers=self.layers - self.dense_layers, dense_layers=0)}
+
+    @property
+    def expert_layers(self) -> int:
+        return self.layers - self.dense_layers if self.experts else 0
 
     @property
     def is_gated(self) -> bool:
@@ -304,12 +336,14 @@ class DecoderShape:
     @property
     def layer_matrices(self) -> int:
         """Parameters of all layers, without their norms."""
+        return sum(stack.layers * stack.matrices for stack in self.stacks.values())
+
+    @property
+    def matrices(self) -> int:
+        """Parameters of one layer of the last stack, without its norms."""
         mlps = self.experts + self.shared if self.experts else 1
-        return (
-            self.layers
-            * self.embed
-            * (2 * self.head_dim * (self.heads + self.kv_heads) + self.mlp_matrices * mlps * self.mlp + self.experts)
-        )
+        attention = 2 * self.head_dim * (self.heads + self.kv_heads)
+        return self.embed * (attention + self.mlp_matrices * mlps * self.mlp + self.experts)
 
     @property
     def norms(self) -> int:
@@ -319,7 +353,7 @@ class DecoderShape:
     @property
     def biases(self) -> int:
         """Parameters of all layers that no gradient trains."""
-        return self.layers * self.experts if self.router == "sigmoid_bias" else 0
+        return self.expert_layers * self.experts if self.router == "sigmoid_bias" else 0
 
     @property
     def parameters(self) -> int:
@@ -327,8 +361,11 @@ class DecoderShape:
         return self.layer_matrices + self.biases + self.norms + (1 if self.tied else 2) * self.vocab * self.embed
 
     def choosing(self, **choices: Any) -> Self:
-        """The same sizes with other `CHOICES`; a micro-batch has as many sequences, however many there are."""
-        return replace(self, batch=self.micro_batch * choices.get("accumulation", self.accumulation), **choices)
+        """The same sizes with other `CHOICES`; a micro-batch has as many sequences, however many there are, and dense
+        layers come before two others at least."""
+        layers = max(self.layers, choices.get("dense_layers", 0) + 2)
+        batch = self.micro_batch * choices.get("accumulation", self.accumulation)
+        return replace(self, batch=batch, layers=layers, **choices)
 
     def shrunk(self, **sizes: Any) -> Self:
         """The same architecture at sizes for a test: two layers, narrow, short, in float32; heads keep their ratio."""

@@ -274,7 +274,12 @@ def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
 
 
 def refuse(strategy: Strategy, shape: PipelineShape, names: tuple[str, ...]) -> None:
-    """Raises UsageError where a pipeline does not run, however its dims split: ZeRO-2 of gradients that are put off."""
+    """Raises UsageError where a pipeline does not run, however its dims split: ZeRO-2 of gradients that are put off, or
+    layers that are not all alike."""
+    if shape.dense_layers:
+        raise UsageError(
+            f"dense_layers={shape.dense_layers} in a pipeline: its stages have equal layers; set dense_layers=0"
+        )
     if strategy.is_anchored and shape.schedule.startswith("zb"):
         raise UsageError(
             f"ZeRO-2 with schedule={shape.schedule}: a gradient that is put off is found whole, and would be scattered "

@@ -26,6 +26,7 @@ from lab.programs.strategies.strategy import STYLES, Strategy, Terms
 from lab.programs.strategies.terms import (
     BACKWARD,
     FORWARD,
+    in_each_stack,
     sum_of_loss,
     sums_of_copies,
     tokens_on_device,
@@ -155,7 +156,7 @@ def _over_context(
         residual=LAYOUT,
         copies=copies,
         hooks=hooks,
-        terms=(terms_of_tokens, terms),
+        terms=(terms_of_tokens, partial(in_each_stack, terms)),
         styles=styles,
     )
 

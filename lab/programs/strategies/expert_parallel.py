@@ -21,6 +21,7 @@ from lab.programs.strategies.terms import (
     BACKWARD,
     FORWARD,
     RECOMPUTING,
+    in_each_stack,
     norm_of_gradients,
     sum_of_loss,
     sums_of_copies,
@@ -39,14 +40,20 @@ def copies(dims: Dims) -> frozenset[str]:
 
 def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Moves tokens there and back, forward and backward, and sums the gradients of copies, loss and squares."""
-    phases = FORWARD, BACKWARD
-    slots = (
+    return (*in_each_stack(exchanges, strategy, shape, axes), *sums(strategy, shape, axes))
+
+
+def exchanges(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
+    """Of a stack of layers."""
+    if not shape.experts:
+        return ()
+    if shape.is_dropless:
+        return tuple(row for phase in (FORWARD, BACKWARD) for row in visits(phase, strategy, shape, axes))
+    return tuple(
         moved(scope, phase, slot_bytes(strategy, shape, axes), shape, axes)
-        for phase in phases
+        for phase in (FORWARD, BACKWARD)
         for scope in ("dispatch", "combine")
     )
-    rows = (row for phase in phases for row in visits(phase, strategy, shape, axes))
-    return (*(rows if shape.is_dropless else slots), *sums(strategy, shape, axes))
 
 
 def sums(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:

@@ -19,7 +19,7 @@ from lab.programs.models.dropless import Own
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.expert_parallel import moved, slot_bytes, sums
 from lab.programs.strategies.strategy import Strategy
-from lab.programs.strategies.terms import BACKWARD, FORWARD
+from lab.programs.strategies.terms import BACKWARD, FORWARD, in_each_stack
 
 LEVELS = (EXPERT, DATA)
 """From the inside out."""
@@ -34,14 +34,20 @@ def copies(dims: Dims) -> frozenset[str]:
 def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Every buffer moves twice, once over each axis."""
     check_dispatch(shape)
+    return *in_each_stack(exchanges, strategy, shape, axes), *sums(strategy, shape, axes)
+
+
+def exchanges(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
+    """Of a stack of layers."""
+    if not shape.experts:
+        return ()
     payload = slot_bytes(strategy, shape, axes)
-    exchanges = (
+    return tuple(
         moved(scope, phase, payload, shape, axes, axis)
         for phase in (FORWARD, BACKWARD)
         for scope in ("dispatch", "combine")
         for axis in LEVELS
     )
-    return *exchanges, *sums(strategy, shape, axes)
 
 
 def check_dispatch(shape: DecoderShape) -> None:

@@ -33,7 +33,7 @@ from lab.programs.strategies.hierarchical_experts import (
     refused,
 )
 from lab.programs.strategies.strategy import Strategy
-from lab.programs.strategies.terms import BACKWARD, FORWARD, transfer
+from lab.programs.strategies.terms import BACKWARD, FORWARD, in_each_stack, transfer
 
 WEIGHT_BYTES = 4
 
@@ -41,13 +41,20 @@ WEIGHT_BYTES = 4
 def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Tokens and the weights of their experts across, tokens inside; and back."""
     check_dispatch(shape)
+    return *in_each_stack(exchanges, strategy, shape, axes), *sums(strategy, shape, axes)
+
+
+def exchanges(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
+    """Of a stack of layers."""
+    if not shape.experts:
+        return ()
     inside = (
         moved(scope, phase, slot_bytes(strategy, shape, axes), shape, axes)
         for phase in (FORWARD, BACKWARD)
         for scope in ("dispatch", "combine")
     )
     crossing = (row for phase in (FORWARD, BACKWARD) for row in crossings(phase, strategy, shape, axes))
-    return *inside, *crossing, *sums(strategy, shape, axes)
+    return *inside, *crossing
 
 
 def crossings(phase: Phase, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Iterator[Transfer]:

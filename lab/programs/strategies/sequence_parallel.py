@@ -31,6 +31,7 @@ from lab.programs.strategies.terms import (
     BACKWARD,
     FORWARD,
     RECOMPUTING,
+    in_each_stack,
     stream_bytes,
     sums_of_copies,
     tokens_on_device,
@@ -48,36 +49,55 @@ def copies(dims: Dims) -> frozenset[str]:
 def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Gathers and scatters tokens at each end of a block, and in the backward pass the other way round; sums the
     gradients of norms."""
-    X = stream_bytes(strategy, shape, axes)
+    ends = partial(_moved, strategy=strategy, shape=shape, axes=axes, times=1)
+    return (
+        ends(Kind.REDUCE_SCATTER, "embedding", FORWARD, provenance=Provenance(replicated_first=True)),
+        ends(Kind.ALL_GATHER, "embedding", BACKWARD),
+        ends(Kind.ALL_GATHER, "head", FORWARD, provenance=Provenance(named_after=("norm",))),
+        ends(Kind.REDUCE_SCATTER, "head", BACKWARD),
+        *in_each_stack(layer_terms, strategy, shape, axes),
+        *sums_of_copies(strategy, shape, axes, TENSOR),
+    )
 
-    def moved(kind: Kind, scope: str, phase: Phase, times: int, provenance: Provenance = Provenance()) -> Transfer:
-        return transfer(kind, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, provenance)
+
+def _moved(
+    kind: Kind,
+    scope: str,
+    phase: Phase,
+    strategy: Strategy,
+    shape: DecoderShape,
+    axes: Axes,
+    times: int,
+    provenance: Provenance = Provenance(),
+) -> Transfer:
+    """The stream of a micro-batch."""
+    X, executions = stream_bytes(strategy, shape, axes), times * shape.accumulation
+    return transfer(kind, scope, (TENSOR,), X, phase, shape.dtype, executions, axes, provenance)
+
+
+def layer_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
+    """Of a stack of layers."""
+    moved = partial(_moved, strategy=strategy, shape=shape, axes=axes, times=shape.layers)
 
     def block(name: str, inputs: tuple[str, ...], output: str, is_left_again: bool) -> tuple[Transfer, ...]:
-        enter, leave, L = f"{name}/enter", f"{name}/leave", shape.layers
+        enter, leave = f"{name}/enter", f"{name}/leave"
         entered, left = named(name, ("norm",)), named(name, (output,))
-        again = [moved(Kind.ALL_GATHER, enter, BACKWARD, L, entered)] if shape.remat in RECOMPUTING else []
-        again += (
-            [moved(Kind.REDUCE_SCATTER, leave, BACKWARD, L, replace(left, saved_by_remat=shape.remat == "dots"))]
-            if is_left_again
-            else []
-        )
+        again = [moved(Kind.ALL_GATHER, enter, BACKWARD, provenance=entered)] if shape.remat in RECOMPUTING else []
+        if is_left_again:
+            kept = replace(left, saved_by_remat=shape.remat == "dots")
+            again.append(moved(Kind.REDUCE_SCATTER, leave, BACKWARD, provenance=kept))
+        of_inputs = named(name, inputs, partial_products=len(inputs))
         return (
-            moved(Kind.ALL_GATHER, enter, FORWARD, L, entered),
-            moved(Kind.REDUCE_SCATTER, leave, FORWARD, L, left),
+            moved(Kind.ALL_GATHER, enter, FORWARD, provenance=entered),
+            moved(Kind.REDUCE_SCATTER, leave, FORWARD, provenance=left),
             *again,
-            moved(Kind.ALL_GATHER, leave, BACKWARD, L, left),
-            moved(Kind.REDUCE_SCATTER, enter, BACKWARD, L, named(name, inputs, partial_products=len(inputs))),
+            moved(Kind.ALL_GATHER, leave, BACKWARD, provenance=left),
+            moved(Kind.REDUCE_SCATTER, enter, BACKWARD, provenance=of_inputs),
         )
 
     return (
-        moved(Kind.REDUCE_SCATTER, "embedding", FORWARD, 1, Provenance(replicated_first=True)),
-        moved(Kind.ALL_GATHER, "embedding", BACKWARD, 1),
-        moved(Kind.ALL_GATHER, "head", FORWARD, 1, Provenance(named_after=("norm",))),
-        moved(Kind.REDUCE_SCATTER, "head", BACKWARD, 1),
         *block(ATTENTION, ATTENTION_INPUTS, "out", shape.remat in ("dots", "full")),
         *block(MLP, mlp_inputs(shape), "down", False),
-        *sums_of_copies(strategy, shape, axes, TENSOR),
         *choices(strategy, shape, axes),
         *sum_of_weights(strategy, shape, axes),
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import product
 from typing import NamedTuple
 
 import jax
@@ -148,7 +149,7 @@ class Strategy:
                 f"mesh {axes}: ZeRO-1 or 2 shards over {', '.join(further)} what {', '.join(stored)} shards first; put "
                 f"{', '.join(further)} last, as in {','.join(f'{axis}={axes[axis]}' for axis in order)}"
             )
-        for layout in (self.master, self.weights, self.inside, self.residual):
+        for layout, stack in product((self.master, self.weights, self.inside, self.residual), shape.stacks.values()):
             layout.local_shape(("batch",), (shape.micro_batch,), axes)
             for dim in CHECKED:
-                layout.local_shape((dim,), (getattr(shape, dim),), axes)
+                layout.local_shape((dim,), (getattr(stack, dim),), axes)

@@ -18,6 +18,7 @@ from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import (
     BACKWARD,
     FORWARD,
+    in_each_stack,
     norm_of_gradients,
     stream_bytes,
     sums_of_copies,
@@ -87,42 +88,49 @@ def named(block: str, after: tuple[str, ...], **stated: Any) -> Provenance:
 
 
 def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
-    """Sums activations where a block leaves, and their gradients where it was entered.
+    """Sums activations where a block leaves, and their gradients where it was entered; so at both ends."""
+    return (
+        _summed("embedding", FORWARD, 1, strategy, shape, axes),
+        _summed("head", BACKWARD, 1, strategy, shape, axes),
+        *in_each_stack(layer_terms, strategy, shape, axes),
+        *sums_of_copies(strategy, shape, axes, TENSOR),
+    )
 
-    Of a recomputed layer only the attention's sum is needed again: by nothing is the MLP's.
-    """
-    X = stream_bytes(strategy, shape, axes)
 
-    def summed(scope: str, phase: Phase, times: int, provenance: Provenance = Provenance()) -> Transfer:
-        return transfer(
-            Kind.ALL_REDUCE, scope, (TENSOR,), X, phase, shape.dtype, times * shape.accumulation, axes, provenance
-        )
+def _summed(
+    scope: str,
+    phase: Phase,
+    times: int,
+    strategy: Strategy,
+    shape: DecoderShape,
+    axes: Axes,
+    provenance: Provenance = Provenance(),
+) -> Transfer:
+    """Of the stream of a micro-batch."""
+    X, executions = stream_bytes(strategy, shape, axes), times * shape.accumulation
+    return transfer(Kind.ALL_REDUCE, scope, (TENSOR,), X, phase, shape.dtype, executions, axes, provenance)
 
-    L, inputs = shape.layers, mlp_inputs(shape)
+
+def layer_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
+    """Of a stack of layers. Of a recomputed layer only the attention's sum is needed again: by nothing is the MLP's."""
+
+    def summed(scope: str, phase: Phase, provenance: Provenance) -> Transfer:
+        return _summed(scope, phase, shape.layers, strategy, shape, axes, provenance)
+
+    is_kept, inputs = shape.remat == "dots", mlp_inputs(shape)
     again = (
-        [
-            summed(
-                "layers/attention/leave", BACKWARD, L, named(ATTENTION, ("out",), saved_by_remat=shape.remat == "dots")
-            )
-        ]
+        [summed(f"{ATTENTION}/leave", BACKWARD, named(ATTENTION, ("out",), saved_by_remat=is_kept))]
         if shape.remat in ("dots", "full")
         else []
     )
+    entered = named(ATTENTION, ATTENTION_INPUTS, partial_products=len(ATTENTION_INPUTS))
     return (
-        summed("embedding", FORWARD, 1),
-        summed("layers/attention/leave", FORWARD, L, named(ATTENTION, ("out",))),
-        summed("layers/mlp/leave", FORWARD, L, named(MLP, ("down",))),
-        summed("head", BACKWARD, 1),
+        summed(f"{ATTENTION}/leave", FORWARD, named(ATTENTION, ("out",))),
+        summed(f"{MLP}/leave", FORWARD, named(MLP, ("down",))),
         *again,
-        summed("layers/mlp/enter", BACKWARD, L, named(MLP, inputs, partial_products=len(inputs))),
-        summed(
-            "layers/attention/enter",
-            BACKWARD,
-            L,
-            named(ATTENTION, ATTENTION_INPUTS, partial_products=len(ATTENTION_INPUTS)),
-        ),
+        summed(f"{MLP}/enter", BACKWARD, named(MLP, inputs, partial_products=len(inputs))),
+        summed(f"{ATTENTION}/enter", BACKWARD, entered),
         *sum_of_weights(strategy, shape, axes),
-        *sums_of_copies(strategy, shape, axes, TENSOR),
     )
 
 

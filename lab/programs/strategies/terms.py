@@ -12,11 +12,13 @@ from lab.meshes.axes import Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import Dims
 from lab.programs.models.shape import DecoderShape
-from lab.programs.strategies.strategy import Strategy
+from lab.programs.strategies.strategy import Strategy, Terms
 
 FORWARD, BACKWARD, UPDATE = Phase
 RECOMPUTING = ("dots", "names", "full")
 """Policies under which the backward pass runs a layer's products with weights, or what feeds them, again."""
+STACKS = ("dense", "layers")
+"""Names of the stacks that a decoder can have."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +34,31 @@ class Weight:
         return len(self.dims) > 1
 
     @property
+    def stack(self) -> str:
+        """Of the layers that it is of."""
+        return self.scope.partition("/")[0]
+
+    @property
     def in_layers(self) -> bool:
-        return self.scope.startswith("layers/")
+        return self.stack in STACKS
 
 
 def weights(shape: DecoderShape) -> tuple[Weight, ...]:
     """All weights of a decoder."""
+    ends = {"embedding": ("vocab", "embed"), "norm": ("norm",)} | ({} if shape.tied else {"head": ("embed", "vocab")})
+    in_layers = (
+        Weight(f"{name}/{scope}", dims, stack.layers)
+        for name, stack in shape.stacks.items()
+        for scope, dims in _of_layer(stack).items()
+    )
+    return (*in_layers, *(Weight(scope, dims, 1) for scope, dims in ends.items()))
+
+
+def _of_layer(shape: DecoderShape) -> dict[str, Dims]:
+    """By scope, the weights of a layer."""
     heads, kv = ("kv_heads", "queries", "head_dim"), ("kv_heads", "head_dim")
     each = ("experts",) if shape.experts else ()
-    layer = {
+    layer: dict[str, Dims] = {
         "attention/norm": ("norm",),
         "attention/query": ("embed", *heads),
         "attention/key": ("embed", *kv),
@@ -63,14 +81,23 @@ def weights(shape: DecoderShape) -> tuple[Weight, ...]:
             "mlp/shared/up": ("embed", "shared_mlp"),
             "mlp/shared/down": ("shared_mlp", "embed"),
         }
-    ends = {"embedding": ("vocab", "embed"), "norm": ("norm",)} | ({} if shape.tied else {"head": ("embed", "vocab")})
-    in_layers = tuple(Weight(f"layers/{scope}", dims, shape.layers) for scope, dims in layer.items())
-    return in_layers + tuple(Weight(scope, dims, 1) for scope, dims in ends.items())
+    return layer
 
 
 def elements(weight: Weight, layout: Layout, shape: DecoderShape, axes: Axes) -> int:
     """Of one layer's weight on one device."""
-    return prod(layout.local_shape(weight.dims, [getattr(shape, dim) for dim in weight.dims], axes))
+    stack = shape.stacks.get(weight.stack, shape)
+    return prod(layout.local_shape(weight.dims, [getattr(stack, dim) for dim in weight.dims], axes))
+
+
+def in_each_stack(terms: Terms, strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
+    """What `terms` say of a stack of layers, of each that the shape has under its own name."""
+    return tuple(_renamed(each, name) for name, stack in shape.stacks.items() for each in terms(strategy, stack, axes))
+
+
+def _renamed(each: Transfer, stack: str) -> Transfer:
+    scope, *after = (stack + scope.removeprefix("layers") for scope in (each.scope, *each.provenance.named_after))
+    return replace(each, scope=scope, provenance=replace(each.provenance, named_after=tuple(after)))
 
 
 def tokens_on_device(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
@@ -194,11 +221,13 @@ def _sums_beside(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: 
 
     The squares of all gradients are summed beside the latter, where no loop over micro-batches holds these.
     """
-    is_outside = weight.per_pass == 1
-    gradients = {_summed_over(other, strategy, axes) for other in weights(shape) if (other.per_pass == 1) == is_outside}
-    return frozenset(
-        gradients | ({sharding_axes(strategy, shape, axes)} if is_outside and shape.accumulation == 1 else set())
-    )
+    beside = {
+        _summed_over(other, strategy, axes)
+        for other in weights(shape)
+        if (other.stack == weight.stack if weight.in_layers else not other.in_layers)
+    }
+    is_last = not weight.in_layers and shape.accumulation == 1
+    return frozenset(beside | ({sharding_axes(strategy, shape, axes)} if is_last else set()))
 
 
 def _split_in_use(weight: Weight, strategy: Strategy, axes: Axes) -> set[str]:

@@ -24,9 +24,10 @@ SHAPES = {
     ),
     "squared ReLU, normed heads": replace(DENSE, activation="relu2", normed_heads=True),
     "experts with GELU": replace(EXPERTS, activation="gelu", shared=1),
+    "two dense layers before two with experts": replace(EXPERTS, layers=4, dense_layers=2, shared=1),
     "experts choose": replace(EXPERTS, router="expert_choice"),
 }
-H = 1e-5
+H = 3e-6
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

@@ -14,30 +14,35 @@ def drawn_weights(shape: DecoderShape, seed: int = 0) -> dict[str, np.ndarray]:
     def normal(inputs: int, *sizes: int) -> np.ndarray:
         return draw.standard_normal(sizes) * inputs**-0.5
 
-    each = (L, E) if E else (L,)
-    found = {
-        "embedding": normal(1, V, D),
-        "layers/attention_norm": 1 + normal(100, L, D),
-        "layers/query": normal(D, L, D, K, G, H),
-        "layers/key": normal(D, L, D, K, H),
-        "layers/value": normal(D, L, D, K, H),
-        "layers/out": normal(K * G * H, L, K, G, H, D),
-        "layers/mlp_norm": 1 + normal(100, L, D),
-        **({"layers/gate": normal(D, *each, D, F)} if shape.activation == "swiglu" else {}),
-        "layers/up": normal(D, *each, D, F),
-        "layers/down": normal(F, *each, F, D),
-        "norm": 1 + normal(100, D),
-    }
-    if shape.normed_heads:
-        found |= {f"layers/{name}_norm": 1 + normal(100, L, H) for name in ("query", "key")}
-    if E:
-        found["layers/router"] = normal(D, L, D, E)
-    if shape.router == "sigmoid_bias":
-        found["layers/bias"] = normal(1000, L, E)
-    if E and shared:
-        gate = ["gate"] if shape.activation == "swiglu" else []
-        found |= {f"layers/shared_{name}": normal(D, L, D, shared) for name in (*gate, "up")}
-        found["layers/shared_down"] = normal(shared, L, shared, D)
+    def stack(name: str, L: int, E: int, F: int) -> dict[str, np.ndarray]:
+        each = (L, E) if E else (L,)
+        found = {
+            "attention_norm": 1 + normal(100, L, D),
+            "query": normal(D, L, D, K, G, H),
+            "key": normal(D, L, D, K, H),
+            "value": normal(D, L, D, K, H),
+            "out": normal(K * G * H, L, K, G, H, D),
+            "mlp_norm": 1 + normal(100, L, D),
+            **({"gate": normal(D, *each, D, F)} if shape.activation == "swiglu" else {}),
+            "up": normal(D, *each, D, F),
+            "down": normal(F, *each, F, D),
+        }
+        if shape.normed_heads:
+            found |= {f"{name}_norm": 1 + normal(100, L, H) for name in ("query", "key")}
+        if E:
+            found["router"] = normal(D, L, D, E)
+        if E and shape.router == "sigmoid_bias":
+            found["bias"] = normal(1000, L, E)
+        if E and shared:
+            gate = ["gate"] if shape.activation == "swiglu" else []
+            found |= {f"shared_{name}": normal(D, L, D, shared) for name in (*gate, "up")}
+            found["shared_down"] = normal(shared, L, shared, D)
+        return {f"{name}/{weight}": x for weight, x in found.items()}
+
+    dense = shape.dense_layers
+    found = {"embedding": normal(1, V, D), "norm": 1 + normal(100, D)} | stack("layers", L - dense, E, F)
+    if dense:
+        found |= stack("dense", dense, 0, shape.dense_mlp or (shape.top_k + shape.shared) * F)
     return found if shape.tied else found | {"head": normal(D, D, V)}
 
 

@@ -19,6 +19,8 @@ SHAPES = {
     "experts": DecoderShape(experts=4, shared=2),
     "squared ReLU, normed heads": DecoderShape(activation="relu2", normed_heads=True),
     "experts without a gate": DecoderShape(experts=4, shared=2, activation="gelu"),
+    "dense layers first": DecoderShape(layers=7, experts=4, shared=2, dense_layers=3, router="sigmoid_bias"),
+    "wide dense layers": DecoderShape(layers=4, experts=4, dense_layers=2, dense_mlp=7777),
     "biased": DecoderShape(experts=4, router="sigmoid_bias"),
 }
 
@@ -103,6 +105,12 @@ def test_an_unknown_preset_lists_the_known():
             "capacity_factor=1.25, shared=0, balance=0.01, z=inf: expected capacity_factor above 0 and the "
             "others 0 or more, all finite",
         ),
+        (
+            {"layers": 4, "experts": 4, "dense_layers": 3},
+            "dense_layers=3 of layers=4 with experts=4: expected 0, or 2 or more before 2 or more layers with experts, "
+            "since of a loop that runs once XLA leaves no loop",
+        ),
+        ({"dense_mlp": -1}, "dense_mlp=-1: expected 1 or more, or 0 for what experts come to"),
         ({"experts": 4, "router": "hash"}, "router=hash: expected one of softmax, sigmoid_bias, expert_choice"),
         ({"experts": 4, "dispatch": "sparse"}, "dispatch=sparse: expected one of slots, padded, ragged"),
         (

@@ -31,6 +31,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "Mixtral": {"experts": 4},
     "Qwen3": {"normed_heads": True, "experts": 4},
     "Nemotron-4": {"activation": "relu2"},
+    "dense layers first": {"layers": 5, "experts": 4, "dense_layers": 2, "normed_heads": True},
     "shared experts without a gate": {"experts": 4, "shared": 2, "activation": "gelu", "router": "sigmoid_bias"},
 }
 
