@@ -24,7 +24,7 @@ from lab.programs.strategies.data_parallel import DATA_PARALLEL
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     P, tokens = axes[CONTEXT], group_tokens(shape, axes)
-    if P == 1:
+    if P == 1 or shape.is_latent:  # The book's keys are as wide as values.
         return ()
     gathers, sent, e = each_layer(shape, moved_in_core(measured, Phase.FORWARD))
     ring, of_all_heads = (

@@ -25,7 +25,7 @@ from lab.programs.strategies.data_parallel import DATA_PARALLEL
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    if axes[CONTEXT] == 1 or shape.window:
+    if axes[CONTEXT] == 1 or shape.window or shape.is_latent:  # The book's keys are as wide as values.
         return ()
     return (_forward(shape, axes, measured), _training(shape, axes, measured), _overlap(measured))
 

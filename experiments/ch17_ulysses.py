@@ -29,7 +29,7 @@ from lab.programs.strategies.data_parallel import DATA_PARALLEL
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     P, tokens = axes[CONTEXT], group_tokens(shape, axes)
-    if P == 1:
+    if P == 1 or shape.is_latent:  # The book's keys are as wide as values.
         return ()
     exchanges, sent, e = each_layer(shape, moved_in_core(measured, Phase.FORWARD))
     copies = kv_head_copies(shape.kv_heads, P)

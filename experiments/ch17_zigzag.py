@@ -28,7 +28,7 @@ SKIPPED = "skipping what is masked makes contiguous chunks 2P/(P+1) times as fas
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    if axes[CONTEXT] == 1:
+    if axes[CONTEXT] == 1 or shape.is_latent:  # The book's keys are as wide as values.
         return ()
     return (_products(shape, axes, measured), *_shares(shape, axes), _volume(shape, axes, measured))
 

@@ -61,7 +61,7 @@ def ulysses_attention(
 
     Cost: all-to-alls of b (S / P) A H twice and b (S / P) max(K, P) H twice, forward and backward alike.
     """
-    B, S, K, G, H = q_BSKGH.shape
+    B, S, K, G, H = q_BSKGH.shape  # H of scores; values may be narrower.
     check_heads(K, G, jax.lax.axis_size(axis))
     copies = _copies(K, jax.lax.axis_size(axis))
     q_BSKGH = q_BSKGH.reshape(B, S, K * copies, G // copies, H)
@@ -71,7 +71,7 @@ def ulysses_attention(
         for name, x in {"queries": q_BSKGH, "keys": k_BTKH, "values": v_BTKH}.items()
     }
     y_BSKGH = attend(*whole.values(), mask)
-    return _exchanged("outputs", y_BSKGH, axis, 1, 2).reshape(B, S, K, G, H)
+    return _exchanged("outputs", y_BSKGH, axis, 1, 2).reshape(B, S, K, G, -1)
 
 
 def _exchanged(name: str, x: jax.Array, axis: str, split: int, joined: int) -> jax.Array:

@@ -79,7 +79,7 @@ def _forward(
     state = ring.around(
         {"keys": parted(k_BTKH, order.pieces), "values": parted(v_BTKH, order.pieces)},
         visit,
-        jax.vmap(nothing)(q_nBSKGH),
+        jax.vmap(partial(nothing, value_dim=v_BTKH.shape[-1]))(q_nBSKGH),
     )
     done_n = jax.vmap(partial(finished, dtype=q_BSKGH.dtype))(state)
     return joined(done_n.y), (q_BSKGH, k_BTKH, v_BTKH, done_n)

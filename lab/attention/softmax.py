@@ -36,9 +36,10 @@ def merged(a: Partial, b: Partial) -> Partial:
     )
 
 
-def nothing(q_BSKGH: jax.Array) -> Partial:
-    """Attention of these queries to no key: the identity of `merged`."""
-    zero_BKGSH = jnp.zeros_like(jnp.moveaxis(q_BSKGH, 1, 3), jnp.float32)
+def nothing(q_BSKGH: jax.Array, value_dim: int) -> Partial:
+    """Attention of these queries to no key, whose value would have so many numbers: the identity of `merged`."""
+    q_BKGSH = jnp.moveaxis(q_BSKGH, 1, 3)
+    zero_BKGSH = jnp.zeros_like(q_BKGSH, jnp.float32, shape=(*q_BKGSH.shape[:-1], value_dim))
     return Partial(jnp.full_like(zero_BKGSH[..., 0], -jnp.inf), zero_BKGSH[..., 0], zero_BKGSH)
 
 

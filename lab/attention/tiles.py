@@ -74,7 +74,7 @@ def attended(
     def of_tile(k_BtKH: jax.Array, v_BtKH: jax.Array, k_at_t: jax.Array) -> tuple[Partial, None]:
         return softmax.attended(q_BSKGH, k_BtKH, v_BtKH, mask.seen(q_at_S, _with_keys(k_at_t, k_BtKH))), None
 
-    return _over_tiles(of_tile, merged, nothing(q_BSKGH), k_BTKH, v_BTKH, k_at_T)[0]
+    return _over_tiles(of_tile, merged, nothing(q_BSKGH, v_BTKH.shape[-1]), k_BTKH, v_BTKH, k_at_T)[0]
 
 
 def block_gradients(

@@ -87,24 +87,71 @@ def _places(shape: DecoderShape) -> list[tuple[str, int]]:
 def _attention_block(x_BSD: Array, w: Weights, shape: DecoderShape) -> tuple[Array, Pull]:
     """What attention adds to the residual stream."""
     normed_BSD, pull_norm = rms_norm(x_BSD, w["attention_norm"])
-    q_BSKGH, pull_query = _heads(normed_BSD, w, "query", shape)
-    k_BTKH, pull_key = _heads(normed_BSD, w, "key", shape)
-    v_BTKH, pull_value = linear(normed_BSD, w["value"])
-    y_BSKGH, pull_core = attention(rotated(q_BSKGH), rotated(k_BTKH), v_BTKH, shape.causal, shape.window)
+    made = _of_latents if "kv_latent" in w else _of_stream
+    q_BSKGH, k_BTKH, v_BTKH, pull_made = made(normed_BSD, w, shape)
+    y_BSKGH, pull_core = attention(q_BSKGH, k_BTKH, v_BTKH, shape.causal, shape.window)
     B, S, _ = x_BSD.shape
     y_BSD, pull_out = linear(y_BSKGH.reshape(B, S, -1), w["out"].reshape(-1, shape.embed))
 
     def pull(dy_BSD: Array) -> tuple[Array, dict[str, Array]]:
         dy_BSN, dout_ND = pull_out(dy_BSD)
         dq_BSKGH, dk_BTKH, dv_BTKH = pull_core(dy_BSN.reshape(y_BSKGH.shape))
-        by_query_BSD, of_query = pull_query(rotated(dq_BSKGH, -1))
-        by_key_BSD, of_key = pull_key(rotated(dk_BTKH, -1))
-        by_value_BSD, dvalue_DKH = pull_value(dv_BTKH)
-        dx_BSD, dnorm_D = pull_norm(by_query_BSD + by_key_BSD + by_value_BSD)
-        gradients = of_query | of_key | {"value": dvalue_DKH, "attention_norm": dnorm_D}
+        dnormed_BSD, gradients = pull_made(dq_BSKGH, dk_BTKH, dv_BTKH)
+        dx_BSD, gradients["attention_norm"] = pull_norm(dnormed_BSD)
         return dx_BSD, gradients | {"out": dout_ND.reshape(w["out"].shape)}
 
     return y_BSD, pull
+
+
+PullHeads = Callable[[Array, Array, Array], tuple[Array, dict[str, Array]]]
+"""From the gradients of queries, keys and values to those of what they were made of and of its weights."""
+
+
+def _of_stream(x_BSD: Array, w: Weights, shape: DecoderShape) -> tuple[Array, Array, Array, PullHeads]:
+    """Queries, keys and values of the normalised stream."""
+    q_BSKGH, pull_query = _heads(x_BSD, w, "query", shape)
+    k_BTKH, pull_key = _heads(x_BSD, w, "key", shape)
+    v_BTKH, pull_value = linear(x_BSD, w["value"])
+
+    def pull(dq_BSKGH: Array, dk_BTKH: Array, dv_BTKH: Array) -> tuple[Array, dict[str, Array]]:
+        by_query_BSD, of_query = pull_query(rotated(dq_BSKGH, -1))
+        by_key_BSD, of_key = pull_key(rotated(dk_BTKH, -1))
+        by_value_BSD, dvalue_DKH = pull_value(dv_BTKH)
+        return by_query_BSD + by_key_BSD + by_value_BSD, of_query | of_key | {"value": dvalue_DKH}
+
+    return rotated(q_BSKGH), rotated(k_BTKH), v_BTKH, pull
+
+
+def _of_latents(x_BSD: Array, w: Weights, shape: DecoderShape) -> tuple[Array, Array, Array, PullHeads]:
+    """The same by way of latents (DeepSeek-V2): the last `rope_dim` dims of queries and keys rotate, and of keys all
+    heads have the same there."""
+    H, K = shape.head_dim, shape.kv_heads
+    low_q_BSC, pull_query_latent = linear(x_BSD, w["query_latent"])
+    low_q_BSC, pull_query_norm = rms_norm(low_q_BSC, w["query_latent_norm"])
+    low_kv_BSC, pull_kv_latent = linear(x_BSD, w["kv_latent"])
+    low_kv_BSC, pull_kv_norm = rms_norm(low_kv_BSC, w["kv_latent_norm"])
+    q_BSKGH, pull_query = linear(low_q_BSC, w["query"])
+    k_BTKH, pull_key = linear(low_kv_BSC, w["key"])
+    v_BTKH, pull_value = linear(low_kv_BSC, w["value"])
+    shared_BTR, pull_shared = linear(x_BSD, w["rotary_key"])
+    q_BSKGH = np.concatenate([q_BSKGH[..., :H], rotated(q_BSKGH[..., H:])], axis=-1)
+    k_BTKH = np.concatenate([k_BTKH, np.stack([rotated(shared_BTR[:, :, None])[:, :, 0]] * K, axis=2)], axis=-1)
+
+    def pull(dq_BSKGH: Array, dk_BTKH: Array, dv_BTKH: Array) -> tuple[Array, dict[str, Array]]:
+        found = {}
+        dq_BSKGH = np.concatenate([dq_BSKGH[..., :H], rotated(dq_BSKGH[..., H:], -1)], axis=-1)
+        dlow_q_BSC, found["query"] = pull_query(dq_BSKGH)
+        by_key_BSC, found["key"] = pull_key(dk_BTKH[..., :H])
+        by_value_BSC, found["value"] = pull_value(dv_BTKH)
+        dlow_q_BSC, found["query_latent_norm"] = pull_query_norm(dlow_q_BSC)
+        dlow_kv_BSC, found["kv_latent_norm"] = pull_kv_norm(by_key_BSC + by_value_BSC)
+        by_query_BSD, found["query_latent"] = pull_query_latent(dlow_q_BSC)
+        by_kv_BSD, found["kv_latent"] = pull_kv_latent(dlow_kv_BSC)
+        dshared_BTR = rotated(np.sum(dk_BTKH[..., H:], axis=2, keepdims=True), -1)[:, :, 0]
+        by_shared_BSD, found["rotary_key"] = pull_shared(dshared_BTR)
+        return by_query_BSD + by_kv_BSD + by_shared_BSD, found
+
+    return q_BSKGH, k_BTKH, v_BTKH, pull
 
 
 def _heads(x_BSD: Array, w: Weights, name: str, shape: DecoderShape) -> tuple[Array, Pull]:

@@ -77,7 +77,8 @@ def _of_sequences(x_BSD: Array, w: Weights, shape: DecoderShape) -> Mixture:
     # What is dropped counts among a token's weights all the same. A single choice keeps its gate, and so a gradient.
     is_normalised = shape.router != "expert_choice" and shape.top_k > 1
     sum_N1 = np.sum(gates_NE * is_chosen_NE, axis=-1, keepdims=True) if is_normalised else np.ones((N, 1))
-    weight_NE = gates_NE * is_chosen_NE / sum_N1
+    share_NE = gates_NE * is_chosen_NE / sum_N1
+    weight_NE = shape.routed_scale * share_NE
     y_ND, visits = np.zeros((N, D)), []
     matrices = [name for name in ("gate", "up", "down") if name in w]
     for expert in range(E):
@@ -90,16 +91,16 @@ def _of_sequences(x_BSD: Array, w: Weights, shape: DecoderShape) -> Mixture:
 
     def pull(dy_BSD: Array) -> tuple[Array, dict[str, Array]]:
         dy_ND = dy_BSD.reshape(N, D)
-        dx_ND, dweight_NE = np.zeros((N, D)), np.zeros((N, E))
+        dx_ND, dshare_NE = np.zeros((N, D)), np.zeros((N, E))
         gradients = {name: np.zeros_like(w[name]) for name in matrices}
         for expert, (tokens, out_nD, pull_expert) in enumerate(visits):
-            dweight_NE[tokens, expert] = np.sum(dy_ND[tokens] * out_nD, axis=-1)
+            dshare_NE[tokens, expert] = shape.routed_scale * np.sum(dy_ND[tokens] * out_nD, axis=-1)
             dx_nD, of_matrices = pull_expert(weight_NE[tokens, expert, None] * dy_ND[tokens])
             dx_ND[tokens] += dx_nD
             for name, gradient in of_matrices.items():
                 gradients[name][expert] = gradient
-        of_sum_N1 = np.sum(dweight_NE * weight_NE, axis=-1, keepdims=True) if is_normalised else 0.0
-        dgates_NE = is_chosen_NE * (dweight_NE - of_sum_N1) / sum_N1 + dgates_of_auxiliary_NE
+        of_sum_N1 = np.sum(dshare_NE * share_NE, axis=-1, keepdims=True) if is_normalised else 0.0
+        dgates_NE = is_chosen_NE * (dshare_NE - of_sum_N1) / sum_N1 + dgates_of_auxiliary_NE
         is_sigmoid = shape.router == "sigmoid_bias"
         dlogits_NE = dgates_NE * gates_NE * (1 - gates_NE) if is_sigmoid else softmax_pulled(dgates_NE, gates_NE)
         dlogits_NE = dlogits_NE + dlogits_of_auxiliary_NE

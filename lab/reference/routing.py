@@ -57,19 +57,20 @@ def _chosen_by_experts(gates: list[list[float]], shape: DecoderShape) -> Routing
 
 def _chosen_by_token(gates: list[float], bias: list[float], shape: DecoderShape) -> tuple[list[int], float]:
     """The experts of the largest gates with their bias, on no more than `node_limit` nodes: those with the largest sums
-    of their best gates, of which each has as many as it would give experts."""
+    of their best, of which each has as many as it would give experts."""
+    scores = [gate + bias[expert] for expert, gate in enumerate(gates)]
     per_node = shape.experts // shape.nodes
     is_open, margin = [True] * shape.nodes, inf
     if shape.node_limit < shape.nodes:
         best = shape.top_k // shape.node_limit
         sums = [
-            sum(sorted(gates[node * per_node : (node + 1) * per_node], reverse=True)[:best])
+            sum(sorted(scores[node * per_node : (node + 1) * per_node], reverse=True)[:best])
             for node in range(shape.nodes)
         ]
         nodes, margin = largest(sums, shape.node_limit)
         is_open = [node in nodes for node in range(shape.nodes)]
-    scores = [gate + bias[expert] if is_open[expert // per_node] else -inf for expert, gate in enumerate(gates)]
-    experts, by = largest(scores, shape.top_k)
+    reachable = [score if is_open[expert // per_node] else -inf for expert, score in enumerate(scores)]
+    experts, by = largest(reachable, shape.top_k)
     return experts, min(margin, by)
 
 

@@ -17,6 +17,8 @@ class Experts:
       routed, per_token: how many there are, and how many a token visits.
       shared: experts that every token visits besides.
       dense_layers: the first layers, which keep one MLP.
+      nodes, node_limit: groups that experts lie in, and of how many of them those of a token are at most.
+      routed_scale: by which what they give is multiplied, after their weights have come to sum to 1.
       bias: the router keeps a number for each expert that balances the load and is trained by no gradient.
     """
 
@@ -26,6 +28,9 @@ class Experts:
     shared: int = 0
     dense_layers: int = 0
     bias: bool = False
+    nodes: int = 1
+    node_limit: int = 1
+    routed_scale: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ SCALAR_BYTES = 4
 def fsdp_tensor_claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if 1 in axes.sizes:
         return ()
+    if shape.is_latent:  # The book's volumes are those of an attention that the stream enters.
+        return _links(axes, measured)
     return (_volumes(shape, axes, measured), _payload(shape, axes, measured), *_links(axes, measured))
 
 

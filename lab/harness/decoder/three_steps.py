@@ -33,6 +33,8 @@ FIRST_NORM = 0.6
 """Of the gradients of the first step, about; the second's are three times as large, and clipped."""
 PAST = 1e-3
 """Of the gradients of the step before, about; a gradient's entry is about 2e-3."""
+ABOUT = dict.fromkeys(decoder.NORMS, (1.0, 0.1)) | {"bias": (0.0, 0.01)}
+"""By their last dim, weights that are about another number than 0, or otherwise spread."""
 # Half the time: the machine code is as XLA's partitioner and simplifier left it.
 FAST: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 
@@ -181,9 +183,7 @@ def starting_weights(shape: DecoderShape) -> Parameters:
 
     def drawn(w: Parameter) -> np.ndarray:
         normal = draw.standard_normal(w.shape)
-        about_D, scale = {"norm": (1.0, 0.1), "head_norm": (1.0, 0.1), "bias": (0.0, 0.01)}.get(
-            w.dims[-1], (0.0, shape.embed**-0.5)
-        )
+        about_D, scale = ABOUT.get(w.dims[-1], (0.0, shape.embed**-0.5))
         return (about_D + scale * normal).astype(np.float32)
 
     weights = each(decoder.weights(shape), drawn)

@@ -65,6 +65,7 @@ class Device:
             mlp,
             shape.bytes_per_element,
         )
+        dense["q"] = dense["q"] * shape.score_dim // shape.head_dim
         sizes = dense | self._in_slots(dense) if shape.experts else dense
         return sizes if shape.is_gated else sizes | dict.fromkeys(OF_GATE, 0)
 

@@ -25,7 +25,7 @@ from lab.programs.models.mixture import mixture
 from lab.programs.models.routers import CHOICE
 from lab.programs.models.shape import DTYPES, DecoderShape
 
-NORMS = ("norm", "head_norm")
+NORMS = ("norm", "head_norm", "query_latent_norm", "kv_latent_norm")
 """Dims of weights that scale what has been normalised."""
 LEAVES = ("attention_leaves", "mlp_leaves")
 ROTARY_BASE = 500_000.0
@@ -43,9 +43,17 @@ class Layers(nnx.Module):
     def __init__(self, shape: DecoderShape, rngs: nnx.Rngs) -> None:
         weight = partial(_weight, shape, rngs, "layers")
         self.attention_norm = weight("norm")
-        self.query = weight("embed", "kv_heads", "queries", "head_dim")
-        self.key = weight("embed", "kv_heads", "head_dim")
-        self.value = weight("embed", "kv_heads", "head_dim")
+        queries, keys, width = ("embed", "embed", "head_dim")
+        if shape.is_latent:
+            queries, keys, width = ("query_rank", "kv_rank", "score_dim")
+            self.query_latent = weight("embed", "query_latent")
+            self.query_latent_norm = weight("query_latent_norm")
+            self.kv_latent = weight("embed", "kv_latent")
+            self.kv_latent_norm = weight("kv_latent_norm")
+            self.rotary_key = weight("embed", "rope_dim")
+        self.query = weight(queries, "kv_heads", "queries", width)
+        self.key = weight(keys, "kv_heads", "head_dim")
+        self.value = weight(keys, "kv_heads", "head_dim")
         if shape.normed_heads:
             self.query_norm = weight("head_norm")
             self.key_norm = weight("head_norm")
@@ -96,7 +104,9 @@ def _inputs(dims: Dims) -> Dims:
     `embed`."""
     if dims[-1] == "embed" and "kv_heads" in dims:
         return ("kv_heads", "queries", "head_dim")
-    return dims[-2:-1] if dims[-2:] in (("mlp", "embed"), ("shared_mlp", "embed")) else ("embed",)
+    if dims[-2:] in (("mlp", "embed"), ("shared_mlp", "embed")):
+        return dims[-2:-1]
+    return tuple(dim for dim in dims if dim in ("query_rank", "kv_rank")) or ("embed",)
 
 
 def weights(shape: DecoderShape) -> Parameters:
@@ -195,7 +205,8 @@ def layers(
     is_in_vain: bool = False,
     name: str = "layers",
 ) -> jax.Array:
-    """All layers of a stack, one after the other; or the first `count` of them: the others are skipped, or done in vain."""
+    """All layers of a stack, one after the other; or the first `count` of them: the others are skipped, or done in
+    vain."""
     rotation_SH = rotation(shape, hooks.positions(shape.length))
 
     def layer(x_BSD: jax.Array, state: Mapping[str, Parameter]) -> tuple[jax.Array, None]:
@@ -248,26 +259,8 @@ def attention(
     with scope("attention"):
         with scope("norm"):
             x_BSD = rms_norm(x_BSD, use(state["attention_norm"]))
-        with scope("enter"):
-            x_BSD = hooks.block_in(x_BSD)
-        with scope("query"):
-            q_BSKGH = hooks.product("bsd,dkgh->bskgh", x_BSD, use(state["query"]))
-        with scope("query_norm"):
-            q_BSKGH = rms_norm(q_BSKGH, use(state["query_norm"])) if shape.normed_heads else q_BSKGH
-        with scope("query"):
-            q_BSKGH = hooks.inside(
-                rotated(q_BSKGH, *rotation_SH), ("batch", "length", "kv_heads", "queries", "head_dim")
-            )
-        with scope("key"):
-            k_BTKH = hooks.product("bsd,dkh->bskh", x_BSD, use(state["key"]))
-        with scope("key_norm"):
-            k_BTKH = rms_norm(k_BTKH, use(state["key_norm"])) if shape.normed_heads else k_BTKH
-        with scope("key"):
-            k_BTKH = hooks.inside(rotated(k_BTKH, *rotation_SH), ("batch", "length", "kv_heads", "head_dim"))
-        with scope("value"):
-            v_BTKH = hooks.inside(
-                hooks.product("bsd,dkh->bskh", x_BSD, use(state["value"])), ("batch", "length", "kv_heads", "head_dim")
-            )
+        made = of_latents if shape.is_latent else of_stream
+        q_BSKGH, k_BTKH, v_BTKH = made(x_BSD, state, rotation_SH, shape, hooks)
         with scope("core"):
             attend = partial(hooks.attend, mask=shape.mask)
             core = jax.checkpoint(attend, prevent_cse=False) if shape.remat == "selective" else attend
@@ -278,6 +271,79 @@ def attention(
             y_BSD = hooks.contract("bskgh,kghd->bsd", y_BSKGH, use(state["out"]))
         with scope("leave"):
             return checkpoint_name(hooks.block_out(y_BSD), LEAVES[0])
+
+
+def of_stream(
+    x_BSD: jax.Array,
+    state: Mapping[str, Parameter],
+    rotation_SH: tuple[jax.Array, jax.Array],
+    shape: DecoderShape,
+    hooks: CollectiveHooks,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Queries, keys and values of the normalised stream."""
+    use = partial(_use, shape, hooks)
+    with scope("enter"):
+        x_BSD = hooks.block_in(x_BSD)
+    with scope("query"):
+        q_BSKGH = hooks.product("bsd,dkgh->bskgh", x_BSD, use(state["query"]))
+    with scope("query_norm"):
+        q_BSKGH = rms_norm(q_BSKGH, use(state["query_norm"])) if shape.normed_heads else q_BSKGH
+    with scope("query"):
+        q_BSKGH = hooks.inside(rotated(q_BSKGH, *rotation_SH), ("batch", "length", "kv_heads", "queries", "head_dim"))
+    with scope("key"):
+        k_BTKH = hooks.product("bsd,dkh->bskh", x_BSD, use(state["key"]))
+    with scope("key_norm"):
+        k_BTKH = rms_norm(k_BTKH, use(state["key_norm"])) if shape.normed_heads else k_BTKH
+    with scope("key"):
+        k_BTKH = hooks.inside(rotated(k_BTKH, *rotation_SH), ("batch", "length", "kv_heads", "head_dim"))
+    with scope("value"):
+        v_BTKH = hooks.inside(
+            hooks.product("bsd,dkh->bskh", x_BSD, use(state["value"])), ("batch", "length", "kv_heads", "head_dim")
+        )
+    return q_BSKGH, k_BTKH, v_BTKH
+
+
+def of_latents(
+    x_BSD: jax.Array,
+    state: Mapping[str, Parameter],
+    rotation_SH: tuple[jax.Array, jax.Array],
+    shape: DecoderShape,
+    hooks: CollectiveHooks,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Queries, keys and values by way of latent vectors, which enter the block in place of the stream: what makes them
+    has all heads' work in it, and so no rank a part of it (DeepSeek-V2, section 2.1).
+
+    C entries of a latent, R dims of a head that positions rotate.
+    """
+    use, product = partial(_use, shape, hooks), partial(jnp.einsum, "bsd,dc->bsc")
+    with scope("query_latent"):
+        q_BSC = product(x_BSD, use(state["query_latent"]))
+    with scope("query_latent_norm"):
+        q_BSC = rms_norm(q_BSC, use(state["query_latent_norm"]))
+    with scope("kv_latent"):
+        kv_BSC = product(x_BSD, use(state["kv_latent"]))
+    with scope("kv_latent_norm"):
+        kv_BSC = rms_norm(kv_BSC, use(state["kv_latent_norm"]))
+    with scope("rotary_key"):
+        # Held to the tokens between blocks, as the norms hold the others; else a partitioner gathers the stream.
+        key_BSR = hooks.residual(product(x_BSD, use(state["rotary_key"])))
+    with scope("enter"):
+        q_BSC, kv_BTC, key_BTR = (hooks.block_in(x) for x in (q_BSC, kv_BSC, key_BSR))
+    with scope("query"):
+        q_BSKGH = hooks.product("bsc,ckgh->bskgh", q_BSC, use(state["query"]))
+        q_BSKGH, q_BSKGR = jnp.split(q_BSKGH, (shape.head_dim,), -1)
+        q_BSKGH = jnp.concatenate([q_BSKGH, rotated(q_BSKGR, *rotation_SH)], -1)
+        q_BSKGH = hooks.inside(q_BSKGH, ("batch", "length", "kv_heads", "queries", "score_dim"))
+    with scope("key"):
+        k_BTKH = hooks.product("bsc,ckh->bskh", kv_BTC, use(state["key"]))
+        # Added to zeros of all heads, whose type says which of them are here.
+        k_BTKR = jnp.zeros_like(k_BTKH[..., :1]) + rotated(key_BTR[:, :, None], *rotation_SH)
+        k_BTKH = hooks.inside(jnp.concatenate([k_BTKH, k_BTKR], -1), ("batch", "length", "kv_heads", "score_dim"))
+    with scope("value"):
+        v_BTKH = hooks.inside(
+            hooks.product("bsc,ckh->bskh", kv_BTC, use(state["value"])), ("batch", "length", "kv_heads", "head_dim")
+        )
+    return q_BSKGH, k_BTKH, v_BTKH
 
 
 def mlp(x_BSD: jax.Array, state: Mapping[str, Parameter], shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
@@ -339,8 +405,10 @@ def rms_norm(x_BSD: jax.Array, scale_D: jax.Array) -> jax.Array:
 
 
 def rotation(shape: DecoderShape, positions_S: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Cosine and sine of each position's angles, each [S, H / 2], float32."""
-    frequency_H = ROTARY_BASE ** (-jnp.arange(0, shape.head_dim, 2) / shape.head_dim)
+    """Cosine and sine of each position's angles, each [S, H / 2], float32; under latent attention of the dims that
+    rotate alone."""
+    dims = shape.rope_dim or shape.head_dim
+    frequency_H = ROTARY_BASE ** (-jnp.arange(0, dims, 2) / dims)
     angle_SH = positions_S[:, None] * frequency_H
     return jnp.cos(angle_SH), jnp.sin(angle_SH)
 

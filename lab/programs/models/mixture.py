@@ -57,7 +57,7 @@ def _chosen_by_tokens(
         routes = jax.vmap(
             lambda gates_SE: routers.routes(gates_SE, shape.top_k, bias_E, shape.nodes, shape.node_limit)
         )(gates_BSE)
-        used = routes._replace(weight_Tk=hooks.routed(routes.weight_Tk))
+        used = routes._replace(weight_Tk=hooks.routed(shape.routed_scale * routes.weight_Tk))
     way = _dropless if shape.is_dropless else _over_nodes if shape.nodes > 1 else _in_slots
     y_BSD = way(x_BSD, used, use, shape, hooks)
     with scope("balance"):
@@ -80,7 +80,7 @@ def _chosen_by_experts(
     """Full slots need no loss of balance."""
     with scope("router"):
         filled = jax.vmap(partial(routers.expert_choice, slots=shape.slots))(gates_BSE)
-        filled = filled._replace(weight_EC=hooks.routed(filled.weight_EC))
+        filled = filled._replace(weight_EC=hooks.routed(shape.routed_scale * filled.weight_EC))
     with scope("dispatch"):
         x_BECD = hooks.dispatch(jax.vmap(experts.taken)(x_BSD, filled.token_EC))
     y_BECD = _slots_through(x_BECD, use, shape)

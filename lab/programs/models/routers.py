@@ -61,9 +61,10 @@ def noisy_logits(x_TD: jax.Array, gate_DE: jax.Array, noise_DE: jax.Array, key: 
 
 
 def routes(gates_TE: jax.Array, k: int, bias_E: jax.Array | float = 0.0, nodes: int = 1, limit: int = 1) -> Routes:
-    """Each token to the k experts of its largest gates, on at most `limit` of the nodes; see `chosen` for the bias."""
-    open_TE = within_nodes(gates_TE, nodes, limit, k) if limit < nodes else gates_TE
-    expert_Tk = chosen(open_TE, k, bias_E)
+    """Each token to the k experts of its largest gates, on at most `limit` of the nodes; see `chosen` for the bias, by
+    which nodes are chosen as well."""
+    biased_TE = gates_TE + bias_E
+    expert_Tk = chosen(within_nodes(biased_TE, nodes, limit, k) if limit < nodes else biased_TE, k)
     return Routes(
         expert_Tk, slots(expert_Tk, gates_TE.shape[-1]), weights(jnp.take_along_axis(gates_TE, expert_Tk, -1))
     )
@@ -110,10 +111,11 @@ def expert_choice(gates_TE: jax.Array, slots: int) -> Filled:
 
 
 def within_nodes(gates_TE: jax.Array, nodes: int, limit: int, k: int) -> jax.Array:
-    """Gates of the experts on the `limit` nodes of each token with the largest sums of their k / limit best; elsewhere
-    -inf, which no bias lifts.
+    """Gates, with their bias, of the experts on the `limit` nodes of each token with the largest sums of their k /
+    limit best; elsewhere -inf.
 
-    Experts lie on nodes in order, E / nodes each. Source: DeepSeek-V3, section 2.1.2; its k / limit is whole.
+    Experts lie on nodes in order, E / nodes each. Source: DeepSeek-V3, section 2.1.2, whose k / limit is 2; that its
+    sums have the bias is said by the model's own code alone (`inference/model.py` of deepseek-ai/DeepSeek-V3).
     """
     gates_TNe = gates_TE.reshape(*gates_TE.shape[:-1], nodes, -1)
     best_TN = jnp.sum(jnp.sort(gates_TNe, -1)[..., -(k // limit) :], -1)

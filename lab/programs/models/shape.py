@@ -15,6 +15,7 @@ from lab.meshes.errors import UsageError
 
 DTYPES = {"bf16": jnp.bfloat16, "f32": jnp.float32}
 ROUTERS = ("softmax", "sigmoid_bias", "expert_choice")
+SMALL_LATENT = {"query_rank": 24, "kv_rank": 16, "rope_dim": 6}
 DISPATCHES = ("slots", "padded", "ragged")
 ACTIVATIONS = ("swiglu", "relu2", "gelu")
 REMATS = ("none", "selective", "dots", "names", "full")
@@ -48,6 +49,8 @@ class DecoderShape:
       router: "softmax": tokens choose by a softmax over experts; "sigmoid_bias": by sigmoids and a bias that each step
         moves towards balance (DeepSeek-V3); "expert_choice": each expert takes as many tokens as it has slots. That
         looks at tokens to come, so a causal model cannot generate with it.
+      routed_scale: by which what chosen experts give is multiplied, after their weights have come to sum to 1
+        (DeepSeek-V3: 2.5).
       nodes: that experts lie on, in order and equally many on each.
       node_limit: nodes that a token's experts lie on at most; its copy goes to a node once, in one of the node's own
         slots.
@@ -60,6 +63,10 @@ class DecoderShape:
         the square of the ReLU, or the GELU, of x up, of two (So et al. 2021; Hendrycks & Gimpel 2016).
       normed_heads: queries and keys pass through an RMSNorm over each head before they are rotated, with [head_dim]
         weights each (Qwen3).
+      query_rank, kv_rank: of the latent vectors of a token that queries, and keys with values, are made of
+        (multi-head latent attention, DeepSeek-V2; arXiv:2405.04434); 0: of the token itself.
+      rope_dim: dims that carry positions under latent attention, beside the `head_dim` others: of each query head, and
+        of one key that all heads have.
       tied: the head multiplies with the embedding's table.
       dtype: of activations and of weights in use, as XLA names it: "bf16" or "f32". Master weights and moments are
         float32.
@@ -86,6 +93,9 @@ class DecoderShape:
     tied: bool = False
     activation: str = "swiglu"
     normed_heads: bool = False
+    query_rank: int = 0
+    kv_rank: int = 0
+    rope_dim: int = 0
     dtype: str = "bf16"
     remat: str = "full"
     accumulation: int = 1
@@ -98,6 +108,7 @@ class DecoderShape:
     dense_layers: int = 0
     dense_mlp: int = 0
     router: str = "softmax"
+    routed_scale: float = 1.0
     nodes: int = 1
     node_limit: int = 1
     dispatch: str = "slots"
@@ -108,6 +119,9 @@ class DecoderShape:
         "tied",
         "activation",
         "normed_heads",
+        "query_rank",
+        "kv_rank",
+        "rope_dim",
         "remat",
         "accumulation",
         "causal",
@@ -116,6 +130,7 @@ class DecoderShape:
         "shared",
         "dense_layers",
         "router",
+        "routed_scale",
         "nodes",
         "node_limit",
         "dispatch",
@@ -136,6 +151,7 @@ class DecoderShape:
                 raise UsageError(f"{name}={getattr(self, name)}: expected {least} or more")
         if self.head_dim < 2 or self.head_dim % 2:
             raise UsageError(f"head_dim={self.head_dim}: expected an even number, since rotary embeddings rotate pairs")
+        self._check_latent()
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype={self.dtype}: expected {' or '.join(DTYPES)}")
         for name, known in (
@@ -169,6 +185,8 @@ class DecoderShape:
                 f"dense_layers={self.dense_layers} of layers={self.layers} with experts={self.experts}: expected 0, or "
                 "2 or more before 2 or more layers with experts, since of a loop that runs once XLA leaves no loop"
             )
+        if not 0 < self.routed_scale < inf:
+            raise UsageError(f"routed_scale={self.routed_scale}: expected a number above 0")
         if self.dense_mlp < 0:
             raise UsageError(f"dense_mlp={self.dense_mlp}: expected 1 or more, or 0 for what experts come to")
         if self.experts:
@@ -179,6 +197,19 @@ class DecoderShape:
         indexable(
             **{"batch * length": self.batch * self.length, "kv_heads * queries * head_dim": self.heads * self.head_dim}
         )
+
+    def _check_latent(self) -> None:
+        sizes = self.query_rank, self.kv_rank, self.rope_dim
+        if not any(sizes):
+            return
+        found = f"query_rank={self.query_rank}, kv_rank={self.kv_rank}, rope_dim={self.rope_dim}"
+        if min(sizes) < 1 or self.rope_dim % 2:
+            raise UsageError(f"{found}: expected all of them above 0 and rope_dim even, or all of them 0")
+        if self.queries > 1 or self.normed_heads:
+            raise UsageError(
+                f"{found} with queries={self.queries}, normed_heads={self.normed_heads}: expected queries=1, since "
+                "every head has keys of its own, and normed_heads=False, since the latents are normalised"
+            )
 
     def _check_routing(self) -> None:
         if not 1 <= self.node_limit <= self.nodes or self.experts % self.nodes or self.top_k % self.node_limit:
@@ -233,13 +264,12 @@ class DecoderShape:
         """A model of the zoo at its real size, trained on 512 of its sequences a step.
 
         Raises:
-          UsageError: no such model, or one that is no plain decoder (latent attention, biases, dense layers before
-            those with experts).
+          UsageError: no such model, or one with biases or learned positions.
         """
         model = zoo.model(name)
         experts = model.experts
-        if model.latent or model.biased or model.learned_positions:
-            has = "RMSNorm, grouped queries and rotary positions, without biases or latent attention"
+        if model.biased or model.learned_positions:
+            has = "RMSNorm and rotary positions, without biases"
             raise UsageError(f"preset={name}: the decoder has {has}; use llama3-8b or a similar model")
         sizes = {
             size: getattr(model, size)
@@ -265,11 +295,13 @@ class DecoderShape:
                 "dense_layers": experts.dense_layers,
                 "dense_mlp": model.mlp if experts.dense_layers else 0,
                 "router": "sigmoid_bias" if experts.bias else "softmax",
+                **{size: getattr(experts, size) for size in ("routed_scale", "nodes", "node_limit")},
             }
             if experts
             else {}
         )
-        return cls(batch=512, queries=model.heads // model.kv_heads, **sizes | routed)
+        latent = vars(model.latent) if model.latent else {}
+        return cls(batch=512, queries=model.heads // model.kv_heads, **sizes | routed | latent)
 
     @cached_property
     def stacks(self) -> dict[str, Self]:
@@ -298,6 +330,34 @@ class DecoderShape:
     def norm(self) -> int:
         """Weights of the norm of a block's input."""
         return self.embed
+
+    @property
+    def is_latent(self) -> bool:
+        """Queries, keys and values are made of latent vectors."""
+        return self.kv_rank > 0
+
+    @property
+    def score_dim(self) -> int:
+        """Of a query's and a key's head, whose product a score is."""
+        return self.head_dim + self.rope_dim
+
+    @property
+    def query_latent(self) -> int:
+        """Entries of the vector that queries are made of."""
+        return self.query_rank
+
+    @property
+    def kv_latent(self) -> int:
+        """Entries of the vector that keys and values are made of."""
+        return self.kv_rank
+
+    @property
+    def query_latent_norm(self) -> int:
+        return self.query_rank
+
+    @property
+    def kv_latent_norm(self) -> int:
+        return self.kv_rank
 
     @property
     def head_norm(self) -> int:
@@ -342,13 +402,24 @@ class DecoderShape:
     def matrices(self) -> int:
         """Parameters of one layer of the last stack, without its norms."""
         mlps = self.experts + self.shared if self.experts else 1
-        attention = 2 * self.head_dim * (self.heads + self.kv_heads)
-        return self.embed * (attention + self.mlp_matrices * mlps * self.mlp + self.experts)
+        attention = (
+            self._latent_matrices if self.is_latent else 2 * self.embed * self.head_dim * (self.heads + self.kv_heads)
+        )
+        return attention + self.embed * (self.mlp_matrices * mlps * self.mlp + self.experts)
+
+    @property
+    def _latent_matrices(self) -> int:
+        """Of one layer: down to the latents, up to the heads, and out of these."""
+        down = self.embed * (self.query_rank + self.kv_rank + self.rope_dim)
+        return down + self.heads * (
+            self.query_rank * self.score_dim + 2 * self.kv_rank * self.head_dim + self.head_dim * self.embed
+        )
 
     @property
     def norms(self) -> int:
         """Parameters of all norms."""
-        return (2 * self.layers + 1) * self.embed + (2 * self.layers * self.head_dim if self.normed_heads else 0)
+        of_heads = 2 * self.head_dim if self.normed_heads else 0
+        return self.embed + self.layers * (2 * self.embed + of_heads + self.query_rank + self.kv_rank)
 
     @property
     def biases(self) -> int:
@@ -362,7 +433,9 @@ class DecoderShape:
 
     def choosing(self, **choices: Any) -> Self:
         """The same sizes with other `CHOICES`; a micro-batch has as many sequences, however many there are, and dense
-        layers come before two others at least."""
+        layers come before two others at least. Latents are small."""
+        if choices.get("kv_rank"):
+            choices |= SMALL_LATENT | {"queries": 1}
         layers = max(self.layers, choices.get("dense_layers", 0) + 2)
         batch = self.micro_batch * choices.get("accumulation", self.accumulation)
         return replace(self, batch=batch, layers=layers, **choices)
@@ -380,4 +453,4 @@ class DecoderShape:
             "vocab": 96,
             "dtype": "f32",
         }
-        return replace(self, **small | sizes)
+        return replace(self, **small | (SMALL_LATENT if self.is_latent else {}) | sizes)

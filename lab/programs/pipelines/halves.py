@@ -42,6 +42,8 @@ def matrices(shape: DecoderShape) -> dict[str, int]:
 
 def input_of(name: str, shape: DecoderShape) -> str:
     """The product that keeps this one's input: the first of those with the same."""
+    if shape.is_latent and name in ("key", "value"):
+        return "key"
     return name if name == "up" and not shape.is_gated else INPUT_OF.get(name, name)
 
 

@@ -52,22 +52,22 @@ def ring_terms(order: Order, strategy: Strategy, shape: DecoderShape, axes: Axes
     ranks = axes[CONTEXT]
     order.piece_size(shape.length, ranks)
     check(shape.mask, order)
-    h, keys = _hops(shape, ranks), _kv_heads(strategy, shape, axes) * shape.head_dim
+    h, heads = _hops(shape, ranks), _kv_heads(strategy, shape, axes)
 
-    def permuted(scope: str, phase: Phase, times: int, dtype: str, e: int, shift: int = 1) -> Transfer:
-        n = activation_bytes(tokens_on_device(strategy, shape, axes), keys, e)
+    def permuted(dim: int, scope: str, phase: Phase, times: int, dtype: str, e: int, shift: int = 1) -> Transfer:
+        n = activation_bytes(tokens_on_device(strategy, shape, axes), heads * dim, e)
         row = _in_core(Kind.COLLECTIVE_PERMUTE, scope, n, phase, dtype, times, shape, axes)
         rings = gcd(shift, ranks)
         return replace(row, shift=shift, group_size=ranks // rings, groups=axes.size // ranks * rings)
 
-    def of(name: str) -> Iterator[Transfer]:
+    def of(name: str, dim: int) -> Iterator[Transfer]:
         for phase, passes in ((FORWARD, 1), (BACKWARD, 1 + _runs_again(shape))):
-            yield permuted(f"{name}s", phase, passes * h, shape.dtype, shape.bytes_per_element)
-        yield permuted(f"{name}_gradients", BACKWARD, h, "f32", 4)
+            yield permuted(dim, f"{name}s", phase, passes * h, shape.dtype, shape.bytes_per_element)
+        yield permuted(dim, f"{name}_gradients", BACKWARD, h, "f32", 4)
         home = min(h, 1), shape.dtype, shape.bytes_per_element
-        yield permuted(f"home/{name}_gradients", BACKWARD, *home, shift=ranks - h)
+        yield permuted(dim, f"home/{name}_gradients", BACKWARD, *home, shift=ranks - h)
 
-    return (*of("key"), *of("value"))
+    return (*of("key", shape.score_dim), *of("value", shape.head_dim))
 
 
 def _hops(shape: DecoderShape, ranks: int) -> int:
@@ -78,12 +78,12 @@ def _hops(shape: DecoderShape, ranks: int) -> int:
 def gathered_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Gathers keys and values for every pass that needs them, and scatters the sum of their gradients."""
     tokens = axes[CONTEXT] * tokens_on_device(strategy, shape, axes)
-    n = activation_bytes(tokens, _kv_heads(strategy, shape, axes) * shape.head_dim, shape.bytes_per_element)
+    n = activation_bytes(tokens, _kv_heads(strategy, shape, axes), shape.bytes_per_element)
     again = [(Kind.ALL_GATHER, BACKWARD)] if _runs_again(shape) else []
     passes = (Kind.ALL_GATHER, FORWARD), *again, (Kind.REDUCE_SCATTER, BACKWARD)
     return tuple(
-        _in_core(kind, scope, n, phase, shape.dtype, 1, shape, axes)
-        for scope in ("keys", "values")
+        _in_core(kind, scope, n * dim, phase, shape.dtype, 1, shape, axes)
+        for scope, dim in (("keys", shape.score_dim), ("values", shape.head_dim))
         for kind, phase in passes
     )
 
@@ -95,21 +95,21 @@ def ulysses_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[
     check_heads(kv_heads, shape.queries, axes[CONTEXT])
     kv_copies = kv_heads * kv_head_copies(kv_heads, axes[CONTEXT])
 
-    def exchanged(scope: str, heads: int, product: str) -> Iterator[Transfer]:
-        n = activation_bytes(tokens_on_device(strategy, shape, axes), heads * shape.head_dim, shape.bytes_per_element)
+    def exchanged(scope: str, size: int, product: str) -> Iterator[Transfer]:
+        n = activation_bytes(tokens_on_device(strategy, shape, axes), size, shape.bytes_per_element)
         # Kept scores need no outputs again.
         again = _runs_again(shape) and not (scope == "outputs" and shape.remat == "selective")
         for phase, times in ((FORWARD, 1), (BACKWARD, 1 + again)):
             row = _in_core(Kind.ALL_TO_ALL, scope, n, phase, shape.dtype, times, shape, axes)
             yield replace(row, provenance=Provenance(named_after=(f"layers/attention/{product}",)))
 
-    heads = {
-        ("queries", "query"): kv_heads * shape.queries,
-        ("keys", "key"): kv_copies,
-        ("values", "value"): kv_copies,
-        ("outputs", "out"): kv_heads * shape.queries,
+    sizes = {
+        ("queries", "query"): kv_heads * shape.queries * shape.score_dim,
+        ("keys", "key"): kv_copies * shape.score_dim,
+        ("values", "value"): kv_copies * shape.head_dim,
+        ("outputs", "out"): kv_heads * shape.queries * shape.head_dim,
     }
-    return tuple(t for (scope, product), size in heads.items() for t in exchanged(scope, size, product))
+    return tuple(t for (scope, product), size in sizes.items() for t in exchanged(scope, size, product))
 
 
 def _kv_heads(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:

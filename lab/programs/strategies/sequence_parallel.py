@@ -3,6 +3,7 @@ rank keeps its share of them; the sum that a block leaves with is scattered, and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -13,16 +14,18 @@ from lab.core.ledger import Kind, Phase, Provenance, Transfer
 from lab.meshes.axes import TENSOR, Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
+from lab.programs.models.decoder import NORMS
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import (
     ATTENTION,
-    ATTENTION_INPUTS,
     LAYOUT,
     MLP,
     VOCABULARY,
+    Entrance,
     as_own,
-    mlp_inputs,
+    into_attention,
+    into_mlp,
     named,
     sum_of_weights,
     vocabulary_terms,
@@ -38,12 +41,14 @@ from lab.programs.strategies.terms import (
     transfer,
 )
 
+OF_OWN_TOKENS = ("choices", "query_latent", "kv_latent", "rope_dim")
 BETWEEN_BLOCKS = Layout.of(length=TENSOR)
 
 
 def copies(dims: Dims) -> frozenset[str]:
-    """Ranks apply a norm, and a router, to tokens of their own, and the norm of a head to heads of their own."""
-    return frozenset({TENSOR}) if dims[-1] in ("norm", "head_norm", "choices") else frozenset()
+    """Ranks apply a norm, a router, and what makes latents to tokens of their own, and the norm of a head to heads of
+    their own."""
+    return frozenset({TENSOR}) if dims[-1] in (*NORMS, *OF_OWN_TOKENS) else frozenset()
 
 
 def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
@@ -69,9 +74,10 @@ def _moved(
     axes: Axes,
     times: int,
     provenance: Provenance = Provenance(),
+    width: int = 0,
 ) -> Transfer:
-    """The stream of a micro-batch."""
-    X, executions = stream_bytes(strategy, shape, axes), times * shape.accumulation
+    """The stream of a micro-batch, or what else is so wide."""
+    X, executions = stream_bytes(strategy, shape, axes, width), times * shape.accumulation
     return transfer(kind, scope, (TENSOR,), X, phase, shape.dtype, executions, axes, provenance)
 
 
@@ -79,25 +85,25 @@ def layer_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
     """Of a stack of layers."""
     moved = partial(_moved, strategy=strategy, shape=shape, axes=axes, times=shape.layers)
 
-    def block(name: str, inputs: tuple[str, ...], output: str, is_left_again: bool) -> tuple[Transfer, ...]:
-        enter, leave = f"{name}/enter", f"{name}/leave"
-        entered, left = named(name, ("norm",)), named(name, (output,))
-        again = [moved(Kind.ALL_GATHER, enter, BACKWARD, provenance=entered)] if shape.remat in RECOMPUTING else []
+    def block(name: str, entrances: tuple[Entrance, ...], output: str, is_left_again: bool) -> Iterator[Transfer]:
+        leave, left = f"{name}/leave", named(name, (output,))
+        for into in entrances:
+            entered = partial(moved, scope=f"{name}/enter", width=into.width)
+            gathered = partial(entered, Kind.ALL_GATHER, provenance=named(name, (into.after,)))
+            yield gathered(phase=FORWARD)
+            if shape.remat in RECOMPUTING:
+                yield gathered(phase=BACKWARD)
+            products = named(name, into.inputs, partial_products=len(into.inputs))
+            yield entered(Kind.REDUCE_SCATTER, phase=BACKWARD, provenance=products)
+        yield moved(Kind.REDUCE_SCATTER, leave, FORWARD, provenance=left)
         if is_left_again:
             kept = replace(left, saved_by_remat=shape.remat == "dots")
-            again.append(moved(Kind.REDUCE_SCATTER, leave, BACKWARD, provenance=kept))
-        of_inputs = named(name, inputs, partial_products=len(inputs))
-        return (
-            moved(Kind.ALL_GATHER, enter, FORWARD, provenance=entered),
-            moved(Kind.REDUCE_SCATTER, leave, FORWARD, provenance=left),
-            *again,
-            moved(Kind.ALL_GATHER, leave, BACKWARD, provenance=left),
-            moved(Kind.REDUCE_SCATTER, enter, BACKWARD, provenance=of_inputs),
-        )
+            yield moved(Kind.REDUCE_SCATTER, leave, BACKWARD, provenance=kept)
+        yield moved(Kind.ALL_GATHER, leave, BACKWARD, provenance=left)
 
     return (
-        *block(ATTENTION, ATTENTION_INPUTS, "out", shape.remat in ("dots", "full")),
-        *block(MLP, mlp_inputs(shape), "down", False),
+        *block(ATTENTION, into_attention(shape), "out", shape.remat in ("dots", "full")),
+        *block(MLP, (into_mlp(shape),), "down", False),
         *choices(strategy, shape, axes),
         *sum_of_weights(strategy, shape, axes),
     )

@@ -23,8 +23,10 @@ STYLES = ("declared", "typed", "explicit")
 written out."""
 RESIDUAL = ("batch", "length", "embed")
 TABLE = ("vocab", "embed")
+SPLIT = ("embed", "query_rank", "kv_rank")
+"""Dims of matrices, one of each, that sharded data parallelism splits."""
 # Of what a device may hold a part of, each with the field of the shape that it must divide.
-CHECKED = ("kv_heads", "mlp", "vocab", "length", "embed", "experts", "nodes")
+CHECKED = ("kv_heads", "mlp", "vocab", "length", "embed", "experts", "nodes", "query_rank", "kv_rank")
 
 
 class Pair(NamedTuple):
@@ -33,6 +35,16 @@ class Pair(NamedTuple):
 
     copy: jax.Array
     master: jax.Array
+
+
+def is_split(dims: Dims) -> bool:
+    """A weight with these dims is a matrix that sharded data parallelism splits; norms and biases are too small."""
+    return any(dim in SPLIT for dim in dims)
+
+
+def split_dim(dims: Dims) -> int:
+    """Which of the dims it splits."""
+    return next(place for place, dim in enumerate(dims) if dim in SPLIT)
 
 
 Terms = Callable[["Strategy", DecoderShape, Axes], tuple[Transfer, ...]]

@@ -5,7 +5,7 @@ gathered."""
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -27,14 +27,32 @@ from lab.programs.strategies.terms import (
 )
 
 LAYOUT = Layout.of(kv_heads=TENSOR, mlp=TENSOR, shared_mlp=TENSOR, vocab=TENSOR)
-# The products that a block begins with: their input's gradient is the sum of as many.
-ATTENTION_INPUTS = ("query", "key", "value")
 ATTENTION, MLP = "layers/attention", "layers/mlp"
 _sum = partial(jax.lax.psum, axis_name=TENSOR)
 
 
-def mlp_inputs(shape: DecoderShape) -> tuple[str, ...]:
-    return ("gate", "up") if shape.is_gated else ("up",)
+class Entrance(NamedTuple):
+    """What enters a block: of this many numbers a token, made `after` a norm or product, read by the products `inputs`,
+    of whose gradients its own is the sum."""
+
+    width: int
+    after: str
+    inputs: tuple[str, ...]
+
+
+def into_attention(shape: DecoderShape) -> tuple[Entrance, ...]:
+    """The stream, or in its place the latents and the key that all heads share."""
+    if not shape.is_latent:
+        return (Entrance(shape.embed, "norm", ("query", "key", "value")),)
+    return (
+        Entrance(shape.query_rank, "query_latent_norm", ("query",)),
+        Entrance(shape.kv_rank, "kv_latent_norm", ("key", "value")),
+        Entrance(shape.rope_dim, "rotary_key", ("key",)),
+    )
+
+
+def into_mlp(shape: DecoderShape) -> Entrance:
+    return Entrance(shape.embed, "norm", ("gate", "up") if shape.is_gated else ("up",))
 
 
 def copies(dims: Dims) -> frozenset[str]:
@@ -105,31 +123,36 @@ def _summed(
     shape: DecoderShape,
     axes: Axes,
     provenance: Provenance = Provenance(),
+    width: int = 0,
 ) -> Transfer:
-    """Of the stream of a micro-batch."""
-    X, executions = stream_bytes(strategy, shape, axes), times * shape.accumulation
+    """Of the stream of a micro-batch, or of what else is so wide."""
+    X, executions = stream_bytes(strategy, shape, axes, width), times * shape.accumulation
     return transfer(Kind.ALL_REDUCE, scope, (TENSOR,), X, phase, shape.dtype, executions, axes, provenance)
 
 
 def layer_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Of a stack of layers. Of a recomputed layer only the attention's sum is needed again: by nothing is the MLP's."""
 
-    def summed(scope: str, phase: Phase, provenance: Provenance) -> Transfer:
-        return _summed(scope, phase, shape.layers, strategy, shape, axes, provenance)
+    def summed(scope: str, phase: Phase, provenance: Provenance, width: int = 0) -> Transfer:
+        return _summed(scope, phase, shape.layers, strategy, shape, axes, provenance, width)
 
-    is_kept, inputs = shape.remat == "dots", mlp_inputs(shape)
+    is_kept = shape.remat == "dots"
     again = (
         [summed(f"{ATTENTION}/leave", BACKWARD, named(ATTENTION, ("out",), saved_by_remat=is_kept))]
         if shape.remat in ("dots", "full")
         else []
     )
-    entered = named(ATTENTION, ATTENTION_INPUTS, partial_products=len(ATTENTION_INPUTS))
+
+    def entered(block: str, into: Entrance) -> Transfer:
+        products = named(block, into.inputs, partial_products=len(into.inputs))
+        return summed(f"{block}/enter", BACKWARD, products, into.width)
+
     return (
         summed(f"{ATTENTION}/leave", FORWARD, named(ATTENTION, ("out",))),
         summed(f"{MLP}/leave", FORWARD, named(MLP, ("down",))),
         *again,
-        summed(f"{MLP}/enter", BACKWARD, named(MLP, inputs, partial_products=len(inputs))),
-        summed(f"{ATTENTION}/enter", BACKWARD, entered),
+        entered(MLP, into_mlp(shape)),
+        *(entered(ATTENTION, into) for into in into_attention(shape)),
         *sum_of_weights(strategy, shape, axes),
     )
 

@@ -56,14 +56,28 @@ def weights(shape: DecoderShape) -> tuple[Weight, ...]:
 
 def _of_layer(shape: DecoderShape) -> dict[str, Dims]:
     """By scope, the weights of a layer."""
-    heads, kv = ("kv_heads", "queries", "head_dim"), ("kv_heads", "head_dim")
+    heads, kv = ("kv_heads", "queries"), ("kv_heads", "head_dim")
+    attention: dict[str, Dims] = {
+        "attention/query": ("embed", *heads, "head_dim"),
+        "attention/key": ("embed", *kv),
+        "attention/value": ("embed", *kv),
+    }
+    if shape.is_latent:
+        attention = {
+            "attention/query_latent": ("embed", "query_latent"),
+            "attention/query_latent_norm": ("query_latent_norm",),
+            "attention/kv_latent": ("embed", "kv_latent"),
+            "attention/kv_latent_norm": ("kv_latent_norm",),
+            "attention/rotary_key": ("embed", "rope_dim"),
+            "attention/query": ("query_rank", *heads, "score_dim"),
+            "attention/key": ("kv_rank", *kv),
+            "attention/value": ("kv_rank", *kv),
+        }
     each = ("experts",) if shape.experts else ()
     layer: dict[str, Dims] = {
         "attention/norm": ("norm",),
-        "attention/query": ("embed", *heads),
-        "attention/key": ("embed", *kv),
-        "attention/value": ("embed", *kv),
-        "attention/out": (*heads, "embed"),
+        **attention,
+        "attention/out": (*heads, "head_dim", "embed"),
         "mlp/norm": ("norm",),
         **({"mlp/gate": (*each, "embed", "mlp")} if shape.is_gated else {}),
         "mlp/up": (*each, "embed", "mlp"),
@@ -105,9 +119,10 @@ def tokens_on_device(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int
     return prod(strategy.inside.local_shape(("batch", "length"), (shape.micro_batch, shape.length), axes))
 
 
-def stream_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
-    """Activations of one micro-batch at the entrance of a block, in the dtype of the products."""
-    return activation_bytes(tokens_on_device(strategy, shape, axes), shape.embed, shape.bytes_per_element)
+def stream_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes, width: int = 0) -> int:
+    """Activations of one micro-batch at the entrance of a block, in the dtype of the products; `width` numbers of a
+    token where it is not those of the stream."""
+    return activation_bytes(tokens_on_device(strategy, shape, axes), width or shape.embed, shape.bytes_per_element)
 
 
 def transfer(

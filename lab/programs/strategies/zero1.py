@@ -12,7 +12,7 @@ from lab.meshes.axes import DATA, Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
-from lab.programs.strategies.strategy import Strategy
+from lab.programs.strategies.strategy import SPLIT, Strategy, split_dim
 from lab.programs.strategies.terms import (
     BACKWARD,
     UPDATE,
@@ -28,7 +28,7 @@ from lab.programs.strategies.terms import (
 )
 
 ACTIVATIONS = Layout.of(batch=DATA)
-STATE = Layout.of(embed=DATA)
+STATE = Layout.of(**dict.fromkeys(SPLIT, DATA))
 
 
 def copies(dims: Dims) -> frozenset[str]:
@@ -37,11 +37,11 @@ def copies(dims: Dims) -> frozenset[str]:
 
 def scattered(g: jax.Array, dims: Dims) -> jax.Array:
     """This rank's part of the sum."""
-    return jax.lax.psum_scatter(g, DATA, scatter_dimension=dims.index("embed"), tiled=True)
+    return jax.lax.psum_scatter(g, DATA, scatter_dimension=split_dim(dims), tiled=True)
 
 
 def renewed(w: jax.Array, dims: Dims) -> jax.Array:
-    return jax.lax.all_gather(w, DATA, axis=dims.index("embed"), tiled=True, to="invarying")
+    return jax.lax.all_gather(w, DATA, axis=split_dim(dims), tiled=True, to="invarying")
 
 
 def late_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:

@@ -13,7 +13,7 @@ from lab.meshes.axes import FSDP, Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
-from lab.programs.strategies.strategy import Strategy
+from lab.programs.strategies.strategy import SPLIT, Strategy, is_split, split_dim
 from lab.programs.strategies.terms import (
     BACKWARD,
     FORWARD,
@@ -28,18 +28,18 @@ from lab.programs.strategies.terms import (
     weights,
 )
 
-WEIGHTS = Layout.of(embed=FSDP)
+WEIGHTS = Layout.of(**dict.fromkeys(SPLIT, FSDP))
 ACTIVATIONS = Layout.of(batch=FSDP)
 
 
 def gathered(w: jax.Array, dims: Dims) -> jax.Array:
     """The whole of a weight; the transpose scatters the sum of its gradients."""
-    return jax.lax.all_gather(w, FSDP, axis=dims.index("embed"), tiled=True) if "embed" in dims else w
+    return jax.lax.all_gather(w, FSDP, axis=split_dim(dims), tiled=True) if is_split(dims) else w
 
 
 def copies(dims: Dims) -> frozenset[str]:
     """Norms are too small to split."""
-    return frozenset() if "embed" in dims else frozenset({FSDP})
+    return frozenset() if is_split(dims) else frozenset({FSDP})
 
 
 def terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:

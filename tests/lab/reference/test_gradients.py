@@ -20,11 +20,12 @@ SHAPES = {
     "one expert": replace(EXPERTS, top_k=1),
     "dropless": replace(EXPERTS, dispatch="padded", top_k=3),
     "biased, two nodes of four": replace(
-        EXPERTS, router="sigmoid_bias", nodes=4, node_limit=2, top_k=4, capacity_factor=0.7
+        EXPERTS, router="sigmoid_bias", routed_scale=2.5, nodes=4, node_limit=2, top_k=4, capacity_factor=0.7
     ),
     "squared ReLU, normed heads": replace(DENSE, activation="relu2", normed_heads=True),
     "experts with GELU": replace(EXPERTS, activation="gelu", shared=1),
     "two dense layers before two with experts": replace(EXPERTS, layers=4, dense_layers=2, shared=1),
+    "latent attention": replace(DENSE, queries=1, query_rank=6, kv_rank=5, rope_dim=2),
     "experts choose": replace(EXPERTS, router="expert_choice"),
 }
 H = 3e-6

@@ -14,13 +14,30 @@ def drawn_weights(shape: DecoderShape, seed: int = 0) -> dict[str, np.ndarray]:
     def normal(inputs: int, *sizes: int) -> np.ndarray:
         return draw.standard_normal(sizes) * inputs**-0.5
 
+    def attention(L: int) -> dict[str, np.ndarray]:
+        q, c, R = shape.query_rank, shape.kv_rank, shape.rope_dim
+        if not c:
+            return {
+                "query": normal(D, L, D, K, G, H),
+                "key": normal(D, L, D, K, H),
+                "value": normal(D, L, D, K, H),
+            }
+        return {
+            "query_latent": normal(D, L, D, q),
+            "query_latent_norm": 1 + normal(100, L, q),
+            "kv_latent": normal(D, L, D, c),
+            "kv_latent_norm": 1 + normal(100, L, c),
+            "rotary_key": normal(D, L, D, R),
+            "query": normal(q, L, q, K, G, H + R),
+            "key": normal(c, L, c, K, H),
+            "value": normal(c, L, c, K, H),
+        }
+
     def stack(name: str, L: int, E: int, F: int) -> dict[str, np.ndarray]:
         each = (L, E) if E else (L,)
         found = {
             "attention_norm": 1 + normal(100, L, D),
-            "query": normal(D, L, D, K, G, H),
-            "key": normal(D, L, D, K, H),
-            "value": normal(D, L, D, K, H),
+            **attention(L),
             "out": normal(K * G * H, L, K, G, H, D),
             "mlp_norm": 1 + normal(100, L, D),
             **({"gate": normal(D, *each, D, F)} if shape.activation == "swiglu" else {}),

@@ -28,7 +28,7 @@ def weights(x_BSD: jax.Array, w: dict[str, jax.Array], shape: DecoderShape) -> j
     """[B, S, E]: of what is chosen and finds room in order of tokens, on its node first, then with its expert."""
     gates_BSE = gates(x_BSD, w["router"], shape.router)
     if shape.router == "expert_choice":
-        return gates_BSE * is_among_the_largest(gates_BSE, shape.slots, axis=1)
+        return shape.routed_scale * gates_BSE * is_among_the_largest(gates_BSE, shape.slots, axis=1)
     chosen_BSE = chosen(gates_BSE, w.get("bias", 0.0), shape)
     share_BSE = gates_BSE * chosen_BSE
     kept_BSE = chosen_BSE
@@ -37,15 +37,16 @@ def weights(x_BSD: jax.Array, w: dict[str, jax.Array], shape: DecoderShape) -> j
         kept_BSE = kept_BSE & _of_experts(visits_BSN.cumsum(1) <= shape.node_slots, shape)
     if shape.dispatch == "slots":
         kept_BSE = kept_BSE & (kept_BSE.cumsum(1) <= shape.slots)
-    return (share_BSE / share_BSE.sum(-1, keepdims=True) if shape.top_k > 1 else share_BSE) * kept_BSE
+    unit_BSE = share_BSE / share_BSE.sum(-1, keepdims=True) if shape.top_k > 1 else share_BSE
+    return shape.routed_scale * unit_BSE * kept_BSE
 
 
 def chosen(gates_BSE: jax.Array, bias_E: jax.Array | float, shape: DecoderShape) -> jax.Array:
     if shape.nodes == 1:
         return is_among_the_largest(gates_BSE + bias_E, shape.top_k)
     best = shape.top_k // shape.node_limit
-    gates_BSNe = _by_node(gates_BSE, shape)
-    score_BSN = (gates_BSNe * is_among_the_largest(gates_BSNe, best)).sum(-1)
+    biased_BSNe = _by_node(gates_BSE + bias_E, shape)
+    score_BSN = (biased_BSNe * is_among_the_largest(biased_BSNe, best)).sum(-1)
     open_BSE = _of_experts(is_among_the_largest(score_BSN, shape.node_limit), shape)
     # Gates of sigmoids and softmaxes are at most 1, and so are the tests' biases.
     return is_among_the_largest(gates_BSE + bias_E + 10.0 * open_BSE, shape.top_k)

@@ -66,8 +66,19 @@ def plain(layer: dict) -> dict[str, jax.Array]:
         ({"top_k": 3, "capacity_factor": ALL_SLOTS}, False),
         ({"router": "sigmoid_bias", "z": 0.3, "capacity_factor": FEW_SLOTS}, True),
         ({"router": "expert_choice", "z": 0.3, "capacity_factor": 1.0}, False),
-        ({"experts": 8, "nodes": 2, "router": "sigmoid_bias", "capacity_factor": 0.9}, True),
-        ({"experts": 8, "nodes": 4, "node_limit": 2, "top_k": 4, "capacity_factor": ALL_SLOTS}, False),
+        ({"experts": 8, "nodes": 2, "router": "sigmoid_bias", "capacity_factor": 1.4}, True),
+        (
+            {
+                "experts": 8,
+                "router": "sigmoid_bias",
+                "routed_scale": 2.5,
+                "nodes": 4,
+                "node_limit": 2,
+                "top_k": 4,
+                "capacity_factor": ALL_SLOTS,
+            },
+            False,
+        ),
         ({"top_k": 3, "dispatch": "padded", "capacity_factor": FEW_SLOTS}, False),
     ],
     ids=[
@@ -134,6 +145,14 @@ def test_only_the_two_nodes_with_the_largest_sums_stay_open():
     gates_TE = jnp.array([[0.4, 0.4, 0.4, 0.5, 0.6, 0.05, 0.6, 0.6, 0.5, 0.8, 0.1, 0.0]])
     open_TE = routers.within_nodes(gates_TE, nodes=4, limit=2, k=4) > 0
     assert np.flatnonzero(open_TE).tolist() == [3, 4, 5, 6, 7, 8]
+
+
+def test_the_sums_of_nodes_have_the_bias():
+    gates_TE, bias_E = jnp.array([[0.5, 0.4, 0.3, 0.2, 0.6, 0.1]]), jnp.array([0.0, 0.0, 0.3, 0.3, 0.0, 0.0])
+    # Sums of the two best of each node: 0.9, 0.5 and 0.7; with the bias 0.9, 1.1 and 0.7.
+    routes = routers.routes(gates_TE, 2, bias_E, nodes=3, limit=1)
+    assert routes.expert_Tk.tolist() == [[2, 3]]
+    np.testing.assert_allclose(routes.weight_Tk, [[0.6, 0.4]], rtol=1e-6)
 
 
 def test_a_bias_opens_no_closed_node():

@@ -32,6 +32,17 @@ MODELS: dict[str, dict[str, Any]] = {
     "Qwen3": {"normed_heads": True, "experts": 4},
     "Nemotron-4": {"activation": "relu2"},
     "dense layers first": {"layers": 5, "experts": 4, "dense_layers": 2, "normed_heads": True},
+    "DeepSeek-V3": {
+        "layers": 5,
+        "query_rank": 8,
+        "kv_rank": 16,
+        "rope_dim": 6,
+        "queries": 1,
+        "experts": 4,
+        "dense_layers": 2,
+        "shared": 1,
+        "router": "sigmoid_bias",
+    },
     "shared experts without a gate": {"experts": 4, "shared": 2, "activation": "gelu", "router": "sigmoid_bias"},
 }
 
