@@ -434,11 +434,12 @@ class DecoderShape:
     def choosing(self, **choices: Any) -> Self:
         """The same sizes with other `CHOICES`; a micro-batch has as many sequences, however many there are, and dense
         layers come before two others at least. Latents are small."""
+        sizes: dict[str, Any] = {"batch": self.micro_batch * choices.get("accumulation", self.accumulation)}
+        if choices.get("dense_layers"):
+            sizes["layers"] = max(self.layers, choices["dense_layers"] + 2)
         if choices.get("kv_rank"):
             choices |= SMALL_LATENT | {"queries": 1}
-        layers = max(self.layers, choices.get("dense_layers", 0) + 2)
-        batch = self.micro_batch * choices.get("accumulation", self.accumulation)
-        return replace(self, batch=batch, layers=layers, **choices)
+        return replace(self, **sizes | choices)
 
     def shrunk(self, **sizes: Any) -> Self:
         """The same architecture at sizes for a test: two layers, narrow, short, in float32; heads keep their ratio."""
