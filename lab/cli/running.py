@@ -28,6 +28,17 @@ Lost = tuple[str, ...]
 """Sentences on trainings whose process was ended."""
 
 
+def left_out(settings: Mapping[str, str]) -> str:
+    """A sentence about what a preset has not of its model, or nothing."""
+    from lab.programs.models.shape import DecoderShape
+
+    name = settings.get("preset", "")
+    if not name or not (parameters := DecoderShape.left_out(name)):
+        return ""
+    rest = DecoderShape.preset(name).parameters
+    return f"preset={name} has {rest:,} parameters; {parameters:,} biases and learned positions are left out"
+
+
 def results(
     runs: Sequence[Run[Experiment]],
     mesh: Axes | None = None,

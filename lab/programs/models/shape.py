@@ -261,16 +261,14 @@ class DecoderShape:
 
     @classmethod
     def preset(cls, name: str) -> Self:
-        """A model of the zoo at its real size, trained on 512 of its sequences a step.
+        """A model of the zoo at its real size, trained on 512 of its sequences a step: its matrices and the weights of
+        its norms. Biases and a table of positions are left out (`left_out`); positions rotate.
 
         Raises:
-          UsageError: no such model, or one with biases or learned positions.
+          UsageError: no such model.
         """
         model = zoo.model(name)
         experts = model.experts
-        if model.biased or model.learned_positions:
-            has = "RMSNorm and rotary positions, without biases"
-            raise UsageError(f"preset={name}: the decoder has {has}; use llama3-8b or a similar model")
         sizes = {
             size: getattr(model, size)
             for size in (
@@ -302,6 +300,11 @@ class DecoderShape:
         )
         latent = vars(model.latent) if model.latent else {}
         return cls(batch=512, queries=model.heads // model.kv_heads, **sizes | routed | latent)
+
+    @classmethod
+    def left_out(cls, name: str) -> int:
+        """Parameters of a model of the zoo that its preset has not: biases, and a table of positions."""
+        return zoo.model(name).parameters - cls.preset(name).parameters
 
     @cached_property
     def stacks(self) -> dict[str, Self]:

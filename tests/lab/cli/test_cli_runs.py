@@ -235,3 +235,10 @@ def test_verify_leaves_out_what_has_no_plugin_and_says_so_in_a_line(lab, asked, 
         "lab: no gpu targets",
         "lab: no tpu targets",
     ]
+
+
+def test_a_preset_says_which_parameters_of_its_model_it_has_not():
+    assert running.left_out({"preset": "gpt2"}) == (
+        "preset=gpt2 has 123,551,232 parameters; 888,576 biases and learned positions are left out"
+    )
+    assert running.left_out({"preset": "llama3-8b"}) == running.left_out({"layers": "2"}) == ""

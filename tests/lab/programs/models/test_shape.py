@@ -54,13 +54,19 @@ def test_llama3_8b_has_8_groups_of_4_queries():
     )
 
 
-@pytest.mark.parametrize("preset", ["gpt3-175b", "gpt2"])
-def test_a_model_with_biases_is_refused(preset):
-    with pytest.raises(
-        UsageError,
-        match=f"preset={preset}: the decoder has RMSNorm and rotary positions, without biases; use llama3-8b or a similar model",
-    ):
-        DecoderShape.preset(preset)
+@pytest.mark.parametrize(
+    ("preset", "left_out"),
+    [
+        # A layer's biases: of two norms, of four and of two matrices; and those of the last norm, and of positions.
+        ("gpt3-175b", 96 * (2 * 12288 + 4 * 12288 + 5 * 12288) + 12288 + 2048 * 12288),
+        ("gpt2", 12 * 11 * 768 + 768 + 1024 * 768),
+        ("llama3-8b", 0),
+        ("deepseek-v3", 0),
+    ],
+)
+def test_a_preset_leaves_out_biases_and_positions_alone(preset, left_out):
+    shape = DecoderShape.preset(preset)
+    assert DecoderShape.left_out(preset) == left_out == zoo.model(preset).parameters - _allocated(shape)
 
 
 def test_an_unknown_preset_lists_the_known():
