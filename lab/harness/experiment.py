@@ -19,6 +19,8 @@ from lab.programs.memory.terms import Terms
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
+    from lab.harness.result import Composition
+
 STYLES = ("declared", "explicit")
 TARGETS = ("cpu:8", "gpu:h100:2x8", "tpu:v5p:2x2x4")
 
@@ -77,6 +79,7 @@ class Experiment:
         all sizes that follow from it, the target and the mesh.
       build: (style, parameters, mesh) to a jitted function and its arguments, as shapes with shardings.
       predict: (parameters, axes) to the ledger that theory asks for.
+      composition: (parameters, axes) to what theory says of a step of several parallelisms beside its ledger.
       claims: (parameters, axes, measured ledger) to what that ledger decides.
       reference: parameters to the function on one device whose results a small program must reach; None for a step.
       step: of a training step of the decoder, how three of them are run, to be compared with `lab.reference`.
@@ -103,6 +106,7 @@ class Experiment:
     predict: Callable[[Any, Axes], Ledger]
     claims: Callable[[Any, Axes, Ledger], tuple[Claim, ...]]
     place: Callable[[Any, Target | None], tuple[Any, Target, Axes]] | None = None
+    composition: Callable[[Any, Axes], Composition] | None = None
     reference: Callable[[Any], Callable[..., Any]] | None = None
     step: TrainingStep | None = None
     memory: Callable[[str, Any, Axes, int | None], Terms] | None = None

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
+from msgspec import UNSET, UnsetType
+
 from lab.core import display
-from lab.core.ledger import Ledger, Memory
+from lab.core.ledger import Ledger, Memory, Totals, Transfer
 from lab.core.note import note_kinds
 from lab.harness.claim import Claim
-from lab.harness.schemas import MemoryJson, NumericsJson, PredictedMemoryJson, RunResultJson, SecondsJson
+from lab.harness.schemas import (
+    CompositionJson,
+    MemoryJson,
+    NumericsJson,
+    PredictedMemoryJson,
+    RunResultJson,
+    SecondsJson,
+)
 from lab.programs.memory.terms import MemoryTerm, Terms, label
 from lab.settle import Settlement, Verdict
 from lab.settle.settlement import SettlementJson
@@ -45,12 +55,27 @@ class Seconds:
 
 
 @dataclass(frozen=True)
+class Composition:
+    """What theory says of a step of several parallelisms beside its ledger.
+
+    Attributes:
+      sent_by_stages: [stages]: wire bytes that a device of each stage sends a step, its branches taken as often as the
+        schedule says.
+      once_a_step: the transfers that are not repeated for further micro-batches.
+    """
+
+    sent_by_stages: tuple[Fraction, ...]
+    once_a_step: tuple[Transfer, ...]
+
+
+@dataclass(frozen=True)
 class Result:
     """What one experiment showed in one style on one target.
 
     Attributes:
       measured: the compiled program's ledger; None where it failed to compile or gave wrong numbers.
       settlement: None where `measured` is.
+      composition: None where the experiment has none.
       held: bytes on one device at the fullest moment by theory, by the id of the term; None where it says nothing.
       numerics: None where the program was not run.
       unchecked: why the numbers of what was chosen were not checked where they could have been.
@@ -65,6 +90,7 @@ class Result:
     seconds: Seconds
     measured: Ledger | None = None
     settlement: Settlement | None = None
+    composition: Composition | None = None
     held: Terms | None = None
     claims: tuple[Claim, ...] = ()
     numerics: Numerics | None = None
@@ -101,6 +127,7 @@ class Result:
             note_kinds=note_kinds(notes),
             numerics=NumericsJson(**vars(self.numerics)) if self.numerics else None,
             unchecked=self.unchecked,
+            composition=_composition(self.composition),
             memory=_memory(self.held, self.measured.memory if self.measured else None),
             seconds=SecondsJson(self.seconds.all, self.seconds.compile, self.seconds.read),
         )
@@ -108,6 +135,13 @@ class Result:
 
 def settlement_json(settled: Settlement | None) -> SettlementJson:
     return settled.json_object() if settled else SettlementJson()
+
+
+def _composition(found: Composition | None) -> CompositionJson | UnsetType:
+    if found is None:
+        return UNSET
+    once = tuple(f"{t.scope} {t.kind}" for t in found.once_a_step)
+    return CompositionJson(found.sent_by_stages, once, Totals.of(found.once_a_step).wire_bytes)
 
 
 def _memory(held: Terms | None, memory: Memory | None) -> MemoryJson | None:

@@ -71,7 +71,15 @@ def run(
     def result(compiled: float, read: float, **outcome: Any) -> Result:
         seconds = Seconds(compiled, read, time.perf_counter() - start)
         return Result(
-            experiment.name, style, str(target), axes.shape, asdict(parameters), seconds, held=held, **outcome
+            experiment.name,
+            style,
+            str(target),
+            axes.shape,
+            asdict(parameters),
+            seconds,
+            composition=experiment.composition(parameters, axes) if experiment.composition else None,
+            held=held,
+            **outcome,
         )
 
     try:

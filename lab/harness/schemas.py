@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Final, Literal
 
 from msgspec import UNSET, UnsetType
@@ -41,6 +42,16 @@ class PredictedMemoryJson:
 class MemoryJson:
     predicted: PredictedMemoryJson | None
     measured: Memory | None
+
+
+@dataclass(frozen=True)
+class CompositionJson:
+    """Of a step of several parallelisms, by theory: wire bytes that a device of each pipeline stage sends a step, its
+    branches taken as often as the schedule says; and the transfers that are not repeated for further micro-batches."""
+
+    sent_by_stages: tuple[Fraction, ...]
+    once_a_step: tuple[str, ...]
+    once_a_step_wire_bytes: Fraction
 
 
 @dataclass(frozen=True)
@@ -135,6 +146,7 @@ class RunResultJson:
     notes: tuple[str, ...] | UnsetType = UNSET
     note_kinds: tuple[str | None, ...] | UnsetType = UNSET
     unchecked: str | UnsetType | None = UNSET
+    composition: CompositionJson | UnsetType = UNSET
     question: str | UnsetType = UNSET
     rows: tuple[AnswerRowJson, ...] | UnsetType = UNSET
     one_device: OneDeviceJson | UnsetType = UNSET

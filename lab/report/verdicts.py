@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from lab.core.ledger import Totals, Transfer
-from lab.core.units import count, exact
+from lab.core.units import bytes_text, count, exact
 from lab.report.axis_lines import axis_lines
 from lab.report.fitted import Column
 from lab.report.memory import memory_text
@@ -60,6 +60,7 @@ def result_text(result: Result) -> str:
         *on_the_wire(result),
         *(axis_lines(result.measured) if result.measured else ()),
         *in_branches(result),
+        *by_schedule(result),
         *explanations([result]),
         *did_not_happen([result]),
         *_troubles([result]),
@@ -138,6 +139,24 @@ def in_branches(result: Result) -> list[str]:
         "if taken: the transfer is in a branch that need not run; its executions and bytes are those of a branch that "
         "runs every time, the most that a device can send"
     ] * is_there
+
+
+def by_schedule(result: Result) -> list[str]:
+    """What devices really send where stages take different branches, and what is not repeated for micro-batches."""
+    found, words = result.composition, list[str]()
+    if found is None:
+        return words
+    if sent := found.sent_by_stages:
+        busiest = max(range(len(sent)), key=lambda stage: sent[stage])
+        words.append(
+            f"by the schedule, a device of the busiest stage ({busiest}) sends {bytes_text(sent[busiest])} a step, one "
+            f"of all stages {bytes_text(sum(sent) / len(sent))} on average"
+        )
+    if found.once_a_step:
+        axes = _by_axes(found.once_a_step)
+        each = ", ".join(f"{name} {bytes_text(total.wire_bytes)}" for name, total in axes.items())
+        words.append(f"however many micro-batches there are: {count(len(found.once_a_step), 'transfer')}, {each}")
+    return words
 
 
 def on_the_wire(result: Result) -> list[str]:

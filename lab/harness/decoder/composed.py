@@ -10,10 +10,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from lab.attention.order import ZIGZAG
-from lab.core.ledger import Ledger
+from lab.core.ledger import Ledger, Transfer
 from lab.harness.claim import Claim
 from lab.harness.decoder.step import SMALL
 from lab.harness.experiment import Experiment, TrainingStep, as_they_come
+from lab.harness.result import Composition
 from lab.meshes.axes import AXIS_ORDER, CONTEXT, PIPE, Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
@@ -22,6 +23,7 @@ from lab.programs.composed.configuration import Configuration
 from lab.programs.models.decoder import Parameters
 from lab.programs.pipelines import program as pipelines
 from lab.programs.pipelines.program import PipelineShape
+from lab.programs.pipelines.taken import sent_by_stages
 from lab.programs.strategies import program as strategies
 from lab.programs.strategies.program import Program
 
@@ -97,7 +99,8 @@ def composed_experiment(
         numeric_parameters=SMALL_SHAPE.choosing(**choices),
         axes=axes,
         build=_build,
-        predict=lambda shape, axes: composed.predict(configuration(shape, axes), shape),
+        predict=_predict,
+        composition=_composition,
         claims=claims,
         step=TrainingStep(_start, _in_model_order, order=_order, parts=_parts),
         state=lambda shape, mesh: _build("explicit", shape, mesh)[1][0],
@@ -110,6 +113,21 @@ def composed_experiment(
 
 def _build(style: str, shape: ComposedShape, mesh: Mesh) -> Program:
     return composed.step(configuration(shape, Axes.of(mesh.shape)), style, shape, mesh)
+
+
+def _predict(shape: ComposedShape, axes: Axes) -> Ledger:
+    return composed.predict(configuration(shape, axes), shape)
+
+
+def _composition(shape: ComposedShape, axes: Axes) -> Composition:
+    of, here, once = configuration(shape, axes), _predict(shape, axes), tuple[Transfer, ...]()
+    if shape.accumulation > 1:  # Of one micro-batch gradients are summed elsewhere.
+        twice = _predict(shape.choosing(accumulation=2 * shape.accumulation), axes)
+        pairs = zip(here.transfers, twice.transfers, strict=True)
+        once = tuple(t for t, other in pairs if t.executions == other.executions)
+    sized = composed.sized(of, shape)
+    by_stages = sent_by_stages(of.strategy, sized, axes, here) if isinstance(sized, PipelineShape) else ()
+    return Composition(by_stages, once)
 
 
 def _start(shape: ComposedShape, axes: Axes, weights: Parameters) -> Any:

@@ -1,0 +1,71 @@
+"""How often each stage of a pipeline takes a branch, and what its devices really send: a compiled text tells the most
+that a device can send, the schedule tells the rest (Ch. 16)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from lab.core.known import known
+from lab.core.ledger import Ledger, Transfer
+from lab.meshes.axes import PIPE, Axes
+from lab.programs.pipelines.program import PipelineShape, table_for
+from lab.programs.pipelines.table import Job, Table
+from lab.programs.strategies.strategy import Strategy
+
+FIRST = "embedding"
+"""Scope of what the first chunk begins with; what else is no layer's ends the last one."""
+
+
+def sent_by_stages(strategy: Strategy, shape: PipelineShape, axes: Axes, predicted: Ledger) -> tuple[Fraction, ...]:
+    """[stages]: wire bytes that a device of each stage sends a step.
+
+    Args:
+      predicted: the ledger of the whole step, in which branches run every time.
+    """
+    table = table_for(strategy, shape, axes)
+    visits = _visits(table, shape.chunks)
+    sent = [Fraction(0)] * axes[PIPE]
+    for t in predicted.transfers:
+        most = known(t.executions) * Fraction(known(t.wire_bytes))
+        sent = [so_far + most * share for so_far, share in zip(sent, _shares(t, visits, shape, table), strict=True)]
+    return tuple(sent)
+
+
+def _visits(table: Table, chunks: int) -> np.ndarray:
+    """[jobs, chunks, stages]: in how many ticks a stage does a job with a chunk; in lockstep also those in vain."""
+    job_TP = np.asarray(table.rows.job)
+    if table.is_in_lockstep:
+        job_TP = np.broadcast_to(job_TP.max(1, keepdims=True), job_TP.shape)
+    return np.array(
+        [[((job_TP == job) & (table.rows.chunk == chunk)).sum(0) for chunk in range(chunks)] for job in Job]
+    )
+
+
+def _shares(t: Transfer, visits: np.ndarray, shape: PipelineShape, table: Table) -> list[Fraction]:
+    """[stages]: of its executions, how many a stage's devices take part in."""
+    stages = visits.shape[-1]
+    if not t.conditional:
+        return _of_messages(t, stages, has_ring=shape.chunks > 1)
+    name, _, inner = t.scope.partition("/")
+    of_job = visits[next(job for job in Job if job.scope == name)]
+    first, last = (Fraction(int(of_job[chunk, stage]), table.ticks) for chunk, stage in ((0, 0), (-1, -1)))
+    if inner.startswith("layers"):
+        layers_vP = shape.layers_by_chunk(stages)
+        done_vP = np.full_like(layers_vP, layers_vP.max()) if table.is_in_lockstep else layers_vP
+        return [Fraction(int(n), table.ticks * int(layers_vP.max())) for n in (of_job * done_vP).sum(0)]
+    # A tied table is used at both ends, and moved for each.
+    if inner == FIRST and known(t.executions) == 2 * table.ticks:
+        first, last = first / 2, last / 2
+    elif inner.startswith(FIRST):
+        last = Fraction(0)
+    else:
+        first = Fraction(0)
+    return [first * (stage == 0) + last * (stage == stages - 1) for stage in range(stages)]
+
+
+def _of_messages(t: Transfer, stages: int, has_ring: bool) -> list[Fraction]:
+    """Without a ring the last stage hands nothing on, and the first nothing back."""
+    ends = {} if has_ring else {"forth": stages - 1, "back": 0}
+    return [Fraction(ends.get(t.scope) != stage) for stage in range(stages)]
