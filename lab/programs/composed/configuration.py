@@ -9,7 +9,7 @@ from operator import or_
 
 from lab.meshes.axes import AXIS_ORDER, CONTEXT, DATA, EXPERT, FSDP, TENSOR, Axes
 from lab.meshes.errors import UsageError, no_such
-from lab.programs.strategies.context_parallel import GATHERED_KEYS, RING, ULYSSES, ZIGZAG_RING
+from lab.programs.strategies.context_parallel import GATHERED_KEYS, RING, TILES, ULYSSES, ZIGZAG_RING
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
@@ -31,7 +31,8 @@ class Configuration:
       data, fsdp, pipe, context, tensor, expert: degrees, one axis of the mesh each; an axis of size 1 is left out.
       order: of the axes, as `mesh.devices` has them: the last connects neighbours.
       zero: 1: master weights and moments are sharded over `data`; 2: gradients too.
-      attention: how queries meet keys along `context`, a name of `OVER_CONTEXT`.
+      attention: how queries meet keys along `context`, a name of `OVER_CONTEXT`; without that axis "tiles" makes scores
+        tile by tile, and any other name all at once.
       sequence: between blocks tokens are sharded along `tensor` (Korthikanti et al. 2022).
       micro_batches: of one step, on each device.
       schedule, chunks, stage_layers: of a pipeline, as `PipelineShape`.
@@ -70,8 +71,9 @@ class Configuration:
         if self.pipe == 1 and (self.chunks > 1 or self.stage_layers):
             found = f"stage_layers={self.stage_layers}" if self.stage_layers else f"chunks={self.chunks}"
             raise UsageError(f"{found} with pipe=1: there are no stages; set pipe, or leave it out")
-        if self.attention not in OVER_CONTEXT:
-            raise no_such("attention over ranks", self.attention, OVER_CONTEXT)
+        known = OVER_CONTEXT if self.context > 1 else (*OVER_CONTEXT, "tiles")
+        if self.attention not in known:
+            raise no_such("attention over ranks", self.attention, known)
 
     @property
     def devices(self) -> int:
@@ -88,11 +90,12 @@ class Configuration:
         along = {
             DATA: OVER_DATA[self.zero],
             FSDP: ZERO3,
-            CONTEXT: OVER_CONTEXT[self.attention],
+            CONTEXT: OVER_CONTEXT.get(self.attention, NOTHING),
             TENSOR: SEQUENCE_PARALLEL if self.sequence else TENSOR_PARALLEL,
             EXPERT: EXPERT_PARALLEL,
         }
-        return reduce(or_, (along[name] for name in self.order if name in along and getattr(self, name) > 1), NOTHING)
+        tiles = TILES if self.attention == "tiles" else NOTHING
+        return reduce(or_, (along[name] for name in self.order if name in along and getattr(self, name) > 1), tiles)
 
 
 NOTHING = Strategy(terms=())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from lab.attention import tiles
 from lab.attention.tiles import tile_size
 from lab.book.activations import SWIGLU, llama_tensors
 from lab.book.context import kv_head_copies
@@ -124,7 +125,9 @@ class Device:
     @property
     def is_tiled(self) -> bool:
         """Attention to a sequence that is split, where it is written out, makes scores tile by tile."""
-        return bool(self.strategy.core.rules) and self.style == "explicit"
+        return self.style == "explicit" and (
+            bool(self.strategy.core.rules) or self.strategy.hooks.attend is tiles.attend
+        )
 
     @property
     def remat(self) -> str:

@@ -11,6 +11,7 @@ from math import gcd, prod
 
 import jax
 
+from lab.attention import tiles
 from lab.attention.exchange import check_heads, gathered_attention, ulysses_attention
 from lab.attention.order import CONTIGUOUS, ZIGZAG, Order
 from lab.attention.ring import check, ring_attention
@@ -169,3 +170,5 @@ def _ring(order: Order) -> Strategy:
 RING, ZIGZAG_RING = _ring(CONTIGUOUS), _ring(ZIGZAG)
 GATHERED_KEYS = _over_context(gathered_attention, LAYOUT, gathered_terms)
 ULYSSES = _over_context(ulysses_attention, Layout.of(kv_heads=CONTEXT), ulysses_terms, styles=STYLES)
+TILES = Strategy(terms=(), hooks=CollectiveHooks(attend=tiles.attend), styles=("explicit",))
+"""Of sequences that are whole on every rank: no axis, and no scores of more than a tile of keys."""

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from lab.attention import tiles
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.programs.composed.configuration import Configuration
@@ -76,3 +77,9 @@ def test_stages_without_a_pipeline_are_refused(sizes, message):
     with pytest.raises(UsageError) as refused:
         Configuration(data=8, **sizes)
     assert str(refused.value) == message
+
+
+def test_tiles_are_attention_without_a_context_axis():
+    assert Configuration(fsdp=8, attention="tiles").strategy.hooks.attend is tiles.attend
+    with pytest.raises(UsageError, match="^no attention over ranks 'tiles'"):
+        Configuration(context=2, attention="tiles")
