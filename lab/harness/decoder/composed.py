@@ -20,6 +20,7 @@ from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 from lab.programs.composed import step as composed
 from lab.programs.composed.configuration import Configuration
+from lab.programs.composed.memory import memory
 from lab.programs.models.decoder import Parameters
 from lab.programs.pipelines import program as pipelines
 from lab.programs.pipelines.program import PipelineShape
@@ -103,6 +104,7 @@ def composed_experiment(
         composition=_composition,
         claims=claims,
         step=TrainingStep(_start, _in_model_order, order=_order, parts=_parts),
+        memory=lambda style, shape, axes, memory_bytes: memory(configuration(shape, axes), style, shape, memory_bytes),
         state=lambda shape, mesh: _build("explicit", shape, mesh)[1][0],
         targets=targets,
         more_targets=more_targets,
