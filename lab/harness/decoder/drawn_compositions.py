@@ -30,6 +30,8 @@ def drawn_compositions(experiments: Sequence[Experiment], count: int, seed: int 
       RuntimeError: nearly all that is drawn is refused.
     """
     draw, runs = Random(seed), list[Run[Experiment]]()
+    if not experiments:
+        return runs
     for _ in range(TRIES):
         if len(runs) == count:
             return runs
