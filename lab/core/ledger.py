@@ -177,6 +177,7 @@ class _Stated:
     padded_from_bytes: Count | None = None
     is_masked_gather: bool = False
     is_widened: bool = False
+    pairs: tuple[tuple[Count, Count], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -203,6 +204,8 @@ class Transfer(_Stated):
       padded_from_bytes: payload before the compiler padded it, where the text shows that it did.
       is_masked_gather: an all-reduce in which each device has its own part and zeros beside it: it gathers.
       is_widened: it moves in float32 what was of 16 bits, as the text shows.
+      pairs: of a compiled permute in which not every device sends by the one `shift`: (source, target) in each of its
+        groups, as places along its axes; None also where groups have other pairs.
       provenance: of a predicted transfer, how its value is computed.
     """
 

@@ -66,6 +66,7 @@ class _Span(NamedTuple):
     axes: tuple[str, ...] | None
     shift: int | None
     link: LinkName | None
+    pairs: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Reader:
             sentence = f"{instruction.name}: a transfer to the host, not between devices; not counted"
             notes[Note(NoteKind.HOST_TRANSFER, sentence)] = False
             return None
-        groups, axes, shift, link = self._span(instruction, notes)
+        groups, axes, shift, link, pairs = self._span(instruction, notes)
         types = operand_types(instruction, visit.computation)
         self._note_disagreement(instruction, kind, types, groups, notes)
         if _is_reduce_scatter_fusion(visit, groups.size if groups else None):
@@ -119,6 +120,7 @@ class Reader:
             padded_from_bytes=parts[0].padded_from_bytes if len(parts) == 1 else None,
             is_masked_gather=is_masked_gather,
             is_widened=is_widened,
+            pairs=pairs,
         )
 
     def _note_disagreement(
@@ -187,7 +189,7 @@ class Reader:
         if are_pairs:
             permutation = read_permutation(groups.members, axes)
             link = self.placement.link(permutation.groups)
-            return _Span(permutation.groups, permutation.axes, permutation.shift, link)
+            return _Span(permutation.groups, permutation.axes, permutation.shift, link, permutation.pairs)
         found = axes_of_groups(groups, axes) if axes is not None else None
         if axes is not None and found is None:
             parts = self._sub_axes(groups)

@@ -213,11 +213,14 @@ class Permutation:
     Attributes:
       axes: those along which any pair moves, None without a mesh.
       shift: the common distance along them, modulo their size; None where pairs differ.
+      pairs: of places along them, where every group of these axes has the same and some device sends nothing or by
+        another distance.
     """
 
     groups: Groups
     axes: tuple[str, ...] | None
     shift: int | None
+    pairs: tuple[tuple[int, int], ...] | None = None
 
 
 @lru_cache(maxsize=512)
@@ -235,7 +238,28 @@ def read_permutation(pairs: tuple[tuple[int, ...], ...], axes: Axes | None) -> P
         return Permutation(groups, (), None)
     flat_source, flat_target = (np.ravel_multi_index([side[i] for i in changed], sizes) for side in (source, target))
     shifts = set(((flat_target - flat_source) % math.prod(sizes)).tolist())
-    return Permutation(groups, tuple(axes.names[i] for i in changed), shifts.pop() if len(shifts) == 1 else None)
+    shift = shifts.pop() if len(shifts) == 1 else None
+    names = tuple(axes.names[i] for i in changed)
+    if shift is not None and len(moving) == axes.size:
+        return Permutation(groups, names, shift)
+    others = [i for i in range(len(axes.sizes)) if i not in changed]
+    group = np.ravel_multi_index([source[i] for i in others], [axes.sizes[i] for i in others]) if others else 0
+    along = np.stack(np.broadcast_arrays(group, flat_source, flat_target), axis=1)
+    return Permutation(groups, names, shift, _alike(along, axes.size // math.prod(sizes)))
+
+
+def _alike(along: np.ndarray, count: int) -> tuple[tuple[int, int], ...] | None:
+    """Source and target, where each of so many groups has the same.
+
+    Args:
+      along: [pairs, 3], the group, the source's place in it, and the target's.
+    """
+    rows = along[np.lexsort(along.T[::-1])]
+    if len(rows) % count:
+        return None
+    rows_GN3 = rows.reshape(count, -1, 3)
+    same = (rows_GN3[..., 1:] == rows_GN3[:1, :, 1:]).all() and (rows_GN3[..., 0] == np.arange(count)[:, None]).all()
+    return tuple((int(i), int(j)) for i, j in rows_GN3[0, :, 1:]) if same else None
 
 
 def _mesh_groups(mesh: str, device_ids: str | None, picked: str) -> np.ndarray:

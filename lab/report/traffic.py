@@ -17,6 +17,11 @@ from lab.meshes.axes import Axes
 
 MOST = 32
 SPREAD = (Kind.ALL_TO_ALL, Kind.RAGGED_ALL_TO_ALL)
+BY_PAIRS = (Kind.COLLECTIVE_PERMUTE, Kind.SEND_RECV)
+
+
+Route = tuple[tuple[int, int], ...] | int | None
+"""Inside a group: from place to place, from each to the one so many places further, or from each to all others."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +75,19 @@ def _runs(of: np.ndarray, unit: str) -> Blocks:
 def traffic(ledger: Ledger, axes: Axes, shown: Blocks) -> Traffic:
     """Adds up the transfers of a step.
 
-    A permute sends along its shift, an all_to_all as much to each member of its group, and all else around a ring in
-    the mesh's order. Every device of a group sends its wire bytes, so that the sum over the matrix is that of the
-    ledger's placed transfers, times the devices.
+    A permute sends by its pairs or along its shift, an all_to_all as much to each member of its group, and all else
+    around a ring in the mesh's order. Every device that sends does its wire bytes: all, or the sources of the pairs.
     """
-    sent: dict[tuple[tuple[str | SubAxis, ...], int | None], list[Transfer]] = {}
+    sent: dict[tuple[tuple[str | SubAxis, ...], Route], list[Transfer]] = {}
     unplaced = []
     for t in ledger.transfers:
         if _is_placed(t, axes):
-            sent.setdefault((t.axes or known(t.sub_axes), _shift(t)), []).append(t)
+            sent.setdefault((t.axes or known(t.sub_axes), _route(t)), []).append(t)
         else:
             unplaced.append(t)
     matrix = np.zeros((shown.count, shown.count))
-    for (over, shift), transfers in sent.items():
-        matrix += float(Totals.of(transfers).wire_bytes) * _pairs(_groups(over, axes), shift, shown)
+    for (over, route), transfers in sent.items():
+        matrix += float(Totals.of(transfers).wire_bytes) * _pairs(_groups(over, axes), route, shown)
     return Traffic(shown, matrix, Totals.of(unplaced).wire_bytes)
 
 
@@ -101,14 +105,17 @@ def not_placed(ledger: Ledger, found: Traffic) -> list[str]:
 
 def _is_placed(t: Transfer, axes: Axes) -> bool:
     over = [part.axis for part in t.sub_axes or ()] if t.axes is None else t.axes
-    return (
-        bool(over) and set(over) <= set(axes.names) and (t.kind is not Kind.COLLECTIVE_PERMUTE or t.shift is not None)
-    )
+    if not over or not set(over) <= set(axes.names):
+        return False
+    if t.pairs:
+        return max(map(max, t.pairs)) < prod(axes[name] for name in over)
+    return t.kind not in BY_PAIRS or t.shift is not None
 
 
-def _shift(t: Transfer) -> int | None:
-    """Along the group; None to all of it."""
-    return None if t.kind in SPREAD else t.shift or 1
+def _route(t: Transfer) -> Route:
+    if t.kind in SPREAD:
+        return None
+    return t.pairs or t.shift or 1
 
 
 def _groups(over: Sequence[str | SubAxis], axes: Axes) -> np.ndarray:
@@ -134,12 +141,16 @@ def _groups_of_parts(parts: Iterable[SubAxis], axes: Axes) -> np.ndarray:
     return np.arange(axes.size).reshape(pieces).transpose(rest + chosen).reshape(-1, members)
 
 
-def _pairs(groups: np.ndarray, shift: int | None, shown: Blocks) -> np.ndarray:
+def _pairs(groups: np.ndarray, route: Route, shown: Blocks) -> np.ndarray:
     """[blocks, blocks]: how many devices of one send to one of the other, each as one where it sends to all of its
     group."""
     pairs = np.zeros((shown.count, shown.count))
-    if shift is not None:
-        np.add.at(pairs, (shown.of[groups], shown.of[np.roll(groups, -shift, axis=1)]), 1)
+    if isinstance(route, int):
+        np.add.at(pairs, (shown.of[groups], shown.of[np.roll(groups, -route, axis=1)]), 1)
+        return pairs
+    if route:
+        sources, targets = np.array(route).T
+        np.add.at(pairs, (shown.of[groups[:, sources]], shown.of[groups[:, targets]]), 1)
         return pairs
     members = np.zeros((len(groups), shown.count))
     np.add.at(members, (np.arange(len(groups))[:, None], shown.of[groups]), 1)

@@ -327,7 +327,7 @@ def who(ledger: Ledger, place: Place) -> Markup:
     told = [
         "Bytes of a step of all devices together; a row sends, a column receives.",
         "Collectives are shown as rings in the mesh's order, an all_to_all as equal parts to all of its group, a "
-        "permute along its shift, from the last device round to the first.",
+        "permute by its pairs.",
         *not_placed(ledger, found[0]),
     ]
     drawn = [joined((charts.picture(heat(matrix), kind="heat"), _pairs(matrix))) for matrix in found]

@@ -134,6 +134,26 @@ def test_an_exchange_of_halves_has_an_axis_of_size_two():
     assert (swap.axes, swap.shift, swap.groups.size) == (("x",), 1, 2)
 
 
+@pytest.mark.parametrize(
+    ("pairs", "mesh", "along"),
+    [
+        ("{{0,1},{1,2},{2,3},{3,0},{4,5},{5,6},{6,7},{7,4}}", "data=2,tensor=4", None),
+        ("{{0,1},{1,2},{2,3},{4,5},{5,6},{6,7}}", "data=2,tensor=4", ((0, 1), (1, 2), (2, 3))),
+        ("{{6,7},{4,5},{5,6},{1,2},{2,3},{0,1}}", "data=2,tensor=4", ((0, 1), (1, 2), (2, 3))),
+        ("{{0,3},{1,2},{2,1},{3,0},{4,7},{5,6},{6,5},{7,4}}", "data=2,tensor=4", ((0, 3), (1, 2), (2, 1), (3, 0))),
+        ("{{0,4},{1,5},{2,6},{3,7}}", "data=2,tensor=4", ((0, 1),)),
+        ("{{0,1},{1,2},{2,3},{4,5}}", "data=2,tensor=4", None),
+        ("{{0,1},{1,2},{2,3}}", "data=2,tensor=4", None),
+        ("{{0,1},{1,2},{4,6},{5,7}}", "data=2,tensor=4", None),
+        ("{{0,1},{0,0},{1,1},{2,3}}", "x=4", ((0, 1), (2, 3))),
+        ("{{0,3},{3,0}}", "data=2,tensor=2", ((0, 3), (3, 0))),
+    ],
+)
+def test_pairs_that_are_no_whole_shift_are_kept_where_all_groups_have_the_same(pairs, mesh, along):
+    found = read_permutation(read_groups(pairs, None).members, Axes.parse(mesh))
+    assert found.pairs == along
+
+
 def test_pairs_with_themselves_are_groups_of_one():
     still = read_permutation(((0, 0), (1, 1)), Axes.parse("x=2"))
     assert (still.axes, still.groups.size) == ((), 1)

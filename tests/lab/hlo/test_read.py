@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.core.ledger import Kind
+from lab.core.ledger import Kind, Ledger
 from lab.core.note import NoteKind
 from lab.hlo import read_text
 from lab.hlo.placement import Devices
@@ -197,6 +197,24 @@ def test_a_custom_fusion_that_keeps_more_than_its_part_of_the_sum_is_an_all_redu
     custom = f"%x = f32[64]{{0}} parameter(0)\nROOT %rs = f32[{size}]{{0}} fusion(%x), kind=kCustom, calls=%fc"
     transfer = only(read(custom, before=fused))
     assert (transfer.kind, transfer.wire_bytes) == (Kind.ALL_REDUCE, 448)
+
+
+@pytest.mark.parametrize(
+    ("text", "shift", "pairs"),
+    [
+        ("{{0,1},{1,2},{2,3},{4,5},{5,6},{6,7}}", 1, ((0, 1), (1, 2), (2, 3))),
+        ("{{0,1},{1,2},{2,3},{3,0},{4,5},{5,6},{6,7},{7,4}}", 1, None),
+        ("{{0,3},{3,0},{4,7},{7,4}}", None, ((0, 3), (3, 0))),
+    ],
+)
+def test_a_permute_of_a_chain_keeps_its_pairs_in_text_and_in_json(text, shift, pairs):
+    permute = (
+        f"%x = f32[64]{{0}} parameter(0)\nROOT %p = f32[64]{{0}} collective-permute(%x), source_target_pairs={text}"
+    )
+    ledger = read(permute, axes=Axes.parse("data=2,tensor=4"))
+    transfer = only(ledger)
+    assert (transfer.axes, transfer.shift, transfer.pairs) == (("tensor",), shift, pairs)
+    assert only(Ledger.from_json(ledger.to_json())) == transfer
 
 
 @pytest.mark.parametrize("quote", ["", '"'])

@@ -84,12 +84,13 @@ def test_unknown_axes_and_shifts_are_left_out_and_told():
         (
             Transfer(Kind.ALL_REDUCE, None, 4, 1, "f32", 8),
             Transfer(Kind.COLLECTIVE_PERMUTE, ("tensor",), 4, 1, "f32", 8),
+            Transfer(Kind.SEND_RECV, ("tensor",), 4, 1, "f32", 8),
         )
     )
     found = sent(*ledger.transfers)
     assert not found.bytes.any()
-    assert found.unplaced_wire_bytes == 12 + 8
-    assert not_placed(ledger, found) == ["Not shown are 20 B of each device, whose receivers are not known."]
+    assert found.unplaced_wire_bytes == 12 + 8 + 8
+    assert not_placed(ledger, found) == ["Not shown are 28 B of each device, whose receivers are not known."]
 
 
 def test_a_transfer_that_runs_nobody_knows_how_often_is_told():
@@ -129,3 +130,23 @@ def test_hosts_are_shown_where_they_are_several_and_at_most_32_blocks(mesh, per_
     found = levels(axes, np.arange(axes.size) // per_host, "host")
     assert [(blocks.unit, blocks.count) for blocks in found] == shown
     assert levels(axes, None, "host")[-1].unit.endswith(("device", "devices"))
+
+
+def test_a_permute_of_a_chain_leaves_out_the_way_back():
+    chain = Transfer(Kind.COLLECTIVE_PERMUTE, ("tensor",), 4, 2, "f32", 8, shift=1, pairs=((0, 1), (1, 2), (2, 3)))
+    found = sent(chain).bytes
+    assert found.sum() == 2 * 3 * 2 * 8 and found[3].sum() == found[7].sum() == 0
+    assert found[[4, 5, 6], [5, 6, 7]].tolist() == [16, 16, 16]
+
+
+def test_a_permute_without_one_shift_goes_by_its_pairs():
+    swapped = Transfer(Kind.COLLECTIVE_PERMUTE, ("tensor",), 2, 1, "f32", 8, pairs=((0, 3), (1, 2), (2, 1), (3, 0)))
+    found = traffic(Ledger((swapped,)), AXES, levels(AXES, None, "host")[0])
+    assert found.unplaced_wire_bytes == 0
+    assert [int(row.argmax()) for row in found.bytes] == [3, 2, 1, 0, 7, 6, 5, 4]
+
+
+def test_pairs_that_the_mesh_does_not_have_are_not_placed():
+    broken = Transfer(Kind.COLLECTIVE_PERMUTE, ("tensor",), 4, 1, "f32", 8, shift=1, pairs=((0, 4),))
+    found = sent(broken)
+    assert not found.bytes.any() and found.unplaced_wire_bytes == 8
