@@ -16,7 +16,7 @@ HELD = {"arguments": 12_000, "saved_activations": 0, "layers_grads": 4_000}
 def result(target: str, peak: int | None, held: dict[str, int] | None = HELD, padding: int = 0) -> Result:
     measured = Ledger((), memory=Memory(12_000 + padding, 0, 0, 0, peak, padding))
     settlement = settle(Ledger(()), measured, Context("gpu", "declared"))
-    return Result("ch20", "declared", target, {"data": 16}, {}, Seconds(1.0, 0.1, 2.0), measured, settlement, held)
+    return Result("ch20", "declared", target, {"data": 16}, {}, Seconds(1.0, 0.1, 2.0), measured, settlement, held=held)
 
 
 def rows(text: str) -> list[list[str]]:
