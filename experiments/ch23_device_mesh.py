@@ -33,6 +33,8 @@ from lab.programs.composed.step import predict
 from lab.programs.models.shape import DecoderShape
 from lab.zoo import cluster
 
+MOST_RANKS = 16
+
 
 @dataclass(frozen=True)
 class Assumed:
@@ -119,9 +121,16 @@ def _moved(before: Axes, after: Axes) -> tuple[Row, ...]:
     what = f"{before} to {after}"
     return (
         Row(f"{what}: ranks that hold all of their new block", int((held == 1).sum()), "ranks"),
+        Row(f"{what}: these are", _some(np.flatnonzero(held == 1).tolist())),
         Row(f"{what}: ranks that hold none of it", int((held == 0).sum()), "ranks"),
         Row(f"{what}: of a new block a rank holds on average", 100 * float(held.mean()), "%"),
     )
+
+
+def _some(ranks: Sequence[int]) -> str:
+    """As many as a line takes."""
+    shown = ", ".join(map(str, ranks[:MOST_RANKS]))
+    return f"{shown} and {len(ranks) - MOST_RANKS:,} more" if len(ranks) > MOST_RANKS else shown or "none"
 
 
 def held_already(before: Axes, after: Axes) -> np.ndarray:

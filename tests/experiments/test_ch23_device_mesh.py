@@ -117,6 +117,20 @@ def test_of_24_orders_four_keep_tensor_and_context_inside_a_host_and_the_worst_t
     assert rows["worst order"] == "tensor, context, fsdp, pipe (pipe inside a domain)"
 
 
+@pytest.mark.parametrize(
+    ("reshaped", "stay"),
+    [
+        # 32 f + 8 p + 4 c + t = 32 t + 16 c + 4 p + f where f = t and p = 3 c.
+        ("tensor=4,context=2,pipe=4,fsdp=4", "0, 28, 33, 61, 66, 94, 99, 127"),
+        ("fsdp=4,pipe=4,context=2,tensor=4", f"{', '.join(map(str, range(16)))} and 112 more"),
+        ("fsdp=2,pipe=4,context=4,tensor=4", "none"),
+    ],
+)
+def test_ranks_that_stay_where_they_are_are_named(reshaped, stay):
+    rows = answer(mesh.EXPERIMENT, {"reshaped": reshaped}).rows
+    assert [row.value for row in rows if row.what.endswith(": these are")] == [stay]
+
+
 def test_with_experts_tensor_parallelism_is_not_innermost():
     best = costs(Assumed(model="mixtral-8x22b", pipe=1, context=1, expert=8))[0]
     assert best.axes.names[-1] == "expert"

@@ -122,6 +122,13 @@ def test_the_three_columns_of_a_run_add_up_to_what_is_measured():
     assert "sends 7,000,250 B a step: 7,000,000 exact or explained, 0 attributed, 250 unexplained" in text
 
 
+def test_a_run_says_what_goes_along_each_axis():
+    found = result([REDUCE], [REDUCE])
+    placed = replace(found.measured, mesh=found.mesh, target=found.target)
+    text = result_text(replace(found, measured=placed))
+    assert "\ndata: 4 all_reduces of 1 MB: 100 % of the wire bytes\ntensor: nothing\n" in f"{text}\n"
+
+
 def test_a_term_that_stands_in_a_branch_says_so_and_what_its_numbers_are():
     taken = replace(REDUCE, conditional=True)
     text = result_text(result([taken, GATHER], [taken, GATHER]))
