@@ -48,9 +48,9 @@ def _volumes(shape: DecoderShape, axes: Axes, measured: Ledger) -> Claim:
         of_elements(along(measured, TENSOR), tokens_of(shape, d) * shape.embed),
     )
     sent = elements_sent(weights), elements_sent(activations)
-    norms = dp_volume_bytes(max(0, never_split(shape) - summed_over_both(measured)), 1, d)
+    norms = max(0, never_split(shape) - summed_over_both(measured))
     book = (
-        (layers_numbers(shape, d) + ends_numbers(shape, d)) / t + norms,
+        (layers_numbers(shape, d) + ends_numbers(shape, d)) / t + (dp_volume_bytes(norms, 1, d) if norms else 0),
         A * over_tensor(shape, axes, is_split(measured)),
     )
     evidence = (
