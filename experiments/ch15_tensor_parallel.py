@@ -16,7 +16,7 @@ BLOCKS = 2
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    if axes[TENSOR] == 1 or shape.is_latent:  # The book's volumes are those of an attention that the stream enters.
+    if axes[TENSOR] == 1 or shape.is_latent or shape.mtp:  # The book has no latents and one prediction.
         return ()
     tokens = shape.micro_batch // axes[DATA] * shape.length
     activations = of_elements(along(measured, TENSOR), tokens * shape.embed)

@@ -20,7 +20,7 @@ SOFTMAX = 3
 
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
-    if axes[TENSOR] == 1 or shape.is_latent:  # The book's volumes are those of an attention that the stream enters.
+    if axes[TENSOR] == 1 or shape.is_latent or shape.mtp:  # The book has no latents and one prediction.
         return ()
     return (_volume(shape, axes, measured), _norms(shape, axes, measured))
 

@@ -26,7 +26,7 @@ STRATEGY = DATA_PARALLEL | EXPERT_PARALLEL
 
 def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     moved = along(measured, EXPERT, kind=Kind.ALL_TO_ALL)
-    if axes[EXPERT] == 1 or not shape.experts or not moved:
+    if axes[EXPERT] == 1 or not shape.experts or not moved or shape.mtp:  # The book's layers are all in loops.
         return ()
     sent = (
         ()

@@ -19,7 +19,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     """Of scatters over `fsdp` alone: experts' whole gradients; in the declared style nothing else is scattered
     there."""
     scattered = along(measured, FSDP, kind=Kind.REDUCE_SCATTER)
-    if 1 in axes.sizes or not shape.experts or not scattered:
+    if 1 in axes.sizes or not shape.experts or not scattered or shape.mtp:  # The book's layers are all in loops.
         return ()
     e, each = element_bytes(scattered), expert_parameters(shape.experts, shape.embed, shape.mlp, 1) // axes[EXPERT]
     of_experts = [t for t in scattered if t.payload_bytes == e * each and t.scope not in ENDS]

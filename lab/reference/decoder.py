@@ -6,7 +6,7 @@ vocabulary. Source: Touvron et al. 2023.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +18,8 @@ from lab.reference.layers import Array, Tokens, linear, mean_cross_entropy, mlp,
 
 Weights = Mapping[str, Array]
 """Of the model, or their gradients, by name; `layers/...` of all layers, stacked along the first dim, but for
-`dense/...` of those before the ones with experts."""
-DENSE, LAYERS, SHARED = "dense/", "layers/", "shared_"
+`dense/...` of those before the ones with experts, and `mtp/...` of the one that predicts the token after the next."""
+DENSE, LAYERS, NEXT, SHARED = "dense/", "layers/", "mtp/", "shared_"
 Pull = Callable[[Array], tuple[Array, dict[str, Array]]]
 """From the gradient of what a block adds to those of its input and of its weights."""
 
@@ -46,36 +46,89 @@ def forward(
     """Args: parts_Ps: as `mixture`."""
     x_BSD = weights["embedding"][tokens_BS]
     auxiliary, margin_B, pulls = 0.0, np.full(len(tokens_BS), np.inf), []
-    for stack, layer in _places(shape):
-        w = {name.removeprefix(stack): x[layer] for name, x in weights.items() if name.startswith(stack)}
+    head_DV = weights["embedding"].T if shape.tied else weights["head"]
+
+    def layer(stack: str, at: int, x_BSD: Array) -> Array:
+        nonlocal auxiliary, margin_B
+        w = {name.removeprefix(stack): x[at] for name, x in weights.items() if name.startswith(stack)}
         y_BSD, pull_attention = _attention_block(x_BSD, w, shape)
         x_BSD = x_BSD + y_BSD
         block = _expert_block(x_BSD, w, shape, parts_Ps) if "router" in w else _mlp_block(x_BSD, w, shape)
-        x_BSD = x_BSD + block.y_BSD
         auxiliary, margin_B = auxiliary + block.auxiliary, np.minimum(margin_B, block.margin_B)
-        pulls.append((stack, layer, (pull_attention, block.pull)))
+        pulls.append((stack, at, (pull_attention, block.pull)))
+        return x_BSD + block.y_BSD
+
+    for stack, at in _places(shape):
+        x_BSD = layer(stack, at, x_BSD)
     normed_BSD, pull_norm = rms_norm(x_BSD, weights["norm"])
-    logits_BSV, pull_head = linear(normed_BSD, weights["embedding"].T if shape.tied else weights["head"])
+    logits_BSV, pull_head = linear(normed_BSD, head_DV)
     loss, dlogits_BSV = mean_cross_entropy(logits_BSV, targets_BS)
+    if shape.mtp:
+        joined_BSD, pull_join = _join(x_BSD, weights["embedding"][targets_BS], weights)
+        y_BSD, pull_next_norm = rms_norm(layer(NEXT, 0, joined_BSD), weights["join/norm"])
+        next_BSV, pull_next_head = linear(y_BSD, head_DV)
+        # Of the last token of a sequence nothing is predicted; the mean is over all tokens all the same.
+        S = tokens_BS.shape[1]
+        share = shape.mtp_weight * (S - 1) / S
+        next_loss, dnext_BSV = mean_cross_entropy(next_BSV[:, :-1], targets_BS[:, 1:])
+        loss += share * next_loss
+        dnext_BSV = share * np.pad(dnext_BSV, ((0, 0), (0, 1), (0, 0)))
 
     def gradients() -> dict[str, Array]:
         found = {name: np.zeros_like(x) for name, x in weights.items()}
+        of_layers = list(pulls)
         dnormed_BSD, dhead_DV = pull_head(dlogits_BSV)
         dx_BSD, found["norm"] = pull_norm(dnormed_BSD)
+        if shape.mtp:
+            dy_BSD, dnext_head_DV = pull_next_head(dnext_BSV)
+            dhead_DV = dhead_DV + dnext_head_DV
+            dy_BSD, found["join/norm"] = pull_next_norm(dy_BSD)
+            djoined_BSD = _backwards([of_layers.pop()], dy_BSD, found)
+            through_BSD, dnext_BSD, of_join = pull_join(djoined_BSD)
+            dx_BSD = dx_BSD + through_BSD
+            found |= of_join
+            np.add.at(found["embedding"], targets_BS, dnext_BSD)
         if shape.tied:
             found["embedding"] += dhead_DV.T
         else:
             found["head"] = dhead_DV
-        for stack, layer, of_blocks in reversed(pulls):
-            for pull in reversed(of_blocks):
-                through_BSD, of_weights = pull(dx_BSD)
-                dx_BSD = dx_BSD + through_BSD
-                for name, gradient in of_weights.items():
-                    found[stack + name][layer] = gradient
-        np.add.at(found["embedding"], tokens_BS, dx_BSD)
+        np.add.at(found["embedding"], tokens_BS, _backwards(of_layers, dx_BSD, found))
         return found
 
     return Forward(loss, auxiliary, margin_B, gradients)
+
+
+def _backwards(
+    of_layers: Sequence[tuple[str, int, tuple[Pull, Pull]]], dx_BSD: Array, found: dict[str, Array]
+) -> Array:
+    """The gradient of what these layers begin with; those of their weights are added to `found`."""
+    for stack, layer, of_blocks in reversed(of_layers):
+        for pull in reversed(of_blocks):
+            through_BSD, of_weights = pull(dx_BSD)
+            dx_BSD = dx_BSD + through_BSD
+            for name, gradient in of_weights.items():
+                found[stack + name][layer] = gradient
+    return dx_BSD
+
+
+def _join(
+    x_BSD: Array, next_BSD: Array, weights: Weights
+) -> tuple[Array, Callable[[Array], tuple[Array, Array, dict[str, Array]]]]:
+    """One stream of that of the tokens and the embeddings of the next ones; its pullback gives the gradients of both
+    and of the weights."""
+    D = x_BSD.shape[-1]
+    normed_BSD, pull_stream = rms_norm(x_BSD, weights["join/stream_norm"])
+    token_BSD, pull_token = rms_norm(next_BSD, weights["join/token_norm"])
+    y_BSD, pull_projection = linear(np.concatenate([normed_BSD, token_BSD], axis=-1), weights["join/projection"])
+
+    def pull(dy_BSD: Array) -> tuple[Array, Array, dict[str, Array]]:
+        dboth_BSE, dprojection_ED = pull_projection(dy_BSD)
+        dx_BSD, dstream_D = pull_stream(dboth_BSE[..., :D])
+        dnext_BSD, dtoken_D = pull_token(dboth_BSE[..., D:])
+        found = {"join/projection": dprojection_ED, "join/stream_norm": dstream_D, "join/token_norm": dtoken_D}
+        return dx_BSD, dnext_BSD, found
+
+    return y_BSD, pull
 
 
 def _places(shape: DecoderShape) -> list[tuple[str, int]]:

@@ -15,12 +15,16 @@ pytestmark = pytest.mark.compiles
 
 DENSE_FIRST = {"layers": 5, "dense_layers": 2, "dense_mlp": 40, "shared": 1, "router": "sigmoid_bias"}
 LATENT = {"queries": 1, "query_rank": 24, "kv_rank": 16, "rope_dim": 6}
+MTP = {"mtp": 1}
 NODES = {"nodes": 4, "node_limit": 2, "top_k": 4, "routed_scale": 2.5}
 QWEN3, NEMOTRON4 = {"normed_heads": True}, {"activation": "relu2"}
 RUNS: list[Any] = [
     ("ch24_fsdp_tensor_parallel", "explicit", QWEN3 | NEMOTRON4),
     ("ch18_fsdp_experts", "explicit", DENSE_FIRST),
     ("ch24_fsdp_tensor_parallel", "explicit", LATENT),
+    ("ch17_sequence_parallel", "explicit", MTP),
+    pytest.param("ch20_zero3", "declared", MTP, marks=long),
+    pytest.param("ch18_fsdp_experts", "explicit", DENSE_FIRST | MTP, marks=long),
     pytest.param("ch17_sequence_parallel", "declared", LATENT, marks=long),
     pytest.param("ch17_sequence_parallel", "typed", LATENT, marks=long),
     pytest.param("ch17_zigzag", "explicit", LATENT, marks=long),

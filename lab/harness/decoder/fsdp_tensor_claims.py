@@ -35,7 +35,7 @@ SCALAR_BYTES = 4
 def fsdp_tensor_claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ...]:
     if 1 in axes.sizes:
         return ()
-    if shape.is_latent:  # The book's volumes are those of an attention that the stream enters.
+    if shape.is_latent or shape.mtp:  # The book has no latents and one prediction.
         return _links(axes, measured)
     return (_volumes(shape, axes, measured), _payload(shape, axes, measured), *_links(axes, measured))
 

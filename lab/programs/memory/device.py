@@ -167,7 +167,7 @@ class Device:
     @property
     def ends(self) -> list[Weight]:
         """The embedding, and the head where it has a matrix of its own."""
-        return [weight for weight in weights(self.shape) if weight.is_matrix and not weight.in_layers]
+        return [weight for weight in weights(self.shape) if weight.scope in ("embedding", "head")]
 
     def used(self, some: Iterable[Weight]) -> int:
         """Copies in the dtype and the layout of the products, where weights are stored otherwise: one layer's."""

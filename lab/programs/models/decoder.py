@@ -75,6 +75,17 @@ class Layers(nnx.Module):
             self.shared_down = weight("shared_mlp", "embed")
 
 
+class Join(nnx.Module):
+    """The weights that make one stream of a token's and of the next token's embedding, and the norm of its end."""
+
+    def __init__(self, shape: DecoderShape, rngs: nnx.Rngs) -> None:
+        weight = partial(_weight, shape, rngs)
+        self.stream_norm = weight("norm")
+        self.token_norm = weight("norm")
+        self.projection = weight("joined", "embed")
+        self.norm = weight("norm")
+
+
 class Decoder(nnx.Module):
     """All weights, in float32; a tied decoder has no `head`."""
 
@@ -82,6 +93,8 @@ class Decoder(nnx.Module):
         self.embedding = _weight(shape, rngs, "vocab", "embed")
         for name, stack in shape.stacks.items():
             setattr(self, name, Layers(stack, rngs))
+        if shape.mtp:
+            self.join = Join(shape, rngs)
         self.norm = _weight(shape, rngs, "norm")
         if not shape.tied:
             self.head = _weight(shape, rngs, "embed", "vocab")
@@ -106,7 +119,7 @@ def _inputs(dims: Dims) -> Dims:
         return ("kv_heads", "queries", "head_dim")
     if dims[-2:] in (("mlp", "embed"), ("shared_mlp", "embed")):
         return dims[-2:-1]
-    return tuple(dim for dim in dims if dim in ("query_rank", "kv_rank")) or ("embed",)
+    return tuple(dim for dim in dims if dim in ("query_rank", "kv_rank", "joined")) or ("embed",)
 
 
 def weights(shape: DecoderShape) -> Parameters:
@@ -125,17 +138,76 @@ def total_loss(
     shape: DecoderShape,
     hooks: CollectiveHooks = CollectiveHooks(),
 ) -> jax.Array:
-    """Cross-entropy summed over all tokens of all devices, float32.
+    """Cross-entropy summed over all tokens of all devices, float32; with `shape.mtp` that of the token after the next,
+    too, weighted.
 
     Args:
       state: the weights, as stored.
       tokens_BS, targets_BS: int32 below `shape.vocab`.
     """
     table_VD = table(state, shape, hooks)
-    x_BSD = embedded(table_VD, tokens_BS, hooks)
-    for name, stack in shape.stacks.items():
+    head_VD = table_VD if shape.tied else None
+    if not shape.mtp:
+        x_BSD = _through_loops(state, embedded(table_VD, tokens_BS, hooks), shape, hooks)
+        return head_loss(state, head_VD, x_BSD, targets_BS, shape, hooks)
+    # A target is the next token. Both predictions share one lookup and one head.
+    x_BSD, next_BSD = _parted(embedded(table_VD, _paired(tokens_BS, targets_BS), hooks))
+    x_BSD = _through_loops(state, x_BSD, shape, hooks)
+    y_BSD = joined(state["join"], x_BSD, next_BSD, shape, hooks)
+    y_BSD = layers(state["mtp"], y_BSD, shape.stacks["mtp"], hooks, name="mtp")
+    x_BSD = _ended(state, x_BSD, shape, hooks)
+    with scope("join"):
+        y_BSD = _ended(state["join"], y_BSD, shape, hooks)
+    with scope("loss"):
+        later_BS = jnp.roll(targets_BS, -1, axis=1)
+    losses_BS = losses(state, head_VD, _paired(x_BSD, y_BSD), _paired(targets_BS, later_BS), shape, hooks)
+    with scope("loss"):
+        # After the last token of a sequence nobody knows what follows.
+        is_known_S = jnp.arange(targets_BS.shape[1]) < targets_BS.shape[1] - 1
+        weight_S = _paired(jnp.ones((1, shape.length)), shape.mtp_weight * is_known_S[None])
+        return hooks.total(jnp.sum(weight_S * losses_BS))
+
+
+def _through_loops(state: Parameters, x_BSD: jax.Array, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
+    for name, stack in shape.loops.items():
         x_BSD = layers(state[name], x_BSD, stack, hooks, name=name)
-    return head_loss(state, table_VD if shape.tied else None, x_BSD, targets_BS, shape, hooks)
+    return x_BSD
+
+
+def _ended(state: Mapping[str, Parameter], x_BSD: jax.Array, shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
+    """What layers end with, as the head takes it."""
+    with scope("norm"):
+        return rms_norm(x_BSD, _use(shape, hooks, state["norm"]))
+
+
+def _paired(a_BS: jax.Array, b_BS: jax.Array) -> jax.Array:
+    """[B, 2 S, ...], token by token: wherever a sequence is split, both are on one side."""
+    return jnp.stack([a_BS, b_BS], axis=2).reshape(a_BS.shape[0], -1, *a_BS.shape[2:])
+
+
+def _parted(ab_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The inverse of `_paired`."""
+    ab_BS2D = ab_BSD.reshape(ab_BSD.shape[0], -1, 2, ab_BSD.shape[2])
+    return ab_BS2D[:, :, 0], ab_BS2D[:, :, 1]
+
+
+def joined(
+    state: Mapping[str, Parameter],
+    x_BSD: jax.Array,
+    next_BSD: jax.Array,
+    shape: DecoderShape,
+    hooks: CollectiveHooks,
+) -> jax.Array:
+    """One stream of that of the tokens and the embeddings of the next ones."""
+    use = partial(_use, shape, hooks)
+    with scope("join"):
+        with scope("stream_norm"):
+            x_BSD = rms_norm(x_BSD, use(state["stream_norm"]))
+        with scope("token_norm"):
+            next_BSD = rms_norm(next_BSD, use(state["token_norm"]))
+        with scope("projection"):
+            both_BSE = jnp.concatenate([x_BSD, next_BSD], -1)
+            return hooks.residual(jnp.einsum("bse,ed->bsd", both_BSE, use(state["projection"])))
 
 
 def table(state: Mapping[str, Parameter], shape: DecoderShape, hooks: CollectiveHooks) -> jax.Array:
@@ -160,9 +232,21 @@ def head_loss(
 ) -> jax.Array:
     """Cross-entropy of what the layers end with, summed over all tokens of all devices, float32; `table_VD` where the
     head is tied to it, else None."""
+    losses_BS = losses(state, table_VD, _ended(state, x_BSD, shape, hooks), targets_BS, shape, hooks)
+    with scope("loss"):
+        return hooks.total(jnp.sum(losses_BS))
+
+
+def losses(
+    state: Mapping[str, Parameter],
+    table_VD: jax.Array | None,
+    x_BSD: jax.Array,
+    targets_BS: jax.Array,
+    shape: DecoderShape,
+    hooks: CollectiveHooks,
+) -> jax.Array:
+    """Cross-entropy of each token of a normalised stream, [B, S] float32."""
     use = partial(_use, shape, hooks)
-    with scope("norm"):
-        x_BSD = rms_norm(x_BSD, use(state["norm"]))
     with scope("head"):
         x_BSD = hooks.block_in(x_BSD)
         logits_BSV = (
@@ -172,7 +256,7 @@ def head_loss(
         )
         logits_BSV = hooks.inside(logits_BSV, ("batch", "length", "vocab"))
     with scope("loss"):
-        return hooks.total(jnp.sum(cross_entropy(logits_BSV, targets_BS, hooks)))
+        return cross_entropy(logits_BSV, targets_BS, hooks)
 
 
 def _use(shape: DecoderShape, hooks: CollectiveHooks, weight: Parameter) -> jax.Array:
@@ -336,8 +420,9 @@ def of_latents(
         q_BSKGH = hooks.inside(q_BSKGH, ("batch", "length", "kv_heads", "queries", "score_dim"))
     with scope("key"):
         k_BTKH = hooks.product("bsc,ckh->bskh", kv_BTC, use(state["key"]))
-        # Added to zeros of all heads, whose type says which of them are here.
-        k_BTKR = jnp.zeros_like(k_BTKH[..., :1]) + rotated(key_BTR[:, :, None], *rotation_SH)
+        # Added to zeros of all heads, whose type says which of them are here; rotated after that, so that the sum of
+        # their gradients is the last that is done before these leave.
+        k_BTKR = rotated(jnp.zeros_like(k_BTKH[..., :1]) + key_BTR[:, :, None], *rotation_SH)
         k_BTKH = hooks.inside(jnp.concatenate([k_BTKH, k_BTKR], -1), ("batch", "length", "kv_heads", "score_dim"))
     with scope("value"):
         v_BTKH = hooks.inside(

@@ -68,6 +68,9 @@ class DecoderShape:
       rope_dim: dims that carry positions under latent attention, beside the `head_dim` others: of each query head, and
         of one key that all heads have.
       tied: the head multiplies with the embedding's table.
+      mtp: 1: a further layer predicts the token after the next from the stream and the next token, with the embedding
+        and the head of the first prediction (multi-token prediction, DeepSeek-V3, section 2.2); 0: none does.
+      mtp_weight: of its loss, which is added to that of the next token.
       dtype: of activations and of weights in use, as XLA names it: "bf16" or "f32". Master weights and moments are
         float32.
       remat: what the backward pass computes again. "none": nothing; "selective": scores and softmax (Korthikanti et al.
@@ -96,6 +99,8 @@ class DecoderShape:
     query_rank: int = 0
     kv_rank: int = 0
     rope_dim: int = 0
+    mtp: int = 0
+    mtp_weight: float = 0.3
     dtype: str = "bf16"
     remat: str = "full"
     accumulation: int = 1
@@ -122,6 +127,8 @@ class DecoderShape:
         "query_rank",
         "kv_rank",
         "rope_dim",
+        "mtp",
+        "mtp_weight",
         "remat",
         "accumulation",
         "causal",
@@ -141,7 +148,8 @@ class DecoderShape:
 
     def __post_init__(self) -> None:
         for name, least in (
-            ("layers", 2),
+            # Without recomputation nothing is merged.
+            ("layers", 1 if self.remat == "none" else 2),
             *(
                 (name, 1)
                 for name in ("batch", "length", "embed", "kv_heads", "queries", "mlp", "vocab", "accumulation")
@@ -152,6 +160,8 @@ class DecoderShape:
         if self.head_dim < 2 or self.head_dim % 2:
             raise UsageError(f"head_dim={self.head_dim}: expected an even number, since rotary embeddings rotate pairs")
         self._check_latent()
+        if self.mtp not in (0, 1) or not 0 < self.mtp_weight < inf:
+            raise UsageError(f"mtp={self.mtp}, mtp_weight={self.mtp_weight}: expected mtp 0 or 1 and a weight above 0")
         if self.dtype not in DTYPES:
             raise UsageError(f"dtype={self.dtype}: expected {' or '.join(DTYPES)}")
         for name, known in (
@@ -308,15 +318,35 @@ class DecoderShape:
 
     @cached_property
     def stacks(self) -> dict[str, Self]:
-        """Layers that are alike and go through one loop, in order, by the name of their scope and of their weights."""
-        if not self.dense_layers:
+        """Layers that are alike, in order, by the name of their scope and of their weights: those of one loop each, and
+        the one of `mtp`, which is computed once and keeps what its backward pass needs."""
+        if not (self.dense_layers or self.mtp):
             return {"layers": self}
-        wide = self.dense_mlp or (self.top_k + self.shared) * self.mlp
-        dense = replace(self, layers=self.dense_layers, dense_layers=0, experts=0, shared=0, mlp=wide)
-        return {"dense": dense, "layers": replace(self, layers=self.layers - self.dense_layers, dense_layers=0)}
+        rest = replace(self, layers=self.layers - self.dense_layers, dense_layers=0, mtp=0)
+        found = {"layers": rest}
+        if self.dense_layers:
+            wide = self.dense_mlp or (self.top_k + self.shared) * self.mlp
+            found = {"dense": replace(rest, layers=self.dense_layers, experts=0, shared=0, mlp=wide)} | found
+        return found | ({"mtp": replace(rest, layers=1, remat="none")} if self.mtp else {})
+
+    @property
+    def loops(self) -> dict[str, Self]:
+        """The stacks that the stream goes through one after the other."""
+        return {name: stack for name, stack in self.stacks.items() if name != "mtp"}
+
+    @property
+    def predictions(self) -> int:
+        """Of each token's stream."""
+        return 1 + self.mtp
+
+    @property
+    def joined(self) -> int:
+        """Entries of a token's stream and of the next token's embedding."""
+        return 2 * self.embed
 
     @property
     def expert_layers(self) -> int:
+        """In loops."""
         return self.layers - self.dense_layers if self.experts else 0
 
     @property
@@ -398,8 +428,13 @@ class DecoderShape:
 
     @property
     def layer_matrices(self) -> int:
-        """Parameters of all layers, without their norms."""
-        return sum(stack.layers * stack.matrices for stack in self.stacks.values())
+        """Parameters of all layers of loops, without their norms."""
+        return sum(stack.layers * stack.matrices for stack in self.loops.values())
+
+    @property
+    def mtp_matrices(self) -> int:
+        """Parameters of what predicts the token after the next, without norms."""
+        return self.mtp and self.stacks["mtp"].matrices + self.joined * self.embed
 
     @property
     def matrices(self) -> int:
@@ -422,17 +457,25 @@ class DecoderShape:
     def norms(self) -> int:
         """Parameters of all norms."""
         of_heads = 2 * self.head_dim if self.normed_heads else 0
-        return self.embed + self.layers * (2 * self.embed + of_heads + self.query_rank + self.kv_rank)
+        of_layer = 2 * self.embed + of_heads + self.query_rank + self.kv_rank
+        return self.embed + self.layers * of_layer + self.mtp * (of_layer + 3 * self.embed)
 
     @property
     def biases(self) -> int:
         """Parameters of all layers that no gradient trains."""
-        return self.expert_layers * self.experts if self.router == "sigmoid_bias" else 0
+        layers = self.expert_layers + (self.mtp if self.experts else 0)
+        return layers * self.experts if self.router == "sigmoid_bias" else 0
 
     @property
     def parameters(self) -> int:
         """Of the whole model."""
-        return self.layer_matrices + self.biases + self.norms + (1 if self.tied else 2) * self.vocab * self.embed
+        return (
+            self.layer_matrices
+            + self.mtp_matrices
+            + self.biases
+            + self.norms
+            + (1 if self.tied else 2) * self.vocab * self.embed
+        )
 
     def choosing(self, **choices: Any) -> Self:
         """The same sizes with other `CHOICES`; a micro-batch has as many sequences, however many there are, and dense

@@ -276,6 +276,8 @@ def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
 def refuse(strategy: Strategy, shape: PipelineShape, names: tuple[str, ...]) -> None:
     """Raises UsageError where a pipeline does not run, however its dims split: ZeRO-2 of gradients that are put off, or
     layers that are not all alike."""
+    if shape.mtp:
+        raise UsageError("mtp=1 in a pipeline: its last stage has no embedding; set mtp=0")
     if shape.dense_layers:
         raise UsageError(
             f"dense_layers={shape.dense_layers} in a pipeline: its stages have equal layers; set dense_layers=0"

@@ -41,20 +41,20 @@ from lab.programs.strategies.terms import (
     transfer,
 )
 
-OF_OWN_TOKENS = ("choices", "query_latent", "kv_latent", "rope_dim")
+OF_OWN_TOKENS = ("choices", "joined", "query_latent", "kv_latent", "rope_dim")
 BETWEEN_BLOCKS = Layout.of(length=TENSOR)
 
 
 def copies(dims: Dims) -> frozenset[str]:
     """Ranks apply a norm, a router, and what makes latents to tokens of their own, and the norm of a head to heads of
     their own."""
-    return frozenset({TENSOR}) if dims[-1] in (*NORMS, *OF_OWN_TOKENS) else frozenset()
+    return frozenset({TENSOR}) if {*dims} & {*NORMS, *OF_OWN_TOKENS} else frozenset()
 
 
 def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Gathers and scatters tokens at each end of a block, and in the backward pass the other way round; sums the
     gradients of norms."""
-    ends = partial(_moved, strategy=strategy, shape=shape, axes=axes, times=1)
+    ends = partial(_moved, strategy=strategy, shape=shape, axes=axes, times=1, width=shape.predictions * shape.embed)
     return (
         ends(Kind.REDUCE_SCATTER, "embedding", FORWARD, provenance=Provenance(replicated_first=True)),
         ends(Kind.ALL_GATHER, "embedding", BACKWARD),

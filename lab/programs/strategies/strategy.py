@@ -153,6 +153,11 @@ class Strategy:
                 f"experts=0 and experts are sharded over {', '.join(split)}; set experts to a multiple of the axis, "
                 "or drop the axis"
             )
+        if shape.mtp and (split := self.inside.axes_of("length", axes.names)):
+            raise UsageError(
+                f"mtp=1 with sequences sharded over {', '.join(split)}: the token after the next may be another "
+                "rank's; set mtp=0, or drop the axis"
+            )
         stored, kept = (layout.axes_of("embed", axes.names) for layout in (self.weights, self.master))
         if kept[: len(stored)] != stored:
             further = [axis for axis in kept if axis not in stored]

@@ -67,7 +67,7 @@ def first(size: int) -> jax.Array:
 def vocabulary_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Of every token the largest logit, the sum of exponentials and the target's logit: float32, forward only. And the
     gradient norm."""
-    each = 4 * tokens_on_device(strategy, shape, axes)
+    each = 4 * shape.predictions * tokens_on_device(strategy, shape, axes)
 
     def summed(what: str, provenance: Provenance = Provenance()) -> Transfer:
         return transfer(
@@ -108,8 +108,8 @@ def named(block: str, after: tuple[str, ...], **stated: Any) -> Provenance:
 def block_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
     """Sums activations where a block leaves, and their gradients where it was entered; so at both ends."""
     return (
-        _summed("embedding", FORWARD, 1, strategy, shape, axes),
-        _summed("head", BACKWARD, 1, strategy, shape, axes),
+        _summed("embedding", FORWARD, 1, strategy, shape, axes, width=shape.predictions * shape.embed),
+        _summed("head", BACKWARD, 1, strategy, shape, axes, width=shape.predictions * shape.embed),
         *in_each_stack(layer_terms, strategy, shape, axes),
         *sums_of_copies(strategy, shape, axes, TENSOR),
     )

@@ -45,7 +45,12 @@ class Weight:
 
 def weights(shape: DecoderShape) -> tuple[Weight, ...]:
     """All weights of a decoder."""
-    ends = {"embedding": ("vocab", "embed"), "norm": ("norm",)} | ({} if shape.tied else {"head": ("embed", "vocab")})
+    ends: dict[str, Dims] = {"embedding": ("vocab", "embed"), "norm": ("norm",)}
+    if not shape.tied:
+        ends["head"] = ("embed", "vocab")
+    if shape.mtp:
+        ends |= dict.fromkeys(("join/stream_norm", "join/token_norm", "join/norm"), ("norm",))
+        ends["join/projection"] = ("joined", "embed")
     in_layers = (
         Weight(f"{name}/{scope}", dims, stack.layers)
         for name, stack in shape.stacks.items()

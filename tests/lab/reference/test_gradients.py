@@ -25,6 +25,8 @@ SHAPES = {
     "squared ReLU, normed heads": replace(DENSE, activation="relu2", normed_heads=True),
     "experts with GELU": replace(EXPERTS, activation="gelu", shared=1),
     "two dense layers before two with experts": replace(EXPERTS, layers=4, dense_layers=2, shared=1),
+    "the token after the next": replace(DENSE, mtp=1, tied=True),
+    "and with experts": replace(EXPERTS, layers=4, dense_layers=2, mtp=1, mtp_weight=0.7),
     "latent attention": replace(DENSE, queries=1, query_rank=6, kv_rank=5, rope_dim=2),
     "experts choose": replace(EXPERTS, router="expert_choice"),
 }

@@ -60,6 +60,10 @@ def drawn_weights(shape: DecoderShape, seed: int = 0) -> dict[str, np.ndarray]:
     found = {"embedding": normal(1, V, D), "norm": 1 + normal(100, D)} | stack("layers", L - dense, E, F)
     if dense:
         found |= stack("dense", dense, 0, shape.dense_mlp or (shape.top_k + shape.shared) * F)
+    if shape.mtp:
+        found |= stack("mtp", 1, E, F)
+        found |= {f"join/{name}": 1 + normal(100, D) for name in ("stream_norm", "token_norm", "norm")}
+        found["join/projection"] = normal(2 * D, 2 * D, D)
     return found if shape.tied else found | {"head": normal(D, D, V)}
 
 

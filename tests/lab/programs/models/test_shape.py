@@ -22,6 +22,8 @@ SHAPES = {
     "dense layers first": DecoderShape(layers=7, experts=4, shared=2, dense_layers=3, router="sigmoid_bias"),
     "wide dense layers": DecoderShape(layers=4, experts=4, dense_layers=2, dense_mlp=7777),
     "latent attention": DecoderShape(queries=1, query_rank=96, kv_rank=64, rope_dim=32),
+    "the token after the next": DecoderShape(mtp=1, tied=True, normed_heads=True),
+    "and with experts": DecoderShape(mtp=1, layers=4, experts=4, shared=1, dense_layers=2, router="sigmoid_bias"),
     "biased": DecoderShape(experts=4, router="sigmoid_bias"),
 }
 
@@ -127,6 +129,7 @@ def test_an_unknown_preset_lists_the_known():
             "dense_layers=3 of layers=4 with experts=4: expected 0, or 2 or more before 2 or more layers with experts, "
             "since of a loop that runs once XLA leaves no loop",
         ),
+        ({"mtp": 2}, "mtp=2, mtp_weight=0.3: expected mtp 0 or 1 and a weight above 0"),
         ({"routed_scale": 0.0}, "routed_scale=0.0: expected a number above 0"),
         ({"dense_mlp": -1}, "dense_mlp=-1: expected 1 or more, or 0 for what experts come to"),
         ({"experts": 4, "router": "hash"}, "router=hash: expected one of softmax, sigmoid_bias, expert_choice"),

@@ -43,6 +43,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "shared": 1,
         "router": "sigmoid_bias",
     },
+    "the token after the next": {"mtp": 1, "experts": 4, "layers": 4, "dense_layers": 2, "normed_heads": True},
     "shared experts without a gate": {"experts": 4, "shared": 2, "activation": "gelu", "router": "sigmoid_bias"},
 }
 
