@@ -67,7 +67,7 @@ def producers(names: Iterable[str], computation: Computation, module: Module, li
     """The instructions that make these values, nearest first.
 
     Numbers and constants are no such: XLA shares them, with the name of any user. Nor is what makes several values at
-    once, named after one of them: of a fusion the instructions inside it that make this value.
+    once, named after one of them: of a fusion the instructions inside it that make this value, of a loop none.
     """
     queue, seen = list(names), set[str]()
     while queue and len(seen) < limit:
@@ -102,7 +102,7 @@ def _is_made(source: Instruction, computation: Computation) -> bool:
     if (
         source.opcode in ("constant", "iota")
         or not any(shape.dims for shape in made)
-        or (source.opcode == "fusion" and len(made) > 1)
+        or (source.opcode in ("fusion", "while") and len(made) > 1)
     ):
         return False
     return source.opcode != "broadcast" or any(shape.dims for shape in operand_shapes(source, computation))

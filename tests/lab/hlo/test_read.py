@@ -614,3 +614,48 @@ def test_blanks_in_lists_of_devices_change_nothing(groups, operation, names, mor
     ledger = read_text(text)
     (transfer,) = ledger.transfers
     assert (ledger.is_complete, ledger.notes, transfer.group_size, transfer.groups) == (True, (), 2, 2)
+
+
+def test_a_loop_s_name_tells_nothing_of_one_value_that_comes_out_of_it():
+    """A gradient added up over micro-batches, whose sum XLA moved out of their loop without a name."""
+    text = """HloModule m, num_partitions=2
+
+%add (a: bf16[], b: bf16[]) -> bf16[] {
+  %a = bf16[] parameter(0)
+  %b = bf16[] parameter(1)
+  ROOT %s = bf16[] add(%a, %b)
+}
+
+%body (p: (s32[], f32[64])) -> (s32[], f32[64]) {
+  %p = (s32[], f32[64]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  %x = f32[64]{0} get-tuple-element(%p), index=1
+  %twice = f32[64]{0} add(%x, %x), metadata={op_name="jit(step)/while/body/transpose(jvp(norm))/add"}
+  ROOT %t = (s32[], f32[64]{0}) tuple(%next, %twice)
+}
+
+%condition (q: (s32[], f32[64])) -> pred[] {
+  %q = (s32[], f32[64]{0}) parameter(0)
+  %j = s32[] get-tuple-element(%q), index=0
+  %four = s32[] constant(4)
+  ROOT %less = pred[] compare(%j, %four), direction=LT
+}
+
+ENTRY %e (y: f32[64]) -> bf16[64] {
+  %y = f32[64]{0} parameter(0)
+  %zero = s32[] constant(0)
+  %init = (s32[], f32[64]{0}) tuple(%zero, %y)
+  %loop = (s32[], f32[64]{0}) while(%init), condition=%condition, body=%body, metadata={op_name="jit(step)/while"}
+  %sum = f32[64]{0} get-tuple-element(%loop), index=1
+  %narrow = bf16[64]{0} convert(%sum)
+  ROOT %r = bf16[64]{0} all-reduce(%narrow), channel_id=1, replica_groups={{0,1}}, use_global_device_ids=true, to_apply=%add
+}
+"""
+    (transfer,) = read_text(text).transfers
+    assert (transfer.phase, transfer.scope, transfer.executions) == (None, "", 1)
+    (told,) = read_text(
+        text.replace("convert(%sum)", 'convert(%sum), metadata={op_name="jit(step)/update/cast"}')
+    ).transfers
+    assert (told.phase, told.scope) == ("update", "update")
