@@ -69,7 +69,7 @@ class Round:
     """Messages that run at once, in opposite directions or along different axes, and how many times in a row."""
 
     messages: tuple[Message, ...]
-    times: int = 1
+    times: int
 
 
 @dataclass(frozen=True)

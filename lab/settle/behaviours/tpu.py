@@ -221,7 +221,7 @@ def _rounded_for_products(predicted: Transfer, context: Context, unclaimed: Uncl
     """The gathers or permutes of what products of 16 bits are to take, with those of iterations whose results something
     else takes too."""
     only_moves = predicted.kind in (Kind.ALL_GATHER, Kind.COLLECTIVE_PERMUTE) or predicted.is_masked_gather
-    if not only_moves or predicted.dtype != "f32" or predicted.payload_bytes % 2:
+    if not only_moves or predicted.dtype != "f32":
         return ()
     as_asked = claim_up_to(predicted, unclaimed)
     rest = known(predicted.executions) - sum(known(t.executions) for t in as_asked)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lab.book import collectives as book
 from lab.collectives import ALGORITHMS, AlphaBeta, cost, double_tree, permute_cost
-from lab.collectives.cost import Cost, at_once, common_shift, permute, rounds
+from lab.collectives.cost import Cost, at_once, collective, common_shift, permute, rounds
 from lab.collectives.pipelined import chain_broadcast, chain_reduce
 from lab.core.ledger import Kind
 from lab.meshes.axes import Axes
@@ -264,3 +264,8 @@ def test_a_permute_is_one_message():
 )
 def test_pairs_that_all_move_as_far_have_a_common_shift(pairs, over, shift):
     assert common_shift(Axes.parse("data=2,tensor=2"), over, pairs) == shift
+
+
+def test_a_built_in_collective_crosses_no_axis_of_one_device():
+    message = collective(Kind.ALL_GATHER, Axes.parse("data=1,tensor=4"), 8)
+    assert (message.axes, message.group_size) == (("tensor",), 4)
