@@ -155,7 +155,12 @@ def test_a_step_sends_what_theory_says_to_the_byte(strategy: Strategy, mesh: str
             "ZeRO-2 with schedule=zb_h1: a gradient that is put off is found whole, and would be scattered late as under "
             "ZeRO-1; use ZeRO-1, or schedule=1f1b",
         ),
-        (DATA_PARALLEL, {"layers": 5}, "layers=5 is not divisible by 4 stages x 1 chunks; make it a multiple of 4"),
+        (
+            DATA_PARALLEL,
+            {"layers": 5},
+            "layers=5 is not divisible by 4 stages x 1 chunks; make it a multiple of 4, or say with stage_layers which "
+            "chunk has how many",
+        ),
         (
             DATA_PARALLEL,
             {"chunks": 2},
