@@ -15,6 +15,7 @@ from lab.programs.strategies.context_parallel import ULYSSES
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.hybrid import HYBRID
+from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import FORWARD, UPDATE, Weight, of_gradient, sum_of_loss, weights
 from lab.programs.strategies.update import is_weight
@@ -140,3 +141,16 @@ def test_a_gradient_is_summed_over_more_than_its_term_where_parts_have_copies(st
 def test_a_loss_is_summed_after_several_micro_batches_or_with_copies_of_the_master(strategy, accumulation, phase):
     summed = sum_of_loss(strategy, replace(SHAPE, accumulation=accumulation), Axes.parse("data=8"))
     assert (summed.phase, summed.payload_bytes, summed.executions) == (phase, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "axes", "apart"),
+    [
+        (DATA_PARALLEL, "data=8", ()),
+        (DATA_PARALLEL | SEQUENCE_PARALLEL, "data=2,tensor=4", (("data",), ("tensor",))),
+    ],
+    ids=["batches alone", "batches and sequences"],
+)
+def test_a_sum_over_tokens_is_of_two_kinds_where_batches_and_sequences_are_split(strategy, axes, apart):
+    found = of_gradient(weight("layers/mlp/norm"), strategy, SHAPE, Axes.parse(axes), is_late=False)
+    assert found.reduced_separately_over == apart
