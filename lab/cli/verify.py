@@ -92,7 +92,9 @@ def _runs(experiments: Sequence[Experiment], every: bool, full: bool) -> list[Ru
 def _drawn(experiments: Sequence[Experiment]) -> list[Run[Experiment]]:
     from lab.harness.decoder.drawn_compositions import drawn_compositions
 
-    return [*drawn_runs(experiments, DRAWN), *drawn_compositions(suite.composed(experiments), DRAWN_COMPOSITIONS)]
+    composed = suite.composed(experiments)
+    others = [one for one in experiments if one not in composed]
+    return [*drawn_runs(others, DRAWN), *drawn_compositions(composed, DRAWN_COMPOSITIONS)]
 
 
 def _more(experiments: Sequence[Experiment]) -> str:
