@@ -89,8 +89,20 @@ def _steps(scope: Scope, work: Mapping[Instruction, Work]) -> Iterator[Step]:
         elif opcode in collectives.OPCODES or opcode.removesuffix("-done") + "-start" in collectives.OPCODES:
             done = opcode.endswith("-done")
             yield Collective(i.operands[0] if done else i.name, starts=not done, awaits=not opcode.endswith("-start"))
+        elif fused := _fused_collective(i, scope):
+            yield Collective(fused, starts=opcode != "fusion-done", awaits=opcode != "fusion-start")
         elif opcode not in FREE:
             yield _kernel(i, scope, work)
+
+
+def _fused_collective(i: Instruction, scope: Scope) -> str | None:
+    """The collective that a custom fusion is the kernel of, as XLA of jax 0.11.2 writes small reductions."""
+    if i.opcode == "fusion-done":
+        start = scope.computation.by_name.get(i.operands[0])
+        return _fused_collective(start, scope) if start else None
+    is_custom = i.opcode in ("fusion", "fusion-start") and i.attribute("kind") == "kCustom"
+    fused = scope.callee(i) if is_custom else None
+    return next((j.name for j in fused.computation.instructions.having(collectives.OPCODES)), None) if fused else None
 
 
 def _loop(i: Instruction, scope: Scope, work: Mapping[Instruction, Work]) -> Iterator[Step]:

@@ -140,6 +140,28 @@ def test_a_collective_without_a_pair_is_waited_for_at_once():
     )
 
 
+def test_a_collective_that_is_a_kernel_of_its_own_starts_and_ends_with_it():
+    fused = """%fused_sum (a: f32[64]) -> f32[64] {
+  %a = f32[64]{0} parameter(0)
+  ROOT %inside = f32[64]{0} all-reduce(%a), channel_id=1, replica_groups={{0,1}}, to_apply=%fused_add
+}
+
+ENTRY"""
+    lines = (
+        "%s = ((f32[64]{0}), f32[64]{0}) fusion-start(%x), kind=kCustom, calls=%fused_sum",
+        "%k = f32[64]{0} copy(%x)",
+        "%d = f32[64]{0} fusion-done(%s)",
+        "ROOT %whole = f32[64]{0} fusion(%d), kind=kCustom, calls=%fused_sum",
+    )
+    text = HEAD.replace("ENTRY", fused) + "\n".join(f"  {line}" for line in lines) + TAIL
+    assert steps(text) == (
+        Collective("inside", starts=True, awaits=False),
+        Kernel("k", 2 * 256, 0),
+        Collective("inside", starts=False, awaits=True),
+        Collective("inside", starts=True, awaits=True),
+    )
+
+
 def test_a_computation_that_stands_for_two_branches_is_two_choices():
     (choice,) = steps("""HloModule m
 

@@ -224,7 +224,7 @@ def test_a_transfer_more_or_less_than_the_text_has_is_refused():
 
 
 def test_a_sum_inside_a_fusion_which_no_kernel_waits_for_is_refused():
-    """As no GPU text has it: a fused computation that communicates."""
+    """As no GPU text has it: a loop over elements that communicates; a custom kernel does."""
     fused = f"%f (a: f32[64]) -> f32[64] {{\n  %a = f32[64]{{0}} parameter(0)\n  ROOT %s = f32[64]{{0}} all-reduce(%a), {SUM}\n}}\n\n"
     text = program("ROOT %k = f32[64]{0} fusion(%x), kind=kLoop, calls=%f", before=fused)
     with pytest.raises(UsageError, match="the ledger has 1 execution of s, the kernels of the text 0"):
