@@ -28,7 +28,7 @@ from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.hierarchical_experts import HIERARCHICAL_EXPERTS
 from lab.programs.strategies.node_limited_experts import NODE_LIMITED_EXPERTS
 from lab.programs.strategies.strategy import Strategy
-from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL, sum_of_weights
 from lab.programs.strategies.update import (
     clipping,
     is_weight,
@@ -349,3 +349,9 @@ def test_experts_along_an_axis_before_the_last_that_splits_the_batch_are_for_the
     step(strategy | EXPERT_PARALLEL, "explicit", SHAPE, mesh)
     alone = make_mesh(parse_target("cpu:8"), Axes.parse(f"expert=8,{beside}=1"))
     step(strategy | EXPERT_PARALLEL, "declared", SHAPE, alone)
+
+
+@pytest.mark.parametrize(("router", "copies"), [("softmax", 128 * 2), ("expert_choice", 16 * 8 * 3)])
+def test_ranks_of_a_tensor_axis_sum_a_number_for_each_copy_of_a_token_or_for_each_slot(router, copies):
+    (summed,) = sum_of_weights(TENSOR_PARALLEL, replace(SHAPE, router=router), Axes.parse("tensor=4"))
+    assert (summed.payload_bytes, summed.executions, summed.axes) == (4 * copies, 2, ("tensor",))
