@@ -103,7 +103,8 @@ class Device:
 
     @property
     def logits(self) -> int:
-        return (
+        """Of all predictions of every token."""
+        return self.shape.predictions * (
             self.tokens(self.strategy.inside) * self.local(self.strategy.inside, "vocab") * self.shape.bytes_per_element
         )
 
@@ -163,6 +164,11 @@ class Device:
     @property
     def matrices(self) -> list[Weight]:
         return [weight for weight in weights(self.shape) if weight.is_matrix and weight.in_layers]
+
+    @property
+    def mtp_matrices(self) -> list[Weight]:
+        """Of what predicts the token after the next."""
+        return [weight for weight in weights(self.shape) if weight.is_matrix and weight.stack in ("mtp", "join")]
 
     @property
     def ends(self) -> list[Weight]:

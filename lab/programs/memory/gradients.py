@@ -16,7 +16,7 @@ FLOAT32_BYTES = 4
 def gradients(device: Device) -> Terms:
     """Of all layers: those of float32 weights, and sums over micro-batches, are float32."""
     return {
-        MemoryTerm.LAYERS_GRADS: gradient_of(device.matrices, device),
+        MemoryTerm.LAYERS_GRADS: gradient_of([*device.matrices, *device.mtp_matrices], device),
         MemoryTerm.ACCUMULATED_GRADS: added(device) if device.shape.accumulation > 1 else 0,
     }
 
@@ -65,4 +65,4 @@ def ends_waiting(device: Device) -> Terms:
 
 def head_later(device: Device) -> Terms:
     """What the gradient of the head is made of."""
-    return {MemoryTerm.LOGITS_GRAD: device.logits, MemoryTerm.HEAD_INPUT: device.stream}
+    return {MemoryTerm.LOGITS_GRAD: device.logits, MemoryTerm.HEAD_INPUT: device.shape.predictions * device.stream}

@@ -44,6 +44,7 @@ SHAPE = PipelineShape(
 )
 # Slots for all tokens: which are dropped depends on what is routed together. Balance is of what is routed together too.
 EXPERTS = {"experts": 8, "capacity_factor": 8.0, "shared": 1, "balance": 0.0}
+LATENT = {"queries": 1, "query_rank": 24, "kv_rank": 16, "rope_dim": 6}
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,19 @@ EVERY_DAY = (
     of("fsdp=2,data=2,tensor=2", ZERO3, ZERO2, TENSOR_PARALLEL),
 )
 LONG = (
+    of("pipe=2,fsdp=2,tensor=2", ZERO3, SEQUENCE_PARALLEL, **LATENT, activation="relu2", schedule="zb_h1"),
+    of("pipe=2,context=2,tensor=2", RING, TENSOR_PARALLEL, **LATENT, activation="gelu", schedule="gpipe"),
+    of("data=2,pipe=2,tensor=2", ZERO1, TENSOR_PARALLEL, normed_heads=True, activation="gelu", schedule="zb_h1"),
+    of(
+        "data=2,expert=2,tensor=2",
+        ZERO2,
+        EXPERT_PARALLEL,
+        SEQUENCE_PARALLEL,
+        **EXPERTS,
+        **LATENT,
+        dense_layers=2,
+        mtp=1,
+    ),
     of("data=2,fsdp=4", DATA_PARALLEL, ZERO3),
     of("data=2,context=4", ZERO1, RING),
     of("data=4,tensor=2", ZERO2, SEQUENCE_PARALLEL),

@@ -11,6 +11,7 @@ from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.programs.memory.state import static_bytes
 from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.context_parallel import RING
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_SEQUENCE, FSDP_TENSOR
 from lab.programs.strategies.hybrid import HYBRID
@@ -394,3 +395,41 @@ def test_tensor_parallelism_alone_splits_no_sequence_of_6():
 def test_a_device_holds_12_bytes_for_each_parameter_of_its_part(strategy, axes, size):
     assert SHAPE.parameters == 16_248
     assert static_bytes(strategy, SHAPE, axes) == size
+
+
+def test_a_second_prediction_needs_whole_sequences():
+    message = (
+        "mtp=1 with sequences sharded over context: the token after the next may be another rank's; set mtp=0, or "
+    )
+    with pytest.raises(UsageError, match=message + "drop the axis"):
+        RING.predict(replace(SHAPE, mtp=1), Axes.of({"context": 8}))
+
+
+LATENT = replace(SHAPE, queries=1, query_rank=16, kv_rank=8, rope_dim=4)
+
+
+def test_latents_enter_an_attention_in_place_of_the_stream():
+    """Of 8 sequences of 8 tokens, in bf16: 16 numbers a token for queries, 8 for keys and values, 4 that rotate."""
+    found = rows((DATA_PARALLEL | TENSOR_PARALLEL).predict(LATENT, DATA_TENSOR))
+    entered = {row for row in found if row[2] == "layers/attention/enter"}
+    sizes = (16, 8, 4)
+    assert entered == {(str(SUM), "tensor", "layers/attention/enter", BACKWARD, 2, 64 * n * 2, "bf16") for n in sizes}
+
+
+def test_what_makes_latents_is_replicated_over_tensor_and_what_is_made_of_them_split():
+    found = {row[2]: row[5] for row in rows(FSDP_TENSOR.predict(LATENT, FSDP_TENSOR_AXES)) if row[0] == GATHER}
+    down, up = 24 * 16 * 2, 16 * 4 * (6 + 4) * 2
+    assert (found["layers/attention/query_latent"], found["layers/attention/query"]) == (down, up // 4)
+
+
+def test_both_predictions_leave_the_embedding_and_enter_the_head_together():
+    found = rows((DATA_PARALLEL | TENSOR_PARALLEL).predict(replace(SHAPE, mtp=1), DATA_TENSOR))
+    ends = {row[2]: row[5] for row in found if row[1] == "tensor" and row[2] in ("embedding", "head")}
+    assert ends == {"embedding": 2 * X, "head": 2 * X}
+    assert {row[4] for row in found if row[2] == "mtp/attention/leave" and row[1] == "tensor"} == {1}
+
+
+def test_dense_layers_move_in_a_scope_of_their_own():
+    shape = replace(SHAPE, layers=5, experts=4, dense_layers=3, dense_mlp=20)
+    found = {row[2]: row[4:6] for row in rows(ZERO3.predict(shape, FSDP_8)) if row[0] == SCATTER}
+    assert found["dense/mlp/up"] == (3, 24 * 20 * 2) and found["layers/mlp/up"] == (2, 4 * 24 * 40 * 2)
