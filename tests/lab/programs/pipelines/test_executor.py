@@ -155,22 +155,18 @@ def test_a_step_sends_what_theory_says_to_the_byte(strategy: Strategy, mesh: str
             "ZeRO-2 with schedule=zb_h1: a gradient that is put off is found whole, and would be scattered late as under "
             "ZeRO-1; use ZeRO-1, or schedule=1f1b",
         ),
-<<<<<<< HEAD
         (
             DATA_PARALLEL,
             {"layers": 5},
             "layers=5 is not divisible by 4 stages x 1 chunks; make it a multiple of 4, or say with stage_layers which "
             "chunk has how many",
         ),
-=======
         (DATA_PARALLEL, {"mtp": 1}, "mtp=1 in a pipeline: its last stage has no embedding; set mtp=0"),
         (
             DATA_PARALLEL,
             {"experts": 4, "layers": 8, "dense_layers": 2},
             "dense_layers=2 in a pipeline: its stages have equal layers; set dense_layers=0",
         ),
-        (DATA_PARALLEL, {"layers": 5}, "layers=5 is not divisible by 4 stages x 1 chunks; make it a multiple of 4"),
->>>>>>> 2add41c (Refusals and payloads of latents, dense layers and second predictions, by hand; memory of a second prediction)
         (
             DATA_PARALLEL,
             {"chunks": 2},
