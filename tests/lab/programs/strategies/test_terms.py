@@ -154,3 +154,9 @@ def test_a_loss_is_summed_after_several_micro_batches_or_with_copies_of_the_mast
 def test_a_sum_over_tokens_is_of_two_kinds_where_batches_and_sequences_are_split(strategy, axes, apart):
     found = of_gradient(weight("layers/mlp/norm"), strategy, SHAPE, Axes.parse(axes), is_late=False)
     assert found.reduced_separately_over == apart
+
+
+@pytest.mark.parametrize(("tied", "uses", "named_after"), [(False, 1, ()), (True, 2, ("head",))])
+def test_a_tied_table_has_two_uses_and_may_be_named_after_the_head(tied, uses, named_after):
+    found = of_gradient(weight("embedding"), ZERO3, replace(SHAPE, tied=tied), Axes.parse("fsdp=8"), is_late=False)
+    assert (found.uses, found.named_after) == (uses, named_after)
