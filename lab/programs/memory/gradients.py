@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from lab.meshes.layouts import Layout
 from lab.programs.memory.device import Device
 from lab.programs.memory.terms import MemoryTerm, Terms
-from lab.programs.memory.xla_gpu import finds_head_grad_at_once, is_peeled
+from lab.programs.memory.xla_gpu import finds_head_grad_at_once, leaves_head_for_later
 from lab.programs.strategies.terms import Weight, weights
 
 FLOAT32_BYTES = 4
@@ -56,11 +56,11 @@ def ends_waiting(device: Device) -> Terms:
     early, later = device.in_products(device.ends[-1:]), head_later(device)
     if finds_head_grad_at_once(device):
         return {MemoryTerm.HEAD_GRAD: early} | zeros
-    # Where the stream is split, the scatter of what the head hands back is begun first, and its gradient left for
-    # later.
-    if not device.is_split_between_blocks and early < sum(later.values()):
+    if leaves_head_for_later(device):
+        return later
+    if early < sum(later.values()):
         return {MemoryTerm.HEAD_GRAD: early}
-    return later if is_peeled(device) or device.is_split_between_blocks or device.strategy.state else later | zeros
+    return later if device.strategy.state else later | zeros
 
 
 def head_later(device: Device) -> Terms:

@@ -6,7 +6,13 @@ from lab.programs.memory.device import Device
 from lab.programs.memory.gradients import is_scattered_in_layers
 from lab.programs.memory.saved import saved_in_layer
 from lab.programs.memory.terms import MemoryTerm, Terms, fullest
-from lab.programs.memory.xla_gpu import is_peeled, keeps_mlp, keeps_probabilities, weights_relayout
+from lab.programs.memory.xla_gpu import (
+    has_gradients_as_found,
+    is_peeled,
+    keeps_mlp,
+    keeps_probabilities,
+    weights_relayout,
+)
 
 SQUARE = ("softmax", "probabilities")
 ATTENTION = ("attention_norm_in", "attention_normed", "attention_in", "q", "k", "v")
@@ -101,7 +107,8 @@ def in_tiles(device: Device) -> Terms:
         MemoryTerm.QUERY_GRADS_F32: (2 if around else 1) * q * float32,
         MemoryTerm.KEYS_AND_VALUES: 4 * keys,
         MemoryTerm.KEY_AND_VALUE_GRADS_F32: (6 if around else 2) * keys * float32,
-        MemoryTerm.RESIDUALS_AND_MLP_ACTIVATIONS: 4 * device.stream + (4 if around else 1) * device.tensors["hidden"],
+        MemoryTerm.RESIDUALS_AND_MLP_ACTIVATIONS: 4 * device.stream
+        + (4 if around and not has_gradients_as_found(device) else 1) * device.tensors["hidden"],
     } | _weights_but(device, "down")
 
 

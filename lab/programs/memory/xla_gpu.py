@@ -28,20 +28,37 @@ def finds_head_grad_at_once(device: Device) -> bool:
     )
 
 
+def leaves_head_for_later(device: Device) -> bool:
+    """G11: where the stream is split, or written out the vocabulary, what the head hands back is summed or scattered
+    first; where weights are gathered in layers (G2), or gradients belong to parts of states, these are scattered. The
+    head's gradient is made beside a transfer that follows."""
+    is_summed_or_scattered = device.is_vocab_split or device.strategy.state is not None
+    return (
+        device.is_split_between_blocks or is_peeled(device) or (device.style == "explicit" and is_summed_or_scattered)
+    )
+
+
 def keeps_probabilities(device: Device) -> bool:
     """G10, G11: where a whole layer is computed again its attention comes first, since its MLP needs what that adds.
-    The gradients of values are made at once where no transfer is to be hidden; declared, probabilities are made once
-    more, and so they are where a step has no room, and in a branch where a device has several sequences at once."""
+    The gradients of values are made at once where no transfer is to be hidden; of several sequences, unless the stream
+    is gathered for them. Declared, probabilities are made once more, and so they are where a step has no room."""
     is_full_and_explicit = device.shape.remat == "full" and device.style == "explicit"
-    is_made_again = device.is_cramped or (device.is_in_branch and device.sequences > 1)
-    return is_full_and_explicit and is_moved_in_layers(device) and not is_made_again
+    is_gathered_for = device.is_split_between_blocks and not device.is_in_branch
+    is_hiding = is_moved_in_layers(device) and (device.sequences == 1 or is_gathered_for)
+    return is_full_and_explicit and is_hiding and not device.is_cramped
 
 
 def keeps_mlp(device: Device) -> bool:
-    """G11: gradients of the MLP's weights are made last of a layer's; in a branch they hide transfers of activations,
-    unless they are scattered themselves."""
+    """G11: gradients of the MLP's weights are made last of a layer's; not those that need no other type, and not in a
+    branch where they hide transfers of activations, unless they are scattered themselves."""
     hides = device.is_in_branch and device.splits(device.strategy.inside, Layout())
-    return device.is_gathered or device.is_anchored or not hides
+    is_scattered = device.is_gathered or device.is_anchored
+    return is_scattered or not (hides or has_gradients_as_found(device))
+
+
+def has_gradients_as_found(device: Device) -> bool:
+    """Those of layers, in 16 bits: ZeRO-1's."""
+    return device.style == "explicit" and device.strategy.state is not None and not device.is_anchored
 
 
 def has_zeros_at_head(device: Device) -> bool:

@@ -16,7 +16,7 @@ from lab.programs.memory.moments import going_forward, optimizer_update
 from lab.programs.memory.saved import saved
 from lab.programs.memory.state import static_bytes
 from lab.programs.memory.terms import MemoryTerm, Terms, fullest
-from lab.programs.memory.xla_gpu import budget, has_zeros_at_head, weights_relayout
+from lab.programs.memory.xla_gpu import budget, has_zeros_at_head, keeps_mlp, weights_relayout
 from lab.programs.models import decoder
 from lab.programs.models.shape import DecoderShape
 from lab.programs.pipelines import halves
@@ -170,9 +170,9 @@ def at_head(stage: Stage) -> Terms:
 
 def at_layers(stage: Stage) -> Terms:
     """When a layer is gone through backwards; the head's gradient waits. What a half keeps of the layer is put to that
-    of the others at its end."""
+    of the others at its end, and is mostly what waits in the layer, if anything does."""
     chunk = stage.chunk
-    kept = stage.half // chunk.shape.layers
+    kept = 0 if keeps_mlp(chunk) else stage.half // chunk.shape.layers
     return layers_grads(stage) | head_grad(stage) | layer_at_work(chunk) | relaid(stage) | {MemoryTerm.LAYER_HALF: kept}
 
 

@@ -105,7 +105,7 @@ def test_of_a_table_that_embeds_and_predicts_declared_zero3_holds_2_at_once_and_
             LLAMA_8B,
             "gpu:h100:2x8",
             {"data": 2, "tensor": 8},
-            MemoryTerm.SAVED_PROBABILITIES,
+            MemoryTerm.LOGITS_GRAD,
         ),
         (ZERO1, "explicit", replace(SHORT, remat="none"), "gpu:h100:2x8", {"data": 16}, MemoryTerm.SCORES_RELAYOUT),
         (ZERO3, "explicit", LLAMA_70B, "gpu:h100:64x8", {"fsdp": 512}, MemoryTerm.SCORES_AND_GRADS),

@@ -27,6 +27,7 @@ from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.fsdp_tensor import FSDP_TENSOR
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
+from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 from lab.programs.strategies.zero1 import ZERO1, ZERO2
 from lab.programs.strategies.zero3 import ZERO3
 
@@ -162,6 +163,37 @@ def test_at_work_in_the_mlp_are_four_of_its_tensors_what_attention_will_need_and
     assert given(layer_at_work(wide)) == given(in_mlp(wide))
 
 
+def test_probabilities_of_one_sequence_wait_where_something_is_moved_in_layers_and_there_is_room():
+    one = ZERO3, "explicit", {"fsdp": 2}
+    assert in_attention(device(*one, batch=2))[Term.SAVED_PROBABILITIES] == 2 * S * A * S
+    for other in (
+        device(*one, batch=4),
+        device(*one, batch=2, is_cramped=True),
+        device(DATA_PARALLEL, "explicit", {"data": 2}, batch=2),
+        device(ZERO3, "declared", {"fsdp": 2}, batch=2),
+        device(*one, batch=2, remat="names"),
+    ):
+        assert in_attention(other)[Term.SAVED_PROBABILITIES] == 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "style", "sizes", "is_left"),
+    [
+        (DATA_PARALLEL, "explicit", {"data": 2}, False),
+        (ZERO3, "explicit", {"fsdp": 2}, True),
+        (ZERO2, "explicit", {"data": 2}, True),
+        (DATA_PARALLEL | TENSOR_PARALLEL, "explicit", {"data": 2, "tensor": 2}, True),
+        (DATA_PARALLEL | TENSOR_PARALLEL, "declared", {"data": 2, "tensor": 2}, False),
+        (DATA_PARALLEL | RING, "explicit", {"data": 2, "context": 2}, False),
+        (DATA_PARALLEL | EXPERT_PARALLEL, "explicit", {"data": 2, "expert": 2}, False),
+    ],
+)
+def test_the_heads_gradient_is_left_for_later_where_it_hides_a_transfer(strategy, style, sizes, is_left):
+    changes = {"experts": 4, "batch": 20} if "expert" in sizes else {}
+    waiting = ends_waiting(device(strategy, style, sizes, **changes))
+    assert (Term.LOGITS_GRAD in waiting) == is_left and (Term.HEAD_GRAD in waiting) != is_left
+
+
 def test_a_model_that_does_not_look_back_alone_has_no_mask():
     found = device(DATA_PARALLEL, "explicit", {"data": 2}, causal=False)
     assert given(going_forward(found)) == {Term.SCORES_AND_PROBABILITIES: SCORES * 3 // 2}
@@ -205,20 +237,21 @@ ZERO_UPDATE = {
 
 
 def test_zero1_has_gradients_in_the_dtype_of_products_and_renews_a_whole_stack():
-    waiting, gradients = SAVED | HEAD, {Term.LAYERS_GRADS: 2 * L * LAYER}
+    waiting, gradients = SAVED | HEAD_LATER, {Term.LAYERS_GRADS: 2 * L * LAYER}
+    at_attention = AT_ATTENTION | {Term.LAYER_ACTIVATIONS: AT_ATTENTION[Term.LAYER_ACTIVATIONS] - 4 * HIDDEN}
     assert moments_of(ZERO1, "explicit", {"data": 2}) == [
         SAVED | FORWARD,
         waiting | {Term.LOGITS: LOGITS},
         waiting | gradients,
-        waiting | gradients | AT_ATTENTION,
+        waiting | gradients | at_attention,
         gradients | ENDS,
         ZERO_UPDATE,
     ]
 
 
 def test_zero2_has_float32_gradients_of_its_parts_and_one_layers_whole_ones():
-    waiting, gradients = SAVED | HEAD, {Term.LAYERS_GRADS: 4 * L * LAYER // 2}
-    at_work = AT_ATTENTION | {Term.SAVED_PROBABILITIES: SCORES // 2, Term.LAYER_GRADS_UNSCATTERED: 2 * LAYER}
+    waiting, gradients = SAVED | HEAD_LATER, {Term.LAYERS_GRADS: 4 * L * LAYER // 2}
+    at_work = AT_ATTENTION | {Term.LAYER_GRADS_UNSCATTERED: 2 * LAYER}
     assert moments_of(ZERO2, "explicit", {"data": 2}) == [
         SAVED | FORWARD,
         waiting | {Term.LOGITS: LOGITS},
@@ -250,11 +283,10 @@ RELAID = {Term.WEIGHTS_RELAYOUT: 4 * L * (QUERY + MATRIX) // 2}
 
 
 @pytest.mark.parametrize("is_cramped", [False, True])
-def test_explicit_zero3_peels_a_layer_off_and_gathers_the_next_and_keeps_probabilities_where_there_is_room(is_cramped):
-    waiting, gradients = SAVED | HEAD, {Term.LAYERS_GRADS: 4 * L * LAYER // 2}
-    probabilities = {} if is_cramped else {Term.SAVED_PROBABILITIES: SCORES // 2}
+def test_explicit_zero3_peels_a_layer_off_gathers_the_next_and_leaves_the_head_for_later(is_cramped):
+    waiting, gradients = SAVED | HEAD_LATER, {Term.LAYERS_GRADS: 4 * L * LAYER // 2}
     weights = {Term.LAYER_WEIGHTS_IN_USE: 2 * ATTENTION, Term.NEXT_LAYER_WEIGHTS: 2 * LAYER} | RELAID
-    at_work = AT_ATTENTION | probabilities | weights
+    at_work = AT_ATTENTION | weights
     assert moments_of(ZERO3, "explicit", {"fsdp": 2}, is_cramped) == [
         SAVED | FORWARD | RELAID,
         waiting | AT_HEAD,

@@ -107,10 +107,13 @@ def test_halves_of_backwards_wait_and_a_job_has_one_as_it_takes_it_and_one_as_it
     standing = ARGUMENTS | IN_LOOP | halves
     found = stage(schedule="zb_h1")
     assert (found.half, found.table.kept) == (half, 2)
+    # Where nothing of the MLP waits in the layer, its part of the half does.
+    split = stage(DATA_PARALLEL | SEQUENCE_PARALLEL, {**DATA, "tensor": 2}, schedule="zb_h1")
+    assert given(split)[2][Term.LAYER_HALF] == split.half // L
     assert given(found) == [
         standing | SAVED | FORWARD,
         standing | SAVED | AT_HEAD | HEAD,
-        standing | SAVED | HEAD | AT_ATTENTION | {Term.LAYER_HALF: half // L},
+        standing | SAVED | HEAD | AT_ATTENTION,
         standing | HEAD | {Term.EMBEDDING_GRAD: 4 * END, Term.NEW_SUM: 4 * END},
         standing | LAYERS,
         ARGUMENTS,
