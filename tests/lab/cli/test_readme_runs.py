@@ -20,7 +20,7 @@ def test_every_run_that_a_page_shows_has_a_prediction(lab, monkeypatch, command)
 
     def predicted(some, mesh, settings):
         for run in some:
-            axes = mesh or run.experiment.axes(run.target)
+            axes = mesh or run.axes or run.experiment.axes(run.target)
             asked.append(run.experiment.predict(with_settings(run.experiment.parameters, settings), axes))
         return []
 
