@@ -32,10 +32,8 @@ def leaves_head_for_later(device: Device) -> bool:
     """G11: where the stream is split, or written out the vocabulary, what the head hands back is summed or scattered
     first; where weights are gathered in layers (G2), or gradients belong to parts of states, these are scattered. The
     head's gradient is made beside a transfer that follows."""
-    is_summed_or_scattered = device.is_vocab_split or device.strategy.state is not None
-    return (
-        device.is_split_between_blocks or is_peeled(device) or (device.style == "explicit" and is_summed_or_scattered)
-    )
+    is_reduced = device.style == "explicit" and (device.is_vocab_split or device.strategy.state is not None)
+    return device.is_split_between_blocks or is_peeled(device) or is_reduced
 
 
 def keeps_probabilities(device: Device) -> bool:

@@ -181,7 +181,9 @@ def test_probabilities_of_one_sequence_wait_where_something_is_moved_in_layers_a
     [
         (DATA_PARALLEL, "explicit", {"data": 2}, False),
         (ZERO3, "explicit", {"fsdp": 2}, True),
-        (ZERO2, "explicit", {"data": 2}, True),
+        (ZERO1, "explicit", {"data": 2}, True),
+        (ZERO1, "declared", {"data": 2}, False),
+        (DATA_PARALLEL | SEQUENCE_PARALLEL, "declared", {"data": 2, "tensor": 2}, True),
         (DATA_PARALLEL | TENSOR_PARALLEL, "explicit", {"data": 2, "tensor": 2}, True),
         (DATA_PARALLEL | TENSOR_PARALLEL, "declared", {"data": 2, "tensor": 2}, False),
         (DATA_PARALLEL | RING, "explicit", {"data": 2, "context": 2}, False),
@@ -388,6 +390,12 @@ def test_a_ring_has_scores_of_a_tile_and_float32_gradients_of_queries_keys_and_v
         gradients | ENDS,
         {},
     ]
+
+
+@pytest.mark.parametrize(("strategy", "hidden"), [(DATA_PARALLEL, 4), (ZERO1, 1), (ZERO2, 4)])
+def test_in_a_ring_the_mlps_tensors_wait_for_gradients_that_are_not_made_at_once(strategy, hidden):
+    found = device(strategy | RING, "explicit", {"data": 2, "context": 2})
+    assert in_tiles(found)[Term.RESIDUALS_AND_MLP_ACTIVATIONS] == 2 * X + hidden * HIDDEN // 2
 
 
 def test_gathered_keys_are_whole_and_their_gradients_stand_once():

@@ -12,6 +12,7 @@ from lab.programs.pipelines.memory import Stage, moments, peak_terms
 from lab.programs.pipelines.program import PipelineShape
 from lab.programs.strategies.context_parallel import ZIGZAG_RING
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
+from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.zero1 import ZERO1, ZERO2
 from lab.programs.strategies.zero3 import ZERO3
@@ -136,6 +137,7 @@ def test_zero1_has_16_bit_gradients_and_float32_sums_and_zero2_those_of_its_part
     assert head[Term.HEAD_GRAD] == layers[Term.HEAD_GRAD] == embedding[Term.EMBEDDING_GRAD] == 2 * END
     assert layers[Term.LAYERS_GRADS] == 2 * L * LAYER and layers[Term.ACCUMULATED_GRADS] == 4 * (STAGE + NORMS)
     assert embedding[Term.NEW_SUM] == 4 * END
+    assert given(stage(ZERO1))[-1][Term.GATHERED_NEW_WEIGHTS] == 2 * L * QUERY
     head, layers, embedding = (given(stage(ZERO2))[moment] for moment in (1, 2, 3))
     assert head[Term.HEAD_GRAD] == embedding[Term.EMBEDDING_GRAD] == 2 * END + END
     assert layers[Term.HEAD_GRAD] == embedding[Term.NEW_SUM] == 4 * END // 2
@@ -148,7 +150,14 @@ def test_of_a_split_stream_messages_are_parts_and_zeros_begin_before_the_head():
     assert head[Term.STASHED_INPUTS] == X and head[Term.LAYERS_GRADS] == layers[Term.LAYERS_GRADS] == 2 * L * LAYER
     assert head[Term.LOGITS] == 4 * LOGITS // 2 and head[Term.HEAD_INPUT] == 2 * X + 2 * X
     assert layers[Term.LAYER_ACTIVATIONS] == 5 * X // 2 + QUERIES // 2 + KEYS
-    assert Term.LAYERS_GRADS not in given(stage())[1]
+    gathered = stage(ZERO3 | SEQUENCE_PARALLEL, {"fsdp": 2, "pipe": 2, "tensor": 2})
+    for none in stage(), gathered:
+        assert Term.LAYERS_GRADS not in given(none)[1]
+
+
+def test_experts_of_a_stage_are_not_laid_out_again():
+    found = stage(DATA_PARALLEL | EXPERT_PARALLEL, {**DATA, "expert": 2}, experts=4, batch=16)
+    assert all(Term.WEIGHTS_RELAYOUT not in terms for terms in given(found))
 
 
 def test_probabilities_wait_in_a_branch_for_one_sequence_where_there_is_room():
@@ -189,8 +198,9 @@ def test_the_peak_is_the_fullest_moment_and_of_a_step_without_room_another():
         (ZERO2, {"schedule": "zb_h1"}, "ZeRO-2 with schedule=zb_h1"),
         (DATA_PARALLEL, {"layers": 2}, "layers=2: one layer per chunk, whose loop XLA removes; expected 4 or more"),
         (DATA_PARALLEL, {"batch": 4}, "batch"),
+        (EXPERT_PARALLEL, {}, "experts=0 and experts are sharded over expert"),
     ],
 )
 def test_what_does_not_run_in_stages_is_refused(strategy, changes, problem):
     with pytest.raises(UsageError, match=problem):
-        peak_terms(strategy, replace(SHAPE, **changes), Axes.of(DATA))
+        peak_terms(strategy, replace(SHAPE, **changes), Axes.of({**DATA, "expert": 2}))
