@@ -30,8 +30,8 @@ from lab.hlo.part_names import joined_names, operand_names, producers
 from lab.hlo.placement import MEGASCALE_TARGET, Placement
 from lab.hlo.promoted import are_widened
 from lab.hlo.shapes import Shape, arrays, shapes_of
-from lab.hlo.text import Computation, Instruction, Module
-from lab.hlo.walk import Notes, Site, Visit
+from lab.hlo.text import PARAMETER, Computation, Instruction, Module
+from lab.hlo.walk import Notes, Site, Visit, operand_sites, outermost
 from lab.meshes.platforms import LinkName
 
 KINDS = {
@@ -52,8 +52,8 @@ _LISTS = r"\{\s*(?:\{[^{}]*\}\s*(?:,\s*)?)*\}"
 """With blanks anywhere: XLA prints none, and reads any."""
 _LISTED_GROUPS, _PAIRS = re.compile(_LISTS), re.compile(rf'source_target_pairs="?({_LISTS})')
 _SLICE_SIZES = re.compile(r"slice_sizes=\{(\{[\d,]*\}(?:,\{[\d,]*\})*)\}")
-_TELLING = MAY_BE_PADDED | {"pad", "concatenate"}
-"""Operations that tell of what they make more than its type."""
+_TELLING = MAY_BE_PADDED | PARAMETER | {"pad", "concatenate"}
+"""Operations that tell of what they make more than its type, or stand for one elsewhere that does."""
 _GLOBAL_IDS = "use_global_device_ids=true"
 _WITH_GLOBAL_IDS = frozenset({Kind.ALL_REDUCE, Kind.ALL_GATHER, Kind.REDUCE_SCATTER})
 """Operations that may have that attribute."""
@@ -222,14 +222,12 @@ class Reader:
         opcodes = map(computation.by_name.opcode, instruction.operands)
         if kind not in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER) or _TELLING.isdisjoint(opcodes):
             return parts
-        sources = _sources(instruction, computation)
+        sources = operand_sites(visit, self.module)
         if kind is Kind.ALL_REDUCE and len(parts) == len(sources) == 1:
-            parts = _packed_parts(self.module, sources[0], computation) or parts
+            parts = _packed_parts(self.module, *sources[0]) or parts
         if len(sources) != len(parts):
             return parts
-        return tuple(
-            [self._as_made(part, kind, source, computation) for part, source in zip(parts, sources, strict=True)]
-        )
+        return tuple([self._as_made(part, kind, source) for part, source in zip(parts, sources, strict=True)])
 
     def _widened(self, parts: tuple[Part, ...], visit: Visit) -> tuple[Part, ...]:
         instruction = visit.instruction
@@ -269,8 +267,9 @@ class Reader:
     def _place(self, op_name: str, visit: Visit) -> tuple[str, Phase | None]:
         return printable(scope(op_name)), self._phase(visit, op_name)
 
-    def _as_made(self, part: Part, kind: Kind, source: Instruction, computation: Computation) -> Part:
+    def _as_made(self, part: Part, kind: Kind, made: Site) -> Part:
         """With what the operand tells of what compilers did to it."""
+        source, computation = made
         if kind is Kind.REDUCE_SCATTER and source.opcode == "pad":
             return replace(part, padded_from_bytes=sum(s.bytes for s in operand_shapes(source, computation)[:1]))
         if kind is Kind.ALL_REDUCE and is_zero_padded_shard(source, computation, self.module):
@@ -286,10 +285,8 @@ class Reader:
         """
         if not self.has_metadata:
             return None
-        if is_named_after_argument(visit.instruction) or self._is_nameless_gather(visit.instruction, visit.computation):
-            served = next(
-                (user for user in _users(visit.instruction, visit.computation) if "/" in (user.op_name or "")), None
-            )
+        if is_named_after_argument(visit.instruction) or self._is_nameless_gather(visit):
+            served = next((user for user in _users(*outermost(visit)) if "/" in (user.op_name or "")), None)
             if served is not None:
                 return served
         sites = [
@@ -301,15 +298,13 @@ class Reader:
         )
         return next((instruction for instruction in nearest if instruction.op_name), None)
 
-    def _is_nameless_gather(self, instruction: Instruction, computation: Computation) -> bool:
-        sources = _sources(instruction, computation)
+    def _is_nameless_gather(self, visit: Visit) -> bool:
+        instruction, sources = visit.instruction, operand_sites(visit, self.module)
         is_nameless_sum = (
             KINDS.get(instruction.opcode.removesuffix("-start")) is Kind.ALL_REDUCE and instruction.op_name is None
         )
         return (
-            is_nameless_sum
-            and bool(sources)
-            and all(is_zero_padded_shard(source, computation, self.module) for source in sources)
+            is_nameless_sum and bool(sources) and all(is_zero_padded_shard(*source, self.module) for source in sources)
         )
 
 

@@ -7,6 +7,7 @@ Tolerant on purpose: XLA's own parser refuses the text of other versions and cut
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -345,6 +346,11 @@ class Module:
         for i, computation in self.having(RUNS_CALLEE):
             found.setdefault(computation.name, []).extend(i.callees)
         return found
+
+    @lazy
+    def times_called(self) -> Counter[str]:
+        """How many instructions run each computation, by its name."""
+        return Counter(chain.from_iterable(self.calls.values()))
 
     def called(self, caller: Computation, name: str | None) -> Computation | None:
         """The computation of that name, None where there is none or where the call would lead back to a running one."""

@@ -16,6 +16,8 @@ from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
 
 _WAYS, _DEEPEST = 8, 101
 """Ways to one computation that are kept apart, and levels that are followed; a text with more levels is damaged."""
+_PASSES_OPERANDS = RUNS_CALLEE - {"while", "conditional", "custom-call", "custom-call-start"}
+"""Each operand is a parameter of the one computation that they run."""
 Notes = dict[Note, bool]
 """What was noted while reading, and whether something is therefore missing from the ledger."""
 
@@ -42,6 +44,36 @@ class Visit:
     callers: tuple[Site, ...]
     executions: int | None
     conditional: bool
+
+
+def operand_sites(visit: Visit, module: Module) -> tuple[Site, ...]:
+    """What makes the operands, where the text shows it: outside, where the instruction alone was offloaded (to the
+    SparseCores of a TPU) and takes the parameters of the computation that was made for it."""
+    sites = (_made_at(name, visit, module) for name in visit.instruction.operands)
+    return tuple(site for site in sites if site is not None)
+
+
+def outermost(visit: Visit) -> Site:
+    """The instruction itself, or the outermost call of it alone."""
+    site = Site(visit.instruction, visit.computation)
+    for caller in reversed(visit.callers):
+        if not site.instruction.is_root or caller.instruction.opcode not in _PASSES_OPERANDS:
+            break
+        site = caller
+    return site
+
+
+def _made_at(name: str, visit: Visit, module: Module) -> Site | None:
+    value, computation = visit.computation.by_name.get(name), visit.computation
+    for caller in reversed(visit.callers):
+        number = computation.parameters.get(value.name) if value is not None and value.opcode == "parameter" else None
+        operands = caller.instruction.operands
+        is_passed = caller.instruction.opcode in _PASSES_OPERANDS and module.times_called[computation.name] == 1
+        if number is None or number >= len(operands) or not is_passed:
+            break
+        computation = caller.computation
+        value = computation.by_name.get(operands[number])
+    return None if value is None else Site(value, computation)
 
 
 class Run(NamedTuple):

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from lab.compile.inspection import inspect
-from lab.core.ledger import Kind, Transfer
+from lab.core.ledger import Kind, Overlap, Transfer
 from lab.hlo import read_text
 from lab.meshes import plugins
 from lab.meshes.axes import Axes
@@ -60,6 +60,54 @@ def test_a_part_placed_in_zeros_and_summed_is_gathered_for_what_uses_it_not_for_
         "forward",
         None,
     )
+
+
+ON_ALL_DEVICES = "  %ar = f32[64]{0} all-reduce(%made), replica_groups={{0,1,2,3}}, to_apply=%add\n"
+OFFLOADED = """\
+  %ready = token[] custom-call(), custom_call_target="PrepareAsyncCallDone"
+  %start = ((f32[64]{0}, token[]), f32[64]{0}) async-start(%made, %ready), async_execution_thread="sparsecore", calls=%ran
+  %ar = f32[64]{0} async-done(%start)
+"""
+SPARSE_CORE = """\
+%called (p.1: f32[64], t.1: token[]) -> f32[64] {
+  %t.1 = token[] parameter(1)
+  %p.1 = f32[64]{0} parameter(0)
+  ROOT %sum.1 = f32[64]{0} all-reduce(%p.1), replica_groups={{0,1,2,3}}, to_apply=%add
+}, execution_thread="sparsecore"
+
+%ran (p.2: f32[64], t.2: token[]) -> f32[64] {
+  %p.2 = f32[64]{0} parameter(0)
+  %t.2 = token[] parameter(1)
+  ROOT %call = f32[64]{0} call(%p.2, %t.2), to_apply=%called
+}, execution_thread="sparsecore"
+
+ENTRY"""
+
+
+def offloaded(made: str) -> str:
+    """As TPU 7x runs it: on the SparseCores, in a computation that takes what is made outside as a parameter."""
+    return TEXT.replace(ON_ALL_DEVICES, OFFLOADED).replace("ENTRY", SPARSE_CORE).replace("MADE", made)
+
+
+@pytest.mark.parametrize("made", [ALONE, FUSED, COPIED], ids=["alone", "fused", "copied"])
+def test_a_sum_on_sparse_cores_gathers_what_is_placed_in_zeros_outside_for_what_uses_it(made):
+    (found,) = read_text(offloaded(made)).transfers
+    assert (found.kind, found.is_masked_gather, found.overlap) == (Kind.ALL_REDUCE, True, Overlap.ASYNC)
+    assert (found.scope, found.phase) == ("mlp", "forward")
+
+
+@pytest.mark.parametrize("made", [ALONE, FUSED], ids=["alone", "fused"])
+def test_a_sum_on_sparse_cores_does_not_gather_what_is_placed_in_what_is_not_zero(made):
+    (found,) = read_text(offloaded(made.replace("%zeros", "%x"))).transfers
+    assert not found.is_masked_gather
+
+
+def test_a_sum_that_another_call_gives_something_else_than_zeros_does_not_gather():
+    again = f"  {ALONE}\n  %again = f32[64]{{0}} call(%made, %ready), to_apply=%called\n  %copied = "
+    other = ALONE.replace("%zeros", "%x").replace("%made", "%other")
+    text = offloaded(other).replace("async-start(%made", "async-start(%other").replace("  %copied = ", again)
+    (found,) = read_text(text).transfers
+    assert (found.executions, found.is_masked_gather) == (2, False)
 
 
 ADDED = "%made = f32[64]{0} add(%x, %zeros)"
