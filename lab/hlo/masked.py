@@ -2,27 +2,149 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
+from lab.hlo.shapes import arrays
 from lab.hlo.text import Computation, Instruction, Module
 
 _AS_THEY_ARE = frozenset({"bitcast", "copy", "copy-done", "copy-start"})
 MAY_BE_PADDED = _AS_THEY_ARE | {"fusion", "dynamic-update-slice"}
 """No other instruction gives zeros but for a slice."""
+_SAME_NUMBER = _AS_THEY_ARE | {"reshape", "convert"}
+_DEEPEST = 10
 _ZEROS = frozenset({"0", "-0", "0.0"})
 
 
+class _Position(NamedTuple):
+    """Where a part begins: on device 0, and how far further on each next one; None where a table tells it by the
+    device's number, which texts print without its entries."""
+
+    start: int
+    step: int | None
+
+    def plus(self, other: _Position) -> _Position | None:
+        is_known = self.step is not None and other.step is not None
+        return _Position(self.start + other.start, (self.step or 0) + (other.step or 0)) if is_known else None
+
+    def times(self, other: _Position) -> _Position | None:
+        if other.step != 0:
+            return other.times(self) if self.step == 0 else None
+        if self.step is None:
+            return self if other.start else None
+        return _Position(self.start * other.start, self.step * other.start)
+
+
+_OF_DEVICE = {"partition-id": _Position(0, 1), "replica-id": _Position(0, 0)}
+_LOOKED_UP = _Position(0, None)
+_LOOPS = frozenset({"while"})
+_PositionOfParameter = Callable[[int], _Position | None]
+
+
+def _nowhere(parameter: int) -> None:
+    """Of parameters of which nothing is known."""
+
+
 def is_zero_padded_shard(value: Instruction, computation: Computation, module: Module) -> bool:
-    """Whether it is zeros but for a slice, as `dynamic-update-slice` makes it, alone or at the end of a fusion."""
+    """Whether it is zeros but for the device's own part, as `dynamic-update-slice` makes it, alone or at the end of a
+    fusion.
+
+    Parts are the devices' own where each begins at the device's number times its size, or where a table has it by that
+    number."""
+    if "replica_count=" in module.first_line:  # Of more than one: JAX's programs for TPUs have partitions.
+        return False
     if value.opcode in _AS_THEY_ARE:
         value = _source(value, computation)
     if value.opcode != "fusion":
-        return value.opcode == "dynamic-update-slice" and _is_zeros(_defined(value, 0, computation), computation)
+        return (
+            value.opcode == "dynamic-update-slice"
+            and _is_zeros(_defined(value, 0, computation), computation)
+            and _is_own_part(value, computation, module, _nowhere)
+        )
     fused = module.computations.get(value.attribute("calls") or "")
     if fused is None or fused.root is None or (written := _source(fused.root, fused)).opcode != "dynamic-update-slice":
+        return False
+
+    def outside(number: int) -> _Position | None:
+        return _position(_defined(value, number, computation), computation, module, _nowhere)
+
+    if not _is_own_part(written, fused, module, outside):
         return False
     into = _defined(written, 0, fused)
     if into is not None and into.opcode == "parameter":
         return _is_zeros(_defined(value, fused.parameters.get(into.name, 0), computation), computation)
     return _is_zeros(into, fused)
+
+
+def _is_own_part(written: Instruction, computation: Computation, module: Module, outside: _PositionOfParameter) -> bool:
+    """Whether parts of no two devices lie in the same place."""
+    part = _defined(written, 1, computation)
+    sizes = arrays(part.shape) if part else ()
+    starts = range(2, len(written.operands))
+    at = [_position(_defined(written, n, computation), computation, module, outside) for n in starts]
+    if len(sizes) != 1 or len(at) != len(sizes[0].dims):
+        return False
+    moved = [(one, size) for one, size in zip(at, sizes[0].dims, strict=True) if one != _Position(0, 0)]
+    return len(moved) == 1 and moved[0][0] in (_Position(0, moved[0][1]), _LOOKED_UP)
+
+
+def _position(
+    value: Instruction | None, computation: Computation, module: Module, outside: _PositionOfParameter, depth: int = 0
+) -> _Position | None:
+    """Of a module of one replica, in which a device's number is its partition's; None where it cannot be known."""
+    if value is None or depth > _DEEPEST:
+        return None
+    if value.opcode in _SAME_NUMBER:
+        return _position(_defined(value, 0, computation), computation, module, outside, depth + 1)
+    if value.opcode == "parameter":
+        number = computation.parameters.get(value.name)
+        return None if number is None else outside(number)
+    if value.opcode == "get-tuple-element":
+        before = _before_loop(value, computation, module)
+        return before and _position(*before, module, _nowhere, depth + 1)
+    if value.opcode == "constant":
+        number_printed = value.literal.strip("{}")
+        is_number = number_printed.isdecimal() and len(number_printed) < 20
+        return _Position(int(number_printed), 0) if is_number else None
+    if value.opcode in _OF_DEVICE:
+        return _OF_DEVICE[value.opcode]
+    if value.opcode == "dynamic-slice":
+        number_asked = _position(_defined(value, 1, computation), computation, module, outside, depth + 1)
+        is_own = number_asked == _OF_DEVICE["partition-id"] and _is_table(
+            _defined(value, 0, computation), computation, module
+        )
+        return _LOOKED_UP if is_own else None
+    if value.opcode not in ("add", "multiply"):
+        return None
+    operands = (_defined(value, n, computation) for n in (0, 1))
+    one, other = (_position(operand, computation, module, outside, depth + 1) for operand in operands)
+    if one is None or other is None:
+        return None
+    return one.plus(other) if value.opcode == "add" else one.times(other)
+
+
+def _is_table(value: Instruction | None, computation: Computation, module: Module) -> bool:
+    if value is not None and (value := _source(value, computation)).opcode == "get-tuple-element":
+        value, computation = _before_loop(value, computation, module) or (None, computation)
+    return value is not None and _source(value, computation).opcode == "constant"
+
+
+def _before_loop(
+    element: Instruction, body: Computation, module: Module
+) -> tuple[Instruction | None, Computation] | None:
+    """What an element of a loop's state is before the loop, where no iteration changes it."""
+    state, index, root = _defined(element, 0, body), element.attribute("index") or "", body.root
+    if state is None or state.opcode != "parameter" or not index.isdecimal() or root is None or root.opcode != "tuple":
+        return None
+    after = _defined(root, int(index), body)
+    is_kept = after is not None and after.opcode == "get-tuple-element" and after.attribute("index") == index
+    loops = [(loop, around) for loop, around in module.having(_LOOPS) if loop.attribute("body") == body.name]
+    if after is None or not is_kept or _defined(after, 0, body) is not state or len(loops) != 1:
+        return None
+    loop, around = loops[0]
+    before = _defined(loop, 0, around)
+    is_tuple = before is not None and before.opcode == "tuple"
+    return (_defined(before, int(index), around), around) if before is not None and is_tuple else None
 
 
 def _source(value: Instruction, computation: Computation) -> Instruction:

@@ -32,6 +32,8 @@ ENTRY %main (w: f32[16], x: f32[64]) -> f32[64] {
   %w = f32[16]{0} parameter(0), metadata={op_name="w"}
   %x = f32[64]{0} parameter(1), metadata={op_name="x"}
   %id = u32[] partition-id()
+  %size = u32[] constant(16)
+  %at.1 = u32[] multiply(%id, %size)
   %zero = f32[] constant(0), metadata={op_name="jit(f)/transpose(jvp(embedding))/scatter-add"}
   %zeros = f32[64]{0} broadcast(%zero), dimensions={}, metadata={op_name="jit(f)/transpose(jvp(embedding))/scatter-add"}
   MADE
@@ -40,8 +42,8 @@ ENTRY %main (w: f32[16], x: f32[64]) -> f32[64] {
   ROOT %product = f32[64]{0} multiply(%x, %copied), metadata={op_name="jit(f)/jvp(mlp)/mul"}
 }
 """
-ALONE = "%made = f32[64]{0} dynamic-update-slice(%zeros, %w, %id)"
-FUSED = "%made = f32[64]{0} fusion(%zeros, %w, %id), kind=kLoop, calls=%placed"
+ALONE = "%made = f32[64]{0} dynamic-update-slice(%zeros, %w, %at.1)"
+FUSED = "%made = f32[64]{0} fusion(%zeros, %w, %at.1), kind=kLoop, calls=%placed"
 COPIED = f"{ALONE.replace('%made', '%placed.1')}\n  %made = f32[64]{{0}} copy(%placed.1)"
 
 
@@ -118,6 +120,88 @@ ADDED = "%made = f32[64]{0} add(%x, %zeros)"
 )
 def test_a_part_placed_in_what_is_not_zero_is_not_gathered(made):
     assert not summed(made).is_masked_gather
+
+
+@pytest.mark.parametrize("made", [ALONE, FUSED], ids=["alone", "fused"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("%w, %at.1)", "%w, %size)"), ("constant(16)", "constant(8)"), ("%w, %at.1)", "%w, %unknown)")],
+    ids=["the same on all", "overlapping", "unknown"],
+)
+def test_a_part_at_a_place_that_is_not_its_own_is_not_gathered(made, before, after):
+    (found,) = read_text(TEXT.replace("MADE", made).replace(before, after)).transfers
+    assert not found.is_masked_gather
+
+
+IN_TABLE = """\
+  %places = u32[4]{0} constant({...})
+  %place = u32[1]{0} dynamic-slice(%places, INDEX), dynamic_slice_sizes={1}
+  %at.1 = u32[] bitcast(%place)
+"""
+
+
+@pytest.mark.parametrize(("index", "is_own"), [("%id", True), ("%size", False)], ids=["own", "one of all"])
+def test_a_part_is_at_its_own_place_where_a_table_has_it_by_the_devices_number(index, is_own):
+    computed = "  %at.1 = u32[] multiply(%id, %size)\n"
+    assert computed in TEXT
+    text = TEXT.replace(computed, IN_TABLE.replace("INDEX", index)).replace("MADE", ALONE)
+    (found,) = read_text(text).transfers
+    assert found.is_masked_gather is is_own
+
+
+STATE = "(f32[16]{0}, u32[4]{0}, u32[1]{0}, f32[64]{0})"
+LOOP = f"""\
+%body (s: {STATE}) -> {STATE} {{
+  %s = {STATE} parameter(0)
+  %w = f32[16]{{0}} get-tuple-element(%s), index=0
+  %table = u32[4]{{0}} get-tuple-element(%s), index=1
+  %size = u32[1]{{0}} get-tuple-element(%s), index=2
+  %id = u32[] partition-id()
+  %place = u32[1]{{0}} dynamic-slice(%table, %id), dynamic_slice_sizes={{1}}
+  %scaled = u32[1]{{0}} multiply(%place, %size)
+  %at.1 = u32[] bitcast(%scaled)
+  %zero = f32[] constant(0)
+  %zeros = f32[64]{{0}} broadcast(%zero), dimensions={{}}
+  {ALONE}
+  %ar = f32[64]{{0}} all-reduce(%made), replica_groups={{{{0,1,2,3}}}}, to_apply=%add
+  ROOT %next = {STATE} tuple(%w, %table, %size, %ar)
+}}
+
+%condition (c: {STATE}) -> pred[] {{
+  %c = {STATE} parameter(0)
+  ROOT %goes_on = pred[] custom-call(%c), custom_call_target="goes_on"
+}}
+
+ENTRY %main (w: f32[16], x: f32[64]) -> {STATE} {{
+  %w.1 = f32[16]{{0}} parameter(0)
+  %x = f32[64]{{0}} parameter(1)
+  %table.1 = u32[4]{{0}} constant({{...}})
+  %size.1 = u32[1]{{0}} constant({{16}})
+  %start = {STATE} tuple(%w.1, %table.1, %size.1, %x)
+  ROOT %loop = {STATE} while(%start), condition=%condition, body=%body
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_own"),
+    [
+        ("", "", True),
+        ("tuple(%w, %table, %size, %ar)", "tuple(%w, %table, %scaled, %ar)", False),
+        ("constant({16})", "constant({0})", False),
+        ("%table.1 = u32[4]{0} constant({...})", "%table.1 = u32[4]{0} iota(), iota_dimension=0", False),
+    ],
+    ids=["kept", "changed", "all at 0", "no table"],
+)
+def test_places_are_known_in_a_loop_where_no_iteration_changes_what_tells_them(before, after, is_own):
+    assert before in LOOP
+    (found,) = read_text(TEXT.partition("%placed")[0] + LOOP.replace(before, after)).transfers
+    assert found.is_masked_gather is is_own
+
+
+def test_in_a_program_of_replicas_no_place_is_known():
+    (found,) = read_text(TEXT.replace("num_partitions=4", "replica_count=4").replace("MADE", ALONE)).transfers
+    assert not found.is_masked_gather
 
 
 def test_zeros_give_a_sum_no_name():
