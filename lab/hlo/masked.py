@@ -13,6 +13,7 @@ MAY_BE_PADDED = _AS_THEY_ARE | {"fusion", "dynamic-update-slice"}
 """No other instruction gives zeros but for a slice."""
 _SAME_NUMBER = _AS_THEY_ARE | {"reshape", "convert"}
 _DEEPEST = 10
+"""Steps to a position: a damaged text may double its ways at every one."""
 _ZEROS = frozenset({"0", "-0", "0.0"})
 
 
@@ -103,16 +104,14 @@ def _position(
         before = _before_loop(value, computation, module)
         return before and _position(*before, module, _nowhere, depth + 1)
     if value.opcode == "constant":
-        number_printed = value.literal.strip("{}")
-        is_number = number_printed.isdecimal() and len(number_printed) < 20
-        return _Position(int(number_printed), 0) if is_number else None
+        printed = value.literal.strip("{}")
+        is_number = printed.isdecimal() and len(printed) < 20
+        return _Position(int(printed), 0) if is_number else None
     if value.opcode in _OF_DEVICE:
         return _OF_DEVICE[value.opcode]
     if value.opcode == "dynamic-slice":
-        number_asked = _position(_defined(value, 1, computation), computation, module, outside, depth + 1)
-        is_own = number_asked == _OF_DEVICE["partition-id"] and _is_table(
-            _defined(value, 0, computation), computation, module
-        )
+        asked = _position(_defined(value, 1, computation), computation, module, outside, depth + 1)
+        is_own = asked == _OF_DEVICE["partition-id"] and _is_table(_defined(value, 0, computation), computation, module)
         return _LOOKED_UP if is_own else None
     if value.opcode not in ("add", "multiply"):
         return None
@@ -133,7 +132,7 @@ def _before_loop(
     element: Instruction, body: Computation, module: Module
 ) -> tuple[Instruction | None, Computation] | None:
     """What an element of a loop's state is before the loop, where no iteration changes it."""
-    state, index, root = _defined(element, 0, body), element.attribute("index") or "", body.root
+    state, index, root = _defined(element, 0, body), (element.attribute("index") or "")[:9], body.root
     if state is None or state.opcode != "parameter" or not index.isdecimal() or root is None or root.opcode != "tuple":
         return None
     after = _defined(root, int(index), body)

@@ -182,16 +182,23 @@ ENTRY %main (w: f32[16], x: f32[64]) -> {STATE} {{
 }}
 """
 
+OTHER_SIZE = f"""\
+%other = {STATE} custom-call(%s), custom_call_target="other"
+  %size.2 = u32[1]{{0}} get-tuple-element(%other), index=2
+  ROOT %next = {STATE} tuple(%w, %table, %size.2, %ar)"""
+
 
 @pytest.mark.parametrize(
     ("before", "after", "is_own"),
     [
         ("", "", True),
         ("tuple(%w, %table, %size, %ar)", "tuple(%w, %table, %scaled, %ar)", False),
+        ("tuple(%w, %table, %size, %ar)", "tuple(%w, %table, %w, %ar)", False),
+        (f"ROOT %next = {STATE} tuple(%w, %table, %size, %ar)", OTHER_SIZE, False),
         ("constant({16})", "constant({0})", False),
         ("%table.1 = u32[4]{0} constant({...})", "%table.1 = u32[4]{0} iota(), iota_dimension=0", False),
     ],
-    ids=["kept", "changed", "all at 0", "no table"],
+    ids=["kept", "changed", "another element", "of another tuple", "all at 0", "no table"],
 )
 def test_places_are_known_in_a_loop_where_no_iteration_changes_what_tells_them(before, after, is_own):
     assert before in LOOP
