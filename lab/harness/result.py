@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -62,10 +63,12 @@ class Composition:
       sent_by_stages: [stages]: wire bytes that a device of each stage sends a step, its branches taken as often as the
         schedule says.
       once_a_step: the transfers that are not repeated for further micro-batches.
+      flops: of one device, by cause; empty where theory does not tell them.
     """
 
     sent_by_stages: tuple[Fraction, ...]
     once_a_step: tuple[Transfer, ...]
+    flops: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ def _composition(found: Composition | None) -> CompositionJson | UnsetType:
     if found is None:
         return UNSET
     once = tuple(f"{t.scope} {t.kind}" for t in found.once_a_step)
-    return CompositionJson(found.sent_by_stages, once, Totals.of(found.once_a_step).wire_bytes)
+    return CompositionJson(found.sent_by_stages, once, Totals.of(found.once_a_step).wire_bytes, found.flops)
 
 
 def _memory(held: Terms | None, memory: Memory | None) -> MemoryJson | None:

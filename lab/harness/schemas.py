@@ -47,11 +47,13 @@ class MemoryJson:
 @dataclass(frozen=True)
 class CompositionJson:
     """Of a step of several parallelisms, by theory: wire bytes that a device of each pipeline stage sends a step, its
-    branches taken as often as the schedule says; and the transfers that are not repeated for further micro-batches."""
+    branches taken as often as the schedule says; the transfers that are not repeated for further micro-batches; and
+    FLOPs of a device by cause, where theory tells them."""
 
     sent_by_stages: tuple[Fraction, ...]
     once_a_step: tuple[str, ...]
     once_a_step_wire_bytes: Fraction
+    flops: Mapping[str, int]
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from lab.core.ledger import Totals, Transfer
-from lab.core.units import bytes_text, count, exact
+from lab.core.units import bytes_text, count, exact, scaled
 from lab.report.axis_lines import axis_lines
 from lab.report.fitted import Column
 from lab.report.memory import memory_text
@@ -156,6 +156,12 @@ def by_schedule(result: Result) -> list[str]:
         axes = _by_axes(found.once_a_step)
         each = ", ".join(f"{name} {bytes_text(total.wire_bytes)}" for name, total in axes.items())
         words.append(f"however many micro-batches there are: {count(len(found.once_a_step), 'transfer')}, {each}")
+    if found.flops and result.measured and result.measured.flops:
+        theory, compiled = sum(found.flops.values()), result.measured.flops
+        causes = ", ".join(f"{cause} {scaled(n, 'FLOP')}" for cause, n in found.flops.items() if n)
+        words.append(
+            f"a device computes {scaled(compiled, 'FLOP')} a step, {compiled / theory - 1:+.3%} of theory: {causes}"
+        )
     return words
 
 

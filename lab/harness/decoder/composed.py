@@ -20,6 +20,7 @@ from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 from lab.programs.composed import step as composed
 from lab.programs.composed.configuration import Configuration
+from lab.programs.composed.flops import flops
 from lab.programs.composed.memory import memory
 from lab.programs.models.decoder import Parameters
 from lab.programs.pipelines import program as pipelines
@@ -129,7 +130,7 @@ def _composition(shape: ComposedShape, axes: Axes) -> Composition:
         once = tuple(t for t, other in pairs if t.executions == other.executions)
     sized = composed.sized(of, shape)
     by_stages = sent_by_stages(of.strategy, sized, axes, here) if isinstance(sized, PipelineShape) else ()
-    return Composition(by_stages, once)
+    return Composition(by_stages, once, {str(cause): n for cause, n in (flops(of, sized) or {}).items()})
 
 
 def _start(shape: ComposedShape, axes: Axes, weights: Parameters) -> Any:
