@@ -24,5 +24,5 @@ EXPERIMENT = composed_experiment(
     claims=composed_claims,
     parameters=ComposedShape(layers=8, accumulation=4, schedule="eager_1f1b"),
     targets=("gpu:h100:2x8",),
-    more_targets=("cpu:8",),
+    more_targets=("cpu:8", "cpu:16"),
 )

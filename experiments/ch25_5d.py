@@ -29,5 +29,5 @@ EXPERIMENT = composed_experiment(
     claims=composed_claims,
     parameters=SHAPE,
     targets=("gpu:h100:4x8",),
-    more_targets=("cpu:8",),
+    more_targets=("cpu:8", "cpu:32"),
 )

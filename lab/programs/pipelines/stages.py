@@ -44,7 +44,7 @@ def written(layers: Sequence[int]) -> str:
 def _expanded(text: str) -> str:
     """Without repetitions, the innermost first."""
     while found := _GROUP.search(text):
-        repeated, times = (found[1], found[2]) if found[1] is not None else (found[3], found[4])
+        repeated, times = (group for group in found.groups() if group is not None)
         if len(repeated) * int(times) > _MOST_SIGNS:
             raise UsageError(f"stage_layers: more than {_MOST_SIGNS:,} layers and chunks; expected fewer")
         text = text[: found.start()] + repeated * int(times) + text[found.end() :]
