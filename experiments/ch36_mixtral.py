@@ -7,5 +7,4 @@ EXPERIMENT = published_experiment(
     chapter=36,
     question="What does a step of Mixtral 8x22B send on 256 TPUs, fsdp 64 x expert 4?",
     row="maxtext-mixtral-8x22b-v6e-256",
-    is_quick=False,
 )

@@ -204,8 +204,11 @@ def _check_each(computation: Computation, found: _Found) -> None:
         defined.add(i.name)
     if len(defined) < len(computation.instructions):
         found.add("two instructions of a computation have one name", computation.name)
-    if len([root for root in computation.instructions.roots if root]) > 1:
+    roots = [root for root in computation.instructions.roots if root]
+    if len(roots) > 1:
         found.add("a computation has two roots", computation.name)
+    if computation.is_entry and not roots:
+        found.add("ENTRY marks no ROOT", computation.name)
 
 
 def _is_ill_formed(rest: str) -> bool:

@@ -89,7 +89,6 @@ def composed_experiment(
     parameters: ComposedShape,
     targets: tuple[str, ...],
     more_targets: tuple[str, ...] = (),
-    everyday: tuple[tuple[str, str], ...] = (),
 ) -> Experiment:
     """Compiles the step that its sizes and mesh make, written out; three of them are compared with the reference."""
     choices = {name: getattr(parameters, name) for name in ComposedShape.CHOICES}
@@ -110,7 +109,6 @@ def composed_experiment(
         targets=targets,
         more_targets=more_targets,
         styles=("explicit",),
-        everyday=everyday,
     )
 
 

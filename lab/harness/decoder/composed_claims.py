@@ -124,7 +124,7 @@ def _who_sums_what(shape: ComposedShape, axes: Axes, measured: Ledger) -> Claim 
         f"gradients of experts are summed over {', '.join(axes.ordered(experts))}, of all other matrices over "
         f"{', '.join(axes.ordered(rest))}"
     )
-    return decided("ch25.grad_sync_5d", (experts, rest) == (own, own | {EXPERT}), evidence)
+    return decided("ch25.grad_sync_5d", (experts, rest) == (own, own | {EXPERT}), evidence, structural=True)
 
 
 def _axes_of(sums: Iterable[Transfer]) -> set[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Any, ClassVar, Self
 
-from lab.harness.decoder.composed import ComposedShape, composed_experiment
+from lab.harness.decoder.composed import SMALL_SHAPE, ComposedShape, composed_experiment
 from lab.harness.decoder.composed_claims import composed_claims
 from lab.harness.experiment import Experiment
 from lab.meshes.attached import device_count
@@ -16,6 +16,9 @@ from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, parse_target
 from lab.programs.models.shape import DecoderShape
 from lab.zoo import published_run
+
+AT_SIZE = ("accumulation", "schedule", "chunks", "stage_layers")
+"""Choices that small sizes do without."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +49,9 @@ class PublishedShape(ComposedShape):
         return cls(**sizes | {each: getattr(run, each) for each in chosen}, row=name)
 
 
-def published_experiment(
-    name: str, chapter: int, question: str, row: str, everyday: bool = False, is_quick: bool = True
-) -> Experiment:
-    """Compiles the step of a row of the table of runs; `--set row=` takes another.
-
-    Args:
-      everyday: `lab verify` runs it.
-      is_quick: `lab verify --all` does; else only `--full`.
-    """
-    parameters, target = PublishedShape.preset(row), published_run(row).target
+def published_experiment(name: str, chapter: int, question: str, row: str) -> Experiment:
+    """Compiles the step of a row of the table of runs; `--set row=` takes another."""
+    parameters = PublishedShape.preset(row)
     experiment = composed_experiment(
         name=name,
         chapter=chapter,
@@ -63,11 +59,11 @@ def published_experiment(
         axes=lambda target: placed(parameters, target)[2],
         claims=composed_claims,
         parameters=parameters,
-        targets=(target,) if is_quick else (),
-        more_targets=() if is_quick else (target,),
-        everyday=(("explicit", target),) if everyday else (),
+        targets=(published_run(row).target,),
     )
-    return replace(experiment, place=placed)
+    # Of its own schedule and micro-batches a reference on one device would take hours.
+    choices = {name: getattr(parameters, name) for name in ComposedShape.CHOICES if name not in AT_SIZE}
+    return replace(experiment, place=placed, numeric_parameters=SMALL_SHAPE.choosing(**choices))
 
 
 def placed(parameters: PublishedShape, target: Target | None) -> tuple[PublishedShape, Target, Axes]:

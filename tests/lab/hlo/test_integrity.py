@@ -88,6 +88,7 @@ def test_a_whole_text_is_complete_and_without_a_word():
         ("direction=LT\n", "direction=LT  %k = s32[] constant(1)\n", "a line has two instructions: less"),
         ("  %one = s32[] constant(1)\n", "  ROOT %one = s32[] constant(1)\n", "a computation has two roots: body"),
         ("ROOT %less", "%less", None),  # XLA takes the last instruction.
+        ("ROOT %end", "%end", "ENTRY marks no ROOT: main"),  # It prints one; another may be lost.
         (
             "  ROOT %less = pred[] compare(%n, %ten), direction=LT\n",
             "",
