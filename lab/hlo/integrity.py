@@ -143,6 +143,8 @@ def _check_instructions(
         found.add("an instruction has no name", computation.name)
     if not lines.names:
         found.add("a computation has no instructions", computation.name)
+    if computation.is_entry and not any(lines.roots):
+        found.add("ENTRY marks no ROOT", computation.name)
     if parameters and max(parameters) >= len(parameters):
         found.add("a computation lacks one of its parameters", computation.name)
     return parameters, depth
@@ -204,11 +206,8 @@ def _check_each(computation: Computation, found: _Found) -> None:
         defined.add(i.name)
     if len(defined) < len(computation.instructions):
         found.add("two instructions of a computation have one name", computation.name)
-    roots = [root for root in computation.instructions.roots if root]
-    if len(roots) > 1:
+    if len([root for root in computation.instructions.roots if root]) > 1:
         found.add("a computation has two roots", computation.name)
-    if computation.is_entry and not roots:
-        found.add("ENTRY marks no ROOT", computation.name)
 
 
 def _is_ill_formed(rest: str) -> bool:

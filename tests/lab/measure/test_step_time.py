@@ -190,7 +190,7 @@ def test_a_loop_of_which_the_text_does_not_say_how_often_it_runs_is_refused_thou
 )
 def test_a_sum_that_ends_where_it_does_not_start_is_refused(line, said):
     with pytest.raises(UsageError, match=said):
-        taken(line)
+        taken(line, "ROOT %end = f32[64]{0} negate(%x)")
 
 
 def test_a_kind_that_was_not_measured_is_refused_by_its_name():
