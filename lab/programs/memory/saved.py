@@ -44,7 +44,7 @@ def choices(device: Device) -> int:
 
 
 def saved_weights(device: Device) -> int:
-    """Without recomputation the backward pass uses the copies of the forward pass; a weight that is held to a layout is
-    one, too."""
+    """Without recomputation the backward pass uses the copies of the forward pass; a weight that is constrained to a
+    layout is one, too."""
     kept = device.used(device.matrices) if device.style == "explicit" else device.in_products(device.matrices)
     return 0 if device.is_recomputed else device.shape.layers * kept

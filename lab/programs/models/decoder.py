@@ -409,7 +409,7 @@ def of_latents(
     with scope("kv_latent_norm"):
         kv_BSC = rms_norm(kv_BSC, use(state["kv_latent_norm"]))
     with scope("rotary_key"):
-        # Held to the tokens between blocks, as the norms hold the others; else a partitioner gathers the stream.
+        # Constrained to the tokens between blocks, as the norms are; else a partitioner gathers the stream.
         key_BSR = hooks.residual(product(x_BSD, use(state["rotary_key"])))
     with scope("enter"):
         q_BSC, kv_BTC, key_BTR = (hooks.block_in(x) for x in (q_BSC, kv_BSC, key_BSR))

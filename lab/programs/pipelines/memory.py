@@ -181,7 +181,7 @@ def head_grad(stage: Stage) -> Terms:
 
 
 def at_embedding(stage: Stage) -> Terms:
-    """When its gradient is: whole, to be scattered; or in float32, and beside it the sum that it makes with those
+    """When its gradient is: whole, to be scattered; or in float32, together with the sum that it makes with those
     before. In lockstep the old sum or the new is chosen in its place."""
     chunk = stage.chunk
     is_added_in_place = chunk.is_gathered or stage.table.is_in_lockstep

@@ -211,7 +211,7 @@ def test_of_many_findings_the_worst_are_shown_and_the_others_counted():
 
 
 def test_findings_are_a_tuple_that_shows_itself():
-    finding = Finding("padded", "9 rows are padded to 12", "choose a multiple of 4", origin="/project/work/step.py:9")
+    finding = Finding("padded", "9 rows are padded to 12", "choose a multiple of 4", origin="/project/train/step.py:9")
     elsewhere = Transfer(Kind.ALL_REDUCE, None, 4, 1, "f32", 8, origin="/project/model.py:3")
     found = Findings(diagnosis.Diagnosis(Ledger((elsewhere,), "step.hlo", devices=8), (finding,)))
     assert found == (finding,) and found[0] is finding and isinstance(found, tuple)
@@ -224,7 +224,7 @@ def test_findings_are_a_tuple_that_shows_itself():
                 "step.hlo: 1 finding",
                 "",
                 "1. padded: 9 rows are padded to 12",
-                "   work/step.py:9",
+                "   train/step.py:9",
                 "   try: choose a multiple of 4",
                 "",
                 "most kinds of waste were not looked for: no mesh was given, so axes are unknown; add --mesh (in Python, mesh=)",
@@ -234,7 +234,7 @@ def test_findings_are_a_tuple_that_shows_itself():
         )
     )
     html = found._repr_html_()
-    assert "1. padded: 9 rows are padded to 12" in html and "work/step.py:9" in html and "/project/work" not in html
+    assert "1. padded: 9 rows are padded to 12" in html and "train/step.py:9" in html and "/project/work" not in html
 
 
 def test_the_evidence_tells_executions_from_arrays_and_axes_that_one_transfer_spans_from_those_of_two():
