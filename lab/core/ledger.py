@@ -348,6 +348,7 @@ class Ledger:
       devices: how many the program runs on, None where the text does not say.
       mesh: axis names and sizes in the order of `mesh.devices`, None where no mesh was given.
       flops: of matrix products and convolutions, a step of one device, loops counted; None in a predicted ledger.
+      flops_in_branches: those of them that stand in branches, by scope, as often as if each ran every time.
       notes: whatever could not be read, or was read with an assumption.
       is_complete: nothing that communicates is known to be left out; the notes tell what is.
     """
@@ -361,6 +362,7 @@ class Ledger:
     memory: Memory | None = None
     notes: tuple[str, ...] = ()
     is_complete: bool = True
+    flops_in_branches: Mapping[str, int] = field(default_factory=dict)
 
     def split(self) -> Ledger:
         """Combined operations as one transfer an operand."""
@@ -394,6 +396,7 @@ class Ledger:
             notes=self.notes,
             complete=self.is_complete,
             note_kinds=note_kinds(self.notes),
+            flops_in_branches=self.flops_in_branches or UNSET,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -452,6 +455,7 @@ class LedgerJson:
     notes: tuple[str, ...]
     complete: bool
     note_kinds: tuple[str | None, ...] = ()
+    flops_in_branches: Mapping[str, Count] | UnsetType = UNSET
 
     def ledger(self) -> Ledger:
         return Ledger(
@@ -464,6 +468,7 @@ class LedgerJson:
             memory=self.memory,
             notes=tuple(map(Note, chain(self.note_kinds, repeat(None)), self.notes)),
             is_complete=self.complete,
+            flops_in_branches=self.flops_in_branches or {},
         )
 
 

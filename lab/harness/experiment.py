@@ -79,7 +79,8 @@ class Experiment:
         all sizes that follow from it, the target and the mesh.
       build: (style, parameters, mesh) to a jitted function and its arguments, as shapes with shardings.
       predict: (parameters, axes) to the ledger that theory asks for.
-      composition: (parameters, axes) to what theory says of a step of several parallelisms beside its ledger.
+      composition: (parameters, axes, measured ledger or None) to what theory says of a step of several parallelisms
+        beside its ledger, and what of that is compiled.
       claims: (parameters, axes, measured ledger) to what that ledger decides.
       reference: parameters to the function on one device whose results a small program must reach; None for a step.
       step: of a training step of the decoder, how three of them are run, to be compared with `lab.reference`.
@@ -106,7 +107,7 @@ class Experiment:
     predict: Callable[[Any, Axes], Ledger]
     claims: Callable[[Any, Axes, Ledger], tuple[Claim, ...]]
     place: Callable[[Any, Target | None], tuple[Any, Target, Axes]] | None = None
-    composition: Callable[[Any, Axes], Composition] | None = None
+    composition: Callable[[Any, Axes, Ledger | None], Composition] | None = None
     reference: Callable[[Any], Callable[..., Any]] | None = None
     step: TrainingStep | None = None
     memory: Callable[[str, Any, Axes, int | None], Terms] | None = None

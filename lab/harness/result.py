@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -57,18 +57,49 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Composition:
-    """What theory says of a step of several parallelisms beside its ledger.
+    """What theory says of a step of several parallelisms beside its ledger, and what is compiled of that.
 
     Attributes:
       sent_by_stages: [stages]: wire bytes that a device of each stage sends a step, its branches taken as often as the
         schedule says.
       once_a_step: the transfers that are not repeated for further micro-batches.
-      flops: of one device, by cause; empty where theory does not tell them.
+      computed: None where theory does not tell it.
     """
 
     sent_by_stages: tuple[Fraction, ...]
     once_a_step: tuple[Transfer, ...]
-    flops: Mapping[str, int]
+    computed: Computed | None
+
+
+@dataclass(frozen=True)
+class Computed:
+    """FLOPs of one device's step.
+
+    Attributes:
+      by_cause: of the busiest stage.
+      by_stages: of each stage; of a step without stages, its own alone.
+      every_branch: as many as a text has whose branches all run every time.
+      compiled_by_stages: of the compiled text, its branches taken as often as the schedule says; empty where there is
+        none, or it does not name what stands in branches.
+      compiled: of the whole text; None where there is none, or it does not tell.
+    """
+
+    by_cause: Mapping[str, Fraction]
+    by_stages: tuple[Fraction, ...]
+    every_branch: Fraction
+    compiled_by_stages: tuple[Fraction, ...] = ()
+    compiled: int | None = None
+
+    @property
+    def busiest(self) -> int:
+        return self.by_stages.index(max(self.by_stages))
+
+    @property
+    def pairs(self) -> Iterator[tuple[Fraction, Fraction]]:
+        """Compiled and theory's, all that can be compared."""
+        if self.compiled is not None:
+            yield Fraction(self.compiled), self.every_branch
+        yield from zip(self.compiled_by_stages, self.by_stages, strict=False)
 
 
 @dataclass(frozen=True)
@@ -144,7 +175,16 @@ def _composition(found: Composition | None) -> CompositionJson | UnsetType:
     if found is None:
         return UNSET
     once = tuple(f"{t.scope} {t.kind}" for t in found.once_a_step)
-    return CompositionJson(found.sent_by_stages, once, Totals.of(found.once_a_step).wire_bytes, found.flops)
+    computed = found.computed
+    return CompositionJson(
+        found.sent_by_stages,
+        once,
+        Totals.of(found.once_a_step).wire_bytes,
+        computed.by_cause if computed else {},
+        computed.by_stages if computed else (),
+        computed.every_branch if computed else None,
+        computed.compiled_by_stages if computed else (),
+    )
 
 
 def _memory(held: Terms | None, memory: Memory | None) -> MemoryJson | None:

@@ -77,7 +77,9 @@ def run(
             axes.shape,
             asdict(parameters),
             seconds,
-            composition=experiment.composition(parameters, axes) if experiment.composition else None,
+            composition=(
+                experiment.composition(parameters, axes, outcome.get("measured")) if experiment.composition else None
+            ),
             held=held,
             **outcome,
         )

@@ -48,12 +48,17 @@ class MemoryJson:
 class CompositionJson:
     """Of a step of several parallelisms, by theory: wire bytes that a device of each pipeline stage sends a step, its
     branches taken as often as the schedule says; the transfers that are not repeated for further micro-batches; and
-    FLOPs of a device by cause, where theory tells them."""
+    where theory tells them the FLOPs of a device of the busiest stage by cause, of each stage by the schedule, and of a
+    text whose branches all run every time. `compiled_flops_by_stages` are those of the compiled text, its branches
+    taken as often as the schedule says."""
 
     sent_by_stages: tuple[Fraction, ...]
     once_a_step: tuple[str, ...]
     once_a_step_wire_bytes: Fraction
-    flops: Mapping[str, int]
+    flops: Mapping[str, Fraction]
+    flops_by_stages: tuple[Fraction, ...] = ()
+    flops_if_every_branch: Fraction | None = None
+    compiled_flops_by_stages: tuple[Fraction, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from lab.core.known import known
 from lab.core.ledger import Ledger, Transfer
 from lab.core.note import Note, NoteKind
+from lab.core.printable import printable
 from lab.core.units import count
 from lab.hlo import collectives, flops
 from lab.hlo.agreement import lacks_dims, unknown_attributes
 from lab.hlo.collectives import Reader
 from lab.hlo.flops import Work
 from lab.hlo.integrity import faults
-from lab.hlo.names import read_frames
+from lab.hlo.names import read_frames, scope
 from lab.hlo.opcodes import is_known
 from lab.hlo.placement import Devices, Placement
 from lab.hlo.shapes import arrays
@@ -152,6 +153,7 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
         flops=total,
         notes=tuple(notes),
         is_complete=not any(notes.values()),
+        flops_in_branches=_in_branches(products),
     )
     return Reading(ledger, reader, tuple(visit for _, visit in found), products)
 
@@ -224,6 +226,17 @@ def _flops(products: Sequence[tuple[Visit, Work]], notes: Notes) -> int | None:
         )
         notes[Note(NoteKind.FLOPS_IN_BRANCHES, sentence)] = False
     return sum(counted) if counted or not counts else None
+
+
+def _in_branches(products: Sequence[tuple[Visit, Work]]) -> dict[str, int]:
+    """By scope: the product's own, or that of the innermost call or loop around it that has one."""
+    found = Counter[str]()
+    for visit, work in products:
+        if visit.conditional and work.flops and visit.executions:
+            around = (visit.instruction, *(site.instruction for site in reversed(visit.callers)))
+            named = next((own for i in around if (own := scope(i.op_name))), "")
+            found[printable(named)] += work.flops * visit.executions
+    return dict(found)
 
 
 def _implied(target: Target | None, axes: Axes | None) -> Devices | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from lab.settle import Settlement, Status, Term, Verdict
 
 if TYPE_CHECKING:
     from lab.harness.claim import Claim
-    from lab.harness.result import Numerics, Result
+    from lab.harness.result import Computed, Numerics, Result
 
 
 ERRATUM = "known erratum"
@@ -156,13 +157,29 @@ def by_schedule(result: Result) -> list[str]:
         axes = _by_axes(found.once_a_step)
         each = ", ".join(f"{name} {bytes_text(total.wire_bytes)}" for name, total in axes.items())
         words.append(f"however many micro-batches there are: {count(len(found.once_a_step), 'transfer')}, {each}")
-    if found.flops and result.measured and result.measured.flops:
-        theory, compiled = sum(found.flops.values()), result.measured.flops
-        causes = ", ".join(f"{cause} {scaled(n, 'FLOP')}" for cause, n in found.flops.items() if n)
-        words.append(
-            f"a device computes {scaled(compiled, 'FLOP')} a step, {compiled / theory - 1:+.3%} of theory: {causes}"
-        )
-    return words
+    return words + (_flops(found.computed) if found.computed else [])
+
+
+def _flops(found: Computed) -> list[str]:
+    """What a device computes, beside theory and by cause; of a pipeline by the schedule."""
+    theory, compiled = found.by_stages[found.busiest], found.compiled_by_stages
+    said = scaled(compiled[found.busiest] if compiled else theory, "FLOP")
+    far = _off(compiled[found.busiest], theory) if compiled else "by theory alone"
+    whose, mean = "a device", ""
+    if len(found.by_stages) > 1:
+        whose = f"by the schedule, a device of the busiest stage ({found.busiest})"
+        of_all = compiled or found.by_stages
+        mean = f", one of all stages {scaled(sum(of_all) / len(of_all), 'FLOP')} on average"
+    causes = [f"  {_signed(n)} {cause}" for cause, n in found.by_cause.items()]
+    return [f"{whose} computes {said} a step, {far}{mean}:", *causes]
+
+
+def _off(compiled: Fraction, theory: Fraction) -> str:
+    return "as theory says" if compiled == theory else f"{float(compiled / theory - 1):+.3%} of theory"
+
+
+def _signed(flops: Fraction) -> str:
+    return f"{'-' if flops < 0 else '+'} {scaled(abs(flops), 'FLOP')}"
 
 
 def on_the_wire(result: Result) -> list[str]:

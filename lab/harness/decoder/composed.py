@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from lab.core.ledger import Ledger, Transfer
 from lab.harness.claim import Claim
 from lab.harness.decoder.step import SMALL
 from lab.harness.experiment import Experiment, TrainingStep, as_they_come
-from lab.harness.result import Composition
+from lab.harness.result import Composition, Computed
 from lab.meshes.axes import AXIS_ORDER, CONTEXT, PIPE, Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
@@ -25,7 +26,7 @@ from lab.programs.composed.memory import memory
 from lab.programs.models.decoder import Parameters
 from lab.programs.pipelines import program as pipelines
 from lab.programs.pipelines.program import PipelineShape
-from lab.programs.pipelines.taken import sent_by_stages
+from lab.programs.pipelines.taken import computed_by_stages, sent_by_stages
 from lab.programs.strategies import program as strategies
 from lab.programs.strategies.program import Program
 
@@ -120,7 +121,7 @@ def _predict(shape: ComposedShape, axes: Axes) -> Ledger:
     return composed.predict(configuration(shape, axes), shape)
 
 
-def _composition(shape: ComposedShape, axes: Axes) -> Composition:
+def _composition(shape: ComposedShape, axes: Axes, measured: Ledger | None) -> Composition:
     of, here, once = configuration(shape, axes), _predict(shape, axes), tuple[Transfer, ...]()
     if shape.accumulation > 1:  # Of one micro-batch gradients are summed elsewhere.
         twice = _predict(shape.choosing(accumulation=2 * shape.accumulation), axes)
@@ -128,7 +129,25 @@ def _composition(shape: ComposedShape, axes: Axes) -> Composition:
         once = tuple(t for t, other in pairs if t.executions == other.executions)
     sized = composed.sized(of, shape)
     by_stages = sent_by_stages(of.strategy, sized, axes, here) if isinstance(sized, PipelineShape) else ()
-    return Composition(by_stages, once, {str(cause): n for cause, n in (flops(of, sized) or {}).items()})
+    return Composition(by_stages, once, computed(shape, axes, measured))
+
+
+def computed(shape: ComposedShape, axes: Axes, measured: Ledger | None) -> Computed | None:
+    """FLOPs, where theory tells them; and those of a compiled step."""
+    of = configuration(shape, axes)
+    sized = composed.sized(of, shape)
+    if (theory := flops(of, sized)) is None:
+        return None
+    by_cause = {str(cause): n for cause, n in theory.stages[theory.busiest].items() if n}
+    found = Computed(by_cause, theory.totals, theory.every_branch)
+    if measured is None or measured.flops is None:
+        return found
+    compiled = (
+        computed_by_stages(of.strategy, sized, axes, measured)
+        if isinstance(sized, PipelineShape)
+        else (Fraction(measured.flops),)
+    )
+    return replace(found, compiled=measured.flops, compiled_by_stages=compiled or ())
 
 
 def _start(shape: ComposedShape, axes: Axes, weights: Parameters) -> Any:

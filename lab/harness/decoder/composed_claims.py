@@ -11,13 +11,14 @@ from lab.book.experts import all_to_all_wire_bytes, buffer_bytes
 from lab.book.parallelism import dp_volume_bytes
 from lab.core.ledger import Kind, Ledger, Phase, Transfer
 from lab.harness.claim import Claim, decided
-from lab.harness.decoder.composed import ComposedShape
+from lab.harness.decoder.composed import ComposedShape, computed
 from lab.harness.evidence import along, counted, element_bytes
 from lab.meshes.axes import CONTEXT, DATA, EXPERT, PIPE, TENSOR, Axes
 from lab.meshes.platforms import LinkName
 from lab.meshes.targets import parse_target
 
 RINGS = ("ring", "zigzag")
+FLOPS_TOLERANCE = 0.005
 REDUCTIONS = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
 OF_EXPERTS = ("layers/mlp/gate", "layers/mlp/up", "layers/mlp/down")
 
@@ -30,6 +31,7 @@ def composed_claims(shape: ComposedShape, axes: Axes, measured: Ledger) -> tuple
         _ring(shape, axes, measured),
         _dispatch(shape, axes, measured),
         _who_sums_what(shape, axes, measured),
+        _computes(shape, axes, measured),
     )
     return tuple(claim for claim in found if claim)
 
@@ -125,6 +127,31 @@ def _who_sums_what(shape: ComposedShape, axes: Axes, measured: Ledger) -> Claim 
         f"{', '.join(axes.ordered(rest))}"
     )
     return decided("ch25.grad_sync_5d", (experts, rest) == (own, own | {EXPERT}), evidence, structural=True)
+
+
+def _computes(shape: ComposedShape, axes: Axes, measured: Ledger) -> Claim | None:
+    """Of the whole text, and by the schedule of each stage."""
+    found = computed(shape, axes, measured)
+    if found is None or found.compiled is None:
+        return None
+    farthest = max((float(compiled / theory - 1) for compiled, theory in found.pairs), key=abs)
+    stages = (
+        f"; by the schedule a device of each of {len(found.by_stages)} stages {counted(min(found.compiled_by_stages))} "
+        f"to {counted(max(found.compiled_by_stages))}"
+        if len(found.compiled_by_stages) > 1
+        else ""
+    )
+    evidence = (
+        f"a device of the compiled program multiplies {counted(found.compiled)} FLOP a step{stages}; the formula, "
+        f"cause by cause, is off by {farthest:+.3%} at most"
+    )
+    return decided(
+        "ch32.flops_per_token",
+        abs(farthest) <= FLOPS_TOLERANCE,
+        evidence,
+        statement="6 N D, with what else is multiplied, is what is compiled",
+        structural=True,
+    )
 
 
 def _axes_of(sums: Iterable[Transfer]) -> set[str]:

@@ -1,50 +1,127 @@
-"""Floating-point operations of a configuration's training step on one device, exactly: what is more than 6 N a token,
-by its cause (Ch. 24, 27)."""
+"""Floating-point operations of a configuration's training step, by stage of its pipeline and by cause: what is more, or
+less, than 6 N D (Ch. 24, 27)."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import dataclass
+from fractions import Fraction
 
-from lab.attention.tiles import tile_size
+import numpy as np
+
+from lab.book.data_parallel import training_flops
 from lab.programs.composed.configuration import Configuration
+from lab.programs.composed.products import Cause, Passes, Work, of_ends, of_layer, several, size, total
 from lab.programs.models.shape import DecoderShape
-
-TRAINED = 6
-"""Of a parameter and token: a product forward, two backward (`ch24.compute_time`)."""
-FORWARD, BACKWARD, BACKWARD_BY_TILES = 2, 4, 5
-"""Products of queries with keys, and of what they weigh with values; by tiles scores are made again (Dao 2023)."""
-ATTENTION_AGAIN = {"none": 0, "selective": 1, "dots": 2, "names": 2, "full": 2}
-"""Products of attention that the backward pass runs again, by `remat`."""
+from lab.programs.pipelines.program import PipelineShape, table_for
+from lab.programs.pipelines.table import Job, Table
+from lab.programs.pipelines.taken import visits
 
 
-class Cause(StrEnum):
-    WEIGHTS = "6 a weight that is multiplied, and token"
-    WEIGHTS_AGAIN = "products with weights recomputed"
-    ATTENTION = "attention"
-    ATTENTION_AGAIN = "attention recomputed"
+@dataclass(frozen=True)
+class Flops:
+    """Of one device's step.
+
+    Attributes:
+      stages: of a device of each stage of a pipeline, by cause; of a step without one, its own.
+      every_branch: what a compiled text comes to, which does not tell how often a stage takes a branch: as if all were
+        taken in every tick.
+    """
+
+    stages: tuple[Work, ...]
+    every_branch: Fraction
+
+    @property
+    def totals(self) -> tuple[Fraction, ...]:
+        return tuple(map(size, self.stages))
+
+    @property
+    def busiest(self) -> int:
+        """The stage, the first of equal ones."""
+        return self.totals.index(max(self.totals))
 
 
-def flops(configuration: Configuration, model: DecoderShape) -> dict[Cause, int] | None:
-    """By cause; None of a step that has stages, experts, latents, a further prediction or sequences over ranks, whose
-    work is not the same on all devices or is not derived here."""
-    is_plain = not (model.experts or model.kv_rank or model.mtp)
-    if configuration.pipe > 1 or configuration.context > 1 or not is_plain:
+def flops(configuration: Configuration, model: DecoderShape) -> Flops | None:
+    """None of experts without slots, whose rows are data; compilers of CPUs and GPUs multiply each with all experts."""
+    if model.experts and model.is_dropless:
         return None
-    tokens = model.batch * model.length // configuration.devices
-    embed, L, width = model.embed, model.layers, model.heads * model.head_dim
-    by_tiles = configuration.attention == "tiles"
-    # What only the residual stream takes is not needed again.
-    leaves = {"full": L * model.mlp * embed, "names": L * embed * (model.mlp + width)}
-    again = model.layer_matrices - leaves[configuration.remat] if configuration.remat in leaves else 0
-    one = 2 * tokens * L * model.length * width
-    rows = one // model.length if by_tiles else 0
-    attention_again = ATTENTION_AGAIN[configuration.remat]
-    if by_tiles and attention_again:
-        # Of one tile XLA makes the scores once more, for both.
-        attention_again = 1 if tile_size(model.length) == model.length else 2
+    if isinstance(model, PipelineShape):
+        return _of_stages(configuration, model)
+    layers = [(stack.layers, of_layer(configuration, stack)) for stack in model.stacks.values()]
+    step = total((model.accumulation, several(*layers, (1, of_ends(configuration, model))).all))
+    stages = _explained(configuration, model, [step])
+    return Flops(stages, size(stages[0]))
+
+
+def _of_stages(configuration: Configuration, model: PipelineShape) -> Flops:
+    stages = configuration.pipe
+    table = table_for(configuration.strategy, model, configuration.axes)
+    layer, ends = of_layer(configuration, model.stacks["layers"]), of_ends(configuration, model)
+    room, layers_vP = model.chunk_layers(stages), model.layers_by_chunk(stages)
+    most = several((room, layer), (1, ends))
+    every = sum((size(_of_job(job, most)) for job in table.jobs), Fraction(0))
+    done = visits(table, model.chunks)
+    works = []
+    for stage in range(stages):
+        parts = []
+        for chunk in range(model.chunks):
+            end = int(stage == stages - 1 and chunk == model.chunks - 1)
+            own = several((int(layers_vP[chunk, stage]), layer), (end, ends))
+            parts.append((model.accumulation, own.all))
+            parts.append((model.accumulation, {Cause.STAGE_AGAIN: size(own.forward)}))
+            if table.is_in_lockstep:
+                parts += _in_vain(model, done[:, chunk, stage], own, several((room, layer), (end, ends)), table)
+        works.append(total(*parts))
+    return Flops(_explained(configuration, model, works), table.ticks * every)
+
+
+def _in_vain(
+    model: PipelineShape, done_J: np.ndarray, own: Passes, whole: Passes, table: Table
+) -> list[tuple[int, Work]]:
+    """In lockstep a chunk runs as many layers as the longest, and a stage whatever job another has."""
+    found: list[tuple[int, Work]] = []
+    for job in table.jobs:
+        if job is not Job.IDLE:
+            mine, most = size(_of_job(job, own)), size(_of_job(job, whole))
+            found.append((model.accumulation, {Cause.LAYERS_IN_VAIN: most - mine}))
+            found.append((int(done_J[job]) - model.accumulation, {Cause.JOBS_IN_VAIN: most}))
+    return found
+
+
+def _of_job(job: Job, chunk: Passes) -> Work:
+    """Going backwards, a stage computes its chunk again first."""
     return {
-        Cause.WEIGHTS: TRAINED * tokens * (model.layer_matrices + embed * model.vocab),
-        Cause.WEIGHTS_AGAIN: 2 * tokens * again,
-        Cause.ATTENTION: one * (FORWARD + (BACKWARD_BY_TILES if by_tiles else BACKWARD)) + rows,
-        Cause.ATTENTION_AGAIN: one * attention_again,
-    }
+        Job.IDLE: {},
+        Job.FORWARD: chunk.forward,
+        Job.BACKWARD: chunk.all,
+        Job.INPUT_GRADIENT: total((1, chunk.all), (-1, chunk.put_off)),
+        Job.WEIGHT_GRADIENT: chunk.put_off,
+    }[job]
+
+
+def _explained(configuration: Configuration, model: DecoderShape, works: list[Work]) -> tuple[Work, ...]:
+    """With 6 N D and what it is not in place of the products with weights."""
+    tokens, devices = model.batch * model.length, configuration.devices
+    mean = sum((work[Cause.WEIGHTS] for work in works), Fraction(0)) / len(works)
+    training, looked_up = (
+        Fraction(training_flops(count, tokens)) / devices for count in (_visited(model), _not_multiplied(model))
+    )
+    return tuple(
+        {
+            Cause.TRAINING: training,
+            Cause.NOT_MULTIPLIED: -looked_up,
+            Cause.SHARE: work[Cause.WEIGHTS] - mean,
+            **{cause: flops for cause, flops in work.items() if cause is not Cause.WEIGHTS},
+        }
+        for work in works
+    )
+
+
+def _visited(model: DecoderShape) -> int:
+    """Parameters that one token visits."""
+    layers = model.expert_layers + (model.mtp if model.experts else 0)
+    return model.parameters - layers * (model.experts - model.top_k) * model.mlp_matrices * model.embed * model.mlp
+
+
+def _not_multiplied(model: DecoderShape) -> int:
+    """A table that rows are read of, norms and biases."""
+    return (0 if model.tied else model.vocab * model.embed) + model.norms + model.biases

@@ -1,5 +1,5 @@
-"""How often each stage of a pipeline takes a branch, and what its devices really send: a compiled text tells the most
-that a device can send, the schedule tells the rest (Ch. 16)."""
+"""How often each stage of a pipeline takes a branch, and what its devices really send and compute: a compiled text
+tells the most that a device can, the schedule tells the rest (Ch. 16)."""
 
 from __future__ import annotations
 
@@ -25,15 +25,31 @@ def sent_by_stages(strategy: Strategy, shape: PipelineShape, axes: Axes, predict
       predicted: the ledger of the whole step, in which branches run every time.
     """
     table = table_for(strategy, shape, axes)
-    visits = _visits(table, shape.chunks)
+    done = visits(table, shape.chunks)
     sent = [Fraction(0)] * axes[PIPE]
     for t in predicted.transfers:
         most = known(t.executions) * Fraction(known(t.wire_bytes))
-        sent = [so_far + most * share for so_far, share in zip(sent, _shares(t, visits, shape, table), strict=True)]
+        sent = [so_far + most * share for so_far, share in zip(sent, _shares(t, done, shape, table), strict=True)]
     return tuple(sent)
 
 
-def _visits(table: Table, chunks: int) -> np.ndarray:
+def computed_by_stages(
+    strategy: Strategy, shape: PipelineShape, axes: Axes, measured: Ledger
+) -> tuple[Fraction, ...] | None:
+    """[stages]: FLOPs of a device's step, of those that a compiled text has; None where it does not name all that
+    stands in branches."""
+    table = table_for(strategy, shape, axes)
+    done = visits(table, shape.chunks)
+    outside = Fraction(known(measured.flops) - sum(measured.flops_in_branches.values()))
+    computed = [outside] * axes[PIPE]
+    for scope, most in measured.flops_in_branches.items():
+        if (shares := _of_branch(scope, done, shape, table)) is None:
+            return None
+        computed = [so_far + most * share for so_far, share in zip(computed, shares, strict=True)]
+    return tuple(computed)
+
+
+def visits(table: Table, chunks: int) -> np.ndarray:
     """[jobs, chunks, stages]: in how many ticks a stage does a job with a chunk; in lockstep also those in vain."""
     job_TP = np.asarray(table.rows.job)
     if table.is_in_lockstep:
@@ -43,20 +59,31 @@ def _visits(table: Table, chunks: int) -> np.ndarray:
     )
 
 
-def _shares(t: Transfer, visits: np.ndarray, shape: PipelineShape, table: Table) -> list[Fraction]:
+def _shares(t: Transfer, done: np.ndarray, shape: PipelineShape, table: Table) -> list[Fraction]:
     """[stages]: of its executions, how many a stage's devices take part in."""
-    stages = visits.shape[-1]
+    stages = done.shape[-1]
     if not t.conditional:
         return _of_messages(t, stages, has_ring=shape.chunks > 1)
-    name, _, inner = t.scope.partition("/")
-    of_job = visits[next(job for job in Job if job.scope == name)]
+    is_at_both_ends = known(t.executions) == 2 * table.ticks
+    return known(_of_branch(t.scope, done, shape, table, is_at_both_ends))
+
+
+def _of_branch(
+    scope: str, done: np.ndarray, shape: PipelineShape, table: Table, is_at_both_ends: bool = False
+) -> list[Fraction] | None:
+    """The same of what stands in a branch; None where its scope begins with no job."""
+    stages = done.shape[-1]
+    name, _, inner = scope.partition("/")
+    of_job = next((done[job] for job in Job if job.scope == name), None)
+    if of_job is None:
+        return None
     first, last = (Fraction(int(of_job[chunk, stage]), table.ticks) for chunk, stage in ((0, 0), (-1, -1)))
     if inner.startswith("layers"):
         layers_vP = shape.layers_by_chunk(stages)
         done_vP = np.full_like(layers_vP, layers_vP.max()) if table.is_in_lockstep else layers_vP
         return [Fraction(int(n), table.ticks * int(layers_vP.max())) for n in (of_job * done_vP).sum(0)]
     # A tied table is used at both ends, and moved for each.
-    if inner == FIRST and known(t.executions) == 2 * table.ticks:
+    if inner == FIRST and is_at_both_ends:
         first, last = first / 2, last / 2
     elif inner.startswith(FIRST):
         last = Fraction(0)
