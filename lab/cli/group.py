@@ -8,6 +8,7 @@ from lab.cli.bench import bench
 from lab.cli.book import book
 from lab.cli.diff import diff
 from lab.cli.explain import explain
+from lab.cli.fit import fit
 from lab.cli.inspect import inspect
 from lab.cli.list import list_experiments
 from lab.cli.plot import plot
@@ -68,7 +69,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _command in (inspect, explain, diff, targets, list_experiments, run, verify, bench, tour, book, plot, schema):
+for _command in (inspect, explain, diff, targets, list_experiments, run, fit, verify, bench, tour, book, plot, schema):
     # Wherever it stands on the command line.
     click.option("--traceback", is_flag=True, expose_value=False, hidden=True)(_command)
     cli.add_command(_command)

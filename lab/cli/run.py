@@ -59,7 +59,7 @@ def run(
         raise UsageError(f"{trainings[0].name} has a mesh for each layout; leave out --mesh")
     if note := running.left_out(dict(settings)):
         click.echo(f"lab: {note}", err=True)
-    results = running.results(suite.placed(experiments, targets, styles, dict(settings)), mesh, dict(settings))
+    results = running.results(suite.placed(experiments, targets, styles, dict(settings)), mesh)
     trained, lost = running.trained(trainings, targets, styles, dict(settings))
     answered = running.answered(questions, dict(settings) | ({"target": str(targets[0])} if targets else {}))
     if html:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lab.cli.output import print_json, print_text
 from lab.cli.progress import stages, watched
-from lab.compile.other_process import ProcessEnded, other_process
+from lab.compile.other_process import Call, ProcessEnded, other_process
 from lab.harness import suite
 from lab.harness.experiment import Experiment, Run
 from lab.harness.result import Result, Seconds
@@ -39,12 +39,7 @@ def left_out(settings: Mapping[str, str]) -> str:
     return f"preset={name} has {rest:,} parameters; {parameters:,} biases and learned positions are left out"
 
 
-def results(
-    runs: Sequence[Run[Experiment]],
-    mesh: Axes | None = None,
-    settings: Mapping[str, str] | None = None,
-    may_refuse: bool = False,
-) -> list[Result]:
+def results(runs: Sequence[Run[Experiment]], mesh: Axes | None = None, may_refuse: bool = False) -> list[Result]:
     """In another process: where XLA aborts that run has failed, and the next one starts another process.
 
     Args:
@@ -56,37 +51,25 @@ def results(
     found = []
     with other_process() as call:
         for run in watched(runs, lambda run: f"{run}: {run.experiment.question}"):
-            experiment, start = run.experiment, time.perf_counter()
             try:
-                result = call(
-                    suite.result_by_name,
-                    experiment.name,
-                    run.target,
-                    run.style,
-                    experiment.parameters,
-                    mesh or run.axes,
-                    settings or {},
-                    targets,
-                )
+                found.append(result(call, run._replace(axes=mesh or run.axes), targets))
             except UsageError as refusal:
                 if not may_refuse:
                     raise
                 print(f"lab: {run} is refused: {refusal}", file=sys.stderr)
-                continue
-            except ProcessEnded as how:
-                seconds = Seconds(0.0, 0.0, time.perf_counter() - start)
-                parameters = with_settings(experiment.parameters, settings or {})
-                result = Result(
-                    experiment.name,
-                    run.style,
-                    str(run.target),
-                    mesh.shape if mesh else {},
-                    asdict(parameters),
-                    seconds,
-                    failure=f"its process {how}",
-                )
-            found.append(result)
     return found
+
+
+def result(call: Call, run: Run[Experiment], targets: Sequence[Target]) -> Result:
+    """Of one run in another process, which JAX is made ready in for all targets; failed where that is ended."""
+    experiment, target, style, axes = run
+    start = time.perf_counter()
+    try:
+        return call(suite.result_by_name, experiment.name, target, style, experiment.parameters, axes, targets)
+    except ProcessEnded as how:
+        seconds = Seconds(0.0, 0.0, time.perf_counter() - start)
+        mesh, sizes = axes.shape if axes else {}, asdict(experiment.parameters)
+        return Result(experiment.name, style, str(target), mesh, sizes, seconds, failure=f"its process {how}")
 
 
 def trained(

@@ -29,6 +29,7 @@ def described() -> tuple[Described, ...]:
     from lab.cli.list import ExperimentJson
     from lab.core.changes import DifferenceJson
     from lab.diagnosis.diagnosis import DiagnosisJson
+    from lab.harness.fit.schemas import FitJson
     from lab.harness.schemas import RunJson
     from lab.measure.bench.record import BenchJson
     from lab.measure.redistribution.table import TableJson
@@ -43,6 +44,7 @@ def described() -> tuple[Described, ...]:
         Described("ledger", DiagnosisJson, "lab inspect --json (of several programs, a list of them)"),
         Described("diff", DifferenceJson, "lab diff --json"),
         Described("run", RunJson, "lab run --json, lab verify --json"),
+        Described("fit", FitJson, "lab fit --json"),
         Described("bench", BenchJson, "lab bench --json"),
         Described("tour", TourJson, "lab tour --json"),
         Described("ahead", AheadJson, "python -m lab.tour.ahead RECORD"),

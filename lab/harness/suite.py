@@ -101,15 +101,17 @@ def placed(
     styles: Sequence[str],
     settings: Mapping[str, str],
 ) -> list[Run[Experiment]]:
-    """As `runs`; those whose parameters say where they run are run there."""
+    """As `runs`, of sizes that are set; those whose parameters say where they run are run there."""
     found = list[Run[Experiment]]()
     for one in experiments:
-        if one.place is None:
-            found += runs([one], targets, styles)
-            continue
         parameters = with_settings(one.parameters, settings)
+        if one.place is None:
+            found += runs([replace(one, parameters=parameters)], targets, styles)
+            continue
         for target in targets or (None,):
             sized, where, axes = one.place(parameters, target)
+            # What is set counts for more than what follows from the place.
+            sized = with_settings(sized, {name: text for name, text in settings.items() if name != sized.NAMED_BY})
             found += [Run(replace(one, parameters=sized), where, style, axes) for style in _styles(one, styles)]
     return found
 
@@ -186,10 +188,8 @@ def without_plugin(some: Iterable[Run[Experiment]]) -> list[Platform]:
     ]
 
 
-def results(
-    some: Iterable[Run[Experiment]], mesh: Axes | None = None, settings: Mapping[str, str] | None = None
-) -> list[Result]:
-    """Runs them one after the other, on `mesh` and with `settings` of their parameters where given."""
+def results(some: Iterable[Run[Experiment]], mesh: Axes | None = None) -> list[Result]:
+    """Runs them one after the other, on `mesh` where given."""
     from lab.harness.run import run
 
     return [
@@ -198,7 +198,7 @@ def results(
             target=one.target,
             style=one.style,
             axes=mesh or one.axes,
-            parameters=with_settings(one.experiment.parameters, settings or {}),
+            parameters=one.experiment.parameters,
         )
         for one in some
     ]
@@ -211,7 +211,6 @@ def result_by_name(
     style: str,
     parameters: Any,
     mesh: Axes | None,
-    settings: Mapping[str, str],
     targets: Sequence[Target],
 ) -> Result:
     """Runs an experiment by its name, as another process is asked to, with JAX made ready for all these targets."""
@@ -224,7 +223,7 @@ def result_by_name(
             target=target,
             style=style,
             axes=mesh,
-            parameters=with_settings(parameters, settings),
+            parameters=parameters,
         )
 
 

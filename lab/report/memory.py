@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lab.core.room import Room
 from lab.core.units import share_text
 from lab.meshes.targets import parse_target
 from lab.programs.memory.terms import label
 from lab.report.fitted import Column
-from lab.report.room import Room
 from lab.report.tables import columns_text
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.core.ledger import Ledger, Totals
+from lab.core.room import Room
 from lab.meshes.axes import Axes
 from lab.meshes.hardware import Chip, Link
 from lab.meshes.targets import Target, domains, link_names, parse_target
-from lab.report.room import Room
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from operator import attrgetter
 
 from lab.core.ledger import Ledger, Totals, Transfer
 from lab.core.note import NoteKind, note_kinds
+from lab.core.room import Room
 from lab.core.units import bytes_text, count, executions_text, scaled
 from lab.meshes.targets import parse_target
 from lab.report.axis_lines import axis_lines
 from lab.report.fitted import Column, table, terminal_width
 from lab.report.origins import common_folder, folder_lines, short_ledger
-from lab.report.room import Room
 
 
 def ledger_text(ledger: Ledger) -> str:

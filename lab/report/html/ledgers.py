@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from lab.core.known import known
 from lab.core.ledger import Ledger, Memory, Totals, Transfer
+from lab.core.room import FRACTION, Room
 from lab.core.units import bytes_text, count, scaled, seconds_text, share_text
 from lab.meshes.errors import UsageError
 from lab.meshes.picture import mesh_svg
@@ -21,7 +22,6 @@ from lab.report.html.markup import element, joined, paragraphs, words
 from lab.report.html.page import Section
 from lab.report.html.tables import Column, bars, numbers, table
 from lab.report.place import Place
-from lab.report.room import FRACTION, Room
 from lab.report.tables import (
     alike_transfers,
     at_least,

@@ -6,7 +6,6 @@ import shlex
 import pytest
 
 from lab.cli import running
-from lab.harness.settings import with_settings
 from tests.paths import ROOT
 
 TEXTS = [path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
@@ -18,10 +17,10 @@ def test_every_run_that_a_page_shows_has_a_prediction(lab, monkeypatch, command)
     """Up to compiling, so that names, targets, styles and sizes go together."""
     asked = []
 
-    def predicted(some, mesh, settings):
+    def predicted(some, mesh):
         for run in some:
             axes = mesh or run.axes or run.experiment.axes(run.target)
-            asked.append(run.experiment.predict(with_settings(run.experiment.parameters, settings), axes))
+            asked.append(run.experiment.predict(run.experiment.parameters, axes))
         return []
 
     monkeypatch.setattr(running, "results", predicted)

@@ -4,9 +4,9 @@ import pytest
 
 from lab.core.codec import to_json
 from lab.core.ledger import Ledger, Memory
+from lab.core.room import Room
 from lab.harness.result import Result, Seconds
 from lab.report.memory import memory_text
-from lab.report.room import Room
 from lab.report.verdicts import result_text
 from lab.settle import Context, settle
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from lab.harness import suite
 from lab.harness.decoder.published import PublishedShape, placed
 from lab.harness.registry import load
 from lab.harness.settings import with_settings
@@ -27,6 +28,13 @@ def test_a_row_stands_for_all_sizes_and_a_target_for_the_number_of_devices():
     assert (shape.length, shape.batch, shape.remat, shape.row) == (131072, 128, "names", "llama3-405b-128k-16384")
     on_h200, target, axes = placed(MLPERF, parse_target("gpu:h200:128x8"))
     assert (str(target), axes["data"], on_h200.accumulation, on_h200.devices) == ("gpu:h200:128x8", 8, 144, 1024)
+
+
+@pytest.mark.parametrize(("settings", "micro_batches"), [({}, 72), ({"accumulation": "144"}, 144)])
+def test_a_named_row_on_more_devices_has_their_micro_batches_unless_others_are_set(settings, micro_batches):
+    asked = {"row": "mlperf5-405b-512", "devices": "2048"} | settings
+    (run,) = suite.placed([load("ch34_published")], (), (), asked)
+    assert (run.experiment.parameters.accumulation, run.axes["data"]) == (micro_batches, 16)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Which changes make a training step fit its device's memory."""
