@@ -44,6 +44,7 @@ def test_several_parallelisms_settle_on_gpus(name):
         pytest.param("ch34_mlperf_405b", {}, marks=long),
         pytest.param("ch34_mlperf_405b", {"devices": "2048"}, marks=long),
         pytest.param("ch34_published", {}, marks=long),
+        pytest.param("ch35_deepseek_v3", {}, marks=long),
     ],
 )
 def test_published_runs_settle_to_the_byte_on_their_own_meshes(name, settings):

@@ -65,18 +65,23 @@ def _choices(draw: Random, axes: Axes) -> dict[str, Any]:
         "tied": draw.random() < 0.3,
         "accumulation": draw.choice((1, 2, 4)),
         "layers": draw.randint(2, 4),
+        # Where sequences are sharded it is refused.
+        "mtp": int(CONTEXT not in axes.names and draw.random() < 0.3),
     }
     if EXPERT in axes.names:
+        dense = draw.choice((0, 2))
         found |= {
+            "layers": dense + found["layers"],
+            "dense_layers": dense,
             "experts": axes[EXPERT] * draw.choice((1, 2)) * 2,
             "shared": draw.randrange(2),
             "router": draw.choice(("softmax", "sigmoid_bias")),
             "dispatch": draw.choice(DISPATCHES[:2]),
         }
-    return found | (_of_pipeline(draw, axes[PIPE]) if PIPE in axes.names else {})
+    return found | (_of_pipeline(draw, axes[PIPE], found["mtp"]) if PIPE in axes.names else {})
 
 
-def _of_pipeline(draw: Random, stages: int) -> dict[str, Any]:
+def _of_pipeline(draw: Random, stages: int, mtp: int) -> dict[str, Any]:
     schedule = draw.choice(SCHEDULES)
     chunks = 2 if schedule == "interleaved" else 1
     layers = [draw.randint(1, 3) for _ in range(stages * chunks)]
@@ -87,7 +92,7 @@ def _of_pipeline(draw: Random, stages: int) -> dict[str, Any]:
         "chunks": chunks,
         "accumulation": stages * draw.choice((1, 2)),
         "layers": sum(layers),
-        "stage_layers": "" if is_even else f"E{'|'.join('t' * count for count in layers)}L",
+        "stage_layers": "" if is_even else f"E{'|'.join('t' * count for count in layers)}{'m' * mtp}L",
     }
 
 

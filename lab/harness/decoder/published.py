@@ -45,7 +45,7 @@ class PublishedShape(ComposedShape):
         """
         run, model = published_run(name), DecoderShape.preset(published_run(name).model)
         sizes: dict[str, Any] = {each.name: getattr(model, each.name) for each in fields(DecoderShape)}
-        chosen = ("batch", "length", "accumulation", "schedule", "chunks", "stage_layers", "zero", "attention")
+        chosen = ("batch", "length", "accumulation", "schedule", "chunks", "stage_layers", "zero", "attention", "mtp")
         return cls(**sizes | {each: getattr(run, each) for each in chosen}, row=name)
 
 

@@ -12,7 +12,7 @@ from lab.book.data_parallel import training_flops
 from lab.programs.composed.configuration import Configuration
 from lab.programs.composed.products import Cause, Passes, Work, of_ends, of_layer, several, size, total
 from lab.programs.models.shape import DecoderShape
-from lab.programs.pipelines.program import PipelineShape, table_for
+from lab.programs.pipelines.program import LAYERS, PipelineShape, table_for
 from lab.programs.pipelines.table import Job, Table
 from lab.programs.pipelines.taken import visits
 
@@ -55,21 +55,26 @@ def flops(configuration: Configuration, model: DecoderShape) -> Flops | None:
 def _of_stages(configuration: Configuration, model: PipelineShape) -> Flops:
     stages = configuration.pipe
     table = table_for(configuration.strategy, model, configuration.axes)
-    layer, ends = of_layer(configuration, model.stacks["layers"]), of_ends(configuration, model)
-    room, layers_vP = model.chunk_layers(stages), model.layers_by_chunk(stages)
-    most = several((room, layer), (1, ends))
+    layer = {name: of_layer(configuration, stack) for name, stack in model.stacks.items()}
+    ends, room, layers_vP = of_ends(configuration, model), model.chunk_layers(stages), model.layers_by_chunk(stages)
+
+    def of_chunk(layers: int, has_dense: bool, is_last: bool) -> Passes:
+        counts = {LAYERS: layers, "dense": has_dense * model.dense_layers, "mtp": int(is_last)}
+        return several(*((counts[name], of_one) for name, of_one in layer.items()), (int(is_last), ends))
+
+    most = of_chunk(room, has_dense=True, is_last=True)
     every = sum((size(_of_job(job, most)) for job in table.jobs), Fraction(0))
     done = visits(table, model.chunks)
     works = []
     for stage in range(stages):
         parts = []
         for chunk in range(model.chunks):
-            end = int(stage == stages - 1 and chunk == model.chunks - 1)
-            own = several((int(layers_vP[chunk, stage]), layer), (end, ends))
+            is_last = stage == stages - 1 and chunk == model.chunks - 1
+            own = of_chunk(int(layers_vP[chunk, stage]), stage == chunk == 0, is_last)
             parts.append((model.accumulation, own.all))
             parts.append((model.accumulation, {Cause.STAGE_AGAIN: size(own.forward)}))
             if table.is_in_lockstep:
-                parts += _in_vain(model, done[:, chunk, stage], own, several((room, layer), (end, ends)), table)
+                parts += _in_vain(model, done[:, chunk, stage], own, of_chunk(room, True, is_last), table)
         works.append(total(*parts))
     return Flops(_explained(configuration, model, works), table.ticks * every)
 

@@ -11,7 +11,7 @@ from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import elements, weights
 
-COUNT_BYTES, TOKEN_BYTES = 4, 4
+COUNT_BYTES, TOKEN_BYTES, FLOAT32_BYTES = 4, 4, 4
 
 
 def static_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
@@ -19,9 +19,10 @@ def static_bytes(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
     products use where there is one, AdamW's count of steps, and two int32 for each of its tokens. Source: Ch. 19,
     `ch19.model_state`."""
     state = model_state_bytes(parameters_on_device(strategy.master, shape, axes), weight_bytes=0, gradient_bytes=0)
-    copy = (
-        0 if strategy.state is None else shape.bytes_per_element * parameters_on_device(strategy.weights, shape, axes)
-    )
+    # A router's bias is float32 in use, too.
+    wide = (FLOAT32_BYTES - shape.bytes_per_element) * shape.biases
+    used = shape.bytes_per_element * parameters_on_device(strategy.weights, shape, axes) + wide
+    copy = 0 if strategy.state is None else used
     tokens = prod(strategy.inside.local_shape(("batch", "length"), (shape.batch, shape.length), axes))
     return int(state) + copy + COUNT_BYTES + 2 * TOKEN_BYTES * tokens
 

@@ -150,9 +150,26 @@ def total_loss(
     if not shape.mtp:
         x_BSD = _through_loops(state, embedded(table_VD, tokens_BS, hooks), shape, hooks)
         return head_loss(state, head_VD, x_BSD, targets_BS, shape, hooks)
-    # A target is the next token. Both predictions share one lookup and one head.
+    # A target is the next token. Both predictions share one lookup.
     x_BSD, next_BSD = _parted(embedded(table_VD, _paired(tokens_BS, targets_BS), hooks))
     x_BSD = _through_loops(state, x_BSD, shape, hooks)
+    return loss_of_both(state, head_VD, x_BSD, next_BSD, targets_BS, shape, hooks)
+
+
+def loss_of_both(
+    state: Mapping[str, Any],
+    table_VD: jax.Array | None,
+    x_BSD: jax.Array,
+    next_BSD: jax.Array,
+    targets_BS: jax.Array,
+    shape: DecoderShape,
+    hooks: CollectiveHooks,
+) -> jax.Array:
+    """`head_loss`, with that of the token after the next, weighted: one head makes both predictions.
+
+    Args:
+      next_BSD: embeddings of the targets, which are the next tokens.
+    """
     y_BSD = joined(state["join"], x_BSD, next_BSD, shape, hooks)
     y_BSD = layers(state["mtp"], y_BSD, shape.stacks["mtp"], hooks, name="mtp")
     x_BSD = _ended(state, x_BSD, shape, hooks)
@@ -160,7 +177,7 @@ def total_loss(
         y_BSD = _ended(state["join"], y_BSD, shape, hooks)
     with scope("loss"):
         later_BS = jnp.roll(targets_BS, -1, axis=1)
-    losses_BS = losses(state, head_VD, _paired(x_BSD, y_BSD), _paired(targets_BS, later_BS), shape, hooks)
+    losses_BS = losses(state, table_VD, _paired(x_BSD, y_BSD), _paired(targets_BS, later_BS), shape, hooks)
     with scope("loss"):
         # After the last token of a sequence nobody knows what follows.
         is_known_S = jnp.arange(targets_BS.shape[1]) < targets_BS.shape[1] - 1

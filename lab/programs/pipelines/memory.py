@@ -21,7 +21,7 @@ from lab.programs.models import decoder
 from lab.programs.models.shape import DecoderShape
 from lab.programs.pipelines import halves
 from lab.programs.pipelines.prediction import looped_layers, message_bytes
-from lab.programs.pipelines.program import PipelineShape, refuse, table_for
+from lab.programs.pipelines.program import LAYERS, PipelineShape, refuse, table_for
 from lab.programs.pipelines.table import Job, Table
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import Weight
@@ -64,14 +64,21 @@ class Stage:
     def of(cls, strategy: Strategy, shape: PipelineShape, axes: Axes, is_cramped: bool = False) -> Stage:
         layers = looped_layers(shape, axes)
         sizes = {each.name: getattr(shape, each.name) for each in fields(DecoderShape)}
-        share = DecoderShape(**sizes | {"layers": shape.chunks * layers})
-        chunk = DecoderShape(**sizes | {"layers": layers, "batch": shape.micro_batch, "accumulation": 1})
+        share = DecoderShape(**sizes | {"layers": shape.dense_layers + shape.chunks * layers})
+        chunk = DecoderShape(
+            **sizes | {"layers": shape.dense_layers + layers, "batch": shape.micro_batch, "accumulation": 1}
+        )
         return cls(
             Device(strategy, "explicit", share, axes),
             Device(strategy, "explicit", chunk, axes, is_cramped, is_in_branch=True),
             table_for(strategy, shape, axes),
             message_bytes(strategy, shape, axes),
         )
+
+    @property
+    def looped(self) -> int:
+        """Layers of a chunk for which it has room, without dense ones before them."""
+        return self.chunk.shape.stacks[LAYERS].layers
 
     @property
     def is_split(self) -> bool:
@@ -84,15 +91,19 @@ class Stage:
         if not self.is_split:
             return 0
         chunk = self.chunk
-        kept = halves.sizes(decoder.weights(chunk.shape)["layers"], chunk.strategy, chunk.shape, chunk.axes)
+        kept = halves.sizes(decoder.weights(chunk.shape)[LAYERS], chunk.strategy, chunk.shape, chunk.axes)
         numbers = sum(prod(size) for _, each in kept for size in each if size is not None)
-        return chunk.shape.layers * chunk.shape.bytes_per_element * numbers
+        return self.looped * chunk.shape.bytes_per_element * numbers
 
     @property
     def found_at_once(self) -> list[Weight]:
         """Matrices of layers whose gradients are not put off."""
         put_off = halves.matrices(self.chunk.shape) if self.is_split else {}
-        return [weight for weight in self.chunk.matrices if weight.scope.rpartition("/")[2] not in put_off]
+        return [
+            weight
+            for weight in self.chunk.matrices
+            if weight.stack != LAYERS or weight.scope.rpartition("/")[2] not in put_off
+        ]
 
 
 def moments(stage: Stage) -> Iterator[Terms]:
@@ -137,7 +148,7 @@ def chunk_weights(stage: Stage) -> int:
     if stage.share.shape.layers == chunk.shape.layers:
         return 0
     size = FLOAT32_BYTES if chunk.strategy.state is None else chunk.shape.bytes_per_element
-    return size * chunk.count(chunk.matrices, chunk.strategy.weights)
+    return size * chunk.count((w for w in chunk.matrices if w.stack == LAYERS), chunk.strategy.weights)
 
 
 def relaid(stage: Stage) -> Terms:
@@ -172,7 +183,7 @@ def at_layers(stage: Stage) -> Terms:
     """When a layer is gone through backwards; the head's gradient waits. What a half keeps of the layer is put to that
     of the others at its end, and is mostly what waits in the layer, if anything does."""
     chunk = stage.chunk
-    kept = 0 if keeps_mlp(chunk) else stage.half // chunk.shape.layers
+    kept = 0 if keeps_mlp(chunk) else stage.half // stage.looped
     return layers_grads(stage) | head_grad(stage) | layer_at_work(chunk) | relaid(stage) | {MemoryTerm.LAYER_HALF: kept}
 
 

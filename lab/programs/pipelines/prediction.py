@@ -19,7 +19,7 @@ from lab.core.ledger import Kind, Ledger, Transfer
 from lab.meshes.axes import PIPE, Axes
 from lab.meshes.errors import UsageError
 from lab.programs.pipelines.halves import matrices
-from lab.programs.pipelines.program import PipelineShape, refuse, table_for
+from lab.programs.pipelines.program import LAYERS, PipelineShape, refuse, table_for
 from lab.programs.pipelines.table import Job, Table
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import (
@@ -70,11 +70,12 @@ def _messages(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table
 def _in_jobs(strategy: Strategy, shape: PipelineShape, axes: Axes, table: Table) -> Iterator[Transfer]:
     """What the strategy sends for one micro-batch and the layers of one chunk, in every job that does."""
     # Of two micro-batches: what happens as often as these does for each of them, all else once a step.
-    layers = looped_layers(shape, axes)
+    layers = shape.dense_layers + looped_layers(shape, axes)
     two = replace(shape, layers=layers, batch=2 * shape.micro_batch, accumulation=2)
     for each in strategy.predict(two, axes).transfers:
         if known(each.executions) % 2 == 0:
-            executions = table.ticks * _uses(each, strategy, shape, axes) * known(each.executions) // 2
+            each = _at_both_ends(each, strategy, shape, axes)
+            executions = table.ticks * known(each.executions) // 2
             for job in table.jobs:
                 if _is_done(job, each, strategy, shape, axes):
                     provenance = replace(each.provenance, repeats=1)
@@ -106,14 +107,19 @@ def _is_done(job: Job, each: Transfer, strategy: Strategy, shape: PipelineShape,
     return job in (Job.BACKWARD, half)
 
 
-def _uses(each: Transfer, strategy: Strategy, shape: PipelineShape, axes: Axes) -> int:
-    """A tied table is moved at both ends of the pipeline, which lie on two stages."""
-    return 2 if shape.tied and each.scope == "embedding" and _moves_weights(each, strategy, axes) else 1
+def _at_both_ends(each: Transfer, strategy: Strategy, shape: PipelineShape, axes: Axes) -> Transfer:
+    """What is of the embedding, as often as two stages do it: a table that the last one uses as well is moved there,
+    too, and what is looked up for a second prediction is no longer moved together with the first."""
+    is_moved_twice = shape.mtp or (shape.tied and _moves_weights(each, strategy, axes))
+    if each.scope != "embedding" or not is_moved_twice:
+        return each
+    parts = 1 if _moves_weights(each, strategy, axes) else shape.predictions
+    return replace(each, executions=2 * known(each.executions), payload_bytes=each.payload_bytes // parts)
 
 
 def _is_put_off(each: Transfer, strategy: Strategy, shape: PipelineShape, axes: Axes) -> bool:
     """It sums the gradient of a layer's matrix that a split backward finds later."""
-    of_matrix = each.scope.startswith("layers/") and each.scope.rpartition("/")[2] in matrices(shape)
+    of_matrix = each.scope.startswith(f"{LAYERS}/") and each.scope.rpartition("/")[2] in matrices(shape)
     return each.kind is Kind.REDUCE_SCATTER and of_matrix and _moves_weights(each, strategy, axes)
 
 
@@ -131,13 +137,13 @@ def _once(strategy: Strategy, shape: PipelineShape, axes: Axes) -> Iterator[Tran
 
     yield moved(Kind.ALL_REDUCE, "loss", {PIPE, *strategy.token_axes(axes)}, FLOAT32_BYTES)
     for weight in weights(shape):
-        # Its layers are a stage's own; all else has a copy on each.
-        uses = shape.chunks * shape.chunk_layers(axes[PIPE]) if weight.in_layers else 1
+        # Layers are a stage's own; all else has a copy on each.
+        uses = shape.chunks * shape.chunk_layers(axes[PIPE]) if weight.stack == LAYERS else weight.per_pass
         used, kept = (uses * elements(weight, layout, shape, axes) for layout in (strategy.weights, strategy.master))
         scattered = strategy.scattered_over(weight.dims)
         if scattered and not strategy.is_anchored:
             yield moved(Kind.REDUCE_SCATTER, weight.scope, scattered, gradient_bytes(used, FLOAT32_BYTES))
-        if over := strategy.summed_apart(weight.dims) | (set() if weight.in_layers else {PIPE}):
+        if over := strategy.summed_apart(weight.dims) | (set() if weight.stack in shape.stacks else {PIPE}):
             yield moved(Kind.ALL_REDUCE, weight.scope, over, gradient_bytes(kept, FLOAT32_BYTES))
         if scattered:
             new = gradient_bytes(used, shape.bytes_per_element)

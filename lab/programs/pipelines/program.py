@@ -30,7 +30,7 @@ from lab.programs.pipelines import executor, halves
 from lab.programs.pipelines.executor import Weights
 from lab.programs.pipelines.orders import named
 from lab.programs.pipelines.schedule import Schedule
-from lab.programs.pipelines.stages import layers_of_chunks
+from lab.programs.pipelines.stages import layers_of_chunks, predicts_further
 from lab.programs.pipelines.table import Job, Row, Table, one_way, table_of
 from lab.programs.strategies import program as strategies
 from lab.programs.strategies.anchored import hooks_of_pairs
@@ -53,6 +53,9 @@ from lab.programs.strategies.update import is_weight
 STACK = ("chunks", "stage", "layers")
 """Dims of the stack of all layers: layer l of chunk c on stage s is the model's layer (c P + s) L_c + l, for chunks of
 L_c layers; where chunks differ, all have room for as many as the largest."""
+LAYERS = "layers"
+"""Name of the stack that chunks share. Another has a stage of its own, the first (`dense`) or the last (`mtp`): each
+stage has room for it, [stage, layers], and all but that one hold zeros, which they compute nothing with."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ class PipelineShape(DecoderShape):
     Attributes:
       schedule: a name of `lab.programs.pipelines.orders`; "dual_pipe" does not run.
       chunks: of layers, on each stage; more than one with "interleaved" alone.
-      stage_layers: of each chunk, as `stages.layers_of_chunks` has it; empty: equally many.
+      stage_layers: of each chunk, as `stages.layers_of_chunks` has it; empty: equally many. Dense layers are the first
+        of the first chunk.
     """
 
     schedule: str = "1f1b"
@@ -72,9 +76,9 @@ class PipelineShape(DecoderShape):
     CHOICES: ClassVar[tuple[str, ...]] = (*DecoderShape.CHOICES, "schedule", "chunks", "stage_layers")
 
     def choosing(self, **choices: Any) -> Self:
-        """As many layers as `stage_layers` has, where it says."""
+        """As many layers, and predictions, as `stage_layers` has, where it says."""
         if text := choices.get("stage_layers", self.stage_layers):
-            choices["layers"] = sum(layers_of_chunks(text))
+            choices |= {"layers": sum(layers_of_chunks(text)), "mtp": int(predicts_further(text))}
         return super().choosing(**choices)
 
     def order(self, stages: int) -> Schedule:
@@ -95,11 +99,22 @@ class PipelineShape(DecoderShape):
         return bool((layers_vP != layers_vP.max()).any())
 
     def layers_by_chunk(self, stages: int) -> np.ndarray:
-        """[chunks, stages]: layers of each chunk.
+        """[chunks, stages]: layers of each chunk, without the dense ones that the first begins with.
 
         Raises:
-          UsageError: the layers do not split evenly, or not as `stage_layers` says.
+          UsageError: the layers do not split evenly, or not as `stage_layers` says; or the first chunk has fewer than
+            there are dense ones.
         """
+        layers_vP = self._all_by_chunk(stages)
+        if (first := layers_vP[0, 0]) < self.dense_layers:
+            raise UsageError(
+                f"dense_layers={self.dense_layers} and {first} layers in the first chunk: expected all dense layers "
+                "there; say with stage_layers that it has as many"
+            )
+        layers_vP[0, 0] -= self.dense_layers
+        return layers_vP
+
+    def _all_by_chunk(self, stages: int) -> np.ndarray:
         parts = stages * self.chunks
         if not self.stage_layers:
             if self.layers % parts:
@@ -108,6 +123,11 @@ class PipelineShape(DecoderShape):
                     f"multiple of {parts}, or say with stage_layers which chunk has how many"
                 )
             return np.full((self.chunks, stages), self.layers // parts)
+        if predicts_further(self.stage_layers) != bool(self.mtp):
+            raise UsageError(
+                f"stage_layers={self.stage_layers} with mtp={self.mtp}: expected an m before L with mtp=1, and none "
+                "with mtp=0"
+            )
         found = layers_of_chunks(self.stage_layers)
         if (len(found), sum(found)) != (parts, self.layers):
             raise UsageError(
@@ -117,7 +137,7 @@ class PipelineShape(DecoderShape):
         return np.reshape(found, (self.chunks, stages))
 
     def rooms(self, stages: int) -> np.ndarray:
-        """[layers]: where each of the model's layers lies in the flattened stack."""
+        """[layers]: where each of the model's layers, after the dense ones, lies in the flattened stack."""
         layers_vP, room = self.layers_by_chunk(stages), self.chunk_layers(stages)
         return np.concatenate([at * room + np.arange(count) for at, count in enumerate(layers_vP.ravel())])
 
@@ -165,12 +185,15 @@ def state_of(strategy: Strategy, shape: PipelineShape, stages: int, weights: Par
 
 
 def stacked(shape: PipelineShape, stages: int, state: Parameters) -> Parameters:
-    """The model's weights, with layers [L, ...] as [chunks, stages, layers of a chunk, ...]; zeros where a chunk has
-    fewer."""
+    """The model's weights, with layers [L, ...] as [chunks, stages, layers of a chunk, ...], zeros where a chunk has
+    fewer; and the stack of one stage [L, ...] as [stages, L, ...], zeros on the others."""
     sizes = (shape.chunks, stages, shape.chunk_layers(stages))
 
-    def stack(w: Parameter) -> Parameter:
+    def stack(w: Parameter, name: str) -> Parameter:
         x = w.get_value()
+        if name != LAYERS:
+            whole = jnp.zeros((stages, *x.shape), x.dtype).at[stage_of(name, stages)].set(x)
+            return w.replace(whole, dims=("stage", *w.dims))
         if shape.is_uneven(stages):
             x = jnp.zeros((prod(sizes), *x.shape[1:]), x.dtype).at[shape.rooms(stages)].set(x)
         return w.replace(x.reshape(*sizes, *w.shape[1:]), dims=(*STACK, *w.dims[1:]))
@@ -178,18 +201,31 @@ def stacked(shape: PipelineShape, stages: int, state: Parameters) -> Parameters:
     return _of_layers(state, stack)
 
 
+def stage_of(stack: str, stages: int) -> int:
+    """That has a stack of its own: dense layers are the first, what predicts the token after the next is behind the
+    last."""
+    return stages - 1 if stack == "mtp" else 0
+
+
 def in_sequence(shape: PipelineShape, stages: int, state: Parameters) -> Parameters:
     """The inverse of `stacked`."""
 
-    def unstack(w: Parameter) -> Parameter:
+    def unstack(w: Parameter, name: str) -> Parameter:
+        if name != LAYERS:
+            return w.replace(w.get_value()[stage_of(name, stages)], dims=w.dims[1:])
         x = w.get_value().reshape(-1, *w.shape[3:])
         return w.replace(x[shape.rooms(stages)] if shape.is_uneven(stages) else x, dims=w.dims[2:])
 
     return _of_layers(state, unstack)
 
 
-def _of_layers(state: Parameters, change: Callable[[Parameter], Parameter]) -> Parameters:
-    return jax.tree.map(lambda w: change(w) if "layers" in w.dims else w, state, is_leaf=is_weight)
+def _of_layers(state: Parameters, change: Callable[[Parameter, str], Parameter]) -> Parameters:
+    """Args: change: of a weight of a stack, and the name of that."""
+
+    def changed(path: tuple[Any, ...], w: Parameter) -> Parameter:
+        return change(w, path[0].key) if "layers" in w.dims else w
+
+    return jax.tree.map_with_path(changed, state, is_leaf=is_weight)
 
 
 def step(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Program:
@@ -274,14 +310,7 @@ def pipeline(strategy: Strategy, shape: PipelineShape, mesh: Mesh) -> Pipeline:
 
 
 def refuse(strategy: Strategy, shape: PipelineShape, names: tuple[str, ...]) -> None:
-    """Raises UsageError where a pipeline does not run, however its dims split: ZeRO-2 of gradients that are put off, or
-    layers that are not all alike."""
-    if shape.mtp:
-        raise UsageError("mtp=1 in a pipeline: its last stage has no embedding; set mtp=0")
-    if shape.dense_layers:
-        raise UsageError(
-            f"dense_layers={shape.dense_layers} in a pipeline: its stages have equal layers; set dense_layers=0"
-        )
+    """Raises UsageError where a pipeline does not run, however its dims split: ZeRO-2 of gradients that are put off."""
     if strategy.is_anchored and shape.schedule.startswith("zb"):
         raise UsageError(
             f"ZeRO-2 with schedule={shape.schedule}: a gradient that is put off is found whole, and would be scattered "
@@ -311,27 +340,33 @@ def find(placed: Pipeline) -> Callable[..., tuple[jax.Array, Parameters, jax.Arr
 
 
 def _parted(state: Parameters) -> Weights:
-    """This stage's layers, as chunks to take one of, and what every stage has a copy of."""
-    layers = jax.tree.map(lambda w: w.replace(w.get_value()[:, 0], dims=w.dims[2:]), state["layers"], is_leaf=is_weight)
-    return Weights(layers, nnx.State({name: weight for name, weight in state.items() if name != "layers"}))
+    """This stage's layers, as chunks to take one of, and what every stage has a copy of, or room for."""
+    layers = jax.tree.map(lambda w: w.replace(w.get_value()[:, 0], dims=w.dims[2:]), state[LAYERS], is_leaf=is_weight)
+    others = nnx.State({name: weight for name, weight in state.items() if name != LAYERS})
+    return Weights(layers, _of_layers(others, lambda w, _: w.replace(w.get_value()[0], dims=w.dims[1:])))
 
 
 def _joined(weights: Weights) -> Parameters:
     layers = jax.tree.map(
         lambda w: w.replace(w.get_value()[:, None], dims=(*STACK[:2], *w.dims)), weights.chunks, is_leaf=is_weight
     )
-    return nnx.State({**weights.shared, "layers": dict(layers)})
+    others = _of_layers(weights.shared, lambda w, _: w.replace(w.get_value()[None], dims=("stage", *w.dims)))
+    stacks = {**others, LAYERS: layers}
+    return nnx.State({name: x if is_weight(x) else dict(x) for name, x in stacks.items()})
 
 
 def _chunk(placed: Pipeline, own: Weights, tokens_mBS: jax.Array, targets_mBS: jax.Array) -> executor.Chunk:
-    """What one chunk does: the first one begins with the embedding, the last one ends with the loss, as a share of the
-    whole batch's mean.
+    """What one chunk does: the first one begins with the embedding and dense layers, the last one ends with the loss,
+    as a share of the whole batch's mean.
 
     Args:
       own: this rank's copies of weights; what the chunk is given are those that gradients belong to.
     """
     shape, hooks, last = placed.shape, hooks_of_pairs(placed.strategy), placed.stages - 1
     stage, nothing = jax.lax.axis_index(PIPE), _nothing(placed)
+
+    def stack(name: str, weights: Parameters, x_BSD: jax.Array, count: jax.Array | None) -> jax.Array:
+        return decoder.layers(weights, x_BSD, shape.stacks[name], hooks, count, placed.table.is_in_lockstep, name)
 
     def run(weights: Weights, x_BSD: jax.Array, row: executor.Turn) -> tuple[jax.Array, jax.Array]:
         if placed.strategy.is_anchored:
@@ -341,15 +376,26 @@ def _chunk(placed: Pipeline, own: Weights, tokens_mBS: jax.Array, targets_mBS: j
             return decoder.embedded(decoder.table(weights.shared, shape, hooks), tokens_mBS[row.micro_batch], hooks)
 
         def end(x_BSD: jax.Array) -> tuple[jax.Array, jax.Array]:
-            table_VD = decoder.table(weights.shared, shape, hooks) if shape.tied else None
-            loss = decoder.head_loss(weights.shared, table_VD, x_BSD, targets_mBS[row.micro_batch], shape, hooks)
+            shared, targets_BS = weights.shared, targets_mBS[row.micro_batch]
+            if shape.mtp:
+                table_VD = decoder.table(shared, shape, hooks)
+                next_BSD, head_VD = decoder.embedded(table_VD, targets_BS, hooks), table_VD if shape.tied else None
+                loss = decoder.loss_of_both(shared, head_VD, x_BSD, next_BSD, targets_BS, shape, hooks)
+            else:
+                head_VD = decoder.table(shared, shape, hooks) if shape.tied else None
+                loss = decoder.head_loss(shared, head_VD, x_BSD, targets_BS, shape, hooks)
             return nothing[0], loss / float(shape.batch * shape.length)
 
-        x_BSD = jax.lax.cond((stage == 0) & (row.chunk == 0), begin, lambda x_BSD: x_BSD, x_BSD)
+        is_first = (stage == 0) & (row.chunk == 0)
+        x_BSD = jax.lax.cond(is_first, begin, lambda x_BSD: x_BSD, x_BSD)
+        if shape.dense_layers:
+            # Not in the branch of the embedding: what a conditional leaves to its transpose is whole, all weights too.
+            dense = jnp.where(is_first, shape.dense_layers, 0)
+            x_BSD = stack("dense", weights.shared["dense"], x_BSD, dense)
         count = None
         if shape.is_uneven(placed.stages):
             count = jnp.asarray(shape.layers_by_chunk(placed.stages))[row.chunk, stage]
-        x_BSD = decoder.layers(weights.chunks, x_BSD, shape, hooks, count, placed.table.is_in_lockstep)
+        x_BSD = stack(LAYERS, weights.chunks, x_BSD, count)
         return jax.lax.cond(
             (stage == last) & (row.chunk == shape.chunks - 1), end, lambda x_BSD: (x_BSD, nothing[1]), x_BSD
         )

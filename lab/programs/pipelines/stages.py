@@ -1,5 +1,5 @@
 """Which layers each chunk of a pipeline has, written as Megatron-LM's `pipeline_model_parallel_layout`:
-`Et*4|(t*4|)*14tL` for 61 layers in 16 chunks."""
+`Et*4|(t*4|)*14tmL` for 61 layers, and one that predicts the token after the next, in 16 chunks."""
 
 from __future__ import annotations
 
@@ -11,27 +11,40 @@ from lab.meshes.errors import UsageError
 
 EXAMPLE = "Et*4|(t*4|)*2t*3L"
 _MOST_SIGNS = 100_000
-_GROUP = re.compile(r"\(([^()]*)\)\*(\d{1,6})|([EtL])\*(\d{1,6})")
+_GROUP = re.compile(r"\(([^()]*)\)\*(\d{1,6})|([EtmL])\*(\d{1,6})")
 
 
 def layers_of_chunks(text: str) -> tuple[int, ...]:
     """Layers of each chunk, in the order in which tokens go through them.
 
     Args:
-      text: E embedding, t one layer, L head and loss, | between chunks; `t*4` and `(t*4|)*14` repeat.
+      text: E embedding, t one layer, m what predicts the token after the next, L head and loss, | between chunks;
+        `t*4` and `(t*4|)*14` repeat.
     Raises:
       UsageError: the text is no such layout.
     """
+    return tuple(chunk.count("t") for chunk in _chunks(text))
+
+
+def predicts_further(text: str) -> bool:
+    """The last chunk predicts the token after the next, too; raises as `layers_of_chunks`."""
+    return "m" in _chunks(text)[-1]
+
+
+def _chunks(text: str) -> list[str]:
     chunks = _expanded(text).split("|")
-    wrong = next((c for c in "".join(chunks) if c not in "EtL"), None)
+    wrong = next((c for c in "".join(chunks) if c not in "EtmL"), None)
     if wrong:
-        raise UsageError(f"stage_layers={text}: {wrong!r} is none of E, t, L, |, * and (); expected such as {EXAMPLE}")
-    # Outside of its place a sign would be work that the program does elsewhere.
-    if not re.fullmatch("E[t|]*L", "|".join(chunks)):
         raise UsageError(
-            f"stage_layers={text}: expected E once, at the beginning, and L once, at the end, such as {EXAMPLE}"
+            f"stage_layers={text}: {wrong!r} is none of E, t, m, L, |, * and (); expected such as {EXAMPLE}"
         )
-    return tuple(chunk.count("t") for chunk in chunks)
+    # Outside of its place a sign would be work that the program does elsewhere.
+    if not re.fullmatch("E[t|]*m?L", "|".join(chunks)):
+        raise UsageError(
+            f"stage_layers={text}: expected E once, at the beginning, and L once, at the end, behind one m or none, "
+            f"such as {EXAMPLE}"
+        )
+    return chunks
 
 
 def written(layers: Sequence[int]) -> str:

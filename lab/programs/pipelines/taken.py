@@ -10,11 +10,11 @@ import numpy as np
 from lab.core.known import known
 from lab.core.ledger import Ledger, Transfer
 from lab.meshes.axes import PIPE, Axes
-from lab.programs.pipelines.program import PipelineShape, table_for
+from lab.programs.pipelines.program import LAYERS, PipelineShape, table_for
 from lab.programs.pipelines.table import Job, Table
 from lab.programs.strategies.strategy import Strategy
 
-FIRST = "embedding"
+EMBEDDING = "embedding"
 """Scope of what the first chunk begins with; what else is no layer's ends the last one."""
 
 
@@ -78,14 +78,17 @@ def _of_branch(
     if of_job is None:
         return None
     first, last = (Fraction(int(of_job[chunk, stage]), table.ticks) for chunk, stage in ((0, 0), (-1, -1)))
-    if inner.startswith("layers"):
+    if inner.startswith(LAYERS):
         layers_vP = shape.layers_by_chunk(stages)
         done_vP = np.full_like(layers_vP, layers_vP.max()) if table.is_in_lockstep else layers_vP
         return [Fraction(int(n), table.ticks * int(layers_vP.max())) for n in (of_job * done_vP).sum(0)]
-    # A tied table is used at both ends, and moved for each.
-    if inner == FIRST and is_at_both_ends:
+    if inner.startswith("dense"):
+        done_vP = of_job if table.is_in_lockstep else of_job[:1] * (np.arange(stages) == 0)
+        return [Fraction(int(n), table.ticks) for n in done_vP.sum(0)]
+    # What uses the table at both ends moves it for each.
+    if inner == EMBEDDING and is_at_both_ends:
         first, last = first / 2, last / 2
-    elif inner.startswith(FIRST):
+    elif inner.startswith(EMBEDDING):
         last = Fraction(0)
     else:
         first = Fraction(0)

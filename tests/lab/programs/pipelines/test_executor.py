@@ -161,11 +161,11 @@ def test_a_step_sends_what_theory_says_to_the_byte(strategy: Strategy, mesh: str
             "layers=5 is not divisible by 4 stages x 1 chunks; make it a multiple of 4, or say with stage_layers which "
             "chunk has how many",
         ),
-        (DATA_PARALLEL, {"mtp": 1}, "mtp=1 in a pipeline: its last stage has no embedding; set mtp=0"),
         (
             DATA_PARALLEL,
-            {"experts": 4, "layers": 8, "dense_layers": 2},
-            "dense_layers=2 in a pipeline: its stages have equal layers; set dense_layers=0",
+            {"experts": 4, "layers": 8, "dense_layers": 3},
+            "dense_layers=3 and 2 layers in the first chunk: expected all dense layers there; say with stage_layers that "
+            "it has as many",
         ),
         (
             DATA_PARALLEL,

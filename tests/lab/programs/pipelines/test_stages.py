@@ -22,6 +22,7 @@ SHAPE = PipelineShape(**asdict(replace(SMALL, layers=5)))
         ("EtL", (1,)),
         ("Ett|t*3L", (2, 3)),
         ("Et*4|(t*4|)*14tL", (*[4] * 15, 1)),
+        ("Et*4|(t*4|)*14tmL", (*[4] * 15, 1)),
         ("E|(t(t|)*2)*2L", (0, 2, 1, 2, 1, 0)),
         ("E(t*2|)*3L", (2, 2, 2, 0)),
     ],
@@ -48,10 +49,15 @@ def test_the_first_and_the_last_stage_of_405b_have_a_layer_less():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Ex|L", "stage_layers=Ex|L: 'x' is none of E, t, L, |, * and (); expected such as Et*4|(t*4|)*2t*3L"),
+        ("Ex|L", "stage_layers=Ex|L: 'x' is none of E, t, m, L, |, * and (); expected such as Et*4|(t*4|)*2t*3L"),
         ("tE|L", "stage_layers=tE|L: expected E once, at the beginning, and L once, at the end"),
         ("Et|t", "stage_layers=Et|t: expected E once, at the beginning, and L once, at the end"),
-        ("E(t*2", "stage_layers=E(t*2: '(' is none of E, t, L"),
+        ("E(t*2", "stage_layers=E(t*2: '(' is none of E, t, m, L"),
+        (
+            "Etm|tL",
+            "stage_layers=Etm|tL: expected E once, at the beginning, and L once, at the end, behind one m or none",
+        ),
+        ("Et|tm*2L", "stage_layers=Et|tm*2L: expected E once, at the beginning, and L once, at the end, behind one m"),
         ("Et*200000L", "stage_layers: more than 100,000 layers and chunks; expected fewer"),
         ("E(t*9999|)*99999L", "stage_layers: more than 100,000 layers and chunks; expected fewer"),
     ],
@@ -67,6 +73,15 @@ def test_what_is_no_layout_is_refused_in_a_line(text, message):
     [
         ({"stage_layers": "Ett|ttL"}, "stage_layers=Ett|ttL: 4 layers in 2 chunks; expected 5 in 2, of 2 stages x 1"),
         ({"stage_layers": "Ett|t|ttL"}, "stage_layers=Ett|t|ttL: 5 layers in 3 chunks; expected 5 in 2"),
+        (
+            {"stage_layers": "Ett|t*3mL"},
+            "stage_layers=Ett|t*3mL with mtp=0: expected an m before L with mtp=1, and none",
+        ),
+        ({"stage_layers": "Ett|t*3L", "mtp": 1}, "stage_layers=Ett|t*3L with mtp=1: expected an m before L with mtp=1"),
+        (
+            {"stage_layers": "Et|t*4L", "experts": 4, "dense_layers": 2},
+            "dense_layers=2 and 1 layers in the first chunk: expected all dense layers there; say with stage_layers",
+        ),
         (
             {},
             "layers=5 is not divisible by 2 stages x 1 chunks; make it a multiple of 2, or say with stage_layers which",
@@ -91,6 +106,22 @@ def test_layers_lie_in_order_and_what_is_no_layer_is_zero():
     assert all(jax.tree.leaves(jax.tree.map(lambda a, b: np.array_equal(a, b), back, weights)))
 
 
-def test_as_many_layers_are_chosen_as_the_stages_have():
+@pytest.mark.compiles
+def test_dense_layers_are_the_first_stages_and_the_second_prediction_is_the_last_ones():
+    shape = replace(SHAPE, layers=7, experts=4, dense_layers=2, mtp=1, stage_layers="Et*3|t*4mL")
+    assert shape.layers_by_chunk(2).tolist() == [[1, 4]]
+    weights = initial(shape)
+    stack = stacked(shape, 2, weights)
+    dense, further = (stack[name]["up"] for name in ("dense", "mtp"))
+    assert (dense.dims, dense.shape[:2], further.shape[:2]) == (("stage", "layers", "embed", "mlp"), (2, 2), (2, 1))
+    np.testing.assert_array_equal(dense.get_value()[0], weights["dense"]["up"].get_value())
+    np.testing.assert_array_equal(further.get_value()[1], weights["mtp"]["up"].get_value())
+    assert not np.any(dense.get_value()[1]) and not np.any(further.get_value()[0])
+    back = in_sequence(shape, 2, stack)
+    assert all(jax.tree.leaves(jax.tree.map(lambda a, b: np.array_equal(a, b), back, weights)))
+
+
+def test_as_many_layers_and_predictions_are_chosen_as_the_stages_have():
     assert SHAPE.choosing(stage_layers="Et|t*2L").layers == 3
+    assert SHAPE.choosing(stage_layers="Et|t*2mL").mtp == 1 != SHAPE.choosing(stage_layers="Et|t*2L", mtp=1).mtp
     assert SHAPE.choosing(schedule="gpipe").layers == 5

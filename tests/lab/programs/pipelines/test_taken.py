@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 from fractions import Fraction
+from functools import partial
 
 import pytest
 
@@ -38,18 +39,28 @@ def test_a_layer_sends_once_for_each_task_and_not_in_each_tick():
     )
 
 
+def times(scope: str, shape: PipelineShape) -> list[Fraction]:
+    """[stages]: how often its devices send what tensor parallelism has in this scope."""
+    ledger = predict(TENSOR_PARALLEL, shape, MESH)
+    alone = replace(ledger, transfers=tuple(t for t in ledger.transfers if t.scope == scope))
+    each = alone.transfers[0].wire_bytes
+    return [total / each for total in sent_by_stages(TENSOR_PARALLEL, shape, MESH, alone)]
+
+
 def test_ends_send_on_their_own_stages_and_messages_where_there_is_a_next():
-    ledger = predict(TENSOR_PARALLEL, SHAPE, MESH)
-
-    def of(scope: str) -> list[Fraction]:
-        alone = replace(ledger, transfers=tuple(t for t in ledger.transfers if t.scope == scope))
-        each = alone.transfers[0].wire_bytes
-        return [total / each for total in sent_by_stages(TENSOR_PARALLEL, SHAPE, MESH, alone)]
-
+    of = partial(times, shape=SHAPE)
     ticks = of("forth")[0]
     assert of("forward/embedding") == [4, 0]
     assert of("forward/loss/target") == [0, 4]
     assert (of("forth"), of("back")) == ([ticks, 0], [0, ticks])
+
+
+def test_dense_layers_send_on_the_first_stage_the_second_prediction_on_the_last_and_lookups_on_both():
+    of = partial(times, shape=replace(SHAPE, experts=4, dense_layers=2, mtp=1, stage_layers="Et*3|t*5mL"))
+    assert of("forward/dense/mlp/leave") == [4 * 2, 0]
+    assert of("forward/layers/mlp/leave") == [4 * 1, 4 * 5]
+    assert of("forward/mtp/mlp/leave") == [0, 4]
+    assert of("forward/embedding") == [4, 4]
 
 
 def test_in_lockstep_stages_send_as_much_in_vain():

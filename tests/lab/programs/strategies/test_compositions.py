@@ -44,6 +44,7 @@ SHAPE = PipelineShape(
 )
 # Slots for all tokens: which are dropped depends on what is routed together. Balance is of what is routed together too.
 EXPERTS = {"experts": 8, "capacity_factor": 8.0, "shared": 1, "balance": 0.0}
+DEEPSEEK_V3 = {"layers": 6, "dense_layers": 2, "mtp": 1}
 LATENT = {"queries": 1, "query_rank": 24, "kv_rank": 16, "rope_dim": 6}
 
 
@@ -66,13 +67,14 @@ def of(mesh: str, *parts: Strategy, **sizes) -> Composition:
 
 EVERY_DAY = (
     of("expert=2,context=2,tensor=2", EXPERT_PARALLEL, RING, SEQUENCE_PARALLEL, **EXPERTS),
-    of("data=2,pipe=2,expert=2", ZERO1, EXPERT_PARALLEL, **EXPERTS, router="sigmoid_bias"),
+    of("data=2,pipe=2,expert=2", ZERO1, EXPERT_PARALLEL, **EXPERTS, router="sigmoid_bias", **DEEPSEEK_V3),
     of("pipe=2,context=2,tensor=2", RING, TENSOR_PARALLEL, schedule="gpipe"),
     of("fsdp=2,data=2,tensor=2", ZERO3, ZERO2, TENSOR_PARALLEL),
 )
 LONG = (
     of("pipe=2,fsdp=2,tensor=2", ZERO3, SEQUENCE_PARALLEL, **LATENT, activation="relu2", schedule="zb_h1"),
     of("pipe=2,context=2,tensor=2", RING, TENSOR_PARALLEL, **LATENT, activation="gelu", schedule="gpipe"),
+    of("pipe=2,fsdp=2,tensor=2", ZERO3, SEQUENCE_PARALLEL, mtp=1, tied=True, remat="full", schedule="zb_h2"),
     of("data=2,pipe=2,tensor=2", ZERO1, TENSOR_PARALLEL, normed_heads=True, activation="gelu", schedule="zb_h1"),
     of(
         "data=2,expert=2,tensor=2",
