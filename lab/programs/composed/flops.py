@@ -3,7 +3,7 @@ less, than 6 N D (Ch. 24, 27)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -55,7 +55,7 @@ def flops(configuration: Configuration, model: DecoderShape) -> Flops | None:
 def _of_stages(configuration: Configuration, model: PipelineShape) -> Flops:
     stages = configuration.pipe
     table = table_for(configuration.strategy, model, configuration.axes)
-    layer = {name: of_layer(configuration, stack) for name, stack in model.stacks.items()}
+    layer = {name: _of_layer(name, configuration, stack) for name, stack in model.stacks.items()}
     ends, room, layers_vP = of_ends(configuration, model), model.chunk_layers(stages), model.layers_by_chunk(stages)
 
     def of_chunk(layers: int, has_dense: bool, is_last: bool) -> Passes:
@@ -77,6 +77,13 @@ def _of_stages(configuration: Configuration, model: PipelineShape) -> Flops:
                 parts += _in_vain(model, done[:, chunk, stage], own, of_chunk(room, True, is_last), table)
         works.append(total(*parts))
     return Flops(_explained(configuration, model, works), table.ticks * every)
+
+
+def _of_layer(name: str, configuration: Configuration, stack: DecoderShape) -> Passes:
+    """Of a layer that only one stage has no gradient is put off."""
+    if name == LAYERS:
+        return of_layer(configuration, stack)
+    return replace(of_layer(replace(configuration, schedule="1f1b"), stack), put_off={})
 
 
 def _in_vain(

@@ -108,6 +108,7 @@ def computed_by_theory(mesh: str, shape: ComposedShape):
     return flops(of, sized(of, shape))
 
 
+V3 = {"experts": 4, "layers": 7, "dense_layers": 2, "mtp": 1, "stage_layers": "Et*3|t*4mL"}
 COMPILED = [
     ("pipe=2,data=2,tensor=2", {"remat": "none", "layers": 5, "stage_layers": "Ettt|ttL"}),
     ("data=2,fsdp=2,tensor=2", {"kv_rank": 32, "query_rank": 48, "rope_dim": 8, "queries": 1, "mtp": 1}),
@@ -119,6 +120,7 @@ MORE_COMPILED = [
     ("pipe=2,context=4", {"attention": "gathered", "remat": "names", "schedule": "zb_h1"}),
     ("pipe=2,context=2,data=2", {"schedule": "zb_h1", "remat": "full"}),
     ("pipe=2,expert=2,data=2", {"experts": 4, "shared": 1, "schedule": "zb_h1", "remat": "dots"}),
+    ("pipe=2,expert=2,tensor=2", V3 | {"schedule": "interleaved", "chunks": 2, "stage_layers": "Ett|tt|t|ttmL"}),
     ("context=4,tensor=2", {"attention": "zigzag", "length": 2048}),
     ("context=4,data=2", {"attention": "ring", "length": 2048, "window": 600}),
     ("context=4,data=2", {"attention": "ulysses", "length": 1024, "remat": "dots"}),
