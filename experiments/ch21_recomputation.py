@@ -18,12 +18,20 @@ from lab.meshes.targets import parse_target
 from lab.programs.memory.device import Device
 from lab.programs.memory.saved import saved_layer_bytes
 from lab.programs.memory.xla_gpu import scores_relayout
-from lab.programs.models.recomputed import AGAIN, layer_products
 from lab.programs.models.shape import REMATS, DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
 
 ONE = Axes.of({DATA: 1})
+AGAIN = {
+    "none": (),
+    "selective": ("scores",),
+    "dots": ("scores", "values"),
+    "names": ("query", "key", "value", "scores", "values", "gate", "up"),
+    "full": ("query", "key", "value", "scores", "values", "out", "gate", "up"),
+}
+"""Products that the backward pass runs again under each policy. None runs the last one: what it gives is wanted by
+nobody."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,16 @@ class Assumed(DecoderShape):
     @property
     def products(self) -> dict[str, int]:
         """FLOPs of one layer's products in a forward pass."""
-        return layer_products(self.shape("none"))
+        tokens, heads = self.micro_batch * self.length, self.heads * self.head_dim
+        columns = {
+            "query": heads,
+            "key": self.kv_heads * self.head_dim,
+            "value": self.kv_heads * self.head_dim,
+            "out": heads,
+        }
+        mlp = dict.fromkeys(("gate", "up", "down"), 2 * tokens * self.embed * self.mlp)
+        square = dict.fromkeys(("scores", "values"), 2 * tokens * self.length * heads)
+        return {name: 2 * tokens * self.embed * size for name, size in columns.items()} | mlp | square
 
     def flops(self, remat: str) -> int:
         """Of all layers: three times a forward pass, and what is run again."""

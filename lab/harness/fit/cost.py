@@ -8,9 +8,11 @@ from fractions import Fraction
 from typing import Any
 
 from lab.core.ledger import Ledger, Totals, Transfer
-from lab.meshes.axes import Axes
+from lab.harness.decoder.composed import ComposedShape, configuration
+from lab.meshes.axes import AXIS_ORDER, Axes
 from lab.meshes.targets import Target, domains
-from lab.programs.models.recomputed import recomputed_flops
+from lab.programs.composed.configuration import Configuration
+from lab.programs.composed.products import of_layer, size
 from lab.programs.models.shape import DecoderShape
 
 
@@ -19,7 +21,7 @@ class Cost:
     """Of one device a step.
 
     Attributes:
-      recomputed_flops: of products that the backward pass runs again, to first order; of a pipeline, of the mean stage.
+      recomputed_flops: of products that the backward pass runs again; of a pipeline, of the mean stage.
       host_bytes: that cross the link to the host, there and back.
       seconds: that all of it takes at the rates of the chip's data sheet, one after the other.
     """
@@ -40,12 +42,20 @@ class Cost:
 
 def cost(parameters: Any, axes: Axes, predicted: Ledger, target: Target) -> Cost:
     """Args: target: that names a chip."""
-    flops = recomputed_flops(parameters) // axes.size if isinstance(parameters, DecoderShape) else 0
+    flops = recomputed_flops(parameters, axes) if isinstance(parameters, DecoderShape) else 0
     return Cost(
         flops,
         predicted.totals().wire_bytes,
         seconds=flops / _flops_per_s(parameters, target) + _wire_s(predicted, axes, target),
     )
+
+
+def recomputed_flops(shape: DecoderShape, axes: Axes) -> int:
+    """Of one device a step. Axes that no `Configuration` has share the work evenly."""
+    known: dict[str, Any] = {name: degree for name, degree in axes.shape.items() if name in AXIS_ORDER}
+    of = configuration(shape, axes) if isinstance(shape, ComposedShape) else Configuration(**known, attention="ring")
+    again = sum(stack.layers * size(of_layer(of, stack).again) for stack in shape.stacks.values())
+    return int(shape.accumulation * again * of.devices / (of.pipe * axes.size))
 
 
 def _flops_per_s(parameters: Any, target: Target) -> float:

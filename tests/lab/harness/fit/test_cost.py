@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from lab.book.sharding import zero_volume_bytes
-from lab.harness.fit.cost import cost
+from lab.harness.decoder.composed import ComposedShape, configuration
+from lab.harness.fit.cost import cost, recomputed_flops
 from lab.harness.registry import load
 from lab.meshes.axes import Axes
 from lab.meshes.hardware import chip
 from lab.meshes.targets import parse_target
-from lab.programs.composed.configuration import Configuration
-from lab.programs.composed.flops import Cause, flops
-from lab.programs.models.recomputed import recomputed_flops
+from lab.programs.composed.flops import flops
+from lab.programs.composed.step import sized
 from lab.programs.models.shape import REMATS, DecoderShape
 
 ZERO3 = load("ch20_zero3")
@@ -24,18 +24,31 @@ def of(parameters, mesh="fsdp=16", target=HOSTS, experiment=ZERO3):
     return cost(parameters, axes, experiment.predict(parameters, axes), target)
 
 
+@pytest.mark.parametrize("mesh", ["data=4,tensor=2", "fsdp=2,expert=4", "context=8", "data=2,hosts=4"])
 @pytest.mark.parametrize("remat", REMATS)
-def test_recomputed_products_are_those_of_the_composed_step(remat):
-    shape = DecoderShape(remat=remat)
-    causes = flops(Configuration(data=16, attention="ring", remat=remat), shape)
-    assert recomputed_flops(shape) == 16 * (causes[Cause.WEIGHTS_AGAIN] + causes[Cause.ATTENTION_AGAIN])
+def test_recomputed_products_are_what_a_policy_adds_to_the_step(remat, mesh):
+    axes = Axes.parse(mesh)
+    experts = {"experts": 8, "capacity_factor": 2.0} if "expert" in axes.names else {}
+    shape = ComposedShape(remat=remat, attention="ring", accumulation=2, **experts)
+    known = Axes.parse(mesh.partition(",hosts")[0])
+    more, none = (step_flops(one, known) for one in (shape, replace(shape, remat="none")))
+    of_layout = DecoderShape(remat=remat, accumulation=2, **experts)
+    assert recomputed_flops(of_layout, axes) == (more - none) * known.size // axes.size
+    if known == axes:
+        assert recomputed_flops(shape, axes) == more - none
 
 
-def test_of_experts_only_slots_are_recomputed():
-    dense = DecoderShape(remat="full", mlp=1024)
-    experts = replace(dense, experts=8, top_k=2, capacity_factor=1.0)
-    two_mlps = replace(dense, mlp=2048)
-    assert recomputed_flops(experts) == recomputed_flops(two_mlps) > recomputed_flops(dense)
+def step_flops(shape, axes):
+    """Of the mean stage."""
+    of = configuration(shape, axes)
+    totals = flops(of, sized(of, shape)).totals
+    return sum(totals) / len(totals)
+
+
+def test_stages_of_a_pipeline_recompute_their_own_layers():
+    axes, shape = Axes.parse("data=2,pipe=2,tensor=2"), ComposedShape(layers=8, accumulation=4, remat="full")
+    more = step_flops(shape, axes) - step_flops(replace(shape, remat="none"), axes)
+    assert recomputed_flops(shape, axes) == more > 0
 
 
 def test_a_second_micro_batch_under_zero_3_gathers_the_weights_again():
