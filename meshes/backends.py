@@ -13,6 +13,7 @@ from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target
 
 if TYPE_CHECKING:
+    from jax import Device
     from jax.sharding import Mesh
 
 
@@ -76,3 +77,14 @@ def make_mesh(target: Target, axes: Axes, chip_text: str | None = None) -> Mesh:
     from lab.meshes import devices
 
     return devices.mesh(target, axes, chip_text)
+
+
+def target_devices(target: Target) -> tuple[Device, ...]:
+    """The devices of JAX for a target, in the order of `jax.devices()`.
+
+    Raises:
+      UsageError: a plugin is missing, or refuses the topology.
+    """
+    from lab.meshes import devices
+
+    return devices.of(target)

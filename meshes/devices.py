@@ -49,7 +49,7 @@ def _cpu_devices(wanted: int) -> list[jax.Device]:
 def mesh(target: Target, axes: Axes, chip_text: str | None = None) -> Mesh:
     """See `lab.meshes.backends.make_mesh`."""
     check_size(target, axes)
-    devices = _devices(target, chip_text)
+    devices = of(target, chip_text)
     if len(devices) != axes.size:
         raise UsageError(f"mesh {axes} has {axes.size} devices and target {target} has {len(devices)}; make them equal")
     return Mesh(arranged(devices, axes), axes.names, axis_types=(AxisType.Auto,) * len(axes.names))
@@ -73,7 +73,7 @@ def arranged(devices: Sequence[jax.Device], axes: Axes) -> np.ndarray:
 
 
 @cache
-def _devices(target: Target, text: str | None = None) -> tuple[jax.Device, ...]:
+def of(target: Target, text: str | None = None) -> tuple[jax.Device, ...]:
     """The target's devices. Kept, so that two meshes of one target are made of the same devices."""
     if target.platform == Platform.ATTACHED:
         return tuple(jax.devices())

@@ -142,7 +142,7 @@ def test_texts_and_formulas_need_no_jax(room):
 @pytest.mark.slow
 def test_private_modules_of_jax_are_reached_in_one_file_only():
     private = ("jax._src", "jax.interpreters", "jaxlib._jax", "jaxlib._hlo", "jaxlib.xla_client")
-    assert importers("lab", *private) == []
+    assert {found.split()[0] for found in importers("lab", *private)} == {"lab.compile.shapes_only"}
 
 
 @pytest.mark.compiles

@@ -10,19 +10,31 @@ import click
 from lab import diagnosis
 from lab.cli import options
 from lab.cli.output import print_json, print_text
-from lab.cli.programs import programs
+from lab.cli.programs import Script, programs
 from lab.cli.progress import stages
 from lab.cli.refusals import UNUSABLE, refuse
 from lab.compile import sources
 from lab.compile.other_process import other_process
+from lab.compile.script import is_script
 from lab.core.files import write_whole
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 from lab.report.diagnosis import NO_MESH, diagnosis_text
 
+ARGUMENTS = "script's arguments"
 
-@click.command()
+
+class _OfScripts(click.Command):
+    """What stands behind `--` are a script's own arguments."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        ctx.meta[ARGUMENTS] = tuple(args[end + 1 :])
+        return super().parse_args(ctx, args[:end])
+
+
+@click.command(cls=_OfScripts)
 @click.argument("given", metavar="SOURCE...", nargs=-1, required=True, type=click.Path())
 @options.mesh
 @options.target(f"What to compile for: {options.TARGET_FORMS}. By default fake CPU devices, as many as the mesh has.")
@@ -35,13 +47,32 @@ from lab.report.diagnosis import NO_MESH, diagnosis_text
     help="Exit with status 1 if there is a finding of this kind; any: of any kind. With status 2 if there is none, and "
     "not all of the program could be read.",
 )
+@click.option(
+    "--function",
+    "functions",
+    metavar="NAME",
+    multiple=True,
+    help="Of a script: the function to show, of those that it calls on several devices; by default the one that "
+    "computes most.",
+)
+@click.option(
+    "--calls",
+    metavar="COUNT",
+    type=click.IntRange(1),
+    default=100,
+    help="Of a script: how many calls on several devices to follow, 100 by default.",
+)
 @options.html
 @options.as_json
+@click.pass_context
 def inspect(
+    context: click.Context,
     given: tuple[str, ...],
     mesh: Axes | None,
     target: Target | None,
     kinds: tuple[str, ...],
+    functions: tuple[str, ...],
+    calls: int,
     html: Path | None,
     as_json: bool,
 ) -> int:
@@ -51,8 +82,12 @@ def inspect(
 
     SOURCE is a compiled text (.hlo, .txt, .gz), the folder of an XLA dump, or file.py:build or package.module:build,
     where build(mesh) returns (function, args) with args as arrays or ShapeDtypeStructs with shardings.
+
+    A script, such as train.py, is followed as it is: it finds the devices of --target, its arrays have no values, and
+    the functions that it calls on several devices are compiled and not run. What stands behind -- are its arguments.
     """
-    if any(map(sources.is_program, given)):
+    script = Script(context.meta[ARGUMENTS], functions, calls)
+    if any(map(_is_built, given)):
         # So that XLA says where it finds no way between two shardings; what it says is caught.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     diagnoses: list[diagnosis.Diagnosis] = []
@@ -60,9 +95,9 @@ def inspect(
     with stages() as stage, other_process(stage) as call:
         for source in given:
             try:
-                diagnoses += programs(source, mesh, target, stage, call, diagnosis.of)
+                diagnoses += programs(source, mesh, target, stage, call, diagnosis.of, script)
             except UsageError as refusal:
-                if len(given) == 1 or not sources.is_program(source):
+                if len(given) == 1 or not _is_built(source):
                     raise
                 refusals.append(refusal)  # The other programs may do.
     for each in refusals:
@@ -89,3 +124,7 @@ def inspect(
     if kinds and unseen:
         raise UsageError(f"{unseen[0]}: {NO_MESH}; without it --fail-on cannot pass a program")
     return 0
+
+
+def _is_built(source: str) -> bool:
+    return sources.is_program(source) or is_script(source)

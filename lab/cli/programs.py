@@ -4,31 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from lab.compile import inspection, sources
-from lab.compile.other_process import Call, ProcessEnded, Stage
+from lab.compile.other_process import Call, ProcessEnded, Stage, other_process
+from lab.compile.script import chosen, followed, is_script, note
 from lab.diagnosis.program import Program
 from lab.meshes.axes import Axes
-from lab.meshes.backends import make_mesh, prepare
+from lab.meshes.backends import make_mesh, prepare, target_devices
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, parse_target
 
+if TYPE_CHECKING:
+    from lab.compile.shapes_only import Called
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Script:
+    """How to follow a script.
+
+    Attributes:
+      arguments: its own.
+      functions: of those that it calls on several devices, by name; none: the one that computes most.
+      most_calls: after which it is left.
+    """
+
+    arguments: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
+    most_calls: int = 100
+
+
 def programs(
-    source: str, mesh: Axes | None, target: Target | None, stage: Stage, call: Call, of: Callable[[Program], T]
+    source: str,
+    mesh: Axes | None,
+    target: Target | None,
+    stage: Stage,
+    call: Call,
+    of: Callable[[Program], T],
+    script: Script = Script(),
 ) -> list[T]:
-    """What `of` makes of them: one of a text or of a function, one a module of a dump's folder. A function is built and
-    compiled in another process, with `of`.
+    """What `of` makes of them: one of a text or of a function, one a module of a dump's folder, one a function of a
+    script. What is not compiled yet is built and compiled in another process, with `of`.
 
     Raises:
       UsageError: a text cannot be read; a function cannot be built or compiled, or ends the process.
     """
     if not source:
         raise UsageError("SOURCE is empty; expected a compiled text, the folder of an XLA dump, or file.py:build")
+    if is_script(source):
+        if mesh is not None:
+            raise UsageError(f"{source} makes its own mesh: leave --mesh out, or give a function, {source}:build")
+        if target is None:
+            raise UsageError(f"{source}: a script needs --target, the devices that it is to find, such as cpu:8")
+        with other_process(stage) as alone:  # What follows a script changes JAX for good.
+            return _elsewhere(alone, source, _of_script, source, script, target, of)
     if not sources.is_program(source):
         with stage(f"reading {source}"):
             found = inspection.read_texts(Path(source), mesh, target)
@@ -38,8 +72,14 @@ def programs(
         raise UsageError(
             "a program needs a mesh; name its axes in the order of mesh.devices, such as --mesh data=2,tensor=4"
         )
+    return _elsewhere(call, source, _of_builder, source, mesh, target or parse_target(f"cpu:{mesh.size}"), of)
+
+
+def _elsewhere(
+    call: Call, source: str, function: Callable[Concatenate[Stage, P], list[T]], *args: P.args, **named: P.kwargs
+) -> list[T]:
     try:
-        return [call(_compiled, source, mesh, target or parse_target(f"cpu:{mesh.size}"), of)]
+        return call(function, *args, **named)
     except ProcessEnded as how:
         raise UsageError(
             f"{source}: its process {how}; expected a program that builds and compiles (what XLA or the program said "
@@ -47,7 +87,7 @@ def programs(
         ) from None
 
 
-def _compiled(stage: Stage, source: str, mesh: Axes, target: Target, of: Callable[[Program], T]) -> T:
+def _of_builder(stage: Stage, source: str, mesh: Axes, target: Target, of: Callable[[Program], T]) -> list[T]:
     prepare([target])  # Before the user's code imports JAX.
     with stage(f"building {source}"):
         build = sources.builder(source)
@@ -63,4 +103,23 @@ def _compiled(stage: Stage, source: str, mesh: Axes, target: Target, of: Callabl
 
     program = inspection.read_program(function, args, devices, target, source=source, stage=shown)
     with stage(f"diagnosing {source}"):
-        return of(program)
+        return [of(program)]
+
+
+def _of_script(stage: Stage, source: str, script: Script, target: Target, of: Callable[[Program], T]) -> list[T]:
+    prepare([target])
+    with stage(f"following {source}"):
+        found = followed(source, script.arguments, target_devices(target), script.most_calls)
+    shown = chosen(source, found.calls, script.functions)
+    said = note(found, shown)
+    return [_called(stage, f"{source}:{each.name}", each, said, target, of) for each in shown]
+
+
+def _called(stage: Stage, name: str, called: Called, said: str, target: Target, of: Callable[[Program], T]) -> T:
+    with stage(f"compiling {name} for {target}"), sources.compiler(name, target):
+        compiled = called.compiled
+    with stage(f"reading {name}"):
+        program = inspection.read_program(compiled, called.args, None, target, source=name)
+    ledger = replace(program.ledger, notes=(*program.ledger.notes, said))
+    with stage(f"diagnosing {name}"):
+        return of(replace(program, ledger=ledger, remarks=tuple(called.remarks)))

@@ -83,7 +83,7 @@ def read_program(
 
     # Group ids count positions of the mesh that the arguments lie on, whatever mesh was offered.
     own = _mesh(jax.tree.leaves(args))
-    mesh = own if isinstance(own, jax.sharding.Mesh) or mesh is None else mesh
+    mesh = own or mesh
     remarks: list[Remark] = []
     compiled = _compiled(program, args, mesh, remarks, stage, source)
     with stage("reading"):
@@ -95,7 +95,7 @@ def _read(
 ) -> Program:
     import jax
 
-    mesh = mesh if mesh is not None else _mesh(jax.tree.leaves(compiled.input_shardings))
+    mesh = mesh if mesh is not None else _mesh(jax.tree.leaves((compiled.input_shardings, compiled.output_shardings)))
     text, axes = compiled.as_text(), _axes(mesh)
     # A program of one device is no program on the mesh of its arguments.
     axes = None if axes is not None and axes.size > 1 and _devices_of(compiled) == 1 else axes
@@ -159,7 +159,7 @@ def _given(compiled: Any, args: tuple[Any, ...]) -> tuple[Given, ...]:
     infos = jax.tree.leaves(compiled.args_info, is_leaf=lambda leaf: hasattr(leaf, "donated"))
     shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]
     parts = (
-        [1 if s is None or s.is_fully_replicated else len(s.device_set) for s in shardings]
+        [1 if s is None or s.is_fully_replicated else s.num_devices for s in shardings]
         if len(shardings) == len(infos)
         else [1] * len(infos)
     )
@@ -186,11 +186,12 @@ def _wires(mesh: Any) -> Wires | None:
 
 
 def _mesh(leaves: Iterable[Any]) -> Any:
-    """The mesh of the first named sharding among arrays or shardings."""
+    """The mesh of the first named sharding among arrays or shardings that has devices."""
     import jax
 
     shardings = (getattr(leaf, "sharding", leaf) for leaf in leaves)
-    return next((s.mesh for s in shardings if isinstance(s, jax.sharding.NamedSharding)), None)
+    meshes = (s.mesh for s in shardings if isinstance(s, jax.sharding.NamedSharding))
+    return next((mesh for mesh in meshes if isinstance(mesh, jax.sharding.Mesh)), None)
 
 
 def _axes(mesh: Any) -> Axes | None:

@@ -208,20 +208,20 @@ def compiler(source: str, target: Target) -> Iterator[None]:
 def _users_frames(trace: TracebackType | None) -> str:
     """The last three frames of the user's files, without those of the lab, of Python and of what is installed."""
     frames = [frame for frame, _ in traceback.walk_tb(trace)]
-    theirs = [
-        summary
-        for frame, summary in zip(frames, traceback.extract_tb(trace), strict=True)
-        if not (_is_ours(frame) or summary.filename.startswith("<") or _is_installed(summary.filename))
-    ]
+    theirs = [summary for frame, summary in zip(frames, traceback.extract_tb(trace), strict=True) if is_users(frame)]
     return "".join(traceback.format_list(theirs[-3:])).rstrip()
 
 
-def _is_ours(frame: FrameType) -> bool:
-    return f"{frame.f_globals.get('__name__')}.".startswith("lab.")
+def is_users(frame: FrameType) -> bool:
+    """Whether its code is neither the lab's, nor Python's, nor installed."""
+    filename, standard = frame.f_code.co_filename, str(Path(traceback.__file__).parent)
+    is_ours = f"{frame.f_globals.get('__name__')}.".startswith("lab.")
+    return not (is_ours or filename.startswith(("<", standard)) or "site-packages" in filename)
 
 
-def _is_installed(filename: str) -> bool:
-    return "site-packages" in filename or filename.startswith(str(Path(traceback.__file__).parent))
+def line_of(frame: FrameType, line: int) -> str:
+    """`train.py:36`."""
+    return f"{Path(frame.f_code.co_filename).name}:{line}"
 
 
 def _kind(value: Any) -> str:

@@ -1,0 +1,125 @@
+"""Follows a script that makes its own mesh and its own arrays, up to the functions that it calls on several devices."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lab.compile import sources
+from lab.core.units import count
+from lab.meshes.errors import UsageError, no_such
+
+if TYPE_CHECKING:
+    from lab.compile.shapes_only import Called
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What a script called on several devices.
+
+    Attributes:
+      calls: the different ones, in their order.
+      ended: why it was followed no further; empty where it ran to its end.
+    """
+
+    calls: tuple[Called, ...]
+    ended: str
+
+
+class _Enough(BaseException):
+    pass
+
+
+def is_script(source: str) -> bool:
+    """A file of Python, and no function in it."""
+    return source.endswith(".py")
+
+
+def followed(script: str, arguments: Sequence[str], devices: Sequence[Any], most_calls: int) -> Followed:
+    """Runs a script as Python does, on these devices and with arrays that have no values.
+
+    Args:
+      most_calls: on several devices, after which it is left.
+    Raises:
+      UsageError: there is no such file; it raises, or asks for the value of an array, before it calls anything on
+        several devices; or it never does.
+    """
+    if not Path(script).is_file():
+        raise UsageError(f"{script}: no such file; expected a script of Python, or file.py:build")
+    from lab.compile import shapes_only
+
+    made = 0
+
+    def called(_: Called) -> None:
+        nonlocal made
+        made += 1
+        if made > most_calls:
+            raise _Enough
+
+    calls = shapes_only.follow(devices, called)
+    sys.argv, ended = [script, *arguments], ""
+    sys.path.insert(0, str(Path(script).parent.resolve()))
+    try:
+        with sources.users_code(script):
+            runpy.run_path(script, run_name="__main__")
+    except _Enough:
+        ended = f"it had made {count(most_calls, 'call')} on several devices; --calls follows more or fewer"
+    except shapes_only.ValueNeeded as needed:
+        ended = f"{_line(needed, script)} asks for the value of an array, {needed}, and the lab follows shapes alone"
+    except UsageError as failure:
+        if not calls or isinstance(failure.__cause__, UsageError):
+            raise
+        if not isinstance(failure.__cause__, SystemExit):
+            ended = str(failure)
+    if not calls:
+        raise UsageError(_nothing(script, ended))
+    return Followed(tuple(calls), ended)
+
+
+def chosen(script: str, calls: Sequence[Called], names: Sequence[str]) -> list[Called]:
+    """The functions of these names, once for each set of shapes and shardings; by default the one that computes most.
+
+    Raises:
+      UsageError: a name that was not called on several devices.
+    """
+    if not names:
+        most = max(call.values for call in calls)
+        return [call for call in calls if call.values == most][-1:]
+    known = list(dict.fromkeys(call.name for call in calls))
+    for name in names:
+        if name not in known:
+            raise no_such("function called on several devices", name, known, f" in {script}")
+    return [call for call in calls if call.name in names]
+
+
+def note(found: Followed, shown: Sequence[Called]) -> str:
+    """What of the script is shown, what it called besides, and how far it was followed."""
+    names = {call.name for call in shown}
+    others = dict.fromkeys(f"{call.name} ({call.place})" for call in found.calls if call.name not in names)
+    ways = len([call for call in found.calls if call.name in names]) - len(shown)
+    said = [f"called at {', '.join(dict.fromkeys(call.place for call in shown))}"]
+    if ways:
+        said.append(f"called with {count(ways, 'other set')} of shapes or shardings before; --function shows all")
+    if others:
+        said.append(f"called besides on several devices: {', '.join(others)}; --function NAME shows one")
+    if found.ended:
+        said.append(f"followed until {found.ended}")
+    return "; ".join(said)
+
+
+def _nothing(script: str, ended: str) -> str:
+    way = "call a jitted function on arrays that are split over a mesh, or write build(mesh) and give file.py:build"
+    if ended:
+        return f"{script} was followed until {ended}; before it nothing is called on several devices: {way}"
+    return f"{script} ended and called no jitted function on several devices; {way}"
+
+
+def _line(error: BaseException, script: str) -> str:
+    """The innermost line of the script's own files."""
+    lines = [sources.line_of(*each) for each in traceback.walk_tb(error.__traceback__) if sources.is_users(each[0])]
+    return lines[-1] if lines else script

@@ -1,0 +1,396 @@
+"""Lets a program of several devices run on arrays that have a shape, a type and a sharding, and no values.
+
+What a script calls with such arrays is traced and not executed, function by function, as `jax.eval_shape` does. JAX
+offers no such evaluation, so this module replaces what evaluates primitives, puts arrays on devices and runs compiled
+functions, for the rest of the process. It is the one place of the lab that uses private modules of JAX.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence, ValuesView
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+from jax._src import array, basearray, core, dispatch, dtypes, pjit, stages, xla_bridge
+from jax._src import mesh as mesh_contexts
+from jax._src.interpreters import mlir, pxla
+from jax._src.numpy import array_methods
+from jax.sharding import NamedSharding, Sharding, SingleDeviceSharding
+
+from lab.compile import sources
+from lab.diagnosis.remarks import Remark, heard
+
+COMPUTED_BYTES = 2**16
+"""The most that a result may have to be computed all the same: keys, counters and schedules stay values."""
+STARTED = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name", "jax_cuda_visible_devices")
+"""Options that name the devices; they are chosen already."""
+
+
+LOWER = stages.Traced.lower
+TRACED_TAKES = inspect.signature(stages.Traced.__init__).parameters
+MESHES: dict[Any, Any] = {}
+"""Meshes of devices that arrays have been on, by what the types of arrays say of them."""
+
+
+class ValueNeeded(BaseException):
+    """Python asks for a value of an array that has none. No `except Exception` of the program is meant to catch it."""
+
+
+class ShapeArray(basearray.Array):
+    """An array without values.
+
+    Attributes:
+      aval: its shape and type, as JAX has them.
+    """
+
+    __array_priority__ = 100
+
+    def __init__(self, aval: Any, placed: Sharding | Callable[[], Sharding] | None = None) -> None:
+        """Args: placed: where it lies, or what finds that out; None: where its type says, or wherever it is used."""
+        self._aval, self._placed = aval, placed or _by_type(aval)
+        if isinstance(placed, NamedSharding):
+            MESHES[placed.mesh.abstract_mesh] = placed.mesh
+
+    aval = property(lambda self: self._aval)
+    shape = property(lambda self: self.aval.shape)
+    dtype = property(lambda self: self.aval.dtype)
+    weak_type = property(lambda self: self.aval.weak_type)
+    ndim = property(lambda self: len(self.aval.shape))
+    size = property(lambda self: prod(self.aval.shape))
+    committed = _committed = property(lambda self: self._placed is not None)
+    is_fully_replicated = property(lambda self: self.sharding.is_fully_replicated)
+    is_fully_addressable = True
+
+    @property
+    def sharding(self) -> Sharding:
+        if self._placed is None:
+            return SingleDeviceSharding(jax.devices()[0])
+        if not isinstance(self._placed, Sharding):
+            self._placed = self._placed()
+        return self._placed
+
+    @property
+    def may_be_split(self) -> bool:
+        """Whether it lies on several devices, as far as that is known without compiling."""
+        return self._placed is not None and (not isinstance(self._placed, Sharding) or _is_wide(self._placed))
+
+    def addressable_data(self, index: int) -> ShapeArray:
+        del index  # All parts have one shape.
+        return ShapeArray(core.ShapedArray(self.sharding.shard_shape(self.shape), self.dtype))
+
+    def devices(self) -> set[Any]:
+        return self.sharding.device_set
+
+    def block_until_ready(self) -> ShapeArray:
+        return self
+
+    def is_ready(self) -> bool:
+        return True
+
+    def is_deleted(self) -> bool:
+        return False
+
+    def delete(self) -> None:
+        pass
+
+    def copy_to_host_async(self) -> None:
+        pass
+
+    def __deepcopy__(self, _: Any) -> ShapeArray:
+        return self
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of unsized object")
+        return int(self.shape[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"<{self.aval.str_short()} without values>"
+
+    def __format__(self, _: str) -> str:
+        return repr(self)
+
+    def _has_none(self, *_: Any, **__: Any) -> NoReturn:
+        raise ValueNeeded(self.aval.str_short())
+
+    __array__ = __bool__ = __int__ = __float__ = __index__ = __complex__ = __dlpack__ = __reduce__ = _has_none
+    item = tolist = tobytes = unsafe_buffer_pointer = _has_none
+    addressable_shards = global_shards = _value = property(_has_none)
+
+
+def _replace(*owners: Any, **values: Any) -> None:
+    for owner in owners:
+        for name, value in values.items():
+            setattr(owner, name, value)
+
+
+_replace(ShapeArray, __abstractmethods__=frozenset())
+array_methods._set_array_base_attributes(ShapeArray)
+core.pytype_aval_mappings[ShapeArray] = lambda value: value.aval
+dtypes.canonicalize_value_handlers[ShapeArray] = lambda value: value
+mlir.register_constant_handler(ShapeArray, lambda value, _: mlir.ir_constant(_unequal(value)))
+
+
+def _by_type(aval: Any) -> Sharding | None:
+    mesh = MESHES.get(aval.sharding.mesh)
+    return None if mesh is None or mesh.empty else NamedSharding(mesh, aval.sharding.spec)
+
+
+def _unequal(value: ShapeArray) -> np.ndarray:
+    """What stands in a program for an array that it closes over: entries that XLA cannot simplify away."""
+    entries: np.ndarray = (np.arange(value.size) * 31 % 127).astype(value.dtype).reshape(value.shape)
+    return entries
+
+
+@dataclass
+class Called:
+    """A function over several devices that a program called.
+
+    Attributes:
+      name: of the function.
+      place: the line that called it, of the program's own: `train.py:36`.
+      args: the flat arguments, as shapes with shardings.
+      values: entries of all arrays that it computes.
+      remarks: of the compiler, once it is compiled.
+    """
+
+    name: str
+    place: str
+    args: tuple[jax.ShapeDtypeStruct, ...]
+    values: int
+    traced: Any = field(repr=False)
+    remarks: list[Remark] = field(default_factory=list, repr=False)
+
+    @cached_property
+    def compiled(self) -> jax.stages.Compiled:
+        with heard(self.remarks):
+            compiled: jax.stages.Compiled = LOWER(self.traced).compile()
+            return compiled
+
+    @cached_property
+    def output_shardings(self) -> list[Sharding]:
+        """Of the flat results, as the compiler chooses them."""
+        return jax.tree.leaves(self.compiled.output_shardings)
+
+
+def follow(devices: Sequence[Any], called: Callable[[Called], None]) -> ValuesView[Called]:
+    """From here on JAX has these devices, and computes shapes alone.
+
+    Args:
+      called: what to do with a call; it may raise.
+    Returns:
+      The different calls so far, in their order.
+    """
+    following = _Following(called)
+    host = jax.local_devices(backend="cpu")[0]
+    jax.config.update("jax_default_device", host)
+    run_jitted, put_one = pjit._pjit_call_impl_python, pxla.batched_device_put
+
+    def jitted(*args: Any, **params: Any) -> Any:
+        found = following.call(args, params)
+        return run_jitted(*args, **params) if found is None else (found, None, None, [])
+
+    def compiled(self: Any, *args: Any) -> Any:
+        if not any(map(_is_wide, self._out_shardings)) and not any(isinstance(each, ShapeArray) for each in args):
+            return self.unsafe_call(*args)
+        return [ShapeArray(aval, placed) for aval, placed in zip(self.out_avals, self._out_shardings, strict=True)]
+
+    def put_parts(aval: Any, sharding: Sharding, *rest: Any, **named: Any) -> Any:
+        is_host = sharding.device_set == {host} or sharding.device_set.isdisjoint(devices)
+        return put_one(aval, sharding, *rest, **named) if is_host else _on(aval, sharding)
+
+    def lowered(self: Any, **named: Any) -> Any:
+        if _is_split(self._meta_tys_flat, self._params):
+            following.recorded(tuple(map(_shape, self._meta_tys_flat)), self._params)
+        return LOWER(self, **named)
+
+    update: Any = jax.config.update
+    _replace(core, eval_trace=following, check_eval_args=lambda _: None)
+    _replace(pjit, _pjit_call_impl_python=jitted)
+    _replace(stages.Traced, lower=lowered)
+    _replace(pxla, batched_device_put=put_parts)
+    _replace(pxla.MeshExecutable, call=compiled, create_cpp_call=lambda *_: None)
+    _replace(dispatch, _batched_device_put_impl=_put(dispatch._batched_device_put_impl))
+    _replace(array, jax, make_array_from_callback=_called_back, make_array_from_single_device_arrays=_joined)
+    _replace(jax, xla_bridge, **_of_devices(devices))
+    _replace(jax, default_backend=lambda: devices[0].platform)
+    _replace(jax.distributed, initialize=lambda *_, **__: None)
+    _replace(jax.config, update=lambda name, value: None if name in STARTED else update(name, value))
+    core.trace_ctx.set_trace(following)
+    return following.by_program.values()
+
+
+class _Following(core.EvalTrace):
+    """Evaluates primitives: small ones of values, all others to shapes."""
+
+    def __init__(self, called: Callable[[Called], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._called = called
+        self.by_program: dict[Any, Called] = {}
+
+    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+        if primitive is dispatch.device_put_p:
+            return dispatch._batched_device_put_impl(*args, **params)
+        found = self.call(args, params) if primitive is pjit.jit_p else _shapes(primitive, args, params)
+        if found is not None:
+            return found
+        return super().process_primitive(primitive, args, params)  # type: ignore[no-untyped-call]
+
+    def call(self, args: Sequence[Any], params: dict[str, Any]) -> list[ShapeArray] | None:
+        """What a jitted function returns; None where it is to be computed."""
+        jaxpr = params["jaxpr"]
+        if not _is_split(args, params):
+            is_small = _bytes(jaxpr.out_avals) <= COMPUTED_BYTES and params["ctx_mesh"].empty
+            if is_small and not any(isinstance(each, ShapeArray) for each in args):
+                return None
+            return [ShapeArray(aval) for aval in jaxpr.out_avals]
+        call = self.recorded(tuple(map(_shape, args)), params)
+        placed = [each if _is_wide(each) else _later(call, index) for index, each in enumerate(params["out_shardings"])]
+        return [ShapeArray(aval, where) for aval, where in zip(jaxpr.out_avals, placed, strict=True)]
+
+    def recorded(self, shapes: tuple[jax.ShapeDtypeStruct, ...], params: dict[str, Any]) -> Called:
+        key = (id(params["jaxpr"]), shapes)
+        if key not in self.by_program:
+            self.by_program[key] = Called(
+                params["name"], _place(), shapes, _values(params["jaxpr"].jaxpr), _traced(shapes, params)
+            )
+        self._called(self.by_program[key])
+        return self.by_program[key]
+
+
+def _traced(shapes: tuple[jax.ShapeDtypeStruct, ...], params: dict[str, Any]) -> Any:
+    given, returned = jax.tree.structure((shapes, {})), jax.tree.structure(list(params["jaxpr"].out_avals))
+    # Releases from 0.11 on also take where the function stands, for their messages.
+    known = {"fun_sourceinfo": params["name"]} if "fun_sourceinfo" in TRACED_TAKES else {}
+    return stages.Traced(list(map(pjit.convert_to_metaty, shapes)), params, given, returned, [], **known)
+
+
+def _shape(value: Any) -> jax.ShapeDtypeStruct:
+    """Of an array, or of what JAX takes for one; only those that have no values can lie on the target's devices."""
+    is_type = isinstance(value, pjit.MetaTy)
+    aval = value.aval if is_type else core.typeof(value)
+    placed = value.sharding if (is_type or isinstance(value, ShapeArray)) and value.committed else None
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=aval.weak_type)
+
+
+def _shapes(primitive: Any, args: Sequence[Any], params: dict[str, Any]) -> Any:
+    """Of a primitive by itself; the result lies as an argument of its shape does."""
+    given = [each for each in args if isinstance(each, ShapeArray)]
+    if not given and mesh_contexts.get_concrete_mesh().empty:
+        return None
+    found, _ = primitive.abstract_eval(*map(core.typeof, args), **params)
+    placed = {each.shape: each._placed for each in given}
+    arrays = [ShapeArray(aval, placed.get(aval.shape)) for aval in (found if primitive.multiple_results else [found])]
+    return arrays if primitive.multiple_results else arrays[0]
+
+
+def _later(call: Called, index: int) -> Callable[[], Sharding]:
+    return lambda: call.output_shardings[index]
+
+
+def _put(put: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    def putting(*values: Any, devices: Sequence[Any], **rest: Any) -> list[Any]:
+        found = []
+        for index, (value, device) in enumerate(zip(values, devices, strict=True)):
+            if device is None and not isinstance(value, ShapeArray):
+                found += put(value, devices=[device], **{name: each[index : index + 1] for name, each in rest.items()})
+            else:
+                found.append(_on(core.typeof(value), _sharding(device) or getattr(value, "_placed", None)))
+        return found
+
+    return putting
+
+
+def _sharding(device: Any) -> Sharding | None:
+    """Of what `jax.device_put` takes: a device, a sharding, a format or a memory space."""
+    device = getattr(device, "sharding", device)
+    return SingleDeviceSharding(device) if isinstance(device, jax.Device) else device
+
+
+def _on(aval: Any, placed: Any) -> ShapeArray:
+    return ShapeArray(core.update_aval_with_sharding(aval, placed) if isinstance(placed, Sharding) else aval, placed)
+
+
+def _called_back(shape: Any, sharding: Any, callback: Any, dtype: Any = None, **_: Any) -> ShapeArray:
+    kind = dtype if dtype is not None else core.typeof(callback((slice(None),) * len(shape))).dtype
+    return _on(core.ShapedArray(tuple(shape), dtypes.canonicalize_dtype(kind)), _sharding(sharding))
+
+
+def _joined(shape: Sequence[int], sharding: Sharding, arrays: Sequence[Any], *, dtype: Any = None) -> ShapeArray:
+    kind = dtype if dtype is not None else arrays[0].dtype
+    return _on(core.ShapedArray(tuple(shape), dtypes.canonicalize_dtype(kind)), sharding)
+
+
+def _is_split(args: Iterable[Any], params: dict[str, Any]) -> bool:
+    given = any(each.may_be_split if isinstance(each, ShapeArray) else _is_wide(each) for each in args)
+    return given or any(map(_is_wide, _placements(params)))
+
+
+def _placements(params: dict[str, Any]) -> Iterator[Any]:
+    """Shardings and meshes that a function and those inside it name; the mesh in force splits nothing by itself."""
+    for name, value in params.items():
+        if name == "ctx_mesh":
+            continue
+        yield from value if isinstance(value, tuple | list) else (value,)
+    for jaxpr in core.jaxprs_in_params(params):
+        for equation in jaxpr.eqns:
+            yield from _placements(equation.params)
+
+
+def _is_wide(placed: Any) -> bool:
+    if isinstance(placed, pjit.MetaTy):
+        return _is_wide(placed.sharding)
+    if isinstance(placed, NamedSharding):
+        return placed.mesh.size > 1
+    if isinstance(placed, jax.sharding.Mesh | jax.sharding.AbstractMesh):
+        return not placed.empty and placed.size > 1
+    return isinstance(placed, Sharding) and len(placed.device_set) > 1
+
+
+def _values(jaxpr: Any) -> int:
+    """Entries of what a function computes, loops as often as they run where that is known."""
+    total = 0
+    for equation in jaxpr.eqns:
+        inner = sum(map(_values, core.jaxprs_in_params(equation.params)))
+        total += equation.params.get("length", 1) * inner if equation.primitive.name == "scan" else inner
+        total += sum(prod(out.aval.shape) for out in equation.outvars if hasattr(out.aval, "shape"))
+    return int(total)
+
+
+def _bytes(avals: Iterable[Any]) -> int:
+    return sum(prod(aval.shape) * aval.dtype.itemsize for aval in avals if hasattr(aval, "shape"))
+
+
+def _place() -> str:
+    """The innermost line of the program's own."""
+    frame = sys._getframe()
+    while frame.f_back and not sources.is_users(frame):
+        frame = frame.f_back
+    return sources.line_of(frame, frame.f_lineno)
+
+
+def _of_devices(devices: Sequence[Any]) -> dict[str, Callable[..., Any]]:
+    """What JAX says of its devices, where it has these, of one process."""
+    others = xla_bridge.devices
+
+    def given(backend: Any = None) -> list[Any]:
+        is_theirs = backend in (None, devices[0].platform, "cuda" if devices[0].platform == "gpu" else None)
+        return list(devices) if is_theirs else others(backend)
+
+    return {
+        "devices": given,
+        "local_devices": lambda process_index=None, backend=None, host_id=None: given(backend),
+        "device_count": lambda backend=None: len(given(backend)),
+        "local_device_count": lambda backend=None: len(given(backend)),
+        "process_count": lambda backend=None: 1,
+        "process_index": lambda backend=None: 0,
+    }

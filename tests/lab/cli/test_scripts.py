@@ -1,0 +1,123 @@
+"""Scripts that make their own mesh and their own arrays are inspected as they are."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.compiles
+
+STEP = """
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+def split(mesh, width):
+    w = jax.ShapeDtypeStruct((width, 4 * width), jnp.bfloat16, sharding=NamedSharding(mesh, P("data", "model")))
+    return w, jax.ShapeDtypeStruct((512, width), jnp.bfloat16, sharding=NamedSharding(mesh, P("data")))
+
+@jax.jit
+def step(w, x):
+    loss, grad = jax.value_and_grad(lambda w: jnp.mean((x @ w).astype(jnp.float32) ** 2))(w)
+    return w - 0.1 * grad, loss
+
+def build(mesh):
+    return step, split(mesh, 256)
+"""
+TRAIN = """
+import argparse
+import jax, jax.numpy as jnp, numpy as np
+from step import split, step
+
+jax.distributed.initialize()
+parser = argparse.ArgumentParser()
+parser.add_argument("--width", type=int)
+width = parser.parse_args().width
+mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(-1, 2), ("data", "model"))
+like_w, like_x = split(mesh, width)
+
+@jax.jit
+def init(key):
+    w = jax.random.normal(key, like_w.shape, like_w.dtype)
+    return jax.lax.with_sharding_constraint(w, like_w.sharding)
+
+w = init(jax.random.key(0))
+for number in range(10):
+    batch = np.zeros(like_x.shape, jnp.bfloat16)
+    x = jax.make_array_from_process_local_data(like_x.sharding, batch)
+    w, loss = step(w, x)
+    print(number, loss, w.sharding.spec)
+if float(loss) > 1:
+    raise SystemExit("did not converge")
+"""
+FAILING = {
+    "alone.py": ("import jax\nprint(jax.jit(lambda x: x + 1)(1.0))", "called no jitted function on several devices"),
+    "asks.py": (
+        "import jax.numpy as jnp\nx = jnp.ones((1000, 1000))\nif x.sum() > 0:\n    print(x)",
+        "asks.py:3 asks for the value of an array, bool[]",
+    ),
+    "raises.py": ("import jax\n1 / 0", "raises.py raised ZeroDivisionError: division by zero"),
+    "exits.py": ("import sys\nsys.exit('no data')", "exits.py raised SystemExit: no data"),
+}
+
+
+def lab(folder, *arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "lab", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "step.py").write_text(STEP)
+    (tmp_path / "train.py").write_text(TRAIN)
+    for name, (text, _) in FAILING.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def sent(found) -> list:
+    return [(each["kind"], each["axes"], each["payload_bytes"], each["executions"]) for each in found["transfers"]]
+
+
+def test_a_script_is_inspected_as_its_step_by_itself_is(folder):
+    done = lab(folder, "inspect", "train.py", "--target", "cpu:8", "--json", "--", "--width", "256")
+    found = json.loads(done.stdout)
+    by_itself = lab(folder, "inspect", "step.py:build", "--mesh", "data=4,model=2", "--json")
+    expected = json.loads(by_itself.stdout)
+    assert found["source"] == "train.py:step"
+    assert found["mesh"] == {"data": 4, "model": 2}
+    assert sent(found) == sent(expected) != []
+    assert found["memory"] == expected["memory"]
+    assert found["flops"] == expected["flops"]
+    (note,) = (note for note in found["notes"] if "called at" in note)
+    assert "called at train.py:22; called besides on several devices: init (train.py:18)" in note
+    assert "followed until train.py:24 asks for the value of an array, float32[]" in note
+    assert "9 <float32[] without values> P('data', 'model')" in done.stderr
+
+
+def test_a_script_that_cannot_be_followed_is_one_line(folder):
+    done = lab(folder, "inspect", *FAILING, "--target", "gpu:h100:1x8")
+    assert (done.returncode, done.stdout) == (2, "")
+    refusals = [line for line in done.stderr.splitlines() if line.startswith("lab: ")]
+    assert len(refusals) == len(FAILING)
+    for refusal, (_, said) in zip(refusals, FAILING.values(), strict=True):
+        assert said in refusal
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("train.py",), "train.py: a script needs --target"),
+        (("train.py", "--mesh", "data=8"), "train.py makes its own mesh: leave --mesh out"),
+        (("missing.py", "--target", "cpu:8"), "missing.py: no such file"),
+        (
+            ("train.py", "--target", "cpu:8", "--function", "stop", "--", "--width", "8"),
+            "function called on several devices 'stop'",
+        ),
+        (("train.py", "--target", "cpu:8", "--calls", "1", "--", "--width", "8"), "--calls follows more or fewer"),
+    ],
+)
+def test_what_a_script_needs_is_said(folder, arguments, said):
+    done = lab(folder, "inspect", *arguments)
+    assert said in done.stderr + done.stdout
+    assert done.returncode == (0 if "--calls" in arguments else 2)
