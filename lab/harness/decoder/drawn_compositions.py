@@ -15,7 +15,7 @@ from lab.meshes.attached import device_count
 from lab.meshes.axes import AXIS_ORDER, CONTEXT, DATA, EXPERT, PIPE, TENSOR, Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
-from lab.programs.composed.configuration import OVER_CONTEXT, OVER_DATA
+from lab.programs.composed.configuration import OVER_CONTEXT, ZERO_STAGES
 from lab.programs.models.shape import DISPATCHES, REMATS
 
 TARGETS = ("cpu:8", "gpu:h100:2x8", "gpu:h100:4x8")
@@ -58,7 +58,7 @@ def _axes(draw: Random, devices: int) -> Axes:
 def _choices(draw: Random, axes: Axes) -> dict[str, Any]:
     """All that is no size."""
     found: dict[str, Any] = {
-        "zero": draw.randrange(len(OVER_DATA)) if DATA in axes.names else 0,
+        "zero": draw.choice(ZERO_STAGES) if DATA in axes.names else 0,
         "attention": draw.choice(list(OVER_CONTEXT)),
         "sequence": draw.random() < 0.7,
         "remat": draw.choice(REMATS),

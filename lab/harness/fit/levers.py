@@ -12,7 +12,7 @@ from lab.harness.decoder.composed import ComposedShape
 from lab.harness.experiment import Experiment
 from lab.harness.settings import with_settings
 from lab.meshes.axes import DATA, FSDP, Axes
-from lab.programs.composed.configuration import OVER_DATA
+from lab.programs.composed.configuration import ZERO_STAGES
 from lab.programs.models.shape import REMATS, DecoderShape
 
 
@@ -85,7 +85,7 @@ def _sharded_further(parameters: DecoderShape, axes: Axes) -> Iterator[Change]:
     if replicas == 1 or (zero is None and FSDP not in axes.names):
         return
     if zero is not None:
-        for stage in range(zero + 1, len(OVER_DATA)):
+        for stage in ZERO_STAGES[zero + 1 :]:
             yield Change(Lever.SHARDING, (("zero", str(stage)),))
     for shards in _divisors(replicas):
         left = replicas // shards

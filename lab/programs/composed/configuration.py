@@ -15,11 +15,11 @@ from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
-from lab.programs.strategies.zero1 import ZERO1, ZERO2
+from lab.programs.strategies.zero1 import sharded
 from lab.programs.strategies.zero3 import ZERO3
 
-OVER_DATA = (DATA_PARALLEL, ZERO1, ZERO2)
-"""By the stage of ZeRO; the third has an axis of its own, `fsdp`."""
+ZERO_STAGES = (0, 1, 2)
+"""Over `data`; the third has an axis of its own, `fsdp`."""
 OVER_CONTEXT = {"zigzag": ZIGZAG_RING, "ring": RING, "gathered": GATHERED_KEYS, "ulysses": ULYSSES}
 
 
@@ -28,9 +28,12 @@ class Configuration:
     """How one training step is spread over devices.
 
     Attributes:
-      data, fsdp, pipe, context, tensor, expert: degrees, one axis of the mesh each; an axis of size 1 is left out.
+      data, fsdp, pipe, context, tensor, expert: degrees, one axis of the mesh each; an axis of size 1 is left out. The
+        batch is split over `expert` as well: of all but experts its ranks are data-parallel replicas, so that experts
+        over 64 of 128 replicas, as Megatron-LM carves them out, are data=2, expert=64.
       order: of the axes, as `mesh.devices` has them: the last connects neighbours.
-      zero: 1: master weights and moments are sharded over `data`; 2: gradients too.
+      zero: 1: master weights and moments are sharded over `data`, and of all but experts over `expert`; 2: gradients
+        too.
       attention: how queries meet keys along `context`, a name of `OVER_CONTEXT`; without that axis "tiles" makes scores
         tile by tile, and any other name all at once.
       sequence: between blocks tokens are sharded along `tensor` (Korthikanti et al. 2022).
@@ -64,7 +67,7 @@ class Configuration:
                 raise UsageError(f"{name}={getattr(self, name)}: expected 1 or more")
         if sorted(self.order) != sorted(AXIS_ORDER):
             raise UsageError(f"order={','.join(self.order)}: expected each of {', '.join(AXIS_ORDER)} once")
-        if not 0 <= self.zero < len(OVER_DATA):
+        if self.zero not in ZERO_STAGES:
             raise UsageError(f"zero={self.zero}: expected 0, 1 or 2; ZeRO-3 is the axis fsdp")
         if self.zero and self.data == 1:
             raise UsageError(f"zero={self.zero} with data=1: there is nothing to shard over; set data, or zero=0")
@@ -85,10 +88,15 @@ class Configuration:
         return Axes.of({name: getattr(self, name) for name in self.order if getattr(self, name) > 1} or {DATA: 1})
 
     @property
+    def replicas(self) -> tuple[str, ...]:
+        """Axes over which ZeRO-1 and 2 shard all but experts."""
+        return tuple(name for name in self.axes.names if name in (DATA, EXPERT))
+
+    @property
     def strategy(self) -> Strategy:
         """Of the whole step, or of each stage of a pipeline."""
         along = {
-            DATA: OVER_DATA[self.zero],
+            DATA: sharded(self.zero, self.replicas) if self.zero else DATA_PARALLEL,
             FSDP: ZERO3,
             CONTEXT: OVER_CONTEXT.get(self.attention, NOTHING),
             TENSOR: SEQUENCE_PARALLEL if self.sequence else TENSOR_PARALLEL,

@@ -59,11 +59,11 @@ class Layers(nnx.Module):
             self.key_norm = weight("head_norm")
         self.out = weight("kv_heads", "queries", "head_dim", "embed")
         self.mlp_norm = weight("norm")
-        each = ("experts",) if shape.experts else ()
+        *each, embed = ("experts", "expert_embed") if shape.experts else ("embed",)
         if shape.is_gated:
-            self.gate = weight(*each, "embed", "mlp")
-        self.up = weight(*each, "embed", "mlp")
-        self.down = weight(*each, "mlp", "embed")
+            self.gate = weight(*each, embed, "mlp")
+        self.up = weight(*each, embed, "mlp")
+        self.down = weight(*each, "mlp", embed)
         if shape.experts:
             self.router = weight("embed", "choices")
         if shape.biases:
@@ -117,9 +117,9 @@ def _inputs(dims: Dims) -> Dims:
     `embed`."""
     if dims[-1] == "embed" and "kv_heads" in dims:
         return ("kv_heads", "queries", "head_dim")
-    if dims[-2:] in (("mlp", "embed"), ("shared_mlp", "embed")):
+    if dims[-2:-1] in (("mlp",), ("shared_mlp",)):
         return dims[-2:-1]
-    return tuple(dim for dim in dims if dim in ("query_rank", "kv_rank", "joined")) or ("embed",)
+    return tuple(dim for dim in dims if dim in ("query_rank", "kv_rank", "joined", "expert_embed")) or ("embed",)
 
 
 def weights(shape: DecoderShape) -> Parameters:

@@ -398,6 +398,11 @@ class DecoderShape:
         return self.head_dim
 
     @property
+    def expert_embed(self) -> int:
+        """Entries of a token, as an expert reads and gives them: of experts, which ranks share, parts are others'."""
+        return self.embed
+
+    @property
     def choices(self) -> int:
         """Of a router."""
         return self.experts

@@ -23,10 +23,10 @@ STYLES = ("declared", "typed", "explicit")
 written out."""
 RESIDUAL = ("batch", "length", "embed")
 TABLE = ("vocab", "embed")
-SPLIT = ("embed", "query_rank", "kv_rank")
+SPLIT = ("embed", "expert_embed", "query_rank", "kv_rank")
 """Dims of matrices, one of each, that sharded data parallelism splits."""
 # Of what a device may hold a part of, each with the field of the shape that it must divide.
-CHECKED = ("kv_heads", "mlp", "vocab", "length", "embed", "experts", "nodes", "query_rank", "kv_rank")
+CHECKED = ("kv_heads", "mlp", "vocab", "length", "experts", "nodes", *SPLIT)
 
 
 class Pair(NamedTuple):

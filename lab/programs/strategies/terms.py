@@ -78,15 +78,15 @@ def _of_layer(shape: DecoderShape) -> dict[str, Dims]:
             "attention/key": ("kv_rank", *kv),
             "attention/value": ("kv_rank", *kv),
         }
-    each = ("experts",) if shape.experts else ()
+    *each, embed = ("experts", "expert_embed") if shape.experts else ("embed",)
     layer: dict[str, Dims] = {
         "attention/norm": ("norm",),
         **attention,
         "attention/out": (*heads, "head_dim", "embed"),
         "mlp/norm": ("norm",),
-        **({"mlp/gate": (*each, "embed", "mlp")} if shape.is_gated else {}),
-        "mlp/up": (*each, "embed", "mlp"),
-        "mlp/down": (*each, "mlp", "embed"),
+        **({"mlp/gate": (*each, embed, "mlp")} if shape.is_gated else {}),
+        "mlp/up": (*each, embed, "mlp"),
+        "mlp/down": (*each, "mlp", embed),
     }
     if shape.normed_heads:
         layer |= {"attention/query_norm": ("head_norm",), "attention/key_norm": ("head_norm",)}

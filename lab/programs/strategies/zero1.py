@@ -1,14 +1,20 @@
 """ZeRO-1 and ZeRO-2 (Ch. 20): AdamW treats parameters apart, so each rank may update its part of them: gradients are
 scattered instead of summed everywhere, and the new weights are gathered. ZeRO-1 scatters once, after the backward pass;
-ZeRO-2 each layer's inside it, so that no rank ever holds all gradients, and with accumulation for every micro-batch."""
+ZeRO-2 each layer's inside it, so that no rank ever holds all gradients, and with accumulation for every micro-batch.
+
+Ranks that share experts have tokens of their own, so that of all but experts they are data-parallel replicas as well,
+and update parts of it, too: an expert's state is sharded over `data` alone (Megatron-LM's expert-data-parallel groups).
+"""
 
 from __future__ import annotations
+
+from functools import cache, partial
 
 import jax
 
 from lab.book.parallelism import gradient_bytes
 from lab.core.ledger import Kind, Transfer
-from lab.meshes.axes import DATA, Axes
+from lab.meshes.axes import DATA, EXPERT, Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.shape import DecoderShape
@@ -28,20 +34,24 @@ from lab.programs.strategies.terms import (
 )
 
 ACTIVATIONS = Layout.of(batch=DATA)
-STATE = Layout.of(**dict.fromkeys(SPLIT, DATA))
 
 
 def copies(dims: Dims) -> frozenset[str]:
     return frozenset({DATA})
 
 
-def scattered(g: jax.Array, dims: Dims) -> jax.Array:
+def replicas(over: tuple[str, ...], dims: Dims) -> tuple[str, ...]:
+    """Of these axes those along which ranks have copies of a weight with these dims."""
+    return tuple(axis for axis in over if axis != EXPERT or "expert_embed" not in dims)
+
+
+def scattered(over: tuple[str, ...], g: jax.Array, dims: Dims) -> jax.Array:
     """This rank's part of the sum."""
-    return jax.lax.psum_scatter(g, DATA, scatter_dimension=split_dim(dims), tiled=True)
+    return jax.lax.psum_scatter(g, replicas(over, dims), scatter_dimension=split_dim(dims), tiled=True)
 
 
-def renewed(w: jax.Array, dims: Dims) -> jax.Array:
-    return jax.lax.all_gather(w, DATA, axis=split_dim(dims), tiled=True, to="invarying")
+def renewed(over: tuple[str, ...], w: jax.Array, dims: Dims) -> jax.Array:
+    return jax.lax.all_gather(w, replicas(over, dims), axis=split_dim(dims), tiled=True, to="invarying")
 
 
 def late_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
@@ -72,34 +82,39 @@ def _scatter(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes
     payload = gradient_bytes(used * provenance.stacked_layers, e)
     executions = 1 if is_late else weight.per_pass * shape.accumulation
     phase = UPDATE if is_late else BACKWARD
-    return transfer(Kind.REDUCE_SCATTER, weight.scope, (DATA,), payload, phase, dtype, executions, axes, provenance)
+    over = strategy.scattered_over(weight.dims)
+    return transfer(Kind.REDUCE_SCATTER, weight.scope, over, payload, phase, dtype, executions, axes, provenance)
 
 
 def _gather(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Transfer:
     """The new matrix, of all layers at once."""
     stack = gradient_bytes(elements(weight, strategy.weights, shape, axes) * weight.per_pass, shape.bytes_per_element)
-    return transfer(Kind.ALL_GATHER, f"renew/{weight.scope}", (DATA,), stack, UPDATE, shape.dtype, 1, axes)
+    over = strategy.scattered_over(weight.dims)
+    return transfer(Kind.ALL_GATHER, f"renew/{weight.scope}", over, stack, UPDATE, shape.dtype, 1, axes)
 
 
 STYLES = ("declared", "explicit")
 """Typed, a gradient has the type of its weight, whole: GPUs sum it everywhere before it is scattered."""
 
-ZERO1 = Strategy(
-    state=STATE,
-    inside=ACTIVATIONS,
-    residual=ACTIVATIONS,
-    copies=copies,
-    hooks=CollectiveHooks(scatter=scattered, gather_updated=renewed),
-    terms=(late_terms,),
-    styles=STYLES,
-)
-ZERO2 = Strategy(
-    state=STATE,
-    inside=ACTIVATIONS,
-    residual=ACTIVATIONS,
-    copies=copies,
-    is_anchored=True,
-    hooks=CollectiveHooks(scatter=scattered, gather_updated=renewed),
-    terms=(early_terms,),
-    styles=STYLES,
-)
+
+@cache
+def sharded(stage: int, over: tuple[str, ...] = (DATA,)) -> Strategy:
+    """ZeRO of this stage, 1 or 2.
+
+    Args:
+      over: axes of replicas, `data` and perhaps `expert`, in the mesh's order; with `expert` in the explicit style
+        alone, since declared, gradients are summed over `expert` before they are scattered.
+    """
+    return Strategy(
+        state=Layout.of(**{dim: replicas(over, (dim,)) for dim in SPLIT}),
+        inside=ACTIVATIONS,
+        residual=ACTIVATIONS,
+        copies=copies,
+        is_anchored=stage == 2,
+        hooks=CollectiveHooks(scatter=partial(scattered, over), gather_updated=partial(renewed, over)),
+        terms=(early_terms if stage == 2 else late_terms,),
+        styles=STYLES if over == (DATA,) else ("explicit",),
+    )
+
+
+ZERO1, ZERO2 = sharded(1), sharded(2)

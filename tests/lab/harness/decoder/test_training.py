@@ -18,9 +18,8 @@ from lab.harness.schemas import SCHEMA, RunJson
 from lab.meshes.axes import DATA
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
-from lab.programs.models.collective_hooks import CollectiveHooks
 from lab.programs.strategies import program
-from lab.programs.strategies.zero1 import ZERO1, renewed
+from lab.programs.strategies.zero1 import ZERO1
 from lab.report.curves import training_text
 from lab.report.html.reports import experiments
 from lab.settle import Settlement, Verdict
@@ -40,9 +39,7 @@ def own_part(g: jax.Array, dims: tuple[str, ...]) -> jax.Array:
 
 
 def unsummed(style, shape, mesh):
-    return program.step(
-        replace(ZERO1, hooks=CollectiveHooks(scatter=own_part, gather_updated=renewed)), style, shape, mesh
-    )
+    return program.step(replace(ZERO1, hooks=replace(ZERO1.hooks, scatter=own_part)), style, shape, mesh)
 
 
 def unsplit(style, shape, mesh):

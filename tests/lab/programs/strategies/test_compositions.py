@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from lab.harness.decoder.step import random_tokens
-from lab.meshes.axes import PIPE, Axes
+from lab.meshes.axes import DATA, EXPERT, PIPE, Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.targets import parse_target
 from lab.programs.models.decoder import initial
@@ -20,7 +20,7 @@ from lab.programs.strategies.expert_parallel import EXPERT_PARALLEL
 from lab.programs.strategies.sequence_parallel import SEQUENCE_PARALLEL
 from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
-from lab.programs.strategies.zero1 import ZERO1, ZERO2
+from lab.programs.strategies.zero1 import ZERO1, ZERO2, sharded
 from lab.programs.strategies.zero3 import ZERO3
 from tests.lab.programs.strategies.test_numerics import assert_equal_to_one_device
 from tests.long_tests import long
@@ -44,6 +44,7 @@ SHAPE = PipelineShape(
 )
 # Slots for all tokens: which are dropped depends on what is routed together. Balance is of what is routed together too.
 EXPERTS = {"experts": 8, "capacity_factor": 8.0, "shared": 1, "balance": 0.0}
+REPLICAS = (DATA, EXPERT)
 DEEPSEEK_V3 = {"layers": 6, "dense_layers": 2, "mtp": 1}
 LATENT = {"queries": 1, "query_rank": 24, "kv_rank": 16, "rope_dim": 6}
 
@@ -67,7 +68,9 @@ def of(mesh: str, *parts: Strategy, **sizes) -> Composition:
 
 EVERY_DAY = (
     of("expert=2,context=2,tensor=2", EXPERT_PARALLEL, RING, SEQUENCE_PARALLEL, **EXPERTS),
-    of("data=2,pipe=2,expert=2", ZERO1, EXPERT_PARALLEL, **EXPERTS, router="sigmoid_bias", **DEEPSEEK_V3),
+    of(
+        "data=2,pipe=2,expert=2", sharded(1, REPLICAS), EXPERT_PARALLEL, **EXPERTS, router="sigmoid_bias", **DEEPSEEK_V3
+    ),
     of("pipe=2,context=2,tensor=2", RING, TENSOR_PARALLEL, schedule="gpipe"),
     of("fsdp=2,data=2,tensor=2", ZERO3, ZERO2, TENSOR_PARALLEL),
 )
@@ -78,7 +81,7 @@ LONG = (
     of("data=2,pipe=2,tensor=2", ZERO1, TENSOR_PARALLEL, normed_heads=True, activation="gelu", schedule="zb_h1"),
     of(
         "data=2,expert=2,tensor=2",
-        ZERO2,
+        sharded(2, REPLICAS),
         EXPERT_PARALLEL,
         SEQUENCE_PARALLEL,
         **EXPERTS,
@@ -89,7 +92,7 @@ LONG = (
     of("data=2,fsdp=4", DATA_PARALLEL, ZERO3),
     of("data=2,context=4", ZERO1, RING),
     of("data=4,tensor=2", ZERO2, SEQUENCE_PARALLEL),
-    of("data=4,expert=2", ZERO1, EXPERT_PARALLEL, **EXPERTS),
+    of("expert=2,data=4", sharded(1, REPLICAS[::-1]), EXPERT_PARALLEL, **EXPERTS),
     of("data=4,pipe=2", ZERO2, schedule="interleaved", chunks=2),
     of("fsdp=4,context=2", ZERO3, ULYSSES),
     of("fsdp=4,tensor=2", ZERO3, SEQUENCE_PARALLEL),
