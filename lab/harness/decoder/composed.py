@@ -18,7 +18,8 @@ from lab.harness.experiment import Experiment, TrainingStep, as_they_come
 from lab.harness.result import Composition, Computed
 from lab.meshes.axes import AXIS_ORDER, CONTEXT, PIPE, Axes
 from lab.meshes.errors import UsageError
-from lab.meshes.targets import Target
+from lab.meshes.platforms import Platform
+from lab.meshes.targets import Target, parse_target
 from lab.programs.composed import step as composed
 from lab.programs.composed.configuration import Configuration
 from lab.programs.composed.flops import flops
@@ -133,11 +134,14 @@ def _composition(shape: ComposedShape, axes: Axes, measured: Ledger | None) -> C
 
 
 def computed(shape: ComposedShape, axes: Axes, measured: Ledger | None) -> Computed | None:
-    """FLOPs, where theory tells them; and those of a compiled step."""
+    """FLOPs by theory, and of a compiled step; None of experts without slots on a TPU, whose kernels take the rows that
+    come."""
+    target = parse_target(measured.target) if measured and measured.target else None
+    if shape.experts and shape.is_dropless and target and target.platform == Platform.TPU:
+        return None
     of = configuration(shape, axes)
     sized = composed.sized(of, shape)
-    if (theory := flops(of, sized)) is None:
-        return None
+    theory = flops(of, sized)
     by_cause = {str(cause): n for cause, n in theory.stages[theory.busiest].items() if n}
     found = Computed(by_cause, theory.totals, theory.every_branch)
     if measured is None or measured.flops is None:

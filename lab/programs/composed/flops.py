@@ -40,10 +40,8 @@ class Flops:
         return self.totals.index(max(self.totals))
 
 
-def flops(configuration: Configuration, model: DecoderShape) -> Flops | None:
-    """None of experts without slots, whose rows are data; compilers of CPUs and GPUs multiply each with all experts."""
-    if model.experts and model.is_dropless:
-        return None
+def flops(configuration: Configuration, model: DecoderShape) -> Flops:
+    """Experts without slots as compilers of CPUs and GPUs multiply them."""
     if isinstance(model, PipelineShape):
         return _of_stages(configuration, model)
     layers = [(stack.layers, of_layer(configuration, stack)) for stack in model.stacks.values()]

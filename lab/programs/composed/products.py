@@ -13,7 +13,6 @@ from lab.attention.tiles import tile_size
 from lab.book.architecture import window_hops
 from lab.book.deepseek import latent_flops_per_key
 from lab.book.experts import capacity
-from lab.meshes.axes import EXPERT, TENSOR
 from lab.programs.composed.configuration import Configuration
 from lab.programs.models.shape import DecoderShape
 from lab.programs.pipelines import halves
@@ -31,6 +30,7 @@ class Cause(StrEnum):
     WEIGHTS = "products with weights"
     COPIES = "products with weights that all ranks of a tensor group do alike"
     SLOTS = "slots of experts, more or fewer than tokens choose"
+    ROWS = "rows that come to no expert, and rows times experts that they do not visit"
     ATTENTION = "attention to what a query sees"
     MASKED = "attention to what the mask hides"
     SUMS = "outputs times their gradients, experts' results times their weights"
@@ -117,17 +117,19 @@ def _of_weight(
     """A product forward and two backward."""
     if not weight.is_matrix:
         return NO_PASSES
-    strategy, axes = configuration.strategy, configuration.axes
-    here, tokens = elements(weight, strategy.inside, shape, axes), _tokens(configuration, shape)
+    here = elements(weight, configuration.strategy.inside, shape, configuration.axes)
+    tokens = _tokens(configuration, shape)
     useful, rest = Fraction(2 * tokens * here), (Cause.COPIES, Fraction(0))
     if {*weight.dims} & {*OF_OWN_TOKENS}:
         done = 2 * _tokens(configuration, shape, are_between_blocks=True) * here
-        useful = Fraction(2 * tokens * here, axes.shape.get(TENSOR, 1))
+        useful = Fraction(2 * tokens * here, configuration.tensor)
         rest = Cause.COPIES, done - useful
     elif "experts" in weight.dims:
-        slots = _slots(configuration, shape) * axes.shape.get(EXPERT, 1)
-        useful = Fraction(2 * tokens * shape.top_k * here * axes.shape.get(EXPERT, 1), shape.experts)
-        rest = Cause.SLOTS, 2 * slots * here - useful
+        ranks = configuration.expert
+        useful = Fraction(2 * tokens * shape.top_k * here * ranks, shape.experts)
+        # Without slots there are as many rows as could come, each multiplied with all experts of the device.
+        rows = tokens * shape.top_k if shape.is_dropless else _slots(configuration, shape)
+        rest = Cause.ROWS if shape.is_dropless else Cause.SLOTS, 2 * rows * ranks * here - useful
     forward = {cause: useful, rest[0]: rest[1]}
     return Passes(
         forward,

@@ -103,6 +103,20 @@ class Message(NamedTuple):
 Slots = dict[Message, int]
 
 
+class Stash(NamedTuple):
+    """Slots by the tick of the message's arrival, and by its way."""
+
+    arriving: dict[int, int]
+    of: dict[tuple[int, int], int]
+
+    @classmethod
+    def of_slots(cls, slots: Slots) -> Stash:
+        return cls(
+            {message.arrives: slot for message, slot in slots.items()},
+            {message.way: slot for message, slot in slots.items()},
+        )
+
+
 def table_of(schedule: Schedule, is_in_lockstep: bool = False) -> Table:
     """The table of a schedule.
 
@@ -120,7 +134,7 @@ def table_of(schedule: Schedule, is_in_lockstep: bool = False) -> Table:
         [_slots(_messages(schedule, when, stage, work)) for stage in stages] for work in (Work.FORWARD, Work.BACKWARD)
     )
     kept = [_slots(_halves(schedule, when, stage)) for stage in stages]
-    stashes = [list(of_stage) for of_stage in zip(inputs, cotangents, kept, strict=True)]
+    stashes = [list(map(Stash.of_slots, of_stage)) for of_stage in zip(inputs, cotangents, kept, strict=True)]
     rows = [
         [_row(schedule, stage, tick, turn[stage], *stashes[stage]) for stage in stages]
         for tick, turn in enumerate(turns)
@@ -172,18 +186,14 @@ def _slots(messages: Iterable[Message]) -> Slots:
     return slots
 
 
-def _row(schedule: Schedule, stage: int, tick: int, task: Task | None, *stashes: Slots) -> Row[int]:
-    new_input, new_cotangent = (
-        next((slot for message, slot in slots.items() if message.arrives == tick), NOWHERE) for slots in stashes[:2]
-    )
+def _row(schedule: Schedule, stage: int, tick: int, task: Task | None, *stashes: Stash) -> Row[int]:
+    new_input, new_cotangent = (stash.arriving.get(tick, NOWHERE) for stash in stashes[:2])
     if task is None:
         return Row(Job.IDLE, 0, 0, 0, 0, new_input, new_cotangent, 0)
     # The first chunk of all receives no input, the last one no gradient of its output: they read some slot, and use
     # nothing of it.
     way = task.micro_batch, task.chunk
-    input, cotangent, kept = (
-        next((slot for message, slot in slots.items() if message.way == way), 0) for slots in stashes
-    )
+    input, cotangent, kept = (stash.of.get(way, 0) for stash in stashes)
     return Row(_job(schedule, stage, task), *way, input, cotangent, new_input, new_cotangent, kept)
 
 

@@ -99,8 +99,10 @@ def test_parameters_of_a_published_model_are_those_that_a_token_visits():
     assert active == zoo.model("deepseek-v3").active_parameters
 
 
-def test_of_experts_without_slots_nothing_is_told():
-    assert flops(Configuration(data=2), replace(MODEL, experts=4, dispatch="padded")) is None
+def test_experts_without_slots_multiply_all_rows_that_could_come_by_hand():
+    (stage,) = computed_by_theory("expert=4", replace(SMALL, experts=8, top_k=2, dispatch="padded")).stages
+    copies, matrices = 16 * 256 // 4 * 2, 4 * 3 * 128 * 160
+    assert stage[Cause.ROWS] == 6 * copies * (4 * 2 - 1) * matrices
 
 
 def computed_by_theory(mesh: str, shape: ComposedShape):
@@ -125,6 +127,7 @@ MORE_COMPILED = [
     ("context=4,data=2", {"attention": "ring", "length": 2048, "window": 600}),
     ("context=4,data=2", {"attention": "ulysses", "length": 1024, "remat": "dots"}),
     ("expert=4,tensor=2", {"experts": 8, "router": "sigmoid_bias", "nodes": 2, "sequence": False}),
+    ("expert=2,data=4", {"experts": 4, "dispatch": "padded", "remat": "dots"}),
     ("fsdp=8", {"experts": 4, "layers": 6, "dense_layers": 2, "mtp": 1, "batch": 32}),
 ]
 
