@@ -131,6 +131,36 @@ class Axes:
         return self.names.index(name)
 
 
+@dataclass(frozen=True)
+class TypedAxes:
+    """Axes of a mesh to make.
+
+    Attributes:
+      explicit: the axes of type Explicit, along which an array's type says how it is split; all others are Auto.
+    """
+
+    axes: Axes
+    explicit: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> TypedAxes:
+        """`data=2:explicit,tensor=4`.
+
+        Raises:
+          UsageError: as for `Axes.parse`, or another type.
+        """
+        parts = [part.strip().partition(":") for part in text.split(",")]
+        for part, colon, kind in parts:
+            if colon and kind not in ("auto", "explicit"):
+                raise UsageError(
+                    f"mesh {text!r}: axis {part} of type {kind!r}; expected explicit, or auto as by default"
+                )
+        axes = Axes.parse(",".join(part for part, _, _ in parts))
+        return cls(
+            axes, tuple(name for name, (_, _, kind) in zip(axes.names, parts, strict=True) if kind == "explicit")
+        )
+
+
 def _axis(part: str, text: str) -> tuple[str, int]:
     name, equals, size = part.strip().partition("=")
     if not (equals and re.fullmatch("[0-9]{1,9}", size.strip())):

@@ -55,9 +55,12 @@ def mesh(target: Target, axes: Axes, chip_text: str | None = None) -> Mesh:
     return Mesh(arranged(devices, axes), axes.names, axis_types=(AxisType.Auto,) * len(axes.names))
 
 
-def typed(mesh: Mesh) -> Mesh:
-    """The same mesh, on which an array's type says how it is split (JAX's explicit sharding)."""
-    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * len(mesh.axis_names))
+def typed(mesh: Mesh, explicit: Collection[str] | None = None) -> Mesh:
+    """The same mesh, on which an array's type says how it is split along these axes, or along all (JAX's explicit
+    sharding)."""
+    named = mesh.axis_names if explicit is None else explicit
+    types = (AxisType.Explicit if name in named else AxisType.Auto for name in mesh.axis_names)
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=tuple(types))
 
 
 def arranged(devices: Sequence[jax.Device], axes: Axes) -> np.ndarray:

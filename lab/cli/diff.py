@@ -15,7 +15,7 @@ from lab.compile import sources
 from lab.compile.other_process import Call, Stage, other_process
 from lab.core import changes
 from lab.core.ledger import Ledger
-from lab.meshes.axes import Axes
+from lab.meshes.axes import TypedAxes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 from lab.report.changes import changes_text, exceeded
@@ -24,7 +24,7 @@ from lab.report.changes import changes_text, exceeded
 @click.command()
 @click.argument("before", metavar="BEFORE", type=click.Path())
 @click.argument("after", metavar="AFTER", type=click.Path())
-@options.mesh
+@options.typed_mesh
 @options.target(f"What to compile programs for: {options.TARGET_FORMS}.")
 @click.option(
     "--allow",
@@ -36,7 +36,7 @@ from lab.report.changes import changes_text, exceeded
 )
 @options.as_json
 def diff(
-    before: str, after: str, mesh: Axes | None, target: Target | None, allowed: Fraction | None, as_json: bool
+    before: str, after: str, mesh: TypedAxes | None, target: Target | None, allowed: Fraction | None, as_json: bool
 ) -> int:
     """Compare the communication of two programs.
 
@@ -54,7 +54,7 @@ def diff(
     return 1 if any(allowed is None or row.exceeds(allowed) for row in along) else 0
 
 
-def _one_ledger(source: str, mesh: Axes | None, target: Target | None, stage: Stage, call: Call) -> Ledger:
+def _one_ledger(source: str, mesh: TypedAxes | None, target: Target | None, stage: Stage, call: Call) -> Ledger:
     ledgers = (
         [sources.saved_ledger(source)]
         if source.endswith(".json")

@@ -17,7 +17,7 @@ from lab.compile import sources
 from lab.compile.other_process import other_process
 from lab.compile.script import is_script
 from lab.core.files import write_whole
-from lab.meshes.axes import Axes
+from lab.meshes.axes import TypedAxes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
 from lab.report.diagnosis import NO_MESH, diagnosis_text
@@ -36,7 +36,7 @@ class _OfScripts(click.Command):
 
 @click.command(cls=_OfScripts)
 @click.argument("given", metavar="SOURCE...", nargs=-1, required=True, type=click.Path())
-@options.mesh
+@options.typed_mesh
 @options.target(f"What to compile for: {options.TARGET_FORMS}. By default fake CPU devices, as many as the mesh has.")
 @click.option(
     "--fail-on",
@@ -68,7 +68,7 @@ class _OfScripts(click.Command):
 def inspect(
     context: click.Context,
     given: tuple[str, ...],
-    mesh: Axes | None,
+    mesh: TypedAxes | None,
     target: Target | None,
     kinds: tuple[str, ...],
     functions: tuple[str, ...],

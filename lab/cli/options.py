@@ -16,7 +16,7 @@ from lab.diagnosis import KINDS
 from lab.harness import registry
 from lab.measure.bench.sizes import parse_sizes
 from lab.meshes.availability import availability
-from lab.meshes.axes import Axes
+from lab.meshes.axes import Axes, TypedAxes
 from lab.meshes.errors import UsageError, no_such
 from lab.meshes.targets import parse_target
 
@@ -115,6 +115,7 @@ def _algorithms() -> Iterable[str]:
 
 
 AXES = Parsed("axes", Axes.parse)
+TYPED_AXES = Parsed("axes", TypedAxes.parse)
 TARGET = Parsed("target", parse_target, lambda: [row.target for row in availability()])
 SETTING = Parsed("setting", _setting)
 SHARE = Parsed("share", _share)
@@ -142,6 +143,12 @@ OUTPUT_FILE = OutputFile()
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 mesh = click.option(
     "--mesh", metavar="AXES", type=AXES, help="The mesh's axes in the order of mesh.devices: data=2,tensor=8."
+)
+typed_mesh = click.option(
+    "--mesh",
+    metavar="AXES",
+    type=TYPED_AXES,
+    help="The mesh's axes in the order of mesh.devices: data=2,tensor=8; an axis of type Explicit is data=2:explicit.",
 )
 html = click.option(
     "--html",

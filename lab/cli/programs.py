@@ -12,7 +12,7 @@ from lab.compile import inspection, sources
 from lab.compile.other_process import Call, ProcessEnded, Stage, other_process
 from lab.compile.script import chosen, followed, is_script, note
 from lab.diagnosis.program import Program
-from lab.meshes.axes import Axes
+from lab.meshes.axes import TypedAxes
 from lab.meshes.backends import make_mesh, prepare, target_devices
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target, parse_target
@@ -41,7 +41,7 @@ class Script:
 
 def programs(
     source: str,
-    mesh: Axes | None,
+    mesh: TypedAxes | None,
     target: Target | None,
     stage: Stage,
     call: Call,
@@ -65,14 +65,14 @@ def programs(
             return _elsewhere(alone, source, _of_script, source, script, target, of)
     if not sources.is_program(source):
         with stage(f"reading {source}"):
-            found = inspection.read_texts(Path(source), mesh, target)
+            found = inspection.read_texts(Path(source), mesh.axes if mesh else None, target)
         with stage(f"diagnosing {source}"):
             return list(map(of, found))
     if mesh is None:
         raise UsageError(
             "a program needs a mesh; name its axes in the order of mesh.devices, such as --mesh data=2,tensor=4"
         )
-    return _elsewhere(call, source, _of_builder, source, mesh, target or parse_target(f"cpu:{mesh.size}"), of)
+    return _elsewhere(call, source, _of_builder, source, mesh, target or parse_target(f"cpu:{mesh.axes.size}"), of)
 
 
 def _elsewhere(
@@ -87,11 +87,14 @@ def _elsewhere(
         ) from None
 
 
-def _of_builder(stage: Stage, source: str, mesh: Axes, target: Target, of: Callable[[Program], T]) -> list[T]:
+def _of_builder(stage: Stage, source: str, mesh: TypedAxes, target: Target, of: Callable[[Program], T]) -> list[T]:
     prepare([target])  # Before the user's code imports JAX.
+    from lab.meshes.devices import typed
+
     with stage(f"building {source}"):
         build = sources.builder(source)
-        devices = make_mesh(target, mesh)
+        devices = make_mesh(target, mesh.axes)
+        devices = typed(devices, mesh.explicit) if mesh.explicit else devices
         function, args = sources.program(source, build, devices)
 
     @contextmanager

@@ -118,14 +118,20 @@ def _read(
 def _compiled(program: Any, args: tuple[Any, ...], mesh: Any, remarks: list[Remark], stage: Stage, source: str) -> Any:
     import jax
 
+    program = _of_jax(program)
     if isinstance(program, jax.stages.Compiled):
         return program
     # The mesh in force places arguments without a sharding, and gives meaning to a bare PartitionSpec.
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
         with stage("lowering"):
-            lowered = program if isinstance(program, jax.stages.Lowered) else _lowered(program, args, source)
+            lowered = program if isinstance(program, jax.stages.Lowered) else _of_jax(_lowered(program, args, source))
         with stage("compiling"), heard(remarks):
             return lowered.compile()
+
+
+def _of_jax(stage: Any) -> Any:
+    """JAX's own stage of one that `flax.nnx.jit` wraps."""
+    return getattr(stage, "lowered", getattr(stage, "compiled", stage))
 
 
 def _lowered(function: Any, args: tuple[Any, ...], source: str) -> Any:
@@ -157,7 +163,8 @@ def _given(compiled: Any, args: tuple[Any, ...]) -> tuple[Given, ...]:
     import jax
 
     infos = jax.tree.leaves(compiled.args_info, is_leaf=lambda leaf: hasattr(leaf, "donated"))
-    shardings = [getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args)]
+    # What was lowered elsewhere says by its own shardings how its arguments lie.
+    shardings = [getattr(leaf, "sharding", leaf) for leaf in jax.tree.leaves(args or compiled.input_shardings)]
     parts = (
         [1 if s is None or s.is_fully_replicated else s.num_devices for s in shardings]
         if len(shardings) == len(infos)

@@ -105,8 +105,8 @@ def builder(source: str) -> Callable[[Any], Any]:
     return found
 
 
-def program(source: str, build: Callable[[Any], Any], mesh: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The function and arguments that a builder gives for a mesh.
+def program(source: str, build: Callable[[Any], Any], mesh: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The function and arguments that a builder gives for a mesh; what is lowered or compiled already has none.
 
     Raises:
       UsageError: the builder raises, or returns something else.
@@ -115,9 +115,20 @@ def program(source: str, build: Callable[[Any], Any], mesh: Any) -> tuple[Callab
         raise UsageError(f"{source} cannot be called with a mesh alone; expected build(mesh)")
     with users_code(source):
         built = build(mesh)
-    if not (isinstance(built, tuple) and len(built) == 2 and callable(built[0]) and isinstance(built[1], tuple | list)):
-        raise UsageError(f"{source} returned {_kind(built)}, expected (function, args) with args a tuple")
+    if _is_staged(built):
+        return built, ()
+    is_pair = isinstance(built, tuple) and len(built) == 2 and isinstance(built[1], tuple | list)
+    if not (is_pair and (callable(built[0]) or _is_staged(built[0]))):
+        raise UsageError(
+            f"{source} returned {_kind(built)}, expected (function, args) with args a tuple, or what step.lower(*args) "
+            "gives"
+        )
     return built[0], tuple(built[1])
+
+
+def _is_staged(value: Any) -> bool:
+    """Whether it is lowered or compiled, by JAX or by a library around it."""
+    return hasattr(value, "as_text") and not isinstance(value, type)
 
 
 def _is_there(module: str) -> bool:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.meshes.axes import Axes
+from lab.meshes.axes import Axes, TypedAxes
 from lab.meshes.errors import UsageError
 
 meshes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(
@@ -95,3 +95,11 @@ def test_bad_axes_get_one_line(attempt, message):
     with pytest.raises(UsageError, match=message) as error:
         attempt()
     assert "\n" not in str(error.value)
+
+
+def test_types_of_axes_stand_behind_their_sizes():
+    assert TypedAxes.parse("data=2:explicit, tensor=4:auto,x=1") == TypedAxes(
+        Axes.parse("data=2,tensor=4,x=1"), ("data",)
+    )
+    with pytest.raises(UsageError, match="of type 'manual'; expected explicit, or auto"):
+        TypedAxes.parse("data=2:manual")

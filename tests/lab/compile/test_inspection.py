@@ -3,10 +3,11 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 import lab
-from lab.compile import sources
+from lab.compile import inspection, sources
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError
@@ -50,6 +51,39 @@ def test_plain_jitted_lowered_and_compiled_give_the_same_transfers(mesh, argumen
     programs = (product, *arguments), (jitted, *arguments), (lowered,), (lowered.compile(),)
     ledgers = [lab.inspect(*program, mesh=mesh) for program in programs]
     assert all(ledger.transfers == ledgers[0].transfers for ledger in ledgers)
+
+
+def test_what_flax_jits_has_the_transfers_of_what_jax_does(mesh, arguments):
+    jitted = nnx.jit(product)
+    with jax.set_mesh(mesh):
+        lowered = jitted.lower(*arguments)
+    expected = lab.inspect(product, *arguments).transfers
+    for program in ((jitted, *arguments), (lowered,), (lowered.compile(),)):
+        assert lab.inspect(*program, mesh=mesh).transfers == expected
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_an_argument_on_an_abstract_mesh_lies_where_another_says(mesh, arguments, order):
+    w, x = arguments
+    abstract = jax.ShapeDtypeStruct(
+        w.shape, w.dtype, sharding=NamedSharding(mesh.abstract_mesh, PartitionSpec("tensor"))
+    )
+    given = [(abstract, x)[place] for place in order]
+    ledger = lab.inspect(product if order == (0, 1) else lambda x, w: product(w, x), *given)
+    assert ledger.mesh == {"data": 2, "tensor": 4}
+    assert [t.payload_bytes for t in ledger.transfers] == [8 * 32 * 4]
+
+
+def test_a_builder_may_return_what_is_lowered_or_compiled(mesh, arguments):
+    lowered = jax.jit(product).lower(*arguments)
+    for built in (lowered, lowered.compile(), (lowered, ())):
+        program, args = sources.program("step.py:build", lambda _: built, mesh)
+        assert len(lab.inspect(program, *args).transfers) == 1
+
+
+def test_what_is_lowered_already_says_how_its_arguments_lie(mesh, arguments):
+    read = inspection.read_program(jax.jit(product).lower(*arguments), (), None, None, source="step")
+    assert [given.parts for given in read.given] == [8, 8]
 
 
 def test_the_mesh_of_the_arguments_is_taken_where_none_is_given(arguments):
