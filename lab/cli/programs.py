@@ -56,11 +56,7 @@ def programs(
     """
     if not source:
         raise UsageError("SOURCE is empty; expected a compiled text, the folder of an XLA dump, or file.py:build")
-    if is_script(source):
-        if mesh is not None:
-            raise UsageError(f"{source} makes its own mesh: leave --mesh out, or give a function, {source}:build")
-        if target is None:
-            raise UsageError(f"{source}: a script needs --target, the devices that it is to find, such as cpu:8")
+    if is_script(source) and target is not None and mesh is None:
         with other_process(stage) as alone:  # What follows a script changes JAX for good.
             return _elsewhere(alone, source, _of_script, source, script, target, of)
     if not sources.is_program(source):

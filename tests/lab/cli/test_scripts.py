@@ -107,8 +107,8 @@ def test_a_script_that_cannot_be_followed_is_one_line(folder):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("train.py",), "train.py: a script needs --target"),
-        (("train.py", "--mesh", "data=8"), "train.py makes its own mesh: leave --mesh out"),
+        (("train.py",), "or follow it as it is: --target alone, without --mesh"),
+        (("train.py", "--mesh", "data=8", "--target", "cpu:8"), "train.py:build; or follow it as it is"),
         (("missing.py", "--target", "cpu:8"), "missing.py: no such file"),
         (
             ("train.py", "--target", "cpu:8", "--function", "stop", "--", "--width", "8"),
