@@ -108,7 +108,7 @@ def test_a_script_that_cannot_be_followed_is_one_line(folder):
     ("arguments", "said"),
     [
         (("train.py",), "or follow it as it is: --target alone, without --mesh"),
-        (("train.py", "--mesh", "data=8", "--target", "cpu:8"), "train.py:build; or follow it as it is"),
+        (("train.py", "--mesh", "data=8", "--target", "cpu:8"), "train.py:build (it has init); or follow it as it is"),
         (("missing.py", "--target", "cpu:8"), "missing.py: no such file"),
         (
             ("train.py", "--target", "cpu:8", "--function", "stop", "--", "--width", "8"),
