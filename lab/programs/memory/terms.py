@@ -47,9 +47,9 @@ class MemoryTerm(StrEnum):
     LAYER_HALF = auto()
     MESSAGES = auto()
     CHUNK_WEIGHTS = auto()
+    LAYER_WEIGHTS = auto()
     TARGETS_MASK = auto()
     EMBEDDING_GRAD = auto()
-    NEW_SUM = auto()
 
 
 LABELS: dict[str, str] = {
@@ -87,13 +87,13 @@ LABELS: dict[str, str] = {
     MemoryTerm.STASHED_INPUTS: "inputs of micro-batches in flight",
     MemoryTerm.STASHED_COTANGENTS: "gradients of outputs that wait",
     MemoryTerm.STASHED_HALVES: "what split backwards keep for gradients of weights",
-    MemoryTerm.HALF_TAKEN_AND_LEFT: "one of these as a job takes it, and as it leaves it",
+    MemoryTerm.HALF_TAKEN_AND_LEFT: "one of these, as a job takes it or leaves it",
     MemoryTerm.LAYER_HALF: "one layer's part of it",
     MemoryTerm.MESSAGES: "messages between stages",
     MemoryTerm.CHUNK_WEIGHTS: "weights of one chunk, cut out of all",
+    MemoryTerm.LAYER_WEIGHTS: "weights of one layer, cut out for its branch",
     MemoryTerm.TARGETS_MASK: "which logits are the targets'",
     MemoryTerm.EMBEDDING_GRAD: "gradient of the embedding",
-    MemoryTerm.NEW_SUM: "the embedding's new sum beside the old",
 }
 
 

@@ -318,8 +318,9 @@ def layers(
         if count is None:
             return jax.lax.scan(_recomputed(layer, shape.remat), x_BSD, state)[0]
         numbers_L = jnp.arange(jax.tree.leaves(state)[0].shape[0])
-        first = _recomputed(_below(count, layer, is_in_vain), shape.remat)
-        return jax.lax.scan(first, x_BSD, (numbers_L, state))[0]
+        # In the branch, too: else it would hand out all that is kept of it to be gone through backwards.
+        below = _below(count, _recomputed(layer, shape.remat), is_in_vain)
+        return jax.lax.scan(_recomputed(below, shape.remat), x_BSD, (numbers_L, state))[0]
 
 
 def _below(count: jax.Array, layer: Layer, is_in_vain: bool) -> Layer:

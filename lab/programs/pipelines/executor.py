@@ -22,7 +22,7 @@ gradient comes back. 1F1B is there for its P, so its order stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -58,9 +58,10 @@ class Messages(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What a job leaves: sums with what it adds, and what the half of a backward keeps for the other."""
+    """What a job leaves: what it adds to the sums, of gradients one chunk's in the dtype of its weights; and what
+    the half of a backward keeps for the other."""
 
-    found: Found
+    added: Found
     kept: Any
 
 
@@ -109,18 +110,36 @@ def run(
     """
     stage, P = jax.lax.axis_index(PIPE), jax.lax.axis_size(PIPE)
     forth, back = _neighbours(P, has_ring=bool(table.rows.chunk.any()))
-    run_of = jobs(chunk, weights, nothing[0], halves)
-    branches = [_counted(job, run_of[job], table.is_in_lockstep) for job in table.jobs]
+    run_of = jobs(chunk, weights, nothing, halves)
+    branches = [_counted(job, run_of[job]) for job in table.jobs]
+    to_weights = branches[-1] if halves else None
+    if halves:
+        # Its gradients have a conditional of their own: zeros in their place would stand beside all of the other half.
+        branches[-1] = run_of[Job.IDLE]
 
     def tick(state: State, turn: tuple[Turn, jax.Array]) -> tuple[State, None]:
         row, branch = turn
         inputs_nBSD = _stored(state.inputs_nBSD, row.new_input, state.arrived.output_BSD)
         cotangents_nBSD = _stored(state.cotangents_nBSD, row.new_cotangent, state.arrived.cotangent_BSD)
-        # One slot goes in and out: of a stash that a branch may write to, XLA would have two.
-        so_far = Done(state.found, jax.tree.map(lambda kept_n: kept_n[row.kept], state.kept_n))
-        sent, (found, kept) = jax.lax.switch(
-            branch, branches, row, inputs_nBSD[row.input], cotangents_nBSD[row.cotangent], so_far
-        )
+        x_BSD, dy_BSD = inputs_nBSD[row.input], cotangents_nBSD[row.cotangent]
+        before = jax.tree.map(lambda kept_n: kept_n[row.kept], state.kept_n)
+        # What a branch may write to, XLA has twice, and copies forth and back in every tick. So of a stash one slot
+        # goes in and out, and of the sums what is added to them comes out: zeros, where a job finds no gradients.
+        sent, (added, kept) = jax.lax.switch(branch, branches, row, x_BSD, dy_BSD, before)
+        # In lockstep a job may be done in vain.
+        is_own = row.job == jnp.asarray(table.jobs)[branch] if table.is_in_lockstep else None
+        found = _sums(state.found, added, row, is_own)
+        if to_weights:
+            added = jax.lax.cond(
+                branch == len(branches) - 1,
+                lambda row, kept: to_weights(row, x_BSD, dy_BSD, kept)[1].added,
+                lambda row, kept: _found(_zeros(weights, row, set(kept))._replace(shared=None), nothing[1]),
+                row,
+                kept,
+            )
+            found = _sums(found, added, row, is_own)
+        if is_own is not None:
+            kept = jax.tree.map(partial(jnp.where, is_own), kept, before)
         kept_n = jax.tree.map(lambda kept_n, new: kept_n.at[row.kept].set(new), state.kept_n, kept)
         with jax.named_scope("forth"):
             output_BSD = jax.lax.ppermute(sent.output_BSD, PIPE, forth)
@@ -149,8 +168,38 @@ def _start(table: Table, weights: Weights, nothing_BSD: jax.Array, loss: jax.Arr
 
 def no_sums(weights: Weights, loss: jax.Array) -> Found:
     """To begin with; `loss` is a zero of its type."""
-    gradients = jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), weights)
+    return _found(jax.tree.map(lambda w: jnp.zeros_like(w, jnp.float32), weights), loss)
+
+
+def _found(gradients: Weights, loss: jax.Array) -> Found:
     return Found(loss, gradients, jax.lax.pcast(jnp.zeros(len(Job), jnp.int32), PIPE, to="varying"))
+
+
+def _zeros(weights: Weights, row: Turn, names: Set[str]) -> Weights:
+    """For gradients of these weights of a chunk's layers, and of those that every stage has a copy of."""
+    own = of_chunk(weights, row)
+    chunks = type(own.chunks)({name: w for name, w in own.chunks.items() if name in names})
+    return jax.tree.map(jnp.zeros_like, Weights(chunks, own.shared))
+
+
+def _sums(found: Found, added: Found, row: Turn, is_own: jax.Array | None) -> Found:
+    """With what a job adds, unless it was done in vain."""
+
+    def of(new: jax.Array, total: jax.Array) -> jax.Array:
+        return (new if is_own is None else jnp.where(is_own, new, 0)).astype(total.dtype)
+
+    chunks, shared = found.gradients
+    changed = {
+        name: jax.tree.map(lambda total, new: total.at[row.chunk].add(of(new, total)), chunks[name], g)
+        for name, g in added.gradients.chunks.items()
+    }
+    if added.gradients.shared is not None:
+        shared = jax.tree.map(lambda total, new: total + of(new, total), shared, added.gradients.shared)
+    return Found(
+        found.loss + of(added.loss, found.loss),
+        Weights(type(chunks)({**chunks, **changed}), shared),
+        found.done + of(added.done, found.done),
+    )
 
 
 def _stored(stash_nBSD: jax.Array, slot: jax.Array, message_BSD: jax.Array) -> jax.Array:
@@ -158,50 +207,50 @@ def _stored(stash_nBSD: jax.Array, slot: jax.Array, message_BSD: jax.Array) -> j
     return stash_nBSD.at[slot].set(kept_BSD)
 
 
-Run = Callable[[Turn, jax.Array, jax.Array, Done], tuple[Messages, Done]]
+Run = Callable[[Turn, jax.Array, jax.Array, Any], tuple[Messages, Done]]
 
 
-def _counted(job: Job, run: Run, may_be_in_vain: bool) -> Run:
-    def run_and_count(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+def _counted(job: Job, run: Run) -> Run:
+    def run_and_count(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, kept: Any) -> tuple[Messages, Done]:
         with jax.named_scope(job.scope):
-            sent, new = run(row, x_BSD, dy_BSD, so_far)
-        new = new._replace(found=new.found._replace(done=new.found.done.at[job].add(1)))
-        if may_be_in_vain:
-            new = jax.tree.map(partial(jnp.where, row.job == job), new, so_far)
-        return sent, new
+            sent, new = run(row, x_BSD, dy_BSD, kept)
+        return sent, new._replace(added=new.added._replace(done=new.added.done.at[job].add(1)))
 
     return run_and_count
 
 
-def jobs(chunk: Chunk, weights: Weights, nothing_BSD: jax.Array, halves: Halves | None) -> dict[Job, Run]:
-    """(row, x_BSD, dy_BSD, what was left so far) to the messages that a job sends, and what it leaves; without
-    `halves`, those of a schedule that splits no backward."""
+def jobs(chunk: Chunk, weights: Weights, nothing: tuple[jax.Array, jax.Array], halves: Halves | None) -> dict[Job, Run]:
+    """(row, x_BSD, dy_BSD, what a half of a backward kept) to the messages that a job sends, and what it leaves;
+    without `halves`, those of a schedule that splits no backward."""
+    nothing_BSD, no_loss = nothing
 
     def own(row: Turn) -> Weights:
         return of_chunk(weights, row)
 
-    def idle(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
-        return Messages(nothing_BSD, nothing_BSD), so_far
+    def none(row: Turn) -> Weights:
+        return _zeros(weights, row, set(weights.chunks) - set(halves.nothing if halves else ()))
 
-    def forward(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+    def idle(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, kept: Any) -> tuple[Messages, Done]:
+        return Messages(nothing_BSD, nothing_BSD), Done(_found(none(row), no_loss), kept)
+
+    def forward(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, kept: Any) -> tuple[Messages, Done]:
         y_BSD, loss = chunk(own(row), x_BSD, row)
-        return Messages(y_BSD, nothing_BSD), so_far._replace(found=so_far.found._replace(loss=so_far.found.loss + loss))
+        return Messages(y_BSD, nothing_BSD), Done(_found(none(row), loss), kept)
 
-    def backward(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+    def backward(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, kept: Any) -> tuple[Messages, Done]:
         gradients, dx_BSD = pulled(lambda weights, x_BSD: chunk(weights, x_BSD, row), dy_BSD, own(row), x_BSD)
-        return Messages(nothing_BSD, dx_BSD), _added(so_far, gradients, row)
+        return Messages(nothing_BSD, dx_BSD), Done(_found(gradients, no_loss), kept)
 
     whole: dict[Job, Run] = {Job.IDLE: idle, Job.FORWARD: forward, Job.BACKWARD: backward}
     if halves is None:
         return whole
 
-    def input_gradient(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
+    def input_gradient(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, kept: Any) -> tuple[Messages, Done]:
         gradients, dx_BSD, kept = halves.to_input(own(row), x_BSD, dy_BSD, row)
-        return Messages(nothing_BSD, dx_BSD), _added(so_far._replace(kept=kept), gradients, row)
+        return Messages(nothing_BSD, dx_BSD), Done(_found(gradients, no_loss), kept)
 
-    def weight_gradient(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, so_far: Done) -> tuple[Messages, Done]:
-        gradients = halves.to_weights(own(row), so_far.kept)
-        return Messages(nothing_BSD, nothing_BSD), _added(so_far, gradients, row)
+    def weight_gradient(row: Turn, x_BSD: jax.Array, dy_BSD: jax.Array, kept: Any) -> tuple[Messages, Done]:
+        return Messages(nothing_BSD, nothing_BSD), Done(_found(halves.to_weights(own(row), kept), no_loss), kept)
 
     return whole | {Job.INPUT_GRADIENT: input_gradient, Job.WEIGHT_GRADIENT: weight_gradient}
 
@@ -215,14 +264,3 @@ def pulled(function: Callable[..., tuple[jax.Array, jax.Array]], dy_BSD: jax.Arr
     """Gradients of a chunk's inputs, of which each is one of `function`."""
     (_, loss), pull = jax.vjp(function, *at)
     return pull((dy_BSD, jnp.ones_like(loss)))
-
-
-def _added(so_far: Done, gradients: Weights, row: Turn) -> Done:
-    chunks, shared = so_far.found.gradients
-    new = {
-        name: jax.tree.map(lambda total, g: total.at[row.chunk].add(g.astype(total.dtype)), chunks[name], g)
-        for name, g in gradients.chunks.items()
-    }
-    if gradients.shared is not None:
-        shared = jax.tree.map(lambda total, g: total + g.astype(total.dtype), shared, gradients.shared)
-    return so_far._replace(found=so_far.found._replace(gradients=Weights(type(chunks)({**chunks, **new}), shared)))

@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
 
-from lab.meshes.axes import Axes
+from lab.meshes.axes import PIPE, Axes
 from lab.programs.memory.device import Device
 from lab.programs.memory.gradients import FLOAT32_BYTES, added, gradient_of, held
-from lab.programs.memory.layer_backward import layer_at_work
+from lab.programs.memory.layer_backward import SQUARE, layer_at_work
 from lab.programs.memory.moments import going_forward, optimizer_update
 from lab.programs.memory.saved import saved
 from lab.programs.memory.state import static_bytes
@@ -53,12 +53,14 @@ class Stage:
       share: all that the device has: its chunks' layers, and all micro-batches.
       chunk: one job's: a chunk's layers, and one micro-batch.
       message: bytes that a stage hands on.
+      is_uneven: layers that a chunk has not are skipped: each layer is a branch.
     """
 
     share: Device
     chunk: Device
     table: Table
     message: int
+    is_uneven: bool
 
     @classmethod
     def of(cls, strategy: Strategy, shape: PipelineShape, axes: Axes, is_cramped: bool = False) -> Stage:
@@ -71,8 +73,9 @@ class Stage:
         return cls(
             Device(strategy, "explicit", share, axes),
             Device(strategy, "explicit", chunk, axes, is_cramped, is_in_branch=True),
-            table_for(strategy, shape, axes),
+            table := table_for(strategy, shape, axes),
             message_bytes(strategy, shape, axes),
+            shape.is_uneven(axes[PIPE]) and not table.is_in_lockstep,
         )
 
     @property
@@ -107,9 +110,11 @@ class Stage:
 
 
 def moments(stage: Stage) -> Iterator[Terms]:
-    """Of the jobs that go backwards: the chunk that is computed again, the head, the layers, the embedding; the half to
-    the weights; and the update."""
+    """Of the job that goes forward: a layer, the head; of those that go backwards: the chunk that is computed again,
+    the head, the layers, the embedding; the half to the weights; and the update."""
     in_loop, chunk = standing(stage), stage.chunk
+    yield in_loop | no_gradients(stage) | layer_forward(stage)
+    yield in_loop | no_gradients(stage) | head_forward(stage)
     yield in_loop | saved(chunk) | going_forward(chunk) | relaid(stage)
     yield in_loop | saved(chunk) | at_head(stage)
     yield in_loop | saved(chunk) | at_layers(stage)
@@ -126,14 +131,14 @@ def arguments(stage: Stage) -> Terms:
 
 def standing(stage: Stage) -> Terms:
     """Through the loop over ticks: what the schedule has in flight, the messages that come and go, and the sums. A job
-    has the half that it takes, and that which it leaves, apart from all that wait."""
+    has the half that it takes or leaves apart from all that wait."""
     return (
         arguments(stage)
         | {
             MemoryTerm.STASHED_INPUTS: stage.table.inputs * stage.message,
             MemoryTerm.STASHED_COTANGENTS: stage.table.cotangents * stage.message,
             MemoryTerm.STASHED_HALVES: stage.table.kept * stage.half,
-            MemoryTerm.HALF_TAKEN_AND_LEFT: 2 * stage.half,
+            MemoryTerm.HALF_TAKEN_AND_LEFT: stage.half,
             MemoryTerm.MESSAGES: 2 * stage.message,
             MemoryTerm.ACCUMULATED_GRADS: added(stage.share),
             MemoryTerm.CHUNK_WEIGHTS: chunk_weights(stage),
@@ -145,8 +150,15 @@ def standing(stage: Stage) -> Terms:
 def chunk_weights(stage: Stage) -> int:
     """Of several chunks, one's is cut out as stored, for the job that uses it."""
     chunk = stage.chunk
-    if stage.share.shape.layers == chunk.shape.layers:
-        return 0
+    return 0 if stage.share.shape.layers == chunk.shape.layers else _as_stored(chunk)
+
+
+def layer_weights(stage: Stage) -> int:
+    """Where a layer is a branch, its weights are cut out as stored, for it to use."""
+    return _as_stored(stage.chunk) // stage.looped if stage.is_uneven else 0
+
+
+def _as_stored(chunk: Device) -> int:
     size = FLOAT32_BYTES if chunk.strategy.state is None else chunk.shape.bytes_per_element
     return size * chunk.count((w for w in chunk.matrices if w.stack == LAYERS), chunk.strategy.weights)
 
@@ -154,6 +166,26 @@ def chunk_weights(stage: Stage) -> int:
 def relaid(stage: Stage) -> Terms:
     """Once, before the loop over ticks; experts' matrices are not."""
     return {MemoryTerm.WEIGHTS_RELAYOUT: weights_relayout(stage.share) if stage.share.is_gathered else 0}
+
+
+def no_gradients(stage: Stage) -> Terms:
+    """Zeros that a job adds to the sums where it finds none, made as it begins."""
+    chunk = stage.chunk
+    return layers_grads(stage) | head_grad(stage) | {MemoryTerm.EMBEDDING_GRAD: gradient_of(chunk.ends[:1], chunk)}
+
+
+def layer_forward(stage: Stage) -> Terms:
+    chunk = stage.chunk
+    scores = 0 if chunk.is_tiled else chunk.total(SQUARE)
+    return {MemoryTerm.SCORES_AND_PROBABILITIES: scores, MemoryTerm.LAYER_WEIGHTS: layer_weights(stage)}
+
+
+def head_forward(stage: Stage) -> Terms:
+    chunk = stage.chunk
+    return {
+        MemoryTerm.LOGITS: chunk.logits,
+        MemoryTerm.HEAD_WEIGHTS_IN_USE: chunk.in_products(chunk.ends[-1:]),
+    }
 
 
 def layers_grads(stage: Stage) -> Terms:
@@ -184,7 +216,13 @@ def at_layers(stage: Stage) -> Terms:
     of the others at its end, and is mostly what waits in the layer, if anything does."""
     chunk = stage.chunk
     kept = 0 if keeps_mlp(chunk) else stage.half // stage.looped
-    return layers_grads(stage) | head_grad(stage) | layer_at_work(chunk) | relaid(stage) | {MemoryTerm.LAYER_HALF: kept}
+    return (
+        layers_grads(stage)
+        | head_grad(stage)
+        | layer_at_work(chunk)
+        | relaid(stage)
+        | {MemoryTerm.LAYER_HALF: kept, MemoryTerm.LAYER_WEIGHTS: layer_weights(stage)}
+    )
 
 
 def head_grad(stage: Stage) -> Terms:
@@ -192,19 +230,14 @@ def head_grad(stage: Stage) -> Terms:
 
 
 def at_embedding(stage: Stage) -> Terms:
-    """When its gradient is: whole, to be scattered; or in float32, together with the sum that it makes with those
-    before. In lockstep the old sum or the new is chosen in its place."""
+    """When its gradient is made, whole where it is to be scattered."""
     chunk = stage.chunk
-    is_added_in_place = chunk.is_gathered or stage.table.is_in_lockstep
-    ends = chunk.ends[:1]
-    whole = _whole_and_part(ends, chunk)
     return (
         layers_grads(stage)
         | head_grad(stage)
         | {
-            MemoryTerm.EMBEDDING_GRAD: whole,
+            MemoryTerm.EMBEDDING_GRAD: _whole_and_part(chunk.ends[:1], chunk),
             MemoryTerm.LAYER_GRADS_UNSCATTERED: chunk.in_products(chunk.matrices) if chunk.is_gathered else 0,
-            MemoryTerm.NEW_SUM: 0 if is_added_in_place else FLOAT32_BYTES * chunk.count(ends, held(chunk)),
         }
     )
 

@@ -284,8 +284,8 @@ def one_job(shape: PipelineShape, mesh: Mesh, job: Job) -> Program:
         weights: Parameters, tokens_BS: jax.Array, targets_BS: jax.Array, x_BSD: jax.Array, dy_BSD: jax.Array, kept: Any
     ) -> tuple[Any, Any]:
         own, batches = _parted(weights), split(shape, tokens_BS, targets_BS)
-        jobs = executor.jobs(_chunk(placed, own, *batches), own, _nothing(placed)[0], _halves(placed, own, *batches))
-        return jobs[job](row, x_BSD, dy_BSD, executor.Done(executor.no_sums(own, _nothing(placed)[1]), kept))
+        jobs = executor.jobs(_chunk(placed, own, *batches), own, _nothing(placed), _halves(placed, own, *batches))
+        return jobs[job](row, x_BSD, dy_BSD, kept)
 
     def shapes() -> tuple[jax.Array, jax.Array, Any]:
         return _nothing(placed)[0], _nothing(placed)[0], _nothing_kept(placed)

@@ -40,7 +40,25 @@ MODEL = DecoderShape(
 )
 FEW_WORDS = replace(MODEL, vocab=16000)
 EXPERTS = replace(MODEL, embed=2048, queries=2, mlp=2048, vocab=32000, experts=8)
+INTERLEAVED = Configuration(
+    data=2,
+    pipe=2,
+    context=2,
+    tensor=2,
+    zero=1,
+    attention="gathered",
+    micro_batches=8,
+    schedule="interleaved",
+    chunks=4,
+    stage_layers="Et|(tt|)*6tL",
+)
+"""As a submission to MLPerf has it: chunks are many, and the first and the last have a layer less."""
+MANY_CHUNKS = replace(MODEL, layers=14, embed=2048, queries=2, mlp=7168, vocab=16032)
 CASES = {
+    "uneven chunks": (INTERLEAVED, MANY_CHUNKS),
+    "uneven chunks, all keys at once": (replace(INTERLEAVED, context=1, data=4), MANY_CHUNKS),
+    "uneven chunks, float32 weights": (replace(INTERLEAVED, zero=0), MANY_CHUNKS),
+    "even chunks": (replace(INTERLEAVED, stage_layers=""), replace(MANY_CHUNKS, layers=16)),
     "data x pipe": (Configuration(data=4, pipe=4, micro_batches=8), FEW_WORDS),
     "fsdp x pipe": (Configuration(fsdp=4, pipe=4, micro_batches=8), MODEL),
     "data x pipe, a large head": (Configuration(data=4, pipe=4, micro_batches=8), MODEL),
@@ -72,7 +90,7 @@ CASES = {
         replace(MODEL, batch=16, length=4096),
     ),
 }
-EVERYDAY = ("data x pipe", "fsdp x pipe")
+EVERYDAY = ("uneven chunks", "fsdp x pipe")
 
 
 @pytest.mark.compiles

@@ -53,11 +53,25 @@ AT_ATTENTION = {
     Term.LAYER_ACTIVATIONS: 4 * X + QUERIES + 2 * KEYS + 4 * HIDDEN,
     Term.LAYER_WEIGHTS_IN_USE: 2 * ATTENTION,
 }
-HEAD, LAYERS = {Term.HEAD_GRAD: 4 * END}, {Term.LAYERS_GRADS: 4 * L * LAYER}
+HEAD, LAYERS, EMBEDDING = (
+    {Term.HEAD_GRAD: 4 * END},
+    {Term.LAYERS_GRADS: 4 * L * LAYER},
+    {Term.EMBEDDING_GRAD: 4 * END},
+)
+LAYER_FORWARD = {Term.SCORES_AND_PROBABILITIES: SCORES * 3 // 2}
+HEAD_FORWARD = {Term.LOGITS: 2 * LOGITS, Term.HEAD_WEIGHTS_IN_USE: 2 * END}
 
 
 def stage(strategy=DATA_PARALLEL, sizes=DATA, is_cramped=False, **changes) -> Stage:
     return Stage.of(strategy, replace(SHAPE, **changes), Axes.of(sizes), is_cramped)
+
+
+AT = 3
+"""The moment at the head; those of layers and of the embedding follow."""
+
+
+def at_layers(found: Stage) -> dict:
+    return given(found)[AT + 1]
 
 
 def given(found: Stage) -> list[dict]:
@@ -67,11 +81,14 @@ def given(found: Stage) -> list[dict]:
 
 def test_a_stage_has_its_layers_copies_of_both_ends_what_is_in_flight_and_one_job():
     standing = ARGUMENTS | IN_LOOP
+    zeros = HEAD | LAYERS | EMBEDDING
     assert given(stage()) == [
+        standing | zeros | LAYER_FORWARD,
+        standing | zeros | HEAD_FORWARD,
         standing | SAVED | FORWARD,
         standing | SAVED | AT_HEAD | HEAD,
         standing | SAVED | HEAD | LAYERS | AT_ATTENTION,
-        standing | HEAD | LAYERS | {Term.EMBEDDING_GRAD: 4 * END, Term.NEW_SUM: 4 * END},
+        standing | HEAD | LAYERS | EMBEDDING,
         ARGUMENTS,
     ]
 
@@ -91,7 +108,10 @@ def test_gathered_weights_are_laid_out_again_and_their_gradients_are_whole_befor
     } | (IN_LOOP | {Term.ACCUMULATED_GRADS: 4 * (STAGE // 2 + NORMS)})
     head, layers = {Term.HEAD_GRAD: 4 * END // 2}, {Term.LAYERS_GRADS: 4 * L * LAYER // 2}
     kept = {Term.SAVED_PROBABILITIES: SCORES // 2, Term.NEXT_LAYER_WEIGHTS: 2 * LAYER}
+    zeros = head | layers | {Term.EMBEDDING_GRAD: 4 * END // 2}
     assert given(stage(ZERO3, {"fsdp": 2, "pipe": 2})) == [
+        standing | zeros | LAYER_FORWARD,
+        standing | zeros | HEAD_FORWARD,
         standing | SAVED | FORWARD,
         standing | SAVED | AT_HEAD | {Term.HEAD_GRAD: 2 * END + END},
         standing | SAVED | head | layers | AT_ATTENTION | kept,
@@ -100,22 +120,24 @@ def test_gathered_weights_are_laid_out_again_and_their_gradients_are_whole_befor
     ]
 
 
-def test_halves_of_backwards_wait_and_a_job_has_one_as_it_takes_it_and_one_as_it_leaves_it():
+def test_halves_of_backwards_wait_and_a_job_has_one_that_it_takes_or_leaves():
     """Of each product its input, once where several have the same, and the gradient of what it gives."""
     half = L * (X + 2 * QUERIES + 2 * KEYS + X + X + 3 * HIDDEN + X)
     assert half == L * (4 * X + 2 * QUERIES + 2 * KEYS + 3 * HIDDEN)
-    halves = {Term.STASHED_HALVES: 2 * half, Term.HALF_TAKEN_AND_LEFT: 2 * half}
+    halves = {Term.STASHED_HALVES: 2 * half, Term.HALF_TAKEN_AND_LEFT: half}
     standing = ARGUMENTS | IN_LOOP | halves
     found = stage(schedule="zb_h1")
     assert (found.half, found.table.kept) == (half, 2)
     # Where nothing of the MLP waits in the layer, its part of the half does.
     split = stage(DATA_PARALLEL | SEQUENCE_PARALLEL, {**DATA, "tensor": 2}, schedule="zb_h1")
-    assert given(split)[2][Term.LAYER_HALF] == split.half // L
+    assert at_layers(split)[Term.LAYER_HALF] == split.half // L
     assert given(found) == [
+        standing | HEAD | EMBEDDING | LAYER_FORWARD,
+        standing | HEAD | EMBEDDING | HEAD_FORWARD,
         standing | SAVED | FORWARD,
         standing | SAVED | AT_HEAD | HEAD,
         standing | SAVED | HEAD | AT_ATTENTION,
-        standing | HEAD | {Term.EMBEDDING_GRAD: 4 * END, Term.NEW_SUM: 4 * END},
+        standing | HEAD | EMBEDDING,
         standing | LAYERS,
         ARGUMENTS,
     ]
@@ -125,34 +147,33 @@ def test_of_several_chunks_the_weights_of_one_are_cut_out_as_they_are_stored():
     chunks = {"layers": 8, "chunks": 2, "schedule": "interleaved"}
     whole, half = stage(layers=8), stage(**chunks)
     assert half.chunk.shape.layers == whole.chunk.shape.layers // 2 == half.share.shape.layers // 2 == L
-    terms, all_layers = (given(found)[2] for found in (half, whole))
+    terms, all_layers = (at_layers(found) for found in (half, whole))
     assert terms[Term.CHUNK_WEIGHTS] == 4 * L * LAYER and Term.CHUNK_WEIGHTS not in all_layers
     assert terms[Term.ACCUMULATED_GRADS] == all_layers[Term.ACCUMULATED_GRADS]
     assert terms[Term.LAYERS_GRADS] == all_layers[Term.LAYERS_GRADS] // 2
-    assert given(stage(ZERO1, **chunks))[2][Term.CHUNK_WEIGHTS] == 2 * L * LAYER
+    assert at_layers(stage(ZERO1, **chunks))[Term.CHUNK_WEIGHTS] == 2 * L * LAYER
 
 
 def test_zero1_has_16_bit_gradients_and_float32_sums_and_zero2_those_of_its_parts():
-    head, layers, embedding = (given(stage(ZERO1))[moment] for moment in (1, 2, 3))
+    head, layers, embedding = given(stage(ZERO1))[AT : AT + 3]
     assert head[Term.HEAD_GRAD] == layers[Term.HEAD_GRAD] == embedding[Term.EMBEDDING_GRAD] == 2 * END
     assert layers[Term.LAYERS_GRADS] == 2 * L * LAYER and layers[Term.ACCUMULATED_GRADS] == 4 * (STAGE + NORMS)
-    assert embedding[Term.NEW_SUM] == 4 * END
     assert given(stage(ZERO1))[-1][Term.GATHERED_NEW_WEIGHTS] == 2 * L * QUERY
-    head, layers, embedding = (given(stage(ZERO2))[moment] for moment in (1, 2, 3))
+    head, layers, embedding = given(stage(ZERO2))[AT : AT + 3]
     assert head[Term.HEAD_GRAD] == embedding[Term.EMBEDDING_GRAD] == 2 * END + END
-    assert layers[Term.HEAD_GRAD] == embedding[Term.NEW_SUM] == 4 * END // 2
+    assert layers[Term.HEAD_GRAD] == 4 * END // 2
     assert layers[Term.ACCUMULATED_GRADS] == 4 * (STAGE // 2 + NORMS)
 
 
 def test_of_a_split_stream_messages_are_parts_and_zeros_begin_before_the_head():
     found = stage(DATA_PARALLEL | SEQUENCE_PARALLEL, {**DATA, "tensor": 2})
-    _, head, layers, *_ = given(found)
+    head, layers = given(found)[AT : AT + 2]
     assert head[Term.STASHED_INPUTS] == X and head[Term.LAYERS_GRADS] == layers[Term.LAYERS_GRADS] == 2 * L * LAYER
     assert head[Term.LOGITS] == 4 * LOGITS // 2 and head[Term.HEAD_INPUT] == 2 * X + 2 * X
     assert layers[Term.LAYER_ACTIVATIONS] == 5 * X // 2 + QUERIES // 2 + KEYS
     gathered = stage(ZERO3 | SEQUENCE_PARALLEL, {"fsdp": 2, "pipe": 2, "tensor": 2})
     for none in stage(), gathered:
-        assert Term.LAYERS_GRADS not in given(none)[1]
+        assert Term.LAYERS_GRADS not in given(none)[AT]
 
 
 def test_experts_of_a_stage_are_not_laid_out_again():
@@ -162,22 +183,30 @@ def test_experts_of_a_stage_are_not_laid_out_again():
 
 def test_probabilities_wait_in_a_branch_for_one_sequence_where_there_is_room():
     split = DATA_PARALLEL | SEQUENCE_PARALLEL, {**DATA, "tensor": 2}
-    assert given(stage(*split))[2][Term.SAVED_PROBABILITIES] == SCORES // 2 // 2
+    assert at_layers(stage(*split))[Term.SAVED_PROBABILITIES] == SCORES // 2 // 2
     for none in stage(*split, batch=16), stage(*split, is_cramped=True), stage():
         assert Term.SAVED_PROBABILITIES not in given(none)[2]
 
 
-def test_in_lockstep_a_sum_is_made_in_its_place():
-    ring = given(stage(DATA_PARALLEL | ZIGZAG_RING, {**DATA, "context": 2}))
-    assert Term.NEW_SUM not in ring[3] and ring[1][Term.LAYERS_GRADS] == ring[2][Term.LAYERS_GRADS] == 4 * L * LAYER
+def test_of_a_ring_zeros_begin_before_the_head():
+    head, layers = given(stage(DATA_PARALLEL | ZIGZAG_RING, {**DATA, "context": 2}))[AT : AT + 2]
+    assert head[Term.LAYERS_GRADS] == layers[Term.LAYERS_GRADS] == 4 * L * LAYER
+
+
+def test_where_chunks_differ_a_layers_weights_are_cut_out_for_its_branch_and_in_lockstep_there_is_none():
+    uneven = {"layers": 3, "stage_layers": "Ett|tL"}
+    for moment, terms in enumerate(given(stage(**uneven))):
+        assert terms.get(Term.LAYER_WEIGHTS) == (4 * LAYER if moment in (0, AT + 1) else None)
+    assert at_layers(stage(ZERO1, **uneven))[Term.LAYER_WEIGHTS] == 2 * LAYER
+    ring = stage(DATA_PARALLEL | ZIGZAG_RING, {**DATA, "context": 2}, **uneven)
+    assert all(Term.LAYER_WEIGHTS not in terms for terms in given(ring))
 
 
 def test_without_recomputation_float32_gradients_of_scores_stand_in_both_layouts_beside_slices():
-    layers = given(stage(remat="none"))[2]
+    layers = at_layers(stage(remat="none"))
     assert layers[Term.SCORES_AND_GRADS] == 3 * SCORES + SCORES // 2
-    assert (
-        layers[Term.ATTENTION_MASK] == SCORES // 4
-        and Term.ATTENTION_MASK not in given(stage(remat="none", causal=False))[2]
+    assert layers[Term.ATTENTION_MASK] == SCORES // 4 and Term.ATTENTION_MASK not in at_layers(
+        stage(remat="none", causal=False)
     )
     assert layers[Term.SAVED_WEIGHTS] == 2 * L * LAYER
 
