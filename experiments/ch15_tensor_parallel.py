@@ -10,6 +10,7 @@ from lab.meshes.axes import DATA, TENSOR, Axes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies.data_parallel import DATA_PARALLEL
 from lab.programs.strategies.tensor_parallel import TENSOR_PARALLEL
+from lab.programs.strategies.terms import SUMMING_AGAIN
 
 BLOCKS = 2
 """Of a layer: attention and MLP."""
@@ -31,7 +32,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
 
 def _again(shape: DecoderShape) -> int:
     """Sums that a layer's recomputation repeats: the attention's, which the MLP begins with."""
-    return shape.layers if shape.remat in ("dots", "full") else 0
+    return shape.layers if shape.remat in SUMMING_AGAIN else 0
 
 
 def _count(shape: DecoderShape, activations: tuple[Transfer, ...]) -> Claim:

@@ -21,6 +21,7 @@ from lab.harness.experiment import Experiment, TimedSteps, TrainingStep
 from lab.meshes.attached import device_count
 from lab.meshes.axes import DATA, PIPE, TENSOR, Axes
 from lab.meshes.targets import Target
+from lab.programs.memory.saved import offloaded_bytes
 from lab.programs.pipelines import program
 from lab.programs.pipelines.memory import peak_terms
 from lab.programs.pipelines.prediction import predict
@@ -175,6 +176,7 @@ EXPERIMENT = Experiment(
         lambda shape, axes, weights: program.in_sequence(shape, axes[PIPE], weights),
     ),
     memory=lambda style, shape, axes, memory_bytes: peak_terms(STRATEGY, shape, axes, memory_bytes),
+    host_bytes=partial(offloaded_bytes, STRATEGY),
     state=lambda shape, mesh: arguments(program.pipeline(STRATEGY, shape, mesh))[0],
     targets=("gpu:h100:2x8",),
     more_targets=("cpu:8", "tpu:v5p:2x2x4"),

@@ -86,6 +86,8 @@ class Experiment:
       step: of a training step of the decoder, how three of them are run, to be compared with `lab.reference`.
       memory: (style, parameters, axes, bytes of memory or None) to the bytes that theory puts on one device when it
         holds most, by the id of the term, the arguments first.
+      host_bytes: (parameters, axes) to the bytes that cross the link between a device and its host in a step, there and
+        back.
       state: (parameters, mesh) to what a step takes first and gives back first, as shapes with the shardings that its
         layout declares.
       everyday: styles and targets of the runs that `lab verify` begins with, one for each property of the book and each
@@ -111,6 +113,7 @@ class Experiment:
     reference: Callable[[Any], Callable[..., Any]] | None = None
     step: TrainingStep | None = None
     memory: Callable[[str, Any, Axes, int | None], Terms] | None = None
+    host_bytes: Callable[[Any, Axes], int] = lambda parameters, axes: 0
     state: Callable[[Any, Mesh], Any] | None = None
     targets: tuple[str, ...] = TARGETS
     styles: tuple[str, ...] = STYLES

@@ -24,6 +24,7 @@ from lab.programs.composed import step as composed
 from lab.programs.composed.configuration import Configuration
 from lab.programs.composed.flops import flops
 from lab.programs.composed.memory import memory
+from lab.programs.memory.saved import offloaded_bytes
 from lab.programs.models.decoder import Parameters
 from lab.programs.pipelines import program as pipelines
 from lab.programs.pipelines.program import PipelineShape
@@ -107,6 +108,7 @@ def composed_experiment(
         claims=claims,
         step=TrainingStep(_start, _in_model_order, order=_order, parts=_parts),
         memory=lambda style, shape, axes, memory_bytes: memory(configuration(shape, axes), style, shape, memory_bytes),
+        host_bytes=lambda shape, axes: offloaded_bytes(configuration(shape, axes).strategy, shape, axes),
         state=lambda shape, mesh: _build("explicit", shape, mesh)[1][0],
         targets=targets,
         more_targets=more_targets,

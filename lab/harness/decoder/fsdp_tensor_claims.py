@@ -28,6 +28,7 @@ from lab.meshes.axes import FSDP, TENSOR, Axes
 from lab.meshes.platforms import LinkName
 from lab.meshes.targets import parse_target
 from lab.programs.models.shape import DecoderShape
+from lab.programs.strategies.terms import SUMMING_AGAIN
 
 SCALAR_BYTES = 4
 
@@ -94,7 +95,7 @@ def over_tensor(shape: DecoderShape, axes: Axes, is_split: bool) -> Fraction:
     if is_split:
         again = {"none": 0, "selective": 0, "names": 2}.get(shape.remat, 3)
         return shape.layers * sp_layer_wire_bytes(tokens, shape.embed, 1, t, regathers=again) + ends
-    again = 1 if shape.remat in ("dots", "full") else 0
+    again = 1 if shape.remat in SUMMING_AGAIN else 0
     return (4 + again) * shape.layers * ends / 2 + ends
 
 

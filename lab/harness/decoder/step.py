@@ -16,6 +16,7 @@ from lab.harness.experiment import TARGETS, Experiment, TimedSteps, TrainingStep
 from lab.meshes.axes import Axes
 from lab.meshes.targets import Target
 from lab.programs.memory.peak import peak_terms
+from lab.programs.memory.saved import offloaded_bytes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.strategies import program
 from lab.programs.strategies.strategy import Strategy
@@ -60,6 +61,7 @@ def decoder_experiment(
         claims=claims,
         step=TrainingStep(lambda shape, axes, weights: program.state_of(strategy, shape, weights), order=order),
         memory=partial(peak_terms, strategy),
+        host_bytes=partial(offloaded_bytes, strategy),
         state=lambda shape, mesh: program.arguments(program.PlacedStrategy(strategy, shape, mesh))[0],
         targets=targets,
         styles=tuple(style for style in strategy.styles if style not in more_styles) if styles is None else styles,

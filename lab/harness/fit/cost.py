@@ -40,13 +40,14 @@ class Cost:
         )
 
 
-def cost(parameters: Any, axes: Axes, predicted: Ledger, target: Target) -> Cost:
+def cost(parameters: Any, axes: Axes, predicted: Ledger, host_bytes: int, target: Target) -> Cost:
     """Args: target: that names a chip."""
     flops = recomputed_flops(parameters, axes) if isinstance(parameters, DecoderShape) else 0
     return Cost(
         flops,
         predicted.totals().wire_bytes,
-        seconds=flops / _flops_per_s(parameters, target) + _wire_s(predicted, axes, target),
+        host_bytes,
+        flops / _flops_per_s(parameters, target) + _wire_s(predicted, axes, target) + _host_s(host_bytes, target),
     )
 
 
@@ -78,3 +79,10 @@ def _wire_s(predicted: Ledger, axes: Axes, target: Target) -> float:
         return (chip.slow if crosses else chip.fast).value / chip.devices_per_chip
 
     return sum(float(Totals.of(some).wire_bytes) / bytes_per_s(names) for names, some in along.items())
+
+
+def _host_s(host_bytes: int, target: Target) -> float:
+    """Half goes each way, one after the other, at the rate of the network, whose adapter is reached like the host: no
+    sheet has that of the host itself."""
+    chip = target.hardware
+    return host_bytes * chip.devices_per_chip / chip.slow.value

@@ -131,7 +131,7 @@ def fit(run: Run[Experiment], settings: Mapping[str, str], compile: Compile) -> 
     def price(changes: Changes) -> Cost | None:
         try:
             sized, mesh = changed(parameters, axes, changes)
-            return cost(sized, mesh, experiment.predict(sized, mesh), target)
+            return cost(sized, mesh, experiment.predict(sized, mesh), experiment.host_bytes(sized, mesh), target)
         except UsageError:
             if not changes:
                 raise

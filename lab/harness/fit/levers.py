@@ -13,14 +13,18 @@ from lab.harness.experiment import Experiment
 from lab.harness.settings import with_settings
 from lab.meshes.axes import DATA, FSDP, Axes
 from lab.programs.composed.configuration import ZERO_STAGES
-from lab.programs.models.shape import REMATS, DecoderShape
+from lab.programs.models.shape import OFFLOAD, REMATS, DecoderShape
 
 
 class Lever(StrEnum):
     REMAT = "remat"
     MICRO_BATCHES = "micro-batches"
     SHARDING = "sharding of state"
-    OFFLOAD = "offload"
+    STATE_ON_HOST = "offload of state"
+
+
+POLICIES = (*REMATS, OFFLOAD)
+"""Of `remat`, each keeps less on the device than the one before."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,14 @@ def levers(experiment: Experiment, parameters: Any, axes: Axes) -> dict[Lever, t
         return dict.fromkeys(Lever, ())
     return {
         Lever.REMAT: tuple(
-            Change(Lever.REMAT, (("remat", remat),)) for remat in REMATS[REMATS.index(parameters.remat) + 1 :]
+            Change(Lever.REMAT, (("remat", remat),)) for remat in POLICIES[POLICIES.index(parameters.remat) + 1 :]
         ),
         Lever.MICRO_BATCHES: tuple(
             Change(Lever.MICRO_BATCHES, (("accumulation", str(parameters.accumulation * more)),))
             for more in _divisors(parameters.micro_batch)
         ),
         Lever.SHARDING: tuple(_sharded_further(parameters, axes)),
-        Lever.OFFLOAD: (),
+        Lever.STATE_ON_HOST: (),
     }
 
 
@@ -69,7 +73,7 @@ LACKING = {
     Lever.REMAT: "no policy keeps less, or none is to choose",
     Lever.MICRO_BATCHES: "the batch does not divide into more, or its step has none",
     Lever.SHARDING: "its layout shards no more by ZeRO-1, ZeRO-2 or fsdp",
-    Lever.OFFLOAD: "no parameter moves state or activations to the host",
+    Lever.STATE_ON_HOST: "no parameter moves master weights or moments to the host",
 }
 """Why an experiment has no change of a lever."""
 

@@ -15,7 +15,7 @@ from lab.harness.fit.levers import Change, Lever
 
 Changes = tuple[Change, ...]
 """One a lever at most, in the levers' order."""
-SLACK = 0.9
+SLACK = 0.85
 """Of a prediction, after what the compiled tries are of theirs: what it comes to may be so much less."""
 
 

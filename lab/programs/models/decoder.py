@@ -23,11 +23,12 @@ from lab.programs.models.activations import hidden
 from lab.programs.models.collective_hooks import CollectiveHooks, Dims
 from lab.programs.models.mixture import mixture
 from lab.programs.models.routers import CHOICE
-from lab.programs.models.shape import DTYPES, DecoderShape
+from lab.programs.models.shape import DTYPES, OFFLOAD, DecoderShape
 
 NORMS = ("norm", "head_norm", "query_latent_norm", "kv_latent_norm")
 """Dims of weights that scale what has been normalised."""
 LEAVES = ("attention_leaves", "mlp_leaves")
+INPUT = "layer_input"
 ROTARY_BASE = 500_000.0
 scope = jax.named_scope
 Parameter = nnx.Variable[Any]
@@ -336,6 +337,8 @@ def _below(count: jax.Array, layer: Layer, is_in_vain: bool) -> Layer:
 
 
 def _recomputed(layer: Layer, remat: str) -> Layer:
+    if remat == OFFLOAD:
+        return _offloaded(layer)
     named, dots = (
         jax.checkpoint_policies.save_only_these_names,
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -347,6 +350,21 @@ def _recomputed(layer: Layer, remat: str) -> Layer:
     }
     # A scan keeps the recomputation apart by itself, without the barriers that prevent_cse adds.
     return jax.checkpoint(layer, prevent_cse=False, policy=policies[remat]) if remat in policies else layer
+
+
+def _offloaded(layer: Layer) -> Layer:
+    """Computed again from its input, which waits on the host."""
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[CHOICE],
+        names_which_can_be_offloaded=[INPUT],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+    def named(x_BSD: jax.Array, met: Any) -> tuple[jax.Array, None]:
+        return layer(checkpoint_name(x_BSD, INPUT), met)
+
+    return jax.checkpoint(named, prevent_cse=False, policy=policy)
 
 
 def attention(

@@ -19,6 +19,8 @@ SMALL_LATENT = {"query_rank": 24, "kv_rank": 16, "rope_dim": 6}
 DISPATCHES = ("slots", "padded", "ragged")
 ACTIVATIONS = ("swiglu", "relu2", "gelu")
 REMATS = ("none", "selective", "dots", "names", "full")
+OFFLOAD = "offload"
+"""Of `remat`: as "full", and the layers' inputs wait in the memory of the host."""
 
 
 def indexable(**sizes: int) -> None:
@@ -75,7 +77,7 @@ class DecoderShape:
         float32.
       remat: what the backward pass computes again. "none": nothing; "selective": scores and softmax (Korthikanti et al.
         2022); "dots": all but products with weights; "names": all but what a block adds to the residual; "full": each
-        layer from its input.
+        layer from its input; "offload": the same, and the input waits in the host's memory.
       accumulation: micro-batches of one step, one after the other.
       causal: a token attends to none after it.
       window: it attends to this many tokens, its own the last; 0 for all.
@@ -166,7 +168,7 @@ class DecoderShape:
             raise UsageError(f"dtype={self.dtype}: expected {' or '.join(DTYPES)}")
         for name, known in (
             ("activation", ACTIVATIONS),
-            ("remat", REMATS),
+            ("remat", (*REMATS, OFFLOAD)),
             ("router", ROUTERS),
             ("dispatch", DISPATCHES),
         ):

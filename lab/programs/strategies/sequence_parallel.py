@@ -34,6 +34,7 @@ from lab.programs.strategies.terms import (
     BACKWARD,
     FORWARD,
     RECOMPUTING,
+    SUMMING_AGAIN,
     in_each_stack,
     stream_bytes,
     sums_of_copies,
@@ -102,7 +103,7 @@ def layer_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
         yield moved(Kind.ALL_GATHER, leave, BACKWARD, provenance=left)
 
     return (
-        *block(ATTENTION, into_attention(shape), "out", shape.remat in ("dots", "full")),
+        *block(ATTENTION, into_attention(shape), "out", shape.remat in SUMMING_AGAIN),
         *block(MLP, (into_mlp(shape),), "down", False),
         *choices(strategy, shape, axes),
         *sum_of_weights(strategy, shape, axes),

@@ -18,6 +18,7 @@ from lab.programs.strategies.strategy import Strategy
 from lab.programs.strategies.terms import (
     BACKWARD,
     FORWARD,
+    SUMMING_AGAIN,
     in_each_stack,
     norm_of_gradients,
     stream_bytes,
@@ -139,7 +140,7 @@ def layer_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
     is_kept = shape.remat == "dots"
     again = (
         [summed(f"{ATTENTION}/leave", BACKWARD, named(ATTENTION, ("out",), saved_by_remat=is_kept))]
-        if shape.remat in ("dots", "full")
+        if shape.remat in SUMMING_AGAIN
         else []
     )
 

@@ -11,12 +11,14 @@ from lab.core.ledger import Kind, Phase, Provenance, Transfer
 from lab.meshes.axes import Axes
 from lab.meshes.layouts import Layout
 from lab.programs.models.collective_hooks import Dims
-from lab.programs.models.shape import DecoderShape
+from lab.programs.models.shape import OFFLOAD, DecoderShape
 from lab.programs.strategies.strategy import Strategy, Terms
 
 FORWARD, BACKWARD, UPDATE = Phase
-RECOMPUTING = ("dots", "names", "full")
+RECOMPUTING = ("dots", "names", "full", OFFLOAD)
 """Policies under which the backward pass runs a layer's products with weights, or what feeds them, again."""
+SUMMING_AGAIN = ("dots", "full", OFFLOAD)
+"""Those under which it sums again what attention adds to the stream."""
 STACKS = ("dense", "layers")
 """Names of the stacks that a decoder can have."""
 

@@ -32,7 +32,13 @@ def fitting(*tries):
     run = Run(load("ch24_3d"), parse_target("gpu:h100:2x8"), "explicit")
     room = Room("a card", 85 * GB, 0.75)
     return Fitting(
-        run, AXES, {"layers": "4", "zero": "1"}, room, tries, {Lever.OFFLOAD: "nothing moves"}, {"arguments": 50 * GB}
+        run,
+        AXES,
+        {"layers": "4", "zero": "1"},
+        room,
+        tries,
+        {Lever.STATE_ON_HOST: "nothing moves"},
+        {"arguments": 50 * GB},
     )
 
 
@@ -57,7 +63,7 @@ def test_every_compiled_try_is_a_row_with_what_it_adds_as_compiled():
 
 def test_the_answer_comes_with_the_command_that_runs_it():
     text = fit_text(fitting(ASKED, SKIPPED, ENOUGH))
-    assert "no offload: nothing moves" in text
+    assert "no offload of state: nothing moves" in text
     assert "1 cheaper combination not compiled: peaks of 80 GB by theory" in text
     assert text.endswith(
         "\nwith remat=full, mesh fsdp=16 zero=0 it fits: the peak of 60 GB is 94.1 % of 63.75 GB: JAX takes by default 75 % "

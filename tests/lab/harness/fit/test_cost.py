@@ -21,7 +21,7 @@ HOSTS = parse_target("gpu:h100:2x8")
 
 def of(parameters, mesh="fsdp=16", target=HOSTS, experiment=ZERO3):
     axes = Axes.parse(mesh)
-    return cost(parameters, axes, experiment.predict(parameters, axes), target)
+    return cost(parameters, axes, experiment.predict(parameters, axes), experiment.host_bytes(parameters, axes), target)
 
 
 @pytest.mark.parametrize("mesh", ["data=4,tensor=2", "fsdp=2,expert=4", "context=8", "data=2,hosts=4"])
@@ -75,3 +75,18 @@ def test_recomputing_takes_its_flops_at_the_rate_of_the_dtype_beside_the_wire():
     more = full - none
     assert more.wire_bytes == 0 and more.host_bytes == 0
     assert more.seconds == pytest.approx(more.recomputed_flops / chip("h100").flops_per_s["bf16"].value)
+
+
+def test_inputs_on_the_host_cross_its_link_twice_a_micro_batch_and_take_as_long_as_the_network_would():
+    shape = DecoderShape(remat="offload", accumulation=2)
+    more = of(shape) - of(replace(shape, remat="full"))
+    a_layer = shape.micro_batch // 16 * shape.length * shape.embed * 2
+    assert more.host_bytes == 2 * 2 * shape.layers * a_layer
+    assert (more.recomputed_flops, more.wire_bytes) == (0, 0)
+    assert more.seconds == pytest.approx(more.host_bytes / chip("h100").slow.value)
+
+
+def test_a_stage_of_a_pipeline_sends_its_own_layers_inputs_to_the_host():
+    axes, shape = Axes.parse("data=2,pipe=2,tensor=4"), ComposedShape(layers=8, accumulation=8, remat="offload")
+    a_layer = shape.micro_batch // 2 * shape.length // 4 * shape.embed * 2
+    assert load("ch24_3d").host_bytes(shape, axes) == 2 * 8 * 8 // 2 * a_layer

@@ -19,8 +19,8 @@ def found(experiment, mesh, **sizes):
 
 
 def test_remat_goes_on_to_policies_that_keep_less():
-    assert found(COMPOSED, "data=2", remat="dots")[Lever.REMAT] == ["remat=names", "remat=full"]
-    assert found(COMPOSED, "data=2", remat="full")[Lever.REMAT] == []
+    assert found(COMPOSED, "data=2", remat="dots")[Lever.REMAT] == ["remat=names", "remat=full", "remat=offload"]
+    assert found(COMPOSED, "data=2", remat="offload")[Lever.REMAT] == []
 
 
 def test_micro_batches_divide_the_batch():

@@ -97,7 +97,7 @@ def test_an_unknown_preset_lists_the_known():
             "head has keys of its own, and normed_heads=False, since the latents are normalised",
         ),
         ({"activation": "relu"}, "activation=relu: expected one of swiglu, relu2, gelu"),
-        ({"remat": "some"}, "remat=some: expected one of none, selective, dots, names, full"),
+        ({"remat": "some"}, "remat=some: expected one of none, selective, dots, names, full, offload"),
         ({"experts": 4, "top_k": 5}, "top_k=5 of experts=4: expected top_k from 1 to experts, or experts=0"),
         (
             {"capacity_factor": 0.0},
