@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from lab.compile import inspection, sources
 from lab.compile.other_process import Call, ProcessEnded, Stage, other_process
 from lab.compile.script import chosen, followed, is_script, note
+from lab.core.known import known
 from lab.diagnosis.program import Program
-from lab.meshes.axes import TypedAxes
+from lab.meshes.axes import Axes, TypedAxes
 from lab.meshes.backends import make_mesh, prepare, target_devices
 from lab.meshes.errors import UsageError
+from lab.meshes.platforms import Platform
 from lab.meshes.targets import Target, parse_target
 
 if TYPE_CHECKING:
@@ -64,11 +66,14 @@ def programs(
             found = inspection.read_texts(Path(source), mesh.axes if mesh else None, target)
         with stage(f"diagnosing {source}"):
             return list(map(of, found))
-    if mesh is None:
+    if mesh is None and target is None:
         raise UsageError(
-            "a program needs a mesh; name its axes in the order of mesh.devices, such as --mesh data=2,tensor=4"
+            "a program needs a mesh; name its axes in the order of mesh.devices, such as --mesh data=2,tensor=4, or "
+            "--target alone where it makes its own of jax.devices()"
         )
-    return _elsewhere(call, source, _of_builder, source, mesh, target or parse_target(f"cpu:{mesh.axes.size}"), of)
+    return _elsewhere(
+        call, source, _of_builder, source, mesh, target or parse_target(f"cpu:{known(mesh).axes.size}"), of
+    )
 
 
 def _elsewhere(
@@ -83,15 +88,21 @@ def _elsewhere(
         ) from None
 
 
-def _of_builder(stage: Stage, source: str, mesh: TypedAxes, target: Target, of: Callable[[Program], T]) -> list[T]:
+def _of_builder(
+    stage: Stage, source: str, given: TypedAxes | None, target: Target, of: Callable[[Program], T]
+) -> list[T]:
     prepare([target])  # Before the user's code imports JAX.
+    from lab.compile import shapes_only
     from lab.meshes.devices import typed
 
     with stage(f"building {source}"):
+        devices = target_devices(target)
+        if target.platform in (Platform.GPU, Platform.TPU):  # Which only compile: no array can be put on them.
+            shapes_only.follow(devices, lambda _: None)
         build = sources.builder(source)
-        devices = make_mesh(target, mesh.axes)
-        devices = typed(devices, mesh.explicit) if mesh.explicit else devices
-        function, args = sources.program(source, build, devices)
+        axes = given or TypedAxes(Axes.of({"devices": len(devices)}))
+        mesh = typed(make_mesh(target, axes.axes), axes.explicit)
+        function, args = sources.program(source, build, mesh)
 
     @contextmanager
     def shown(name: str) -> Iterator[None]:
@@ -100,7 +111,7 @@ def _of_builder(stage: Stage, source: str, mesh: TypedAxes, target: Target, of: 
         with stage(f"{name} {source}" + f" for {target}" * (name == "compiling")), whose.get(name, nullcontext()):
             yield
 
-    program = inspection.read_program(function, args, devices, target, source=source, stage=shown)
+    program = inspection.read_program(function, args, mesh, target, source=source, stage=shown)
     with stage(f"diagnosing {source}"):
         return [of(program)]
 

@@ -138,8 +138,11 @@ def _lowered(function: Any, args: tuple[Any, ...], source: str) -> Any:
     """Raises UsageError where an argument is nothing that JAX traces, in place of what JAX says to who called `jit`."""
     import jax
 
+    bound: dict[str, Any] = {}
+    if isinstance(function, partial) and hasattr(function.func, "lower"):
+        function, args, bound = function.func, (*function.args, *args), function.keywords
     try:
-        return (function if hasattr(function, "lower") else jax.jit(function)).lower(*args)
+        return (function if hasattr(function, "lower") else jax.jit(function)).lower(*args, **bound)
     except TypeError as error:
         found = _NO_ARRAY.match(str(error))
         if found is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import runpy
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,13 +68,11 @@ def followed(script: str, arguments: Sequence[str], devices: Sequence[Any], most
             runpy.run_path(script, run_name="__main__")
     except _Enough:
         ended = f"it had made {count(most_calls, 'call')} on several devices; --calls follows more or fewer"
-    except shapes_only.ValueNeeded as needed:
-        ended = f"{_line(needed, script)} asks for the value of an array, {needed}, and the lab follows shapes alone"
     except UsageError as failure:
-        if not calls or isinstance(failure.__cause__, UsageError):
+        exited = failure.__cause__.code if isinstance(failure.__cause__, SystemExit) else failure
+        if exited and not calls:
             raise
-        if not isinstance(failure.__cause__, SystemExit):
-            ended = str(failure)
+        ended = str(failure) if exited else ""
     if not calls:
         raise UsageError(_nothing(script, ended))
     return Followed(tuple(calls), ended)
@@ -117,9 +114,3 @@ def _nothing(script: str, ended: str) -> str:
     if ended:
         return f"{script} was followed until {ended}; before it nothing is called on several devices: {way}"
     return f"{script} ended and called no jitted function on several devices; {way}"
-
-
-def _line(error: BaseException, script: str) -> str:
-    """The innermost line of the script's own files."""
-    lines = [sources.line_of(*each) for each in traceback.walk_tb(error.__traceback__) if sources.is_users(each[0])]
-    return lines[-1] if lines else script

@@ -38,10 +38,6 @@ MESHES: dict[Any, Any] = {}
 """Meshes of devices that arrays have been on, by what the types of arrays say of them."""
 
 
-class ValueNeeded(BaseException):
-    """Python asks for a value of an array that has none. No `except Exception` of the program is meant to catch it."""
-
-
 class ShapeArray(basearray.Array):
     """An array without values.
 
@@ -120,7 +116,7 @@ class ShapeArray(basearray.Array):
         return repr(self)
 
     def _has_none(self, *_: Any, **__: Any) -> NoReturn:
-        raise ValueNeeded(self.aval.str_short())
+        raise sources.ValueNeeded(self.aval.str_short())
 
     __array__ = __bool__ = __int__ = __float__ = __index__ = __complex__ = __dlpack__ = __reduce__ = _has_none
     item = tolist = tobytes = unsafe_buffer_pointer = _has_none
@@ -183,13 +179,16 @@ class Called:
 
 
 def follow(devices: Sequence[Any], called: Callable[[Called], None]) -> ValuesView[Called]:
-    """From here on JAX has these devices, and computes shapes alone.
+    """From here on JAX has these devices, for good, and computes shapes alone.
 
     Args:
       called: what to do with a call; it may raise.
     Returns:
       The different calls so far, in their order.
     """
+    if isinstance(core.eval_trace, _Following):
+        core.eval_trace.called = called
+        return core.eval_trace.by_program.values()
     following = _Following(called)
     host = jax.local_devices(backend="cpu")[0]
     jax.config.update("jax_default_device", host)
@@ -234,7 +233,7 @@ class _Following(core.EvalTrace):
 
     def __init__(self, called: Callable[[Called], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._called = called
+        self.called = called
         self.by_program: dict[Any, Called] = {}
 
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
@@ -263,7 +262,7 @@ class _Following(core.EvalTrace):
             self.by_program[key] = Called(
                 params["name"], _place(), shapes, _values(params["jaxpr"].jaxpr), _traced(shapes, params)
             )
-        self._called(self.by_program[key])
+        self.called(self.by_program[key])
         return self.by_program[key]
 
 

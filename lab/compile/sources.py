@@ -27,6 +27,10 @@ from lab.meshes.targets import Target
 _DUMPED = "*after_optimizations.txt"
 
 
+class ValueNeeded(BaseException):
+    """Python asks for a value of an array that has none. No `except Exception` of a program is meant to catch it."""
+
+
 def is_program(source: str) -> bool:
     """`file.py:build` or `package.module:build`, and not the name of a file or folder that exists."""
     return ":" in source and not Path(source).exists()
@@ -176,6 +180,11 @@ def users_code(source: str) -> Iterator[None]:
             yield
     except UsageError:
         raise
+    except ValueNeeded as needed:
+        raise UsageError(
+            f"{_last_line(needed.__traceback__) or source} asks for the value of an array, {needed}; arrays have "
+            "shapes here and no values"
+        ) from needed
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         frames = _users_frames(error.__traceback__)
         said = f"{type(error).__name__}: {one_line(error)}{_hidden_lab(error)}{_compile_only(error)}"
@@ -228,6 +237,12 @@ def is_users(frame: FrameType) -> bool:
     filename, standard = frame.f_code.co_filename, str(Path(traceback.__file__).parent)
     is_ours = f"{frame.f_globals.get('__name__')}.".startswith("lab.")
     return not (is_ours or filename.startswith(("<", standard)) or "site-packages" in filename)
+
+
+def _last_line(trace: TracebackType | None) -> str:
+    """The innermost line of the user's own files."""
+    lines = [line_of(*each) for each in traceback.walk_tb(trace) if is_users(each[0])]
+    return lines[-1] if lines else ""
 
 
 def line_of(frame: FrameType, line: int) -> str:

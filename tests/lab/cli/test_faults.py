@@ -19,6 +19,7 @@ INJECTED = {
     "targets": ("targets", "lab.cli.targets.availability"),
     "list": ("list", "lab.harness.suite.takes"),
     "run": ("run ch19_memory", "lab.harness.suite.answers"),
+    "fit": ("fit ch20_zero3", "lab.harness.fit.fitting.fit"),
     "verify": ("verify", "lab.harness.suite.everyday"),
     "bench": ("bench --target cpu:8", "lab.measure.bench.run.bench"),
     "tour": ("tour", "lab.measure.tour.tour.tour"),

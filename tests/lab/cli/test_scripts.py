@@ -50,6 +50,24 @@ for number in range(10):
 if float(loss) > 1:
     raise SystemExit("did not converge")
 """
+OWN = """
+from functools import partial
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+mesh = Mesh(np.array(jax.devices()).reshape(2, 8), ("data", "model"))
+w = jax.device_put(jnp.ones((512, 2048)), NamedSharding(mesh, P("data", "model")))
+
+@partial(jax.jit, static_argnums=0, static_argnames="scaled")
+def step(power, w, *, scaled):
+    return jnp.sum(w ** power) * (2 if scaled else 1)
+
+def build(offered):
+    return partial(step, 2, scaled=True), (w,)
+
+def asks(offered):
+    return step, (w,) if w.sum() > 0 else ()
+"""
 FAILING = {
     "alone.py": ("import jax\nprint(jax.jit(lambda x: x + 1)(1.0))", "called no jitted function on several devices"),
     "asks.py": (
@@ -70,6 +88,7 @@ def lab(folder, *arguments: str) -> subprocess.CompletedProcess:
 def folder(tmp_path):
     (tmp_path / "step.py").write_text(STEP)
     (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "own.py").write_text(OWN)
     for name, (text, _) in FAILING.items():
         (tmp_path / name).write_text(text)
     return tmp_path
@@ -93,6 +112,15 @@ def test_a_script_is_inspected_as_its_step_by_itself_is(folder):
     assert "called at train.py:22; called besides on several devices: init (train.py:18)" in note
     assert "followed until train.py:24 asks for the value of an array, float32[]" in note
     assert "9 <float32[] without values> P('data', 'model')" in done.stderr
+
+
+def test_a_builder_may_make_its_own_mesh_and_arrays_for_devices_that_only_compile(folder):
+    done = lab(folder, "inspect", "own.py:build", "own.py:asks", "--target", "gpu:h100:2x8", "--json")
+    (found,) = json.loads(done.stdout)
+    assert found["mesh"] == {"data": 2, "model": 8}
+    assert {(each["kind"], each["payload_bytes"]) for each in found["transfers"]} == {("all_reduce", 4)}
+    assert found["memory"]["arguments"] == 512 * 2048 * 4 / 16
+    assert "own.py:17 asks for the value of an array, bool[]; arrays have shapes here and no values" in done.stderr
 
 
 def test_a_script_that_cannot_be_followed_is_one_line(folder):
