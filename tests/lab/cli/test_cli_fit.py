@@ -7,6 +7,7 @@ import pytest
 from lab.cli import running
 from lab.core.ledger import Ledger, Memory
 from lab.harness.result import Result, Seconds
+from lab.programs.models.shape import OFFLOAD, REMATS
 from tests.json_keys import valid
 
 TWO_GPUS = ("--target", "gpu:h100:1x2")
@@ -60,7 +61,7 @@ def test_status_0_where_something_fits_and_json_fits_the_schema(lab, peaks):
 
 
 def test_status_1_where_nothing_fits(lab, peaks):
-    peaks[0].update(dict.fromkeys(("none", "names", "dots", "selective", "full"), 200 * 10**9))
+    peaks[0].update(dict.fromkeys((*REMATS, OFFLOAD), 200 * 10**9))
     answer = lab(*ASKED)
     assert answer.status == 1 and "nothing made it fit: the smallest peak" in answer.out
 
