@@ -54,7 +54,8 @@ def fit(
             with stage(f"compiling {name} for {run.target}: {words}"):
                 return running.result(call, run._replace(experiment=sized, axes=axes), [run.target])
 
-        found = fitting.fit(run, dict(settings), compiled)
+        with stage(f"{name} on {run.target}: predicting and choosing"):
+            found = fitting.fit(run, dict(settings), compiled)
     if as_json:
         print_json(found.json_object())
     else:

@@ -119,9 +119,17 @@ def _nothing(found: Fitting) -> list[str]:
     terms = f"; the largest of it by theory: {largest}" if largest else ""
     smallest = found.smallest
     if smallest is None:
-        return [f"nothing made it fit: XLA refuses every try{terms}"]
-    peak = known(smallest.peak)
-    return [
-        f"nothing made it fit: the smallest peak, with {words(smallest.changes)}, is {bytes_text(peak)}, "
-        f"{bytes_text(peak - found.pool)} more than the {bytes_text(found.pool)} that JAX takes{terms}"
-    ]
+        least = found.least_predicted
+        return [f"nothing made it fit: XLA refuses every try{_beyond(found, least.predicted, least)}{terms}"]
+    return [f"nothing made it fit{_beyond(found, known(smallest.peak), smallest)}{terms}"]
+
+
+def _beyond(found: Fitting, peak: int | None, smallest: Try) -> str:
+    """How far a peak is above the pool."""
+    if peak is None or peak <= found.pool:
+        return ""
+    whose = "by theory, " if smallest.peak is None else ""
+    return (
+        f": the smallest peak, {whose}with {words(smallest.changes)}, is {bytes_text(peak)}, "
+        f"{bytes_text(peak - found.pool)} more than the {bytes_text(found.pool)} that JAX takes"
+    )

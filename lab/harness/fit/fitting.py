@@ -34,8 +34,8 @@ class Fitting:
       settings: those that made its sizes.
       tries: as asked, then with changes, in the order in which they came up; the last fits, or none does.
       lacking: why a lever has no change.
-      held: by theory's terms, of the compiled try of the least peak, or as asked where XLA refused all; empty where
-        theory says nothing.
+      held: by theory's terms, of the compiled try of the least peak, or of the least predicted one where XLA refused
+        all; empty where theory says nothing.
     """
 
     run: Run[Experiment]
@@ -63,6 +63,11 @@ class Fitting:
     def smallest(self) -> Try | None:
         """Of the compiled tries."""
         return min((one for one in self.tries if one.peak), key=lambda one: one.peak or 0, default=None)
+
+    @property
+    def least_predicted(self) -> Try:
+        """As asked where theory says nothing."""
+        return min((one for one in self.tries if one.predicted), key=lambda one: one.predicted or 0, default=self.asked)
 
     @cached_property
     def largest_terms(self) -> list[tuple[str, int]]:
@@ -161,7 +166,7 @@ def fit(run: Run[Experiment], settings: Mapping[str, str], compile: Compile) -> 
         lacking = {lever: LACKING[lever] for lever, some in found.items() if not some}
         tries = search.search(tries[0], found, price, peak, compiled, room.usable_bytes)
     fitting = Fitting(run, axes, settings, room, tries, lacking, {})
-    return replace(fitting, held=held((fitting.smallest or fitting.asked).changes))
+    return replace(fitting, held=held((fitting.smallest or fitting.least_predicted).changes))
 
 
 def words(changes: Changes) -> str:

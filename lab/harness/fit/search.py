@@ -39,10 +39,12 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Try:
-    """Attributes:
-    extra: what it costs by theory beyond the step as asked.
-    predicted: bytes at the peak by theory; None where it says nothing.
-    compiled: None where the prediction was enough to pass it over.
+    """Changes to a step, and what became of them.
+
+    Attributes:
+      extra: what they cost by theory beyond the step as asked.
+      predicted: bytes at the peak by theory; None where it says nothing.
+      compiled: None where the prediction was enough to pass them over.
     """
 
     changes: Changes

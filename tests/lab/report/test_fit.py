@@ -87,3 +87,12 @@ def test_of_a_refused_step_what_is_added_is_theory():
     assert "XLA refuses it; theory's terms are 90 GB, and the chip has 63.75 GB\n" in text
     assert "as asked: RESOURCE_EXHAUSTED: 46 GB\nwhat is added is by theory, since XLA refuses" in text
     assert "+900 FLOP" in text and "+1 GB" in text
+
+
+def test_where_xla_refuses_all_what_is_missing_is_theory():
+    refused = Compiled(None, failure="RESOURCE_EXHAUSTED", verdict="failed")
+    text = fit_text(fitting(replace(ASKED, compiled=refused), replace(ENOUGH, predicted=70 * GB, compiled=refused)))
+    assert (
+        "nothing made it fit: XLA refuses every try: the smallest peak, by theory, with remat=full, mesh fsdp=16 "
+        "zero=0, is 70 GB, 6.25 GB more than the 63.75 GB that JAX takes; the largest" in text
+    )
