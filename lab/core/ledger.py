@@ -349,6 +349,7 @@ class Ledger:
       mesh: axis names and sizes in the order of `mesh.devices`, None where no mesh was given.
       flops: of matrix products and convolutions, a step of one device, loops counted; None in a predicted ledger.
       flops_in_branches: those of them that stand in branches, by scope, as often as if each ran every time.
+      flops_rematerialized: those of them that XLA added where the step had no room, by scope.
       notes: whatever could not be read, or was read with an assumption.
       is_complete: nothing that communicates is known to be left out; the notes tell what is.
     """
@@ -363,6 +364,7 @@ class Ledger:
     notes: tuple[str, ...] = ()
     is_complete: bool = True
     flops_in_branches: Mapping[str, int] = field(default_factory=dict)
+    flops_rematerialized: Mapping[str, int] = field(default_factory=dict)
 
     def split(self) -> Ledger:
         """Combined operations as one transfer an operand."""
@@ -397,6 +399,7 @@ class Ledger:
             complete=self.is_complete,
             note_kinds=note_kinds(self.notes),
             flops_in_branches=self.flops_in_branches or UNSET,
+            flops_rematerialized=self.flops_rematerialized or UNSET,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -456,6 +459,7 @@ class LedgerJson:
     complete: bool
     note_kinds: tuple[str | None, ...] = ()
     flops_in_branches: Mapping[str, Count] | UnsetType = UNSET
+    flops_rematerialized: Mapping[str, Count] | UnsetType = UNSET
 
     def ledger(self) -> Ledger:
         return Ledger(
@@ -469,6 +473,7 @@ class LedgerJson:
             notes=tuple(map(Note, chain(self.note_kinds, repeat(None)), self.notes)),
             is_complete=self.complete,
             flops_in_branches=self.flops_in_branches or {},
+            flops_rematerialized=self.flops_rematerialized or {},
         )
 
 

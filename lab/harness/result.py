@@ -81,7 +81,8 @@ class Computed:
       every_branch: as many as a text has whose branches all run every time.
       compiled_by_stages: of the compiled text, its branches taken as often as the schedule says; empty where there is
         none, or it does not name what stands in branches.
-      compiled: of the whole text; None where there is none, or it does not tell.
+      compiled: of the whole text, without what XLA rematerializes for lack of memory; None where there is none, or it
+        does not tell.
     """
 
     by_cause: Mapping[str, Fraction]

@@ -25,7 +25,7 @@ from lab.hlo.groups import (
     sub_axes_of_groups,
 )
 from lab.hlo.masked import MAY_BE_PADDED, is_zero_padded_shard
-from lab.hlo.names import Frames, origin, phase, scope
+from lab.hlo.names import Frames, origin, phase, scope, within
 from lab.hlo.part_names import joined_names, operand_names, producers
 from lab.hlo.placement import MEGASCALE_TARGET, Placement
 from lab.hlo.promoted import are_widened
@@ -96,6 +96,7 @@ class Reader:
         parts = self._widened(parts, visit)
         named = self.named(visit)
         op_name, place = instruction.op_name, self._origin(visit, named)
+        where, at = self._place(named.op_name, visit) if named and named.op_name else ("", None)
         parts = self._named_parts(parts, visit)
         dtype, payload_bytes, is_masked_gather, is_widened = _together_of(parts)
         return Transfer(
@@ -108,8 +109,8 @@ class Reader:
             groups=groups.count if groups else None,
             shift=shift,
             conditional=visit.conditional,
-            phase=self._phase(visit, named.op_name if named else None),
-            scope=printable(scope(named.op_name)) if named else "",
+            phase=at,
+            scope=where,
             origin=place and printable(place),
             op_name=op_name and printable(op_name),
             instruction=printable(instruction.name),
@@ -265,6 +266,7 @@ class Reader:
         return tuple(replace(part, scope=where, phase=at) for part, (where, at) in zip(parts, places, strict=True))
 
     def _place(self, op_name: str, visit: Visit) -> tuple[str, Phase | None]:
+        op_name = in_its_loops(op_name, visit)
         return printable(scope(op_name)), self._phase(visit, op_name)
 
     def _as_made(self, part: Part, kind: Kind, made: Site) -> Part:
@@ -306,6 +308,12 @@ class Reader:
         return (
             is_nameless_sum and bool(sources) and all(is_zero_padded_shard(*source, self.module) for source in sources)
         )
+
+
+def in_its_loops(op_name: str, visit: Visit) -> str:
+    """What the loops around a visited instruction make of a name there."""
+    loops = (site.instruction.op_name for site in visit.callers if site.instruction.opcode == "while")
+    return within(op_name, tuple(loop for loop in loops if loop))
 
 
 def groups_text(instruction: Instruction) -> str:

@@ -54,6 +54,27 @@ def scope(op_name: str | None) -> str:
     return "/".join(level for raw in _once(levels) for level in _user_levels(raw))
 
 
+@lru_cache(maxsize=1 << 12)
+def within(op_name: str, loops: tuple[str, ...]) -> str:
+    """The name of an operation as the loops around it have it: a body that JAX lowers once for several loops has the
+    names of the first.
+
+    Args:
+      loops: their op_names, outermost first.
+    """
+    around: list[str] = []
+    for loop in loops:
+        if (levels := _levels(loop))[-1] == "while":
+            around = _moved_into(around, levels)
+    return "/".join(_moved_into(around, _levels(op_name))) if around else op_name
+
+
+def _moved_into(around: list[str], levels: list[str]) -> list[str]:
+    ends = [at for at, level in enumerate(levels) if level == "while"]
+    depth = around.count("while")
+    return around + levels[ends[depth - 1] + 1 :] if 0 < depth <= len(ends) else levels
+
+
 def _once(levels: list[str]) -> list[str]:
     """JAX names the backward pass of a checkpoint by its scopes, and by the same again."""
     for at in (i for i, level in enumerate(levels) if level == "checkpoint"):

@@ -16,12 +16,13 @@ from lab.core.printable import printable
 from lab.core.units import count
 from lab.hlo import collectives, flops
 from lab.hlo.agreement import lacks_dims, unknown_attributes
-from lab.hlo.collectives import Reader
+from lab.hlo.collectives import Reader, in_its_loops
 from lab.hlo.flops import Work
 from lab.hlo.integrity import faults
 from lab.hlo.names import read_frames, scope
 from lab.hlo.opcodes import is_known
 from lab.hlo.placement import Devices, Placement
+from lab.hlo.rematerialized import repeats
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Instruction, Module, parse
 from lab.hlo.walk import Notes, Visit, Walk, walk
@@ -153,7 +154,8 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
         flops=total,
         notes=tuple(notes),
         is_complete=not any(notes.values()),
-        flops_in_branches=_in_branches(products),
+        flops_in_branches=_by_scope([one for one in products if one[0].conditional]),
+        flops_rematerialized=_by_scope(repeats(products)),
     )
     return Reading(ledger, reader, tuple(visit for _, visit in found), products)
 
@@ -228,13 +230,13 @@ def _flops(products: Sequence[tuple[Visit, Work]], notes: Notes) -> int | None:
     return sum(counted) if counted or not counts else None
 
 
-def _in_branches(products: Sequence[tuple[Visit, Work]]) -> dict[str, int]:
-    """By scope: the product's own, or that of the innermost call or loop around it that has one."""
+def _by_scope(products: Sequence[tuple[Visit, Work]]) -> dict[str, int]:
+    """FLOPs: the scope is the product's own, or that of the innermost call or loop around it that has one."""
     found = Counter[str]()
     for visit, work in products:
-        if visit.conditional and work.flops and visit.executions:
+        if work.flops and visit.executions:
             around = (visit.instruction, *(site.instruction for site in reversed(visit.callers)))
-            named = next((own for i in around if (own := scope(i.op_name))), "")
+            named = next((own for i in around if i.op_name and (own := scope(in_its_loops(i.op_name, visit)))), "")
             found[printable(named)] += work.flops * visit.executions
     return dict(found)
 

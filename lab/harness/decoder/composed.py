@@ -148,12 +148,13 @@ def computed(shape: ComposedShape, axes: Axes, measured: Ledger | None) -> Compu
     found = Computed(by_cause, theory.totals, theory.every_branch)
     if measured is None or measured.flops is None:
         return found
+    once = measured.flops - sum(measured.flops_rematerialized.values())
     compiled = (
         computed_by_stages(of.strategy, sized, axes, measured)
         if isinstance(sized, PipelineShape)
-        else (Fraction(measured.flops),)
+        else (Fraction(once),)
     )
-    return replace(found, compiled=measured.flops, compiled_by_stages=compiled or ())
+    return replace(found, compiled=once, compiled_by_stages=compiled or ())
 
 
 def _start(shape: ComposedShape, axes: Axes, weights: Parameters) -> Any:

@@ -141,9 +141,11 @@ def _computes(shape: ComposedShape, axes: Axes, measured: Ledger) -> Claim | Non
         if len(found.compiled_by_stages) > 1
         else ""
     )
+    again = sum(measured.flops_rematerialized.values())
+    added = f", without {counted(again)} that XLA rematerializes for lack of memory" if again else ""
     evidence = (
-        f"a device of the compiled program multiplies {counted(found.compiled)} FLOP a step{stages}; the formula, "
-        f"cause by cause, is off by {farthest:+.3%} at most"
+        f"a device of the compiled program multiplies {counted(found.compiled)} FLOP a step{added}{stages}; the "
+        f"formula, cause by cause, is off by {farthest:+.3%} at most"
     )
     return decided(
         "ch32.flops_per_token",

@@ -36,13 +36,15 @@ def sent_by_stages(strategy: Strategy, shape: PipelineShape, axes: Axes, predict
 def computed_by_stages(
     strategy: Strategy, shape: PipelineShape, axes: Axes, measured: Ledger
 ) -> tuple[Fraction, ...] | None:
-    """[stages]: FLOPs of a device's step, of those that a compiled text has; None where it does not name all that
-    stands in branches."""
+    """[stages]: FLOPs of a device's step, of those that a compiled text has, without what XLA rematerializes; None
+    where it does not name all that stands in branches."""
     table = table_for(strategy, shape, axes)
     done = visits(table, shape.chunks)
-    outside = Fraction(known(measured.flops) - sum(measured.flops_in_branches.values()))
+    branches, again = measured.flops_in_branches, measured.flops_rematerialized
+    once = {scope: most - again.get(scope, 0) for scope, most in branches.items()}
+    outside = Fraction(known(measured.flops) - sum(again.values()) - sum(once.values()))
     computed = [outside] * axes[PIPE]
-    for scope, most in measured.flops_in_branches.items():
+    for scope, most in once.items():
         if (shares := _of_branch(scope, done, shape, table)) is None:
             return None
         computed = [so_far + most * share for so_far, share in zip(computed, shares, strict=True)]

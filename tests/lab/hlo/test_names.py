@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.hlo.names import origin, phase, read_frames, scope
+from lab.hlo.names import origin, phase, read_frames, scope, within
 
 HEAD = """HloModule jit_step
 
@@ -78,3 +78,28 @@ def test_origin_is_read_from_older_metadata_too():
 
 def test_an_instruction_without_metadata_has_no_origin():
     assert origin("", read_frames(HEAD)) is None
+
+
+@pytest.mark.parametrize(
+    ("op_name", "loops", "expected"),
+    [
+        # JAX lowers the inner loop's body once, and names it after the first stack.
+        (
+            "jit(f)/jvp(dense)/while/body/core/while/body/keys/ppermute",
+            ("jit(f)/transpose(jvp(layers))/while", "jit(f)/transpose(jvp(layers))/while/body/core/while"),
+            "jit(f)/transpose(jvp(layers))/while/body/core/while/body/keys/ppermute",
+        ),
+        # The loop inside has the first one's name, too.
+        (
+            "jit(f)/dense/while/body/core/while/body/keys/ppermute",
+            ("jit(f)/layers/while", "jit(f)/dense/while/body/core/while"),
+            "jit(f)/layers/while/body/core/while/body/keys/ppermute",
+        ),
+        ("jit(f)/layers/while/body/up/dot", ("jit(f)/layers/while",), "jit(f)/layers/while/body/up/dot"),
+        # What compilers moved in from outside of all loops.
+        ("jit(f)/embedding/gather", ("jit(f)/layers/while",), "jit(f)/embedding/gather"),
+        ("jit(f)/dense/while/body/up/dot", ("jit(f)/fori_loop",), "jit(f)/dense/while/body/up/dot"),
+    ],
+)
+def test_what_is_lowered_once_for_several_loops_is_named_after_the_loop_that_runs_it(op_name, loops, expected):
+    assert within(op_name, loops) == expected
