@@ -57,7 +57,7 @@ def _backward(shape: DecoderShape, axes: Axes, ring: Fraction, measured: Ledger)
     if summed and backward + summed / 2 == asked:
         whole = (
             f"{many:g} all-reduces of such gradients are not scattered, another {counted(int(summed))} B, where the "
-            "formula scatters them (T1)"
+            "formula scatters them (T1 or T15)"
         )
         return calculated("ch34.cp", f"{evidence}; {whole}", statement=statement)
     return decided("ch34.cp", backward == asked, evidence, statement=statement)

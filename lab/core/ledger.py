@@ -4,7 +4,8 @@ yields one; both are this type.
 Byte conventions. Payload `n`, per execution: all_reduce: the reduced buffer; all_gather: the gathered result;
 reduce_scatter: the full input; all_to_all: the local buffer; collective_permute, collective_broadcast, send_recv: the
 message. Wire bytes are what one participating device sends per execution, with P devices in a group: all_reduce
-2(P-1)/P n; all_gather, reduce_scatter, all_to_all (P-1)/P n; a message n. P = 1 sends nothing.
+2(P-1)/P n; all_gather, reduce_scatter, all_to_all (P-1)/P n; a message n. P = 1 sends nothing. What TPUs send to other
+slices is a send_recv: where the runtime makes a collective of a group's messages, its wire bytes are that collective's.
 """
 
 from __future__ import annotations
@@ -64,10 +65,17 @@ _SHARE_OF_GROUP = {
 }
 
 
-def wire_bytes(kind: Kind, payload_bytes: int, group_size: int) -> Fraction:
-    """Bytes that one participating device sends per execution; see the module's docstring."""
+def wire_bytes(kind: Kind, payload_bytes: int, group_size: int, network_kind: Kind | None = None) -> Fraction:
+    """Bytes that one participating device sends per execution; see the module's docstring.
+
+    Args:
+      network_kind: what becomes of a message between slices. It is then the device's own buffer: of a gather its part.
+    """
     if group_size <= 1:
         return Fraction(0)
+    if network_kind is not None:
+        whole = payload_bytes * (group_size if network_kind is Kind.ALL_GATHER else 1)
+        return wire_bytes(network_kind, whole, group_size)
     if kind in _SHARE_OF_GROUP:
         return Fraction(_SHARE_OF_GROUP[kind] * (group_size - 1) * payload_bytes, group_size)
     return Fraction(payload_bytes)
@@ -131,6 +139,8 @@ class Provenance:
       made_in: the pass that makes the value, of one that is summed after that pass.
       named_after: scopes of the operations for which a partitioner moves the value, where those have other names than
         the term; it names a transfer after them.
+      dims: of the value on one device, before it is reduced; () where no rule needs them.
+      scattered_dim: which of them a reduce-scatter splits.
     """
 
     partial_products: int = 1
@@ -150,6 +160,8 @@ class Provenance:
     is_matrix_product: bool = False
     made_in: Phase | None = None
     named_after: tuple[str, ...] = ()
+    dims: tuple[int, ...] = ()
+    scattered_dim: int | None = None
 
 
 @dataclass(frozen=True)
@@ -178,6 +190,7 @@ class _Stated:
     is_masked_gather: bool = False
     is_widened: bool = False
     pairs: tuple[tuple[Count, Count], ...] | None = None
+    network_kind: Kind | None = None
 
 
 @dataclass(frozen=True)
@@ -206,6 +219,8 @@ class Transfer(_Stated):
       is_widened: it moves in float32 what was of 16 bits, as the text shows.
       pairs: of a compiled permute in which not every device sends by the one `shift`: (source, target) in each of its
         groups, as places along its axes; None also where groups have other pairs.
+      network_kind: of a send_recv between TPU slices, the collective that the runtime makes of the messages of a group;
+        None where each has one receiver.
       provenance: of a predicted transfer, how its value is computed.
     """
 
@@ -228,7 +243,8 @@ class Transfer(_Stated):
 
     @property
     def wire_bytes(self) -> Fraction | None:
-        return None if self.group_size is None else wire_bytes(self.kind, self.payload_bytes, self.group_size)
+        size = self.group_size
+        return None if size is None else wire_bytes(self.kind, self.payload_bytes, size, self.network_kind)
 
     def split(self) -> tuple[Transfer, ...]:
         """The same communication, one transfer an operand, each in the scope that the text tells of it, for the name of
@@ -294,7 +310,7 @@ class Totals:
         sites = executions = arrays = payload_bytes = 0
         lower_bound = False
         # Wire bytes are added up as integers where kind and group size are the same: fractions are slow.
-        sent: dict[tuple[Kind, int], int] = {}
+        sent: dict[tuple[Kind, int, Kind | None], int] = {}
         for t in transfers:
             often = t.executions or 0
             payload = often * t.payload_bytes
@@ -304,8 +320,9 @@ class Totals:
             payload_bytes += payload
             lower_bound = lower_bound or t.lower_bound
             if t.group_size is not None:
-                sent[t.kind, t.group_size] = sent.get((t.kind, t.group_size), 0) + payload
-        wire = [wire_bytes(kind, payload, size) for (kind, size), payload in sent.items()]
+                key = t.kind, t.group_size, t.network_kind
+                sent[key] = sent.get(key, 0) + payload
+        wire = [wire_bytes(kind, payload, size, network) for (kind, size, network), payload in sent.items()]
         return cls(
             sites, executions, arrays, payload_bytes, wire[0] if len(wire) == 1 else sum(wire, Fraction(0)), lower_bound
         )

@@ -167,7 +167,8 @@ def context(target: Target, style: str, axes: Axes, mesh: Mesh) -> Context:
     platform = mesh.devices.flat[0].platform if target.platform == "attached" else target.platform
     # Types tell the partitioner where arrays lie, as declarations do; what it makes of that is nearly always the same.
     is_typed = style == "typed"
-    return Context(platform, "declared" if is_typed else style, axes.shape, is_typed=is_typed)
+    known = target if target.chip else None
+    return Context(platform, "declared" if is_typed else style, axes.shape, is_typed=is_typed, target=known)
 
 
 def ineffective_sharding(

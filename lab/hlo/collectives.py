@@ -45,6 +45,8 @@ KINDS = {
     "send": Kind.SEND_RECV,
 }
 OPCODES = frozenset(KINDS) | {f"{opcode}-start" for opcode in KINDS if opcode != "send"}
+_NETWORK_KIND = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_NETWORK_KINDS = {kind.upper(): kind for kind in KINDS.values()}
 _BY_PAIRS = ("collective-permute", "collective-permute-start", "send")
 _WAITS = frozenset({"async-start", "call-start"})
 _MESH_GROUPS = re.compile(r"mesh\[[^\]]*\](?:,\s*device_ids=\([^{]*?\))?\s*\{[^}]*\}")
@@ -122,6 +124,7 @@ class Reader:
             is_masked_gather=is_masked_gather,
             is_widened=is_widened,
             pairs=pairs,
+            network_kind=_network_kind(instruction) if kind is Kind.SEND_RECV else None,
         )
 
     def _note_disagreement(
@@ -407,6 +410,12 @@ def _megascale_target(instruction: Instruction) -> str | None:
         return None
     found = MEGASCALE_TARGET.search(instruction.extras)
     return found and (found[1] or found[2])
+
+
+def _network_kind(instruction: Instruction) -> Kind | None:
+    """What the runtime makes of messages over the data-centre network; None where each has one receiver."""
+    found = _NETWORK_KIND.search(instruction.extras)
+    return _NETWORK_KINDS.get(found[1]) if found else None
 
 
 def _group_mode(instruction: Instruction) -> GroupMode:

@@ -9,6 +9,7 @@ from lab.core.ledger import Ledger, Totals, Transfer
 from lab.core.units import bytes_text, count, listed, share_text
 from lab.meshes.platforms import LinkName
 from lab.report.place import Place
+from lab.report.traffic import crossing_bytes
 
 WHERE = {
     LinkName.HOST: "inside a host",
@@ -43,7 +44,17 @@ def _line(span: str, transfers: Sequence[Transfer], whole: Totals, place: Place)
     share = f"{share_text(float(wire / whole.wire_bytes))} of the wire bytes" if whole.wire_bytes else ""
     known = " that are known" if whole.lower_bound else ""
     axes = "axes not known" if span == "?" else span
-    return f"{axes}: {said}{f', {links}' if links else ''}{f': {share}{known}' if wire else ''}"
+    amount = f": {share}{known}{_leaving(transfers, place)}" if wire else ""
+    return f"{axes}: {said}{f', {links}' if links else ''}{amount}"
+
+
+def _leaving(transfers: Sequence[Transfer], place: Place) -> str:
+    """`, 12.5 % of it leaves a host`, where some does and some does not."""
+    wire = Totals.of(transfers).wire_bytes
+    if place.axes is None or place.domains is None or not wire:
+        return ""
+    share = crossing_bytes(Ledger(tuple(transfers)), place.axes, place.domains) / float(wire)
+    return f", {share_text(share)} of it leaves a {place.domain}" if 1e-9 < share < 1 - 1e-9 else ""
 
 
 def _amount(kind: str, transfers: Sequence[Transfer]) -> str:

@@ -75,8 +75,9 @@ def _runs(of: np.ndarray, unit: str) -> Blocks:
 def traffic(ledger: Ledger, axes: Axes, shown: Blocks) -> Traffic:
     """Adds up the transfers of a step.
 
-    A permute sends by its pairs or along its shift, an all_to_all as much to each member of its group, and all else
-    around a ring in the mesh's order. Every device that sends does its wire bytes: all, or the sources of the pairs.
+    A permute sends by its pairs or along its shift, an all_to_all and a gather of messages as much to each member of
+    its group, and all else around a ring in the mesh's order. Every device that sends does its wire bytes: all, or the
+    sources of the pairs.
     """
     sent: dict[tuple[tuple[str | SubAxis, ...], Route], list[Transfer]] = {}
     unplaced = []
@@ -89,6 +90,16 @@ def traffic(ledger: Ledger, axes: Axes, shown: Blocks) -> Traffic:
     for (over, route), transfers in sent.items():
         matrix += float(Totals.of(transfers).wire_bytes) * _pairs(_groups(over, axes), route, shown)
     return Traffic(shown, matrix, Totals.of(unplaced).wire_bytes)
+
+
+def crossing_bytes(ledger: Ledger, axes: Axes, domains: np.ndarray) -> float:
+    """What a device sends to other domains in a step, the mean of all.
+
+    Args:
+      domains: [devices], as of `lab.meshes.targets.domains`.
+    """
+    found = traffic(ledger, axes, Blocks("domain", domains, int(domains.max()) + 1)).bytes
+    return float(found.sum() - found.trace()) / axes.size
 
 
 def not_placed(ledger: Ledger, found: Traffic) -> list[str]:
@@ -109,11 +120,11 @@ def _is_placed(t: Transfer, axes: Axes) -> bool:
         return False
     if t.pairs:
         return max(map(max, t.pairs)) < prod(axes[name] for name in over)
-    return t.kind not in BY_PAIRS or t.shift is not None
+    return t.kind not in BY_PAIRS or t.network_kind is not None or t.shift is not None
 
 
 def _route(t: Transfer) -> Route:
-    if t.kind in SPREAD:
+    if t.kind in SPREAD or t.network_kind in (*SPREAD, Kind.ALL_GATHER):
         return None
     return t.pairs or t.shift or 1
 

@@ -228,17 +228,30 @@ def _settled(predicted: Sequence[Transfer], measured: Ledger, context: Context) 
     unclaimed = _moving(measured)
     open_terms = dict(enumerate(predicted))
     settled: dict[int, Term] = {}
-    for attempt, may_claim in _ATTEMPTS:
+
+    def settle_open(attempt: Attempt, may_claim: Callable[[Transfer, Transfer], bool]) -> None:
+        nonlocal unclaimed
         for place, term in tuple(open_terms.items()):
             wanted = replace(term, scope="") if may_claim is _nameless else term
             found = attempt(wanted, tuple(t for t in unclaimed if may_claim(term, t)), context)
             if found is not None:
                 settled[place], unclaimed = replace(found, predicted=term), subtract(unclaimed, found.measured)
                 del open_terms[place]
+
+    for attempt, may_claim in _ATTEMPTS:
+        settle_open(attempt, may_claim)
         for place, term in tuple(open_terms.items()):
             if found := _absorbed(term, settled.values(), context):
                 settled[place] = found
                 del open_terms[place]
+    for behaviour in CATALOGUE:
+        if behaviour.recognise_together is None or behaviour.platform not in (None, context.platform):
+            continue
+        done = [(term.predicted, term.measured) for term in settled.values()]
+        for place, taken in behaviour.recognise_together(open_terms, done, unclaimed, context).items():
+            settled[place] = _explained((behaviour,), open_terms.pop(place), taken, Status.ATTRIBUTED)
+            unclaimed = subtract(unclaimed, taken)
+    settle_open(_contradicted, _any)
     for place, term in open_terms.items():
         settled[place] = Term(term, (), Status.MISSING, "the compiled program has no such transfer")
     return Settlement(tuple(settled[place] for place in sorted(settled)), unclaimed, measured.is_complete)
@@ -328,6 +341,11 @@ def _as_predicted(term: Transfer, unclaimed: Unclaimed, context: Context) -> Ter
     return Term(term, taken, Status.EXACT, unseen, did_not_happen=tuple(b.id for b in behaviours))
 
 
+def _as_predicted_between_slices(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
+    """Where the program has a copy for each slice: making these loses names, of transfers that stay inside, too."""
+    return _as_predicted(term, unclaimed, context) if context.target and context.target.slices > 1 else None
+
+
 def _as_one(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
     """As predicted, unless the compiler is to make several of it: the others may have lost their names, and this one
     alone would leave them over."""
@@ -390,8 +408,8 @@ _ATTEMPTS: tuple[tuple[Attempt, Callable[[Transfer, Transfer], bool]], ...] = (
     (_as_emitted, _any),
     (_as_predicted, _any),
     (_as_recognised, _any),
+    (_as_predicted_between_slices, _nameless),
     (_as_recognised, _nameless),
-    (_contradicted, _any),
 )
 
 
@@ -408,8 +426,15 @@ def _moving(ledger: Ledger) -> Unclaimed:
     sizes = ledger.mesh or {}
     rows = (t for combined in ledger.transfers for t in _operands(combined) if t.group_size != 1 and t.executions != 0)
     return tuple(
-        t if t.axes is None else replace(t, axes=tuple(axis for axis in t.axes if sizes.get(axis) != 1)) for t in rows
+        t if t.axes is None else replace(t, axes=tuple(axis for axis in t.axes if sizes.get(axis) != 1))
+        for t in map(_as_named, rows)
     )
+
+
+def _as_named(transfer: Transfer) -> Transfer:
+    """A message to other slices has no name of its own, and that of the nearest operation may be of another operand."""
+    is_nameless = transfer.kind is Kind.SEND_RECV and transfer.op_name is None
+    return replace(transfer, scope="", phase=None) if is_nameless else transfer
 
 
 def _operands(transfer: Transfer) -> tuple[Transfer, ...]:

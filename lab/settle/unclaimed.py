@@ -113,10 +113,13 @@ def _parent(scope: str) -> str:
 def _likeness(transfer: Transfer) -> tuple[object, ...]:
     axes = None if transfer.axes is None else frozenset(transfer.axes)
     # Of a permute the group is whatever chain its pairs make; its axes, its shift and its message say it all.
-    group_size = None if transfer.kind is Kind.COLLECTIVE_PERMUTE else transfer.group_size
+    is_by_pairs = transfer.kind in (Kind.COLLECTIVE_PERMUTE, Kind.SEND_RECV) and transfer.network_kind is None
+    group_size = None if is_by_pairs else transfer.group_size
     return (
         transfer.kind,
+        transfer.network_kind,
         axes,
+        transfer.sub_axes if axes is None else None,
         group_size,
         transfer.shift,
         transfer.dtype,

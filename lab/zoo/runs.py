@@ -20,6 +20,7 @@ class PublishedRun:
       batch: sequences of one step.
       length: tokens of a sequence.
       accumulation: micro-batches of one step on a data-parallel rank.
+      vocab: tokens of its table, where they are not the model's; 0: they are.
       schedule, chunks, stage_layers, zero, attention: as a `Configuration` has them.
       mtp: 1: it is trained to predict the token after the next, too.
       step_s, mfu: as published: seconds of a step, and share of the peak; None where they are not.
@@ -35,6 +36,7 @@ class PublishedRun:
     length: int
     accumulation: int
     differs: str
+    vocab: int = 0
     schedule: str = "1f1b"
     chunks: int = 1
     stage_layers: str = ""

@@ -37,6 +37,11 @@ def step(name: str) -> Step:
         read_text(text, source=name, axes=axes, target=target),
         # The rules of the release that compiled it, whatever is installed here.
         Context(
-            target.platform, "declared" if is_typed else entry["style"], axes.shape, jax=(0, 10), is_typed=is_typed
+            target.platform,
+            "declared" if is_typed else entry["style"],
+            axes.shape,
+            jax=(0, 10),
+            is_typed=is_typed,
+            target=target if target.chip else None,
         ),
     )

@@ -107,8 +107,13 @@ def _of_layer(shape: DecoderShape) -> dict[str, Dims]:
 
 def elements(weight: Weight, layout: Layout, shape: DecoderShape, axes: Axes) -> int:
     """Of one layer's weight on one device."""
+    return prod(local_dims(weight, layout, shape, axes))
+
+
+def local_dims(weight: Weight, layout: Layout, shape: DecoderShape, axes: Axes) -> tuple[int, ...]:
+    """Sizes of the dims of one layer's weight on one device."""
     stack = shape.stacks.get(weight.stack, shape)
-    return prod(layout.local_shape(weight.dims, [getattr(stack, dim) for dim in weight.dims], axes))
+    return tuple(layout.local_shape(weight.dims, [getattr(stack, dim) for dim in weight.dims], axes))
 
 
 def in_each_stack(terms: Terms, strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Transfer, ...]:
@@ -197,7 +202,11 @@ def sums_of_copies(strategy: Strategy, shape: DecoderShape, axes: Axes, over: st
         dtype, e = ("f32", 4) if weight.dims == ("bias",) or is_of_master else stack_dtype(shape)
         kept = gradient_bytes(elements(weight, strategy.master, shape, axes), e)
         payload, executions = (kept * weight.per_pass, 1) if is_late else (kept, weight.per_pass)
-        provenance = of_gradient(weight, strategy, shape, axes, is_late)
+        stacked = (weight.per_pass,) if is_late and weight.per_pass > 1 else ()
+        provenance = replace(
+            of_gradient(weight, strategy, shape, axes, is_late),
+            dims=stacked + local_dims(weight, strategy.master, shape, axes),
+        )
         if _split_in_use(weight, strategy, axes):
             # The scatter before it stands for all uses.
             provenance = replace(provenance, uses=1)

@@ -4,6 +4,7 @@ part only."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import jax
 
@@ -20,6 +21,7 @@ from lab.programs.strategies.terms import (
     RECOMPUTING,
     Weight,
     elements,
+    local_dims,
     norm_of_gradients,
     of_gradient,
     sum_of_loss,
@@ -73,7 +75,11 @@ def _moves(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: Axes) 
         shape.dtype,
         executions,
         axes,
-        of_gradient(weight, strategy, shape, axes, is_late=False),
+        replace(
+            of_gradient(weight, strategy, shape, axes, is_late=False),
+            dims=local_dims(weight, strategy.inside, shape, axes),
+            scattered_dim=split_dim(weight.dims),
+        ),
     )
 
 

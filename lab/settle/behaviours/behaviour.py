@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.metadata import version
 
 from lab.core.ledger import Transfer
 from lab.meshes.platforms import Platform
+from lab.meshes.targets import Target
 from lab.settle.unclaimed import Unclaimed
 
 INSTALLED = tuple(map(int, version("jax").split(".")[:2]))
@@ -31,6 +32,7 @@ class Context:
     Attributes:
       is_typed: declared with shardings in types.
       jax: the release whose XLA compiles.
+      target: the machine, where it is one of the table of hardware.
     """
 
     platform: Platform
@@ -38,6 +40,7 @@ class Context:
     mesh: Mapping[str, int] = field(default_factory=dict)
     jax: tuple[int, ...] = INSTALLED
     is_typed: bool = False
+    target: Target | None = None
 
 
 # A predicted transfer to those that the compiler emits for it: itself where nothing changes, none where another one
@@ -45,6 +48,11 @@ class Context:
 Rewrite = Callable[[Transfer, Context], tuple[Transfer, ...]]
 # Which of the measured transfers that no term has claimed carry out a predicted one; () where none do.
 Recognise = Callable[[Transfer, Context, Unclaimed], Unclaimed]
+# The same of several predicted transfers at once, by the place of each, with what carries out the settled ones; nothing
+# of one that it does not explain.
+RecogniseTogether = Callable[
+    [Mapping[int, Transfer], Iterable[tuple[Transfer, Unclaimed]], Unclaimed, Context], Mapping[int, Unclaimed]
+]
 # Whether a predicted transfer that a rewrite leaves nothing of is part of another predicted one, which these behaviours
 # explain.
 AbsorbedBy = Callable[[Transfer, Transfer, tuple[str, ...]], bool]
@@ -83,8 +91,10 @@ class Behaviour(CompilerNote):
       rewrite: of a predictable one.
       absorbed_by: of a rewrite that may leave nothing: which other transfer then does the work, and has to be there.
       recognise: of one that only shows in the compiled text: what it finds is explained, and never counts as predicted.
+      recognise_together: of such a one that makes one transfer of several.
     """
 
     rewrite: Rewrite | None = None
     absorbed_by: AbsorbedBy | None = None
     recognise: Recognise | None = None
+    recognise_together: RecogniseTogether | None = None

@@ -9,6 +9,9 @@ from lab.core.known import known
 from lab.core.ledger import Kind, Phase, Transfer
 from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, CompilerNote, Context
+from lab.settle.behaviours.tpu_packing import T17
+from lab.settle.behaviours.tpu_scatters import halo, padded_scatter, reduced_everywhere
+from lab.settle.behaviours.tpu_slices import T14
 from lab.settle.behaviours.transforms import in_products_dtype, is_gradient, masked
 from lab.settle.unclaimed import Unclaimed, claim, claim_all, claim_up_to
 
@@ -21,10 +24,20 @@ def _reduced_everywhere(predicted: Transfer, context: Context, unclaimed: Unclai
 T1 = Behaviour(
     id="T1",
     platform=Platform.TPU,
+    certainty=Certainty.PREDICTABLE,
+    effect="a reduce-scatter is compiled to an all-reduce and a slice: same payload, twice the wire bytes",
+    when="it is over a whole slice that is a square of 4x4 or more, or that has three dims (not on TPU 7x); it splits "
+    "the last dim into shards of an odd number of 128 columns; or shards would be padded by more than a half",
+    remedy="xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter keeps most of them",
+    rewrite=reduced_everywhere,
+)
+
+T15 = Behaviour(
+    id="T15",
+    platform=Platform.TPU,
     certainty=Certainty.READABLE,
-    effect="a reduce-scatter is compiled to an all-reduce and a slice: same payload, twice the wire bytes; nearly "
-    "always if it is over a whole slice, sometimes if it is over less, by no known rule",
-    when="any reduce-scatter, declared or explicit",
+    effect="a reduce-scatter is compiled to an all-reduce and a slice where T1 does not predict it",
+    when="several reduce-scatters are combined; shards of layouts that T1 does not know",
     remedy="xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter keeps most of them",
     recognise=_reduced_everywhere,
 )
@@ -38,26 +51,31 @@ def _padded_scatter(predicted: Transfer, context: Context, unclaimed: Unclaimed)
         return ()
     if whole % P or padded.payload_bytes % P:
         return ()
-    halo = _halo(padded.payload_bytes, padded.payload_bytes - whole, P)
-    moves = [(padded.kind, padded.payload_bytes), *((Kind.COLLECTIVE_PERMUTE, payload) for payload in halo)]
+    messages = halo(padded.payload_bytes, padded.payload_bytes - whole, P)
+    moves = [(padded.kind, padded.payload_bytes), *((Kind.COLLECTIVE_PERMUTE, payload) for payload in messages)]
     wanted = (replace(predicted, kind=kind, payload_bytes=payload) for kind, payload in moves)
     return claim_all(wanted, unclaimed, is_any_shift=True)
-
-
-def _halo(padded: int, padding: int, P: int) -> tuple[int, ...]:
-    """Messages to the last shard, which lies furthest from where it is to be: of no more than a padded shard each
-    [bytes]."""
-    shard = padded // P
-    whole, rest = divmod((P - 1) * padding // P, shard)
-    return (shard,) * whole + (rest,) * (rest > 0)
 
 
 T2 = Behaviour(
     id="T2",
     platform=Platform.TPU,
+    certainty=Certainty.PREDICTABLE,
+    effect="shards are padded before a reduce-scatter to pieces of one size, of whole tiles, and collective-permutes "
+    "that undo the padding follow it",
+    when="v5e and v6e; shards do not divide into the fewest pieces of which P + 4 have no more than 3.7 or 7.7 million "
+    "numbers, for groups of P devices",
+    remedy="choose shards that fill the tiles",
+    rewrite=padded_scatter,
+)
+
+T16 = Behaviour(
+    id="T16",
+    platform=Platform.TPU,
     certainty=Certainty.READABLE,
-    effect="shards are padded before a reduce-scatter, and collective-permutes that undo the padding follow it",
-    when="shards that do not fill the tiles of the layout",
+    effect="shards are padded before a reduce-scatter, and collective-permutes that undo the padding follow it, where "
+    "T2 does not predict it",
+    when="shards of layouts or chips that T2 does not know",
     remedy="choose shards that fill the tiles",
     recognise=_padded_scatter,
 )
@@ -247,8 +265,8 @@ LEAST_MASKED = 64
 
 
 def _gathered_by_sum(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
-    """Of a gather over all devices, where they are many: the sum of what each device has its part of, and zeros beside
-    it."""
+    """Of a gather over all devices, where they are many and of one slice: the sum of what each device has its part of,
+    and zeros beside it."""
     is_over_all = transfer.group_size == prod(context.mesh.values()) >= LEAST_MASKED
     return (masked(transfer) if is_over_all and transfer.kind is Kind.ALL_GATHER else transfer,)
 
@@ -265,7 +283,7 @@ T13 = Behaviour(
 )
 
 # In the order in which they act.
-BEHAVIOURS = (T10, T1, T2, T4, T5, T7, T13, T9, T11, T12)
+BEHAVIOURS = (T9, T14, T1, T2, T10, T15, T16, T4, T5, T7, T13, T11, T12, T17)
 NOTES = (
     T3,
     T6,

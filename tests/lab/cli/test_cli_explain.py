@@ -60,7 +60,7 @@ def test_an_id_that_was_withdrawn_is_said_to_be(lab):
 
 def test_a_behaviour_that_a_rule_predicts_says_so_and_letters_may_be_small(lab):
     assert "\nRule: predicts what the compiler emits\n" in lab("explain", "x7").out
-    assert json.loads(lab("explain", "T1", "--json").out)["rule"] == "recognises"
+    assert json.loads(lab("explain", "T15", "--json").out)["rule"] == "recognises"
     assert json.loads(lab("explain", "G1", "--json").out)["rule"] is None
 
 

@@ -84,3 +84,8 @@ def test_the_text_and_the_page_say_the_same():
     page = "".join(str(section.body) for section in ledgers.sections(found))
     for line in axis_lines(found):
         assert f"\n{line}\n" in ledger_text(found) + "\n" and f"<li>{line}</li>" in page
+
+
+def test_of_a_ring_of_16_over_two_hosts_an_eighth_leaves_a_host():
+    (line,) = lines(replace(GATHER, axes=("fsdp", "tensor"), group_size=16))
+    assert line.endswith("between hosts (NDR InfiniBand): 100 % of the wire bytes, 12.5 % of it leaves a host")

@@ -8,7 +8,7 @@ import pytest
 from lab.core.ledger import Kind, Ledger, SubAxis, Transfer
 from lab.hlo.groups import Groups, sub_axes_of_groups
 from lab.meshes.axes import Axes
-from lab.report.traffic import levels, not_placed, traffic
+from lab.report.traffic import crossing_bytes, levels, not_placed, traffic
 
 AXES = Axes.parse("data=2,tensor=4")
 EVERY_KIND = [
@@ -150,3 +150,29 @@ def test_pairs_that_the_mesh_does_not_have_are_not_placed():
     broken = Transfer(Kind.COLLECTIVE_PERMUTE, ("tensor",), 4, 1, "f32", 8, shift=1, pairs=((0, 4),))
     found = sent(broken)
     assert not found.bytes.any() and found.unplaced_wire_bytes == 8
+
+
+@pytest.mark.parametrize("t", [t for t in EVERY_KIND if t.axes], ids=lambda t: str(t.kind))
+@pytest.mark.parametrize("per_host", [2, 4, 8])
+def test_what_leaves_a_host_is_what_pairs_of_devices_of_two_hosts_send(t, per_host):
+    """Device by device: a permute to its target, an all_to_all to each other member, all else to the next of a ring."""
+    axes = Axes.parse("data=4,tensor=4")
+    sent = {}
+    for group in axes.groups(t.axes).tolist():
+        for place, source in enumerate(group):
+            if t.kind in (Kind.ALL_TO_ALL, Kind.RAGGED_ALL_TO_ALL):
+                others = [target for target in group if target != source]
+                sent |= {(source, target): float(t.wire_bytes) / len(others) for target in others}
+            else:
+                sent[source, group[(place + (t.shift or 1)) % len(group)]] = float(t.wire_bytes)
+    leaving = sum(amount for (one, other), amount in sent.items() if one // per_host != other // per_host)
+    found = crossing_bytes(Ledger((t,)), axes, np.arange(16) // per_host)
+    assert found == pytest.approx(t.executions * leaving / 16)
+
+
+def test_of_an_all_to_all_between_two_slices_of_four_four_sevenths_leave_the_slice():
+    """Of 8 parts, one is kept, three go to the own slice and four to the other."""
+    axes, slices = Axes.parse("data=8"), np.arange(8) // 4
+    t = Transfer(Kind.SEND_RECV, ("data",), 8, 1, "bf16", 800, network_kind=Kind.ALL_TO_ALL)
+    assert t.wire_bytes == 700
+    assert crossing_bytes(Ledger((t,)), axes, slices) == pytest.approx(400)

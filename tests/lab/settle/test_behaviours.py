@@ -600,7 +600,7 @@ def test_one_of_four_sums_of_micro_batches_is_not_the_sum_after_them():
         provenance=Provenance(repeats=4),
     )
     (term,) = settle(Ledger((scatter,)), Ledger((replace(scatter, kind=Kind.ALL_REDUCE),)), explicit(TPU)).terms
-    assert [t.executions for t in term.measured] == [4] and term.behaviours == ("T1",)
+    assert [t.executions for t in term.measured] == [4] and term.behaviours == ("T15",)
 
 
 @pytest.mark.parametrize(("dtype", "payload"), [("f32", 1280), ("bf16", 640)])

@@ -1,0 +1,166 @@
+"""What XLA's TPU compiler makes of a transfer between several slices: a part inside each, over ICI, and messages to the
+others, over the data-centre network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from lab.core.dtypes import DTYPES
+from lab.core.known import known
+from lab.core.ledger import Kind, SubAxis, Transfer
+from lab.meshes.axes import Axes
+from lab.meshes.platforms import Platform
+from lab.meshes.targets import slice_axis
+from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
+
+LANES, ROWS, TILE = 128, 8, 1024
+"""Elements that a flat array is padded to: a power of two times the lanes while it is small, then whole tiles."""
+
+
+def devices_of_slice(context: Context) -> int:
+    """How many devices run one copy of the program."""
+    return prod(context.mesh.values()) // (context.target.slices if context.target else 1)
+
+
+def _parts(transfer: Transfer, context: Context) -> tuple[tuple[SubAxis, ...], tuple[SubAxis, ...]] | None:
+    """Of the axes of a transfer what lies inside a slice, and what lies between slices; None where it stays inside."""
+    slices = context.target.slices if context.target else 1
+    if slices == 1 or not transfer.axes:
+        return None
+    across = slice_axis(slices, Axes.of(context.mesh))
+    if across not in transfer.axes:
+        return None
+    size = context.mesh[across]
+    inside = [
+        SubAxis(name, context.mesh[name], 1, size // slices if name == across else context.mesh[name])
+        for name in transfer.axes
+    ]
+    return tuple(part for part in inside if part.size > 1), (SubAxis(across, size, size // slices, slices),)
+
+
+def _over(parts: Iterable[SubAxis], transfer: Transfer) -> dict[str, Any]:
+    """Fields of what a transfer does over these parts of its axes."""
+    parts = tuple(parts)
+    size = prod(part.size for part in parts)
+    are_whole = all(part.size == part.axis_size for part in parts)
+    stated = None if transfer.groups is None else transfer.groups * known(transfer.group_size)
+    return {
+        "axes": tuple(part.axis for part in parts) if are_whole else None,
+        "sub_axes": None if are_whole else parts,
+        "group_size": size,
+        "groups": stated and stated // size,
+    }
+
+
+def split(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    found = _parts(transfer, context)
+    if found is None:
+        return (transfer,)
+    inside, across = found
+    within, slices = prod(part.size for part in inside), across[0].size
+
+    def local(kind: Kind, payload_bytes: int) -> tuple[Transfer, ...]:
+        """What runs inside a slice, if more than one device of it takes part."""
+        one = replace(transfer, kind=kind, payload_bytes=payload_bytes, **_over(inside, transfer))
+        return (one,) if within > 1 else ()
+
+    def message(kind: Kind, payload_bytes: int) -> Transfer:
+        where = _over(across, transfer)
+        return replace(transfer, kind=Kind.SEND_RECV, network_kind=kind, payload_bytes=payload_bytes, **where)
+
+    n = transfer.payload_bytes
+    match transfer.kind:
+        case Kind.ALL_REDUCE:
+            whole, part = _padded(transfer, n), _part(transfer, within)
+            if part is None:
+                return (*local(Kind.ALL_REDUCE, whole), message(Kind.ALL_REDUCE, whole))
+            is_flat = len(transfer.provenance.dims) < 2
+            scatter = local(Kind.REDUCE_SCATTER, whole if is_flat else n)
+            gather = local(Kind.ALL_GATHER, within * part if is_flat else n)
+            return (*(_scattered(each, within) for each in scatter), message(Kind.ALL_REDUCE, part), *gather)
+        case Kind.REDUCE_SCATTER:
+            # A device's part of the whole is not one run of its slice's sum, so that this sum is not scattered.
+            return (*local(Kind.ALL_REDUCE, n), message(Kind.REDUCE_SCATTER, n // within))
+        case Kind.ALL_GATHER:
+            return (message(Kind.ALL_GATHER, n // (within * slices)), *local(Kind.ALL_GATHER, n))
+        case Kind.ALL_TO_ALL:
+            return (replace(transfer, kind=Kind.SEND_RECV, network_kind=Kind.ALL_TO_ALL),)
+        case Kind.COLLECTIVE_PERMUTE:
+            sent = replace(transfer, kind=Kind.SEND_RECV)
+            return (transfer, sent) if within > 1 else (sent,)
+    return (transfer,)
+
+
+def _part(transfer: Transfer, within: int) -> int | None:
+    """What each of the devices of a slice sends of a sum [bytes]; None where the sum is too small to be scattered."""
+    width, dims = bytes_per_element(transfer.dtype), transfer.provenance.dims
+    elements = transfer.payload_bytes // width
+    if within == 1:
+        return None
+    if len(dims) < 2:
+        part = -(-elements // within)
+        return None if part <= TILE else width * -(-part // TILE) * TILE
+    is_as_it_is = len(dims) > 2 or dims[-1] % LANES > 0
+    return transfer.payload_bytes // within if is_as_it_is else width * prod(_in_tiles(_shard(dims, within), width))
+
+
+def _shard(dims: tuple[int, ...], within: int) -> tuple[int, ...]:
+    """A sum of equal copies is scattered along the first dim that divides."""
+    at = _scattered_dim(dims, within)
+    return tuple(size // within if i == at else size for i, size in enumerate(dims))
+
+
+def _scattered_dim(dims: tuple[int, ...], within: int) -> int:
+    return next((i for i, size in enumerate(dims) if size % within == 0), 0)
+
+
+def _in_tiles(dims: tuple[int, ...], width: int) -> tuple[int, int]:
+    """A matrix filled up to tiles of 8 rows of 128 numbers, or to fewer rows, of 4 bytes at least."""
+    rows, columns = dims
+    filled = max(4 // width, 1 << (rows - 1).bit_length()) if rows < ROWS else -(-rows // ROWS) * ROWS
+    return filled, -(-columns // LANES) * LANES
+
+
+def _padded(transfer: Transfer, payload_bytes: int) -> int:
+    """A flat array in whole tiles [bytes]."""
+    width = bytes_per_element(transfer.dtype)
+    elements = payload_bytes // width
+    tile = min(TILE, max(LANES, 1 << (elements - 1).bit_length()))
+    return width * -(-elements // tile) * tile
+
+
+def _scattered(scatter: Transfer, within: int) -> Transfer:
+    """Inside a slice; as a sum everywhere where a loop stores matrices, each as a stack of one."""
+    stated = scatter.provenance
+    if len(stated.dims) == 2 and stated.iterations > 1 and stated.dims[-1] % LANES == 0:
+        return replace(scatter, kind=Kind.ALL_REDUCE)
+    return replace(scatter, provenance=replace(stated, scattered_dim=_scattered_dim(stated.dims, within)))
+
+
+def bytes_per_element(dtype: str) -> int:
+    return DTYPES[dtype][1]
+
+
+def is_flat_sum(transfer: Transfer, context: Context) -> bool:
+    """It sums numbers or vectors over several slices."""
+    is_sum = transfer.kind is Kind.ALL_REDUCE and len(transfer.provenance.dims) < 2
+    return is_sum and context.platform == Platform.TPU and _parts(transfer, context) is not None
+
+
+T14 = Behaviour(
+    id="T14",
+    platform=Platform.TPU,
+    certainty=Certainty.PREDICTABLE,
+    effect="a transfer between slices is split: an all-reduce of n bytes becomes a reduce-scatter inside each slice of "
+    "m devices (an all-reduce where a loop stacks matrices), a message of n/m to the other slices, which the runtime "
+    "sums, and an all-gather inside; with 1,024 numbers a device or fewer an all-reduce inside and one message of them "
+    "all; a reduce-scatter an all-reduce inside and a message of n/m; an all-gather a message of the device's own part "
+    "and an all-gather inside; an all-to-all one message of the whole buffer; a permute one inside each slice and a "
+    "message between slices",
+    when="an axis that spans several slices",
+    remedy="let an axis of little traffic span the slices: data, or pipe",
+    rewrite=split,
+)
