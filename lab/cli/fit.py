@@ -39,9 +39,9 @@ def fit(
 ) -> int:
     """Find what makes a step fit the memory of its device.
 
-    Compares the peak that XLA plans with what JAX takes of the chip. Where it is too much, the lab changes remat, the
-    number of micro-batches and how state is sharded, and compiles each change, the cheapest first, until one fits.
-    Exit status 1 if none does.
+    Compares the peak that XLA plans with what JAX takes of the chip. Where it is too much, the lab changes what is
+    recomputed, offloaded, taken at once and sharded, and compiles each change, the cheapest first, until one fits. Exit
+    status 1 if none does.
     """
     from lab.harness.fit import fitting
     from lab.report.fit import fit_text

@@ -12,7 +12,7 @@ from lab.harness.decoder.composed import ComposedShape, configuration
 from lab.meshes.axes import AXIS_ORDER, Axes
 from lab.meshes.targets import Target, domains
 from lab.programs.composed.configuration import Configuration
-from lab.programs.composed.products import of_layer, size
+from lab.programs.composed.products import Cause, Passes, of_layer, size
 from lab.programs.models.shape import DecoderShape
 
 
@@ -55,8 +55,13 @@ def recomputed_flops(shape: DecoderShape, axes: Axes) -> int:
     """Of one device a step. Axes that no `Configuration` has share the work evenly."""
     known: dict[str, Any] = {name: degree for name, degree in axes.shape.items() if name in AXIS_ORDER}
     of = configuration(shape, axes) if isinstance(shape, ComposedShape) else Configuration(**known, attention="ring")
-    again = sum(stack.layers * size(of_layer(of, stack).again) for stack in shape.stacks.values())
+    again = sum(stack.layers * _again(of_layer(of, stack)) for stack in shape.stacks.values())
     return int(shape.accumulation * again * of.devices / (of.pipe * axes.size))
+
+
+def _again(layer: Passes) -> Fraction:
+    """Tiles make their scores again in any case."""
+    return size(layer.again) + layer.backward.get(Cause.ATTENTION_AGAIN, 0)
 
 
 def _flops_per_s(parameters: Any, target: Target) -> float:

@@ -11,13 +11,14 @@ from typing import Any
 from lab.harness.decoder.composed import ComposedShape
 from lab.harness.experiment import Experiment
 from lab.harness.settings import with_settings
-from lab.meshes.axes import DATA, FSDP, Axes
+from lab.meshes.axes import CONTEXT, DATA, FSDP, Axes
 from lab.programs.composed.configuration import ZERO_STAGES
 from lab.programs.models.shape import OFFLOAD, REMATS, DecoderShape
 
 
 class Lever(StrEnum):
     REMAT = "remat"
+    ATTENTION = "attention by tiles"
     MICRO_BATCHES = "micro-batches"
     SHARDING = "sharding of state"
     STATE_ON_HOST = "offload of state"
@@ -60,6 +61,7 @@ def levers(experiment: Experiment, parameters: Any, axes: Axes) -> dict[Lever, t
         Lever.REMAT: tuple(
             Change(Lever.REMAT, (("remat", remat),)) for remat in POLICIES[POLICIES.index(parameters.remat) + 1 :]
         ),
+        Lever.ATTENTION: (Change(Lever.ATTENTION, (("attention", "tiles"),)),) * _makes_all_scores(parameters, axes),
         Lever.MICRO_BATCHES: tuple(
             Change(Lever.MICRO_BATCHES, (("accumulation", str(parameters.accumulation * more)),))
             for more in _divisors(parameters.micro_batch)
@@ -71,11 +73,18 @@ def levers(experiment: Experiment, parameters: Any, axes: Axes) -> dict[Lever, t
 
 LACKING = {
     Lever.REMAT: "no policy keeps less, or none is to choose",
+    Lever.ATTENTION: "it makes scores so already, or has no parameter for it",
     Lever.MICRO_BATCHES: "the batch does not divide into more, or its step has none",
     Lever.SHARDING: "its layout shards no more by ZeRO-1, ZeRO-2 or fsdp",
     Lever.STATE_ON_HOST: "no parameter moves master weights or moments to the host",
 }
 """Why an experiment has no change of a lever."""
+
+
+def _makes_all_scores(parameters: DecoderShape, axes: Axes) -> bool:
+    """At once, where it could make them tile by tile."""
+    is_open = isinstance(parameters, ComposedShape) and parameters.attention != "tiles"
+    return is_open and axes.shape.get(CONTEXT, 1) == 1
 
 
 def _divisors(n: int) -> list[int]:

@@ -37,6 +37,12 @@ def test_state_is_sharded_by_zero_1_and_2_and_by_replicas_that_become_shards():
     ]
 
 
+def test_attention_goes_by_tiles_where_it_is_a_parameter_and_no_ring_goes_by_pieces():
+    assert found(COMPOSED, "data=4")[Lever.ATTENTION] == ["attention=tiles"]
+    assert found(COMPOSED, "data=4", attention="tiles")[Lever.ATTENTION] == []
+    assert found(COMPOSED, "context=4")[Lever.ATTENTION] == found(HYBRID, "data=2,fsdp=2")[Lever.ATTENTION] == []
+
+
 def test_zero_2_without_replicas_becomes_zero_0():
     of_zero_2 = found(COMPOSED, "data=2,tensor=2", zero=2)[Lever.SHARDING]
     assert of_zero_2 == ["mesh fsdp=2,tensor=2 zero=0"]
