@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from lab.compile import inspection, sources
 from lab.compile.other_process import Call, ProcessEnded, Stage, other_process
@@ -104,14 +104,7 @@ def _of_builder(
         mesh = typed(make_mesh(target, axes.axes), axes.explicit)
         function, args = sources.program(source, build, mesh)
 
-    @contextmanager
-    def shown(name: str) -> Iterator[None]:
-        """Whose an error is depends on the stage; one while reading is the lab's own."""
-        whose = {"lowering": sources.users_code(source), "compiling": sources.compiler(source, target)}
-        with stage(f"{name} {source}" + f" for {target}" * (name == "compiling")), whose.get(name, nullcontext()):
-            yield
-
-    program = inspection.read_program(function, args, mesh, target, source=source, stage=shown)
+    program = _read(stage, source, function, args, mesh, target)
     with stage(f"diagnosing {source}"):
         return [of(program)]
 
@@ -126,10 +119,26 @@ def _of_script(stage: Stage, source: str, script: Script, target: Target, of: Ca
 
 
 def _called(stage: Stage, name: str, called: Called, said: str, target: Target, of: Callable[[Program], T]) -> T:
-    with stage(f"compiling {name} for {target}"), sources.compiler(name, target):
-        compiled = called.compiled
-    with stage(f"reading {name}"):
-        program = inspection.read_program(compiled, called.args, None, target, source=name)
+    program = _read(stage, name, called.program, called.args, None, target)
     ledger = replace(program.ledger, notes=(*program.ledger.notes, said))
     with stage(f"diagnosing {name}"):
-        return of(replace(program, ledger=ledger, remarks=tuple(called.remarks)))
+        return of(replace(program, ledger=ledger, remarks=(*called.remarks, *program.remarks)))
+
+
+def _read(stage: Stage, source: str, function: Any, args: tuple[Any, ...], mesh: Any, target: Target) -> Program:
+    @contextmanager
+    def shown(name: str) -> Iterator[None]:
+        """Whose an error is depends on the stage; one while reading is the lab's own."""
+        whose = {"lowering": sources.users_code(source), "compiling": sources.compiler(source, target)}
+        with stage(f"{name} {source}" + f" for {target}" * (name == "compiling")), whose.get(name, nullcontext()):
+            yield
+
+    return inspection.read_program(
+        function,
+        args,
+        mesh,
+        target,
+        source=source,
+        stage=shown,
+        until_dumped=target.platform == Platform.TPU,
+    )

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,7 @@ _NO_ARRAY = re.compile(
     r"Error interpreting argument to .* The problematic value is of type <class '(.*?)'> and was passed to the "
     r"function at path (.*?)\.\n"
 )
+_PARTITIONS = re.compile(r"num_partitions=(\d+)")
 Stage = Callable[[str], AbstractContextManager[None]]
 """What goes on around `lowering`, `compiling` and `reading` a program, by that name."""
 
@@ -76,33 +77,92 @@ def read_program(
     *,
     source: str,
     stage: Stage = lambda _: nullcontext(),
+    until_dumped: bool = False,
 ) -> Program:
     """The same with what a diagnosis needs: the arguments as they were given, what the compiler said, where the devices
-    stand."""
+    stand.
+
+    Args:
+      until_dumped: for TPUs, read what XLA dumps before it makes machine code, which goes on until this process ends.
+    """
     import jax
 
     # Group ids count positions of the mesh that the arguments lie on, whatever mesh was offered.
     own = _mesh(jax.tree.leaves(args))
     mesh = own or mesh
     remarks: list[Remark] = []
-    compiled = _compiled(program, args, mesh, remarks, stage, source)
+    compiled = _compiled(program, args, mesh, remarks, stage, source, until_dumped)
     with stage("reading"):
         return _read(compiled, args, mesh, target, tuple(remarks), source)
 
 
-def _read(
-    compiled: Any, args: tuple[Any, ...], mesh: Any, target: Target | None, remarks: tuple[Remark, ...], source: str
-) -> Program:
+@dataclass(frozen=True)
+class _Compiled:
+    """What a compilation tells.
+
+    Attributes:
+      given: what JAX knows of each argument, in their order.
+      placed: the shardings of arguments, then of results; of arguments alone where only a dump is at hand.
+      devices: how many it runs on.
+    """
+
+    text: str
+    memory: Memory | None
+    given: tuple[Any, ...]
+    placed: tuple[Any, ...]
+    devices: int
+    platform: str | None
+
+    @classmethod
+    def of(cls, compiled: Any) -> _Compiled:
+        import jax
+
+        text, placed = compiled.as_text(), tuple(jax.tree.leaves((compiled.input_shardings, compiled.output_shardings)))
+        return cls(
+            text,
+            _memory(compiled, argument_padding(text)),
+            _arguments(compiled),
+            placed,
+            max((len(each.device_set) for each in placed), default=1),
+            _platform(compiled),
+        )
+
+    @classmethod
+    def of_dump(cls, lowered: Any, args: tuple[Any, ...]) -> _Compiled:
+        import jax
+
+        from lab.compile.xla_dump import dumped
+
+        found = dumped(lowered)
+        placed = tuple(getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args))
+        devices = _PARTITIONS.search(found.text.partition("\n")[0])
+        return cls(
+            found.text, found.memory, _arguments(lowered), placed, int(devices[1]) if devices else 1, Platform.TPU
+        )
+
+
+def _arguments(stage: Any) -> tuple[Any, ...]:
     import jax
 
-    mesh = mesh if mesh is not None else _mesh(jax.tree.leaves((compiled.input_shardings, compiled.output_shardings)))
-    text, axes = compiled.as_text(), _axes(mesh)
+    return tuple(jax.tree.leaves(stage.args_info, is_leaf=lambda leaf: hasattr(leaf, "donated")))
+
+
+def _read(
+    compiled: _Compiled,
+    args: tuple[Any, ...],
+    mesh: Any,
+    target: Target | None,
+    remarks: tuple[Remark, ...],
+    source: str,
+) -> Program:
+    mesh = mesh if mesh is not None else _mesh(compiled.placed)
+    text, axes = compiled.text, _axes(mesh)
     # A program of one device is no program on the mesh of its arguments.
-    axes = None if axes is not None and axes.size > 1 and _devices_of(compiled) == 1 else axes
+    axes = None if axes is not None and axes.size > 1 and compiled.devices == 1 else axes
     reading = read(
         text, source=source, axes=axes, target=target if axes else None, devices=devices_of(mesh) if axes else None
     )
-    ledger = replace(reading.ledger, memory=_memory(compiled, argument_padding(text)))
+    ledger = replace(reading.ledger, memory=compiled.memory)
     return Program(
         ledger,
         reading,
@@ -111,22 +171,30 @@ def _read(
         _given(compiled, args),
         remarks,
         partial(_wires, mesh),
-        _platform(compiled),
+        compiled.platform,
     )
 
 
-def _compiled(program: Any, args: tuple[Any, ...], mesh: Any, remarks: list[Remark], stage: Stage, source: str) -> Any:
+def _compiled(
+    program: Any,
+    args: tuple[Any, ...],
+    mesh: Any,
+    remarks: list[Remark],
+    stage: Stage,
+    source: str,
+    until_dumped: bool,
+) -> _Compiled:
     import jax
 
     program = _of_jax(program)
     if isinstance(program, jax.stages.Compiled):
-        return program
+        return _Compiled.of(program)
     # The mesh in force places arguments without a sharding, and gives meaning to a bare PartitionSpec.
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
         with stage("lowering"):
             lowered = program if isinstance(program, jax.stages.Lowered) else _of_jax(_lowered(program, args, source))
         with stage("compiling"), heard(remarks):
-            return lowered.compile()
+            return _Compiled.of_dump(lowered, args) if until_dumped else _Compiled.of(lowered.compile())
 
 
 def _of_jax(stage: Any) -> Any:
@@ -153,27 +221,23 @@ def _lowered(function: Any, args: tuple[Any, ...], source: str) -> Any:
         ) from None
 
 
-def _devices_of(compiled: Any) -> int:
-    import jax
-
-    return max(
-        (len(s.device_set) for s in jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))), default=1
-    )
-
-
-def _given(compiled: Any, args: tuple[Any, ...]) -> tuple[Given, ...]:
+def _given(compiled: _Compiled, args: tuple[Any, ...]) -> tuple[Given, ...]:
     """The arguments in their order; as if whole where they are not at hand."""
     import jax
 
-    infos = jax.tree.leaves(compiled.args_info, is_leaf=lambda leaf: hasattr(leaf, "donated"))
     # What was lowered elsewhere says by its own shardings how its arguments lie.
-    shardings = [getattr(leaf, "sharding", leaf) for leaf in jax.tree.leaves(args or compiled.input_shardings)]
+    leaves = jax.tree.leaves(args) if args else compiled.placed[: len(compiled.given)]
+    shardings = [
+        getattr(leaf, "sharding", leaf if isinstance(leaf, jax.sharding.Sharding) else None) for leaf in leaves
+    ]
     parts = (
         [1 if s is None or s.is_fully_replicated else s.num_devices for s in shardings]
-        if len(shardings) == len(infos)
-        else [1] * len(infos)
+        if len(shardings) == len(compiled.given)
+        else [1] * len(compiled.given)
     )
-    return tuple(Given(tuple(info.shape), info.donated, count) for info, count in zip(infos, parts, strict=True))
+    return tuple(
+        Given(tuple(info.shape), info.donated, count) for info, count in zip(compiled.given, parts, strict=True)
+    )
 
 
 def _wires(mesh: Any) -> Wires | None:

@@ -166,16 +166,25 @@ class Called:
     traced: Any = field(repr=False)
     remarks: list[Remark] = field(default_factory=list, repr=False)
 
+    @property
+    def program(self) -> jax.stages.Compiled | jax.stages.Lowered:
+        """Compiled where the program had to know where its results lie."""
+        return self._compiled if "_compiled" in vars(self) else self._lowered
+
     @cached_property
-    def compiled(self) -> jax.stages.Compiled:
+    def _lowered(self) -> jax.stages.Lowered:
+        lowered: jax.stages.Lowered = LOWER(self.traced)
+        return lowered
+
+    @cached_property
+    def _compiled(self) -> jax.stages.Compiled:
         with heard(self.remarks):
-            compiled: jax.stages.Compiled = LOWER(self.traced).compile()
-            return compiled
+            return self._lowered.compile()
 
     @cached_property
     def output_shardings(self) -> list[Sharding]:
         """Of the flat results, as the compiler chooses them."""
-        return jax.tree.leaves(self.compiled.output_shardings)
+        return jax.tree.leaves(self._compiled.output_shardings)
 
 
 def follow(devices: Sequence[Any], called: Callable[[Called], None]) -> ValuesView[Called]:

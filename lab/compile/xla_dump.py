@@ -1,7 +1,7 @@
 """What XLA compiles a program for TPUs to, without the machine code: the optimized text, its schedule and its memory.
 
 These three are settled after a few per cent of a compilation; nothing after changes them, and a ledger needs no more.
-So a program is compiled in a process of its own, which ends as soon as XLA has dumped them (`--xla_dump_to`).
+So a program is compiled in a process that ends as soon as XLA has dumped them (`--xla_dump_to`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any
 
 import jax
@@ -32,8 +33,11 @@ from lab.meshes.targets import Target
 
 # Buffers are written before the text, which is the last before machine code is made.
 BUFFERS, TEXT = "after_optimizations.hlo.pb", "after_optimizations_after_buffer_assignment.txt"
-REQUEST, LOG, REFUSAL = "request", "log", "refusal"
+REQUEST, ANSWER = "request", "answer"
 LOOK_S = 0.1
+# Dumps of newer versions write `%x#1` for an element of a tuple, where older ones, and `compiled.as_text()`, have an
+# instruction.
+AS_COMPILED = {"xla_dump_compact_gte": False}
 # With this process' own path: a module `lab` in the folder that it runs in must not come first.
 COMPILE = "import sys; sys.path[:] = {path!r}; from lab.compile.xla_dump_process import main; main()"
 _ABORT = re.compile(r"^F\d{4} .*", re.MULTILINE)
@@ -98,48 +102,68 @@ def dump(request: CompileRequest) -> CompilerDump:
       UsageError: it cannot be built with these parameters.
     """
     with TemporaryDirectory(prefix="lab-dump-") as name:
-        folder = Path(name)
-        (folder / REQUEST).write_bytes(pickle.dumps(request))
-        with open(folder / LOG, "wb") as log:
-            compiler = subprocess.Popen(
-                [sys.executable, "-c", COMPILE.format(path=sys.path), name],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        (Path(name) / REQUEST).write_bytes(pickle.dumps(request))
+        compiler = subprocess.run(
+            [sys.executable, "-c", COMPILE.format(path=sys.path), name],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        answer = Path(name) / ANSWER
+        if not answer.exists():
+            said = compiler.stdout.strip()
+            aborts = _ABORT.findall(said)
+            raise Refused(f"the compiler exited without a dump: {aborts[-1] if aborts else said[-300:]}")
+        found: CompilerDump | Exception = pickle.loads(answer.read_bytes())
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def dumped(lowered: jax.stages.Lowered) -> CompilerDump:
+    """What XLA compiles it to, as soon as that is settled; the compilation goes on until this process ends.
+
+    Raises:
+      Exception: XLA does not compile it, in the words of JAX.
+    """
+    failures: list[Exception] = []
+    with TemporaryDirectory(prefix="lab-dump-", ignore_cleanup_errors=True) as name:
+        compiler = Thread(target=_compile, args=(lowered, Path(name), failures), daemon=True)
+        compiler.start()
+        text = _awaited(compiler, Path(name), failures)
+        return CompilerDump(text, _memory(known(_found(Path(name), BUFFERS)).read_bytes(), text))
+
+
+def _compile(lowered: jax.stages.Lowered, folder: Path, failures: list[Exception]) -> None:
+    options: Any = {"xla_dump_to": str(folder), "xla_dump_hlo_as_text": True, "xla_dump_hlo_as_proto": True}
+    try:
         try:
-            text = _awaited(compiler, folder)
-        finally:
-            compiler.kill()
-            compiler.wait()
-        return CompilerDump(text, _memory(known(_dumped(folder, BUFFERS)).read_bytes(), text))
+            lowered.compile(compiler_options=options | AS_COMPILED)
+        except jax.errors.JaxRuntimeError as failure:
+            if "No such compile option" not in str(failure):
+                raise
+            lowered.compile(compiler_options=options)
+    except Exception as failure:
+        failures.append(failure)
 
 
-def _awaited(compiler: subprocess.Popen[bytes], folder: Path) -> str:
+def _awaited(compiler: Thread, folder: Path, failures: list[Exception]) -> str:
     """The text as soon as it is whole."""
     while True:
-        has_ended = compiler.poll() is not None
-        found = _dumped(folder, TEXT)
+        has_ended = not compiler.is_alive()
+        found = _found(folder, TEXT)
         text = found.read_text() if found else ""
         if "\nENTRY " in text and text.rstrip().endswith("}"):
             return text
         if has_ended:
-            raise _refusal(folder)
+            raise failures[0] if failures else Refused("the compiler left no dump")
         time.sleep(LOOK_S)
 
 
-def _dumped(folder: Path, name: str) -> Path | None:
+def _found(folder: Path, name: str) -> Path | None:
     return next(folder.glob(f"*.{name}"), None)
-
-
-def _refusal(folder: Path) -> Exception:
-    refusal = folder / REFUSAL
-    if refusal.exists():
-        reason: Exception = pickle.loads(refusal.read_bytes())
-        return reason
-    log = (folder / LOG).read_text(errors="replace").strip()
-    aborts = _ABORT.findall(log)
-    return Refused(f"the compiler exited without a dump: {aborts[-1] if aborts else log[-300:]}")
 
 
 def _memory(buffers: bytes, text: str) -> Memory:
