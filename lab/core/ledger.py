@@ -191,6 +191,7 @@ class _Stated:
     is_widened: bool = False
     pairs: tuple[tuple[Count, Count], ...] | None = None
     network_kind: Kind | None = None
+    is_over_products: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,8 @@ class Transfer(_Stated):
         groups, as places along its axes; None also where groups have other pairs.
       network_kind: of a send_recv between TPU slices, the collective that the runtime makes of the messages of a group;
         None where each has one receiver.
+      is_over_products: products run between its start and where it is awaited, so that the schedule can hide it; None
+        where the text is no GPU's schedule.
       provenance: of a predicted transfer, how its value is computed.
     """
 

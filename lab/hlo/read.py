@@ -5,16 +5,16 @@ from __future__ import annotations
 import gc
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lab.core.known import known
 from lab.core.ledger import Ledger, Transfer
 from lab.core.note import Note, NoteKind
 from lab.core.printable import printable
 from lab.core.units import count
-from lab.hlo import collectives, flops
+from lab.hlo import collectives, flops, overlap
 from lab.hlo.agreement import lacks_dims, unknown_attributes
 from lab.hlo.collectives import Reader, in_its_loops
 from lab.hlo.flops import Work
@@ -132,7 +132,7 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
     work = flops.products(module)
     communicating = [i for i, _ in module.having(collectives.OPCODES)]
     reached = walk(module, frozenset((*communicating, *work)))
-    found = _transfers(reader, reached, notes)
+    found = _transfers(reader, reached, work, notes)
     _note_promoted(found, target, notes)
     transfers = [transfer for transfer, _ in found]
     _note_unknown(module, text, notes)
@@ -160,11 +160,20 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
     return Reading(ledger, reader, tuple(visit for _, visit in found), products)
 
 
-def _transfers(reader: Reader, reached: Walk, notes: Notes) -> list[tuple[Transfer, Visit]]:
+def _transfers(
+    reader: Reader, reached: Walk, work: Mapping[Instruction, Work], notes: Notes
+) -> list[tuple[Transfer, Visit]]:
     visits = [visit for visit in reached.visits if visit.instruction.opcode in collectives.OPCODES]
     _note_unreached(reader.module, visits, notes)
     found = [(reader.transfer(visit, notes), visit) for visit in collectives.once(visits)]
-    return [(transfer, visit) for transfer, visit in found if transfer is not None]
+    known_ones = [(transfer, visit) for transfer, visit in found if transfer is not None]
+    if not overlap.is_gpu_schedule(reader.module, visits):
+        return known_ones
+    starts = overlap.over_products(reader.module, {i for i, one in work.items() if not one.is_elementwise})
+    return [
+        (replace(transfer, is_over_products=overlap.is_over_products(visit, starts)), visit)
+        for transfer, visit in known_ones
+    ]
 
 
 def _note_promoted(found: list[tuple[Transfer, Visit]], target: Target | None, notes: Notes) -> None:

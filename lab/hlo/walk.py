@@ -138,7 +138,7 @@ def walk(module: Module, wanted: frozenset[Instruction]) -> Walk:
     """Visits every instruction that is `wanted`, from the entry or, in a cut text without one, from what nobody
     calls."""
     result = Walk(module, wanted)
-    holds = _computations_that_hold(module, wanted)
+    holds = computations_that_hold(module, wanted)
     if module.entry is not None:
         starts = [_State(Scope(module, module.entry))]
     else:
@@ -264,7 +264,7 @@ def _together(states: list[_State], scope: Scope) -> _State:
     return _State(scope, states[0].callers, executions, all(state.conditional for state in states))
 
 
-def _computations_that_hold(module: Module, wanted: frozenset[Instruction]) -> frozenset[str]:
+def computations_that_hold(module: Module, wanted: frozenset[Instruction]) -> frozenset[str]:
     """Names of the computations that contain a wanted instruction, or lead to one."""
     callers: dict[str, list[str]] = {}
     for caller, callees in module.calls.items():

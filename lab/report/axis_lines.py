@@ -44,7 +44,7 @@ def _line(span: str, transfers: Sequence[Transfer], whole: Totals, place: Place)
     share = f"{share_text(float(wire / whole.wire_bytes))} of the wire bytes" if whole.wire_bytes else ""
     known = " that are known" if whole.lower_bound else ""
     axes = "axes not known" if span == "?" else span
-    amount = f": {share}{known}{_leaving(transfers, place)}" if wire else ""
+    amount = f": {share}{known}{_leaving(transfers, place)}{_behind_products(transfers)}" if wire else ""
     return f"{axes}: {said}{f', {links}' if links else ''}{amount}"
 
 
@@ -55,6 +55,16 @@ def _leaving(transfers: Sequence[Transfer], place: Place) -> str:
         return ""
     share = crossing_bytes(Ledger(tuple(transfers)), place.axes, place.domains) / float(wire)
     return f", {share_text(share)} of it leaves a {place.domain}" if 1e-9 < share < 1 - 1e-9 else ""
+
+
+def _behind_products(transfers: Sequence[Transfer]) -> str:
+    """Of their wire bytes, how much a schedule can hide; nothing where no text tells."""
+    if any(t.is_over_products is None for t in transfers):
+        return ""
+    behind, whole = (
+        float(Totals.of(some).wire_bytes) for some in ([t for t in transfers if t.is_over_products], transfers)
+    )
+    return f", {share_text(behind / whole)} of it while products run" if behind else ", none of it while products run"
 
 
 def _amount(kind: str, transfers: Sequence[Transfer]) -> str:

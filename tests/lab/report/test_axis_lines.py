@@ -89,3 +89,10 @@ def test_the_text_and_the_page_say_the_same():
 def test_of_a_ring_of_16_over_two_hosts_an_eighth_leaves_a_host():
     (line,) = lines(replace(GATHER, axes=("fsdp", "tensor"), group_size=16))
     assert line.endswith("between hosts (NDR InfiniBand): 100 % of the wire bytes, 12.5 % of it leaves a host")
+
+
+def test_how_much_of_an_axis_a_schedule_can_hide_is_said_where_every_text_tells():
+    hidden, blocking = replace(GATHER, is_over_products=True), replace(SCATTER, is_over_products=False)
+    assert lines(hidden, blocking)[0].endswith(": 100 % of the wire bytes, 33.3 % of it while products run")
+    assert lines(blocking)[0].endswith(": 100 % of the wire bytes, none of it while products run")
+    assert lines(hidden, SCATTER)[0].endswith(": 100 % of the wire bytes")
