@@ -50,6 +50,7 @@ class MemoryTerm(StrEnum):
     LAYER_WEIGHTS = auto()
     TARGETS_MASK = auto()
     EMBEDDING_GRAD = auto()
+    FURTHER_GRADS = auto()
 
 
 LABELS: dict[str, str] = {
@@ -94,6 +95,7 @@ LABELS: dict[str, str] = {
     MemoryTerm.LAYER_WEIGHTS: "weights of one layer, cut out for its branch",
     MemoryTerm.TARGETS_MASK: "which logits are the targets'",
     MemoryTerm.EMBEDDING_GRAD: "gradient of the embedding",
+    MemoryTerm.FURTHER_GRADS: "gradients of a second prediction and of its lookup",
 }
 
 

@@ -4,7 +4,7 @@ has in flight, sums of gradients, and one job at work (Ch. 16, Ch. 19)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
 
@@ -84,6 +84,16 @@ class Stage:
         return self.chunk.shape.stacks[LAYERS].layers
 
     @property
+    def loops(self) -> Device:
+        """One job's layers without a second prediction's."""
+        return replace(self.chunk, shape=replace(self.chunk.shape, mtp=0))
+
+    @property
+    def further(self) -> Device:
+        """A second prediction's layer."""
+        return replace(self.chunk, shape=self.chunk.shape.stacks["mtp"])
+
+    @property
     def is_split(self) -> bool:
         """A backward is, in two halves."""
         return Job.INPUT_GRADIENT in self.table.jobs
@@ -111,14 +121,17 @@ class Stage:
 
 def moments(stage: Stage) -> Iterator[Terms]:
     """Of the job that goes forward: a layer, the head; of those that go backwards: the chunk that is computed again,
-    the head, the layers, the embedding; the half to the weights; and the update."""
+    the head, a second prediction, the layers, the embedding; the half to the weights; and the update."""
     in_loop, chunk = standing(stage), stage.chunk
+    kept, further = saved(chunk) | kept_by_end(stage), further_grads(stage)
     yield in_loop | no_gradients(stage) | layer_forward(stage)
     yield in_loop | no_gradients(stage) | head_forward(stage)
-    yield in_loop | saved(chunk) | going_forward(chunk) | relaid(stage)
-    yield in_loop | saved(chunk) | at_head(stage)
-    yield in_loop | saved(chunk) | at_layers(stage)
-    yield in_loop | at_embedding(stage)
+    yield in_loop | kept | going_forward(chunk) | relaid(stage)
+    yield in_loop | kept | further | at_head(stage)
+    if chunk.shape.mtp:
+        yield in_loop | kept | further | head_grad(stage) | layer_at_work(stage.further)
+    yield in_loop | saved(stage.loops) | further | at_layers(stage)
+    yield in_loop | further | at_embedding(stage)
     if stage.is_split:
         yield in_loop | to_weights(stage)
     yield arguments(stage) | optimizer_update(stage.share)
@@ -168,10 +181,37 @@ def relaid(stage: Stage) -> Terms:
     return {MemoryTerm.WEIGHTS_RELAYOUT: weights_relayout(stage.share) if stage.share.is_gathered else 0}
 
 
+def kept_by_end(stage: Stage) -> Terms:
+    """What a second prediction leaves to its transpose, which a conditional does whole: with its layer's tensors those
+    that join two streams, the inputs of both norms in float32, and its matrices."""
+    chunk = stage.chunk
+    if not chunk.shape.mtp:
+        return {}
+    joining = (2 * FLOAT32_BYTES // chunk.shape.bytes_per_element + 2) * chunk.tensors["input"]
+    return {
+        MemoryTerm.SAVED_ACTIVATIONS: saved(chunk)[MemoryTerm.SAVED_ACTIVATIONS] + joining,
+        MemoryTerm.SAVED_WEIGHTS: saved(stage.loops)[MemoryTerm.SAVED_WEIGHTS] + chunk.in_products(chunk.mtp_matrices),
+    }
+
+
+def further_grads(stage: Stage) -> Terms:
+    """From the end of the chunk on: those of a second prediction, and of the table that it looks up in."""
+    chunk = stage.chunk
+    found = [*chunk.mtp_matrices, *chunk.ends[:1]] if chunk.shape.mtp else []
+    return {MemoryTerm.FURTHER_GRADS: gradient_of(found, chunk)}
+
+
 def no_gradients(stage: Stage) -> Terms:
     """Zeros that a job adds to the sums where it finds none, made as it begins."""
     chunk = stage.chunk
-    return layers_grads(stage) | head_grad(stage) | {MemoryTerm.EMBEDDING_GRAD: gradient_of(chunk.ends[:1], chunk)}
+    return (
+        layers_grads(stage)
+        | head_grad(stage)
+        | {
+            MemoryTerm.EMBEDDING_GRAD: gradient_of(chunk.ends[:1], chunk),
+            MemoryTerm.FURTHER_GRADS: gradient_of(chunk.mtp_matrices, chunk),
+        }
+    )
 
 
 def layer_forward(stage: Stage) -> Terms:
@@ -203,8 +243,10 @@ def at_head(stage: Stage) -> Terms:
             MemoryTerm.TARGETS_MASK: logits,
             MemoryTerm.LOGITS_GRAD: chunk.logits,
             MemoryTerm.HEAD_WEIGHTS_IN_USE: chunk.in_products(head),
-            MemoryTerm.HEAD_INPUT: chunk.total(("mlp_norm_in", "mlp_normed", "input"))
-            + (1 + chunk.is_split_between_blocks) * chunk.stream,
+            MemoryTerm.HEAD_INPUT: chunk.shape.predictions
+            * (
+                chunk.total(("mlp_norm_in", "mlp_normed", "input")) + (1 + chunk.is_split_between_blocks) * chunk.stream
+            ),
         }
         | {MemoryTerm.HEAD_GRAD: _whole_and_part(head, chunk)}
         | (layers_grads(stage) if has_zeros_at_head(chunk) else {})
@@ -219,7 +261,7 @@ def at_layers(stage: Stage) -> Terms:
     return (
         layers_grads(stage)
         | head_grad(stage)
-        | layer_at_work(chunk)
+        | layer_at_work(stage.loops)
         | relaid(stage)
         | {MemoryTerm.LAYER_HALF: kept, MemoryTerm.LAYER_WEIGHTS: layer_weights(stage)}
     )

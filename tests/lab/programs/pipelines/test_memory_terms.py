@@ -7,6 +7,7 @@ import pytest
 
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
+from lab.programs.memory.saved import saved_layer_bytes
 from lab.programs.memory.terms import MemoryTerm as Term
 from lab.programs.pipelines.memory import Stage, moments, peak_terms
 from lab.programs.pipelines.program import PipelineShape
@@ -233,3 +234,28 @@ def test_the_peak_is_the_fullest_moment_and_of_a_step_without_room_another():
 def test_what_does_not_run_in_stages_is_refused(strategy, changes, problem):
     with pytest.raises(UsageError, match=problem):
         peak_terms(strategy, replace(SHAPE, **changes), Axes.of({**DATA, "expert": 2}))
+
+
+def test_a_second_prediction_leaves_its_matrices_whole_and_its_gradients_and_its_lookups_wait():
+    """Its layer, and a matrix of 2 D x D that joins two streams."""
+    *_, head, further, layers, embedding, _ = given(stage(mtp=1))
+    further_matrices = LAYER + 2 * D * D
+    waiting = 4 * (further_matrices + END)
+    assert {terms[Term.FURTHER_GRADS] for terms in (head, further, layers, embedding)} == {waiting}
+    assert head[Term.SAVED_WEIGHTS] == further[Term.SAVED_WEIGHTS] == 2 * further_matrices
+    # Both norms' inputs in float32, and what they give side by side; before the layers go back all of it is gone.
+    of_layer = saved_layer_bytes(DATA_PARALLEL, replace(SHAPE, remat="none"), Axes.of(DATA))
+    assert head[Term.SAVED_ACTIVATIONS] == L * X + of_layer + (2 * 2 + 2) * X
+    assert layers[Term.SAVED_ACTIVATIONS] == L * X and Term.SAVED_WEIGHTS not in layers
+    assert (head[Term.LOGITS], head[Term.HEAD_INPUT]) == (2 * 4 * LOGITS, 2 * 5 * X)
+    assert given(stage())[-4][Term.HEAD_INPUT] == 5 * X and Term.LOGITS not in further
+
+
+def test_every_stage_has_room_for_the_dense_layers_that_the_first_computes():
+    """Two of them, as wide as two experts; and the loop of a chunk is that of the others."""
+    sizes = {"experts": 4, "dense_layers": 2, "stage_layers": "Ett|ttL", "batch": 16}
+    found = stage(DATA_PARALLEL | EXPERT_PARALLEL, {**DATA, "expert": 2}, **sizes)
+    assert (found.looped, found.chunk.shape.layers, found.share.shape.layers) == (2, 4, 4)
+    dense, experts = 2 * (ATTENTION + 3 * D * 2 * F), 2 * (ATTENTION + 3 * D * 2 * F + 4 * D)
+    norms = (2 * 4 + 1) * D
+    assert given(found)[0][Term.ACCUMULATED_GRADS] == 4 * (dense + experts + 2 * END + norms)
