@@ -25,7 +25,7 @@ from jax.sharding import Mesh
 from lab.compile.build import Build
 from lab.core.known import known
 from lab.core.ledger import Memory
-from lab.hlo.buffers import read_buffers
+from lab.hlo.buffers import Buffers, LiveBuffer, read_buffers
 from lab.hlo.padding import argument_padding
 from lab.hlo.shapes import arrays
 from lab.meshes.axes import Axes
@@ -71,10 +71,12 @@ class CompilerDump:
 
     Attributes:
       text: as `compiled.as_text()`.
+      at_peak: the temporaries that are held at the fullest moment.
     """
 
     text: str
     memory: Memory
+    at_peak: tuple[LiveBuffer, ...] = ()
 
     @property
     def taken(self) -> tuple[int, ...]:
@@ -133,7 +135,8 @@ def dumped(lowered: jax.stages.Lowered) -> CompilerDump:
         compiler = Thread(target=_compile, args=(lowered, Path(name), failures), daemon=True)
         compiler.start()
         text = _awaited(compiler, Path(name), failures)
-        return CompilerDump(text, _memory(known(_found(Path(name), BUFFERS)).read_bytes(), text))
+        held = read_buffers(known(_found(Path(name), BUFFERS)).read_bytes())
+        return CompilerDump(text, _memory(held, text), held.at_peak)
 
 
 def _compile(lowered: jax.stages.Lowered, folder: Path, failures: list[Exception]) -> None:
@@ -147,6 +150,15 @@ def _compile(lowered: jax.stages.Lowered, folder: Path, failures: list[Exception
             lowered.compile(compiler_options=options)
     except Exception as failure:
         failures.append(failure)
+
+
+def held_at_peak(lowered: jax.stages.Lowered) -> tuple[LiveBuffer, ...]:
+    """The temporaries of a program for GPUs at its fullest moment, from a compilation that dumps them; the largest
+    first."""
+    with TemporaryDirectory(prefix="lab-dump-") as name:
+        lowered.compile(compiler_options={"xla_dump_to": name, "xla_dump_hlo_as_proto": True})
+        # The chip stands in the name: `module_0001.jit_step.sm_9.0a_gpu_after_optimizations.hlo.pb`.
+        return read_buffers(next(Path(name).glob(f"*{BUFFERS}")).read_bytes()).at_peak
 
 
 def _awaited(compiler: Thread, folder: Path, failures: list[Exception]) -> str:
@@ -166,8 +178,7 @@ def _found(folder: Path, name: str) -> Path | None:
     return next(folder.glob(f"*.{name}"), None)
 
 
-def _memory(buffers: bytes, text: str) -> Memory:
-    held = read_buffers(buffers)
+def _memory(held: Buffers, text: str) -> Memory:
     return Memory(held.arguments, held.outputs, held.temporaries, held.aliased, held.peak, argument_padding(text))
 
 

@@ -14,13 +14,16 @@ from lab.core.ledger import Ledger, Memory, Totals, Transfer
 from lab.core.note import note_kinds
 from lab.harness.claim import Claim
 from lab.harness.schemas import (
+    BufferJson,
     CompositionJson,
     MemoryJson,
     NumericsJson,
+    PartOffJson,
     PredictedMemoryJson,
     RunResultJson,
     SecondsJson,
 )
+from lab.programs.memory.parts import LABELS, PartOff
 from lab.programs.memory.terms import MemoryTerm, Terms, label
 from lab.settle import Settlement, Verdict
 from lab.settle.settlement import SettlementJson
@@ -112,6 +115,7 @@ class Result:
       settlement: None where `measured` is.
       composition: None where the experiment has none.
       held: bytes on one device at the fullest moment by theory, by the id of the term; None where it says nothing.
+      off: parts of the step in which XLA's plan holds something else than `held`, where that is off by over 5 %.
       numerics: None where the program was not run.
       unchecked: why the numbers of what was chosen were not checked where they could have been.
       failure: why there is no ledger, or which declared sharding did not happen, in a line.
@@ -127,6 +131,7 @@ class Result:
     settlement: Settlement | None = None
     composition: Composition | None = None
     held: Terms | None = None
+    off: tuple[PartOff, ...] = ()
     claims: tuple[Claim, ...] = ()
     numerics: Numerics | None = None
     unchecked: str | None = None
@@ -163,7 +168,7 @@ class Result:
             numerics=NumericsJson(**vars(self.numerics)) if self.numerics else None,
             unchecked=self.unchecked,
             composition=_composition(self.composition),
-            memory=_memory(self.held, self.measured.memory if self.measured else None),
+            memory=_memory(self.held, self.measured.memory if self.measured else None, self.off),
             seconds=SecondsJson(self.seconds.all, self.seconds.compile, self.seconds.read),
         )
 
@@ -188,10 +193,15 @@ def _composition(found: Composition | None) -> CompositionJson | UnsetType:
     )
 
 
-def _memory(held: Terms | None, memory: Memory | None) -> MemoryJson | None:
+def _memory(held: Terms | None, memory: Memory | None, off: tuple[PartOff, ...]) -> MemoryJson | None:
     if not (held or memory):
         return None
-    return MemoryJson(_predicted(held) if held else None, memory)
+    return MemoryJson(_predicted(held) if held else None, memory, tuple(map(_off, off)))
+
+
+def _off(found: PartOff) -> PartOffJson:
+    terms, largest = tuple(map(str, found.terms)), tuple(BufferJson(*each) for each in found.largest)
+    return PartOffJson(str(found.part), LABELS[found.part], found.predicted, found.measured, terms, largest)
 
 
 def _predicted(held: Terms) -> PredictedMemoryJson:

@@ -4,7 +4,7 @@ predicts."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from math import prod
@@ -14,7 +14,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from lab.compile.inspection import devices_of, read_program
-from lab.compile.xla_dump import CompilerDump, CompileRequest, Refused, dump, lower
+from lab.compile.xla_dump import CompilerDump, CompileRequest, Refused, dump, held_at_peak, lower
 from lab.core.clock import timed
 from lab.core.ledger import Ledger
 from lab.core.units import exact
@@ -30,6 +30,8 @@ from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError, one_line
 from lab.meshes.targets import Target, parse_target
+from lab.programs.memory.parts import PartOff, is_off, parts_off
+from lab.programs.memory.terms import Terms
 from lab.settle import Context, Settlement, named_refusal, settle
 from lab.settle.ineffective_sharding import StateShard, not_scattered, state_not_split
 
@@ -99,6 +101,7 @@ def run(
         experiment, parameters, mesh, program
     )
     outcome = {
+        "off": _parts_off(held, compiled, measured, lambda: lower(experiment.build, style, parameters, mesh)),
         "measured": measured,
         "settlement": settlement,
         "claims": claims,
@@ -107,6 +110,21 @@ def run(
         "failure": failure,
     }
     return result(compile_seconds, read_seconds, **outcome)
+
+
+def _parts_off(
+    held: Terms | None,
+    compiled: jax.stages.Compiled | CompilerDump,
+    measured: Ledger,
+    again: Callable[[], jax.stages.Lowered],
+) -> tuple[PartOff, ...]:
+    """Where predicted and planned peak are more than 5 % apart; a program for GPUs is compiled once more, for its
+    buffers."""
+    memory = measured.memory
+    if not held or memory is None or not memory.peak or not is_off(held, memory.peak, memory.padding):
+        return ()
+    at_peak = compiled.at_peak if isinstance(compiled, CompilerDump) else held_at_peak(again())
+    return parts_off(held, at_peak, memory.peak)
 
 
 def _check_use(experiment: Experiment, args: Any, predicted: Ledger, axes: Axes) -> None:

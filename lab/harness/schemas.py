@@ -39,9 +39,38 @@ class PredictedMemoryJson:
 
 
 @dataclass(frozen=True)
+class BufferJson:
+    """Bytes at XLA's fullest moment of what ops of this scope make; empty where names tell none."""
+
+    scope: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PartOffJson:
+    """A part of a step in which XLA holds more or less at its fullest moment than the terms of it say.
+
+    Attributes:
+      part: its id, and `label` the same for people.
+      terms: their ids.
+      largest: the scopes that hold most of it.
+    """
+
+    part: str
+    label: str
+    predicted: int
+    measured: int
+    terms: tuple[str, ...]
+    largest: tuple[BufferJson, ...]
+
+
+@dataclass(frozen=True)
 class MemoryJson:
+    """Of one device; `off` is empty where the predicted peak is within 5 % of XLA's."""
+
     predicted: PredictedMemoryJson | None
     measured: Memory | None
+    off: tuple[PartOffJson, ...] = ()
 
 
 @dataclass(frozen=True)

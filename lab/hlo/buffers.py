@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-ASSIGNMENT = 3
+MODULE, ASSIGNMENT = 1, 3
+COMPUTATION, INSTRUCTION, METADATA, OP_NAME, ID = 3, 2, 7, 2, 35
 BUFFER, ALLOCATION, TRACE = 1, 3, 4
+DEFINED_AT, DEFINED_BY = 3, 4
 EVENT, FREED, SHARED = 1, 1, 2
 _VARINT, _EIGHT_BYTES, _SIZED, _FOUR_BYTES = 0, 1, 2, 5
 
@@ -37,17 +39,27 @@ class Allocation:
 
 
 @dataclass(frozen=True)
+class LiveBuffer:
+    """A temporary that is held at the fullest moment: its bytes, and the `op_name` of what makes it."""
+
+    size: int
+    op_name: str
+
+
+@dataclass(frozen=True)
 class Buffers:
     """What a program holds.
 
     Attributes:
       allocations: in main memory.
+      at_peak: the temporaries of `temporaries_peak`.
       temporaries_peak: the most bytes that temporaries fill at once in the memory where that is most: the on-chip one
         in a small program, as XLA has it.
     """
 
     allocations: tuple[Allocation, ...]
     temporaries_peak: int
+    at_peak: tuple[LiveBuffer, ...] = ()
 
     @property
     def arguments(self) -> int:
@@ -80,10 +92,33 @@ def read_buffers(proto: bytes) -> Buffers:
     assignment = next(_parts(memoryview(proto), ASSIGNMENT), None)
     if assignment is None:
         raise ValueError("no buffer assignment in this module: it was dumped before buffers were assigned")
-    sizes = {buffer.get(1, 0): buffer.get(2, 0) for buffer in map(_numbers, _parts(assignment, BUFFER))}
+    buffers = {fields.get(1, 0): part for part in _parts(assignment, BUFFER) for fields in [_numbers(part)]}
+    sizes = {number: _numbers(part).get(2, 0) for number, part in buffers.items()}
     allocations = tuple(_allocation(_numbers(part)) for part in _parts(assignment, ALLOCATION))
     traces = [_peak(trace, sizes) for trace in _parts(assignment, TRACE)]
-    return Buffers(tuple(a for a in allocations if a.is_counted), max(traces, default=0))
+    peak, live = max(traces, default=(0, frozenset()))
+    names = _op_names(memoryview(proto)) if live else {}
+    at_peak = (LiveBuffer(sizes[number], names.get(_made_by(buffers[number]), "")) for number in live)
+    return Buffers(
+        tuple(a for a in allocations if a.is_counted), peak, tuple(sorted(at_peak, key=lambda buffer: -buffer.size))
+    )
+
+
+def _made_by(buffer: memoryview) -> int:
+    """The id of the instruction that makes a buffer."""
+    return next((_numbers(place).get(DEFINED_BY, 0) for place in _parts(buffer, DEFINED_AT)), 0)
+
+
+def _op_names(proto: memoryview) -> dict[int, str]:
+    """By an instruction's id."""
+    found = {}
+    for module in _parts(proto, MODULE):
+        for computation in _parts(module, COMPUTATION):
+            for instruction in _parts(computation, INSTRUCTION):
+                for metadata in _parts(instruction, METADATA):
+                    name = b"".join(map(bytes, _parts(metadata, OP_NAME)))
+                    found[_numbers(instruction).get(ID, 0)] = name.decode(errors="replace")
+    return found
 
 
 def _allocation(fields: dict[int, int]) -> Allocation:
@@ -91,11 +126,13 @@ def _allocation(fields: dict[int, int]) -> Allocation:
     return Allocation(size, color, *map(bool, flags))
 
 
-def _peak(trace: memoryview, sizes: dict[int, int]) -> int:
-    """The most that is live at once: a place that buffers share is taken while any of them is."""
+def _peak(trace: memoryview, sizes: dict[int, int]) -> tuple[int, frozenset[int]]:
+    """The most that is live at once, and whose places are taken then: a place that buffers share is taken while any of
+    them is."""
     place: dict[int, int] = {}
     users: Counter[int] = Counter()
-    live = peak = 0
+    live = peak = at = 0
+    taken: list[tuple[int, bool]] = []
     for event in map(_numbers, _parts(trace, EVENT)):
         kind, buffer = event.get(1, 0), event.get(2, 0)
         if kind != FREED:
@@ -103,9 +140,13 @@ def _peak(trace: memoryview, sizes: dict[int, int]) -> int:
         owner = place[buffer]
         before = users[owner]
         users[owner] += -1 if kind == FREED else 1
-        live += sizes[owner] * (bool(users[owner]) - bool(before))
-        peak = max(peak, live)
-    return peak
+        if bool(users[owner]) != bool(before):
+            taken.append((owner, bool(users[owner])))
+            live += sizes[owner] if users[owner] else -sizes[owner]
+        if live > peak:
+            peak, at = live, len(taken)
+    last = dict(taken[:at])
+    return peak, frozenset(owner for owner, is_taken in last.items() if is_taken)
 
 
 def _numbers(message: memoryview) -> dict[int, int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lab.core.room import Room
-from lab.core.units import share_text
+from lab.core.units import bytes_text, share_text
 from lab.meshes.targets import parse_target
+from lab.programs.memory.parts import LABELS, PartOff
 from lab.programs.memory.terms import label
 from lab.report.fitted import Column
 from lab.report.tables import columns_text
@@ -34,8 +35,20 @@ def memory_text(result: Result) -> str:
         *_no_peak(result),
         *_room(result.target, planned.get("peak") or total),
         *_away(result.target, total + padding, planned.get("peak")),
+        *map(_off, result.off),
     )
     return "\n".join([columns_text(_columns(rows)), *notes])
+
+
+def _off(found: PartOff) -> str:
+    """`off: one layer's attention and MLP: 3.1 GB predicted, 4.2 GB planned, most in layers/attention/core (2 GB)`."""
+    largest = ", ".join(f"{scope or 'no scope'} ({bytes_text(size)})" for scope, size in found.largest)
+    most = f", most in {largest}" if largest else ""
+    terms = "; ".join(label(term) for term in found.terms) or "no term"
+    return (
+        f"off: {LABELS[found.part]}: {bytes_text(found.predicted)} predicted ({terms}), "
+        f"{bytes_text(found.measured)} planned{most}"
+    )
 
 
 def _columns(rows: list[tuple[str, int, int | None]]) -> list[Column]:

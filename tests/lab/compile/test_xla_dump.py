@@ -10,7 +10,7 @@ import pytest
 
 from lab.compile import xla_dump
 from lab.compile.inspection import inspect_program
-from lab.compile.xla_dump import CompilerDump, CompileRequest, Refused, dump, lower
+from lab.compile.xla_dump import CompilerDump, CompileRequest, Refused, dump, held_at_peak, lower
 from lab.experiments.ch20_zero3 import EXPERIMENT
 from lab.harness import registry
 from lab.harness.run import run
@@ -19,10 +19,12 @@ from lab.meshes import plugins
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
+from lab.programs.memory.parts import Part, is_off
 from lab.programs.models.shape import DecoderShape
+from tests.long_tests import long
 
 SMALL = DecoderShape().shrunk()
-TARGET = parse_target("tpu:v5p:2x2x2")
+TARGET, H100S = parse_target("tpu:v5p:2x2x2"), parse_target("gpu:h100:1x2")
 
 needs_libtpu = pytest.mark.skipif(
     not plugins.installed("tpu"), reason="the compile-only plugin for TPUs is not installed"
@@ -108,13 +110,53 @@ def test_two_temporaries_in_one_place_of_5_bytes_and_one_of_7_hold_12_at_most(fr
     assert (held.arguments, held.outputs, held.aliased, held.temporaries, held.peak) == (3, 3, 3, 20, 3 + 1 + 12)
 
 
+needs_cuda = pytest.mark.skipif(
+    not plugins.installed("gpu"), reason="the compile-only plugin for GPUs is not installed"
+)
+
+
+@pytest.mark.compiles
+@needs_cuda
+def test_what_a_step_on_gpus_holds_at_its_peak_is_its_peak_without_what_stays():
+    lowered = lower(EXPERIMENT.build, "explicit", SMALL, make_mesh(H100S, EXPERIMENT.axes(H100S)))
+    memory = lowered.compile().memory_analysis()
+    stays = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    sizes = [each.size for each in held_at_peak(lowered)]
+    assert sizes == sorted(sizes, reverse=True)
+    # Constants stay, too.
+    assert sum(sizes) == pytest.approx(memory.peak_memory_in_bytes - stays, abs=1000)
+
+
+@pytest.mark.compiles
+@needs_cuda
+@long
+def test_a_run_names_embedding_head_and_loss_where_the_heads_gradient_is_made_later_than_predicted():
+    found = run(registry.experiment("ch15_tensor_parallel"), target=parse_target("gpu:h100:2x8"), style="declared")
+    assert is_off(found.held, found.measured.memory.peak)
+    assert found.off[0].part == Part.ENDS and found.off[0].measured > 2 * found.off[0].predicted
+
+
+def test_at_the_peak_are_the_temporaries_that_are_held_then_with_the_names_of_what_makes_them():
+    """One of 9 that is freed before, then two of 5 and 7 at once; the one of 5 alone has a name."""
+    allocate, free = range(2)
+    named = _field(2, _field(7, _field(2, b"jit(step)/head/dot")) + _number(35, 70))
+    sizes = b"".join(
+        _field(1, _number(1, i) + _number(2, size) + _field(3, _number(4, 70 + i))) for i, size in enumerate((5, 7, 9))
+    )
+    events = [(allocate, 2), (free, 2), (allocate, 0), (allocate, 1), (free, 0)]
+    trace = b"".join(_field(1, _number(1, kind) + _number(2, buffer)) for kind, buffer in events)
+    held = read_buffers(_field(1, _field(3, named)) + _field(3, sizes + _field(4, trace)))
+    assert held.temporaries_peak == 12
+    assert [(each.size, each.op_name) for each in held.at_peak] == [(7, ""), (5, "jit(step)/head/dot")]
+
+
 def test_a_module_without_buffers_is_refused():
     with pytest.raises(ValueError, match="no buffer assignment"):
         read_buffers(_field(1, b"module"))
 
 
 def _number(field: int, value: int) -> bytes:
-    return bytes([field << 3]) + _varint(value)
+    return _varint(field << 3) + _varint(value)
 
 
 def _field(field: int, value: bytes) -> bytes:

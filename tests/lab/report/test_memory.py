@@ -6,6 +6,8 @@ from lab.core.codec import to_json
 from lab.core.ledger import Ledger, Memory
 from lab.core.room import Room
 from lab.harness.result import Result, Seconds
+from lab.programs.memory.parts import Part, PartOff
+from lab.programs.memory.terms import MemoryTerm
 from lab.report.memory import memory_text
 from lab.report.verdicts import result_text
 from lab.settle import Context, settle
@@ -75,6 +77,25 @@ def test_a_tpu_without_a_plan_has_the_terms_of_gpus_alone():
     assert memory_text(result("tpu:v5p:2x2x4", None)).endswith(
         "those of XLA's GPU compiler; its TPU compiler makes others"
     )
+
+
+def test_a_part_that_is_off_is_named_with_its_terms_and_the_scopes_that_hold_most():
+    off = PartOff(Part.LAYER, 4000, 9000, (MemoryTerm.LAYER_ACTIVATIONS,), (("layers/mlp/up", 6000), ("", 3000)))
+    found = replace(result("gpu:h100:2x8", 21_000), off=(off,))
+    assert memory_text(found).splitlines()[-1] == (
+        "off: one layer's attention and MLP: 4 kB predicted (one layer's tensors), 9 kB planned, most in layers/mlp/up "
+        "(6 kB), no scope (3 kB)"
+    )
+    assert to_json(found)["memory"]["off"] == [
+        {
+            "part": "layer",
+            "label": "one layer's attention and MLP",
+            "predicted": 4000,
+            "measured": 9000,
+            "terms": ["layer_activations"],
+            "largest": [{"scope": "layers/mlp/up", "bytes": 6000}, {"scope": "", "bytes": 3000}],
+        }
+    ]
 
 
 def test_cpus_report_no_peak_and_none_is_compared():
