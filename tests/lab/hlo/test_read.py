@@ -312,6 +312,20 @@ def test_three_spellings_of_who_meets_over_the_data_centre_network(target, group
         groups,
         2,
     )
+    assert transfer.network_kind is Kind.ALL_REDUCE
+
+
+@pytest.mark.parametrize(
+    ("spelled", "kind"),
+    [("ALL_TO_ALL", Kind.ALL_TO_ALL), ("REDUCE_SCATTER", Kind.REDUCE_SCATTER), ("ONE_TO_ONE", None)],
+)
+def test_a_message_tells_what_the_runtime_makes_of_it(spelled, kind):
+    send = f"""%x = f32[64]{{0}} parameter(0)
+    %token = token[] after-all()
+    ROOT %send = (f32[64]{{0}}, u32[], token[]) send(%x, %token), channel_id=1, is_host_transfer=true, frontend_attributes={{_xla_megascale_target="{{1,2}}x{{0:3}}",_xla_megascale_transfer_type="{spelled}"}}"""
+    transfer = only(read(send, partitions=4, axes=Axes.parse("data=2,model=4"), target=parse_target("tpu:v5e:2x2*2")))
+    assert (transfer.kind, transfer.network_kind) == (Kind.SEND_RECV, kind)
+    assert transfer.wire_bytes == (256 if kind is None else 128)
 
 
 def test_device_ids_find_their_positions_on_the_mesh():

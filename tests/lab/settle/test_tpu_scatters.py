@@ -121,3 +121,9 @@ def test_six_rows_padded_to_eight_move_a_whole_shard_and_six_rows_more():
         ("collective_permute", 8),
         ("collective_permute", 6),
     ]
+
+
+def test_over_two_devices_a_piece_has_as_many_as_10032_rows_of_128_numbers_and_no_10064():
+    for rows, is_whole in ((10_032, True), (10_064, False)):
+        scatter, *moved = compiled("tpu:v6e:2x2", 2, 2 * rows, 128, data=2, tensor=2)
+        assert (scatter == ("reduce_scatter", rows)) is is_whole and bool(moved) is not is_whole
