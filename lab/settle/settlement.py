@@ -225,7 +225,7 @@ def settle(predicted: Ledger, measured: Ledger, context: Context) -> Settlement:
 
 
 def _settled(predicted: Sequence[Transfer], measured: Ledger, context: Context) -> Settlement:
-    unclaimed = _moving(measured)
+    unclaimed = tuple(_as_named(t, context) for t in _moving(measured))
     open_terms = dict(enumerate(predicted))
     settled: dict[int, Term] = {}
 
@@ -343,7 +343,7 @@ def _as_predicted(term: Transfer, unclaimed: Unclaimed, context: Context) -> Ter
 
 def _as_predicted_between_slices(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
     """Where the program has a copy for each slice: making these loses names, of transfers that stay inside, too."""
-    return _as_predicted(term, unclaimed, context) if context.target and context.target.slices > 1 else None
+    return _as_predicted(term, unclaimed, context) if _has_slices(context) else None
 
 
 def _as_one(term: Transfer, unclaimed: Unclaimed, context: Context) -> Term | None:
@@ -426,15 +426,20 @@ def _moving(ledger: Ledger) -> Unclaimed:
     sizes = ledger.mesh or {}
     rows = (t for combined in ledger.transfers for t in _operands(combined) if t.group_size != 1 and t.executions != 0)
     return tuple(
-        t if t.axes is None else replace(t, axes=tuple(axis for axis in t.axes if sizes.get(axis) != 1))
-        for t in map(_as_named, rows)
+        t if t.axes is None else replace(t, axes=tuple(axis for axis in t.axes if sizes.get(axis) != 1)) for t in rows
     )
 
 
-def _as_named(transfer: Transfer) -> Transfer:
-    """A message to other slices has no name of its own, and that of the nearest operation may be of another operand."""
-    is_nameless = transfer.kind is Kind.SEND_RECV and transfer.op_name is None
-    return replace(transfer, scope="", phase=None) if is_nameless else transfer
+def _as_named(transfer: Transfer, context: Context) -> Transfer:
+    """A message to other slices has no name of its own, and that of the nearest operation may be of another operand;
+    nor is the nearest operation's phase that of a nameless transfer where the program has a copy for each slice."""
+    if not _has_slices(context) or transfer.op_name is not None:
+        return transfer
+    return replace(transfer, phase=None, scope="" if transfer.kind is Kind.SEND_RECV else transfer.scope)
+
+
+def _has_slices(context: Context) -> bool:
+    return context.target is not None and context.target.slices > 1
 
 
 def _operands(transfer: Transfer) -> tuple[Transfer, ...]:

@@ -21,7 +21,7 @@ class PublishedRun:
       length: tokens of a sequence.
       accumulation: micro-batches of one step on a data-parallel rank.
       vocab: tokens of its table, where they are not the model's; 0: they are.
-      schedule, chunks, stage_layers, zero, attention: as a `Configuration` has them.
+      schedule, chunks, stage_layers, zero, remat, attention: as a `Configuration` has them.
       mtp: 1: it is trained to predict the token after the next, too.
       step_s, mfu: as published: seconds of a step, and share of the peak; None where they are not.
       differs: what the lab's step on this mesh does not do as theirs did.
@@ -41,6 +41,7 @@ class PublishedRun:
     chunks: int = 1
     stage_layers: str = ""
     zero: int = 0
+    remat: str = "full"
     attention: str = "zigzag"
     mtp: int = 0
     step_s: float | None = None

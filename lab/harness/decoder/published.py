@@ -45,7 +45,8 @@ class PublishedShape(ComposedShape):
         """
         run, model = published_run(name), DecoderShape.preset(published_run(name).model)
         sizes: dict[str, Any] = {each.name: getattr(model, each.name) for each in fields(DecoderShape)}
-        chosen = ("batch", "length", "accumulation", "schedule", "chunks", "stage_layers", "zero", "attention", "mtp")
+        how = ("schedule", "chunks", "stage_layers", "zero", "remat", "attention", "mtp")
+        chosen = ("batch", "length", "accumulation", *how)
         stated = {each: getattr(run, each) for each in chosen} | ({"vocab": run.vocab} if run.vocab else {})
         return cls(**sizes | stated, row=name)
 

@@ -117,7 +117,7 @@ T4 = Behaviour(
 
 def _max_in_products_dtype(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
     """In the 16 bits that a value was widened from."""
-    return (in_products_dtype(transfer) if transfer.phase == Phase.FORWARD else transfer,)
+    return (in_products_dtype(transfer) if transfer.phase in (Phase.FORWARD, None) else transfer,)
 
 
 T5 = Behaviour(

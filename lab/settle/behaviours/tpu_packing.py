@@ -9,7 +9,7 @@ from lab.core.ledger import Kind, Transfer
 from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
 from lab.settle.behaviours.tpu_slices import TILE, bytes_per_element, is_flat_sum, split
-from lab.settle.unclaimed import Unclaimed
+from lab.settle.unclaimed import Unclaimed, subtract
 
 SUMS = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
 
@@ -40,8 +40,12 @@ def _packed(
         if is_flat_sum(wanted, context):
             room[_likeness(wanted)] = max(spare, room.get(_likeness(wanted), 0))
     found: dict[int, Unclaimed] = {}
-    for likeness, terms in groups.items():
+    # Whose messages are all there is comes last: theirs are over the same axes as messages of the others.
+    for likeness, terms in sorted(
+        groups.items(), key=lambda group: -len(split(next(iter(group[1].values())), context))
+    ):
         taken, sums = _packs(tuple(terms.values()), unclaimed, context)
+        unclaimed = subtract(unclaimed, taken)
         if sums:
             found |= {place: taken if place == min(terms) else () for place in terms}
         elif sum(map(_all_bytes, terms.values())) <= room.get(likeness, 0):
@@ -54,8 +58,13 @@ def _packs(terms: tuple[Transfer, ...], unclaimed: Unclaimed, context: Context) 
     tile = TILE * bytes_per_element(terms[0].dtype)
     left = _over_same_parts(terms[0], unclaimed, context)
     most = 2 * sum(term.payload_bytes for term in terms) + tile
-    sums = tuple(t for t in left if t.kind in SUMS and _unpadded(t) <= most)
+    inside = tuple(t for t in left if t.kind in SUMS and _unpadded(t) <= most)
+    # Of one device a slice the message is all there is.
+    has_inside = len(split(terms[0], context)) > 1
+    sums = inside if has_inside else tuple(t for t in left if t.network_kind and t.payload_bytes <= most)
     wanted = sum(map(_all_bytes, terms))
+    if not sums:
+        return (), ()
     room = tile * sum(known(t.executions) for t in sums)
     alone = {2 * term.payload_bytes: term.payload_bytes for term in terms if term.dtype == "bf16"}
     as_they_are = sum(_unpadded(t) * known(t.executions) for t in sums)

@@ -145,9 +145,15 @@ def bytes_per_element(dtype: str) -> int:
 
 
 def is_flat_sum(transfer: Transfer, context: Context) -> bool:
-    """It sums numbers or vectors over several slices."""
-    is_sum = transfer.kind is Kind.ALL_REDUCE and len(transfer.provenance.dims) < 2
-    return is_sum and context.platform == Platform.TPU and _parts(transfer, context) is not None
+    """It sums numbers, vectors or a stack of vectors over several slices."""
+    stated = transfer.provenance
+    is_small = len(stated.dims) < (2 if stated.is_matrix_product else 3)
+    return (
+        transfer.kind is Kind.ALL_REDUCE
+        and is_small
+        and context.platform == Platform.TPU
+        and _parts(transfer, context) is not None
+    )
 
 
 T14 = Behaviour(

@@ -118,3 +118,14 @@ def test_messages_of_a_collective_of_four_slices_send_what_that_collective_does(
     sent = {kind: replace(message, network_kind=kind).wire_bytes for kind in (*Kind, None)}
     assert sent[Kind.ALL_REDUCE] == 120 and sent[Kind.REDUCE_SCATTER] == sent[Kind.ALL_TO_ALL] == 60
     assert sent[Kind.ALL_GATHER] == 240 and sent[None] == 80
+
+
+def test_two_stacks_of_norms_are_one_message_where_a_slice_has_one_device_of_each():
+    context, mesh = on("tpu:v6e:2x2*2", data=2, pipe=4), {"data": 2, "pipe": 4}
+    stack = replace(NORM, group_size=2, groups=4, dtype="f32", payload_bytes=32_768, provenance=Provenance())
+    both = Ledger((replace(stack, scope="one"), replace(stack, scope="two")), mesh=mesh)
+    message = replace(stack, kind=Kind.SEND_RECV, network_kind=Kind.ALL_REDUCE, scope="", payload_bytes=65_536)
+    for found, expected in ((message, Status.ATTRIBUTED), (replace(message, payload_bytes=32_768), Status.EXPLAINED)):
+        terms = settle(both, Ledger((found,), mesh=mesh), context).terms
+        assert terms[0].status is expected
+        assert (terms[1].status is Status.MISSING) is (expected is Status.EXPLAINED)
