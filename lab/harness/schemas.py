@@ -40,7 +40,8 @@ class PredictedMemoryJson:
 
 @dataclass(frozen=True)
 class BufferJson:
-    """Bytes at XLA's fullest moment of what ops of this scope make; empty where names tell none."""
+    """Bytes at XLA's fullest moment of what ops of this scope make, or of copies of the argument of this name; empty
+    where names tell none."""
 
     scope: str
     bytes: int

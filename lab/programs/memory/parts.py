@@ -76,7 +76,7 @@ class PartOff:
     Attributes:
       predicted, measured: bytes at the fullest moment.
       terms: ids of the terms that it has.
-      largest: names of the ops whose buffers are largest in it, with the bytes of these.
+      largest: the scopes, or the arguments that are copied, whose buffers are largest in it, with the bytes of these.
     """
 
     part: Part
@@ -99,7 +99,7 @@ def parts_off(held: Terms, at_peak: Iterable[LiveBuffer], peak: int) -> tuple[Pa
     """
     buffers: dict[Part, dict[str, int]] = {part: {} for part in Part}
     for buffer in at_peak:
-        of_part, name = buffers[part_of(buffer.op_name)], scope(buffer.op_name)
+        of_part, name = buffers[part_of(buffer.op_name)], _origin(buffer.op_name)
         of_part[name] = of_part.get(name, 0) + buffer.size
     found = []
     for part, sizes in buffers.items():
@@ -118,6 +118,11 @@ def part_of(op_name: str) -> Part:
     if any(name in scopes for name in SCOPES[Part.LAYER]):
         return Part.LAYER
     return Part.ENDS if any(name in scopes for name in SCOPES[Part.ENDS]) else Part.CARRIED
+
+
+def _origin(op_name: str) -> str:
+    """A scope; or, of a copy of an argument, its name: `state.master['layers']['gate'].value`."""
+    return scope(op_name) if "/" in op_name else op_name
 
 
 def _part_of_term(term: MemoryTerm) -> Part | None:

@@ -35,6 +35,12 @@ def test_a_head_of_180_bytes_in_place_of_100_is_off_and_gradients_of_205_for_200
     )
 
 
+def test_copies_of_arguments_are_named_by_these():
+    name = "state.master['layers']['gate'].value"
+    (off,) = parts_off({Term.ARGUMENTS: 500}, [LiveBuffer(90, name), LiveBuffer(50, "jit(step)/while")], peak=640)
+    assert (off.part, off.largest) == (Part.CARRIED, ((name, 90), ("", 50)))
+
+
 def test_parts_without_terms_or_buffers_are_off_by_all_they_hold():
     off = parts_off({Term.ARGUMENTS: 500, Term.LOGITS: 90}, [LiveBuffer(50, "")], peak=600)
     assert [(each.part, each.predicted, each.measured) for each in off] == [(Part.ENDS, 90, 0), (Part.CARRIED, 0, 50)]
