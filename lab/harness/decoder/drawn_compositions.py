@@ -78,10 +78,14 @@ def _choices(draw: Random, axes: Axes) -> dict[str, Any]:
             "router": draw.choice(("softmax", "sigmoid_bias")),
             "dispatch": draw.choice(DISPATCHES[:2]),
         }
-    return found | (_of_pipeline(draw, axes[PIPE], found["mtp"]) if PIPE in axes.names else {})
+    return found | (
+        _of_pipeline(draw, axes[PIPE], found.get("dense_layers", 0), found["mtp"]) if PIPE in axes.names else {}
+    )
 
 
-def _of_pipeline(draw: Random, stages: int, mtp: int) -> dict[str, Any]:
+def _of_pipeline(draw: Random, stages: int, dense_layers: int, mtp: int) -> dict[str, Any]:
+    """Dense layers have to be in the first chunk, at the small sizes as well at which numbers are checked: stages of
+    their own text have as many layers there."""
     schedule = draw.choice(SCHEDULES)
     chunks = 2 if schedule == "interleaved" else 1
     layers = [draw.randint(1, 3) for _ in range(stages * chunks)]
@@ -92,7 +96,9 @@ def _of_pipeline(draw: Random, stages: int, mtp: int) -> dict[str, Any]:
         "chunks": chunks,
         "accumulation": stages * draw.choice((1, 2)),
         "layers": sum(layers),
-        "stage_layers": "" if is_even else f"E{'|'.join('t' * count for count in layers)}{'m' * mtp}L",
+        "stage_layers": ""
+        if is_even and not dense_layers
+        else f"E{'|'.join('t' * count for count in layers)}{'m' * mtp}L",
     }
 
 
