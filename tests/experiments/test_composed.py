@@ -68,3 +68,21 @@ def test_uneven_stages_settle_where_a_stage_has_no_layers_left():
         parameters=shape,
     )
     assert (left_over(result), result.verdict) == ([], Verdict.EXACT)
+
+
+@long
+def test_three_steps_of_a_pipeline_with_dense_layers_a_second_prediction_and_zero1_are_one_devices():
+    experiment = load("ch25_5d")
+    shape = experiment.numeric_parameters.choosing(
+        experts=8, dense_layers=2, stage_layers="Et*3|t*4mL", zero=1, schedule="1f1b"
+    )
+    result = run(
+        experiment,
+        target=parse_target("cpu:8"),
+        style="explicit",
+        axes=Axes.parse("data=2,pipe=2,expert=2"),
+        parameters=shape,
+    )
+    assert (left_over(result), result.verdict) == ([], Verdict.EXACT)
+    assert "weights in use" in result.numerics.compared
+    assert result.numerics.worst_relative_error <= result.numerics.tolerance

@@ -73,7 +73,11 @@ def compare_steps(experiment: Experiment, style: str, mesh: Mesh, shape: Decoder
     expected = reference_steps(of_the_model(shape), tuple(step.order(shape, axes)) if parts > 1 else (), parts)
     state, metrics = _run(experiment, style, mesh, shape, expected.batches)
     in_model_order = partial(step.in_model_order, shape, axes)
-    state = state._replace(master=in_model_order(state.master), moments=_moments(state.moments, in_model_order))
+    state = state._replace(
+        master=in_model_order(state.master),
+        moments=_moments(state.moments, in_model_order),
+        weights=None if state.weights is None else in_model_order(state.weights),
+    )
     compared = [*_of_metrics(metrics, expected), *_of_state(state, expected)]
     wrong = [one for one in compared if not one.error <= TOLERANCE]
     if wrong:

@@ -225,7 +225,7 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
     uses = 2 if shape.tied and weight.scope == "embedding" else 1
     return Provenance(
         uses=uses,
-        named_after=("head",) if uses > 1 else (),
+        named_after=("head",) if uses > 1 else _named_after(weight),
         stacked_layers=weight.per_pass if is_late else 1,
         iterations=1 if is_late else weight.per_pass,
         micro_batches=shape.accumulation if is_late else 1,
@@ -239,6 +239,12 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
         is_matrix_product=weight.is_matrix,
         made_in=BACKWARD if is_late else None,
     )
+
+
+def _named_after(weight: Weight) -> tuple[str, ...]:
+    """What all heads' keys sum to, the gradient of the one key that they share, is made where they are rotated."""
+    block, _, name = weight.scope.rpartition("/")
+    return (f"{block}/key",) if name == "rotary_key" else ()
 
 
 def _summed_over(weight: Weight, strategy: Strategy, axes: Axes) -> tuple[str, ...]:
