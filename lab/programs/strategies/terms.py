@@ -241,10 +241,14 @@ def of_gradient(weight: Weight, strategy: Strategy, shape: DecoderShape, axes: A
     )
 
 
+MADE_BESIDE = {"rotary_key": "key", "bias": "balance"}
+"""By weight: where its gradient is made. What all heads' keys sum to is, for the one that they share, where they are
+rotated; what moves a bias is what keeps experts in balance."""
+
+
 def _named_after(weight: Weight) -> tuple[str, ...]:
-    """What all heads' keys sum to, the gradient of the one key that they share, is made where they are rotated."""
     block, _, name = weight.scope.rpartition("/")
-    return (f"{block}/key",) if name == "rotary_key" else ()
+    return (f"{block}/{MADE_BESIDE[name]}",) if name in MADE_BESIDE else ()
 
 
 def _summed_over(weight: Weight, strategy: Strategy, axes: Axes) -> tuple[str, ...]:
