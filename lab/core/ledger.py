@@ -24,8 +24,10 @@ from msgspec import UNSET, UnsetType
 from lab.core import codec, display
 from lab.core.codec import Count, Size
 from lab.core.note import Note, note_kinds
+from lab.core.room import Room, RoomJson
 from lab.meshes.errors import UsageError
 from lab.meshes.platforms import LinkName
+from lab.meshes.targets import parse_target
 
 SCHEMA: Final = "sharding-lab/ledger/1"
 
@@ -405,6 +407,7 @@ class Ledger:
             {name: total.json_object() for name, total in by_axes.items()},
             self.totals().json_object(),
         )
+        room, peak = self.room, self.memory.peak if self.memory else None
         return LedgerJson(
             schema=SCHEMA,
             source=self.source,
@@ -420,7 +423,13 @@ class Ledger:
             note_kinds=note_kinds(self.notes),
             flops_in_branches=self.flops_in_branches or UNSET,
             flops_rematerialized=self.flops_rematerialized or UNSET,
+            room=UNSET if room is None or peak is None else room.json_object(peak),
         )
+
+    @property
+    def room(self) -> Room | None:
+        """On a device of the target; None where it names no chip."""
+        return Room.of(parse_target(self.target)) if self.target else None
 
     def to_json(self) -> dict[str, Any]:
         """The `sharding-lab/ledger/1` object."""
@@ -480,6 +489,7 @@ class LedgerJson:
     note_kinds: tuple[str | None, ...] = ()
     flops_in_branches: Mapping[str, Count] | UnsetType = UNSET
     flops_rematerialized: Mapping[str, Count] | UnsetType = UNSET
+    room: RoomJson | UnsetType = UNSET
 
     def ledger(self) -> Ledger:
         return Ledger(

@@ -41,6 +41,14 @@ class Room:
     def fits(self, peak: int) -> bool:
         return peak <= self.usable_bytes
 
+    def fraction(self, peak: int) -> float | None:
+        """Of the chip's memory, which JAX would have to take; None where a peak is too much for all of it."""
+        found = ceil(100 * peak / self.device_bytes) / 100
+        return found if found < 1 else None
+
+    def json_object(self, peak: int) -> RoomJson:
+        return RoomJson(self.chip, self.device_bytes, self.usable_bytes, self.fits(peak), self.fraction(peak))
+
     def sentence(self, peak: int) -> str:
         """`it fits: the peak of 40.4 GB is 63.4 % of 63.77 GB: JAX takes by default 75 % of the chip's memory (NVIDIA
         H100 SXM 80 GB, 85.02 GB)`."""
@@ -55,11 +63,23 @@ class Room:
         )
         if self.fits(peak):
             return f"it fits: the peak of {bytes_text(peak)} is {share} of {taken}"
-        fraction = ceil(100 * peak / self.device_bytes) / 100
-        if fraction >= 1:
+        fraction = self.fraction(peak)
+        if fraction is None:
             return f"it does not fit: {whole}"
         left = bytes_text(self.device_bytes - peak)
         return (
             f"it does not fit: the peak of {bytes_text(peak)} is {share} of {taken}; it would with "
             f"{FRACTION}={fraction:.2f}, which leaves at most {left} to CUDA and NCCL"
         )
+
+
+@dataclass(frozen=True)
+class RoomJson:
+    """Whether a peak has room: `fraction` of the chip's memory is what JAX would have to take for it, null where all of
+    it is too little."""
+
+    chip: str
+    device_bytes: int
+    usable_bytes: int
+    fits: bool
+    fraction: float | None

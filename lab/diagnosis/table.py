@@ -22,6 +22,8 @@ from lab.diagnosis.kinds import (
 )
 from lab.diagnosis.program import Program
 
+OUT_OF_MEMORY = "out_of_memory"
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -48,6 +50,17 @@ class Kind:
 
 
 KINDS: tuple[Kind, ...] = (
+    Kind(
+        OUT_OF_MEMORY,
+        "a step that holds more than JAX takes of a chip's memory",
+        (memory.out_of_memory,),
+        explains=False,
+        costs="The program does not run. JAX takes 75 % of a GPU's memory by default; the finding names the fraction "
+        "that would do, where one does.",
+        cure="Shard what is held whole, take fewer sequences at once, rematerialize layers, or keep state on the host. "
+        "lab fit tries these on the lab's own experiments.",
+        target="gpu:h100:1x8",
+    ),
     Kind(
         "unsplit_operation",
         "an operation that XLA does not partition: its operand is gathered, and every device computes all of it",
@@ -285,7 +298,7 @@ KINDS: tuple[Kind, ...] = (
 
 
 def findings(program: Program) -> list[Finding]:
-    """All that is wrong with a program, the worst first: by wire bytes, then by memory."""
+    """All that is wrong with a program, the worst first: what keeps it from running, then by wire bytes and memory."""
     found: list[Finding] = []
     explained: set[int] = set()  # The objects themselves: two operands of a combined transfer may be equal in all.
     for kind in KINDS:
@@ -294,4 +307,4 @@ def findings(program: Program) -> list[Finding]:
             if not (kind.explains and told and told <= explained):
                 found.append(finding)
                 explained |= told if kind.explains else set()
-    return sorted(found, key=lambda finding: finding.cost, reverse=True)
+    return sorted(found, key=lambda finding: (finding.kind == OUT_OF_MEMORY, *finding.cost), reverse=True)

@@ -9,9 +9,7 @@ from operator import attrgetter
 
 from lab.core.ledger import Ledger, Totals, Transfer
 from lab.core.note import NoteKind, note_kinds
-from lab.core.room import Room
 from lab.core.units import bytes_text, count, executions_text, scaled
-from lab.meshes.targets import parse_target
 from lab.report.axis_lines import axis_lines
 from lab.report.fitted import Column, table, terminal_width
 from lab.report.origins import common_folder, folder_lines, short_ledger
@@ -107,9 +105,8 @@ def facts(ledger: Ledger) -> list[str]:
 
 def fit_lines(ledger: Ledger) -> list[str]:
     """Whether the peak has room on one device, where both are known."""
-    room = Room.of(parse_target(ledger.target)) if ledger.target else None
     peak = ledger.memory.peak if ledger.memory else None
-    return [] if room is None or peak is None else [room.sentence(peak)]
+    return [] if ledger.room is None or peak is None else [ledger.room.sentence(peak)]
 
 
 def columns_text(columns: Sequence[Column]) -> str:

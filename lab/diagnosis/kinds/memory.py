@@ -1,4 +1,5 @@
-"""What devices hold and need not: state that each uses a part of, constants, donations in vain, gathered arguments."""
+"""What devices hold and need not: state that each uses a part of, constants, donations in vain, gathered arguments; and
+whether all of it has room."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from math import prod
 
 from lab.core.known import known
 from lab.core.ledger import Phase
-from lab.core.units import count, exact
+from lab.core.room import Room
+from lab.core.units import bytes_text, count, exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
 from lab.diagnosis.program import (
@@ -29,6 +31,25 @@ _SMALLEST = 1 << 14
 _SMALLEST_CONSTANT = 1 << 18
 # The last layer's weight is used again at once, so that one kept weight is no fault.
 _FEWEST_KEPT = 2
+
+
+def out_of_memory(program: Program) -> Iterator[Finding]:
+    """The peak is more than JAX takes of the chip's memory."""
+    room, memory = Room.of(program.target), program.ledger.memory
+    if room is None or memory is None or memory.peak is None or room.fits(memory.peak):
+        return
+    largest_first = sorted(program.arguments, key=lambda argument: -argument.local.bytes)[:3]
+    whole = [f"{shape_text(a.local)} {a.name}{' whole' * (a.dims == ())}" for a in largest_first]
+    arguments = f"arguments, {bytes_text(memory.arguments)} of it (the largest are {', '.join(whole)})"
+    temporaries = f"temporaries, {bytes_text(memory.temporaries)}"
+    advice = (
+        f"shard over more devices what fills it: {arguments}; {temporaries}"
+        if memory.arguments >= memory.temporaries
+        else f"take fewer sequences at once, or rematerialize: it is filled by {temporaries}; {arguments}"
+    )
+    yield program.finding(
+        "out_of_memory", room.sentence(memory.peak), advice, memory_bytes=memory.peak - room.usable_bytes
+    )
 
 
 def held_whole(program: Program) -> Iterator[Finding]:

@@ -94,7 +94,7 @@ def _peak(place: Place) -> float | None:
 
 
 def does_not_fit(ledger: Ledger) -> bool:
-    found, room = ledger.memory, Place.of(ledger).room
+    found, room = ledger.memory, ledger.room
     return bool(room and found and found.peak is not None and not room.fits(found.peak))
 
 
