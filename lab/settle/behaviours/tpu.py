@@ -10,7 +10,7 @@ from lab.core.ledger import Kind, Phase, Transfer
 from lab.meshes.platforms import Platform
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, CompilerNote, Context
 from lab.settle.behaviours.tpu_packing import T17
-from lab.settle.behaviours.tpu_scatters import halo, padded_scatter, reduced_everywhere
+from lab.settle.behaviours.tpu_scatters import as_permute, halo, padded_scatter, reduced_everywhere
 from lab.settle.behaviours.tpu_slices import T14
 from lab.settle.behaviours.transforms import in_products_dtype, is_gradient, masked
 from lab.settle.unclaimed import Unclaimed, claim, claim_all, claim_up_to
@@ -52,9 +52,9 @@ def _padded_scatter(predicted: Transfer, context: Context, unclaimed: Unclaimed)
     if whole % P or padded.payload_bytes % P:
         return ()
     messages = halo(padded.payload_bytes, padded.payload_bytes - whole, P)
-    moves = [(padded.kind, padded.payload_bytes), *((Kind.COLLECTIVE_PERMUTE, payload) for payload in messages)]
-    wanted = (replace(predicted, kind=kind, payload_bytes=payload) for kind, payload in moves)
-    return claim_all(wanted, unclaimed, is_any_shift=True)
+    moves = (replace(as_permute(predicted), payload_bytes=payload) for payload in messages)
+    scatter = replace(predicted, kind=padded.kind, payload_bytes=padded.payload_bytes)
+    return claim_all((scatter, *moves), unclaimed, is_any_shift=True)
 
 
 T2 = Behaviour(

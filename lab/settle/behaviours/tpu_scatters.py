@@ -62,13 +62,18 @@ def padded_scatter(transfer: Transfer, context: Context) -> tuple[Transfer, ...]
         return (transfer,)
     P = transfer.group_size or 1
     row = transfer.payload_bytes // (P * rows)
-    names = tuple(part.axis for part in transfer.sub_axes or ()) or transfer.axes
-    moved = replace(transfer, kind=Kind.COLLECTIVE_PERMUTE, axes=names, sub_axes=None, groups=None)
+    moved = as_permute(transfer)
     messages = halo(P * padded * row, P * (padded - rows) * row, P)
     return (
         replace(transfer, payload_bytes=P * padded * row),
         *(replace(moved, payload_bytes=message, shift=shift) for shift, message in enumerate(messages, 1)),
     )
+
+
+def as_permute(transfer: Transfer) -> Transfer:
+    """Between neighbours of a group: along whole axes, whatever part of them a group has."""
+    names = tuple(part.axis for part in transfer.sub_axes or ()) or transfer.axes
+    return replace(transfer, kind=Kind.COLLECTIVE_PERMUTE, axes=names, sub_axes=None, groups=None)
 
 
 def _rows_of_shard(transfer: Transfer, context: Context) -> tuple[int, int]:

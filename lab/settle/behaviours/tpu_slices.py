@@ -15,6 +15,7 @@ from lab.meshes.axes import Axes
 from lab.meshes.platforms import Platform
 from lab.meshes.targets import slice_axis
 from lab.settle.behaviours.behaviour import Behaviour, Certainty, Context
+from lab.settle.behaviours.transforms import is_declared_scatter
 
 LANES, ROWS, TILE = 128, 8, 1024
 """Elements that a flat array is padded to: a power of two times the lanes while it is small, then whole tiles."""
@@ -56,7 +57,12 @@ def _over(parts: Iterable[SubAxis], transfer: Transfer) -> dict[str, Any]:
 
 
 def split(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
+    """What a transfer becomes; itself where it stays inside a slice."""
     found = _parts(transfer, context)
+    if is_declared_scatter(transfer, context):
+        # The partitioner sums all, of which each device keeps a part.
+        stated = replace(transfer.provenance, scattered_dim=None)
+        return split(replace(transfer, kind=Kind.ALL_REDUCE, provenance=stated), context) if found else (transfer,)
     if found is None:
         return (transfer,)
     inside, across = found
@@ -80,7 +86,7 @@ def split(transfer: Transfer, context: Context) -> tuple[Transfer, ...]:
             is_flat = len(transfer.provenance.dims) < 2
             scatter = local(Kind.REDUCE_SCATTER, whole if is_flat else n)
             gather = local(Kind.ALL_GATHER, within * part if is_flat else n)
-            return (*(_scattered(each, within) for each in scatter), message(Kind.ALL_REDUCE, part), *gather)
+            return (*(_scattered(each, within, context) for each in scatter), message(Kind.ALL_REDUCE, part), *gather)
         case Kind.REDUCE_SCATTER:
             # A device's part of the whole is not one run of its slice's sum, so that this sum is not scattered.
             return (*local(Kind.ALL_REDUCE, n), message(Kind.REDUCE_SCATTER, n // within))
@@ -132,12 +138,14 @@ def _padded(transfer: Transfer, payload_bytes: int) -> int:
     return width * -(-elements // tile) * tile
 
 
-def _scattered(scatter: Transfer, within: int) -> Transfer:
-    """Inside a slice; as a sum everywhere where a loop stores matrices, each as a stack of one."""
+def _scattered(scatter: Transfer, within: int, context: Context) -> Transfer:
+    """Inside a slice; as a sum everywhere where an explicit loop stores matrices, each as a stack of one."""
     stated = scatter.provenance
-    if len(stated.dims) == 2 and stated.iterations > 1 and stated.dims[-1] % LANES == 0:
+    is_stored = context.style == "explicit" and stated.iterations > 1
+    if is_stored and len(stated.dims) == 2 and stated.dims[-1] % LANES == 0:
         return replace(scatter, kind=Kind.ALL_REDUCE)
-    return replace(scatter, provenance=replace(stated, scattered_dim=_scattered_dim(stated.dims, within)))
+    at = _scattered_dim(stated.dims, within) if context.style == "explicit" else None
+    return replace(scatter, provenance=replace(stated, scattered_dim=at))
 
 
 def bytes_per_element(dtype: str) -> int:
@@ -161,11 +169,11 @@ T14 = Behaviour(
     platform=Platform.TPU,
     certainty=Certainty.PREDICTABLE,
     effect="a transfer between slices is split: an all-reduce of n bytes becomes a reduce-scatter inside each slice of "
-    "m devices (an all-reduce where a loop stacks matrices), a message of n/m to the other slices, which the runtime "
-    "sums, and an all-gather inside; with 1,024 numbers a device or fewer an all-reduce inside and one message of them "
-    "all; a reduce-scatter an all-reduce inside and a message of n/m; an all-gather a message of the device's own part "
-    "and an all-gather inside; an all-to-all one message of the whole buffer; a permute one inside each slice and a "
-    "message between slices",
+    "m devices (an all-reduce where an explicit loop stacks matrices), a message of n/m to the others, which the "
+    "runtime sums, and an all-gather inside; with 1,024 numbers a device or fewer an all-reduce inside and one message "
+    "of them all; a reduce-scatter the same if it is declared, else an all-reduce inside and a message of n/m; an "
+    "all-gather a message of the device's own part and an all-gather inside; an all-to-all one message of the whole "
+    "buffer; a permute one inside each slice and a message between slices",
     when="an axis that spans several slices",
     remedy="let an axis of little traffic span the slices: data, or pipe",
     rewrite=split,

@@ -61,6 +61,20 @@ def test_other_kinds_over_two_slices():
     ]
 
 
+def test_a_declared_scatter_over_slices_is_a_sum_of_which_each_device_keeps_a_part():
+    scatter = replace(SUM, kind=Kind.REDUCE_SCATTER)
+    assert parts(scatter, replace(TWO, style="declared")) == parts(SUM)
+    inside = replace(scatter, axes=("tensor",), group_size=4)
+    assert parts(inside, replace(on("tpu:v6e:2x2*2", data=2, tensor=4), style="declared"))[0][0] == "reduce_scatter"
+
+
+def test_a_matrix_that_an_explicit_loop_stores_is_summed_whole_inside_slices():
+    stored = replace(SUM, provenance=replace(MATRIX, iterations=4))
+    assert parts(stored)[0] == ("all_reduce", INSIDE, 524_288)
+    assert parts(stored)[1:] == parts(SUM)[1:]
+    assert parts(stored, replace(TWO, style="declared")) == parts(SUM)
+
+
 def test_an_axis_of_one_device_a_slice_sends_only_messages_and_one_inside_slices_none():
     context = on("tpu:v6e:2x2*2", data=2, tensor=4)
     assert parts(replace(SUM, group_size=2), context) == [("all_reduce", ("data",), 524_288)]
