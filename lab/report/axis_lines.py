@@ -51,7 +51,7 @@ def _line(span: str, transfers: Sequence[Transfer], whole: Totals, place: Place)
 def _leaving(transfers: Sequence[Transfer], place: Place) -> str:
     """`, 12.5 % of it leaves a host`, where some does and some does not."""
     wire = Totals.of(transfers).wire_bytes
-    if place.axes is None or place.domains is None or not wire:
+    if place.axes is None or place.domains is None or not wire or all(t.link is None for t in transfers):
         return ""
     share = crossing_bytes(Ledger(tuple(transfers)), place.axes, place.domains) / float(wire)
     return f", {share_text(share)} of it leaves a {place.domain}" if 1e-9 < share < 1 - 1e-9 else ""
