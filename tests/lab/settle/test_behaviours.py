@@ -322,6 +322,9 @@ def test_a_lookup_is_summed_whole_by_a_declared_program_on_gpu_and_scattered_on_
 @pytest.mark.parametrize("style", ["declared", "explicit"])
 def test_a_maximum_of_widened_numbers_is_found_in_16_bits_on_tpu_alone(style):
     assert explained_by([LARGEST], [NARROW], replace(TPU, style=style)) == {"T5"}
+    # A pipeline's terms state no phase, and what stands in a branch has none.
+    of_a_stage, narrow = (replace(t, phase=None) for t in (LARGEST, NARROW))
+    assert explained_by([of_a_stage], [narrow], replace(TPU, style=style)) == {"T5"}
     assert {verdict([LARGEST], [NARROW], replace(context, style=style)) for context in (CPU, GPU)} == {Verdict.REFUTED}
 
 
