@@ -83,3 +83,13 @@ def test_tiles_are_attention_without_a_context_axis():
     assert Configuration(fsdp=8, attention="tiles").strategy.hooks.attend is tiles.attend
     with pytest.raises(UsageError, match="^no attention over ranks 'tiles'"):
         Configuration(context=2, attention="tiles")
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+def test_ranks_that_share_experts_shard_the_state_of_all_else_as_replicas_in_the_meshs_order(zero):
+    chosen = Configuration(data=2, expert=4, zero=zero, order=("expert", "data", "fsdp", "pipe", "context", "tensor"))
+    matrix, expert = ("embed", "mlp"), ("experts", "expert_embed", "mlp")
+    assert chosen.strategy.scattered_over(matrix) == {"data", "expert"} > chosen.strategy.scattered_over(expert)
+    assert chosen.replicas == ("expert", "data")
+    assert chosen.strategy.summed_apart(expert) == chosen.strategy.summed_apart(matrix) == frozenset()
+    assert Configuration(data=8, zero=zero).strategy.scattered_over(matrix) == {"data"}
