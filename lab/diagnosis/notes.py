@@ -11,6 +11,7 @@ from lab.core.note import Note, NoteKind, note_kinds
 from lab.core.units import count, exact, executions_text, listed
 from lab.diagnosis.finding import Finding, totals_of_arrays
 from lab.diagnosis.program import Program, Site, times
+from lab.hlo.shapes import arrays, bits
 from lab.meshes.platforms import LinkName, Platform
 
 _NARROW = ("bf16", "f16")
@@ -19,7 +20,7 @@ _SLOW = {LinkName.NETWORK: "the network between hosts", LinkName.DCN: "the data-
 
 def notes(program: Program, found: Sequence[Finding]) -> list[str]:
     """Those of the ledger, but for what a finding says, and those on what it does not know."""
-    looks = (_reduced_narrow, _gathered_again, _over_slow_links, _counted_loops, _unused_axes)
+    looks = (_reduced_narrow, _summed_in_8_bits, _gathered_again, _over_slow_links, _counted_loops, _unused_axes)
     kept = [note for note in program.ledger.notes if not _is_said(note, program, found)]
     return [*kept, *(note for look in looks for note in look(program))]
 
@@ -52,6 +53,30 @@ def _reduced_narrow(program: Program) -> Iterator[Note]:
             f"{count(arrays, 'array')} of the backward pass{along} {summed}, {_moved(sites)} B a step{first}: "
             "to sum in f32, at twice the bytes, cast before the sum",
         )
+
+
+def _summed_in_8_bits(program: Program) -> Iterator[Note]:
+    """By what the reduction computes in: TPUs move four numbers of 8 bits as one of 32."""
+    found: dict[tuple[str, str], list[Site]] = {}
+    for site in program.sites:
+        if site.kind in ("all_reduce", "reduce_scatter") and (added := _added_in(program, site)):
+            found.setdefault((added, site.transfer.dtype), []).append(site)
+    for (added, moved), sites in found.items():
+        often = sum(map(_times, sites))
+        summed = f"{count(often, 'array')} {'is' if often == 1 else 'are'} summed over devices in {added}"
+        packed = "" if added == moved else f", four numbers in each {moved} that moves"
+        each = "rounds to 8 bits" if added.startswith("f") else "wraps at 8 bits"
+        yield Note(
+            NoteKind.SUMMED_IN_8_BITS,
+            f"{summed}{packed}, {_moved(sites)} B a step: every addition {each}; to sum in more, cast before the sum",
+        )
+
+
+def _added_in(program: Program, site: Site) -> str | None:
+    """The type of 8 bits that a reduction adds in."""
+    combine = program.module.computations.get(site.visit.instruction.attribute("to_apply") or "")
+    added = [arrays(i.shape) for i in combine.instructions if i.opcode == "add"] if combine else []
+    return next((shape.dtype for shapes in added for shape in shapes if bits(shape.dtype) == 8), None)
 
 
 def _span(program: Program, site: Site) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import gcd, prod
 
+from lab.hlo import calls
 from lab.hlo.shapes import Shape, arrays, shapes_of
 from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module, braced
 
@@ -31,7 +32,6 @@ _NO_PRODUCT_TARGETS = re.compile(
     r"|CreateBuffer|X64|.*Bitcast|AsyncCollective|PrepareAsync|AssumeGather|GatherScatter|PadToStatic|SliceToDynamic"
     r"|.*TopK|__cub\$|.*callback|cu_threefry|cu_lu_pivots|SetDimensionSize|RngBitGenerator"
 )
-_TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _DIM_NUMBERS = re.compile(r'"dot_dimension_numbers":(\{[^{}]*\})')
 _GENERAL = "_general"
 _NAMED_PRODUCT = re.compile(r"(?:^|/)(?:ragged_)?(?:dot_general|conv_general_dilated)$")
@@ -147,8 +147,7 @@ def _work(instruction: Instruction, computation: Computation, values: _Values) -
         return work if groups == 1 else replace(work, groups=groups)
     operands, result = operand_shapes(instruction, computation), arrays(instruction.shape)
     if instruction.opcode.startswith("custom-call"):
-        target = _TARGET.search(instruction.extras)
-        return _custom_call(target[1] if target else "", instruction, computation, values)
+        return _custom_call(calls.target(instruction), instruction, computation, values)
     if len(operands) < 2 or not result:
         return Work(None, instruction.opcode)
     if instruction.opcode == "convolution":

@@ -14,7 +14,7 @@ from lab.core.ledger import Ledger, Transfer
 from lab.core.note import Note, NoteKind
 from lab.core.printable import printable
 from lab.core.units import count
-from lab.hlo import collectives, flops, overlap
+from lab.hlo import calls, collectives, flops, overlap
 from lab.hlo.agreement import lacks_dims, unknown_attributes
 from lab.hlo.collectives import Reader, in_its_loops
 from lab.hlo.flops import Work
@@ -140,6 +140,7 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
     _note_products(work, notes)
     _note_operand_types(module, notes)
     _note_kernels(text, notes)
+    _note_foreign(module, size, notes)
     products = tuple((visit, work[visit.instruction]) for visit in reached.visits if visit.instruction in work)
     total = _flops(products, notes)
     if not transfers:
@@ -383,6 +384,17 @@ def _note_kernels(text: str, notes: Notes) -> None:
             "sends, so that it is not counted"
         )
         notes[Note(NoteKind.KERNEL_TRANSFERS, sentence)] = True
+
+
+def _note_foreign(module: Module, devices: int | None, notes: Notes) -> None:
+    """Calls of a user's or a library's own code, which may communicate on its own."""
+    found = Counter(calls.target(i) for i, _ in module.having(calls.OPCODES) if calls.is_foreign(i))
+    for target, times in found.items() if devices not in (None, 1) else ():
+        sentence = (
+            f"{target[:60]} is code of neither XLA nor JAX: what its {count(times, 'call')} may send is not known, so "
+            "that the ledger is not complete"
+        )
+        notes[Note(NoteKind.FOREIGN_CALLS, sentence)] = True
 
 
 def _note_why_none(text: str, devices: int | None, notes: Notes) -> None:
