@@ -33,8 +33,8 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     n = int(buffer_bytes(tokens_on_rank(shape, axes.size), shape.embed, element_bytes(rows), shape.top_k))
     sizes, told = sorted({t.payload_bytes for t in rows}), sorted({t.payload_bytes for t in counts})
     evidence = (
-        f"buffers of {' and '.join(map(counted, sizes))} B for rows; k T H e is {counted(n)} B, and {ranks} times "
-        "that where all want one rank's experts"
+        f"rows of {' and '.join(map(counted, sizes))} B at most; k T H e is {counted(n)} B, and {ranks} times that for "
+        "the rank whose experts all want"
     )
     times = (
         f"{Totals.of(rows).executions} moves of rows and {Totals.of(counts).executions} of counts in "
@@ -43,7 +43,7 @@ def claims(shape: DecoderShape, axes: Axes, measured: Ledger) -> tuple[Claim, ..
     return (
         decided(
             "A39",
-            sizes == sorted({room * n, ranks * n}),
+            sizes == [room * n],
             evidence,
             statement=f"a {shape.dispatch} exchange in a whole step",
         ),

@@ -2,10 +2,12 @@
 yields one; both are this type.
 
 Byte conventions. Payload `n`, per execution: all_reduce: the reduced buffer; all_gather: the gathered result;
-reduce_scatter: the full input; all_to_all: the local buffer; collective_permute, collective_broadcast, send_recv: the
+reduce_scatter: the full input; all_to_all: the local buffer; ragged_all_to_all: the smaller of its two buffers, more
+than which devices neither send nor are sent in the mean; collective_permute, collective_broadcast, send_recv: the
 message. Wire bytes are what one participating device sends per execution, with P devices in a group: all_reduce
-2(P-1)/P n; all_gather, reduce_scatter, all_to_all (P-1)/P n; a message n. P = 1 sends nothing. What TPUs send to other
-slices is a send_recv: where the runtime makes a collective of a group's messages, its wire bytes are that collective's.
+2(P-1)/P n; all_gather, reduce_scatter, all_to_all (P-1)/P n; a message n; ragged_all_to_all n at most, how much depends
+on the data. P = 1 sends nothing. What TPUs send to other slices is a send_recv: where the runtime makes a collective of
+a group's messages, its wire bytes are that collective's.
 """
 
 from __future__ import annotations
@@ -63,7 +65,6 @@ _SHARE_OF_GROUP = {
     Kind.ALL_GATHER: 1,
     Kind.REDUCE_SCATTER: 1,
     Kind.ALL_TO_ALL: 1,
-    Kind.RAGGED_ALL_TO_ALL: 1,
 }
 
 
@@ -247,6 +248,11 @@ class Transfer(_Stated):
         return self.executions is None or self.group_size is None
 
     @property
+    def upper_bound(self) -> bool:
+        """Its bytes are the most that devices send in the mean: how many depends on the data."""
+        return self.kind is Kind.RAGGED_ALL_TO_ALL
+
+    @property
     def wire_bytes(self) -> Fraction | None:
         size = self.group_size
         return None if size is None else wire_bytes(self.kind, self.payload_bytes, size, self.network_kind)
@@ -301,6 +307,7 @@ class Totals:
     Attributes:
       arrays: moved in these executions, of which one moves several where the compiler combined transfers.
       lower_bound: some executions or groups are unknown, and not in the sums.
+      upper_bound: some bytes are the most that may be sent.
     """
 
     sites: int
@@ -309,11 +316,12 @@ class Totals:
     payload_bytes: int
     wire_bytes: Fraction
     lower_bound: bool
+    upper_bound: bool = False
 
     @classmethod
     def of(cls, transfers: Iterable[Transfer]) -> Totals:
         sites = executions = arrays = payload_bytes = 0
-        lower_bound = False
+        lower_bound = upper_bound = False
         # Wire bytes are added up as integers where kind and group size are the same: fractions are slow.
         sent: dict[tuple[Kind, int, Kind | None], int] = {}
         for t in transfers:
@@ -324,13 +332,13 @@ class Totals:
             arrays += often * (len(t.parts) or 1)
             payload_bytes += payload
             lower_bound = lower_bound or t.lower_bound
+            upper_bound = upper_bound or t.upper_bound
             if t.group_size is not None:
                 key = t.kind, t.group_size, t.network_kind
                 sent[key] = sent.get(key, 0) + payload
         wire = [wire_bytes(kind, payload, size, network) for (kind, size, network), payload in sent.items()]
-        return cls(
-            sites, executions, arrays, payload_bytes, wire[0] if len(wire) == 1 else sum(wire, Fraction(0)), lower_bound
-        )
+        whole = wire[0] if len(wire) == 1 else sum(wire, Fraction(0))
+        return cls(sites, executions, arrays, payload_bytes, whole, lower_bound, upper_bound)
 
     @property
     def by_wire_bytes(self) -> tuple[float, Fraction]:
@@ -345,12 +353,14 @@ class Totals:
             self.wire_bytes,
             self.arrays,
             True if self.lower_bound else UNSET,
+            True if self.upper_bound else UNSET,
         )
 
 
 @dataclass(frozen=True)
 class TotalsJson:
-    """Sums over one step of one device; `lower_bound` is there, and true, where some executions are unknown."""
+    """Sums over one step of one device; `lower_bound` is there, and true, where some executions are unknown,
+    `upper_bound` where some bytes are the most that may be sent."""
 
     sites: int
     executions: int
@@ -358,6 +368,7 @@ class TotalsJson:
     wire_bytes: Fraction
     arrays: int | UnsetType = UNSET
     lower_bound: bool | UnsetType = UNSET
+    upper_bound: bool | UnsetType = UNSET
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def _over_slow_links(program: Program) -> Iterator[Note]:
             totals = totals_of_arrays([site.transfer for site in sites])
             yield Note(
                 NoteKind.SLOW_LINKS,
-                f"each device sends {exact(totals.wire_bytes)} B a step over {name}"
+                f"each device sends {'at most ' * totals.upper_bound}{exact(totals.wire_bytes)} B a step over {name}"
                 f"{f' along {listed(spans)}' if spans else ''}, in "
                 f"{executions_text(totals.executions, totals.arrays)}",
             )

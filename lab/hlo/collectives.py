@@ -473,7 +473,7 @@ def _payloads(kind: Kind, opcode: str, result: str, operands: tuple[str, ...], g
     if not shapes or (kind is Kind.ALL_GATHER and not opcode.endswith("-start")):
         return _as_parts(arrays(result), 1)
     if kind is Kind.RAGGED_ALL_TO_ALL:
-        shapes = shapes[:1]
+        shapes = (min(shapes[:2], key=lambda shape: shape.bytes),)
     if kind is Kind.ALL_TO_ALL and len(shapes) == group_size and len(set(shapes)) == 1:
         # A tuple has one piece for each member: the operands are one buffer.
         return (Part(shapes[0].dtype, sum(shape.bytes for shape in shapes)),)

@@ -70,7 +70,8 @@ def _behind_products(transfers: Sequence[Transfer]) -> str:
 def _amount(kind: str, transfers: Sequence[Transfer]) -> str:
     """`at least 26 all_reduces of 4 B to 33.55 MB if every branch runs`: payloads of one execution."""
     sizes = [t.payload_bytes for t in transfers]
-    each = " to ".join(map(bytes_text, sorted({min(sizes), max(sizes)})))
+    most = "at most " * any(t.upper_bound for t in transfers)
+    each = most + " to ".join(map(bytes_text, sorted({min(sizes), max(sizes)})))
     often, is_bound = sum(t.executions or 0 for t in transfers), any(t.executions is None for t in transfers)
     if not often:
         return f"{kind}s of {each}, how often is not known"

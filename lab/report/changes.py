@@ -11,7 +11,7 @@ from lab.core.ledger import Ledger, Totals
 from lab.core.units import bytes_text, count, share_text
 from lab.report.fitted import Column
 from lab.report.origins import common_folder, folder_lines, short_ledger
-from lab.report.tables import at_least, bound, columns_text, sent_text
+from lab.report.tables import at_least, bound, bounded, bytes_bound, columns_text, sent_text
 
 
 def changes_text(before: Ledger, after: Ledger) -> str:
@@ -64,7 +64,7 @@ def _net_sentence(old: Totals, new: Totals) -> str:
 def _sent(ledger: Ledger, counts_arrays: bool) -> str:
     """`step.py:build, 121.6 MB in 5 executions of 6 arrays`, or `121.6 MB in 6 arrays`."""
     total = ledger.totals()
-    sent = f"{bound(total)}{bytes_text(total.wire_bytes)} in {bound(total)}{count(total.arrays, 'array')}"
+    sent = f"{bytes_bound(total)}{bytes_text(total.wire_bytes)} in {bound(total)}{count(total.arrays, 'array')}"
     return ", ".join(filter(None, (ledger.source, sent if counts_arrays else sent_text(total))))
 
 
@@ -118,7 +118,7 @@ def _columns(found: Sequence[Change]) -> list[Column]:
         Column("kind", of(lambda row: str(row.kind))),
         Column("axes", of(lambda row: row.span)),
         Column("arrays", of(lambda row: at_least(row.totals, f"{row.totals.arrays:,}")), is_number=True),
-        Column("wire a step", of(lambda row: at_least(row.totals, bytes_text(row.totals.wire_bytes))), is_number=True),
+        Column("wire a step", of(lambda row: bounded(row.totals, bytes_text(row.totals.wire_bytes))), is_number=True),
         Column("net", tuple(map(_net_of, found)), is_number=True),
         Column("dtype", of(lambda row: row.dtype)),
         Column("phase", of(lambda row: row.phase or "-")),

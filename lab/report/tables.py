@@ -48,8 +48,8 @@ def transfer_columns(ledger: Ledger) -> list[Column]:
         Column("axes", tuple(axes_text(t) for t in firsts)),
         Column("sites", tuple(f"{total.sites:,}" for total in totals), is_number=True),
         *_counts(totals),
-        Column("payload each", tuple(bytes_text(t.payload_bytes) for t in firsts), is_number=True),
-        Column("wire a step", tuple(at_least(total, bytes_text(total.wire_bytes)) for total in totals), is_number=True),
+        Column("payload each", tuple(at_most(t, bytes_text(t.payload_bytes)) for t in firsts), is_number=True),
+        Column("wire a step", tuple(bounded(total, bytes_text(total.wire_bytes)) for total in totals), is_number=True),
         Column("dtype", tuple(t.dtype for t in firsts)),
         Column("overlap", tuple(t.overlap or "" for t in firsts)),
         Column("link", tuple(t.link or "" for t in firsts)),
@@ -82,10 +82,10 @@ def total_columns(ledger: Ledger) -> list[Column]:
         *_counts(totals),
         Column(
             "payload a step",
-            tuple(at_least(total, bytes_text(total.payload_bytes)) for total in totals),
+            tuple(bounded(total, bytes_text(total.payload_bytes)) for total in totals),
             is_number=True,
         ),
-        Column("wire a step", tuple(at_least(total, bytes_text(total.wire_bytes)) for total in totals), is_number=True),
+        Column("wire a step", tuple(bounded(total, bytes_text(total.wire_bytes)) for total in totals), is_number=True),
     ]
 
 
@@ -168,14 +168,32 @@ def is_combined(total: Totals) -> bool:
 def sent_text(total: Totals) -> str:
     """`121.6 MB in 5 executions of 6 arrays`, the last where the compiler combined some."""
     executions = executions_text(total.executions, total.arrays)
-    return f"{bound(total)}{bytes_text(total.wire_bytes)} in {bound(total)}{executions}"
+    return f"{bytes_bound(total)}{bytes_text(total.wire_bytes)} in {bound(total)}{executions}"
 
 
 def bound(total: Totals) -> str:
     return "at least " if total.lower_bound else ""
 
 
+def bytes_bound(total: Totals) -> str:
+    """Where some of the bytes are a lower bound and some an upper one, the sum is neither."""
+    if total.upper_bound:
+        return "about " if total.lower_bound else "at most "
+    return bound(total)
+
+
 def at_least(total: Totals | Transfer, text: str) -> str:
     if total.lower_bound:
         return f">= {text}" if total.executions else "?"
     return text
+
+
+def at_most(total: Totals | Transfer, text: str) -> str:
+    return f"<= {text}" if total.upper_bound else text
+
+
+def bounded(total: Totals, text: str) -> str:
+    """Bytes, of which some may be a lower bound and some an upper one."""
+    if total.upper_bound and total.lower_bound:
+        return f"~ {text}" if total.executions else "?"
+    return at_most(total, at_least(total, text))

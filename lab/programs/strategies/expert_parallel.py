@@ -108,8 +108,8 @@ def sequences(strategy: Strategy, shape: DecoderShape, axes: Axes) -> int:
 
 
 def visits(phase: Phase, strategy: Strategy, shape: DecoderShape, axes: Axes) -> Iterator[Transfer]:
-    """Without slots: counts where tokens are sent, then rows there and back. A rank has k T of them, and room for those
-    of all P; padded, it sends as many as it has room for."""
+    """Without slots: counts where tokens are sent, then rows there and back. A rank has k T of them, which in the mean
+    is what it sends and gets at most, and room for those of all P; padded, it sends as many as it has room for."""
     copies = int(
         buffer_bytes(tokens_on_device(strategy, shape, axes), shape.embed, shape.bytes_per_element, shape.top_k)
     )
@@ -124,10 +124,9 @@ def visits(phase: Phase, strategy: Strategy, shape: DecoderShape, axes: Axes) ->
         yield transfer(
             Kind.ALL_TO_ALL, scope, (EXPERT,), counts, phase, "s32", counted * shape.layers * shape.accumulation, axes
         )
-    payloads = copies if shape.dispatch == "ragged" else ranks * copies, ranks * copies
-    for payload in set(payloads):
-        executions = payloads.count(payload) * passes(phase, shape) * shape.layers * shape.accumulation
-        yield transfer(kind, scope, (EXPERT,), payload, phase, shape.dtype, executions, axes)
+    payload = copies if shape.dispatch == "ragged" else ranks * copies
+    executions = 2 * passes(phase, shape) * shape.layers * shape.accumulation
+    yield transfer(kind, scope, (EXPERT,), payload, phase, shape.dtype, executions, axes)
 
 
 dispatched = partial(jax.lax.all_to_all, axis_name=EXPERT, split_axis=1, concat_axis=0, tiled=True)

@@ -26,6 +26,7 @@ from lab.report.tables import (
     alike_transfers,
     at_least,
     axes_text,
+    bounded,
     common_scope,
     fit_lines,
     is_combined,
@@ -198,7 +199,7 @@ def _totals(totals: Sequence[Totals]) -> list[Column]:
 
 
 def _wire(total: Totals) -> str:
-    return at_least(total, bytes_text(total.wire_bytes))
+    return bounded(total, bytes_text(total.wire_bytes))
 
 
 def transfers(ledger: Ledger) -> Markup:

@@ -10,6 +10,7 @@ from lab.hlo.text import parse
 from lab.meshes.axes import Axes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
+from lab.report.tables import ledger_text, sent_text
 from tests.hlo_corpus.xla_parser import parsed_by_xla
 
 ADD = """%add (a: f32[], b: f32[]) -> f32[] {
@@ -673,3 +674,15 @@ ENTRY %e (y: f32[64]) -> bf16[64] {
         text.replace("convert(%sum)", 'convert(%sum), metadata={op_name="jit(step)/update/cast"}')
     ).transfers
     assert (told.phase, told.scope) == ("update", "update")
+
+
+@pytest.mark.parametrize(("rows", "room"), [(64, 512), (512, 64)], ids=["there", "back"])
+def test_a_ragged_exchange_sends_at_most_the_smaller_of_its_buffers(rows, room):
+    ledger = read(
+        f"%x = bf16[{rows},8]{{1,0}} parameter(0)\n%o = bf16[{room},8]{{1,0}} parameter(1)\n%i = s32[8]{{0}} parameter(2)\n"
+        f"ROOT %r = bf16[{room},8]{{1,0}} ragged-all-to-all(%x, %o, %i, %i, %i, %i), replica_groups={{{{0,1,2,3,4,5,6,7}}}}"
+    )
+    (transfer,) = ledger.transfers
+    assert (transfer.payload_bytes, transfer.wire_bytes) == (64 * 8 * 2, 64 * 8 * 2)
+    assert ledger.totals().upper_bound and not ledger.totals().lower_bound
+    assert "<= 1.024 kB" in ledger_text(ledger) and "at most 1.024 kB in 1 execution" in sent_text(ledger.totals())
