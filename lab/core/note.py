@@ -32,6 +32,8 @@ class NoteKind(StrEnum):
     FOREIGN_CALLS = auto()
     UNKNOWN_FLOPS = auto()
     RAGGED_PRODUCTS = auto()
+    MASKED_FLOPS = auto()
+    STATED_FLOPS = auto()
     FLOPS_IN_BRANCHES = auto()
     PROMOTED_REDUCTIONS = auto()
     GRADIENTS_SUMMED_NARROW = auto()

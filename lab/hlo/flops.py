@@ -3,8 +3,9 @@ of complex numbers 8.
 
 A convolution counts no product with padding or holes, be they in its window or in an array that is padded before it.
 Products that XLA writes as multiplications and sums, those with a vector above all, count as what they are. Every group
-of a ragged product counts where XLA multiplies all rows with all groups. Work of no such form (FFTs, factorizations,
-kernels in calls) is None, which is not 0.
+of a ragged product counts where XLA multiplies all rows with all groups. A library's attention counts all of its
+scores, also those that a mask lets it leave out. Work of no such form (FFTs, factorizations, kernels in calls) is None,
+which is not 0, unless the call states its FLOPs.
 """
 
 from __future__ import annotations
@@ -30,8 +31,14 @@ _CONVOLUTION_TARGETS = re.compile(r"cudnn\$conv|onednn\$convolution", re.IGNOREC
 _NO_PRODUCT_TARGETS = re.compile(
     r"Sharding$|SPMD|xla\.sdy\.|annotate_device_placement|MoveTo|PinTo|Pin$|Unpin$|LayoutConstraint|AllocateBuffer|__nop"
     r"|CreateBuffer|X64|.*Bitcast|AsyncCollective|PrepareAsync|AssumeGather|GatherScatter|PadToStatic|SliceToDynamic"
-    r"|.*TopK|__cub\$|.*callback|cu_threefry|cu_lu_pivots|SetDimensionSize|RngBitGenerator"
+    r"|.*TopK|__cub\$|__cudnn\$norm|.*callback|cu_threefry|cu_lu_pivots|SetDimensionSize|RngBitGenerator"
 )
+_BLOCK_SCALED_TARGETS = re.compile(r"__cudnn\$blockScaledDot|__op\$block_scaled_dot")
+_ATTENTION = "__cudnn$fmha"
+_SCORES = re.compile(r'"intermediate_tensor_shape":\s*\{[^\[\]]*"dimensions":\s*\[([^\]]*)\]')
+_MASK = re.compile(r'"mask_type":\s*"(\w+)"')
+_STATED = re.compile(r'"cost_estimate":\s*\{\s*"flops":\s*"(\d{1,18})"')
+_WRITTEN_BY_XLA = '"body":"bW9kdWxlI'  # A kernel as text, `module {`: those of Pallas are bytecode.
 _DIM_NUMBERS = re.compile(r'"dot_dimension_numbers":(\{[^{}]*\})')
 _GENERAL = "_general"
 _NAMED_PRODUCT = re.compile(r"(?:^|/)(?:ragged_)?(?:dot_general|conv_general_dilated)$")
@@ -53,12 +60,16 @@ class Work:
       what: the opcode, or the target of a call; unlike the name it says what was not counted.
       is_elementwise: a product that XLA writes as multiplications and sums: it runs on no matrix unit.
       groups: of a ragged product every row is multiplied with each of these, though it belongs to one.
+      mask: of an attention kernel, which may leave out what it masks: `causal`.
+      is_stated: by who wrote the kernel.
     """
 
     flops: int | None
     what: str
     is_elementwise: bool = False
     groups: int = 1
+    mask: str = ""
+    is_stated: bool = False
 
 
 def products(module: Module) -> dict[Instruction, Work]:
@@ -154,8 +165,8 @@ def _work(instruction: Instruction, computation: Computation, values: _Values) -
         taps = _padded_input(instruction, computation, values)
         return Work(_convolution(instruction.attributes, operands[0], operands[1], result[0], taps), "convolution")
     flops = _product(operands[0], _dims(instruction.braced("lhs_contracting_dims")), result[0])
-    if instruction.opcode == "ragged-dot" and flops and len(result[0].dims) == len(operands[1].dims) + 1:
-        flops //= max(1, result[0].dims[0])  # Each row is summed into the result of its own group alone.
+    if instruction.opcode == "ragged-dot" and len(result[0].dims) == len(operands[1].dims) + 1:
+        flops = _of_own_group(flops, result[0])
     return Work(flops, instruction.opcode, groups=_ragged_groups(instruction, computation, values))
 
 
@@ -180,15 +191,39 @@ def _custom_call(target: str, instruction: Instruction, computation: Computation
         elif "BackwardInput" in target:
             shapes, taps = (result[0], operands[1], operands[0]), None
         return Work(_convolution(instruction.attributes, *shapes, taps), target)
+    if target.startswith(_ATTENTION):
+        return _attention(target, instruction, operands)
+    if _BLOCK_SCALED_TARGETS.match(target) and operands and result:
+        return Work(_product(operands[0], [len(operands[0].dims) - 1], result[0]), target)
     if not _MATMUL_TARGETS.search(target):
+        if stated := _STATED.search(instruction.extras):
+            return Work(int(stated[1]), target, is_stated=_WRITTEN_BY_XLA not in instruction.extras)
         return Work(0 if _NO_PRODUCT_TARGETS.match(target) else None, target)
     numbers = _DIM_NUMBERS.search(instruction.extras.replace("\\", ""))
     if numbers is None or not operands or not result:
         return Work(None, target)
     contracted = [int(dim) for dim in json.loads(numbers[1]).get("lhs_contracting_dimensions", [])]
-    return Work(
-        _product(operands[0], contracted, result[0]), target, groups=_ragged_groups(instruction, computation, values)
-    )
+    flops = _product(operands[0], contracted, result[0])
+    if "grouped" in target and len(result[0].dims) == len(operands[1].dims) + 1:
+        flops = _of_own_group(flops, result[0])
+    return Work(flops, target, groups=_ragged_groups(instruction, computation, values))
+
+
+def _attention(target: str, call: Instruction, operands: tuple[Shape, ...]) -> Work:
+    """Products of scores [B, N, T, S] with keys (dims H) and values (dims V): forward one with each; backward the
+    scores again and gradients of queries and keys, then those of values and scores."""
+    found, mask = _SCORES.search(call.extras), _MASK.search(call.extras)
+    if found is None or len(operands) < 3:
+        return Work(None, target)
+    with_keys, with_values = (3, 2) if "Backward" in target else (1, 1)
+    width = with_keys * operands[0].dims[-1] + with_values * operands[2].dims[-1]
+    masked = mask[1].lower() if mask and mask[1] != "NO_MASK" else ""
+    return Work(2 * prod(_dims(found[1])) * width, target, mask=masked)
+
+
+def _of_own_group(flops: int | None, result: Shape) -> int | None:
+    """Each row is summed into the result of its own group alone."""
+    return flops and flops // max(1, result.dims[0])
 
 
 def _product(lhs: Shape, contracted: list[int], result: Shape) -> int | None:

@@ -213,6 +213,7 @@ def _check_sizes(source: str, devices: int | None, axes: Axes | None, target: Ta
 def _flops(products: Sequence[tuple[Visit, Work]], notes: Notes) -> int | None:
     """None where no product can be counted."""
     counts, uncounted, ragged = list[int | None](), Counter[str](), Counter[int]()
+    masked, stated = Counter[tuple[str, str]](), Counter[str]()
     for visit, work in products:
         if work.flops is None:
             uncounted[work.what] += 1
@@ -222,6 +223,8 @@ def _flops(products: Sequence[tuple[Visit, Work]], notes: Notes) -> int | None:
         is_known = work.flops is not None and visit.executions is not None
         counts.append(known(work.flops) * known(visit.executions) if is_known else None)
         ragged[work.groups] += work.groups > 1
+        masked[work.what, work.mask] += (counts[-1] or 0) * bool(work.mask)
+        stated[work.what] += (counts[-1] or 0) * work.is_stated
     for what, times in uncounted.items():
         sentence = f"{what}: the FLOPs of {count(times, 'instruction')} cannot be read from the text; not counted"
         notes[Note(NoteKind.UNKNOWN_FLOPS, sentence)] = False
@@ -231,6 +234,15 @@ def _flops(products: Sequence[tuple[Visit, Work]], notes: Notes) -> int | None:
             f"with zeros; counted as it runs, {groups} times the useful FLOPs"
         )
         notes[Note(NoteKind.RAGGED_PRODUCTS, sentence)] = False
+    for (what, mask), taken in (+masked).items():
+        sentence = (
+            f"{what}: {taken:,} FLOP are of all scores; with its {mask} mask the kernel may leave out "
+            f"{'half of them' if mask == 'causal' else 'some'}"
+        )
+        notes[Note(NoteKind.MASKED_FLOPS, sentence)] = False
+    for what, taken in (+stated).items():
+        sentence = f"{what}: {taken:,} FLOP are what the author of the kernel states (cost_estimate)"
+        notes[Note(NoteKind.STATED_FLOPS, sentence)] = False
     counted = [one for one in counts if one is not None]
     if taken := sum(one for (visit, _), one in zip(products, counts, strict=True) if one and visit.conditional):
         sentence = (
