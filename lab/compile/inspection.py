@@ -309,6 +309,9 @@ def _memory(compiled: Any, padding: int) -> Memory | None:
         # On CPUs XLA's peak leaves the temporaries out.
         peak=None if _platform(compiled) == "cpu" else found.peak_memory_in_bytes,
         padding=padding,
+        host_arguments=found.host_argument_size_in_bytes,
+        host_outputs=found.host_output_size_in_bytes,
+        host_temporaries=found.host_temp_size_in_bytes,
     )
 
 

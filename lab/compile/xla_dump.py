@@ -179,7 +179,18 @@ def _found(folder: Path, name: str) -> Path | None:
 
 
 def _memory(held: Buffers, text: str) -> Memory:
-    return Memory(held.arguments, held.outputs, held.temporaries, held.aliased, held.peak, argument_padding(text))
+    host = Buffers(held.on_host, 0)
+    return Memory(
+        held.arguments,
+        held.outputs,
+        held.temporaries,
+        held.aliased,
+        held.peak,
+        argument_padding(text),
+        host.arguments,
+        host.outputs,
+        host.temporaries,
+    )
 
 
 def lower(build: Build, style: str, parameters: Any, mesh: Mesh) -> jax.stages.Lowered:

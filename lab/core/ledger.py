@@ -290,6 +290,7 @@ class Memory:
 
     Attributes:
       padding: of the arguments, what fills up the layout tiles of a TPU (T8).
+      host_arguments, host_outputs, host_temporaries: in the host's memory, and in none of the others.
     """
 
     arguments: int
@@ -298,6 +299,24 @@ class Memory:
     aliased: int
     peak: int | None
     padding: int = 0
+    host_arguments: int = 0
+    host_outputs: int = 0
+    host_temporaries: int = 0
+
+    @property
+    def is_on_host(self) -> bool:
+        """Some of it."""
+        return any((self.host_arguments, self.host_outputs, self.host_temporaries))
+
+
+@dataclass(frozen=True)
+class HostCopies:
+    """Bytes that a step of one device copies to its host's memory and back; at least these where it is not known how
+    often one runs."""
+
+    to_host: int
+    to_device: int
+    lower_bound: bool = False
 
 
 @dataclass(frozen=True)
@@ -383,6 +402,7 @@ class Ledger:
       flops: of matrix products and convolutions, a step of one device, loops counted; None in a predicted ledger.
       flops_in_branches: those of them that stand in branches, by scope, as often as if each ran every time.
       flops_rematerialized: those of them that XLA added where the step had no room, by scope.
+      host_copies: between the device's memory and its host's; None where there are none.
       notes: whatever could not be read, or was read with an assumption.
       is_complete: nothing that communicates is known to be left out; the notes tell what is.
     """
@@ -398,6 +418,7 @@ class Ledger:
     is_complete: bool = True
     flops_in_branches: Mapping[str, int] = field(default_factory=dict)
     flops_rematerialized: Mapping[str, int] = field(default_factory=dict)
+    host_copies: HostCopies | None = None
 
     def split(self) -> Ledger:
         """Combined operations as one transfer an operand."""
@@ -434,6 +455,7 @@ class Ledger:
             note_kinds=note_kinds(self.notes),
             flops_in_branches=self.flops_in_branches or UNSET,
             flops_rematerialized=self.flops_rematerialized or UNSET,
+            host_copies=self.host_copies or UNSET,
             room=UNSET if room is None or peak is None else room.json_object(peak),
         )
 
@@ -500,6 +522,7 @@ class LedgerJson:
     note_kinds: tuple[str | None, ...] = ()
     flops_in_branches: Mapping[str, Count] | UnsetType = UNSET
     flops_rematerialized: Mapping[str, Count] | UnsetType = UNSET
+    host_copies: HostCopies | UnsetType = UNSET
     room: RoomJson | UnsetType = UNSET
 
     def ledger(self) -> Ledger:
@@ -515,6 +538,7 @@ class LedgerJson:
             is_complete=self.complete,
             flops_in_branches=self.flops_in_branches or {},
             flops_rematerialized=self.flops_rematerialized or {},
+            host_copies=self.host_copies or None,
         )
 
 

@@ -1,7 +1,7 @@
 """XLA's buffer assignment: where every value of a program lies on a device, and when; from the `.hlo.pb` of an XLA
 dump.
 
-Fields are those of `xla/service/hlo.proto`; colour 0 is a chip's main memory.
+Fields are those of `xla/service/hlo.proto`; colour 0 is a chip's main memory, 5 its host's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ MODULE, ASSIGNMENT = 1, 3
 COMPUTATION, INSTRUCTION, METADATA, OP_NAME, ID = 3, 2, 7, 2, 35
 BUFFER, ALLOCATION, TRACE = 1, 3, 4
 DEFINED_AT, DEFINED_BY = 3, 4
-EVENT, FREED, SHARED = 1, 1, 2
+EVENT, FREED, SHARED, TRACED_IN = 1, 1, 2, 3
+MAIN, HOST = 0, 5
 _VARINT, _EIGHT_BYTES, _SIZED, _FOUR_BYTES = 0, 1, 2, 5
 
 
@@ -28,10 +29,6 @@ class Allocation:
     is_argument: bool
     is_output: bool
     is_constant: bool
-
-    @property
-    def is_counted(self) -> bool:
-        return self.color == 0 and not self.is_thread_local
 
     @property
     def is_temporary(self) -> bool:
@@ -52,6 +49,7 @@ class Buffers:
 
     Attributes:
       allocations: in main memory.
+      on_host: in the host's.
       at_peak: the temporaries of `temporaries_peak`.
       temporaries_peak: the most bytes that temporaries fill at once in the memory where that is most: the on-chip one
         in a small program, as XLA has it.
@@ -60,6 +58,7 @@ class Buffers:
     allocations: tuple[Allocation, ...]
     temporaries_peak: int
     at_peak: tuple[LiveBuffer, ...] = ()
+    on_host: tuple[Allocation, ...] = ()
 
     @property
     def arguments(self) -> int:
@@ -94,14 +93,22 @@ def read_buffers(proto: bytes) -> Buffers:
         raise ValueError("no buffer assignment in this module: it was dumped before buffers were assigned")
     buffers = {fields.get(1, 0): part for part in _parts(assignment, BUFFER) for fields in [_numbers(part)]}
     sizes = {number: _numbers(part).get(2, 0) for number, part in buffers.items()}
-    allocations = tuple(_allocation(_numbers(part)) for part in _parts(assignment, ALLOCATION))
-    traces = [_peak(trace, sizes) for trace in _parts(assignment, TRACE)]
+    numbered = {fields.get(1, 0): _allocation(fields) for fields in map(_numbers, _parts(assignment, ALLOCATION))}
+    allocations = tuple(numbered.values())
+    on_device = (trace for trace in _parts(assignment, TRACE) if not _is_on_host(trace, numbered))
+    traces = [_peak(trace, sizes) for trace in on_device]
     peak, live = max(traces, default=(0, frozenset()))
     names = _op_names(memoryview(proto)) if live else {}
     at_peak = (LiveBuffer(sizes[number], names.get(_made_by(buffers[number]), "")) for number in live)
-    return Buffers(
-        tuple(a for a in allocations if a.is_counted), peak, tuple(sorted(at_peak, key=lambda buffer: -buffer.size))
+    held, on_host = (
+        tuple(a for a in allocations if a.color == color and not a.is_thread_local) for color in (MAIN, HOST)
     )
+    return Buffers(held, peak, tuple(sorted(at_peak, key=lambda buffer: -buffer.size)), on_host)
+
+
+def _is_on_host(trace: memoryview, allocations: dict[int, Allocation]) -> bool:
+    within = allocations.get(_numbers(trace).get(TRACED_IN, 0))
+    return within is not None and within.color == HOST
 
 
 def _made_by(buffer: memoryview) -> int:

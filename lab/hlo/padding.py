@@ -12,7 +12,8 @@ from math import prod
 
 from lab.hlo.shapes import arrays, bits
 
-_LAYOUT = re.compile(r"([a-z]+\d*\w*\[[\d,]*\])\{([\d,]*):T\(([\d,]+)\)")
+_LAYOUT = re.compile(r"([a-z]+\d*\w*\[[\d,]*\])\{([\d,]*):T\(([\d,]+)\)(?![^}]*S\(5\))")
+"""Not of what lies in the host's memory."""
 
 
 def argument_padding(text: str) -> int:

@@ -14,7 +14,7 @@ from lab.core.ledger import Ledger, Transfer
 from lab.core.note import Note, NoteKind
 from lab.core.printable import printable
 from lab.core.units import count
-from lab.hlo import calls, collectives, flops, overlap
+from lab.hlo import calls, collectives, flops, host_memory, overlap
 from lab.hlo.agreement import lacks_dims, unknown_attributes
 from lab.hlo.collectives import Reader, in_its_loops
 from lab.hlo.flops import Work
@@ -131,7 +131,8 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
     )
     work = flops.products(module)
     communicating = [i for i, _ in module.having(collectives.OPCODES)]
-    reached = walk(module, frozenset((*communicating, *work)))
+    copies = host_memory.host_copies(module) if host_memory.HOST in text else {}
+    reached = walk(module, frozenset((*communicating, *work, *copies)))
     found = _transfers(reader, reached, work, notes)
     _note_promoted(found, target, notes)
     transfers = [transfer for transfer, _ in found]
@@ -157,6 +158,7 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
         is_complete=not any(notes.values()),
         flops_in_branches=_by_scope([one for one in products if one[0].conditional]),
         flops_rematerialized=_by_scope(repeats(products)),
+        host_copies=host_memory.total(reached.visits, copies),
     )
     return Reading(ledger, reader, tuple(visit for _, visit in found), products)
 

@@ -99,7 +99,17 @@ def facts(ledger: Ledger) -> list[str]:
             f"of which {bytes_text(memory.aliased)} reuse donated arguments, temporaries "
             f"{bytes_text(memory.temporaries)}{peak}"
         )
+        if memory.is_on_host:
+            lines.append(
+                f"memory of its host: arguments {bytes_text(memory.host_arguments)}, outputs "
+                f"{bytes_text(memory.host_outputs)}, temporaries {bytes_text(memory.host_temporaries)}"
+            )
         lines += fit_lines(ledger)
+    if copies := ledger.host_copies:
+        lines.append(
+            f"copied in a step: {'at least ' * copies.lower_bound}{bytes_text(copies.to_host)} to the host, "
+            f"{bytes_text(copies.to_device)} to the device"
+        )
     return lines + [f"note: {note}" for note in ledger.notes]
 
 

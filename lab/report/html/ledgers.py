@@ -259,6 +259,13 @@ def memory(found: Memory | None, held: Terms | None, place: Place) -> Markup:
         }
         rows |= {"peak": found.peak} if found.peak is not None else {}
         tables.append(_held("As compiled, by XLA's own analysis", rows, room))
+        if found.is_on_host:
+            on_host = {
+                "arguments": found.host_arguments,
+                "outputs": found.host_outputs,
+                "temporaries": found.host_temporaries,
+            }
+            tables.append(_held("In the memory of its host", on_host, None))
     if held:
         terms = {label(name): size for name, size in held.items() if size} | {"together": sum(held.values())}
         tables.append(_held("At the peak, by theory", terms, room))

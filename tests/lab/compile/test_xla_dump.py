@@ -106,7 +106,12 @@ def test_two_temporaries_in_one_place_of_5_bytes_and_one_of_7_hold_12_at_most(fr
         _field(3, _number(1, 2) + _number(2, 20)),
     )
     elsewhere = _field(3, _number(1, 3) + _number(2, 300) + _number(8, 1))
-    held = read_buffers(_field(3, sizes + argument + constant + block + elsewhere + _field(4, trace)))
+    on_host = _field(3, _number(1, 4) + _number(2, 900) + _number(5, 1) + _number(8, 5))
+    stack = _field(3, _number(1, 5) + _number(2, 700) + _number(8, 5)) + _field(1, _number(1, 3) + _number(2, 700))
+    of_the_host = _field(4, _field(1, _number(2, 3)) + _number(3, 5))
+    allocations = argument + constant + block + elsewhere + on_host + stack
+    held = read_buffers(_field(3, sizes + allocations + _field(4, trace) + of_the_host))
+    assert [(each.size, each.is_argument) for each in held.on_host] == [(900, True), (700, False)]
     assert (held.arguments, held.outputs, held.aliased, held.temporaries, held.peak) == (3, 3, 3, 20, 3 + 1 + 12)
 
 

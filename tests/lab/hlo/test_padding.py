@@ -22,6 +22,8 @@ def entry(*arguments: str) -> str:
         ("s32[]{:T(128)}", 508),
         ("f32[256]{0:T(256)}", 0),
         ("f32[64,300]{1,0}", 0),
+        ("f32[64,300]{1,0:T(8,128)S(5)}", 0),
+        ("bf16[64,300]{1,0:T(8,128)(2,1)S(5)}", 0),
     ],
 )
 def test_the_most_minor_dims_are_filled_up_to_whole_tiles(argument, padding):
