@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.compile import sources
+from lab.compile import offloads, sources
 from lab.core.known import known
 from lab.core.ledger import Ledger, Memory
 from lab.diagnosis.program import Given, Program, Wires
@@ -104,6 +104,7 @@ class _Compiled:
       given: what JAX knows of each argument, in their order.
       placed: the shardings of arguments, then of results; of arguments alone where only a dump is at hand.
       devices: how many it runs on.
+      offloaded: what policies of `jax.checkpoint` ask to be moved to the host.
     """
 
     text: str
@@ -112,6 +113,7 @@ class _Compiled:
     placed: tuple[Any, ...]
     devices: int
     platform: str | None
+    offloaded: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, compiled: Any) -> _Compiled:
@@ -172,6 +174,7 @@ def _read(
         remarks,
         partial(_wires, mesh),
         compiled.platform,
+        compiled.offloaded,
     )
 
 
@@ -192,25 +195,33 @@ def _compiled(
     # The mesh in force places arguments without a sharding, and gives meaning to a bare PartitionSpec.
     with jax.set_mesh(mesh) if isinstance(mesh, jax.sharding.Mesh) else nullcontext():
         with stage("lowering"):
-            lowered = program if isinstance(program, jax.stages.Lowered) else _of_jax(_lowered(program, args, source))
+            found = program if isinstance(program, jax.stages.Lowered) else _of_jax(_traced(program, args, source))
+            offloaded = offloads.asked(found.jaxpr) if isinstance(found, jax.stages.Traced) else ()
+            lowered = found.lower() if isinstance(found, jax.stages.Traced) else found
         with stage("compiling"), heard(remarks):
-            return _Compiled.of_dump(lowered, args) if until_dumped else _Compiled.of(lowered.compile())
+            compiled = _Compiled.of_dump(lowered, args) if until_dumped else _Compiled.of(lowered.compile())
+        return replace(compiled, offloaded=offloaded)
 
 
 def _of_jax(stage: Any) -> Any:
     """JAX's own stage of one that `flax.nnx.jit` wraps."""
-    return getattr(stage, "lowered", getattr(stage, "compiled", stage))
+    return next((getattr(stage, name) for name in ("traced", "lowered", "compiled") if hasattr(stage, name)), stage)
 
 
-def _lowered(function: Any, args: tuple[Any, ...], source: str) -> Any:
-    """Raises UsageError where an argument is nothing that JAX traces, in place of what JAX says to who called `jit`."""
+def _traced(function: Any, args: tuple[Any, ...], source: str) -> Any:
+    """Traced, or lowered by what only lowers.
+
+    Raises:
+      UsageError: an argument is nothing that JAX traces, in place of what JAX says to who called `jit`.
+    """
     import jax
 
     bound: dict[str, Any] = {}
     if isinstance(function, partial) and hasattr(function.func, "lower"):
         function, args, bound = function.func, (*function.args, *args), function.keywords
     try:
-        return (function if hasattr(function, "lower") else jax.jit(function)).lower(*args, **bound)
+        jitted = function if hasattr(function, "lower") else jax.jit(function)
+        return getattr(jitted, "trace", jitted.lower)(*args, **bound)
     except TypeError as error:
         found = _NO_ARRAY.match(str(error))
         if found is None:

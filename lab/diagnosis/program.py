@@ -172,6 +172,7 @@ class Program:
       remarks: what the compiler said.
       locate: gives where the devices stand; None but on TPUs.
       platform: what it was compiled for.
+      offloaded: values that policies of `jax.checkpoint` ask to be moved to the host, by name.
     """
 
     ledger: Ledger
@@ -182,6 +183,7 @@ class Program:
     remarks: tuple[Remark, ...] = ()
     locate: Callable[[], Wires | None] = lambda: None
     platform: str | None = None
+    offloaded: tuple[str, ...] = ()
 
     @property
     def module(self) -> Module:

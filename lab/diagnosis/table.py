@@ -270,6 +270,16 @@ KINDS: tuple[Kind, ...] = (
         mesh="fsdp=8",
     ),
     Kind(
+        "offload_undone",
+        "a policy that moves what a function saves to the host, where nothing is moved",
+        (memory.offload_undone,),
+        explains=False,
+        costs="Memory, no bytes: what was to wait on the host stays on the device.",
+        cure="Name a value inside the rematerialized function that its backward pass reads, such as its input; what "
+        "the function returns is saved by its caller.",
+        target="gpu:h100:1x8",
+    ),
+    Kind(
         "array_constant",
         "an array that the function closes over: a constant that every device holds whole",
         (memory.array_constant,),

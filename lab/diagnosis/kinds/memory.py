@@ -10,7 +10,7 @@ from math import prod
 from lab.core.known import known
 from lab.core.ledger import Phase
 from lab.core.room import Room
-from lab.core.units import bytes_text, count, exact
+from lab.core.units import bytes_text, count, exact, listed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place
 from lab.diagnosis.program import (
@@ -24,6 +24,7 @@ from lab.diagnosis.program import (
 )
 from lab.diagnosis.slices import ELEMENTWISE, is_own_slice, own_slices
 from lab.hlo.shapes import arrays
+from lab.meshes.platforms import Platform
 
 # A counter or a vector of norms is held whole on purpose, and no one would split it.
 _SMALLEST = 1 << 14
@@ -50,6 +51,23 @@ def out_of_memory(program: Program) -> Iterator[Finding]:
     yield program.finding(
         "out_of_memory", room.sentence(memory.peak), advice, memory_bytes=memory.peak - room.usable_bytes
     )
+
+
+def offload_undone(program: Program) -> Iterator[Finding]:
+    """A policy moves values to the host, and the compiled program moves nothing."""
+    memory = program.ledger.memory
+    is_on_host = program.ledger.host_copies is not None or (memory is not None and memory.is_on_host)
+    if program.offloaded and not is_on_host and program.platform in (Platform.GPU, Platform.TPU):
+        sentence = (
+            f"a policy of jax.checkpoint offloads {listed(program.offloaded)}, and nothing lies in the host's memory: "
+            "the backward pass needs no such value of a rematerialized function"
+        )
+        advice = (
+            "name a value inside the function that its own backward pass reads, such as its input "
+            '(x = checkpoint_name(x, "...") in its first line); what it returns is saved by its caller, as by a scan, '
+            "which the policy does not govern"
+        )
+        yield program.finding("offload_undone", sentence, advice)
 
 
 def held_whole(program: Program) -> Iterator[Finding]:

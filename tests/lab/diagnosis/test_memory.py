@@ -68,3 +68,21 @@ def test_without_a_peak_or_a_chip_nothing_is_said_of_room():
     for found in (step(None), step(200 * GB, target="cpu:8")):
         assert "out_of_memory" not in {finding.kind for finding in found.findings}
         assert "room" not in found.ledger.to_json()
+
+
+def offloading(text: str, target: str, **memory: int) -> list[str]:
+    planned = Memory(arguments=1, outputs=1, temporaries=1, aliased=0, peak=1, **memory)
+    asking = replace(program(text, target, planned), offloaded=("hidden", "residual"))
+    return [f.sentence for f in diagnosis.of(asking).findings if f.kind == "offload_undone"]
+
+
+def test_an_offload_that_leaves_nothing_on_the_host_is_a_finding_with_the_names_that_were_to_go():
+    (sentence,) = offloading(STEP, "gpu:h100:1x8")
+    assert sentence.startswith("a policy of jax.checkpoint offloads hidden and residual, and nothing lies in the host")
+
+
+def test_an_offload_is_done_where_something_is_copied_or_held_there_and_cpus_are_the_host():
+    to_host = "f32[16384]{0:S(5)} copy(%x)"
+    assert not offloading(STEP.replace("  %row =", f"  %h = {to_host}\n  %row ="), "gpu:h100:1x8")
+    assert not offloading(STEP, "gpu:h100:1x8", host_temporaries=1)
+    assert not offloading(STEP, "cpu:8")

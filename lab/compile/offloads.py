@@ -1,0 +1,32 @@
+"""What a program asks JAX to move to the host's memory until its backward pass: policies of `jax.checkpoint`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from inspect import getclosurevars
+from typing import Any
+
+_NAMES = "names_which_can_be_offloaded"
+
+
+def asked(jaxpr: Any) -> tuple[str, ...]:
+    """The names that policies of differentiated functions offload, or the policy's own where it goes by no names."""
+    return tuple(dict.fromkeys(name for policy in _policies(jaxpr) for name in _offloaded(policy)))
+
+
+def _offloaded(policy: Any) -> tuple[str, ...]:
+    made_by = getattr(policy, "__qualname__", "").partition(".")[0]
+    if "offload" not in made_by:
+        return ()
+    return tuple(sorted(getclosurevars(policy).nonlocals.get(_NAMES, (made_by,))))
+
+
+def _policies(jaxpr: Any) -> Iterator[Any]:
+    for equation in jaxpr.eqns:
+        if equation.params.get("differentiated"):
+            yield equation.params.get("policy")
+        for value in equation.params.values():
+            for one in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(one, "jaxpr", one)
+                if hasattr(inner, "eqns"):
+                    yield from _policies(inner)
