@@ -12,6 +12,7 @@ from lab.compile import inspection, sources
 from lab.compile.other_process import Call, ProcessEnded, Stage, other_process
 from lab.compile.script import chosen, followed, is_script, note
 from lab.core.known import known
+from lab.core.note import Note, NoteKind
 from lab.diagnosis.program import Program
 from lab.meshes.axes import Axes, TypedAxes
 from lab.meshes.backends import make_mesh, prepare, target_devices
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+_NO_MEMORY_KINDS = Note(
+    NoteKind.NO_MEMORY_KINDS,
+    "the program names memory kinds, and JAX gives GPUs that only compile none: what a sharding places on the host "
+    "counts as the device's; a tpu: target, or attached GPUs, tell it apart",
+)
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,8 @@ def _of_builder(
         function, args = sources.program(source, build, mesh)
 
     program = _read(stage, source, function, args, mesh, target)
+    if target.platform == Platform.GPU and target.chip and sources.names_memory_kinds(build):
+        program = replace(program, ledger=replace(program.ledger, notes=(*program.ledger.notes, _NO_MEMORY_KINDS)))
     with stage(f"diagnosing {source}"):
         return [of(program)]
 

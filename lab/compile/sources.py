@@ -24,6 +24,7 @@ from lab.meshes.documents import read_json
 from lab.meshes.errors import UsageError, no_such, one_line, text_of
 from lab.meshes.targets import Target
 
+_MEMORY_KIND = "memory_kind"
 _DUMPED = "*after_optimizations.txt"
 
 
@@ -107,6 +108,16 @@ def builder(source: str) -> Callable[[Any], Any]:
         ]
         raise UsageError(f"{place}: {no_such('function', name, functions)}")
     return found
+
+
+def names_memory_kinds(build: Callable[[Any], Any]) -> bool:
+    """Whether the file of a builder places anything on the host by its sharding, as far as its text shows: a sharding
+    forgets a kind that its devices do not know."""
+    module = inspect.getmodule(build)
+    try:
+        return module is not None and _MEMORY_KIND in inspect.getsource(module)
+    except OSError:  # It was not made from a file.
+        return False
 
 
 def program(source: str, build: Callable[[Any], Any], mesh: Any) -> tuple[Any, tuple[Any, ...]]:

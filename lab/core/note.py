@@ -28,6 +28,7 @@ class NoteKind(StrEnum):
     GROUPS_ASSUMED = auto()
     GROUPS_OF_NO_AXES = auto()
     HOST_TRANSFER = auto()
+    NO_MEMORY_KINDS = auto()
     KERNEL_TRANSFERS = auto()
     FOREIGN_CALLS = auto()
     UNKNOWN_FLOPS = auto()
