@@ -285,12 +285,13 @@ class Reader:
         """The instruction whose op_name speaks for this one: itself, its callers, or the nearest producer that has a
         name.
 
-        Newer XLA names a move after the argument that it moves, and the sum that stands for a gather after nothing;
-        then it is the operation that it is moved for.
+        Newer XLA names a move after the argument that it moves, the gather of a loop's result after the loop, and the
+        sum that stands for a gather after nothing; then it is the operation that it is moved for.
         """
         if not self.has_metadata:
             return None
-        if is_named_after_argument(visit.instruction) or self._is_nameless_gather(visit):
+        is_moved = is_named_after_argument(visit.instruction) or _is_gather_named_after_loop(visit.instruction)
+        if is_moved or self._is_nameless_gather(visit):
             served = next((user for user in _users(*outermost(visit)) if "/" in (user.op_name or "")), None)
             if served is not None:
                 return served
@@ -311,6 +312,11 @@ class Reader:
         return (
             is_nameless_sum and bool(sources) and all(is_zero_padded_shard(*source, self.module) for source in sources)
         )
+
+
+def _is_gather_named_after_loop(instruction: Instruction) -> bool:
+    is_gather = KINDS.get(instruction.opcode.removesuffix("-start")) is Kind.ALL_GATHER
+    return is_gather and (instruction.op_name or "").endswith("/while")
 
 
 def in_its_loops(op_name: str, visit: Visit) -> str:
