@@ -20,7 +20,7 @@ from lab.core.files import write_whole
 from lab.meshes.axes import TypedAxes
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import Target
-from lab.report.diagnosis import NO_MESH, diagnosis_text
+from lab.report.diagnosis import diagnosis_text
 
 ARGUMENTS = "script's arguments"
 
@@ -120,9 +120,11 @@ def inspect(
     partly = [each.ledger.source for each in diagnoses if not each.ledger.is_complete]
     if kinds and partly:
         raise UsageError(f"{partly[0]} could not be read whole (see its notes), so that --fail-on cannot pass it")
-    unseen = [each.ledger.source for each in diagnoses if not each.is_on_known_mesh]
+    unseen = [each for each in diagnoses if each.unknown_axes]
     if kinds and unseen:
-        raise UsageError(f"{unseen[0]}: {NO_MESH}; without it --fail-on cannot pass a program")
+        raise UsageError(
+            f"{unseen[0].ledger.source}: {unseen[0].unknown_axes}; without it --fail-on cannot pass a program"
+        )
     return 0
 
 

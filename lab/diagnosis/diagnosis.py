@@ -9,24 +9,33 @@ from lab.core.ledger import Ledger, LedgerJson
 from lab.core.note import NoteKind, note_kinds
 from lab.diagnosis.finding import Finding, FindingJson
 from lab.diagnosis.notes import notes
+from lab.diagnosis.orders import why_axes_are_unknown
 from lab.diagnosis.program import Program
 from lab.diagnosis.table import findings
 from lab.hlo.read import collector_paused
 
+_NO_MESH = "no mesh was given, so axes are unknown; add --mesh (in Python, mesh=)"
 _DAMAGE = (NoteKind.TEXT_CUT, NoteKind.TEXT_DAMAGED, NoteKind.LINES_NOT_READ, NoteKind.NO_ENTRY)
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Findings, the worst first, and the ledger, whose notes also say what is no fault and yet worth knowing."""
+    """Findings, the worst first, and the ledger, whose notes also say what is no fault and yet worth knowing.
+
+    Attributes:
+      misfit: why the given mesh cannot be that of the text; None where it may be.
+    """
 
     ledger: Ledger
     findings: tuple[Finding, ...]
+    misfit: str | None = None
 
     @property
-    def is_on_known_mesh(self) -> bool:
-        """Most kinds of findings are about axes: without a mesh nobody can look for them."""
-        return self.ledger.mesh is not None or (self.ledger.devices or 1) == 1
+    def unknown_axes(self) -> str | None:
+        """Why axes are unknown; None where they are known. Most kinds of findings are about axes: without them nobody
+        can look for these."""
+        is_on_mesh = self.ledger.mesh is not None or (self.ledger.devices or 1) == 1
+        return self.misfit if is_on_mesh else _NO_MESH
 
     @property
     def is_of_whole_text(self) -> bool:
@@ -71,4 +80,6 @@ def of(program: Program) -> Diagnosis:
         return bare
     with collector_paused():
         found = tuple(findings(program))
-        return Diagnosis(replace(program.ledger, notes=tuple(notes(program, found))), found)
+        return Diagnosis(
+            replace(program.ledger, notes=tuple(notes(program, found))), found, why_axes_are_unknown(program)
+        )

@@ -47,6 +47,7 @@ _CHAIN = re.compile(r'chain_id="\d+"')
 _SUMS = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
 _MOVES = (Kind.ALL_GATHER, Kind.ALL_TO_ALL, Kind.COLLECTIVE_PERMUTE)
 _GATHERS = frozenset({"all-gather", "all-gather-start"})
+PRODUCTS = frozenset({"dot", "convolution", "custom-call"})
 _FARTHEST = 200
 _JOINED = re.compile(r"^(.*)/\(([^:]*):.*\)$")
 _ALIAS = re.compile(r"\((\d{1,9}), \{[\d, ]*\}(?:, (?:may|must)-alias)?\)")
@@ -380,29 +381,45 @@ class Program:
         return found
 
     def behind(self, site: Site) -> str:
-        """The largest argument that a moved value is made of, for people; the value itself where there is none."""
-        argument = self.argument_behind(site)
-        return self.moved(site) if argument is None else self.named(argument)
+        """The largest argument that a moved value is made of, for people, or the product that it is made of; the value
+        itself where there is neither."""
+        found, products = self._made_of(site, until=PRODUCTS)
+        weights = [
+            weight
+            for product in products
+            for number in (0, 1)
+            if (side := self.operand(product, number)) and (weight := self.argument_of(*side, through=_GATHERS))
+        ]
+        if found:
+            return self.named(max(found, key=_weight_of))
+        return f"the product with {self.named(max(weights, key=_weight_of))}" if weights else self.moved(site)
 
     def argument_behind(self, site: Site) -> Argument | None:
         """The largest argument that a moved value is made of; of split ones, where there are any."""
+        return max(self._made_of(site)[0], key=_weight_of, default=None)
+
+    def _made_of(self, site: Site, until: frozenset[str] = frozenset()) -> tuple[list[Argument], list[Place]]:
+        """The arguments that a moved value is made of, and the instructions of the opcodes `until` that end the way."""
         moving = self.moving(site)
         pending = [] if moving is None else [moving]
         seen: set[tuple[str, str]] = set()
         found: list[Argument] = []
+        ends: list[Place] = []
         while pending and len(seen) < _FARTHEST:
             place = self.flow.source(*pending.pop())
             key = place.computation.name, place.instruction.name
             argument = self.argument_at(place)
             found += [] if argument is None else [argument]
-            if key not in seen:
+            if place.instruction.opcode in until:
+                ends.append(place)
+            elif key not in seen:
                 seen.add(key)
                 pending += [
                     Place(place.computation.by_name[name], place.computation)
                     for name in place.instruction.operands
                     if name in place.computation.by_name
                 ]
-        return max(found, key=lambda argument: (argument.dims != (), argument.local.bytes), default=None)
+        return found, ends
 
     def named(self, argument: Argument) -> str:
         """`w f32[512,256] P('fsdp')`."""
@@ -469,6 +486,11 @@ class Program:
         }
         wires = ((t.wire_bytes or Fraction(0)) * (t.executions or 0) / Fraction(rates[t.link]) for t in transfers)
         return float(sum(wires)) * described.devices_per_chip  # The links of a chip are shared by its devices.
+
+
+def _weight_of(argument: Argument) -> tuple[bool, int]:
+    """Split arguments count before whole ones, large before small."""
+    return argument.dims != (), argument.local.bytes
 
 
 def largest(sites: Sequence[Site]) -> Site:

@@ -238,11 +238,11 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "on_slow_link",
-        "activations that are reduced over the network while the fast link is free",
+        "an order of the mesh's axes that sends far more between hosts or slices than another would",
         (links.on_slow_link,),
         explains=False,
-        costs="Every layer waits for the network between hosts or slices, which has a fraction of the fast link's "
-        "bandwidth.",
+        costs="The network between hosts or slices has a fraction of the fast link's bandwidth. All transfers are "
+        "counted, of both axes: those that would stay inside, and those that would then leave.",
         cure="Let the axis vary fastest in the mesh, inside a host or slice, and let the axis that communicates "
         "less span them (jax.experimental.mesh_utils.create_hybrid_device_mesh).",
         mesh="tensor=2,data=8",

@@ -12,7 +12,6 @@ from lab.report.tables import is_combined, tables_text
 
 SHOWN = 200
 """More findings than anybody reads, and than a page opens with in seconds."""
-NO_MESH = "no mesh was given, so axes are unknown; add --mesh (in Python, mesh=)"
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
@@ -43,8 +42,8 @@ def verdict(diagnosis: Diagnosis) -> str:
         return count(len(diagnosis.findings), "finding")
     if not diagnosis.is_of_whole_text:
         return "not diagnosed: the text is damaged (see the notes)"
-    if not diagnosis.is_on_known_mesh:
-        return f"not diagnosed: {NO_MESH}"
+    if diagnosis.unknown_axes:
+        return f"not diagnosed: {diagnosis.unknown_axes}"
     return "; ".join([f"no finding ({len(KINDS)} kinds of waste were looked for)", *gaps(diagnosis)])
 
 
@@ -63,8 +62,8 @@ def gaps(diagnosis: Diagnosis) -> list[str]:
     """Why waste may be there that nobody looked for."""
     ledger = diagnosis.ledger
     found = [] if ledger.is_complete else ["not all of the program could be read (see the notes)"]
-    if not diagnosis.is_on_known_mesh:
-        return [*found, f"most kinds of waste were not looked for: {NO_MESH}"]
+    if diagnosis.unknown_axes:
+        return [*found, f"most kinds of waste were not looked for: {diagnosis.unknown_axes}"]
     unknown = sum(t.axes is None for t in ledger.transfers)
     are, them = ("is", "it") if unknown == 1 else ("are", "them")
     return found + [

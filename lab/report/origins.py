@@ -40,7 +40,7 @@ def short_diagnosis(diagnosis: Diagnosis, folder: str) -> Diagnosis:
     findings = tuple(
         replace(finding, origin=finding.origin and _short(finding.origin, folder)) for finding in diagnosis.findings
     )
-    return Diagnosis(short_ledger(diagnosis.ledger, folder), findings)
+    return replace(diagnosis, ledger=short_ledger(diagnosis.ledger, folder), findings=findings)
 
 
 def folder_lines(folder: str) -> list[str]:

@@ -10,6 +10,7 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import SCALES, Flow, Place, Use
 from lab.diagnosis.program import Program, Site, times
 from lab.hlo.loops import Scope, trip_count
+from lab.hlo.shapes import arrays
 from lab.hlo.text import Computation, Instruction
 
 _THROUGH = frozenset({"dynamic-slice", "dynamic-update-slice", *SCALES})
@@ -62,16 +63,21 @@ def _bytes_of_one_iteration(sites: list[Site], trips: int | None) -> str:
 
 
 def _adding_loop(program: Program, site: Site) -> Computation | None:
-    """The body of the loop that adds the reduction's results to a sum which nothing else reads."""
+    """The body of the loop that adds the reduction's results to sums which nothing else reads, and does nothing else
+    with them."""
+    bodies = [_adds(program, site, use) for use in program.uses(site, through=_THROUGH)]
+    return bodies[0] if bodies and all(body is bodies[0] for body in bodies) else None
+
+
+def _adds(program: Program, site: Site, use: Use) -> Computation | None:
     flow = program.flow
-    for use in program.uses(site, through=_THROUGH):
-        if use.opcode == "add" and all(_is_constant_scale(flow, step) for step in use.path if step.opcode in SCALES):
-            operands = known(use.instruction).operands
-            other = operands[1 - use.number] if len(operands) == 2 else None
-            body = _summed_into(flow, use, other)
-            if body is not None and _loops_over(flow, site, body):
-                return body
-    return None
+    scales = [step for step in use.path if step.opcode in SCALES]
+    if use.opcode != "add" or not all(_is_equal_scale(flow, step, not site.is_written) for step in scales):
+        return None
+    operands = known(use.instruction).operands
+    other = operands[1 - use.number] if len(operands) == 2 else None
+    body = _summed_into(flow, use, other)
+    return body if body is not None and _loops_over(flow, site, body) else None
 
 
 def _summed_into(flow: Flow, use: Use, other: str | None) -> Computation | None:
@@ -126,15 +132,21 @@ def _loops_over(flow: Flow, site: Site, body: Computation) -> bool:
     return body.name == site.visit.computation.name or any(c.computation.name == body.name for c in site.visit.callers)
 
 
-def _is_constant_scale(flow: Flow, step: Instruction) -> bool:
-    """One factor is a constant number."""
+def _is_equal_scale(flow: Flow, step: Instruction, is_partitioned: bool) -> bool:
+    """One factor is a constant number or, where the compiler partitions, any number, such as how many tokens count:
+    there one number is the same on all devices."""
     computation = flow.home[step]
     makers = [
         flow.source(computation.by_name[n], computation, frozenset({"broadcast"})).instruction
         for n in step.operands
         if n in computation.by_name
     ]
-    return any(maker.opcode == "constant" for maker in makers)
+    return any(maker.opcode == "constant" or (is_partitioned and _is_number(maker)) for maker in makers)
+
+
+def _is_number(maker: Instruction) -> bool:
+    shapes = arrays(maker.shape)
+    return len(shapes) == 1 and shapes[0].elements == 1
 
 
 def _trips(program: Program, body: Computation) -> int | None:

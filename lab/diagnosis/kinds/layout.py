@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lab.core.known import known
+from lab.core.ledger import Phase
 from lab.core.units import count, exact
+from lab.diagnosis.dims import followed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import LAYOUT, Place
 from lab.diagnosis.kinds.together import together
@@ -34,6 +36,7 @@ _JOINS = {
         "repeat along a dim that is not sharded, or each row on its own device (jnp.repeat)",
     ),
 }
+_DUALS = {"concatenate": "split", "split": "concatenate"}
 _EXCHANGES = ("all_to_all", "all_gather")
 # A move that the program asks for by its own name: these permutes carry the rows that cross.
 _MOVES = frozenset(
@@ -51,18 +54,32 @@ _SMALLEST = 1024
 
 
 def moved_to_reshape(program: Program) -> Iterator[Finding]:
-    causes = {(site.primitive, site.line) for site in program.inserted if _is_joined(site) or _is_cut(program, site)}
+    causes = {
+        (site.primitive, site.line)
+        for site in program.inserted
+        if (_is_joined(site) and not _is_as_before(program, site)) or _is_cut(program, site)
+    }
+    by_line: dict[tuple[str | None, str], list[Site]] = {}
     for sites in together(
         program, lambda site: site.kind in (*_EXCHANGES, "collective_permute") and (site.primitive, site.line) in causes
     ):
+        by_line.setdefault((sites[0].line, _forward(sites[0], causes)), []).extend(sites)
+    for (_, primitive), sites in by_line.items():
         moved = sum(site.transfer.payload_bytes for site in sites)
         kinds = " and ".join(dict.fromkeys(site.kind.replace("_", "-") for site in sites))
-        what, advice = _JOINS.get(sites[0].primitive, _JOINS["reshape"])
+        both = " forward and backward" if {Phase.FORWARD, Phase.BACKWARD} <= {site.phase for site in sites} else ""
+        what, advice = _JOINS.get(primitive, _JOINS["reshape"])
         sentence = (
-            f"{what} moves {exact(moved)} B ({kinds}): a shard of the result is made of parts of several shards of "
-            f"{program.behind(sites[0])}"
+            f"{what} moves {exact(moved)} B{both} ({kinds}): a shard of the result is made of parts of several shards "
+            f"of {program.behind(sites[0])}"
         )
         yield program.finding("moved_to_reshape", sentence, advice, *sites)
+
+
+def _forward(site: Site, causes: set[tuple[str, str | None]]) -> str:
+    """The operation that was written: the gradient of a split is a concatenation, and the other way round."""
+    dual = _DUALS.get(site.primitive)
+    return dual if dual and site.phase == Phase.BACKWARD and (dual, site.line) in causes else site.primitive
 
 
 def _is_joined(site: Site) -> bool:
@@ -70,6 +87,15 @@ def _is_joined(site: Site) -> bool:
     # shifted.
     is_moved = site.kind == "collective_permute" if site.primitive == "split" else site.kind in _EXCHANGES
     return is_moved and site.primitive in _JOINS and "random" not in site.op_name
+
+
+def _is_as_before(program: Program, site: Site) -> bool:
+    """No reshape merges or splits the gathered dim: JAX has one, of dims of 1, in the gradient of each broadcast."""
+    if site.kind != "all_gather" or site.primitive != "reshape":
+        return False
+    shape = site.visit.instruction.shape.strip("()").rsplit(", ", 1)[-1]
+    dim = int((site.visit.instruction.braced("dimensions") or "{0}").strip("{}"))
+    return all(followed(dim, shape, use.path) is not None for use in program.uses(site))
 
 
 def _is_cut(program: Program, site: Site) -> bool:

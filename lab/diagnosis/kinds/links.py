@@ -4,16 +4,18 @@ dtype."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
 
-from lab.core.ledger import Phase
+from lab.core.known import known
 from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.program import Program, Site, largest, operation
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Computation, Instruction
+from lab.meshes.axes import Axes
 from lab.meshes.platforms import LinkName, Platform
 
 _SLOW: Mapping[LinkName | None, str] = {
@@ -21,46 +23,75 @@ _SLOW: Mapping[LinkName | None, str] = {
     LinkName.DCN: "the data-centre network",
 }
 _SMALLEST = 1 << 12
+# Another order of axes is much to ask: it must spare a quarter.
+_WORTH = 0.75
 _NARROW = ("bf16", "f16", "f8e4m3fn", "f8e5m2")
 _PARTS = frozenset({"slice", "dynamic-slice"})
 _MOVES = ("all_gather", "all_to_all", "collective_permute", "collective_broadcast")
 
 
 def on_slow_link(program: Program) -> Iterator[Finding]:
-    """Activations are reduced across hosts or slices, though an axis that carries none of that lies inside one."""
-    forward = [site for site in program.sites if _is_activation(site)]
-    crossing = [site for site in forward if site.transfer.link in _SLOW]
-    inside = _inside(program) - {axis for site in forward for axis in program.spanned(site)}
-    axes = tuple(dict.fromkeys(axis for site in crossing for axis in program.spanned(site)))
-    if crossing and axes and inside:
-        moved = exact(sum(site.transfer.payload_bytes * (site.transfer.executions or 1) for site in crossing))
+    """Another order of the mesh's axes would send far fewer bytes across hosts or slices: all transfers counted, on
+    both links."""
+    inside = _inside(program)
+    if not inside:
+        return
+    axes, domains = known(program.axes), np.asarray(known(program.reading.reader.placement.devices).domains)
+    crossing = [site for site in program.sites if site.transfer.link in _SLOW and program.spanned(site)]
+    along = tuple(dict.fromkeys(axis for site in crossing for axis in program.spanned(site)))
+    orders = {name: _outermost(name, axes, domains) for name in axes.names if name in inside}
+    first, sent = min(
+        ((name, _sent_across(program, order)) for name, order in orders.items()),
+        key=lambda each: sum(each[1].values()),
+    )
+    now = sum(map(_sent, crossing))
+    if now >= _SMALLEST and sum(sent.values()) <= _WORTH * now:
+        there = _SLOW[crossing[0].transfer.link]
+        spans = sorted(sent, key=lambda axes: -sent[axes]) or [("no axis",)]
         sentence = (
-            f"activations are reduced along {', '.join(axes)} over {_SLOW[crossing[0].transfer.link]}, {moved} B "
-            f"a step, while no activations are reduced along {', '.join(sorted(inside))}, on the fast link"
+            f"{exact(now)} B a step are sent along {', '.join(along)} over {there}; with {first} outermost in the mesh "
+            f"{exact(sum(sent.values()))} B would be, along {', '.join(spans[0])}, and the rest on the fast link"
         )
+        order = (first, *(name for name in axes.names if name != first))
         advice = (
-            f"put {', '.join(axes)} inside a host or slice (last in the mesh, where it varies fastest), and let "
-            f"{', '.join(sorted(inside))} span hosts or slices (jax.experimental.mesh_utils.create_hybrid_device_mesh)"
+            f"order the mesh's axes {', '.join(order)}, and its devices host after host or slice after slice, so that "
+            f"{first} spans these (jax.experimental.mesh_utils.create_hybrid_device_mesh)"
         )
         yield program.finding("on_slow_link", sentence, advice, *crossing)
 
 
-def _is_activation(site: Site) -> bool:
-    is_sum = site.kind in ("all_reduce", "reduce_scatter", "send_recv")
-    return (
-        is_sum
-        and site.phase == Phase.FORWARD
-        and site.transfer.payload_bytes >= _SMALLEST
-        and "transpose(" not in site.op_name
-    )
+def _sent(site: Site) -> Fraction:
+    """Bytes of one device in a step."""
+    return (site.transfer.wire_bytes or Fraction(0)) * (site.transfer.executions or 1)
+
+
+def _outermost(name: str, axes: Axes, domains: np.ndarray) -> np.ndarray:
+    """The host or slice of each position of the mesh, were this axis its first and the devices one domain after
+    another."""
+    at = axes.names.index(name)
+    sizes = (axes.sizes[at], *(size for number, size in enumerate(axes.sizes) if number != at))
+    return np.moveaxis(np.sort(domains).reshape(sizes), 0, at).reshape(-1)
+
+
+def _sent_across(program: Program, domains: np.ndarray) -> dict[tuple[str, ...], Fraction]:
+    """Bytes that would be sent from host to host or slice to slice, by the axes that they are sent along."""
+    sent: dict[tuple[str, ...], Fraction] = {}
+    for site in program.sites:
+        groups = program.members(site)
+        if groups is not None and any(len({domains[position] for position in row}) > 1 for row in groups.members):
+            axes = program.spanned(site)
+            sent[axes] = sent.get(axes, Fraction(0)) + _sent(site)
+    return sent
 
 
 def _inside(program: Program) -> set[str]:
-    """Axes whose groups each lie in one host or slice."""
+    """Axes whose groups each lie in one host or slice, beside those that span several."""
     placement = program.reading.reader.placement
     if program.axes is None or placement.devices is None or len(set(placement.devices.domains)) < 2:
         return set()
     domains = np.asarray(placement.devices.domains)
+    if len(domains) != program.axes.size:
+        return set()
     rows = {
         name: domains[np.asarray(program.axes.groups((name,)))] for name in program.axes.names if program.axes[name] > 1
     }

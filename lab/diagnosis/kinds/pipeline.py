@@ -9,23 +9,25 @@ from lab.diagnosis.finding import Finding
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site
 from lab.diagnosis.slices import depends_on_device
+from lab.hlo.shapes import bits
 
 _PICKS = ("squeeze", "slice", "dynamic_slice", "gather")
-_SHIFTS = ("collective_permute", "all_to_all")
+_PUT_BEFORE = ("concatenate", "pad", "roll", "reshape", "dynamic_update_slice")
 _MASKS = frozenset({"select", "slice", "dynamic-slice", "broadcast"})
 _REPEATS = frozenset({"broadcast"})
 _SMALLEST = 1024
+_MOST_SELECTS = 8
 
 
 def last_stage_broadcast(program: Program) -> Iterator[Finding]:
     """Taking one stage's output sends it to all stages: a sum over the stages in which all but one add zeros."""
-    shifted = {
-        site.transfer.axes
-        for site in program.sites
-        if site.kind in _SHIFTS and site.transfer.executions != 1 and site.primitive not in _PICKS
-    }
+    handed_on = {(site.transfer.axes, _elements(site)) for site in program.sites if _is_shift(site)}
     over = [
-        site for site in program.sites if site.transfer.axes in shifted and site.transfer.payload_bytes >= _SMALLEST
+        site
+        for site in program.sites
+        if (site.transfer.axes, _elements(site)) in handed_on
+        and site.transfer.payload_bytes >= _SMALLEST
+        and not _is_lookup(program, site)
     ]
     for sites in together(
         program, lambda site: site in over and (site.primitive in _PICKS or _is_masked(program, site))
@@ -36,6 +38,32 @@ def last_stage_broadcast(program: Program) -> Iterator[Finding]:
     for site in over:
         if site.is_written and site.transfer.executions != 1 and _is_masked(program, site):
             yield _finding(program, [site], [site])
+
+
+def _is_shift(site: Site) -> bool:
+    """What stages hand on in every tick; an exchange is one where it puts a stage's input before the others."""
+    is_moved = site.kind == "collective_permute" or (site.kind == "all_to_all" and site.primitive in _PUT_BEFORE)
+    return is_moved and site.transfer.executions != 1 and site.primitive not in _PICKS
+
+
+def _elements(site: Site) -> int:
+    """How many numbers move: CPUs sum in wider ones than they send."""
+    return site.transfer.payload_bytes * 8 // (bits(site.transfer.dtype) or 8)
+
+
+def _is_lookup(program: Program, site: Site) -> bool:
+    """It sums rows of a split table, which an argument holds; a stage's output was made by the program."""
+    operand = program.moving(site)
+    pending = [] if operand is None else [operand]
+    for _ in range(_MOST_SELECTS):
+        if not pending:
+            break
+        made = program.flow.source(*pending.pop())
+        if made.instruction.opcode == "gather":
+            return True
+        if made.instruction.opcode == "select":
+            pending += [side for number in (1, 2) if (side := program.operand(made, number))]
+    return False
 
 
 def _is_masked(program: Program, site: Site) -> bool:

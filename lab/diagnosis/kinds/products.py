@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from lab.core.known import known
 from lab.core.units import exact
+from lab.diagnosis.dims import followed
 from lab.diagnosis.finding import Finding
 from lab.diagnosis.flow import Place, Use
 from lab.diagnosis.kinds.together import together
@@ -103,15 +104,21 @@ def _expert_axes(program: Program) -> list[str]:
 
 
 def _is_batched(program: Program, argument: Argument) -> bool:
-    """A product takes it as it lies; of one expert a device no batch dim is left, but weights, unlike tokens, are not
-    gathered."""
+    """A product takes its first dim, as it lies, as a batch dim: one contracted or kept beside others counts no
+    experts. Of one expert a device no batch dim is left, but weights, unlike tokens, are not gathered."""
     uses = program.flow.uses(*argument.place)
     if argument.local.dims[0] == 1:
         return any(map(_is_product, uses)) and not any("all-gather" in (use.opcode or "") for use in uses)
     return any(
-        use.opcode == "dot" and re.search(r"(?:lhs|rhs)_batch_dims=\{\d", known(use.instruction).attributes)
+        use.opcode == "dot" and followed(0, argument.place.instruction.shape, use.path) in _batch_dims(use)
         for use in uses
     )
+
+
+def _batch_dims(use: Use) -> list[int]:
+    """Of the operand of a product."""
+    side = ("lhs", "rhs")[use.number]
+    return [int(number) for number in re.findall(r"\d+", known(use.instruction).braced(f"{side}_batch_dims") or "")]
 
 
 def heads_split_apart(program: Program) -> Iterator[Finding]:

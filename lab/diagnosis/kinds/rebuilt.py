@@ -55,7 +55,8 @@ def constraint_undone(program: Program) -> Iterator[Finding]:
 
 def _cut_again(program: Program) -> Iterator[tuple[list[Site], Shape]]:
     """Gathers in a row, the compiler's own, of whose result every device only keeps a slice, and that slice."""
-    gathers = [site for site in program.inserted if site.kind == "all_gather"]
+    # Along a part of an axis compilers reduce and gather by steps of their own, between slices and inside each.
+    gathers = [s for s in program.inserted if s.kind == "all_gather" and (s.op_name or s.transfer.axes is not None)]
     by_place = {site.key: site for site in gathers}
     for site in gathers:
         chain = _chain(program, site, by_place)

@@ -395,7 +395,7 @@ def slices_step(mesh: Mesh, target: str):
         mesh,
         step,
         weights,
-        array(mesh, (256, 512), "data"),
+        array(mesh, (4096, 512), "data"),
         out={"in": P(None, "model"), "out": P("model")},
         target=target,
     )

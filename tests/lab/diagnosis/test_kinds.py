@@ -202,7 +202,7 @@ def gated(x, w):
             P(),
             P(None, "d"),
             "splitting an array along a sharded dim moves 40,960 B (collective-permute): a shard of the result is made "
-            "of parts of several shards of w f32[256,512]",
+            "of parts of several shards of the product with w f32[256,512]",
         ),
         (
             lambda x, w: 2 * x.reshape(4, 16, 256),

@@ -1,0 +1,198 @@
+"""A finding checks its cause: programs that look like one with a fault and have none, or another."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+
+from lab import diagnosis
+from lab.compile import inspection
+from lab.diagnosis import Findings
+from lab.meshes.axes import Axes
+from lab.meshes.targets import parse_target
+from lab.report.diagnosis import findings_text
+from tests.cases.compiling import ahead_of_time_gpu, array, cpu, mesh_on, pinned
+from tests.data import kept
+from tests.data.catalogue import PROGRAMS
+from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only
+
+TWO_HOSTS = "gpu:h100:2x8"
+
+
+def explicit(mesh: Mesh) -> Mesh:
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * len(mesh.axis_names))
+
+
+def over_network(found) -> int:
+    return sum(t.wire_bytes * t.executions for t in found.ledger.transfers if t.link == "network")
+
+
+@ahead_of_time_gpu
+@pytest.mark.compiles
+def test_a_small_sum_between_hosts_is_no_fault_where_the_other_axis_would_send_more():
+    def summed(x_RD, w_DF):
+        return jax.lax.psum(x_RD @ jax.lax.all_gather(w_DF, "fsdp", axis=0, tiled=True), "stage")
+
+    mesh = mesh_on(TWO_HOSTS, stage=2, fsdp=8)
+    function = jax.shard_map(
+        summed, mesh=mesh, in_specs=(P("fsdp", "stage"), P(("stage", "fsdp"))), out_specs=P("fsdp")
+    )
+    x_RD, w_DF = array(mesh, (64, 2048), "fsdp", "stage"), array(mesh, (2048, 512), ("stage", "fsdp"))
+    found = diagnosed(mesh, function, x_RD, w_DF, target=TWO_HOSTS)
+    assert ({t.axes: t.link for t in found.ledger.transfers}, kinds(found)) == (
+        {("stage",): "network", ("fsdp",): "host"},
+        [],
+    )
+
+
+@ahead_of_time_gpu
+@pytest.mark.compiles
+def test_the_order_of_axes_that_is_advised_sends_over_the_network_what_was_said():
+    def step(up_DF, down_FD, x_BD):
+        return jax.grad(lambda up_DF: jnp.sum((jnp.tanh(x_BD @ up_DF) @ down_FD) ** 2))(up_DF)
+
+    def inspected(**axes: int):
+        mesh = mesh_on(TWO_HOSTS, **axes)
+        columns, rows = array(mesh, (256, 512), None, "tensor"), array(mesh, (512, 256), "tensor")
+        x_BD = array(mesh, (8192, 256), "data")
+        return diagnosed(mesh, step, columns, rows, x_BD, out=P(None, "tensor"), target=TWO_HOSTS)
+
+    wrong, right = inspected(tensor=2, data=8), inspected(data=8, tensor=2)
+    finding = only(wrong)
+    assert finding.kind == "on_slow_link" and "order the mesh's axes data, tensor" in finding.advice
+    now, then = (int(number.replace(",", "")) for number in re.findall(r"([\d,]+) B", finding.sentence))
+    assert (now, then) == (over_network(wrong), over_network(right)) and then < now
+    assert kinds(right) == []
+
+
+@pytest.mark.compiles
+def test_a_weight_of_three_dims_beside_heads_is_no_expert():
+    """Latent attention with the latent dim split: heads are the batch dim of the product, not the first dim."""
+    mesh = cpu(model=8)
+
+    def absorbed(q_BHD, w_RHD, v_RHD):
+        x_BHR = jnp.tanh(jnp.einsum("bhd,rhd->bhr", q_BHD, w_RHD))
+        return jnp.einsum("bhr,rhd->bhd", x_BHR, v_RHD)
+
+    weight = array(mesh, (64, 16, 32), "model")
+    found = diagnosed(mesh, absorbed, array(mesh, (32, 16, 32), None, "model"), weight, weight)
+    assert {str(t.kind) for t in found.ledger.transfers} == {"all_gather", "all_reduce"}
+    assert "experts_gathered" not in kinds(found)
+
+
+@pytest.mark.compiles
+def test_a_lookup_in_a_split_table_in_a_loop_is_no_pipeline():
+    mesh = cpu(model=4)
+
+    def step(table_VD, ids_NT):
+        def micro(total, ids_T):
+            x_TD = pinned(mesh, jnp.take(table_VD, ids_T, axis=0), "model")
+            return total + jnp.sum(pinned(mesh, jnp.tanh(x_TD), None, "model") ** 2), None
+
+        return jax.lax.scan(micro, jnp.float32(0), ids_NT)[0]
+
+    found = diagnosed(mesh, step, array(mesh, (64, 64), "model"), array(mesh, (4, 128), dtype=jnp.int32))
+    assert {"all_reduce", "all_to_all"} <= {str(t.kind) for t in found.ledger.transfers}
+    assert kinds(found) == []
+
+
+@ahead_of_time_gpu
+@pytest.mark.compiles
+def test_the_gradient_of_a_broadcast_is_no_reshape_of_a_split_dim():
+    """JAX names the dims of 1 that it drops a reshape: of a norm's split scale beside activations that are whole."""
+    mesh = explicit(mesh_on("gpu:h100:1x8", fsdp=2, tensor=4))
+
+    def loss(scale_D, w_DF, x_BTD):
+        h_BTF = jnp.einsum("btd,df->btf", jnp.tanh(x_BTD) * scale_D, w_DF, out_sharding=P("fsdp", None, "tensor"))
+        return jnp.sum(h_BTF**2)
+
+    with jax.set_mesh(mesh):
+        x_BTD, scale_D = array(mesh, (16, 32, 64), "fsdp"), array(mesh, (64,), "tensor")
+        found = diagnosed(
+            mesh, jax.grad(loss, argnums=(0, 1, 2)), scale_D, array(mesh, (64, 64), None, "tensor"), x_BTD
+        )
+    assert any((t.op_name or "").endswith("/reshape") for t in found.ledger.transfers)
+    assert "moved_to_reshape" not in kinds(found)
+
+
+@pytest.mark.compiles
+def test_a_split_is_told_once_with_its_gradient_and_the_product_that_it_splits():
+    mesh = cpu(model=8)
+
+    def loss(wide_DE, qkv_DF, x_BD):
+        q, k, v = jnp.split(jnp.tanh(x_BD @ qkv_DF), 3, axis=-1)
+        return jnp.sum(q * k * jnp.sin(v)) + jnp.sum(jnp.square(x_BD @ wide_DE))
+
+    found = diagnosed(
+        mesh,
+        jax.grad(loss, argnums=(0, 1)),
+        array(mesh, (64, 4096), None, "model"),
+        array(mesh, (64, 384), None, "model"),
+        array(mesh, (32, 64)),
+    )
+    assert kinds(found) == ["moved_to_reshape"]
+    assert "splitting" in found.findings[0].sentence and " B forward and backward" in found.findings[0].sentence
+    assert "the product with qkv_DF f32[64,384] P(None, 'model')" in found.findings[0].sentence
+
+
+def test_with_axes_in_another_order_a_text_is_not_diagnosed_and_the_order_that_fits_is_named(tmp_path):
+    name, text = "constraint_of_none.gpu", tmp_path / "step.hlo"
+    text.write_text(kept.text(name))
+    target = parse_target(PROGRAMS[name].target)
+    right, wrong = (
+        diagnosis.of(inspection.read_texts(text, Axes.parse(mesh), target)[0])
+        for mesh in ("data=4,model=2", "model=2,data=4")
+    )
+    assert right.unknown_axes is None and right.findings
+    assert wrong.unknown_axes is not None and "add --mesh data=4,model=2" in wrong.unknown_axes
+    said = findings_text(Findings(diagnosis.Diagnosis(wrong.ledger, (), wrong.misfit)))
+    assert "not diagnosed: the groups of devices" in said and "no finding" not in said
+
+
+@pytest.mark.compiles
+def test_gradients_weighted_by_their_tokens_are_reduced_in_every_micro_batch_which_one_reduction_spares():
+    mesh = cpu(data=4)
+
+    def add(total, batch, w_DF):
+        x_BD, mask_B = batch
+        tokens = jnp.sum(mask_B)
+        g_DF = jax.grad(lambda w_DF: jnp.sum(jnp.square(x_BD @ w_DF) * mask_B[:, None]) / tokens)(w_DF)
+        return (total[0] + g_DF * tokens, total[1] + tokens), None
+
+    def accumulated(w_DF, x_NBD, mask_NB):
+        start = jnp.zeros_like(w_DF), jnp.float32(0)
+        (g_DF, tokens), _ = jax.lax.scan(lambda total, batch: add(total, batch, w_DF), start, (x_NBD, mask_NB))
+        return g_DF / tokens
+
+    def local(w_DF, x_NBD, mask_NB):
+        start = jax.lax.pcast((jnp.zeros_like(w_DF), jnp.float32(0)), "data", to="varying")
+        w_DF = jax.lax.pcast(w_DF, "data", to="varying")
+        (g_DF, tokens), _ = jax.lax.scan(lambda total, batch: add(total, batch, w_DF), start, (x_NBD, mask_NB))
+        return jax.lax.psum(g_DF, "data") / jax.lax.psum(tokens, "data")
+
+    args = array(mesh, (64, 64)), array(mesh, (6, 16, 64), None, "data"), array(mesh, (6, 16), None, "data")
+    once = jax.shard_map(local, mesh=mesh, in_specs=(P(), P(None, "data"), P(None, "data")), out_specs=P())
+    finding, better = only(diagnosed(mesh, accumulated, *args, out=P())), diagnosed(mesh, once, *args)
+    assert (finding.kind, "6x fewer" in finding.sentence) == ("reduced_in_loop", True)
+    arrays = [part for t in better.ledger.transfers for part in t.split() if part.payload_bytes > 4]
+    assert finding.totals.wire_bytes == 6 * sum(part.wire_bytes for part in arrays)
+    assert kinds(better) == []
+
+
+@pytest.mark.compiles
+def test_a_reduction_that_the_loop_reads_too_has_to_stay_in_it():
+    mesh = cpu(data=4)
+
+    def clipped(w_DF, x_NBD):
+        def add(total, x_BD):
+            g_DF = jax.grad(lambda w_DF: jnp.sum(jnp.square(x_BD @ w_DF)))(w_DF)
+            return (total[0] + g_DF, jnp.maximum(total[1], jnp.max(jnp.abs(g_DF)))), None
+
+        return jax.lax.scan(add, (jnp.zeros_like(w_DF), jnp.float32(0)), x_NBD)[0]
+
+    found = diagnosed(mesh, clipped, array(mesh, (64, 64)), array(mesh, (6, 16, 64), None, "data"), out=(P(), P()))
+    assert [t.executions for t in found.ledger.transfers if t.payload_bytes > 4] == [6]
+    assert kinds(found) == []
