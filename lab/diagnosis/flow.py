@@ -16,6 +16,7 @@ LAYOUT = frozenset(
     async-update fusion-done call-done""".split()
 )
 SCALES = ("multiply", "divide")
+_LIMITS = ("clamp", "maximum", "minimum")
 _FARTHEST = 400
 
 
@@ -58,8 +59,9 @@ class Flow:
 
     @cached_property
     def home(self) -> dict[Instruction, Computation]:
-        """The computation of each multiplication and division."""
-        return {i: c for c in self.module.computations.values() for i in c.instructions if i.opcode in SCALES}
+        """The computation of each multiplication, division and limit."""
+        opcodes = SCALES + _LIMITS
+        return {i: c for c in self.module.computations.values() for i in c.instructions if i.opcode in opcodes}
 
     @cached_property
     def _users(self) -> dict[str, dict[str, list[tuple[Instruction, int]]]]:

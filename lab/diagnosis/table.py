@@ -12,12 +12,14 @@ from lab.diagnosis.kinds import (
     layout,
     links,
     memory,
+    needless,
     offsets,
     pipeline,
     products,
     rebuilt,
     reductions,
     redundant,
+    repeated,
     unsplit,
 )
 from lab.diagnosis.program import Program
@@ -104,6 +106,14 @@ KINDS: tuple[Kind, ...] = (
         "to='varying') before it and one psum (or psum_scatter) after it.",
     ),
     Kind(
+        "repeated_in_loop",
+        "a transfer in every iteration of a loop of a value that no iteration changes",
+        (repeated.repeated_in_loop,),
+        costs="A loop of N iterations sends N times the bytes that one transfer before it would.",
+        cure="Constrain the value before the loop to the sharding that the loop uses, outside of any jax.checkpoint of "
+        "the loop's body.",
+    ),
+    Kind(
         "reduced_twice",
         "one value reduced twice over the same devices",
         (reductions.reduced_twice,),
@@ -122,11 +132,28 @@ KINDS: tuple[Kind, ...] = (
         mesh="data=4,tensor=2",
     ),
     Kind(
+        "summed_to_gather",
+        "a psum to which each device adds its own part of an array, and zeros beside it",
+        (needless.summed_to_gather,),
+        costs="Twice the wire bytes of an all-gather.",
+        cure="Use jax.lax.all_gather(x, axis, tiled=True), in a jax.shard_map with check_vma=False where the result "
+        "must count as the same on all devices.",
+    ),
+    Kind(
+        "summed_across_calls",
+        "a sum over devices that every call of the program only adds to a donated argument",
+        (needless.summed_across_calls,),
+        costs="A reduction in every call, where one would do when the total is used.",
+        cure="Let each device keep its own sums, in an accumulator with a dim that the axis shards, or as gradients "
+        "that stay `unreduced` on an Explicit mesh.",
+    ),
+    Kind(
         "not_scattered",
         "an all-reduce of which each device keeps only a part: a reduce-scatter would do",
-        (reductions.not_scattered,),
+        (reductions.not_scattered, reductions.left_whole),
         costs="Twice the wire bytes of a reduce-scatter, and memory for the whole sum.",
-        cure="Use jax.lax.psum_scatter.",
+        cure="Use jax.lax.psum_scatter. Where a TPU compiler makes it of a reduce-scatter (T1), its flag "
+        "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter keeps most of these.",
     ),
     Kind(
         "given_back_whole",

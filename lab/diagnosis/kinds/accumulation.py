@@ -37,11 +37,11 @@ def reduced_in_loop(program: Program) -> Iterator[Finding]:
 
 
 def _finding(program: Program, sites: list[Site], body: Computation) -> Finding:
-    trips = _trips(program, body)
-    often = f"{trips} times a step" if trips else "in every iteration"
-    less = f"would send {times(trips)} fewer bytes" if trips else "would do"
+    often_run = trips(program, body)
+    often = f"{often_run} times a step" if often_run else "in every iteration"
+    less = f"would send {times(often_run)} fewer bytes" if often_run else "would do"
     what = "gradients are" if program.is_differentiated else "a sum is"
-    each = _bytes_of_one_iteration(sites, trips)
+    each = _bytes_of_one_iteration(sites, often_run)
     sentence = (
         f"{what} reduced over devices {often}, inside the loop that accumulates{each}; one reduction "
         f"after the loop {less}"
@@ -149,6 +149,7 @@ def _is_number(maker: Instruction) -> bool:
     return len(shapes) == 1 and shapes[0].elements == 1
 
 
-def _trips(program: Program, body: Computation) -> int | None:
+def trips(program: Program, body: Computation) -> int | None:
+    """How often a loop runs; None where the text does not say."""
     loop = next((place for place in program.flow.callers(body) if place.instruction.opcode == "while"), None)
     return None if loop is None else trip_count(loop.instruction, Scope(program.module, loop.computation))

@@ -53,6 +53,12 @@ def gathered_for_slice(program: Program) -> Iterator[Finding]:
                 "update through an index array, x.at[jnp.arange(a, b)].set(u): the devices that hold the rows then "
                 "write them, and nothing moves"
             )
+        elif program.flow.loops(gather.place.computation):
+            does = "a read of a part of it in every iteration of a loop"
+            advice = (
+                "put the loop (jax.lax.scan, jax.lax.map) into jax.shard_map, so that each device goes through its own "
+                "part, or run it over a dim that no axis shards"
+            )
         else:
             does = "a read of a part of it"
             advice = (

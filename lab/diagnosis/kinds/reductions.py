@@ -4,8 +4,10 @@ part of."""
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from fractions import Fraction
 from math import prod
 
+from lab.core.known import known
 from lab.core.ledger import Phase
 from lab.core.units import count, exact, listed
 from lab.diagnosis.finding import Finding
@@ -20,6 +22,9 @@ _SCALES = frozenset({"multiply", "divide"})
 _REDUCTIONS = ("all-reduce", "all-reduce-start")
 # Of a number for people, such as a loss, a second reduction costs a message's latency and no bytes to speak of.
 _SMALLEST = 1024
+T1_FLAG = "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter"
+# A flag of a compiler is for a step that sends something to speak of.
+_WORTH_A_FLAG = 1 << 20
 _SCATTERED = {
     False: "a reduce_scatter then sends half the bytes, and each device keeps its own part",
     True: "each device then keeps its own part; on a GPU or TPU a reduce_scatter then sends half the bytes, while the "
@@ -123,6 +128,32 @@ def not_scattered(program: Program) -> Iterator[Finding]:
                 yield program.finding(
                     "not_scattered", sentence, "use jax.lax.psum_scatter: it sends half the bytes", site
                 )
+
+
+def left_whole(program: Program) -> Iterator[Finding]:
+    """Of a reduce-scatter a TPU compiler makes an all-reduce, and each device keeps its slice of it."""
+    if program.platform != Platform.TPU:
+        return
+    sites = [site for site in program.inserted if site.kind == "all_reduce" and _is_cut_into_shards(program, site)]
+    sent = sum(((s.transfer.wire_bytes or Fraction(0)) * (s.transfer.executions or 1) for s in sites), Fraction(0))
+    if sent >= _WORTH_A_FLAG:
+        payload = sum(site.transfer.payload_bytes * (site.transfer.executions or 1) for site in sites)
+        sentence = (
+            f"the compiler makes all-reduces of reduce-scatters (T1): {exact(payload)} B over "
+            f"{listed(site.transfer.span for site in sites)}, of which each device keeps its shard; scattered, each "
+            f"would send {exact(sent / 2)} B a step instead of {exact(sent)}"
+        )
+        advice = (
+            f"LIBTPU_INIT_ARGS=--{T1_FLAG}=true before JAX starts keeps most reduce-scatters (lab explain T1), as does "
+            f'compiler_options={{"{T1_FLAG}": "true"}} of a Lowered\'s compile'
+        )
+        yield program.finding("not_scattered", sentence, advice, *sites)
+
+
+def _is_cut_into_shards(program: Program, site: Site) -> bool:
+    slices = own_slices(program.flow, program.uses(site, ELEMENTWISE))
+    kept = {arrays(known(use.instruction).shape)[0].elements for use in slices}
+    return kept == {site.result.elements // (site.transfer.group_size or 1)}
 
 
 def given_back_whole(program: Program) -> Iterator[Finding]:

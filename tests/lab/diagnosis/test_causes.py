@@ -10,11 +10,13 @@ from jax.sharding import PartitionSpec as P
 
 from lab import diagnosis
 from lab.compile import inspection
+from lab.core.units import exact
 from lab.diagnosis import Findings
+from lab.diagnosis.kinds.reductions import T1_FLAG
 from lab.meshes.axes import Axes
 from lab.meshes.targets import parse_target
 from lab.report.diagnosis import findings_text
-from tests.cases.compiling import ahead_of_time_gpu, array, cpu, mesh_on, pinned
+from tests.cases.compiling import ahead_of_time_gpu, ahead_of_time_tpu, array, cpu, mesh_on, pinned
 from tests.data import kept
 from tests.data.catalogue import PROGRAMS
 from tests.lab.diagnosis.diagnosing import diagnosed, kinds, only
@@ -196,3 +198,128 @@ def test_a_reduction_that_the_loop_reads_too_has_to_stay_in_it():
     found = diagnosed(mesh, clipped, array(mesh, (64, 64)), array(mesh, (6, 16, 64), None, "data"), out=(P(), P()))
     assert [t.executions for t in found.ledger.transfers if t.payload_bytes > 4] == [6]
     assert kinds(found) == []
+
+
+@ahead_of_time_tpu
+@pytest.mark.compiles
+def test_a_tpu_compilers_all_reduce_of_shards_is_told_with_the_flag_that_spares_what_is_said():
+    target = "tpu:v5p:2x2x4"
+    mesh = mesh_on(target, fsdp=16)
+    rows = array(mesh, (1024, 1024), "fsdp")
+    gradient = jax.grad(lambda w_DF, x_BD: jnp.mean(jnp.square(x_BD @ w_DF)))
+    lowered = jax.jit(gradient, out_shardings=rows.sharding).lower(rows, rows)
+
+    def inspected(**options: str):
+        compiled = lowered.compile(options)
+        return diagnosis.of(inspection.read_program(compiled, (rows, rows), mesh, parse_target(target), source="step"))
+
+    told, scattered = inspected(), inspected(**{T1_FLAG: "true"})
+    finding = only(told)
+    assert (finding.kind, T1_FLAG in finding.advice) == ("not_scattered", True)
+    sums = [t for t in scattered.ledger.transfers if t.kind == "reduce_scatter"]
+    assert f"would send {exact(sum(t.wire_bytes for t in sums))} B a step instead of " in finding.sentence
+    assert kinds(scattered) == []
+
+
+def wire_bytes(found) -> int:
+    return sum(t.wire_bytes * t.executions for t in found.ledger.transfers)
+
+
+@pytest.mark.compiles
+def test_a_table_that_no_chunk_changes_is_gathered_for_each_and_once_where_it_is_whole_before_the_loop():
+    mesh = cpu(fsdp=4)
+
+    def inspected(is_whole_before: bool):
+        def loss(chunks_NTD, table_VD):
+            table_VD = pinned(mesh, table_VD) if is_whole_before else table_VD
+
+            @jax.checkpoint
+            def tile(total, h_TD):
+                return total + jnp.sum(jax.nn.logsumexp(h_TD @ table_VD.T, axis=-1)), None
+
+            return jax.lax.scan(tile, jnp.float32(0), chunks_NTD)[0]
+
+        chunks_NTD, table_VD = array(mesh, (5, 32, 64), None, "fsdp"), array(mesh, (256, 64), None, "fsdp")
+        return diagnosed(mesh, jax.grad(loss), chunks_NTD, table_VD, out=P(None, "fsdp"))
+
+    told, better = inspected(False), inspected(True)
+    finding = only(told)
+    assert (finding.kind, "table_VD f32[256,64]" in finding.sentence) == ("repeated_in_loop", True)
+    assert finding.totals.wire_bytes == wire_bytes(told) == 5 * wire_bytes(better)
+    assert "5x fewer" in finding.sentence and kinds(better) == []
+
+
+@pytest.mark.compiles
+def test_weights_gathered_again_in_every_micro_batch_a_layer_at_a_time_need_no_word():
+    mesh = cpu(fsdp=4)
+
+    def step(w_LDD, x_NBD):
+        layer = jax.checkpoint(lambda x_BD, w_DD: (jnp.tanh(x_BD @ w_DD), None))
+
+        def add(total, x_BD):
+            return total + jax.grad(lambda x_BD: jnp.sum(jax.lax.scan(layer, x_BD, w_LDD)[0]))(x_BD), None
+
+        return jax.lax.scan(add, jnp.zeros_like(x_NBD[0]), x_NBD)[0]
+
+    weights = array(mesh, (3, 64, 64), None, "fsdp")
+    found = diagnosed(mesh, step, weights, array(mesh, (5, 32, 64), None, "fsdp"), out=P("fsdp"))
+    assert {t.executions for t in found.ledger.transfers if t.kind == "all_gather"} == {15}
+    assert kinds(found) == []
+
+
+@pytest.mark.parametrize("target", ["cpu:8", pytest.param("gpu:h100:1x8", marks=ahead_of_time_gpu)])
+@pytest.mark.compiles
+def test_a_sum_of_own_parts_and_zeros_is_told_with_what_the_gather_sends(target):
+    mesh = mesh_on(target, x=8)
+
+    def over(function, **options):
+        mapped = jax.shard_map(function, mesh=mesh, in_specs=P("x"), out_specs=P(), **options)
+        return diagnosed(mesh, mapped, array(mesh, (128, 64), "x"))
+
+    def put_together(x_RD, place):
+        zeros = jax.lax.pcast(jnp.zeros((128, 64)), "x", to="varying")
+        return jax.lax.psum(jax.lax.dynamic_update_slice(zeros, x_RD, (place(jax.lax.axis_index("x")), 0)), "x")
+
+    told = over(lambda x_RD: put_together(x_RD, lambda device: 16 * device))
+    gathered = over(lambda x_RD: jax.lax.all_gather(x_RD, "x", axis=0, tiled=True), check_vma=False)
+    finding = only(told)
+    assert finding.kind == "summed_to_gather"
+    assert f"would send {exact(wire_bytes(gathered))} B instead of {exact(wire_bytes(told))}" in finding.sentence
+    assert kinds(over(lambda x_RD: put_together(x_RD, lambda device: 16 * (device // 2)))) == []
+
+
+@pytest.mark.compiles
+def test_a_gradient_that_calls_add_to_a_donated_sum_sends_nothing_where_it_stays_unreduced():
+    mesh = cpu(data=4)
+
+    def loss(w_DF, x_BD):
+        return jnp.mean(jnp.square(jnp.tanh(x_BD @ w_DF)))
+
+    def add(total_DF, w_DF, x_BD):
+        return total_DF + jax.grad(loss)(w_DF, x_BD)
+
+    w_DF, x_BD = array(mesh, (64, 64)), array(mesh, (32, 64), "data")
+    told = diagnosed(mesh, add, w_DF, w_DF, x_BD, out=P(), donate_argnums=0)
+    own = explicit(mesh)
+
+    def unreduced(w_DF, x_BD):
+        reduced = jax.NamedSharding(own, P(None, None, reduced={"data"}))
+        return jax.grad(loss)(jax.reshard(w_DF, reduced), x_BD)
+
+    with jax.set_mesh(own):
+        better = diagnosed(own, unreduced, array(own, (64, 64)), array(own, (32, 64), "data"))
+    finding = only(told)
+    assert finding.kind == "summed_across_calls" and "total_DF f32[64,64] P()" in finding.sentence
+    assert wire_bytes(better) == 0
+    assert f"a call would send {exact(wire_bytes(told))} B less" in finding.sentence
+
+
+@pytest.mark.compiles
+def test_a_step_of_gradient_descent_is_no_sum_across_calls():
+    mesh = cpu(data=4)
+
+    def step(w_DF, x_BD):
+        return w_DF + jax.grad(lambda w_DF: jnp.mean(jnp.square(x_BD @ w_DF)))(w_DF)
+
+    found = diagnosed(mesh, step, array(mesh, (64, 64)), array(mesh, (32, 64), "data"), out=P(), donate_argnums=0)
+    assert len(found.ledger.transfers) == 1 and kinds(found) == []
