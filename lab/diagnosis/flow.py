@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from lab.hlo.shapes import arrays
 from lab.hlo.text import RUNS_CALLEE, Computation, Instruction, Module
 
 LAYOUT = frozenset(
@@ -16,7 +17,6 @@ LAYOUT = frozenset(
     async-update fusion-done call-done""".split()
 )
 SCALES = ("multiply", "divide")
-_LIMITS = ("clamp", "maximum", "minimum")
 _FARTHEST = 400
 
 
@@ -59,9 +59,8 @@ class Flow:
 
     @cached_property
     def home(self) -> dict[Instruction, Computation]:
-        """The computation of each multiplication, division and limit."""
-        opcodes = SCALES + _LIMITS
-        return {i: c for c in self.module.computations.values() for i in c.instructions if i.opcode in opcodes}
+        """The computation of each multiplication and division."""
+        return {i: c for c in self.module.computations.values() for i in c.instructions if i.opcode in SCALES}
 
     @cached_property
     def _users(self) -> dict[str, dict[str, list[tuple[Instruction, int]]]]:
@@ -232,6 +231,22 @@ class Flow:
         ):  # TPU: what waits gives the value on; what starts gives nothing yet.
             return [(user, c, None)] if "AsyncCollectiveDone" in user.tail else []
         return None
+
+
+def is_number_scale(flow: Flow, step: Instruction, is_constant: bool = False) -> bool:
+    """One factor of a multiplication or division is one number, and a constant where that is asked for."""
+    computation = flow.home[step]
+    makers = [
+        flow.source(computation.by_name[name], computation, frozenset({"broadcast"})).instruction
+        for name in step.operands
+        if name in computation.by_name
+    ]
+    return any(maker.opcode == "constant" or (not is_constant and _is_number(maker)) for maker in makers)
+
+
+def _is_number(maker: Instruction) -> bool:
+    shapes = arrays(maker.shape)
+    return len(shapes) == 1 and shapes[0].elements == 1
 
 
 def _parameters(computation: Computation, number: int) -> list[Instruction]:

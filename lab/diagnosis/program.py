@@ -28,7 +28,7 @@ from lab.hlo.names import origin, phase
 from lab.hlo.part_names import joined_names
 from lab.hlo.read import Reading
 from lab.hlo.shapes import Shape, arrays
-from lab.hlo.text import Computation, Instruction, Module
+from lab.hlo.text import Computation, Instruction, Module, split_outside_brackets
 from lab.hlo.walk import Visit
 from lab.meshes.axes import Axes
 from lab.meshes.hardware import chip
@@ -144,6 +144,14 @@ class Site:
         if self.piece is not None:
             return Shape(shapes[-1].dtype, (self.piece.stop - self.piece.start,))
         return shapes[-1] if self.number is None else shapes[self.number - len(self.visit.instruction.operands)]
+
+    @property
+    def gathered(self) -> tuple[int, str]:
+        """Of an all-gather, the dim along which it goes, and what it gives, as XLA prints it with its layout."""
+        whole = split_outside_brackets(self.visit.instruction.shape.removeprefix("(").removesuffix(")"))[-1].strip()
+        shapes = split_outside_brackets(whole.removeprefix("(").removesuffix(")"))
+        dims = (self.visit.instruction.braced("dimensions") or "{0}").strip("{}")
+        return int(dims), shapes[self.number or 0].strip()
 
     @property
     def primitive(self) -> str:

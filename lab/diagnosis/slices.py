@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lab.core.known import known
+from collections.abc import Iterator
+
 from lab.diagnosis.flow import LAYOUT, Flow, Place, Use
 from lab.hlo.text import Computation
 
@@ -12,6 +13,7 @@ ELEMENTWISE = frozenset(
     floor ceil round-nearest-afz round-nearest-even erf clamp remainder""".split()
 )
 _OWN = frozenset({"partition-id", "replica-id"})
+_CONSTANTS = frozenset({"constant", "iota"})
 _MOST = 300
 
 
@@ -22,27 +24,41 @@ def own_slices(flow: Flow, uses: list[Use]) -> list[Use]:
 
 
 def is_own_slice(flow: Flow, use: Use) -> bool:
-    """A slice at an offset that follows from the device's number."""
-    return (
-        use.opcode == "dynamic-slice"
-        and use.number == 0
-        and any(depends_on_device(flow, use.computation, name) for name in known(use.instruction).operands[1:])
-    )
+    """A slice of a value at an offset that follows from the device's number."""
+    return use.number == 0 and use.instruction is not None and is_cut(flow, Place(use.instruction, use.computation))
+
+
+def is_cut(flow: Flow, place: Place) -> bool:
+    """It gives a slice at an offset that follows from the device's number."""
+    i, c = place
+    return i.opcode == "dynamic-slice" and any(depends_on_device(flow, c, name) for name in i.operands[1:])
 
 
 def depends_on_device(flow: Flow, computation: Computation, name: str) -> bool:
     """Whether a value follows, in any way, from the device's number."""
     found = computation.by_name.get(name)
-    pending = [] if found is None else [Place(found, computation)]
+    return found is not None and any(
+        place.instruction.opcode in _OWN for place in _made_of(flow, Place(found, computation))
+    )
+
+
+def is_known(flow: Flow, place: Place) -> bool:
+    """Whether a value follows from constants and the device's number alone."""
+    steps = list(_made_of(flow, place))
+    ends = [step.instruction.opcode for step in steps if not _makers(flow, step)]
+    return len(steps) < _MOST and bool(ends) and all(end in _OWN | _CONSTANTS for end in ends)
+
+
+def _made_of(flow: Flow, place: Place) -> Iterator[Place]:
+    """All that a value is made of, itself first."""
+    pending = [place]
     seen: set[tuple[str, str]] = set()
     while pending and len(seen) < _MOST:
         place = pending.pop()
-        if place.instruction.opcode in _OWN:
-            return True
         if (place.computation.name, place.instruction.name) not in seen:
             seen.add((place.computation.name, place.instruction.name))
-            pending += _makers(flow, place)
-    return False
+            yield place
+            pending += [] if place.instruction.opcode in _OWN else _makers(flow, place)
 
 
 def _makers(flow: Flow, place: Place) -> list[Place]:

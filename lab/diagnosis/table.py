@@ -20,6 +20,7 @@ from lab.diagnosis.kinds import (
     reductions,
     redundant,
     repeated,
+    small_side,
     unsplit,
 )
 from lab.diagnosis.program import Program
@@ -96,6 +97,13 @@ KINDS: tuple[Kind, ...] = (
         cure="Shard the table and the tokens over different axes, or look up in jax.shard_map: mask the rows that "
         "another device owns, and sum. Constrain the table's gradient to be replicated first, and to its own "
         "spec after.",
+    ),
+    Kind(
+        "permuted_by_gather",
+        "rows that are taken by constant indices, for which every device gathers the whole array",
+        (offsets.permuted_by_gather,),
+        costs="An all-gather of the whole array, where each device needs as much of it as it keeps.",
+        cure="Which device needs which rows is known: exchange blocks by jax.lax.ppermute in jax.shard_map.",
     ),
     Kind(
         "reduced_in_loop",
@@ -184,6 +192,14 @@ KINDS: tuple[Kind, ...] = (
         mesh="expert=8",
     ),
     Kind(
+        "batch_dim_gathered",
+        "a product that gathers an operand along a batch dim, such as heads, since the other is split elsewhere",
+        (products.batch_dim_gathered,),
+        costs="An all-gather of the operand and, where the split dim is contracted later, a reduction of the result.",
+        cure="Split both operands along the batch dim: the product then moves nothing.",
+        mesh="model=8",
+    ),
+    Kind(
         "constraint_undone",
         "a sharding constraint that replicates what is sharded before and after it",
         (rebuilt.constraint_undone,),
@@ -200,6 +216,15 @@ KINDS: tuple[Kind, ...] = (
         cure="Move it in two steps, one axis at a time, or give both ends the same spec. lab.redistribution finds "
         "the steps that move least.",
         mesh="data=4,tensor=2",
+    ),
+    Kind(
+        "cut_for_small",
+        "a large value that each device has whole, cut to match a small split argument and gathered again",
+        (small_side.cut_for_small,),
+        costs="An all-gather of the large value, since a vector beside it, such as the scale of a norm, is sharded.",
+        cure="Do not shard the small argument along that dim, or shard the large value along it too, until the product "
+        "that takes it.",
+        mesh="data=2,tensor=4",
     ),
     Kind(
         "kept_whole",
@@ -262,6 +287,17 @@ KINDS: tuple[Kind, ...] = (
         cure="On CPU devices XLA always does it: judge bf16 programs on a gpu: or tpu: target. Elsewhere cast to "
         "the narrow dtype before the move, and pin the cast value's sharding "
         "(jax.lax.with_sharding_constraint).",
+    ),
+    Kind(
+        "narrowed_after",
+        "a value that is sent wide and cast to a narrower dtype by all that receive it",
+        (links.narrowed_after,),
+        explains=False,
+        costs="Twice the bytes, or four times where it is cast from 32 bits to 8.",
+        cure="Cast first, and pin the cast value to the sharding that it has there (jax.lax.with_sharding_constraint), "
+        "before it is asked for elsewhere: XLA moves the wide value otherwise.",
+        mesh="fsdp=8",
+        target="gpu:h100:1x8",
     ),
     Kind(
         "on_slow_link",

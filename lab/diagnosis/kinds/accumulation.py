@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from lab.core.known import known
 from lab.core.units import exact
 from lab.diagnosis.finding import Finding
-from lab.diagnosis.flow import SCALES, Flow, Place, Use
+from lab.diagnosis.flow import SCALES, Flow, Place, Use, is_number_scale
 from lab.diagnosis.program import Program, Site, times
 from lab.hlo.loops import Scope, trip_count
-from lab.hlo.shapes import arrays
-from lab.hlo.text import Computation, Instruction
+from lab.hlo.text import Computation
 
 _THROUGH = frozenset({"dynamic-slice", "dynamic-update-slice", *SCALES})
 # Losses and other numbers for people; what they cost is a message's latency, not bytes.
@@ -72,7 +71,8 @@ def _adding_loop(program: Program, site: Site) -> Computation | None:
 def _adds(program: Program, site: Site, use: Use) -> Computation | None:
     flow = program.flow
     scales = [step for step in use.path if step.opcode in SCALES]
-    if use.opcode != "add" or not all(_is_equal_scale(flow, step, not site.is_written) for step in scales):
+    # Where the compiler partitions, any number, such as how many tokens count, is the same on all devices.
+    if use.opcode != "add" or not all(is_number_scale(flow, step, is_constant=site.is_written) for step in scales):
         return None
     operands = known(use.instruction).operands
     other = operands[1 - use.number] if len(operands) == 2 else None
@@ -130,23 +130,6 @@ def _is_body(flow: Flow, computation: Computation) -> bool:
 
 def _loops_over(flow: Flow, site: Site, body: Computation) -> bool:
     return body.name == site.visit.computation.name or any(c.computation.name == body.name for c in site.visit.callers)
-
-
-def _is_equal_scale(flow: Flow, step: Instruction, is_partitioned: bool) -> bool:
-    """One factor is a constant number or, where the compiler partitions, any number, such as how many tokens count:
-    there one number is the same on all devices."""
-    computation = flow.home[step]
-    makers = [
-        flow.source(computation.by_name[n], computation, frozenset({"broadcast"})).instruction
-        for n in step.operands
-        if n in computation.by_name
-    ]
-    return any(maker.opcode == "constant" or (is_partitioned and _is_number(maker)) for maker in makers)
-
-
-def _is_number(maker: Instruction) -> bool:
-    shapes = arrays(maker.shape)
-    return len(shapes) == 1 and shapes[0].elements == 1
 
 
 def trips(program: Program, body: Computation) -> int | None:

@@ -93,8 +93,7 @@ def _is_as_before(program: Program, site: Site) -> bool:
     """No reshape merges or splits the gathered dim: JAX has one, of dims of 1, in the gradient of each broadcast."""
     if site.kind != "all_gather" or site.primitive != "reshape":
         return False
-    shape = site.visit.instruction.shape.strip("()").rsplit(", ", 1)[-1]
-    dim = int((site.visit.instruction.braced("dimensions") or "{0}").strip("{}"))
+    dim, shape = site.gathered
     return all(followed(dim, shape, use.path) is not None for use in program.uses(site))
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from lab.core.known import known
 from lab.core.units import count, exact
 from lab.diagnosis.finding import Finding
+from lab.diagnosis.flow import SCALES, Flow, Use, is_number_scale
 from lab.diagnosis.program import Program, Site, largest, operation
-from lab.hlo.shapes import arrays
+from lab.hlo.shapes import arrays, bits
 from lab.hlo.text import Computation, Instruction
 from lab.meshes.axes import Axes
 from lab.meshes.platforms import LinkName, Platform
@@ -202,3 +203,44 @@ def _is_users(convert: Instruction) -> bool:
 def _from(i: Instruction, c: Computation) -> str:
     source = c.by_name.get(i.operands[0]) if i.operands else None
     return source.shape.partition("[")[0] if source is not None else ""
+
+
+def narrowed_after(program: Program) -> Iterator[Finding]:
+    """A value is moved wide, and all that is done with it is to cast it, at most scaled by a number, to a narrower
+    dtype."""
+    found = [(site, narrow) for site in program.inserted if (narrow := _narrowed_to(program, site))]
+    if not found:
+        return
+    sites = [site for site, _ in found]
+    now = sum((_sent(site) for site in sites), Fraction(0))
+    then = sum((_sent(site) * Fraction(bits(narrow), bits(site.transfer.dtype)) for site, narrow in found), Fraction(0))
+    most = largest(sites)
+    if now - then >= _SMALLEST:
+        dtype = next(narrow for site, narrow in found if site is most)
+        sentence = (
+            f"{count(len(sites), 'value')} {'is' if len(sites) == 1 else 'are'} cast to a narrower dtype after being "
+            f"sent (the largest is {program.moved(most)}, sent as {most.transfer.dtype} and cast to {dtype}): cast "
+            f"before, they would be {exact(then)} B a step sent by each device instead of {exact(now)}"
+        )
+        advice = (
+            "pin the cast value to the sharding that it has before it is moved: jax.lax.with_sharding_constraint("
+            f"x.astype({dtype}), the spec of x) and then to the one that is asked for"
+        )
+        yield program.finding("narrowed_after", sentence, advice, *sites)
+
+
+def _narrowed_to(program: Program, site: Site) -> str | None:
+    """The dtype that every use casts a moved value to."""
+    if site.kind not in _MOVES or not (sent := bits(site.transfer.dtype)):
+        return None
+    narrow = {_first_narrow(program.flow, use, sent) for use in program.uses(site, frozenset(SCALES))}
+    return narrow.pop() if len(narrow) == 1 else None
+
+
+def _first_narrow(flow: Flow, use: Use, sent: int) -> str | None:
+    for step in use.path:
+        if step.opcode in SCALES and not is_number_scale(flow, step):
+            return None
+        if step.opcode == "convert" and bits(dtype := arrays(step.shape)[0].dtype) < sent:
+            return dtype
+    return None

@@ -9,10 +9,10 @@ from lab.core.known import known
 from lab.core.ledger import Phase
 from lab.core.units import exact
 from lab.diagnosis.finding import Finding
-from lab.diagnosis.flow import Use
+from lab.diagnosis.flow import Place, Use
 from lab.diagnosis.kinds.together import together
 from lab.diagnosis.program import Program, Site
-from lab.diagnosis.slices import ELEMENTWISE
+from lab.diagnosis.slices import ELEMENTWISE, is_known
 from lab.hlo.flops import operand_shapes
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Instruction
@@ -28,6 +28,7 @@ _READS, _UPDATES = (
 # A lookup that moves its table where its answers are far fewer; what moves up to four times as much may be the simpler
 # way.
 _FAR_FEWER = 4
+_SMALLEST = 1024
 
 
 def gathered_for_slice(program: Program) -> Iterator[Finding]:
@@ -125,6 +126,36 @@ def _lookups(program: Program, site: Site) -> list[Instruction]:
     return [
         use.instruction for use in program.uses(site) if use.instruction and use.opcode == "gather" and use.number == 0
     ]
+
+
+def permuted_by_gather(program: Program) -> Iterator[Finding]:
+    """Rows are taken by indices that the program knows, and each device keeps a part of them: it gathers all."""
+    for sites in together(program, lambda site: site.kind == "all_gather" and bool(_kept_of_known(program, site))):
+        gather, kept = sites[0], _kept_of_known(program, sites[0])
+        if gather.transfer.payload_bytes >= 2 * kept >= _SMALLEST:
+            sentence = (
+                f"{program.moved(gather)} is gathered whole, {exact(gather.transfer.payload_bytes)} B, to take rows by "
+                f"indices that are constants of the program, of which each device keeps {exact(kept)} B: sent where "
+                "they belong, these would be all"
+            )
+            advice = (
+                "which device needs which rows is known: exchange blocks of them by jax.lax.ppermute in jax.shard_map, "
+                "one for each part of a shard that goes to another device"
+            )
+            yield program.finding("permuted_by_gather", sentence, advice, *sites)
+
+
+def _kept_of_known(program: Program, site: Site) -> int:
+    """Bytes that a device keeps of rows taken by constants; 0 where anything else is done with them."""
+    kept = 0
+    for use in program.uses(site):
+        if use.opcode != "gather" or use.number != 0 or not use.instruction:
+            return 0
+        indices = program.operand(Place(use.instruction, use.computation), 1)
+        if indices is None or not is_known(program.flow, indices):
+            return 0
+        kept += arrays(use.instruction.shape)[0].bytes
+    return kept
 
 
 def cotangents_gathered(program: Program) -> Iterator[Finding]:

@@ -60,6 +60,35 @@ def _whole(gather: Site, use: Use) -> tuple[int, int]:
     return other * devices, arrays(product.shape)[0].bytes * devices
 
 
+def batch_dim_gathered(program: Program) -> Iterator[Finding]:
+    """A product with a batch dim, such as heads, gathers one operand along it, since the axis splits another dim of the
+    other operand: split along the batch dim, both would stay where they are."""
+    found = [(site, other) for site in program.inserted if (other := _split_elsewhere(program, site))]
+    for site, other in found:
+        axis = site.transfer.span
+        sentence = (
+            f"a product with a batch dim gathers {program.moved(site)} along it over {axis}, "
+            f"{exact(site.transfer.payload_bytes)} B, since {program.named(other)} is split over {axis} along another "
+            "dim; with both split along the batch dim the product moves nothing"
+        )
+        advice = f"split {other.name} over {axis} along the batch dim (heads, say) as well"
+        yield program.finding("batch_dim_gathered", sentence, advice, site)
+
+
+def _split_elsewhere(program: Program, site: Site) -> Argument | None:
+    """The other operand of a product along whose batch dim a gather goes, if the same axis splits it."""
+    if site.kind != "all_gather" or site.number is not None or not site.transfer.axes:
+        return None
+    dim, shape = site.gathered
+    for use in program.uses(site):
+        if use.opcode == "dot" and followed(dim, shape, use.path) in _batch_dims(use):
+            side = program.operand(Place(known(use.instruction), use.computation), 1 - use.number)
+            other = None if side is None else program.argument_of(*side)
+            if other and set(site.transfer.axes) <= {axis for names in other.dims or () for axis in names}:
+                return other
+    return None
+
+
 def experts_gathered(program: Program) -> Iterator[Finding]:
     """Tokens are gathered to split experts and their outputs summed over the experts' axis, or the other way round,
     where two all-to-alls would do."""

@@ -4,6 +4,7 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
@@ -323,3 +324,109 @@ def test_a_step_of_gradient_descent_is_no_sum_across_calls():
 
     found = diagnosed(mesh, step, array(mesh, (64, 64)), array(mesh, (32, 64), "data"), out=P(), donate_argnums=0)
     assert len(found.ledger.transfers) == 1 and kinds(found) == []
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param("gpu:h100:1x8", marks=ahead_of_time_gpu),
+        pytest.param("tpu:v5e:2x4", marks=ahead_of_time_tpu),
+    ],
+)
+@pytest.mark.compiles
+def test_a_weight_of_8_bits_that_is_gathered_wide_is_told_with_what_it_sends_where_it_is_pinned_first(target):
+    mesh = mesh_on(target, fsdp=8)
+
+    def inspected(is_pinned: bool):
+        def product(w_DF, x_BD):
+            w_DF = (w_DF.astype(jnp.float32) * 16).astype(jnp.float8_e4m3fn)
+            w_DF = pinned(mesh, w_DF, "fsdp") if is_pinned else w_DF
+            return x_BD @ pinned(mesh, w_DF, None, None).astype(jnp.bfloat16)
+
+        rows = array(mesh, (512, 512), "fsdp", dtype=jnp.bfloat16)
+        return diagnosed(mesh, product, rows, array(mesh, (1024, 512), "fsdp", dtype=jnp.bfloat16), target=target)
+
+    told, better = inspected(False), inspected(True)
+    finding = only(told)
+    assert finding.kind == "narrowed_after" and "cast to f8e4m3fn" in finding.sentence
+    said = f"{exact(wire_bytes(better))} B a step sent by each device instead of {exact(wire_bytes(told))}"
+    assert said in finding.sentence and kinds(better) == []
+
+
+@pytest.mark.compiles
+def test_a_known_order_of_blocks_gathers_all_and_as_permutes_sends_what_is_said_to_the_same_places():
+    n, rows = 8, 128
+    mesh = cpu(context=n)
+    half = rows // (2 * n)
+    pieces = np.arange(rows).reshape(2 * n, half)
+    order = np.concatenate([np.concatenate([pieces[i], pieces[2 * n - 1 - i]]) for i in range(n)])
+
+    def permuted(x_RD):
+        def to(piece: int) -> int:
+            return min(piece, 2 * n - 1 - piece)
+
+        even = jax.lax.ppermute(x_RD[:half], "context", [(d, to(2 * d)) for d in range(n)])
+        odd = jax.lax.ppermute(x_RD[half:], "context", [(d, to(2 * d + 1)) for d in range(n)])
+        is_even = jax.lax.axis_index("context") % 2 == 0
+        return jnp.concatenate([jnp.where(is_even, even, odd), jnp.where(is_even, odd, even)])
+
+    split = jax.NamedSharding(mesh, P("context"))
+    by_permutes = jax.jit(jax.shard_map(permuted, mesh=mesh, in_specs=P("context"), out_specs=P("context")))
+    by_indices = jax.jit(lambda x_RD: jnp.take(x_RD, order, axis=0), out_shardings=split)
+    x_RD = jax.device_put(jnp.arange(rows * 4.0).reshape(rows, 4), split)
+    assert np.array_equal(by_indices(x_RD), by_permutes(x_RD))
+
+    shape = array(mesh, (rows, 64), "context")
+    told, better = (diagnosed(mesh, function, shape) for function in (by_indices, by_permutes))
+    finding = only(told)
+    assert finding.kind == "permuted_by_gather"
+    assert f"of which each device keeps {exact(wire_bytes(better))} B" in finding.sentence
+    assert kinds(better) == []
+
+
+@pytest.mark.compiles
+def test_rows_at_indices_of_an_argument_are_not_known():
+    mesh = cpu(d=8)
+    function = jax.grad(lambda x_RD, i_R: jnp.sum(jnp.sin(jnp.take(x_RD, i_R, axis=0))))
+    found = diagnosed(mesh, function, array(mesh, (128, 64), "d"), array(mesh, (128,), "d", dtype=jnp.int32))
+    assert "permuted_by_gather" not in kinds(found)
+
+
+@pytest.mark.compiles
+def test_heads_that_are_gathered_for_a_weight_split_elsewhere_stay_where_they_are_once_it_is_split_by_heads():
+    mesh = cpu(model=8)
+
+    def inspected(*spec):
+        q_BHD, w_RHD = array(mesh, (32, 16, 32), None, "model"), array(mesh, (64, 16, 32), *spec)
+        return diagnosed(mesh, lambda q_BHD, w_RHD: jnp.einsum("bhd,rhd->bhr", q_BHD, w_RHD), q_BHD, w_RHD)
+
+    finding, better = only(inspected("model")), inspected(None, "model")
+    assert finding.kind == "batch_dim_gathered" and "q_BHD f32[32,16,32]" in finding.sentence
+    assert "the product moves nothing" in finding.sentence and better.ledger.transfers == ()
+
+
+@ahead_of_time_gpu
+@pytest.mark.compiles
+def test_activations_gathered_for_a_split_scale_alone_are_told_with_what_a_whole_scale_spares():
+    target = "gpu:h100:1x8"
+    mesh = explicit(mesh_on(target, fsdp=2, tensor=4))
+
+    def loss(scale_D, w_DF, v_FD, x_BTD):
+        x_BTD = jnp.tanh(x_BTD)
+        h_BTF = jnp.einsum("btd,df->btf", x_BTD * scale_D, w_DF, out_sharding=P("fsdp", None, "tensor"))
+        return jnp.sum((x_BTD + jnp.einsum("btf,fd->btd", h_BTF, v_FD, out_sharding=P("fsdp", None, None))) ** 2)
+
+    def inspected(*spec):
+        with jax.set_mesh(mesh):
+            w_DF, v_FD = array(mesh, (64, 128), None, "tensor"), array(mesh, (128, 64), "tensor")
+            step = jax.value_and_grad(loss, argnums=(0, 1, 2, 3))
+            x_BTD = array(mesh, (16, 32, 64), "fsdp", None, None)
+            return diagnosed(mesh, step, array(mesh, (64,), *spec), w_DF, v_FD, x_BTD, target=target)
+
+    told, better = inspected("tensor"), inspected()
+    (finding,) = [finding for finding in told.findings if finding.kind == "cut_for_small"]
+    assert "scale_D f32[64] P('tensor') is split" in finding.sentence
+    assert {str(t.kind) for t in finding.transfers} == {"all_gather"}
+    # All-reduces over fsdp hold 192 B more of a whole scale's gradient.
+    spared = wire_bytes(told) - wire_bytes(better)
+    assert finding.totals.wire_bytes == spared + 192 and "cut_for_small" not in kinds(better)
