@@ -233,8 +233,10 @@ def _narrowed_to(program: Program, site: Site) -> str | None:
     """The dtype that every use casts a moved value to."""
     if site.kind not in _MOVES or not (sent := bits(site.transfer.dtype)):
         return None
-    narrow = {_first_narrow(program.flow, use, sent) for use in program.uses(site, frozenset(SCALES))}
-    return narrow.pop() if len(narrow) == 1 else None
+    found = {_first_narrow(program.flow, use, sent) for use in program.uses(site, frozenset(SCALES))}
+    narrow = found.pop() if len(found) == 1 else None
+    # CPU compilers widen all 16-bit floats, which `widened` says.
+    return None if program.platform == Platform.CPU and narrow in _NARROW else narrow
 
 
 def _first_narrow(flow: Flow, use: Use, sent: int) -> str | None:
