@@ -11,6 +11,8 @@ from tests.lab.diagnosis.diagnosing import kinds
 from tests.lab.diagnosis.test_controls import diagnosed_step
 from tests.lab.programs.strategies.layouts import LAYOUTS, SHAPE, STYLES
 
+pytestmark = pytest.mark.compiles
+
 PLACES = {"cpu:8": SHAPE, "gpu:h100:1x8": DecoderShape(), "tpu:v5e:2x4": DecoderShape()}
 
 
