@@ -17,6 +17,7 @@ from lab.core.known import known
 from lab.core.ledger import Ledger, Memory
 from lab.diagnosis.program import Given, Program, Wires
 from lab.diagnosis.remarks import Remark, heard
+from lab.hlo.buffers import LiveBuffer
 from lab.hlo.padding import argument_padding
 from lab.hlo.placement import Devices
 from lab.hlo.read import read
@@ -105,6 +106,7 @@ class _Compiled:
       placed: the shardings of arguments, then of results; of arguments alone where only a dump is at hand.
       devices: how many it runs on.
       offloaded: what policies of `jax.checkpoint` ask to be moved to the host.
+      held: gives the temporaries of the fullest moment.
     """
 
     text: str
@@ -114,6 +116,7 @@ class _Compiled:
     devices: int
     platform: str | None
     offloaded: tuple[str, ...] = ()
+    held: Callable[[], tuple[LiveBuffer, ...]] = tuple
 
     @classmethod
     def of(cls, compiled: Any) -> _Compiled:
@@ -139,7 +142,13 @@ class _Compiled:
         placed = tuple(getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(args))
         devices = _PARTITIONS.search(found.text.partition("\n")[0])
         return cls(
-            found.text, found.memory, _arguments(lowered), placed, int(devices[1]) if devices else 1, Platform.TPU
+            found.text,
+            found.memory,
+            _arguments(lowered),
+            placed,
+            int(devices[1]) if devices else 1,
+            Platform.TPU,
+            held=lambda: found.at_peak,
         )
 
 
@@ -175,6 +184,7 @@ def _read(
         partial(_wires, mesh),
         compiled.platform,
         compiled.offloaded,
+        compiled.held,
     )
 
 
@@ -200,7 +210,16 @@ def _compiled(
             lowered = found.lower() if isinstance(found, jax.stages.Traced) else found
         with stage("compiling"), heard(remarks):
             compiled = _Compiled.of_dump(lowered, args) if until_dumped else _Compiled.of(lowered.compile())
+        if compiled.platform == Platform.GPU:
+            compiled = replace(compiled, held=partial(_compiled_again, lowered))
         return replace(compiled, offloaded=offloaded)
+
+
+def _compiled_again(lowered: Any) -> tuple[LiveBuffer, ...]:
+    from lab.compile.xla_dump import held_at_peak
+
+    with heard([]):
+        return held_at_peak(lowered)
 
 
 def _of_jax(stage: Any) -> Any:

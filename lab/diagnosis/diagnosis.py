@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from msgspec import UNSET, UnsetType
 
 from lab.core import display
+from lab.core.codec import Count
 from lab.core.ledger import Ledger, LedgerJson
 from lab.core.note import NoteKind, note_kinds
+from lab.diagnosis import holding
 from lab.diagnosis.finding import Finding, FindingJson
+from lab.diagnosis.holding import HeldBuffer
 from lab.diagnosis.notes import notes
 from lab.diagnosis.orders import why_axes_are_unknown
 from lab.diagnosis.program import Program
@@ -24,11 +30,15 @@ class Diagnosis:
 
     Attributes:
       misfit: why the given mesh cannot be that of the text; None where it may be.
+      state: bytes of the arguments of one device, by kind.
+      at_peak: the largest temporaries of the fullest moment, where they are known.
     """
 
     ledger: Ledger
     findings: tuple[Finding, ...]
     misfit: str | None = None
+    state: Mapping[str, int] = field(default_factory=dict)
+    at_peak: tuple[HeldBuffer, ...] = ()
 
     @property
     def unknown_axes(self) -> str | None:
@@ -44,7 +54,12 @@ class Diagnosis:
 
     def json_object(self) -> DiagnosisJson:
         findings = tuple(finding.json_object() for finding in self.findings)
-        return DiagnosisJson(**vars(self.ledger.json_object()), findings=findings)
+        return DiagnosisJson(
+            **vars(self.ledger.json_object()),
+            findings=findings,
+            state=self.state or UNSET,
+            at_peak=self.at_peak or UNSET,
+        )
 
 
 @dataclass(frozen=True)
@@ -53,6 +68,8 @@ class DiagnosisJson(LedgerJson):
     prints. A ledger alone has no findings."""
 
     findings: tuple[FindingJson, ...] = ()
+    state: Mapping[str, Count] | UnsetType = UNSET
+    at_peak: tuple[HeldBuffer, ...] | UnsetType = UNSET
 
 
 class Findings(tuple[Finding, ...]):
@@ -81,5 +98,9 @@ def of(program: Program) -> Diagnosis:
     with collector_paused():
         found = tuple(findings(program))
         return Diagnosis(
-            replace(program.ledger, notes=tuple(notes(program, found))), found, why_axes_are_unknown(program)
+            replace(program.ledger, notes=tuple(notes(program, found))),
+            found,
+            why_axes_are_unknown(program),
+            holding.state(program),
+            holding.at_peak(program),
         )

@@ -21,6 +21,7 @@ from lab.diagnosis.flow import Flow, Place, Use
 from lab.diagnosis.remarks import Remark
 from lab.diagnosis.specs import Dims, axes_of_dims, spec_text
 from lab.diagnosis.varying import Variation
+from lab.hlo.buffers import LiveBuffer
 from lab.hlo.collectives import is_named_after_argument
 from lab.hlo.flops import operand_shapes
 from lab.hlo.groups import Groups, UnreadGroups
@@ -181,6 +182,7 @@ class Program:
       remarks: what the compiler said.
       locate: gives where the devices stand; None but on TPUs.
       platform: what it was compiled for.
+      held: gives the temporaries of the fullest moment, the largest first; none where no compiler is at hand.
       offloaded: values that policies of `jax.checkpoint` ask to be moved to the host, by name.
     """
 
@@ -193,6 +195,7 @@ class Program:
     locate: Callable[[], Wires | None] = lambda: None
     platform: str | None = None
     offloaded: tuple[str, ...] = ()
+    held: Callable[[], tuple[LiveBuffer, ...]] = tuple
 
     @property
     def module(self) -> Module:

@@ -7,18 +7,32 @@ from collections.abc import Sequence
 from lab.core.ledger import Totals
 from lab.core.units import bytes_text, count, exact, listed, seconds_text
 from lab.diagnosis import KINDS, Diagnosis, Finding, Findings
+from lab.diagnosis.holding import MOMENTS
 from lab.report.origins import common_folder, folder_lines, short_diagnosis
 from lab.report.tables import is_combined, tables_text
 
 SHOWN = 200
 """More findings than anybody reads, and than a page opens with in seconds."""
+LARGEST = 3
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
     """The findings first, then what `ledger_text` gives."""
     folder = common_folder(diagnosis.ledger, findings=diagnosis.findings)
     short = short_diagnosis(diagnosis, folder)
-    return f"{_listed(short)}\n\n{tables_text(short.ledger, folder)}"
+    return "\n".join([f"{_listed(short)}\n\n{tables_text(short.ledger, folder)}", *holding_lines(short)])
+
+
+def holding_lines(diagnosis: Diagnosis) -> list[str]:
+    """State by kind, where there is any that a step keeps beside its parameters, and the largest temporaries."""
+    state, held, lines = diagnosis.state, diagnosis.at_peak[:LARGEST], []
+    if MOMENTS in state:
+        kinds = ", ".join(f"{kind} {bytes_text(size)}" for kind, size in state.items())
+        lines.append(f"arguments by their names: {kinds}")
+    if held:
+        each = (f"{bytes_text(b.bytes)} {' '.join(filter(None, (b.scope, b.origin))) or 'of no name'}" for b in held)
+        lines.append(f"largest temporaries at the peak: {'; '.join(each)}")
+    return lines
 
 
 def findings_text(findings: Findings) -> str:

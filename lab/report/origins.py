@@ -40,7 +40,8 @@ def short_diagnosis(diagnosis: Diagnosis, folder: str) -> Diagnosis:
     findings = tuple(
         replace(finding, origin=finding.origin and _short(finding.origin, folder)) for finding in diagnosis.findings
     )
-    return replace(diagnosis, ledger=short_ledger(diagnosis.ledger, folder), findings=findings)
+    at_peak = tuple(replace(each, origin=each.origin and _short(each.origin, folder)) for each in diagnosis.at_peak)
+    return replace(diagnosis, ledger=short_ledger(diagnosis.ledger, folder), findings=findings, at_peak=at_peak)
 
 
 def folder_lines(folder: str) -> list[str]:

@@ -1,0 +1,71 @@
+"""What fills a device's memory: arguments by their names, and the largest temporaries of the fullest moment."""
+
+from dataclasses import replace
+
+import pytest
+
+from lab import diagnosis
+from lab.core.ledger import Memory
+from lab.diagnosis import holding
+from lab.hlo.buffers import LiveBuffer
+from lab.report.diagnosis import diagnosis_text
+from tests.lab.diagnosis.test_memory import GB, program
+
+NAMES = {
+    "state.params['layers']['w']": "parameters",
+    "state.opt_state[0].mu['layers']['w']": "moments",
+    "state.opt_state[0].nu['layers']['w']": "moments",
+    "params['v']": "parameters",
+    "v['w']": "moments",
+    "m": "moments",
+    "w_up": "parameters",
+    "batch['tokens']": "batch",
+    "x": "batch",
+    "scale": "others",
+}
+
+
+def step(*names: str, space: str = "") -> str:
+    """A program with an argument of 4 KiB for each name."""
+    parameters = "\n".join(
+        f'  %p{n} = f32[1024]{{0{space}}} parameter({n}), metadata={{op_name="{name}"}}' for n, name in enumerate(names)
+    )
+    return (
+        f"HloModule step, num_partitions=8\n\nENTRY %main {{\n{parameters}\n"
+        '  %a = f32[1024]{0} negate(%p0), metadata={op_name="jit(step)/mlp/neg" source_file="step.py" source_line=7}\n'
+        "  ROOT %b = f32[1024]{0} negate(%a)\n}\n"
+    )
+
+
+@pytest.mark.parametrize(("name", "kind"), NAMES.items())
+def test_an_argument_is_of_the_kind_that_its_name_says(name, kind):
+    assert holding.state(program(step(name), "gpu:h100:1x8", None)) == {kind: 4096}
+
+
+def test_kinds_add_up_the_largest_first_and_what_lies_on_the_host_is_no_part_of_them():
+    found = program(step("params['a']", "mu", "nu"), "gpu:h100:1x8", None)
+    assert list(holding.state(found).items()) == [("moments", 8192), ("parameters", 4096)]
+    assert holding.state(program(step("mu", space=":S(5)"), "gpu:h100:1x8", None)) == {}
+    text = diagnosis_text(diagnosis.of(found))
+    assert text.endswith("arguments by their names: moments 8.192 kB, parameters 4.096 kB")
+
+
+HELD = (LiveBuffer(3 * GB, "jit(step)/mlp/neg"), LiveBuffer(2 * GB, ""))
+
+
+def test_temporaries_of_the_fullest_moment_have_the_scope_and_the_line_of_what_makes_them():
+    found = diagnosis.of(replace(program(step("x"), "tpu:v5p:2x2x2", None), held=lambda: HELD))
+    assert [(each.bytes, each.scope, each.origin) for each in found.at_peak] == [
+        (3 * GB, "mlp", "step.py:7"),
+        (2 * GB, "", None),
+    ]
+    assert diagnosis_text(found).endswith("largest temporaries at the peak: 3 GB mlp step.py:7; 2 GB of no name")
+    assert found.json_object().at_peak == found.at_peak
+
+
+@pytest.mark.parametrize(("peak", "known"), [(1 * GB, 0), (70 * GB, 2)])
+def test_gpus_compile_again_for_them_only_where_the_peak_has_no_room(peak, known):
+    asked = []
+    memory = Memory(arguments=1, outputs=1, temporaries=1, aliased=0, peak=peak)
+    found = replace(program(step("x"), "gpu:h100:1x8", memory), held=lambda: asked.append(1) or HELD)
+    assert (len(holding.at_peak(found)), len(asked)) == (known, known and 1)
