@@ -48,6 +48,7 @@ _CHAIN = re.compile(r'chain_id="\d+"')
 _SUMS = (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
 _MOVES = (Kind.ALL_GATHER, Kind.ALL_TO_ALL, Kind.COLLECTIVE_PERMUTE)
 _GATHERS = frozenset({"all-gather", "all-gather-start"})
+_AS_IT_IS = _GATHERS | {"collective-permute", "collective-permute-start"}
 PRODUCTS = frozenset({"dot", "convolution", "custom-call"})
 _FARTHEST = 200
 _JOINED = re.compile(r"^(.*)/\(([^:]*):.*\)$")
@@ -342,7 +343,7 @@ class Program:
         operand = self.moving(site)
         if operand is None:
             return "a value"
-        source = self.flow.source(*operand, through=frozenset({"all-gather", "all-gather-start"}))
+        source = self.flow.source(*operand, through=_AS_IT_IS)
         if argument := self.argument_at(source):
             return self.named(argument)
         made = operation(source.instruction.op_name) or operation(site.op_name)

@@ -113,7 +113,7 @@ def axis_order(program: Program) -> Iterator[Finding]:
     for site in program.inserted:
         if (
             site.kind == "collective_permute"
-            and site.primitive not in _MOVES
+            and (site.primitive not in _MOVES or _is_gathered_after(program, site))
             and len(site.transfer.axes or ()) > 1
             and _is_whole_shard(program, site)
         ):
@@ -129,6 +129,20 @@ def axis_order(program: Program) -> Iterator[Finding]:
                 "different devices",
                 site,
             )
+
+
+def _is_gathered_after(program: Program, site: Site) -> bool:
+    """An argument changes places to be gathered over fewer axes for a product: those were named in the other order."""
+    operand = program.moving(site)
+    uses = program.uses(site)
+    return (
+        site.primitive == "dot_general"
+        and site.transfer.executions == 1
+        and operand is not None
+        and program.argument_of(*operand) is not None
+        and bool(uses)
+        and all((use.opcode or "").startswith("all-gather") for use in uses)
+    )
 
 
 def _is_whole_shard(program: Program, site: Site) -> bool:

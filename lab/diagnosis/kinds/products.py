@@ -41,9 +41,14 @@ def larger_side_gathered(program: Program) -> Iterator[Finding]:
                 f"would be {exact(other)} B, {times(gathered / other)} less, and scattering the output {exact(output)} "
                 "B"
             )
+            over = gather.transfer.span
             advice = (
-                "keep the large operand sharded: constrain the small one, and the output, to be replicated over the "
-                "axis"
+                f"keep the large operand sharded: constrain the small one to be replicated over {over}, and the "
+                + (
+                    "output to be split over it, as the large operand's last axis, before its own sharding"
+                    if _is_kept(gather, use)
+                    else "output as well"
+                )
             )
             yield program.finding("larger_side_gathered", sentence, advice, *sites)
 
@@ -53,11 +58,25 @@ def _is_product(use: Use) -> bool:
 
 
 def _whole(gather: Site, use: Use) -> tuple[int, int]:
-    """Bytes of the product's other operand and of its output, of all devices together."""
+    """Bytes of the product's other operand, of all devices together, and of its output as the other way moves it: of
+    all devices together where the gathered dim is summed over, since each then has a part of every sum; else a device's
+    columns of all rows change places with its rows of all columns, which are as many."""
     product, devices = known(use.instruction), gather.transfer.group_size or 1
     shapes = operand_shapes(product, use.computation)
     other = shapes[1 - use.number].bytes if len(shapes) == 2 and use.number < 2 else 0
-    return other * devices, arrays(product.shape)[0].bytes * devices
+    output = arrays(product.shape)[0].bytes
+    return other * devices, output if _is_kept(gather, use) else output * devices
+
+
+def _is_kept(gather: Site, use: Use) -> bool:
+    """The gathered dim is one of the output's, as far as the text tells."""
+    if use.opcode != "dot":
+        return False
+    dim, shape = gather.gathered
+    side = ("lhs", "rhs")[use.number]
+    summed = re.findall(r"\d+", known(use.instruction).braced(f"{side}_contracting_dims") or "")
+    at = followed(dim, shape, use.path)
+    return at is not None and str(at) not in summed
 
 
 def batch_dim_gathered(program: Program) -> Iterator[Finding]:

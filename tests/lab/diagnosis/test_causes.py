@@ -431,3 +431,31 @@ def test_activations_gathered_for_a_split_scale_alone_are_told_with_what_a_whole
     # All-reduces over fsdp hold 192 B more of a whole scale's gradient.
     spared = wire_bytes(told) - wire_bytes(better)
     assert finding.totals.wire_bytes == spared + 192 and "cut_for_small" not in kinds(better)
+
+
+@pytest.mark.compiles
+def test_a_large_weight_in_another_order_of_axes_is_told_with_what_its_tokens_and_output_would_send():
+    mesh = cpu(batch=2, model=4)
+
+    def inspected(*spec, is_moved: bool = False):
+        def logits(h_TD, head_DV):
+            h_TD = pinned(mesh, h_TD) if is_moved else h_TD
+            return pinned(mesh, h_TD @ head_DV, *spec) if is_moved else h_TD @ head_DV
+
+        h_TD, head_DV = array(mesh, (16, 64), "batch"), array(mesh, (64, 2048), *spec)
+        return diagnosed(mesh, logits, h_TD, head_DV, out=P("batch", "model"))
+
+    told, better = inspected(None, ("batch", "model")), inspected(None, ("model", "batch"), is_moved=True)
+    assert kinds(told) == ["larger_side_gathered", "axis_order"]
+    assert "gathers head_DV f32[64,2048]" in told.findings[0].sentence
+    sent = {str(t.kind): exact(t.payload_bytes) for t in better.ledger.transfers}
+    assert f"other operand would be {sent['all_gather']} B" in told.findings[0].sentence
+    assert f"scattering the output {sent['all_to_all']} B" in told.findings[0].sentence
+    assert sum(finding.totals.wire_bytes for finding in told.findings) == wire_bytes(told)
+
+    def permuted(found):
+        return sum(t.wire_bytes for t in found.ledger.transfers if t.kind == "collective_permute")
+
+    in_order = inspected(None, ("model", "batch"))
+    assert (permuted(told), permuted(in_order)) == (told.findings[1].totals.wire_bytes, 0)
+    assert kinds(better) == []
