@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lab.core.room import Room
-from lab.diagnosis.program import Argument, Program
+from lab.diagnosis.program import Program
 from lab.hlo.host_memory import HOST
 from lab.hlo.names import scope
 from lab.meshes.platforms import Platform
@@ -36,17 +36,20 @@ class HeldBuffer:
 
 def state(program: Program) -> Mapping[str, int]:
     """Bytes of the arguments in a device's memory, by what their names say that they are; the largest first."""
+    words = [(_WORDS.findall(argument.name.lower()), argument) for argument in program.arguments]
+    # Beside `q` and `k`, `v` is no moment.
+    has_both = _FIRST[MOMENTS] <= {each[0] for each, _ in words if each}
     found = Counter[str]()
-    for argument in program.arguments:
+    for each, argument in words:
         if HOST not in argument.place.instruction.shape:
-            found[_kind(argument)] += argument.local.bytes
+            found[_kind(each, has_both)] += argument.local.bytes
     return dict(found.most_common())
 
 
-def _kind(argument: Argument) -> str:
-    words = _WORDS.findall(argument.name.lower())
+def _kind(words: list[str], has_both_moments: bool) -> str:
     for kind in (MOMENTS, PARAMETERS, BATCH):
-        if _ANYWHERE[kind] & set(words) or _FIRST[kind] & set(words[:1]):
+        may_be_letter = kind != MOMENTS or has_both_moments
+        if _ANYWHERE[kind] & set(words) or (may_be_letter and _FIRST[kind] & set(words[:1])):
             return kind
     return PARAMETERS if words and words[0].startswith("w_") else OTHERS
 

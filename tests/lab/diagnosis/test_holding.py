@@ -16,8 +16,7 @@ NAMES = {
     "state.opt_state[0].mu['layers']['w']": "moments",
     "state.opt_state[0].nu['layers']['w']": "moments",
     "params['v']": "parameters",
-    "v['w']": "moments",
-    "m": "moments",
+    "v": "others",
     "w_up": "parameters",
     "batch['tokens']": "batch",
     "x": "batch",
@@ -48,6 +47,14 @@ def test_kinds_add_up_the_largest_first_and_what_lies_on_the_host_is_no_part_of_
     assert holding.state(program(step("mu", space=":S(5)"), "gpu:h100:1x8", None)) == {}
     text = diagnosis_text(diagnosis.of(found))
     assert text.endswith("arguments by their names: moments 8.192 kB, parameters 4.096 kB")
+
+
+def test_m_and_v_are_moments_beside_each_other_and_values_beside_queries_and_keys():
+    assert holding.state(program(step("m['w']", "v['w']", "w"), "gpu:h100:1x8", None)) == {
+        "moments": 8192,
+        "parameters": 4096,
+    }
+    assert holding.state(program(step("q", "k", "v"), "gpu:h100:1x8", None)) == {"others": 3 * 4096}
 
 
 HELD = (LiveBuffer(3 * GB, "jit(step)/mlp/neg"), LiveBuffer(2 * GB, ""))
