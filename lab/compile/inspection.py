@@ -54,11 +54,23 @@ def inspect_program(program: Any, args: tuple[Any, ...], mesh: Any, target: Targ
 
 def read_texts(path: Path, axes: Axes | None, target: Target | None) -> list[Program]:
     """One program for a text, one a module for the folder of an XLA dump, with what a diagnosis needs."""
-    readings = [read(text, source=name, axes=axes, target=target) for name, text in sources.texts(path)]
-    return [
-        Program(reading.ledger, reading, axes, target, platform=target.platform if target else None)
-        for reading in readings
-    ]
+    return [_of_text(name, text, axes, target) for name, text in sources.texts(path)]
+
+
+def _of_text(name: str, text: str, axes: Axes | None, target: Target | None) -> Program:
+    """With the memory that XLA planned, where a dump has it beside the text (`--xla_dump_hlo_as_proto`)."""
+    reading, planned = read(text, source=name, axes=axes, target=target), sources.buffers_beside(Path(name))
+    ledger = reading.ledger
+    if planned is not None:
+        ledger = replace(ledger, memory=planned.memory(argument_padding(text)))
+    return Program(
+        ledger,
+        reading,
+        axes,
+        target,
+        platform=target.platform if target else None,
+        held=tuple if planned is None else lambda: planned.at_peak,
+    )
 
 
 _NO_ARRAY = re.compile(

@@ -19,6 +19,7 @@ from typing import Any
 from lab.compile.text_files import read_text_file
 from lab.core.known import known
 from lab.core.ledger import Ledger
+from lab.hlo.buffers import Buffers, read_buffers
 from lab.meshes.axes import Axes
 from lab.meshes.documents import read_json
 from lab.meshes.errors import UsageError, no_such, one_line, text_of
@@ -46,6 +47,17 @@ def texts(path: Path) -> list[tuple[str, str]]:
     if path.is_dir():
         return _dumped(path)
     return [(str(path), read_text_file(path))]
+
+
+def buffers_beside(text: Path) -> Buffers | None:
+    """XLA's buffer assignment of a dumped text; None where it was not dumped, or cannot be read."""
+    dumped = text.with_suffix(".hlo.pb")
+    if not text.match(_DUMPED) or not dumped.is_file():
+        return None
+    try:
+        return read_buffers(dumped.read_bytes())
+    except (ValueError, LookupError, OSError):  # A module without an assignment, or damaged.
+        return None
 
 
 def saved_ledger(source: str) -> Ledger:

@@ -25,7 +25,7 @@ from jax.sharding import Mesh
 from lab.compile.build import Build
 from lab.core.known import known
 from lab.core.ledger import Memory
-from lab.hlo.buffers import Buffers, LiveBuffer, read_buffers
+from lab.hlo.buffers import LiveBuffer, read_buffers
 from lab.hlo.padding import argument_padding
 from lab.hlo.shapes import arrays
 from lab.meshes.axes import Axes
@@ -136,7 +136,7 @@ def dumped(lowered: jax.stages.Lowered) -> CompilerDump:
         compiler.start()
         text = _awaited(compiler, Path(name), failures)
         held = read_buffers(known(_found(Path(name), BUFFERS)).read_bytes())
-        return CompilerDump(text, _memory(held, text), held.at_peak)
+        return CompilerDump(text, held.memory(argument_padding(text)), held.at_peak)
 
 
 def _compile(lowered: jax.stages.Lowered, folder: Path, failures: list[Exception]) -> None:
@@ -176,21 +176,6 @@ def _awaited(compiler: Thread, folder: Path, failures: list[Exception]) -> str:
 
 def _found(folder: Path, name: str) -> Path | None:
     return next(folder.glob(f"*.{name}"), None)
-
-
-def _memory(held: Buffers, text: str) -> Memory:
-    host = Buffers(held.on_host, 0)
-    return Memory(
-        held.arguments,
-        held.outputs,
-        held.temporaries,
-        held.aliased,
-        held.peak,
-        argument_padding(text),
-        host.arguments,
-        host.outputs,
-        host.temporaries,
-    )
 
 
 def lower(build: Build, style: str, parameters: Any, mesh: Mesh) -> jax.stages.Lowered:

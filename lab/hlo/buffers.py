@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from lab.core.ledger import Memory
+
 MODULE, ASSIGNMENT = 1, 3
 COMPUTATION, INSTRUCTION, METADATA, OP_NAME, ID = 3, 2, 7, 2, 35
 BUFFER, ALLOCATION, TRACE = 1, 3, 4
@@ -75,6 +77,21 @@ class Buffers:
     @property
     def temporaries(self) -> int:
         return sum(a.size for a in self.allocations if a.is_temporary)
+
+    def memory(self, padding: int) -> Memory:
+        """As the ledger has it; `padding` is the arguments'."""
+        host = Buffers(self.on_host, 0)
+        return Memory(
+            self.arguments,
+            self.outputs,
+            self.temporaries,
+            self.aliased,
+            self.peak,
+            padding,
+            host.arguments,
+            host.outputs,
+            host.temporaries,
+        )
 
     @property
     def peak(self) -> int:

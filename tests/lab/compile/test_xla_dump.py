@@ -8,14 +8,17 @@ from operator import attrgetter
 import jax
 import pytest
 
+from lab import diagnosis
 from lab.compile import xla_dump
-from lab.compile.inspection import inspect_program
+from lab.compile.inspection import inspect_program, read_texts
+from lab.compile.sources import buffers_beside
 from lab.compile.xla_dump import CompilerDump, CompileRequest, Refused, dump, held_at_peak, lower
 from lab.experiments.ch20_zero3 import EXPERIMENT
 from lab.harness import registry
 from lab.harness.run import run
 from lab.hlo.buffers import read_buffers
 from lab.meshes import plugins
+from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError
 from lab.meshes.targets import parse_target
@@ -113,6 +116,25 @@ def test_two_temporaries_in_one_place_of_5_bytes_and_one_of_7_hold_12_at_most(fr
     held = read_buffers(_field(3, sizes + allocations + _field(4, trace) + of_the_host))
     assert [(each.size, each.is_argument) for each in held.on_host] == [(900, True), (700, False)]
     assert (held.arguments, held.outputs, held.aliased, held.temporaries, held.peak) == (3, 3, 3, 20, 3 + 1 + 12)
+
+
+@pytest.mark.parametrize("proto", [True, False])
+def test_a_dumped_text_has_the_memory_that_xla_planned_where_the_dump_has_it_too(tmp_path, proto):
+    text = "HloModule step, num_partitions=8\n\nENTRY %main {\n  ROOT %x = f32[8]{0} parameter(0)\n}\n"
+    (tmp_path / "module_0001.step.gpu_after_optimizations.txt").write_text(text)
+    argument = _field(3, _number(1, 0) + _number(2, 70 * 10**9) + _number(5, 1))
+    if proto:
+        (tmp_path / "module_0001.step.gpu_after_optimizations.hlo.pb").write_bytes(_field(3, argument))
+    (found,) = read_texts(tmp_path, Axes.parse("data=8"), parse_target("gpu:h100:1x8"))
+    assert (found.ledger.memory and found.ledger.memory.peak) == (70 * 10**9 if proto else None)
+    assert [each.kind for each in diagnosis.of(found).findings] == ["out_of_memory"] * proto
+
+
+def test_a_damaged_buffer_assignment_is_none(tmp_path):
+    dumped = tmp_path / "step.gpu_after_optimizations.hlo.pb"
+    for content in (b"", b"\xff\xff", _field(1, b"module")):
+        dumped.write_bytes(content)
+        assert buffers_beside(tmp_path / "step.gpu_after_optimizations.txt") is None
 
 
 needs_cuda = pytest.mark.skipif(
