@@ -105,11 +105,7 @@ def facts(ledger: Ledger) -> list[str]:
                 f"{bytes_text(memory.host_outputs)}, temporaries {bytes_text(memory.host_temporaries)}"
             )
         lines += fit_lines(ledger)
-    if copies := ledger.host_copies:
-        lines.append(
-            f"copied in a step: {'at least ' * copies.lower_bound}{bytes_text(copies.to_host)} to the host, "
-            f"{bytes_text(copies.to_device)} to the device"
-        )
+    lines += copy_lines(ledger)
     return lines + [f"note: {note}" for note in ledger.notes]
 
 
@@ -117,6 +113,17 @@ def fit_lines(ledger: Ledger) -> list[str]:
     """Whether the peak has room on one device, where both are known."""
     peak = ledger.memory.peak if ledger.memory else None
     return [] if ledger.room is None or peak is None else [ledger.room.sentence(peak)]
+
+
+def copy_lines(ledger: Ledger) -> list[str]:
+    """What a step copies between the device's memory and its host's, if anything."""
+    if (copies := ledger.host_copies) is None:
+        return []
+    least = "at least " * copies.lower_bound
+    return [
+        f"copied in a step: {least}{bytes_text(copies.to_host)} to the host, {least}{bytes_text(copies.to_device)} "
+        "to the device"
+    ]
 
 
 def columns_text(columns: Sequence[Column]) -> str:

@@ -28,6 +28,7 @@ from lab.report.tables import (
     axes_text,
     bounded,
     common_scope,
+    copy_lines,
     fit_lines,
     is_combined,
     kind_text,
@@ -67,7 +68,7 @@ def sums(ledger: Ledger) -> tuple[str, ...]:
         f"One device sends {sent_text(ledger.totals())} a step.",
         *_over_links(ledger, place),
         *_products(ledger, place),
-        *(f"{said[0].upper()}{said[1:]}." for said in fit_lines(ledger)),
+        *(f"{said[0].upper()}{said[1:]}." for said in (*fit_lines(ledger), *copy_lines(ledger))),
     )
 
 

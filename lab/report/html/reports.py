@@ -11,6 +11,7 @@ from lab.core.units import count
 from lab.report.diagnosis import SHOWN, evidence, gaps, not_shown, verdict
 from lab.report.html import ledgers, runs
 from lab.report.html.audit import audit
+from lab.report.html.holding import holding
 from lab.report.html.markup import element, joined, paragraphs
 from lab.report.html.page import Part, Section, Verdict, document
 from lab.report.origins import common_folder, folder_lines, short_diagnosis
@@ -81,7 +82,11 @@ def _program(diagnosis: Diagnosis) -> Part:
     said = "; ".join([*lead, *gaps(diagnosis), *folder_lines(folder)])
     return Part(
         headline(diagnosis.ledger),
-        (Section("Findings", findings(short)), *ledgers.sections(short.ledger)),
+        (
+            Section("Findings", findings(short)),
+            Section("What fills the memory", holding(short)),
+            *ledgers.sections(short.ledger),
+        ),
         f"{said[0].upper()}{said[1:]}." if said else "",
     )
 

@@ -9,8 +9,9 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from lab.core.ledger import Ledger, Memory, Totals
+from lab.core.ledger import HostCopies, Ledger, Memory, Totals
 from lab.diagnosis import Diagnosis
+from lab.diagnosis.holding import HeldBuffer
 from lab.harness.claim import Claim, ClaimVerdict
 from lab.harness.question import Answer, Row
 from lab.meshes.axes import Axes
@@ -107,6 +108,16 @@ def test_the_verdict_says_how_long_links_and_products_take_at_least(inspected):
     network = Totals.of(t for t in ledger().transfers if t.link == "network").wire_bytes
     assert f"go over NDR InfiniBand: at least {float(network) / 50e9 * 1e3:.3g} ms, at its full rate of 50 GB/s" in said
     assert "Its matrix products are 300 TFLOP: at least 303 ms, at the 989.5 TFLOP/s" in said
+
+
+def test_a_page_says_what_fills_the_memory_and_what_goes_to_the_host():
+    held = HeldBuffer(3 * 10**9, "mlp", "step.py:7")
+    found = replace(ledger(), host_copies=HostCopies(2 * 10**9, 10**9))
+    html = reports.inspection([Diagnosis(found, (), None, {"moments": 8 * 10**9, "parameters": 4 * 10**9}, (held,))])
+    rows = tables(html)
+    assert rows["Arguments, by what their names say"][1:] == [["moments", "8 GB"], ["parameters", "4 GB"]]
+    assert rows["Largest temporaries at the peak"][1:] == [["3 GB", "mlp", "step.py:7"]]
+    assert "Copied in a step: 2 GB to the host, 1 GB to the device." in html
 
 
 def test_a_program_without_a_mesh_is_not_called_clean_on_its_page():
