@@ -45,8 +45,8 @@ def followed(script: str, arguments: Sequence[str], devices: Sequence[Any], most
     Args:
       most_calls: on several devices, after which it is left.
     Raises:
-      UsageError: there is no such file; it raises, or asks for the value of an array, before it calls anything on
-        several devices; or it never does.
+      UsageError: there is no such file; it raises; or it calls no function of its own on several devices, or asks for
+        the value of an array before it does.
     """
     if not Path(script).is_file():
         raise UsageError(f"{script}: no such file; expected a script of Python, or file.py:build")
@@ -69,11 +69,14 @@ def followed(script: str, arguments: Sequence[str], devices: Sequence[Any], most
     except _Enough:
         ended = f"it had made {count(most_calls, 'call')} on several devices; --calls follows more or fewer"
     except UsageError as failure:
-        exited = failure.__cause__.code if isinstance(failure.__cause__, SystemExit) else failure
-        if exited and not calls:
+        cause, steps = failure.__cause__, min(made, most_calls)
+        if isinstance(cause, sources.ValueNeeded):
+            ended = str(failure)
+        elif not (isinstance(cause, SystemExit) and not cause.code):
+            if steps:
+                failure.args = (f"{failure}; --calls {steps} shows what it called on several devices before",)
             raise
-        ended = str(failure) if exited else ""
-    if not calls:
+    if not any(call.is_own for call in calls):
         raise UsageError(_nothing(script, ended))
     return Followed(tuple(calls), ended)
 
@@ -85,8 +88,9 @@ def chosen(script: str, calls: Sequence[Called], names: Sequence[str]) -> list[C
       UsageError: a name that was not called on several devices.
     """
     if not names:
-        most = max(call.values for call in calls)
-        return [call for call in calls if call.values == most][-1:]
+        own = [call for call in calls if call.is_own]
+        most = max(call.work for call in own)
+        return [call for call in own if call.work == most][-1:]
     known = list(dict.fromkeys(call.name for call in calls))
     for name in names:
         if name not in known:
@@ -97,7 +101,9 @@ def chosen(script: str, calls: Sequence[Called], names: Sequence[str]) -> list[C
 def note(found: Followed, shown: Sequence[Called]) -> str:
     """What of the script is shown, what it called besides, and how far it was followed."""
     names = {call.name for call in shown}
-    others = dict.fromkeys(f"{call.name} ({call.place})" for call in found.calls if call.name not in names)
+    others = dict.fromkeys(
+        f"{call.name} ({call.place})" for call in found.calls if call.is_own and call.name not in names
+    )
     ways = len([call for call in found.calls if call.name in names]) - len(shown)
     said = [f"called at {', '.join(dict.fromkeys(call.place for call in shown))}"]
     if ways:

@@ -59,22 +59,25 @@ class ShapeArray(basearray.Array):
     weak_type = property(lambda self: self.aval.weak_type)
     ndim = property(lambda self: len(self.aval.shape))
     size = property(lambda self: prod(self.aval.shape))
-    committed = _committed = property(lambda self: self._placed is not None)
+    committed = _committed = property(lambda self: self._where() is not None)
     is_fully_replicated = property(lambda self: self.sharding.is_fully_replicated)
     is_fully_addressable = True
 
     @property
     def sharding(self) -> Sharding:
-        if self._placed is None:
-            return SingleDeviceSharding(jax.devices()[0])
-        if not isinstance(self._placed, Sharding):
-            self._placed = self._placed()
-        return self._placed
+        return self._where() or SingleDeviceSharding(jax.devices()[0])
 
     @property
-    def may_be_split(self) -> bool:
-        """Whether it lies on several devices, as far as that is known without compiling."""
-        return self._placed is not None and (not isinstance(self._placed, Sharding) or _is_wide(self._placed))
+    def is_split(self) -> bool:
+        """Whether it lies on several devices."""
+        return _is_wide(self._where())
+
+    def _where(self) -> Sharding | None:
+        if callable(self._placed):
+            found = self._placed()
+            # What a compiler puts on one device it leaves free to be moved.
+            self._placed = found if _is_wide(found) else None
+        return self._placed
 
     def addressable_data(self, index: int) -> ShapeArray:
         del index  # All parts have one shape.
@@ -155,14 +158,16 @@ class Called:
       name: of the function.
       place: the line that called it, of the program's own: `train.py:36`.
       args: the flat arguments, as shapes with shardings.
-      values: entries of all arrays that it computes.
+      work: multiplications of its products, and entries of all other arrays that it computes.
+      is_own: of the program, and not an operation of JAX's own, as `jnp.isnan` is.
       remarks: of the compiler, once it is compiled.
     """
 
     name: str
     place: str
     args: tuple[jax.ShapeDtypeStruct, ...]
-    values: int
+    work: int
+    is_own: bool
     traced: Any = field(repr=False)
     remarks: list[Remark] = field(default_factory=list, repr=False)
 
@@ -269,7 +274,12 @@ class _Following(core.EvalTrace):
         key = (id(params["jaxpr"]), shapes)
         if key not in self.by_program:
             self.by_program[key] = Called(
-                params["name"], _place(), shapes, _values(params["jaxpr"].jaxpr), _traced(shapes, params)
+                params["name"],
+                _place(),
+                shapes,
+                _work(params["jaxpr"].jaxpr),
+                _is_own(params["jaxpr"]),
+                _traced(shapes, params),
             )
         self.called(self.by_program[key])
         return self.by_program[key]
@@ -339,7 +349,7 @@ def _joined(shape: Sequence[int], sharding: Sharding, arrays: Sequence[Any], *, 
 
 
 def _is_split(args: Iterable[Any], params: dict[str, Any]) -> bool:
-    given = any(each.may_be_split if isinstance(each, ShapeArray) else _is_wide(each) for each in args)
+    given = any(each.is_split if isinstance(each, ShapeArray) else _is_wide(each) for each in args)
     return given or any(map(_is_wide, _placements(params)))
 
 
@@ -364,13 +374,21 @@ def _is_wide(placed: Any) -> bool:
     return isinstance(placed, Sharding) and len(placed.device_set) > 1
 
 
-def _values(jaxpr: Any) -> int:
-    """Entries of what a function computes, loops as often as they run where that is known."""
+def _is_own(jaxpr: Any) -> bool:
+    return "/jax/_src/" not in str(jaxpr.jaxpr.debug_info.func_src_info)
+
+
+def _work(jaxpr: Any) -> int:
+    """Loops count as often as they run where that is known."""
     total = 0
     for equation in jaxpr.eqns:
-        inner = sum(map(_values, core.jaxprs_in_params(equation.params)))
+        inner = sum(map(_work, core.jaxprs_in_params(equation.params)))
         total += equation.params.get("length", 1) * inner if equation.primitive.name == "scan" else inner
-        total += sum(prod(out.aval.shape) for out in equation.outvars if hasattr(out.aval, "shape"))
+        made = sum(prod(out.aval.shape) for out in equation.outvars if hasattr(out.aval, "shape"))
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            made *= prod(equation.invars[0].aval.shape[dim] for dim in contracted)
+        total += made
     return int(total)
 
 

@@ -41,7 +41,13 @@ def init(key):
     w = jax.random.normal(key, like_w.shape, like_w.dtype)
     return jax.lax.with_sharding_constraint(w, like_w.sharding)
 
+@jax.jit
+def counters(w):
+    return {"step": jnp.zeros((), jnp.int32), "mean": jnp.zeros_like(w)}
+
 w = init(jax.random.key(0))
+state = counters(w)  # Of no value of `w`, and so of no mesh.
+more = jax.jit(lambda state, w: state["mean"] + w)(state, w)
 for number in range(10):
     batch = np.zeros(like_x.shape, jnp.bfloat16)
     x = jax.make_array_from_process_local_data(like_x.sharding, batch)
@@ -73,6 +79,12 @@ FAILING = {
     "asks.py": (
         "import jax.numpy as jnp\nx = jnp.ones((1000, 1000))\nif x.sum() > 0:\n    print(x)",
         "asks.py:3 asks for the value of an array, bool[]",
+    ),
+    "late.py": (
+        "from step import *\nmesh = jax.make_mesh((len(jax.devices()) // 2, 2), ('data', 'model'))\n"
+        "w, x = (jax.device_put(jnp.ones(a.shape, a.dtype), a.sharding) for a in split(mesh, 64))\n"
+        "w, _ = step(w, x)\nopen('checkpoint')",
+        "late.py raised FileNotFoundError: [Errno 2] No such file or directory: 'checkpoint'; --calls 1 shows",
     ),
     "raises.py": ("import jax\n1 / 0", "raises.py raised ZeroDivisionError: division by zero"),
     "exits.py": ("import sys\nsys.exit('no data')", "exits.py raised SystemExit: no data"),
@@ -109,8 +121,11 @@ def test_a_script_is_inspected_as_its_step_by_itself_is(folder):
     assert found["memory"] == expected["memory"]
     assert found["flops"] == expected["flops"]
     (note,) = (note for note in found["notes"] if "called at" in note)
-    assert "called at train.py:22; called besides on several devices: init (train.py:18)" in note
-    assert "followed until train.py:24 asks for the value of an array, float32[]" in note
+    assert (
+        "called at train.py:28; called besides on several devices: init (train.py:22), counters (train.py:23), <lambda> (train.py:24)"
+        in note
+    )
+    assert "followed until train.py:30 asks for the value of an array, float32[]" in note
     assert "9 <float32[] without values> P('data', 'model')" in done.stderr
 
 
@@ -136,7 +151,10 @@ def test_a_script_that_cannot_be_followed_is_one_line(folder):
     ("arguments", "said"),
     [
         (("train.py",), "or follow it as it is: --target alone, without --mesh"),
-        (("train.py", "--mesh", "data=8", "--target", "cpu:8"), "train.py:build (it has init); or follow it as it is"),
+        (
+            ("train.py", "--mesh", "data=8", "--target", "cpu:8"),
+            "train.py:build (it has init, counters); or follow it as it is",
+        ),
         (("missing.py", "--target", "cpu:8"), "missing.py: no such file"),
         (
             ("train.py", "--target", "cpu:8", "--function", "stop", "--", "--width", "8"),
