@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from lab.hlo.shapes import arrays
 from lab.hlo.text import Instruction
 
-_LAYOUT = re.compile(r"\{(\d+(?:,\d+)*)")
+_LAYOUT = re.compile(r"\{(\d{1,9}(?:,\d{1,9})*)")
 
 
 def followed(dim: int, shape: str, steps: Iterable[Instruction]) -> int | None:
@@ -28,7 +28,7 @@ def followed(dim: int, shape: str, steps: Iterable[Instruction]) -> int | None:
 
 def _after(dim: int, shape: str, step: Instruction) -> int | None:
     if step.opcode == "transpose":
-        order = [int(number) for number in (step.braced("dimensions") or "{}").strip("{}").split(",") if number]
+        order = [int(number) for number in re.findall(r"\d{1,9}", step.braced("dimensions") or "")]
         return order.index(dim) if dim in order else None
     if step.opcode in ("copy", "convert"):
         return dim
@@ -38,7 +38,7 @@ def _after(dim: int, shape: str, step: Instruction) -> int | None:
 
 def _sizes(shape: str, is_in_memory: bool) -> list[tuple[int, int]]:
     """(position, size) of each dim but those of 1, as they lie in memory or as they are counted."""
-    dims = arrays(shape)[0].dims
+    dims = next((array.dims for array in arrays(shape)), ())
     layout = _LAYOUT.search(shape)
     minor_to_major = [int(number) for number in layout[1].split(",")] if layout else []
     is_ordered = is_in_memory and sorted(minor_to_major) == list(range(len(dims)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.diagnosis.flow import LAYOUT, Flow, Place
-from lab.hlo.text import Computation
+from lab.hlo.text import Computation, Instruction
 
 # What gives the same where it is given the same; random numbers, messages and inner loops are looked at no further.
 _NOT_ALIKE = frozenset(
@@ -19,7 +19,7 @@ def is_invariant(flow: Flow, place: Place, body: Computation) -> bool:
     seen: set[tuple[str, str]] = set()
     while pending:
         way = list(flow.back(*pending.pop()))
-        states = [i for i, c in way if i.opcode == "get-tuple-element" and _is_state(i.operands[0], c, body)]
+        states = [i for i, c in way if i.opcode == "get-tuple-element" and _is_state(i, c, body)]
         i, c = way[-1]
         if (c.name, i.name) in seen:
             continue
@@ -34,24 +34,32 @@ def is_invariant(flow: Flow, place: Place, body: Computation) -> bool:
     return True
 
 
-def _is_state(name: str, computation: Computation, body: Computation) -> bool:
-    found = computation.by_name.get(name)
+def _is_state(element: Instruction, computation: Computation, body: Computation) -> bool:
+    found = computation.by_name.get(element.operands[0]) if element.operands else None
     return computation is body and found is not None and found.opcode == "parameter"
 
 
 def _is_kept(index: str | None, body: Computation) -> bool:
     """The next iteration has this element as it was."""
     root = body.root
-    if root is None or root.opcode != "tuple" or index is None or int(index) >= len(root.operands):
+    if (
+        root is None
+        or root.opcode != "tuple"
+        or index is None
+        or not index.isdecimal()
+        or int(index) >= len(root.operands)
+    ):
         return False
     after = body.by_name.get(root.operands[int(index)])
-    while after is not None and after.opcode in LAYOUT - {"get-tuple-element"}:
+    for _ in range(_FARTHEST):
+        if after is None or not after.operands or after.opcode not in LAYOUT - {"get-tuple-element"}:
+            break
         after = body.by_name.get(after.operands[0])
     return (
         after is not None
         and after.opcode == "get-tuple-element"
         and after.attribute("index") == index
-        and _is_state(after.operands[0], body, body)
+        and _is_state(after, body, body)
     )
 
 

@@ -52,6 +52,7 @@ _AS_IT_IS = _GATHERS | {"collective-permute", "collective-permute-start"}
 PRODUCTS = frozenset({"dot", "convolution", "custom-call"})
 _FARTHEST = 200
 _JOINED = re.compile(r"^(.*)/\(([^:]*):.*\)$")
+_DIM = re.compile(r"\d{1,9}")
 _ALIAS = re.compile(r"\((\d{1,9}), \{[\d, ]*\}(?:, (?:may|must)-alias)?\)")
 
 
@@ -152,8 +153,8 @@ class Site:
         """Of an all-gather, the dim along which it goes, and what it gives, as XLA prints it with its layout."""
         whole = split_outside_brackets(self.visit.instruction.shape.removeprefix("(").removesuffix(")"))[-1].strip()
         shapes = split_outside_brackets(whole.removeprefix("(").removesuffix(")"))
-        dims = (self.visit.instruction.braced("dimensions") or "{0}").strip("{}")
-        return int(dims), shapes[self.number or 0].strip()
+        dim = _DIM.search(self.visit.instruction.braced("dimensions") or "")
+        return int(dim[0]) if dim else 0, shapes[min(self.number or 0, len(shapes) - 1)].strip()
 
     @property
     def primitive(self) -> str:

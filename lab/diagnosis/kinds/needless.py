@@ -41,7 +41,8 @@ def _is_own_part(program: Program, site: Site) -> bool:
     written = None if operand is None else program.flow.source(*operand)
     if written is None or groups is None or written.instruction.opcode != "dynamic-update-slice":
         return False
-    into, part, *starts = (program.operand(written, number) for number in range(len(written.instruction.operands)))
+    operands = [program.operand(written, number) for number in range(max(2, len(written.instruction.operands)))]
+    into, part, *starts = operands
     if into is None or part is None or not _is_zeros(program, into):
         return False
     parts = arrays(part.instruction.shape)[0].elements * (site.transfer.group_size or 0)

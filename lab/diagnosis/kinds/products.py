@@ -22,6 +22,9 @@ _REPEATS = frozenset({"broadcast"})
 # GPUs make one product of several with the same operand, in pieces that are added up, and take it apart again.
 _APART = frozenset({"slice", "reduce"})
 
+_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->")
+_WINDOW = re.compile(r"(\w+)=(\d{1,9}(?:x\d{1,9})*)")
+
 
 def larger_side_gathered(program: Program) -> Iterator[Finding]:
     """A product gathers one operand where gathering the other, and scattering the output, would move far less; in
@@ -70,7 +73,7 @@ def _whole(gather: Site, use: Use) -> tuple[int, int]:
 
 def _is_kept(gather: Site, use: Use) -> bool:
     """The gathered dim is one of the output's, as far as the text tells."""
-    if use.opcode != "dot":
+    if use.opcode != "dot" or use.number > 1:
         return False
     dim, shape = gather.gathered
     side = ("lhs", "rhs")[use.number]
@@ -100,7 +103,7 @@ def _split_elsewhere(program: Program, site: Site) -> Argument | None:
         return None
     dim, shape = site.gathered
     for use in program.uses(site):
-        if use.opcode == "dot" and followed(dim, shape, use.path) in _batch_dims(use):
+        if use.opcode in ("dot", "convolution") and followed(dim, shape, use.path) in _batch_dims(use):
             side = program.operand(Place(known(use.instruction), use.computation), 1 - use.number)
             other = None if side is None else program.argument_of(*side)
             if other and set(site.transfer.axes) <= {axis for names in other.dims or () for axis in names}:
@@ -164,9 +167,17 @@ def _is_batched(program: Program, argument: Argument) -> bool:
 
 
 def _batch_dims(use: Use) -> list[int]:
-    """Of the operand of a product."""
+    """Of the operand of a product; TPUs print a batch dim as a window over it that meets one element at a time."""
+    if use.number > 1:
+        return []
+    product = known(use.instruction)
+    if labels := _LABELS.search(product.attributes):
+        window = {name: sizes.split("x") for name, sizes in _WINDOW.findall(product.braced("window") or "")}
+        sizes, strides = window.get("size", []), window.get("stride", [])
+        is_batch = sizes == window.get("lhs_dilate") and strides == [str(int(size) - 1) for size in sizes]
+        return [at for at, label in enumerate(labels[1 + use.number]) if label.isdigit() and is_batch]
     side = ("lhs", "rhs")[use.number]
-    return [int(number) for number in re.findall(r"\d+", known(use.instruction).braced(f"{side}_batch_dims") or "")]
+    return [int(number) for number in re.findall(r"\d{1,9}", product.braced(f"{side}_batch_dims") or "")]
 
 
 def heads_split_apart(program: Program) -> Iterator[Finding]:

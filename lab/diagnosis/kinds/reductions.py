@@ -22,6 +22,7 @@ _SCALES = frozenset({"multiply", "divide"})
 _REDUCTIONS = ("all-reduce", "all-reduce-start")
 # Of a number for people, such as a loss, a second reduction costs a message's latency and no bytes to speak of.
 _SMALLEST = 1024
+_SCATTERS = ("psum_scatter", "reduce_scatter", "unreduced_reduce_scatter")
 T1_FLAG = "xla_tpu_enable_sparse_core_collective_offload_nd_reduce_scatter"
 # A flag of a compiler is for a step that sends something to speak of.
 _WORTH_A_FLAG = 1 << 20
@@ -116,9 +117,12 @@ def reduced_for_nothing(program: Program) -> Iterator[Finding]:
 
 
 def not_scattered(program: Program) -> Iterator[Finding]:
-    """A psum of the user's, of which each device keeps a slice."""
+    """A psum of the user's, of which each device keeps a slice. The name of several that a compiler combined, with what
+    it made of scatters, speaks for one, and tells nothing of the others."""
     for site in program.sites:
-        if site.kind == "all_reduce" and site.is_written and site.transfer.payload_bytes >= _SMALLEST:
+        is_named = site.is_written and site.primitive not in _SCATTERS and site.key[-1] is None
+        is_sum = site.kind == "all_reduce" and is_named
+        if is_sum and site.transfer.payload_bytes >= _SMALLEST:
             slices = own_slices(program.flow, program.uses(site, ELEMENTWISE))
             if slices:
                 sentence = (
@@ -134,7 +138,8 @@ def left_whole(program: Program) -> Iterator[Finding]:
     """Of a reduce-scatter a TPU compiler makes an all-reduce, and each device keeps its slice of it."""
     if program.platform != Platform.TPU:
         return
-    sites = [site for site in program.inserted if site.kind == "all_reduce" and _is_cut_into_shards(program, site)]
+    sums = [s for s in program.sites if s.kind == "all_reduce" and (not s.is_written or s.primitive in _SCATTERS)]
+    sites = [site for site in sums if _is_cut_into_shards(program, site)]
     sent = sum(((s.transfer.wire_bytes or Fraction(0)) * (s.transfer.executions or 1) for s in sites), Fraction(0))
     if sent >= _WORTH_A_FLAG:
         payload = sum(site.transfer.payload_bytes * (site.transfer.executions or 1) for site in sites)
