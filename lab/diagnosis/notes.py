@@ -115,11 +115,13 @@ def _over_slow_links(program: Program) -> Iterator[Note]:
         if sites:
             spans = [span for site in sites if (span := _span(program, site))]
             totals = totals_of_arrays([site.transfer for site in sites])
+            in_branches = any(site.transfer.conditional for site in sites)
+            most = "at most " * (totals.upper_bound or in_branches)
             yield Note(
                 NoteKind.SLOW_LINKS,
-                f"each device sends {'at most ' * totals.upper_bound}{exact(totals.wire_bytes)} B a step over {name}"
+                f"each device sends {most}{exact(totals.wire_bytes)} B a step over {name}"
                 f"{f' along {listed(spans)}' if spans else ''}, in "
-                f"{executions_text(totals.executions, totals.arrays)}",
+                f"{executions_text(totals.executions, totals.arrays)}{', if every branch runs' * in_branches}",
             )
 
 

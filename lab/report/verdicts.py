@@ -194,9 +194,11 @@ def on_the_wire(result: Result) -> list[str]:
     )
     attributed, unexplained = map(exact, others)
     by_rules = exact(settled_by_rules) if any(others) else "all"
+    in_branches = any(t.conditional for t in measured_transfers(result))
+    most, if_taken = ("at most ", ", if every branch runs") if in_branches else ("", "")
     return [
-        f"each device of the compiled program sends {exact(settled_by_rules + sum(others))} B a step: {by_rules} exact "
-        f"or explained, {attributed} attributed, {unexplained} unexplained",
+        f"each device of the compiled program sends {most}{exact(settled_by_rules + sum(others))} B a step{if_taken}: "
+        f"{by_rules} exact or explained, {attributed} attributed, {unexplained} unexplained",
         *taken_by_size([result]),
         *not_stated([result]),
     ]

@@ -20,6 +20,7 @@ from lab.programs.memory.state import static_bytes
 from lab.programs.models.shape import DecoderShape
 from lab.programs.pipelines.memory import Stage
 from lab.programs.pipelines.program import PipelineShape
+from lab.programs.pipelines.taken import sent_by_stages
 from lab.programs.strategies.terms import weights
 
 STYLE = "explicit"
@@ -57,7 +58,7 @@ class Point:
       state: master weights, moments and weights in use, and the batch, as a step begins.
       gradients: of all weights, in the dtype of those that they belong to, after a backward pass.
       activations: kept for the backward pass of one micro-batch; of a pipeline also the inputs of stages in flight.
-      sent: wire bytes a step.
+      sent: wire bytes a step; of a pipeline those of the busiest stage, its branches taken as the schedule says.
     """
 
     parts: tuple[str, ...]
@@ -140,19 +141,21 @@ def point(parts: tuple[str, ...], degrees: tuple[int, ...], model: DecoderShape)
     """Raises UsageError where a dim does not split over its axis."""
     chosen = configuration(parts, degrees, model)
     shape, axes, strategy = sized(chosen, model), chosen.axes, chosen.strategy
-    sent = float(predict(chosen, model).totals().wire_bytes)
+    predicted = predict(chosen, model)
+    sent = predicted.totals().wire_bytes
     share = at_once = Device(strategy, STYLE, shape, axes)
     in_flight = 0
     if isinstance(shape, PipelineShape):
         stage = Stage.of(strategy, shape, axes)
         share, at_once, in_flight = stage.share, stage.chunk, stage.table.inputs * stage.message
+        sent = max(sent_by_stages(strategy, shape, axes, predicted))
     return Point(
         parts,
         chosen,
         static_bytes(strategy, share.shape, axes),
         gradient_of(weights(share.shape), share),
         at_once.shape.layers * saved_in_layer(at_once) + in_flight,
-        sent,
+        float(sent),
     )
 
 

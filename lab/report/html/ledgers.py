@@ -27,6 +27,7 @@ from lab.report.tables import (
     at_least,
     axes_text,
     bounded,
+    bytes_bound,
     common_scope,
     copy_lines,
     fit_lines,
@@ -40,6 +41,8 @@ from lab.report.traffic import Traffic, levels, not_placed, traffic
 LARGEST_PAIRS = 10
 DTYPE = "bf16"
 """Of whose products the peak is taken: those of 16 bits."""
+_IF_TAKEN = ", if every branch runs"
+"""After amounts that are the most that a step can come to, and no least of its time."""
 
 
 def sections(ledger: Ledger, held: Terms | None = None) -> tuple[Section, ...]:
@@ -65,28 +68,42 @@ def sums(ledger: Ledger) -> tuple[str, ...]:
     each."""
     place = Place.of(ledger)
     return (
-        f"One device sends {sent_text(ledger.totals())} a step.",
+        _sent(ledger),
         *_over_links(ledger, place),
         *_products(ledger, place),
         *(f"{said[0].upper()}{said[1:]}." for said in (*fit_lines(ledger), *copy_lines(ledger))),
     )
 
 
+def _sent(ledger: Ledger) -> str:
+    total, in_branches = ledger.totals(), any(t.conditional for t in ledger.transfers)
+    most = "at most " * (in_branches and not bytes_bound(total))
+    return f"One device sends {most}{sent_text(total)} a step{_IF_TAKEN * in_branches}."
+
+
 def _over_links(ledger: Ledger, place: Place) -> Iterable[str]:
     for name, total in _by(ledger, lambda t: t.link or "").items():
         if (link := place.link(name)) and (seconds := place.seconds(name, total)):
+            in_branches = any(t.conditional and (t.link or "") == name for t in ledger.transfers)
             yield (
-                f"{_wire(total)} go over {link.name}: at least {seconds_text(seconds)}, at its full rate of "
-                f"{scaled(round(link.value), 'B/s')}."
+                f"{_wire(total)} go over {link.name}{_IF_TAKEN * in_branches}: {'at least ' * (not in_branches)}"
+                f"{seconds_text(seconds)}, at its full rate of {scaled(round(link.value), 'B/s')}."
             )
 
 
 def _products(ledger: Ledger, place: Place) -> Iterable[str]:
     if ledger.flops and (peak := _peak(place)):
+        least = "" if ledger.flops_in_branches else "at least "
         yield (
-            f"Its matrix products are {scaled(ledger.flops, 'FLOP')}: at least {seconds_text(ledger.flops / peak)}, at "
-            f"the {scaled(round(peak), 'FLOP/s')} of {known(place.chip).name} in {DTYPE}."
+            f"Its matrix products are {_flops(ledger)}: {least}{seconds_text(ledger.flops / peak)}, at the "
+            f"{scaled(round(peak), 'FLOP/s')} of {known(place.chip).name} in {DTYPE}."
         )
+
+
+def _flops(ledger: Ledger) -> str:
+    """A step of each device."""
+    most = bool(ledger.flops_in_branches)
+    return f"{'at most ' * most}{scaled(known(ledger.flops), 'FLOP')} a step{_IF_TAKEN * most}"
 
 
 def _peak(place: Place) -> float | None:
@@ -155,6 +172,7 @@ def _by_link(ledger: Ledger, place: Place) -> Markup:
     if list(found) == [""]:
         return Markup("")
     links, seconds = [place.link(name) for name in found], [place.seconds(name, total) for name, total in found.items()]
+    in_branches = any(t.conditional for t in ledger.transfers)
     columns = [
         Column("link", [name or "not known" for name in found]),
         Column("name", [link.name if link else "" for link in links]),
@@ -164,7 +182,11 @@ def _by_link(ledger: Ledger, place: Place) -> Markup:
             [link.value if link else None for link in links],
         ),
         *_totals(list(found.values())),
-        numbers("takes at least", [seconds_text(s) if s is not None else "" for s in seconds], seconds),
+        numbers(
+            f"takes at full rate{_IF_TAKEN}" if in_branches else "takes at least",
+            [seconds_text(s) if s is not None else "" for s in seconds],
+            seconds,
+        ),
     ]
     return table("By link, of one device in one step", columns)
 
@@ -302,10 +324,7 @@ def roofline(ledger: Ledger, place: Place) -> Markup:
         top, found = rooflines.peak(of, DTYPE), rooflines.points(of, ledger)
     except UsageError as reason:  # Not every transfer's link is known.
         return element("p", f"{reason}.")
-    told = (
-        f"{scaled(ledger.flops, 'FLOP')} a step on each device; {of.name} does {scaled(round(top), 'FLOP/s')} in "
-        f"{DTYPE} at most."
-    )
+    told = f"Each device does {_flops(ledger)}; {of.name} does {scaled(round(top), 'FLOP/s')} in {DTYPE} at most."
     needed, shares = [top / point.link.value for point in found], [point.share_of(top) for point in found]
     columns = [
         Column("link", [point.link.name for point in found]),

@@ -106,6 +106,21 @@ def test_the_note_on_the_network_names_what_each_transfer_spans():
     assert " along fsdp and fsdp+tensor, in 2 executions" in slow or " along fsdp+tensor and fsdp, in 2 exec" in slow
 
 
+@ahead_of_time_gpu
+def test_the_note_on_the_network_says_that_a_branch_may_not_run():
+    mesh = mesh_on("gpu:h100:2x4", fsdp=2, tensor=4)
+
+    def sums(x, is_on):
+        return jax.lax.cond(is_on[0] > 0, lambda x: jax.lax.psum(x, "fsdp"), lambda x: 2 * x, x)
+
+    specs = {"in_specs": (P(None, "tensor"), P()), "out_specs": P(None, "tensor")}
+    function = jax.shard_map(sums, mesh=mesh, **specs, check_vma=False)
+    x, is_on = array(mesh, (256, 256), None, "tensor"), array(mesh, (1,))
+    (slow,) = notes(diagnosed(mesh, function, x, is_on, target="gpu:h100:2x4"), NoteKind.SLOW_LINKS)
+    assert slow.startswith("each device sends at most 65,536 B a step over")
+    assert slow.endswith(" along fsdp, in 1 execution, if every branch runs")
+
+
 def layered(w, x):
     hidden = jnp.tanh(x @ w)
     return jnp.mean(jnp.square(hidden))

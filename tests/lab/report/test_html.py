@@ -107,7 +107,25 @@ def test_the_verdict_says_how_long_links_and_products_take_at_least(inspected):
     said = "".join(read(inspected).find("section").itertext())
     network = Totals.of(t for t in ledger().transfers if t.link == "network").wire_bytes
     assert f"go over NDR InfiniBand: at least {float(network) / 50e9 * 1e3:.3g} ms, at its full rate of 50 GB/s" in said
-    assert "Its matrix products are 300 TFLOP: at least 303 ms, at the 989.5 TFLOP/s" in said
+    assert "Its matrix products are 300 TFLOP a step: at least 303 ms, at the 989.5 TFLOP/s" in said
+
+
+def test_links_and_products_in_branches_take_no_least_time():
+    with_branches = replace(
+        ledger(),
+        transfers=tuple(replace(t, conditional=t.link == "network") for t in ledger().transfers),
+        flops_in_branches={"forward/layers": 10**12},
+    )
+    html = reports.inspection([Diagnosis(with_branches, ())])
+    said = "".join(read(html).find("section").itertext())
+    assert "One device sends at most " in said and " a step, if every branch runs." in said
+    network, inside = re.findall(r"go over (NDR InfiniBand|NVLink 4)(, if every branch runs)?: (at least)?", said)
+    assert sorted((network, inside)) == [
+        ("NDR InfiniBand", ", if every branch runs", ""),
+        ("NVLink 4", "", "at least"),
+    ]
+    assert "products are at most 300 TFLOP a step, if every branch runs: 303 ms, at the" in said
+    assert "takes at full rate, if every branch runs" in html and "takes at least" not in html
 
 
 def test_a_page_says_what_fills_the_memory_and_what_goes_to_the_host():

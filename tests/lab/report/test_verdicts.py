@@ -122,6 +122,14 @@ def test_the_three_columns_of_a_run_add_up_to_what_is_measured():
     assert "sends 7,000,250 B a step: 7,000,000 exact or explained, 0 attributed, 250 unexplained" in text
 
 
+def test_what_stands_in_branches_is_sent_at_most():
+    taken = replace(REDUCE, conditional=True)
+    assert "program sends at most 7,000,000 B a step, if every branch runs: all exact" in result_text(
+        result([taken], [taken])
+    )
+    assert "program sends 7,000,000 B a step: all exact" in result_text(result([REDUCE], [REDUCE]))
+
+
 def test_a_run_says_what_goes_along_each_axis():
     found = result([REDUCE], [REDUCE])
     placed = replace(found.measured, mesh=found.mesh, target=found.target)

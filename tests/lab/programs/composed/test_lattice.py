@@ -66,6 +66,14 @@ def test_a_stage_keeps_two_layers_of_one_sequence_and_its_inputs_of_those_in_fli
     assert kept <= (2 + 2 * 8) * a_sequence
 
 
+def test_a_stage_sends_for_its_own_layers_and_micro_batches_and_not_in_every_tick(dense):
+    """The last of four is the busiest: 4 layers forward, twice again, which no last sum needs, and back, the head, and a
+    message in each of 134 ticks; of that all but 1 % once a step and in the loss."""
+    a_half, in_layers, at_the_head, ticks = 32 * 64 * 2 // 2, 64 * 4 * (4 + 4 + 3 + 4), 64 * 3, 2 * (64 + 4 - 1)
+    sent = named(dense, "PP 4 x TP+SP 2").sent
+    assert sent == pytest.approx((in_layers + at_the_head + ticks) * a_half, rel=0.02)
+
+
 def test_a_pair_is_joined_to_both_of_its_strategies(dense):
     into: dict[str, set[str]] = {}
     for one, other, what in dense.moves:
