@@ -7,7 +7,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 import lab
-from lab.compile import inspection, sources
+from lab.compile import inspection, sources, xla_dump
 from lab.meshes.axes import Axes
 from lab.meshes.backends import make_mesh
 from lab.meshes.errors import UsageError
@@ -180,3 +180,12 @@ def test_a_builder_that_makes_arrays_on_devices_that_only_compile_is_sent_to_sha
     mesh = mesh_on("gpu:h100:1x2", data=2)
     with pytest.raises(UsageError, match="no array can be put on them.*jax.eval_shape, jax.ShapeDtypeStruct"):
         sources.program("step.py:build", build, mesh)
+
+
+@pytest.mark.parametrize("failure", [StopIteration(), ValueError("no buffer assignment"), jax.errors.JaxRuntimeError()])
+def test_without_a_dump_of_its_buffers_a_program_is_diagnosed_all_the_same(monkeypatch, failure):
+    def held(lowered):
+        raise failure
+
+    monkeypatch.setattr(xla_dump, "held_at_peak", held)
+    assert inspection._compiled_again(None) == ()
