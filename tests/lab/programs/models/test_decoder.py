@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.extend import core
 
-from lab.programs.models.decoder import initial, rotated, rotation, weights
+from lab.programs.models.collective_hooks import CollectiveHooks
+from lab.programs.models.decoder import initial, layers, rotated, rotation, weights
 from lab.programs.models.shape import REMATS, DecoderShape
 from lab.programs.strategies.program import mean_loss
 from tests.lab.programs.models import numpy_decoder
@@ -136,3 +138,23 @@ def test_a_rotation_keeps_lengths_and_sees_distances_alone():
     np.testing.assert_allclose(jnp.linalg.norm(q_SH, axis=-1), jnp.linalg.norm(q_BSnH[0, :, 0], axis=-1), rtol=1e-5)
     assert float(q_SH[7] @ k_SH[4]) == pytest.approx(float(q_SH[3] @ k_SH[0]), rel=1e-4)
     assert float(q_SH[7] @ k_SH[4]) != pytest.approx(float(q_SH[7] @ k_SH[3]), rel=1e-2)
+
+
+def products_always_run(jaxpr) -> int:
+    """Those that no branch can skip."""
+    total = 0
+    for equation in jaxpr.eqns:
+        inner = [] if equation.primitive.name == "cond" else core.jaxprs_in_params(equation.params)
+        total += (equation.primitive.name == "dot_general") + sum(map(products_always_run, inner))
+    return total
+
+
+@pytest.mark.parametrize(("is_in_vain", "expected"), [(False, 0), (True, 9)], ids=["skipped", "in vain"])
+def test_layers_that_a_stage_does_not_have_are_in_branches_of_their_own(is_in_vain, expected):
+    x_BSD = jax.ShapeDtypeStruct((TINY.batch, TINY.length, TINY.embed), jnp.float32)
+    found = jax.make_jaxpr(
+        lambda state, x_BSD, count: layers(
+            state["layers"], x_BSD, replace(TINY, remat="none"), CollectiveHooks(), count, is_in_vain
+        )
+    )(weights(TINY), x_BSD, jnp.int32(1))
+    assert products_always_run(found.jaxpr) == expected
