@@ -9,7 +9,7 @@ from lab.core.ledger import Ledger, Totals, Transfer
 from lab.core.units import bytes_text, count, listed, share_text
 from lab.meshes.platforms import LinkName
 from lab.report.place import Place
-from lab.report.traffic import crossing_bytes
+from lab.report.traffic import crossing_share
 
 WHERE = {
     LinkName.HOST: "inside a host",
@@ -50,11 +50,10 @@ def _line(span: str, transfers: Sequence[Transfer], whole: Totals, place: Place)
 
 def _leaving(transfers: Sequence[Transfer], place: Place) -> str:
     """`, 12.5 % of it leaves a host`, where some does and some does not."""
-    wire = Totals.of(transfers).wire_bytes
-    if place.axes is None or place.domains is None or not wire or all(t.link is None for t in transfers):
+    if place.axes is None or place.domains is None or all(t.link is None for t in transfers):
         return ""
-    share = crossing_bytes(Ledger(tuple(transfers)), place.axes, place.domains) / float(wire)
-    return f", {share_text(share)} of it leaves a {place.domain}" if 1e-9 < share < 1 - 1e-9 else ""
+    share = crossing_share(Ledger(tuple(transfers)), place.axes, place.domains)
+    return f", {share_text(share)} of it leaves a {place.domain}" if share and 1e-9 < share < 1 - 1e-9 else ""
 
 
 def _behind_products(transfers: Sequence[Transfer]) -> str:

@@ -92,14 +92,17 @@ def traffic(ledger: Ledger, axes: Axes, shown: Blocks) -> Traffic:
     return Traffic(shown, matrix, Totals.of(unplaced).wire_bytes)
 
 
-def crossing_bytes(ledger: Ledger, axes: Axes, domains: np.ndarray) -> float:
-    """What a device sends to other domains in a step, the mean of all.
+def crossing_share(ledger: Ledger, axes: Axes, domains: np.ndarray) -> float | None:
+    """Of the bytes that all devices send in a step, the share that goes to another domain; None where it is not known
+    to whom some go, or none are sent.
 
     Args:
       domains: [devices], as of `lab.meshes.targets.domains`.
     """
-    found = traffic(ledger, axes, Blocks("domain", domains, int(domains.max()) + 1)).bytes
-    return float(found.sum() - found.trace()) / axes.size
+    found = traffic(ledger, axes, Blocks("domain", domains, int(domains.max()) + 1))
+    if found.unplaced_wire_bytes or not found.bytes.any():
+        return None
+    return float(1 - found.bytes.trace() / found.bytes.sum())
 
 
 def not_placed(ledger: Ledger, found: Traffic) -> list[str]:

@@ -150,13 +150,15 @@ def by_schedule(result: Result) -> list[str]:
     if sent := found.sent_by_stages:
         busiest = max(range(len(sent)), key=lambda stage: sent[stage])
         words.append(
-            f"by the schedule, a device of the busiest stage ({busiest}) sends {bytes_text(sent[busiest])} a step, one "
-            f"of all stages {bytes_text(sum(sent) / len(sent))} on average"
+            f"by theory and the schedule, a device of the busiest stage ({busiest}) sends "
+            f"{bytes_text(sent[busiest])} a step, one of all stages {bytes_text(sum(sent) / len(sent))} on average"
         )
     if found.once_a_step:
         axes = _by_axes(found.once_a_step)
-        each = ", ".join(f"{name} {bytes_text(total.wire_bytes)}" for name, total in axes.items())
-        words.append(f"however many micro-batches there are: {count(len(found.once_a_step), 'transfer')}, {each}")
+        most_first = sorted(axes.items(), key=lambda item: item[1].wire_bytes, reverse=True)
+        each = ", ".join(f"{name} {bytes_text(total.wire_bytes)}" for name, total in most_first)
+        transfers = count(len(found.once_a_step), "transfer")
+        words.append(f"once a step, whatever the number of micro-batches: {transfers}, {each}")
     return words + (_flops(found.computed) if found.computed else [])
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import prod
+from fractions import Fraction
+from math import inf, prod
 
 from lab.book.context import ring_wire_bytes
 from lab.book.device_mesh import domains_spanned
 from lab.book.experts import all_to_all_wire_bytes, buffer_bytes
 from lab.book.parallelism import dp_volume_bytes
 from lab.core.ledger import Kind, Ledger, Phase, Transfer
-from lab.harness.claim import Claim, decided
+from lab.harness.claim import Claim, calculated, decided
 from lab.harness.decoder.composed import ComposedShape, computed
 from lab.harness.evidence import along, counted, element_bytes
 from lab.meshes.axes import CONTEXT, DATA, EXPERT, PIPE, TENSOR, Axes
@@ -43,11 +44,17 @@ def _place(axes: Axes, measured: Ledger) -> Claim | None:
     if target is None or target.platform != "gpu" or not links:
         return None
     stride = prod(axes[name] for name in axes.names[axes.names.index(TENSOR) + 1 :])
-    hosts = domains_spanned(axes[TENSOR], stride, target.per_host)
-    book = LinkName.HOST if hosts == 1 else LinkName.NETWORK
+    firsts = axes.groups((TENSOR,))[:, 0].tolist()
+    hosts = max(int(domains_spanned(axes[TENSOR], stride, target.per_host, first)) for first in firsts)
+    book, lies = (
+        (LinkName.HOST, f"stays inside a host of {target.per_host}")
+        if hosts == 1
+        else (LinkName.NETWORK, f"spans up to {hosts} hosts of {target.per_host}")
+    )
+    slowest = " or ".join("inside a host" if link == LinkName.HOST else "between hosts" for link in links)
     evidence = (
-        f"in the order {', '.join(axes.names)} a tensor group of {axes[TENSOR]} has stride {stride} and spans {hosts} "
-        f"of the hosts of {target.per_host}; what it sends crosses {' and '.join(sorted(map(str, links)))} links"
+        f"in the order {', '.join(axes.names)} a tensor group of {axes[TENSOR]} has stride {stride} and {lies}; the "
+        f"slowest link of its compiled transfers is {slowest}"
     )
     return decided("ch25.mesh_4d5d", links == {book}, evidence)
 
@@ -64,8 +71,15 @@ def _gradients_over_data(shape: ComposedShape, axes: Axes, measured: Ledger) -> 
     ]
     if any(t.executions != 1 for t in sums):
         return None  # Outside of pipelines a gradient is summed in each layer.
-    e, p, t, d = element_bytes(sums), axes.shape.get(PIPE, 1), axes.shape.get(TENSOR, 1), axes[DATA]
-    wire = sum(each.wire_bytes or 0 for each in sums)
+    p, t, d = axes.shape.get(PIPE, 1), axes.shape.get(TENSOR, 1), axes[DATA]
+    if any(part.axis == DATA for each in measured.transfers for part in each.sub_axes or ()):
+        book = dp_volume_bytes(shape.layer_matrices // (p * t), shape.bytes_per_element, d)
+        return calculated(
+            "ch24.comm_per_axis",
+            f"2(d-1)/d Psi w / (t p) is {counted(book)} at d={d}, t={t}, p={p}, w={shape.bytes_per_element}; the "
+            "compiled program sums over parts of data, in transfers that do not tell whose gradients they are",
+        )
+    e, wire = element_bytes(sums), sum(each.wire_bytes or 0 for each in sums)
     book = dp_volume_bytes(shape.layer_matrices // (p * t), e, d)
     evidence = (
         f"a device sends {counted(wire)} B of gradients of its stage's matrices over data; 2(d-1)/d Psi w / (t p) is "
@@ -134,7 +148,7 @@ def _computes(shape: ComposedShape, axes: Axes, measured: Ledger) -> Claim | Non
     found = computed(shape, axes, measured)
     if found is None or found.compiled is None:
         return None
-    farthest = max((float(compiled / theory - 1) for compiled, theory in found.pairs), key=abs)
+    farthest = max((_off(compiled, theory) for compiled, theory in found.pairs), key=abs)
     stages = (
         f"; by the schedule a device of each of {len(found.by_stages)} stages {counted(min(found.compiled_by_stages))} "
         f"to {counted(max(found.compiled_by_stages))}"
@@ -154,6 +168,13 @@ def _computes(shape: ComposedShape, axes: Axes, measured: Ledger) -> Claim | Non
         statement="6 N D, with what else is multiplied, is what is compiled",
         structural=True,
     )
+
+
+def _off(compiled: Fraction, theory: Fraction) -> float:
+    """Relative to theory; a stage without layers computes nothing, by either."""
+    if compiled == theory:
+        return 0.0
+    return float(compiled / theory - 1) if theory else inf
 
 
 def _axes_of(sums: Iterable[Transfer]) -> set[str]:

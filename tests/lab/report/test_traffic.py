@@ -8,7 +8,7 @@ import pytest
 from lab.core.ledger import Kind, Ledger, SubAxis, Transfer
 from lab.hlo.groups import Groups, sub_axes_of_groups
 from lab.meshes.axes import Axes
-from lab.report.traffic import crossing_bytes, levels, not_placed, traffic
+from lab.report.traffic import crossing_share, levels, not_placed, traffic
 
 AXES = Axes.parse("data=2,tensor=4")
 EVERY_KIND = [
@@ -166,13 +166,24 @@ def test_what_leaves_a_host_is_what_pairs_of_devices_of_two_hosts_send(t, per_ho
             else:
                 sent[source, group[(place + (t.shift or 1)) % len(group)]] = float(t.wire_bytes)
     leaving = sum(amount for (one, other), amount in sent.items() if one // per_host != other // per_host)
-    found = crossing_bytes(Ledger((t,)), axes, np.arange(16) // per_host)
-    assert found == pytest.approx(t.executions * leaving / 16)
+    found = crossing_share(Ledger((t,)), axes, np.arange(16) // per_host)
+    assert found == pytest.approx(leaving / sum(sent.values()))
+
+
+def test_a_device_that_only_receives_has_no_part_in_what_leaves_a_host():
+    """Stages hand on over four hosts and sum inside each: of 3 x 2 messages of 80 B and 8 sums of 2 x 20 B."""
+    axes, hosts = Axes.parse("pipe=4,data=2"), np.arange(8) // 2
+    forth = Transfer(Kind.COLLECTIVE_PERMUTE, ("pipe",), 4, 1, "f32", 80, pairs=((0, 1), (1, 2), (2, 3)))
+    back = replace(forth, pairs=((3, 2), (2, 1), (1, 0)))
+    inside = Transfer(Kind.ALL_REDUCE, ("data",), 2, 2, "f32", 20)
+    assert crossing_share(Ledger((forth, back)), axes, hosts) == 1
+    leaving, staying = 2 * 3 * 2 * 80, 8 * 2 * 20
+    assert crossing_share(Ledger((forth, back, inside)), axes, hosts) == pytest.approx(leaving / (leaving + staying))
+    assert crossing_share(Ledger((forth, replace(forth, pairs=()))), axes, hosts) is None
 
 
 def test_of_an_all_to_all_between_two_slices_of_four_four_sevenths_leave_the_slice():
     """Of 8 parts, one is kept, three go to the own slice and four to the other."""
     axes, slices = Axes.parse("data=8"), np.arange(8) // 4
     t = Transfer(Kind.SEND_RECV, ("data",), 8, 1, "bf16", 800, network_kind=Kind.ALL_TO_ALL)
-    assert t.wire_bytes == 700
-    assert crossing_bytes(Ledger((t,)), axes, slices) == pytest.approx(400)
+    assert crossing_share(Ledger((t,)), axes, slices) == pytest.approx(4 / 7)

@@ -1,9 +1,10 @@
 from dataclasses import replace
+from fractions import Fraction
 
 from lab.core.codec import to_json
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.harness.claim import Claim, ClaimVerdict
-from lab.harness.result import Numerics, Result, Seconds
+from lab.harness.result import Composition, Numerics, Result, Seconds
 from lab.report.verdicts import result_text, results_text, summary_text
 from lab.settle import Context, settle
 
@@ -167,3 +168,18 @@ def test_two_transfers_taken_by_size_are_told_and_none_is_not():
     )
     assert to_json(found)["taken_by_size"] == 2
     assert "by size" not in result_text(result([REDUCE], [REDUCE]))
+
+
+def test_what_is_sent_once_a_step_stands_by_axes_the_most_bytes_first_and_stages_are_theorys():
+    once = replace(REDUCE, executions=1)
+    found = Composition(
+        sent_by_stages=(Fraction(1000), Fraction(3000)), once_a_step=(GATHER, once, once), computed=None
+    )
+    text = result_text(result([REDUCE], [REDUCE], composition=found))
+    assert (
+        "\nonce a step, whatever the number of micro-batches: 3 transfers, data 3.5 MB, tensor 250 B\n" in f"{text}\n"
+    )
+    stages = (
+        "by theory and the schedule, a device of the busiest stage (1) sends 3 kB a step, one of all stages 2 kB on"
+    )
+    assert f"\n{stages} average\n" in text

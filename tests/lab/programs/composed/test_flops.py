@@ -92,6 +92,14 @@ def test_a_further_prediction_multiplies_the_head_once_more():
     assert stage[Cause.PREDICTIONS] == 6 * (16 * 256 // 4) * 128 * 512
 
 
+def test_a_further_prediction_visits_as_many_experts_as_a_layer_does_by_hand():
+    (stage,) = computed_by_theory("fsdp=4", replace(SMALL, experts=8, top_k=2, mtp=1)).stages
+    layer = 128 * 32 * (2 * 8 + 2 * 4) + 128 * 8 + 2 * 3 * 128 * 160
+    norms = 5 * 2 * 128 + 128 + 3 * 128
+    visited = 5 * layer + 2 * 128 * 128 + norms + 2 * 512 * 128
+    assert stage[Cause.TRAINING] == 6 * (16 * 256 // 4) * visited
+
+
 def test_parameters_of_a_published_model_are_those_that_a_token_visits():
     model = DecoderShape.preset("deepseek-v3")
     (stage,) = flops(Configuration(fsdp=512, expert=1), replace(model, batch=512, mtp=0)).stages
