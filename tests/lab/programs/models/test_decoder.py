@@ -12,7 +12,7 @@ from flax import nnx
 from jax.extend import core
 
 from lab.programs.models.collective_hooks import CollectiveHooks
-from lab.programs.models.decoder import initial, layers, rotated, rotation, weights
+from lab.programs.models.decoder import initial, layers, rms_norm, rotated, rotation, weights
 from lab.programs.models.shape import REMATS, DecoderShape
 from lab.programs.strategies.program import mean_loss
 from tests.lab.programs.models import numpy_decoder
@@ -158,3 +158,12 @@ def test_layers_that_a_stage_does_not_have_are_in_branches_of_their_own(is_in_va
         )
     )(weights(TINY), x_BSD, jnp.int32(1))
     assert products_always_run(found.jaxpr) == expected
+
+
+def test_a_norm_squares_and_averages_in_float32():
+    """Which bytes and numbers of a float32 program do not tell."""
+    x_BSD, norm_D = jnp.ones((2, 5, 12), jnp.bfloat16), jnp.ones(12, jnp.bfloat16)
+    found = jax.make_jaxpr(rms_norm)(x_BSD, norm_D)
+    made = {e.primitive.name: e.outvars[0].aval.dtype for e in found.jaxpr.eqns}
+    assert made["rsqrt"] == jnp.float32 and found.out_avals[0].dtype == jnp.bfloat16
+    assert all(e.invars[0].aval.dtype == jnp.float32 for e in found.jaxpr.eqns if e.primitive.name == "reduce_sum")
