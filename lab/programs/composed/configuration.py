@@ -69,8 +69,10 @@ class Configuration:
             raise UsageError(f"order={','.join(self.order)}: expected each of {', '.join(AXIS_ORDER)} once")
         if self.zero not in ZERO_STAGES:
             raise UsageError(f"zero={self.zero}: expected 0, 1 or 2; ZeRO-3 is the axis fsdp")
-        if self.zero and self.data == 1:
-            raise UsageError(f"zero={self.zero} with data=1: there is nothing to shard over; set data, or zero=0")
+        if self.zero and not self.replicas:
+            raise UsageError(
+                f"zero={self.zero} with data=1 and expert=1: there is nothing to shard over; set data, or zero=0"
+            )
         if self.pipe == 1 and (self.chunks > 1 or self.stage_layers):
             found = f"stage_layers={self.stage_layers}" if self.stage_layers else f"chunks={self.chunks}"
             raise UsageError(f"{found} with pipe=1: there are no stages; set pipe, or leave it out")
@@ -90,18 +92,20 @@ class Configuration:
     @property
     def replicas(self) -> tuple[str, ...]:
         """Axes over which ZeRO-1 and 2 shard all but experts."""
-        return tuple(name for name in self.axes.names if name in (DATA, EXPERT))
+        return tuple(name for name in self.order if name in (DATA, EXPERT) and getattr(self, name) > 1)
 
     @property
     def strategy(self) -> Strategy:
         """Of the whole step, or of each stage of a pipeline."""
         along = {
-            DATA: sharded(self.zero, self.replicas) if self.zero else DATA_PARALLEL,
+            DATA: DATA_PARALLEL,
             FSDP: ZERO3,
             CONTEXT: OVER_CONTEXT.get(self.attention, NOTHING),
             TENSOR: SEQUENCE_PARALLEL if self.sequence else TENSOR_PARALLEL,
             EXPERT: EXPERT_PARALLEL,
         }
+        if self.zero:
+            along[self.replicas[0]] |= sharded(self.zero, self.replicas)
         tiles = TILES if self.attention == "tiles" else NOTHING
         return reduce(or_, (along[name] for name in self.order if name in along and getattr(self, name) > 1), tiles)
 

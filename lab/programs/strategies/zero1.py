@@ -33,16 +33,14 @@ from lab.programs.strategies.terms import (
     weights,
 )
 
-ACTIVATIONS = Layout.of(batch=DATA)
-
-
-def copies(dims: Dims) -> frozenset[str]:
-    return frozenset({DATA})
-
 
 def replicas(over: tuple[str, ...], dims: Dims) -> tuple[str, ...]:
     """Of these axes those along which ranks have copies of a weight with these dims."""
     return tuple(axis for axis in over if axis != EXPERT or "expert_embed" not in dims)
+
+
+def copies(over: tuple[str, ...], dims: Dims) -> frozenset[str]:
+    return frozenset(replicas(over, dims))
 
 
 def scattered(over: tuple[str, ...], g: jax.Array, dims: Dims) -> jax.Array:
@@ -65,7 +63,7 @@ def early_terms(strategy: Strategy, shape: DecoderShape, axes: Axes) -> tuple[Tr
 
 
 def _terms(strategy: Strategy, shape: DecoderShape, axes: Axes, is_late: bool) -> tuple[Transfer, ...]:
-    matrices = [weight for weight in weights(shape) if weight.is_matrix]
+    matrices = [weight for weight in weights(shape) if weight.is_matrix and strategy.splits_further(weight.dims)]
     scatters = [_scatter(weight, strategy, shape, axes, is_late) for weight in matrices]
     gathers = [_gather(weight, strategy, shape, axes) for weight in matrices]
     norms = sums_of_copies(strategy, shape, axes, DATA)
@@ -102,14 +100,15 @@ def sharded(stage: int, over: tuple[str, ...] = (DATA,)) -> Strategy:
     """ZeRO of this stage, 1 or 2.
 
     Args:
-      over: axes of replicas, `data` and perhaps `expert`, in the mesh's order; with `expert` in the explicit style
-        alone, since declared, gradients are summed over `expert` before they are scattered.
+      over: axes of replicas, `data`, `expert` or both, in the mesh's order; over `expert` alone experts are not
+        sharded, each is on one rank. With `expert` in the explicit style alone, since declared, gradients are summed
+        over `expert` before they are scattered.
     """
     return Strategy(
         state=Layout.of(**{dim: replicas(over, (dim,)) for dim in SPLIT}),
-        inside=ACTIVATIONS,
-        residual=ACTIVATIONS,
-        copies=copies,
+        inside=Layout.of(batch=over),
+        residual=Layout.of(batch=over),
+        copies=partial(copies, over),
         is_anchored=stage == 2,
         hooks=CollectiveHooks(scatter=partial(scattered, over), gather_updated=partial(renewed, over)),
         terms=(early_terms if stage == 2 else late_terms,),

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from lab.core.ledger import Kind
 from lab.harness import suite
 from lab.harness.decoder.published import PublishedShape, placed
 from lab.harness.registry import load
@@ -35,6 +36,14 @@ def test_a_named_row_on_more_devices_has_their_micro_batches_unless_others_are_s
     asked = {"row": "mlperf5-405b-512", "devices": "2048"} | settings
     (run,) = suite.placed([load("ch34_published")], (), (), asked)
     assert (run.experiment.parameters.accumulation, run.axes["data"]) == (micro_batches, 16)
+
+
+def test_deepseek_v3_on_half_the_gpus_shards_all_but_experts_over_the_ranks_of_experts():
+    experiment = load("ch35_deepseek_v3")
+    shape, _, axes = placed(replace(experiment.parameters, devices=1024), None)
+    scattered = {t.scope: t.axes for t in experiment.predict(shape, axes).transfers if t.kind == Kind.REDUCE_SCATTER}
+    assert (axes["data"], scattered["layers/attention/out"]) == (1, ("expert",))
+    assert "layers/mlp/up" not in scattered
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_a_pipeline_is_predicted_for_its_micro_batches_and_schedule():
     [
         ({"data": 0}, "data=0: expected 1 or more"),
         ({"zero": 3}, "zero=3: expected 0, 1 or 2; ZeRO-3 is the axis fsdp"),
-        ({"zero": 1}, "zero=1 with data=1: there is nothing to shard over; set data, or zero=0"),
+        ({"zero": 1}, "zero=1 with data=1 and expert=1: there is nothing to shard over; set data, or zero=0"),
         ({"attention": "zigzags"}, "no attention over ranks 'zigzags'; did you mean zigzag?"),
         ({"order": ("data",)}, "order=data: expected each of data, fsdp, pipe, context, tensor, expert once"),
     ],
@@ -93,3 +93,11 @@ def test_ranks_that_share_experts_shard_the_state_of_all_else_as_replicas_in_the
     assert chosen.replicas == ("expert", "data")
     assert chosen.strategy.summed_apart(expert) == chosen.strategy.summed_apart(matrix) == frozenset()
     assert Configuration(data=8, zero=zero).strategy.scattered_over(matrix) == {"data"}
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+def test_where_every_expert_is_on_one_rank_the_state_of_all_else_is_sharded_over_their_ranks(zero):
+    strategy = Configuration(expert=4, tensor=2, zero=zero).strategy
+    matrix, expert = ("embed", "mlp"), ("experts", "expert_embed", "mlp")
+    assert (strategy.scattered_over(matrix), strategy.scattered_over(expert)) == ({"expert"}, set())
+    assert strategy.summed_apart(matrix) == strategy.summed_apart(expert) == frozenset()

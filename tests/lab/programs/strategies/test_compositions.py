@@ -93,6 +93,8 @@ LONG = (
     of("data=2,context=4", ZERO1, RING),
     of("data=4,tensor=2", ZERO2, SEQUENCE_PARALLEL),
     of("expert=2,data=4", sharded(1, REPLICAS[::-1]), EXPERT_PARALLEL, **EXPERTS),
+    of("expert=4,tensor=2", sharded(1, (EXPERT,)), EXPERT_PARALLEL, SEQUENCE_PARALLEL, **EXPERTS),
+    of("pipe=2,expert=2,tensor=2", sharded(2, (EXPERT,)), EXPERT_PARALLEL, TENSOR_PARALLEL, **EXPERTS),
     of("data=4,pipe=2", ZERO2, schedule="interleaved", chunks=2),
     of("fsdp=4,context=2", ZERO3, ULYSSES),
     of("fsdp=4,tensor=2", ZERO3, SEQUENCE_PARALLEL),
