@@ -15,6 +15,7 @@ from lab.meshes.attached import device_count, resolve_attached
 from lab.meshes.axes import TENSOR, Axes
 from lab.meshes.targets import Target
 from lab.programs.memory.terms import Terms
+from lab.zoo.runs import PublishedRun
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -81,6 +82,7 @@ class Experiment:
       predict: (parameters, axes) to the ledger that theory asks for.
       composition: (parameters, axes, measured ledger or None) to what theory says of a step of several parallelisms
         beside its ledger, and what of that is compiled.
+      published: parameters to the training run of the zoo that they are of, if they are of one.
       claims: (parameters, axes, measured ledger) to what that ledger decides.
       reference: parameters to the function on one device whose results a small program must reach; None for a step.
       step: of a training step of the decoder, how three of them are run, to be compared with `lab.reference`.
@@ -110,6 +112,7 @@ class Experiment:
     claims: Callable[[Any, Axes, Ledger], tuple[Claim, ...]]
     place: Callable[[Any, Target | None], tuple[Any, Target, Axes]] | None = None
     composition: Callable[[Any, Axes, Ledger | None], Composition] | None = None
+    published: Callable[[Any], PublishedRun | None] = lambda parameters: None
     reference: Callable[[Any], Callable[..., Any]] | None = None
     step: TrainingStep | None = None
     memory: Callable[[str, Any, Axes, int | None], Terms] | None = None

@@ -20,6 +20,7 @@ from lab.harness.schemas import (
     NumericsJson,
     PartOffJson,
     PredictedMemoryJson,
+    PublishedRunJson,
     RunResultJson,
     SecondsJson,
 )
@@ -27,6 +28,7 @@ from lab.programs.memory.parts import LABELS, PartOff
 from lab.programs.memory.terms import MemoryTerm, Terms, label
 from lab.settle import Settlement, Verdict
 from lab.settle.settlement import SettlementJson
+from lab.zoo.runs import PublishedRun
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ class Result:
       measured: the compiled program's ledger; None where it failed to compile or gave wrong numbers.
       settlement: None where `measured` is.
       composition: None where the experiment has none.
+      published: the run whose step it is, of the zoo; None where it is none's.
       held: bytes on one device at the fullest moment by theory, by the id of the term; None where it says nothing.
       off: parts of the step in which XLA's plan holds something else than `held`, where that is off by over 5 %.
       numerics: None where the program was not run.
@@ -130,6 +133,7 @@ class Result:
     measured: Ledger | None = None
     settlement: Settlement | None = None
     composition: Composition | None = None
+    published: PublishedRun | None = None
     held: Terms | None = None
     off: tuple[PartOff, ...] = ()
     claims: tuple[Claim, ...] = ()
@@ -168,6 +172,7 @@ class Result:
             numerics=NumericsJson(**vars(self.numerics)) if self.numerics else None,
             unchecked=self.unchecked,
             composition=_composition(self.composition),
+            published=_published(self.published),
             memory=_memory(self.held, self.measured.memory if self.measured else None, self.off),
             seconds=SecondsJson(self.seconds.all, self.seconds.compile, self.seconds.read),
         )
@@ -191,6 +196,12 @@ def _composition(found: Composition | None) -> CompositionJson | UnsetType:
         computed.every_branch if computed else None,
         computed.compiled_by_stages if computed else (),
     )
+
+
+def _published(run: PublishedRun | None) -> PublishedRunJson | UnsetType:
+    if run is None:
+        return UNSET
+    return PublishedRunJson(run.name, run.source, run.target, run.mesh, run.step_s, run.mfu, run.differs)
 
 
 def _memory(held: Terms | None, memory: Memory | None, off: tuple[PartOff, ...]) -> MemoryJson | None:

@@ -82,6 +82,7 @@ def run(
             composition=(
                 experiment.composition(parameters, axes, outcome.get("measured")) if experiment.composition else None
             ),
+            published=experiment.published(parameters),
             held=held,
             **outcome,
         )

@@ -92,6 +92,26 @@ class CompositionJson:
 
 
 @dataclass(frozen=True)
+class PublishedRunJson:
+    """A training run that somebody published, and whose model, batch and mesh a step has.
+
+    Attributes:
+      source: of its numbers.
+      target, mesh: its own; those of the step may be of more or fewer devices.
+      step_s, mfu: seconds of a step, and share of the peak; null where they were not published.
+      differs: what the step that is compiled does not do as theirs did.
+    """
+
+    name: str
+    source: str
+    target: str
+    mesh: str
+    step_s: float | None
+    mfu: float | None
+    differs: str
+
+
+@dataclass(frozen=True)
 class SecondsJson:
     """Wall time: of everything; of one program also of XLA's compilation and of reading the text."""
 
@@ -184,6 +204,7 @@ class RunResultJson:
     note_kinds: tuple[str | None, ...] | UnsetType = UNSET
     unchecked: str | UnsetType | None = UNSET
     composition: CompositionJson | UnsetType = UNSET
+    published: PublishedRunJson | UnsetType = UNSET
     question: str | UnsetType = UNSET
     rows: tuple[AnswerRowJson, ...] | UnsetType = UNSET
     one_device: OneDeviceJson | UnsetType = UNSET

@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from lab.core.ledger import Totals, Transfer
-from lab.core.units import bytes_text, count, exact, scaled
+from lab.core.units import bytes_text, count, exact, listed, scaled, share_text
 from lab.report.axis_lines import axis_lines
 from lab.report.fitted import Column
 from lab.report.memory import memory_text
@@ -62,6 +62,7 @@ def result_text(result: Result) -> str:
         *(axis_lines(result.measured) if result.measured else ()),
         *in_branches(result),
         *by_schedule(result),
+        *as_published(result),
         *explanations([result]),
         *did_not_happen([result]),
         *_troubles([result]),
@@ -160,6 +161,19 @@ def by_schedule(result: Result) -> list[str]:
         transfers = count(len(found.once_a_step), "transfer")
         words.append(f"once a step, whatever the number of micro-batches: {transfers}, {each}")
     return words + (_flops(found.computed) if found.computed else [])
+
+
+def as_published(result: Result) -> list[str]:
+    """How long a step of the published run took on its own machine, its source, and what the lab's step is not."""
+    if (run := result.published) is None:
+        return []
+    took = [f"{run.step_s:.4g} s a step"] if run.step_s else []
+    took += [f"{share_text(run.mfu)} of the peak (MFU)"] if run.mfu else []
+    return [
+        f"published of {run.name}, on {run.target}, mesh {run.mesh}: {listed(took)}",
+        f"  source: {run.source}",
+        f"  what differs: {run.differs}",
+    ]
 
 
 def _flops(found: Computed) -> list[str]:

@@ -9,6 +9,7 @@ from lab.meshes import plugins
 from lab.meshes.axes import Axes
 from lab.meshes.targets import parse_target
 from lab.settle import Verdict
+from lab.zoo import published_run
 from tests.experiments.test_settlement import left_over
 from tests.long_tests import long
 from tests.small_runs import small_run
@@ -51,6 +52,7 @@ def test_published_runs_settle_to_the_byte_on_their_own_meshes(name, settings):
     (one,) = placed([load(name)], (), (), settings)
     result = run(one.experiment, target=one.target, style=one.style, axes=one.axes)
     assert (left_over(result), result.verdict) == ([], Verdict.EXACT)
+    assert result.published == published_run(one.experiment.parameters.row)
     held, memory = result.held, result.measured.memory
     assert held["arguments"] == memory.arguments
     sent = result.composition.sent_by_stages

@@ -65,7 +65,12 @@ def published_experiment(name: str, chapter: int, question: str, row: str) -> Ex
     )
     # Of its own schedule and micro-batches a reference on one device would take hours.
     choices = {name: getattr(parameters, name) for name in ComposedShape.CHOICES if name not in AT_SIZE}
-    return replace(experiment, place=placed, numeric_parameters=SMALL_SHAPE.choosing(**choices))
+    return replace(
+        experiment,
+        place=placed,
+        published=lambda parameters: published_run(parameters.row),
+        numeric_parameters=SMALL_SHAPE.choosing(**choices),
+    )
 
 
 def placed(parameters: PublishedShape, target: Target | None) -> tuple[PublishedShape, Target, Axes]:

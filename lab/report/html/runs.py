@@ -22,6 +22,7 @@ from lab.report.html.page import Part, Section, Verdict
 from lab.report.html.tables import Column, bars, numbers, plain, table
 from lab.report.origins import common_folder, folder_lines, short_ledger
 from lab.report.verdicts import (
+    as_published,
     claim_text,
     claims_text,
     count_text,
@@ -151,6 +152,7 @@ def settled(result: Result) -> Markup:
     lines = [
         *on_the_wire(result),
         *in_branches(result),
+        *as_published(result),
         *explanations([result]),
         *did_not_happen([result]),
         *troubles_of(result),

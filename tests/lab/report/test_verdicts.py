@@ -4,9 +4,12 @@ from fractions import Fraction
 from lab.core.codec import to_json
 from lab.core.ledger import Kind, Ledger, Transfer
 from lab.harness.claim import Claim, ClaimVerdict
+from lab.harness.decoder.published import PublishedShape
+from lab.harness.registry import load
 from lab.harness.result import Composition, Numerics, Result, Seconds
 from lab.report.verdicts import result_text, results_text, summary_text
 from lab.settle import Context, settle
+from lab.zoo import published_run
 
 REDUCE = Transfer(Kind.ALL_REDUCE, ("data",), 8, 4, "f32", 1_000_000, phase="backward", scope="layers/mlp/up")
 GATHER = Transfer(Kind.ALL_GATHER, ("tensor",), 2, 1, "f32", 500, scope="layers/mlp/down")
@@ -168,6 +171,18 @@ def test_two_transfers_taken_by_size_are_told_and_none_is_not():
     )
     assert to_json(found)["taken_by_size"] == 2
     assert "by size" not in result_text(result([REDUCE], [REDUCE]))
+
+
+def test_a_published_run_says_how_long_its_step_took_from_where_that_is_known_and_what_differs():
+    run = published_run("mlperf5-405b-512")
+    found = result([REDUCE], [REDUCE], published=run)
+    said = "published of mlperf5-405b-512, on gpu:h100:64x8, mesh data=4,pipe=8,context=2,tensor=8: 55.13 s a step"
+    assert f"\n{said}\n  source: {run.source}\n  what differs: theirs gathers weights in FP8," in result_text(found)
+    assert to_json(found)["published"].items() >= {"step_s": 55.1344, "mfu": None, "differs": run.differs}.items()
+    of_share = replace(found, published=published_run("llama3-405b-8k-16384"))
+    assert "tensor=8: 41 % of the peak (MFU)\n" in result_text(of_share)
+    assert "published" not in to_json(result([REDUCE], [REDUCE]))
+    assert load("ch34_published").published(PublishedShape.preset("mlperf5-405b-512")) == run
 
 
 def test_what_is_sent_once_a_step_stands_by_axes_the_most_bytes_first_and_stages_are_theorys():
