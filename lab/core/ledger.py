@@ -12,6 +12,7 @@ a group's messages, its wire bytes are that collective's.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
@@ -402,6 +403,7 @@ class Ledger:
       flops: of matrix products and convolutions, a step of one device, loops counted; None in a predicted ledger.
       flops_in_branches: those of them that stand in branches, by scope, as often as if each ran every time.
       flops_rematerialized: those of them that XLA added where the step had no room, by scope.
+      flops_padded: those of them that multiply zeros by which a compiler filled up both operands, by scope.
       host_copies: between the device's memory and its host's; None where there are none.
       notes: whatever could not be read, or was read with an assumption.
       is_complete: nothing that communicates is known to be left out; the notes tell what is.
@@ -418,7 +420,13 @@ class Ledger:
     is_complete: bool = True
     flops_in_branches: Mapping[str, int] = field(default_factory=dict)
     flops_rematerialized: Mapping[str, int] = field(default_factory=dict)
+    flops_padded: Mapping[str, int] = field(default_factory=dict)
     host_copies: HostCopies | None = None
+
+    @property
+    def flops_added(self) -> Mapping[str, int]:
+        """By scope, those that a compiler added to the products of the program."""
+        return Counter(self.flops_rematerialized) + Counter(self.flops_padded)
 
     def split(self) -> Ledger:
         """Combined operations as one transfer an operand."""
@@ -455,6 +463,7 @@ class Ledger:
             note_kinds=note_kinds(self.notes),
             flops_in_branches=self.flops_in_branches or UNSET,
             flops_rematerialized=self.flops_rematerialized or UNSET,
+            flops_padded=self.flops_padded or UNSET,
             host_copies=self.host_copies or UNSET,
             room=UNSET if room is None or peak is None else room.json_object(peak),
         )
@@ -522,6 +531,7 @@ class LedgerJson:
     note_kinds: tuple[str | None, ...] = ()
     flops_in_branches: Mapping[str, Count] | UnsetType = UNSET
     flops_rematerialized: Mapping[str, Count] | UnsetType = UNSET
+    flops_padded: Mapping[str, Count] | UnsetType = UNSET
     host_copies: HostCopies | UnsetType = UNSET
     room: RoomJson | UnsetType = UNSET
 
@@ -538,6 +548,7 @@ class LedgerJson:
             is_complete=self.complete,
             flops_in_branches=self.flops_in_branches or {},
             flops_rematerialized=self.flops_rematerialized or {},
+            flops_padded=self.flops_padded or {},
             host_copies=self.host_copies or None,
         )
 

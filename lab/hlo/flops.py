@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from math import gcd, prod
 
@@ -26,6 +27,7 @@ _SUMS = frozenset({"reduce", "reduce-window"})
 _SELECT, _AND = frozenset({"select"}), frozenset({"and"})
 _MAY_MULTIPLY = OPCODES | _UNKNOWN_OPCODES | _SUMS
 _MULTIPLY = frozenset({"multiply"})
+_PAD = frozenset({"pad"})
 _MATMUL_TARGETS = re.compile(r"matmul|gemm|cutlass|onednn.*dot", re.IGNORECASE)
 _CONVOLUTION_TARGETS = re.compile(r"cudnn\$conv|onednn\$convolution", re.IGNORECASE)
 _NO_PRODUCT_TARGETS = re.compile(
@@ -62,6 +64,8 @@ class Work:
       groups: of a ragged product every row is multiplied with each of these, though it belongs to one.
       mask: of an attention kernel, which may leave out what it masks: `causal`.
       is_stated: by who wrote the kernel.
+      padded: how many of them multiply zeros by which a compiler fills up an operand, as XLA does to split a long sum
+        into equal parts.
     """
 
     flops: int | None
@@ -70,6 +74,7 @@ class Work:
     groups: int = 1
     mask: str = ""
     is_stated: bool = False
+    padded: int = 0
 
 
 def products(module: Module) -> dict[Instruction, Work]:
@@ -82,7 +87,8 @@ def products(module: Module) -> dict[Instruction, Work]:
             except (ArithmeticError, LookupError, ValueError, TypeError):  # Attributes of a damaged text.
                 work = Work(None, i.opcode)
             if work.flops != 0:
-                found[i] = work
+                padded = _padded(i, computation, values, work.flops) if work.flops and values.has_pads else 0
+                found[i] = replace(work, padded=padded) if padded else work
         elif i.opcode in _UNKNOWN_OPCODES:
             found[i] = Work(None, i.opcode)
         elif multiply := _written_out(i, computation, values):
@@ -121,6 +127,10 @@ class _Values:
         """Whether anything is selected between two bounds, as the rows of a ragged product's group are."""
         has_bounds = any(len(_compared(*site)) == 2 for site in self.module.having(_AND))
         return has_bounds and any(len(_bounds(*site)) == 2 for site in self.module.having(_SELECT))
+
+    @cached_property
+    def has_pads(self) -> bool:
+        return next(iter(self.module.having(_PAD)), None) is not None
 
     def source(
         self, name: str, where: Computation, through: frozenset[str] = _SAME_VALUES
@@ -168,6 +178,21 @@ def _work(instruction: Instruction, computation: Computation, values: _Values) -
     if instruction.opcode == "ragged-dot" and len(result[0].dims) == len(operands[1].dims) + 1:
         flops = _of_own_group(flops, result[0])
     return Work(flops, instruction.opcode, groups=_ragged_groups(instruction, computation, values))
+
+
+def _padded(i: Instruction, computation: Computation, values: _Values, flops: int) -> int:
+    """Of two operands that are filled up along the dims that are summed over, both by the same share."""
+    shares = [_filled(name, computation, values) for name in i.operands[:2]]
+    return int(flops * min(shares)) if len(shares) == 2 else 0
+
+
+def _filled(name: str, computation: Computation, values: _Values) -> Fraction:
+    """The share of a value that is zeros by which it was padded."""
+    found = values.source(name, computation)
+    if found is None or found[0].opcode != "pad" or not values.is_zeros(found[0].operands[-1], found[1]):
+        return Fraction(0)
+    before, after = operand_shapes(*found)[0].elements, arrays(found[0].shape)[0].elements
+    return Fraction(after - before, after) if after else Fraction(0)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -143,7 +143,7 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
     _note_kernels(text, notes)
     _note_foreign(module, size, notes)
     products = tuple((visit, work[visit.instruction]) for visit in reached.visits if visit.instruction in work)
-    total = _flops(products, notes)
+    total, again = _flops(products, notes), repeats(products)
     if not transfers:
         _note_why_none(text, size, notes)
     notes |= reached.notes
@@ -157,7 +157,8 @@ def _read(text: str, source: str, axes: Axes | None, target: Target | None, devi
         notes=tuple(notes),
         is_complete=not any(notes.values()),
         flops_in_branches=_by_scope([one for one in products if one[0].conditional]),
-        flops_rematerialized=_by_scope(repeats(products)),
+        flops_rematerialized=_by_scope(again),
+        flops_padded=_by_scope(_with_zeros(products, again)),
         host_copies=host_memory.total(reached.visits, copies),
     )
     return Reading(ledger, reader, tuple(visit for _, visit in found), products)
@@ -252,6 +253,18 @@ def _flops(products: Sequence[tuple[Visit, Work]], notes: Notes) -> int | None:
         )
         notes[Note(NoteKind.FLOPS_IN_BRANCHES, sentence)] = False
     return sum(counted) if counted or not counts else None
+
+
+def _with_zeros(
+    products: Sequence[tuple[Visit, Work]], again: Sequence[tuple[Visit, Work]]
+) -> list[tuple[Visit, Work]]:
+    """What multiplies zeros, of products that are not counted as done again."""
+    counted = {id(visit) for visit, _ in again}
+    return [
+        (visit, replace(work, flops=work.padded))
+        for visit, work in products
+        if work.padded and id(visit) not in counted
+    ]
 
 
 def _by_scope(products: Sequence[tuple[Visit, Work]]) -> dict[str, int]:

@@ -148,7 +148,7 @@ def computed(shape: ComposedShape, axes: Axes, measured: Ledger | None) -> Compu
     found = Computed(by_cause, theory.totals, theory.every_branch)
     if measured is None or measured.flops is None:
         return found
-    once = measured.flops - sum(measured.flops_rematerialized.values())
+    once = measured.flops - sum(measured.flops_added.values())
     compiled = (
         computed_by_stages(of.strategy, sized, axes, measured)
         if isinstance(sized, PipelineShape)

@@ -157,6 +157,8 @@ def _computes(shape: ComposedShape, axes: Axes, measured: Ledger) -> Claim | Non
     )
     again = sum(measured.flops_rematerialized.values())
     added = f", without {counted(again)} that XLA rematerializes for lack of memory" if again else ""
+    zeros = sum(measured.flops_padded.values())
+    added += f", without {counted(zeros)} with zeros by which it fills up operands" if zeros else ""
     evidence = (
         f"a device of the compiled program multiplies {counted(found.compiled)} FLOP a step{added}{stages}; the "
         f"formula, cause by cause, is off by {farthest:+.3%} at most"

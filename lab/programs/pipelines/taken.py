@@ -36,13 +36,13 @@ def sent_by_stages(strategy: Strategy, shape: PipelineShape, axes: Axes, predict
 def computed_by_stages(
     strategy: Strategy, shape: PipelineShape, axes: Axes, measured: Ledger
 ) -> tuple[Fraction, ...] | None:
-    """[stages]: FLOPs of a device's step, of those that a compiled text has, without what XLA rematerializes; None
+    """[stages]: FLOPs of a device's step, of those that a compiled text has, without what XLA adds to them; None
     where it does not name all that stands in branches."""
     table = table_for(strategy, shape, axes)
     done = visits(table, shape.chunks)
-    branches, again = measured.flops_in_branches, measured.flops_rematerialized
-    once = {scope: most - again.get(scope, 0) for scope, most in branches.items()}
-    outside = Fraction(known(measured.flops) - sum(again.values()) - sum(once.values()))
+    branches, added = measured.flops_in_branches, measured.flops_added
+    once = {scope: most - added.get(scope, 0) for scope, most in branches.items()}
+    outside = Fraction(known(measured.flops) - sum(added.values()) - sum(once.values()))
     computed = [outside] * axes[PIPE]
     for scope, most in once.items():
         if (shares := _of_branch(scope, done, shape, table)) is None:
