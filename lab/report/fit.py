@@ -91,7 +91,8 @@ def _seconds(seconds: float) -> str:
 
 def _refusals(tries: Sequence[Try]) -> list[str]:
     lines = [f"{words(one.changes)}: {one.compiled.failure}" for one in tries if one.compiled and one.compiled.failure]
-    if any(one.compiled and one.compiled.flops and _added(one, tries[0])[0] < 0 for one in tries[1:]):
+    again = [one.compiled.flops_rematerialized if one.compiled else 0 for one in tries]
+    if any(_added(one, tries[0])[0] < 0 and n < again[0] for one, n in zip(tries, again, strict=True)):
         lines.append("fewer FLOPs than as asked: XLA runs products again by itself in a step that has no room (G10)")
     if tries[0].peak is None:
         lines.append("what is added is by theory, since XLA refuses the step as asked")

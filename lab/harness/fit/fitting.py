@@ -182,4 +182,16 @@ def _compiled(result: Result) -> Compiled:
         raise UsageError(
             f"{result.experiment} on {result.target}: XLA tells no peak of its memory, expected one to compare"
         )
-    return Compiled(measured.memory.peak, measured.flops, measured.totals().wire_bytes, result.verdict, result.failure)
+    found = Compiled(
+        measured.memory.peak,
+        measured.flops,
+        measured.totals().wire_bytes,
+        result.verdict,
+        result.failure,
+        sum(measured.flops_rematerialized.values()),
+    )
+    if (composition := result.composition) is None or not composition.sent_by_stages:
+        return found
+    computed = composition.computed.compiled_by_stages if composition.computed else ()
+    flops = int(max(computed)) if computed else None
+    return replace(found, flops=flops, wire_bytes=max(composition.sent_by_stages), flops_rematerialized=0)

@@ -21,7 +21,8 @@ class ChangeJson:
 @dataclass(frozen=True)
 class CostJson:
     """By theory, of one device a step, beyond the step as asked: FLOPs that the backward pass runs again, bytes on
-    wires and to and from the host, and the seconds that these take at the rates of the chip's data sheet."""
+    wires and to and from the host, and the seconds that these take at the rates of the chip's data sheet. In a pipeline
+    of the busiest stage by the schedule, with FLOPs done in vain and the seconds that it waits for others."""
 
     recomputed_flops: int
     wire_bytes: Fraction
@@ -32,13 +33,15 @@ class CostJson:
 @dataclass(frozen=True)
 class CompiledJson:
     """As XLA compiled it, of one device: the peak in bytes, FLOPs and wire bytes of a step, and the verdict on its
-    ledger; of a program that XLA refuses, why."""
+    ledger; of a program that XLA refuses, why. In a pipeline FLOPs and, as predicted, wire bytes are those of the
+    busiest stage by the schedule. `flops_rematerialized` are those of `flops` that XLA added for lack of room."""
 
     peak: int | None
     flops: int | None
     wire_bytes: Fraction | None
     verdict: str
     failure: str | None
+    flops_rematerialized: int
 
 
 @dataclass(frozen=True)

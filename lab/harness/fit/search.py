@@ -25,7 +25,8 @@ class Compiled:
 
     Attributes:
       peak: bytes; None where XLA refuses the program.
-      flops, wire_bytes: a step.
+      flops, wire_bytes: a step; in a pipeline of the busiest stage by the schedule, wire bytes as predicted.
+      flops_rematerialized: those of these FLOPs that XLA added where the step had no room.
       verdict: on its ledger.
       failure: what XLA says where it refuses.
     """
@@ -35,6 +36,7 @@ class Compiled:
     wire_bytes: Fraction | None = None
     verdict: str = ""
     failure: str | None = None
+    flops_rematerialized: int = 0
 
 
 @dataclass(frozen=True)

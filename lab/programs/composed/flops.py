@@ -3,6 +3,7 @@ less, than 6 N D (Ch. 24, 27)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -13,6 +14,7 @@ from lab.programs.composed.configuration import Configuration
 from lab.programs.composed.products import Cause, Passes, Work, of_ends, of_layer, several, size, total
 from lab.programs.models.shape import DecoderShape
 from lab.programs.pipelines.program import LAYERS, PipelineShape, table_for
+from lab.programs.pipelines.simulation import Durations, simulate
 from lab.programs.pipelines.table import Job, Table
 from lab.programs.pipelines.taken import visits
 
@@ -50,31 +52,62 @@ def flops(configuration: Configuration, model: DecoderShape) -> Flops:
     return Flops(stages, size(stages[0]))
 
 
+def idle_flops(configuration: Configuration, model: PipelineShape) -> float:
+    """What the busiest stage could compute while it waits for others, all work as soon as it can run; in lockstep it
+    computes in vain instead."""
+    if table_for(configuration.strategy, model, configuration.axes).is_in_lockstep:
+        return 0.0
+    parts = [
+        [(one.forward, total((1, one.all), (-1, one.put_off)), one.put_off) for one in chunks]
+        for chunks in _own_chunks(configuration, model)
+    ]
+    forward, backward, weight = ([[float(size(part[n])) for part in chunks] for chunks in parts] for n in range(3))
+    timeline = simulate(model.order(configuration.pipe), Durations(forward, backward, weight))
+    return float(timeline.makespan - max(timeline.busy))
+
+
 def _of_stages(configuration: Configuration, model: PipelineShape) -> Flops:
-    stages = configuration.pipe
     table = table_for(configuration.strategy, model, configuration.axes)
+    of_chunk, room = _of_chunk(configuration, model), model.chunk_layers(configuration.pipe)
+    most = of_chunk(room, True, True)
+    every = sum((size(_of_job(job, most)) for job in table.jobs), Fraction(0))
+    done = visits(table, model.chunks)
+    works = []
+    for stage, chunks in enumerate(_own_chunks(configuration, model)):
+        parts = []
+        for chunk, own in enumerate(chunks):
+            parts.append((model.accumulation, own.all))
+            parts.append((model.accumulation, {Cause.STAGE_AGAIN: size(own.forward)}))
+            if table.is_in_lockstep:
+                is_last = stage == configuration.pipe - 1 and chunk == model.chunks - 1
+                parts += _in_vain(model, done[:, chunk, stage], own, of_chunk(room, True, is_last), table)
+        works.append(total(*parts))
+    return Flops(_explained(configuration, model, works), table.ticks * every)
+
+
+def _own_chunks(configuration: Configuration, model: PipelineShape) -> list[list[Passes]]:
+    """[stages][chunks]: of what each stage has of the model."""
+    of_chunk, layers_vP = _of_chunk(configuration, model), model.layers_by_chunk(configuration.pipe)
+    last = configuration.pipe - 1, model.chunks - 1
+    return [
+        [
+            of_chunk(int(layers_vP[chunk, stage]), stage == chunk == 0, (stage, chunk) == last)
+            for chunk in range(model.chunks)
+        ]
+        for stage in range(configuration.pipe)
+    ]
+
+
+def _of_chunk(configuration: Configuration, model: PipelineShape) -> Callable[[int, bool, bool], Passes]:
+    """Of so many layers, whether it has the dense ones, and whether it is the last."""
     layer = {name: _of_layer(name, configuration, stack) for name, stack in model.stacks.items()}
-    ends, room, layers_vP = of_ends(configuration, model), model.chunk_layers(stages), model.layers_by_chunk(stages)
+    ends = of_ends(configuration, model)
 
     def of_chunk(layers: int, has_dense: bool, is_last: bool) -> Passes:
         counts = {LAYERS: layers, "dense": has_dense * model.dense_layers, "mtp": int(is_last)}
         return several(*((counts[name], of_one) for name, of_one in layer.items()), (int(is_last), ends))
 
-    most = of_chunk(room, has_dense=True, is_last=True)
-    every = sum((size(_of_job(job, most)) for job in table.jobs), Fraction(0))
-    done = visits(table, model.chunks)
-    works = []
-    for stage in range(stages):
-        parts = []
-        for chunk in range(model.chunks):
-            is_last = stage == stages - 1 and chunk == model.chunks - 1
-            own = of_chunk(int(layers_vP[chunk, stage]), stage == chunk == 0, is_last)
-            parts.append((model.accumulation, own.all))
-            parts.append((model.accumulation, {Cause.STAGE_AGAIN: size(own.forward)}))
-            if table.is_in_lockstep:
-                parts += _in_vain(model, done[:, chunk, stage], own, of_chunk(room, True, is_last), table)
-        works.append(total(*parts))
-    return Flops(_explained(configuration, model, works), table.ticks * every)
+    return of_chunk
 
 
 def _of_layer(name: str, configuration: Configuration, stack: DecoderShape) -> Passes:

@@ -61,6 +61,14 @@ def test_every_compiled_try_is_a_row_with_what_it_adds_as_compiled():
     assert not any(row[:2] == ["mesh", "fsdp=16"] for row in rows)
 
 
+def test_fewer_flops_than_as_asked_are_xlas_own_only_where_it_is_told_which_products_it_ran_again():
+    fewer = replace(ENOUGH, compiled=Compiled(60 * GB, 3_500, Fraction(GB), "exact"))
+    said = "fewer FLOPs than as asked: XLA runs products again by itself in a step that has no room (G10)"
+    assert said not in fit_text(fitting(ASKED, fewer))
+    compiled = Compiled(100 * GB, 4_000, Fraction(10 * GB), "exact", flops_rematerialized=1_000)
+    assert said in fit_text(fitting(replace(ASKED, compiled=compiled), fewer))
+
+
 def test_the_answer_comes_with_the_command_that_runs_it():
     text = fit_text(fitting(ASKED, SKIPPED, ENOUGH))
     assert "no offload of state: nothing moves" in text

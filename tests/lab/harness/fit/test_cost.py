@@ -11,7 +11,7 @@ from lab.harness.registry import load
 from lab.meshes.axes import Axes
 from lab.meshes.hardware import chip
 from lab.meshes.targets import parse_target
-from lab.programs.composed.flops import flops
+from lab.programs.composed.flops import flops, idle_flops
 from lab.programs.composed.step import sized
 from lab.programs.models.shape import REMATS, DecoderShape
 
@@ -40,10 +40,9 @@ def test_recomputed_products_are_what_a_policy_adds_to_the_step(remat, mesh):
 
 
 def step_flops(shape, axes):
-    """Of the mean stage."""
+    """Of the busiest stage."""
     of = configuration(shape, axes)
-    totals = flops(of, sized(of, shape)).totals
-    return sum(totals) / len(totals)
+    return max(flops(of, sized(of, shape)).totals)
 
 
 def test_tiles_make_scores_once_more_in_a_step_that_recomputes_nothing():
@@ -55,8 +54,44 @@ def test_tiles_make_scores_once_more_in_a_step_that_recomputes_nothing():
 
 def test_stages_of_a_pipeline_recompute_their_own_layers():
     axes, shape = Axes.parse("data=2,pipe=2,tensor=2"), ComposedShape(layers=8, accumulation=4, remat="full")
-    more = step_flops(shape, axes) - step_flops(replace(shape, remat="none"), axes)
-    assert recomputed_flops(shape, axes) == more > 0
+    none = replace(shape, remat="none")
+    more = step_flops(shape, axes) - step_flops(none, axes)
+    assert recomputed_flops(shape, axes) - recomputed_flops(none, axes) == more > 0
+
+
+PIPELINE = ComposedShape(layers=8, batch=64, accumulation=4, remat="full")
+
+
+def test_more_micro_batches_of_a_pipeline_compute_as_much_send_fewer_messages_and_wait_less():
+    """The second stage, which has the head, waits for the first stage's micro-batch forward and, at the end, back."""
+    axes, target = Axes.parse("pipe=2,tensor=4"), parse_target("gpu:h100:1x8")
+    four, eight = (of(replace(PIPELINE, accumulation=m), str(axes), target, load("ch24_3d")) for m in (4, 8))
+    assert eight.recomputed_flops == four.recomputed_flops > 0
+    of_all = 64 * 512 // 4 * PIPELINE.embed * 2  # In m + 1 ticks of each pass, an m-th of the tokens.
+    fewer = 2 * (4 + 1) * of_all // 4 - 2 * (8 + 1) * of_all // 8
+    assert four.wire_bytes - eight.wire_bytes == fewer
+    how = configuration(PIPELINE, axes)
+    first, last = flops(how, sized(how, PIPELINE)).totals
+    assert last > first
+    h100 = chip("h100")
+    waits = float(first) * (1 / 4 - 1 / 8) / h100.flops_per_s["bf16"].value
+    assert four.seconds - eight.seconds == pytest.approx(waits + fewer / h100.fast.value)
+
+
+def test_in_lockstep_a_stage_computes_in_vain_what_it_would_wait():
+    """Five turns of each job for four micro-batches, nine for eight."""
+    axes, shape = Axes.parse("pipe=2,context=2"), replace(PIPELINE, schedule="gpipe")
+    four, eight = (recomputed_flops(replace(shape, accumulation=m), axes) for m in (4, 8))
+    how = configuration(shape, axes)
+    assert idle_flops(how, sized(how, shape)) == 0
+    assert four - eight == step_flops(shape, axes) / 5 / 2
+
+
+def test_a_pipeline_sends_what_its_busiest_stage_does_and_not_as_much_as_if_every_branch_ran():
+    axes, experiment = Axes.parse("pipe=2,tensor=4"), load("ch24_3d")
+    found = of(PIPELINE, str(axes), parse_target("gpu:h100:1x8"), experiment)
+    assert found.wire_bytes == max(experiment.composition(PIPELINE, axes, None).sent_by_stages)
+    assert found.wire_bytes < experiment.predict(PIPELINE, axes).totals().wire_bytes / 2
 
 
 def test_a_second_micro_batch_under_zero_3_gathers_the_weights_again():
