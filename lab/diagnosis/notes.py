@@ -119,7 +119,7 @@ def _over_slow_links(program: Program) -> Iterator[Note]:
             most = "at most " * (totals.upper_bound or in_branches)
             yield Note(
                 NoteKind.SLOW_LINKS,
-                f"each device sends {most}{exact(totals.wire_bytes)} B a step over {name}"
+                f"each device sends {most}{exact(totals.wire_bytes)} B a step in groups that reach across {name}"
                 f"{f' along {listed(spans)}' if spans else ''}, in "
                 f"{executions_text(totals.executions, totals.arrays)}{', if every branch runs' * in_branches}",
             )

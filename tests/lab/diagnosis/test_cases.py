@@ -377,7 +377,7 @@ def test_c35_with_data_across_slices_524288_bytes_cross_the_network_which_is_a_n
     right, wrong = (slices_step(on, target) for on in (mesh, halves))
     assert kinds(right) == []
     assert (
-        "each device sends 524,288 B a step over the data-centre network along data, in 2 executions"
+        "each device sends 524,288 B a step in groups that reach across the data-centre network along data, in 2 executions"
         in right.ledger.notes
     )
     fault = only(wrong)

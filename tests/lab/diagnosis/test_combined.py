@@ -117,7 +117,7 @@ def test_the_note_on_the_network_says_that_a_branch_may_not_run():
     function = jax.shard_map(sums, mesh=mesh, **specs, check_vma=False)
     x, is_on = array(mesh, (256, 256), None, "tensor"), array(mesh, (1,))
     (slow,) = notes(diagnosed(mesh, function, x, is_on, target="gpu:h100:2x4"), NoteKind.SLOW_LINKS)
-    assert slow.startswith("each device sends at most 65,536 B a step over")
+    assert slow.startswith("each device sends at most 65,536 B a step in groups that reach across")
     assert slow.endswith(" along fsdp, in 1 execution, if every branch runs")
 
 
