@@ -67,7 +67,7 @@ def programs(
     if not source:
         raise UsageError("SOURCE is empty; expected a compiled text, the folder of an XLA dump, or file.py:build")
     if is_script(source) and target is not None and mesh is None:
-        with other_process(stage) as alone:  # What follows a script changes JAX for good.
+        with other_process(stage) as alone:  # A script may change anything.
             return _elsewhere(alone, source, _of_script, source, script, target, of)
     if not sources.is_program(source):
         with stage(f"reading {source}"):
@@ -103,16 +103,16 @@ def _of_builder(
     from lab.compile import shapes_only
     from lab.meshes.devices import typed
 
-    with stage(f"building {source}"):
-        devices = target_devices(target)
-        if target.platform in (Platform.GPU, Platform.TPU):  # Which only compile: no array can be put on them.
-            shapes_only.follow(devices, lambda _: None)
-        build = sources.builder(source)
-        axes = given or TypedAxes(Axes.of({"devices": len(devices)}))
-        mesh = typed(make_mesh(target, axes.axes), axes.explicit)
-        function, args = sources.program(source, build, mesh)
-
-    program = _read(stage, source, function, args, mesh, target)
+    devices = target_devices(target)
+    # No array can be put on devices that only compile.
+    only_compile = target.platform in (Platform.GPU, Platform.TPU)
+    with shapes_only.follow(devices) if only_compile else nullcontext():
+        with stage(f"building {source}"):
+            build = sources.builder(source)
+            axes = given or TypedAxes(Axes.of({"devices": len(devices)}))
+            mesh = typed(make_mesh(target, axes.axes), axes.explicit)
+            function, args = sources.program(source, build, mesh)
+        program = _read(stage, source, function, args, mesh, target)
     if target.platform == Platform.GPU and target.chip and sources.names_memory_kinds(build):
         program = replace(program, ledger=replace(program.ledger, notes=(*program.ledger.notes, _NO_MEMORY_KINDS)))
     with stage(f"diagnosing {source}"):

@@ -60,22 +60,22 @@ def followed(script: str, arguments: Sequence[str], devices: Sequence[Any], most
         if made > most_calls:
             raise _Enough
 
-    calls = shapes_only.follow(devices, called)
     sys.argv, ended = [script, *arguments], ""
     sys.path.insert(0, str(Path(script).parent.resolve()))
-    try:
-        with sources.users_code(script):
-            runpy.run_path(script, run_name="__main__")
-    except _Enough:
-        ended = f"it had made {count(most_calls, 'call')} on several devices; --calls follows more or fewer"
-    except UsageError as failure:
-        cause, steps = failure.__cause__, min(made, most_calls)
-        if isinstance(cause, sources.ValueNeeded):
-            ended = str(failure)
-        elif not (isinstance(cause, SystemExit) and not cause.code):
-            if steps:
-                failure.args = (f"{failure}; --calls {steps} shows what it called on several devices before",)
-            raise
+    with shapes_only.follow(devices, called) as calls:
+        try:
+            with sources.users_code(script):
+                runpy.run_path(script, run_name="__main__")
+        except _Enough:
+            ended = f"it had made {count(most_calls, 'call')} on several devices; --calls follows more or fewer"
+        except UsageError as failure:
+            cause, steps = failure.__cause__, min(made, most_calls)
+            if isinstance(cause, sources.ValueNeeded):
+                ended = str(failure)
+            elif not (isinstance(cause, SystemExit) and not cause.code):
+                if steps:
+                    failure.args = (f"{failure}; --calls {steps} shows what it called on several devices before",)
+                raise
     if not any(call.is_own for call in calls):
         raise UsageError(_nothing(script, ended))
     return Followed(tuple(calls), ended)

@@ -2,7 +2,7 @@
 
 What a script calls with such arrays is traced and not executed, function by function, as `jax.eval_shape` does. JAX
 offers no such evaluation, so this module replaces what evaluates primitives, puts arrays on devices and runs compiled
-functions, for the rest of the process. It is the one place of the lab that uses private modules of JAX.
+functions, as long as it follows. It is the one place of the lab that uses private modules of JAX.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, ValuesView
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any, NoReturn
 
@@ -126,13 +127,7 @@ class ShapeArray(basearray.Array):
     addressable_shards = global_shards = _value = property(_has_none)
 
 
-def _replace(*owners: Any, **values: Any) -> None:
-    for owner in owners:
-        for name, value in values.items():
-            setattr(owner, name, value)
-
-
-_replace(ShapeArray, __abstractmethods__=frozenset())
+ShapeArray.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
 array_methods._set_array_base_attributes(ShapeArray)
 core.pytype_aval_mappings[ShapeArray] = lambda value: value.aval
 dtypes.canonicalize_value_handlers[ShapeArray] = lambda value: value
@@ -192,20 +187,17 @@ class Called:
         return jax.tree.leaves(self._compiled.output_shardings)
 
 
-def follow(devices: Sequence[Any], called: Callable[[Called], None]) -> ValuesView[Called]:
-    """From here on JAX has these devices, for good, and computes shapes alone.
+@contextmanager
+def follow(devices: Sequence[Any], called: Callable[[Called], None] = lambda _: None) -> Iterator[ValuesView[Called]]:
+    """Inside, JAX has these devices, and computes shapes alone.
 
     Args:
       called: what to do with a call; it may raise.
-    Returns:
+    Yields:
       The different calls so far, in their order.
     """
-    if isinstance(core.eval_trace, _Following):
-        core.eval_trace.called = called
-        return core.eval_trace.by_program.values()
     following = _Following(called)
-    host = jax.local_devices(backend="cpu")[0]
-    jax.config.update("jax_default_device", host)
+    before, host = jax.config.values["jax_default_device"], jax.local_devices(backend="cpu")[0]
     run_jitted, put_one = pjit._pjit_call_impl_python, pxla.batched_device_put
 
     def jitted(*args: Any, **params: Any) -> Any:
@@ -227,19 +219,32 @@ def follow(devices: Sequence[Any], called: Callable[[Called], None]) -> ValuesVi
         return LOWER(self, **named)
 
     update: Any = jax.config.update
-    _replace(core, eval_trace=following, check_eval_args=lambda _: None)
-    _replace(pjit, _pjit_call_impl_python=jitted)
-    _replace(stages.Traced, lower=lowered)
-    _replace(pxla, batched_device_put=put_parts)
-    _replace(pxla.MeshExecutable, call=compiled, create_cpp_call=lambda *_: None)
-    _replace(dispatch, _batched_device_put_impl=_put(dispatch._batched_device_put_impl))
-    _replace(array, jax, make_array_from_callback=_called_back, make_array_from_single_device_arrays=_joined)
-    _replace(jax, xla_bridge, **_of_devices(devices))
-    _replace(jax, default_backend=lambda: devices[0].platform)
-    _replace(jax.distributed, initialize=lambda *_, **__: None)
-    _replace(jax.config, update=lambda name, value: None if name in STARTED else update(name, value))
-    core.trace_ctx.set_trace(following)
-    return following.by_program.values()
+    with ExitStack() as stack:
+        jax.config.update("jax_default_device", host)
+        stack.callback(update, "jax_default_device", before)
+        replaced = partial(_replaced, stack)
+        stack.callback(core.trace_ctx.set_trace, core.eval_trace)
+        replaced(core, eval_trace=following, check_eval_args=lambda _: None)
+        replaced(pjit, _pjit_call_impl_python=jitted)
+        replaced(stages.Traced, lower=lowered)
+        replaced(pxla, batched_device_put=put_parts)
+        replaced(pxla.MeshExecutable, call=compiled, create_cpp_call=lambda *_: None)
+        replaced(dispatch, _batched_device_put_impl=_put(dispatch._batched_device_put_impl))
+        replaced(array, jax, make_array_from_callback=_called_back, make_array_from_single_device_arrays=_joined)
+        replaced(jax, xla_bridge, **_of_devices(devices))
+        replaced(jax, default_backend=lambda: devices[0].platform)
+        replaced(jax.distributed, initialize=lambda *_, **__: None)
+        replaced(jax.config, update=lambda name, value: None if name in STARTED else update(name, value))
+        core.trace_ctx.set_trace(following)
+        yield following.by_program.values()
+
+
+def _replaced(stack: ExitStack, *owners: Any, **values: Any) -> None:
+    """Until the stack is closed."""
+    for owner in owners:
+        for name, value in values.items():
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
 
 
 class _Following(core.EvalTrace):
