@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from inspect import getclosurevars
+from inspect import getclosurevars, isfunction
 from typing import Any
 
 _NAMES = "names_which_can_be_offloaded"
+_WORD = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 def asked(jaxpr: Any) -> tuple[str, ...]:
@@ -15,10 +17,13 @@ def asked(jaxpr: Any) -> tuple[str, ...]:
 
 
 def _offloaded(policy: Any) -> tuple[str, ...]:
-    made_by = getattr(policy, "__qualname__", "").partition(".")[0]
+    """A policy is a function that another makes; from jax 0.11 on an object of a class of that name."""
+    is_function = isfunction(policy)
+    made_by = policy.__qualname__.partition(".")[0] if is_function else _WORD.sub("_", type(policy).__name__).lower()
     if "offload" not in made_by:
         return ()
-    return tuple(sorted(getclosurevars(policy).nonlocals.get(_NAMES, (made_by,))))
+    named = getclosurevars(policy).nonlocals.get(_NAMES) if is_function else getattr(policy, _NAMES, None)
+    return tuple(sorted(named if named is not None else (made_by,)))
 
 
 def _policies(jaxpr: Any) -> Iterator[Any]:

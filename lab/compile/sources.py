@@ -230,7 +230,7 @@ def _hidden_lab(error: BaseException) -> str:
 
 def _compile_only(error: BaseException) -> str:
     """Where JAX was to put an array on a device that is not there, or to run something on it, that this is why."""
-    if not re.search(r"compile-only client|'Executable' object has no attribute 'local_devices'", text_of(error)):
+    if not re.search(r"compile-only client|Executable' object has no attribute 'local_devices'", text_of(error)):
         return ""
     return (
         "; this target's devices only compile, no array can be put on them: outside the step use shapes "
