@@ -47,7 +47,7 @@ def counters(w):
 
 w = init(jax.random.key(0))
 state = counters(w)  # Of no value of `w`, and so of no mesh.
-more = jax.jit(lambda state, w: state["mean"] + w)(state, w)
+more = jax.jit(lambda state, w: state["mean"] + w)(state, w).sharding
 for number in range(10):
     batch = np.zeros(like_x.shape, jnp.bfloat16)
     x = jax.make_array_from_process_local_data(like_x.sharding, batch)
