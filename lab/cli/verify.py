@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 import click
@@ -33,9 +34,15 @@ DRAWN, DRAWN_COMPOSITIONS = 200, 30
     help="All of these for every known chip, at real and at random sizes, with trainings and questions that compile: "
     "hours.",
 )
+@click.option(
+    "--seed",
+    type=int,
+    help="Draws the random configurations of --full; by default the date, such as 20270131, so that each day draws its "
+    "own.",
+)
 @options.html
 @options.as_json
-def verify(every: bool, full: bool, html: Path | None, as_json: bool) -> int:
+def verify(every: bool, full: bool, seed: int | None, html: Path | None, as_json: bool) -> int:
     """Run the experiments and print a table of verdicts.
 
     By default one run for each property of the book and each compiler, in about three minutes on two cores.
@@ -43,7 +50,10 @@ def verify(every: bool, full: bool, html: Path | None, as_json: bool) -> int:
     skip_code_optimization()
     experiments, trainings, questions = suite.parted(suite.load())
     runs = _runs(experiments, every, full)
-    drawn = _drawn(experiments) if full else []
+    seed = int(f"{date.today():%Y%m%d}") if seed is None else seed
+    drawn = _drawn(experiments, seed) if full else []
+    if full:
+        print(f"lab: random configurations are drawn by --seed {seed}", file=sys.stderr)
     missing = suite.without_plugin([*runs, *drawn])
     for platform in missing:
         print(
@@ -89,16 +99,16 @@ def _runs(experiments: Sequence[Experiment], every: bool, full: bool) -> list[Ru
     ]
 
 
-def _drawn(experiments: Sequence[Experiment]) -> list[Run[Experiment]]:
+def _drawn(experiments: Sequence[Experiment], seed: int) -> list[Run[Experiment]]:
     from lab.harness.decoder.drawn_compositions import drawn_compositions
 
     composed = suite.composed(experiments)
     others = [one for one in experiments if one not in composed]
-    return [*drawn_runs(others, DRAWN), *drawn_compositions(composed, DRAWN_COMPOSITIONS)]
+    return [*drawn_runs(others, DRAWN, seed), *drawn_compositions(composed, DRAWN_COMPOSITIONS, seed)]
 
 
 def _more(experiments: Sequence[Experiment]) -> str:
-    full = len(_runs(experiments, True, True)) + len(_drawn(experiments))
+    full = len(_runs(experiments, True, True)) + DRAWN + DRAWN_COMPOSITIONS
     return (
         f"--all makes all {len(_runs(experiments, True, False))} runs of every experiment, style and target; --full "
         f"makes {full}, for every known chip and at real sizes, with trainings."
