@@ -16,7 +16,7 @@ from lab.programs.models.shape import DecoderShape
 from lab.programs.pipelines.program import LAYERS, PipelineShape, table_for
 from lab.programs.pipelines.simulation import Durations, simulate
 from lab.programs.pipelines.table import Job, Table
-from lab.programs.pipelines.taken import visits
+from lab.programs.pipelines.taken import runs_all_room, visits
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,9 @@ def idle_flops(configuration: Configuration, model: PipelineShape) -> float:
     computes in vain instead."""
     if table_for(configuration.strategy, model, configuration.axes).is_in_lockstep:
         return 0.0
+    put_off = _of_chunk(configuration, model)(model.chunk_layers(configuration.pipe), False, False).put_off
     parts = [
-        [(one.forward, total((1, one.all), (-1, one.put_off)), one.put_off) for one in chunks]
+        [(one.forward, total((1, one.all), (-1, one.put_off)), put_off) for one in chunks]
         for chunks in _own_chunks(configuration, model)
     ]
     forward, backward, weight = ([[float(size(part[n])) for part in chunks] for chunks in parts] for n in range(3))
@@ -78,9 +79,8 @@ def _of_stages(configuration: Configuration, model: PipelineShape) -> Flops:
         for chunk, own in enumerate(chunks):
             parts.append((model.accumulation, own.all))
             parts.append((model.accumulation, {Cause.STAGE_AGAIN: size(own.forward)}))
-            if table.is_in_lockstep:
-                is_last = stage == configuration.pipe - 1 and chunk == model.chunks - 1
-                parts += _in_vain(model, done[:, chunk, stage], own, of_chunk(room, True, is_last), table)
+            is_last = stage == configuration.pipe - 1 and chunk == model.chunks - 1
+            parts += _in_vain(model, done[:, chunk, stage], own, of_chunk(room, True, is_last), table)
         works.append(total(*parts))
     return Flops(_explained(configuration, model, works), table.ticks * every)
 
@@ -120,10 +120,10 @@ def _of_layer(name: str, configuration: Configuration, stack: DecoderShape) -> P
 def _in_vain(
     model: PipelineShape, done_J: np.ndarray, own: Passes, whole: Passes, table: Table
 ) -> list[tuple[int, Work]]:
-    """In lockstep a chunk runs as many layers as the longest, and a stage whatever job another has."""
+    """Of jobs that run as many layers as the longest chunk has, and in lockstep of those that another stage has."""
     found: list[tuple[int, Work]] = []
     for job in table.jobs:
-        if job is not Job.IDLE:
+        if job is not Job.IDLE and runs_all_room(job, table):
             mine, most = size(_of_job(job, own)), size(_of_job(job, whole))
             found.append((model.accumulation, {Cause.LAYERS_IN_VAIN: most - mine}))
             found.append((int(done_J[job]) - model.accumulation, {Cause.JOBS_IN_VAIN: most}))

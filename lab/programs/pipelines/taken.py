@@ -51,6 +51,12 @@ def computed_by_stages(
     return tuple(computed)
 
 
+def runs_all_room(job: Job, table: Table) -> bool:
+    """A chunk runs as many layers as the longest, some of them in vain: in lockstep, and where it multiplies what the
+    first half of a backward kept of each."""
+    return table.is_in_lockstep or job is Job.WEIGHT_GRADIENT
+
+
 def visits(table: Table, chunks: int) -> np.ndarray:
     """[jobs, chunks, stages]: in how many ticks a stage does a job with a chunk; in lockstep also those in vain."""
     job_TP = np.asarray(table.rows.job)
@@ -76,13 +82,14 @@ def _of_branch(
     """The same of what stands in a branch; None where its scope begins with no job."""
     stages = done.shape[-1]
     name, _, inner = scope.partition("/")
-    of_job = next((done[job] for job in Job if job.scope == name), None)
-    if of_job is None:
+    job = next((job for job in Job if job.scope == name), None)
+    if job is None:
         return None
+    of_job = done[job]
     first, last = (Fraction(int(of_job[chunk, stage]), table.ticks) for chunk, stage in ((0, 0), (-1, -1)))
     if inner.startswith(LAYERS):
         layers_vP = shape.layers_by_chunk(stages)
-        done_vP = np.full_like(layers_vP, layers_vP.max()) if table.is_in_lockstep else layers_vP
+        done_vP = np.full_like(layers_vP, layers_vP.max()) if runs_all_room(job, table) else layers_vP
         return [Fraction(int(n), table.ticks * int(layers_vP.max())) for n in (of_job * done_vP).sum(0)]
     if inner.startswith("dense"):
         done_vP = of_job if table.is_in_lockstep else of_job[:1] * (np.arange(stages) == 0)

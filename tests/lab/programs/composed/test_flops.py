@@ -128,7 +128,7 @@ MORE_COMPILED = [
     ("pipe=2,context=2,expert=2", {"schedule": "gpipe", "layers": 5, "stage_layers": "Ettt|ttL", "experts": 4}),
     ("pipe=2,expert=2,tensor=2", {"remat": "names", "schedule": "interleaved", "chunks": 2, "layers": 8, "experts": 4}),
     ("pipe=2,context=4", {"attention": "gathered", "remat": "names", "schedule": "zb_h1"}),
-    ("pipe=2,context=2,data=2", {"schedule": "zb_h1", "remat": "full"}),
+    ("pipe=2,context=2,data=2", {"schedule": "zb_h1", "remat": "full", "layers": 5, "stage_layers": "Ett|t*3L"}),
     ("pipe=2,expert=2,tensor=2", V3 | {"schedule": "interleaved", "chunks": 2, "stage_layers": "Ett|tt|t|ttmL"}),
     ("context=4,tensor=2", {"attention": "zigzag", "length": 2048}),
     ("context=4,data=2", {"attention": "ulysses", "length": 1024, "remat": "dots"}),
